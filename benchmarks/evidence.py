@@ -1,0 +1,244 @@
+"""Which measurements are evidence for which efficiency, and which are set aside as suspect, by rule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from kernel_tables import (
+    DTYPES,
+    ELEMENT,
+    SYSTEMS,
+    WIDE,
+    Array,
+    Hardware,
+    Row,
+    collective_samples,
+    columns,
+    decode_samples,
+    gemm_samples,
+    latent_samples,
+    load_hardware,
+    moe_samples,
+    prefill_samples,
+    rows_of,
+    touched_experts,
+)
+from step_tables import all_reduce_steps, attention_steps, gemm_steps, load_shapes, moe_steps
+
+from costmodel.calibration.fit import Samples, fit
+from costmodel.calibration.suspect import Finding, beats_physics, link_unused, narrower_is_slower
+
+SMALL = 64.5
+"""Tokens up to which a GEMM reads more than it computes; dtypes are compared there."""
+TABLES = "NVIDIA AIConfigurator silicon tables, Apache-2.0"
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """Samples for one (accelerator, class, dtype) with their source, what was set aside, and what rules found."""
+
+    accelerator: str
+    kernel_class: str
+    dtype: str
+    samples: Samples
+    source: str
+    impossible: int
+    findings: tuple[Finding, ...] = ()
+
+    @property
+    def suspect(self) -> bool:
+        """Whether any rule objects to the table as a whole."""
+        return any(finding.suspect for finding in self.findings)
+
+
+def evidence(
+    name: str, kernel_class: str, dtype: str, samples: Samples, source: str, findings: Iterable[Finding] = ()
+) -> Evidence:
+    """Evidence without the rows that beat physics."""
+    impossible = beats_physics(samples.seconds, samples.floor())
+    return Evidence(
+        name, kernel_class, dtype, samples.where(~impossible), source, int(impossible.sum()), tuple(findings)
+    )
+
+
+def match(narrow: list[Row], wide: list[Row], keys: tuple[str, ...], value: str) -> tuple[list[Row], Array, Array]:
+    """Rows of `narrow` that have a twin of equal `keys` in `wide`, with the two times [s]."""
+    twins = {tuple(row[key] for key in keys): float(row[value]) * 1e-3 for row in wide}
+    paired = [row for row in narrow if tuple(row[key] for key in keys) in twins]
+    return (
+        paired,
+        np.array([float(row[value]) * 1e-3 for row in paired]),
+        np.array([twins[tuple(row[key] for key in keys)] for row in paired]),
+    )
+
+
+def compare_gemm(narrow: list[Row], wide: list[Row], hardware: Hardware) -> Finding:
+    """FP8 against BF16 GEMMs of equal shape at decode size."""
+    small = [row for row in narrow if float(row["m"]) <= SMALL]
+    paired, t_narrow, t_wide = match(small, wide, ("m", "n", "k"), "latency_ms")
+    m, n, k = columns(paired, "m", "n", "k")
+    return narrower_is_slower(t_narrow, t_wide, (n * k + m * (k + WIDE * n)) / hardware.bandwidth)
+
+
+def compare_moe(narrow: list[Row], wide: list[Row], hardware: Hardware) -> Finding:
+    """FP8 against BF16 experts of equal shape at decode size."""
+    shape = ("num_tokens", "hidden_size", "inter_size", "topk", "num_experts", "moe_tp_size", "moe_ep_size")
+    small = [row for row in narrow if float(row["num_tokens"]) <= SMALL and row["moe_ep_size"] == "1"]
+    paired, t_narrow, t_wide = match(small, wide, (*shape, "distribution"), "latency_ms")
+    tokens, hidden, inter, topk, experts, tensor, _ = columns(paired, *shape)
+    floor = touched_experts(experts, topk, tokens) * 3 * hidden * inter / tensor / hardware.bandwidth
+    return narrower_is_slower(t_narrow, t_wide, floor)
+
+
+def compare_steps(narrow: list[Row], wide: list[Row], value: str, sol: str) -> Finding:
+    """FP8 against BF16 steps of equal layout at decode size; the floor per kernel is the step's over 4 x 80 kernels."""
+    keys = ("model", "tp", "moe_tp", "moe_ep", "phase", "batch", "seq")
+    small = [row for row in narrow if row["phase"] == "decode" and float(row["batch"]) <= SMALL and float(row[value])]
+    paired, t_narrow, t_wide = match(small, wide, keys, value)
+    return narrower_is_slower(t_narrow, t_wide, np.array([float(row[sol]) * 1e-3 for row in paired]) / 320)
+
+
+def select(rows: list[Row], **wanted: str) -> list[Row]:
+    """Rows whose columns have the wanted values."""
+    return [row for row in rows if all(row[key] == value for key, value in wanted.items())]
+
+
+def source_of(table: str, rows: list[Row]) -> str:
+    """Where a table's rows come from."""
+    return f"kernels/{table}.csv ({TABLES}), {rows[0]['backend']} {rows[0]['version']}"
+
+
+def gemm_evidence(folder: Path, hardware: dict[str, Hardware]) -> list[Evidence]:
+    """GEMM tables; FP8 ones are compared with BF16."""
+    rows = rows_of(folder / "kernels" / "gemm.csv.gz")
+    found = []
+    for system, name in SYSTEMS.items():
+        wide = select(rows, system=system, dtype="bfloat16")
+        for kind in ("bfloat16", "fp8", "fp8_block"):
+            mine = select(rows, system=system, dtype=kind)
+            if not mine:
+                continue
+            rules = [] if kind == "bfloat16" else [compare_gemm(mine, wide, hardware[name])]
+            dtype = DTYPES[kind]
+            samples = gemm_samples(mine, hardware[name], dtype)
+            found.append(evidence(name, "gemm", dtype, samples, source_of("gemm", mine) + f" {kind}", rules))
+    return found
+
+
+def attention_evidence(folder: Path, hardware: dict[str, Hardware]) -> list[Evidence]:
+    """Prefill and decode attention by dtype of the cache."""
+    found = []
+    readers: tuple[tuple[str, str, Callable[[list[Row], Hardware, str], Samples]], ...] = (
+        ("ctx_attn", "attention_prefill", prefill_samples),
+        ("gen_attn", "attention_decode", decode_samples),
+    )
+    for table, kernel_class, reader in readers:
+        rows = rows_of(folder / "kernels" / f"{table}.csv.gz")
+        for system, name in SYSTEMS.items():
+            for kind in ("bfloat16", "fp8"):
+                mine = select(rows, system=system, kv_cache_dtype=kind)
+                if mine:
+                    samples = reader(mine, hardware[name], DTYPES[kind])
+                    found.append(evidence(name, kernel_class, DTYPES[kind], samples, source_of(table, mine)))
+    return found
+
+
+def latent_evidence(folder: Path, hardware: dict[str, Hardware], gemms: list[Evidence]) -> list[Evidence]:
+    """MLA modules, less their projections as the BF16 GEMM fit of the same GPU prices them."""
+    rows = rows_of(folder / "kernels" / "mla.csv.gz")
+    found = []
+    for gemm in gemms:
+        system = next(system for system, name in SYSTEMS.items() if name == gemm.accelerator)
+        if gemm.dtype != "bf16" or not select(rows, system=system):
+            continue
+        curve = fit(gemm.samples).curve
+        for phase, kernel_class in (("context", "latent_prefill"), ("generation", "latent_decode")):
+            for kind in ("bfloat16", "fp8"):
+                mine = select(rows, system=system, kv_cache_dtype=kind, gemm_type="bfloat16", phase=phase)
+                samples = latent_samples(mine, hardware[gemm.accelerator], DTYPES[kind], kernel_class, curve)
+                source = source_of("mla", mine) + " module less its GEMMs"
+                found.append(evidence(gemm.accelerator, kernel_class, DTYPES[kind], samples, source))
+    return found
+
+
+def moe_evidence(folder: Path, hardware: dict[str, Hardware]) -> list[Evidence]:
+    """Fused experts; FP8 ones are compared with BF16."""
+    rows = rows_of(folder / "kernels" / "moe.csv.gz")
+    found = []
+    for system, name in SYSTEMS.items():
+        wide = select(rows, system=system, dtype="bfloat16")
+        for kind in ("bfloat16", "fp8", "fp8_block"):
+            mine = select(rows, system=system, dtype=kind)
+            if not mine:
+                continue
+            rules = [] if kind == "bfloat16" else [compare_moe(mine, wide, hardware[name])]
+            samples = moe_samples(mine, hardware[name], DTYPES[kind])
+            found.append(evidence(name, "moe", DTYPES[kind], samples, source_of("moe", mine) + f" {kind}", rules))
+    return found
+
+
+def collective_evidence(folder: Path, hardware: dict[str, Hardware]) -> list[Evidence]:
+    """vLLM's all-reduce inside a CUDA graph, newest version; NCCL's all-to-all, newest version."""
+    rows = rows_of(folder / "kernels" / "comm.csv.gz")
+    found = []
+    for system, name in SYSTEMS.items():
+        for kernel_class, wanted in (
+            ("all_reduce", {"kernel": "vLLM_custom_graph", "op": "all_reduce"}),
+            ("all_to_all", {"kernel": "NCCL", "op": "alltoall", "dtype": "half"}),
+        ):
+            mine = select(rows, system=system, **wanted)
+            if not mine:
+                continue
+            newest = max({row["version"] for row in mine}, key=lambda text: [int(part) for part in text.split(".")])
+            mine = select(mine, version=newest)
+            samples = collective_samples(mine, hardware[name], kernel_class)
+            source = f"kernels/comm.csv ({TABLES}), {wanted['kernel']} {newest}"
+            found.append(evidence(name, kernel_class, "bf16", samples, source, [link_rule(samples)]))
+    return found
+
+
+def link_rule(samples: Samples) -> Finding:
+    """`link_unused` on messages whose ideal time is over 50 us."""
+    ideal = samples.traffic[:, 0] / samples.bandwidth
+    large = ideal > 50e-6
+    return link_unused(samples.seconds[large] / samples.count[large, 0], ideal[large])
+
+
+def step_evidence(folder: Path, hardware: dict[str, Hardware], measured: set[str]) -> list[Evidence]:
+    """Steps composed from kernels, for GPUs that have no kernel table: the same classes, summed over a step."""
+    shapes = load_shapes(folder)
+    rows = [row for row in rows_of(folder / "serving" / "engine_steps.csv") if row["model"] in shapes]
+    found = []
+    for system, name in SYSTEMS.items():
+        if name in measured:
+            continue
+        origin = (
+            f"serving/engine_steps.csv ({TABLES}, composed), vllm {select(rows, system=system)[0]['backend_version']}"
+        )
+        roof = hardware[name]
+        wide = select(rows, system=system, dtype="bf16")
+        for dtype in ELEMENT:
+            mine = select(rows, system=system, dtype=dtype)
+            slower = [compare_steps(mine, wide, "gemm_ms", "sol_gemm_ms")] if dtype != "bf16" else []
+            found.append(evidence(name, "gemm", dtype, gemm_steps(mine, shapes, roof, dtype), origin, slower))
+            experts = [row for row in mine if row["moe_ep"] == "1.0"]
+            slower = [compare_steps(experts, wide, "moe_ms", "sol_moe_ms")] if dtype != "bf16" else []
+            found.append(evidence(name, "moe", dtype, moe_steps(experts, shapes, roof, dtype), origin, slower))
+        for phase in ("prefill", "decode"):
+            samples = attention_steps(select(wide, phase=phase), shapes, roof, phase)
+            found.append(evidence(name, f"attention_{phase}", "bf16", samples, origin))
+        joined = all_reduce_steps([row for row in wide if row["tp"] != "1"], shapes, roof)
+        found.append(evidence(name, "all_reduce", "bf16", joined, origin, [link_rule(joined)]))
+    return found
+
+
+def collect(folder: Path) -> list[Evidence]:
+    """All evidence in the folder."""
+    hardware = load_hardware()
+    gemms = gemm_evidence(folder, hardware)
+    found = gemms + attention_evidence(folder, hardware) + latent_evidence(folder, hardware, gemms)
+    found += moe_evidence(folder, hardware) + collective_evidence(folder, hardware)
+    return found + step_evidence(folder, hardware, {item.accelerator for item in found})

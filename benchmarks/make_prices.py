@@ -1,0 +1,166 @@
+"""Price of every catalog accelerator from a table of quotes: the median over providers, and the spread.
+
+    python benchmarks/make_prices.py            prints the table
+    python benchmarks/make_prices.py --write    also rewrites the price blocks of costmodel/catalog/accelerators.yaml
+
+The quotes are prices/gpu_prices.csv in ../shared/data or $PDPLAN_DATA. What counts:
+
+- kind `on-demand` and `on-demand (secure)`, any date. Left out: historic (2025-03 and older), spot, reserved, capacity
+  blocks, modelled TCO, estimates, assumptions, and quotes that the table itself marks as conflicting with a better
+  source, inconsistent or unconfirmed.
+- Where no on-demand quote exists, the best other kind: capacity block, three-year reservation, modelled TCO, assumed;
+  the price is then marked `assumed`. The H20 has no quote at all and takes that of the H800, the other Hopper made for
+  the same market.
+- A card named without its form factor counts as SXM.
+- The median is taken over each provider's quotes first, then over providers, so that one provider's ten regions weigh
+  no more than another's single price. Low and high are the cheapest and the dearest quote.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import os
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+ROOT = Path(__file__).resolve().parent.parent
+CATALOG = ROOT / "costmodel" / "catalog" / "accelerators.yaml"
+QUOTES = Path(os.environ.get("PDPLAN_DATA", ROOT.parent / "shared" / "data")) / "prices" / "gpu_prices.csv"
+
+ON_DEMAND = ("on-demand", "on-demand (secure)")
+KINDS = (ON_DEMAND, ("capacity block",), ("reserved 3y",), ("modelled TCO",), ("assumed",))
+"""From the best kind of quote to the worst; only the best that exists is used."""
+
+DOUBTS = ("conflict", "inconsistent", "unconfirmed")
+
+SPELLINGS: Mapping[str, tuple[str, ...]] = {
+    "A100-40": ("A100-40GB", "A100-40GB SXM", "A100 (40 GB)"),
+    "A100-80": ("A100-80GB", "A100-80GB SXM", "A100 (80 GB)"),
+    "A100-40-PCIe": ("A100-40GB PCIe",),
+    "A100-80-PCIe": ("A100-80GB PCIe", "A100-80GB PCIe NVLink"),
+    "H100": ("H100", "H100 SXM", "H100 (80 GB)", "H100 HGX (80GB)"),
+    "H100-PCIe": ("H100 PCIe", "H100 PCIe NVLink", "H100 PCIe (80GB)"),
+    "H100-NVL": ("H100 NVL",),
+    "H20": ("H800 SXM",),
+    "H200": ("H200", "H200 SXM"),
+    "B200": ("B200", "B200 SXM"),
+    "B300": ("B300", "B300 SXM"),
+    "GB200": ("GB200",),
+    "GB300": ("GB300",),
+    "L40S": ("L40S",),
+    "L4": ("L4", "L4 (24 GB)"),
+    "A10G": ("A10G", "A10G (24 GB)"),
+    "RTX-PRO-6000": ("RTX PRO 6000", "RTX PRO 6000 Server"),
+    "MI300X": ("MI300X",),
+    "MI325X": ("MI325X",),
+    "MI355X": ("MI355X",),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PriceBlock:
+    """The `price` of one catalog entry [$/h of one GPU]."""
+
+    usd_per_hour: float
+    low: float
+    high: float
+    quotes: int
+    origin: str
+    source: str
+    date: str
+
+    def lines(self) -> str:
+        """The block as it stands in the catalog."""
+        return (
+            "    price:\n"
+            f"      usd_per_hour: {self.usd_per_hour:g}\n      low: {self.low:g}\n      high: {self.high:g}\n"
+            f"      quotes: {self.quotes}\n      origin: {self.origin}\n"
+            f'      source: "{self.source}"\n      date: "{self.date}"\n'
+        )
+
+
+def read_quotes(path: Path) -> list[dict[str, str]]:
+    """Rows of the price table that have a price and no doubt about it."""
+    with path.open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    return [row for row in rows if row["price_per_gpu_hour"] and not any(doubt in row["note"] for doubt in DOUBTS)]
+
+
+def best_quotes(rows: Iterable[dict[str, str]], spellings: Iterable[str]) -> list[dict[str, str]]:
+    """Quotes of one accelerator of the best kind that it has."""
+    mine = [row for row in rows if row["gpu"] in set(spellings)]
+    for kinds in KINDS:
+        found = [row for row in mine if row["kind"] in kinds]
+        if found:
+            return found
+    raise SystemExit(f"no quote for any of {sorted(spellings)}")
+
+
+def newest_date(quotes: Iterable[dict[str, str]], fallback: str) -> str:
+    """Newest full date among the quotes; quotes that state none are as old as the whole table at most."""
+    dates = [row["date/commit"] for row in quotes if re.fullmatch(r"\d{4}-\d\d-\d\d", row["date/commit"])]
+    return max(dates, default=f"by {fallback}")
+
+
+def price_block(name: str, quotes: list[dict[str, str]], collected: str) -> PriceBlock:
+    """Median over providers of each provider's median price."""
+    by_provider: dict[str, list[float]] = defaultdict(list)
+    for row in quotes:
+        by_provider[row["cloud"].partition(" (")[0]].append(float(row["price_per_gpu_hour"]))
+    medians = {provider: median(prices) for provider, prices in by_provider.items()}
+    kind = quotes[0]["kind"]
+    listed = kind in ON_DEMAND
+    label = "on-demand list price" if listed else f"{kind} price"
+    substitute = " of the H800, for want of any quote" if name == "H20" else ""
+    named = {row["source"] for row in quotes} if kind == "assumed" else medians
+    providers = ", ".join(sorted(named, key=str.lower))
+    return PriceBlock(
+        usd_per_hour=round(median(medians.values()), 4),
+        low=round(min(map(min, by_provider.values())), 4),
+        high=round(max(map(max, by_provider.values())), 4),
+        quotes=len(quotes),
+        origin="vendor" if listed else "assumed",
+        source=f"{label}{substitute}: {providers}",
+        date=newest_date(quotes, collected),
+    )
+
+
+def price_blocks(path: Path) -> dict[str, PriceBlock]:
+    """Price of every catalog accelerator."""
+    rows = read_quotes(path)
+    collected = newest_date(rows, "")
+    return {name: price_block(name, best_quotes(rows, known), collected) for name, known in SPELLINGS.items()}
+
+
+def rewritten(catalog: str, blocks: Mapping[str, PriceBlock]) -> str:
+    """The catalog's text with its price blocks replaced, all else untouched."""
+    for name, block in blocks.items():
+        pattern = re.compile(rf"(^  {re.escape(name)}:\n(?:    .*\n)*?)    price:\n(?:      .*\n)+", re.MULTILINE)
+        found = pattern.search(catalog)
+        if found is None:
+            raise SystemExit(f"{CATALOG.name}: {name} has no price block")
+        catalog = catalog[: found.start()] + found.group(1) + block.lines() + catalog[found.end() :]
+    return catalog
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Prices of the catalog's accelerators from a table of quotes.")
+    parser.add_argument("--write", action="store_true", help="rewrite the price blocks of the catalog")
+    write = parser.parse_args().write
+    blocks = price_blocks(QUOTES)
+    print(f"{'accelerator':<14}{'$/h':>8}{'low':>8}{'high':>8}{'quotes':>8}  origin   newest         source")
+    for name, block in blocks.items():
+        prices = f"{block.usd_per_hour:>8.2f}{block.low:>8.2f}{block.high:>8.2f}{block.quotes:>8}"
+        print(f"{name:<14}{prices}  {block.origin:<8} {block.date:<14} {block.source}")
+    if write:
+        CATALOG.write_text(rewritten(CATALOG.read_text("utf-8"), blocks), "utf-8")
+        print(f"wrote {len(blocks)} prices to {CATALOG.relative_to(ROOT)}")
+
+
+if __name__ == "__main__":
+    main()

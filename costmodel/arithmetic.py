@@ -1,0 +1,158 @@
+"""The textbook figures: closed forms for one number at a time, before any efficiency curve or scheduler.
+
+They state what the full model (`costmodel.step`) must reduce to; floats or arrays that broadcast together.
+N parameters, T tokens, B batch, W weight bytes, BW memory bandwidth, C chunk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+Value = TypeVar("Value", float, NDArray[np.float64])
+
+
+def prefill_flop(parameters: Value, tokens: Value) -> Value:
+    """FLOP to process a prompt = 2 N T (Kaplan 2020 §2.1; attention's O(T^2) left out).
+
+    parameters: N [1]; tokens: T [token].
+
+    >>> f"{prefill_flop(7e9, 4096.0):.3e}"
+    '5.734e+13'
+    """
+    return 2.0 * parameters * tokens
+
+
+def compute_time(flop: Value, peak: Value, mfu: Value) -> Value:
+    """Time of compute-bound work = FLOP / (peak x MFU) [s].
+
+    flop [FLOP], peak [FLOP/s], mfu: share of the peak reached [1].
+
+    >>> round(compute_time(5.734e13, 312e12, 0.5), 4)
+    0.3676
+    """
+    return flop / (peak * mfu)
+
+
+def prefill_time(parameters: Value, tokens: Value, peak: Value, mfu: Value) -> Value:
+    """Time of a prompt = 2 N T / (peak x MFU) [s].
+
+    >>> round(prefill_time(7e9, 4096.0, 312e12, 0.5), 4)
+    0.3676
+    """
+    return compute_time(prefill_flop(parameters, tokens), peak, mfu)
+
+
+def chunk_time(parameters: Value, chunk: Value, peak: Value, mfu: Value) -> Value:
+    """Time of one prefill chunk = 2 N C / (peak x MFU) [s]; also the jitter it adds to decodes (Sarathi-Serve 2024).
+
+    chunk: C [token].
+
+    >>> round(chunk_time(7e9, 512.0, 312e12, 0.5), 5)
+    0.04595
+    """
+    return prefill_time(parameters, chunk, peak, mfu)
+
+
+def decode_tpot(weight_bytes: Value, bandwidth: Value, batch: Value, kv_bytes: Value) -> Value:
+    """Time of one memory-bound decode step = (W + B KV) / BW [s] (Pope 2022 §2.1).
+
+    weight_bytes: W [byte]; bandwidth: BW [byte/s]; batch: B [1]; kv_bytes: KV of one request [byte].
+
+    >>> decode_tpot(14e9, 2e12, 1.0, 0.0)
+    0.007
+    """
+    return (weight_bytes + batch * kv_bytes) / bandwidth
+
+
+def amortised_token_time(weight_bytes: Value, bandwidth: Value, batch: Value, kv_bytes: Value) -> Value:
+    """Engine time per generated token = W / (B BW) + KV / BW = TPOT / B [s].
+
+    >>> amortised_token_time(14e9, 2e12, 8.0, 0.5e9)
+    0.001125
+    """
+    return decode_tpot(weight_bytes, bandwidth, batch, kv_bytes) / batch
+
+
+def decode_limit(weight_bytes: Value, bandwidth: Value, mbu: Value) -> Value:
+    """Tokens per second of one request at batch 1 = MBU x BW / W [token/s].
+
+    mbu: share of the bandwidth reached [1]; 1 is the hard limit.
+
+    >>> round(decode_limit(16e9, 3.35e12, 1.0), 1)
+    209.4
+    """
+    return mbu * bandwidth / weight_bytes
+
+
+def static_batching_idle(output_tokens: Sequence[float], tpot: float) -> float:
+    """Slot time lost when a static batch waits for its longest member = sum (T_max - T_i) x TPOT [s] (Orca 2022).
+
+    output_tokens: OSL of each request of the batch [token]; tpot [s]. An empty batch loses nothing.
+
+    >>> static_batching_idle((100, 200, 400), 0.007)
+    3.5
+    """
+    longest = max(output_tokens, default=0.0)
+    return sum(longest - tokens for tokens in output_tokens) * tpot
+
+
+def continuous_batching_gain(output_tokens: Sequence[float]) -> float:
+    """Throughput of continuous over static batching with equal slots = T_max / mean T [1].
+
+    Static batching keeps every slot for T_max steps; continuous batching refills it at once. 1 when all are equal.
+
+    >>> round(continuous_batching_gain((100, 200, 400)), 2)
+    1.71
+    """
+    return max(output_tokens) * len(output_tokens) / sum(output_tokens)
+
+
+def kv_bytes_per_token(layers: int, kv_heads: int, head_dim: int, element_bytes: float) -> float:
+    """KV per token = 2 L n_kv d_head x bytes [byte/token].
+
+    >>> kv_bytes_per_token(32, 32, 128, 2.0)  # Llama-2-7B in 16 bit
+    524288.0
+    """
+    return 2 * layers * kv_heads * head_dim * element_bytes
+
+
+def kv_bytes(bytes_per_token: Value, tokens: Value) -> Value:
+    """KV of a context = bytes per token x T [byte].
+
+    >>> kv_bytes(128.0 * 1024, 4096.0)
+    536870912.0
+    """
+    return bytes_per_token * tokens
+
+
+def required_bandwidth(size: Value, seconds: Value) -> Value:
+    """Bandwidth that moves `size` bytes in `seconds` [byte/s].
+
+    >>> required_bandwidth(512e6, 0.1)
+    5120000000.0
+    """
+    return size / seconds
+
+
+def ridge_point(peak: Value, bandwidth: Value) -> Value:
+    """Arithmetic intensity where compute and bandwidth balance = peak / BW [FLOP/byte] (Williams 2009).
+
+    >>> round(ridge_point(989e12, 3.35e12), 1)
+    295.2
+    """
+    return peak / bandwidth
+
+
+def weight_intensity(tokens: Value, element_bytes: float) -> Value:
+    """FLOP per byte of weights read for `tokens` tokens in a step = 2 T / bytes per weight [FLOP/byte].
+
+    In 16 bit it equals the number of tokens: the prompt length in prefill, the batch in decode.
+
+    >>> weight_intensity(2048.0, 2.0)
+    2048.0
+    """
+    return 2.0 * tokens / element_bytes

@@ -1,0 +1,198 @@
+"""Fit an efficiency curve to measured times: least mean absolute logarithmic error, every regime weighing the same."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .curves import EfficiencyCurve, curve_time
+from .search import pattern_search
+
+Array = NDArray[np.float64]
+
+CONSTANT = ("compute", "memory", "launch")
+"""Free parameters of the constant form: one efficiency per kernel class."""
+
+CURVE = ("compute", "memory", "launch", "compute_half")
+"""Free parameters of the saturating form; a memory_half was tried and the data do not ask for it."""
+
+LAUNCH_BOUNDS = (1e-7, 1e-3)
+CAST_BOUNDS = (1e-2, 64.0)
+STARTS = tuple((compute, memory) for compute in (0.25, 0.7) for memory in (0.3, 0.8))
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """Measured rows; a row is a sum of kernels (often one), each run `count` times, plus a known `offset`.
+
+    flop [FLOP], traffic [byte], size, inputs, count: arrays of shape (rows, kernels);
+    seconds, offset [s], regime (an integer label) and importance (weight within the regime): arrays of shape (rows,).
+    peak [FLOP/s], bandwidth [byte/s]: the data sheet's.
+    """
+
+    flop: Array
+    traffic: Array
+    size: Array
+    inputs: Array
+    count: Array
+    seconds: Array
+    offset: Array
+    regime: NDArray[np.int64]
+    importance: Array
+    peak: float
+    bandwidth: float
+
+    def where(self, mask: NDArray[np.bool_]) -> Samples:
+        """The rows that `mask` selects."""
+        rows = ("flop", "traffic", "size", "inputs", "count", "seconds", "offset", "regime", "importance")
+        return replace(self, **{name: getattr(self, name)[mask] for name in rows})
+
+    def floor(self) -> Array:
+        """Least time that physics allows at the data sheet's peak and bandwidth [s], offset included."""
+        kernels = np.maximum(self.flop / self.peak, self.traffic / self.bandwidth)
+        return np.asarray((self.count * kernels).sum(axis=1) + self.offset)
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """A fitted curve, its median absolute relative error overall and by regime, its bias, and how many rows.
+
+    bias: median of predicted / measured - 1; compute_bound, memory_bound: share of kernels that each roof decides, on
+    which the confidence in `compute` and `memory` rests (0: that parameter is not seen in the data).
+    """
+
+    curve: EfficiencyCurve
+    error: float
+    regime_error: Mapping[int, float]
+    bias: float
+    rows: int
+    compute_bound: float
+    memory_bound: float
+
+
+def single_kernels(
+    flop: Array,
+    traffic: Array,
+    seconds: Array,
+    regime: NDArray[np.int64],
+    *,
+    peak: float,
+    bandwidth: float,
+    size: Array | None = None,
+    inputs: Array | None = None,
+    offset: Array | None = None,
+    importance: Array | None = None,
+) -> Samples:
+    """Samples of which each row is one kernel.
+
+    `size` defaults to the traffic, `inputs` and `offset` to zero, `importance` to one.
+    """
+    zeros = np.zeros_like(seconds)
+    return Samples(
+        flop=flop[:, None],
+        traffic=traffic[:, None],
+        size=(traffic if size is None else size)[:, None],
+        inputs=(zeros if inputs is None else inputs)[:, None],
+        count=np.ones_like(seconds)[:, None],
+        seconds=seconds,
+        offset=zeros if offset is None else offset,
+        regime=regime,
+        importance=np.ones_like(seconds) if importance is None else importance,
+        peak=peak,
+        bandwidth=bandwidth,
+    )
+
+
+def predict(curve: EfficiencyCurve, samples: Samples) -> Array:
+    """Seconds of each row: sum over its kernels of count x time, plus the offset."""
+    kernels = curve_time(
+        curve,
+        samples.flop,
+        samples.traffic,
+        peak=samples.peak,
+        bandwidth=samples.bandwidth,
+        size=samples.size,
+        inputs=samples.inputs,
+    )
+    return np.asarray((samples.count * kernels).sum(axis=1) + samples.offset)
+
+
+def regime_weights(regime: NDArray[np.int64], importance: Array) -> Array:
+    """Weights that sum to 1 and give every regime the same share, divided by importance inside it.
+
+    >>> regime_weights(np.array([0, 0, 1]), np.array([1.0, 3.0, 1.0])).tolist()
+    [0.125, 0.375, 0.5]
+    """
+    _, inverse = np.unique(regime, return_inverse=True)
+    totals = np.bincount(inverse, weights=importance)
+    return np.asarray(importance / (totals[inverse] * totals.size))
+
+
+def fit(samples: Samples, free: Sequence[str] = CONSTANT, fixed: EfficiencyCurve | None = None) -> Fit:
+    """Fit the `free` parameters to `samples`, the others staying as in `fixed` (default: zero).
+
+    Minimises sum_i w_i |ln(predicted_i / measured_i)| in the logarithms of the parameters, inside physics:
+    0 < compute, memory <= 1 and launch, halves, cast >= 0. A half-saturation size or a cast that ends at the bottom of
+    its range is reported as 0: the data do not ask for it.
+    """
+    if not samples.seconds.size or not np.all(samples.seconds > 0):
+        msg = "fit: every sample needs a measured time > 0 and there must be at least one"
+        raise ValueError(msg)
+    bounds = _bounds(samples)
+    lower, upper = (np.log([bounds[name][side] for name in free]) for side in (0, 1))
+    weights = regime_weights(samples.regime, samples.importance)
+    base = fixed or EfficiencyCurve(compute=1.0, memory=1.0, launch=0.0)
+
+    def curve_at(point: Array) -> EfficiencyCurve:
+        return replace(base, **dict(zip(free, np.exp(point).tolist(), strict=True)))
+
+    def loss(point: Array) -> float:
+        return float(weights @ np.abs(np.log(predict(curve_at(point), samples) / samples.seconds)))
+
+    points = [_start(free, bounds, compute, memory) for compute, memory in STARTS]
+    point, _ = min((pattern_search(loss, start, lower, upper) for start in points), key=lambda found: found[1])
+    kept = np.exp(point)
+    kept[(point <= lower + 0.1) & np.array([name not in ("compute", "memory") for name in free])] = 0.0
+    return assess(replace(base, **dict(zip(free, kept.tolist(), strict=True))), samples)
+
+
+def assess(curve: EfficiencyCurve, samples: Samples) -> Fit:
+    """How well `curve` predicts `samples`."""
+    ratio = predict(curve, samples) / samples.seconds
+    error = np.abs(ratio - 1.0)
+    arithmetic = samples.flop * (1 + curve.compute_half / samples.size) / (curve.compute * samples.peak)
+    movement = (samples.traffic + curve.memory_half) / (curve.memory * samples.bandwidth)
+    over = np.maximum(arithmetic, movement) > curve.launch
+    return Fit(
+        curve=curve,
+        error=float(np.median(error)),
+        regime_error={int(r): float(np.median(error[samples.regime == r])) for r in np.unique(samples.regime)},
+        bias=float(np.median(ratio) - 1.0),
+        rows=int(samples.seconds.size),
+        compute_bound=float(np.mean(over & (arithmetic >= movement))),
+        memory_bound=float(np.mean(over & (movement > arithmetic))),
+    )
+
+
+def _bounds(samples: Samples) -> dict[str, tuple[float, float]]:
+    """Physical limits of each parameter; halves between a thousandth of the smallest and ten times the largest size."""
+    share = (1e-3, 1.0)
+    size = (1e-3 * float(samples.size.min()), 10 * float(samples.size.max()))
+    traffic = (1e-3 * float(samples.traffic.min()) + 1e-3, 10 * float(samples.traffic.max()) + 1.0)
+    return {
+        "compute": share,
+        "memory": share,
+        "launch": LAUNCH_BOUNDS,
+        "compute_half": size,
+        "memory_half": traffic,
+        "cast": CAST_BOUNDS,
+    }
+
+
+def _start(free: Sequence[str], bounds: Mapping[str, tuple[float, float]], compute: float, memory: float) -> Array:
+    """Logarithms of a first guess: geometric middle of the bounds unless given."""
+    given = {"compute": compute, "memory": memory, "launch": 4e-6}
+    return np.log([given.get(name, float(np.sqrt(bounds[name][0] * bounds[name][1]))) for name in free])

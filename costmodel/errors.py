@@ -1,0 +1,49 @@
+"""Everything pdplan raises on purpose.
+
+    PdplanError
+    ├── InputError            the user's file, field or flag is wrong            (exit code 2)
+    │   ├── UnknownNameError  a name that the catalog lacks, with the nearest    (exit code 2)
+    │   └── ArchitectureError a config.json that cannot be understood            (exit code 2)
+    └── InfeasibleError       the question is sound, but no fleet meets the SLOs (exit code 3)
+
+Each message is one sentence that states where, what was found, what is allowed and, if there is one,
+the nearest match. Anything else that escapes is a bug of ours (exit code 70).
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class PdplanError(Exception):
+    """Base of all errors that pdplan raises on purpose."""
+
+
+class InputError(PdplanError):
+    """The user's input is wrong; the message says where and how to mend it."""
+
+
+class UnknownNameError(InputError):
+    """A name is not known; the message offers the nearest known one."""
+
+    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
+        known = sorted(known)
+        close = nearest_name(name, known)
+        hint = f"did you mean {close!r}?" if close else f"known: {', '.join(known)}"
+        super().__init__(f"{kind} {name!r} is not known; {hint}")
+
+
+class ArchitectureError(InputError):
+    """A model's config.json lacks a field, or has one that pdplan does not understand."""
+
+
+class InfeasibleError(PdplanError):
+    """No fleet meets the SLOs within the constraints; the message names the one that binds."""
+
+
+def nearest_name(name: str, known: Iterable[str]) -> str | None:
+    """Return the known name most like `name` (case ignored), or None if nothing is close."""
+    by_lower = {candidate.lower(): candidate for candidate in known}
+    close = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.5)
+    return by_lower[close[0]] if close else None

@@ -1,0 +1,207 @@
+"""What fits into a GPU: weights + activations + runtime + KV blocks <= memory_fraction x HBM.
+
+Pipeline stages differ (the first holds the embedding, the last the head, and layers need not divide evenly); the
+worst stage decides, for weights and for KV apart, so capacity is never overstated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache, reduce
+from operator import add
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .engine import EngineConfig, Parallelism
+from .transformer import DTYPE_BYTES, LayerGroup, Part, Sharding, Transformer
+from .units import GIB
+
+FloatArray = NDArray[np.float64]
+Tokens = TypeVar("Tokens", float, FloatArray)
+
+RUNTIME_BYTES = 1.5 * GIB
+"""CUDA context, collective buffers, CUDA graphs and fragmentation [byte per GPU]; assumed.
+
+Checked against start-up logs of vLLM and SGLang, in which weights, KV cache and the rest are printed apart
+(tests/test_memory.py names them)."""
+RESIDUAL_COPIES = 6
+"""Hidden-sized 16-bit tensors alive at the peak of a layer: x, residual, normed x, q, attention and block output."""
+LOGIT_BYTES = 2 * 4.0
+"""Logits are kept in 32 bit, and the sampler makes one copy [byte per vocabulary entry and request]."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryArrays:
+    """Memory of one GPU of each engine; arrays of shape (engines, 1) [byte].
+
+    free: left for KV blocks, negative where not even the weights fit; kv_per_token: KV that one more token of a
+    request adds while no window is full [byte/token].
+    """
+
+    weights: FloatArray
+    activations: FloatArray
+    free: FloatArray
+    kv_per_token: FloatArray
+
+
+def stage_layers(layers: int, stages: int) -> tuple[int, ...]:
+    """Layers of each pipeline stage: equal, the remainder in the middle (first and last hold embedding and head).
+
+    >>> stage_layers(61, 4)
+    (15, 16, 15, 15)
+    """
+    base, extra = divmod(layers, stages)
+    first = (stages - extra) // 2
+    return tuple(base + (first <= stage < first + extra) for stage in range(stages))
+
+
+@lru_cache(maxsize=256)
+def stage_groups(model: Transformer, stages: int) -> tuple[tuple[LayerGroup, ...], ...]:
+    """Layer groups of each pipeline stage, layers taken in order."""
+    layers = [replace(group, count=1) for group in model.layers for _ in range(group.count)]
+    ends = np.cumsum(stage_layers(len(layers), stages))
+    result: list[tuple[LayerGroup, ...]] = []
+    for end, size in zip(ends, stage_layers(len(layers), stages), strict=True):
+        members = layers[int(end) - size : int(end)]
+        result.append(tuple(replace(one, count=members.count(one)) for one in dict.fromkeys(members)))
+    return tuple(result)
+
+
+def weight_bytes_per_gpu(model: Transformer, config: EngineConfig) -> float:
+    """Weights on the fullest GPU of the engine [byte].
+
+    Split matrices weigh 1 / tp, replicated ones all of it, routed experts 1 / (tp dp), embedding and head 1 / tp on
+    the first and last stage.
+    """
+    return _weight_bytes(model, config.parallelism, config.weight_dtype)
+
+
+def activation_bytes(model: Transformer, config: EngineConfig) -> float:
+    """Peak of activations and logits plus the runtime's constant on one GPU [byte].
+
+    tokens x 2 x (6 hidden + widest block / tp) + min(max_num_seqs, tokens) x 8 x vocab / tp + runtime, where `tokens`
+    is max_num_batched_tokens of one data rank and the block holds gate, up and their product for every token (for a
+    mixture: of every expert chosen). An estimate, not a fit.
+    """
+    split = config.parallelism
+    tokens = config.max_num_batched_tokens / split.data
+    widest = max(_block_width(group, split) for group in model.layers)
+    layer = tokens * DTYPE_BYTES["bf16"] * (RESIDUAL_COPIES * model.hidden + widest)
+    logits = min(config.max_num_seqs / split.data, tokens) * LOGIT_BYTES * model.vocab / split.tensor
+    return layer + logits + RUNTIME_BYTES
+
+
+def kv_capacity_bytes(model: Transformer, config: EngineConfig) -> float:
+    """Memory left for KV blocks on one GPU [byte]; negative if the weights do not fit.
+
+    capacity = memory_fraction x HBM - weights - activations - runtime.
+    """
+    budget = config.memory_fraction * config.accelerator.memory
+    return budget - weight_bytes_per_gpu(model, config) - activation_bytes(model, config)
+
+
+def kv_bytes_per_token_per_gpu(model: Transformer, config: EngineConfig) -> float:
+    """KV that one more token of a request adds on one GPU of the fullest stage, no window full [byte/token].
+
+    Beyond `kv_shards` tensor ranks the cache is replicated: grouped-query with few heads, latents always.
+    """
+    return _worst_stage(model, config, lambda part: part.kv_bytes_per_token(config.kv_dtype))
+
+
+def kv_bytes_per_request_per_gpu(model: Transformer, config: EngineConfig, isl: Tokens, osl: Tokens) -> Tokens:
+    """KV of one running request on one GPU of its data rank, averaged over its generation [byte].
+
+    Without windows (ISL + OSL / 2) x kv_bytes_per_token / min(tp, KV shards); see `Transformer.mean_kv_bytes`.
+    isl, osl [token] may be arrays.
+    """
+    return _worst_stage(model, config, lambda part: part.mean_kv_bytes(isl, osl, config.kv_dtype))
+
+
+def kv_bytes_peak_per_gpu(model: Transformer, config: EngineConfig, tokens: Tokens) -> Tokens:
+    """KV of one request with `tokens` tokens in the cache, on one GPU of its data rank [byte]."""
+    return _worst_stage(model, config, lambda part: part.kv_bytes(tokens, config.kv_dtype))
+
+
+def max_requests(model: Transformer, config: EngineConfig, isl: float, osl: float) -> int:
+    """Requests of these lengths that one engine can run at once [1]; 0 if one is too long or does not fit at its end.
+
+    min(max_num_seqs, dp x floor(KV capacity / mean KV of a request)): requests are at all stages of their life at
+    once, and every pipeline stage holds its layers' KV of all of them.
+    """
+    free = kv_capacity_bytes(model, config)
+    if isl + osl > config.max_model_len or free < kv_bytes_peak_per_gpu(model, config, isl + osl):
+        return 0
+    each = kv_bytes_per_request_per_gpu(model, config, isl, osl)
+    if not each:
+        return config.max_num_seqs
+    return min(config.max_num_seqs, config.parallelism.data * int(free // each))
+
+
+def memory_arrays(model: Transformer, configs: Sequence[EngineConfig]) -> MemoryArrays:
+    """Memory of many engines at once."""
+    rows = [
+        (
+            weight_bytes_per_gpu(model, config),
+            activation_bytes(model, config),
+            config.memory_fraction * config.accelerator.memory,
+            kv_bytes_per_token_per_gpu(model, config),
+        )
+        for config in configs
+    ]
+    weights, activations, budget, per_token = (
+        np.asarray(column, dtype=np.float64).reshape(-1, 1) for column in zip(*rows, strict=True)
+    )
+    return MemoryArrays(weights, activations, budget - weights - activations, per_token)
+
+
+def _worst_stage(model: Transformer, config: EngineConfig, held: Callable[[Transformer], Tokens]) -> Tokens:
+    """Largest over pipeline stages of the KV that `held` reports for a stage's layers, shared over tensor ranks."""
+    split = config.parallelism
+
+    def stage(groups: tuple[LayerGroup, ...]) -> Tokens:
+        return reduce(add, (held(_only(model, one)) / min(split.tensor, one.attention.kv_shards) for one in groups))
+
+    worst: Tokens = reduce(np.maximum, map(stage, dict.fromkeys(stage_groups(model, split.pipeline))))
+    return worst
+
+
+@lru_cache(maxsize=1024)
+def _only(model: Transformer, group: LayerGroup) -> Transformer:
+    """The model with one group of layers."""
+    return replace(model, layers=(group,))
+
+
+def _block_width(group: LayerGroup, split: Parallelism) -> float:
+    """Elements per token of a feed-forward block at its widest, on one rank."""
+    block = group.feed_forward
+    copies = 3 if block.gated else 2
+    experts = block.experts_per_token * (block.expert_intermediate * copies + block.hidden) if block.experts else 0
+    return copies * block.intermediate / split.tensor + experts / split.tensor
+
+
+@lru_cache(maxsize=4096)
+def _weight_bytes(model: Transformer, split: Parallelism, weight_dtype: str) -> float:
+    stages = [
+        sum(group.count * _layer_weight_bytes(model, group, split, weight_dtype) for group in groups)
+        for groups in stage_groups(model, split.pipeline)
+    ]
+    sixteen_bit = model.bytes_per_element(Part.EMBEDDING, weight_dtype)
+    table = model.hidden * model.vocab * sixteen_bit / split.tensor
+    stages[0] += table + model.hidden * model.position_embeddings * sixteen_bit
+    if split.pipeline > 1 or not model.tied_embeddings:
+        stages[-1] += table
+    return max(stages)
+
+
+def _layer_weight_bytes(model: Transformer, group: LayerGroup, split: Parallelism, weight_dtype: str) -> float:
+    dense = sum(
+        matrix.elements
+        * model.bytes_per_element(matrix.part, weight_dtype)
+        / (1 if matrix.sharding is Sharding.REPLICATED else split.tensor)
+        for matrix in group.matrices
+    )
+    experts = group.expert_elements * model.bytes_per_element(Part.EXPERTS, weight_dtype)
+    return dense + experts / (split.tensor * split.data)

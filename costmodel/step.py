@@ -1,0 +1,231 @@
+"""One engine step: how long a mix of prefill tokens and decoding requests takes, and where the time goes.
+
+Rules
+- `total` is the latency of one (micro)batch through all pipeline stages. With pp stages, pp micro-batches are in
+  flight: N running requests are pp micro-batches of N / pp, TPOT is the latency of one of them, and prompts leave at
+  pp / latency.
+- Data-parallel ranks split the requests: attention and dense matrices see the busiest rank, which has n / dp requests
+  or, with fewer requests than ranks, one. Experts see the tokens of all ranks.
+- The output head runs once per prompt in the step and once per decoding request.
+- A step of decodes only is affine in (sum of contexts) as long as no window is full.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+from operator import add
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from .engine import EngineConfig
+from .engine_arrays import EngineArrays, engine_arrays
+from .host import EngineOverhead
+from .kernels import (
+    ACTIVATION_BYTES,
+    NOTHING,
+    all_reduce_time,
+    all_to_all_time,
+    decode_attention_work,
+    elementwise_work,
+    expert_work,
+    head_matrix,
+    matrix_work,
+    prefill_attention_work,
+    send_time,
+)
+from .transformer import LayerGroup, Transformer
+
+FloatArray = NDArray[np.float64]
+
+__all__ = [
+    "EngineArrays",
+    "StepLoad",
+    "StepTime",
+    "busiest_rank",
+    "engine_arrays",
+    "step_time",
+    "step_time_one",
+    "step_times",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class StepLoad:
+    """What one engine step holds; arrays broadcast against (engines, points).
+
+    prefill_requests: prompts in the step [1]; prefill_tokens: new tokens of each [token];
+    prefill_past: tokens of each already in the cache [token];
+    decode_requests: decoding requests [1]; decode_context: their mean context [token].
+    """
+
+    prefill_requests: FloatArray
+    prefill_tokens: FloatArray
+    prefill_past: FloatArray
+    decode_requests: FloatArray
+    decode_context: FloatArray
+
+    @classmethod
+    def of(
+        cls,
+        prefill_requests: ArrayLike = 0.0,
+        prefill_tokens: ArrayLike = 0.0,
+        prefill_past: ArrayLike = 0.0,
+        decode_requests: ArrayLike = 0.0,
+        decode_context: ArrayLike = 0.0,
+    ) -> StepLoad:
+        """Build a load from numbers or arrays; a single point becomes shape (1, 1)."""
+        fields = (prefill_requests, prefill_tokens, prefill_past, decode_requests, decode_context)
+        return cls(*(np.atleast_2d(np.asarray(field, dtype=np.float64)) for field in fields))
+
+    @classmethod
+    def prefill(cls, tokens: ArrayLike, requests: ArrayLike = 1.0, past: ArrayLike = 0.0) -> StepLoad:
+        """Prompts only: `requests` of them with `tokens` new tokens each after `past` cached ones."""
+        return cls.of(prefill_requests=requests, prefill_tokens=tokens, prefill_past=past)
+
+    @classmethod
+    def decode(cls, requests: ArrayLike, context: ArrayLike) -> StepLoad:
+        """Decodes only: `requests` of them with `context` tokens each on average."""
+        return cls.of(decode_requests=requests, decode_context=context)
+
+    @property
+    def requests(self) -> FloatArray:
+        """Requests in the step, and so rows of the output head [1]."""
+        return self.prefill_requests * np.sign(self.prefill_tokens) + self.decode_requests
+
+    @property
+    def tokens(self) -> FloatArray:
+        """Tokens in the step [token]."""
+        return self.prefill_requests * self.prefill_tokens + self.decode_requests
+
+
+@dataclass(frozen=True, slots=True)
+class StepTime:
+    """Latency of a step and its parts [s], and what one GPU of each stage does; arrays of shape (engines, points).
+
+    gemm holds the small kernels between the matrices too; experts the routed experts only;
+    total = gemm + attention_prefill + attention_decode + experts + communication + host.
+    flop [FLOP], traffic [byte]: of one rank, all pipeline stages together; as every stage is busy with another
+    micro-batch meanwhile, flop / total is the rate of one GPU.
+    """
+
+    gemm: FloatArray
+    attention_prefill: FloatArray
+    attention_decode: FloatArray
+    experts: FloatArray
+    communication: FloatArray
+    host: FloatArray
+    total: FloatArray
+    flop: FloatArray
+    traffic: FloatArray
+
+    @property
+    def attention(self) -> FloatArray:
+        """Attention of prompts and of decodes [s]."""
+        return self.attention_prefill + self.attention_decode
+
+    @property
+    def arithmetic_intensity(self) -> FloatArray:
+        """FLOP per byte of HBM traffic."""
+        return _ratio(self.flop, self.traffic)
+
+    def mfu(self, engines: EngineArrays) -> FloatArray:
+        """Share of the vendor's peak FLOP/s [1]."""
+        return _ratio(self.flop, self.total * engines.peak)
+
+    def mbu(self, engines: EngineArrays) -> FloatArray:
+        """Share of the vendor's memory bandwidth [1]."""
+        return _ratio(self.traffic, self.total * engines.bandwidth)
+
+
+def _ratio(part: FloatArray, whole: FloatArray) -> FloatArray:
+    """Quotient, 0 where the step is empty."""
+    return np.asarray(np.divide(part, whole, out=np.zeros_like(whole), where=whole > 0))
+
+
+def busiest_rank(requests: FloatArray, data: FloatArray) -> FloatArray:
+    """Requests on the busiest of `data` ranks: n / dp, but a whole one as long as there is one.
+
+    >>> [float(busiest_rank(np.float64(n), np.float64(8))) for n in (0, 1, 8, 80)]
+    [0.0, 1.0, 1.0, 10.0]
+    """
+    return np.asarray(np.maximum(requests / data, np.minimum(requests, 1.0)))
+
+
+def step_time(model: Transformer, engines: EngineArrays, load: StepLoad) -> StepTime:
+    """Time of one step of each engine at each operating point; loops over layer groups and matrices only."""
+    prompts = busiest_rank(load.prefill_requests, engines.data)
+    decodes = busiest_rank(load.decode_requests, engines.data)
+    tokens = prompts * load.prefill_tokens + decodes
+    rows = prompts * np.sign(load.prefill_tokens) + decodes
+    everything = load.tokens
+
+    gemm = matrix_work(engines, head_matrix(model), rows)
+    prefill, decode, experts = NOTHING, NOTHING, NOTHING
+    for group in model.layers:
+        dense = [matrix_work(engines, matrix, tokens) for matrix in group.matrices]
+        gemm += reduce(add, dense, elementwise_work(engines, group, tokens)).times(group.count)
+        attention = group.attention
+        prefill += prefill_attention_work(engines, attention, prompts, load.prefill_tokens, load.prefill_past).times(
+            group.count
+        )
+        decode += decode_attention_work(engines, attention, decodes, load.decode_context).times(group.count)
+        if group.feed_forward.experts:
+            experts += expert_work(engines, group.feed_forward, everything).times(group.count)
+    communication = _communication(model, engines, tokens, everything)
+    host = engines.host_step + engines.host_request * rows
+    work = gemm + prefill + decode + experts
+    total = work.time + communication + host
+
+    def full(part: FloatArray) -> FloatArray:
+        return np.broadcast_to(part, total.shape)
+
+    return StepTime(
+        gemm=full(gemm.time),
+        attention_prefill=full(prefill.time),
+        attention_decode=full(decode.time),
+        experts=full(experts.time),
+        communication=full(communication),
+        host=full(host),
+        total=total,
+        flop=full(work.flop),
+        traffic=full(work.traffic),
+    )
+
+
+def step_time_one(model: Transformer, config: EngineConfig, overhead: EngineOverhead, load: StepLoad) -> StepTime:
+    """Step time of a single engine; arrays of shape (1, points)."""
+    return step_time(model, engine_arrays(model, [config], overhead), load)
+
+
+def step_times(
+    model: Transformer, configs: Sequence[EngineConfig], overhead: EngineOverhead, load: StepLoad
+) -> StepTime:
+    """Step times of several engines at the same operating points; arrays of shape (engines, points)."""
+    return step_time(model, engine_arrays(model, configs, overhead), load)
+
+
+def _communication(model: Transformer, engines: EngineArrays, tokens: FloatArray, everything: FloatArray) -> FloatArray:
+    """All-reduces after embedding, mixer and feed-forward; dispatch and combine of experts; stage hand-over [s]."""
+    size = tokens * model.hidden * ACTIVATION_BYTES
+    reduction = all_reduce_time(engines, size)
+    time = reduction + send_time(engines, size)
+    for group in model.layers:
+        time = time + group.count * _layer_communication(engines, group, reduction, everything)
+    return time
+
+
+def _layer_communication(
+    engines: EngineArrays, group: LayerGroup, reduction: FloatArray, everything: FloatArray
+) -> FloatArray:
+    """Two all-reduces, or one for parallel blocks; with data ranks the combine replaces the last but for a half [s].
+
+    The half is the gathering that brings every token to all tensor ranks again.
+    """
+    mixer = 0.0 if group.parallel else 1.0
+    if not group.feed_forward.experts:
+        return (mixer + 1.0) * reduction
+    after_experts = np.where(engines.data > 1, 0.5, 1.0) * reduction
+    return mixer * reduction + after_experts + all_to_all_time(engines, group.feed_forward, everything)

@@ -1,0 +1,256 @@
+"""The transformer as arithmetic: which matrices, how much KV, how many FLOP. No model is special-cased by name.
+
+A model is a sequence of layer groups; a group is `count` equal layers, each a token mixer followed by a
+feed-forward block. Everything below follows from the shapes in a Hugging Face `config.json`. Norms and biases are left
+out: they are below 0.1 % of the weights. So are draft (multi-token-prediction) heads, which plain decoding never runs.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .attention import Attention, LatentAttention, LinearAttention, Matrix, Part, Sharding, SoftmaxAttention
+
+__all__ = [
+    "DTYPE_BYTES",
+    "Attention",
+    "FeedForward",
+    "LatentAttention",
+    "LayerGroup",
+    "LinearAttention",
+    "Matrix",
+    "Part",
+    "Sharding",
+    "SoftmaxAttention",
+    "Transformer",
+]
+
+Tokens = TypeVar("Tokens", float, NDArray[np.float64])
+
+DTYPE_BYTES = {"bf16": 2.0, "fp8": 1.0, "int8": 1.0, "int4": 0.5 + 2 / 128, "fp4": 0.5 + 1 / 16}
+"""Bytes per element with scales: int4 in groups of 128 with a 16-bit scale, fp4 in blocks of 16 with an 8-bit one."""
+
+
+@dataclass(frozen=True, slots=True)
+class FeedForward:
+    """A dense block (experts = 0) or a mixture of experts, with a dense shared part beside the experts if any.
+
+    intermediate: width of the dense block, or of all shared experts together (0: none);
+    gated: SwiGLU-like, with gate and up projections; experts, experts_per_token, expert_intermediate: the mixture.
+    """
+
+    hidden: int
+    intermediate: int
+    gated: bool
+    experts: int = 0
+    experts_per_token: int = 0
+    expert_intermediate: int = 0
+
+    @property
+    def matrices(self) -> tuple[Matrix, ...]:
+        """Dense (or shared) up and down projections, and the router."""
+        up = (2 if self.gated else 1) * self.intermediate
+        dense = (
+            (
+                Matrix("up", self.hidden, up, Sharding.COLUMN, Part.FEED_FORWARD),
+                Matrix("down", self.intermediate, self.hidden, Sharding.ROW, Part.FEED_FORWARD),
+            )
+            if self.intermediate
+            else ()
+        )
+        router = (
+            (Matrix("router", self.hidden, self.experts, Sharding.REPLICATED, Part.EMBEDDING),) if self.experts else ()
+        )
+        return dense + router
+
+    @property
+    def elements_per_expert(self) -> int:
+        """Weights of one expert."""
+        return (3 if self.gated else 2) * self.hidden * self.expert_intermediate
+
+
+@dataclass(frozen=True, slots=True)
+class LayerGroup:
+    """`count` equal layers.
+
+    parallel: attention and feed-forward read the same input and their outputs are added (PaLM, GPT-J), so that
+    tensor parallelism needs one all-reduce a layer instead of two.
+    """
+
+    count: int
+    attention: Attention
+    feed_forward: FeedForward
+    parallel: bool = False
+
+    @property
+    def matrices(self) -> tuple[Matrix, ...]:
+        """Every dense matrix of one layer (experts apart)."""
+        return self.attention.matrices + self.feed_forward.matrices
+
+    @property
+    def dense_elements(self) -> int:
+        """Weights of one layer without its routed experts."""
+        return sum(matrix.elements for matrix in self.matrices)
+
+    @property
+    def expert_elements(self) -> int:
+        """Weights of one layer's routed experts."""
+        return self.feed_forward.experts * self.feed_forward.elements_per_expert
+
+
+@dataclass(frozen=True, slots=True)
+class Transformer:
+    """A decoder-only transformer.
+
+    layers: groups of equal layers; vocab: rows of the embedding; tied_embeddings: output head shares them;
+    position_embeddings: rows of a learned position table (0: rotary or none);
+    max_position: longest context the model was made for [token];
+    native_weight_dtype: dtype of the published checkpoint; quantized: the parts that this (or any) quantised
+    checkpoint stores in `weight_dtype`, the rest staying at 16 bit.
+    """
+
+    name: str
+    hidden: int
+    vocab: int
+    layers: tuple[LayerGroup, ...]
+    tied_embeddings: bool
+    max_position: int
+    position_embeddings: int = 0
+    native_weight_dtype: str = "bf16"
+    quantized: frozenset[Part] = frozenset({Part.ATTENTION, Part.FEED_FORWARD, Part.EXPERTS})
+    source: str = ""
+    date: str = ""
+
+    @property
+    def num_layers(self) -> int:
+        """Layers in all."""
+        return sum(group.count for group in self.layers)
+
+    @property
+    def embedding_elements(self) -> int:
+        """Weights of input embedding, output head (unless tied) and learned positions."""
+        tables = 1 if self.tied_embeddings else 2
+        return self.hidden * (tables * self.vocab + self.position_embeddings)
+
+    @property
+    def parameters(self) -> int:
+        """All weights [1]."""
+        layers = sum(group.count * (group.dense_elements + group.expert_elements) for group in self.layers)
+        return layers + self.embedding_elements
+
+    @property
+    def active_parameters(self) -> int:
+        """Weights that one token meets: of the routed experts only the chosen ones."""
+        inactive = sum(
+            group.count
+            * (group.feed_forward.experts - group.feed_forward.experts_per_token)
+            * group.feed_forward.elements_per_expert
+            for group in self.layers
+            if group.feed_forward.experts
+        )
+        return self.parameters - inactive
+
+    @property
+    def matmul_parameters(self) -> int:
+        """Weights that multiply each token: the active ones without input embedding and positions, which are looked up.
+
+        The N of FLOP = 2 N per token; a tied embedding counts once, as the output head.
+        """
+        return self.active_parameters - self.embedding_elements + self.hidden * self.vocab
+
+    @property
+    def state_bytes(self) -> float:
+        """State that one request holds whatever its length: linear attention's [byte]."""
+        return sum(group.count * group.attention.state_bytes for group in self.layers)
+
+    @property
+    def is_moe(self) -> bool:
+        """Whether any layer has routed experts."""
+        return any(group.feed_forward.experts for group in self.layers)
+
+    def bytes_per_element(self, part: Part, weight_dtype: str) -> float:
+        """Bytes of one weight of `part` when the model is served in `weight_dtype`; embeddings stay at 16 bit."""
+        return DTYPE_BYTES[weight_dtype] if part in self.quantized else DTYPE_BYTES["bf16"]
+
+    def weight_bytes(self, weight_dtype: str) -> float:
+        """Weights of the whole model [byte]."""
+        dense = sum(
+            group.count * matrix.elements * self.bytes_per_element(matrix.part, weight_dtype)
+            for group in self.layers
+            for matrix in group.matrices
+        )
+        experts = sum(group.count * group.expert_elements for group in self.layers)
+        embedding = self.embedding_elements * self.bytes_per_element(Part.EMBEDDING, weight_dtype)
+        return dense + experts * self.bytes_per_element(Part.EXPERTS, weight_dtype) + embedding
+
+    def kv_bytes_per_token(self, kv_dtype: str) -> float:
+        """KV bytes that one more token adds while no window is full [byte/token].
+
+        kv_bytes_per_token = sum over layers of n_kv (d_k + d_v) x bytes;
+        for equal K and V heads this is 2 L n_kv d_head x bytes.
+
+        >>> from costmodel.transformer import *
+        >>> attention = SoftmaxAttention(hidden=4096, heads=32, kv_heads=32, head_dim=128, value_dim=128)
+        >>> layer = LayerGroup(32, attention, FeedForward(4096, 11008, gated=True))
+        >>> Transformer("Llama-2-7B", 4096, 32000, (layer,), False, 4096).kv_bytes_per_token("bf16")
+        524288.0
+        """
+        return sum(
+            group.count
+            * (group.attention.kv_elements_per_token * DTYPE_BYTES[kv_dtype] + group.attention.index_bytes_per_token)
+            for group in self.layers
+        )
+
+    def kv_bytes(self, context: Tokens, kv_dtype: str) -> Tokens:
+        """Cache that one request of `context` tokens holds [byte]; it is also what a KV transfer of that prompt moves.
+
+        kv_bytes = sum over layers of min(context, kept) x bytes per token + state; windowed layers keep their window
+        only, linear attention a state of fixed size. context [token] may be an array.
+
+        >>> from costmodel.transformer import *
+        >>> attention = SoftmaxAttention(hidden=4096, heads=32, kv_heads=8, head_dim=128, value_dim=128, window=4096)
+        >>> layer = LayerGroup(32, attention, FeedForward(4096, 14336, gated=True))
+        >>> model = Transformer("Mistral-7B", 4096, 32000, (layer,), False, 32768)
+        >>> [float(model.kv_bytes(tokens, "bf16")) / 2**10 for tokens in (1000.0, 9000.0)]  # 128 KiB per token
+        [128000.0, 524288.0]
+        """
+        held = 0.0 * context + self.state_bytes
+        for group, per_token in self._growing(kv_dtype):
+            kept = group.attention.kept
+            held = held + per_token * (context if kept is None else np.minimum(context, float(kept)))
+        return held
+
+    def mean_kv_bytes(self, isl: Tokens, osl: Tokens, kv_dtype: str) -> Tokens:
+        """Cache held by one request, averaged over its generation [byte].
+
+        Mean of kv_bytes(x) for x from isl to isl + osl at an even pace: without windows kv_bytes(isl + osl / 2); a
+        layer that keeps w tokens adds (integral of min(x, w)) / osl, exact also where generation fills the window.
+        isl, osl [token] may be arrays that broadcast together.
+        """
+        held = 0.0 * (isl + osl) + self.state_bytes
+        for group, per_token in self._growing(kv_dtype):
+            held = held + per_token * _mean_kept(isl, osl, group.attention.kept)
+        return held
+
+    def _growing(self, kv_dtype: str) -> list[tuple[LayerGroup, float]]:
+        """Layers whose cache grows, with the bytes that one token adds in all of the group's layers."""
+        rates = (
+            group.attention.kv_elements_per_token * DTYPE_BYTES[kv_dtype] + group.attention.index_bytes_per_token
+            for group in self.layers
+        )
+        return [(group, group.count * rate) for group, rate in zip(self.layers, rates, strict=True) if rate]
+
+
+def _mean_kept(isl: Tokens, osl: Tokens, kept: int | None) -> Tokens:
+    """Mean of min(x, kept) for x from isl to isl + osl [token]; min(isl, kept) where osl is 0."""
+    if kept is None:
+        return isl + 0.5 * osl
+    start: Tokens = np.minimum(isl, float(kept))
+    filling: Tokens = np.minimum(np.maximum(float(kept) - isl, 0.0), osl)  # generated before the window is full
+    lost: Tokens = 0.5 * filling / np.maximum(osl, sys.float_info.min)
+    return start + filling * (1.0 - lost)

@@ -1,0 +1,67 @@
+"""Flows: the demand as the search sees it, one row per SLO class and length bucket."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from search_spaces.problem import Problem
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Flows:
+    """The flows of a problem; every array has shape (flows,).
+
+    slo: index of the SLO class; isl, osl [token]; share of all requests [1]; rate [1/s];
+    new_tokens: prompt tokens to compute after prefix hits; past_tokens: those found in the cache;
+    ttft, tpot: limits [s]; where a class bounds the end-to-end time, tpot is tightened so that
+    ttft + (osl - 1) tpot stays within it.
+    """
+
+    slo: IntArray
+    isl: FloatArray
+    osl: FloatArray
+    share: FloatArray
+    rate: FloatArray
+    new_tokens: FloatArray
+    past_tokens: FloatArray
+    ttft: FloatArray
+    tpot: FloatArray
+    arrival_scv: float
+
+    @property
+    def mean_context(self) -> FloatArray:
+        """Mean context of a request while it generates, isl + osl / 2 [token]."""
+        return self.isl + self.osl / 2.0
+
+
+def make_flows(problem: Problem) -> Flows:
+    """Cross the SLO classes with the length buckets."""
+    load = problem.workload
+    classes, buckets = len(problem.slos), load.isl.size
+    slo = np.repeat(np.arange(classes), buckets)
+    isl, osl = np.tile(load.isl, classes), np.tile(load.osl, classes)
+    share = np.concatenate([slo_class.share * load.share for slo_class in problem.slos])
+    ttft = np.array([slo_class.ttft for slo_class in problem.slos])[slo]
+    tpot = np.array([slo_class.tpot for slo_class in problem.slos])[slo]
+    e2e = np.array([np.inf if slo_class.e2e is None else slo_class.e2e for slo_class in problem.slos])[slo]
+    tightened = np.where(osl > 1.0, (e2e - ttft) / np.maximum(osl - 1.0, 1.0), np.inf)
+    keep = share > 0.0
+    past = isl * load.prefix_hit_share
+    return Flows(
+        slo=slo[keep],
+        isl=isl[keep],
+        osl=osl[keep],
+        share=share[keep],
+        rate=(share * load.request_rate)[keep],
+        new_tokens=np.maximum(isl - past, 1.0)[keep],
+        past_tokens=past[keep],
+        ttft=ttft[keep],
+        tpot=np.minimum(tpot, tightened)[keep],
+        arrival_scv=load.burstiness**2,
+    )

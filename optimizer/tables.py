@@ -1,0 +1,169 @@
+"""Times and bytes of every feasible engine shape for every flow, from the cost model, as arrays."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.engine import Role
+from costmodel.host import EngineOverhead
+from costmodel.memory import kv_bytes_per_request_per_gpu, kv_capacity_bytes
+from costmodel.step import EngineArrays, StepLoad, engine_arrays, step_time
+from costmodel.transformer import Transformer
+from search_spaces.enumeration import Shape, engine_config
+from search_spaces.problem import Problem
+
+from .flows import Flows
+
+FloatArray = NDArray[np.float64]
+
+REFERENCE_BATCH = 32.0
+"""Decode attention is affine in requests x context; its slope is read between no context and this batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """Everything the load matrix is made of. S shapes, B batch limits, C token budgets, F flows.
+
+    gpus, pipeline, ranks (S,): GPUs, pipeline stages and data-parallel ranks of one engine.
+    usd_per_hour (S,): price of one engine. offer (S,): index of its offer; domain (S,): engines of equal domain
+    can hand KV blocks to each other.
+    link (S,): scale-out bandwidth of one engine [byte/s].
+    seqs (B,): batch limits; chunks (C,): token budgets.
+    prefill_time (S, F): latency of one prompt alone on a prefill engine [s].
+    decode_base (S, B): decode step of a full batch without its KV reads [s].
+    attention_slope (S, F): what one running request of the flow adds to that step [s].
+    kv_held (S, F): KV bytes per GPU that one running request holds on average [byte].
+    kv_capacity (S, C): KV bytes per GPU that fit beside weights and activations [byte].
+    mixed_base (S, B, C, F): step of a full batch plus one prompt chunk of the flow, KV reads of decodes apart [s].
+    chunk_count (S, B, C, F): such steps that the prompt needs [1].
+    kv_transferred (F,): bytes handed from prefill to decode per request [byte].
+    """
+
+    shapes: tuple[Shape, ...]
+    offer: NDArray[np.int64]
+    domain: NDArray[np.int64]
+    gpus: FloatArray
+    pipeline: FloatArray
+    ranks: FloatArray
+    usd_per_hour: FloatArray
+    link: FloatArray
+    seqs: FloatArray
+    chunks: FloatArray
+    prefill_time: FloatArray
+    decode_base: FloatArray
+    attention_slope: FloatArray
+    kv_held: FloatArray
+    kv_capacity: FloatArray
+    mixed_base: FloatArray
+    chunk_count: FloatArray
+    kv_transferred: FloatArray
+
+
+def prompt_chunks(new_tokens: FloatArray, past: FloatArray, room: FloatArray) -> tuple[FloatArray, ...]:
+    """Split prompts into equal chunks: (chunks, tokens per chunk, mean tokens already cached).
+
+    Attention of a chunk is linear in what is already cached, so its mean stands for all chunks exactly.
+    """
+    count = np.ceil(new_tokens / room)
+    size = new_tokens / count
+    return count, size, past + (new_tokens - size) / 2.0
+
+
+def prefill_latency(
+    model: Transformer, engines: EngineArrays, flows: Flows, budget: float, ranks: FloatArray
+) -> FloatArray:
+    """Latency of one prompt per data-parallel rank on otherwise idle engines [s], shape (S, F)."""
+    count, size, past = prompt_chunks(flows.new_tokens, flows.past_tokens, np.full(flows.isl.shape, budget))
+    load = StepLoad(
+        prefill_requests=ranks[:, None],
+        prefill_tokens=size[None, :],
+        prefill_past=past[None, :],
+        decode_requests=np.zeros((1, 1)),
+        decode_context=np.zeros((1, 1)),
+    )
+    return np.asarray(count * step_time(model, engines, load).total)
+
+
+def decode_step(model: Transformer, engines: EngineArrays, requests: FloatArray, context: FloatArray) -> FloatArray:
+    """Total and attention time of decode steps, stacked on a new first axis [s]."""
+    zero = np.zeros((1, 1))
+    load = StepLoad(zero, zero, zero, decode_requests=requests, decode_context=context)
+    time = step_time(model, engines, load)
+    return np.stack(np.broadcast_arrays(time.total, time.attention_decode))
+
+
+def mixed_step(
+    problem: Problem, engines: EngineArrays, flows: Flows, split: tuple[FloatArray, FloatArray]
+) -> tuple[FloatArray, FloatArray]:
+    """Chunked-prefill steps: time without the decodes' KV reads and number of steps, shape (S, B, C, F).
+
+    split: pipeline stages and data-parallel ranks, each (S,).
+    """
+    pipeline, ranks = (value[:, None, None, None] for value in split)
+    seqs, chunks = np.array(problem.space.max_num_seqs), np.array(problem.space.max_num_batched_tokens)
+    batch = seqs[None, :, None, None] / pipeline
+    room = np.maximum(chunks[None, None, :, None] - batch / ranks, 1.0)
+    count, size, past = prompt_chunks(flows.new_tokens, flows.past_tokens, room)
+    shape = count.shape
+    rows, points = shape[0], int(np.prod(shape[1:]))
+
+    def flat(values: FloatArray) -> FloatArray:
+        return np.broadcast_to(values, shape).reshape(rows, points)
+
+    load = StepLoad(
+        prefill_requests=flat(ranks),
+        prefill_tokens=flat(size),
+        prefill_past=flat(past),
+        decode_requests=flat(batch),
+        decode_context=np.zeros((1, 1)),
+    )
+    return np.asarray(step_time(problem.model, engines, load).total).reshape(shape), count
+
+
+def build_tables(problem: Problem, flows: Flows, shapes: tuple[Shape, ...], overhead: EngineOverhead) -> Tables:
+    """Evaluate the cost model once for everything that the load matrix needs."""
+    model, space = problem.model, problem.space
+    seqs = np.array(space.max_num_seqs, dtype=np.float64)
+    chunks = np.array(space.max_num_batched_tokens, dtype=np.float64)
+    configs = [engine_config(problem, shape, Role.COLOCATED, int(seqs[-1]), int(chunks[-1])) for shape in shapes]
+    engines = engine_arrays(model, configs, overhead)
+    pipeline = np.array([shape.parallelism.pipeline for shape in shapes], dtype=np.float64)
+    ranks = np.array([shape.parallelism.data for shape in shapes], dtype=np.float64)
+    offers = [problem.offers[shape.offer] for shape in shapes]
+    domains = sorted({offer.accelerator.kv_domain for offer in problem.offers})
+    gpus = np.array([shape.parallelism.gpus for shape in shapes], dtype=np.float64)
+    reference = np.full((1, flows.isl.size), REFERENCE_BATCH)
+    loaded = decode_step(model, engines, reference, flows.mean_context[None, :])[1]
+    empty = decode_step(model, engines, reference, np.zeros((1, flows.isl.size)))[1]
+    mixed, count = mixed_step(problem, engines, flows, (pipeline, ranks))
+    capacity = [
+        [
+            kv_capacity_bytes(model, engine_config(problem, shape, Role.COLOCATED, int(seqs[-1]), int(chunk)))
+            for chunk in chunks
+        ]
+        for shape in shapes
+    ]
+    held = [kv_bytes_per_request_per_gpu(model, config, flows.isl, flows.osl) for config in configs]
+    return Tables(
+        shapes=shapes,
+        offer=np.array([shape.offer for shape in shapes], dtype=np.int64),
+        domain=np.array([domains.index(offer.accelerator.kv_domain) for offer in offers], dtype=np.int64),
+        gpus=gpus,
+        pipeline=pipeline,
+        ranks=ranks,
+        usd_per_hour=gpus * np.array([offer.usd_per_hour for offer in offers]),
+        link=gpus * np.array([offer.accelerator.scale_out.bandwidth for offer in offers]),
+        seqs=seqs,
+        chunks=chunks,
+        prefill_time=prefill_latency(model, engines, flows, float(chunks[-1]), ranks),
+        decode_base=decode_step(model, engines, seqs[None, :] / pipeline[:, None], np.zeros((1, 1)))[0],
+        attention_slope=(loaded - empty) / REFERENCE_BATCH / pipeline[:, None],
+        kv_held=np.array(held).reshape(len(shapes), flows.isl.size),
+        kv_capacity=np.array(capacity, dtype=np.float64).reshape(len(shapes), chunks.size),
+        mixed_base=mixed,
+        chunk_count=count,
+        kv_transferred=np.asarray(model.kv_bytes(flows.isl, problem.kv_dtype), dtype=np.float64),
+    )

@@ -1,0 +1,66 @@
+"""Which GPUs, how many, in which roles, with which engine settings, serve an LLM workload for the fewest dollars.
+
+    import pdplan
+
+    problem = pdplan.load_problem("workload.yaml")
+    plan = pdplan.optimize(problem)
+    print(plan.status, plan.cost_usd_per_hour)
+
+The names in `__all__` are the whole public interface. Each is imported on first use: the solver is slow to load.
+"""
+
+import importlib as _importlib
+import pathlib as _pathlib
+import typing as _typing
+
+from ._siblings import check_siblings as _check_siblings
+from ._version import __version__
+
+if _typing.TYPE_CHECKING:
+    from costmodel.errors import ArchitectureError, InfeasibleError, InputError, PdplanError, UnknownNameError
+    from optimizer.optimize import optimize
+    from optimizer.plan import Plan
+    from search_spaces.loader import load_problem
+    from search_spaces.problem import Problem
+
+__all__ = [
+    "ArchitectureError",
+    "InfeasibleError",
+    "InputError",
+    "PdplanError",
+    "Plan",
+    "Problem",
+    "UnknownNameError",
+    "__version__",
+    "load_problem",
+    "optimize",
+]
+
+_HOMES = {
+    "ArchitectureError": "costmodel.errors",
+    "InfeasibleError": "costmodel.errors",
+    "InputError": "costmodel.errors",
+    "PdplanError": "costmodel.errors",
+    "Plan": "optimizer.plan",
+    "Problem": "search_spaces.problem",
+    "UnknownNameError": "costmodel.errors",
+    "load_problem": "search_spaces.loader",
+    "optimize": "optimizer.optimize",
+}
+
+_check_siblings(_pathlib.Path(__file__).resolve().parent.parent)
+
+
+def __getattr__(name: str) -> object:
+    """Import a public name from its home on first use."""
+    if name not in _HOMES:
+        msg = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(msg)
+    value: object = getattr(_importlib.import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """List the public names, whether imported yet or not."""
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,121 @@
+"""The `pdplan` program: its commands, its exit codes and how it says that something is wrong.
+
+0 done, a plan was found · 2 usage or bad input · 3 no fleet meets the SLOs · 70 a bug of pdplan
+130 interrupted · 141 the reader of stdout went away
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+import traceback
+from collections.abc import Sequence
+from enum import IntEnum
+from typing import NoReturn
+
+import click
+
+from costmodel.errors import InfeasibleError, PdplanError
+from pdplan._version import __version__
+
+from .commands.estimate import estimate
+from .commands.gpus import gpus
+from .commands.models import models
+from .commands.optimize import optimize
+from .commands.problem import init, schema
+from .commands.report import report
+from .commands.workload import workload
+from .console import Console
+from .options import console_options
+
+
+class ExitCode(IntEnum):
+    """What the shell gets."""
+
+    DONE = 0
+    BAD_INPUT = 2
+    INFEASIBLE = 3
+    BUG = 70
+    INTERRUPTED = 130
+    BROKEN_PIPE = 141
+
+
+class InOrder(click.Group):
+    """A group that lists its commands in the order in which they were added."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        """Return the names as added."""
+        return list(self.commands)
+
+
+@click.group(cls=InOrder, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, "-V", "--version", prog_name="pdplan")
+@console_options
+def cli() -> None:
+    r"""Examples:
+
+    \b
+      pdplan optimize examples/chat.yaml -o plan               the cheapest fleet, and why
+      pdplan workload trace.csv -o workload.yaml               from a request trace to a problem
+      pdplan estimate --model Llama-3.1-70B --gpu H100 --tp 4  one engine in numbers
+
+    pdplan finds which GPUs, how many, in which roles, with which engine settings, serve an LLM
+    workload within its latency objectives (SLOs) for the fewest dollars.
+
+    \b
+    Exit codes: 0 done, 2 bad input, 3 no fleet meets the SLOs, 70 a bug of pdplan, 130 interrupted.
+    """
+
+
+for command in (optimize, init, schema, workload, gpus, models, estimate, report):
+    cli.add_command(command)
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Run one command line and return its exit code; what went wrong is said in one sentence on stderr."""
+    words = sys.argv[1:] if arguments is None else list(arguments)
+    console = Console(shlex.join(["pdplan", *words]))
+    try:
+        code = cli.main(words, prog_name="pdplan", obj=console, standalone_mode=False)
+        sys.stdout.flush()
+    except PdplanError as error:
+        return _fail(str(error), ExitCode.INFEASIBLE if isinstance(error, InfeasibleError) else ExitCode.BAD_INPUT)
+    except click.ClickException as error:
+        return _fail(_usage_sentence(error), ExitCode.BAD_INPUT)
+    except (click.Abort, KeyboardInterrupt):
+        return _fail("interrupted", ExitCode.INTERRUPTED)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains when it flushes at exit
+        return ExitCode.BROKEN_PIPE
+    except Exception as error:  # noqa: BLE001 - the outermost frame: anything that gets here is a bug of ours
+        return _report_bug(error, console)
+    return int(code or ExitCode.DONE)
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run the program and exit."""
+    sys.exit(run(arguments))
+
+
+def _fail(sentence: str, code: ExitCode) -> int:
+    click.echo(f"pdplan: error: {sentence}", err=True)
+    return code
+
+
+def _usage_sentence(error: click.ClickException) -> str:
+    message = error.format_message().strip().rstrip(".")
+    where = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "pdplan"
+    return f"{message[:1].lower()}{message[1:]}; see '{where} --help'"
+
+
+def _report_bug(error: Exception, console: Console) -> int:
+    shown = console.verbose or bool(os.environ.get("PDPLAN_DEBUG"))
+    if shown:
+        click.echo("".join(traceback.format_exception(error)), err=True, nl=False)
+    what = "and its input files" if shown else "its input files, and the traceback that -v shows"
+    return _fail(
+        f"this is a bug of pdplan {__version__}, not of your input: {type(error).__name__}: {error}; "
+        f"please report it with the command line, {what}",
+        ExitCode.BUG,
+    )

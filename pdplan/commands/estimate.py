@@ -1,0 +1,259 @@
+"""`pdplan estimate`: one engine in numbers, without a search."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from costmodel.errors import InputError
+from pdplan.console import Console, facts_text
+from pdplan.options import catalog_option, console_options, json_option, pass_console
+
+if TYPE_CHECKING:
+    from costmodel.engine import EngineConfig
+    from costmodel.estimate import Estimate, StepEstimate
+    from costmodel.transformer import Transformer
+    from search_spaces.problem import Problem
+
+DEGREE = click.IntRange(min=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Flags:
+    """The command line of `pdplan estimate`, by the names of its options."""
+
+    model: str
+    gpu: str
+    catalog: Path | None
+    tp: int
+    pp: int
+    ep: int
+    dp: int
+    role: str
+    weight_dtype: str | None
+    kv_dtype: str
+    isl: int
+    osl: int
+    batch: int | None
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    memory_fraction: float
+    engine: str
+
+
+@click.command(short_help="Show one engine in numbers: times, MFU, MBU, batch, what binds.")
+@click.option("--model", required=True, metavar="NAME", help="Catalog name, or path to a config.json.")
+@click.option("--gpu", required=True, metavar="NAME", help="Accelerator; pdplan gpus lists them.")
+@catalog_option
+@click.option("--tp", type=DEGREE, default=1, show_default=True, help="Tensor parallelism.")
+@click.option("--pp", type=DEGREE, default=1, show_default=True, help="Pipeline parallelism.")
+@click.option("--ep", type=DEGREE, default=1, show_default=True, help="Expert parallelism.")
+@click.option("--dp", type=DEGREE, default=1, show_default=True, help="Data parallelism of the attention.")
+@click.option(
+    "--role", type=click.Choice(["colocated", "prefill", "decode"]), default="colocated", show_default=True,
+    help="What the engine does.",
+)  # fmt: skip
+@click.option("--weight-dtype", metavar="DTYPE", help="bf16, fp8, int8, int4 or fp4; default: the checkpoint's.")
+@click.option("--kv-dtype", type=click.Choice(["bf16", "fp8"]), default="bf16", show_default=True, help="KV cache.")
+@click.option("--isl", type=DEGREE, default=2048, show_default=True, help="Input length [token].")
+@click.option("--osl", type=DEGREE, default=256, show_default=True, help="Output length [token].")
+@click.option("--batch", type=DEGREE, help="Running requests; default: all that fit.")
+@click.option("--max-num-seqs", type=DEGREE, default=1024, show_default=True, help="Most running requests.")
+@click.option("--max-num-batched-tokens", type=DEGREE, default=8192, show_default=True, help="Most tokens in one step.")
+@click.option(
+    "--memory-fraction", type=click.FloatRange(0, 1, min_open=True), default=0.9, show_default=True,
+    help="Share of HBM that the engine may use.",
+)  # fmt: skip
+@click.option("--engine", default="vllm", show_default=True, help="vllm, sglang or trtllm: host overheads.")
+@json_option
+@console_options
+@pass_console
+def estimate(console: Console, /, as_json: bool, **options: Any) -> None:
+    r"""Examples:
+
+    \b
+      pdplan estimate --model Llama-3.1-70B --gpu H100 --tp 4
+      pdplan estimate --model DeepSeek-V3 --gpu H200 --tp 8 --ep 8 --isl 8192 --osl 1024
+      pdplan estimate --model Llama-3.1-8B --gpu L4 --weight-dtype fp8 --batch 16 --json
+
+    Shows what one engine does: the time of a prefill and of a decode step and where it goes, MFU and
+    MBU, arithmetic intensity against the ridge point, KV cache per token, how many requests fit, and
+    what binds.
+    """
+    from costmodel.estimate import estimate as predict
+    from search_spaces.engines import load_engine_overhead
+
+    flags = Flags(**options)
+    problem = _problem(flags)
+    config = _config(problem, flags)
+    overhead = load_engine_overhead(flags.engine)
+    found = predict(problem.model, config, overhead, flags.isl, flags.osl, batch=flags.batch)
+    as_value = estimate_dict(problem.model, config, flags, found)
+    console.show(as_value if as_json else _page(as_value, console.width))
+    console.hint("pdplan init   (a workload file; pdplan optimize then finds the fleet)")
+
+
+def _problem(flags: Flags) -> Problem:
+    """The one-engine problem whose rules say whether the engine can exist."""
+    import numpy as np
+
+    from costmodel.engine import Role
+    from costmodel.transformer import DTYPE_BYTES
+    from costmodel.workload import Workload
+    from search_spaces.catalog import load_catalog
+    from search_spaces.models import load_model
+    from search_spaces.problem import Offer, Problem, SearchSpace
+
+    model, accelerator = load_model(flags.model), load_catalog(flags.catalog).accelerator(flags.gpu)
+    weight_dtype = flags.weight_dtype or model.native_weight_dtype
+    if weight_dtype not in DTYPE_BYTES:
+        raise InputError(f"--weight-dtype {weight_dtype!r} is not known; allowed: {', '.join(DTYPE_BYTES)}")
+    one, length = np.ones(1), flags.isl + flags.osl
+    return Problem(
+        name="estimate",
+        model=model,
+        weight_dtype=weight_dtype,
+        kv_dtype=flags.kv_dtype,
+        workload=Workload(one * flags.isl, one * flags.osl, one, request_rate=1.0, max_tokens=length),
+        slos=(),
+        offers=(Offer(accelerator, accelerator.price.usd_per_hour),),
+        space=SearchSpace(
+            roles=(Role(flags.role),),
+            tensor_parallel=(flags.tp,),
+            pipeline_parallel=(flags.pp,),
+            expert_parallel=(flags.ep,),
+            data_parallel=(flags.dp,),
+            max_num_seqs=(flags.max_num_seqs,),
+            max_num_batched_tokens=(flags.max_num_batched_tokens,),
+            max_gpus_per_engine=flags.tp * flags.pp * flags.dp,
+        ),
+        engine=flags.engine,
+        memory_fraction=flags.memory_fraction,
+    )
+
+
+def _config(problem: Problem, flags: Flags) -> EngineConfig:
+    """The engine of the flags, or the rule that forbids it."""
+    from costmodel.engine import Role
+    from search_spaces.enumeration import Shape, engine_config, model_and_one_request_fit, refusal, splits
+
+    split = next(splits(problem))
+    refused = refusal(problem, problem.offers[0], split)
+    if refused is not None and refused[0] != model_and_one_request_fit.__name__:  # `estimate` says by how much
+        raise InputError(f"{problem.model.name} cannot run so on {problem.offers[0].accelerator.name}: {refused[1]}")
+    seqs, chunk = flags.max_num_seqs, flags.max_num_batched_tokens
+    return engine_config(problem, Shape(0, split), Role(flags.role), seqs, chunk)
+
+
+def estimate_dict(model: Transformer, config: EngineConfig, flags: Flags, found: Estimate) -> dict[str, Any]:
+    """The estimate as JSON-ready values; units are in the keys."""
+    split = config.parallelism
+    price = config.accelerator.price.usd_per_hour * config.gpus
+    return {
+        "model": model.name,
+        "accelerator": config.accelerator.name,
+        "engine": flags.engine,
+        "role": str(config.role),
+        "gpus": config.gpus,
+        "tensor_parallel": split.tensor,
+        "pipeline_parallel": split.pipeline,
+        "expert_parallel": split.expert,
+        "data_parallel": split.data,
+        "weight_dtype": config.weight_dtype,
+        "kv_dtype": config.kv_dtype,
+        "isl": flags.isl,
+        "osl": flags.osl,
+        "batch": found.batch,
+        "max_batch": found.max_batch,
+        "prefill": _step_dict(found.prefill),
+        "decode": _step_dict(found.decode),
+        "ridge_point_flop_per_byte": found.ridge_point,
+        "kv_bytes_per_token": found.kv_bytes_per_token,
+        "weights_bytes_per_gpu": found.weights_per_gpu,
+        "activations_bytes_per_gpu": found.activations_per_gpu,
+        "kv_capacity_bytes_per_gpu": found.kv_capacity_per_gpu,
+        "requests_per_second": found.requests_per_second,
+        "output_tokens_per_second": found.requests_per_second * flags.osl,
+        "usd_per_hour": price,
+        "binds": found.binds,
+        "origins": [str(origin) for origin in (*found.origins, found.overhead.origin)],
+        "efficiencies": [
+            {"kernel_class": kernel, "dtype": dtype, "origin": str(figures.origin), "source": figures.source}
+            for (kernel, dtype), figures in found.efficiencies.items()
+        ],
+    }
+
+
+def _step_dict(step: StepEstimate) -> dict[str, Any]:
+    return {
+        "time_s": step.time,
+        "split_s": dict(step.split),
+        "mfu": step.mfu,
+        "mbu": step.mbu,
+        "arithmetic_intensity_flop_per_byte": step.arithmetic_intensity,
+        "bound_by": step.bound_by,
+    }
+
+
+def _page(value: dict[str, Any], width: int) -> str:
+    from reports.numbers import count, duration, hourly, percent, rate, significant
+    from reports.table import Column, render_table
+
+    def row(name: str, write: Any, *path: str) -> list[str]:
+        cells = []
+        for step in ("prefill", "decode"):
+            cell = value[step]
+            for key in path:
+                cell = cell[key]
+            cells.append(write(cell))
+        return [name, *cells]
+
+    rows = [
+        row("time", duration, "time_s"),
+        *(row(f"  {part}", duration, "split_s", part) for part in value["prefill"]["split_s"]),
+        row("MFU", percent, "mfu"),
+        row("MBU", percent, "mbu"),
+        row("FLOP/byte", significant, "arithmetic_intensity_flop_per_byte"),
+        row("bound by", str, "bound_by"),
+    ]
+    columns = [
+        Column(""),
+        Column(f"prefill of {count(value['isl'])}", "right"),
+        Column(f"decode step of {count(value['batch'])}", "right"),
+    ]
+    facts = [
+        ("ridge point", f"{significant(value['ridge_point_flop_per_byte'], 4)} FLOP/byte"),
+        ("KV per token", f"{count(value['kv_bytes_per_token'])} B"),
+        ("memory", f"{_memory(value)} per GPU"),
+        ("max batch", f"{count(value['max_batch'])} requests of {count(value['isl'])} + {count(value['osl'])} tokens"),
+        (
+            "throughput",
+            f"{rate(value['requests_per_second'])}, {significant(value['output_tokens_per_second'])} token/s",
+        ),
+        ("price", f"{hourly(value['usd_per_hour'])} at the catalog's median"),
+        ("binds", value["binds"]),
+        ("origins", ", ".join(sorted(set(value["origins"])))),
+    ]
+    return f"{_title(value)}\n\n{render_table(rows, columns, width)}\n\n{facts_text(facts, width)}"
+
+
+def _title(value: dict[str, Any]) -> str:
+    degrees = {
+        "TP": value["tensor_parallel"],
+        "PP": value["pipeline_parallel"],
+        "EP": value["expert_parallel"],
+        "DP": value["data_parallel"],
+    }
+    split = " ".join(f"{name}{degree}" for name, degree in degrees.items() if degree > 1 or name == "TP")
+    return (
+        f"{value['model']} on {value['gpus']} × {value['accelerator']} {split}, {value['role']}, {value['engine']}, "
+        f"{value['weight_dtype']} weights, {value['kv_dtype']} KV"
+    )
+
+
+def _memory(value: dict[str, Any]) -> str:
+    parts = {"weights": "weights", "activations": "activations", "kv_capacity": "KV"}
+    return ", ".join(f"{value[f'{key}_bytes_per_gpu'] / 2**30:.1f} GiB {name}" for key, name in parts.items())

@@ -1,0 +1,130 @@
+"""`pdplan gpus`: the accelerators that the catalog knows, with the source of every figure."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pdplan.console import Console, facts_text
+from pdplan.options import catalog_option, console_options, json_option, pass_console
+
+if TYPE_CHECKING:
+    from costmodel.accelerator import Accelerator
+
+
+@click.command(short_help="List the accelerators of the catalog, or show one.")
+@click.argument("name", required=False)
+@catalog_option
+@json_option
+@console_options
+@pass_console
+def gpus(console: Console, name: str | None, catalog: Path | None, as_json: bool) -> None:
+    r"""Examples:
+
+    \b
+      pdplan gpus
+      pdplan gpus H200
+      pdplan gpus --catalog mine.yaml --json
+
+    Lists the accelerators: dense peaks, memory, links, power and the median price, or shows all
+    that is known of one, with the source and the origin of each figure.
+    """
+    from search_spaces.catalog import entry_dict, load_catalog
+
+    known = load_catalog(catalog)
+    if name is not None:
+        entry = entry_dict(known.accelerator(name))
+        console.show(entry if as_json else _page(entry, console.width))
+    elif as_json:
+        console.show([entry_dict(each) for each in known.accelerators.values()])
+    else:
+        console.show(_table(list(known.accelerators.values()), console.width))
+        console.hint("pdplan gpus NAME   (sources and efficiencies of one)")
+
+
+def _table(known: list[Accelerator], width: int) -> str:
+    from costmodel.units import GIB, GIGA, TERA
+    from reports.numbers import significant
+    from reports.table import Column, render_table
+
+    def peak(accelerator: Accelerator, dtype: str) -> str:
+        flops = accelerator.peak_flops.get(dtype)
+        return "–" if flops is None else significant(flops / TERA, 4)
+
+    rows = [
+        [
+            each.name,
+            significant(each.memory / GIB),
+            significant(each.bandwidth / TERA),
+            peak(each, "bf16"),
+            peak(each, "fp8"),
+            peak(each, "fp4"),
+            significant(each.ridge_point("bf16")),
+            significant(each.scale_up.bandwidth / GIGA),
+            significant(each.scale_out.bandwidth / GIGA),
+            str(each.node_size),
+            significant(each.tdp, 4),
+            f"{each.price.usd_per_hour:.2f}",
+            f"{each.price.low:.2f}–{each.price.high:.2f}",
+        ]
+        for each in known
+    ]
+    names = ("GiB", "TB/s", "bf16", "fp8", "fp4", "ridge", "up", "out", "node", "W", "$/h")
+    columns = [Column("name"), *(Column(name, "right") for name in names), Column("spread", "right", optional=True)]
+    return (
+        f"{render_table(rows, columns, width)}\n\n"
+        "GiB, TB/s: memory and its bandwidth. bf16, fp8, fp4: dense TFLOP/s. ridge: FLOP/byte at bf16.\n"
+        "up, out: GB/s of one GPU's link inside a node of `node` GPUs, and between nodes. W: board power.\n"
+        "$/h: median list price of one GPU; spread: the cheapest and the dearest provider."
+    )
+
+
+def _page(entry: dict[str, Any], width: int) -> str:
+    from reports.numbers import hourly, percent, si
+    from reports.table import Column, render_table
+    from reports.text import plural
+
+    price = entry["price"]
+    peaks = ", ".join(f"{dtype} {si(flops, 'FLOP/s')}" for dtype, flops in entry["peak_flops_per_s"].items())
+    ridge = ", ".join(f"{dtype} {value:.1f}" for dtype, value in entry["ridge_point_flop_per_byte"].items())
+    facts = [
+        ("memory", f"{entry['memory_bytes'] / 2**30:g} GiB at {si(entry['bandwidth_bytes_per_s'], 'B/s')}"),
+        ("dense peak", peaks),
+        ("ridge point", f"{ridge} FLOP/byte"),
+        ("in a node", f"{_link(entry['scale_up'])}, {entry['scale_up']['gpus']} GPUs joined"),
+        ("between nodes", f"{_link(entry['scale_out'])}, per GPU"),
+        ("node", f"{entry['node_size']} GPUs, Kubernetes label {entry['node_label']}"),
+        ("board power", f"{entry['tdp_w']:g} W"),
+        ("price", f"{hourly(price['usd_per_hour'])}, from {hourly(price['low'])} to {hourly(price['high'])}"),
+        ("", f"{plural(price['quotes'], 'quote')}, {price['source']} ({price['origin']}, {price['date']})"),
+        ("source", f"{entry['source']} (vendor, {entry['date']})"),
+    ]
+    rows = [
+        [
+            f"{kernel} {dtype}",
+            percent(figures["compute"]),
+            percent(figures["memory"]),
+            f"{figures['launch_s'] * 1e6:.3g} µs",
+            figures["origin"],
+            percent(figures["error"]),
+            figures["source"],
+        ]
+        for kernel, by_dtype in entry["efficiency"].items()
+        for dtype, figures in by_dtype.items()
+    ]
+    columns = [
+        Column("kernel class"),
+        *(Column(name, "right") for name in ("of peak", "of bandwidth", "launch")),
+        Column("origin"),
+        Column("error", "right"),
+        Column("source", shrink=True),
+    ]
+    return f"{entry['name']}\n\n{facts_text(facts, width)}\n\n{render_table(rows, columns, width)}"
+
+
+def _link(link: dict[str, float]) -> str:
+    from reports.numbers import duration, si
+
+    return f"{si(link['bandwidth_bytes_per_s'], 'B/s')} one way, {duration(link['latency_s'])}"

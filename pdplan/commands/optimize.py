@@ -1,0 +1,129 @@
+"""`pdplan optimize`: from workload.yaml to the cheapest fleet."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from costmodel.errors import InputError
+from pdplan.console import Console
+from pdplan.options import console_options, json_option, pass_console, seconds
+
+if TYPE_CHECKING:
+    from optimizer.plan import Plan
+
+NO_FLEET = 3
+"""Exit code when the search ran but no fleet meets the SLOs."""
+
+
+@click.command(short_help="Find the cheapest fleet for a workload.")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path), metavar="DIR", help="Write plan.json and report.html to DIR."
+)
+@json_option
+@click.option("--force", is_flag=True, help="Replace files in DIR that pdplan did not write.")
+@click.option(
+    "--time-limit",
+    callback=seconds,
+    metavar="TIME",
+    default="30s",
+    show_default=True,
+    help="Longest search.",
+)
+@click.option(
+    "--seed", type=click.IntRange(min=0), metavar="N", help="Seed of everything random; overrides the file's."
+)
+@click.option(
+    "--set", "settings", multiple=True, metavar="KEY=VALUE", help="Override one value of FILE by its dotted path."
+)
+@console_options
+@pass_console
+def optimize(
+    console: Console,
+    /,
+    *,
+    file: Path,
+    output: Path | None,
+    as_json: bool,
+    force: bool,
+    time_limit: float,
+    seed: int | None,
+    settings: tuple[str, ...],
+) -> int:
+    r"""Examples:
+
+    \b
+      pdplan optimize workload.yaml -o plan
+      pdplan optimize workload.yaml --set workload.request_rate=25 --set constraints.max_gpus=32
+      pdplan optimize workload.yaml --json | jq .cost_usd_per_hour
+
+    Finds the cheapest fleet that serves the workload in FILE within its SLOs, says why it is the
+    cheapest and what the runners-up cost. Start from `pdplan init` or `pdplan workload TRACE`.
+    With -o, writes DIR/plan.json (the plan, complete) and DIR/report.html (one page, offline).
+
+    Exits with 3 when no fleet meets the SLOs; the plan then names the nearest miss.
+    """
+    from optimizer.optimize import optimize as search
+    from reports.files import plan_json, write_outputs
+    from reports.terminal import render_plan
+    from search_spaces.loader import load_problem
+
+    overrides = parse_settings(settings) | ({} if seed is None else {"seed": str(seed)})
+    problem = load_problem(file, overrides=overrides)
+    if output is not None:
+        prepare_directory(output, force)
+    with console.progress() as progress:
+        plan = stamped(search(problem, progress=progress, time_limit=time_limit), console.command)
+    if output is not None:
+        console.note(f"wrote {' and '.join(str(path) for path in write_outputs(plan, output))}")
+    console.show(plan_json(plan) if as_json else render_plan(plan, console.width, console.colored))
+    return 0 if plan.pools else NO_FLEET
+
+
+def parse_settings(settings: tuple[str, ...]) -> dict[str, str]:
+    """Split KEY=VALUE flags.
+
+    >>> parse_settings(("workload.request_rate=25",))
+    {'workload.request_rate': '25'}
+    """
+    pairs = {}
+    for setting in settings:
+        key, equals, value = setting.partition("=")
+        if not equals or not key.strip():
+            raise InputError(f"--set {setting!r} is not KEY=VALUE, such as workload.request_rate=25")
+        pairs[key.strip()] = value.strip()
+    return pairs
+
+
+def prepare_directory(directory: Path, force: bool) -> None:
+    """Make the directory, before the search; refuse one whose plan.json or report.html pdplan did not write."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except FileExistsError:
+        raise InputError(f"{directory} is a file, not a directory; choose another name for -o") from None
+    except OSError as error:
+        raise InputError(f"{directory} cannot be made: {error.strerror}") from error
+    if force or is_plan(directory / "plan.json"):
+        return
+    for path in (directory / "plan.json", directory / "report.html"):
+        if path.exists():
+            raise InputError(f"{path} was not written by pdplan; choose another directory, or replace it with --force")
+
+
+def is_plan(path: Path) -> bool:
+    """Whether the file is a plan of any version of pdplan."""
+    try:
+        value = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return False
+    return isinstance(value, dict) and str(value.get("schema", "")).startswith("pdplan.plan/")
+
+
+def stamped(plan: Plan, command: str) -> Plan:
+    """Return the plan with the command line that asked for it."""
+    run = plan.provenance.run.model_copy(update={"command": command})
+    return plan.model_copy(update={"provenance": plan.provenance.model_copy(update={"run": run})})

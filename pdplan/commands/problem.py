@@ -1,0 +1,52 @@
+"""`pdplan init` and `pdplan schema`: how to write a workload.yaml."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from pdplan.console import Console, write_text
+from pdplan.options import console_options, force_option, pass_console
+
+
+@click.command(short_help="Write a commented workload.yaml to start from.")
+@click.argument("file", type=click.Path(path_type=Path), default=Path("workload.yaml"))
+@force_option
+@console_options
+@pass_console
+def init(console: Console, file: Path, force: bool) -> None:
+    r"""Examples:
+
+    \b
+      pdplan init
+      pdplan init chat.yaml
+
+    Writes a workload file in which every key is explained; FILE is workload.yaml unless named.
+    A '-' prints it instead.
+    """
+    from search_spaces.writing import init_text
+
+    if str(file) == "-":
+        console.show(init_text())
+        return
+    write_text(file, init_text(), force=force)
+    console.note(f"wrote {file}")
+    console.note(f"Next: pdplan optimize {file} -o plan")
+
+
+@click.command(short_help="Print the JSON Schema of workload.yaml.")
+@console_options
+@pass_console
+def schema(console: Console) -> None:
+    r"""Examples:
+
+    \b
+      pdplan schema > workload.schema.json
+
+    Prints the JSON Schema of workload.yaml. An editor with a YAML language server completes and
+    checks the file when its first line is: # yaml-language-server: $schema=workload.schema.json
+    """
+    from search_spaces.schema import json_schema
+
+    console.show(json_schema())

@@ -1,0 +1,84 @@
+"""`pdplan report`: view a plan again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from costmodel.errors import InputError
+from pdplan.console import Console, write_text
+from pdplan.options import console_options, force_option, pass_console
+
+if TYPE_CHECKING:
+    from optimizer.plan import Plan
+
+LARGEST_PLAN = 64 * 2**20
+"""A plan file is some 100 kB; one larger than this [byte] is something else."""
+
+
+@click.command(short_help="View a plan.json again, as text, HTML or JSON.")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FILE", help="Write to FILE, not to stdout.")
+@click.option(
+    "--format",
+    "view",
+    type=click.Choice(["text", "html", "json"]),
+    help="Default: by the ending of -o, or text on stdout.",
+)
+@force_option
+@console_options
+@pass_console
+def report(console: Console, file: Path, output: Path | None, view: str | None, force: bool) -> None:
+    r"""Examples:
+
+    \b
+      pdplan report plan/plan.json
+      pdplan report plan/plan.json -o report.html
+
+    Shows a plan that `pdplan optimize -o` wrote earlier. Nothing is computed anew.
+    """
+    plan = read_plan(file)
+    text = render(console, plan, view or _view_of(output), to_file=output is not None)
+    if output is None:
+        console.show(text)
+        return
+    write_text(output, text, force=force)
+    console.note(f"wrote {output}")
+
+
+def _view_of(output: Path | None) -> str:
+    endings = {".html": "html", ".htm": "html", ".json": "json"}
+    return endings.get(output.suffix.lower(), "text") if output else "text"
+
+
+def render(console: Console, plan: Plan, view: str, *, to_file: bool) -> str:
+    """Give the plan as text, HTML or JSON."""
+    from reports.files import plan_json
+    from reports.html import render_plan as render_html
+    from reports.terminal import render_plan as render_text
+
+    if view == "html":
+        return render_html(plan)
+    if view == "json":
+        return plan_json(plan)
+    return render_text(plan, width=console.width, color=console.colored and not to_file)
+
+
+def read_plan(path: Path) -> Plan:
+    """Read a plan file, or say in one sentence why it is none."""
+    from pydantic import ValidationError
+
+    from optimizer.plan import Plan
+
+    try:
+        if path.stat().st_size > LARGEST_PLAN:
+            raise InputError(f"{path} is too large to be a plan (over {LARGEST_PLAN // 2**20} MiB)")
+        return Plan.model_validate_json(path.read_bytes())
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}") from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "the file"
+        raise InputError(f"{path} is not a plan of this version of pdplan: {where}: {first['msg']}") from error

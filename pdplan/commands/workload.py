@@ -1,0 +1,148 @@
+"""`pdplan workload`: what a trace says, and the workload.yaml made from it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from costmodel.errors import InputError
+from pdplan.console import Console, facts_text, write_text
+from pdplan.options import console_options, force_option, json_option, pairs, pass_console, per_second
+
+if TYPE_CHECKING:
+    from search_spaces.traces import TraceSummary
+
+QUANTILES = (0.5, 0.9, 0.95, 0.99, 1.0)
+
+
+@click.command(short_help="Measure a request trace, and write a workload.yaml from it.")
+@click.argument("trace", type=click.Path(path_type=Path))
+@click.option(
+    "--format",
+    "trace_format",
+    type=click.Choice(["auto", "azure", "mooncake", "csv", "jsonl"]),
+    default="auto",
+    show_default=True,
+    help="How the trace is written.",
+)
+@click.option(
+    "--columns",
+    metavar="KEY=NAME,...",
+    default="",
+    help="Columns of a CSV or keys of a JSONL: arrival=..., isl=..., osl=..., arrival_unit=s|ms|us|ns|iso.",
+)
+@click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FILE", help="Write a workload.yaml.")
+@click.option("--model", default="Llama-3.1-70B", show_default=True, help="Model of the workload.yaml.")
+@click.option("--rate", callback=per_second, metavar="RATE", help="Rate to plan for, e.g. 20/s; default: the trace's.")
+@click.option("--buckets", type=click.IntRange(1, 512), metavar="N", default=48, show_default=True, help="Buckets.")
+@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Read the first N requests only.")
+@json_option
+@force_option
+@console_options
+@pass_console
+def workload(
+    console: Console,
+    /,
+    *,
+    trace: Path,
+    trace_format: str,
+    columns: str,
+    output: Path | None,
+    model: str,
+    rate: float | None,
+    buckets: int,
+    limit: int | None,
+    as_json: bool,
+    force: bool,
+) -> None:
+    r"""Examples:
+
+    \b
+      pdplan workload AzureLLMInferenceTrace_conv.csv -o workload.yaml
+      pdplan workload conversation_trace.jsonl --model Llama-3.1-8B -o workload.yaml
+      pdplan workload log.csv --columns arrival=ts,isl=prompt,osl=answer,arrival_unit=ms
+
+    Reads a trace (Azure LLM inference CSV, Mooncake JSONL, any CSV or JSONL; .gz too) once, in bounded
+    memory, and prints its rate, burstiness, lengths and prefix hits. With -o, writes a workload.yaml
+    around its length histogram, for `pdplan optimize`.
+    """
+    from search_spaces.models import load_model
+    from search_spaces.traces import read_trace, workload_mapping
+    from search_spaces.writing import workload_yaml_text
+
+    named = _model_name(model, output)
+    if output is not None:
+        load_model(model)
+    with console.progress() as progress:
+        told = None if progress is None else lambda share: progress("reading the trace", share)
+        summary = read_trace(trace, trace_format, pairs(columns, "--columns") or None, limit, told)
+    measured = summary_dict(summary)
+    if output is not None:
+        text = workload_yaml_text(workload_mapping(summary, buckets, rate), trace.name.partition(".")[0], named)
+        write_text(output, text, force=force)
+    console.show(measured if as_json else _page(measured, console.width))
+    if output is None:
+        console.hint(f"pdplan workload {trace} -o workload.yaml")
+    else:
+        console.note(f"\nwrote {output}; set its slo and accelerators\nNext: pdplan optimize {output} -o plan")
+
+
+def _model_name(model: str, output: Path | None) -> str:
+    """The model as the new file must name it: a path is relative to the file."""
+    if output is None or not model.endswith(".json"):
+        return model
+    if not Path(model).is_file():
+        raise InputError(f"--model {model}: there is no such file")
+    return os.path.relpath(model, output.parent)
+
+
+def summary_dict(summary: TraceSummary) -> dict[str, Any]:
+    """The trace in numbers, JSON-ready; units are in the keys."""
+    arrivals = summary.arrivals
+    return {
+        "path": summary.path,
+        "format": str(summary.format),
+        "requests": summary.requests,
+        "dropped": summary.dropped,
+        "out_of_order": summary.out_of_order,
+        "duration_s": arrivals.duration,
+        "request_rate_rps": summary.request_rate,
+        "peak_rate_rps": {f"{window}s": rate for window, rate in arrivals.peak_rate.items()},
+        "burstiness": summary.burstiness,
+        "mean_isl": summary.mean_isl,
+        "mean_osl": summary.mean_osl,
+        "isl": {f"p{100 * share:g}": summary.isl_quantile(share) for share in QUANTILES},
+        "osl": {f"p{100 * share:g}": summary.osl_quantile(share) for share in QUANTILES},
+        "max_tokens": summary.max_tokens,
+        "prefix_hit_share": summary.prefix_hit_share,
+        "notes": list(summary.notes),
+    }
+
+
+def _page(measured: dict[str, Any], width: int) -> str:
+    from reports.numbers import count, duration, percent, rate, significant
+    from reports.table import Column, render_table
+    from reports.text import clean, wrap
+
+    hits = measured["prefix_hit_share"]
+    peaks = ", ".join(f"{rate(value)} over {window}" for window, value in measured["peak_rate_rps"].items())
+    facts = [
+        ("requests", f"{count(measured['requests'])} in {duration(measured['duration_s'])} ({measured['format']})"),
+        ("rate", rate(measured["request_rate_rps"])),
+        ("peaks", peaks or "–"),
+        ("burstiness", f"{significant(measured['burstiness'])}   (CV of the times between arrivals; 1 is Poisson)"),
+        ("prefix hits", "the trace does not tell" if hits is None else f"{percent(hits)} of the input tokens"),
+        ("longest", f"{count(measured['max_tokens'])} tokens, ISL + OSL"),
+    ]
+    rows = [
+        [name, count(measured[f"mean_{key}"]), *(count(value) for value in measured[key].values())]
+        for name, key in (("ISL", "isl"), ("OSL", "osl"))
+    ]
+    heads = [head.replace("p100", "max") for head in measured["isl"]]
+    table = render_table(rows, [Column("token"), *(Column(head, "right") for head in ("mean", *heads))], width)
+    notes = [line for note in measured["notes"] for line in wrap(f"Note: {note}", width)]
+    parts = [clean(measured["path"], 200), facts_text(facts, width), table, "\n".join(notes)]
+    return "\n\n".join(part for part in parts if part)

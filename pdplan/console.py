@@ -1,0 +1,115 @@
+"""What the user sees: results on stdout, narration on stderr, colour and progress only on a terminal."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from costmodel.errors import InputError
+
+PIPED_WIDTH = 100
+"""Columns of a table when nobody's terminal says otherwise."""
+
+
+@dataclass(slots=True)
+class Console:
+    """The settings of one run and the two streams.
+
+    command: the command line, as it may be typed again;
+    quiet: no narration; json_only: nor any beside a JSON document; verbose: narration all the same, and tracebacks;
+    plain: no colour even on a terminal.
+    """
+
+    command: str = "pdplan"
+
+    quiet: bool = False
+    verbose: bool = False
+    plain: bool = False
+    json_only: bool = False
+
+    @property
+    def colored(self) -> bool:
+        """Whether stdout may carry colour: a terminal, and nobody objects (https://no-color.org)."""
+        return not self.plain and not os.environ.get("NO_COLOR") and sys.stdout.isatty()
+
+    @property
+    def width(self) -> int:
+        """Columns available to a table."""
+        return shutil.get_terminal_size((PIPED_WIDTH, 24)).columns
+
+    @property
+    def narrates(self) -> bool:
+        """Whether stderr is written to at all: a program that reads JSON does not want a story."""
+        return self.verbose or not (self.quiet or self.json_only)
+
+    def show(self, value: object) -> None:
+        """Write what was asked for to stdout: text as it is, anything else as a JSON document."""
+        text = value if isinstance(value, str) else json.dumps(_finite(value), indent=2)
+        click.echo(text, color=self.colored, nl=not text.endswith("\n"))
+
+    def note(self, text: str) -> None:
+        """Narrate on stderr."""
+        if self.narrates:
+            click.echo(text, err=True)
+
+    def hint(self, command: str) -> None:
+        """Name the next command, where a person reads along."""
+        if sys.stdout.isatty():
+            self.note(f"\nNext: {command}")
+
+    @contextmanager
+    def progress(self) -> Iterator[Callable[[str, float], None] | None]:
+        """Give a callback (stage, share done) that redraws one line on stderr; None where nobody would see it."""
+        if not self.narrates or not sys.stderr.isatty():
+            yield None
+            return
+        try:
+            yield _draw
+        finally:
+            click.echo("\r\x1b[K", nl=False, err=True)
+
+
+def _draw(stage: str, share: float) -> None:
+    filled = round(20 * min(max(share, 0.0), 1.0))
+    click.echo(f"\r\x1b[K{'█' * filled}{'·' * (20 - filled)} {stage}", nl=False, err=True)
+
+
+def write_text(path: Path, text: str, *, force: bool) -> None:
+    """Write a file that the user named; an existing one is kept unless `force`."""
+    try:
+        with path.open("w" if force else "x", encoding="utf-8") as stream:
+            stream.write(text)
+    except FileExistsError:
+        raise InputError(f"{path} exists; choose another name, or replace it with --force") from None
+    except OSError as error:
+        raise InputError(f"{path} cannot be written: {error.strerror}") from None
+
+
+def facts_text(facts: list[tuple[str, str]], width: int) -> str:
+    """Set names and their values in two columns; long values are wrapped."""
+    from reports.text import wrap
+
+    room = max(len(name) for name, _ in facts) + 2
+    lines = []
+    for name, value in facts:
+        first, *rest = wrap(value, max(width - room, 20))
+        lines += [f"{name:{room}}{first}", *(" " * room + line for line in rest)]
+    return "\n".join(lines)
+
+
+def _finite(value: object) -> object:
+    """Replace what JSON cannot say (NaN, infinity) by null."""
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,1 @@
+"""Views of a plan: terminal text, JSON and HTML."""

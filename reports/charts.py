@@ -1,0 +1,170 @@
+"""Charts: figure data to marks. Only positions are decided here; numbers come from `reports.figures`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from .figures import PARTS, Bar, ClassFigure, CostBars, HeadroomBars, HeatMap, QuantileBar, QuantileBars, SplitRow
+from .marks import Drawing, Mark, Path, Rect, Text, text_width
+from .numbers import duration, hourly, is_number, percent
+from .scales import Linear
+from .text import fit
+from .words import part_words
+
+WIDTH: Final = 400.0
+_LINE: Final = 20.0
+_LIMIT_AT: Final = 0.75
+"""Where the limit stands on a bar chart, as a share of its width: the rest shows by how much it is passed."""
+
+
+def draw_class(figure: ClassFigure) -> Drawing:
+    """Draw quantile bars of one class, each latency scaled to its own limit; the limit is a line."""
+    marks: list[Mark] = []
+    y = 0.0
+    for group in figure.groups:
+        marks.extend(_quantile_group(group, y))
+        y += _group_height(group)
+    summary = "; ".join(
+        f"{group.metric} {bar.label} {duration(bar.seconds)} of {duration(group.limit)}"
+        for group in figure.groups
+        for bar in group.bars
+    )
+    return Drawing(WIDTH, y, f"{figure.name}: {summary}", tuple(marks))
+
+
+def _group_height(group: QuantileBars) -> float:
+    return 26 + _LINE * len(group.bars) + 12
+
+
+def _quantile_group(group: QuantileBars, top: float) -> list[Mark]:
+    left, right = 40.0, WIDTH - 74
+    scale = Linear(0, group.limit / _LIMIT_AT, left, right)
+    tone = "prefill" if group.metric == "TTFT" else "decode"
+    y = top + 26
+    marks: list[Mark] = [Text(0, top + 15, group.metric, "strong")]
+    for bar in group.bars:
+        marks.append(Rect(left, y, right - left, 14, "track"))
+        marks.extend(_quantile_bar(bar, group, scale, y, tone))
+        y += _LINE
+    limit = scale(group.limit)
+    marks.append(Path(((limit, top + 20), (limit, y - 2)), "limit"))
+    marks.append(Text(limit, top + 15, f"limit {duration(group.limit)}", "limit", "middle"))
+    return marks
+
+
+def _quantile_bar(bar: QuantileBar, group: QuantileBars, scale: Linear, y: float, tone: str) -> list[Mark]:
+    end = scale(bar.seconds) if is_number(bar.seconds) else scale.end
+    tip = f"{group.metric} {bar.label}: {duration(bar.seconds)}, limit {duration(group.limit)}"
+    limit = scale(group.limit)
+    label = "strong" if bar.goal else "label"
+    marks: list[Mark] = [Text(0, y + 11, bar.label, label)]
+    marks.append(Rect(scale.start, y, min(end, limit) - scale.start, 14, tone, tip))
+    if end > limit:
+        marks.append(Rect(limit, y, end - limit, 14, "over", tip))
+    if not is_number(bar.seconds) or bar.seconds > scale.high:
+        marks.append(Path(((end - 7, y + 2), (end - 1, y + 7), (end - 7, y + 12)), "clipped"))
+    marks.append(Text(WIDTH, y + 11, duration(bar.seconds), label, "end"))
+    return marks
+
+
+def draw_costs(figure: CostBars, base: float | None = None) -> Drawing:
+    """Draw dollars per hour as horizontal bars; with `base`, each note says the difference to it."""
+    highest = max([bar.value for bar in figure.bars if bar.value is not None], default=1.0)
+    rows = []
+    for bar in figure.bars:
+        note = bar.note
+        if bar.value is not None:
+            share = f" · {percent(bar.value / figure.total)}" if figure.total else ""
+            note = hourly(bar.value) + share
+        rows.append((bar, note))
+    mark_at = base if base is not None and base <= highest else None
+    return _bars(rows, highest, mark_at, "dollars per hour")
+
+
+def draw_headroom(figure: HeadroomBars) -> Drawing:
+    """Draw how much of each limit is used; the line is the limit."""
+    highest = 1.0 / 0.9
+    rows = [(bar, percent(bar.value)) for bar in figure.bars]
+    return _bars(rows, highest, 1.0, "use of each limit")
+
+
+def _bars(rows: Sequence[tuple[Bar, str]], highest: float, line_at: float | None, label: str) -> Drawing:
+    scale = Linear(0, highest, 0, WIDTH)
+    marks: list[Mark] = []
+    y = 2.0
+    for bar, note in rows:
+        room = int((WIDTH - text_width(note) - 12) / text_width("n"))
+        marks.append(Text(0, y + 11, fit(bar.label, max(8, room)), "strong" if bar.tone == "good" else "label"))
+        marks.append(Text(WIDTH, y + 11, note, "label", "end"))
+        marks.append(Rect(0, y + 17, WIDTH, 10, "track"))
+        if bar.value is not None and is_number(bar.value):
+            marks.append(Rect(0, y + 17, max(1.5, scale(bar.value)), 10, bar.tone, f"{bar.label}: {note}"))
+        if line_at is not None:
+            at = scale(line_at)
+            marks.append(Path(((at, y + 15), (at, y + 29)), "limit"))
+        y += 36
+    summary = "; ".join(f"{bar.label} {note}" for bar, note in rows)
+    return Drawing(WIDTH, max(y - 4, 1.0), f"{label}: {summary}", tuple(marks))
+
+
+def draw_split(rows: Sequence[SplitRow]) -> Drawing:
+    """Draw the parts of each pool's step as one bar of full width."""
+    marks: list[Mark] = []
+    y = 2.0
+    for row in rows:
+        marks.append(Text(0, y + 11, f"{row.pool} · {row.role}", "label"))
+        marks.append(Text(WIDTH, y + 11, f"{duration(row.step)} a step", "label", "end"))
+        marks.extend(_split_bar(row, y + 17))
+        y += 46
+    summary = "; ".join(
+        f"{row.pool}: " + ", ".join(f"{part_words(p)} {percent(v)}" for p, v in zip(PARTS, row.parts, strict=True))
+        for row in rows
+    )
+    return Drawing(WIDTH, max(y - 4, 1.0), f"time of one step: {summary}", tuple(marks))
+
+
+def _split_bar(row: SplitRow, y: float) -> list[Mark]:
+    total = sum(part for part in row.parts if is_number(part)) or 1.0
+    marks: list[Mark] = []
+    x = 0.0
+    for name, part in zip(PARTS, row.parts, strict=True):
+        if not is_number(part) or part <= 0:
+            continue
+        width = part / total * WIDTH
+        tip = f"{row.pool}: {part_words(name)} {percent(part)} of {duration(row.step)}"
+        marks.append(Rect(x, y, width, 20, f"part-{name}", tip))
+        if width > text_width(percent(part)) + 8:
+            marks.append(Text(x + width / 2, y + 14, percent(part), f"on-{name}", "middle"))
+        x += width
+    return marks
+
+
+def draw_heat(figure: HeatMap) -> Drawing:
+    """Draw the share of requests in each cell; the darker, the more."""
+    left, height = 66.0, 26.0
+    columns = len(figure.column_labels)
+    width = (WIDTH - left) / columns
+    peak = figure.peak[0] or 1.0
+    marks: list[Mark] = [Text(0, 12, "output tokens", "muted")]
+    for r, (name, row) in enumerate(zip(figure.row_labels, figure.cells, strict=True)):
+        y = 20 + r * height
+        marks.append(Text(left - 6, y + 17, name, "tick", "end"))
+        for c, share in enumerate(row):
+            x = left + c * width
+            level = 0 if share <= 0 else min(8, 1 + int(7.999 * share / peak))
+            tip = f"{figure.column_labels[c]} in, {name} out: {percent(share)} of requests"
+            marks.append(Rect(x, y, width - 1.5, height - 1.5, f"heat-{level}", tip))
+            marks.append(Text(x + width / 2, y + 17, _cell_text(share), f"on-heat-{level}", "middle"))
+    bottom = 20 + height * len(figure.cells)
+    for c, name in enumerate(figure.column_labels):
+        marks.append(Text(left + (c + 0.5) * width, bottom + 14, name, "tick", "middle"))
+    marks.append(Text(WIDTH, bottom + 32, "input tokens · cells in % of requests", "muted", "end"))
+    return Drawing(
+        WIDTH, bottom + 38, f"share of requests by length, largest cell {percent(figure.peak[0])}", tuple(marks)
+    )
+
+
+def _cell_text(share: float) -> str:
+    """Write the share without its sign; the axis says that cells are per cent."""
+    return "" if share <= 0 else percent(share).removesuffix(" %")

@@ -1,0 +1,67 @@
+"""The report: one offline HTML file without code, the same bytes for the same plan."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Final
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from optimizer.plan import Plan
+
+from .json_text import embedded_json
+from .page import Page, make_page
+from .text import glue
+
+_SECTIONS: Final = (
+    ("verdict", "Verdict"),
+    ("slo", "SLO check"),
+    ("alternatives", "Alternatives"),
+    ("why", "Why"),
+    ("workload", "Workload"),
+    ("settings", "Settings"),
+    ("trust", "Trust"),
+)
+
+
+def render_plan(plan: Plan) -> str:
+    """Return the report of a plan as one HTML document."""
+    page = make_page(plan)
+    template = _environment().get_template("report.html.j2")
+    twin = Markup(embedded_json(plan))  # noqa: S704 - it holds none of the characters that HTML gives a meaning
+    return template.render(page=page, sections=_present(page), twin=twin) + "\n"
+
+
+def _present(page: Page) -> list[tuple[str, str]]:
+    absent = set() if page.why else {"why"}
+    absent |= set() if page.settings.rows else {"settings"}
+    return [(key, name) for key, name in _SECTIONS if key not in absent]
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("templates", "report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"px": pixels, "glue": glue, "heading": heading}
+    return environment
+
+
+def pixels(value: float) -> str:
+    """Write a position with at most one decimal.
+
+    >>> pixels(12.04), pixels(-0.01), pixels(3.25)
+    ('12', '0', '3.2')
+    """
+    text = f"{value:.1f}".removesuffix(".0")
+    return "0" if text == "-0" else text
+
+
+def heading(name: str) -> str:
+    """Drop the mark of a number column."""
+    return name.removeprefix("#")

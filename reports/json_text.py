@@ -1,0 +1,34 @@
+"""The plan as JSON text, for a file and for embedding in a page."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+from optimizer.plan import Plan
+
+
+def plan_json(plan: Plan) -> str:
+    """Return the plan as JSON: fields in the model's order, numbers that JSON cannot say (NaN, infinity) as null."""
+    return json.dumps(_record(plan), indent=2, allow_nan=False) + "\n"
+
+
+def embedded_json(plan: Plan) -> str:
+    """Write the plan as JSON that cannot end or alter the script element it stands in."""
+    text = json.dumps(_record(plan), separators=(",", ":"), allow_nan=False)
+    for char in "<>&":
+        text = text.replace(char, f"\\u{ord(char):04x}")
+    return text
+
+
+def _record(plan: Plan) -> Any:
+    return _finite(plan.model_dump(mode="python", by_alias=True))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,222 @@
+"""How numbers are written: one place for rounding, units and signs.
+
+Model figures carry errors of several percent, so they are rounded to three significant digits; prices are sums of
+list prices and keep their cents. None and NaN are written as a dash, never as a number; -0 is never written.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final, TypeGuard
+
+MISSING: Final = "–"
+INFINITE: Final = "∞"
+
+_SI_PREFIXES: Final = (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3), ("", 1.0))
+_HOURS_PER_MONTH: Final = 730.0
+"""Average month as cloud price lists bill it: 365 days x 24 h / 12."""
+
+
+def is_number(value: float | None) -> TypeGuard[float]:
+    """Tell whether the value can be drawn or compared: neither None nor NaN nor infinite."""
+    return value is not None and math.isfinite(value)
+
+
+def _special(value: float | None) -> str | None:
+    if value is None or math.isnan(value):
+        return MISSING
+    if math.isinf(value):
+        return INFINITE if value > 0 else "-" + INFINITE
+    return None
+
+
+def round_significant(value: float, digits: int = 3) -> float:
+    """Round a finite value to `digits` significant digits.
+
+    >>> round_significant(1234.5)
+    1230.0
+    >>> round_significant(0.0)
+    0.0
+    """
+    if value == 0:
+        return 0.0
+    return round(value, digits - 1 - math.floor(math.log10(abs(value))))
+
+
+def significant(value: float | None, digits: int = 3) -> str:
+    """Write a value with at most `digits` significant digits, thousands separated, no trailing zeros.
+
+    >>> significant(2.1), significant(0.04567), significant(123456.0), significant(-0.0), significant(None)
+    ('2.1', '0.0457', '123,000', '0', '–')
+    """
+    special = _special(value)
+    if special is not None or value is None:
+        return special or MISSING
+    rounded = round_significant(value, digits)
+    if rounded == 0:
+        return "0"
+    places = max(0, digits - 1 - math.floor(math.log10(abs(rounded))))
+    text = f"{rounded:,.{places}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def si(value: float | None, unit: str) -> str:
+    """Write a value with its SI prefix.
+
+    >>> si(4.8e12, "B/s"), si(989.4e12, "FLOP/s"), si(999.7e6, "B"), si(12.0, "W")
+    ('4.8 TB/s', '989 TFLOP/s', '1 GB', '12 W')
+    """
+    if value is None or not math.isfinite(value):
+        return significant(value)
+    rounded = round_significant(value)
+    for prefix, factor in _SI_PREFIXES:
+        if abs(rounded) >= factor or factor == 1.0:
+            return f"{significant(rounded / factor)} {prefix}{unit}".rstrip()
+    raise AssertionError("the last prefix has factor 1")
+
+
+def count(value: float | None) -> str:
+    """Write an exact whole number.
+
+    >>> count(131072)
+    '131,072'
+    """
+    return _special(value) or f"{round(value or 0):,d}"
+
+
+def tokens(value: float | None) -> str:
+    """Write a mean number of tokens; below 1,000 to three significant digits, above to the token's thousandth.
+
+    >>> tokens(1184.7), tokens(210.4)
+    ('1,180', '210')
+    """
+    return significant(value)
+
+
+def power_of_two(value: float) -> str:
+    """Write a token count in binary thousands, as context lengths are named.
+
+    >>> power_of_two(512), power_of_two(2048), power_of_two(131072), power_of_two(3000)
+    ('512', '2k', '128k', '2.93k')
+    """
+    return significant(value) if value < 1024 else f"{significant(value / 1024)}k"
+
+
+def money(value: float | None) -> str:
+    """Write dollars: cents up to $1,000, whole dollars above, three significant digits below ten cents.
+
+    >>> money(40.4), money(1234.5), money(0.01234), money(-0.001), money(None)
+    ('$40.40', '$1,234', '$0.0123', '-$0.001', '–')
+    """
+    special = _special(value)
+    if special is not None or value is None:
+        return special or MISSING
+    size = abs(value)
+    if size == 0:
+        return "$0"
+    if size < 0.0995:
+        text = significant(size)
+    elif size < 999.995:
+        text = f"{size:,.2f}"
+    else:
+        text = f"{size:,.0f}"
+    return f"-${text}" if value < 0 else f"${text}"
+
+
+def hourly(value: float | None) -> str:
+    """Write a price per hour.
+
+    >>> hourly(40.4)
+    '$40.40/h'
+    """
+    return money(value) if not is_number(value) else f"{money(value)}/h"
+
+
+def monthly(usd_per_hour: float | None) -> str:
+    """Write an hourly price as the dollars of an average month of 730 h.
+
+    >>> monthly(40.4)
+    '$29,492'
+    """
+    return money(None if usd_per_hour is None else usd_per_hour * _HOURS_PER_MONTH)
+
+
+def duration(seconds: float | None) -> str:
+    """Write a time in the unit that keeps it short.
+
+    >>> duration(0.4123), duration(2.1), duration(0.0000321), duration(0.9999), duration(7200.0), duration(0.0)
+    ('412 ms', '2.1 s', '32.1 µs', '1 s', '2 h', '0 s')
+    """
+    if seconds is None or not math.isfinite(seconds):
+        return significant(seconds)
+    rounded = round_significant(seconds)
+    size = abs(rounded)
+    if size == 0:
+        return "0 s"
+    for limit, factor, unit in ((1e-3, 1e6, "µs"), (1.0, 1e3, "ms"), (120.0, 1.0, "s"), (7200.0, 1 / 60, "min")):
+        if size < limit:
+            return f"{significant(seconds * factor)} {unit}"
+    return f"{significant(seconds / 3600)} h"
+
+
+def percent(share: float | None) -> str:
+    """Write a share as a percentage; what is not all or nothing is never rounded to it.
+
+    >>> percent(0.9361), percent(0.99996), percent(1.0), percent(0.0001), percent(0.0), percent(1.234)
+    ('93.6 %', '>99.9 %', '100 %', '<0.1 %', '0 %', '123 %')
+    """
+    special = _special(share)
+    if special is not None or share is None:
+        return special or MISSING
+    if 0.9995 <= share < 1:
+        return ">99.9 %"
+    if 0 < share < 0.0005:
+        return "<0.1 %"
+    return f"{_percent_digits(share)} %"
+
+
+def signed_percent(share: float | None) -> str:
+    """Write a relative difference with its sign.
+
+    >>> signed_percent(0.0451), signed_percent(-0.21), signed_percent(0.0), signed_percent(-0.00001)
+    ('+4.5 %', '-21 %', '±0 %', '±0 %')
+    """
+    special = _special(share)
+    if special is not None or share is None:
+        return special or MISSING
+    digits = _percent_digits(share)
+    if digits == "0":
+        return "±0 %"
+    return f"+{digits} %" if share > 0 else f"{digits} %"
+
+
+def _percent_digits(share: float) -> str:
+    scaled = round(share * 100, 1)
+    if abs(scaled) >= 100:
+        return significant(scaled)
+    return "0" if scaled == 0 else f"{scaled:g}"
+
+
+def rate(per_second: float | None) -> str:
+    """Write a request rate.
+
+    >>> rate(7.5)
+    '7.5 req/s'
+    """
+    return significant(per_second) if not is_number(per_second) else f"{significant(per_second)} req/s"
+
+
+def quantity(value: float | None, unit: str) -> str:
+    """Write a value whose unit comes with it, in the form that the unit calls for.
+
+    >>> quantity(0.97, "1"), quantity(40.4, "$/h"), quantity(0.05, "s"), quantity(7e3, "W"), quantity(12, "GPU")
+    ('97 %', '$40.40/h', '50 ms', '7 kW', '12 GPU')
+    """
+    if not is_number(value):
+        return significant(value)
+    writers = {"": percent, "1": percent, "share": percent, "$/h": hourly, "usd/h": hourly, "s": duration}
+    if unit.lower() in writers:
+        return writers[unit.lower()](value)
+    if unit in {"W", "B", "B/s", "FLOP/s", "byte", "byte/s"}:
+        return si(value, unit.replace("byte", "B"))
+    return f"{significant(value)} {unit}"

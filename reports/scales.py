@@ -1,0 +1,64 @@
+"""Scales: from a chart's numbers to positions in its drawing."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Linear:
+    """Map [low, high] to [start, end]; positions beyond the ends are clipped to them.
+
+    >>> Linear(0, 10, 100, 200)(5), Linear(0, 10, 100, 200)(20)
+    (150.0, 200.0)
+    """
+
+    low: float
+    high: float
+    start: float
+    end: float
+
+    def __call__(self, value: float) -> float:
+        """Return the position of a value."""
+        span = self.high - self.low
+        share = (value - self.low) / span if span > 0 else 0.0
+        return self.start + min(max(share, 0.0), 1.0) * (self.end - self.start)
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """Map [low, high], both positive, to [start, end] by their logarithms; clipped at the ends.
+
+    >>> round(Log(1, 100, 0, 10)(10), 9)
+    5.0
+    """
+
+    low: float
+    high: float
+    start: float
+    end: float
+
+    def __call__(self, value: float) -> float:
+        """Return the position of a positive value."""
+        linear = Linear(math.log10(self.low), math.log10(self.high), self.start, self.end)
+        return linear(math.log10(max(value, self.low)))
+
+    def decades(self) -> list[float]:
+        """Return the powers of ten from low to high.
+
+        >>> Log(0.1, 100, 0, 1).decades()
+        [0.1, 1.0, 10.0, 100.0]
+        """
+        first, last = math.ceil(math.log10(self.low) - 1e-9), math.floor(math.log10(self.high) + 1e-9)
+        return [float(f"1e{power}") for power in range(first, last + 1)]
+
+
+def decade_range(values: list[float]) -> tuple[float, float]:
+    """Return the powers of ten that enclose positive values.
+
+    >>> decade_range([41.2, 2210.0])
+    (10.0, 10000.0)
+    """
+    low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
+    return float(f"1e{low}"), float(f"1e{max(high, low + 1)}")

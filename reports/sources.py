@@ -1,0 +1,103 @@
+"""Where the numbers come from: catalog entries flattened to rows with value, origin and source.
+
+The catalog's layout may grow; any record that says its `origin` becomes a row, wherever it stands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from .numbers import MISSING, percent, significant
+from .text import clean, sentence
+
+MOST_ROWS: Final = 200
+_NAMES: Final = ("kernel", "kernel_class", "dtype", "name")
+_ABOUT: Final = {"origin", "source", "date", "error", *_NAMES}
+
+
+@dataclass(frozen=True, slots=True)
+class SourceRow:
+    """One figure or group of figures that the plan rests on."""
+
+    item: str
+    what: str
+    values: str
+    origin: str
+    error: str
+    source: str
+
+
+def source_rows(accelerators: Sequence[Mapping[str, Any]]) -> tuple[SourceRow, ...]:
+    """Return a row per accelerator for its data sheet, then one per record with an origin, at most 200."""
+    rows: list[SourceRow] = []
+    for entry in accelerators:
+        name = clean(str(entry.get("name", MISSING)), 30)
+        sheet = {k: v for k, v in entry.items() if isinstance(v, int | float) and not isinstance(v, bool)}
+        origin = str(entry.get("origin", "vendor"))
+        rows.append(SourceRow(name, "data sheet", _values(sheet), clean(origin, 20), MISSING, _source(entry)))
+        for path, record in _records(entry, ()):
+            if path:
+                rows.append(_row(name, path, record))
+    return tuple(rows[:MOST_ROWS])
+
+
+def _row(name: str, path: Sequence[str], record: Mapping[str, Any]) -> SourceRow:
+    labels = [str(record[key]) for key in _NAMES if isinstance(record.get(key), str)]
+    error = record.get("error")
+    return SourceRow(
+        item=name,
+        what=clean(" ".join([part for part in path if not part.isdigit()] + labels), 60),
+        values=_values(record),
+        origin=clean(str(record.get("origin")), 20),
+        error=percent(error) if isinstance(error, int | float) else MISSING,
+        source=_source(record),
+    )
+
+
+def _records(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Mapping[str, Any]]]:
+    if isinstance(value, Mapping):
+        if "origin" in value:
+            yield path, value
+        for key, item in value.items():
+            yield from _records(item, (*path, str(key)))
+    elif isinstance(value, list | tuple):
+        for index, item in enumerate(value):
+            yield from _records(item, (*path, str(index)))
+
+
+def _values(record: Mapping[str, Any]) -> str:
+    pairs = [
+        f"{clean(str(key), 24).replace('_', ' ')} {_number(value)}"
+        for key, value in record.items()
+        if key not in _ABOUT and isinstance(value, int | float) and not isinstance(value, bool)
+    ]
+    return ", ".join(pairs[:8]) or MISSING
+
+
+def _number(value: float) -> str:
+    return f"{value:.3g}" if value and (abs(value) >= 1e6 or abs(value) < 1e-3) else significant(value)
+
+
+def _source(record: Mapping[str, Any]) -> str:
+    parts = [str(record[key]) for key in ("source", "date") if record.get(key)]
+    return sentence(", ".join(parts)) or MISSING
+
+
+def facts(record: Mapping[str, Any], prefix: str = "") -> tuple[tuple[str, str], ...]:
+    """Flatten a record of plain values to (name, value) pairs.
+
+    >>> facts({"priced": 1021, "dropped": {"memory": 205}})
+    (('priced', '1,021'), ('dropped memory', '205'))
+    """
+    pairs: list[tuple[str, str]] = []
+    for key, value in record.items():
+        name = f"{prefix}{clean(str(key), 40).replace('_', ' ')}"
+        if isinstance(value, Mapping):
+            pairs.extend(facts(value, f"{name} "))
+        elif isinstance(value, bool) or not isinstance(value, int | float):
+            pairs.append((name, clean(str(value), 120)))
+        else:
+            pairs.append((name, f"{value:,d}" if isinstance(value, int) else _number(value)))
+    return tuple(pairs[:MOST_ROWS])

@@ -1,0 +1,148 @@
+"""Aligned text tables for the terminal.
+
+The caller gives rows of text and one `Column` per column; `render_table` settles the widths.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Final
+
+from .text import Align, display_width, fit, pad, wrap
+
+GUTTER: Final = 2
+LEAST_COLUMN: Final = 4
+READABLE: Final = 12
+"""Columns that a cut cell should keep; optional columns go before it gets narrower."""
+
+Style = Callable[[int, int, str], str]
+"""(row, column, padded cell) -> the cell with terminal colours; widths are settled before it is called."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column: header, side that its cells are set against, and what gives way when the table is too wide.
+
+    shrink: the column may be cut to make the table fit (others are cut only when that is not enough).
+    lines: most lines that a cell may be broken into; 1 cuts it with an ellipsis.
+    optional: the column is left out (the last one first) when the table does not fit otherwise.
+    """
+
+    header: str
+    align: Align = "left"
+    shrink: bool = False
+    lines: int = 1
+    optional: bool = False
+
+
+def render_table(
+    rows: Sequence[Sequence[str]],
+    columns: Sequence[Column],
+    width: int,
+    *,
+    indent: int = 0,
+    style: Style | None = None,
+) -> str:
+    """Return header, rule and rows as text of at most `width` terminal columns, without a newline at the end.
+
+    Args:
+        rows: cells as text, one per column.
+        columns: header, alignment and who gives way.
+        width: most terminal columns of a line.
+        indent: blanks before every line.
+        style: adds colour to padded cells.
+
+    >>> print(render_table([["H100", "2.49"], ["H20", "11"]], [Column("GPU"), Column("$/h", "right")], 40))
+    GPU    $/h
+    ----  ----
+    H100  2.49
+    H20     11
+    """
+    for row in rows:
+        if len(row) != len(columns):
+            raise ValueError(f"a row has {len(row)} cells for {len(columns)} columns: {row!r}")
+    kept = _kept(rows, columns, width - indent)
+    columns = [columns[i] for i in kept]
+    rows = [[row[i] for i in kept] for row in rows]
+    widths = _widths(rows, columns, width - indent)
+    lines = [_line([c.header for c in columns], columns, widths), "  ".join("-" * w for w in widths)]
+    for index, row in enumerate(rows):
+        lines.extend(_row_lines(index, row, columns, widths, kept=kept, style=style))
+    return "\n".join((" " * indent + line).rstrip() for line in lines)
+
+
+def _natural(rows: Sequence[Sequence[str]], columns: Sequence[Column]) -> list[int]:
+    return [
+        max([display_width(column.header), *(display_width(row[i]) for row in rows)])
+        for i, column in enumerate(columns)
+    ]
+
+
+def _kept(rows: Sequence[Sequence[str]], columns: Sequence[Column], width: int) -> list[int]:
+    """Leave out optional columns, the last first, until the rest fits with its shrinkable columns cut."""
+    natural = _natural(rows, columns)
+    least = [min(n, READABLE) if column.shrink else n for n, column in zip(natural, columns, strict=True)]
+    kept = list(range(len(columns)))
+    while sum(least[i] for i in kept) + GUTTER * (len(kept) - 1) > width:
+        optional = [i for i in kept if columns[i].optional]
+        if not optional:
+            break
+        kept.remove(optional[-1])
+    return kept
+
+
+def _widths(rows: Sequence[Sequence[str]], columns: Sequence[Column], width: int) -> list[int]:
+    widths = _natural(rows, columns)
+    room = width - GUTTER * (len(columns) - 1)
+    for candidates in (
+        [i for i, column in enumerate(columns) if column.shrink],
+        [i for i, column in enumerate(columns) if column.align == "left"],
+        list(range(len(columns))),
+    ):
+        _shrink(widths, candidates, sum(widths) - room)
+    return widths
+
+
+def _shrink(widths: list[int], candidates: list[int], excess: int) -> None:
+    """Take `excess` columns from the candidates, always from the widest, none below its least."""
+    while excess > 0 and candidates:
+        widest = max(candidates, key=lambda i: widths[i])
+        if widths[widest] <= LEAST_COLUMN:
+            return
+        widths[widest] -= 1
+        excess -= 1
+
+
+def _line(cells: Sequence[str], columns: Sequence[Column], widths: Sequence[int]) -> str:
+    return "  ".join(pad(fit(cell, w), w, c.align) for cell, c, w in zip(cells, columns, widths, strict=True))
+
+
+def _row_lines(
+    index: int,
+    row: Sequence[str],
+    columns: Sequence[Column],
+    widths: Sequence[int],
+    *,
+    kept: Sequence[int],
+    style: Style | None,
+) -> list[str]:
+    broken = [_cell_lines(cell, column, w) for cell, column, w in zip(row, columns, widths, strict=True)]
+    lines = []
+    for parts in zip_longest(*broken, fillvalue=""):
+        cells = [pad(part, w, c.align) for part, c, w in zip(parts, columns, widths, strict=True)]
+        if style is not None:
+            cells = [style(index, i, cell) for i, cell in zip(kept, cells, strict=True)]
+        lines.append("  ".join(cells))
+    return lines
+
+
+def _cell_lines(cell: str, column: Column, width: int) -> list[str]:
+    if column.lines == 1 or display_width(cell) <= width:
+        return [fit(cell, width)]
+    lines = wrap(cell, width)
+    if len(lines) > column.lines:
+        rest = " ".join(lines[column.lines - 1 :])
+        lines = [*lines[: column.lines - 1], fit(rest, width)]
+    return lines

@@ -1,0 +1,290 @@
+"""A plan on one terminal screen: one sentence with the price, then the tables it rests on."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final
+
+import click
+
+from optimizer.plan import Alternative, ClassResult, Plan, Pool, Quantiles
+
+from . import sentences
+from .numbers import MISSING, count, duration, hourly, is_number, money, percent, rate, signed_percent, significant
+from .sentences import binding_sentence, relax_sentence
+from .table import Column, Style, render_table
+from .text import clean, fit, plural, sentence, wrap
+from .words import (
+    alternative_name,
+    by_slack,
+    constraint_words,
+    extra_cost,
+    gpu_words,
+    gpus_per_engine,
+    has_fleet,
+    is_feasible,
+    nearest_miss,
+    split_words,
+    violated,
+)
+
+MOST_POOLS: Final = 6
+MOST_CLASSES: Final = 4
+MOST_ALTERNATIVES: Final = 6
+LEAST_ALTERNATIVES: Final = 2
+MOST_LIMITS: Final = 3
+SCREEN_LINES: Final = 45
+"""Lines that the whole text may take; the alternatives, two lines each, get what the rest leaves."""
+LEAST_WIDTH: Final = 72
+
+Paint = Callable[..., str]
+
+
+def render_plan(plan: Plan, width: int = 100, color: bool = False, *, next_step: str | None = None) -> str:
+    """Return the plan as text that fits a screen of `width` columns and 45 lines.
+
+    Args:
+        plan: the plan; nothing else is read.
+        width: most columns of a line; less than 72 is taken as 72.
+        color: add terminal colours.
+        next_step: the command named on the last line; made from the plan's own command when None.
+    """
+    width = max(LEAST_WIDTH, width)
+    paint = partial(click.style) if color else _plain
+    blocks = [_title(plan, width, paint)]
+    if has_fleet(plan):
+        blocks += [_pools(plan, width), _classes(plan, width, paint), _cost(plan, width), _limits(plan, width)]
+    else:
+        blocks += [_missed(plan, width)]
+    tail = [_notes(plan, width, paint), [paint(f"Next: {next_step or next_command(plan)}", fg="cyan")]]
+    used = sum(len(block) + 1 for block in blocks + tail)
+    blocks += [_alternatives(plan, width, SCREEN_LINES - used, paint), *tail]
+    return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
+
+
+def _plain(text: str, **_style: object) -> str:
+    return text
+
+
+def _title(plan: Plan, width: int, paint: Paint) -> list[str]:
+    found = has_fleet(plan)
+    lines = wrap(sentences.headline(plan), width)
+    about = (
+        f"{clean(plan.name, 30)}: {clean(plan.model, 40)} on {clean(plan.engine, 20)}, {rate(plan.demand_rps)}, "
+        f"{plan.status.value}{'' if plan.simulated else ', not simulated'}"
+    )
+    return [*(paint(line, bold=True, fg=None if found else "red") for line in lines), *wrap(about, width)]
+
+
+def _heading(name: str, shown: int, total: int) -> str:
+    return name if shown >= total else f"{name} ({shown} of {total}, all in plan.json)"
+
+
+def _pools(plan: Plan, width: int) -> list[str]:
+    pools = plan.pools
+    if len(pools) > MOST_POOLS:
+        pools = sorted(pools, key=lambda pool: (-pool.usd_per_hour, pool.id))[: MOST_POOLS - 1]
+    columns = [
+        Column("pool", shrink=True),
+        Column("role"),
+        Column("engines × GPUs", shrink=True),
+        Column("split"),
+        Column("dtype/KV", optional=True),
+        Column("max seqs", "right"),
+        Column("chunk", "right"),
+        Column("$/h", "right"),
+        Column("busiest", shrink=True),
+    ]
+    table = render_table([_pool_row(pool) for pool in pools], columns, width, indent=2)
+    heading = _heading("Fleet", len(pools), len(plan.pools))
+    spares = sum(pool.spare_replicas for pool in plan.pools)
+    spare = f", of which {plural(spares, 'engine')} (+{spares}) spare" if spares else ""
+    lines = [fit(f"{heading}: {gpu_words(plan)}{spare}", width), *table.split("\n")]
+    rest = sum(pool.usd_per_hour for pool in plan.pools) - sum(pool.usd_per_hour for pool in pools)
+    if len(pools) < len(plan.pools):
+        lines.append(f"  … and {plural(len(plan.pools) - len(pools), 'more pool')} for {hourly(rest)}")
+    return lines
+
+
+def _pool_row(pool: Pool) -> list[str]:
+    point = pool.operating_point
+    busiest = max((v for v in point.utilization.values() if is_number(v)), default=None)
+    engines = f"{pool.replicas - pool.spare_replicas}+{pool.spare_replicas}" if pool.spare_replicas else pool.replicas
+    return [
+        clean(pool.id, 20),
+        pool.role,
+        f"{engines} × {gpus_per_engine(pool)} {clean(pool.accelerator, 24)}",
+        split_words(pool),
+        f"{clean(pool.weight_dtype, 8)}/{clean(pool.kv_dtype, 8)}",
+        count(pool.max_num_seqs),
+        count(pool.max_num_batched_tokens),
+        money(pool.usd_per_hour),
+        f"{percent(busiest)} {constraint_words(point.binding)}",
+    ]
+
+
+def _classes(plan: Plan, width: int, paint: Paint) -> list[str]:
+    classes = plan.classes
+    if len(classes) > MOST_CLASSES:
+        classes = sorted(classes, key=lambda c: (c.attainment - c.attainment_goal, c.name))[:MOST_CLASSES]
+    with_e2e = any(item.e2e_limit_s is not None for item in classes)
+    columns = [
+        Column("class", shrink=True),
+        Column("share", "right", optional=True),
+        Column("TTFT p50/p90/p99", "right"),
+        Column("limit", "right"),
+        Column("TPOT p50/p90/p99", "right"),
+        Column("limit", "right"),
+        *([Column("e2e limit", "right", optional=True)] if with_e2e else []),
+        Column("in SLO", "right"),
+        Column("goal", "right"),
+        Column(""),
+    ]
+    rows = [_class_row(item, with_e2e) for item in classes]
+    table = render_table(rows, columns, width, indent=2, style=_class_style(classes, len(columns) - 1, paint))
+    return [_heading("SLOs", len(classes), len(plan.classes)), *table.split("\n")]
+
+
+def _class_row(item: ClassResult, with_e2e: bool) -> list[str]:
+    held = item.attainment >= item.attainment_goal
+    return [
+        clean(item.name, 30),
+        percent(item.share),
+        _quantiles(item.ttft_s),
+        duration(item.ttft_limit_s),
+        _quantiles(item.tpot_s),
+        duration(item.tpot_limit_s),
+        *([duration(item.e2e_limit_s)] if with_e2e else []),
+        percent(item.attainment),
+        percent(item.attainment_goal),
+        "✓" if held else "missed",
+    ]
+
+
+def _quantiles(values: Quantiles) -> str:
+    """Write p50/p90/p99 in one unit, that of the largest.
+
+    >>> _quantiles(Quantiles(p50=0.1824, p90=0.341, p95=0.4, p99=0.585))
+    '182/341/585 ms'
+    """
+    three = (values.p50, values.p90, values.p99)
+    finite = [value for value in three if is_number(value)]
+    in_seconds = max(finite, default=0.0) >= 1
+    scale, unit = (1.0, "s") if in_seconds else (1e3, "ms")
+    return "/".join(significant(value * scale) for value in three) + f" {unit}"
+
+
+def _class_style(classes: Sequence[ClassResult], last: int, paint: Paint) -> Style:
+    def style(row: int, column: int, cell: str) -> str:
+        if column != last:
+            return cell
+        held = classes[row].attainment >= classes[row].attainment_goal
+        return paint(cell, fg="green" if held else "red")
+
+    return style
+
+
+def _cost(plan: Plan, width: int) -> list[str]:
+    facts = [
+        f"{hourly(plan.cost_usd_per_hour)}",
+        f"{money(plan.usd_per_million_output_tokens)} per million output tokens",
+        f"goodput {rate(plan.goodput_rps)}",
+        f"{significant(plan.goodput_per_dollar)} requests within SLO per $",
+    ]
+    lines = wrap(f"Cost: {'; '.join(facts)}.", width)
+    return [*lines, *wrap(sentences.proof_sentence(plan), width), *wrap(sentences.growth_sentence(plan), width)]
+
+
+def _limits(plan: Plan, width: int) -> list[str]:
+    if not plan.binding:
+        return []
+    rows = [
+        [constraint_words(item.constraint), clean(item.where, 20), percent(item.slack), binding_sentence(item)]
+        for item in by_slack(plan)[:MOST_LIMITS]
+    ]
+    columns = [
+        Column("what binds", shrink=True),
+        Column("where"),
+        Column("room", "right"),
+        Column("because", shrink=True, lines=2),
+    ]
+    return render_table(rows, columns, width).split("\n")
+
+
+def _missed(plan: Plan, width: int) -> list[str]:
+    lines = wrap(f"Asked: {sentences.demand_sentence(plan)}", width)
+    for item in plan.classes[:MOST_CLASSES]:
+        lines += _indented(f"{sentences.slo_words(item)}.", width)
+    miss = nearest_miss(plan)
+    if miss is not None:
+        lines += ["", *wrap(sentences.miss_sentence(miss), width)]
+    in_the_way = violated(plan) or by_slack(plan)[:1]
+    if in_the_way:
+        lines += ["", "In the way:"]
+    for limit in in_the_way[:MOST_LIMITS]:
+        lines += _indented(f"{binding_sentence(limit)} {relax_sentence(limit)}", width)
+    return lines
+
+
+def _indented(text: str, width: int, indent: int = 2) -> list[str]:
+    return [" " * indent + line for line in wrap(text, width - indent)]
+
+
+def _alternatives(plan: Plan, width: int, room: int, paint: Paint) -> list[str]:
+    rows = sorted((row for row in plan.alternatives if row.kind != "recommended"), key=_alternative_order)
+    if not rows:
+        return []
+    shown = rows[: min(max((room - 4) // 2, LEAST_ALTERNATIVES), MOST_ALTERNATIVES)]
+    columns = [
+        Column("kind", shrink=True),
+        Column("$/h", "right"),
+        Column("extra", "right"),
+        Column("fleet", shrink=True),
+    ]
+    table = render_table([_alternative_row(row, plan) for row in shown], columns, width, indent=2)
+    header, rule, *cells = table.split("\n")
+    lines = [_heading("Alternatives", len(shown), len(rows)), header, rule]
+    for row, cell in zip(shown, cells, strict=True):
+        lines.append(cell if is_feasible(row) else paint(cell, dim=True))
+        if row.why_not:
+            lines.append(paint("    " + fit(sentence(row.why_not), width - 4), dim=True))
+    return lines
+
+
+def _alternative_order(row: Alternative) -> tuple[bool, float, str]:
+    return (not is_feasible(row), row.cost_usd_per_hour or 0.0, row.label)
+
+
+def _alternative_row(row: Alternative, plan: Plan) -> list[str]:
+    return [
+        alternative_name(row),
+        money(row.cost_usd_per_hour) if is_feasible(row) else row.status.value,
+        signed_percent(extra_cost(row, plan)) if is_feasible(row) else MISSING,
+        ", ".join(clean(line) for line in row.pools[:6]) or MISSING,
+    ]
+
+
+def _notes(plan: Plan, width: int, paint: Paint) -> list[str]:
+    notes = [sentences.origin_sentence(plan)]
+    if plan.provenance.assumptions:
+        number = plural(len(plan.provenance.assumptions), "assumption")
+        notes.append(f"{number} in force, listed in plan.json and the report; seed {plan.provenance.seed}.")
+    return [paint(line, dim=True) for note in notes for line in wrap(note, width)]
+
+
+def next_command(plan: Plan) -> str:
+    """Name the command that a reader would want next, made from the one that gave the plan."""
+    command = clean(plan.provenance.run.command, 200) or "pdplan optimize workload.yaml"
+    try:
+        words = shlex.split(command)
+    except ValueError:
+        words = command.split()
+    workload = next((word for word in words if word.endswith((".yaml", ".yml"))), "workload.yaml")
+    if not has_fleet(plan):
+        return f"relax a limit in {workload}, then {command}"
+    for flag in ("-o", "--output"):
+        if flag in words[:-1]:
+            return f"open {shlex.quote(words[words.index(flag) + 1])}/report.html in a browser"
+    return f"{command} -o plan   (writes plan.json and report.html)"

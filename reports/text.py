@@ -1,0 +1,132 @@
+"""Text that came from a user, made safe to show, and text fitted to a number of terminal columns."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Sequence
+from typing import Final, Literal
+
+NAME_LIMIT: Final = 60
+SENTENCE_LIMIT: Final = 400
+ELLIPSIS: Final = "…"
+
+_NUMBER_AND_UNIT: Final = re.compile(
+    r"(?<=[0-9∞]) (?=(?:%|×|µs|ms|s|min|h|req/s|GPU|[kMGT]?(?:W|B/s|B|FLOP/s))(?![A-Za-z]))"
+)
+_NO_BREAK: Final = "\N{NO-BREAK SPACE}"
+
+Align = Literal["left", "right"]
+
+
+def clean(text: str, limit: int = NAME_LIMIT) -> str:
+    r"""Drop control, format (bidirectional) and unassigned characters, collapse blanks, cut to `limit` characters.
+
+    A name such as a right-to-left override or a terminal escape must not change how the text around it is shown.
+
+    >>> clean("a\u202eb\x1b[31mc\n d")
+    'ab[31mc d'
+    >>> clean("abcdef", 4)
+    'abc…'
+    """
+    kept = "".join(
+        " " if char.isspace() else char for char in text[: 4 * limit] if char.isspace() or _is_printable(char)
+    )
+    short = " ".join(kept.split())
+    return short if len(short) <= limit and len(text) <= 4 * limit else short[: limit - 1] + ELLIPSIS
+
+
+def sentence(text: str) -> str:
+    """Clean a sentence: as `clean`, with room for a sentence."""
+    return clean(text, SENTENCE_LIMIT)
+
+
+def _is_printable(char: str) -> bool:
+    return unicodedata.category(char) not in {"Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp"}
+
+
+def display_width(text: str) -> int:
+    """Count the terminal columns that the text takes: wide characters two, combining marks none.
+
+    >>> display_width("4 × H200 ✓"), display_width("日本")
+    (10, 4)
+    """
+    return sum(_columns(char) for char in text)
+
+
+def _columns(char: str) -> int:
+    if unicodedata.combining(char):
+        return 0
+    return 2 if unicodedata.east_asian_width(char) in {"W", "F"} else 1
+
+
+def fit(text: str, width: int) -> str:
+    """Cut the text to `width` columns, with an ellipsis where something was cut.
+
+    >>> fit("attention", 5), fit("gemm", 5)
+    ('atte…', 'gemm')
+    """
+    if display_width(text) <= width:
+        return text
+    kept, used = [], 0
+    for char in text:
+        used += _columns(char)
+        if used > width - 1:
+            break
+        kept.append(char)
+    return ("".join(kept).rstrip() + ELLIPSIS) if width > 0 else ""
+
+
+def pad(text: str, width: int, align: Align = "left") -> str:
+    """Fill the text with blanks to `width` columns."""
+    blanks = " " * max(0, width - display_width(text))
+    return blanks + text if align == "right" else text + blanks
+
+
+def glue(text: str) -> str:
+    r"""Put a no-break space between a number and its unit.
+
+    >>> glue("4 × H200 in 585 ms")
+    '4\xa0×\xa0H200 in 585\xa0ms'
+    """
+    return _NUMBER_AND_UNIT.sub(_NO_BREAK, text).replace("× ", f"×{_NO_BREAK}")
+
+
+def wrap(text: str, width: int) -> list[str]:
+    """Break the text at blanks, but not before a unit, into lines of at most `width` columns; a longer word is cut.
+
+    >>> wrap("two short lines", 9), wrap("in 585 ms", 6)
+    (['two short', 'lines'], ['in', '585 ms'])
+    """
+    lines: list[str] = []
+    line = ""
+    for word in glue(text).split(" "):
+        joined = f"{line} {word}" if line else word
+        if display_width(joined) <= width:
+            line = joined
+            continue
+        if line:
+            lines.append(line)
+        line = fit(word, width)
+    return [item.replace(_NO_BREAK, " ") for item in [*lines, line]]
+
+
+def join_words(words: Sequence[str]) -> str:
+    """Join words as in a sentence.
+
+    >>> join_words(["a"]), join_words(["a", "b"]), join_words(["a", "b", "c"])
+    ('a', 'a and b', 'a, b and c')
+    """
+    if len(words) < 2:
+        return "".join(words)
+    return f"{', '.join(words[:-1])} and {words[-1]}"
+
+
+def plural(number: int, noun: str) -> str:
+    """Write a number and its noun.
+
+    >>> plural(1, "engine"), plural(3, "engine"), plural(2, "class")
+    ('1 engine', '3 engines', '2 classes')
+    """
+    ending = "" if number == 1 else "es" if noun.endswith("s") else "s"
+    return f"{number:,d} {noun}{ending}"

@@ -1,0 +1,179 @@
+"""Words and selections that the sentences, tables and charts of a plan share."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Final
+
+from optimizer.plan import Alternative, Binding, ClassResult, Plan, Pool, Status
+
+from .numbers import is_number
+from .text import clean, join_words, plural
+
+MOST_POOLS_IN_WORDS: Final = 3
+
+_CONSTRAINTS: Final = {
+    "slots": "request slots",
+    "time": "engine time",
+    "kv_memory": "KV memory",
+    "attention_time": "attention time",
+    "link": "KV transfer link",
+    "attainment": "SLO attainment",
+    "inventory": "GPU inventory",
+    "budget": "budget",
+    "power": "power",
+    "max_gpus": "GPU limit",
+}
+_KINDS: Final = {
+    "recommended": "recommended",
+    "single_type": "one GPU type",
+    "colocated_only": "colocated only",
+    "disaggregated_only": "disaggregated only",
+    "one_pool_pair": "one pool pair",
+    "nearest_miss": "nearest miss",
+}
+_PARTS: Final = {
+    "gemm": "matrix products",
+    "attention": "attention",
+    "experts": "experts",
+    "communication": "communication",
+    "host": "host",
+}
+
+
+def in_words(name: str, words: dict[str, str]) -> str:
+    """Look a short name up; an unknown one is cleaned and its underscores become blanks."""
+    return words.get(name, clean(name).replace("_", " "))
+
+
+def constraint_words(name: str) -> str:
+    """Say a constraint's short name in words."""
+    return in_words(name, _CONSTRAINTS)
+
+
+def kind_words(kind: str) -> str:
+    """Say an alternative's kind in words."""
+    return in_words(kind, _KINDS)
+
+
+def part_words(part: str) -> str:
+    """Say a part of an engine step in words."""
+    return in_words(part, _PARTS)
+
+
+def has_fleet(plan: Plan) -> bool:
+    """Tell whether the plan recommends a fleet."""
+    return plan.cost_usd_per_hour is not None and plan.status in {Status.OPTIMAL, Status.FEASIBLE}
+
+
+def split_words(pool: Pool) -> str:
+    """Write how one engine splits the model, leaving out what is not split.
+
+    Tensor parallelism is always named.
+    """
+    parts = [f"TP{pool.tensor_parallel}"]
+    for prefix, ranks in (
+        ("PP", pool.pipeline_parallel),
+        ("EP", pool.expert_parallel),
+        ("DP", pool.data_parallel),
+    ):
+        if ranks > 1:
+            parts.append(f"{prefix}{ranks}")
+    return " ".join(parts)
+
+
+def gpus_per_engine(pool: Pool) -> int:
+    """GPUs of one replica."""
+    return pool.gpus // max(1, pool.replicas)
+
+
+def pool_words(pool: Pool) -> str:
+    """Write one pool, such as "2 prefill engines of 4 × H200"."""
+    each = f"{gpus_per_engine(pool)} × {clean(pool.accelerator)}"
+    return f"{plural(pool.replicas, f'{pool.role} engine')} of {each}"
+
+
+def fleet_words(plan: Plan) -> str:
+    """Write the fleet: pool by pool when few, else engines and GPUs by type."""
+    if 0 < len(plan.pools) <= MOST_POOLS_IN_WORDS:
+        return join_words([pool_words(pool) for pool in plan.pools])
+    engines = plural(sum(pool.replicas for pool in plan.pools), "engine")
+    return f"{engines} in {plural(len(plan.pools), 'pool')} on {gpu_words(plan)}"
+
+
+def gpu_words(plan: Plan) -> str:
+    """Write the GPUs by type, such as "8 × H100 and 6 × H200"."""
+    most = sorted(plan.gpus.items(), key=lambda item: (-item[1], item[0]))
+    words = [f"{number:,d} × {clean(name)}" for name, number in most[:4]]
+    if len(most) > 4:
+        words.append(plural(len(most) - 4, "other type"))
+    return join_words(words)
+
+
+def feasible_rivals(plan: Plan) -> list[Alternative]:
+    """Alternatives that meet every SLO at a known price, cheapest first, the recommended one left out."""
+    rows = [row for row in plan.alternatives if row.kind != "recommended" and is_feasible(row)]
+    return sorted(rows, key=lambda row: (row.cost_usd_per_hour or math.inf, row.kind, row.label))
+
+
+def is_feasible(row: Alternative) -> bool:
+    """Tell whether an alternative could be bought: it meets the SLOs and has a price."""
+    return row.status in {Status.OPTIMAL, Status.FEASIBLE} and is_number(row.cost_usd_per_hour)
+
+
+def rivals_of_other_fleets(plan: Plan) -> list[Alternative]:
+    """Leave out rivals that are the recommended fleet under another name (same pools)."""
+    own = {tuple(sorted(row.pools)) for row in plan.alternatives if row.kind == "recommended"}
+    return [row for row in feasible_rivals(plan) if not row.pools or tuple(sorted(row.pools)) not in own]
+
+
+def extra_cost(row: Alternative, plan: Plan) -> float | None:
+    """Price of an alternative above the plan's, as a share of the plan's [1]."""
+    own, other = plan.cost_usd_per_hour, row.cost_usd_per_hour
+    return None if not own or other is None else (other - own) / own
+
+
+def alternative_name(row: Alternative) -> str:
+    """Name an alternative: its label, or its kind in words when it has none."""
+    return clean(row.label) or kind_words(row.kind)
+
+
+def missed_classes(plan: Plan) -> list[ClassResult]:
+    """Classes whose predicted attainment is below their goal."""
+    return [item for item in plan.classes if not item.attainment >= item.attainment_goal]
+
+
+def tightest(plan: Plan) -> Binding | None:
+    """Return the limit with the least slack; None when none is known."""
+    known = [binding for binding in plan.binding if not math.isnan(binding.slack)]
+    return min(known, key=lambda binding: binding.slack) if known else None
+
+
+def by_slack(plan: Plan) -> list[Binding]:
+    """Limits, tightest first."""
+    return sorted(plan.binding, key=lambda b: math.inf if math.isnan(b.slack) else b.slack)
+
+
+def violated(plan: Plan) -> list[Binding]:
+    """Limits that are exceeded, worst first."""
+    return [binding for binding in by_slack(plan) if binding.slack < 0]
+
+
+def nearest_miss(plan: Plan) -> Alternative | None:
+    """Return the alternative that comes closest: the one named so, else the highest attainment."""
+    named = [row for row in plan.alternatives if row.kind == "nearest_miss"]
+    if named:
+        return named[0]
+    known = [row for row in plan.alternatives if is_number(row.attainment)]
+    return max(known, key=lambda row: row.attainment or 0.0) if known else None
+
+
+def dearest_of_each_role(pools: Sequence[Pool]) -> list[Pool]:
+    """Return the most expensive pool of each role, in the order prefill, decode, colocated."""
+    chosen = []
+    for role in ("prefill", "decode", "colocated"):
+        members = [pool for pool in pools if pool.role == role]
+        if members:
+            chosen.append(max(members, key=lambda pool: (pool.usd_per_hour, pool.id)))
+    return chosen

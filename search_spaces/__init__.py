@@ -1,0 +1,1 @@
+"""The problem: workload.yaml and traces, read and checked, and the engine configs that may solve it."""

@@ -1,0 +1,297 @@
+"""The accelerator catalog: shipped data files, overlaid by a user's own file, looked up by any usual spelling.
+
+An overlay is a YAML file with one key, `accelerators`; below it, by name, either changes to a catalog entry or a new
+accelerator: complete, or `like:` another one with what differs.
+
+    accelerators:
+      H100: {price_usd_per_hour: 2.10}
+      MyCard: {like: H100, memory_gib: 96, bandwidth_tb_s: 4.0, price_usd_per_hour: 3.00}
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from costmodel.accelerator import Accelerator, Link, Origin, Price
+from costmodel.errors import InputError, UnknownNameError
+from costmodel.units import GIB, GIGA, MICRO, TERA
+
+from .catalog_entries import LIKE, PRICE_SHORT, AcceleratorEntry, LinkEntry, faults_of
+from .efficiency import EfficiencyTable, parse_efficiency
+from .faults import Fault
+from .faults import Path as FaultPath
+from .quantities import Kind, QuantityError, parse, shown
+from .yaml_source import read_source
+
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""With libyaml it is ten times as fast."""
+
+TOP = "accelerators"
+"""The one key of an overlay."""
+
+MAX_OVERLAY_BYTES = 1_000_000
+"""A catalog of thousands of accelerators is smaller; a larger file is a mistake."""
+
+RawEntry = dict[str, Any]
+
+
+def normalized_name(name: str) -> str:
+    """A name without case, separators and maker, by which spellings are compared.
+
+    >>> normalized_name("NVIDIA A100-SXM4-80GB"), normalized_name("a100_sxm4_80gb")
+    ('a100sxm480gb', 'a100sxm480gb')
+    """
+    plain = name.lower().translate({ord(mark): None for mark in "-_ "})
+    for maker in ("nvidia", "amdinstinct", "amd"):
+        plain = plain.removeprefix(maker) or plain
+    return plain
+
+
+@dataclass(frozen=True, slots=True)
+class AcceleratorCatalog:
+    """Accelerators by canonical name; `spellings` leads from any normalized spelling to the canonical name."""
+
+    accelerators: Mapping[str, Accelerator]
+    spellings: Mapping[str, str]
+
+    def accelerator(self, name: str) -> Accelerator:
+        """The accelerator of that name or alias, whatever its case and separators (h100_sxm, "H100 SXM", ...)."""
+        canonical = self.spellings.get(normalized_name(name))
+        if canonical is None:
+            raise UnknownNameError("accelerator", name, self.accelerators)
+        return self.accelerators[canonical]
+
+
+def load_catalog(overlay: Path | None = None) -> AcceleratorCatalog:
+    """The shipped accelerators, changed and extended by the user's `overlay` file if there is one."""
+    catalog = _shipped() if overlay is None else _with_overlay(_shipped(), overlay)
+    return AcceleratorCatalog(catalog.accelerators, catalog.spellings)
+
+
+def _with_overlay(catalog: _Catalog, overlay: Path) -> _Catalog:
+    """The catalog after the user's file; all that is wrong with it is raised at once."""
+    source, faults = read_source(overlay, MAX_OVERLAY_BYTES)
+    entries, more = _overlay_entries(source.value)
+    faults += more
+    for name, change in entries.items():
+        try:
+            catalog = _overlaid(catalog, name, change, overlay.name)
+        except _RefusedError as error:
+            faults += error.faults
+    if faults:
+        raise InputError(source.render(faults))
+    return catalog
+
+
+class _RefusedError(Exception):
+    """One entry of an overlay is wrong."""
+
+    def __init__(self, faults: list[Fault]) -> None:
+        super().__init__()
+        self.faults = faults
+
+
+@dataclass(frozen=True, slots=True)
+class _Catalog:
+    """A catalog with what is needed to overlay it: the entries as they stand in the files, and the efficiencies."""
+
+    raw: Mapping[str, RawEntry]
+    efficiency: EfficiencyTable
+    accelerators: Mapping[str, Accelerator]
+    spellings: Mapping[str, str]
+
+    def with_entry(self, name: str, raw: RawEntry, relative: str | None = None) -> _Catalog:
+        """The catalog with one more, or one changed, accelerator."""
+        entry = AcceleratorEntry.model_validate(raw)
+        efficiency = self.efficiency.with_relative(name, relative) if relative else self.efficiency
+        accelerator = _accelerator(name, entry, efficiency)
+        spellings = _with_spellings(self.spellings, name, entry)
+        return _Catalog({**self.raw, name: raw}, efficiency, {**self.accelerators, name: accelerator}, spellings)
+
+
+@cache
+def _shipped() -> _Catalog:
+    """The data files of the distribution, read once."""
+    catalog = _Catalog({}, parse_efficiency(_read_data("efficiency.yaml")), {}, {})
+    for name, raw in _read_data("accelerators.yaml")["accelerators"].items():
+        catalog = catalog.with_entry(name, raw)
+    return catalog
+
+
+def _overlaid(catalog: _Catalog, written: str, change: RawEntry, file: str) -> _Catalog:
+    """The catalog after one entry of an overlay, which names a known accelerator or a new one."""
+    path = (TOP, written)
+    known = catalog.spellings.get(normalized_name(written))
+    relative = _relative(catalog, change[LIKE], (*path, LIKE)) if LIKE in change else None
+    if known and relative:
+        sentence = f"{written!r} is {known!r} of the catalog, so 'like' cannot define it; give only what differs"
+        raise _RefusedError([Fault((*path, LIKE), sentence)])
+    base = catalog.raw.get(known or relative or "", {})
+    if relative:
+        base = {key: value for key, value in base.items() if key != "aliases"}
+    merged = _merged(base, _with_price(change, file, path), file, relative)
+    try:
+        return catalog.with_entry(known or written, merged, relative)
+    except ValidationError as error:
+        raise _RefusedError(faults_of(error, path)) from error
+    except _TakenError as error:
+        raise _RefusedError([Fault(path, str(error))]) from error
+
+
+def _relative(catalog: _Catalog, written: object, path: FaultPath) -> str:
+    known = catalog.spellings.get(normalized_name(written)) if isinstance(written, str) else None
+    if known is None:
+        error = UnknownNameError("accelerator", str(written), catalog.accelerators)
+        raise _RefusedError(
+            [Fault(path, str(error) if isinstance(written, str) else f"{shown(written)} is not a name")]
+        )
+    return known
+
+
+def _merged(base: RawEntry, change: RawEntry, file: str, relative: str | None) -> RawEntry:
+    """`base` with the user's `change` laid over it, key by key within a part, and with its sources kept honest."""
+    merged = dict(base)
+    for key, value in change.items():
+        old = merged.get(key)
+        if isinstance(old, Mapping) and isinstance(value, Mapping):
+            merged[key] = {**old, **value}
+        elif key == "aliases" and isinstance(old, list) and isinstance(value, list):
+            merged[key] = [*old, *value]
+        elif key != LIKE:
+            merged[key] = value
+    differs = ", ".join(sorted(set(change) - {LIKE, "price", "aliases"}))
+    if "source" not in change and (differs or relative or not base):
+        origin = f"; else as {relative or 'shipped'}: {base['source']}" if base else ""
+        merged["source"] = f"{differs or 'nothing'} from {file}{origin}"
+    merged.setdefault("date", "undated")
+    given = change.get("price", {})
+    if base and isinstance(given, Mapping) and "source" not in given and (relative or given):
+        keys = f"{', '.join(sorted(given))} from {file}; else " if given else ""
+        source = f"{keys}as {relative or 'shipped'}: {base['price']['source']}"
+        merged["price"] = {**base["price"], **given, "origin": str(Origin.ASSUMED), "source": source}
+    return merged
+
+
+def _with_price(change: RawEntry, file: str, path: FaultPath) -> RawEntry:
+    """`change` with the short form of a price written out: one quote, that of the user."""
+    if PRICE_SHORT not in change:
+        return change
+    place = (*path, PRICE_SHORT)
+    if "price" in change:
+        raise _RefusedError([Fault(place, "stands beside 'price'; keep one of them", on_key=True)])
+    try:
+        price = parse(change[PRICE_SHORT], Kind.PRICE)
+    except QuantityError as error:
+        raise _RefusedError([Fault(place, str(error))]) from error
+    if price <= 0:
+        raise _RefusedError([Fault(place, f"{shown(change[PRICE_SHORT])} must be above 0")])
+    written = {"usd_per_hour": price, "low": price, "high": price, "quotes": 1, "origin": str(Origin.ASSUMED)}
+    rest = {key: value for key, value in change.items() if key != PRICE_SHORT}
+    return {**rest, "price": {**written, "source": f"given in {file}", "date": str(change.get("date", "undated"))}}
+
+
+class _TakenError(Exception):
+    """A spelling belongs to another accelerator."""
+
+
+def _with_spellings(spellings: Mapping[str, str], name: str, entry: AcceleratorEntry) -> dict[str, str]:
+    """All spellings with those of `entry` added; the Kubernetes label is one, unless another accelerator has it."""
+    added = dict(spellings)
+    for spelling in (name, *entry.aliases):
+        owner = added.setdefault(normalized_name(spelling), name)
+        if owner != name:
+            raise _TakenError(f"{spelling!r} is already a name of {owner!r}; choose another")
+    added.setdefault(normalized_name(entry.node_label), name)
+    return added
+
+
+def _accelerator(name: str, entry: AcceleratorEntry, efficiency: EfficiencyTable) -> Accelerator:
+    """The entry in SI units."""
+    peaks = entry.tflops.model_dump(exclude_none=True)
+    return Accelerator(
+        name=name,
+        vendor=entry.vendor,
+        memory=entry.memory_gib * GIB,
+        bandwidth=entry.bandwidth_tb_s * TERA,
+        peak_flops={dtype: tflops * TERA for dtype, tflops in peaks.items()},
+        scale_up=_link(entry.scale_up),
+        scale_up_size=entry.scale_up.gpus,
+        scale_out=_link(entry.scale_out),
+        node_size=entry.node_size,
+        tdp=entry.tdp_w,
+        node_label=entry.node_label,
+        kv_domain=entry.kv_domain,
+        price=Price(**entry.price.model_dump()),
+        efficiency=efficiency.complete(name),
+        source=entry.source,
+        date=entry.date,
+    )
+
+
+def _link(entry: LinkEntry) -> Link:
+    return Link(bandwidth=entry.gb_s * GIGA, latency=entry.latency_us * MICRO)
+
+
+def _read_data(file: str) -> Any:
+    text = resources.files("costmodel.catalog").joinpath(file).read_text("utf-8")
+    return yaml.load(text, Loader=_LOADER)  # noqa: S506 (a safe loader; the file is ours)
+
+
+def _overlay_entries(content: Mapping[str, Any]) -> tuple[dict[str, RawEntry], list[Fault]]:
+    """The user's entries that are mappings, and what is wrong with the rest of the file."""
+    faults = [Fault((key,), f"is not a known key; known: {TOP!r}", on_key=True) for key in content if key != TOP]
+    entries = content.get(TOP)
+    if not isinstance(entries, Mapping):
+        return {}, [*faults, Fault((TOP,), f"must be accelerators by name, but is {shown(entries)}")]
+    for name, change in entries.items():
+        if not normalized_name(name):
+            faults.append(Fault((TOP, name), "must have a name with letters or digits", on_key=True))
+        if not isinstance(change, Mapping):
+            faults.append(Fault((TOP, name), f"must be fields such as {PRICE_SHORT!r}, but is {shown(change)}"))
+    return {name: dict(change) for name, change in entries.items() if isinstance(change, Mapping)}, faults
+
+
+def entry_dict(accelerator: Accelerator) -> dict[str, Any]:
+    """The accelerator as JSON-ready values in SI units, units in the keys; efficiencies for the dtypes that it has."""
+    efficiency: dict[str, dict[str, Any]] = {}
+    for (kernel_class, dtype), figures in accelerator.efficiency.items():
+        if dtype in accelerator.peak_flops:
+            efficiency.setdefault(kernel_class, {})[dtype] = {
+                "compute": figures.compute,
+                "memory": figures.memory,
+                "launch_s": figures.launch,
+                "origin": str(figures.origin),
+                "source": figures.source,
+                "error": None if math.isnan(figures.error) else figures.error,
+            }
+    return {
+        "name": accelerator.name,
+        "vendor": accelerator.vendor,
+        "memory_bytes": accelerator.memory,
+        "bandwidth_bytes_per_s": accelerator.bandwidth,
+        "peak_flops_per_s": dict(accelerator.peak_flops),
+        "ridge_point_flop_per_byte": {dtype: accelerator.ridge_point(dtype) for dtype in accelerator.peak_flops},
+        "scale_up": {**_link_dict(accelerator.scale_up), "gpus": accelerator.scale_up_size},
+        "scale_out": _link_dict(accelerator.scale_out),
+        "node_size": accelerator.node_size,
+        "tdp_w": accelerator.tdp,
+        "node_label": accelerator.node_label,
+        "kv_domain": accelerator.kv_domain,
+        "price": {**asdict(accelerator.price), "origin": str(accelerator.price.origin)},
+        "efficiency": efficiency,
+        "source": accelerator.source,
+        "date": accelerator.date,
+    }
+
+
+def _link_dict(link: Link) -> dict[str, float]:
+    return {"bandwidth_bytes_per_s": link.bandwidth, "latency_s": link.latency}

@@ -1,0 +1,122 @@
+"""Schema of an accelerator as it stands in a catalog file, the shipped one or the user's; units are in the keys."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from costmodel.accelerator import Origin
+from costmodel.errors import nearest_name
+
+from .faults import Fault, Path
+from .quantities import shown
+
+PRICE_SHORT = "price_usd_per_hour"
+"""In an overlay: the whole price in one number."""
+
+LIKE = "like"
+"""In an overlay: the accelerator that a new one resembles."""
+
+Positive = Annotated[float, Field(gt=0)]
+Count = Annotated[int, Field(ge=1)]
+Text = Annotated[str, Field(min_length=1)]
+
+
+class _Entry(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+class LinkEntry(_Entry):
+    """A link as one GPU sees it: bandwidth in one direction [GB/s], latency [us]."""
+
+    gb_s: Positive
+    latency_us: Annotated[float, Field(ge=0)]
+
+
+class FabricEntry(LinkEntry):
+    """A link inside a node and the number of GPUs that it joins."""
+
+    gpus: Count
+
+
+class PeakEntry(_Entry):
+    """Dense peak of the matrix units by compute dtype [TFLOP/s]; a dtype that the units lack is left out."""
+
+    bf16: Positive
+    fp8: Positive | None = None
+    int8: Positive | None = None
+    fp4: Positive | None = None
+
+
+class PriceEntry(_Entry):
+    """Price of one GPU [$/h]: median over providers, cheapest and dearest provider, number of quotes."""
+
+    usd_per_hour: Positive
+    low: Positive
+    high: Positive
+    quotes: Count
+    origin: Annotated[Origin, Field(strict=False)]
+    source: Text
+    date: Text
+
+    @model_validator(mode="after")
+    def _ordered(self) -> PriceEntry:
+        if not self.low <= self.usd_per_hour <= self.high:
+            raise ValueError("must have low <= usd_per_hour <= high")
+        return self
+
+
+class AcceleratorEntry(_Entry):
+    """One accelerator as it stands in the file; units are in the keys."""
+
+    vendor: Text
+    aliases: list[str] = []
+    memory_gib: Positive
+    bandwidth_tb_s: Positive
+    tflops: PeakEntry
+    scale_up: FabricEntry
+    scale_out: LinkEntry
+    node_size: Count
+    tdp_w: Positive
+    node_label: Text
+    kv_domain: Text
+    source: Text
+    date: Text
+    price: PriceEntry
+
+
+_PARTS: Mapping[str, type[_Entry]] = {
+    "tflops": PeakEntry,
+    "scale_up": FabricEntry,
+    "scale_out": LinkEntry,
+    "price": PriceEntry,
+}
+_KEYS = (*AcceleratorEntry.model_fields, PRICE_SHORT, LIKE)
+
+
+def faults_of(error: ValidationError, path: Path) -> list[Fault]:
+    """What pydantic found wrong with the entry at `path`, in sentences; unknown keys hide what they leave missing."""
+    faults = error.errors(include_url=False)
+    unknown = [fault for fault in faults if fault["type"] == "extra_forbidden"]
+    found = unknown or faults
+    return [
+        Fault(
+            (*path, *fault["loc"]), _sentence(fault["type"], fault["loc"], fault["input"], fault["msg"]), bool(unknown)
+        )
+        for fault in found
+    ]
+
+
+def _sentence(kind: str, place: Path, value: object, message: str) -> str:
+    if kind == "extra_forbidden":
+        keys = [str(part) for part in place]
+        allowed = tuple(_PARTS[keys[0]].model_fields) if len(keys) > 1 else _KEYS
+        close = nearest_name(keys[-1], allowed)
+        hint = f"did you mean {close!r}?" if close else f"known: {', '.join(sorted(allowed))}"
+        return f"is not a known key; {hint}"
+    if kind == "missing":
+        return "is missing; a new accelerator needs it, or 'like:' with a similar one"
+    sentence = message.removeprefix("Value error, ").removeprefix("Input ")
+    return sentence if isinstance(value, Mapping) else f"{shown(value)} {sentence}"

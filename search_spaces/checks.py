@@ -1,0 +1,154 @@
+"""Checks of workload.yaml across sections that need no cost model: each yields its faults, none stops the others."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from costmodel.transformer import Transformer
+from costmodel.workload import Workload
+
+from .faults import Fault
+from .problem import Goal
+from .schema import AcceleratorSection, ConstraintsSection, ObjectiveSection, SearchSection, SloClass
+from .spaces import allowed_degrees
+
+SHARE_TOLERANCE = 1e-3
+"""How far shares may sum from 1 before that is a mistake and not rounding; within it they are scaled to 1."""
+SHOWN_DEGREES = 8
+
+
+def share_sum_fault(shares: Sequence[float]) -> str | None:
+    """Return what is wrong with shares that should sum to 1, or None."""
+    total = math.fsum(shares)
+    if abs(total - 1) <= SHARE_TOLERANCE:
+        return None
+    return f"shares sum to {total:.6g}, but must sum to 1 (within {SHARE_TOLERANCE:g})"
+
+
+def class_faults(classes: Sequence[SloClass]) -> Iterator[Fault]:
+    """SLO classes: at least one, names differ, shares are all given (where there are several) and sum to 1."""
+    if not classes:
+        yield Fault(("slo",), "is empty, but needs at least one class with ttft and tpot")
+        return
+    first: dict[str, int] = {}
+    for index, item in enumerate(classes):
+        if first.setdefault(item.name, index) != index:
+            yield Fault(
+                ("slo", index, "name"), f"{item.name!r} is the name of slo.{first[item.name]} too; names must differ"
+            )
+    unstated = [index for index, item in enumerate(classes) if item.share is None]
+    if len(classes) > 1 and unstated:
+        yield from (
+            Fault(("slo", index, "share"), "is missing: with several classes each needs its share")
+            for index in unstated
+        )
+        return
+    sentence = share_sum_fault([item.share if item.share is not None else 1.0 for item in classes])
+    if sentence:
+        yield Fault(("slo",), sentence)
+
+
+def accelerator_faults(entries: Sequence[AcceleratorSection], canonical: Sequence[str]) -> Iterator[Fault]:
+    """Accelerators: at least one, and each only once, also under another spelling."""
+    if not entries:
+        yield Fault(("accelerators",), "is empty, but needs at least one (`pdplan gpus` lists them)")
+    first: dict[str, int] = {}
+    for index, name in enumerate(canonical):
+        if first.setdefault(name, index) != index:
+            yield Fault(
+                ("accelerators", index, "name"),
+                f"{entries[index].name!r} is {name!r}, which stands here already as accelerators.{first[name]}",
+            )
+
+
+def degree_faults(search: SearchSection, model: Transformer) -> Iterator[Fault]:
+    """Degrees of parallelism that the user wrote must suit the model."""
+    no_experts = f"but {model.name} has no experts"
+    why = {
+        "tensor_parallel": f"which cannot divide the attention heads of {model.name}",
+        "pipeline_parallel": f"beyond the {model.num_layers} layers of {model.name}",
+        "expert_parallel": f"which cannot divide the experts of {model.name}" if model.is_moe else no_experts,
+        "data_parallel": f"{no_experts} to share; replicas do the same",
+    }
+    for key, allowed in allowed_degrees(model).items():
+        stated: Sequence[int] = getattr(search, key) or ()
+        wrong = [degree for degree in stated if degree not in allowed]
+        if wrong:
+            some = ", ".join(str(degree) for degree in allowed[:SHOWN_DEGREES])
+            more = ", ..." if len(allowed) > SHOWN_DEGREES else ""
+            yield Fault(("search", key), f"has {', '.join(map(str, wrong))}, {why[key]}; allowed: {some}{more}")
+
+
+def role_faults(search: SearchSection) -> Iterator[Fault]:
+    """Prefill engines need decode engines and the other way round, unless colocated ones are there."""
+    roles = search.roles
+    if roles is not None and not roles:
+        yield Fault(("search", "roles"), "is empty, but needs at least one role")
+    elif roles is not None and len(set(roles)) == 1 and "colocated" not in roles:
+        yield Fault(("search", "roles"), f"{roles[0]} alone cannot serve a request; add the other half, or colocated")
+
+
+def objective_faults(
+    objective: ObjectiveSection, constraints: ConstraintsSection, entries: Sequence[AcceleratorSection]
+) -> Iterator[Fault]:
+    """A goal must be well-posed: the ratio needs a floor, the most goodput needs something that is limited."""
+    goal = objective.goal
+    ratio = goal is Goal.MAX_GOODPUT_PER_DOLLAR
+    if ratio and objective.min_volume is None:
+        yield Fault(
+            ("objective",),
+            "max_goodput_per_dollar needs min_volume (1 serves at least the stated rate): without a floor the ratio is "
+            "best when only the cheapest fraction of the demand is served",
+        )
+    if not ratio:
+        for key in ("min_volume", "max_volume"):
+            if getattr(objective, key) is not None:
+                yield Fault(("objective", key), f"belongs to max_goodput_per_dollar, but the goal is {goal}")
+    if (
+        objective.min_volume is not None
+        and objective.max_volume is not None
+        and objective.max_volume < objective.min_volume
+    ):
+        yield Fault(
+            ("objective", "max_volume"), f"{objective.max_volume:g} is below min_volume {objective.min_volume:g}"
+        )
+    limited = constraints.budget or constraints.power or constraints.max_gpus
+    if goal is Goal.MAX_GOODPUT and not limited and any(entry.inventory is None for entry in entries):
+        yield Fault(
+            ("objective",),
+            "max_goodput needs a limit: constraints.budget, power or max_gpus, or an inventory for every accelerator; "
+            "without one it grows for ever",
+        )
+
+
+def length_faults(workload: Workload, stated_max: int | None, model: Transformer) -> Iterator[Fault]:
+    """The longest request must fit the stated limit, and the model's context."""
+    longest = float((workload.isl + workload.osl).max())
+    if stated_max is not None and longest > stated_max:
+        yield Fault(
+            ("workload", "max_tokens"),
+            f"{stated_max} is below the longest bucket, which has {longest:g} tokens (ISL + OSL)",
+        )
+    if model.max_position and workload.max_tokens > model.max_position:
+        where = ("workload", "max_tokens") if stated_max is not None else ("workload", "lengths")
+        yield Fault(
+            where, f"{workload.max_tokens} tokens exceed the context of {model.name}, {model.max_position} tokens"
+        )
+
+
+def cross_faults(sections: Mapping[str, Any], model: Transformer | None, canonical: Sequence[str]) -> Iterator[Fault]:
+    """All checks whose sections are sound."""
+    if "slo" in sections:
+        yield from class_faults(sections["slo"])
+    if "accelerators" in sections:
+        yield from accelerator_faults(sections["accelerators"], canonical)
+    search = sections.get("search")
+    if search is not None:
+        yield from role_faults(search)
+        if model is not None:
+            yield from degree_faults(search, model)
+    if "objective" in sections and "accelerators" in sections:
+        constraints = sections.get("constraints", ConstraintsSection())
+        yield from objective_faults(sections["objective"], constraints, sections["accelerators"])

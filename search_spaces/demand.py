@@ -1,0 +1,187 @@
+"""The section `workload` -> the `Workload`: histograms inline or from CSV, traces, and named distributions."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path as FilePath
+
+import numpy as np
+
+from costmodel import lengths as discrete
+from costmodel.errors import InputError
+from costmodel.lengths import Buckets, Lengths
+from costmodel.workload import Workload
+
+from .checks import share_sum_fault
+from .faults import Fault, FaultsError, Path
+from .schema import Diurnal, WorkloadSection
+from .schema_lengths import HistogramGrid, HistogramRow, LengthDistribution, LengthsSection, TraceSource
+from .traces import read_trace
+from .yaml_source import read_bytes
+
+LENGTHS: Path = ("workload", "lengths")
+HISTOGRAM_COLUMNS = ("isl", "osl", "share")
+MAX_CSV_BYTES = 16 * 2**20
+MAX_SHOWN_ROWS = 5
+JOINT_BUCKETS = 48
+
+Row = tuple[float, float, float]
+
+
+def read_demand(section: WorkloadSection, base: FilePath, context_length: int) -> Workload:
+    """Return the workload that the section states; raise `FaultsError` with what is wrong in it or its files.
+
+    Args:
+        section: the sound section.
+        base: folder that file names are relative to.
+        context_length: longest ISL + OSL that the model takes [token], 0 if unknown; caps open-ended distributions.
+    """
+    if section.lengths.trace is not None:
+        return _from_trace(section, section.lengths.trace, base)
+    buckets, longest = _buckets(section.lengths, base, context_length)
+    return Workload(
+        isl=buckets.isl,
+        osl=buckets.osl,
+        share=buckets.share,
+        request_rate=stated_rate(section) or 0.0,
+        burstiness=1.0 if section.burstiness is None else section.burstiness,
+        prefix_hit_share=section.prefix_hit_share or 0.0,
+        max_tokens=section.max_tokens or longest,
+    )
+
+
+def stated_rate(section: WorkloadSection) -> float | None:
+    """Return the request rate to plan for [1/s]; None if only a trace can say it."""
+    return planned_rate(section.diurnal) if section.diurnal is not None else section.request_rate
+
+
+def planned_rate(diurnal: Diurnal) -> float:
+    """Return the least of the hourly rates that is not exceeded in `percentile` of the hours [1/s].
+
+    >>> planned_rate(Diurnal(requests_per_second_by_hour=[*range(1, 25)], percentile=50))
+    12.0
+    """
+    rates = sorted(diurnal.requests_per_second_by_hour)
+    rank = math.ceil(round(diurnal.percentile / 100 * len(rates), 9))
+    return max(rates[max(rank, 1) - 1], min(rate for rate in rates if rate > 0))
+
+
+def _buckets(section: LengthsSection, base: FilePath, context_length: int) -> tuple[Buckets, int]:
+    """Return the histogram and the longest ISL + OSL [token]."""
+    if section.isl is not None and section.osl is not None:
+        isl, osl = _lengths(section.isl, "isl"), _lengths(section.osl, "osl")
+        longest = math.ceil(isl.longest + osl.longest)
+        return discrete.joint(isl, osl, JOINT_BUCKETS), min(longest, context_length or longest)
+    buckets = _histogram(list(_rows(section, base)), (*LENGTHS, "histogram"))
+    return buckets, math.ceil(float((buckets.isl + buckets.osl).max()))
+
+
+def _lengths(section: LengthDistribution, name: str) -> Lengths:
+    try:
+        if section.lognormal is not None:
+            given = section.lognormal
+            return discrete.lognormal(median=given.median, p99=given.p99, maximum=given.maximum)
+        if section.quantiles is not None:
+            return discrete.from_quantiles(section.quantiles)
+        return discrete.fixed(section.fixed or 0.0)
+    except InputError as error:
+        raise FaultsError(Fault((*LENGTHS, name), str(error))) from error
+
+
+def _rows(section: LengthsSection, base: FilePath) -> Iterator[Row]:
+    histogram = section.histogram
+    if isinstance(histogram, str):
+        yield from read_histogram(base / histogram)
+    elif isinstance(histogram, HistogramGrid):
+        for isl, shares in zip(histogram.isl, histogram.share, strict=True):
+            yield from ((isl, osl, share) for osl, share in zip(histogram.osl, shares, strict=True))
+    else:
+        rows: Sequence[HistogramRow] = histogram or ()
+        yield from ((row.isl, row.osl, row.share) for row in rows)
+
+
+def _histogram(rows: Sequence[Row], path: Path) -> Buckets:
+    """Return the rows as arrays, empty buckets dropped, shares scaled to sum to 1 exactly."""
+    if not rows:
+        raise FaultsError(Fault(path, "is empty, but needs at least one row"))
+    sentence = share_sum_fault([share for _, _, share in rows])
+    if sentence:
+        raise FaultsError(Fault(path, sentence))
+    isl, osl, share = (np.array(column, dtype=np.float64) for column in zip(*rows, strict=True))
+    kept = share > 0
+    return Buckets(isl[kept], osl[kept], share[kept] / math.fsum(share[kept]))
+
+
+def read_histogram(path: FilePath) -> list[Row]:
+    """Read a CSV file with the header isl,osl,share; lines that begin with # are comments.
+
+    Raises:
+        FaultsError: its faults name the lines, at most five of them.
+    """
+    where = (*LENGTHS, "histogram")
+    try:
+        text = read_bytes(path, MAX_CSV_BYTES).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise FaultsError(Fault(where, f"{path} is not UTF-8 text")) from error
+    except InputError as error:
+        raise FaultsError(Fault(where, str(error))) from error
+    lines = [
+        (number, line)
+        for number, line in enumerate(text.splitlines(), start=1)
+        if line.strip() and not line.lstrip().startswith("#")
+    ]
+    if not lines:
+        raise FaultsError(Fault(where, f"{path} is empty; it needs the header isl,osl,share and rows"))
+    head = tuple(name.strip() for name in lines[0][1].split(","))
+    if sorted(head) != sorted(HISTOGRAM_COLUMNS):
+        raise FaultsError(
+            Fault(where, f"{path}:{lines[0][0]}: the header is {','.join(head)!r}, but must be isl,osl,share")
+        )
+    order = tuple(head.index(name) for name in HISTOGRAM_COLUMNS)
+    return _csv_rows(path, lines[1:], order)
+
+
+def _csv_rows(path: FilePath, lines: Sequence[tuple[int, str]], order: tuple[int, ...]) -> list[Row]:
+    rows: list[Row] = []
+    faults: list[Fault] = []
+    for (number, _), cells in zip(lines, csv.reader(line for _, line in lines), strict=True):
+        try:
+            rows.append(_csv_row(cells, order))
+        except ValueError as error:
+            faults.append(Fault((*LENGTHS, "histogram"), f"{path}:{number}: {error}"))
+    if faults:
+        raise FaultsError(*faults[:MAX_SHOWN_ROWS])
+    return rows
+
+
+def _csv_row(cells: Sequence[str], order: tuple[int, ...]) -> Row:
+    if len(cells) != len(HISTOGRAM_COLUMNS):
+        raise ValueError(f"has {len(cells)} values, but must have 3 (isl,osl,share)")
+    try:
+        isl, osl, share = (float(cells[index]) for index in order)
+    except ValueError:
+        raise ValueError(f"{','.join(cells)!r} holds something that is not a number") from None
+    if not (1 <= isl < math.inf and 1 <= osl < math.inf):
+        raise ValueError(f"isl {isl:g} and osl {osl:g} must be at least 1 and finite")
+    if not 0 <= share <= 1:
+        raise ValueError(f"share {share:g} must be at least 0 and at most 1")
+    return isl, osl, share
+
+
+def _from_trace(section: WorkloadSection, trace: TraceSource, base: FilePath) -> Workload:
+    """Return the trace as a workload; what the section states replaces what was measured."""
+    columns = trace.columns.model_dump(exclude_none=True) if trace.columns is not None else None
+    try:
+        summary = read_trace(base / trace.path, format=trace.format, columns=columns)
+        measured = summary.to_workload(
+            buckets=trace.buckets,
+            request_rate=stated_rate(section),
+            burstiness=section.burstiness,
+            prefix_hit_share=section.prefix_hit_share,
+        )
+    except InputError as error:
+        raise FaultsError(Fault((*LENGTHS, "trace", "path"), str(error))) from error
+    return replace(measured, max_tokens=section.max_tokens or measured.max_tokens)

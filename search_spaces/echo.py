@@ -1,0 +1,123 @@
+"""The canonical echo of a problem: what the user wrote, every default filled in, ready for JSON.
+
+It is itself a workload.yaml: written down and read again, it states the same problem without the files
+(trace, histogram, catalog prices) that the first one leaned on. Numbers are in SI base units.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from costmodel.accelerator import Link
+from costmodel.workload import Workload
+
+from .problem import Goal, Objective, Offer, Problem, SearchSpace, Slo
+from .schema import WorkloadFile
+from .schema_lengths import LengthsSection
+
+
+def inputs_echo(file: WorkloadFile, problem: Problem) -> dict[str, Any]:
+    """Return the echo of `problem`, which was made from `file`."""
+    key = "name" if file.model.name is not None else "config"
+    limits = problem.constraints
+    return {
+        "schema": file.schema_,
+        "name": problem.name,
+        "model": {
+            key: file.model.name or file.model.config,
+            "weight_dtype": problem.weight_dtype,
+            "kv_dtype": problem.kv_dtype,
+        },
+        "workload": _workload(file, problem.workload),
+        "slo": [_slo(slo) for slo in problem.slos],
+        "accelerators": [_offer(offer) for offer in problem.offers],
+        "catalog": file.catalog,
+        "search": {"preset": file.search.preset, **_space(problem.space)},
+        "objective": _objective(problem.objective),
+        "constraints": {
+            "budget": limits.budget,
+            "power": limits.power,
+            "max_gpus": limits.max_gpus,
+            "max_pools": limits.max_pools,
+            "headroom": {"replicas": limits.spare_replicas},
+        },
+        "engine": problem.engine,
+        "memory_fraction": problem.memory_fraction,
+        "seed": problem.seed,
+    }
+
+
+def _workload(file: WorkloadFile, workload: Workload) -> dict[str, Any]:
+    diurnal = file.workload.diurnal
+    rows = zip(workload.isl.tolist(), workload.osl.tolist(), workload.share.tolist(), strict=True)
+    return {
+        "request_rate": workload.request_rate if diurnal is None else None,
+        "diurnal": None if diurnal is None else diurnal.model_dump(),
+        "burstiness": workload.burstiness,
+        "prefix_hit_share": workload.prefix_hit_share,
+        "max_tokens": workload.max_tokens,
+        "lengths": {
+            "histogram": [{"isl": isl, "osl": osl, "share": share} for isl, osl, share in rows],
+            "source": _lengths_source(file.workload.lengths),
+        },
+    }
+
+
+def _lengths_source(lengths: LengthsSection) -> str:
+    """Where the lengths came from: in the user's words, or the name of the file."""
+    if lengths.source is not None:
+        return lengths.source
+    if lengths.trace is not None:
+        return f"trace {lengths.trace.path}"
+    if lengths.isl is not None:
+        return "named distributions"
+    return f"histogram {lengths.histogram}" if isinstance(lengths.histogram, str) else "inline histogram"
+
+
+def _slo(slo: Slo) -> dict[str, Any]:
+    return {
+        "name": slo.name,
+        "share": slo.share,
+        "ttft": f"{slo.ttft!r}s",
+        "tpot": f"{slo.tpot!r}s",
+        "e2e": None if slo.e2e is None else f"{slo.e2e!r}s",
+        "attainment": slo.attainment,
+    }
+
+
+def _offer(offer: Offer) -> dict[str, Any]:
+    return {
+        "name": offer.accelerator.name,
+        "price": offer.usd_per_hour,
+        "inventory": offer.inventory,
+        "billing": offer.billing.value,
+        "node_size": offer.accelerator.node_size,
+        "scale_up": _link(offer.accelerator.scale_up),
+        "scale_out": _link(offer.accelerator.scale_out),
+    }
+
+
+def _link(link: Link) -> dict[str, float]:
+    return {"bandwidth": link.bandwidth, "latency": link.latency}
+
+
+def _space(space: SearchSpace) -> dict[str, Any]:
+    return {
+        "roles": [role.value for role in space.roles],
+        "tensor_parallel": list(space.tensor_parallel),
+        "pipeline_parallel": list(space.pipeline_parallel),
+        "expert_parallel": list(space.expert_parallel),
+        "data_parallel": list(space.data_parallel),
+        "max_num_seqs": list(space.max_num_seqs),
+        "max_num_batched_tokens": list(space.max_num_batched_tokens),
+        "max_gpus_per_engine": space.max_gpus_per_engine,
+    }
+
+
+def _objective(objective: Objective) -> dict[str, Any]:
+    ratio = objective.goal is Goal.MAX_GOODPUT_PER_DOLLAR
+    return {
+        "goal": objective.goal.value,
+        "min_volume": objective.min_volume if ratio else None,
+        "max_volume": objective.max_volume if ratio else None,
+    }

@@ -1,0 +1,118 @@
+"""Efficiencies of the catalog: from the fitted figures of some accelerators to a complete table for each one.
+
+An accelerator lacks figures for most (kernel class, dtype) pairs. The order of substitution is: its own figure; its own
+in a wider dtype; the same two of its relative (`like`), and of the relative's relative; the same two of `default`. A
+substituted figure is `assumed`, says from where it was taken, and has no fit error.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from costmodel.accelerator import KernelEfficiency, Origin
+from costmodel.errors import InputError
+from costmodel.roofline import KERNEL_CLASSES
+from costmodel.units import MICRO
+
+DEFAULT = "default"
+LIKE = "like"
+
+WIDER: Mapping[str, tuple[str, ...]] = {
+    "bf16": ("bf16",),
+    "fp8": ("fp8", "bf16"),
+    "int8": ("int8", "fp8", "bf16"),
+    "fp4": ("fp4", "fp8", "bf16"),
+}
+"""By compute dtype: itself, then the dtypes whose efficiency stands in for it."""
+
+_REQUIRED = {"compute", "memory", "launch_us", "origin", "source"}
+_ALLOWED = _REQUIRED | {"error"}
+
+Pair = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class EfficiencyTable:
+    """Known efficiencies by accelerator (and `default`) and (kernel class, compute dtype); relatives by name."""
+
+    known: Mapping[str, Mapping[Pair, KernelEfficiency]]
+    relatives: Mapping[str, str]
+
+    def with_relative(self, name: str, relative: str) -> EfficiencyTable:
+        """The same table, where the figures of `relative` serve for `name` (a user's `like:`)."""
+        return replace(self, relatives={**self.relatives, name: relative})
+
+    def complete(self, name: str) -> dict[Pair, KernelEfficiency]:
+        """Efficiency of accelerator `name` for every kernel class and compute dtype."""
+        owners = tuple(self._owners(name))
+        return {
+            (kernel_class, dtype): self._find(owners, kernel_class, dtype)
+            for kernel_class in KERNEL_CLASSES
+            for dtype in WIDER
+        }
+
+    def _owners(self, name: str) -> Iterator[str]:
+        seen: set[str] = set()
+        owner: str | None = name
+        while owner is not None and owner not in seen:
+            seen.add(owner)
+            yield owner
+            owner = self.relatives.get(owner)
+        yield DEFAULT
+
+    def _find(self, owners: tuple[str, ...], kernel_class: str, dtype: str) -> KernelEfficiency:
+        for owner in owners:
+            for candidate in WIDER[dtype]:
+                found = self.known.get(owner, {}).get((kernel_class, candidate))
+                if found is None:
+                    continue
+                if candidate == dtype and owner in {owners[0], DEFAULT}:
+                    return found
+                source = f"as {owner} {kernel_class} in {candidate} ({found.source})"
+                return replace(found, origin=Origin.ASSUMED, source=source, error=math.nan)
+        raise InputError(f"efficiency.yaml: {DEFAULT}.{kernel_class} must have figures for 'bf16'")
+
+
+def parse_efficiency(raw: Mapping[str, Mapping[str, Any]]) -> EfficiencyTable:
+    """Turn efficiency.yaml (accelerator -> kernel class -> dtype -> figures, and `like`) into a table in SI units."""
+    known = {
+        name: {
+            (kernel_class, dtype): _figures(figures, f"{name}.{kernel_class}.{dtype}")
+            for kernel_class, by_dtype in _classes(name, entry)
+            for dtype, figures in by_dtype.items()
+        }
+        for name, entry in raw.items()
+    }
+    relatives = {name: str(entry[LIKE]) for name, entry in raw.items() if LIKE in entry}
+    return EfficiencyTable(known, relatives)
+
+
+def _classes(name: str, entry: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    for kernel_class, by_dtype in entry.items():
+        if kernel_class == LIKE:
+            continue
+        unknown = {kernel_class} - set(KERNEL_CLASSES) or set(by_dtype) - set(WIDER)
+        if unknown:
+            raise InputError(
+                f"efficiency.yaml: {name}: {min(unknown)!r} is neither a kernel class ({', '.join(KERNEL_CLASSES)}) "
+                f"nor a dtype ({', '.join(WIDER)})"
+            )
+        yield kernel_class, by_dtype
+
+
+def _figures(figures: Mapping[str, Any], where: str) -> KernelEfficiency:
+    wrong = (_REQUIRED - set(figures)) | (set(figures) - _ALLOWED)
+    if wrong:
+        raise InputError(f"efficiency.yaml: {where}: {min(wrong)!r} is missing or unknown; known: {sorted(_ALLOWED)}")
+    error = figures.get("error")
+    return KernelEfficiency(
+        compute=float(figures["compute"]),
+        memory=float(figures["memory"]),
+        launch=float(figures["launch_us"]) * MICRO,
+        origin=Origin(figures["origin"]),
+        source=str(figures["source"]),
+        error=math.nan if error is None else float(error),
+    )

@@ -1,0 +1,214 @@
+"""Which engine shapes can exist at all: every rule is a named predicate that says why it refuses."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import product
+from types import MappingProxyType
+
+from costmodel.engine import EngineConfig, Parallelism, Role
+from costmodel.memory import kv_bytes_peak_per_gpu, kv_capacity_bytes
+from costmodel.transformer import LatentAttention, LinearAttention, SoftmaxAttention, Transformer
+from search_spaces.problem import Offer, Problem
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """An offer and a split of the model over its GPUs; batch and chunk are chosen later.
+
+    offer: index into `Problem.offers`.
+    """
+
+    offer: int
+    parallelism: Parallelism
+
+
+@dataclass(frozen=True, slots=True)
+class Enumeration:
+    """Feasible shapes, and how many were dropped for which reason."""
+
+    shapes: tuple[Shape, ...]
+    considered: int
+    dropped: Mapping[str, int]
+
+
+Rule = Callable[[Problem, Offer, Parallelism], str | None]
+"""A feasibility rule: None, or the reason why the shape cannot be."""
+
+
+def tensor_divides_heads(problem: Problem, offer: Offer, split: Parallelism) -> str | None:  # noqa: ARG001
+    """Query heads (and value heads of linear attention) are shared out evenly over tensor ranks."""
+    heads = attention_heads(problem.model)
+    if any(count % split.tensor for count in heads):
+        return f"TP {split.tensor} does not divide {max(heads)} attention heads"
+    return None
+
+
+def tensor_matches_kv_heads(problem: Problem, offer: Offer, split: Parallelism) -> str | None:  # noqa: ARG001
+    """KV heads are split evenly, or replicated evenly where there are fewer of them than ranks."""
+    for group in problem.model.layers:
+        if isinstance(group.attention, SoftmaxAttention):
+            kv_heads = group.attention.kv_heads
+            if kv_heads % split.tensor and split.tensor % kv_heads:
+                return f"TP {split.tensor} and {kv_heads} KV heads do not divide each other"
+    return None
+
+
+def tensor_divides_widths(problem: Problem, offer: Offer, split: Parallelism) -> str | None:  # noqa: ARG001
+    """Feed-forward widths are shared out evenly; experts are split by tensor when not spread."""
+    for group in problem.model.layers:
+        block = group.feed_forward
+        if block.intermediate % split.tensor:
+            return f"TP {split.tensor} does not divide the feed-forward width {block.intermediate}"
+        expert_tensor = split.tensor * split.data // split.expert
+        if block.experts and block.expert_intermediate % max(expert_tensor, 1):
+            return f"TP {expert_tensor} within an expert does not divide its width {block.expert_intermediate}"
+    return None
+
+
+def tensor_fits_scale_up(problem: Problem, offer: Offer, split: Parallelism) -> str | None:  # noqa: ARG001
+    """All-reduce runs twice a layer: a tensor-parallel group never leaves the fast links of one node."""
+    reach = max(offer.accelerator.scale_up_size, offer.accelerator.node_size)
+    if split.tensor > min(reach, offer.accelerator.node_size):
+        return f"TP {split.tensor} does not fit in one node of {offer.accelerator.node_size}"
+    return None
+
+
+def pipeline_has_layers(problem: Problem, offer: Offer, split: Parallelism) -> str | None:  # noqa: ARG001
+    """Every pipeline stage has a layer at least."""
+    if split.pipeline > problem.model.num_layers:
+        return f"PP {split.pipeline} exceeds {problem.model.num_layers} layers"
+    return None
+
+
+def experts_spread_evenly(problem: Problem, offer: Offer, split: Parallelism) -> str | None:  # noqa: ARG001
+    """Expert parallelism needs experts that it divides, and spans all tensor x data ranks, as engines run it."""
+    if split.expert == 1:
+        return None
+    counts = [group.feed_forward.experts for group in problem.model.layers if group.feed_forward.experts]
+    if not counts:
+        return "EP needs a mixture of experts"
+    if any(count % split.expert for count in counts):
+        return f"EP {split.expert} does not divide {counts[0]} experts"
+    if split.expert != split.tensor * split.data:
+        return f"EP {split.expert} does not span all TP x DP = {split.tensor * split.data} ranks"
+    return None
+
+
+def data_parallel_shares_experts(problem: Problem, offer: Offer, split: Parallelism) -> str | None:  # noqa: ARG001
+    """Attention data-parallelism pays only where ranks share experts; elsewhere it is just more replicas."""
+    if split.data > 1 and not problem.model.is_moe:
+        return "DP inside an engine needs a mixture of experts"
+    if split.data > 1 and split.expert == 1:
+        return f"DP {split.data} needs EP over all {split.tensor * split.data} ranks"
+    return None
+
+
+def gpus_exist(problem: Problem, offer: Offer, split: Parallelism) -> str | None:
+    """An engine is no larger than the space allows, the inventory holds and whole nodes can give."""
+    if split.gpus > problem.space.max_gpus_per_engine:
+        return f"{split.gpus} GPUs exceed max_gpus_per_engine {problem.space.max_gpus_per_engine}"
+    if offer.inventory is not None and split.gpus > offer.inventory:
+        return f"{split.gpus} GPUs exceed the inventory of {offer.inventory} {offer.accelerator.name}"
+    limit = problem.constraints.max_gpus
+    if limit is not None and split.gpus > limit:
+        return f"{split.gpus} GPUs exceed max_gpus {limit}"
+    size = offer.accelerator.node_size
+    if split.gpus > size and split.gpus % size:
+        return f"{split.gpus} GPUs do not fill whole nodes of {size}"
+    return None
+
+
+def model_and_one_request_fit(problem: Problem, offer: Offer, split: Parallelism) -> str | None:
+    """Weights, activations and the KV cache of the longest request fit in the memory that the engine may use."""
+    config = engine_config(problem, Shape(problem.offers.index(offer), split), Role.COLOCATED, 1, min_chunk(problem))
+    capacity = kv_capacity_bytes(problem.model, config)
+    if capacity <= 0:
+        return "weights do not fit in memory"
+    if capacity < kv_bytes_peak_per_gpu(problem.model, config, float(config.max_model_len)):
+        return f"KV cache of one request of {config.max_model_len} tokens does not fit in memory"
+    return None
+
+
+RULES: Mapping[str, Rule] = MappingProxyType(
+    {
+        rule.__name__: rule
+        for rule in (
+            tensor_divides_heads,
+            tensor_matches_kv_heads,
+            experts_spread_evenly,
+            data_parallel_shares_experts,
+            tensor_divides_widths,
+            tensor_fits_scale_up,
+            pipeline_has_layers,
+            gpus_exist,
+            model_and_one_request_fit,
+        )
+    }
+)
+"""Every feasibility rule by name, cheap ones first."""
+
+
+def attention_heads(model: Transformer) -> tuple[int, ...]:
+    """Head counts that tensor parallelism must divide, one per layer group."""
+    return tuple(
+        group.attention.value_heads if isinstance(group.attention, LinearAttention) else group.attention.heads
+        for group in model.layers
+        if isinstance(group.attention, SoftmaxAttention | LatentAttention | LinearAttention)
+    )
+
+
+def min_chunk(problem: Problem) -> int:
+    """Smallest token budget of the space [token]: the one with the least activation memory."""
+    return min(problem.space.max_num_batched_tokens)
+
+
+def engine_config(problem: Problem, shape: Shape, role: Role, seqs: int, chunk: int) -> EngineConfig:
+    """The engine config of a shape with its scheduler limits filled in."""
+    return EngineConfig(
+        accelerator=problem.offers[shape.offer].accelerator,
+        role=role,
+        parallelism=shape.parallelism,
+        weight_dtype=problem.weight_dtype,
+        kv_dtype=problem.kv_dtype,
+        max_num_seqs=seqs,
+        max_num_batched_tokens=chunk,
+        max_model_len=problem.workload.max_tokens,
+        memory_fraction=problem.memory_fraction,
+    )
+
+
+def refusal(problem: Problem, offer: Offer, split: Parallelism) -> tuple[str, str] | None:
+    """First rule that refuses the shape, as (rule name, reason), or None if it can be."""
+    for name, rule in RULES.items():
+        reason = rule(problem, offer, split)
+        if reason is not None:
+            return name, reason
+    return None
+
+
+def splits(problem: Problem) -> Iterator[Parallelism]:
+    """Every combination of parallel degrees in the space."""
+    space = problem.space
+    for tensor, pipeline, expert, data in product(
+        space.tensor_parallel, space.pipeline_parallel, space.expert_parallel, space.data_parallel
+    ):
+        yield Parallelism(tensor, pipeline, expert, data)
+
+
+def enumerate_shapes(problem: Problem) -> Enumeration:
+    """All feasible shapes in the order of offers and degrees, with a count of refusals by reason."""
+    shapes: list[Shape] = []
+    dropped: Counter[str] = Counter()
+    considered = 0
+    for index, offer in enumerate(problem.offers):
+        for split in splits(problem):
+            considered += 1
+            refused = refusal(problem, offer, split)
+            if refused is None:
+                shapes.append(Shape(index, split))
+            else:
+                dropped[f"{offer.accelerator.name}: {refused[1]}"] += 1
+    return Enumeration(tuple(shapes), considered, dict(sorted(dropped.items())))

@@ -1,0 +1,126 @@
+"""Faults of an input file: where, what, and how to mend it; collected, then shown all at once.
+
+workload.yaml:7:11: accelerators.0.name: 'H20O' is not known; did you mean 'H200'?
+  - {name: H20O, price: 3}
+           ^
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from costmodel.errors import InputError
+
+Path = tuple[str | int, ...]
+
+MAX_SHOWN = 100
+"""Characters of a source line that are shown; longer ones are cut around the caret."""
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Line and column, both counted from 1."""
+
+    line: int
+    column: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One thing that is wrong: the path of keys to it, a sentence, and whether the key itself is at fault.
+
+    position: where it stands, if not where the path says (a key that stands twice).
+    """
+
+    path: Path
+    sentence: str
+    on_key: bool = False
+    position: Position | None = None
+
+
+class FaultsError(InputError):
+    """Faults found in a part of a file, for the reader of the whole file to collect."""
+
+    def __init__(self, *faults: Fault) -> None:
+        super().__init__("; ".join(fault.sentence for fault in faults))
+        self.faults = faults
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A file as read: its plain value, and the place of every key and value.
+
+    overridden: paths whose values came from elsewhere (the command line), so that they have no place in the file.
+    """
+
+    name: str
+    lines: tuple[str, ...]
+    value: Any
+    values: Mapping[Path, Position] = field(default_factory=dict)
+    keys: Mapping[Path, Position] = field(default_factory=dict)
+    overridden: frozenset[Path] = frozenset()
+
+    def locate(self, path: Path, *, on_key: bool = False) -> Position | None:
+        """Return where `path` stands, or its nearest parent; None if it came from an override."""
+        prefixes = [path[:length] for length in range(len(path), -1, -1)]
+        if any(prefix in self.overridden for prefix in prefixes):
+            return None
+        if on_key and path in self.keys:
+            return self.keys[path]
+        return next((self.values[prefix] for prefix in prefixes if prefix in self.values), None)
+
+    def settle(self, path: Path) -> Path:
+        """Return `path` as it is written here.
+
+        Steps that a short form spares (`H100` for a list of one mapping with a name) are left out; a missing key stays.
+
+        >>> Source("a.yaml", (), {"slo": {"ttft": 1}}).settle(("slo", 0, "tpot"))
+        ('slo', 'tpot')
+        """
+        value, settled = self.value, list[str | int]()
+        for part in path:
+            if isinstance(value, Mapping) and isinstance(part, str) and not part.startswith("<"):
+                value = value.get(part)
+                settled.append(part)
+            elif isinstance(value, list) and isinstance(part, int) and part < len(value):
+                value = value[part]
+                settled.append(part)
+        return tuple(settled)
+
+    def render(self, faults: Iterable[Fault]) -> str:
+        """Return all faults in the order of the file, each with its line and a caret."""
+        settled = [replace(fault, path=self.settle(fault.path)) for fault in faults]
+        placed = [(fault.position or self.locate(fault.path, on_key=fault.on_key), fault) for fault in settled]
+        placed = list(dict.fromkeys(placed))
+        placed.sort(key=lambda item: (item[0].line, item[0].column) if item[0] else (0, 0))
+        return "\n".join(self._render_one(position, fault) for position, fault in placed)
+
+    def _render_one(self, position: Position | None, fault: Fault) -> str:
+        dotted = ".".join(str(part) for part in fault.path)
+        sentence = f"{dotted}: {fault.sentence}" if dotted else fault.sentence
+        if position is None:
+            return f"{self.name} (overridden): {sentence}"
+        return pointed(self.name, self.lines, position, sentence)
+
+
+def pointed(name: str, lines: tuple[str, ...], position: Position, sentence: str) -> str:
+    """Return `name:line:column: sentence`, the source line and a caret under the column.
+
+    >>> print(pointed("a.yaml", ("rate: -1",), Position(1, 7), "rate: must be above 0"))
+    a.yaml:1:7: rate: must be above 0
+      rate: -1
+            ^
+    """
+    head = f"{name}:{position.line}:{position.column}: {sentence}"
+    if not 1 <= position.line <= len(lines):
+        return head
+    line = lines[position.line - 1].replace("\t", " ").rstrip()
+    offset = position.column - 1
+    start = max(0, offset - MAX_SHOWN // 2) if len(line) > MAX_SHOWN else 0
+    shown = line[start : start + MAX_SHOWN]
+    if not shown.strip():
+        return head
+    indent = len(shown) - len(shown.lstrip())
+    return f"{head}\n  {shown[indent:]}\n  {' ' * max(0, offset - start - indent)}^"

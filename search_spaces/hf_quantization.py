@@ -1,0 +1,199 @@
+"""Which dtype a published checkpoint stores, and which parts of the model it quantises."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from costmodel.errors import ArchitectureError
+from costmodel.transformer import Attention, FeedForward, LatentAttention, LinearAttention, Part
+
+from .hf_fields import shorten
+
+QUANTIZABLE = frozenset({Part.ATTENTION, Part.FEED_FORWARD, Part.EXPERTS})
+IGNORE_FIELDS = ("modules_to_not_convert", "ignore", "ignored_layers", "exclude_modules", "exclude")
+LONGEST_PATTERN = 2_000
+MOST_PATTERNS = 5_000
+
+_BY_ALGORITHM = {
+    "fp8": "fp8",
+    "fp8_pb_wo": "fp8",
+    "fp8_per_channel_per_token": "fp8",
+    "nvfp4": "fp4",
+    "nvfp4_awq": "fp4",
+    "w4a16_awq": "int4",
+    "w4a8_awq": "int4",
+    "int4_awq": "int4",
+    "int8_sq": "int8",
+    "w8a8_sq_per_channel": "int8",
+}
+_BY_QUARK_DTYPE = {
+    "fp8_e4m3": "fp8",
+    "fp8_e4m3fn": "fp8",
+    "int8": "int8",
+    "int4": "int4",
+    "uint4": "int4",
+    "fp4": "fp4",
+}
+_BY_BITS = {"int8": "int8", "int4": "int4", "float8": "fp8", "float4": "fp4"}
+
+
+def weight_format(quantization: object, where: str) -> str:
+    """The dtype of a `quantization_config`: "fp8", "int8", "int4" or "fp4"; "bf16" where there is none."""
+    if quantization is None or quantization == {}:
+        return "bf16"
+    if not isinstance(quantization, Mapping):
+        raise ArchitectureError(f"{where}: 'quantization_config' is {shorten(quantization)}, but must be an object")
+    method = str(quantization.get("quant_method", "modelopt" if "quant_algo" in quantization else "")).lower()
+    if method not in _METHODS:
+        raise ArchitectureError(
+            f"{where}: 'quant_method' is {shorten(quantization.get('quant_method'))}, which pdplan does not know "
+            f"(known: {', '.join(sorted(_METHODS))})"
+        )
+    found = _METHODS[method]
+    return found if isinstance(found, str) else found(quantization, where)
+
+
+def quantized_parts(
+    quantization: Mapping[str, Any], layers: Sequence[tuple[Attention, FeedForward]], where: str
+) -> frozenset[Part]:
+    """The parts that the checkpoint quantises: those whose matrices are mostly meant and not excepted.
+
+    Where an exception spares single layers only, the part counts as quantised throughout.
+    """
+    ignored = _matcher([entry for field in IGNORE_FIELDS for entry in _entries(quantization, field, where)], where)
+    targets = _targets(quantization, where)
+    targeted = _matcher(targets, where) if targets else None
+    modules = [module for number, layer in enumerate(layers) for module in _modules(number, *layer)]
+    kept: dict[Part, list[bool]] = {part: [] for part in QUANTIZABLE}
+    for part, name in modules:
+        kept[part].append(ignored(name) or (targeted is not None and not targeted(name)))
+    return frozenset(part for part, spared in kept.items() if 2 * sum(spared) < len(spared))
+
+
+def _known(field: str, value: object, table: Mapping[str, str], where: str) -> str:
+    if not isinstance(value, str) or value.lower() not in table:
+        raise ArchitectureError(
+            f"{where}: {field!r} in 'quantization_config' is {shorten(value)}, which pdplan does not know "
+            f"(known: {', '.join(table)})"
+        )
+    return table[value.lower()]
+
+
+def _by_bits(kind: object, bits: object, where: str) -> str:
+    return _known("num_bits", f"{kind}{bits}", _BY_BITS, where)
+
+
+def _integers(quantization: Mapping[str, Any], where: str) -> str:
+    return _by_bits("int", quantization.get("bits", quantization.get("w_bit")), where)
+
+
+def _bitsandbytes(quantization: Mapping[str, Any], where: str) -> str:
+    loads = [bits for bits in (4, 8) if quantization.get(f"load_in_{bits}bit")]
+    return _by_bits("int", loads[0] if loads else None, where)
+
+
+def _modelopt(quantization: Mapping[str, Any], where: str) -> str:
+    if "quant_algo" in quantization and quantization["quant_algo"] is None:  # only the KV cache is quantised
+        return "bf16"
+    return _known("quant_algo", quantization.get("quant_algo"), _BY_ALGORITHM, where)
+
+
+def _quark(quantization: Mapping[str, Any], where: str) -> str:
+    everywhere = quantization.get("global_quant_config")
+    weight = everywhere.get("weight") if isinstance(everywhere, Mapping) else None
+    return _known("dtype", weight.get("dtype") if isinstance(weight, Mapping) else None, _BY_QUARK_DTYPE, where)
+
+
+def _groups(quantization: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    groups = quantization.get("config_groups")
+    return [group for group in groups.values() if isinstance(group, Mapping)] if isinstance(groups, Mapping) else []
+
+
+def _compressed_tensors(quantization: Mapping[str, Any], where: str) -> str:
+    kind = "float" if "fp4" in str(quantization.get("format")) else "int"
+    formats = {
+        _by_bits(group["weights"].get("type", kind), group["weights"].get("num_bits"), where)
+        for group in _groups(quantization)
+        if isinstance(group.get("weights"), Mapping)
+    }
+    if len(formats) != 1:
+        found = "no weight format" if not formats else f"several weight formats ({', '.join(sorted(formats))})"
+        raise ArchitectureError(f"{where}: 'config_groups' states {found}, but pdplan needs exactly one")
+    return formats.pop()
+
+
+def _entries(owner: Mapping[str, Any], field: str, where: str) -> list[str]:
+    entries = owner.get(field) or []
+    if not isinstance(entries, list | tuple) or any(
+        not isinstance(e, str) or len(e) > LONGEST_PATTERN for e in entries
+    ):
+        raise ArchitectureError(
+            f"{where}: {field!r} in 'quantization_config' must list names of at most {LONGEST_PATTERN} characters"
+        )
+    return list(entries)
+
+
+def _targets(quantization: Mapping[str, Any], where: str) -> list[str]:
+    """Modules that the groups of compressed-tensors are for; empty where a group takes every linear layer."""
+    targets = [target for group in _groups(quantization) for target in _entries(group, "targets", where)]
+    by_class = any(not target.startswith("re:") and "." not in target for target in targets)
+    return [] if by_class else targets
+
+
+def _matcher(entries: list[str], where: str) -> Callable[[str], bool]:
+    """Whether a module is listed: by its name or one above it, `*` allowed, or by an expression after "re:"."""
+    if len(entries) > MOST_PATTERNS:
+        raise ArchitectureError(f"{where}: 'quantization_config' lists {len(entries)} modules, at most {MOST_PATTERNS}")
+    plain = sorted({_expression(entry) for entry in entries if not entry.startswith("re:")})
+    try:
+        patterns = [re.compile(entry[3:]) for entry in entries if entry.startswith("re:")]
+    except re.error as error:
+        raise ArchitectureError(f"{where}: a pattern in 'quantization_config' is malformed: {error}") from error
+    named = re.compile("|".join(plain)) if plain else None
+    return lambda module: bool(
+        (named is not None and named.search(module)) or any(pattern.match(module) for pattern in patterns)
+    )
+
+
+def _expression(entry: str) -> str:
+    name = entry.removeprefix("language_model.").replace("model.language_model.", "model.")
+    end = "" if name.endswith("*") else r"(?:\.|$)"
+    return r"(?:^|\.)" + re.escape(name).replace(r"\*", ".*") + end
+
+
+def _modules(number: int, attention: Attention, feed_forward: FeedForward) -> Iterator[tuple[Part, str]]:
+    """Names under which Hugging Face checkpoints file the matrices of one layer."""
+    layer = f"model.layers.{number}"
+    for name in _mixer_modules(attention):
+        yield Part.ATTENTION, f"{layer}.{name}"
+    for name in ("gate_proj", "up_proj", "down_proj"):
+        if feed_forward.experts:
+            yield Part.EXPERTS, f"{layer}.mlp.experts.0.{name}"
+        if feed_forward.intermediate:
+            block = "mlp.shared_experts" if feed_forward.experts else "mlp"
+            yield Part.FEED_FORWARD, f"{layer}.{block}.{name}"
+
+
+def _mixer_modules(attention: Attention) -> tuple[str, ...]:
+    if isinstance(attention, LinearAttention):
+        return ("linear_attn.in_proj_qkvz", "linear_attn.out_proj")
+    names: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "o_proj")
+    if isinstance(attention, LatentAttention):
+        queries = ("q_a_proj", "q_b_proj") if attention.query_rank else ("q_proj",)
+        names = (*queries, "kv_a_proj_with_mqa", "kv_b_proj", "o_proj")
+    return tuple(f"self_attn.{name}" for name in names)
+
+
+_METHODS: Mapping[str, str | Callable[[Mapping[str, Any], str], str]] = {
+    "fp8": "fp8",
+    "fbgemm_fp8": "fp8",
+    "mxfp4": "fp4",
+    "awq": _integers,
+    "gptq": _integers,
+    "bitsandbytes": _bitsandbytes,
+    "compressed-tensors": _compressed_tensors,
+    "modelopt": _modelopt,
+    "quark": _quark,
+}

@@ -1,0 +1,203 @@
+"""workload.yaml -> `Problem`: read, checked, names resolved, defaults filled in; or all of its faults at once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path as FilePath
+from typing import Any
+
+from pydantic import ValidationError
+
+from costmodel.accelerator import Accelerator, Link
+from costmodel.errors import InputError
+from costmodel.transformer import Transformer
+from costmodel.workload import Workload
+
+from .catalog import AcceleratorCatalog, load_catalog
+from .checks import cross_faults, length_faults
+from .demand import read_demand
+from .echo import inputs_echo
+from .faults import Fault, FaultsError, Source
+from .models import load_model
+from .problem import Constraints, Goal, Objective, Offer, Problem, Slo
+from .schema import (
+    AcceleratorSection,
+    ConstraintsSection,
+    Context,
+    LinkSection,
+    ObjectiveSection,
+    SloClass,
+    WorkloadFile,
+)
+from .spaces import search_space
+from .translation import faults_of
+from .yaml_source import override, read_source
+
+DEFAULT_ATTAINMENT = 0.9
+DEFAULT_VOLUME_RANGE = 4.0
+"""Greatest volume over the least, where only the least is stated."""
+
+
+def load_problem(path: FilePath, overrides: Mapping[str, Any] | None = None) -> Problem:
+    """Return the problem that a workload.yaml states.
+
+    Args:
+        path: the file; names of files inside it are relative to its folder.
+        overrides: values by dotted path that replace those of the file, such as {"workload.request_rate": "20/s"};
+            a text is read as YAML.
+
+    Raises:
+        InputError: with all faults of the file, each with line, column and how to mend it.
+    """
+    path = FilePath(path)
+    source, faults = read_source(path)
+    if overrides:
+        source = override(source, overrides)
+    base = path.parent
+    catalog, catalog_faults = _catalog(source.value, base)
+    context = Context(
+        check_accelerator=catalog.accelerator if not catalog_faults else lambda _name: None,
+        check_model=lambda name: load_model(name, base),
+    )
+    file, schema_faults = _validated(source, context, faults)
+    model = _model(context, base)
+    entries = context.sections.get("accelerators", ()) if not catalog_faults else ()
+    accelerators = [catalog.accelerator(entry.name) for entry in entries]
+    crossed = cross_faults(context.sections, model, [accelerator.name for accelerator in accelerators])
+    found = [*faults, *catalog_faults, *schema_faults, *crossed]
+    workload, workload_faults = _workload(context, base, model, read_trace=not found)
+    found += workload_faults
+    if found or file is None or model is None or workload is None:
+        raise InputError(source.render(found))
+    return _problem(_Parts(file, path.stem, model, workload, accelerators))
+
+
+def _catalog(value: Any, base: FilePath) -> tuple[AcceleratorCatalog, list[Fault]]:
+    """Return the catalog, with the user's file over it if that can be read."""
+    overlay = value.get("catalog") if isinstance(value, dict) else None
+    if not isinstance(overlay, str):
+        return load_catalog(), []
+    try:
+        return load_catalog(base / overlay), []
+    except InputError as error:
+        return load_catalog(), [Fault(("catalog",), str(error))]
+
+
+def _validated(source: Source, context: Context, known: list[Fault]) -> tuple[WorkloadFile | None, list[Fault]]:
+    """Return the file as sections; or the faults, less those at places that already have one."""
+    try:
+        return WorkloadFile.model_validate(_without_nulls(source.value), context=context), []
+    except ValidationError as error:
+        places = {fault.path for fault in known}
+        faults = [fault for fault in faults_of(error) if source.settle(fault.path) not in places]
+        return None, faults
+
+
+def _without_nulls(value: Any) -> Any:
+    """A key without a value (all its lines commented out, say) is as good as no key."""
+    if isinstance(value, dict):
+        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
+    return [_without_nulls(item) for item in value] if isinstance(value, list) else value
+
+
+def _model(context: Context, base: FilePath) -> Transformer | None:
+    section = context.sections.get("model")
+    return None if section is None else load_model(section.name or section.config, base)
+
+
+def _workload(
+    context: Context, base: FilePath, model: Transformer | None, *, read_trace: bool
+) -> tuple[Workload | None, list[Fault]]:
+    """Return the demand or its faults; a trace, which may be long, is read only if nothing else is wrong."""
+    section = context.sections.get("workload")
+    if section is None or (section.lengths.trace is not None and not read_trace):
+        return None, []
+    try:
+        workload = read_demand(section, base, model.max_position if model is not None else 0)
+    except FaultsError as error:
+        return None, list(error.faults)
+    if model is None:
+        return workload, []
+    return workload, list(length_faults(workload, section.max_tokens, model))
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    file: WorkloadFile
+    stem: str
+    model: Transformer
+    workload: Workload
+    accelerators: list[Accelerator]
+
+
+def _problem(parts: _Parts) -> Problem:
+    file, model = parts.file, parts.model
+    problem = Problem(
+        name=file.name or parts.stem,
+        model=model,
+        weight_dtype=file.model.weight_dtype or model.native_weight_dtype,
+        kv_dtype=file.model.kv_dtype,
+        workload=parts.workload,
+        slos=_slos(file.slo),
+        offers=tuple(
+            _offer(entry, accelerator) for entry, accelerator in zip(file.accelerators, parts.accelerators, strict=True)
+        ),
+        space=search_space(file.search, model),
+        objective=_objective(file.objective),
+        constraints=_constraints(file.constraints),
+        engine=file.engine,
+        memory_fraction=file.memory_fraction,
+        seed=file.seed,
+    )
+    return replace(problem, inputs=inputs_echo(file, problem))
+
+
+def _slos(items: Sequence[SloClass]) -> tuple[Slo, ...]:
+    """Return the classes with shares scaled to sum to 1 exactly."""
+    shares = [1.0 if item.share is None else item.share for item in items]
+    goals = [item.attainment or item.percentile or DEFAULT_ATTAINMENT for item in items]
+    return tuple(
+        Slo(item.name, item.ttft, item.tpot, goal, share / math.fsum(shares), item.e2e)
+        for item, goal, share in zip(items, goals, shares, strict=True)
+    )
+
+
+def _offer(entry: AcceleratorSection, accelerator: Accelerator) -> Offer:
+    node_size = entry.node_size or accelerator.node_size
+    one_node = accelerator.scale_up_size == accelerator.node_size
+    here = replace(
+        accelerator,
+        node_size=node_size,
+        scale_up=_link(entry.scale_up, accelerator.scale_up),
+        scale_up_size=node_size if one_node else accelerator.scale_up_size,
+        scale_out=_link(entry.scale_out, accelerator.scale_out),
+    )
+    price = accelerator.price.usd_per_hour if entry.price is None else entry.price
+    return Offer(here, price, entry.inventory, entry.billing)
+
+
+def _link(stated: LinkSection | None, link: Link) -> Link:
+    if stated is None:
+        return link
+    return Link(
+        bandwidth=stated.bandwidth or link.bandwidth,
+        latency=link.latency if stated.latency is None else stated.latency,
+    )
+
+
+def _objective(section: ObjectiveSection) -> Objective:
+    if section.goal is not Goal.MAX_GOODPUT_PER_DOLLAR or section.min_volume is None:
+        return Objective(section.goal)
+    return Objective(section.goal, section.min_volume, section.max_volume or DEFAULT_VOLUME_RANGE * section.min_volume)
+
+
+def _constraints(section: ConstraintsSection) -> Constraints:
+    return Constraints(
+        budget=section.budget,
+        power=section.power,
+        max_gpus=section.max_gpus,
+        max_pools=section.max_pools,
+        spare_replicas=section.headroom.replicas,
+    )

@@ -1,0 +1,217 @@
+"""Models by name: the catalog's architecture facts, and a user's own `config.json`.
+
+A catalog entry is one YAML file named after its model: `source`, `date`, `aliases` (other names of the same
+architecture), `variants` (names whose config differs, as fields to overlay) and `config` (Hugging Face's fields).
+Listing the names opens no file; an entry is parsed when it is asked for.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from costmodel.errors import InputError, UnknownNameError, nearest_name
+from costmodel.transformer import (
+    Attention,
+    LatentAttention,
+    LinearAttention,
+    SoftmaxAttention,
+    Transformer,
+)
+from costmodel.units import MIB
+
+from .huggingface import parse_config
+
+LARGEST_CONFIG = 4 * MIB
+"""The largest config.json in public use is below 100 kB."""
+CONFIG_FILE = "config.json"
+MODELOPT_FILE = "hf_quant_config.json"
+"""Where NVIDIA's quantiser notes the format, beside a config.json that does not mention it."""
+
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+def model_names() -> list[str]:
+    """Names of the catalog's models, in alphabetical order.
+
+    >>> "Llama-3.1-70B" in model_names()
+    True
+    """
+    return sorted(_files(), key=str.lower)
+
+
+def load_model(name_or_path: str, base_dir: Path | None = None) -> Transformer:
+    """The model of a catalog name or alias (any case), or of a config.json or a directory that holds one.
+
+    base_dir: what a relative path is relative to (the workload file's directory); default: the current one.
+    A name of the catalog wins over a directory of the same name; write `./name` for the directory.
+    Raises UnknownNameError, InputError (unreadable or malformed file) or ArchitectureError.
+
+    >>> load_model("meta-llama/Llama-3.1-70B-Instruct").name
+    'Llama-3.1-70B'
+    """
+    wanted = name_or_path.strip()
+    explicit = wanted.startswith((".", "/", "~")) or wanted.lower().endswith(".json")
+    if not explicit:
+        found = _catalog_model(wanted.lower())
+        if found is not None:
+            return found
+    try:
+        path = ((base_dir or Path()) / Path(wanted).expanduser()) if wanted else None
+        exists = path is not None and path.exists()
+    except (OSError, RuntimeError, ValueError):  # too long, NUL inside, no such home: cannot be a path
+        path, exists = None, False
+    if path is not None and (exists or explicit):
+        return _load_file(path, wanted)
+    names = [*model_names(), *_aliases()]
+    raise UnknownNameError("model", name_or_path, names if nearest_name(wanted, names) else model_names())
+
+
+def model_entry(model: Transformer) -> dict[str, Any]:
+    """What `pdplan models` shows of a model, ready for JSON; sizes in bytes, lengths in tokens."""
+    return {
+        "name": model.name,
+        "parameters": model.parameters,
+        "active_parameters": model.active_parameters,
+        "layers": model.num_layers,
+        "hidden_size": model.hidden,
+        "vocabulary": model.vocab,
+        "kv_bytes_per_token": {dtype: model.kv_bytes_per_token(dtype) for dtype in ("bf16", "fp8")},
+        "state_bytes_per_request": model.state_bytes,
+        "attention": _attention_summary(model),
+        "experts": max(group.feed_forward.experts for group in model.layers),
+        "experts_per_token": max(group.feed_forward.experts_per_token for group in model.layers),
+        "native_weight_dtype": model.native_weight_dtype,
+        "quantized_parts": sorted(model.quantized) if model.native_weight_dtype != "bf16" else [],
+        "max_position": model.max_position,
+        "source": model.source,
+        "date": model.date,
+    }
+
+
+def _attention_summary(model: Transformer) -> list[dict[str, Any]]:
+    """Number of layers by kind of attention, in the order of the model."""
+    layers: dict[str, int] = {}
+    for group in model.layers:
+        kind = attention_kind(group.attention)
+        layers[kind] = layers.get(kind, 0) + group.count
+    return [{"kind": kind, "layers": count} for kind, count in layers.items()]
+
+
+def attention_kind(attention: Attention) -> str:
+    """Short name of an attention's kind: "MHA", "GQA-8", "MQA", "MLA", "DSA", "linear", with its window if any."""
+    match attention:
+        case LinearAttention():
+            return "linear"
+        case LatentAttention():
+            return "DSA" if attention.index_topk else "MLA"
+        case SoftmaxAttention(kv_heads=1) if attention.heads > 1:
+            kind = "MQA"
+        case SoftmaxAttention():
+            kind = "MHA" if attention.kv_heads == attention.heads else f"GQA-{attention.kv_heads}"
+    return kind if attention.window is None else f"{kind}, window {attention.window}"
+
+
+@cache
+def _files() -> dict[str, Any]:
+    """Catalog file by model name, which is the file's."""
+    folder = resources.files("costmodel") / "catalog" / "models"
+    return {item.name.removesuffix(".yaml"): item for item in folder.iterdir() if item.name.endswith(".yaml")}
+
+
+@cache
+def _entry(name: str) -> Mapping[str, Any]:
+    text = _files()[name].read_text("utf-8")
+    entry: Mapping[str, Any] = yaml.load(text, Loader=_LOADER)  # noqa: S506 the safe loader, in C where there is one
+    return entry
+
+
+@cache
+def _aliases() -> dict[str, tuple[str, str | None]]:
+    """Model and, where the config differs, variant of every other name; needs all entries."""
+    table: dict[str, tuple[str, str | None]] = {}
+    for name in model_names():
+        entry = _entry(name)
+        table.update(dict.fromkeys(entry.get("aliases", ()), (name, None)))
+        table.update({variant: (name, variant) for variant in entry.get("variants", {})})
+    return table
+
+
+def _catalog_model(wanted: str) -> Transformer | None:
+    """The catalog's model of that name in lower case, or None."""
+    exact = next((name for name in _files() if name.lower() == wanted), None)
+    if exact is not None:
+        return _build(exact, None)
+    alias = next((target for alias, target in _aliases().items() if alias.lower() == wanted), None)
+    return _build(*alias) if alias else None
+
+
+@cache
+def _build(name: str, variant: str | None) -> Transformer:
+    entry = _entry(name)
+    overlay = entry["variants"][variant] if variant else {}
+    model = parse_config({**entry["config"], **overlay}, name, entry["source"], str(entry["date"]))
+    return replace(model, name=variant.rpartition("/")[2]) if variant else model
+
+
+def _load_file(path: Path, wanted: str) -> Transformer:
+    """A user's config.json, with the quantiser's note beside it where there is one."""
+    folder = path if path.is_dir() else path.parent
+    file = path / CONFIG_FILE if path.is_dir() else path
+    config = _read_json(file, wanted)
+    if file.name == CONFIG_FILE and "quantization_config" not in config and (folder / MODELOPT_FILE).is_file():
+        note = _read_json(folder / MODELOPT_FILE, wanted).get("quantization")
+        config = {**config, "quantization_config": note}
+    name = folder.resolve().name if file.name == CONFIG_FILE else file.stem
+    return parse_config(config, name or wanted, source=wanted)
+
+
+def _read_json(path: Path, wanted: str) -> dict[str, Any]:
+    """A JSON object; InputError where it is missing, huge, malformed or ambiguous."""
+    where = f"model {wanted!r}: {path.name}"
+    try:
+        if not path.is_file():
+            raise InputError(f"{where} is not there; give a catalog name, a config.json or a directory that holds one")
+        size = path.stat().st_size
+        if size > LARGEST_CONFIG:
+            raise InputError(
+                f"{where} has {size / MIB:.0f} MiB, but a config.json has at most {LARGEST_CONFIG // MIB} MiB"
+            )
+        text = path.read_bytes().decode("utf-8-sig")
+    except OSError as error:
+        raise InputError(f"{where} cannot be read: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"{where} is not UTF-8 text (byte {error.start})") from error
+    return _parse_json(text, where)
+
+
+def _parse_json(text: str, where: str) -> dict[str, Any]:
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        fields: dict[str, Any] = {}
+        for field, value in pairs:
+            if field in fields:
+                raise InputError(f"{where} gives the field {field!r} twice")
+            fields[field] = value
+        return fields
+
+    def constant(word: str) -> float:
+        raise InputError(f"{where} holds {word}, which is no number")
+
+    try:
+        config = json.loads(text, object_pairs_hook=unique, parse_constant=constant)
+    except json.JSONDecodeError as error:
+        raise InputError(f"{where}:{error.lineno}:{error.colno}: not valid JSON: {error.msg}") from error
+    except RecursionError as error:
+        raise InputError(f"{where} is nested too deeply") from error
+    except ValueError as error:  # an integer of thousands of digits
+        raise InputError(f"{where} is not valid JSON: {error}") from error
+    if not isinstance(config, dict):
+        raise InputError(f"{where} must hold an object, not {type(config).__name__}")
+    return config

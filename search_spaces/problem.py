@@ -1,0 +1,117 @@
+"""The problem that workload.yaml states, in one canonical form: names resolved, units SI, defaults filled in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from costmodel.accelerator import Accelerator
+from costmodel.engine import Role
+from costmodel.transformer import Transformer
+from costmodel.workload import Workload
+
+
+@dataclass(frozen=True, slots=True)
+class Slo:
+    """A service level: TTFT <= ttft and TPOT <= tpot (and end-to-end <= e2e) for `attainment` of its requests.
+
+    share: share of all requests in this class [1]; times in seconds; e2e is None when there is no such limit.
+    """
+
+    name: str
+    ttft: float
+    tpot: float
+    attainment: float
+    share: float = 1.0
+    e2e: float | None = None
+
+
+class Billing(StrEnum):
+    """What is paid for: single GPUs, or whole nodes even when partly used."""
+
+    GPU = "gpu"
+    NODE = "node"
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """An accelerator as it can be had here: price of one GPU [$/h] and how many there are (None: any number)."""
+
+    accelerator: Accelerator
+    usd_per_hour: float
+    inventory: int | None = None
+    billing: Billing = Billing.GPU
+
+
+@dataclass(frozen=True, slots=True)
+class SearchSpace:
+    """Ranges from which engine configs are made; each field lists the values allowed, in ascending order."""
+
+    roles: tuple[Role, ...]
+    tensor_parallel: tuple[int, ...]
+    pipeline_parallel: tuple[int, ...]
+    expert_parallel: tuple[int, ...]
+    data_parallel: tuple[int, ...]
+    max_num_seqs: tuple[int, ...]
+    max_num_batched_tokens: tuple[int, ...]
+    max_gpus_per_engine: int = 16
+
+
+class Goal(StrEnum):
+    """What is optimised."""
+
+    MIN_COST = "min_cost"
+    MAX_GOODPUT = "max_goodput"
+    MAX_GOODPUT_PER_DOLLAR = "max_goodput_per_dollar"
+
+
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """The goal and, for the ratio, the range of the demand that may be served.
+
+    min_volume, max_volume: least and most multiple of the stated request rate to serve [1]; the bare ratio
+    is ill-posed (it is best at a fraction of the demand), so a floor is always in force.
+    """
+
+    goal: Goal = Goal.MIN_COST
+    min_volume: float = 1.0
+    max_volume: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Constraints:
+    """Limits on the whole fleet; None means no limit.
+
+    budget [$/h]; power [W] of the boards (TDP); spare_replicas: k of N+k, kept idle in every pool.
+    """
+
+    budget: float | None = None
+    power: float | None = None
+    max_gpus: int | None = None
+    max_pools: int | None = None
+    spare_replicas: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Everything `optimizer` needs, and `inputs`, the JSON-ready echo of what the user wrote, for the plan file.
+
+    `engine` names the serving engine ("vllm", "sglang", "trtllm") whose scheduler and overheads are modelled.
+    """
+
+    name: str
+    model: Transformer
+    weight_dtype: str
+    kv_dtype: str
+    workload: Workload
+    slos: tuple[Slo, ...]
+    offers: tuple[Offer, ...]
+    space: SearchSpace
+    objective: Objective = field(default_factory=Objective)
+    constraints: Constraints = field(default_factory=Constraints)
+    engine: str = "vllm"
+    memory_fraction: float = 0.9
+    seed: int = 0
+    inputs: Mapping[str, Any] = field(default_factory=dict)

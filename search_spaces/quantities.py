@@ -1,0 +1,200 @@
+"""Numbers with units at the edge: `500ms`, `80GiB`, `400Gb/s`, `10/s`, `50kW`, `$2.50/h` -> floats in SI base units.
+
+One table of units, one parser, one formatter. A number without a unit is in the base unit of its kind.
+Units are case-sensitive, because b (bit) and B (byte), m (milli) and M (mega) differ.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from enum import StrEnum
+from types import MappingProxyType
+
+from costmodel.units import GIB, GIGA, KIB, KILO, MEGA, MIB, MICRO, MILLI, SECONDS_PER_HOUR, TERA, TIB
+
+SECONDS_PER_MINUTE = 60.0
+SECONDS_PER_DAY = 24 * SECONDS_PER_HOUR
+BYTES_PER_BIT = 0.125
+
+
+class Kind(StrEnum):
+    """What a quantity measures; the value reads well in a sentence ("is not a duration")."""
+
+    DURATION = "duration"
+    SIZE = "size"
+    BANDWIDTH = "bandwidth"
+    RATE = "rate"
+    POWER = "power"
+    PRICE = "price"
+
+
+BASE_UNIT: Mapping[Kind, str] = MappingProxyType(
+    {
+        Kind.DURATION: "s",
+        Kind.SIZE: "B",
+        Kind.BANDWIDTH: "B/s",
+        Kind.RATE: "/s",
+        Kind.POWER: "W",
+        Kind.PRICE: "$/h",
+    }
+)
+"""The unit of a plain number, and of every number inside pdplan."""
+
+_SIZES = {
+    "B": 1.0,
+    "kB": KILO,
+    "MB": MEGA,
+    "GB": GIGA,
+    "TB": TERA,
+    "KiB": float(KIB),
+    "MiB": float(MIB),
+    "GiB": float(GIB),
+    "TiB": float(TIB),
+}
+_BITS = {"b": 1.0, "kb": KILO, "Mb": MEGA, "Gb": GIGA, "Tb": TERA}
+
+UNITS: Mapping[Kind, Mapping[str, float]] = MappingProxyType(
+    {
+        Kind.DURATION: {
+            "ns": 1e-9,
+            "us": MICRO,
+            "ms": MILLI,
+            "s": 1.0,
+            "min": SECONDS_PER_MINUTE,
+            "h": SECONDS_PER_HOUR,
+            "d": SECONDS_PER_DAY,
+        },
+        Kind.SIZE: _SIZES,
+        Kind.BANDWIDTH: {
+            **{f"{unit}/s": scale for unit, scale in _SIZES.items()},
+            **{f"{unit}/s": scale * BYTES_PER_BIT for unit, scale in _BITS.items()},
+        },
+        Kind.RATE: {
+            "/s": 1.0,
+            "/min": 1 / SECONDS_PER_MINUTE,
+            "/h": 1 / SECONDS_PER_HOUR,
+            "/d": 1 / SECONDS_PER_DAY,
+        },
+        Kind.POWER: {"W": 1.0, "kW": KILO, "MW": MEGA},
+        Kind.PRICE: {"$/h": 1.0},
+    }
+)
+"""Size of each unit in the base unit of its kind; the only place where a unit's size stands."""
+
+_SYNONYMS: Mapping[Kind, Mapping[str, str]] = MappingProxyType(
+    {
+        Kind.DURATION: {"sec": "s", "µs": "us", "μs": "us"},
+        Kind.BANDWIDTH: {
+            **{f"{unit}it/s": f"{unit}/s" for unit in _BITS},
+            **{f"{unit}ps": f"{unit}/s" for unit in _BITS},
+        },
+        Kind.RATE: {"req/s": "/s", "rps": "/s", "req/min": "/min", "req/h": "/h"},
+        Kind.PRICE: {"USD/h": "$/h", "$": "$/h", "/h": "$/h"},
+    }
+)
+
+_BIT_UNITS = frozenset(f"{unit}/s" for unit in _BITS)
+
+_NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+
+EXAMPLES: Mapping[Kind, str] = MappingProxyType(
+    {
+        Kind.DURATION: "500ms, 2s or 3min",
+        Kind.SIZE: "80GiB or 141GB",
+        Kind.BANDWIDTH: "400Gb/s or 450GB/s",
+        Kind.RATE: "10/s or 600/min",
+        Kind.POWER: "700W or 50kW",
+        Kind.PRICE: "2.50 or $2.50/h",
+    }
+)
+
+
+class QuantityError(ValueError):
+    """A text is not a quantity of the kind wanted; the message is a clause without its place."""
+
+
+def parse(value: object, kind: Kind) -> float:
+    """Return `value` in the base unit of `kind`; raise `QuantityError` if it is not such a quantity.
+
+    >>> parse("500ms", Kind.DURATION), parse("400Gb/s", Kind.BANDWIDTH), parse("$2.50/h", Kind.PRICE)
+    (0.5, 50000000000.0, 2.5)
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise QuantityError(f"{shown(value)} is not a {kind}; write for example {EXAMPLES[kind]}")
+    number = _parse_text(value, kind) if isinstance(value, str) else float(value)
+    if not math.isfinite(number):
+        raise QuantityError(f"{shown(value)} is not a finite number; write for example {EXAMPLES[kind]}")
+    return number
+
+
+def _parse_text(text: str, kind: Kind) -> float:
+    stripped = text.strip()
+    dollar = kind is Kind.PRICE and stripped.startswith("$")
+    body = stripped.removeprefix("$").lstrip() if dollar else stripped
+    match = _NUMBER.match(body)
+    if match is None:
+        raise QuantityError(f"{text!r} is not a {kind}; write a number and a unit, for example {EXAMPLES[kind]}")
+    unit = body[match.end() :].strip()
+    if not unit:
+        return float(match.group())
+    scale = UNITS[kind].get(_SYNONYMS.get(kind, {}).get(unit, unit))
+    if scale is None:
+        raise QuantityError(f"{text!r} has the unit {unit!r}, but a {kind} is in {allowed_units(kind)}")
+    return _scaled(float(match.group()), scale)
+
+
+def _scaled(number: float, scale: float) -> float:
+    """The product; for units below the base, whose inverse is whole, by division, which rounds 5us to 5e-6 exactly."""
+    return number * scale if scale >= 1 else number / round(1 / scale)
+
+
+def _in_unit(value: float, scale: float) -> float:
+    return value / scale if scale >= 1 else value * round(1 / scale)
+
+
+def allowed_units(kind: Kind) -> str:
+    """The units of a kind, smallest family first, for messages and documentation.
+
+    >>> allowed_units(Kind.POWER)
+    'W, kW or MW'
+    """
+    *most, last = UNITS[kind]
+    return f"{', '.join(most)} or {last}" if most else last
+
+
+def format_quantity(value: float, kind: Kind) -> str:
+    """Return the shortest text that reads back exactly: parse(format_quantity(v)) == v. Bits are shown as bytes.
+
+    >>> format_quantity(0.5, Kind.DURATION), format_quantity(5e10, Kind.BANDWIDTH), format_quantity(2.5, Kind.PRICE)
+    ('500ms', '50GB/s', '$2.5/h')
+    """
+    if kind is Kind.PRICE:
+        return f"${value:.15g}/h" if float(f"{value:.15g}") == value else f"${value!r}/h"
+    texts = []
+    for unit, scale in sorted(UNITS[kind].items(), key=lambda item: item[1], reverse=True):
+        text = f"{_in_unit(value, scale):.15g}"
+        if scale <= abs(value) and unit not in _BIT_UNITS and _scaled(float(text), scale) == value:
+            texts.append(f"{text}{unit}")
+    if texts:
+        return min(texts, key=len)
+    return f"{value!r}{BASE_UNIT[kind]}"
+
+
+def shown(value: object) -> str:
+    """How a value of the user's file is quoted in a message: short, and in YAML's words.
+
+    >>> shown(True), shown(None), shown("H20O"), shown([1, 2])
+    ('true', 'nothing', "'H20O'", 'a list')
+    """
+    if value is None:
+        return "nothing"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, Mapping):
+        return "a mapping"
+    if isinstance(value, list | tuple):
+        return "a list"
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -1,0 +1,358 @@
+"""The shape of workload.yaml: every key, its unit, its default and its meaning, as frozen pydantic models.
+
+The docstring under each attribute is its documentation and becomes its description in the JSON Schema
+(`pdplan schema`). Checks that look at one section stand here; checks across sections in `checks`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Discriminator,
+    Field,
+    Tag,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+from pydantic.functional_validators import ModelWrapValidatorHandler
+
+from costmodel.engine import Role
+from costmodel.errors import InputError
+from costmodel.transformer import DTYPE_BYTES
+
+from .fields import (
+    Section,
+    Text,
+    choice,
+    count,
+    exactly_one,
+    from_word,
+    house_error,
+    listed,
+    member,
+    number,
+    quantity,
+    read_attainment,
+)
+from .problem import Billing, Goal
+from .quantities import Kind
+from .schema_lengths import LengthsSection, Share
+
+WORKLOAD_SCHEMA: Literal["pdplan.workload/1"] = "pdplan.workload/1"
+WEIGHT_DTYPES = tuple(DTYPE_BYTES)
+KV_DTYPES = ("bf16", "fp8")
+ENGINES = ("vllm", "sglang", "trtllm")
+PRESETS = ("quick", "standard", "wide")
+HOURS_PER_DAY = 24
+
+Positive = Annotated[float, number(0, open_low=True)]
+Price = Annotated[float, quantity(Kind.PRICE)]
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What validation may look up, and the sections that proved sound even if others did not.
+
+    check_accelerator, check_model: raise `InputError` on a name that is not known.
+    """
+
+    check_accelerator: Callable[[str], object]
+    check_model: Callable[[str], object]
+    sections: dict[str, Any] = field(default_factory=dict)
+
+
+def _look_up(check: Callable[[str], object], name: str) -> str:
+    try:
+        check(name)
+    except InputError as error:
+        raise house_error(str(error).removeprefix("accelerator ").removeprefix("model ")) from None
+    return name
+
+
+class ModelSection(Section):
+    """The model that is served, and its precision."""
+
+    name: Text | None = None
+    """Name in the catalog (`pdplan models` lists them), or a Hugging Face id whose architecture is there."""
+    config: Text | None = None
+    """Instead of a name: path to a Hugging Face config.json, relative to this file."""
+    weight_dtype: Annotated[str, choice(*WEIGHT_DTYPES)] | None = None
+    """Precision of the weights; default: that of the published checkpoint."""
+    kv_dtype: Annotated[str, choice(*KV_DTYPES)] = "bf16"
+    """Precision of the KV cache."""
+
+    @field_validator("name", "config")
+    @classmethod
+    def _known(cls, name: str | None, info: ValidationInfo) -> str | None:
+        if name is not None and isinstance(info.context, Context):
+            _look_up(info.context.check_model, name)
+        return name
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        exactly_one(self, "name", "config")
+        return self
+
+
+class Diurnal(Section):
+    """A daily profile of the request rate; the fleet is planned for its peak, or for a percentile of the hours."""
+
+    requests_per_second_by_hour: list[Annotated[float, quantity(Kind.RATE, positive=False)]]
+    """24 mean rates [1/s], from midnight."""
+    percentile: Annotated[float, number(0, 100, open_low=True)] = 100.0
+    """Share of the hours [%] whose rate the fleet carries; 100 is the peak."""
+
+    @field_validator("requests_per_second_by_hour")
+    @classmethod
+    def _whole_day(cls, rates: list[float]) -> list[float]:
+        if len(rates) != HOURS_PER_DAY:
+            raise house_error(f"has {len(rates)} rates, but a day has {HOURS_PER_DAY} hours")
+        if max(rates) <= 0:
+            raise house_error("has no rate above 0")
+        return rates
+
+
+class WorkloadSection(Section):
+    """The demand: how many requests, how long, how bursty, how much prefix they share."""
+
+    request_rate: Annotated[float, quantity(Kind.RATE)] | None = None
+    """Mean arrivals [1/s] that the fleet must carry; a trace gives its own unless this is stated."""
+    diurnal: Diurnal | None = None
+    """Instead of request_rate: a daily profile."""
+    burstiness: Annotated[float, number(0)] | None = None
+    """Coefficient of variation of the times between arrivals [1]; 1 is Poisson. Default: 1, or the trace's."""
+    prefix_hit_share: Annotated[float, number(0, 1, open_high=True)] | None = None
+    """Share of input tokens found in a prefix cache [1]. Default: 0, or the trace's."""
+    max_tokens: Annotated[int, count(2)] | None = None
+    """Longest ISL + OSL of any request [token]. Default: the longest of the lengths."""
+    lengths: LengthsSection
+    """How long requests are."""
+
+    @model_validator(mode="after")
+    def _has_rate(self) -> Self:
+        if self.request_rate is not None and self.diurnal is not None:
+            raise house_error("has request_rate and diurnal, but needs one of them")
+        if self.request_rate is None and self.diurnal is None and self.lengths.trace is None:
+            raise house_error("needs request_rate (such as 10/s) or diurnal; only a trace brings a rate of its own")
+        return self
+
+
+class SloClass(Section):
+    """A service level: what share of its requests must be within all its limits."""
+
+    name: Text = "default"
+    """Name of the class."""
+    share: Share | None = None
+    """Share of all requests in this class [1]; may be left out where there is one class."""
+    ttft: Annotated[float, quantity(Kind.DURATION, plain_limit=300, likely="ms")]
+    """Limit of the time to first token [s]."""
+    tpot: Annotated[float, quantity(Kind.DURATION, plain_limit=5, likely="ms")]
+    """Limit of the time per output token, (end - first token) / (OSL - 1) [s]."""
+    e2e: Annotated[float, quantity(Kind.DURATION, plain_limit=3600, likely="ms")] | None = None
+    """Limit of the time from arrival to the last token [s]; default: none."""
+    attainment: Annotated[float, read_attainment] | None = None
+    """Share of requests that must be within all limits [1]. Default: 0.9."""
+    percentile: Annotated[float, read_attainment] | None = None
+    """Another way to write attainment: p90 is 0.9."""
+
+    @field_validator("e2e")
+    @classmethod
+    def _above_ttft(cls, e2e: float | None, info: ValidationInfo) -> float | None:
+        ttft = info.data.get("ttft")
+        if e2e is not None and ttft is not None and e2e <= ttft:
+            raise house_error(f"{e2e:g} s is not above ttft {ttft:g} s, so no token after the first could be in time")
+        return e2e
+
+    @model_validator(mode="after")
+    def _one_goal(self) -> Self:
+        if self.attainment is not None and self.percentile is not None:
+            raise house_error("has attainment and percentile, which mean the same; keep one of them")
+        return self
+
+
+class LinkSection(Section):
+    """A link as one GPU sees it; what is left out stays as in the catalog."""
+
+    bandwidth: Annotated[float, quantity(Kind.BANDWIDTH)] | None = None
+    """One direction, per GPU [byte/s]."""
+    latency: Annotated[float, quantity(Kind.DURATION, positive=False)] | None = None
+    """Time of an empty message [s]."""
+
+
+class AcceleratorSection(Section):
+    """A GPU type that may be used; what is left out stays as in the catalog."""
+
+    name: Text
+    """Name in the catalog (`pdplan gpus` lists them)."""
+    price: Price | None = None
+    """Price of one GPU [$/h]."""
+    inventory: Annotated[int, count(0)] | None = None
+    """GPUs of this type that can be had; default: any number."""
+    billing: Annotated[Billing, member(Billing)] = Billing.GPU
+    """What is paid for: single GPUs, or whole nodes even when partly used."""
+    node_size: Annotated[int, count(1)] | None = None
+    """GPUs in one server."""
+    scale_up: LinkSection | None = None
+    """Link between the GPUs of a server (NVLink, Infinity Fabric, PCIe)."""
+    scale_out: LinkSection | None = None
+    """Share of one GPU in the server's network cards; KV hand-over between pools uses it."""
+
+    @field_validator("name")
+    @classmethod
+    def _known(cls, name: str, info: ValidationInfo) -> str:
+        return _look_up(info.context.check_accelerator, name) if isinstance(info.context, Context) else name
+
+
+def _ascending(values: list[int]) -> list[int]:
+    if not values:
+        raise house_error("is empty, but needs at least one value")
+    return sorted(set(values))
+
+
+class Span(Section):
+    """Values spread evenly on a logarithmic scale."""
+
+    low: Annotated[int, count(1)] = Field(alias="from")
+    """Least value."""
+    high: Annotated[int, count(1)] = Field(alias="to")
+    """Greatest value."""
+
+    @field_validator("high")
+    @classmethod
+    def _not_below(cls, high: int, info: ValidationInfo) -> int:
+        if high < info.data.get("low", 1):
+            raise house_error(f"{high} is below from {info.data['low']}")
+        return high
+
+
+def _values_form(value: object) -> str:
+    return "<span>" if isinstance(value, dict | Span) else "<values>"
+
+
+_Whole = list[Annotated[int, count(1)]]
+Degrees = Annotated[_Whole, BeforeValidator(listed, json_schema_input_type=_Whole | int), AfterValidator(_ascending)]
+Sizes = Annotated[Annotated[Degrees, Tag("<values>")] | Annotated[Span, Tag("<span>")], Discriminator(_values_form)]
+
+
+_Role = Annotated[Role, member(Role)]
+_Roles = list[_Role]
+
+
+class SearchSection(Section):
+    """Which engine settings are tried: a preset, and ranges that replace parts of it."""
+
+    preset: Annotated[str, choice(*PRESETS)] = "standard"
+    """quick: powers of two, a look; standard; wide: everything that has a chance, slower."""
+    roles: Annotated[_Roles, BeforeValidator(listed, json_schema_input_type=_Roles | _Role)] | None = None
+    """Roles that engines may take."""
+    tensor_parallel: Degrees | None = None
+    """Tensor-parallel degrees; each must divide the model's heads."""
+    pipeline_parallel: Degrees | None = None
+    """Pipeline stages."""
+    expert_parallel: Degrees | None = None
+    """Ranks over which the experts are spread; 1: experts are split by tensor."""
+    data_parallel: Degrees | None = None
+    """Data-parallel ranks of the attention inside one engine (mixtures of experts)."""
+    max_num_seqs: Sizes | None = None
+    """Most requests that run at once in one engine: values, or {from, to}."""
+    max_num_batched_tokens: Sizes | None = None
+    """Most tokens in one engine step, the chunk of chunked prefill: values, or {from, to}."""
+    max_gpus_per_engine: Annotated[int, count(1)] | None = None
+    """Most GPUs in one engine."""
+
+
+class ObjectiveSection(Section):
+    """What is optimised."""
+
+    goal: Annotated[Goal, member(Goal)] = Goal.MIN_COST
+    """min_cost for the stated demand; max_goodput within the constraints; max_goodput_per_dollar above a volume."""
+    min_volume: Positive | None = None
+    """Least multiple of the stated rate to serve [1]; max_goodput_per_dollar needs it."""
+    max_volume: Positive | None = None
+    """Greatest multiple of the stated rate to serve [1]; default: four times min_volume."""
+
+
+class Headroom(Section):
+    """Spare engines."""
+
+    replicas: Annotated[int, count(0)] = 0
+    """Replicas of every pool that the demand does not need: k of N+k."""
+
+
+class ConstraintsSection(Section):
+    """Limits on the whole fleet; what is left out is not limited."""
+
+    budget: Annotated[float, quantity(Kind.PRICE)] | None = None
+    """Most dollars per hour [$/h]."""
+    power: Annotated[float, quantity(Kind.POWER)] | None = None
+    """Most board power, as the sum of TDPs [W]."""
+    max_gpus: Annotated[int, count(1)] | None = None
+    """Most GPUs."""
+    max_pools: Annotated[int, count(1)] | None = None
+    """Most pools; fewer are simpler to run."""
+    headroom: Headroom = Headroom()
+    """Spare engines."""
+
+
+class WorkloadFile(Section):
+    """A serving problem for pdplan: model, demand, service levels, accelerators, and what is optimised."""
+
+    schema_: Annotated[str, choice(WORKLOAD_SCHEMA)] = Field(WORKLOAD_SCHEMA, alias="schema")
+    """Format of this file."""
+    name: Text | None = None
+    """Name of the problem; default: the file's."""
+    model: Annotated[ModelSection, BeforeValidator(from_word("name"), json_schema_input_type=str | ModelSection)]
+    """The model; a single word is its name."""
+    workload: WorkloadSection
+    """The demand."""
+    slo: Annotated[list[SloClass], BeforeValidator(listed, json_schema_input_type=list[SloClass] | SloClass)]
+    """Service levels: one, or a list of classes with shares of the traffic."""
+    accelerators: Annotated[
+        list[
+            Annotated[
+                AcceleratorSection,
+                BeforeValidator(from_word("name"), json_schema_input_type=str | AcceleratorSection),
+            ]
+        ],
+        BeforeValidator(listed, json_schema_input_type=list[str | AcceleratorSection] | str | AcceleratorSection),
+    ]
+    """GPU types that may be used: names, or mappings where price, inventory or links differ from the catalog."""
+    catalog: Text | None = None
+    """YAML file with GPU types of your own, laid over the catalog; relative to this file."""
+    search: Annotated[
+        SearchSection, BeforeValidator(from_word("preset"), json_schema_input_type=str | SearchSection)
+    ] = SearchSection()
+    """Which engine settings are tried; a single word is a preset."""
+    objective: Annotated[
+        ObjectiveSection, BeforeValidator(from_word("goal"), json_schema_input_type=str | ObjectiveSection)
+    ] = ObjectiveSection()
+    """What is optimised; a single word is the goal."""
+    constraints: ConstraintsSection = ConstraintsSection()
+    """Limits on the whole fleet."""
+    engine: Annotated[str, choice(*ENGINES)] = "vllm"
+    """Serving engine whose scheduler and overheads are modelled, and whose files are written."""
+    memory_fraction: Annotated[float, number(0.1, 1.0)] = 0.9
+    """Share of GPU memory that an engine may use [1]."""
+    seed: Annotated[int, count(0)] = 0
+    """Seed of everything random (the sampled trace of the simulation)."""
+
+    @field_validator("*", mode="wrap")
+    @classmethod
+    def _keep_sound(cls, value: Any, handler: ModelWrapValidatorHandler[Any], info: ValidationInfo) -> Any:
+        """Remember each sound section, so that checks across sections can run although another one failed."""
+        result = handler(value)
+        if isinstance(info.context, Context) and info.field_name is not None:
+            info.context.sections[info.field_name] = result
+        return result
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON Schema (draft 2020-12) of workload.yaml, for editors and for `pdplan schema`."""
+    schema = WorkloadFile.model_json_schema(mode="validation")
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": WORKLOAD_SCHEMA, **schema}

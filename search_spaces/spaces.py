@@ -1,0 +1,116 @@
+"""Presets and ranges -> the `SearchSpace`; and which degrees of parallelism a model allows.
+
+A preset is a data file in `presets/`. Of its degrees, those that the model does not allow are left out;
+degrees that the user writes are checked in `checks` and refused instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib import resources
+from typing import Annotated
+
+from costmodel.engine import Role
+from costmodel.transformer import SoftmaxAttention, Transformer
+
+from .enumeration import attention_heads
+from .fields import Section, count, member
+from .problem import SearchSpace
+from .schema import Degrees, SearchSection, Sizes, Span
+from .yaml_source import parse_source
+
+SEQS_FACTOR = 2**0.5
+TOKENS_FACTOR = 2.0
+GRANULE = 8
+"""Batch sizes from twice this on are multiples of it, as engines capture CUDA graphs for those."""
+LARGEST_DEGREE = 64
+
+
+class _Experts(Section):
+    expert_parallel: Degrees
+    data_parallel: Degrees
+
+
+class _Preset(Section):
+    roles: list[Annotated[Role, member(Role)]]
+    tensor_parallel: Degrees
+    pipeline_parallel: Degrees
+    dense: _Experts
+    mixture_of_experts: _Experts
+    max_num_seqs: Sizes
+    max_num_batched_tokens: Sizes
+    max_gpus_per_engine: Annotated[int, count(1)]
+
+
+@cache
+def _preset(name: str) -> _Preset:
+    file = resources.files("search_spaces") / "presets" / f"{name}.yaml"
+    source, _ = parse_source(file.read_text(encoding="utf-8"), file.name)
+    return _Preset.model_validate(source.value)
+
+
+def search_space(section: SearchSection, model: Transformer) -> SearchSpace:
+    """Return the ranges of the section's preset, with those that the section states in their place."""
+    preset = _preset(section.preset)
+    experts = preset.mixture_of_experts if model.is_moe else preset.dense
+    roles = section.roles or preset.roles
+    tensor = [degree for degree in preset.tensor_parallel if tensor_parallel_fits(model, degree)]
+    pipeline = [degree for degree in preset.pipeline_parallel if degree <= model.num_layers]
+    expert = [degree for degree in experts.expert_parallel if expert_parallel_fits(model, degree)]
+    return SearchSpace(
+        roles=tuple(role for role in Role if role in roles),
+        tensor_parallel=tuple(section.tensor_parallel or tensor),
+        pipeline_parallel=tuple(section.pipeline_parallel or pipeline),
+        expert_parallel=tuple(section.expert_parallel or expert),
+        data_parallel=tuple(section.data_parallel or experts.data_parallel),
+        max_num_seqs=sizes(section.max_num_seqs or preset.max_num_seqs, SEQS_FACTOR),
+        max_num_batched_tokens=sizes(section.max_num_batched_tokens or preset.max_num_batched_tokens, TOKENS_FACTOR),
+        max_gpus_per_engine=section.max_gpus_per_engine or preset.max_gpus_per_engine,
+    )
+
+
+def sizes(stated: Sequence[int] | Span, factor: float) -> tuple[int, ...]:
+    """Return the values as they are, or a span's: `from` times powers of `factor`, up to and with `to`.
+
+    >>> sizes(Span(low=8, high=512), SEQS_FACTOR)
+    (8, 16, 24, 32, 48, 64, 88, 128, 184, 256, 360, 512)
+    """
+    if not isinstance(stated, Span):
+        return tuple(stated)
+    values = {stated.low, stated.high}
+    value = float(stated.low)
+    while value < stated.high:
+        values.add(_rounded(value))
+        value *= factor
+    return tuple(sorted(value for value in values if stated.low <= value <= stated.high))
+
+
+def _rounded(value: float) -> int:
+    """Whole, and above 8 a multiple of 8 (11.3 becomes 16 and 22.6 becomes 24, both by the nearest of 16, 24, ...)."""
+    return round(value) if value <= GRANULE else max(2 * GRANULE, GRANULE * round(value / GRANULE))
+
+
+def tensor_parallel_fits(model: Transformer, degree: int) -> bool:
+    """Whether tensor parallelism of `degree` splits the query heads evenly, and splits or replicates the KV heads."""
+    softmax = [group.attention for group in model.layers if isinstance(group.attention, SoftmaxAttention)]
+    return all(heads % degree == 0 for heads in attention_heads(model)) and all(
+        attention.kv_heads % degree == 0 or degree % attention.kv_heads == 0 for attention in softmax
+    )
+
+
+def expert_parallel_fits(model: Transformer, degree: int) -> bool:
+    """Whether the experts of every layer that has any can be spread evenly over `degree` ranks."""
+    counts = [group.feed_forward.experts for group in model.layers if group.feed_forward.experts]
+    return degree == 1 or (bool(counts) and all(experts % degree == 0 for experts in counts))
+
+
+def allowed_degrees(model: Transformer) -> Mapping[str, tuple[int, ...]]:
+    """Degrees up to 64 that the model allows, by the key of the search section."""
+    every = range(1, LARGEST_DEGREE + 1)
+    return {
+        "tensor_parallel": tuple(degree for degree in every if tensor_parallel_fits(model, degree)),
+        "pipeline_parallel": tuple(degree for degree in every if degree <= model.num_layers),
+        "expert_parallel": tuple(degree for degree in every if expert_parallel_fits(model, degree)),
+        "data_parallel": tuple(every) if model.is_moe else (1,),
+    }

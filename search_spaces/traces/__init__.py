@@ -1,0 +1,21 @@
+"""Traces of real requests: Azure's and Mooncake's formats and any CSV or JSONL, streamed in bounded memory."""
+
+from .arrivals import ArrivalStats
+from .reader import detect_format, in_order, read_rows, read_trace
+from .rows import ArrivalUnit, Columns, Rows, TraceFormat
+from .summary import TraceSummary, compact_rows, workload_mapping
+
+__all__ = [
+    "ArrivalStats",
+    "ArrivalUnit",
+    "Columns",
+    "Rows",
+    "TraceFormat",
+    "TraceSummary",
+    "compact_rows",
+    "detect_format",
+    "in_order",
+    "read_rows",
+    "read_trace",
+    "workload_mapping",
+]

@@ -1,0 +1,177 @@
+"""The arrival process of a trace, from arrivals in order: rate, burstiness, ties, peaks and the hours of the day."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from costmodel.errors import InputError
+from costmodel.workload import FloatArray
+
+from .rows import NANOSECONDS, IntArray
+
+SLOT_SECONDS = 10
+MAX_SLOTS = 16_000_000
+"""Five years of slots."""
+PEAK_WINDOWS = (10, 60, 600, 3600)
+"""Windows of the peak rates [s]; those longer than the trace are left out."""
+TIE_SHARE = 0.2
+"""Share of arrivals at the very time of their predecessor from which the clock is taken as too coarse for gaps."""
+LEAST_EXPOSURE = 60.0
+"""Seconds that an hour of the day must have been observed for its rate to be shown."""
+_BINS_PER_OCTAVE = 16
+
+
+@dataclass(frozen=True, slots=True)
+class ArrivalStats:
+    """What is known of the arrivals.
+
+    duration: first to last arrival [s]; mean_rate [1/s], None if all came at once; gap_cv: coefficient of variation
+    of the gaps as recorded [1]; longest_gap [s]; tie_share: share of gaps that are 0 [1]; quantum: step of a coarse
+    clock [s] or None; dispersion: variance over mean of the counts per quantum [1] or None; burstiness: CV of gaps
+    that a plan should use [1]; peak_rate: highest rate [1/s] by window [s]; hourly_rate: mean rate [1/s] by hour
+    0-23 observed.
+    """
+
+    requests: int
+    duration: float
+    mean_rate: float | None
+    gap_cv: float | None
+    longest_gap: float
+    tie_share: float
+    quantum: float | None
+    dispersion: float | None
+    burstiness: float
+    peak_rate: Mapping[int, float]
+    hourly_rate: Mapping[int, float]
+
+
+class ArrivalCounter:
+    """Adds up arrivals [ns] that come in order, in bounded memory: gaps by Welford's update, counts in 10 s slots."""
+
+    def __init__(self) -> None:
+        self.origin = 0
+        self.last = 0
+        self.requests = 0
+        self._mean_gap = 0.0
+        self._square_gap = 0.0
+        self._longest_gap = 0.0
+        self._ties = 0
+        self._tie_run = 1
+        self._square_runs = 0
+        self._gap_bins = np.zeros(64 * _BINS_PER_OCTAVE, dtype=np.int64)
+        self._gap_sums = np.zeros(64 * _BINS_PER_OCTAVE)
+        self._slots: IntArray = np.zeros(1024, dtype=np.int64)
+
+    def add(self, nanoseconds: IntArray) -> None:
+        """Take in the next arrivals; they must not be earlier than those before."""
+        if not self.requests:
+            self.origin = self.last = int(nanoseconds[0])
+            gaps = np.diff(nanoseconds)
+        else:
+            gaps = np.diff(nanoseconds, prepend=self.last)
+        if gaps.size:
+            self._add_gaps(gaps)
+        self._add_slots(nanoseconds)
+        self.requests += nanoseconds.size
+        self.last = int(nanoseconds[-1])
+
+    def _add_gaps(self, gaps: IntArray) -> None:
+        seconds = gaps / NANOSECONDS
+        before, added = max(self.requests - 1, 0), gaps.size
+        mean = float(seconds.mean())
+        shift = mean - self._mean_gap
+        self._square_gap += float(((seconds - mean) ** 2).sum()) + shift**2 * before * added / (before + added)
+        self._mean_gap += shift * added / (before + added)
+        self._longest_gap = max(self._longest_gap, float(seconds.max()))
+        self._ties += int(np.count_nonzero(gaps == 0))
+        moves = np.flatnonzero(gaps)
+        if moves.size:
+            runs = np.diff(moves, prepend=-1)
+            runs[0] += self._tie_run - 1
+            self._square_runs += int((runs**2).sum())
+            bins = (np.log2(gaps[moves]) * _BINS_PER_OCTAVE).astype(np.int64)
+            np.add.at(self._gap_bins, bins, 1)
+            np.add.at(self._gap_sums, bins, seconds[moves])
+            self._tie_run = int(added - moves[-1])
+        else:
+            self._tie_run += added
+
+    def _add_slots(self, nanoseconds: IntArray) -> None:
+        slots = (nanoseconds - self.origin) // (SLOT_SECONDS * NANOSECONDS)
+        needed = int(slots[-1]) + 1
+        if needed > MAX_SLOTS:
+            years = needed * SLOT_SECONDS / (365 * 86400)
+            raise InputError(f"the trace spans {years:.0f} years; is the unit of the arrivals right?")
+        if needed > self._slots.size:
+            self._slots = np.concatenate([self._slots, np.zeros(max(needed, self._slots.size), dtype=np.int64)])
+        np.add.at(self._slots, slots, 1)
+
+    def finish(self, wall_clock: bool) -> ArrivalStats:
+        """Return the statistics; hours are those of the UTC day if the clock is a wall clock, else since the start."""
+        duration = (self.last - self.origin) / NANOSECONDS
+        gaps = self.requests - 1
+        gap_cv = math.sqrt(self._square_gap / gaps) / self._mean_gap if gaps > 0 and self._mean_gap > 0 else None
+        tie_share = self._ties / gaps if gaps > 0 else 0.0
+        rate = gaps / duration if duration > 0 else None
+        quantum = self._quantum() if tie_share > TIE_SHARE and duration > 0 else None
+        dispersion = None
+        if quantum is not None:
+            rate = self.requests / (duration + quantum)
+            dispersion = self._dispersion(duration, quantum)
+        measured = math.sqrt(dispersion) if dispersion is not None else gap_cv
+        return ArrivalStats(
+            requests=self.requests,
+            duration=duration,
+            mean_rate=rate,
+            gap_cv=gap_cv,
+            longest_gap=self._longest_gap,
+            tie_share=tie_share,
+            quantum=quantum,
+            dispersion=dispersion,
+            burstiness=1.0 if measured is None else measured,
+            peak_rate=self._peak_rates(duration),
+            hourly_rate=self._hourly_rates(duration, wall_clock),
+        )
+
+    def _quantum(self) -> float:
+        """Return the clock's step [s]: the mean of the gaps in the bin of their 5 % quantile, empty steps aside."""
+        place = int(np.searchsorted(np.cumsum(self._gap_bins), 0.05 * self._gap_bins.sum()))
+        return float(self._gap_sums[place] / self._gap_bins[place])
+
+    def _dispersion(self, duration: float, quantum: float) -> float:
+        """Return the index of dispersion of counts [1], variance over mean of the arrivals per clock step.
+
+        For a renewal process it tends to the squared CV of the gaps as the step grows over the mean gap.
+        """
+        steps = round(duration / quantum) + 1
+        mean = self.requests / steps
+        return max((self._square_runs + self._tie_run**2) / steps - mean**2, 0.0) / mean
+
+    def _peak_rates(self, duration: float) -> dict[int, float]:
+        used = self._slots[: int(duration // SLOT_SECONDS) + 1]
+        peaks = {}
+        for window in PEAK_WINDOWS:
+            if window <= duration:
+                peaks[window] = float(_window_sums(used, window // SLOT_SECONDS).max() / window)
+        return peaks
+
+    def _hourly_rates(self, duration: float, wall_clock: bool) -> dict[int, float]:
+        used = self._slots[: int(duration // SLOT_SECONDS) + 1]
+        start = (self.origin // NANOSECONDS) % 86400 if wall_clock else 0
+        hour = (start + np.arange(used.size) * SLOT_SECONDS) // 3600 % 24
+        exposure = np.full(used.size, float(SLOT_SECONDS))
+        exposure[-1] = duration - (used.size - 1) * SLOT_SECONDS
+        counts = np.bincount(hour, weights=used, minlength=24)
+        seconds = np.bincount(hour, weights=exposure, minlength=24)
+        return {h: float(counts[h] / seconds[h]) for h in range(24) if seconds[h] >= LEAST_EXPOSURE}
+
+
+def _window_sums(counts: IntArray, width: int) -> FloatArray:
+    """Return the sums over all runs of `width` neighbouring slots (fewer if there are fewer)."""
+    total = np.concatenate([[0], np.cumsum(counts)])
+    width = min(width, counts.size)
+    return np.asarray(total[width:] - total[:-width], dtype=np.float64)

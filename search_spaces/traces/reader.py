@@ -1,0 +1,274 @@
+"""Reading a trace: its format is found from its first bytes, then it is streamed once, in bounded memory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from costmodel.errors import InputError, UnknownNameError
+
+from .arrivals import TIE_SHARE, ArrivalCounter, ArrivalStats
+from .csv_rows import csv_layout, csv_rows, split_header
+from .histogram import LengthCounter
+from .jsonl_rows import jsonl_rows, parse_object
+from .prefix import MAX_BLOCKS, PrefixCache
+from .rows import (
+    AZURE_COLUMNS,
+    MOONCAKE_COLUMNS,
+    NANOSECONDS,
+    ArrivalUnit,
+    Columns,
+    Rows,
+    TraceFormat,
+    check_tokens,
+    map_columns,
+    require_columns,
+)
+from .source import Progress, first_bytes, read_blocks
+from .summary import TraceSummary
+
+AUTO = "auto"
+WALL_CLOCK_FROM = 10**8 * NANOSECONDS
+"""Numeric arrivals from here on (the year 1973) are taken as Unix time, earlier ones as time since a start [ns]."""
+WAVY_CV = 3.0
+"""CV of the gaps from which the summary says that it is ruled by pauses [1]."""
+_MOONCAKE_KEYS = {"timestamp", "input_length", "output_length", "hash_ids"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """How a file is to be read; `head` is its first line that is not blank."""
+
+    path: Path
+    format: TraceFormat
+    columns: Columns
+    head: str
+
+
+def detect_format(path: str | os.PathLike[str]) -> TraceFormat:
+    """Return the format of a trace file from its first line, or raise InputError if it is no trace."""
+    return _detect(*_head(Path(path)))
+
+
+def read_rows(
+    path: str | os.PathLike[str],
+    format: str = AUTO,  # noqa: A002 - the word that workload.yaml uses
+    columns: Mapping[str, str] | None = None,
+    limit: int | None = None,
+    progress: Progress | None = None,
+) -> Iterator[Rows]:
+    """Yield the requests of a trace in chunks, in the order of the file, at most `limit` of them.
+
+    format: a TraceFormat or "auto"; columns: {arrival, isl, osl, arrival_unit} for formats csv and jsonl;
+    progress is told the share of the file that has been read [1].
+    """
+    yield from _stream(_plan(Path(path), format, columns), limit, progress)
+
+
+def in_order(path: str | os.PathLike[str], chunks: Iterable[Rows]) -> Iterator[Rows]:
+    """Yield the same requests sorted by arrival (without hash blocks); those of a tie keep their order.
+
+    One chunk is held back, so an arrival may come late by a chunk of lines; later than that is an InputError.
+    """
+    held: Rows | None = None
+    settled: int | None = None
+    for chunk in chunks:
+        rows = _merged(held, chunk)
+        size = len(chunk)
+        ready, held = rows.pick(slice(0, len(rows) - size)), rows.pick(slice(len(rows) - size, None))
+        if len(ready):
+            _check_settled(path, ready, settled)
+            settled = int(ready.nanoseconds[-1])
+            yield ready
+    if held is not None:
+        _check_settled(path, held, settled)
+        yield held
+
+
+def read_trace(
+    path: str | os.PathLike[str],
+    format: str = AUTO,  # noqa: A002 - the word that workload.yaml uses
+    columns: Mapping[str, str] | None = None,
+    limit: int | None = None,
+    progress: Progress | None = None,
+) -> TraceSummary:
+    """Read a trace once and return what it says; arguments as for read_rows. Memory does not grow with its length."""
+    plan = _plan(Path(path), format, columns)
+    tally = _Tally(plan)
+    arrivals = ArrivalCounter()
+    for rows in in_order(path, tally.passing(_stream(plan, limit, progress))):
+        arrivals.add(rows.nanoseconds)
+    if not arrivals.requests:
+        found = f"only {tally.dropped} requests without output" if tally.dropped else "no requests"
+        raise InputError(f"{path}: the trace is empty: it has {found}")
+    wall_clock = plan.columns.unit is ArrivalUnit.ISO or arrivals.origin >= WALL_CLOCK_FROM
+    return tally.summary(arrivals.finish(wall_clock))
+
+
+class _Tally:
+    """Counts what does not depend on the order of arrival, while the rows pass by."""
+
+    def __init__(self, plan: _Plan) -> None:
+        self.plan = plan
+        self.dropped = 0
+        self.out_of_order = 0
+        self._latest: int | None = None
+        self._lengths = LengthCounter()
+        self._prefix = PrefixCache()
+
+    def passing(self, chunks: Iterable[Rows]) -> Iterator[Rows]:
+        """Yield the rows on, with prefix hits and without requests that have no output."""
+        for chunk in chunks:
+            rows = self._prefix.look_up(chunk)
+            rows = rows.pick(np.flatnonzero(rows.osl > 0))
+            self.dropped += len(chunk) - len(rows)
+            if len(rows):
+                self._count_disorder(rows)
+                self._lengths.add(rows)
+                yield rows
+
+    def _count_disorder(self, rows: Rows) -> None:
+        first = rows.nanoseconds[0] if self._latest is None else self._latest
+        self.out_of_order += int(np.count_nonzero(np.diff(rows.nanoseconds, prepend=first) < 0))
+        self._latest = int(rows.nanoseconds[-1])
+
+    def summary(self, arrivals: ArrivalStats) -> TraceSummary:
+        """Return the finished summary."""
+        lengths, prefix = self._lengths, self._prefix
+        return TraceSummary(
+            path=str(self.plan.path),
+            format=self.plan.format,
+            columns=self.plan.columns,
+            requests=arrivals.requests,
+            dropped=self.dropped,
+            out_of_order=self.out_of_order,
+            arrivals=arrivals,
+            isl_counts=lengths.isl_counts,
+            osl_counts=lengths.osl_counts,
+            histogram=lengths.joint(),
+            mean_isl_osl=lengths.product / arrivals.requests,
+            max_tokens=lengths.longest,
+            prefix_hit_share=prefix.hit_share,
+            prefix_block_tokens=prefix.block_tokens if prefix.hit_share is not None else None,
+            notes=tuple(self._notes(arrivals)),
+        )
+
+    def _notes(self, arrivals: ArrivalStats) -> Iterator[str]:
+        if self.dropped:
+            yield f"{self.dropped} requests generated no token and are left out of all figures."
+        if self.out_of_order:
+            yield f"{self.out_of_order} arrivals are earlier than the line before; the trace was sorted by arrival."
+        if arrivals.quantum is not None and arrivals.dispersion is not None:
+            yield (
+                f"{arrivals.tie_share:.0%} of the arrivals share the time of the one before (over {TIE_SHARE:.0%}): "
+                f"the clock steps by {arrivals.quantum:.4g} s, so burstiness {arrivals.burstiness:.2f} is the root of "
+                f"the dispersion of counts per step, not the CV of the recorded gaps ({arrivals.gap_cv or 0:.2f})."
+            )
+        elif arrivals.gap_cv is None:
+            yield "too few distinct arrivals to measure burstiness; 1 (Poisson) is assumed."
+        elif arrivals.gap_cv > WAVY_CV:
+            yield (
+                f"the gaps between arrivals vary by {arrivals.gap_cv:.1f} times their mean (longest pause "
+                f"{arrivals.longest_gap:.0f} s): requests come in waves, so look at the peak rates too."
+            )
+        if self._prefix.full:
+            yield f"only the first {MAX_BLOCKS} prefix blocks were remembered: the prefix-hit share is a lower bound."
+        if self._prefix.unfit and self._prefix.block_tokens is None and self.plan.format is TraceFormat.MOONCAKE:
+            yield "hash_ids fit no known block size; the prefix-hit share is unknown."
+
+
+def _plan(path: Path, wanted: str, columns: Mapping[str, str] | None) -> _Plan:
+    _, head = _head(path)
+    if wanted not in (AUTO, *TraceFormat):
+        raise UnknownNameError("trace format", wanted, (AUTO, *TraceFormat))
+    found = _detect(path, head) if wanted == AUTO else TraceFormat(wanted)
+    if columns and found in (TraceFormat.AZURE, TraceFormat.MOONCAKE):
+        if wanted != AUTO:
+            raise InputError(f"{path}: format {wanted} has columns of its own; name columns with csv or jsonl")
+        found = TraceFormat.JSONL if head.startswith("{") else TraceFormat.CSV
+    names = _names(path, head, found)
+    where = f"{path}:1"
+    if found is TraceFormat.AZURE:
+        return _Plan(path, found, require_columns(AZURE_COLUMNS, names, where), head)
+    if found is TraceFormat.MOONCAKE:
+        return _Plan(path, found, require_columns(MOONCAKE_COLUMNS, names, where), head)
+    return _Plan(path, found, map_columns(columns, names, where), head)
+
+
+def _stream(plan: _Plan, limit: int | None, progress: Progress | None) -> Iterator[Rows]:
+    if limit is not None and limit < 1:
+        raise InputError(f"limit: {limit} must be at least 1")
+    blocks = read_blocks(plan.path, progress)
+    if plan.format in (TraceFormat.MOONCAKE, TraceFormat.JSONL):
+        chunks = jsonl_rows(plan.path, blocks, plan.columns)
+    else:
+        chunks = csv_rows(plan.path, blocks, csv_layout(plan.head, plan.columns))
+    left = limit
+    for chunk in chunks:
+        rows = chunk if left is None or len(chunk) <= left else chunk.first(left)
+        check_tokens(plan.path, rows, plan.columns)
+        yield rows
+        if left is not None:
+            left -= len(rows)
+            if not left:
+                return
+
+
+def _head(path: Path) -> tuple[Path, str]:
+    """Return the path and the first line of the file: for JSONL the first that is not blank."""
+    start = first_bytes(path)
+    block = next(read_blocks(path), None) if start.strip() else None
+    if block is None:
+        raise InputError(f"{path}: the trace is empty: the file has no lines")
+    line, _, _ = block.data.lstrip().partition(b"\n")
+    return path, line.decode(errors="replace").strip("\r")
+
+
+def _detect(path: Path, head: str) -> TraceFormat:
+    if head.startswith("["):
+        raise InputError(f"{path}:1: the file is a JSON array, one JSON object per line (JSONL) is wanted")
+    if head.startswith("{"):
+        keys = set(parse_object(f"{path}:1", head.encode()))
+        return TraceFormat.MOONCAKE if keys == _MOONCAKE_KEYS else TraceFormat.JSONL
+    names = set(split_header(head)[1])
+    return TraceFormat.AZURE if names == set(AZURE_COLUMNS.names) else TraceFormat.CSV
+
+
+def _names(path: Path, head: str, found: TraceFormat) -> list[str]:
+    """Return the column names or keys of the first line."""
+    if found in (TraceFormat.MOONCAKE, TraceFormat.JSONL):
+        return list(parse_object(f"{path}:1", head.encode()))
+    names = split_header(head)[1]
+    if len(names) < 3 or all(name.replace(".", "").isdigit() for name in names):
+        shown = head if len(head) <= 60 else head[:57] + "..."
+        raise InputError(f"{path}:1: a CSV header with columns for arrival, ISL and OSL is wanted, found {shown!r}")
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise InputError(f"{path}:1: the header has the column {twice!r} twice")
+    return names
+
+
+def _merged(held: Rows | None, chunk: Rows) -> Rows:
+    """Return both, sorted by arrival."""
+    both = chunk
+    if held is not None:
+        pairs = ((held.nanoseconds, chunk.nanoseconds), (held.isl, chunk.isl), (held.osl, chunk.osl))
+        nanoseconds, isl, osl, line = (np.concatenate(pair) for pair in (*pairs, (held.line, chunk.line)))
+        both = Rows(nanoseconds, isl, osl, line)
+        if held.hit_tokens is not None and chunk.hit_tokens is not None:
+            both = replace(both, hit_tokens=np.concatenate([held.hit_tokens, chunk.hit_tokens]))
+    if np.any(np.diff(both.nanoseconds) < 0):
+        return both.pick(np.argsort(both.nanoseconds, kind="stable"))
+    return both
+
+
+def _check_settled(path: object, rows: Rows, settled: int | None) -> None:
+    if settled is not None and rows.nanoseconds[0] < settled:
+        late = (settled - int(rows.nanoseconds[0])) / NANOSECONDS
+        raise InputError(
+            f"{path}:{rows.line[0]}: the request arrives {late:g} s before one far above it; sort the trace by arrival"
+        )

@@ -1,0 +1,208 @@
+"""Rows of a trace: what every reader yields, and how the columns of a file are found."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.errors import InputError, UnknownNameError, nearest_name
+from costmodel.workload import FloatArray
+
+IntArray = NDArray[np.int64]
+
+MAX_TOKENS = 2**24
+"""Longest input or output that is believed [token]; more is another column or another unit."""
+NANOSECONDS = 1_000_000_000
+MAX_SECONDS = 9_000_000_000.0
+"""Latest arrival that 64 bits of nanoseconds hold (the year 2255)."""
+
+
+class TraceFormat(StrEnum):
+    """How a trace file is written."""
+
+    AZURE = "azure"
+    """CSV of the Azure Public Dataset, 2023 and 2024: TIMESTAMP, ContextTokens, GeneratedTokens."""
+    MOONCAKE = "mooncake"
+    """JSONL of Mooncake: timestamp [ms], input_length, output_length, hash_ids."""
+    CSV = "csv"
+    """Any CSV with a header; columns are named by the user or recognised."""
+    JSONL = "jsonl"
+    """Any file with one JSON object per line; keys are named by the user or recognised."""
+
+
+class ArrivalUnit(StrEnum):
+    """How the arrival column is written; AUTO tells dates from numbers and takes numbers as seconds."""
+
+    AUTO = "auto"
+    SECONDS = "s"
+    MILLISECONDS = "ms"
+    MICROSECONDS = "us"
+    NANOSECONDS = "ns"
+    ISO = "iso"
+
+    @property
+    def seconds(self) -> float:
+        """Length of one unit [s]."""
+        return {"ms": 1e-3, "us": 1e-6, "ns": 1e-9}.get(self.value, 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Names of the three columns in the file, and the unit of the first."""
+
+    arrival: str
+    isl: str
+    osl: str
+    unit: ArrivalUnit = ArrivalUnit.AUTO
+
+    @property
+    def names(self) -> tuple[str, str, str]:
+        """The three column names: arrival, isl, osl."""
+        return self.arrival, self.isl, self.osl
+
+
+AZURE_COLUMNS = Columns("TIMESTAMP", "ContextTokens", "GeneratedTokens", ArrivalUnit.ISO)
+MOONCAKE_COLUMNS = Columns("timestamp", "input_length", "output_length", ArrivalUnit.MILLISECONDS)
+
+KNOWN_NAMES: dict[str, tuple[str, ...]] = {
+    "arrival": (
+        "arrival",
+        "arrival_s",
+        "arrival_ms",
+        "arrival_time",
+        "arrived_at",
+        "timestamp",
+        "timestamp_ms",
+        "time",
+    ),
+    "isl": (
+        *("isl", "input_length", "input_tokens", "prompt_tokens", "context_tokens", "contexttokens"),
+        *("num_prefill_tokens", "request_tokens", "prompt_len", "input_len"),
+    ),
+    "osl": (
+        *("osl", "output_length", "output_tokens", "completion_tokens", "generated_tokens", "generatedtokens"),
+        *("num_decode_tokens", "response_tokens", "output_len"),
+    ),
+}
+"""Column names that are recognised without a mapping, lower case with underscores."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Consecutive requests of a trace, as arrays of one length.
+
+    nanoseconds: arrival on the trace's own clock [ns]; line: line in the file, from 1; isl, osl: lengths [token].
+    hash_ids, hash_counts: prefix blocks of all rows one after another, and how many each row has (None: no blocks).
+    hit_tokens: input tokens of each row that an infinite prefix cache holds [token] (None: unknown).
+    """
+
+    nanoseconds: IntArray
+    isl: IntArray
+    osl: IntArray
+    line: IntArray
+    hash_ids: NDArray[np.uint64] | None = None
+    hash_counts: IntArray | None = None
+    hit_tokens: IntArray | None = None
+
+    def __len__(self) -> int:
+        return int(self.line.size)
+
+    def seconds_since(self, origin: int) -> FloatArray:
+        """Return the arrival after `origin` [ns] in seconds."""
+        return (self.nanoseconds - origin) / NANOSECONDS
+
+    def first(self, rows: int) -> Rows:
+        """Return the first `rows` rows, hash blocks and all."""
+        head = self.pick(slice(0, rows))
+        if self.hash_ids is None or self.hash_counts is None:
+            return head
+        counts = self.hash_counts[:rows]
+        return replace(head, hash_ids=self.hash_ids[: int(counts.sum())], hash_counts=counts)
+
+    def pick(self, chosen: NDArray[np.intp] | slice) -> Rows:
+        """Return the chosen rows without their hash blocks, in the order given."""
+        hits = None if self.hit_tokens is None else self.hit_tokens[chosen]
+        return Rows(self.nanoseconds[chosen], self.isl[chosen], self.osl[chosen], self.line[chosen], hit_tokens=hits)
+
+
+def nanoseconds_of(value: float, unit: ArrivalUnit, where: str) -> int:
+    """Return a number of the arrival column in nanoseconds, or raise InputError that opens with `where`."""
+    seconds = value * unit.seconds
+    if not abs(seconds) <= MAX_SECONDS:
+        hint = "; is it in ms (arrival_unit: ms)?" if abs(seconds) < 1e3 * MAX_SECONDS else ""
+        raise InputError(f"{where} is {value:g} {unit.value}, a time before the year 2255 is wanted{hint}")
+    return round(seconds * NANOSECONDS)
+
+
+def check_tokens(path: object, rows: Rows, columns: Columns) -> None:
+    """Raise InputError for the first row with an ISL below 1, an OSL below 0, or either beyond all belief."""
+    for name, tokens, least in ((columns.isl, rows.isl, 1), (columns.osl, rows.osl, 0)):
+        bad = np.flatnonzero((tokens < least) | (tokens > MAX_TOKENS))
+        if bad.size:
+            raise InputError(
+                f"{path}:{rows.line[bad[0]]}: {name} is {tokens[bad[0]]}, "
+                f"a whole number of tokens from {least} to {MAX_TOKENS} is wanted"
+            )
+
+
+def map_columns(mapping: Mapping[str, str] | None, found: Sequence[str], where: str) -> Columns:
+    """Find the three columns among the names `found`: as the user's mapping says, or by their known names.
+
+    The mapping has the keys arrival, isl, osl and arrival_unit (s, ms, us, ns, iso), all optional.
+    """
+    mapping = mapping or {}
+    for key in mapping:
+        if key not in (*KNOWN_NAMES, "arrival_unit"):
+            raise UnknownNameError("key of columns:", key, (*KNOWN_NAMES, "arrival_unit"))
+    names = {role: _column_name(role, mapping.get(role), found, where) for role in KNOWN_NAMES}
+    unit = mapping.get("arrival_unit") or _unit_from_name(names["arrival"])
+    if unit not in [known.value for known in ArrivalUnit]:
+        raise UnknownNameError("arrival_unit", unit, [known.value for known in ArrivalUnit])
+    return Columns(names["arrival"], names["isl"], names["osl"], ArrivalUnit(unit))
+
+
+def require_columns(columns: Columns, found: Sequence[str], where: str) -> Columns:
+    """Raise InputError for the first of `columns` that is not among the names `found`."""
+    for name in columns.names:
+        _column_name(name, name, found, where)
+    return columns
+
+
+def normalised(name: str) -> str:
+    """Return a column name in lower case with underscores, as in KNOWN_NAMES.
+
+    >>> normalised(" Request tokens")
+    'request_tokens'
+    """
+    return name.strip().lower().replace(" ", "_").replace("-", "_")
+
+
+def _column_name(role: str, wanted: str | None, found: Sequence[str], where: str) -> str:
+    if wanted is not None:
+        if wanted in found:
+            return wanted
+        close = nearest_name(wanted, found)
+        hint = f"did you mean {close!r}?" if close else f"found: {_listed(found)}"
+        raise InputError(f"{where}: there is no column {wanted!r}; {hint}")
+    by_name = {normalised(name): name for name in found}
+    known = next((by_name[name] for name in KNOWN_NAMES[role] if name in by_name), None)
+    if known is None:
+        raise InputError(
+            f"{where}: no column was recognised as {role} among {_listed(found)}; "
+            f"name it, e.g. columns: {{{role}: {KNOWN_NAMES[role][1]}}}"
+        )
+    return known
+
+
+def _unit_from_name(name: str) -> str:
+    suffix = normalised(name).rpartition("_")[2]
+    return suffix if suffix in ("s", "ms", "us", "ns") else ArrivalUnit.AUTO.value
+
+
+def _listed(names: Sequence[str], most: int = 8) -> str:
+    shown = ", ".join(repr(name[:40]) for name in names[:most])
+    return f"{shown}, ... ({len(names)} in all)" if len(names) > most else shown

@@ -1,0 +1,124 @@
+"""Bytes of a trace file, plain or gzip-compressed, in blocks of whole lines; refuses what cannot be a trace."""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, cast
+
+from costmodel.errors import InputError
+from costmodel.units import MIB
+
+BLOCK_BYTES = 2 * MIB
+MAX_LINE_BYTES = 16 * MIB
+"""A request of a million tokens needs some 20 kB for its hash blocks; a longer line is a file without lines."""
+SNIFF_BYTES = 64 * 1024
+
+Progress = Callable[[float], None]
+"""Told the share of the file that has been read [1]."""
+
+_GZIP = b"\x1f\x8b"
+_KINDS = (
+    (b"PK\x03\x04", "a zip archive"),
+    (b"PAR1", "a Parquet file"),
+    (b"\x28\xb5\x2f\xfd", "zstd-compressed"),
+    (b"\xfd7zXZ", "xz-compressed"),
+    (b"BZh", "bzip2-compressed"),
+    (b"GGUF", "a file of model weights (GGUF)"),
+    (b"\x7fELF", "a program"),
+    (b"%PDF", "a PDF"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Whole lines, each with its newline, and the number of the first of them (counted from 1)."""
+
+    data: bytes
+    first_line: int
+
+
+def first_bytes(path: Path) -> bytes:
+    """Return the start of the trace's text without byte-order mark, or raise InputError if it is no text at all."""
+    _check_file(path)
+    with ExitStack() as stack:
+        start = _read(_open(path, stack)[0], SNIFF_BYTES, path, 1)
+    for magic, kind in _KINDS:
+        if start.startswith(magic):
+            raise InputError(f"{path}: the file is {kind}, a trace must be plain or gzip-compressed CSV or JSONL")
+    control = next((place for place, byte in enumerate(start) if byte < 9), None)
+    if control is not None:
+        raise InputError(
+            f"{path}: the file is binary (byte 0x{start[control]:02x} at offset {control}), "
+            "a trace must be plain or gzip-compressed CSV or JSONL"
+        )
+    try:
+        # A character may be cut in two at the end of the piece that was read.
+        start[: max(len(start) - 4, 0)].decode()
+    except UnicodeDecodeError as error:
+        if error.start < len(start) - 8:
+            raise InputError(
+                f"{path}: the file is not UTF-8 text (offset {error.start}), a trace must be CSV or JSONL"
+            ) from None
+    return start.removeprefix(b"\xef\xbb\xbf")
+
+
+def read_blocks(path: Path, progress: Progress | None = None) -> Iterator[Block]:
+    """Yield the file as blocks of whole lines, about BLOCK_BYTES each; the last line gets a newline if it has none."""
+    _check_file(path)
+    size = max(path.stat().st_size, 1)
+    line, rest = 1, b""
+    with ExitStack() as stack:
+        stream, raw = _open(path, stack)
+        while piece := _read(stream, BLOCK_BYTES, path, line):
+            data = rest + piece
+            if line == 1 and not rest:
+                data = data.removeprefix(b"\xef\xbb\xbf")
+            end = data.rfind(b"\n") + 1
+            rest = data[end:]
+            if len(rest) > MAX_LINE_BYTES:
+                long_line = line + data.count(b"\n", 0, end)
+                raise InputError(
+                    f"{path}:{long_line}: the line is longer than {MAX_LINE_BYTES // MIB} MiB, "
+                    "a trace has one request per line"
+                )
+            if end:
+                yield Block(data[:end], line)
+                line += data.count(b"\n", 0, end)
+            if progress is not None:
+                progress(min(raw.tell() / size, 1.0))
+    if rest:
+        yield Block(rest + b"\n", line)
+
+
+def _check_file(path: Path) -> None:
+    if path.is_dir():
+        raise InputError(f"{path}: is a directory, a trace file is wanted")
+    if not path.exists():
+        raise InputError(f"{path}: there is no such file")
+    if not path.is_file():
+        raise InputError(f"{path}: is not a regular file, a trace file is wanted")
+
+
+def _open(path: Path, stack: ExitStack) -> tuple[BinaryIO, BinaryIO]:
+    """Return the stream of text bytes and the one of file bytes below it, both closed by `stack`."""
+    try:
+        raw = stack.enter_context(path.open("rb"))
+    except OSError as error:
+        raise InputError(f"{path}: cannot be opened: {error.strerror}") from None
+    packed = raw.read(2) == _GZIP
+    raw.seek(0)
+    return (cast(BinaryIO, stack.enter_context(gzip.GzipFile(fileobj=raw))), raw) if packed else (raw, raw)
+
+
+def _read(stream: BinaryIO, size: int, path: Path, line: int) -> bytes:
+    try:
+        return stream.read(size)
+    except (EOFError, gzip.BadGzipFile, zlib.error):
+        raise InputError(f"{path}: the gzip data is cut off or damaged after line {line}; fetch it again") from None
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read after line {line}: {error.strerror}") from None

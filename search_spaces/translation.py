@@ -1,0 +1,80 @@
+"""From the validation library's errors to faults in the words of the house."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from costmodel.errors import nearest_name
+
+from .faults import Fault, Path
+from .fields import HOUSE
+from .quantities import shown
+from .schema import json_schema
+
+_NOT_A_LIST = {"list_type", "tuple_type", "iterable_type"}
+_NOT_A_MAPPING = {"model_type", "model_attributes_type", "dict_type", "mapping_type", "dataclass_type"}
+
+
+def faults_of(error: ValidationError) -> list[Fault]:
+    """Return one fault for each error, in the order in which they were found."""
+    schema = json_schema()
+    return [_fault(details, schema) for details in error.errors(include_url=False)]
+
+
+def _fault(details: ErrorDetails, schema: dict[str, Any]) -> Fault:
+    path: Path = tuple(details["loc"])
+    kind, given = details["type"], details["input"]
+    if kind == HOUSE:
+        return Fault(path, details["msg"])
+    if kind == "missing":
+        return Fault(path, f"is missing{_meaning(schema, path)}")
+    if kind == "extra_forbidden":
+        return Fault(path, _unknown_key(schema, path), on_key=True)
+    if kind in _NOT_A_LIST:
+        return Fault(path, f"{shown(given)} is not a list")
+    if kind in _NOT_A_MAPPING:
+        keys = ", ".join(sorted(_properties(schema, path)))
+        return Fault(path, f"{shown(given)} is not a mapping{f' with the keys {keys}' if keys else ''}")
+    return Fault(path, f"{shown(given)} cannot stand here")
+
+
+def _unknown_key(schema: dict[str, Any], path: Path) -> str:
+    allowed = _properties(schema, path[:-1])
+    close = nearest_name(str(path[-1]), allowed)
+    hint = f"did you mean {close!r}?" if close else f"allowed: {', '.join(sorted(allowed))}"
+    return f"is not a known key; {hint}"
+
+
+def _meaning(schema: dict[str, Any], path: Path) -> str:
+    description = _properties(schema, path[:-1]).get(str(path[-1]), {}).get("description", "")
+    text = " ".join(description.split()).rstrip(".")
+    return f" ({text[0].lower()}{text[1:]})" if text else ""
+
+
+def _properties(schema: dict[str, Any], path: Path) -> dict[str, Any]:
+    """Return the keys that the schema allows at `path`, with their schemas."""
+    nodes = list(_variants(schema, schema))
+    for part in path:
+        if isinstance(part, str) and part.startswith("<"):
+            continue
+        steps = [
+            node["items"] if isinstance(part, int) else node["properties"][part]
+            for node in nodes
+            if (isinstance(part, int) and "items" in node) or part in node.get("properties", {})
+        ]
+        nodes = [variant for step in steps for variant in _variants(step, schema)]
+    return {key: value for node in nodes for key, value in node.get("properties", {}).items()}
+
+
+def _variants(node: dict[str, Any], schema: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the node, and what it refers to or chooses from."""
+    yield node
+    if "$ref" in node:
+        yield from _variants(schema["$defs"][node["$ref"].rpartition("/")[2]], schema)
+    for word in ("anyOf", "oneOf", "allOf"):
+        for option in node.get(word, ()):
+            yield from _variants(option, schema)

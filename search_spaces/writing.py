@@ -1,0 +1,70 @@
+"""workload.yaml written for the user: the commented example of `pdplan init`, and a measured trace as a problem."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from importlib import resources
+from typing import Any
+
+from .schema import WORKLOAD_SCHEMA
+
+_SCALARS = ("request_rate", "burstiness", "prefix_hit_share", "max_tokens")
+_COMMENTS: Mapping[str, str] = {
+    "request_rate": "mean arrivals [1/s]",
+    "burstiness": "coefficient of variation of the times between arrivals; 1 is Poisson",
+    "prefix_hit_share": "share of input tokens that a prefix cache already holds",
+    "max_tokens": "longest ISL + OSL [token]",
+}
+
+
+def init_text() -> str:
+    """Return the commented example that `pdplan init` writes; it loads and solves as it stands."""
+    return (resources.files("search_spaces") / "init_template.yaml").read_text(encoding="utf-8")
+
+
+def workload_yaml_text(
+    mapping: Mapping[str, Any], name: str, model: str, accelerators: Sequence[str] = ("A100-80", "H100", "H200")
+) -> str:
+    """Return a workload.yaml around a measured `workload:` block; the user then sets service level and accelerators.
+
+    Args:
+        mapping: the block as plain data, with a histogram of rows under lengths.
+        name: name of the problem, and where its lengths came from unless the mapping says so.
+        model: catalog name, Hugging Face id, or path to a config.json.
+        accelerators: names to start with.
+    """
+    lengths = mapping["lengths"]
+    rows = [f"      - {_flow(row)}" for row in lengths["histogram"]]
+    scalars = [f"  {key}: {json.dumps(mapping[key])}  # {_COMMENTS[key]}" for key in _SCALARS if key in mapping]
+    model_key = "config" if model.endswith(".json") else "name"
+    lines = [
+        f"schema: {WORKLOAD_SCHEMA}",
+        f"name: {_text(name)}",
+        "",
+        f"model: {{{model_key}: {_text(model)}}}",
+        "",
+        "workload:",
+        *scalars,
+        "  lengths:",
+        f"    source: {_text(lengths.get('source', name))}",
+        "    histogram:  # ISL and OSL [token], share of requests",
+        *rows,
+        "",
+        "slo:  # set these to what your users need",
+        "  ttft: 2s",
+        "  tpot: 50ms",
+        "  attainment: 0.9",
+        "",
+        f"accelerators: [{', '.join(_text(accelerator) for accelerator in accelerators)}]",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _text(text: str) -> str:
+    """A JSON text is a YAML text too, whatever is in it."""
+    return json.dumps(text, ensure_ascii=False)
+
+
+def _flow(row: Mapping[str, float]) -> str:
+    return "{" + ", ".join(f"{key}: {json.dumps(value)}" for key, value in row.items()) + "}"

@@ -1,0 +1,304 @@
+"""YAML read with care: every value keeps its line and column, and YAML's traps are faults with a sentence of their own.
+
+Closed here: files too large, not UTF-8, empty or not a mapping; tabs; duplicate keys; `no` meaning false, `1:30`
+meaning 90, `010` meaning 8, `1e12` meaning a text; alias bombs, endless nesting, tags.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path as FilePath
+from typing import Any
+
+import yaml
+
+from costmodel.errors import InputError
+
+from .faults import Fault, Path, Position, Source, pointed
+
+MAX_BYTES = 2**20
+"""Largest workload.yaml; longer length tables belong in a CSV or a trace."""
+MAX_DEPTH = 50
+MAX_ALIASED_NODES = 10_000
+"""Values that aliases may repeat, all together: far above any honest use, far below a bomb."""
+
+_TAG = "tag:yaml.org,2002:"
+_BARE_FLOAT = re.compile(r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)[eE][-+]?[0-9]+\Z")
+_LONGEST_INT = 18
+
+
+def read_source(path: FilePath, max_bytes: int = MAX_BYTES) -> tuple[Source, list[Fault]]:
+    """Read a YAML file whose root is a mapping; return it and its faults, or raise `InputError` if nothing can be read.
+
+    Args:
+        path: the file.
+        max_bytes: size above which it is refused unread [byte].
+    """
+    return parse_source(_decode(str(path), read_bytes(path, max_bytes)), str(path))
+
+
+def read_bytes(path: FilePath, max_bytes: int) -> bytes:
+    """Return the file's bytes; refuse one that is missing, not a file or larger than `max_bytes` without reading it."""
+    try:
+        size = path.stat().st_size
+        if path.is_dir():
+            raise InputError(f"{path}: is a folder; give the file itself")
+        if size <= max_bytes:
+            with path.open("rb") as file:
+                data = file.read(max_bytes + 1)
+            size = max(size, len(data))
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({(error.strerror or 'unknown error').lower()})") from error
+    if size > max_bytes:
+        raise InputError(
+            f"{path}: has {size:,} bytes, but at most {max_bytes:,} are read here; "
+            "long length tables belong in a trace (workload.lengths.trace)"
+        )
+    return data
+
+
+def _decode(name: str, data: bytes) -> str:
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        found = f"byte 0x{data[error.start]:02x} at offset {error.start}"
+        raise InputError(f"{name}:{line}: is not UTF-8 text ({found}); save it as UTF-8") from error
+
+
+def parse_source(text: str, name: str) -> tuple[Source, list[Fault]]:
+    """Parse YAML text as `read_source` does; `name` stands for the file in messages."""
+    lines = tuple(text.splitlines())
+    root = _compose(text, name, lines)
+    if root is None:
+        raise InputError(f"{name}: is empty; `pdplan init` writes an example to start from")
+    if not isinstance(root, yaml.MappingNode):
+        kind = "a list" if isinstance(root, yaml.SequenceNode) else "a single value"
+        raise InputError(f"{name}: holds {kind}, but must hold keys and values such as 'name: chat'")
+    walker = _Walker(name, lines)
+    value = walker.build(root, (), 0)
+    return Source(name, lines, value, walker.values, walker.keys), walker.faults
+
+
+def parse_value(text: str) -> Any:
+    """Read one value as if it stood in a file: a number, a text, `[a, b]` or `{a: b}`.
+
+    >>> parse_value("[8, 1e3, H100, 2s]")
+    [8, 1000.0, 'H100', '2s']
+    """
+    name = repr(text)
+    root = _compose(text, name, (text,))
+    if root is None:
+        return None
+    walker = _Walker(name, (text,))
+    value = walker.build(root, (), 0)
+    if walker.faults:
+        raise InputError(f"{name}: {walker.faults[0].sentence}")
+    return value
+
+
+class _TooDeepError(Exception):
+    def __init__(self, mark: yaml.Mark) -> None:
+        super().__init__()
+        self.mark = mark
+
+
+class _Loader(yaml.SafeLoader):
+    """Composes nodes only (nothing is constructed), no deeper than `MAX_DEPTH`."""
+
+    depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        if parent is not None and self.depth > MAX_DEPTH:
+            raise _TooDeepError(parent.start_mark)
+        self.depth += 1
+        try:
+            return super().compose_node(parent, index)
+        finally:
+            self.depth -= 1
+
+
+def _compose(text: str, name: str, lines: tuple[str, ...]) -> yaml.Node | None:
+    try:
+        loader = _Loader(text)
+        return loader.get_single_node()
+    except _TooDeepError as error:
+        raise InputError(pointed(name, lines, _position(error.mark), _TOO_DEEP)) from None
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        raise InputError(f"{name}:{line}: has the control character U+{ord(text[error.position]):04X}") from error
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        sentence = _syntax_sentence(error)
+        raise InputError(pointed(name, lines, _position(mark), sentence) if mark else f"{name}: {sentence}") from error
+
+
+_TOO_DEEP = f"is nested deeper than {MAX_DEPTH} levels"
+
+
+def _syntax_sentence(error: yaml.MarkedYAMLError) -> str:
+    problem = error.problem or "cannot be understood"
+    if "'\\t'" in problem:
+        return "a tab cannot indent or separate in YAML; use spaces"
+    if "found undefined alias" in problem:
+        return f"is not valid YAML: {problem}; no anchor of that name stands before it"
+    if "but found another document" in problem:
+        return "a second document starts here ('---'), but one file states one problem"
+    context = f" {error.context}" if error.context else ""
+    return f"is not valid YAML: {problem}{context}; check quotes, brackets and indentation here and on the line before"
+
+
+def _position(mark: yaml.Mark) -> Position:
+    return Position(mark.line + 1, mark.column + 1)
+
+
+@dataclass(slots=True)
+class _Walker:
+    """Turns nodes into plain values, noting where each stands and what is wrong with it."""
+
+    name: str
+    lines: tuple[str, ...]
+    values: dict[Path, Position] = field(default_factory=dict)
+    keys: dict[Path, Position] = field(default_factory=dict)
+    faults: list[Fault] = field(default_factory=list)
+    seen: set[int] = field(default_factory=set)
+    aliased: int = 0
+
+    def build(self, node: yaml.Node, path: Path, depth: int) -> Any:
+        self._guard(node, depth)
+        self.values[path] = _position(node.start_mark)
+        if isinstance(node, yaml.MappingNode):
+            return {key: self.build(child, (*path, key), depth + 1) for key, child in self._pairs(node, path)}
+        if isinstance(node, yaml.SequenceNode):
+            return [self.build(child, (*path, index), depth + 1) for index, child in enumerate(node.value)]
+        return self._scalar(node, path)
+
+    def _guard(self, node: yaml.Node, depth: int) -> None:
+        self.aliased += id(node) in self.seen
+        self.seen.add(id(node))
+        sentence = ""
+        if self.aliased > MAX_ALIASED_NODES:
+            sentence = f"aliases (*name) repeat more than {MAX_ALIASED_NODES:,} values; write the values out"
+        elif depth > MAX_DEPTH:
+            sentence = f"{_TOO_DEEP} (an alias that contains itself?)"
+        if sentence:
+            raise InputError(pointed(self.name, self.lines, _position(node.start_mark), sentence))
+
+    def _pairs(self, node: yaml.MappingNode, path: Path) -> Iterator[tuple[str, yaml.Node]]:
+        """Yield the keys, as they are written, and their nodes; the first of equal keys wins, the others are faults."""
+        found: dict[str, Position] = {}
+        for key_node, child in node.value:
+            position = _position(key_node.start_mark)
+            key = key_node.value if isinstance(key_node, yaml.ScalarNode) else None
+            place = (*path, str(key))
+            if key is None or key_node.tag == f"{_TAG}merge":
+                what = "'<<' (merging)" if key is not None else "a list or mapping"
+                self.faults.append(Fault(path, f"{what} cannot be a key here; write the keys out", position=position))
+            elif key in found:
+                sentence = f"the key {key!r} stands here again, first on line {found[key].line}; keep one of them"
+                self.faults.append(Fault(place, sentence, position=position))
+            else:
+                found[key] = self.keys[place] = position
+                yield key, child
+
+    def _scalar(self, node: yaml.Node, path: Path) -> Any:
+        text = str(node.value)
+        plain = getattr(node, "style", None) is None
+        resolve = _RESOLVERS.get(node.tag.removeprefix(_TAG))
+        if resolve is None:
+            self.faults.append(Fault(path, f"the tag {node.tag!r} is not allowed; write the plain value"))
+            return text
+        value, sentence = resolve(text) if plain else (text, "")
+        if sentence:
+            self.faults.append(Fault(path, sentence))
+        return value
+
+
+def _resolve_text(text: str) -> tuple[Any, str]:
+    """YAML 1.1 wants a dot in a float, so 1e12 arrives as a text; here it is the number that it looks like."""
+    return (float(text), "") if _BARE_FLOAT.match(text) else (text, "")
+
+
+def _resolve_bool(text: str) -> tuple[Any, str]:
+    value = text.lower() in {"yes", "true", "on"}
+    if text.lower() in {"true", "false"}:
+        return value, ""
+    word = "true" if value else "false"
+    return value, f"{text} without quotes means {word} in YAML; write '{text}' in quotes if the word is meant"
+
+
+def _resolve_int(text: str) -> tuple[Any, str]:
+    digits = text.replace("_", "").lstrip("+-").lower()
+    if ":" in digits:
+        return 0, f"{text} means {_base_60(text):g} in YAML (base 60); write a number and a unit, such as 90s"
+    if digits.startswith(("0x", "0b")):
+        return int(digits, 0), ""
+    if len(digits) > 1 and digits.startswith("0"):
+        return 0, f"{text} means {int(digits, 8)} in YAML (octal); write the number without leading zeros"
+    if len(digits) > _LONGEST_INT:
+        return float(text.replace("_", "")), ""
+    return int(text.replace("_", "")), ""
+
+
+def _resolve_float(text: str) -> tuple[Any, str]:
+    if ":" in text:
+        return 0.0, f"{text} means {_base_60(text):g} in YAML (base 60); write a number and a unit, such as 90s"
+    return float(text.replace("_", "").lower().replace(".inf", "inf").replace(".nan", "nan")), ""
+
+
+def _base_60(text: str) -> float:
+    value = 0.0
+    for part in text.replace("_", "").lstrip("+-").split(":"):
+        value = 60 * value + float(part)
+    return -value if text.startswith("-") else value
+
+
+def _guarded(resolve: Callable[[str], tuple[Any, str]]) -> Callable[[str], tuple[Any, str]]:
+    """An explicit tag (!!int abc) can claim what the text is not."""
+
+    def guarded(text: str) -> tuple[Any, str]:
+        try:
+            return resolve(text)
+        except ValueError:
+            return text, f"{text!r} is not what its tag says; write the plain value"
+
+    return guarded
+
+
+_RESOLVERS: Mapping[str, Callable[[str], tuple[Any, str]]] = {
+    "null": lambda _: (None, ""),
+    "bool": _resolve_bool,
+    "int": _guarded(_resolve_int),
+    "float": _guarded(_resolve_float),
+    "str": _resolve_text,
+    "timestamp": lambda text: (text, ""),
+    "value": lambda text: (text, ""),
+}
+
+
+def override(source: Source, overrides: Mapping[str, Any]) -> Source:
+    """Return the source with values replaced: dotted path -> value; a text is read as YAML, as on a command line."""
+    value = source.value
+    paths = []
+    for dotted, given in overrides.items():
+        path = tuple(int(part) if part.isdigit() else part for part in dotted.split("."))
+        value = _replaced(value, path, parse_value(given) if isinstance(given, str) else given, dotted)
+        paths.append(path)
+    return replace(source, value=value, overridden=source.overridden | set(paths))
+
+
+def _replaced(value: Any, path: Path, given: Any, dotted: str) -> Any:
+    if not path:
+        return given
+    head, rest = path[0], path[1:]
+    if isinstance(value, list):
+        if not isinstance(head, int) or head >= len(value):
+            raise InputError(f"override {dotted!r}: {head!r} is not one of the {len(value)} items (0 is the first)")
+        return [_replaced(item, rest, given, dotted) if index == head else item for index, item in enumerate(value)]
+    if value is not None and not isinstance(value, dict):
+        raise InputError(f"override {dotted!r}: a single value stands above {head!r}; override the whole of it")
+    mapping = dict(value or {})
+    mapping[str(head)] = _replaced(mapping.get(str(head)), rest, given, dotted)
+    return mapping

@@ -1,0 +1,1 @@
+"""Jinja templates, as package resources."""

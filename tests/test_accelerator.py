@@ -1,0 +1,170 @@
+"""Peaks, bandwidths and links pinned to data sheets, and the ridge point."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from costmodel.accelerator import Accelerator
+from costmodel.units import GIB, GIGA, MIB, TERA
+from search_spaces.catalog import load_catalog
+
+DATA_SHEETS = {
+    # name: (bf16, fp8, int8, fp4 in dense TFLOP/s, bandwidth in TB/s, board power in W)
+    "A100-40": (312, None, 624, None, 1.555, 400),
+    "A100-80": (312, None, 624, None, 2.039, 400),
+    "A100-40-PCIe": (312, None, 624, None, 1.555, 250),
+    "A100-80-PCIe": (312, None, 624, None, 1.935, 300),
+    "H100": (989, 1979, 1979, None, 3.35, 700),
+    "H100-PCIe": (756.5, 1513, 1513, None, 2.0, 350),
+    "H100-NVL": (835.5, 1670.5, 1670.5, None, 3.9, 400),
+    "H20": (148, 296, 296, None, 4.0, 500),
+    "H200": (989, 1979, 1979, None, 4.8, 700),
+    "B200": (2250, 4500, 4500, 9000, 7.7, 1000),
+    "B300": (2250, 4500, 153.5, 13500, 7.7, 1100),
+    "GB200": (2500, 5000, 5000, 10000, 8.0, 1200),
+    "GB300": (2500, 5000, 165, 15000, 8.0, 1400),
+    "L40S": (362, 733, 733, None, 0.864, 350),
+    "L4": (121, 242, 242, None, 0.3, 72),
+    "A10G": (70, None, 140, None, 0.6, 300),
+    "RTX-PRO-6000": (480, 960, 960, 1920, 1.597, 600),
+    "MI300X": (1307.4, 2614.9, 2614.9, None, 5.3, 750),
+    "MI325X": (1307.4, 2614.9, 2614.9, None, 6.0, 1000),
+    "MI355X": (2516.6, 5033.2, 5033.2, 10066.3, 8.0, 1400),
+}
+
+NVIDIA_SMI_MIB = {
+    "A100-80": 81920,
+    "H100": 81559,
+    "H100-NVL": 95830,
+    "H20": 97871,
+    "H200": 143771,
+    "B200": 183359,
+    "B300": 275040,
+    "GB200": 189471,
+    "GB300": 284208,
+    "L40S": 46068,
+    "L4": 23034,
+    "A10G": 23028,
+    "RTX-PRO-6000": 97887,
+}
+
+SPECS = {
+    # name: its rows in gpu_specs.csv; left out: RTX PRO 6000 (server edition's bandwidth and clock, see its `source`)
+    "A100-40": "A100-40GB SXM",
+    "A100-80": "A100-80GB SXM",
+    "A100-40-PCIe": "A100-40GB PCIe",
+    "A100-80-PCIe": "A100-80GB PCIe",
+    "H100": "H100 SXM",
+    "H100-PCIe": "H100 PCIe",
+    "H200": "H200 SXM",
+    "B200": "B200 SXM",
+    "B300": "B300 SXM",
+    "GB200": "GB200 NVL72",
+    "GB300": "GB300 NVL72",
+    "L40S": "L40S",
+    "L4": "L4",
+    "A10G": "A10G",
+    "MI300X": "MI300X",
+    "MI325X": "MI325X",
+    "MI355X": "MI355X",
+}
+
+
+def accelerator(name: str) -> Accelerator:
+    return load_catalog().accelerator(name)
+
+
+def test_the_pinned_list_is_the_catalog() -> None:
+    assert list(load_catalog().accelerators) == list(DATA_SHEETS)
+
+
+@pytest.mark.parametrize("name", DATA_SHEETS)
+def test_figures_are_those_of_the_data_sheet(name: str) -> None:
+    *peaks, bandwidth, tdp = DATA_SHEETS[name]
+    found = accelerator(name)
+    expected = dict(zip(("bf16", "fp8", "int8", "fp4"), peaks, strict=True))
+    assert {dtype: peak / TERA for dtype, peak in found.peak_flops.items()} == pytest.approx(
+        {dtype: peak for dtype, peak in expected.items() if peak is not None}, rel=1e-12
+    )
+    assert (found.bandwidth, found.tdp) == pytest.approx((bandwidth * TERA, tdp), rel=1e-12)
+
+
+@pytest.mark.parametrize(("name", "mib"), NVIDIA_SMI_MIB.items())
+def test_memory_is_what_nvidia_smi_shows(name: str, mib: int) -> None:
+    assert accelerator(name).memory == pytest.approx(mib * MIB, abs=0.4 * GIB)
+
+
+@pytest.mark.parametrize(
+    ("name", "gb_s", "size", "nic_gb_s"),
+    [
+        ("A100-80", 300, 8, 25),
+        ("H100", 450, 8, 50),
+        ("H100-NVL", 300, 2, 5),
+        ("B200", 900, 8, 50),
+        ("GB200", 900, 72, 50),
+        ("GB300", 900, 72, 100),
+        ("L40S", 32, 8, 6.25),
+        ("MI300X", 448, 8, 50),
+    ],
+)
+def test_links_are_one_direction_per_gpu(name: str, gb_s: float, size: int, nic_gb_s: float) -> None:
+    found = accelerator(name)
+    assert (found.scale_up.bandwidth, found.scale_out.bandwidth) == pytest.approx((gb_s * GIGA, nic_gb_s * GIGA))
+    assert found.scale_up_size == size
+
+
+def test_ridge_points() -> None:
+    assert accelerator("H100").ridge_point("bf16") == pytest.approx(295.2, rel=1e-3)
+    assert accelerator("A100-80").ridge_point("bf16") == pytest.approx(153.0, rel=1e-3)
+    assert accelerator("H20").ridge_point("fp8") == pytest.approx(74.0, rel=1e-3)
+
+
+def test_no_figure_counts_sparsity_or_a_wrong_prefix() -> None:
+    for found in load_catalog().accelerators.values():
+        peaks = found.peak_flops
+        assert 1.9 <= peaks.get("fp8", 2 * peaks["bf16"]) / peaks["bf16"] <= 2.1
+        assert 30 <= found.ridge_point("bf16") <= 450
+        assert found.scale_out.latency >= found.scale_up.latency > 0
+        assert 1e-6 <= found.scale_up.latency <= 1e-5
+        assert found.scale_out.bandwidth < found.scale_up.bandwidth < found.bandwidth
+
+
+def test_dtypes_are_those_of_the_architecture() -> None:
+    for name, found in load_catalog().accelerators.items():
+        assert ("fp8" in found.peak_flops) == (not name.startswith("A10"))
+        blackwell_or_cdna4 = name.startswith(("B", "GB", "RTX-PRO", "MI355"))
+        assert ("fp4" in found.peak_flops) == blackwell_or_cdna4
+
+
+def test_figures_agree_with_the_collected_specifications(data: Path) -> None:
+    rows = list(csv.DictReader((data / "prices" / "gpu_specs.csv").read_text("utf-8").splitlines()))
+    columns = {
+        "bf16": "bf16_dense_tflops",
+        "fp8": "fp8_dense_tflops",
+        "int8": "int8_dense_tops",
+        "fp4": "fp4_dense_tflops",
+    }
+    checked = 0
+    for name, spelling in SPECS.items():
+        found = accelerator(name)
+        for row in (row for row in rows if row["gpu"] == spelling):
+            for dtype, column in columns.items():
+                if row[column]:
+                    assert found.peak_flops[dtype] == pytest.approx(float(row[column]) * TERA, rel=0.04), (name, row)
+                    checked += 1
+            assert found.bandwidth == pytest.approx(float(row["mem_bw_tbps"]) * TERA, rel=0.04), (name, row)
+    assert checked > 50
+
+
+@settings(deadline=None, max_examples=50)
+@given(name=st.sampled_from(sorted(DATA_SHEETS)), factor=st.floats(0.1, 10.0))
+def test_ridge_point_falls_as_bandwidth_rises(name: str, factor: float) -> None:
+    found = accelerator(name)
+    scaled = dataclasses.replace(found, bandwidth=found.bandwidth * factor)
+    assert scaled.ridge_point("bf16") * factor == pytest.approx(found.ridge_point("bf16"))

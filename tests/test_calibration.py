@@ -1,0 +1,261 @@
+"""The fit finds what it should, inside physics; the rules catch what they should; the catalog's file is whole."""
+
+import importlib.util
+import math
+import os
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from costmodel.accelerator import Origin
+from costmodel.calibration.curves import SIZE_OF, EfficiencyCurve, curve_time, saturation
+from costmodel.calibration.fit import CONSTANT, CURVE, Samples, assess, fit, predict, regime_weights, single_kernels
+from costmodel.calibration.search import pattern_search
+from costmodel.calibration.suspect import beats_physics, link_unused, narrower_is_slower
+from costmodel.roofline import KERNEL_CLASSES, kernel_time
+
+ROOT = Path(__file__).resolve().parents[1]
+DATA = Path(os.environ.get("PDPLAN_DATA", ROOT.parent / "shared" / "data"))
+CATALOG = yaml.safe_load((ROOT / "costmodel" / "catalog" / "efficiency.yaml").read_text(encoding="utf-8"))
+PEAK, BANDWIDTH = 1e15, 3e12
+
+share = st.floats(0.05, 1.0)
+halves = st.floats(0.0, 1e6)
+
+
+def gemms(curve: EfficiencyCurve, noise: float = 0.0) -> Samples:
+    """Square-ish GEMMs whose times follow `curve`, with deterministic log-normal noise."""
+    m, n, k = (
+        grid.ravel() for grid in np.meshgrid(2.0 ** np.arange(0, 14), 1024 * np.arange(1.0, 9), [1024.0, 4096, 8192])
+    )
+    flop, traffic = 2 * m * n * k, 2 * (n * k + m * (n + k))
+    times = curve_time(curve, flop, traffic, peak=PEAK, bandwidth=BANDWIDTH, size=m * n, inputs=m * k)
+    times = times * np.exp(noise * np.random.default_rng(7).standard_normal(m.size))
+    regime = np.digitize(m, (64.5, 511.5))
+    return single_kernels(flop, traffic, times, regime, peak=PEAK, bandwidth=BANDWIDTH, size=m * n, inputs=m * k)
+
+
+def test_curve_by_hand() -> None:
+    curve = EfficiencyCurve(compute=0.5, memory=0.8, launch=2e-6, compute_half=100.0, memory_half=1e6, cast=3.0)
+    # arithmetic: 1e9 x (1 + 100/300) / (0.5 x 1e15) = 2.667 us; movement: (3e6 + 1e6) / (0.8 x 1e12) = 5 us; cast: 3 us
+    assert curve_time(curve, 1e9, 3e6, peak=1e15, bandwidth=1e12, size=300.0, inputs=1e6) == pytest.approx(10e-6)
+
+
+def test_without_halves_the_curve_is_the_roofline() -> None:
+    curve = EfficiencyCurve(compute=0.8, memory=0.9, launch=4e-6)
+    expected = kernel_time(1e12, 1e9, 0.8 * PEAK, 0.9 * BANDWIDTH, 4e-6)
+    assert curve_time(curve, 1e12, 1e9, peak=PEAK, bandwidth=BANDWIDTH, size=1.0, inputs=1.0) == pytest.approx(expected)
+
+
+def test_every_class_says_what_its_size_is() -> None:
+    assert set(SIZE_OF) == set(KERNEL_CLASSES)
+
+
+@given(size=st.floats(1e-3, 1e12), half=halves)
+@settings(deadline=None, max_examples=100)
+def test_saturation_stays_below_one_and_rises(size: float, half: float) -> None:
+    assert 0 < saturation(size, half) <= 1
+    assert saturation(2 * size, half) >= saturation(size, half)
+
+
+@given(compute=share, memory=share, half=halves, memory_half=halves, cast=st.floats(0, 20), size=st.floats(1, 1e9))
+@settings(deadline=None, max_examples=100)
+def test_no_curve_beats_physics(
+    compute: float, memory: float, half: float, memory_half: float, cast: float, size: float
+) -> None:
+    curve = EfficiencyCurve(compute, memory, 1e-6, half, memory_half, cast)
+    floor = max(1e12 / PEAK, 1e9 / BANDWIDTH)
+    assert curve_time(curve, 1e12, 1e9, peak=PEAK, bandwidth=BANDWIDTH, size=size, inputs=1e6) >= floor
+
+
+def test_pattern_search_on_a_kink_and_in_its_box() -> None:
+    point, value = pattern_search(
+        lambda x: float(abs(x[0] - 0.3) + 2 * abs(x[1] - 5)), np.zeros(2), -np.ones(2), np.ones(2)
+    )
+    assert point == pytest.approx([0.3, 1.0], abs=2e-3)
+    assert value == pytest.approx(8.0, abs=5e-3)
+
+
+@pytest.mark.parametrize(
+    ("truth", "free"),
+    [
+        (EfficiencyCurve(0.8, 0.9, 4e-6), CONSTANT),
+        (EfficiencyCurve(0.3, 0.5, 2e-5), CONSTANT),
+        (EfficiencyCurve(0.7, 0.8, 4e-6, compute_half=5e5), CURVE),
+        (EfficiencyCurve(0.7, 0.8, 4e-6, compute_half=5e5, cast=10.0), (*CURVE, "cast")),
+    ],
+)
+def test_fit_recovers_what_made_the_data(truth: EfficiencyCurve, free: tuple[str, ...]) -> None:
+    found = fit(gemms(truth), free)
+    assert found.error < 0.02
+    for name in free:
+        assert getattr(found.curve, name) == pytest.approx(getattr(truth, name), rel=0.1), name
+
+
+def test_fit_shrugs_off_outliers() -> None:
+    samples = gemms(EfficiencyCurve(0.8, 0.9, 4e-6), noise=0.03)
+    samples.seconds[::20] *= 30.0
+    found = fit(samples)
+    assert found.curve.compute == pytest.approx(0.8, rel=0.05)
+    assert found.curve.memory == pytest.approx(0.9, rel=0.05)
+    assert found.error < 0.04
+
+
+def test_fit_stays_inside_physics_when_the_data_do_not() -> None:
+    samples = gemms(EfficiencyCurve(0.9, 0.9, 1e-6))
+    samples.seconds[:] /= 3.0
+    curve = fit(samples).curve
+    assert 0 < curve.compute <= 1
+    assert 0 < curve.memory <= 1
+    assert curve.launch >= 0
+
+
+def test_a_half_that_the_data_do_not_show_is_zero_or_harmless() -> None:
+    samples = gemms(EfficiencyCurve(0.8, 0.9, 4e-6))
+    found = fit(samples, CURVE)
+    assert found.error < 0.01
+    assert found.curve.compute_half < 0.1 * float(np.median(samples.size))
+
+
+def test_more_parameters_never_fit_worse() -> None:
+    samples = gemms(EfficiencyCurve(0.6, 0.8, 4e-6, compute_half=2e6, cast=8.0), noise=0.1)
+    errors = [fit(samples, free).error for free in (CONSTANT, CURVE, (*CURVE, "cast"))]
+    assert errors[2] < errors[1] < errors[0]
+
+
+def test_fit_is_deterministic() -> None:
+    samples = gemms(EfficiencyCurve(0.6, 0.8, 4e-6), noise=0.1)
+    assert fit(samples) == fit(samples)
+
+
+def test_sums_of_kernels_with_an_offset() -> None:
+    one = gemms(EfficiencyCurve(0.7, 0.8, 4e-6))
+    both = Samples(
+        *(np.hstack([array, array]) for array in (one.flop, one.traffic, one.size, one.inputs)),
+        np.hstack([one.count, 3 * one.count]),
+        4 * one.seconds + 1e-3,
+        np.full_like(one.seconds, 1e-3),
+        one.regime,
+        one.importance,
+        PEAK,
+        BANDWIDTH,
+    )
+    assert fit(both).curve.compute == pytest.approx(0.7, rel=0.02)
+    assert predict(EfficiencyCurve(0.7, 0.8, 4e-6), both) == pytest.approx(both.seconds)
+
+
+def test_regimes_weigh_the_same_whatever_their_rows() -> None:
+    weights = regime_weights(np.array([0] * 9 + [1]), np.ones(10))
+    assert weights.sum() == pytest.approx(1)
+    assert weights[9] == pytest.approx(0.5)
+
+
+def test_assess_reports_bias_and_which_roof_decides() -> None:
+    truth = EfficiencyCurve(0.8, 0.9, 4e-6)
+    samples = gemms(truth)
+    samples.seconds[:] *= 2.0
+    found = assess(truth, samples)
+    assert found.bias == pytest.approx(-0.5)
+    assert found.error == pytest.approx(0.5)
+    assert 0 < found.compute_bound < 1
+    assert 0 < found.memory_bound < 1
+
+
+def test_no_data_is_refused() -> None:
+    samples = gemms(EfficiencyCurve(0.8, 0.9, 4e-6))
+    with pytest.raises(ValueError, match="measured time > 0"):
+        fit(samples.where(np.zeros(samples.seconds.size, dtype=bool)))
+
+
+def test_rules_on_suspect_data() -> None:
+    wide = np.array([40e-6, 50e-6, 60e-6])
+    floor = np.array([20e-6, 25e-6, 30e-6])
+    assert not narrower_is_slower(wide / 2, wide, floor).suspect
+    assert narrower_is_slower(np.full(3, 80e-6), wide, floor).suspect
+    ignored = narrower_is_slower(np.full(3, 80e-6), wide, np.full(3, 1e-6))
+    assert not ignored.suspect
+    assert ignored.rows == 0
+    assert math.isnan(ignored.figure)
+    assert link_unused(np.array([9.0]), np.array([1.0])).suspect
+    assert not link_unused(np.array([1.6]), np.array([1.0])).suspect
+    assert beats_physics(np.array([1.0, 2.0]), np.array([1.5, 1.5])).tolist() == [True, False]
+
+
+# ---- the catalog's file
+
+MEASURED = {"A100-80", "H100", "H200", "B200", "L40S"}
+RELATED = {"A100-40", "A100-40-PCIe", "A100-80-PCIe", "A10G", "H100-PCIe", "H100-NVL", "H20", "B300", "GB200", "GB300"}
+RELATED |= {"L4", "RTX-PRO-6000", "MI300X", "MI325X", "MI355X"}
+
+
+def test_the_catalog_covers_every_accelerator() -> None:
+    assert set(CATALOG) == MEASURED | RELATED | {"default"}
+    for name, table in CATALOG.items():
+        if "like" in table:
+            assert set(table) == {"like"}
+            assert table["like"] in MEASURED | {"default"}, name
+        else:
+            assert set(table) == set(KERNEL_CLASSES), name
+
+
+@pytest.mark.parametrize("name", sorted(MEASURED | {"default"}))
+def test_catalog_figures_are_physical_and_say_their_origin(name: str) -> None:
+    for kernel_class, dtypes in CATALOG[name].items():
+        assert "bf16" in dtypes
+        for figures in dtypes.values():
+            assert 0 < figures["compute"] <= 1
+            assert 0 < figures["memory"] <= 1
+            assert 0 <= figures["launch_us"] < 200
+            assert figures["source"], kernel_class
+            assert (figures["origin"] == Origin.FITTED) is not math.isnan(figures["error"])
+
+
+def test_catalog_gemms_are_near_what_is_known() -> None:
+    for name in ("H100", "H200"):
+        assert 0.7 < CATALOG[name]["gemm"]["bf16"]["compute"] < 0.9
+        assert 0.75 < CATALOG[name]["gemm"]["bf16"]["memory"] < 0.95
+        assert CATALOG[name]["gemm"]["bf16"]["error"] < 0.08
+        assert CATALOG[name]["attention_decode"]["bf16"]["error"] < 0.10
+
+
+# ---- against the measurements
+
+
+@pytest.fixture(scope="module")
+def tables() -> ModuleType:
+    """The script's reader of the kernel tables."""
+    if not (DATA / "kernels" / "gemm.csv.gz").exists():
+        pytest.skip(f"no kernel measurements in {DATA}")
+    spec = importlib.util.spec_from_file_location("kernel_tables", ROOT / "benchmarks" / "kernel_tables.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["kernel_tables"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_catalog_agrees_with_a_fresh_fit(tables: ModuleType) -> None:
+    rows = [
+        row
+        for row in tables.rows_of(DATA / "kernels" / "gemm.csv.gz")
+        if row["system"] == "h100_sxm" and row["dtype"] == "bfloat16"
+    ]
+    found = fit(tables.gemm_samples(rows, tables.load_hardware()["H100"], "bf16"))
+    written = CATALOG["H100"]["gemm"]["bf16"]
+    assert found.curve.compute == pytest.approx(written["compute"], rel=1e-2)
+    assert found.curve.memory == pytest.approx(written["memory"], rel=1e-2)
+    assert found.curve.launch * 1e6 == pytest.approx(written["launch_us"], rel=2e-2)
+    assert found.error == pytest.approx(written["error"], abs=2e-3)
+    assert found.error < 0.07
+
+
+def test_touched_experts_by_hand(tables: ModuleType) -> None:
+    experts = tables.touched_experts(np.array([8.0]), np.array([2.0]), np.array([1.0, 2.0]))
+    assert experts == pytest.approx([2.0, 3.5])

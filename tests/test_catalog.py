@@ -1,0 +1,317 @@
+"""The accelerator catalog: completeness, names and overlays."""
+
+from __future__ import annotations
+
+import csv
+import json
+import pickle
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from costmodel.accelerator import Origin
+from costmodel.errors import InputError, UnknownNameError
+from costmodel.roofline import KERNEL_CLASSES
+from costmodel.units import GIB, TERA
+from search_spaces import catalog as catalog_module
+from search_spaces.catalog import entry_dict, load_catalog, normalized_name
+from search_spaces.efficiency import WIDER
+
+NEW_CARD = """
+accelerators:
+  Test-Card:
+    vendor: acme
+    aliases: [tc1]
+    memory_gib: 48
+    bandwidth_tb_s: 1.5
+    tflops: {bf16: 200, fp8: 400}
+    scale_up: {gb_s: 64, latency_us: 5, gpus: 4}
+    scale_out: {gb_s: 12.5, latency_us: 20}
+    node_size: 4
+    tdp_w: 300
+    node_label: ACME-Test-Card
+    kv_domain: acme
+    price_usd_per_hour: 1.25
+"""
+
+
+def overlay(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "gpus.yaml"
+    path.write_text(text, "utf-8")
+    return path
+
+
+def refusal(tmp_path: Path, text: str) -> str:
+    with pytest.raises(InputError) as caught:
+        load_catalog(overlay(tmp_path, text))
+    return str(caught.value)
+
+
+# --- what is shipped
+
+
+def test_every_entry_is_complete() -> None:
+    for name, found in load_catalog().accelerators.items():
+        price = found.price
+        assert found.name == name
+        assert len(found.source) > 20
+        assert found.date.startswith("20")
+        assert found.node_label.startswith("NVIDIA-" if found.vendor == "nvidia" else "AMD_Instinct_")
+        assert found.kv_domain == found.vendor
+        assert 0 < price.low <= price.usd_per_hour <= price.high
+        assert price.quotes >= 1
+        assert price.source
+        assert price.date
+        assert price.origin in {Origin.VENDOR, Origin.ASSUMED}
+
+
+def test_labels_and_spellings_lead_to_one_accelerator_each() -> None:
+    catalog = load_catalog()
+    labels = [found.node_label for found in catalog.accelerators.values()]
+    assert len(set(labels)) == len(labels)
+    for name, found in catalog.accelerators.items():
+        assert catalog.accelerator(name) is found
+        assert catalog.accelerator(found.node_label) is found
+
+
+@pytest.mark.parametrize(
+    ("spelling", "name"),
+    [
+        ("a100_sxm", "A100-80"),
+        ("a100", "A100-80"),
+        ("a100-80gb", "A100-80"),
+        ("A100-SXM4-80GB", "A100-80"),
+        ("a100_pcie", "A100-80-PCIe"),
+        ("A100-PCIE-80GB", "A100-80-PCIe"),
+        ("NVIDIA A100-SXM4-40GB", "A100-40"),
+        ("h100_sxm", "H100"),
+        ("H100 SXM", "H100"),
+        ("h100-80gb", "H100"),
+        ("NVIDIA-H100-80GB-HBM3", "H100"),
+        ("h100_pcie", "H100-PCIe"),
+        ("NVIDIA H100-NVL-94GB", "H100-NVL"),
+        ("h20_sxm", "H20"),
+        ("h200_sxm", "H200"),
+        ("b200_sxm", "B200"),
+        ("b300_sxm", "B300"),
+        ("gb200", "GB200"),
+        ("gb200_sxm", "GB200"),
+        ("GB200 NVL72", "GB200"),
+        ("gb300", "GB300"),
+        ("l40s", "L40S"),
+        ("l4", "L4"),
+        ("a10g", "A10G"),
+        ("rtx_pro_6000_server", "RTX-PRO-6000"),
+        ("mi300x", "MI300X"),
+        ("AMD Instinct MI325X", "MI325X"),
+        ("mi355x", "MI355X"),
+    ],
+)
+def test_usual_spellings_resolve(spelling: str, name: str) -> None:
+    assert load_catalog().accelerator(spelling).name == name
+
+
+def test_every_system_of_the_measurements_resolves(data: Path) -> None:
+    catalog = load_catalog()
+    for file, column in (("closed_loop.csv", "accelerator"), ("engine_steps.csv", "system")):
+        rows = csv.DictReader((data / "serving" / file).read_text("utf-8").splitlines())
+        for system in {row[column] for row in rows}:
+            assert catalog.accelerator(system)
+
+
+@settings(deadline=None, max_examples=100)
+@given(name=st.sampled_from(sorted(load_catalog().accelerators)), data=st.data())
+def test_case_and_separators_never_matter(name: str, data: st.DataObject) -> None:
+    characters = [
+        data.draw(st.sampled_from(["", "-", "_", " "]))
+        if mark == "-"
+        else data.draw(st.sampled_from([mark.lower(), mark.upper()]))
+        for mark in name
+    ]
+    assert load_catalog().accelerator("".join(characters)).name == name
+
+
+def test_an_unknown_name_offers_the_nearest() -> None:
+    with pytest.raises(UnknownNameError, match=r"accelerator 'H20O' is not known; did you mean 'H20.?'\?"):
+        load_catalog().accelerator("H20O")
+    with pytest.raises(UnknownNameError, match="known: A100-40, "):
+        load_catalog().accelerator("???")
+
+
+def test_loading_is_fast() -> None:
+    times = []
+    for _ in range(3):
+        catalog_module._shipped.cache_clear()
+        start = time.perf_counter()
+        load_catalog()
+        times.append(time.perf_counter() - start)
+    assert min(times) <= 0.06
+
+
+def test_entries_are_json_with_units_and_survive_pickling() -> None:
+    for found in load_catalog().accelerators.values():
+        written = json.loads(json.dumps(entry_dict(found), allow_nan=False))
+        assert written["memory_bytes"] == found.memory
+        assert written["peak_flops_per_s"]["bf16"] == found.peak_flops["bf16"]
+        assert written["price"]["usd_per_hour"] == found.price.usd_per_hour
+        assert set(written["efficiency"]) == set(KERNEL_CLASSES)
+        assert set(written["efficiency"]["gemm"]) == set(found.peak_flops)
+        assert written["ridge_point_flop_per_byte"]["bf16"] == found.peak_flops["bf16"] / found.bandwidth
+        assert pickle.loads(pickle.dumps(found)).name == found.name
+
+
+# --- overlays
+
+
+def test_a_price_alone_changes_nothing_else(tmp_path: Path) -> None:
+    path = overlay(tmp_path, "accelerators:\n  h100_sxm: {price_usd_per_hour: 2.10}\n")
+    changed, shipped = load_catalog(path), load_catalog()
+    price = changed.accelerator("H100").price
+    assert (price.usd_per_hour, price.low, price.high, price.quotes) == (2.1, 2.1, 2.1, 1)
+    assert price.source == "given in gpus.yaml"
+    assert set(changed.accelerators) == set(shipped.accelerators)
+    assert changed.accelerator("H100").source == shipped.accelerator("H100").source
+    assert changed.accelerator("H200") is shipped.accelerator("H200")
+    assert shipped.accelerator("H100").price.usd_per_hour != 2.1
+
+
+def test_parts_are_overridden_key_by_key(tmp_path: Path) -> None:
+    text = "accelerators:\n  H100:\n    scale_out: {gb_s: 12.5}\n    tflops: {bf16: 900}\n    aliases: [ours]\n"
+    found = load_catalog(overlay(tmp_path, text)).accelerator("ours")
+    assert found.name == "H100"
+    assert found.scale_out.bandwidth == 12.5e9
+    assert found.scale_out.latency == pytest.approx(5e-6)
+    assert (found.peak_flops["bf16"], found.peak_flops["fp8"]) == (900e12, 1979e12)
+    assert found.source.startswith("scale_out, tflops from gpus.yaml; else as shipped: NVIDIA H100")
+
+
+def test_a_new_accelerator_may_be_complete(tmp_path: Path) -> None:
+    found = load_catalog(overlay(tmp_path, NEW_CARD)).accelerator("TC-1")
+    assert (found.name, found.memory, found.peak_flops["fp8"]) == ("Test-Card", 48 * GIB, 400 * TERA)
+    assert found.price.usd_per_hour == 1.25
+    assert "from gpus.yaml" in found.source
+    assert set(found.efficiency) == {(kernel, dtype) for kernel in KERNEL_CLASSES for dtype in WIDER}
+    assert all(figures.origin is Origin.ASSUMED for figures in found.efficiency.values())
+
+
+def test_a_new_accelerator_may_be_like_another(tmp_path: Path) -> None:
+    text = "accelerators:\n  H800: {like: H100, scale_up: {gb_s: 200}, price_usd_per_hour: $2.00/h, date: 2026-01-02}\n"
+    catalog = load_catalog(overlay(tmp_path, text))
+    found, model = catalog.accelerator("h800"), catalog.accelerator("H100")
+    assert found.scale_up.bandwidth == 200e9
+    assert (found.bandwidth, found.peak_flops, found.scale_up_size) == (model.bandwidth, model.peak_flops, 8)
+    assert found.price.usd_per_hour == 2.0
+    assert found.date == "2026-01-02"
+    assert found.source.startswith("date, scale_up from gpus.yaml; else as H100: ")
+    assert catalog.accelerator("H100-SXM") is model
+    for pair, figures in found.efficiency.items():
+        assert (figures.compute, figures.memory, figures.launch) == (
+            model.efficiency[pair].compute,
+            model.efficiency[pair].memory,
+            model.efficiency[pair].launch,
+        )
+        assert figures.origin is Origin.ASSUMED
+
+
+def test_a_price_taken_from_another_is_assumed(tmp_path: Path) -> None:
+    found = load_catalog(overlay(tmp_path, "accelerators:\n  H800: {like: H100}\n")).accelerator("H800")
+    assert found.price.origin is Origin.ASSUMED
+    assert found.price.source.startswith("as H100: ")
+
+
+def test_a_price_changed_in_part_says_so(tmp_path: Path) -> None:
+    text = "accelerators:\n  H100: {price: {usd_per_hour: 3.5, low: 3}}\n"
+    price = load_catalog(overlay(tmp_path, text)).accelerator("H100").price
+    assert (price.usd_per_hour, price.low, price.origin) == (3.5, 3.0, Origin.ASSUMED)
+    assert price.source.startswith("low, usd_per_hour from gpus.yaml; else as shipped: on-demand list price")
+
+
+def test_likeness_may_go_over_another_new_entry(tmp_path: Path) -> None:
+    text = "accelerators:\n  One: {like: H200, tdp_w: 500}\n  Two: {like: One, memory_gib: 96}\n"
+    catalog = load_catalog(overlay(tmp_path, text))
+    two, gemm = catalog.accelerator("Two"), ("gemm", "bf16")
+    assert (two.tdp, two.memory) == (500.0, 96 * GIB)
+    assert two.efficiency[gemm].compute == catalog.accelerator("H200").efficiency[gemm].compute
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (
+            "accelerators:\n  H100: {tdp: 700}\n",
+            "gpus.yaml:2:10: accelerators.H100.tdp: is not a known key; did you mean 'tdp_w'?",
+        ),
+        (
+            "accelerators:\n  H100: {price: {median: 2}}\n",
+            "accelerators.H100.price.median: is not a known key; known: date, high, low, origin, quotes, source, usd",
+        ),
+        (
+            "accelerators:\n  H100: {tflops: {fp6: 5}}\n",
+            "accelerators.H100.tflops.fp6: is not a known key; did you mean 'fp",
+        ),
+        ("accelerator:\n  H100: {tdp_w: 700}\n", "accelerator: is not a known key; known: 'accelerators'"),
+        (
+            "accelerators:\n  X: {like: H10O}\n",
+            "accelerators.X.like: accelerator 'H10O' is not known; did you mean 'H100'?",
+        ),
+        ("accelerators:\n  X: {like: [H100]}\n", "accelerators.X.like: a list is not a name"),
+        ("accelerators:\n  h100: {like: H200}\n", "'h100' is 'H100' of the catalog, so 'like' cannot define it"),
+        (
+            "accelerators:\n  X: {memory_gib: 80}\n",
+            "accelerators.X.vendor: is missing; a new accelerator needs it, or 'like:'",
+        ),
+        (
+            "accelerators:\n  X: {like: H100, aliases: [h200]}\n",
+            "accelerators.X: 'h200' is already a name of 'H200'; choose another",
+        ),
+        ("accelerators:\n  H100: {memory_gib: -80}\n", "accelerators.H100.memory_gib: -80 should be greater than 0"),
+        ("accelerators:\n  H100: {memory_gib: .nan}\n", "accelerators.H100.memory_gib: nan should be a finite number"),
+        (
+            "accelerators:\n  H100: {memory_gib: 80GiB}\n",
+            "accelerators.H100.memory_gib: '80GiB' should be a valid number",
+        ),
+        ("accelerators:\n  H100: {price_usd_per_hour: 0}\n", "accelerators.H100.price_usd_per_hour: 0 must be above 0"),
+        (
+            "accelerators:\n  H100: {price_usd_per_hour: cheap}\n",
+            "accelerators.H100.price_usd_per_hour: 'cheap' is not a price",
+        ),
+        (
+            "accelerators:\n  H100: {price_usd_per_hour: 1, price: {low: 1}}\n",
+            "stands beside 'price'; keep one of them",
+        ),
+        (
+            "accelerators:\n  H100: {price: {low: 1000}}\n",
+            "accelerators.H100.price: must have low <= usd_per_hour <= high",
+        ),
+        ("accelerators:\n  H100: 3\n", "accelerators.H100: must be fields such as 'price_usd_per_hour', but is 3"),
+        ("accelerators:\n  '-': {like: H100}\n", "accelerators.-: must have a name with letters or digits"),
+        ("accelerators: [H100]\n", "accelerators: must be accelerators by name, but is a list"),
+        ("accelerators:\n  H100: {tdp_w: 1, tdp_w: 2}\n", "the key 'tdp_w' stands here again"),
+        ("accelerators: {H100: {tdp_w: 700\n", "gpus.yaml:"),
+        ("", "gpus.yaml: is empty"),
+    ],
+)
+def test_a_wrong_overlay_is_one_sentence(tmp_path: Path, text: str, sentence: str) -> None:
+    assert sentence in refusal(tmp_path, text)
+
+
+def test_all_faults_are_told_at_once(tmp_path: Path) -> None:
+    message = refusal(tmp_path, "accelerators:\n  H100: {tdp: 1}\n  H200: {memory: 2}\n  X: {like: L44}\n")
+    assert [place in message for place in ("gpus.yaml:2:", "gpus.yaml:3:", "gpus.yaml:4:")] == [True] * 3
+
+
+def test_a_missing_or_huge_overlay_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="cannot be read"):
+        load_catalog(tmp_path / "absent.yaml")
+    path = tmp_path / "huge.yaml"
+    path.write_bytes(b"#" * 1_000_001)
+    with pytest.raises(InputError, match="at most 1,000,000"):
+        load_catalog(path)
+
+
+def test_names_are_compared_without_maker_case_and_marks() -> None:
+    assert normalized_name("AMD Instinct MI300X OAM") == normalized_name("mi300x_oam") == "mi300xoam"
+    assert normalized_name("nvidia") == "nvidia"

@@ -1,0 +1,345 @@
+"""The program as its users run it: in a subprocess, with golden help texts, exit codes and quiet streams.
+
+PDPLAN_UPDATE_GOLDEN=1 rewrites the golden files; read the diff.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import jsonschema
+import pytest
+import yaml
+
+from pdplan import __version__
+from pdplan.cli import cli
+
+ROOT = Path(__file__).resolve().parent.parent
+GOLDEN = ROOT / "tests" / "golden" / "cli"
+CHAT = ROOT / "examples" / "chat.yaml"
+COMMANDS = sorted(cli.commands)
+ANSI = re.compile(r"\x1b|\r")
+
+
+def pdplan(*arguments: object, cwd: Path | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run the program with both streams piped."""
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(("PDPLAN_", "NO_COLOR", "COLUMNS"))}
+    return subprocess.run(
+        [sys.executable, "-m", "pdplan", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        check=False,
+        cwd=cwd or ROOT,
+        env=kept | {"COLUMNS": "100", "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "utf-8"} | environment,
+        timeout=120,
+    )
+
+
+def assert_golden(name: str, text: str) -> None:
+    path = GOLDEN / f"{name}.txt"
+    if os.environ.get("PDPLAN_UPDATE_GOLDEN"):
+        path.write_text(text, "utf-8")
+    assert path.read_text("utf-8") == text
+
+
+def error_of(done: subprocess.CompletedProcess[str], code: int) -> str:
+    """What a run that failed with `code` said on stderr: one sentence, and at most the line of the file and a caret."""
+    message = done.stderr.strip()
+    assert done.returncode == code, done.stderr
+    assert done.stdout == ""
+    assert message.startswith("pdplan: error: ")
+    assert "Traceback" not in message
+    assert [line for line in message.splitlines()[1:] if not line.startswith("  ")] == []
+    return message.removeprefix("pdplan: error: ")
+
+
+# --- help -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_of_command(command: str) -> None:
+    done = pdplan(command, "--help")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines()[2].strip() == "Examples:"
+    assert_golden(f"help-{command}", done.stdout)
+
+
+def test_help_opens_with_three_examples() -> None:
+    done = pdplan("--help")
+    lines = [line.strip() for line in done.stdout.splitlines()]
+    assert (done.returncode, done.stderr) == (0, "")
+    assert lines[2] == "Examples:"
+    assert [line.split()[0] for line in lines[3:7] if line] == ["pdplan"] * 3
+    assert_golden("help", done.stdout)
+
+
+def test_help_loads_nothing_slow() -> None:
+    code = "import sys; from pdplan.cli import run; run(['--help']); sys.stderr.write(' '.join(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert not set(done.stderr.split()) & {"numpy", "ortools", "optuna", "pydantic", "yaml", "jinja2"}
+
+
+def test_version() -> None:
+    assert pdplan("--version").stdout == f"pdplan, version {__version__}\n"
+
+
+# --- one run per command --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def planned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
+    """The main job: the shipped example, planned once for all tests that look at its outcome."""
+    directory = tmp_path_factory.mktemp("main") / "plan"
+    return directory, pdplan("optimize", CHAT, "-o", directory)
+
+
+def test_optimize_writes_plan_and_report(planned: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
+    directory, done = planned
+    assert done.returncode == 0, done.stderr
+    plan = json.loads((directory / "plan.json").read_text("utf-8"))
+    assert plan["schema"] == "pdplan.plan/1"
+    assert plan["status"] in ("optimal", "feasible")
+    assert plan["bound_usd_per_hour"] <= plan["cost_usd_per_hour"] * (1 + 1e-9)
+    assert plan["cost_usd_per_hour"] == pytest.approx(sum(pool["usd_per_hour"] for pool in plan["pools"]))
+    assert "<html" in (directory / "report.html").read_text("utf-8")
+
+
+def test_optimize_is_plain_when_piped(planned: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
+    directory, done = planned
+    plan = json.loads((directory / "plan.json").read_text("utf-8"))
+    assert not ANSI.search(done.stdout + done.stderr)
+    assert f"{plan['cost_usd_per_hour']:.2f}" in done.stdout
+    assert max(map(len, done.stdout.splitlines())) <= 100
+    assert done.stdout.splitlines()[-1] == f"Next: open {directory / 'report.html'} in a browser"
+    assert done.stderr == f"wrote {directory / 'plan.json'} and {directory / 'report.html'}\n"
+
+
+def test_optimize_json_prints_the_plan_and_nothing_else(
+    planned: tuple[Path, subprocess.CompletedProcess[str]],
+) -> None:
+    directory, _ = planned
+    done = pdplan("optimize", CHAT, "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    printed, written = json.loads(done.stdout), json.loads((directory / "plan.json").read_text("utf-8"))
+    for plan in (printed, written):
+        plan["provenance"].pop("run")
+    assert printed == written
+
+
+def test_optimize_quiet_says_nothing_on_stderr(planned: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
+    directory, _ = planned
+    done = pdplan("-q", "optimize", CHAT, "-o", directory)  # a plan of our own is replaced without --force
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_set_overrides_one_value() -> None:
+    done = pdplan("optimize", CHAT, "--json", "--set", "workload.request_rate=1")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["demand_rps"] == 1
+
+
+def test_report_shows_the_plan_again(planned: tuple[Path, subprocess.CompletedProcess[str]], tmp_path: Path) -> None:
+    directory, first = planned
+    again = pdplan("report", directory / "plan.json")
+    assert (again.returncode, again.stderr) == (0, "")
+    assert again.stdout == first.stdout
+    page = tmp_path / "again.html"
+    assert pdplan("report", directory / "plan.json", "-o", page).returncode == 0
+    assert page.read_text("utf-8") == (directory / "report.html").read_text("utf-8")
+    as_json = pdplan("report", directory / "plan.json", "--format", "json")
+    assert json.loads(as_json.stdout) == json.loads((directory / "plan.json").read_text("utf-8"))
+
+
+def test_init_writes_a_file_that_optimize_reads(tmp_path: Path) -> None:
+    done = pdplan("init", "mine.yaml", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.splitlines()[-1] == "Next: pdplan optimize mine.yaml -o plan"
+    assert pdplan("optimize", "mine.yaml", cwd=tmp_path).returncode in (0, 3)
+    assert error_of(pdplan("init", "mine.yaml", cwd=tmp_path), 2).startswith("mine.yaml exists")
+    assert pdplan("init", "mine.yaml", "--force", cwd=tmp_path).returncode == 0
+
+
+def test_schema_accepts_the_example() -> None:
+    done = pdplan("schema")
+    assert (done.returncode, done.stderr) == (0, "")
+    jsonschema.validate(yaml.safe_load(CHAT.read_text("utf-8")), json.loads(done.stdout))
+
+
+def test_workload_reads_a_trace_and_writes_a_problem(tmp_path: Path) -> None:
+    rows = [f"{0.5 * second},{100 + 7 * (second % 40)},{20 + second % 60}" for second in range(400)]
+    (tmp_path / "trace.csv").write_text("arrived_s,prompt,answer\n" + "\n".join(rows) + "\n", "utf-8")
+    done = pdplan(
+        *("workload", "trace.csv", "--columns", "time=arrived_s,isl=prompt,osl=answer"),
+        *("--model", "Llama-3.1-8B", "-o", "workload.yaml"),
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "400" in done.stdout
+    assert done.stderr.splitlines()[-1] == "Next: pdplan optimize workload.yaml -o plan"
+    plan = pdplan("optimize", "workload.yaml", "--json", cwd=tmp_path)
+    assert plan.returncode in (0, 3), plan.stderr
+    assert json.loads(plan.stdout)["demand_rps"] == pytest.approx(2.0, rel=0.01)
+
+
+def test_gpus_lists_the_catalog() -> None:
+    table, listed = pdplan("gpus"), json.loads(pdplan("gpus", "--json").stdout)
+    names = [entry["name"] for entry in listed]
+    assert "H200" in names
+    assert all(name in table.stdout for name in names)
+    assert all(entry["source"] and entry["date"] for entry in listed)
+
+
+def test_gpus_shows_one() -> None:
+    entry = json.loads(pdplan("gpus", "H200", "--json").stdout)
+    assert entry["name"] == "H200"
+    assert "989" in pdplan("gpus", "H200").stdout
+
+
+def test_models_lists_the_catalog() -> None:
+    table, listed = pdplan("models"), json.loads(pdplan("models", "--json").stdout)
+    names = [entry["name"] for entry in listed]
+    assert "Llama-3.1-70B" in names
+    assert all(name in table.stdout for name in names)
+
+
+def test_models_shows_one() -> None:
+    entry = json.loads(pdplan("models", "Llama-2-7B", "--json").stdout)
+    assert entry["kv_bytes_per_token"]["bf16"] == 524288
+
+
+def test_estimate_prints_one_engine() -> None:
+    flags = ("--model", "Llama-3.1-70B", "--gpu", "H100", "--tp", 4)
+    table, value = pdplan("estimate", *flags), json.loads(pdplan("estimate", *flags, "--json").stdout)
+    assert (table.returncode, value["ridge_point"]) == (0, pytest.approx(295.2, rel=1e-3))
+    assert "FLOP/byte" in table.stdout
+
+
+# --- failures -------------------------------------------------------------------------------------------------------
+
+
+BAD_INPUT = {
+    "no-such-file": (("optimize", "absent.yaml"), "absent.yaml"),
+    "unknown-option": (("optimize", CHAT, "--sed", "1"), "--sed"),
+    "unknown-command": (("optimise", CHAT), "optimise"),
+    "bad-time-limit": (("optimize", CHAT, "--time-limit", "soon"), "'soon' is not a duration"),
+    "bad-set": (("optimize", CHAT, "--set", "workload.request_rate"), "is not KEY=VALUE"),
+    "unknown-key": (("optimize", CHAT, "--set", "workload.request_rat=1"), "request_rate"),
+    "negative-rate": (("optimize", CHAT, "--set", "workload.request_rate=-1"), "request_rate"),
+    "unknown-gpu": (("gpus", "H20O"), "did you mean 'H200'?"),
+    "unknown-model": (("models", "Llama-3.1-70"), "did you mean 'Llama-3.1-70B'?"),
+    "estimate-unknown-gpu": (("estimate", "--model", "Llama-3.1-70B", "--gpu", "B20O"), "did you mean 'B200'?"),
+    "estimate-heads": (("estimate", "--model", "Llama-3.1-70B", "--gpu", "H100", "--tp", "7"), "7"),
+    "not-a-plan": (("report", ROOT / "pyproject.toml"), "is not a plan"),
+    "no-such-plan": (("report", "absent.json"), "absent.json cannot be read"),
+    "no-such-trace": (("workload", "absent.csv"), "absent.csv"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_INPUT)
+def test_bad_input_is_one_sentence_and_exit_code_2(case: str) -> None:
+    arguments, expected = BAD_INPUT[case]
+    sentence = error_of(pdplan(*arguments), 2)
+    assert expected in sentence
+    assert_golden(f"error-{case}", sentence.replace(f"{ROOT}{os.sep}", "") + "\n")
+
+
+def test_foreign_files_are_not_replaced(tmp_path: Path) -> None:
+    (tmp_path / "report.html").write_text("mine")
+    sentence = error_of(pdplan("optimize", CHAT, "-o", tmp_path), 2)
+    assert "report.html was not written by pdplan" in sentence
+    assert (tmp_path / "report.html").read_text() == "mine"
+
+
+def test_output_that_is_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "plan").write_text("mine")
+    assert "is a file, not a directory" in error_of(pdplan("optimize", CHAT, "-o", tmp_path / "plan"), 2)
+
+
+def test_infeasible_is_exit_code_3_and_names_the_nearest_miss(tmp_path: Path) -> None:
+    done = pdplan("optimize", CHAT, "-o", tmp_path / "plan", "--set", "constraints.max_gpus=1")
+    assert done.returncode == 3, done.stderr
+    plan = json.loads((tmp_path / "plan" / "plan.json").read_text("utf-8"))
+    assert plan["status"] == "infeasible"
+    assert plan["binding"]
+    assert plan["binding"][0]["sentence"] in " ".join(done.stdout.split())
+    assert (tmp_path / "plan" / "report.html").is_file()
+    assert "Traceback" not in done.stderr
+
+
+BUG = """
+import sys
+import search_spaces.catalog
+def broken(*_, **__):
+    raise RuntimeError("wires crossed")
+search_spaces.catalog.load_catalog = broken
+from pdplan.cli import main
+main(sys.argv[1:])
+"""
+
+
+@pytest.mark.parametrize(("flags", "traceback"), [((), False), (("-v",), True)])
+def test_a_bug_is_exit_code_70_and_says_how_to_report_it(flags: tuple[str, ...], traceback: bool) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", BUG, "gpus", *flags], capture_output=True, text=True, check=False, cwd=ROOT
+    )
+    assert (done.returncode, done.stdout) == (70, "")
+    last = done.stderr.strip().splitlines()[-1]
+    assert last.startswith("pdplan: error: this is a bug of pdplan")
+    assert "RuntimeError: wires crossed; please report it" in last
+    assert ("Traceback" in done.stderr) is traceback
+
+
+def test_interrupt_is_exit_code_130() -> None:
+    code = BUG.replace('RuntimeError("wires crossed")', "KeyboardInterrupt")
+    done = subprocess.run([sys.executable, "-c", code, "gpus"], capture_output=True, text=True, check=False, cwd=ROOT)
+    assert (done.returncode, done.stderr.strip()) == (130, "pdplan: error: interrupted")
+
+
+def test_a_reader_that_goes_away_is_no_error() -> None:
+    command = f"{sys.executable} -m pdplan schema | head -c 10; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert done.stderr == ""
+    assert done.stdout.endswith(("141\n", "0\n"))
+
+
+# --- colour ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(not hasattr(os, "openpty"), reason="needs a pseudo-terminal")
+@pytest.mark.parametrize(
+    ("flags", "environment", "colored"),
+    [((), {}, True), (("--no-color",), {}, False), ((), {"NO_COLOR": "1"}, False)],
+)
+def test_color_only_on_a_terminal_that_wants_it(
+    planned: tuple[Path, object], flags: tuple[str, ...], environment: dict[str, str], colored: bool
+) -> None:
+    shown = on_terminal("report", str(planned[0] / "plan.json"), *flags, **environment)
+    assert ("\x1b[" in shown) is colored
+
+
+def on_terminal(*arguments: str, **environment: str) -> str:
+    """Run the program with stdout on a pseudo-terminal and return what it drew."""
+    outer, inner = os.openpty()
+    kept = {key: value for key, value in os.environ.items() if key != "NO_COLOR"}
+    with subprocess.Popen(
+        [sys.executable, "-m", "pdplan", *arguments], stdout=inner, cwd=ROOT, env=kept | {"TERM": "xterm"} | environment
+    ) as process:
+        os.close(inner)
+        chunks = []
+        while True:
+            try:
+                chunk = os.read(outer, 65536)
+            except OSError:  # Linux says so when the other end closes
+                break
+            if not chunk:
+                break
+            chunks.append(chunk)
+        assert process.wait(60) == 0
+    os.close(outer)
+    return b"".join(chunks).decode("utf-8")

@@ -1,0 +1,399 @@
+"""Reading `config.json`: every family's notation, and a named field in every error."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from costmodel.errors import ArchitectureError
+from costmodel.transformer import LatentAttention, LinearAttention, SoftmaxAttention, Transformer
+from search_spaces.huggingface import parse_config
+from search_spaces.models import model_entry
+
+LLAMA: dict[str, Any] = {
+    "model_type": "llama",
+    "hidden_act": "silu",
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "max_position_embeddings": 4096,
+    "num_attention_heads": 8,
+    "num_hidden_layers": 8,
+    "num_key_value_heads": 2,
+    "tie_word_embeddings": False,
+    "torch_dtype": "bfloat16",
+    "vocab_size": 1000,
+}
+MLA: dict[str, Any] = {
+    **LLAMA,
+    "model_type": "deepseek_v3",
+    "kv_lora_rank": 32,
+    "q_lora_rank": 48,
+    "qk_nope_head_dim": 16,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 16,
+    "num_key_value_heads": 8,
+}
+EXPERTS: dict[str, Any] = {"moe_intermediate_size": 32, "num_experts_per_tok": 2}
+LINEAR: dict[str, Any] = {
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 8,
+    "linear_conv_kernel_dim": 4,
+}
+MOE: dict[str, Any] = {**MLA, **EXPERTS, "n_routed_experts": 4, "n_shared_experts": 1, "first_k_dense_replace": 1}
+QWEN_WINDOW: dict[str, Any] = {"model_type": "qwen3", "sliding_window": 512, "max_window_layers": 6}
+ROUTED: dict[str, Any] = {**EXPERTS, "n_routed_experts": 4}
+LLAMA4: dict[str, Any] = {"num_local_experts": 4, "num_experts_per_tok": 1, "intermediate_size_mlp": 256}
+
+
+def parse(*parts: dict[str, Any], without: str = "", **fields: Any) -> Transformer:
+    config: dict[str, Any] = {}
+    for part in parts or (LLAMA,):
+        config |= part
+    config |= fields
+    config.pop(without, None)
+    return parse_config(config, "test")
+
+
+def error_of(*parts: dict[str, Any], without: str = "", **fields: Any) -> str:
+    with pytest.raises(ArchitectureError) as caught:
+        parse(*parts, without=without, **fields)
+    message = str(caught.value)
+    assert message.startswith("test: ")
+    assert "\n" not in message
+    return message
+
+
+def windows(model: Transformer) -> dict[int | None, int]:
+    found: dict[int | None, int] = {}
+    for group in model.layers:
+        assert isinstance(group.attention, SoftmaxAttention)
+        found[group.attention.window] = found.get(group.attention.window, 0) + group.count
+    return found
+
+
+def experts(model: Transformer) -> list[tuple[int, int, int]]:
+    return [(group.count, group.feed_forward.experts, group.feed_forward.intermediate) for group in model.layers]
+
+
+# ── attention ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_grouped_query_attention() -> None:
+    model = parse()
+    (group,) = model.layers
+    assert group.count == 8
+    assert group.attention == SoftmaxAttention(64, 8, 2, 8, 8)
+    assert model.kv_bytes_per_token("bf16") == 8 * 2 * 2 * 8 * 2
+
+
+def test_explicit_head_dim_need_not_divide_the_hidden_size() -> None:
+    (group,) = parse(head_dim=20, num_attention_heads=6, num_key_value_heads=3).layers
+    assert group.attention == SoftmaxAttention(64, 6, 3, 20, 20)
+
+
+def test_missing_kv_heads_mean_multi_head_only_where_the_family_says_so() -> None:
+    (group,) = parse(without="num_key_value_heads").layers
+    assert isinstance(group.attention, SoftmaxAttention)
+    assert group.attention.kv_heads == 8
+    assert "lacks 'num_key_value_heads'" in error_of(without="num_key_value_heads", model_type="mistral")
+    (group,) = parse(without="num_key_value_heads", model_type="mistral", multi_query=True).layers
+    assert group.attention.kv_shards == 1
+
+
+def test_latent_attention() -> None:
+    model = parse(MLA)
+    assert model.layers[0].attention == LatentAttention(64, 8, 48, 32, 8, 16, 16)
+    assert model.kv_bytes_per_token("bf16") == 8 * (32 + 8) * 2
+    plain = parse(MLA, q_lora_rank=None)
+    assert isinstance(plain.layers[0].attention, LatentAttention)
+    assert plain.layers[0].attention.query_rank == 0
+    assert "lacks 'q_lora_rank'" in error_of(MLA, without="q_lora_rank")
+
+
+def test_sparse_attention() -> None:
+    index = {"index_topk": 128, "index_n_heads": 4, "index_head_dim": 16}
+    model = parse(MLA, index)
+    assert model.layers[0].attention == LatentAttention(64, 8, 48, 32, 8, 16, 16, 4, 16, 128)
+    assert "'index_n_heads'" in error_of(MLA, index, without="index_n_heads")
+    assert "'indexer_types'" in error_of(MLA, index, index_topk_freq=4)
+    shared = parse(MLA, index, indexer_types=["full", "shared"] * 4, index_topk_freq=2)
+    assert [group.count for group in shared.layers] == [4, 4]
+    assert shared.kv_bytes_per_token("bf16") == model.kv_bytes_per_token("bf16") - 4 * (16 + 4)
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"model_type": "mistral", "sliding_window": 512}, {512: 8}),
+        ({"model_type": "mistral", "sliding_window": None}, {None: 8}),
+        ({"model_type": "gemma2", "sliding_window": 512}, {512: 4, None: 4}),
+        ({"model_type": "gemma3_text", "sliding_window": 512}, {512: 7, None: 1}),
+        ({"model_type": "gemma3_text", "sliding_window": 512, "sliding_window_pattern": 4}, {512: 6, None: 2}),
+        ({**QWEN_WINDOW}, {None: 8}),
+        ({**QWEN_WINDOW, "use_sliding_window": True}, {None: 6, 512: 2}),
+        ({"layer_types": ["sliding_attention", "full_attention"] * 4, "sliding_window": 128}, {128: 4, None: 4}),
+        ({"model_type": "llama4_text", "attention_chunk_size": 256}, {256: 6, None: 2}),
+        ({"attention_chunk_size": 256, "no_rope_layers": [1, 0] * 4}, {256: 4, None: 4}),
+        ({"sliding_window": 4096}, {None: 8}),
+    ],
+)  # fmt: skip
+def test_windows(fields: dict[str, Any], expected: dict[int | None, int]) -> None:
+    assert windows(parse(**fields)) == expected
+
+
+def test_a_window_without_its_layers_is_not_guessed() -> None:
+    assert "lacks 'layer_types'" in error_of(sliding_window=512)
+    assert "lacks 'sliding_window'" in error_of(layer_types=["sliding_attention"] * 8)
+    assert "lacks 'no_rope_layer_interval'" in error_of(attention_chunk_size=256)
+
+
+def test_hybrid_linear_attention() -> None:
+    listed = parse(LLAMA, LINEAR, layer_types=["linear_attention"] * 6 + ["full_attention"] * 2)
+    every = parse(LLAMA, LINEAR, full_attention_interval=4)
+    assert listed.layers == every.layers
+    assert listed.layers[0].attention == LinearAttention(64, 2, 4, 8, 8, 4)
+    assert [group.count for group in listed.layers] == [6, 2]
+    assert "lacks 'linear_conv_kernel_dim'" in error_of(
+        LLAMA, LINEAR, without="linear_conv_kernel_dim", full_attention_interval=4
+    )
+
+
+def test_the_output_gate_is_a_family_default_and_a_field() -> None:
+    for fields in ({"attn_output_gate": True}, {"model_type": "qwen3_next", "full_attention_interval": 1}):
+        (group,) = parse(LLAMA, LINEAR, fields).layers
+        assert isinstance(group.attention, SoftmaxAttention)
+        assert group.attention.output_gate
+
+
+# ── feed-forward ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"num_local_experts": 4, "num_experts_per_tok": 2}, [(8, 4, 0)]),
+        ({**EXPERTS, "num_experts": 4}, [(8, 4, 0)]),
+        ({**EXPERTS, "num_experts": 4, "decoder_sparse_step": 2}, [(4, 0, 128), (4, 4, 0)]),
+        ({**EXPERTS, "num_experts": 4, "mlp_only_layers": [0, 1, 7]}, [(3, 0, 128), (5, 4, 0)]),
+        ({**EXPERTS, "num_experts": 4, "shared_expert_intermediate_size": 48}, [(8, 4, 48)]),
+        ({**ROUTED, "n_shared_experts": 2, "first_k_dense_replace": 3}, [(3, 0, 128), (5, 4, 64)]),
+        ({**ROUTED, "first_k_dense_replace": 1, "moe_layer_freq": 2}, [(5, 0, 128), (3, 4, 0)]),
+        ({**ROUTED, "moe_layer_freq": [0] + [1] * 7}, [(1, 0, 128), (7, 4, 0)]),
+        ({**ROUTED, "mlp_layer_types": ["dense"] * 2 + ["sparse"] * 6}, [(2, 0, 128), (6, 4, 0)]),
+        ({**LLAMA4, "interleave_moe_layer_step": 2}, [(4, 0, 256), (4, 4, 128)]),
+        ({"num_experts": 0}, [(8, 0, 128)]),
+    ],
+)  # fmt: skip
+def test_experts(fields: dict[str, Any], expected: list[tuple[int, int, int]]) -> None:
+    assert experts(parse(**fields)) == expected
+
+
+def test_moe_errors_name_the_field() -> None:
+    assert "lacks 'moe_intermediate_size'" in error_of(num_experts=4, num_experts_per_tok=2)
+    assert "lacks 'num_experts_per_tok'" in error_of(num_experts=4, moe_intermediate_size=32)
+    assert "'num_experts_per_tok' is 5, but there are 4 experts" in error_of(
+        num_experts=4, num_experts_per_tok=5, moe_intermediate_size=32
+    )
+    assert "must agree" in error_of(EXPERTS, LLAMA, num_experts=4, num_local_experts=8)
+    assert "number and a width" in error_of(
+        LLAMA, EXPERTS, num_experts=4, n_shared_experts=2, shared_expert_intermediate_size=8
+    )
+
+
+def test_gating_follows_family_field_or_activation_and_is_never_guessed() -> None:
+    gated = {
+        parse(model_type="opt", ffn_dim=128, without="intermediate_size").layers[0].feed_forward.gated: "opt",
+        parse(model_type="unheard_of").layers[0].feed_forward.gated: "silu",
+    }
+    assert gated == {False: "opt", True: "silu"}
+    assert not parse(model_type="unheard_of", hidden_act="relu2").layers[0].feed_forward.gated
+    assert "lacks 'is_gated_act'" in error_of(model_type="unheard_of", hidden_act="gelu")
+    assert parse(model_type="unheard_of", hidden_act="gelu", is_gated_act=True).layers[0].feed_forward.gated
+    assert "lacks 'hidden_act'" in error_of(model_type="unheard_of", without="hidden_act")
+
+
+def test_opt_positions_and_projection() -> None:
+    config = {**LLAMA, "model_type": "opt", "activation_function": "relu", "word_embed_proj_dim": 64}
+    assert parse(config).position_embeddings == 4098
+    assert "'word_embed_proj_dim' 32 differs" in error_of(config, word_embed_proj_dim=32)
+
+
+def test_bloom_and_gpt2_names() -> None:
+    bloom = parse_config({"model_type": "bloom", "n_layer": 2, "n_embed": 64, "n_head": 4, "vocab_size": 100}, "bloom")
+    assert (bloom.hidden, bloom.num_layers, bloom.max_position, bloom.tied_embeddings) == (64, 2, 2048, True)
+    assert bloom.layers[0].feed_forward.intermediate == 256
+    gpt2 = {"model_type": "gpt2", "n_layer": 12, "n_embd": 768, "n_head": 12, "n_inner": None}
+    model = parse_config({**gpt2, "n_positions": 1024, "vocab_size": 50257}, "gpt2")
+    assert model.parameters == pytest.approx(124_439_808, rel=1e-3)
+
+
+# ── whole configs ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_nested_text_config_leaves_the_vision_tower_out_and_says_so() -> None:
+    nested = {"model_type": "kimi_k25", "text_config": MLA, "vision_config": {"hidden_size": 1152}}
+    model = parse_config(nested, "nested", source="model card")
+    assert model.layers == parse(MLA).layers
+    assert model.source == "model card; without vision_config"
+
+
+def test_gemma3_omits_what_its_class_says() -> None:
+    text = {
+        "model_type": "gemma3_text",
+        "head_dim": 128,
+        "hidden_size": 5376,
+        "intermediate_size": 21504,
+        "num_attention_heads": 32,
+        "num_hidden_layers": 62,
+        "num_key_value_heads": 16,
+        "sliding_window": 1024,
+    }
+    model = parse_config({"model_type": "gemma3", "text_config": text, "vision_config": {"a": 1}}, "Gemma-3-27B")
+    assert model.parameters == pytest.approx(27.0e9, rel=0.01)
+    assert windows(model) == {1024: 52, None: 10}
+
+
+def test_llama4_scout() -> None:
+    text = {
+        "model_type": "llama4_text",
+        "hidden_size": 5120,
+        "intermediate_size": 8192,
+        "intermediate_size_mlp": 16384,
+        "num_hidden_layers": 48,
+        "num_attention_heads": 40,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "num_local_experts": 16,
+        "num_experts_per_tok": 1,
+        "interleave_moe_layer_step": 1,
+        "vocab_size": 202048,
+        "attention_chunk_size": 8192,
+        "no_rope_layers": [],
+        "hidden_act": "silu",
+        "max_position_embeddings": 10485760,
+        "attn_temperature_tuning": 4,
+        "attention_bias": False,
+        "use_qk_norm": True,
+        "tie_word_embeddings": False,
+    }
+    model = parse_config({"model_type": "llama4", "text_config": text}, "Llama-4-Scout")
+    assert model.parameters == pytest.approx(109e9, rel=0.02)
+    assert model.active_parameters == pytest.approx(17e9, rel=0.02)
+    assert windows(model) == {8192: 36, None: 12}
+
+
+def test_qwen35_with_its_odd_fields() -> None:
+    text = {**LLAMA, **LINEAR, "model_type": "qwen3_5_moe_text", "mamba_ssm_dtype": "float32", "attn_output_gate": True}
+    text |= {**EXPERTS, "num_experts": 8, "shared_expert_intermediate_size": 32, "mtp_num_hidden_layers": 1}
+    model = parse_config({"model_type": "qwen3_5_moe", "text_config": text, "vision_config": {"depth": 2}}, "q")
+    assert [group.count for group in model.layers] == [6, 2]
+
+
+def test_minimax_codes() -> None:
+    config = {**LLAMA, "model_type": "minimax_m2", "num_local_experts": 4, "num_experts_per_tok": 2}
+    assert experts(parse(config, attn_type_list=[1] * 8, layernorm_full_attention_beta=1.0)) == [(8, 4, 0)]
+    assert "'attn_type_list' holds 0" in error_of(config, attn_type_list=[1] * 7 + [0])
+
+
+# ── errors ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+SHAPES = ["num_hidden_layers", "hidden_size", "num_attention_heads", "vocab_size", "intermediate_size"]
+
+
+@pytest.mark.parametrize("field", [*SHAPES, "max_position_embeddings"])
+@pytest.mark.parametrize("value", [-1, 0, 1.5, float("nan"), "64", True, [64], {}, 10**12])
+def test_nonsense_values_are_named(field: str, value: Any) -> None:
+    assert f"'{field}' is " in error_of(**{field: value})
+    assert f"lacks '{field}'" in error_of(without=field)
+
+
+def test_tied_embeddings_are_not_guessed() -> None:
+    assert "lacks 'tie_word_embeddings'" in error_of(without="tie_word_embeddings", model_type="unheard_of")
+    assert "'tie_word_embeddings' is 'no', but must be true or false" in error_of(tie_word_embeddings="no")
+
+
+def test_heads_must_divide() -> None:
+    assert "'num_attention_heads' 8 is not a multiple of 'num_key_value_heads' 3" in error_of(num_key_value_heads=3)
+    assert "'hidden_size' 65 is not a multiple of 'num_attention_heads' 8" in error_of(hidden_size=65)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("mamba_d_state", 128),
+        ("ssm_state_size", 16),
+        ("hybrid_override_pattern", "M-M*"),
+        ("linear_attn_config", {"short_conv_kernel_size": 4}),
+        ("compress_ratios", [4, 128]),
+        ("swa_num_attention_heads", 4),
+        ("num_kv_shared_layers", 10),
+        ("attn_config", {"attn_type": "multihead_attention"}),
+        ("cross_attention_layers", [3, 8]),
+        ("routed_expert_hidden_size", 32),
+        ("is_encoder_decoder", True),
+        ("global_head_dim", 512),
+    ],
+)
+def test_an_unknown_architecture_is_an_error_that_names_the_field(field: str, value: Any) -> None:
+    assert f"has {field!r} = " in error_of(**{field: value})
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("attention_dropout", 0.1),
+        ("attention_bias", True),
+        ("attn_logit_softcapping", 50.0),
+        ("is_encoder_decoder", False),
+        ("_attn_implementation", "sdpa"),
+        ("qk_norm_type", "per_layer"),
+        ("query_pre_attn_scalar", 256),
+        ("num_nextn_predict_layers", 1),
+        ("use_mamba_kernels", False),
+    ],
+)
+def test_fields_that_shape_nothing_are_passed_over(field: str, value: Any) -> None:
+    assert parse(**{field: value}).layers == parse().layers
+
+
+def test_layer_types_are_checked() -> None:
+    assert "'mamba' for layer 7" in error_of(layer_types=["full_attention"] * 7 + ["mamba"])
+    assert "has 3 entries for 8 layers" in error_of(layer_types=["full_attention"] * 3)
+    assert "must be a list" in error_of(layer_types="full_attention")
+    assert "'kv_lora_rank' with 'sliding_attention' layers" in error_of(
+        MLA, layer_types=["sliding_attention"] * 8, sliding_window=9
+    )
+
+
+FIELDS = sorted({**MOE, **LINEAR, "sliding_window": 1, "layer_types": 1, "quantization_config": 1, "index_topk": 1,
+                 "text_config": 1, "attn_type_list": 1, "moe_layer_freq": 1, "mlp_only_layers": 1, "head_dim": 1,
+                 "moe_layers": 1, "full_attention_interval": 1})  # fmt: skip
+junk = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(-2, 300), st.floats(), st.text(max_size=8)),
+    lambda inner: st.one_of(st.lists(inner, max_size=9), st.dictionaries(st.text(max_size=12), inner, max_size=3)),
+    max_leaves=6,
+)
+
+
+@settings(deadline=None, max_examples=100)
+@given(
+    base=st.sampled_from([LLAMA, MLA, MOE]),
+    changes=st.dictionaries(st.sampled_from(FIELDS), junk, min_size=1, max_size=3),
+)
+def test_any_config_is_understood_or_refused(base: dict[str, Any], changes: dict[str, Any]) -> None:
+    try:
+        model = parse_config({**base, **changes}, "fuzz")
+    except ArchitectureError as error:
+        refusal = str(error)
+    else:
+        refusal = "fuzz: understood"
+        assert model.parameters > 0
+        json.dumps(model_entry(model))
+    assert refusal.startswith("fuzz: ")

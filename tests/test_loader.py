@@ -1,0 +1,445 @@
+"""workload.yaml -> Problem: golden text of every refusal, YAML's traps, the canonical echo, the shipped examples."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from costmodel.engine import Role
+from costmodel.errors import InputError
+from search_spaces.demand import planned_rate
+from search_spaces.loader import load_problem
+from search_spaces.problem import Billing, Goal, Problem
+from search_spaces.schema import Diurnal
+from search_spaces.writing import init_text, workload_yaml_text
+from search_spaces.yaml_source import MAX_BYTES, parse_source, parse_value
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+GOLDEN = Path(__file__).parent / "golden" / "workload_faults.txt"
+
+SOUND = """\
+name: chat
+model: {name: Llama-3.1-70B, weight_dtype: bf16}
+workload:
+  request_rate: 10/s
+  lengths:
+    histogram:
+      - {isl: 500, osl: 100, share: 0.4}
+      - {isl: 3000, osl: 300, share: 0.6}
+slo: {ttft: 2s, tpot: 50ms, attainment: 0.9}
+accelerators: [H100, {name: H200, inventory: 64}]
+objective: min_cost
+"""
+
+
+def golden_cases() -> list[tuple[str, str, str]]:
+    blocks = GOLDEN.read_text(encoding="utf-8").split("### ")[1:]
+    return [(*json.loads(head), text.strip("\n")) for head, _, text in (block.partition("\n") for block in blocks)]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty current folder, so that messages hold bare file names."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def load(text: str, overrides: dict[str, Any] | None = None) -> Problem:
+    Path("w.yaml").write_text(text, encoding="utf-8")
+    return load_problem(Path("w.yaml"), overrides)
+
+
+def refusal(text: str, overrides: dict[str, Any] | None = None) -> str:
+    with pytest.raises(InputError) as caught:
+        load(text, overrides)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(("old", "new", "message"), golden_cases(), ids=lambda value: str(value)[:40])
+def test_a_fault_is_told_in_golden_words(folder: Path, old: str, new: str, message: str) -> None:
+    assert SOUND.count(old) >= 1
+    assert refusal(SOUND.replace(old, new, 1)) == message
+
+
+def test_no_message_is_the_validation_librarys() -> None:
+    text = GOLDEN.read_text(encoding="utf-8")
+    assert not any(word in text for word in ("Input should", "pydantic", "validation error", "Traceback", "http"))
+
+
+def test_all_faults_are_told_at_once_in_the_order_of_the_file(folder: Path) -> None:
+    text = SOUND.replace("10/s", "-1").replace("H100", "B20O").replace("2s", "soon").replace("bf16", "bf15")
+    text = text.replace("objective: min_cost", "search: {tensor_parallel: 3}\nsede: 1")
+    heads = [line.split(": ")[0:2] for line in refusal(text).splitlines() if line.startswith("w.yaml")]
+    assert [place for _, place in heads] == [
+        "model.weight_dtype",
+        "workload.request_rate",
+        "slo.ttft",
+        "accelerators.0",
+        "sede",
+    ]
+    assert "search.tensor_parallel: has 3" in refusal(text.replace("bf15", "bf16"))
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", "w.yaml: is empty; `pdplan init` writes an example to start from"),
+        (b"# only a comment\n", "w.yaml: is empty; `pdplan init` writes an example to start from"),
+        (b"- a\n", "w.yaml: holds a list, but must hold keys and values such as 'name: chat'"),
+        (b"hello", "w.yaml: holds a single value, but must hold keys and values such as 'name: chat'"),
+        (b"a: 1\nb: \xff", "w.yaml:2: is not UTF-8 text (byte 0xff at offset 8); save it as UTF-8"),
+        (b"a:\n\t- b\n", "w.yaml:2:1: a tab cannot indent or separate in YAML; use spaces\n  - b\n  ^"),
+        (
+            b"a: 1\n---\nb: 1\n",
+            "w.yaml:2:1: a second document starts here ('---'), but one file states one problem\n  ---\n  ^",
+        ),
+        (b"a: \x07", "w.yaml:1: has the control character U+0007"),
+        (
+            b"a: &a [*a]",
+            "w.yaml:1:4: is nested deeper than 50 levels (an alias that contains itself?)\n  a: &a [*a]\n     ^",
+        ),
+    ],
+)
+def test_what_is_no_yaml_mapping_is_refused(folder: Path, data: bytes, message: str) -> None:
+    Path("w.yaml").write_bytes(data)
+    with pytest.raises(InputError) as caught:
+        load_problem(Path("w.yaml"))
+    assert str(caught.value) == message
+
+
+def test_a_missing_file_and_a_folder_are_refused(folder: Path) -> None:
+    with pytest.raises(InputError, match=r"^none\.yaml: cannot be read \(no such file or directory\)$"):
+        load_problem(Path("none.yaml"))
+    (folder / "dir.yaml").mkdir()
+    with pytest.raises(InputError, match=r"^dir\.yaml: is a folder; give the file itself$"):
+        load_problem(Path("dir.yaml"))
+
+
+def test_a_file_of_10_gb_is_refused_unread(folder: Path) -> None:
+    with Path("w.yaml").open("wb") as file:
+        file.truncate(10_000_000_000)
+    started = time.perf_counter()
+    with pytest.raises(
+        InputError, match=rf"^w\.yaml: has 10,000,000,000 bytes, but at most {MAX_BYTES:,} are read here; "
+    ):
+        load_problem(Path("w.yaml"))
+    assert time.perf_counter() - started < 1
+
+
+def test_a_yaml_bomb_is_defused(folder: Path) -> None:
+    levels = ["a0: &a0 [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]"]
+    levels += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 20)]
+    started = time.perf_counter()
+    message = refusal("\n".join(levels))
+    assert message.startswith("w.yaml:1:")
+    assert "aliases (*name) repeat more than 10,000 values; write the values out" in message
+    assert time.perf_counter() - started < 2
+
+
+@pytest.mark.parametrize("bracket", ["[", "{a: "])
+def test_endless_nesting_is_refused(folder: Path, bracket: str) -> None:
+    assert "is nested deeper than 50 levels" in refusal("a: " + bracket * 5000)
+
+
+def test_an_honest_alias_is_allowed(folder: Path) -> None:
+    text = SOUND.replace(
+        "[H100, {name: H200, inventory: 64}]",
+        "\n  - {name: H100, scale_out: &net {bandwidth: 50GB/s}}\n  - {name: H200, scale_out: *net}",
+    )
+    assert [offer.accelerator.scale_out.bandwidth for offer in load(text).offers] == [50e9, 50e9]
+
+
+def test_merge_keys_and_complex_keys_are_refused(folder: Path) -> None:
+    assert "'<<' (merging) cannot be a key here; write the keys out" in refusal(SOUND + "<<: {seed: 1}\n")
+    assert "a list or mapping cannot be a key here; write the keys out" in refusal(SOUND + "? [1]\n: 2\n")
+
+
+def test_a_number_in_exponent_form_is_a_number() -> None:
+    assert parse_value("1e12") == 1e12
+    assert parse_value("-2E-3") == -0.002
+    assert parse_value("'1e12'") == "1e12"
+    assert parse_value("1_000") == 1000
+    assert parse_value("2024-01-01") == "2024-01-01"
+    assert math.isinf(parse_value(".inf"))
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers(-(10**15), 10**15) | st.floats(allow_nan=False) | st.text(max_size=8),
+        lambda children: (
+            st.lists(children, max_size=4) | st.dictionaries(st.text(min_size=1, max_size=6), children, max_size=4)
+        ),
+        max_leaves=15,
+    )
+)
+def test_json_is_read_as_json(value: Any) -> None:
+    """JSON is YAML, so whatever JSON says must come out, with a place for every value."""
+    source, faults = parse_source(json.dumps({"root": value}), "j.yaml")
+    assert faults == []
+    assert source.value == {"root": value}
+    assert ("root",) in source.values
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.text(max_size=200))
+def test_any_text_is_read_or_refused_in_a_sentence(text: str) -> None:
+    try:
+        source, _ = parse_source(text, "t.yaml")
+    except InputError as error:
+        assert str(error).startswith("t.yaml")
+    else:
+        assert isinstance(source.value, dict)
+
+
+def test_a_loaded_problem_is_in_si_units(folder: Path) -> None:
+    problem = load(
+        SOUND.replace(
+            "{name: H200, inventory: 64}",
+            "{name: H200, inventory: 64, price: $3.50/h, billing: node, node_size: 4, "
+            "scale_up: {bandwidth: 300GB/s}, scale_out: {bandwidth: 400Gb/s, latency: 5us}}",
+        )
+        + "constraints: {budget: $100/h, power: 50kW, max_gpus: 64, max_pools: 4, headroom: {replicas: 1}}\n"
+    )
+    h100, h200 = problem.offers
+    assert (h100.accelerator.name, h100.inventory, h100.billing) == ("H100", None, Billing.GPU)
+    assert h100.usd_per_hour == h100.accelerator.price.usd_per_hour
+    assert (h200.usd_per_hour, h200.inventory, h200.billing) == (3.5, 64, Billing.NODE)
+    assert (h200.accelerator.node_size, h200.accelerator.scale_up_size) == (4, 4)
+    assert h200.accelerator.scale_up.bandwidth == 300e9
+    assert (h200.accelerator.scale_out.bandwidth, h200.accelerator.scale_out.latency) == (50e9, 5e-6)
+    limits = problem.constraints
+    assert (limits.budget, limits.power, limits.max_gpus, limits.max_pools, limits.spare_replicas) == (
+        100,
+        5e4,
+        64,
+        4,
+        1,
+    )
+    (slo,) = problem.slos
+    assert (slo.name, slo.ttft, slo.tpot, slo.e2e, slo.attainment, slo.share) == ("default", 2.0, 0.05, None, 0.9, 1.0)
+    assert (problem.workload.request_rate, problem.workload.burstiness, problem.workload.max_tokens) == (10, 1, 3300)
+    assert problem.workload.mean_isl == pytest.approx(0.4 * 500 + 0.6 * 3000)
+    assert problem.space.roles == (Role.PREFILL, Role.DECODE, Role.COLOCATED)
+
+
+@pytest.mark.parametrize("text", ["attainment: 0.9", "percentile: p90", "percentile: 90%", "attainment: 90 %"])
+def test_attainment_has_several_spellings(folder: Path, text: str) -> None:
+    assert load(SOUND.replace("attainment: 0.9", text)).slos[0].attainment == 0.9
+
+
+def test_shares_within_the_tolerance_are_scaled_to_one(folder: Path) -> None:
+    problem = load(SOUND.replace("share: 0.6", "share: 0.5995"))
+    assert math.fsum(problem.workload.share) == pytest.approx(1, abs=1e-15)
+    assert problem.workload.share[0] == pytest.approx(0.4 / 0.9995)
+
+
+def test_a_table_and_a_csv_give_the_same_as_rows(folder: Path) -> None:
+    rows = "\n      - {isl: 500, osl: 100, share: 0.4}\n      - {isl: 3000, osl: 300, share: 0.6}"
+    Path("h.csv").write_text("# a comment\nosl,isl,share\n100,500,0.4\n300,3000,0.6\n", encoding="utf-8")
+    table = " {isl: [500, 3000], osl: [100, 300], share: [[0.4, 0], [0, 0.6]]}"
+    expected = load(SOUND).workload
+    for form in (table, " h.csv"):
+        found = load(SOUND.replace(rows, form)).workload
+        for name in ("isl", "osl", "share"):
+            np.testing.assert_array_equal(getattr(found, name), getattr(expected, name))
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("", "h.csv is empty; it needs the header isl,osl,share and rows"),
+        ("isl,osl\n1,2\n", "h.csv:1: the header is 'isl,osl', but must be isl,osl,share"),
+        ("isl,osl,share\n", "is empty, but needs at least one row"),
+        ("isl,osl,share\n1,2\n", "h.csv:2: has 2 values, but must have 3 (isl,osl,share)"),
+        ("isl,osl,share\n1,x,1\n", "h.csv:2: '1,x,1' holds something that is not a number"),
+        ("isl,osl,share\n1,nan,1\n", "h.csv:2: isl 1 and osl nan must be at least 1 and finite"),
+        ("# c\n\nisl,osl,share\n5,5,1.5\n", "h.csv:4: share 1.5 must be at least 0 and at most 1"),
+        ("isl,osl,share\n5,5,0.5\n", "shares sum to 0.5, but must sum to 1 (within 0.001)"),
+    ],
+)
+def test_a_malformed_histogram_file_is_refused_with_its_line(folder: Path, text: str, sentence: str) -> None:
+    Path("h.csv").write_text(text, encoding="utf-8")
+    rows = "\n      - {isl: 500, osl: 100, share: 0.4}\n      - {isl: 3000, osl: 300, share: 0.6}"
+    message = refusal(SOUND.replace(rows, " h.csv"))
+    assert message == f"w.yaml:6:16: workload.lengths.histogram: {sentence}\n  histogram: h.csv\n             ^"
+
+
+TRACE = "arrival,isl,osl\n" + "".join(f"{second / 2},{500 + second % 7},{100 + second % 3}\n" for second in range(200))
+ROWS = """    histogram:
+      - {isl: 500, osl: 100, share: 0.4}
+      - {isl: 3000, osl: 300, share: 0.6}
+"""
+
+
+def test_a_trace_gives_what_is_not_stated(folder: Path) -> None:
+    Path("t.csv").write_text(TRACE, encoding="utf-8")
+    text = SOUND.replace(ROWS, "    trace: {path: t.csv, buckets: 8}\n")
+    measured = load(text.replace("  request_rate: 10/s\n", "")).workload
+    assert measured.request_rate == pytest.approx(2.0, rel=0.02)
+    assert measured.burstiness == pytest.approx(0.0, abs=0.01)
+    assert measured.mean_isl == pytest.approx(500 + sum(second % 7 for second in range(200)) / 200)
+    assert measured.max_tokens == 608
+    assert len(measured.share) <= 8
+    stated = load(text.replace("10/s", "10/s\n  burstiness: 2\n  prefix_hit_share: 0.5\n  max_tokens: 900")).workload
+    assert (stated.request_rate, stated.burstiness, stated.prefix_hit_share, stated.max_tokens) == (10, 2, 0.5, 900)
+
+
+def test_an_empty_or_malformed_trace_is_a_fault_of_its_line(folder: Path) -> None:
+    text = SOUND.replace(ROWS, "    trace: {path: t.csv, columns: {arrival: when}}\n")
+    Path("t.csv").write_text("when,isl,osl\n", encoding="utf-8")
+    assert refusal(text).startswith("w.yaml:6:19: workload.lengths.trace.path: ")
+    Path("t.csv").write_text("when,isl,osl\n0,5,5\n1,x,5\n", encoding="utf-8")
+    message = refusal(text)
+    assert message.startswith("w.yaml:6:19: workload.lengths.trace.path: ")
+    assert "t.csv:3" in message
+
+
+@pytest.mark.parametrize(
+    ("lengths", "mean_isl", "mean_osl"),
+    [
+        ("    isl: 1000\n    osl: {fixed: 128}\n", 1000, 128),
+        (
+            "    isl: {lognormal: {median: 600, p99: 6000}}\n    osl: 10\n",
+            600 * math.exp((math.log(10) / 2.3263479) ** 2 / 2),
+            10,
+        ),
+        ("    isl: 10\n    osl: {quantiles: {0.5: 100, 0.9: 400, 0.99: 900}}\n", 10, 176),
+    ],
+)
+def test_named_distributions_keep_their_mean(folder: Path, lengths: str, mean_isl: float, mean_osl: float) -> None:
+    workload = load(SOUND.replace(ROWS, lengths)).workload
+    assert workload.mean_isl == pytest.approx(mean_isl, rel=0.01)
+    assert workload.mean_osl == pytest.approx(mean_osl, rel=0.05)
+    assert workload.max_tokens <= 131072
+
+
+def test_a_daily_profile_is_planned_at_its_peak_or_percentile(folder: Path) -> None:
+    rates = [*range(1, 25)]
+    assert planned_rate(Diurnal(requests_per_second_by_hour=rates)) == 24
+    assert planned_rate(Diurnal(requests_per_second_by_hour=rates, percentile=75)) == 18
+    text = SOUND.replace("request_rate: 10/s", f"diurnal: {{requests_per_second_by_hour: {rates}, percentile: 50}}")
+    assert load(text).workload.request_rate == 12
+
+
+def test_overrides_replace_values_and_are_named_in_faults(folder: Path) -> None:
+    problem = load(SOUND, {"workload.request_rate": "20/s", "accelerators": "[H100]", "slo.tpot": 0.1, "seed": "7"})
+    assert problem.workload.request_rate == 20
+    assert [offer.accelerator.name for offer in problem.offers] == ["H100"]
+    assert (problem.slos[0].tpot, problem.seed) == (0.1, 7)
+    assert load(SOUND, {"accelerators.1.inventory": "8"}).offers[1].inventory == 8
+    assert load(SOUND, {"constraints.max_gpus": "8"}).constraints.max_gpus == 8
+    assert refusal(SOUND, {"workload.request_rate": "-1"}) == (
+        "w.yaml (overridden): workload.request_rate: -1 is out of range; must be above 0"
+    )
+    assert refusal(SOUND, {"accelerators.5.inventory": "8"}) == (
+        "override 'accelerators.5.inventory': 5 is not one of the 2 items (0 is the first)"
+    )
+    assert (
+        refusal(SOUND, {"seed.x": "8"})
+        == "override 'seed.x': a single value stands above 'x'; override the whole of it"
+    )
+
+
+def test_goals(folder: Path) -> None:
+    assert load(SOUND).objective.goal is Goal.MIN_COST
+    ratio = load(SOUND, {"objective": "{goal: max_goodput_per_dollar, min_volume: 0.5}"}).objective
+    assert (ratio.goal, ratio.min_volume, ratio.max_volume) == (Goal.MAX_GOODPUT_PER_DOLLAR, 0.5, 2.0)
+    assert load(SOUND, {"objective": "max_goodput", "constraints.budget": "100"}).constraints.budget == 100
+    assert (
+        load(SOUND, {"objective": "max_goodput", "accelerators.0": "{name: H100, inventory: 8}"}).offers[0].inventory
+        == 8
+    )
+
+
+def test_an_empty_section_is_as_good_as_none(folder: Path) -> None:
+    assert load(SOUND + "constraints:\nsearch:\ncatalog:\n").inputs == load(SOUND).inputs
+
+
+def test_inputs_are_json_deterministic_and_state_the_same_problem(folder: Path) -> None:
+    problem = load(SOUND)
+    assert json.dumps(problem.inputs) == json.dumps(load(SOUND).inputs)
+    again = load(json.dumps(problem.inputs))
+    assert {**again.inputs, "workload": None} == {**problem.inputs, "workload": None}
+    assert again.inputs["workload"]["lengths"]["histogram"] == problem.inputs["workload"]["lengths"]["histogram"]
+    assert (again.slos, again.offers, again.space, again.constraints) == (
+        problem.slos,
+        problem.offers,
+        problem.space,
+        problem.constraints,
+    )
+
+
+@pytest.mark.parametrize("name", ["chat", "long-context", "code"])
+def test_every_example_loads_fast(name: str) -> None:
+    load_problem(EXAMPLES / f"{name}.yaml")
+    started = time.process_time()
+    problem = load_problem(EXAMPLES / f"{name}.yaml")
+    assert time.process_time() - started < 0.15
+    assert problem.name == name
+    assert problem.inputs == load_problem(EXAMPLES / f"{name}.yaml").inputs
+
+
+def test_the_examples_state_what_they_promise() -> None:
+    chat, long, code = (load_problem(EXAMPLES / f"{name}.yaml") for name in ("chat", "long-context", "code"))
+    assert (chat.model.name, chat.workload.request_rate, chat.slos[0].ttft, chat.slos[0].tpot) == (
+        "Llama-3.1-70B",
+        10,
+        2,
+        0.05,
+    )
+    assert [offer.accelerator.name for offer in chat.offers] == ["A100-80", "H100", "H200"]
+    assert chat.workload.mean_isl == pytest.approx(1155, rel=0.01)
+    assert chat.workload.mean_osl == pytest.approx(211, rel=0.01)
+    assert long.workload.prefix_hit_share == 0.374
+    assert long.workload.mean_isl == pytest.approx(12035, rel=0.01)
+    assert code.workload.mean_isl > 50 * code.workload.mean_osl
+
+
+def test_the_init_example_loads_and_its_hints_are_true(folder: Path) -> None:
+    assert load(init_text()).name == "first-plan"
+    uncommented = (
+        init_text().replace("    # price: $1.80/h ", "    price: $1.80/h ").replace("  # budget:", "  budget:")
+    )
+    assert load(uncommented).offers[2].usd_per_hour == 1.8
+
+
+def test_a_measured_workload_is_written_and_read_back(folder: Path) -> None:
+    mapping = {
+        "request_rate": 5.5,
+        "burstiness": 1.1,
+        "prefix_hit_share": 0.25,
+        "max_tokens": 14000,
+        "lengths": {
+            "histogram": [{"isl": 10.5, "osl": 2.0, "share": 0.25}, {"isl": 100.0, "osl": 20.0, "share": 0.75}]
+        },
+    }
+    problem = load(workload_yaml_text(mapping, name='a: "trace" #1', model="Llama-3.1-8B"))
+    assert problem.name == 'a: "trace" #1'
+    workload = problem.workload
+    assert (workload.request_rate, workload.burstiness, workload.prefix_hit_share, workload.max_tokens) == (
+        5.5,
+        1.1,
+        0.25,
+        14000,
+    )
+    assert workload.isl.tolist() == [10.5, 100.0]
+
+
+def test_a_users_catalog_and_config_are_relative_to_the_file(folder: Path) -> None:
+    (folder / "sub").mkdir()
+    (folder / "sub" / "my.yaml").write_text(
+        yaml.safe_dump({"accelerators": {"Mine": {"like": "H100", "memory_gib": 100}}}), encoding="utf-8"
+    )
+    text = SOUND.replace("[H100, {name: H200, inventory: 64}]", "[Mine]") + "catalog: my.yaml\n"
+    (folder / "sub" / "w.yaml").write_text(text, encoding="utf-8")
+    assert load_problem(Path("sub/w.yaml")).offers[0].accelerator.memory == 100 * 2**30

@@ -1,0 +1,189 @@
+"""Memory of a GPU: by hand, against figures that engines print at start-up, and as properties."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from costmodel.memory import (
+    activation_bytes,
+    kv_bytes_peak_per_gpu,
+    kv_bytes_per_request_per_gpu,
+    kv_bytes_per_token_per_gpu,
+    kv_capacity_bytes,
+    max_requests,
+    memory_arrays,
+    stage_layers,
+    weight_bytes_per_gpu,
+)
+from costmodel.transformer import Transformer
+from costmodel.units import GIB
+from search_spaces.models import load_model
+from tests.toy import deepseek_v3, llama_8b, llama_70b, mixtral, toy_a100, toy_accelerator, toy_config, windowed
+
+MODELS = {model.name: model for model in (llama_8b(), llama_70b(), windowed(), mixtral(), deepseek_v3())}
+models = st.sampled_from(sorted(MODELS)).map(MODELS.__getitem__)
+
+
+def test_weights_of_one_gpu_are_the_model() -> None:
+    for model in MODELS.values():
+        assert weight_bytes_per_gpu(model, toy_config()) == pytest.approx(model.weight_bytes("bf16"), rel=1e-12)
+    assert weight_bytes_per_gpu(llama_70b(), toy_config()) / GIB == pytest.approx(131.4, abs=0.1)
+
+
+def test_weights_split_over_tensor_ranks_but_not_the_replicated_ones() -> None:
+    whole, eighth = (weight_bytes_per_gpu(llama_70b(), toy_config(tensor=t)) for t in (1, 8))
+    assert eighth == whole / 8
+    model = deepseek_v3()
+    replicated = 2 * 61 * (7168 * 1536 + 7168 * 576) + 2 * 58 * 7168 * 256
+    whole, eighth = (weight_bytes_per_gpu(model, toy_config(tensor=t, expert=t)) for t in (1, 8))
+    assert eighth == pytest.approx(replicated + (whole - replicated) / 8, rel=1e-12)
+
+
+def test_experts_split_over_data_ranks_too() -> None:
+    model = deepseek_v3()
+    experts = 2 * 58 * 256 * 3 * 7168 * 2048
+    one, sixteen = (weight_bytes_per_gpu(model, toy_config(data=d, expert=d)) for d in (1, 16))
+    assert one - sixteen == pytest.approx(experts * 15 / 16, rel=1e-12)
+
+
+def test_pipeline_stages_cover_all_layers_and_the_worst_counts() -> None:
+    assert stage_layers(61, 4) == (15, 16, 15, 15)
+    assert sum(stage_layers(80, 7)) == 80
+    model = llama_8b()
+    layer = (model.weight_bytes("bf16") - 2 * model.hidden * model.vocab * 2) / 32
+    table = model.hidden * model.vocab * 2
+    assert weight_bytes_per_gpu(model, toy_config(pipeline=2)) == pytest.approx(16 * layer + table)
+    assert stage_layers(32, 3) == (11, 11, 10)
+    assert weight_bytes_per_gpu(model, toy_config(pipeline=3)) == pytest.approx(11 * layer + table)
+    tied = Transformer("tied", model.hidden, model.vocab, model.layers, tied_embeddings=True, max_position=8192)
+    assert weight_bytes_per_gpu(tied, toy_config()) == pytest.approx(32 * layer + table)
+    assert weight_bytes_per_gpu(tied, toy_config(pipeline=2)) == pytest.approx(16 * layer + table)
+
+
+def test_llama_70b_needs_two_h100_and_fits_barely() -> None:
+    one, two, eight = (kv_capacity_bytes(llama_70b(), toy_config(tensor=t)) for t in (1, 2, 8))
+    assert one < 0 < two < 5 * GIB
+    budget = 0.9 * 80 - weight_bytes_per_gpu(llama_70b(), toy_config(tensor=8)) / GIB
+    assert eight / GIB == pytest.approx(budget, abs=3)
+    assert max_requests(llama_70b(), toy_config(), 1000, 200) == 0
+
+
+PUBLISHED: dict[str, tuple[Any, str, dict[str, Any], float]] = {
+    # vLLM 0.19, gpt-oss-20b, one A100-80, fraction 0.65: "Available KV cache memory: 36.56 GiB"
+    # (myoceane.fr, vLLM on A100, 2026-04-18)
+    "gpt-oss-20b, A100, vLLM": (
+        toy_a100(),
+        "gpt-oss-20b",
+        {"weight_dtype": "fp4", "memory_fraction": 0.65, "max_num_batched_tokens": 2048},
+        36.56,
+    ),
+    # SGLang, Qwen3-235B-A22B-FP8, 4 x H100, fraction 0.93: K 8.23 GB and V 8.23 GB per GPU
+    # (vllm-project/vllm issue 21348)
+    "Qwen3-235B-A22B, H100, SGLang": (
+        toy_accelerator(),
+        "Qwen3-235B-A22B",
+        {"weight_dtype": "fp8", "tensor": 4, "memory_fraction": 0.93},
+        16.46,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_kv_capacity_is_what_engines_print(name: str) -> None:
+    accelerator, model, changes, gib = PUBLISHED[name]
+    config = toy_config(accelerator, **changes)
+    assert kv_capacity_bytes(load_model(model), config) / GIB == pytest.approx(gib, rel=0.10)
+
+
+def test_kv_of_a_request_by_hand() -> None:
+    """128 KiB a token; the mean context of a request is ISL + OSL / 2, its end ISL + OSL."""
+    assert kv_bytes_per_token_per_gpu(llama_8b(), toy_config()) == 131072
+    assert kv_bytes_per_request_per_gpu(llama_8b(), toy_config(), 1000.0, 200.0) == 1100 * 131072
+    assert kv_bytes_peak_per_gpu(llama_8b(), toy_config(), 1200.0) == 1200 * 131072
+    assert kv_bytes_per_token_per_gpu(llama_8b(), toy_config(kv_dtype="fp8")) == 65536
+
+
+@pytest.mark.parametrize(("tensor", "share"), [(1, 1), (4, 4), (8, 8), (16, 8)])
+def test_kv_is_replicated_beyond_the_kv_heads(tensor: int, share: int) -> None:
+    assert kv_bytes_per_token_per_gpu(llama_8b(), toy_config(tensor=tensor)) == 131072 / share
+    latent = 61 * (512 + 64) * 2
+    assert kv_bytes_per_token_per_gpu(deepseek_v3(), toy_config(tensor=tensor)) == latent
+
+
+def test_the_stage_with_most_layers_holds_most_kv() -> None:
+    assert kv_bytes_per_token_per_gpu(deepseek_v3(), toy_config(pipeline=4)) == 16 * 576 * 2
+    assert kv_bytes_per_token_per_gpu(windowed(), toy_config(pipeline=2)) == 16 * 2048 * 2
+
+
+def test_windows_bound_a_request() -> None:
+    model = windowed(1024)
+    short, long = (kv_bytes_peak_per_gpu(model, toy_config(), tokens) for tokens in (1024.0, 10_000.0))
+    assert long - short == (10_000 - 1024) * 131072 / 2
+
+
+def test_requests_are_bounded_by_memory_then_by_max_num_seqs() -> None:
+    config = toy_config(tensor=2, max_num_seqs=512)
+    free, each = (
+        kv_capacity_bytes(llama_70b(), config),
+        kv_bytes_per_request_per_gpu(llama_70b(), config, 2000.0, 400.0),
+    )
+    assert max_requests(llama_70b(), config, 2000, 400) == int(free // each) < 20
+    assert max_requests(llama_8b(), toy_config(max_num_seqs=16), 100, 100) == 16
+    assert max_requests(llama_8b(), toy_config(max_model_len=1000), 900, 101) == 0
+    assert max_requests(llama_70b(), config, 30_000, 100) == 0
+
+
+def test_data_ranks_multiply_the_slots() -> None:
+    config = toy_config(weight_dtype="fp8", data=16, expert=16, max_num_seqs=10**6)
+    free = kv_capacity_bytes(deepseek_v3(), config)
+    each = kv_bytes_per_request_per_gpu(deepseek_v3(), config, 4000.0, 1000.0)
+    assert max_requests(deepseek_v3(), config, 4000, 1000) == 16 * int(free // each)
+
+
+def test_lengths_may_be_arrays() -> None:
+    isl, osl = np.array([100.0, 5000.0]), np.array([50.0, 1000.0])
+    model, config = windowed(), toy_config(tensor=2, pipeline=3)
+    many = kv_bytes_per_request_per_gpu(model, config, isl, osl)
+    one = [kv_bytes_per_request_per_gpu(model, config, float(i), float(o)) for i, o in zip(isl, osl, strict=True)]
+    assert many.tolist() == pytest.approx(one)
+
+
+def test_arrays_equal_scalars() -> None:
+    configs = [toy_config(tensor=t, pipeline=p) for t in (1, 2, 8) for p in (1, 2, 4)]
+    arrays = memory_arrays(llama_70b(), configs)
+    assert arrays.free.shape == (9, 1)
+    for row, config in enumerate(configs):
+        assert arrays.free[row, 0] == pytest.approx(kv_capacity_bytes(llama_70b(), config))
+        assert arrays.weights[row, 0] == weight_bytes_per_gpu(llama_70b(), config)
+        assert arrays.activations[row, 0] == activation_bytes(llama_70b(), config)
+        assert arrays.kv_per_token[row, 0] == kv_bytes_per_token_per_gpu(llama_70b(), config)
+
+
+@given(
+    model=models,
+    tensor=st.sampled_from([1, 2, 4, 8]),
+    pipeline=st.sampled_from([1, 2, 3, 4]),
+    data=st.sampled_from([1, 4]),
+    isl=st.integers(1, 16000),
+    osl=st.integers(1, 16000),
+)
+@settings(deadline=None, max_examples=60)
+def test_more_gpus_never_hold_more_each(
+    model: Transformer, tensor: int, pipeline: int, data: int, isl: int, osl: int
+) -> None:
+    small = toy_config(tensor=tensor, pipeline=pipeline, data=data)
+    for wider in (
+        toy_config(tensor=2 * tensor, pipeline=pipeline, data=data),
+        toy_config(tensor=tensor, pipeline=2 * pipeline, data=data),
+        toy_config(tensor=tensor, pipeline=pipeline, data=2 * data),
+    ):
+        assert weight_bytes_per_gpu(model, wider) <= weight_bytes_per_gpu(model, small) * (1 + 1e-12)
+        assert activation_bytes(model, wider) <= activation_bytes(model, small)
+        assert max_requests(model, wider, isl, osl) >= max_requests(model, small, isl, osl)
+    mean = kv_bytes_per_request_per_gpu(model, small, float(isl), float(osl))
+    assert 0 < mean <= kv_bytes_peak_per_gpu(model, small, float(isl + osl))

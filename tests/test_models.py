@@ -1,0 +1,123 @@
+"""The catalog of models, and a user's own config.json."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from costmodel.errors import InputError, UnknownNameError
+from search_spaces.huggingface import parse_config
+from search_spaces.models import _aliases, load_model, model_entry, model_names
+
+TINY: dict[str, Any] = {
+    "model_type": "llama",
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "max_position_embeddings": 4096,
+    "num_attention_heads": 8,
+    "num_hidden_layers": 8,
+    "vocab_size": 1000,
+}
+TINY_LAYERS = parse_config(TINY, "tiny").layers
+
+
+@pytest.mark.parametrize(
+    ("name", "expected", "dtype"),
+    [
+        ("meta-llama/Llama-3.1-70B-Instruct", "Llama-3.1-70B", "bf16"),
+        ("llama-3.1-70b", "Llama-3.1-70B", "bf16"),
+        ("META-LLAMA/llama-3.1-70B", "Llama-3.1-70B", "bf16"),
+        ("deepseek-ai/DeepSeek-R1", "DeepSeek-R1", "fp8"),
+        ("openai/gpt-oss-120b", "gpt-oss-120b", "fp4"),
+        ("Qwen/Qwen3-235B-A22B-FP8", "Qwen3-235B-A22B-FP8", "fp8"),
+        ("Llama-3.3-70B", "Llama-3.3-70B", "bf16"),
+        ("moonshotai/Kimi-K2-Thinking", "Kimi-K2-Thinking", "int4"),
+    ],
+)
+def test_names_and_aliases(name: str, expected: str, dtype: str) -> None:
+    model = load_model(name)
+    assert (model.name, model.native_weight_dtype) == (expected, dtype)
+
+
+def test_every_entry_parses_and_every_other_name_is_unique() -> None:
+    names = [*model_names(), *_aliases()]
+    assert len({name.lower() for name in names}) == len(names)
+    for name in names:
+        model = load_model(name)
+        assert model.source
+        assert len(model.date) == len("2024-07-23")
+
+
+def test_entries_are_ready_for_json() -> None:
+    entry = json.loads(json.dumps(model_entry(load_model("gpt-oss-120b")), allow_nan=False))
+    assert entry["attention"] == [{"kind": "GQA-8, window 128", "layers": 18}, {"kind": "GQA-8", "layers": 18}]
+    assert entry["kv_bytes_per_token"] == {"bf16": 73728.0, "fp8": 36864.0}
+    assert (entry["experts"], entry["experts_per_token"], entry["quantized_parts"]) == (128, 4, ["experts"])
+    kinds = {kind["kind"] for name in model_names() for kind in model_entry(load_model(name))["attention"]}
+    assert {"MHA", "MQA", "MLA", "DSA", "linear", "GQA-8"} <= kinds
+
+
+def test_unknown_names_offer_the_nearest() -> None:
+    with pytest.raises(
+        UnknownNameError, match=r"^model 'Llama-3\.1-70' is not known; did you mean 'Llama-3\.1-70B'\?$"
+    ):
+        load_model("Llama-3.1-70")
+    for name in ("", "\0", "x" * 5000, "~nobody-here/x"):
+        with pytest.raises(InputError):
+            load_model(name)
+
+
+def test_a_file_or_its_directory(tmp_path: Path) -> None:
+    folder = tmp_path / "My-Model"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(TINY), "utf-8-sig")
+    for name in ("My-Model", "./My-Model", "My-Model/config.json", str(folder)):
+        model = load_model(name, tmp_path)
+        assert (model.name, model.source, model.layers) == ("My-Model", name, TINY_LAYERS)
+    (folder / "hf_quant_config.json").write_text('{"quantization": {"quant_algo": "FP8"}}', "utf-8")
+    assert load_model("My-Model", tmp_path).native_weight_dtype == "fp8"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b'{"a": 1,\n  "b" 2}', "config.json:2:7: not valid JSON: Expecting ':' delimiter"),
+        (b'{"hidden_size": 1, "hidden_size": 2}', "gives the field 'hidden_size' twice"),
+        (b'{"hidden_size": NaN}', "holds NaN, which is no number"),
+        (b'{"hidden_size": -Infinity}', "holds -Infinity, which is no number"),
+        (b"[1, 2]", "must hold an object, not list"),
+        (b"\xff\xfe{}", "is not UTF-8 text"),
+        (b"[" * 100_000, "nested too deeply"),
+        (b'{"a": ' + b"9" * 5000 + b"}", "is not valid JSON"),
+        (b"", "not valid JSON"),
+        (b" " * (4 * 2**20 + 1), "has 4 MiB, but a config.json has at most 4 MiB"),
+        (b"{}", "config.json lacks"),
+    ],
+)
+def test_bad_files_give_one_sentence(tmp_path: Path, content: bytes, message: str) -> None:
+    (tmp_path / "config.json").write_bytes(content)
+    with pytest.raises(InputError) as caught:
+        load_model("./config.json", tmp_path)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_file_is_said_to_be_missing(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"'\./nowhere/config\.json': config\.json is not there"):
+        load_model("./nowhere/config.json", tmp_path)
+    with pytest.raises(InputError, match="is not there"):
+        load_model(".", tmp_path)
+
+
+def test_published_configs_equal_the_catalog(data: Path) -> None:
+    paths = sorted((data / "models").glob("*/*/config.json"))
+    assert paths
+    for path in paths:
+        published, ours = load_model(str(path)), load_model("/".join(path.parent.parts[-2:]))
+        assert published.layers == ours.layers
+        assert (published.vocab, published.max_position) == (ours.vocab, ours.max_position)
+        if "quantization_config" in path.read_text("utf-8"):
+            assert (published.native_weight_dtype, published.quantized) == (ours.native_weight_dtype, ours.quantized)

@@ -1,0 +1,119 @@
+"""The JSON Schema of workload.yaml, and the search spaces that presets and ranges give."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from costmodel.transformer import FeedForward, LayerGroup, SoftmaxAttention, Transformer
+from search_spaces.schema import PRESETS, SearchSection, Span, json_schema
+from search_spaces.spaces import allowed_degrees, search_space, sizes, tensor_parallel_fits
+from search_spaces.writing import init_text
+from search_spaces.yaml_source import parse_source
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+
+
+def validator() -> Any:
+    schema = json_schema()
+    jsonschema.Draft202012Validator.check_schema(schema)
+    return jsonschema.Draft202012Validator(schema)
+
+
+def texts() -> dict[str, str]:
+    return {path.stem: path.read_text(encoding="utf-8") for path in sorted(EXAMPLES.glob("*.yaml"))} | {
+        "init": init_text()
+    }
+
+
+@pytest.mark.parametrize("name", ["chat", "long-context", "code", "init"])
+def test_the_schema_accepts_what_the_loader_accepts(name: str) -> None:
+    value = parse_source(texts()[name], name)[0].value
+    assert list(validator().iter_errors(value)) == []
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"nmae": "x"},
+        {"model": {"nam": "x"}},
+        {"slo": {"ttft": "2s", "tpot": "50ms", "x": 1}},
+        {"slo": {"ttft": "2s"}},
+        {"slo": {"ttft": "2s", "tpot": -1}},
+        {"accelerators": [{"name": "H100", "inventory": -1}]},
+        {"search": {"tensor_parallel": [0]}},
+        {"engine": "vlm"},
+        {"schema": "pdplan.workload/9"},
+        {"workload": {"lengths": {"histogram": [{"isl": 1, "osl": 1, "share": 2}]}}},
+    ],
+)
+def test_the_schema_rejects_unknown_keys_and_bad_values(change: dict[str, Any]) -> None:
+    value = parse_source(init_text(), "init")[0].value | change
+    assert list(validator().iter_errors(value)) != []
+
+
+def test_every_key_is_described_and_every_section_is_closed() -> None:
+    schema = json_schema()
+    for name, section in {"root": schema, **schema["$defs"]}.items():
+        if section.get("type") != "object":
+            continue
+        assert section["additionalProperties"] is False, name
+        assert all(prop.get("description") for prop in section["properties"].values()), name
+
+
+def test_units_stand_in_the_schema() -> None:
+    text = json_schema()["$defs"]["SloClass"]["properties"]["ttft"]["anyOf"][1]["description"]
+    assert text == "number and unit (ns, us, ms, s, min, h or d), for example 500ms, 2s or 3min"
+
+
+def dense(heads: int, kv_heads: int, experts: int = 0) -> Transformer:
+    attention = SoftmaxAttention(hidden=1024, heads=heads, kv_heads=kv_heads, head_dim=64, value_dim=64)
+    block = FeedForward(
+        1024, 4096, gated=True, experts=experts, experts_per_token=min(2, experts), expert_intermediate=512
+    )
+    return Transformer("toy", 1024, 32000, (LayerGroup(3, attention, block),), False, 4096)
+
+
+def test_tensor_parallel_must_divide_heads_and_kv_heads() -> None:
+    assert [tp for tp in range(1, 17) if tensor_parallel_fits(dense(12, 4), tp)] == [1, 2, 4, 12]
+    assert [tp for tp in range(1, 17) if tensor_parallel_fits(dense(64, 8), tp)] == [1, 2, 4, 8, 16]
+    assert allowed_degrees(dense(8, 8, experts=12))["expert_parallel"] == (1, 2, 3, 4, 6, 12)
+    assert allowed_degrees(dense(8, 8))["data_parallel"] == (1,)
+
+
+def test_a_preset_leaves_out_what_the_model_does_not_allow() -> None:
+    space = search_space(SearchSection(), dense(12, 4))
+    assert space.tensor_parallel == (1, 2, 4)
+    assert space.pipeline_parallel == (1, 2)
+    assert (space.expert_parallel, space.data_parallel) == ((1,), (1,))
+    assert search_space(SearchSection(), dense(8, 8, experts=4)).expert_parallel == (1, 2, 4)
+
+
+def test_stated_ranges_replace_the_presets() -> None:
+    section = SearchSection(tensor_parallel=[4, 2, 4], max_num_seqs=Span(low=8, high=32), roles=["colocated"])
+    space = search_space(section, dense(8, 8))
+    assert space.tensor_parallel == (2, 4)
+    assert space.max_num_seqs == (8, 16, 24, 32)
+    assert [str(role) for role in space.roles] == ["colocated"]
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_every_preset_is_ascending_and_within_the_next(preset: str) -> None:
+    model = dense(64, 8, experts=128)
+    space = search_space(SearchSection(preset=preset), model)
+    wide = search_space(SearchSection(preset="wide"), model)
+    for name in ("tensor_parallel", "pipeline_parallel", "expert_parallel", "data_parallel"):
+        values = getattr(space, name)
+        assert list(values) == sorted(set(values))
+        assert set(values) <= set(getattr(wide, name))
+    assert list(space.max_num_seqs) == sorted(set(space.max_num_seqs))
+
+
+def test_a_span_keeps_its_ends() -> None:
+    assert sizes(Span(low=5, high=100), 2**0.5)[0] == 5
+    assert sizes(Span(low=5, high=100), 2**0.5)[-1] == 100
+    assert sizes(Span(low=512, high=8192), 2.0) == (512, 1024, 2048, 4096, 8192)
+    assert sizes(Span(low=8, high=8), 2.0) == (8,)

@@ -1,0 +1,84 @@
+"""KV hand-over: bytes, times, overlap, shared store."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from costmodel.accelerator import Link
+from costmodel.errors import InputError
+from costmodel.transfer import (
+    KvStore,
+    exposed_transfer_time,
+    kv_transfer_bytes,
+    kv_transfer_time,
+    prefix_time,
+    store_read_time,
+    transfer_bandwidth,
+)
+from tests.toy import llama_8b, llama_70b, windowed
+
+times = st.floats(0.0, 1e3)
+
+
+def test_bytes_follow_the_model() -> None:
+    assert kv_transfer_bytes(llama_8b(), 4096.0, "bf16") == 4096 * 131072
+    assert kv_transfer_bytes(llama_8b(), 4096.0, "fp8", cached_share=0.25) == 0.75 * 4096 * 65536
+    assert kv_transfer_bytes(windowed(1000), 4000.0, "bf16") == (4000 + 1000) * 65536
+    lengths = np.array([0.0, 1000.0])
+    assert kv_transfer_bytes(llama_8b(), lengths, "bf16").tolist() == [0, 131072000]
+
+
+def test_mooncake_moves_40_gb_of_llama_70b() -> None:
+    """Mooncake FAST'25 §4: 128k tokens of LLaMA3-70B are 40 GB; 87 GB/s on 4 x 200 Gb/s, 190 GB/s on 8 x 400 Gb/s."""
+    size = kv_transfer_bytes(llama_70b(), 128e3, "bf16")
+    assert size == pytest.approx(40e9, rel=0.06)
+    for nics, gbit, reached in ((4, 200, 87e9), (8, 400, 190e9)):
+        link = Link(gbit * 1e9 / 8, 5e-6)
+        wire = transfer_bandwidth(link, link, nics, nics)
+        assert kv_transfer_time(size, wire, efficiency=reached / wire) == pytest.approx(size / reached)
+        assert reached < wire
+
+
+def test_the_slower_end_decides() -> None:
+    fast, slow = Link(50e9, 5e-6), Link(25e9, 5e-6)
+    assert transfer_bandwidth(fast, slow) == transfer_bandwidth(slow, fast) == 25e9
+    assert transfer_bandwidth(fast, slow, 1, 4) == 50e9
+    with pytest.raises(InputError, match="at least one NIC at each end; found 0 and 1"):
+        transfer_bandwidth(fast, slow, 0)
+
+
+def test_time_by_hand() -> None:
+    assert kv_transfer_time(1e9, 25e9, latency=1e-3, efficiency=0.8) == pytest.approx(0.051)
+
+
+def test_overlap_by_hand() -> None:
+    assert exposed_transfer_time(0.8, 10.0, 80) == pytest.approx(0.01)
+    assert exposed_transfer_time(12.0, 8.0, 80) == pytest.approx(12 - 8 * 79 / 80)
+
+
+@given(transfer=times, prefill=times, layers=st.integers(1, 200))
+@settings(deadline=None, max_examples=100)
+def test_overlap_never_hurts_and_never_hides_the_last_layer(transfer: float, prefill: float, layers: int) -> None:
+    exposed = float(exposed_transfer_time(transfer, prefill, layers))
+    assert transfer / layers * (1 - 1e-12) <= exposed <= transfer
+    assert exposed + prefill >= max(transfer, prefill) * (1 - 1e-9)
+
+
+@given(size=st.floats(1.0, 1e12), slow=st.floats(1e9, 1e11), factor=st.floats(1.0, 100.0))
+@settings(deadline=None, max_examples=50)
+def test_more_bandwidth_is_never_slower(size: float, slow: float, factor: float) -> None:
+    assert kv_transfer_time(size, slow * factor, 1e-5) <= kv_transfer_time(size, slow, 1e-5)
+
+
+def test_store_reads_its_tiers_no_faster_than_the_network() -> None:
+    store = KvStore(dram=200e9, ssd=10e9, dram_share=0.5)
+    assert store_read_time(store, 40e9, 0.5, network=100e9) == pytest.approx(0.1 + 1.0)
+    assert store_read_time(store, 40e9, 0.5, network=5e9) == pytest.approx(4.0)
+    assert store_read_time(store, 40e9, 0.0, network=5e9) == 0
+
+
+def test_a_prefix_is_fetched_only_if_that_is_quicker() -> None:
+    assert prefix_time(np.array([0.1, 2.0]), np.array([1.0, 1.0])).tolist() == [0.1, 1.0]
