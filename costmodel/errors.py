@@ -43,7 +43,15 @@ class InfeasibleError(PdplanError):
 
 
 def nearest_name(name: str, known: Iterable[str]) -> str | None:
-    """Return the known name most like `name` (case ignored), or None if nothing is close."""
-    by_lower = {candidate.lower(): candidate for candidate in known}
-    close = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.5)
-    return by_lower[close[0]] if close else None
+    """Return the known name most like `name`, or None if nothing is close; case and O for 0 make no difference.
+
+    >>> nearest_name("h20O", ["H20", "H100", "H200"])
+    'H200'
+    """
+    by_plain = {_plain(candidate): candidate for candidate in known}
+    close = difflib.get_close_matches(_plain(name), by_plain, n=1, cutoff=0.5)
+    return by_plain[close[0]] if close else None
+
+
+def _plain(name: str) -> str:
+    return name.lower().replace("o", "0")

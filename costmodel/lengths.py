@@ -207,11 +207,11 @@ class _Cut:
 
 def _features(isl: FloatArray, osl: FloatArray, weight: FloatArray) -> FloatArray:
     """Return what the cuts keep together, shape (cells, 4): lengths over their rms, ranks over their deviation."""
-    columns = [values / math.sqrt(float(weight @ values**2)) for values in (isl, osl)]
+    columns = [values / math.sqrt(_total(weight * values**2)) for values in (isl, osl)]
     for values in (isl, osl):
         rank = _ranks(values, weight)
-        rank -= float(weight @ rank)
-        deviation = math.sqrt(float(weight @ rank**2))
+        rank -= _total(weight * rank)
+        deviation = math.sqrt(_total(weight * rank**2))
         columns.append(rank * math.sqrt(RANK_WEIGHT) / deviation if deviation > 1e-12 else np.zeros_like(rank))
     return np.column_stack(columns)
 
@@ -243,7 +243,7 @@ def _best_cut(cells: IndexArray, axes: FloatArray, features: FloatArray, weight:
         if not cuts.size:
             continue
         mass = weight[ranked]
-        centre = (mass @ features[ranked]) / mass.sum()
+        centre = (mass[:, None] * features[ranked]).sum(axis=0) / mass.sum()
         moment = np.cumsum(mass[:, None] * (features[ranked] - centre), axis=0)[cuts - 1]
         left, right = np.cumsum(mass)[cuts - 1], np.cumsum(mass[::-1])[::-1][cuts]
         # With the mean at 0 both halves carry the same moment, of opposite sign.
@@ -257,8 +257,8 @@ def _best_cut(cells: IndexArray, axes: FloatArray, features: FloatArray, weight:
 def _representatives(groups: list[IndexArray], isl: FloatArray, osl: FloatArray, weight: FloatArray) -> Buckets:
     share = np.array([weight[group].sum() for group in groups])
     # Rounded, so that lengths that are equal stay equal and sort the same everywhere.
-    mean_isl = np.round(np.array([weight[group] @ isl[group] for group in groups]) / share, 9)
-    mean_osl = np.round(np.array([weight[group] @ osl[group] for group in groups]) / share, 9)
+    mean_isl = np.round(np.array([_total(weight[group] * isl[group]) for group in groups]) / share, 9)
+    mean_osl = np.round(np.array([_total(weight[group] * osl[group]) for group in groups]) / share, 9)
     order = np.lexsort((mean_osl, mean_isl))
     return Buckets(mean_isl[order], mean_osl[order], share[order] / share.sum())
 
@@ -272,7 +272,7 @@ def _discretise(
     exp(origin + slope^2/2) (Phi(b - slope) - Phi(a - slope)), both closed forms.
     """
     shortest = max(shortest, 1.0)
-    if longest < shortest:
+    if not longest >= shortest:
         raise InputError(f"lengths: the maximum {longest:g} must not be below {shortest:g} tokens")
     rising = slope > 0
     limits = [x for x in (shortest, longest) if math.isfinite(x)]
@@ -297,6 +297,11 @@ def _normal_mass(low: FloatArray, high: FloatArray) -> FloatArray:
     near, far = np.where(flip, -high, low), np.where(flip, -low, high)
     cdf = np.vectorize(lambda z: 0.5 * math.erfc(-z / math.sqrt(2)), otypes=[np.float64])
     return np.asarray(cdf(far) - cdf(near), dtype=np.float64)
+
+
+def _total(values: FloatArray) -> float:
+    """Return the sum; unlike a dot product of the linear-algebra library it does not depend on the number of cores."""
+    return float(values.sum())
 
 
 def _positive(what: str, tokens: float) -> None:

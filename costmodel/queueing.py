@@ -100,3 +100,22 @@ def normal_quantile(probability: float) -> float:
     1.2816
     """
     return NormalDist().inv_cdf(1.0 - probability)
+
+
+def halfin_whitt_margin(probability: float) -> float:
+    """The beta at which P(wait) equals `probability` when rho = 1 - beta / sqrt(c) [1].
+
+    P(wait) = 1 / (1 + beta Phi(beta) / phi(beta)) (Halfin and Whitt 1981, theorem 1): spare capacity of many
+    servers need only grow with the square root of their number. Solved by bisection to 1e-9.
+
+    >>> round(halfin_whitt_margin(0.2234), 3)
+    1.0
+    """
+    normal = NormalDist()
+    low, high = 0.0, 20.0
+    for _ in range(64):
+        beta = (low + high) / 2.0
+        density = normal.pdf(beta)
+        waits = 1.0 / (1.0 + beta * normal.cdf(beta) / density) if density > 0.0 else 0.0
+        low, high = (beta, high) if waits > probability else (low, beta)
+    return (low + high) / 2.0

@@ -33,7 +33,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.engine import Role
-from costmodel.queueing import conditional_wait, normal_exceeds, normal_quantile, wait_exceeds, wait_probability
+from costmodel.queueing import (
+    conditional_wait,
+    halfin_whitt_margin,
+    normal_exceeds,
+    normal_quantile,
+    wait_exceeds,
+    wait_probability,
+)
 from search_spaces.problem import Problem
 
 from .flows import Flows
@@ -301,20 +308,17 @@ def mean_below(limit: FloatArray, jump: FloatArray, chance: FloatArray, peakedne
 
     mu + z sqrt(mu q) = limit, q = E[x^2]/E[x] of the jumps times the peakedness of the arrivals.
     """
-    z = np.array([normal_quantile(value) for value in np.unique(chance)])[np.searchsorted(np.unique(chance), chance)]
+    levels, index = np.unique(chance, return_inverse=True)
+    z = np.array([normal_quantile(float(level)) for level in levels])[index.ravel()]
     spread = z * np.sqrt(jump * peakedness)
     return ((np.sqrt(spread**2 + 4.0 * np.maximum(limit, 0.0)) - spread) / 2.0) ** 2
 
 
-def slot_utilization(slots: IntArray, chance: FloatArray, arrival_scv: float) -> FloatArray:
-    """Largest utilisation of `slots` at which an arrival waits with at most `chance` (bisection to 1e-4)."""
-    pairs, index = np.unique(np.stack([slots.astype(np.float64), chance]), axis=1, return_inverse=True)
-    low, high = np.zeros(pairs.shape[1]), np.ones(pairs.shape[1])
-    for _ in range(14):
-        middle = (low + high) / 2.0
-        calm = wait_probability(pairs[0].astype(np.int64), middle, arrival_scv) <= pairs[1]
-        low, high = np.where(calm, middle, low), np.where(calm, high, middle)
-    return np.asarray(low[index.ravel()])
+def slot_utilization(slots: IntArray, chance: FloatArray, peakedness: float) -> FloatArray:
+    """Largest utilisation of `slots` at which an arrival waits with at most `chance`; bursts need more room."""
+    levels, index = np.unique(chance, return_inverse=True)
+    beta = np.array([halfin_whitt_margin(float(level)) for level in levels])[index.ravel()]
+    return np.asarray(np.maximum(1.0 - beta * np.sqrt(peakedness / slots), 0.02))
 
 
 def _running(instance: Instance, columns: Columns, room: FloatArray, extra: FloatArray) -> FloatArray:
@@ -328,7 +332,7 @@ def _running(instance: Instance, columns: Columns, room: FloatArray, extra: Floa
     chance = columns.chance * permitted_misses(instance.problem) / 2.0
     base = tables.decode_base[columns.shape, columns.seqs]
     slots = columns.replicas * tables.seqs[columns.seqs].astype(np.int64)
-    batch = slot_utilization(slots, chance, flows.arrival_scv) * tables.seqs[columns.seqs]
+    batch = slot_utilization(slots, chance, peakedness) * tables.seqs[columns.seqs]
     held, slope = tables.kv_held[columns.shape], tables.attention_slope[columns.shape]
     capacity = tables.kv_capacity[columns.shape, columns.chunk]
     memory = mean_below(capacity, held**2 @ weight / np.maximum(held @ weight, 1e-300), chance, peakedness)

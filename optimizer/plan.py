@@ -5,10 +5,11 @@ The field names at the top level are a promise to other programs: units are part
 
 from __future__ import annotations
 
+import math
 from enum import StrEnum
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 PLAN_SCHEMA: Literal["pdplan.plan/1"] = "pdplan.plan/1"
 
@@ -28,6 +29,15 @@ class Status(StrEnum):
 
 class _Record(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_null_as_nan(cls, data: Any) -> Any:
+        """Read null as NaN where a number must stand: JSON has no NaN, so plan.json holds null for it."""
+        if not isinstance(data, dict):
+            return data
+        numbers = {field.alias or name for name, field in cls.model_fields.items() if field.annotation is float}
+        return {key: math.nan if value is None and key in numbers else value for key, value in data.items()}
 
 
 class Quantiles(_Record):

@@ -19,6 +19,7 @@ from .columns import ROLES, Columns, Loads, blocks_of, column_loads
 from .fleet_model import COLOCATED, DECODE, PREFILL, Aim, FleetModel, build_fleet_model, engine_cost, fleet_limits
 from .instance import Instance
 from .program import Outcome, Solution, solve
+from .simple_plans import Totals
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -122,41 +123,18 @@ def most_earned(instance: Instance, columns: Columns, loads: Loads, duals: Duals
     return np.where(possible, best, 0.0)
 
 
-def representative_mixes(instance: Instance) -> FloatArray:
-    """Demand mixes that starters are chosen for: all flows, short and long prompts, few and many tokens, (mixes, F)."""
-    flows = instance.flows
-    rate = flows.rate
-    masks = [np.ones(rate.size, dtype=bool)]
-    for length in (flows.isl, flows.osl):
-        order = np.argsort(length, kind="stable")
-        middle = np.cumsum(rate[order]) <= rate.sum() / 2.0
-        short = np.zeros(rate.size, dtype=bool)
-        short[order[middle]] = True
-        masks += [short, ~short]
-    mixes = np.array([rate * mask for mask in masks if mask.any()])
-    return np.asarray(mixes / mixes.sum(axis=1, keepdims=True))
-
-
-def choose_starters(instance: Instance, columns: Columns, per_mix: int) -> IntArray:
-    """Columns that serve each representative mix at least $/request, per role, shape and block size."""
-    mixes = representative_mixes(instance)
-    per_dollar = np.empty((len(mixes), columns.size))
-    allowed = 1.0 - np.array([slo.attainment for slo in instance.problem.slos])[instance.flows.slo]
+def choose_starters(instance: Instance, columns: Columns, totals: Totals, per_kind: int) -> IntArray:
+    """Columns that serve the whole demand cheapest, some of each role and shape; and those that keep the SLO best."""
     price = columns.replicas * instance.tables.usd_per_hour[columns.shape]
-    for part in blocks_of(columns):
-        chosen = columns.take(np.arange(part.start, part.stop))
-        loads = column_loads(instance, chosen)
-        busiest = np.einsum("mf,crf->mcr", mixes, np.where(np.isfinite(loads.load), loads.load, 1e9)).max(axis=2)
-        late = mixes @ (loads.miss / np.maximum(allowed, 1e-9)).T
-        per_dollar[:, part] = np.where(late <= 1.0, 1.0, 1e-6) / (busiest * price[part])
-    kinds = np.stack([columns.role, columns.shape, columns.replicas])
-    kind = np.unique(kinds, axis=1, return_inverse=True)[1].ravel()
-    chosen_rows: list[IntArray] = []
-    for value in per_dollar:
-        order = np.lexsort((-value, kind))
+    late = totals.late.max(axis=1)
+    cost = price * np.minimum(totals.busiest, 1e9)
+    kind = np.unique(np.stack([columns.role, columns.shape]), axis=1, return_inverse=True)[1].ravel()
+    chosen = []
+    for score in (cost * np.maximum(late, 1.0), cost * np.maximum(late / 0.3, 1.0)):
+        order = np.lexsort((score, kind))
         rank = np.arange(order.size) - np.searchsorted(kind[order], kind[order])
-        chosen_rows.append(order[rank < per_mix])
-    return np.unique(np.concatenate(chosen_rows))
+        chosen.append(order[rank < per_kind])
+    return np.unique(np.concatenate(chosen))
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,9 +147,8 @@ class Relaxed:
     feasible: bool
 
 
-def generate(instance: Instance, columns: Columns, aim: Aim, effort: Effort) -> Relaxed:
+def generate(instance: Instance, columns: Columns, active: IntArray, aim: Aim, effort: Effort) -> Relaxed:
     """Solve the linear relaxation over all columns (step 1 and 2)."""
-    active = choose_starters(instance, columns, effort.starters)
     reduced = np.zeros(columns.size)
     bound = -np.inf
     for _ in range(effort.rounds):

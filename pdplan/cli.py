@@ -53,7 +53,7 @@ class InOrder(click.Group):
 @click.version_option(__version__, "-V", "--version", prog_name="pdplan")
 @console_options
 def cli() -> None:
-    r"""Examples:
+    """Examples:
 
     \b
       pdplan optimize examples/chat.yaml -o plan               the cheapest fleet, and why

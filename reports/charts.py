@@ -7,7 +7,7 @@ from typing import Final
 
 from .figures import PARTS, Bar, ClassFigure, CostBars, HeadroomBars, HeatMap, QuantileBar, QuantileBars, SplitRow
 from .marks import Drawing, Mark, Path, Rect, Text, text_width
-from .numbers import duration, hourly, is_number, percent
+from .numbers import duration, hourly, is_number, percent, power_of_two
 from .scales import Linear
 from .text import fit
 from .words import part_words
@@ -84,9 +84,9 @@ def draw_costs(figure: CostBars, base: float | None = None) -> Drawing:
 
 def draw_headroom(figure: HeadroomBars) -> Drawing:
     """Draw how much of each limit is used; the line is the limit."""
-    highest = 1.0 / 0.9
+    used = [bar.value for bar in figure.bars if bar.value is not None and is_number(bar.value)]
     rows = [(bar, percent(bar.value)) for bar in figure.bars]
-    return _bars(rows, highest, 1.0, "use of each limit")
+    return _bars(rows, max([1.0 / 0.9, *used]), 1.0, "use of each limit")
 
 
 def _bars(rows: Sequence[tuple[Bar, str]], highest: float, line_at: float | None, label: str) -> Drawing:
@@ -99,13 +99,22 @@ def _bars(rows: Sequence[tuple[Bar, str]], highest: float, line_at: float | None
         marks.append(Text(WIDTH, y + 11, note, "label", "end"))
         marks.append(Rect(0, y + 17, WIDTH, 10, "track"))
         if bar.value is not None and is_number(bar.value):
-            marks.append(Rect(0, y + 17, max(1.5, scale(bar.value)), 10, bar.tone, f"{bar.label}: {note}"))
+            marks.extend(_bar(bar, y + 17, scale, line_at, f"{bar.label}: {note}"))
         if line_at is not None:
             at = scale(line_at)
             marks.append(Path(((at, y + 15), (at, y + 29)), "limit"))
         y += 36
     summary = "; ".join(f"{bar.label} {note}" for bar, note in rows)
     return Drawing(WIDTH, max(y - 4, 1.0), f"{label}: {summary}", tuple(marks))
+
+
+def _bar(bar: Bar, y: float, scale: Linear, limit: float | None, tip: str) -> list[Mark]:
+    """Draw one bar; of a bar that is over its limit only the part beyond it is coloured so."""
+    end = max(1.5, scale(bar.value or 0.0))
+    if bar.tone != "over" or limit is None:
+        return [Rect(0, y, end, 10, bar.tone, tip)]
+    at = scale(limit)
+    return [Rect(0, y, at, 10, "other", tip), Rect(at, y, max(1.5, end - at), 10, "over", tip)]
 
 
 def draw_split(rows: Sequence[SplitRow]) -> Drawing:
@@ -141,28 +150,28 @@ def _split_bar(row: SplitRow, y: float) -> list[Mark]:
 
 
 def draw_heat(figure: HeatMap) -> Drawing:
-    """Draw the share of requests in each cell; the darker, the more."""
-    left, height = 66.0, 26.0
-    columns = len(figure.column_labels)
-    width = (WIDTH - left) / columns
+    """Draw the share of requests in each cell, the darker the more; lengths are marked at the cells' edges."""
+    left, top, height = 44.0, 30.0, 26.0
+    width = (WIDTH - left - 8) / len(figure.column_labels)
     peak = figure.peak[0] or 1.0
     marks: list[Mark] = [Text(0, 12, "output tokens", "muted")]
-    for r, (name, row) in enumerate(zip(figure.row_labels, figure.cells, strict=True)):
-        y = 20 + r * height
-        marks.append(Text(left - 6, y + 17, name, "tick", "end"))
+    for r, row in enumerate(figure.cells):
         for c, share in enumerate(row):
-            x = left + c * width
+            x, y = left + c * width, top + r * height
             level = 0 if share <= 0 else min(8, 1 + int(7.999 * share / peak))
-            tip = f"{figure.column_labels[c]} in, {name} out: {percent(share)} of requests"
+            tip = f"{figure.column_labels[c]} in, {figure.row_labels[r]} out: {percent(share)} of requests"
             marks.append(Rect(x, y, width - 1.5, height - 1.5, f"heat-{level}", tip))
             marks.append(Text(x + width / 2, y + 17, _cell_text(share), f"on-heat-{level}", "middle"))
-    bottom = 20 + height * len(figure.cells)
-    for c, name in enumerate(figure.column_labels):
-        marks.append(Text(left + (c + 0.5) * width, bottom + 14, name, "tick", "middle"))
-    marks.append(Text(WIDTH, bottom + 32, "input tokens · cells in % of requests", "muted", "end"))
-    return Drawing(
-        WIDTH, bottom + 38, f"share of requests by length, largest cell {percent(figure.peak[0])}", tuple(marks)
-    )
+    bottom = top + height * len(figure.cells)
+    for r, edge in enumerate(reversed(figure.osl_edges)):
+        marks.append(Text(left - 5, top + r * height + 3, power_of_two(edge), "tick", "end"))
+    for c, edge in enumerate(figure.isl_edges):
+        last = c == len(figure.column_labels)
+        at = WIDTH if last else left + c * width
+        marks.append(Text(at, bottom + 16, power_of_two(edge), "tick", "end" if last else "middle"))
+    marks.append(Text(WIDTH, bottom + 34, "input tokens · cells in % of requests", "muted", "end"))
+    summary = f"share of requests by length, largest cell {percent(figure.peak[0])}"
+    return Drawing(WIDTH, bottom + 40, summary, tuple(marks))
 
 
 def _cell_text(share: float) -> str:

@@ -13,8 +13,10 @@ from .numbers import count, duration, hourly, is_number, percent, rate, si
 from .text import clean, plural
 from .words import constraint_words, gpus_per_engine, split_words
 
-MOST_BOXES: Final = 6
+MOST_BOXES: Final = 5
 MOST_ENGINES: Final = 8
+MOST_ENGINES_OF_MANY: Final = 2
+"""Engines drawn of each pool when a stage has more than two pools."""
 MOST_SQUARES: Final = 16
 MOST_LINKS: Final = 8
 
@@ -70,34 +72,44 @@ class PoolShare:
 
 def fleet_diagram(plan: Plan) -> FleetDiagram:
     """Lay the plan's pools out by role."""
-    links = sorted(plan.transfers, key=lambda t: (-t.requests_per_second, t.source, t.target))
+    prefill, decode = _of_role(plan, "prefill"), _of_role(plan, "decode")
+    drawn = {pool.id for pool in (*prefill[: MOST_BOXES - 1], *decode[: MOST_BOXES - 1])}
+    links = sorted(
+        plan.transfers,
+        key=lambda t: (t.source not in drawn or t.target not in drawn, -t.requests_per_second, t.source, t.target),
+    )
     return FleetDiagram(
-        prefill=_boxes([pool for pool in plan.pools if pool.role == "prefill"]),
-        decode=_boxes([pool for pool in plan.pools if pool.role == "decode"]),
-        colocated=_boxes([pool for pool in plan.pools if pool.role == "colocated"]),
+        prefill=_boxes(prefill),
+        decode=_boxes(decode),
+        colocated=_boxes(_of_role(plan, "colocated")),
         links=tuple(_link(item) for item in links[:MOST_LINKS]),
         more_links=max(0, len(links) - MOST_LINKS),
     )
 
 
-def _boxes(pools: Sequence[Pool]) -> tuple[PoolBox, ...]:
-    ordered = sorted(pools, key=lambda pool: (-pool.usd_per_hour, pool.id))
+def _of_role(plan: Plan, role: str) -> list[Pool]:
+    members = [pool for pool in plan.pools if pool.role == role]
+    return sorted(members, key=lambda pool: (-pool.usd_per_hour, pool.id))
+
+
+def _boxes(ordered: Sequence[Pool]) -> tuple[PoolBox, ...]:
     shown = ordered if len(ordered) <= MOST_BOXES else ordered[: MOST_BOXES - 1]
-    boxes = [_box(pool) for pool in shown]
+    most_engines = MOST_ENGINES if len(shown) <= 2 else MOST_ENGINES_OF_MANY
+    boxes = [_box(pool, most_engines) for pool in shown]
     rest = ordered[len(shown) :]
     if rest:
         boxes.append(_rest_box(rest))
     return tuple(boxes)
 
 
-def _box(pool: Pool) -> PoolBox:
+def _box(pool: Pool, most_engines: int) -> PoolBox:
     at = pool.operating_point
     each = gpus_per_engine(pool)
     used = [value for value in at.utilization.values() if is_number(value)]
     use = max(used, default=None)
     what = f"{percent(use)} of {constraint_words(at.binding)}"
     what = f"{percent(use)} of {constraint_words(at.binding)}"
-    drawn = min(pool.replicas, MOST_ENGINES)
+    drawn = min(pool.replicas, most_engines)
     squares = min(each, MOST_SQUARES)
     working = pool.replicas - pool.spare_replicas
     hidden = [plural(pool.replicas - drawn, "more engine")] if pool.replicas > drawn else []

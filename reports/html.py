@@ -36,7 +36,8 @@ def render_plan(plan: Plan) -> str:
 def _present(page: Page) -> list[tuple[str, str]]:
     absent = set() if page.why else {"why"}
     absent |= set() if page.settings.rows else {"settings"}
-    return [(key, name) for key, name in _SECTIONS if key not in absent]
+    renamed = {} if page.found else {"verdict": "What to relax", "slo": "What was asked"}
+    return [(key, renamed.get(key, name)) for key, name in _SECTIONS if key not in absent]
 
 
 @cache

@@ -9,10 +9,8 @@ from typing import Final
 
 from optimizer.plan import Alternative, Plan, Pool
 
-from . import figures, sentences
-from .charts import draw_class, draw_costs, draw_headroom, draw_heat, draw_split
+from . import sentences
 from .fleet_figure import FleetDiagram, PoolShare, fleet_diagram, routed
-from .marks import Drawing
 from .numbers import (
     MISSING,
     count,
@@ -22,19 +20,18 @@ from .numbers import (
     money,
     monthly,
     percent,
-    quantity,
     rate,
+    si,
     signed_percent,
     significant,
     tokens,
 )
-from .roofline_chart import draw_roofline
+from .page_charts import MOST_ROWS, Chart, Table, cost_chart, cut_table, slo_charts, why_charts, workload_charts
 from .sources import SourceRow, facts, source_rows
 from .text import clean, plural, sentence
 from .words import (
     alternative_name,
     by_slack,
-    constraint_words,
     extra_cost,
     gpu_words,
     gpus_per_engine,
@@ -43,34 +40,13 @@ from .words import (
     kind_words,
     missed_classes,
     nearest_miss,
-    part_words,
+    status_words,
     tightest,
     violated,
 )
 
-MOST_CLASS_CHARTS: Final = 6
-MOST_ROWS: Final = 120
+MOST_ROUTED: Final = 16
 INPUTS_LIMIT: Final = 20_000
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """Headers (those of number columns begin with '#') and rows of text; `cut` counts rows left out."""
-
-    headers: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    cut: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Chart:
-    """A chart with the finding as its title, a caption, the data behind it, and keys of its colours."""
-
-    title: str
-    caption: str
-    drawing: Drawing
-    table: Table
-    legend: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,14 +127,14 @@ def make_page(plan: Plan) -> Page:
         exit=_exit(plan),
         relax=tuple(sentences.relax_sentence(item) for item in violated(plan) or by_slack(plan)[:1]),
         slo_title=sentences.slo_sentence(plan),
-        slo=_slo_charts(plan) if found else (),
+        slo=slo_charts(plan) if found else (),
         slo_table=_slo_table(plan, found),
         alternatives_title=sentences.alternatives_sentence(plan),
         alternatives=alternatives[:MOST_ROWS],
         alternatives_cut=max(0, len(alternatives) - MOST_ROWS),
-        costs=_cost_chart(plan),
-        why=_why(plan),
-        workload=_workload(plan),
+        costs=cost_chart(plan),
+        why=why_charts(plan),
+        workload=workload_charts(plan),
         workload_facts=_workload_facts(plan),
         routing=_routing(routed(plan)),
         settings=_settings(plan.pools),
@@ -204,27 +180,7 @@ def _kpis(plan: Plan) -> tuple[Kpi, ...]:
 
 def _exit(plan: Plan) -> tuple[str, str]:
     generated = plan.demand_rps * plan.workload.mean_osl
-    return (f"{significant(generated)} tokens/s", f"{tokens(plan.workload.mean_osl)} output tokens each")
-
-
-def _slo_charts(plan: Plan) -> tuple[Chart, ...]:
-    charts = []
-    for figure in figures.class_figures(plan)[:MOST_CLASS_CHARTS]:
-        held = "holds" if figure.attainment >= figure.goal else "misses its goal"
-        rows = tuple(
-            (group.metric, bar.label, duration(bar.seconds), duration(group.limit), "yes" if bar.within else "no")
-            for group in figure.groups
-            for bar in group.bars
-        )
-        charts.append(
-            Chart(
-                title=f"{figure.name} {held}: {percent(figure.attainment)} in time, goal {percent(figure.goal)}",
-                caption="Bold: the quantile that the goal asks to be within the limit.",
-                drawing=draw_class(figure),
-                table=Table(("latency", "quantile", "#predicted", "#limit", "within"), rows),
-            )
-        )
-    return tuple(charts)
+    return (si(generated, "tokens/s").replace(" k", "k "), f"{tokens(plan.workload.mean_osl)} output tokens each")
 
 
 def _slo_table(plan: Plan, found: bool) -> Table:
@@ -241,7 +197,7 @@ def _slo_table(plan: Plan, found: bool) -> Table:
         )
         for c in plan.classes
     ]
-    return _cut(headers, rows)
+    return cut_table(headers, rows)
 
 
 def _ordered(plan: Plan) -> list[Alternative]:
@@ -257,123 +213,13 @@ def _alternative(row: Alternative, plan: Plan) -> AlternativeRow:
         name=alternative_name(row),
         kind=kind_words(row.kind),
         fleet=tuple(clean(line) for line in row.pools[:12]),
-        cost=hourly(row.cost_usd_per_hour) if feasible else row.status.value.replace("_", " "),
+        cost=hourly(row.cost_usd_per_hour) if feasible else status_words(row),
         extra=signed_percent(extra_cost(row, plan)) if feasible and not recommended else MISSING,
         attainment=percent(row.attainment),
         why_not=sentence(row.why_not) or (sentences.proof_sentence(plan) if recommended else MISSING),
         recommended=recommended and feasible,
         feasible=feasible,
     )
-
-
-def _cost_chart(plan: Plan) -> Chart | None:
-    figure = figures.alternative_costs(plan)
-    if not any(bar.value is not None for bar in figure.bars):
-        return None
-    rows = tuple((bar.label, hourly(bar.value), bar.note or "feasible") for bar in figure.bars)
-    return Chart(
-        title="Price of the best fleet of each kind",
-        caption="The line is the price of the recommended fleet.",
-        drawing=draw_costs(figure, plan.cost_usd_per_hour),
-        table=Table(("fleet", "#price", "status"), rows),
-    )
-
-
-def _why(plan: Plan) -> tuple[Chart, ...]:
-    charts = [_headroom_chart(plan)] if plan.binding else []
-    if plan.pools:
-        charts += [_dollar_chart(plan), _roofline_chart(plan), _split_chart(plan)]
-    return tuple(charts)
-
-
-def _headroom_chart(plan: Plan) -> Chart:
-    least = tightest(plan)
-    title = sentences.binding_sentence(least) if least else "No limit is known"
-    rows = [
-        (
-            constraint_words(b.constraint),
-            clean(b.where, 30),
-            quantity(b.used, b.unit),
-            quantity(b.limit, b.unit),
-            percent(b.slack),
-            sentences.binding_sentence(b),
-        )
-        for b in by_slack(plan)
-    ]
-    return Chart(
-        title=title,
-        caption="Use of each limit, tightest first; the line is the limit.",
-        drawing=draw_headroom(figures.headroom(plan)),
-        table=_cut(("limit", "where", "#used", "#limit", "#room", "because"), rows),
-    )
-
-
-def _dollar_chart(plan: Plan) -> Chart:
-    figure = figures.dollars(plan)
-    rows = [(figures.pool_label(p), clean(p.accelerator), count(p.gpus), hourly(p.usd_per_hour)) for p in plan.pools]
-    rows.append(("total", "", count(sum(p.gpus for p in plan.pools)), hourly(figure.total)))
-    return Chart(
-        title=sentences.dollars_sentence(plan.pools),
-        caption=f"The pools sum to {hourly(figure.total)}.",
-        drawing=draw_costs(figure),
-        table=_cut(("pool", "GPU", "#GPUs", "#price"), rows),
-    )
-
-
-def _roofline_chart(plan: Plan) -> Chart:
-    rows = []
-    for pool in plan.pools:
-        at = pool.operating_point
-        cells = (significant(at.arithmetic_intensity), significant(at.ridge_point), percent(at.mfu), percent(at.mbu))
-        rows.append((figures.pool_label(pool), clean(pool.accelerator), *cells, clean(at.bound_by, 20)))
-    return Chart(
-        title=sentences.roofline_sentence(plan.pools),
-        caption="Each point is a pool's typical step; the dotted line above it is what its roof would allow.",
-        drawing=draw_roofline(figures.roofline(plan)),
-        table=_cut(("pool", "GPU", "#FLOP/byte", "#ridge", "#MFU", "#MBU", "bound by"), rows),
-        legend=tuple((role, role) for role in ("prefill", "decode", "colocated") if _has_role(plan, role)),
-    )
-
-
-def _has_role(plan: Plan, role: str) -> bool:
-    return any(pool.role == role for pool in plan.pools)
-
-
-def _split_chart(plan: Plan) -> Chart:
-    rows = []
-    for pool in plan.pools:
-        at = pool.operating_point
-        shares = (percent(getattr(at.time_split, part)) for part in figures.PARTS)
-        rows.append((figures.pool_label(pool), duration(at.step_s), significant(at.batch), *shares))
-    parts = tuple(part_words(part) for part in figures.PARTS)
-    return Chart(
-        title=sentences.split_sentence(plan.pools),
-        caption="Time of one typical step of each pool: a decode step, or the prefill of the mean prompt.",
-        drawing=draw_split(figures.step_splits(plan)),
-        table=_cut(("pool", "#step", "#requests", *(f"#{part}" for part in parts)), rows),
-        legend=tuple((f"part-{name}", part_words(name)) for name in figures.PARTS),
-    )
-
-
-def _workload(plan: Plan) -> tuple[Chart, ...]:
-    load = plan.workload
-    if not load.share:
-        return ()
-    figure = figures.heat_map(load)
-    rows = [(tokens(i), tokens(o), percent(s)) for i, o, s in zip(load.isl, load.osl, load.share, strict=True)]
-    return (
-        Chart(
-            title=sentences.heat_sentence(figure.peak[0], *_peak_labels(figure)),
-            caption=f"{plural(len(load.share), 'bucket')} of lengths, binned by powers of two.",
-            drawing=draw_heat(figure),
-            table=_cut(("#input tokens", "#output tokens", "#share"), rows),
-        ),
-    )
-
-
-def _peak_labels(figure: figures.HeatMap) -> tuple[str, str]:
-    _, row, column = figure.peak
-    return figure.column_labels[-column], figure.row_labels[-row]
 
 
 def _workload_facts(plan: Plan) -> tuple[tuple[str, str], ...]:
@@ -390,7 +236,7 @@ def _workload_facts(plan: Plan) -> tuple[tuple[str, str], ...]:
 
 def _routing(shares: Sequence[PoolShare]) -> Table:
     rows = [(s.pool, s.stage, percent(s.share), tokens(s.mean_isl), tokens(s.mean_osl)) for s in shares]
-    return _cut(("pool", "stage", "#share of requests", "#mean input", "#mean output"), rows)
+    return cut_table(("pool", "stage", "#share", "#mean input", "#mean output"), rows, MOST_ROUTED)
 
 
 def _settings(pools: Sequence[Pool]) -> Table:
@@ -460,7 +306,3 @@ def _inputs(plan: Plan) -> str:
     if len(text) <= INPUTS_LIMIT:
         return text
     return text[:INPUTS_LIMIT] + "\n… the rest is in plan.json"
-
-
-def _cut(headers: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> Table:
-    return Table(headers, tuple(rows[:MOST_ROWS]), max(0, len(rows) - MOST_ROWS))

@@ -20,6 +20,7 @@ from .words import (
     extra_cost,
     fleet_words,
     has_fleet,
+    is_feasible,
     missed_classes,
     part_words,
     rivals_of_other_fleets,
@@ -154,19 +155,16 @@ def slo_sentence(plan: Plan) -> str:
     if not plan.classes:
         return "No SLO class is stated."
     worst = min(plan.classes, key=_attainment_room)
-    missed = len(missed_classes(plan))
-    total = plural(len(plan.classes), "class")
-    lead = f"{missed} of {total} miss their goal" if missed else f"{_all(len(plan.classes))} within the goal"
-    return (
-        f"{lead}: {clean(worst.name, 30)} is tightest, {percent(worst.attainment)} of its requests "
-        f"in time for a goal of {percent(worst.attainment_goal)}"
-    )
+    missed, total = len(missed_classes(plan)), len(plan.classes)
+    share = f"{percent(worst.attainment)} of its requests in time for a goal of {percent(worst.attainment_goal)}"
+    if total == 1:
+        return f"{clean(worst.name, 30)} {'misses' if missed else 'is within'} its goal: {share}"
+    lead = f"{missed} of {total} classes miss their goal" if missed else f"{_all(total)} within the goal"
+    return f"{lead}: {clean(worst.name, 30)} is tightest, {share}"
 
 
 def _all(number: int) -> str:
-    if number <= 2:
-        return "The class is" if number == 1 else "Both classes are"
-    return f"All {number} classes are"
+    return "Both classes are" if number == 2 else f"All {number} classes are"
 
 
 def _attainment_room(result: ClassResult) -> float:
@@ -188,13 +186,22 @@ def alternatives_sentence(plan: Plan) -> str:
     )
 
 
+def spread_sentence(plan: Plan) -> str:
+    """Say how far the prices of the kinds of fleet lie apart."""
+    prices = [row.cost_usd_per_hour for row in plan.alternatives if is_feasible(row) and row.cost_usd_per_hour]
+    if len(prices) < 2:
+        return f"One kind of fleet meets the SLOs, for {hourly(min(prices, default=None))}"
+    return f"{len(prices)} kinds of fleet meet the SLOs, from {hourly(min(prices))} to {hourly(max(prices))}"
+
+
 def roofline_sentence(pools: Sequence[Pool]) -> str:
     """Say what bounds each role, by the pools that cost most."""
     bounds = [(pool.role, clean(pool.operating_point.bound_by, 20)) for pool in dearest_of_each_role(pools)]
     if not bounds:
         return "No pool runs"
     (role, bound), *others = bounds
-    return _capital(join_words([f"{role} is bound by {bound}", *(f"{name} by {what}" for name, what in others)]))
+    first = f"{_capital(role)} steps are bound by {bound}"
+    return join_words([first, *(f"{name} steps by {what}" for name, what in others)])
 
 
 def split_sentence(pools: Sequence[Pool]) -> str:
@@ -202,10 +209,8 @@ def split_sentence(pools: Sequence[Pool]) -> str:
     largest = [(pool.role, *_largest_part(pool)) for pool in dearest_of_each_role(pools)]
     if not largest:
         return "No step times are known"
-    if len({part for _, part, _ in largest}) == 1:
-        shares = join_words([f"{percent(share)} in {role}" for role, _, share in largest])
-        return _capital(f"{largest[0][1]} take most of a step: {shares}")
-    return _capital(join_words([f"{part} take {percent(share)} of a {role} step" for role, part, share in largest]))
+    parts = join_words([f"{part} in {role} ({percent(share)})" for role, part, share in largest])
+    return f"Largest part of a step: {parts}"
 
 
 def _largest_part(pool: Pool) -> tuple[str, float]:

@@ -9,12 +9,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from .numbers import MISSING, percent, significant
+from .numbers import MISSING, percent, quantity, significant
 from .text import clean, sentence
 
 MOST_ROWS: Final = 200
+MOST_VALUES: Final = 16
 _NAMES: Final = ("kernel", "kernel_class", "dtype", "name")
 _ABOUT: Final = {"origin", "source", "date", "error", *_NAMES}
+_SHEET_UNITS: Final = {"memory": "B", "bandwidth": "B/s", "tdp": "W", "latency": "s", "peak_flops": "FLOP/s"}
+_RECORD_UNITS: Final = {
+    "usd_per_hour": "$/h",
+    "low": "$/h",
+    "high": "$/h",
+    "launch": "s",
+    "compute": "share",
+    "memory": "share",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +44,9 @@ def source_rows(accelerators: Sequence[Mapping[str, Any]]) -> tuple[SourceRow, .
     rows: list[SourceRow] = []
     for entry in accelerators:
         name = clean(str(entry.get("name", MISSING)), 30)
-        sheet = {k: v for k, v in entry.items() if isinstance(v, int | float) and not isinstance(v, bool)}
         origin = str(entry.get("origin", "vendor"))
-        rows.append(SourceRow(name, "data sheet", _values(sheet), clean(origin, 20), MISSING, _source(entry)))
+        values = "; ".join(_sheet(entry, (), "")[:MOST_VALUES]) or MISSING
+        rows.append(SourceRow(name, "data sheet", values, clean(origin, 20), MISSING, _source(entry)))
         for path, record in _records(entry, ()):
             if path:
                 rows.append(_row(name, path, record))
@@ -67,16 +77,35 @@ def _records(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...
             yield from _records(item, (*path, str(index)))
 
 
+def _sheet(entry: Mapping[str, Any], path: tuple[str, ...], unit: str) -> list[str]:
+    """Write the numbers of an entry and of its parts that have no origin of their own, with their units."""
+    parts: list[str] = []
+    for key, value in entry.items():
+        below = _SHEET_UNITS.get(str(key), unit)
+        if isinstance(value, Mapping) and "origin" not in value:
+            parts.extend(_sheet(value, (*path, str(key)), below))
+        elif _is_value(key, value):
+            words = " ".join(clean(part, 24).replace("_", " ") for part in (*path, str(key)))
+            parts.append(f"{words} {_number(value, below)}")
+    return parts
+
+
 def _values(record: Mapping[str, Any]) -> str:
     pairs = [
-        f"{clean(str(key), 24).replace('_', ' ')} {_number(value)}"
+        f"{clean(str(key), 24).replace('_', ' ')} {_number(value, _RECORD_UNITS.get(str(key), ''))}"
         for key, value in record.items()
-        if key not in _ABOUT and isinstance(value, int | float) and not isinstance(value, bool)
+        if _is_value(key, value)
     ]
-    return ", ".join(pairs[:8]) or MISSING
+    return "; ".join(pairs[:MOST_VALUES]) or MISSING
 
 
-def _number(value: float) -> str:
+def _is_value(key: object, value: object) -> bool:
+    return str(key) not in _ABOUT and isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _number(value: float, unit: str) -> str:
+    if unit:
+        return quantity(value, unit)
     return f"{value:.3g}" if value and (abs(value) >= 1e6 or abs(value) < 1e-3) else significant(value)
 
 
@@ -99,5 +128,5 @@ def facts(record: Mapping[str, Any], prefix: str = "") -> tuple[tuple[str, str],
         elif isinstance(value, bool) or not isinstance(value, int | float):
             pairs.append((name, clean(str(value), 120)))
         else:
-            pairs.append((name, f"{value:,d}" if isinstance(value, int) else _number(value)))
+            pairs.append((name, f"{value:,d}" if isinstance(value, int) else _number(value, "")))
     return tuple(pairs[:MOST_ROWS])

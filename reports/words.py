@@ -8,7 +8,7 @@ from typing import Final
 
 from optimizer.plan import Alternative, Binding, ClassResult, Plan, Pool, Status
 
-from .numbers import is_number
+from .numbers import hourly, is_number
 from .text import clean, join_words, plural
 
 MOST_POOLS_IN_WORDS: Final = 3
@@ -126,6 +126,12 @@ def rivals_of_other_fleets(plan: Plan) -> list[Alternative]:
     """Leave out rivals that are the recommended fleet under another name (same pools)."""
     own = {tuple(sorted(row.pools)) for row in plan.alternatives if row.kind == "recommended"}
     return [row for row in feasible_rivals(plan) if not row.pools or tuple(sorted(row.pools)) not in own]
+
+
+def status_words(row: Alternative) -> str:
+    """Say how the search for an alternative ended, with its price where it has one."""
+    status = row.status.value.replace("_", " ")
+    return f"{status} at {hourly(row.cost_usd_per_hour)}" if is_number(row.cost_usd_per_hour) else status
 
 
 def extra_cost(row: Alternative, plan: Plan) -> float | None:

@@ -67,6 +67,8 @@ class Source:
         prefixes = [path[:length] for length in range(len(path), -1, -1)]
         if any(prefix in self.overridden for prefix in prefixes):
             return None
+        if path not in self.values and any(other[: len(path)] == path for other in self.overridden):
+            return None
         if on_key and path in self.keys:
             return self.keys[path]
         return next((self.values[prefix] for prefix in prefixes if prefix in self.values), None)

@@ -297,7 +297,7 @@ class ConstraintsSection(Section):
     max_pools: Annotated[int, count(1)] | None = None
     """Most pools; fewer are simpler to run."""
     headroom: Headroom = Headroom()
-    """Spare engines."""
+    """Spare engines for failures and upgrades."""
 
 
 class WorkloadFile(Section):

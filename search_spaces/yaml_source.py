@@ -191,7 +191,7 @@ class _Walker:
         found: dict[str, Position] = {}
         for key_node, child in node.value:
             position = _position(key_node.start_mark)
-            key = key_node.value if isinstance(key_node, yaml.ScalarNode) else None
+            key = _joined(key_node.value) if isinstance(key_node, yaml.ScalarNode) else None
             place = (*path, str(key))
             if key is None or key_node.tag == f"{_TAG}merge":
                 what = "'<<' (merging)" if key is not None else "a list or mapping"
@@ -204,7 +204,7 @@ class _Walker:
                 yield key, child
 
     def _scalar(self, node: yaml.Node, path: Path) -> Any:
-        text = str(node.value)
+        text = _joined(node.value)
         plain = getattr(node, "style", None) is None
         resolve = _RESOLVERS.get(node.tag.removeprefix(_TAG))
         if resolve is None:
@@ -214,6 +214,11 @@ class _Walker:
         if sentence:
             self.faults.append(Fault(path, sentence))
         return value
+
+
+def _joined(text: str) -> str:
+    """JSON writes a character beyond 16 bits as two escapes, which are one character again here."""
+    return text if text.isascii() else text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 def _resolve_text(text: str) -> tuple[Any, str]:

@@ -42,10 +42,11 @@ def pdplan(*arguments: object, cwd: Path | None = None, **environment: str) -> s
 
 
 def assert_golden(name: str, text: str) -> None:
+    """Compare words, not line breaks: releases of click differ in where they wrap a help text."""
     path = GOLDEN / f"{name}.txt"
     if os.environ.get("PDPLAN_UPDATE_GOLDEN"):
         path.write_text(text, "utf-8")
-    assert path.read_text("utf-8") == text
+    assert path.read_text("utf-8").split() == text.split()
 
 
 def error_of(done: subprocess.CompletedProcess[str], code: int) -> str:
@@ -175,7 +176,7 @@ def test_workload_reads_a_trace_and_writes_a_problem(tmp_path: Path) -> None:
     rows = [f"{0.5 * second},{100 + 7 * (second % 40)},{20 + second % 60}" for second in range(400)]
     (tmp_path / "trace.csv").write_text("arrived_s,prompt,answer\n" + "\n".join(rows) + "\n", "utf-8")
     done = pdplan(
-        *("workload", "trace.csv", "--columns", "time=arrived_s,isl=prompt,osl=answer"),
+        *("workload", "trace.csv", "--columns", "arrival=arrived_s,isl=prompt,osl=answer"),
         *("--model", "Llama-3.1-8B", "-o", "workload.yaml"),
         cwd=tmp_path,
     )
@@ -216,7 +217,7 @@ def test_models_shows_one() -> None:
 def test_estimate_prints_one_engine() -> None:
     flags = ("--model", "Llama-3.1-70B", "--gpu", "H100", "--tp", 4)
     table, value = pdplan("estimate", *flags), json.loads(pdplan("estimate", *flags, "--json").stdout)
-    assert (table.returncode, value["ridge_point"]) == (0, pytest.approx(295.2, rel=1e-3))
+    assert (table.returncode, value["ridge_point_flop_per_byte"]) == (0, pytest.approx(295.2, rel=1e-3))
     assert "FLOP/byte" in table.stdout
 
 
@@ -240,13 +241,16 @@ BAD_INPUT = {
     "no-such-trace": (("workload", "absent.csv"), "absent.csv"),
 }
 
+WORDED_BY_CLICK = {"unknown-option", "unknown-command"}
+
 
 @pytest.mark.parametrize("case", BAD_INPUT)
 def test_bad_input_is_one_sentence_and_exit_code_2(case: str) -> None:
     arguments, expected = BAD_INPUT[case]
     sentence = error_of(pdplan(*arguments), 2)
     assert expected in sentence
-    assert_golden(f"error-{case}", sentence.replace(f"{ROOT}{os.sep}", "") + "\n")
+    if case not in WORDED_BY_CLICK:
+        assert_golden(f"error-{case}", sentence.replace(f"{ROOT}{os.sep}", "") + "\n")
 
 
 def test_foreign_files_are_not_replaced(tmp_path: Path) -> None:

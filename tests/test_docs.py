@@ -10,6 +10,8 @@ import pytest
 from click.testing import CliRunner
 
 from pdplan.cli import cli
+from search_spaces.catalog import load_catalog
+from search_spaces.loader import load_problem
 
 ROOT = Path(__file__).resolve().parent.parent
 ROOMS = ("costmodel", "search_spaces", "optimizer", "reports", "pdplan")
@@ -66,3 +68,35 @@ def test_readme_lists_every_command_and_exit_code() -> None:
         assert f"\n  {command} " in listed
     for code in (0, 2, 3, 70, 130):
         assert re.search(rf"^\| {code} \|", README, re.M)
+
+
+def yaml_of_readme(first_key: str) -> str:
+    return next(block for block in re.findall(r"```yaml\n(.*?)```", README, re.S) if block.startswith(f"{first_key}:"))
+
+
+def test_workload_of_the_readme_is_one(tmp_path: Path) -> None:
+    path = tmp_path / "workload.yaml"
+    path.write_text(yaml_of_readme("name"), "utf-8")
+    problem = load_problem(path)
+    assert [(offer.accelerator.name, offer.inventory) for offer in problem.offers] == [
+        ("A100-80", None),
+        ("H100", 32),
+        ("H200", None),
+    ]
+    assert (problem.workload.request_rate, problem.constraints.budget, problem.offers[1].usd_per_hour) == (10, 100, 2.5)
+
+
+def test_catalog_of_the_readme_is_one(tmp_path: Path) -> None:
+    path = tmp_path / "my-gpus.yaml"
+    path.write_text(yaml_of_readme("accelerators"), "utf-8")
+    catalog = load_catalog(path)
+    assert catalog.accelerator("H100").price.usd_per_hour == 2.1
+    assert catalog.accelerator("MyCard").bandwidth == 4e12
+
+
+def test_python_of_the_readme_runs(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    code = re.search(r"```python\n(.*?)```", README, re.S)
+    assert code is not None
+    exec(compile(code.group(1), "README.md", "exec"), {})
+    assert re.match(r"(optimal|feasible) [\d.]+ \[\(", capsys.readouterr().out)

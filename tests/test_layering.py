@@ -13,9 +13,19 @@ ROOT = Path(__file__).resolve().parent.parent
 ROOMS = ("costmodel", "search_spaces", "optimizer", "reports", "templates", "pdplan")
 MAY_IMPORT = {
     "costmodel": {"numpy"},
-    "search_spaces": {"costmodel", "numpy", "pydantic", "yaml"},
+    "search_spaces": {"costmodel", "numpy", "pydantic", "pydantic_core", "yaml"},
     "optimizer": {"costmodel", "search_spaces", "numpy", "pydantic", "ortools", "optuna"},
-    "reports": {"costmodel", "search_spaces", "optimizer", "templates", "click", "jinja2", "numpy", "pydantic"},
+    "reports": {
+        "costmodel",
+        "search_spaces",
+        "optimizer",
+        "templates",
+        "click",
+        "jinja2",
+        "markupsafe",
+        "numpy",
+        "pydantic",
+    },
     "templates": set(),
     "pdplan": {"costmodel", "search_spaces", "optimizer", "reports", "templates", "click", "numpy", "pydantic"},
 }

@@ -70,8 +70,8 @@ def test_maximum_cuts_as_an_engine_does() -> None:
 
 def test_unbounded_longest_is_the_tail_beyond_one_in_ten_thousand() -> None:
     made = lognormal(median=1000, sigma=0.5)
-    assert made.longest >= 1000 * math.exp(0.5 * NormalDist().inv_cdf(0.9999))
-    assert made.longest < 1.5 * 1000 * math.exp(0.5 * NormalDist().inv_cdf(0.9999))
+    assert made.longest == pytest.approx(1000 * math.exp(0.5 * NormalDist().inv_cdf(0.9999)))
+    assert made.value.max() < made.longest
 
 
 def test_quantiles_of_a_lognormal_give_that_lognormal() -> None:
@@ -127,8 +127,8 @@ def test_joint_is_the_independent_product() -> None:
     isl, osl = lognormal(mean=2000, sigma=1.0), lognormal(mean=300, sigma=0.6)
     made = joint(isl, osl, 48)
     assert made.isl.size == 48
-    assert float(made.share @ made.isl) == pytest.approx(isl.mean, rel=1e-12)
-    assert float(made.share @ made.osl) == pytest.approx(osl.mean, rel=1e-12)
+    assert float(made.share @ made.isl) == pytest.approx(isl.mean, rel=1e-9)
+    assert float(made.share @ made.osl) == pytest.approx(osl.mean, rel=1e-9)
     assert float(made.share @ (made.isl * made.osl)) == pytest.approx(isl.mean * osl.mean, rel=0.01)
     small = joint(fixed(7), osl, 400)
     np.testing.assert_allclose(small.osl, osl.value)

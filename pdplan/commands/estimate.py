@@ -72,7 +72,7 @@ class Flags:
 @console_options
 @pass_console
 def estimate(console: Console, /, as_json: bool, **options: Any) -> None:
-    r"""Examples:
+    """Examples:
 
     \b
       pdplan estimate --model Llama-3.1-70B --gpu H100 --tp 4

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @console_options
 @pass_console
 def gpus(console: Console, name: str | None, catalog: Path | None, as_json: bool) -> None:
-    r"""Examples:
+    """Examples:
 
     \b
       pdplan gpus

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 @console_options
 @pass_console
 def models(console: Console, name: str | None, as_json: bool) -> None:
-    r"""Examples:
+    """Examples:
 
     \b
       pdplan models

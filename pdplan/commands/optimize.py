@@ -54,7 +54,7 @@ def optimize(
     seed: int | None,
     settings: tuple[str, ...],
 ) -> int:
-    r"""Examples:
+    """Examples:
 
     \b
       pdplan optimize workload.yaml -o plan

@@ -16,7 +16,7 @@ from pdplan.options import console_options, force_option, pass_console
 @console_options
 @pass_console
 def init(console: Console, file: Path, force: bool) -> None:
-    r"""Examples:
+    """Examples:
 
     \b
       pdplan init
@@ -39,7 +39,7 @@ def init(console: Console, file: Path, force: bool) -> None:
 @console_options
 @pass_console
 def schema(console: Console) -> None:
-    r"""Examples:
+    """Examples:
 
     \b
       pdplan schema > workload.schema.json

@@ -31,7 +31,7 @@ LARGEST_PLAN = 64 * 2**20
 @console_options
 @pass_console
 def report(console: Console, file: Path, output: Path | None, view: str | None, force: bool) -> None:
-    r"""Examples:
+    """Examples:
 
     \b
       pdplan report plan/plan.json

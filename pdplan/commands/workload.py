@@ -58,7 +58,7 @@ def workload(
     as_json: bool,
     force: bool,
 ) -> None:
-    r"""Examples:
+    """Examples:
 
     \b
       pdplan workload AzureLLMInferenceTrace_conv.csv -o workload.yaml

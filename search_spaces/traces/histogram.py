@@ -52,7 +52,7 @@ class LengthCounter:
         """Take in the lengths of `rows`."""
         self.isl_counts = _counted(self.isl_counts, rows.isl)
         self.osl_counts = _counted(self.osl_counts, rows.osl)
-        self.product += float(rows.isl.astype(np.float64) @ rows.osl.astype(np.float64))
+        self.product += float((rows.isl * rows.osl).astype(np.float64).sum())
         self.longest = max(self.longest, int((rows.isl + rows.osl).max()))
         cell = cell_of(rows.isl) * _CELLS + cell_of(rows.osl)
         np.add.at(self._requests, cell, 1)
@@ -81,7 +81,7 @@ def quantile_of(counts: IntArray, probability: float) -> int:
 def moment_of(counts: IntArray, power: int) -> float:
     """Return the mean of length^power [token^power]; exact counts, so only the last digits round."""
     used = np.flatnonzero(counts)
-    return float(counts[used].astype(np.float64) @ used.astype(np.float64) ** power) / float(counts.sum())
+    return float((counts[used] * used.astype(np.float64) ** power).sum()) / float(counts.sum())
 
 
 def _counted(counts: IntArray, tokens: IntArray) -> IntArray:

@@ -183,8 +183,9 @@ class _Tally:
 
 def _plan(path: Path, wanted: str, columns: Mapping[str, str] | None) -> _Plan:
     _, head = _head(path)
-    if wanted not in (AUTO, *TraceFormat):
-        raise UnknownNameError("trace format", wanted, (AUTO, *TraceFormat))
+    known = [AUTO, *(format_.value for format_ in TraceFormat)]
+    if wanted not in known:
+        raise UnknownNameError("trace format", wanted, known)
     found = _detect(path, head) if wanted == AUTO else TraceFormat(wanted)
     if columns and found in (TraceFormat.AZURE, TraceFormat.MOONCAKE):
         if wanted != AUTO:

@@ -1,0 +1,170 @@
+"""Fleets of one or two pools, searched exhaustively: the first answer, the baseline, and a ceiling on the cost.
+
+Every colocated column alone, and every pair of a prefill and a decode column, is tried as the whole fleet. That
+needs two numbers per column and demand: the busiest resource if it took everything, and its share of misses.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from search_spaces.problem import Billing
+
+from .columns import RESOURCES, Columns, Loads, blocks_of, column_loads
+from .fleet_model import COLOCATED, DECODE, PREFILL, engine_cost, fleet_limits
+from .instance import Instance
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Every column as if it took the whole demand.
+
+    busiest (columns,): highest load of any resource, 1 is full; late (columns, classes): misses as a share of
+    those that the class permits.
+    kinds: one column of each (role, shape); floor: loads and misses below which no column of that kind gets,
+    per engine, resource by resource.
+    """
+
+    busiest: FloatArray
+    late: FloatArray
+    kinds: Columns
+    floor: Loads
+
+
+@dataclass(frozen=True, slots=True)
+class SimplePlan:
+    """Columns of the cheapest fleet of one kind, one block each, and its cost [$/h]."""
+
+    columns: tuple[int, ...]
+    cost: float
+
+
+def class_weights(instance: Instance) -> FloatArray:
+    """Weight of each flow in the misses of each class, relative to those permitted, shape (classes, flows)."""
+    flows, slos = instance.flows, instance.problem.slos
+    weight = np.zeros((len(slos), flows.isl.size))
+    for k, slo in enumerate(slos):
+        mine = flows.slo == k
+        weight[k, mine] = flows.share[mine] / (flows.share[mine].sum() * max(1.0 - slo.attainment, 1e-12))
+    return weight
+
+
+def column_totals(instance: Instance, columns: Columns) -> Totals:
+    """Load and misses of each column under the whole demand; blocks of columns run in two threads."""
+    weight = class_weights(instance)
+    parts = list(blocks_of(columns))
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        results = list(pool.map(lambda part: _block_totals(instance, columns, part, weight), parts))
+    code = columns.role * len(instance.tables.shapes) + columns.shape
+    names, member = np.unique(code, return_index=True)
+    flows = instance.flows.isl.size
+    floor = Loads(np.full((names.size, len(RESOURCES), flows), np.inf), np.full((names.size, flows), np.inf))
+    for _, _, kind, load, miss in results:
+        row = np.searchsorted(names, kind)
+        floor.load[row] = np.minimum(floor.load[row], load)
+        floor.miss[row] = np.minimum(floor.miss[row], miss)
+    busiest, late = (np.concatenate([result[i] for result in results]) for i in (0, 1))
+    return Totals(busiest, late, replace(columns.take(member), replicas=np.ones(names.size, dtype=np.int64)), floor)
+
+
+def _block_totals(instance: Instance, columns: Columns, part: slice, weight: FloatArray) -> tuple[FloatArray, ...]:
+    """busiest, late, and per kind in the block: its code, least loads of one engine, least misses."""
+    chosen = columns.take(np.arange(part.start, part.stop))
+    loads = column_loads(instance, chosen)
+    with np.errstate(invalid="ignore"):
+        total = (loads.load @ instance.flows.rate).max(axis=1)
+    busiest = np.where(np.isnan(total), np.inf, total)
+    code = chosen.role * len(instance.tables.shapes) + chosen.shape
+    start = np.flatnonzero(np.diff(code, prepend=-1))
+    per_engine = loads.load * chosen.replicas[:, None, None]
+    least = np.minimum.reduceat(per_engine, start, axis=0), np.minimum.reduceat(loads.miss, start, axis=0)
+    return busiest, loads.miss @ weight.T, code[start], *least
+
+
+def simple_plans(instance: Instance, columns: Columns, totals: Totals) -> list[SimplePlan]:
+    """The cheapest one-pool and the cheapest prefill-decode fleet that hold every limit, cheapest first."""
+    able = totals.busiest <= 1.0 + 1e-9
+    plans = [_best_single(instance, columns, totals, able), _best_pair(instance, columns, totals, able)]
+    return sorted((plan for plan in plans if plan is not None), key=lambda plan: plan.cost)
+
+
+def block_costs(instance: Instance, columns: Columns) -> FloatArray:
+    """Cost of one block and its spare replicas as the only one of its accelerator [$/h], shape (columns,)."""
+    tables, problem = instance.tables, instance.problem
+    engines = columns.replicas + problem.constraints.spare_replicas
+    cost = engines * engine_cost(instance)[columns.shape]
+    for index, offer in enumerate(problem.offers):
+        if offer.billing is Billing.NODE:
+            mine = tables.offer[columns.shape] == index
+            size = offer.accelerator.node_size
+            nodes = np.ceil(engines * tables.gpus[columns.shape] / size - 1e-9)
+            cost = np.where(mine, nodes * size * offer.usd_per_hour, cost)
+    return np.asarray(cost, dtype=np.float64)
+
+
+def _limit_use(instance: Instance, columns: Columns) -> tuple[FloatArray, FloatArray]:
+    """Use of every fleet-wide limit by one block with its spares, (limits, columns), and the limits."""
+    engines = columns.replicas + instance.problem.constraints.spare_replicas
+    limits = [limit for limit in fleet_limits(instance) if not limit.node_size]
+    use = [
+        block_costs(instance, columns) if limit.name == "budget" else engines * limit.weight[columns.shape]
+        for limit in limits
+    ]
+    upper = np.array([limit.upper for limit in limits]).reshape(-1, 1)
+    return np.array(use).reshape(len(limits), columns.size), upper * (1.0 + 1e-9)
+
+
+def _best_single(instance: Instance, columns: Columns, totals: Totals, able: NDArray[np.bool_]) -> SimplePlan | None:
+    use, upper = _limit_use(instance, columns)
+    good = able & (columns.role == COLOCATED) & (totals.late <= 1.0).all(axis=1) & (use <= upper).all(axis=0)
+    index = np.flatnonzero(good)
+    if index.size == 0:
+        return None
+    cost = block_costs(instance, columns)[index]
+    best = int(np.lexsort((totals.late[index].max(axis=1), cost))[0])
+    return SimplePlan((int(index[best]),), float(cost[best]))
+
+
+def _undominated(index: IntArray, values: FloatArray) -> IntArray:
+    """Those of `index` that no other one beats in every column of `values` (rows sorted lexicographically)."""
+    order = index[np.lexsort(values[index].T[::-1])]
+    kept: list[int] = []
+    for candidate in order:
+        if not kept or not (values[kept] <= values[candidate]).all(axis=1).any():
+            kept.append(int(candidate))
+    return np.array(kept, dtype=np.int64)
+
+
+def _best_pair(instance: Instance, columns: Columns, totals: Totals, able: NDArray[np.bool_]) -> SimplePlan | None:
+    limits = instance.problem.constraints
+    if limits.max_pools is not None and limits.max_pools < 2:
+        return None
+    use, upper = _limit_use(instance, columns)
+    cost = block_costs(instance, columns)
+    domain = instance.tables.domain[columns.shape]
+    values = np.concatenate([cost[:, None], totals.late, use.T], axis=1)
+    best: SimplePlan | None = None
+    for here in np.unique(domain):
+        ends = []
+        for role in (PREFILL, DECODE):
+            index = np.flatnonzero(able & (columns.role == role) & (domain == here) & (totals.late <= 1.0).all(axis=1))
+            ends.append(_undominated(index, values))
+        if not ends[0].size or not ends[1].size:
+            continue
+        first, second = (axis.ravel() for axis in np.meshgrid(*ends, indexing="ij"))
+        good = (totals.late[first] + totals.late[second] <= 1.0).all(axis=1)
+        good &= (use[:, first] + use[:, second] <= upper).all(axis=0)
+        if not good.any():
+            continue
+        total = np.where(good, cost[first] + cost[second], np.inf)
+        at = int(np.argmin(total))
+        if best is None or total[at] < best.cost:
+            best = SimplePlan((int(first[at]), int(second[at])), float(total[at]))
+    return best

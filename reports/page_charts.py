@@ -1,0 +1,179 @@
+"""The report's charts: figure, drawing, title that states the finding, and the table behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from optimizer.plan import Plan
+
+from . import figures, sentences
+from .charts import draw_class, draw_costs, draw_headroom, draw_heat, draw_split
+from .marks import Drawing
+from .numbers import count, duration, hourly, percent, quantity, significant, tokens
+from .roofline_chart import draw_roofline
+from .text import clean, plural
+from .words import by_slack, constraint_words, part_words, tightest
+
+MOST_CLASS_CHARTS: Final = 6
+MOST_ROWS: Final = 120
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Headers (those of number columns begin with '#') and rows of text; `cut` counts rows left out."""
+
+    headers: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    cut: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """A chart with the finding as its title, a caption, the data behind it, and keys of its colours."""
+
+    title: str
+    caption: str
+    drawing: Drawing
+    table: Table
+    legend: tuple[tuple[str, str], ...] = ()
+
+
+def cut_table(headers: tuple[str, ...], rows: Sequence[tuple[str, ...]], most: int = MOST_ROWS) -> Table:
+    """Make a table of the first rows, and count those left out."""
+    return Table(headers, tuple(rows[:most]), max(0, len(rows) - most))
+
+
+def slo_charts(plan: Plan) -> tuple[Chart, ...]:
+    """Draw the classes with the least room, six at most."""
+    charts = []
+    for figure in figures.class_figures(plan)[:MOST_CLASS_CHARTS]:
+        held = "holds" if figure.attainment >= figure.goal else "misses its goal"
+        rows = tuple(
+            (group.metric, bar.label, duration(bar.seconds), duration(group.limit), "yes" if bar.within else "no")
+            for group in figure.groups
+            for bar in group.bars
+        )
+        charts.append(
+            Chart(
+                title=f"{figure.name} {held}: {percent(figure.attainment)} in time, goal {percent(figure.goal)}",
+                caption="Bold: the quantile that the goal asks to be within the limit.",
+                drawing=draw_class(figure),
+                table=Table(("latency", "quantile", "#predicted", "#limit", "within"), rows),
+            )
+        )
+    return tuple(charts)
+
+
+def cost_chart(plan: Plan) -> Chart | None:
+    """Draw the price of each alternative; None where none has one."""
+    figure = figures.alternative_costs(plan)
+    if not any(bar.value is not None for bar in figure.bars):
+        return None
+    rows = tuple((bar.label, hourly(bar.value), bar.note or "feasible") for bar in figure.bars)
+    return Chart(
+        title=sentences.spread_sentence(plan),
+        caption="The line is the price of the recommended fleet.",
+        drawing=draw_costs(figure, plan.cost_usd_per_hour),
+        table=Table(("fleet", "#price", "status"), rows),
+    )
+
+
+def why_charts(plan: Plan) -> tuple[Chart, ...]:
+    """Draw what explains the fleet: limits, dollars, rooflines, step times."""
+    charts = [_headroom_chart(plan)] if plan.binding else []
+    if plan.pools:
+        charts += [_dollar_chart(plan), _roofline_chart(plan), _split_chart(plan)]
+    return tuple(charts)
+
+
+def _headroom_chart(plan: Plan) -> Chart:
+    least = tightest(plan)
+    title = sentences.binding_sentence(least) if least else "No limit is known"
+    rows = [
+        (
+            constraint_words(b.constraint),
+            clean(b.where, 30),
+            quantity(b.used, b.unit),
+            quantity(b.limit, b.unit),
+            percent(b.slack),
+            sentences.binding_sentence(b),
+        )
+        for b in by_slack(plan)
+    ]
+    return Chart(
+        title=title,
+        caption="Use of each limit, tightest first; the line is the limit.",
+        drawing=draw_headroom(figures.headroom(plan)),
+        table=cut_table(("limit", "where", "#used", "#limit", "#room", "because"), rows),
+    )
+
+
+def _dollar_chart(plan: Plan) -> Chart:
+    figure = figures.dollars(plan)
+    rows = [(figures.pool_label(p), clean(p.accelerator), count(p.gpus), hourly(p.usd_per_hour)) for p in plan.pools]
+    rows.append(("total", "", count(sum(p.gpus for p in plan.pools)), hourly(figure.total)))
+    return Chart(
+        title=sentences.dollars_sentence(plan.pools),
+        caption=f"The pools sum to {hourly(figure.total)}.",
+        drawing=draw_costs(figure),
+        table=cut_table(("pool", "GPU", "#GPUs", "#price"), rows),
+    )
+
+
+def _roofline_chart(plan: Plan) -> Chart:
+    rows = []
+    for pool in plan.pools:
+        at = pool.operating_point
+        cells = (significant(at.arithmetic_intensity), significant(at.ridge_point), percent(at.mfu), percent(at.mbu))
+        rows.append((figures.pool_label(pool), clean(pool.accelerator), *cells, clean(at.bound_by, 20)))
+    return Chart(
+        title=sentences.roofline_sentence(plan.pools),
+        caption="Each point is a pool's typical step; the dotted line above it is what its roof would allow.",
+        drawing=draw_roofline(figures.roofline(plan)),
+        table=cut_table(("pool", "GPU", "#FLOP/byte", "#ridge", "#MFU", "#MBU", "bound by"), rows),
+        legend=tuple((role, role) for role in ("prefill", "decode", "colocated") if _has_role(plan, role)),
+    )
+
+
+def _has_role(plan: Plan, role: str) -> bool:
+    return any(pool.role == role for pool in plan.pools)
+
+
+def _split_chart(plan: Plan) -> Chart:
+    rows = []
+    for pool in plan.pools:
+        at = pool.operating_point
+        shares = (percent(getattr(at.time_split, part)) for part in figures.PARTS)
+        rows.append((figures.pool_label(pool), duration(at.step_s), significant(at.batch), *shares))
+    parts = tuple(part_words(part) for part in figures.PARTS)
+    return Chart(
+        title=sentences.split_sentence(plan.pools),
+        caption="Time of one typical step of each pool: a decode step, or the prefill of the mean prompt.",
+        drawing=draw_split(figures.step_splits(plan)),
+        table=cut_table(("pool", "#step", "#requests", *(f"#{part}" for part in parts)), rows),
+        legend=tuple((f"part-{name}", part_words(name)) for name in figures.PARTS),
+    )
+
+
+def workload_charts(plan: Plan) -> tuple[Chart, ...]:
+    """Draw the lengths of the requests."""
+    load = plan.workload
+    if not load.share:
+        return ()
+    figure = figures.heat_map(load)
+    rows = [(tokens(i), tokens(o), percent(s)) for i, o, s in zip(load.isl, load.osl, load.share, strict=True)]
+    return (
+        Chart(
+            title=sentences.heat_sentence(figure.peak[0], *_peak_labels(figure)),
+            caption=f"{plural(len(load.share), 'bucket')} of lengths, binned by powers of two.",
+            drawing=draw_heat(figure),
+            table=cut_table(("#input tokens", "#output tokens", "#share"), rows),
+        ),
+    )
+
+
+def _peak_labels(figure: figures.HeatMap) -> tuple[str, str]:
+    _, row, column = figure.peak
+    return figure.column_labels[-column], figure.row_labels[-row]

@@ -1,0 +1,415 @@
+"""search_spaces.traces: formats, exact figures of the public traces, and one clear sentence for every bad file."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from costmodel.errors import InputError
+from costmodel.workload import check_workload
+from search_spaces.traces import (
+    TraceFormat,
+    TraceSummary,
+    compact_rows,
+    detect_format,
+    read_rows,
+    read_trace,
+    source,
+    workload_mapping,
+)
+from search_spaces.traces.histogram import cell_of
+from search_spaces.traces.prefix import PrefixCache
+from search_spaces.traces.rows import MAX_TOKENS, Rows
+from search_spaces.traces.timestamps import parse_date
+
+AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+CONV, CODE = "AzureLLMInferenceTrace_conv_2023.csv", "AzureLLMInferenceTrace_code_2023.csv"
+MOONCAKE = "mooncake_conversation_trace.jsonl.gz"
+
+Write = Callable[..., Path]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    """Write text or bytes to a file and return its path."""
+
+    def write_file(content: str | bytes, name: str = "trace.csv") -> Path:
+        path = tmp_path / name
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+        return path
+
+    return write_file
+
+
+def refusal(path: Path, **options: object) -> str:
+    with pytest.raises(InputError) as caught:
+        read_trace(path, **options)  # type: ignore[arg-type]
+    return str(caught.value).removeprefix(str(path))
+
+
+def jsonl(*records: dict[str, object]) -> str:
+    return "".join(json.dumps(record) + "\n" for record in records)
+
+
+def mooncake(timestamp: int, isl: int, osl: int, ids: list[int]) -> dict[str, object]:
+    return {"timestamp": timestamp, "input_length": isl, "output_length": osl, "hash_ids": ids}
+
+
+# The public traces ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "format_", "requests", "isl", "osl", "longest"),
+    [
+        (CONV, "azure", 19_366, 1154.697, 211.126, 14_089),
+        (CODE, "azure", 8_819, 2047.848, 27.883, 7_841),
+        (MOONCAKE, "mooncake", 12_031, 12_035.06, 342.62, 126_527),
+    ],
+)
+def test_public_traces(
+    data: Path, name: str, format_: str, requests: int, isl: float, osl: float, longest: int
+) -> None:
+    summary = read_trace(data / "traces" / name)
+    assert (summary.format, summary.requests, summary.max_tokens) == (format_, requests, longest)
+    assert summary.mean_isl == pytest.approx(isl, abs=0.006)
+    assert summary.mean_osl == pytest.approx(osl, abs=0.006)
+    assert (summary.dropped, summary.out_of_order) == (0, 0)
+    buckets = summary.bucketed(48)
+    assert buckets.isl.size == 48
+    assert float(buckets.share @ buckets.isl) == pytest.approx(summary.mean_isl, rel=1e-9)
+    assert float(buckets.share @ buckets.osl) == pytest.approx(summary.mean_osl, rel=1e-9)
+    assert float(buckets.share @ buckets.isl**2) == pytest.approx(summary.mean_isl_squared, rel=0.02)
+    assert float(buckets.share @ buckets.osl**2) == pytest.approx(summary.mean_osl_squared, rel=0.02)
+    assert float(buckets.share @ (buckets.isl * buckets.osl)) == pytest.approx(summary.mean_isl_osl, rel=0.005)
+    check_workload(summary.to_workload())
+
+
+def test_azure_conversation_arrivals(data: Path) -> None:
+    """Against the same figures computed in the plainest way."""
+    lines = (data / "traces" / CONV).read_text().splitlines()[1:]
+    moments = [parse_date(line.split(",")[0]) for line in lines]
+    gaps = np.diff(np.array(moments, dtype=np.int64)) / 1e9
+    arrivals = read_trace(data / "traces" / CONV).arrivals
+    assert arrivals.duration == pytest.approx(gaps.sum(), rel=1e-12)
+    assert arrivals.mean_rate == pytest.approx(1 / gaps.mean(), rel=1e-12)
+    assert arrivals.gap_cv == pytest.approx(gaps.std() / gaps.mean(), rel=1e-9)
+    assert arrivals.burstiness == arrivals.gap_cv
+    assert arrivals.longest_gap == gaps.max()
+    assert set(arrivals.hourly_rate) == {18, 19}
+
+
+def test_mooncake_prefix_hits_and_quantised_clock(data: Path) -> None:
+    summary = read_trace(data / "traces" / MOONCAKE)
+    assert summary.prefix_hit_share == pytest.approx(0.374, abs=0.0005)
+    assert summary.prefix_block_tokens == 512
+    arrivals = summary.arrivals
+    assert arrivals.quantum == pytest.approx(3.0, abs=0.001)
+    assert arrivals.tie_share > 0.9
+    assert arrivals.mean_rate == pytest.approx(12_031 / (3536.999 + 3.0), rel=1e-4)
+    assert arrivals.burstiness == pytest.approx(1.05, abs=0.01)
+    assert "the clock steps by 3 s" in summary.notes[0]
+
+
+def test_code_trace_says_that_it_comes_in_waves(data: Path) -> None:
+    summary = read_trace(data / "traces" / CODE)
+    assert summary.burstiness == pytest.approx(13.15, abs=0.01)
+    assert "longest pause 217 s" in summary.notes[0]
+
+
+@pytest.mark.parametrize(("name", "buckets"), [("chat", CONV), ("code", CODE), ("long-context", MOONCAKE)])
+def test_shipped_histograms_are_those_of_the_traces(root: Path, data: Path, name: str, buckets: str) -> None:
+    expected = compact_rows(read_trace(data / "traces" / buckets).bucketed(48))
+    shipped = np.loadtxt(root / "examples" / "histograms" / f"{name}.csv", delimiter=",", skiprows=1)
+    np.testing.assert_allclose(shipped, np.array(expected), atol=0.011)  # the second decimal may be a tie
+    assert round(float(shipped[:, 2].sum()), 9) == 1.0
+
+
+def test_shipped_excerpts(root: Path) -> None:
+    azure = read_trace(root / "examples" / "traces" / "azure-conv-500.csv")
+    assert (azure.format, azure.requests) == ("azure", 500)
+    mooncake_ = read_trace(root / "examples" / "traces" / "mooncake-200.jsonl")
+    assert (mooncake_.format, mooncake_.requests, mooncake_.prefix_block_tokens) == ("mooncake", 200, 512)
+
+
+# Formats --------------------------------------------------------------------------------------------------------------
+
+
+def test_azure_2024_with_offsets_and_whole_seconds(write: Write) -> None:
+    path = write(
+        AZURE
+        + "2024-05-10 00:00:00.009930+00:00,2162,5\n"
+        + "2024-05-10 00:00:01+00:00,100,7\n"
+        + "2024-05-10 02:00:03.5+02:00,1,1\n"
+    )
+    (rows,) = read_rows(path)
+    origin = parse_date("2024-05-10 00:00:00")
+    assert origin is not None
+    assert rows.seconds_since(origin).tolist() == [0.00993, 1.0, 3.5]
+    assert rows.isl.tolist() == [2162, 100, 1]
+    assert rows.osl.tolist() == [5, 7, 1]
+    assert rows.line.tolist() == [2, 3, 4]
+
+
+@pytest.mark.parametrize("ending", ["\n", "\r\n"])
+@pytest.mark.parametrize("bom", ["", "\ufeff"])
+@pytest.mark.parametrize("last", ["", "\n"])
+def test_line_endings_and_byte_order_mark(write: Write, ending: str, bom: str, last: str) -> None:
+    lines = ["TIMESTAMP,ContextTokens,GeneratedTokens", "2023-11-16 18:00:00,1,2", "2023-11-16 18:00:01,3,4"]
+    path = write(bom + ending.join(lines) + (ending if last else ""))
+    assert detect_format(path) is TraceFormat.AZURE
+    summary = read_trace(path)
+    assert (summary.requests, summary.mean_isl, summary.mean_osl) == (2, 2.0, 3.0)
+
+
+def test_gzip_is_found_by_content(write: Write) -> None:
+    path = write(gzip.compress((AZURE + "2023-11-16 18:00:00,1,2\n").encode()), "no-suffix")
+    assert read_trace(path).requests == 1
+
+
+def test_generic_csv_by_known_names(write: Write) -> None:
+    path = write("Timestamp,Model,Request tokens,Response tokens\n5,ChatGPT,472,18\n45,ChatGPT,1087,230\n")
+    summary = read_trace(path)
+    assert summary.format is TraceFormat.CSV
+    assert (summary.columns.isl, summary.columns.osl) == ("Request tokens", "Response tokens")
+    assert summary.arrivals.duration == 40.0
+    assert summary.max_tokens == 1317
+
+
+def test_generic_csv_with_mapping_and_unit(write: Write) -> None:
+    path = write('t;in;"out";note\n1500;10;3;"a; b"\n2500;20.0;4;\n')
+    summary = read_trace(path, columns={"arrival": "t", "isl": "in", "osl": "out", "arrival_unit": "ms"})
+    assert (summary.arrivals.duration, summary.mean_isl, summary.mean_osl) == (1.0, 15.0, 3.5)
+
+
+def test_unit_from_the_column_name_and_dates(write: Write) -> None:
+    assert read_trace(write("arrival_ms,isl,osl\n0,1,1\n250.5,1,1\n")).arrivals.duration == 0.2505
+    dates = "arrival,isl,osl\n2024-01-01T00:00:00Z,1,1\n2024-01-01T00:01:00Z,1,1\n"
+    assert read_trace(write(dates)).arrivals.duration == 60.0
+
+
+def test_mapping_overrides_a_known_format(write: Write) -> None:
+    path = write(AZURE + "2023-11-16 18:00:00,1,2\n")
+    swapped = read_trace(path, columns={"isl": "GeneratedTokens", "osl": "ContextTokens"})
+    assert (swapped.format, swapped.mean_isl) == ("csv", 2.0)
+
+
+def test_generic_jsonl(write: Write) -> None:
+    text = "\n" + jsonl(
+        {"time": "2024-01-01T00:00:00", "prompt_tokens": 5, "completion_tokens": 6, "extra": None},
+        {"time": "2024-01-01T00:00:02", "prompt_tokens": 7.0, "completion_tokens": 8},
+    )
+    summary = read_trace(write(text, "t.jsonl"))
+    assert (summary.format, summary.mean_isl, summary.mean_osl) == ("jsonl", 6.0, 7.0)
+    assert summary.arrivals.duration == 2.0
+    assert summary.prefix_hit_share is None
+
+
+def test_limit_takes_the_first_requests(write: Write) -> None:
+    path = write(jsonl(*(mooncake(i, 512 * (i + 1), 1, [0] * (i + 1)) for i in range(5))), "m.jsonl")
+    assert read_trace(path, limit=2).mean_isl == 768.0
+    assert sum(len(rows) for rows in read_rows(path, limit=99)) == 5
+    assert refusal(path, limit=0) == "limit: 0 must be at least 1"
+
+
+def test_progress_ends_at_one(write: Write) -> None:
+    seen: list[float] = []
+    read_trace(write(AZURE + "2023-11-16 18:00:00,1,2\n"), progress=seen.append)
+    assert seen[-1] == 1.0
+
+
+# Arrivals -------------------------------------------------------------------------------------------------------------
+
+
+def arrivals_csv(times: list[float]) -> str:
+    return "arrival,isl,osl\n" + "".join(f"{time},10,10\n" for time in times)
+
+
+def test_out_of_order_is_sorted_and_noted(write: Write) -> None:
+    straight = read_trace(write(arrivals_csv([0, 1, 3, 7, 8])))
+    summary = read_trace(write(arrivals_csv([1, 0, 3, 8, 7])))
+    assert summary.out_of_order == 2
+    assert summary.arrivals == straight.arrivals
+    assert summary.notes[0].startswith("2 arrivals are earlier than the line before")
+
+
+def test_far_out_of_order_is_refused(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source, "BLOCK_BYTES", 64)
+    path = write(arrivals_csv([*range(100, 200), 50]))
+    assert refusal(path).startswith(":102: the request arrives 1")
+    assert "sort the trace by arrival" in refusal(path)
+
+
+def test_tied_clock_by_hand(write: Write) -> None:
+    """Counts 4, 0, 2 per step of 5 s (an empty step between): mean 2, variance 8/3, dispersion 4/3."""
+    arrivals = read_trace(write(arrivals_csv([0, 0, 0, 0, 10, 10, 15, 15]))).arrivals
+    assert arrivals.quantum == 5.0
+    counts = np.array([4, 0, 2, 2])
+    assert arrivals.dispersion == pytest.approx(counts.var() / counts.mean())
+    assert arrivals.burstiness == pytest.approx(math.sqrt(counts.var() / counts.mean()))
+    assert arrivals.mean_rate == pytest.approx(8 / 20)
+    assert arrivals.tie_share == pytest.approx(5 / 7)
+
+
+def test_peak_and_hourly_rates_by_hand(write: Write) -> None:
+    # One request per 10 s for two hours from 01:30 on, and 50 more in one second.
+    start = datetime(2024, 1, 1, 1, 30, tzinfo=UTC)
+    moments = [start + timedelta(seconds=10 * i) for i in range(720)]
+    moments += [start + timedelta(seconds=1800 + i / 50) for i in range(50)]
+    text = "arrival,isl,osl\n" + "".join(f"{moment:%Y-%m-%d %H:%M:%S.%f},1,1\n" for moment in sorted(moments))
+    arrivals = read_trace(write(text)).arrivals
+    assert arrivals.peak_rate[10] == pytest.approx(5.1)
+    assert arrivals.peak_rate[3600] == pytest.approx((360 + 50) / 3600)
+    assert arrivals.hourly_rate[1] == pytest.approx(0.1)
+    assert arrivals.hourly_rate[2] == pytest.approx((360 + 50) / 3600)
+    assert set(arrivals.hourly_rate) == {1, 2, 3}
+
+
+def test_one_request_has_no_rate(write: Write) -> None:
+    summary = read_trace(write(arrivals_csv([5.0])))
+    assert summary.request_rate is None
+    assert summary.burstiness == 1.0
+    assert "1 (Poisson) is assumed" in summary.notes[0]
+    with pytest.raises(InputError, match="all requests arrive at one moment"):
+        summary.to_workload()
+    assert summary.to_workload(request_rate=2.0).request_rate == 2.0
+
+
+@given(
+    gaps=st.lists(st.sampled_from([0, 1, 2, 5, 700]), min_size=2, max_size=120),
+    lengths=st.integers(1, 10_000),
+    block=st.integers(40, 2000),
+)
+@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_figures_do_not_depend_on_the_block_size(
+    write: Write, monkeypatch: pytest.MonkeyPatch, gaps: list[int], lengths: int, block: int
+) -> None:
+    times = np.cumsum(gaps).tolist()
+    path = write("arrival,isl,osl\n" + "".join(f"{t},{lengths + i},{1 + i}\n" for i, t in enumerate(times)))
+    monkeypatch.setattr(source, "BLOCK_BYTES", 2**20)
+    whole = read_trace(path)
+    monkeypatch.setattr(source, "BLOCK_BYTES", block)
+    pieces = read_trace(path)
+    np.testing.assert_array_equal(pieces.isl_counts.nonzero(), whole.isl_counts.nonzero())
+    assert pieces.mean_isl_osl == pytest.approx(whole.mean_isl_osl)
+    for name in ("requests", "duration", "mean_rate", "gap_cv", "tie_share", "quantum", "dispersion", "longest_gap"):
+        assert getattr(pieces.arrivals, name) == pytest.approx(getattr(whole.arrivals, name))
+    assert pieces.arrivals.peak_rate == whole.arrivals.peak_rate
+    assert pieces.arrivals.hourly_rate == whole.arrivals.hourly_rate
+
+
+# Lengths --------------------------------------------------------------------------------------------------------------
+
+
+def test_quantiles_are_exact(write: Write) -> None:
+    summary = read_trace(write("arrival,isl,osl\n" + "".join(f"{i},{i + 1},{2 * i + 1}\n" for i in range(100))))
+    assert [summary.isl_quantile(p) for p in (0.0, 0.01, 0.5, 0.9, 0.99, 1.0)] == [1, 1, 50, 90, 99, 100]
+    assert summary.osl_quantile(0.5) == 99
+
+
+@given(tokens=st.integers(1, MAX_TOKENS))
+@settings(deadline=None, max_examples=100)
+def test_cells_are_narrow_and_ascending(tokens: int) -> None:
+    here, above = cell_of(np.array([tokens, tokens + 1]))
+    assert here <= above <= here + 1
+    far = int(cell_of(np.array([math.ceil(tokens * (1 + 1 / 64)) + 1]))[0])
+    assert far > here
+
+
+def test_requests_without_output_are_dropped_and_noted(write: Write) -> None:
+    summary = read_trace(write("arrival,isl,osl\n0,10,0\n1,20,5\n3,30,5\n"))
+    assert (summary.requests, summary.dropped, summary.mean_isl) == (2, 1, 25.0)
+    assert summary.notes[0] == "1 requests generated no token and are left out of all figures."
+
+
+# Prefixes -------------------------------------------------------------------------------------------------------------
+
+
+def test_prefix_hits_by_hand(write: Write) -> None:
+    text = jsonl(
+        mooncake(0, 1000, 1, [1, 2]),  # nothing known: 0
+        mooncake(1000, 1000, 1, [1, 2]),  # both blocks, the second filled to 488: 1000
+        mooncake(2000, 1536, 1, [1, 3, 2]),  # 2 was seen, but 3 breaks the prefix: 512
+        mooncake(3000, 1100, 1, [1, 3, 9]),  # 1024
+        mooncake(4000, 512, 1, [7]),
+    )
+    summary = read_trace(write(text, "m.jsonl"))
+    assert summary.prefix_hit_share == pytest.approx((1000 + 512 + 1024) / (1000 + 1000 + 1536 + 1100 + 512))
+
+
+@given(
+    prompts=st.lists(st.lists(st.integers(0, 5), min_size=0, max_size=6), min_size=1, max_size=40),
+    chunk=st.integers(1, 10),
+)
+@settings(deadline=None, max_examples=100)
+def test_prefix_cache_against_a_plain_set(prompts: list[list[int]], chunk: int) -> None:
+    expected, seen = [], set[int]()
+    for ids in prompts:
+        run = next((place for place, block in enumerate(ids) if block not in seen), len(ids))
+        expected.append(512 * run)
+        seen.update(ids)
+    cache, found = PrefixCache(), []
+    for start in range(0, len(prompts), chunk):
+        part = prompts[start : start + chunk]
+        counts = np.array([len(ids) for ids in part], dtype=np.int64)
+        ids = np.array([block for ids in part for block in ids], dtype=np.uint64)
+        zero = np.zeros(len(part), dtype=np.int64)
+        rows = cache.look_up(Rows(zero, 512 * counts, zero + 1, zero, hash_ids=ids, hash_counts=counts))
+        if rows.hit_tokens is not None:
+            found += rows.hit_tokens.tolist()
+    assert found == expected
+
+
+def test_text_hashes_and_other_block_sizes(write: Write) -> None:
+    record = {"arrival": 0.0, "isl": 40, "osl": 1, "hash_ids": ["a", "b", "c"], "turn": 1}
+    summary = read_trace(write(jsonl(record, {**record, "arrival": 1.0, "hash_ids": ["a", "b", "d"]}), "q.jsonl"))
+    assert summary.prefix_block_tokens == 16
+    assert summary.prefix_hit_share == pytest.approx(32 / 80)
+
+
+def test_blocks_of_no_known_size_say_so(write: Write) -> None:
+    summary = read_trace(write(jsonl(mooncake(0, 5000, 1, [1, 2]), mooncake(9, 5000, 1, [1])), "m.jsonl"))
+    assert summary.prefix_hit_share is None
+    assert "hash_ids fit no known block size" in summary.notes[-1]
+
+
+# Workload -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small(write: Write) -> TraceSummary:
+    random = np.random.default_rng(3)
+    times = np.cumsum(random.exponential(0.5, 500))
+    isl, osl = random.integers(1, 9000, 500), random.integers(1, 900, 500)
+    rows = zip(times.tolist(), isl.tolist(), osl.tolist(), strict=True)
+    return read_trace(write("arrival,isl,osl\n" + "".join(f"{t:.6f},{i},{o}\n" for t, i, o in rows)))
+
+
+def test_workload_takes_the_trace_unless_told_otherwise(small: TraceSummary) -> None:
+    own = small.to_workload(buckets=20)
+    assert own.isl.size == 20
+    assert own.request_rate == small.request_rate
+    assert own.burstiness == small.burstiness
+    assert own.max_tokens == small.max_tokens
+    assert own.mean_isl == pytest.approx(small.mean_isl, rel=1e-9)
+    told = small.to_workload(request_rate=10.0, burstiness=2.0, prefix_hit_share=0.3)
+    assert (told.request_rate, told.burstiness, told.prefix_hit_share) == (10.0, 2.0, 0.3)
+
+
+def test_workload_mapping_is_plain_and_adds_up(small: TraceSummary) -> None:
+    mapping = workload_mapping(small, buckets=30)
+    assert json.loads(json.dumps(mapping)) == mapping
+    assert list(mapping) == ["request_rate", "burstiness", "prefix_hit_share", "max_tokens", "lengths"]
+    rows = mapping["lengths"]["histogram"]
+    assert len(rows) <= 30
+    assert sum(round(row["share"] * 1e6) for row in rows) == 10**6
+    assert sum(row["share"] * row["isl"] for row in rows) == pytest.approx(small.mean_isl, rel=1e-4)
+    assert mapping["max_tokens"] >= max(row["isl"] + row["osl"] for row in rows) - 1
