@@ -29,6 +29,9 @@ from .program import Builder, Program
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
+MOST_BLOCKS = 1e4
+"""A flow that alone would need more blocks than this is not routed there: it keeps the coefficients well scaled."""
+
 PREFILL, DECODE, COLOCATED = (ROLES.index(role) for role in (Role.PREFILL, Role.DECODE, Role.COLOCATED))
 
 
@@ -74,7 +77,7 @@ def build_fleet_model(instance: Instance, columns: Columns, loads: Loads, aim: A
     flows = instance.flows
     builder = Builder()
     price = columns.replicas * engine_cost(instance)[columns.shape]
-    possible = np.isfinite(loads.load).all(axis=1)
+    possible = (loads.load * flows.rate < MOST_BLOCKS).all(axis=1)
     column, flow = np.nonzero(possible)
     blocks = builder.variables([f"n{c}" for c in range(columns.size)], aim.cost_weight * price, whole=True)
     routes = builder.variables([f"x{c}_{f}" for c, f in zip(column, flow, strict=True)], 0.0)
@@ -119,7 +122,7 @@ def _load_rows(
 ) -> None:
     """One row per column and resource that is not implied by another resource of the same column."""
     column, flow, routes, blocks = at
-    finite = np.where(np.isfinite(loads.load), loads.load, 0.0)
+    finite = np.where(loads.load * instance.flows.rate < MOST_BLOCKS, loads.load, 0.0)
     for r, resource in enumerate(RESOURCES):
         weaker = np.all(finite[:, r : r + 1] <= finite * (1 + 1e-12), axis=2) & (np.arange(len(RESOURCES)) != r)
         equal = np.all(finite[:, r : r + 1] == finite, axis=2)

@@ -14,6 +14,10 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 
+NEGLIGIBLE = 1e-9
+"""Coefficients below this are rounding noise to the solvers, whose feasibility tolerance is coarser."""
+
+
 class Outcome(StrEnum):
     """How a solve ended."""
 
@@ -87,9 +91,9 @@ class Builder:
         return np.arange(start, start + count)
 
     def entries(self, rows: ArrayLike, columns: ArrayLike, values: ArrayLike) -> None:
-        """Set coefficients; the three arguments broadcast together; zeros are left out."""
+        """Set coefficients; the three arguments broadcast together; negligible ones are left out."""
         row, column, value = np.broadcast_arrays(rows, columns, np.asarray(values, dtype=np.float64))
-        keep = value.ravel() != 0.0
+        keep = np.abs(value.ravel()) > NEGLIGIBLE
         self._entries.append((row.ravel()[keep], column.ravel()[keep], value.ravel()[keep]))
 
     def build(self) -> Program:
@@ -153,7 +157,7 @@ def solve(
 
     time_limit [s]; gap: relative gap at which the search may stop [1]; start: a feasible x to begin from.
     """
-    from ortools.math_opt.python import mathopt  # noqa: PLC0415  (0.2 s: only when a fleet is searched)
+    from ortools.math_opt.python import mathopt
 
     model = mathopt.Model.from_model_proto(_proto(program, relaxed))
     parameters = mathopt.SolveParameters(time_limit=timedelta(seconds=time_limit), random_seed=0)
@@ -185,7 +189,7 @@ def solve(
 
 def _proto(program: Program, relaxed: bool):  # type: ignore[no-untyped-def]
     """The programme as MathOpt's protocol buffer: ten times faster than adding variables one by one."""
-    from ortools.math_opt import model_pb2  # noqa: PLC0415
+    from ortools.math_opt import model_pb2
 
     proto = model_pb2.ModelProto()
     proto.variables.ids.extend(range(program.cost.size))

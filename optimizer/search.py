@@ -1,25 +1,35 @@
 """The cheapest fleet and a proof: column generation for the bound, a whole-number search for the fleet.
 
-1. Start from the columns that serve representative mixes cheapest; solve the linear relaxation.
-2. Price every column of the space against its duals, add the ones that would improve it, repeat until none
-   would: the relaxation's value is then a lower bound over the whole space.
-3. Solve the whole-number problem over the columns nearest to it; that fleet costs an upper bound U.
-4. A column whose reduced cost exceeds U - bound cannot be part of a cheaper fleet. Solve once more over the
-   columns that remain; if all of them fitted, the result is proven.
+1. The cheapest fleet of one or two pools, exhaustively, is the ceiling: no block of a better fleet costs more.
+2. Solve the linear relaxation over a few columns; price every column of the space against its duals, add those
+   that would improve it, and repeat: its value becomes a lower bound over the whole space.
+3. A column whose reduced cost exceeds ceiling - bound is in no better fleet. Solve the whole-number problem over
+   those that remain if they are few (then the result is proven), else over the nearest of them.
 """
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .columns import ROLES, Columns, Loads, blocks_of, column_loads
-from .fleet_model import COLOCATED, DECODE, PREFILL, Aim, FleetModel, build_fleet_model, engine_cost, fleet_limits
+from .fleet_model import (
+    COLOCATED,
+    DECODE,
+    MOST_BLOCKS,
+    PREFILL,
+    Aim,
+    FleetModel,
+    build_fleet_model,
+    engine_cost,
+    fleet_limits,
+)
 from .instance import Instance
 from .program import Outcome, Solution, solve
-from .simple_plans import Totals
+from .simple_plans import SimplePlan, Totals, block_costs, simple_plans
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -29,14 +39,21 @@ TOLERANCE = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How hard to search: columns per round, rounds, columns in the whole-number problem, seconds, relative gap."""
+    """How hard to search.
 
-    starters: int = 2
+    starters: first columns per role and shape; added: columns per round; rounds: of column generation;
+    columns: size of the whole-number problem, exact_columns: up to which it holds every column that could matter;
+    time_limit: of the whole-number problem [s]; gap: relative gap at which it may stop; bound_gap: of the relaxation.
+    """
+
+    starters: int = 3
     added: int = 60
-    rounds: int = 25
-    columns: int = 90
-    time_limit: float = 20.0
+    rounds: int = 12
+    columns: int = 60
+    exact_columns: int = 150
+    time_limit: float = 10.0
     gap: float = 1e-4
+    bound_gap: float = 2e-3
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,40 +104,51 @@ def read_duals(instance: Instance, model: FleetModel, solution: Solution, aim: A
 def reduced_costs(instance: Instance, columns: Columns, duals: Duals) -> FloatArray:
     """Lower bound of each column's reduced cost per block [$/h], shape (columns,).
 
-    A block earns at most max_x { gain x : load_r x <= 1 for every r }. Any weights y >= 0 of the resources that
-    sum to 1 bound that by max_f gain_f / (sum_r y_r rate_f load_rf); a few subgradient steps look for good ones.
+    Cheap bounds first, for all columns; those that look like an improvement are looked at more closely.
     """
     price = columns.replicas * duals.engine[columns.shape]
-    result = np.empty(columns.size)
-    for part in blocks_of(columns):
+    result = price - _earnings(instance, columns, duals, steps=3)
+    promising = np.flatnonzero(result < -TOLERANCE * price)
+    result[promising] = price[promising] - _earnings(instance, columns.take(promising), duals, steps=50)
+    return np.asarray(result)
+
+
+def _earnings(instance: Instance, columns: Columns, duals: Duals, steps: int) -> FloatArray:
+    """`most_earned` of any number of columns, block by block in two threads."""
+
+    def earned(part: slice) -> FloatArray:
         chosen = columns.take(np.arange(part.start, part.stop))
-        result[part] = price[part] - most_earned(instance, chosen, column_loads(instance, chosen), duals)
-    return result
+        return most_earned(instance, chosen, column_loads(instance, chosen), duals, steps)
+
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        return np.concatenate([np.zeros(0), *pool.map(earned, blocks_of(columns))])
 
 
-def most_earned(instance: Instance, columns: Columns, loads: Loads, duals: Duals, steps: int = 8) -> FloatArray:
-    """Upper bound of what one block of each column earns at the duals [$/h], shape (columns,)."""
+def most_earned(instance: Instance, columns: Columns, loads: Loads, duals: Duals, steps: int) -> FloatArray:
+    """Upper bound of what one block of each column earns at the duals [$/h], shape (columns,).
+
+    A block earns at most max_x { gain x : load_r x <= 1 for every r }. Any weights y >= 0 of the resources that
+    sum to 1 bound that by max_f gain_f / (sum_r y_r rate_f load_rf); the weights move towards the resource that
+    the best-earning flow uses most (fictitious play).
+    """
     domain = instance.tables.domain[columns.shape]
     gain = np.maximum(duals.gain[columns.role, domain] + loads.miss * duals.miss, 0.0)
-    with np.errstate(invalid="ignore"):
-        load = np.where(np.isfinite(loads.load), loads.load * instance.flows.rate, np.inf)
-    possible = np.isfinite(load).all(axis=(1, 2))
-    load[~possible] = 1.0
-    used = load.max(axis=2) > 0.0
-    weight = used / np.maximum(used.sum(axis=1, keepdims=True), 1)
-    best = np.full(columns.size, np.inf)
-    at = np.arange(columns.size)
+    load = np.moveaxis(loads.load, 1, 0) * instance.flows.rate
+    gain = np.where((load < MOST_BLOCKS).all(axis=0), gain, 0.0)
+    load = np.minimum(load, MOST_BLOCKS)
+    at, best = np.arange(columns.size), np.full(columns.size, np.inf)
+    weight = (load.max(axis=2) > 0.0).astype(np.float64)
+    weight /= np.maximum(weight.sum(axis=0), 1.0)
     for step in range(steps):
-        ratio = gain / np.maximum(np.einsum("cr,crf->cf", weight, load), 1e-300)
+        ratio = gain / np.maximum(sum(y[:, None] * use for y, use in zip(weight, load, strict=True)), 1e-300)
         worst = ratio.argmax(axis=1)
         best = np.minimum(best, ratio[at, worst])
-        push = load[at, :, worst]
-        push = push / np.maximum(push.sum(axis=1, keepdims=True), 1e-300)
-        weight = weight + (push - weight) / (step + 2.0)
-    for r in range(load.shape[1]):
-        alone = np.where(load[:, r] > 0.0, gain / np.maximum(load[:, r], 1e-300), np.where(gain > 0.0, np.inf, 0.0))
+        push = load[:, at, worst]
+        weight = weight + (push / np.maximum(push.sum(axis=0), 1e-300) - weight) / (step + 2.0)
+    for use in load:
+        alone = np.where(gain > 0.0, gain / np.maximum(use, 1e-300), 0.0)
         best = np.minimum(best, alone.max(axis=1))
-    return np.where(possible, best, 0.0)
+    return best
 
 
 def choose_starters(instance: Instance, columns: Columns, totals: Totals, per_kind: int) -> IntArray:
@@ -148,59 +176,76 @@ class Relaxed:
 
 
 def generate(instance: Instance, columns: Columns, active: IntArray, aim: Aim, effort: Effort) -> Relaxed:
-    """Solve the linear relaxation over all columns (step 1 and 2)."""
+    """Solve the linear relaxation over all columns, from some active ones on.
+
+    The value of a relaxation whose duals are violated by a share d at most bounds the whole space when divided
+    by 1 + d; rounds end when that is tight, or when two of them in a row brought nothing.
+    """
     reduced = np.zeros(columns.size)
-    bound = -np.inf
+    bound, value, idle = -np.inf, np.inf, 0
     for _ in range(effort.rounds):
         chosen = columns.take(active)
         model = build_fleet_model(instance, chosen, column_loads(instance, chosen), aim)
         solution = solve(model.program, relaxed=True)
-        if solution.outcome is Outcome.INFEASIBLE:
+        if solution.x.size == 0:
             return Relaxed(active, np.inf, reduced, feasible=False)
         duals = read_duals(instance, model, solution, aim)
         reduced = reduced_costs(instance, columns, duals)
-        price = np.maximum(columns.replicas * duals.engine[columns.shape], 1e-12)
         reduced[active] = np.maximum(reduced[active], 0.0)
+        price = np.maximum(columns.replicas * duals.engine[columns.shape], 1e-12)
         relative = reduced / price
-        bound = max(bound, solution.objective / (1.0 + max(0.0, -float(relative.min()))))
-        if relative.min() >= -TOLERANCE:
+        violation = max(0.0, -float(relative.min()))
+        bound = max(bound, solution.objective / (1.0 + violation) if solution.objective > 0.0 else -np.inf)
+        idle = idle + 1 if solution.objective > value - 1e-4 * abs(value) else 0
+        value = solution.objective
+        if violation <= effort.bound_gap or idle == 2:
             break
         improving = np.argsort(relative, kind="stable")[: effort.added]
-        improving = improving[relative[improving] < -TOLERANCE]
         near = active[reduced[active] <= 0.3 * price[active]]
-        active = np.unique(np.concatenate([near, improving]))
+        active = np.unique(np.concatenate([near, improving[relative[improving] < 0.0]]))
     return Relaxed(active, bound, reduced, feasible=True)
 
 
-def search(instance: Instance, columns: Columns, aim: Aim, effort: Effort) -> Found:
-    """Find the best fleet over `columns` and a proven bound."""
-    relaxed = generate(instance, columns, aim, effort)
+def search(instance: Instance, columns: Columns, totals: Totals, aim: Aim, effort: Effort) -> Found:
+    """Find the best fleet over `columns` and a proven bound of its cost.
+
+    The best simple plan is the ceiling: a block that alone costs more is in no better fleet.
+    """
+    simple = simple_plans(instance, columns, totals) if aim.volume_weight == 0.0 else []
+    ceiling = simple[0].cost if simple else np.inf
+    keep = np.flatnonzero((block_costs(instance, columns) <= ceiling * (1.0 + 1e-9)) & np.isfinite(totals.busiest))
+    near, near_totals = columns.take(keep), replace(totals, busiest=totals.busiest[keep], late=totals.late[keep])
+    if near.size == 0:
+        return _nothing(instance, columns, Outcome.INFEASIBLE)
+    incumbent = np.flatnonzero(np.isin(keep, [column for plan in simple for column in plan.columns]))
+    starters = choose_starters(instance, near, near_totals, effort.starters)
+    relaxed = generate(instance, near, np.union1d(starters, incumbent), aim, effort)
     if not relaxed.feasible:
         return _nothing(instance, columns, Outcome.INFEASIBLE)
-    order = np.argsort(relaxed.reduced / np.maximum(columns.replicas, 1), kind="stable")
-    first = np.unique(np.concatenate([order[: effort.columns], relaxed.active]))
-    found = _whole(instance, columns, first, aim, replace(effort, time_limit=effort.time_limit / 3), relaxed.bound)
-    if found.outcome not in {Outcome.OPTIMAL, Outcome.FEASIBLE}:
-        return found
-    slack = found.objective - relaxed.bound
+    slack = ceiling * aim.cost_weight - relaxed.bound
     alive = np.flatnonzero(relaxed.reduced <= slack + TOLERANCE)
-    exact = alive.size <= 6 * effort.columns
-    if not exact:
-        alive = alive[np.argsort(relaxed.reduced[alive], kind="stable")[: 3 * effort.columns]]
-    again = _whole(instance, columns, alive, aim, effort, relaxed.bound)
-    better = again if again.objective <= found.objective else found
-    bound = max(relaxed.bound, min(again.bound, better.objective)) if exact else relaxed.bound
-    return replace(better, bound=min(bound, better.objective), exact=exact, priced=columns.size)
+    exact = alive.size <= effort.exact_columns
+    chosen = alive if exact else np.union1d(_nearest(instance, near, relaxed, effort.columns), incumbent)
+    found = _whole(instance, near.take(chosen), aim, effort)
+    bound = max(relaxed.bound, found.bound) if exact else relaxed.bound
+    return replace(found, bound=min(bound, found.objective), exact=exact, priced=columns.size)
 
 
-def _whole(instance: Instance, columns: Columns, index: IntArray, aim: Aim, effort: Effort, bound: float) -> Found:
+def _nearest(instance: Instance, columns: Columns, relaxed: Relaxed, count: int) -> IntArray:
+    """Half of the columns by reduced cost per block, half by reduced cost per dollar."""
+    price = columns.replicas * instance.tables.usd_per_hour[columns.shape]
+    by_block = np.argsort(relaxed.reduced, kind="stable")[: count // 2]
+    by_dollar = np.argsort(relaxed.reduced / np.maximum(price, 1e-12), kind="stable")[: count // 2]
+    return np.union1d(by_block, by_dollar)
+
+
+def _whole(instance: Instance, chosen: Columns, aim: Aim, effort: Effort) -> Found:
     """Solve the whole-number problem over some columns."""
-    chosen = columns.take(index)
     loads = column_loads(instance, chosen)
     model = build_fleet_model(instance, chosen, loads, aim)
     solution = solve(model.program, time_limit=effort.time_limit, gap=effort.gap)
     if solution.x.size == 0:
-        return replace(_nothing(instance, columns, solution.outcome), bound=bound)
+        return _nothing(instance, chosen, solution.outcome)
     blocks = np.rint(solution.x[model.blocks]).astype(np.int64)
     route = np.zeros((chosen.size, instance.flows.isl.size))
     route[model.column, model.flow] = np.maximum(solution.x[model.routes], 0.0)
@@ -214,7 +259,7 @@ def _whole(instance: Instance, columns: Columns, index: IntArray, aim: Aim, effo
         loads=Loads(loads.load[used], loads.miss[used]),
         blocks=blocks[used],
         route=route[used],
-        priced=columns.size,
+        priced=chosen.size,
         exact=False,
     )
 
@@ -226,3 +271,12 @@ def _nothing(instance: Instance, columns: Columns, outcome: Outcome) -> Found:
     return Found(
         outcome, np.inf, np.inf, 0.0, columns.take(none), empty, none, np.zeros((0, flows)), columns.size, exact=False
     )
+
+
+def plan_blocks(instance: Instance, columns: Columns, plan: SimplePlan) -> Found:
+    """A simple plan in the form of a search result: one block of each column takes everything."""
+    chosen = columns.take(np.array(plan.columns))
+    route = np.ones((chosen.size, instance.flows.isl.size))
+    blocks = np.ones(chosen.size, dtype=np.int64)
+    loads = column_loads(instance, chosen)
+    return Found(Outcome.FEASIBLE, plan.cost, -np.inf, 1.0, chosen, loads, blocks, route, columns.size, exact=False)

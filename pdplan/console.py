@@ -103,7 +103,7 @@ def facts_text(facts: list[tuple[str, str]], width: int) -> str:
     for name, value in facts:
         first, *rest = wrap(value, max(width - room, 20))
         lines += [f"{name:{room}}{first}", *(" " * room + line for line in rest)]
-    return "\n".join(lines)
+    return "\n".join(line.rstrip() for line in lines)
 
 
 def _finite(value: object) -> object:

@@ -49,7 +49,7 @@ def _axes(x: Log, y: Log) -> list[Mark]:
         marks.append(Path(((at, _PLOT.top), (at, _PLOT.bottom)), "grid"))
         near_end = at > _PLOT.right - 20
         marks.append(
-            Text(at + 8 * near_end, _PLOT.bottom + 15, _decade(decade), "tick", "end" if near_end else "middle")
+            Text(at + 8 * near_end, _PLOT.bottom + 18, _decade(decade), "tick", "end" if near_end else "middle")
         )
     for decade in y.decades():
         marks.append(Path(((_PLOT.left, y(decade)), (_PLOT.right, y(decade))), "grid"))

@@ -1,0 +1,179 @@
+"""The best fleet of each other kind, and why it lost; or, where nothing is feasible, the nearest miss."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from search_spaces.problem import Goal
+
+from .binding import binding, fleet_bindings
+from .build_plan import Proof, fleet_cost, fleet_gpus, pool_line
+from .columns import Columns, Grid, make_columns
+from .diagnose import with_looser_slos, without_limits
+from .evaluate import evaluate
+from .fleet import Fleet, make_fleet, polish
+from .fleet_model import COLOCATED, Aim
+from .instance import Instance, make_instance
+from .plan import Alternative, Binding, Status
+from .search import Effort, plan_blocks, search
+from .simple_plans import SimplePlan, Totals, column_totals, simple_plans
+
+QUICK = Effort(rounds=3, columns=30, exact_columns=30, time_limit=2.0, gap=2e-3)
+"""Effort for an alternative: it only has to be good enough to show that it loses."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A family of fleets: the columns that it may use."""
+
+    kind: str
+    label: str
+    mask: NDArray[np.bool_]
+
+
+def kinds(instance: Instance, columns: Columns) -> Iterator[Kind]:
+    """Single accelerator types, colocated only, disaggregated only."""
+    offers = instance.problem.offers
+    offer = instance.tables.offer[columns.shape]
+    if len(offers) > 1:
+        for index, bought in enumerate(offers):
+            yield Kind("single_type", f"only {bought.accelerator.name}", offer == index)
+    together = columns.role == COLOCATED
+    if together.any() and not together.all():
+        yield Kind("colocated_only", "only colocated pools", together)
+        yield Kind("disaggregated_only", "only disaggregated pools", ~together)
+
+
+def compare(instance: Instance, columns: Columns, totals: Totals, fleet: Fleet, proof: Proof) -> list[Alternative]:
+    """The recommended fleet first, then the best of every other kind, cheapest first, infeasible ones last."""
+    best = recommended(instance, fleet, proof)
+    if instance.problem.objective.goal is not Goal.MIN_COST:
+        return [best]
+    others = [_alternative(instance, columns, totals, kind, best) for kind in kinds(instance, columns)]
+    others.sort(key=lambda row: (row.cost_usd_per_hour is None, row.cost_usd_per_hour or 0.0, row.label))
+    return [best, *others]
+
+
+def recommended(instance: Instance, fleet: Fleet, proof: Proof) -> Alternative:
+    """The plan's own fleet as a row of the comparison."""
+    return Alternative(
+        kind="recommended",
+        label="recommended",
+        status=proof.status,
+        cost_usd_per_hour=fleet_cost(instance, fleet),
+        bound_usd_per_hour=proof.bound,
+        gap=proof.gap,
+        pools=[pool_line(instance, pool) for pool in fleet.pools],
+        attainment=evaluate(instance, fleet).overall,
+        why_not="",
+    )
+
+
+def _alternative(instance: Instance, columns: Columns, totals: Totals, kind: Kind, best: Alternative) -> Alternative:
+    """The best fleet of one kind, found with little effort, and what it costs more."""
+    index = np.flatnonzero(kind.mask)
+    some = columns.take(index)
+    some_totals = replace(totals, busiest=totals.busiest[index], late=totals.late[index])
+    scale = 1.0 / max(offer.usd_per_hour for offer in instance.problem.offers)
+    found = search(instance, some, some_totals, Aim(cost_weight=scale), QUICK) if index.size else None
+    fleet = make_fleet(instance, polish(instance, some, found)) if found is not None else Fleet(())
+    if found is None or not fleet.pools:
+        return Alternative(
+            kind=kind.kind,
+            label=kind.label,
+            status=Status.INFEASIBLE,
+            cost_usd_per_hour=None,
+            bound_usd_per_hour=None,
+            gap=None,
+            pools=[],
+            attainment=None,
+            why_not=_why_infeasible(instance, kind, some),
+        )
+    cost = fleet_cost(instance, fleet)
+    bound = max(min(found.bound / scale, cost), best.bound_usd_per_hour or 0.0)
+    return Alternative(
+        kind=kind.kind,
+        label=kind.label,
+        status=Status.OPTIMAL if cost - bound <= 1e-4 * cost else Status.FEASIBLE,
+        cost_usd_per_hour=cost,
+        bound_usd_per_hour=bound,
+        gap=1.0 - bound / cost,
+        pools=[pool_line(instance, pool) for pool in fleet.pools],
+        attainment=evaluate(instance, fleet).overall,
+        why_not=_why_not(cost, best.cost_usd_per_hour or cost),
+    )
+
+
+def _why_not(cost: float, best: float) -> str:
+    if cost <= best * (1.0 + 1e-6):
+        return "the same cost"
+    return f"costs ${cost - best:,.2f}/h more (+{cost / best - 1.0:.1%})"
+
+
+def _why_infeasible(instance: Instance, kind: Kind, columns: Columns) -> str:
+    if columns.size == 0:
+        wanted = kind.label.removeprefix("only ")
+        reasons = [key for key in instance.enumeration.dropped if key.startswith(f"{wanted}: ")]
+        return reasons[0].partition(": ")[2] if reasons else "no engine of this kind is allowed or fits"
+    return "no fleet of this kind meets the SLOs within the limits"
+
+
+def describe_miss(instance: Instance) -> tuple[list[Alternative], list[Binding]]:
+    """The cheapest fleet once limits are lifted, or else once the SLOs are loosened, and by how much each gives."""
+    free = make_instance(without_limits(instance.problem), instance.overhead)
+    plan, columns = _cheapest(free)
+    if plan is not None:
+        fleet = make_fleet(free, polish(free, columns, plan_blocks(free, columns, plan)))
+        cost, gpus = fleet_cost(free, fleet), fleet_gpus(free, fleet)
+        rows = [row for row in fleet_bindings(instance, cost, gpus) if row.slack < 0.0]
+        rows = rows or _pool_limit(instance, fleet)
+        why = "; ".join(
+            f"needs {row.used:,.6g} {row.unit} of {row.constraint}, {row.limit:,.6g} allowed" for row in rows
+        )
+        return [_miss(free, fleet, "without the limits on the fleet", why)], sorted(rows, key=lambda row: row.slack)
+    for factor in (1.1, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0):
+        looser = make_instance(with_looser_slos(free.problem, factor), instance.overhead)
+        plan, columns = _cheapest(looser)
+        if plan is not None:
+            fleet = make_fleet(looser, polish(looser, columns, plan_blocks(looser, columns, plan)))
+            rows = [
+                binding(
+                    name, slo.name, limit * factor, limit, "s", f"{name} of {slo.name} is out of reach: {limit:g} s."
+                )
+                for slo in instance.problem.slos
+                for name, limit in (("ttft", slo.ttft), ("tpot", slo.tpot))
+            ]
+            return [_miss(looser, fleet, f"with every latency limit x {factor:g}", "the SLOs are too tight")], rows
+    return [], []
+
+
+def _cheapest(instance: Instance) -> tuple[SimplePlan | None, Columns]:
+    columns = make_columns(instance, Grid())
+    plans = simple_plans(instance, columns, column_totals(instance, columns))
+    return (plans[0] if plans else None), columns
+
+
+def _pool_limit(instance: Instance, fleet: Fleet) -> list[Binding]:
+    most = instance.problem.constraints.max_pools
+    if most is None or len(fleet.pools) <= most:
+        return []
+    sentence = f"{len(fleet.pools)} pools are needed where {most} are allowed."
+    return [binding("max_pools", "fleet", float(len(fleet.pools)), float(most), "1", sentence)]
+
+
+def _miss(instance: Instance, fleet: Fleet, label: str, why: str) -> Alternative:
+    return Alternative(
+        kind="nearest_miss",
+        label=label,
+        status=Status.FEASIBLE,
+        cost_usd_per_hour=fleet_cost(instance, fleet),
+        bound_usd_per_hour=None,
+        gap=None,
+        pools=[pool_line(instance, pool) for pool in fleet.pools],
+        attainment=evaluate(instance, fleet).overall,
+        why_not=why,
+    )

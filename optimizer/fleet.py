@@ -1,0 +1,144 @@
+"""A fleet: pools of equal engines and the share of each flow that they serve, read off the search's answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.engine import EngineConfig, Role
+from search_spaces.enumeration import engine_config
+
+from .columns import ROLES, Columns, column_loads, join
+from .fleet_model import PREFILL, pool_of
+from .instance import Instance
+from .search import Found
+from .simple_plans import class_weights
+
+FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class FleetPool:
+    """Equal engines in one role.
+
+    shape, seqs, chunk: indices into the tables; replicas: engines that the demand needs; spares: idle ones;
+    route (flows,): share of each flow served here; use (resources,): loads as a share of what the SLOs permit.
+    """
+
+    name: str
+    role: Role
+    shape: int
+    seqs: int
+    chunk: int
+    replicas: int
+    spares: int
+    route: FloatArray
+    use: FloatArray
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """Pools in the order prefill, decode, colocated; larger shares first."""
+
+    pools: tuple[FleetPool, ...]
+
+    def of(self, role: Role) -> tuple[FleetPool, ...]:
+        """The pools in one role."""
+        return tuple(pool for pool in self.pools if pool.role is role)
+
+
+def pool_config(instance: Instance, pool: FleetPool) -> EngineConfig:
+    """The engine config of a pool, scheduler limits filled in."""
+    tables = instance.tables
+    return engine_config(
+        instance.problem,
+        tables.shapes[pool.shape],
+        pool.role,
+        int(tables.seqs[pool.seqs]),
+        int(tables.chunks[pool.chunk]),
+    )
+
+
+def polish(instance: Instance, columns: Columns, found: Found) -> Found:
+    """Among columns of equal price that carry what the search routed, take those that miss least, then idle most.
+
+    The search is indifferent between them; a user is not.
+    """
+    rate, weight = instance.flows.rate, class_weights(instance)
+    chosen, loads = [], []
+    for index in range(found.columns.size):
+        mine = found.columns.take(np.array([index]))
+        same = np.flatnonzero(
+            (columns.role == mine.role) & (columns.shape == mine.shape) & (columns.replicas == mine.replicas)
+        )
+        rivals = columns.take(same)
+        priced = column_loads(instance, rivals)
+        served = found.route[index] * rate / found.blocks[index]
+        with np.errstate(invalid="ignore"):
+            busiest = np.nan_to_num(priced.load @ served, nan=np.inf).max(axis=1)
+        late = (priced.miss @ (weight * found.route[index]).T).max(axis=1)
+        allowed = float((found.loads.miss[index] @ (weight * found.route[index]).T).max()) * (1.0 + 1e-9)
+        fit = np.flatnonzero((busiest <= 1.0 + 1e-7) & (late <= allowed))
+        order = np.lexsort((rivals.seqs[fit], np.round(busiest[fit], 3), np.round(late[fit], 3)))
+        best = fit[order[0]] if fit.size else None
+        chosen.append(mine if best is None else rivals.take(np.array([best])))
+        loads.append(column_loads(instance, chosen[-1]))
+    return replace(
+        found,
+        columns=join(chosen) if chosen else found.columns,
+        loads=replace(
+            found.loads,
+            load=np.concatenate([found.loads.load[:0], *(part.load for part in loads)]),
+            miss=np.concatenate([found.loads.miss[:0], *(part.miss for part in loads)]),
+        ),
+    )
+
+
+def make_fleet(instance: Instance, found: Found) -> Fleet:
+    """Merge blocks of equal engines into pools and scale the routing to shares of the served volume."""
+    if found.columns.size == 0:
+        return Fleet(())
+    columns = found.columns
+    member = pool_of(columns)
+    spares = instance.problem.constraints.spare_replicas
+    pools = []
+    for number in np.unique(member):
+        rows = np.flatnonzero(member == number)
+        first = rows[0]
+        engines = found.blocks[rows] * columns.replicas[rows]
+        used = np.einsum("crf,cf->cr", found.loads.load[rows], found.route[rows] * instance.flows.rate)
+        use = (used * columns.replicas[rows][:, None]).sum(axis=0) / engines.sum()
+        role = ROLES[columns.role[first]]
+        pools.append(
+            FleetPool(
+                name="",
+                role=role,
+                shape=int(columns.shape[first]),
+                seqs=int(columns.seqs[first]) if columns.role[first] != PREFILL else 0,
+                chunk=int(columns.chunk[first]),
+                replicas=int(engines.sum()),
+                spares=spares,
+                route=found.route[rows].sum(axis=0) / max(found.volume, 1e-12),
+                use=use,
+            )
+        )
+    return Fleet(_named(instance, pools))
+
+
+def _named(instance: Instance, pools: list[FleetPool]) -> tuple[FleetPool, ...]:
+    """Sort the pools and give each a stable name such as decode-1."""
+    share = instance.flows.share
+    ordered = sorted(pools, key=lambda pool: (ROLES.index(pool.role), -float(pool.route @ share), pool.shape))
+    counts: dict[Role, int] = {}
+    named = []
+    for pool in ordered:
+        counts[pool.role] = counts.get(pool.role, 0) + 1
+        named.append(replace(pool, name=f"{pool.role.value}-{counts[pool.role]}"))
+    return tuple(named)
+
+
+def decode_shares(fleet: Fleet) -> FloatArray:
+    """Share of each flow whose tokens each pool generates, (pools, flows); prefill pools generate none."""
+    return np.array([pool.route * (pool.role is not Role.PREFILL) for pool in fleet.pools])

@@ -1,0 +1,83 @@
+"""How a pool runs at the demand: a typical step, where its time goes, and what bounds it."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from costmodel.engine import Role
+from costmodel.step import StepLoad, StepTime, engine_arrays, step_time
+
+from .columns import RESOURCES
+from .evaluate import PoolState
+from .fleet import FleetPool, pool_config
+from .instance import Instance
+from .plan import OperatingPoint, TimeSplit
+
+
+def typical_load(instance: Instance, pool: FleetPool, state: PoolState) -> tuple[StepLoad, float]:
+    """The mean step of a pool and the requests in it: a mean prompt, a running batch, or both mixed."""
+    flows, tables = instance.flows, instance.tables
+    total = max(float(state.rate.sum()), 1e-12)
+    new_tokens = float(state.rate @ flows.new_tokens) / total
+    past = float(state.rate @ flows.past_tokens) / total
+    ranks, stages = float(tables.ranks[pool.shape]), float(tables.pipeline[pool.shape])
+    if pool.role is Role.PREFILL:
+        chunk = min(new_tokens, float(tables.chunks[pool.chunk]))
+        return StepLoad.of(ranks, chunk, past + (new_tokens - chunk) / 2.0, 0.0, 0.0), 1.0
+    work = state.rate * flows.osl
+    context = float(work @ flows.mean_context) / max(float(work.sum()), 1e-12)
+    batch = state.running / stages
+    if pool.role is Role.DECODE:
+        return StepLoad.of(0.0, 0.0, 0.0, batch, context), state.running
+    per_step = float(state.rate @ flows.new_tokens) / pool.replicas * state.step / stages / ranks
+    chunk = min(per_step, float(tables.chunks[pool.chunk]))
+    return StepLoad.of(ranks, max(chunk, 1.0), past + new_tokens / 2.0, batch, context), state.running
+
+
+def operating_point(instance: Instance, pool: FleetPool, state: PoolState) -> OperatingPoint:
+    """Describe the typical step of a pool."""
+    config = pool_config(instance, pool)
+    engines = engine_arrays(instance.problem.model, [config], instance.overhead)
+    load, batch = typical_load(instance, pool, state)
+    time = step_time(instance.problem.model, engines, load)
+    split = _time_split(time)
+    intensity, ridge = _value(time.arithmetic_intensity), _value(engines.peak / engines.bandwidth)
+    busiest = int(pool.use.argmax())
+    return OperatingPoint(
+        request_rate_rps=float(state.rate.sum()),
+        utilization={str(resource): float(use) for resource, use in zip(RESOURCES, pool.use, strict=True) if use > 0.0},
+        binding=str(RESOURCES[busiest]),
+        step_s=_value(time.total),
+        batch=batch,
+        mfu=_value(time.mfu(engines)),
+        mbu=_value(time.mbu(engines)),
+        arithmetic_intensity=intensity,
+        ridge_point=ridge,
+        bound_by=_bound_by(split, compute=intensity >= ridge),
+        time_split=split,
+    )
+
+
+def _value(array: object) -> float:
+    return float(np.asarray(array).reshape(-1)[0])
+
+
+def _time_split(time: StepTime) -> TimeSplit:
+    total = _value(time.total)
+    return TimeSplit(
+        gemm=_value(time.gemm) / total,
+        attention=_value(time.attention) / total,
+        experts=_value(time.experts) / total,
+        communication=_value(time.communication) / total,
+        host=_value(time.host) / total,
+    )
+
+
+def _bound_by(split: TimeSplit, *, compute: bool) -> str:
+    """The largest part of the step: kernels (compute or bandwidth, by the ridge point), network, or host."""
+    kernels = split.gemm + split.attention + split.experts
+    parts = {"kernels": kernels, "network": split.communication, "host": split.host}
+    largest = max(parts, key=lambda part: parts[part])
+    if largest != "kernels":
+        return largest
+    return "compute" if compute else "bandwidth"

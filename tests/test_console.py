@@ -1,0 +1,99 @@
+"""Streams, colour and progress: who sees what, and when."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from pathlib import Path
+
+import pytest
+
+from costmodel.errors import InputError
+from pdplan.console import Console, facts_text, write_text
+
+
+class Terminal(io.StringIO):
+    """A stream that claims to be a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@contextmanager
+def on_terminal() -> Iterator[Terminal]:
+    """Make both streams a terminal, and give what is drawn on stderr; not a fixture, for pytest swaps streams too."""
+    with redirect_stdout(Terminal()), redirect_stderr(Terminal()) as drawn:
+        yield drawn
+
+
+def test_progress_is_absent_when_piped() -> None:
+    with Console().progress() as progress:
+        assert progress is None
+
+
+@pytest.mark.parametrize("console", [Console(quiet=True), Console(json_only=True)])
+def test_progress_is_absent_when_nobody_wants_it(console: Console) -> None:
+    with on_terminal(), console.progress() as progress:
+        assert progress is None
+
+
+def test_progress_redraws_one_line_on_stderr_and_clears_it() -> None:
+    with on_terminal() as drawn, Console().progress() as progress:
+        assert progress is not None
+        progress("pricing", 0.25)
+        progress("pricing", 2.0)
+    assert drawn.getvalue() == f"\r\x1b[K{'█' * 5}{'·' * 15} pricing\r\x1b[K{'█' * 20} pricing\r\x1b[K"
+
+
+def test_color_needs_a_terminal_that_wants_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert not Console().colored
+    with on_terminal():
+        assert Console().colored
+        assert not Console(plain=True).colored
+        monkeypatch.setenv("NO_COLOR", "1")
+        assert not Console().colored
+
+
+@pytest.mark.parametrize(
+    ("console", "narrates"),
+    [
+        (Console(), True),
+        (Console(quiet=True), False),
+        (Console(json_only=True), False),
+        (Console(json_only=True, verbose=True), True),
+    ],
+)
+def test_narration(console: Console, narrates: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    console.note("once upon a time")
+    assert capsys.readouterr() == ("", "once upon a time\n" if narrates else "")
+
+
+def test_json_says_null_for_what_json_cannot_say(capsys: pytest.CaptureFixture[str]) -> None:
+    Console().show({"error": math.nan, "rates": (math.inf, 1.5)})
+    assert json.loads(capsys.readouterr().out) == {"error": None, "rates": [None, 1.5]}
+
+
+def test_facts_are_set_in_two_columns_and_wrapped() -> None:
+    assert facts_text([("rate", "1/s"), ("note", "a b " * 7)], 30).splitlines() == [
+        "rate  1/s",
+        "note  a b a b a b a b a b a b",
+        "      a b",
+    ]
+
+
+def test_existing_file_is_kept_unless_forced(tmp_path: Path) -> None:
+    path = tmp_path / "a.yaml"
+    write_text(path, "one", force=False)
+    with pytest.raises(InputError, match="exists; choose another name, or replace it with --force"):
+        write_text(path, "two", force=False)
+    write_text(path, "three", force=True)
+    assert path.read_text() == "three"
+
+
+def test_file_that_cannot_be_written_is_an_input_error(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="cannot be written: No such file or directory"):
+        write_text(tmp_path / "absent" / "a.yaml", "one", force=False)

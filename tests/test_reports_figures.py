@@ -1,0 +1,187 @@
+"""Figure data equals the plan's numbers, and what is drawn stays inside and apart."""
+
+import math
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from optimizer.plan import Plan, WorkloadSummary
+from reports import figures
+from reports.charts import draw_class, draw_costs, draw_headroom, draw_heat, draw_split
+from reports.fleet_figure import fleet_diagram, routed
+from reports.marks import Box, Drawing, Rect, Symbol, Text
+from reports.marks import Path as Line
+from reports.roofline_chart import draw_roofline
+from reports.scales import Linear, Log
+from reports.sources import source_rows
+
+PLANS = Path(__file__).parent / "plans"
+FOUND = ("disaggregated", "colocated", "hostile", "hundred-pools")
+
+
+def load(name: str) -> Plan:
+    return Plan.model_validate_json((PLANS / f"{name}.json").read_bytes())
+
+
+@pytest.fixture
+def plan() -> Plan:
+    return load("disaggregated")
+
+
+def drawings(plan: Plan) -> list[Drawing]:
+    drawn = [draw_class(figure) for figure in figures.class_figures(plan)]
+    drawn += [draw_costs(figures.alternative_costs(plan), plan.cost_usd_per_hour), draw_costs(figures.dollars(plan))]
+    drawn += [draw_headroom(figures.headroom(plan)), draw_roofline(figures.roofline(plan))]
+    return [*drawn, draw_split(figures.step_splits(plan)), draw_heat(figures.heat_map(plan.workload))]
+
+
+def test_quantile_bars_are_the_plans_quantiles(plan: Plan) -> None:
+    chat = plan.classes[0]
+    ttft, tpot = figures.class_figure(chat).groups
+    assert [bar.seconds for bar in ttft.bars] == [chat.ttft_s.p50, chat.ttft_s.p90, chat.ttft_s.p95, chat.ttft_s.p99]
+    assert (ttft.limit, tpot.limit) == (chat.ttft_limit_s, chat.tpot_limit_s)
+    assert [bar.within for bar in ttft.bars] == [True, True, True, False]
+    assert [bar.label for bar in ttft.bars if bar.goal] == ["p95"]
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_dollar_bars_sum_to_the_price(name: str) -> None:
+    plan = load(name)
+    figure = figures.dollars(plan)
+    assert len(figure.bars) <= figures.MOST_ROWS
+    assert math.fsum(bar.value for bar in figure.bars) == pytest.approx(plan.cost_usd_per_hour, rel=1e-9)
+    assert figure.total == pytest.approx(plan.cost_usd_per_hour, rel=1e-9)
+
+
+def test_alternatives_cost_what_the_plan_says_and_infeasible_ones_have_no_bar(plan: Plan) -> None:
+    bars = figures.alternative_costs(plan).bars
+    assert bars[0].value == plan.cost_usd_per_hour
+    assert [bar.value for bar in bars] == [49.08, 49.08, 51.2, 54.78, 57.6, None]
+
+
+def test_roofline_points_lie_on_or_below_their_roof(plan: Plan) -> None:
+    figure = figures.roofline(plan)
+    for pool, point in zip(sorted(plan.pools, key=lambda p: -p.usd_per_hour), figure.points, strict=True):
+        assert (point.intensity, point.mfu) == (pool.operating_point.arithmetic_intensity, pool.operating_point.mfu)
+        assert point.attainable == min(1.0, point.intensity / point.ridge)
+        assert point.mfu <= point.attainable
+    assert {roof.ridge for roof in figure.roofs} == {pool.operating_point.ridge_point for pool in plan.pools}
+
+
+def test_a_point_without_a_place_on_log_axes_is_left_out(plan: Plan) -> None:
+    idle = plan.pools[0].operating_point.model_copy(update={"mfu": 0.0})
+    pools = [plan.pools[0].model_copy(update={"operating_point": idle}), *plan.pools[1:]]
+    figure = figures.roofline(plan.model_copy(update={"pools": pools}))
+    assert [point.pool for point in figure.points] == ["d0", "d1"]
+    nothing = figures.roofline(plan.model_copy(update={"pools": pools[:1]}))
+    assert draw_roofline(nothing).marks
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_time_splits_sum_to_one(name: str) -> None:
+    for row in figures.step_splits(load(name)):
+        assert math.fsum(row.parts) == pytest.approx(1.0, abs=1e-9)
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_the_heat_map_keeps_every_request(name: str) -> None:
+    figure = figures.heat_map(load(name).workload)
+    assert math.fsum(share for row in figure.cells for share in row) == pytest.approx(1.0, abs=1e-9)
+    assert len(figure.column_labels) <= 8
+    assert len(figure.row_labels) <= 8
+    share, row, column = figure.peak
+    assert figure.cells[-row][-column] == share
+
+
+@given(st.lists(st.tuples(st.floats(1, 2e6), st.floats(1, 2e5), st.floats(0.001, 1)), min_size=1, max_size=40))
+@settings(deadline=None, max_examples=60)
+def test_any_histogram_is_binned_without_loss(buckets: list[tuple[float, float, float]]) -> None:
+    isl, osl, share = ([row[i] for row in buckets] for i in range(3))
+    load_ = WorkloadSummary(
+        request_rate_rps=1, burstiness=1, prefix_hit_share=0, mean_isl=1, mean_osl=1, max_tokens=1,
+        isl=isl, osl=osl, share=share,
+    )  # fmt: skip
+    figure = figures.heat_map(load_)
+    assert math.fsum(s for row in figure.cells for s in row) == pytest.approx(math.fsum(share))
+    assert figure.isl_edges[0] <= min(isl)
+    assert max(isl) < figure.isl_edges[-1]
+
+
+def test_routing_sums_by_stage(plan: Plan) -> None:
+    shares = routed(plan)
+    for stage in ("prefill", "decode"):
+        assert math.fsum(row.share for row in shares if row.stage == stage) == pytest.approx(1.0)
+    prefill = next(row for row in shares if row.stage == "prefill")
+    assert prefill.mean_isl == pytest.approx(plan.workload.mean_isl)
+    assert [row.stage for row in routed(load("colocated"))] == ["prefill and decode"]
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_the_diagram_accounts_for_every_gpu(name: str) -> None:
+    plan = load(name)
+    diagram = fleet_diagram(plan)
+    boxes = (*diagram.prefill, *diagram.decode, *diagram.colocated)
+    assert sum(box.gpus for box in boxes) == sum(plan.gpus.values())
+    assert math.fsum(box.usd_per_hour for box in boxes) == pytest.approx(plan.cost_usd_per_hour)
+    assert len(diagram.links) + diagram.more_links == len(plan.transfers)
+
+
+def test_spare_engines_are_drawn_apart(plan: Plan) -> None:
+    d0 = fleet_diagram(plan).decode[0]
+    assert d0.engines == ((2, False), (2, False), (2, True))
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_marks_stay_inside_their_drawing(name: str) -> None:
+    for drawing in drawings(load(name)):
+        for mark in drawing.marks:
+            if isinstance(mark, Rect):
+                assert mark.width >= 0
+                points = [(mark.x, mark.y), (mark.x + mark.width, mark.y + mark.height)]
+            elif isinstance(mark, Line):
+                points = list(mark.points)
+            elif isinstance(mark, Symbol):
+                points = [(mark.x, mark.y)]
+            else:
+                points = [(mark.x, mark.y)]
+            for x, y in points:
+                assert -0.01 <= x <= drawing.width + 0.01
+                assert -0.01 <= y <= drawing.height + 0.01
+
+
+@pytest.mark.parametrize("name", ["disaggregated", "colocated", "hundred-pools"])
+def test_labels_of_a_roofline_never_collide(name: str) -> None:
+    drawing = draw_roofline(figures.roofline(load(name)))
+    boxes = [mark.box for mark in drawing.marks if isinstance(mark, Text)]
+    for index, box in enumerate(boxes):
+        assert not any(box.overlaps(other) for other in boxes[index + 1 :])
+
+
+def test_a_latency_without_end_is_drawn_to_the_edge(plan: Plan) -> None:
+    chat = plan.classes[0].model_copy(
+        update={"ttft_s": plan.classes[0].ttft_s.model_copy(update={"p95": math.nan, "p99": math.inf})}
+    )
+    drawing = draw_class(figures.class_figure(chat))
+    assert {"–", "∞"} <= {mark.text for mark in drawing.marks if isinstance(mark, Text)}
+
+
+def test_scales() -> None:
+    assert Linear(0, 10, 0, 100)(-5) == 0
+    assert Linear(3, 3, 10, 20)(3) == 10
+    assert Log(1, 1000, 0, 30)(10) == pytest.approx(10)
+    assert Log(1, 1000, 0, 30)(0.1) == 0
+    assert Box(0, 0, 1, 1).overlaps(Box(0.5, 0.5, 2, 2))
+    assert not Box(0, 0, 1, 1).overlaps(Box(1, 0, 2, 1))
+
+
+def test_every_figure_of_an_accelerator_says_its_origin(plan: Plan) -> None:
+    rows = source_rows(plan.provenance.accelerators)
+    assert {row.origin for row in rows} == {"vendor", "measured", "fitted", "assumed"}
+    sheet = rows[0]
+    assert sheet.values.startswith("memory 80 GB; bandwidth 3.35 TB/s; peak flops bf16 989 TFLOP/s")
+    fitted = next(row for row in rows if row.origin == "fitted")
+    assert (fitted.what, fitted.values, fitted.error) == (
+        "efficiency gemm bf16", "compute 72 %; memory 85 %; launch 4 µs", "6.1 %",
+    )  # fmt: skip

@@ -1,0 +1,179 @@
+"""The report is one well-formed, offline, inert page, the same bytes for the same plan, whatever the names in it."""
+
+import json
+import re
+import time
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from optimizer.plan import Plan
+from reports.html import render_plan
+from reports.numbers import hourly, money, percent, rate
+
+PLANS = Path(__file__).parent / "plans"
+NAMES = ("disaggregated", "colocated", "infeasible", "hostile", "hundred-pools")
+VOID = {"meta", "link", "br", "img"}
+ALLOWED = {
+    "html", "head", "meta", "link", "title", "style", "body", "header", "main", "footer", "section", "nav", "a",
+    "h1", "h2", "h3", "p", "span", "b", "i", "div", "dl", "dt", "dd", "ul", "li", "figure", "figcaption", "details",
+    "summary", "table", "thead", "tbody", "tr", "th", "td", "code", "pre", "svg", "rect", "path", "text", "script",
+}  # fmt: skip
+
+
+def load(name: str) -> Plan:
+    return Plan.model_validate_json((PLANS / f"{name}.json").read_bytes())
+
+
+class Walker(HTMLParser):
+    """Check that tags nest, and collect what the page holds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stack: list[str] = []
+        self.tags: set[str] = set()
+        self.attributes: list[tuple[str, str, str | None]] = []
+        self.ids: list[str] = []
+        self.text: list[str] = []
+        self.twin = ""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        self.attributes.extend((tag, name, value) for name, value in attrs)
+        self.ids.extend(value or "" for name, value in attrs if name == "id")
+        if tag not in VOID:
+            self.stack.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.stack, f"</{tag}> closes nothing"
+        assert self.stack.pop() == tag, f"</{tag}> closes another element"
+
+    def handle_data(self, data: str) -> None:
+        if self.stack and self.stack[-1] == "script":
+            self.twin += data
+        elif "style" not in self.stack:
+            self.text.append(data)
+
+
+def walk(page: str) -> Walker:
+    walker = Walker()
+    walker.feed(page)
+    walker.close()
+    assert walker.stack == []
+    return walker
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_page_is_well_formed_and_inert(name: str) -> None:
+    page = render_plan(load(name))
+    walker = walk(page)
+    assert page.startswith("<!DOCTYPE html>")
+    assert walker.tags <= ALLOWED
+    assert len(walker.ids) == len(set(walker.ids))
+    for tag, attribute, value in walker.attributes:
+        assert not attribute.startswith("on"), (tag, attribute)
+        assert attribute not in {"src", "srcset", "action", "style", "xlink:href"}, (tag, attribute)
+        if attribute == "href":
+            assert value is not None
+            assert value.startswith("#") or value == "data:,"
+    assert "http" not in re.sub(r"http-equiv", "", page.split("<body>")[0])
+    assert page.count("<script") == 1
+    assert '<script type="application/json"' in page
+    assert "default-src 'none'" in page
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_links_of_the_navigation_lead_somewhere(name: str) -> None:
+    walker = walk(render_plan(load(name)))
+    targets = {value[1:] for tag, attribute, value in walker.attributes if tag == "a" and attribute == "href" and value}
+    assert targets
+    assert targets <= set(walker.ids)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_same_plan_gives_the_same_bytes(name: str) -> None:
+    assert render_plan(load(name)) == render_plan(load(name))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_twin_is_the_plan(name: str) -> None:
+    plan = load(name)
+    assert Plan.model_validate(json.loads(walk(render_plan(plan)).twin)) == plan
+
+
+@pytest.mark.parametrize(("name", "limit"), [("disaggregated", 150e3), ("colocated", 100e3), ("hundred-pools", 600e3)])
+def test_size_and_speed(name: str, limit: float) -> None:
+    plan = load(name)
+    start = time.perf_counter()
+    page = render_plan(plan)
+    assert time.perf_counter() - start < 3.0
+    assert len(page.encode()) < limit
+
+
+def test_hostile_names_are_shown_as_text() -> None:
+    page = render_plan(load("hostile"))
+    walker = walk(page)
+    text = "".join(walker.text)
+    assert "<script>alert(" in text
+    assert "{{7*7}}" in text
+    assert "49" not in walker.text[0]
+    assert "{% raw %}" in text
+    assert not {"img", "iframe", "u", "kind", "pool"} & walker.tags
+    body = page.split("<body>")[1]
+    assert not set(body) & set("\u202e\u2066\u2028\u2029\x1b")
+    assert "A" * 100 not in body.split('<script type="application/json"')[0]
+
+
+@pytest.mark.parametrize("name", ["disaggregated", "colocated", "hundred-pools"])
+def test_the_page_states_the_plans_numbers(name: str) -> None:
+    plan = load(name)
+    text = "".join(walk(render_plan(plan)).text).replace("\N{NO-BREAK SPACE}", " ")
+    for expected in (
+        hourly(plan.cost_usd_per_hour),
+        money(plan.usd_per_million_output_tokens),
+        rate(plan.goodput_rps),
+        rate(plan.demand_rps),
+        percent(plan.attainment),
+        plan.provenance.inputs_sha256,
+        str(plan.provenance.seed),
+        *(f"{pool.max_num_batched_tokens:,d}" for pool in plan.pools),
+        *(row.why_not for row in plan.alternatives),
+        *plan.provenance.assumptions,
+    ):
+        assert expected in text
+
+
+def test_every_section_and_chart_is_there() -> None:
+    walker = walk(render_plan(load("disaggregated")))
+    assert {"verdict", "slo", "alternatives", "why", "workload", "settings", "trust", "plan"} == set(walker.ids)
+    labels = [value or "" for tag, name, value in walker.attributes if tag == "svg" and name == "aria-label"]
+    starts = ("chat: TTFT", "batch: TTFT", "dollars per hour", "use of each limit", "dollars per hour", "roofline")
+    assert [label[: len(start)] for label, start in zip(labels, starts, strict=False)] == list(starts)
+    assert len(labels) == 8
+
+
+def test_every_chart_has_its_data_behind_it() -> None:
+    page = render_plan(load("disaggregated"))
+    assert page.count("<figure") == page.count("<details><summary>Data") == page.count('<svg class="chart"') == 8
+
+
+def test_an_infeasible_plan_says_what_to_relax() -> None:
+    walker = walk(render_plan(load("infeasible")))
+    text = "".join(walker.text).replace("\N{NO-BREAK SPACE}", " ")
+    assert "No fleet of the search space meets the SLOs: the budget is in the way." in text
+    assert "Relax the budget from $30.00/h to $49.08/h (+63.6 %)." in text
+    assert "Nearest miss: 2 x H100-SXM TP4 prefill" in text
+    assert {"settings"} & set(walker.ids) == set()
+
+
+def test_a_plan_of_unknowns_still_renders() -> None:
+    plan = load("disaggregated")
+    nan = float("nan")
+    quantiles = plan.classes[0].ttft_s.model_copy(update={"p50": nan, "p90": nan, "p95": nan, "p99": nan})
+    classes = [item.model_copy(update={"ttft_s": quantiles, "attainment": nan}) for item in plan.classes]
+    binding = [item.model_copy(update={"slack": nan, "used": nan}) for item in plan.binding]
+    page = render_plan(plan.model_copy(update={"classes": classes, "binding": binding, "gap": nan, "goodput_rps": nan}))
+    text = "".join(walk(page).text)
+    assert "misses its SLO" in text
+    assert "nan" not in text.lower().replace("finance", "")

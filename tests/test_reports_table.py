@@ -1,0 +1,75 @@
+"""Text tables stay aligned and within their width, whatever the cells hold."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from reports.table import Column, render_table
+from reports.text import clean, display_width, fit, wrap
+
+CELL = st.text(st.characters(codec="utf-8", categories=("L", "N", "P", "Zs")), max_size=30).map(clean)
+
+
+def test_numbers_stand_right_and_the_widest_shrinkable_column_gives_way() -> None:
+    rows = [["a long description of the thing", "9.5"], ["short", "120"]]
+    text = render_table(rows, [Column("what", shrink=True), Column("$/h", "right")], width=20)
+    assert text.split("\n") == [
+        "what             $/h",
+        "---------------  ---",
+        "a long descrip…  9.5",
+        "short            120",
+    ]
+
+
+def test_optional_columns_go_first_and_style_gets_their_old_index() -> None:
+    rows = [["abcdef", "extra text", "12.5"]]
+    columns = [Column("name"), Column("note", optional=True), Column("value", "right")]
+    seen: list[int] = []
+
+    def style(row: int, column: int, cell: str) -> str:
+        seen.append(column)
+        return cell
+
+    assert render_table(rows, columns, width=14, style=style).split("\n")[-1] == "abcdef   12.5"
+    assert seen == [0, 2]
+
+
+def test_cells_may_take_several_lines() -> None:
+    text = render_table(
+        [["one two three four five", "1"]], [Column("t", shrink=True, lines=2), Column("n", "right")], 14
+    )
+    assert text.split("\n")[2:] == ["one two      1", "three four…"]
+
+
+def test_a_row_of_the_wrong_length_is_refused() -> None:
+    with pytest.raises(ValueError, match="2 cells for 1 columns"):
+        render_table([["a", "b"]], [Column("only")], 40)
+
+
+@given(st.lists(st.tuples(CELL, CELL, CELL), max_size=6), st.integers(20, 90))
+@settings(deadline=None, max_examples=80)
+def test_every_line_fits_and_columns_start_together(rows: list[tuple[str, str, str]], width: int) -> None:
+    columns = [Column("first", shrink=True), Column("second"), Column("third", "right")]
+    lines = render_table(rows, columns, width).split("\n")
+    assert len(lines) == 2 + len(rows)
+    assert all(display_width(line) <= width for line in lines)
+
+
+@given(st.text(max_size=400))
+@settings(deadline=None, max_examples=100)
+def test_cleaned_text_holds_nothing_that_moves_the_cursor_or_turns_the_line(text: str) -> None:
+    cleaned = clean(text)
+    assert len(cleaned) <= 60
+    assert not any(char in cleaned for char in "\n\r\t\x1b\u202e\u2066\u200f\u2028\x00")
+
+
+@given(st.text(st.characters(codec="utf-8", categories=("L", "Zs")), max_size=200), st.integers(5, 60))
+@settings(deadline=None, max_examples=60)
+def test_wrapped_and_fitted_lines_fit(text: str, width: int) -> None:
+    text = clean(text, 200)
+    assert all(display_width(line) <= width for line in wrap(text, width))
+    assert display_width(fit(text, width)) <= width
+
+
+def test_numbers_stay_with_their_units() -> None:
+    assert wrap("a limit of 600 ms holds", 14) == ["a limit of", "600 ms holds"]
