@@ -19,11 +19,14 @@ from .fleet import Fleet, make_fleet, polish
 from .fleet_model import COLOCATED, Aim
 from .instance import Instance, make_instance
 from .plan import Alternative, Binding, Status
-from .search import Effort, plan_blocks, search
+from .search import Effort, Found, plan_blocks, search
 from .simple_plans import SimplePlan, Totals, column_totals, simple_plans
 
 QUICK = Effort(rounds=3, columns=30, exact_columns=30, time_limit=2.0, gap=2e-3)
 """Effort for an alternative: it only has to be good enough to show that it loses."""
+
+FEW_ENGINES = 6
+"""Up to this many engines, fleets of more than two pools save next to nothing and are not looked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +82,7 @@ def _alternative(instance: Instance, columns: Columns, totals: Totals, kind: Kin
     some = columns.take(index)
     some_totals = replace(totals, busiest=totals.busiest[index], late=totals.late[index])
     scale = 1.0 / max(offer.usd_per_hour for offer in instance.problem.offers)
-    found = search(instance, some, some_totals, Aim(cost_weight=scale), QUICK) if index.size else None
+    found = _best_of_kind(instance, some, some_totals, scale)
     fleet = make_fleet(instance, polish(instance, some, found)) if found is not None else Fleet(())
     if found is None or not fleet.pools:
         return Alternative(
@@ -106,6 +109,16 @@ def _alternative(instance: Instance, columns: Columns, totals: Totals, kind: Kin
         attainment=evaluate(instance, fleet).overall,
         why_not=_why_not(cost, best.cost_usd_per_hour or cost),
     )
+
+
+def _best_of_kind(instance: Instance, columns: Columns, totals: Totals, scale: float) -> Found | None:
+    """The best simple plan when it is small, else the best fleet that little effort finds."""
+    if columns.size == 0:
+        return None
+    simple = simple_plans(instance, columns, totals)
+    if simple and columns.replicas[list(simple[0].columns)].sum() <= FEW_ENGINES:
+        return plan_blocks(instance, columns, simple[0])
+    return search(instance, columns, totals, Aim(cost_weight=scale), QUICK)
 
 
 def _why_not(cost: float, best: float) -> str:

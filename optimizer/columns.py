@@ -79,14 +79,14 @@ class Grid:
     attention: attention time A of colocated steps, relative to a full batch of the whole demand's mean.
     """
 
-    blocks: tuple[int, ...] = (1, 2, 3, 4, 6, 8, 16)
+    blocks: tuple[int, ...] = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24)
     utilization: tuple[float, ...] = (0.2, 0.35, 0.5, 0.6, 0.7, 0.8, 0.87, 0.93)
     moments: tuple[float, ...] = (0.5, 1.0, 2.0)
     chances: tuple[float, ...] = (0.05, 0.2, 0.5)
-    attention: tuple[float, ...] = (0.7, 1.1, 1.8)
-    decode_blocks: tuple[int, ...] = (1, 4)
-    colocated_blocks: tuple[int, ...] = (1, 2, 4, 8, 16)
-    colocated_utilization: tuple[float, ...] = (0.2, 0.35, 0.5, 0.65, 0.8, 0.9)
+    attention: tuple[float, ...] = (0.8, 1.5)
+    decode_blocks: tuple[int, ...] = (1, 2, 3, 4, 6, 8, 16)
+    colocated_blocks: tuple[int, ...] = (1, 2, 3, 4, 6, 8, 12)
+    colocated_utilization: tuple[float, ...] = (0.3, 0.5, 0.65, 0.8, 0.9)
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,16 +24,17 @@ def check_shapes(problem: Problem, enumeration: Enumeration) -> None:
     reasons = sorted(memory or enumeration.dropped, key=lambda key: -enumeration.dropped[key])[:3]
     weights = problem.model.weight_bytes(problem.weight_dtype)
     raise InputError(
-        f"model {problem.model.name} in {problem.weight_dtype} ({weights / 2**30:,.0f} GiB of weights) runs on none of the "
-        f"accelerators within the search space: {'; '.join(reasons)}; allow more GPUs per engine (search.tensor_parallel, "
-        "search.pipeline_parallel, search.max_gpus_per_engine), a smaller weight_dtype, or an accelerator with more memory"
+        f"model {problem.model.name} in {problem.weight_dtype} ({weights / 2**30:,.0f} GiB of weights) runs on none of "
+        f"the accelerators within the search space: {'; '.join(reasons)}; allow more GPUs per engine "
+        "(search.tensor_parallel, search.pipeline_parallel, search.max_gpus_per_engine), a smaller weight_dtype, "
+        "or an accelerator with more memory"
     )
 
 
 def check_floors(instance: Instance) -> None:
     """Raise InputError when an SLO lies below what the fastest idle engine can do for the share that it must hold."""
     flows, tables = instance.flows, instance.tables
-    fastest = np.minimum(tables.prefill_time.min(axis=0), tables.mixed_base[:, 0].min(axis=(0, 1)) * 1e9)
+    fastest = tables.prefill_time.min(axis=0)
     step = float(tables.decode_base.min())
     for k, slo in enumerate(instance.problem.slos):
         mine = flows.slo == k

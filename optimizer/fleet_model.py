@@ -93,7 +93,7 @@ def build_fleet_model(instance: Instance, columns: Columns, loads: Loads, aim: A
     _load_rows(instance, builder, columns, loads, (column, flow, routes, blocks))
     attainment = _attainment_rows(instance, builder, loads, (column, flow, routes), volume)
     spare = _pool_variables(instance, builder, columns, blocks, aim)
-    limits = _limit_rows(instance, builder, columns, blocks, spare, aim.cost_weight)
+    limits = _limit_rows(instance, builder, columns, blocks, (spare, aim.cost_weight))
     program = builder.build()
     return FleetModel(program, blocks, routes, column, flow, volume, cover, pair, attainment, limits)
 
@@ -218,10 +218,13 @@ def _limit_rows(
     builder: Builder,
     columns: Columns,
     blocks: IntArray,
-    spare: tuple[IntArray, IntArray] | None,
-    cost_weight: float,
+    extra: tuple[tuple[IntArray, IntArray] | None, float],
 ) -> dict[str, int]:
-    """A row per fleet-wide limit, spare replicas counted in; whole nodes are bought where they are billed."""
+    """A row per fleet-wide limit, spare replicas counted in; whole nodes are bought where they are billed.
+
+    extra: pool switches with a column of each pool, or None, and the weight of the cost in the aim.
+    """
+    spare, cost_weight = extra
     spares = instance.problem.constraints.spare_replicas
     nodes: list[tuple[int, float]] = []
     rows: dict[str, int] = {}

@@ -169,9 +169,12 @@ def solve(
         values = {variable: float(start[variable.id]) for variable in variables if program.whole[variable.id]}
         hints = [mathopt.SolutionHint(variable_values=values)]
     solver = mathopt.SolverType.GLOP if relaxed else mathopt.SolverType.HIGHS
-    result = mathopt.solve(
-        model, solver, params=parameters, model_params=mathopt.ModelSolveParameters(solution_hints=hints)
+    wanted = mathopt.ModelSolveParameters(
+        variable_values_filter=mathopt.VariableFilter(skip_zero_values=True),
+        reduced_costs_filter=mathopt.VariableFilter(filtered_items=()),
+        solution_hints=hints,
     )
+    result = mathopt.solve(model, solver, params=parameters, model_params=wanted)
     nothing, bound = np.zeros(0), result.termination.objective_bounds.dual_bound
     if not result.has_primal_feasible_solution():
         empty = result.termination.reason in {
@@ -180,7 +183,9 @@ def solve(
         }
         outcome = Outcome.INFEASIBLE if empty else Outcome.NOTHING_FOUND
         return Solution(outcome, np.inf, np.inf if empty else bound, nothing, nothing)
-    x = np.array(result.variable_values(variables))
+    x = np.zeros(program.cost.size)
+    for variable, value in result.variable_values().items():
+        x[variable.id] = value
     duals = np.array(result.dual_values(list(model.linear_constraints()))) if relaxed else nothing
     proven = result.termination.reason == mathopt.TerminationReason.OPTIMAL
     outcome = Outcome.OPTIMAL if proven else Outcome.FEASIBLE

@@ -101,54 +101,74 @@ def read_duals(instance: Instance, model: FleetModel, solution: Solution, aim: A
     return Duals(gain, duals[model.attainment][flows.slo] * flows.share, engine)
 
 
-def reduced_costs(instance: Instance, columns: Columns, duals: Duals) -> FloatArray:
+@dataclass(frozen=True, slots=True)
+class Priced:
+    """One slice of the columns with its loads, in single precision and laid out for pricing.
+
+    load (resources, columns, flows): blocks that the whole flow needs; miss (columns, flows).
+    """
+
+    columns: Columns
+    load: NDArray[np.float32]
+    miss: NDArray[np.float32]
+
+
+def price_columns(instance: Instance, columns: Columns) -> tuple[Priced, ...]:
+    """Loads of all columns, slice by slice in two threads, computed once for all rounds."""
+
+    def price(part: slice) -> Priced:
+        chosen = columns.take(np.arange(part.start, part.stop))
+        loads = column_loads(instance, chosen)
+        load = np.minimum(np.moveaxis(loads.load, 1, 0) * instance.flows.rate, MOST_BLOCKS)
+        return Priced(chosen, np.ascontiguousarray(load, dtype=np.float32), loads.miss.astype(np.float32))
+
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        return tuple(pool.map(price, blocks_of(columns)))
+
+
+def reduced_costs(instance: Instance, priced: tuple[Priced, ...], duals: Duals) -> FloatArray:
     """Lower bound of each column's reduced cost per block [$/h], shape (columns,).
 
     Cheap bounds first, for all columns; those that look like an improvement are looked at more closely.
     """
-    price = columns.replicas * duals.engine[columns.shape]
-    result = price - _earnings(instance, columns, duals, steps=3)
-    promising = np.flatnonzero(result < -TOLERANCE * price)
-    result[promising] = price[promising] - _earnings(instance, columns.take(promising), duals, steps=50)
-    return np.asarray(result)
 
-
-def _earnings(instance: Instance, columns: Columns, duals: Duals, steps: int) -> FloatArray:
-    """`most_earned` of any number of columns, block by block in two threads."""
-
-    def earned(part: slice) -> FloatArray:
-        chosen = columns.take(np.arange(part.start, part.stop))
-        return most_earned(instance, chosen, column_loads(instance, chosen), duals, steps)
+    def price(part: Priced) -> FloatArray:
+        cost = part.columns.replicas * duals.engine[part.columns.shape]
+        result = cost - most_earned(instance, part, duals, steps=3)
+        promising = np.flatnonzero(result < -TOLERANCE * cost)
+        if promising.size:
+            closer = Priced(part.columns.take(promising), part.load[:, promising], part.miss[promising])
+            result[promising] = cost[promising] - most_earned(instance, closer, duals, steps=40)
+        return result
 
     with ThreadPoolExecutor(max_workers=2) as pool:
-        return np.concatenate([np.zeros(0), *pool.map(earned, blocks_of(columns))])
+        return np.concatenate([np.zeros(0), *pool.map(price, priced)])
 
 
-def most_earned(instance: Instance, columns: Columns, loads: Loads, duals: Duals, steps: int) -> FloatArray:
+def most_earned(instance: Instance, priced: Priced, duals: Duals, steps: int) -> FloatArray:
     """Upper bound of what one block of each column earns at the duals [$/h], shape (columns,).
 
     A block earns at most max_x { gain x : load_r x <= 1 for every r }. Any weights y >= 0 of the resources that
-    sum to 1 bound that by max_f gain_f / (sum_r y_r rate_f load_rf); the weights move towards the resource that
+    sum to 1 bound that by max_f gain_f / (sum_r y_r load_rf); the weights move towards the resource that
     the best-earning flow uses most (fictitious play).
     """
-    domain = instance.tables.domain[columns.shape]
-    gain = np.maximum(duals.gain[columns.role, domain] + loads.miss * duals.miss, 0.0)
-    load = np.moveaxis(loads.load, 1, 0) * instance.flows.rate
-    gain = np.where((load < MOST_BLOCKS).all(axis=0), gain, 0.0)
-    load = np.minimum(load, MOST_BLOCKS)
-    at, best = np.arange(columns.size), np.full(columns.size, np.inf)
-    weight = (load.max(axis=2) > 0.0).astype(np.float64)
+    domain = instance.tables.domain[priced.columns.shape]
+    load, count = priced.load, priced.columns.size
+    gain = np.maximum(duals.gain[priced.columns.role, domain] + priced.miss * duals.miss, 0.0).astype(np.float32)
+    gain[(load >= MOST_BLOCKS).any(axis=0)] = 0.0
+    at, best = np.arange(count), np.full(count, np.inf, dtype=np.float32)
+    weight = (load.max(axis=2) > 0.0).astype(np.float32)
     weight /= np.maximum(weight.sum(axis=0), 1.0)
     for step in range(steps):
-        ratio = gain / np.maximum(sum(y[:, None] * use for y, use in zip(weight, load, strict=True)), 1e-300)
+        ratio = gain / np.maximum(np.einsum("rc,rcf->cf", weight, load), 1e-30)
         worst = ratio.argmax(axis=1)
         best = np.minimum(best, ratio[at, worst])
         push = load[:, at, worst]
-        weight = weight + (push / np.maximum(push.sum(axis=0), 1e-300) - weight) / (step + 2.0)
+        weight += (push / np.maximum(push.sum(axis=0), 1e-30) - weight) / np.float32(step + 2.0)
     for use in load:
-        alone = np.where(gain > 0.0, gain / np.maximum(use, 1e-300), 0.0)
+        alone = gain / np.maximum(use, 1e-30)
         best = np.minimum(best, alone.max(axis=1))
-    return best
+    return best.astype(np.float64)
 
 
 def choose_starters(instance: Instance, columns: Columns, totals: Totals, per_kind: int) -> IntArray:
@@ -181,6 +201,7 @@ def generate(instance: Instance, columns: Columns, active: IntArray, aim: Aim, e
     The value of a relaxation whose duals are violated by a share d at most bounds the whole space when divided
     by 1 + d; rounds end when that is tight, or when two of them in a row brought nothing.
     """
+    priced = price_columns(instance, columns)
     reduced = np.zeros(columns.size)
     bound, value, idle = -np.inf, np.inf, 0
     for _ in range(effort.rounds):
@@ -190,7 +211,7 @@ def generate(instance: Instance, columns: Columns, active: IntArray, aim: Aim, e
         if solution.x.size == 0:
             return Relaxed(active, np.inf, reduced, feasible=False)
         duals = read_duals(instance, model, solution, aim)
-        reduced = reduced_costs(instance, columns, duals)
+        reduced = reduced_costs(instance, priced, duals)
         reduced[active] = np.maximum(reduced[active], 0.0)
         price = np.maximum(columns.replicas * duals.engine[columns.shape], 1e-12)
         relative = reduced / price

@@ -266,7 +266,7 @@ def test_output_that_is_a_file_is_refused(tmp_path: Path) -> None:
 
 
 def test_infeasible_is_exit_code_3_and_names_the_nearest_miss(tmp_path: Path) -> None:
-    done = pdplan("optimize", CHAT, "-o", tmp_path / "plan", "--set", "constraints.max_gpus=1")
+    done = pdplan("optimize", CHAT, "-o", tmp_path / "plan", "--set", "constraints.budget=5")
     assert done.returncode == 3, done.stderr
     plan = json.loads((tmp_path / "plan" / "plan.json").read_text("utf-8"))
     assert plan["status"] == "infeasible"
