@@ -5,19 +5,19 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from .columns import RESOURCES, Resource
 from .evaluate import Evaluation
 from .fleet import Fleet, FleetPool
 from .instance import Instance
+from .loads import RESOURCES, Resource
 from .plan import Binding
 
 MEANING = {
-    Resource.TIME: "prompt servers of {pool} are {use:.0%} as busy as the TTFT limit permits",
-    Resource.QUEUE: "long prompts in {pool} use {use:.0%} of the queueing that the TTFT limit permits",
-    Resource.SLOTS: "{pool} runs {use:.0%} of the requests that max_num_seqs permits with room for bursts",
-    Resource.KV_MEMORY: "KV cache fills {use:.0%} of the memory that {pool} may plan on",
-    Resource.ATTENTION_TIME: "decode steps of {pool} use {use:.0%} of the time that the TPOT limit permits",
-    Resource.LINK: "KV transfers use {use:.0%} of what the network cards of {pool} may carry",
+    Resource.TIME: "Prompt servers of {pool} are {use:.0%} as busy as the TTFT limit permits.",
+    Resource.QUEUE: "Long prompts in {pool} use {use:.0%} of the queueing that the TTFT limit permits.",
+    Resource.SLOTS: "Pool {pool} runs {use:.0%} of the requests that max_num_seqs permits with room for bursts.",
+    Resource.KV_MEMORY: "KV cache fills {use:.0%} of the memory that {pool} may plan on.",
+    Resource.ATTENTION_TIME: "Decode steps of {pool} use {use:.0%} of the time that the TPOT limit permits.",
+    Resource.LINK: "KV transfers use {use:.0%} of what the network cards of {pool} may carry.",
 }
 
 
@@ -38,7 +38,7 @@ def pool_bindings(pool: FleetPool) -> list[Binding]:
             float(use),
             1.0,
             "1",
-            MEANING[resource].format(pool=pool.name, use=float(use)).capitalize() + ".",
+            MEANING[resource].format(pool=pool.name, use=float(use)),
         )
         for resource, use in zip(RESOURCES, pool.use, strict=True)
         if use > 1e-6

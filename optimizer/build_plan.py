@@ -20,10 +20,10 @@ from search_spaces.models import model_entry
 from search_spaces.problem import Billing, Problem
 
 from .binding import binding_limits
-from .columns import LINK_UTILIZATION
 from .evaluate import Evaluation, evaluate, goodput_volume
 from .fleet import Fleet, FleetPool, pool_config
 from .instance import Instance
+from .loads import LINK_UTILIZATION
 from .operating import operating_point
 from .plan import (
     Alternative,

@@ -1,46 +1,19 @@
 """Columns: the building blocks that the fleet search buys whole.
 
-A column is a block of `replicas` equal engines that share one queue and run at a chosen operating point. Its
-loads are linear in the requests routed to it, and its promise (the share of each flow that misses its SLO)
-holds for *any* routing within those loads, because what the queue and the step time depend on is itself
-bounded by loads. With x_f the rate of flow f at the block, s its prompt service time, e what that adds to decode
-steps, a the attention time and h the KV bytes of one running request, b the step of a full batch of B without
-its KV reads, P = sum x e and D = sum x osl a, the mean decode step is
-
-    t = b + t D + t P = b / (1 - P - D)        (Little's law: x osl t requests of a flow run at once)
-
-so that every limit on t, on the number running and on their memory is linear in x:
-
-    time            sum x s                      <= rho c          utilisation of the prompt servers
-    queue           sum x s^2                    <= rho c v R      second moment, hence the wait (Pollaczek-Khinchine)
-    slots           sum x (osl b / B' + e + osl a)     <= m        running requests stay below B' = rho_slots B
-    kv_memory       sum x (osl b h / M' + e + osl a)   <= m        their KV cache stays below M'
-    attention_time  sum x (osl b a / A' + e + osl a)   <= m        their attention time stays below A'
-    link            sum x KV bytes               <= 0.7 m link
-
-B', M' and A' lie below B, M and A by a margin for chance. c = m x data-parallel ranks servers, R = E[s^2]/E[s]
-of the whole demand. A block of several replicas waits less than as many blocks of one, so its size is part
-of the column. Looser limits only ever relax a column, so a looser SLO never costs more.
+A column is a block of `replicas` equal engines that share one queue and run at a chosen operating point: batch
+limit, token budget, and how busy it may be. A block of several replicas waits less than as many blocks of one,
+so its size is part of the column. What a column can carry, and what it promises, is worked out in `loads`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from enum import StrEnum
 
 import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.engine import Role
-from costmodel.queueing import (
-    conditional_wait,
-    halfin_whitt_margin,
-    normal_exceeds,
-    normal_quantile,
-    wait_exceeds,
-    wait_probability,
-)
 from search_spaces.problem import Problem
 
 from .flows import Flows
@@ -51,22 +24,7 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 
-class Resource(StrEnum):
-    """What a block can run out of, in the order of the load arrays."""
-
-    TIME = "time"
-    QUEUE = "queue"
-    SLOTS = "slots"
-    KV_MEMORY = "kv_memory"
-    ATTENTION_TIME = "attention_time"
-    LINK = "link"
-
-
-RESOURCES = tuple(Resource)
 ROLES = (Role.PREFILL, Role.DECODE, Role.COLOCATED)
-
-LINK_UTILIZATION = 0.7
-"""Busy share of a network card that hand-overs may plan on [1]; assumed: the transfer time counted is unloaded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,18 +76,6 @@ class Columns:
         return Columns(*(getattr(self, field.name)[index] for field in fields(self)))
 
 
-@dataclass(frozen=True, slots=True)
-class Loads:
-    """Loads and misses of columns.
-
-    load (columns, resources, flows): share of a block that one request per second uses; inf where impossible.
-    miss (columns, flows): share of the flow's requests that miss an SLO there.
-    """
-
-    load: FloatArray
-    miss: FloatArray
-
-
 def join(parts: list[Columns]) -> Columns:
     """Concatenate column sets."""
     return Columns(*(np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(Columns)))
@@ -148,12 +94,20 @@ def _product(role: Role, **axes: tuple[float, ...] | FloatArray) -> Columns:
         "attention": (1.0,),
         "tpot": (np.inf,),
     }
-    mesh = np.meshgrid(*({**neutral, **axes}[name] for name in neutral), indexing="ij")
-    values = dict(zip(neutral, (axis.ravel().astype(np.float64) for axis in mesh), strict=True))
-    whole = {name: values.pop(name).astype(np.int64) for name in ("shape", "replicas", "seqs", "chunk")}
-    count = whole["shape"].size
+    axis_names = list(neutral)
+    mesh = np.meshgrid(*({**neutral, **axes}[name] for name in axis_names), indexing="ij")
+    values = {name: axis.ravel().astype(np.float64) for name, axis in zip(axis_names, mesh, strict=True)}
     return Columns(
-        role=np.full(count, ROLES.index(role)), **whole, **{k: v.astype(np.float64) for k, v in values.items()}
+        role=np.full(mesh[0].size, ROLES.index(role)),
+        shape=values["shape"].astype(np.int64),
+        replicas=values["replicas"].astype(np.int64),
+        seqs=values["seqs"].astype(np.int64),
+        chunk=values["chunk"].astype(np.int64),
+        utilization=values["utilization"],
+        moment=values["moment"],
+        chance=values["chance"],
+        attention=values["attention"],
+        tpot=values["tpot"],
     )
 
 
@@ -241,184 +195,3 @@ def blocks_of(columns: Columns, size: int = 4096) -> Iterator[slice]:
     for start, stop in zip(np.r_[0, edges], np.r_[edges, columns.size], strict=True):
         for low in range(int(start), int(stop), size):
             yield slice(low, min(low + size, int(stop)))
-
-
-def column_loads(instance: Instance, columns: Columns) -> Loads:
-    """Loads and misses of columns, whatever their roles."""
-    flows = instance.flows
-    load = np.zeros((columns.size, len(RESOURCES), flows.isl.size))
-    miss = np.zeros((columns.size, flows.isl.size))
-    price = {Role.PREFILL: prefill_loads, Role.DECODE: decode_loads, Role.COLOCATED: colocated_loads}
-    for index, role in enumerate(ROLES):
-        chosen = np.flatnonzero(columns.role == index)
-        if chosen.size:
-            part = price[role](instance, columns.take(chosen))
-            load[chosen], miss[chosen] = part.load, part.miss
-    return Loads(load, miss)
-
-
-def _queue(flows: Flows, columns: Columns, tables: Tables, service: FloatArray) -> tuple[FloatArray, ...]:
-    """Time and queue loads, wait probability and mean wait of those who wait, for prompt servers.
-
-    service (columns, flows): seconds that a prompt keeps one server busy.
-    """
-    weight = flows.share / flows.share.sum()
-    servers = (columns.replicas * tables.ranks[columns.shape])[:, None]
-    rho = columns.utilization[:, None]
-    mean, second = service @ weight, service**2 @ weight
-    allowed = (columns.moment * second / mean)[:, None]
-    time = service / (rho * servers)
-    queue = service**2 / (rho * servers * allowed)
-    waits = wait_probability(servers, rho, flows.arrival_scv)
-    theta = conditional_wait(servers, rho, mean[:, None], allowed * mean[:, None], flows.arrival_scv)
-    return time, queue, waits, theta
-
-
-def kv_handover_time(tables: Tables, link: FloatArray) -> FloatArray:
-    """Time to send a request's KV cache over `link` (columns,) [s], shape (columns, flows)."""
-    return np.asarray(tables.kv_transferred[None, :] / link[:, None])
-
-
-def slowest_peer(tables: Tables) -> FloatArray:
-    """Slowest link of any engine that a shape may exchange KV with, itself included [byte/s], shape (S,)."""
-    slowest = [tables.link[tables.domain == domain].min() for domain in tables.domain]
-    return np.array(slowest)
-
-
-def prefill_loads(instance: Instance, columns: Columns) -> Loads:
-    """Prefill blocks: prompts queue for servers; the TTFT limit must also cover hand-over and first decode step."""
-    flows, tables = instance.flows, instance.tables
-    latency = tables.prefill_time[columns.shape]
-    service = latency / tables.pipeline[columns.shape][:, None]
-    time, queue, waits, theta = _queue(flows, columns, tables, service)
-    slack = flows.ttft - latency - kv_handover_time(tables, slowest_peer(tables)[columns.shape]) - flows.tpot
-    link = kv_handover_time(tables, tables.link[columns.shape]) / (LINK_UTILIZATION * columns.replicas[:, None])
-    load = np.zeros((columns.size, len(RESOURCES), flows.isl.size))
-    load[:, 0], load[:, 1], load[:, 5] = time, queue, link
-    return Loads(load, wait_exceeds(slack, waits, theta))
-
-
-def permitted_misses(problem: Problem) -> float:
-    """Share of requests that the strictest SLO class lets miss [1]."""
-    return 1.0 - max(slo.attainment for slo in problem.slos)
-
-
-def mean_below(limit: FloatArray, jump: FloatArray, chance: FloatArray, peakedness: float) -> FloatArray:
-    """Largest mean of a compound Poisson total that exceeds `limit` with at most `chance`.
-
-    mu + z sqrt(mu q) = limit, q = E[x^2]/E[x] of the jumps times the peakedness of the arrivals.
-    """
-    levels, index = np.unique(chance, return_inverse=True)
-    z = np.array([normal_quantile(float(level)) for level in levels])[index.ravel()]
-    spread = z * np.sqrt(jump * peakedness)
-    return ((np.sqrt(spread**2 + 4.0 * np.maximum(limit, 0.0)) - spread) / 2.0) ** 2
-
-
-def slot_utilization(slots: IntArray, chance: FloatArray, peakedness: float) -> FloatArray:
-    """Largest utilisation of `slots` at which an arrival waits with at most `chance`; bursts need more room."""
-    levels, index = np.unique(chance, return_inverse=True)
-    beta = np.array([halfin_whitt_margin(float(level)) for level in levels])[index.ravel()]
-    return np.asarray(np.maximum(1.0 - beta * np.sqrt(peakedness / slots), 0.02))
-
-
-def _running(instance: Instance, columns: Columns, room: FloatArray, extra: FloatArray) -> FloatArray:
-    """Loads of slots, KV memory and attention time, stacked (columns, 3, flows).
-
-    room (columns,): attention time A that a step may take [s]; extra (columns, flows): step time e per request [s].
-    """
-    flows, tables = instance.flows, instance.tables
-    weight = flows.share * flows.osl / (flows.share @ flows.osl)
-    peakedness = max(1.0, (flows.arrival_scv + 1.0) / 2.0)
-    chance = columns.chance * permitted_misses(instance.problem) / 2.0
-    base = tables.decode_base[columns.shape, columns.seqs]
-    slots = columns.replicas * tables.seqs[columns.seqs].astype(np.int64)
-    batch = slot_utilization(slots, chance, peakedness) * tables.seqs[columns.seqs]
-    held, slope = tables.kv_held[columns.shape], tables.attention_slope[columns.shape]
-    capacity = tables.kv_capacity[columns.shape, columns.chunk]
-    memory = mean_below(capacity, held**2 @ weight / np.maximum(held @ weight, 1e-300), chance, peakedness)
-    attention = mean_below(room, slope**2 @ weight / np.maximum(slope @ weight, 1e-300), chance, peakedness)
-    shared = extra + flows.osl * slope
-    work = flows.osl * base[:, None]
-    with np.errstate(divide="ignore", invalid="ignore"):
-        loads = [
-            work / batch[:, None] + shared,
-            np.where(held > 0.0, work * held / memory[:, None], 0.0) + shared,
-            np.where(slope > 0.0, work * slope / attention[:, None], 0.0) + shared,
-        ]
-    return np.stack(loads, axis=1) / columns.replicas[:, None, None]
-
-
-def decode_loads(instance: Instance, columns: Columns) -> Loads:
-    """Decode blocks: no prompts, and a mean step within the TPOT limit that the column keeps."""
-    flows, tables = instance.flows, instance.tables
-    base = tables.decode_base[columns.shape, columns.seqs]
-    room = columns.tpot - base
-    load = np.zeros((columns.size, len(RESOURCES), flows.isl.size))
-    load[:, 2:5] = _running(instance, columns, np.maximum(room, 0.0), np.zeros((1, 1)))
-    load[:, 5] = kv_handover_time(tables, tables.link[columns.shape]) / (LINK_UTILIZATION * columns.replicas[:, None])
-    load[(room <= 0.0) | (tables.kv_capacity[columns.shape, columns.chunk] <= 0.0)] = np.inf
-    late = (columns.tpot[:, None] > flows.tpot * (1.0 + 1e-9)) & (flows.osl > 1.0)
-    chance = (columns.chance * permitted_misses(instance.problem))[:, None]
-    return Loads(load, np.where(late, 1.0, chance))
-
-
-def colocated_loads(instance: Instance, columns: Columns) -> Loads:
-    """Colocated blocks: prompts take turns in chunks beside the decodes, whose steps then last longer."""
-    flows, tables = instance.flows, instance.tables
-    weight = flows.share / flows.share.sum()
-    at = (columns.shape, columns.seqs, columns.chunk)
-    base = tables.decode_base[columns.shape, columns.seqs]
-    mixed, count = tables.mixed_base[at], tables.chunk_count[at]
-    pipeline = tables.pipeline[columns.shape][:, None]
-    room = _attention_room(flows, tables, columns)
-    turn = mixed + room[:, None]
-    service = count * turn / pipeline
-    latency = service + turn * (1.0 - 1.0 / pipeline)
-    extra = count * np.maximum(mixed - base[:, None], 0.0) / (pipeline * tables.ranks[columns.shape][:, None])
-    time, queue, waits, theta = _queue(flows, columns, tables, service)
-    load = np.zeros((columns.size, len(RESOURCES), flows.isl.size))
-    load[:, 0], load[:, 1] = time, queue
-    load[:, 2:5] = _running(instance, columns, room, extra + latency / tables.seqs[columns.seqs][:, None])
-    load[_impossible_mix(tables, columns)] = np.inf
-    miss = wait_exceeds(flows.ttft - latency, waits, theta)
-    gap = np.maximum((mixed * count) @ weight / (count @ weight) - base, 0.0)
-    miss += _late_tokens(flows, columns, (base + room, gap), service @ weight, service**2 @ weight)
-    miss += (columns.chance * permitted_misses(instance.problem))[:, None]
-    return Loads(load, np.minimum(miss, 1.0))
-
-
-def _attention_room(flows: Flows, tables: Tables, columns: Columns) -> FloatArray:
-    """Attention time A of a colocated step [s]: a multiple of a full mean batch, at most that of full memory."""
-    weight = flows.share * flows.osl / (flows.share @ flows.osl)
-    held, slope = tables.kv_held[columns.shape], tables.attention_slope[columns.shape]
-    full = np.maximum(tables.kv_capacity[columns.shape, columns.chunk], 0.0)
-    by_memory = full * (slope / np.maximum(held, 1e-300)).max(axis=1)
-    return np.minimum(columns.attention * tables.seqs[columns.seqs] * (slope @ weight), by_memory) + 1e-9
-
-
-def _impossible_mix(tables: Tables, columns: Columns) -> NDArray[np.bool_]:
-    """No memory, or a token budget that the decodes use up before any prompt is served."""
-    shape = columns.shape
-    decodes = tables.seqs[columns.seqs] / (tables.pipeline[shape] * tables.ranks[shape])
-    starved = decodes > 0.75 * tables.chunks[columns.chunk]
-    return np.asarray((tables.kv_capacity[shape, columns.chunk] <= 0.0) | starved)
-
-
-def _late_tokens(
-    flows: Flows, columns: Columns, steps: tuple[FloatArray, FloatArray], mean: FloatArray, second: FloatArray
-) -> FloatArray:
-    """P(TPOT of a request exceeds its limit) because more prompts than usual came while it ran, (columns, flows).
-
-    steps: pure decode step and what a prompt chunk adds [s]. The share of a window L that is spent in mixed steps
-    has mean rho and variance rho v R / L; TPOT exceeds the limit when that share exceeds (limit - step) / gap.
-    """
-    step, gap = (value[:, None] for value in steps)
-    rho = columns.utilization[:, None]
-    with np.errstate(divide="ignore", invalid="ignore"):
-        threshold = np.where(gap > 0.0, (flows.tpot - step) / gap, np.inf)
-    threshold = np.where(step > flows.tpot, -np.inf, threshold)
-    window = np.maximum(flows.osl - 1.0, 1.0) * (step + rho * gap)
-    residual = (columns.moment * second / np.maximum(mean, 1e-300))[:, None]
-    z = (threshold - rho) / np.sqrt(rho * residual / window)
-    late = np.where(threshold >= 1.0, 0.0, normal_exceeds(z))
-    return np.where(flows.osl > 1.0, late, 0.0)

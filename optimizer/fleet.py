@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 from costmodel.engine import EngineConfig, Role
 from search_spaces.enumeration import engine_config
 
-from .columns import ROLES, Columns, column_loads, join
+from .columns import ROLES, Columns, join
 from .fleet_model import PREFILL, pool_of
 from .instance import Instance
+from .loads import column_loads
 from .search import Found
 from .simple_plans import class_weights
 

@@ -22,8 +22,9 @@ from numpy.typing import NDArray
 from costmodel.engine import Role
 from search_spaces.problem import Billing
 
-from .columns import RESOURCES, ROLES, Columns, Loads
+from .columns import ROLES, Columns
 from .instance import Instance
+from .loads import RESOURCES, Loads
 from .program import Builder, Program
 
 FloatArray = NDArray[np.float64]

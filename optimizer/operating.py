@@ -7,10 +7,10 @@ import numpy as np
 from costmodel.engine import Role
 from costmodel.step import StepLoad, StepTime, engine_arrays, step_time
 
-from .columns import RESOURCES
 from .evaluate import PoolState
 from .fleet import FleetPool, pool_config
 from .instance import Instance
+from .loads import RESOURCES
 from .plan import OperatingPoint, TimeSplit
 
 

@@ -21,7 +21,7 @@ from .diagnose import check_floors, check_shapes
 from .fleet import make_fleet, polish
 from .fleet_model import Aim
 from .instance import Instance, make_instance
-from .plan import Plan, RunInfo, Status
+from .plan import Binding, Plan, RunInfo, Status
 from .program import Outcome
 from .ratio import best_ratio
 from .search import Effort, Found, search
@@ -73,8 +73,9 @@ def optimize(problem: Problem, progress: Progress | None = None, time_limit: flo
     found, proof = find(instance, columns, totals, effort)
     fleet = make_fleet(instance, polish(instance, columns, found))
     watch.stage("comparing alternatives", 0.6)
+    shortfalls: list[Binding] = []
     if fleet.pools:
-        alternatives, shortfalls = compare(instance, columns, totals, fleet, proof), []
+        alternatives = compare(instance, columns, totals, fleet, proof)
     else:
         alternatives, shortfalls = describe_miss(instance)
     watch.stage("writing the plan", 0.95)

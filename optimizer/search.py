@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from .columns import ROLES, Columns, Loads, blocks_of, column_loads
+from .columns import ROLES, Columns, blocks_of
 from .fleet_model import (
     COLOCATED,
     DECODE,
@@ -28,6 +28,7 @@ from .fleet_model import (
     fleet_limits,
 )
 from .instance import Instance
+from .loads import Loads, column_loads
 from .program import Outcome, Solution, solve
 from .simple_plans import SimplePlan, Totals, block_costs, simple_plans
 

@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 
 from search_spaces.problem import Billing
 
-from .columns import RESOURCES, Columns, Loads, blocks_of, column_loads
+from .columns import Columns, blocks_of
 from .fleet_model import COLOCATED, DECODE, PREFILL, engine_cost, fleet_limits
 from .instance import Instance
+from .loads import RESOURCES, Loads, column_loads
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -70,11 +71,14 @@ def column_totals(instance: Instance, columns: Columns) -> Totals:
         row = np.searchsorted(names, kind)
         floor.load[row] = np.minimum(floor.load[row], load)
         floor.miss[row] = np.minimum(floor.miss[row], miss)
-    busiest, late = (np.concatenate([result[i] for result in results]) for i in (0, 1))
+    busiest = np.concatenate([result[0] for result in results])
+    late = np.concatenate([result[1] for result in results])
     return Totals(busiest, late, replace(columns.take(member), replicas=np.ones(names.size, dtype=np.int64)), floor)
 
 
-def _block_totals(instance: Instance, columns: Columns, part: slice, weight: FloatArray) -> tuple[FloatArray, ...]:
+def _block_totals(
+    instance: Instance, columns: Columns, part: slice, weight: FloatArray
+) -> tuple[FloatArray, FloatArray, IntArray, FloatArray, FloatArray]:
     """busiest, late, and per kind in the block: its code, least loads of one engine, least misses."""
     chosen = columns.take(np.arange(part.start, part.stop))
     loads = column_loads(instance, chosen)
@@ -84,8 +88,9 @@ def _block_totals(instance: Instance, columns: Columns, part: slice, weight: Flo
     code = chosen.role * len(instance.tables.shapes) + chosen.shape
     start = np.flatnonzero(np.diff(code, prepend=-1))
     per_engine = loads.load * chosen.replicas[:, None, None]
-    least = np.minimum.reduceat(per_engine, start, axis=0), np.minimum.reduceat(loads.miss, start, axis=0)
-    return busiest, loads.miss @ weight.T, code[start], *least
+    load = np.asarray(np.minimum.reduceat(per_engine, start, axis=0))
+    miss = np.asarray(np.minimum.reduceat(loads.miss, start, axis=0))
+    return busiest, loads.miss @ weight.T, code[start], load, miss
 
 
 def simple_plans(instance: Instance, columns: Columns, totals: Totals) -> list[SimplePlan]:

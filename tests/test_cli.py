@@ -121,6 +121,18 @@ def test_optimize_is_plain_when_piped(planned: tuple[Path, subprocess.CompletedP
     assert done.stderr == f"wrote {directory / 'plan.json'} and {directory / 'report.html'}\n"
 
 
+def test_readme_shows_what_comes_out(planned: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
+    readme = ROOT / "README.md"
+    shown = re.compile(r"(?<=```text\n)Run .*?(?=```)", re.S)
+    printed = planned[1].stdout.replace(str(planned[0]), "plan")
+    if os.environ.get("PDPLAN_UPDATE_GOLDEN"):
+        readme.write_text(shown.sub(lambda _: printed, readme.read_text("utf-8")), "utf-8")
+    found = shown.search(readme.read_text("utf-8"))
+    assert found is not None
+    headline = printed.split("/h", 1)[0]
+    assert found.group().split("/h", 1)[0] == headline
+
+
 def test_optimize_json_prints_the_plan_and_nothing_else(
     planned: tuple[Path, subprocess.CompletedProcess[str]],
 ) -> None:
@@ -265,8 +277,9 @@ def test_output_that_is_a_file_is_refused(tmp_path: Path) -> None:
     assert "is a file, not a directory" in error_of(pdplan("optimize", CHAT, "-o", tmp_path / "plan"), 2)
 
 
-def test_infeasible_is_exit_code_3_and_names_the_nearest_miss(tmp_path: Path) -> None:
-    done = pdplan("optimize", CHAT, "-o", tmp_path / "plan", "--set", "constraints.budget=5")
+@pytest.mark.parametrize("limit", ["constraints.max_gpus=2", "constraints.budget=5"])
+def test_infeasible_is_exit_code_3_and_names_what_binds(limit: str, tmp_path: Path) -> None:
+    done = pdplan("optimize", CHAT, "-o", tmp_path / "plan", "--set", limit)
     assert done.returncode == 3, done.stderr
     plan = json.loads((tmp_path / "plan" / "plan.json").read_text("utf-8"))
     assert plan["status"] == "infeasible"
