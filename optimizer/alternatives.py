@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,7 @@ from .fleet_model import COLOCATED, Aim
 from .instance import Instance, make_instance
 from .plan import Alternative, Binding, Status
 from .search import Effort, Found, plan_blocks, search
-from .simple_plans import SimplePlan, Totals, column_totals, simple_plans
+from .simple_plans import SimplePlan, Totals, column_totals, price_space, simple_plans
 
 QUICK = Effort(rounds=3, columns=30, exact_columns=30, time_limit=2.0, gap=2e-3)
 """Effort for an alternative: it only has to be good enough to show that it loses."""
@@ -51,14 +51,26 @@ def kinds(instance: Instance, columns: Columns) -> Iterator[Kind]:
         yield Kind("disaggregated_only", "only disaggregated pools", ~together)
 
 
-def compare(instance: Instance, columns: Columns, totals: Totals, fleet: Fleet, proof: Proof) -> list[Alternative]:
-    """The recommended fleet first, then the best of every other kind, cheapest first, infeasible ones last."""
-    best = recommended(instance, fleet, proof)
+def compare(instance: Instance, space: Columns, priced: tuple[Columns, Totals], best: Alternative) -> list[Alternative]:
+    """The recommended fleet first, then the best of every other kind, cheapest first, infeasible ones last.
+
+    space: every column; priced: those that the search looked at, with their totals.
+    """
     if instance.problem.objective.goal is not Goal.MIN_COST:
         return [best]
-    others = [_alternative(instance, columns, totals, kind, best) for kind in kinds(instance, columns)]
+    dearer = list(kinds(instance, space))
+    others = [
+        _alternative(instance, kind, _within(kind, priced), space.take(wide.mask), best)
+        for kind, wide in zip(kinds(instance, priced[0]), dearer, strict=True)
+    ]
     others.sort(key=lambda row: (row.cost_usd_per_hour is None, row.cost_usd_per_hour or 0.0, row.label))
     return [best, *others]
+
+
+def _within(kind: Kind, priced: tuple[Columns, Totals]) -> tuple[Columns, Totals]:
+    """The priced columns of one kind."""
+    columns, totals = priced
+    return columns.take(kind.mask), Totals(totals.busiest[kind.mask], totals.late[kind.mask])
 
 
 def recommended(instance: Instance, fleet: Fleet, proof: Proof) -> Alternative:
@@ -76,26 +88,19 @@ def recommended(instance: Instance, fleet: Fleet, proof: Proof) -> Alternative:
     )
 
 
-def _alternative(instance: Instance, columns: Columns, totals: Totals, kind: Kind, best: Alternative) -> Alternative:
+def _alternative(
+    instance: Instance, kind: Kind, priced: tuple[Columns, Totals], space: Columns, best: Alternative
+) -> Alternative:
     """The best fleet of one kind, found with little effort, and what it costs more."""
-    index = np.flatnonzero(kind.mask)
-    some = columns.take(index)
-    some_totals = replace(totals, busiest=totals.busiest[index], late=totals.late[index])
     scale = 1.0 / max(offer.usd_per_hour for offer in instance.problem.offers)
-    found = _best_of_kind(instance, some, some_totals, scale)
-    fleet = make_fleet(instance, polish(instance, some, found)) if found is not None else Fleet(())
-    if found is None or not fleet.pools:
-        return Alternative(
-            kind=kind.kind,
-            label=kind.label,
-            status=Status.INFEASIBLE,
-            cost_usd_per_hour=None,
-            bound_usd_per_hour=None,
-            gap=None,
-            pools=[],
-            attainment=None,
-            why_not=_why_infeasible(instance, kind, some),
-        )
+    columns = priced[0]
+    found = _best_of_kind(instance, *priced, scale)
+    if found is None and space.size > columns.size:
+        columns, totals = price_space(instance, space)
+        found = _best_of_kind(instance, columns, totals, scale)
+    if found is None:
+        return _infeasible(instance, kind, space)
+    fleet = make_fleet(instance, polish(instance, columns, found))
     cost = fleet_cost(instance, fleet)
     bound = max(min(found.bound / scale, cost), best.bound_usd_per_hour or 0.0)
     return Alternative(
@@ -111,12 +116,28 @@ def _alternative(instance: Instance, columns: Columns, totals: Totals, kind: Kin
     )
 
 
+def _infeasible(instance: Instance, kind: Kind, space: Columns) -> Alternative:
+    return Alternative(
+        kind=kind.kind,
+        label=kind.label,
+        status=Status.INFEASIBLE,
+        cost_usd_per_hour=None,
+        bound_usd_per_hour=None,
+        gap=None,
+        pools=[],
+        attainment=None,
+        why_not=_why_infeasible(instance, kind, space),
+    )
+
+
 def _best_of_kind(instance: Instance, columns: Columns, totals: Totals, scale: float) -> Found | None:
     """The best simple plan when it is small, else the best fleet that little effort finds."""
     if columns.size == 0:
         return None
     simple = simple_plans(instance, columns, totals)
-    if simple and columns.replicas[list(simple[0].columns)].sum() <= FEW_ENGINES:
+    if not simple:
+        return None
+    if columns.replicas[list(simple[0].columns)].sum() <= FEW_ENGINES:
         return plan_blocks(instance, columns, simple[0])
     return search(instance, columns, totals, Aim(cost_weight=scale), QUICK)
 

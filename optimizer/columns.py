@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.engine import Role
-from search_spaces.problem import Problem
 
 from .flows import Flows
 from .instance import Instance
@@ -156,19 +155,22 @@ def make_columns(instance: Instance, grid: Grid) -> Columns:
             )
         )
     columns = join(parts)
-    return columns.take(_affordable(problem, tables, columns))
+    return columns.take(_sensible(instance, columns))
 
 
-def _affordable(problem: Problem, tables: Tables, columns: Columns) -> NDArray[np.bool_]:
-    """Blocks that the inventory, the budget and the GPU limit can hold at all."""
-    gpus = columns.replicas * tables.gpus[columns.shape]
+def _sensible(instance: Instance, columns: Columns) -> NDArray[np.bool_]:
+    """Blocks that the limits can hold, with memory for a KV cache and decode steps within some TPOT limit."""
+    problem, tables, shape = instance.problem, instance.tables, columns.shape
+    gpus = columns.replicas * tables.gpus[shape]
     inventory = np.array([np.inf if offer.inventory is None else offer.inventory for offer in problem.offers])
-    fits = gpus <= inventory[tables.offer[columns.shape]]
+    fits = gpus <= inventory[tables.offer[shape]]
     if problem.constraints.max_gpus is not None:
         fits &= gpus <= problem.constraints.max_gpus
     if problem.constraints.budget is not None:
-        fits &= columns.replicas * tables.usd_per_hour[columns.shape] <= problem.constraints.budget * (1 + 1e-9)
-    return fits
+        fits &= columns.replicas * tables.usd_per_hour[shape] <= problem.constraints.budget * (1 + 1e-9)
+    generates = columns.role != ROLES.index(Role.PREFILL)
+    slow = tables.decode_base[shape, columns.seqs] >= instance.flows.tpot.max()
+    return np.asarray(fits & (tables.kv_capacity[shape, columns.chunk] > 0.0) & ~(generates & slow))
 
 
 def tpot_levels(flows: Flows, most: int = 4) -> FloatArray:

@@ -125,7 +125,7 @@ def _load_rows(
     column, flow, routes, blocks = at
     finite = np.where(loads.load * instance.flows.rate < MOST_BLOCKS, loads.load, 0.0)
     for r, resource in enumerate(RESOURCES):
-        weaker = np.all(finite[:, r : r + 1] <= finite * (1 + 1e-12), axis=2) & (np.arange(len(RESOURCES)) != r)
+        weaker = np.all(finite[:, r : r + 1] <= finite, axis=2) & (np.arange(len(RESOURCES)) != r)
         equal = np.all(finite[:, r : r + 1] == finite, axis=2)
         implied = (weaker & ~(equal & (np.arange(len(RESOURCES)) > r))).any(axis=1)
         kept = np.flatnonzero(~implied & (finite[:, r].max(axis=1) > 0.0))

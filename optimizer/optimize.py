@@ -14,7 +14,7 @@ from search_spaces.engines import load_engine_overhead
 from search_spaces.enumeration import enumerate_shapes
 from search_spaces.problem import Goal, Problem
 
-from .alternatives import compare, describe_miss
+from .alternatives import compare, describe_miss, recommended
 from .build_plan import Proof, build_plan, fleet_cost, provenance
 from .columns import Columns, Grid, make_columns
 from .diagnose import check_floors, check_shapes
@@ -25,7 +25,7 @@ from .plan import Binding, Plan, RunInfo, Status
 from .program import Outcome
 from .ratio import best_ratio
 from .search import Effort, Found, search
-from .simple_plans import Totals, column_totals
+from .simple_plans import Totals, price_space
 
 Progress = Callable[[str, float], None]
 
@@ -66,8 +66,8 @@ def optimize(problem: Problem, progress: Progress | None = None, time_limit: flo
     check_shapes(problem, enumerate_shapes(problem))
     instance = make_instance(problem, load_engine_overhead(problem.engine))
     check_floors(instance)
-    columns = make_columns(instance, Grid())
-    totals = column_totals(instance, columns)
+    space = make_columns(instance, Grid())
+    columns, totals = price_space(instance, space)
     watch.stage("searching fleets", 0.3)
     effort = Effort(time_limit=time_limit / 3.0)
     found, proof = find(instance, columns, totals, effort)
@@ -75,12 +75,12 @@ def optimize(problem: Problem, progress: Progress | None = None, time_limit: flo
     watch.stage("comparing alternatives", 0.6)
     shortfalls: list[Binding] = []
     if fleet.pools:
-        alternatives = compare(instance, columns, totals, fleet, proof)
+        alternatives = compare(instance, space, (columns, totals), recommended(instance, fleet, proof))
     else:
         alternatives, shortfalls = describe_miss(instance)
     watch.stage("writing the plan", 0.95)
     volume = found.volume if fleet.pools else 1.0
-    size = search_summary(instance, columns, found)
+    size = search_summary(instance, space, columns, found)
     created = datetime.now(tz=UTC).isoformat(timespec="seconds")
     draft = provenance(instance, size, RunInfo(created=created, command="", timings_s={}))
     plan = build_plan(
@@ -136,14 +136,14 @@ def _status(found: Found, gap: float | None) -> Status:
     return Status.OPTIMAL if gap <= OPTIMAL_GAP else Status.FEASIBLE
 
 
-def search_summary(instance: Instance, columns: Columns, found: Found) -> dict[str, Any]:
+def search_summary(instance: Instance, space: Columns, priced: Columns, found: Found) -> dict[str, Any]:
     """Size of the search and why engine shapes were dropped."""
     return {
         "shapes_considered": instance.enumeration.considered,
         "shapes_feasible": len(instance.enumeration.shapes),
         "shapes_dropped": dict(instance.enumeration.dropped),
-        "operating_points": columns.size,
+        "operating_points": space.size,
+        "operating_points_priced": priced.size,
         "flows": int(instance.flows.isl.size),
-        "prices_evaluated": columns.size * int(instance.flows.isl.size),
         "every_column_proven": found.exact,
     }

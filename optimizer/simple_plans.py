@@ -12,15 +12,19 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from search_spaces.problem import Billing
+from search_spaces.problem import Billing, Goal
 
-from .columns import Columns, blocks_of
+from .columns import Columns, blocks_of, join
 from .fleet_model import COLOCATED, DECODE, PREFILL, engine_cost, fleet_limits
 from .instance import Instance
-from .loads import RESOURCES, Loads, column_loads
+from .loads import column_loads
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
+
+
+COMPARED = 3.0
+"""Fleets up to this many times as dear as the best pair are compared with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,14 +33,10 @@ class Totals:
 
     busiest (columns,): highest load of any resource, 1 is full; late (columns, classes): misses as a share of
     those that the class permits.
-    kinds: one column of each (role, shape); floor: loads and misses below which no column of that kind gets,
-    per engine, resource by resource.
     """
 
     busiest: FloatArray
     late: FloatArray
-    kinds: Columns
-    floor: Loads
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,39 +58,45 @@ def class_weights(instance: Instance) -> FloatArray:
 
 
 def column_totals(instance: Instance, columns: Columns) -> Totals:
-    """Load and misses of each column under the whole demand; blocks of columns run in two threads."""
+    """Load and misses of each column under the whole demand; slices of columns run in two threads."""
     weight = class_weights(instance)
-    parts = list(blocks_of(columns))
+
+    def total(part: slice) -> tuple[FloatArray, FloatArray]:
+        loads = column_loads(instance, columns.take(np.arange(part.start, part.stop)))
+        with np.errstate(invalid="ignore"):
+            busiest = (loads.load @ instance.flows.rate).max(axis=1)
+        return np.where(np.isnan(busiest), np.inf, busiest), loads.miss @ weight.T
+
+    if columns.size == 0:
+        return Totals(np.zeros(0), np.zeros((0, weight.shape[0])))
     with ThreadPoolExecutor(max_workers=2) as pool:
-        results = list(pool.map(lambda part: _block_totals(instance, columns, part, weight), parts))
-    code = columns.role * len(instance.tables.shapes) + columns.shape
-    names, member = np.unique(code, return_index=True)
-    flows = instance.flows.isl.size
-    floor = Loads(np.full((names.size, len(RESOURCES), flows), np.inf), np.full((names.size, flows), np.inf))
-    for _, _, kind, load, miss in results:
-        row = np.searchsorted(names, kind)
-        floor.load[row] = np.minimum(floor.load[row], load)
-        floor.miss[row] = np.minimum(floor.miss[row], miss)
-    busiest = np.concatenate([result[0] for result in results])
-    late = np.concatenate([result[1] for result in results])
-    return Totals(busiest, late, replace(columns.take(member), replicas=np.ones(names.size, dtype=np.int64)), floor)
+        busiest, late = zip(*pool.map(total, blocks_of(columns)), strict=True)
+    return Totals(np.concatenate(busiest), np.concatenate(late))
 
 
-def _block_totals(
-    instance: Instance, columns: Columns, part: slice, weight: FloatArray
-) -> tuple[FloatArray, FloatArray, IntArray, FloatArray, FloatArray]:
-    """busiest, late, and per kind in the block: its code, least loads of one engine, least misses."""
-    chosen = columns.take(np.arange(part.start, part.stop))
-    loads = column_loads(instance, chosen)
-    with np.errstate(invalid="ignore"):
-        total = (loads.load @ instance.flows.rate).max(axis=1)
-    busiest = np.where(np.isnan(total), np.inf, total)
-    code = chosen.role * len(instance.tables.shapes) + chosen.shape
-    start = np.flatnonzero(np.diff(code, prepend=-1))
-    per_engine = loads.load * chosen.replicas[:, None, None]
-    load = np.asarray(np.minimum.reduceat(per_engine, start, axis=0))
-    miss = np.asarray(np.minimum.reduceat(loads.miss, start, axis=0))
-    return busiest, loads.miss @ weight.T, code[start], load, miss
+def price_space(instance: Instance, columns: Columns) -> tuple[Columns, Totals]:
+    """The columns that can matter, and their totals.
+
+    Where a fleet is bought for the least cost, disaggregated pairs are priced first, as they are few; blocks that
+    alone cost more than COMPARED times the best pair are neither in the best fleet nor worth comparing with it.
+    """
+    apart = columns.take(columns.role != COLOCATED)
+    if instance.problem.objective.goal is not Goal.MIN_COST or apart.size in {0, columns.size}:
+        return columns, column_totals(instance, columns)
+    some = column_totals(instance, apart)
+    plans = simple_plans(instance, apart, some)
+    together = columns.take(columns.role == COLOCATED)
+    if plans:
+        together = together.take(block_costs(instance, together) <= COMPARED * plans[0].cost)
+        apart_keep = block_costs(instance, apart) <= COMPARED * plans[0].cost
+        apart, some = (
+            apart.take(apart_keep),
+            replace(some, busiest=some.busiest[apart_keep], late=some.late[apart_keep]),
+        )
+    if together.size == 0:
+        return apart, some
+    rest = column_totals(instance, together)
+    return join([apart, together]), Totals(np.r_[some.busiest, rest.busiest], np.concatenate([some.late, rest.late]))
 
 
 def simple_plans(instance: Instance, columns: Columns, totals: Totals) -> list[SimplePlan]:

@@ -1,0 +1,78 @@
+"""Speed and memory of the main job.
+
+    python benchmarks/speed.py [--runs 3]
+
+Prints engine configs x buckets priced per second (one process, two threads), engine step evaluations per second,
+and wall time and peak memory of `pdplan optimize examples/chat.yaml`, each run in a fresh process, imports included.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def pricing_rate() -> None:
+    from optimizer.columns import Grid, make_columns
+    from optimizer.instance import make_instance
+    from optimizer.simple_plans import column_totals
+    from search_spaces.engines import load_engine_overhead
+    from search_spaces.loader import load_problem
+
+    problem = load_problem(ROOT / "examples" / "chat.yaml")
+    start = time.perf_counter()
+    instance = make_instance(problem, load_engine_overhead(problem.engine))
+    tables = time.perf_counter() - start
+    shapes, flows = len(instance.tables.shapes), instance.flows.isl.size
+    steps = instance.tables.mixed_base.size + instance.tables.prefill_time.size + 2 * instance.tables.kv_held.size
+    columns = make_columns(instance, Grid())
+    start = time.perf_counter()
+    column_totals(instance, columns)
+    seconds = time.perf_counter() - start
+    points = columns.size * flows
+    print(f"engine shapes                     {shapes:>12,}")
+    print(f"buckets                           {flows:>12,}")
+    print(f"step evaluations                  {steps:>12,}   in {tables:.3f} s = {steps / tables / 1e6:.2f} million/s")
+    print(f"operating points (configs)        {columns.size:>12,}")
+    print(
+        f"configs x buckets priced          {points:>12,}   in {seconds:.3f} s = {points / seconds / 1e6:.2f} million/s"
+    )
+
+
+def cold_run() -> tuple[float, float]:
+    """Wall time [s] and peak resident memory [MB] of the main job in a new process."""
+    with tempfile.TemporaryDirectory() as directory:
+        command = [sys.executable, "-m", "pdplan", "optimize", str(ROOT / "examples" / "chat.yaml"), "-o", directory]
+        start = time.perf_counter()
+        process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        _, status, usage = os.wait4(process.pid, 0)
+        seconds = time.perf_counter() - start
+    if status:
+        raise SystemExit(f"{' '.join(command)} ended with status {status}")
+    return seconds, usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024) / 1e6
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=3)
+    runs = parser.parse_args().runs
+    results = [cold_run() for _ in range(runs)]
+    walls, peaks = zip(*results, strict=True)
+    print(f"pdplan optimize examples/chat.yaml, {runs} cold runs on {os.cpu_count()} cores")
+    print(f"wall time, imports included       {statistics.median(walls):>12.2f} s (worst {max(walls):.2f})")
+    print(f"peak memory                       {max(peaks):>12.0f} MB")
+    pricing_rate()
+    print(f"this process, peak memory         {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:>12.0f} MiB")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,109 @@
+"""Small problems and column sets that the tests of the optimizer share: real accelerators and models, few settings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from costmodel.accelerator import Accelerator
+from costmodel.engine import Role
+from costmodel.transformer import Transformer
+from costmodel.workload import Workload
+from optimizer.columns import Columns, Grid, make_columns
+from optimizer.instance import Instance, make_instance
+from search_spaces.catalog import load_catalog
+from search_spaces.engines import load_engine_overhead
+from search_spaces.models import load_model
+from search_spaces.problem import Constraints, Objective, Offer, Problem, SearchSpace, Slo
+
+EVERY_ROLE = (Role.PREFILL, Role.DECODE, Role.COLOCATED)
+
+FEW = Grid(
+    blocks=(1, 2),
+    utilization=(0.5, 0.8),
+    moments=(1.0,),
+    chances=(0.05, 0.5),
+    attention=(1.1,),
+    decode_blocks=(1,),
+    colocated_blocks=(1, 2),
+    colocated_utilization=(0.35, 0.65),
+)
+"""Two operating points where the real grid has many."""
+
+
+@cache
+def accelerator(name: str) -> Accelerator:
+    """An accelerator of the catalog."""
+    return load_catalog().accelerator(name)
+
+
+@cache
+def model(name: str = "Llama-3.1-8B") -> Transformer:
+    """A model of the catalog."""
+    return load_model(name)
+
+
+def offer(name: str = "H100", **changes: Any) -> Offer:
+    """An accelerator at its catalog price; `changes` replaces fields of the offer."""
+    made = Offer(accelerator(name), accelerator(name).price.usd_per_hour)
+    return replace(made, **changes)
+
+
+def space(**changes: Any) -> SearchSpace:
+    """One or two GPUs per engine, two batch limits, one token budget; `changes` replaces fields."""
+    made = SearchSpace(
+        roles=EVERY_ROLE,
+        tensor_parallel=(1, 2),
+        pipeline_parallel=(1,),
+        expert_parallel=(1,),
+        data_parallel=(1,),
+        max_num_seqs=(32, 128),
+        max_num_batched_tokens=(2048,),
+        max_gpus_per_engine=8,
+    )
+    return replace(made, **changes)
+
+
+def workload(
+    rate: float = 8.0, buckets: Sequence[tuple[float, float, float]] = ((1000, 200, 0.7), (4000, 100, 0.3)), **more: Any
+) -> Workload:
+    """A mix of (isl, osl, share) at `rate` requests per second."""
+    isl, osl, share = (np.array(column, dtype=np.float64) for column in zip(*buckets, strict=True))
+    fields: dict[str, Any] = {"max_tokens": 8192} | more
+    return Workload(isl, osl, share, request_rate=rate, **fields)
+
+
+def slo(ttft: float = 2.0, tpot: float = 0.05, attainment: float = 0.9, **more: Any) -> Slo:
+    """A service level that an 8B model on an H100 meets with ease."""
+    return Slo(more.pop("name", "default"), ttft, tpot, attainment, **more)
+
+
+def problem(**changes: Any) -> Problem:
+    """Llama-3.1-8B for eight requests per second on H100; `changes` replaces fields of the problem."""
+    fields: dict[str, Any] = {
+        "name": "small",
+        "model": model(),
+        "weight_dtype": "bf16",
+        "kv_dtype": "bf16",
+        "workload": workload(),
+        "slos": (slo(),),
+        "offers": (offer(),),
+        "space": space(),
+        "objective": Objective(),
+        "constraints": Constraints(),
+    }
+    return Problem(**(fields | changes))
+
+
+def instance_of(given: Problem) -> Instance:
+    """The instance of a problem, with the overhead of its engine."""
+    return make_instance(given, load_engine_overhead(given.engine))
+
+
+def columns_of(instance: Instance, grid: Grid = FEW) -> Columns:
+    """The columns of a small grid."""
+    return make_columns(instance, grid)
