@@ -29,7 +29,8 @@ class PoolState:
     rate (flows,): requests per second; utilization: busy share of its prompt servers, or of its decode slots;
     waits, theta: probability of waiting for a prompt server, mean wait of those who do [s];
     latency (flows,): prompt time once started [s]; step: mean decode step [s]; running: requests per engine;
-    spread (flows,): standard deviation of a request's TPOT [s]; full: probability that slots or KV memory are full;
+    spread (flows,): standard deviation of a request's TPOT [s]; jitter: the part of it that comes from the batch;
+    ceiling: mean step if every step carried a prompt [s]; full: probability that slots or KV memory are full;
     memory: mean share of KV memory in use; stable: whether the load is below capacity.
     """
 
@@ -41,6 +42,8 @@ class PoolState:
     step: float
     running: float
     spread: FloatArray
+    jitter: float
+    ceiling: float
     full: float
     memory: float
     stable: bool
@@ -125,16 +128,20 @@ class _Waits:
 
 @dataclass(frozen=True, slots=True)
 class _Steps:
-    """TPOT of each (pool, flow): normal around the mean step."""
+    """TPOT of each (pool, flow): normal around the mean step, but at worst a prompt rides in every step."""
 
     weight: FloatArray
     mean: FloatArray
     spread: FloatArray
+    ceiling: FloatArray
+    jitter: FloatArray
     generates: NDArray[np.bool_]
 
     def exceeds(self, limit: FloatArray) -> FloatArray:
         """P(TPOT > limit) of each flow; requests of one token have none, (flows,)."""
-        late = normal_exceeds((limit - self.mean) / np.maximum(self.spread, 1e-12))
+        usual = normal_exceeds((limit - self.mean) / np.maximum(self.spread, 1e-12))
+        worst = normal_exceeds((limit - self.ceiling) / np.maximum(self.jitter, 1e-12))
+        late = np.minimum(usual, worst)
         return np.asarray((self.weight * late).sum(axis=0) * self.generates)
 
     def quantiles(self, share: FloatArray) -> FloatArray:
@@ -177,12 +184,12 @@ def _first_token(instance: Instance, fleet: Fleet, states: tuple[PoolState, ...]
 
 def _tokens(instance: Instance, fleet: Fleet, states: tuple[PoolState, ...]) -> _Steps:
     rows = [
-        (pool.route, np.full(pool.route.size, state.step), state.spread)
+        np.stack(np.broadcast_arrays(pool.route, state.step, state.spread, state.ceiling, state.jitter))
         for pool, state in zip(fleet.pools, states, strict=True)
         if pool.role is not Role.PREFILL
     ]
-    weight, mean, spread = (np.array(column) for column in zip(*rows, strict=True))
-    return _Steps(weight, mean, spread, instance.flows.osl > 1.0)
+    weight, mean, spread, ceiling, jitter = np.stack(rows, axis=1)
+    return _Steps(weight, mean, spread, ceiling, jitter, instance.flows.osl > 1.0)
 
 
 def _full(fleet: Fleet, states: tuple[PoolState, ...], flows: int) -> FloatArray:
@@ -217,7 +224,7 @@ def _prefill_state(instance: Instance, pool: FleetPool, rate: FloatArray) -> Poo
     servers = pool.replicas * float(tables.ranks[pool.shape])
     rho, waits, theta = _queue_state(instance, rate, latency / tables.pipeline[pool.shape], servers)
     nothing = np.zeros(rate.size)
-    return PoolState(rate, rho, waits, theta, latency, 0.0, rho, nothing, 0.0, 0.0, rho < 1.0)
+    return PoolState(rate, rho, waits, theta, latency, 0.0, rho, nothing, 0.0, 0.0, 0.0, 0.0, rho < 1.0)
 
 
 def _generating_state(instance: Instance, pool: FleetPool, rate: FloatArray) -> PoolState:
@@ -243,13 +250,27 @@ def _generating_state(instance: Instance, pool: FleetPool, rate: FloatArray) -> 
     second = float(rate @ latency**2) / max(float(rate @ latency), 1e-12)
     window = np.maximum(flows.osl - 1.0, 1.0) * step
     interference = gap**2 * min(queue[0], 1.0) * second / window
-    spread = np.sqrt(burst * step * float(work @ tables.attention_slope[pool.shape] ** 2) + interference)
+    jitter = float(np.sqrt(burst * step * float(work @ tables.attention_slope[pool.shape] ** 2)))
+    spread = np.sqrt(jitter**2 + interference)
     memory, over = _overflow(tables.kv_capacity[pool.shape, pool.chunk], step * work, tables.kv_held[pool.shape], burst)
     batch = float(tables.seqs[pool.seqs])
-    full = over + float(normal_exceeds((batch - running) / np.sqrt(burst * max(running, 1e-12))))
+    room = (batch - running) * np.sqrt(pool.replicas / (burst * max(running, 1e-12)))
+    full = over + float(normal_exceeds(room))  # replicas share one queue: it waits when the slots of all are taken
     stable = running <= batch and memory < 1.0 and queue[0] < 1.0
     return PoolState(
-        rate, running / batch, queue[1], queue[2], latency, step, running, spread, min(full, 1.0), memory, stable
+        rate=rate,
+        utilization=running / batch,
+        waits=queue[1],
+        theta=queue[2],
+        latency=latency,
+        step=step,
+        running=running,
+        spread=spread,
+        jitter=jitter,
+        ceiling=max(step, base + attention + gap),
+        full=min(full, 1.0),
+        memory=memory,
+        stable=stable,
     )
 
 
@@ -285,4 +306,6 @@ def _overflow(capacity: float, resident: FloatArray, held: FloatArray, burst: fl
 
 def _overloaded(rate: FloatArray) -> PoolState:
     endless = np.full(rate.size, 1e6)
-    return PoolState(rate, np.inf, 1.0, 1e6, endless, 1e6, np.inf, np.ones(rate.size), 1.0, np.inf, stable=False)
+    return PoolState(
+        rate, np.inf, 1.0, 1e6, endless, 1e6, np.inf, np.ones(rate.size), 1.0, 1e6, 1.0, np.inf, stable=False
+    )

@@ -68,7 +68,7 @@ def optimize(
     Exits with 3 when no fleet meets the SLOs; the plan then names the nearest miss.
     """
     from optimizer.optimize import optimize as search
-    from reports.files import plan_json, write_outputs
+    from reports.json_text import plan_json
     from reports.terminal import render_plan
     from search_spaces.loader import load_problem
 
@@ -79,6 +79,8 @@ def optimize(
     with console.progress() as progress:
         plan = stamped(search(problem, progress=progress, time_limit=time_limit), console.command)
     if output is not None:
+        from reports.files import write_outputs
+
         console.note(f"wrote {' and '.join(str(path) for path in write_outputs(plan, output))}")
     console.show(plan_json(plan) if as_json else render_plan(plan, console.width, console.colored))
     return 0 if plan.pools else NO_FLEET

@@ -55,14 +55,16 @@ def _view_of(output: Path | None) -> str:
 
 def render(console: Console, plan: Plan, view: str, *, to_file: bool) -> str:
     """Give the plan as text, HTML or JSON."""
-    from reports.files import plan_json
-    from reports.html import render_plan as render_html
-    from reports.terminal import render_plan as render_text
-
     if view == "html":
+        from reports.html import render_plan as render_html
+
         return render_html(plan)
     if view == "json":
+        from reports.json_text import plan_json
+
         return plan_json(plan)
+    from reports.terminal import render_plan as render_text
+
     return render_text(plan, width=console.width, color=console.colored and not to_file)
 
 
