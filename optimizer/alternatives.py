@@ -20,7 +20,7 @@ from .fleet_model import COLOCATED, Aim
 from .instance import Instance, make_instance
 from .plan import Alternative, Binding, Status
 from .search import Effort, Found, plan_blocks, search
-from .simple_plans import SimplePlan, Totals, column_totals, price_space, simple_plans
+from .simple_plans import SimplePlan, Totals, price_space, simple_plans
 
 QUICK = Effort(rounds=3, columns=30, exact_columns=30, time_limit=2.0, gap=2e-3)
 """Effort for an alternative: it only has to be good enough to show that it loses."""
@@ -70,7 +70,7 @@ def compare(instance: Instance, space: Columns, priced: tuple[Columns, Totals], 
 def _within(kind: Kind, priced: tuple[Columns, Totals]) -> tuple[Columns, Totals]:
     """The priced columns of one kind."""
     columns, totals = priced
-    return columns.take(kind.mask), Totals(totals.busiest[kind.mask], totals.late[kind.mask])
+    return columns.take(kind.mask), totals.take(kind.mask)
 
 
 def recommended(instance: Instance, fleet: Fleet, proof: Proof) -> Alternative:
@@ -187,7 +187,8 @@ def describe_miss(instance: Instance) -> tuple[list[Alternative], list[Binding]]
 
 def _cheapest(instance: Instance) -> tuple[SimplePlan | None, Columns]:
     columns = make_columns(instance, Grid())
-    plans = simple_plans(instance, columns, column_totals(instance, columns))
+    columns, totals = price_space(instance, columns)
+    plans = simple_plans(instance, columns, totals)
     return (plans[0] if plans else None), columns
 
 

@@ -43,7 +43,7 @@ class Grid:
     attention: tuple[float, ...] = (0.8, 1.5)
     decode_blocks: tuple[int, ...] = (1, 2, 3, 4, 6, 8, 16)
     colocated_blocks: tuple[int, ...] = (1, 2, 3, 4, 6, 8, 12)
-    colocated_utilization: tuple[float, ...] = (0.3, 0.5, 0.65, 0.8, 0.9)
+    colocated_utilization: tuple[float, ...] = (0.35, 0.6, 0.75, 0.88)
 
 
 @dataclass(frozen=True, slots=True)

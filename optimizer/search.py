@@ -236,7 +236,7 @@ def search(instance: Instance, columns: Columns, totals: Totals, aim: Aim, effor
     simple = simple_plans(instance, columns, totals) if aim.volume_weight == 0.0 else []
     ceiling = simple[0].cost if simple else np.inf
     keep = np.flatnonzero((block_costs(instance, columns) <= ceiling * (1.0 + 1e-9)) & np.isfinite(totals.busiest))
-    near, near_totals = columns.take(keep), replace(totals, busiest=totals.busiest[keep], late=totals.late[keep])
+    near, near_totals = columns.take(keep), totals.take(keep)
     if near.size == 0:
         return _nothing(instance, columns, Outcome.INFEASIBLE)
     incumbent = np.flatnonzero(np.isin(keep, [column for plan in simple for column in plan.columns]))

@@ -23,6 +23,9 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 
+MOST_BUSY = 0.97
+"""Highest utilisation of prompt servers that a column may permit; beyond it a hair more load waits without end."""
+
 COMPARED = 3.0
 """Fleets up to this many times as dear as the best pair are compared with it."""
 
@@ -31,12 +34,20 @@ COMPARED = 3.0
 class Totals:
     """Every column as if it took the whole demand.
 
-    busiest (columns,): highest load of any resource, 1 is full; late (columns, classes): misses as a share of
-    those that the class permits.
+    prompt (columns,): busy share of the prompt servers, or the same for the queue if that is higher; it does not
+    depend on the utilisation that the column permits. running (columns,): highest load of any other resource.
+    busiest (columns,): highest load of any resource, 1 is full.
+    late (columns, classes): misses as a share of those that the class permits.
     """
 
+    prompt: FloatArray
+    running: FloatArray
     busiest: FloatArray
     late: FloatArray
+
+    def take(self, index: IntArray | NDArray[np.bool_]) -> Totals:
+        """Totals of the columns at `index`."""
+        return Totals(self.prompt[index], self.running[index], self.busiest[index], self.late[index])
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,39 +75,54 @@ def column_totals(instance: Instance, columns: Columns) -> Totals:
     def total(part: slice) -> tuple[FloatArray, FloatArray]:
         loads = column_loads(instance, columns.take(np.arange(part.start, part.stop)))
         with np.errstate(invalid="ignore"):
-            busiest = (loads.load @ instance.flows.rate).max(axis=1)
-        return np.where(np.isnan(busiest), np.inf, busiest), loads.miss @ weight.T
+            used = loads.load @ instance.flows.rate
+        return np.where(np.isnan(used), np.inf, used), loads.miss @ weight.T
 
     if columns.size == 0:
-        return Totals(np.zeros(0), np.zeros((0, weight.shape[0])))
+        return Totals(np.zeros(0), np.zeros(0), np.zeros(0), np.zeros((0, weight.shape[0])))
     with ThreadPoolExecutor(max_workers=2) as pool:
-        busiest, late = zip(*pool.map(total, blocks_of(columns)), strict=True)
-    return Totals(np.concatenate(busiest), np.concatenate(late))
+        parts = list(pool.map(total, blocks_of(columns)))
+    used, late = np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])
+    prompt = used[:, :2].max(axis=1) * columns.utilization
+    return Totals(prompt, used[:, 2:].max(axis=1), used.max(axis=1), late)
+
+
+def tailored(columns: Columns, totals: Totals) -> Columns:
+    """Columns whose permitted utilisation is just what the whole demand needs: they wait, and miss, the least."""
+    setting = np.stack([columns.role, columns.shape, columns.replicas, columns.seqs, columns.chunk]).astype(np.float64)
+    setting = np.concatenate([setting, [columns.moment, columns.attention]])
+    first = np.unique(setting, axis=1, return_index=True)[1]
+    need = totals.prompt[first] * (1.0 + 1e-9)
+    able = (columns.role[first] != DECODE) & (totals.running[first] <= 1.0) & (need < MOST_BUSY)
+    chosen = columns.take(np.sort(first[able]))
+    return replace(chosen, utilization=totals.prompt[np.sort(first[able])] * (1.0 + 1e-9))
 
 
 def price_space(instance: Instance, columns: Columns) -> tuple[Columns, Totals]:
-    """The columns that can matter, and their totals.
+    """The columns that can matter, tailored ones added, and their totals.
 
     Where a fleet is bought for the least cost, disaggregated pairs are priced first, as they are few; blocks that
     alone cost more than COMPARED times the best pair are neither in the best fleet nor worth comparing with it.
     """
-    apart = columns.take(columns.role != COLOCATED)
-    if instance.problem.objective.goal is not Goal.MIN_COST or apart.size in {0, columns.size}:
-        return columns, column_totals(instance, columns)
-    some = column_totals(instance, apart)
-    plans = simple_plans(instance, apart, some)
+    apart, some = _with_tailored(instance, columns.take(columns.role != COLOCATED))
     together = columns.take(columns.role == COLOCATED)
-    if plans:
-        together = together.take(block_costs(instance, together) <= COMPARED * plans[0].cost)
-        apart_keep = block_costs(instance, apart) <= COMPARED * plans[0].cost
-        apart, some = (
-            apart.take(apart_keep),
-            replace(some, busiest=some.busiest[apart_keep], late=some.late[apart_keep]),
-        )
-    if together.size == 0:
-        return apart, some
-    rest = column_totals(instance, together)
-    return join([apart, together]), Totals(np.r_[some.busiest, rest.busiest], np.concatenate([some.late, rest.late]))
+    if instance.problem.objective.goal is Goal.MIN_COST and together.size:
+        plans = simple_plans(instance, apart, some)
+        ceiling = COMPARED * plans[0].cost if plans else np.inf
+        near = block_costs(instance, apart) <= ceiling
+        apart, some = apart.take(near), some.take(near)
+        together = together.take(block_costs(instance, together) <= ceiling)
+    together, rest = _with_tailored(instance, together)
+    totals = Totals(*(np.concatenate([getattr(some, name), getattr(rest, name)]) for name in Totals.__slots__))
+    return join([apart, together]), totals
+
+
+def _with_tailored(instance: Instance, columns: Columns) -> tuple[Columns, Totals]:
+    totals = column_totals(instance, columns)
+    extra = tailored(columns, totals)
+    more = column_totals(instance, extra)
+    joined = (np.concatenate([getattr(totals, name), getattr(more, name)]) for name in Totals.__slots__)
+    return join([columns, extra]), Totals(*joined)
 
 
 def simple_plans(instance: Instance, columns: Columns, totals: Totals) -> list[SimplePlan]:
