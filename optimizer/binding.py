@@ -7,17 +7,16 @@ from numpy.typing import NDArray
 
 from .evaluate import Evaluation
 from .fleet import Fleet, FleetPool
+from .headroom import Headroom
 from .instance import Instance
-from .loads import RESOURCES, Resource
+from .loads import Resource
 from .plan import Binding
 
 MEANING = {
-    Resource.TIME: "Prompt servers of {pool} are {use:.0%} as busy as the TTFT limit permits.",
-    Resource.QUEUE: "Long prompts in {pool} use {use:.0%} of the queueing that the TTFT limit permits.",
-    Resource.SLOTS: "Pool {pool} runs {use:.0%} of the requests that max_num_seqs permits with room for bursts.",
-    Resource.KV_MEMORY: "KV cache fills {use:.0%} of the memory that {pool} may plan on.",
-    Resource.ATTENTION_TIME: "Decode steps of {pool} use {use:.0%} of the time that the TPOT limit permits.",
-    Resource.LINK: "KV transfers use {use:.0%} of what the network cards of {pool} may carry.",
+    Resource.TIME: "prompts then wait too long for the TTFT limit",
+    Resource.SLOTS: "max_num_seqs requests then run at once and others wait",
+    Resource.KV_MEMORY: "the KV cache then fills the memory",
+    Resource.ATTENTION_TIME: "decode steps then take too long for the TPOT limit",
 }
 
 
@@ -29,33 +28,24 @@ def binding(constraint: str, where: str, used: float, limit: float, unit: str, s
     )
 
 
-def pool_bindings(pool: FleetPool) -> list[Binding]:
-    """Use of each resource of a pool as a share of what the SLOs permit."""
-    return [
-        binding(
-            str(resource),
-            pool.name,
-            float(use),
-            1.0,
-            "1",
-            MEANING[resource].format(pool=pool.name, use=float(use)),
-        )
-        for resource, use in zip(RESOURCES, pool.use, strict=True)
-        if use > 1e-6
-    ]
+def pool_binding(pool: FleetPool, headroom: Headroom) -> Binding:
+    """How close a pool is to the load at which an SLO breaks."""
+    share = 1.0 / headroom.load if headroom.load > 0.0 else float("inf")
+    more = headroom.load - 1.0
+    sentence = f"{pool.name} can take {more:.0%} more load: {MEANING[headroom.resource]}."
+    return binding(str(headroom.resource), pool.name, share, 1.0, "1", sentence)
 
 
 def binding_limits(
-    instance: Instance, fleet: Fleet, evaluation: Evaluation, cost: float, gpus: NDArray[np.int64]
+    instance: Instance, fleet: Fleet, evaluation: Evaluation, headrooms: list[Headroom]
 ) -> list[Binding]:
-    """Every limit on the plan and how close it is, tightest first."""
+    """How close the pools and the SLO classes are to their limits, tightest first."""
     problem = instance.problem
-    limits = [row for pool in fleet.pools for row in pool_bindings(pool)]
+    limits = [pool_binding(pool, headroom) for pool, headroom in zip(fleet.pools, headrooms, strict=True)]
     for k, slo in enumerate(problem.slos):
         missed, permitted = 1.0 - float(evaluation.attainment[k]), 1.0 - slo.attainment
         sentence = f"{missed:.2%} of class {slo.name} miss an SLO where {permitted:.2%} may."
         limits.append(binding("attainment", slo.name, missed, permitted, "1", sentence))
-    limits += fleet_bindings(instance, cost, gpus)
     return sorted(limits, key=lambda row: (row.slack, row.constraint, row.where))
 
 

@@ -19,9 +19,10 @@ from search_spaces.catalog import entry_dict
 from search_spaces.models import model_entry
 from search_spaces.problem import Billing, Problem
 
-from .binding import binding_limits
-from .evaluate import Evaluation, evaluate, goodput_volume
+from .binding import binding_limits, fleet_bindings
+from .evaluate import Evaluation, PoolState, evaluate, goodput_volume
 from .fleet import Fleet, FleetPool, pool_config
+from .headroom import Headroom, pool_headroom
 from .instance import Instance
 from .loads import LINK_UTILIZATION
 from .operating import operating_point
@@ -87,7 +88,7 @@ def pool_line(instance: Instance, pool: FleetPool) -> str:
     return f"{pool.replicas + pool.spares} x {config.accelerator.name} {words} {pool.role.value}"
 
 
-def plan_pool(instance: Instance, pool: FleetPool, evaluation: Evaluation, index: int) -> Pool:
+def plan_pool(instance: Instance, pool: FleetPool, state: PoolState, headroom: Headroom) -> Pool:
     """A pool as the plan file states it."""
     config = pool_config(instance, pool)
     offer = instance.problem.offers[int(instance.tables.offer[pool.shape])]
@@ -110,7 +111,7 @@ def plan_pool(instance: Instance, pool: FleetPool, evaluation: Evaluation, index
         max_model_len=config.max_model_len,
         memory_fraction=config.memory_fraction,
         usd_per_hour=gpus * offer.usd_per_hour,
-        operating_point=operating_point(instance, pool, evaluation.states[index]),
+        operating_point=operating_point(instance, pool, state, headroom.resource),
     )
 
 
@@ -295,7 +296,10 @@ def build_plan(
     cost = fleet_cost(instance, fleet)
     goodput = demand * goodput_volume(instance, fleet)
     tokens_per_hour = demand * volume * problem.workload.mean_osl * SECONDS_PER_HOUR
-    gpus = zip(problem.offers, fleet_gpus(instance, fleet), strict=True)
+    headrooms = [pool_headroom(instance, fleet, index, volume) for index in range(len(fleet.pools))]
+    count = fleet_gpus(instance, fleet)
+    limits = binding_limits(instance, fleet, evaluation, headrooms) + fleet_bindings(instance, cost, count)
+    gpus = zip(problem.offers, count, strict=True)
     return Plan(
         **common,
         cost_usd_per_hour=cost,
@@ -305,12 +309,15 @@ def build_plan(
         attainment=evaluation.overall,
         ttft_s=quantiles(evaluation.ttft[-1]),
         tpot_s=quantiles(evaluation.tpot[-1]),
-        gpus={offer.accelerator.name: int(count) for offer, count in gpus if count},
-        pools=[plan_pool(instance, pool, evaluation, index) for index, pool in enumerate(fleet.pools)],
+        gpus={offer.accelerator.name: int(number) for offer, number in gpus if number},
+        pools=[
+            plan_pool(instance, pool, state, room)
+            for pool, state, room in zip(fleet.pools, evaluation.states, headrooms, strict=True)
+        ],
         transfers=plan_transfers(instance, fleet, volume),
         classes=class_results(instance, evaluation),
         routing=plan_routes(instance, fleet, evaluation),
-        binding=binding_limits(instance, fleet, evaluation, cost, fleet_gpus(instance, fleet)),
+        binding=sorted(limits, key=lambda row: (row.slack, row.constraint, row.where)),
     )
 
 

@@ -26,7 +26,7 @@ QUANTILES = (0.5, 0.9, 0.95, 0.99)
 class PoolState:
     """One pool under load, in steady state.
 
-    rate (flows,): requests per second; utilization: busy share of its prompt servers, or of its decode slots;
+    rate (flows,): requests per second; utilization: busy share of its prompt servers, 0 without any;
     waits, theta: probability of waiting for a prompt server, mean wait of those who do [s];
     latency (flows,): prompt time once started [s]; step: mean decode step [s]; running: requests per engine;
     spread (flows,): standard deviation of a request's TPOT [s]; jitter: the part of it that comes from the batch;
@@ -50,10 +50,26 @@ class PoolState:
 
 
 @dataclass(frozen=True, slots=True)
+class Misses:
+    """Share of each flow's requests that miss, by reason, each (flows,), and the attainment of each class, (classes,).
+
+    ttft: too late for the first token; tpot: tokens too slow; full: no slot or KV memory was free.
+    """
+
+    states: tuple[PoolState, ...]
+    ttft: FloatArray
+    tpot: FloatArray
+    full: FloatArray
+    flow_attainment: FloatArray
+    attainment: FloatArray
+    stable: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Evaluation:
     """Predictions for a fleet at a multiple of the demand.
 
-    misses_ttft, misses_tpot (flows,): share of each flow's requests that miss; attainment (classes,);
+    flow_attainment (flows,), attainment (classes,), overall: shares of requests within all their SLOs [1];
     ttft, tpot (classes + 1, quantiles): per class, then over all requests [s].
     """
 
@@ -66,45 +82,61 @@ class Evaluation:
     stable: bool
 
 
+def predict_misses(instance: Instance, fleet: Fleet, loads: FloatArray | float = 1.0) -> Misses:
+    """Predict who misses when each pool gets `loads` (pools,) times the demand that is routed to it."""
+    flows = instance.flows
+    each = np.broadcast_to(np.asarray(loads, dtype=np.float64), len(fleet.pools))
+    states = tuple(_state(instance, pool, float(load)) for pool, load in zip(fleet.pools, each, strict=True))
+    first, later = _first_token(instance, fleet, states), _tokens(instance, fleet, states)
+    ttft, tpot = first.exceeds(flows.ttft), later.exceeds(flows.tpot * (1.0 + 1e-9))
+    full = _full(fleet, states, flows.isl.size)
+    stable = all(state.stable for state in states)
+    flow_attainment = np.clip(1.0 - ttft - tpot - full, 0.0, 1.0) if stable else np.zeros(flows.isl.size)
+    weight = _class_shares(instance)
+    return Misses(states, ttft, tpot, full, flow_attainment, (weight @ flow_attainment) / weight.sum(axis=1), stable)
+
+
 def evaluate(instance: Instance, fleet: Fleet, volume: float = 1.0) -> Evaluation:
     """Predict the latencies of every flow at `volume` times the demand, routing unchanged."""
-    states = tuple(_state(instance, pool, volume) for pool in fleet.pools)
-    first, later = _first_token(instance, fleet, states), _tokens(instance, fleet, states)
-    flows = instance.flows
-    late = first.exceeds(flows.ttft) + later.exceeds(flows.tpot * (1.0 + 1e-9)) + _full(fleet, states, flows.isl.size)
-    stable = all(state.stable for state in states)
-    flow_attainment = np.clip(1.0 - late, 0.0, 1.0) if stable else np.zeros(flows.isl.size)
-    classes = len(instance.problem.slos)
-    weight = np.array([flows.share * (flows.slo == k) for k in range(classes)])
-    attainment = (weight @ flow_attainment) / weight.sum(axis=1)
-    rows = [*weight, flows.share]
+    flows, misses = instance.flows, predict_misses(instance, fleet, volume)
+    first, later = _first_token(instance, fleet, misses.states), _tokens(instance, fleet, misses.states)
+    rows = [*_class_shares(instance), flows.share]
     ttft = np.array([first.quantiles(row) for row in rows])
     tpot = np.array([later.quantiles(row * (flows.osl > 1.0)) for row in rows])
-    overall = float(flows.share @ flow_attainment / flows.share.sum())
-    return Evaluation(states, flow_attainment, attainment, overall, ttft, tpot, stable)
+    overall = float(flows.share @ misses.flow_attainment / flows.share.sum())
+    return Evaluation(misses.states, misses.flow_attainment, misses.attainment, overall, ttft, tpot, misses.stable)
 
 
-def holds(instance: Instance, evaluation: Evaluation) -> bool:
+def _class_shares(instance: Instance) -> FloatArray:
+    """Share of each flow in each class, (classes, flows)."""
+    flows = instance.flows
+    return np.array([flows.share * (flows.slo == k) for k in range(len(instance.problem.slos))])
+
+
+def holds(instance: Instance, prediction: Misses | Evaluation) -> bool:
     """Whether every class keeps its attainment goal."""
     goals = np.array([slo.attainment for slo in instance.problem.slos])
-    return evaluation.stable and bool((evaluation.attainment >= goals - 1e-9).all())
+    return prediction.stable and bool((prediction.attainment >= goals - 1e-9).all())
 
 
-def goodput_volume(instance: Instance, fleet: Fleet, most: float = 64.0, tolerance: float = 1e-3) -> float:
-    """Highest multiple of the demand at which every class keeps its goal (bisection to `tolerance`, relative)."""
-    if not fleet.pools or not holds(instance, evaluate(instance, fleet, 1e-6)):
+def largest_load(good: Callable[[float], bool], most: float = 64.0, tolerance: float = 1e-3) -> float:
+    """Largest multiple of a load that is still good (bisection to `tolerance`, relative); 0 if none is."""
+    if not good(1e-6):
         return 0.0
-    low, high = 1e-6, most
-    if holds(instance, evaluate(instance, fleet, 1.0)):
-        low, high = 1.0, 2.0
-        while high < most and holds(instance, evaluate(instance, fleet, high)):
-            low, high = high, 2.0 * high
-    else:
-        high = 1.0
+    low, high = 1e-6, 1.0
+    while high < most and good(high):
+        low, high = high, 2.0 * high
     while high - low > tolerance * high:
         middle = (low + high) / 2.0
-        low, high = (middle, high) if holds(instance, evaluate(instance, fleet, middle)) else (low, middle)
+        low, high = (middle, high) if good(middle) else (low, middle)
     return low
+
+
+def goodput_volume(instance: Instance, fleet: Fleet) -> float:
+    """Highest multiple of the demand at which every class keeps its goal, routing unchanged."""
+    if not fleet.pools:
+        return 0.0
+    return largest_load(lambda volume: holds(instance, predict_misses(instance, fleet, volume)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,7 +291,7 @@ def _generating_state(instance: Instance, pool: FleetPool, rate: FloatArray) -> 
     stable = running <= batch and memory < 1.0 and queue[0] < 1.0
     return PoolState(
         rate=rate,
-        utilization=running / batch,
+        utilization=queue[0],
         waits=queue[1],
         theta=queue[2],
         latency=latency,

@@ -25,7 +25,7 @@ class FleetPool:
     """Equal engines in one role.
 
     shape, seqs, chunk: indices into the tables; replicas: engines that the demand needs; spares: idle ones;
-    route (flows,): share of each flow served here; use (resources,): loads as a share of what the SLOs permit.
+    route (flows,): share of each flow served here.
     """
 
     name: str
@@ -36,7 +36,6 @@ class FleetPool:
     replicas: int
     spares: int
     route: FloatArray
-    use: FloatArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +108,6 @@ def make_fleet(instance: Instance, found: Found) -> Fleet:
         rows = np.flatnonzero(member == number)
         first = rows[0]
         engines = found.blocks[rows] * columns.replicas[rows]
-        used = np.einsum("crf,cf->cr", found.loads.load[rows], found.route[rows] * instance.flows.rate)
-        use = (used * columns.replicas[rows][:, None]).sum(axis=0) / engines.sum()
         role = ROLES[columns.role[first]]
         pools.append(
             FleetPool(
@@ -122,7 +119,6 @@ def make_fleet(instance: Instance, found: Found) -> Fleet:
                 replicas=int(engines.sum()),
                 spares=spares,
                 route=found.route[rows].sum(axis=0) / max(found.volume, 1e-12),
-                use=use,
             )
         )
     return Fleet(_named(instance, pools))

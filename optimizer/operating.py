@@ -10,7 +10,7 @@ from costmodel.step import StepLoad, StepTime, engine_arrays, step_time
 from .evaluate import PoolState
 from .fleet import FleetPool, pool_config
 from .instance import Instance
-from .loads import RESOURCES
+from .loads import Resource
 from .plan import OperatingPoint, TimeSplit
 
 
@@ -34,19 +34,33 @@ def typical_load(instance: Instance, pool: FleetPool, state: PoolState) -> tuple
     return StepLoad.of(ranks, max(chunk, 1.0), past + new_tokens / 2.0, batch, context), state.running
 
 
-def operating_point(instance: Instance, pool: FleetPool, state: PoolState) -> OperatingPoint:
-    """Describe the typical step of a pool."""
+def utilization(instance: Instance, pool: FleetPool, state: PoolState) -> dict[str, float]:
+    """Busy share of what a pool has: prompt servers, request slots, KV memory, network cards [1]."""
+    tables = instance.tables
+    used: dict[str, float] = {}
+    if pool.role is not Role.DECODE:
+        used[Resource.TIME] = state.utilization
+    if pool.role is not Role.PREFILL:
+        used[Resource.SLOTS] = state.running / float(tables.seqs[pool.seqs])
+        used[Resource.KV_MEMORY] = state.memory
+    if pool.role is not Role.COLOCATED:
+        moved = float(state.rate @ tables.kv_transferred)
+        used[Resource.LINK] = moved / (pool.replicas * float(tables.link[pool.shape]))
+    return {str(resource): float(use) for resource, use in used.items()}
+
+
+def operating_point(instance: Instance, pool: FleetPool, state: PoolState, binding: Resource) -> OperatingPoint:
+    """Describe the typical step of a pool; binding is the resource that gives out first."""
     config = pool_config(instance, pool)
     engines = engine_arrays(instance.problem.model, [config], instance.overhead)
     load, batch = typical_load(instance, pool, state)
     time = step_time(instance.problem.model, engines, load)
     split = _time_split(time)
     intensity, ridge = _value(time.arithmetic_intensity), _value(engines.peak / engines.bandwidth)
-    busiest = int(pool.use.argmax())
     return OperatingPoint(
         request_rate_rps=float(state.rate.sum()),
-        utilization={str(resource): float(use) for resource, use in zip(RESOURCES, pool.use, strict=True) if use > 0.0},
-        binding=str(RESOURCES[busiest]),
+        utilization=utilization(instance, pool, state),
+        binding=str(binding),
         step_s=_value(time.total),
         batch=batch,
         mfu=_value(time.mfu(engines)),

@@ -65,9 +65,9 @@ class OperatingPoint(_Record):
     request_rate_rps: float
     """Requests per second that the whole pool handles."""
     utilization: dict[str, float]
-    """Use of each resource as a share of what the SLOs permit: time, slots, kv_memory, attention_time, link."""
+    """Mean use of what the pool has: time (prompt servers), slots (max_num_seqs), kv_memory, link (network cards)."""
     binding: str
-    """The resource with the highest use."""
+    """What gives out first when load grows: time, slots, kv_memory or attention_time."""
     step_s: float
     """Time of a typical engine step (decode step, or prefill of the mean prompt) [s]."""
     batch: float

@@ -188,9 +188,10 @@ def choose_starters(instance: Instance, columns: Columns, totals: Totals, per_ki
 
 @dataclass(frozen=True, slots=True)
 class Relaxed:
-    """Outcome of column generation: the active columns, the bound, and every column's reduced cost."""
+    """Outcome of column generation: the active columns, those bought, the bound, and every column's reduced cost."""
 
     active: IntArray
+    bought: IntArray
     bound: float
     reduced: FloatArray
     feasible: bool
@@ -204,13 +205,14 @@ def generate(instance: Instance, columns: Columns, active: IntArray, aim: Aim, e
     """
     priced = price_columns(instance, columns)
     reduced = np.zeros(columns.size)
-    bound, value, idle = -np.inf, np.inf, 0
+    bought, bound, value, idle = active, -np.inf, np.inf, 0
     for _ in range(effort.rounds):
         chosen = columns.take(active)
         model = build_fleet_model(instance, chosen, column_loads(instance, chosen), aim)
         solution = solve(model.program, relaxed=True)
         if solution.x.size == 0:
-            return Relaxed(active, np.inf, reduced, feasible=False)
+            return Relaxed(active, bought, np.inf, reduced, feasible=False)
+        bought = active[solution.x[model.blocks] > 0.0]
         duals = read_duals(instance, model, solution, aim)
         reduced = reduced_costs(instance, priced, duals)
         reduced[active] = np.maximum(reduced[active], 0.0)
@@ -225,7 +227,7 @@ def generate(instance: Instance, columns: Columns, active: IntArray, aim: Aim, e
         improving = np.argsort(relative, kind="stable")[: effort.added]
         near = active[reduced[active] <= 0.3 * price[active]]
         active = np.unique(np.concatenate([near, improving[relative[improving] < 0.0]]))
-    return Relaxed(active, bound, reduced, feasible=True)
+    return Relaxed(active, bought, bound, reduced, feasible=True)
 
 
 def search(instance: Instance, columns: Columns, totals: Totals, aim: Aim, effort: Effort) -> Found:
@@ -242,13 +244,22 @@ def search(instance: Instance, columns: Columns, totals: Totals, aim: Aim, effor
     incumbent = np.flatnonzero(np.isin(keep, [column for plan in simple for column in plan.columns]))
     starters = choose_starters(instance, near, near_totals, effort.starters)
     relaxed = generate(instance, near, np.union1d(starters, incumbent), aim, effort)
+    if not relaxed.feasible:  # so far: look for columns that serve as much as can be, whatever they cost
+        most = Aim(cost_weight=0.0, volume_weight=1.0, min_volume=0.0, max_volume=aim.min_volume)
+        relaxed = generate(instance, near, generate(instance, near, starters, most, effort).active, aim, effort)
     if not relaxed.feasible:
         return _nothing(instance, columns, Outcome.INFEASIBLE)
     slack = ceiling * aim.cost_weight - relaxed.bound
     alive = np.flatnonzero(relaxed.reduced <= slack + TOLERANCE)
     exact = alive.size <= effort.exact_columns
-    chosen = alive if exact else np.union1d(_nearest(instance, near, relaxed, effort.columns), incumbent)
+    some = np.union1d(relaxed.bought, incumbent)
+    chosen = alive if exact else np.union1d(_nearest(instance, near, relaxed, effort.columns), some)
     found = _whole(instance, near.take(chosen), aim, effort)
+    if not exact and found.outcome is Outcome.INFEASIBLE:
+        more = np.union1d(_nearest(instance, near, relaxed, 10 * effort.columns), some)
+        found = _whole(instance, near.take(more), aim, effort)
+    if not exact and found.outcome is Outcome.INFEASIBLE:  # of these columns: that proves nothing
+        found = replace(found, outcome=Outcome.NOTHING_FOUND)
     bound = max(relaxed.bound, found.bound) if exact else relaxed.bound
     return replace(found, bound=min(bound, found.objective), exact=exact, priced=columns.size)
 

@@ -11,7 +11,7 @@ from optimizer.plan import Plan, Pool, Transfer
 
 from .numbers import count, duration, hourly, is_number, percent, rate, si
 from .text import clean, plural
-from .words import constraint_words, gpus_per_engine, split_words
+from .words import busiest_words, gpus_per_engine, split_words
 
 MOST_BOXES: Final = 5
 MOST_ENGINES: Final = 8
@@ -105,10 +105,7 @@ def _boxes(ordered: Sequence[Pool]) -> tuple[PoolBox, ...]:
 def _box(pool: Pool, most_engines: int) -> PoolBox:
     at = pool.operating_point
     each = gpus_per_engine(pool)
-    used = [value for value in at.utilization.values() if is_number(value)]
-    use = max(used, default=None)
-    what = f"{percent(use)} of {constraint_words(at.binding)}"
-    what = f"{percent(use)} of {constraint_words(at.binding)}"
+    what = busiest_words(at)
     drawn = min(pool.replicas, most_engines)
     squares = min(each, MOST_SQUARES)
     working = pool.replicas - pool.spare_replicas
@@ -125,7 +122,7 @@ def _box(pool: Pool, most_engines: int) -> PoolBox:
         engines=tuple((squares, index >= working) for index in range(drawn)),
         columns=max(1, min(8, squares, max(pool.tensor_parallel, pool.data_parallel))),
         more=", ".join(hidden),
-        use=use,
+        use=max((value for value in at.utilization.values() if is_number(value)), default=None),
         gpus=pool.gpus,
         usd_per_hour=pool.usd_per_hour,
     )

@@ -18,6 +18,7 @@ from .table import Column, Style, render_table
 from .text import clean, fit, plural, sentence, wrap
 from .words import (
     alternative_name,
+    busiest_words,
     by_slack,
     constraint_words,
     extra_cost,
@@ -109,8 +110,6 @@ def _pools(plan: Plan, width: int) -> list[str]:
 
 
 def _pool_row(pool: Pool) -> list[str]:
-    point = pool.operating_point
-    busiest = max((v for v in point.utilization.values() if is_number(v)), default=None)
     engines = f"{pool.replicas - pool.spare_replicas}+{pool.spare_replicas}" if pool.spare_replicas else pool.replicas
     return [
         clean(pool.id, 20),
@@ -121,7 +120,7 @@ def _pool_row(pool: Pool) -> list[str]:
         count(pool.max_num_seqs),
         count(pool.max_num_batched_tokens),
         money(pool.usd_per_hour),
-        f"{percent(busiest)} {constraint_words(point.binding)}",
+        busiest_words(pool.operating_point, short=True),
     ]
 
 

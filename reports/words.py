@@ -6,9 +6,9 @@ import math
 from collections.abc import Sequence
 from typing import Final
 
-from optimizer.plan import Alternative, Binding, ClassResult, Plan, Pool, Status
+from optimizer.plan import Alternative, Binding, ClassResult, OperatingPoint, Plan, Pool, Status
 
-from .numbers import hourly, is_number
+from .numbers import MISSING, hourly, is_number, percent
 from .text import clean, join_words, plural
 
 MOST_POOLS_IN_WORDS: Final = 3
@@ -25,6 +25,7 @@ _CONSTRAINTS: Final = {
     "power": "power",
     "max_gpus": "GPU limit",
 }
+_SHORT: Final = {"slots": "slots", "time": "time", "kv_memory": "KV", "link": "link"}
 _KINDS: Final = {
     "recommended": "recommended",
     "single_type": "one GPU type",
@@ -50,6 +51,16 @@ def in_words(name: str, words: dict[str, str]) -> str:
 def constraint_words(name: str) -> str:
     """Say a constraint's short name in words."""
     return in_words(name, _CONSTRAINTS)
+
+
+def busiest_words(point: OperatingPoint, *, short: bool = False) -> str:
+    """Say which resource of a pool is used most, and how much of it, such as "62 % of engine time"."""
+    used = {name: value for name, value in point.utilization.items() if is_number(value)}
+    if not used:
+        return MISSING
+    busiest = max(used, key=lambda name: used[name])
+    words = in_words(busiest, _SHORT) if short else f"of {constraint_words(busiest)}"
+    return f"{percent(used[busiest])} {words}"
 
 
 def kind_words(kind: str) -> str:
