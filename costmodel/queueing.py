@@ -119,3 +119,41 @@ def halfin_whitt_margin(probability: float) -> float:
         waits = 1.0 / (1.0 + beta * normal.cdf(beta) / density) if density > 0.0 else 0.0
         low, high = (beta, high) if waits > probability else (low, beta)
     return (low + high) / 2.0
+
+
+def lanes_held_up(lanes: FloatArray, rho: FloatArray, chunks: FloatArray) -> FloatArray:
+    """How many of an engine's lanes a prompt chunk slows, on average [1].
+
+    Pipeline stages and data-parallel ranks advance together, so one lane's chunk holds up all k of them, unless
+    others carry chunks at the same time: at utilisation rho, (1 - (1 - rho)^k) / rho lanes per chunk; but a prompt of
+    c chunks goes through its own lane, which bounds that by 1 + (k - 1)(1 - rho) / c.
+    """
+    together = -np.expm1(lanes * np.log1p(-np.minimum(rho, 0.999999))) / np.maximum(rho, 1e-12)
+    return np.asarray(np.minimum(together, 1.0 + (lanes - 1.0) * (1.0 - rho) / np.maximum(chunks, 1.0)))
+
+
+def busy_share_variance(rho: FloatArray, residual: FloatArray, window: FloatArray) -> FloatArray:
+    """Variance of the share of a window that prompts keep busy [1].
+
+    Compound Poisson: rho R / L with R = E[s^2]/E[s] (more when arrivals are bursty); never above that of a share
+    which is either 0 or 1, rho (1 - rho).
+    """
+    return np.maximum(np.minimum(rho * residual / window, rho * (1.0 - np.minimum(rho, 1.0))), 1e-12)
+
+
+def pipeline_bubble(service: FloatArray, weight: FloatArray, rho: FloatArray) -> FloatArray:
+    """Time that a prompt loses in a pipeline behind longer ones ahead of it, per stage boundary [s], (columns, flows).
+
+    E[(M - s)+] where M is the longest service in the busy period so far, P(M <= x) = (1 - rho) / (1 - rho F(x)), and F
+    is the distribution of services (columns, flows) with weights (flows,) or (columns, flows).
+    """
+    order = np.argsort(service, axis=1, kind="stable")
+    sorted_service = np.take_along_axis(service, order, axis=1)
+    share = np.cumsum(np.take_along_axis(np.broadcast_to(weight, service.shape), order, axis=1), axis=1)
+    busy = np.minimum(rho, 0.999999)[:, None]
+    beyond = 1.0 - (1.0 - busy) / (1.0 - busy * np.minimum(share, 1.0))
+    steps = np.diff(sorted_service, axis=1, append=sorted_service[:, -1:])
+    lost = np.cumsum((beyond * steps)[:, ::-1], axis=1)[:, ::-1]
+    result = np.empty_like(service)
+    np.put_along_axis(result, order, np.maximum(lost, 0.0), axis=1)
+    return result

@@ -12,7 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.engine import Role
-from costmodel.queueing import conditional_wait, normal_exceeds, wait_exceeds, wait_probability
+from costmodel.queueing import (
+    busy_share_variance,
+    conditional_wait,
+    lanes_held_up,
+    normal_exceeds,
+    pipeline_bubble,
+    wait_exceeds,
+    wait_probability,
+)
 
 from .fleet import Fleet, FleetPool
 from .instance import Instance
@@ -119,7 +127,7 @@ def holds(instance: Instance, prediction: Misses | Evaluation) -> bool:
     return prediction.stable and bool((prediction.attainment >= goals - 1e-9).all())
 
 
-def largest_load(good: Callable[[float], bool], most: float = 64.0, tolerance: float = 1e-3) -> float:
+def largest_load(good: Callable[[float], bool], most: float = 1e9, tolerance: float = 1e-3) -> float:
     """Largest multiple of a load that is still good (bisection to `tolerance`, relative); 0 if none is."""
     if not good(1e-6):
         return 0.0
@@ -197,7 +205,7 @@ def _mixture_quantiles(exceeds: Callable[[float], float], total: float, top: flo
 
 
 def _first_token(instance: Instance, fleet: Fleet, states: tuple[PoolState, ...]) -> _Waits:
-    """TTFT: queue, prompt, and where roles are apart the hand-over and the first decode step ."""
+    """TTFT: queue, prompt, and where roles are apart the hand-over and the first decode step."""
     tables, rows = instance.tables, []
     decodes = [(pool, state) for pool, state in zip(fleet.pools, states, strict=True) if pool.role is Role.DECODE]
     shared = np.maximum(sum((pool.route for pool, _ in decodes), np.zeros(instance.flows.isl.size)), 1e-12)
@@ -254,7 +262,11 @@ def _prefill_state(instance: Instance, pool: FleetPool, rate: FloatArray) -> Poo
     tables = instance.tables
     latency = tables.prefill_time[pool.shape]
     servers = pool.replicas * float(tables.ranks[pool.shape])
-    rho, waits, theta = _queue_state(instance, rate, latency / tables.pipeline[pool.shape], servers)
+    stages = float(tables.pipeline[pool.shape])
+    rho, waits, theta = _queue_state(instance, rate, latency / stages, servers)
+    if stages > 1.0:
+        weight = rate / max(float(rate.sum()), 1e-12)
+        latency = latency + (stages - 1.0) * pipeline_bubble((latency / stages)[None], weight, np.array([rho]))[0]
     nothing = np.zeros(rate.size)
     return PoolState(rate, rho, waits, theta, latency, 0.0, rho, nothing, 0.0, 0.0, 0.0, 0.0, rho < 1.0)
 
@@ -264,27 +276,31 @@ def _generating_state(instance: Instance, pool: FleetPool, rate: FloatArray) -> 
     flows, tables = instance.flows, instance.tables
     per_engine = rate / pool.replicas
     work = per_engine * flows.osl
-    extra = _prompt_extra(instance, pool)
-    free = 1.0 - float(per_engine @ extra) - float(work @ tables.attention_slope[pool.shape])
-    if free <= 0.0:
-        return _overloaded(rate)
-    running = 1.0
-    for _ in range(60):
+    slope, ranks = tables.attention_slope[pool.shape], float(tables.ranks[pool.shape])
+    latency, service, gap = np.zeros(rate.size), np.zeros(rate.size), 0.0
+    queue, running, base, step = (0.0, 0.0, 0.0), 1.0, 0.0, 0.0
+    for _ in range(40):
         base = float(np.interp(running, tables.seqs, tables.decode_base[pool.shape]))
-        running = base / free * float(work.sum())
-    step, attention = base / free, base / free * float(work @ tables.attention_slope[pool.shape])
-    latency, queue, gap = np.zeros(rate.size), (0.0, 0.0, 0.0), 0.0
-    if pool.role is Role.COLOCATED:
-        latency, service, gap = _prompt_turns(instance, pool, per_engine, base, attention)
-        queue = _queue_state(instance, rate, service, pool.replicas * float(tables.ranks[pool.shape]))
-        running += float(per_engine @ latency)
+        free = 1.0 - float(per_engine @ _prompt_extra(instance, pool, per_engine, queue[0])) - float(work @ slope)
+        if free <= 0.0:
+            return _overloaded(rate)
+        step = base / free
+        running = step * float(work.sum())
+        if pool.role is Role.COLOCATED:
+            latency, service, gap = _prompt_turns(instance, pool, base, step * float(work @ slope))
+            queue = _queue_state(instance, rate, service, pool.replicas * ranks)
+            running += float(per_engine @ latency)
+    attention = step * float(work @ slope)
     burst = max(1.0, (flows.arrival_scv + 1.0) / 2.0)
-    second = float(rate @ latency**2) / max(float(rate @ latency), 1e-12)
+    total = max(float(rate.sum()), 1e-12)
+    residual = float(rate @ service**2) / max(float(rate @ service), 1e-12)
+    residual += max(flows.arrival_scv - 1.0, 0.0) * float(rate @ service) / total
     window = np.maximum(flows.osl - 1.0, 1.0) * step
-    interference = gap**2 * min(queue[0], 1.0) * second / window
-    jitter = float(np.sqrt(burst * step * float(work @ tables.attention_slope[pool.shape] ** 2)))
-    spread = np.sqrt(jitter**2 + interference)
-    memory, over = _overflow(tables.kv_capacity[pool.shape, pool.chunk], step * work, tables.kv_held[pool.shape], burst)
+    share = busy_share_variance(np.array(min(queue[0], 1.0)), np.array(residual), window)
+    jitter = float(np.sqrt(burst * step * float(work @ slope**2)))
+    spread = np.sqrt(jitter**2 + gap**2 * share)
+    capacity = float(tables.kv_capacity[pool.shape, pool.chunk]) * ranks
+    memory, over = _overflow(capacity, step * work, tables.kv_held[pool.shape], burst)
     batch = float(tables.seqs[pool.seqs])
     room = (batch - running) * np.sqrt(pool.replicas / (burst * max(running, 1e-12)))
     full = over + float(normal_exceeds(room))  # replicas share one queue: it waits when the slots of all are taken
@@ -306,26 +322,28 @@ def _generating_state(instance: Instance, pool: FleetPool, rate: FloatArray) -> 
     )
 
 
-def _prompt_extra(instance: Instance, pool: FleetPool) -> FloatArray:
+def _prompt_extra(instance: Instance, pool: FleetPool, per_engine: FloatArray, rho: float) -> FloatArray:
     """Step time that one request's prompt adds to the decodes beside it [s]; none on a decode engine, (flows,)."""
     tables = instance.tables
     if pool.role is not Role.COLOCATED:
         return np.zeros(instance.flows.isl.size)
     at = (pool.shape, pool.seqs, pool.chunk)
     longer = np.maximum(tables.mixed_base[at] - tables.decode_base[pool.shape, pool.seqs], 0.0)
-    return np.asarray(tables.chunk_count[at] * longer / (tables.pipeline[pool.shape] * tables.ranks[pool.shape]))
+    lanes = tables.pipeline[pool.shape] * tables.ranks[pool.shape]
+    chunks = float(per_engine @ tables.chunk_count[at]) / max(float(per_engine.sum()), 1e-12)
+    pace = lanes_held_up(lanes, np.array(min(rho, 1.0)), np.array(chunks))
+    return np.asarray(pace * tables.chunk_count[at] * longer / lanes)
 
 
 def _prompt_turns(
-    instance: Instance, pool: FleetPool, per_engine: FloatArray, base: float, attention: float
+    instance: Instance, pool: FleetPool, base: float, attention: float
 ) -> tuple[FloatArray, FloatArray, float]:
-    """Latency and service time of prompts in mixed steps, and by how much such a step exceeds a pure one [s]."""
+    """Latency and service time of prompts in mixed steps, and by how much a full one exceeds a pure one [s]."""
     tables = instance.tables
     at = (pool.shape, pool.seqs, pool.chunk)
     count, turn, stages = tables.chunk_count[at], tables.mixed_base[at] + attention, tables.pipeline[pool.shape]
     service = count * turn / stages
-    weight = per_engine * count / max(float(per_engine @ count), 1e-12)
-    gap = max(float(weight @ turn) - base - attention, 0.0)
+    gap = max(float(tables.full_base[at]) - base, 0.0)
     return service + turn * (1.0 - 1.0 / stages), service, gap
 
 

@@ -66,12 +66,15 @@ def polish(instance: Instance, columns: Columns, found: Found) -> Found:
 
     The search is indifferent between them; a user is not.
     """
-    rate, weight = instance.flows.rate, class_weights(instance)
+    tables, rate, weight = instance.tables, instance.flows.rate, class_weights(instance)
     chosen, loads = [], []
     for index in range(found.columns.size):
         mine = found.columns.take(np.array([index]))
         same = np.flatnonzero(
-            (columns.role == mine.role) & (columns.shape == mine.shape) & (columns.replicas == mine.replicas)
+            (columns.role == mine.role)
+            & (tables.offer[columns.shape] == tables.offer[mine.shape])
+            & (tables.gpus[columns.shape] == tables.gpus[mine.shape])
+            & (columns.replicas == mine.replicas)
         )
         rivals = columns.take(same)
         priced = column_loads(instance, rivals)

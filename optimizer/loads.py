@@ -32,10 +32,13 @@ from numpy.typing import NDArray
 
 from costmodel.engine import Role
 from costmodel.queueing import (
+    busy_share_variance,
     conditional_wait,
     halfin_whitt_margin,
+    lanes_held_up,
     normal_exceeds,
     normal_quantile,
+    pipeline_bubble,
     wait_exceeds,
     wait_probability,
 )
@@ -127,6 +130,11 @@ def prefill_loads(instance: Instance, columns: Columns) -> Loads:
     latency = tables.prefill_time[columns.shape]
     service = latency / tables.pipeline[columns.shape][:, None]
     time, queue, waits, theta = _queue(flows, columns, tables, service)
+    stages = tables.pipeline[columns.shape]
+    deep = np.flatnonzero(stages > 1.0)
+    behind = pipeline_bubble(service[deep], flows.share / flows.share.sum(), columns.utilization[deep])
+    latency = latency.copy()
+    latency[deep] += (stages[deep] - 1.0)[:, None] * behind
     slack = flows.ttft - latency - kv_handover_time(tables, slowest_peer(tables)[columns.shape]) - flows.tpot
     link = kv_handover_time(tables, tables.link[columns.shape]) / (LINK_UTILIZATION * columns.replicas[:, None])
     load = np.zeros((columns.size, len(RESOURCES), flows.isl.size))
@@ -170,7 +178,7 @@ def _running(instance: Instance, columns: Columns, room: FloatArray, extra: Floa
     slots = columns.replicas * tables.seqs[columns.seqs].astype(np.int64)
     batch = slot_utilization(slots, chance, peakedness) * tables.seqs[columns.seqs]
     held, slope = tables.kv_held[columns.shape], tables.attention_slope[columns.shape]
-    capacity = tables.kv_capacity[columns.shape, columns.chunk]
+    capacity = tables.kv_capacity[columns.shape, columns.chunk] * tables.ranks[columns.shape]
     memory = mean_below(capacity, held**2 @ weight / np.maximum(held @ weight, 1e-300), chance, peakedness)
     attention = mean_below(room, slope**2 @ weight / np.maximum(slope @ weight, 1e-300), chance, peakedness)
     shared = extra + flows.osl * slope
@@ -210,14 +218,16 @@ def colocated_loads(instance: Instance, columns: Columns) -> Loads:
     turn = mixed + room[:, None]
     service = count * turn / pipeline
     latency = service + turn * (1.0 - 1.0 / pipeline)
-    extra = count * np.maximum(mixed - base[:, None], 0.0) / (pipeline * tables.ranks[columns.shape][:, None])
+    lanes = pipeline * tables.ranks[columns.shape][:, None]
+    pace = lanes_held_up(lanes, columns.utilization[:, None], (count @ weight)[:, None])
+    extra = pace * count * np.maximum(mixed - base[:, None], 0.0) / lanes
     time, queue, waits, theta = _queue(flows, columns, tables, service)
     load = np.zeros((columns.size, len(RESOURCES), flows.isl.size))
     load[:, 0], load[:, 1] = time, queue
     load[:, 2:5] = _running(instance, columns, room, extra + latency / tables.seqs[columns.seqs][:, None])
     load[_impossible_mix(tables, columns)] = np.inf
     miss = wait_exceeds(flows.ttft - latency, waits, theta)
-    gap = np.maximum((mixed * count) @ weight / (count @ weight) - base, 0.0)
+    gap = np.maximum(tables.full_base[at] - base, 0.0)
     miss += _late_tokens(flows, columns, (base + room, gap), service @ weight, service**2 @ weight)
     miss += (columns.chance * permitted_misses(instance.problem))[:, None]
     return Loads(load, np.minimum(miss, 1.0))
@@ -227,7 +237,7 @@ def _attention_room(flows: Flows, tables: Tables, columns: Columns) -> FloatArra
     """Attention time A of a colocated step [s]: a multiple of a full mean batch, at most that of full memory."""
     weight = flows.share * flows.osl / (flows.share @ flows.osl)
     held, slope = tables.kv_held[columns.shape], tables.attention_slope[columns.shape]
-    full = np.maximum(tables.kv_capacity[columns.shape, columns.chunk], 0.0)
+    full = np.maximum(tables.kv_capacity[columns.shape, columns.chunk], 0.0) * tables.ranks[columns.shape]
     by_memory = full * (slope / np.maximum(held, 1e-300)).max(axis=1)
     return np.asarray(np.minimum(columns.attention * tables.seqs[columns.seqs] * (slope @ weight), by_memory) + 1e-9)
 
@@ -245,8 +255,8 @@ def _late_tokens(
 ) -> FloatArray:
     """P(TPOT of a request exceeds its limit) because more prompts than usual came while it ran, (columns, flows).
 
-    steps: pure decode step and what a prompt chunk adds [s]. The share of a window L that is spent in mixed steps
-    has mean rho and variance rho v R / L; TPOT exceeds the limit when that share exceeds (limit - step) / gap.
+    steps: pure decode step and what a full prompt chunk adds [s]. The share of a window L that is spent in mixed
+    steps has mean rho; TPOT exceeds the limit when that share exceeds (limit - step) / gap.
     """
     step, gap = (value[:, None] for value in steps)
     rho = columns.utilization[:, None]
@@ -254,7 +264,7 @@ def _late_tokens(
         threshold = np.where(gap > 0.0, (flows.tpot - step) / gap, np.inf)
     threshold = np.where(step > flows.tpot, -np.inf, threshold)
     window = np.maximum(flows.osl - 1.0, 1.0) * (step + rho * gap)
-    residual = (columns.moment * second / np.maximum(mean, 1e-300))[:, None]
-    z = (threshold - rho) / np.sqrt(rho * residual / window)
+    residual = columns.moment * second / np.maximum(mean, 1e-300) + max(flows.arrival_scv - 1.0, 0.0) * mean
+    z = (threshold - rho) / np.sqrt(busy_share_variance(rho, residual[:, None], window))
     late = np.where(threshold >= 1.0, 0.0, normal_exceeds(z))
     return np.where(flows.osl > 1.0, late, 0.0)

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+import ctypes
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+if TYPE_CHECKING:
+    from ortools.math_opt.python import mathopt
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -116,6 +123,21 @@ class Builder:
         )
 
 
+def with_ceiling(program: Program, ceiling: float) -> Program:
+    """The same programme with one more row: the objective is at most `ceiling`."""
+    costly = np.flatnonzero(program.cost)
+    row = program.row_lower.size
+    return replace(
+        program,
+        rows=np.concatenate([program.rows, np.full(costly.size, row)]),
+        columns=np.concatenate([program.columns, costly]),
+        values=np.concatenate([program.values, program.cost[costly]]),
+        row_lower=np.append(program.row_lower, -np.inf),
+        row_upper=np.append(program.row_upper, ceiling),
+        row_names=(*program.row_names, "ceiling"),
+    )
+
+
 def lp_text(program: Program) -> str:
     """The programme in LP format, for golden files and for readers."""
 
@@ -145,17 +167,11 @@ def lp_text(program: Program) -> str:
     return "\n".join(lines) + "\n"
 
 
-def solve(
-    program: Program,
-    *,
-    relaxed: bool = False,
-    time_limit: float = 60.0,
-    gap: float = 0.0,
-    start: FloatArray | None = None,
-) -> Solution:
+def solve(program: Program, *, relaxed: bool = False, time_limit: float = 60.0, gap: float = 0.0) -> Solution:
     """Solve with GLOP (relaxed) or HiGHS (whole), both through OR-Tools MathOpt.
 
-    time_limit [s]; gap: relative gap at which the search may stop [1]; start: a feasible x to begin from.
+    Where GLOP gives up for numerical reasons, HiGHS solves the relaxation too.
+    time_limit [s]; gap: relative gap at which the search may stop [1].
     """
     from ortools.math_opt.python import mathopt
 
@@ -163,33 +179,58 @@ def solve(
     parameters = mathopt.SolveParameters(time_limit=timedelta(seconds=time_limit), random_seed=0)
     if not relaxed:
         parameters.relative_gap_tolerance = gap
-    variables = list(model.variables())
-    hints = []
-    if start is not None:
-        values = {variable: float(start[variable.id]) for variable in variables if program.whole[variable.id]}
-        hints = [mathopt.SolutionHint(variable_values=values)]
-    solver = mathopt.SolverType.GLOP if relaxed else mathopt.SolverType.HIGHS
     wanted = mathopt.ModelSolveParameters(
         variable_values_filter=mathopt.VariableFilter(skip_zero_values=True),
         reduced_costs_filter=mathopt.VariableFilter(filtered_items=()),
-        solution_hints=hints,
     )
-    result = mathopt.solve(model, solver, params=parameters, model_params=wanted)
-    nothing, bound = np.zeros(0), result.termination.objective_bounds.dual_bound
+    glop, highs = mathopt.SolverType.GLOP, mathopt.SolverType.HIGHS
+    for solver in (glop, highs) if relaxed else (highs,):
+        with quiet_output():
+            result = mathopt.solve(model, solver, params=parameters, model_params=wanted)
+        solution = _solution(program, model, result, relaxed=relaxed)
+        if solution.outcome is not Outcome.NOTHING_FOUND:
+            break
+    return solution
+
+
+def _solution(program: Program, model: mathopt.Model, result: mathopt.SolveResult, *, relaxed: bool) -> Solution:
+    """A solver's result as arrays."""
+    from ortools.math_opt.python import mathopt
+
+    nothing, reason = np.zeros(0), result.termination.reason
+    bound = result.termination.objective_bounds.dual_bound
     if not result.has_primal_feasible_solution():
-        empty = result.termination.reason in {
-            mathopt.TerminationReason.INFEASIBLE,
-            mathopt.TerminationReason.INFEASIBLE_OR_UNBOUNDED,
-        }
-        outcome = Outcome.INFEASIBLE if empty else Outcome.NOTHING_FOUND
-        return Solution(outcome, np.inf, np.inf if empty else bound, nothing, nothing)
+        none = {mathopt.TerminationReason.INFEASIBLE, mathopt.TerminationReason.INFEASIBLE_OR_UNBOUNDED}
+        if reason in none:
+            return Solution(Outcome.INFEASIBLE, np.inf, np.inf, nothing, nothing)
+        return Solution(Outcome.NOTHING_FOUND, np.inf, bound, nothing, nothing)
     x = np.zeros(program.cost.size)
     for variable, value in result.variable_values().items():
         x[variable.id] = value
     duals = np.array(result.dual_values(list(model.linear_constraints()))) if relaxed else nothing
-    proven = result.termination.reason == mathopt.TerminationReason.OPTIMAL
-    outcome = Outcome.OPTIMAL if proven else Outcome.FEASIBLE
+    outcome = Outcome.OPTIMAL if reason == mathopt.TerminationReason.OPTIMAL else Outcome.FEASIBLE
     return Solution(outcome, result.objective_value(), bound, x, duals)
+
+
+@contextmanager
+def quiet_output() -> Iterator[None]:
+    """Drop what C code writes to standard output: HiGHS prints there whatever its log level, amid a plan in JSON."""
+    flush = ctypes.CDLL("ucrtbase" if os.name == "nt" else None).fflush
+    flush(None)
+    try:
+        kept = os.dup(1)
+    except OSError:  # no standard output at all
+        yield
+        return
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    try:
+        yield
+    finally:
+        flush(None)
+        os.dup2(kept, 1)
+        os.close(kept)
+        os.close(nowhere)
 
 
 def _proto(program: Program, relaxed: bool):  # type: ignore[no-untyped-def]

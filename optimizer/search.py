@@ -29,13 +29,16 @@ from .fleet_model import (
 )
 from .instance import Instance
 from .loads import Loads, column_loads
-from .program import Outcome, Solution, solve
+from .program import Outcome, Solution, solve, with_ceiling
 from .simple_plans import SimplePlan, Totals, block_costs, simple_plans
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 TOLERANCE = 1e-6
+
+MANY_ENGINES = 12
+"""From this many engines on, mixed fleets save more, and the whole-number problem gets twice the columns."""
 
 MANY_ENGINES = 12
 """From this many engines on, mixed fleets save more, and the whole-number problem gets twice the columns."""
@@ -53,7 +56,7 @@ class Effort:
     starters: int = 3
     added: int = 60
     rounds: int = 12
-    columns: int = 60
+    columns: int = 70
     exact_columns: int = 150
     time_limit: float = 10.0
     gap: float = 1e-4
@@ -170,7 +173,7 @@ def most_earned(instance: Instance, priced: Priced, duals: Duals, steps: int) ->
         top = earned.max(axis=1)
         best = np.minimum(best, top)
         pull = (earned / np.maximum(top, 1e-30)[:, None]) ** np.float32(growth ** (step + 1))
-        pull /= np.maximum(pull.sum(axis=1, keepdims=True), 1e-30) * used
+        pull = pull / np.maximum(pull.sum(axis=1, keepdims=True), 1e-30) / used  # one by one: the product underflows
         weight *= np.einsum("cf,rcf->rc", pull, load)
         weight /= np.maximum(weight.sum(axis=0), 1e-30)
     return best.astype(np.float64)
@@ -221,7 +224,7 @@ def generate(instance: Instance, columns: Columns, active: IntArray, aim: Aim, e
         reduced[active] = np.maximum(reduced[active], 0.0)
         price = np.maximum(columns.replicas * duals.engine[columns.shape], 1e-12)
         relative = reduced / price
-        proven = proven_bound(instance, columns, model, solution, aim, reduced)
+        proven = proven_bound(instance, columns, model, solution, aim, reduced=reduced)
         bound, best = max((bound, best), (proven, reduced), key=lambda pair: pair[0])
         idle = idle + 1 if solution.objective > value - 1e-4 * abs(value) else 0
         value = solution.objective
@@ -234,7 +237,7 @@ def generate(instance: Instance, columns: Columns, active: IntArray, aim: Aim, e
 
 
 def proven_bound(
-    instance: Instance, columns: Columns, model: FleetModel, solution: Solution, aim: Aim, reduced: FloatArray
+    instance: Instance, columns: Columns, model: FleetModel, solution: Solution, aim: Aim, *, reduced: FloatArray
 ) -> float:
     """What no fleet of the whole space can be below, from a relaxation over some columns and all reduced costs.
 
@@ -267,9 +270,10 @@ def proven_bound(
 def search(instance: Instance, columns: Columns, totals: Totals, aim: Aim, effort: Effort) -> Found:
     """Find the best fleet over `columns` and a proven bound of its cost.
 
-    The best simple plan is the ceiling: a block that alone costs more is in no better fleet.
+    The best simple plan is the ceiling: a block that alone costs more is in no better fleet. It serves the demand
+    once, so there is none for more.
     """
-    simple = simple_plans(instance, columns, totals) if aim.volume_weight == 0.0 else []
+    simple = simple_plans(instance, columns, totals) if aim.volume_weight == 0.0 and aim.min_volume <= 1.0 else []
     ceiling = simple[0].cost if simple else np.inf
     keep = np.flatnonzero((block_costs(instance, columns) <= ceiling * (1.0 + 1e-9)) & np.isfinite(totals.busiest))
     near, near_totals = columns.take(keep), totals.take(keep)
@@ -287,7 +291,12 @@ def search(instance: Instance, columns: Columns, totals: Totals, aim: Aim, effor
     alive = np.flatnonzero(relaxed.reduced <= slack + TOLERANCE)
     exact = alive.size <= effort.exact_columns
     some = np.union1d(relaxed.bought, incumbent)
-    chosen = alive if exact else np.union1d(_nearest(instance, near, relaxed, effort.columns), some)
+    many = not simple or columns.replicas[list(simple[0].columns)].sum() >= MANY_ENGINES
+    count = effort.columns * (2 if many else 1)
+    chosen = alive if exact else np.union1d(_nearest(instance, near, relaxed, count), some)
+    if simple:
+        spaces = columns, near.take(chosen)
+        return _improved(instance, spaces, simple[0], aim, effort, bound=relaxed.bound, exact=exact)
     found = _whole(instance, near.take(chosen), aim, effort)
     if not exact and found.outcome is Outcome.INFEASIBLE:
         more = np.union1d(_nearest(instance, near, relaxed, 10 * effort.columns), some)
@@ -296,6 +305,33 @@ def search(instance: Instance, columns: Columns, totals: Totals, aim: Aim, effor
         found = replace(found, outcome=Outcome.NOTHING_FOUND)
     bound = max(relaxed.bound, found.bound) if exact else relaxed.bound
     return replace(found, bound=min(bound, found.objective), exact=exact, priced=columns.size)
+
+
+def _improved(
+    instance: Instance,
+    spaces: tuple[Columns, Columns],
+    plan: SimplePlan,
+    aim: Aim,
+    effort: Effort,
+    *,
+    bound: float,
+    exact: bool,
+) -> Found:
+    """A fleet that beats the simple plan, or else that plan.
+
+    spaces: all columns, and those that the whole-number problem may use. Asking only for what is cheaper lets the
+    solver discard nearly all of the search at once.
+    """
+    columns, chosen = spaces
+    ceiling = plan.cost * aim.cost_weight * (1.0 - effort.gap)
+    found = _whole(instance, chosen, aim, effort, ceiling)
+    if found.columns.size:
+        best = max(bound, found.bound) if exact else bound
+        return replace(found, bound=min(best, found.objective), exact=exact, priced=columns.size)
+    none_cheaper = exact and found.outcome is Outcome.INFEASIBLE
+    kept = plan_blocks(instance, columns, plan)
+    cost = plan.cost * aim.cost_weight
+    return replace(kept, objective=cost, bound=max(bound, ceiling) if none_cheaper else bound, exact=none_cheaper)
 
 
 def _nearest(instance: Instance, columns: Columns, relaxed: Relaxed, count: int) -> IntArray:
@@ -310,11 +346,12 @@ def _nearest(instance: Instance, columns: Columns, relaxed: Relaxed, count: int)
     return np.union1d(order[: count // 2], order[different[: count // 2]])
 
 
-def _whole(instance: Instance, chosen: Columns, aim: Aim, effort: Effort) -> Found:
-    """Solve the whole-number problem over some columns."""
+def _whole(instance: Instance, chosen: Columns, aim: Aim, effort: Effort, ceiling: float = np.inf) -> Found:
+    """Solve the whole-number problem over some columns, for objectives up to `ceiling`."""
     loads = column_loads(instance, chosen)
     model = build_fleet_model(instance, chosen, loads, aim)
-    solution = solve(model.program, time_limit=effort.time_limit, gap=effort.gap)
+    program = model.program if np.isinf(ceiling) else with_ceiling(model.program, ceiling)
+    solution = solve(program, time_limit=effort.time_limit, gap=effort.gap)
     if solution.x.size == 0:
         return _nothing(instance, chosen, solution.outcome)
     blocks = np.rint(solution.x[model.blocks]).astype(np.int64)

@@ -39,6 +39,7 @@ class Tables:
     kv_capacity (S, C): KV bytes per GPU that fit beside weights and activations [byte].
     mixed_base (S, B, C, F): step of a full batch plus one prompt chunk of the flow, KV reads of decodes apart [s].
     chunk_count (S, B, C, F): such steps that the prompt needs [1].
+    full_base (S, B, C): the same step when prompts fill the token budget [s]: no mixed step takes longer.
     kv_transferred (F,): bytes handed from prefill to decode per request [byte].
     """
 
@@ -59,6 +60,7 @@ class Tables:
     kv_capacity: FloatArray
     mixed_base: FloatArray
     chunk_count: FloatArray
+    full_base: FloatArray
     kv_transferred: FloatArray
 
 
@@ -123,6 +125,27 @@ def mixed_step(
     return np.asarray(step_time(problem.model, engines, load).total).reshape(shape), count
 
 
+def full_step(
+    problem: Problem, engines: EngineArrays, flows: Flows, split: tuple[FloatArray, FloatArray]
+) -> FloatArray:
+    """Mixed steps whose token budget prompts use up, without the decodes' KV reads [s], shape (S, B, C)."""
+    pipeline, ranks = (value[:, None, None] for value in split)
+    seqs, chunks = np.array(problem.space.max_num_seqs), np.array(problem.space.max_num_batched_tokens)
+    batch = np.broadcast_to(seqs[None, :, None] / pipeline, (pipeline.shape[0], seqs.size, chunks.size))
+    room = np.maximum(chunks - batch / ranks, 1.0)
+    tokens = flows.share * flows.new_tokens
+    past = float(tokens @ (flows.past_tokens + flows.new_tokens / 2.0) / tokens.sum())
+    rows = batch.shape[0]
+    load = StepLoad(
+        prefill_requests=np.broadcast_to(ranks, batch.shape).reshape(rows, -1),
+        prefill_tokens=room.reshape(rows, -1),
+        prefill_past=np.full((1, 1), past),
+        decode_requests=batch.reshape(rows, -1),
+        decode_context=np.zeros((1, 1)),
+    )
+    return np.asarray(step_time(problem.model, engines, load).total).reshape(batch.shape)
+
+
 def build_tables(problem: Problem, flows: Flows, shapes: tuple[Shape, ...], overhead: EngineOverhead) -> Tables:
     """Evaluate the cost model once for everything that the load matrix needs."""
     model, space = problem.model, problem.space
@@ -165,5 +188,6 @@ def build_tables(problem: Problem, flows: Flows, shapes: tuple[Shape, ...], over
         kv_capacity=np.array(capacity, dtype=np.float64).reshape(len(shapes), chunks.size),
         mixed_base=mixed,
         chunk_count=count,
+        full_base=np.maximum(full_step(problem, engines, flows, (pipeline, ranks)), mixed.max(axis=3)),
         kv_transferred=np.asarray(model.kv_bytes(flows.isl, problem.kv_dtype), dtype=np.float64),
     )

@@ -1,0 +1,210 @@
+"""Every rule refuses what it should, with its reason, and nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import pytest
+
+from costmodel.engine import Parallelism, Role
+from costmodel.errors import InputError
+from costmodel.memory import kv_capacity_bytes
+from costmodel.transformer import Transformer
+from optimizer.diagnose import check_shapes
+from search_spaces.enumeration import (
+    RULES,
+    Enumeration,
+    engine_config,
+    enumerate_shapes,
+    refusal,
+    splits,
+)
+from search_spaces.problem import Constraints, Problem
+from tests.optimizer_cases import accelerator, model, offer, problem, space, workload
+from tests.toy import deepseek_v3, dense, llama_8b, mixtral
+
+
+@dataclass(frozen=True)
+class Case:
+    """A split that one rule refuses."""
+
+    rule: str
+    split: Parallelism
+    reason: str
+    model: Transformer | None = None
+    changes: tuple[tuple[str, object], ...] = ()
+    offer: str = "H100"
+    inventory: int | None = None
+
+    def problem(self) -> Problem:
+        bought = offer(self.offer, inventory=self.inventory)
+        return problem(**({"model": self.model or llama_8b(), "offers": (bought,)} | dict(self.changes)))
+
+
+ODD_WIDTH = dense("odd", 4, 4096, 32, 8, 14338, 32000)
+"""14338 = 2 x 7169: TP 4 divides the 32 heads but not the width."""
+
+CASES = (
+    Case("tensor_divides_heads", Parallelism(tensor=3), "TP 3 does not divide 32 attention heads"),
+    Case("tensor_divides_heads", Parallelism(tensor=64), "TP 64 does not divide 32 attention heads"),
+    Case(
+        "tensor_matches_kv_heads",
+        Parallelism(tensor=4),
+        "TP 4 and 6 KV heads do not divide each other",
+        dense("six", 4, 3072, 24, 6, 8192, 32000),
+    ),
+    Case("experts_spread_evenly", Parallelism(tensor=2, expert=2), "EP needs a mixture of experts"),
+    Case(
+        "experts_spread_evenly",
+        Parallelism(tensor=16, expert=16),
+        "EP 16 does not divide 8 experts",
+        mixtral(),
+        offer="GB200",
+    ),
+    Case(
+        "experts_spread_evenly",
+        Parallelism(tensor=4, expert=2),
+        "EP 2 does not span all TP x DP = 4 ranks",
+        mixtral(),
+    ),
+    Case("data_parallel_shares_experts", Parallelism(data=2), "DP inside an engine needs a mixture of experts"),
+    Case("data_parallel_shares_experts", Parallelism(data=2), "DP 2 needs EP over all 2 ranks", mixtral()),
+    Case(
+        "tensor_divides_widths",
+        Parallelism(tensor=4),
+        "TP 4 does not divide the feed-forward width 14338",
+        ODD_WIDTH,
+    ),
+    Case(
+        "tensor_divides_widths",
+        Parallelism(tensor=8),
+        "TP 8 within an expert does not divide its width 14340",
+        replace(
+            mixtral(),
+            layers=tuple(
+                replace(group, feed_forward=replace(group.feed_forward, expert_intermediate=14340))
+                for group in mixtral().layers
+            ),
+        ),
+    ),
+    Case("tensor_fits_scale_up", Parallelism(tensor=16), "TP 16 does not fit in one node of 8"),
+    Case("tensor_fits_scale_up", Parallelism(tensor=4), "TP 4 does not fit in one node of 2", offer="H100-NVL"),
+    Case("pipeline_has_layers", Parallelism(pipeline=64), "PP 64 exceeds 32 layers"),
+    Case("gpus_exist", Parallelism(tensor=8, pipeline=2), "16 GPUs exceed max_gpus_per_engine 8"),
+    Case("gpus_exist", Parallelism(tensor=4), "4 GPUs exceed the inventory of 3 H100", inventory=3),
+    Case(
+        "gpus_exist",
+        Parallelism(tensor=4),
+        "4 GPUs exceed max_gpus 3",
+        changes=(("constraints", Constraints(max_gpus=3)),),
+    ),
+    Case(
+        "gpus_exist",
+        Parallelism(tensor=4, pipeline=3),
+        "12 GPUs do not fill whole nodes of 8",
+        changes=(("space", space(max_gpus_per_engine=64)),),
+    ),
+    Case(
+        "model_and_one_request_fit",
+        Parallelism(tensor=8),
+        "weights do not fit in memory",
+        deepseek_v3(),
+        changes=(("weight_dtype", "fp8"),),
+    ),
+    Case(
+        "model_and_one_request_fit",
+        Parallelism(),
+        "KV cache of one request of 131000 tokens does not fit in memory",
+        changes=(("workload", workload(max_tokens=131_000)),),
+        offer="L4",
+    ),
+)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.rule}-{case.split.gpus}-{case.offer}")
+def test_a_rule_refuses_with_its_reason(case: Case) -> None:
+    given = case.problem()
+    assert refusal(given, given.offers[0], case.split) == (case.rule, case.reason)
+
+
+def test_every_rule_has_a_case() -> None:
+    assert {case.rule for case in CASES} == set(RULES)
+
+
+@pytest.mark.parametrize("name", ["Llama-3.1-8B", "Llama-3.1-70B", "Mixtral-8x7B", "DeepSeek-V3", "Qwen3-Next-80B-A3B"])
+def test_what_is_accepted_satisfies_every_rule_and_what_is_not_fails_one(name: str) -> None:
+    degrees = (1, 2, 3, 4, 8, 16)
+    given = problem(
+        model=model(name),
+        weight_dtype="fp8" if name == "DeepSeek-V3" else "bf16",
+        offers=(offer("H200"), offer("L40S", inventory=4)),
+        space=space(
+            tensor_parallel=degrees,
+            pipeline_parallel=(1, 2),
+            expert_parallel=(1, 8, 16),
+            data_parallel=(1, 8),
+            max_gpus_per_engine=16,
+        ),
+    )
+    found = enumerate_shapes(given)
+    accepted = {(shape.offer, shape.parallelism) for shape in found.shapes}
+    assert accepted
+    for index, bought in enumerate(given.offers):
+        for split in splits(given):
+            reasons = [rule(given, bought, split) for rule in RULES.values()]
+            assert ((index, split) in accepted) == (reasons == [None] * len(RULES))
+
+
+def test_shapes_come_in_the_order_of_offers_and_all_are_counted() -> None:
+    given = problem(offers=(offer("H100"), offer("L4")), space=space(tensor_parallel=(1, 2, 3)))
+    found = enumerate_shapes(given)
+    assert [(shape.offer, shape.parallelism.tensor) for shape in found.shapes] == [(0, 1), (0, 2), (1, 1), (1, 2)]
+    assert found.considered == 6
+    assert found.dropped == {
+        "H100: TP 3 does not divide 32 attention heads": 1,
+        "L4: TP 3 does not divide 32 attention heads": 1,
+    }
+    assert len(found.shapes) + sum(found.dropped.values()) == found.considered
+
+
+def test_an_accepted_engine_has_room_for_the_longest_request() -> None:
+    given = problem(workload=workload(max_tokens=100_000), offers=(offer("H100"), offer("H200")))
+    for shape in enumerate_shapes(given).shapes:
+        config = engine_config(given, shape, Role.COLOCATED, 1, 2048)
+        held = given.model.kv_bytes_per_token("bf16") * 100_000 / shape.parallelism.tensor
+        assert kv_capacity_bytes(given.model, config) >= held * (1 - 1e-9)
+        assert config.accelerator is given.offers[shape.offer].accelerator
+
+
+def test_a_longer_limit_only_ever_refuses_more() -> None:
+    def shapes(tokens: int) -> set[object]:
+        given = problem(offers=(offer("L4"), offer("H100")), workload=workload(max_tokens=tokens))
+        return set(enumerate_shapes(given).shapes)
+
+    assert shapes(131_000) < shapes(20_000) <= shapes(8192)
+
+
+def test_a_large_memory_runs_what_a_small_one_does() -> None:
+    small = problem(offers=(offer("A100-40"),), space=space(tensor_parallel=(1, 2, 4, 8)))
+    large = problem(offers=(offer("A100-80"),), space=small.space)
+    assert accelerator("A100-40").memory < accelerator("A100-80").memory
+    assert set(enumerate_shapes(small).shapes) <= set(enumerate_shapes(large).shapes)
+
+
+def test_no_shape_at_all_is_said_with_the_commonest_reasons() -> None:
+    given = problem(model=model("Llama-3.1-405B"), offers=(offer("H100"), offer("L4")))
+    with pytest.raises(InputError) as caught:
+        check_shapes(given, enumerate_shapes(given))
+    assert str(caught.value) == (
+        "model Llama-3.1-405B in bf16 (756 GiB of weights) runs on none of the accelerators within the search space: "
+        "H100: weights do not fit in memory; L4: weights do not fit in memory; allow more GPUs per engine "
+        "(search.tensor_parallel, search.pipeline_parallel, search.max_gpus_per_engine), a smaller weight_dtype, "
+        "or an accelerator with more memory"
+    )
+
+
+def test_some_shape_is_enough() -> None:
+    given = problem()
+    found = enumerate_shapes(given)
+    check_shapes(given, found)
+    check_shapes(given, Enumeration(found.shapes[:1], 1, {}))

@@ -1,0 +1,267 @@
+"""The fleet that the search finds is evaluated anew, at the loads that it really has: it must hold its goals."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+
+from costmodel.engine import Role
+from optimizer.columns import Columns, Grid, make_columns
+from optimizer.evaluate import Evaluation, evaluate, goodput_volume, holds
+from optimizer.fleet import Fleet, FleetPool, decode_shares, make_fleet, polish
+from optimizer.fleet_model import Aim
+from optimizer.instance import Instance
+from optimizer.search import Effort, Found, search
+from optimizer.simple_plans import price_space
+from search_spaces.problem import Constraints, Problem
+from tests.optimizer_cases import EVERY_ROLE, instance_of, model, offer, problem, slo, space, workload
+
+CHAT = ((200.0, 300.0, 0.5), (2000.0, 200.0, 0.4), (12000.0, 400.0, 0.1))
+CODE = ((4000.0, 20.0, 0.7), (8000.0, 100.0, 0.3))
+ONE_TOKEN = ((1000.0, 1.0, 0.6), (3000.0, 50.0, 0.4))
+LARGE = space(
+    tensor_parallel=(1, 2, 4, 8),
+    max_num_seqs=(16, 64, 256),
+    max_num_batched_tokens=(512, 2048, 8192),
+)
+EXPERTS = replace(LARGE, expert_parallel=(1, 8), data_parallel=(1, 8))
+APART = replace(LARGE, roles=(Role.PREFILL, Role.DECODE))
+TWO = (slo(0.8, 0.04, 0.95, name="chat", share=0.7), slo(5.0, 0.15, 0.9, name="batch", share=0.3))
+LLAMA_70B, MIXTRAL, DEEPSEEK = model("Llama-3.1-70B"), model("Mixtral-8x7B"), model("DeepSeek-V3")
+BOTH = (offer("H100"), offer("L40S"))
+
+PROBLEMS = {
+    "trickle": problem(workload=workload(0.5, CHAT, max_tokens=16000), space=LARGE),
+    "flood": problem(workload=workload(200.0, CODE), offers=BOTH, space=LARGE),
+    "tight": problem(workload=workload(20.0, CHAT, max_tokens=16000), slos=(slo(1.0, 0.02, 0.99),), space=LARGE),
+    "loose": problem(workload=workload(60.0, CHAT, max_tokens=16000), slos=(slo(10.0, 0.2, 0.9),), space=LARGE),
+    "bursty": problem(workload=workload(30.0, CODE, burstiness=3.0), offers=BOTH, space=LARGE),
+    "mildly bursty, apart": problem(workload=workload(80.0, CHAT, burstiness=1.5, max_tokens=16000), space=APART),
+    "clockwork": problem(workload=workload(20.0, CODE, burstiness=0.5), space=LARGE),
+    "prefix cache": problem(workload=workload(40.0, CODE, prefix_hit_share=0.6), space=APART),
+    "two classes": problem(workload=workload(50.0, CODE), slos=TWO, offers=BOTH, space=LARGE),
+    "end to end": problem(workload=workload(20.0, CHAT, max_tokens=16000), slos=(slo(2.0, e2e=12.0),), space=LARGE),
+    "one token": problem(workload=workload(30.0, ONE_TOKEN), space=LARGE),
+    "one bucket": problem(workload=workload(25.0, ((1000.0, 100.0, 1.0),)), space=APART),
+    "70B": problem(model=LLAMA_70B, workload=workload(15.0, CODE), slos=TWO, offers=(offer("H200"),), space=LARGE),
+    "mixtral": problem(model=MIXTRAL, workload=workload(25.0, CODE, burstiness=2.0), offers=BOTH, space=LARGE),
+    "deepseek": problem(
+        model=DEEPSEEK,
+        weight_dtype="fp8",
+        workload=workload(10.0, CHAT, max_tokens=16000),
+        slos=(slo(3.0, 0.1, 0.9),),
+        offers=(offer("H200"),),
+        space=EXPERTS,
+    ),
+    "two makers": problem(workload=workload(60.0, CHAT, max_tokens=16000), offers=(offer("MI300X"), offer("L40S"))),
+    "spares": problem(workload=workload(40.0, CODE), constraints=Constraints(spare_replicas=2), space=LARGE),
+}
+
+
+@cache
+def solved(name: str) -> tuple[Instance, Columns, Found]:
+    """The instance, its columns and the best fleet found with little effort."""
+    instance = instance_of(PROBLEMS[name])
+    columns, totals = price_space(instance, make_columns(instance, Grid()))
+    found = search(instance, columns, totals, Aim(), Effort(time_limit=1.0, rounds=4, columns=30))
+    assert found.blocks.size
+    return instance, columns, found
+
+
+@cache
+def fleet_of(name: str) -> tuple[Instance, Fleet, Evaluation]:
+    """The polished fleet and its evaluation."""
+    instance, columns, found = solved(name)
+    fleet = make_fleet(instance, polish(instance, columns, found))
+    return instance, fleet, evaluate(instance, fleet)
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+class TestTheFleetFound:
+    def test_it_holds_its_goals(self, name: str) -> None:
+        instance, _, result = fleet_of(name)
+        assert result.stable
+        assert holds(instance, result), result.attainment
+
+    def test_it_held_them_before_it_was_polished(self, name: str) -> None:
+        instance, _, found = solved(name)
+        assert holds(instance, evaluate(instance, make_fleet(instance, found)))
+
+    def test_polishing_costs_nothing(self, name: str) -> None:
+        instance, columns, found = solved(name)
+        after = polish(instance, columns, found)
+        np.testing.assert_array_equal(after.columns.shape, found.columns.shape)
+        np.testing.assert_array_equal(after.columns.replicas * after.blocks, found.columns.replicas * found.blocks)
+
+    def test_requests_in_are_requests_out(self, name: str) -> None:
+        instance, fleet, result = fleet_of(name)
+        prompts = sum(pool.route for pool in fleet.pools if pool.role is not Role.DECODE)
+        np.testing.assert_allclose(prompts, 1.0, atol=1e-6)
+        np.testing.assert_allclose(decode_shares(fleet).sum(axis=0), 1.0, atol=1e-6)
+        rate = sum(state.rate for pool, state in zip(fleet.pools, result.states, strict=True) if pool.role != "decode")
+        np.testing.assert_allclose(rate, instance.flows.rate, rtol=1e-6)
+
+    def test_hand_overs_stay_within_a_maker(self, name: str) -> None:
+        instance, fleet, _ = fleet_of(name)
+        for domain in range(int(instance.tables.domain.max()) + 1):
+            ends = [
+                sum(
+                    (p.route for p in fleet.of(role) if instance.tables.domain[p.shape] == domain),
+                    np.zeros(instance.flows.isl.size),
+                )
+                for role in (Role.PREFILL, Role.DECODE)
+            ]
+            np.testing.assert_allclose(ends[0], ends[1], atol=1e-6)
+
+    def test_quantiles_are_in_order(self, name: str) -> None:
+        _, _, result = fleet_of(name)
+        for latency in (result.ttft, result.tpot):
+            assert np.isfinite(latency).all()
+            assert (latency >= 0.0).all()
+            assert (np.diff(latency, axis=1) >= -1e-12).all()
+
+    def test_attainment_is_the_mean_over_the_flows_of_a_class(self, name: str) -> None:
+        instance, _, result = fleet_of(name)
+        flows, classes = instance.flows, instance.problem.slos
+        for k in range(len(classes)):
+            mine = flows.slo == k
+            mean = np.average(result.flow_attainment[mine], weights=flows.share[mine])
+            assert result.attainment[k] == pytest.approx(mean)
+        shares = [one.share for one in classes]
+        assert result.overall == pytest.approx(np.average(result.attainment, weights=shares))
+        assert ((result.flow_attainment >= 0.0) & (result.flow_attainment <= 1.0)).all()
+
+    def test_goodput_is_at_least_the_demand_and_marks_the_edge(self, name: str) -> None:
+        instance, fleet, _ = fleet_of(name)
+        volume = goodput_volume(instance, fleet)
+        assert volume >= 1.0
+        assert holds(instance, evaluate(instance, fleet, volume))
+        assert not holds(instance, evaluate(instance, fleet, volume * 1.01))
+
+    def test_more_load_is_never_better(self, name: str) -> None:
+        instance, fleet, _ = fleet_of(name)
+        attained = [evaluate(instance, fleet, volume).overall for volume in (0.25, 0.5, 1.0, 1.5, 2.5, 5.0)]
+        assert (np.diff(attained) <= 1e-6).all()
+
+    def test_pools_are_named_after_their_role_and_larger_shares_come_first(self, name: str) -> None:
+        instance, fleet, _ = fleet_of(name)
+        roles = [EVERY_ROLE.index(pool.role) for pool in fleet.pools]
+        assert roles == sorted(roles)
+        for role in EVERY_ROLE:
+            pools = fleet.of(role)
+            assert [pool.name for pool in pools] == [f"{role.value}-{k + 1}" for k in range(len(pools))]
+            served = [float(pool.route @ instance.flows.share) for pool in pools]
+            assert served == sorted(served, reverse=True)
+
+
+def one_flow(rate: float, **changes: float) -> Instance:
+    """Prompts of 1000 tokens and 100 to generate, on single H100."""
+    return instance_of(
+        problem(
+            workload=workload(rate, ((1000.0, 100.0, 1.0),), **changes),
+            space=space(tensor_parallel=(1,), max_num_seqs=(256,)),
+        )
+    )
+
+
+def pair(prefill: int, decode: int) -> Fleet:
+    """Engines for prompts and engines for tokens."""
+    share = np.ones(1)
+    return Fleet(
+        (
+            FleetPool("prefill-1", Role.PREFILL, 0, 0, 0, prefill, 0, share),
+            FleetPool("decode-1", Role.DECODE, 0, 0, 0, decode, 0, share),
+        )
+    )
+
+
+class TestByHand:
+    def test_one_prefill_engine_is_m_d_1(self) -> None:
+        """rho = rate x service; P(wait) = rho; those who wait do so for service / (2 (1 - rho)) on average."""
+        instance = one_flow(8.0)
+        service = float(instance.tables.prefill_time[0, 0])
+        state = evaluate(instance, pair(1, 1)).states[0]
+        rho = 8.0 * service
+        assert 0.1 < rho < 0.9
+        assert state.utilization == pytest.approx(rho)
+        assert state.waits == pytest.approx(rho)
+        assert state.theta == pytest.approx(service / (2.0 * (1.0 - rho)))
+        np.testing.assert_allclose(state.latency, service)
+
+    def test_the_first_token_also_waits_for_the_hand_over_and_a_step(self) -> None:
+        instance = one_flow(8.0)
+        tables = instance.tables
+        result = evaluate(instance, pair(1, 1))
+        queue, step = result.states[0], result.states[1].step
+        moved = float(tables.kv_transferred[0]) / float(tables.link[0])
+        assert moved == pytest.approx(1000 * 2 * 32 * 8 * 128 * 2 / 50e9)  # KV of Llama-3.1-8B over a 400 Gbit/s card
+        alone = float(queue.latency[0]) + moved + step
+        p99 = alone + queue.theta * math.log(queue.waits / 0.01)
+        assert result.ttft[-1, 3] == pytest.approx(p99, rel=1e-6)
+        late = queue.waits * math.exp(-(instance.flows.ttft[0] - alone) / queue.theta)
+        assert result.flow_attainment[0] == pytest.approx(1.0 - late, abs=1e-6)
+
+    def test_a_decode_engine_obeys_littles_law(self) -> None:
+        """running = rate x osl x step, and step = base(running) + running x slope."""
+        instance = one_flow(8.0)
+        tables = instance.tables
+        state = evaluate(instance, pair(1, 2)).states[1]
+        assert state.running == pytest.approx(4.0 * 100.0 * state.step, rel=1e-6)
+        base = float(tables.decode_base[0, 0])
+        assert state.step == pytest.approx(base + state.running * float(tables.attention_slope[0, 0]), rel=1e-6)
+        assert state.memory == pytest.approx(state.running * tables.kv_held[0, 0] / tables.kv_capacity[0, 0], rel=1e-6)
+
+    def test_tokens_come_at_the_mean_step(self) -> None:
+        instance = one_flow(8.0)
+        result = evaluate(instance, pair(1, 1))
+        assert result.tpot[-1, 0] == pytest.approx(result.states[1].step, rel=1e-6)
+
+    def test_an_engine_more_shares_the_queue(self) -> None:
+        one, two = (evaluate(one_flow(12.0), pair(engines, 1)) for engines in (1, 2))
+        assert two.states[0].utilization == pytest.approx(one.states[0].utilization / 2.0)
+        assert two.states[0].waits < one.states[0].waits
+        assert two.ttft[-1, 3] < one.ttft[-1, 3]
+
+    def test_slots_of_all_engines_are_one_pool(self) -> None:
+        """As busy, eight engines run out of slots far less often than one."""
+        instance = instance_of(
+            problem(
+                workload=workload(1.0, ((1000.0, 100.0, 1.0),)), space=space(tensor_parallel=(1,), max_num_seqs=(8,))
+            )
+        )
+        alone = evaluate(instance, pair(1, 1), 8.0).states[1]
+        together = evaluate(instance, pair(8, 8), 64.0).states[1]
+        assert together.running == pytest.approx(alone.running)
+        assert 1e-3 < alone.full < 1.0
+        assert together.full < alone.full / 10.0
+
+    def test_overload_attains_nothing(self) -> None:
+        instance = one_flow(500.0)
+        result = evaluate(instance, pair(1, 1))
+        assert not result.stable
+        assert not holds(instance, result)
+        assert result.overall == 0.0
+
+    def test_no_fleet_has_no_goodput(self) -> None:
+        assert goodput_volume(one_flow(1.0), Fleet(())) == 0.0
+
+    def test_a_fleet_that_is_too_slow_even_when_idle_has_no_goodput(self) -> None:
+        instance = instance_of(replace(one_flow(1.0).problem, slos=(slo(ttft=1e-3),)))
+        assert goodput_volume(instance, pair(1, 1)) == 0.0
+
+    def test_goodput_far_above_the_demand_is_found(self) -> None:
+        """A fleet of a hundred engines at a hundredth of a request per second."""
+        instance = one_flow(0.01)
+        few, many = goodput_volume(instance, pair(1, 1)), goodput_volume(instance, pair(100, 100))
+        assert few > 100.0
+        assert many > 90.0 * few
+
+    def test_a_request_of_one_token_has_no_tpot(self) -> None:
+        given: Problem = replace(one_flow(8.0).problem, slos=(slo(tpot=1e-4),))
+        one = instance_of(replace(given, workload=workload(8.0, ((1000.0, 1.0, 1.0),))))
+        assert evaluate(one, pair(1, 1)).overall > 0.9
+        assert evaluate(instance_of(given), pair(1, 1)).overall == 0.0
