@@ -14,7 +14,7 @@ from .binding import binding, fleet_bindings
 from .build_plan import Proof, fleet_cost, fleet_gpus, pool_line
 from .columns import Columns, Grid, make_columns
 from .diagnose import with_looser_slos, without_limits
-from .evaluate import evaluate
+from .evaluate import evaluate, holds, predict_misses
 from .fleet import Fleet, make_fleet, polish
 from .fleet_model import COLOCATED, Aim
 from .instance import Instance, make_instance
@@ -102,6 +102,10 @@ def _alternative(
         return _infeasible(instance, kind, space)
     fleet = make_fleet(instance, polish(instance, columns, found))
     cost = fleet_cost(instance, fleet)
+    misses = predict_misses(instance, fleet)
+    if not holds(instance, misses):
+        reached = f"the cheapest found (${cost:,.2f}/h) keeps its SLOs for only {misses.attainment.min():.1%}"
+        return _infeasible(instance, kind, space).model_copy(update={"why_not": reached})
     bound = max(min(found.bound / scale, cost), best.bound_usd_per_hour or 0.0)
     return Alternative(
         kind=kind.kind,

@@ -213,7 +213,7 @@ def assumptions(instance: Instance) -> list[str]:
         f"Network cards carry KV transfers up to {LINK_UTILIZATION:.0%} of their bandwidth; transfers do not overlap "
         "with prefill.",
         "Prompts of one prefill replica are served one at a time, in order of arrival.",
-        "Replicas of a pool share one queue.",
+        "Replicas of a pool share one queue: the router sends a prompt where the fewest prompt tokens wait.",
     ]
     if problem.workload.prefix_hit_share > 0.0:
         stated.append(

@@ -76,3 +76,9 @@ def with_looser_slos(problem: Problem, factor: float) -> Problem:
         for slo in problem.slos
     )
     return replace(problem, slos=slos)
+
+
+def with_fewer_misses(problem: Problem, factor: float) -> Problem:
+    """The same problem with the misses that each class permits multiplied by `factor`."""
+    slos = tuple(replace(slo, attainment=1.0 - (1.0 - slo.attainment) * factor) for slo in problem.slos)
+    return replace(problem, slos=slos)

@@ -17,19 +17,23 @@ from search_spaces.problem import Goal, Problem
 from .alternatives import compare, describe_miss, recommended
 from .build_plan import Proof, build_plan, fleet_cost, provenance
 from .columns import Columns, Grid, make_columns
-from .diagnose import check_floors, check_shapes
-from .fleet import make_fleet, polish
+from .diagnose import check_floors, check_shapes, with_fewer_misses
+from .evaluate import holds, predict_misses
+from .fleet import Fleet, make_fleet, polish
 from .fleet_model import Aim
 from .instance import Instance, make_instance
 from .plan import Binding, Plan, RunInfo, Status
 from .program import Outcome
 from .ratio import best_ratio
 from .search import Effort, Found, search
-from .simple_plans import Totals, price_space
+from .simple_plans import Totals, column_totals, price_space
 
 Progress = Callable[[str, float], None]
 
 OPTIMAL_GAP = 1e-4
+REPAIRS = 3
+"""Times that a fleet which misses a goal is searched for again."""
+
 MOST_VOLUME = 1e4
 """Largest multiple of the demand that `max_goodput` looks for."""
 
@@ -69,9 +73,8 @@ def optimize(problem: Problem, progress: Progress | None = None, time_limit: flo
     space = make_columns(instance, Grid())
     columns, totals = price_space(instance, space)
     watch.stage("searching fleets", 0.3)
-    effort = Effort(time_limit=time_limit / 3.0)
-    found, proof = find(instance, columns, totals, effort)
-    fleet = make_fleet(instance, polish(instance, columns, found))
+    effort = Effort(time_limit=time_limit / 6.0)
+    found, proof, fleet = find_that_holds(instance, (columns, totals), effort)
     watch.stage("comparing alternatives", 0.6)
     shortfalls: list[Binding] = []
     if fleet.pools:
@@ -96,6 +99,29 @@ def optimize(problem: Problem, progress: Progress | None = None, time_limit: flo
     timings = {label: seconds for label, seconds in watch.timings.items() if label != "done"}
     run = RunInfo(created=created, command="", timings_s=timings)
     return plan.model_copy(update={"provenance": draft.model_copy(update={"run": run})})
+
+
+def find_that_holds(instance: Instance, priced: tuple[Columns, Totals], effort: Effort) -> tuple[Found, Proof, Fleet]:
+    """Search, evaluate, and where the fleet misses a goal at its real loads, search again for a stricter one.
+
+    The loads promise each goal to within approximations of the queues; the evaluation has the last word, so that a
+    fleet which misses is never called feasible. Each round halves the misses that the search may plan on.
+    """
+    columns, totals = priced
+    strict = instance
+    for round_ in range(REPAIRS + 1):
+        found, proof = find(strict, columns, totals, effort)
+        fleet = make_fleet(strict, polish(strict, columns, found))
+        if not fleet.pools or holds(instance, predict_misses(instance, fleet, found.volume)):
+            return found, proof if round_ == 0 else replace(proof, status=_not_proven(proof.status)), fleet
+        strict = replace(strict, problem=with_fewer_misses(strict.problem, 0.5))
+        totals = column_totals(strict, columns)
+    return found, Proof(Status.INFEASIBLE, None, None), Fleet(())
+
+
+def _not_proven(status: Status) -> Status:
+    """A bound of a stricter problem does not bound the one that was asked."""
+    return Status.FEASIBLE if status is Status.OPTIMAL else status
 
 
 def aim_of(problem: Problem) -> Aim:
