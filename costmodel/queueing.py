@@ -86,7 +86,7 @@ def normal_exceeds(z: ArrayLike) -> FloatArray:
     0.1
     """
     score = np.asarray(z, dtype=np.float64)
-    size = np.abs(score)
+    size = np.minimum(np.abs(score), 38.0)  # beyond, the tail is below the smallest float
     t = 1.0 / (1.0 + 0.2316419 * size)
     series = t * (0.319381530 + t * (-0.356563782 + t * (1.781477937 + t * (-1.821255978 + t * 1.330274429))))
     tail = np.exp(-0.5 * size**2) / math.sqrt(2.0 * math.pi) * series

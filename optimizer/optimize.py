@@ -8,8 +8,6 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
-import numpy as np
-
 from search_spaces.engines import load_engine_overhead
 from search_spaces.enumeration import enumerate_shapes
 from search_spaces.problem import Goal, Problem
@@ -24,18 +22,15 @@ from .fleet_model import Aim
 from .instance import Instance, make_instance
 from .plan import Binding, Plan, RunInfo, Status
 from .program import Outcome
-from .ratio import best_ratio
 from .search import Effort, Found, search
 from .simple_plans import Totals, column_totals, price_space
+from .volume import best_ratio, most_goodput
 
 Progress = Callable[[str, float], None]
 
 OPTIMAL_GAP = 1e-4
 REPAIRS = 3
 """Times that a fleet which misses a goal is searched for again."""
-
-MOST_VOLUME = 1e4
-"""Largest multiple of the demand that `max_goodput` looks for."""
 
 
 @dataclass(slots=True)
@@ -74,7 +69,7 @@ def optimize(problem: Problem, progress: Progress | None = None, time_limit: flo
     columns, totals = price_space(instance, space)
     watch.stage("searching fleets", 0.3)
     effort = Effort(time_limit=time_limit / 6.0)
-    found, proof, fleet = find_that_holds(instance, (columns, totals), effort)
+    found, proof, fleet = find_that_holds(instance, space, (columns, totals), effort)
     watch.stage("comparing alternatives", 0.6)
     shortfalls: list[Binding] = []
     if fleet.pools:
@@ -101,21 +96,22 @@ def optimize(problem: Problem, progress: Progress | None = None, time_limit: flo
     return plan.model_copy(update={"provenance": draft.model_copy(update={"run": run})})
 
 
-def find_that_holds(instance: Instance, priced: tuple[Columns, Totals], effort: Effort) -> tuple[Found, Proof, Fleet]:
+def find_that_holds(
+    instance: Instance, space: Columns, priced: tuple[Columns, Totals], effort: Effort
+) -> tuple[Found, Proof, Fleet]:
     """Search, evaluate, and where the fleet misses a goal at its real loads, search again for a stricter one.
 
     The loads promise each goal to within approximations of the queues; the evaluation has the last word, so that a
     fleet which misses is never called feasible. Each round halves the misses that the search may plan on.
     """
-    columns, totals = priced
     strict = instance
-    for round_ in range(REPAIRS + 1):
-        found, proof = find(strict, columns, totals, effort)
+    for attempt in range(REPAIRS + 1):
+        found, columns, proof = find(strict, space, priced, effort)
         fleet = make_fleet(strict, polish(strict, columns, found))
         if not fleet.pools or holds(instance, predict_misses(instance, fleet, found.volume)):
-            return found, proof if round_ == 0 else replace(proof, status=_not_proven(proof.status)), fleet
+            return found, proof if attempt == 0 else replace(proof, status=_not_proven(proof.status)), fleet
         strict = replace(strict, problem=with_fewer_misses(strict.problem, 0.5))
-        totals = column_totals(strict, columns)
+        priced = priced[0], column_totals(strict, priced[0])
     return found, Proof(Status.INFEASIBLE, None, None), Fleet(())
 
 
@@ -126,40 +122,32 @@ def _not_proven(status: Status) -> Status:
 
 def aim_of(problem: Problem) -> Aim:
     """What the search minimises. Prices are scaled, so that doubling all of them changes no digit of the search."""
-    scale = 1.0 / max(offer.usd_per_hour for offer in problem.offers)
-    if problem.objective.goal is Goal.MAX_GOODPUT:
-        return Aim(cost_weight=1e-7 * scale, volume_weight=1.0, min_volume=0.0, max_volume=MOST_VOLUME)
-    return Aim(cost_weight=scale)
+    return Aim(cost_weight=1.0 / max(offer.usd_per_hour for offer in problem.offers))
 
 
-def find(instance: Instance, columns: Columns, totals: Totals, effort: Effort) -> tuple[Found, Proof]:
-    """Search for the goal of the problem and say what was proven."""
-    problem = instance.problem
-    aim = aim_of(problem)
-    if problem.objective.goal is Goal.MAX_GOODPUT_PER_DOLLAR:
-        found, gap = best_ratio(instance, columns, totals, aim, effort)
-        return found, Proof(_status(found, gap), None, gap)
+def find(
+    instance: Instance, space: Columns, priced: tuple[Columns, Totals], effort: Effort
+) -> tuple[Found, Columns, Proof]:
+    """Search for the goal of the problem: the result, the columns it was found among, and what was proven."""
+    problem, aim = instance.problem, aim_of(instance.problem)
+    if problem.objective.goal is not Goal.MIN_COST:
+        choose = most_goodput if problem.objective.goal is Goal.MAX_GOODPUT else best_ratio
+        found, gap = choose(instance, space, aim, effort)
+        return found, space, Proof(_status(found, gap), None, gap)
+    columns, totals = priced
     found = search(instance, columns, totals, aim, effort)
-    if problem.objective.goal is Goal.MAX_GOODPUT:
-        if found.volume <= 0.0:
-            found = replace(found, blocks=found.blocks[:0], columns=found.columns.take(np.zeros(0, dtype=np.int64)))
-            return found, Proof(Status.INFEASIBLE, None, None)
-        gap = max(0.0, 1.0 - found.objective / min(found.bound, found.objective)) if found.bound else 0.0
-        return found, Proof(_status(found, gap), None, gap)
-    if found.outcome not in {Outcome.OPTIMAL, Outcome.FEASIBLE}:
-        return found, Proof(_status(found, None), None, None)
+    if not found.columns.size:
+        return found, columns, Proof(_status(found, None), None, None)
     cost = fleet_cost(instance, make_fleet(instance, found))
     bound = min(found.bound / aim.cost_weight, cost)
     gap = 1.0 - bound / cost
-    return found, Proof(_status(found, gap), bound, gap)
+    return found, columns, Proof(_status(found, gap), bound, gap)
 
 
 def _status(found: Found, gap: float | None) -> Status:
-    if found.outcome is Outcome.INFEASIBLE:
-        return Status.INFEASIBLE
-    if found.outcome is Outcome.NOTHING_FOUND or gap is None:
-        return Status.TIME_LIMIT
-    return Status.OPTIMAL if gap <= OPTIMAL_GAP else Status.FEASIBLE
+    if not found.columns.size:
+        return Status.TIME_LIMIT if found.outcome is Outcome.FEASIBLE else Status.INFEASIBLE
+    return Status.OPTIMAL if gap is not None and gap <= OPTIMAL_GAP else Status.FEASIBLE
 
 
 def search_summary(instance: Instance, space: Columns, priced: Columns, found: Found) -> dict[str, Any]:

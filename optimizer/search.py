@@ -267,6 +267,11 @@ def proven_bound(
     return max(lower, solution.objective - above * total if np.isfinite(above) else -np.inf)
 
 
+def generate_from(instance: Instance, columns: Columns, totals: Totals, aim: Aim, effort: Effort) -> Relaxed:
+    """Column generation from the usual starters: the bound of the relaxation without a fleet."""
+    return generate(instance, columns, choose_starters(instance, columns, totals, effort.starters), aim, effort)
+
+
 def search(instance: Instance, columns: Columns, totals: Totals, aim: Aim, effort: Effort) -> Found:
     """Find the best fleet over `columns` and a proven bound of its cost.
 

@@ -1,0 +1,83 @@
+"""Objectives that leave the served volume open: most goodput within limits, or most goodput per dollar.
+
+Both reduce to the cheapest fleet at a volume. Loads are linear in the rate, so the totals of every column are
+priced once and scaled; simple plans then tell, for any volume, what the best one- or two-pool fleet costs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from .columns import Columns
+from .evaluate import largest_load
+from .fleet_model import Aim
+from .instance import Instance
+from .search import Effort, Found, generate_from, search
+from .simple_plans import Totals, column_totals, price_space, simple_plans
+
+TAILORED = (1.2, 1.1, 1.05, 1.02, 1.01)
+"""Steps by which columns tailored to a larger volume are tried."""
+
+VOLUMES = 25
+"""Volumes between least and most at which goodput per dollar is compared."""
+
+
+def at_volume(instance: Instance, volume: float) -> Instance:
+    """The same instance with every rate multiplied by `volume`."""
+    return replace(instance, flows=replace(instance.flows, rate=instance.flows.rate * volume))
+
+
+def scaled(totals: Totals, volume: float) -> Totals:
+    """Totals at `volume` times the demand; misses depend on what a column permits, not on the rate."""
+    return Totals(totals.prompt * volume, totals.running * volume, totals.busiest * volume, totals.late)
+
+
+def search_at(instance: Instance, space: Columns, volume: float, aim: Aim, effort: Effort) -> Found:
+    """The cheapest fleet for `volume` times the demand, as a search result of the original instance."""
+    there = at_volume(instance, volume)
+    columns, totals = price_space(there, space)
+    found = search(there, columns, totals, aim, effort)
+    return replace(found, volume=volume, route=found.route * volume)
+
+
+def most_goodput(instance: Instance, space: Columns, aim: Aim, effort: Effort) -> tuple[Found, float | None]:
+    """The fleet that serves the largest volume within the limits, and the relative gap to the proven most."""
+    totals = column_totals(instance, space)
+
+    def served(volume: float) -> bool:
+        return bool(simple_plans(at_volume(instance, volume), space, scaled(totals, volume)))
+
+    volume = max(largest_load(served, most=1e6, tolerance=0.01), 1e-6)
+    for more in TAILORED:
+        there = at_volume(instance, volume * more)
+        if simple_plans(there, *price_space(there, space)):
+            volume *= more
+    found = search_at(instance, space, volume, aim, effort)
+    if not found.columns.size:
+        return found, None
+    most = Aim(cost_weight=0.0, volume_weight=1.0, min_volume=0.0, max_volume=1e6)
+    bound = -generate_from(instance, space, totals, most, effort).bound
+    return found, max(0.0, 1.0 - found.volume / bound) if np.isfinite(bound) and bound > 0.0 else None
+
+
+def best_ratio(instance: Instance, space: Columns, aim: Aim, effort: Effort) -> tuple[Found, float | None]:
+    """The fleet of most goodput per dollar for volumes within the objective's limits, and its relative gap.
+
+    The relaxation's cost is convex in the volume, so its cost per request is least at the least volume; that bounds
+    the ratio at every volume. Bucket shares are fixed, so serving only the cheap requests is no way out.
+    """
+    goal = instance.problem.objective
+    totals = column_totals(instance, space)
+    best, best_ratio_ = goal.min_volume, 0.0
+    for volume in np.geomspace(goal.min_volume, goal.max_volume, VOLUMES if goal.max_volume > goal.min_volume else 1):
+        plans = simple_plans(at_volume(instance, float(volume)), space, scaled(totals, float(volume)))
+        if plans and volume / plans[0].cost > best_ratio_:
+            best, best_ratio_ = float(volume), float(volume) / plans[0].cost
+    found = search_at(instance, space, best, aim, effort)
+    if not found.columns.size:
+        return found, None
+    least = at_volume(instance, goal.min_volume)
+    bound = generate_from(least, space, scaled(totals, goal.min_volume), aim, effort).bound
+    return found, max(0.0, 1.0 - found.volume / found.objective * bound / goal.min_volume)

@@ -1,0 +1,171 @@
+"""What must never make a plan dearer, checked through `optimize` on spaces small enough to be searched to the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from costmodel.errors import InputError
+from costmodel.workload import scale_rate
+from optimizer.optimize import optimize
+from optimizer.plan import Plan, Pool, Status
+from search_spaces.problem import Constraints, Problem, Slo
+from tests.optimizer_cases import offer, problem, slo, space, workload
+
+MIXES = (((1000.0, 200.0, 1.0),), ((500.0, 16.0, 0.6), (4000.0, 200.0, 0.4)))
+SOLVED = {Status.OPTIMAL, Status.FEASIBLE}
+FACTOR = st.floats(1.0, 5.0)
+EXAMPLES = 4
+"""Few, as each solves two problems whole; other runs of the suite draw others."""
+
+
+@st.composite
+def problems(draw: st.DrawFn) -> Problem:
+    """Llama-3.1-8B with one batch limit and one token budget, on one or two accelerators."""
+    names = draw(st.sampled_from([("H100",), ("L40S", "H100"), ("A100-80",), ("MI300X", "L40S")]))
+    slos = [(slo(0.4, 0.03, 0.9),), (slo(1.0, 0.05, 0.99),), (slo(1.5, 0.05, 0.9, e2e=8.0),)]
+    slos.append((slo(0.5, 0.03, 0.95, name="chat", share=0.6), slo(3.0, 0.1, 0.9, name="batch", share=0.4)))
+    return problem(
+        workload=workload(draw(st.floats(1.0, 25.0)), draw(st.sampled_from(MIXES))),
+        slos=draw(st.sampled_from(slos)),
+        offers=tuple(offer(name) for name in names),
+        space=space(tensor_parallel=(1,), max_num_seqs=(64,)),
+    )
+
+
+def plan_of(given_: Problem) -> Plan | None:
+    """The plan, or None where physics rules it out."""
+    try:
+        return optimize(given_, time_limit=6.0)
+    except InputError:
+        return None
+
+
+def assert_no_dearer(looser: Problem, tighter: Problem) -> None:
+    """What serves the tighter problem serves the looser one."""
+    tight = plan_of(tighter)
+    if tight is None or tight.cost_usd_per_hour is None:
+        return
+    loose = plan_of(looser)
+    assert loose is not None
+    assert loose.cost_usd_per_hour is not None
+    assert loose.bound_usd_per_hour is not None
+    assert loose.bound_usd_per_hour <= tight.cost_usd_per_hour * (1 + 1e-9)
+    if {loose.status, tight.status} == {Status.OPTIMAL}:
+        assert loose.cost_usd_per_hour <= tight.cost_usd_per_hour * (1 + 1e-6)
+
+
+def with_slos(given_: Problem, change: Callable[[Slo], Slo]) -> Problem:
+    return replace(given_, slos=tuple(change(one) for one in given_.slos))
+
+
+@settings(deadline=None, max_examples=EXAMPLES)
+@given(problems(), FACTOR)
+def test_looser_latencies(given_: Problem, factor: float) -> None:
+    def looser(one: Slo) -> Slo:
+        e2e = None if one.e2e is None else one.e2e * factor
+        return replace(one, ttft=one.ttft * factor, tpot=one.tpot * factor, e2e=e2e)
+
+    assert_no_dearer(with_slos(given_, looser), given_)
+
+
+@settings(deadline=None, max_examples=EXAMPLES)
+@given(problems(), FACTOR)
+def test_a_later_first_token(given_: Problem, factor: float) -> None:
+    given_ = with_slos(given_, lambda one: replace(one, e2e=None))
+    assert_no_dearer(with_slos(given_, lambda one: replace(one, ttft=one.ttft * factor)), given_)
+
+
+@settings(deadline=None, max_examples=EXAMPLES)
+@given(problems(), st.floats(0.0, 1.0))
+def test_fewer_requests_within_their_slo(given_: Problem, easing: float) -> None:
+    given_ = replace(given_, slos=given_.slos[:1] if len(given_.slos) == 1 else (replace(given_.slos[0], share=1.0),))
+    assert_no_dearer(with_slos(given_, lambda one: replace(one, attainment=one.attainment * (1 - easing / 2))), given_)
+
+
+@settings(deadline=None, max_examples=EXAMPLES)
+@given(problems(), st.floats(0.1, 1.0))
+def test_a_lower_rate(given_: Problem, factor: float) -> None:
+    assert_no_dearer(replace(given_, workload=scale_rate(given_.workload, factor)), given_)
+
+
+@settings(deadline=None, max_examples=EXAMPLES)
+@given(problems(), st.integers(1, 4), st.one_of(st.none(), st.integers(0, 4)))
+def test_more_inventory(given_: Problem, stock: int, more: int | None) -> None:
+    def stocked(count: int | None) -> Problem:
+        return replace(given_, offers=(replace(given_.offers[0], inventory=count), *given_.offers[1:]))
+
+    assert_no_dearer(stocked(None if more is None else stock + more), stocked(stock))
+
+
+@settings(deadline=None, max_examples=EXAMPLES)
+@given(problems(), st.floats(0.2, 1.0))
+def test_a_cheaper_gpu(given_: Problem, factor: float) -> None:
+    first = given_.offers[0]
+    cheaper = replace(first, usd_per_hour=first.usd_per_hour * factor)
+    assert_no_dearer(replace(given_, offers=(cheaper, *given_.offers[1:])), given_)
+
+
+@settings(deadline=None, max_examples=EXAMPLES)
+@given(problems(), st.integers(2, 8))
+def test_no_limit_on_gpus(given_: Problem, most: int) -> None:
+    assert_no_dearer(given_, replace(given_, constraints=Constraints(max_gpus=most)))
+
+
+@settings(deadline=None, max_examples=EXAMPLES)
+@given(problems(), st.integers(1, 2))
+def test_fewer_spares(given_: Problem, spares: int) -> None:
+    assert_no_dearer(given_, replace(given_, constraints=Constraints(spare_replicas=spares)))
+
+
+def unpriced(pools: list[Pool], **changes: Any) -> list[Pool]:
+    return [pool.model_copy(update={"usd_per_hour": 0.0} | changes) for pool in pools]
+
+
+@settings(deadline=None, max_examples=EXAMPLES)
+@given(problems(), st.sampled_from([2.0, 3.0, 0.1, 1e3]))
+def test_dearer_by_a_factor_is_the_same_fleet(given_: Problem, factor: float) -> None:
+    """Twice the prices, twice the cost, and nothing else changes."""
+    scaled = tuple(replace(one, usd_per_hour=one.usd_per_hour * factor) for one in given_.offers)
+    one, other = plan_of(given_), plan_of(replace(given_, offers=scaled))
+    assert (one is None) == (other is None)
+    if one is None or other is None or one.cost_usd_per_hour is None:
+        return
+    assert other.cost_usd_per_hour == pytest.approx(factor * one.cost_usd_per_hour, rel=1e-9)
+    assert other.bound_usd_per_hour == pytest.approx(factor * (one.bound_usd_per_hour or 0.0), rel=1e-6)
+    assert unpriced(other.pools) == unpriced(one.pools)
+    assert other.goodput_per_dollar == pytest.approx(one.goodput_per_dollar / factor, rel=1e-9)
+
+
+@settings(deadline=None, max_examples=EXAMPLES)
+@given(problems())
+def test_names_mean_nothing(given_: Problem) -> None:
+    renamed = tuple(
+        replace(one, accelerator=replace(one.accelerator, name=f"GPU {index}"))
+        for index, one in enumerate(given_.offers)
+    )
+    one, other = plan_of(given_), plan_of(replace(given_, offers=renamed))
+    assert (one is None) == (other is None)
+    if one is not None and other is not None:
+        assert unpriced(other.pools, accelerator="") == unpriced(one.pools, accelerator="")
+        assert other.cost_usd_per_hour == one.cost_usd_per_hour
+        assert other.routing == one.routing
+
+
+@settings(deadline=None, max_examples=EXAMPLES)
+@given(problems().filter(lambda one: len(one.offers) > 1))
+def test_the_order_of_offers_means_nothing(given_: Problem) -> None:
+    one, other = plan_of(given_), plan_of(replace(given_, offers=given_.offers[::-1]))
+    assert (one is None) == (other is None)
+    if one is None or other is None or one.status not in SOLVED or other.status not in SOLVED:
+        return
+    assert one.cost_usd_per_hour is not None
+    assert other.cost_usd_per_hour is not None
+    assert (other.bound_usd_per_hour or 0.0) <= one.cost_usd_per_hour * (1 + 1e-9)
+    if {one.status, other.status} == {Status.OPTIMAL}:
+        assert other.cost_usd_per_hour == pytest.approx(one.cost_usd_per_hour, rel=1e-4)
