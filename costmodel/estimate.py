@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .accelerator import KernelEfficiency, Origin
-from .engine import EngineConfig
+from .engine import EngineConfig, Role
 from .engine_arrays import EngineArrays, compute_dtype, engine_arrays, kernel_efficiency, part_dtype
 from .errors import InputError
 from .host import EngineOverhead
@@ -41,7 +41,7 @@ class Estimate:
     batch: running requests in all; max_batch: most that memory and max_num_seqs allow; prefill: one whole prompt alone;
     decode: one step of each pipeline stage's share of the batch, at the mean context ISL + OSL/2;
     ridge_point [FLOP/byte]; kv_bytes_per_token: whole model [byte/token]; weights_per_gpu, activations_per_gpu,
-    kv_capacity_per_gpu [byte]; requests_per_second: batch / (OSL x decode time), prompts computed elsewhere [1/s];
+    kv_capacity_per_gpu [byte]; requests_per_second: what the engine sustains in its role, see `saturation_rate` [1/s];
     binds: what limits throughput: compute, bandwidth, network, host, or memory if more HBM would allow a larger batch;
     efficiencies: (kernel class, dtype) -> figures used; overhead: host overhead used.
     """
@@ -96,11 +96,26 @@ def estimate(
         weights_per_gpu=weight_bytes_per_gpu(model, config),
         activations_per_gpu=activation_bytes(model, config),
         kv_capacity_per_gpu=kv_capacity_bytes(model, config),
-        requests_per_second=running / (osl * decoding.time),
+        requests_per_second=saturation_rate(config, _summary(prefill, engines).time, osl * decoding.time / running),
         binds="memory" if most < config.max_num_seqs and running >= most else decoding.bound_by,
         efficiencies=used_efficiencies(model, config),
         overhead=overhead,
     )
+
+
+def saturation_rate(config: EngineConfig, prefill_time: float, decode_time: float) -> float:
+    """Requests per second of an engine that is never idle [1/s].
+
+    prefill_time: of one prompt [s], shared by pipeline stages and data-parallel ranks; decode_time: of one request's
+    tokens, OSL x step / batch [s]. A prefill engine pays the first, a decode engine the second, a colocated one both.
+    """
+    lanes = config.parallelism.pipeline * config.parallelism.data
+    cost = {
+        Role.PREFILL: prefill_time / lanes,
+        Role.DECODE: decode_time,
+        Role.COLOCATED: prefill_time / lanes + decode_time,
+    }
+    return 1.0 / cost[config.role]
 
 
 def used_efficiencies(model: Transformer, config: EngineConfig) -> dict[tuple[str, str], KernelEfficiency]:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.accelerator import Origin
 from costmodel.engine import Role
 from costmodel.units import SECONDS_PER_HOUR
 from search_spaces.catalog import entry_dict
@@ -215,6 +216,7 @@ def assumptions(instance: Instance) -> list[str]:
         "Prompts of one prefill replica are served one at a time, in order of arrival.",
         "Replicas of a pool share one queue: the router sends a prompt where the fewest prompt tokens wait.",
     ]
+    stated += _assumed_figures(problem)
     if problem.workload.prefix_hit_share > 0.0:
         stated.append(
             f"{problem.workload.prefix_hit_share:.1%} of every prompt is found in the prefix cache, whatever its length"
@@ -222,6 +224,18 @@ def assumptions(instance: Instance) -> list[str]:
         )
     if problem.workload.burstiness != 1.0:
         stated.append(f"Arrivals are independent with a coefficient of variation of {problem.workload.burstiness:g}.")
+    return stated
+
+
+def _assumed_figures(problem: Problem) -> list[str]:
+    """Prices and efficiencies of the offers that nobody measured or quoted."""
+    stated = []
+    for offer in problem.offers:
+        name, price = offer.accelerator.name, offer.accelerator.price
+        if price.origin is Origin.ASSUMED and offer.usd_per_hour == price.usd_per_hour:
+            stated.append(f"The price of {name}, ${price.usd_per_hour:g}/h, is assumed: {price.source}.")
+        if offer.accelerator.efficiency["gemm", "bf16"].origin is Origin.ASSUMED:
+            stated.append(f"The kernel efficiencies of {name} are assumed from other accelerators, not measured.")
     return stated
 
 

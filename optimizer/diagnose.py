@@ -46,12 +46,17 @@ def check_floors(instance: Instance) -> None:
                 f"{(floor - slo.ttft) * 1e3:,.0f} ms more"
             )
         generating = mine & (flows.osl > 1.0)
-        tightest = float(flows.tpot[generating].min(initial=np.inf))
-        share = float(flows.share[generating & (flows.tpot < step)].sum() / flows.share[mine].sum())
-        if share > 1.0 - slo.attainment:
+        if slo.tpot < step and float(flows.share[generating].sum() / flows.share[mine].sum()) > 1.0 - slo.attainment:
             raise InputError(
-                f"slo {slo.name}: tpot {tightest * 1e3:,.2f} ms is below the physical floor: the fastest engine needs "
-                f"{step * 1e3:,.2f} ms for one decode step, {(step - tightest) * 1e3:,.2f} ms more"
+                f"slo {slo.name}: tpot {slo.tpot * 1e3:,.2f} ms is below the physical floor: the fastest engine needs "
+                f"{step * 1e3:,.2f} ms for one decode step, {(step - slo.tpot) * 1e3:,.2f} ms more"
+            )
+        whole = _share_quantile((fastest + (flows.osl - 1.0) * step)[mine], flows.share[mine], slo.attainment)
+        if slo.e2e is not None and slo.e2e < whole:
+            raise InputError(
+                f"slo {slo.name}: e2e {slo.e2e:,.2f} s is below the physical floor: the fastest engine alone needs "
+                f"{whole:,.2f} s for the requests that attainment {slo.attainment:g} includes, "
+                f"{whole - slo.e2e:,.2f} s more"
             )
 
 

@@ -19,8 +19,8 @@ class Flows:
 
     slo: index of the SLO class; isl, osl [token]; share of all requests [1]; rate [1/s];
     new_tokens: prompt tokens to compute after prefix hits; past_tokens: those found in the cache;
-    ttft, tpot: limits [s]; where a class bounds the end-to-end time, tpot is tightened so that
-    ttft + (osl - 1) tpot stays within it.
+    ttft, tpot: limits [s]; where a class bounds the end-to-end time, ttft is at most a third of it and tpot is
+    tightened so that ttft + (osl - 1) tpot stays within it.
     """
 
     slo: IntArray
@@ -50,6 +50,7 @@ def make_flows(problem: Problem) -> Flows:
     ttft = np.array([slo_class.ttft for slo_class in problem.slos])[slo]
     tpot = np.array([slo_class.tpot for slo_class in problem.slos])[slo]
     e2e = np.array([np.inf if slo_class.e2e is None else slo_class.e2e for slo_class in problem.slos])[slo]
+    ttft = np.minimum(ttft, e2e / 3.0)
     tightened = np.where(osl > 1.0, (e2e - ttft) / np.maximum(osl - 1.0, 1.0), np.inf)
     keep = share > 0.0
     past = isl * load.prefix_hit_share

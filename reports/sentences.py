@@ -33,6 +33,8 @@ PROVED_GAP: Final = 1e-4
 
 def price_comparison(plan: Plan) -> str:
     """Say, with a sign, how the plan's price compares with the next fleet of another kind."""
+    if plan.objective != "min_cost":
+        return f"{rate(plan.goodput_rps)} within the SLOs"
     rivals = rivals_of_other_fleets(plan)
     if not rivals or not plan.cost_usd_per_hour or not rivals[0].cost_usd_per_hour:
         return "no other kind of fleet meets the SLOs"
@@ -115,6 +117,9 @@ def proof_sentence(plan: Plan) -> str:
     bound = hourly(plan.bound_usd_per_hour)
     if plan.gap is None or not is_number(plan.gap):
         return "No lower bound on the price is known."
+    if plan.objective != "min_cost":
+        what = "goodput" if plan.objective == "max_goodput" else "goodput per dollar"
+        return f"No fleet of the search space has more than {percent(plan.gap / (1.0 - plan.gap))} more {what}."
     if plan.gap <= PROVED_GAP:
         return f"Proved: no fleet of the search space is cheaper (bound {bound}, gap {percent(max(0.0, plan.gap))})."
     return f"A cheaper fleet may exist, by at most {percent(plan.gap)} (bound {bound})."
@@ -124,8 +129,8 @@ def demand_sentence(plan: Plan) -> str:
     """Say what was asked: rate, lengths and SLOs."""
     load = plan.workload
     shape = f"{significant(load.mean_isl)} input and {significant(load.mean_osl)} output tokens on average"
-    classes = plural(len(plan.classes), "SLO class")
-    return f"{clean(plan.model)} at {rate(plan.demand_rps)} with {shape}, {classes}."
+    classes = f", {plural(len(plan.classes), 'SLO class')}" if plan.classes else ""
+    return f"{clean(plan.model)} at {rate(plan.demand_rps)} with {shape}{classes}."
 
 
 def slo_words(item: ClassResult) -> str:

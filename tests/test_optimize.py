@@ -1,0 +1,315 @@
+"""From a problem to a plan: objectives, limits on the fleet, what there is to say when there is none, and the file."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import pytest
+
+from costmodel.errors import InputError
+from optimizer.optimize import optimize
+from optimizer.plan import Plan, Status
+from search_spaces.problem import Billing, Constraints, Goal, Objective, Problem
+from tests.optimizer_cases import instance_of, model, offer, problem, slo, space, workload
+
+SMALL = space(tensor_parallel=(1, 2), max_num_seqs=(32, 128))
+MIX = ((500.0, 100.0, 0.6), (4000.0, 200.0, 0.4))
+SOLVED = {Status.OPTIMAL, Status.FEASIBLE}
+
+
+def given(rate: float = 30.0, **changes: Any) -> Problem:
+    fields: dict[str, Any] = {"workload": workload(rate, MIX), "slos": (slo(1.0, 0.05, 0.95),), "space": SMALL}
+    return problem(**(fields | changes))
+
+
+def per_million(plan: Plan, volume: float = 1.0) -> float:
+    """Dollars per million output tokens at the served volume."""
+    tokens = plan.demand_rps * volume * plan.workload.mean_osl * 3600.0
+    assert plan.cost_usd_per_hour is not None
+    return plan.cost_usd_per_hour / tokens * 1e6
+
+
+@cache
+def plain() -> Plan:
+    """The plan of the problem without limits."""
+    return optimize(given())
+
+
+class TestThePlan:
+    def test_it_is_solved_and_holds(self) -> None:
+        plan = plain()
+        assert plan.status in SOLVED
+        assert plan.classes[0].attainment >= 0.95
+        assert plan.attainment == pytest.approx(plan.classes[0].attainment)
+        assert plan.goodput_rps >= plan.demand_rps == 30.0
+        assert not plan.simulated
+
+    def test_cost_is_gpus_times_price_and_that_of_the_pools(self) -> None:
+        plan = plain()
+        assert plan.cost_usd_per_hour == pytest.approx(plan.gpus["H100"] * 3.99)
+        assert plan.cost_usd_per_hour == pytest.approx(sum(pool.usd_per_hour for pool in plan.pools))
+        assert sum(pool.gpus for pool in plan.pools) == plan.gpus["H100"]
+        for pool in plan.pools:
+            assert pool.gpus == pool.replicas * pool.tensor_parallel * pool.pipeline_parallel * pool.data_parallel
+
+    def test_bound_and_gap_belong_together(self) -> None:
+        plan = plain()
+        assert plan.bound_usd_per_hour is not None
+        assert plan.cost_usd_per_hour is not None
+        assert plan.bound_usd_per_hour <= plan.cost_usd_per_hour
+        assert plan.gap == pytest.approx(1.0 - plan.bound_usd_per_hour / plan.cost_usd_per_hour, abs=1e-12)
+
+    def test_money_per_token_and_goodput_per_dollar(self) -> None:
+        plan = plain()
+        assert plan.usd_per_million_output_tokens == pytest.approx(per_million(plan))
+        assert plan.cost_usd_per_hour is not None
+        assert plan.goodput_per_dollar == pytest.approx(plan.goodput_rps * 3600.0 / plan.cost_usd_per_hour)
+
+    def test_every_bucket_is_served_by_pools_that_exist(self) -> None:
+        plan = plain()
+        names = {pool.id for pool in plan.pools}
+        assert len(names) == len(plan.pools)
+        for route in plan.routing:
+            for stage in (route.prefill, route.decode):
+                assert set(stage) <= names
+                assert sum(stage.values()) == pytest.approx(1.0, abs=1e-5)
+        assert sum(route.share for route in plan.routing) == pytest.approx(1.0)
+
+    def test_shares_of_a_step_sum_to_one(self) -> None:
+        for pool in plain().pools:
+            split = pool.operating_point.time_split
+            assert sum(getattr(split, name) for name in type(split).model_fields) == pytest.approx(1.0, rel=1e-6)
+            assert 0.0 < pool.operating_point.mfu < 1.0
+            assert 0.0 < pool.operating_point.mbu < 1.0
+
+    def test_the_tightest_limit_comes_first(self) -> None:
+        slack = [row.slack for row in plain().binding]
+        assert slack == sorted(slack)
+        assert slack
+        for row in plain().binding:
+            assert row.sentence.endswith(".")
+
+    def test_the_recommended_fleet_leads_and_no_other_is_cheaper(self) -> None:
+        plan = plain()
+        assert plan.alternatives[0].kind == "recommended"
+        assert plan.alternatives[0].cost_usd_per_hour == plan.cost_usd_per_hour
+        assert {"colocated_only", "disaggregated_only"} <= {row.kind for row in plan.alternatives}
+        for row in plan.alternatives[1:]:
+            if row.cost_usd_per_hour is not None and plan.status is Status.OPTIMAL:
+                assert row.cost_usd_per_hour >= (plan.cost_usd_per_hour or 0.0) * (1 - 1e-4)
+            assert row.why_not
+
+    def test_quantiles_are_in_order(self) -> None:
+        plan = plain()
+        assert plan.ttft_s is not None
+        assert plan.tpot_s is not None
+        for latency in (plan.ttft_s, plan.tpot_s, plan.classes[0].ttft_s, plan.classes[0].tpot_s):
+            assert latency.p50 <= latency.p90 <= latency.p95 <= latency.p99
+
+    def test_progress_runs_from_start_to_end(self) -> None:
+        seen: list[tuple[str, float]] = []
+        optimize(given(2.0), progress=lambda label, share: seen.append((label, share)))
+        shares = [share for _, share in seen]
+        assert shares == sorted(shares)
+        assert (seen[0][1] > 0.0, seen[-1]) == (True, ("done", 1.0))
+
+
+class TestTheFile:
+    def test_it_reads_back_as_it_was_written(self) -> None:
+        plan = plain()
+        text = plan.model_dump_json(by_alias=True)
+        assert Plan.model_validate_json(text) == plan
+        assert json.loads(text)["schema"] == "pdplan.plan/1"
+
+    def test_an_infeasible_plan_reads_back_too(self) -> None:
+        plan = optimize(given(constraints=Constraints(budget=5.0)))
+        assert Plan.model_validate_json(plan.model_dump_json(by_alias=True)) == plan
+
+    @pytest.mark.parametrize("rate", [2.0, 60.0])
+    def test_the_same_problem_has_the_same_plan(self, rate: float) -> None:
+        """All but the time of day, and how long each stage took."""
+        one, other = (
+            optimize(given(rate, offers=(offer("H100"), offer("L40S")))).model_dump(exclude={"provenance": {"run"}})
+            for _ in range(2)
+        )
+        assert json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
+
+    def test_provenance_says_what_was_searched(self) -> None:
+        provenance = plain().provenance
+        assert provenance.search["shapes_considered"] == 2
+        assert provenance.search["shapes_feasible"] == 2
+        assert provenance.search["operating_points"] > 0
+        assert set(provenance.versions) >= {"python", "numpy", "ortools"}
+        assert provenance.run.timings_s
+        assert [entry["name"] for entry in provenance.accelerators] == ["H100"]
+        assert any("not been simulated" in line for line in provenance.assumptions)
+
+
+class TestLimits:
+    @pytest.mark.parametrize("constraints", [Constraints(max_pools=1), Constraints(max_pools=2)])
+    def test_pools(self, constraints: Constraints) -> None:
+        plan = optimize(given(60.0, offers=(offer("H100"), offer("L40S")), constraints=constraints))
+        assert plan.status in SOLVED
+        assert 0 < len(plan.pools) <= (constraints.max_pools or 0)
+
+    def test_spare_replicas_are_bought_and_paid_in_every_pool(self) -> None:
+        plan = optimize(given(constraints=Constraints(spare_replicas=2)))
+        assert {pool.spare_replicas for pool in plan.pools} == {2}
+        assert all(pool.replicas > 2 for pool in plan.pools)
+        assert plan.cost_usd_per_hour == pytest.approx(sum(pool.usd_per_hour for pool in plan.pools))
+        assert (plan.cost_usd_per_hour or 0.0) >= (plain().cost_usd_per_hour or 0.0) + 2 * 3.99 * (1 - 1e-9)
+
+    def test_inventory(self) -> None:
+        free = optimize(given(60.0, offers=(offer("L40S"), offer("H100"))))
+        stock = max(1, max(free.gpus.values()) - 1)
+        scarce = max(free.gpus, key=lambda name: free.gpus[name])
+        offers = tuple(offer(name, inventory=stock if name == scarce else None) for name in ("L40S", "H100"))
+        plan = optimize(given(60.0, offers=offers))
+        assert plan.status in SOLVED
+        assert plan.gpus.get(scarce, 0) <= stock
+        assert (plan.cost_usd_per_hour or 0.0) >= (free.bound_usd_per_hour or 0.0)
+
+    @pytest.mark.parametrize("limit", ["budget", "power", "max_gpus"])
+    def test_what_the_plan_itself_needs_is_enough(self, limit: str) -> None:
+        """The limit at just what the free plan takes changes its cost by nothing, and is then used up."""
+        gpus = sum(plain().gpus.values())
+        exact = {"budget": plain().cost_usd_per_hour or 0.0, "power": gpus * 700.0, "max_gpus": gpus}[limit]
+        plan = optimize(given(constraints=replace(Constraints(), **{limit: exact})))
+        assert plan.status in SOLVED
+        assert plan.cost_usd_per_hour == pytest.approx(plain().cost_usd_per_hour)
+        row = next(row for row in plan.binding if row.constraint == limit)
+        assert row.used <= row.limit * (1 + 1e-9)
+        assert row.slack == pytest.approx(0.0, abs=1e-9)
+
+    def test_whole_nodes_are_paid(self) -> None:
+        plan = optimize(given(offers=(offer("H100", billing=Billing.NODE),)))
+        assert plan.status in SOLVED
+        nodes = math.ceil(sum(pool.gpus for pool in plan.pools) / 8)
+        assert plan.cost_usd_per_hour == pytest.approx(nodes * 8 * 3.99)
+
+    def test_two_classes_each_hold_their_goal(self) -> None:
+        two = (slo(0.6, 0.03, 0.99, name="chat", share=0.5), slo(5.0, 0.2, 0.8, name="batch", share=0.5))
+        plan = optimize(given(slos=two))
+        assert [row.name for row in plan.classes] == ["chat", "batch"]
+        assert all(row.attainment >= row.attainment_goal for row in plan.classes)
+        assert plan.attainment == pytest.approx(sum(row.share * row.attainment for row in plan.classes))
+
+    def test_an_end_to_end_limit_is_held(self) -> None:
+        plan = optimize(given(slos=(slo(1.0, 0.2, 0.95, e2e=6.0),)))
+        assert plan.classes[0].e2e_limit_s == 6.0
+        assert plan.classes[0].attainment >= 0.95
+        assert plan.tpot_s is not None
+        assert plan.tpot_s.p50 <= (6.0 - 1.0) / 199
+
+
+class TestObjectives:
+    def test_most_goodput_for_the_money(self) -> None:
+        """Three times the budget serves about three times as much, and never less."""
+        served = []
+        for budget in (8.0, 24.0):
+            plan = optimize(
+                given(objective=Objective(Goal.MAX_GOODPUT), constraints=Constraints(budget=budget)), time_limit=6.0
+            )
+            assert plan.status in SOLVED
+            assert (plan.cost_usd_per_hour or 0.0) <= budget * (1 + 1e-9)
+            assert all(row.attainment >= row.attainment_goal - 1e-9 for row in plan.classes)
+            served.append(plan.goodput_rps)
+        assert 2.5 * served[0] <= served[1] <= 4.5 * served[0]
+
+    def test_goodput_does_not_depend_on_the_stated_rate(self) -> None:
+        goal = Objective(Goal.MAX_GOODPUT)
+        one, other = (
+            optimize(given(rate, objective=goal, constraints=Constraints(budget=20.0)), time_limit=6.0)
+            for rate in (0.5, 60.0)
+        )
+        assert one.goodput_rps == pytest.approx(other.goodput_rps, rel=0.15)
+
+    def test_no_money_no_goodput(self) -> None:
+        plan = optimize(given(objective=Objective(Goal.MAX_GOODPUT), constraints=Constraints(budget=1.0)))
+        assert plan.status is Status.INFEASIBLE
+        assert plan.goodput_rps == 0.0
+
+    @pytest.mark.parametrize(("least", "most"), [(0.5, 0.5), (1.0, 4.0), (3.0, 3.0)])
+    def test_the_best_ratio_stays_within_its_volumes(self, least: float, most: float) -> None:
+        objective = Objective(Goal.MAX_GOODPUT_PER_DOLLAR, least, most)
+        plan = optimize(given(10.0, objective=objective), time_limit=6.0)
+        assert plan.status in SOLVED
+        assert plan.goodput_rps >= least * 10.0 * (1 - 1e-3)
+        assert plan.usd_per_million_output_tokens is not None
+        volume = per_million(plan) / plan.usd_per_million_output_tokens
+        assert least * (1 - 1e-6) <= volume <= most * (1 + 1e-6)
+        assert all(row.attainment >= row.attainment_goal - 1e-9 for row in plan.classes)
+
+    def test_room_to_grow_never_lowers_the_ratio(self) -> None:
+        ratios = []
+        for most in (1.0, 4.0):
+            plan = optimize(given(10.0, objective=Objective(Goal.MAX_GOODPUT_PER_DOLLAR, 1.0, most)), time_limit=6.0)
+            assert plan.usd_per_million_output_tokens is not None
+            ratios.append(1.0 / plan.usd_per_million_output_tokens)
+        assert ratios[1] >= ratios[0] * (1 - 1e-3)
+
+
+class TestNoFleet:
+    @pytest.mark.parametrize(
+        ("limit", "changes"),
+        [
+            ("budget", {"constraints": Constraints(budget=4.0)}),
+            ("power", {"constraints": Constraints(power=700.0)}),
+            ("max_gpus", {"constraints": Constraints(max_gpus=1)}),
+            ("inventory", {"offers": (offer("H100", inventory=1),)}),
+        ],
+    )
+    def test_the_limit_in_the_way_is_named(self, limit: str, changes: dict[str, Any]) -> None:
+        plan = optimize(given(200.0, **changes))
+        assert plan.status is Status.INFEASIBLE
+        assert plan.cost_usd_per_hour is None
+        assert plan.pools == []
+        assert plan.goodput_rps == 0.0
+        assert limit in {row.constraint for row in plan.binding}
+        assert all(row.slack < 0.0 and row.used > row.limit for row in plan.binding)
+        assert plan.binding[0].slack == min(row.slack for row in plan.binding)
+        (nearest,) = [row for row in plan.alternatives if row.kind == "nearest_miss"]
+        assert nearest.pools
+        assert nearest.cost_usd_per_hour
+        assert limit in nearest.why_not
+
+    def test_latencies_out_of_reach_are_loosened_until_they_are_not(self) -> None:
+        """A hair above the floor, one prompt is in time on an idle engine, but not 99 % of a hundred per second."""
+        tables = instance_of(given(100.0)).tables
+        hard = slo(float(tables.prefill_time.min(axis=0).max()) * 1.02, float(tables.decode_base.min()) * 1.02, 0.99)
+        plan = optimize(given(100.0, slos=(hard,)))
+        assert plan.status is Status.INFEASIBLE
+        assert {row.constraint for row in plan.binding} == {"ttft", "tpot"}
+        (nearest,) = [row for row in plan.alternatives if row.kind == "nearest_miss"]
+        assert nearest.label.startswith("with every latency limit x ")
+        assert nearest.attainment is not None
+        assert nearest.attainment >= 0.99
+
+    def test_an_slo_below_the_floor_of_physics_is_bad_input(self) -> None:
+        with pytest.raises(InputError, match=r"slo default: ttft 1 ms is below the physical floor: .* needs \d+ ms"):
+            optimize(given(slos=(slo(ttft=1e-3),)))
+        with pytest.raises(InputError, match=r"slo default: tpot 0\.10 ms is below the physical floor: .* decode step"):
+            optimize(given(slos=(slo(tpot=1e-4),)))
+
+    def test_only_the_class_below_the_floor_is_blamed(self) -> None:
+        two = (slo(name="easy", share=0.5), slo(1e-3, name="hard", share=0.5))
+        with pytest.raises(InputError, match="slo hard"):
+            optimize(given(slos=two))
+
+    def test_requests_that_may_miss_set_no_floor(self) -> None:
+        """One request in a hundred is long; nine in ten must be in time."""
+        load = workload(5.0, ((100.0, 50.0, 0.99), (100_000.0, 50.0, 0.01)), max_tokens=101_000)
+        plan = optimize(given(workload=load, slos=(slo(1.0, 0.05, 0.9),)))
+        assert plan.status in SOLVED
+        with pytest.raises(InputError, match="physical floor"):
+            optimize(given(workload=load, slos=(slo(1.0, 0.05, 0.999),)))
+
+    def test_a_model_that_fits_nowhere_is_bad_input(self) -> None:
+        with pytest.raises(InputError) as caught:
+            optimize(given(model=model("Llama-3.1-405B")))
+        assert "runs on none of the accelerators" in str(caught.value)
+        assert "weights do not fit in memory" in str(caught.value)
