@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from search_spaces.problem import Goal
+from costmodel.workload import scale_rate
+from search_spaces.problem import Goal, Problem
 
 from .binding import binding, fleet_bindings
 from .build_plan import Proof, fleet_cost, fleet_gpus, pool_line
@@ -20,7 +21,7 @@ from .fleet_model import COLOCATED, Aim
 from .instance import Instance, make_instance
 from .plan import Alternative, Binding, Status
 from .search import Effort, Found, plan_blocks, search
-from .simple_plans import SimplePlan, Totals, price_space, simple_plans
+from .simple_plans import Totals, price_space, simple_plans
 
 QUICK = Effort(rounds=3, columns=30, exact_columns=30, time_limit=2.0, gap=2e-3)
 """Effort for an alternative: it only has to be good enough to show that it loses."""
@@ -38,15 +39,15 @@ class Kind:
     mask: NDArray[np.bool_]
 
 
-def kinds(instance: Instance, columns: Columns) -> Iterator[Kind]:
-    """Single accelerator types, colocated only, disaggregated only."""
+def kinds(instance: Instance, columns: Columns, space: Columns) -> Iterator[Kind]:
+    """Single accelerator types, colocated only, disaggregated only: what the whole space has, within `columns`."""
     offers = instance.problem.offers
     offer = instance.tables.offer[columns.shape]
     if len(offers) > 1:
         for index, bought in enumerate(offers):
             yield Kind("single_type", f"only {bought.accelerator.name}", offer == index)
-    together = columns.role == COLOCATED
-    if together.any() and not together.all():
+    together, anywhere = columns.role == COLOCATED, space.role == COLOCATED
+    if anywhere.any() and not anywhere.all():
         yield Kind("colocated_only", "only colocated pools", together)
         yield Kind("disaggregated_only", "only disaggregated pools", ~together)
 
@@ -58,10 +59,9 @@ def compare(instance: Instance, space: Columns, priced: tuple[Columns, Totals], 
     """
     if instance.problem.objective.goal is not Goal.MIN_COST:
         return [best]
-    dearer = list(kinds(instance, space))
     others = [
         _alternative(instance, kind, _within(kind, priced), space.take(wide.mask), best)
-        for kind, wide in zip(kinds(instance, priced[0]), dearer, strict=True)
+        for kind, wide in zip(kinds(instance, priced[0], space), kinds(instance, space, space), strict=True)
     ]
     others.sort(key=lambda row: (row.cost_usd_per_hour is None, row.cost_usd_per_hour or 0.0, row.label))
     return [best, *others]
@@ -162,22 +162,21 @@ def _why_infeasible(instance: Instance, kind: Kind, columns: Columns) -> str:
 
 def describe_miss(instance: Instance) -> tuple[list[Alternative], list[Binding]]:
     """The cheapest fleet once limits are lifted, or else once the SLOs are loosened, and by how much each gives."""
-    free = make_instance(without_limits(instance.problem), instance.overhead)
-    plan, columns = _cheapest(free)
-    if plan is not None:
-        fleet = make_fleet(free, polish(free, columns, plan_blocks(free, columns, plan)))
+    free = make_instance(without_limits(_least_demand(instance.problem)), instance.overhead)
+    fleet = _cheapest(free)
+    if fleet is not None:
         cost, gpus = fleet_cost(free, fleet), fleet_gpus(free, fleet)
         rows = [row for row in fleet_bindings(instance, cost, gpus) if row.slack < 0.0]
         rows = rows or _pool_limit(instance, fleet)
         why = "; ".join(
             f"needs {row.used:,.6g} {row.unit} of {row.constraint}, {row.limit:,.6g} allowed" for row in rows
         )
-        return [_miss(free, fleet, "without the limits on the fleet", why)], sorted(rows, key=lambda row: row.slack)
+        if rows:
+            return [_miss(free, fleet, "without the limits on the fleet", why)], sorted(rows, key=lambda row: row.slack)
     for factor in (1.1, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0):
         looser = make_instance(with_looser_slos(free.problem, factor), instance.overhead)
-        plan, columns = _cheapest(looser)
-        if plan is not None:
-            fleet = make_fleet(looser, polish(looser, columns, plan_blocks(looser, columns, plan)))
+        fleet = _cheapest(looser)
+        if fleet is not None:
             rows = [
                 binding(
                     name, slo.name, limit * factor, limit, "s", f"{name} of {slo.name} is out of reach: {limit:g} s."
@@ -189,11 +188,24 @@ def describe_miss(instance: Instance) -> tuple[list[Alternative], list[Binding]]
     return [], []
 
 
-def _cheapest(instance: Instance) -> tuple[SimplePlan | None, Columns]:
-    columns = make_columns(instance, Grid())
-    columns, totals = price_space(instance, columns)
+def _least_demand(problem: Problem) -> Problem:
+    """The problem at the least volume that its objective asks for."""
+    if problem.objective.goal is not Goal.MAX_GOODPUT_PER_DOLLAR:
+        return problem
+    return replace(problem, workload=scale_rate(problem.workload, problem.objective.min_volume))
+
+
+def _cheapest(instance: Instance) -> Fleet | None:
+    """The best simple plan, or where one block of each role is not enough, a fleet found with little effort."""
+    columns, totals = price_space(instance, make_columns(instance, Grid()))
     plans = simple_plans(instance, columns, totals)
-    return (plans[0] if plans else None), columns
+    scale = 1.0 / max(offer.usd_per_hour for offer in instance.problem.offers)
+    found = (
+        plan_blocks(instance, columns, plans[0])
+        if plans
+        else search(instance, columns, totals, Aim(cost_weight=scale), QUICK)
+    )
+    return make_fleet(instance, polish(instance, columns, found)) if found.columns.size else None
 
 
 def _pool_limit(instance: Instance, fleet: Fleet) -> list[Binding]:

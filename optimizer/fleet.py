@@ -64,9 +64,11 @@ def pool_config(instance: Instance, pool: FleetPool) -> EngineConfig:
 def polish(instance: Instance, columns: Columns, found: Found) -> Found:
     """Among columns of equal price that carry what the search routed, take those that miss least, then idle most.
 
-    The search is indifferent between them; a user is not.
+    The search is indifferent between them; a user is not. Blocks that share a pool keep their settings, so that no
+    pool is split.
     """
     tables, rate, weight = instance.tables, instance.flows.rate, class_weights(instance)
+    pool = pool_of(found.columns)
     chosen, loads = [], []
     for index in range(found.columns.size):
         mine = found.columns.take(np.array([index]))
@@ -76,6 +78,11 @@ def polish(instance: Instance, columns: Columns, found: Found) -> Found:
             & (tables.gpus[columns.shape] == tables.gpus[mine.shape])
             & (columns.replicas == mine.replicas)
         )
+        if (pool == pool[index]).sum() > 1:
+            settings = zip(
+                (columns.shape, columns.seqs, columns.chunk), (mine.shape, mine.seqs, mine.chunk), strict=True
+            )
+            same = same[np.logical_and.reduce([every[same] == own for every, own in settings])]
         rivals = columns.take(same)
         priced = column_loads(instance, rivals)
         served = found.route[index] * rate / found.blocks[index]

@@ -104,20 +104,24 @@ def find_that_holds(
     The loads promise each goal to within approximations of the queues; the evaluation has the last word, so that a
     fleet which misses is never called feasible. Each round halves the misses that the search may plan on.
     """
-    strict = instance
+    strict, bound = instance, None
     for attempt in range(REPAIRS + 1):
         found, columns, proof = find(strict, space, priced, effort)
         fleet = make_fleet(strict, polish(strict, columns, found))
         if not fleet.pools or holds(instance, predict_misses(instance, fleet, found.volume)):
-            return found, proof if attempt == 0 else replace(proof, status=_not_proven(proof.status)), fleet
+            return found, proof if attempt == 0 else _of_stricter(proof, bound), fleet
+        bound = proof.bound if attempt == 0 else bound
         strict = replace(strict, problem=with_fewer_misses(strict.problem, 0.5))
         priced = priced[0], column_totals(strict, priced[0])
     return found, Proof(Status.INFEASIBLE, None, None), Fleet(())
 
 
-def _not_proven(status: Status) -> Status:
-    """A bound of a stricter problem does not bound the one that was asked."""
-    return Status.FEASIBLE if status is Status.OPTIMAL else status
+def _of_stricter(proof: Proof, bound: float | None) -> Proof:
+    """What a fleet of a stricter problem proves for the one that was asked, whose own bound is known [$/h]."""
+    status = Status.FEASIBLE if proof.status is Status.OPTIMAL else proof.status
+    if bound is None or proof.bound is None or proof.gap is None:
+        return Proof(status, None, None)
+    return Proof(status, bound, 1.0 - bound * (1.0 - proof.gap) / proof.bound)
 
 
 def aim_of(problem: Problem) -> Aim:

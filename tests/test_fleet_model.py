@@ -51,18 +51,18 @@ def toy_problem(**changes: Any) -> Problem:
 
 def toy_columns() -> Columns:
     """A prefill and a decode block on N, a colocated pair on A; another prefill block of A of two GPUs."""
-    count = 4
-    whole = {
-        "role": (PREFILL, DECODE, COLOCATED, PREFILL),
-        "shape": (0, 1, 2, 3),
-        "replicas": (1, 1, 2, 1),
-        "seqs": (0,) * count,
-        "chunk": (0,) * count,
-    }
-    real = ("utilization", "moment", "chance", "attention", "tpot")
+    zero, one = np.zeros(4, dtype=np.int64), np.ones(4)
     return Columns(
-        **{name: np.array(values, dtype=np.int64) for name, values in whole.items()},
-        **{name: np.ones(count) for name in real},
+        role=np.array([PREFILL, DECODE, COLOCATED, PREFILL]),
+        shape=np.array([0, 1, 2, 3]),
+        replicas=np.array([1, 1, 2, 1]),
+        seqs=zero,
+        chunk=zero,
+        utilization=one,
+        moment=one,
+        chance=one,
+        attention=one,
+        tpot=one,
     )
 
 

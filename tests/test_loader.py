@@ -176,7 +176,11 @@ def test_a_number_in_exponent_form_is_a_number() -> None:
 @settings(deadline=None, max_examples=60)
 @given(
     st.recursive(
-        st.none() | st.booleans() | st.integers(-(10**15), 10**15) | st.floats(allow_nan=False) | st.text(max_size=8),
+        st.none()
+        | st.booleans()
+        | st.integers(-(10**15), 10**15)
+        | st.floats(allow_nan=False, allow_infinity=False)
+        | st.text(max_size=8),
         lambda children: (
             st.lists(children, max_size=4) | st.dictionaries(st.text(min_size=1, max_size=6), children, max_size=4)
         ),

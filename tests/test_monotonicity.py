@@ -28,7 +28,7 @@ EXAMPLES = 4
 def problems(draw: st.DrawFn) -> Problem:
     """Llama-3.1-8B with one batch limit and one token budget, on one or two accelerators."""
     names = draw(st.sampled_from([("H100",), ("L40S", "H100"), ("A100-80",), ("MI300X", "L40S")]))
-    slos = [(slo(0.4, 0.03, 0.9),), (slo(1.0, 0.05, 0.99),), (slo(1.5, 0.05, 0.9, e2e=8.0),)]
+    slos: list[tuple[Slo, ...]] = [(slo(0.4, 0.03, 0.9),), (slo(1.0, 0.05, 0.99),), (slo(1.5, 0.05, 0.9, e2e=8.0),)]
     slos.append((slo(0.5, 0.03, 0.95, name="chat", share=0.6), slo(3.0, 0.1, 0.9, name="batch", share=0.4)))
     return problem(
         workload=workload(draw(st.floats(1.0, 25.0)), draw(st.sampled_from(MIXES))),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -177,8 +176,12 @@ class TestLimits:
     def test_what_the_plan_itself_needs_is_enough(self, limit: str) -> None:
         """The limit at just what the free plan takes changes its cost by nothing, and is then used up."""
         gpus = sum(plain().gpus.values())
-        exact = {"budget": plain().cost_usd_per_hour or 0.0, "power": gpus * 700.0, "max_gpus": gpus}[limit]
-        plan = optimize(given(constraints=replace(Constraints(), **{limit: exact})))
+        exact = {
+            "budget": Constraints(budget=plain().cost_usd_per_hour),
+            "power": Constraints(power=gpus * 700.0),
+            "max_gpus": Constraints(max_gpus=gpus),
+        }
+        plan = optimize(given(constraints=exact[limit]))
         assert plan.status in SOLVED
         assert plan.cost_usd_per_hour == pytest.approx(plain().cost_usd_per_hour)
         row = next(row for row in plan.binding if row.constraint == limit)

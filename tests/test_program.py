@@ -85,10 +85,6 @@ class TestSolve:
         assert solution.bound == np.inf
         assert solution.x.size == 0
 
-    def test_a_start_changes_nothing_but_the_way(self) -> None:
-        solution = solve(knapsack(), start=np.array([3.0, 2.0]))
-        assert solution.objective == pytest.approx(8.0 + 40.0 / 3.0)
-
     def test_the_bound_is_below_the_objective(self) -> None:
         solution = solve(covering(seed=3, items=40), gap=0.05)
         assert solution.bound <= solution.objective * (1 + 1e-9)
