@@ -241,7 +241,9 @@ class TestAtTheLimit:
         np.testing.assert_allclose(rate * service / servers[:, None], prefill.utilization[:, None] * np.ones((1, 3)))
 
     @settings(deadline=None, max_examples=60)
-    @given(st.integers(0, 10**6), st.lists(st.floats(0.0, 1.0), min_size=3, max_size=3).filter(any))
+    @given(
+        st.integers(0, 10**6), st.lists(st.sampled_from([0.0, 0.01, 0.1, 0.5, 1.0]), min_size=3, max_size=3).filter(any)
+    )
     def test_the_mean_wait_of_any_mix_is_within_the_promise(self, pick: int, mix: list[float]) -> None:
         """Poisson arrivals: Wq = Pw lambda E[s2] / (2 c (1 - rho) rho ...), whatever is routed there."""
         instance = POISSON

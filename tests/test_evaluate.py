@@ -15,8 +15,10 @@ from optimizer.evaluate import Evaluation, evaluate, goodput_volume, holds
 from optimizer.fleet import Fleet, FleetPool, decode_shares, make_fleet, polish
 from optimizer.fleet_model import Aim
 from optimizer.instance import Instance
+from optimizer.loads import Loads, column_loads
+from optimizer.program import Outcome
 from optimizer.search import Effort, Found, search
-from optimizer.simple_plans import price_space
+from optimizer.simple_plans import block_costs, column_totals, price_space
 from search_spaces.problem import Constraints, Problem
 from tests.optimizer_cases import EVERY_ROLE, instance_of, model, offer, problem, slo, space, workload
 
@@ -94,8 +96,9 @@ class TestTheFleetFound:
     def test_polishing_costs_nothing(self, name: str) -> None:
         instance, columns, found = solved(name)
         after = polish(instance, columns, found)
-        np.testing.assert_array_equal(after.columns.shape, found.columns.shape)
-        np.testing.assert_array_equal(after.columns.replicas * after.blocks, found.columns.replicas * found.blocks)
+        paid = block_costs(instance, found.columns) * found.blocks
+        np.testing.assert_allclose(block_costs(instance, after.columns) * after.blocks, paid)
+        assert len(make_fleet(instance, after).pools) <= len(make_fleet(instance, found).pools)
 
     def test_requests_in_are_requests_out(self, name: str) -> None:
         instance, fleet, result = fleet_of(name)
@@ -156,6 +159,48 @@ class TestTheFleetFound:
             assert [pool.name for pool in pools] == [f"{role.value}-{k + 1}" for k in range(len(pools))]
             served = [float(pool.route @ instance.flows.share) for pool in pools]
             assert served == sorted(served, reverse=True)
+
+
+def test_polishing_splits_no_pool() -> None:
+    """Short prompts on one block and long ones on the other would each be better off with settings of their own."""
+    instance = instance_of(
+        problem(
+            workload=workload(1.0, ((100.0, 400.0, 0.5), (7000.0, 20.0, 0.5))),
+            slos=(slo(4.0, 0.1, 0.9),),
+            space=replace(LARGE, tensor_parallel=(1,), roles=(Role.COLOCATED,)),
+        )
+    )
+    columns = make_columns(instance, Grid())
+    able = (column_totals(instance, columns).busiest <= 1.0) & (columns.seqs == 0) & (columns.chunk == 0)
+    blocks = columns.take(np.array([np.flatnonzero(able & (columns.replicas == size))[-1] for size in (1, 2)]))
+    found = Found(
+        outcome=Outcome.OPTIMAL,
+        objective=3 * 3.99,
+        bound=3 * 3.99,
+        volume=1.0,
+        columns=blocks,
+        loads=column_loads(instance, blocks),
+        blocks=np.ones(2, dtype=np.int64),
+        route=np.eye(2),
+        priced=columns.size,
+        exact=True,
+    )
+    alone = [polish(instance, columns, part(found, index)) for index in range(2)]
+    assert len({(int(one.columns.seqs[0]), int(one.columns.chunk[0])) for one in alone}) == 2
+    (pool,) = make_fleet(instance, polish(instance, columns, found)).pools
+    assert pool.replicas == 3
+
+
+def part(found: Found, index: int) -> Found:
+    """One block of a result."""
+    row = slice(index, index + 1)
+    return replace(
+        found,
+        columns=found.columns.take(np.array([index])),
+        loads=Loads(found.loads.load[row], found.loads.miss[row]),
+        blocks=found.blocks[row],
+        route=found.route[row],
+    )
 
 
 def one_flow(rate: float, **changes: float) -> Instance:

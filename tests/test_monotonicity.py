@@ -20,7 +20,7 @@ from tests.optimizer_cases import offer, problem, slo, space, workload
 MIXES = (((1000.0, 200.0, 1.0),), ((500.0, 16.0, 0.6), (4000.0, 200.0, 0.4)))
 SOLVED = {Status.OPTIMAL, Status.FEASIBLE}
 FACTOR = st.floats(1.0, 5.0)
-EXAMPLES = 4
+EXAMPLES = 3
 """Few, as each solves two problems whole; other runs of the suite draw others."""
 
 

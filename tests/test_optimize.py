@@ -155,6 +155,14 @@ class TestLimits:
         assert plan.status in SOLVED
         assert 0 < len(plan.pools) <= (constraints.max_pools or 0)
 
+    def test_polishing_splits_no_pool(self) -> None:
+        """More engines than a block has are several blocks of one pool: they stay one, its spares are paid once."""
+        plan = optimize(given(400.0, constraints=Constraints(max_pools=1, spare_replicas=2)))
+        assert plan.status in SOLVED
+        (pool,) = plan.pools
+        assert pool.replicas > 18
+        assert pool.spare_replicas == 2
+
     def test_spare_replicas_are_bought_and_paid_in_every_pool(self) -> None:
         plan = optimize(given(constraints=Constraints(spare_replicas=2)))
         assert {pool.spare_replicas for pool in plan.pools} == {2}
@@ -279,6 +287,29 @@ class TestNoFleet:
         assert nearest.pools
         assert nearest.cost_usd_per_hour
         assert limit in nearest.why_not
+
+    def test_a_demand_that_no_one_block_carries_has_a_nearest_miss_too(self) -> None:
+        plan = optimize(given(2000.0, constraints=Constraints(budget=50.0)))
+        assert plan.status is Status.INFEASIBLE
+        assert [row.constraint for row in plan.binding] == ["budget"]
+        assert plan.binding[0].used > 200.0
+        assert plan.alternatives[0].kind == "nearest_miss"
+
+    def test_a_floor_on_the_volume_is_out_of_reach(self) -> None:
+        """One H100 carries the stated demand; four times that much needs a second one."""
+        once, more = (
+            optimize(
+                given(
+                    3.0,
+                    objective=Objective(Goal.MAX_GOODPUT_PER_DOLLAR, volume, volume),
+                    constraints=Constraints(max_gpus=1),
+                )
+            )
+            for volume in (1.0, 4.0)
+        )
+        assert once.status in SOLVED
+        assert more.status is Status.INFEASIBLE
+        assert [row.constraint for row in more.binding] == ["max_gpus"]
 
     def test_latencies_out_of_reach_are_loosened_until_they_are_not(self) -> None:
         """A hair above the floor, one prompt is in time on an idle engine, but not 99 % of a hundred per second."""

@@ -110,7 +110,7 @@ def within_limits(instance: Instance, columns: Columns, counts: list[int]) -> It
     yield from (list(choice) for choice in np.ndindex(*(count + 1 for count in counts)))
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=20)
 @given(problems(most_rate=30.0, limits=False), st.integers(0, 2**32 - 1))
 def test_no_fleet_is_cheaper_than_the_one_found(given_: Problem, seed: int) -> None:
     instance = instance_of(given_)
@@ -128,7 +128,7 @@ def test_no_fleet_is_cheaper_than_the_one_found(given_: Problem, seed: int) -> N
     assert found.bound == pytest.approx(found.objective, rel=1e-6)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=20)
 @given(problems())
 def test_it_equals_the_whole_problem_over_all_columns(given_: Problem) -> None:
     instance = instance_of(given_)
@@ -142,7 +142,7 @@ def test_it_equals_the_whole_problem_over_all_columns(given_: Problem) -> None:
         assert found.bound <= best.objective * (1 + 1e-6)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=20)
 @given(problems())
 def test_a_bound_is_a_bound_however_little_the_effort(given_: Problem) -> None:
     instance = instance_of(given_)
@@ -204,7 +204,7 @@ def test_a_simple_plan_takes_the_form_of_a_result() -> None:
 class TestPricing:
     """A reduced cost may be too low, never too high: else a column that matters would be thrown away."""
 
-    @settings(deadline=None, max_examples=30)
+    @settings(deadline=None, max_examples=20)
     @given(problems(limits=False), st.integers(0, 2**32 - 1))
     def test_reduced_costs_are_lower_bounds(self, given_: Problem, seed: int) -> None:
         instance = instance_of(given_)
