@@ -1,8 +1,9 @@
 """Loads: what each request takes of a column, and what the column promises in return.
 
-A column's loads are linear in the requests routed to it, and its promise (the share of each flow that misses its SLO)
-holds for *any* routing within those loads, because what the queue and the step time depend on is itself
-bounded by loads. With x_f the rate of flow f at the block, s its prompt service time, e what that adds to decode
+A column's loads are linear in the requests routed to it, and its promise (the share of each flow that misses its
+SLO) holds for any routing within those loads, because what the queue and the step time depend on is itself bounded
+by loads (for bursty arrivals only as far as the pool's mix is like the demand's: the evaluation decides).
+With x_f the rate of flow f at the block, s its prompt service time, e what that adds to decode
 steps, a the attention time and h the KV bytes of one running request, b the step of a full batch of B without
 its KV reads, P = sum x e and D = sum x osl a, the mean decode step is
 
@@ -19,7 +20,7 @@ so that every limit on t, on the number running and on their memory is linear in
 
 B', M' and A' lie below B, M and A by a margin for chance. c = m x data-parallel ranks servers, R = E[s^2]/E[s]
 of the whole demand. A block of several replicas waits less than as many blocks of one, so its size is part
-of the column. Looser limits only ever relax a column, so a looser SLO never costs more.
+of the column.
 """
 
 from __future__ import annotations

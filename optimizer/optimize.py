@@ -12,7 +12,7 @@ from search_spaces.engines import load_engine_overhead
 from search_spaces.enumeration import enumerate_shapes
 from search_spaces.problem import Goal, Problem
 
-from .alternatives import compare, describe_miss, recommended
+from .alternatives import compare, describe_miss, kinds, recommended
 from .build_plan import Proof, build_plan, fleet_cost, provenance
 from .columns import Columns, Grid, make_columns
 from .diagnose import check_floors, check_shapes, with_fewer_misses
@@ -20,7 +20,7 @@ from .evaluate import holds, predict_misses
 from .fleet import Fleet, make_fleet, polish
 from .fleet_model import Aim
 from .instance import Instance, make_instance
-from .plan import Binding, Plan, RunInfo, Status
+from .plan import Alternative, Binding, Plan, RunInfo, Status
 from .program import Outcome
 from .search import Effort, Found, search
 from .simple_plans import Totals, column_totals, price_space
@@ -73,7 +73,9 @@ def optimize(problem: Problem, progress: Progress | None = None, time_limit: flo
     watch.stage("comparing alternatives", 0.6)
     shortfalls: list[Binding] = []
     if fleet.pools:
-        alternatives = compare(instance, space, (columns, totals), recommended(instance, fleet, proof))
+        found, proof, fleet, alternatives = best_of_all(
+            instance, space, (columns, totals), (found, proof, fleet), effort
+        )
     else:
         alternatives, shortfalls = describe_miss(instance)
     watch.stage("writing the plan", 0.95)
@@ -114,6 +116,32 @@ def find_that_holds(
         strict = replace(strict, problem=with_fewer_misses(strict.problem, 0.5))
         priced = priced[0], column_totals(strict, priced[0])
     return found, Proof(Status.INFEASIBLE, None, None), Fleet(())
+
+
+def best_of_all(
+    instance: Instance,
+    space: Columns,
+    priced: tuple[Columns, Totals],
+    best: tuple[Found, Proof, Fleet],
+    effort: Effort,
+) -> tuple[Found, Proof, Fleet, list[Alternative]]:
+    """Compare with the best of each kind; where one of them turned out cheaper, recommend that kind's fleet."""
+    found, proof, fleet = best
+    alternatives = compare(instance, space, priced, recommended(instance, fleet, proof))
+    cost = fleet_cost(instance, fleet)
+    cheaper = [row.label for row in alternatives if (row.cost_usd_per_hour or cost) < cost * (1.0 - OPTIMAL_GAP)]
+    for kind in kinds(instance, space, space):
+        if kind.label not in cheaper[:1]:
+            continue
+        some = space.take(kind.mask)
+        other, claim, rival = find_that_holds(instance, some, price_space(instance, some), effort)
+        if rival.pools and fleet_cost(instance, rival) < cost:
+            price, bound = fleet_cost(instance, rival), proof.bound
+            gap = None if bound is None else 1.0 - min(bound, price) / price
+            claim = Proof(_status(other, gap), None if bound is None else min(bound, price), gap)
+            alternatives = compare(instance, space, priced, recommended(instance, rival, claim))
+            return other, claim, rival, alternatives
+    return found, proof, fleet, alternatives
 
 
 def _of_stricter(proof: Proof, bound: float | None) -> Proof:

@@ -59,7 +59,7 @@ class Effort:
     columns: int = 70
     exact_columns: int = 150
     time_limit: float = 10.0
-    gap: float = 1e-4
+    gap: float = 9e-5
     bound_gap: float = 2e-3
 
 

@@ -69,10 +69,10 @@ def tensor_divides_widths(problem: Problem, offer: Offer, split: Parallelism) ->
 
 
 def tensor_fits_scale_up(problem: Problem, offer: Offer, split: Parallelism) -> str | None:  # noqa: ARG001
-    """All-reduce runs twice a layer: a tensor-parallel group never leaves the fast links of one node."""
-    reach = max(offer.accelerator.scale_up_size, offer.accelerator.node_size)
-    if split.tensor > min(reach, offer.accelerator.node_size):
-        return f"TP {split.tensor} does not fit in one node of {offer.accelerator.node_size}"
+    """All-reduce runs twice a layer: a tensor-parallel group never leaves the GPUs that fast links join."""
+    reach = offer.accelerator.scale_up_size
+    if split.tensor > reach:
+        return f"TP {split.tensor} does not fit in one scale-up domain of {reach} GPUs"
     return None
 
 
