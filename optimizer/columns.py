@@ -161,13 +161,13 @@ def make_columns(instance: Instance, grid: Grid) -> Columns:
 def _sensible(instance: Instance, columns: Columns) -> NDArray[np.bool_]:
     """Blocks that the limits can hold, with memory for a KV cache and decode steps within some TPOT limit."""
     problem, tables, shape = instance.problem, instance.tables, columns.shape
-    gpus = columns.replicas * tables.gpus[shape]
+    gpus = column_gpus(tables, columns)
     inventory = np.array([np.inf if offer.inventory is None else offer.inventory for offer in problem.offers])
     fits = gpus <= inventory[tables.offer[shape]]
     if problem.constraints.max_gpus is not None:
         fits &= gpus <= problem.constraints.max_gpus
     if problem.constraints.budget is not None:
-        fits &= columns.replicas * tables.usd_per_hour[shape] <= problem.constraints.budget * (1 + 1e-9)
+        fits &= column_price(tables, columns) <= problem.constraints.budget * (1 + 1e-9)
     generates = columns.role != ROLES.index(Role.PREFILL)
     slow = tables.decode_base[shape, columns.seqs] >= instance.flows.tpot.max()
     return np.asarray(fits & (tables.kv_capacity[shape, columns.chunk] > 0.0) & ~(generates & slow))

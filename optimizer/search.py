@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from .columns import ROLES, Columns, blocks_of
+from .columns import ROLES, Columns, blocks_of, column_price
 from .fleet_model import (
     COLOCATED,
     DECODE,
@@ -181,7 +181,7 @@ def most_earned(instance: Instance, priced: Priced, duals: Duals, steps: int) ->
 
 def choose_starters(instance: Instance, columns: Columns, totals: Totals, per_kind: int) -> IntArray:
     """Columns that serve the whole demand cheapest, some of each role and shape; and those that keep the SLO best."""
-    price = columns.replicas * instance.tables.usd_per_hour[columns.shape]
+    price = column_price(instance.tables, columns)
     late = totals.late.max(axis=1)
     cost = price * np.minimum(totals.busiest, 1e9)
     kind = np.unique(np.stack([columns.role, columns.shape]), axis=1, return_inverse=True)[1].ravel()
@@ -344,7 +344,7 @@ def _nearest(instance: Instance, columns: Columns, relaxed: Relaxed, count: int)
 
     Whole numbers need odd sizes to fill gaps, which the relaxation alone would never ask for.
     """
-    price = columns.replicas * instance.tables.usd_per_hour[columns.shape]
+    price = column_price(instance.tables, columns)
     order = np.argsort(relaxed.reduced / np.maximum(price, 1e-12), kind="stable")
     kinds = np.stack([columns.role, columns.shape, columns.replicas])[:, order]
     different = np.sort(np.unique(kinds, axis=1, return_index=True)[1])

@@ -94,8 +94,8 @@ def tailored(columns: Columns, totals: Totals) -> Columns:
     first = np.unique(setting, axis=1, return_index=True)[1]
     need = totals.prompt[first] * (1.0 + 1e-9)
     able = (columns.role[first] != DECODE) & (totals.running[first] <= 1.0) & (need < MOST_BUSY)
-    chosen = columns.take(np.sort(first[able]))
-    return replace(chosen, utilization=totals.prompt[np.sort(first[able])] * (1.0 + 1e-9))
+    order = np.argsort(first[able])
+    return replace(columns.take(first[able][order]), utilization=need[able][order])
 
 
 def price_space(instance: Instance, columns: Columns) -> tuple[Columns, Totals]:
