@@ -15,11 +15,17 @@ from numpy.typing import ArrayLike, NDArray
 FloatArray = NDArray[np.float64]
 
 
+MANY_SERVERS = 2000
+"""Up to this many servers the exact recursion is run, whose time grows with their number."""
+
+
 def erlang_c(servers: ArrayLike, utilization: ArrayLike) -> FloatArray:
     """Probability that an arrival waits in M/M/c (Erlang 1917) [1].
 
     servers [1, whole], utilization rho in [0, 1) [1]. The recursion on the inverse of Erlang B,
     1/B(c) = 1 + (c/a) / B(c-1), is stable for any c; C = B / (1 - rho (1 - B)). At rho >= 1 every arrival waits.
+    Beyond MANY_SERVERS the limit of many servers stands in (Halfin and Whitt 1981, proposition 1):
+    1/C = 1 + beta Phi(beta) / phi(beta), beta = (1 - rho) sqrt(c).
 
     >>> float(erlang_c(1, 0.7))  # M/M/1: the server is busy with probability rho
     0.7
@@ -28,12 +34,17 @@ def erlang_c(servers: ArrayLike, utilization: ArrayLike) -> FloatArray:
     offered = np.maximum(rho * count, 1e-300)
     inverse_b = np.ones(offered.shape)
     result = np.ones(offered.shape)
+    few = count <= MANY_SERVERS
     with np.errstate(over="ignore"):
-        for k in range(1, int(count.max(initial=0)) + 1):
+        for k in range(1, int(count[few].max(initial=0)) + 1):
             inverse_b = 1.0 + (k / offered) * inverse_b
             result = np.where(count == k, 1.0 / inverse_b, result)
-    blocked = result
-    return np.where(rho >= 1.0, 1.0, blocked / (1.0 - np.minimum(rho, 1.0) * (1.0 - blocked)))
+    blocked, below = result, np.minimum(rho, 1.0)
+    exact = blocked / (1.0 - below * (1.0 - blocked))
+    beta = (1.0 - below) * np.sqrt(count)
+    density = np.exp(-0.5 * np.minimum(beta, 37.0) ** 2) / math.sqrt(2.0 * math.pi)
+    many = 1.0 / (1.0 + beta * (1.0 - normal_exceeds(beta)) / density)
+    return np.where(rho >= 1.0, 1.0, np.where(few, exact, many))
 
 
 def bursty_servers(servers: ArrayLike, arrival_scv: ArrayLike) -> NDArray[np.int64]:

@@ -9,19 +9,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.workload import scale_rate
-from search_spaces.problem import Goal, Problem
+from search_spaces.problem import Billing, Goal, Problem
 
-from .binding import binding, fleet_bindings
+from .binding import amount, binding, fleet_bindings
 from .build_plan import Proof, fleet_cost, fleet_gpus, pool_line
 from .columns import Columns, Grid, make_columns
-from .diagnose import with_looser_slos, without_limits
+from .diagnose import with_fewer_misses, with_looser_slos, without_limits
 from .evaluate import evaluate, holds, predict_misses
 from .fleet import Fleet, make_fleet, polish
 from .fleet_model import COLOCATED, Aim
 from .instance import Instance, make_instance
 from .plan import Alternative, Binding, Status
+from .program import Outcome
 from .search import Effort, Found, plan_blocks, search
 from .simple_plans import Totals, price_space, simple_plans
+from .split import with_best_split
 
 QUICK = Effort(rounds=3, columns=30, exact_columns=30, time_limit=2.0, gap=2e-3)
 """Effort for an alternative: it only has to be good enough to show that it loses."""
@@ -95,17 +97,17 @@ def _alternative(
     scale = 1.0 / max(offer.usd_per_hour for offer in instance.problem.offers)
     columns = priced[0]
     found = _best_of_kind(instance, *priced, scale)
-    if found is None and space.size > columns.size:
+    if not found.columns.size and space.size > columns.size:
         columns, totals = price_space(instance, space)
         found = _best_of_kind(instance, columns, totals, scale)
-    if found is None:
-        return _infeasible(instance, kind, space)
+    if not found.columns.size:
+        return _without(kind, _status_of(found), _why_infeasible(instance, kind, space, found))
     fleet = make_fleet(instance, polish(instance, columns, found))
     cost = fleet_cost(instance, fleet)
     misses = predict_misses(instance, fleet)
     if not holds(instance, misses):
         reached = f"the cheapest found (${cost:,.2f}/h) keeps its SLOs for only {misses.attainment.min():.1%}"
-        return _infeasible(instance, kind, space).model_copy(update={"why_not": reached})
+        return _without(kind, Status.TIME_LIMIT, reached)
     bound = max(min(found.bound / scale, cost), best.bound_usd_per_hour or 0.0)
     return Alternative(
         kind=kind.kind,
@@ -120,28 +122,25 @@ def _alternative(
     )
 
 
-def _infeasible(instance: Instance, kind: Kind, space: Columns) -> Alternative:
+def _without(kind: Kind, status: Status, why: str) -> Alternative:
+    """The row of a kind of which no fleet is known."""
     return Alternative(
         kind=kind.kind,
         label=kind.label,
-        status=Status.INFEASIBLE,
+        status=status,
         cost_usd_per_hour=None,
         bound_usd_per_hour=None,
         gap=None,
         pools=[],
         attainment=None,
-        why_not=_why_infeasible(instance, kind, space),
+        why_not=why,
     )
 
 
-def _best_of_kind(instance: Instance, columns: Columns, totals: Totals, scale: float) -> Found | None:
+def _best_of_kind(instance: Instance, columns: Columns, totals: Totals, scale: float) -> Found:
     """The best simple plan when it is small, else the best fleet that little effort finds."""
-    if columns.size == 0:
-        return None
     simple = simple_plans(instance, columns, totals)
-    if not simple:
-        return None
-    if columns.replicas[list(simple[0].columns)].sum() <= FEW_ENGINES:
+    if simple and simple[0].engines(columns) <= FEW_ENGINES:
         return plan_blocks(instance, columns, simple[0])
     return search(instance, columns, totals, Aim(cost_weight=scale), QUICK)
 
@@ -152,40 +151,85 @@ def _why_not(cost: float, best: float) -> str:
     return f"costs ${cost - best:,.2f}/h more (+{cost / best - 1.0:.1%})"
 
 
-def _why_infeasible(instance: Instance, kind: Kind, columns: Columns) -> str:
+def _status_of(found: Found) -> Status:
+    """Infeasible only where that is proven."""
+    return Status.INFEASIBLE if found.outcome is Outcome.INFEASIBLE else Status.TIME_LIMIT
+
+
+def _why_infeasible(instance: Instance, kind: Kind, columns: Columns, found: Found) -> str:
     if columns.size == 0:
         wanted = kind.label.removeprefix("only ")
         reasons = [key for key in instance.enumeration.dropped if key.startswith(f"{wanted}: ")]
         return reasons[0].partition(": ")[2] if reasons else "no engine of this kind is allowed or fits"
-    return "no fleet of this kind meets the SLOs within the limits"
+    if found.outcome is Outcome.INFEASIBLE:
+        return "no fleet of this kind meets the SLOs within the limits"
+    return "no fleet of this kind was found that meets the SLOs within the limits; none is ruled out"
 
 
 def describe_miss(instance: Instance) -> tuple[list[Alternative], list[Binding]]:
-    """The cheapest fleet once limits are lifted, or else once the SLOs are loosened, and by how much each gives."""
+    """The nearest fleet once limits are lifted, or SLOs loosened, or goals lowered, and by how much each gives.
+
+    Without any fleet whatever both lists are empty.
+    """
     free = make_instance(without_limits(_least_demand(instance.problem)), instance.overhead)
-    fleet = _cheapest(free)
+    fleet = _cheapest(_costing_what_is_short(instance, free))
     if fleet is not None:
-        cost, gpus = fleet_cost(free, fleet), fleet_gpus(free, fleet)
-        rows = [row for row in fleet_bindings(instance, cost, gpus) if row.slack < 0.0]
-        rows = rows or _pool_limit(instance, fleet)
+        rows = fleet_bindings(instance, fleet_cost(free, fleet), fleet_gpus(free, fleet))
+        rows = [row for row in rows if row.slack < 0.0] or _pool_limit(instance, fleet)
         why = "; ".join(
-            f"needs {row.used:,.6g} {row.unit} of {row.constraint}, {row.limit:,.6g} allowed" for row in rows
+            f"{row.constraint} of {amount(row.limit, row.unit)}: {amount(row.used, row.unit)} needed" for row in rows
         )
         if rows:
             return [_miss(free, fleet, "without the limits on the fleet", why)], sorted(rows, key=lambda row: row.slack)
-    for factor in (1.1, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0):
+    for factor in (1.1, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0, 100.0):
         looser = make_instance(with_looser_slos(free.problem, factor), instance.overhead)
         fleet = _cheapest(looser)
         if fleet is not None:
-            rows = [
+            return [_miss(looser, fleet, f"with every latency limit x {factor:g}", "the SLOs are too tight")], [
                 binding(
                     name, slo.name, limit * factor, limit, "s", f"{name} of {slo.name} is out of reach: {limit:g} s."
                 )
                 for slo in instance.problem.slos
                 for name, limit in (("ttft", slo.ttft), ("tpot", slo.tpot))
             ]
-            return [_miss(looser, fleet, f"with every latency limit x {factor:g}", "the SLOs are too tight")], rows
+    for factor in (2.0, 5.0, 20.0, 100.0, 1e3, 1e6):
+        lower = make_instance(with_fewer_misses(free.problem, factor), instance.overhead)
+        fleet = _cheapest(lower)
+        if fleet is not None:
+            return [_miss(lower, fleet, "with lower goals", "too few requests keep their SLO")], _goals_missed(
+                free, fleet
+            )
     return [], []
+
+
+def _costing_what_is_short(instance: Instance, free: Instance) -> Instance:
+    """The unlimited instance, a GPU priced by the share of the limits that it takes: its cheapest fleet is nearest."""
+    limits, offers = instance.problem.constraints, instance.problem.offers
+    ceilings: list[tuple[float | None, NDArray[np.float64]]] = [
+        (limits.max_gpus, np.ones(len(offers))),
+        (limits.budget, np.array([offer.usd_per_hour for offer in offers])),
+        (limits.power, np.array([offer.accelerator.tdp for offer in offers])),
+    ]
+    share = sum((each / max(most, 0.5) for most, each in ceilings if most is not None), np.zeros(len(offers)))
+    share = share + [0.0 if offer.inventory is None else 1.0 / max(offer.inventory, 0.5) for offer in offers]
+    if not share.any():
+        return free
+    singly = tuple(replace(offer, billing=Billing.GPU) for offer in free.problem.offers)
+    tables = replace(free.tables, usd_per_hour=free.tables.gpus * share[free.tables.offer])
+    return replace(free, problem=replace(free.problem, offers=singly), tables=tables)
+
+
+def _goals_missed(instance: Instance, fleet: Fleet) -> list[Binding]:
+    """How far the attainment of each class that misses its goal is from it."""
+    reached = predict_misses(instance, fleet).attainment
+    return [
+        binding(
+            "attainment", slo.name, 1.0 - float(got), 1.0 - slo.attainment, "1",
+            f"{got:.2%} of class {slo.name} keep their SLO where {slo.attainment:.2%} should.",
+        )
+        for slo, got in zip(instance.problem.slos, reached, strict=True)
+        if got < slo.attainment
+    ]  # fmt: skip
 
 
 def _least_demand(problem: Problem) -> Problem:
@@ -196,7 +240,8 @@ def _least_demand(problem: Problem) -> Problem:
 
 
 def _cheapest(instance: Instance) -> Fleet | None:
-    """The best simple plan, or where one block of each role is not enough, a fleet found with little effort."""
+    """The best simple plan, or where there is none, a fleet found with little effort."""
+    instance = with_best_split(instance)
     columns, totals = price_space(instance, make_columns(instance, Grid()))
     plans = simple_plans(instance, columns, totals)
     scale = 1.0 / max(offer.usd_per_hour for offer in instance.problem.offers)

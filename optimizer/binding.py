@@ -28,6 +28,21 @@ def binding(constraint: str, where: str, used: float, limit: float, unit: str, s
     )
 
 
+def amount(value: float, unit: str) -> str:
+    """A quantity of a limit in words, never rounded so far that two different ones read the same.
+
+    >>> amount(1001.0, "GPU"), amount(99.7, "$/h"), amount(40.0, "W"), amount(3.0, "1")
+    ('1,001 GPUs', '$99.70/h', '0.04 kW', '3')
+    """
+    if unit == "GPU":
+        return f"{value:,.0f} GPU{'' if value == 1 else 's'}"
+    if unit == "$/h":
+        return f"${value:,.2f}/h"
+    if unit == "W":
+        return f"{value / 1e3:,.10g} kW"
+    return f"{value:,.6g}" if unit == "1" else f"{value:,.6g} {unit}"
+
+
 def pool_binding(pool: FleetPool, headroom: Headroom) -> Binding:
     """How close a pool is to the load at which an SLO breaks."""
     share = 1.0 / headroom.load if headroom.load > 0.0 else float("inf")
@@ -55,18 +70,18 @@ def fleet_bindings(instance: Instance, cost: float, gpus: NDArray[np.int64]) -> 
     for offer, count in zip(problem.offers, gpus, strict=True):
         name = offer.accelerator.name
         if offer.inventory is not None and count:
-            sentence = f"{count} of {offer.inventory} {name} in the inventory are used."
+            sentence = f"{count:,} of {offer.inventory:,} {name} in the inventory are used."
             rows.append(binding("inventory", name, float(count), float(offer.inventory), "GPU", sentence))
     ceiling = problem.constraints
     power = float(sum(offer.accelerator.tdp * count for offer, count in zip(problem.offers, gpus, strict=True)))
     total = int(gpus.sum())
     if ceiling.budget is not None:
-        sentence = f"${cost:,.2f}/h of a budget of ${ceiling.budget:,.2f}/h is spent."
+        sentence = f"{amount(cost, '$/h')} of a budget of {amount(ceiling.budget, '$/h')} is spent."
         rows.append(binding("budget", "fleet", cost, ceiling.budget, "$/h", sentence))
     if ceiling.power is not None:
-        sentence = f"{power / 1e3:,.1f} kW of {ceiling.power / 1e3:,.1f} kW board power is used."
+        sentence = f"{amount(power, 'W')} of {amount(ceiling.power, 'W')} board power is used."
         rows.append(binding("power", "fleet", power, ceiling.power, "W", sentence))
     if ceiling.max_gpus is not None:
-        sentence = f"{total} of {ceiling.max_gpus} GPUs are used."
+        sentence = f"{total:,} of {ceiling.max_gpus:,} GPUs are used."
         rows.append(binding("max_gpus", "fleet", float(total), float(ceiling.max_gpus), "GPU", sentence))
     return rows

@@ -56,15 +56,25 @@ class Proof:
     gap: float | None
 
 
+def offer_costs(instance: Instance, fleet: Fleet) -> FloatArray:
+    """Price of the GPUs of each offer, spares and whole nodes included [$/h], shape (offers,)."""
+    costs = []
+    for offer, gpus in zip(instance.problem.offers, fleet_gpus(instance, fleet), strict=True):
+        size = offer.accelerator.node_size if offer.billing is Billing.NODE else 1
+        costs.append(math.ceil(gpus / size) * size * offer.usd_per_hour)
+    return np.array(costs)
+
+
 def fleet_cost(instance: Instance, fleet: Fleet) -> float:
     """Price of a fleet, spares and whole nodes included [$/h]."""
-    total = 0.0
-    for index, offer in enumerate(instance.problem.offers):
-        gpus = float(fleet_gpus(instance, fleet)[index])
-        if offer.billing is Billing.NODE:
-            gpus = math.ceil(gpus / offer.accelerator.node_size) * offer.accelerator.node_size
-        total += gpus * offer.usd_per_hour
-    return total
+    return float(offer_costs(instance, fleet).sum())
+
+
+def pool_cost(instance: Instance, fleet: Fleet, pool: FleetPool) -> float:
+    """Price of one pool; what is paid for the GPUs of an accelerator is shared among its pools by GPUs [$/h]."""
+    offer = int(instance.tables.offer[pool.shape])
+    share = pool_gpus(instance, pool) / int(fleet_gpus(instance, fleet)[offer])
+    return share * float(offer_costs(instance, fleet)[offer])
 
 
 def fleet_gpus(instance: Instance, fleet: Fleet) -> NDArray[np.int64]:
@@ -89,11 +99,9 @@ def pool_line(instance: Instance, pool: FleetPool) -> str:
     return f"{pool.replicas + pool.spares} x {config.accelerator.name} {words} {pool.role.value}"
 
 
-def plan_pool(instance: Instance, pool: FleetPool, state: PoolState, headroom: Headroom) -> Pool:
+def plan_pool(instance: Instance, fleet: Fleet, pool: FleetPool, state: PoolState, headroom: Headroom) -> Pool:
     """A pool as the plan file states it."""
     config = pool_config(instance, pool)
-    offer = instance.problem.offers[int(instance.tables.offer[pool.shape])]
-    gpus = pool_gpus(instance, pool)
     return Pool(
         id=pool.name,
         role=pool.role.value,
@@ -104,14 +112,14 @@ def plan_pool(instance: Instance, pool: FleetPool, state: PoolState, headroom: H
         pipeline_parallel=config.parallelism.pipeline,
         expert_parallel=config.parallelism.expert,
         data_parallel=config.parallelism.data,
-        gpus=gpus,
+        gpus=pool_gpus(instance, pool),
         weight_dtype=config.weight_dtype,
         kv_dtype=config.kv_dtype,
         max_num_seqs=config.max_num_seqs,
         max_num_batched_tokens=config.max_num_batched_tokens,
         max_model_len=config.max_model_len,
         memory_fraction=config.memory_fraction,
-        usd_per_hour=gpus * offer.usd_per_hour,
+        usd_per_hour=pool_cost(instance, fleet, pool),
         operating_point=operating_point(instance, pool, state, headroom.resource),
     )
 
@@ -325,7 +333,7 @@ def build_plan(
         tpot_s=quantiles(evaluation.tpot[-1]),
         gpus={offer.accelerator.name: int(number) for offer, number in gpus if number},
         pools=[
-            plan_pool(instance, pool, state, room)
+            plan_pool(instance, fleet, pool, state, room)
             for pool, state, room in zip(fleet.pools, evaluation.states, headrooms, strict=True)
         ],
         transfers=plan_transfers(instance, fleet, volume),

@@ -116,7 +116,7 @@ def make_columns(instance: Instance, grid: Grid) -> Columns:
     shapes = np.arange(len(tables.shapes), dtype=np.float64)
     seqs = np.arange(tables.seqs.size, dtype=np.float64)
     chunks = np.arange(tables.chunks.size, dtype=np.float64)
-    limits = tpot_levels(flows)
+    limits = step_levels(flows)
     parts = []
     if Role.PREFILL in problem.space.roles:
         parts.append(
@@ -173,9 +173,9 @@ def _sensible(instance: Instance, columns: Columns) -> NDArray[np.bool_]:
     return np.asarray(fits & (tables.kv_capacity[shape, columns.chunk] > 0.0) & ~(generates & slow))
 
 
-def tpot_levels(flows: Flows, most: int = 4) -> FloatArray:
-    """Distinct TPOT limits of the flows, at most `most`, each rounded down to the next tighter one kept [s]."""
-    limits = np.unique(flows.tpot)
+def step_levels(flows: Flows, most: int = 4) -> FloatArray:
+    """Distinct limits on the decode step of disaggregated flows, at most `most`, the tightest and loosest kept [s]."""
+    limits = np.unique(flows.longest_step)
     if limits.size <= most:
         return limits
     return np.unique(limits[np.linspace(0, limits.size - 1, most).astype(np.int64)])

@@ -19,8 +19,8 @@ class Flows:
 
     slo: index of the SLO class; isl, osl [token]; share of all requests [1]; rate [1/s];
     new_tokens: prompt tokens to compute after prefix hits; past_tokens: those found in the cache;
-    ttft, tpot: limits [s]; where a class bounds the end-to-end time, ttft is at most a third of it and tpot is
-    tightened so that ttft + (osl - 1) tpot stays within it.
+    ttft, tpot: limits [s]; where a class bounds the end-to-end time, each stays within its part of that;
+    first_step: part of the ttft that a disaggregated request sets aside for its first decode step [s].
     """
 
     slo: IntArray
@@ -32,7 +32,13 @@ class Flows:
     past_tokens: FloatArray
     ttft: FloatArray
     tpot: FloatArray
+    first_step: FloatArray
     arrival_scv: float
+
+    @property
+    def longest_step(self) -> FloatArray:
+        """Longest decode step that a disaggregated request may meet: first_step, and tpot where more follow [s]."""
+        return np.where(self.osl > 1.0, np.minimum(self.first_step, self.tpot), self.first_step)
 
     @property
     def mean_context(self) -> FloatArray:
@@ -40,8 +46,13 @@ class Flows:
         return self.isl + self.osl / 2.0
 
 
-def make_flows(problem: Problem) -> Flows:
-    """Cross the SLO classes with the length buckets."""
+def make_flows(problem: Problem, first_share: float = 1.0 / 3.0, step_share: float = 1.0 / 16.0) -> Flows:
+    """Cross the SLO classes with the length buckets.
+
+    first_share: part of an end-to-end limit that the first token may take, the later ones share the rest;
+    step_share: part of a TTFT limit set aside for the first decode step of disaggregated requests. Fixed parts, so
+    that loosening one limit tightens no other.
+    """
     load = problem.workload
     classes, buckets = len(problem.slos), load.isl.size
     slo = np.repeat(np.arange(classes), buckets)
@@ -50,8 +61,8 @@ def make_flows(problem: Problem) -> Flows:
     ttft = np.array([slo_class.ttft for slo_class in problem.slos])[slo]
     tpot = np.array([slo_class.tpot for slo_class in problem.slos])[slo]
     e2e = np.array([np.inf if slo_class.e2e is None else slo_class.e2e for slo_class in problem.slos])[slo]
-    ttft = np.minimum(ttft, e2e / 3.0)
-    tightened = np.where(osl > 1.0, (e2e - ttft) / np.maximum(osl - 1.0, 1.0), np.inf)
+    ttft = np.minimum(ttft, np.where(osl > 1.0, first_share, 1.0) * e2e)
+    tpot = np.minimum(tpot, (1.0 - first_share) * e2e / np.maximum(osl - 1.0, 1.0))
     keep = share > 0.0
     past = isl * load.prefix_hit_share
     return Flows(
@@ -63,6 +74,7 @@ def make_flows(problem: Problem) -> Flows:
         new_tokens=np.maximum(isl - past, 1.0)[keep],
         past_tokens=past[keep],
         ttft=ttft[keep],
-        tpot=np.minimum(tpot, tightened)[keep],
+        tpot=tpot[keep],
+        first_step=(step_share * ttft)[keep],
         arrival_scv=load.burstiness**2,
     )

@@ -136,7 +136,8 @@ def prefill_loads(instance: Instance, columns: Columns) -> Loads:
     behind = pipeline_bubble(service[deep], flows.share / flows.share.sum(), columns.utilization[deep])
     latency = latency.copy()
     latency[deep] += (stages[deep] - 1.0)[:, None] * behind
-    slack = flows.ttft - latency - kv_handover_time(tables, slowest_peer(tables)[columns.shape]) - flows.tpot
+    handover = kv_handover_time(tables, slowest_peer(tables)[columns.shape])
+    slack = flows.ttft - latency - handover - flows.first_step
     link = kv_handover_time(tables, tables.link[columns.shape]) / (LINK_UTILIZATION * columns.replicas[:, None])
     load = np.zeros((columns.size, len(RESOURCES), flows.isl.size))
     load[:, 0], load[:, 1], load[:, 5] = time, queue, link
@@ -148,22 +149,42 @@ def permitted_misses(problem: Problem) -> float:
     return 1.0 - max(slo.attainment for slo in problem.slos)
 
 
-def mean_below(limit: FloatArray, jump: FloatArray, chance: FloatArray, peakedness: float) -> FloatArray:
-    """Largest mean of a compound Poisson total that exceeds `limit` with at most `chance`.
+def peakedness(flows: Flows) -> float:
+    """Variance over mean of the requests that run at once: 1 for Poisson arrivals, more for bursty ones [1]."""
+    return max(1.0, (flows.arrival_scv + 1.0) / 2.0)
 
-    mu + z sqrt(mu q) = limit, q = E[x^2]/E[x] of the jumps times the peakedness of the arrivals.
+
+def mean_below(limit: FloatArray, spread: FloatArray) -> FloatArray:
+    """Largest mean mu of a compound Poisson total that stays below `limit`, chance apart.
+
+    mu + spread sqrt(mu) = limit; spread is z sqrt(q): z of the chance, q = E[x^2]/E[x] of the jumps times the
+    peakedness of the arrivals.
     """
-    levels, index = np.unique(chance, return_inverse=True)
-    z = np.array([normal_quantile(float(level)) for level in levels])[index.ravel()]
-    spread = z * np.sqrt(jump * peakedness)
     return np.asarray(((np.sqrt(spread**2 + 4.0 * np.maximum(limit, 0.0)) - spread) / 2.0) ** 2)
 
 
-def slot_utilization(slots: IntArray, chance: FloatArray, peakedness: float) -> FloatArray:
+def slot_utilization(slots: IntArray, chance: FloatArray, bursts: float) -> FloatArray:
     """Largest utilisation of `slots` at which an arrival waits with at most `chance`; bursts need more room."""
     levels, index = np.unique(chance, return_inverse=True)
     beta = np.array([halfin_whitt_margin(float(level)) for level in levels])[index.ravel()]
-    return np.asarray(np.maximum(1.0 - beta * np.sqrt(peakedness / slots), 0.02))
+    return np.asarray(np.maximum(1.0 - beta * np.sqrt(bursts / slots), 0.02))
+
+
+def _margins(instance: Instance, columns: Columns) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Share of the permitted misses that each kind of fluctuation may use, z sqrt(q) of KV memory and of attention.
+
+    The shapes are (columns,); see `mean_below` for the spread z sqrt(q).
+    """
+    flows, tables = instance.flows, instance.tables
+    weight = flows.share * flows.osl / (flows.share @ flows.osl)
+    chance = columns.chance * permitted_misses(instance.problem) / 2.0
+    levels, index = np.unique(chance, return_inverse=True)
+    z = np.array([normal_quantile(float(level)) for level in levels])[index.ravel()]
+    spreads = [
+        z * np.sqrt(jump**2 @ weight / np.maximum(jump @ weight, 1e-300) * peakedness(flows))
+        for jump in (tables.kv_held[columns.shape], tables.attention_slope[columns.shape])
+    ]
+    return chance, spreads[0], spreads[1]
 
 
 def _running(instance: Instance, columns: Columns, room: FloatArray, extra: FloatArray) -> FloatArray:
@@ -172,16 +193,13 @@ def _running(instance: Instance, columns: Columns, room: FloatArray, extra: Floa
     room (columns,): attention time A that a step may take [s]; extra (columns, flows): step time e per request [s].
     """
     flows, tables = instance.flows, instance.tables
-    weight = flows.share * flows.osl / (flows.share @ flows.osl)
-    peakedness = max(1.0, (flows.arrival_scv + 1.0) / 2.0)
-    chance = columns.chance * permitted_misses(instance.problem) / 2.0
+    chance, memory_spread, attention_spread = _margins(instance, columns)
     base = tables.decode_base[columns.shape, columns.seqs]
     slots = columns.replicas * tables.seqs[columns.seqs].astype(np.int64)
-    batch = slot_utilization(slots, chance, peakedness) * tables.seqs[columns.seqs]
+    batch = slot_utilization(slots, chance, peakedness(flows)) * tables.seqs[columns.seqs]
     held, slope = tables.kv_held[columns.shape], tables.attention_slope[columns.shape]
     capacity = tables.kv_capacity[columns.shape, columns.chunk] * tables.ranks[columns.shape]
-    memory = mean_below(capacity, held**2 @ weight / np.maximum(held @ weight, 1e-300), chance, peakedness)
-    attention = mean_below(room, slope**2 @ weight / np.maximum(slope @ weight, 1e-300), chance, peakedness)
+    memory, attention = mean_below(capacity, memory_spread), mean_below(room, attention_spread)
     shared = extra + flows.osl * slope
     work = flows.osl * base[:, None]
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -193,8 +211,23 @@ def _running(instance: Instance, columns: Columns, room: FloatArray, extra: Floa
     return np.stack(loads, axis=1) / columns.replicas[:, None, None]
 
 
+def least_step(instance: Instance, columns: Columns, blocks: FloatArray) -> FloatArray:
+    """Shortest mean decode step that `blocks` (columns,) of each decode column can keep under the whole demand [s].
+
+    The row of attention time, sum x (osl b a / A' + osl a) = m, solved for A', and the step b + A. Infinite where the
+    attention alone takes all the time.
+    """
+    flows, tables = instance.flows, instance.tables
+    slope = tables.attention_slope[columns.shape]
+    busy = slope @ (flows.rate * flows.osl) / (blocks * columns.replicas)
+    base = tables.decode_base[columns.shape, columns.seqs]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        mean = np.where(busy < 1.0, base * busy / (1.0 - busy), np.inf)
+    return np.asarray(base + (mean + _margins(instance, columns)[2] * np.sqrt(mean)) * (1.0 + 1e-9))
+
+
 def decode_loads(instance: Instance, columns: Columns) -> Loads:
-    """Decode blocks: no prompts, and a mean step within the TPOT limit that the column keeps."""
+    """Decode blocks: no prompts, and a mean step that the column keeps, late for flows that may meet none so long."""
     flows, tables = instance.flows, instance.tables
     base = tables.decode_base[columns.shape, columns.seqs]
     room = columns.tpot - base
@@ -202,7 +235,7 @@ def decode_loads(instance: Instance, columns: Columns) -> Loads:
     load[:, 2:5] = _running(instance, columns, np.maximum(room, 0.0), np.zeros((1, 1)))
     load[:, 5] = kv_handover_time(tables, tables.link[columns.shape]) / (LINK_UTILIZATION * columns.replicas[:, None])
     load[(room <= 0.0) | (tables.kv_capacity[columns.shape, columns.chunk] <= 0.0)] = np.inf
-    late = (columns.tpot[:, None] > flows.tpot * (1.0 + 1e-9)) & (flows.osl > 1.0)
+    late = columns.tpot[:, None] > flows.longest_step * (1.0 + 1e-9)
     chance = (columns.chance * permitted_misses(instance.problem))[:, None]
     return Loads(load, np.where(late, 1.0, chance))
 

@@ -24,6 +24,7 @@ from .plan import Alternative, Binding, Plan, RunInfo, Status
 from .program import Outcome
 from .search import Effort, Found, search
 from .simple_plans import Totals, column_totals, price_space
+from .split import with_best_split
 from .volume import best_ratio, most_goodput
 
 Progress = Callable[[str, float], None]
@@ -65,6 +66,7 @@ def optimize(problem: Problem, progress: Progress | None = None, time_limit: flo
     check_shapes(problem, enumerate_shapes(problem))
     instance = make_instance(problem, load_engine_overhead(problem.engine))
     check_floors(instance)
+    instance = with_best_split(instance)
     space = make_columns(instance, Grid())
     columns, totals = price_space(instance, space)
     watch.stage("searching fleets", 0.3)
@@ -177,8 +179,9 @@ def find(
 
 
 def _status(found: Found, gap: float | None) -> Status:
+    """Infeasible only where that is proven: a search that found nothing has merely run out of its effort."""
     if not found.columns.size:
-        return Status.TIME_LIMIT if found.outcome is Outcome.FEASIBLE else Status.INFEASIBLE
+        return Status.INFEASIBLE if found.outcome is Outcome.INFEASIBLE else Status.TIME_LIMIT
     return Status.OPTIMAL if gap is not None and gap <= OPTIMAL_GAP else Status.FEASIBLE
 
 

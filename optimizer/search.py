@@ -40,9 +40,6 @@ TOLERANCE = 1e-6
 MANY_ENGINES = 12
 """From this many engines on, mixed fleets save more, and the whole-number problem gets twice the columns."""
 
-MANY_ENGINES = 12
-"""From this many engines on, mixed fleets save more, and the whole-number problem gets twice the columns."""
-
 
 @dataclass(frozen=True, slots=True)
 class Effort:
@@ -296,7 +293,7 @@ def search(instance: Instance, columns: Columns, totals: Totals, aim: Aim, effor
     alive = np.flatnonzero(relaxed.reduced <= slack + TOLERANCE)
     exact = alive.size <= effort.exact_columns
     some = np.union1d(relaxed.bought, incumbent)
-    many = not simple or columns.replicas[list(simple[0].columns)].sum() >= MANY_ENGINES
+    many = not simple or simple[0].engines(columns) >= MANY_ENGINES
     count = effort.columns * (2 if many else 1)
     chosen = alive if exact else np.union1d(_nearest(instance, near, relaxed, count), some)
     if simple:
@@ -387,9 +384,9 @@ def _nothing(instance: Instance, columns: Columns, outcome: Outcome) -> Found:
 
 
 def plan_blocks(instance: Instance, columns: Columns, plan: SimplePlan) -> Found:
-    """A simple plan in the form of a search result: one block of each column takes everything."""
+    """A simple plan in the form of a search result: the blocks of each column share everything evenly."""
     chosen = columns.take(np.array(plan.columns))
     route = np.ones((chosen.size, instance.flows.isl.size))
-    blocks = np.ones(chosen.size, dtype=np.int64)
+    blocks = np.array(plan.blocks, dtype=np.int64)
     loads = column_loads(instance, chosen)
     return Found(Outcome.FEASIBLE, plan.cost, -np.inf, 1.0, chosen, loads, blocks, route, columns.size, exact=False)

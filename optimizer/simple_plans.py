@@ -17,7 +17,7 @@ from search_spaces.problem import Billing, Goal
 from .columns import Columns, blocks_of, join
 from .fleet_model import COLOCATED, DECODE, PREFILL, engine_cost, fleet_limits
 from .instance import Instance
-from .loads import column_loads
+from .loads import RESOURCES, Resource, column_loads, least_step
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -35,27 +35,37 @@ class Totals:
     """Every column as if it took the whole demand.
 
     prompt (columns,): busy share of the prompt servers, or the same for the queue if that is higher; it does not
-    depend on the utilisation that the column permits. running (columns,): highest load of any other resource.
-    busiest (columns,): highest load of any resource, 1 is full.
+    depend on the utilisation that the column permits. running (columns,): highest load of any other resource;
+    apart (columns,): the same without attention time. busiest (columns,): highest load of any resource, 1 is full.
     late (columns, classes): misses as a share of those that the class permits.
     """
 
     prompt: FloatArray
     running: FloatArray
+    apart: FloatArray
     busiest: FloatArray
     late: FloatArray
 
     def take(self, index: IntArray | NDArray[np.bool_]) -> Totals:
         """Totals of the columns at `index`."""
-        return Totals(self.prompt[index], self.running[index], self.busiest[index], self.late[index])
+        return Totals(*(getattr(self, name)[index] for name in Totals.__slots__))
+
+    def scaled(self, volume: float) -> Totals:
+        """Totals at `volume` times the demand; misses depend on what a column permits, not on the rate."""
+        return Totals(*(getattr(self, name) * (1.0 if name == "late" else volume) for name in Totals.__slots__))
 
 
 @dataclass(frozen=True, slots=True)
 class SimplePlan:
-    """Columns of the cheapest fleet of one kind, one block each, and its cost [$/h]."""
+    """Columns of the cheapest fleet of one kind, how many blocks of each, and its cost [$/h]."""
 
     columns: tuple[int, ...]
+    blocks: tuple[int, ...]
     cost: float
+
+    def engines(self, columns: Columns) -> int:
+        """Engines of the fleet, spares apart; columns: those that the plan's indices mean."""
+        return int(columns.replicas[list(self.columns)] @ np.array(self.blocks))
 
 
 def class_weights(instance: Instance) -> FloatArray:
@@ -79,23 +89,37 @@ def column_totals(instance: Instance, columns: Columns) -> Totals:
         return np.where(np.isnan(used), np.inf, used), loads.miss @ weight.T
 
     if columns.size == 0:
-        return Totals(np.zeros(0), np.zeros(0), np.zeros(0), np.zeros((0, weight.shape[0])))
+        return Totals(np.zeros(0), np.zeros(0), np.zeros(0), np.zeros(0), np.zeros((0, weight.shape[0])))
     with ThreadPoolExecutor(max_workers=2) as pool:
         parts = list(pool.map(total, blocks_of(columns)))
     used, late = np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])
     prompt = used[:, :2].max(axis=1) * columns.utilization
-    return Totals(prompt, used[:, 2:].max(axis=1), used.max(axis=1), late)
+    apart = np.delete(used, RESOURCES.index(Resource.ATTENTION_TIME), axis=1)[:, 2:]
+    return Totals(prompt, used[:, 2:].max(axis=1), apart.max(axis=1), used.max(axis=1), late)
 
 
-def tailored(columns: Columns, totals: Totals) -> Columns:
-    """Columns whose permitted utilisation is just what the whole demand needs: they wait, and miss, the least."""
+def block_counts(busiest: FloatArray) -> FloatArray:
+    """Blocks of each column that the whole demand needs, shared evenly; infinite where none can serve it."""
+    return np.asarray(np.maximum(np.ceil(busiest - 1e-9), 1.0))
+
+
+def tailored(instance: Instance, columns: Columns, totals: Totals) -> Columns:
+    """Columns that permit just what the whole demand needs, shared among the fewest blocks that can serve it.
+
+    Prompt servers at no higher utilisation wait, and miss, the least; decode steps no longer than they must be.
+    """
     setting = np.stack([columns.role, columns.shape, columns.replicas, columns.seqs, columns.chunk]).astype(np.float64)
-    setting = np.concatenate([setting, [columns.moment, columns.attention]])
-    first = np.unique(setting, axis=1, return_index=True)[1]
-    need = totals.prompt[first] * (1.0 + 1e-9)
-    able = (columns.role[first] != DECODE) & (totals.running[first] <= 1.0) & (need < MOST_BUSY)
-    order = np.argsort(first[able])
-    return replace(columns.take(first[able][order]), utilization=need[able][order])
+    setting = np.concatenate([setting, [columns.moment, columns.attention, columns.chance]])
+    first = np.sort(np.unique(setting, axis=1, return_index=True)[1])
+    some, need, running = columns.take(first), totals.prompt[first] * (1.0 + 1e-9), totals.running[first]
+    blocks = block_counts(np.maximum(running, need / MOST_BUSY))
+    generates = some.role == DECODE
+    step = np.full(some.size, np.inf)
+    step[generates] = least_step(instance, some.take(generates), block_counts(totals.apart[first][generates]))
+    able = np.where(generates, np.isfinite(step), np.isfinite(blocks))
+    with np.errstate(invalid="ignore"):
+        busy = np.where(generates, 1.0, need / blocks)
+    return replace(some, utilization=busy, tpot=step).take(able)
 
 
 def price_space(instance: Instance, columns: Columns) -> tuple[Columns, Totals]:
@@ -119,24 +143,59 @@ def price_space(instance: Instance, columns: Columns) -> tuple[Columns, Totals]:
 
 def _with_tailored(instance: Instance, columns: Columns) -> tuple[Columns, Totals]:
     totals = column_totals(instance, columns)
-    extra = tailored(columns, totals)
+    extra = tailored(instance, columns, totals)
     more = column_totals(instance, extra)
     joined = (np.concatenate([getattr(totals, name), getattr(more, name)]) for name in Totals.__slots__)
     return join([columns, extra]), Totals(*joined)
 
 
 def simple_plans(instance: Instance, columns: Columns, totals: Totals) -> list[SimplePlan]:
-    """The cheapest one-pool and the cheapest prefill-decode fleet that hold every limit, cheapest first."""
-    able = totals.busiest <= 1.0 + 1e-9
-    plans = [_best_single(instance, columns, totals, able), _best_pair(instance, columns, totals, able)]
+    """The cheapest one-pool and the cheapest prefill-decode fleet that hold every limit, cheapest first.
+
+    A pool is as many equal blocks as the demand needs; each promises what one would, as each takes its even share.
+    """
+    ready = _Ready.of(instance, columns, totals)
+    plans = [_best_single(columns, totals, ready), _best_pair(instance, columns, totals, ready)]
     return sorted((plan for plan in plans if plan is not None), key=lambda plan: plan.cost)
 
 
-def block_costs(instance: Instance, columns: Columns) -> FloatArray:
-    """Cost of one block and its spare replicas as the only one of its accelerator [$/h], shape (columns,)."""
+@dataclass(frozen=True, slots=True)
+class _Ready:
+    """Blocks that the demand needs of each column, their cost, and their use of every fleet-wide limit.
+
+    blocks, cost (columns,); use (limits, columns), upper (limits, 1); able (columns,): alone within all limits.
+    """
+
+    blocks: FloatArray
+    cost: FloatArray
+    use: FloatArray
+    upper: FloatArray
+    able: NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, instance: Instance, columns: Columns, totals: Totals) -> _Ready:
+        blocks = block_counts(totals.busiest)
+        cost = block_costs(instance, columns, blocks)
+        engines = blocks * columns.replicas + instance.problem.constraints.spare_replicas
+        limits = [limit for limit in fleet_limits(instance) if not limit.node_size]
+        with np.errstate(invalid="ignore"):
+            use = [cost if limit.name == "budget" else engines * limit.weight[columns.shape] for limit in limits]
+        upper = np.array([limit.upper for limit in limits]).reshape(-1, 1) * (1.0 + 1e-9)
+        table = np.array(use).reshape(len(limits), columns.size)
+        able = np.isfinite(cost) & (table <= upper).all(axis=0) & (totals.late <= 1.0).all(axis=1)
+        return cls(blocks, cost, table, upper, able)
+
+    def plan(self, *chosen: int, cost: float) -> SimplePlan:
+        """The plan of these columns."""
+        return SimplePlan(tuple(chosen), tuple(int(self.blocks[column]) for column in chosen), cost)
+
+
+def block_costs(instance: Instance, columns: Columns, blocks: FloatArray | float = 1.0) -> FloatArray:
+    """Cost of `blocks` blocks and spare replicas as the only ones of their accelerator [$/h], shape (columns,)."""
     tables, problem = instance.tables, instance.problem
-    engines = columns.replicas + problem.constraints.spare_replicas
-    cost = engines * engine_cost(instance)[columns.shape]
+    engines = blocks * columns.replicas + problem.constraints.spare_replicas
+    with np.errstate(invalid="ignore"):
+        cost = engines * engine_cost(instance)[columns.shape]
     for index, offer in enumerate(problem.offers):
         if offer.billing is Billing.NODE:
             mine = tables.offer[columns.shape] == index
@@ -146,27 +205,13 @@ def block_costs(instance: Instance, columns: Columns) -> FloatArray:
     return np.asarray(cost, dtype=np.float64)
 
 
-def _limit_use(instance: Instance, columns: Columns) -> tuple[FloatArray, FloatArray]:
-    """Use of every fleet-wide limit by one block with its spares, (limits, columns), and the limits."""
-    engines = columns.replicas + instance.problem.constraints.spare_replicas
-    limits = [limit for limit in fleet_limits(instance) if not limit.node_size]
-    use = [
-        block_costs(instance, columns) if limit.name == "budget" else engines * limit.weight[columns.shape]
-        for limit in limits
-    ]
-    upper = np.array([limit.upper for limit in limits]).reshape(-1, 1)
-    return np.array(use).reshape(len(limits), columns.size), upper * (1.0 + 1e-9)
-
-
-def _best_single(instance: Instance, columns: Columns, totals: Totals, able: NDArray[np.bool_]) -> SimplePlan | None:
-    use, upper = _limit_use(instance, columns)
-    good = able & (columns.role == COLOCATED) & (totals.late <= 1.0).all(axis=1) & (use <= upper).all(axis=0)
-    index = np.flatnonzero(good)
+def _best_single(columns: Columns, totals: Totals, ready: _Ready) -> SimplePlan | None:
+    index = np.flatnonzero(ready.able & (columns.role == COLOCATED))
     if index.size == 0:
         return None
-    cost = block_costs(instance, columns)[index]
+    cost = ready.cost[index]
     best = int(np.lexsort((totals.late[index].max(axis=1), cost))[0])
-    return SimplePlan((int(index[best]),), float(cost[best]))
+    return ready.plan(int(index[best]), cost=float(cost[best]))
 
 
 def _undominated(index: IntArray, values: FloatArray) -> IntArray:
@@ -179,29 +224,39 @@ def _undominated(index: IntArray, values: FloatArray) -> IntArray:
     return np.array(kept, dtype=np.int64)
 
 
-def _best_pair(instance: Instance, columns: Columns, totals: Totals, able: NDArray[np.bool_]) -> SimplePlan | None:
+def _best_pair(instance: Instance, columns: Columns, totals: Totals, ready: _Ready) -> SimplePlan | None:
     limits = instance.problem.constraints
     if limits.max_pools is not None and limits.max_pools < 2:
         return None
-    use, upper = _limit_use(instance, columns)
-    cost = block_costs(instance, columns)
     domain = instance.tables.domain[columns.shape]
-    values = np.concatenate([cost[:, None], totals.late, use.T], axis=1)
     best: SimplePlan | None = None
     for here in np.unique(domain):
-        ends = []
-        for role in (PREFILL, DECODE):
-            index = np.flatnonzero(able & (columns.role == role) & (domain == here) & (totals.late <= 1.0).all(axis=1))
-            ends.append(_undominated(index, values))
+        ends = [np.flatnonzero(ready.able & (columns.role == role) & (domain == here)) for role in (PREFILL, DECODE)]
         if not ends[0].size or not ends[1].size:
             continue
-        first, second = (axis.ravel() for axis in np.meshgrid(*ends, indexing="ij"))
-        good = (totals.late[first] + totals.late[second] <= 1.0).all(axis=1)
-        good &= (use[:, first] + use[:, second] <= upper).all(axis=0)
-        if not good.any():
-            continue
-        total = np.where(good, cost[first] + cost[second], np.inf)
-        at = int(np.argmin(total))
-        if best is None or total[at] < best.cost:
-            best = SimplePlan((int(first[at]), int(second[at])), float(total[at]))
+        pair = _cheapest_pair(totals, ready, ends)
+        if pair is not None and (best is None or pair.cost < best.cost):
+            best = pair
     return best
+
+
+def _cheapest_pair(totals: Totals, ready: _Ready, ends: list[IntArray]) -> SimplePlan | None:
+    """The cheapest prefill and decode column that together keep every limit and permit no more misses than allowed."""
+    values = np.concatenate([ready.cost[:, None], totals.late, ready.use.T], axis=1)
+    quick = [index[(totals.late[index] <= 0.5).all(axis=1)] for index in ends]
+    ceiling = np.inf
+    if quick[0].size and quick[1].size:  # a pair that surely keeps the SLOs bounds the rest
+        first, second = (int(index[np.argmin(ready.cost[index])]) for index in quick)
+        if (ready.use[:, first] + ready.use[:, second] <= ready.upper[:, 0]).all():
+            ceiling = ready.cost[first] + ready.cost[second]
+    least = [ready.cost[index].min() for index in ends]
+    near = [index[ready.cost[index] + other <= ceiling] for index, other in zip(ends, reversed(least), strict=True)]
+    ends = [_undominated(index, values) for index in near]
+    first_, second_ = (axis.ravel() for axis in np.meshgrid(*ends, indexing="ij"))
+    good = (totals.late[first_] + totals.late[second_] <= 1.0).all(axis=1)
+    good &= (ready.use[:, first_] + ready.use[:, second_] <= ready.upper).all(axis=0)
+    if not good.any():
+        return None
+    cost = np.where(good, ready.cost[first_] + ready.cost[second_], np.inf)
+    at = int(np.argmin(cost))
+    return ready.plan(int(first_[at]), int(second_[at]), cost=float(cost[at]))

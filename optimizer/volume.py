@@ -15,7 +15,7 @@ from .evaluate import largest_load
 from .fleet_model import Aim
 from .instance import Instance
 from .search import Effort, Found, generate_from, search
-from .simple_plans import Totals, column_totals, price_space, simple_plans
+from .simple_plans import column_totals, price_space, simple_plans
 
 TAILORED = (1.2, 1.1, 1.05, 1.02, 1.01)
 """Steps by which columns tailored to a larger volume are tried."""
@@ -27,11 +27,6 @@ VOLUMES = 25
 def at_volume(instance: Instance, volume: float) -> Instance:
     """The same instance with every rate multiplied by `volume`."""
     return replace(instance, flows=replace(instance.flows, rate=instance.flows.rate * volume))
-
-
-def scaled(totals: Totals, volume: float) -> Totals:
-    """Totals at `volume` times the demand; misses depend on what a column permits, not on the rate."""
-    return Totals(totals.prompt * volume, totals.running * volume, totals.busiest * volume, totals.late)
 
 
 def search_at(instance: Instance, space: Columns, volume: float, aim: Aim, effort: Effort) -> Found:
@@ -47,7 +42,7 @@ def most_goodput(instance: Instance, space: Columns, aim: Aim, effort: Effort) -
     totals = column_totals(instance, space)
 
     def served(volume: float) -> bool:
-        return bool(simple_plans(at_volume(instance, volume), space, scaled(totals, volume)))
+        return bool(simple_plans(at_volume(instance, volume), space, totals.scaled(volume)))
 
     volume = max(largest_load(served, most=1e6, tolerance=0.01), 1e-6)
     for more in TAILORED:
@@ -72,12 +67,12 @@ def best_ratio(instance: Instance, space: Columns, aim: Aim, effort: Effort) -> 
     totals = column_totals(instance, space)
     best, best_ratio_ = goal.min_volume, 0.0
     for volume in np.geomspace(goal.min_volume, goal.max_volume, VOLUMES if goal.max_volume > goal.min_volume else 1):
-        plans = simple_plans(at_volume(instance, float(volume)), space, scaled(totals, float(volume)))
+        plans = simple_plans(at_volume(instance, float(volume)), space, totals.scaled(float(volume)))
         if plans and volume / plans[0].cost > best_ratio_:
             best, best_ratio_ = float(volume), float(volume) / plans[0].cost
     found = search_at(instance, space, best, aim, effort)
     if not found.columns.size:
         return found, None
     least = at_volume(instance, goal.min_volume)
-    bound = generate_from(least, space, scaled(totals, goal.min_volume), aim, effort).bound
+    bound = generate_from(least, space, totals.scaled(goal.min_volume), aim, effort).bound
     return found, max(0.0, 1.0 - found.volume / found.objective * bound / goal.min_volume)

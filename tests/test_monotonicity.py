@@ -10,14 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from costmodel.engine import Role
 from costmodel.errors import InputError
 from costmodel.workload import scale_rate
 from optimizer.optimize import optimize
 from optimizer.plan import Plan, Pool, Status
 from search_spaces.problem import Constraints, Problem, Slo
-from tests.optimizer_cases import offer, problem, slo, space, workload
+from tests.optimizer_cases import EVERY_ROLE, offer, problem, slo, space, workload
 
 MIXES = (((1000.0, 200.0, 1.0),), ((500.0, 16.0, 0.6), (4000.0, 200.0, 0.4)))
+
 SOLVED = {Status.OPTIMAL, Status.FEASIBLE}
 FACTOR = st.floats(1.0, 5.0)
 EXAMPLES = 3
@@ -34,7 +36,9 @@ def problems(draw: st.DrawFn) -> Problem:
         workload=workload(draw(st.floats(1.0, 25.0)), draw(st.sampled_from(MIXES))),
         slos=draw(st.sampled_from(slos)),
         offers=tuple(offer(name) for name in names),
-        space=space(tensor_parallel=(1,), max_num_seqs=(64,)),
+        space=space(
+            tensor_parallel=(1,), max_num_seqs=(64,), roles=draw(st.sampled_from([EVERY_ROLE, EVERY_ROLE[:2]]))
+        ),
     )
 
 
@@ -56,8 +60,7 @@ def assert_no_dearer(looser: Problem, tighter: Problem) -> None:
     assert loose.cost_usd_per_hour is not None
     assert loose.bound_usd_per_hour is not None
     assert loose.bound_usd_per_hour <= tight.cost_usd_per_hour * (1 + 1e-9)
-    if {loose.status, tight.status} == {Status.OPTIMAL}:
-        assert loose.cost_usd_per_hour <= tight.cost_usd_per_hour * (1 + 1e-6)
+    assert loose.cost_usd_per_hour <= tight.cost_usd_per_hour * (1 + 1e-6)
 
 
 def with_slos(given_: Problem, change: Callable[[Slo], Slo]) -> Problem:
@@ -74,11 +77,29 @@ def test_looser_latencies(given_: Problem, factor: float) -> None:
     assert_no_dearer(with_slos(given_, looser), given_)
 
 
+@pytest.mark.parametrize("limit", ["ttft", "tpot", "e2e"])
 @settings(deadline=None, max_examples=EXAMPLES)
 @given(problems(), FACTOR)
-def test_a_later_first_token(given_: Problem, factor: float) -> None:
-    given_ = with_slos(given_, lambda one: replace(one, e2e=None))
-    assert_no_dearer(with_slos(given_, lambda one: replace(one, ttft=one.ttft * factor)), given_)
+def test_one_looser_latency_alone(limit: str, given_: Problem, factor: float) -> None:
+    def looser(one: Slo) -> Slo:
+        allowed = getattr(one, limit)
+        change: dict[str, Any] = {limit: None if allowed is None else allowed * factor}
+        return replace(one, **change)
+
+    assert_no_dearer(with_slos(given_, looser), given_)
+
+
+@pytest.mark.parametrize("ttft", [0.15, 0.5, 2.0])
+def test_tpot_that_exceeds_ttft(ttft: float) -> None:
+    """The first decode step of a disaggregated request must not be given all that TPOT would allow."""
+    apart = problem(slos=(slo(ttft, 0.05, 0.9),), space=space(tensor_parallel=(1,), roles=(Role.PREFILL, Role.DECODE)))
+    costs = []
+    for tpot in (0.05, 0.2, 1.0, 5.0, 60.0):
+        plan = plan_of(with_slos(apart, lambda one, tpot=tpot: replace(one, tpot=tpot)))  # type: ignore[misc]
+        assert plan is not None
+        assert plan.cost_usd_per_hour is not None
+        costs.append(plan.cost_usd_per_hour)
+    assert costs == sorted(costs, reverse=True)
 
 
 @settings(deadline=None, max_examples=EXAMPLES)

@@ -201,6 +201,19 @@ class TestLimits:
         assert plan.status in SOLVED
         nodes = math.ceil(sum(pool.gpus for pool in plan.pools) / 8)
         assert plan.cost_usd_per_hour == pytest.approx(nodes * 8 * 3.99)
+        assert sum(pool.usd_per_hour for pool in plan.pools) == pytest.approx(plan.cost_usd_per_hour)
+
+    @pytest.mark.parametrize("billing", list(Billing))
+    def test_a_demand_of_hundreds_of_engines_is_solved_closely(self, billing: Billing) -> None:
+        """More than any one block carries: equal blocks lead the way, and whole numbers hardly matter."""
+        plan = optimize(given(3000.0, offers=(offer("H100", billing=billing),)), time_limit=6.0)
+        assert sum(pool.replicas for pool in plan.pools) > 100
+        assert plan.gap is not None
+        assert plan.gap < 0.05
+        assert sum(pool.usd_per_hour for pool in plan.pools) == pytest.approx(plan.cost_usd_per_hour)
+        kinds = {row.kind: row for row in plan.alternatives}
+        assert kinds["colocated_only"].pools
+        assert kinds["disaggregated_only"].pools
 
     def test_two_classes_each_hold_their_goal(self) -> None:
         two = (slo(0.6, 0.03, 0.99, name="chat", share=0.5), slo(5.0, 0.2, 0.8, name="batch", share=0.5))
@@ -230,6 +243,12 @@ class TestObjectives:
             assert all(row.attainment >= row.attainment_goal - 1e-9 for row in plan.classes)
             served.append(plan.goodput_rps)
         assert 2.5 * served[0] <= served[1] <= 4.5 * served[0]
+
+    def test_a_large_budget_is_spent(self) -> None:
+        goal = Objective(Goal.MAX_GOODPUT)
+        plan = optimize(given(objective=goal, constraints=Constraints(budget=800.0)), time_limit=6.0)
+        assert plan.cost_usd_per_hour is not None
+        assert 0.95 * 800.0 <= plan.cost_usd_per_hour <= 800.0
 
     def test_goodput_does_not_depend_on_the_stated_rate(self) -> None:
         goal = Objective(Goal.MAX_GOODPUT)
@@ -287,6 +306,23 @@ class TestNoFleet:
         assert nearest.pools
         assert nearest.cost_usd_per_hour
         assert limit in nearest.why_not
+
+    def test_the_nearest_fleet_breaks_the_limit_least(self) -> None:
+        """One more GPU than allowed, not the many cheap ones that cost least."""
+        offers = (offer("H100"), offer("L40S", usd_per_hour=0.05))
+        least = optimize(given(60.0, offers=offers[:1])).gpus["H100"]
+        plan = optimize(given(60.0, offers=offers, constraints=Constraints(max_gpus=least - 1)))
+        assert plan.status is Status.INFEASIBLE
+        assert [(row.constraint, row.used) for row in plan.binding] == [("max_gpus", least)]
+
+    def test_goals_are_lowered_where_no_latency_limit_helps(self) -> None:
+        """Bursts of thousands at once: no limit on latency is wide enough, but some requests are in time."""
+        burst = workload(2.0, MIX, burstiness=1000.0)
+        plan = optimize(given(workload=burst, slos=(slo(0.5, 0.05, 0.999),), constraints=Constraints(max_gpus=8)))
+        assert plan.pools == []
+        assert plan.binding
+        assert plan.alternatives[0].kind == "nearest_miss"
+        assert plan.alternatives[0].pools
 
     def test_a_demand_that_no_one_block_carries_has_a_nearest_miss_too(self) -> None:
         plan = optimize(given(2000.0, constraints=Constraints(budget=50.0)))

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodel.queueing import (
+    MANY_SERVERS,
     bursty_servers,
     conditional_wait,
     erlang_c,
@@ -44,6 +45,12 @@ class TestErlangC:
 
     def test_a_hundred_servers_of_a_call_centre(self) -> None:
         assert erlang_c(100, 0.9) == pytest.approx(erlang_c_by_sum(100, 0.9), rel=1e-9)
+
+    @pytest.mark.parametrize("rho", [0.9, 0.97, 0.99, 0.999])
+    def test_the_limit_of_many_servers_continues_the_recursion(self, rho: float) -> None:
+        last, first = erlang_c([MANY_SERVERS, MANY_SERVERS + 1], rho)
+        assert first == pytest.approx(last, rel=0.05, abs=1e-4)
+        assert erlang_c(10**9, rho) == pytest.approx(0.0, abs=1e-12)
 
     def test_an_overloaded_queue_makes_everyone_wait(self) -> None:
         np.testing.assert_array_equal(erlang_c([1, 7, 300], [1.0, 1.5, 2.0]), 1.0)
