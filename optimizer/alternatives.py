@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.engine import Role
 from costmodel.workload import scale_rate
 from search_spaces.problem import Billing, Goal, Problem
 
@@ -28,55 +29,75 @@ from .split import with_best_split
 QUICK = Effort(rounds=3, columns=30, exact_columns=30, time_limit=2.0, gap=2e-3)
 """Effort for an alternative: it only has to be good enough to show that it loses."""
 
+SAME = "the same cost"
+
 FEW_ENGINES = 6
 """Up to this many engines, fleets of more than two pools save next to nothing and are not looked for."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A family of fleets: the columns that it may use."""
+    """A family of fleets: only one offer, only colocated pools (True) or only disaggregated ones (False)."""
 
     kind: str
     label: str
-    mask: NDArray[np.bool_]
+    offer: int | None = None
+    colocated: bool | None = None
+
+    def mask(self, instance: Instance, columns: Columns) -> NDArray[np.bool_]:
+        """The columns that it may use."""
+        mine = np.ones(columns.size, dtype=np.bool_)
+        if self.offer is not None:
+            mine &= instance.tables.offer[columns.shape] == self.offer
+        if self.colocated is not None:
+            mine &= (columns.role == COLOCATED) == self.colocated
+        return mine
+
+    def has(self, instance: Instance, fleet: Fleet) -> bool:
+        """Whether a fleet is of this kind."""
+        return all(
+            self.offer in {None, int(instance.tables.offer[pool.shape])}
+            and self.colocated in {None, pool.role is Role.COLOCATED}
+            for pool in fleet.pools
+        )
 
 
-def kinds(instance: Instance, columns: Columns, space: Columns) -> Iterator[Kind]:
-    """Single accelerator types, colocated only, disaggregated only: what the whole space has, within `columns`."""
+def kinds(instance: Instance, space: Columns) -> Iterator[Kind]:
+    """Single accelerator types, colocated only, disaggregated only: what the whole space has."""
     offers = instance.problem.offers
-    offer = instance.tables.offer[columns.shape]
     if len(offers) > 1:
         for index, bought in enumerate(offers):
-            yield Kind("single_type", f"only {bought.accelerator.name}", offer == index)
-    together, anywhere = columns.role == COLOCATED, space.role == COLOCATED
-    if anywhere.any() and not anywhere.all():
-        yield Kind("colocated_only", "only colocated pools", together)
-        yield Kind("disaggregated_only", "only disaggregated pools", ~together)
+            yield Kind("single_type", f"only {bought.accelerator.name}", offer=index)
+    together = space.role == COLOCATED
+    if together.any() and not together.all():
+        yield Kind("colocated_only", "only colocated pools", colocated=True)
+        yield Kind("disaggregated_only", "only disaggregated pools", colocated=False)
 
 
-def compare(instance: Instance, space: Columns, priced: tuple[Columns, Totals], best: Alternative) -> list[Alternative]:
+def compare(
+    instance: Instance, space: Columns, priced: tuple[Columns, Totals], fleet: Fleet, best: Alternative
+) -> list[Alternative]:
     """The recommended fleet first, then the best of every other kind, cheapest first, infeasible ones last.
 
-    space: every column; priced: those that the search looked at, with their totals.
+    space: every column; priced: those that the search looked at, with their totals; best: the row of `fleet`. Of the
+    kinds that the recommended fleet is of, it is the best itself.
     """
     if instance.problem.objective.goal is not Goal.MIN_COST:
         return [best]
-    others = [
-        _alternative(instance, kind, _within(kind, priced), space.take(wide.mask), best)
-        for kind, wide in zip(kinds(instance, priced[0], space), kinds(instance, space, space), strict=True)
-    ]
+    others = []
+    for kind in kinds(instance, space):
+        if kind.has(instance, fleet):
+            others.append(best.model_copy(update={"kind": kind.kind, "label": kind.label, "why_not": SAME}))
+            continue
+        mine = kind.mask(instance, priced[0])
+        some = priced[0].take(mine), priced[1].take(mine)
+        others.append(_alternative(instance, kind, some, space.take(kind.mask(instance, space)), best))
     others.sort(key=lambda row: (row.cost_usd_per_hour is None, row.cost_usd_per_hour or 0.0, row.label))
     return [best, *others]
 
 
-def _within(kind: Kind, priced: tuple[Columns, Totals]) -> tuple[Columns, Totals]:
-    """The priced columns of one kind."""
-    columns, totals = priced
-    return columns.take(kind.mask), totals.take(kind.mask)
-
-
-def recommended(instance: Instance, fleet: Fleet, proof: Proof) -> Alternative:
-    """The plan's own fleet as a row of the comparison."""
+def recommended(instance: Instance, fleet: Fleet, proof: Proof, volume: float) -> Alternative:
+    """The plan's own fleet, serving `volume` times the demand, as a row of the comparison."""
     return Alternative(
         kind="recommended",
         label="recommended",
@@ -85,7 +106,7 @@ def recommended(instance: Instance, fleet: Fleet, proof: Proof) -> Alternative:
         bound_usd_per_hour=proof.bound,
         gap=proof.gap,
         pools=[pool_line(instance, pool) for pool in fleet.pools],
-        attainment=evaluate(instance, fleet).overall,
+        attainment=evaluate(instance, fleet, volume).overall,
         why_not="",
     )
 
@@ -147,7 +168,7 @@ def _best_of_kind(instance: Instance, columns: Columns, totals: Totals, scale: f
 
 def _why_not(cost: float, best: float) -> str:
     if cost <= best * (1.0 + 1e-6):
-        return "the same cost"
+        return SAME
     return f"costs ${cost - best:,.2f}/h more (+{cost / best - 1.0:.1%})"
 
 
@@ -257,8 +278,8 @@ def _pool_limit(instance: Instance, fleet: Fleet) -> list[Binding]:
     most = instance.problem.constraints.max_pools
     if most is None or len(fleet.pools) <= most:
         return []
-    sentence = f"{len(fleet.pools)} pools are needed where {most} are allowed."
-    return [binding("max_pools", "fleet", float(len(fleet.pools)), float(most), "1", sentence)]
+    sentence = f"{len(fleet.pools)} pools are needed where max_pools allows {most}."
+    return [binding("max_pools", "fleet", float(len(fleet.pools)), float(most), "pools", sentence)]
 
 
 def _miss(instance: Instance, fleet: Fleet, label: str, why: str) -> Alternative:

@@ -117,7 +117,7 @@ def find_that_holds(
         bound = proof.bound if attempt == 0 else bound
         strict = replace(strict, problem=with_fewer_misses(strict.problem, 0.5))
         priced = priced[0], column_totals(strict, priced[0])
-    return found, Proof(Status.INFEASIBLE, None, None), Fleet(())
+    return found, Proof(Status.TIME_LIMIT, None, None), Fleet(())
 
 
 def best_of_all(
@@ -129,19 +129,19 @@ def best_of_all(
 ) -> tuple[Found, Proof, Fleet, list[Alternative]]:
     """Compare with the best of each kind; where one of them turned out cheaper, recommend that kind's fleet."""
     found, proof, fleet = best
-    alternatives = compare(instance, space, priced, recommended(instance, fleet, proof))
+    alternatives = compare(instance, space, priced, fleet, recommended(instance, fleet, proof, found.volume))
     cost = fleet_cost(instance, fleet)
     cheaper = [row.label for row in alternatives if (row.cost_usd_per_hour or cost) < cost * (1.0 - OPTIMAL_GAP)]
-    for kind in kinds(instance, space, space):
+    for kind in kinds(instance, space):
         if kind.label not in cheaper[:1]:
             continue
-        some = space.take(kind.mask)
+        some = space.take(kind.mask(instance, space))
         other, claim, rival = find_that_holds(instance, some, price_space(instance, some), effort)
         if rival.pools and fleet_cost(instance, rival) < cost:
             price, bound = fleet_cost(instance, rival), proof.bound
             gap = None if bound is None else 1.0 - min(bound, price) / price
             claim = Proof(_status(other, gap), None if bound is None else min(bound, price), gap)
-            alternatives = compare(instance, space, priced, recommended(instance, rival, claim))
+            alternatives = compare(instance, space, priced, rival, recommended(instance, rival, claim, other.volume))
             return other, claim, rival, alternatives
     return found, proof, fleet, alternatives
 

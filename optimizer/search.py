@@ -30,12 +30,15 @@ from .fleet_model import (
 from .instance import Instance
 from .loads import Loads, column_loads
 from .program import Outcome, Solution, solve, with_ceiling
-from .simple_plans import SimplePlan, Totals, block_costs, simple_plans
+from .simple_plans import SimplePlan, Totals, block_costs, possible, simple_plans
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 TOLERANCE = 1e-6
+
+MOST_COLUMNS = 3000
+"""Where no fleet is found among fewer, as many columns are tried at last."""
 
 MANY_ENGINES = 12
 """From this many engines on, mixed fleets save more, and the whole-number problem gets twice the columns."""
@@ -277,7 +280,8 @@ def search(instance: Instance, columns: Columns, totals: Totals, aim: Aim, effor
     """
     simple = simple_plans(instance, columns, totals) if aim.volume_weight == 0.0 and aim.min_volume <= 1.0 else []
     ceiling = simple[0].cost if simple else np.inf
-    keep = np.flatnonzero((block_costs(instance, columns) <= ceiling * (1.0 + 1e-9)) & np.isfinite(totals.busiest))
+    cheap = block_costs(instance, columns) <= ceiling * (1.0 + 1e-9)
+    keep = np.flatnonzero(cheap & np.isfinite(totals.busiest) & possible(instance, columns))
     near, near_totals = columns.take(keep), totals.take(keep)
     if near.size == 0:
         return _nothing(instance, columns, Outcome.INFEASIBLE)
@@ -300,9 +304,12 @@ def search(instance: Instance, columns: Columns, totals: Totals, aim: Aim, effor
         spaces = columns, near.take(chosen)
         return _improved(instance, spaces, simple[0], aim, effort, bound=relaxed.bound, exact=exact)
     found = _whole(instance, near.take(chosen), aim, effort)
-    if not exact and found.outcome is Outcome.INFEASIBLE:
-        more = np.union1d(_nearest(instance, near, relaxed, 10 * effort.columns), some)
-        found = _whole(instance, near.take(more), aim, effort)
+    for more in (10 * effort.columns, MOST_COLUMNS):
+        if exact or found.outcome is not Outcome.INFEASIBLE:
+            break
+        exact = near.size <= more
+        chosen = np.arange(near.size) if exact else np.union1d(_nearest(instance, near, relaxed, more), some)
+        found = _whole(instance, near.take(chosen), aim, effort)
     if not exact and found.outcome is Outcome.INFEASIBLE:  # of these columns: that proves nothing
         found = replace(found, outcome=Outcome.NOTHING_FOUND)
     bound = max(relaxed.bound, found.bound) if exact else relaxed.bound

@@ -176,14 +176,9 @@ class _Ready:
     def of(cls, instance: Instance, columns: Columns, totals: Totals) -> _Ready:
         blocks = block_counts(totals.busiest)
         cost = block_costs(instance, columns, blocks)
-        engines = blocks * columns.replicas + instance.problem.constraints.spare_replicas
-        limits = [limit for limit in fleet_limits(instance) if not limit.node_size]
-        with np.errstate(invalid="ignore"):
-            use = [cost if limit.name == "budget" else engines * limit.weight[columns.shape] for limit in limits]
-        upper = np.array([limit.upper for limit in limits]).reshape(-1, 1) * (1.0 + 1e-9)
-        table = np.array(use).reshape(len(limits), columns.size)
-        able = np.isfinite(cost) & (table <= upper).all(axis=0) & (totals.late <= 1.0).all(axis=1)
-        return cls(blocks, cost, table, upper, able)
+        use, upper = limit_use(instance, columns, blocks)
+        able = np.isfinite(cost) & (use <= upper).all(axis=0) & (totals.late <= 1.0).all(axis=1)
+        return cls(blocks, cost, use, upper, able)
 
     def plan(self, *chosen: int, cost: float) -> SimplePlan:
         """The plan of these columns."""
@@ -203,6 +198,25 @@ def block_costs(instance: Instance, columns: Columns, blocks: FloatArray | float
             nodes = np.ceil(engines * tables.gpus[columns.shape] / size - 1e-9)
             cost = np.where(mine, nodes * size * offer.usd_per_hour, cost)
     return np.asarray(cost, dtype=np.float64)
+
+
+def limit_use(instance: Instance, columns: Columns, blocks: FloatArray | float = 1.0) -> tuple[FloatArray, FloatArray]:
+    """Use of every fleet-wide limit by `blocks` blocks and their spare replicas: (limits, columns), and (limits, 1)."""
+    engines = blocks * columns.replicas + instance.problem.constraints.spare_replicas
+    cost = block_costs(instance, columns, blocks)
+    limits = [limit for limit in fleet_limits(instance) if not limit.node_size]
+    with np.errstate(invalid="ignore"):
+        use = [cost if limit.name == "budget" else engines * limit.weight[columns.shape] for limit in limits]
+    upper = np.array([limit.upper for limit in limits]).reshape(-1, 1) * (1.0 + 1e-9)
+    return np.array(use).reshape(len(limits), columns.size), upper
+
+
+def possible(instance: Instance, columns: Columns) -> NDArray[np.bool_]:
+    """Columns of which one block with its spare replicas, and its partner where roles are apart, break no limit."""
+    use, upper = limit_use(instance, columns)
+    alone = (use <= upper).all(axis=0)
+    most = instance.problem.constraints.max_pools
+    return np.asarray(alone if most is None or most > 1 else alone & (columns.role == COLOCATED))
 
 
 def _best_single(columns: Columns, totals: Totals, ready: _Ready) -> SimplePlan | None:

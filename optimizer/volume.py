@@ -20,6 +20,9 @@ from .simple_plans import column_totals, price_space, simple_plans
 TAILORED = (1.2, 1.1, 1.05, 1.02, 1.01)
 """Steps by which columns tailored to a larger volume are tried."""
 
+MOST_MORE = 1e3
+"""Up to this many times the goodput that was found, a bound is looked for."""
+
 VOLUMES = 25
 """Volumes between least and most at which goodput per dollar is compared."""
 
@@ -44,7 +47,7 @@ def most_goodput(instance: Instance, space: Columns, aim: Aim, effort: Effort) -
     def served(volume: float) -> bool:
         return bool(simple_plans(at_volume(instance, volume), space, totals.scaled(volume)))
 
-    volume = max(largest_load(served, most=1e6, tolerance=0.01), 1e-6)
+    volume = max(largest_load(served, most=1e12, tolerance=0.01), 1e-6)
     for more in TAILORED:
         there = at_volume(instance, volume * more)
         if simple_plans(there, *price_space(there, space)):
@@ -52,9 +55,10 @@ def most_goodput(instance: Instance, space: Columns, aim: Aim, effort: Effort) -
     found = search_at(instance, space, volume, aim, effort)
     if not found.columns.size:
         return found, None
-    most = Aim(cost_weight=0.0, volume_weight=1.0, min_volume=0.0, max_volume=1e6)
-    bound = -generate_from(instance, space, totals, most, effort).bound
-    return found, max(0.0, 1.0 - found.volume / bound) if np.isfinite(bound) and bound > 0.0 else None
+    most = Aim(cost_weight=0.0, volume_weight=1.0, min_volume=0.0, max_volume=MOST_MORE)
+    there = at_volume(instance, found.volume)
+    bound = -generate_from(there, space, totals.scaled(found.volume), most, effort).bound
+    return found, max(0.0, 1.0 - 1.0 / bound) if 0.0 < bound < MOST_MORE else None
 
 
 def best_ratio(instance: Instance, space: Columns, aim: Aim, effort: Effort) -> tuple[Found, float | None]:
