@@ -15,6 +15,9 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+LONGEST_NAME = 100
+"""Characters of a name that are compared and shown."""
+
 
 class PdplanError(Exception):
     """Base of all errors that pdplan raises on purpose."""
@@ -31,7 +34,8 @@ class UnknownNameError(InputError):
         known = sorted(known)
         close = nearest_name(name, known)
         hint = f"did you mean {close!r}?" if close else f"known: {', '.join(known)}"
-        super().__init__(f"{kind} {name!r} is not known; {hint}")
+        shown = name if len(name) <= LONGEST_NAME else f"{name[:LONGEST_NAME]}..."
+        super().__init__(f"{kind} {shown!r} is not known; {hint}")
 
 
 class ArchitectureError(InputError):
@@ -49,7 +53,7 @@ def nearest_name(name: str, known: Iterable[str]) -> str | None:
     'H200'
     """
     by_plain = {_plain(candidate): candidate for candidate in known}
-    close = difflib.get_close_matches(_plain(name), by_plain, n=1, cutoff=0.5)
+    close = difflib.get_close_matches(_plain(name[:LONGEST_NAME]), by_plain, n=1, cutoff=0.5)
     return by_plain[close[0]] if close else None
 
 

@@ -21,8 +21,8 @@ MEANING = {
 
 
 def binding(constraint: str, where: str, used: float, limit: float, unit: str, sentence: str) -> Binding:  # noqa: PLR0917
-    """A limit with its slack computed."""
-    slack = 1.0 - used / limit if limit else -float("inf") * (used > 0.0) or 0.0
+    """A limit with its slack, the share of it that is left; where nothing is allowed, how much too much there is."""
+    slack = 1.0 - used / limit if limit else -used
     return Binding(
         constraint=constraint, where=where, used=used, limit=limit, unit=unit, slack=slack, sentence=sentence
     )
@@ -65,23 +65,28 @@ def binding_limits(
 
 
 def fleet_bindings(instance: Instance, cost: float, gpus: NDArray[np.int64]) -> list[Binding]:
-    """Inventory, budget, power and GPU count against their limits."""
-    problem, rows = instance.problem, []
-    for offer, count in zip(problem.offers, gpus, strict=True):
-        name = offer.accelerator.name
-        if offer.inventory is not None and count:
-            sentence = f"{count:,} of {offer.inventory:,} {name} in the inventory are used."
-            rows.append(binding("inventory", name, float(count), float(offer.inventory), "GPU", sentence))
-    ceiling = problem.constraints
+    """Inventory, budget, power and GPU count of a fleet against their limits, whether it keeps them or not."""
+    problem, ceiling = instance.problem, instance.problem.constraints
+    rows = [
+        _fleet_limit("inventory", offer.accelerator.name, float(count), offer.inventory, "GPU")
+        for offer, count in zip(problem.offers, gpus, strict=True)
+        if count
+    ]
     power = float(sum(offer.accelerator.tdp * count for offer, count in zip(problem.offers, gpus, strict=True)))
-    total = int(gpus.sum())
-    if ceiling.budget is not None:
-        sentence = f"{amount(cost, '$/h')} of a budget of {amount(ceiling.budget, '$/h')} is spent."
-        rows.append(binding("budget", "fleet", cost, ceiling.budget, "$/h", sentence))
-    if ceiling.power is not None:
-        sentence = f"{amount(power, 'W')} of {amount(ceiling.power, 'W')} board power is used."
-        rows.append(binding("power", "fleet", power, ceiling.power, "W", sentence))
-    if ceiling.max_gpus is not None:
-        sentence = f"{total:,} of {ceiling.max_gpus:,} GPUs are used."
-        rows.append(binding("max_gpus", "fleet", float(total), float(ceiling.max_gpus), "GPU", sentence))
-    return rows
+    rows.append(_fleet_limit("budget", "fleet", cost, ceiling.budget, "$/h"))
+    rows.append(_fleet_limit("power", "fleet", power, ceiling.power, "W"))
+    rows.append(_fleet_limit("max_gpus", "fleet", float(gpus.sum()), ceiling.max_gpus, "GPU"))
+    return [row for row in rows if row is not None]
+
+
+def _fleet_limit(constraint: str, where: str, used: float, limit: float | None, unit: str) -> Binding | None:
+    """One limit on the fleet, None where there is none; a fleet that breaks it needs, one that keeps it uses."""
+    if limit is None:
+        return None
+    what = {"inventory": f"the {where} inventory", "power": "the board power limit", "max_gpus": "max_gpus"}
+    name, most = what.get(constraint, f"the {constraint}"), amount(limit, unit)
+    if used <= limit * (1.0 + 1e-9):
+        sentence = f"{amount(used, unit)} of {name} of {most} is used."
+    else:
+        sentence = f"{amount(used, unit)} needed, but {name} is {most}."
+    return binding(constraint, where, used, float(limit), unit, sentence)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.errors import InputError
 from search_spaces.enumeration import Enumeration
+from search_spaces.faults import Fault
+from search_spaces.feasibility import impossible_faults
 from search_spaces.problem import Constraints, Problem
 
 from .instance import Instance
@@ -17,47 +19,47 @@ FloatArray = NDArray[np.float64]
 
 
 def check_shapes(problem: Problem, enumeration: Enumeration) -> None:
-    """Raise InputError when no engine of the space can exist, with the commonest reason per accelerator."""
-    if enumeration.shapes:
-        return
-    memory = {key: count for key, count in enumeration.dropped.items() if "fit in memory" in key}
-    reasons = sorted(memory or enumeration.dropped, key=lambda key: -enumeration.dropped[key])[:3]
-    weights = problem.model.weight_bytes(problem.weight_dtype)
-    raise InputError(
-        f"model {problem.model.name} in {problem.weight_dtype} ({weights / 2**30:,.0f} GiB of weights) runs on none of "
-        f"the accelerators within the search space: {'; '.join(reasons)}; allow more GPUs per engine "
-        "(search.tensor_parallel, search.pipeline_parallel, search.max_gpus_per_engine), a smaller weight_dtype, "
-        "or an accelerator with more memory"
-    )
+    """Raise InputError when no engine of the space can exist, with what each accelerator lacks."""
+    if not enumeration.shapes:
+        raise problem.refusal(list(impossible_faults(problem)))
 
 
 def check_floors(instance: Instance) -> None:
-    """Raise InputError when an SLO lies below what the fastest idle engine can do for the share that it must hold."""
-    flows, tables = instance.flows, instance.tables
-    fastest = tables.prefill_time.min(axis=0)
-    step = float(tables.decode_base.min())
-    for k, slo in enumerate(instance.problem.slos):
-        mine = flows.slo == k
-        floor = _share_quantile(fastest[mine], flows.share[mine], slo.attainment)
-        if slo.ttft < floor:
-            raise InputError(
-                f"slo {slo.name}: ttft {slo.ttft * 1e3:,.0f} ms is below the physical floor: the fastest engine alone "
-                f"needs {floor * 1e3:,.0f} ms for the prompts that attainment {slo.attainment:g} includes, "
-                f"{(floor - slo.ttft) * 1e3:,.0f} ms more"
-            )
-        generating = mine & (flows.osl > 1.0)
-        if slo.tpot < step and float(flows.share[generating].sum() / flows.share[mine].sum()) > 1.0 - slo.attainment:
-            raise InputError(
-                f"slo {slo.name}: tpot {slo.tpot * 1e3:,.2f} ms is below the physical floor: the fastest engine needs "
-                f"{step * 1e3:,.2f} ms for one decode step, {(step - slo.tpot) * 1e3:,.2f} ms more"
-            )
-        whole = _share_quantile((fastest + (flows.osl - 1.0) * step)[mine], flows.share[mine], slo.attainment)
-        if slo.e2e is not None and slo.e2e < whole:
-            raise InputError(
-                f"slo {slo.name}: e2e {slo.e2e:,.2f} s is below the physical floor: the fastest engine alone needs "
-                f"{whole:,.2f} s for the requests that attainment {slo.attainment:g} includes, "
-                f"{whole - slo.e2e:,.2f} s more"
-            )
+    """Raise InputError for every SLO below what the fastest idle engine can do for the share that it must hold."""
+    faults = [fault for k in range(len(instance.problem.slos)) for fault in _floor_faults(instance, k)]
+    if faults:
+        raise instance.problem.refusal(faults)
+
+
+def _floor_faults(instance: Instance, k: int) -> Iterator[Fault]:
+    """The limits of class `k` that no engine can keep, even when it is idle."""
+    flows, tables, slo = instance.flows, instance.tables, instance.problem.slos[k]
+    fastest, step, mine = tables.prefill_time.min(axis=0), float(tables.decode_base.min()), flows.slo == k
+    floor = _share_quantile(fastest[mine], flows.share[mine], slo.attainment)
+    if slo.ttft < floor:
+        yield Fault(
+            ("slo", k, "ttft"),
+            f"{slo.ttft * 1e3:,.4g} ms of class {slo.name} is below the physical floor: the fastest engine alone needs "
+            f"{floor * 1e3:,.4g} ms for the prompts that attainment {slo.attainment:g} includes, "
+            f"{(floor - slo.ttft) * 1e3:,.4g} ms more",
+        )
+    generating = mine & (flows.osl > 1.0)
+    if slo.tpot < step and float(flows.share[generating].sum() / flows.share[mine].sum()) > 1.0 - slo.attainment:
+        least = int(tables.seqs.min())
+        of = f"one decode step of {least} requests, the least max_num_seqs allowed" if least > 1 else "one decode step"
+        yield Fault(
+            ("slo", k, "tpot"),
+            f"{slo.tpot * 1e3:,.4g} ms of class {slo.name} is below the physical floor: the fastest engine needs "
+            f"{step * 1e3:,.4g} ms for {of}, {(step - slo.tpot) * 1e3:,.4g} ms more",
+        )
+    whole = _share_quantile((fastest + (flows.osl - 1.0) * step)[mine], flows.share[mine], slo.attainment)
+    if slo.e2e is not None and slo.e2e < whole:
+        yield Fault(
+            ("slo", k, "e2e"),
+            f"{slo.e2e:,.4g} s of class {slo.name} is below the physical floor: the fastest engine alone needs "
+            f"{whole:,.4g} s for the requests that attainment {slo.attainment:g} includes, "
+            f"{whole - slo.e2e:,.4g} s more",
+        )
 
 
 def _share_quantile(values: FloatArray, share: FloatArray, goal: float) -> float:

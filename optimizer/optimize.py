@@ -64,7 +64,7 @@ def optimize(problem: Problem, progress: Progress | None = None, time_limit: flo
     watch = Stopwatch(progress, {}, time.perf_counter())
     watch.stage("pricing engines", 0.05)
     check_shapes(problem, enumerate_shapes(problem))
-    instance = make_instance(problem, load_engine_overhead(problem.engine))
+    instance = make_instance(problem, load_engine_overhead(problem.engine, problem.engine_changes))
     check_floors(instance)
     instance = with_best_split(instance)
     space = make_columns(instance, Grid())

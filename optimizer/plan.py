@@ -5,13 +5,19 @@ The field names at the top level are a promise to other programs: units are part
 
 from __future__ import annotations
 
+import json
 import math
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+from costmodel.errors import InputError
 
 PLAN_SCHEMA: Literal["pdplan.plan/1"] = "pdplan.plan/1"
+
+LARGEST = 1e30
+"""No number of a plan is larger; sums and products of such numbers are finite."""
 
 
 class Status(StrEnum):
@@ -27,58 +33,78 @@ class Status(StrEnum):
     """Time ran out before any fleet was found."""
 
 
+def _nan_for_null(value: Any) -> Any:
+    """JSON has no NaN, so plan.json holds null for it."""
+    return math.nan if value is None else value
+
+
+def _sane(value: float) -> float:
+    if LARGEST < abs(value) < math.inf:
+        raise ValueError(f"{value:g} is beyond any plan")
+    return value
+
+
+def _not_negative(value: float) -> float:
+    if value < 0:
+        raise ValueError(f"{value:g} is negative")
+    return value
+
+
+Number = Annotated[float, BeforeValidator(_nan_for_null), AfterValidator(_sane)]
+"""Any number; NaN or infinite where there is none."""
+Measure = Annotated[Number, AfterValidator(_not_negative)]
+"""What cannot be negative; NaN or infinite where there is none."""
+Amount = Annotated[float, Field(ge=0, le=LARGEST, allow_inf_nan=False)]
+"""What every plan knows, and cannot be negative."""
+Share = Annotated[float, Field(ge=0, le=1 + 1e-6, allow_inf_nan=False)]
+"""A part of a whole [1]; sums of parts may round to a little more."""
+Count = Annotated[int, Field(ge=0, le=10**12)]
+Degree = Annotated[int, Field(ge=1, le=10**12)]
+
+
 class _Record(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=True)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _read_null_as_nan(cls, data: Any) -> Any:
-        """Read null as NaN where a number must stand: JSON has no NaN, so plan.json holds null for it."""
-        if not isinstance(data, dict):
-            return data
-        numbers = {field.alias or name for name, field in cls.model_fields.items() if field.annotation is float}
-        return {key: math.nan if value is None and key in numbers else value for key, value in data.items()}
 
 
 class Quantiles(_Record):
     """Predicted quantiles of a latency over all requests [s]."""
 
-    p50: float
-    p90: float
-    p95: float
-    p99: float
+    p50: Measure
+    p90: Measure
+    p95: Measure
+    p99: Measure
 
 
 class TimeSplit(_Record):
     """Where one engine step spends its time; parts sum to 1."""
 
-    gemm: float
-    attention: float
-    experts: float
-    communication: float
-    host: float
+    gemm: Measure
+    attention: Measure
+    experts: Measure
+    communication: Measure
+    host: Measure
 
 
 class OperatingPoint(_Record):
     """How one pool runs at the stated demand."""
 
-    request_rate_rps: float
+    request_rate_rps: Measure
     """Requests per second that the whole pool handles."""
-    utilization: dict[str, float]
+    utilization: dict[str, Measure]
     """Mean use of what the pool has: time (prompt servers), slots (max_num_seqs), kv_memory, link (network cards)."""
     binding: str
     """What gives out first when load grows: time, slots, kv_memory or attention_time."""
-    step_s: float
+    step_s: Measure
     """Time of a typical engine step (decode step, or prefill of the mean prompt) [s]."""
-    batch: float
+    batch: Measure
     """Requests in that step."""
-    mfu: float
+    mfu: Measure
     """Share of peak FLOP/s used in that step."""
-    mbu: float
+    mbu: Measure
     """Share of peak memory bandwidth used in that step."""
-    arithmetic_intensity: float
+    arithmetic_intensity: Measure
     """FLOP per byte of HBM traffic in that step."""
-    ridge_point: float
+    ridge_point: Measure
     """FLOP per byte at which the accelerator's compute and bandwidth balance."""
     bound_by: str
     """compute, bandwidth, network or host: the largest part of that step."""
@@ -91,22 +117,22 @@ class Pool(_Record):
     id: str
     role: Literal["prefill", "decode", "colocated"]
     accelerator: str
-    replicas: int
-    spare_replicas: int
+    replicas: Degree
+    spare_replicas: Count
     """Replicas among `replicas` that the demand does not need (N+k)."""
-    tensor_parallel: int
-    pipeline_parallel: int
-    expert_parallel: int
-    data_parallel: int
-    gpus: int
+    tensor_parallel: Degree
+    pipeline_parallel: Degree
+    expert_parallel: Degree
+    data_parallel: Degree
+    gpus: Degree
     """GPUs of all replicas together."""
     weight_dtype: str
     kv_dtype: str
-    max_num_seqs: int
-    max_num_batched_tokens: int
-    max_model_len: int
-    memory_fraction: float
-    usd_per_hour: float
+    max_num_seqs: Degree
+    max_num_batched_tokens: Degree
+    max_model_len: Degree
+    memory_fraction: Share
+    usd_per_hour: Amount
     """Price of the whole pool."""
     operating_point: OperatingPoint
 
@@ -116,26 +142,26 @@ class Transfer(_Record):
 
     source: str
     target: str
-    requests_per_second: float
-    bytes_per_second: float
-    seconds_per_request: float
+    requests_per_second: Measure
+    bytes_per_second: Measure
+    seconds_per_request: Measure
     """Time to move the KV cache of a mean request."""
-    link_utilization: float
+    link_utilization: Measure
 
 
 class Route(_Record):
     """One bucket of one SLO class and the pools that serve it; fractions of each stage sum to 1."""
 
     slo_class: str
-    isl: float
-    osl: float
-    share: float
+    isl: Measure
+    osl: Measure
+    share: Share
     """Share of all requests."""
-    prefill: dict[str, float]
+    prefill: dict[str, Share]
     """Pool id -> fraction of the bucket whose prompt runs there."""
-    decode: dict[str, float]
+    decode: dict[str, Share]
     """Pool id -> fraction of the bucket whose tokens are generated there (the same pool when colocated)."""
-    attainment: float
+    attainment: Share
     """Predicted share of this bucket's requests within all its SLOs."""
 
 
@@ -143,12 +169,12 @@ class ClassResult(_Record):
     """What one SLO class asked for and gets."""
 
     name: str
-    share: float
-    ttft_limit_s: float
-    tpot_limit_s: float
-    e2e_limit_s: float | None
-    attainment_goal: float
-    attainment: float
+    share: Share
+    ttft_limit_s: Measure
+    tpot_limit_s: Measure
+    e2e_limit_s: Amount | None
+    attainment_goal: Share
+    attainment: Share
     ttft_s: Quantiles
     tpot_s: Quantiles
 
@@ -160,10 +186,10 @@ class Binding(_Record):
     """Short name: slots, time, kv_memory, attention_time, link, attainment, inventory, budget, power, max_gpus."""
     where: str
     """Pool id, accelerator, SLO class or "fleet"."""
-    used: float
-    limit: float
+    used: Number
+    limit: Number
     unit: str
-    slack: float
+    slack: Number
     """1 - used / limit."""
     sentence: str
 
@@ -175,12 +201,12 @@ class Alternative(_Record):
     """recommended, single_type, colocated_only, disaggregated_only, one_pool_pair ..."""
     label: str
     status: Status
-    cost_usd_per_hour: float | None
+    cost_usd_per_hour: Amount | None
     bound_usd_per_hour: float | None
     gap: float | None
     pools: list[str]
     """One line per pool, such as "3 x H100 TP2 decode"."""
-    attainment: float | None
+    attainment: Share | None
     why_not: str
 
 
@@ -189,7 +215,7 @@ class RunInfo(_Record):
 
     created: str
     command: str
-    timings_s: dict[str, float]
+    timings_s: dict[str, Measure]
 
 
 class Provenance(_Record):
@@ -213,15 +239,15 @@ class Provenance(_Record):
 class WorkloadSummary(_Record):
     """The demand as the plan saw it."""
 
-    request_rate_rps: float
-    burstiness: float
-    prefix_hit_share: float
-    mean_isl: float
-    mean_osl: float
-    max_tokens: int
-    isl: list[float]
-    osl: list[float]
-    share: list[float]
+    request_rate_rps: Amount
+    burstiness: Amount
+    prefix_hit_share: Share
+    mean_isl: Measure
+    mean_osl: Measure
+    max_tokens: Degree
+    isl: list[Amount]
+    osl: list[Amount]
+    share: list[Share]
 
 
 class Plan(_Record):
@@ -234,20 +260,20 @@ class Plan(_Record):
     objective: str
     status: Status
     simulated: bool
-    cost_usd_per_hour: float | None
+    cost_usd_per_hour: Amount | None
     bound_usd_per_hour: float | None
     gap: float | None
-    demand_rps: float
-    goodput_rps: float
+    demand_rps: Amount
+    goodput_rps: Measure
     """Highest arrival rate, same mix and routing, at which every class still holds its attainment."""
-    goodput_per_dollar: float
+    goodput_per_dollar: Measure
     """Requests within SLO per dollar."""
-    usd_per_million_output_tokens: float | None
-    attainment: float
+    usd_per_million_output_tokens: Amount | None
+    attainment: Share
     """Share of all requests within all their SLOs at the stated demand."""
     ttft_s: Quantiles | None
     tpot_s: Quantiles | None
-    gpus: dict[str, int]
+    gpus: dict[str, Degree]
     """GPUs by accelerator."""
     pools: list[Pool]
     transfers: list[Transfer]
@@ -259,3 +285,45 @@ class Plan(_Record):
     provenance: Provenance
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True, use_attribute_docstrings=True)
+
+    @property
+    def _serves(self) -> bool:
+        return self.status in {Status.OPTIMAL, Status.FEASIBLE}
+
+    @model_validator(mode="after")
+    def _agree(self) -> Self:
+        """Check what no single field can tell: a fleet where the status promises one, names that lead somewhere."""
+        pools = {pool.id for pool in self.pools}
+        named = {end for move in self.transfers for end in (move.source, move.target)}
+        named |= {pool for route in self.routing for pool in (*route.prefill, *route.decode)}
+        load = self.workload
+        faults = {
+            f"the status is {self.status}, but pools or cost_usd_per_hour are missing": self._serves
+            and not (self.pools and self.gpus and self.classes and self.cost_usd_per_hour is not None),
+            f"the status is {self.status}, but there are pools": not self._serves and bool(self.pools),
+            "two pools have one id": len(pools) < len(self.pools),
+            "a pool that is routed to is not among pools": bool(named - pools),
+            "workload.isl, osl and share differ in length": not len(load.isl) == len(load.osl) == len(load.share),
+        }
+        for sentence, wrong in faults.items():
+            if wrong:
+                raise ValueError(sentence)
+        return self
+
+
+def parse_plan(text: bytes) -> Plan:
+    """Return the plan of a plan.json; raise InputError, which says what is wrong first, if it is none."""
+    try:
+        return Plan.model_validate(json.loads(text, parse_constant=_no_constant))
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(str(part) for part in first["loc"]) or "the file"
+        raise InputError(f"{where}: {first['msg'].removeprefix('Value error, ')}") from error
+    except RecursionError as error:
+        raise InputError("the file is nested too deeply") from error
+    except ValueError as error:  # not UTF-8, not JSON, or an integer of thousands of digits
+        raise InputError(f"the file is not JSON: {error}") from error
+
+
+def _no_constant(word: str) -> float:
+    raise ValueError(f"{word} is no number there")

@@ -40,6 +40,9 @@ TOLERANCE = 1e-6
 MOST_COLUMNS = 3000
 """Where no fleet is found among fewer, as many columns are tried at last."""
 
+MOST_ENGINES = 50_000
+"""Beyond this many engines whole numbers no longer matter and the simple plan is taken."""
+
 MANY_ENGINES = 12
 """From this many engines on, mixed fleets save more, and the whole-number problem gets twice the columns."""
 
@@ -279,6 +282,8 @@ def search(instance: Instance, columns: Columns, totals: Totals, aim: Aim, effor
     once, so there is none for more.
     """
     simple = simple_plans(instance, columns, totals) if aim.volume_weight == 0.0 and aim.min_volume <= 1.0 else []
+    if simple and simple[0].engines(columns) > MOST_ENGINES:
+        return plan_blocks(instance, columns, simple[0])
     ceiling = simple[0].cost if simple else np.inf
     cheap = block_costs(instance, columns) <= ceiling * (1.0 + 1e-9)
     keep = np.flatnonzero(cheap & np.isfinite(totals.busiest) & possible(instance, columns))
@@ -396,4 +401,4 @@ def plan_blocks(instance: Instance, columns: Columns, plan: SimplePlan) -> Found
     route = np.ones((chosen.size, instance.flows.isl.size))
     blocks = np.array(plan.blocks, dtype=np.int64)
     loads = column_loads(instance, chosen)
-    return Found(Outcome.FEASIBLE, plan.cost, -np.inf, 1.0, chosen, loads, blocks, route, columns.size, exact=False)
+    return Found(Outcome.FEASIBLE, plan.cost, 0.0, 1.0, chosen, loads, blocks, route, columns.size, exact=False)

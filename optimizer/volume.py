@@ -57,7 +57,7 @@ def most_goodput(instance: Instance, space: Columns, aim: Aim, effort: Effort) -
         return found, None
     most = Aim(cost_weight=0.0, volume_weight=1.0, min_volume=0.0, max_volume=MOST_MORE)
     there = at_volume(instance, found.volume)
-    bound = -generate_from(there, space, totals.scaled(found.volume), most, effort).bound
+    bound = -generate_from(there, *price_space(there, space), most, effort).bound
     return found, max(0.0, 1.0 - 1.0 / bound) if 0.0 < bound < MOST_MORE else None
 
 
@@ -78,5 +78,5 @@ def best_ratio(instance: Instance, space: Columns, aim: Aim, effort: Effort) -> 
     if not found.columns.size:
         return found, None
     least = at_volume(instance, goal.min_volume)
-    bound = generate_from(least, space, totals.scaled(goal.min_volume), aim, effort).bound
+    bound = generate_from(least, *price_space(least, space), aim, effort).bound
     return found, max(0.0, 1.0 - found.volume / found.objective * bound / goal.min_volume)

@@ -10,13 +10,13 @@ The names in `__all__` are the whole public interface. Each is imported on first
 """
 
 import importlib as _importlib
-import pathlib as _pathlib
-import typing as _typing
+import os as _os
 
 from ._siblings import check_siblings as _check_siblings
 from ._version import __version__
 
-if _typing.TYPE_CHECKING:
+TYPE_CHECKING = False  # as typing has it, without the time to import that
+if TYPE_CHECKING:
     from costmodel.errors import ArchitectureError, InfeasibleError, InputError, PdplanError, UnknownNameError
     from optimizer.optimize import optimize
     from optimizer.plan import Plan
@@ -48,7 +48,9 @@ _HOMES = {
     "optimize": "optimizer.optimize",
 }
 
-_check_siblings(_pathlib.Path(__file__).resolve().parent.parent)
+del TYPE_CHECKING
+
+_check_siblings(_os.path.realpath(f"{__file__}/../.."))
 
 
 def __getattr__(name: str) -> object:

@@ -1,6 +1,21 @@
-"""`python -m pdplan` is the same as `pdplan`."""
+"""Where `pdplan` and `python -m pdplan` begin: ready for Ctrl-C first, for importing the program takes a while."""
 
-from pdplan.cli import main
+from __future__ import annotations
+
+from pdplan.interrupts import end_on_interrupt
+
+TYPE_CHECKING = False  # as typing has it
+if TYPE_CHECKING:
+    from typing import NoReturn
+
+
+def main() -> NoReturn:
+    """Run the program and exit."""
+    end_on_interrupt()
+    from pdplan.cli import main as program
+
+    program()
+
 
 if __name__ == "__main__":
     main()

@@ -18,6 +18,7 @@ import click
 
 from costmodel.errors import InfeasibleError, PdplanError
 from pdplan._version import __version__
+from search_spaces.files import shown_path
 
 from .commands.estimate import estimate
 from .commands.gpus import gpus
@@ -27,7 +28,9 @@ from .commands.problem import init, schema
 from .commands.report import report
 from .commands.workload import workload
 from .console import Console
+from .interrupts import end_on_interrupt
 from .options import console_options
+from .streams import ReaderGoneError, guard_streams
 
 
 class ExitCode(IntEnum):
@@ -79,15 +82,14 @@ def run(arguments: Sequence[str] | None = None) -> int:
     try:
         code = cli.main(words, prog_name="pdplan", obj=console, standalone_mode=False)
         sys.stdout.flush()
-    except PdplanError as error:
-        return _fail(str(error), ExitCode.INFEASIBLE if isinstance(error, InfeasibleError) else ExitCode.BAD_INPUT)
-    except click.ClickException as error:
-        return _fail(_usage_sentence(error), ExitCode.BAD_INPUT)
+    except (PdplanError, click.ClickException) as error:
+        return _fail(_refusal(error), ExitCode.INFEASIBLE if isinstance(error, InfeasibleError) else ExitCode.BAD_INPUT)
     except (click.Abort, KeyboardInterrupt):
         return _fail("interrupted", ExitCode.INTERRUPTED)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains when it flushes at exit
+    except ReaderGoneError:
         return ExitCode.BROKEN_PIPE
+    except OSError as error:  # a file or folder that no command looked at closely enough is no bug: the system says why
+        return _fail_on_file(error) if error.filename else _report_bug(error, console)
     except Exception as error:  # noqa: BLE001 - the outermost frame: anything that gets here is a bug of ours
         return _report_bug(error, console)
     return int(code or ExitCode.DONE)
@@ -95,6 +97,11 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the program and exit."""
+    end_on_interrupt()
+    try:
+        guard_streams()
+    except PdplanError as error:
+        sys.exit(_fail(str(error), ExitCode.BAD_INPUT))
     sys.exit(run(arguments))
 
 
@@ -103,7 +110,13 @@ def _fail(sentence: str, code: ExitCode) -> int:
     return code
 
 
-def _usage_sentence(error: click.ClickException) -> str:
+def _fail_on_file(error: OSError) -> int:
+    return _fail(f"{shown_path(error.filename)}: {error.strerror}", ExitCode.BAD_INPUT)
+
+
+def _refusal(error: PdplanError | click.ClickException) -> str:
+    if isinstance(error, PdplanError):
+        return str(error)
     message = error.format_message().strip().rstrip(".")
     where = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "pdplan"
     return f"{message[:1].lower()}{message[1:]}; see '{where} --help'"

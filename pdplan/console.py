@@ -14,8 +14,6 @@ from pathlib import Path
 
 import click
 
-from costmodel.errors import InputError
-
 PIPED_WIDTH = 100
 """Columns of a table when nobody's terminal says otherwise."""
 
@@ -85,13 +83,10 @@ def _draw(stage: str, share: float) -> None:
 
 def write_text(path: Path, text: str, *, force: bool) -> None:
     """Write a file that the user named; an existing one is kept unless `force`."""
-    try:
-        with path.open("w" if force else "x", encoding="utf-8") as stream:
-            stream.write(text)
-    except FileExistsError:
-        raise InputError(f"{path} exists; choose another name, or replace it with --force") from None
-    except OSError as error:
-        raise InputError(f"{path} cannot be written: {error.strerror}") from None
+    from reports.whole_files import check_target, write_whole
+
+    check_target(path, force=force)
+    write_whole({path: text})
 
 
 def facts_text(facts: list[tuple[str, str]], width: int) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -9,6 +11,8 @@ from typing import Any, TypeVar
 import click
 
 from costmodel.errors import InputError
+from search_spaces.bounds import DAY, REQUEST_RATE, Bounds
+from search_spaces.files import shown_path
 
 from .console import Console
 
@@ -39,17 +43,20 @@ def _setter(attribute: str) -> Callable[[click.Context, click.Parameter, bool], 
     return store
 
 
+TIME_LIMIT = Bounds(0, DAY, "s")
+
+
 def seconds(_context: click.Context, _parameter: click.Parameter, value: str) -> float:
     """Turn a time such as 90s or 500ms into seconds [s]."""
-    return _quantity(value, "duration")
+    return _quantity(value, "duration", TIME_LIMIT)
 
 
 def per_second(_context: click.Context, _parameter: click.Parameter, value: str | None) -> float | None:
     """Turn a rate such as 20/s or 600/min into arrivals per second [1/s]."""
-    return None if value is None else _quantity(value, "rate")
+    return None if value is None else _quantity(value, "rate", REQUEST_RATE)
 
 
-def _quantity(value: str, kind: str) -> float:
+def _quantity(value: str, kind: str, bounds: Bounds) -> float:
     """Return the quantity in its base unit; a wrong unit is a usage error that names the right ones."""
     from search_spaces.quantities import Kind, QuantityError, parse
 
@@ -59,6 +66,8 @@ def _quantity(value: str, kind: str) -> float:
         raise click.BadParameter(str(error)) from error
     if found <= 0:
         raise click.BadParameter(f"{value!r} is not above zero")
+    if not bounds.holds(found):
+        raise click.BadParameter(f"{shown_path(value)!r} is {found:g}{bounds.unit}, {bounds.sentence()}")
     return found
 
 
@@ -77,9 +86,41 @@ def pairs(text: str, flag: str) -> dict[str, str]:
     return found
 
 
-catalog_option = click.option(
-    "--catalog", type=click.Path(path_type=Path), metavar="FILE", help="YAML file with accelerators of your own."
-)
+class UsablePath(click.Path):
+    """The name of a file or folder that may exist; one that cannot even be looked up is a usage error."""
+
+    def convert(self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        """Look the name up: a NUL in it, a name too long, a folder that may not be searched, a ring of links."""
+        try:
+            os.stat(value)  # noqa: PTH116 - Path.exists raises for some of these and hides others
+        except (FileNotFoundError, NotADirectoryError):
+            pass
+        except ValueError:
+            self.fail(f"{shown_path(value)!r} cannot be the name of a file", param, ctx)
+        except OSError as error:
+            self.fail(f"{shown_path(value)!r} cannot be used: {error.strerror}", param, ctx)
+        return Path(value)
+
+
+class Within(click.FloatRange):
+    """A number within bounds; unlike click's own, it refuses NaN, which is neither below nor above any bound."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Read the number."""
+        number: float = super().convert(value, param, ctx)
+        if math.isnan(number):
+            self.fail(f"{value!r} is not a number", param, ctx)
+        return number
+
+
+def whole(bounds: Bounds) -> click.IntRange:
+    """A whole number within bounds."""
+    return click.IntRange(int(bounds.low), int(bounds.high))
+
+
+PATH = UsablePath()
+
+catalog_option = click.option("--catalog", type=PATH, metavar="FILE", help="YAML file with accelerators of your own.")
 json_option = click.option(
     "--json", "as_json", is_flag=True, callback=_setter("json_only"), help="Print one JSON document and nothing else."
 )

@@ -6,7 +6,7 @@ from functools import cache
 from typing import Final
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from optimizer.plan import Plan
 
@@ -49,7 +49,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"px": pixels, "glue": glue, "heading": heading}
+    environment.filters |= {"px": pixels, "glue": glue, "heading": heading, "breakable": breakable}
     return environment
 
 
@@ -61,6 +61,15 @@ def pixels(value: float) -> str:
     """
     text = f"{value:.1f}".removesuffix(".0")
     return "0" if text == "-0" else text
+
+
+def breakable(name: str) -> Markup:
+    """Let a long name break after its underscores, where there is no room for the whole of it.
+
+    >>> str(breakable("max_num_seqs <"))
+    'max_<wbr>num_<wbr>seqs &lt;'
+    """
+    return escape(name).replace("_", Markup("_<wbr>"))
 
 
 def heading(name: str) -> str:

@@ -206,11 +206,15 @@ def rate(per_second: float | None) -> str:
     return significant(per_second) if not is_number(per_second) else f"{significant(per_second)} req/s"
 
 
+COUNTED = frozenset({"GPU", "pools"})
+"""Units of what comes in whole numbers, which are never rounded."""
+
+
 def quantity(value: float | None, unit: str) -> str:
     """Write a value whose unit comes with it, in the form that the unit calls for.
 
     >>> quantity(0.97, "1"), quantity(40.4, "$/h"), quantity(0.05, "s"), quantity(7e3, "W"), quantity(12, "GPU")
-    ('97 %', '$40.40/h', '50 ms', '7 kW', '12 GPU')
+    ('97 %', '$40.40/h', '50 ms', '7 kW', '12 GPUs')
     """
     if not is_number(value):
         return significant(value)
@@ -219,4 +223,6 @@ def quantity(value: float | None, unit: str) -> str:
         return writers[unit.lower()](value)
     if unit in {"W", "B", "B/s", "FLOP/s", "byte", "byte/s"}:
         return si(value, unit.replace("byte", "B"))
+    if unit in COUNTED:  # a limit of 1,000 that 1,001 break must not read as 1,000
+        return f"{value:,.0f} {unit}{'s' if unit == 'GPU' and value != 1 else ''}"
     return f"{significant(value)} {unit}"

@@ -55,7 +55,7 @@ def _axes(x: Log, y: Log) -> list[Mark]:
         marks.append(Path(((_PLOT.left, y(decade)), (_PLOT.right, y(decade))), "grid"))
         marks.append(Text(_PLOT.left - 6, y(decade) + 4, percent(decade), "tick", "end"))
     marks.append(Rect(_PLOT.left, _PLOT.bottom, _PLOT.right - _PLOT.left, 1, "axis"))
-    marks.append(Text(0, 12, "share of peak FLOP/s (MFU); above: ridge of each GPU", "muted"))
+    marks.append(Text(0, 12, "share of peak FLOP/s (MFU); above: ridge of each GPU, FLOP/byte", "muted"))
     marks.append(Text(_PLOT.right, HEIGHT - 8, "arithmetic intensity, FLOP/byte", "muted", "end"))
     return marks
 

@@ -15,6 +15,7 @@ from .numbers import duration, hourly, is_number, money, percent, quantity, rate
 from .text import clean, join_words, plural, sentence
 from .words import (
     alternative_name,
+    bound_words,
     constraint_words,
     dearest_of_each_role,
     extra_cost,
@@ -37,13 +38,23 @@ def price_comparison(plan: Plan) -> str:
         return f"{rate(plan.goodput_rps)} within the SLOs"
     rivals = rivals_of_other_fleets(plan)
     if not rivals or not plan.cost_usd_per_hour or not rivals[0].cost_usd_per_hour:
-        return "no other kind of fleet meets the SLOs"
+        return _no_rival(plan)
     other = rivals[0]
     saving = plan.cost_usd_per_hour / rivals[0].cost_usd_per_hour - 1
     name = f"{alternative_name(other)} at {hourly(other.cost_usd_per_hour)}"
     if signed_percent(saving).startswith("±"):
         return f"the same price as {name}"
     return f"{signed_percent(saving)} against {name}"
+
+
+def _no_rival(plan: Plan) -> str:
+    """Say why there is nothing to compare with: no other kind exists, is possible, or was found."""
+    others = [row for row in plan.alternatives if not row.pools]
+    if not others:
+        return "the only kind of fleet in the search space"
+    if any(row.status is not Status.INFEASIBLE for row in others):
+        return "no other kind of fleet was found that meets the SLOs"
+    return "no other kind of fleet meets the SLOs"
 
 
 def headline(plan: Plan) -> str:
@@ -75,7 +86,7 @@ def _holds(plan: Plan) -> str:
 def no_fleet_headline(plan: Plan) -> str:
     """Say that there is no fleet, and why as far as the plan knows."""
     if plan.status is Status.TIME_LIMIT:
-        return "Time ran out before any fleet was found that meets the SLOs."
+        return "No fleet was found that meets the SLOs; that there is none is not proven."
     least = tightest(plan)
     if least is None:
         return "No fleet of the search space meets the SLOs."
@@ -200,13 +211,17 @@ def spread_sentence(plan: Plan) -> str:
 
 
 def roofline_sentence(pools: Sequence[Pool]) -> str:
-    """Say what bounds each role, by the pools that cost most."""
-    bounds = [(pool.role, clean(pool.operating_point.bound_by, 20)) for pool in dearest_of_each_role(pools)]
-    if not bounds:
+    """Say what bounds each role; where its pools differ, what bounds the one that costs most."""
+    by_bound: dict[str, list[str]] = {}
+    for pool in dearest_of_each_role(pools):
+        bound = pool.operating_point.bound_by
+        agreed = all(other.operating_point.bound_by == bound for other in pools if other.role == pool.role)
+        by_bound.setdefault(bound, []).append(f"{pool.role} steps{'' if agreed else f' of {clean(pool.id, 20)}'}")
+    if not by_bound:
         return "No pool runs"
-    (role, bound), *others = bounds
-    first = f"{_capital(role)} steps are bound by {bound}"
-    return join_words([first, *(f"{name} steps by {what}" for name, what in others)])
+    (bound, first), *others = by_bound.items()
+    sentence = f"{_capital(join_words(first))} are bound by {bound_words(bound)}"
+    return join_words([sentence, *(f"{join_words(steps)} by {bound_words(what)}" for what, steps in others)])
 
 
 def split_sentence(pools: Sequence[Pool]) -> str:

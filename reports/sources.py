@@ -5,12 +5,15 @@ The catalog's layout may grow; any record that says its `origin` becomes a row, 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
-from .numbers import MISSING, percent, quantity, significant
-from .text import clean, sentence
+from optimizer.plan import LARGEST
+
+from .numbers import MISSING, count, percent, quantity, significant
+from .text import SENTENCE_LIMIT, clean, sentence
 
 MOST_ROWS: Final = 200
 MOST_VALUES: Final = 16
@@ -61,7 +64,7 @@ def _row(name: str, path: Sequence[str], record: Mapping[str, Any]) -> SourceRow
         what=clean(" ".join([part for part in path if not part.isdigit()] + labels), 60),
         values=_values(record),
         origin=clean(str(record.get("origin")), 20),
-        error=percent(error) if isinstance(error, int | float) else MISSING,
+        error=percent(error) if _is_figure(error) else MISSING,
         source=_source(record),
     )
 
@@ -100,12 +103,19 @@ def _values(record: Mapping[str, Any]) -> str:
 
 
 def _is_value(key: object, value: object) -> bool:
-    return str(key) not in _ABOUT and isinstance(value, int | float) and not isinstance(value, bool)
+    return str(key) not in _ABOUT and _is_figure(value)
+
+
+def _is_figure(value: object) -> TypeGuard[float]:
+    """A number that is one: these records are free-form, and what a file holds may be an integer of 400 digits."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and not abs(value) > LARGEST
 
 
 def _number(value: float, unit: str) -> str:
     if unit:
         return quantity(value, unit)
+    if float(value).is_integer() and abs(value) < 1e15:
+        return count(value)
     return f"{value:.3g}" if value and (abs(value) >= 1e6 or abs(value) < 1e-3) else significant(value)
 
 
@@ -117,16 +127,34 @@ def _source(record: Mapping[str, Any]) -> str:
 def facts(record: Mapping[str, Any], prefix: str = "") -> tuple[tuple[str, str], ...]:
     """Flatten a record of plain values to (name, value) pairs.
 
-    >>> facts({"priced": 1021, "dropped": {"memory": 205}})
-    (('priced', '1,021'), ('dropped memory', '205'))
+    >>> facts({"priced": 1021, "dropped": {"memory": 205}, "proven": False, "kinds": [{"kind": "MLA", "layers": 61}]})
+    (('priced', '1,021'), ('dropped memory', '205'), ('proven', 'no'), ('kinds', 'kind MLA, layers 61'))
     """
     pairs: list[tuple[str, str]] = []
     for key, value in record.items():
-        name = f"{prefix}{clean(str(key), 40).replace('_', ' ')}"
+        name = f"{prefix}{_ACRONYMS.sub(_spelled, clean(str(key), 80).replace('_', ' '))}"
         if isinstance(value, Mapping):
             pairs.extend(facts(value, f"{name} "))
-        elif isinstance(value, bool) or not isinstance(value, int | float):
-            pairs.append((name, clean(str(value), 120)))
         else:
-            pairs.append((name, f"{value:,d}" if isinstance(value, int) else _number(value, "")))
+            pairs.append((name, _words(value)))
     return tuple(pairs[:MOST_ROWS])
+
+
+_ACRONYMS: Final = re.compile(r"\b(?:kv|gpus?|url)\b")
+
+
+def _spelled(found: re.Match[str]) -> str:
+    return "GPUs" if found[0] == "gpus" else found[0].upper()
+
+
+def _words(value: object) -> str:
+    """Write a plain value, or a short list of such or of records."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {text}" for name, text in facts(value))
+    if isinstance(value, list | tuple):
+        return clean("; ".join(_words(item) for item in value[:MOST_VALUES]), SENTENCE_LIMIT) or "none"
+    if isinstance(value, bool) or value is None:
+        return {True: "yes", False: "no", None: MISSING}[value]
+    if _is_figure(value):
+        return _number(value, "")
+    return clean(str(value), 120)

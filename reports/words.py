@@ -43,6 +43,9 @@ _PARTS: Final = {
 }
 
 
+_BOUNDS: Final = {"bandwidth": "memory bandwidth", "host": "host time"}
+
+
 def in_words(name: str, words: dict[str, str]) -> str:
     """Look a short name up; an unknown one is cleaned and its underscores become blanks."""
     return words.get(name, clean(name).replace("_", " "))
@@ -61,6 +64,11 @@ def busiest_words(point: OperatingPoint, *, short: bool = False) -> str:
     busiest = max(used, key=lambda name: used[name])
     words = in_words(busiest, _SHORT) if short else f"of {constraint_words(busiest)}"
     return f"{percent(used[busiest])} {words}"
+
+
+def bound_words(name: str) -> str:
+    """Say in words what bounds a step."""
+    return in_words(name, _BOUNDS)
 
 
 def kind_words(kind: str) -> str:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from costmodel.accelerator import Accelerator
 from costmodel.transformer import Transformer
 from costmodel.workload import Workload
 
+from . import bounds
+from .bounds import Bounds
 from .faults import Fault
 from .problem import Goal
 from .schema import AcceleratorSection, ConstraintsSection, ObjectiveSection, SearchSection, SloClass
@@ -78,7 +81,8 @@ def degree_faults(search: SearchSection, model: Transformer) -> Iterator[Fault]:
         if wrong:
             some = ", ".join(str(degree) for degree in allowed[:SHOWN_DEGREES])
             more = ", ..." if len(allowed) > SHOWN_DEGREES else ""
-            yield Fault(("search", key), f"has {', '.join(map(str, wrong))}, {why[key]}; allowed: {some}{more}")
+            found = ", ".join(map(str, wrong[:SHOWN_DEGREES])) + (", ..." if len(wrong) > SHOWN_DEGREES else "")
+            yield Fault(("search", key), f"has {found}, {why[key]}; allowed: {some}{more}")
 
 
 def role_faults(search: SearchSection) -> Iterator[Fault]:
@@ -131,19 +135,44 @@ def length_faults(workload: Workload, stated_max: int | None, model: Transformer
             ("workload", "max_tokens"),
             f"{stated_max} is below the longest bucket, which has {longest:g} tokens (ISL + OSL)",
         )
-    if model.max_position and workload.max_tokens > model.max_position:
-        where = ("workload", "max_tokens") if stated_max is not None else ("workload", "lengths")
-        yield Fault(
-            where, f"{workload.max_tokens} tokens exceed the context of {model.name}, {model.max_position} tokens"
-        )
+    needed = max(workload.max_tokens, math.ceil(longest))
+    if model.max_position and needed > model.max_position:
+        stated = stated_max is not None and stated_max >= longest
+        where = ("workload", "max_tokens") if stated else ("workload", "lengths")
+        yield Fault(where, f"{needed} tokens exceed the context of {model.name}, {model.max_position} tokens")
 
 
-def cross_faults(sections: Mapping[str, Any], model: Transformer | None, canonical: Sequence[str]) -> Iterator[Fault]:
+HARDWARE: Mapping[str, tuple[Callable[[Accelerator], Iterable[float]], Bounds]] = {
+    "memory": (lambda gpu: (gpu.memory,), bounds.MEMORY),
+    "bandwidth": (lambda gpu: (gpu.bandwidth,), bounds.BANDWIDTH),
+    "peak": (lambda gpu: gpu.peak_flops.values(), bounds.PEAK_FLOPS),
+    "board power": (lambda gpu: (gpu.tdp,), bounds.BOARD_POWER),
+    "price": (lambda gpu: (gpu.price.usd_per_hour,), bounds.PRICE),
+    "node size": (lambda gpu: (gpu.node_size, gpu.scale_up_size), bounds.NODE_SIZE),
+    "link bandwidth": (lambda gpu: (gpu.scale_up.bandwidth, gpu.scale_out.bandwidth), bounds.BANDWIDTH),
+    "link latency": (lambda gpu: (gpu.scale_up.latency, gpu.scale_out.latency), bounds.LATENCY),
+}
+
+
+def hardware_faults(accelerators: Sequence[Accelerator]) -> Iterator[Fault]:
+    """What a user's own catalog says of an accelerator must be believable."""
+    for index, accelerator in enumerate(accelerators):
+        for name, (values, allowed) in HARDWARE.items():
+            wrong = next((value for value in values(accelerator) if not allowed.holds(value)), None)
+            if wrong is not None:
+                sentence = f"{accelerator.name} has a {name} of {wrong:g} {allowed.unit} in the catalog, which"
+                yield Fault(("accelerators", index), f"{sentence} {allowed.sentence()}")
+
+
+def cross_faults(
+    sections: Mapping[str, Any], model: Transformer | None, accelerators: Sequence[Accelerator]
+) -> Iterator[Fault]:
     """All checks whose sections are sound."""
     if "slo" in sections:
         yield from class_faults(sections["slo"])
     if "accelerators" in sections:
-        yield from accelerator_faults(sections["accelerators"], canonical)
+        yield from accelerator_faults(sections["accelerators"], [accelerator.name for accelerator in accelerators])
+        yield from hardware_faults(accelerators)
     search = sections.get("search")
     if search is not None:
         yield from role_faults(search)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import csv
+import io
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path as FilePath
 
@@ -15,14 +16,17 @@ from costmodel.errors import InputError
 from costmodel.lengths import Buckets, Lengths
 from costmodel.workload import Workload
 
+from .bounds import BUCKETS, BURSTINESS, MAX_HISTOGRAM_ROWS, PREFIX_HIT_SHARE, REQUEST_RATE, SHARE, TOKENS
 from .checks import share_sum_fault
 from .faults import Fault, FaultsError, Path
+from .quantities import shown
 from .schema import Diurnal, WorkloadSection
 from .schema_lengths import HistogramGrid, HistogramRow, LengthDistribution, LengthsSection, TraceSource
 from .traces import read_trace
 from .yaml_source import read_bytes
 
 LENGTHS: Path = ("workload", "lengths")
+HISTOGRAM: Path = (*LENGTHS, "histogram")
 HISTOGRAM_COLUMNS = ("isl", "osl", "share")
 MAX_CSV_BYTES = 16 * 2**20
 MAX_SHOWN_ROWS = 5
@@ -75,8 +79,7 @@ def _buckets(section: LengthsSection, base: FilePath, context_length: int) -> tu
         isl, osl = _lengths(section.isl, "isl"), _lengths(section.osl, "osl")
         longest = math.ceil(isl.longest + osl.longest)
         return discrete.joint(isl, osl, JOINT_BUCKETS), min(longest, context_length or longest)
-    buckets = _histogram(list(_rows(section, base)), (*LENGTHS, "histogram"))
-    return buckets, math.ceil(float((buckets.isl + buckets.osl).max()))
+    return _histogram(list(_rows(section, base)), HISTOGRAM)
 
 
 def _lengths(section: LengthDistribution, name: str) -> Lengths:
@@ -103,8 +106,12 @@ def _rows(section: LengthsSection, base: FilePath) -> Iterator[Row]:
         yield from ((row.isl, row.osl, row.share) for row in rows)
 
 
-def _histogram(rows: Sequence[Row], path: Path) -> Buckets:
-    """Return the rows as arrays, empty buckets dropped, shares scaled to sum to 1 exactly."""
+def _histogram(rows: Sequence[Row], path: Path) -> tuple[Buckets, int]:
+    """Return the rows as arrays, empty buckets dropped, shares scaled to sum to 1 exactly; and the longest request.
+
+    Rows beyond the greatest number of buckets are merged with their neighbours, which keeps the mean lengths and the
+    longest ISL + OSL [token].
+    """
     if not rows:
         raise FaultsError(Fault(path, "is empty, but needs at least one row"))
     sentence = share_sum_fault([share for _, _, share in rows])
@@ -112,7 +119,11 @@ def _histogram(rows: Sequence[Row], path: Path) -> Buckets:
         raise FaultsError(Fault(path, sentence))
     isl, osl, share = (np.array(column, dtype=np.float64) for column in zip(*rows, strict=True))
     kept = share > 0
-    return Buckets(isl[kept], osl[kept], share[kept] / math.fsum(share[kept]))
+    buckets = Buckets(isl[kept], osl[kept], share[kept] / math.fsum(share[kept]))
+    longest = math.ceil(float((buckets.isl + buckets.osl).max()))
+    if buckets.share.size > BUCKETS.high:
+        buckets = discrete.coarsen(buckets.isl, buckets.osl, buckets.share, int(BUCKETS.high))
+    return buckets, longest
 
 
 def read_histogram(path: FilePath) -> list[Row]:
@@ -121,53 +132,61 @@ def read_histogram(path: FilePath) -> list[Row]:
     Raises:
         FaultsError: its faults name the lines, at most five of them.
     """
-    where = (*LENGTHS, "histogram")
     try:
         text = read_bytes(path, MAX_CSV_BYTES).decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise FaultsError(Fault(where, f"{path} is not UTF-8 text")) from error
+        raise FaultsError(Fault(HISTOGRAM, f"{path} is not UTF-8 text")) from error
     except InputError as error:
-        raise FaultsError(Fault(where, str(error))) from error
-    lines = [
-        (number, line)
-        for number, line in enumerate(text.splitlines(), start=1)
+        raise FaultsError(Fault(HISTOGRAM, str(error))) from error
+    lines = (
+        (number, line.rstrip("\n"))
+        for number, line in enumerate(io.StringIO(text, newline=None), start=1)
         if line.strip() and not line.lstrip().startswith("#")
-    ]
-    if not lines:
-        raise FaultsError(Fault(where, f"{path} is empty; it needs the header isl,osl,share and rows"))
-    head = tuple(name.strip() for name in lines[0][1].split(","))
+    )
+    number, header = next(lines, (0, ""))
+    if not number:
+        raise FaultsError(Fault(HISTOGRAM, f"{path} is empty; it needs the header isl,osl,share and rows"))
+    head = tuple(name.strip() for name in header.split(","))
     if sorted(head) != sorted(HISTOGRAM_COLUMNS):
-        raise FaultsError(
-            Fault(where, f"{path}:{lines[0][0]}: the header is {','.join(head)!r}, but must be isl,osl,share")
-        )
+        sentence = f"{path}:{number}: the header is {shown(header)}, but must be isl,osl,share"
+        raise FaultsError(Fault(HISTOGRAM, sentence))
     order = tuple(head.index(name) for name in HISTOGRAM_COLUMNS)
-    return _csv_rows(path, lines[1:], order)
+    return _csv_rows(path, lines, order)
 
 
-def _csv_rows(path: FilePath, lines: Sequence[tuple[int, str]], order: tuple[int, ...]) -> list[Row]:
+def _csv_rows(path: FilePath, lines: Iterable[tuple[int, str]], order: tuple[int, ...]) -> list[Row]:
     rows: list[Row] = []
     faults: list[Fault] = []
-    for (number, _), cells in zip(lines, csv.reader(line for _, line in lines), strict=True):
+    for number, line in lines:
+        if len(rows) == MAX_HISTOGRAM_ROWS:
+            sentence = f"more than {MAX_HISTOGRAM_ROWS:,} rows; so long a table belongs in a trace (lengths.trace)"
+            raise FaultsError(Fault(HISTOGRAM, f"{path}:{number}: {sentence}"))
         try:
-            rows.append(_csv_row(cells, order))
+            rows.append(_csv_row(line, order))
         except ValueError as error:
-            faults.append(Fault((*LENGTHS, "histogram"), f"{path}:{number}: {error}"))
+            faults.append(Fault(HISTOGRAM, f"{path}:{number}: {error}"))
+            if len(faults) == MAX_SHOWN_ROWS:
+                break
     if faults:
-        raise FaultsError(*faults[:MAX_SHOWN_ROWS])
+        raise FaultsError(*faults)
     return rows
 
 
-def _csv_row(cells: Sequence[str], order: tuple[int, ...]) -> Row:
+def _csv_row(line: str, order: tuple[int, ...]) -> Row:
+    try:
+        cells = next(csv.reader([line], strict=True))
+    except csv.Error:
+        raise ValueError(f"{shown(line)} is not valid CSV") from None
     if len(cells) != len(HISTOGRAM_COLUMNS):
         raise ValueError(f"has {len(cells)} values, but must have 3 (isl,osl,share)")
     try:
         isl, osl, share = (float(cells[index]) for index in order)
     except ValueError:
-        raise ValueError(f"{','.join(cells)!r} holds something that is not a number") from None
-    if not (1 <= isl < math.inf and 1 <= osl < math.inf):
-        raise ValueError(f"isl {isl:g} and osl {osl:g} must be at least 1 and finite")
-    if not 0 <= share <= 1:
-        raise ValueError(f"share {share:g} must be at least 0 and at most 1")
+        raise ValueError(f"{shown(line)} holds something that is not a number") from None
+    if not (TOKENS.holds(isl) and TOKENS.holds(osl)):
+        raise ValueError(f"isl {isl:g} and osl {osl:g}: each {TOKENS.sentence()}")
+    if not SHARE.holds(share):
+        raise ValueError(f"share {share:g} {SHARE.sentence()}")
     return isl, osl, share
 
 
@@ -184,4 +203,21 @@ def _from_trace(section: WorkloadSection, trace: TraceSource, base: FilePath) ->
         )
     except InputError as error:
         raise FaultsError(Fault((*LENGTHS, "trace", "path"), str(error))) from error
-    return replace(measured, max_tokens=section.max_tokens or measured.max_tokens)
+    unbelievable = [
+        Fault(
+            (*LENGTHS, "trace", "path"),
+            f"the trace's {name} is {value:.6g}, but it {range_.sentence()}; state workload.{name}",
+        )
+        for name, value, range_ in (
+            ("request_rate", measured.request_rate, REQUEST_RATE),
+            ("burstiness", measured.burstiness, BURSTINESS),
+        )
+        if not range_.holds(value)
+    ]
+    if unbelievable:
+        raise FaultsError(*unbelievable)
+    return replace(
+        measured,
+        max_tokens=section.max_tokens or measured.max_tokens,
+        prefix_hit_share=min(measured.prefix_hit_share, PREFIX_HIT_SHARE.high),
+    )

@@ -106,18 +106,23 @@ def data_parallel_shares_experts(problem: Problem, offer: Offer, split: Parallel
     return None
 
 
-def gpus_exist(problem: Problem, offer: Offer, split: Parallelism) -> str | None:
-    """An engine is no larger than the space allows, the inventory holds and whole nodes can give."""
+def gpus_make_an_engine(problem: Problem, offer: Offer, split: Parallelism) -> str | None:
+    """An engine is no larger than the space allows and whole nodes can give."""
     if split.gpus > problem.space.max_gpus_per_engine:
         return f"{split.gpus} GPUs exceed max_gpus_per_engine {problem.space.max_gpus_per_engine}"
+    size = offer.accelerator.node_size
+    if split.gpus > size and split.gpus % size:
+        return f"{split.gpus} GPUs do not fill whole nodes of {size}"
+    return None
+
+
+def limits_allow_an_engine(problem: Problem, offer: Offer, split: Parallelism) -> str | None:
+    """One engine at least fits into the inventory and into the limit on all GPUs."""
     if offer.inventory is not None and split.gpus > offer.inventory:
         return f"{split.gpus} GPUs exceed the inventory of {offer.inventory} {offer.accelerator.name}"
     limit = problem.constraints.max_gpus
     if limit is not None and split.gpus > limit:
         return f"{split.gpus} GPUs exceed max_gpus {limit}"
-    size = offer.accelerator.node_size
-    if split.gpus > size and split.gpus % size:
-        return f"{split.gpus} GPUs do not fill whole nodes of {size}"
     return None
 
 
@@ -143,12 +148,13 @@ RULES: Mapping[str, Rule] = MappingProxyType(
             tensor_divides_widths,
             tensor_fits_scale_up,
             pipeline_has_layers,
-            gpus_exist,
+            gpus_make_an_engine,
             model_and_one_request_fit,
+            limits_allow_an_engine,
         )
     }
 )
-"""Every feasibility rule by name, cheap ones first."""
+"""Every feasibility rule by name, cheap ones first, and last the one that is no matter of physics but of supply."""
 
 
 def attention_heads(model: Transformer) -> tuple[int, ...]:
@@ -199,8 +205,13 @@ def splits(problem: Problem) -> Iterator[Parallelism]:
 
 
 def enumerate_shapes(problem: Problem) -> Enumeration:
-    """All feasible shapes in the order of offers and degrees, with a count of refusals by reason."""
+    """All feasible shapes in the order of offers and degrees, with a count of refusals by reason.
+
+    Where nothing but the supply of GPUs forbids every shape, the question is sound and its answer is that no fleet
+    exists: the shapes are kept, for the search to find which limit stands in the way.
+    """
     shapes: list[Shape] = []
+    unsupplied: list[Shape] = []
     dropped: Counter[str] = Counter()
     considered = 0
     for index, offer in enumerate(problem.offers):
@@ -211,4 +222,6 @@ def enumerate_shapes(problem: Problem) -> Enumeration:
                 shapes.append(Shape(index, split))
             else:
                 dropped[f"{offer.accelerator.name}: {refused[1]}"] += 1
-    return Enumeration(tuple(shapes), considered, dict(sorted(dropped.items())))
+                if refused[0] == limits_allow_an_engine.__name__:
+                    unsupplied.append(Shape(index, split))
+    return Enumeration(tuple(shapes or unsupplied), considered, dict(sorted(dropped.items())))

@@ -15,6 +15,8 @@ from costmodel.errors import InputError
 
 Path = tuple[str | int, ...]
 
+MAX_FAULTS = 20
+"""Faults that are shown; more are counted."""
 MAX_SHOWN = 100
 """Characters of a source line that are shown; longer ones are cut around the caret."""
 
@@ -38,6 +40,11 @@ class Fault:
     sentence: str
     on_key: bool = False
     position: Position | None = None
+
+    def told(self) -> str:
+        """The dotted path and the sentence, without a place in a file."""
+        dotted = ".".join(str(part) for part in self.path)
+        return f"{dotted}: {self.sentence}" if dotted else self.sentence
 
 
 class FaultsError(InputError):
@@ -92,16 +99,17 @@ class Source:
         return tuple(settled)
 
     def render(self, faults: Iterable[Fault]) -> str:
-        """Return all faults in the order of the file, each with its line and a caret."""
+        """Return the faults in the order of the file, the first `MAX_FAULTS` of them with their lines and carets."""
         settled = [replace(fault, path=self.settle(fault.path)) for fault in faults]
         placed = [(fault.position or self.locate(fault.path, on_key=fault.on_key), fault) for fault in settled]
         placed = list(dict.fromkeys(placed))
         placed.sort(key=lambda item: (item[0].line, item[0].column) if item[0] else (0, 0))
-        return "\n".join(self._render_one(position, fault) for position, fault in placed)
+        shown = [self._render_one(position, fault) for position, fault in placed[:MAX_FAULTS]]
+        left = len(placed) - len(shown)
+        return "\n".join([*shown, f"and {left:,} more fault{'s' * (left > 1)}"] if left else shown)
 
     def _render_one(self, position: Position | None, fault: Fault) -> str:
-        dotted = ".".join(str(part) for part in fault.path)
-        sentence = f"{dotted}: {fault.sentence}" if dotted else fault.sentence
+        sentence = fault.told()
         if position is None:
             return f"{self.name} (overridden): {sentence}"
         return pointed(self.name, self.lines, position, sentence)

@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import math
 import re
+import unicodedata
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic import BaseModel, BeforeValidator, ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler, model_validator
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from costmodel.errors import nearest_name
+from costmodel.units import MILLI
 
-from .quantities import BASE_UNIT, EXAMPLES, Kind, QuantityError, allowed_units, parse, shown
+from .bounds import ATTAINMENT, Bounds
+from .quantities import BASE_UNIT, EXAMPLES, Kind, QuantityError, allowed_units, format_quantity, parse, shown
 
 HOUSE = "house"
 """Type of the validation errors whose message is already a sentence for the user."""
@@ -45,74 +48,62 @@ class Reader:
         return dict(self.schema)
 
 
-def checked(value: float, given: object, low: float, high: float, *, open_low: bool, open_high: bool) -> float:
-    """Return `value` if it lies in the range, else raise an error that names the range."""
-    below = value <= low if open_low else value < low
-    above = value >= high if open_high else value > high
-    if below or above:
-        raise house_error(f"{shown(given)} is out of range; {_range(low, high, open_low, open_high)}")
-    return value
-
-
-def _range(low: float, high: float, open_low: bool, open_high: bool) -> str:
-    lower = f"must be {'above' if open_low else 'at least'} {low:g}"
-    upper = f"{'below' if open_high else 'at most'} {high:g}"
-    return lower if math.isinf(high) else f"{lower} and {upper}"
-
-
-def quantity(kind: Kind, *, positive: bool = True, plain_limit: float = math.inf, likely: str = "") -> Reader:
-    """A float in the base unit of `kind`, written with or without a unit; zero is allowed unless `positive`.
+def quantity(kind: Kind, bounds: Bounds, *, plain_limit: float = math.inf, likely: str = "") -> Reader:
+    """A float in the base unit of `kind`, written with or without a unit, within `bounds` [base unit].
 
     A plain number above `plain_limit` is refused, for its writer surely had the unit `likely` in mind.
     """
     base = BASE_UNIT[kind]
+    low, high = (format_quantity(end, kind) if end else "0" for end in (bounds.low, bounds.high))
 
     def read(value: object) -> float:
         try:
             number = parse(value, kind)
         except QuantityError as error:
             raise house_error(str(error)) from None
-        if not isinstance(value, str) and number > plain_limit:
+        if not isinstance(value, str) and number > plain_limit and bounds.holds(number * MILLI):
             raise house_error(
                 f"{number:g} without a unit means {number:g} {base}; write {number:g}{likely} or '{number:g} {base}'"
             )
-        return checked(number, value, 0.0, math.inf, open_low=positive, open_high=False)
+        if not bounds.holds(number):
+            raise house_error(f"{shown(value)} is out of range; must be at least {low} and at most {high}")
+        return number
 
     plain: dict[str, Any] = {
         "type": "number",
-        "exclusiveMinimum" if positive else "minimum": 0,
+        "minimum": bounds.low,
+        "maximum": bounds.high,
         "description": f"{kind} in {base}",
     }
     text = {"type": "string", "description": f"number and unit ({allowed_units(kind)}), for example {EXAMPLES[kind]}"}
     return Reader(read, {"anyOf": [plain, text]})
 
 
-def number(
-    low: float, high: float = math.inf, *, open_low: bool = False, open_high: bool = False, hint: str = ""
-) -> Reader:
-    """A plain finite number in a range; `hint` is added when it is out of range."""
+def number(bounds: Bounds) -> Reader:
+    """A plain finite number within `bounds`."""
 
     def read(value: object) -> float:
-        found = _finite(value)
-        try:
-            return checked(found, value, low, high, open_low=open_low, open_high=open_high)
-        except PydanticCustomError as error:
-            if not hint:
-                raise
-            raise house_error(f"{error.message()}; {hint}") from None
+        return _within(_finite(value), value, bounds)
 
-    schema: dict[str, Any] = {"type": "number", "exclusiveMinimum" if open_low else "minimum": low}
-    if math.isfinite(high):
-        schema["exclusiveMaximum" if open_high else "maximum"] = high
-    return Reader(read, schema)
+    return Reader(read, {"type": "number", "minimum": bounds.low, "maximum": bounds.high})
+
+
+def _within(number: float, given: object, bounds: Bounds) -> float:
+    if not bounds.holds(number):
+        raise house_error(f"{shown(given)} is out of range; {bounds.sentence()}")
+    return number
 
 
 def _finite(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise house_error(f"{shown(value)} is not a number{_unquoted(value)}")
-    if not math.isfinite(value):
+    try:
+        found = float(value)
+    except OverflowError:  # a whole number of hundreds of digits
+        found = math.inf
+    if not math.isfinite(found):
         raise house_error(f"{shown(value)} is not a finite number")
-    return float(value)
+    return found
 
 
 def _unquoted(value: object) -> str:
@@ -123,19 +114,16 @@ def _unquoted(value: object) -> str:
         return ""
 
 
-def count(low: int, high: int | None = None) -> Reader:
-    """A whole number of at least `low`; 1e3 is as good as 1000."""
+def count(bounds: Bounds) -> Reader:
+    """A whole number within `bounds`; 1e3 is as good as 1000."""
 
     def read(value: object) -> int:
         found = _finite(value)
         if found != int(found):
             raise house_error(f"{shown(value)} is not a whole number")
-        return int(checked(found, value, low, math.inf if high is None else high, open_low=False, open_high=False))
+        return int(_within(found, value, bounds))
 
-    schema: dict[str, Any] = {"type": "integer", "minimum": low}
-    if high is not None:
-        schema["maximum"] = high
-    return Reader(read, schema)
+    return Reader(read, {"type": "integer", "minimum": int(bounds.low), "maximum": int(bounds.high)})
 
 
 def _attainment(value: object) -> float:
@@ -147,9 +135,9 @@ def _attainment(value: object) -> float:
         share = float(match["p"] or match["percent"]) / 100
     else:
         share = _finite(value)
-    if not 0 < share < 1:
+    if not ATTAINMENT.holds(share):
         hint = f"; did you mean {share / 100:g}?" if 1 < share < 100 else ""
-        raise house_error(f"{shown(value)} is out of range; must be above 0 and below 1{hint}")
+        raise house_error(f"{shown(value)} is out of range; {ATTAINMENT.sentence()}{hint}")
     return share
 
 
@@ -159,7 +147,7 @@ read_attainment = Reader(
     _attainment,
     {
         "anyOf": [
-            {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1},
+            {"type": "number", "minimum": ATTAINMENT.low, "maximum": ATTAINMENT.high},
             {"type": "string", "description": "percentile or percent, for example p90 or 90%"},
         ]
     },
@@ -172,10 +160,18 @@ def _read_text(value: object) -> str:
         raise house_error(f"{shown(value)} is not a text{quotes}")
     if not value.strip():
         raise house_error("is empty, but must be a text")
+    if len(value) > MAX_TEXT:
+        raise house_error(f"has {len(value):,} characters, but at most {MAX_TEXT:,} may stand here")
+    odd = next((character for character in value.strip() if unicodedata.category(character) in {"Cc", "Cs"}), None)
+    if odd is not None:
+        raise house_error(f"holds the control character U+{ord(odd):04X}; leave it out")
     return value.strip()
 
 
-Text = Annotated[str, Reader(_read_text, {"type": "string", "minLength": 1})]
+MAX_TEXT = 1000
+"""Characters of a name or a path; file systems allow no more than 255 in one part of it."""
+
+Text = Annotated[str, Reader(_read_text, {"type": "string", "minLength": 1, "maxLength": MAX_TEXT})]
 
 
 def known(text: str, allowed: tuple[str, ...]) -> str:
@@ -221,10 +217,30 @@ def listed(value: object) -> object:
     return value if isinstance(value, list) else [value]
 
 
+def at_most(items: int, what: str) -> BeforeValidator:
+    """Refuse a longer list before its items are read."""
+
+    def check(value: object) -> object:
+        if isinstance(value, list) and len(value) > items:
+            raise house_error(f"has {len(value):,} {what}, but at most {items:,} are read here")
+        return value
+
+    return BeforeValidator(check)
+
+
 class Section(BaseModel):
     """Base of all sections of a user's file: unknown keys are faults, docstrings document."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, populate_by_name=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_nulls(cls, value: object) -> object:
+        """A known key without a value (all its lines commented out, say) is as good as no key."""
+        if not isinstance(value, dict):
+            return value
+        known = {name for key, field in cls.model_fields.items() for name in (key, field.alias)}
+        return {key: item for key, item in value.items() if item is not None or key not in known}
 
 
 def exactly_one(section: BaseModel, *names: str) -> None:

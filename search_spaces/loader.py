@@ -19,7 +19,9 @@ from .catalog import AcceleratorCatalog, load_catalog
 from .checks import cross_faults, length_faults
 from .demand import read_demand
 from .echo import inputs_echo
+from .engines import EngineChanges
 from .faults import Fault, FaultsError, Source
+from .feasibility import feasibility_faults
 from .models import load_model
 from .problem import Constraints, Goal, Objective, Offer, Problem, Slo
 from .schema import (
@@ -65,13 +67,17 @@ def load_problem(path: FilePath, overrides: Mapping[str, Any] | None = None) -> 
     model = _model(context, base)
     entries = context.sections.get("accelerators", ()) if not catalog_faults else ()
     accelerators = [catalog.accelerator(entry.name) for entry in entries]
-    crossed = cross_faults(context.sections, model, [accelerator.name for accelerator in accelerators])
+    crossed = cross_faults(context.sections, model, accelerators)
     found = [*faults, *catalog_faults, *schema_faults, *crossed]
     workload, workload_faults = _workload(context, base, model, read_trace=not found)
     found += workload_faults
     if found or file is None or model is None or workload is None:
         raise InputError(source.render(found))
-    return _problem(_Parts(file, path.stem, model, workload, accelerators))
+    problem = _problem(_Parts(file, path.stem, model, workload, accelerators, catalog.engines, source))
+    impossible = feasibility_faults(problem)
+    if impossible:
+        raise problem.refusal(impossible)
+    return problem
 
 
 def _catalog(value: Any, base: FilePath) -> tuple[AcceleratorCatalog, list[Fault]]:
@@ -88,18 +94,11 @@ def _catalog(value: Any, base: FilePath) -> tuple[AcceleratorCatalog, list[Fault
 def _validated(source: Source, context: Context, known: list[Fault]) -> tuple[WorkloadFile | None, list[Fault]]:
     """Return the file as sections; or the faults, less those at places that already have one."""
     try:
-        return WorkloadFile.model_validate(_without_nulls(source.value), context=context), []
+        return WorkloadFile.model_validate(source.value, context=context), []
     except ValidationError as error:
         places = {fault.path for fault in known}
         faults = [fault for fault in faults_of(error) if source.settle(fault.path) not in places]
         return None, faults
-
-
-def _without_nulls(value: Any) -> Any:
-    """A key without a value (all its lines commented out, say) is as good as no key."""
-    if isinstance(value, dict):
-        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
-    return [_without_nulls(item) for item in value] if isinstance(value, list) else value
 
 
 def _model(context: Context, base: FilePath) -> Transformer | None:
@@ -130,6 +129,8 @@ class _Parts:
     model: Transformer
     workload: Workload
     accelerators: list[Accelerator]
+    engine_changes: EngineChanges
+    source: Source
 
 
 def _problem(parts: _Parts) -> Problem:
@@ -148,10 +149,11 @@ def _problem(parts: _Parts) -> Problem:
         objective=_objective(file.objective),
         constraints=_constraints(file.constraints),
         engine=file.engine,
+        engine_changes=parts.engine_changes,
         memory_fraction=file.memory_fraction,
         seed=file.seed,
     )
-    return replace(problem, inputs=inputs_echo(file, problem))
+    return replace(problem, inputs=inputs_echo(file, problem), source=parts.source)
 
 
 def _slos(items: Sequence[SloClass]) -> tuple[Slo, ...]:

@@ -27,6 +27,7 @@ from costmodel.transformer import (
 )
 from costmodel.units import MIB
 
+from .files import shown_path
 from .huggingface import parse_config
 
 LARGEST_CONFIG = 4 * MIB
@@ -66,6 +67,8 @@ def load_model(name_or_path: str, base_dir: Path | None = None) -> Transformer:
     try:
         path = ((base_dir or Path()) / Path(wanted).expanduser()) if wanted else None
         exists = path is not None and path.exists()
+    except PermissionError as error:
+        raise InputError(f"model {shown_path(wanted)!r}: cannot be read (permission denied)") from error
     except (OSError, RuntimeError, ValueError):  # too long, NUL inside, no such home: cannot be a path
         path, exists = None, False
     if path is not None and (exists or explicit):
@@ -177,6 +180,8 @@ def _read_json(path: Path, wanted: str) -> dict[str, Any]:
     """A JSON object; InputError where it is missing, huge, malformed or ambiguous."""
     where = f"model {wanted!r}: {path.name}"
     try:
+        if path.exists() and not path.is_file():
+            raise InputError(f"{where} is not a regular file but a folder, a pipe or a device")
         if not path.is_file():
             raise InputError(f"{where} is not there; give a catalog name, a config.json or a directory that holds one")
         size = path.stat().st_size

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
 from costmodel.accelerator import Accelerator
 from costmodel.engine import Role
+from costmodel.errors import InputError
 from costmodel.transformer import Transformer
 from costmodel.workload import Workload
+
+from .engines import NO_CHANGES, EngineChanges
+from .faults import Fault, Source
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +102,10 @@ class Constraints:
 class Problem:
     """Everything `optimizer` needs, and `inputs`, the JSON-ready echo of what the user wrote, for the plan file.
 
-    `engine` names the serving engine ("vllm", "sglang", "trtllm") whose scheduler and overheads are modelled.
+    `source` is the file that it was read from, if any: later stages name its lines when they refuse a value.
+
+    `engine` names the serving engine ("vllm", "sglang", "trtllm") whose scheduler and overheads are modelled;
+    `engine_changes` is what the user's catalog file says of its host times.
     """
 
     name: str
@@ -112,6 +119,14 @@ class Problem:
     objective: Objective = field(default_factory=Objective)
     constraints: Constraints = field(default_factory=Constraints)
     engine: str = "vllm"
+    engine_changes: EngineChanges = field(default_factory=lambda: NO_CHANGES)
     memory_fraction: float = 0.9
     seed: int = 0
     inputs: Mapping[str, Any] = field(default_factory=dict)
+    source: Source | None = field(default=None, compare=False, repr=False)
+
+    def refusal(self, faults: Sequence[Fault]) -> InputError:
+        """All faults as one error: each with its line where the problem was read from a file, else with its key."""
+        if self.source is not None:
+            return InputError(self.source.render(faults))
+        return InputError("; ".join(fault.told() for fault in faults))

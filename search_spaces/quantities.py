@@ -123,7 +123,10 @@ def parse(value: object, kind: Kind) -> float:
     """
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise QuantityError(f"{shown(value)} is not a {kind}; write for example {EXAMPLES[kind]}")
-    number = _parse_text(value, kind) if isinstance(value, str) else float(value)
+    try:
+        number = _parse_text(value, kind) if isinstance(value, str) else float(value)
+    except OverflowError:  # a whole number of hundreds of digits
+        number = math.inf
     if not math.isfinite(number):
         raise QuantityError(f"{shown(value)} is not a finite number; write for example {EXAMPLES[kind]}")
     return number
@@ -182,6 +185,10 @@ def format_quantity(value: float, kind: Kind) -> str:
     return f"{value!r}{BASE_UNIT[kind]}"
 
 
+LONGEST_SHOWN_BITS = 190
+"""Whole numbers up to here have at most 58 digits; Python refuses to print some thousands of them."""
+
+
 def shown(value: object) -> str:
     """How a value of the user's file is quoted in a message: short, and in YAML's words.
 
@@ -196,5 +203,7 @@ def shown(value: object) -> str:
         return "a mapping"
     if isinstance(value, list | tuple):
         return "a list"
+    if isinstance(value, int) and value.bit_length() > LONGEST_SHOWN_BITS:
+        return f"a whole number of {value.bit_length():,} bits"
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."

@@ -26,9 +26,12 @@ from costmodel.engine import Role
 from costmodel.errors import InputError
 from costmodel.transformer import DTYPE_BYTES
 
+from . import bounds
+from .bounds import Bounds
 from .fields import (
     Section,
     Text,
+    at_most,
     choice,
     count,
     exactly_one,
@@ -42,7 +45,7 @@ from .fields import (
 )
 from .problem import Billing, Goal
 from .quantities import Kind
-from .schema_lengths import LengthsSection, Share
+from .schema_lengths import LengthsSection
 
 WORKLOAD_SCHEMA: Literal["pdplan.workload/1"] = "pdplan.workload/1"
 WEIGHT_DTYPES = tuple(DTYPE_BYTES)
@@ -51,8 +54,7 @@ ENGINES = ("vllm", "sglang", "trtllm")
 PRESETS = ("quick", "standard", "wide")
 HOURS_PER_DAY = 24
 
-Positive = Annotated[float, number(0, open_low=True)]
-Price = Annotated[float, quantity(Kind.PRICE)]
+Volume = Annotated[float, number(bounds.VOLUME)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +105,9 @@ class ModelSection(Section):
 class Diurnal(Section):
     """A daily profile of the request rate; the fleet is planned for its peak, or for a percentile of the hours."""
 
-    requests_per_second_by_hour: list[Annotated[float, quantity(Kind.RATE, positive=False)]]
+    requests_per_second_by_hour: list[Annotated[float, quantity(Kind.RATE, bounds.HOURLY_RATE)]]
     """24 mean rates [1/s], from midnight."""
-    percentile: Annotated[float, number(0, 100, open_low=True)] = 100.0
+    percentile: Annotated[float, number(bounds.HOURS_PERCENTILE)] = 100.0
     """Share of the hours [%] whose rate the fleet carries; 100 is the peak."""
 
     @field_validator("requests_per_second_by_hour")
@@ -121,15 +123,15 @@ class Diurnal(Section):
 class WorkloadSection(Section):
     """The demand: how many requests, how long, how bursty, how much prefix they share."""
 
-    request_rate: Annotated[float, quantity(Kind.RATE)] | None = None
+    request_rate: Annotated[float, quantity(Kind.RATE, bounds.REQUEST_RATE)] | None = None
     """Mean arrivals [1/s] that the fleet must carry; a trace gives its own unless this is stated."""
     diurnal: Diurnal | None = None
     """Instead of request_rate: a daily profile."""
-    burstiness: Annotated[float, number(0)] | None = None
+    burstiness: Annotated[float, number(bounds.BURSTINESS)] | None = None
     """Coefficient of variation of the times between arrivals [1]; 1 is Poisson. Default: 1, or the trace's."""
-    prefix_hit_share: Annotated[float, number(0, 1, open_high=True)] | None = None
+    prefix_hit_share: Annotated[float, number(bounds.PREFIX_HIT_SHARE)] | None = None
     """Share of input tokens found in a prefix cache [1]. Default: 0, or the trace's."""
-    max_tokens: Annotated[int, count(2)] | None = None
+    max_tokens: Annotated[int, count(bounds.MAX_TOKENS)] | None = None
     """Longest ISL + OSL of any request [token]. Default: the longest of the lengths."""
     lengths: LengthsSection
     """How long requests are."""
@@ -148,13 +150,13 @@ class SloClass(Section):
 
     name: Text = "default"
     """Name of the class."""
-    share: Share | None = None
+    share: Annotated[float, number(bounds.CLASS_SHARE)] | None = None
     """Share of all requests in this class [1]; may be left out where there is one class."""
-    ttft: Annotated[float, quantity(Kind.DURATION, plain_limit=300, likely="ms")]
+    ttft: Annotated[float, quantity(Kind.DURATION, bounds.TTFT, plain_limit=300, likely="ms")]
     """Limit of the time to first token [s]."""
-    tpot: Annotated[float, quantity(Kind.DURATION, plain_limit=5, likely="ms")]
+    tpot: Annotated[float, quantity(Kind.DURATION, bounds.TPOT, plain_limit=5, likely="ms")]
     """Limit of the time per output token, (end - first token) / (OSL - 1) [s]."""
-    e2e: Annotated[float, quantity(Kind.DURATION, plain_limit=3600, likely="ms")] | None = None
+    e2e: Annotated[float, quantity(Kind.DURATION, bounds.E2E, plain_limit=3600, likely="ms")] | None = None
     """Limit of the time from arrival to the last token [s]; default: none."""
     attainment: Annotated[float, read_attainment] | None = None
     """Share of requests that must be within all limits [1]. Default: 0.9."""
@@ -179,9 +181,9 @@ class SloClass(Section):
 class LinkSection(Section):
     """A link as one GPU sees it; what is left out stays as in the catalog."""
 
-    bandwidth: Annotated[float, quantity(Kind.BANDWIDTH)] | None = None
+    bandwidth: Annotated[float, quantity(Kind.BANDWIDTH, bounds.BANDWIDTH)] | None = None
     """One direction, per GPU [byte/s]."""
-    latency: Annotated[float, quantity(Kind.DURATION, positive=False)] | None = None
+    latency: Annotated[float, quantity(Kind.DURATION, bounds.LATENCY)] | None = None
     """Time of an empty message [s]."""
 
 
@@ -190,13 +192,13 @@ class AcceleratorSection(Section):
 
     name: Text
     """Name in the catalog (`pdplan gpus` lists them)."""
-    price: Price | None = None
+    price: Annotated[float, quantity(Kind.PRICE, bounds.PRICE)] | None = None
     """Price of one GPU [$/h]."""
-    inventory: Annotated[int, count(0)] | None = None
+    inventory: Annotated[int, count(bounds.INVENTORY)] | None = None
     """GPUs of this type that can be had; default: any number."""
     billing: Annotated[Billing, member(Billing)] = Billing.GPU
     """What is paid for: single GPUs, or whole nodes even when partly used."""
-    node_size: Annotated[int, count(1)] | None = None
+    node_size: Annotated[int, count(bounds.NODE_SIZE)] | None = None
     """GPUs in one server."""
     scale_up: LinkSection | None = None
     """Link between the GPUs of a server (NVLink, Infinity Fabric, PCIe)."""
@@ -218,9 +220,9 @@ def _ascending(values: list[int]) -> list[int]:
 class Span(Section):
     """Values spread evenly on a logarithmic scale."""
 
-    low: Annotated[int, count(1)] = Field(alias="from")
+    low: Annotated[int, count(bounds.WHOLE)] = Field(alias="from")
     """Least value."""
-    high: Annotated[int, count(1)] = Field(alias="to")
+    high: Annotated[int, count(bounds.WHOLE)] = Field(alias="to")
     """Greatest value."""
 
     @field_validator("high")
@@ -235,9 +237,36 @@ def _values_form(value: object) -> str:
     return "<span>" if isinstance(value, dict | Span) else "<values>"
 
 
-_Whole = list[Annotated[int, count(1)]]
-Degrees = Annotated[_Whole, BeforeValidator(listed, json_schema_input_type=_Whole | int), AfterValidator(_ascending)]
-Sizes = Annotated[Annotated[Degrees, Tag("<values>")] | Annotated[Span, Tag("<span>")], Discriminator(_values_form)]
+def _sized(allowed: Bounds) -> AfterValidator:
+    """Check the values, or the ends of the span, against the bounds of their key."""
+
+    def check(values: list[int] | Span) -> list[int] | Span:
+        ends = (values.low, values.high) if isinstance(values, Span) else values
+        beyond = next((value for value in ends if not allowed.holds(value)), None)
+        if beyond is not None:
+            raise house_error(f"{beyond} is out of range; {allowed.sentence()}")
+        return values
+
+    return AfterValidator(check)
+
+
+_Degree = Annotated[int, count(bounds.DEGREE)]
+_Whole = Annotated[int, count(bounds.WHOLE)]
+Degrees = Annotated[
+    list[_Degree],
+    at_most(bounds.MAX_VALUES, "values"),
+    BeforeValidator(listed, json_schema_input_type=list[_Degree] | _Degree),
+    AfterValidator(_ascending),
+]
+_Values = Annotated[
+    list[_Whole],
+    at_most(bounds.MAX_VALUES, "values"),
+    BeforeValidator(listed, json_schema_input_type=list[_Whole] | _Whole),
+    AfterValidator(_ascending),
+]
+_Sizes = Annotated[Annotated[_Values, Tag("<values>")] | Annotated[Span, Tag("<span>")], Discriminator(_values_form)]
+Seqs = Annotated[_Sizes, _sized(bounds.MAX_NUM_SEQS)]
+Chunks = Annotated[_Sizes, _sized(bounds.MAX_NUM_BATCHED_TOKENS)]
 
 
 _Role = Annotated[Role, member(Role)]
@@ -259,11 +288,11 @@ class SearchSection(Section):
     """Ranks over which the experts are spread; 1: experts are split by tensor."""
     data_parallel: Degrees | None = None
     """Data-parallel ranks of the attention inside one engine (mixtures of experts)."""
-    max_num_seqs: Sizes | None = None
+    max_num_seqs: Seqs | None = None
     """Most requests that run at once in one engine: values, or {from, to}."""
-    max_num_batched_tokens: Sizes | None = None
+    max_num_batched_tokens: Chunks | None = None
     """Most tokens in one engine step, the chunk of chunked prefill: values, or {from, to}."""
-    max_gpus_per_engine: Annotated[int, count(1)] | None = None
+    max_gpus_per_engine: Annotated[int, count(bounds.GPUS_PER_ENGINE)] | None = None
     """Most GPUs in one engine."""
 
 
@@ -272,29 +301,29 @@ class ObjectiveSection(Section):
 
     goal: Annotated[Goal, member(Goal)] = Goal.MIN_COST
     """min_cost for the stated demand; max_goodput within the constraints; max_goodput_per_dollar above a volume."""
-    min_volume: Positive | None = None
+    min_volume: Volume | None = None
     """Least multiple of the stated rate to serve [1]; max_goodput_per_dollar needs it."""
-    max_volume: Positive | None = None
+    max_volume: Volume | None = None
     """Greatest multiple of the stated rate to serve [1]; default: four times min_volume."""
 
 
 class Headroom(Section):
     """Spare engines."""
 
-    replicas: Annotated[int, count(0)] = 0
+    replicas: Annotated[int, count(bounds.SPARE_REPLICAS)] = 0
     """Replicas of every pool that the demand does not need: k of N+k."""
 
 
 class ConstraintsSection(Section):
     """Limits on the whole fleet; what is left out is not limited."""
 
-    budget: Annotated[float, quantity(Kind.PRICE)] | None = None
+    budget: Annotated[float, quantity(Kind.PRICE, bounds.BUDGET)] | None = None
     """Most dollars per hour [$/h]."""
-    power: Annotated[float, quantity(Kind.POWER)] | None = None
+    power: Annotated[float, quantity(Kind.POWER, bounds.POWER)] | None = None
     """Most board power, as the sum of TDPs [W]."""
-    max_gpus: Annotated[int, count(1)] | None = None
+    max_gpus: Annotated[int, count(bounds.MAX_GPUS)] | None = None
     """Most GPUs."""
-    max_pools: Annotated[int, count(1)] | None = None
+    max_pools: Annotated[int, count(bounds.MAX_POOLS)] | None = None
     """Most pools; fewer are simpler to run."""
     headroom: Headroom = Headroom()
     """Spare engines for failures and upgrades."""
@@ -311,7 +340,11 @@ class WorkloadFile(Section):
     """The model; a single word is its name."""
     workload: WorkloadSection
     """The demand."""
-    slo: Annotated[list[SloClass], BeforeValidator(listed, json_schema_input_type=list[SloClass] | SloClass)]
+    slo: Annotated[
+        list[SloClass],
+        at_most(bounds.MAX_CLASSES, "classes"),
+        BeforeValidator(listed, json_schema_input_type=list[SloClass] | SloClass),
+    ]
     """Service levels: one, or a list of classes with shares of the traffic."""
     accelerators: Annotated[
         list[
@@ -320,6 +353,7 @@ class WorkloadFile(Section):
                 BeforeValidator(from_word("name"), json_schema_input_type=str | AcceleratorSection),
             ]
         ],
+        at_most(bounds.MAX_ACCELERATORS, "accelerators"),
         BeforeValidator(listed, json_schema_input_type=list[str | AcceleratorSection] | str | AcceleratorSection),
     ]
     """GPU types that may be used: names, or mappings where price, inventory or links differ from the catalog."""
@@ -337,9 +371,9 @@ class WorkloadFile(Section):
     """Limits on the whole fleet."""
     engine: Annotated[str, choice(*ENGINES)] = "vllm"
     """Serving engine whose scheduler and overheads are modelled, and whose files are written."""
-    memory_fraction: Annotated[float, number(0.1, 1.0)] = 0.9
+    memory_fraction: Annotated[float, number(bounds.MEMORY_FRACTION)] = 0.9
     """Share of GPU memory that an engine may use [1]."""
-    seed: Annotated[int, count(0)] = 0
+    seed: Annotated[int, count(bounds.SEED)] = 0
     """Seed of everything random (the sampled trace of the simulation)."""
 
     @field_validator("*", mode="wrap")

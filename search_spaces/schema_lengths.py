@@ -6,14 +6,14 @@ from typing import Annotated, Self
 
 from pydantic import BeforeValidator, Discriminator, Tag, ValidationInfo, field_validator, model_validator
 
+from . import bounds
 from .fields import Section, Text, choice, count, exactly_one, house_error, number
 
 TRACE_FORMATS = ("auto", "azure", "mooncake", "csv", "jsonl")
 ARRIVAL_UNITS = ("auto", "s", "ms", "us", "ns", "iso")
-MAX_BUCKETS = 400
 
-Tokens = Annotated[float, number(1)]
-Share = Annotated[float, number(0, 1)]
+Tokens = Annotated[float, number(bounds.TOKENS)]
+Share = Annotated[float, number(bounds.SHARE)]
 
 
 class HistogramRow(Section):
@@ -83,7 +83,7 @@ class TraceSource(Section):
     """How the trace is written; auto recognises the Azure and Mooncake traces."""
     columns: TraceColumns | None = None
     """Which columns to read, for the formats csv and jsonl."""
-    buckets: Annotated[int, count(1, MAX_BUCKETS)] = 48
+    buckets: Annotated[int, count(bounds.BUCKETS)] = 48
     """Most ISL x OSL buckets that the trace is summed up in."""
 
 
@@ -109,14 +109,19 @@ def _as_fixed(value: object) -> object:
     return {"fixed": value} if isinstance(value, int | float) and not isinstance(value, bool) else value
 
 
+_PROBABILITIES = "needs probabilities as keys, such as {0.5: 600, 0.9: 2400, 0.99: 5500}"
+
+
 def _read_quantiles(value: object) -> object:
     """Turn the keys, which YAML gives as text, into probabilities."""
     if not isinstance(value, dict):
         return value
+    if not value:
+        raise house_error(f"is empty, but {_PROBABILITIES}")
     try:
         return {float(key): length for key, length in value.items()}
     except ValueError:
-        raise house_error("needs probabilities as keys, such as {0.5: 600, 0.9: 2400, 0.99: 5500}") from None
+        raise house_error(_PROBABILITIES) from None
 
 
 class LengthDistribution(Section):
@@ -136,7 +141,7 @@ class LengthDistribution(Section):
 
 
 Distribution = Annotated[
-    LengthDistribution, BeforeValidator(_as_fixed, json_schema_input_type=float | LengthDistribution)
+    LengthDistribution, BeforeValidator(_as_fixed, json_schema_input_type=Tokens | LengthDistribution)
 ]
 
 
@@ -144,7 +149,8 @@ class LengthsSection(Section):
     """How long requests are: a histogram, or a trace, or one distribution each for isl and osl (independent)."""
 
     histogram: Histogram | None = None
-    """Rows {isl, osl, share}; or a CSV file with the header isl,osl,share; or a table {isl, osl, share}."""
+    """Rows {isl, osl, share}; or a CSV file with the header isl,osl,share; or a table {isl, osl, share}. Beyond 400
+    rows, neighbours are merged; their mean lengths and the longest request are kept."""
     trace: TraceSource | None = None
     """A recorded trace."""
     isl: Distribution | None = None

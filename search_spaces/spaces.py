@@ -14,10 +14,11 @@ from typing import Annotated
 from costmodel.engine import Role
 from costmodel.transformer import SoftmaxAttention, Transformer
 
+from .bounds import GPUS_PER_ENGINE
 from .enumeration import attention_heads
 from .fields import Section, count, member
 from .problem import SearchSpace
-from .schema import Degrees, SearchSection, Sizes, Span
+from .schema import Chunks, Degrees, SearchSection, Seqs, Span
 from .yaml_source import parse_source
 
 SEQS_FACTOR = 2**0.5
@@ -38,9 +39,9 @@ class _Preset(Section):
     pipeline_parallel: Degrees
     dense: _Experts
     mixture_of_experts: _Experts
-    max_num_seqs: Sizes
-    max_num_batched_tokens: Sizes
-    max_gpus_per_engine: Annotated[int, count(1)]
+    max_num_seqs: Seqs
+    max_num_batched_tokens: Chunks
+    max_gpus_per_engine: Annotated[int, count(GPUS_PER_ENGINE)]
 
 
 @cache

@@ -6,6 +6,7 @@ meaning 90, `010` meaning 8, `1e12` meaning a text; alias bombs, endless nesting
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -17,10 +18,14 @@ import yaml
 from costmodel.errors import InputError
 
 from .faults import Fault, Path, Position, Source, pointed
+from .files import regular_size
+from .quantities import shown
 
 MAX_BYTES = 2**20
 """Largest workload.yaml; longer length tables belong in a CSV or a trace."""
 MAX_DEPTH = 50
+MAX_NODES = 100_000
+"""Keys and values of one file; these take 3 s to read. Longer tables belong in a CSV or a trace."""
 MAX_ALIASED_NODES = 10_000
 """Values that aliases may repeat, all together: far above any honest use, far below a bomb."""
 
@@ -40,11 +45,9 @@ def read_source(path: FilePath, max_bytes: int = MAX_BYTES) -> tuple[Source, lis
 
 
 def read_bytes(path: FilePath, max_bytes: int) -> bytes:
-    """Return the file's bytes; refuse one that is missing, not a file or larger than `max_bytes` without reading it."""
+    """Return the file's bytes; refuse one that is missing, no regular file or larger than `max_bytes` unread."""
+    size = regular_size(path)
     try:
-        size = path.stat().st_size
-        if path.is_dir():
-            raise InputError(f"{path}: is a folder; give the file itself")
         if size <= max_bytes:
             with path.open("rb") as file:
                 data = file.read(max_bytes + 1)
@@ -88,7 +91,7 @@ def parse_value(text: str) -> Any:
     >>> parse_value("[8, 1e3, H100, 2s]")
     [8, 1000.0, 'H100', '2s']
     """
-    name = repr(text)
+    name = shown(text)
     root = _compose(text, name, (text,))
     if root is None:
         return None
@@ -99,20 +102,27 @@ def parse_value(text: str) -> Any:
     return value
 
 
-class _TooDeepError(Exception):
-    def __init__(self, mark: yaml.Mark) -> None:
+class _TooMuchError(Exception):
+    """A file beyond a limit: where, and the sentence that says so."""
+
+    def __init__(self, mark: yaml.Mark, sentence: str) -> None:
         super().__init__()
         self.mark = mark
+        self.sentence = sentence
 
 
 class _Loader(yaml.SafeLoader):
-    """Composes nodes only (nothing is constructed), no deeper than `MAX_DEPTH`."""
+    """Composes nodes only (nothing is constructed), no deeper than `MAX_DEPTH` and no more than `MAX_NODES`."""
 
     depth = 0
+    nodes = 0
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         if parent is not None and self.depth > MAX_DEPTH:
-            raise _TooDeepError(parent.start_mark)
+            raise _TooMuchError(parent.start_mark, _TOO_DEEP)
+        self.nodes += 1
+        if parent is not None and self.nodes > MAX_NODES:
+            raise _TooMuchError(parent.start_mark, _TOO_MANY)
         self.depth += 1
         try:
             return super().compose_node(parent, index)
@@ -124,8 +134,8 @@ def _compose(text: str, name: str, lines: tuple[str, ...]) -> yaml.Node | None:
     try:
         loader = _Loader(text)
         return loader.get_single_node()
-    except _TooDeepError as error:
-        raise InputError(pointed(name, lines, _position(error.mark), _TOO_DEEP)) from None
+    except _TooMuchError as error:
+        raise InputError(pointed(name, lines, _position(error.mark), error.sentence)) from None
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         raise InputError(f"{name}:{line}: has the control character U+{ord(text[error.position]):04X}") from error
@@ -136,6 +146,10 @@ def _compose(text: str, name: str, lines: tuple[str, ...]) -> yaml.Node | None:
 
 
 _TOO_DEEP = f"is nested deeper than {MAX_DEPTH} levels"
+_TOO_MANY = (
+    f"has keys and values beyond the {MAX_NODES:,} that one file may hold; a long table of lengths belongs in a CSV "
+    "file (workload.lengths.histogram) or in a trace (workload.lengths.trace)"
+)
 
 
 def _syntax_sentence(error: yaml.MarkedYAMLError) -> str:
@@ -239,12 +253,19 @@ def _resolve_int(text: str) -> tuple[Any, str]:
     if ":" in digits:
         return 0, f"{text} means {_base_60(text):g} in YAML (base 60); write a number and a unit, such as 90s"
     if digits.startswith(("0x", "0b")):
-        return int(digits, 0), ""
+        value = int(digits, 0)
+        return _as_written(-value if text.startswith("-") else value), ""
     if len(digits) > 1 and digits.startswith("0"):
-        return 0, f"{text} means {int(digits, 8)} in YAML (octal); write the number without leading zeros"
+        written, meant = shown(text).strip("'"), shown(int(digits, 8))
+        return 0, f"{written} means {meant} in YAML (octal); write the number without leading zeros"
     if len(digits) > _LONGEST_INT:
         return float(text.replace("_", "")), ""
     return int(text.replace("_", "")), ""
+
+
+def _as_written(value: int) -> int | float:
+    """The number, as a float where it is longer than any count."""
+    return value if abs(value) < 10**_LONGEST_INT else float(value)
 
 
 def _resolve_float(text: str) -> tuple[Any, str]:
@@ -266,8 +287,10 @@ def _guarded(resolve: Callable[[str], tuple[Any, str]]) -> Callable[[str], tuple
     def guarded(text: str) -> tuple[Any, str]:
         try:
             return resolve(text)
+        except OverflowError:
+            return math.inf, ""
         except ValueError:
-            return text, f"{text!r} is not what its tag says; write the plain value"
+            return text, f"{shown(text)} is not what its tag says; write the plain value"
 
     return guarded
 
@@ -288,10 +311,22 @@ def override(source: Source, overrides: Mapping[str, Any]) -> Source:
     value = source.value
     paths = []
     for dotted, given in overrides.items():
-        path = tuple(int(part) if part.isdigit() else part for part in dotted.split("."))
-        value = _replaced(value, path, parse_value(given) if isinstance(given, str) else given, dotted)
+        path = tuple(int(part) if _INDEX.fullmatch(part) else part for part in dotted.split("."))
+        if len(path) > MAX_DEPTH:
+            raise InputError(f"override {shown(dotted)}: is nested deeper than {MAX_DEPTH} levels")
+        value = _replaced(value, path, _given(dotted, given), dotted)
         paths.append(path)
     return replace(source, value=value, overridden=source.overridden | set(paths))
+
+
+_INDEX = re.compile(r"[0-9]{1,9}")
+
+
+def _given(dotted: str, given: Any) -> Any:
+    try:
+        return parse_value(given) if isinstance(given, str) else given
+    except InputError as error:
+        raise InputError(f"override {dotted!r}: {error}") from error
 
 
 def _replaced(value: Any, path: Path, given: Any, dotted: str) -> Any:

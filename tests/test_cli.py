@@ -249,7 +249,7 @@ BAD_INPUT = {
     "estimate-unknown-gpu": (("estimate", "--model", "Llama-3.1-70B", "--gpu", "B20O"), "did you mean 'B200'?"),
     "estimate-heads": (("estimate", "--model", "Llama-3.1-70B", "--gpu", "H100", "--tp", "7"), "7"),
     "not-a-plan": (("report", ROOT / "pyproject.toml"), "is not a plan"),
-    "no-such-plan": (("report", "absent.json"), "absent.json cannot be read"),
+    "no-such-plan": (("report", "absent.json"), "absent.json: cannot be read"),
     "no-such-trace": (("workload", "absent.csv"), "absent.csv"),
 }
 

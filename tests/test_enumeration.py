@@ -95,16 +95,16 @@ CASES = (
         offer="H100-NVL",
     ),
     Case("pipeline_has_layers", Parallelism(pipeline=64), "PP 64 exceeds 32 layers"),
-    Case("gpus_exist", Parallelism(tensor=8, pipeline=2), "16 GPUs exceed max_gpus_per_engine 8"),
-    Case("gpus_exist", Parallelism(tensor=4), "4 GPUs exceed the inventory of 3 H100", inventory=3),
+    Case("gpus_make_an_engine", Parallelism(tensor=8, pipeline=2), "16 GPUs exceed max_gpus_per_engine 8"),
+    Case("limits_allow_an_engine", Parallelism(tensor=4), "4 GPUs exceed the inventory of 3 H100", inventory=3),
     Case(
-        "gpus_exist",
+        "limits_allow_an_engine",
         Parallelism(tensor=4),
         "4 GPUs exceed max_gpus 3",
         changes=(("constraints", Constraints(max_gpus=3)),),
     ),
     Case(
-        "gpus_exist",
+        "gpus_make_an_engine",
         Parallelism(tensor=4, pipeline=3),
         "12 GPUs do not fill whole nodes of 8",
         changes=(("space", space(max_gpus_per_engine=64)),),
@@ -196,16 +196,12 @@ def test_a_large_memory_runs_what_a_small_one_does() -> None:
     assert set(enumerate_shapes(small).shapes) <= set(enumerate_shapes(large).shapes)
 
 
-def test_no_shape_at_all_is_said_with_the_commonest_reasons() -> None:
+def test_no_shape_at_all_is_said_for_every_accelerator() -> None:
     given = problem(model=model("Llama-3.1-405B"), offers=(offer("H100"), offer("L4")))
     with pytest.raises(InputError) as caught:
         check_shapes(given, enumerate_shapes(given))
-    assert str(caught.value) == (
-        "model Llama-3.1-405B in bf16 (756 GiB of weights) runs on none of the accelerators within the search space: "
-        "H100: weights do not fit in memory; L4: weights do not fit in memory; allow more GPUs per engine "
-        "(search.tensor_parallel, search.pipeline_parallel, search.max_gpus_per_engine), a smaller weight_dtype, "
-        "or an accelerator with more memory"
-    )
+    for name in ("H100", "L4"):
+        assert f"756 GiB of weights) runs on no engine of {name} within the search space: " in str(caught.value)
 
 
 def test_some_shape_is_enough() -> None:

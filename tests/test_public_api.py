@@ -44,7 +44,7 @@ def test_import_loads_nothing_slow() -> None:
 
 
 def test_siblings_are_our_own() -> None:
-    check_siblings(ROOT)
+    check_siblings(str(ROOT))
 
 
 @pytest.mark.parametrize("name", SIBLINGS)
@@ -68,4 +68,4 @@ def test_foreign_sibling_is_named(name: str, tmp_path: Path) -> None:
 
 def test_missing_sibling_is_named(tmp_path: Path) -> None:
     with pytest.raises(ImportError, match=f"at {tmp_path / 'costmodel'}, but Python finds"):
-        check_siblings(tmp_path)
+        check_siblings(str(tmp_path))

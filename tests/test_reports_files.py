@@ -8,7 +8,7 @@ import pytest
 
 from costmodel.errors import InputError
 from optimizer.plan import Plan
-from reports import files
+from reports import whole_files
 from reports.files import plan_json, write_outputs
 
 PLANS = Path(__file__).parent / "plans"
@@ -58,7 +58,7 @@ def test_a_failed_write_leaves_the_old_file_and_no_litter(
     def full(_handle: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(files.os, "fsync", full)
+    monkeypatch.setattr(whole_files.os, "fsync", full)
     with pytest.raises(InputError, match="cannot be written: No space left on device"):
         write_outputs(plan, tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["plan.json"]

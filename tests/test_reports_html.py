@@ -14,11 +14,12 @@ from reports.numbers import hourly, money, percent, rate
 
 PLANS = Path(__file__).parent / "plans"
 NAMES = ("disaggregated", "colocated", "infeasible", "hostile", "hundred-pools")
-VOID = {"meta", "link", "br", "img"}
+VOID = {"meta", "link", "br", "img", "wbr"}
 ALLOWED = {
     "html", "head", "meta", "link", "title", "style", "body", "header", "main", "footer", "section", "nav", "a",
     "h1", "h2", "h3", "p", "span", "b", "i", "div", "dl", "dt", "dd", "ul", "li", "figure", "figcaption", "details",
     "summary", "table", "thead", "tbody", "tr", "th", "td", "code", "pre", "svg", "rect", "path", "text", "script",
+    "wbr",
 }  # fmt: skip
 
 
@@ -177,3 +178,26 @@ def test_a_plan_of_unknowns_still_renders() -> None:
     text = "".join(walk(page).text)
     assert "misses its SLO" in text
     assert "nan" not in text.lower().replace("finance", "")
+
+
+def test_records_are_written_for_people_not_for_python() -> None:
+    plan = load("colocated")
+    search = {"every column proven": False, "groups": [], "kept": None}
+    model = {"kv_bytes_per_token": {"bf16": 327_680.0}, "attention": [{"kind": "GQA-8", "layers": 80}]}
+    source = plan.provenance.model_copy(update={"search": search, "model": model})
+    words = " ".join(walk(render_plan(plan.model_copy(update={"provenance": source}))).text)
+    for pair in (
+        "every column proven no",
+        "groups none",
+        "kept –",
+        "model KV bytes per token bf16 327,680",
+        "model attention kind GQA-8, layers 80",
+    ):
+        assert pair in words
+    assert not any(word in words for word in ("False", "None", "[{", "[]"))
+
+
+def test_wide_tables_stack_on_a_narrow_screen_and_long_names_break_where_they_should() -> None:
+    page = render_plan(load("disaggregated"))
+    assert re.search(r'aria-label="How requests are routed" tabindex="0"><table class="stack">', page)
+    assert "<code>max_<wbr>num_<wbr>batched_<wbr>tokens</code>" in page

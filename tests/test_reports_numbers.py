@@ -64,7 +64,7 @@ def test_durations(seconds: float, text: str) -> None:
 
 @pytest.mark.parametrize(
     ("value", "unit", "text"),
-    [(0.965, "1", "96.5 %"), (30, "$/h", "$30.00/h"), (0.6, "s", "600 ms"), (7000, "W", "7 kW"), (6, "GPU", "6 GPU")],
+    [(0.965, "1", "96.5 %"), (30, "$/h", "$30.00/h"), (0.6, "s", "600 ms"), (7000, "W", "7 kW"), (6, "GPU", "6 GPUs")],
 )
 def test_quantities_follow_their_unit(value: float, unit: str, text: str) -> None:
     assert quantity(value, unit) == text

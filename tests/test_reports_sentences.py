@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from optimizer.plan import Plan, Status
+from optimizer.plan import Plan, Pool, Status
 from reports import sentences, words
 
 PLANS = Path(__file__).parent / "plans"
@@ -45,7 +45,11 @@ def test_a_cheaper_rival_shows_with_its_sign(plan: Plan) -> None:
     same = plan.model_copy(update={"cost_usd_per_hour": 51.2})
     assert sentences.price_comparison(same) == "the same price as H200-SXM only at $51.20/h"
     alone = plan.model_copy(update={"alternatives": []})
-    assert sentences.price_comparison(alone) == "no other kind of fleet meets the SLOs"
+    assert sentences.price_comparison(alone) == "the only kind of fleet in the search space"
+    for status, words_ in ((Status.INFEASIBLE, "meets the SLOs"), (Status.TIME_LIMIT, "was found that meets the SLOs")):
+        lost = plan.alternatives[-1].model_copy(update={"status": status, "pools": [], "cost_usd_per_hour": None})
+        lonely = plan.model_copy(update={"alternatives": [lost]})
+        assert sentences.price_comparison(lonely) == f"no other kind of fleet {words_}"
 
 
 def test_binding_is_the_least_slack(plan: Plan) -> None:
@@ -85,7 +89,7 @@ def test_shares_in_sentences_are_those_of_the_plan(plan: Plan) -> None:
     assert decode / plan.cost_usd_per_hour == pytest.approx(0.594, abs=5e-4)
     assert sentences.dollars_sentence(plan.pools) == "Decode engines take 59.4 % of the price"
     assert sentences.roofline_sentence(plan.pools) == (
-        "Prefill steps are bound by compute and decode steps by bandwidth"
+        "Prefill steps are bound by compute and decode steps by memory bandwidth"
     )
     assert sentences.split_sentence(plan.pools) == (
         "Largest part of a step: matrix products in prefill (79 %) and matrix products in decode (51 %)"
@@ -93,18 +97,34 @@ def test_shares_in_sentences_are_those_of_the_plan(plan: Plan) -> None:
     assert sentences.growth_sentence(plan).endswith("up to 7.81 req/s, +4.1 % against the demand.")
 
 
+def bound(pool: Pool, by: str) -> Pool:
+    return pool.model_copy(update={"operating_point": pool.operating_point.model_copy(update={"bound_by": by})})
+
+
+def test_the_roofline_says_which_pools_it_speaks_of(plan: Plan) -> None:
+    prefill, first, second = plan.pools
+    alike = [bound(pool, "host") for pool in plan.pools]
+    assert sentences.roofline_sentence(alike) == "Prefill steps and decode steps are bound by host time"
+    assert sentences.roofline_sentence([prefill, first, bound(second, "network")]) == (
+        "Prefill steps are bound by compute and decode steps of d0 by memory bandwidth"
+    )
+    assert sentences.roofline_sentence([]) == "No pool runs"
+
+
 def test_no_fleet_says_what_is_in_the_way_and_what_to_relax() -> None:
     plan = load("infeasible")
     assert sentences.verdict(plan) == "No fleet of the search space meets the SLOs: the budget is in the way."
     assert [sentences.relax_sentence(item) for item in words.violated(plan)] == [
         "Relax the budget from $30.00/h to $49.08/h (+63.6 %).",
-        "Relax the GPU inventory of H200-SXM from 4 GPU to 6 GPU (+50 %).",
+        "Relax the GPU inventory of H200-SXM from 4 GPUs to 6 GPUs (+50 %).",
     ]
     miss = words.nearest_miss(plan)
     assert miss is not None
     assert miss.kind == "nearest_miss"
     assert "$49.08/h" in sentences.miss_sentence(miss)
     late = plan.model_copy(update={"status": Status.TIME_LIMIT})
-    assert sentences.headline(late).startswith("Time ran out")
+    assert sentences.headline(late).startswith(
+        "No fleet was found that meets the SLOs; that there is none is not proven"
+    )
     bare = plan.model_copy(update={"binding": [], "alternatives": []})
     assert sentences.headline(bare) == "No fleet of the search space meets the SLOs."

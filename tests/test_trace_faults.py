@@ -137,8 +137,8 @@ def test_unknown_names_are_named(write: Write) -> None:
 
 
 def test_paths_that_are_no_files(tmp_path: Path) -> None:
-    assert refusal(tmp_path) == ": is a directory, a trace file is wanted"
-    assert refusal(tmp_path / "none.csv") == ": there is no such file"
+    assert refusal(tmp_path) == ": is a folder, a trace file is wanted"
+    assert refusal(tmp_path / "none.csv") == ": cannot be read (no such file or directory)"
 
 
 def test_truncated_gzip(write: Write) -> None:

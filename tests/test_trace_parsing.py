@@ -34,7 +34,7 @@ def test_fast_and_careful_parsing_agree(rows: list[tuple[str, str, str]]) -> Non
 
 
 @given(
-    moment=st.datetimes(datetime(1970, 1, 2), datetime(2200, 1, 1)),
+    moment=st.datetimes(datetime(1970, 1, 2), datetime(2111, 12, 31)),
     digits=st.integers(0, 9),
     zone=st.sampled_from(["", "Z", "+00:00", "-07:30", "+05:45"]),
     mark=st.sampled_from([" ", "T"]),

@@ -10,7 +10,8 @@ import click
 
 from costmodel.errors import InputError
 from pdplan.console import Console, facts_text
-from pdplan.options import catalog_option, console_options, json_option, pass_console
+from pdplan.options import Within, catalog_option, console_options, json_option, pass_console, whole
+from search_spaces import bounds
 
 if TYPE_CHECKING:
     from costmodel.engine import EngineConfig
@@ -18,7 +19,9 @@ if TYPE_CHECKING:
     from costmodel.transformer import Transformer
     from search_spaces.problem import Problem
 
-DEGREE = click.IntRange(min=1)
+DEGREE = whole(bounds.DEGREE)
+LENGTH = whole(bounds.TOKENS)
+REQUESTS = whole(bounds.MAX_NUM_SEQS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +61,17 @@ class Flags:
 )  # fmt: skip
 @click.option("--weight-dtype", metavar="DTYPE", help="bf16, fp8, int8, int4 or fp4; default: the checkpoint's.")
 @click.option("--kv-dtype", type=click.Choice(["bf16", "fp8"]), default="bf16", show_default=True, help="KV cache.")
-@click.option("--isl", type=DEGREE, default=2048, show_default=True, help="Input length [token].")
-@click.option("--osl", type=DEGREE, default=256, show_default=True, help="Output length [token].")
-@click.option("--batch", type=DEGREE, help="Running requests; default: all that fit.")
-@click.option("--max-num-seqs", type=DEGREE, default=1024, show_default=True, help="Most running requests.")
-@click.option("--max-num-batched-tokens", type=DEGREE, default=8192, show_default=True, help="Most tokens in one step.")
+@click.option("--isl", type=LENGTH, default=2048, show_default=True, help="Input length [token].")
+@click.option("--osl", type=LENGTH, default=256, show_default=True, help="Output length [token].")
+@click.option("--batch", type=REQUESTS, help="Running requests; default: all that fit.")
+@click.option("--max-num-seqs", type=REQUESTS, default=1024, show_default=True, help="Most running requests.")
 @click.option(
-    "--memory-fraction", type=click.FloatRange(0, 1, min_open=True), default=0.9, show_default=True,
-    help="Share of HBM that the engine may use.",
+    "--max-num-batched-tokens", type=whole(bounds.MAX_NUM_BATCHED_TOKENS), default=8192, show_default=True,
+    help="Most tokens in one step.",
+)  # fmt: skip
+@click.option(
+    "--memory-fraction", type=Within(bounds.MEMORY_FRACTION.low, bounds.MEMORY_FRACTION.high), default=0.9,
+    show_default=True, help="Share of HBM that the engine may use.",
 )  # fmt: skip
 @click.option("--engine", default="vllm", show_default=True, help="vllm, sglang or trtllm: host overheads.")
 @json_option
@@ -89,7 +95,7 @@ def estimate(console: Console, /, as_json: bool, **options: Any) -> None:
     flags = Flags(**options)
     problem = _problem(flags)
     config = _config(problem, flags)
-    overhead = load_engine_overhead(flags.engine)
+    overhead = load_engine_overhead(flags.engine, problem.engine_changes)
     found = predict(problem.model, config, overhead, flags.isl, flags.osl, batch=flags.batch)
     as_value = estimate_dict(problem.model, config, flags, found)
     console.show(as_value if as_json else _page(as_value, console.width))
@@ -107,11 +113,17 @@ def _problem(flags: Flags) -> Problem:
     from search_spaces.models import load_model
     from search_spaces.problem import Offer, Problem, SearchSpace
 
-    model, accelerator = load_model(flags.model), load_catalog(flags.catalog).accelerator(flags.gpu)
+    catalog = load_catalog(flags.catalog)
+    model, accelerator = load_model(flags.model), catalog.accelerator(flags.gpu)
     weight_dtype = flags.weight_dtype or model.native_weight_dtype
     if weight_dtype not in DTYPE_BYTES:
         raise InputError(f"--weight-dtype {weight_dtype!r} is not known; allowed: {', '.join(DTYPE_BYTES)}")
     one, length = np.ones(1), flags.isl + flags.osl
+    if length > model.max_position:
+        raise InputError(
+            f"--isl {flags.isl} and --osl {flags.osl} are {length} tokens, which exceed the context of {model.name}, "
+            f"{model.max_position} tokens"
+        )
     return Problem(
         name="estimate",
         model=model,
@@ -131,6 +143,7 @@ def _problem(flags: Flags) -> Problem:
             max_gpus_per_engine=flags.tp * flags.pp * flags.dp,
         ),
         engine=flags.engine,
+        engine_changes=catalog.engines,
         memory_fraction=flags.memory_fraction,
     )
 

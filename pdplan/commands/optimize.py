@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,7 +9,9 @@ import click
 
 from costmodel.errors import InputError
 from pdplan.console import Console
-from pdplan.options import console_options, json_option, pass_console, seconds
+from pdplan.options import PATH, console_options, json_option, pass_console, seconds, whole
+from pdplan.plan_files import is_plan
+from search_spaces.bounds import SEED
 
 if TYPE_CHECKING:
     from optimizer.plan import Plan
@@ -20,10 +21,8 @@ NO_FLEET = 3
 
 
 @click.command(short_help="Find the cheapest fleet for a workload.")
-@click.argument("file", type=click.Path(path_type=Path))
-@click.option(
-    "-o", "--output", type=click.Path(path_type=Path), metavar="DIR", help="Write plan.json and report.html to DIR."
-)
+@click.argument("file", type=PATH)
+@click.option("-o", "--output", type=PATH, metavar="DIR", help="Write plan.json and report.html to DIR.")
 @json_option
 @click.option("--force", is_flag=True, help="Replace files in DIR that pdplan did not write.")
 @click.option(
@@ -34,9 +33,7 @@ NO_FLEET = 3
     show_default=True,
     help="Longest search.",
 )
-@click.option(
-    "--seed", type=click.IntRange(min=0), metavar="N", help="Seed of everything random; overrides the file's."
-)
+@click.option("--seed", type=whole(SEED), metavar="N", help="Seed of everything random; overrides the file's.")
 @click.option(
     "--set", "settings", multiple=True, metavar="KEY=VALUE", help="Override one value of FILE by its dotted path."
 )
@@ -103,26 +100,15 @@ def parse_settings(settings: tuple[str, ...]) -> dict[str, str]:
 
 def prepare_directory(directory: Path, force: bool) -> None:
     """Make the directory, before the search; refuse one whose plan.json or report.html pdplan did not write."""
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-    except FileExistsError:
-        raise InputError(f"{directory} is a file, not a directory; choose another name for -o") from None
-    except OSError as error:
-        raise InputError(f"{directory} cannot be made: {error.strerror}") from error
-    if force or is_plan(directory / "plan.json"):
+    from reports.whole_files import PLAN_FILE, REPORT_FILE, check_directory
+
+    names = (PLAN_FILE, REPORT_FILE)
+    check_directory(directory, names)
+    if force or is_plan(directory / PLAN_FILE):
         return
-    for path in (directory / "plan.json", directory / "report.html"):
+    for path in (directory / name for name in names):
         if path.exists():
             raise InputError(f"{path} was not written by pdplan; choose another directory, or replace it with --force")
-
-
-def is_plan(path: Path) -> bool:
-    """Whether the file is a plan of any version of pdplan."""
-    try:
-        value = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return False
-    return isinstance(value, dict) and str(value.get("schema", "")).startswith("pdplan.plan/")
 
 
 def stamped(plan: Plan, command: str) -> Plan:

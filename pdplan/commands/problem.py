@@ -7,11 +7,11 @@ from pathlib import Path
 import click
 
 from pdplan.console import Console, write_text
-from pdplan.options import console_options, force_option, pass_console
+from pdplan.options import PATH, console_options, force_option, pass_console
 
 
 @click.command(short_help="Write a commented workload.yaml to start from.")
-@click.argument("file", type=click.Path(path_type=Path), default=Path("workload.yaml"))
+@click.argument("file", type=PATH, default=Path("workload.yaml"))
 @force_option
 @console_options
 @pass_console

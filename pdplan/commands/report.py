@@ -9,18 +9,16 @@ import click
 
 from costmodel.errors import InputError
 from pdplan.console import Console, write_text
-from pdplan.options import console_options, force_option, pass_console
+from pdplan.options import PATH, console_options, force_option, pass_console
+from pdplan.plan_files import is_plan, read_plan
 
 if TYPE_CHECKING:
     from optimizer.plan import Plan
 
-LARGEST_PLAN = 64 * 2**20
-"""A plan file is some 100 kB; one larger than this [byte] is something else."""
-
 
 @click.command(short_help="View a plan.json again, as text, HTML or JSON.")
-@click.argument("file", type=click.Path(path_type=Path))
-@click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FILE", help="Write to FILE, not to stdout.")
+@click.argument("file", type=PATH)
+@click.option("-o", "--output", type=PATH, metavar="FILE", help="Write to FILE, not to stdout.")
 @click.option(
     "--format",
     "view",
@@ -39,11 +37,14 @@ def report(console: Console, file: Path, output: Path | None, view: str | None, 
 
     Shows a plan that `pdplan optimize -o` wrote earlier. Nothing is computed anew.
     """
+    view = view or _view_of(output)
     plan = read_plan(file)
-    text = render(console, plan, view or _view_of(output), to_file=output is not None)
+    text = render(console, plan, view, to_file=output is not None)
     if output is None:
         console.show(text)
         return
+    if view != "json" and is_plan(output):
+        raise InputError(f"{output} is a plan, which its view would replace; choose another name")
     write_text(output, text, force=force)
     console.note(f"wrote {output}")
 
@@ -66,21 +67,3 @@ def render(console: Console, plan: Plan, view: str, *, to_file: bool) -> str:
     from reports.terminal import render_plan as render_text
 
     return render_text(plan, width=console.width, color=console.colored and not to_file)
-
-
-def read_plan(path: Path) -> Plan:
-    """Read a plan file, or say in one sentence why it is none."""
-    from pydantic import ValidationError
-
-    from optimizer.plan import Plan
-
-    try:
-        if path.stat().st_size > LARGEST_PLAN:
-            raise InputError(f"{path} is too large to be a plan (over {LARGEST_PLAN // 2**20} MiB)")
-        return Plan.model_validate_json(path.read_bytes())
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror}") from error
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or "the file"
-        raise InputError(f"{path} is not a plan of this version of pdplan: {where}: {first['msg']}") from error

@@ -10,7 +10,8 @@ import click
 
 from costmodel.errors import InputError
 from pdplan.console import Console, facts_text, write_text
-from pdplan.options import console_options, force_option, json_option, pairs, pass_console, per_second
+from pdplan.options import PATH, console_options, force_option, json_option, pairs, pass_console, per_second, whole
+from search_spaces.bounds import BUCKETS, WHOLE
 
 if TYPE_CHECKING:
     from search_spaces.traces import TraceSummary
@@ -19,7 +20,7 @@ QUANTILES = (0.5, 0.9, 0.95, 0.99, 1.0)
 
 
 @click.command(short_help="Measure a request trace, and write a workload.yaml from it.")
-@click.argument("trace", type=click.Path(path_type=Path))
+@click.argument("trace", type=PATH)
 @click.option(
     "--format",
     "trace_format",
@@ -34,11 +35,11 @@ QUANTILES = (0.5, 0.9, 0.95, 0.99, 1.0)
     default="",
     help="Columns of a CSV or keys of a JSONL: arrival=..., isl=..., osl=..., arrival_unit=s|ms|us|ns|iso.",
 )
-@click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FILE", help="Write a workload.yaml.")
+@click.option("-o", "--output", type=PATH, metavar="FILE", help="Write a workload.yaml.")
 @click.option("--model", default="Llama-3.1-70B", show_default=True, help="Model of the workload.yaml.")
 @click.option("--rate", callback=per_second, metavar="RATE", help="Rate to plan for, e.g. 20/s; default: the trace's.")
-@click.option("--buckets", type=click.IntRange(1, 512), metavar="N", default=48, show_default=True, help="Buckets.")
-@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Read the first N requests only.")
+@click.option("--buckets", type=whole(BUCKETS), metavar="N", default=48, show_default=True, help="Buckets.")
+@click.option("--limit", type=whole(WHOLE), metavar="N", help="Read the first N requests only.")
 @json_option
 @force_option
 @console_options
@@ -69,12 +70,14 @@ def workload(
     memory, and prints its rate, burstiness, lengths and prefix hits. With -o, writes a workload.yaml
     around its length histogram, for `pdplan optimize`.
     """
+    from reports.whole_files import check_target
     from search_spaces.models import load_model
     from search_spaces.traces import read_trace, workload_mapping
     from search_spaces.writing import workload_yaml_text
 
     named = _model_name(model, output)
     if output is not None:
+        check_target(output, force=force)
         load_model(model)
     with console.progress() as progress:
         told = None if progress is None else lambda share: progress("reading the trace", share)

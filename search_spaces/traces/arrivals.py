@@ -66,8 +66,8 @@ class ArrivalCounter:
         self._gap_sums = np.zeros(64 * _BINS_PER_OCTAVE)
         self._slots: IntArray = np.zeros(1024, dtype=np.int64)
 
-    def add(self, nanoseconds: IntArray) -> None:
-        """Take in the next arrivals; they must not be earlier than those before."""
+    def add(self, nanoseconds: IntArray, where: str = "") -> None:
+        """Take in the next arrivals; they must not be earlier than those before. `where` opens a refusal."""
         if not self.requests:
             self.origin = self.last = int(nanoseconds[0])
             gaps = np.diff(nanoseconds)
@@ -75,7 +75,7 @@ class ArrivalCounter:
             gaps = np.diff(nanoseconds, prepend=self.last)
         if gaps.size:
             self._add_gaps(gaps)
-        self._add_slots(nanoseconds)
+        self._add_slots(nanoseconds, where)
         self.requests += nanoseconds.size
         self.last = int(nanoseconds[-1])
 
@@ -100,12 +100,12 @@ class ArrivalCounter:
         else:
             self._tie_run += added
 
-    def _add_slots(self, nanoseconds: IntArray) -> None:
+    def _add_slots(self, nanoseconds: IntArray, where: str) -> None:
         slots = (nanoseconds - self.origin) // (SLOT_SECONDS * NANOSECONDS)
         needed = int(slots[-1]) + 1
         if needed > MAX_SLOTS:
             years = needed * SLOT_SECONDS / (365 * 86400)
-            raise InputError(f"the trace spans {years:.0f} years; is the unit of the arrivals right?")
+            raise InputError(f"{where}: the trace spans {years:.0f} years; is the unit of the arrivals right?")
         if needed > self._slots.size:
             self._slots = np.concatenate([self._slots, np.zeros(max(needed, self._slots.size), dtype=np.int64)])
         np.add.at(self._slots, slots, 1)

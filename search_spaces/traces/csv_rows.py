@@ -39,14 +39,22 @@ class CsvLayout:
     places: tuple[int, int, int]
 
 
-def split_header(line: str) -> tuple[str, list[str]]:
+def split_header(line: str, where: str = "") -> tuple[str, list[str]]:
     """Return the delimiter (the commonest of , ; and tab) and the column names of a header line.
+
+    Raises InputError, opened by `where`, if the line is not one of a CSV file.
 
     >>> split_header("TIMESTAMP,ContextTokens,GeneratedTokens")[1]
     ['TIMESTAMP', 'ContextTokens', 'GeneratedTokens']
     """
     delimiter = max(_DELIMITERS, key=line.count)
-    return delimiter, [name.strip() for name in next(csv.reader([line], delimiter=delimiter), [])]
+    if "\r" in line:
+        raise InputError(f"{where}: lines end with a carriage return alone; save the file with line feeds")
+    try:
+        names = next(csv.reader([line], delimiter=delimiter), [])
+    except csv.Error:
+        raise InputError(f"{where}: the header is not valid CSV: {_shown(line)}") from None
+    return delimiter, [name.strip() for name in names]
 
 
 def csv_layout(header: str, columns: Columns) -> CsvLayout:
@@ -200,6 +208,8 @@ def parse_arrival(where: str, text: str, unit: ArrivalUnit) -> int:
         moment = parse_date(text)
         if moment is None:
             raise InputError(f"{where} is {_shown(text)}, a date and time such as 2023-11-16 18:15:46.68 is wanted")
+        if abs(moment) > MAX_SECONDS * NANOSECONDS:
+            raise InputError(f"{where} is {_shown(text)}, a time between the years 1828 and 2112 is wanted")
         return moment
     value = _finite(text)
     if value is None:

@@ -100,7 +100,7 @@ def _hash_array(ids: list[Any]) -> NDArray[np.uint64]:
     """Return block ids as 64 bits: small whole numbers as they are, larger ones and texts by their digest."""
     if all(type(block) is int and 0 <= block < 2**64 for block in ids):
         return np.array(ids, dtype=np.uint64)
-    digests = (blake2b(str(block).encode(), digest_size=8).digest() for block in ids)
+    digests = (blake2b(str(block).encode(errors="surrogatepass"), digest_size=8).digest() for block in ids)
     return np.frombuffer(b"".join(digests), dtype="<u8").astype(np.uint64)
 
 

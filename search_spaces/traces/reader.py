@@ -101,7 +101,7 @@ def read_trace(
     tally = _Tally(plan)
     arrivals = ArrivalCounter()
     for rows in in_order(path, tally.passing(_stream(plan, limit, progress))):
-        arrivals.add(rows.nanoseconds)
+        arrivals.add(rows.nanoseconds, str(path))
     if not arrivals.requests:
         found = f"only {tally.dropped} requests without output" if tally.dropped else "no requests"
         raise InputError(f"{path}: the trace is empty: it has {found}")
@@ -235,7 +235,7 @@ def _detect(path: Path, head: str) -> TraceFormat:
     if head.startswith("{"):
         keys = set(parse_object(f"{path}:1", head.encode()))
         return TraceFormat.MOONCAKE if keys == _MOONCAKE_KEYS else TraceFormat.JSONL
-    names = set(split_header(head)[1])
+    names = set(split_header(head, f"{path}:1")[1])
     return TraceFormat.AZURE if names == set(AZURE_COLUMNS.names) else TraceFormat.CSV
 
 
@@ -243,7 +243,7 @@ def _names(path: Path, head: str, found: TraceFormat) -> list[str]:
     """Return the column names or keys of the first line."""
     if found in (TraceFormat.MOONCAKE, TraceFormat.JSONL):
         return list(parse_object(f"{path}:1", head.encode()))
-    names = split_header(head)[1]
+    names = split_header(head, f"{path}:1")[1]
     if len(names) < 3 or all(name.replace(".", "").isdigit() for name in names):
         shown = head if len(head) <= 60 else head[:57] + "..."
         raise InputError(f"{path}:1: a CSV header with columns for arrival, ISL and OSL is wanted, found {shown!r}")

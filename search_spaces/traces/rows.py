@@ -17,8 +17,8 @@ IntArray = NDArray[np.int64]
 MAX_TOKENS = 2**24
 """Longest input or output that is believed [token]; more is another column or another unit."""
 NANOSECONDS = 1_000_000_000
-MAX_SECONDS = 9_000_000_000.0
-"""Latest arrival that 64 bits of nanoseconds hold (the year 2255)."""
+MAX_SECONDS = 4_500_000_000.0
+"""Farthest arrival from the year 1970, either way (1827 .. 2112): 64 bits of nanoseconds hold the span of any two."""
 
 
 class TraceFormat(StrEnum):
@@ -134,7 +134,7 @@ def nanoseconds_of(value: float, unit: ArrivalUnit, where: str) -> int:
     seconds = value * unit.seconds
     if not abs(seconds) <= MAX_SECONDS:
         hint = "; is it in ms (arrival_unit: ms)?" if abs(seconds) < 1e3 * MAX_SECONDS else ""
-        raise InputError(f"{where} is {value:g} {unit.value}, a time before the year 2255 is wanted{hint}")
+        raise InputError(f"{where} is {value:g} {unit.value}, a time before the year 2112 is wanted{hint}")
     return round(seconds * NANOSECONDS)
 
 

@@ -12,11 +12,15 @@ from typing import BinaryIO, cast
 
 from costmodel.errors import InputError
 from costmodel.units import MIB
+from search_spaces.files import regular_size
 
 BLOCK_BYTES = 2 * MIB
 MAX_LINE_BYTES = 16 * MIB
 """A request of a million tokens needs some 20 kB for its hash blocks; a longer line is a file without lines."""
 SNIFF_BYTES = 64 * 1024
+MAX_BLANK_BYTES = 32 * MIB
+"""Blank lines in a row that are skipped; a compressed file of nothing else would take for ever."""
+WANTED = "a trace file"
 
 Progress = Callable[[float], None]
 """Told the share of the file that has been read [1]."""
@@ -44,7 +48,7 @@ class Block:
 
 def first_bytes(path: Path) -> bytes:
     """Return the start of the trace's text without byte-order mark, or raise InputError if it is no text at all."""
-    _check_file(path)
+    regular_size(path, WANTED)
     with ExitStack() as stack:
         start = _read(_open(path, stack)[0], SNIFF_BYTES, path, 1)
     for magic, kind in _KINDS:
@@ -69,9 +73,8 @@ def first_bytes(path: Path) -> bytes:
 
 def read_blocks(path: Path, progress: Progress | None = None) -> Iterator[Block]:
     """Yield the file as blocks of whole lines, about BLOCK_BYTES each; the last line gets a newline if it has none."""
-    _check_file(path)
-    size = max(path.stat().st_size, 1)
-    line, rest = 1, b""
+    size = max(regular_size(path, WANTED), 1)
+    line, blank, rest = 1, 0, b""
     with ExitStack() as stack:
         stream, raw = _open(path, stack)
         while piece := _read(stream, BLOCK_BYTES, path, line):
@@ -86,22 +89,17 @@ def read_blocks(path: Path, progress: Progress | None = None) -> Iterator[Block]
                     f"{path}:{long_line}: the line is longer than {MAX_LINE_BYTES // MIB} MiB, "
                     "a trace has one request per line"
                 )
-            if end:
-                yield Block(data[:end], line)
-                line += data.count(b"\n", 0, end)
+            whole = data[:end]
+            blank = 0 if whole.strip() else blank + end
+            if blank > MAX_BLANK_BYTES:
+                raise InputError(f"{path}:{line}: {blank // MIB} MiB of blank lines end here, {WANTED} is wanted")
+            if end and not blank:
+                yield Block(whole, line)
+            line += whole.count(b"\n")
             if progress is not None:
                 progress(min(raw.tell() / size, 1.0))
     if rest:
         yield Block(rest + b"\n", line)
-
-
-def _check_file(path: Path) -> None:
-    if path.is_dir():
-        raise InputError(f"{path}: is a directory, a trace file is wanted")
-    if not path.exists():
-        raise InputError(f"{path}: there is no such file")
-    if not path.is_file():
-        raise InputError(f"{path}: is not a regular file, a trace file is wanted")
 
 
 def _open(path: Path, stack: ExitStack) -> tuple[BinaryIO, BinaryIO]:

@@ -90,7 +90,7 @@ def _punctuated(text: ByteMatrix) -> bool:
 
 def _clock_seconds(text: ByteMatrix) -> IntArray | None:
     """Return seconds since 1970 of YYYY-MM-DD HH:MM:SS, or None if a part is no number or out of its range."""
-    places = ((0, 4, 1678, 2255), (5, 2, 1, 12), (8, 2, 1, 31), (11, 2, 0, 23), (14, 2, 0, 59), (17, 2, 0, 59))
+    places = ((0, 4, 1828, 2111), (5, 2, 1, 12), (8, 2, 1, 31), (11, 2, 0, 23), (14, 2, 0, 59), (17, 2, 0, 59))
     parts: list[IntArray] = []
     for start, digits, least, most in places:
         part = _number(text, start, digits)

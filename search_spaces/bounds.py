@@ -1,0 +1,117 @@
+"""What is believed of every number that a user may write: the least and the greatest value, and its unit.
+
+A number beyond these is a slip (a unit, a column, a power of ten), and would overflow or stall the search that runs
+on it. The ranges are wider than any fleet in use by orders of magnitude, so that they refuse slips and nothing else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from costmodel.units import GIB, GIGA, MEGA, MICRO, SECONDS_PER_HOUR, TERA, TIB
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """A closed range and the unit of its ends; the unit of a share is none."""
+
+    low: float
+    high: float
+    unit: str = ""
+
+    def holds(self, value: float) -> bool:
+        """Whether `value` lies in the range."""
+        return self.low <= value <= self.high
+
+    def sentence(self) -> str:
+        """The range in words.
+
+        >>> Bounds(1, 2**24, "tokens").sentence(), Bounds(0, 1).sentence()
+        ('must be at least 1 and at most 16,777,216 tokens', 'must be at least 0 and at most 1')
+        """
+        unit = f" {self.unit}" if self.unit else ""
+        return f"must be at least {plain(self.low)} and at most {plain(self.high)}{unit}"
+
+
+def plain(value: float) -> str:
+    """A number as it reads best: whole ones with their thousands set apart, others in the shortest form.
+
+    >>> plain(2.0**20), plain(0.001), plain(1e300)
+    ('1,048,576', '0.001', '1e+300')
+    """
+    return f"{int(value):,}" if value == int(value) and abs(value) < 1e16 else f"{value:g}"
+
+
+DAY: Final = 24 * SECONDS_PER_HOUR
+
+# The demand.
+REQUEST_RATE: Final = Bounds(MICRO, MEGA, "/s")
+"""One request in eleven days .. a million a second."""
+HOURLY_RATE: Final = Bounds(0, MEGA, "/s")
+HOURS_PERCENTILE: Final = Bounds(1, 100, "%")
+BURSTINESS: Final = Bounds(0, 1000)
+"""The waviest public trace has a coefficient of variation below 100."""
+PREFIX_HIT_SHARE: Final = Bounds(0, 0.999999)
+"""Of every prompt something is new."""
+TOKENS: Final = Bounds(1, 2**24, "tokens")
+"""As in traces: the longest context on the market has 10 million tokens."""
+MAX_TOKENS: Final = Bounds(2, 2**25, "tokens")
+"""The longest input and the longest output together."""
+SHARE: Final = Bounds(0, 1)
+CLASS_SHARE: Final = Bounds(1e-6, 1)
+"""A class without requests cannot be measured; it is left out of the file."""
+BUCKETS: Final = Bounds(1, 400, "buckets")
+"""A search over 400 takes seconds and 1 GB; the figures of a plan no longer change from some 50 on."""
+
+# The service levels.
+TTFT: Final = Bounds(MICRO, DAY, "s")
+TPOT: Final = Bounds(MICRO, SECONDS_PER_HOUR, "s")
+E2E: Final = Bounds(MICRO, 7 * DAY, "s")
+ATTAINMENT: Final = Bounds(0.01, 0.999999)
+"""Six nines of requests is beyond what any trace can show; below 1 % a limit limits nothing."""
+
+# The hardware and its market.
+PRICE: Final = Bounds(1e-4, 1e4, "$/h")
+"""Of one GPU."""
+INVENTORY: Final = Bounds(0, 1e7, "GPUs")
+NODE_SIZE: Final = Bounds(1, 1024, "GPUs")
+BANDWIDTH: Final = Bounds(MEGA, 1000 * TERA, "B/s")
+LATENCY: Final = Bounds(0, 1, "s")
+MEMORY: Final = Bounds(GIB, 1024 * TIB, "B")
+PEAK_FLOPS: Final = Bounds(GIGA, 1e21, "FLOP/s")
+BOARD_POWER: Final = Bounds(1, MEGA, "W")
+MEMORY_FRACTION: Final = Bounds(0.1, 1)
+
+# The search.
+WHOLE: Final = Bounds(1, 2**53)
+"""Up to here a float holds every whole number, so that JSON and YAML agree on it."""
+DEGREE: Final = Bounds(1, 1024, "GPUs")
+MAX_NUM_SEQS: Final = Bounds(1, 2**16, "requests")
+MAX_NUM_BATCHED_TOKENS: Final = Bounds(16, 2**20, "tokens")
+"""From one block of the KV cache on; beyond a million, a step would take minutes."""
+GPUS_PER_ENGINE: Final = Bounds(1, 4096, "GPUs")
+VOLUME: Final = Bounds(1e-3, 1e3)
+SEED: Final = Bounds(0, 2**53)
+
+# The limits on the fleet.
+BUDGET: Final = Bounds(1e-4, GIGA, "$/h")
+POWER: Final = Bounds(1, 100 * GIGA, "W")
+MAX_GPUS: Final = Bounds(1, 1e7, "GPUs")
+MAX_POOLS: Final = Bounds(1, 1000, "pools")
+SPARE_REPLICAS: Final = Bounds(0, 1000, "replicas")
+
+# How many of a thing one file may hold.
+MAX_CLASSES: Final = 16
+MAX_ACCELERATORS: Final = 64
+MAX_VALUES: Final = 1000
+"""Values of one list of the search section."""
+MAX_HISTOGRAM_ROWS: Final = 100_000
+"""Rows of a histogram; more belong in a trace."""
+MAX_SPLITS: Final = 200_000
+"""Ways to split a model over GPUs, all accelerators together; the widest preset over the whole catalog has 24,500."""
+MAX_SETTINGS: Final = 250_000
+"""Engine shapes x max_num_seqs x max_num_batched_tokens: some 5 GB and a minute; the widest preset over the whole
+catalog has 221,000."""
+MAX_CELLS: Final = 12_000_000
+"""The same x buckets x classes: each of these is priced."""

@@ -1,0 +1,79 @@
+"""What makes a sound-looking problem impossible to search: too many candidates, or no engine that can exist."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from costmodel.engine import Parallelism
+from costmodel.units import GIB
+
+from .bounds import MAX_CELLS, MAX_SETTINGS, MAX_SPLITS
+from .enumeration import RULES, Enumeration, enumerate_shapes, model_and_one_request_fit, refusal, splits
+from .faults import Fault
+from .problem import Offer, Problem
+
+_FIT = model_and_one_request_fit.__name__
+_MORE_GPUS = "more GPUs per engine (search.tensor_parallel, search.pipeline_parallel, search.max_gpus_per_engine)"
+
+
+def feasibility_faults(problem: Problem) -> list[Fault]:
+    """What is wrong with the search space as a whole: it is too large, or no engine of it can exist."""
+    space = problem.space
+    degrees = (space.tensor_parallel, space.pipeline_parallel, space.expert_parallel, space.data_parallel)
+    ways = math.prod(len(values) for values in degrees) * len(problem.offers)
+    if ways > MAX_SPLITS:
+        sentence = f"has {ways:,} ways to split the model over GPUs, but at most {MAX_SPLITS:,} are tried"
+        return [Fault(("search",), f"{sentence}; state fewer degrees")]
+    enumeration = enumerate_shapes(problem)
+    if not enumeration.shapes:
+        return list(impossible_faults(problem))
+    return list(_size_faults(problem, enumeration))
+
+
+def _size_faults(problem: Problem, enumeration: Enumeration) -> Iterator[Fault]:
+    """Time and memory of the search grow with the engine settings, and with these x buckets x classes."""
+    space = problem.space
+    settings = {
+        "engine shapes": len(enumeration.shapes),
+        "values of max_num_seqs": len(space.max_num_seqs),
+        "values of max_num_batched_tokens": len(space.max_num_batched_tokens),
+    }
+    cells = settings | {"buckets of lengths": problem.workload.share.size, "SLO classes": len(problem.slos)}
+    for sizes, most in ((settings, MAX_SETTINGS), (cells, MAX_CELLS)):
+        made = math.prod(sizes.values())
+        if made > most:
+            product = " x ".join(f"{count:,} {name}" for name, count in sizes.items())
+            yield Fault(
+                ("search",), f"makes {made:,} candidates ({product}), but at most {most:,} are priced; state fewer"
+            )
+            return
+
+
+def impossible_faults(problem: Problem) -> Iterator[Fault]:
+    """One fault for each accelerator of which no engine can be built, however many there are: the closest it comes."""
+    weights = problem.model.weight_bytes(problem.weight_dtype) / GIB
+    for index, offer in enumerate(problem.offers):
+        rule, split, reason = _closest(problem, offer)
+        what = f"{problem.model.name} in {problem.weight_dtype} ({weights:,.0f} GiB of weights)"
+        mend = "widen the ranges of search"
+        if rule == _FIT:
+            mend = f"allow {_MORE_GPUS}, a smaller weight_dtype, shorter requests, or an accelerator with more memory"
+        yield Fault(
+            ("accelerators", index),
+            f"{what} runs on no engine of {offer.accelerator.name} within the search space: with {_told(split)}, "
+            f"{reason}; {mend}",
+        )
+
+
+def _told(split: Parallelism) -> str:
+    degrees = {"TP": split.tensor, "PP": split.pipeline, "EP": split.expert, "DP": split.data}
+    return " x ".join(f"{name} {degree}" for name, degree in degrees.items() if degree > 1) or "one GPU"
+
+
+def _closest(problem: Problem, offer: Offer) -> tuple[str, Parallelism, str]:
+    """The split that passes most rules, of these the one with most GPUs; with the rule that refuses it, and why."""
+    order = list(RULES)
+    refused = [(split, found) for split in splits(problem) if (found := refusal(problem, offer, split)) is not None]
+    split, (rule, reason) = max(refused, key=lambda item: (order.index(item[1][0]), item[0].gpus))
+    return rule, split, reason

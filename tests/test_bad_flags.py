@@ -1,0 +1,126 @@
+"""Flags and paths that cannot be meant: exit code 2 and one sentence, before any work is done."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from optimizer import optimize as search
+from pdplan.cli import run
+
+ROOT = Path(__file__).resolve().parent.parent
+CHAT = str(ROOT / "examples" / "chat.yaml")
+PLAN = (ROOT / "tests" / "plans" / "colocated.json").read_bytes()
+LARGE = "1" + "0" * 30
+LONG = "a" * 5000
+ESTIMATE = ("estimate", "--model", "Llama-3.1-8B", "--gpu", "H100")
+
+
+def refused(capsys: pytest.CaptureFixture[str], *words: object) -> str:
+    """What the program says when it refuses this command line."""
+    code = run([str(word) for word in words])
+    out, err = capsys.readouterr()
+    assert (code, out) == (2, ""), err
+    assert err.startswith("pdplan: error: ")
+    assert err.count("\n") == 1
+    return err
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (("--memory-fraction", "nan"), "'--memory-fraction': 'nan' is not a number"),
+        (("--memory-fraction", "0"), "0.0 is not in the range 0.1<=x<=1"),
+        (("--batch", LARGE), "is not in the range 1<=x<=65536"),
+        (("--isl", LARGE), "is not in the range 1<=x<=16777216"),
+        (("--osl", LARGE), "is not in the range 1<=x<=16777216"),
+        (("--max-num-batched-tokens", LARGE), "is not in the range 16<=x<=1048576"),
+        (("--tp", LARGE), "is not in the range 1<=x<=1024"),
+        (("--isl", "200000"), "200256 tokens, which exceed the context of Llama-3.1-8B, 131072 tokens"),
+    ],
+)
+def test_an_estimate_of_what_cannot_be_is_refused(
+    flags: tuple[str, str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert words in refused(capsys, *ESTIMATE, *flags)
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (("optimize", CHAT, "--time-limit", "1e300s"), "'1e300s' is 1e+300s, must be at least 0 and at most 86,400 s"),
+        (("optimize", CHAT, "--seed", "9" * 400), "'--seed'"),
+        (("optimize", CHAT, "--set", "accelerators.²=H200"), "accelerators.²"),
+        (("optimize", CHAT, "--set", f"accelerators.{LARGE}=H200"), "accelerators.1000"),
+        (("workload", CHAT, "--rate", "1e300/s"), "'1e300/s' is 1e+300/s, must be at least 1e-06"),
+        (("workload", CHAT, "--limit", LARGE), "'--limit'"),
+    ],
+)
+def test_a_number_beyond_belief_is_refused(
+    flags: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert words in refused(capsys, *flags)
+
+
+PATHS = [
+    ("optimize",),
+    ("workload",),
+    ("report",),
+    ("init",),
+    ("gpus", "--catalog"),
+    ("models",),
+    ("optimize", CHAT, "-o"),
+    ("report", str(ROOT / "tests" / "plans" / "colocated.json"), "-o"),
+]
+
+
+@pytest.mark.parametrize("command", PATHS, ids=" ".join)
+@pytest.mark.parametrize("name", [LONG, f"./{LONG}/plan.json", "a\0b"], ids=["long", "long-folder", "nul"])
+def test_a_name_that_cannot_be_is_refused(
+    command: tuple[str, ...], name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = refused(capsys, *command, name)
+    assert len(said) < 1500
+    assert said.count("a") < 400
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs pipes")
+@pytest.mark.parametrize("command", [*PATHS[:3], *PATHS[4:]], ids=" ".join)
+def test_a_pipe_is_not_waited_for(command: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    assert "pipe" in refused(capsys, *command, tmp_path / "pipe")
+
+
+def test_what_cannot_be_written_is_said_before_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(search, "make_instance", lambda *_, **__: pytest.fail("the search began"))
+    (tmp_path / "report.html").mkdir()
+    (tmp_path / "plan.json").write_bytes(PLAN)
+    assert "report.html is a folder" in refused(capsys, "optimize", CHAT, "-o", tmp_path)
+    (tmp_path / "w.yaml").write_text("mine")
+    assert "w.yaml exists" in refused(capsys, "workload", tmp_path / "absent.csv", "-o", tmp_path / "w.yaml")
+    assert (tmp_path / "w.yaml").read_text() == "mine"
+
+
+def test_a_view_does_not_replace_its_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plan = tmp_path / "plan.json"
+    plan.write_bytes(PLAN)
+    said = refused(capsys, "report", plan, "-o", plan, "--format", "text", "--force")
+    assert "plan.json is a plan, which its view would replace; choose another name" in said
+    assert plan.read_bytes() == PLAN
+
+
+def test_a_search_that_finds_a_deep_or_huge_plan_in_its_way_leaves_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = tmp_path / "plan.json"
+    plan.write_text("[" * 200_000)
+    assert "was not written by pdplan" in refused(capsys, "optimize", CHAT, "-o", tmp_path)
+    try:
+        os.truncate(plan, 10 * 2**30)
+    except OSError:
+        pytest.skip("no sparse files here")
+    assert "was not written by pdplan" in refused(capsys, "optimize", CHAT, "-o", tmp_path)

@@ -1,0 +1,424 @@
+"""The edge of the input: bounds of every number, tables and files too large, paths that are no files, odd traces."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from costmodel.errors import InputError
+from search_spaces import bounds, loader
+from search_spaces.bounds import Bounds
+from search_spaces.demand import read_histogram
+from search_spaces.faults import Fault
+from search_spaces.loader import load_problem
+from search_spaces.problem import Problem
+from search_spaces.schema import json_schema
+from search_spaces.traces import read_trace
+from search_spaces.yaml_source import MAX_NODES, parse_value
+
+SOUND = """\
+model: Llama-3.1-8B
+workload:
+  request_rate: 2/s
+  lengths:
+    histogram:
+      - {isl: 500, osl: 100, share: 0.5}
+      - {isl: 1500, osl: 200, share: 0.5}
+slo: {ttft: 2s, tpot: 50ms}
+accelerators: [H100]
+search: quick
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty current folder, so that messages hold bare file names."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def load(overrides: dict[str, Any] | None = None, text: str = SOUND) -> Problem:
+    Path("w.yaml").write_text(text, encoding="utf-8")
+    return load_problem(Path("w.yaml"), overrides)
+
+
+def refusal(overrides: dict[str, Any] | None = None, text: str = SOUND) -> str:
+    with pytest.raises(InputError) as caught:
+        load(overrides, text)
+    return str(caught.value)
+
+
+# --- numbers --------------------------------------------------------------------------------------------------------
+
+ABSURD = [
+    ("workload.request_rate", 1e300, "must be at least 1e-06/s and at most 1000000/s"),
+    ("workload.request_rate", "1e-30/s", "must be at least 1e-06/s"),
+    ("workload.burstiness", 1e300, "must be at least 0 and at most 1,000"),
+    ("workload.prefix_hit_share", 0.9999999999999999, "at most 0.999999"),
+    ("workload.max_tokens", 10**30, "at most 33,554,432 tokens"),
+    ("workload.lengths.histogram.0.isl", 1e300, "at most 16,777,216 tokens"),
+    ("slo.ttft", "1e30s", "must be at least 1us and at most 1d"),
+    ("slo.tpot", "1e-30s", "must be at least 1us and at most 1h"),
+    ("slo.e2e", "1e30s", "at most 7d"),
+    ("slo.attainment", 0.9999999999999999, "must be at least 0.01 and at most 0.999999"),
+    ("slo.percentile", "p99.9999999", "at most 0.999999"),
+    ("slo.share", 0, "must be at least 1e-06"),
+    ("accelerators.0", {"name": "H100", "price": 1e300}, "at most $10000/h"),
+    ("accelerators.0", {"name": "H100", "inventory": 1e300}, "at most 10,000,000 GPUs"),
+    ("accelerators.0", {"name": "H100", "node_size": 1e300}, "at most 1,024 GPUs"),
+    ("accelerators.0", {"name": "H100", "scale_up": {"bandwidth": 1}}, "must be at least 1MB/s"),
+    ("accelerators.0", {"name": "H100", "scale_out": {"latency": "1d"}}, "at most 1s"),
+    ("search", {"tensor_parallel": 1e300}, "at most 1,024 GPUs"),
+    ("search", {"max_num_seqs": [1e12]}, "at most 65,536 requests"),
+    ("search", {"max_num_batched_tokens": [1]}, "must be at least 16 and at most 1,048,576 tokens"),
+    ("search", {"max_num_batched_tokens": {"from": 512, "to": 1e12}}, "at most 1,048,576 tokens"),
+    ("search", {"max_gpus_per_engine": 1e300}, "at most 4,096 GPUs"),
+    ("objective", {"goal": "max_goodput_per_dollar", "min_volume": 1e-9}, "must be at least 0.001 and at most 1,000"),
+    ("constraints.budget", 1e300, "at most $1000000000/h"),
+    ("constraints.power", "1e30W", "at most 100000MW"),
+    ("constraints.max_gpus", 1e300, "at most 10,000,000 GPUs"),
+    ("constraints.max_pools", 1e300, "at most 1,000 pools"),
+    ("constraints.headroom.replicas", 1e30, "at most 1,000 replicas"),
+    ("memory_fraction", 1.5, "must be at least 0.1 and at most 1"),
+    ("seed", 2**60, "at most 9,007,199,254,740,992"),
+]
+
+
+@pytest.mark.parametrize(("key", "value", "words"), ABSURD, ids=lambda value: str(value)[:40])
+def test_an_absurd_number_is_refused_with_its_range(key: str, value: Any, words: str) -> None:
+    said = refusal({key: value})
+    assert said.startswith(f"w.yaml (overridden): {key}")
+    assert "is out of range" in said
+    assert words in said
+
+
+@pytest.mark.parametrize("key", ["seed", "workload.request_rate", "workload.lengths.histogram.0.isl", "slo.ttft"])
+@pytest.mark.parametrize(
+    "written",
+    ["9" * 400, "0x" + "f" * 400, "9" * 5000, 10**400, 2**20_000, "1e999"],
+    ids=["400", "hex", "5000", "int", "huge-int", "1e999"],
+)
+def test_a_number_of_hundreds_of_digits_is_not_finite(key: str, written: Any) -> None:
+    said = refusal({key: written})
+    assert "is not a finite number" in said
+    assert len(said) < 300
+
+
+def test_a_hexadecimal_number_keeps_its_sign() -> None:
+    assert parse_value("-0x10") == -16
+
+
+def test_every_number_of_the_schema_is_bounded_both_ways() -> None:
+    def unbounded(node: Any, path: str) -> list[str]:
+        if isinstance(node, list):
+            return [found for index, item in enumerate(node) for found in unbounded(item, f"{path}.{index}")]
+        if not isinstance(node, dict):
+            return []
+        open_ended = node.get("type") in ("number", "integer") and not {"minimum", "maximum"} <= node.keys()
+        return [path] * open_ended + [found for key in node for found in unbounded(node[key], f"{path}.{key}")]
+
+    assert unbounded(json_schema(), "") == []
+
+
+def test_the_bounds_are_ranges() -> None:
+    ranges = [value for value in vars(bounds).values() if isinstance(value, Bounds)]
+    assert len(ranges) > 30
+    assert all(0 <= one.low < one.high < float("inf") for one in ranges)
+
+
+def test_the_ends_of_a_range_are_allowed() -> None:
+    assert load({"workload.request_rate": "1e-6/s"}).workload.request_rate == 1e-6
+    assert load({"slo.ttft": "1d"}).slos[0].ttft == 86400.0
+
+
+# --- how many -------------------------------------------------------------------------------------------------------
+
+
+def test_the_first_twenty_faults_are_shown_and_the_rest_counted() -> None:
+    text = SOUND + "".join(f"key{index}: 1\n" for index in range(500))
+    said = refusal(text=text)
+    assert said.count("is not a known key") == 20
+    assert said.endswith("and 480 more faults")
+    assert refusal(text=SOUND + "".join(f"k{index}: 1\n" for index in range(21))).endswith("and 1 more fault")
+
+
+def test_a_file_of_too_many_values_is_refused() -> None:
+    text = SOUND + f"name: [{'0,' * MAX_NODES}0]\n"
+    assert f"w.yaml:11:7: has keys and values beyond the {MAX_NODES:,}" in refusal(text=text)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        (
+            "search",
+            {"preset": "quick", "max_num_seqs": [*range(1, 1000)], "max_num_batched_tokens": [*range(16, 1015)]},
+            "3,992,004 candidates (4 engine shapes x 999 values of max_num_seqs x 999 values of "
+            "max_num_batched_tokens), but at most 250,000",
+        ),
+        ("search", {"max_num_seqs": [*range(1, 1003)]}, "has 1,002 values, but at most 1,000"),
+        (
+            "slo",
+            [{"name": str(k), "share": 0.05, "ttft": 2, "tpot": 1} for k in range(20)],
+            "20 classes, but at most 16",
+        ),
+        ("accelerators", ["H100"] * 100, "100 accelerators, but at most 64"),
+        ("name", "x" * 5000, "5,000 characters, but at most 1,000"),
+        ("name", '"\\e[31m"', "control character U+001B"),
+    ],
+)
+def test_too_much_of_a_thing_is_refused(key: str, value: Any, words: str) -> None:
+    assert words in refusal({key: value})
+
+
+def test_too_many_ways_to_split_are_refused() -> None:
+    search = {
+        "tensor_parallel": [1, 2, 4, 8, 16, 32, 64],
+        "pipeline_parallel": [*range(1, 62)],
+        "expert_parallel": [1, 2, 4, 8, 16, 32, 64],
+        "data_parallel": [*range(1, 65)],
+    }
+    started = time.perf_counter()
+    assert "has 382,592 ways to split the model" in refusal(
+        {"model": "DeepSeek-V3", "search": search, "accelerators": ["H100", "H200"]}
+    )
+    assert time.perf_counter() - started < 5
+
+
+def test_the_widest_preset_over_all_accelerators_is_allowed() -> None:
+    names = [*loader.load_catalog().accelerators]
+    assert len(load({"model": "Qwen3-30B-A3B", "search": "wide", "accelerators": names}).offers) == len(names)
+
+
+def table(rows: int) -> str:
+    return "isl,osl,share\n" + "".join(f"{100 + k % 5000},{50 + k % 777},{1 / rows:.12f}\n" for k in range(rows))
+
+
+def test_a_long_histogram_is_merged_and_keeps_its_means() -> None:
+    rows = 20_000
+    Path("h.csv").write_text(table(rows))
+    started = time.perf_counter()
+    workload = load({"workload.lengths": {"histogram": "h.csv"}}).workload
+    assert time.perf_counter() - started < 5
+    assert workload.share.size == bounds.BUCKETS.high
+    assert workload.share @ workload.isl == pytest.approx(sum(100 + k % 5000 for k in range(rows)) / rows)
+    assert workload.share @ workload.osl == pytest.approx(sum(50 + k % 777 for k in range(rows)) / rows)
+    assert workload.max_tokens == max(150 + k % 5000 + k % 777 for k in range(rows))
+
+
+def test_an_inline_histogram_is_merged_too() -> None:
+    grid = {"isl": [*range(1, 31)], "osl": [*range(1, 31)], "share": [[1 / 900] * 30] * 30}
+    assert load({"workload.lengths": {"histogram": grid}}).workload.share.size == bounds.BUCKETS.high
+
+
+def test_a_histogram_beyond_all_tables_is_refused() -> None:
+    Path("h.csv").write_text(table(bounds.MAX_HISTOGRAM_ROWS + 2))
+    said = refusal({"workload.lengths": {"histogram": "h.csv"}})
+    assert "h.csv:100002: more than 100,000 rows; so long a table belongs in a trace" in said
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ("1,2," + "1" * 200_000, "h.csv:2: '1,2,111"),
+        ('"1\n2",3,1', "h.csv:2: '\"1' is not valid CSV"),
+        ("1,2\x00,1", "holds something that is not a number"),
+        ("1e300,2,1", "isl 1e+300 and osl 2: each must be at least 1 and at most 16,777,216 tokens"),
+    ],
+)
+def test_an_odd_histogram_row_is_refused(body: str, words: str) -> None:
+    Path("h.csv").write_text(f"isl,osl,share\n{body}\n")
+    assert words in refusal({"workload.lengths": {"histogram": "h.csv"}})
+
+
+def test_a_histogram_with_old_line_ends_is_read() -> None:
+    Path("h.csv").write_bytes(b"isl,osl,share\r10,20,0.5\r30,40,0.5\r")
+    assert read_histogram(Path("h.csv")) == [(10.0, 20.0, 0.5), (30.0, 40.0, 0.5)]
+
+
+def test_requests_longer_than_the_context_are_refused_in_every_form() -> None:
+    assert "200100 tokens exceed the context" in refusal({"workload.lengths": {"isl": 200_000, "osl": 100}})
+
+
+# --- files ----------------------------------------------------------------------------------------------------------
+
+PLACES: dict[str, Any] = {
+    "workload.lengths.histogram": lambda path: {"workload.lengths": {"histogram": path}},
+    "workload.lengths.trace.path": lambda path: {"workload.lengths": {"trace": {"path": path}}},
+    "catalog": lambda path: {"catalog": json_text(path)},
+    "model.config": lambda path: {"model": {"config": path}},
+}
+
+
+def json_text(text: str) -> str:
+    """A YAML text whatever is in it."""
+    escaped = "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text)
+    return f'"{escaped}"'
+
+
+@pytest.mark.parametrize("key", PLACES)
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("a\0b", "control character U+0000"),
+        ("x" * 300, ("file name too long", "is not known")),
+        ("x" * 5000, "5,000 characters"),
+        ("/dev/zero", "is not a regular file"),
+        ("pipe", "is not a regular file"),
+        ("w.yaml/x", ("not a directory", "is not known")),
+    ],
+    ids=["nul", "long", "very-long", "device", "pipe", "below-a-file"],
+)
+def test_a_path_that_is_no_file_is_refused_at_its_key(key: str, path: str, words: str | tuple[str, ...]) -> None:
+    os.mkfifo("pipe")
+    said = refusal(PLACES[key](path))
+    assert said.startswith(f"w.yaml (overridden): {key}: ")
+    assert any(word in said for word in ([words] if isinstance(words, str) else words))
+
+
+@pytest.mark.parametrize("path", ["pipe", "/dev/zero", "x" * 300, "a\0b", "."])
+def test_a_path_that_is_no_file_is_no_problem_and_no_trace(path: str) -> None:
+    os.mkfifo("pipe")
+    for read in (load_problem, read_trace):
+        with pytest.raises(InputError):
+            read(Path(path))
+
+
+def test_an_unsearchable_folder_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def denied(*_: Any, **__: Any) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "stat", denied)
+    for read in (load_problem, read_trace, lambda path: loader.load_model(str(path))):
+        with pytest.raises(InputError, match=r"secret/file\S* cannot be read \(permission denied\)"):
+            read(Path("secret/file"))
+
+
+# --- traces ---------------------------------------------------------------------------------------------------------
+
+AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (AZURE + "0001-01-01 00:00:00,1,2\n", "t.csv:2: TIMESTAMP is '0001-01-01 00:00:00', a time between the years"),
+        (AZURE + "9999-12-31 23:59:59-23:00,1,2\n", "t.csv:2: TIMESTAMP is '9999-12-31"),
+        (AZURE + "1830-01-01 00:00:00,1,2\n2100-01-01 00:00:00,1,2\n", "t.csv: the trace spans 270 years"),
+        ("arrival,isl,osl\n-4.4e9,1,1\n4.4e9,1,1\n", "t.csv: the trace spans 279 years"),
+        ("arrival,isl,osl\r1,2,3\r2,3,4\r", "t.csv:1: lines end with a carriage return alone"),
+        ("arrival,isl,osl\n1,2,3\r2,3,4\n", "t.csv:2: the line is not valid CSV"),
+        ("arrival,isl,osl," + "x" * 200_000 + "\n1,2,3,4\n", "t.csv:1: the header is not valid CSV"),
+        ("arrival,isl,osl\n1,2," + "3" * 200_000 + "\n", "t.csv:2: the line is not valid CSV"),
+        ('{"timestamp": 1, "input_length": ' + "9" * 400 + ', "output_length": 1}', "t.csv:1: input_length is '999"),
+    ],
+    ids=["year-1", "year-9999", "span-of-dates", "span", "cr", "cr-within", "long-header", "long-field", "digits"],
+)
+def test_an_odd_trace_is_refused_with_its_line(text: str, words: str) -> None:
+    Path("t.csv").write_bytes(text.encode())
+    with pytest.raises(InputError) as caught:
+        read_trace("t.csv")
+    assert str(caught.value).startswith(words)
+    assert len(str(caught.value)) < 300
+
+
+def test_half_a_character_in_a_hash_is_no_crash() -> None:
+    line = '{"timestamp": %d, "input_length": 500, "output_length": 6, "hash_ids": ["\\ud800"]}\n'
+    Path("t.jsonl").write_text((line % 0) + (line % 1000))
+    assert read_trace("t.jsonl").prefix_hit_share == 0.5
+
+
+def test_a_compressed_file_of_blank_lines_is_refused_soon() -> None:
+    with gzip.open("t.csv.gz", "wb", compresslevel=1) as file:
+        file.write(b"arrival,isl,osl\n1,2,3\n")
+        for _ in range(100):
+            file.write(b"\n" * 2**20)
+    started = time.perf_counter()
+    with pytest.raises(InputError, match=r"t\.csv\.gz:\d+: 3\d MiB of blank lines end here"):
+        read_trace("t.csv.gz")
+    assert time.perf_counter() - started < 5
+
+
+def test_a_trace_too_fast_to_be_true_asks_for_a_rate() -> None:
+    Path("t.csv").write_text("arrival,isl,osl\n0.000000001,2,3\n0.000000002,3,4\n")
+    lengths = {"lengths": {"trace": {"path": "t.csv"}}}
+    assert "the trace's request_rate is 1e+09" in refusal({"workload": lengths})
+    assert load({"workload": lengths | {"request_rate": 5}}).workload.request_rate == 5.0
+
+
+# --- keys and overrides ---------------------------------------------------------------------------------------------
+
+
+def test_an_unknown_key_without_a_value_is_refused() -> None:
+    assert "w.yaml:11:1: sede: is not a known key; did you mean 'seed'?" in refusal(text=SOUND + "sede:\n")
+    assert "w.yaml:8:29: slo.foo: is not a known key" in refusal(text=SOUND.replace("50ms}", "50ms, foo: }"))
+    assert load(text=SOUND + "seed:\nconstraints:\n  budget:\n").constraints.budget is None
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("accelerators.²", "H100", "'²' is not one of the 1 items"),
+        ("accelerators.99999999999999999999", "H100", "is not one of the 1 items"),
+        (".".join("a" * 3000), "1", "is nested deeper than 50 levels"),
+        ("slo.ttft", "[", "override 'slo.ttft': '[':1:2: is not valid YAML"),
+        ("slo.ttft", "\x07", "override 'slo.ttft': '\\x07':1: has the control character U+0007"),
+        ("seed", "0" + "7" * 6000, "override 'seed': '0777"),
+        ("workload.lengths.isl", {"quantiles": {}}, "quantiles: is empty, but needs probabilities as keys"),
+    ],
+    ids=lambda value: str(value)[:30],
+)
+def test_an_odd_override_is_refused_with_its_key(key: str, value: Any, words: str) -> None:
+    said = refusal({key: value})
+    assert words in said
+    assert len(said) < 500
+
+
+# --- what cannot be -------------------------------------------------------------------------------------------------
+
+
+def test_a_model_that_fits_nowhere_is_a_fault_of_every_accelerator() -> None:
+    lines = refusal(text=SOUND.replace("Llama-3.1-8B", "DeepSeek-V3").replace("[H100]", "[L4, A10G]")).splitlines()
+    assert lines[0].startswith(
+        "w.yaml:9:16: accelerators.0: DeepSeek-V3 in fp8 (627 GiB of weights) runs on no engine of L4"
+    )
+    assert lines[3].startswith(
+        "w.yaml:9:20: accelerators.1: DeepSeek-V3 in fp8 (627 GiB of weights) runs on no engine of A10G"
+    )
+    assert all("weights do not fit in memory; allow more GPUs per engine" in line for line in (lines[0], lines[3]))
+
+
+@pytest.mark.parametrize(
+    "limit",
+    [
+        {"model": "Llama-3.1-70B", "accelerators": [{"name": "H100", "inventory": 1}]},
+        {"model": "Llama-3.1-70B", "constraints.max_gpus": 1},
+        {"accelerators": [{"name": "H100", "inventory": 0}, {"name": "H200", "inventory": 0}]},
+    ],
+    ids=["inventory", "max_gpus", "inventory-of-none"],
+)
+def test_a_supply_that_allows_no_engine_is_no_fault_of_the_input(limit: dict[str, Any]) -> None:
+    assert load(limit).offers
+
+
+def test_an_unbelievable_catalog_is_refused_where_it_is_used() -> None:
+    Path("mine.yaml").write_text("accelerators:\n  Mine: {like: H100, memory_gib: 1.0e+300}\n")
+    said = refusal({"catalog": "mine.yaml", "accelerators": ["H100", "Mine"]})
+    assert said.startswith("w.yaml (overridden): accelerators.1: Mine has a memory of ")
+
+
+def test_a_later_stage_can_name_the_line_of_a_value() -> None:
+    fault = Fault(("slo", 0, "ttft"), "is below the physical floor")
+    problem = load()
+    assert str(problem.refusal([fault])).splitlines() == [
+        "w.yaml:8:13: slo.ttft: is below the physical floor",
+        "  slo: {ttft: 2s, tpot: 50ms}",
+        "              ^",
+    ]
+    assert str(replace(problem, source=None).refusal([fault])) == "slo.0.ttft: is below the physical floor"

@@ -1,0 +1,132 @@
+"""plan.json read back: what no plan says is refused, what is no plan is not read whole, and what is read is shown."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from costmodel.errors import InputError
+from optimizer.plan import Plan, parse_plan
+from pdplan.plan_files import LARGEST_PLAN, is_plan, read_plan
+from reports.html import render_plan as render_html
+from reports.json_text import plan_json
+from reports.terminal import render_plan as render_text
+
+PLANS = Path(__file__).parent / "plans"
+FLEET = json.loads((PLANS / "disaggregated.json").read_text("utf-8"))
+
+
+def changed(path: tuple[str | int, ...], value: object) -> dict[str, Any]:
+    """The plan with one value replaced."""
+    plan = copy.deepcopy(FLEET)
+    section: Any = plan
+    for key in path[:-1]:
+        section = section[key]
+    section[path[-1]] = value
+    return plan
+
+
+WRONG: dict[str, tuple[tuple[str | int, ...], object, str]] = {
+    "negative-cost": (("cost_usd_per_hour",), -1, "cost_usd_per_hour: Input should be greater than or equal to 0"),
+    "no-pools": (("pools",), [], "the file: the status is feasible, but pools or cost_usd_per_hour are missing"),
+    "no-cost": (("cost_usd_per_hour",), None, "pools or cost_usd_per_hour are missing"),
+    "pools-of-no-fleet": (("status",), "infeasible", "the status is infeasible, but there are pools"),
+    "negative-price": (("pools", 0, "usd_per_hour"), -0.5, "pools.0.usd_per_hour"),
+    "no-replicas": (("pools", 1, "replicas"), 0, "pools.1.replicas"),
+    "negative-latency": (("ttft_s", "p50"), -1, "ttft_s.p50: -1 is negative"),
+    "null-attainment": (("attainment",), None, "attainment"),
+    "attainment-above-1": (("classes", 0, "attainment"), 1.5, "classes.0.attainment"),
+    "absurd": (("pools", 0, "operating_point", "ridge_point"), 1e300, "1e+300 is beyond any plan"),
+    "huge-integer": (("gpus",), {"H100": 10**400}, "gpus.H100"),
+    "same-id": (("pools", 1, "id"), FLEET["pools"][0]["id"], "two pools have one id"),
+    "stranger": (("transfers", 0, "source"), "nobody", "a pool that is routed to is not among pools"),
+    "lengths": (("workload", "isl"), [1.0], "workload.isl, osl and share differ in length"),
+    "other-version": (("schema",), "pdplan.plan/9", "schema"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_what_no_plan_says_is_refused(case: str) -> None:
+    path, value, words = WRONG[case]
+    with pytest.raises(InputError) as refusal:
+        parse_plan(json.dumps(changed(path, value)).encode())
+    assert words in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (b'{"schema": NaN}', "the file is not JSON: NaN is no number there"),
+        (b"", "the file is not JSON"),
+        (b"\xff\xfe\xfa", "the file is not JSON"),
+        (b"[" * 200_000, "the file is nested too deeply"),
+        (b'{"seed": ' + b"9" * 5000 + b"}", "the file is not JSON"),
+        (b"[]", "the file: "),
+    ],
+)
+def test_what_is_no_json_is_refused(text: bytes, words: str) -> None:
+    with pytest.raises(InputError) as refusal:
+        parse_plan(text)
+    assert str(refusal.value).startswith(words)
+
+
+def leaves(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+    """Paths to every value, three of each list."""
+    if path:
+        yield path
+    pairs = value.items() if isinstance(value, dict) else enumerate(value[:3]) if isinstance(value, list) else ()
+    for key, item in pairs:
+        yield from leaves(item, (*path, key))
+
+
+ODD = (-1, 0, None, "", 1e30, 1e308, 10**400, 10**12, [], {}, [None], {"a": None}, "x" * 999, "\u202e\x1b[31m", True)
+
+
+def test_what_is_read_can_be_shown() -> None:
+    chosen = random.Random(0)
+    places = list(leaves(FLEET))
+    shown = 0
+    for _ in range(150):
+        try:
+            plan = parse_plan(json.dumps(changed(chosen.choice(places), chosen.choice(ODD))).encode())
+        except InputError:
+            continue
+        shown += 1
+        assert render_html(plan)
+        assert render_text(plan, width=80, color=False)
+        assert Plan.model_validate(json.loads(plan_json(plan)))
+    assert shown > 10
+
+
+def test_a_plan_is_known_by_its_beginning(tmp_path: Path) -> None:
+    ours, other, deep = tmp_path / "ours", tmp_path / "other", tmp_path / "deep"
+    ours.write_text('{\n "schema" : "pdplan.plan/7", and then anything')
+    other.write_text('{"name": "x", "schema": "pdplan.plan/1"}')
+    deep.write_text("[" * 200_000)
+    assert [is_plan(path) for path in (ours, other, deep, tmp_path, tmp_path / "absent")] == [True, *[False] * 4]
+
+
+def test_what_is_no_regular_file_is_not_waited_for(tmp_path: Path) -> None:
+    if hasattr(os, "mkfifo"):
+        os.mkfifo(tmp_path / "pipe")
+        assert not is_plan(tmp_path / "pipe")
+        with pytest.raises(InputError, match="is not a regular file"):
+            read_plan(tmp_path / "pipe")
+    if Path("/dev/zero").exists():
+        with pytest.raises(InputError, match="is not a regular file"):
+            read_plan(Path("/dev/zero"))
+
+
+def test_a_file_too_large_is_refused(tmp_path: Path) -> None:
+    with (tmp_path / "plan.json").open("wb") as file:
+        file.truncate(LARGEST_PLAN + 1)
+    with pytest.raises(InputError, match=r"too large to be a plan \(over 32 MiB\)"):
+        read_plan(tmp_path / "plan.json")

@@ -1,0 +1,83 @@
+"""Files appear whole or not at all, and what cannot be written is said before the work."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from costmodel.errors import InputError
+from reports import whole_files
+from reports.whole_files import check_directory, check_target, write_whole
+
+
+def test_all_files_are_written_or_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = tmp_path / "plan.json", tmp_path / "report.html"
+    first.write_text("old")
+    synced: list[int] = []
+
+    def full(handle: int) -> None:
+        synced.append(handle)
+        if len(synced) == 2:
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(whole_files.os, "fsync", full)
+    with pytest.raises(InputError, match=r"report\.html cannot be written: No space left on device"):
+        write_whole({first: "new", second: "new"})
+    assert [path.name for path in tmp_path.iterdir()] == ["plan.json"]
+    assert first.read_text() == "old"
+
+
+def test_a_link_stays_and_what_it_points_to_is_replaced(tmp_path: Path) -> None:
+    place, link = tmp_path / "there" / "a.txt", tmp_path / "link"
+    place.parent.mkdir()
+    link.symlink_to(place)
+    write_whole({link: "new"})
+    assert link.is_symlink()
+    assert place.read_text() == "new"
+    assert stat.S_IMODE(place.stat().st_mode) == 0o666 & ~whole_files._umask()
+
+
+def test_the_longest_name_can_be_written(tmp_path: Path) -> None:
+    write_whole({tmp_path / ("a" * 255): "x"})
+    with pytest.raises(InputError, match="cannot be written: File name too long"):
+        write_whole({tmp_path / ("a" * 256): "x"})
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_a_target_that_is_no_file_is_refused(force: bool, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="is a folder; name a file in it"):
+        check_target(tmp_path, force=force)
+    if hasattr(os, "mkfifo"):
+        os.mkfifo(tmp_path / "pipe")
+        with pytest.raises(InputError, match="pipe is not a regular file"):
+            check_target(tmp_path / "pipe", force=force)
+    with pytest.raises(InputError, match="cannot be written: No such file or directory"):
+        check_target(tmp_path / "absent" / "a", force=force)
+    with pytest.raises(InputError, match="cannot be written: File name too long"):
+        check_target(tmp_path / ("a" * 300), force=force)
+
+
+def test_a_check_leaves_nothing_behind(tmp_path: Path) -> None:
+    check_target(tmp_path / "a", force=False)
+    check_directory(tmp_path / "deep" / "plan", ("plan.json",))
+    assert [path.name for path in tmp_path.rglob("*")] == ["deep", "plan"]
+
+
+def test_a_directory_in_which_nothing_can_be_made_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def readonly(**_: object) -> None:
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(whole_files.tempfile, "TemporaryFile", readonly)
+    with pytest.raises(InputError, match="plan cannot be written: Read-only file system"):
+        check_directory(tmp_path / "plan", ())
+    with pytest.raises(InputError, match="a cannot be written: Read-only file system"):
+        check_target(tmp_path / "a", force=True)
+
+
+def test_a_folder_in_a_files_place_is_noticed_before(tmp_path: Path) -> None:
+    (tmp_path / "report.html").mkdir()
+    with pytest.raises(InputError, match=r"report\.html is a folder"):
+        check_directory(tmp_path, ("plan.json", "report.html"))
