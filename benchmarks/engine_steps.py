@@ -1,53 +1,68 @@
 """Compares predicted step times with steps composed from measured kernels, by system, model, dtype and phase.
 
-    python benchmarks/engine_steps.py             error of each group
-    python benchmarks/engine_steps.py --classes   also predicted / composed for each class of kernels
+    python benchmarks/engine_steps.py                  error of each group
+    python benchmarks/engine_steps.py --classes        also predicted / composed for each class of kernels
+    python benchmarks/engine_steps.py --leave-one-out  refit without the model that is predicted, and sum up
+    python benchmarks/engine_steps.py --relative       predict every accelerator from its relative, and sum up
+    python benchmarks/engine_steps.py --write          write the 90 % intervals that both show to step_error.yaml
 
 Data: serving/engine_steps.csv in PDPLAN_DATA, else ../shared/data. Its steps hold kernels only (no scheduler, launch
-gaps or sampling), so the host overhead is zero here. Rows with expert parallelism (EP) time the rank that a skewed
-routing loads most.
+gaps or sampling), so the host overhead is zero here. Kernels run under the tables' conditions: routing by a power law,
+the busiest rank counts, no CUDA graph. Efficiencies of A100, H100 and H200 are fitted to kernel tables only;
+those of B200 and L40S to the class times of steps, and refitted with --leave-one-out. What was chosen by looking at
+these steps is said in docs/calibration.md; no refit undoes it.
 """
 
 from __future__ import annotations
 
-import csv
-import os
 import sys
 from collections import defaultdict
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
+import yaml
 from numpy.typing import NDArray
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from evidence import step_evidence  # noqa: E402
+from fit_efficiency import NAMED, RELATIVE, entries_of, fit_one  # noqa: E402
+from kernel_tables import SYSTEMS, Row, data_folder, load_hardware, rows_of  # noqa: E402
+from step_tables import CONFIGS  # noqa: E402
+
+from costmodel.accelerator import Accelerator  # noqa: E402
 from costmodel.engine import EngineConfig, Parallelism, Role  # noqa: E402
+from costmodel.engine_arrays import TABLE_SKEW, Conditions  # noqa: E402
 from costmodel.host import NO_OVERHEAD  # noqa: E402
-from costmodel.step import StepLoad, StepTime, step_time_one  # noqa: E402
+from costmodel.step import StepLoad, StepTime, engine_arrays, step_time  # noqa: E402
 from search_spaces.catalog import load_catalog  # noqa: E402
+from search_spaces.efficiency import parse_efficiency  # noqa: E402
 from search_spaces.models import load_model  # noqa: E402
 
 Array = NDArray[np.float64]
-Row = dict[str, str]
+Group = tuple[str, ...]
 
-SYSTEMS = {"a100_sxm": "A100-80", "h100_sxm": "H100", "h200_sxm": "H200", "b200_sxm": "B200", "l40s": "L40S"}
 DTYPES = {"bf16": "bf16", "fp8": "fp8", "fp8_block": "fp8"}
 KV_DTYPES = {"bfloat16": "bf16", "fp8": "fp8"}
+FP8_KERNELS = {"fp8": "fp8_tensor", "fp8_block": "fp8_block"}
 CLASSES = ("gemm", "attn", "moe", "comm")
+INTERVALS = ROOT / "costmodel" / "catalog" / "step_error.yaml"
+FROM_KERNELS = ("A100-80", "H100", "H200")
+"""Accelerators with kernel tables."""
 
 
 def read_rows() -> list[Row]:
     """Rows of the table."""
-    folder = Path(os.environ.get("PDPLAN_DATA", ROOT.parent / "shared" / "data"))
-    with (folder / "serving" / "engine_steps.csv").open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
+    return rows_of(data_folder() / "serving" / "engine_steps.csv")
 
 
-def by_engine(rows: list[Row]) -> dict[tuple[str, ...], list[Row]]:
+def by_engine(rows: list[Row]) -> dict[Group, list[Row]]:
     """Rows of one engine and phase together, so that each group is one vectorised call."""
     keys = ("system", "model", "dtype", "kv_quant", "tp", "pp", "dp", "moe_ep", "phase")
-    groups: dict[tuple[str, ...], list[Row]] = defaultdict(list)
+    groups: dict[Group, list[Row]] = defaultdict(list)
     for row in rows:
         groups[tuple(row[key] for key in keys)].append(row)
     return dict(groups)
@@ -58,13 +73,50 @@ def predicted(rows: list[Row], config: EngineConfig) -> StepTime:
     first = rows[0]
     batch, length = (np.array([float(row[name]) for row in rows]) for name in ("batch", "seq"))
     load = StepLoad.prefill(length, batch) if first["phase"] == "prefill" else StepLoad.decode(batch, length)
-    return step_time_one(load_model(first["model"]), config, NO_OVERHEAD, load)
+    model = load_model(first["model"])
+    return step_time(model, engine_arrays(model, [config], NO_OVERHEAD, conditions_of(first)), load)
 
 
-def engine_of(row: Row) -> EngineConfig:
+def conditions_of(row: Row) -> Conditions:
+    """The tables' circumstances: routing by a power law, no CUDA graph, FP8 kernels by the kind of scale."""
+    kernels = FP8_KERNELS.get(row["moe_quant"] or row["gemm_quant"], "fp8")
+    return Conditions(TABLE_SKEW, graphs=False, fp8_kernels=kernels)
+
+
+RELATIVES = "relatives"
+"""In place of a model: leave out the accelerator's own efficiencies altogether."""
+
+
+@cache
+def accelerator_of(system: str, without: str | None) -> Accelerator:
+    """The catalog's accelerator; `without` a model: refitted to the others, if it was fitted to steps."""
+    name = SYSTEMS[system]
+    shipped = load_catalog().accelerator(name)
+    if without is None or (name in FROM_KERNELS and without != RELATIVES):
+        return shipped
+    own: dict[str, dict[str, object]] = defaultdict(dict)
+    if without != RELATIVES:
+        others = set(SYSTEMS.values()) - {name}
+        found = step_evidence(data_folder(), load_hardware(), others, without)
+        for (kernel_class, dtype), entry in entries_of([fit_one(i, compare=False) for i in found if i.fitted])[
+            name
+        ].items():
+            own[kernel_class][dtype] = yaml.safe_load(entry.yaml())
+    raw = yaml.safe_load((ROOT / "costmodel" / "catalog" / "efficiency.yaml").read_text(encoding="utf-8"))
+    kin = {
+        kernel_class: {dtype: figures for dtype, figures in by_dtype.items() if dtype not in NAMED}
+        for kernel_class, by_dtype in raw[RELATIVE[name]].items()
+    }
+    table = parse_efficiency({**raw, RELATIVE[name]: kin, name: {**own, "like": RELATIVE[name]}})
+    return replace(shipped, efficiency=table.complete(name))
+
+
+def engine_of(row: Row, mode: str = "") -> EngineConfig:
     """The engine of a row; limits of the scheduler play no part."""
     split = Parallelism(int(row["tp"]), int(row["pp"]), int(float(row["moe_ep"] or 1)), int(row["dp"]))
-    accelerator = load_catalog().accelerator(SYSTEMS[row["system"]])
+    left_out = row["model"] if row["model"] in CONFIGS else None
+    without = {"--leave-one-out": left_out, "--relative": RELATIVES}.get(mode)
+    accelerator = accelerator_of(row["system"], without)
     kv_dtype = KV_DTYPES[row["kv_quant"]]
     return EngineConfig(accelerator, Role.COLOCATED, split, DTYPES[row["dtype"]], kv_dtype, 1024, 65536, 10**6)
 
@@ -77,31 +129,105 @@ def class_times(step: StepTime, rows: list[Row]) -> dict[str, tuple[Array, Array
     return {name: (time[0], column[name]) for name, time in zip(CLASSES, ours, strict=True)}
 
 
+def family(row: Row) -> str:
+    """Kind of model, as the error depends on it."""
+    return {"deepseek-v3": "mla", "mixtral-8x7b": "moe"}.get(row["model"], "dense")
+
+
+def summary_key(row: Row) -> Group:
+    """Group of the summary: how the accelerator was fitted, kind of model, dtype, phase."""
+    name = SYSTEMS[row["system"]]
+    fitted = "kernels" if name in FROM_KERNELS else name
+    linked = " TP>1" if name == "L40S" and int(row["tp"]) > 1 else ""
+    return (fitted + linked, family(row), row["dtype"], row["phase"])
+
+
+def errors_of(rows: list[Row], mode: str) -> dict[Group, tuple[list[Row], Array]]:
+    """Rows and predicted / composed - 1, by engine and phase."""
+    found = {}
+    for key, mine in by_engine(rows).items():
+        step = predicted(mine, engine_of(mine[0], mode))
+        found[key] = (mine, step.total[0] / np.array([float(row["latency_ms"]) * 1e-3 for row in mine]) - 1.0)
+    return found
+
+
+def interval_text(rows: list[Row]) -> str:
+    """90 % quantiles of |ln(predicted / composed)| by kind of model, for fitted and for assumed efficiencies.
+
+    fitted: leave-one-model-out; assumed: every accelerator from its relative, without what a relative cannot know
+    (PCIe groups that share a link, kernels that are suspect on the relative only).
+    """
+    pooled: dict[tuple[str, str], list[Array]] = defaultdict(list)
+    for origin, mode in (("fitted", "--leave-one-out"), ("assumed", "--relative")):
+        for mine, error in errors_of(rows, mode).values():
+            linked = SYSTEMS[mine[0]["system"]] == "L40S" and mine[0]["tp"] != "1"
+            suspect = SYSTEMS[mine[0]["system"]] in FROM_KERNELS and mine[0]["moe_quant"] == "fp8"
+            if origin == "fitted" or not (linked or suspect):
+                pooled[family(mine[0]), origin].append(np.abs(np.log1p(error)))
+    lines = [
+        "# written by benchmarks/engine_steps.py --write: half-width of the 90 % interval of a step's time, in ln",
+        "# interval = predicted x exp(+-half-width); fitted: efficiencies of the accelerator itself, tested without",
+        "# the model (or without any step); assumed: efficiencies of a relative",
+    ]
+    for kind in ("dense", "moe", "mla"):
+        figures = {
+            origin: float(np.quantile(np.concatenate(pooled[kind, origin]), 0.9)) for origin in ("fitted", "assumed")
+        }
+        lines.append(f"{kind}: {{fitted: {figures['fitted']:.3f}, assumed: {figures['assumed']:.3f}}}")
+    return "\n".join(lines) + "\n"
+
+
 def main() -> None:
-    """Print the table."""
+    """Print the table, and the summary with leave-one-out."""
+    rows = read_rows()
+    if "--write" in sys.argv[1:]:
+        INTERVALS.write_text(interval_text(rows), encoding="utf-8")
+        return
     with_classes = "--classes" in sys.argv[1:]
-    errors: dict[tuple[str, ...], list[Array]] = defaultdict(list)
-    parts: dict[tuple[str, ...], dict[str, list[Array]]] = defaultdict(lambda: defaultdict(list))
-    for key, rows in by_engine(read_rows()).items():
+    mode = next((option for option in ("--leave-one-out", "--relative") if option in sys.argv[1:]), "")
+    errors: dict[Group, list[Array]] = defaultdict(list)
+    sums: dict[Group, list[Array]] = defaultdict(list)
+    parts: dict[Group, dict[str, list[Array]]] = defaultdict(lambda: defaultdict(list))
+    for key, (mine, error) in errors_of(rows, mode).items():
         system, model, dtype, *_, expert, phase = key
-        step = predicted(rows, engine_of(rows[0]))
-        group: tuple[str, ...] = (system, model + (" EP" if float(expert or 1) > 1 else ""), dtype, phase)
-        errors[group].append(step.total[0] / np.array([float(row["latency_ms"]) * 1e-3 for row in rows]) - 1.0)
-        for name, (ours, theirs) in class_times(step, rows).items():
-            real = theirs > 0
-            parts[group][name].append(ours[real] / theirs[real])
-    print(f"{'system':<9} {'model':<17} {'dtype':<10} {'phase':<8} {'rows':>5} {'MAPE':>7} {'bias':>7}", end="")
+        group: Group = (system, model + (" EP" if float(expert or 1) > 1 else ""), dtype, phase)
+        errors[group].append(error)
+        sums[summary_key(mine[0])].append(error)
+        if with_classes:
+            for name, (ours, theirs) in class_times(predicted(mine, engine_of(mine[0], mode)), mine).items():
+                real = theirs > 0
+                parts[group][name].append(ours[real] / theirs[real])
+    print(f"{'system':<13} {'model':<17} {'dtype':<10} {'phase':<8} {'rows':>5} {'MAPE':>7} {'bias':>7}", end="")
     print("".join(f" {name:>6}" for name in CLASSES) if with_classes else "")
     for group, lists in sorted(errors.items()):
         print(line(group, np.concatenate(lists), parts[group] if with_classes else {}))
     everything = np.concatenate([error for lists in errors.values() for error in lists])
     print(line(("all", "", "", ""), everything, {}))
+    if mode:
+        print_summary({group: np.concatenate(lists) for group, lists in sums.items()}, mode)
 
 
-def line(group: tuple[str, ...], error: Array, parts: dict[str, list[Array]]) -> str:
+def print_summary(sums: dict[Group, Array], mode: str) -> None:
+    """Error by kind of model, spread of ln(predicted / composed), and coverage of the intervals as written."""
+    widths = yaml.safe_load(INTERVALS.read_text(encoding="utf-8"))
+    origin = "assumed" if mode == "--relative" else "fitted"
+    print(f"\n{'fitted to':<13} {'model':<17} {'dtype':<10} {'phase':<8} {'rows':>5} {'MAPE':>7} {'bias':>7}", end="")
+    print(f" {'rms ln':>6} {'q90 ln':>6} {'in 90 %':>7}")
+    inside: dict[str, list[Array]] = defaultdict(list)
+    for group, error in sorted(sums.items()):
+        logs = np.abs(np.log1p(error))
+        held = logs <= widths[group[1]][origin]
+        inside[group[1]].append(held)
+        spread = f" {np.sqrt(np.mean(logs**2)):>6.3f} {np.quantile(logs, 0.9):>6.3f} {np.mean(held):>7.0%}"
+        print(line(group, error, {}) + spread)
+    for kind, parts in inside.items():
+        print(f"coverage of the 90 % interval, {kind}: {np.mean(np.concatenate(parts)):.1%}")
+
+
+def line(group: Group, error: Array, parts: dict[str, list[Array]]) -> str:
     """One row: mean absolute and mean relative error, and the median ratio of each class."""
     system, model, dtype, phase = group
-    text = f"{system:<9} {model:<17} {dtype:<10} {phase:<8} {error.size:>5} "
+    text = f"{system:<13} {model:<17} {dtype:<10} {phase:<8} {error.size:>5} "
     text += f"{np.mean(np.abs(error)):>7.1%} {np.mean(error):>+7.1%}"
     for ratios in parts.values():
         ratio = np.concatenate(ratios)

@@ -24,12 +24,18 @@ from kernel_tables import (
     moe_samples,
     prefill_samples,
     rows_of,
-    touched_experts,
 )
-from step_tables import all_reduce_steps, attention_steps, gemm_steps, load_shapes, moe_steps
+from step_tables import Shape, all_reduce_steps, attention_steps, gemm_steps, load_shapes, moe_steps
 
-from costmodel.calibration.fit import Samples, fit
+from costmodel.calibration.fit import CONSTANT, Samples, fit
 from costmodel.calibration.suspect import Finding, beats_physics, link_unused, narrower_is_slower
+from costmodel.routing import touched_experts
+
+SHARED = "all_reduce_shared"
+"""All-reduces of more than two ranks that share one link; not a class of its own, but a figure of both others."""
+
+GEMM_CURVE = (*CONSTANT, "compute_half", "depth_half")
+"""Free parameters of a GEMM's curve."""
 
 SMALL = 64.5
 """Tokens up to which a GEMM reads more than it computes; dtypes are compared there."""
@@ -53,12 +59,19 @@ class Evidence:
         """Whether any rule objects to the table as a whole."""
         return any(finding.suspect for finding in self.findings)
 
+    @property
+    def fitted(self) -> bool:
+        """Whether it is fitted: not suspect, or under a name of its own, or alone in speaking of the link."""
+        return not self.suspect or self.dtype == "fp8_tensor" or self.kernel_class.startswith("all_reduce")
+
 
 def evidence(
     name: str, kernel_class: str, dtype: str, samples: Samples, source: str, findings: Iterable[Finding] = ()
 ) -> Evidence:
-    """Evidence without the rows that beat physics."""
+    """Evidence without the rows that beat physics; a ring is no bound where the switch itself sums up (NVLS)."""
     impossible = beats_physics(samples.seconds, samples.floor())
+    if kernel_class.startswith("all_reduce"):
+        impossible = np.zeros_like(impossible)
     return Evidence(
         name, kernel_class, dtype, samples.where(~impossible), source, int(impossible.sum()), tuple(findings)
     )
@@ -123,8 +136,9 @@ def gemm_evidence(folder: Path, hardware: dict[str, Hardware]) -> list[Evidence]
                 continue
             rules = [] if kind == "bfloat16" else [compare_gemm(mine, wide, hardware[name])]
             dtype = DTYPES[kind]
+            kept = "fp8_block" if kind == "fp8_block" and any(rule.suspect for rule in rules) else dtype
             samples = gemm_samples(mine, hardware[name], dtype)
-            found.append(evidence(name, "gemm", dtype, samples, source_of("gemm", mine) + f" {kind}", rules))
+            found.append(evidence(name, "gemm", kept, samples, source_of("gemm", mine) + f" {kind}", rules))
     return found
 
 
@@ -154,7 +168,7 @@ def latent_evidence(folder: Path, hardware: dict[str, Hardware], gemms: list[Evi
         system = next(system for system, name in SYSTEMS.items() if name == gemm.accelerator)
         if gemm.dtype != "bf16" or not select(rows, system=system):
             continue
-        curve = fit(gemm.samples).curve
+        curve = fit(gemm.samples, GEMM_CURVE).curve
         for phase, kernel_class in (("context", "latent_prefill"), ("generation", "latent_decode")):
             for kind in ("bfloat16", "fp8"):
                 mine = select(rows, system=system, kv_cache_dtype=kind, gemm_type="bfloat16", phase=phase)
@@ -176,7 +190,8 @@ def moe_evidence(folder: Path, hardware: dict[str, Hardware]) -> list[Evidence]:
                 continue
             rules = [] if kind == "bfloat16" else [compare_moe(mine, wide, hardware[name])]
             samples = moe_samples(mine, hardware[name], DTYPES[kind])
-            found.append(evidence(name, "moe", DTYPES[kind], samples, source_of("moe", mine) + f" {kind}", rules))
+            kept = "fp8_tensor" if kind == "fp8" and any(rule.suspect for rule in rules) else DTYPES[kind]
+            found.append(evidence(name, "moe", kept, samples, source_of("moe", mine) + f" {kind}", rules))
     return found
 
 
@@ -187,6 +202,7 @@ def collective_evidence(folder: Path, hardware: dict[str, Hardware]) -> list[Evi
     for system, name in SYSTEMS.items():
         for kernel_class, wanted in (
             ("all_reduce", {"kernel": "vLLM_custom_graph", "op": "all_reduce"}),
+            ("all_reduce_large", {"kernel": "vLLM_custom_graph", "op": "all_reduce"}),
             ("all_to_all", {"kernel": "NCCL", "op": "alltoall", "dtype": "half"}),
         ):
             mine = select(rows, system=system, **wanted)
@@ -204,13 +220,21 @@ def link_rule(samples: Samples) -> Finding:
     """`link_unused` on messages whose ideal time is over 50 us."""
     ideal = samples.traffic[:, 0] / samples.bandwidth
     large = ideal > 50e-6
+    if not large.any():
+        return Finding("link unused", False, float("nan"), 0)
     return link_unused(samples.seconds[large] / samples.count[large, 0], ideal[large])
 
 
-def step_evidence(folder: Path, hardware: dict[str, Hardware], measured: set[str]) -> list[Evidence]:
-    """Steps composed from kernels, for GPUs that have no kernel table: the same classes, summed over a step."""
+def step_evidence(
+    folder: Path, hardware: dict[str, Hardware], measured: set[str], without: str | None = None
+) -> list[Evidence]:
+    """Steps composed from kernels, for GPUs that have no kernel table: the same classes, summed over a step.
+
+    without: a model whose rows are left out, to be predicted from the others.
+    """
     shapes = load_shapes(folder)
-    rows = [row for row in rows_of(folder / "serving" / "engine_steps.csv") if row["model"] in shapes]
+    models = shapes.keys() - {without}
+    rows = [row for row in rows_of(folder / "serving" / "engine_steps.csv") if row["model"] in models]
     found = []
     for system, name in SYSTEMS.items():
         if name in measured:
@@ -224,14 +248,32 @@ def step_evidence(folder: Path, hardware: dict[str, Hardware], measured: set[str
             mine = select(rows, system=system, dtype=dtype)
             slower = [compare_steps(mine, wide, "gemm_ms", "sol_gemm_ms")] if dtype != "bf16" else []
             found.append(evidence(name, "gemm", dtype, gemm_steps(mine, shapes, roof, dtype), origin, slower))
-            experts = [row for row in mine if row["moe_ep"] == "1.0"]
+            experts = [row for row in mine if row["moe_ep"]]
+            if not experts:
+                continue
             slower = [compare_steps(experts, wide, "moe_ms", "sol_moe_ms")] if dtype != "bf16" else []
             found.append(evidence(name, "moe", dtype, moe_steps(experts, shapes, roof, dtype), origin, slower))
         for phase in ("prefill", "decode"):
             samples = attention_steps(select(wide, phase=phase), shapes, roof, phase)
             found.append(evidence(name, f"attention_{phase}", "bf16", samples, origin))
-        joined = all_reduce_steps([row for row in wide if row["tp"] != "1"], shapes, roof)
-        found.append(evidence(name, "all_reduce", "bf16", joined, origin, [link_rule(joined)]))
+        found += link_evidence(name, select(rows, system=system), shapes, roof, origin)
+    return found
+
+
+def link_evidence(name: str, rows: list[Row], shapes: dict[str, Shape], roof: Hardware, origin: str) -> list[Evidence]:
+    """All-reduces of steps. Where the link looks unused, a pair is told from larger groups, which share it."""
+    joined = [row for row in rows if row["tp"] != "1"]
+    large = all_reduce_steps(joined, shapes, roof, "all_reduce_large")
+    rule = link_rule(large)
+    own = [row for row in joined if row["tp"] == "2"] if rule.suspect else joined
+    found = [
+        evidence(name, operation, "bf16", all_reduce_steps(own, shapes, roof, operation), origin, [rule])
+        for operation in ("all_reduce", "all_reduce_large")
+    ]
+    if rule.suspect:
+        rest = [row for row in joined if row["tp"] != "2"]
+        samples = all_reduce_steps(rest, shapes, roof, "all_reduce_large", together=True)
+        found.append(evidence(name, SHARED, "bf16", samples, origin, [rule]))
     return found
 
 

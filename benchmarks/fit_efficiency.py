@@ -1,4 +1,4 @@
-"""Fits one efficiency per (accelerator, kernel class, dtype) to measured kernels and writes the catalog's file.
+"""Fits one efficiency curve per (accelerator, kernel class, dtype) to measured kernels and writes the catalog's file.
 
     python benchmarks/fit_efficiency.py            print the fits and what was set aside
     python benchmarks/fit_efficiency.py --write    also write costmodel/catalog/efficiency.yaml and docs/calibration.md
@@ -11,7 +11,8 @@ from __future__ import annotations
 import json
 import math
 import sys
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -19,17 +20,19 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from evidence import Evidence, collect  # noqa: E402
+from evidence import GEMM_CURVE, SHARED, Evidence, collect  # noqa: E402
 from kernel_tables import SYSTEMS, data_folder  # noqa: E402
 
 from costmodel.calibration.curves import EfficiencyCurve  # noqa: E402
-from costmodel.calibration.fit import CONSTANT, CURVE, Fit, assess, fit, predict  # noqa: E402
+from costmodel.calibration.fit import CONSTANT, Fit, assess, fit, predict  # noqa: E402
 from costmodel.roofline import KERNEL_CLASSES  # noqa: E402
 
 Key = tuple[str, str]
 
 MATRIX_DTYPES = ("bf16", "fp8", "int8", "fp4")
 KV_DTYPES = ("bf16", "fp8")
+NAMED = ("fp8_block", "fp8_tensor")
+"""Particular FP8 kernels, which have an entry where a suspect table speaks of them."""
 DTYPES_OF = {
     name: MATRIX_DTYPES if name in ("gemm", "moe") else ("bf16",) if name.startswith("all_") else KV_DTYPES
     for name in KERNEL_CLASSES
@@ -58,8 +61,27 @@ LIKE = {
 }
 """Nearest measured relative of GPUs without measurements: same architecture first, same kind of memory second."""
 
-UNUSED = dict.fromkeys(("all_reduce", "all_to_all"), ("compute", "compute_half"))
-"""Parameters without meaning for a class: collectives compute nothing that counts."""
+COLLECTIVE = ("memory", "launch")
+CURVES = {
+    "gemm": GEMM_CURVE,
+    "attention_prefill": (*CONSTANT, "compute_half", "depth_half", "fill_half"),
+    "attention_decode": CONSTANT,
+    "latent_prefill": (*CONSTANT, "compute_half"),
+    "latent_decode": CONSTANT,
+    "moe": (*CONSTANT, "compute_half", "cast", "spill"),
+    "all_reduce": COLLECTIVE,
+    "all_reduce_large": COLLECTIVE,
+    "all_to_all": COLLECTIVE,
+    SHARED: COLLECTIVE,
+}
+"""Free parameters of each class; collectives compute nothing that counts. FP8 GEMMs also convert their inputs."""
+
+WIDTH_HALF = 50.0
+"""Head width of half efficiency where a table has one width only; H100 and H200, which have two, show 50 to 60."""
+
+HALVES = ("compute_half", "depth_half", "fill_half", "cast", "spill")
+"""Figures of an entry that are written where they are not zero."""
+
 SAME_ROOF = {
     "attention_prefill": "attention_decode",
     "attention_decode": "attention_prefill",
@@ -68,27 +90,33 @@ SAME_ROOF = {
 }
 EAGER = {"latent_prefill": "attention_prefill", "latent_decode": "attention_decode"}
 """Modules with a flat floor of 60 to 90 us, which looks like the host launching a dozen kernels one by one; measured
-serving does not show it. The launch of the one-kernel class is taken instead, and `error` is that of the result."""
+serving does not show it. The launch of the one-kernel class is taken instead; the difference is what the host adds
+without a CUDA graph."""
 
 LEAST_SEEN = 0.005
 """A roof that decides fewer of the kernels is not in the data; its efficiency is then taken from the kindred class."""
 
 REGIMES = {
-    "gemm": ("m <= 64", (0, 1, 2), "m >= 512", (4, 5)),
-    "moe": ("T <= 64", (0, 1, 2), "T >= 512", (4, 5)),
-    "attention_prefill": ("128 to 1,536", (0, 1), ">= 2,048", (2, 3)),
-    "latent_prefill": ("128 to 1,536", (0, 1), ">= 2,048", (2, 3)),
-    "attention_decode": ("KV < 10 MB", (0, 1), "KV >= 10 MB", (2, 3, 4)),
-    "latent_decode": ("KV < 10 MB", (0, 1), "KV >= 10 MB", (2, 3, 4)),
-    "all_reduce": ("< 1 MB", (0, 1), ">= 1 MB", (2, 3)),
-    "all_to_all": ("< 1 MB", (0, 1), ">= 1 MB", (2, 3)),
+    "gemm": ((0, 1), (3, 4)),
+    "moe": ((0, 1), (3, 4)),
+    "attention_prefill": ((0, 1), (2, 3)),
+    "latent_prefill": ((0, 1), (2, 3)),
+    "attention_decode": ((0, 1), (2, 3, 4)),
+    "latent_decode": ((0, 1), (2, 3, 4)),
+    "all_reduce": ((0, 1), (2, 3)),
+    "all_reduce_large": ((), (2, 3)),
+    "all_to_all": ((0, 1), (2, 3)),
+    SHARED: ((), (2, 3)),
 }
-"""Small and large regime of each class: label and the indices of its bins."""
+"""Small and large regime of each class: the indices of its bins."""
+
+FLOOR_ROWS = 64
+"""Rows up to which the median time of a suspect GEMM table is its launch floor."""
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One fitted table: the constant that the catalog gets and the curve that it is compared with."""
+    """One fitted table: the curve that the catalog gets and the constant that it is compared with."""
 
     evidence: Evidence
     constant: Fit
@@ -109,53 +137,98 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One line of the catalog."""
+    """One line of the catalog; eager, floor [s] and shared [1] as in `KernelEfficiency`."""
 
-    compute: float
-    memory: float
-    launch: float
+    curve: EfficiencyCurve
     origin: str
     source: str
     error: float
+    eager: float = 0.0
+    floor: float = 0.0
+    shared: float = 0.0
+
+    def figures(self) -> dict[str, float]:
+        """Figures as they stand in the file."""
+        shapes = {name: float(f"{getattr(self.curve, name):.4g}") for name in HALVES if getattr(self.curve, name)}
+        times = {"eager_us": round(self.eager * 1e6, 2), "floor_us": round(self.floor * 1e6, 2)}
+        return {
+            "compute": round(self.curve.compute, 4),
+            "memory": round(self.curve.memory, 4),
+            "launch_us": round(self.curve.launch * 1e6, 2),
+            **shapes,
+            **({"shared": round(self.shared, 4)} if self.shared else {}),
+            **{name: value for name, value in times.items() if value},
+        }
 
     def yaml(self) -> str:
         """As a YAML flow mapping."""
+        figures = ", ".join(f"{name}: {value:.12g}" for name, value in self.figures().items())
         error = ".nan" if math.isnan(self.error) else f"{self.error:.3f}"
-        return (
-            f"{{compute: {self.compute:.4f}, memory: {self.memory:.4f}, launch_us: {self.launch * 1e6:.2f}, "
-            f"origin: {self.origin}, source: {json.dumps(self.source)}, error: {error}}}"
-        )
+        return f"{{{figures}, origin: {self.origin}, source: {json.dumps(self.source)}, error: {error}}}"
 
 
-def fit_one(evidence: Evidence) -> Result:
-    """Constant and curve of one table; FP8 GEMMs get the conversion of their inputs as one more parameter."""
-    unused = UNUSED.get(evidence.kernel_class, ())
-    free, saturating = (tuple(name for name in form if name not in unused) for form in (CONSTANT, CURVE))
-    cast = ("cast",) if (evidence.kernel_class, evidence.dtype) == ("gemm", "fp8") else ()
-    return Result(evidence, fit(evidence.samples, free), fit(evidence.samples, saturating + cast))
+def fit_one(evidence: Evidence, *, compare: bool = True) -> Result:
+    """Curve of one table and, to compare it with, the constant (else the curve again)."""
+    free = CURVES[evidence.kernel_class]
+    base = EfficiencyCurve(compute=1.0, memory=1.0, launch=0.0)
+    if evidence.kernel_class == "gemm" and evidence.dtype != "bf16":
+        free = (*free, "cast")
+    depth = evidence.samples.depth
+    if evidence.kernel_class == "attention_prefill" and depth is not None and np.ptp(depth) == 0:
+        free = tuple(name for name in free if name != "depth_half")
+        base = replace(base, depth_half=WIDTH_HALF)
+    curve = fit(evidence.samples, free, base)
+    constant = tuple(name for name in CONSTANT if name in free)
+    return Result(evidence, fit(evidence.samples, constant) if compare else curve, curve)
 
 
 def entries_of(results: list[Result]) -> dict[str, dict[Key, Entry]]:
     """Fitted entries by accelerator; roofs that the data do not show come from the kindred class."""
     found: dict[str, dict[Key, Entry]] = {}
-    curves = {result.key: result.constant for result in results}
+    curves = {result.key: result.curve for result in results}
     for result in results:
         name, kernel_class, dtype = result.key
-        curve, source = result.constant.curve, result.evidence.source
+        curve, source, eager = result.curve.curve, result.evidence.source, 0.0
         kindred = curves.get((name, SAME_ROOF.get(kernel_class, kernel_class), dtype))
-        if kindred and kindred is not result.constant:
-            for roof, seen in (("compute", result.constant.compute_bound), ("memory", result.constant.memory_bound)):
+        if kindred and kindred is not result.curve:
+            for roof, seen in (("compute", result.curve.compute_bound), ("memory", result.curve.memory_bound)):
                 if seen < LEAST_SEEN:
                     curve = replace(curve, **{roof: getattr(kindred.curve, roof)})
                     source += f"; {roof} roof not reached, taken from {SAME_ROOF[kernel_class]}"
         graphed = curves.get((name, EAGER.get(kernel_class, ""), dtype))
         if graphed:
-            source += f"; launch of {EAGER[kernel_class]}, not the module's {curve.launch * 1e6:.0f} us"
+            source += f"; launch of {EAGER[kernel_class]}, the rest of the module's {curve.launch * 1e6:.0f} us eager"
+            eager = max(curve.launch - graphed.curve.launch, 0.0)
             curve = replace(curve, launch=graphed.curve.launch)
+        source += "".join(
+            f"; suspect: {finding.rule}, {finding.figure:.2f}"
+            for finding in result.evidence.findings
+            if finding.suspect
+        )
+        error = assess(replace(curve, launch=curve.launch + eager), result.evidence.samples).error
+        if kernel_class == SHARED:
+            continue
+        shared = curves.get((name, SHARED, dtype)) if kernel_class.startswith("all_reduce") else None
         found.setdefault(name, {})[kernel_class, dtype] = Entry(
-            curve.compute, curve.memory, curve.launch, "fitted", source, assess(curve, result.evidence.samples).error
+            curve, "fitted", source, error, eager, shared=shared.curve.memory if shared else 0.0
         )
     return found
+
+
+def with_floors(entries: dict[str, dict[Key, Entry]], found: Iterable[Evidence]) -> dict[str, dict[Key, Entry]]:
+    """Entries with one more per suspect block-scaled GEMM table: the FP8 curve above the table's launch floor."""
+    more = {name: dict(table) for name, table in entries.items()}
+    for item in found:
+        if (item.kernel_class, item.dtype) == ("gemm", "fp8_block"):
+            samples = item.samples
+            tokens = samples.inputs[:, 0] / samples.shape("depth", 1.0)[:, 0]
+            floor = float(np.median(samples.seconds[tokens <= FLOOR_ROWS]))
+            curve = more[item.accelerator]["gemm", "fp8"]
+            source = f"as fp8 above the floor of the suspect table {item.source}; only where asked for"
+            more[item.accelerator]["gemm", "fp8_block"] = replace(
+                curve, origin="assumed", source=source, error=math.nan, floor=floor
+            )
+    return more
 
 
 def assume(entry: Entry, source: str) -> Entry:
@@ -163,18 +236,23 @@ def assume(entry: Entry, source: str) -> Entry:
     return replace(entry, origin="assumed", source=source, error=math.nan)
 
 
-def medians(entries: dict[str, dict[Key, Entry]]) -> dict[Key, Entry]:
-    """Median of the fitted accelerators by class and dtype; INT8 and FP4 as FP8."""
+def middle(entries: list[Entry]) -> tuple[EfficiencyCurve, float]:
+    """Median of every figure of the curves, and of what the host adds."""
+    names = [field.name for field in fields(EfficiencyCurve)]
+    figures = {name: float(np.median([getattr(entry.curve, name) for entry in entries])) for name in names}
+    return EfficiencyCurve(**figures), float(np.median([entry.eager for entry in entries]))
+
+
+def medians(entries: Mapping[str, Mapping[Key, Entry]]) -> dict[Key, Entry]:
+    """Median of the fitted accelerators by class and dtype, suspect tables apart; INT8 and FP4 as FP8."""
     found: dict[Key, Entry] = {}
     for name in KERNEL_CLASSES:
         for dtype in DTYPES_OF[name]:
             key = (name, dtype if dtype in KV_DTYPES else "fp8")
             rows = [table[key] for table in entries.values() if key in table]
-            compute, memory, launch = (
-                float(np.median([getattr(row, field) for row in rows])) for field in ("compute", "memory", "launch")
-            )
+            curve, eager = middle([row for row in rows if "suspect" not in row.source])
             source = "median of fitted accelerators" if key[1] == dtype else "as fp8: median of fitted accelerators"
-            found[name, dtype] = Entry(compute, memory, launch, "assumed", source, math.nan)
+            found[name, dtype] = Entry(curve, "assumed", source, math.nan, eager)
     return found
 
 
@@ -182,18 +260,18 @@ def complete(entries: dict[str, dict[Key, Entry]], default: dict[Key, Entry]) ->
     """Fill each measured accelerator's gaps: INT8 and FP4 as FP8, the rest as its relative, else the median."""
     filled: dict[str, dict[Key, Entry]] = {}
     for name, table in entries.items():
-        filled[name] = {}
-        for key, middle in default.items():
+        filled[name] = dict(table)
+        for key, usual in default.items():
             twin = (key[0], "fp8")
-            relative = entries[RELATIVE[name]]
+            relative = entries.get(RELATIVE[name], {})
             if key in table:
-                filled[name][key] = table[key]
-            elif key[1] not in KV_DTYPES and twin in table:
+                continue
+            if key[1] not in KV_DTYPES and twin in table:
                 filled[name][key] = assume(table[twin], "as fp8 on the same GPU")
             elif key in relative and not key[0].startswith("all_reduce"):
                 filled[name][key] = assume(relative[key], f"as {RELATIVE[name]}")
             else:
-                filled[name][key] = middle
+                filled[name][key] = usual
     return filled
 
 
@@ -203,13 +281,18 @@ def yaml_text(entries: dict[str, dict[Key, Entry]], default: dict[Key, Entry]) -
         "# written by benchmarks/fit_efficiency.py; see docs/calibration.md",
         "# compute: share of the data sheet's peak (gemm, moe: in the compute dtype; attention: in bf16, by KV dtype)",
         "# memory: share of HBM bandwidth; for all_reduce and all_to_all, of the link (one direction)",
+        "# compute_half, depth_half, fill_half: size, depth and parallel work at which half of `compute` is reached",
+        "# cast, spill: bytes per element that separate kernels move; eager_us, floor_us: what the host adds, and the",
+        "# least time of a kernel, without a CUDA graph; shared: share of one link that more than two ranks share",
+        "# fp8_block, fp8_tensor: particular kernels, only where asked for by name",
         "# like: as that accelerator, but assumed",
     ]
     for name, table in {"default": default, **entries}.items():
         lines.append(f"{name}:")
         for kernel_class in KERNEL_CLASSES:
             lines.append(f"  {kernel_class}:")
-            lines += [f"    {dtype}: {table[kernel_class, dtype].yaml()}" for dtype in DTYPES_OF[kernel_class]]
+            dtypes = [*DTYPES_OF[kernel_class], *(dtype for dtype in NAMED if (kernel_class, dtype) in table)]
+            lines += [f"    {dtype}: {table[kernel_class, dtype].yaml()}" for dtype in dtypes]
     lines += [f"{name}: {{like: {relative}}}" for name, relative in LIKE.items()]
     return "\n".join(lines) + "\n"
 
@@ -220,59 +303,37 @@ def percent(value: float) -> str:
 
 
 def fit_table(results: list[Result]) -> str:
-    """Markdown: parameters and errors of the constant, errors of the curve, error if the relative's were used."""
+    """Markdown: parameters and errors of the curve, error of the constant, error if the relative's were used."""
     head = (
-        "| accelerator | class | dtype | rows | η compute | η memory | launch µs | error | small | large | bias "
-        "| curve: error | small | large | relative's: error |\n" + "|---" * 3 + "|---:" * 12 + "|\n"
+        "| accelerator | class | dtype | rows | η compute | half at | depth | fill | η memory | cast | spill "
+        "| launch µs | error | small | large | bias | constant: error | relative's: error |\n"
+        + "|---" * 3
+        + "|---:" * 15
+        + "|\n"
     )
-    fits = {result.key: result.constant.curve for result in results}
+    fits = {result.key: result.curve.curve for result in results}
     lines = []
     for result in results:
         name, kernel_class, dtype = result.key
-        _, small, _, large = REGIMES[kernel_class]
-        fitted, curve = result.constant, result.curve
+        small, large = REGIMES[kernel_class]
+        curve = result.curve.curve
         cousin = fits.get((RELATIVE[name], kernel_class, dtype))
         cells = [
             name,
             kernel_class,
             dtype,
-            f"{fitted.rows:,}",
-            "" if kernel_class in UNUSED else f"{fitted.curve.compute:.2f}",
-            f"{fitted.curve.memory:.2f}",
-            f"{fitted.curve.launch * 1e6:.1f}",
-            percent(fitted.error),
-            percent(result.error(fitted.curve, small)),
-            percent(result.error(fitted.curve, large)),
-            f"{100 * fitted.bias:+.0f} %",
-            percent(curve.error),
-            percent(result.error(curve.curve, small)),
-            percent(result.error(curve.curve, large)),
-            percent(result.error(cousin, tuple(range(8)))) if cousin else "",
-        ]
-        lines.append("| " + " | ".join(cells) + " |")
-    return head + "\n".join(lines)
-
-
-def curve_table(results: list[Result]) -> str:
-    """Markdown: the saturating form's parameters where it lowers the error by a tenth or more."""
-    head = (
-        "| accelerator | class | dtype | η compute | half at | η memory | cast byte | launch µs "
-        "| constant | curve |\n" + "|---" * 3 + "|---:" * 7 + "|\n"
-    )
-    lines = []
-    for result in results:
-        curve = result.curve.curve
-        if result.curve.error > 0.9 * result.constant.error:
-            continue
-        cells = [
-            *result.key,
-            f"{curve.compute:.2f}",
-            f"{curve.compute_half:,.0f}",
+            f"{result.curve.rows:,}",
+            "" if CURVES[kernel_class] == COLLECTIVE else f"{curve.compute:.2f}",
+            *(f"{value:,.0f}" if value else "" for value in (curve.compute_half, curve.depth_half, curve.fill_half)),
             f"{curve.memory:.2f}",
-            f"{curve.cast:.1f}",
+            *(f"{value:.1f}" if value else "" for value in (curve.cast, curve.spill)),
             f"{curve.launch * 1e6:.1f}",
-            percent(result.constant.error),
             percent(result.curve.error),
+            percent(result.error(curve, small)),
+            percent(result.error(curve, large)),
+            f"{100 * result.curve.bias:+.0f} %",
+            percent(result.constant.error),
+            percent(result.error(cousin, tuple(range(8)))) if cousin else "",
         ]
         lines.append("| " + " | ".join(cells) + " |")
     return head + "\n".join(lines)
@@ -295,15 +356,24 @@ def replace_between(text: str, name: str, table: str) -> str:
     return f"{before}{start}\n{table}\n{end}{rest.split(end)[1]}"
 
 
+def tables_of(found: Iterable[Evidence]) -> tuple[dict[str, dict[Key, Entry]], dict[Key, Entry]]:
+    """Completed entries by accelerator, and the default ones, from evidence; nothing is compared."""
+    items = list(found)
+    entries = with_floors(entries_of([fit_one(item, compare=False) for item in items if item.fitted]), items)
+    default = medians(entries)
+    return complete(entries, default), default
+
+
 def main() -> None:
     """Fit, print, and write if asked."""
     found = collect(data_folder())
-    results = [fit_one(item) for item in found if not item.suspect]
+    results = [fit_one(item) for item in found if item.fitted]
     order = {name: index for index, name in enumerate(SYSTEMS.values())}
-    results.sort(key=lambda result: (order[result.key[0]], KERNEL_CLASSES.index(result.key[1]), result.key[2]))
-    entries = entries_of(results)
+    classes = (*KERNEL_CLASSES, SHARED)
+    results.sort(key=lambda result: (order[result.key[0]], classes.index(result.key[1]), result.key[2]))
+    entries = with_floors(entries_of(results), found)
     default = medians(entries)
-    tables = {"fits": fit_table(results), "curves": curve_table(results), "suspect": suspect_table(found)}
+    tables = {"fits": fit_table(results), "suspect": suspect_table(found)}
     print(*tables.values(), sep="\n\n")
     if "--write" not in sys.argv[1:]:
         return

@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 
 from costmodel.calibration.curves import EfficiencyCurve, curve_time
 from costmodel.calibration.fit import Samples, single_kernels
+from costmodel.engine_arrays import TABLE_SKEW
+from costmodel.routing import Routed, busiest_expert_rank, imbalance, largest_of
 
 Array = NDArray[np.float64]
 Row = dict[str, str]
@@ -31,7 +33,10 @@ ELEMENT = {"bf16": 2.0, "fp8": 1.0}
 WIDE = 2.0
 """Bytes of an activation between kernels: 16 bit, whatever the kernel computes in."""
 
-TOKEN_EDGES = (1.5, 16.5, 64.5, 511.5, 2048.5)
+MATRIX_EDGES = (8.5, 64.5, 2048.5, 8192.5)
+"""Rows of a GEMM: two bins of decode steps, one between, two of prompts."""
+EXPERT_EDGES = (8.5, 64.5, 512.5, 2048.5)
+PROMPT_EDGES = (600, 1600, 5000)
 BYTE_EDGES = (1e6, 1e7, 1e8, 1e9)
 
 
@@ -80,51 +85,54 @@ def regime(value: Array, edges: tuple[float, ...]) -> NDArray[np.int64]:
     return np.digitize(value, edges)
 
 
-def touched_experts(experts: Array, chosen: Array, tokens: Array) -> Array:
-    """Expected experts that at least one of `tokens` picks, routing evenly: E (1 - (1 - k/E)^T)."""
-    return np.asarray(experts * (1.0 - (1.0 - chosen / experts) ** tokens))
-
-
 def gemm_samples(rows: list[Row], hardware: Hardware, dtype: str) -> Samples:
     """GEMMs: FLOP 2mnk; bytes: weights and inputs in `dtype`, outputs at 16 bit, each once. Sizes of real layers only.
 
-    Kept: n, k >= 768 and 2^20 <= n k < 2^29.5 (a shard of an 8B layer up to a whole layer of the largest models),
-    m <= 16,384 (the largest chunk in use). A matrix weighs as many parameters as it has: a step is a sum of times.
+    Kept: n >= 512, k >= 1,024, neither more than 8 times the other, 2^20 <= n k < 2^29.5 (a shard of an 8B layer up to
+    a whole layer of the largest models), m <= 16,384 (the largest chunk in use). A matrix weighs as the root of its
+    parameters: large ones make a step, small ones are more.
     """
     m, n, k, milliseconds = columns(rows, "m", "n", "k", "latency_ms")
-    real = (n >= 768) & (k >= 768) & (n * k >= 2**20) & (n * k < 2**29.5) & (m <= 16384)
+    real = (n >= 512) & (k >= 1024) & (n * k >= 2**20) & (n * k < 2**29.5) & (m <= 16384)
+    real &= (n <= 8 * k) & (k <= 8 * n)
     m, n, k, seconds = m[real], n[real], k[real], milliseconds[real] * 1e-3
-    traffic = n * k * ELEMENT[dtype] + m * (k * ELEMENT[dtype] + n * WIDE)
-    bins = regime(m, TOKEN_EDGES)
     return single_kernels(
         2 * m * n * k,
-        traffic,
+        n * k * ELEMENT[dtype] + m * (k * ELEMENT[dtype] + n * WIDE),
         seconds,
-        bins,
+        regime(m, MATRIX_EDGES),
         peak=hardware.peak[dtype],
         bandwidth=hardware.bandwidth,
         size=m * n,
         inputs=m * k,
-        importance=n * k,
+        importance=np.sqrt(n * k),
+        depth=k,
     )
 
 
-def prefill_samples(rows: list[Row], hardware: Hardware, dtype: str, head_dim: int = 128) -> Samples:
+def prefill_samples(rows: list[Row], hardware: Hardware, dtype: str) -> Samples:
     """Causal prefill attention: 4 d FLOP per head and pair of s(s+1)/2; bytes: Q and O at 16 bit, K and V once.
 
     `dtype` is that of the KV cache; attention is measured against the 16-bit peak whatever it is.
-    Kept: head width 128, s >= 128, at least 4 heads, at most 32,768 tokens at once.
+    Kept: s >= 128, at least 2 heads, at most 65,536 tokens at once. A row weighs as the root of its time.
     """
     b, s, heads, kv, d, milliseconds = columns(
         rows, "batch_size", "isl", "num_heads", "num_key_value_heads", "head_dim", "latency_ms"
     )
-    real = (s >= 128) & (heads >= 4) & (b * s <= 32768) & (d == head_dim)
+    real = (s >= 128) & (heads >= 2) & (b * s <= 65536)
     b, s, heads, kv, d, seconds = (x[real] for x in (b, s, heads, kv, d, milliseconds * 1e-3))
     flop = 4 * b * heads * d * s * (s + 1) / 2
-    traffic = 2 * b * s * d * (WIDE * heads + ELEMENT[dtype] * kv)
-    bins = regime(s, (600, 1600, 5000))
     return single_kernels(
-        flop, traffic, seconds, bins, peak=hardware.peak["bf16"], bandwidth=hardware.bandwidth, size=s
+        flop,
+        2 * b * s * d * (WIDE * heads + ELEMENT[dtype] * kv),
+        seconds,
+        regime(s, PROMPT_EDGES),
+        peak=hardware.peak["bf16"],
+        bandwidth=hardware.bandwidth,
+        size=s,
+        importance=np.sqrt(seconds),
+        depth=d,
+        fill=b * s * heads,
     )
 
 
@@ -148,31 +156,40 @@ def decode_samples(rows: list[Row], hardware: Hardware, dtype: str) -> Samples:
     )
 
 
-def moe_samples(rows: list[Row], hardware: Hardware, dtype: str) -> Samples:
-    """Fused mixture of experts without expert parallelism: three matrices h x i per touched expert, read once.
+def busiest(tokens: Array, experts: Array, topk: Array, ranks: Array, skewed: Array) -> Routed:
+    """What the most loaded rank computes; `skewed` is 1 where the routing follows the tables' power law, else 0."""
+    largest = np.array([largest_of(int(count)) for count in ranks])
+    factor = imbalance(experts, topk, ranks, largest, TABLE_SKEW * skewed)
+    return busiest_expert_rank(experts, topk, tokens, ranks, factor)
 
-    Rows with expert parallelism time the rank that the skewed routing loads most, which an even-routing count
-    cannot describe; ungated experts (two matrices) are left out too.
+
+def moe_samples(rows: list[Row], hardware: Hardware, dtype: str) -> Samples:
+    """Fused mixture of experts: three matrices h x i per touched expert, read once, on the most loaded rank.
+
+    Left out: ungated experts (two matrices), more than 16,384 tokens and shards below 2^18 weights.
     """
     names = ("num_tokens", "hidden_size", "inter_size", "topk", "num_experts", "moe_tp_size", "moe_ep_size")
-    tokens, hidden, inter, topk, experts, tensor, expert, milliseconds = columns(rows, *names, "latency_ms")
+    tokens, hidden, inter, topk, experts, tensor, ranks, milliseconds = columns(rows, *names, "latency_ms")
     ungated = (inter == 1856) | (inter == 2688) | (topk == 22)
     width = inter / tensor
-    real = (expert == 1) & ~ungated & (tokens <= 16384) & (hidden * width >= 2**19)
-    tokens, hidden, width, topk, experts = (x[real] for x in (tokens, hidden, width, topk, experts))
-    touched = touched_experts(experts, topk, tokens)
-    pairs = tokens * topk
-    traffic = touched * 3 * hidden * width * ELEMENT[dtype] + pairs * WIDE * (2 * hidden + 3 * width)
+    real = ~ungated & (tokens <= 16384) & (hidden * width >= 2**18)
+    skewed = np.array([float(row["distribution"] != "balanced") for row in rows])
+    tokens, hidden, width, topk, experts, ranks, skewed = (
+        x[real] for x in (tokens, hidden, width, topk, experts, ranks, skewed)
+    )
+    routed = busiest(tokens, experts, topk, ranks, skewed)
+    passed = 2 * hidden + 3 * width
     return single_kernels(
-        6 * pairs * hidden * width,
-        traffic,
+        6 * routed.rows * hidden * width,
+        routed.touched * 3 * hidden * width * ELEMENT[dtype] + routed.rows * WIDE * passed,
         milliseconds[real] * 1e-3,
-        regime(tokens, TOKEN_EDGES),
+        regime(tokens, EXPERT_EDGES),
         peak=hardware.peak[dtype],
         bandwidth=hardware.bandwidth,
-        size=pairs / touched,
-        inputs=pairs * hidden,
-        importance=hidden * width,
+        size=routed.rows / routed.touched,
+        inputs=routed.rows * passed,
+        importance=np.sqrt(hidden * width),
+        elsewhere=routed.elsewhere * passed,
     )
 
 
@@ -182,10 +199,18 @@ def collective_samples(rows: list[Row], hardware: Hardware, operation: str) -> S
     all-reduce 2 (n-1)/n S, all-to-all (n-1)/n S, with S the message of one GPU [byte].
     """
     size, gpus, milliseconds = columns(rows, "message_bytes", "num_gpus", "latency_ms")
-    share = (2.0 if operation == "all_reduce" else 1.0) * (gpus - 1) / gpus
+    share = (2.0 if operation.startswith("all_reduce") else 1.0) * (gpus - 1) / gpus
     traffic = share * size
     bins = regime(size, (64e3, 1e6, 16e6))
-    return single_kernels(np.zeros_like(size), traffic, milliseconds * 1e-3, bins, peak=1.0, bandwidth=hardware.link)
+    samples = single_kernels(np.zeros_like(size), traffic, milliseconds * 1e-3, bins, peak=1.0, bandwidth=hardware.link)
+    return samples.where(in_reach(operation, size))
+
+
+def in_reach(operation: str, size: Array) -> NDArray[np.bool_]:
+    """Messages by which an all-reduce is told: up to 4 MB the quick algorithm runs, from 16 MB the broad one."""
+    if operation == "all_reduce":
+        return np.asarray(size <= 4.2e6)
+    return np.asarray(size >= 16e6) if operation == "all_reduce_large" else np.ones_like(size, dtype=np.bool_)
 
 
 HIDDEN, QUERY_RANK, LATENT, ROPE, NOPE, VALUE = 7168, 1536, 512, 64, 128, 128
@@ -213,6 +238,7 @@ def projection_time(curve: EfficiencyCurve, hardware: Hardware, tokens: Array, h
             bandwidth=hardware.bandwidth,
             size=tokens * n,
             inputs=tokens * k,
+            depth=k,
         )
     return total
 
@@ -221,15 +247,16 @@ def latent_samples(rows: list[Row], hardware: Hardware, dtype: str, phase: str, 
     """MLA modules with BF16 projections; the projections, priced by the GEMM fit, are the rows' known offset.
 
     Prefill decompresses the latent: 2 (d_nope + d_rope + d_v) FLOP per head and causal pair. Decode absorbs it:
-    2 (2 r + d_rope) FLOP per head and cached token, and reads r + d_rope elements per token.
+    2 (2 r + d_rope) FLOP per head and cached token, and reads r + d_rope elements per token. Prefill also reads
+    queries, keys and values and writes outputs of every head at 16 bit.
     """
     heads, b, isl, past, milliseconds = columns(rows, "num_heads", "batch_size", "isl", "step", "latency_ms")
     if phase == "latent_prefill":
         tokens, size = b * isl, isl
         flop = 2 * heads * (NOPE + ROPE + VALUE) * b * isl * (isl + 1) / 2
-        traffic = tokens * ((LATENT + ROPE) * ELEMENT[dtype] + 2 * WIDE * HIDDEN * heads / 128)
+        traffic = tokens * ((LATENT + ROPE) * ELEMENT[dtype] + 2 * WIDE * heads * (NOPE + ROPE + VALUE))
         real = (isl >= 128) & (tokens <= 32768) & (heads >= 8)
-        bins = regime(isl, (600, 1600, 5000))
+        bins = regime(isl, PROMPT_EDGES)
     else:
         tokens = b
         flop = 2 * heads * (2 * LATENT + ROPE) * b * (past + 1)

@@ -7,9 +7,24 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from kernel_tables import BYTE_EDGES, ELEMENT, TOKEN_EDGES, WIDE, Array, Hardware, Row, regime, touched_experts
+from kernel_tables import (
+    BYTE_EDGES,
+    ELEMENT,
+    EXPERT_EDGES,
+    MATRIX_EDGES,
+    PROMPT_EDGES,
+    WIDE,
+    Array,
+    Hardware,
+    Row,
+    busiest,
+    in_reach,
+    regime,
+)
+from numpy.typing import NDArray
 
 from costmodel.calibration.fit import Samples
+from costmodel.kernels import ROTARY_LAUNCH
 
 CONFIGS = {
     "llama-3.1-8b": "meta-llama/Llama-3.1-8B-Instruct",
@@ -71,47 +86,71 @@ def gemms_of(row: Row, shape: Shape) -> list[tuple[float, float, float, float]]:
     return [*kernels, (1.0, batch, shape.vocab / tensor, shape.hidden)]
 
 
+VOCABULARY = 4
+"""Index of the last kernel of `gemms_of`."""
+
+
 def gemm_steps(rows: list[Row], shapes: dict[str, Shape], hardware: Hardware, dtype: str) -> Samples:
-    """All GEMMs of a step against `gemm_ms`; the vocabulary projection stays at 16 bit but weighs little."""
+    """All GEMMs of a step against `gemm_ms`; the vocabulary projection stays at 16 bit."""
     table = np.array([gemms_of(row, shapes[row["model"]]) for row in rows])
     count, m, n, k = (table[:, :, index] for index in range(4))
     seconds = np.array([float(row["gemm_ms"]) * 1e-3 for row in rows])
+    wide = np.arange(5) == VOCABULARY
+    element = np.where(wide, WIDE, ELEMENT[dtype])
+    slower = np.where(wide, hardware.peak[dtype] / hardware.peak["bf16"], 1.0)
     return Samples(
-        flop=2 * m * n * k,
-        traffic=n * k * ELEMENT[dtype] + m * (k * ELEMENT[dtype] + n * WIDE),
+        flop=2 * m * n * k * slower,
+        traffic=n * k * element + m * (k * element + n * WIDE),
         size=m * n,
-        inputs=m * k,
+        inputs=np.where(wide, 0.0, m * k),
         count=count,
         seconds=seconds,
         offset=np.zeros_like(seconds),
-        regime=regime(m[:, 0], TOKEN_EDGES),
+        regime=regime(m[:, 0], MATRIX_EDGES),
         importance=np.ones_like(seconds),
         peak=hardware.peak[dtype],
         bandwidth=hardware.bandwidth,
+        depth=k,
     )
 
 
-def _one_kernel(
-    count: Array, flop: Array, traffic: Array, size: Array, seconds: Array, edges: Array, roof: tuple[float, float]
-) -> Samples:
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """The one kernel of a row, run `count` times; the rest as in `Samples`, with one dimension less."""
+
+    count: Array
+    flop: Array
+    traffic: Array
+    size: Array
+    inputs: Array | None = None
+    depth: Array | None = None
+    fill: Array | None = None
+    elsewhere: Array | None = None
+
+
+def one_kernel(kernel: Kernel, seconds: Array, bins: NDArray[np.int64], roof: tuple[float, float]) -> Samples:
     """Samples whose row is one kernel run `count` times."""
     zeros = np.zeros_like(seconds)
     return Samples(
-        flop[:, None],
-        traffic[:, None],
-        size[:, None],
-        zeros[:, None],
-        count[:, None],
-        seconds,
-        zeros,
-        edges.astype(np.int64),
-        np.ones_like(seconds),
-        *roof,
+        flop=kernel.flop[:, None],
+        traffic=kernel.traffic[:, None],
+        size=kernel.size[:, None],
+        inputs=(zeros if kernel.inputs is None else kernel.inputs)[:, None],
+        count=kernel.count[:, None],
+        seconds=seconds,
+        offset=zeros,
+        regime=bins,
+        importance=np.ones_like(seconds),
+        peak=roof[0],
+        bandwidth=roof[1],
+        depth=None if kernel.depth is None else kernel.depth[:, None],
+        fill=None if kernel.fill is None else kernel.fill[:, None],
+        elsewhere=None if kernel.elsewhere is None else kernel.elsewhere[:, None],
     )
 
 
 def attention_steps(rows: list[Row], shapes: dict[str, Shape], hardware: Hardware, phase: str) -> Samples:
-    """Attention of all layers against `attn_ms`, BF16 cache."""
+    """Attention of all layers against `attn_ms`, BF16 cache; without what prefill adds before the kernel."""
     of = [shapes[row["model"]] for row in rows]
     tensor, b, s, ms = (np.array([float(row[name]) for row in rows]) for name in ("tp", "batch", "seq", "attn_ms"))
     layers = np.array([float(shape.layers) for shape in of])
@@ -121,9 +160,11 @@ def attention_steps(rows: list[Row], shapes: dict[str, Shape], hardware: Hardwar
     roof = (hardware.peak["bf16"], hardware.bandwidth)
     if phase == "prefill":
         flop, traffic = 4 * b * heads * d * s * (s + 1) / 2, 2 * b * s * d * WIDE * (heads + kv)
-        return _one_kernel(layers, flop, traffic, s, ms * 1e-3, regime(s, (600, 1600, 5000)), roof)
-    flop, traffic = 4 * b * heads * d * s, 2 * b * s * kv * d * WIDE
-    return _one_kernel(layers, flop, traffic, traffic, ms * 1e-3, regime(traffic, BYTE_EDGES), roof)
+        kernel = Kernel(layers, flop, traffic, s, depth=d, fill=b * s * heads)
+        return one_kernel(kernel, ms * 1e-3 - layers * ROTARY_LAUNCH, regime(s, PROMPT_EDGES), roof)
+    traffic = 2 * b * s * kv * d * WIDE
+    kernel = Kernel(layers, 4 * b * heads * d * s, traffic, traffic)
+    return one_kernel(kernel, ms * 1e-3, regime(traffic, BYTE_EDGES), roof)
 
 
 def tokens_of(rows: list[Row]) -> Array:
@@ -132,29 +173,40 @@ def tokens_of(rows: list[Row]) -> Array:
 
 
 def moe_steps(rows: list[Row], shapes: dict[str, Shape], hardware: Hardware, dtype: str) -> Samples:
-    """Experts of all layers, split by tensor only, against `moe_ms`."""
+    """Experts of all layers on the most loaded rank, routing skewed as in the tables, against `moe_ms`."""
     of = [shapes[row["model"]] for row in rows]
-    tokens, tensor = tokens_of(rows), np.array([float(row["moe_tp"]) for row in rows])
+    tokens = tokens_of(rows)
+    tensor, ranks, ms = (np.array([float(row[name]) for row in rows]) for name in ("moe_tp", "moe_ep", "moe_ms"))
     experts, topk, hidden, inter, layers = (
         np.array([float(getattr(shape, name)) for shape in of])
         for name in ("experts", "topk", "hidden", "inter", "layers")
     )
     width = inter / tensor
-    touched, pairs = touched_experts(experts, topk, tokens), tokens * topk
-    traffic = touched * 3 * hidden * width * ELEMENT[dtype] + pairs * WIDE * (2 * hidden + 3 * width)
-    seconds = np.array([float(row["moe_ms"]) * 1e-3 for row in rows])
-    roof = (hardware.peak[dtype], hardware.bandwidth)
-    edges = regime(tokens, TOKEN_EDGES)
-    return _one_kernel(layers, 6 * pairs * hidden * width, traffic, pairs / touched, seconds, edges, roof)
+    routed = busiest(tokens, experts, topk, ranks, np.ones_like(tokens))
+    passed = 2 * hidden + 3 * width
+    kernel = Kernel(
+        layers,
+        6 * routed.rows * hidden * width,
+        routed.touched * 3 * hidden * width * ELEMENT[dtype] + routed.rows * WIDE * passed,
+        routed.rows / routed.touched,
+        inputs=routed.rows * passed,
+        elsewhere=routed.elsewhere * passed,
+    )
+    return one_kernel(kernel, ms * 1e-3, regime(tokens, EXPERT_EDGES), (hardware.peak[dtype], hardware.bandwidth))
 
 
-def all_reduce_steps(rows: list[Row], shapes: dict[str, Shape], hardware: Hardware) -> Samples:
-    """All-reduces of tokens x hidden, two per layer and one after the embedding, against `comm_ms`."""
+def all_reduce_steps(
+    rows: list[Row], shapes: dict[str, Shape], hardware: Hardware, operation: str, *, together: bool = False
+) -> Samples:
+    """All-reduces of tokens x hidden, two per layer and one after the embedding, against `comm_ms`.
+
+    together: the bytes of all ranks count, because they share one link.
+    """
     of = [shapes[row["model"]] for row in rows]
     gpus = np.array([float(row["tp"]) for row in rows])
     message = tokens_of(rows) * np.array([float(shape.hidden) for shape in of]) * WIDE
-    traffic = 2 * (gpus - 1) / gpus * message
-    count = 1 + 2 * np.array([float(shape.layers) for shape in of])
+    traffic = 2 * (gpus - 1) / gpus * message * (gpus if together else 1.0)
     seconds = np.array([float(row["comm_ms"]) * 1e-3 for row in rows])
-    edges = regime(message, (64e3, 1e6, 16e6))
-    return _one_kernel(count, np.zeros_like(traffic), traffic, traffic, seconds, edges, (1.0, hardware.link))
+    kernel = Kernel(1 + 2 * np.array([float(shape.layers) for shape in of]), np.zeros_like(traffic), traffic, traffic)
+    samples = one_kernel(kernel, seconds, regime(message, (64e3, 1e6, 16e6)), (1.0, hardware.link))
+    return samples.where(in_reach(operation, message))

@@ -43,13 +43,18 @@ class Price:
 
 @dataclass(frozen=True, slots=True)
 class KernelEfficiency:
-    """Share of the roofline that one kernel class reaches on one accelerator.
+    """Share of the roofline that one kernel class reaches on one accelerator (`costmodel.calibration.curves`).
 
     compute: share of peak FLOP/s at large size [1].
     memory: share of peak bandwidth [1].
     launch: time that one kernel adds whatever its size [s].
     origin, source: measured, fitted or assumed, and on what.
     error: median absolute relative error of the fit on its data [1]; NaN when assumed.
+    compute_half, depth_half, fill_half: size, inner dimension and parallel work at which half of `compute` is reached.
+    cast: traffic of separate kernels per input element, such as a conversion to FP8 [byte].
+    spill: the same per element that passes through although another expert-parallel rank computes it [byte].
+    eager, floor: without a CUDA graph, time that launching from the host adds, and least time of one kernel [s].
+    shared: share of one link that more than two GPUs have together, where they meet in the host; 0: each its own [1].
     """
 
     compute: float
@@ -58,6 +63,14 @@ class KernelEfficiency:
     origin: Origin
     source: str
     error: float
+    compute_half: float = 0.0
+    depth_half: float = 0.0
+    fill_half: float = 0.0
+    cast: float = 0.0
+    spill: float = 0.0
+    eager: float = 0.0
+    floor: float = 0.0
+    shared: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

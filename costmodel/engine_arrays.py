@@ -6,7 +6,7 @@ Every array has shape (engines, 1) and broadcasts against operating points.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,8 @@ from .accelerator import Accelerator, KernelEfficiency
 from .engine import EngineConfig
 from .errors import InputError
 from .host import EngineOverhead
-from .transformer import DTYPE_BYTES, Part, Transformer
+from .routing import largest_of
+from .transformer import DTYPE_BYTES, LatentAttention, Part, Transformer
 
 FloatArray = NDArray[np.float64]
 
@@ -27,18 +28,54 @@ _STANDS_IN = {
     "latent_prefill": "attention_prefill",
     "latent_decode": "attention_decode",
     "moe": "gemm",
+    "all_reduce_large": "all_reduce",
     "all_to_all": "all_reduce",
 }
 """Kernel class whose efficiency serves where one was never measured."""
 
 
+def _zero() -> FloatArray:
+    return np.zeros((1, 1))
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """Circumstances in which kernels run, other than the engine's own layout.
+
+    expert_skew: standard deviation of the experts' popularity over its mean [1]; 0 is uniform routing;
+    graphs: decode steps replay a CUDA graph, so that no kernel waits for the host;
+    fp8_kernels: which FP8 kernels run: "fp8" (those that plans assume), "fp8_block" or "fp8_tensor" (by scale).
+    """
+
+    expert_skew: float = 0.5
+    graphs: bool = True
+    fp8_kernels: str = "fp8"
+
+
+SERVING = Conditions()
+"""An engine that serves. The skew is assumed: models are trained to balance their experts, traffic unbalances them."""
+
+TABLE_SKEW = 3.0
+"""Skew of the routing that the kernel tables simulate (power laws with exponents 1.01 and 1.2 over four decades)."""
+
+
 @dataclass(frozen=True, slots=True)
 class KernelRates:
-    """What a kernel class reaches: peak [FLOP/s], bandwidth [byte/s], launch [s]; each of shape (engines, 1)."""
+    """What a kernel class reaches: peak [FLOP/s], bandwidth [byte/s], launch [s]; each of shape (engines, 1).
+
+    compute_half, depth_half, fill_half: where half the peak is reached, as in `KernelEfficiency`;
+    cast, spill: time per element of separate kernels [s]; floor: least time of one kernel [s], None without one.
+    """
 
     peak: FloatArray
     bandwidth: FloatArray
     launch: FloatArray
+    compute_half: FloatArray = field(default_factory=_zero)
+    depth_half: FloatArray = field(default_factory=_zero)
+    fill_half: FloatArray = field(default_factory=_zero)
+    cast: FloatArray = field(default_factory=_zero)
+    spill: FloatArray = field(default_factory=_zero)
+    floor: FloatArray | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +94,12 @@ class EngineArrays:
 
     tensor, pipeline, data, expert: ranks of each kind; domain: GPUs joined by the scale-up link;
     gemm: rates by model part (a checkpoint quantises some parts and not others); experts: of the grouped GEMM;
-    attention: by kernel class; all_reduce, all_to_all: links with their efficiency; send: bare links;
+    attention: by kernel class; all_reduce, all_reduce_large, all_to_all: links with their efficiency; send: bare links;
     weight_bytes: byte per weight by part; input_bytes: byte per activation that enters a GEMM of that part;
     kv_bytes: byte per KV element; host_step, host_request [s];
     peak, bandwidth: the vendor's figures, for MFU and MBU [FLOP/s, byte/s];
-    expert_imbalance: tokens of the busiest expert-parallel rank over the mean [1].
+    expert_skew: standard deviation of the experts' popularity over its mean [1];
+    expert_largest: expected largest of as many standard normals as there are expert-parallel ranks [1].
     """
 
     tensor: FloatArray
@@ -73,6 +111,7 @@ class EngineArrays:
     experts: KernelRates
     attention: Mapping[str, KernelRates]
     all_reduce: LinkRates
+    all_reduce_large: LinkRates
     all_to_all: LinkRates
     send: LinkRates
     weight_bytes: Mapping[Part, FloatArray]
@@ -82,7 +121,8 @@ class EngineArrays:
     host_request: FloatArray
     peak: FloatArray
     bandwidth: FloatArray
-    expert_imbalance: FloatArray
+    expert_skew: FloatArray
+    expert_largest: FloatArray
 
     def __len__(self) -> int:
         """Number of engines."""
@@ -117,16 +157,9 @@ def part_dtype(model: Transformer, part: Part, weight_dtype: str) -> str:
 
 
 def engine_arrays(
-    model: Transformer,
-    configs: Sequence[EngineConfig],
-    overhead: EngineOverhead,
-    *,
-    expert_imbalance: float = 1.0,
+    model: Transformer, configs: Sequence[EngineConfig], overhead: EngineOverhead, conditions: Conditions = SERVING
 ) -> EngineArrays:
-    """Gather configs into arrays of shape (engines, 1).
-
-    expert_imbalance: tokens of the busiest expert-parallel rank over the mean [1]; 1 is uniform routing.
-    """
+    """Gather configs into arrays of shape (engines, 1)."""
     accelerators = [config.accelerator for config in configs]
     splits = [config.parallelism for config in configs]
     return EngineArrays(
@@ -135,12 +168,13 @@ def engine_arrays(
         data=_column([split.data for split in splits]),
         expert=_column([split.expert for split in splits]),
         domain=_column([accelerator.scale_up_size for accelerator in accelerators]),
-        gemm={part: _matrix_rates(model, configs, part, "gemm") for part in Part},
-        experts=_matrix_rates(model, configs, Part.EXPERTS, "moe"),
-        attention={name: _attention_rates(configs, name) for name in ATTENTION_CLASSES},
-        all_reduce=_link_rates(accelerators, "all_reduce"),
-        all_to_all=_link_rates(accelerators, "all_to_all"),
-        send=_link_rates(accelerators, None),
+        gemm={part: _matrix_rates(model, configs, part, "gemm", conditions) for part in Part},
+        experts=_matrix_rates(model, configs, Part.EXPERTS, "moe", conditions),
+        attention={name: _attention_rates(configs, name, conditions) for name in ATTENTION_CLASSES},
+        all_reduce=_link_rates(configs, "all_reduce"),
+        all_reduce_large=_link_rates(configs, "all_reduce_large"),
+        all_to_all=_link_rates(configs, "all_to_all"),
+        send=_link_rates(configs, None),
         weight_bytes={
             part: _column([model.bytes_per_element(part, config.weight_dtype) for config in configs]) for part in Part
         },
@@ -150,7 +184,8 @@ def engine_arrays(
         host_request=_column([overhead.per_request] * len(configs)),
         peak=_column([vendor_peak(config) for config in configs]),
         bandwidth=_column([accelerator.bandwidth for accelerator in accelerators]),
-        expert_imbalance=_column([expert_imbalance] * len(configs)),
+        expert_skew=_column([conditions.expert_skew] * len(configs)),
+        expert_largest=_column([largest_of(split.expert) for split in splits]),
     )
 
 
@@ -170,39 +205,82 @@ def _input_bytes(model: Transformer, config: EngineConfig, part: Part) -> float:
     return DTYPE_BYTES[compute_dtype(part_dtype(model, part, config.weight_dtype), config.accelerator)]
 
 
-def _matrix_rates(model: Transformer, configs: Sequence[EngineConfig], part: Part, kernel_class: str) -> KernelRates:
-    """Rates of GEMMs over one part: FLOP/s by the dtype computed in, byte/s by the dtype stored."""
-    rows: list[tuple[float, float, float]] = []
+def _matrix_rates(
+    model: Transformer, configs: Sequence[EngineConfig], part: Part, kernel_class: str, conditions: Conditions
+) -> KernelRates:
+    """Rates of GEMMs over one part: FLOP/s by the dtype computed in, byte/s by the dtype stored.
+
+    A module of latent attention was timed as a whole, so its own launch stands in for the floor of its projections.
+    """
+    eager = not conditions.graphs and not (
+        part is Part.ATTENTION and any(isinstance(group.attention, LatentAttention) for group in model.layers)
+    )
+    pairs: list[tuple[KernelEfficiency, KernelEfficiency]] = []
     for config in configs:
-        accelerator = config.accelerator
         stored = part_dtype(model, part, config.weight_dtype)
-        computed = compute_dtype(stored, accelerator)
-        compute = kernel_efficiency(accelerator, kernel_class, computed)
-        moved = accelerator.efficiency.get((kernel_class, stored), compute)
-        peak = accelerator.peak_flops[computed] * compute.compute
-        rows.append((peak, accelerator.bandwidth * moved.memory, moved.launch))
-    return KernelRates(*(_column(column) for column in zip(*rows, strict=True)))
+        computed = compute_dtype(stored, config.accelerator)
+        kernels = conditions.fp8_kernels if computed == "fp8" else computed
+        compute = kernel_efficiency(config.accelerator, kernel_class, kernels)
+        weight_only = config.accelerator.efficiency.get((kernel_class, stored), compute)
+        pairs.append((compute, weight_only if stored != computed else compute))
+    peaks = [
+        config.accelerator.peak_flops[compute_dtype(part_dtype(model, part, config.weight_dtype), config.accelerator)]
+        for config in configs
+    ]
+    return _kernel_rates([config.accelerator for config in configs], peaks, pairs, eager=eager)
 
 
-def _attention_rates(configs: Sequence[EngineConfig], kernel_class: str) -> KernelRates:
-    rows: list[tuple[float, float, float]] = []
+def _attention_rates(configs: Sequence[EngineConfig], kernel_class: str, conditions: Conditions) -> KernelRates:
+    found = [kernel_efficiency(config.accelerator, kernel_class, config.kv_dtype) for config in configs]
+    accelerators = [config.accelerator for config in configs]
+    peaks = [accelerator.peak_flops[ACTIVATION_DTYPE] for accelerator in accelerators]
+    return _kernel_rates(accelerators, peaks, [(one, one) for one in found], eager=not conditions.graphs)
+
+
+def _kernel_rates(
+    accelerators: Sequence[Accelerator],
+    peaks: Sequence[float],
+    pairs: Sequence[tuple[KernelEfficiency, KernelEfficiency]],
+    *,
+    eager: bool,
+) -> KernelRates:
+    """Rates from (efficiency of the arithmetic, efficiency of the traffic) of each accelerator."""
+    arithmetic = [compute for compute, _ in pairs]
+    traffic = [moved for _, moved in pairs]
+    bandwidth = [accelerator.bandwidth for accelerator in accelerators]
+    floors = [compute.floor if eager else 0.0 for compute in arithmetic]
+    return KernelRates(
+        peak=_column([peak * one.compute for peak, one in zip(peaks, arithmetic, strict=True)]),
+        bandwidth=_column([width * one.memory for width, one in zip(bandwidth, traffic, strict=True)]),
+        launch=_column([one.launch + (one.eager if eager else 0.0) for one in traffic]),
+        compute_half=_column([one.compute_half for one in arithmetic]),
+        depth_half=_column([one.depth_half for one in arithmetic]),
+        fill_half=_column([one.fill_half for one in arithmetic]),
+        cast=_column([one.cast / width for width, one in zip(bandwidth, arithmetic, strict=True)]),
+        spill=_column([one.spill / width for width, one in zip(bandwidth, arithmetic, strict=True)]),
+        floor=_column(floors) if any(floors) else None,
+    )
+
+
+PAIR = 2
+"""GPUs on PCIe that reach each other without meeting others in the host."""
+
+
+def _link_rates(configs: Sequence[EngineConfig], kernel_class: str | None) -> LinkRates:
+    """Links with the collective's efficiency; with None, bare links whose operation costs the link's own latency.
+
+    Where more than a pair of GPUs meet in the host, they have `shared` of one link together, so each has shared / n.
+    """
+    rows: list[tuple[float, float, float, float]] = []
     for config in configs:
         accelerator = config.accelerator
-        efficiency = kernel_efficiency(accelerator, kernel_class, config.kv_dtype)
-        peak = accelerator.peak_flops[ACTIVATION_DTYPE] * efficiency.compute
-        rows.append((peak, accelerator.bandwidth * efficiency.memory, efficiency.launch))
-    return KernelRates(*(_column(column) for column in zip(*rows, strict=True)))
-
-
-def _link_rates(accelerators: Sequence[Accelerator], kernel_class: str | None) -> LinkRates:
-    """Links with the collective's efficiency; with None, bare links whose operation costs the link's own latency."""
-    rows: list[tuple[float, float, float, float]] = []
-    for accelerator in accelerators:
         inside, across = accelerator.scale_up, accelerator.scale_out
         if kernel_class is None:
             rows.append((inside.bandwidth, across.bandwidth, inside.latency, across.latency))
             continue
         efficiency = kernel_efficiency(accelerator, kernel_class, ACTIVATION_DTYPE)
         share = efficiency.memory
-        rows.append((inside.bandwidth * share, across.bandwidth * share, efficiency.launch, across.latency))
+        group = min(config.parallelism.tensor * config.parallelism.data, accelerator.scale_up_size)
+        near = efficiency.shared / group if efficiency.shared and group > PAIR else share
+        rows.append((inside.bandwidth * near, across.bandwidth * share, efficiency.launch, across.latency))
     return LinkRates(*(_column(column) for column in zip(*rows, strict=True)))

@@ -1,7 +1,8 @@
 """Time, FLOP and HBM traffic of the kernels of one layer, on one GPU, for many engines and operating points at once.
 
 Arrays broadcast against (engines, points). A kernel with nothing to do takes no time; any other takes
-max(FLOP / peak, bytes / bandwidth) + launch (`costmodel.roofline.kernel_time`).
+max(FLOP / peak, bytes / bandwidth) + launch (`costmodel.roofline.kernel_time`), with a peak that rises with the size of
+the work, and the time of separate conversions (`costmodel.calibration.curves`).
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .engine_arrays import EngineArrays, KernelRates
+from .engine_arrays import EngineArrays, KernelRates, LinkRates
 from .roofline import kernel_time
+from .routing import busiest_expert_rank, imbalance, touched_experts
 from .transformer import (
     DTYPE_BYTES,
     Attention,
@@ -26,12 +28,33 @@ from .transformer import (
     Transformer,
 )
 
+__all__ = [
+    "NOTHING",
+    "Work",
+    "all_reduce_time",
+    "all_to_all_time",
+    "attended_pairs",
+    "decode_attention_work",
+    "elementwise_work",
+    "expert_work",
+    "head_matrix",
+    "matrix_work",
+    "prefill_attention_work",
+    "send_time",
+    "touched_experts",
+]
+
 FloatArray = NDArray[np.float64]
 
 ACTIVATION_BYTES = DTYPE_BYTES["bf16"]
 """Activations between kernels are kept in 16 bit."""
 ELEMENTWISE_LAUNCH = 3e-6
 """Time that a small kernel takes whatever its size [s]; assumed: the empirical constant of NVIDIA AIConfigurator."""
+ELEMENTWISE_SHARE = 0.8
+"""Share of the memory bandwidth that small kernels reach [1]; assumed: the empirical constant of the same."""
+ROTARY_LAUNCH = 13.2e-6
+"""Rotary embedding and the write of the KV cache before prefill attention, per layer [s]; fitted: steps composed from
+kernels exceed the attention kernel by this, on A100, H100 and H200 and at every size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,18 +88,25 @@ def matrix_work(engines: EngineArrays, matrix: Matrix, tokens: FloatArray) -> Wo
     """One GEMM, y[M, n] = x[M, k] W[k, n], split over the tensor ranks.
 
     FLOP = 2 M k n / s; bytes = W k n / s + M (in + out), where s is the number of ranks that share the matrix:
-    a column split shortens the output, a row split the input, a replicated matrix nothing.
+    a column split shortens the output, a row split the input, a replicated matrix nothing. With h the output elements
+    that half fill the GPU, d the depth of half efficiency and c the conversion of an input element,
+    time = max(2 (M n + h) (k + d) / peak, bytes / bandwidth) + c M k + launch: both roofs are affine in M.
     """
-    columns = engines.tensor if matrix.sharding is Sharding.COLUMN else 1.0
-    rows = engines.tensor if matrix.sharding is Sharding.ROW else 1.0
-    elements = matrix.elements / (columns * rows)
-    moved = matrix.k / rows * engines.input_bytes[matrix.part] + matrix.n / columns * ACTIVATION_BYTES
-    return kernel(
-        engines.gemm[matrix.part],
-        np.sign(tokens),
-        2.0 * elements * tokens,
-        elements * engines.weight_bytes[matrix.part] + moved * tokens,
+    rates = engines.gemm[matrix.part]
+    width = matrix.n / (engines.tensor if matrix.sharding is Sharding.COLUMN else 1.0)
+    depth = matrix.k / (engines.tensor if matrix.sharding is Sharding.ROW else 1.0)
+    weights = width * depth * engines.weight_bytes[matrix.part]
+    moved = depth * engines.input_bytes[matrix.part] + width * ACTIVATION_BYTES
+    per_output = 2.0 * (depth + rates.depth_half) / rates.peak
+    cast = rates.cast * depth
+    time = np.maximum(
+        tokens * (per_output * width + cast) + (per_output * rates.compute_half + rates.launch),
+        tokens * (moved / rates.bandwidth + cast) + (weights / rates.bandwidth + rates.launch),
     )
+    active = np.sign(tokens)
+    if rates.floor is not None:
+        time = np.maximum(time, rates.floor)
+    return Work(active * time, 2.0 * width * depth * tokens, active * weights + moved * tokens)
 
 
 def elementwise_kernels(group: LayerGroup) -> int:
@@ -93,12 +123,12 @@ def elementwise_work(engines: EngineArrays, group: LayerGroup, tokens: FloatArra
     bytes per token = 2 x (4 hidden per norm + 3 intermediate / tp): a norm reads and writes x and the residual, an
     activation reads gate and up and writes their product (2 without a gate). The norms are not split over tensor ranks.
     """
-    rates = engines.gemm[Part.EMBEDDING]
     norms = 4.0 * group.attention.hidden * (1 if group.parallel else 2)
     activation = (3.0 if group.feed_forward.gated else 2.0) * group.feed_forward.intermediate / engines.tensor
     traffic = np.asarray(ACTIVATION_BYTES * (norms + activation) * tokens)
-    launch = np.full_like(rates.launch, elementwise_kernels(group) * ELEMENTWISE_LAUNCH)
-    return kernel(KernelRates(rates.peak, rates.bandwidth, launch), np.sign(tokens), np.zeros_like(traffic), traffic)
+    launch = elementwise_kernels(group) * ELEMENTWISE_LAUNCH
+    time = np.sign(tokens) * (traffic / (ELEMENTWISE_SHARE * engines.bandwidth) + launch)
+    return Work(time, np.zeros_like(traffic), traffic)
 
 
 def attended_pairs(new: FloatArray, past: FloatArray, selected: int | None) -> FloatArray:
@@ -125,10 +155,12 @@ def prefill_attention_work(
 
     FLOP = pairs x FLOP per pair / tp (+ the indexer over the whole context, which every rank repeats);
     bytes = KV of the tokens attended, read once by a tiled kernel, and queries and outputs. Decompressing the
-    latents of `past` tokens again (MLA with chunks) is left out.
+    latents of `past` tokens again (MLA with chunks) is left out. Efficiency rises with the keys that a query attends,
+    with the width of a head and with the queries of all heads: FLOP (1 + h / keys) (1 + d / width) (1 + f / queries).
     """
     rates = engines.attention["latent_prefill" if isinstance(attention, LatentAttention) else "attention_prefill"]
     tokens = requests * new
+    active = np.sign(tokens)
     pairs = attended_pairs(new, past, attention.selected)
     flop = (
         requests * (pairs * attention.prefill_flop_per_pair / engines.tensor)
@@ -142,13 +174,34 @@ def prefill_attention_work(
         + (new + past) * attention.index_bytes_per_token
         + 2.0 * attention.state_bytes / shards
     ) + tokens * (_query_output_width(attention) * ACTIVATION_BYTES / engines.tensor)
-    return kernel(rates, np.sign(tokens), flop, traffic)
+    keys = np.maximum(np.minimum(new + past, attention.selected) if attention.selected else new + past, 1.0)
+    heads, width = _heads(attention)
+    queries = np.maximum(tokens * (heads / engines.tensor), 1.0)
+    slowed = flop * (
+        (1.0 + rates.compute_half / keys) * (1.0 + rates.fill_half / queries) * (1.0 + rates.depth_half / width)
+    )
+    time = active * (kernel_time(slowed, traffic, rates.peak, rates.bandwidth, rates.launch) + ROTARY_LAUNCH)
+    return Work(time, active * flop, active * traffic)
+
+
+def _heads(attention: Attention) -> tuple[int, int]:
+    """Heads that run side by side, and the width of a query in each."""
+    if isinstance(attention, SoftmaxAttention):
+        return attention.heads, attention.head_dim
+    if isinstance(attention, LatentAttention):
+        return attention.heads, attention.nope_dim + attention.rope_dim
+    return attention.value_heads, attention.key_dim
 
 
 def _query_output_width(attention: Attention) -> float:
-    """Elements of queries and outputs per token; for latent and linear attention about twice the hidden width."""
+    """Elements read and written per token besides the cache: queries and outputs, and what a latent decompresses to.
+
+    For linear attention about twice the hidden width.
+    """
     if isinstance(attention, SoftmaxAttention):
         return float(attention.heads * (attention.head_dim + attention.value_dim))
+    if isinstance(attention, LatentAttention):
+        return 2.0 * attention.heads * (attention.nope_dim + attention.rope_dim + attention.value_dim)
     return 2.0 * attention.hidden
 
 
@@ -176,35 +229,33 @@ def decode_attention_work(
     return kernel(rates, np.sign(requests), flop, traffic)
 
 
-def touched_experts(experts: int, per_token: int, tokens: FloatArray) -> FloatArray:
-    """Distinct experts that `tokens` tokens reach when routing is uniform: E (1 - (1 - k/E)^tokens).
-
-    >>> round(float(touched_experts(8, 2, np.float64(1))), 9)
-    2.0
-    """
-    if per_token >= experts:
-        return np.asarray(experts * np.sign(tokens))
-    return np.asarray(-experts * np.expm1(tokens * np.log1p(-per_token / experts)))
-
-
 def expert_work(engines: EngineArrays, block: FeedForward, tokens: FloatArray) -> Work:
-    """Routed experts of one layer: a grouped GEMM over the tokens of all data ranks.
+    """Routed experts of one layer on the busiest rank: a grouped GEMM over the tokens of all data ranks.
 
-    R = tp x dp ranks share the experts: ep of them hold different experts, R / ep split each one.
-    FLOP = 2 tokens k |expert| / R x imbalance; bytes = weights of the experts touched / R + routed activations.
+    R = tp x dp ranks share the experts: ep of them hold different experts, R / ep split each one. With r rows and t
+    experts touched (`costmodel.routing`): FLOP = 2 r |expert|, bytes = t |expert| x weight + activations; an expert
+    with h rows reaches half the peak, so FLOP becomes 2 (r + h t) |expert|. Permuting, activating and summing up pass
+    over the activations of the rows again, and over those of the rows computed elsewhere unless an all-to-all sent
+    only what is needed.
     """
-    ranks = engines.tensor * engines.data
-    split = ranks / engines.expert
-    routed = tokens * block.experts_per_token / engines.expert * engines.expert_imbalance
-    touched = touched_experts(block.experts, block.experts_per_token, tokens) / engines.expert
+    rates = engines.experts
+    split = engines.tensor * engines.data / engines.expert
+    factor = imbalance(
+        block.experts, block.experts_per_token, engines.expert, engines.expert_largest, engines.expert_skew
+    )
+    routed = busiest_expert_rank(block.experts, block.experts_per_token, tokens, engines.expert, factor)
     elements = block.elements_per_expert / split
     width = 2.0 * block.hidden + (3.0 if block.gated else 2.0) * block.expert_intermediate / split
-    return kernel(
-        engines.experts,
-        np.sign(tokens),
-        2.0 * routed * elements,
-        touched * elements * engines.weight_bytes[Part.EXPERTS] + routed * width * ACTIVATION_BYTES,
+    active = np.sign(tokens)
+    arithmetic = 2.0 * elements * (routed.rows + rates.compute_half * routed.touched)
+    traffic = routed.touched * (elements * engines.weight_bytes[Part.EXPERTS]) + routed.rows * (
+        width * ACTIVATION_BYTES
     )
+    passes = routed.rows * (rates.cast * width)
+    if np.any(rates.spill):
+        passes = passes + routed.elsewhere * np.where(engines.data > 1, 0.0, rates.spill * width)
+    time = kernel_time(arithmetic, traffic, rates.peak, rates.bandwidth, rates.launch) + passes
+    return Work(active * time, active * (2.0 * elements * routed.rows), active * traffic)
 
 
 def head_matrix(model: Transformer) -> Matrix:
@@ -217,13 +268,20 @@ def all_reduce_time(engines: EngineArrays, size: FloatArray) -> FloatArray:
 
     n ranks in a scale-up domain, m domains: 2 (n-1)/n size / B_up + 2 (m-1)/m (size/n) / B_out + launch
     (+ 2 hops between domains). The fitted launch holds the latency inside a domain. Hierarchical ring, Thakur 2005.
+    Two algorithms, the quicker of which runs: one of little latency, one of much bandwidth.
     """
-    rates = engines.all_reduce
+    quicker = np.minimum(
+        _ring_time(engines, engines.all_reduce, size), _ring_time(engines, engines.all_reduce_large, size)
+    )
+    return np.asarray(np.where(engines.tensor > 1, np.sign(size) * quicker, 0.0))
+
+
+def _ring_time(engines: EngineArrays, rates: LinkRates, size: FloatArray) -> FloatArray:
     inside = np.minimum(engines.tensor, engines.domain)
     domains = engines.tensor / inside
     per_byte = 2.0 * (inside - 1.0) / inside / rates.inside + 2.0 * (domains - 1.0) / domains / inside / rates.across
     latency = rates.launch + np.where(domains > 1, 2.0 * rates.hop, 0.0)
-    return np.asarray(np.where(engines.tensor > 1, np.sign(size) * (size * per_byte + latency), 0.0))
+    return size * per_byte + latency
 
 
 def all_to_all_time(engines: EngineArrays, block: FeedForward, tokens: FloatArray) -> FloatArray:

@@ -20,9 +20,11 @@ KERNEL_CLASSES = (
     "latent_decode",
     "moe",
     "all_reduce",
+    "all_reduce_large",
     "all_to_all",
 )
-"""Classes with an efficiency of their own; for the collectives `memory` is the share of the link's bandwidth."""
+"""Classes with an efficiency of their own; for the collectives `memory` is the share of the link's bandwidth.
+all_reduce is the algorithm of least latency, all_reduce_large that of most bandwidth; the quicker one runs."""
 
 
 def arithmetic_intensity(flop: Value, traffic: Value) -> Value:

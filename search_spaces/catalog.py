@@ -1,7 +1,8 @@
 """The accelerator catalog: shipped data files, overlaid by a user's own file, looked up by any usual spelling.
 
-An overlay is a YAML file with one key, `accelerators`; below it, by name, either changes to a catalog entry or a new
-accelerator: complete, or `like:` another one with what differs.
+An overlay is a YAML file with the key `accelerators`; below it, by name, either changes to a catalog entry or a new
+accelerator: complete, or `like:` another one with what differs. What it may say of kernels and engines besides stands
+in `search_spaces.overlay`.
 
     accelerators:
       H100: {price_usd_per_hour: 2.10}
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -26,9 +27,11 @@ from costmodel.errors import InputError, UnknownNameError
 from costmodel.units import GIB, GIGA, MICRO, TERA
 
 from .catalog_entries import LIKE, PRICE_SHORT, AcceleratorEntry, LinkEntry, faults_of
-from .efficiency import EfficiencyTable, parse_efficiency
+from .efficiency import EfficiencyTable, Pair, parse_efficiency
+from .engines import NO_CHANGES, EngineChanges
 from .faults import Fault
 from .faults import Path as FaultPath
+from .overlay import EFFICIENCY, ENGINES, EfficiencyChange, changed_efficiency, efficiency_changes, engine_changes
 from .quantities import Kind, QuantityError, parse, shown
 from .yaml_source import read_source
 
@@ -36,7 +39,7 @@ _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """With libyaml it is ten times as fast."""
 
 TOP = "accelerators"
-"""The one key of an overlay."""
+"""The key of an overlay under which accelerators stand."""
 
 MAX_OVERLAY_BYTES = 1_000_000
 """A catalog of thousands of accelerators is smaller; a larger file is a mistake."""
@@ -58,10 +61,14 @@ def normalized_name(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class AcceleratorCatalog:
-    """Accelerators by canonical name; `spellings` leads from any normalized spelling to the canonical name."""
+    """Accelerators by canonical name; `spellings` leads from any normalized spelling to the canonical name.
+
+    engines: what the user's file says of the host times of serving engines.
+    """
 
     accelerators: Mapping[str, Accelerator]
     spellings: Mapping[str, str]
+    engines: EngineChanges = field(default_factory=lambda: NO_CHANGES)
 
     def accelerator(self, name: str) -> Accelerator:
         """The accelerator of that name or alias, whatever its case and separators (h100_sxm, "H100 SXM", ...)."""
@@ -73,15 +80,16 @@ class AcceleratorCatalog:
 
 def load_catalog(overlay: Path | None = None) -> AcceleratorCatalog:
     """The shipped accelerators, changed and extended by the user's `overlay` file if there is one."""
-    catalog = _shipped() if overlay is None else _with_overlay(_shipped(), overlay)
-    return AcceleratorCatalog(catalog.accelerators, catalog.spellings)
+    catalog, engines = (_shipped(), NO_CHANGES) if overlay is None else _with_overlay(_shipped(), overlay)
+    return AcceleratorCatalog(catalog.accelerators, catalog.spellings, engines)
 
 
-def _with_overlay(catalog: _Catalog, overlay: Path) -> _Catalog:
-    """The catalog after the user's file; all that is wrong with it is raised at once."""
+def _with_overlay(catalog: _Catalog, overlay: Path) -> tuple[_Catalog, EngineChanges]:
+    """The catalog after the user's file, and its engines; all that is wrong with it is raised at once."""
     source, faults = read_source(overlay, MAX_OVERLAY_BYTES)
     entries, more = _overlay_entries(source.value)
-    faults += more
+    engines, wrong = engine_changes(source.value[ENGINES]) if ENGINES in source.value else ({}, [])
+    faults += [*more, *wrong]
     for name, change in entries.items():
         try:
             catalog = _overlaid(catalog, name, change, overlay.name)
@@ -89,7 +97,7 @@ def _with_overlay(catalog: _Catalog, overlay: Path) -> _Catalog:
             faults += error.faults
     if faults:
         raise InputError(source.render(faults))
-    return catalog
+    return catalog, engines
 
 
 class _RefusedError(Exception):
@@ -101,6 +109,14 @@ class _RefusedError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class _KernelChange:
+    """What a user's file says of an accelerator's kernels."""
+
+    figures: Mapping[Pair, EfficiencyChange]
+    file: str
+
+
+@dataclass(frozen=True, slots=True)
 class _Catalog:
     """A catalog with what is needed to overlay it: the entries as they stand in the files, and the efficiencies."""
 
@@ -109,10 +125,14 @@ class _Catalog:
     accelerators: Mapping[str, Accelerator]
     spellings: Mapping[str, str]
 
-    def with_entry(self, name: str, raw: RawEntry, relative: str | None = None) -> _Catalog:
+    def with_entry(
+        self, name: str, raw: RawEntry, relative: str | None = None, change: _KernelChange | None = None
+    ) -> _Catalog:
         """The catalog with one more, or one changed, accelerator."""
         entry = AcceleratorEntry.model_validate(raw)
         efficiency = self.efficiency.with_relative(name, relative) if relative else self.efficiency
+        if change is not None:
+            efficiency = changed_efficiency(efficiency, name, change.figures, change.file)
         accelerator = _accelerator(name, entry, efficiency)
         spellings = _with_spellings(self.spellings, name, entry)
         return _Catalog({**self.raw, name: raw}, efficiency, {**self.accelerators, name: accelerator}, spellings)
@@ -135,16 +155,27 @@ def _overlaid(catalog: _Catalog, written: str, change: RawEntry, file: str) -> _
     if known and relative:
         sentence = f"{written!r} is {known!r} of the catalog, so 'like' cannot define it; give only what differs"
         raise _RefusedError([Fault((*path, LIKE), sentence)])
+    change, kernels = _split(change, file, path)
     base = catalog.raw.get(known or relative or "", {})
     if relative:
         base = {key: value for key, value in base.items() if key != "aliases"}
     merged = _merged(base, _with_price(change, file, path), file, relative)
     try:
-        return catalog.with_entry(known or written, merged, relative)
+        return catalog.with_entry(known or written, merged, relative, kernels)
     except ValidationError as error:
         raise _RefusedError(faults_of(error, path)) from error
     except _TakenError as error:
         raise _RefusedError([Fault(path, str(error))]) from error
+
+
+def _split(change: RawEntry, file: str, path: FaultPath) -> tuple[RawEntry, _KernelChange | None]:
+    """The user's entry without what it says of kernels, and that."""
+    if EFFICIENCY not in change:
+        return change, None
+    figures, faults = efficiency_changes(change[EFFICIENCY], (*path, EFFICIENCY))
+    if faults:
+        raise _RefusedError(faults)
+    return {key: value for key, value in change.items() if key != EFFICIENCY}, _KernelChange(figures, file)
 
 
 def _relative(catalog: _Catalog, written: object, path: FaultPath) -> str:
@@ -248,7 +279,13 @@ def _read_data(file: str) -> Any:
 
 def _overlay_entries(content: Mapping[str, Any]) -> tuple[dict[str, RawEntry], list[Fault]]:
     """The user's entries that are mappings, and what is wrong with the rest of the file."""
-    faults = [Fault((key,), f"is not a known key; known: {TOP!r}", on_key=True) for key in content if key != TOP]
+    faults = [
+        Fault((key,), f"is not a known key; known: {TOP!r}, {ENGINES!r}", on_key=True)
+        for key in content
+        if key not in {TOP, ENGINES}
+    ]
+    if TOP not in content and ENGINES in content:
+        return {}, faults
     entries = content.get(TOP)
     if not isinstance(entries, Mapping):
         return {}, [*faults, Fault((TOP,), f"must be accelerators by name, but is {shown(entries)}")]
@@ -258,6 +295,19 @@ def _overlay_entries(content: Mapping[str, Any]) -> tuple[dict[str, RawEntry], l
         if not isinstance(change, Mapping):
             faults.append(Fault((TOP, name), f"must be fields such as {PRICE_SHORT!r}, but is {shown(change)}"))
     return {name: dict(change) for name, change in entries.items() if isinstance(change, Mapping)}, faults
+
+
+_SHAPE_KEYS = {
+    "compute_half": "compute_half",
+    "depth_half": "depth_half",
+    "fill_half": "fill_half",
+    "cast_bytes": "cast",
+    "spill_bytes": "spill",
+    "eager_s": "eager",
+    "floor_s": "floor",
+    "shared": "shared",
+}
+"""Keys of what shapes an efficiency curve, units in them; written where they are not zero."""
 
 
 def entry_dict(accelerator: Accelerator) -> dict[str, Any]:
@@ -272,7 +322,7 @@ def entry_dict(accelerator: Accelerator) -> dict[str, Any]:
                 "origin": str(figures.origin),
                 "source": figures.source,
                 "error": None if math.isnan(figures.error) else figures.error,
-            }
+            } | {name: getattr(figures, field) for name, field in _SHAPE_KEYS.items() if getattr(figures, field)}
     return {
         "name": accelerator.name,
         "vendor": accelerator.vendor,

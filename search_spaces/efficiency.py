@@ -25,11 +25,19 @@ WIDER: Mapping[str, tuple[str, ...]] = {
     "fp8": ("fp8", "bf16"),
     "int8": ("int8", "fp8", "bf16"),
     "fp4": ("fp4", "fp8", "bf16"),
+    "fp8_block": ("fp8_block", "fp8", "bf16"),
+    "fp8_tensor": ("fp8_tensor", "fp8", "bf16"),
 }
-"""By compute dtype: itself, then the dtypes whose efficiency stands in for it."""
+"""By compute dtype: itself, then the dtypes whose efficiency stands in for it. fp8_block and fp8_tensor are particular
+FP8 kernels, asked for by name (`costmodel.engine_arrays.Conditions`)."""
 
 _REQUIRED = {"compute", "memory", "launch_us", "origin", "source"}
-_ALLOWED = _REQUIRED | {"error"}
+_SHAPES = ("compute_half", "depth_half", "fill_half", "cast", "spill", "shared")
+_TIMES = {"eager_us": "eager", "floor_us": "floor"}
+_ALLOWED = _REQUIRED | {"error", *_SHAPES, *_TIMES}
+
+_STANDS_IN: Mapping[str, str] = {"all_reduce_large": "all_reduce"}
+"""Kernel class whose figures serve where a table leaves the class out altogether."""
 
 Pair = tuple[str, str]
 
@@ -73,6 +81,8 @@ class EfficiencyTable:
                     return found
                 source = f"as {owner} {kernel_class} in {candidate} ({found.source})"
                 return replace(found, origin=Origin.ASSUMED, source=source, error=math.nan)
+        if kernel_class in _STANDS_IN:
+            return self._find(owners, _STANDS_IN[kernel_class], dtype)
         raise InputError(f"efficiency.yaml: {DEFAULT}.{kernel_class} must have figures for 'bf16'")
 
 
@@ -115,4 +125,6 @@ def _figures(figures: Mapping[str, Any], where: str) -> KernelEfficiency:
         origin=Origin(figures["origin"]),
         source=str(figures["source"]),
         error=math.nan if error is None else float(error),
+        **{name: float(figures.get(name, 0.0)) for name in _SHAPES},
+        **{field: float(figures.get(key, 0.0)) * MICRO for key, field in _TIMES.items()},
     )

@@ -35,10 +35,11 @@ def gemms(curve: EfficiencyCurve, noise: float = 0.0) -> Samples:
         grid.ravel() for grid in np.meshgrid(2.0 ** np.arange(0, 14), 1024 * np.arange(1.0, 9), [1024.0, 4096, 8192])
     )
     flop, traffic = 2 * m * n * k, 2 * (n * k + m * (n + k))
-    times = curve_time(curve, flop, traffic, peak=PEAK, bandwidth=BANDWIDTH, size=m * n, inputs=m * k)
+    times = curve_time(curve, flop, traffic, peak=PEAK, bandwidth=BANDWIDTH, size=m * n, inputs=m * k, depth=k)
     times = times * np.exp(noise * np.random.default_rng(7).standard_normal(m.size))
     regime = np.digitize(m, (64.5, 511.5))
-    return single_kernels(flop, traffic, times, regime, peak=PEAK, bandwidth=BANDWIDTH, size=m * n, inputs=m * k)
+    roof = {"peak": PEAK, "bandwidth": BANDWIDTH}
+    return single_kernels(flop, traffic, times, regime, **roof, size=m * n, inputs=m * k, depth=k)
 
 
 def test_curve_by_hand() -> None:
@@ -89,6 +90,7 @@ def test_pattern_search_on_a_kink_and_in_its_box() -> None:
         (EfficiencyCurve(0.3, 0.5, 2e-5), CONSTANT),
         (EfficiencyCurve(0.7, 0.8, 4e-6, compute_half=5e5), CURVE),
         (EfficiencyCurve(0.7, 0.8, 4e-6, compute_half=5e5, cast=10.0), (*CURVE, "cast")),
+        (EfficiencyCurve(0.7, 0.8, 4e-6, compute_half=5e5, depth_half=800.0), (*CURVE, "depth_half")),
     ],
 )
 def test_fit_recovers_what_made_the_data(truth: EfficiencyCurve, free: tuple[str, ...]) -> None:
@@ -189,6 +191,7 @@ def test_rules_on_suspect_data() -> None:
 
 # ---- the catalog's file
 
+NAMED = {"fp8_block", "fp8_tensor"}
 MEASURED = {"A100-80", "H100", "H200", "B200", "L40S"}
 RELATED = {"A100-40", "A100-40-PCIe", "A100-80-PCIe", "A10G", "H100-PCIe", "H100-NVL", "H20", "B300", "GB200", "GB300"}
 RELATED |= {"L4", "RTX-PRO-6000", "MI300X", "MI325X", "MI355X"}
@@ -214,6 +217,18 @@ def test_catalog_figures_are_physical_and_say_their_origin(name: str) -> None:
             assert 0 <= figures["launch_us"] < 200
             assert figures["source"], kernel_class
             assert (figures["origin"] == Origin.FITTED) is not math.isnan(figures["error"])
+            for name in ("compute_half", "depth_half", "fill_half", "cast", "spill", "shared", "eager_us", "floor_us"):
+                assert figures.get(name, 0.0) >= 0
+
+
+def test_suspect_tables_are_kept_apart_by_name() -> None:
+    for name in ("H100", "H200"):
+        assert CATALOG[name]["gemm"]["fp8_block"]["floor_us"] > 30
+        assert "suspect" in CATALOG[name]["moe"]["fp8_tensor"]["source"]
+        assert "suspect" not in CATALOG[name]["moe"]["fp8"]["source"]
+    assert "suspect: link unused" in CATALOG["L40S"]["all_reduce_large"]["bf16"]["source"]
+    assert 0 < CATALOG["L40S"]["all_reduce_large"]["bf16"]["shared"] < 1
+    assert all(not NAMED & set(dtypes) for dtypes in CATALOG["default"].values())
 
 
 def test_catalog_gemms_are_near_what_is_known() -> None:
@@ -247,8 +262,10 @@ def test_catalog_agrees_with_a_fresh_fit(tables: ModuleType) -> None:
         for row in tables.rows_of(DATA / "kernels" / "gemm.csv.gz")
         if row["system"] == "h100_sxm" and row["dtype"] == "bfloat16"
     ]
-    found = fit(tables.gemm_samples(rows, tables.load_hardware()["H100"], "bf16"))
+    free = (*CONSTANT, "compute_half", "depth_half")
+    found = fit(tables.gemm_samples(rows, tables.load_hardware()["H100"], "bf16"), free)
     written = CATALOG["H100"]["gemm"]["bf16"]
+    assert found.curve.depth_half == pytest.approx(written["depth_half"], rel=1e-2)
     assert found.curve.compute == pytest.approx(written["compute"], rel=1e-2)
     assert found.curve.memory == pytest.approx(written["memory"], rel=1e-2)
     assert found.curve.launch * 1e6 == pytest.approx(written["launch_us"], rel=2e-2)
@@ -256,6 +273,9 @@ def test_catalog_agrees_with_a_fresh_fit(tables: ModuleType) -> None:
     assert found.error < 0.07
 
 
-def test_touched_experts_by_hand(tables: ModuleType) -> None:
-    experts = tables.touched_experts(np.array([8.0]), np.array([2.0]), np.array([1.0, 2.0]))
-    assert experts == pytest.approx([2.0, 3.5])
+def test_interval_widths_are_written_and_wider_where_assumed() -> None:
+    path = ROOT / "costmodel" / "catalog" / "step_error.yaml"
+    widths = yaml.safe_load(path.read_text(encoding="utf-8"))
+    assert set(widths) == {"dense", "moe", "mla"}
+    for kind in widths.values():
+        assert 0 < kind["fitted"] < kind["assumed"] < 1

@@ -107,7 +107,7 @@ def test_closed_forms_are_the_limits_of_the_step() -> None:
     body = model.parameters - 2 * model.hidden * model.vocab
     expected = arithmetic.prefill_time(float(body), 4096.0, gpu.peak_flops["bf16"], 1.0)
     gemm_only = prefill.gemm[0, 0]
-    assert expected < gemm_only < 1.12 * expected  # norms and activations move a tenth more
+    assert expected < gemm_only < 1.13 * expected  # norms and activations move a tenth more, at 0.8 of the bandwidth
 
 
 def test_every_row_with_a_value_is_covered(data: Path) -> None:

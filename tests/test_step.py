@@ -12,14 +12,23 @@ from hypothesis import strategies as st
 
 from costmodel.accelerator import KernelEfficiency, Link, Origin
 from costmodel.engine import EngineConfig
-from costmodel.engine_arrays import compute_dtype, engine_arrays, kernel_efficiency
+from costmodel.engine_arrays import TABLE_SKEW, Conditions, compute_dtype, engine_arrays, kernel_efficiency
 from costmodel.errors import InputError
 from costmodel.estimate import estimate
 from costmodel.host import NO_OVERHEAD, host_time
-from costmodel.kernels import ELEMENTWISE_LAUNCH, all_reduce_time, all_to_all_time, attended_pairs, touched_experts
+from costmodel.kernels import (
+    ELEMENTWISE_LAUNCH,
+    ELEMENTWISE_SHARE,
+    ROTARY_LAUNCH,
+    all_reduce_time,
+    all_to_all_time,
+    attended_pairs,
+    touched_experts,
+)
 from costmodel.step import StepLoad, StepTime, step_time, step_time_one, step_times
 from costmodel.transformer import FeedForward, LayerGroup, LinearAttention, Transformer
 from costmodel.units import GIGA, TERA
+from search_spaces.catalog import load_catalog
 from tests.toy import (
     OVERHEAD,
     deepseek_v3,
@@ -75,7 +84,7 @@ def test_one_decode_by_hand() -> None:
     step = step_time_one(llama_8b(), toy_config(gpu), NO_OVERHEAD, StepLoad.decode(1, 1000))
     weights = 2 * (llama_8b().parameters - 128256 * 4096)
     activations = 32 * 2 * ((4096 + 6144) + (4096 + 4096) + (4096 + 28672) + (14336 + 4096)) + 2 * (4096 + 128256)
-    small = 32 * 3 * ELEMENTWISE_LAUNCH + 32 * 2 * (8 * 4096 + 3 * 14336) / gpu.bandwidth
+    small = 32 * 3 * ELEMENTWISE_LAUNCH + 32 * 2 * (8 * 4096 + 3 * 14336) / (ELEMENTWISE_SHARE * gpu.bandwidth)
     assert step.gemm[0, 0] == pytest.approx((weights + activations) / gpu.bandwidth + small, rel=1e-9)
     assert step.attention_decode[0, 0] == pytest.approx(1000 * 131072 / gpu.bandwidth, rel=1e-9)
     assert step.total[0, 0] == step.gemm[0, 0] + step.attention_decode[0, 0]
@@ -83,11 +92,11 @@ def test_one_decode_by_hand() -> None:
 
 
 def test_prompt_attention_by_hand() -> None:
-    """Causal pairs of 4096 tokens x 4 x 4096 FLOP x 32 layers at the vendor's peak."""
+    """Causal pairs of 4096 tokens x 4 x 4096 FLOP x 32 layers at the vendor's peak, and the rotary kernels before."""
     gpu = perfect_accelerator()
     step = step_time_one(llama_8b(), toy_config(gpu), NO_OVERHEAD, StepLoad.prefill(4096))
     flop = 32 * (4096 * 4097 / 2) * 4 * 4096
-    assert step.attention_prefill[0, 0] == pytest.approx(flop / gpu.peak_flops["bf16"], rel=1e-9)
+    assert step.attention_prefill[0, 0] == pytest.approx(flop / gpu.peak_flops["bf16"] + 32 * ROTARY_LAUNCH, rel=1e-9)
     assert step.attention_decode[0, 0] == 0
 
 
@@ -269,15 +278,122 @@ def test_data_ranks_share_requests_but_not_a_lone_prompt() -> None:
     assert alone.experts[0, 0] < eight.experts[0, 0]
 
 
-def test_expert_imbalance_slows_experts_only() -> None:
-    config = toy_config(tensor=8, expert=8)
+def test_expert_skew_slows_the_busiest_rank_only() -> None:
+    """8 ranks of one expert each: with x = 1.43 skew and a limit of 4, the factor is 1 + 3 x / (x + 3)."""
     load = StepLoad.prefill(8192)
-    even, skewed = (
-        step_time(mixtral(), engine_arrays(mixtral(), [config], NO_OVERHEAD, expert_imbalance=factor), load)
-        for factor in (1.0, 2.0)
-    )
-    assert skewed.experts[0, 0] == pytest.approx(2 * even.experts[0, 0], rel=0.05)
+
+    def step(skew: float, expert: int) -> StepTime:
+        conditions = Conditions(expert_skew=skew)
+        config = toy_config(tensor=8, expert=expert)
+        return step_time(mixtral(), engine_arrays(mixtral(), [config], NO_OVERHEAD, conditions), load)
+
+    even, skewed = step(0.0, 8), step(TABLE_SKEW, 8)
+    above = TABLE_SKEW * 1.4342
+    factor = 1 + 3 * above / (above + 3)
+    assert skewed.experts[0, 0] == pytest.approx(factor * even.experts[0, 0], rel=0.02)
     assert skewed.gemm[0, 0] == even.gemm[0, 0]
+    assert step(TABLE_SKEW, 1).experts[0, 0] == step(0.0, 1).experts[0, 0]
+
+
+def curved(**figures: float) -> KernelEfficiency:
+    return KernelEfficiency(1.0, 1.0, 0.0, Origin.ASSUMED, "toy", float("nan"), **figures)
+
+
+def test_a_curved_gemm_by_hand() -> None:
+    """Llama-3.1-8B's output projection and friends: (M n + h) (k + d) multiply-adds, and c bytes per input element."""
+    shape = {"compute_half": 5e5, "depth_half": 200.0, "cast": 8.0}
+    gpu = perfect_accelerator(efficiency=toy_efficiency(1, 1, 0) | {("gemm", "bf16"): curved(**shape)})
+    tokens = 4096
+    step = step_time_one(llama_8b(), toy_config(gpu), NO_OVERHEAD, StepLoad.prefill(tokens))
+    expected = 0.0
+    for n, k in ((6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336)):
+        arithmetic = 2 * (tokens * n + 5e5) * (k + 200) / gpu.peak_flops["bf16"]
+        expected += 32 * (arithmetic + 8 * tokens * k / gpu.bandwidth)
+    head = 2 * (128256 * 4096 + 4096 + 128256) / gpu.bandwidth + 8 * 4096 / gpu.bandwidth
+    small = 32 * 3 * ELEMENTWISE_LAUNCH + 32 * 2 * tokens * (8 * 4096 + 3 * 14336) / (ELEMENTWISE_SHARE * gpu.bandwidth)
+    assert step.gemm[0, 0] == pytest.approx(expected + head + small, rel=1e-9)
+
+
+def test_short_prompts_on_few_heads_fill_the_gpu_badly() -> None:
+    shape = {"compute_half": 1000.0, "depth_half": 64.0, "fill_half": 1e4}
+    gpu = perfect_accelerator(efficiency=toy_efficiency(1, 1, 0) | {("attention_prefill", "bf16"): curved(**shape)})
+    step = step_time_one(llama_8b(), toy_config(gpu, tensor=8), NO_OVERHEAD, StepLoad.prefill(1000))
+    flop = 1000 * 1001 / 2 * 4 * 4096 / 8
+    slowed = flop * (1 + 1000 / 1000) * (1 + 1e4 / (1000 * 4)) * (1 + 64 / 128)
+    assert step.attention_prefill[0, 0] == pytest.approx(32 * (slowed / gpu.peak_flops["bf16"] + ROTARY_LAUNCH))
+
+
+def test_a_cuda_graph_hides_what_the_host_adds() -> None:
+    figures = {"latent_decode": curved(eager=7e-5), "gemm": curved(floor=6e-5)}
+    named = {(name, dtype): one for name, one in figures.items() for dtype in ("bf16", "fp8")}
+    gpu = perfect_accelerator(efficiency=toy_efficiency(1, 1, 0) | named)
+    config, model, load = toy_config(gpu, tensor=8), deepseek_v3(), StepLoad.decode(1, 10)
+    graphed, eager = (
+        step_time(model, engine_arrays(model, [config], NO_OVERHEAD, Conditions(graphs=graphs)), load)
+        for graphs in (True, False)
+    )
+    layers = model.num_layers
+    assert eager.attention_decode[0, 0] - graphed.attention_decode[0, 0] == pytest.approx(layers * 7e-5)
+    assert eager.gemm[0, 0] > graphed.gemm[0, 0] + layers * 4e-5
+
+
+def test_the_quicker_all_reduce_runs() -> None:
+    quick = KernelEfficiency(1.0, 0.5, 5e-6, Origin.ASSUMED, "toy", float("nan"))
+    broad = KernelEfficiency(1.0, 0.8, 30e-6, Origin.ASSUMED, "toy", float("nan"))
+    more = {("all_reduce", "bf16"): quick, ("all_reduce_large", "bf16"): broad}
+    gpu = toy_accelerator(efficiency=toy_efficiency() | more)
+    arrays = engine_arrays(llama_8b(), [toy_config(gpu, tensor=2)], NO_OVERHEAD)
+    times = all_reduce_time(arrays, np.array([[1e5, 1e9]]))[0]
+    assert times == pytest.approx([1e5 / (0.5 * 450e9) + 5e-6, 1e9 / (0.8 * 450e9) + 30e-6])
+
+
+def test_more_than_a_pair_share_a_link_in_the_host() -> None:
+    one = KernelEfficiency(1.0, 0.6, 0.0, Origin.ASSUMED, "toy", float("nan"), shared=0.5)
+    more = {("all_reduce", "bf16"): one, ("all_reduce_large", "bf16"): one}
+    gpu = toy_accelerator(scale_up=Link(32e9, 5e-6), efficiency=toy_efficiency() | more)
+    arrays = engine_arrays(llama_8b(), [toy_config(gpu, tensor=t) for t in (2, 4, 8)], NO_OVERHEAD)
+    ideal = [2 * (n - 1) / n * 1e9 / 32e9 for n in (2, 4, 8)]
+    assert all_reduce_time(arrays, np.array([[1e9]]))[:, 0] == pytest.approx(
+        [ideal[0] / 0.6, ideal[1] / (0.5 / 4), ideal[2] / (0.5 / 8)]
+    )
+
+
+def test_named_fp8_kernels_are_used_only_where_asked_for() -> None:
+    named = {("gemm", "fp8_block"): curved(cast=100.0)}
+    gpu = perfect_accelerator(efficiency=toy_efficiency(1, 1, 0) | named)
+    config, load = toy_config(gpu, weight_dtype="fp8"), StepLoad.prefill(4096)
+    plain, block = (
+        step_time(llama_8b(), engine_arrays(llama_8b(), [config], NO_OVERHEAD, Conditions(fp8_kernels=name)), load)
+        for name in ("fp8", "fp8_block")
+    )
+    assert block.gemm[0, 0] > plain.gemm[0, 0]
+
+
+@given(
+    model=models,
+    name=st.sampled_from(["A100-80", "H100", "B200", "L40S", "MI300X"]),
+    dtype=st.sampled_from(["bf16", "fp8", "int4"]),
+    tensor=st.sampled_from([1, 2, 8]),
+    expert=st.booleans(),
+    load=loads(),
+)
+@settings(deadline=None, max_examples=100)
+def test_fitted_curves_never_beat_the_roofline_and_more_work_never_helps(
+    model: Transformer, name: str, dtype: str, tensor: int, expert: bool, load: StepLoad
+) -> None:
+    gpu = load_catalog().accelerator(name)
+    config = toy_config(gpu, weight_dtype=dtype, tensor=tensor, expert=tensor if expert else 1)
+    step = step_time_one(model, config, NO_OVERHEAD, load)
+    floor = max(step.flop[0, 0] / max(gpu.peak_flops.values()), step.traffic[0, 0] / gpu.bandwidth)
+    assert step.total[0, 0] >= floor * (1 - 1e-12)
+    for change in (
+        {"prefill_tokens": load.prefill_tokens + 100},
+        {"prefill_requests": load.prefill_requests + 1},
+        {"decode_requests": load.decode_requests + 1},
+        {"decode_context": load.decode_context + 100},
+    ):
+        more = step_time_one(model, config, NO_OVERHEAD, replace(load, **change))
+        assert more.total[0, 0] >= step.total[0, 0] * (1 - 1e-9), change
 
 
 @pytest.mark.parametrize(

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .curves import EfficiencyCurve, curve_time
+from .curves import EfficiencyCurve, curve_time, roofs
 from .search import pattern_search
 
 Array = NDArray[np.float64]
@@ -31,6 +32,7 @@ class Samples:
     flop [FLOP], traffic [byte], size, inputs, count: arrays of shape (rows, kernels);
     seconds, offset [s], regime (an integer label) and importance (weight within the regime): arrays of shape (rows,).
     peak [FLOP/s], bandwidth [byte/s]: the data sheet's.
+    depth, fill, elsewhere: as in `curve_time`, arrays of shape (rows, kernels), or None where the class has none.
     """
 
     flop: Array
@@ -44,11 +46,20 @@ class Samples:
     importance: Array
     peak: float
     bandwidth: float
+    depth: Array | None = None
+    fill: Array | None = None
+    elsewhere: Array | None = None
 
     def where(self, mask: NDArray[np.bool_]) -> Samples:
         """The rows that `mask` selects."""
-        rows = ("flop", "traffic", "size", "inputs", "count", "seconds", "offset", "regime", "importance")
-        return replace(self, **{name: getattr(self, name)[mask] for name in rows})
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        kept: dict[str, Any] = {name: rows[mask] for name, rows in values.items() if isinstance(rows, np.ndarray)}
+        return replace(self, **kept)
+
+    def shape(self, name: str, default: float) -> Array:
+        """`depth`, `fill` or `elsewhere`, or the default where the class has none."""
+        found = getattr(self, name)
+        return np.full_like(self.flop, default) if found is None else np.asarray(found)
 
     def floor(self) -> Array:
         """Least time that physics allows at the data sheet's peak and bandwidth [s], offset included."""
@@ -85,6 +96,9 @@ def single_kernels(
     inputs: Array | None = None,
     offset: Array | None = None,
     importance: Array | None = None,
+    depth: Array | None = None,
+    fill: Array | None = None,
+    elsewhere: Array | None = None,
 ) -> Samples:
     """Samples of which each row is one kernel.
 
@@ -103,6 +117,9 @@ def single_kernels(
         importance=np.ones_like(seconds) if importance is None else importance,
         peak=peak,
         bandwidth=bandwidth,
+        depth=None if depth is None else depth[:, None],
+        fill=None if fill is None else fill[:, None],
+        elsewhere=None if elsewhere is None else elsewhere[:, None],
     )
 
 
@@ -116,6 +133,9 @@ def predict(curve: EfficiencyCurve, samples: Samples) -> Array:
         bandwidth=samples.bandwidth,
         size=samples.size,
         inputs=samples.inputs,
+        depth=samples.shape("depth", 1.0),
+        fill=samples.shape("fill", 1.0),
+        elsewhere=samples.shape("elsewhere", 0.0),
     )
     return np.asarray((samples.count * kernels).sum(axis=1) + samples.offset)
 
@@ -163,8 +183,16 @@ def assess(curve: EfficiencyCurve, samples: Samples) -> Fit:
     """How well `curve` predicts `samples`."""
     ratio = predict(curve, samples) / samples.seconds
     error = np.abs(ratio - 1.0)
-    arithmetic = samples.flop * (1 + curve.compute_half / samples.size) / (curve.compute * samples.peak)
-    movement = (samples.traffic + curve.memory_half) / (curve.memory * samples.bandwidth)
+    arithmetic, movement = roofs(
+        curve,
+        samples.flop,
+        samples.traffic,
+        peak=samples.peak,
+        bandwidth=samples.bandwidth,
+        size=samples.size,
+        depth=samples.shape("depth", 1.0),
+        fill=samples.shape("fill", 1.0),
+    )
     over = np.maximum(arithmetic, movement) > curve.launch
     return Fit(
         curve=curve,
@@ -179,16 +207,20 @@ def assess(curve: EfficiencyCurve, samples: Samples) -> Fit:
 
 def _bounds(samples: Samples) -> dict[str, tuple[float, float]]:
     """Physical limits of each parameter; halves between a thousandth of the smallest and ten times the largest size."""
-    share = (1e-3, 1.0)
-    size = (1e-3 * float(samples.size.min()), 10 * float(samples.size.max()))
-    traffic = (1e-3 * float(samples.traffic.min()) + 1e-3, 10 * float(samples.traffic.max()) + 1.0)
+
+    def around(values: Array) -> tuple[float, float]:
+        return (1e-3 * float(values.min()) + 1e-6, 10 * float(values.max()) + 1e-3)
+
     return {
-        "compute": share,
-        "memory": share,
+        "compute": (1e-3, 1.0),
+        "memory": (1e-3, 1.0),
         "launch": LAUNCH_BOUNDS,
-        "compute_half": size,
-        "memory_half": traffic,
+        "compute_half": around(samples.size),
+        "memory_half": around(samples.traffic),
+        "depth_half": around(samples.shape("depth", 1.0)),
+        "fill_half": around(samples.shape("fill", 1.0)),
         "cast": CAST_BOUNDS,
+        "spill": CAST_BOUNDS,
     }
 
 
