@@ -20,12 +20,14 @@ from costmodel.errors import InfeasibleError, PdplanError
 from pdplan._version import __version__
 from search_spaces.files import shown_path
 
+from .commands.calibrate import calibrate
 from .commands.estimate import estimate
 from .commands.gpus import gpus
 from .commands.models import models
 from .commands.optimize import optimize
 from .commands.problem import init, schema
 from .commands.report import report
+from .commands.validate import validate
 from .commands.workload import workload
 from .console import Console
 from .interrupts import end_on_interrupt
@@ -71,7 +73,7 @@ def cli() -> None:
     """
 
 
-for command in (optimize, init, schema, workload, gpus, models, estimate, report):
+for command in (optimize, init, schema, workload, gpus, models, estimate, calibrate, report, validate):
     cli.add_command(command)
 
 

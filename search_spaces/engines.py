@@ -1,10 +1,11 @@
-"""Serving engines of the catalog: what their schedulers add to a step."""
+"""Serving engines of the catalog: what their CPU work adds to a step, and how they treat requests."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 from importlib import resources
-from typing import Annotated
+from typing import Annotated, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field
@@ -12,7 +13,42 @@ from pydantic import BaseModel, ConfigDict, Field
 from costmodel.accelerator import Origin
 from costmodel.errors import UnknownNameError
 from costmodel.host import EngineOverhead
-from costmodel.units import MICRO
+from costmodel.serving.policy import Scheduler, ServingPolicy
+from costmodel.units import MICRO, MILLI
+
+NotNegative = Annotated[float, Field(ge=0)]
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
+class FittedServing(BaseModel):
+    """The figures of a serving policy that are fitted to measurements; times in milliseconds."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    launch_us: NotNegative
+    arrival_ms: NotNegative
+    frontend_ms: NotNegative
+    prefill_wait: Annotated[float, Field(ge=1)]
+    decode_wait: NotNegative
+    interference: NotNegative
+    burst_fixed: Share
+    burst_random: Share
+    lane_balance: Annotated[float, Field(ge=1)]
+    handover_ms: NotNegative
+    handover_wait: Annotated[float, Field(ge=1)]
+    handover_burst: Share
+
+
+class _Serving(BaseModel):
+    """How an engine schedules."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    scheduler: Scheduler
+    token_budget: Annotated[int, Field(ge=1)]
+    memory_fraction: Annotated[float, Field(gt=0, le=1)]
+    quantized_kv_dtype: Literal["bf16", "fp8"]
+    fitted: FittedServing
 
 
 class _Entry(BaseModel):
@@ -20,10 +56,30 @@ class _Entry(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    step_overhead_us: Annotated[float, Field(ge=0)]
-    per_request_overhead_us: Annotated[float, Field(ge=0)]
+    aliases: tuple[str, ...] = ()
+    step_overhead_us: NotNegative
+    per_request_overhead_us: NotNegative
     origin: Origin
     source: Annotated[str, Field(min_length=1)]
+    serving: _Serving
+
+
+class EngineChange(BaseModel):
+    """Host times of an engine in a user's catalog file, laid over the shipped ones; None leaves one as it was."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    step_overhead_us: NotNegative | None = None
+    per_request_overhead_us: NotNegative | None = None
+    arrival_ms: NotNegative | None = None
+    origin: Origin = Origin.ASSUMED
+    source: Annotated[str, Field(min_length=1)] = "the user's catalog file"
+
+
+EngineChanges = Mapping[str, EngineChange]
+"""By the catalog's name of the engine."""
+
+NO_CHANGES: EngineChanges = {}
 
 
 def engine_names() -> tuple[str, ...]:
@@ -31,8 +87,21 @@ def engine_names() -> tuple[str, ...]:
     return tuple(sorted(_entries()))
 
 
-def load_engine_overhead(name: str) -> EngineOverhead:
-    """Host overhead of a serving engine; an unknown name is an error that offers the nearest.
+def engine_name(written: str) -> str:
+    """The catalog's name of an engine or of one of its aliases, in any case; an unknown name offers the nearest.
+
+    >>> engine_name("TensorRT-LLM")
+    'trtllm'
+    """
+    plain = written.strip().lower()
+    for name, entry in _entries().items():
+        if plain == name or plain in entry.aliases:
+            return name
+    raise UnknownNameError("engine", written, _entries())
+
+
+def load_engine_overhead(name: str, changes: EngineChanges = NO_CHANGES) -> EngineOverhead:
+    """Host overhead of a serving engine, with the user's changes; an unknown name is an error that offers the nearest.
 
     >>> load_engine_overhead("vllm").step > 0
     True
@@ -40,13 +109,52 @@ def load_engine_overhead(name: str) -> EngineOverhead:
     entries = _entries()
     if name not in entries:
         raise UnknownNameError("engine", name, entries)
-    entry = entries[name]
+    entry = _changed(entries[name], changes.get(name))
     return EngineOverhead(
         step=entry.step_overhead_us * MICRO,
         per_request=entry.per_request_overhead_us * MICRO,
         origin=entry.origin,
         source=entry.source,
     )
+
+
+def load_serving_policy(name: str, changes: EngineChanges = NO_CHANGES) -> ServingPolicy:
+    """How a serving engine treats requests; an unknown name is an error that offers the nearest.
+
+    >>> load_serving_policy("sglang").scheduler.value
+    'prefill_first'
+    """
+    overhead = load_engine_overhead(name, changes)
+    return serving_policy(name, overhead, _changed(_entries()[name], changes.get(name)).serving.fitted)
+
+
+def serving_policy(name: str, overhead: EngineOverhead, fitted: FittedServing) -> ServingPolicy:
+    """The policy of a known engine with other fitted figures."""
+    serving = _entries()[name].serving
+    plain = fitted.model_dump(exclude={"launch_us", "arrival_ms", "frontend_ms", "handover_ms"})
+    return ServingPolicy(
+        scheduler=serving.scheduler,
+        token_budget=serving.token_budget,
+        memory_fraction=serving.memory_fraction,
+        quantized_kv_dtype=serving.quantized_kv_dtype,
+        overhead=overhead,
+        launch=fitted.launch_us * MICRO,
+        arrival=fitted.arrival_ms * MILLI,
+        frontend=fitted.frontend_ms * MILLI,
+        handover=fitted.handover_ms * MILLI,
+        **plain,
+    )
+
+
+def _changed(entry: _Entry, change: EngineChange | None) -> _Entry:
+    """The entry with the user's figures laid over it."""
+    if change is None:
+        return entry
+    given = change.model_dump(exclude_none=True, exclude={"launch_us", "arrival_ms"})
+    if change.arrival_ms is None:
+        return entry.model_copy(update=given)
+    fitted = entry.serving.fitted.model_copy(update={"arrival_ms": change.arrival_ms})
+    return entry.model_copy(update={**given, "serving": entry.serving.model_copy(update={"fitted": fitted})})
 
 
 @cache

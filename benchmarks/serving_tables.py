@@ -1,0 +1,113 @@
+"""Measured deployments with their kernel times tabulated, so that a trial of a policy costs no step evaluation."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from costmodel.host import NO_OVERHEAD  # noqa: E402
+from costmodel.serving.closed_loop import settle  # noqa: E402
+from costmodel.serving.disaggregated import settle_pools  # noqa: E402
+from costmodel.serving.load import Prompt, Steady, Times, decode_time, prompt_time, prompts_in_a_step  # noqa: E402
+from costmodel.serving.policy import ServingPolicy  # noqa: E402
+from costmodel.step import busiest_rank  # noqa: E402
+from search_spaces.catalog import load_catalog  # noqa: E402
+from search_spaces.engines import load_serving_policy  # noqa: E402
+from search_spaces.measured_batches import Batch, batches_of, deployments_of  # noqa: E402
+from search_spaces.measurements import read_measurements  # noqa: E402
+
+Array = NDArray[np.float64]
+
+GRID = np.array([0.0, 0.03, 0.07, 0.13, 0.22, 0.34, 0.5, 0.7, 0.85, 1.0])
+"""Running requests over the most, where the decode step is tabulated."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A batch with its kernel times, so that a trial costs no step evaluation; columns of shape (rows, 1)."""
+
+    batch: Batch
+    family: str
+    alone: Array
+    shared: Array
+    group: Array
+    lanes: Array
+    pipeline: Array
+    ranks: Array
+    top: Array
+    steps: Array
+    ttft: Array
+    tpot: Array
+
+    def times(self, policy: ServingPolicy) -> Times:
+        """Times with the policy's overheads on top of the kernels."""
+        step, each = policy.overhead.step, policy.overhead.per_request
+        uneven = np.where(self.lanes > 1, np.minimum(policy.lane_balance, self.lanes), 1.0)
+        shared = (self.shared + (step + each * self.group) / (self.group * self.lanes * self.pipeline)) * uneven
+        alone = np.maximum(self.alone + step + each, policy.launch * self.batch.model.num_layers)
+        return Times(Prompt(alone, shared), lambda running: self.decode(running, step, each))
+
+    def decode(self, running: Array, step: float, each: float) -> Array:
+        """The decode step, linear between the points of the grid."""
+        place = np.clip(running / self.top, 0.0, 1.0)
+        left = np.clip(np.searchsorted(GRID, place, side="right") - 1, 0, GRID.size - 2)
+        low = np.take_along_axis(self.steps, left, axis=1)
+        high = np.take_along_axis(self.steps, left + 1, axis=1)
+        part = (place - GRID[left]) / (GRID[left + 1] - GRID[left])
+        batch = np.maximum(running / self.pipeline, np.minimum(running, 1.0))
+        time: Array = low + (high - low) * part + step + each * busiest_rank(batch, self.ranks)
+        return time
+
+    def predict(self, policy: ServingPolicy) -> Steady:
+        """The steady state under a policy."""
+        if self.batch.split:
+            return settle_pools(self.times(policy), policy, self.batch.load, self.batch.pools)
+        return settle(self.times(policy), policy, self.batch.load, self.batch.pools.fits)
+
+
+def make_table(batch: Batch) -> Table:
+    """Kernel times of a batch, by one call of the step model for each point of the grid."""
+    load = batch.load
+    prefill, decode = batch.prefill_engines(NO_OVERHEAD), batch.decode_engines(NO_OVERHEAD)
+    bare = replace(load_serving_policy(batch.engine), launch=0.0, lane_balance=1.0)
+    prompt = prompt_time(batch.model, prefill, load, bare)
+    top = load.concurrency / batch.pools.decode_workers
+    steps = [decode_time(batch.model, decode, np.maximum(top * share, 1e-3), load) for share in GRID]
+    rows = [each.row for each in batch.deployments]
+    return Table(
+        batch=batch,
+        family=f"{batch.model.num_layers} layers of {batch.model.hidden}",
+        alone=prompt.alone,
+        shared=prompt.shared,
+        group=prompts_in_a_step(prefill, load, bare),
+        lanes=prefill.data,
+        pipeline=prefill.pipeline,
+        ranks=decode.data,
+        top=top,
+        steps=np.hstack(steps),
+        ttft=np.array([[row.ttft] for row in rows]),
+        tpot=np.array([[row.tpot] for row in rows]),
+    )
+
+
+def data_folder() -> Path:
+    """The folder of measurements."""
+    return Path(os.environ.get("PDPLAN_DATA", ROOT.parent / "shared" / "data"))
+
+
+def load_tables() -> list[Table]:
+    """Every batch of the data folder."""
+    folder = data_folder()
+    _, rows = read_measurements(folder / "serving" / "closed_loop.csv")
+    found, refused = deployments_of(rows, load_catalog(), folder / "models")
+    for one in refused:
+        print(f"line {one.line}: {one.reason}")
+    return [make_table(batch) for batch in batches_of(found)]

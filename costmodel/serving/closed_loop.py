@@ -1,0 +1,87 @@
+"""One colocated engine at fixed concurrency: TTFT and TPOT in steady state, in closed form up to a fixed point.
+
+C requests are in flight, each replaced when it ends; N = min(C, what memory holds) of them are in the engine, of which
+B decode. With s the engine seconds of one prompt, d(B) a decode step, O tokens a request:
+
+    TPOT = d(B) + interference x s x B / (O - 1)          every decode step carries B / (O - 1) prompts
+    TTFT = arrival + prefill_wait x s' + decode_wait d + burst x (N - 1) / 2 x (s + frontend) + line
+    B    = N (O - 1) TPOT / (TTFT' + (O - 1) TPOT)        Little's law; TTFT' is TTFT without the line
+
+s' is the prompt alone, at least what the host needs to launch its kernels. The burst is the first wave, all of which
+arrives at once, and whatever of it stays together: of N prompts at once each waits for half of the others. The line is
+what waits outside for memory.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.engine_arrays import EngineArrays
+from costmodel.transformer import Transformer
+
+from .load import MANY_WAVES, ClosedLoad, Steady, Times, engine_times, waiting_line
+from .policy import Scheduler, ServingPolicy
+
+FloatArray = NDArray[np.float64]
+
+ITERATIONS = 12
+"""Fixed-point steps, each averaged with the last: the map contracts by a half or better, so 1e-4 is reached."""
+FULL_SPREAD = 0.2
+"""Width of a uniform length distribution, relative to its longest, that dissolves waves: InferenceX's [0.8, 1.0]."""
+
+
+def closed_loop(
+    model: Transformer, engines: EngineArrays, policy: ServingPolicy, load: ClosedLoad, fits: FloatArray
+) -> Steady:
+    """TTFT and TPOT of each engine at its load; `fits` is how many requests its memory holds [1]."""
+    return settle(engine_times(model, engines, load, policy), policy, load, fits)
+
+
+def settle(times: Times, policy: ServingPolicy, load: ClosedLoad, fits: FloatArray) -> Steady:
+    """The fixed point of the equations above, given the engine's times."""
+    prompt, gaps = times.prompt, load.gaps
+    admitted = admitted_requests(policy, load, fits)
+    share = burst_share(policy, load)
+    burst = share * (admitted - 1.0) / 2.0 * (prompt.shared + policy.frontend)
+    base = policy.arrival + policy.prefill_wait * prompt.alone + burst
+    felt = policy.interference * prompt.shared / gaps
+    if policy.scheduler is Scheduler.PREFILL_FIRST:
+        felt = felt * (1.0 - 0.5 * share)  # prompts of a wave that stays together run before most of its decodes
+    running = admitted
+    for _ in range(ITERATIONS):
+        step = times.decode(running)
+        tpot = step + felt * running
+        inside = base + policy.decode_wait * step
+        running = 0.5 * running + 0.5 * admitted * gaps * tpot / (inside + gaps * tpot)
+    residence = inside + gaps * tpot
+    line = waiting_line(load, admitted, residence)
+    return Steady(
+        ttft=inside + line,
+        tpot=tpot,
+        running=running,
+        admitted=admitted,
+        rate=admitted / residence,
+        decode_step=step,
+        prefill=prompt.alone,
+        prefill_share=np.minimum(admitted / residence * prompt.shared, 1.0),
+        line=line,
+    )
+
+
+def burst_share(policy: ServingPolicy, load: ClosedLoad) -> FloatArray:
+    """Share of requests that arrive together with all others [1]: between equal lengths and fully spread ones.
+
+    Fitted to runs of ten waves; the first wave's own share, 1 / waves, grows as a run gets shorter.
+    """
+    mixed = np.clip(load.spread / FULL_SPREAD, 0.0, 1.0)
+    share = policy.burst_fixed + (policy.burst_random - policy.burst_fixed) * mixed
+    return np.asarray(np.clip(share + 1.0 / load.waves - 1.0 / MANY_WAVES, 0.0, 1.0))
+
+
+def admitted_requests(policy: ServingPolicy, load: ClosedLoad, fits: FloatArray) -> FloatArray:
+    """Requests inside the engine: as many as memory holds and the token budget can keep supplied with prompts [1]."""
+    admitted = np.minimum(load.concurrency, np.maximum(fits, 1.0))
+    if policy.scheduler is Scheduler.TOKEN_BUDGET:
+        admitted = np.minimum(admitted, np.maximum(load.gaps * policy.token_budget / load.isl, 1.0))
+    return np.asarray(admitted)

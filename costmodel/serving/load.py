@@ -1,0 +1,130 @@
+"""What a load generator keeps in flight, what comes of it, and the two times of an engine that decide it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.engine_arrays import EngineArrays
+from costmodel.step import StepLoad, step_time
+from costmodel.transformer import Transformer
+
+from .policy import ServingPolicy
+
+FloatArray = NDArray[np.float64]
+
+MANY_WAVES = 10.0
+"""Requests of a benchmark over its concurrency where not stated: the habit of InferenceX and vLLM's benchmarks [1]."""
+MOST_PROMPTS = 8.0
+"""Prompts in one step beyond which sharing the weights saves nothing more [1]."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClosedLoad:
+    """What a load generator keeps in flight; arrays of shape (engines, 1).
+
+    concurrency [1]; isl, osl: mean lengths [token]; spread: 1 - shortest / longest of evenly spread lengths [1];
+    waves: requests of the whole run over its concurrency [1].
+    """
+
+    concurrency: FloatArray
+    isl: FloatArray
+    osl: FloatArray
+    spread: FloatArray
+    waves: FloatArray
+
+    @property
+    def gaps(self) -> FloatArray:
+        """Gaps between the tokens of a request: OSL - 1, at least one [1]."""
+        return np.asarray(np.maximum(self.osl - 1.0, 1.0))
+
+
+@dataclass(frozen=True, slots=True)
+class Steady:
+    """A steady state; arrays of shape (engines, 1).
+
+    ttft, tpot: means [s]; running: decoding requests [1]; admitted: requests that memory lets in [1];
+    rate: requests that end per second [1/s]; decode_step: a step without prompts [s]; prefill: one prompt alone [s];
+    prefill_share: share of the prefilling engines' time that prompts take [1]; line: part of TTFT spent waiting for
+    memory [s].
+    """
+
+    ttft: FloatArray
+    tpot: FloatArray
+    running: FloatArray
+    admitted: FloatArray
+    rate: FloatArray
+    decode_step: FloatArray
+    prefill: FloatArray
+    prefill_share: FloatArray
+    line: FloatArray
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """One prompt on an engine: alone [s], and its share of an engine that all lanes keep busy [s]."""
+
+    alone: FloatArray
+    shared: FloatArray
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """All that the steady state needs of an engine: a prompt, and a decode step by the requests that run [1 -> s]."""
+
+    prompt: Prompt
+    decode: Callable[[FloatArray], FloatArray]
+
+
+def engine_times(model: Transformer, engines: EngineArrays, load: ClosedLoad, policy: ServingPolicy) -> Times:
+    """The times of engines under a load, from their steps."""
+    return Times(
+        prompt_time(model, engines, load, policy),
+        lambda running: decode_time(model, engines, running, load),
+    )
+
+
+def prompt_time(model: Transformer, engines: EngineArrays, load: ClosedLoad, policy: ServingPolicy) -> Prompt:
+    """Seconds of a prompt alone, and its share when every lane has as many prompts as a step takes.
+
+    A step takes up to `token_budget` prompt tokens, so short prompts share one read of the weights. Ranks of
+    data-parallel attention go in step, each with its own prompts; they rarely are all as busy, which
+    `lane_balance` >= 1 makes up for. Pipeline stages hold one micro-batch each. No CUDA graph replays a step with
+    prompts, so it takes at least the host's time for launching its kernels.
+    """
+    alone = step_time(model, engines, StepLoad.prefill(load.isl)).total
+    lanes = engines.data
+    group = prompts_in_a_step(engines, load, policy)
+    together = step_time(model, engines, StepLoad.prefill(load.isl, group * lanes)).total
+    uneven = np.where(lanes > 1, np.minimum(policy.lane_balance, lanes), 1.0)
+    least = policy.launch * model.num_layers
+    return Prompt(np.maximum(alone, least), together * uneven / (group * lanes * engines.pipeline))
+
+
+def prompts_in_a_step(engines: EngineArrays, load: ClosedLoad, policy: ServingPolicy) -> FloatArray:
+    """Prompts that one lane takes into a step when it has the choice [1]: what the token budget and the load allow."""
+    most = np.minimum(policy.token_budget / load.isl, load.concurrency / engines.data)
+    return np.asarray(np.clip(most, 1.0, MOST_PROMPTS))
+
+
+def decode_time(model: Transformer, engines: EngineArrays, running: FloatArray, load: ClosedLoad) -> FloatArray:
+    """A decode step of `running` requests in all, at the mean context ISL + OSL / 2 [s].
+
+    Every pipeline stage holds its share of the requests.
+    """
+    batch = np.maximum(running / engines.pipeline, np.minimum(running, 1.0))
+    return step_time(model, engines, StepLoad.decode(batch, load.isl + load.osl / 2.0)).total
+
+
+def waiting_line(load: ClosedLoad, admitted: FloatArray, residence: FloatArray) -> FloatArray:
+    """Mean wait of a request for memory [s]: (C - N) R / N x (1 - (C + N) / (2 waves C)).
+
+    C requests in flight, N inside for `residence` R [s] each, so one is let in every R / N. The first N of the run
+    never waited and the next C - N waited for part of the line only.
+    """
+    outside = np.maximum(load.concurrency - admitted, 0.0)
+    first = (load.concurrency + admitted) / (2.0 * load.waves * load.concurrency)
+    return np.asarray(outside * residence / admitted * np.maximum(1.0 - first, 0.0))

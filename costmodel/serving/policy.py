@@ -1,0 +1,57 @@
+"""How a serving engine treats requests, as numbers: what its scheduler mixes and what its front end adds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from costmodel.host import EngineOverhead
+
+
+class Scheduler(StrEnum):
+    """Who gets the next step."""
+
+    TOKEN_BUDGET = "token_budget"  # noqa: S105 - tokens of text
+    """One budget of tokens a step: running requests first, prompt chunks fill the rest (vLLM V1, TensorRT-LLM)."""
+    PREFILL_FIRST = "prefill_first"
+    """Waiting prompts run before any decode goes on (SGLang)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServingPolicy:
+    """One serving engine's way with requests.
+
+    token_budget: most prompt tokens in a step [token]; memory_fraction: share of HBM that it takes [1];
+    quantized_kv_dtype: KV dtype that it chooses for 8-bit and 4-bit checkpoints;
+    overhead: CPU time that a step waits for;
+    launch: least time of a step with prompts, which no CUDA graph replays, per layer of the model [s];
+    arrival: HTTP, tokenising and scheduling before a lone prompt starts [s];
+    frontend: CPU time that requests which arrive together spend one after the other [s per request];
+    prefill_wait: prompts' worth of prefill in an undisturbed TTFT: a request's own, and those whose steps it waits for
+    or shares [1]; decode_wait: decode steps in it [1];
+    interference: what a prompt adds to the decodes beside it, over what it takes alone [1];
+    burst_fixed, burst_random: share of requests that find all others' prompts ahead of them, when lengths are equal
+    (waves stay together) and when they are spread out [1];
+    lane_balance: time of a prompt on an engine with data-parallel lanes over that with all lanes busy [1];
+    handover: what a disaggregated TTFT has beyond prefill, queue, transfer and decode step [s];
+    handover_wait: prompts' worth of prefill in a disaggregated TTFT without a queue [1];
+    handover_burst: share of requests that find all others' prompts ahead of them at the prefill workers [1].
+    """
+
+    scheduler: Scheduler
+    token_budget: int
+    memory_fraction: float
+    quantized_kv_dtype: str
+    overhead: EngineOverhead
+    launch: float
+    arrival: float
+    frontend: float
+    prefill_wait: float
+    decode_wait: float
+    interference: float
+    burst_fixed: float
+    burst_random: float
+    lane_balance: float
+    handover: float
+    handover_wait: float
+    handover_burst: float

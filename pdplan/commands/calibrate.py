@@ -1,0 +1,168 @@
+"""`pdplan calibrate`: a user's own benchmark results as a catalog file that makes predictions fit his machines."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pdplan.console import Console, write_text
+from pdplan.options import (
+    PATH,
+    Within,
+    catalog_option,
+    console_options,
+    force_option,
+    json_option,
+    pass_console,
+    whole,
+)
+from search_spaces import bounds
+
+if TYPE_CHECKING:
+    from search_spaces.benchmark_results.calibration import Calibration
+    from search_spaces.benchmark_results.deployed import Setup
+
+DEGREE = whole(bounds.DEGREE)
+
+
+@dataclass(frozen=True, slots=True)
+class Flags:
+    """The command line of `pdplan calibrate`, by the names of its options."""
+
+    model: str
+    gpu: str
+    catalog: Path | None
+    tp: int
+    pp: int
+    ep: int
+    dp: int
+    replicas: int
+    engine: str | None
+    weight_dtype: str | None
+    kv_dtype: str | None
+    memory_fraction: float | None
+    max_num_seqs: int | None
+
+
+@click.command(short_help="Fit the predictions to your own benchmark results.")
+@click.argument("results", type=PATH, nargs=-1, required=True)
+@click.option("--model", required=True, metavar="NAME", help="Catalog name, or path to a config.json.")
+@click.option("--gpu", required=True, metavar="NAME", help="Accelerator that ran it; pdplan gpus lists them.")
+@catalog_option
+@click.option("--tp", type=DEGREE, default=1, show_default=True, help="Tensor parallelism.")
+@click.option("--pp", type=DEGREE, default=1, show_default=True, help="Pipeline parallelism.")
+@click.option("--ep", type=DEGREE, default=1, show_default=True, help="Expert parallelism.")
+@click.option("--dp", type=DEGREE, default=1, show_default=True, help="Data parallelism of the attention.")
+@click.option("--replicas", type=DEGREE, default=1, show_default=True, help="Equal engines that shared the load.")
+@click.option("--engine", metavar="NAME", help="vllm, sglang or trtllm; default: as the results say, else vllm.")
+@click.option("--weight-dtype", metavar="DTYPE", help="bf16, fp8, int8, int4 or fp4; default: the checkpoint's.")
+@click.option("--kv-dtype", type=click.Choice(["bf16", "fp8"]), help="KV cache; default: the engine's habit.")
+@click.option(
+    "--memory-fraction", type=Within(bounds.MEMORY_FRACTION.low, bounds.MEMORY_FRACTION.high),
+    help="Share of HBM that the engine used; default: the engine's.",
+)  # fmt: skip
+@click.option("--max-num-seqs", type=whole(bounds.MAX_NUM_SEQS), help="Most running requests; default: no limit.")
+@click.option("-o", "--output", type=PATH, metavar="FILE", help="Write a catalog file with the fitted figures.")
+@json_option
+@force_option
+@console_options
+@pass_console
+def calibrate(
+    console: Console,
+    /,
+    *,
+    results: tuple[Path, ...],
+    output: Path | None,
+    as_json: bool,
+    force: bool,
+    **options: Any,
+) -> None:
+    """Examples:
+
+    \b
+      pdplan calibrate results.json --model Llama-3.1-70B --gpu H100 --tp 4 -o overlay.yaml
+      pdplan calibrate runs/*.jsonl --model Qwen3-32B --gpu H200 --engine sglang -o overlay.yaml
+      pdplan calibrate agg_*.json --model DeepSeek-V3 --gpu H200 --json
+
+    Reads the results of vllm bench serve, SGLang's bench_serving, AIPerf, GenAI-Perf, GuideLLM,
+    InferenceX or Dynamo's self-benchmark, compares them with the prediction, and fits four scales:
+    of arithmetic, of memory traffic, of the engine's host time and of its TTFT overhead. The file
+    that -o writes is a catalog: pdplan estimate --catalog FILE, or catalog: FILE in workload.yaml.
+    """
+    from reports.calibration_text import calibration_dict, calibration_text
+    from reports.whole_files import check_target
+    from search_spaces.benchmark_results import read_results
+    from search_spaces.benchmark_results.calibration import calibrate as fit
+
+    flags = Flags(**options)
+    if output is not None:
+        check_target(output, force=force)
+    setup = _setup(flags)
+    records = read_results(results)
+    console.note(
+        f"read {len(records)} result{'s' * (len(records) != 1)} from {len(results)} file{'s' * (len(results) != 1)}"
+    )
+    source = _source(results, records, setup)
+    found = fit(records, setup, source)
+    if output is not None:
+        write_text(output, _overlay(found, source, flags, console.command), force=force)
+    value = calibration_dict(found, None if output is None else str(output))
+    console.show(value if as_json else calibration_text(value, console.width))
+    if output is None:
+        console.hint("the same with -o overlay.yaml writes the fitted figures as a catalog file")
+    else:
+        console.note(
+            f"\nwrote {output}\nNext: pdplan estimate --model {flags.model} --gpu {flags.gpu} --catalog {output}"
+        )
+
+
+def _setup(flags: Flags) -> Setup:
+    from costmodel.errors import InputError
+    from costmodel.transformer import DTYPE_BYTES
+    from search_spaces.benchmark_results.deployed import Setup
+    from search_spaces.catalog import load_catalog
+    from search_spaces.engines import engine_name
+    from search_spaces.measurements import Layout
+    from search_spaces.models import load_model
+
+    if flags.weight_dtype is not None and flags.weight_dtype not in DTYPE_BYTES:
+        raise InputError(f"--weight-dtype {flags.weight_dtype!r} is not known; allowed: {', '.join(DTYPE_BYTES)}")
+    if (flags.tp * flags.dp) % flags.ep:
+        raise InputError(f"--ep {flags.ep} does not divide --tp {flags.tp} x --dp {flags.dp}")
+    catalog = load_catalog(flags.catalog)
+    return Setup(
+        catalog=catalog,
+        model_name=flags.model,
+        model=load_model(flags.model),
+        accelerator=catalog.accelerator(flags.gpu),
+        layout=Layout(flags.replicas, flags.tp, flags.pp, flags.dp, flags.ep),
+        engine=None if flags.engine is None else engine_name(flags.engine),
+        weight_dtype=flags.weight_dtype,
+        kv_dtype=flags.kv_dtype,
+        memory_fraction=flags.memory_fraction,
+        max_num_seqs=flags.max_num_seqs,
+    )
+
+
+def _source(results: tuple[Path, ...], records: list[Any], setup: Setup) -> str:
+    """What the fitted figures rest on, for the catalog file."""
+    tools = ", ".join(dict.fromkeys(str(record.tool) for record in records))
+    files = results[0].name if len(results) == 1 else f"{results[0].name} and {len(results) - 1} more"
+    return f"calibrated on {len(records)} results of {setup.model.name} ({tools}; {files})"
+
+
+def _overlay(found: Calibration, source: str, flags: Flags, command: str) -> str:
+    from search_spaces.benchmark_results.calibration import calibrated_overlay
+
+    fitted = ", ".join(f"{name} x {getattr(found.fit.scales, name):.3g}" for name in found.fit.free)
+    kept = f"; not seen in the data and kept: {', '.join(found.kept)}" if found.kept else ""
+    heading = [
+        f"catalog file written by: {command}",
+        f"{source}",
+        f"scales: {fitted}{kept}",
+        "kernels that these results did not use stay as shipped",
+    ]
+    return calibrated_overlay(found, heading, source, flags.catalog)

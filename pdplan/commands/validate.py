@@ -1,0 +1,115 @@
+"""`pdplan validate`: how wrong the predictions are, computed from measurements."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from costmodel.errors import InputError
+from pdplan.console import Console, write_text
+from pdplan.options import catalog_option, console_options, force_option, json_option, pass_console
+
+if TYPE_CHECKING:
+    from search_spaces.catalog import AcceleratorCatalog
+
+FILES = ("closed_loop.csv", "engine_steps.csv")
+"""What is looked for in a data folder and in its `serving` folder: serving results and composed engine steps."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flags:
+    """The command line of `pdplan validate`, by the names of its options."""
+
+    data_dir: Path | None
+    against: Path | None
+    models: Path | None
+    catalog: Path | None
+    page: Path | None
+    with_rows: bool
+    force: bool
+
+
+@click.command(short_help="Recompute the prediction errors from measurements.")
+@click.argument("data_dir", required=False, type=click.Path(path_type=Path))
+@click.option("--against", type=click.Path(path_type=Path), metavar="FILE", help="One CSV file of measurements.")
+@click.option(
+    "--models", type=click.Path(path_type=Path), metavar="DIR",
+    help="Models that the catalog lacks: DIR/ORG/NAME/config.json; default: DATA_DIR/models.",
+)  # fmt: skip
+@click.option("--write", "page", type=click.Path(path_type=Path), metavar="FILE", help="Write the accuracy page.")
+@click.option("--rows", "with_rows", is_flag=True, help="With --json: every prediction with its interval.")
+@force_option
+@catalog_option
+@json_option
+@console_options
+@pass_console
+def validate(console: Console, /, as_json: bool, **options: Any) -> None:
+    """Examples:
+
+    \b
+      pdplan validate data/
+      pdplan validate --against my_results.csv --models my_models/ --json
+      pdplan validate data/ --write accuracy.md
+
+    Predicts every measured row and prints the errors by model, accelerator, engine and mode: median,
+    90th percentile, bias, and how many measured values the 90 % intervals hold. A row that cannot be
+    predicted says why. FILE and the files of DATA_DIR have the columns of serving/closed_loop.csv (TTFT and
+    TPOT at fixed concurrency) or of serving/engine_steps.csv (single steps); the header tells which.
+    """
+    from reports.accuracy_page import accuracy_page
+    from reports.validation_text import validation_text
+    from search_spaces.catalog import load_catalog
+
+    flags = Flags(**options)
+    files = _files(flags)
+    known, folder = load_catalog(flags.catalog), _models(flags)
+    parts = {file.name: _errors(file, known, folder, flags.with_rows) for file in files}
+    if flags.page is not None:
+        write_text(flags.page, accuracy_page(parts), force=flags.force)
+        console.note(f"{flags.page} written")
+    if as_json:
+        console.show(_document(parts))
+    else:
+        console.show("\n\n".join(validation_text(name, value, console.width) for name, value in parts.items()))
+
+
+def _models(flags: Flags) -> Path | None:
+    """The folder of models that was named, else that of the data folder if there is one."""
+    if flags.models is not None:
+        if not flags.models.is_dir():
+            raise InputError(f"--models {flags.models} is not a directory")
+        return flags.models
+    beside = flags.data_dir / "models" if flags.data_dir else None
+    return beside if beside is not None and beside.is_dir() else None
+
+
+def _files(flags: Flags) -> list[Path]:
+    """The one file that was named, else those of the data folder."""
+    if flags.against is not None:
+        return [flags.against]
+    if flags.data_dir is None:
+        raise click.UsageError("give DATA_DIR, or --against FILE")
+    folder = flags.data_dir
+    found = [path for name in FILES for path in (folder / "serving" / name, folder / name) if path.is_file()]
+    if not found:
+        raise InputError(f"{folder} holds none of {', '.join(FILES)}, nor does its folder 'serving'")
+    return found
+
+
+def _errors(file: Path, known: AcceleratorCatalog, models: Path | None, with_rows: bool) -> dict[str, Any]:
+    from reports.validation import validation_dict
+    from search_spaces.measured_predictions import predict_serving, predict_steps
+    from search_spaces.measurements import Format, read_measurements
+
+    kind, rows = read_measurements(file)
+    predict = predict_serving if kind is Format.SERVING else predict_steps
+    return validation_dict(kind, predict(rows, known, models), with_rows=with_rows)
+
+
+def _document(parts: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """One object: the errors of the first file, with those of any other beside them under its format."""
+    first, *others = parts.values()
+    return {"schema": "pdplan.validation/1", **first, **{other["format"]: other for other in others}}

@@ -1,0 +1,112 @@
+"""docs/accuracy.md: what was fitted, on what, how wrong it is, and where it must not be trusted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from costmodel.serving.interval import ASSUMED_WIDENING, interval_of
+from costmodel.serving.policy import ServingPolicy
+from search_spaces.engines import engine_names, load_serving_policy
+from search_spaces.serving_error import ServingError, load_serving_error, step_widths
+
+from .validation_text import cells, markdown_table
+
+INTRODUCTION = """# Accuracy
+
+Written by `pdplan validate DATA --write docs/accuracy.md`; every figure below is computed from the data folder given
+and from the catalog's own record of its fits. Errors are relative to the measured value. For TTFT and TPOT the tables
+have medians, and the bias is the median of predicted / measured − 1; for single steps both are means. "in 90 %" is the
+share of measured values inside the 90 % interval that every prediction carries.
+"""
+
+DISTRUST = """## Where not to trust it
+
+* **Warm-up and mislabelled load.** Some measured rows hold compilation in their TTFT (seconds at concurrency 4), a
+  prefix cache (more prompt tokens per second than the GPU computes) or another concurrency than stated. They are scored
+  like all others; no parameter was bent to meet them.
+* **Equal lengths or spread ones.** Whether requests that start together stay together decides TTFT at high concurrency
+  by a factor of up to ten on engines that run prompts first. Real traffic is spread, fixed lengths are not.
+* **Disaggregated serving** was measured for one model with a stated load, so its hand-over time rests on it.
+* **Accelerators without measured kernels** take efficiencies from a relative; their intervals are widened.
+* **Beyond the data**: prompts over 10,000 tokens, more than 8 tensor ranks, speculative decoding, prefix caches, LoRA.
+"""
+
+
+def accuracy_page(parts: dict[str, dict[str, Any]]) -> str:
+    """The page; `parts` holds the errors of each file by its name."""
+    error = load_serving_error()
+    sections = [INTRODUCTION, _fitted(error), _held_out(error), _intervals(error)]
+    for name, value in parts.items():
+        header, rows = cells(value)
+        head = f"## {name}\n\n{value['predicted']} of {value['rows']} rows predicted."
+        tau = value.get("throughput_kendall_tau")
+        if tau is not None:
+            head += f" Kendall's tau of throughput per GPU among the configs of one model and GPU: {tau:.2f}."
+        sections.append(f"{head}\n\n{markdown_table(header, rows, 4)}\n")
+    return "\n".join([*sections, DISTRUST])
+
+
+def _fitted(error: ServingError) -> str:
+    names = engine_names()
+    policies = [load_serving_policy(name) for name in names]
+    rows = [
+        [meaning, *(write(policy) for policy in policies)]
+        for meaning, write in (
+            ("CPU time per step [µs]", lambda p: f"{p.overhead.step * 1e6:.0f}"),
+            ("CPU time per request in a step [µs]", lambda p: f"{p.overhead.per_request * 1e6:.1f}"),
+            ("launching a step with prompts, per layer [µs]", lambda p: f"{p.launch * 1e6:.0f}"),
+            ("before a lone prompt starts [ms]", lambda p: f"{p.arrival * 1e3:.1f}"),
+            ("front end, per request of a burst [ms]", lambda p: f"{p.frontend * 1e3:.2f}"),
+            ("prompts' worth of prefill in TTFT", lambda p: f"{p.prefill_wait:.2f}"),
+            ("decode steps in TTFT", lambda p: f"{p.decode_wait:.2f}"),
+            ("what a prompt adds to decodes, over its time alone", lambda p: f"{p.interference:.2f}"),
+            ("share of requests in bursts, equal lengths", lambda p: f"{p.burst_fixed:.2f}"),
+            ("share of requests in bursts, spread lengths", lambda p: f"{p.burst_random:.2f}"),
+            ("data-parallel lanes: time of a prompt over even lanes", _lane),
+            ("hand-over between workers [ms]", lambda p: f"{p.handover * 1e3:.0f}"),
+        )
+    ]
+    table = markdown_table(["parameter", *names], rows, 1)
+    return f"## What was fitted\n\nKernels: see [calibration.md](calibration.md). Serving: {error.source}.\n\n{table}\n"
+
+
+def _lane(policy: ServingPolicy) -> str:
+    return f"{policy.lane_balance:.2f}"
+
+
+def _held_out(error: ServingError) -> str:
+    rows = [
+        [
+            one.group,
+            str(one.rows),
+            f"{one.ttft_median_abs_pct:.1f} %",
+            f"{one.ttft_bias_pct:+.1f} %",
+            f"{one.tpot_median_abs_pct:.1f} %",
+            f"{one.tpot_bias_pct:+.1f} %",
+        ]
+        for one in error.held_out
+    ]
+    table = markdown_table(["held out", "rows", "TTFT", "bias", "TPOT", "bias"], rows, 1)
+    return (
+        "## How wrong, on models that the fit never saw\n\nEach model's rows are predicted with serving parameters "
+        f"fitted to all other models (`benchmarks/fit_serving.py`, {error.date}). Kendall's tau of throughput per GPU: "
+        f"{error.kendall_tau:.2f}.\n\n{table}\n"
+    )
+
+
+def _intervals(error: ServingError) -> str:
+    rows = [
+        [quantity, key, str(one.rows), f"{one.low:.2f}", f"{one.high:.2f}"]
+        for quantity, regimes in error.quantities.items()
+        for key, one in regimes.items()
+    ]
+    for kind, widths in step_widths().items():
+        for origin, width in widths.items():
+            low, high = interval_of(width)
+            rows.append(["step", f"{kind}, kernels {origin}", "", f"{low:.2f}", f"{high:.2f}"])
+    table = markdown_table(["quantity", "regime", "rows", "low", "high"], rows, 2)
+    return (
+        "## Error bars\n\nThe measured value lies between low × and high × the prediction nine times in ten, by the "
+        "residuals of held-out rows. For TTFT and TPOT on accelerators without measured kernels both are raised to the "
+        f"power {ASSUMED_WIDENING:g}.\n\n{table}\n"
+    )

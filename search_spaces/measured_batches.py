@@ -1,0 +1,240 @@
+"""Measured deployments as the cost model's inputs, many at once: rows that share model and engine are one batch."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.accelerator import Accelerator, Origin
+from costmodel.engine import EngineConfig
+from costmodel.engine_arrays import EngineArrays, engine_arrays
+from costmodel.errors import InputError, UnknownNameError
+from costmodel.host import EngineOverhead
+from costmodel.memory import kv_bytes_per_request_per_gpu, kv_capacity_bytes
+from costmodel.serving.closed_loop import closed_loop
+from costmodel.serving.disaggregated import Pools, disaggregated
+from costmodel.serving.interval import PREFILL_BOUND, Regime
+from costmodel.serving.load import MANY_WAVES, ClosedLoad, Steady
+from costmodel.serving.policy import ServingPolicy
+from costmodel.transfer import exposed_transfer_time, kv_transfer_bytes, kv_transfer_time, transfer_bandwidth
+from costmodel.transformer import Transformer
+
+from .catalog import AcceleratorCatalog
+from .engines import engine_name, engine_names, load_serving_policy
+from .measured_engines import in_dtype, measured_engine, measured_model
+from .measurements import Refused, Row, ServingRow
+
+FloatArray = NDArray[np.float64]
+
+FALLBACK_ENGINE = "vllm"
+"""Whose policy an unknown engine is taken to have: the one with the most descendants."""
+USUAL_CONCURRENCY = 8.0
+"""Requests in flight per GPU where a row does not state them: the median of the rows that do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Convention:
+    """How a collection of benchmarks draws lengths: uniformly from [shortest, 1] x nominal, and waves of requests."""
+
+    prefix: str
+    shortest: float
+    waves: float
+
+
+CONVENTIONS = (Convention("ix", 0.8, MANY_WAVES), Convention("", 1.0, MANY_WAVES))
+"""By the beginning of the `set` column; InferenceX (ix) draws from [0.8, 1.0], others are taken at their word."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deployment:
+    """One row made concrete: engines, load per deployment, and what had to be assumed.
+
+    concurrency: of one engine where colocated, of all workers where not; fits: requests that one (decode) worker's
+    memory holds; transfer: time that the KV hand-over shows [s].
+    """
+
+    row: ServingRow
+    model: Transformer
+    engine: str
+    prefill: EngineConfig
+    decode: EngineConfig | None
+    concurrency: float
+    isl: float
+    osl: float
+    spread: float
+    waves: float
+    fits: float
+    transfer: float
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Deployments of one model on one engine in one mode, as arrays."""
+
+    engine: str
+    model: Transformer
+    deployments: tuple[Deployment, ...]
+    load: ClosedLoad
+    pools: Pools
+
+    @property
+    def split(self) -> bool:
+        """Whether prefill and decode are apart."""
+        return self.deployments[0].decode is not None
+
+    def prefill_engines(self, overhead: EngineOverhead) -> EngineArrays:
+        """Engines that prefill."""
+        return engine_arrays(self.model, [each.prefill for each in self.deployments], overhead)
+
+    def decode_engines(self, overhead: EngineOverhead) -> EngineArrays:
+        """Engines that decode."""
+        return engine_arrays(self.model, [each.decode or each.prefill for each in self.deployments], overhead)
+
+
+def deployments_of(
+    rows: Iterable[Row], catalog: AcceleratorCatalog, models: Path | None
+) -> tuple[list[Deployment], list[Refused]]:
+    """What can be predicted, and for every other serving row why not."""
+    found: list[Deployment] = []
+    refused: list[Refused] = []
+    model_of = cache(lambda name: measured_model(name, models))
+    for row in rows:
+        if isinstance(row, Refused):
+            refused.append(row)
+        elif isinstance(row, ServingRow):
+            try:
+                found.append(_deployment(row, model_of(row.model), catalog))
+            except InputError as error:
+                refused.append(Refused(row.line, str(error)))
+    return found, refused
+
+
+def batches_of(deployments: Sequence[Deployment]) -> list[Batch]:
+    """Deployments grouped by engine, model and mode; each group in the order of the file."""
+    groups: dict[tuple[str, Transformer, bool], list[Deployment]] = defaultdict(list)
+    for each in deployments:
+        groups[each.engine, each.model, each.decode is None].append(each)
+    return [_batch(engine, model, members) for (engine, model, _), members in groups.items()]
+
+
+def steady_state(batch: Batch, policy: ServingPolicy) -> Steady:
+    """TTFT and TPOT of a batch under an engine's policy."""
+    prefill = batch.prefill_engines(policy.overhead)
+    if not batch.split:
+        return closed_loop(batch.model, prefill, policy, batch.load, batch.pools.fits)
+    decode = batch.decode_engines(policy.overhead)
+    return disaggregated(batch.model, prefill, decode, policy, load=batch.load, pools=batch.pools)
+
+
+def regime_of(deployment: Deployment, prefill_share: float, line: float) -> Regime:
+    """The regime of a predicted steady state."""
+    return Regime(
+        mode=deployment.row.mode,
+        bound="prefill" if prefill_share >= PREFILL_BOUND else "decode",
+        memory="limited" if line > 0 else "roomy",
+        measured=has_measured_kernels(deployment.prefill.accelerator),
+    )
+
+
+def has_measured_kernels(accelerator: Accelerator) -> bool:
+    """Whether any matrix kernel of the accelerator was fitted to measurements, not taken from a relative."""
+    known = (Origin.FITTED, Origin.MEASURED)
+    return any(figures.origin in known for (kernel, _), figures in accelerator.efficiency.items() if kernel == "gemm")
+
+
+def _deployment(row: ServingRow, published: Transformer, catalog: AcceleratorCatalog) -> Deployment:
+    model, dtype = in_dtype(published, row.gemm_dtype, row.moe_dtype)
+    engine, notes = _engine(row)
+    policy = load_serving_policy(engine)
+    kv_dtype = policy.quantized_kv_dtype if dtype != "bf16" else "bf16"
+    sides = [
+        measured_engine(
+            catalog, row.accelerator, layout, dtype, kv_dtype=kv_dtype, memory_fraction=policy.memory_fraction
+        )
+        for layout in (row.prefill, row.decode)
+        if layout is not None
+    ]
+    convention = next(each for each in CONVENTIONS if row.source.startswith(each.prefix))
+    mean = (1.0 + convention.shortest) / 2.0
+    isl, osl = row.isl * mean, row.osl * mean
+    concurrency, assumed = _concurrency(row)
+    fits, crowded = _fits(model, sides[-1], isl, osl)
+    return Deployment(
+        row=row,
+        model=model,
+        engine=engine,
+        prefill=sides[0],
+        decode=sides[1] if row.decode else None,
+        concurrency=concurrency,
+        isl=isl,
+        osl=osl,
+        spread=1.0 - convention.shortest,
+        waves=convention.waves,
+        fits=fits,
+        transfer=_transfer(model, sides[0], sides[1], isl) if row.decode else 0.0,
+        notes=(*notes, *assumed, *crowded),
+    )
+
+
+def _engine(row: ServingRow) -> tuple[str, tuple[str, ...]]:
+    try:
+        return engine_name(row.engine), ()
+    except UnknownNameError:
+        inside = next((name for name in engine_names() if name in row.engine), None)
+        if inside is not None:
+            return inside, (f"engine {row.engine!r} is taken as {inside}",)
+        return FALLBACK_ENGINE, (f"engine {row.engine!r} is not known and taken as {FALLBACK_ENGINE}",)
+
+
+def _concurrency(row: ServingRow) -> tuple[float, tuple[str, ...]]:
+    """Requests in flight per colocated engine or per deployment, and whether that is assumed."""
+    workers = row.prefill.workers if row.decode is None else 1
+    if row.concurrency is not None:
+        return row.concurrency / workers, ()
+    given = USUAL_CONCURRENCY * max(row.gpus, 1)
+    return given / workers, (f"concurrency is not given and taken as {given:g}",)
+
+
+def _fits(model: Transformer, config: EngineConfig, isl: float, osl: float) -> tuple[float, tuple[str, ...]]:
+    """Requests that an engine's memory holds; no limit, and a note, where it should not even hold the weights."""
+    free = kv_capacity_bytes(model, config)
+    each = kv_bytes_per_request_per_gpu(model, config, isl, osl)
+    if free < each:
+        return math.inf, ("does not fit by the memory model, but ran: no memory limit assumed",)
+    return float(config.parallelism.data * (free // each)) if each else math.inf, ()
+
+
+def _transfer(model: Transformer, prefill: EngineConfig, decode: EngineConfig, isl: float) -> float:
+    """Time of handing over the KV cache of a prompt from one worker to another [s]."""
+    size = kv_transfer_bytes(model, isl, prefill.kv_dtype)
+    links = (prefill.accelerator.scale_out, decode.accelerator.scale_out)
+    bandwidth = transfer_bandwidth(*links, prefill.parallelism.tensor, decode.parallelism.tensor)
+    return exposed_transfer_time(kv_transfer_time(size, bandwidth, links[0].latency), 0.0, 1)
+
+
+def _batch(engine: str, model: Transformer, members: list[Deployment]) -> Batch:
+    def column(values: Iterable[float]) -> FloatArray:
+        return np.fromiter(values, dtype=np.float64).reshape(-1, 1)
+
+    load = ClosedLoad(
+        concurrency=column(each.concurrency for each in members),
+        isl=column(each.isl for each in members),
+        osl=column(each.osl for each in members),
+        spread=column(each.spread for each in members),
+        waves=column(each.waves for each in members),
+    )
+    pools = Pools(
+        prefill_workers=column(each.row.prefill.workers if each.decode else 1.0 for each in members),
+        decode_workers=column(each.row.decode.workers if each.row.decode else 1.0 for each in members),
+        transfer=column(each.transfer for each in members),
+        fits=column(each.fits for each in members),
+    )
+    return Batch(engine, model, tuple(members), load, pools)

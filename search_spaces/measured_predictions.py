@@ -1,0 +1,191 @@
+"""Predictions beside measurements, row by row, with error bars; a row that cannot be predicted says why."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from costmodel.engine import EngineConfig
+from costmodel.engine_arrays import TABLE_SKEW, Conditions, engine_arrays
+from costmodel.errors import InputError
+from costmodel.host import NO_OVERHEAD
+from costmodel.serving.interval import Regime, interval_factors, interval_of
+from costmodel.step import StepLoad, step_time
+from costmodel.transformer import LatentAttention, Transformer
+
+from .catalog import AcceleratorCatalog
+from .engines import load_serving_policy
+from .measured_batches import batches_of, deployments_of, has_measured_kernels, regime_of, steady_state
+from .measured_engines import in_dtype, measured_engine, measured_model, weight_dtype
+from .measurements import Refused, Row, StepRow
+from .serving_error import error_table, step_widths
+
+TABLE_KERNELS = {"fp8": "fp8_tensor", "fp8_block": "fp8_block"}
+"""FP8 kernels of the step tables by the dtype of their experts (of their matrices where there are none)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A prediction with its 90 % interval, and what was measured (NaN where the file has nothing); all [s]."""
+
+    predicted: float
+    low: float
+    high: float
+    measured: float
+
+    @property
+    def error(self) -> float:
+        """Relative error, predicted / measured - 1 [1]."""
+        return self.predicted / self.measured - 1.0
+
+    @property
+    def covered(self) -> bool:
+        """Whether the interval holds the measured value."""
+        return self.low <= self.measured <= self.high
+
+
+@dataclass(frozen=True, slots=True)
+class Predicted:
+    """One row with its predictions.
+
+    group: what the row is counted under (model, accelerator, engine, mode; for steps phase and dtype instead of the
+    last two); values: by quantity (ttft and tpot, or latency); throughput: (predicted, measured) output tokens per
+    second and GPU, NaN for steps; notes: what had to be assumed.
+    """
+
+    line: int
+    group: Mapping[str, str]
+    values: Mapping[str, Value]
+    throughput: tuple[float, float]
+    regime: Regime
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """All rows of a file: predicted, or refused with a reason."""
+
+    predicted: tuple[Predicted, ...]
+    refused: tuple[Refused, ...]
+
+    @property
+    def rows(self) -> int:
+        """Rows of the file."""
+        return len(self.predicted) + len(self.refused)
+
+
+def predict_serving(rows: Sequence[Row], catalog: AcceleratorCatalog, models: Path | None) -> Outcome:
+    """TTFT and TPOT of every serving row; the measured times are only carried along."""
+    deployments, refused = deployments_of(rows, catalog, models)
+    table = error_table()
+    found: list[Predicted] = []
+    for batch in batches_of(deployments):
+        steady = steady_state(batch, load_serving_policy(batch.engine, catalog.engines))
+        columns = (steady.ttft, steady.tpot, steady.prefill_share, steady.line)
+        for each, ttft, tpot, share, line in zip(
+            batch.deployments, *(column[:, 0].tolist() for column in columns), strict=True
+        ):
+            row, regime = each.row, regime_of(each, share, line)
+            values = {
+                "ttft": _value(ttft, row.ttft, interval_factors(table, "ttft", regime)),
+                "tpot": _value(tpot, row.tpot, interval_factors(table, "tpot", regime)),
+            }
+            work = each.concurrency * each.osl * (row.prefill.workers if each.decode is None else 1) / max(row.gpus, 1)
+            gaps = max(each.osl - 1.0, 1.0)
+            throughput = (work / (ttft + gaps * tpot), work / (row.ttft + gaps * row.tpot))
+            group = {"model": row.model, "accelerator": row.accelerator, "engine": row.engine, "mode": row.mode}
+            found.append(Predicted(row.line, group, values, throughput, regime, each.notes))
+    found.sort(key=lambda one: one.line)
+    return Outcome(tuple(found), tuple(refused))
+
+
+def _kind(model: Transformer) -> str:
+    """What kind of model it is, as the error of a step depends on it."""
+    if any(isinstance(group.attention, LatentAttention) for group in model.layers):
+        return "mla"
+    return "moe" if model.is_moe else "dense"
+
+
+def _value(predicted: float, measured: float, factors: tuple[float, float]) -> Value:
+    return Value(predicted, predicted * factors[0], predicted * factors[1], measured)
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """A step row made concrete."""
+
+    row: StepRow
+    model: Transformer
+    config: EngineConfig
+
+    @property
+    def kernels(self) -> str:
+        """The FP8 kernels that the tables timed, by the kind of scale."""
+        return TABLE_KERNELS.get(self.row.moe_dtype, "fp8")
+
+
+def predict_steps(rows: Sequence[Row], catalog: AcceleratorCatalog, models: Path | None) -> Outcome:
+    """Latency of every step row, under the conditions of the tables from which such steps are composed.
+
+    Kernels and collectives alone, launched one by one, with experts chosen by a power law: the file has no scheduler
+    and no CUDA graph in its steps.
+    """
+    steps, refused = _steps_of(rows, catalog, models)
+    groups: dict[tuple[Transformer, str, str], list[_Step]] = defaultdict(list)
+    for step in steps:
+        groups[step.model, step.row.phase, step.kernels].append(step)
+    widths = step_widths()
+    found: list[Predicted] = []
+    for (model, phase, _), members in groups.items():
+        kind = _kind(model)
+        for step, latency in zip(members, _latencies(model, phase, members), strict=True):
+            row = step.row
+            regime = Regime(phase, kind, "roomy", has_measured_kernels(step.config.accelerator))
+            value = _value(latency, row.latency, interval_of(widths[kind]["fitted" if regime.measured else "assumed"]))
+            group = {"model": row.model, "accelerator": row.accelerator, "phase": phase, "dtype": row.dtype}
+            found.append(Predicted(row.line, group, {"latency": value}, (np.nan, np.nan), regime, ()))
+    found.sort(key=lambda one: one.line)
+    return Outcome(tuple(found), tuple(refused))
+
+
+def _steps_of(
+    rows: Iterable[Row], catalog: AcceleratorCatalog, models: Path | None
+) -> tuple[list[_Step], list[Refused]]:
+    found: list[_Step] = []
+    refused: list[Refused] = []
+    model_of = cache(lambda name, gemm, moe: in_dtype(measured_model(name, models), gemm, moe))
+    for row in rows:
+        if isinstance(row, Refused):
+            refused.append(row)
+        elif isinstance(row, StepRow):
+            try:
+                model, dtype = model_of(row.model, row.gemm_dtype, row.moe_dtype)
+                kv_dtype = weight_dtype(row.kv_dtype)
+                config = measured_engine(
+                    catalog,
+                    row.accelerator,
+                    row.layout,
+                    dtype,
+                    kv_dtype="fp8" if kv_dtype == "fp8" else "bf16",
+                    memory_fraction=1.0,
+                )
+            except InputError as error:
+                refused.append(Refused(row.line, str(error)))
+            else:
+                found.append(_Step(row, model, config))
+    return found, refused
+
+
+def _latencies(model: Transformer, phase: str, steps: Sequence[_Step]) -> list[float]:
+    conditions = Conditions(TABLE_SKEW, graphs=False, fp8_kernels=steps[0].kernels)
+    engines = engine_arrays(model, [step.config for step in steps], NO_OVERHEAD, conditions)
+    batch = np.array([[float(step.row.batch)] for step in steps])
+    length = np.array([[float(step.row.seq)] for step in steps])
+    load = StepLoad.prefill(length, batch) if phase == "prefill" else StepLoad.decode(batch, length)
+    times: list[float] = step_time(model, engines, load).total[:, 0].tolist()
+    return times

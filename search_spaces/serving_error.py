@@ -1,0 +1,76 @@
+"""The catalog's error bars: factors on predictions by quantity and regime, with the residuals that they come from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from importlib import resources
+from typing import Annotated
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+
+from costmodel.serving.interval import ErrorTable, Factors
+
+
+class HeldOut(BaseModel):
+    """Errors of predictions whose parameters never saw the model: medians and bias in percent, share covered."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    group: str
+    rows: int
+    ttft_median_abs_pct: float
+    ttft_bias_pct: float
+    tpot_median_abs_pct: float
+    tpot_bias_pct: float
+
+
+class _Factors(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    low: Annotated[float, Field(gt=0)]
+    high: Annotated[float, Field(gt=0)]
+    rows: Annotated[int, Field(ge=1)]
+
+
+class ServingError(BaseModel):
+    """The whole of serving_error.yaml."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    source: str
+    date: str
+    held_out: tuple[HeldOut, ...]
+    kendall_tau: float
+    quantities: dict[str, dict[str, _Factors]]
+
+
+def error_table() -> ErrorTable:
+    """Interval factors by quantity and regime.
+
+    >>> error_table()["ttft"]["all"].low < 1 < error_table()["ttft"]["all"].high
+    True
+    """
+    return {
+        quantity: {key: Factors(one.low, one.high, one.rows) for key, one in regimes.items()}
+        for quantity, regimes in load_serving_error().quantities.items()
+    }
+
+
+@cache
+def step_widths() -> Mapping[str, Mapping[str, float]]:
+    """Half-width of the 90 % interval of a step's time, in logarithms, by kind of model and origin of the kernels.
+
+    >>> step_widths()["dense"]["fitted"] < step_widths()["dense"]["assumed"]
+    True
+    """
+    text = (resources.files("costmodel.catalog") / "step_error.yaml").read_text(encoding="utf-8")
+    return TypeAdapter(dict[str, dict[str, float]]).validate_python(yaml.safe_load(text))
+
+
+@cache
+def load_serving_error() -> ServingError:
+    """The catalog's file of prediction errors."""
+    text = (resources.files("costmodel.catalog") / "serving_error.yaml").read_text(encoding="utf-8")
+    return ServingError.model_validate(yaml.safe_load(text))

@@ -1,0 +1,222 @@
+"""Every reader gives the same record: lengths, load and times of the file, in SI units, what is missing as None."""
+
+import contextlib
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from costmodel.errors import InputError
+from search_spaces.benchmark_results import BenchmarkRun, MeasuredStep, Tool, read_results
+from search_spaces.benchmark_results.deployed import in_flight
+
+FOLDER = Path(__file__).resolve().parent / "benchmark_results"
+
+
+def raw(name: str) -> Any:
+    """The file as JSON: one value, or those of its lines."""
+    text = (FOLDER / name).read_text("utf-8")
+    try:
+        return json.loads(text)
+    except ValueError:
+        return [json.loads(line) for line in text.splitlines()]
+
+
+def runs(name: str) -> list[BenchmarkRun]:
+    found = read_results([FOLDER / name])
+    assert all(isinstance(one, BenchmarkRun) for one in found)
+    return [one for one in found if isinstance(one, BenchmarkRun)]
+
+
+def written(tmp_path: Path, *values: object) -> Path:
+    path = tmp_path / "results.json"
+    path.write_text("\n".join(json.dumps(value) for value in values), "utf-8")
+    return path
+
+
+def test_vllm_appended_results_are_runs_by_line() -> None:
+    found, files = runs("vllm_bench_serve.json"), raw("vllm_bench_serve.json")
+    assert [run.where.rpartition(":")[2] for run in found] == ["1", "2", "3", "4"]
+    first = found[0]
+    assert (first.tool, first.isl, first.osl, first.concurrency, first.prompts) == (Tool.VLLM, 1024, 256, 4, 40)
+    assert first.model == "meta-llama/Llama-3.1-8B-Instruct"
+    assert first.ttft.mean == pytest.approx(files[0]["mean_ttft_ms"] / 1e3)
+    assert first.tpot.p50 == pytest.approx(files[0]["median_tpot_ms"] / 1e3)
+    assert first.tpot.p99 == pytest.approx(files[0]["p99_tpot_ms"] / 1e3)
+    assert first.ttft.p90 is None  # the tool writes p99 only unless asked
+    assert first.request_rate == math.inf
+    assert in_flight(first) == (4.0, True)
+    assert first.occupancy == pytest.approx(4.0, rel=0.02)
+
+
+def test_sglang_lines() -> None:
+    found, files = runs("sglang_bench_serving.jsonl"), raw("sglang_bench_serving.jsonl")
+    assert [run.tool for run in found] == [Tool.SGLANG] * 2
+    assert found[1].concurrency == 32
+    assert found[1].in_flight == pytest.approx(32 / 1.01)
+    assert found[1].ttft.p90 == pytest.approx(files[1]["p90_ttft_ms"] / 1e3)
+    assert found[1].model == "meta-llama/Llama-3.1-8B-Instruct"
+    assert not found[1].speculative
+    assert found[1].cached == 0.0
+
+
+def test_sglang_speculation_cache_hits_and_lengths(tmp_path: Path) -> None:
+    line = raw("sglang_bench_serving.jsonl")[0]
+    line |= {"accept_length": 2.7, "cache_report": {"cache_hit_rate_pct": 40.0}, "random_range_ratio": 0.8}
+    (run,) = read_results([written(tmp_path, line)])
+    assert isinstance(run, BenchmarkRun)
+    assert run.speculative
+    assert run.cached == pytest.approx(0.4)
+    assert run.spread == pytest.approx(0.2)
+
+
+@pytest.mark.parametrize(
+    ("name", "tool", "isl", "concurrency"),
+    [
+        ("profile_export_aiperf.json", Tool.AIPERF, 2000, 16),
+        ("profile_export_genai_perf.json", Tool.GENAI_PERF, 500, 10),
+    ],
+)
+def test_aiperf_and_its_forerunner(name: str, tool: Tool, isl: float, concurrency: float) -> None:
+    (run,), file = runs(name), raw(name)
+    assert (run.tool, run.isl, run.concurrency) == (tool, isl, concurrency)
+    assert run.ttft.mean == pytest.approx(file["time_to_first_token"]["avg"] / 1e3)
+    assert run.tpot.p90 == pytest.approx(file["inter_token_latency"]["p90"] / 1e3)
+    assert run.prompts == concurrency * 10
+    assert run.model == "meta-llama/Llama-3.1-8B-Instruct"
+
+
+def test_aiperf_reads_the_unit_beside_the_number(tmp_path: Path) -> None:
+    file = raw("profile_export_aiperf.json")
+    file["time_to_first_token"] |= {"unit": "s", "avg": 0.25}
+    (run,) = read_results([written(tmp_path, file)])
+    assert isinstance(run, BenchmarkRun)
+    assert run.ttft.mean == 0.25
+    file["time_to_first_token"]["unit"] = "parsec"
+    with pytest.raises(InputError, match="'parsec' is not a time; known: ns, us"):
+        read_results([written(tmp_path, file)])
+
+
+def test_guidellm_strategies() -> None:
+    found, file = runs("guidellm_benchmarks.json"), raw("guidellm_benchmarks.json")
+    assert [run.concurrency for run in found] == [1, 16, None]
+    assert [run.request_rate for run in found] == [None, None, 5.0]
+    metrics = file["benchmarks"][1]["metrics"]
+    # TPOT is the latency between tokens; the tool's own time per output token counts the first one too
+    assert found[1].tpot.mean == pytest.approx(metrics["inter_token_latency_ms"]["successful"]["mean"] / 1e3)
+    assert found[1].ttft.p99 == pytest.approx(
+        metrics["time_to_first_token_ms"]["successful"]["percentiles"]["p99"] / 1e3
+    )
+    flight, closed = in_flight(found[2])
+    assert flight == pytest.approx(6 / 1.01)
+    assert not closed
+    assert found[0].model == "meta-llama/Llama-3.1-8B-Instruct"
+
+
+def test_inferencex_states_its_deployment() -> None:
+    found = runs("inferencex_agg.json")
+    first, split = found[0], found[2]
+    assert (first.isl, first.osl, first.spread) == (pytest.approx(921.6), pytest.approx(921.6), pytest.approx(0.2))
+    assert first.stated is not None
+    assert first.stated.decode is None
+    assert (first.stated.accelerator, first.stated.prefill.tensor) == ("h200-nb", 8)
+    assert first.ttft.mean == pytest.approx(raw("inferencex_agg.json")[0]["mean_ttft"])  # seconds already
+    assert split.stated is not None
+    assert split.stated.decode is not None
+    assert split.stated.decode.tensor == 8
+
+
+def test_inferencex_attention_ranks(tmp_path: Path) -> None:
+    file = raw("inferencex_agg.json")[0] | {"dp_attention": "true", "ep": 8}
+    (run,) = read_results([written(tmp_path, file)])
+    assert isinstance(run, BenchmarkRun)
+    assert run.stated is not None
+    assert (run.stated.prefill.tensor, run.stated.prefill.data, run.stated.prefill.expert) == (1, 8, 8)
+
+
+def test_dynamo_steps_are_medians_without_the_first() -> None:
+    found, file = read_results([FOLDER / "dynamo_self_benchmark.json"]), raw("dynamo_self_benchmark.json")
+    assert all(isinstance(one, MeasuredStep) for one in found)
+    passes = [one["wall_time"] for one in file["results"][3]["fpms"]]
+    step = found[3]
+    assert isinstance(step, MeasuredStep)
+    assert step.seconds == pytest.approx(sorted(passes[1:])[1])
+    assert (step.prompts, step.decodes, step.context) == (0, 32, 1024)
+
+
+def test_files_keep_their_order_and_lists_are_runs() -> None:
+    found = read_results([FOLDER / "inferencex_agg.json", FOLDER / "profile_export_aiperf.json"])
+    assert [one.tool for one in found] == [Tool.INFERENCEX] * 3 + [Tool.AIPERF]
+    assert found[1].where.endswith("inferencex_agg.json[1]")
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        ("", "is empty, benchmark results are wanted"),
+        ("{nonsense", r"results.json:1: is not valid JSON"),
+        ('{"a": 1}\n{"b": ', r"results.json"),
+        ("[1, 2]", r"results.json\[0\]: holds a JSON int"),
+        ('{"hello": 1}', "is not the result of a known benchmark tool; known: vllm bench serve"),
+        ('{"avg_latency": 1.0, "latencies": []}', "vllm bench latency"),
+        ('{"request_throughput": 1, "tokenizer_id": "x", "completed": 0}', "completed is missing or zero"),
+        ('{"request_throughput": 1, "tokenizer_id": "x", "completed": "many"}', 'completed is "many", a number is'),
+        ('{"hw": "h100", "conc": 4, "framework": "vllm", "isl": 10, "osl": 10}', "tp is missing"),
+    ],
+)
+def test_faults_are_one_sentence(tmp_path: Path, content: str, sentence: str) -> None:
+    path = tmp_path / "results.json"
+    path.write_text(content, "utf-8")
+    with pytest.raises(InputError, match=sentence) as caught:
+        read_results([path])
+    assert "\n" not in str(caught.value)
+
+
+def test_bytes_that_are_no_text(tmp_path: Path) -> None:
+    path = tmp_path / "results.json"
+    path.write_bytes(b"\xff\xfe{}")
+    with pytest.raises(InputError, match="not UTF-8"):
+        read_results([path])
+
+
+def test_a_missing_file_and_a_folder(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="cannot be read"):
+        read_results([tmp_path / "absent.json"])
+    with pytest.raises(InputError, match="is a folder"):
+        read_results([tmp_path])
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.floats(allow_nan=False) | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=8,
+)
+FIXTURES = [
+    (name, one)
+    for name in sorted(path.name for path in FOLDER.iterdir())
+    for one in [raw(name) if isinstance(raw(name), dict) else raw(name)[0]]
+]
+
+
+@settings(deadline=None, max_examples=100)
+@given(data=st.data())
+def test_any_field_may_be_anything(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+    """A result file with one field replaced by anything is read or refused in a sentence, never a crash."""
+    _, file = data.draw(st.sampled_from(FIXTURES))
+    changed = json.loads(json.dumps(file))
+    place = changed
+    while True:
+        key = data.draw(st.sampled_from(sorted(place)))
+        if isinstance(place[key], dict) and place[key] and data.draw(st.booleans()):
+            place = place[key]
+            continue
+        place[key] = data.draw(json_values)
+        break
+    path = tmp_path_factory.mktemp("any") / "results.json"
+    path.write_text(json.dumps(changed), "utf-8")
+    with contextlib.suppress(InputError):
+        read_results([path])

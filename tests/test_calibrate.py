@@ -1,0 +1,432 @@
+"""Scales of synthetic runs are found again; what cannot be is refused; the catalog file carries what was fitted."""
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from costmodel.calibration.limits import least_tpot, least_ttft
+from costmodel.calibration.scales import SPREAD, Observation, Quantity, Scales, fit_scales, free_parameters, huber
+from costmodel.calibration.scaling import calibrated_pairs, scaled_figures, scaled_policy
+from costmodel.errors import InputError
+from costmodel.memory import weight_bytes_per_gpu
+from pdplan.cli import cli
+from pdplan.console import Console
+from search_spaces.benchmark_results import BenchmarkRun, Latency, Tool
+from search_spaces.benchmark_results.calibration import Calibration, calibrate
+from search_spaces.benchmark_results.deployed import MeasuredRun, Setup, measured, observations
+from search_spaces.benchmark_results.physics import check_littles_law, check_possible
+from search_spaces.benchmark_results.prediction import predictor
+from search_spaces.catalog import load_catalog
+from search_spaces.efficiency import _ALLOWED
+from search_spaces.engines import load_engine_overhead, load_serving_policy
+from search_spaces.loader import load_problem
+from search_spaces.measurements import Layout
+from search_spaces.models import load_model
+from search_spaces.overlay import EfficiencyChange
+
+FOLDER = Path(__file__).resolve().parent / "benchmark_results"
+CATALOG = load_catalog()
+MODEL = "Llama-3.1-8B"
+SETUP = Setup(CATALOG, MODEL, load_model(MODEL), CATALOG.accelerator("H100"), Layout(1, 1, 1, 1, 1), engine="vllm")
+POINTS = [(isl, osl, load) for isl, osl in ((256, 256), (2048, 128), (8192, 64)) for load in (1.0, 8.0, 64.0)]
+
+
+def run_at(isl: float, osl: float, load: float, **changes: object) -> BenchmarkRun:
+    run = BenchmarkRun(
+        where=f"run of {isl:g} + {osl:g} at {load:g}",
+        tool=Tool.VLLM,
+        isl=isl,
+        osl=osl,
+        ttft=Latency(1.0),
+        tpot=Latency(1.0),
+        concurrency=load,
+        request_rate=math.inf,
+        prompts=int(10 * load),
+    )
+    return replace(run, **changes)  # type: ignore[arg-type]
+
+
+def synthetic(
+    scales: Scales, points: Sequence[tuple[float, float, float]] = POINTS, noise: float = 0.0
+) -> list[BenchmarkRun]:
+    """Runs with the times that the model predicts under `scales`."""
+    runs = [run_at(*point) for point in points]
+    rows = measured(runs, SETUP).rows
+    times = predictor(rows, CATALOG)(scales).reshape(-1, 2)
+    times = times * np.exp(np.random.default_rng(1).normal(0.0, noise, times.shape))
+    return [
+        replace(run, ttft=Latency(float(ttft)), tpot=Latency(float(tpot)))
+        for run, (ttft, tpot) in zip(runs, times, strict=True)
+    ]
+
+
+@pytest.fixture(scope="module")
+def slower() -> Calibration:
+    """A machine that is slower in every way, measured with 3 % noise."""
+    truth = Scales(compute=0.85, memory=0.88, host=1.6, arrival=2.0)
+    return calibrate(synthetic(truth, noise=0.03), SETUP, "synthetic")
+
+
+def test_scales_of_a_slower_machine_are_found(slower: Calibration) -> None:
+    found = slower.fit.scales
+    assert slower.fit.free == ("memory", "compute", "host", "arrival")
+    assert found.compute == pytest.approx(0.85, abs=0.05)
+    assert found.memory == pytest.approx(0.88, abs=0.05)
+    assert found.arrival == pytest.approx(2.0, rel=0.35)
+    assert 1.0 < found.host < 2.0  # hardly seen: the prior holds it back
+
+
+def test_errors_fall_also_on_rows_left_out(slower: Calibration) -> None:
+    before, after, held = (
+        float(np.median(np.abs(part))) for part in (slower.fit.before, slower.fit.after, slower.fit.held)
+    )
+    assert before > 0.1
+    assert after <= held < 0.05
+
+
+def test_linearised_held_out_error_is_near_the_refitted_one(slower: Calibration) -> None:
+    """Leaving a row out for good gives about the error that the fit claims for it."""
+    rows, seen = slower.rows, list(slower.seen)
+    predict = predictor(rows, CATALOG)
+    left = seen[-1].row
+    kept = [index for index, one in enumerate(seen) if one.row != left]
+    refit = fit_scales(lambda scales: predict(scales)[kept], [seen[index] for index in kept], slower.fit.free)
+    gone = [index for index, one in enumerate(seen) if one.row == left]
+    truth = np.log(predict(refit.scales)[gone] / np.array([seen[index].seconds for index in gone]))
+    assert np.allclose(truth, slower.fit.held[gone], atol=0.02)
+
+
+def test_data_narrow_the_spread(slower: Calibration) -> None:
+    for name in ("memory", "compute"):
+        assert slower.fit.spread[name] < 0.7 * SPREAD[name]
+
+
+def test_the_catalog_itself_needs_no_scaling() -> None:
+    found = calibrate(synthetic(Scales()), SETUP, "synthetic")
+    assert found.fit.scales == Scales()
+    assert np.allclose(found.fit.before, 0.0)
+
+
+def test_one_outlier_does_not_decide() -> None:
+    runs = synthetic(Scales(memory=0.9))
+    bad = replace(runs[4], tpot=Latency((runs[4].tpot.mean or 0.0) * 5.0))
+    found = calibrate([*runs[:4], bad, *runs[5:]], SETUP, "synthetic")
+    assert found.fit.scales.memory == pytest.approx(0.9, abs=0.05)
+
+
+def test_fewer_rows_fit_fewer_parameters() -> None:
+    one = calibrate(synthetic(Scales(memory=0.8), POINTS[:1]), SETUP, "synthetic")
+    assert one.fit.free == ("memory", "compute")
+    assert one.kept == ("host", "arrival")
+    tpot_only = [replace(run, ttft=Latency()) for run in synthetic(Scales(memory=0.8), POINTS[:1])]
+    assert calibrate(tpot_only, SETUP, "synthetic").fit.free == ("memory",)
+    assert 0.8 < one.fit.scales.memory < 1.0  # one run does not outweigh the prior
+
+
+def test_repetitions_are_one_operating_point() -> None:
+    again = [Observation(Quantity.TPOT, 0.01 + row / 1e3, row, (1.0, 2.0)) for row in range(5)]
+    assert free_parameters(again) == ("memory",)
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.lists(st.floats(-20, 20), min_size=1, max_size=20))
+def test_huber_is_between_square_and_line(values: list[float]) -> None:
+    found = huber(np.array(values))
+    assert np.all(found <= np.square(values) + 1e-9)
+    assert np.all(found >= 0.0)
+
+
+def test_scaled_efficiencies_stay_inside_physics() -> None:
+    row = measured([run_at(512, 64, 4.0)], SETUP).rows[0]
+    assert isinstance(row, MeasuredRun)
+    pairs = calibrated_pairs(row.deployment.model, [row.deployment.prefill])
+    assert ("gemm", "bf16") in pairs
+    assert not any(kind.startswith("all_") for kind, _ in pairs)
+    for one in scaled_figures(SETUP.accelerator, pairs, Scales(compute=3.0, memory=3.0)).values():
+        assert one.compute <= 1.0
+        assert one.memory <= 1.0
+
+
+def test_policy_without_arrival_time_can_still_be_scaled() -> None:
+    policy = replace(load_serving_policy("vllm"), arrival=0.0)
+    assert scaled_policy(policy, Scales(arrival=10.0)).arrival == pytest.approx(0.01)
+    assert scaled_policy(policy, Scales()).arrival == 0.0
+
+
+# What physics forbids
+
+
+def deployment_of(run: BenchmarkRun) -> MeasuredRun:
+    row = measured([run], SETUP).rows[0]
+    assert isinstance(row, MeasuredRun)
+    return row
+
+
+def test_least_tpot_is_weights_over_bandwidth() -> None:
+    row = deployment_of(run_at(128, 64, 1.0))
+    config, model = row.deployment.prefill, row.deployment.model
+    embedding = model.vocab * model.hidden * 2.0  # looked up, not read
+    weights = weight_bytes_per_gpu(model, config) - embedding
+    assert least_tpot(model, config, 1.0, 1.0) == pytest.approx(0.95 * weights / config.accelerator.bandwidth, rel=0.01)
+
+
+def test_least_ttft_is_flop_over_peak() -> None:
+    row = deployment_of(run_at(2048, 64, 1.0))
+    config, model = row.deployment.prefill, row.deployment.model
+    flop = 2.0 * 7.5e9 * 2048  # parameters of the layers; the head runs once
+    assert least_ttft(model, config, 2048) == pytest.approx(flop / config.accelerator.peak_flops["bf16"], rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"tpot": Latency(2e-3)}, r"run of 1024 .*: TPOT 2 ms is below 4\.\d+ ms, the least to read weights and KV"),
+        ({"ttft": Latency(5e-3)}, r"TTFT 5 ms is below 1\d[.\d]* ms, the least for the FLOP of 1,024 tokens"),
+        ({"request_throughput": 500.0, "ttft": Latency(0.02), "tpot": Latency()}, "500 requests/s of 1,024 prompt"),
+        (
+            {"ttft": Latency(80.0), "tpot": Latency(8.0), "request_throughput": 3.5},
+            "in flight by Little's law, but the concurrency is 8; check the units",
+        ),
+        ({"ttft": Latency(8e-5), "tpot": Latency(8e-6), "request_throughput": 3.5}, "Little's law"),
+        ({"ttft": Latency(80.0), "tpot": Latency(8.0)}, "most rows are as far off; check units"),
+    ],
+)
+def test_what_cannot_be_is_refused(changes: dict[str, object], sentence: str) -> None:
+    run = run_at(1024, 256, 8.0, **{"ttft": Latency(0.09), "tpot": Latency(0.009), **changes})
+    with pytest.raises(InputError, match=sentence) as caught:
+        calibrate([run], SETUP, "synthetic")
+    assert "\n" not in str(caught.value)
+
+
+def test_more_than_the_whole_bandwidth_is_refused() -> None:
+    """Times just above the bare roofline at every load leave no room for launches: no kernel is that good."""
+    runs = []
+    for load in (1.0, 8.0, 32.0):
+        row = deployment_of(run_at(256, 512, load))
+        least = least_tpot(row.deployment.model, row.deployment.prefill, load, 512.0)
+        runs.append(run_at(256, 512, load, ttft=Latency(), tpot=Latency(1.02 * least)))
+    with pytest.raises(InputError, match=r"ask for 1\d\d% of the memory bandwidth of H100, more than there is"):
+        calibrate([run for run in runs for _ in range(6)], SETUP, "synthetic")
+
+
+def test_true_times_pass() -> None:
+    rows = measured(synthetic(Scales()), SETUP).rows
+    check_possible(rows)
+    check_littles_law(run_at(128, 64, 8.0, request_throughput=7.5, ttft=Latency(0.05), tpot=Latency(0.015)))
+
+
+# What is left out, and why
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"speculative": True}, "speculative decoding is not modelled"),
+        ({"concurrency": None, "request_rate": math.inf}, "all prompts were sent at once"),
+        ({"prompts": 10}, "10 prompts at concurrency 8 are one burst"),
+        ({"model": "meta-llama/Llama-3.1-70B-Instruct"}, "it ran Llama-3.1-70B, not Llama-3.1-8B"),
+        ({"concurrency": None, "request_rate": 2.0}, "neither a concurrency nor a throughput"),
+        ({"ttft": Latency(), "tpot": Latency()}, "no TTFT and no TPOT"),
+    ],
+)
+def test_unusable_runs_are_named(changes: dict[str, object], reason: str) -> None:
+    found = measured([run_at(512, 64, 8.0, **changes)], SETUP)
+    assert not found.rows
+    assert reason in found.notes[-1].reason
+    with pytest.raises(InputError, match="none of the 1 results can be used"):
+        calibrate([run_at(512, 64, 8.0, **changes)], SETUP, "synthetic")
+
+
+def test_ttft_of_arrivals_and_of_cached_prompts_is_not_fitted() -> None:
+    rate = run_at(512, 64, 8.0, concurrency=None, request_rate=4.0, in_flight=5.0)
+    cached = run_at(512, 64, 8.0, cached=0.5)
+    found = measured([rate, cached], SETUP)
+    assert [row.ttft for row in found.rows if isinstance(row, MeasuredRun)] == [None, None]
+    assert [one.quantity for one in observations(found.rows)] == [Quantity.TPOT] * 2
+    assert len(found.notes) == 2
+
+
+def test_rate_limited_runs_are_open_unless_the_cap_is_full() -> None:
+    open_run = run_at(512, 64, 64.0, request_rate=4.0, in_flight=5.0)
+    full = run_at(512, 64, 64.0, request_rate=4.0, in_flight=63.0)
+    rows = [row for row in measured([open_run, full], SETUP).rows if isinstance(row, MeasuredRun)]
+    assert [row.deployment.concurrency for row in rows] == [5.0, 64.0]
+    assert [row.ttft is None for row in rows] == [True, False]
+
+
+def test_engines_are_not_mixed() -> None:
+    runs = [
+        replace(run, engine=name) for run, name in zip(synthetic(Scales(), POINTS[:2]), ("vllm", "sglang"), strict=True)
+    ]
+    with pytest.raises(InputError, match=r"come from several engines \(vllm, sglang\)"):
+        calibrate(runs, replace(SETUP, engine=None), "synthetic")
+
+
+def test_flags_change_the_deployment() -> None:
+    setup = replace(SETUP, kv_dtype="fp8", memory_fraction=0.5, max_num_seqs=3)
+    row = measured([run_at(512, 64, 8.0)], setup).rows[0]
+    assert isinstance(row, MeasuredRun)
+    assert row.deployment.prefill.kv_dtype == "fp8"
+    assert row.deployment.prefill.memory_fraction == 0.5
+    assert row.deployment.fits == 3.0
+
+
+# The catalog file
+
+
+def test_every_key_of_the_catalog_can_stand_in_an_overlay() -> None:
+    assert set(EfficiencyChange.model_fields) == set(_ALLOWED)
+
+
+def overlay(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "overlay.yaml"
+    path.write_text(text, "utf-8")
+    return path
+
+
+def test_overlay_changes_only_what_it_says(tmp_path: Path) -> None:
+    text = "accelerators:\n  H100: {efficiency: {gemm: {bf16: {compute: 0.5, launch_us: 9}}}}\n"
+    changed, shipped = (load_catalog(path).accelerator("H100") for path in (overlay(tmp_path, text), None))
+    new, old = changed.efficiency["gemm", "bf16"], shipped.efficiency["gemm", "bf16"]
+    assert (new.compute, new.launch) == (0.5, pytest.approx(9e-6))
+    assert (new.memory, new.compute_half) == (old.memory, old.compute_half)
+    assert new.source.startswith("compute, launch_us from overlay.yaml; else ")
+    rest = {pair: one for pair, one in changed.efficiency.items() if pair != ("gemm", "bf16")}
+    assert {pair: (one.compute, one.memory, one.launch) for pair, one in rest.items()} == {
+        pair: (one.compute, one.memory, one.launch)
+        for pair, one in shipped.efficiency.items()
+        if pair != ("gemm", "bf16")
+    }
+    assert changed.source == shipped.source
+
+
+def test_overlay_of_a_relative_and_of_engines(tmp_path: Path) -> None:
+    text = (
+        "accelerators:\n"
+        "  Mine: {like: H100, efficiency: {moe: {fp8: {memory: 0.4}}}}\n"
+        "engines:\n"
+        "  TensorRT-LLM: {step_overhead_us: 1000, arrival_ms: 3}\n"
+    )
+    catalog = load_catalog(overlay(tmp_path, text))
+    assert catalog.accelerator("Mine").efficiency["moe", "fp8"].memory == 0.4
+    assert catalog.accelerator("H100").efficiency["moe", "fp8"].memory != 0.4
+    changed = load_engine_overhead("trtllm", catalog.engines)
+    assert (changed.step, changed.per_request) == (pytest.approx(1e-3), load_engine_overhead("trtllm").per_request)
+    assert load_serving_policy("trtllm", catalog.engines).arrival == pytest.approx(3e-3)
+    assert load_engine_overhead("vllm", catalog.engines) == load_engine_overhead("vllm")
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("accelerators: {H100: {efficiency: {gem: {bf16: {}}}}}", "'gem' is not a kernel class; did you mean 'gemm'?"),
+        ("accelerators: {H100: {efficiency: {gemm: {bf61: {}}}}}", "'bf61' is not a dtype; did you mean 'bf16'?"),
+        ("accelerators: {H100: {efficiency: {gemm: {bf16: {compute: 1.2}}}}}", "1.2 should be less than or equal to 1"),
+        ("accelerators: {H100: {efficiency: {gemm: {bf16: {comptue: 0.2}}}}}", "did you mean 'compute'?"),
+        ("accelerators: {H100: {efficiency: 0.9}}", "must be figures by kernel class, but is 0.9"),
+        ("engines: {vlm: {arrival_ms: 1}}", "engine 'vlm' is not known; did you mean 'vllm'?"),
+        ("engines: {vllm: {arrival_ms: -1}}", "-1 should be greater than or equal to 0"),
+        ("engines: {vllm: {arival_ms: 1}}", "did you mean 'arrival_ms'?"),
+        ("engines: fast", "must be engines by name, but is 'fast'"),
+        ("gpus: {}\nengines: {}", "is not a known key; known: 'accelerators', 'engines'"),
+    ],
+)
+def test_faults_of_an_overlay(tmp_path: Path, text: str, sentence: str) -> None:
+    with pytest.raises(InputError) as caught:
+        load_catalog(overlay(tmp_path, text + "\n"))
+    assert sentence in str(caught.value)
+    assert "overlay.yaml:" in str(caught.value)
+
+
+# The command
+
+
+def invoke(*words: str) -> Result:
+    return CliRunner().invoke(cli, ["calibrate", *words], obj=Console("pdplan calibrate ..."))
+
+
+@pytest.mark.parametrize(
+    ("name", "gpu", "model"),
+    [
+        ("vllm_bench_serve.json", "H100", MODEL),
+        ("sglang_bench_serving.jsonl", "H100", MODEL),
+        ("profile_export_aiperf.json", "H100", MODEL),
+        ("profile_export_genai_perf.json", "H100", MODEL),
+        ("guidellm_benchmarks.json", "H100", MODEL),
+        ("inferencex_agg.json", "H200", "Llama-3.1-70B"),
+        ("dynamo_self_benchmark.json", "H100", MODEL),
+    ],
+)
+def test_every_format_becomes_a_catalog_file(tmp_path: Path, name: str, gpu: str, model: str) -> None:
+    target = tmp_path / "overlay.yaml"
+    done = invoke(str(FOLDER / name), "--model", model, "--gpu", gpu, "-o", str(target), "--json")
+    assert done.exit_code == 0, done.output
+    value = json.loads(done.stdout)
+    assert value["schema"] == "pdplan.calibration/1"
+    scale = value["scales"]["memory"]["scale"]
+    new, old = (load_catalog(path).accelerator(gpu).efficiency["gemm", "bf16"] for path in (target, None))
+    assert new.memory == pytest.approx(min(old.memory * scale, 1.0), rel=1e-3)
+    assert new.launch == pytest.approx(old.launch, rel=1e-2)
+    assert new.source.startswith("calibrated on ")
+    assert value["error"]["after"]["median_abs"] <= value["error"]["before"]["median_abs"] + 0.02
+
+
+def test_the_page_and_a_second_calibration_on_the_first(tmp_path: Path) -> None:
+    target, second = tmp_path / "overlay.yaml", tmp_path / "second.yaml"
+    words = (str(FOLDER / "vllm_bench_serve.json"), "--model", MODEL, "--gpu", "h100_sxm")
+    done = invoke(*words, "-o", str(target))
+    assert done.exit_code == 0, done.output
+    assert "Llama-3.1-8B on H100, vllm: 4 measured rows" in done.output
+    assert "1,024 + 256 tokens, 4 in flight, TP1" in done.output
+    again = invoke(*words, "--catalog", str(target), "-o", str(second), "--json")
+    assert again.exit_code == 0, again.output
+    scales = [one["scale"] for one in json.loads(again.stdout)["scales"].values()]
+    assert scales == pytest.approx([1.0] * 4, abs=0.25)  # what is left is what the prior held back
+    source = load_catalog(second).accelerator("H100").efficiency["gemm", "bf16"].source
+    assert source.count("scaled from") == 1
+    assert invoke(*words, "-o", str(target)).exit_code != 0  # an existing file is kept
+
+
+def test_a_problem_takes_the_engine_of_its_catalog(tmp_path: Path) -> None:
+    overlay(tmp_path, "engines: {vllm: {step_overhead_us: 1234}}\n")
+    example = (Path(__file__).resolve().parents[1] / "search_spaces" / "init_template.yaml").read_text("utf-8")
+    (tmp_path / "workload.yaml").write_text(example + "\ncatalog: overlay.yaml\n", "utf-8")
+    problem = load_problem(tmp_path / "workload.yaml")
+    assert load_engine_overhead(problem.engine, problem.engine_changes).step == pytest.approx(1234e-6)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("absent.json", "--model", MODEL, "--gpu", "H100"), "absent.json: cannot be read"),
+        ((str(FOLDER / "vllm_bench_serve.json"), "--model", MODEL, "--gpu", "H1000"), "did you mean 'H100'"),
+        (
+            (str(FOLDER / "vllm_bench_serve.json"), "--model", MODEL, "--gpu", "H100", "--ep", "3"),
+            "--ep 3 does not divide",
+        ),
+        (
+            (str(FOLDER / "vllm_bench_serve.json"), "--model", MODEL, "--gpu", "H100", "--engine", "vlmm"),
+            "did you mean 'vllm'",
+        ),
+        (
+            (str(FOLDER / "vllm_bench_serve.json"), "--model", MODEL, "--gpu", "H100", "--weight-dtype", "fp9"),
+            "--weight-dtype 'fp9' is not known",
+        ),
+        (
+            (str(FOLDER / "inferencex_agg.json"), "--model", "Llama-3.1-70B", "--gpu", "H100"),
+            "it ran on H200, not on H100",
+        ),
+    ],
+)
+def test_bad_command_lines(words: tuple[str, ...], sentence: str) -> None:
+    done = invoke(*words)
+    assert isinstance(done.exception, InputError)
+    assert sentence in str(done.exception)

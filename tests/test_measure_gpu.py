@@ -1,0 +1,153 @@
+"""The fitting half of benchmarks/measure_gpu.py: known curves are found in synthetic timings, and the file loads.
+
+The timing half needs torch and a GPU; here only what it says without them is tested.
+"""
+
+import importlib.util
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from costmodel.calibration.curves import EfficiencyCurve
+from costmodel.calibration.fit import predict
+from costmodel.errors import InputError
+from search_spaces.catalog import load_catalog
+
+ROOT = Path(__file__).resolve().parents[1]
+H100 = load_catalog().accelerator("H100")
+
+CURVES = {
+    ("gemm", "bf16"): EfficiencyCurve(compute=0.72, memory=0.83, launch=5e-6, compute_half=3e5, depth_half=120.0),
+    ("gemm", "fp8"): EfficiencyCurve(compute=0.6, memory=0.75, launch=6e-6, compute_half=5e5, depth_half=200.0),
+    ("attention_prefill", "bf16"): EfficiencyCurve(
+        compute=0.8, memory=0.5, launch=8e-6, compute_half=800.0, depth_half=50.0, fill_half=9000.0
+    ),
+    ("attention_decode", "bf16"): EfficiencyCurve(compute=0.3, memory=0.85, launch=9e-6),
+}
+
+
+@pytest.fixture(scope="module")
+def script() -> ModuleType:
+    """The script as a module; its folder is on the path only while it is loaded."""
+    spec = importlib.util.spec_from_file_location("measure_gpu", ROOT / "benchmarks" / "measure_gpu.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["measure_gpu"] = module
+    kept = list(sys.path)
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        sys.path[:] = kept
+    return module
+
+
+def synthetic(script: ModuleType, noise: float = 0.0) -> list[object]:
+    """Timings of the whole plan under CURVES."""
+    hardware = script.Hardware(dict(H100.peak_flops), H100.bandwidth, H100.scale_up.bandwidth)
+    random = np.random.default_rng(7)
+    timings = []
+    for kernel_class, dtype, shape in script.plan(("bf16", "fp8")):
+        one = script.Timing(kernel_class, dtype, shape, 1.0)
+        samples = script.SAMPLES[kernel_class]([script._row(one)], hardware, dtype)
+        assert samples.seconds.size == 1, "every kernel of the plan is one that the fit keeps"
+        seconds = float(predict(CURVES[kernel_class, dtype], samples)[0]) * float(np.exp(random.normal(0.0, noise)))
+        timings.append(replace(one, seconds=seconds))
+    return timings
+
+
+def session(script: ModuleType, noise: float = 0.0) -> object:
+    timings = tuple(synthetic(script, noise))
+    return script.Session("NVIDIA H100 80GB HBM3", "torch 0, CUDA 0, driver 0", "2026-01-01", 2.9e12, 2e-6, timings)
+
+
+@pytest.fixture(scope="module")
+def fits(script: ModuleType) -> dict[tuple[str, str], object]:
+    found: dict[tuple[str, str], object] = script.fit_timings(synthetic(script, noise=0.02), H100)
+    return found
+
+
+def test_known_curves_are_found(script: ModuleType, fits: dict[tuple[str, str], object]) -> None:
+    """Of noisy timings: the noiseless times within 8 % everywhere, the parameters where the plan tells them apart."""
+    hardware = script.Hardware(dict(H100.peak_flops), H100.bandwidth, H100.scale_up.bandwidth)
+    assert set(fits) == set(CURVES)
+    for key, truth in CURVES.items():
+        curve = fits[key].curve  # type: ignore[attr-defined]
+        rows = [script._row(one) for one in synthetic(script) if (one.kernel_class, one.dtype) == key]  # type: ignore[attr-defined]
+        samples = script.SAMPLES[key[0]](rows, hardware, key[1])
+        assert np.abs(predict(curve, samples) / samples.seconds - 1.0).max() < 0.08, key
+        if key[0] == "gemm":
+            assert curve.compute == pytest.approx(truth.compute, rel=0.06), key
+        if key[0] in {"gemm", "attention_decode"}:
+            assert curve.memory == pytest.approx(truth.memory, rel=0.03), key
+            assert curve.launch == pytest.approx(truth.launch, rel=0.15), key
+
+
+def test_the_file_loads_and_says_what_was_measured(script: ModuleType, tmp_path: Path) -> None:
+    kept, target = tmp_path / "timings.json", tmp_path / "overlay.yaml"
+    script.save_session(session(script), kept)
+    assert script.read_session(kept) == session(script)
+    assert script.main(["--load", str(kept), "-o", str(target)]) == 0
+    new, old = load_catalog(target).accelerator("H100"), H100
+    gemm = new.efficiency["gemm", "fp8"]
+    assert gemm.memory == pytest.approx(0.75, rel=0.02)
+    assert gemm.cast == old.efficiency["gemm", "fp8"].cast  # not measured, so kept
+    assert gemm.source == ("benchmarks/measure_gpu.py on NVIDIA H100 80GB HBM3, torch 0, CUDA 0, driver 0, 2026-01-01")
+    assert str(gemm.origin) == "fitted"
+    assert new.efficiency["moe", "bf16"] == replace(
+        old.efficiency["moe", "bf16"], error=new.efficiency["moe", "bf16"].error
+    )
+
+
+def test_classes_limit_what_is_written(script: ModuleType, tmp_path: Path) -> None:
+    kept, target = tmp_path / "timings.json", tmp_path / "overlay.yaml"
+    script.save_session(session(script), kept)
+    assert script.main(["--load", str(kept), "-o", str(target), "--classes", "gemm"]) == 0
+    new = load_catalog(target).accelerator("H100")
+    assert new.efficiency["attention_decode", "bf16"].source == H100.efficiency["attention_decode", "bf16"].source
+
+
+def test_a_roof_that_no_kernel_reached_is_left_out(script: ModuleType) -> None:
+    small = [one for one in synthetic(script) if one.kernel_class == "gemm" and one.shape["m"] <= 16]  # type: ignore[attr-defined]
+    rows = script.efficiency_rows(script.fit_timings(small + small, H100), "test")
+    assert "compute" not in rows["gemm"]["bf16"]
+    assert "memory" in rows["gemm"]["bf16"]
+
+
+def test_the_wrong_gpu_is_noticed(script: ModuleType) -> None:
+    a10 = load_catalog().accelerator("A10G")
+    with pytest.raises(InputError, match=r"faster than the data sheet of A10G allows; name the GPU"):
+        script.fit_timings(synthetic(script), a10)
+
+
+def test_too_few_timings(script: ModuleType) -> None:
+    with pytest.raises(InputError, match="too few timings"):
+        script.fit_timings(synthetic(script)[:3], H100)
+
+
+@pytest.mark.parametrize("words", [["--dry-run"], []])
+def test_without_a_gpu_it_says_one_sentence(
+    script: ModuleType, words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    assert script.main(words) == 2
+    said = capsys.readouterr().err
+    assert said == (
+        "measure_gpu: error: torch is not installed here; install a build with GPU support to measure a GPU\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--load", "absent.json"], "absent.json cannot be read: No such file or directory"),
+        (["--load", __file__], "does not hold timings that --save wrote"),
+    ],
+)
+def test_bad_input(script: ModuleType, words: list[str], sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert script.main(words) == 2
+    assert sentence in capsys.readouterr().err

@@ -1,0 +1,151 @@
+"""Reading measurement files: formats told apart, layouts understood, faults told by line."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from costmodel.errors import InputError
+from costmodel.transformer import Part
+from search_spaces.measured_engines import in_dtype, measured_model, weight_dtype
+from search_spaces.measurements import Format, Layout, Refused, ServingRow, StepRow, read_measurements
+from search_spaces.models import load_model
+
+SERVING = "model,accelerator,engine,isl,osl,concurrency,num_gpus,tp,pp,ep,dp,ttft_ms,tpot_ms\n"
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "rows.csv"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def only(folder: Path, text: str) -> object:
+    _, rows = read_measurements(written(folder, text))
+    assert len(rows) == 1
+    return rows[0]
+
+
+def layout(folder: Path, gpus: str, tp: str, dp: str, ep: str = "1") -> Layout:
+    row = only(folder, f"{SERVING}m,h100,vllm,1000,100,8,{gpus},{tp},1,{ep},{dp},50,10\n")
+    assert isinstance(row, ServingRow)
+    return row.prefill
+
+
+def test_serving_rows_are_read_in_seconds(tmp_path: Path) -> None:
+    row = only(tmp_path, f"{SERVING}m,h100,vllm,1000,100,8,2,2,1,0,0,50,10\n")
+    assert isinstance(row, ServingRow)
+    assert (row.ttft, row.tpot, row.concurrency, row.gpus) == (0.05, 0.01, 8, 2)
+    assert row.prefill == Layout(1, 2, 1, 1, 1)
+    assert row.mode == "colocated"
+
+
+def test_layouts_are_understood_however_they_are_written(tmp_path: Path) -> None:
+    assert layout(tmp_path, "4", "(attention DP4)", "16", "4") == Layout(1, 1, 1, 4, 4)
+    assert layout(tmp_path, "8", "8", "8", "8") == Layout(1, 1, 1, 8, 8)  # sglang: tp counts all ranks
+    assert layout(tmp_path, "8", "4", "2") == Layout(1, 4, 1, 2, 1)
+    assert layout(tmp_path, "8", "2", "") == Layout(4, 2, 1, 1, 1)  # four engines share the load
+
+
+def test_workers_of_a_disaggregated_row(tmp_path: Path) -> None:
+    header = "model,accelerator,engine,mode,isl,osl,concurrency,prefill_workers,prefill_tp,prefill_dp,prefill_ep,"
+    header += "decode_workers,decode_tp,decode_dp,decode_ep\n"
+    row = only(tmp_path, f"{header}m,b200,sglang,disaggregated,8192,1024,64,2,1,4,4,1,8,1,0\n")
+    assert isinstance(row, ServingRow)
+    assert row.prefill == Layout(2, 1, 1, 4, 4)
+    assert row.decode == Layout(1, 8, 1, 1, 1)
+    assert row.gpus == 16
+    assert math.isnan(row.ttft)
+
+
+def test_step_rows(tmp_path: Path) -> None:
+    header = "system,backend,model,dtype,tp,moe_ep,phase,batch,seq,latency_ms\n"
+    text = f"{header}a100_sxm,vllm,llama-3.1-8b,bf16,2,,decode,4,512,8\n"
+    kind, rows = read_measurements(written(tmp_path, text))
+    assert kind is Format.STEPS
+    assert isinstance(rows[0], StepRow)
+    assert (rows[0].batch, rows[0].seq, rows[0].latency, rows[0].layout.tensor) == (4, 512, 0.008, 2)
+
+
+@pytest.mark.parametrize(
+    ("cells", "reason"),
+    [
+        ("m,h100,vllm,many,100,8,1,1,1,1,1,1,1", "isl 'many' is not a number"),
+        ("m,h100,vllm,-5,100,8,1,1,1,1,1,1,1", "isl '-5' must be above 0"),
+        (",h100,vllm,5,100,8,1,1,1,1,1,1,1", "model is empty"),
+        ("m,h100,vllm,5,100,8,1,1.5,1,1,1,1,1", "tp '1.5' must be a whole number"),
+        ("m,h100,vllm,5,100,8,4,3,1,1,1,1,1", "tp 3 x pp 1 x dp 1 does not divide num_gpus 4"),
+        ("m,h100,vllm,nan,100,8,1,1,1,1,1,1,1", "isl 'nan' is not a finite number"),
+    ],
+)
+def test_a_row_that_cannot_be_read_says_why(tmp_path: Path, cells: str, reason: str) -> None:
+    assert only(tmp_path, f"{SERVING}{cells}\n") == Refused(2, reason)
+
+
+def test_empty_lines_and_unknown_columns_do_no_harm(tmp_path: Path) -> None:
+    text = f"{SERVING.strip()},mood\n\nm,h100,vllm,1000,100,,1,1,1,1,1,50,10,good\n"
+    row = only(tmp_path, text)
+    assert isinstance(row, ServingRow)
+    assert row.concurrency is None
+
+
+def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="neither that of serving results"):
+        read_measurements(written(tmp_path, "a,b\n1,2\n"))
+    with pytest.raises(InputError, match="cannot be read"):
+        read_measurements(tmp_path / "absent.csv")
+    (tmp_path / "latin.csv").write_bytes(b"model,accelerator,engine,isl,osl\n\xe9,a,b,1,1\n")
+    with pytest.raises(InputError, match="not UTF-8"):
+        read_measurements(tmp_path / "latin.csv")
+
+
+def test_dtype_words() -> None:
+    words = {
+        "w4a16_mxfp4": "fp4",
+        "NVFP4": "fp4",
+        "fp8_block": "fp8",
+        "w4a16": "int4",
+        "int8_wo": "int8",
+        "none": "bf16",
+    }
+    assert {word: weight_dtype(word) for word in words} == words
+    with pytest.raises(InputError, match="dtype 'ternary' is not known"):
+        weight_dtype("ternary")
+
+
+def test_parts_that_a_checkpoint_spares() -> None:
+    deepseek = load_model("deepseek-ai/DeepSeek-V3")
+    model, dtype = in_dtype(deepseek, "nvfp4", "nvfp4")
+    assert dtype == "fp4"
+    assert Part.ATTENTION not in model.quantized
+    assert in_dtype(deepseek, "fp8_block", "fp8_block") == (deepseek, "fp8")
+    sparing = load_model("openai/gpt-oss-120b")
+    assert in_dtype(sparing, "nvfp4", "nvfp4")[0].quantized == {Part.EXPERTS}
+    assert in_dtype(load_model("Qwen/Qwen3-32B"), "", "")[1] == "bf16"
+
+
+def test_models_come_from_the_catalog_or_from_a_folder(tmp_path: Path) -> None:
+    assert measured_model("llama-3.1-8b").name == "Llama-3.1-8B"
+    assert measured_model("somebody/Qwen3-32B-NVFP4").name == "Qwen3-32B"
+    folder = tmp_path / "acme" / "Tiny-1"
+    folder.mkdir(parents=True)
+    config = {
+        "model_type": "llama",
+        "num_hidden_layers": 2,
+        "hidden_size": 64,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "intermediate_size": 128,
+        "hidden_act": "silu",
+        "vocab_size": 100,
+        "max_position_embeddings": 512,
+    }
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    assert measured_model("acme/Tiny-1", tmp_path).num_layers == 2
+    with pytest.raises(InputError, match=r"acme/Huge-9.*is not there either"):
+        measured_model("acme/Huge-9", tmp_path)
+    with pytest.raises(InputError, match="give --models DIR"):
+        measured_model("acme/Huge-9")

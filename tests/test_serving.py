@@ -1,0 +1,198 @@
+"""The serving steady state: fixed points checked by hand, and what must hold for any load."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from costmodel.accelerator import Origin
+from costmodel.engine_arrays import EngineArrays, engine_arrays
+from costmodel.host import NO_OVERHEAD, EngineOverhead
+from costmodel.serving.closed_loop import burst_share, closed_loop, settle
+from costmodel.serving.disaggregated import Pools, settle_pools
+from costmodel.serving.load import ClosedLoad, Prompt, Times, prompt_time
+from costmodel.serving.open_loop import OpenLoad, open_loop
+from costmodel.serving.policy import Scheduler, ServingPolicy
+from costmodel.transformer import Transformer
+from search_spaces.catalog import load_catalog
+from search_spaces.engines import engine_name, engine_names, load_serving_policy
+from search_spaces.measured_engines import measured_engine
+from search_spaces.measurements import Layout
+from search_spaces.models import load_model
+
+Array = NDArray[np.float64]
+
+IDEAL = ServingPolicy(
+    scheduler=Scheduler.TOKEN_BUDGET,
+    token_budget=10**9,
+    memory_fraction=0.9,
+    quantized_kv_dtype="bf16",
+    overhead=EngineOverhead(0.0, 0.0, Origin.ASSUMED, "none"),
+    launch=0.0,
+    arrival=0.0,
+    frontend=0.0,
+    prefill_wait=1.0,
+    decode_wait=0.0,
+    interference=1.0,
+    burst_fixed=0.0,
+    burst_random=0.0,
+    lane_balance=1.0,
+    handover=0.0,
+    handover_wait=1.0,
+    handover_burst=0.0,
+)
+"""No overheads and no bursts: what is left can be worked out by hand."""
+
+
+def cell(value: float) -> Array:
+    return np.array([[float(value)]])
+
+
+def load(concurrency: float, isl: float = 1000, osl: float = 101, spread: float = 0.2) -> ClosedLoad:
+    return ClosedLoad(cell(concurrency), cell(isl), cell(osl), cell(spread), cell(10))
+
+
+def times(prompt: float, decode: Callable[[Array], Array] | float) -> Times:
+    step = decode if callable(decode) else (lambda running: np.full_like(running, decode))
+    return Times(Prompt(cell(prompt), cell(prompt)), step)
+
+
+def test_a_lone_request_is_its_prefill_and_its_steps() -> None:
+    steady = settle(times(0.2, 0.01), IDEAL, load(1), cell(100))
+    # B = (O - 1) TPOT / (TTFT + (O - 1) TPOT) with TPOT = 10 ms + 200 ms x B / 100: B = 1.0x solves it.
+    busy, gaps = float(steady.running[0, 0]), 100
+    assert steady.ttft[0, 0] == pytest.approx(0.2)
+    assert steady.tpot[0, 0] == pytest.approx(0.01 + 0.2 * busy / gaps, rel=1e-3)
+    assert busy == pytest.approx(gaps * steady.tpot[0, 0] / (0.2 + gaps * steady.tpot[0, 0]), rel=1e-3)
+
+
+def test_memory_for_half_of_the_requests_makes_the_rest_wait_a_residence() -> None:
+    steady = settle(times(1e-9, 0.01), IDEAL, load(64), cell(32))
+    # 32 wait, one is let in every R / 32 with R = 100 steps: R in all, less (64 + 32) / (2 x 10 x 64) = 7.5 %.
+    assert steady.admitted[0, 0] == 32
+    assert steady.line[0, 0] == pytest.approx(100 * 0.01 * 0.925, rel=1e-4)
+    assert steady.ttft[0, 0] == pytest.approx(steady.line[0, 0], rel=1e-4)
+
+
+def test_the_first_wave_waits_for_half_of_itself() -> None:
+    policy = replace(IDEAL, burst_random=0.1)
+    steady = settle(times(0.1, 0.01), policy, load(21), cell(100))
+    assert steady.ttft[0, 0] == pytest.approx(0.1 + 0.1 * 20 / 2 * 0.1)
+
+
+def test_bursts_lie_between_equal_and_spread_lengths_and_grow_in_short_runs() -> None:
+    policy = replace(IDEAL, burst_fixed=0.9, burst_random=0.1)
+    shares = [float(burst_share(policy, load(8, spread=spread))[0, 0]) for spread in (0.0, 0.1, 0.2, 0.5)]
+    assert shares == pytest.approx([0.9, 0.5, 0.1, 0.1])
+    short = replace(load(8), waves=cell(1))
+    assert burst_share(policy, short)[0, 0] == pytest.approx(1.0)
+
+
+def test_prompts_run_first_spare_the_decodes_of_a_wave_that_stays_together() -> None:
+    mixed = replace(IDEAL, burst_fixed=1.0)
+    first = replace(mixed, scheduler=Scheduler.PREFILL_FIRST)
+    given_load = load(32, spread=0.0)
+    together, apart = (settle(times(0.1, 0.01), policy, given_load, cell(100)) for policy in (first, mixed))
+    assert together.tpot[0, 0] < apart.tpot[0, 0]
+
+
+def test_a_saturated_prefill_pool_lets_out_what_it_can() -> None:
+    pools = Pools(cell(2), cell(1), cell(0), cell(1e9))
+    steady = settle_pools(times(0.5, 0.001), IDEAL, load(200), pools)
+    assert steady.rate[0, 0] == pytest.approx(2 / 0.5, rel=0.02)
+    assert steady.ttft[0, 0] == pytest.approx(200 / 4 - 100 * 0.001, rel=0.02)
+
+
+def test_an_idle_prefill_pool_makes_nobody_wait() -> None:
+    pools = Pools(cell(4), cell(2), cell(0.03), cell(1e9))
+    steady = settle_pools(times(0.1, 0.02), IDEAL, load(1), pools)
+    assert steady.ttft[0, 0] == pytest.approx(0.13)
+    assert steady.tpot[0, 0] == pytest.approx(0.02)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    concurrency=st.floats(1, 1000),
+    prompt=st.floats(1e-3, 1.0),
+    base=st.floats(1e-3, 0.1),
+    slope=st.floats(0, 1e-3),
+    fits=st.floats(1, 2000),
+)
+def test_littles_law_holds_and_more_load_is_never_faster(
+    concurrency: float, prompt: float, base: float, slope: float, fits: float
+) -> None:
+    engine = times(prompt, lambda running: base + slope * running)
+    one, more = (settle(engine, IDEAL, load(c), cell(fits)) for c in (concurrency, 1.5 * concurrency))
+    inside = one.ttft - one.line + 100 * one.tpot
+    assert one.rate * inside == pytest.approx(one.admitted, rel=1e-6)
+    assert one.running[0, 0] <= one.admitted[0, 0] * (1 + 1e-9)
+    assert more.tpot[0, 0] >= one.tpot[0, 0] * (1 - 1e-3)
+    assert more.ttft[0, 0] >= one.ttft[0, 0] * (1 - 1e-3)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    concurrency=st.floats(1, 3000), prompt=st.floats(1e-3, 1.0), step=st.floats(1e-3, 0.1), workers=st.integers(1, 9)
+)
+def test_more_prefill_workers_never_delay_a_first_token(
+    concurrency: float, prompt: float, step: float, workers: int
+) -> None:
+    few, many = (
+        settle_pools(times(prompt, step), IDEAL, load(concurrency), Pools(cell(n), cell(1), cell(0), cell(1e9)))
+        for n in (workers, workers + 1)
+    )
+    assert many.ttft[0, 0] <= few.ttft[0, 0] * (1 + 1e-3)
+    assert few.rate[0, 0] <= workers / prompt * 1.02
+
+
+def h100_engine() -> tuple[Transformer, EngineArrays]:
+    model = load_model("Llama-3.1-8B")
+    config = measured_engine(
+        load_catalog(), "H100", Layout(1, 1, 1, 1, 1), "bf16", kv_dtype="bf16", memory_fraction=0.9
+    )
+    return model, engine_arrays(model, [config], NO_OVERHEAD)
+
+
+def test_open_and_closed_loop_agree_where_nobody_waits() -> None:
+    model, engines = h100_engine()
+    policy = load_serving_policy("vllm")
+    closed = closed_loop(model, engines, replace(policy, burst_random=0.0), load(4, 1000, 200), cell(1e6))
+    arriving = OpenLoad(closed.rate, cell(1000), cell(200), cell(1), cell(0))
+    found = open_loop(model, engines, policy, arriving, cell(1e6))
+    assert found.tpot[0, 0] == pytest.approx(closed.tpot[0, 0], rel=0.05)
+
+
+def test_a_rate_that_cannot_be_sustained_has_no_steady_state() -> None:
+    model, engines = h100_engine()
+    policy = load_serving_policy("vllm")
+    arriving = [OpenLoad(cell(rate), cell(1000), cell(200), cell(1), cell(0)) for rate in (0.1, 1.0, 5.0, 500.0)]
+    ttft = [float(open_loop(model, engines, policy, each, cell(200)).ttft[0, 0]) for each in arriving]
+    assert ttft == sorted(ttft)
+    assert np.isfinite(ttft[0])
+    assert np.isinf(ttft[-1])
+
+
+def test_short_prompts_share_a_step() -> None:
+    model, engines = h100_engine()
+    prompt = prompt_time(model, engines, load(16, isl=100), replace(IDEAL, token_budget=8192))
+    assert prompt.shared[0, 0] < 0.5 * prompt.alone[0, 0]
+
+
+def test_every_engine_has_a_policy_with_plausible_figures() -> None:
+    for name in engine_names():
+        policy = load_serving_policy(name)
+        assert 0 < policy.arrival < 0.5
+        assert 1 <= policy.prefill_wait < 5
+        assert 0.5 < policy.interference < 2
+        assert 0 < policy.burst_random < 1
+    assert load_serving_policy("sglang").scheduler is Scheduler.PREFILL_FIRST
+
+
+def test_engines_go_by_other_names() -> None:
+    assert [engine_name(word) for word in ("vLLM", "TensorRT-LLM", " sgl ")] == ["vllm", "trtllm", "sglang"]

@@ -1,0 +1,175 @@
+"""`pdplan validate`: figures checked by hand on small files, and the goals on the data where it is at hand."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from costmodel.serving.interval import ASSUMED_WIDENING, Factors, Regime, interval_factors
+from pdplan.cli import cli
+from pdplan.console import Console
+from reports.validation import kendall_tau
+from search_spaces.catalog import load_catalog
+from search_spaces.measured_predictions import predict_serving, predict_steps
+from search_spaces.measurements import read_measurements
+from search_spaces.serving_error import error_table
+
+DATA = Path(os.environ.get("PDPLAN_DATA", Path(__file__).resolve().parents[2] / "shared" / "data"))
+HEADER = "set,model,accelerator,gemm_dtype,engine,mode,isl,osl,concurrency,num_gpus,tp,pp,ep,dp,ttft_ms,tpot_ms\n"
+GOOD = "nv,meta-llama/Llama-3.1-8B-Instruct,h100_sxm,fp8,vllm,colocated,1000,200,16,1,1,1,1,1,{ttft},{tpot}\n"
+
+
+def validate(*arguments: str) -> Result:
+    return CliRunner().invoke(cli, ["validate", *arguments], obj=Console("pdplan"), catch_exceptions=False)
+
+
+def document(folder: Path, text: str, *more: str) -> dict[str, object]:
+    path = folder / "rows.csv"
+    path.write_text(text, encoding="utf-8")
+    done = validate("--against", str(path), "--json", *more)
+    assert done.exit_code == 0
+    value = json.loads(done.stdout)
+    assert isinstance(value, dict)
+    return value
+
+
+def test_errors_are_those_of_the_predictions(tmp_path: Path) -> None:
+    first = document(tmp_path, HEADER + GOOD.format(ttft=100, tpot=10), "--rows")
+    assert isinstance(first["predictions"], list)
+    row = first["predictions"][0]
+    text = HEADER + GOOD.format(ttft=row["ttft_predicted_ms"] / 1.25, tpot=row["tpot_predicted_ms"] * 2)
+    value = document(tmp_path, text)
+    assert (value["rows"], value["predicted"]) == (1, 1)
+    assert value["ttft_median_abs_pct"] == pytest.approx(25.0)
+    assert value["ttft_bias_pct"] == pytest.approx(25.0)
+    assert value["tpot_bias_pct"] == pytest.approx(-50.0)
+    assert value["ttft_interval90_coverage"] == 1.0
+    assert isinstance(value["groups"], list)
+    group = value["groups"][0]
+    assert (group["engine"], group["mode"], group["rows"]) == ("vllm", "colocated", 1)
+
+
+def test_measured_times_play_no_part_in_a_prediction(tmp_path: Path) -> None:
+    pairs = [document(tmp_path, HEADER + GOOD.format(ttft=t, tpot=t), "--rows")["predictions"] for t in (1, 5000, "")]
+    values = [[(p["ttft_predicted_ms"], p["tpot_predicted_ms"]) for p in part] for part in pairs]  # type: ignore[attr-defined]
+    assert values[0] == values[1] == values[2]
+
+
+def test_every_row_is_predicted_or_says_why_not(tmp_path: Path) -> None:
+    bad = [
+        GOOD.format(ttft=1, tpot=1).replace("meta-llama/Llama-3.1-8B-Instruct", "acme/Unheard-Of"),
+        GOOD.format(ttft=1, tpot=1).replace("h100_sxm", "h999"),
+        GOOD.format(ttft=1, tpot=1).replace("1000,200", "long,200"),
+    ]
+    value = document(tmp_path, HEADER + GOOD.format(ttft=1, tpot=1) + "".join(bad))
+    assert (value["rows"], value["predicted"]) == (4, 1)
+    assert isinstance(value["refused"], list)
+    reasons = {one["line"]: one["reason"] for one in value["refused"]}
+    assert "acme/Unheard-Of" in reasons[3]
+    assert "accelerator 'h999' is not known" in reasons[4]
+    assert reasons[5] == "isl 'long' is not a number"
+
+
+def test_what_had_to_be_assumed_is_said(tmp_path: Path) -> None:
+    text = GOOD.format(ttft=1, tpot=1).replace("vllm", "newserve").replace("200,16,", "200,,")
+    value = document(tmp_path, HEADER + text)
+    assert value["notes"] == {
+        "engine 'newserve' is not known and taken as vllm": 1,
+        "concurrency is not given and taken as 8": 1,
+    }
+
+
+def test_steps_have_the_same_shape(tmp_path: Path) -> None:
+    header = "system,backend,model,dtype,tp,phase,batch,seq,latency_ms\n"
+    value = document(tmp_path, f"{header}h200_sxm,vllm,llama-3.1-8b,bf16,1,decode,8,2048,6\n")
+    assert value["format"] == "steps"
+    assert {"latency_mape_pct", "latency_bias_pct", "latency_interval90_coverage"} <= value.keys()
+    assert isinstance(value["groups"], list)
+    assert value["groups"][0]["phase"] == "decode"
+
+
+@pytest.mark.parametrize("name", ["H20", "MI300X", "gb200_sxm", "L40S", "a100_sxm", "b300_sxm"])
+def test_accelerators_without_serving_data_are_predicted(tmp_path: Path, name: str) -> None:
+    value = document(tmp_path, HEADER + GOOD.format(ttft=1, tpot=1).replace("h100_sxm", name))
+    assert value["predicted"] == 1
+    assert all(math.isfinite(float(value[key])) for key in ("ttft_bias_pct", "tpot_bias_pct"))  # type: ignore[arg-type]
+
+
+def test_usage_and_missing_files() -> None:
+    assert "give DATA_DIR, or --against FILE" in validate().output
+    with pytest.raises(Exception, match=r"holds none of closed_loop\.csv"):
+        validate(str(Path(__file__).parent))
+
+
+def test_the_page_is_written_once(tmp_path: Path) -> None:
+    rows = tmp_path / "rows.csv"
+    rows.write_text(HEADER + GOOD.format(ttft=100, tpot=10), encoding="utf-8")
+    page = tmp_path / "accuracy.md"
+    assert validate("--against", str(rows), "--write", str(page)).exit_code == 0
+    text = page.read_text(encoding="utf-8")
+    assert text.startswith("# Accuracy\n")
+    assert "| meta-llama/Llama-3.1-8B-Instruct | h100_sxm | vllm | colocated | 1 |" in text
+    with pytest.raises(Exception, match="exists"):
+        validate("--against", str(rows), "--write", str(page))
+
+
+def test_kendall_tau_by_hand() -> None:
+    measured = np.array([1.0, 2.0, 3.0, 4.0])
+    assert kendall_tau(measured, measured) == 1.0
+    assert kendall_tau(measured[::-1].copy(), measured) == -1.0
+    assert kendall_tau(np.array([1.0, 2.0, 4.0, 3.0]), measured) == pytest.approx(4 / 6)
+
+
+@given(st.booleans(), st.sampled_from(["ttft", "tpot"]), st.sampled_from(["prefill", "decode", "strange"]))
+@settings(deadline=None, max_examples=30)
+def test_intervals_hold_the_prediction_and_widen_where_nothing_was_measured(
+    limited: bool, quantity: str, bound: str
+) -> None:
+    table = error_table()
+    memory = "limited" if limited else "roomy"
+    known, unknown = (
+        interval_factors(table, quantity, Regime("colocated", bound, memory, measured=flag)) for flag in (True, False)
+    )
+    assert known[0] <= 1 <= known[1]
+    assert unknown[0] <= known[0]
+    assert unknown[1] >= known[1]
+
+
+def test_the_narrowest_regime_decides() -> None:
+    table = {
+        "tpot": {"all": Factors(0.5, 2.0, 9), "prefill": Factors(0.8, 1.2, 9), "prefill/dense": Factors(0.9, 1.1, 9)}
+    }
+    assert interval_factors(table, "tpot", Regime("prefill", "dense", "roomy", measured=True)) == (0.9, 1.1)
+    assert interval_factors(table, "tpot", Regime("prefill", "experts", "roomy", measured=True)) == (0.8, 1.2)
+    low, high = interval_factors(table, "tpot", Regime("decode", "experts", "roomy", measured=False))
+    assert (low, high) == pytest.approx((0.5**ASSUMED_WIDENING, 2.0**ASSUMED_WIDENING))
+
+
+@pytest.mark.skipif(not (DATA / "serving" / "closed_loop.csv").is_file(), reason="needs the measurements (PDPLAN_DATA)")
+def test_the_goals_hold_on_the_measurements() -> None:
+    _, rows = read_measurements(DATA / "serving" / "closed_loop.csv")
+    outcome = predict_serving(rows, load_catalog(), DATA / "models")
+    assert outcome.refused == ()
+    for quantity, goal in (("ttft", 0.25), ("tpot", 0.13)):
+        values = [one.values[quantity] for one in outcome.predicted]
+        error = np.array([value.error for value in values])
+        assert np.median(np.abs(error)) < goal
+        assert abs(np.median(error)) < 0.10
+        assert 0.85 < np.mean([value.covered for value in values]) < 0.97
+
+
+@pytest.mark.skipif(
+    not (DATA / "serving" / "engine_steps.csv").is_file(), reason="needs the measurements (PDPLAN_DATA)"
+)
+def test_all_steps_are_predicted() -> None:
+    _, rows = read_measurements(DATA / "serving" / "engine_steps.csv")
+    outcome = predict_steps(rows, load_catalog(), DATA / "models")
+    assert len(outcome.predicted) == len(rows)
