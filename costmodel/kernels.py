@@ -234,7 +234,8 @@ def expert_work(engines: EngineArrays, block: FeedForward, tokens: FloatArray) -
 
     R = tp x dp ranks share the experts: ep of them hold different experts, R / ep split each one. With r rows and t
     experts touched (`costmodel.routing`): FLOP = 2 r |expert|, bytes = t |expert| x weight + activations; an expert
-    with h rows reaches half the peak, so FLOP becomes 2 (r + h t) |expert|. Permuting, activating and summing up pass
+    with h rows reaches half the peak, so FLOP becomes 2 (r + h t) |expert|; h is what it takes to outlast the reading
+    of weights as wide as the inputs, so narrower weights need fewer rows. Permuting, activating and summing up pass
     over the activations of the rows again, and over those of the rows computed elsewhere unless an all-to-all sent
     only what is needed.
     """
@@ -247,7 +248,8 @@ def expert_work(engines: EngineArrays, block: FeedForward, tokens: FloatArray) -
     elements = block.elements_per_expert / split
     width = 2.0 * block.hidden + (3.0 if block.gated else 2.0) * block.expert_intermediate / split
     active = np.sign(tokens)
-    arithmetic = 2.0 * elements * (routed.rows + rates.compute_half * routed.touched)
+    half = rates.compute_half * np.minimum(engines.weight_bytes[Part.EXPERTS] / engines.input_bytes[Part.EXPERTS], 1.0)
+    arithmetic = 2.0 * elements * (routed.rows + half * routed.touched)
     traffic = routed.touched * (elements * engines.weight_bytes[Part.EXPERTS]) + routed.rows * (
         width * ACTIVATION_BYTES
     )
