@@ -16,10 +16,11 @@ from .binding import amount, binding, fleet_bindings
 from .build_plan import Proof, fleet_cost, fleet_gpus, pool_line
 from .columns import Columns, Grid, make_columns
 from .diagnose import with_fewer_misses, with_looser_slos, without_limits
+from .error_bars import planned_instance
 from .evaluate import evaluate, holds, predict_misses
 from .fleet import Fleet, make_fleet, polish
 from .fleet_model import COLOCATED, Aim
-from .instance import Instance, make_instance
+from .instance import Instance
 from .plan import Alternative, Binding, Status
 from .program import Outcome
 from .search import Effort, Found, plan_blocks, search
@@ -192,7 +193,7 @@ def describe_miss(instance: Instance) -> tuple[list[Alternative], list[Binding]]
 
     Without any fleet whatever both lists are empty.
     """
-    free = make_instance(without_limits(_least_demand(instance.problem)), instance.overhead)
+    free = planned_instance(without_limits(_least_demand(instance.problem)), instance.overhead)
     fleet = _cheapest(_costing_what_is_short(instance, free))
     if fleet is not None:
         rows = fleet_bindings(instance, fleet_cost(free, fleet), fleet_gpus(free, fleet))
@@ -203,7 +204,7 @@ def describe_miss(instance: Instance) -> tuple[list[Alternative], list[Binding]]
         if rows:
             return [_miss(free, fleet, "without the limits on the fleet", why)], sorted(rows, key=lambda row: row.slack)
     for factor in (1.1, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0, 100.0):
-        looser = make_instance(with_looser_slos(free.problem, factor), instance.overhead)
+        looser = planned_instance(with_looser_slos(free.problem, factor), instance.overhead)
         fleet = _cheapest(looser)
         if fleet is not None:
             return [_miss(looser, fleet, f"with every latency limit x {factor:g}", "the SLOs are too tight")], [
@@ -214,7 +215,7 @@ def describe_miss(instance: Instance) -> tuple[list[Alternative], list[Binding]]
                 for name, limit in (("ttft", slo.ttft), ("tpot", slo.tpot))
             ]
     for factor in (2.0, 5.0, 20.0, 100.0, 1e3, 1e6):
-        lower = make_instance(with_fewer_misses(free.problem, factor), instance.overhead)
+        lower = planned_instance(with_fewer_misses(free.problem, factor), instance.overhead)
         fleet = _cheapest(lower)
         if fleet is not None:
             return [_miss(lower, fleet, "with lower goals", "too few requests keep their SLO")], _goals_missed(

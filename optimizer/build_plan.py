@@ -21,6 +21,7 @@ from search_spaces.models import model_entry
 from search_spaces.problem import Billing, Problem
 
 from .binding import binding_limits, fleet_bindings
+from .error_bars import step_errors
 from .evaluate import Evaluation, PoolState, evaluate, goodput_volume
 from .fleet import Fleet, FleetPool, pool_config
 from .headroom import Headroom, pool_headroom
@@ -31,6 +32,7 @@ from .plan import (
     Alternative,
     Binding,
     ClassResult,
+    ErrorBars,
     Plan,
     Pool,
     Provenance,
@@ -177,7 +179,7 @@ def quantiles(values: FloatArray) -> Quantiles:
     return Quantiles(**{name: float(value) for name, value in zip(("p50", "p90", "p95", "p99"), values, strict=True)})
 
 
-def class_results(instance: Instance, evaluation: Evaluation) -> list[ClassResult]:
+def class_results(instance: Instance, evaluation: Evaluation, bars: list[ErrorBars]) -> list[ClassResult]:
     """What each SLO class asked for and gets."""
     return [
         ClassResult(
@@ -190,6 +192,7 @@ def class_results(instance: Instance, evaluation: Evaluation) -> list[ClassResul
             attainment=float(evaluation.attainment[k]),
             ttft_s=quantiles(evaluation.ttft[k]),
             tpot_s=quantiles(evaluation.tpot[k]),
+            error_bars=bars[k],
         )
         for k, slo in enumerate(instance.problem.slos)
     ]
@@ -289,13 +292,17 @@ def build_plan(
     instance: Instance,
     fleet: Fleet,
     *,
+    bars: list[ErrorBars],
     proof: Proof,
     volume: float,
     alternatives: list[Alternative],
     shortfalls: list[Binding],
     origin: Provenance,
 ) -> Plan:
-    """Assemble the plan of a fleet (empty when none was found) that serves `volume` times the demand."""
+    """Assemble the plan of a fleet (empty when none was found) that serves `volume` times the demand.
+
+    bars: how wrong the predictions for each class may be.
+    """
     problem = instance.problem
     demand = problem.workload.request_rate
     common: dict[str, Any] = {
@@ -305,6 +312,8 @@ def build_plan(
         "objective": problem.objective.goal.value,
         "status": proof.status,
         "simulated": False,
+        "confidence": problem.confidence,
+        "step_errors": step_errors(instance),
         "bound_usd_per_hour": proof.bound,
         "gap": proof.gap,
         "demand_rps": demand,
@@ -337,7 +346,7 @@ def build_plan(
             for pool, state, room in zip(fleet.pools, evaluation.states, headrooms, strict=True)
         ],
         transfers=plan_transfers(instance, fleet, volume),
-        classes=class_results(instance, evaluation),
+        classes=class_results(instance, evaluation, bars),
         routing=plan_routes(instance, fleet, evaluation),
         binding=sorted(limits, key=lambda row: (row.slack, row.constraint, row.where)),
     )

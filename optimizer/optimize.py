@@ -16,6 +16,7 @@ from .alternatives import compare, describe_miss, kinds, recommended
 from .build_plan import Proof, build_plan, fleet_cost, provenance
 from .columns import Columns, Grid, make_columns
 from .diagnose import check_floors, check_shapes, with_fewer_misses
+from .error_bars import at_quantile, class_error_bars
 from .evaluate import holds, predict_misses
 from .fleet import Fleet, make_fleet, polish
 from .fleet_model import Aim
@@ -64,9 +65,9 @@ def optimize(problem: Problem, progress: Progress | None = None, time_limit: flo
     watch = Stopwatch(progress, {}, time.perf_counter())
     watch.stage("pricing engines", 0.05)
     check_shapes(problem, enumerate_shapes(problem))
-    instance = make_instance(problem, load_engine_overhead(problem.engine, problem.engine_changes))
-    check_floors(instance)
-    instance = with_best_split(instance)
+    expected = make_instance(problem, load_engine_overhead(problem.engine, problem.engine_changes))
+    check_floors(expected)
+    instance = with_best_split(at_quantile(expected, problem.confidence))
     space = make_columns(instance, Grid())
     columns, totals = price_space(instance, space)
     watch.stage("searching fleets", 0.3)
@@ -88,6 +89,7 @@ def optimize(problem: Problem, progress: Progress | None = None, time_limit: flo
     plan = build_plan(
         instance,
         fleet,
+        bars=class_error_bars(replace(instance, tables=expected.tables), fleet, volume) if fleet.pools else [],
         proof=proof,
         volume=volume,
         alternatives=alternatives,

@@ -75,6 +75,33 @@ class Quantiles(_Record):
     p99: Measure
 
 
+class Range(_Record):
+    """Where the measured value lies nine times in ten."""
+
+    low: Measure
+    high: Measure
+
+
+class StepError(_Record):
+    """Factors on predicted step times of one accelerator, from the errors of past predictions."""
+
+    accelerator: str
+    measured: bool
+    """Whether kernels of this very accelerator were measured; if not, those of a relative stand in."""
+    prefill: Range
+    """Of steps that only compute prompts [1]."""
+    decode: Range
+    """Of steps that generate tokens [1]."""
+
+
+class ErrorBars(_Record):
+    """One SLO class with all steps at the quick and at the slow end of their 90 % interval."""
+
+    ttft_p90_s: Range
+    tpot_p90_s: Range
+    attainment: Range
+
+
 class TimeSplit(_Record):
     """Where one engine step spends its time; parts sum to 1."""
 
@@ -177,6 +204,7 @@ class ClassResult(_Record):
     attainment: Share
     ttft_s: Quantiles
     tpot_s: Quantiles
+    error_bars: ErrorBars | None = None
 
 
 class Binding(_Record):
@@ -260,6 +288,10 @@ class Plan(_Record):
     objective: str
     status: Status
     simulated: bool
+    confidence: Share = 0.5
+    """Quantile of the step times that every figure is for; 0.5 are the expected ones."""
+    step_errors: list[StepError] = []
+    """How wrong predicted step times may be, by accelerator."""
     cost_usd_per_hour: Amount | None
     bound_usd_per_hour: float | None
     gap: float | None

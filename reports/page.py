@@ -91,6 +91,9 @@ class Page:
     slo_title: str
     slo: tuple[Chart, ...]
     slo_table: Table
+    error_bars: tuple[str, ...]
+    confidence: str
+    step_errors: Table
     alternatives_title: str
     alternatives: tuple[AlternativeRow, ...]
     alternatives_cut: int
@@ -129,6 +132,9 @@ def make_page(plan: Plan) -> Page:
         slo_title=sentences.slo_sentence(plan),
         slo=slo_charts(plan) if found else (),
         slo_table=_slo_table(plan, found),
+        error_bars=tuple(line for line in map(sentences.error_bar_sentence, plan.classes) if line),
+        confidence=sentences.confidence_sentence(plan),
+        step_errors=_step_errors(plan),
         alternatives_title=sentences.alternatives_sentence(plan),
         alternatives=alternatives[:MOST_ROWS],
         alternatives_cut=max(0, len(alternatives) - MOST_ROWS),
@@ -196,6 +202,21 @@ def _slo_table(plan: Plan, found: bool) -> Table:
             percent(c.attainment) if found else MISSING,
         )
         for c in plan.classes
+    ]
+    return cut_table(headers, rows)
+
+
+def _step_errors(plan: Plan) -> Table:
+    """By which factors step times may be off, nine times in ten."""
+    headers = ("accelerator", "#prompts alone", "#steps that decode", "kernels")
+    rows = [
+        (
+            clean(row.accelerator),
+            sentences.spread(row.prefill, lambda factor: f"×{factor:.2f}"),
+            sentences.spread(row.decode, lambda factor: f"×{factor:.2f}"),
+            "measured" if row.measured else "a relative's",
+        )
+        for row in plan.step_errors
     ]
     return cut_table(headers, rows)
 

@@ -6,10 +6,10 @@ A sentence never states more than the plan holds: "cheapest" is compared, "holds
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
-from optimizer.plan import Alternative, Binding, ClassResult, Plan, Pool, Status
+from optimizer.plan import Alternative, Binding, ClassResult, Plan, Pool, Range, Status
 
 from .numbers import duration, hourly, is_number, money, percent, quantity, rate, signed_percent, significant
 from .text import clean, join_words, plural, sentence
@@ -158,6 +158,34 @@ def growth_sentence(plan: Plan) -> str:
         return "The highest rate within the SLOs is not known."
     room = plan.goodput_rps / plan.demand_rps - 1
     return f"The same fleet holds its SLOs up to {rate(plan.goodput_rps)}, {signed_percent(room)} against the demand."
+
+
+def error_bar_sentence(item: ClassResult) -> str:
+    """Say between which ends the latencies of a class lie nine times in ten, and whether its SLO holds there."""
+    bars = item.error_bars
+    if bars is None:
+        return ""
+    latencies = f"TTFT p90 {spread(bars.ttft_p90_s, duration)}, TPOT p90 {spread(bars.tpot_p90_s, duration)}"
+    kept = "goal kept" if bars.attainment.low >= item.attainment_goal else "goal missed"
+    slow = f"{percent(bars.attainment.low)} in SLO at the slow end, {kept}"
+    return f"{clean(item.name, 30)}: {latencies}; {slow}."
+
+
+def spread(between: Range, write: Callable[[float], str]) -> str:
+    """Write both ends of a range, or that there is no upper one."""
+    if not math.isfinite(between.high):
+        return f"{write(between.low)} to overload"
+    return f"{write(between.low)} to {write(between.high)}"
+
+
+def confidence_sentence(plan: Plan) -> str:
+    """Say for which step times the figures are: the expected ones, or such as seldom turn out slower."""
+    if plan.confidence <= 0.5:
+        return "Figures are for the expected step times; set confidence: 0.9 to plan on slower ones."
+    return (
+        f"Figures are for step times that turn out slower in {percent(1.0 - plan.confidence)} of the cases "
+        f"(confidence: {plan.confidence:g})."
+    )
 
 
 def goals_words(plan: Plan) -> str:

@@ -143,7 +143,14 @@ def _classes(plan: Plan, width: int, paint: Paint) -> list[str]:
     ]
     rows = [_class_row(item, with_e2e) for item in classes]
     table = render_table(rows, columns, width, indent=2, style=_class_style(classes, len(columns) - 1, paint))
-    return [_heading("SLOs", len(classes), len(plan.classes)), *table.split("\n")]
+    return [_heading("SLOs", len(classes), len(plan.classes)), *table.split("\n"), *_error_bars(classes, width)]
+
+
+def _error_bars(classes: Sequence[ClassResult], width: int) -> list[str]:
+    """Where the latencies lie nine times in ten, a line for each class."""
+    said = [line for line in map(sentences.error_bar_sentence, classes) if line]
+    lines = [line for text in said for line in _indented(text, width, 4)]
+    return ["  Nine times in ten, by the errors of past predictions:", *lines] if lines else []
 
 
 def _class_row(item: ClassResult, with_e2e: bool) -> list[str]:

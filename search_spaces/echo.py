@@ -41,6 +41,7 @@ def inputs_echo(file: WorkloadFile, problem: Problem) -> dict[str, Any]:
             "max_pools": limits.max_pools,
             "headroom": {"replicas": limits.spare_replicas},
         },
+        "confidence": problem.confidence,
         "engine": problem.engine,
         "memory_fraction": problem.memory_fraction,
         "seed": problem.seed,

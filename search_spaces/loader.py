@@ -148,6 +148,7 @@ def _problem(parts: _Parts) -> Problem:
         space=search_space(file.search, model),
         objective=_objective(file.objective),
         constraints=_constraints(file.constraints),
+        confidence=file.confidence,
         engine=file.engine,
         engine_changes=parts.engine_changes,
         memory_fraction=file.memory_fraction,
