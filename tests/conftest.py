@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+os.environ.setdefault("PDPLAN_SIMULATOR", "python")  # compiling takes longer than all that the tests simulate
+
 ROOT = Path(__file__).resolve().parent.parent
 
 

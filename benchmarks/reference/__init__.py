@@ -1,0 +1,1 @@
+"""Other simulators' cases, run through pdplan's: `python -m benchmarks.reference {simdistserve,vidur} DIR`."""

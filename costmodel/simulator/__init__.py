@@ -1,0 +1,41 @@
+"""Event-driven simulation of serving fleets: every request of a trace through queues, steps, KV blocks and links.
+
+`simulate(trace, fleet) -> Result` is the one entry; the rest describes its arguments and reads its result.
+"""
+
+from __future__ import annotations
+
+from .coefficients import CoefficientSteps
+from .fleet import FirstToken, Fleet, HandOver, Limits, Pool, Router
+from .policy import POLICIES, SARATHI, SGLANG, STATIC, TRTLLM, VLLM_V0, VLLM_V1, Policy
+from .result import EngineUse, Result
+from .run import simulate
+from .step_model import StepModel, StepNumbers
+from .tables import TableSteps
+from .trace import Trace, make_trace
+
+__all__ = [
+    "POLICIES",
+    "SARATHI",
+    "SGLANG",
+    "STATIC",
+    "TRTLLM",
+    "VLLM_V0",
+    "VLLM_V1",
+    "CoefficientSteps",
+    "EngineUse",
+    "FirstToken",
+    "Fleet",
+    "HandOver",
+    "Limits",
+    "Policy",
+    "Pool",
+    "Result",
+    "Router",
+    "StepModel",
+    "StepNumbers",
+    "TableSteps",
+    "Trace",
+    "make_trace",
+    "simulate",
+]

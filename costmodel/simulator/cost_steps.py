@@ -1,0 +1,128 @@
+"""Step times of pdplan's own cost model, read off once on a grid and interpolated linearly between its nodes.
+
+A step's time splits into what depends on the tokens in it, what depends on its requests (output head, host), attention
+of its prompts and attention of its decodes; each part gets its own grid:
+
+    time = tokens(T) + rows(R) + sum over chunks pairs(q, p) x seconds per pair(q, p) + decode(batch, mean context)
+
+with pairs = q p + q (q + 1) / 2. Every node is checked against the floors of FLOPs and HBM traffic.
+With data-parallel ranks the tokens of a step are spread evenly over them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.engine import EngineConfig
+from costmodel.errors import PdplanError
+from costmodel.host import EngineOverhead
+from costmodel.step import EngineArrays, StepLoad, StepTime, engine_arrays, step_time
+from costmodel.transformer import Transformer
+
+from .step_model import GRIDS, NumberedSteps, StepNumbers
+
+FloatArray = NDArray[np.float64]
+FINE = 64
+"""Up to so many tokens or requests every integer is a node."""
+PER_OCTAVE = 8
+"""Nodes per doubling beyond."""
+CONTEXTS_PER_OCTAVE = 4
+
+
+@dataclass(frozen=True, slots=True)
+class GridSteps(NumberedSteps):
+    """Nodes and values of the four parts [s]; decode_attention has a row for each batch 1, 2, ..."""
+
+    token_nodes: FloatArray
+    token_times: FloatArray
+    row_nodes: FloatArray
+    row_times: FloatArray
+    context_nodes: FloatArray
+    decode_attention: FloatArray
+    chunk_nodes: FloatArray
+    past_nodes: FloatArray
+    pair_times: FloatArray
+
+    def numbers(self) -> StepNumbers:
+        """The grids for the event loop."""
+        parts = (
+            self.token_nodes,
+            self.token_times,
+            self.row_nodes,
+            self.row_times,
+            self.context_nodes,
+            self.decode_attention.ravel(),
+            self.chunk_nodes,
+            self.past_nodes,
+            self.pair_times.ravel(),
+        )
+        starts = np.cumsum([0] + [part.size for part in parts[:-1]])
+        return StepNumbers(GRIDS, {}, tuple(int(start) for start in starts), np.concatenate(parts))
+
+
+def nodes_to(last: float, per_octave: int = PER_OCTAVE, fine: int = FINE) -> FloatArray:
+    """Integers 1, 2, ... `fine`, then `per_octave` per doubling up to `last`.
+
+    >>> nodes_to(10, per_octave=1, fine=4).tolist()
+    [1.0, 2.0, 3.0, 4.0, 8.0, 10.0]
+    """
+    octaves = max(0.0, np.log2(max(last, 2.0) / fine))
+    coarse = np.rint(fine * 2.0 ** (np.arange(1, int(octaves * per_octave) + 1) / per_octave))
+    nodes = np.concatenate([np.arange(1.0, fine + 1.0), coarse, [max(last, 2.0)]])
+    return np.asarray(np.unique(nodes[nodes <= max(last, 2.0)]))
+
+
+def cost_steps(model: Transformer, config: EngineConfig, overhead: EngineOverhead) -> GridSteps:
+    """Grids of one engine, up to its max_num_batched_tokens, max_num_seqs and max_model_len."""
+    engine = engine_arrays(model, [config], overhead)
+    ranks = float(config.parallelism.data)
+    most = float(max(config.max_num_batched_tokens + config.max_num_seqs, config.max_model_len))
+    tokens = nodes_to(most)
+    rows = nodes_to(float(config.max_num_seqs))
+    base = _rest(model, engine, StepLoad.of(ranks, tokens / ranks))
+    wide = most / ranks
+    heads = _rest(model, engine, StepLoad.of(rows * ranks, wide / rows))
+    contexts = np.concatenate([[1.0], nodes_to(float(config.max_model_len), CONTEXTS_PER_OCTAVE, 8)[1:]])
+    batches = np.arange(1.0, config.max_num_seqs + 1.0)
+    grid = StepLoad.decode(np.repeat(batches, contexts.size), np.tile(contexts, batches.size))
+    decode = _checked(engine, step_time(model, engine, grid)).attention_decode.reshape(batches.size, contexts.size)
+    chunks = nodes_to(most, CONTEXTS_PER_OCTAVE, 8)
+    pasts = np.concatenate([[0.0], contexts])
+    return GridSteps(
+        token_nodes=tokens,
+        token_times=base,
+        row_nodes=rows * ranks,
+        row_times=heads - heads[0],
+        context_nodes=contexts,
+        decode_attention=decode,
+        chunk_nodes=chunks,
+        past_nodes=pasts,
+        pair_times=_pair_times(model, engine, chunks, pasts),
+    )
+
+
+def _rest(model: Transformer, engine: EngineArrays, load: StepLoad) -> FloatArray:
+    """Time of a step of prompts without its attention [s]."""
+    time = _checked(engine, step_time(model, engine, load))
+    return np.asarray((time.total - time.attention_prefill)[0])
+
+
+def _pair_times(model: Transformer, engine: EngineArrays, chunks: FloatArray, pasts: FloatArray) -> FloatArray:
+    """Prompt attention per query-key pair [s], by chunk and past."""
+    new, past = np.repeat(chunks, pasts.size), np.tile(pasts, chunks.size)
+    time = _checked(engine, step_time(model, engine, StepLoad.prefill(new, past=past)))
+    pairs = new * past + new * (new + 1.0) / 2.0
+    return np.asarray(time.attention_prefill[0] / pairs).reshape(chunks.size, pasts.size)
+
+
+def _checked(engine: EngineArrays, time: StepTime) -> StepTime:
+    """The times, none of which may be below what the FLOPs or the HBM traffic need at the vendor's peak."""
+    slack = 1.0 + 1e-9
+    if np.any(time.total * slack < time.flop / engine.peak) or np.any(
+        time.total * slack < time.traffic / engine.bandwidth
+    ):
+        raise PdplanError("cost model: a step is faster than its FLOPs or its memory traffic allow")
+    return time

@@ -1,0 +1,140 @@
+"""What is simulated: pools of engines, each with its policy, limits, step times and links."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from costmodel.engine import Role
+from costmodel.errors import InputError
+
+from .policy import Policy
+from .state import STAGES
+from .step_kernel import UNLIMITED
+from .step_model import StepModel
+
+
+class Router(StrEnum):
+    """How a pool's router chooses an engine; see `transfer`."""
+
+    ROUND_ROBIN = "round_robin"
+    LEAST_LOADED = "least_loaded"
+    LEAST_KV = "least_kv"
+    LENGTH_AWARE = "length_aware"
+    PREFIX_AFFINE = "prefix_affine"
+
+
+class FirstToken(StrEnum):
+    """Where the first output token of a handed-over request is made.
+
+    decode: by the first decode step, so TTFT = queue + prefill + KV transfer + first decode step;
+    prefill: by the prefill engine, and the decode engine makes the others;
+    repeated: TTFT ends with the prefill, and the decode engine makes all tokens (DistServe's simulator).
+    """
+
+    DECODE = "decode"
+    PREFILL = "prefill"
+    REPEATED = "repeated"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Limits of one engine.
+
+    max_num_seqs: requests running at once; max_num_batched_tokens: tokens in a step; long_prefill_threshold: most
+    tokens of one prompt in a step; kv_blocks of block_size tokens; decode_token_cap: most tokens of context that one
+    decode step reads, beyond which the decodes take turns (0: none; needs unlimited blocks).
+    """
+
+    max_num_seqs: int = 256
+    max_num_batched_tokens: int = 8192
+    long_prefill_threshold: int = UNLIMITED
+    kv_blocks: int = UNLIMITED
+    block_size: int = 16
+    decode_token_cap: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """Equal engines with one role.
+
+    pipeline: stages, each with an equal share of the step's time; as many micro-batches are in flight.
+    kv_seconds_per_token: time that the KV of one token needs on the engine's links (all its NICs) [s/token].
+    swap_seconds_per_token: time to move a token's KV to the host or back; 0: preempted requests are recomputed.
+    """
+
+    role: Role
+    steps: StepModel
+    policy: Policy
+    limits: Limits = field(default_factory=Limits)
+    replicas: int = 1
+    pipeline: int = 1
+    router: Router = Router.LEAST_LOADED
+    kv_seconds_per_token: float = 0.0
+    swap_seconds_per_token: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class HandOver:
+    """How KV gets from prefill to decode engines.
+
+    latency: of every hand-over [s]; layers: sent one by one while the prefill goes on; 1: after the prefill.
+    """
+
+    latency: float = 0.0
+    layers: int = 1
+    first_token: FirstToken = FirstToken.DECODE
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """Pools, and how KV moves between them.
+
+    prompt_yields: tokens that a finished prompt makes on a colocated engine, 1 or 0 (0 only to follow DistServe's
+    simulator, where TTFT ends with the prompt and all tokens follow).
+    """
+
+    pools: tuple[Pool, ...]
+    hand_over: HandOver = field(default_factory=HandOver)
+    prompt_yields: int = 1
+
+
+def check_fleet(fleet: Fleet) -> None:
+    """Raise InputError for the first pool that cannot be simulated."""
+    if not fleet.pools:
+        raise InputError("simulator: a fleet needs at least one pool; found none")
+    roles = {pool.role for pool in fleet.pools}
+    if roles == {Role.DECODE}:
+        raise InputError("simulator: a fleet needs a prefill or a colocated pool; found decode pools only")
+    if (Role.PREFILL in roles) != (Role.DECODE in roles):
+        raise InputError("simulator: prefill and decode pools come together; found only one of the two")
+    for number, pool in enumerate(fleet.pools):
+        _check_pool(pool, f"simulator: pool {number}")
+
+
+def _check_pool(pool: Pool, where: str) -> None:
+    limits = pool.limits
+    for name, value in (
+        ("replicas", pool.replicas),
+        ("pipeline", pool.pipeline),
+        ("max_num_seqs", limits.max_num_seqs),
+        ("max_num_batched_tokens", limits.max_num_batched_tokens),
+        ("long_prefill_threshold", limits.long_prefill_threshold),
+        ("kv_blocks", limits.kv_blocks),
+        ("block_size", limits.block_size),
+    ):
+        if value < 1:
+            raise InputError(f"{where}: {name} {value} must be 1 or more")
+    if pool.pipeline > STAGES:
+        raise InputError(f"{where}: pipeline {pool.pipeline} is above the {STAGES} stages that the simulator keeps")
+    alone = pool.policy.exclusive_prefill and not pool.policy.static and pool.pipeline == 1
+    if limits.decode_token_cap and not (alone and limits.kv_blocks >= UNLIMITED):
+        raise InputError(
+            f"{where}: decode_token_cap needs unlimited kv_blocks, one pipeline stage, and a policy that runs prompts "
+            f"apart and is not static; found {pool.policy.name}"
+        )
+    if not pool.policy.exclusive_prefill and limits.max_num_batched_tokens < limits.max_num_seqs:
+        raise InputError(
+            f"{where}: max_num_batched_tokens {limits.max_num_batched_tokens} must be at least max_num_seqs "
+            f"{limits.max_num_seqs}, for every decode takes a token of each step"
+        )

@@ -1,0 +1,184 @@
+"""What a run means: percentiles, attainment with its uncertainty, load of the engines, whether the fleet keeps up."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.errors import InputError
+
+from .fleet import Fleet
+from .result import Result
+
+FloatArray = NDArray[np.float64]
+BoolArray = NDArray[np.bool_]
+
+BATCHES = 20
+"""Batches whose means give the confidence interval: requests that follow each other share their fate."""
+STUDENT = 2.093
+"""97.5 % quantile of Student's t with BATCHES - 1 degrees of freedom."""
+NORMAL = 1.96
+"""97.5 % quantile of the normal distribution."""
+GROWTH = 0.02
+"""Share of the arrivals that may pile up, and seconds of delay added per second, before a fleet counts as overloaded;
+assumed: less cannot be told from chance in a run of some thousand requests."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slo:
+    """Limits of one class [s]; infinity where there is none."""
+
+    ttft: float = math.inf
+    tpot: float = math.inf
+    e2e: float = math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class Attainment:
+    """Share of requests within their SLO [1], its 95 % confidence interval, and how many requests it counts."""
+
+    share: float
+    low: float
+    high: float
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Overload:
+    """Whether the fleet falls behind its arrivals.
+
+    growth: requests in the system that piled up, as a share of arrivals [1]; drift: seconds of delay added per second;
+    where: the part of the delay that grows fastest (queue, prefill, transfer or decode).
+    """
+
+    overloaded: bool
+    growth: float
+    drift: float
+    where: str
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Of one engine, over the run [1]: busy share of its lanes' time, share of KV blocks in use (0 if unlimited)."""
+
+    utilization: float
+    kv_occupancy: float
+
+
+def steady(result: Result, warm_up: float = 0.1, cool_down: float = 0.0) -> BoolArray:
+    """Which requests count: all but the first `warm_up` and the last `cool_down` shares of arrivals."""
+    if not 0 <= warm_up + cool_down < 1:
+        raise InputError(f"warm-up {warm_up} and cool-down {cool_down} must leave some requests: their sum is below 1")
+    place = np.arange(result.trace.size) / result.trace.size
+    return np.asarray((place >= warm_up) & (place < 1.0 - cool_down))
+
+
+def percentiles(values: FloatArray, shares: tuple[float, ...] = (0.5, 0.9, 0.99)) -> tuple[float, ...]:
+    """Percentiles, linear between order statistics; infinity where a request never got that far (NaN)."""
+    known = np.sort(np.where(np.isnan(values), np.inf, values))
+    if not known.size:
+        return tuple(math.nan for _ in shares)
+    found = []
+    for share in shares:
+        place = share * (known.size - 1)
+        low, high = known[math.floor(place)], known[math.ceil(place)]
+        found.append(float(low if low == high else low + (high - low) * (place - math.floor(place))))
+    return tuple(found)
+
+
+def within(result: Result, slo: Slo) -> BoolArray:
+    """Which requests meet all limits; one that never ended or was rejected meets none. A single token has no TPOT."""
+    tpot = np.where(result.trace.osl > 1, result.tpot, 0.0)
+    return np.asarray(
+        result.finished & (result.ttft <= slo.ttft) & (tpot <= slo.tpot * (1.0 + 1e-12)) & (result.e2e <= slo.e2e)
+    )
+
+
+def attainment(result: Result, slo: Slo, counted: BoolArray | None = None) -> Attainment:
+    """Share of the counted requests within the SLO, with the wider of two 95 % intervals: batch means and Wilson's.
+
+    Batch means see that neighbours share a queue; Wilson's sees that a share of exactly 1 was not proven.
+    """
+    good = within(result, slo)[steady(result) if counted is None else counted].astype(np.float64)
+    return share_of(good)
+
+
+def share_of(good: FloatArray) -> Attainment:
+    """Mean of 0/1 outcomes in order of time, with its interval.
+
+    >>> share_of(np.ones(1000)).high, round(share_of(np.ones(1000)).low, 3)
+    (1.0, 0.996)
+    """
+    count = good.size
+    if not count:
+        return Attainment(math.nan, 0.0, 1.0, 0)
+    share = float(good.mean())
+    wide = NORMAL**2 / count
+    middle = (share + wide / 2.0) / (1.0 + wide)
+    half = math.sqrt(share * (1.0 - share) * wide + wide**2 / 4.0) / (1.0 + wide)
+    low, high = middle - half, middle + half
+    if count >= 2 * BATCHES:
+        means = [float(batch.mean()) for batch in np.array_split(good, BATCHES)]
+        spread = STUDENT * float(np.std(means, ddof=1)) / math.sqrt(BATCHES)
+        low, high = min(low, share - spread), max(high, share + spread)
+    return Attainment(share, max(0.0, low), min(1.0, high), count)
+
+
+def mean_of(values: FloatArray) -> tuple[float, float]:
+    """Mean of values in order of time and half its 95 % confidence interval, by batch means."""
+    means = np.array([batch.mean() for batch in np.array_split(values, BATCHES)])
+    return float(values.mean()), STUDENT * float(np.std(means, ddof=1)) / math.sqrt(BATCHES)
+
+
+def overload(result: Result) -> Overload:
+    """Whether requests pile up: both their number in the system and their delay grow over the time of arrivals.
+
+    growth = (in system at the last arrival - at a quarter of the time) / arrivals in between; drift: least-squares
+    slope of the end-to-end time over the arrival time.
+    """
+    arrival = result.arrival
+    end = float(arrival.max())
+    quarter = float(arrival.min()) + 0.25 * (end - float(arrival.min()))
+    finish = np.where(result.finished, result.finish, np.inf)
+    inside = [int((arrival <= t).sum() - (finish <= t).sum()) for t in (quarter, end)]
+    came = max(1, int((arrival > quarter).sum()))
+    growth = (inside[1] - inside[0]) / came
+    late = (arrival >= quarter) & result.finished
+    decode = result.e2e - result.queue - result.prefill - result.transfer
+    parts = {"queue": result.queue, "prefill": result.prefill, "transfer": result.transfer, "decode": decode}
+    slopes = {name: _slope(arrival[late], part[late]) for name, part in parts.items()}
+    drift = _slope(arrival[late], result.e2e[late])
+    where = max(slopes, key=lambda name: slopes[name])
+    return Overload(growth > GROWTH and drift > GROWTH, growth, drift, where)
+
+
+def _slope(x: FloatArray, y: FloatArray) -> float:
+    spread = x - x.mean() if x.size else x
+    square = float(spread @ spread)
+    return float(spread @ (y - y.mean())) / square if square > 0 else 0.0
+
+
+def loads(result: Result, fleet: Fleet) -> tuple[Load, ...]:
+    """How busy each engine was from the first arrival to the last token."""
+    span = result.makespan - float(result.arrival.min())
+    found = []
+    for engine in result.engines:
+        pool = fleet.pools[engine.pool]
+        room = pool.limits.kv_blocks * span
+        found.append(
+            Load(
+                engine.busy / (span * pool.pipeline) if span > 0 else 0.0,
+                engine.kv_block_seconds / room if room > 0 else 0.0,
+            )
+        )
+    return tuple(found)
+
+
+def throughput(result: Result) -> tuple[float, float]:
+    """Requests and output tokens ended per second, from the first arrival to the last token [1/s]."""
+    span = result.makespan - float(result.arrival.min())
+    done = result.finished
+    return (float(done.sum()) / span, float(result.trace.osl[done].sum()) / span) if span > 0 else (0.0, 0.0)

@@ -1,0 +1,60 @@
+"""Scheduling policies as small objects: what may share a step, how the token budget counts, when KV blocks are taken.
+
+A policy is a set of answers; `batch.start_step` is the one scheduler that reads them. All policies are first come,
+first served, and let running requests go before waiting ones, except that an exclusive policy runs waiting prompts
+before the decodes. Recomputed requests go to the front of the queue.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """How an engine fills its next step.
+
+    exclusive_prefill: prompts and decodes never share a step, and prompts go first.
+    chunked: a prompt may be computed in parts that fill the token budget; otherwise whole (a prompt longer than the
+        budget then goes alone).
+    static: no admission before the whole batch has ended; ended requests go on being computed as padding.
+    padded_budget: a batch of n prompts counts n x longest tokens, not their sum.
+    whole_prompt_blocks: blocks of the whole prompt are taken at admission; otherwise chunk by chunk.
+    watermark: share of all blocks that admission leaves free [1].
+    reserve_output: share of its output for which a newcomer is promised blocks [1]; promises of running requests never
+        exceed all blocks, so with 1 nothing is ever preempted.
+    admit_after_preemption: new requests may enter in the step in which one was preempted.
+    spare_block: a decode needs one free block even if its last one has room.
+    partial_prompt_ends: a prompt that is preempted half-way counts as ending there, the rest as output (Vidur).
+    """
+
+    name: str
+    exclusive_prefill: bool = False
+    chunked: bool = True
+    static: bool = False
+    padded_budget: bool = False
+    whole_prompt_blocks: bool = True
+    watermark: float = 0.0
+    reserve_output: float = 0.0
+    admit_after_preemption: bool = True
+    spare_block: bool = False
+    partial_prompt_ends: bool = False
+
+
+STATIC: Final = Policy("static", exclusive_prefill=True, chunked=False, static=True, reserve_output=1.0)
+"""Static batching: a batch enters together, runs until its longest request ends, then the next one enters."""
+VLLM_V0: Final = Policy("vllm_v0", exclusive_prefill=True, chunked=False, watermark=0.01)
+"""vLLM before 2025: whole prompts first, decodes when no prompt can enter; preempts the youngest."""
+VLLM_V1: Final = Policy("vllm_v1", whole_prompt_blocks=False, admit_after_preemption=False)
+"""vLLM since 2025: one token budget, running requests first, prompts in chunks, blocks as they are needed."""
+SARATHI: Final = Policy("sarathi", watermark=0.01)
+"""Sarathi-Serve: all decodes, then started prompts, then new ones, up to the chunk size; blocks of a prompt at once."""
+SGLANG: Final = Policy("sglang", exclusive_prefill=True, reserve_output=0.3)
+"""SGLang: prompt batches (chunked) before decodes; admission keeps room for part of the output. Its estimate of that
+part starts at 0.7 and decays while nothing is preempted; 0.3 is assumed."""
+TRTLLM: Final = Policy("trtllm", chunked=False, reserve_output=1.0)
+"""TensorRT-LLM's in-flight batching with guaranteed no eviction: blocks for the whole output exist at admission."""
+
+POLICIES: Final = {policy.name: policy for policy in (STATIC, VLLM_V0, VLLM_V1, SARATHI, SGLANG, TRTLLM)}
+"""All policies by name."""

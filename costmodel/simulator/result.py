@@ -1,0 +1,108 @@
+"""What a run yields: times per request, counters per engine, and what follows from them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .trace import Trace
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class EngineUse:
+    """Counters of one engine over the run.
+
+    steps: all; prompt_steps: with prompts; prompt_tokens, decode_tokens: computed [token]; busy: lanes' time in steps
+    [s]; kv_block_seconds: blocks in use x time; peak_blocks, peak_running: highest seen; rejected: requests that could
+    never be held.
+    """
+
+    pool: int
+    steps: int
+    prompt_steps: int
+    prompt_tokens: int
+    decode_tokens: int
+    preemptions: int
+    rejected: int
+    peak_blocks: int
+    peak_running: int
+    busy: float
+    kv_block_seconds: float
+
+
+@dataclass(frozen=True)
+class Result:
+    """Times per request [s], in order of arrival; NaN where the request did not get that far.
+
+    arrival (of a closed loop: as it came about), prompt_start: its first step begins; prompt_end: its prompt is
+    computed; moved: its KV has arrived at the decode engine (NaN if it never moves); first, finish: first and last
+    token; itl_max: longest gap between two tokens; restarts: preemptions of the request; engine, decode_engine: index
+    into `engines` (-1: none). steps_log: rows of (lane, start, end, prompt tokens, decodes, context, steps).
+    """
+
+    trace: Trace
+    arrival: FloatArray
+    prompt_start: FloatArray
+    prompt_end: FloatArray
+    moved: FloatArray
+    first: FloatArray
+    finish: FloatArray
+    itl_max: FloatArray
+    restarts: IntArray
+    engine: IntArray
+    decode_engine: IntArray
+    engines: tuple[EngineUse, ...]
+    events: int
+    steps_log: FloatArray
+
+    @cached_property
+    def finished(self) -> NDArray[np.bool_]:
+        """Which requests have their last token."""
+        return np.isfinite(self.finish)
+
+    @cached_property
+    def ttft(self) -> FloatArray:
+        """Arrival to first token [s]."""
+        return self.first - self.arrival
+
+    @cached_property
+    def e2e(self) -> FloatArray:
+        """Arrival to last token [s]."""
+        return self.finish - self.arrival
+
+    @cached_property
+    def tpot(self) -> FloatArray:
+        """(last - first token) / (OSL - 1) [s]; NaN for a single token."""
+        gaps = np.where(self.trace.osl > 1, self.trace.osl - 1.0, np.nan)
+        return (self.finish - self.first) / gaps
+
+    @cached_property
+    def queue(self) -> FloatArray:
+        """Arrival to the first step of the prompt [s]."""
+        return self.prompt_start - self.arrival
+
+    @cached_property
+    def prefill(self) -> FloatArray:
+        """First step of the prompt to its end [s]."""
+        return self.prompt_end - self.prompt_start
+
+    @cached_property
+    def transfer(self) -> FloatArray:
+        """End of the prompt to arrival of its KV at the decode engine [s]; 0 where nothing moves."""
+        return np.where(np.isnan(self.moved), 0.0, self.moved - self.prompt_end)
+
+    @property
+    def steps(self) -> int:
+        """Steps of all engines."""
+        return sum(engine.steps for engine in self.engines)
+
+    @property
+    def makespan(self) -> float:
+        """Time of the last token [s]."""
+        return float(np.nanmax(self.finish)) if self.finished.any() else 0.0

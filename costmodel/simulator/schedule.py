@@ -1,0 +1,36 @@
+"""Putting events on the heap; compiled. Order at equal times: arrivals, hand-overs, step ends, wake-ups."""
+
+from __future__ import annotations
+
+import heapq
+
+from .compiled import Events, compile_loop
+from .state import Lane, World
+
+ARRIVAL, HAND_OVER, STEP_END, WAKE = 0, 1, 2, 3
+
+
+@compile_loop
+def schedule_lane(w: World, events: Events, lane: Lane, t: float) -> None:
+    """The step of the lane ends at t; events of the lane that were scheduled before are void."""
+    rules = w.rules[0]
+    rules.sequence += 1
+    lane.pending = rules.sequence
+    heapq.heappush(events, (t, STEP_END, rules.sequence, lane.index))
+
+
+@compile_loop
+def schedule_wake(w: World, events: Events, lane: Lane, t: float) -> None:
+    """The idle lane looks for work at t, after all else that happens then."""
+    rules = w.rules[0]
+    rules.sequence += 1
+    lane.pending = rules.sequence
+    heapq.heappush(events, (t, WAKE, rules.sequence, lane.index))
+
+
+@compile_loop
+def schedule_request(w: World, events: Events, kind: int, r: int, t: float) -> None:
+    """Request r arrives, or its KV does, at t."""
+    rules = w.rules[0]
+    rules.sequence += 1
+    heapq.heappush(events, (t, kind, rules.sequence, r))

@@ -1,0 +1,164 @@
+"""Time of one step from the numbers of its model; compiled. All times in seconds.
+
+A decode step is answered as a piece (time, slope, limit): with the same batch, time + slope (C' - C) holds for every
+total context C' from C up to limit.
+"""
+
+from __future__ import annotations
+
+import math
+
+from .compiled import Floats, compile_loop
+from .step_model import COEFFICIENTS, TABLES, Chosen, StepRecord
+
+UNLIMITED = 1 << 60
+"""A limit that no context reaches [token]."""
+
+
+@compile_loop
+def decode_piece(m: StepRecord, data: Floats, batch: int, total: int) -> tuple[float, float, int]:
+    """Time of a decode-only step, its growth per token of total context, and how far both hold."""
+    if m.kind == COEFFICIENTS:
+        a, b, c = decode_coefficients(m, batch)
+        return (
+            (a + b * (total + batch) + c * batch) * m.share + m.step + m.token * total,
+            b * m.share + m.token,
+            UNLIMITED,
+        )
+    if m.kind == TABLES:
+        attention, limit = decode_table(m, data, batch, total)
+        return data[m.at0 + batch] + attention, 0.0, limit
+    attention, slope, limit = decode_grid(m, data, batch, total)
+    return line(data, m.at0, m.at1, batch) + line(data, m.at2, m.at3, batch) + attention, slope, limit
+
+
+@compile_loop
+def chunk_terms(m: StepRecord, data: Floats, new: int, past: int) -> tuple[float, float]:
+    """What one prompt chunk adds to the two sums from which `mixed_time` computes prompt attention.
+
+    Coefficients: q (q + 2 p) and the context. Tables: q^2 and p rounded up to 64. Grids: seconds.
+    """
+    if m.kind == COEFFICIENTS:
+        return float(new) * (new + 2.0 * past), float(new + past)
+    if m.kind == TABLES:
+        return float(new) * new, 64.0 * ((past + 63) // 64)
+    return prefill_grid(m, data, new, past), 0.0
+
+
+@compile_loop
+def add_chunk(m: StepRecord, data: Floats, chosen: Chosen, new: int, past: int) -> Chosen:
+    """The step with one chunk more: `new` tokens after `past` cached ones."""
+    first, second = chunk_terms(m, data, new, past)
+    longest = max(chosen.longest, new)
+    tokens = chosen.tokens + new
+    return Chosen(chosen.prompts + 1, tokens, longest, chosen.first + first, chosen.second + second)
+
+
+@compile_loop
+def mixed_time(m: StepRecord, data: Floats, chosen: Chosen, batch: int, total: int) -> float:
+    """Time of a step with the chosen prompt tokens and `batch` decodes with a context of `total`."""
+    tokens, prompts, first, second = chosen.tokens, chosen.prompts, chosen.first, chosen.second
+    if m.kind == COEFFICIENTS:
+        time = m.a0 + m.a1 * tokens + m.a2 * first
+        if batch > 0:
+            _a, b, c = decode_coefficients(m, batch)
+            time += b * (total + batch) + c * batch
+        return time * m.share + m.constant + m.step + m.token * (second + total)
+    if m.kind == TABLES:
+        time = data[m.at0 + tokens + batch] + prefill_table(m, data, prompts, first, second)
+        if batch > 0:
+            time += decode_table(m, data, batch, total)[0]
+        return time
+    time = line(data, m.at0, m.at1, tokens + batch) + line(data, m.at2, m.at3, prompts + batch) + first
+    if batch > 0:
+        time += decode_grid(m, data, batch, total)[0]
+    return time
+
+
+@compile_loop
+def decode_coefficients(m: StepRecord, batch: int) -> tuple[float, float, float]:
+    """Constant, per token of context, per request [s]."""
+    if batch < m.large:
+        return m.b0, m.b1, m.b2
+    return m.c0, m.c1, m.c2
+
+
+@compile_loop
+def decode_table(m: StepRecord, data: Floats, batch: int, total: int) -> tuple[float, int]:
+    """Attention of decodes at [batch][ceil64(floor(mean context))]: constant until the mean passes a multiple of 64."""
+    columns = int(m.a0)
+    j = (total // batch + 63) // 64
+    limit = batch * (64 * j + 1) - 1
+    if j >= columns - 1:
+        j, limit = columns - 1, UNLIMITED
+    row = min(batch, int(m.a2) - 1)
+    attention = data[m.at2 + row * columns + j]
+    if batch > 1:
+        attention *= m.b1
+    return attention, limit
+
+
+@compile_loop
+def prefill_table(m: StepRecord, data: Floats, prompts: int, squares: float, past: float) -> float:
+    """Attention of prompts at [round(sqrt(sum of squared chunks))][sum of pasts, each rounded up to 64]."""
+    columns = int(m.a0)
+    row = min(math.floor(math.sqrt(squares) + 0.5), int(m.a1) - 1)
+    attention = data[m.at1 + row * columns + min(int(past) // 64, columns - 1)]
+    if prompts > 1:
+        attention *= m.b0
+    return attention
+
+
+@compile_loop
+def segment(data: Floats, start: int, size: int, x: float) -> int:
+    """Index of the segment between rising nodes that holds x: the first or last one beyond the ends."""
+    low, high = 0, size - 2
+    while low < high:
+        middle = (low + high + 1) // 2
+        if data[start + middle] <= x:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+@compile_loop
+def line(data: Floats, nodes: int, values: int, x: float) -> float:
+    """Piecewise linear function; its values follow its nodes."""
+    k = segment(data, nodes, values - nodes, x)
+    left, right = data[nodes + k], data[nodes + k + 1]
+    low, high = data[values + k], data[values + k + 1]
+    return low + (high - low) * ((x - left) / (right - left))
+
+
+@compile_loop
+def decode_grid(m: StepRecord, data: Floats, batch: int, total: int) -> tuple[float, float, int]:
+    """Attention of decodes: a row per batch, linear in the mean context; beyond the rows in proportion to the batch."""
+    nodes, values = m.at4, m.at5
+    size = values - nodes
+    rows = (m.at6 - values) // size
+    mean = total / batch
+    k = segment(data, nodes, size, mean)
+    base = values + (min(batch, rows) - 1) * size + k
+    left, right = data[nodes + k], data[nodes + k + 1]
+    scale = max(batch, rows) / rows
+    growth = scale * (data[base + 1] - data[base]) / (right - left)
+    limit = UNLIMITED if k == size - 2 else math.floor(right * batch)
+    return scale * data[base] + growth * (mean - left), growth / batch, max(limit, total)
+
+
+@compile_loop
+def prefill_grid(m: StepRecord, data: Floats, new: int, past: int) -> float:
+    """Attention of one chunk: query-key pairs x seconds per pair, the latter bilinear over chunk and past."""
+    chunks, pasts, values = m.at6, m.at7, m.at8
+    wide = values - pasts
+    a = segment(data, chunks, pasts - chunks, new)
+    b = segment(data, pasts, wide, past)
+    left, right = data[chunks + a], data[chunks + a + 1]
+    down, up = data[pasts + b], data[pasts + b + 1]
+    x = min(max((new - left) / (right - left), 0.0), 1.0)
+    y = min(max((past - down) / (up - down), 0.0), 1.0)
+    row = values + a * wide + b
+    low = data[row] + (data[row + 1] - data[row]) * y
+    high = data[row + wide] + (data[row + wide + 1] - data[row + wide]) * y
+    return (low + (high - low) * x) * (new * past + 0.5 * new * (new + 1.0))

@@ -1,0 +1,200 @@
+"""Disaggregation, routers, closed loops, preemption by swap, pipelines and the faults of a fleet or trace, by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.simulator_cases import ONLY_PROMPTS, STEPS, colocated
+
+# isort: split
+from costmodel.engine import Role
+from costmodel.errors import InputError
+from costmodel.simulator import (
+    SARATHI,
+    STATIC,
+    VLLM_V0,
+    VLLM_V1,
+    CoefficientSteps,
+    FirstToken,
+    Fleet,
+    HandOver,
+    Limits,
+    Pool,
+    Router,
+    make_trace,
+    simulate,
+)
+
+FLAT = CoefficientSteps((0.1, 0.0, 0.0), (0.01, 0.0, 0.0))
+"""Every prompt step takes 100 ms, every decode step 10 ms."""
+
+
+def trace_of(arrival: list[float], isl: int = 100, osl: int = 3, **columns: object):
+    count = len(arrival)
+    return make_trace(np.array(arrival), np.full(count, isl), np.full(count, osl), **columns)  # type: ignore[arg-type]
+
+
+def split(hand_over: HandOver | None = None, per_token: float = 0.0, seqs: int = 64, **pool: object) -> Fleet:
+    limits = Limits(max_num_seqs=seqs)
+    prefill = Pool(Role.PREFILL, FLAT, ONLY_PROMPTS, limits, kv_seconds_per_token=per_token)
+    decode = Pool(Role.DECODE, FLAT, VLLM_V1, limits, kv_seconds_per_token=per_token / 2, **pool)  # type: ignore[arg-type]
+    return Fleet((prefill, decode), hand_over or HandOver())
+
+
+@pytest.mark.parametrize(
+    ("first_token", "ttft", "e2e"),
+    [(FirstToken.DECODE, 0.115, 0.135), (FirstToken.PREFILL, 0.1, 0.125), (FirstToken.REPEATED, 0.1, 0.135)],
+)
+def test_the_first_token_comes_from_where_it_is_made(first_token: FirstToken, ttft: float, e2e: float) -> None:
+    """100 ms prompt + 5 ms latency + 10 ms per decode step, of which there are osl or osl - 1."""
+    result = simulate(trace_of([0.0]), split(HandOver(latency=0.005, first_token=first_token)))
+    assert result.ttft[0] == pytest.approx(ttft)
+    assert result.e2e[0] == pytest.approx(e2e)
+    assert result.transfer[0] == pytest.approx(0.005)
+
+
+def test_transfers_share_the_link_one_after_the_other() -> None:
+    """Two prompts in one step; 100 tokens at 1 ms each: the slower end decides, the second waits for the first."""
+    result = simulate(trace_of([0.0, 0.0]), split(per_token=1e-3))
+    np.testing.assert_allclose(result.transfer, [0.1, 0.2])
+
+
+def test_layers_sent_early_hide_the_transfer() -> None:
+    """With 10 layers a transfer as long as the prefill shows its last tenth; one twice as long shows more."""
+    short = simulate(trace_of([0.0]), split(HandOver(layers=10), per_token=1e-3))
+    assert short.transfer[0] == pytest.approx(0.01)
+    long = simulate(trace_of([0.0]), split(HandOver(layers=10), per_token=2e-3))
+    assert long.transfer[0] == pytest.approx(0.2 - 0.9 * 0.1)
+
+
+def test_kv_is_held_on_the_prefill_side_until_it_has_arrived() -> None:
+    """Blocks for one prompt only: the second prompt starts when the first one's KV has arrived, 100 + 100 ms."""
+    limits = Limits(kv_blocks=10)
+    fleet = split(per_token=1e-3)
+    fleet = replace(fleet, pools=(replace(fleet.pools[0], limits=limits), fleet.pools[1]))
+    result = simulate(trace_of([0.0, 0.0]), fleet)
+    np.testing.assert_allclose(result.prompt_start, [0.0, 0.2])
+
+
+def test_decode_admission_waits_for_a_slot() -> None:
+    result = simulate(trace_of([0.0, 0.0], osl=5), split(seqs=1, replicas=1))
+    order = np.argsort(result.finish)
+    first, second = order
+    assert result.first[second] == pytest.approx(max(result.finish[first], result.moved[second]) + 0.01)
+
+
+def test_each_router_does_what_its_name_says() -> None:
+    def engines(router: Router, **columns: object) -> list[int]:
+        trace = trace_of([0.0, 0.001, 0.002, 0.003], osl=50, **columns)
+        return simulate(trace, colocated(VLLM_V0, FLAT, replicas=2, router=router)).engine.tolist()
+
+    assert engines(Router.ROUND_ROBIN) == [0, 1, 0, 1]
+    assert engines(Router.LEAST_LOADED) == [0, 1, 0, 1]
+    assert engines(Router.PREFIX_AFFINE, prefix=np.array([1, 1, 0, 0])) == [1, 1, 0, 0]
+    lengths = make_trace(np.array([0.0, 0.001, 0.002]), np.array([1000, 10, 10]), np.array([9, 9, 9]))
+    pool = colocated(VLLM_V0, FLAT, replicas=2, router=Router.LENGTH_AWARE)
+    assert simulate(lengths, pool).engine.tolist() == [0, 1, 1]
+    pool = colocated(VLLM_V0, FLAT, Limits(kv_blocks=1000), replicas=2, router=Router.LEAST_KV)
+    late = make_trace(np.array([0.0, 0.05, 0.2]), np.array([1000, 500, 10]), np.array([50, 50, 9]))
+    assert simulate(late, pool).engine.tolist() == [0, 1, 1]
+
+
+def test_a_trace_may_say_which_pool_serves_a_request() -> None:
+    pool = Pool(Role.COLOCATED, FLAT, VLLM_V1)
+    result = simulate(trace_of([0.0, 0.0], pool=np.array([1, 0])), Fleet((pool, pool)))
+    assert sorted(result.engine.tolist()) == [0, 1]
+    assert result.engine[0] == 1
+
+
+def test_a_closed_loop_keeps_its_concurrency() -> None:
+    trace = trace_of([0.0] * 12, concurrency=3, think=0.5)
+    result = simulate(trace, colocated(VLLM_V1, FLAT))
+    assert result.finished.all()
+    events = sorted([(t, 1) for t in result.arrival] + [(t, -1) for t in result.finish])
+    assert max(np.cumsum([change for _, change in events])) == 3
+    assert result.arrival[3] == pytest.approx(result.finish[:3].min() + 0.5)
+
+
+def test_a_cached_prefix_is_not_computed_again() -> None:
+    trace = trace_of([0.0], isl=100, cached=np.array([60]))
+    result = simulate(trace, colocated(VLLM_V1, CoefficientSteps((0.0, 1e-3, 0.0), (0.01, 0.0, 0.0))))
+    assert result.ttft[0] == pytest.approx(0.040)
+
+
+def test_swapping_keeps_what_was_computed() -> None:
+    """Two requests outgrow the blocks: with swap no prompt token is computed twice, and moving costs its time."""
+    trace = make_trace(np.zeros(2), np.array([100, 100]), np.array([150, 150]))
+    limits = Limits(kv_blocks=24)
+    recomputed, swapped = (
+        simulate(trace, colocated(SARATHI, FLAT, limits, swap_seconds_per_token=swap)) for swap in (0.0, 1e-4)
+    )
+    assert recomputed.restarts.sum() > 0
+    assert swapped.restarts.sum() > 0
+    assert swapped.engines[0].prompt_tokens == 200 < recomputed.engines[0].prompt_tokens
+
+
+def test_pipeline_stages_overlap_micro_batches() -> None:
+    """Two stages, two requests: each takes its full latency, and the second is half a step behind the first."""
+    result = simulate(trace_of([0.0, 0.0], osl=1), colocated(VLLM_V0, FLAT, pipeline=2))
+    np.testing.assert_allclose(sorted(result.ttft), [0.1, 0.15])
+
+
+def test_requests_that_never_fit_are_rejected_and_counted() -> None:
+    trace = make_trace(np.zeros(2), np.array([100, 10_000]), np.array([5, 5]))
+    result = simulate(trace, colocated(VLLM_V1, FLAT, Limits(kv_blocks=50)))
+    assert result.finished.tolist() == [True, False]
+    assert result.engines[0].rejected == 1
+
+
+def test_a_run_may_stop_early() -> None:
+    result = simulate(trace_of([0.0, 5.0]), colocated(VLLM_V1, FLAT), until=1.0)
+    assert result.finished.tolist() == [True, False]
+
+
+def test_the_cap_on_context_makes_decodes_take_turns() -> None:
+    """Two requests of 100 tokens under a cap of 150: each decode step serves one of them."""
+    limits = Limits(decode_token_cap=150)
+    result = simulate(trace_of([0.0, 0.0], osl=3), colocated(VLLM_V0, FLAT, limits))
+    np.testing.assert_allclose(result.finish, [0.1 + 0.03, 0.1 + 0.04])
+
+
+@pytest.mark.parametrize(
+    ("fleet", "message"),
+    [
+        (Fleet(()), "at least one pool"),
+        (Fleet((Pool(Role.DECODE, STEPS, VLLM_V1),)), "found decode pools only"),
+        (Fleet((Pool(Role.PREFILL, STEPS, VLLM_V1),)), "come together"),
+        (colocated(VLLM_V1, replicas=0), "pool 0: replicas 0 must be 1 or more"),
+        (colocated(VLLM_V1, pipeline=99), "pipeline 99 is above the 16 stages"),
+        (colocated(VLLM_V1, limits=Limits(256, 128)), "max_num_batched_tokens 128 must be at least max_num_seqs 256"),
+        (colocated(STATIC, limits=Limits(decode_token_cap=5)), "is not static; found static"),
+    ],
+)
+def test_a_fleet_that_makes_no_sense_is_named(fleet: Fleet, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        simulate(trace_of([0.0]), fleet)
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"arrival": []}, "at least one request"),
+        ({"arrival": [float("nan")]}, "finite time"),
+        ({"isl": [0]}, "isl 0 of request 0 must be 1 token or more"),
+        ({"osl": [1, 2]}, "osl has 2 values for 1 requests"),
+        ({"cached": [100]}, "cached tokens must be at least 0 and below isl"),
+    ],
+)
+def test_a_trace_that_makes_no_sense_is_named(columns: dict[str, list[float]], message: str) -> None:
+    good: dict[str, list[float]] = {"arrival": [0.0], "isl": [100], "osl": [3]} | columns
+    arrays = {name: np.array(values) for name, values in good.items()}
+    with pytest.raises(InputError, match=message):
+        make_trace(arrays.pop("arrival"), arrays.pop("isl"), arrays.pop("osl"), **arrays)
+
+
+def test_an_unknown_pool_is_named() -> None:
+    with pytest.raises(InputError, match="pool must be -1 or an index of the fleet's 1 pools"):
+        simulate(trace_of([0.0], pool=np.array([3])), colocated(VLLM_V1))

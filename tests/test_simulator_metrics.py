@@ -1,0 +1,166 @@
+"""Arrivals, metrics and step models."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.simulator_cases import STEPS, colocated
+from tests.toy import llama_8b
+
+# isort: split
+from costmodel.engine import EngineConfig, Parallelism, Role
+from costmodel.errors import InputError
+from costmodel.simulator import VLLM_V1, Limits, TableSteps, make_trace, simulate
+from costmodel.simulator.arrivals import diurnal_arrivals, draw_lengths, gamma_arrivals, poisson_arrivals
+from costmodel.simulator.cost_steps import cost_steps
+from costmodel.simulator.metrics import (
+    Slo,
+    attainment,
+    loads,
+    overload,
+    percentiles,
+    share_of,
+    steady,
+    throughput,
+    within,
+)
+from costmodel.simulator.step_model import PackedSteps
+from costmodel.step import StepLoad, step_time_one
+
+
+@pytest.mark.parametrize("cv", [0.0, 0.5, 1.0, 3.0])
+def test_arrivals_have_their_rate_and_burstiness(cv: float) -> None:
+    gaps = np.diff(gamma_arrivals(40_000, 5.0, cv, seed=1), prepend=0.0)
+    assert gaps.mean() == pytest.approx(0.2, rel=0.05)
+    assert gaps.std() / gaps.mean() == pytest.approx(cv, rel=0.05, abs=1e-9)
+
+
+def test_rates_share_their_random_numbers() -> None:
+    np.testing.assert_allclose(poisson_arrivals(100, 2.0, 7), poisson_arrivals(100, 1.0, 7) / 2)
+
+
+def test_a_profile_is_followed_slot_by_slot() -> None:
+    times = diurnal_arrivals(np.array([1.0, 0.0, 3.0]), slot=2000.0, seed=3)
+    counts = np.histogram(times, bins=[0, 2000, 4000, 6000])[0]
+    assert counts[1] == 0
+    np.testing.assert_allclose(counts[[0, 2]], [2000, 6000], rtol=0.06)
+    assert np.all(np.diff(times) >= 0)
+
+
+def test_drawn_lengths_keep_their_means() -> None:
+    isl, osl, bucket = draw_lengths(np.array([100.3, 900.0]), np.array([10.0, 50.5]), np.array([0.75, 0.25]), 40_000)
+    assert isl.mean() == pytest.approx(0.75 * 100.3 + 0.25 * 900, rel=0.02)
+    assert osl.mean() == pytest.approx(0.75 * 10 + 0.25 * 50.5, rel=0.02)
+    assert set(bucket.tolist()) == {0, 1}
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: gamma_arrivals(0, 1.0),
+        lambda: gamma_arrivals(5, -1.0),
+        lambda: gamma_arrivals(5, 1.0, float("nan")),
+        lambda: diurnal_arrivals(np.zeros(3), 1.0),
+        lambda: diurnal_arrivals(np.ones(3), 0.0),
+    ],
+)
+def test_impossible_arrivals_are_named(call) -> None:
+    with pytest.raises(InputError, match=r"^arrivals: "):
+        call()
+
+
+def test_percentiles_count_the_unfinished_as_never() -> None:
+    assert percentiles(np.array([1.0, 2.0, 3.0, np.nan]), (0.5, 1.0)) == (2.5, np.inf)
+    assert percentiles(np.arange(101.0), (0.5, 0.9, 0.99)) == (50.0, 90.0, 99.0)
+
+
+def test_attainment_counts_the_steady_part_and_knows_its_error() -> None:
+    count = 2000
+    trace = make_trace(poisson_arrivals(count, 4.0), np.full(count, 100), np.full(count, 20))
+    result = simulate(trace, colocated(VLLM_V1))
+    everything = attainment(result, Slo())
+    assert (everything.share, everything.high, everything.count) == (1.0, 1.0, 1800)
+    assert 0.99 < everything.low < 1.0
+    half = attainment(result, Slo(ttft=float(np.median(result.ttft))))
+    assert half.low < half.share < half.high
+    assert half.share == pytest.approx(0.5, abs=0.05)
+    assert steady(result, 0.1, 0.2).sum() == 1400
+    assert not within(result, Slo(tpot=1e-9)).any()
+    assert np.isnan(share_of(np.zeros(0)).share)
+    with pytest.raises(InputError, match="below 1"):
+        steady(result, 0.6, 0.5)
+
+
+def test_batch_means_see_that_neighbours_fail_together() -> None:
+    together = np.repeat([1.0, 0.0], 500)
+    apart = np.tile([1.0, 0.0], 500)
+    assert share_of(together).high - share_of(together).low > 4 * (share_of(apart).high - share_of(apart).low)
+
+
+@pytest.mark.parametrize(("rate", "expected"), [(3.0, False), (40.0, True)])
+def test_overload_is_named(rate: float, expected: bool) -> None:
+    count = 1500
+    trace = make_trace(poisson_arrivals(count, rate), np.full(count, 200), np.full(count, 40))
+    found = overload(simulate(trace, colocated(VLLM_V1, limits=Limits(max_num_seqs=8))))
+    assert found.overloaded is expected
+    if expected:
+        assert found.where == "queue"
+        assert found.growth > 0.2
+
+
+def test_loads_and_throughput_add_up() -> None:
+    count = 300
+    trace = make_trace(poisson_arrivals(count, 5.0), np.full(count, 100), np.full(count, 10))
+    fleet = colocated(VLLM_V1, limits=Limits(kv_blocks=500))
+    result = simulate(trace, fleet, fast_forward=False, log_rows=100_000)
+    requests, tokens = throughput(result)
+    assert tokens == pytest.approx(10 * requests)
+    span = result.makespan - result.arrival[0]
+    (load,) = loads(result, fleet)
+    log = result.steps_log
+    assert load.utilization == pytest.approx(float((log[:, 2] - log[:, 1]).sum()) / span)
+    assert 0 < load.kv_occupancy < 0.5
+    assert result.engines[0].steps == len(log)
+
+
+def test_coefficients_answer_by_their_formula() -> None:
+    a, b, c = STEPS.prefill_abc
+    assert STEPS.prefill([10, 20]) == pytest.approx(a + b * 30 + c * 500)
+    assert STEPS.prefill([10], [90]) == pytest.approx(a + b * 10 + c * (100**2 - 90**2))
+    assert STEPS.decode(3, 300) == pytest.approx(8e-3 + 1e-7 * 303 + 3e-4)
+    assert STEPS.decode(20, 300) == pytest.approx(7e-3 + 2e-7 * 320 + 4e-3)
+    assert STEPS.mixed([10], None, 3, 300) == pytest.approx(STEPS.prefill([10]) + 1e-7 * 303 + 3e-4)
+
+
+def test_tables_are_looked_up_as_vidur_does() -> None:
+    dense = np.arange(100.0)
+    prefill = np.arange(100.0)[:, None] + np.array([0.0, 0.1, 0.2])
+    decode = 10.0 * np.arange(4)[:, None] + np.array([0.0, 0.5, 0.7])
+    steps = TableSteps(dense, prefill, decode, prefill_factor=1.5, decode_factor=2.0)
+    assert steps.decode(1, 64) == pytest.approx(1 + 10.5)
+    assert steps.decode(1, 65) == pytest.approx(1 + 10.7)
+    assert steps.decode(2, 129) == pytest.approx(2 + 2 * 20.5)  # mean 64.5 is 64
+    assert steps.prefill([3, 4], [64, 1]) == pytest.approx(7 + 1.5 * (5 + 0.2))
+    assert steps.mixed([3], None, 1, 10) == pytest.approx(4 + 3 + 10.5)
+
+
+def test_the_grid_follows_the_cost_model() -> None:
+    """Largest error of a step within 1 %, mean within 0.2 %, on operating points between the nodes."""
+    from costmodel.host import NO_OVERHEAD
+    from tests.optimizer_cases import accelerator
+
+    model = llama_8b()
+    config = EngineConfig(accelerator("H100"), Role.COLOCATED, Parallelism(tensor=2), "bf16", "bf16", 64, 1024, 8192)
+    packed = PackedSteps.of(cost_steps(model, config, NO_OVERHEAD).numbers())
+    rng = np.random.default_rng(0)
+    errors = []
+    for _ in range(120):
+        new, past = int(rng.integers(1, 1024)), int(rng.integers(0, 7000))
+        batch, context = int(rng.integers(1, 65)), int(rng.integers(1, 8000))
+        mixed = step_time_one(model, config, NO_OVERHEAD, StepLoad.of(1, new, past, batch, context)).total[0, 0]
+        decode = step_time_one(model, config, NO_OVERHEAD, StepLoad.decode(batch, context)).total[0, 0]
+        errors.append(packed.mixed([new], [past], batch, batch * context) / mixed - 1)
+        errors.append(packed.decode(batch, batch * context) / decode - 1)
+    assert np.abs(errors).max() < 0.01
+    assert np.abs(errors).mean() < 0.002

@@ -1,0 +1,104 @@
+"""The simulator against queueing theory: mean waits within the run's own confidence interval, and Little's law.
+
+A prompt that yields the only output token is a job; its step time is proportional to its length, so lengths make the
+service distribution. c slots of a decode engine whose step time does not depend on the batch are c servers.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+
+import numpy as np
+import pytest
+
+from tests.simulator_cases import ONLY_PROMPTS, colocated
+
+# isort: split
+from costmodel.queueing import erlang_c
+from costmodel.simulator import SARATHI, CoefficientSteps, Limits, Result, make_trace, simulate
+from costmodel.simulator.arrivals import poisson_arrivals
+from costmodel.simulator.metrics import mean_of
+
+COUNT = 30_000
+UNIT = 1e-6
+"""Service time of one prompt token [s]; jobs of some 100,000 tokens make rounding vanish."""
+MEAN = 0.1
+"""Mean service time [s]."""
+
+
+def serve(lengths: np.ndarray, load: float, seed: int) -> Result:
+    """One server: one sequence at a time, no decode steps."""
+    isl = np.maximum(1, np.rint(lengths / UNIT)).astype(np.int64)
+    trace = make_trace(poisson_arrivals(isl.size, load / MEAN, seed), isl, np.ones(isl.size, dtype=np.int64))
+    steps = CoefficientSteps((0.0, UNIT, 0.0), (1.0, 0.0, 0.0))
+    return simulate(trace, colocated(ONLY_PROMPTS, steps, Limits(max_num_seqs=1, max_num_batched_tokens=1 << 40)))
+
+
+def check(result: Result, expected: float) -> None:
+    counted = result.queue[COUNT // 20 :]
+    mean, half = mean_of(counted)
+    assert abs(mean - expected) <= half, f"mean wait {mean:.5f} s, expected {expected:.5f}, +- {half:.5f}"
+    assert half < 0.2 * expected
+
+
+@pytest.mark.parametrize("load", [0.5, 0.8])
+def test_exponential_service_is_m_m_1(load: float) -> None:
+    lengths = np.random.default_rng([1, 3]).exponential(MEAN, COUNT)
+    check(serve(lengths, load, seed=2), load / (1 - load) * MEAN)
+
+
+@pytest.mark.parametrize("load", [0.5, 0.8])
+def test_fixed_service_is_m_d_1(load: float) -> None:
+    check(serve(np.full(COUNT, MEAN), load, seed=4), load / (1 - load) * MEAN / 2)
+
+
+def test_two_lengths_are_m_g_1() -> None:
+    """Pollaczek-Khinchine: W = load / (1 - load) x mean x (1 + cs^2) / 2."""
+    rng = np.random.default_rng([2, 3])
+    long, short, share = 0.46, 0.06, 0.1
+    lengths = np.where(rng.random(COUNT) < share, long, short)
+    mean, second = share * long + (1 - share) * short, share * long**2 + (1 - share) * short**2
+    assert mean == pytest.approx(MEAN)
+    check(serve(lengths, 0.7, seed=6), 0.7 / 0.3 * second / (2 * mean))
+
+
+@pytest.mark.parametrize("servers", [2, 5])
+def test_slots_are_m_m_c(servers: int) -> None:
+    """Geometric outputs in steps of fixed time: memoryless but for the grid, on which a request waits half a step.
+
+    The same arrivals through an exact queue of c servers (each request takes the server that is free first) wait as
+    long to within that step, request by request; so what is left between the mean and Erlang's is chance.
+    """
+    load, step = 0.8, 1e-3
+    osl = np.random.default_rng([servers, 4, 3]).geometric(step / MEAN, COUNT)
+    arrival = poisson_arrivals(COUNT, load * servers / MEAN, seed=54)
+    trace = make_trace(arrival, np.ones(COUNT, dtype=np.int64), osl)
+    fleet = colocated(
+        SARATHI, CoefficientSteps((step, 0.0, 0.0), (step, 0.0, 0.0)), Limits(servers, max_num_batched_tokens=64)
+    )
+    result = simulate(trace, fleet)
+    waits = float(erlang_c(servers, load)) * MEAN / (servers * (1 - load))
+    mean, half = mean_of(result.queue[COUNT // 20 :])
+    assert abs(mean - waits) <= half + step
+    free, exact = [0.0] * servers, []
+    for time, tokens in zip(arrival.tolist(), osl.tolist(), strict=True):
+        begin = max(time, heapq.heappop(free))
+        exact.append(begin - time)
+        heapq.heappush(free, begin + tokens * step)
+    assert 0.0 <= float((result.queue - np.array(exact)).mean()) <= step
+
+
+def test_littles_law_holds_on_a_run() -> None:
+    """Mean number in the system, integrated over time by sweeping events, equals throughput x mean time."""
+    result = serve(np.random.default_rng(9).exponential(MEAN, 5000), 0.9, seed=9)
+    times = np.concatenate([result.arrival, result.finish])
+    change = np.concatenate([np.ones(5000), -np.ones(5000)])
+    order = np.argsort(times, kind="stable")
+    inside = np.cumsum(change[order])[:-1]
+    span = float(np.ptp(times))
+    mean_inside = float(inside @ np.diff(times[order])) / span
+    assert mean_inside == pytest.approx(5000 / span * float(result.e2e.mean()), rel=1e-9)
+    busy = result.engines[0].busy / span
+    assert busy == pytest.approx(float(result.prefill.sum()) / span, rel=1e-9)
+    assert math.isclose(busy, 0.9, rel_tol=0.05)
