@@ -72,6 +72,15 @@ def factor_at(interval: tuple[float, float], probability: float) -> float:
     return float(high**score if score >= 0.0 else low**-score)
 
 
+def slow_end(confidence: float) -> float:
+    """Quantile at the upper end of the interval of probability `confidence`; 0 gives the median.
+
+    >>> slow_end(0.9), slow_end(0.0)
+    (0.95, 0.5)
+    """
+    return (1.0 + confidence) / 2.0
+
+
 def at_quantile(instance: Instance, probability: float) -> Instance:
     """The same instance with every step as slow as it is at most with `probability`; 0.5 leaves it as it is."""
     if probability == 0.5:
@@ -93,7 +102,7 @@ def at_quantile(instance: Instance, probability: float) -> Instance:
 
 def planned_instance(problem: Problem, overhead: EngineOverhead) -> Instance:
     """The instance that is planned on: with step times at the confidence that the problem asks for."""
-    return at_quantile(make_instance(problem, overhead), problem.confidence)
+    return at_quantile(make_instance(problem, overhead), slow_end(problem.confidence))
 
 
 def step_errors(instance: Instance) -> list[StepError]:
@@ -124,7 +133,7 @@ def class_error_bars(instance: Instance, fleet: Fleet, volume: float) -> list[Er
 def _bars(quick: Evaluation, slow: Evaluation, k: int) -> ErrorBars:
     def p90(values: Sequence[FloatArray]) -> Range:
         low, high = (float(value[k][1]) for value in values)
-        return Range(low=low, high=max(low, high) if slow.stable else np.inf)
+        return Range(low=low, high=max(low, high) if slow.stable else None)
 
     shares = sorted(float(one.attainment[k]) for one in (quick, slow))
     return ErrorBars(

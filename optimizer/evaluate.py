@@ -24,6 +24,7 @@ from costmodel.queueing import (
 
 from .fleet import Fleet, FleetPool
 from .instance import Instance
+from .loads import prompt_service
 
 FloatArray = NDArray[np.float64]
 
@@ -263,7 +264,8 @@ def _prefill_state(instance: Instance, pool: FleetPool, rate: FloatArray) -> Poo
     latency = tables.prefill_time[pool.shape]
     servers = pool.replicas * float(tables.ranks[pool.shape])
     stages = float(tables.pipeline[pool.shape])
-    rho, waits, theta = _queue_state(instance, rate, latency / stages, servers)
+    service = prompt_service(instance, latency[None], np.array([stages]))[0]
+    rho, waits, theta = _queue_state(instance, rate, service, servers)
     if stages > 1.0:
         weight = rate / max(float(rate.sum()), 1e-12)
         latency = latency + (stages - 1.0) * pipeline_bubble((latency / stages)[None], weight, np.array([rho]))[0]

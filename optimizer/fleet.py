@@ -62,9 +62,10 @@ def pool_config(instance: Instance, pool: FleetPool) -> EngineConfig:
 
 
 def polish(instance: Instance, columns: Columns, found: Found) -> Found:
-    """Among columns of equal price that carry what the search routed, take those that miss least, then idle most.
+    """Among columns of equal price that carry what the search routed, take the best to run.
 
-    The search is indifferent between them; a user is not. Blocks that share a pool keep their settings, so that no
+    Fewest pipeline stages first, whose queues are hardest to foresee; then those that miss least, then idle most. The
+    search is indifferent between them; a user is not. Blocks that share a pool keep their settings, so that no
     pool is split.
     """
     tables, rate, weight = instance.tables, instance.flows.rate, class_weights(instance)
@@ -91,7 +92,8 @@ def polish(instance: Instance, columns: Columns, found: Found) -> Found:
         late = (priced.miss @ (weight * found.route[index]).T).max(axis=1)
         allowed = float((found.loads.miss[index] @ (weight * found.route[index]).T).max()) * (1.0 + 1e-9)
         fit = np.flatnonzero((busiest <= 1.0 + 1e-7) & (late <= allowed))
-        order = np.lexsort((rivals.seqs[fit], np.round(busiest[fit], 3), np.round(late[fit], 3)))
+        stages = tables.pipeline[rivals.shape[fit]]
+        order = np.lexsort((rivals.seqs[fit], np.round(busiest[fit], 3), np.round(late[fit], 3), stages))
         best = fit[order[0]] if fit.size else None
         chosen.append(mine if best is None else rivals.take(np.array([best])))
         loads.append(column_loads(instance, chosen[-1]))

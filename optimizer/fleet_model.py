@@ -33,6 +33,9 @@ IntArray = NDArray[np.int64]
 MOST_BLOCKS = 1e4
 """A flow that alone would need more blocks than this is not routed there: it keeps the coefficients well scaled."""
 
+LEAST_BLOCKS = 1e-5
+"""Blocks that the whole of a flow takes at least: less would be within a solver's tolerance of none at all."""
+
 PREFILL, DECODE, COLOCATED = (ROLES.index(role) for role in (Role.PREFILL, Role.DECODE, Role.COLOCATED))
 
 
@@ -123,7 +126,9 @@ def _load_rows(
 ) -> None:
     """One row per column and resource that is not implied by another resource of the same column."""
     column, flow, routes, blocks = at
-    finite = np.where(loads.load * instance.flows.rate < MOST_BLOCKS, loads.load, 0.0)
+    used = loads.load.max(axis=1, keepdims=True)
+    finite = np.where(loads.load == used, np.maximum(used, LEAST_BLOCKS / instance.flows.rate), loads.load)
+    finite = np.where(loads.load * instance.flows.rate < MOST_BLOCKS, finite, 0.0)
     for r, resource in enumerate(RESOURCES):
         weaker = np.all(finite[:, r : r + 1] <= finite, axis=2) & (np.arange(len(RESOURCES)) != r)
         equal = np.all(finite[:, r : r + 1] == finite, axis=2)

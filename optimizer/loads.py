@@ -40,6 +40,7 @@ from costmodel.queueing import (
     normal_exceeds,
     normal_quantile,
     pipeline_bubble,
+    pipeline_cycle,
     wait_exceeds,
     wait_probability,
 )
@@ -66,6 +67,9 @@ class Resource(StrEnum):
 
 
 RESOURCES = tuple(Resource)
+
+ITERATIONS = 6
+"""Rounds until the attention time of colocated steps settles."""
 
 LINK_UTILIZATION = 0.7
 """Busy share of a network card that hand-overs may plan on [1]; assumed: the transfer time counted is unloaded."""
@@ -125,13 +129,28 @@ def slowest_peer(tables: Tables) -> FloatArray:
     return np.array(slowest)
 
 
+def prompt_service(instance: Instance, latency: FloatArray, stages: FloatArray) -> FloatArray:
+    """Seconds that a prompt keeps a prefill engine from others, (columns, flows).
+
+    latency (columns, flows): of a prompt alone. Its chunks go through `stages` (columns,) stages one after another; in
+    a pipeline each waits for the longest of those beside it.
+    """
+    flows = instance.flows
+    chunks = np.ceil(flows.new_tokens / instance.tables.chunks[-1])
+    service = latency / stages[:, None]
+    deep = np.flatnonzero(stages > 1.0)
+    often = flows.share * chunks / (flows.share @ chunks)
+    service[deep] = chunks * pipeline_cycle(service[deep] / chunks, often, stages[deep])
+    return np.asarray(service)
+
+
 def prefill_loads(instance: Instance, columns: Columns) -> Loads:
     """Prefill blocks: prompts queue for servers; the TTFT limit must also cover hand-over and first decode step."""
     flows, tables = instance.flows, instance.tables
     latency = tables.prefill_time[columns.shape]
-    service = latency / tables.pipeline[columns.shape][:, None]
-    time, queue, waits, theta = _queue(flows, columns, tables, service)
     stages = tables.pipeline[columns.shape]
+    service = prompt_service(instance, latency, stages)
+    time, queue, waits, theta = _queue(flows, columns, tables, service)
     deep = np.flatnonzero(stages > 1.0)
     behind = pipeline_bubble(service[deep], flows.share / flows.share.sum(), columns.utilization[deep])
     latency = latency.copy()
@@ -244,27 +263,62 @@ def colocated_loads(instance: Instance, columns: Columns) -> Loads:
     """Colocated blocks: prompts take turns in chunks beside the decodes, whose steps then last longer."""
     flows, tables = instance.flows, instance.tables
     weight = flows.share / flows.share.sum()
-    at = (columns.shape, columns.seqs, columns.chunk)
     base = tables.decode_base[columns.shape, columns.seqs]
-    mixed, count = tables.mixed_base[at], tables.chunk_count[at]
-    pipeline = tables.pipeline[columns.shape][:, None]
     room = _attention_room(flows, tables, columns)
-    turn = mixed + room[:, None]
-    service = count * turn / pipeline
-    latency = service + turn * (1.0 - 1.0 / pipeline)
-    lanes = pipeline * tables.ranks[columns.shape][:, None]
-    pace = lanes_held_up(lanes, columns.utilization[:, None], (count @ weight)[:, None])
-    extra = pace * count * np.maximum(mixed - base[:, None], 0.0) / lanes
+    service, latency, extra = _prompt_turns(instance, columns, room)
     time, queue, waits, theta = _queue(flows, columns, tables, service)
     load = np.zeros((columns.size, len(RESOURCES), flows.isl.size))
     load[:, 0], load[:, 1] = time, queue
     load[:, 2:5] = _running(instance, columns, room, extra + latency / tables.seqs[columns.seqs][:, None])
     load[_impossible_mix(tables, columns)] = np.inf
     miss = wait_exceeds(flows.ttft - latency, waits, theta)
-    gap = np.maximum(tables.full_base[at] - base, 0.0)
+    gap = np.maximum(tables.full_base[columns.shape, columns.seqs, columns.chunk] - base, 0.0)
     miss += _late_tokens(flows, columns, (base + room, gap), service @ weight, service**2 @ weight)
     miss += (columns.chance * permitted_misses(instance.problem))[:, None]
     return Loads(load, np.minimum(miss, 1.0))
+
+
+def _prompt_turns(instance: Instance, columns: Columns, room: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Prompts of colocated blocks: service and latency [s], and step time e added to decodes [s], (columns, flows).
+
+    room (columns,): attention time A of the steps that they ride in [s].
+    """
+    flows, tables = instance.flows, instance.tables
+    at = (columns.shape, columns.seqs, columns.chunk)
+    mixed, count = tables.mixed_base[at], tables.chunk_count[at]
+    pipeline = tables.pipeline[columns.shape][:, None]
+    turn = mixed + room[:, None]
+    service = count * turn / pipeline
+    latency = service + turn * (1.0 - 1.0 / pipeline)
+    lanes = pipeline * tables.ranks[columns.shape][:, None]
+    chunks = (count @ (flows.share / flows.share.sum()))[:, None]
+    pace = lanes_held_up(lanes, columns.utilization[:, None], chunks)
+    base = tables.decode_base[columns.shape, columns.seqs]
+    extra = pace * count * np.maximum(mixed - base[:, None], 0.0) / lanes
+    return service, latency, extra
+
+
+def least_attention(instance: Instance, columns: Columns, blocks: FloatArray) -> FloatArray:
+    """Smallest `attention` of colocated columns of which `blocks` (columns,) carry the whole demand [1].
+
+    The row of attention time solved for A', as in `least_step`; prompts ride in steps that last longer by A, so A is
+    found by iterating from none. Infinite where no A is enough.
+    """
+    flows, tables = instance.flows, instance.tables
+    engines = blocks * columns.replicas
+    slope, base = tables.attention_slope[columns.shape], tables.decode_base[columns.shape, columns.seqs]
+    weight = flows.share * flows.osl / (flows.share @ flows.osl)
+    work = base * (slope @ (flows.rate * flows.osl)) / engines
+    room = np.zeros(columns.size)
+    for _ in range(ITERATIONS):
+        _, latency, extra = _prompt_turns(instance, columns, room)
+        shared = extra + latency / tables.seqs[columns.seqs][:, None] + flows.osl * slope
+        free = 1.0 - shared @ flows.rate / engines
+        with np.errstate(divide="ignore", invalid="ignore"):
+            mean = np.where(free > 0.0, work / free, np.inf)
+        room = np.minimum(mean + _margins(instance, columns)[2] * np.sqrt(mean), 1e6)
+    full = tables.seqs[columns.seqs] * (slope @ weight)
+    return np.where(room < 1e6, room * (1.0 + 1e-6) / np.maximum(full, 1e-300), np.inf)
 
 
 def _attention_room(flows: Flows, tables: Tables, columns: Columns) -> FloatArray:

@@ -16,7 +16,7 @@ from .alternatives import compare, describe_miss, kinds, recommended
 from .build_plan import Proof, build_plan, fleet_cost, provenance
 from .columns import Columns, Grid, make_columns
 from .diagnose import check_floors, check_shapes, with_fewer_misses
-from .error_bars import at_quantile, class_error_bars
+from .error_bars import at_quantile, class_error_bars, slow_end
 from .evaluate import holds, predict_misses
 from .fleet import Fleet, make_fleet, polish
 from .fleet_model import Aim
@@ -67,7 +67,7 @@ def optimize(problem: Problem, progress: Progress | None = None, time_limit: flo
     check_shapes(problem, enumerate_shapes(problem))
     expected = make_instance(problem, load_engine_overhead(problem.engine, problem.engine_changes))
     check_floors(expected)
-    instance = with_best_split(at_quantile(expected, problem.confidence))
+    instance = with_best_split(at_quantile(expected, slow_end(problem.confidence)))
     space = make_columns(instance, Grid())
     columns, totals = price_space(instance, space)
     watch.stage("searching fleets", 0.3)

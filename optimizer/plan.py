@@ -76,10 +76,10 @@ class Quantiles(_Record):
 
 
 class Range(_Record):
-    """Where the measured value lies nine times in ten."""
+    """Where the measured value lies nine times in ten; without an upper end where the fleet is then overloaded."""
 
     low: Measure
-    high: Measure
+    high: Measure | None
 
 
 class StepError(_Record):
@@ -288,8 +288,8 @@ class Plan(_Record):
     objective: str
     status: Status
     simulated: bool
-    confidence: Share = 0.5
-    """Quantile of the step times that every figure is for; 0.5 are the expected ones."""
+    confidence: Share = 0.0
+    """Every figure is for step times at the slow end of the interval of this probability; 0: expected times."""
     step_errors: list[StepError] = []
     """How wrong predicted step times may be, by accelerator."""
     cost_usd_per_hour: Amount | None

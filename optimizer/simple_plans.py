@@ -17,7 +17,7 @@ from search_spaces.problem import Billing, Goal
 from .columns import Columns, blocks_of, join
 from .fleet_model import COLOCATED, DECODE, PREFILL, engine_cost, fleet_limits
 from .instance import Instance
-from .loads import RESOURCES, Resource, column_loads, least_step
+from .loads import RESOURCES, Resource, column_loads, least_attention, least_step
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -122,6 +122,22 @@ def tailored(instance: Instance, columns: Columns, totals: Totals) -> Columns:
     return replace(some, utilization=busy, tpot=step).take(able)
 
 
+def with_least_attention(instance: Instance, columns: Columns, totals: Totals) -> Columns:
+    """Colocated columns whose steps have just the attention time that the demand needs, and the utilisation with it.
+
+    One for every setting, shared among the fewest blocks that can serve the demand when attention takes no time.
+    """
+    some = columns.take(columns.role == COLOCATED)
+    apart = totals.apart[columns.role == COLOCATED]
+    setting = np.stack([some.shape, some.replicas, some.seqs, some.chunk, some.chance, some.moment])
+    first = np.sort(np.unique(setting, axis=1, return_index=True)[1])
+    some, blocks = some.take(first), block_counts(apart[first])
+    some, blocks = some.take(np.isfinite(blocks)), blocks[np.isfinite(blocks)]
+    attention = least_attention(instance, some, blocks)
+    able = np.isfinite(attention)
+    return replace(some, attention=attention).take(able)
+
+
 def price_space(instance: Instance, columns: Columns) -> tuple[Columns, Totals]:
     """The columns that can matter, tailored ones added, and their totals.
 
@@ -137,16 +153,22 @@ def price_space(instance: Instance, columns: Columns) -> tuple[Columns, Totals]:
         apart, some = apart.take(near), some.take(near)
         together = together.take(block_costs(instance, together) <= ceiling)
     together, rest = _with_tailored(instance, together)
-    totals = Totals(*(np.concatenate([getattr(some, name), getattr(rest, name)]) for name in Totals.__slots__))
-    return join([apart, together]), totals
+    return join([apart, together]), joined(some, rest)
 
 
 def _with_tailored(instance: Instance, columns: Columns) -> tuple[Columns, Totals]:
     totals = column_totals(instance, columns)
+    narrow = with_least_attention(instance, columns, totals)
+    if narrow.size:
+        columns, totals = join([columns, narrow]), joined(totals, column_totals(instance, narrow))
     extra = tailored(instance, columns, totals)
     more = column_totals(instance, extra)
-    joined = (np.concatenate([getattr(totals, name), getattr(more, name)]) for name in Totals.__slots__)
-    return join([columns, extra]), Totals(*joined)
+    return join([columns, extra]), joined(totals, more)
+
+
+def joined(one: Totals, other: Totals) -> Totals:
+    """Totals of two sets of columns."""
+    return Totals(*(np.concatenate([getattr(one, name), getattr(other, name)]) for name in Totals.__slots__))
 
 
 def simple_plans(instance: Instance, columns: Columns, totals: Totals) -> list[SimplePlan]:

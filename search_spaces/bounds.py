@@ -81,8 +81,8 @@ LATENCY: Final = Bounds(0, 1, "s")
 MEMORY: Final = Bounds(GIB, 1024 * TIB, "B")
 PEAK_FLOPS: Final = Bounds(GIGA, 1e21, "FLOP/s")
 BOARD_POWER: Final = Bounds(1, MEGA, "W")
-CONFIDENCE: Final = Bounds(0.5, 0.99)
-"""0.5 plans on the expected times; beyond 0.99 the residuals of a thousand rows say nothing."""
+CONFIDENCE: Final = Bounds(0, 0.98)
+"""0 plans on the expected times; beyond 0.98 the residuals of a thousand rows say nothing."""
 MEMORY_FRACTION: Final = Bounds(0.1, 1)
 
 # The search.

@@ -104,7 +104,7 @@ class Problem:
 
     `source` is the file that it was read from, if any: later stages name its lines when they refuse a value.
 
-    `confidence` is the quantile of the step times that is planned on; 0.5 are the expected ones.
+    `confidence` is the probability of the interval of step times whose slow end is planned on; 0: expected times.
     `engine` names the serving engine ("vllm", "sglang", "trtllm") whose scheduler and overheads are modelled;
     `engine_changes` is what the user's catalog file says of its host times.
     """
@@ -119,7 +119,7 @@ class Problem:
     space: SearchSpace
     objective: Objective = field(default_factory=Objective)
     constraints: Constraints = field(default_factory=Constraints)
-    confidence: float = 0.5
+    confidence: float = 0.0
     engine: str = "vllm"
     engine_changes: EngineChanges = field(default_factory=lambda: NO_CHANGES)
     memory_fraction: float = 0.9

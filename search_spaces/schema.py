@@ -369,8 +369,8 @@ class WorkloadFile(Section):
     """What is optimised; a single word is the goal."""
     constraints: ConstraintsSection = ConstraintsSection()
     """Limits on the whole fleet."""
-    confidence: Annotated[float, number(bounds.CONFIDENCE)] = 0.5
-    """Plan on step times that are exceeded in 1 - confidence of the cases, by the error of past predictions [1]."""
+    confidence: Annotated[float, number(bounds.CONFIDENCE)] = 0.0
+    """Plan on step times at the slow end of the interval that holds this share of past predictions [1]; 0: expected."""
     engine: Annotated[str, choice(*ENGINES)] = "vllm"
     """Serving engine whose scheduler and overheads are modelled, and whose files are written."""
     memory_fraction: Annotated[float, number(bounds.MEMORY_FRACTION)] = 0.9

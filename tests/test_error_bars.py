@@ -57,14 +57,14 @@ def test_every_time_is_scaled_and_nothing_else() -> None:
 @pytest.fixture(scope="module")
 def plans() -> list[Plan]:
     """The same problem planned with more and more confidence."""
-    return [optimize(replace(GIVEN, confidence=level), time_limit=6.0) for level in (0.5, 0.8, 0.95)]
+    return [optimize(replace(GIVEN, confidence=level), time_limit=6.0) for level in (0.0, 0.6, 0.9)]
 
 
 def test_confidence_is_paid_for(plans: list[Plan]) -> None:
     costs = [plan.cost_usd_per_hour or 0.0 for plan in plans]
     assert costs == sorted(costs)
     assert costs[0] < costs[-1]
-    assert [plan.confidence for plan in plans] == [0.5, 0.8, 0.95]
+    assert [plan.confidence for plan in plans] == [0.0, 0.6, 0.9]
 
 
 def test_a_plan_for_the_slow_end_holds_there(plans: list[Plan]) -> None:
@@ -77,8 +77,10 @@ def test_a_plan_for_the_slow_end_holds_there(plans: list[Plan]) -> None:
 def test_bars_hold_the_expected_value(plans: list[Plan]) -> None:
     bars, expected = plans[0].classes[0].error_bars, plans[0].classes[0]
     assert bars is not None
-    assert bars.ttft_p90_s.low < expected.ttft_s.p90 < bars.ttft_p90_s.high
-    assert bars.tpot_p90_s.low < expected.tpot_s.p90 < bars.tpot_p90_s.high
+    for between, value in ((bars.ttft_p90_s, expected.ttft_s.p90), (bars.tpot_p90_s, expected.tpot_s.p90)):
+        assert between.low < value
+        assert between.high is None or value < between.high
+    assert bars.attainment.high is not None
     assert bars.attainment.low <= expected.attainment <= bars.attainment.high
 
 

@@ -19,6 +19,7 @@ from costmodel.queueing import (
     halfin_whitt_margin,
     normal_exceeds,
     normal_quantile,
+    pipeline_cycle,
     wait_exceeds,
     wait_probability,
 )
@@ -192,3 +193,22 @@ class TestHalfinWhitt:
     def test_a_stricter_goal_needs_more_room(self) -> None:
         margins = [halfin_whitt_margin(p) for p in (0.5, 0.1, 0.01, 0.001, 1e-6)]
         assert all(low < high for low, high in pairwise(margins))
+
+
+class TestPipelineCycle:
+    """Against a pipeline that is walked through step by step."""
+
+    @pytest.mark.parametrize("stages", [1, 2, 4])
+    def test_a_busy_pipeline(self, stages: int) -> None:
+        kinds, share = np.array([1.0, 2.0, 7.0]), np.array([0.5, 0.3, 0.2])
+        steps = np.random.default_rng(3).choice(kinds, size=40_000, p=share)
+        free, ended = np.zeros(stages), np.zeros(steps.size)
+        for number, step in enumerate(steps):
+            at = ended[number - stages] if number >= stages else 0.0  # as many in flight as stages
+            for stage in range(stages):
+                at = max(at, free[stage]) + step
+                free[stage] = at
+            ended[number] = at
+        cycle = pipeline_cycle(kinds[None], share, np.array([float(stages)]))[0]
+        promised, measured = float(cycle @ share), ended[-1] / steps.size
+        assert measured * 0.98 <= promised <= measured * (1.02 if stages <= 2 else 1.08)
