@@ -1,31 +1,26 @@
-"""The best fleet of each other kind, and why it lost; or, where nothing is feasible, the nearest miss."""
+"""The best fleet of each other kind, and why it lost."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.engine import Role
-from costmodel.workload import scale_rate
-from search_spaces.problem import Billing, Goal, Problem
+from search_spaces.problem import Goal
 
-from .binding import amount, binding, fleet_bindings
-from .build_plan import Proof, fleet_cost, fleet_gpus, pool_line
-from .columns import Columns, Grid, make_columns
-from .diagnose import with_fewer_misses, with_looser_slos, without_limits
-from .error_bars import planned_instance
+from .build_plan import Proof, fleet_cost, pool_line
+from .columns import Columns
 from .evaluate import evaluate, holds, predict_misses
 from .fleet import Fleet, make_fleet, polish
 from .fleet_model import COLOCATED, Aim
 from .instance import Instance
-from .plan import Alternative, Binding, Status
+from .plan import Alternative, Status
 from .program import Outcome
 from .search import Effort, Found, plan_blocks, search
 from .simple_plans import Totals, price_space, simple_plans
-from .split import with_best_split
 
 QUICK = Effort(rounds=3, columns=30, exact_columns=30, time_limit=2.0, gap=2e-3)
 """Effort for an alternative: it only has to be good enough to show that it loses."""
@@ -186,112 +181,3 @@ def _why_infeasible(instance: Instance, kind: Kind, columns: Columns, found: Fou
     if found.outcome is Outcome.INFEASIBLE:
         return "no fleet of this kind meets the SLOs within the limits"
     return "no fleet of this kind was found that meets the SLOs within the limits; none is ruled out"
-
-
-def describe_miss(instance: Instance) -> tuple[list[Alternative], list[Binding]]:
-    """The nearest fleet once limits are lifted, or SLOs loosened, or goals lowered, and by how much each gives.
-
-    Without any fleet whatever both lists are empty.
-    """
-    free = planned_instance(without_limits(_least_demand(instance.problem)), instance.overhead)
-    fleet = _cheapest(_costing_what_is_short(instance, free))
-    if fleet is not None:
-        rows = fleet_bindings(instance, fleet_cost(free, fleet), fleet_gpus(free, fleet))
-        rows = [row for row in rows if row.slack < 0.0] or _pool_limit(instance, fleet)
-        why = "; ".join(
-            f"{row.constraint} of {amount(row.limit, row.unit)}: {amount(row.used, row.unit)} needed" for row in rows
-        )
-        if rows:
-            return [_miss(free, fleet, "without the limits on the fleet", why)], sorted(rows, key=lambda row: row.slack)
-    for factor in (1.1, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0, 100.0):
-        looser = planned_instance(with_looser_slos(free.problem, factor), instance.overhead)
-        fleet = _cheapest(looser)
-        if fleet is not None:
-            return [_miss(looser, fleet, f"with every latency limit x {factor:g}", "the SLOs are too tight")], [
-                binding(
-                    name, slo.name, limit * factor, limit, "s", f"{name} of {slo.name} is out of reach: {limit:g} s."
-                )
-                for slo in instance.problem.slos
-                for name, limit in (("ttft", slo.ttft), ("tpot", slo.tpot))
-            ]
-    for factor in (2.0, 5.0, 20.0, 100.0, 1e3, 1e6):
-        lower = planned_instance(with_fewer_misses(free.problem, factor), instance.overhead)
-        fleet = _cheapest(lower)
-        if fleet is not None:
-            return [_miss(lower, fleet, "with lower goals", "too few requests keep their SLO")], _goals_missed(
-                free, fleet
-            )
-    return [], []
-
-
-def _costing_what_is_short(instance: Instance, free: Instance) -> Instance:
-    """The unlimited instance, a GPU priced by the share of the limits that it takes: its cheapest fleet is nearest."""
-    limits, offers = instance.problem.constraints, instance.problem.offers
-    ceilings: list[tuple[float | None, NDArray[np.float64]]] = [
-        (limits.max_gpus, np.ones(len(offers))),
-        (limits.budget, np.array([offer.usd_per_hour for offer in offers])),
-        (limits.power, np.array([offer.accelerator.tdp for offer in offers])),
-    ]
-    share = sum((each / max(most, 0.5) for most, each in ceilings if most is not None), np.zeros(len(offers)))
-    share = share + [0.0 if offer.inventory is None else 1.0 / max(offer.inventory, 0.5) for offer in offers]
-    if not share.any():
-        return free
-    singly = tuple(replace(offer, billing=Billing.GPU) for offer in free.problem.offers)
-    tables = replace(free.tables, usd_per_hour=free.tables.gpus * share[free.tables.offer])
-    return replace(free, problem=replace(free.problem, offers=singly), tables=tables)
-
-
-def _goals_missed(instance: Instance, fleet: Fleet) -> list[Binding]:
-    """How far the attainment of each class that misses its goal is from it."""
-    reached = predict_misses(instance, fleet).attainment
-    return [
-        binding(
-            "attainment", slo.name, 1.0 - float(got), 1.0 - slo.attainment, "1",
-            f"{got:.2%} of class {slo.name} keep their SLO where {slo.attainment:.2%} should.",
-        )
-        for slo, got in zip(instance.problem.slos, reached, strict=True)
-        if got < slo.attainment
-    ]  # fmt: skip
-
-
-def _least_demand(problem: Problem) -> Problem:
-    """The problem at the least volume that its objective asks for."""
-    if problem.objective.goal is not Goal.MAX_GOODPUT_PER_DOLLAR:
-        return problem
-    return replace(problem, workload=scale_rate(problem.workload, problem.objective.min_volume))
-
-
-def _cheapest(instance: Instance) -> Fleet | None:
-    """The best simple plan, or where there is none, a fleet found with little effort."""
-    instance = with_best_split(instance)
-    columns, totals = price_space(instance, make_columns(instance, Grid()))
-    plans = simple_plans(instance, columns, totals)
-    scale = 1.0 / max(offer.usd_per_hour for offer in instance.problem.offers)
-    found = (
-        plan_blocks(instance, columns, plans[0])
-        if plans
-        else search(instance, columns, totals, Aim(cost_weight=scale), QUICK)
-    )
-    return make_fleet(instance, polish(instance, columns, found)) if found.columns.size else None
-
-
-def _pool_limit(instance: Instance, fleet: Fleet) -> list[Binding]:
-    most = instance.problem.constraints.max_pools
-    if most is None or len(fleet.pools) <= most:
-        return []
-    sentence = f"{len(fleet.pools)} pools are needed where max_pools allows {most}."
-    return [binding("max_pools", "fleet", float(len(fleet.pools)), float(most), "pools", sentence)]
-
-
-def _miss(instance: Instance, fleet: Fleet, label: str, why: str) -> Alternative:
-    return Alternative(
-        kind="nearest_miss",
-        label=label,
-        status=Status.FEASIBLE,
-        cost_usd_per_hour=fleet_cost(instance, fleet),
-        bound_usd_per_hour=None,
-        gap=None,
-        pools=[pool_line(instance, pool) for pool in fleet.pools],
-        attainment=evaluate(instance, fleet).overall,
-        why_not=why,
-    )

@@ -59,7 +59,8 @@ def binding_limits(
     limits = [pool_binding(pool, headroom) for pool, headroom in zip(fleet.pools, headrooms, strict=True)]
     for k, slo in enumerate(problem.slos):
         missed, permitted = 1.0 - float(evaluation.attainment[k]), 1.0 - slo.attainment
-        sentence = f"{missed:.2%} of class {slo.name} miss an SLO where {permitted:.2%} may."
+        share = "None" if missed <= 0.0 else f"{missed:.2%}" if missed >= 5e-5 else "Less than 0.01%"
+        sentence = f"{share} of class {slo.name} miss an SLO where {permitted:.2%} may."
         limits.append(binding("attainment", slo.name, missed, permitted, "1", sentence))
     return sorted(limits, key=lambda row: (row.slack, row.constraint, row.where))
 
@@ -86,7 +87,7 @@ def _fleet_limit(constraint: str, where: str, used: float, limit: float | None, 
     what = {"inventory": f"the {where} inventory", "power": "the board power limit", "max_gpus": "max_gpus"}
     name, most = what.get(constraint, f"the {constraint}"), amount(limit, unit)
     if used <= limit * (1.0 + 1e-9):
-        sentence = f"{amount(used, unit)} of {name} of {most} is used."
+        sentence = f"{amount(used, unit)} used of {name} of {most}."
     else:
         sentence = f"{amount(used, unit)} needed, but {name} is {most}."
     return binding(constraint, where, used, float(limit), unit, sentence)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.engine import Role
 from search_spaces.enumeration import Enumeration
 from search_spaces.faults import Fault
 from search_spaces.feasibility import impossible_faults
-from search_spaces.problem import Constraints, Problem
+from search_spaces.problem import Constraints, Problem, Slo
 
 from .instance import Instance
 
@@ -34,7 +35,7 @@ def check_floors(instance: Instance) -> None:
 def _floor_faults(instance: Instance, k: int) -> Iterator[Fault]:
     """The limits of class `k` that no engine can keep, even when it is idle."""
     flows, tables, slo = instance.flows, instance.tables, instance.problem.slos[k]
-    fastest, step, mine = tables.prefill_time.min(axis=0), float(tables.decode_base.min()), flows.slo == k
+    fastest, step, mine = fastest_prompt(instance), float(tables.decode_base.min()), flows.slo == k
     floor = _share_quantile(fastest[mine], flows.share[mine], slo.attainment)
     if slo.ttft < floor:
         yield Fault(
@@ -62,6 +63,20 @@ def _floor_faults(instance: Instance, k: int) -> Iterator[Fault]:
         )
 
 
+def fastest_prompt(instance: Instance) -> FloatArray:
+    """Shortest time in which any engine of the space computes a prompt of each flow when it is idle [s], (flows,).
+
+    Colocated engines may be quicker than prefill engines: with small chunks the stages of a pipeline overlap.
+    """
+    tables = instance.tables
+    best = tables.prefill_time.min(axis=0)
+    if Role.COLOCATED not in instance.problem.space.roles:
+        return np.asarray(best)
+    stages = tables.pipeline[:, None, None, None]
+    turns = tables.mixed_base * (tables.chunk_count / stages + 1.0 - 1.0 / stages)
+    return np.asarray(np.minimum(best, turns.min(axis=(0, 1, 2))))
+
+
 def _share_quantile(values: FloatArray, share: FloatArray, goal: float) -> float:
     """Smallest value that covers `goal` of the share."""
     order = np.argsort(values, kind="stable")
@@ -76,13 +91,18 @@ def without_limits(problem: Problem) -> Problem:
     return replace(problem, offers=offers, constraints=limits)
 
 
-def with_looser_slos(problem: Problem, factor: float) -> Problem:
-    """The same problem with every latency limit multiplied by `factor`."""
-    slos = tuple(
-        replace(slo, ttft=slo.ttft * factor, tpot=slo.tpot * factor, e2e=None if slo.e2e is None else slo.e2e * factor)
-        for slo in problem.slos
-    )
-    return replace(problem, slos=slos)
+LATENCIES = ("ttft", "tpot", "e2e")
+"""Limits on latency that an SLO class may have."""
+
+
+def with_looser_slos(problem: Problem, factor: float, names: Sequence[str] = LATENCIES) -> Problem:
+    """The same problem with the latency limits of these names multiplied by `factor`."""
+
+    def looser(slo: Slo) -> Slo:
+        limits = {name: getattr(slo, name) for name in names}
+        return replace(slo, **{name: limit * factor for name, limit in limits.items() if limit is not None})
+
+    return replace(problem, slos=tuple(looser(slo) for slo in problem.slos))
 
 
 def with_fewer_misses(problem: Problem, factor: float) -> Problem:

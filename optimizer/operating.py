@@ -7,6 +7,7 @@ import numpy as np
 from costmodel.engine import Role
 from costmodel.step import StepLoad, StepTime, engine_arrays, step_time
 
+from .error_bars import factor_at, slow_end, step_intervals
 from .evaluate import PoolState
 from .fleet import FleetPool, pool_config
 from .instance import Instance
@@ -55,21 +56,31 @@ def operating_point(instance: Instance, pool: FleetPool, state: PoolState, bindi
     engines = engine_arrays(instance.problem.model, [config], instance.overhead)
     load, batch = typical_load(instance, pool, state)
     time = step_time(instance.problem.model, engines, load)
+    slower = _slower(instance, pool)
     split = _time_split(time)
     intensity, ridge = _value(time.arithmetic_intensity), _value(engines.peak / engines.bandwidth)
     return OperatingPoint(
         request_rate_rps=float(state.rate.sum()),
         utilization=utilization(instance, pool, state),
         binding=str(binding),
-        step_s=_value(time.total),
+        step_s=_value(time.total) * slower,
         batch=batch,
-        mfu=_value(time.mfu(engines)),
-        mbu=_value(time.mbu(engines)),
+        mfu=_value(time.mfu(engines)) / slower,
+        mbu=_value(time.mbu(engines)) / slower,
         arithmetic_intensity=intensity,
         ridge_point=ridge,
         bound_by=_bound_by(split, compute=intensity >= ridge),
         time_split=split,
     )
+
+
+def _slower(instance: Instance, pool: FleetPool) -> float:
+    """By how much the steps that are planned on are slower than the expected ones [1]."""
+    problem = instance.problem
+    offer = problem.offers[int(instance.tables.offer[pool.shape])]
+    intervals = step_intervals(problem.model, offer.accelerator)
+    interval = intervals.prefill if pool.role is Role.PREFILL else intervals.decode
+    return factor_at(interval, slow_end(problem.confidence))
 
 
 def _value(array: object) -> float:

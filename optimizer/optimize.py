@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -12,15 +13,17 @@ from search_spaces.engines import load_engine_overhead
 from search_spaces.enumeration import enumerate_shapes
 from search_spaces.problem import Goal, Problem
 
-from .alternatives import compare, describe_miss, kinds, recommended
+from .alternatives import compare, kinds, recommended
 from .build_plan import Proof, build_plan, fleet_cost, provenance
+from .by_evaluation import cheapest_held
 from .columns import Columns, Grid, make_columns
 from .diagnose import check_floors, check_shapes, with_fewer_misses
 from .error_bars import at_quantile, class_error_bars, slow_end
-from .evaluate import holds, predict_misses
+from .evaluate import goodput_volume, holds, predict_misses
 from .fleet import Fleet, make_fleet, polish
 from .fleet_model import Aim
 from .instance import Instance, make_instance
+from .nearest_miss import describe_miss
 from .plan import Alternative, Binding, Plan, RunInfo, Status
 from .program import Outcome
 from .search import Effort, Found, search
@@ -73,6 +76,8 @@ def optimize(problem: Problem, progress: Progress | None = None, time_limit: flo
     watch.stage("searching fleets", 0.3)
     effort = Effort(time_limit=time_limit / 6.0)
     found, proof, fleet = find_that_holds(instance, space, (columns, totals), effort)
+    if problem.objective.goal is Goal.MIN_COST:
+        found, proof, fleet = or_one_pool(instance, (found, proof, fleet))
     watch.stage("comparing alternatives", 0.6)
     shortfalls: list[Binding] = []
     if fleet.pools:
@@ -83,6 +88,8 @@ def optimize(problem: Problem, progress: Progress | None = None, time_limit: flo
         alternatives, shortfalls = describe_miss(instance)
     watch.stage("writing the plan", 0.95)
     volume = found.volume if fleet.pools else 1.0
+    if fleet.pools and problem.objective.goal is Goal.MAX_GOODPUT:
+        volume = max(volume, goodput_volume(instance, fleet))
     size = search_summary(instance, space, columns, found)
     created = datetime.now(tz=UTC).isoformat(timespec="seconds")
     draft = provenance(instance, size, RunInfo(created=created, command="", timings_s={}))
@@ -120,6 +127,24 @@ def find_that_holds(
         strict = replace(strict, problem=with_fewer_misses(strict.problem, 0.5))
         priced = priced[0], column_totals(strict, priced[0])
     return found, Proof(Status.TIME_LIMIT, None, None), Fleet(())
+
+
+def or_one_pool(instance: Instance, best: tuple[Found, Proof, Fleet]) -> tuple[Found, Proof, Fleet]:
+    """What was found, or a cheaper fleet of one colocated pool that the evaluation shows to hold.
+
+    No column promises so much: where such a fleet costs less than the bound over columns, no bound is known.
+    """
+    found, proof, fleet = best
+    rival = cheapest_held(instance, fleet_cost(instance, fleet) if fleet.pools else math.inf)
+    if rival is None:
+        return best
+    cost = fleet_cost(instance, rival)
+    bound = proof.bound if proof.bound is not None and proof.bound < cost else None
+    return (
+        replace(found, volume=1.0),
+        Proof(Status.FEASIBLE, bound, None if bound is None else 1.0 - bound / cost),
+        rival,
+    )
 
 
 def best_of_all(

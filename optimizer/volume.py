@@ -23,6 +23,9 @@ TAILORED = (1.2, 1.1, 1.05, 1.02, 1.01)
 MOST_MORE = 1e3
 """Up to this many times the goodput that was found, a bound is looked for."""
 
+MIXED = (1.15, 1.08, 1.04, 1.02)
+"""Multiples of the volume of the best simple fleet at which mixed fleets are tried, largest first."""
+
 VOLUMES = 25
 """Volumes between least and most at which goodput per dollar is compared."""
 
@@ -53,6 +56,11 @@ def most_goodput(instance: Instance, space: Columns, aim: Aim, effort: Effort) -
         if simple_plans(there, *price_space(there, space)):
             volume *= more
     found = search_at(instance, space, volume, aim, effort)
+    for more in MIXED:  # mixed fleets carry more than any simple one
+        richer = search_at(instance, space, volume * more, aim, effort)
+        if richer.columns.size:
+            found = richer
+            break
     if not found.columns.size:
         return found, None
     most = Aim(cost_weight=0.0, volume_weight=1.0, min_volume=0.0, max_volume=MOST_MORE)

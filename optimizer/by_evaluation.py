@@ -1,0 +1,88 @@
+"""Colocated fleets found by evaluation alone, for demands a little above what columns promise.
+
+A column promises its attainment for any routing and mix, with the batch, the attention time and the queue all at their
+limits at once. A fleet of one colocated pool gets exactly the demand, so the evaluation at its real loads can show that
+it holds although no column would promise it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from costmodel.engine import Role
+from search_spaces.problem import Billing
+
+from .build_plan import fleet_cost
+from .evaluate import holds, predict_misses
+from .fleet import Fleet, FleetPool
+from .fleet_model import fleet_limits
+from .instance import Instance
+
+
+SHARING = 24
+"""Engines up to which one queue for all of them is believed without a promise; the largest block has as many."""
+
+
+def one_pool(instance: Instance, shape: int, seqs: int, chunk: int, replicas: int) -> Fleet:
+    """The fleet of one colocated pool that serves everything."""
+    spares = instance.problem.constraints.spare_replicas
+    route = np.ones(instance.flows.isl.size)
+    return Fleet((FleetPool("colocated-1", Role.COLOCATED, shape, seqs, chunk, replicas, spares, route),))
+
+
+def most_replicas(instance: Instance, shape: int, below: float) -> int | None:
+    """Engines of one shape that the limits allow beside the spares for less than `below` $/h; None if any number."""
+    problem, tables = instance.problem, instance.tables
+    spares = problem.constraints.spare_replicas
+    most = np.inf
+    if np.isfinite(below):
+        most = np.ceil(below * (1.0 - 1e-6) / tables.usd_per_hour[shape]) - 1.0 - spares
+    for limit in fleet_limits(instance):
+        if not limit.node_size and limit.weight[shape] > 0.0:
+            most = min(most, np.floor(limit.upper * (1.0 + 1e-9) / limit.weight[shape]) - spares)
+    offer = problem.offers[int(tables.offer[shape])]
+    if problem.constraints.budget is not None and offer.billing is Billing.NODE:
+        nodes = np.floor(problem.constraints.budget / (offer.usd_per_hour * offer.accelerator.node_size))
+        most = min(most, np.floor(nodes * offer.accelerator.node_size / tables.gpus[shape]) - spares)
+    return None if np.isinf(most) else int(most)
+
+
+def cheapest_held(instance: Instance, below: float) -> Fleet | None:
+    """The cheapest fleet of one colocated pool within the limits, and below some cost [$/h], that holds every goal."""
+    tables = instance.tables
+    best: Fleet | None = None
+    if Role.COLOCATED not in instance.problem.space.roles:
+        return None
+    for shape, seqs, chunk in np.ndindex(len(tables.shapes), tables.seqs.size, tables.chunks.size):
+        most = most_replicas(instance, shape, below)
+        starved = tables.seqs[seqs] > tables.chunks[chunk] * tables.pipeline[shape] * tables.ranks[shape]
+        if most is None or most < 1 or starved or tables.kv_capacity[shape, chunk] <= 0.0:
+            continue
+        if most > SHARING or _prompt_load(instance, (shape, seqs, chunk)) >= most:
+            continue
+        fleet = _fewest(instance, (shape, seqs, chunk), most)
+        if fleet is not None and fleet_cost(instance, fleet) < below * (1.0 - 1e-6):
+            best, below = fleet, fleet_cost(instance, fleet)
+    return best
+
+
+def _prompt_load(instance: Instance, setting: tuple[int, int, int]) -> float:
+    """Engines that the prompts alone keep busy, at least [1]."""
+    tables = instance.tables
+    steps = tables.chunk_count[setting] * tables.mixed_base[setting]
+    return float(instance.flows.rate @ steps / tables.pipeline[setting[0]] / tables.ranks[setting[0]])
+
+
+def _fewest(instance: Instance, setting: tuple[int, int, int], most: int) -> Fleet | None:
+    """The fewest replicas of one setting that hold, by bisection; None if not even `most` do."""
+
+    def held(replicas: int) -> bool:
+        return holds(instance, predict_misses(instance, one_pool(instance, *setting, replicas)))
+
+    if not held(most):
+        return None
+    low, high = 0, most
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if held(middle) else (middle, high)
+    return one_pool(instance, *setting, high)
