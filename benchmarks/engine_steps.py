@@ -35,11 +35,12 @@ from step_tables import CONFIGS  # noqa: E402
 
 from costmodel.accelerator import Accelerator  # noqa: E402
 from costmodel.engine import EngineConfig, Parallelism, Role  # noqa: E402
-from costmodel.engine_arrays import TABLE_SKEW, Conditions  # noqa: E402
+from costmodel.engine_arrays import Conditions  # noqa: E402
 from costmodel.host import NO_OVERHEAD  # noqa: E402
 from costmodel.step import StepLoad, StepTime, engine_arrays, step_time  # noqa: E402
 from search_spaces.catalog import load_catalog  # noqa: E402
 from search_spaces.efficiency import parse_efficiency  # noqa: E402
+from search_spaces.measured_engines import table_conditions  # noqa: E402
 from search_spaces.models import load_model  # noqa: E402
 
 Array = NDArray[np.float64]
@@ -47,7 +48,6 @@ Group = tuple[str, ...]
 
 DTYPES = {"bf16": "bf16", "fp8": "fp8", "fp8_block": "fp8"}
 KV_DTYPES = {"bfloat16": "bf16", "fp8": "fp8"}
-FP8_KERNELS = {"fp8": "fp8_tensor", "fp8_block": "fp8_block"}
 CLASSES = ("gemm", "attn", "moe", "comm")
 INTERVALS = ROOT / "costmodel" / "catalog" / "step_error.yaml"
 FROM_KERNELS = ("A100-80", "H100", "H200")
@@ -78,9 +78,8 @@ def predicted(rows: list[Row], config: EngineConfig) -> StepTime:
 
 
 def conditions_of(row: Row) -> Conditions:
-    """The tables' circumstances: routing by a power law, no CUDA graph, FP8 kernels by the kind of scale."""
-    kernels = FP8_KERNELS.get(row["moe_quant"] or row["gemm_quant"], "fp8")
-    return Conditions(TABLE_SKEW, graphs=False, fp8_kernels=kernels)
+    """The tables' circumstances, as `pdplan validate` takes them."""
+    return table_conditions(row["backend"], row["gemm_quant"], row["moe_quant"])
 
 
 RELATIVES = "relatives"

@@ -1,7 +1,6 @@
 """Fits one efficiency curve per (accelerator, kernel class, dtype) to measured kernels and writes the catalog's file.
 
-    python benchmarks/fit_efficiency.py            print the fits and what was set aside
-    python benchmarks/fit_efficiency.py --write    also write costmodel/catalog/efficiency.yaml and docs/calibration.md
+    python benchmarks/fit_efficiency.py [--write]    print; also write catalog/efficiency.yaml and docs/calibration.md
 
 Data: PDPLAN_DATA, else ../shared/data.
 """
@@ -92,6 +91,9 @@ EAGER = {"latent_prefill": "attention_prefill", "latent_decode": "attention_deco
 """Modules with a flat floor of 60 to 90 us, which looks like the host launching a dozen kernels one by one; measured
 serving does not show it. The launch of the one-kernel class is taken instead; the difference is what the host adds
 without a CUDA graph."""
+
+FP4_UNITS = ("B200",)
+"""Fitted accelerators with FP4 units, whose FP4 kernels are not those of their FP8 tables; see docs/calibration.md."""
 
 LEAST_SEEN = 0.005
 """A roof that decides fewer of the kernels is not in the data; its efficiency is then taken from the kindred class."""
@@ -236,6 +238,12 @@ def assume(entry: Entry, source: str) -> Entry:
     return replace(entry, origin="assumed", source=source, error=math.nan)
 
 
+def moving_as(own: Entry, other: Entry, name: str) -> Entry:
+    """The arithmetic of `own`, with bytes moved as well as by `other` of the accelerator `name`."""
+    curve = replace(own.curve, memory=other.curve.memory, spill=other.curve.spill)
+    return assume(replace(own, curve=curve), f"arithmetic as fp8 on the same GPU; traffic as fp8 on {name}")
+
+
 def middle(entries: list[Entry]) -> tuple[EfficiencyCurve, float]:
     """Median of every figure of the curves, and of what the host adds."""
     names = [field.name for field in fields(EfficiencyCurve)]
@@ -266,7 +274,9 @@ def complete(entries: dict[str, dict[Key, Entry]], default: dict[Key, Entry]) ->
             relative = entries.get(RELATIVE[name], {})
             if key in table:
                 continue
-            if key[1] not in KV_DTYPES and twin in table:
+            if key[1] == "fp4" and name in FP4_UNITS and twin in table and twin in relative:
+                filled[name][key] = moving_as(table[twin], relative[twin], RELATIVE[name])
+            elif key[1] not in KV_DTYPES and twin in table:
                 filled[name][key] = assume(table[twin], "as fp8 on the same GPU")
             elif key in relative and not key[0].startswith("all_reduce"):
                 filled[name][key] = assume(relative[key], f"as {RELATIVE[name]}")

@@ -5,7 +5,7 @@
 
 Data: serving/closed_loop.csv in PDPLAN_DATA, else ../shared/data. Kernels are those of the catalog: fit them first.
 
-Per engine, nine parameters of the colocated steady state (costmodel/serving/policy.py); for all engines together, three
+Per engine, ten parameters of the colocated steady state (costmodel/serving/policy.py); for all engines together, three
 of disaggregation and one of data-parallel lanes. With r = ln(predicted / measured), the loss is the mean of
 r^2 / (r^2 + c^2) (Geman and McClure 1987), which counts rows that are near and lets go of those that no model explains
 (warm-up, prefix caches, mislabelled load); a pull towards PRIOR, which is what theory says, settles what the rows leave
@@ -27,16 +27,15 @@ from numpy.typing import NDArray
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from serving_tables import Table, load_tables  # noqa: E402
+from serving_intervals import Logs, Steadies, coverage, factors, logs_of  # noqa: E402
+from serving_tables import Table, load_tables, plausible  # noqa: E402
 
 from costmodel.accelerator import Origin  # noqa: E402
 from costmodel.host import EngineOverhead  # noqa: E402
-from costmodel.serving.load import Steady  # noqa: E402
 from costmodel.serving.policy import Scheduler, ServingPolicy  # noqa: E402
 from costmodel.units import MICRO  # noqa: E402
 from reports.validation import LEAST_RANKED, kendall_tau  # noqa: E402
 from search_spaces.engines import FittedServing, engine_names, load_serving_policy, serving_policy  # noqa: E402
-from search_spaces.measured_batches import regime_of  # noqa: E402
 
 Array = NDArray[np.float64]
 Prior = dict[str, tuple[float, float]]
@@ -47,11 +46,12 @@ PRIOR = {
     "launch_us": (500.0, 0.7),
     "arrival_ms": (20.0, 0.7),
     "frontend_ms": (1.5, 0.7),
-    "prefill_wait": (2.2, 0.3),
+    "prefill_wait_fixed": (2.5, 0.3),
+    "prefill_wait_random": (1.8, 0.3),
     "decode_wait": (1.0, 0.3),
     "interference": (1.0, 0.15),
-    "burst_fixed": (0.1, 0.3),
-    "burst_random": (0.15, 0.3),
+    "burst_fixed": (0.12, 0.3),
+    "burst_random": (0.17, 0.3),
 }
 """Where a parameter is drawn to, and how far (in its logarithm) it may stray cheaply. A prompt waits for the rest of a
 step with other prompts and then for its own; a prompt adds what it takes alone; the first of ten waves is a burst. The
@@ -59,10 +59,10 @@ times are round figures between the engines'."""
 TOGETHER = {"burst_fixed": (0.9, 0.15), "burst_random": (0.25, 0.3)}
 """What differs where prompts run first: a wave of equal requests prefills as one, so it ends as one and stays one."""
 SHARED_PRIOR = {
-    "lane_balance": (1.5, 0.5),
+    "lane_balance": (1.2, 0.5),
     "handover_ms": (80.0, 0.5),
     "handover_wait": (1.4, 0.5),
-    "handover_burst": (0.15, 0.3),
+    "handover_burst": (0.25, 0.3),
 }
 PULL = 0.015
 """Weight of a parameter's squared distance from its prior, in units of the second figure."""
@@ -71,16 +71,12 @@ SCALE_TTFT, SCALE_TPOT = 0.35, 0.2
 BIAS_WEIGHT = 0.3
 """Weight of the median of r: rows that no model explains are mostly slow, and letting go of them alone would make the
 rest look slow too seldom."""
-LEAST_ROWS = 25
-"""Residuals that a regime needs for an interval of its own."""
-HELD = 0.92
-"""Share of held-out residuals inside an interval: more than 0.9, as new models are less like the old than these."""
 SOURCE = "closed-loop TTFT and TPOT of serving/closed_loop.csv (InferenceX and NVIDIA), with the catalog's kernels"
 CATALOG = ROOT / "costmodel" / "catalog"
 ERROR_HEAD = """# How wrong the predictions are, by the residuals of models that the fit never saw; written by
 # benchmarks/fit_serving.py --write. Measured lies between low and high times the prediction nine times in ten.
 """
-LEAST_AT_ONE = ("prefill_wait", "lane_balance", "handover_wait")
+LEAST_AT_ONE = ("prefill_wait_fixed", "prefill_wait_random", "lane_balance", "handover_wait")
 """Parameters that are one plus something."""
 
 
@@ -220,10 +216,10 @@ def show(fitted: Fit) -> None:
     print("shared", {name: round(value, 3) for name, value in _unpack(SHARED_PRIOR, fitted.shared).items()})
 
 
-def groups_of(tables: Sequence[Table]) -> dict[str, list[int]]:
+def groups_of(tables: Sequence[Table], most: int = 3) -> dict[str, list[int]]:
     """Indices of the tables that count together: by mode, mode and engine, and all three with the model."""
     groups: dict[str, list[int]] = {}
-    for depth in (1, 2, 3):
+    for depth in range(1, most + 1):
         for index, table in enumerate(tables):
             mode = "disaggregated" if table.batch.split else "colocated"
             key = " ".join((mode, table.batch.engine, table.batch.model.name)[:depth])
@@ -231,21 +227,9 @@ def groups_of(tables: Sequence[Table]) -> dict[str, list[int]]:
     return dict(sorted(groups.items(), key=lambda item: (item[0].count(" "), item[0])))
 
 
-Steadies = list[Steady]
-Logs = list[tuple[Array, Array]]
-
-
-def logs_of(tables: Sequence[Table], steadies: Steadies) -> Logs:
-    """ln(predicted / measured) of TTFT and TPOT of each table."""
-    return [
-        (np.log(steady.ttft / table.ttft)[:, 0], np.log(steady.tpot / table.tpot)[:, 0])
-        for table, steady in zip(tables, steadies, strict=True)
-    ]
-
-
-def report(tables: Sequence[Table], logs: Logs) -> None:
-    """Errors by mode, engine and model."""
-    for key, members in groups_of(tables).items():
+def report(tables: Sequence[Table], logs: Logs, depth: int = 3) -> None:
+    """Errors by mode, engine and model, or by the first `depth` of them."""
+    for key, members in groups_of(tables, depth).items():
         score(key, *(np.concatenate([logs[i][part] for i in members]) for part in (0, 1)))
 
 
@@ -263,36 +247,6 @@ def rank_correlation(tables: Sequence[Table], steadies: Steadies) -> float:
             points.setdefault(key, []).append((predicted * engines, measured * engines))
     large = [np.array(pairs) for pairs in points.values() if len(pairs) >= LEAST_RANKED]
     return float(np.average([kendall_tau(*pairs.T) for pairs in large], weights=[len(pairs) for pairs in large]))
-
-
-def factors(tables: Sequence[Table], steadies: Steadies) -> dict[str, dict[str, dict[str, float]]]:
-    """Interval factors of TTFT and TPOT by regime, from held-out residuals."""
-    found: dict[str, dict[str, list[float]]] = {"ttft": {}, "tpot": {}}
-    for table, steady, (ttft, tpot) in zip(tables, steadies, logs_of(tables, steadies), strict=True):
-        for index, each in enumerate(table.batch.deployments):
-            regime = regime_of(each, float(steady.prefill_share[index, 0]), float(steady.line[index, 0]))
-            for key in regime.keys:
-                found["ttft"].setdefault(key, []).append(-ttft[index])
-                found["tpot"].setdefault(key, []).append(-tpot[index])
-    return {quantity: quantiles(regimes) for quantity, regimes in found.items()}
-
-
-def quantiles(regimes: dict[str, list[float]]) -> dict[str, dict[str, float]]:
-    """The narrowest factors that hold the share HELD of ln(measured / predicted), for regimes with rows enough."""
-    found = {}
-    for key, logs in sorted(regimes.items()):
-        if len(logs) >= LEAST_ROWS or key == "all":
-            low, high = narrowest(np.array(logs))
-            found[key] = {"low": round(float(np.exp(low)), 3), "high": round(float(np.exp(high)), 3), "rows": len(logs)}
-    return found
-
-
-def narrowest(values: Array) -> tuple[float, float]:
-    """The shortest interval around 0 that holds the share HELD of the values."""
-    starts = np.linspace(0.0, 1.0 - HELD, 29)
-    low, high = np.minimum(np.quantile(values, starts), 0.0), np.maximum(np.quantile(values, starts + HELD), 0.0)
-    best = int(np.argmin(high - low))
-    return float(low[best]), float(high[best])
 
 
 def write_engines(fitted: Fit) -> None:
@@ -315,14 +269,18 @@ def write_engines(fitted: Fit) -> None:
 def write_errors(tables: Sequence[Table], steadies: Steadies) -> None:
     """Write serving_error.yaml from held-out predictions."""
     logs = logs_of(tables, steadies)
+    groups = groups_of(tables)
+    inside = coverage(tables, steadies, groups)
     held_out = []
-    for key, members in groups_of(tables).items():
+    for key, members in groups.items():
         pair = [np.expm1(np.concatenate([logs[i][part] for i in members])) for part in (0, 1)]
         figures = {
             f"{name}_{statistic}_pct": round(100.0 * float(np.median(value)), 1)
             for name, error in zip(("ttft", "tpot"), pair, strict=True)
             for statistic, value in (("median_abs", np.abs(error)), ("bias", error))
         }
+        shares = zip(("ttft", "tpot"), inside[key], strict=True)
+        figures |= {f"{name}_interval90_coverage": round(share, 3) for name, share in shares}
         held_out.append({"group": key, "rows": int(pair[0].size), **figures})
     content = {
         "source": SOURCE,
@@ -338,16 +296,28 @@ def write_errors(tables: Sequence[Table], steadies: Steadies) -> None:
 def main() -> None:
     """Fit, report, and write if asked to."""
     tables = load_tables()
-    everything = fit(tables)
+    sound = plausible(tables)
+    rows = [sum(table.ttft.size for table in each) for each in (tables, sound)]
+    print(f"{rows[0]} rows, of which {rows[0] - rows[1]} contradict physics or themselves and are not fitted")
+    everything = fit(sound)
     show(everything)
-    print("\nfitted to all rows")
+    print("\nfitted to all models")
     report(tables, logs_of(tables, [table.predict(everything.policy(table.batch.engine)) for table in tables]))
     families = sorted({table.family for table in tables})
-    held = {family: fit([table for table in tables if table.family != family]) for family in families}
+    held = {family: fit([table for table in sound if table.family != family]) for family in families}
+
+    def left_out(each: Sequence[Table]) -> Steadies:
+        return [table.predict(held[table.family].policy(table.batch.engine)) for table in each]
+
     print("\nleave one model out")
-    steadies = [table.predict(held[table.family].policy(table.batch.engine)) for table in tables]
+    steadies = left_out(tables)
     report(tables, logs_of(tables, steadies))
+    print("\nleave one model out, rows that contradict nothing")
+    report(sound, logs_of(sound, left_out(sound)), depth=2)
     print(f"Kendall's tau of throughput per GPU: {rank_correlation(tables, steadies):.3f}")
+    print("\nheld-out rows inside 90 % intervals that come from the other models")
+    for key, (ttft, tpot) in coverage(tables, steadies, groups_of(tables)).items():
+        print(f"{key:<44} TTFT {ttft:4.0%}   TPOT {tpot:4.0%}")
     if "--write" in sys.argv[1:]:
         write_engines(everything)
         write_errors(tables, steadies)

@@ -9,7 +9,7 @@ import csv
 import gzip
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from costmodel.calibration.curves import EfficiencyCurve, curve_time
 from costmodel.calibration.fit import Samples, single_kernels
 from costmodel.engine_arrays import TABLE_SKEW
-from costmodel.routing import Routed, busiest_expert_rank, imbalance, largest_of
+from costmodel.routing import Routed, busiest_expert_rank, imbalance, largest_of, sampled_spread
 
 Array = NDArray[np.float64]
 Row = dict[str, str]
@@ -157,10 +157,15 @@ def decode_samples(rows: list[Row], hardware: Hardware, dtype: str) -> Samples:
 
 
 def busiest(tokens: Array, experts: Array, topk: Array, ranks: Array, skewed: Array) -> Routed:
-    """What the most loaded rank computes; `skewed` is 1 where the routing follows the tables' power law, else 0."""
+    """What the most loaded rank computes; `skewed` is 1 where the routing follows the tables' power law, else 0.
+
+    Even routing deals the rows out to the experts in turn.
+    """
     largest = np.array([largest_of(int(count)) for count in ranks])
     factor = imbalance(experts, topk, ranks, largest, TABLE_SKEW * skewed)
-    return busiest_expert_rank(experts, topk, tokens, ranks, factor)
+    routed = busiest_expert_rank(experts, topk, tokens, ranks, factor, spread=sampled_spread(tokens))
+    dealt = np.minimum(experts / ranks, np.maximum(tokens * topk / ranks, 1.0))
+    return replace(routed, touched=np.where(skewed > 0, routed.touched, np.minimum(dealt, routed.rows)))
 
 
 def moe_samples(rows: list[Row], hardware: Hardware, dtype: str) -> Samples:

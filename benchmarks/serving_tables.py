@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +22,7 @@ from costmodel.step import busiest_rank  # noqa: E402
 from search_spaces.catalog import load_catalog  # noqa: E402
 from search_spaces.engines import load_serving_policy  # noqa: E402
 from search_spaces.measured_batches import Batch, batches_of, deployments_of  # noqa: E402
+from search_spaces.measured_suspects import suspicions  # noqa: E402
 from search_spaces.measurements import read_measurements  # noqa: E402
 
 Array = NDArray[np.float64]
@@ -71,6 +72,30 @@ class Table:
         if self.batch.split:
             return settle_pools(self.times(policy), policy, self.batch.load, self.batch.pools)
         return settle(self.times(policy), policy, self.batch.load, self.batch.pools.fits)
+
+    def only(self, keep: Array) -> Table:
+        """The rows where `keep` is true."""
+        batch = self.batch
+        load = replace(batch.load, **{item.name: getattr(batch.load, item.name)[keep] for item in fields(batch.load)})
+        pools = replace(
+            batch.pools, **{item.name: getattr(batch.pools, item.name)[keep] for item in fields(batch.pools)}
+        )
+        members = tuple(each for each, kept in zip(batch.deployments, keep, strict=True) if kept)
+        arrays = {
+            item.name: getattr(self, item.name)[keep] for item in fields(self) if item.name not in ("batch", "family")
+        }
+        return replace(self, batch=replace(batch, deployments=members, load=load, pools=pools), **arrays)
+
+
+def plausible(tables: list[Table]) -> list[Table]:
+    """The tables without the rows that contradict physics or their own description."""
+    found = []
+    for table in tables:
+        doubts = suspicions(table.batch, table.predict(load_serving_policy(table.batch.engine)))
+        keep = np.array([doubt is None for doubt in doubts])
+        if keep.any():
+            found.append(table.only(keep))
+    return found
 
 
 def make_table(batch: Batch) -> Table:

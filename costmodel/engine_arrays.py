@@ -23,6 +23,10 @@ FloatArray = NDArray[np.float64]
 ACTIVATION_DTYPE = "bf16"
 """Activations, attention and collectives run in 16 bit; FP8 KV halves the bytes, not the FLOP."""
 
+EXPANDING = 0.85
+"""Share of the 16-bit peak left to kernels that expand 8-bit or 4-bit weights on the way (W8A16, W4A16) [1]; fitted:
+TTFT of gpt-oss with MXFP4 weights on H100 and H200 in serving/closed_loop.csv, long prompts under two engines."""
+
 _UNITS_NEEDED = {"fp8": "fp8", "int8": "int8", "fp4": "fp4"}
 _STANDS_IN = {
     "latent_prefill": "attention_prefill",
@@ -42,13 +46,19 @@ def _zero() -> FloatArray:
 class Conditions:
     """Circumstances in which kernels run, other than the engine's own layout.
 
-    expert_skew: standard deviation of the experts' popularity over its mean [1]; 0 is uniform routing;
+    expert_skew: standard deviation of the experts' popularity over its mean [1], which says how much more than its
+    share the busiest rank gets; 0 is uniform routing;
+    expert_spread: the same among ordinary experts, without the few hottest, which says how many stay idle [1]; None:
+    as the tables draw it (`costmodel.routing.sampled_spread`);
     graphs: decode steps replay a CUDA graph, so that no kernel waits for the host;
+    latent_reductions: all-reduces of a layer with latent attention over the two that tensor parallelism needs [1];
     fp8_kernels: which FP8 kernels run: "fp8" (those that plans assume), "fp8_block" or "fp8_tensor" (by scale).
     """
 
-    expert_skew: float = 0.5
+    expert_skew: float = 1.0
+    expert_spread: float | None = 0.5
     graphs: bool = True
+    latent_reductions: float = 1.0
     fp8_kernels: str = "fp8"
 
 
@@ -57,6 +67,11 @@ SERVING = Conditions()
 
 TABLE_SKEW = 3.0
 """Skew of the routing that the kernel tables simulate (power laws with exponents 1.01 and 1.2 over four decades)."""
+
+TABLES = Conditions(TABLE_SKEW, expert_spread=None, graphs=False, latent_reductions=1.5)
+"""Kernels as they were timed for the tables: launched one by one, with experts drawn from a power law.
+
+Composed steps of DeepSeek-V3 hold three all-reduces a layer: dispatch and combine count as one of their own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +113,9 @@ class EngineArrays:
     weight_bytes: byte per weight by part; input_bytes: byte per activation that enters a GEMM of that part;
     kv_bytes: byte per KV element; host_step, host_request [s];
     peak, bandwidth: the vendor's figures, for MFU and MBU [FLOP/s, byte/s];
-    expert_skew: standard deviation of the experts' popularity over its mean [1];
+    expert_skew, expert_spread: standard deviation of the experts' popularity over its mean, with and without the
+    hottest [1]; a spread of None grows with the tokens as in the kernel tables;
+    latent_reductions: as in `Conditions` [1];
     expert_largest: expected largest of as many standard normals as there are expert-parallel ranks [1].
     """
 
@@ -122,6 +139,8 @@ class EngineArrays:
     peak: FloatArray
     bandwidth: FloatArray
     expert_skew: FloatArray
+    expert_spread: float | None
+    latent_reductions: float
     expert_largest: FloatArray
 
     def __len__(self) -> int:
@@ -153,7 +172,7 @@ def kernel_efficiency(accelerator: Accelerator, kernel_class: str, dtype: str) -
 
 def part_dtype(model: Transformer, part: Part, weight_dtype: str) -> str:
     """Dtype in which the weights of one part are stored."""
-    return weight_dtype if part in model.quantized else ACTIVATION_DTYPE
+    return model.part_dtype(part, weight_dtype)
 
 
 def engine_arrays(
@@ -185,6 +204,8 @@ def engine_arrays(
         peak=_column([vendor_peak(config) for config in configs]),
         bandwidth=_column([accelerator.bandwidth for accelerator in accelerators]),
         expert_skew=_column([conditions.expert_skew] * len(configs)),
+        expert_spread=conditions.expert_spread,
+        latent_reductions=conditions.latent_reductions,
         expert_largest=_column([largest_of(split.expert) for split in splits]),
     )
 
@@ -223,11 +244,15 @@ def _matrix_rates(
         compute = kernel_efficiency(config.accelerator, kernel_class, kernels)
         weight_only = config.accelerator.efficiency.get((kernel_class, stored), compute)
         pairs.append((compute, weight_only if stored != computed else compute))
-    peaks = [
-        config.accelerator.peak_flops[compute_dtype(part_dtype(model, part, config.weight_dtype), config.accelerator)]
-        for config in configs
-    ]
+    peaks = [_matrix_peak(model, config, part) for config in configs]
     return _kernel_rates([config.accelerator for config in configs], peaks, pairs, eager=eager)
+
+
+def _matrix_peak(model: Transformer, config: EngineConfig, part: Part) -> float:
+    """Data-sheet FLOP/s of the units that a part computes on, less what expanding narrower weights takes [FLOP/s]."""
+    stored = part_dtype(model, part, config.weight_dtype)
+    computed = compute_dtype(stored, config.accelerator)
+    return config.accelerator.peak_flops[computed] * (EXPANDING if stored != computed else 1.0)
 
 
 def _attention_rates(configs: Sequence[EngineConfig], kernel_class: str, conditions: Conditions) -> KernelRates:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from .engine_arrays import EngineArrays, KernelRates, LinkRates
 from .roofline import kernel_time
-from .routing import busiest_expert_rank, imbalance, touched_experts
+from .routing import busiest_expert_rank, imbalance, sampled_spread, touched_experts
 from .transformer import (
     DTYPE_BYTES,
     Attention,
@@ -244,7 +244,8 @@ def expert_work(engines: EngineArrays, block: FeedForward, tokens: FloatArray) -
     factor = imbalance(
         block.experts, block.experts_per_token, engines.expert, engines.expert_largest, engines.expert_skew
     )
-    routed = busiest_expert_rank(block.experts, block.experts_per_token, tokens, engines.expert, factor)
+    spread = sampled_spread(tokens) if engines.expert_spread is None else engines.expert_spread
+    routed = busiest_expert_rank(block.experts, block.experts_per_token, tokens, engines.expert, factor, spread=spread)
     elements = block.elements_per_expert / split
     width = 2.0 * block.hidden + (3.0 if block.gated else 2.0) * block.expert_intermediate / split
     active = np.sign(tokens)

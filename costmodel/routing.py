@@ -30,15 +30,47 @@ class Routed:
     elsewhere: FloatArray
 
 
-def touched_experts(experts: Count, per_token: Count, tokens: FloatArray) -> FloatArray:
-    """Distinct experts that `tokens` tokens reach when routing is uniform: E (1 - (1 - k/E)^tokens).
+def touched_experts(
+    experts: Count, per_token: Count, tokens: FloatArray, spread: float | FloatArray | None = None
+) -> FloatArray:
+    """Distinct experts that `tokens` tokens reach: k + (E - k) (1 - (1 + s^2 x)^(-1 / s^2)), x = -(t - 1) ln(1 - k/E).
 
-    >>> round(float(touched_experts(8, 2, np.float64(1))), 9)
+    The first token reaches k; each of the others is reached by x more on average. Experts whose popularity is gamma
+    distributed with standard deviation s over its mean stay idle with the probability (1 + s^2 x)^(-1 / s^2) (negative
+    binomial, Greenwood and Yule 1920); s = 0, uniform routing, leaves E (1 - (1 - k/E)^t).
+
+    >>> round(float(touched_experts(8, 2, np.float64(1), 0.8)), 9)
     2.0
+    >>> [round(float(touched_experts(256, 8, np.float64(64), s)), 1) for s in (0.0, 0.5, 1.0)]
+    [222.4, 207.0, 173.3]
     """
     if np.ndim(experts) == 0 and per_token >= experts:
         return np.asarray(experts * np.sign(tokens))
-    return np.asarray(-experts * np.expm1(tokens * np.log1p(-np.asarray(per_token / experts))))
+    further = -np.maximum(tokens - 1.0, 0.0) * np.log1p(-np.asarray(per_token / experts))
+    if spread is not None and np.any(spread):
+        variance = np.maximum(np.square(spread), 1e-9)
+        further = np.log1p(variance * further) / variance
+    return np.asarray(per_token * np.minimum(tokens, 1.0) - (experts - per_token) * np.expm1(-further))
+
+
+SAMPLED_RANGE = 0.8
+"""Hottest over coldest expert in the kernel tables' routing, per token of the batch (NVIDIA AIConfigurator) [1]."""
+SAMPLED_SPREAD = 0.75
+"""Share of that routing's standard deviation that the experts short of the hottest have; fitted to the tables [1]."""
+
+
+def sampled_spread(tokens: FloatArray) -> FloatArray:
+    """Spread among the ordinary experts of the routing that the kernel tables draw [1].
+
+    Popularity follows a power law of exponent about 1 between 1 and M = 0.8 tokens. Its mean is (M - 1) / ln M, its
+    squared relative deviation (M + 1) ln M / (2 (M - 1)) - 1.
+
+    >>> [round(float(sampled_spread(np.float64(t))), 2) for t in (1, 32, 1024)]
+    [0.0, 0.65, 1.15]
+    """
+    most = np.maximum(SAMPLED_RANGE * tokens, 1.0 + 1e-6)
+    variance = (most + 1.0) * np.log(most) / (2.0 * (most - 1.0)) - 1.0
+    return np.asarray(SAMPLED_SPREAD * np.sqrt(np.maximum(variance, 0.0)))
 
 
 @cache
@@ -70,15 +102,21 @@ def imbalance(experts: Count, per_token: Count, ranks: FloatArray, largest: Floa
 
 
 def busiest_expert_rank(
-    experts: Count, per_token: Count, tokens: FloatArray, ranks: FloatArray, factor: FloatArray
+    experts: Count,
+    per_token: Count,
+    tokens: FloatArray,
+    ranks: FloatArray,
+    factor: FloatArray,
+    *,
+    spread: float | FloatArray | None = None,
 ) -> Routed:
     """What the rank with `factor` times the mean load computes when `tokens` tokens choose `per_token` experts each.
 
-    It holds E / ep experts and sees rows = tokens k / ep x factor; it touches at least one expert, and no more than it
-    holds or the tokens choose.
+    spread: of the popularity of experts within a rank, as in `touched_experts`. The rank holds E / ep experts and sees
+    rows = tokens k / ep x factor; it touches at least one expert, and no more than it holds or the tokens choose.
     """
     held = experts / ranks
     most = np.minimum(held, tokens * np.minimum(per_token, held))
-    touched = np.minimum(np.maximum(touched_experts(experts, per_token, tokens * factor) / ranks, 1.0), most)
+    touched = np.minimum(np.maximum(touched_experts(experts, per_token, tokens * factor, spread) / ranks, 1.0), most)
     rows = np.maximum(tokens * per_token / ranks * factor, touched)
     return Routed(rows, touched, np.maximum(tokens * per_token - rows, 0.0))

@@ -36,7 +36,7 @@ from .kernels import (
     prefill_attention_work,
     send_time,
 )
-from .transformer import LayerGroup, Transformer
+from .transformer import LatentAttention, LayerGroup, Transformer
 
 FloatArray = NDArray[np.float64]
 
@@ -225,6 +225,8 @@ def _layer_communication(
     The half is the gathering that brings every token to all tensor ranks again.
     """
     mixer = 0.0 if group.parallel else 1.0
+    if engines.latent_reductions != 1.0 and isinstance(group.attention, LatentAttention):
+        reduction = reduction * engines.latent_reductions
     if not group.feed_forward.experts:
         return (mixer + 1.0) * reduction
     after_experts = np.where(engines.data > 1, 0.5, 1.0) * reduction

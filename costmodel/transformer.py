@@ -34,6 +34,8 @@ Tokens = TypeVar("Tokens", float, NDArray[np.float64])
 
 DTYPE_BYTES = {"bf16": 2.0, "fp8": 1.0, "int8": 1.0, "int4": 0.5 + 2 / 128, "fp4": 0.5 + 1 / 16}
 """Bytes per element with scales: int4 in groups of 128 with a 16-bit scale, fp4 in blocks of 16 with an 8-bit one."""
+STORED_BYTES = {**DTYPE_BYTES, "mxfp4": 0.5 + 1 / 32, "w8a16": 1.0}
+"""The same, and formats of some parts only: weights that are expanded to 16 bit whatever the units could compute."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +113,9 @@ class Transformer:
     position_embeddings: rows of a learned position table (0: rotary or none);
     max_position: longest context the model was made for [token];
     native_weight_dtype: dtype of the published checkpoint; quantized: the parts that this (or any) quantised
-    checkpoint stores in `weight_dtype`, the rest staying at 16 bit.
+    checkpoint stores in `weight_dtype`, the rest staying at 16 bit;
+    own_dtypes: dtypes of parts that are stored in another one than either (`STORED_BYTES`);
+    fp4_block: weights of the 4-bit format that share an 8-bit scale, 16 in NVFP4 and 32 in MXFP4 [1].
     """
 
     name: str
@@ -125,6 +129,8 @@ class Transformer:
     quantized: frozenset[Part] = frozenset({Part.ATTENTION, Part.FEED_FORWARD, Part.EXPERTS})
     source: str = ""
     date: str = ""
+    own_dtypes: frozenset[tuple[Part, str]] = frozenset()
+    fp4_block: int = 16
 
     @property
     def num_layers(self) -> int:
@@ -175,7 +181,13 @@ class Transformer:
 
     def bytes_per_element(self, part: Part, weight_dtype: str) -> float:
         """Bytes of one weight of `part` when the model is served in `weight_dtype`; embeddings stay at 16 bit."""
-        return DTYPE_BYTES[weight_dtype] if part in self.quantized else DTYPE_BYTES["bf16"]
+        stored = self.part_dtype(part, weight_dtype)
+        return 0.5 + 1 / self.fp4_block if stored == "fp4" else STORED_BYTES[stored]
+
+    def part_dtype(self, part: Part, weight_dtype: str) -> str:
+        """Dtype in which the weights of `part` are stored when the model is served in `weight_dtype`."""
+        own = next((dtype for owner, dtype in self.own_dtypes if owner is part), None)
+        return own or (weight_dtype if part in self.quantized else "bf16")
 
     def weight_bytes(self, weight_dtype: str) -> float:
         """Weights of the whole model [byte]."""

@@ -19,11 +19,26 @@ have medians, and the bias is the median of predicted / measured − 1; for sing
 share of measured values inside the 90 % interval that every prediction carries.
 """
 
+FLATTERED = """These figures flatter a little. Some choices saw every model's rows, and no refit undoes them: how FP4
+kernels of B200 move bytes, what expanding narrow weights costs, how unevenly experts are chosen, which rows are
+suspect,
+the form of the equations and where their parameters are drawn to. The shared parameters of disaggregation rest on
+DeepSeek alone; without it they are what they are drawn to."""
+
+SUSPECT = """### Suspect rows
+
+These rows contradict physics or their own description, with wide margins. They count in the tables above like all
+others; no parameter is fitted to them. *weights larger than the GPUs*: the layout cannot hold the checkpoint. *load not
+stated*: no concurrency. *more prompts than the kernels can compute*: 1.25 times what the roofline of the fitted kernels
+allows, so a prefix cache or another load. *tokens faster than the memory*: less than one read of the active weights.
+*first token later than any queue*: over three times what all requests in flight take to prefill one after the other,
+with memory for all of them: compilation or warm-up."""
+
 DISTRUST = """## Where not to trust it
 
 * **Warm-up and mislabelled load.** Some measured rows hold compilation in their TTFT (seconds at concurrency 4), a
   prefix cache (more prompt tokens per second than the GPU computes) or another concurrency than stated. They are scored
-  like all others; no parameter was bent to meet them.
+  like all others; those that a rule detects are listed above and not fitted, and the fit lets go of other outliers.
 * **Equal lengths or spread ones.** Whether requests that start together stay together decides TTFT at high concurrency
   by a factor of up to ten on engines that run prompts first. Real traffic is spread, fixed lengths are not.
 * **Disaggregated serving** was measured for one model with a stated load, so its hand-over time rests on it.
@@ -43,7 +58,22 @@ def accuracy_page(parts: dict[str, dict[str, Any]]) -> str:
         if tau is not None:
             head += f" Kendall's tau of throughput per GPU among the configs of one model and GPU: {tau:.2f}."
         sections.append(f"{head}\n\n{markdown_table(header, rows, 4)}\n")
+        sections += _suspects(value)
     return "\n".join([*sections, DISTRUST])
+
+
+def _suspects(value: dict[str, Any]) -> list[str]:
+    """Rows that contradict physics or their own description, and the errors without them."""
+    found, rest = value.get("suspect", []), value.get("without_suspect", {})
+    if not found:
+        return []
+    rows = [[str(one[key]) for key in ("rule", "model", "accelerator", "engine", "mode", "rows")] for one in found]
+    table = markdown_table(["rule", "model", "accelerator", "engine", "mode", "rows"], rows, 5)
+    errors = ", ".join(
+        f"{name.upper()} {rest[f'{name}_median_abs_pct']:.1f} % (bias {rest[f'{name}_bias_pct']:+.1f} %)"
+        for name in ("ttft", "tpot")
+    )
+    return [f"{SUSPECT}\n\n{table}\n\nThe other {rest['rows']} rows: {errors}.\n"]
 
 
 def _fitted(error: ServingError) -> str:
@@ -57,7 +87,8 @@ def _fitted(error: ServingError) -> str:
             ("launching a step with prompts, per layer [µs]", lambda p: f"{p.launch * 1e6:.0f}"),
             ("before a lone prompt starts [ms]", lambda p: f"{p.arrival * 1e3:.1f}"),
             ("front end, per request of a burst [ms]", lambda p: f"{p.frontend * 1e3:.2f}"),
-            ("prompts' worth of prefill in TTFT", lambda p: f"{p.prefill_wait:.2f}"),
+            ("prompts' worth of prefill in TTFT, equal lengths", lambda p: f"{p.prefill_wait_fixed:.2f}"),
+            ("prompts' worth of prefill in TTFT, spread lengths", lambda p: f"{p.prefill_wait_random:.2f}"),
             ("decode steps in TTFT", lambda p: f"{p.decode_wait:.2f}"),
             ("what a prompt adds to decodes, over its time alone", lambda p: f"{p.interference:.2f}"),
             ("share of requests in bursts, equal lengths", lambda p: f"{p.burst_fixed:.2f}"),
@@ -81,16 +112,20 @@ def _held_out(error: ServingError) -> str:
             str(one.rows),
             f"{one.ttft_median_abs_pct:.1f} %",
             f"{one.ttft_bias_pct:+.1f} %",
+            f"{one.ttft_interval90_coverage:.0%}",
             f"{one.tpot_median_abs_pct:.1f} %",
             f"{one.tpot_bias_pct:+.1f} %",
+            f"{one.tpot_interval90_coverage:.0%}",
         ]
         for one in error.held_out
     ]
-    table = markdown_table(["held out", "rows", "TTFT", "bias", "TPOT", "bias"], rows, 1)
+    table = markdown_table(["held out", "rows", "TTFT", "bias", "in 90 %", "TPOT", "bias", "in 90 %"], rows, 1)
     return (
         "## How wrong, on models that the fit never saw\n\nEach model's rows are predicted with serving parameters "
-        f"fitted to all other models (`benchmarks/fit_serving.py`, {error.date}). Kendall's tau of throughput per GPU: "
-        f"{error.kendall_tau:.2f}.\n\n{table}\n"
+        f'fitted to all other models (`benchmarks/fit_serving.py`, {error.date}), and "in 90 %" is the share inside '
+        f"intervals from the other models' rows. Kendall's tau of throughput per GPU: {error.kendall_tau:.2f}."
+        f"\n\n{FLATTERED}"
+        f"\n\n{table}\n"
     )
 
 

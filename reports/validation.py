@@ -18,6 +18,7 @@ FloatArray = NDArray[np.float64]
 LEAST_RANKED = 5
 """Configs of one model and accelerator below which their order says nothing."""
 SERVING_QUANTITIES = ("ttft", "tpot")
+SERVING_GROUP = ("model", "accelerator", "engine", "mode")
 MOST_REASONS = 1000
 """Refusals listed one by one; beyond, they are only counted."""
 
@@ -42,6 +43,13 @@ def validation_dict(kind: Format, outcome: Outcome, *, with_rows: bool = False) 
         "notes": dict(Counter(note for one in outcome.predicted for note in one.notes)),
     }
     if kind is Format.SERVING:
+        sound = [one for one in outcome.predicted if not one.suspect]
+        doubts = Counter((one.suspect, *one.group.values()) for one in outcome.predicted if one.suspect)
+        value["suspect"] = [
+            dict(zip(("rule", *SERVING_GROUP, "rows"), (*key, rows), strict=True))
+            for key, rows in sorted(doubts.items())
+        ]
+        value["without_suspect"] = {"rows": len(sound), **_errors(kind, sound)}
         value["throughput_kendall_tau"] = throughput_tau(outcome.predicted)
         for mode in sorted({one.group["mode"] for one in outcome.predicted}):
             members = [one for one in outcome.predicted if one.group["mode"] == mode]
@@ -116,4 +124,4 @@ def _row(one: Predicted) -> dict[str, Any]:
             ("measured", value.measured),
         )
     }
-    return {"line": one.line, **one.group, **times, "notes": list(one.notes)}
+    return {"line": one.line, **one.group, **times, "notes": list(one.notes), "suspect": one.suspect or None}

@@ -28,7 +28,8 @@ class FittedServing(BaseModel):
     launch_us: NotNegative
     arrival_ms: NotNegative
     frontend_ms: NotNegative
-    prefill_wait: Annotated[float, Field(ge=1)]
+    prefill_wait_fixed: Annotated[float, Field(ge=1)]
+    prefill_wait_random: Annotated[float, Field(ge=1)]
     decode_wait: NotNegative
     interference: NotNegative
     burst_fixed: Share

@@ -55,6 +55,11 @@ def weight_format(quantization: object, where: str) -> str:
     return found if isinstance(found, str) else found(quantization, where)
 
 
+def fp4_block(quantization: object) -> int:
+    """Weights that share a scale in the 4-bit format of a `quantization_config`: 32 for MXFP4, 16 for NVFP4 [1]."""
+    return 32 if isinstance(quantization, Mapping) and quantization.get("quant_method") == "mxfp4" else 16
+
+
 def quantized_parts(
     quantization: Mapping[str, Any], layers: Sequence[tuple[Attention, FeedForward]], where: str
 ) -> frozenset[Part]:

@@ -23,7 +23,7 @@ from costmodel.transformer import (
 )
 
 from .hf_fields import ConfigFields, open_config, other_towers
-from .hf_quantization import QUANTIZABLE, quantized_parts, weight_format
+from .hf_quantization import QUANTIZABLE, fp4_block, quantized_parts, weight_format
 
 MOST_LAYERS = 10_000
 GATED_ACTIVATIONS = frozenset({"silu", "swish", "swiglu", "geglu"})
@@ -65,6 +65,7 @@ def parse_config(config: Mapping[str, Any], name: str, source: str = "", date: s
         position_embeddings=_position_rows(fields, max_position),
         native_weight_dtype=weight_dtype,
         quantized=quantized,
+        fp4_block=fp4_block(fields.get("quantization_config")),
         source="; ".join(filter(None, (source, *(f"without {tower}" for tower in other_towers(config))))),
         date=date,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -35,7 +36,7 @@ from .schema import (
 )
 from .spaces import search_space
 from .translation import faults_of
-from .yaml_source import override, read_source
+from .yaml_source import override, parse_source, read_source
 
 DEFAULT_ATTAINMENT = 0.9
 DEFAULT_VOLUME_RANGE = 4.0
@@ -57,7 +58,27 @@ def load_problem(path: FilePath, overrides: Mapping[str, Any] | None = None) -> 
     source, faults = read_source(path)
     if overrides:
         source = override(source, overrides)
-    base = path.parent
+    return _stated(source, faults, path.parent, path.stem)
+
+
+def problem_of(inputs: Mapping[str, Any], where: str, base: FilePath) -> Problem:
+    """Return the problem that a mapping states, such as the echo of a workload.yaml in a plan.
+
+    Args:
+        inputs: what a workload.yaml holds.
+        where: stands for the file in messages.
+        base: folder from which files named inside are looked up.
+
+    Raises:
+        InputError: as `load_problem` does.
+    """
+    text = json.dumps(inputs, indent=1, ensure_ascii=False)  # JSON is YAML, and numbers keep every digit
+    source, faults = parse_source(text, where)
+    return _stated(source, faults, base, where)
+
+
+def _stated(source: Source, faults: list[Fault], base: FilePath, name: str) -> Problem:
+    """Return the problem of a source, called `name` unless it names itself."""
     catalog, catalog_faults = _catalog(source.value, base)
     context = Context(
         check_accelerator=catalog.accelerator if not catalog_faults else lambda _name: None,
@@ -73,7 +94,7 @@ def load_problem(path: FilePath, overrides: Mapping[str, Any] | None = None) -> 
     found += workload_faults
     if found or file is None or model is None or workload is None:
         raise InputError(source.render(found))
-    problem = _problem(_Parts(file, path.stem, model, workload, accelerators, catalog.engines, source))
+    problem = _problem(_Parts(file, name, model, workload, accelerators, catalog.engines, source))
     impossible = feasibility_faults(problem)
     if impossible:
         raise problem.refusal(impossible)

@@ -141,6 +141,7 @@ def regime_of(deployment: Deployment, prefill_share: float, line: float) -> Regi
         bound="prefill" if prefill_share >= PREFILL_BOUND else "decode",
         memory="limited" if line > 0 else "roomy",
         measured=has_measured_kernels(deployment.prefill.accelerator),
+        engine=deployment.engine,
     )
 
 

@@ -7,31 +7,41 @@ from dataclasses import replace
 from pathlib import Path
 
 from costmodel.engine import EngineConfig, Parallelism, Role
+from costmodel.engine_arrays import TABLES, Conditions
 from costmodel.errors import InputError, UnknownNameError
 from costmodel.transformer import LatentAttention, Part, Transformer
 
 from .catalog import AcceleratorCatalog
 from .measurements import Layout
-from .models import CONFIG_FILE, load_model
+from .models import CONFIG_FILE, known_names, load_model
 
 DTYPE_WORDS = (
+    ("mxfp4", re.compile(r"w4a16_?-?mxfp4|mxfp4_?-?w4a16")),
     ("fp4", re.compile(r"fp4|e2m1")),
-    ("int4", re.compile(r"int4|w4a|awq|gptq|q4")),
+    ("int4", re.compile(r"int4|w4a|awq|gptq|q4|4bit")),
+    ("w8a16", re.compile(r"w8a16|(int8|fp8)_?-?(wo|weight_?only)$")),
     ("fp8", re.compile(r"fp8|e4m3|float8|e5m2")),
-    ("int8", re.compile(r"int8|w8a|smoothquant|_sq|q8")),
-    ("bf16", re.compile(r"^$|bf16|bfloat16|fp16|float16|half|none|auto")),
+    ("int8", re.compile(r"int8|w8a|smoothquant|(^|[_-])sq|q8|8bit")),
+    ("bf16", re.compile(r"^$|bf16|bfloat16|fp16|float16|half|none|auto|w16a16|native")),
 )
 """How benchmark files write weight formats; the first pattern found decides (nvfp4, w4a16_mxfp4, fp8_block, ...)."""
-QUANTIZED_SUFFIX = re.compile(r"[-_](fp8|fp4|nvfp4|mxfp4|bf16|awq|gptq|int4|int8|w4a16|w8a8|quantized\S*|dynamic|kv)+$")
+SERVED_AS = {"mxfp4": "fp4", "w8a16": "int8"}
+"""Dtypes of an engine config for formats that only parts of a model can have."""
+QUANTIZED_SUFFIX = re.compile(
+    r"([-_.](fp8|fp4|nvfp4|mxfp4|bf16|awq|gptq|int4|int8|w4a16|w8a8|w8a16|quantized|dynamic|block|kv))+$"
+)
+TUNED_SUFFIX = re.compile(r"([-_](instruct|it|chat|hf|base|preview|thinking|\d{4}|v0\.\d|exp))+$")
+MAKER_PREFIX = re.compile(r"^(meta|nvidia)[-_]|^moe_")
+PLAIN = re.compile(r"[^a-z0-9]")
 ROOMY = 10**7
 """A token or context limit that nothing reaches [token]: the benchmark ran, so its engine accepted the lengths."""
 
 
-def weight_dtype(written: str) -> str:
-    """The weight dtype meant by a benchmark's word for it; empty means the 16-bit default.
+def stored_dtype(written: str) -> str:
+    """The weight format meant by a benchmark's word for it; empty means the 16-bit default.
 
-    >>> [weight_dtype(word) for word in ("nvfp4", "fp8_block", "w4a16_mxfp4", "int4_wo", "")]
-    ['fp4', 'fp8', 'fp4', 'int4', 'bf16']
+    >>> [stored_dtype(word) for word in ("nvfp4", "fp8_block", "w4a16_mxfp4", "int4_wo", "int8_wo", "sq", "")]
+    ['fp4', 'fp8', 'mxfp4', 'int4', 'w8a16', 'int8', 'bf16']
     """
     plain = written.strip().lower()
     for dtype, pattern in DTYPE_WORDS:
@@ -40,25 +50,75 @@ def weight_dtype(written: str) -> str:
     raise InputError(f"dtype {written!r} is not known; known: bf16, fp8, int8, int4, fp4 and their usual variants")
 
 
+def weight_dtype(written: str) -> str:
+    """The same as a dtype that a whole engine may have.
+
+    >>> [weight_dtype(word) for word in ("nvfp4", "fp8_block", "w4a16_mxfp4", "int4_wo", "")]
+    ['fp4', 'fp8', 'fp4', 'int4', 'bf16']
+    """
+    stored = stored_dtype(written)
+    return SERVED_AS.get(stored, stored)
+
+
+TABLE_KERNELS = {"fp8_block": "fp8_block", "fp8": "fp8_tensor", "fp8_tensor": "fp8_tensor", "fp8_static": "fp8_tensor"}
+"""FP8 kernels of vLLM's tables by the dtype of a model's experts (of its matrices where it has none)."""
+
+
+def table_conditions(backend: str, gemm: str, experts: str) -> Conditions:
+    """The circumstances of steps composed from the kernel tables of `backend`, by the file's words for dtypes.
+
+    Kernels launched one by one, experts chosen by a power law; vLLM's tables have FP8 kernels of their own.
+    """
+    kernels = TABLE_KERNELS.get((experts or gemm).strip().lower(), "fp8") if backend in ("", "vllm") else "fp8"
+    return replace(TABLES, fp8_kernels=kernels)
+
+
 def measured_model(name: str, folder: Path | None = None) -> Transformer:
     """The model of a Hugging Face id or short name: the catalog's, else FOLDER/<org>/<name>/config.json.
 
-    An id that neither has is tried without its organisation and without a quantiser's suffix (-FP8, -NVFP4, ...).
+    An id that neither has is compared without punctuation, then without its organisation and a quantiser's suffix
+    (-FP8, -NVFP4, ...), then without a tuner's (-Instruct, -2507, ...).
     """
     try:
         return load_model(name)
     except UnknownNameError as unknown:
         if folder is not None and (folder / name / CONFIG_FILE).is_file():
             return replace(load_model(str((folder / name).resolve())), name=name.rpartition("/")[2])
-        short = name.rpartition("/")[2]
-        bare = QUANTIZED_SUFFIX.sub("", short.lower())
-        for candidate in dict.fromkeys((short, bare)):
-            try:
-                return load_model(candidate)
-            except InputError:
-                continue
+        files = _by_plain_name(folder)
+        known = {_plain(each): each for each in reversed(known_names())}
+        for spelling in _spellings(name):
+            plain = _plain(spelling)
+            if plain in known:
+                return load_model(known[plain])
+            if plain in files:
+                return replace(load_model(str(files[plain].resolve())), name=files[plain].name)
         where = f"; {folder / name / CONFIG_FILE} is not there either" if folder else "; give --models DIR"
         raise InputError(f"{unknown}{where}") from unknown
+
+
+def _spellings(name: str) -> tuple[str, ...]:
+    """Ever shorter names of a model: without organisation, quantiser's suffix, tuner's suffix and maker."""
+    short = name.rpartition("/")[2].lower()
+    bare = QUANTIZED_SUFFIX.sub("", short)
+    plain = TUNED_SUFFIX.sub("", QUANTIZED_SUFFIX.sub("", TUNED_SUFFIX.sub("", bare)))
+    return tuple(dict.fromkeys((short, bare, plain, MAKER_PREFIX.sub("", plain))))
+
+
+def _plain(name: str) -> str:
+    return PLAIN.sub("", name.rpartition("/")[2].lower())
+
+
+def _by_plain_name(folder: Path | None) -> dict[str, Path]:
+    """Folders with a config.json by every spelling of their name; the fuller spelling wins."""
+    if folder is None or not folder.is_dir():
+        return {}
+    found: dict[str, Path] = {}
+    paths = sorted(path.parent for path in folder.glob(f"*/*/{CONFIG_FILE}"))
+    for fullness in range(4):
+        for path in paths:
+            for spelling in _spellings(path.name)[fullness : fullness + 1]:
+                found.setdefault(_plain(spelling), path)
+    return found
 
 
 def in_dtype(model: Transformer, gemm: str, experts: str) -> tuple[Transformer, str]:
@@ -66,20 +126,32 @@ def in_dtype(model: Transformer, gemm: str, experts: str) -> tuple[Transformer, 
 
     gemm, experts: the file's words for the dtype of dense matrices and of routed experts. Published 4-bit checkpoints
     of models with latent attention leave the attention in 16 bit, and a checkpoint whose native format was asked for
-    keeps the parts that it spares. Where dense and expert dtypes differ, the experts' dtype is kept (they are most of
-    the weights) and the dense parts count as quantised only if they are as narrow.
+    keeps the parts that it spares. Where dense matrices and experts differ, the experts' dtype is the engine's (they
+    are most of the weights) and the dense parts keep their own.
     """
-    dense, routed = weight_dtype(gemm), weight_dtype(experts) if experts else weight_dtype(gemm)
-    wanted = routed if model.is_moe else dense
-    if wanted == model.native_weight_dtype:
+    dense = stored_dtype(gemm)
+    routed = stored_dtype(experts or gemm) if model.is_moe else dense
+    wanted = SERVED_AS.get(routed, routed)
+    native = wanted == model.native_weight_dtype and dense in (routed, "bf16")
+    if native and routed == wanted:
         return model, wanted
     parts = {Part.ATTENTION, Part.FEED_FORWARD, Part.EXPERTS}
-    if dense == "bf16" and wanted != "bf16":
-        parts = {Part.EXPERTS}
-    elif wanted == "fp4" and any(isinstance(group.attention, LatentAttention) for group in model.layers):
+    if native:
+        parts &= model.quantized
+    elif wanted == "fp4" and dense == routed and _latent(model):
         parts -= {Part.ATTENTION}
-    spared = model.quantized if model.native_weight_dtype != "bf16" and wanted == "fp4" else frozenset(parts)
-    return replace(model, quantized=frozenset(parts) & spared if spared else frozenset(parts)), wanted
+    elif dense == "bf16" and wanted != "bf16":
+        parts = {Part.EXPERTS}
+    if wanted == "fp4" and dense == routed and model.native_weight_dtype != "bf16":
+        parts = (parts & model.quantized) or parts
+    own = {part: dense for part in parts - {Part.EXPERTS} if dense not in (wanted, "bf16")}
+    if routed != wanted:
+        own |= dict.fromkeys(parts & {Part.EXPERTS}, routed)
+    return replace(model, quantized=frozenset(parts), own_dtypes=frozenset(own.items())), wanted
+
+
+def _latent(model: Transformer) -> bool:
+    return any(isinstance(group.attention, LatentAttention) for group in model.layers)
 
 
 def measured_engine(

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from costmodel.engine import EngineConfig
-from costmodel.engine_arrays import TABLE_SKEW, Conditions, engine_arrays
+from costmodel.engine_arrays import Conditions, engine_arrays
 from costmodel.errors import InputError
 from costmodel.host import NO_OVERHEAD
 from costmodel.serving.interval import Regime, interval_factors, interval_of
@@ -21,12 +21,10 @@ from costmodel.transformer import LatentAttention, Transformer
 from .catalog import AcceleratorCatalog
 from .engines import load_serving_policy
 from .measured_batches import batches_of, deployments_of, has_measured_kernels, regime_of, steady_state
-from .measured_engines import in_dtype, measured_engine, measured_model, weight_dtype
+from .measured_engines import in_dtype, measured_engine, measured_model, table_conditions, weight_dtype
+from .measured_suspects import suspicions
 from .measurements import Refused, Row, StepRow
 from .serving_error import error_table, step_widths
-
-TABLE_KERNELS = {"fp8": "fp8_tensor", "fp8_block": "fp8_block"}
-"""FP8 kernels of the step tables by the dtype of their experts (of their matrices where there are none)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +53,7 @@ class Predicted:
 
     group: what the row is counted under (model, accelerator, engine, mode; for steps phase and dtype instead of the
     last two); values: by quantity (ttft and tpot, or latency); throughput: (predicted, measured) output tokens per
-    second and GPU, NaN for steps; notes: what had to be assumed.
+    second and GPU, NaN for steps; notes: what had to be assumed; suspect: the rule that the measurement breaks.
     """
 
     line: int
@@ -64,6 +62,7 @@ class Predicted:
     throughput: tuple[float, float]
     regime: Regime
     notes: tuple[str, ...]
+    suspect: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +86,9 @@ def predict_serving(rows: Sequence[Row], catalog: AcceleratorCatalog, models: Pa
     for batch in batches_of(deployments):
         steady = steady_state(batch, load_serving_policy(batch.engine, catalog.engines))
         columns = (steady.ttft, steady.tpot, steady.prefill_share, steady.line)
-        for each, ttft, tpot, share, line in zip(
-            batch.deployments, *(column[:, 0].tolist() for column in columns), strict=True
+        doubts = suspicions(batch, steady)
+        for each, doubt, ttft, tpot, share, line in zip(
+            batch.deployments, doubts, *(column[:, 0].tolist() for column in columns), strict=True
         ):
             row, regime = each.row, regime_of(each, share, line)
             values = {
@@ -99,7 +99,8 @@ def predict_serving(rows: Sequence[Row], catalog: AcceleratorCatalog, models: Pa
             gaps = max(each.osl - 1.0, 1.0)
             throughput = (work / (ttft + gaps * tpot), work / (row.ttft + gaps * row.tpot))
             group = {"model": row.model, "accelerator": row.accelerator, "engine": row.engine, "mode": row.mode}
-            found.append(Predicted(row.line, group, values, throughput, regime, each.notes))
+            suspect = doubt.rule if doubt else ""
+            found.append(Predicted(row.line, group, values, throughput, regime, each.notes, suspect))
     found.sort(key=lambda one: one.line)
     return Outcome(tuple(found), tuple(refused))
 
@@ -124,21 +125,21 @@ class _Step:
     config: EngineConfig
 
     @property
-    def kernels(self) -> str:
-        """The FP8 kernels that the tables timed, by the kind of scale."""
-        return TABLE_KERNELS.get(self.row.moe_dtype, "fp8")
+    def conditions(self) -> Conditions:
+        """The circumstances of the tables."""
+        return table_conditions(self.row.engine, self.row.gemm_dtype, self.row.moe_dtype)
 
 
 def predict_steps(rows: Sequence[Row], catalog: AcceleratorCatalog, models: Path | None) -> Outcome:
     """Latency of every step row, under the conditions of the tables from which such steps are composed.
 
     Kernels and collectives alone, launched one by one, with experts chosen by a power law: the file has no scheduler
-    and no CUDA graph in its steps.
+    and no CUDA graph in its steps. The batch of a row is that of one data-parallel rank, as in those tables' tool.
     """
     steps, refused = _steps_of(rows, catalog, models)
-    groups: dict[tuple[Transformer, str, str], list[_Step]] = defaultdict(list)
+    groups: dict[tuple[Transformer, str, Conditions], list[_Step]] = defaultdict(list)
     for step in steps:
-        groups[step.model, step.row.phase, step.kernels].append(step)
+        groups[step.model, step.row.phase, step.conditions].append(step)
     widths = step_widths()
     found: list[Predicted] = []
     for (model, phase, _), members in groups.items():
@@ -182,9 +183,8 @@ def _steps_of(
 
 
 def _latencies(model: Transformer, phase: str, steps: Sequence[_Step]) -> list[float]:
-    conditions = Conditions(TABLE_SKEW, graphs=False, fp8_kernels=steps[0].kernels)
-    engines = engine_arrays(model, [step.config for step in steps], NO_OVERHEAD, conditions)
-    batch = np.array([[float(step.row.batch)] for step in steps])
+    engines = engine_arrays(model, [step.config for step in steps], NO_OVERHEAD, steps[0].conditions)
+    batch = np.array([[float(step.row.batch * step.row.layout.data)] for step in steps])
     length = np.array([[float(step.row.seq)] for step in steps])
     load = StepLoad.prefill(length, batch) if phase == "prefill" else StepLoad.decode(batch, length)
     times: list[float] = step_time(model, engines, load).total[:, 0].tolist()

@@ -12,7 +12,7 @@ import csv
 import math
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
@@ -20,6 +20,9 @@ from costmodel.errors import InputError
 
 SERVING_COLUMNS = frozenset({"model", "accelerator", "engine", "isl", "osl"})
 STEP_COLUMNS = frozenset({"system", "model", "phase", "batch", "seq"})
+PHASES = {"context": "prefill", "ctx": "prefill", "generation": "decode", "gen": "decode"}
+"""Other words for the phase of a step."""
+PREFIXED = re.compile(r"(tp|pp|dp|ep)\s*=?\s*(\d+)", re.IGNORECASE)
 ATTENTION_DATA = re.compile(r"\(?\s*attention\s*dp\s*(\d+)\s*\)?", re.IGNORECASE)
 """A layout written in words: the attention's data ranks stand where the tensor ranks are expected."""
 
@@ -156,12 +159,14 @@ def _serving_row(line: int, cells: Cells) -> ServingRow:
     gpus = _whole(cells, "num_gpus", 0)
     prefill = _side(cells, "prefill_") if split else _colocated(cells, gpus)
     decode = _side(cells, "decode_") if split else None
+    if decode and gpus and _gpus(prefill) + _gpus(decode) > gpus:
+        prefill, decode = _all_ranks(prefill), _all_ranks(decode)
     return ServingRow(
         line=line,
         source=cells.get("set", ""),
         model=_text(cells, "model"),
         accelerator=_text(cells, "accelerator"),
-        engine=_text(cells, "engine").lower(),
+        engine=cells.get("engine", "").lower(),
         gemm_dtype=cells.get("gemm_dtype") or cells.get("precision", ""),
         moe_dtype=cells.get("moe_dtype") or cells.get("gemm_dtype") or cells.get("precision", ""),
         isl=_positive(cells, "isl"),
@@ -176,7 +181,8 @@ def _serving_row(line: int, cells: Cells) -> ServingRow:
 
 
 def _step_row(line: int, cells: Cells) -> StepRow:
-    phase = _text(cells, "phase").lower()
+    written = _text(cells, "phase").lower()
+    phase = PHASES.get(written, written)
     if phase not in ("prefill", "decode"):
         raise _CellError(f"phase {phase!r} is neither 'prefill' nor 'decode'")
     layout = Layout(1, *(_whole(cells, name, 1) for name in ("tp", "pp", "dp", "moe_ep")))
@@ -223,6 +229,11 @@ def _side(cells: Cells, prefix: str) -> Layout:
     return Layout(*(_whole(cells, prefix + name, 1) for name in names))
 
 
+def _all_ranks(side: Layout) -> Layout:
+    """The side where tp counts all ranks and data says how many groups the attention makes of them."""
+    return side if side.tensor % side.data else replace(side, tensor=side.tensor // side.data)
+
+
 def _gpus(side: Layout) -> int:
     return side.workers * side.tensor * side.pipeline * side.data
 
@@ -244,7 +255,8 @@ def _positive(cells: Cells, name: str) -> float:
 def _whole(cells: Cells, name: str, default: int) -> int:
     """A whole number; empty and 0 mean `default`."""
     written = cells.get(name, "")
-    value = _number(written, name) if written else 0.0
+    prefixed = PREFIXED.fullmatch(written)
+    value = _number(prefixed[2] if prefixed else written, name) if written else 0.0
     if value != int(value) or value < 0:
         raise _CellError(f"{name} {written!r} must be a whole number")
     return int(value) or default

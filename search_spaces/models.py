@@ -48,6 +48,15 @@ def model_names() -> list[str]:
     return sorted(_files(), key=str.lower)
 
 
+def known_names() -> list[str]:
+    """Names of the catalog's models and all their other names.
+
+    >>> "meta-llama/Llama-3.1-70B-Instruct" in known_names()
+    True
+    """
+    return [*model_names(), *_aliases()]
+
+
 def load_model(name_or_path: str, base_dir: Path | None = None) -> Transformer:
     """The model of a catalog name or alias (any case), or of a config.json or a directory that holds one.
 
@@ -73,7 +82,7 @@ def load_model(name_or_path: str, base_dir: Path | None = None) -> Transformer:
         path, exists = None, False
     if path is not None and (exists or explicit):
         return _load_file(path, wanted)
-    names = [*model_names(), *_aliases()]
+    names = known_names()
     raise UnknownNameError("model", name_or_path, names if nearest_name(wanted, names) else model_names())
 
 

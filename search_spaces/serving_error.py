@@ -24,6 +24,8 @@ class HeldOut(BaseModel):
     ttft_bias_pct: float
     tpot_median_abs_pct: float
     tpot_bias_pct: float
+    ttft_interval90_coverage: float
+    tpot_interval90_coverage: float
 
 
 class _Factors(BaseModel):

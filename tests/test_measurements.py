@@ -10,7 +10,7 @@ import pytest
 
 from costmodel.errors import InputError
 from costmodel.transformer import Part
-from search_spaces.measured_engines import in_dtype, measured_model, weight_dtype
+from search_spaces.measured_engines import in_dtype, measured_model, table_conditions, weight_dtype
 from search_spaces.measurements import Format, Layout, Refused, ServingRow, StepRow, read_measurements
 from search_spaces.models import load_model
 
@@ -58,6 +58,10 @@ def test_workers_of_a_disaggregated_row(tmp_path: Path) -> None:
     assert row.prefill == Layout(2, 1, 1, 4, 4)
     assert row.decode == Layout(1, 8, 1, 1, 1)
     assert row.gpus == 16
+    header = header.replace("mode,", "mode,num_gpus,")
+    row = only(tmp_path, f"{header}m,b200,sglang,disaggregated,16,8192,1024,64,1,8,8,8,1,8,1,1\n")
+    assert isinstance(row, ServingRow)
+    assert row.prefill == Layout(1, 1, 1, 8, 8)  # tp counts all ranks
     assert math.isnan(row.ttft)
 
 
@@ -149,3 +153,43 @@ def test_models_come_from_the_catalog_or_from_a_folder(tmp_path: Path) -> None:
         measured_model("acme/Huge-9", tmp_path)
     with pytest.raises(InputError, match="give --models DIR"):
         measured_model("acme/Huge-9")
+
+
+def test_dense_matrices_and_experts_may_differ() -> None:
+    model, dtype = in_dtype(load_model("Mixtral-8x7B"), "fp8", "w4a16_mxfp4")
+    assert dtype == "fp4"
+    assert [model.part_dtype(part, dtype) for part in (Part.ATTENTION, Part.EXPERTS, Part.EMBEDDING)] == [
+        "fp8",
+        "mxfp4",
+        "bf16",
+    ]
+    assert model.bytes_per_element(Part.ATTENTION, dtype) == 1.0
+    assert model.bytes_per_element(Part.EXPERTS, dtype) == 0.5 + 1 / 32
+    weight_only, served = in_dtype(load_model("Llama-3.1-8B"), "int8_wo", "")
+    assert (served, weight_only.part_dtype(Part.FEED_FORWARD, served)) == ("int8", "w8a16")
+
+
+def test_models_are_found_under_other_spellings(tmp_path: Path) -> None:
+    for spelling in ("QWEN3_32B", "someone/Qwen3-32B-FP8-dynamic", "Qwen3-32B-Instruct-2507"):
+        assert measured_model(spelling).name == "Qwen3-32B"
+    folder = tmp_path / "org" / "New-9B-Instruct"
+    folder.mkdir(parents=True)
+    fields = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 64, "vocab_size": 100}
+    fields |= {"num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128}
+    (folder / "config.json").write_text(json.dumps({**fields, "max_position_embeddings": 512}), encoding="utf-8")
+    assert measured_model("new_9b", tmp_path).name == "New-9B-Instruct"
+    with pytest.raises(InputError, match="Other-9B"):
+        measured_model("org/Other-9B", tmp_path)
+
+
+def test_kernels_of_vllm_tables_serve_vllm_rows_only() -> None:
+    assert table_conditions("vllm", "fp8", "fp8").fp8_kernels == "fp8_tensor"
+    assert table_conditions("vllm", "fp8_block", "").fp8_kernels == "fp8_block"
+    assert table_conditions("trtllm", "fp8", "fp8").fp8_kernels == "fp8"
+    assert not table_conditions("sglang", "bfloat16", "").graphs
+
+
+def test_words_for_phases_and_ranks(tmp_path: Path) -> None:
+    row = only(tmp_path, "system,model,phase,batch,seq,tp,latency_ms\nh100,m,generation,8,512,TP8,1\n")
+    assert isinstance(row, StepRow)
+    assert (row.phase, row.layout.tensor) == ("decode", 8)

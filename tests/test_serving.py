@@ -37,7 +37,8 @@ IDEAL = ServingPolicy(
     launch=0.0,
     arrival=0.0,
     frontend=0.0,
-    prefill_wait=1.0,
+    prefill_wait_fixed=1.0,
+    prefill_wait_random=1.0,
     decode_wait=0.0,
     interference=1.0,
     burst_fixed=0.0,
@@ -188,7 +189,7 @@ def test_every_engine_has_a_policy_with_plausible_figures() -> None:
     for name in engine_names():
         policy = load_serving_policy(name)
         assert 0 < policy.arrival < 0.5
-        assert 1 <= policy.prefill_wait < 5
+        assert 1 <= policy.prefill_wait_random <= policy.prefill_wait_fixed < 5
         assert 0.5 < policy.interference < 2
         assert 0 < policy.burst_random < 1
     assert load_serving_policy("sglang").scheduler is Scheduler.PREFILL_FIRST
@@ -196,3 +197,19 @@ def test_every_engine_has_a_policy_with_plausible_figures() -> None:
 
 def test_engines_go_by_other_names() -> None:
     assert [engine_name(word) for word in ("vLLM", "TensorRT-LLM", " sgl ")] == ["vllm", "trtllm", "sglang"]
+
+
+def test_a_lone_request_waits_for_no_other_prompt() -> None:
+    policy = replace(IDEAL, prefill_wait_fixed=3.0, prefill_wait_random=2.0)
+    waits = [
+        float(settle(times(0.1, 1e-9), policy, load(many, spread=spread), cell(100)).ttft[0, 0])
+        for many, spread in ((1, 0.2), (4, 0.2), (4, 0.0))
+    ]
+    assert waits == pytest.approx([0.1, 0.1 * (1 + 1 * 3 / 4), 0.1 * (1 + 2 * 3 / 4)])
+
+
+def test_spread_prompts_of_a_burst_have_steps_of_their_own() -> None:
+    policy = replace(IDEAL, burst_fixed=0.1, burst_random=0.1)
+    shared = Times(Prompt(cell(0.1), cell(0.02)), lambda running: np.full_like(running, 1e-9))
+    spread, equal = (float(settle(shared, policy, load(21, spread=s), cell(100)).ttft[0, 0]) for s in (0.2, 0.0))
+    assert (spread, equal) == pytest.approx((0.1 + 0.1 * 10 * 0.1, 0.1 + 0.1 * 10 * 0.02))

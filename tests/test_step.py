@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from costmodel.accelerator import KernelEfficiency, Link, Origin
 from costmodel.engine import EngineConfig
-from costmodel.engine_arrays import TABLE_SKEW, Conditions, compute_dtype, engine_arrays, kernel_efficiency
+from costmodel.engine_arrays import EXPANDING, TABLE_SKEW, Conditions, compute_dtype, engine_arrays, kernel_efficiency
 from costmodel.errors import InputError
 from costmodel.estimate import estimate
 from costmodel.host import NO_OVERHEAD, host_time
@@ -415,7 +415,7 @@ def test_compute_dtype(weights: str, on_h100: str, on_a100: str) -> None:
 
 def test_fp8_weights_halve_decode_bytes_and_prefill_time_where_units_exist() -> None:
     decode, prompt = StepLoad.decode(1, 100), StepLoad.prefill(8192)
-    for gpu, speedup in ((perfect_accelerator(), 2.0), (toy_a100(efficiency=toy_efficiency(1, 1, 0)), 1.0)):
+    for gpu, speedup in ((perfect_accelerator(), 2.0), (toy_a100(efficiency=toy_efficiency(1, 1, 0)), EXPANDING)):
         wide, narrow = toy_config(gpu), toy_config(gpu, weight_dtype="fp8")
         gemm = [step_time_one(llama_70b(), config, NO_OVERHEAD, prompt).gemm[0, 0] for config in (wide, narrow)]
         assert gemm[0] / gemm[1] == pytest.approx(speedup, rel=0.12)

@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodel.transformer import (
-    DTYPE_BYTES,
     Attention,
     FeedForward,
     LatentAttention,
@@ -140,7 +139,7 @@ def test_weight_bytes_of_a_partly_quantised_checkpoint() -> None:
     experts = 36 * 128 * 3 * 2880 * 2880
     rest = model.parameters - experts
     assert model.quantized == {Part.EXPERTS}
-    assert model.weight_bytes("fp4") == pytest.approx(experts * DTYPE_BYTES["fp4"] + 2 * rest)
+    assert model.weight_bytes("fp4") == pytest.approx(experts * (0.5 + 1 / 32) + 2 * rest)  # MXFP4
     assert model.weight_bytes("bf16") == pytest.approx(2 * model.parameters)
 
 

@@ -19,6 +19,7 @@ from pdplan.console import Console
 from reports.validation import kendall_tau
 from search_spaces.catalog import load_catalog
 from search_spaces.measured_predictions import predict_serving, predict_steps
+from search_spaces.measured_suspects import TOO_FAST, TOO_LARGE, TOO_SLOW
 from search_spaces.measurements import read_measurements
 from search_spaces.serving_error import error_table
 
@@ -173,3 +174,26 @@ def test_all_steps_are_predicted() -> None:
     _, rows = read_measurements(DATA / "serving" / "engine_steps.csv")
     outcome = predict_steps(rows, load_catalog(), DATA / "models")
     assert len(outcome.predicted) == len(rows)
+
+
+def test_impossible_rows_are_marked_and_still_scored(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    late = GOOD.format(ttft=900_000, tpot=10)
+    fast = GOOD.format(ttft=1, tpot=0.5)
+    large = GOOD.format(ttft=100, tpot=10).replace("Llama-3.1-8B-Instruct", "Llama-3.1-405B").replace("fp8", "bf16")
+    path.write_text(HEADER + late + fast + large + GOOD.format(ttft=100, tpot=10), encoding="utf-8")
+    _, rows = read_measurements(path)
+    outcome = predict_serving(rows, load_catalog(), None)
+    assert [one.suspect for one in outcome.predicted] == [TOO_SLOW, TOO_FAST, TOO_LARGE, ""]
+    assert all(one.values["ttft"].measured > 0 for one in outcome.predicted)
+
+
+def test_the_batch_of_a_step_is_that_of_one_data_rank(tmp_path: Path) -> None:
+    path = tmp_path / "steps.csv"
+    header = "system,backend,model,dtype,tp,dp,phase,batch,seq,latency_ms\n"
+    path.write_text(
+        header + "".join(f"h100,vllm,llama-3.1-8b,bf16,1,{dp},decode,16,512,1\n" for dp in (1, 4)), encoding="utf-8"
+    )
+    _, rows = read_measurements(path)
+    one, four = (each.values["latency"].predicted for each in predict_steps(rows, load_catalog(), None).predicted)
+    assert one == pytest.approx(four)

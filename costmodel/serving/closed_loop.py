@@ -4,11 +4,13 @@ C requests are in flight, each replaced when it ends; N = min(C, what memory hol
 B decode. With s the engine seconds of one prompt, d(B) a decode step, O tokens a request:
 
     TPOT = d(B) + interference x s x B / (O - 1)          every decode step carries B / (O - 1) prompts
-    TTFT = arrival + prefill_wait x s' + decode_wait d + burst x (N - 1) / 2 x (s + frontend) + line
+    TTFT = arrival + wait x s' + decode_wait d + burst x (N - 1) / 2 x (s" + frontend) + line
     B    = N (O - 1) TPOT / (TTFT' + (O - 1) TPOT)        Little's law; TTFT' is TTFT without the line
 
-s' is the prompt alone, at least what the host needs to launch its kernels. The burst is the first wave, all of which
-arrives at once, and whatever of it stays together: of N prompts at once each waits for half of the others. The line is
+s' is the prompt alone, at least what the host needs to launch its kernels; wait is 1 and what the N - 1 others add to
+it, by sharing a step with the prompt or by running as it arrives. The burst is the first wave, all of which
+arrives at once, and whatever of it stays together: of N prompts at once each waits for half of the others. Equal
+prompts share steps (s" = s); spread ones come one after the other and have steps of their own (s" = s'). The line is
 what waits outside for memory.
 """
 
@@ -27,6 +29,8 @@ FloatArray = NDArray[np.float64]
 
 ITERATIONS = 12
 """Fixed-point steps, each averaged with the last: the map contracts by a half or better, so 1e-4 is reached."""
+Figure = float | FloatArray
+
 FULL_SPREAD = 0.2
 """Width of a uniform length distribution, relative to its longest, that dissolves waves: InferenceX's [0.8, 1.0]."""
 
@@ -43,8 +47,9 @@ def settle(times: Times, policy: ServingPolicy, load: ClosedLoad, fits: FloatArr
     prompt, gaps = times.prompt, load.gaps
     admitted = admitted_requests(policy, load, fits)
     share = burst_share(policy, load)
-    burst = share * (admitted - 1.0) / 2.0 * (prompt.shared + policy.frontend)
-    base = policy.arrival + policy.prefill_wait * prompt.alone + burst
+    each = _between(prompt.shared, prompt.alone, load)
+    burst = share * (admitted - 1.0) / 2.0 * (each + policy.frontend)
+    base = policy.arrival + prompts_waited(policy, load, admitted) * prompt.alone + burst
     felt = policy.interference * prompt.shared / gaps
     if policy.scheduler is Scheduler.PREFILL_FIRST:
         felt = felt * (1.0 - 0.5 * share)  # prompts of a wave that stays together run before most of its decodes
@@ -64,6 +69,7 @@ def settle(times: Times, policy: ServingPolicy, load: ClosedLoad, fits: FloatArr
         rate=admitted / residence,
         decode_step=step,
         prefill=prompt.alone,
+        shared=prompt.shared,
         prefill_share=np.minimum(admitted / residence * prompt.shared, 1.0),
         line=line,
     )
@@ -74,9 +80,19 @@ def burst_share(policy: ServingPolicy, load: ClosedLoad) -> FloatArray:
 
     Fitted to runs of ten waves; the first wave's own share, 1 / waves, grows as a run gets shorter.
     """
-    mixed = np.clip(load.spread / FULL_SPREAD, 0.0, 1.0)
-    share = policy.burst_fixed + (policy.burst_random - policy.burst_fixed) * mixed
+    share = _between(policy.burst_fixed, policy.burst_random, load)
     return np.asarray(np.clip(share + 1.0 / load.waves - 1.0 / MANY_WAVES, 0.0, 1.0))
+
+
+def prompts_waited(policy: ServingPolicy, load: ClosedLoad, admitted: FloatArray) -> FloatArray:
+    """Prompts' worth of prefill that a request waits for outside of bursts, its own included [1]: 1 if it is alone."""
+    waited = _between(policy.prefill_wait_fixed, policy.prefill_wait_random, load)
+    return np.asarray(1.0 + (waited - 1.0) * (1.0 - 1.0 / admitted))
+
+
+def _between(fixed: Figure, random: Figure, load: ClosedLoad) -> FloatArray:
+    """A figure between that of equal lengths and that of fully spread ones."""
+    return np.asarray(fixed + (random - fixed) * np.clip(load.spread / FULL_SPREAD, 0.0, 1.0))
 
 
 def admitted_requests(policy: ServingPolicy, load: ClosedLoad, fits: FloatArray) -> FloatArray:

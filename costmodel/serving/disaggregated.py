@@ -87,6 +87,7 @@ def settle_pools(times: Times, policy: ServingPolicy, load: ClosedLoad, pools: P
         rate=admitted / residence,
         decode_step=step,
         prefill=prompt.alone,
+        shared=prompt.shared,
         prefill_share=np.minimum(admitted / residence * service, 1.0),
         line=line,
     )

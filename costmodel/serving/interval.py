@@ -17,18 +17,21 @@ class Regime:
     """Where a prediction stands: what it was made for and what rules it there.
 
     mode: colocated, disaggregated, prefill or decode (the last two are single steps); bound: prefill or decode (of
-    steps: dense, moe or mla); memory: roomy or limited; measured: the accelerator has fitted kernels of its own.
+    steps: dense, moe or mla); memory: roomy or limited; measured: the accelerator has fitted kernels of its own;
+    engine: the serving engine, empty for steps.
     """
 
     mode: str
     bound: str
     memory: str
     measured: bool
+    engine: str = ""
 
     @property
     def keys(self) -> tuple[str, ...]:
         """Names under which factors may be filed, the narrowest first."""
-        return (f"{self.mode}/{self.bound}/{self.memory}", f"{self.mode}/{self.bound}", self.mode, "all")
+        own = (f"{self.mode}/{self.bound}/{self.engine}", f"{self.mode}/{self.engine}") if self.engine else ()
+        return (*own, f"{self.mode}/{self.bound}/{self.memory}", f"{self.mode}/{self.bound}", self.mode, "all")
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,6 +48,7 @@ class Steady:
 
     ttft, tpot: means [s]; running: decoding requests [1]; admitted: requests that memory lets in [1];
     rate: requests that end per second [1/s]; decode_step: a step without prompts [s]; prefill: one prompt alone [s];
+    shared: its share of a prefilling engine that all lanes keep busy [s];
     prefill_share: share of the prefilling engines' time that prompts take [1]; line: part of TTFT spent waiting for
     memory [s].
     """
@@ -59,6 +60,7 @@ class Steady:
     rate: FloatArray
     decode_step: FloatArray
     prefill: FloatArray
+    shared: FloatArray
     prefill_share: FloatArray
     line: FloatArray
 

@@ -111,6 +111,7 @@ def _settle(
         rate=load.rate,
         decode_step=step,
         prefill=prompt.alone,
+        shared=prompt.shared,
         prefill_share=np.minimum(busy, 1.0),
         line=np.where(unstable, np.inf, slots),
     )

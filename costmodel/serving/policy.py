@@ -27,8 +27,9 @@ class ServingPolicy:
     launch: least time of a step with prompts, which no CUDA graph replays, per layer of the model [s];
     arrival: HTTP, tokenising and scheduling before a lone prompt starts [s];
     frontend: CPU time that requests which arrive together spend one after the other [s per request];
-    prefill_wait: prompts' worth of prefill in an undisturbed TTFT: a request's own, and those whose steps it waits for
-    or shares [1]; decode_wait: decode steps in it [1];
+    prefill_wait_fixed, prefill_wait_random: prompts' worth of prefill in the TTFT of one request among many outside of
+    bursts, when lengths are equal and when they are spread out: its own, and those whose steps it waits for or shares
+    [1]; decode_wait: decode steps in it [1];
     interference: what a prompt adds to the decodes beside it, over what it takes alone [1];
     burst_fixed, burst_random: share of requests that find all others' prompts ahead of them, when lengths are equal
     (waves stay together) and when they are spread out [1];
@@ -46,7 +47,8 @@ class ServingPolicy:
     launch: float
     arrival: float
     frontend: float
-    prefill_wait: float
+    prefill_wait_fixed: float
+    prefill_wait_random: float
     decode_wait: float
     interference: float
     burst_fixed: float

@@ -2,7 +2,7 @@
 
 from .arrivals import ArrivalStats
 from .reader import detect_format, in_order, read_rows, read_trace
-from .rows import ArrivalUnit, Columns, Rows, TraceFormat
+from .rows import ArrivalUnit, Columns, Rows, TraceFormat, UnnamedColumnError
 from .summary import TraceSummary, compact_rows, workload_mapping
 
 __all__ = [
@@ -12,6 +12,7 @@ __all__ = [
     "Rows",
     "TraceFormat",
     "TraceSummary",
+    "UnnamedColumnError",
     "compact_rows",
     "detect_format",
     "in_order",

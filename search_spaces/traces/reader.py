@@ -159,9 +159,15 @@ class _Tally:
 
     def _notes(self, arrivals: ArrivalStats) -> Iterator[str]:
         if self.dropped:
-            yield f"{self.dropped} requests generated no token and are left out of all figures."
+            some = (
+                "1 request generated no token and is"
+                if self.dropped == 1
+                else (f"{self.dropped} requests generated no token and are")
+            )
+            yield f"{some} left out of all figures."
         if self.out_of_order:
-            yield f"{self.out_of_order} arrivals are earlier than the line before; the trace was sorted by arrival."
+            some = "1 arrival is" if self.out_of_order == 1 else f"{self.out_of_order} arrivals are"
+            yield f"{some} earlier than the line before; the trace was sorted by arrival."
         if arrivals.quantum is not None and arrivals.dispersion is not None:
             yield (
                 f"{arrivals.tie_share:.0%} of the arrivals share the time of the one before (over {TIE_SHARE:.0%}): "

@@ -172,6 +172,18 @@ def require_columns(columns: Columns, found: Sequence[str], where: str) -> Colum
     return columns
 
 
+class UnnamedColumnError(InputError):
+    """No column has a name that tells its role; the message says how a workload.yaml names it.
+
+    told: what is wrong; example: the role and a name such as the column's, for messages that name it otherwise.
+    """
+
+    def __init__(self, where: str, role: str, found: Sequence[str]) -> None:
+        self.told = f"{where}: no column was recognised as {role} among {_listed(found)}"
+        self.example = role, KNOWN_NAMES[role][1]
+        super().__init__(f"{self.told}; name it, e.g. columns: {{{role}: {KNOWN_NAMES[role][1]}}}")
+
+
 def normalised(name: str) -> str:
     """Return a column name in lower case with underscores, as in KNOWN_NAMES.
 
@@ -191,10 +203,7 @@ def _column_name(role: str, wanted: str | None, found: Sequence[str], where: str
     by_name = {normalised(name): name for name in found}
     known = next((by_name[name] for name in KNOWN_NAMES[role] if name in by_name), None)
     if known is None:
-        raise InputError(
-            f"{where}: no column was recognised as {role} among {_listed(found)}; "
-            f"name it, e.g. columns: {{{role}: {KNOWN_NAMES[role][1]}}}"
-        )
+        raise UnnamedColumnError(where, role, found)
     return known
 
 
