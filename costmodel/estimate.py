@@ -36,20 +36,20 @@ class StepEstimate:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What one engine does with prompts of `isl` and answers of `osl` tokens.
+    """What one engine does with prompts of `isl` and answers of `osl` tokens; None for what its role never does.
 
-    batch: running requests in all; max_batch: most that memory and max_num_seqs allow; prefill: one whole prompt alone;
-    decode: one step of each pipeline stage's share of the batch, at the mean context ISL + OSL/2;
-    ridge_point [FLOP/byte]; kv_bytes_per_token: whole model [byte/token]; weights_per_gpu, activations_per_gpu,
-    kv_capacity_per_gpu [byte]; requests_per_second: what the engine sustains in its role, see `saturation_rate` [1/s];
-    binds: what limits throughput: compute, bandwidth, network, host, or memory if more HBM would allow a larger batch;
-    efficiencies: (kernel class, dtype) -> figures used; overhead: host overhead used.
+    batch: requests that decode together, None where none does; max_batch: most requests that memory and max_num_seqs
+    allow; prefill: one whole prompt alone; decode: one step of each pipeline stage's share of the batch, at the mean
+    context ISL + OSL/2; ridge_point [FLOP/byte]; kv_bytes_per_token: whole model [byte/token]; weights_per_gpu,
+    activations_per_gpu, kv_capacity_per_gpu [byte]; requests_per_second: what the engine sustains in its role, see
+    `saturation_rate` [1/s]; binds: what limits throughput: compute, bandwidth, network, host, or memory if more HBM
+    would allow a larger batch; efficiencies: (kernel class, dtype) -> figures used; overhead: host overhead used.
     """
 
-    batch: float
+    batch: float | None
     max_batch: int
-    prefill: StepEstimate
-    decode: StepEstimate
+    prefill: StepEstimate | None
+    decode: StepEstimate | None
     ridge_point: float
     kv_bytes_per_token: float
     weights_per_gpu: float
@@ -75,47 +75,62 @@ def estimate(
     *,
     batch: float | None = None,
 ) -> Estimate:
-    """Predict prefill and decode of one engine.
+    """Predict what one engine does in its role: prefill, decode or both.
 
-    isl, osl: input and output length [token]; batch: running requests; None: as many as fit.
+    isl, osl: input and output length [token]; batch: requests that decode together; None: as many as fit. Prefill
+    emits the first output token, so with an OSL of 1 nothing decodes.
     """
+    decodes = config.role is not Role.PREFILL and osl > 1
     _check_lengths(config, isl, osl, batch)
-    most = max_requests(model, config, isl, osl)
+    if batch is not None and not decodes:
+        raise InputError(f"batch {batch:g} has no meaning: {_why_none_decodes(config)}")
+    if config.role is Role.DECODE and not decodes:
+        raise InputError("a decode engine needs an OSL above 1 token: prefill emits the first")
+    most = max_requests(model, config, isl, osl if decodes else 0.0)
     running = _batch(model, config, most, batch)
     engines = engine_arrays(model, [config], overhead)
-    prefill = step_time(model, engines, StepLoad.prefill(isl))
-    decode = step_time(model, engines, StepLoad.decode(running / config.parallelism.pipeline, isl + osl / 2))
-    decoding = _summary(decode, engines)
+    prefill = _summary(step_time(model, engines, StepLoad.prefill(isl)), engines)
+    prefills = config.role is not Role.DECODE
+    decode = None
+    if decodes:
+        load = StepLoad.decode(running / config.parallelism.pipeline, isl + osl / 2)
+        decode = _summary(step_time(model, engines, load), engines)
     return Estimate(
-        batch=running,
+        batch=running if decodes else None,
         max_batch=most,
-        prefill=_summary(prefill, engines),
-        decode=decoding,
+        prefill=prefill if prefills else None,
+        decode=decode,
         ridge_point=config.accelerator.ridge_point(compute_dtype(config.weight_dtype, config.accelerator)),
         kv_bytes_per_token=model.kv_bytes_per_token(config.kv_dtype),
         weights_per_gpu=weight_bytes_per_gpu(model, config),
         activations_per_gpu=activation_bytes(model, config),
         kv_capacity_per_gpu=kv_capacity_bytes(model, config),
-        requests_per_second=saturation_rate(config, _summary(prefill, engines).time, osl * decoding.time / running),
-        binds="memory" if most < config.max_num_seqs and running >= most else decoding.bound_by,
+        requests_per_second=saturation_rate(
+            config, prefill.time if prefills else 0.0, (osl - 1.0) * decode.time / running if decode else 0.0
+        ),
+        binds=_binds(decode or prefill, memory_full=decode is not None and running == most < config.max_num_seqs),
         efficiencies=used_efficiencies(model, config),
         overhead=overhead,
     )
+
+
+def _why_none_decodes(config: EngineConfig) -> str:
+    return "a prefill engine does not decode" if config.role is Role.PREFILL else "with an OSL of 1 nothing decodes"
+
+
+def _binds(step: StepEstimate, *, memory_full: bool) -> str:
+    """What limits throughput; `memory_full`: more memory would let more requests decode together."""
+    return "memory" if memory_full else step.bound_by
 
 
 def saturation_rate(config: EngineConfig, prefill_time: float, decode_time: float) -> float:
     """Requests per second of an engine that is never idle [1/s].
 
     prefill_time: of one prompt [s], shared by pipeline stages and data-parallel ranks; decode_time: of one request's
-    tokens, OSL x step / batch [s]. A prefill engine pays the first, a decode engine the second, a colocated one both.
+    tokens after the first, (OSL - 1) x step / batch [s]. An engine pays what its role does: 0 s stands for the other.
     """
     lanes = config.parallelism.pipeline * config.parallelism.data
-    cost = {
-        Role.PREFILL: prefill_time / lanes,
-        Role.DECODE: decode_time,
-        Role.COLOCATED: prefill_time / lanes + decode_time,
-    }
-    return 1.0 / cost[config.role]
+    return 1.0 / (prefill_time / lanes + decode_time)
 
 
 def used_efficiencies(model: Transformer, config: EngineConfig) -> dict[tuple[str, str], KernelEfficiency]:

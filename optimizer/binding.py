@@ -87,7 +87,7 @@ def _fleet_limit(constraint: str, where: str, used: float, limit: float | None, 
     what = {"inventory": f"the {where} inventory", "power": "the board power limit", "max_gpus": "max_gpus"}
     name, most = what.get(constraint, f"the {constraint}"), amount(limit, unit)
     if used <= limit * (1.0 + 1e-9):
-        sentence = f"{amount(used, unit)} used of {name} of {most}."
+        sentence = f"{amount(used, unit)} used; {name} is {most}."
     else:
         sentence = f"{amount(used, unit)} needed, but {name} is {most}."
     return binding(constraint, where, used, float(limit), unit, sentence)

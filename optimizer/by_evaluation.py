@@ -13,11 +13,15 @@ from costmodel.engine import Role
 from search_spaces.problem import Billing
 
 from .build_plan import fleet_cost
+from .columns import Columns
 from .evaluate import holds, predict_misses
 from .fleet import Fleet, FleetPool
-from .fleet_model import fleet_limits
+from .fleet_model import COLOCATED, fleet_limits
 from .instance import Instance
+from .simple_plans import Totals
 
+OPTIMISM = 1.5
+"""Up to this factor, what a column promises is taken to be less than what its engines can do."""
 
 SHARING = 24
 """Engines up to which one queue for all of them is believed without a promise; the largest block has as many."""
@@ -47,30 +51,32 @@ def most_replicas(instance: Instance, shape: int, below: float) -> int | None:
     return None if np.isinf(most) else int(most)
 
 
-def cheapest_held(instance: Instance, below: float) -> Fleet | None:
-    """The cheapest fleet of one colocated pool within the limits, and below some cost [$/h], that holds every goal."""
-    tables = instance.tables
+def cheapest_held(instance: Instance, priced: tuple[Columns, Totals], below: float) -> Fleet | None:
+    """The cheapest fleet of one colocated pool within the limits, and below some cost [$/h], that holds every goal.
+
+    priced: columns, and what the demand needs of them; settings that promise far less than they must are not tried.
+    """
     best: Fleet | None = None
-    if Role.COLOCATED not in instance.problem.space.roles:
-        return None
-    for shape, seqs, chunk in np.ndindex(len(tables.shapes), tables.seqs.size, tables.chunks.size):
-        most = most_replicas(instance, shape, below)
-        starved = tables.seqs[seqs] > tables.chunks[chunk] * tables.pipeline[shape] * tables.ranks[shape]
-        if most is None or most < 1 or starved or tables.kv_capacity[shape, chunk] <= 0.0:
+    for setting, promised in _engines_promised(*priced):
+        most = most_replicas(instance, setting[0], below)
+        if most is None or not promised / OPTIMISM <= most <= SHARING:
             continue
-        if most > SHARING or _prompt_load(instance, (shape, seqs, chunk)) >= most:
-            continue
-        fleet = _fewest(instance, (shape, seqs, chunk), most)
+        fleet = _fewest(instance, setting, most)
         if fleet is not None and fleet_cost(instance, fleet) < below * (1.0 - 1e-6):
             best, below = fleet, fleet_cost(instance, fleet)
     return best
 
 
-def _prompt_load(instance: Instance, setting: tuple[int, int, int]) -> float:
-    """Engines that the prompts alone keep busy, at least [1]."""
-    tables = instance.tables
-    steps = tables.chunk_count[setting] * tables.mixed_base[setting]
-    return float(instance.flows.rate @ steps / tables.pipeline[setting[0]] / tables.ranks[setting[0]])
+def _engines_promised(columns: Columns, totals: Totals) -> list[tuple[tuple[int, int, int], float]]:
+    """Each setting (shape, seqs, chunk) with the fewest engines of which a column promises to carry the demand."""
+    able = (columns.role == COLOCATED) & (totals.late <= OPTIMISM).all(axis=1) & np.isfinite(totals.busiest)
+    some = columns.take(able)
+    engines = np.ceil(totals.busiest[able] - 1e-9) * some.replicas
+    fewest: dict[tuple[int, int, int], float] = {}
+    for shape, seqs, chunk, count in zip(some.shape, some.seqs, some.chunk, engines, strict=True):
+        setting = (int(shape), int(seqs), int(chunk))
+        fewest[setting] = min(float(count), fewest.get(setting, np.inf))
+    return sorted(fewest.items())
 
 
 def _fewest(instance: Instance, setting: tuple[int, int, int], most: int) -> Fleet | None:

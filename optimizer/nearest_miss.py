@@ -51,7 +51,7 @@ def _broken_limits(instance: Instance, free: Instance, fleet: Fleet) -> list[Bin
 def _needs(rows: Sequence[Binding]) -> str:
     """What a fleet needs beyond the limits, in words."""
     short = [
-        f"{amount(row.used, row.unit)} of {row.where} where {amount(row.limit, row.unit)} are in the inventory"
+        f"{amount(row.used, row.unit)} of {row.where} where the inventory has {amount(row.limit, row.unit)}"
         if row.constraint == "inventory"
         else f"{amount(row.used, row.unit)} where {row.constraint} allows {amount(row.limit, row.unit)}"
         for row in rows
@@ -81,13 +81,20 @@ def _with_looser_latencies(instance: Instance, free: Instance) -> Miss | None:
             if fleet is None:
                 continue
             rows = [
-                binding(name, slo.name, limit * factor, limit, "s", f"{name} of {slo.name} is too tight: {limit:g} s.")
+                binding(
+                    name,
+                    slo.name,
+                    limit * factor,
+                    limit,
+                    "s",
+                    f"{name.upper()} of {slo.name} is too tight: {limit:g} s.",
+                )
                 for slo in instance.problem.slos
                 for name in names
                 if (limit := getattr(slo, name)) is not None
             ]
             broken = _broken_limits(instance, free, fleet)
-            why = f"{join_words(names)} {'is' if len(names) == 1 else 'are'} too tight."
+            why = f"{join_words([name.upper() for name in names])} {'is' if len(names) == 1 else 'are'} too tight."
             why = f"{why} {_needs(broken)}" if broken else why
             return [_miss(looser, fleet, f"with {join_words(names)} x {factor:g}", why)], [*rows, *broken]
     return None

@@ -14,7 +14,8 @@ from search_spaces.enumeration import enumerate_shapes
 from search_spaces.problem import Goal, Problem
 
 from .alternatives import compare, kinds, recommended
-from .build_plan import Proof, build_plan, fleet_cost, provenance
+from .binding import fleet_bindings
+from .build_plan import Proof, build_plan, fleet_cost, fleet_gpus, provenance
 from .by_evaluation import cheapest_held
 from .columns import Columns, Grid, make_columns
 from .diagnose import check_floors, check_shapes, with_fewer_misses
@@ -34,6 +35,9 @@ from .volume import best_ratio, most_goodput
 Progress = Callable[[str, float], None]
 
 OPTIMAL_GAP = 1e-4
+GROWTH = (1.02, 1.05, 1.1, 1.2, 1.4, 1.7, 2.0)
+"""Factors by which the pools of a fleet that no repair mends are enlarged."""
+
 REPAIRS = 3
 """Times that a fleet which misses a goal is searched for again."""
 
@@ -77,7 +81,7 @@ def optimize(problem: Problem, progress: Progress | None = None, time_limit: flo
     effort = Effort(time_limit=time_limit / 6.0)
     found, proof, fleet = find_that_holds(instance, space, (columns, totals), effort)
     if problem.objective.goal is Goal.MIN_COST:
-        found, proof, fleet = or_one_pool(instance, (found, proof, fleet))
+        found, proof, fleet = or_one_pool(instance, (columns, totals), (found, proof, fleet))
     watch.stage("comparing alternatives", 0.6)
     shortfalls: list[Binding] = []
     if fleet.pools:
@@ -118,24 +122,45 @@ def find_that_holds(
     fleet which misses is never called feasible. Each round halves the misses that the search may plan on.
     """
     strict, bound = instance, None
+    first = Fleet(())
     for attempt in range(REPAIRS + 1):
         found, columns, proof = find(strict, space, priced, effort)
         fleet = make_fleet(strict, polish(strict, columns, found))
+        first = first if first.pools else fleet
         if not fleet.pools or holds(instance, predict_misses(instance, fleet, found.volume)):
             return found, proof if attempt == 0 else _of_stricter(proof, bound), fleet
         bound = proof.bound if attempt == 0 else bound
         strict = replace(strict, problem=with_fewer_misses(strict.problem, 0.5))
         priced = priced[0], column_totals(strict, priced[0])
-    return found, Proof(Status.TIME_LIMIT, None, None), Fleet(())
+    grown = with_more_engines(instance, first, found.volume)
+    if not grown.pools:
+        return found, Proof(Status.TIME_LIMIT, None, None), grown
+    gap = None if bound is None else 1.0 - bound / fleet_cost(instance, grown)
+    return found, Proof(Status.FEASIBLE, bound, gap), grown
 
 
-def or_one_pool(instance: Instance, best: tuple[Found, Proof, Fleet]) -> tuple[Found, Proof, Fleet]:
+def with_more_engines(instance: Instance, fleet: Fleet, volume: float) -> Fleet:
+    """A fleet that misses a goal with as many more engines in every pool as it takes; empty if the limits forbid it."""
+    for factor in GROWTH:
+        pools = tuple(replace(pool, replicas=math.ceil(pool.replicas * factor)) for pool in fleet.pools)
+        larger = Fleet(pools)
+        limits = fleet_bindings(instance, fleet_cost(instance, larger), fleet_gpus(instance, larger))
+        if any(row.slack < 0.0 for row in limits):
+            break
+        if holds(instance, predict_misses(instance, larger, volume)):
+            return larger
+    return Fleet(())
+
+
+def or_one_pool(
+    instance: Instance, priced: tuple[Columns, Totals], best: tuple[Found, Proof, Fleet]
+) -> tuple[Found, Proof, Fleet]:
     """What was found, or a cheaper fleet of one colocated pool that the evaluation shows to hold.
 
     No column promises so much: where such a fleet costs less than the bound over columns, no bound is known.
     """
     found, proof, fleet = best
-    rival = cheapest_held(instance, fleet_cost(instance, fleet) if fleet.pools else math.inf)
+    rival = cheapest_held(instance, priced, fleet_cost(instance, fleet) if fleet.pools else math.inf)
     if rival is None:
         return best
     cost = fleet_cost(instance, rival)

@@ -17,7 +17,7 @@ from search_spaces.benchmark_results.prediction import Row
 
 from .numbers import count, duration, percent, significant
 from .table import Column, render_table
-from .text import clean, wrap
+from .text import clean, plural, wrap
 
 SCHEMA = "pdplan.calibration/1"
 
@@ -97,7 +97,7 @@ def point_text(row: Row) -> str:
     if step.prompts:
         words.append(f"{count(round(step.prompts))} x {count(round(step.new))} prompt tokens")
     if step.decodes:
-        words.append(f"{count(round(step.decodes))} decodes at {count(round(step.context))}")
+        words.append(f"{plural(round(step.decodes), 'decode')} at {count(round(step.context))}")
     return ", ".join(words)
 
 

@@ -15,7 +15,7 @@ from optimizer.plan import ClassResult, Plan, Pool, Quantiles, WorkloadSummary
 
 from .numbers import is_number, power_of_two
 from .text import clean
-from .words import alternative_name, by_slack, constraint_words, is_feasible
+from .words import alternative_name, by_slack, constraint_words, distinct_alternatives, has_tpot, is_feasible
 
 QUANTILES: Final = (("p50", 0.5), ("p90", 0.9), ("p95", 0.95), ("p99", 0.99))
 PARTS: Final = ("gemm", "attention", "experts", "communication", "host")
@@ -135,12 +135,11 @@ class HeatMap:
 
 
 def class_figure(result: ClassResult) -> ClassFigure:
-    """Collect the latencies of one class and their limits."""
-    groups = (
-        _quantile_bars("TTFT", result.ttft_s, result.ttft_limit_s, result.attainment_goal),
-        _quantile_bars("TPOT", result.tpot_s, result.tpot_limit_s, result.attainment_goal),
-    )
-    return ClassFigure(clean(result.name, 30), result.attainment, result.attainment_goal, groups)
+    """Collect the latencies of one class and their limits; without TPOT where all requests have one output token."""
+    groups = [_quantile_bars("TTFT", result.ttft_s, result.ttft_limit_s, result.attainment_goal)]
+    if has_tpot(result):
+        groups.append(_quantile_bars("TPOT", result.tpot_s, result.tpot_limit_s, result.attainment_goal))
+    return ClassFigure(clean(result.name, 30), result.attainment, result.attainment_goal, tuple(groups))
 
 
 def _quantile_bars(metric: str, values: Quantiles, limit: float, goal: float) -> QuantileBars:
@@ -160,12 +159,8 @@ def class_figures(plan: Plan) -> tuple[ClassFigure, ...]:
 
 def alternative_costs(plan: Plan) -> CostBars:
     """Price of each alternative, the recommended first, then cheapest first; None where it is not feasible."""
-    rows = sorted(
-        plan.alternatives,
-        key=lambda a: (a.kind != "recommended", not is_feasible(a), a.cost_usd_per_hour or 0.0, a.label),
-    )
     bars = []
-    for row in rows[:MOST_ROWS]:
+    for row in distinct_alternatives(plan)[:MOST_ROWS]:
         tone = "good" if row.kind == "recommended" and is_feasible(row) else "other" if is_feasible(row) else "none"
         value = row.cost_usd_per_hour if is_feasible(row) else None
         bars.append(Bar(alternative_name(row), value, tone, "" if is_feasible(row) else row.status.value))

@@ -7,6 +7,7 @@ list prices and keep their cents. None and NaN are written as a dash, never as a
 from __future__ import annotations
 
 import math
+import re
 from typing import Final, TypeGuard
 
 MISSING: Final = "–"
@@ -197,6 +198,25 @@ def _percent_digits(share: float) -> str:
     return "0" if scaled == 0 else f"{scaled:g}"
 
 
+_WRITTEN_PERCENT: Final = re.compile(r"([+-]?)(\d[\d,]*(?:\.\d+)?)%")
+
+
+def with_one_form_of_percent(text: str) -> str:
+    """Rewrite the percentages in a sentence as this module writes them, so that one page has one form.
+
+    >>> with_one_form_of_percent("p0 can take 1642% more load, +2.10% against 90%, less than 0.01%")
+    'p0 can take 1,640 % more load, +2.1 % against 90 %, less than 0.01 %'
+    """
+
+    def written(found: re.Match[str]) -> str:
+        scaled = float(found[2].replace(",", ""))
+        if scaled == 0:
+            return "±0 %" if found[1] else "0 %"
+        return f"{found[1]}{significant(scaled) if scaled >= 100 else f'{scaled:g}'} %"
+
+    return _WRITTEN_PERCENT.sub(written, text)
+
+
 def rate(per_second: float | None) -> str:
     """Write a request rate.
 
@@ -224,5 +244,5 @@ def quantity(value: float | None, unit: str) -> str:
     if unit in {"W", "B", "B/s", "FLOP/s", "byte", "byte/s"}:
         return si(value, unit.replace("byte", "B"))
     if unit in COUNTED:  # a limit of 1,000 that 1,001 break must not read as 1,000
-        return f"{value:,.0f} {unit}{'s' if unit == 'GPU' and value != 1 else ''}"
+        return f"{value:,.0f} {unit.rstrip('s')}{'' if value == 1 else 's'}"
     return f"{significant(value)} {unit}"

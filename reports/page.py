@@ -10,6 +10,7 @@ from typing import Final
 from optimizer.plan import Alternative, Plan, Pool
 
 from . import sentences
+from .asked import asked
 from .fleet_figure import FleetDiagram, PoolShare, fleet_diagram, routed
 from .numbers import (
     MISSING,
@@ -32,6 +33,7 @@ from .text import clean, plural, sentence
 from .words import (
     alternative_name,
     by_slack,
+    distinct_alternatives,
     extra_cost,
     gpu_words,
     gpus_per_engine,
@@ -115,7 +117,7 @@ class Page:
 def make_page(plan: Plan) -> Page:
     """Compute the page of a plan."""
     found = has_fleet(plan)
-    alternatives = tuple(_alternative(row, plan) for row in _ordered(plan))
+    alternatives = tuple(_alternative(row, plan) for row in distinct_alternatives(plan))
     name = clean(plan.name)
     return Page(
         title=f"{name}: pdplan",
@@ -167,10 +169,12 @@ def _kpis(plan: Plan) -> tuple[Kpi, ...]:
     least = tightest(plan)
     room = percent(least.slack) if least else MISSING
     where = f"room of {sentences.limit_words(least)}" if least else "no limit is known"
-    proved = plan.gap is not None and plan.gap <= sentences.PROVED_GAP
     return (
         Kpi(hourly(plan.cost_usd_per_hour), f"{monthly(plan.cost_usd_per_hour)} a month of 730 h"),
-        Kpi(money(plan.usd_per_million_output_tokens), "per million output tokens"),
+        Kpi(
+            money(plan.usd_per_million_output_tokens),
+            f"per million output tokens at {rate(sentences.served_rate(plan))}",
+        ),
         Kpi(plural(sum(plan.gpus.values()), "GPU"), gpu_words(plan)),
         Kpi(
             f"{'✗' if missed else '✓'} {percent(plan.attainment)}",
@@ -178,10 +182,20 @@ def _kpis(plan: Plan) -> tuple[Kpi, ...]:
             "bad" if missed else "good",
         ),
         Kpi(rate(plan.goodput_rps), f"goodput; the demand is {rate(plan.demand_rps)}"),
-        Kpi(significant(plan.goodput_per_dollar), "requests within SLO per dollar"),
-        Kpi("proved" if proved else percent(plan.gap), "cheapest fleet" if proved else "gap to the lower bound"),
+        Kpi(
+            significant(plan.goodput_per_dollar),
+            f"requests within SLO per dollar at {rate(plan.goodput_rps)}, the goodput",
+        ),
+        _proof(plan),
         Kpi(room, where, "bad" if least and least.slack < 0 else ""),
     )
+
+
+def _proof(plan: Plan) -> Kpi:
+    cheapest = plan.objective == "min_cost"
+    if sentences.is_proved(plan):
+        return Kpi("proved", "cheapest fleet" if cheapest else f"most {sentences.goal_words(plan)}")
+    return Kpi(percent(plan.gap), f"gap to the {'lower' if cheapest else 'upper'} bound")
 
 
 def _exit(plan: Plan) -> tuple[str, str]:
@@ -190,20 +204,16 @@ def _exit(plan: Plan) -> tuple[str, str]:
 
 
 def _slo_table(plan: Plan, found: bool) -> Table:
-    headers = ("class", "#share", "#TTFT limit", "#TPOT limit", "#e2e limit", "#goal", "#attained")
+    """What each class asks for and, where there is a fleet, gets."""
+    headers = ("class", "#share", "#TTFT limit", "#TPOT limit", "#e2e limit", "#goal")
     rows = [
-        (
-            clean(c.name, 30),
-            percent(c.share),
-            duration(c.ttft_limit_s),
-            duration(c.tpot_limit_s),
-            duration(c.e2e_limit_s),
-            percent(c.attainment_goal),
-            percent(c.attainment) if found else MISSING,
-        )
-        for c in plan.classes
+        (clean(c.name, 30), percent(c.share), duration(c.ttft), duration(c.tpot), duration(c.e2e), percent(c.goal))
+        for c in asked(plan)
     ]
-    return cut_table(headers, rows)
+    if not found:
+        return cut_table(headers, rows)
+    attained = [(*row, percent(c.attainment)) for row, c in zip(rows, plan.classes, strict=True)]
+    return cut_table((*headers, "#attained"), attained)
 
 
 def _step_errors(plan: Plan) -> Table:
@@ -221,13 +231,6 @@ def _step_errors(plan: Plan) -> Table:
     return cut_table(headers, rows)
 
 
-def _ordered(plan: Plan) -> list[Alternative]:
-    return sorted(
-        plan.alternatives,
-        key=lambda a: (a.kind != "recommended", not is_feasible(a), a.cost_usd_per_hour or 0.0, a.label),
-    )
-
-
 def _alternative(row: Alternative, plan: Plan) -> AlternativeRow:
     feasible, recommended = is_feasible(row), row.kind == "recommended"
     return AlternativeRow(
@@ -237,10 +240,16 @@ def _alternative(row: Alternative, plan: Plan) -> AlternativeRow:
         cost=hourly(row.cost_usd_per_hour) if feasible else status_words(row),
         extra=signed_percent(extra_cost(row, plan)) if feasible and not recommended else MISSING,
         attainment=percent(row.attainment),
-        why_not=sentence(row.why_not) or (sentences.proof_sentence(plan) if recommended else MISSING),
+        why_not=_recommended_words(plan) if recommended else sentences.why_not_sentence(row) or MISSING,
         recommended=recommended and feasible,
         feasible=feasible,
     )
+
+
+def _recommended_words(plan: Plan) -> str:
+    """Why the recommended fleet is the one, and of which other kinds it is the best."""
+    also = sentences.also_best_of(plan)
+    return f"✓ recommended{f'; {also}' if also else ''}. {sentences.proof_sentence(plan)}"
 
 
 def _workload_facts(plan: Plan) -> tuple[tuple[str, str], ...]:

@@ -14,7 +14,7 @@ from .marks import Drawing
 from .numbers import count, duration, hourly, percent, quantity, significant, tokens
 from .roofline_chart import draw_roofline
 from .text import clean, plural
-from .words import by_slack, constraint_words, part_words, tightest
+from .words import by_slack, constraint_words, has_fleet, part_words, tightest
 
 MOST_CLASS_CHARTS: Final = 6
 MOST_ROWS: Final = 120
@@ -67,7 +67,9 @@ def slo_charts(plan: Plan) -> tuple[Chart, ...]:
 
 
 def cost_chart(plan: Plan) -> Chart | None:
-    """Draw the price of each alternative; None where none has one."""
+    """Draw the price of each fleet that meets the SLOs; None where there is none to buy."""
+    if not has_fleet(plan):
+        return None
     figure = figures.alternative_costs(plan)
     if not any(bar.value is not None for bar in figure.bars):
         return None

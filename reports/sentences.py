@@ -9,27 +9,47 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from costmodel.units import SECONDS_PER_HOUR
 from optimizer.plan import Alternative, Binding, ClassResult, Plan, Pool, Range, Status
 
-from .numbers import duration, hourly, is_number, money, percent, quantity, rate, signed_percent, significant
+from .asked import Asked, asked
+from .numbers import (
+    duration,
+    hourly,
+    is_number,
+    money,
+    percent,
+    quantity,
+    rate,
+    signed_percent,
+    significant,
+    with_one_form_of_percent,
+)
 from .text import clean, join_words, plural, sentence
 from .words import (
     alternative_name,
     bound_words,
     constraint_words,
     dearest_of_each_role,
+    distinct_alternatives,
     extra_cost,
     fleet_words,
     has_fleet,
+    has_tpot,
     is_feasible,
     missed_classes,
+    missed_when_slow,
     part_words,
     rivals_of_other_fleets,
+    same_fleets,
     tightest,
 )
 
 PROVED_GAP: Final = 1e-4
 """Gap below which the optimum counts as proved (the tolerance of `Status.OPTIMAL`)."""
+
+UNSEEN_GAP: Final = 5e-4
+"""Gap of a goodput, which carries three digits, below which it counts as proved."""
 
 
 def price_comparison(plan: Plan) -> str:
@@ -78,9 +98,8 @@ def _holds(plan: Plan) -> str:
     least = tightest(plan)
     if least is None:
         return what
-    return (
-        f"{what}, and {constraint_words(least.constraint)} is the tightest limit with {percent(least.slack)} to spare"
-    )
+    name = constraint_words(least.constraint)
+    return f"{what}, and {name} {is_or_are(name)} the tightest limit with {percent(least.slack)} to spare"
 
 
 def no_fleet_headline(plan: Plan) -> str:
@@ -90,7 +109,8 @@ def no_fleet_headline(plan: Plan) -> str:
     least = tightest(plan)
     if least is None:
         return "No fleet of the search space meets the SLOs."
-    return f"No fleet of the search space meets the SLOs: {limit_words(least)} is in the way."
+    verb = is_or_are(constraint_words(least.constraint))
+    return f"No fleet of the search space meets the SLOs: {limit_words(least)} {verb} in the way."
 
 
 def limit_words(binding: Binding) -> str:
@@ -103,7 +123,27 @@ def limit_words(binding: Binding) -> str:
 def binding_sentence(binding: Binding) -> str:
     """Say a limit: the planner's own sentence, or one made from its numbers."""
     used, limit = quantity(binding.used, binding.unit), quantity(binding.limit, binding.unit)
-    return sentence(binding.sentence) or f"{_capital(limit_words(binding))} takes {used} of {limit}."
+    return planner_words(binding.sentence) or f"{_capital(limit_words(binding))} takes {used} of {limit}."
+
+
+def planner_words(text: str) -> str:
+    """A sentence of the planner's own, its percentages written as everywhere else."""
+    return sentence(with_one_form_of_percent(text))
+
+
+def why_not_sentence(row: Alternative) -> str:
+    """Say why an alternative lost, as a whole sentence; empty where the plan does not tell."""
+    text = planner_words(row.why_not)
+    return text if not text or text.endswith((".", "…")) else f"{_capital(text)}."
+
+
+def is_or_are(name: str) -> str:
+    """The verb of a limit's name.
+
+    >>> is_or_are("KV memory"), is_or_are("permitted misses"), is_or_are("limit on pools")
+    ('is', 'are', 'is')
+    """
+    return "are" if name.partition(" on ")[0].endswith("s") else "is"
 
 
 def relax_sentence(binding: Binding) -> str:
@@ -120,70 +160,112 @@ def miss_sentence(miss: Alternative) -> str:
     """Say which fleet came closest, its price, and what it lacks."""
     pools = join_words([clean(line) for line in miss.pools[:4]]) or alternative_name(miss)
     price = f" for {hourly(miss.cost_usd_per_hour)}" if is_number(miss.cost_usd_per_hour) else ""
-    return f"Nearest miss: {pools}{price}. {sentence(miss.why_not)}".rstrip()
+    return f"Nearest miss: {pools}{price}. {why_not_sentence(miss)}".rstrip()
 
 
 def proof_sentence(plan: Plan) -> str:
     """Say how far the plan could be from the cheapest fleet of its search space."""
     bound = hourly(plan.bound_usd_per_hour)
+    if plan.objective != "min_cost":
+        return _goodput_proof(plan)
     if plan.gap is None or not is_number(plan.gap):
         return "No lower bound on the price is known."
-    if plan.objective != "min_cost":
-        what = "goodput" if plan.objective == "max_goodput" else "goodput per dollar"
-        return f"No fleet of the search space has more than {percent(plan.gap / (1.0 - plan.gap))} more {what}."
     if plan.gap <= PROVED_GAP:
         return f"Proved: no fleet of the search space is cheaper (bound {bound}, gap {percent(max(0.0, plan.gap))})."
     return f"A cheaper fleet may exist, by at most {percent(plan.gap)} (bound {bound})."
+
+
+def _goodput_proof(plan: Plan) -> str:
+    what = goal_words(plan)
+    if plan.gap is None or not is_number(plan.gap) or plan.gap >= 1.0:
+        return f"No upper bound on the {what} is known."
+    if is_proved(plan):
+        return f"Proved: no fleet of the search space has more {what}."
+    return f"No fleet of the search space has more than {percent(plan.gap / (1.0 - plan.gap))} more {what}."
+
+
+def is_proved(plan: Plan) -> bool:
+    """Tell whether no fleet can be better: by more than the tolerance, or than would show in a goodput's figure."""
+    least = PROVED_GAP if plan.objective == "min_cost" else UNSEEN_GAP
+    return plan.gap is not None and plan.gap <= least
+
+
+def goal_words(plan: Plan) -> str:
+    """Say what a plan that does not seek the least price has the most of."""
+    return "goodput" if plan.objective == "max_goodput" else "goodput per dollar"
 
 
 def demand_sentence(plan: Plan) -> str:
     """Say what was asked: rate, lengths and SLOs."""
     load = plan.workload
     shape = f"{significant(load.mean_isl)} input and {significant(load.mean_osl)} output tokens on average"
-    classes = f", {plural(len(plan.classes), 'SLO class')}" if plan.classes else ""
+    number = len(asked(plan))
+    classes = f", {plural(number, 'SLO class')}" if number else ""
     return f"{clean(plan.model)} at {rate(plan.demand_rps)} with {shape}{classes}."
 
 
-def slo_words(item: ClassResult) -> str:
+def slo_words(item: Asked) -> str:
     """Say what one class asks for."""
-    limits = [f"TTFT within {duration(item.ttft_limit_s)}", f"TPOT within {duration(item.tpot_limit_s)}"]
-    if item.e2e_limit_s is not None:
-        limits.append(f"the whole request within {duration(item.e2e_limit_s)}")
-    return f"{clean(item.name, 30)}: {join_words(limits)} for {percent(item.attainment_goal)} of its requests"
+    named = (("TTFT", item.ttft), ("TPOT", item.tpot), ("the whole request", item.e2e))
+    limits = [f"{name} within {duration(limit)}" for name, limit in named if limit is not None]
+    return f"{clean(item.name, 30)}: {join_words(limits) or 'no limit'} for {percent(item.goal)} of its requests"
+
+
+def served_rate(plan: Plan) -> float:
+    """Rate that the price per token is for [1/s]: the demand, unless the objective leaves it open."""
+    per_token, mean_osl = plan.usd_per_million_output_tokens, plan.workload.mean_osl
+    if plan.objective == "min_cost" or not per_token or not plan.cost_usd_per_hour or not mean_osl:
+        return plan.demand_rps
+    return plan.cost_usd_per_hour / per_token * 1e6 / (mean_osl * SECONDS_PER_HOUR)
+
+
+def cost_sentence(plan: Plan) -> str:
+    """Say what the fleet costs by hour and, at the rate that it then serves, by token."""
+    served = "the demand" if plan.objective == "min_cost" else "a load"
+    per_token = f"{money(plan.usd_per_million_output_tokens)} per million output tokens"
+    return f"Cost: {hourly(plan.cost_usd_per_hour)}; {per_token} at {served} of {rate(served_rate(plan))}."
 
 
 def growth_sentence(plan: Plan) -> str:
-    """Say how far the demand may grow before a class misses its goal."""
+    """Say how far the demand may grow before a class misses its goal, and what a dollar then serves."""
     if not is_number(plan.goodput_rps) or plan.demand_rps <= 0:
         return "The highest rate within the SLOs is not known."
-    room = plan.goodput_rps / plan.demand_rps - 1
-    return f"The same fleet holds its SLOs up to {rate(plan.goodput_rps)}, {signed_percent(room)} against the demand."
+    there = f"at {significant(plan.goodput_per_dollar)} requests per $"
+    if plan.objective != "min_cost":
+        return f"The fleet serves up to {rate(plan.goodput_rps)} within its SLOs, {there}."
+    room = signed_percent(plan.goodput_rps / plan.demand_rps - 1)
+    return f"The same fleet holds its SLOs up to {rate(plan.goodput_rps)}, {room} against the demand, {there}."
 
 
 def error_bar_sentence(item: ClassResult) -> str:
-    """Say between which ends the latencies of a class lie nine times in ten, and whether its SLO holds there."""
+    """Say between which ends the latencies of a class lie nine times in ten, and whether its SLO holds there.
+
+    Requests of one output token have no TPOT.
+    """
     bars = item.error_bars
     if bars is None:
         return ""
-    latencies = f"TTFT p90 {spread(bars.ttft_p90_s, duration)}, TPOT p90 {spread(bars.tpot_p90_s, duration)}"
-    kept = "goal kept" if bars.attainment.low >= item.attainment_goal else "goal missed"
+    latencies = f"TTFT p90 {spread(bars.ttft_p90_s, duration)}"
+    if has_tpot(item):
+        latencies += f", TPOT p90 {spread(bars.tpot_p90_s, duration)}"
+    kept = "goal missed" if missed_when_slow(item) else "goal kept"
     slow = f"{percent(bars.attainment.low)} in SLO at the slow end, {kept}"
     return f"{clean(item.name, 30)}: {latencies}; {slow}."
 
 
 def spread(between: Range, write: Callable[[float], str]) -> str:
     """Write both ends of a range, or that there is no upper one."""
-    if not math.isfinite(between.high):
+    if between.high is None:
         return f"{write(between.low)} to overload"
     return f"{write(between.low)} to {write(between.high)}"
 
 
 def confidence_sentence(plan: Plan) -> str:
-    """Say for which step times the figures are: the expected ones, or such as seldom turn out slower."""
-    if plan.confidence <= 0.5:
-        return "Figures are for the expected step times; set confidence: 0.9 to plan on slower ones."
+    """Say for which step times the figures are: the expected ones, or the slow end of an interval."""
+    if plan.confidence <= 0.0:
+        return "Figures are for the expected step times; confidence: 0.9 plans on their slow end."
     return (
-        f"Figures are for step times that turn out slower in {percent(1.0 - plan.confidence)} of the cases "
+        f"Figures are for step times at the slow end of their {percent(plan.confidence)} interval "
         f"(confidence: {plan.confidence:g})."
     )
 
@@ -220,7 +302,7 @@ def alternatives_sentence(plan: Plan) -> str:
     """Say what the next best fleet costs."""
     rivals = rivals_of_other_fleets(plan)
     if not has_fleet(plan):
-        return "No kind of fleet meets the SLOs" if not rivals else f"{alternative_name(rivals[0])} would meet the SLOs"
+        return _near_miss(rivals[0]) if rivals else "No kind of fleet meets the SLOs"
     if not rivals:
         return "No other kind of fleet meets the SLOs"
     other = rivals[0]
@@ -230,9 +312,21 @@ def alternatives_sentence(plan: Plan) -> str:
     )
 
 
+def _near_miss(row: Alternative) -> str:
+    fleet = join_words([clean(line) for line in row.pools[:4]]) or "a fleet"
+    return f"{_capital(alternative_name(row))}, {fleet} would do for {hourly(row.cost_usd_per_hour)}"
+
+
+def also_best_of(plan: Plan) -> str:
+    """Say of which other kinds the recommended fleet is the best; empty where there is none."""
+    names = [alternative_name(row) for row in same_fleets(plan)]
+    return f"also the best of: {', '.join(names)}" if names else ""
+
+
 def spread_sentence(plan: Plan) -> str:
-    """Say how far the prices of the kinds of fleet lie apart."""
-    prices = [row.cost_usd_per_hour for row in plan.alternatives if is_feasible(row) and row.cost_usd_per_hour]
+    """Say how far the prices of the kinds of fleet lie apart; one under two names is one."""
+    rows = distinct_alternatives(plan)
+    prices = [row.cost_usd_per_hour for row in rows if is_feasible(row) and row.cost_usd_per_hour]
     if len(prices) < 2:
         return f"One kind of fleet meets the SLOs, for {hourly(min(prices, default=None))}"
     return f"{len(prices)} kinds of fleet meet the SLOs, from {hourly(min(prices))} to {hourly(max(prices))}"

@@ -12,20 +12,24 @@ import click
 from optimizer.plan import Alternative, ClassResult, Plan, Pool, Quantiles
 
 from . import sentences
+from .asked import asked
 from .numbers import MISSING, count, duration, hourly, is_number, money, percent, rate, signed_percent, significant
 from .sentences import binding_sentence, relax_sentence
 from .table import Column, Style, render_table
-from .text import clean, fit, plural, sentence, wrap
+from .text import clean, fit, plural, wrap
 from .words import (
     alternative_name,
     busiest_words,
     by_slack,
     constraint_words,
+    distinct_alternatives,
     extra_cost,
     gpu_words,
     gpus_per_engine,
     has_fleet,
+    has_tpot,
     is_feasible,
+    missed_when_slow,
     nearest_miss,
     split_words,
     violated,
@@ -101,7 +105,7 @@ def _pools(plan: Plan, width: int) -> list[str]:
     table = render_table([_pool_row(pool) for pool in pools], columns, width, indent=2)
     heading = _heading("Fleet", len(pools), len(plan.pools))
     spares = sum(pool.spare_replicas for pool in plan.pools)
-    spare = f", of which {plural(spares, 'engine')} (+{spares}) spare" if spares else ""
+    spare = f", of which {plural(spares, 'engine')} {'is' if spares == 1 else 'are'} spare" if spares else ""
     lines = [fit(f"{heading}: {gpu_words(plan)}{spare}", width), *table.split("\n")]
     rest = sum(pool.usd_per_hour for pool in plan.pools) - sum(pool.usd_per_hour for pool in pools)
     if len(pools) < len(plan.pools):
@@ -143,7 +147,8 @@ def _classes(plan: Plan, width: int, paint: Paint) -> list[str]:
     ]
     rows = [_class_row(item, with_e2e) for item in classes]
     table = render_table(rows, columns, width, indent=2, style=_class_style(classes, len(columns) - 1, paint))
-    return [_heading("SLOs", len(classes), len(plan.classes)), *table.split("\n"), *_error_bars(classes, width)]
+    lines = [_heading("SLOs", len(classes), len(plan.classes)), *table.split("\n"), *_error_bars(classes, width)]
+    return [*lines, *_confidence(plan, width)]
 
 
 def _error_bars(classes: Sequence[ClassResult], width: int) -> list[str]:
@@ -153,6 +158,12 @@ def _error_bars(classes: Sequence[ClassResult], width: int) -> list[str]:
     return ["  Nine times in ten, by the errors of past predictions:", *lines] if lines else []
 
 
+def _confidence(plan: Plan, width: int) -> list[str]:
+    """What the figures are for, where that is not the usual or where a goal is missed at the slow end."""
+    told = plan.confidence > 0.0 or any(missed_when_slow(item) for item in plan.classes)
+    return _indented(sentences.confidence_sentence(plan), width) if told else []
+
+
 def _class_row(item: ClassResult, with_e2e: bool) -> list[str]:
     held = item.attainment >= item.attainment_goal
     return [
@@ -160,7 +171,7 @@ def _class_row(item: ClassResult, with_e2e: bool) -> list[str]:
         percent(item.share),
         _quantiles(item.ttft_s),
         duration(item.ttft_limit_s),
-        _quantiles(item.tpot_s),
+        _quantiles(item.tpot_s) if has_tpot(item) else MISSING,
         duration(item.tpot_limit_s),
         *([duration(item.e2e_limit_s)] if with_e2e else []),
         percent(item.attainment),
@@ -193,13 +204,7 @@ def _class_style(classes: Sequence[ClassResult], last: int, paint: Paint) -> Sty
 
 
 def _cost(plan: Plan, width: int) -> list[str]:
-    facts = [
-        f"{hourly(plan.cost_usd_per_hour)}",
-        f"{money(plan.usd_per_million_output_tokens)} per million output tokens",
-        f"goodput {rate(plan.goodput_rps)}",
-        f"{significant(plan.goodput_per_dollar)} requests within SLO per $",
-    ]
-    lines = wrap(f"Cost: {'; '.join(facts)}.", width)
+    lines = wrap(sentences.cost_sentence(plan), width)
     return [*lines, *wrap(sentences.proof_sentence(plan), width), *wrap(sentences.growth_sentence(plan), width)]
 
 
@@ -221,7 +226,7 @@ def _limits(plan: Plan, width: int) -> list[str]:
 
 def _missed(plan: Plan, width: int) -> list[str]:
     lines = wrap(f"Asked: {sentences.demand_sentence(plan)}", width)
-    for item in plan.classes[:MOST_CLASSES]:
+    for item in asked(plan)[:MOST_CLASSES]:
         lines += _indented(f"{sentences.slo_words(item)}.", width)
     miss = nearest_miss(plan)
     if miss is not None:
@@ -239,10 +244,13 @@ def _indented(text: str, width: int, indent: int = 2) -> list[str]:
 
 
 def _alternatives(plan: Plan, width: int, room: int, paint: Paint) -> list[str]:
-    rows = sorted((row for row in plan.alternatives if row.kind != "recommended"), key=_alternative_order)
+    told = ("recommended",) if has_fleet(plan) else ("recommended", "nearest_miss")
+    rows = [row for row in distinct_alternatives(plan) if row.kind not in told]
+    same = sentences.also_best_of(plan)
     if not rows:
-        return []
+        return wrap(f"The recommended fleet is {same}.", width) if same else []
     shown = rows[: min(max((room - 4) // 2, LEAST_ALTERNATIVES), MOST_ALTERNATIVES)]
+    heading = _heading("Alternatives", len(shown), len(rows)) + (f"; the recommended is {same}" if same else "")
     columns = [
         Column("kind", shrink=True),
         Column("$/h", "right"),
@@ -251,16 +259,12 @@ def _alternatives(plan: Plan, width: int, room: int, paint: Paint) -> list[str]:
     ]
     table = render_table([_alternative_row(row, plan) for row in shown], columns, width, indent=2)
     header, rule, *cells = table.split("\n")
-    lines = [_heading("Alternatives", len(shown), len(rows)), header, rule]
+    lines = [*wrap(heading, width), header, rule]
     for row, cell in zip(shown, cells, strict=True):
         lines.append(cell if is_feasible(row) else paint(cell, dim=True))
         if row.why_not:
-            lines.append(paint("    " + fit(sentence(row.why_not), width - 4), dim=True))
+            lines.append(paint("    " + fit(sentences.why_not_sentence(row), width - 4), dim=True))
     return lines
-
-
-def _alternative_order(row: Alternative) -> tuple[bool, float, str]:
-    return (not is_feasible(row), row.cost_usd_per_hour or 0.0, row.label)
 
 
 def _alternative_row(row: Alternative, plan: Plan) -> list[str]:
@@ -289,6 +293,8 @@ def next_command(plan: Plan) -> str:
         words = command.split()
     workload = next((word for word in words if word.endswith((".yaml", ".yml"))), "workload.yaml")
     if not has_fleet(plan):
+        if any(word.startswith("--set") for word in words):  # the limit may stand there, so the same would fail again
+            return f"relax a limit (in {workload} or --set), then run again"
         return f"relax a limit in {workload}, then {command}"
     for flag in ("-o", "--output"):
         if flag in words[:-1]:

@@ -19,11 +19,14 @@ _CONSTRAINTS: Final = {
     "kv_memory": "KV memory",
     "attention_time": "attention time",
     "link": "KV transfer link",
-    "attainment": "SLO attainment",
+    "attainment": "permitted misses",
     "inventory": "GPU inventory",
     "budget": "budget",
-    "power": "power",
+    "power": "power limit",
     "max_gpus": "GPU limit",
+    "max_pools": "limit on pools",
+    "ttft": "TTFT limit",
+    "tpot": "TPOT limit",
 }
 _SHORT: Final = {"slots": "slots", "time": "time", "kv_memory": "KV", "link": "link"}
 _KINDS: Final = {
@@ -141,10 +144,25 @@ def is_feasible(row: Alternative) -> bool:
     return row.status in {Status.OPTIMAL, Status.FEASIBLE} and is_number(row.cost_usd_per_hour)
 
 
-def rivals_of_other_fleets(plan: Plan) -> list[Alternative]:
-    """Leave out rivals that are the recommended fleet under another name (same pools)."""
+def same_fleets(plan: Plan) -> list[Alternative]:
+    """Alternatives that are the recommended fleet under another name (same pools): it is the best of its own kinds."""
     own = {tuple(sorted(row.pools)) for row in plan.alternatives if row.kind == "recommended"}
-    return [row for row in feasible_rivals(plan) if not row.pools or tuple(sorted(row.pools)) not in own]
+    return [row for row in feasible_rivals(plan) if row.pools and tuple(sorted(row.pools)) in own]
+
+
+def distinct_alternatives(plan: Plan) -> list[Alternative]:
+    """The recommended fleet first, then every other one: the feasible ones by price, then the rest."""
+    same = same_fleets(plan)
+    return sorted(
+        (row for row in plan.alternatives if row not in same),
+        key=lambda row: (row.kind != "recommended", not is_feasible(row), row.cost_usd_per_hour or 0.0, row.label),
+    )
+
+
+def rivals_of_other_fleets(plan: Plan) -> list[Alternative]:
+    """Leave out rivals that are the recommended fleet under another name."""
+    same = same_fleets(plan)
+    return [row for row in feasible_rivals(plan) if row not in same]
 
 
 def status_words(row: Alternative) -> str:
@@ -167,6 +185,16 @@ def alternative_name(row: Alternative) -> str:
 def missed_classes(plan: Plan) -> list[ClassResult]:
     """Classes whose predicted attainment is below their goal."""
     return [item for item in plan.classes if not item.attainment >= item.attainment_goal]
+
+
+def missed_when_slow(item: ClassResult) -> bool:
+    """Tell whether a class misses its goal with all steps at the slow end of their interval."""
+    return item.error_bars is not None and not item.error_bars.attainment.low >= item.attainment_goal
+
+
+def has_tpot(item: ClassResult) -> bool:
+    """Tell whether any request of a class has more than one output token."""
+    return item.tpot_s.p99 != 0.0
 
 
 def tightest(plan: Plan) -> Binding | None:

@@ -47,6 +47,14 @@ def test_an_estimate_of_what_cannot_be_is_refused(
     assert words in refused(capsys, *ESTIMATE, *flags)
 
 
+def test_a_column_that_is_not_recognised_is_named_as_on_the_command_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace = tmp_path / "my.csv"
+    trace.write_text("when,isl,osl\n1,2,3\n")
+    assert "name it, e.g. --columns arrival=" in refused(capsys, "workload", trace)
+
+
 @pytest.mark.parametrize(
     ("flags", "words"),
     [

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from optimizer.plan import Plan
+from optimizer.plan import Plan, Status
 from reports.html import render_plan
 from reports.numbers import hourly, money, percent, rate
+from reports.words import distinct_alternatives
 
 PLANS = Path(__file__).parent / "plans"
 NAMES = ("disaggregated", "colocated", "infeasible", "hostile", "hundred-pools")
@@ -139,7 +140,7 @@ def test_the_page_states_the_plans_numbers(name: str) -> None:
         plan.provenance.inputs_sha256,
         str(plan.provenance.seed),
         *(f"{pool.max_num_batched_tokens:,d}" for pool in plan.pools),
-        *(row.why_not for row in plan.alternatives),
+        *(row.why_not for row in distinct_alternatives(plan)),
         *plan.provenance.assumptions,
     ):
         assert expected in text
@@ -166,6 +167,31 @@ def test_an_infeasible_plan_says_what_to_relax() -> None:
     assert "Relax the budget from $30.00/h to $49.08/h (+63.6 %)." in text
     assert "Nearest miss: 2 x H100-SXM TP4 prefill" in text
     assert {"settings"} & set(walker.ids) == set()
+
+
+def test_an_infeasible_plan_says_what_was_asked_and_draws_no_price_of_a_recommendation() -> None:
+    plan = load("infeasible")
+    slo = {"name": "chat", "share": 1.0, "ttft": "0.6s", "tpot": "0.03s", "e2e": None, "attainment": 0.95}
+    source = plan.provenance.model_copy(update={"inputs": {"slo": [slo]}})
+    near = plan.alternatives[0].model_copy(update={"status": Status.FEASIBLE, "cost_usd_per_hour": 7.98})
+    bare = plan.model_copy(update={"classes": [], "provenance": source, "alternatives": [near]})
+    text = "|".join(walk(render_plan(bare)).text).replace("\N{NO-BREAK SPACE}", " ")
+    assert "|chat|100 %|600 ms|30 ms|–|95 %|" in text
+    assert "One kind of fleet meets" not in text
+    assert "price of the recommended fleet" not in text
+
+
+def test_the_recommended_fleet_stands_once_and_says_of_what_else_it_is_the_best() -> None:
+    text = "".join(walk(render_plan(load("disaggregated"))).text).replace("\N{NO-BREAK SPACE}", " ")
+    assert "✓ recommended; also the best of: disaggregated only. A cheaper fleet may exist" in text
+    assert "4 kinds of fleet meet the SLOs, from $49.08/h to $57.60/h" in text
+    assert "±0 %" not in text
+
+
+def test_use_of_permitted_misses_is_named_so() -> None:
+    text = "|".join(walk(render_plan(load("disaggregated"))).text).replace("\N{NO-BREAK SPACE}", " ")
+    assert "|permitted misses · chat|" in text
+    assert "SLO attainment" not in text
 
 
 def test_a_plan_of_unknowns_still_renders() -> None:

@@ -1,11 +1,14 @@
 """Sentences say what the plan holds: cheapest is compared, binding is the least slack, a missed goal is not hidden."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from optimizer.plan import Plan, Pool, Status
+from optimizer.plan import ClassResult, ErrorBars, Plan, Pool, Quantiles, Range, Status
 from reports import sentences, words
+from reports.asked import Asked, asked
+from reports.calibration_text import point_text
 
 PLANS = Path(__file__).parent / "plans"
 
@@ -94,7 +97,9 @@ def test_shares_in_sentences_are_those_of_the_plan(plan: Plan) -> None:
     assert sentences.split_sentence(plan.pools) == (
         "Largest part of a step: matrix products in prefill (79 %) and matrix products in decode (51 %)"
     )
-    assert sentences.growth_sentence(plan).endswith("up to 7.81 req/s, +4.1 % against the demand.")
+    assert sentences.growth_sentence(plan).endswith(
+        "up to 7.81 req/s, +4.1 % against the demand, at 573 requests per $."
+    )
 
 
 def bound(pool: Pool, by: str) -> Pool:
@@ -128,3 +133,132 @@ def test_no_fleet_says_what_is_in_the_way_and_what_to_relax() -> None:
     )
     bare = plan.model_copy(update={"binding": [], "alternatives": []})
     assert sentences.headline(bare) == "No fleet of the search space meets the SLOs."
+
+
+def infeasible_without_classes() -> Plan:
+    """As the planner leaves a plan without a fleet: the classes stand in its inputs only, the nearest miss is one."""
+    plan = load("infeasible")
+    slo = {"name": "chat", "share": 1.0, "ttft": "0.6s", "tpot": "0.03s", "e2e": None, "attainment": 0.95}
+    source = plan.provenance.model_copy(update={"inputs": {"slo": [slo]}})
+    miss = plan.alternatives[0].model_copy(
+        update={
+            "kind": "nearest_miss",
+            "label": "without the limits on the fleet",
+            "status": Status.FEASIBLE,
+            "cost_usd_per_hour": 49.08,
+            "pools": ["2 x H100 TP1 colocated"],
+            "why_not": "it needs 2 GPUs",
+        }
+    )
+    return plan.model_copy(update={"classes": [], "provenance": source, "alternatives": [miss]})
+
+
+def test_what_was_asked_is_known_without_a_fleet() -> None:
+    plan = infeasible_without_classes()
+    assert asked(plan) == [Asked("chat", 1.0, 0.6, 0.03, None, 0.95)]
+    assert sentences.slo_words(asked(plan)[0]) == (
+        "chat: TTFT within 600 ms and TPOT within 30 ms for 95 % of its requests"
+    )
+    assert sentences.demand_sentence(plan).endswith("1 SLO class.")
+    nothing = plan.provenance.model_copy(update={"inputs": {"slo": "soon"}})
+    assert asked(plan.model_copy(update={"provenance": nothing})) == []
+
+
+def test_sentences_about_the_nearest_miss_have_a_subject_and_a_capital() -> None:
+    plan = infeasible_without_classes()
+    assert sentences.alternatives_sentence(plan) == (
+        "Without the limits on the fleet, 2 x H100 TP1 colocated would do for $49.08/h"
+    )
+    miss = words.nearest_miss(plan)
+    assert miss is not None
+    assert sentences.miss_sentence(miss) == "Nearest miss: 2 x H100 TP1 colocated for $49.08/h. It needs 2 GPUs."
+
+
+@pytest.mark.parametrize(
+    ("constraint", "limit", "relaxed"),
+    [
+        ("max_pools", "the limit on pools is in the way", "Relax the limit on pools from 1 pool to 2 pools (+100 %)."),
+        ("power", "the power limit is in the way", "Relax the power limit from 1 pool to 2 pools (+100 %)."),
+        ("attainment", "the permitted misses are in the way", "Relax the permitted misses from 1 pool to 2 pools"),
+    ],
+)
+def test_limits_read_as_limits(constraint: str, limit: str, relaxed: str) -> None:
+    plan = load("infeasible")
+    changes = {"constraint": constraint, "where": "fleet", "used": 2.0, "limit": 1.0, "unit": "pools", "slack": -1.0}
+    item = plan.binding[0].model_copy(update=changes)
+    assert limit in sentences.verdict(plan.model_copy(update={"binding": [item]}))
+    assert sentences.relax_sentence(item).startswith(relaxed)
+
+
+def test_one_fleet_under_two_names_is_one(plan: Plan) -> None:
+    assert sentences.also_best_of(plan) == "also the best of: disaggregated only"
+    assert sentences.spread_sentence(plan) == "4 kinds of fleet meet the SLOs, from $49.08/h to $57.60/h"
+    alone = [row for row in plan.alternatives if row.kind in {"recommended", "disaggregated_only"}]
+    assert sentences.spread_sentence(plan.model_copy(update={"alternatives": alone})) == (
+        "One kind of fleet meets the SLOs, for $49.08/h"
+    )
+
+
+def with_bars(item: ClassResult, low: float) -> ClassResult:
+    span = Range(low=0.1, high=0.2)
+    return item.model_copy(
+        update={"error_bars": ErrorBars(ttft_p90_s=span, tpot_p90_s=span, attainment=Range(low=low, high=1.0))}
+    )
+
+
+def test_without_a_second_token_there_is_no_tpot(plan: Plan) -> None:
+    chat = with_bars(plan.classes[0], 0.5)
+    assert "TPOT p90 100 ms to 200 ms" in sentences.error_bar_sentence(chat)
+    none = Quantiles(p50=0.0, p90=0.0, p95=0.0, p99=0.0)
+    assert sentences.error_bar_sentence(chat.model_copy(update={"tpot_s": none})) == (
+        "chat: TTFT p90 100 ms to 200 ms; 50 % in SLO at the slow end, goal missed."
+    )
+
+
+def test_what_the_figures_are_for(plan: Plan) -> None:
+    assert plan.confidence == 0.0
+    assert sentences.confidence_sentence(plan) == (
+        "Figures are for the expected step times; confidence: 0.9 plans on their slow end."
+    )
+    assert sentences.confidence_sentence(plan.model_copy(update={"confidence": 0.9})) == (
+        "Figures are for step times at the slow end of their 90 % interval (confidence: 0.9)."
+    )
+
+
+def test_prices_say_at_which_load_they_are(plan: Plan) -> None:
+    assert sentences.cost_sentence(plan) == (
+        "Cost: $49.08/h; $9.92 per million output tokens at the demand of 7.5 req/s."
+    )
+    assert sentences.served_rate(plan) == plan.demand_rps
+    most = plan.model_copy(update={"objective": "max_goodput"})
+    rate = 49.08 / 9.92 * 1e6 / (plan.workload.mean_osl * 3600)
+    assert sentences.served_rate(most) == pytest.approx(rate, rel=2e-3)
+    assert sentences.growth_sentence(most) == (
+        "The fleet serves up to 7.81 req/s within its SLOs, at 573 requests per $."
+    )
+
+
+@pytest.mark.parametrize(
+    ("objective", "gap", "sentence"),
+    [
+        ("max_goodput", 0.0, "Proved: no fleet of the search space has more goodput."),
+        ("max_goodput", 4e-4, "Proved: no fleet of the search space has more goodput."),
+        ("max_goodput_per_dollar", 0.0, "Proved: no fleet of the search space has more goodput per dollar."),
+        ("max_goodput", 0.2, "No fleet of the search space has more than 25 % more goodput."),
+        ("max_goodput", None, "No upper bound on the goodput is known."),
+        ("max_goodput", 1.0, "No upper bound on the goodput is known."),
+    ],
+)
+def test_proof_of_goodput(plan: Plan, objective: str, gap: float | None, sentence: str) -> None:
+    assert sentences.proof_sentence(plan.model_copy(update={"objective": objective, "gap": gap})) == sentence
+
+
+def test_percentages_of_the_planner_are_written_as_everywhere(plan: Plan) -> None:
+    item = plan.binding[0].model_copy(update={"sentence": "d0 can take 1642% more load where 10.00% may."})
+    assert sentences.binding_sentence(item) == "d0 can take 1,640 % more load where 10 % may."
+
+
+@pytest.mark.parametrize(("decodes", "text"), [(1, "1 decode at 1,024"), (8, "8 decodes at 1,024")])
+def test_a_measured_step_in_words(decodes: int, text: str) -> None:
+    row = SimpleNamespace(step=SimpleNamespace(prompts=0, new=0, decodes=decodes, context=1024))
+    assert point_text(row) == text

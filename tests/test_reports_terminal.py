@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 import pytest
 
-from optimizer.plan import Plan
+from optimizer.plan import ErrorBars, Plan, Range
 from reports.terminal import next_command, render_plan
 from reports.text import display_width
 
@@ -62,6 +62,47 @@ def test_the_last_line_is_the_next_command() -> None:
     assert render_plan(load("colocated"), next_step="pdplan deploy").endswith("Next: pdplan deploy\n")
     assert next_command(load("colocated")).startswith("pdplan optimize assistant.yaml -o plan")
     assert next_command(load("infeasible")).startswith("relax a limit in strict.yaml, then pdplan optimize")
+
+
+def with_command(plan: Plan, command: str) -> Plan:
+    run = plan.provenance.run.model_copy(update={"command": command})
+    return plan.model_copy(update={"provenance": plan.provenance.model_copy(update={"run": run})})
+
+
+@pytest.mark.parametrize("flag", ["--set 'constraints={max_gpus: 1}'", "--set=constraints.max_gpus=1"])
+def test_a_limit_that_may_stand_on_the_command_line_is_not_repeated(flag: str) -> None:
+    plan = with_command(load("infeasible"), f"pdplan optimize strict.yaml {flag} -o out")
+    assert next_command(plan) == "relax a limit (in strict.yaml or --set), then run again"
+
+
+def test_the_terminal_says_what_the_figures_are_for_where_it_matters() -> None:
+    plan = load("disaggregated")
+    assert "Figures are for" not in render_plan(plan)
+    assert "slow end of their 90 % interval (confidence: 0.9)." in render_plan(
+        plan.model_copy(update={"confidence": 0.9})
+    )
+    span = Range(low=0.1, high=None)
+    for low, hint in ((0.96, False), (0.5, True)):
+        bars = ErrorBars(ttft_p90_s=span, tpot_p90_s=span, attainment=Range(low=low, high=1.0))
+        chat = plan.classes[0].model_copy(update={"error_bars": bars})
+        text = render_plan(plan.model_copy(update={"classes": [chat, *plan.classes[1:]]}))
+        assert ("confidence: 0.9 plans on their slow end." in text) is hint
+
+
+def test_what_is_told_is_not_told_twice() -> None:
+    text = render_plan(load("disaggregated"))
+    assert "of which 1 engine is spare" in text
+    assert "; the recommended is also the best of: disaggregated only\n" in text
+    assert "±0 %" not in text
+    assert render_plan(load("infeasible")).count("budget lifted") == 0
+
+
+def test_a_fleet_without_rivals_is_one_line_of_alternatives() -> None:
+    plan = load("disaggregated")
+    own = [row for row in plan.alternatives if row.kind in {"recommended", "disaggregated_only"}]
+    text = render_plan(plan.model_copy(update={"alternatives": own}))
+    assert "\nThe recommended fleet is also the best of: disaggregated only.\n" in text
+    assert "Alternatives" not in text
 
 
 def test_an_unfinished_quotation_in_the_command_is_no_error() -> None:

@@ -241,6 +241,11 @@ def test_out_of_order_is_sorted_and_noted(write: Write) -> None:
     assert summary.notes[0].startswith("2 arrivals are earlier than the line before")
 
 
+def test_one_arrival_out_of_order_is_singular(write: Write) -> None:
+    summary = read_trace(write("arrival,isl,osl\n0,10,5\n2,20,5\n1,30,5\n"))
+    assert summary.notes[0].startswith("1 arrival is earlier than the line before")
+
+
 def test_far_out_of_order_is_refused(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(source, "BLOCK_BYTES", 64)
     path = write(arrivals_csv([*range(100, 200), 50]))
@@ -327,7 +332,7 @@ def test_cells_are_narrow_and_ascending(tokens: int) -> None:
 def test_requests_without_output_are_dropped_and_noted(write: Write) -> None:
     summary = read_trace(write("arrival,isl,osl\n0,10,0\n1,20,5\n3,30,5\n"))
     assert (summary.requests, summary.dropped, summary.mean_isl) == (2, 1, 25.0)
-    assert summary.notes[0] == "1 requests generated no token and are left out of all figures."
+    assert summary.notes[0] == "1 request generated no token and is left out of all figures."
 
 
 # Prefixes -------------------------------------------------------------------------------------------------------------

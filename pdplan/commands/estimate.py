@@ -85,9 +85,9 @@ def estimate(console: Console, /, as_json: bool, **options: Any) -> None:
       pdplan estimate --model DeepSeek-V3 --gpu H200 --tp 8 --ep 8 --isl 8192 --osl 1024
       pdplan estimate --model Llama-3.1-8B --gpu L4 --weight-dtype fp8 --batch 16 --json
 
-    Shows what one engine does: the time of a prefill and of a decode step and where it goes, MFU and
-    MBU, arithmetic intensity against the ridge point, KV cache per token, how many requests fit, and
-    what binds.
+    Shows what one engine does in its role: the time of a prefill and of a decode step and where it
+    goes, MFU and MBU, arithmetic intensity against the ridge point, KV cache per token, how many
+    requests fit, and what binds.
     """
     from costmodel.estimate import estimate as predict
     from search_spaces.engines import load_engine_overhead
@@ -181,15 +181,16 @@ def estimate_dict(model: Transformer, config: EngineConfig, flags: Flags, found:
         "osl": flags.osl,
         "batch": found.batch,
         "max_batch": found.max_batch,
-        "prefill": _step_dict(found.prefill),
-        "decode": _step_dict(found.decode),
+        "prefill": None if found.prefill is None else _step_dict(found.prefill),
+        "decode": None if found.decode is None else _step_dict(found.decode),
         "ridge_point_flop_per_byte": found.ridge_point,
         "kv_bytes_per_token": found.kv_bytes_per_token,
         "weights_bytes_per_gpu": found.weights_per_gpu,
         "activations_bytes_per_gpu": found.activations_per_gpu,
         "kv_capacity_bytes_per_gpu": found.kv_capacity_per_gpu,
         "requests_per_second": found.requests_per_second,
-        "output_tokens_per_second": found.requests_per_second * flags.osl,
+        "prompt_tokens_per_second": None if found.prefill is None else found.requests_per_second * flags.isl,
+        "output_tokens_per_second": _output_rate(config, flags, found),
         "usd_per_hour": price,
         "binds": found.binds,
         "origins": [str(origin) for origin in (*found.origins, found.overhead.origin)],
@@ -198,6 +199,15 @@ def estimate_dict(model: Transformer, config: EngineConfig, flags: Flags, found:
             for (kernel, dtype), figures in found.efficiencies.items()
         ],
     }
+
+
+def _output_rate(config: EngineConfig, flags: Flags, found: Estimate) -> float | None:
+    """Output tokens per second, the first of each request from its prefill; a prefill engine's are not its purpose."""
+    from costmodel.engine import Role
+
+    if config.role is Role.PREFILL:
+        return None
+    return found.requests_per_second * (flags.osl - 1 if found.prefill is None else flags.osl)
 
 
 def _step_dict(step: StepEstimate) -> dict[str, Any]:
@@ -212,45 +222,60 @@ def _step_dict(step: StepEstimate) -> dict[str, Any]:
 
 
 def _page(value: dict[str, Any], width: int) -> str:
-    from reports.numbers import count, duration, hourly, percent, rate, significant
+    from reports.numbers import count, hourly, significant
     from reports.table import Column, render_table
 
-    def row(name: str, write: Any, *path: str) -> list[str]:
-        cells = []
-        for step in ("prefill", "decode"):
-            cell = value[step]
-            for key in path:
-                cell = cell[key]
-            cells.append(write(cell))
-        return [name, *cells]
-
-    rows = [
-        row("time", duration, "time_s"),
-        *(row(f"  {part}", duration, "split_s", part) for part in value["prefill"]["split_s"]),
-        row("MFU", percent, "mfu"),
-        row("MBU", percent, "mbu"),
-        row("FLOP/byte", significant, "arithmetic_intensity_flop_per_byte"),
-        row("bound by", str, "bound_by"),
-    ]
-    columns = [
-        Column(""),
-        Column(f"prefill of {count(value['isl'])}", "right"),
-        Column(f"decode step of {count(value['batch'])}", "right"),
-    ]
+    heads = {"prefill": f"prefill of {count(value['isl'])}", "decode": f"decode step of {count(value['batch'])}"}
+    steps = [step for step in heads if value[step] is not None]
+    columns = [Column(""), *(Column(heads[step], "right") for step in steps)]
     facts = [
         ("ridge point", f"{significant(value['ridge_point_flop_per_byte'], 4)} FLOP/byte"),
         ("KV per token", f"{count(value['kv_bytes_per_token'])} B"),
         ("memory", f"{_memory(value)} per GPU"),
-        ("max batch", f"{count(value['max_batch'])} requests of {count(value['isl'])} + {count(value['osl'])} tokens"),
-        (
-            "throughput",
-            f"{rate(value['requests_per_second'])}, {significant(value['output_tokens_per_second'])} token/s",
-        ),
+        _held(value),
+        ("throughput", _throughput(value)),
         ("price", f"{hourly(value['usd_per_hour'])} at the catalog's median"),
         ("binds", value["binds"]),
         ("origins", ", ".join(sorted(set(value["origins"])))),
     ]
-    return f"{_title(value)}\n\n{render_table(rows, columns, width)}\n\n{facts_text(facts, width)}"
+    table = render_table(_step_rows([value[step] for step in steps]), columns, width)
+    return f"{_title(value)}\n\n{table}\n\n{facts_text(facts, width)}"
+
+
+def _step_rows(steps: list[dict[str, Any]]) -> list[list[str]]:
+    """Times, use and bound of each kind of step that the engine runs, a column for each."""
+    from reports.numbers import duration, percent, significant
+
+    return [
+        ["time", *(duration(step["time_s"]) for step in steps)],
+        *([f"  {part}", *(duration(step["split_s"][part]) for step in steps)] for part in steps[0]["split_s"]),
+        ["MFU", *(percent(step["mfu"]) for step in steps)],
+        ["MBU", *(percent(step["mbu"]) for step in steps)],
+        ["FLOP/byte", *(significant(step["arithmetic_intensity_flop_per_byte"]) for step in steps)],
+        ["bound by", *(step["bound_by"] for step in steps)],
+    ]
+
+
+def _held(value: dict[str, Any]) -> tuple[str, str]:
+    """How many requests fit: prompts alone where none decodes."""
+    from reports.numbers import count
+    from reports.text import plural
+
+    if value["decode"] is None:
+        return "max prompts", f"{plural(value['max_batch'], 'prompt')} of {count(value['isl'])} tokens"
+    each = f"{count(value['isl'])} + {count(value['osl'])} tokens"
+    return "max batch", f"{plural(value['max_batch'], 'request')} of {each}"
+
+
+def _throughput(value: dict[str, Any]) -> str:
+    """What the engine gets done in its role, never idle."""
+    from reports.numbers import rate, significant
+
+    requests = value["requests_per_second"]
+    if value["role"] == "prefill":
+        prompts = significant(requests)
+        return f"{prompts} prompts/s, {significant(value['prompt_tokens_per_second'])} prompt tokens/s"
+    return f"{rate(requests)}, {significant(value['output_tokens_per_second'])} output tokens/s"
 
 
 def _title(value: dict[str, Any]) -> str:

@@ -72,7 +72,7 @@ def workload(
     """
     from reports.whole_files import check_target
     from search_spaces.models import load_model
-    from search_spaces.traces import read_trace, workload_mapping
+    from search_spaces.traces import UnnamedColumnError, read_trace, workload_mapping
     from search_spaces.writing import workload_yaml_text
 
     named = _model_name(model, output)
@@ -81,7 +81,10 @@ def workload(
         load_model(model)
     with console.progress() as progress:
         told = None if progress is None else lambda share: progress("reading the trace", share)
-        summary = read_trace(trace, trace_format, pairs(columns, "--columns") or None, limit, told)
+        try:
+            summary = read_trace(trace, trace_format, pairs(columns, "--columns") or None, limit, told)
+        except UnnamedColumnError as error:
+            raise InputError(f"{error.told}; name it, e.g. --columns {'='.join(error.example)}") from error
     measured = summary_dict(summary)
     if output is not None:
         text = workload_yaml_text(workload_mapping(summary, buckets, rate), trace.name.partition(".")[0], named)
