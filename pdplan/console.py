@@ -8,7 +8,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,7 +41,14 @@ class Console:
 
     @property
     def width(self) -> int:
-        """Columns available to a table."""
+        """Columns available to a table.
+
+        The terminal is asked through the stdout of now: Python's own look-up asks through its first one, which is
+        detached where `guard_streams` put another in its place, and so takes every terminal for none.
+        """
+        if not os.environ.get("COLUMNS"):
+            with suppress(OSError, ValueError):  # no terminal, or no file at all
+                return os.get_terminal_size(sys.stdout.fileno()).columns or PIPED_WIDTH
         return shutil.get_terminal_size((PIPED_WIDTH, 24)).columns
 
     @property

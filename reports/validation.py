@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from search_spaces.measured_predictions import Outcome, Predicted
+from search_spaces.measured_predictions import SERVING_GROUP, Outcome, Predicted
 from search_spaces.measurements import Format
 
 FloatArray = NDArray[np.float64]
@@ -18,7 +18,6 @@ FloatArray = NDArray[np.float64]
 LEAST_RANKED = 5
 """Configs of one model and accelerator below which their order says nothing."""
 SERVING_QUANTITIES = ("ttft", "tpot")
-SERVING_GROUP = ("model", "accelerator", "engine", "mode")
 MOST_REASONS = 1000
 """Refusals listed one by one; beyond, they are only counted."""
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from .table import Column, render_table
-from .text import plural
+from .table import GUTTER, Column, render_table
+from .text import clean, display_width, plural
 
 SERVING_COLUMNS = (
     ("TTFT", "ttft_median_abs_pct", "{:.1f} %"),
@@ -25,6 +26,12 @@ STEP_COLUMNS = (
     ("in 90 %", "latency_interval90_coverage", "{:.0%}"),
 )
 KEYS = {"serving": ("model", "accelerator", "engine", "mode"), "steps": ("model", "accelerator", "phase", "dtype")}
+LABELS = 4
+"""Columns that say what the figures of a row are of."""
+READABLE_LABEL = 24
+"""Columns of a label that is not broken into more than two or three lines."""
+FIGURES = 4
+"""Columns of one quantity: middle, p90, bias, share in the interval."""
 
 
 def cells(value: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
@@ -45,21 +52,60 @@ def _figures(group: dict[str, Any], figures: Sequence[tuple[str, str, str]]) -> 
     return [count, *("–" if group[key] is None else form.format(group[key]) for _, key, form in figures)]
 
 
-def validation_text(name: str, value: dict[str, Any], width: int) -> str:
-    """The table with what was refused and assumed, for a terminal of `width` columns."""
-    header, rows = cells(value)
-    columns = [
-        Column(title, "left" if index < 4 else "right", shrink=index == 0, optional=title in ("p90", "in 90 %"))
-        for index, title in enumerate(header)
-    ]
+def validation_text(name: str, value: dict[str, Any], width: int | None = None) -> str:
+    """The tables with what was refused and assumed, for a terminal of `width` columns (None: as wide as they are)."""
     parts = [f"{name}: {value['predicted']} of {plural(value['rows'], 'row')} predicted"]
-    parts.append(render_table(rows, columns, width))
+    if value["predicted"]:
+        header, rows = cells(value)
+        parts.append(_tables(header, _named_shortly(rows), width))
     lines = [
         f"  {plural(count, 'row')} not predicted: {reason}" for reason, count in value["refused_reasons"].items()
     ] + [f"  {plural(count, 'row')}: {note}" for note, count in value["notes"].items()]
     if value.get("throughput_kendall_tau") is not None:
         lines.append(f"  Kendall's tau of throughput per GPU: {value['throughput_kendall_tau']:.2f}")
     return "\n\n".join([*parts, "\n".join(lines)] if lines else parts)
+
+
+def _named_shortly(rows: Sequence[Sequence[str]]) -> list[list[str]]:
+    """The rows with models named without their organisation, save those that two organisations name alike."""
+    models = {row[0] for row in rows}
+    shared = Counter(model.rpartition("/")[2] for model in models)
+    short = {model: name for model in models if shared[name := model.rpartition("/")[2]] == 1}
+    return [[clean(word) for word in (short.get(row[0], row[0]), *row[1:])] for row in rows]
+
+
+def _tables(header: Sequence[str], rows: Sequence[Sequence[str]], width: int | None) -> str:
+    """All figures at any width: beside what they are of, else beside a label on several lines, else in two tables."""
+    natural = _width([header, *rows])
+    if width is None or natural <= width:
+        return render_table(rows, [_column(title, index < LABELS) for index, title in enumerate(header)], natural)
+    header = ["of", *header[LABELS:]]
+    rows = [[", ".join(word for word in row[:LABELS] if word), *row[LABELS:]] for row in rows]
+    label = max(READABLE_LABEL, *(display_width(word) for row in rows for word in row[0].split()))
+    fits = label + _width([header[1:], *(row[1:] for row in rows)]) + GUTTER <= width
+    counted = 2  # the label and the number of rows stand before the figures
+    step = len(header) - counted if fits else FIGURES
+
+    def part(row: Sequence[str], start: int) -> list[str]:
+        return [*row[:counted], *row[start : start + step]]
+
+    return "\n\n".join(
+        render_table(
+            [part(row, start) for row in rows],
+            [_column(title, index == 0) for index, title in enumerate(part(header, start))],
+            width,
+        )
+        for start in range(counted, len(header), step)
+    )
+
+
+def _column(title: str, is_label: bool) -> Column:
+    return Column(title, "left" if is_label else "right", shrink=is_label, lines=LABELS if is_label else 1)
+
+
+def _width(rows: Sequence[Sequence[str]]) -> int:
+    """Columns of a table in which nothing is cut."""
+    return sum(max(map(display_width, column)) for column in zip(*rows, strict=True)) + GUTTER * (len(rows[0]) - 1)
 
 
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]], left: int) -> str:

@@ -28,7 +28,7 @@ from costmodel.transformer import Transformer
 
 from .catalog import AcceleratorCatalog
 from .engines import engine_name, engine_names, load_serving_policy
-from .measured_engines import in_dtype, measured_engine, measured_model
+from .measured_engines import check_layers, in_dtype, measured_engine, measured_model, weight_dtype
 from .measurements import Refused, Row, ServingRow
 
 FloatArray = NDArray[np.float64]
@@ -111,7 +111,7 @@ def deployments_of(
             refused.append(row)
         elif isinstance(row, ServingRow):
             try:
-                found.append(_deployment(row, model_of(row.model), catalog))
+                found.append(deployment_of(row, model_of(row.model), catalog))
             except InputError as error:
                 refused.append(Refused(row.line, str(error)))
     return found, refused
@@ -151,17 +151,20 @@ def has_measured_kernels(accelerator: Accelerator) -> bool:
     return any(figures.origin in known for (kernel, _), figures in accelerator.efficiency.items() if kernel == "gemm")
 
 
-def _deployment(row: ServingRow, published: Transformer, catalog: AcceleratorCatalog) -> Deployment:
+def deployment_of(row: ServingRow, published: Transformer, catalog: AcceleratorCatalog) -> Deployment:
+    """One row made concrete, of the model as it was published; InputError where a word of the row is not known."""
     model, dtype = in_dtype(published, row.gemm_dtype, row.moe_dtype)
     engine, notes = _engine(row)
     policy = load_serving_policy(engine)
     kv_dtype = policy.quantized_kv_dtype if dtype != "bf16" else "bf16"
+    layouts = [layout for layout in (row.prefill, row.decode) if layout is not None]
+    for layout in layouts:
+        check_layers(model, layout)
     sides = [
         measured_engine(
             catalog, row.accelerator, layout, dtype, kv_dtype=kv_dtype, memory_fraction=policy.memory_fraction
         )
-        for layout in (row.prefill, row.decode)
-        if layout is not None
+        for layout in layouts
     ]
     convention = next(each for each in CONVENTIONS if row.source.startswith(each.prefix))
     mean = (1.0 + convention.shortest) / 2.0
@@ -181,11 +184,13 @@ def _deployment(row: ServingRow, published: Transformer, catalog: AcceleratorCat
         waves=convention.waves,
         fits=fits,
         transfer=_transfer(model, sides[0], sides[1], isl) if row.decode else 0.0,
-        notes=(*notes, *assumed, *crowded),
+        notes=(*notes, *_unused_precision(row), *assumed, *crowded),
     )
 
 
 def _engine(row: ServingRow) -> tuple[str, tuple[str, ...]]:
+    if not row.engine:
+        return FALLBACK_ENGINE, (f"engine is not given and taken as {FALLBACK_ENGINE}",)
     try:
         return engine_name(row.engine), ()
     except UnknownNameError:
@@ -193,6 +198,16 @@ def _engine(row: ServingRow) -> tuple[str, tuple[str, ...]]:
         if inside is not None:
             return inside, (f"engine {row.engine!r} is taken as {inside}",)
         return FALLBACK_ENGINE, (f"engine {row.engine!r} is not known and taken as {FALLBACK_ENGINE}",)
+
+
+def _unused_precision(row: ServingRow) -> tuple[str, ...]:
+    """A note where the row's precision is another than its matrices and experts have, which are what counts."""
+    used = row.gemm_dtype if row.gemm_dtype == row.moe_dtype else f"{row.gemm_dtype} and {row.moe_dtype}"
+    try:
+        known = not row.precision or weight_dtype(row.precision) in map(weight_dtype, (row.gemm_dtype, row.moe_dtype))
+    except InputError:
+        known = False
+    return () if known else (f"precision {row.precision!r} is not used: gemm_dtype and moe_dtype say {used}",)
 
 
 def _concurrency(row: ServingRow) -> tuple[float, tuple[str, ...]]:

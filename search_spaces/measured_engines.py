@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 
 from costmodel.engine import EngineConfig, Parallelism, Role
 from costmodel.engine_arrays import TABLES, Conditions
@@ -12,8 +12,9 @@ from costmodel.errors import InputError, UnknownNameError
 from costmodel.transformer import LatentAttention, Part, Transformer
 
 from .catalog import AcceleratorCatalog
+from .files import shown_path
 from .measurements import Layout
-from .models import CONFIG_FILE, known_names, load_model
+from .models import CONFIG_FILE, catalog_model, known_names, load_model
 
 DTYPE_WORDS = (
     ("mxfp4", re.compile(r"w4a16_?-?mxfp4|mxfp4_?-?w4a16")),
@@ -77,23 +78,44 @@ def measured_model(name: str, folder: Path | None = None) -> Transformer:
     """The model of a Hugging Face id or short name: the catalog's, else FOLDER/<org>/<name>/config.json.
 
     An id that neither has is compared without punctuation, then without its organisation and a quantiser's suffix
-    (-FP8, -NVFP4, ...), then without a tuner's (-Instruct, -2507, ...).
+    (-FP8, -NVFP4, ...), then without a tuner's (-Instruct, -2507, ...). No file outside the folder is ever looked at.
     """
     try:
-        return load_model(name)
+        return catalog_model(name)
     except UnknownNameError as unknown:
-        if folder is not None and (folder / name / CONFIG_FILE).is_file():
+        if _leaves_its_folder(name):
+            raise InputError(
+                f"model {shown_path(name)!r} is a path that leaves the folder of models; write ORG/NAME"
+            ) from None
+        if folder is not None and _is_file(folder / name / CONFIG_FILE):
             return replace(load_model(str((folder / name).resolve())), name=name.rpartition("/")[2])
         files = _by_plain_name(folder)
         known = {_plain(each): each for each in reversed(known_names())}
         for spelling in _spellings(name):
             plain = _plain(spelling)
             if plain in known:
-                return load_model(known[plain])
+                return catalog_model(known[plain])
             if plain in files:
                 return replace(load_model(str(files[plain].resolve())), name=files[plain].name)
-        where = f"; {folder / name / CONFIG_FILE} is not there either" if folder else "; give --models DIR"
-        raise InputError(f"{unknown}{where}") from unknown
+        there = f"; {shown_path(folder / name / CONFIG_FILE)} is not there either" if folder else "; give --models DIR"
+        raise InputError(f"{unknown}{there}") from unknown
+
+
+def _leaves_its_folder(name: str) -> bool:
+    r"""Whether a name, taken as a path by any system, may lead out of the folder that it is looked up in.
+
+    >>> [_leaves_its_folder(name) for name in ("org/model", "../model", "a/../../b", "/etc", "~/x", "..\\x", "C:\\x")]
+    [False, True, True, True, True, True, True]
+    """
+    path = PureWindowsPath(name)  # knows both separators
+    return bool(path.anchor) or ".." in path.parts or name.startswith("~")
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # a name longer than any file's, or a folder that must not be read
+        return False
 
 
 def _spellings(name: str) -> tuple[str, ...]:
@@ -152,6 +174,12 @@ def in_dtype(model: Transformer, gemm: str, experts: str) -> tuple[Transformer, 
 
 def _latent(model: Transformer) -> bool:
     return any(isinstance(group.attention, LatentAttention) for group in model.layers)
+
+
+def check_layers(model: Transformer, layout: Layout) -> None:
+    """Raise InputError where a pipeline has more stages than the model has layers."""
+    if layout.pipeline > model.num_layers:
+        raise InputError(f"pp {layout.pipeline} is more than the {model.num_layers} layers of {model.name}")
 
 
 def measured_engine(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,10 +22,13 @@ from costmodel.transformer import LatentAttention, Transformer
 from .catalog import AcceleratorCatalog
 from .engines import load_serving_policy
 from .measured_batches import batches_of, deployments_of, has_measured_kernels, regime_of, steady_state
-from .measured_engines import in_dtype, measured_engine, measured_model, table_conditions, weight_dtype
+from .measured_engines import check_layers, in_dtype, measured_engine, measured_model, table_conditions, weight_dtype
 from .measured_suspects import suspicions
 from .measurements import Refused, Row, StepRow
 from .serving_error import error_table, step_widths
+
+OUT_OF_RANGE = "the prediction is no finite number: its model or its sizes are beyond what can be computed"
+SERVING_GROUP = ("model", "accelerator", "engine", "mode")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +95,9 @@ def predict_serving(rows: Sequence[Row], catalog: AcceleratorCatalog, models: Pa
             batch.deployments, doubts, *(column[:, 0].tolist() for column in columns), strict=True
         ):
             row, regime = each.row, regime_of(each, share, line)
+            if not (math.isfinite(ttft) and math.isfinite(tpot)):
+                refused.append(Refused(row.line, OUT_OF_RANGE))
+                continue
             values = {
                 "ttft": _value(ttft, row.ttft, interval_factors(table, "ttft", regime)),
                 "tpot": _value(tpot, row.tpot, interval_factors(table, "tpot", regime)),
@@ -98,11 +105,19 @@ def predict_serving(rows: Sequence[Row], catalog: AcceleratorCatalog, models: Pa
             work = each.concurrency * each.osl * (row.prefill.workers if each.decode is None else 1) / max(row.gpus, 1)
             gaps = max(each.osl - 1.0, 1.0)
             throughput = (work / (ttft + gaps * tpot), work / (row.ttft + gaps * row.tpot))
-            group = {"model": row.model, "accelerator": row.accelerator, "engine": row.engine, "mode": row.mode}
+            named = (row.model, row.accelerator, row.engine or each.engine, row.mode)
+            group = dict(zip(SERVING_GROUP, named, strict=True))
             suspect = doubt.rule if doubt else ""
             found.append(Predicted(row.line, group, values, throughput, regime, each.notes, suspect))
-    found.sort(key=lambda one: one.line)
-    return Outcome(tuple(found), tuple(refused))
+    return _in_order(found, refused)
+
+
+def _in_order(found: list[Predicted], refused: list[Refused]) -> Outcome:
+    return Outcome(tuple(sorted(found, key=_line)), tuple(sorted(refused, key=_line)))
+
+
+def _line(row: Predicted | Refused) -> int:
+    return row.line
 
 
 def _kind(model: Transformer) -> str:
@@ -146,12 +161,14 @@ def predict_steps(rows: Sequence[Row], catalog: AcceleratorCatalog, models: Path
         kind = _kind(model)
         for step, latency in zip(members, _latencies(model, phase, members), strict=True):
             row = step.row
+            if not math.isfinite(latency):
+                refused.append(Refused(row.line, OUT_OF_RANGE))
+                continue
             regime = Regime(phase, kind, "roomy", has_measured_kernels(step.config.accelerator))
             value = _value(latency, row.latency, interval_of(widths[kind]["fitted" if regime.measured else "assumed"]))
             group = {"model": row.model, "accelerator": row.accelerator, "phase": phase, "dtype": row.dtype}
             found.append(Predicted(row.line, group, {"latency": value}, (np.nan, np.nan), regime, ()))
-    found.sort(key=lambda one: one.line)
-    return Outcome(tuple(found), tuple(refused))
+    return _in_order(found, refused)
 
 
 def _steps_of(
@@ -166,6 +183,7 @@ def _steps_of(
         elif isinstance(row, StepRow):
             try:
                 model, dtype = model_of(row.model, row.gemm_dtype, row.moe_dtype)
+                check_layers(model, row.layout)
                 kv_dtype = weight_dtype(row.kv_dtype)
                 config = measured_engine(
                     catalog,

@@ -9,24 +9,44 @@ row a refusal with a reason: nothing is dropped in silence.
 from __future__ import annotations
 
 import csv
-import math
 import re
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
 from costmodel.errors import InputError
 
-SERVING_COLUMNS = frozenset({"model", "accelerator", "engine", "isl", "osl"})
-STEP_COLUMNS = frozenset({"system", "model", "phase", "batch", "seq"})
-PHASES = {"context": "prefill", "ctx": "prefill", "generation": "decode", "gen": "decode"}
-"""Other words for the phase of a step."""
-PREFIXED = re.compile(r"(tp|pp|dp|ep)\s*=?\s*(\d+)", re.IGNORECASE)
+from .bounds import TOKENS
+from .measured_cells import (
+    CONCURRENCY,
+    FIRST_TOKEN,
+    GPUS,
+    NEXT_TOKEN,
+    STEP_BATCH,
+    STEP_LATENCY,
+    WORKERS,
+    CellError,
+    Cells,
+    bounded,
+    count,
+    length,
+    measured,
+    mode_of,
+    phase_of,
+    text,
+    whole,
+)
+
+SERVING_COLUMNS = ("model", "accelerator", "isl", "osl")
+STEP_COLUMNS = ("system", "model", "phase", "batch", "seq")
+"""Columns without which a file cannot be read; all others are optional."""
+SIDE_COLUMNS = ("workers", "tp", "pp", "dp", "ep")
+SEPARATORS = (";", "\t", "|")
+"""What stands between the fields of a file that is no comma-separated one."""
 ATTENTION_DATA = re.compile(r"\(?\s*attention\s*dp\s*(\d+)\s*\)?", re.IGNORECASE)
 """A layout written in words: the attention's data ranks stand where the tensor ranks are expected."""
-
-Cells = Mapping[str, str]
 
 
 class Format(StrEnum):
@@ -55,7 +75,8 @@ class ServingRow:
     """One benchmark run at fixed concurrency.
 
     line: of the file; isl, osl: nominal lengths [token]; concurrency: requests in flight, None where not stated;
-    gpus: of the whole deployment; decode is None for a colocated one; ttft, tpot: measured [s], NaN where absent.
+    gpus: of the whole deployment; decode is None for a colocated one; ttft, tpot: measured [s], NaN where absent;
+    precision: the file's word for the checkpoint, which counts where gemm_dtype is not given.
     """
 
     line: int
@@ -73,6 +94,7 @@ class ServingRow:
     decode: Layout | None
     ttft: float
     tpot: float
+    precision: str = ""
 
     @property
     def mode(self) -> str:
@@ -110,53 +132,78 @@ class Refused:
 Row = ServingRow | StepRow | Refused
 
 
-class _CellError(Exception):
-    """A cell does not hold what its column promises."""
-
-
 def read_measurements(path: Path) -> tuple[Format, list[Row]]:
     """All rows of a measurement file in its order; InputError where the file as a whole cannot be read."""
     try:
         with path.open(newline="", encoding="utf-8-sig") as stream:
-            reader = csv.DictReader(stream)
-            kind = _format(reader.fieldnames or [], path)
-            return kind, list(_rows(reader, kind, path))
+            reader = csv.reader(stream)
+            try:
+                header = [name.strip() for name in next(reader, [])]
+                kind = _format(header, path)
+                return kind, list(_rows(reader, header, kind))
+            except csv.Error as error:
+                raise InputError(f"{path}:{reader.line_num}: not readable as CSV: {error}") from error
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
         raise InputError(f"{path} is not UTF-8 text (byte {error.start})") from error
 
 
-def _rows(reader: csv.DictReader[str], kind: Format, path: Path) -> Iterator[Row]:
+def _rows(reader: Iterator[list[str]], header: Sequence[str], kind: Format) -> Iterator[Row]:
     read = _serving_row if kind is Format.SERVING else _step_row
-    try:
-        for record in reader:
-            cells = {name: (value or "").strip() for name, value in record.items() if isinstance(name, str)}
-            if not any(cells.values()):
-                continue
-            try:
-                yield read(reader.line_num, cells)
-            except _CellError as fault:
-                yield Refused(reader.line_num, str(fault))
-    except csv.Error as error:
-        raise InputError(f"{path}:{reader.line_num}: not readable as CSV: {error}") from error
+    for record in reader:
+        line: int = reader.line_num  # type: ignore[attr-defined]
+        fields = [field.strip() for field in record]
+        if not any(fields):
+            continue
+        if len(fields) < len(header) or any(fields[len(header) :]):
+            yield Refused(line, f"the row has {_fields(len(fields))}, the header {len(header)}")
+            continue
+        try:
+            yield read(line, dict(zip(header, fields, strict=False)))
+        except CellError as fault:
+            yield Refused(line, str(fault))
 
 
-def _format(header: object, path: Path) -> Format:
-    names = {name.strip() for name in header if isinstance(name, str)} if isinstance(header, list) else set()
-    if names >= SERVING_COLUMNS:
-        return Format.SERVING
-    if names >= STEP_COLUMNS:
-        return Format.STEPS
-    raise InputError(
-        f"{path}: the header is neither that of serving results ({', '.join(sorted(SERVING_COLUMNS))}, ...) "
-        f"nor that of engine steps ({', '.join(sorted(STEP_COLUMNS))}, ...)"
+def _fields(number: int) -> str:
+    return "1 field" if number == 1 else f"{number} fields"
+
+
+def _format(header: Sequence[str], path: Path) -> Format:
+    twice = [name for name, times in Counter(header).items() if name and times > 1]
+    if twice:
+        raise InputError(f"{path}: the header has the column {twice[0]!r} {header.count(twice[0])} times")
+    lacking = {
+        kind: [name for name in needed if name not in header]
+        for kind, needed in ((Format.SERVING, SERVING_COLUMNS), (Format.STEPS, STEP_COLUMNS))
+    }
+    for kind, missing in lacking.items():
+        if not missing:
+            return kind
+    raise InputError(f"{path}: {_no_format(header, lacking)}")
+
+
+def _no_format(header: Sequence[str], lacking: Mapping[Format, Sequence[str]]) -> str:
+    """Why a header is that of no format: what the nearer one lacks, if either is near at all."""
+    if not any(header):
+        return "there is no header; the first line must name the columns"
+    separator = next((mark for mark in SEPARATORS if len(header) == 1 and mark in header[0]), None)
+    if separator:
+        return f"the fields are separated by {separator!r}, but must be by ','"
+    needed = {Format.SERVING: ("serving results", SERVING_COLUMNS), Format.STEPS: ("engine steps", STEP_COLUMNS)}
+    kind = min(lacking, key=lambda kind: len(lacking[kind]) / len(needed[kind][1]))
+    if len(lacking[kind]) < len(needed[kind][1]):
+        words, columns = needed[kind]
+        return f"the header lacks {', '.join(lacking[kind])}; {words} need {', '.join(columns)}"
+    return (
+        f"the header is neither that of serving results ({', '.join(SERVING_COLUMNS)}, ...) "
+        f"nor that of engine steps ({', '.join(STEP_COLUMNS)}, ...)"
     )
 
 
 def _serving_row(line: int, cells: Cells) -> ServingRow:
-    split = cells.get("mode", "").lower().startswith("dis") or bool(cells.get("decode_workers"))
-    gpus = _whole(cells, "num_gpus", 0)
+    split = mode_of(cells) == "disaggregated"
+    gpus = whole(cells, "num_gpus", 0, GPUS)
     prefill = _side(cells, "prefill_") if split else _colocated(cells, gpus)
     decode = _side(cells, "decode_") if split else None
     if decode and gpus and _gpus(prefill) + _gpus(decode) > gpus:
@@ -164,42 +211,39 @@ def _serving_row(line: int, cells: Cells) -> ServingRow:
     return ServingRow(
         line=line,
         source=cells.get("set", ""),
-        model=_text(cells, "model"),
-        accelerator=_text(cells, "accelerator"),
+        model=text(cells, "model"),
+        accelerator=text(cells, "accelerator"),
         engine=cells.get("engine", "").lower(),
         gemm_dtype=cells.get("gemm_dtype") or cells.get("precision", ""),
         moe_dtype=cells.get("moe_dtype") or cells.get("gemm_dtype") or cells.get("precision", ""),
-        isl=_positive(cells, "isl"),
-        osl=_positive(cells, "osl"),
-        concurrency=_positive(cells, "concurrency") if cells.get("concurrency") not in (None, "", "0") else None,
+        isl=length(cells, "isl"),
+        osl=length(cells, "osl"),
+        concurrency=bounded(cells, "concurrency", CONCURRENCY) if cells.get("concurrency") else None,
         gpus=gpus or sum(_gpus(side) for side in (prefill, decode) if side),
         prefill=prefill,
         decode=decode,
-        ttft=_measured(cells, "ttft_ms"),
-        tpot=_measured(cells, "tpot_ms"),
+        ttft=measured(cells, "ttft_ms", FIRST_TOKEN),
+        tpot=measured(cells, "tpot_ms", NEXT_TOKEN),
+        precision=cells.get("precision", ""),
     )
 
 
 def _step_row(line: int, cells: Cells) -> StepRow:
-    written = _text(cells, "phase").lower()
-    phase = PHASES.get(written, written)
-    if phase not in ("prefill", "decode"):
-        raise _CellError(f"phase {phase!r} is neither 'prefill' nor 'decode'")
-    layout = Layout(1, *(_whole(cells, name, 1) for name in ("tp", "pp", "dp", "moe_ep")))
+    layout = Layout(1, *(whole(cells, name, 1) for name in ("tp", "pp", "dp", "moe_ep")))
     return StepRow(
         line=line,
-        model=_text(cells, "model"),
-        accelerator=_text(cells, "system"),
+        model=text(cells, "model"),
+        accelerator=text(cells, "system"),
         engine=cells.get("backend", "").lower(),
         dtype=cells.get("dtype") or cells.get("gemm_quant") or "bf16",
         gemm_dtype=cells.get("gemm_quant") or cells.get("dtype") or "bf16",
         moe_dtype=cells.get("moe_quant") or cells.get("gemm_quant") or cells.get("dtype") or "bf16",
         kv_dtype=cells.get("kv_quant") or "bf16",
         layout=layout,
-        phase=phase,
-        batch=int(_positive(cells, "batch")),
-        seq=int(_positive(cells, "seq")),
-        latency=_measured(cells, "latency_ms"),
+        phase=phase_of(cells),
+        batch=count(cells, "batch", STEP_BATCH),
+        seq=count(cells, "seq", TOKENS),
+        latency=measured(cells, "latency_ms", STEP_LATENCY),
     )
 
 
@@ -208,25 +252,28 @@ def _colocated(cells: Cells, gpus: int) -> Layout:
 
     Attention data ranks may be given in words in place of tp, or beside a tp that counts all ranks.
     """
-    pipeline, expert = _whole(cells, "pp", 1), _whole(cells, "ep", 1)
+    pipeline, expert = whole(cells, "pp", 1), whole(cells, "ep", 1)
     words = ATTENTION_DATA.fullmatch(cells.get("tp", ""))
     if words:
-        data = int(words[1])
+        data = whole({"tp": words[1]}, "tp", 1)
         tensor = max((gpus or data) // (data * pipeline), 1)
         return Layout(1, tensor, pipeline, data, expert)
-    tensor, data = _whole(cells, "tp", 1), _whole(cells, "dp", 1)
+    tensor, data = whole(cells, "tp", 1), whole(cells, "dp", 1)
     if gpus and tensor * pipeline * data > gpus and tensor % data == 0 and tensor * pipeline == gpus:
         tensor //= data  # tp counts all ranks, dp says how many groups the attention makes of them
     size = tensor * pipeline * data
     if gpus and gpus % size:
-        raise _CellError(f"tp {tensor} x pp {pipeline} x dp {data} does not divide num_gpus {gpus}")
+        raise CellError(f"tp {tensor} x pp {pipeline} x dp {data} does not divide num_gpus {gpus}")
     return Layout(max(gpus // size, 1) if gpus else 1, tensor, pipeline, data, expert)
 
 
 def _side(cells: Cells, prefix: str) -> Layout:
-    """The workers of one side of a disaggregated deployment."""
-    names = ("workers", "tp", "pp", "dp", "ep")
-    return Layout(*(_whole(cells, prefix + name, 1) for name in names))
+    """The workers of one side of a disaggregated deployment; one that nothing is said of is not guessed."""
+    names = [prefix + name for name in SIDE_COLUMNS]
+    if not any(cells.get(name) for name in names):
+        raise CellError(f"a disaggregated row needs {names[0]} and {names[1]}, but all {prefix}... columns are empty")
+    workers, *ranks = names
+    return Layout(whole(cells, workers, 1, WORKERS), *(whole(cells, name, 1) for name in ranks))
 
 
 def _all_ranks(side: Layout) -> Layout:
@@ -236,44 +283,3 @@ def _all_ranks(side: Layout) -> Layout:
 
 def _gpus(side: Layout) -> int:
     return side.workers * side.tensor * side.pipeline * side.data
-
-
-def _text(cells: Cells, name: str) -> str:
-    value = cells.get(name, "")
-    if not value:
-        raise _CellError(f"{name} is empty")
-    return value
-
-
-def _positive(cells: Cells, name: str) -> float:
-    value = _number(_text(cells, name), name)
-    if not value > 0:
-        raise _CellError(f"{name} {cells[name]!r} must be above 0")
-    return value
-
-
-def _whole(cells: Cells, name: str, default: int) -> int:
-    """A whole number; empty and 0 mean `default`."""
-    written = cells.get(name, "")
-    prefixed = PREFIXED.fullmatch(written)
-    value = _number(prefixed[2] if prefixed else written, name) if written else 0.0
-    if value != int(value) or value < 0:
-        raise _CellError(f"{name} {written!r} must be a whole number")
-    return int(value) or default
-
-
-def _number(written: str, name: str) -> float:
-    try:
-        value = float(written)
-    except ValueError:
-        raise _CellError(f"{name} {written!r} is not a number") from None
-    if not math.isfinite(value):
-        raise _CellError(f"{name} {written!r} is not a finite number")
-    return value
-
-
-def _measured(cells: Cells, name: str) -> float:
-    """A measured time in milliseconds as seconds; NaN where the file has none (the row is predicted all the same)."""
-    written = cells.get(name, "")
-    value = _number(written, name) / 1e3 if written else math.nan
-    return value if value > 0 else math.nan

@@ -82,8 +82,24 @@ def load_model(name_or_path: str, base_dir: Path | None = None) -> Transformer:
         path, exists = None, False
     if path is not None and (exists or explicit):
         return _load_file(path, wanted)
+    raise _unknown(name_or_path)
+
+
+def catalog_model(name: str) -> Transformer:
+    """The catalog's model of that name or alias (any case); no file is looked at, whatever the name looks like.
+
+    >>> catalog_model("QWEN/qwen3-32b").name
+    'Qwen3-32B'
+    """
+    found = _catalog_model(name.strip().lower())
+    if found is None:
+        raise _unknown(name)
+    return found
+
+
+def _unknown(name: str) -> UnknownNameError:
     names = known_names()
-    raise UnknownNameError("model", name_or_path, names if nearest_name(wanted, names) else model_names())
+    return UnknownNameError("model", name, names if nearest_name(name.strip(), names) else model_names())
 
 
 def model_entry(model: Transformer) -> dict[str, Any]:

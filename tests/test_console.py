@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import math
+import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
@@ -97,3 +99,23 @@ def test_existing_file_is_kept_unless_forced(tmp_path: Path) -> None:
 def test_file_that_cannot_be_written_is_an_input_error(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot be written: No such file or directory"):
         write_text(tmp_path / "absent" / "a.yaml", "one", force=False)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
+def test_the_width_is_that_of_the_terminal_behind_the_guarded_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    import termios  # not on Windows
+
+    ours, theirs = os.openpty()
+    with os.fdopen(theirs, "w") as terminal, redirect_stdout(terminal):
+        termios.tcsetwinsize(theirs, (24, 73))
+        assert Console().width == 73
+        monkeypatch.setenv("COLUMNS", "61")
+        assert Console().width == 61
+    os.close(ours)
+
+
+def test_without_a_terminal_tables_are_as_wide_as_columns_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "47")
+    with redirect_stdout(io.StringIO()):
+        assert Console().width == 47

@@ -78,7 +78,16 @@ def test_step_rows(tmp_path: Path) -> None:
     ("cells", "reason"),
     [
         ("m,h100,vllm,many,100,8,1,1,1,1,1,1,1", "isl 'many' is not a number"),
-        ("m,h100,vllm,-5,100,8,1,1,1,1,1,1,1", "isl '-5' must be above 0"),
+        ("m,h100,vllm,-5,100,8,1,1,1,1,1,1,1", "isl '-5' must be at least 1 and at most 16,777,216 tokens"),
+        ("m,h100,vllm,5,1e300,8,1,1,1,1,1,1,1", "osl '1e300' must be at least 1 and at most 16,777,216 tokens"),
+        ("m,h100,vllm,5,5,0,1,1,1,1,1,1,1", "concurrency '0' must be at least 1 and at most 1,000,000 requests"),
+        ("m,h100,vllm,5,5,8,1,2000,1,1,1,1,1", "tp '2000' must be at least 1 and at most 1,024"),
+        (
+            "m,h100,vllm,5,5,8,1,1,1,1,1,1,0",
+            "tpot_ms '0' must be at least 0.001 and at most 3,600,000 ms; leave it empty where nothing was measured",
+        ),
+        ("m,h100", "the row has 2 fields, the header 13"),
+        ("m,h100,vllm,5,5,8,1,1,1,1,1,1,1,1", "the row has 14 fields, the header 13"),
         (",h100,vllm,5,100,8,1,1,1,1,1,1,1", "model is empty"),
         ("m,h100,vllm,5,100,8,1,1.5,1,1,1,1,1", "tp '1.5' must be a whole number"),
         ("m,h100,vllm,5,100,8,4,3,1,1,1,1,1", "tp 3 x pp 1 x dp 1 does not divide num_gpus 4"),
@@ -94,6 +103,62 @@ def test_empty_lines_and_unknown_columns_do_no_harm(tmp_path: Path) -> None:
     row = only(tmp_path, text)
     assert isinstance(row, ServingRow)
     assert row.concurrency is None
+
+
+@pytest.mark.parametrize(
+    ("cells", "reason"),
+    [
+        ("foo,1,1,1,1", "mode 'foo' is neither 'colocated' nor 'disaggregated'"),
+        ("colocated,1,1,1,1", "mode 'colocated' has no decode workers, but decode_workers is '1'"),
+        (
+            "disagg,,,1,1",
+            "a disaggregated row needs prefill_workers and prefill_tp, but all prefill_... columns are empty",
+        ),
+    ],
+)
+def test_modes_that_make_no_sense_are_refused(tmp_path: Path, cells: str, reason: str) -> None:
+    header = "model,accelerator,isl,osl,mode,prefill_workers,prefill_tp,decode_workers,decode_tp\n"
+    assert only(tmp_path, f"{header}m,h100,5,5,{cells}\n") == Refused(2, reason)
+
+
+@pytest.mark.parametrize(
+    ("mode", "workers", "expected"),
+    [
+        ("", "", "colocated"),
+        ("", "0", "colocated"),
+        ("Aggregated", "0", "colocated"),
+        ("", "1", "disaggregated"),
+        ("Disagg", "1", "disaggregated"),
+    ],
+)
+def test_words_for_modes(tmp_path: Path, mode: str, workers: str, expected: str) -> None:
+    header = "model,accelerator,isl,osl,mode,prefill_workers,decode_workers\n"
+    row = only(tmp_path, f"{header}m,h100,5,5,{mode},1,{workers}\n")
+    assert isinstance(row, ServingRow)
+    assert row.mode == expected
+
+
+@pytest.mark.parametrize(
+    ("header", "fault"),
+    [
+        ("model,isl,osl,accelerator,isl", "the header has the column 'isl' 2 times"),
+        ("model,osl,engine", "the header lacks accelerator, isl; serving results need model, accelerator, isl, osl"),
+        ("system,model,phase,batch", "the header lacks seq; engine steps need system, model, phase, batch, seq"),
+        ("model;accelerator;isl;osl", "the fields are separated by ';', but must be by ','"),
+        ("", "there is no header; the first line must name the columns"),
+    ],
+)
+def test_a_header_that_fits_no_format_says_what_it_lacks(tmp_path: Path, header: str, fault: str) -> None:
+    path = written(tmp_path, f"{header}\n")
+    with pytest.raises(InputError) as caught:
+        read_measurements(path)
+    assert str(caught.value) == f"{path}: {fault}"
+
+
+def test_blanks_around_column_names_do_no_harm(tmp_path: Path) -> None:
+    row = only(tmp_path, "model, accelerator, isl, osl, ttft_ms,\nm, h100, 5, 6, 7,,\n")
+    assert isinstance(row, ServingRow)
+    assert (row.isl, row.osl, row.ttft) == (5, 6, 0.007)
 
 
 def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
@@ -153,6 +218,30 @@ def test_models_come_from_the_catalog_or_from_a_folder(tmp_path: Path) -> None:
         measured_model("acme/Huge-9", tmp_path)
     with pytest.raises(InputError, match="give --models DIR"):
         measured_model("acme/Huge-9")
+
+
+@pytest.mark.parametrize(
+    "name", ["../outside", "org/../../outside", "/etc/passwd", "~/outside", "..\\outside", "C:\\outside"]
+)
+def test_no_file_outside_the_folder_of_models_is_read(tmp_path: Path, name: str) -> None:
+    folder = tmp_path / "models"
+    folder.mkdir()
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "config.json").write_text("secret", encoding="utf-8")
+    with pytest.raises(InputError, match="is a path that leaves the folder of models; write ORG/NAME") as caught:
+        measured_model(name, folder)
+    assert "JSON" not in str(caught.value)
+
+
+def test_a_model_of_the_current_folder_is_not_taken_for_one_of_the_models(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "config.json").write_text("secret", encoding="utf-8")
+    for name in ("here", "./here", "x" * 5000):
+        with pytest.raises(InputError, match="is not there either"):
+            measured_model(name, tmp_path / "models")
 
 
 def test_dense_matrices_and_experts_may_differ() -> None:

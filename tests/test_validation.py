@@ -6,6 +6,7 @@ import json
 import math
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,13 +15,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodel.serving.interval import ASSUMED_WIDENING, Factors, Regime, interval_factors
-from pdplan.cli import cli
+from pdplan.cli import cli, run
 from pdplan.console import Console
-from reports.validation import kendall_tau
+from reports.validation import kendall_tau, validation_dict
+from reports.validation_text import validation_text
 from search_spaces.catalog import load_catalog
 from search_spaces.measured_predictions import predict_serving, predict_steps
 from search_spaces.measured_suspects import TOO_FAST, TOO_LARGE, TOO_SLOW
-from search_spaces.measurements import read_measurements
+from search_spaces.measurements import Format, read_measurements
 from search_spaces.serving_error import error_table
 
 DATA = Path(os.environ.get("PDPLAN_DATA", Path(__file__).resolve().parents[2] / "shared" / "data"))
@@ -32,7 +34,7 @@ def validate(*arguments: str) -> Result:
     return CliRunner().invoke(cli, ["validate", *arguments], obj=Console("pdplan"), catch_exceptions=False)
 
 
-def document(folder: Path, text: str, *more: str) -> dict[str, object]:
+def document(folder: Path, text: str, *more: str) -> dict[str, Any]:
     path = folder / "rows.csv"
     path.write_text(text, encoding="utf-8")
     done = validate("--against", str(path), "--json", *more)
@@ -60,7 +62,7 @@ def test_errors_are_those_of_the_predictions(tmp_path: Path) -> None:
 
 def test_measured_times_play_no_part_in_a_prediction(tmp_path: Path) -> None:
     pairs = [document(tmp_path, HEADER + GOOD.format(ttft=t, tpot=t), "--rows")["predictions"] for t in (1, 5000, "")]
-    values = [[(p["ttft_predicted_ms"], p["tpot_predicted_ms"]) for p in part] for part in pairs]  # type: ignore[attr-defined]
+    values = [[(p["ttft_predicted_ms"], p["tpot_predicted_ms"]) for p in part] for part in pairs]
     assert values[0] == values[1] == values[2]
 
 
@@ -101,7 +103,7 @@ def test_steps_have_the_same_shape(tmp_path: Path) -> None:
 def test_accelerators_without_serving_data_are_predicted(tmp_path: Path, name: str) -> None:
     value = document(tmp_path, HEADER + GOOD.format(ttft=1, tpot=1).replace("h100_sxm", name))
     assert value["predicted"] == 1
-    assert all(math.isfinite(float(value[key])) for key in ("ttft_bias_pct", "tpot_bias_pct"))  # type: ignore[arg-type]
+    assert all(math.isfinite(float(value[key])) for key in ("ttft_bias_pct", "tpot_bias_pct"))
 
 
 def test_usage_and_missing_files() -> None:
@@ -197,3 +199,134 @@ def test_the_batch_of_a_step_is_that_of_one_data_rank(tmp_path: Path) -> None:
     _, rows = read_measurements(path)
     one, four = (each.values["latency"].predicted for each in predict_steps(rows, load_catalog(), None).predicted)
     assert one == pytest.approx(four)
+
+
+@pytest.mark.parametrize(
+    ("rows", "sentence"),
+    [
+        ("", "rows.csv has no rows below its header"),
+        (
+            GOOD.format(ttft=1, tpot="nan"),
+            "rows.csv: none of its rows can be predicted; the first, line 2: tpot_ms 'nan' is not a finite number",
+        ),
+        (
+            GOOD.format(ttft=1, tpot=1).replace("meta-llama/Llama-3.1-8B-Instruct", "../x") * 2,
+            "rows.csv: none of its rows can be predicted; the first, line 2: "
+            "model '../x' is a path that leaves the folder of models; write ORG/NAME",
+        ),
+    ],
+)
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_a_file_of_which_nothing_is_predicted_is_bad_input(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], rows: str, sentence: str, form: str
+) -> None:
+    path, page = tmp_path / "rows.csv", tmp_path / "page.md"
+    path.write_text(HEADER + rows, encoding="utf-8")
+    flags = ["--json"] if form == "json" else []
+    assert run(["validate", "--against", str(path), "--write", str(page), *flags]) == 2
+    shown, said = capsys.readouterr()
+    assert said == f"pdplan: error: {sentence}\n"
+    assert not page.exists()
+    if form == "json":
+        assert json.loads(shown)["predicted"] == 0
+    else:
+        assert shown.startswith("rows.csv: 0 of ")
+        assert "TTFT" not in shown
+
+
+def test_a_row_beyond_all_bounds_is_refused_and_the_others_are_predicted(tmp_path: Path) -> None:
+    absurd = GOOD.format(ttft=1, tpot=1).replace("1000,200", "1e300,200")
+    value = document(tmp_path, HEADER + absurd + GOOD.format(ttft=1, tpot=1))
+    assert (value["rows"], value["predicted"]) == (2, 1)
+    assert value["refused_reasons"] == {"isl '1e300' must be at least 1 and at most 16,777,216 tokens": 1}
+
+
+@pytest.mark.parametrize("model", ["Llama-3.1-8B", "DeepSeek-V3", "Qwen3-Next-80B-A3B"])
+def test_predictions_are_finite_up_to_the_bounds(tmp_path: Path, model: str) -> None:
+    path = tmp_path / "rows.csv"
+    header = "model,accelerator,isl,osl,concurrency,num_gpus,tp,mode,prefill_workers,decode_workers,ttft_ms,tpot_ms\n"
+    lengths = [(isl, osl) for isl in (1, 2**24) for osl in (1, 2**24)]
+    split = ("colocated,,", "disaggregated,1,1024")
+    lines = [
+        f"{model},h100,{isl},{osl},{load},{gpus},1,{mode},0.001,0.001\n"
+        for isl, osl in lengths
+        for load in (1, 10**6)
+        for gpus in ("", 10**7)
+        for mode in split
+    ]
+    path.write_text(header + "".join(lines), encoding="utf-8")
+    kind, rows = read_measurements(path)
+    outcome = predict_serving(rows, load_catalog(), None)
+    assert len(outcome.predicted) == len(lines)
+    json.dumps(validation_dict(kind, outcome, with_rows=True), allow_nan=False)
+
+
+def test_what_the_row_says_twice_or_not_at_all_is_noted(tmp_path: Path) -> None:
+    header = "model,accelerator,precision,gemm_dtype,isl,osl,concurrency,ttft_ms,tpot_ms\n"
+    rows = [f"Llama-3.1-8B,h100,{precision},fp8_block,1000,100,8,50,10\n" for precision in ("fp8", "weird", "nvfp4")]
+    value = document(tmp_path, header + "".join(rows))
+    assert value["predicted"] == 3
+    assert value["notes"] == {
+        "engine is not given and taken as vllm": 3,
+        "precision 'weird' is not used: gemm_dtype and moe_dtype say fp8_block": 1,
+        "precision 'nvfp4' is not used: gemm_dtype and moe_dtype say fp8_block": 1,
+    }
+    assert isinstance(value["groups"], list)
+    assert value["groups"][0]["engine"] == "vllm"
+
+
+@pytest.fixture(scope="module")
+def two_models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    path = tmp_path_factory.mktemp("two") / "rows.csv"
+    names = ("deepseek-ai/DeepSeek-V3", "deepseek-ai/DeepSeek-R1")
+    good = GOOD.format(ttft=100, tpot=10).replace("200,16,1,1", "200,16,8,8")
+    path.write_text(HEADER + "".join(good.replace("meta-llama/Llama-3.1-8B-Instruct", name) for name in names), "utf-8")
+    kind, rows = read_measurements(path)
+    return validation_dict(kind, predict_serving(rows, load_catalog(), None))
+
+
+@pytest.mark.parametrize("width", [None, 140, 100, 80, 66])
+def test_no_column_and_no_name_is_lost_at_any_width(two_models: dict[str, Any], width: int | None) -> None:
+    text = validation_text("rows.csv", two_models, width)
+    words = text.split()
+    assert "…" not in text
+    assert max(len(line) for line in text.splitlines() if not line.startswith("  ")) <= (width or 140)
+    assert [words.count(name) for name in ("p90", "bias", "TTFT", "TPOT")] == [2, 2, 1, 1]
+    assert text.count("in 90 %") == 2
+    assert text.count("DeepSeek-V3") == text.count("DeepSeek-R1") == (1 if width in (None, 140, 100) else 2)
+    assert "deepseek-ai" not in text
+
+
+def test_models_that_two_organisations_name_alike_keep_their_organisation(two_models: dict[str, Any]) -> None:
+    first, second = two_models["groups"]
+    value = {**two_models, "groups": [{**first, "model": "a/Same"}, {**second, "model": "b/Same"}]}
+    text = validation_text("rows.csv", value)
+    assert "a/Same" in text
+    assert "b/Same" in text
+
+
+def test_steps_are_whole_and_within_bounds(tmp_path: Path) -> None:
+    path = tmp_path / "steps.csv"
+    header = "system,model,phase,batch,seq,latency_ms\n"
+    cells = ("0.5,512,1", "1.5,512,1", "1,1e9,1", "1,512,0", "1,512,1")
+    path.write_text(header + "".join(f"h100,llama-3.1-8b,decode,{each}\n" for each in cells), encoding="utf-8")
+    kind, rows = read_measurements(path)
+    outcome = predict_steps(rows, load_catalog(), None)
+    assert (kind, len(outcome.predicted)) == (Format.STEPS, 1)
+    assert [one.reason for one in outcome.refused] == [
+        "batch '0.5' must be at least 1 and at most 65,536 requests",
+        "batch '1.5' must be a whole number",
+        "seq '1e9' must be at least 1 and at most 16,777,216 tokens",
+        "latency_ms '0' must be at least 0.001 and at most 86,400,000 ms; leave it empty where nothing was measured",
+    ]
+
+
+def test_a_pipeline_longer_than_the_model_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text("model,accelerator,isl,osl,pp\nLlama-3.1-8B,h100,9,9,33\nLlama-3.1-8B,h100,9,9,32\n", "utf-8")
+    outcome = predict_serving(read_measurements(path)[1], load_catalog(), None)
+    assert [one.reason for one in outcome.refused] == ["pp 33 is more than the 32 layers of Llama-3.1-8B"]
+    assert len(outcome.predicted) == 1
+    path.write_text("model,system,phase,batch,seq,pp\nLlama-3.1-8B,h100,decode,9,9,33\n", "utf-8")
+    outcome = predict_steps(read_measurements(path)[1], load_catalog(), None)
+    assert [one.reason for one in outcome.refused] == ["pp 33 is more than the 32 layers of Llama-3.1-8B"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -58,6 +59,7 @@ def validate(console: Console, /, as_json: bool, **options: Any) -> None:
     90th percentile, bias, and how many measured values the 90 % intervals hold. A row that cannot be
     predicted says why. FILE and the files of DATA_DIR have the columns of serving/closed_loop.csv (TTFT and
     TPOT at fixed concurrency) or of serving/engine_steps.csv (single steps); the header tells which.
+    Exit code 2 where no row can be predicted.
     """
     from reports.accuracy_page import accuracy_page
     from reports.validation_text import validation_text
@@ -67,13 +69,29 @@ def validate(console: Console, /, as_json: bool, **options: Any) -> None:
     files = _files(flags)
     known, folder = load_catalog(flags.catalog), _models(flags)
     parts = {file.name: _errors(file, known, folder, flags.with_rows) for file in files}
-    if flags.page is not None:
+    nothing = _unpredicted(parts)
+    if flags.page is not None and not nothing:
         write_text(flags.page, accuracy_page(parts), force=flags.force)
         console.note(f"{flags.page} written")
     if as_json:
         console.show(_document(parts))
     else:
-        console.show("\n\n".join(validation_text(name, value, console.width) for name, value in parts.items()))
+        width = console.width if sys.stdout.isatty() else None  # nobody's terminal: nothing needs to be cut
+        console.show("\n\n".join(validation_text(name, value, width) for name, value in parts.items()))
+    if nothing:
+        raise InputError(nothing)
+
+
+def _unpredicted(parts: dict[str, dict[str, Any]]) -> str:
+    """What to say of the first file of which no row could be predicted; empty where all files have some."""
+    for name, value in parts.items():
+        if not value["rows"]:
+            return f"{name} has no rows below its header"
+        if not value["predicted"]:
+            first = value["refused"][0]
+            where = f"{name}: none of its rows can be predicted; the first"
+            return f"{where}, line {first['line']}: {first['reason']}"
+    return ""
 
 
 def _models(flags: Flags) -> Path | None:

@@ -15,9 +15,9 @@ from costmodel.serving.load import MANY_WAVES
 from costmodel.transformer import Transformer
 from search_spaces.catalog import AcceleratorCatalog
 from search_spaces.engines import engine_name
-from search_spaces.measured_batches import Deployment, deployments_of
+from search_spaces.measured_batches import Deployment, deployment_of
 from search_spaces.measured_engines import in_dtype, measured_engine, measured_model
-from search_spaces.measurements import Layout, Refused, ServingRow
+from search_spaces.measurements import Layout, ServingRow
 
 from .records import BenchmarkRun, MeasuredStep, Record, Stated, Workers
 
@@ -227,15 +227,9 @@ def _deployment(run: BenchmarkRun, setup: Setup, flight: float) -> Deployment:
         ttft=run.ttft.typical or math.nan,
         tpot=run.tpot.typical or math.nan,
     )
-    found, refused = deployments_of([row], setup.catalog, None)
-    if refused or not found:
-        raise InputError(_reason(refused))
+    found = deployment_of(row, setup.model, setup.catalog)
     waves = MANY_WAVES if run.prompts is None else max(run.prompts / flight, 1.0)
-    return _as_flagged(replace(found[0], spread=run.spread, waves=waves), setup)
-
-
-def _reason(refused: Sequence[Refused]) -> str:
-    return refused[0].reason if refused else "it cannot be predicted"
+    return _as_flagged(replace(found, spread=run.spread, waves=waves), setup)
 
 
 def _as_flagged(deployment: Deployment, setup: Setup) -> Deployment:
