@@ -27,6 +27,7 @@ from .commands.models import models
 from .commands.optimize import optimize
 from .commands.problem import init, schema
 from .commands.report import report
+from .commands.simulate import simulate
 from .commands.validate import validate
 from .commands.workload import workload
 from .console import Console
@@ -73,7 +74,7 @@ def cli() -> None:
     """
 
 
-for command in (optimize, init, schema, workload, gpus, models, estimate, calibrate, report, validate):
+for command in (optimize, simulate, init, schema, workload, gpus, models, estimate, calibrate, report, validate):
     cli.add_command(command)
 
 

@@ -13,6 +13,7 @@ from tests.simulator_cases import ONLY_PROMPTS, STEPS, colocated
 from costmodel.engine import Role
 from costmodel.errors import InputError
 from costmodel.simulator import (
+    POLICIES,
     SARATHI,
     STATIC,
     VLLM_V0,
@@ -137,9 +138,49 @@ def test_swapping_keeps_what_was_computed() -> None:
 
 
 def test_pipeline_stages_overlap_micro_batches() -> None:
-    """Two stages, two requests: each takes its full latency, and the second is half a step behind the first."""
-    result = simulate(trace_of([0.0, 0.0], osl=1), colocated(VLLM_V0, FLAT, pipeline=2))
+    """Two stages, two prompts too long to share a step: the second is half a step behind the first."""
+    limits = Limits(max_num_seqs=8, max_num_batched_tokens=150)
+    result = simulate(trace_of([0.0, 0.0], isl=100, osl=1), colocated(VLLM_V0, FLAT, limits, pipeline=2))
     np.testing.assert_allclose(sorted(result.ttft), [0.1, 0.15])
+
+
+def test_micro_batches_share_one_queue() -> None:
+    """One request per micro-batch: the third is taken by the one that is free first, which had the short request."""
+    trace = make_trace(np.zeros(3), np.array([100, 100, 100]), np.array([200, 1, 1]))
+    result = simulate(trace, colocated(VLLM_V0, FLAT, Limits(max_num_seqs=2), pipeline=2))
+    np.testing.assert_allclose(result.first[:2], [0.1, 0.15])
+    assert result.prompt_start[2] == pytest.approx(0.15)
+    assert result.finish[2] < 0.3 < result.finish[0]
+
+
+@pytest.mark.parametrize("policy", ["vllm_v1", "sarathi", "sglang"])
+def test_chunks_of_one_prompt_follow_each_other_through_the_stages(policy: str) -> None:
+    """Four chunks of 100 ms in two stages of 50 ms: one begins every 50 ms, and the last one ends after 250 ms."""
+    limits = Limits(max_num_seqs=8, max_num_batched_tokens=100)
+    result = simulate(trace_of([0.0], isl=400, osl=2), colocated(POLICIES[policy], FLAT, limits, pipeline=2))
+    assert result.ttft[0] == pytest.approx(0.25)
+    assert result.engines[0].prompt_tokens == 400
+    assert result.engines[0].prompt_steps == 4
+
+
+def test_a_pipeline_runs_no_more_than_its_limit() -> None:
+    """Prompts that change their micro-batch count once: at most four requests run, and four do."""
+    trace = make_trace(np.zeros(40), np.tile([30, 700], 20), np.tile([60, 5], 20))
+    limits = Limits(max_num_seqs=4, max_num_batched_tokens=100)
+    result = simulate(trace, colocated(VLLM_V1, FLAT, limits, pipeline=2))
+    changes = sorted([(t, 1) for t in result.prompt_start] + [(t, -1) for t in result.finish])
+    assert max(np.cumsum([change for _, change in changes])) == 4
+    assert result.engines[0].prompt_tokens == trace.isl.sum()
+
+
+@pytest.mark.parametrize("policy", ["vllm_v0", "vllm_v1", "sarathi"])
+def test_a_pipeline_out_of_blocks_goes_on(policy: str) -> None:
+    """Micro-batches that hold the last blocks between them give way to each other; all requests end."""
+    trace = make_trace(np.zeros(6), np.full(6, 300), np.full(6, 40))
+    limits = Limits(max_num_seqs=8, max_num_batched_tokens=64, kv_blocks=41)
+    result = simulate(trace, colocated(POLICIES[policy], FLAT, limits, pipeline=3))
+    assert result.finished.all()
+    assert result.restarts.sum() > 0
 
 
 def test_requests_that_never_fit_are_rejected_and_counted() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from .compiled import compile_loop
 from .decodes import blocks_needed, blocks_of, join, rebuild_heap, settle, uncount
 from .links import prompt_append, prompt_remove, queue_front, queue_pop, running_insert, running_remove
-from .state import Lane, Request, World
+from .state import STEP, Lane, Request, World
 from .step_kernel import add_chunk
 from .step_model import Chosen
 
@@ -15,20 +15,37 @@ def enter_ready(w: World, lane: Lane) -> None:
     """Admit waiting requests whose KV is here already: handed over, or swapped out before."""
     if lane.static == 1 and lane.decodes > 0:
         return
+    group = w.groups[lane.group]
     mark = lane.head if lane.cap > 0 and lane.rotating == 0 else -1
-    r = lane.wait_head
-    while r >= 0 and lane.decodes + lane.prompts < lane.seqs:
+    r = group.wait_head
+    while r >= 0 and has_slot(w, lane):
         request = w.requests[r]
         processed = request.done + lane.yields
         need = blocks_of(processed - 1, lane.block)
         if request.done < request.prompt or not has_blocks(w, lane, request, need):
             break
-        queue_pop(w, lane)
+        queue_pop(w, group, lane)
         running_insert(w, lane, r, mark)
         join(w, lane, r, processed)
         if request.restarts > 0:
             lane.extra += processed * lane.swap
-        r = lane.wait_head
+        r = group.wait_head
+
+
+@compile_loop
+def has_slot(w: World, lane: Lane) -> bool:
+    """Whether the lane may take a waiting request: less than its share run here, and less than all in the engine.
+
+    A lane that took over a prompt may hold more than its share until it decodes no longer.
+    """
+    if lane.decodes + lane.prompts >= lane.seqs:
+        return False
+    if lane.stages == 1:
+        return True
+    group, running = w.groups[lane.group], 0
+    for e in range(group.first_lane, group.end_lane):
+        running += w.lanes[e].decodes + w.lanes[e].prompts
+    return running < lane.seqs * lane.stages
 
 
 @compile_loop
@@ -50,9 +67,46 @@ def has_blocks(w: World, lane: Lane, request: Request, need: int) -> bool:
 
 
 @compile_loop
+def gather_prompts(w: World, lane: Lane) -> None:
+    """Take over the unfinished prompts of the engine's other lanes, to go on with their next chunks at once.
+
+    A step goes through the stages behind the steps begun before it, so a prompt's earlier chunks, which may still be in
+    flight in another lane, are always done first. A prompt whose last chunk is in flight stays where it is.
+    """
+    group = w.groups[lane.group]
+    for e in range(group.first_lane, group.end_lane):
+        other = w.lanes[e]
+        r = other.prompt_head if e != lane.index and group.free > 0 else -1
+        while r >= 0:
+            request = w.requests[r]
+            following = request.next_prompt
+            computed = request.done + (request.chunk if other.mode == STEP else 0)
+            if computed < request.prompt:
+                running_remove(w, other, r)
+                prompt_remove(w, other, r)
+                request.done = computed
+                request.chunk = 0
+                request.lane = lane.index
+                running_insert(w, lane, r, -1)
+                prompt_append(w, lane, r)
+            r = following
+
+
+@compile_loop
+def has_unfinished(w: World, lane: Lane) -> bool:
+    """Whether a prompt of the lane has tokens left after its chunk in flight."""
+    r = lane.prompt_head
+    while r >= 0:
+        if w.requests[r].done + w.requests[r].chunk < w.requests[r].prompt:
+            return True
+        r = w.requests[r].next_prompt
+    return False
+
+
+@compile_loop
 def fill_prompts(w: World, lane: Lane, t: float, preempted: int) -> Chosen:
     """Choose the prompt tokens of the next step, begun prompts before waiting ones."""
-    model = w.models[lane.model]
+    model, group = w.models[lane.model], w.groups[lane.group]
     room = lane.budget if lane.exclusive == 1 else lane.budget - lane.decodes
     chosen = Chosen(0, 0, 0, 0.0, 0.0)
     r = lane.prompt_head
@@ -63,8 +117,8 @@ def fill_prompts(w: World, lane: Lane, t: float, preempted: int) -> Chosen:
             chosen = add_chunk(model, w.numbers, chosen, request.chunk, request.done)
         r = request.next_prompt
     closed = (preempted > 0 and lane.after_preemption == 0) or (lane.static == 1 and lane.decodes > 0)
-    r = -1 if closed else lane.wait_head
-    while r >= 0 and lane.decodes + lane.prompts < lane.seqs:
+    r = -1 if closed else group.wait_head
+    while r >= 0 and has_slot(w, lane):
         request = w.requests[r]
         size = first_chunk(lane, request, room, chosen)
         if size <= 0 or not admit(w, lane, r, size):
@@ -73,7 +127,7 @@ def fill_prompts(w: World, lane: Lane, t: float, preempted: int) -> Chosen:
         if request.prompt_start < 0.0:
             request.prompt_start = t
         chosen = add_chunk(model, w.numbers, chosen, size, request.done)
-        r = lane.wait_head
+        r = group.wait_head
     return chosen
 
 
@@ -106,8 +160,9 @@ def admit(w: World, lane: Lane, r: int, size: int) -> bool:
     need = blocks_of(request.prompt if lane.whole == 1 else request.done + size, lane.block)
     if not has_blocks(w, lane, request, need):
         return False
-    w.groups[lane.group].free -= need
-    queue_pop(w, lane)
+    group = w.groups[lane.group]
+    group.free -= need
+    queue_pop(w, group, lane)
     running_insert(w, lane, r, -1)
     prompt_append(w, lane, r)
     return True
@@ -172,4 +227,4 @@ def preempt(w: World, lane: Lane, r: int) -> None:
     request.chunk = -1
     request.restarts += 1
     group.preemptions += 1
-    queue_front(w, lane, r)
+    queue_front(w, group, r)

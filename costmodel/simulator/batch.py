@@ -7,12 +7,12 @@ policy prompts go first and alone, and decodes run when no prompt can.
 
 from __future__ import annotations
 
-from .admission import enter_ready, fill_prompts, make_room, preempt
+from .admission import enter_ready, fill_prompts, gather_prompts, has_unfinished, make_room, preempt
 from .compiled import Events, compile_loop
 from .decodes import blocks_needed, blocks_of, steps_within
 from .rotation import begin_rotation, collect_rotated
 from .runs import run_time
-from .schedule import schedule_lane
+from .schedule import schedule_lane, wake_idle, wake_stalled
 from .state import IDLE, RUN, SLEEP, STEP, Lane, World
 from .step_kernel import decode_piece, mixed_time
 from .step_model import Chosen
@@ -20,31 +20,43 @@ from .step_model import Chosen
 
 @compile_loop
 def start_step(w: World, events: Events, lane: Lane, t: float) -> None:
-    """Begin the next step of the lane at time t, or leave it idle."""
+    """Begin the next step of the lane at time t, or leave it idle; lanes of a pipeline wait for the first stage."""
     lane.mode = IDLE
-    if lane.stages > 1:
-        stage = w.numbers[w.groups[lane.group].stage_at]
-        if stage > t:
-            lane.mode = SLEEP
-            schedule_lane(w, events, lane, stage)
-            return
-    if lane.wait_head >= 0:
+    group = w.groups[lane.group]
+    if lane.stages > 1 and w.numbers[group.stage_at] > t:
+        lane.mode = SLEEP
+        schedule_lane(w, events, lane, w.numbers[group.stage_at])
+        return
+    preempted = choose_step(w, events, lane, t)
+    if lane.stages > 1 and lane.mode == IDLE and preempted > 0:
+        wake_stalled(w, events, group, t)
+
+
+@compile_loop
+def choose_step(w: World, events: Events, lane: Lane, t: float) -> int:
+    """Begin a step with prompts, or one of decodes, or none; requests preempted."""
+    group = w.groups[lane.group]
+    if group.wait_head >= 0:
         enter_ready(w, lane)
     if lane.rotating == 1:
         collect_rotated(w, lane)
+    if lane.stages > 1 and lane.chunked == 1:
+        gather_prompts(w, lane)
     preempted = make_room(w, lane) if lane.exclusive == 0 else 0
-    if lane.prompts > 0 or lane.wait_head >= 0:
+    if lane.prompts > 0 or group.wait_head >= 0:
         chosen = fill_prompts(w, lane, t, preempted)
         while chosen.prompts == 0 and lane.decodes == 0 and lane.prompts > (1 if lane.stages == 1 else 0):
             preempt(w, lane, lane.tail)
+            preempted += 1
             chosen = fill_prompts(w, lane, t, 1)
         if chosen.prompts > 0:
             begin_mixed(w, events, lane, t, chosen)
-            return
+            return preempted
     if lane.exclusive == 1:
-        preempted = make_room(w, lane)
+        preempted += make_room(w, lane)
     if lane.decodes > 0:
         begin_run(w, events, lane, t, preempted)
+    return preempted
 
 
 @compile_loop
@@ -56,6 +68,8 @@ def begin_mixed(w: World, events: Events, lane: Lane, t: float, chosen: Chosen) 
     lane.run = 1 if batch > 0 else 0
     lane.step_tokens = chosen.tokens
     launch(w, events, lane, t, mixed_time(w.models[lane.model], w.numbers, chosen, batch, context))
+    if lane.stages > 1 and has_unfinished(w, lane):
+        wake_idle(w, events, w.groups[lane.group], t)
 
 
 @compile_loop

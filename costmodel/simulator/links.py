@@ -1,37 +1,39 @@
-"""Linked lists of requests: a lane's queue, its running requests by admission, its unfinished prompts; compiled."""
+"""Linked lists of requests: an engine's queue; a lane's running requests by admission, its prompts; compiled."""
 
 from __future__ import annotations
 
 from .compiled import compile_loop
-from .state import Lane, World
+from .state import Group, Lane, World
 
 
 @compile_loop
-def queue_back(w: World, lane: Lane, r: int) -> None:
+def queue_back(w: World, group: Group, r: int) -> None:
     """Put r last in the queue."""
     w.requests[r].next = -1
-    if lane.wait_tail < 0:
-        lane.wait_head = r
+    if group.wait_tail < 0:
+        group.wait_head = r
     else:
-        w.requests[lane.wait_tail].next = r
-    lane.wait_tail = r
+        w.requests[group.wait_tail].next = r
+    group.wait_tail = r
 
 
 @compile_loop
-def queue_front(w: World, lane: Lane, r: int) -> None:
+def queue_front(w: World, group: Group, r: int) -> None:
     """Put r first in the queue."""
-    w.requests[r].next = lane.wait_head
-    lane.wait_head = r
-    if lane.wait_tail < 0:
-        lane.wait_tail = r
+    w.requests[r].next = group.wait_head
+    group.wait_head = r
+    if group.wait_tail < 0:
+        group.wait_tail = r
 
 
 @compile_loop
-def queue_pop(w: World, lane: Lane) -> None:
-    """Take the first request off the queue."""
-    lane.wait_head = w.requests[lane.wait_head].next
-    if lane.wait_head < 0:
-        lane.wait_tail = -1
+def queue_pop(w: World, group: Group, lane: Lane) -> None:
+    """The lane takes the first request off its engine's queue, and keeps it until it ends or is preempted."""
+    request = w.requests[group.wait_head]
+    request.lane = lane.index
+    group.wait_head = request.next
+    if group.wait_head < 0:
+        group.wait_tail = -1
 
 
 @compile_loop

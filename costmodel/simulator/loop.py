@@ -7,11 +7,11 @@ import heapq
 from .compiled import Events, compile_loop
 from .decodes import blocks_of
 from .links import queue_back
-from .progress import end_step, release_next, wake_lanes
+from .progress import end_step, release_next
 from .runs import interrupt
-from .schedule import ARRIVAL, HAND_OVER, schedule_wake
+from .schedule import ARRIVAL, HAND_OVER, schedule_wake, wake_lanes
 from .state import IDLE, RUN, Group, Lane, Request, World
-from .transfer import choose_group, choose_lane
+from .transfer import choose_group
 
 
 @compile_loop
@@ -46,19 +46,17 @@ def arrive(w: World, events: Events, r: int, t: float) -> None:
     """Request r comes at t and is routed to an engine that computes prompts."""
     request = w.requests[r]
     group = w.groups[choose_group(w, request, request.pool, 0, t)]
-    e = choose_lane(w, group)
-    lane = w.lanes[e]
+    lane = w.lanes[group.first_lane]
     if too_long(group, lane, request):
         group.rejected += 1
         release_next(w, events, t)
         return
-    request.lane = e
-    request.first_lane = e
+    request.lane = lane.index
+    request.first_lane = lane.index
     group.requests += 1
     group.tokens += request.total
     group.prompt_tokens += request.prompt
-    lane.held += 1
-    enqueue(w, events, lane, r, t)
+    enqueue(w, events, group, r, t)
 
 
 @compile_loop
@@ -74,10 +72,9 @@ def receive(w: World, events: Events, r: int, t: float) -> None:
         group.rejected += 1
         group.requests -= 1
         group.tokens -= request.total
-        lane.held -= 1
         release_next(w, events, t)
         return
-    enqueue(w, events, lane, r, t)
+    enqueue(w, events, group, r, t)
 
 
 @compile_loop
@@ -88,10 +85,14 @@ def too_long(group: Group, lane: Lane, request: Request) -> bool:
 
 
 @compile_loop
-def enqueue(w: World, events: Events, lane: Lane, r: int, t: float) -> None:
-    """Put request r into the lane's queue; a lane that could take it looks at the end of its current step."""
-    alone = lane.wait_head < 0
-    queue_back(w, lane, r)
+def enqueue(w: World, events: Events, group: Group, r: int, t: float) -> None:
+    """Put request r into the engine's queue; idle lanes look at once, others at the end of their current step."""
+    alone = group.wait_head < 0
+    queue_back(w, group, r)
+    if group.end_lane - group.first_lane > 1:
+        wake_lanes(w, events, group, t)
+        return
+    lane = w.lanes[group.first_lane]
     if lane.mode == IDLE:
         schedule_wake(w, events, lane, t)
     elif alone and lane.mode == RUN and lane.run > 1 and lane.static == 0 and lane.decodes + lane.prompts < lane.seqs:

@@ -9,8 +9,8 @@ from .gaps import longest_gap
 from .heap import heap_pop
 from .links import running_remove
 from .rotation import count_rotated
-from .schedule import ARRIVAL, schedule_request, schedule_wake
-from .state import IDLE, LOG, ROTATE, RUN, SLEEP, STEP, Group, Lane, World
+from .schedule import ARRIVAL, schedule_request, wake_lanes
+from .state import IDLE, LOG, ROTATE, RUN, SLEEP, STEP, Lane, World
 from .transfer import hand_over
 
 
@@ -169,7 +169,6 @@ def leave(w: World, events: Events, lane: Lane, r: int, t: float) -> None:
     """Request r has its last token; in a closed loop the next one comes after the think time."""
     group, request = w.groups[lane.group], w.requests[r]
     request.finish = t
-    lane.held -= 1
     group.requests -= 1
     group.tokens -= request.total
     if lane.static == 0:
@@ -185,12 +184,3 @@ def release_next(w: World, events: Events, t: float) -> None:
         w.requests[rules.released].arrival = t + rules.think
         schedule_request(w, events, ARRIVAL, rules.released, t + rules.think)
         rules.released += 1
-
-
-@compile_loop
-def wake_lanes(w: World, events: Events, group: Group, t: float) -> None:
-    """Blocks of the engine came free: idle lanes with requests waiting look again."""
-    for e in range(group.first_lane, group.end_lane):
-        lane = w.lanes[e]
-        if lane.mode == IDLE and lane.wait_head >= 0:
-            schedule_wake(w, events, lane, t)

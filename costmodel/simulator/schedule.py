@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 
 from .compiled import Events, compile_loop
-from .state import Lane, World
+from .state import IDLE, Group, Lane, World
 
 ARRIVAL, HAND_OVER, STEP_END, WAKE = 0, 1, 2, 3
 
@@ -34,3 +34,27 @@ def schedule_request(w: World, events: Events, kind: int, r: int, t: float) -> N
     rules = w.rules[0]
     rules.sequence += 1
     heapq.heappush(events, (t, kind, rules.sequence, r))
+
+
+@compile_loop
+def wake_idle(w: World, events: Events, group: Group, t: float) -> None:
+    """All idle lanes of the engine look for work at t."""
+    for e in range(group.first_lane, group.end_lane):
+        if w.lanes[e].mode == IDLE:
+            schedule_wake(w, events, w.lanes[e], t)
+
+
+@compile_loop
+def wake_lanes(w: World, events: Events, group: Group, t: float) -> None:
+    """Something came to the engine or left it: idle lanes look again, if requests wait."""
+    if group.wait_head >= 0:
+        wake_idle(w, events, group, t)
+
+
+@compile_loop
+def wake_stalled(w: World, events: Events, group: Group, t: float) -> None:
+    """If all lanes are idle after a preemption, no end of a step will wake them: do it now that the blocks are free."""
+    for e in range(group.first_lane, group.end_lane):
+        if w.lanes[e].mode != IDLE:
+            return
+    wake_lanes(w, events, group, t)

@@ -57,7 +57,7 @@ def _requests(trace: Trace) -> dict[str, Column]:
     return columns | {name: values for name, values in given.items() if values is not None}
 
 
-LANE_LINKS = ("head", "tail", "wait_head", "wait_tail", "prompt_head", "prompt_tail", "fresh_head", "heap", "rotated")
+LANE_LINKS = ("head", "tail", "prompt_head", "prompt_tail", "fresh_head", "heap", "rotated")
 """Fields of a lane that begin as -1; the others that are not settings begin as 0."""
 
 
@@ -111,6 +111,8 @@ def _groups(engines: list[Pool], stage_at: int) -> dict[str, Column]:
     lane_starts = _starts([pool.pipeline for pool in engines])
     columns: dict[str, Column] = dict.fromkeys(Group.__dataclass_fields__, 0)
     return columns | {
+        "wait_head": -1,
+        "wait_tail": -1,
         "free": [pool.limits.kv_blocks for pool in engines],
         "blocks": [pool.limits.kv_blocks for pool in engines],
         "watermark": [int(pool.policy.watermark * pool.limits.kv_blocks) for pool in engines],

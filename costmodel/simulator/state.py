@@ -1,8 +1,9 @@
 """What the loop keeps: records of requests, lanes, groups, pools and step models, and two flat sequences.
 
-A *group* is one engine: it owns the KV blocks and the pipeline stages. A *lane* is one of its micro-batches in flight:
-it owns a queue and a running batch. Without pipeline stages a group has one lane. Links between records are indices;
--1 is none. Times are in seconds; a time of -1 has not come. Lengths are in tokens.
+A *group* is one engine: it owns the queue, the KV blocks and the pipeline stages. A *lane* is one of its micro-batches
+in flight: whichever begins a step next takes from the queue, and keeps what it took as its running batch. Without
+pipeline stages a group has one lane. Links between records are indices; -1 is none. Times are in seconds; a time of -1
+has not come. Lengths are in tokens.
 
 Decoding requests are counted lazily: `lane.steps` counts decode steps, and a request that joined when it had q tokens
 has processed base + lane.steps, base = q - lane.steps at joining; so a decode step touches no request.
@@ -78,10 +79,10 @@ class Lane:
     advanced the decodes; first_duration, growth: of a run, time of its first step and by how much each later one takes
     longer; extra: swapping time that the next step pays; run: decode steps in flight; steps: decode steps so far;
     decodes, context: requests in a decode step and their tokens; live: of these, not ended (fewer only in static
-    batches); held: requests waiting or running; prompts: admitted with unfinished prompt; step_tokens: prompt tokens in
-    flight; heap: root of the heap of decodes by last step; rotating, rotated...: of a round robin, requests in the
-    running step; depth: of the stack of gaps; gap_joined: pushes during which the stack must not merge entries;
-    gap_at, gap_step_at, phase_at: where the lane's part of `World.numbers` and `World.counts` begins.
+    batches); prompts: admitted with unfinished prompt; step_tokens: prompt tokens in flight; heap: root of the heap of
+    decodes by last step; rotating, rotated...: of a round robin, requests in the running step; depth: of the stack of
+    gaps; gap_joined: pushes during which the stack must not merge entries; gap_at, gap_step_at, phase_at: where the
+    lane's part of `World.numbers` and `World.counts` begins.
     """
 
     index: int
@@ -98,13 +99,10 @@ class Lane:
     decodes: int
     live: int
     context: int
-    held: int
     prompts: int
     step_tokens: int
     head: int
     tail: int
-    wait_head: int
-    wait_tail: int
     prompt_head: int
     prompt_tail: int
     fresh_head: int
@@ -144,12 +142,14 @@ class Lane:
 class Group:
     """One engine: its blocks, links, stages and counters.
 
-    free, blocks, watermark, promised: KV blocks; stage_at: where its stages' times begin in `World.numbers`; outbound,
-    inbound: time at which its links are free; send: seconds per token on them; requests, tokens, prompt_tokens: not
-    done, for the routers; first_lane, end_lane: its lanes; the rest: counters over the run (`EngineUse`); clock: time
-    up to which kv_time is summed.
+    wait_head, wait_tail: its queue; free, blocks, watermark, promised: KV blocks; stage_at: where its stages' times
+    begin in `World.numbers`; outbound, inbound: time at which its links are free; send: seconds per token on them;
+    requests, tokens, prompt_tokens: not done, for the routers; first_lane, end_lane: its lanes; the rest: counters over
+    the run (`EngineUse`); clock: time up to which kv_time is summed.
     """
 
+    wait_head: int
+    wait_tail: int
     free: int
     blocks: int
     watermark: int

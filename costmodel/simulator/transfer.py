@@ -82,23 +82,11 @@ def load_of(w: World, group: Group, router: int, t: float) -> int:
 
 
 @compile_loop
-def choose_lane(w: World, group: Group) -> int:
-    """Lane of the engine with the fewest requests."""
-    best = group.first_lane
-    for e in range(best + 1, group.end_lane):
-        if w.lanes[e].held < w.lanes[best].held:
-            best = e
-    return best
-
-
-@compile_loop
 def hand_over(w: World, events: Events, lane: Lane, r: int, t: float) -> None:
     """Send the KV of prompt r, computed by the lane, to a decode engine."""
     request, rules, sender = w.requests[r], w.rules[0], w.groups[lane.group]
     receiver = w.groups[choose_group(w, request, request.decode_pool, 1, t)]
-    request.lane = choose_lane(w, receiver)
-    lane.held -= 1
-    w.lanes[request.lane].held += 1
+    request.lane = receiver.first_lane
     receiver.requests += 1
     receiver.tokens += request.total
     begin, wire = t, request.prompt * max(sender.send, receiver.send)

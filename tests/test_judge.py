@@ -1,0 +1,129 @@
+"""Fleets judged by simulation: routing, agreement with the analytic evaluation, replayed traces, goodput."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+
+from costmodel.engine import Parallelism, Role
+from costmodel.errors import InputError
+from optimizer.evaluate import evaluate, goodput_volume
+from optimizer.fleet import Fleet, FleetPool
+from optimizer.instance import Instance
+from optimizer.judge import judge, judge_demands, replayed_trace, simulated_fleet, simulated_trace
+from optimizer.simulated_goodput import goodput
+from tests.optimizer_cases import instance_of, problem, slo, workload
+
+REQUESTS = 4000
+
+
+@cache
+def small() -> Instance:
+    classes = (replace(slo(name="fast"), share=0.25), replace(slo(name="slow", ttft=5.0), share=0.75))
+    return instance_of(problem(slos=classes, workload=workload(rate=6.0)))
+
+
+def pool(instance: Instance, name: str, role: Role, route: float, replicas: int = 1) -> FleetPool:
+    shape = next(k for k, one in enumerate(instance.tables.shapes) if one.parallelism == Parallelism())
+    seqs = 1 if role is not Role.PREFILL else 0
+    return FleetPool(name, role, shape, seqs, 0, replicas, 0, np.full(instance.flows.isl.size, route))
+
+
+def colocated(instance: Instance) -> Fleet:
+    return Fleet((pool(instance, "colocated-1", Role.COLOCATED, 1.0, 2),))
+
+
+def apart(instance: Instance) -> Fleet:
+    return Fleet((pool(instance, "prefill-1", Role.PREFILL, 1.0, 2), pool(instance, "decode-1", Role.DECODE, 1.0)))
+
+
+def test_requests_go_where_the_plan_routes_them() -> None:
+    instance = small()
+    parts = (("prefill-1", Role.PREFILL, 0.6), ("decode-1", Role.DECODE, 0.6), ("colocated-1", Role.COLOCATED, 0.4))
+    fleet = Fleet(tuple(pool(instance, *part) for part in parts))
+    demand = simulated_trace(instance, fleet, REQUESTS, seed=1)
+    first, later = demand.trace.pool, demand.trace.decode_pool
+    assert first is not None
+    assert later is not None
+    noise = 4 * np.sqrt(0.6 * 0.4 / REQUESTS)
+    assert np.mean(first == 0) == pytest.approx(0.6, abs=noise)
+    assert np.mean(first == 2) == pytest.approx(0.4, abs=noise)
+    np.testing.assert_array_equal(later, np.where(first == 2, -1, 1))
+    found = judge_demands(instance, simulated_fleet(instance, fleet), [demand])
+    np.testing.assert_array_equal(found.runs[0].result.engine, first)
+
+
+def test_the_same_requests_come_at_every_rate() -> None:
+    instance = small()
+    one, two = (simulated_trace(instance, colocated(instance), 100, 3, volume) for volume in (1.0, 2.0))
+    np.testing.assert_allclose(one.trace.arrival, 2.0 * two.trace.arrival)
+    np.testing.assert_array_equal(one.trace.isl, two.trace.isl)
+    np.testing.assert_array_equal(one.flow, two.flow)
+
+
+@pytest.mark.parametrize("build", [colocated, apart])
+def test_simulation_and_analysis_agree(build: object) -> None:
+    """At moderate load: TPOT medians within 10 %, TTFT p90 within a factor 1.6, attainment within 2 points."""
+    instance = small()
+    fleet = build(instance)  # type: ignore[operator]
+    predicted, found = evaluate(instance, fleet), judge(instance, fleet, requests=REQUESTS)
+    assert predicted.stable
+    assert not found.overload.overloaded
+    for k, one in enumerate(found.classes):
+        assert one.tpot[0] == pytest.approx(predicted.tpot[k][0], rel=0.10)
+        assert predicted.ttft[k][1] / 1.6 < one.ttft[1] < 1.6 * predicted.ttft[k][1]
+        assert one.attainment.share == pytest.approx(predicted.attainment[k], abs=0.02)
+    assert found.held
+    assert found.rate == pytest.approx(6.0)
+
+
+def test_replications_narrow_the_interval_and_are_no_copies() -> None:
+    instance = small()
+    fleet = colocated(instance)
+    one, four = (judge(instance, fleet, requests=1000, replications=k, volume=2.0) for k in (1, 4))
+    assert four.classes[0].attainment.count == pytest.approx(4 * one.classes[0].attainment.count, rel=0.2)
+    assert len({run.result.makespan for run in four.runs}) == 4
+
+
+def test_an_overloaded_fleet_is_named_and_does_not_hold() -> None:
+    instance = small()
+    found = judge(instance, colocated(instance), requests=REQUESTS, volume=10.0)
+    assert found.overload.overloaded
+    assert not found.held
+
+
+def test_a_replayed_trace_keeps_its_requests_and_takes_the_nearest_flow() -> None:
+    instance = small()
+    isl, osl = np.tile([900, 4200], 200), np.tile([210, 90], 200)
+    demand = replayed_trace(instance, colocated(instance), np.arange(400.0), isl, osl)
+    np.testing.assert_array_equal(demand.trace.isl, isl)
+    np.testing.assert_array_equal(instance.flows.isl[demand.flow], np.tile([1000.0, 4000.0], 200))
+    assert np.mean(instance.flows.slo[demand.flow] == 0) == pytest.approx(0.25, abs=0.1)
+
+
+def test_a_trace_longer_than_the_engines_take_is_refused() -> None:
+    instance = small()
+    with pytest.raises(InputError, match=r"request 1 has 8000 \+ 500 tokens, but the plan's engines take 8192 at most"):
+        replayed_trace(instance, colocated(instance), np.arange(2.0), np.array([10, 8000]), np.array([5, 500]))
+
+
+def test_goodput_lies_where_the_class_begins_to_miss() -> None:
+    instance = small()
+    fleet = colocated(instance)
+    found = goodput(instance, fleet, requests=1500, tolerance=0.05)
+    assert 0.95 * found.fails <= found.rate < found.fails
+    rates = [point.rate for point in found.points]
+    assert rates == sorted(rates)
+    assert [point.held for point in found.points] == [rate <= found.rate for rate in rates]
+    demand = instance.problem.workload.request_rate
+    assert found.rate == pytest.approx(demand * goodput_volume(instance, fleet), rel=0.35)
+
+
+def test_no_rate_is_good_enough_for_a_limit_below_the_floor() -> None:
+    instance = instance_of(problem(slos=(slo(tpot=1e-4),)))
+    found = goodput(instance, colocated(instance), requests=200)
+    assert found.rate == 0.0
+    assert not any(point.held for point in found.points)
