@@ -298,5 +298,6 @@ def next_command(plan: Plan) -> str:
         return f"relax a limit in {workload}, then {command}"
     for flag in ("-o", "--output"):
         if flag in words[:-1]:
-            return f"open {shlex.quote(words[words.index(flag) + 1])}/report.html in a browser"
+            folder = shlex.quote(words[words.index(flag) + 1])
+            return f"pdplan simulate {folder}/plan.json"
     return f"{command} -o plan   (writes plan.json and report.html)"

@@ -58,7 +58,7 @@ def test_the_headline_carries_the_signed_difference_to_the_next_fleet() -> None:
 
 
 def test_the_last_line_is_the_next_command() -> None:
-    assert render_plan(load("disaggregated")).endswith("Next: open plan/report.html in a browser\n")
+    assert render_plan(load("disaggregated")).endswith("Next: pdplan simulate plan/plan.json\n")
     assert render_plan(load("colocated"), next_step="pdplan deploy").endswith("Next: pdplan deploy\n")
     assert next_command(load("colocated")).startswith("pdplan optimize assistant.yaml -o plan")
     assert next_command(load("infeasible")).startswith("relax a limit in strict.yaml, then pdplan optimize")
