@@ -109,4 +109,4 @@ def test_an_unfinished_quotation_in_the_command_is_no_error() -> None:
     plan = load("colocated")
     run = plan.provenance.run.model_copy(update={"command": "pdplan optimize 'a.yaml -o out"})
     provenance = plan.provenance.model_copy(update={"run": run})
-    assert "out/report.html" in next_command(plan.model_copy(update={"provenance": provenance}))
+    assert "out/plan.json" in next_command(plan.model_copy(update={"provenance": provenance}))
