@@ -10,7 +10,8 @@ from .fleet import FirstToken, Fleet, HandOver, Limits, Pool, Router
 from .policy import POLICIES, SARATHI, SGLANG, STATIC, TRTLLM, VLLM_V0, VLLM_V1, Policy
 from .result import EngineUse, Result
 from .run import simulate
-from .step_model import StepModel, StepNumbers
+from .step_model import StepModel
+from .step_numbers import StepNumbers
 from .tables import TableSteps
 from .trace import Trace, make_trace
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from .compiled import compile_loop
-from .decodes import blocks_needed, blocks_of, join, rebuild_heap, settle, uncount
+from .decodes import blocks_needed, blocks_of, join, rebuild_heap, settle, uncount, unfreshen
 from .links import prompt_append, prompt_remove, queue_front, queue_pop, running_insert, running_remove
 from .state import STEP, Lane, Request, World
 from .step_kernel import add_chunk
-from .step_model import Chosen
+from .step_numbers import Chosen
 
 
 @compile_loop
@@ -210,6 +210,7 @@ def preempt(w: World, lane: Lane, r: int) -> None:
     request.promise = 0
     if request.joined >= 0:
         settle(w, lane, request)
+        unfreshen(w, lane, r)
         processed = uncount(w, lane, request)
         if lane.swap > 0.0:
             lane.extra += processed * lane.swap

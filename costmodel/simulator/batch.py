@@ -15,7 +15,7 @@ from .runs import run_time
 from .schedule import schedule_lane, wake_idle, wake_stalled
 from .state import IDLE, RUN, SLEEP, STEP, Lane, World
 from .step_kernel import decode_piece, mixed_time
-from .step_model import Chosen
+from .step_numbers import Chosen
 
 
 @compile_loop

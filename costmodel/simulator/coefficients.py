@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .step_model import COEFFICIENTS, NumberedSteps, StepNumbers
+from .step_model import NumberedSteps
+from .step_numbers import COEFFICIENTS, StepNumbers
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,8 @@ from costmodel.host import EngineOverhead
 from costmodel.step import EngineArrays, StepLoad, StepTime, engine_arrays, step_time
 from costmodel.transformer import Transformer
 
-from .step_model import GRIDS, NumberedSteps, StepNumbers
+from .step_model import NumberedSteps
+from .step_numbers import GRIDS, StepNumbers
 
 FloatArray = NDArray[np.float64]
 FINE = 64

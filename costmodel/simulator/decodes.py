@@ -84,6 +84,22 @@ def freshen(w: World, lane: Lane, r: int) -> None:
 
 
 @compile_loop
+def unfreshen(w: World, lane: Lane, r: int) -> None:
+    """Forget that r's next decode step is to be noted: it leaves the lane before, and may go on in another one."""
+    if w.requests[r].fresh == 0:
+        return
+    w.requests[r].fresh = 0
+    if lane.fresh_head == r:
+        lane.fresh_head = w.requests[r].next_fresh
+        return
+    other = lane.fresh_head
+    while other >= 0:
+        if w.requests[other].next_fresh == r:
+            w.requests[other].next_fresh = w.requests[r].next_fresh
+        other = w.requests[other].next_fresh
+
+
+@compile_loop
 def settle(w: World, lane: Lane, request: Request) -> None:
     """Write the longest gap and the last token into the request, as it stops being counted lazily."""
     if request.joined < lane.steps:

@@ -10,7 +10,7 @@ from costmodel.engine import Role
 from .compiled import Column, floats, ints, records
 from .fleet import FirstToken, Fleet, Pool, Router
 from .state import GAPS, LOG, STAGES, Group, Lane, PoolRecord, Request, Rules, World
-from .step_model import pack
+from .step_numbers import pack
 from .trace import Trace
 from .transfer import LEAST_KV, LEAST_LOADED, LENGTH_AWARE, PREFIX_AFFINE, ROUND_ROBIN
 

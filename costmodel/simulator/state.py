@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from .compiled import Floats, Ints
-from .step_model import StepRecord
+from .step_numbers import StepRecord
 
 IDLE, STEP, RUN, ROTATE, SLEEP = 0, 1, 2, 3, 4
 """What a lane does: nothing; one step with prompts; a run of decode steps; one step of part of its decodes

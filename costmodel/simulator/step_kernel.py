@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 
 from .compiled import Floats, compile_loop
-from .step_model import COEFFICIENTS, TABLES, Chosen, StepRecord
+from .step_numbers import COEFFICIENTS, TABLES, Chosen, StepRecord
 
 UNLIMITED = 1 << 60
 """A limit that no context reaches [token]."""

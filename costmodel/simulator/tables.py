@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .step_model import TABLES, NumberedSteps, StepNumbers
+from .step_model import NumberedSteps
+from .step_numbers import TABLES, StepNumbers
 
 FloatArray = NDArray[np.float64]
 CONTEXT_STEP = 64
