@@ -34,8 +34,8 @@ def one_pool(instance: Instance, shape: int, seqs: int, chunk: int, replicas: in
     return Fleet((FleetPool("colocated-1", Role.COLOCATED, shape, seqs, chunk, replicas, spares, route),))
 
 
-def most_replicas(instance: Instance, shape: int, below: float) -> int | None:
-    """Engines of one shape that the limits allow beside the spares for less than `below` $/h; None if any number."""
+def most_replicas(instance: Instance, shape: int, below: float) -> float:
+    """Engines of one shape that the limits allow beside the spares for less than `below` $/h."""
     problem, tables = instance.problem, instance.tables
     spares = problem.constraints.spare_replicas
     most = np.inf
@@ -48,7 +48,7 @@ def most_replicas(instance: Instance, shape: int, below: float) -> int | None:
     if problem.constraints.budget is not None and offer.billing is Billing.NODE:
         nodes = np.floor(problem.constraints.budget / (offer.usd_per_hour * offer.accelerator.node_size))
         most = min(most, np.floor(nodes * offer.accelerator.node_size / tables.gpus[shape]) - spares)
-    return None if np.isinf(most) else int(most)
+    return float(most)
 
 
 def cheapest_held(instance: Instance, priced: tuple[Columns, Totals], below: float) -> Fleet | None:
@@ -58,10 +58,10 @@ def cheapest_held(instance: Instance, priced: tuple[Columns, Totals], below: flo
     """
     best: Fleet | None = None
     for setting, promised in _engines_promised(*priced):
-        most = most_replicas(instance, setting[0], below)
-        if most is None or not promised / OPTIMISM <= most <= SHARING:
+        most = min(SHARING, most_replicas(instance, setting[0], below))
+        if most < max(1.0, promised / OPTIMISM):
             continue
-        fleet = _fewest(instance, setting, most)
+        fleet = _fewest(instance, setting, int(most))
         if fleet is not None and fleet_cost(instance, fleet) < below * (1.0 - 1e-6):
             best, below = fleet, fleet_cost(instance, fleet)
     return best
