@@ -104,6 +104,12 @@ class Accelerator:
     source: str
     date: str
 
+    @property
+    def measured(self) -> bool:
+        """Whether any matrix kernel of this very accelerator was fitted to measurements, not taken from a relative."""
+        known = (Origin.FITTED, Origin.MEASURED)
+        return any(figures.origin in known for (kernel, _), figures in self.efficiency.items() if kernel == "gemm")
+
     def ridge_point(self, dtype: str) -> float:
         """Arithmetic intensity at which compute and bandwidth balance [FLOP/byte] (Williams 2009).
 

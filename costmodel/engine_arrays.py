@@ -16,7 +16,7 @@ from .engine import EngineConfig
 from .errors import InputError
 from .host import EngineOverhead
 from .routing import largest_of
-from .transformer import DTYPE_BYTES, LatentAttention, Part, Transformer
+from .transformer import DTYPE_BYTES, Part, Transformer
 
 FloatArray = NDArray[np.float64]
 
@@ -233,9 +233,7 @@ def _matrix_rates(
 
     A module of latent attention was timed as a whole, so its own launch stands in for the floor of its projections.
     """
-    eager = not conditions.graphs and not (
-        part is Part.ATTENTION and any(isinstance(group.attention, LatentAttention) for group in model.layers)
-    )
+    eager = not conditions.graphs and not (part is Part.ATTENTION and model.is_latent)
     pairs: list[tuple[KernelEfficiency, KernelEfficiency]] = []
     for config in configs:
         stored = part_dtype(model, part, config.weight_dtype)

@@ -179,6 +179,11 @@ class Transformer:
         """Whether any layer has routed experts."""
         return any(group.feed_forward.experts for group in self.layers)
 
+    @property
+    def is_latent(self) -> bool:
+        """Whether any layer has latent attention (MLA)."""
+        return any(isinstance(group.attention, LatentAttention) for group in self.layers)
+
     def bytes_per_element(self, part: Part, weight_dtype: str) -> float:
         """Bytes of one weight of `part` when the model is served in `weight_dtype`; embeddings stay at 16 bit."""
         stored = self.part_dtype(part, weight_dtype)

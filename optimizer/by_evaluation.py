@@ -18,7 +18,7 @@ from .evaluate import holds, predict_misses
 from .fleet import Fleet, FleetPool
 from .fleet_model import COLOCATED, fleet_limits
 from .instance import Instance
-from .simple_plans import Totals
+from .simple_plans import Totals, block_counts
 
 OPTIMISM = 1.5
 """Up to this factor, what a column promises is taken to be less than what its engines can do."""
@@ -71,7 +71,7 @@ def _engines_promised(columns: Columns, totals: Totals) -> list[tuple[tuple[int,
     """Each setting (shape, seqs, chunk) with the fewest engines of which a column promises to carry the demand."""
     able = (columns.role == COLOCATED) & (totals.late <= OPTIMISM).all(axis=1) & np.isfinite(totals.busiest)
     some = columns.take(able)
-    engines = np.ceil(totals.busiest[able] - 1e-9) * some.replicas
+    engines = block_counts(totals.busiest[able]) * some.replicas
     fewest: dict[tuple[int, int, int], float] = {}
     for shape, seqs, chunk, count in zip(some.shape, some.seqs, some.chunk, engines, strict=True):
         setting = (int(shape), int(seqs), int(chunk))

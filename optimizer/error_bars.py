@@ -15,13 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.accelerator import Accelerator
-from costmodel.attention import LatentAttention
 from costmodel.host import EngineOverhead
-from costmodel.serving.interval import Regime, interval_factors, interval_of
+from costmodel.serving.interval import Regime, interval_factors
 from costmodel.transformer import Transformer
-from search_spaces.measured_batches import has_measured_kernels
 from search_spaces.problem import Problem
-from search_spaces.serving_error import error_table, step_widths
+from search_spaces.serving_error import error_table, step_interval
 
 from .evaluate import Evaluation, evaluate
 from .fleet import Fleet
@@ -45,19 +43,10 @@ class StepIntervals:
     decode: tuple[float, float]
 
 
-def model_kind(model: Transformer) -> str:
-    """The kind of model by which step errors differ: mla, moe or dense."""
-    if any(isinstance(group.attention, LatentAttention) for group in model.layers):
-        return "mla"
-    return "moe" if any(group.feed_forward.experts for group in model.layers) else "dense"
-
-
 def step_intervals(model: Transformer, accelerator: Accelerator) -> StepIntervals:
     """The catalog's 90 % intervals for a model on an accelerator; wider where its kernels were never measured."""
-    measured = has_measured_kernels(accelerator)
-    width = step_widths()[model_kind(model)]["fitted" if measured else "assumed"]
-    serving = Regime("all", "all", "all", measured=measured)
-    return StepIntervals(interval_of(width), interval_factors(error_table(), "tpot", serving))
+    serving = Regime("all", "all", "all", measured=accelerator.measured)
+    return StepIntervals(step_interval(model, accelerator), interval_factors(error_table(), "tpot", serving))
 
 
 def factor_at(interval: tuple[float, float], probability: float) -> float:
@@ -113,7 +102,7 @@ def step_errors(instance: Instance) -> list[StepError]:
         rows.append(
             StepError(
                 accelerator=offer.accelerator.name,
-                measured=has_measured_kernels(offer.accelerator),
+                measured=offer.accelerator.measured,
                 prefill=Range(low=found.prefill[0], high=found.prefill[1]),
                 decode=Range(low=found.decode[0], high=found.decode[1]),
             )

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.words import join_words
 from costmodel.workload import scale_rate
 from search_spaces.problem import Billing, Goal, Problem
 
@@ -57,15 +58,6 @@ def _needs(rows: Sequence[Binding]) -> str:
         for row in rows
     ]
     return f"It needs {join_words(short)}."
-
-
-def join_words(parts: Sequence[str]) -> str:
-    """Join parts into one phrase.
-
-    >>> join_words(["one", "two", "three"])
-    'one, two and three'
-    """
-    return " and ".join(part for part in (", ".join(parts[:-1]), parts[-1]) if part)
 
 
 Miss = tuple[list[Alternative], list[Binding]]

@@ -135,8 +135,7 @@ def find_that_holds(
     grown = with_more_engines(instance, first, found.volume)
     if not grown.pools:
         return found, Proof(Status.TIME_LIMIT, None, None), grown
-    gap = None if bound is None else 1.0 - bound / fleet_cost(instance, grown)
-    return found, Proof(Status.FEASIBLE, bound, gap), grown
+    return found, Proof(Status.FEASIBLE, bound, _gap(bound, fleet_cost(instance, grown))), grown
 
 
 def with_more_engines(instance: Instance, fleet: Fleet, volume: float) -> Fleet:
@@ -165,11 +164,7 @@ def or_one_pool(
         return best
     cost = fleet_cost(instance, rival)
     bound = proof.bound if proof.bound is not None and proof.bound < cost else None
-    return (
-        replace(found, volume=1.0),
-        Proof(Status.FEASIBLE, bound, None if bound is None else 1.0 - bound / cost),
-        rival,
-    )
+    return replace(found, volume=1.0), Proof(Status.FEASIBLE, bound, _gap(bound, cost)), rival
 
 
 def best_of_all(
@@ -190,12 +185,18 @@ def best_of_all(
         some = space.take(kind.mask(instance, space))
         other, claim, rival = find_that_holds(instance, some, price_space(instance, some), effort)
         if rival.pools and fleet_cost(instance, rival) < cost:
-            price, bound = fleet_cost(instance, rival), proof.bound
-            gap = None if bound is None else 1.0 - min(bound, price) / price
-            claim = Proof(_status(other, gap), None if bound is None else min(bound, price), gap)
+            price = fleet_cost(instance, rival)
+            bound = None if proof.bound is None else min(proof.bound, price)
+            gap = _gap(bound, price)
+            claim = Proof(_status(other, gap), bound, gap)
             alternatives = compare(instance, space, priced, rival, recommended(instance, rival, claim, other.volume))
             return other, claim, rival, alternatives
     return found, proof, fleet, alternatives
+
+
+def _gap(bound: float | None, cost: float) -> float | None:
+    """Share of the cost that a cheaper fleet could save at most [1]; None without a bound."""
+    return None if bound is None else 1.0 - bound / cost
 
 
 def _of_stricter(proof: Proof, bound: float | None) -> Proof:
@@ -226,7 +227,7 @@ def find(
         return found, columns, Proof(_status(found, None), None, None)
     cost = fleet_cost(instance, make_fleet(instance, found))
     bound = min(found.bound / aim.cost_weight, cost)
-    gap = 1.0 - bound / cost
+    gap = _gap(bound, cost)
     return found, columns, Proof(_status(found, gap), bound, gap)
 
 

@@ -9,18 +9,13 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .columns import ROLES, Columns, blocks_of, column_price
+from .columns import Columns, column_price
 from .fleet_model import (
-    COLOCATED,
-    DECODE,
-    MOST_BLOCKS,
-    PREFILL,
     Aim,
     FleetModel,
     build_fleet_model,
@@ -29,13 +24,12 @@ from .fleet_model import (
 )
 from .instance import Instance
 from .loads import Loads, column_loads
+from .pricing import TOLERANCE, price_columns, read_duals, reduced_costs
 from .program import Outcome, Solution, solve, with_ceiling
 from .simple_plans import SimplePlan, Totals, block_costs, possible, simple_plans
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
-
-TOLERANCE = 1e-6
 
 MOST_COLUMNS = 3000
 """Where no fleet is found among fewer, as many columns are tried at last."""
@@ -67,15 +61,6 @@ class Effort:
 
 
 @dataclass(frozen=True, slots=True)
-class Duals:
-    """Shadow prices of one relaxation: per flow and stage, per class, and of one engine of each shape."""
-
-    gain: FloatArray
-    miss: FloatArray
-    engine: FloatArray
-
-
-@dataclass(frozen=True, slots=True)
 class Found:
     """Result of a search.
 
@@ -94,92 +79,6 @@ class Found:
     route: FloatArray
     priced: int
     exact: bool
-
-
-def read_duals(instance: Instance, model: FleetModel, solution: Solution, aim: Aim) -> Duals:
-    """Turn row duals into what a unit of each flow earns on each (role, domain) and what an engine costs."""
-    duals = solution.duals
-    cover = duals[model.cover]
-    gain = np.zeros((len(ROLES), model.pair.shape[0], cover.size))
-    gain[PREFILL] = cover + duals[model.pair]
-    gain[DECODE] = -duals[model.pair]
-    gain[COLOCATED] = cover
-    engine = aim.cost_weight * engine_cost(instance)
-    for limit in fleet_limits(instance):
-        engine = engine - duals[model.limits[limit.name]] * limit.weight
-    flows = instance.flows
-    return Duals(gain, duals[model.attainment][flows.slo] * flows.share, engine)
-
-
-@dataclass(frozen=True, slots=True)
-class Priced:
-    """One slice of the columns with its loads, in single precision and laid out for pricing.
-
-    load (resources, columns, flows): blocks that the whole flow needs; miss (columns, flows).
-    """
-
-    columns: Columns
-    load: NDArray[np.float32]
-    miss: NDArray[np.float32]
-
-
-def price_columns(instance: Instance, columns: Columns) -> tuple[Priced, ...]:
-    """Loads of all columns, slice by slice in two threads, computed once for all rounds."""
-
-    def price(part: slice) -> Priced:
-        chosen = columns.take(np.arange(part.start, part.stop))
-        loads = column_loads(instance, chosen)
-        load = np.minimum(np.moveaxis(loads.load, 1, 0) * instance.flows.rate, MOST_BLOCKS)
-        return Priced(chosen, np.ascontiguousarray(load, dtype=np.float32), loads.miss.astype(np.float32))
-
-    with ThreadPoolExecutor(max_workers=2) as pool:
-        return tuple(pool.map(price, blocks_of(columns)))
-
-
-def reduced_costs(instance: Instance, priced: tuple[Priced, ...], duals: Duals) -> FloatArray:
-    """Lower bound of each column's reduced cost per block [$/h], shape (columns,).
-
-    Cheap bounds first, for all columns; those that look like an improvement are looked at more closely.
-    """
-
-    def price(part: Priced) -> FloatArray:
-        cost = part.columns.replicas * duals.engine[part.columns.shape]
-        result = cost - most_earned(instance, part, duals, steps=6)
-        promising = np.flatnonzero(result < -TOLERANCE * cost)
-        if promising.size:
-            closer = Priced(part.columns.take(promising), part.load[:, promising], part.miss[promising])
-            result[promising] = cost[promising] - most_earned(instance, closer, duals, steps=30)
-        return result
-
-    with ThreadPoolExecutor(max_workers=2) as pool:
-        return np.concatenate([np.zeros(0), *pool.map(price, priced)])
-
-
-def most_earned(instance: Instance, priced: Priced, duals: Duals, steps: int) -> FloatArray:
-    """Upper bound of what one block of each column earns at the duals [$/h], shape (columns,).
-
-    A block earns at most max_x { gain x : load_r x <= 1 for every r }. Any weights y >= 0 of the resources that
-    sum to 1 bound that by max_f gain_f / (sum_r y_r load_rf). The flows that earn most pull the weights towards
-    what they use, each step more sharply so (multiplicative updates); after 20 steps the bound is within 1 % or so.
-    """
-    domain = instance.tables.domain[priced.columns.shape]
-    load = priced.load
-    gain = np.maximum(duals.gain[priced.columns.role, domain] + priced.miss * duals.miss, 0.0).astype(np.float32)
-    gain[(load >= MOST_BLOCKS).any(axis=0)] = 0.0
-    best = np.full(priced.columns.size, np.inf, dtype=np.float32)
-    weight = (load.max(axis=2) > 0.0).astype(np.float32)
-    weight /= np.maximum(weight.sum(axis=0), 1.0)
-    growth = 400.0 ** (1.0 / max(steps, 1))
-    for step in range(steps):
-        used = np.maximum(np.einsum("rc,rcf->cf", weight, load), 1e-30)
-        earned = gain / used
-        top = earned.max(axis=1)
-        best = np.minimum(best, top)
-        pull = (earned / np.maximum(top, 1e-30)[:, None]) ** np.float32(growth ** (step + 1))
-        pull = pull / np.maximum(pull.sum(axis=1, keepdims=True), 1e-30) / used  # one by one: the product underflows
-        weight *= np.einsum("cf,rcf->rc", pull, load)
-        weight /= np.maximum(weight.sum(axis=0), 1e-30)
-    return best.astype(np.float64)
 
 
 def choose_starters(instance: Instance, columns: Columns, totals: Totals, per_kind: int) -> IntArray:

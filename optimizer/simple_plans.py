@@ -103,14 +103,18 @@ def block_counts(busiest: FloatArray) -> FloatArray:
     return np.asarray(np.maximum(np.ceil(busiest - 1e-9), 1.0))
 
 
+def one_of_each(columns: Columns, *names: str) -> IntArray:
+    """Indices of the first column of every combination of the named parameters, in the columns' order."""
+    setting = np.stack([getattr(columns, name) for name in names])
+    return np.asarray(np.sort(np.unique(setting, axis=1, return_index=True)[1]))
+
+
 def tailored(instance: Instance, columns: Columns, totals: Totals) -> Columns:
     """Columns that permit just what the whole demand needs, shared among the fewest blocks that can serve it.
 
     Prompt servers at no higher utilisation wait, and miss, the least; decode steps no longer than they must be.
     """
-    setting = np.stack([columns.role, columns.shape, columns.replicas, columns.seqs, columns.chunk]).astype(np.float64)
-    setting = np.concatenate([setting, [columns.moment, columns.attention, columns.chance]])
-    first = np.sort(np.unique(setting, axis=1, return_index=True)[1])
+    first = one_of_each(columns, "role", "shape", "replicas", "seqs", "chunk", "moment", "attention", "chance")
     some, need, running = columns.take(first), totals.prompt[first] * (1.0 + 1e-9), totals.running[first]
     blocks = block_counts(np.maximum(running, need / MOST_BUSY))
     generates = some.role == DECODE
@@ -129,8 +133,7 @@ def with_least_attention(instance: Instance, columns: Columns, totals: Totals) -
     """
     some = columns.take(columns.role == COLOCATED)
     apart = totals.apart[columns.role == COLOCATED]
-    setting = np.stack([some.shape, some.replicas, some.seqs, some.chunk, some.chance, some.moment])
-    first = np.sort(np.unique(setting, axis=1, return_index=True)[1])
+    first = one_of_each(some, "shape", "replicas", "seqs", "chunk", "chance", "moment")
     some, blocks = some.take(first), block_counts(apart[first])
     some, blocks = some.take(np.isfinite(blocks)), blocks[np.isfinite(blocks)]
     attention = least_attention(instance, some, blocks)

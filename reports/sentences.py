@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from costmodel.units import SECONDS_PER_HOUR
+from costmodel.words import join_words
 from optimizer.plan import Alternative, Binding, ClassResult, Plan, Pool, Range, Status
 
 from .asked import Asked, asked
@@ -25,7 +26,7 @@ from .numbers import (
     significant,
     with_one_form_of_percent,
 )
-from .text import clean, join_words, plural, sentence
+from .text import clean, plural, sentence
 from .words import (
     alternative_name,
     bound_words,

@@ -11,6 +11,7 @@ import click
 import numpy as np
 
 from costmodel.simulator.metrics import loads, throughput
+from costmodel.words import join_words
 from optimizer.evaluate import QUANTILES, Evaluation
 from optimizer.instance import Instance
 from optimizer.judge import ClassJudgement, Judgement
@@ -19,7 +20,7 @@ from optimizer.simulated_goodput import Goodput
 
 from .numbers import count, duration, percent, rate, significant
 from .table import Column, render_table
-from .text import clean, join_words, plural, wrap
+from .text import clean, plural, wrap
 
 SIMULATION_SCHEMA: Final = "pdplan.simulation/1"
 LEAST_WIDTH: Final = 72

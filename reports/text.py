@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Sequence
 from typing import Final, Literal
 
 NAME_LIMIT: Final = 60
@@ -109,17 +108,6 @@ def wrap(text: str, width: int) -> list[str]:
             lines.append(line)
         line = fit(word, width)
     return [item.replace(_NO_BREAK, " ") for item in [*lines, line]]
-
-
-def join_words(words: Sequence[str]) -> str:
-    """Join words as in a sentence.
-
-    >>> join_words(["a"]), join_words(["a", "b"]), join_words(["a", "b", "c"])
-    ('a', 'a and b', 'a, b and c')
-    """
-    if len(words) < 2:
-        return "".join(words)
-    return f"{', '.join(words[:-1])} and {words[-1]}"
 
 
 def plural(number: int, noun: str) -> str:

@@ -6,10 +6,11 @@ import math
 from collections.abc import Sequence
 from typing import Final
 
+from costmodel.words import join_words
 from optimizer.plan import Alternative, Binding, ClassResult, OperatingPoint, Plan, Pool, Status
 
 from .numbers import MISSING, hourly, is_number, percent
-from .text import clean, join_words, plural
+from .text import clean, plural
 
 MOST_POOLS_IN_WORDS: Final = 3
 

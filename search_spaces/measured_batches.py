@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.accelerator import Accelerator, Origin
 from costmodel.engine import EngineConfig
 from costmodel.engine_arrays import EngineArrays, engine_arrays
 from costmodel.errors import InputError, UnknownNameError
@@ -140,15 +139,9 @@ def regime_of(deployment: Deployment, prefill_share: float, line: float) -> Regi
         mode=deployment.row.mode,
         bound="prefill" if prefill_share >= PREFILL_BOUND else "decode",
         memory="limited" if line > 0 else "roomy",
-        measured=has_measured_kernels(deployment.prefill.accelerator),
+        measured=deployment.prefill.accelerator.measured,
         engine=deployment.engine,
     )
-
-
-def has_measured_kernels(accelerator: Accelerator) -> bool:
-    """Whether any matrix kernel of the accelerator was fitted to measurements, not taken from a relative."""
-    known = (Origin.FITTED, Origin.MEASURED)
-    return any(figures.origin in known for (kernel, _), figures in accelerator.efficiency.items() if kernel == "gemm")
 
 
 def deployment_of(row: ServingRow, published: Transformer, catalog: AcceleratorCatalog) -> Deployment:

@@ -9,7 +9,7 @@ from pathlib import Path, PureWindowsPath
 from costmodel.engine import EngineConfig, Parallelism, Role
 from costmodel.engine_arrays import TABLES, Conditions
 from costmodel.errors import InputError, UnknownNameError
-from costmodel.transformer import LatentAttention, Part, Transformer
+from costmodel.transformer import Part, Transformer
 
 from .catalog import AcceleratorCatalog
 from .files import shown_path
@@ -160,7 +160,7 @@ def in_dtype(model: Transformer, gemm: str, experts: str) -> tuple[Transformer, 
     parts = {Part.ATTENTION, Part.FEED_FORWARD, Part.EXPERTS}
     if native:
         parts &= model.quantized
-    elif wanted == "fp4" and dense == routed and _latent(model):
+    elif wanted == "fp4" and dense == routed and model.is_latent:
         parts -= {Part.ATTENTION}
     elif dense == "bf16" and wanted != "bf16":
         parts = {Part.EXPERTS}
@@ -170,10 +170,6 @@ def in_dtype(model: Transformer, gemm: str, experts: str) -> tuple[Transformer, 
     if routed != wanted:
         own |= dict.fromkeys(parts & {Part.EXPERTS}, routed)
     return replace(model, quantized=frozenset(parts), own_dtypes=frozenset(own.items())), wanted
-
-
-def _latent(model: Transformer) -> bool:
-    return any(isinstance(group.attention, LatentAttention) for group in model.layers)
 
 
 def check_layers(model: Transformer, layout: Layout) -> None:

@@ -15,17 +15,17 @@ from costmodel.engine import EngineConfig
 from costmodel.engine_arrays import Conditions, engine_arrays
 from costmodel.errors import InputError
 from costmodel.host import NO_OVERHEAD
-from costmodel.serving.interval import Regime, interval_factors, interval_of
+from costmodel.serving.interval import Regime, interval_factors
 from costmodel.step import StepLoad, step_time
-from costmodel.transformer import LatentAttention, Transformer
+from costmodel.transformer import Transformer
 
 from .catalog import AcceleratorCatalog
 from .engines import load_serving_policy
-from .measured_batches import batches_of, deployments_of, has_measured_kernels, regime_of, steady_state
+from .measured_batches import batches_of, deployments_of, regime_of, steady_state
 from .measured_engines import check_layers, in_dtype, measured_engine, measured_model, table_conditions, weight_dtype
 from .measured_suspects import suspicions
 from .measurements import Refused, Row, StepRow
-from .serving_error import error_table, step_widths
+from .serving_error import error_table, model_kind, step_interval
 
 OUT_OF_RANGE = "the prediction is no finite number: its model or its sizes are beyond what can be computed"
 SERVING_GROUP = ("model", "accelerator", "engine", "mode")
@@ -120,13 +120,6 @@ def _line(row: Predicted | Refused) -> int:
     return row.line
 
 
-def _kind(model: Transformer) -> str:
-    """What kind of model it is, as the error of a step depends on it."""
-    if any(isinstance(group.attention, LatentAttention) for group in model.layers):
-        return "mla"
-    return "moe" if model.is_moe else "dense"
-
-
 def _value(predicted: float, measured: float, factors: tuple[float, float]) -> Value:
     return Value(predicted, predicted * factors[0], predicted * factors[1], measured)
 
@@ -155,17 +148,16 @@ def predict_steps(rows: Sequence[Row], catalog: AcceleratorCatalog, models: Path
     groups: dict[tuple[Transformer, str, Conditions], list[_Step]] = defaultdict(list)
     for step in steps:
         groups[step.model, step.row.phase, step.conditions].append(step)
-    widths = step_widths()
     found: list[Predicted] = []
     for (model, phase, _), members in groups.items():
-        kind = _kind(model)
         for step, latency in zip(members, _latencies(model, phase, members), strict=True):
             row = step.row
             if not math.isfinite(latency):
                 refused.append(Refused(row.line, OUT_OF_RANGE))
                 continue
-            regime = Regime(phase, kind, "roomy", has_measured_kernels(step.config.accelerator))
-            value = _value(latency, row.latency, interval_of(widths[kind]["fitted" if regime.measured else "assumed"]))
+            accelerator = step.config.accelerator
+            regime = Regime(phase, model_kind(model), "roomy", accelerator.measured)
+            value = _value(latency, row.latency, step_interval(model, accelerator))
             group = {"model": row.model, "accelerator": row.accelerator, "phase": phase, "dtype": row.dtype}
             found.append(Predicted(row.line, group, {"latency": value}, (np.nan, np.nan), regime, ()))
     return _in_order(found, refused)

@@ -10,7 +10,9 @@ from typing import Annotated
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
-from costmodel.serving.interval import ErrorTable, Factors
+from costmodel.accelerator import Accelerator
+from costmodel.serving.interval import ErrorTable, Factors, interval_of
+from costmodel.transformer import Transformer
 
 
 class HeldOut(BaseModel):
@@ -69,6 +71,18 @@ def step_widths() -> Mapping[str, Mapping[str, float]]:
     """
     text = (resources.files("costmodel.catalog") / "step_error.yaml").read_text(encoding="utf-8")
     return TypeAdapter(dict[str, dict[str, float]]).validate_python(yaml.safe_load(text))
+
+
+def model_kind(model: Transformer) -> str:
+    """The kind of model by which step errors differ: mla, moe or dense."""
+    if model.is_latent:
+        return "mla"
+    return "moe" if model.is_moe else "dense"
+
+
+def step_interval(model: Transformer, accelerator: Accelerator) -> tuple[float, float]:
+    """Factors (low, high) on a predicted step time that hold the measured one nine times in ten [1]."""
+    return interval_of(step_widths()[model_kind(model)]["fitted" if accelerator.measured else "assumed"])
 
 
 @cache

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from optimizer.error_bars import ENDS, at_quantile, factor_at, model_kind, step_intervals
+from optimizer.error_bars import ENDS, at_quantile, factor_at, step_intervals
 from optimizer.optimize import optimize
 from optimizer.plan import Plan, parse_plan
+from search_spaces.serving_error import model_kind
 from tests.optimizer_cases import accelerator, instance_of, model, problem, slo, space, workload
 
 GIVEN = problem(

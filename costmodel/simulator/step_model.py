@@ -13,6 +13,7 @@ what makes a run of decode steps a closed form.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -71,14 +72,14 @@ class PackedSteps:
         return float(mixed_time(self.model, self.tables, chosen, batch, total_context))
 
 
-class NumberedSteps:
+class NumberedSteps(ABC):
     """Base of step models that answer from their numbers."""
 
     __slots__ = ()
 
+    @abstractmethod
     def numbers(self) -> StepNumbers:
         """The model for the event loop."""
-        raise NotImplementedError
 
     def prefill(self, lengths: Sequence[int], past: Sequence[int] | None = None) -> float:
         """A step with prompts only [s]."""
