@@ -22,6 +22,7 @@ from search_spaces.files import shown_path
 
 from .commands.calibrate import calibrate
 from .commands.estimate import estimate
+from .commands.explain import explain
 from .commands.gpus import gpus
 from .commands.models import models
 from .commands.optimize import optimize
@@ -74,7 +75,20 @@ def cli() -> None:
     """
 
 
-for command in (optimize, simulate, init, schema, workload, gpus, models, estimate, calibrate, report, validate):
+for command in (
+    optimize,
+    simulate,
+    explain,
+    init,
+    schema,
+    workload,
+    gpus,
+    models,
+    estimate,
+    calibrate,
+    report,
+    validate,
+):
     cli.add_command(command)
 
 

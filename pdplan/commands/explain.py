@@ -1,0 +1,57 @@
+"""`pdplan explain`: why an engine config is out, or where it ranks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from pdplan.console import Console
+from pdplan.options import PATH, console_options, json_option, pairs, pass_console
+
+from .optimize import parse_settings
+
+OUT = 3
+"""Exit code when no config asked about is part of any fleet that holds."""
+
+
+@click.command(short_help="Say why an engine config is out, or where it ranks.")
+@click.argument("file", type=PATH)
+@click.option(
+    "--config", "configs", required=True, multiple=True, metavar="KEY=VALUE,…",
+    help="Engine: gpu, role, tp, pp, ep, dp, max_num_seqs, max_num_batched_tokens.",
+)  # fmt: skip
+@click.option(
+    "--set", "settings", multiple=True, metavar="KEY=VALUE", help="Override one value of FILE by its dotted path."
+)
+@json_option
+@console_options
+@pass_console
+def explain(console: Console, file: Path, configs: tuple[str, ...], settings: tuple[str, ...], as_json: bool) -> int:
+    """Examples:
+
+    \b
+      pdplan explain workload.yaml --config gpu=H100,tp=4,role=decode
+      pdplan explain workload.yaml --config gpu=H200,tp=3 --config gpu=H200,tp=2
+      pdplan explain workload.yaml --config gpu=H200,tp=2,max_num_seqs=64 --json
+
+    Checks an engine config against every feasibility rule. One that can be is ranked among all
+    engines of its role by the cheapest fleet that it is part of, with what its pool runs out of
+    first. Settings that the search space of FILE lacks are tried all the same.
+
+    Exits with 3 when no config asked about is part of a fleet that meets the SLOs.
+    """
+    from optimizer.explain import explain as ask
+    from reports.explanation_text import explanation_dict, explanation_text
+    from search_spaces.loader import load_problem
+    from search_spaces.wanted import parse_wanted
+
+    problem = load_problem(file, overrides=parse_settings(settings))
+    wanted = [parse_wanted(pairs(config, "--config"), problem) for config in configs]
+    found = [(config, ask(problem, one)) for config, one in zip(configs, wanted, strict=True)]
+    if as_json:
+        console.show([explanation_dict(*one) for one in found])
+    else:
+        console.show("\n\n".join(explanation_text(*one, console.width) for one in found))
+    ranked = any(one.rank is not None for _, explanation in found for one in explanation.standings)
+    return 0 if ranked else OUT

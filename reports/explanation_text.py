@@ -1,0 +1,80 @@
+"""Why an engine config is out or where it ranks, as text and as JSON."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from optimizer.explain import Explanation, Standing
+
+from .table import Column, render_table
+from .text import wrap
+
+
+def explanation_dict(config: str, found: Explanation) -> dict[str, Any]:
+    """Everything that was found, ready for JSON."""
+    return {
+        "config": config,
+        "feasible": found.feasible,
+        "rules": [{"rule": one.rule, "holds": one.reason is None, "reason": one.reason} for one in found.rulings],
+        "not_searched": {name: list(values) for name, values in found.unsearched.items()},
+        "standings": [
+            {
+                "role": one.role.value,
+                "cost_usd_per_hour": one.cost,
+                "best_usd_per_hour": one.best,
+                "rank": one.rank,
+                "of": one.of,
+                "pools": list(one.pools),
+                "binding": one.binding,
+                "used": one.used,
+                "why": one.why,
+            }
+            for one in found.standings
+        ],
+    }
+
+
+def explanation_text(config: str, found: Explanation, width: int) -> str:
+    """The verdict first, then each role, then what every rule says."""
+    blocks = ["\n".join(wrap(f"{config}: {_verdict(found)}", width))]
+    if found.unsearched:
+        ranges = "; ".join(f"{name} tries {', '.join(map(str, values))}" for name, values in found.unsearched.items())
+        blocks.append("\n".join(wrap(f"The search would not look at it: {ranges}.", width)))
+    blocks += [_standing(one, width) for one in found.standings]
+    blocks.append(_rules(found, width))
+    if found.standings:
+        blocks.append("\n".join(wrap(NOTE, width)))
+    return "\n\n".join(blocks)
+
+
+NOTE = (
+    "Ranked by the cheapest fleet of one or two pools that serves the whole demand by the formulas, not simulated; "
+    "fleets of more pools may cost less."
+)
+
+
+def _rules(found: Explanation, width: int) -> str:
+    """All rules where one refuses; else only that they hold."""
+    if found.feasible:
+        return "\n".join(wrap(f"All {len(found.rulings)} feasibility rules hold (--json lists them).", width))
+    rows = [[ruling.rule.replace("_", " "), ruling.reason or "holds"] for ruling in found.rulings]
+    return render_table(rows, [Column("rule"), Column("verdict", shrink=True, lines=3)], width)
+
+
+def _verdict(found: Explanation) -> str:
+    refused = [ruling.reason for ruling in found.rulings if ruling.reason is not None]
+    if refused:
+        return f"out, because {refused[0]}."
+    ranked = [one for one in found.standings if one.rank is not None]
+    if not ranked:
+        return "possible, but in no fleet that holds."
+    best = min(ranked, key=lambda one: one.rank or 0)
+    return f"possible; at its best as {best.role.value} engine, number {best.rank} of {best.of}."
+
+
+def _standing(one: Standing, width: int) -> str:
+    if one.cost is None:
+        return "\n".join(wrap(f"{one.role.value}: {one.why}.", width))
+    head = f"{one.role.value}: number {one.rank} of {one.of}; {one.why}."
+    fleet = f"  ${one.cost:,.2f}/h: {' + '.join(one.pools)}"
+    return "\n".join([*wrap(head, width), *wrap(fleet, width)])

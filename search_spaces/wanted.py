@@ -1,0 +1,135 @@
+"""An engine config as a user writes it on a command line, such as `gpu=H100,tp=4,role=decode`."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from costmodel.engine import Parallelism, Role
+from costmodel.errors import InputError
+
+from .bounds import DEGREE, MAX_NUM_BATCHED_TOKENS, MAX_NUM_SEQS, Bounds
+from .catalog import normalized_name
+from .problem import Problem, SearchSpace
+
+KEYS: Mapping[str, str] = {
+    "gpu": "accelerator",
+    "accelerator": "accelerator",
+    "role": "role",
+    "tp": "tensor_parallel",
+    "tensor_parallel": "tensor_parallel",
+    "pp": "pipeline_parallel",
+    "pipeline_parallel": "pipeline_parallel",
+    "ep": "expert_parallel",
+    "expert_parallel": "expert_parallel",
+    "dp": "data_parallel",
+    "data_parallel": "data_parallel",
+    "max_num_seqs": "max_num_seqs",
+    "max_num_batched_tokens": "max_num_batched_tokens",
+}
+"""What may be written, and the setting that it means."""
+
+NUMBERS: Mapping[str, Bounds] = {
+    "tensor_parallel": DEGREE,
+    "pipeline_parallel": DEGREE,
+    "expert_parallel": DEGREE,
+    "data_parallel": DEGREE,
+    "max_num_seqs": MAX_NUM_SEQS,
+    "max_num_batched_tokens": MAX_NUM_BATCHED_TOKENS,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """An engine config that somebody asks about; None: any role, batch limit or token budget of the space.
+
+    offer: index into `Problem.offers`.
+    """
+
+    offer: int
+    parallelism: Parallelism
+    role: Role | None = None
+    max_num_seqs: int | None = None
+    max_num_batched_tokens: int | None = None
+
+    @property
+    def numbers(self) -> dict[str, int]:
+        """The settings that are stated, by the key of the search section."""
+        split = self.parallelism
+        stated = {
+            "tensor_parallel": split.tensor,
+            "pipeline_parallel": split.pipeline,
+            "expert_parallel": split.expert,
+            "data_parallel": split.data,
+            "max_num_seqs": self.max_num_seqs,
+            "max_num_batched_tokens": self.max_num_batched_tokens,
+        }
+        return {name: value for name, value in stated.items() if value is not None}
+
+
+def parse_wanted(pairs: Mapping[str, str], problem: Problem) -> Wanted:
+    """Read the settings of one engine config; degrees that are left out are 1.
+
+    Raises InputError for an unknown setting or value, with those that are allowed.
+    """
+    stated: dict[str, str] = {}
+    for key, value in pairs.items():
+        name = KEYS.get(key) or _unknown("setting", key, KEYS)
+        if name in stated:
+            raise InputError(f"--config states {name} twice")
+        stated[name] = value
+    if "accelerator" not in stated:
+        raise InputError("--config names no accelerator; add gpu=NAME, such as gpu=H100")
+    numbers = {name: _number(name, stated[name], allowed) for name, allowed in NUMBERS.items() if name in stated}
+    role = stated.get("role")
+    roles = {one.value: one for one in Role}
+    return Wanted(
+        offer=_offer(stated["accelerator"], problem),
+        parallelism=Parallelism(
+            numbers.get("tensor_parallel", 1),
+            numbers.get("pipeline_parallel", 1),
+            numbers.get("expert_parallel", 1),
+            numbers.get("data_parallel", 1),
+        ),
+        role=None if role is None else roles.get(role) or roles[_unknown("role", role, roles)],
+        max_num_seqs=numbers.get("max_num_seqs"),
+        max_num_batched_tokens=numbers.get("max_num_batched_tokens"),
+    )
+
+
+def _offer(name: str, problem: Problem) -> int:
+    offered = {normalized_name(offer.accelerator.name): index for index, offer in enumerate(problem.offers)}
+    if normalized_name(name) in offered:
+        return offered[normalized_name(name)]
+    names = ", ".join(offer.accelerator.name for offer in problem.offers)
+    raise InputError(f"--config gpu={name} is not among the accelerators of the workload file: {names}")
+
+
+def _number(name: str, text: str, allowed: Bounds) -> int:
+    try:
+        value = int(text)
+    except ValueError:
+        raise InputError(f"--config {name}={text} is not a whole number") from None
+    if not allowed.holds(value):
+        raise InputError(f"--config {name}={text} is out of range; {allowed.sentence()}")
+    return value
+
+
+def _unknown(what: str, found: str, allowed: Mapping[str, object]) -> str:
+    near = difflib.get_close_matches(found, allowed, n=1)
+    hint = f"; did you mean {near[0]}?" if near else ";"
+    raise InputError(f"--config: unknown {what} {found!r}{hint} allowed: {', '.join(allowed)}")
+
+
+def with_wanted(problem: Problem, wanted: Wanted) -> tuple[Problem, dict[str, tuple[int, ...]]]:
+    """The problem with the wanted settings in its search space, and the ranges that they were not in."""
+    space = problem.space
+    missing = {
+        name: getattr(space, name) for name, value in wanted.numbers.items() if value not in getattr(space, name)
+    }
+    wider = {name: tuple(sorted({*values, wanted.numbers[name]})) for name, values in missing.items()}
+    roles = space.roles if wanted.role is None else tuple(role for role in Role if role in {*space.roles, wanted.role})
+    gpus = max(space.max_gpus_per_engine, wanted.parallelism.gpus)
+    extended: SearchSpace = replace(space, roles=roles, max_gpus_per_engine=gpus, **wider)
+    return replace(problem, space=extended), missing

@@ -1,0 +1,125 @@
+"""`pdplan explain`: refused by rule, ranked by the fleet it makes, and bad input."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from costmodel.engine import Parallelism, Role
+from costmodel.errors import InputError
+from optimizer.explain import explain
+from optimizer.optimize import optimize
+from pdplan.cli import run
+from search_spaces.enumeration import RULES
+from search_spaces.loader import load_problem
+from search_spaces.problem import Problem
+from search_spaces.wanted import Wanted, parse_wanted, with_wanted
+
+WORKLOAD = """\
+schema: pdplan.workload/1
+model: {name: Llama-3.1-8B}
+workload:
+  request_rate: 6/s
+  max_tokens: 8192
+  lengths: {histogram: [{isl: 800, osl: 150, share: 0.8}, {isl: 3000, osl: 80, share: 0.2}]}
+slo: {ttft: 1s, tpot: 40ms, attainment: 0.9}
+accelerators: [H100, L4]
+search: {preset: quick, tensor_parallel: [1, 2]}
+constraints: {max_pools: 2}
+"""
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("explain") / "tiny.yaml"
+    path.write_text(WORKLOAD, "utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def problem(file: Path) -> Problem:
+    return load_problem(file)
+
+
+def test_a_config_that_breaks_a_rule_is_out_with_the_reason(problem: Problem) -> None:
+    found = explain(problem, parse_wanted({"gpu": "H100", "tp": "3"}, problem))
+    refused = {one.rule: one.reason for one in found.rulings if one.reason}
+    assert not found.feasible
+    assert not found.standings
+    assert refused["tensor_divides_heads"] == "TP 3 does not divide 32 attention heads"
+    assert len(found.rulings) == len(RULES)
+
+
+def test_the_best_config_ranks_first_and_costs_what_the_search_finds(problem: Problem) -> None:
+    plan = optimize(problem)
+    pool = plan.pools[0]
+    wanted = Wanted(0 if pool.accelerator == "H100" else 1, Parallelism(pool.tensor_parallel), Role(pool.role))
+    (standing,) = explain(problem, wanted).standings
+    assert standing.rank == 1
+    assert standing.cost == pytest.approx(plan.cost_usd_per_hour)
+    assert standing.best == standing.cost
+
+
+def test_ranks_agree_with_costs(problem: Problem) -> None:
+    """Over all splits and roles: a worse rank never has a cheaper fleet, and none is below the best."""
+    seen: dict[Role, list[tuple[int, float]]] = {}
+    for offer in (0, 1):
+        for tensor in (1, 2):
+            for one in explain(problem, Wanted(offer, Parallelism(tensor))).standings:
+                if one.cost is not None and one.rank is not None and one.best is not None:
+                    seen.setdefault(one.role, []).append((one.rank, one.cost))
+                    assert one.cost >= one.best
+    for ranked in seen.values():
+        costs = [cost for _, cost in sorted(ranked)]
+        assert np.all(np.diff(costs) >= -1e-9)
+
+
+def test_settings_outside_the_space_are_tried_and_named(problem: Problem) -> None:
+    wanted = parse_wanted({"gpu": "h100", "tp": "4", "max_num_seqs": "48", "role": "decode"}, problem)
+    wider, missing = with_wanted(problem, wanted)
+    assert missing == {"tensor_parallel": (1, 2), "max_num_seqs": problem.space.max_num_seqs}
+    assert 48 in wider.space.max_num_seqs
+    found = explain(problem, wanted)
+    assert found.unsearched == missing
+    assert found.standings[0].role is Role.DECODE
+
+
+@pytest.mark.parametrize(
+    ("stated", "sentence"),
+    [
+        ({"gpu": "H100", "tensor_paralel": "2"}, "unknown setting 'tensor_paralel'; did you mean tensor_parallel?"),
+        ({"gpu": "A10G"}, "gpu=A10G is not among the accelerators of the workload file: H100, L4"),
+        ({"tp": "2"}, "names no accelerator"),
+        ({"gpu": "H100", "tp": "two"}, "tensor_parallel=two is not a whole number"),
+        ({"gpu": "H100", "tp": "0"}, "tensor_parallel=0 is out of range; must be at least 1"),
+        ({"gpu": "H100", "role": "decoder"}, "unknown role 'decoder'; did you mean decode?"),
+        ({"gpu": "H100", "tp": "1", "tensor_parallel": "2"}, "states tensor_parallel twice"),
+    ],
+)
+def test_bad_configs_are_refused_in_one_sentence(problem: Problem, stated: dict[str, str], sentence: str) -> None:
+    with pytest.raises(InputError) as caught:
+        parse_wanted(stated, problem)
+    assert sentence in str(caught.value)
+
+
+def test_the_command_end_to_end(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["explain", str(file), "--config", "gpu=H100,tp=1"]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("gpu=H100,tp=1: possible; at its best as ")
+    assert f"All {len(RULES)} feasibility rules hold" in said
+    assert run(["explain", str(file), "--config", "gpu=H100,tp=3", "--json"]) == 3
+    (said_json,) = json.loads(capsys.readouterr().out)
+    assert said_json["feasible"] is False
+    assert said_json["standings"] == []
+    assert run(["explain", str(file), "--config", "gpu"]) == 2
+    assert capsys.readouterr().err == "pdplan: error: --config 'gpu' is not KEY=VALUE\n"
+
+
+def test_no_fleet_is_explained(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A TPOT that no L4 keeps: the sentence names the shortest step, and the exit code says that it is out."""
+    arguments = ["explain", str(file), "--config", "gpu=L4,role=decode", "--set", "slo.tpot=15ms"]
+    assert run(arguments) == 3
+    assert "is not below the TPOT limit of 15 ms" in capsys.readouterr().out
