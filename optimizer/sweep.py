@@ -1,0 +1,139 @@
+"""A sweep: many scenarios on all cores or on a cluster, resumable; the same rows in the same order whoever solved them.
+
+Scenarios are handed out in batches, each of which depends on nothing but itself; so the number of workers, the order in
+which they finish and a restart in between change no row.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import multiprocessing
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from costmodel.errors import InputError
+
+from .journal import Journal
+
+Row = dict[str, Any]
+"""One scenario's result, ready for JSON; `number` is its place in the sweep."""
+Batch = Sequence[tuple[int, Mapping[str, Any]]]
+"""Scenarios with their numbers, each as a mapping of its changes."""
+Solve = Callable[[Batch], list[Row]]
+"""Solves a batch; must be picklable, and give each scenario the row that it would get alone."""
+Progress = Callable[[int, int, float], None]
+"""(finished, all, seconds left)."""
+
+LARGEST_BATCH = 16
+BATCHES_PER_WORKER = 4
+"""At least as many batches as this for each worker, so that none idles long at the end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """Scenarios to solve, how, and what their rows depend on besides (`identity`, ready for JSON)."""
+
+    scenarios: tuple[Mapping[str, Any], ...]
+    solve: Solve
+    identity: Mapping[str, Any]
+
+    @property
+    def key(self) -> str:
+        """Digest of all that the rows depend on."""
+        text = json.dumps([self.identity, list(self.scenarios)], sort_keys=True, default=str)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+def run_sweep(
+    sweep: Sweep, executor: Executor, workers: int, journal: Journal | None = None, progress: Progress | None = None
+) -> list[Row]:
+    """Solve what the journal does not hold yet, and return all rows in the order of the scenarios.
+
+    Raises what `solve` raises; rows that were finished before stay in the journal.
+    """
+    rows = {} if journal is None else journal.read()
+    if journal is not None:
+        journal.open()
+    left = [(number, changes) for number, changes in enumerate(sweep.scenarios) if number not in rows]
+    begun, before = time.monotonic(), len(rows)
+    waiting: list[Future[list[Row]]] = [executor.submit(sweep.solve, batch) for batch in batches(left, workers)]
+    failure: BaseException | None = None
+    try:
+        for future in as_completed(waiting):
+            if future.cancelled():
+                continue
+            if (error := future.exception()) is not None:
+                failure = failure or error
+                _cancel(waiting)
+                continue
+            found = future.result()
+            if journal is not None:
+                journal.append(found)
+            rows |= {row["number"]: row for row in found}
+            if progress is not None:
+                pace = (time.monotonic() - begun) / max(len(rows) - before, 1)
+                progress(len(rows), len(sweep.scenarios), pace * (len(sweep.scenarios) - len(rows)))
+    finally:
+        _cancel(waiting)
+    if failure is not None:
+        raise failure
+    return [rows[number] for number in range(len(sweep.scenarios))]
+
+
+def _cancel(waiting: Sequence[Future[list[Row]]]) -> None:
+    """Take back what has not begun."""
+    for future in waiting:
+        future.cancel()
+
+
+def batches(tasks: Batch, workers: int) -> Iterator[Batch]:
+    """Tasks in batches of equal size, a few for each worker.
+
+    >>> [len(batch) for batch in batches([(n, {}) for n in range(10)], workers=1)]
+    [2, 2, 2, 2, 2]
+    """
+    size = min(max(len(tasks) // (BATCHES_PER_WORKER * workers), 1), LARGEST_BATCH)
+    for start in range(0, len(tasks), size):
+        yield tasks[start : start + size]
+
+
+@contextmanager
+def local_executor(jobs: int) -> Iterator[Executor]:
+    """Processes of this machine, started afresh: a fork would copy locks that threads of the solver hold."""
+    with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as executor:
+        try:
+            yield executor
+        finally:
+            executor.shutdown(wait=False, cancel_futures=True)
+
+
+@contextmanager
+def dask_executor(address: str) -> Iterator[tuple[Executor, int]]:
+    """Workers of a Dask cluster (extra `dask`), and how many there are.
+
+    Raises InputError when Dask is not installed or no scheduler answers at the address.
+    """
+    try:
+        from distributed import Client
+    except ImportError:
+        raise InputError("--backend dask needs Dask; install it with: pip install 'pdplan[dask]'") from None
+    try:
+        client = Client(address, timeout="10s")
+    except (OSError, TimeoutError, ValueError) as error:
+        raise InputError(f"--address {address}: no Dask scheduler answers there: {error}") from error
+    with client:
+        workers = sum(client.nthreads().values())
+        if not workers:
+            raise InputError(f"--address {address}: the Dask scheduler there has no workers")
+        yield client.get_executor(), workers
+
+
+def all_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

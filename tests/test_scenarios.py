@@ -1,0 +1,158 @@
+"""Scenarios: axes as typed, levers on the inputs, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from costmodel.errors import InputError
+from search_spaces.loader import load_problem
+from search_spaces.problem import Problem
+from search_spaces.scenarios import Axis, Scenario, changed, grid, merged, parse_axis, scenario_problem
+
+WORKLOAD = """\
+schema: pdplan.workload/1
+model: {name: Llama-3.1-8B}
+workload:
+  request_rate: 6/s
+  max_tokens: 8192
+  lengths: {histogram: [{isl: 800, osl: 150, share: 0.8}, {isl: 3000, osl: 80, share: 0.2}]}
+slo:
+  - {name: fast, share: 0.5, ttft: 1s, tpot: 40ms, attainment: 0.9}
+  - {name: slow, share: 0.5, ttft: 4s, tpot: 80ms, attainment: 0.9}
+accelerators: [H100, {name: L4, price: 0.8}]
+search: {preset: quick}
+"""
+
+
+@pytest.fixture(scope="module")
+def problem(tmp_path_factory: pytest.TempPathFactory) -> Problem:
+    path = tmp_path_factory.mktemp("scenarios") / "tiny.yaml"
+    path.write_text(WORKLOAD, "utf-8")
+    return load_problem(path)
+
+
+def with_change(problem: Problem, text: str) -> Problem:
+    (scenario,) = grid([parse_axis(text)])
+    return scenario_problem(problem, scenario, Path())
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("rate=1:8:8", tuple(float(n) for n in range(1, 9))),
+        ("rate=1:100:3:log", (1.0, 10.0, 100.0)),
+        ("rate=5:9:1", (5.0,)),
+        ("rate=20/s, 30/s", ("20/s", "30/s")),
+        ("without.L4=true", (True,)),
+        ("x=1,a", (1, "a")),
+    ],
+)
+def test_axes_are_ranges_or_lists(text: str, values: tuple[object, ...]) -> None:
+    assert parse_axis(text).values == pytest.approx(values) if ":" in text else parse_axis(text).values == values
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("rate", "is not KEY=LOW:HIGH:COUNT or KEY=VALUE,VALUE"),
+        ("rate=", "is not KEY=LOW:HIGH:COUNT"),
+        ("rate=1:2", "a range is LOW:HIGH:COUNT"),
+        ("rate=1:2:3:lin", "a range is LOW:HIGH:COUNT or LOW:HIGH:COUNT:log"),
+        ("rate=1:b:3", "LOW and HIGH are plain numbers"),
+        ("rate=0:2:3:log", "of a log range must be above zero"),
+        ("rate=1:2:0", "COUNT at least 1"),
+        ("rate=1:inf:3", "must be finite"),
+        ("rate=1,,2", "has an empty value"),
+    ],
+)
+def test_bad_axes_are_refused(text: str, sentence: str) -> None:
+    with pytest.raises(InputError) as caught:
+        parse_axis(text)
+    assert sentence in str(caught.value)
+
+
+def test_levers_change_what_they_say(problem: Problem) -> None:
+    assert with_change(problem, "price.H100=2.5").offers[0].usd_per_hour == 2.5
+    assert with_change(problem, "price.l4=0.5").offers[1].usd_per_hour == 0.5
+    assert with_change(problem, "inventory.H100=16").offers[0].inventory == 16
+    assert with_change(problem, "link.H100=100e9").offers[0].accelerator.scale_out.bandwidth == 100e9
+    assert [offer.accelerator.name for offer in with_change(problem, "without.L4=true").offers] == ["H100"]
+    assert with_change(problem, "with.A100-80=1.1").offers[2].usd_per_hour == 1.1
+    assert with_change(problem, "rate=20/s").workload.request_rate == 20.0
+    assert with_change(problem, "rate_scale=1.5").workload.request_rate == 9.0
+    assert [slo.ttft for slo in with_change(problem, "ttft=2s").slos] == [2.0, 2.0]
+    assert [slo.ttft for slo in with_change(problem, "ttft.fast=0.5").slos] == [0.5, 4.0]
+    assert [slo.tpot for slo in with_change(problem, "slo_scale=2").slos] == [0.08, 0.16]
+    assert [slo.attainment for slo in with_change(problem, "attainment=0.95").slos] == [0.95, 0.95]
+    assert with_change(problem, "weight_dtype=fp8").weight_dtype == "fp8"
+    assert with_change(problem, "spares=2").constraints.spare_replicas == 2
+    assert with_change(problem, "budget=100").constraints.budget == 100.0
+    assert with_change(problem, "workload.burstiness=3").workload.burstiness == 3.0
+    longer = with_change(problem, "isl_scale=2").workload
+    assert longer.isl.tolist() == [1600.0, 6000.0]
+    assert longer.osl.tolist() == [150.0, 80.0]
+    assert longer.max_tokens == 8192 * 6080 // 3080 + 1
+
+
+def test_no_change_is_the_same_problem(problem: Problem) -> None:
+    same = scenario_problem(problem, Scenario("as it is", {}), Path())
+    assert same.inputs == problem.inputs
+    assert same.offers == problem.offers
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("price.H300=2", "'H300' is not one of H100, L4"),
+        ("price=2", "name the accelerator"),
+        ("rate.fast=2", "stands alone, but 'fast' follows it"),
+        ("rate_scale=0", "is not a factor above zero"),
+        ("workload.burstines=2", "did you mean workload.burstiness?"),
+        ("prise.H100=2", "there is no 'prise'; levers: price"),
+        ("ttft.medium=2", "'medium' is not one of fast, slow"),
+        ("price.H100=-1", "scenario price.H100=-1"),
+        ("price.H100=cheap", "price"),
+    ],
+)
+def test_bad_changes_are_refused_in_words(problem: Problem, text: str, sentence: str) -> None:
+    with pytest.raises(InputError) as caught:
+        with_change(problem, text)
+    assert sentence in str(caught.value)
+
+
+def test_a_change_leaves_the_original_alone(problem: Problem) -> None:
+    before = str(problem.inputs)
+    changed(problem.inputs, {"price.H100": 9.0, "isl_scale": 3.0, "slo_scale": 2.0})
+    assert str(problem.inputs) == before
+
+
+def test_a_grid_is_every_combination_once() -> None:
+    axes = [Axis("rate", (1, 2, 3)), Axis("ttft", ("1s", "2s"))]
+    named = [Scenario("low", {"price.H100": 1.0}), Scenario("high", {"price.H100": 9.0})]
+    made = list(grid(axes, named))
+    assert len(made) == 12
+    assert len({(one.name, *one.changes.items()) for one in made}) == 12
+    assert made[1].changes == {"price.H100": 1.0, "rate": 1, "ttft": "2s"}
+    with pytest.raises(InputError, match="stated twice"):
+        list(grid([axes[0], axes[0]]))
+    with pytest.raises(InputError, match="at most 1,000,000"):
+        list(grid([parse_axis("rate=1:2:2000"), parse_axis("ttft=1:2:2000")]))
+
+
+json_like = st.recursive(
+    st.integers() | st.text(max_size=3), lambda inner: st.dictionaries(st.text("abc", max_size=2), inner, max_size=3)
+)
+mappings = st.dictionaries(st.text("abc", max_size=2), json_like, max_size=3)
+
+
+@settings(deadline=None, max_examples=100)
+@given(mappings, mappings)
+def test_merging_twice_changes_nothing_more(base: dict[str, object], over: dict[str, object]) -> None:
+    once = merged(base, over)
+    assert merged(once, over) == once
+    assert merged(base, {}) == base
+    assert set(once) == set(base) | set(over)

@@ -1,0 +1,108 @@
+"""Sweeps: the same rows from any number of workers, after a restart, and after a journal that was cut short."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from costmodel.errors import InputError
+from optimizer.journal import Journal
+from optimizer.sweep import Batch, Row, Sweep, batches, local_executor, run_sweep
+
+
+def square(batch: Batch) -> list[Row]:
+    return [{"number": number, "square": changes["x"] ** 2} for number, changes in batch]
+
+
+def fails_at_27(batch: Batch) -> list[Row]:
+    if any(changes["x"] == 27 for _, changes in batch):
+        raise InputError("twenty-seven")
+    return square(batch)
+
+
+def made(count: int, solve: Any = square) -> Sweep:
+    scenarios: tuple[Mapping[str, Any], ...] = tuple({"x": x} for x in range(count))
+    return Sweep(scenarios, solve, {"what": "squares"})
+
+
+EXPECTED = [{"number": x, "square": x * x} for x in range(40)]
+
+
+@pytest.mark.parametrize("workers", [1, 2, 5])
+def test_rows_do_not_depend_on_the_workers(workers: int) -> None:
+    with ThreadPoolExecutor(workers) as executor:
+        assert run_sweep(made(40), executor, workers) == EXPECTED
+
+
+def test_processes_of_their_own_give_the_same_rows() -> None:
+    with local_executor(2) as executor:
+        assert run_sweep(made(40), executor, 2) == EXPECTED
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.integers(0, 300), st.integers(1, 9))
+def test_batches_hold_every_task_once_in_order(count: int, workers: int) -> None:
+    tasks = [(number, {"x": number}) for number in range(count)]
+    assert [task for batch in batches(tasks, workers) for task in batch] == tasks
+
+
+def test_a_sweep_that_failed_goes_on_where_it_stood(tmp_path: Path) -> None:
+    sweep = made(40, fails_at_27)
+    journal = Journal(tmp_path / "sweep.jsonl", sweep.key)
+    with ThreadPoolExecutor(1) as executor, pytest.raises(InputError, match="twenty-seven"):
+        run_sweep(sweep, executor, 1, journal)
+    kept = journal.read()
+    assert 0 < len(kept) < 40
+    solved: list[int] = []
+
+    def noting(batch: Batch) -> list[Row]:
+        solved.extend(number for number, _ in batch)
+        return square(batch)
+
+    again = Sweep(sweep.scenarios, noting, sweep.identity)
+    with ThreadPoolExecutor(1) as executor:
+        assert run_sweep(again, executor, 1, journal) == EXPECTED
+    assert sorted(solved) == [number for number in range(40) if number not in kept]
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.data())
+def test_a_journal_cut_anywhere_costs_only_the_rows_behind_the_cut(data: st.DataObject) -> None:
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        journal = Journal(Path(folder) / "sweep.jsonl", made(40).key)
+        with ThreadPoolExecutor(1) as executor:
+            run_sweep(made(40), executor, 1, journal)
+            content = journal.path.read_bytes()
+            cut = data.draw(st.integers(0, len(content)))
+            journal.path.write_bytes(content[:cut])
+            assert run_sweep(made(40), executor, 1, journal) == EXPECTED
+        lines = [json.loads(line) for line in journal.path.read_bytes().splitlines()]
+        assert sorted(line["number"] for line in lines[1:]) == list(range(40))
+
+
+def test_a_journal_of_another_sweep_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "sweep.jsonl"
+    with ThreadPoolExecutor(1) as executor:
+        run_sweep(made(3), executor, 1, Journal(path, made(3).key))
+    with pytest.raises(InputError, match="holds another sweep"):
+        Journal(path, made(4).key).read()
+    path.write_text("a,b\n1,2\n", "utf-8")
+    with pytest.raises(InputError, match=r"sweep.jsonl:1 is no line of a sweep's journal"):
+        Journal(path, made(3).key).read()
+
+
+def test_progress_counts_up_to_all(tmp_path: Path) -> None:
+    told: list[tuple[int, int]] = []
+    with ThreadPoolExecutor(1) as executor:
+        run_sweep(made(40), executor, 1, progress=lambda done, total, _left: told.append((done, total)))
+    assert told[-1] == (40, 40)
+    assert [done for done, _ in told] == sorted({done for done, _ in told})
