@@ -13,17 +13,23 @@ import pytest
 
 SCRIPT = """
 import hashlib, sys
+from dataclasses import replace
 from tests.simulator_cases import random_fleet, random_trace
+from tests.simulator_paged import random_paged, random_paged_fleet
 from costmodel.simulator import POLICIES, simulate
 from costmodel.simulator.compiled import COMPILED
 digest = hashlib.sha256()
 for policy in POLICIES.values():
     for seed in range(12):
         for disaggregated in (False, True):
-            result = simulate(random_trace(seed), random_fleet(seed, policy, disaggregated), log_rows=500)
-            for name in ("first", "finish", "itl_max", "restarts", "engine", "steps_log"):
+            trace, fleet = random_trace(seed), random_fleet(seed, policy, disaggregated)
+            if seed % 2 and not policy.static:
+                trace, fleet = random_paged(seed), random_paged_fleet(seed, policy, disaggregated)
+            hand_over = replace(fleet.hand_over, pull=seed % 3 == 0, max_coming=seed % 4)
+            result = simulate(trace, replace(fleet, hand_over=hand_over), log_rows=500)
+            for name in ("first", "finish", "itl_max", "restarts", "engine", "hit", "steps_log"):
                 digest.update(getattr(result, name).tobytes())
-            digest.update(repr(result.engines).encode())
+            digest.update(repr((result.engines, result.work, result.prefix)).encode())
 print(COMPILED, digest.hexdigest())
 """
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.simulator_cases import STEPS, colocated
 from tests.toy import llama_8b
@@ -20,8 +22,10 @@ from costmodel.simulator.metrics import (
     loads,
     overload,
     percentiles,
+    run_span,
     share_of,
     steady,
+    steady_throughput,
     throughput,
     within,
 )
@@ -41,11 +45,27 @@ def test_rates_share_their_random_numbers() -> None:
 
 
 def test_a_profile_is_followed_slot_by_slot() -> None:
-    times = diurnal_arrivals(np.array([1.0, 0.0, 3.0]), slot=2000.0, seed=3)
-    counts = np.histogram(times, bins=[0, 2000, 4000, 6000])[0]
-    assert counts[1] == 0
-    np.testing.assert_allclose(counts[[0, 2]], [2000, 6000], rtol=0.06)
+    times = diurnal_arrivals(8000, np.array([0.0, 1.0, 0.0, 3.0, 0.0]), seed=3)
+    counts = np.histogram(times, bins=[0, 2000, 4000, 6000, 8000.001, 10_000])[0]
+    assert counts[[0, 2, 4]].tolist() == [0, 0, 0]
+    np.testing.assert_allclose(counts[[1, 3]], [2000, 6000], rtol=0.06)
     assert np.all(np.diff(times) >= 0)
+    assert times[-1] == pytest.approx(8000.0)
+
+
+@settings(deadline=None, max_examples=50)
+@given(
+    profile=st.lists(st.floats(0.0, 5.0), min_size=1, max_size=24).filter(lambda rates: max(rates) > 0.1),
+    cv=st.sampled_from([0.0, 0.5, 1.0, 3.0]),
+    factor=st.floats(0.01, 100.0),
+    seed=st.integers(0, 99),
+)
+def test_a_higher_profile_is_the_same_in_less_time(profile: list[float], cv: float, factor: float, seed: int) -> None:
+    rates = np.array(profile)
+    slow, fast = (diurnal_arrivals(50, one, cv, seed) for one in (rates, factor * rates))
+    np.testing.assert_allclose(slow, factor * fast, rtol=1e-9)
+    assert slow[-1] <= 50 * rates.size / rates.sum() * (1 + 1e-9)
+    assert np.all(np.diff(slow) >= 0)
 
 
 def test_drawn_lengths_keep_their_means() -> None:
@@ -61,8 +81,9 @@ def test_drawn_lengths_keep_their_means() -> None:
         lambda: gamma_arrivals(0, 1.0),
         lambda: gamma_arrivals(5, -1.0),
         lambda: gamma_arrivals(5, 1.0, float("nan")),
-        lambda: diurnal_arrivals(np.zeros(3), 1.0),
-        lambda: diurnal_arrivals(np.ones(3), 0.0),
+        lambda: diurnal_arrivals(5, np.zeros(3)),
+        lambda: diurnal_arrivals(5, np.array([1.0, -0.1])),
+        lambda: diurnal_arrivals(0, np.ones(3)),
     ],
 )
 def test_impossible_arrivals_are_named(call) -> None:
@@ -120,8 +141,23 @@ def test_loads_and_throughput_add_up() -> None:
     (load,) = loads(result, fleet)
     log = result.steps_log
     assert load.utilization == pytest.approx(float((log[:, 2] - log[:, 1]).sum()) / span)
+    assert run_span(result) == span
+    assert (load.mfu, load.mbu) == (0.0, 0.0)  # these step times come without a roofline
     assert 0 < load.kv_occupancy < 0.5
     assert result.engines[0].steps == len(log)
+
+
+def test_what_is_served_leaves_out_filling_and_emptying() -> None:
+    count = 200
+    trace = make_trace(gamma_arrivals(count, 5.0, 0.0), np.full(count, 100), np.full(count, 300))
+    result = simulate(trace, colocated(VLLM_V1))
+    assert throughput(result)[0] < 4.9
+    requests, tokens = steady_throughput(result)
+    assert requests == pytest.approx(5.0, rel=0.005)
+    assert tokens == pytest.approx(300 * requests)
+    together = make_trace(np.zeros(3), np.full(3, 10), np.full(3, 5))
+    at_once = simulate(together, colocated(VLLM_V1))
+    assert steady_throughput(at_once) == throughput(at_once)
 
 
 def test_coefficients_answer_by_their_formula() -> None:

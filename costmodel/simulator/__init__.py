@@ -6,14 +6,16 @@
 from __future__ import annotations
 
 from .coefficients import CoefficientSteps
-from .fleet import FirstToken, Fleet, HandOver, Limits, Pool, Router
+from .engine_work import EngineWork, PrefixUse
+from .fleet import FirstToken, Fleet, HandOver, KvStore, Limits, Pool, Router
 from .policy import POLICIES, SARATHI, SGLANG, STATIC, TRTLLM, VLLM_V0, VLLM_V1, Policy
 from .result import EngineUse, Result
 from .run import simulate
 from .step_model import StepModel
 from .step_numbers import StepNumbers
+from .step_work import StepWork
 from .tables import TableSteps
-from .trace import Trace, make_trace
+from .trace import Pages, Trace, make_trace
 
 __all__ = [
     "POLICIES",
@@ -25,16 +27,21 @@ __all__ = [
     "VLLM_V1",
     "CoefficientSteps",
     "EngineUse",
+    "EngineWork",
     "FirstToken",
     "Fleet",
     "HandOver",
+    "KvStore",
     "Limits",
+    "Pages",
     "Policy",
     "Pool",
+    "PrefixUse",
     "Result",
     "Router",
     "StepModel",
     "StepNumbers",
+    "StepWork",
     "TableSteps",
     "Trace",
     "make_trace",

@@ -5,9 +5,10 @@ from __future__ import annotations
 from .compiled import compile_loop
 from .decodes import blocks_needed, blocks_of, join, rebuild_heap, settle, uncount, unfreshen
 from .links import prompt_append, prompt_remove, queue_front, queue_pop, running_insert, running_remove
-from .state import STEP, Lane, Request, World
+from .prefix import evict, find_prefix, hold_pages, note_hits, release_pages
+from .state import RESERVED, STEP, Group, Lane, Request, World
 from .step_kernel import add_chunk
-from .step_numbers import Chosen
+from .step_numbers import EMPTY, Chosen
 
 
 @compile_loop
@@ -22,9 +23,11 @@ def enter_ready(w: World, lane: Lane) -> None:
         request = w.requests[r]
         processed = request.done + lane.yields
         need = blocks_of(processed - 1, lane.block)
-        if request.done < request.prompt or not has_blocks(w, lane, request, need):
+        if request.done < request.prompt or not (request.gated == RESERVED or has_blocks(w, lane, request, need)):
             break
         queue_pop(w, group, lane)
+        if request.gated > 0:
+            come_in(group, request)
         running_insert(w, lane, r, mark)
         join(w, lane, r, processed)
         if request.restarts > 0:
@@ -42,10 +45,32 @@ def has_slot(w: World, lane: Lane) -> bool:
         return False
     if lane.stages == 1:
         return True
-    group, running = w.groups[lane.group], 0
+    return running_in(w, w.groups[lane.group]) < lane.seqs * lane.stages
+
+
+@compile_loop
+def running_in(w: World, group: Group) -> int:
+    """Requests that run in the engine."""
+    running = 0
     for e in range(group.first_lane, group.end_lane):
         running += w.lanes[e].decodes + w.lanes[e].prompts
-    return running < lane.seqs * lane.stages
+    return running
+
+
+@compile_loop
+def too_long(group: Group, lane: Lane, request: Request) -> bool:
+    """Whether the engine could never hold the request, even alone."""
+    tokens = request.prompt if lane.hands_over == 1 else request.total
+    return blocks_of(tokens, lane.block) + 2 + group.watermark > group.blocks
+
+
+@compile_loop
+def come_in(group: Group, request: Request) -> None:
+    """A hand-over that was let through the gate is admitted: its reserved blocks are free for it to take."""
+    group.coming -= 1
+    group.free += request.reserved
+    request.gated = 0
+    request.reserved = 0
 
 
 @compile_loop
@@ -108,7 +133,7 @@ def fill_prompts(w: World, lane: Lane, t: float, preempted: int) -> Chosen:
     """Choose the prompt tokens of the next step, begun prompts before waiting ones."""
     model, group = w.models[lane.model], w.groups[lane.group]
     room = lane.budget if lane.exclusive == 1 else lane.budget - lane.decodes
-    chosen = Chosen(0, 0, 0, 0.0, 0.0)
+    chosen = EMPTY
     r = lane.prompt_head
     while r >= 0:
         request = w.requests[r]
@@ -119,9 +144,11 @@ def fill_prompts(w: World, lane: Lane, t: float, preempted: int) -> Chosen:
     closed = (preempted > 0 and lane.after_preemption == 0) or (lane.static == 1 and lane.decodes > 0)
     r = -1 if closed else group.wait_head
     while r >= 0 and has_slot(w, lane):
-        request = w.requests[r]
+        request, shared = w.requests[r], 0
+        if group.cache >= 0 and request.done < request.prompt:
+            shared = find_prefix(w, group, request)
         size = first_chunk(lane, request, room, chosen)
-        if size <= 0 or not admit(w, lane, r, size):
+        if size <= 0 or not admit(w, lane, r, size, shared):
             break
         request.chunk = size
         if request.prompt_start < 0.0:
@@ -154,14 +181,17 @@ def first_chunk(lane: Lane, request: Request, room: int, chosen: Chosen) -> int:
 
 
 @compile_loop
-def admit(w: World, lane: Lane, r: int, size: int) -> bool:
-    """Move the first waiting request to the unfinished prompts if its blocks are there."""
+def admit(w: World, lane: Lane, r: int, size: int, shared: int) -> bool:
+    """Move the first waiting request to the unfinished prompts if its blocks are there, of which some may be shared."""
     request = w.requests[r]
     need = blocks_of(request.prompt if lane.whole == 1 else request.done + size, lane.block)
-    if not has_blocks(w, lane, request, need):
+    if not has_blocks(w, lane, request, need - shared):
         return False
     group = w.groups[lane.group]
     group.free -= need
+    if group.cache >= 0:
+        note_hits(group, request)
+        hold_pages(w, group, request)
     queue_pop(w, group, lane)
     running_insert(w, lane, r, -1)
     prompt_append(w, lane, r)
@@ -205,6 +235,8 @@ def make_room(w: World, lane: Lane) -> int:
 def preempt(w: World, lane: Lane, r: int) -> None:
     """Take running request r's blocks and put it first in the queue, to be computed again or swapped in."""
     group, request = w.groups[lane.group], w.requests[r]
+    if group.cache >= 0:
+        evict(w, group, group.free)
     running_remove(w, lane, r)
     group.promised -= request.promise
     request.promise = 0
@@ -225,6 +257,8 @@ def preempt(w: World, lane: Lane, r: int) -> None:
         if lane.partial_ends == 1:
             request.prompt = request.done
         request.done = 0
+    if request.held > 0:
+        release_pages(w, group, request)
     request.chunk = -1
     request.restarts += 1
     group.preemptions += 1

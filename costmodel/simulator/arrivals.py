@@ -41,25 +41,25 @@ def poisson_arrivals(count: int, rate: float, seed: int = 0) -> FloatArray:
     return gamma_arrivals(count, rate, 1.0, seed)
 
 
-def diurnal_arrivals(
-    profile: FloatArray, slot: float, scale: float = 1.0, cv: float = 1.0, seed: int = 0
-) -> FloatArray:
-    """Arrival times [s] over one pass of a rate profile.
+def diurnal_arrivals(count: int, profile: FloatArray, cv: float = 1.0, seed: int = 0) -> FloatArray:
+    """Arrival times [s] of `count` requests whose rate goes once through a profile, as many seconds in each slot.
 
-    profile: mean rate in each slot [1/s]; slot: its length [s]; scale: factor on all rates [1]. Arrivals at rate 1 are
-    stretched so that the expected number by time t is the integral of the profile (time change of a renewal process).
+    profile: mean rate in each slot [1/s]. A slot lasts count / sum(profile) seconds, so that the requests make one
+    pass. Arrivals at rate 1, scaled to end with the pass, are stretched so that the expected number by time t is the
+    integral of the profile (time change of a renewal process); so twice the profile is the same in half the time.
+
+    >>> diurnal_arrivals(4, np.array([1.0, 0.0, 3.0]), cv=0.0).round(3).tolist()
+    [1.0, 2.333, 2.667, 3.0]
     """
-    rates = scale * np.asarray(profile, dtype=np.float64)
+    rates = np.asarray(profile, dtype=np.float64)
     if rates.ndim != 1 or not rates.size or not np.all(np.isfinite(rates)) or rates.min() < 0 or rates.max() <= 0:
         raise InputError("arrivals: a profile needs finite rates of 0 or more, one of them above 0")
-    if not (math.isfinite(slot) and slot > 0):
-        raise InputError(f"arrivals: slot {slot} must be a finite number of seconds above 0")
-    expected = np.concatenate([[0.0], np.cumsum(rates * slot)])
-    count = int(expected[-1] + 10.0 * max(cv, 1.0) * math.sqrt(expected[-1]) + 10.0)
     unit = gamma_arrivals(count, 1.0, cv, seed)
-    unit = unit[unit < expected[-1]]
-    k = np.searchsorted(expected, unit, side="right") - 1
-    return np.asarray(slot * (k + (unit - expected[k]) / (expected[k + 1] - expected[k])))
+    slot = count / float(rates.sum())
+    expected = np.concatenate([[0.0], np.cumsum(rates * slot)])
+    wanted = unit / unit[-1] * expected[-1]
+    k = np.searchsorted(expected, wanted, side="left") - 1
+    return np.asarray(slot * (k + (wanted - expected[k]) / (expected[k + 1] - expected[k])))
 
 
 def draw_lengths(

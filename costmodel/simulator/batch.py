@@ -10,6 +10,7 @@ from __future__ import annotations
 from .admission import enter_ready, fill_prompts, gather_prompts, has_unfinished, make_room, preempt
 from .compiled import Events, compile_loop
 from .decodes import blocks_needed, blocks_of, steps_within
+from .gate import open_gate
 from .rotation import begin_rotation, collect_rotated
 from .runs import run_time
 from .schedule import schedule_lane, wake_idle, wake_stalled
@@ -38,6 +39,8 @@ def choose_step(w: World, events: Events, lane: Lane, t: float) -> int:
     group = w.groups[lane.group]
     if group.wait_head >= 0:
         enter_ready(w, lane)
+    if group.gate_head >= 0:
+        open_gate(w, events, lane, t)
     if lane.rotating == 1:
         collect_rotated(w, lane)
     if lane.stages > 1 and lane.chunked == 1:
@@ -67,6 +70,10 @@ def begin_mixed(w: World, events: Events, lane: Lane, t: float, chosen: Chosen) 
     lane.mode = STEP
     lane.run = 1 if batch > 0 else 0
     lane.step_tokens = chosen.tokens
+    lane.step_prompts = chosen.prompts
+    lane.step_pairs = chosen.pairs
+    lane.step_reach = chosen.reach
+    lane.step_context = context
     launch(w, events, lane, t, mixed_time(w.models[lane.model], w.numbers, chosen, batch, context))
     if lane.stages > 1 and has_unfinished(w, lane):
         wake_idle(w, events, w.groups[lane.group], t)
@@ -94,6 +101,7 @@ def begin_run(w: World, events: Events, lane: Lane, t: float, preempted: int) ->
     lane.mode = RUN
     lane.run = steps
     lane.step_tokens = 0
+    lane.step_context = context
     lane.growth = slope * batch
     launch(w, events, lane, t, duration)
 

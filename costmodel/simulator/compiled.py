@@ -91,7 +91,7 @@ def _objects(
     for name, of in types.items():
         value = np.broadcast_to(np.asarray(columns.get(name, -1), dtype=_code(of)), (size,)).tolist()
         for record, one in zip(made, value, strict=True):
-            setattr(record, name, one)
+            object.__setattr__(record, name, one)
     return made
 
 

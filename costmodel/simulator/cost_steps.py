@@ -11,7 +11,7 @@ With data-parallel ranks the tokens of a step are spread evenly over them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,8 +22,10 @@ from costmodel.host import EngineOverhead
 from costmodel.step import EngineArrays, StepLoad, StepTime, engine_arrays, step_time
 from costmodel.transformer import Transformer
 
+from .cost_work import cost_work
 from .step_model import NumberedSteps
 from .step_numbers import GRIDS, StepNumbers
+from .step_work import StepWork
 
 FloatArray = NDArray[np.float64]
 FINE = 64
@@ -35,7 +37,7 @@ CONTEXTS_PER_OCTAVE = 4
 
 @dataclass(frozen=True, slots=True)
 class GridSteps(NumberedSteps):
-    """Nodes and values of the four parts [s]; decode_attention has a row for each batch 1, 2, ..."""
+    """Nodes and values of the four parts [s]; decode_attention has a row for each batch 1, 2, ...; work: the least."""
 
     token_nodes: FloatArray
     token_times: FloatArray
@@ -46,6 +48,7 @@ class GridSteps(NumberedSteps):
     chunk_nodes: FloatArray
     past_nodes: FloatArray
     pair_times: FloatArray
+    work: StepWork = field(default_factory=StepWork)
 
     def numbers(self) -> StepNumbers:
         """The grids for the event loop."""
@@ -61,7 +64,7 @@ class GridSteps(NumberedSteps):
             self.pair_times.ravel(),
         )
         starts = np.cumsum([0] + [part.size for part in parts[:-1]])
-        return StepNumbers(GRIDS, {}, tuple(int(start) for start in starts), np.concatenate(parts))
+        return StepNumbers(GRIDS, {}, tuple(int(start) for start in starts), np.concatenate(parts), self.work)
 
 
 def nodes_to(last: float, per_octave: int = PER_OCTAVE, fine: int = FINE) -> FloatArray:
@@ -102,6 +105,7 @@ def cost_steps(model: Transformer, config: EngineConfig, overhead: EngineOverhea
         chunk_nodes=chunks,
         past_nodes=pasts,
         pair_times=_pair_times(model, engine, chunks, pasts),
+        work=cost_work(model, config, engine, (tokens, chunks, contexts)),
     )
 
 

@@ -60,6 +60,8 @@ class Pool:
 
     pipeline: stages, each with an equal share of the step's time; as many micro-batches are in flight.
     kv_seconds_per_token: time that the KV of one token needs on the engine's links (all its NICs) [s/token].
+    nics: links each way; one hand-over uses one of them, and several go side by side.
+    prefix_cache: whether prompts find the KV of earlier ones, where the trace has hash blocks.
     swap_seconds_per_token: time to move a token's KV to the host or back; 0: preempted requests are recomputed.
     """
 
@@ -72,6 +74,8 @@ class Pool:
     router: Router = Router.LEAST_LOADED
     kv_seconds_per_token: float = 0.0
     swap_seconds_per_token: float = 0.0
+    nics: int = 1
+    prefix_cache: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +83,30 @@ class HandOver:
     """How KV gets from prefill to decode engines.
 
     latency: of every hand-over [s]; layers: sent one by one while the prefill goes on; 1: after the prefill.
+    pull: a decode engine fetches the KV when it has a sequence and the blocks for it; until then it stays on the
+    prefill side. max_coming: most hand-overs that are on their way to one decode engine or wait in its queue, others
+    stay on the prefill side (0: no limit).
     """
 
     latency: float = 0.0
     layers: int = 1
     first_token: FirstToken = FirstToken.DECODE
+    pull: bool = False
+    max_coming: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class KvStore:
+    """A store of KV in DRAM or SSD that all engines share (`store`).
+
+    pages: capacity in hash blocks of the trace; seconds_per_token: of reads, all engines together;
+    engine_seconds_per_token: of the reads of one engine; latency: of one read [s].
+    """
+
+    pages: int
+    seconds_per_token: float = 0.0
+    engine_seconds_per_token: float = 0.0
+    latency: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,12 +114,13 @@ class Fleet:
     """Pools, and how KV moves between them.
 
     prompt_yields: tokens that a finished prompt makes on a colocated engine, 1 or 0 (0 only to follow DistServe's
-    simulator, where TTFT ends with the prompt and all tokens follow).
+    simulator, where TTFT ends with the prompt and all tokens follow). store: None without one.
     """
 
     pools: tuple[Pool, ...]
     hand_over: HandOver = field(default_factory=HandOver)
     prompt_yields: int = 1
+    store: KvStore | None = None
 
 
 def check_fleet(fleet: Fleet) -> None:
@@ -108,6 +132,10 @@ def check_fleet(fleet: Fleet) -> None:
         raise InputError("simulator: a fleet needs a prefill or a colocated pool; found decode pools only")
     if (Role.PREFILL in roles) != (Role.DECODE in roles):
         raise InputError("simulator: prefill and decode pools come together; found only one of the two")
+    if fleet.hand_over.max_coming < 0:
+        raise InputError(f"simulator: max_coming {fleet.hand_over.max_coming} of the hand-over must be 0 or more")
+    if fleet.store is not None and fleet.store.pages < 1:
+        raise InputError(f"simulator: the KV store's {fleet.store.pages} pages must be 1 or more")
     for number, pool in enumerate(fleet.pools):
         _check_pool(pool, f"simulator: pool {number}")
 
@@ -117,6 +145,7 @@ def _check_pool(pool: Pool, where: str) -> None:
     for name, value in (
         ("replicas", pool.replicas),
         ("pipeline", pool.pipeline),
+        ("nics", pool.nics),
         ("max_num_seqs", limits.max_num_seqs),
         ("max_num_batched_tokens", limits.max_num_batched_tokens),
         ("long_prefill_threshold", limits.long_prefill_threshold),
@@ -138,3 +167,26 @@ def _check_pool(pool: Pool, where: str) -> None:
             f"{where}: max_num_batched_tokens {limits.max_num_batched_tokens} must be at least max_num_seqs "
             f"{limits.max_num_seqs}, for every decode takes a token of each step"
         )
+
+
+def check_pages(fleet: Fleet, tokens: int) -> None:
+    """Raise InputError for the first pool that cannot cache hash blocks of so many tokens."""
+    for number, pool in enumerate(fleet.pools):
+        if not caches(pool):
+            continue
+        limits = pool.limits
+        if tokens % limits.block_size:
+            raise InputError(
+                f"simulator: pool {number}: hash blocks of {tokens} tokens must be whole KV blocks of "
+                f"{limits.block_size}"
+            )
+        if pool.policy.static or limits.decode_token_cap:
+            raise InputError(
+                f"simulator: pool {number}: prefix_cache needs a policy that is not static and no decode_token_cap; "
+                f"found {pool.policy.name}"
+            )
+
+
+def caches(pool: Pool) -> bool:
+    """Whether the pool's engines cache prefixes: those that compute prompts, unless switched off."""
+    return pool.prefix_cache and pool.role is not Role.DECODE

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .compiled import compile_loop
-from .state import Group, Lane, World
+from .state import RESERVED, Group, Lane, World
 
 
 @compile_loop
@@ -19,10 +19,17 @@ def queue_back(w: World, group: Group, r: int) -> None:
 
 @compile_loop
 def queue_front(w: World, group: Group, r: int) -> None:
-    """Put r first in the queue."""
-    w.requests[r].next = group.wait_head
-    group.wait_head = r
-    if group.wait_tail < 0:
+    """Put r first in the queue, behind requests whose blocks are reserved."""
+    before, after = -1, group.wait_head
+    while after >= 0 and w.requests[after].gated == RESERVED:
+        before = after
+        after = w.requests[after].next
+    w.requests[r].next = after
+    if before < 0:
+        group.wait_head = r
+    else:
+        w.requests[before].next = r
+    if after < 0:
         group.wait_tail = r
 
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import heapq
 
+from .accounting import tally
+from .admission import come_in, too_long
 from .compiled import Events, compile_loop
 from .decodes import blocks_of
-from .links import queue_back
+from .gate import enqueue, notify
+from .prefix import evict, release_pages
 from .progress import end_step, release_next
-from .runs import interrupt
-from .schedule import ARRIVAL, HAND_OVER, schedule_wake, wake_lanes
-from .state import IDLE, RUN, Group, Lane, Request, World
-from .transfer import choose_group
+from .routing import choose_group
+from .schedule import ARRIVAL, FETCHED, HAND_OVER, wake_lanes
+from .state import World
+from .store import fetch_pages
 
 
 @compile_loop
@@ -35,6 +38,8 @@ def run_loop(w: World, opened: int, until: float) -> int:
                 arrive(w, events, which, t)
             elif kind == HAND_OVER:
                 receive(w, events, which, t)
+            elif kind == FETCHED:
+                enqueue(w, events, w.groups[w.lanes[w.requests[which].lane].group], which, t)
             elif w.lanes[which].pending == sequence:
                 end_step(w, events, w.lanes[which], t)
         handled += 1
@@ -56,6 +61,8 @@ def arrive(w: World, events: Events, r: int, t: float) -> None:
     group.requests += 1
     group.tokens += request.total
     group.prompt_tokens += request.prompt
+    if w.rules[0].store >= 0 and fetch_pages(w, events, group, r, t):
+        return
     enqueue(w, events, group, r, t)
 
 
@@ -64,36 +71,23 @@ def receive(w: World, events: Events, r: int, t: float) -> None:
     """The KV of request r has arrived at its decode engine at t; the prefill engine's blocks are free."""
     request = w.requests[r]
     sender, lane = w.lanes[request.first_lane], w.lanes[request.lane]
-    w.groups[sender.group].free += blocks_of(request.prompt, sender.block)
+    prefill = w.groups[sender.group]
+    tally(prefill, t)
+    if prefill.cache >= 0:
+        evict(w, prefill, prefill.free)
+    prefill.free += blocks_of(request.prompt, sender.block)
+    if request.held > 0:
+        release_pages(w, prefill, request)
     request.moved = t
-    wake_lanes(w, events, w.groups[sender.group], t)
+    wake_lanes(w, events, prefill, t)
     group = w.groups[lane.group]
     if too_long(group, lane, request):
         group.rejected += 1
         group.requests -= 1
         group.tokens -= request.total
+        if request.gated > 0:
+            come_in(group, request)
+            notify(w, events, group, t, True)
         release_next(w, events, t)
         return
     enqueue(w, events, group, r, t)
-
-
-@compile_loop
-def too_long(group: Group, lane: Lane, request: Request) -> bool:
-    """Whether the engine could never hold the request, even alone."""
-    tokens = request.prompt if lane.hands_over == 1 else request.total
-    return blocks_of(tokens, lane.block) + 2 + group.watermark > group.blocks
-
-
-@compile_loop
-def enqueue(w: World, events: Events, group: Group, r: int, t: float) -> None:
-    """Put request r into the engine's queue; idle lanes look at once, others at the end of their current step."""
-    alone = group.wait_head < 0
-    queue_back(w, group, r)
-    if group.end_lane - group.first_lane > 1:
-        wake_lanes(w, events, group, t)
-        return
-    lane = w.lanes[group.first_lane]
-    if lane.mode == IDLE:
-        schedule_wake(w, events, lane, t)
-    elif alone and lane.mode == RUN and lane.run > 1 and lane.static == 0 and lane.decodes + lane.prompts < lane.seqs:
-        interrupt(w, events, lane, t)

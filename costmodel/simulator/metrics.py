@@ -62,10 +62,17 @@ class Overload:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Of one engine, over the run [1]: busy share of its lanes' time, share of KV blocks in use (0 if unlimited)."""
+    """Of one engine over the run.
+
+    utilization: busy share of its lanes' time [1]; kv_occupancy: share of KV blocks in use (0 if unlimited) [1];
+    mfu, mbu: arithmetic and HBM traffic that its steps need at least, as shares of the peaks of its GPUs over all of
+    the time (0 for step models without a roofline) [1].
+    """
 
     utilization: float
     kv_occupancy: float
+    mfu: float
+    mbu: float
 
 
 def steady(result: Result, warm_up: float = 0.1, cool_down: float = 0.0) -> BoolArray:
@@ -161,24 +168,41 @@ def _slope(x: FloatArray, y: FloatArray) -> float:
     return float(spread @ (y - y.mean())) / square if square > 0 else 0.0
 
 
+def run_span(result: Result) -> float:
+    """Time from the first arrival to the last token [s]; 0 where no request ended."""
+    return max(0.0, result.makespan - float(result.arrival.min()))
+
+
 def loads(result: Result, fleet: Fleet) -> tuple[Load, ...]:
     """How busy each engine was from the first arrival to the last token."""
-    span = result.makespan - float(result.arrival.min())
-    found = []
-    for engine in result.engines:
-        pool = fleet.pools[engine.pool]
-        room = pool.limits.kv_blocks * span
-        found.append(
-            Load(
-                engine.busy / (span * pool.pipeline) if span > 0 else 0.0,
-                engine.kv_block_seconds / room if room > 0 else 0.0,
-            )
-        )
-    return tuple(found)
+    span, work = run_span(result), result.work
+    pools = [fleet.pools[engine.pool] for engine in result.engines]
+    parts = (
+        (work.busy_seconds, np.array([pool.pipeline for pool in pools])),
+        (work.kv_block_seconds, np.array([pool.limits.kv_blocks for pool in pools])),
+        (work.flop, work.peak_flops),
+        (work.hbm_bytes, work.hbm_bandwidth),
+    )
+    shares = [np.divide(used, room * span, out=np.zeros(len(pools)), where=room * span > 0.0) for used, room in parts]
+    return tuple(Load(*(float(value) for value in row)) for row in zip(*shares, strict=True))
 
 
 def throughput(result: Result) -> tuple[float, float]:
     """Requests and output tokens ended per second, from the first arrival to the last token [1/s]."""
-    span = result.makespan - float(result.arrival.min())
+    span = run_span(result)
     done = result.finished
     return (float(done.sum()) / span, float(result.trace.osl[done].sum()) / span) if span > 0 else (0.0, 0.0)
+
+
+def steady_throughput(result: Result, ends: float = 0.1) -> tuple[float, float]:
+    """Requests and output tokens ended per second [1/s] between the first and the last `ends` share of those that end.
+
+    So neither the filling of the fleet nor its emptying counts; beyond saturation it is what the fleet can do.
+    """
+    done = np.flatnonzero(result.finished)
+    order = done[np.argsort(result.finish[done], kind="stable")]
+    low, high = int(ends * order.size), order.size - 1 - int(ends * order.size)
+    span = float(result.finish[order[high]] - result.finish[order[low]]) if high > low else 0.0
+    if span <= 0.0:
+        return throughput(result)
+    return (high - low) / span, float(result.trace.osl[order[low + 1 : high + 1]].sum()) / span

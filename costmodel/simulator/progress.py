@@ -2,68 +2,42 @@
 
 from __future__ import annotations
 
+from .accounting import account, tally
 from .batch import start_step
 from .compiled import Events, compile_loop
 from .decodes import advance_decodes, blocks_needed, blocks_of, join, note_token, uncount
 from .gaps import longest_gap
 from .heap import heap_pop
 from .links import running_remove
+from .prefix import evict, hold_pages, release_pages
 from .rotation import count_rotated
 from .schedule import ARRIVAL, schedule_request, wake_lanes
-from .state import IDLE, LOG, ROTATE, RUN, SLEEP, STEP, Lane, World
+from .state import IDLE, ROTATE, RUN, SLEEP, STEP, Lane, World
+from .store import store_pages
 from .transfer import hand_over
 
 
 @compile_loop
 def end_step(w: World, events: Events, lane: Lane, t: float) -> None:
     """The step, run or sleep of the lane ends at t."""
+    group = w.groups[lane.group]
+    tally(group, t)
     if lane.mode not in (IDLE, SLEEP):
         account(w, lane, t)
         if lane.mode == ROTATE:
             end_rotated(w, events, lane, t)
         elif lane.run > 0:
             if lane.mode == RUN and lane.run > 1:
-                w.groups[lane.group].free -= blocks_needed(w, lane, lane.run) - blocks_needed(w, lane, 1)
+                group.free -= blocks_needed(w, lane, lane.run) - blocks_needed(w, lane, 1)
             advance_decodes(w, lane, t)
+            if group.cache >= 0:
+                evict(w, group, group.free)
             end_decodes(w, events, lane, t)
         if lane.mode == STEP:
             advance_prompts(w, events, lane, t)
         if lane.stages > 1:
-            wake_lanes(w, events, w.groups[lane.group], t)
+            wake_lanes(w, events, group, t)
     start_step(w, events, lane, t)
-
-
-@compile_loop
-def account(w: World, lane: Lane, t: float) -> None:
-    """Add the step to the engine's counters and to the log."""
-    group, rules = w.groups[lane.group], w.rules[0]
-    steps = max(1, lane.run)
-    batch = lane.decodes if lane.run > 0 else 0
-    if lane.mode == ROTATE:
-        batch = lane.rotated_count
-    group.all_steps += steps
-    group.prompt_steps += 1 if lane.step_tokens > 0 else 0
-    group.computed_prompts += lane.step_tokens
-    group.computed_decodes += steps * min(batch, lane.live)
-    used = group.blocks - group.free
-    grown = used
-    if lane.mode == RUN and steps > 1:
-        grown += blocks_needed(w, lane, steps) - blocks_needed(w, lane, 1)
-    group.peak_blocks = max(group.peak_blocks, grown)
-    group.peak_running = max(group.peak_running, lane.decodes + lane.prompts)
-    group.busy += t - lane.start
-    group.kv_time += 0.5 * (used + grown) * (t - group.clock)
-    group.clock = t
-    if rules.logged < rules.log_rows:
-        row = rules.log_at + rules.logged * LOG
-        w.numbers[row] = lane.index
-        w.numbers[row + 1] = lane.start
-        w.numbers[row + 2] = t
-        w.numbers[row + 3] = lane.step_tokens
-        w.numbers[row + 4] = batch
-        w.numbers[row + 5] = lane.context
-        w.numbers[row + 6] = steps
-        rules.logged += 1
 
 
 @compile_loop
@@ -120,11 +94,16 @@ def end_rotated(w: World, events: Events, lane: Lane, t: float) -> None:
 @compile_loop
 def advance_prompts(w: World, events: Events, lane: Lane, t: float) -> None:
     """Count the chunks of the step; prompts that are complete end."""
+    group = w.groups[lane.group]
+    if group.cache >= 0:
+        evict(w, group, group.free)
     r, kept = lane.prompt_head, -1
     while r >= 0:
         request = w.requests[r]
         following = request.next_prompt
         request.done += request.chunk
+        if group.cache >= 0:
+            hold_pages(w, group, request)
         if request.done < request.prompt:
             kept = r
         else:
@@ -146,7 +125,10 @@ def end_prompt(w: World, events: Events, lane: Lane, r: int, t: float) -> None:
     if request.prompt_end < 0.0:
         request.prompt_end = t
         group.prompt_tokens -= request.prompt
+    if w.rules[0].store >= 0:
+        store_pages(w, request)
     processed = request.prompt + lane.yields
+    group.yielded += lane.yields
     if lane.yields == 1 or (lane.early == 1 and request.first < 0.0):
         note_token(request, t)
     if processed >= request.total:
@@ -158,7 +140,7 @@ def end_prompt(w: World, events: Events, lane: Lane, r: int, t: float) -> None:
         running_remove(w, lane, r)
         group.requests -= 1
         group.tokens -= request.total
-        hand_over(w, events, lane, r, t)
+        hand_over(w, events, r, t)
     else:
         group.free += blocks_of(request.prompt, lane.block)
         join(w, lane, r, processed)
@@ -173,6 +155,8 @@ def leave(w: World, events: Events, lane: Lane, r: int, t: float) -> None:
     group.tokens -= request.total
     if lane.static == 0:
         group.promised -= request.promise
+    if request.held > 0:
+        release_pages(w, group, request)
     release_next(w, events, t)
 
 

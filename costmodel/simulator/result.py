@@ -8,6 +8,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from .engine_work import EngineWork, PrefixUse
 from .trace import Trace
 
 FloatArray = NDArray[np.float64]
@@ -43,7 +44,9 @@ class Result:
     arrival (of a closed loop: as it came about), prompt_start: its first step begins; prompt_end: its prompt is
     computed; moved: its KV has arrived at the decode engine (NaN if it never moves); first, finish: first and last
     token; itl_max: longest gap between two tokens; restarts: preemptions of the request; engine, decode_engine: index
-    into `engines` (-1: none). steps_log: rows of (lane, start, end, prompt tokens, decodes, context, steps).
+    into `engines` (-1: none); work: what each engine did, as arrays (`EngineWork`); prefix: what its prefix cache
+    found; hit: prompt tokens of each request found there [token]. steps_log: rows of (lane, start, end, prompt tokens,
+    decodes, context, steps).
     """
 
     trace: Trace
@@ -58,6 +61,9 @@ class Result:
     engine: IntArray
     decode_engine: IntArray
     engines: tuple[EngineUse, ...]
+    work: EngineWork
+    prefix: PrefixUse
+    hit: IntArray
     events: int
     steps_log: FloatArray
 

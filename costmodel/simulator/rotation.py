@@ -42,8 +42,10 @@ def begin_rotation(w: World, events: Events, lane: Lane, t: float) -> None:
     lane.run = 1
     lane.rotated_count = taken
     lane.step_tokens = 0
+    lane.step_context = context
     lane.start = t
-    schedule_lane(w, events, lane, t + decode_piece(w.models[lane.model], w.numbers, taken, context)[0])
+    lane.first_duration = decode_piece(w.models[lane.model], w.numbers, taken, context)[0]
+    schedule_lane(w, events, lane, t + lane.first_duration)
 
 
 @compile_loop

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from costmodel.errors import InputError
 
 from .compiled import column
-from .fleet import Fleet, check_fleet
+from .engine_work import check_floors, engine_work, prefix_use
+from .fleet import Fleet, check_fleet, check_pages
 from .loop import run_loop
 from .result import EngineUse, Result
 from .setup import make_world
@@ -24,12 +25,16 @@ def simulate(
     """Serve the requests of the trace with the fleet; pure: same input, same output, to the bit.
 
     fast_forward: jump over decode steps that are alike (the same result to rounding); until: stop at this time [s];
-    log_rows: keep the first so many steps (a jump is one row).
+    log_rows: keep the first so many steps (a jump is one row). Raises PdplanError if a step is faster than its FLOP or
+    its HBM traffic allow.
     """
     check_fleet(fleet)
     _check_pools(trace, fleet)
+    if trace.pages is not None:
+        check_pages(fleet, trace.pages.tokens)
     world = make_world(trace, fleet, fast_forward, log_rows)
     events = run_loop(world, trace.opened, until)
+    check_floors(world, column(world.lanes, "group"))
     return _result(trace, fleet, world, int(events))
 
 
@@ -59,6 +64,9 @@ def _result(trace: Trace, fleet: Fleet, world: World, events: int) -> Result:
         engine=np.where(first_lane < 0, -1, groups[first_lane]),
         decode_engine=np.where(np.isnan(moved), -1, groups[lane]),
         engines=_uses(world, pools),
+        work=engine_work(world, pools, fleet),
+        prefix=prefix_use(world),
+        hit=column(q, "hit"),
         events=events,
         steps_log=rows.reshape(-1, LOG),
     )

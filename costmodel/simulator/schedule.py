@@ -1,4 +1,4 @@
-"""Putting events on the heap; compiled. Order at equal times: arrivals, hand-overs, step ends, wake-ups."""
+"""Putting events on the heap; compiled. At equal times: arrivals, hand-overs, step ends, wake-ups, reads of a store."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import heapq
 from .compiled import Events, compile_loop
 from .state import IDLE, Group, Lane, World
 
-ARRIVAL, HAND_OVER, STEP_END, WAKE = 0, 1, 2, 3
+ARRIVAL, HAND_OVER, STEP_END, WAKE, FETCHED = 0, 1, 2, 3, 4
 
 
 @compile_loop
@@ -46,8 +46,12 @@ def wake_idle(w: World, events: Events, group: Group, t: float) -> None:
 
 @compile_loop
 def wake_lanes(w: World, events: Events, group: Group, t: float) -> None:
-    """Something came to the engine or left it: idle lanes look again, if requests wait."""
-    if group.wait_head >= 0:
+    """Something came to the engine or left it: idle lanes look again, if requests wait for it.
+
+    So does a lone lane whose prompt stopped half-way for want of blocks that prompts before it held.
+    """
+    lone = group.end_lane - group.first_lane == 1
+    if group.wait_head >= 0 or group.gate_head >= 0 or (lone and w.lanes[group.first_lane].prompts > 0):
         wake_idle(w, events, group, t)
 
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.engine import Role
 
 from .compiled import Column, floats, ints, records
-from .fleet import FirstToken, Fleet, Pool, Router
+from .fleet import FirstToken, Fleet, Pool, Router, caches
+from .prefix import FIELDS, HEAD
+from .routing import LEAST_KV, LEAST_LOADED, LENGTH_AWARE, PREFIX_AFFINE, ROUND_ROBIN
 from .state import GAPS, LOG, STAGES, Group, Lane, PoolRecord, Request, Rules, World
 from .step_numbers import pack
 from .trace import Trace
-from .transfer import LEAST_KV, LEAST_LOADED, LENGTH_AWARE, PREFIX_AFFINE, ROUND_ROBIN
 
 ROUTER_NUMBER = {
     Router.ROUND_ROBIN: ROUND_ROBIN,
@@ -30,22 +33,57 @@ def make_world(trace: Trace, fleet: Fleet, fast_forward: bool, log_rows: int) ->
     models, tables = pack([pool.steps.numbers() for pool in fleet.pools])
     gap_at = tables.size
     stage_at = gap_at + GAPS * len(lanes)
-    log_at = stage_at + STAGES * len(engines)
+    link_at = stage_at + STAGES * len(engines)
+    links = link_at + _starts([2 * pool.nics for pool in engines])
+    log_at = int(links[-1])
     phase_at = GAPS * len(lanes)
-    phases = sum(pool.limits.block_size for pool in lanes)
+    page_at = phase_at + sum(pool.limits.block_size for pool in lanes)
+    caching = _caches(trace, fleet, engines, page_at)
     return World(
-        requests=records(Request, trace.size, _requests(trace)),
+        requests=records(Request, trace.size, _requests(trace, page_at)),
         lanes=records(Lane, len(lanes), _lanes(fleet, lanes) | _places(lanes, gap_at, phase_at)),
-        groups=records(Group, len(engines), _groups(engines, stage_at)),
+        groups=records(Group, len(engines), _groups(fleet, engines, stage_at, links) | caching.groups),
         pools=records(PoolRecord, len(fleet.pools), _pools(fleet)),
         models=models,
-        rules=records(Rules, 1, _rules(fleet, trace, fast_forward) | {"log_rows": log_rows, "log_at": log_at}),
+        rules=records(
+            Rules, 1, _rules(fleet, trace, fast_forward) | caching.rules | {"log_rows": log_rows, "log_at": log_at}
+        ),
         numbers=floats(np.concatenate([tables, np.zeros(log_at - gap_at + LOG * log_rows)])),
-        counts=ints(np.zeros(phase_at + phases, dtype=np.int64)),
+        counts=ints(np.concatenate([np.zeros(page_at, dtype=np.int64), caching.counts])),
     )
 
 
-def _requests(trace: Trace) -> dict[str, Column]:
+@dataclass(frozen=True, slots=True)
+class _Caches:
+    """Columns of groups and rules that have to do with hash blocks, and the end of `World.counts`."""
+
+    groups: dict[str, Column]
+    rules: dict[str, Column]
+    counts: NDArray[np.int64]
+
+
+def _caches(trace: Trace, fleet: Fleet, engines: list[Pool], page_at: int) -> _Caches:
+    """Empty prefix caches behind the pages of the prompts, one per engine that caches, and the store's."""
+    if trace.pages is None:
+        return _Caches({"cache": -1}, {"store": -1}, np.zeros(0, dtype=np.int64))
+    ids, tokens = trace.pages.ids, trace.pages.tokens
+    size = HEAD + FIELDS * (int(ids.max(initial=-1)) + 1)
+    empty = np.full(size, -1, dtype=np.int64)
+    empty[HEAD - 1] = 0
+    with_cache = [caches(pool) for pool in engines] + [fleet.store is not None]
+    begins = page_at + ids.size + size * (np.cumsum(with_cache) - 1)
+    at = np.where(with_cache, begins, -1)
+    store = fleet.store
+    read = {"store_read": 0.0 if store is None else store.engine_seconds_per_token}
+    rules: dict[str, Column] = {"page": tokens, "store": at[-1]}
+    if store is not None:
+        rules |= {"store_pages": store.pages, "store_read": store.seconds_per_token, "store_latency": store.latency}
+    blocks = [tokens // pool.limits.block_size for pool in engines]
+    groups: dict[str, Column] = {"cache": at[:-1], "page_blocks": blocks}
+    return _Caches(groups | read, rules, np.concatenate([ids, np.tile(empty, sum(with_cache))]))
+
+
+def _requests(trace: Trace, page_at: int) -> dict[str, Column]:
     given = {
         "done": trace.cached,
         "pool": trace.pool,
@@ -53,6 +91,10 @@ def _requests(trace: Trace) -> dict[str, Column]:
         "prefix": trace.prefix,
     }
     columns: dict[str, Column] = {"done": 0, "itl": 0.0, "base": 0, "fresh": 0, "restarts": 0, "promise": 0}
+    columns |= dict.fromkeys(("pages", "held", "staged_from", "staged", "hit", "gated", "reserved"), 0)
+    if trace.pages is not None:
+        full = np.minimum(trace.pages.counts, trace.isl // trace.pages.tokens)
+        columns |= {"pages": full, "page_at": page_at + np.cumsum(trace.pages.counts) - trace.pages.counts}
     columns |= {"arrival": trace.arrival, "prompt": trace.isl, "total": trace.isl + trace.osl}
     return columns | {name: values for name, values in given.items() if values is not None}
 
@@ -107,9 +149,10 @@ def _places(lanes: list[Pool], gap_at: int, phase_at: int) -> dict[str, Column]:
     }
 
 
-def _groups(engines: list[Pool], stage_at: int) -> dict[str, Column]:
+def _groups(fleet: Fleet, engines: list[Pool], stage_at: int, links: NDArray[np.int64]) -> dict[str, Column]:
     lane_starts = _starts([pool.pipeline for pool in engines])
     columns: dict[str, Column] = dict.fromkeys(Group.__dataclass_fields__, 0)
+    hand_over = fleet.hand_over
     return columns | {
         "wait_head": -1,
         "wait_tail": -1,
@@ -117,7 +160,14 @@ def _groups(engines: list[Pool], stage_at: int) -> dict[str, Column]:
         "blocks": [pool.limits.kv_blocks for pool in engines],
         "watermark": [int(pool.policy.watermark * pool.limits.kv_blocks) for pool in engines],
         "stage_at": stage_at + STAGES * np.arange(len(engines)),
-        "send": [pool.kv_seconds_per_token for pool in engines],
+        "link_at": links[:-1],
+        "nics": [pool.nics for pool in engines],
+        "send": [pool.kv_seconds_per_token * pool.nics for pool in engines],
+        "gate_head": -1,
+        "gate_tail": -1,
+        "pull": int(hand_over.pull),
+        "bound": hand_over.max_coming,
+        "gated": int(hand_over.pull or hand_over.max_coming > 0),
         "first_lane": lane_starts[:-1],
         "end_lane": lane_starts[1:],
     }
@@ -143,6 +193,9 @@ def _rules(fleet: Fleet, trace: Trace, fast_forward: bool) -> dict[str, Column]:
         "latency": fleet.hand_over.latency,
         "think": trace.think,
         "hidden": 1.0 - 1.0 / fleet.hand_over.layers,
+        "too_fast": 0,
+        "page": 0,
+        "store_free": 0.0,
     }
 
 

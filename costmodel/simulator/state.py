@@ -21,6 +21,8 @@ from .step_numbers import StepRecord
 IDLE, STEP, RUN, ROTATE, SLEEP = 0, 1, 2, 3, 4
 """What a lane does: nothing; one step with prompts; a run of decode steps; one step of part of its decodes
 (round robin); waiting for the first pipeline stage."""
+COMING, RESERVED = 1, 2
+"""A hand-over on its way through a gate: without, or with blocks reserved for it (`gate`)."""
 GAPS = 512
 """Depth of a lane's stack of gaps."""
 STAGES = 16
@@ -38,7 +40,11 @@ class Request:
     joined: the lane's decode steps at joining (-1: not decoding); fresh: 1 while in the lane's list of requests without
     a decode step yet; last: time of the last token, if not counted lazily; itl: longest gap so far; lane: that has the
     request now; first_lane: that computes its prompt; promise: KV blocks promised to it; pool, decode_pool: asked for;
-    prefix: shared by requests with the same number.
+    prefix: shared by requests with the same number; pages, page_at: full hash blocks of its prompt and where their
+    numbers begin in `World.counts`; held: leading pages that it references in its engine's cache; staged_from, staged:
+    pages fetched from the store for it; hit: prompt tokens found at its first admission; gated: COMING or RESERVED
+    while it is let in to a decode engine but not admitted; reserved: KV blocks that wait for it there; gate_time: since
+    when it has waited before the gate.
     """
 
     arrival: float
@@ -69,6 +75,15 @@ class Request:
     pool: int
     decode_pool: int
     prefix: int
+    pages: int
+    page_at: int
+    held: int
+    staged_from: int
+    staged: int
+    hit: int
+    gated: int
+    reserved: int
+    gate_time: float
 
 
 @dataclass(slots=True)
@@ -79,10 +94,11 @@ class Lane:
     advanced the decodes; first_duration, growth: of a run, time of its first step and by how much each later one takes
     longer; extra: swapping time that the next step pays; run: decode steps in flight; steps: decode steps so far;
     decodes, context: requests in a decode step and their tokens; live: of these, not ended (fewer only in static
-    batches); prompts: admitted with unfinished prompt; step_tokens: prompt tokens in flight; heap: root of the heap of
-    decodes by last step; rotating, rotated...: of a round robin, requests in the running step; depth: of the stack of
-    gaps; gap_joined: pushes during which the stack must not merge entries; gap_at, gap_step_at, phase_at: where the
-    lane's part of `World.numbers` and `World.counts` begins.
+    batches); prompts: admitted with unfinished prompt; step_tokens, step_prompts, step_pairs, step_reach: prompt tokens
+    in flight, their chunks, query-key pairs and reach (`StepContent`); step_context: of the decodes in flight; heap:
+    root of the heap of decodes by last step; rotating, rotated...: of a round robin, requests in the running step;
+    depth: of the stack of gaps; gap_joined: pushes during which the stack must not merge entries; gap_at, gap_step_at,
+    phase_at: where the lane's part of `World.numbers` and `World.counts` begins.
     """
 
     index: int
@@ -101,6 +117,10 @@ class Lane:
     context: int
     prompts: int
     step_tokens: int
+    step_prompts: int
+    step_pairs: int
+    step_reach: int
+    step_context: int
     head: int
     tail: int
     prompt_head: int
@@ -143,9 +163,15 @@ class Group:
     """One engine: its blocks, links, stages and counters.
 
     wait_head, wait_tail: its queue; free, blocks, watermark, promised: KV blocks; stage_at: where its stages' times
-    begin in `World.numbers`; outbound, inbound: time at which its links are free; send: seconds per token on them;
+    begin in `World.numbers`; link_at: where the times begin at which its links are free, outbound ones first; nics:
+    links each way; send: seconds per token on one of them; cache: where its prefix cache begins in `World.counts` (-1:
+    none, `prefix`); page_blocks: KV blocks of a page; store_free: time at which its reads from the store end;
+    store_read: seconds per token of these (`store`); gated, pull, bound: how hand-overs come in, gate_head, gate_tail:
+    those that wait on the prefill side, coming: those let in that do not decode yet (`gate`);
     requests, tokens, prompt_tokens: not done, for the routers; first_lane, end_lane: its lanes; the rest: counters over
-    the run (`EngineUse`); clock: time up to which kv_time is summed.
+    the run (`EngineUse`); clock: time up to which kv_time is summed; chunks, pairs, reach, capped, decode_rows,
+    decode_context: sums over the steps (`StepContent`); yielded: tokens made by the ends of prompts;
+    asked_tokens, hit_tokens, fetched_tokens, evicted_pages: of the prefix cache (`PrefixUse`).
     """
 
     wait_head: int
@@ -155,9 +181,19 @@ class Group:
     watermark: int
     promised: int
     stage_at: int
-    outbound: float
-    inbound: float
+    link_at: int
+    nics: int
     send: float
+    cache: int
+    page_blocks: int
+    store_free: float
+    store_read: float
+    gated: int
+    pull: int
+    bound: int
+    gate_head: int
+    gate_tail: int
+    coming: int
     requests: int
     tokens: int
     prompt_tokens: int
@@ -174,6 +210,17 @@ class Group:
     busy: float
     kv_time: float
     clock: float
+    chunks: int
+    pairs: int
+    reach: int
+    capped: int
+    decode_rows: int
+    decode_context: int
+    yielded: int
+    asked_tokens: int
+    hit_tokens: int
+    fetched_tokens: int
+    evicted_pages: int
 
 
 @dataclass(slots=True)
@@ -193,7 +240,11 @@ class Rules:
 
     fast_forward: jump over equal decode steps; released: requests of a closed loop sent so far (-1: open); sequence:
     of events; logged, log_rows: rows of the log used and kept, from log_at in `World.numbers`; latency: of a hand-over
-    [s]; think: time between requests of a closed loop [s]; hidden: share of a hand-over behind its prefill [1].
+    [s]; think: time between requests of a closed loop [s]; hidden: share of a hand-over behind its prefill [1];
+    page: tokens of a page (0: none); store: where the shared store's cache begins in `World.counts` (-1: none),
+    store_pages: its capacity, store_free: time at which its reads end, store_read: seconds per token of all reads,
+    store_latency: of one [s]; too_fast: steps below their floor; fast_lane, fast_start, fast_time, fast_floor: of the
+    first of these.
     """
 
     fast_forward: int
@@ -205,10 +256,25 @@ class Rules:
     latency: float
     think: float
     hidden: float
+    page: int
+    store: int
+    store_pages: int
+    store_free: float
+    store_read: float
+    store_latency: float
+    too_fast: int
+    fast_lane: int
+    fast_start: float
+    fast_time: float
+    fast_floor: float
 
 
 class World(NamedTuple):
-    """Everything. numbers: step tables, gaps, stage times, log; counts: decodes by phase, steps of gaps."""
+    """Everything.
+
+    numbers: step tables, gaps, stage times, link times, log; counts: decodes by phase, steps of gaps, pages of prompts,
+    prefix caches.
+    """
 
     requests: Sequence[Request]
     lanes: Sequence[Lane]

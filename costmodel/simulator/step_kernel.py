@@ -51,7 +51,8 @@ def add_chunk(m: StepRecord, data: Floats, chosen: Chosen, new: int, past: int) 
     first, second = chunk_terms(m, data, new, past)
     longest = max(chosen.longest, new)
     tokens = chosen.tokens + new
-    return Chosen(chosen.prompts + 1, tokens, longest, chosen.first + first, chosen.second + second)
+    pairs, reach = chosen.pairs + new * past + new * (new + 1) // 2, chosen.reach + new + past
+    return Chosen(chosen.prompts + 1, tokens, longest, chosen.first + first, chosen.second + second, pairs, reach)
 
 
 @compile_loop

@@ -20,7 +20,7 @@ from typing import Protocol
 
 from .compiled import Floats, floats
 from .step_kernel import add_chunk, decode_piece, mixed_time
-from .step_numbers import Chosen, StepNumbers, StepRecord, pack
+from .step_numbers import EMPTY, StepNumbers, StepRecord, pack
 
 
 class StepModel(Protocol):
@@ -66,7 +66,7 @@ class PackedSteps:
         self, lengths: Sequence[int], past: Sequence[int] | None = None, batch: int = 0, total_context: int = 0
     ) -> float:
         """A step with both [s]."""
-        chosen = Chosen(0, 0, 0, 0.0, 0.0)
+        chosen = EMPTY
         for new, old in zip(lengths, past or [0] * len(lengths), strict=True):
             chosen = add_chunk(self.model, self.tables, chosen, new, old)
         return float(mixed_time(self.model, self.tables, chosen, batch, total_context))

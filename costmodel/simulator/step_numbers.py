@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .compiled import records
+from .step_work import StepWork
 
 FloatArray = NDArray[np.float64]
 
@@ -25,27 +26,41 @@ OFFSETS = 9
 
 @dataclass(frozen=True, slots=True)
 class StepNumbers:
-    """One step model as numbers: its kind, scalars, and tables one after another (`offsets` says where each begins)."""
+    """One step model as numbers: its kind, scalars, and tables one after another (`offsets` says where each begins).
+
+    work: the least that a step does; without it no work is counted and no floor checked.
+    """
 
     kind: int
     scalars: Mapping[str, float]
     offsets: tuple[int, ...] = (0,)
     data: FloatArray = field(default_factory=lambda: np.zeros(0))
+    work: StepWork = field(default_factory=StepWork)
 
 
 class Chosen(NamedTuple):
-    """Prompt tokens of one step: chunks, their tokens, the longest, two sums of terms (`step_kernel.chunk_terms`)."""
+    """Prompt tokens of one step.
+
+    prompts: chunks; tokens; longest: of them; first, second: sums of terms (`step_kernel.chunk_terms`); pairs, reach:
+    as in `StepContent`.
+    """
 
     prompts: int
     tokens: int
     longest: int
     first: float
     second: float
+    pairs: int
+    reach: int
 
 
-@dataclass(slots=True)
-class StepRecord:
-    """One step model for the loop: kind, eleven scalars, and where its tables begin in `World.numbers`.
+EMPTY = Chosen(0, 0, 0, 0.0, 0.0, 0, 0)
+"""A step without prompts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepRecord(StepWork):
+    """One step model for the loop: its work, kind, scalars, and where its tables begin in `World.numbers`.
 
     Coefficients: see `coefficients`; tables: `tables`; grids: `grids`.
     """
@@ -81,6 +96,8 @@ def pack(models: Sequence[StepNumbers]) -> tuple[Sequence[StepRecord], FloatArra
     columns: dict[str, list[float]] = {"kind": [float(one.kind) for one in models]}
     for name in SCALARS:
         columns[name] = [one.scalars.get(name, 0.0) for one in models]
+    for name in StepWork.__dataclass_fields__:
+        columns[name] = [getattr(one.work, name) for one in models]
     bases = np.cumsum([0] + [one.data.size for one in models]).tolist()
     for k in range(OFFSETS):
         starts = [one.offsets[k] if k < len(one.offsets) else one.data.size for one in models]

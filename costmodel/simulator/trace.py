@@ -14,12 +14,26 @@ IntArray = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
+class Pages:
+    """Hash blocks of the prompts, as prefix caches see them.
+
+    ids: of all requests one after another, equal where the block and all before it are equal; counts (requests,): how
+    many each has; tokens of one block [token]. A last block that a prompt does not fill is ignored.
+    """
+
+    ids: NDArray[np.integer]
+    counts: IntArray
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
 class Trace:
     """Requests in order of arrival; arrays of shape (requests,).
 
     arrival [s]; isl, osl [token]; cached: tokens of the prompt whose KV is found in a cache [token];
     prefix: requests with the same number share a prefix (-1: none); pool, decode_pool: index of the pool that computes
-    the prompt and of the one that decodes (-1: any); concurrency: of a closed loop, 0 for an open one. In a closed loop
+    the prompt and of the one that decodes (-1: any); pages: hash blocks of the prompts, for engines that cache prefixes
+    (then `cached` comes about and cannot be given); concurrency: of a closed loop, 0 for an open one. In a closed loop
     the first `concurrency` requests come at their arrival, every other one `think` seconds after one has ended.
     """
 
@@ -32,6 +46,7 @@ class Trace:
     decode_pool: IntArray | None = None
     concurrency: int = 0
     think: float = 0.0
+    pages: Pages | None = None
 
     @property
     def size(self) -> int:
@@ -55,6 +70,7 @@ def make_trace(
     decode_pool: IntArray | None = None,
     concurrency: int = 0,
     think: float = 0.0,
+    pages: Pages | None = None,
 ) -> Trace:
     """Check the columns of a trace and sort its requests by arrival (stable)."""
     columns = {
@@ -76,10 +92,30 @@ def make_trace(
         if column is not None and np.shape(column) != times.shape:
             raise InputError(f"trace: {name} has {np.size(column)} values for {times.size} requests")
         sorted_columns[name] = None if column is None else np.asarray(column, dtype=np.int64)[order]
-    trace = Trace(times[order], **sorted_columns, concurrency=concurrency, think=think)  # type: ignore[arg-type]
+    kept = None if pages is None else _sorted_pages(pages, order, cached)
+    trace = Trace(times[order], **sorted_columns, concurrency=concurrency, think=think, pages=kept)  # type: ignore[arg-type]
     for name, values in (("isl", trace.isl), ("osl", trace.osl)):
         if values.min() < 1:
             raise InputError(f"trace: {name} {values.min()} of request {int(values.argmin())} must be 1 token or more")
     if trace.cached is not None and (trace.cached.min() < 0 or np.any(trace.cached >= trace.isl)):
         raise InputError("trace: cached tokens must be at least 0 and below isl, for the last token is always computed")
     return trace
+
+
+def _sorted_pages(pages: Pages, order: IntArray, cached: IntArray | None) -> Pages:
+    """The pages in the order of the requests, numbered 0, 1, ..."""
+    if cached is not None:
+        raise InputError("trace: it has both cached tokens and hash blocks; hits follow from the blocks, so give one")
+    counts = np.asarray(pages.counts, dtype=np.int64)
+    if counts.shape != order.shape or counts.min() < 0 or counts.sum() != np.size(pages.ids):
+        raise InputError(
+            f"trace: {np.size(pages.ids)} hash blocks for {counts.size} counts that sum up to {counts.sum()}; "
+            f"{order.size} requests need as many counts, and the counts as many blocks"
+        )
+    if pages.tokens < 1:
+        raise InputError(f"trace: a hash block of {pages.tokens} tokens must have 1 or more")
+    starts = np.cumsum(counts) - counts
+    sizes = counts[order]
+    place = np.repeat(starts[order] - (np.cumsum(sizes) - sizes), sizes) + np.arange(int(sizes.sum()))
+    _, numbers = np.unique(np.asarray(pages.ids)[place], return_inverse=True)
+    return Pages(np.asarray(numbers, dtype=np.int64), sizes, pages.tokens)
