@@ -1,79 +1,13 @@
-"""A simulation as files: a row per request, and a timeline of the engines' steps."""
+"""A simulation as a timeline of the engines' steps."""
 
 from __future__ import annotations
 
-import csv
-import io
 import json
-import math
 from collections.abc import Sequence
-from typing import Any, Final
-
-import numpy as np
+from typing import Any
 
 from costmodel.simulator import Fleet, Result
-from costmodel.simulator.metrics import within
 from costmodel.units import MICRO
-from optimizer.instance import Instance
-from optimizer.judge import Judgement, Run, class_limits
-
-REQUEST_COLUMNS: Final = (
-    "replication",
-    "request",
-    "slo_class",
-    "prefill_pool",
-    "decode_pool",
-    "isl",
-    "osl",
-    "arrival_s",
-    "queue_s",
-    "prefill_s",
-    "transfer_s",
-    "ttft_s",
-    "tpot_s",
-    "itl_max_s",
-    "e2e_s",
-    "preemptions",
-    "within_slo",
-)
-
-
-def requests_csv(instance: Instance, pools: Sequence[str], judgement: Judgement) -> str:
-    """Every request of every replication, warm-up included; a time that never came is left empty.
-
-    pools: ids of the fleet's pools, in its order.
-    """
-    stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(REQUEST_COLUMNS)
-    for number, run in enumerate(judgement.runs):
-        writer.writerows(_rows(instance, pools, run, number))
-    return stream.getvalue()
-
-
-def _rows(instance: Instance, pools: Sequence[str], run: Run, replication: int) -> list[list[object]]:
-    result, trace, slos = run.result, run.demand.trace, instance.problem.slos
-    member = instance.flows.slo[run.demand.flow]
-    good = np.zeros(trace.size, dtype=bool)
-    for k, slo in enumerate(slos):
-        good |= within(result, class_limits(slo)) & (member == k)
-    prefill = _pool_names(pools, result, result.engine)
-    decode = _pool_names(pools, result, np.where(result.decode_engine < 0, result.engine, result.decode_engine))
-    times = (result.arrival, result.queue, result.prefill, result.transfer, result.ttft, result.tpot, result.itl_max)
-    told = [[_seconds(value) for value in column.tolist()] for column in (*times, result.e2e)]
-    classes = [slos[k].name for k in member.tolist()]
-    columns = [classes, prefill, decode, trace.isl.tolist(), trace.osl.tolist(), *told]
-    columns += [result.restarts.tolist(), good.astype(int).tolist()]
-    return [[replication, number, *row] for number, row in enumerate(zip(*columns, strict=True))]
-
-
-def _pool_names(pools: Sequence[str], result: Result, engine: np.ndarray[tuple[int, ...], np.dtype[Any]]) -> list[str]:
-    names = [pools[use.pool] for use in result.engines]
-    return ["" if number < 0 else names[number] for number in engine.tolist()]
-
-
-def _seconds(value: float) -> str:
-    return "" if math.isnan(value) else f"{value:.9g}"
 
 
 def timeline_json(pools: Sequence[str], engines: Fleet, result: Result, start: float, end: float) -> str:

@@ -1,88 +1,30 @@
-"""A simulation of a plan as text and as JSON: each class beside what was predicted, each pool's load, the verdict."""
+"""A simulation of a plan as text: each class beside what was predicted, each pool's load, the verdict."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import click
 import numpy as np
 
-from costmodel.simulator.metrics import loads, throughput
+from costmodel.power import POWER
+from costmodel.simulator.metrics import steady_throughput
 from costmodel.words import join_words
-from optimizer.evaluate import QUANTILES, Evaluation
-from optimizer.instance import Instance
-from optimizer.judge import ClassJudgement, Judgement
-from optimizer.plan import Plan
-from optimizer.simulated_goodput import Goodput
+from optimizer.judge import Judgement
 
-from .numbers import count, duration, percent, rate, significant
+from .curve_text import curve_text, goodput_text, three
+from .numbers import count, duration, percent, rate, si, significant
+from .simulated import Simulated
 from .table import Column, render_table
 from .text import clean, plural, wrap
 
-SIMULATION_SCHEMA: Final = "pdplan.simulation/1"
 LEAST_WIDTH: Final = 72
-SHOWN: Final = (0, 1, 3)
-"""Of the quantiles p50, p90, p95, p99 those that the table shows."""
+HOURS: Final = 24.0
+"""Of a day."""
 
 Paint = Callable[..., str]
-
-
-@dataclass(frozen=True, slots=True)
-class Simulated:
-    """What the views show.
-
-    analytic: prediction at the simulated rate with expected step times, None for a replayed trace; goodput: if asked.
-    """
-
-    plan: Plan
-    instance: Instance
-    judgement: Judgement
-    analytic: Evaluation | None
-    goodput: Goodput | None = None
-    source: str = "requests drawn from the plan's demand"
-
-
-@dataclass(frozen=True, slots=True)
-class PoolLoad:
-    """One pool over the runs: share of its engines' time in steps and of their KV blocks in use [1], events."""
-
-    name: str
-    engines: int
-    utilization: float
-    kv_occupancy: float
-    kv_peak: float
-    peak_running: int
-    preemptions: int
-    rejected: int
-
-
-def pool_loads(plan: Plan, judgement: Judgement) -> list[PoolLoad]:
-    """Load of each pool, the mean over its engines and the runs."""
-    found = []
-    for number, pool in enumerate(plan.pools):
-        blocks = judgement.engines.pools[number].limits.kv_blocks
-        pairs = [
-            (use, load)
-            for run in judgement.runs
-            for use, load in zip(run.result.engines, loads(run.result, judgement.engines), strict=True)
-            if use.pool == number
-        ]
-        found.append(
-            PoolLoad(
-                name=pool.id,
-                engines=judgement.engines.pools[number].replicas,
-                utilization=float(np.mean([load.utilization for _, load in pairs])),
-                kv_occupancy=float(np.mean([load.kv_occupancy for _, load in pairs])),
-                kv_peak=max(use.peak_blocks for use, _ in pairs) / blocks,
-                peak_running=max(use.peak_running for use, _ in pairs),
-                preemptions=sum(use.preemptions for use, _ in pairs),
-                rejected=sum(use.rejected for use, _ in pairs),
-            )
-        )
-    return found
 
 
 def render_simulation(shown: Simulated, width: int = 100, color: bool = False) -> str:
@@ -98,8 +40,10 @@ def render_simulation(shown: Simulated, width: int = 100, color: bool = False) -
         "the first 10 % of each run are warm-up and not counted."
     )
     blocks = [[verdict, *wrap(about, width)], _classes(shown, width), _pools(shown, width), _facts(shown, width)]
-    if shown.goodput is not None:
-        blocks.append(_goodput(shown.goodput, shown.plan, width))
+    if shown.curve is not None:
+        blocks.append(curve_text(shown.curve, shown.plan, width))
+    elif shown.goodput is not None:
+        blocks.append(goodput_text(shown.goodput, shown.plan, width))
     return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
 
 
@@ -147,26 +91,25 @@ def _class_rows(shown: Simulated, number: int) -> list[list[str]]:
     interval = f"{percent(share.low)}–{percent(share.high)}"
     rows = [
         [clean(one.name, 30), "goal", percent(one.goal), "", *limits, last],
-        ["", "simulated", percent(share.share), interval, _three(one.ttft), _three(one.tpot), mark],
+        ["", "simulated", percent(share.share), interval, three(one.ttft), three(one.tpot), mark],
     ]
     if analytic is not None and analytic.stable:
-        latencies = [_three(values[number].tolist()) for values in (analytic.ttft, analytic.tpot)]
+        latencies = [three(values[number].tolist()) for values in (analytic.ttft, analytic.tpot)]
         rows.append(["", "analytic", percent(float(analytic.attainment[number])), "", *latencies, ""])
     elif analytic is not None:
         rows.append(["", "analytic", percent(0.0), "", "overloaded", "overloaded", ""])
-    told = [_three([q.p50, q.p90, q.p95, q.p99]) for q in (planned.ttft_s, planned.tpot_s)]
+    told = [three([q.p50, q.p90, q.p95, q.p99]) for q in (planned.ttft_s, planned.tpot_s)]
     return [*rows, ["", "plan said", percent(planned.attainment), "", *told, ""]]
 
 
-def _three(values: Sequence[float]) -> str:
-    """p50, p90 and p99 of four quantiles, in milliseconds or seconds.
-
-    >>> _three([0.1, 0.2, 0.3, 0.4])
-    '100/200/400 ms'
-    """
-    three = [values[k] for k in SHOWN]
-    large = max((value for value in three if np.isfinite(value)), default=0.0) >= 1.0
-    return "/".join(significant(value * (1.0 if large else 1e3)) for value in three) + (" s" if large else " ms")
+def _gap_words(shown: Simulated) -> str:
+    """Say how long the longest gap between two tokens was."""
+    parts = [
+        f"{clean(one.name, 30)} p50 {duration(gaps.quantiles[0])}, p99 {duration(gaps.quantiles[3])}, at most "
+        f"{duration(gaps.longest)}"
+        for one, gaps in zip(shown.judgement.classes, shown.gaps, strict=True)
+    ]
+    return f"Longest gap between two tokens of a request (ITL max): {'; '.join(parts)}."
 
 
 def _pools(shown: Simulated, width: int) -> list[str]:
@@ -174,139 +117,95 @@ def _pools(shown: Simulated, width: int) -> list[str]:
         Column("pool", shrink=True),
         Column("engines", "right"),
         Column("busy", "right"),
-        Column("KV mean", "right"),
-        Column("KV peak", "right"),
-        Column("most running", "right", optional=True),
+        Column("MFU", "right"),
+        Column("MBU", "right"),
+        Column("KV mean/peak", "right"),
         Column("preempted", "right"),
         Column("rejected", "right"),
+        Column("power", "right", optional=True),
+        Column("most running", "right", optional=True),
     ]
     rows = [
         [
-            clean(load.name, 20),
-            count(load.engines),
-            percent(load.utilization),
-            percent(load.kv_occupancy),
-            percent(load.kv_peak),
-            count(load.peak_running),
-            count(load.preemptions),
-            count(load.rejected),
+            clean(pool.name, 20),
+            count(pool.engines),
+            percent(pool.utilization),
+            percent(pool.mfu),
+            percent(pool.mbu),
+            f"{percent(pool.kv_occupancy)} / {percent(pool.kv_peak)}",
+            _share_of(pool.preemptions, pool.preemption_rate),
+            _share_of(pool.rejected, pool.rejection_rate),
+            si(pool.power, "W"),
+            count(pool.peak_running),
         ]
-        for load in pool_loads(shown.plan, shown.judgement)
+        for pool in shown.use.pools
     ]
     return ["Pools", *render_table(rows, columns, width, indent=2).split("\n")]
+
+
+def _share_of(events: int, per_request: float) -> str:
+    """Write a number of events, and how many per request there were.
+
+    >>> _share_of(0, 0.0), _share_of(12, 0.006)
+    ('0', '12 (0.6 %)')
+    """
+    return f"{count(events)} ({percent(per_request)})" if events else "0"
+
+
+def _energy_words(shown: Simulated) -> str:
+    use = shown.use
+    most = sum(pool.tdp for pool in use.pools)
+    return (
+        f"Energy: {significant(use.wh_per_1000_tokens)} Wh per 1,000 output tokens, {si(use.power, 'W')} on average of "
+        f"{si(most, 'W')} TDP; GPU boards only, their power {POWER.origin.value} from published measurements."
+    )
+
+
+def _slot_words(shown: Simulated) -> str:
+    """Say which slot of the day went worst."""
+    worst = min(shown.slots, key=lambda slot: np.nan_to_num(np.array(slot.attainment), nan=1.0).min())
+    number = shown.slots.index(worst)
+    length = HOURS / len(shown.slots)
+    shares = ", ".join(
+        f"{clean(one.name, 30)} {percent(share)}"
+        for one, share in zip(shown.judgement.classes, worst.attainment, strict=True)
+    )
+    return (
+        f"Worst part of the day: {_clock(number * length)} to {_clock((number + 1) * length)} at {rate(worst.rate)}, "
+        f"in SLO: {shares}."
+    )
+
+
+def _clock(hours: float) -> str:
+    """Write a time of day.
+
+    >>> _clock(7.5), _clock(24.0)
+    ('07:30', '24:00')
+    """
+    whole, minutes = divmod(round(60 * hours), 60)
+    return f"{whole:02d}:{minutes:02d}"
 
 
 def _facts(shown: Simulated, width: int) -> list[str]:
     """What the rows of the tables stand for, and how many requests did not end."""
     lost = sum(int((~run.result.finished).sum()) for run in shown.judgement.runs)
-    speeds = [throughput(run.result) for run in shown.judgement.runs]
+    speeds = [steady_throughput(run.result) for run in shown.judgement.runs]
     facts = [
         f"Served {rate(float(np.mean([one for one, _ in speeds])))} and "
         f"{count(round(float(np.mean([tokens for _, tokens in speeds]))))} output tokens/s."
     ]
+    facts += [_gap_words(shown), _energy_words(shown)]
+    if shown.slots:
+        facts.append(_slot_words(shown))
     if lost:
         facts.append(f"{plural(lost, 'request')} never ended, and count{'s' * (lost == 1)} as missed.")
     if shown.analytic is not None:
         facts.append("analytic: the queueing formulas at this rate, with the same expected step times.")
     sure = shown.plan.confidence
     slow = f", with step times at the slow end of their {percent(sure)} interval" if sure > 0 else ""
-    facts.append("busy: share of the time in which a step runs; one decoding request is enough for that.")
+    facts.append(
+        "busy: share of the time in which a step runs; one decoding request is enough for that. MFU, MBU: what the "
+        "steps need at least, as shares of the peaks over all of the time."
+    )
     facts.append(f"plan said: what plan.json states for {rate(shown.plan.demand_rps)}{slow}.")
     return [line for fact in facts for line in wrap(fact, width)]
-
-
-def _goodput(found: Goodput, plan: Plan, width: int) -> list[str]:
-    said = f"Goodput {rate(found.rate)}, simulated to {percent(found.tolerance)}; plan: {rate(plan.goodput_rps)}."
-    if found.rate <= 0.0:
-        said = f"Goodput 0: a class misses its goal even at {rate(found.fails)}."
-    columns = [
-        Column("rate", "right"),
-        Column("in SLO", "right", shrink=True),
-        Column("TTFT p90", "right", shrink=True),
-        Column("TPOT p90", "right", shrink=True),
-        Column(""),
-    ]
-    rows = [
-        [
-            rate(point.rate),
-            " ".join(percent(share) for share in point.attainment),
-            " ".join(duration(value) for value in point.ttft_p90),
-            " ".join(duration(value) for value in point.tpot_p90),
-            "✓" if point.held else "overloaded" if point.overloaded else "missed",
-        ]
-        for point in found.points
-    ]
-    return [*wrap(said, width), *render_table(rows, columns, width, indent=2).split("\n")]
-
-
-def simulation_json(shown: Simulated) -> dict[str, Any]:
-    """Give the simulation as a JSON document; units are in the keys."""
-    judgement, state = shown.judgement, shown.judgement.overload
-    found = shown.goodput
-    return {
-        "schema": SIMULATION_SCHEMA,
-        "plan": shown.plan.name,
-        "source": shown.source,
-        "rate_rps": judgement.rate,
-        "requests": sum(run.demand.trace.size for run in judgement.runs),
-        "replications": len(judgement.runs),
-        "held": judgement.held,
-        "overload": {
-            "overloaded": state.overloaded,
-            "growth": state.growth,
-            "drift": state.drift,
-            "where": state.where if state.overloaded else None,
-        },
-        "classes": [_class_json(shown, number, one) for number, one in enumerate(judgement.classes)],
-        "pools": [
-            {field: getattr(load, field) for field in PoolLoad.__dataclass_fields__}
-            for load in pool_loads(shown.plan, judgement)
-        ],
-        "goodput": None
-        if found is None
-        else {
-            "rate_rps": found.rate,
-            "fails_at_rps": found.fails,
-            "tolerance": found.tolerance,
-            "points": [
-                {
-                    "rate_rps": point.rate,
-                    "attainment": list(point.attainment),
-                    "ttft_p90_s": list(point.ttft_p90),
-                    "tpot_p90_s": list(point.tpot_p90),
-                    "overloaded": point.overloaded,
-                    "held": point.held,
-                }
-                for point in found.points
-            ],
-        },
-    }
-
-
-def _class_json(shown: Simulated, number: int, one: ClassJudgement) -> dict[str, Any]:
-    names, planned = [f"p{100 * share:g}" for share in QUANTILES], shown.plan.classes[number]
-    analytic: dict[str, Any] | None = None
-    if shown.analytic is not None:
-        analytic = {
-            "attainment": float(shown.analytic.attainment[number]),
-            "ttft_s": dict(zip(names, shown.analytic.ttft[number].tolist(), strict=True)),
-            "tpot_s": dict(zip(names, shown.analytic.tpot[number].tolist(), strict=True)),
-        }
-    return {
-        "name": one.name,
-        "attainment_goal": one.goal,
-        "attainment": one.attainment.share,
-        "attainment_low": one.attainment.low,
-        "attainment_high": one.attainment.high,
-        "counted": one.attainment.count,
-        "held": one.held,
-        "sure": one.sure,
-        "ttft_s": dict(zip(names, one.ttft, strict=True)),
-        "tpot_s": dict(zip(names, one.tpot, strict=True)),
-        "analytic": analytic,
-        "plan": {
-            "attainment": planned.attainment,
-            "ttft_s": planned.ttft_s.model_dump(),
-            "tpot_s": planned.tpot_s.model_dump(),
-        },
-    }

@@ -18,7 +18,7 @@ _UNFINISHED: Final[set[Path]] = set()
 """Files that were begun and are not in their place yet."""
 
 
-def write_whole(texts: Mapping[Path, str]) -> None:
+def write_whole(texts: Mapping[Path, str | bytes]) -> None:
     """Write every file or none, over what stands there; a full disk leaves the old files as they were."""
     begun: dict[Path, Path] = {}
     path = Path()
@@ -76,12 +76,13 @@ def _try_a_file_in(directory: Path) -> None:
         pass
 
 
-def _write_beside(place: Path, text: str) -> Path:
+def _write_beside(place: Path, text: str | bytes) -> Path:
+    content = text.encode("utf-8") if isinstance(text, str) else text
     handle, name = tempfile.mkstemp(prefix=".pdplan-", dir=place.parent)
     temporary = Path(name)
     _UNFINISHED.add(temporary)
-    with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as stream:
-        stream.write(text)
+    with os.fdopen(handle, "wb") as stream:
+        stream.write(content)
         stream.flush()
         os.fsync(stream.fileno())
     temporary.chmod(0o666 & ~_umask())

@@ -14,7 +14,7 @@ ROOMS = ("costmodel", "search_spaces", "optimizer", "reports", "templates", "pdp
 MAY_IMPORT = {
     "costmodel": {"numpy"},
     "search_spaces": {"costmodel", "numpy", "pydantic", "pydantic_core", "yaml"},
-    "optimizer": {"costmodel", "search_spaces", "numpy", "pydantic", "ortools", "optuna"},
+    "optimizer": {"costmodel", "search_spaces", "numpy", "pydantic", "ortools", "optuna", "distributed"},
     "reports": {
         "costmodel",
         "search_spaces",
@@ -24,13 +24,15 @@ MAY_IMPORT = {
         "jinja2",
         "markupsafe",
         "numpy",
+        "pyarrow",
         "pydantic",
+        "yaml",
     },
     "templates": set(),
     "pdplan": {"costmodel", "search_spaces", "optimizer", "reports", "templates", "click", "numpy", "pydantic"},
 }
-SLOW = {"ortools", "optuna"}
-"""Over half a second each to import: only inside the functions that need them."""
+SLOW = {"distributed", "optuna", "ortools", "pyarrow"}
+"""Slow to import, or not installed everywhere: only inside the functions that need them."""
 
 
 def sources(room: str) -> list[Path]:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import csv
 import json
+import sys
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -12,6 +15,8 @@ from optimizer.evaluate import evaluate
 from optimizer.plan_fleet import fleet_of_plan, planned_volume
 from pdplan.cli import run
 from pdplan.plan_files import read_plan
+from reports.numbers import rate
+from reports.request_rows import REQUEST_COLUMNS
 
 WORKLOAD = """\
 schema: pdplan.workload/1
@@ -33,21 +38,21 @@ search: {preset: quick}
 def plan_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("simulate")
     (folder / "tiny.yaml").write_text(WORKLOAD, "utf-8")
-    assert run(["-q", "optimize", str(folder / "tiny.yaml"), "-o", str(folder / "plan")]) == 0
+    assert run(["-q", "optimize", "--effort", "quick", str(folder / "tiny.yaml"), "-o", str(folder / "plan")]) == 0
     return folder / "plan" / "plan.json"
 
 
 def test_a_plan_gives_back_its_fleet(plan_file: Path) -> None:
-    """The rebuilt fleet evaluates to what the plan states, as the plan took expected step times."""
+    """The rebuilt fleet evaluates to what the plan states, as it was made by formulas with expected step times."""
     plan = read_plan(plan_file)
     instance, fleet = fleet_of_plan(plan)
     assert [pool.name for pool in fleet.pools] == [pool.id for pool in plan.pools]
     assert planned_volume(plan) == pytest.approx(1.0)
     predicted = evaluate(instance, fleet)
-    if plan.confidence == 0.0:
-        for k, one in enumerate(plan.classes):
-            assert predicted.attainment[k] == pytest.approx(one.attainment, abs=1e-9)
-            assert predicted.ttft[k][1] == pytest.approx(one.ttft_s.p90, rel=1e-9)
+    assert plan.confidence == 0.0
+    for k, one in enumerate(plan.classes):
+        assert predicted.attainment[k] == pytest.approx(one.attainment, abs=1e-9)
+        assert predicted.ttft[k][1] == pytest.approx(one.ttft_s.p90, rel=1e-9)
 
 
 def test_simulate_prints_the_table_and_writes_the_files(
@@ -86,7 +91,131 @@ def test_simulate_json_tells_the_same_and_the_same_again(plan_file: Path, capsys
     assert [one["name"] for one in found["classes"]] == ["fast", "slow"]
     assert all(one["attainment_low"] <= one["attainment"] <= one["attainment_high"] for one in found["classes"])
     assert found["goodput"]["rate_rps"] >= 6.0
-    assert found["pools"][0]["utilization"] > 0
+    assert found["curve"] is None
+    (pool,) = found["pools"]
+    assert 0 < pool["utilization"] <= 1
+    assert 0 < pool["mbu"] < 1
+    assert 0.12 * pool["tdp_w"] < pool["power_w"] < pool["tdp_w"]
+    assert found["energy"]["power_w"] == pool["power_w"]
+    assert found["energy"]["origin"] == "assumed"
+    assert found["energy"]["wh_per_1000_output_tokens"] == pytest.approx(
+        pool["power_w"] / found["output_tokens_per_s"] / 3.6, rel=0.03
+    )
+    assert found["served_rps"] == pytest.approx(6.0, rel=0.1)
+    for one in found["classes"]:
+        gaps = list(one["itl_max_s"].values())
+        assert gaps == sorted(gaps)
+        assert gaps[0] >= one["tpot_s"]["p50"]
+
+
+def test_a_curve_is_shown_and_told(plan_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["simulate", str(plan_file), "--requests", "600", "--curve"]
+    assert run(arguments) == 0
+    said = capsys.readouterr().out.partition("Latency and throughput\n")[2]
+    assert said.startswith("Saturation ")
+    assert run([*arguments, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    curve = told["curve"]
+    rates = [point["rate_rps"] for point in curve["points"]]
+    assert rates == sorted(rates)
+    assert {curve["saturation_rps"], curve["knee_rps"], curve["goodput_rps"]} <= set(rates)
+    assert curve["goodput_rps"] == told["goodput"]["rate_rps"] <= curve["saturation_rps"]
+    assert f"Saturation {rate(curve['saturation_rps'])}, to 2 %" in said
+    assert f"Knee {rate(curve['knee_rps'])}: " in said
+    assert f"Goodput {rate(curve['goodput_rps'])}, simulated" in said
+    assert [
+        set(one) >= {"attainment_low", "attainment_high", "ttft_s", "tpot_s"} for one in curve["points"][0]["classes"]
+    ]
+    assert said.count(" fast ") == said.count(" slow ") == len(rates)
+
+
+def test_a_day_has_its_worst_part(plan_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["simulate", str(plan_file), "--requests", "1500", "--diurnal", "0.2,0.5,8,0.5"]
+    assert run(arguments) == 3
+    said = capsys.readouterr().out
+    assert "over a day that is made to last 109 s" in " ".join(said.split())
+    assert "analytic" not in said
+    assert run([*arguments, "--json"]) == 3
+    slots = json.loads(capsys.readouterr().out)["slots"]
+    assert [slot["rate_rps"] for slot in slots] == pytest.approx([1.2, 3.0, 48.0, 3.0])
+    worst = min(range(4), key=lambda k: min(slots[k]["attainment"]))
+    start, end = 6 * worst, 6 * (worst + 1)
+    assert f"Worst part of the day: {start:02d}:00 to {end:02d}:00 at {rate(slots[worst]['rate_rps'])}" in " ".join(
+        said.split()
+    )
+
+
+def test_a_closed_loop_serves_as_fast_as_it_can(
+    plan_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rates = []
+    for users in ("4", "16"):
+        run(["simulate", str(plan_file), "--requests", "600", "--concurrency", users, "--json"])
+        told = json.loads(capsys.readouterr().out)
+        assert told["concurrency"] == int(users)
+        assert told["pools"][0]["peak_running"] <= int(users)
+        assert not told["overload"]["overloaded"]
+        rates.append(told["rate_rps"])
+    assert rates[1] > 1.5 * rates[0]
+    trace = tmp_path / "log.csv"
+    lines = [f"{9 * k}.0,{500 + k},{20 + k % 50}" for k in range(300)]
+    trace.write_text("\n".join(["arrival_s,isl,osl", *lines]) + "\n", "utf-8")
+    run(["simulate", str(plan_file), "--trace", str(trace), "--concurrency", "8"])
+    assert "replayed from log.csv, 8 at a time" in capsys.readouterr().out
+
+
+def test_without_pyarrow_parquet_is_refused(
+    plan_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    assert run(["simulate", str(plan_file), "--parquet", str(tmp_path / "rows.parquet")]) == 2
+    said = capsys.readouterr().err
+    assert "--parquet needs pyarrow, which is not installed; install pdplan[parquet], or write --csv" in said
+    assert said.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_parquet_gets_whole_columns(
+    plan_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What is handed to pyarrow, by a stand-in for it: NaN told from null, names coded, and the bytes written."""
+
+    def array(values: object, from_pandas: bool = False) -> SimpleNamespace:
+        kind = "times and numbers" if from_pandas else "names"
+        return SimpleNamespace(kind=kind, size=len(values), dictionary_encode=lambda: f"{len(values)} {kind}, coded")  # type: ignore[arg-type]
+
+    for name, content in (
+        ("pyarrow", {"array": array, "table": lambda columns: columns}),
+        (
+            "pyarrow.parquet",
+            {"write_table": lambda columns, stream: stream.write(repr(columns).encode() + b"\r\n\xff")},
+        ),
+    ):
+        module = ModuleType(name)
+        module.__spec__ = ModuleSpec(name, None)
+        module.__dict__.update(content)
+        monkeypatch.setitem(sys.modules, name, module)
+    file = tmp_path / "rows.parquet"
+    assert run(["simulate", str(plan_file), "--requests", "300", "--replications", "2", "--parquet", str(file)]) == 0
+    content = file.read_bytes()
+    assert content.endswith(b"\r\n\xff")
+    assert content.count(b"600 names, coded") == 3
+    assert content.count(b"kind='times and numbers', size=600") == len(REQUEST_COLUMNS) - 3
+    assert f"wrote {file}" in capsys.readouterr().err
+
+
+def test_parquet_has_the_rows_of_the_csv(plan_file: Path, tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet", reason="pyarrow is an optional extra")
+    rows, columns = tmp_path / "rows.csv", tmp_path / "rows.parquet"
+    run(["simulate", str(plan_file), "--requests", "300", "--csv", str(rows), "--parquet", str(columns)])
+    table = list(csv.DictReader(rows.read_text("utf-8").splitlines()))
+    found = parquet.read_table(columns).to_pylist()
+    assert [list(row) for row in found] == [list(row) for row in table]
+    for one, other in zip(found, table, strict=True):
+        assert one["slo_class"] == other["slo_class"]
+        assert one["isl"] == int(other["isl"])
+        assert one["ttft_s"] == pytest.approx(float(other["ttft_s"]), rel=1e-8)
+        assert one["within_slo"] is bool(int(other["within_slo"]))
 
 
 def test_an_overloaded_fleet_is_exit_code_3(plan_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -106,8 +235,24 @@ def test_a_trace_is_replayed(plan_file: Path, tmp_path: Path, capsys: pytest.Cap
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--trace", "x.csv", "--goodput"], "goes with neither --replications nor --goodput"),
-        (["--csv", "same", "--timeline", "same"], "name the same file"),
+        (["--trace", "x.csv", "--goodput"], "--trace replays one recording, so it does not go with --goodput"),
+        (["--trace", "x.csv", "--replications", "3"], "so it does not go with --replications"),
+        (["--trace", "x.csv", "--curve"], "so it does not go with --curve"),
+        (["--trace", "x.csv", "--diurnal", "1,2"], "so it does not go with --diurnal"),
+        (
+            ["--concurrency", "8", "--rate", "3/s"],
+            "a request come when another one ends, so it does not go with --rate",
+        ),
+        (["--concurrency", "8", "--curve"], "so it does not go with --curve"),
+        (["--concurrency", "0"], "is not in the range"),
+        (["--concurrency", "80", "--requests", "500"], "--concurrency 80 needs --requests 800 or more"),
+        (["--diurnal", "1,2", "--goodput"], "--diurnal lets the rate change, so it does not go with --goodput"),
+        (["--diurnal", "plan"], "the plan's workload has no diurnal profile"),
+        (["--diurnal", "high,low"], "'high,low' is neither 'plan' nor multiples of the rate such as 0.4,1,0.8"),
+        (["--diurnal", "2"], "has 1 multiples; must be at least 2 and at most 1,440 parts of a day"),
+        (["--diurnal", "1,nan"], "must be finite, 0 or more, and one of them above 0"),
+        (["--diurnal", "0,0"], "must be finite, 0 or more, and one of them above 0"),
+        (["--csv", "same", "--timeline", "same"], "--csv and --timeline name the same file"),
         (["--requests", "5"], "is not in the range"),
         (["--trace", "none.csv"], "none.csv"),
     ],
@@ -116,7 +261,9 @@ def test_bad_flags_are_exit_code_2(
     flags: list[str], message: str, plan_file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["simulate", str(plan_file), *flags]) == 2
-    assert message in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert message in said
+    assert said.count("\n") == 1
 
 
 def test_a_plan_is_never_written_over(plan_file: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,230 @@
+"""What `pdplan simulate` was asked for, whether it goes together, and the work itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from costmodel.errors import InputError
+from search_spaces.bounds import Bounds
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from optimizer.fleet import Fleet
+    from optimizer.instance import Instance
+    from optimizer.judge import Demand, Judgement
+    from optimizer.plan import Plan
+    from reports.simulated import Simulated
+
+Progress = Callable[[str, float], None]
+
+REQUESTS = Bounds(100, 5_000_000, "requests")
+"""Fewer tell nothing of a tail; more do not fit in memory beside their times."""
+NANOSECONDS = 1e9
+GOODPUT_RUNS, CURVE_RUNS = 8, 30
+"""Rates that a search for the goodput, and a curve, try, about."""
+PER_USER = 10
+"""Requests for each one of a closed loop, so that those with which it starts are warm-up."""
+PLANNED: tuple[float, ...] = ()
+"""Stands for the daily profile that the plan was made for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What to simulate.
+
+    rate: arrivals [1/s], None for the plan's own; profile: rate in each part of a day as multiples of it, `PLANNED` or
+    None for one rate; concurrency: requests at once of a closed loop, 0 for an open one.
+    """
+
+    rate: float | None
+    requests: int
+    seed: int
+    replications: int
+    trace: Path | None
+    profile: tuple[float, ...] | None
+    concurrency: int
+    goodput: bool
+    curve: bool
+
+    @property
+    def work(self) -> int:
+        """Requests of all runs together, about."""
+        runs = self.replications + (CURVE_RUNS if self.curve else GOODPUT_RUNS * self.goodput)
+        return self.requests * runs
+
+    def check(self) -> None:
+        """Raise InputError for what does not go together."""
+        given = {
+            "--trace": self.trace is not None,
+            "--concurrency": self.concurrency > 0,
+            "--diurnal": self.profile is not None,
+            "--rate": self.rate is not None,
+            "--replications": self.replications > 1,
+            "--goodput": self.goodput,
+            "--curve": self.curve,
+        }
+        for flag, (reason, others) in EXCLUDED.items():
+            refused = next((other for other in others if given[flag] and given[other]), None)
+            if refused is not None:
+                raise InputError(f"{flag} {reason}, so it does not go with {refused}")
+        if self.requests < PER_USER * self.concurrency:
+            raise InputError(
+                f"--concurrency {self.concurrency} needs --requests {PER_USER * self.concurrency} or more, for the "
+                f"first {self.concurrency} come at once and only a tenth is warm-up; found {self.requests}"
+            )
+
+
+EXCLUDED = {
+    "--trace": ("replays one recording", ("--replications", "--goodput", "--curve", "--diurnal")),
+    "--concurrency": ("lets a request come when another one ends", ("--rate", "--goodput", "--curve", "--diurnal")),
+    "--diurnal": ("lets the rate change", ("--goodput", "--curve")),
+}
+"""Options that leave no room for others: why, and for which."""
+
+
+def simulated(plan: Plan, asked: Asked, progress: Progress | None) -> Simulated:
+    """Simulate what was asked."""
+    from optimizer.latency_curve import latency_curve
+    from optimizer.plan_fleet import fleet_of_plan
+    from optimizer.simulated_goodput import goodput
+
+    instance, fleet = fleet_of_plan(plan)
+    if progress is not None:
+        progress("simulating", 0.3)
+    shown = _judged(plan, instance, fleet, asked)
+    settings = {"requests": asked.requests, "seed": asked.seed}
+    if asked.curve:
+        if progress is not None:
+            progress("going through the rates", 0.5)
+        curve = latency_curve(instance, fleet, **settings)
+        shown = replace(shown, curve=curve, goodput=curve.goodput)
+    elif asked.goodput:
+        if progress is not None:
+            progress("finding the goodput", 0.6)
+        shown = replace(shown, goodput=goodput(instance, fleet, **settings))
+    return shown
+
+
+def _judged(plan: Plan, instance: Instance, fleet: Fleet, asked: Asked) -> Simulated:
+    """The run, or runs, that were asked for."""
+    from optimizer.evaluate import evaluate
+    from optimizer.judge import judge_demands, simulated_fleet
+    from optimizer.simulated_demand import slots_of_day
+    from optimizer.simulated_use import class_gaps, fleet_use
+    from reports.simulated import Simulated
+
+    volume = _volume(plan, instance, asked)
+    demands = _demands(instance, fleet, asked, volume)
+    found = judge_demands(instance, simulated_fleet(instance, fleet), demands)
+    steady = asked.trace is None and asked.profile is None and not asked.concurrency
+    profile = None if asked.profile is None else _profile(instance, asked.profile)
+    return Simulated(
+        plan=plan,
+        instance=instance,
+        judgement=replace(found, rate=instance.problem.workload.request_rate * volume) if steady else found,
+        use=fleet_use(instance, fleet, found),
+        gaps=class_gaps(instance, found),
+        source=_source(asked, profile, found),
+        concurrency=asked.concurrency,
+        analytic=evaluate(instance, fleet, volume) if steady else None,
+        slots=() if profile is None else slots_of_day(instance, found, profile, volume),
+    )
+
+
+def _volume(plan: Plan, instance: Instance, asked: Asked) -> float:
+    """Multiple of the demand that comes."""
+    from optimizer.plan_fleet import planned_volume
+
+    return planned_volume(plan) if asked.rate is None else asked.rate / instance.problem.workload.request_rate
+
+
+def _demands(instance: Instance, fleet: Fleet, asked: Asked, volume: float) -> list[Demand]:
+    """Requests of each run."""
+    from optimizer.judge import SEEDS, simulated_trace
+    from optimizer.simulated_demand import closed_demand, diurnal_demands
+
+    if asked.profile is not None:
+        return diurnal_demands(
+            instance,
+            fleet,
+            _profile(instance, asked.profile),
+            requests=asked.requests,
+            seed=asked.seed,
+            volume=volume,
+            replications=asked.replications,
+        )
+    if asked.trace is not None:
+        demands = [replay(instance, fleet, asked)]
+    else:
+        seeds = [asked.seed + SEEDS * number for number in range(asked.replications)]
+        demands = [simulated_trace(instance, fleet, asked.requests, seed, volume) for seed in seeds]
+    return [closed_demand(demand, asked.concurrency) for demand in demands] if asked.concurrency else demands
+
+
+def _profile(instance: Instance, profile: tuple[float, ...]) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+    """Rates over the day as multiples."""
+    import numpy as np
+
+    from optimizer.simulated_demand import planned_profile
+
+    if profile != PLANNED:
+        return np.array(profile)
+    planned = planned_profile(instance)
+    if planned is None:
+        raise InputError("--diurnal plan: the plan's workload has no diurnal profile; give multiples such as 0.4,1,0.8")
+    return planned
+
+
+def _source(asked: Asked, profile: np.ndarray[tuple[int, ...], np.dtype[np.float64]] | None, found: Judgement) -> str:
+    """Where the requests come from, in words."""
+    from reports.numbers import duration
+
+    words = "drawn from the plan's demand" if asked.trace is None else f"replayed from {asked.trace.name}"
+    if asked.concurrency:
+        return f"{words}, {asked.concurrency} at a time"
+    if profile is not None:
+        return f"{words} over a day that is made to last {duration(float(found.runs[0].result.arrival.max()))}"
+    return words
+
+
+def replay(instance: Instance, fleet: Fleet, asked: Asked) -> Demand:
+    """The first requests of a trace that generate tokens; with a rate, their arrivals are stretched to it."""
+    import numpy as np
+
+    from optimizer.judge import replayed_trace
+    from search_spaces.traces import in_order, read_rows
+
+    path = asked.trace or Path()
+    parts = [rows.pick(np.flatnonzero(rows.osl > 0)) for rows in in_order(path, read_rows(path, limit=asked.requests))]
+    nanoseconds, isl, osl = (
+        np.concatenate([getattr(rows, name) for rows in parts]) if parts else np.zeros(0, dtype=np.int64)
+        for name in ("nanoseconds", "isl", "osl")
+    )
+    least = max(int(REQUESTS.low), PER_USER * asked.concurrency)
+    if isl.size < least:
+        raise InputError(f"{path}: has {isl.size} requests with output; {least} are needed at least")
+    arrival = (nanoseconds - nanoseconds[0]) / NANOSECONDS
+    span = float(arrival[-1])
+    if span <= 0.0:
+        raise InputError(f"{path}: all requests arrive at once")
+    if asked.rate is not None:
+        arrival *= (isl.size - 1) / span / asked.rate
+    return replayed_trace(instance, fleet, arrival, np.maximum(isl, 1), osl, seed=asked.seed)
+
+
+def timeline_text(pools: list[str], found: Judgement, window: float) -> str:
+    """Steps of the first run in a window [s] that begins where the warm-up ends; the run is made again with a log."""
+    import numpy as np
+
+    from costmodel.simulator import simulate as run
+    from costmodel.simulator.metrics import steady
+    from reports.simulation_files import timeline_json
+
+    first = found.runs[0]
+    start = float(first.result.arrival[int(np.argmax(steady(first.result)))])
+    logged = run(first.demand.trace, found.engines, until=start + window, log_rows=first.result.events)
+    return timeline_json(pools, found.engines, logged, start, start + window)

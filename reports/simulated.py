@@ -1,0 +1,36 @@
+"""What the views of a simulation show."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from optimizer.evaluate import Evaluation
+from optimizer.instance import Instance
+from optimizer.judge import Judgement
+from optimizer.latency_curve import Curve
+from optimizer.plan import Plan
+from optimizer.simulated_demand import Slot
+from optimizer.simulated_goodput import Goodput
+from optimizer.simulated_use import ClassGaps, FleetUse
+
+
+@dataclass(frozen=True, slots=True)
+class Simulated:
+    """A plan, its simulation, and what was asked for beside it.
+
+    source: where the requests come from, in words; concurrency: of a closed loop, 0 for an open one; analytic:
+    prediction at the simulated rate with expected step times, None where requests do not come at one rate; slots: of a
+    day; goodput, curve: if asked for.
+    """
+
+    plan: Plan
+    instance: Instance
+    judgement: Judgement
+    use: FleetUse
+    gaps: tuple[ClassGaps, ...]
+    source: str
+    concurrency: int = 0
+    analytic: Evaluation | None = None
+    slots: tuple[Slot, ...] = ()
+    goodput: Goodput | None = None
+    curve: Curve | None = None

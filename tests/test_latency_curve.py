@@ -1,0 +1,77 @@
+"""The latency-throughput curve: rates around saturation, with what must hold on any of them."""
+
+from __future__ import annotations
+
+from functools import cache
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from costmodel.errors import InputError
+from optimizer.latency_curve import LOADS, Curve, latency_curve
+from optimizer.simulated_goodput import boundary, goodput
+from tests.test_simulated_demand import fleet, instance
+
+REQUESTS = 1200
+
+
+@cache
+def curve() -> Curve:
+    return latency_curve(instance(), fleet(), requests=REQUESTS, tolerance=0.05)
+
+
+def test_the_curve_goes_from_light_load_to_beyond_saturation() -> None:
+    rates = np.array([point.rate for point in curve().points])
+    assert np.all(np.diff(rates) > 0)
+    assert rates[0] == pytest.approx(LOADS[0] * curve().saturation)
+    assert rates[-1] == pytest.approx(LOADS[-1] * curve().saturation)
+    assert curve().saturation in rates
+    assert [point.overloaded for point in curve().points] == [rate > curve().saturation for rate in rates]
+
+
+def test_what_is_served_follows_the_arrivals_and_then_no_more() -> None:
+    for point in curve().points:
+        assert point.in_time <= point.served
+        assert point.tokens > point.served
+        if point.rate <= 0.8 * curve().saturation:
+            assert point.served == pytest.approx(point.rate, rel=0.08)
+    beyond = [point.served for point in curve().points if point.overloaded]
+    assert max(beyond) < 1.1 * min(beyond)
+    assert max(beyond) < 1.2 * curve().saturation
+
+
+def test_latencies_rise_and_attainment_falls_with_the_rate() -> None:
+    points = curve().points
+    times = [point.e2e for point in points]
+    assert all(later > 0.98 * earlier for earlier, later in pairwise(times))
+    for k in range(2):
+        shares = [point.classes[k].attainment.share for point in points]
+        assert all(later <= earlier + 0.05 for earlier, later in pairwise(shares))
+        assert all(point.classes[k].attainment.low <= shares[n] for n, point in enumerate(points))
+
+
+def test_the_goodput_is_that_of_the_search_alone_and_no_point_beyond_it_holds() -> None:
+    alone = goodput(instance(), fleet(), requests=REQUESTS, tolerance=0.05)
+    assert curve().goodput.rate == alone.rate <= curve().saturation
+    assert alone.rate in [point.rate for point in curve().points]
+    assert [point.held for point in curve().points] == [point.rate <= alone.rate for point in curve().points]
+
+
+def test_the_knee_has_the_greatest_power() -> None:
+    power = {point.rate: point.served / point.e2e for point in curve().points}
+    assert power[curve().knee] == max(power.values())
+    assert curve().points[0].rate < curve().knee < curve().saturation
+
+
+def test_a_boundary_is_found_to_its_tolerance() -> None:
+    low, high = boundary(lambda volume: volume <= 3.3, 0.01)
+    assert low <= 3.3 < high
+    assert high - low <= 0.01 * high
+    assert boundary(lambda volume: False, 0.01)[0] == 0.0
+    assert boundary(lambda volume: volume <= 0.3, 0.01)[0] == pytest.approx(0.3, rel=0.02)
+
+
+def test_too_few_requests_to_saturate_a_fleet_are_refused() -> None:
+    with pytest.raises(InputError, match="2 requests are too few for a curve: the fleet falls behind at no rate up to"):
+        latency_curve(instance(), fleet(), requests=2)

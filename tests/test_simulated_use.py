@@ -1,0 +1,93 @@
+"""What engines did in a simulation: shares between 0 and 1, energy between idle and TDP, gaps without the warm-up."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from costmodel.power import POWER, mean_power, watt_hours_per_1000
+from costmodel.simulator.metrics import run_span, steady
+from optimizer.judge import judge
+from optimizer.simulated_use import class_gaps, fleet_use, in_time
+from tests.test_simulated_demand import fleet, instance
+
+SHARES = st.floats(0.0, 1.0)
+
+
+@settings(deadline=None, max_examples=100)
+@given(tdp=st.floats(50.0, 2000.0), busy=SHARES, compute=SHARES, memory=SHARES)
+def test_power_lies_between_idle_and_tdp(tdp: float, busy: float, compute: float, memory: float) -> None:
+    """Nothing is computed outside of steps, so MFU and MBU are at most the busy share."""
+    power = mean_power(tdp, busy, compute * busy, memory * busy)
+    assert POWER.idle * tdp * (1 - 1e-12) <= power <= tdp * (1 + 1e-12)
+    assert power <= tdp * (POWER.idle + (1.0 - POWER.idle) * busy) * (1 + 1e-12)
+    assert power <= mean_power(tdp, busy, min(1.0, 1.1 * compute) * busy, memory * busy) * (1 + 1e-12)
+
+
+@pytest.mark.parametrize(
+    ("mfu", "mbu", "low", "high"),
+    [(0.0, 0.0, 137.0, 300.0), (0.0, 0.65, 137.0, 300.0), (0.3, 0.7, 517.0, 600.0), (0.6, 0.3, 0.9 * 700.0, 700.0)],
+)
+def test_the_power_model_lies_between_its_sources(mfu: float, mbu: float, low: float, high: float) -> None:
+    """Decode of few requests, of 128, and prompts, on a GPU of 700 W."""
+    assert low <= mean_power(700.0, 1.0, mfu, mbu) <= high
+
+
+@pytest.mark.parametrize("volume", [0.05, 1.0, 4.0])
+def test_a_run_uses_no_more_than_there_is(volume: float) -> None:
+    found = judge(instance(), fleet(), requests=600, volume=volume, replications=2)
+    use = fleet_use(instance(), fleet(), found)
+    span = sum(run_span(run.result) for run in found.runs)
+    for pool in use.pools:
+        assert 0.0 < pool.utilization <= 1.0 + 1e-9
+        assert 0.0 < pool.mfu < pool.utilization
+        assert 0.0 < pool.mbu < pool.utilization
+        assert 0.0 < pool.kv_occupancy <= pool.kv_peak <= 1.0
+        assert POWER.idle * pool.tdp * span < pool.energy < pool.tdp * span
+        assert pool.energy == pytest.approx(pool.power * span)
+        assert pool.preemption_rate >= 0.0
+        assert pool.rejection_rate == pool.rejected == 0
+    tokens = sum(int(run.demand.trace.osl.sum()) for run in found.runs)
+    assert use.energy == pytest.approx(sum(pool.energy for pool in use.pools))
+    assert use.wh_per_1000_tokens == pytest.approx(use.energy / 3600 / tokens * 1000)
+
+
+def test_prompts_use_arithmetic_and_decodes_use_bandwidth() -> None:
+    prefill, decode, _ = fleet_use(instance(), fleet(), judge(instance(), fleet(), requests=600)).pools
+    assert prefill.mfu / prefill.utilization > 2.0 * decode.mfu / decode.utilization
+    assert decode.mbu / decode.utilization > 2.0 * prefill.mbu / prefill.utilization
+    assert decode.mbu > decode.mfu
+
+
+def test_a_busier_fleet_draws_more_and_spends_less_on_a_token() -> None:
+    uses = [fleet_use(instance(), fleet(), judge(instance(), fleet(), requests=600, volume=v)) for v in (0.2, 1.0, 2.0)]
+    powers = [use.power for use in uses]
+    assert powers == sorted(powers)
+    per_token = [use.wh_per_1000_tokens for use in uses]
+    assert per_token == sorted(per_token, reverse=True)
+    assert watt_hours_per_1000(1.0, 0.0) == np.inf
+
+
+def test_gaps_are_those_of_the_class_after_the_warm_up() -> None:
+    found = judge(instance(), fleet(), requests=600)
+    (run,) = found.runs
+    gaps = class_gaps(instance(), found)
+    counted = steady(run.result) & (run.demand.trace.osl > 1)
+    for k, one in enumerate(gaps):
+        mine = run.result.itl_max[counted & (instance().flows.slo[run.demand.flow] == k)]
+        assert one.longest == mine.max()
+        assert one.quantiles[0] == pytest.approx(float(np.median(mine)))
+        assert tuple(sorted(one.quantiles)) == one.quantiles
+        assert one.quantiles[-1] <= one.longest
+    assert np.all(run.result.itl_max[counted] >= run.result.tpot[counted] * (1 - 1e-9))
+
+
+def test_each_request_is_held_to_its_own_class() -> None:
+    found = judge(instance(), fleet(), requests=600, volume=6.0)
+    (run,) = found.runs
+    good = in_time(instance(), run)
+    for k, one in enumerate(found.classes):
+        mine = good[steady(run.result) & (instance().flows.slo[run.demand.flow] == k)]
+        assert one.attainment.share == pytest.approx(float(mine.mean()))
