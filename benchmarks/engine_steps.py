@@ -29,8 +29,9 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from evidence import step_evidence  # noqa: E402
-from fit_efficiency import NAMED, RELATIVE, entries_of, fit_one  # noqa: E402
+from fit_efficiency import NAMED, entries_of, fit_one  # noqa: E402
 from kernel_tables import SYSTEMS, Row, data_folder, load_hardware, rows_of  # noqa: E402
+from relatives import RELATIVE  # noqa: E402
 from step_tables import CONFIGS  # noqa: E402
 
 from costmodel.accelerator import Accelerator  # noqa: E402

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +28,7 @@ from kernel_tables import (
 from step_tables import Shape, all_reduce_steps, attention_steps, gemm_steps, load_shapes, moe_steps
 
 from costmodel.calibration.fit import CONSTANT, Samples, fit
-from costmodel.calibration.suspect import Finding, beats_physics, link_unused, narrower_is_slower
+from costmodel.calibration.suspect import Finding, beats_physics, link_unused, narrower_is_slower, one_row_slower
 from costmodel.routing import touched_experts
 
 SHARED = "all_reduce_shared"
@@ -44,7 +44,10 @@ TABLES = "NVIDIA AIConfigurator silicon tables, Apache-2.0"
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """Samples for one (accelerator, class, dtype) with their source, what was set aside, and what rules found."""
+    """Samples for one (accelerator, class, dtype) with their source, what was set aside, and what rules found.
+
+    single: a rule that objects to the rows of single tokens only, which are then not among the samples.
+    """
 
     accelerator: str
     kernel_class: str
@@ -53,6 +56,7 @@ class Evidence:
     source: str
     impossible: int
     findings: tuple[Finding, ...] = ()
+    single: Finding | None = None
 
     @property
     def suspect(self) -> bool:
@@ -247,7 +251,7 @@ def step_evidence(
         for dtype in ELEMENT:
             mine = select(rows, system=system, dtype=dtype)
             slower = [compare_steps(mine, wide, "gemm_ms", "sol_gemm_ms")] if dtype != "bf16" else []
-            found.append(evidence(name, "gemm", dtype, gemm_steps(mine, shapes, roof, dtype), origin, slower))
+            found.append(gemm_of_steps(name, dtype, mine, slower, shapes, roof, origin))
             experts = [row for row in mine if row["moe_ep"]]
             if not experts:
                 continue
@@ -258,6 +262,32 @@ def step_evidence(
             found.append(evidence(name, f"attention_{phase}", "bf16", samples, origin))
         found += link_evidence(name, select(rows, system=system), shapes, roof, origin)
     return found
+
+
+def gemm_of_steps(
+    name: str,
+    dtype: str,
+    rows: list[Row],
+    findings: list[Finding],
+    shapes: dict[str, Shape],
+    roof: Hardware,
+    origin: str,
+) -> Evidence:
+    """GEMMs of steps; those of single rows are set aside where they are slower than those of eight."""
+    single = compare_single(rows, shapes)
+    kept = [row for row in rows if not (single.suspect and row["phase"] == "decode" and row["batch"] == "1")]
+    found = evidence(name, "gemm", dtype, gemm_steps(kept, shapes, roof, dtype), origin, findings)
+    return replace(found, single=single if single.suspect else None)
+
+
+def compare_single(rows: list[Row], shapes: dict[str, Shape]) -> Finding:
+    """GEMMs of decode steps with one request against those with eight, per matrix that is split over the layers."""
+    layout = ("model", "tp", "moe_tp", "moe_ep", "seq")
+    decodes = [row for row in rows if row["phase"] == "decode"]
+    one, t_one, t_few = match(select(decodes, batch="1"), select(decodes, batch="8"), layout, "gemm_ms")
+    of = [shapes[row["model"]] for row in one]
+    kernels = np.array([float(shape.layers * (2 if shape.experts else 4)) for shape in of])
+    return one_row_slower(t_one, t_few, kernels)
 
 
 def link_evidence(name: str, rows: list[Row], shapes: dict[str, Shape], roof: Hardware, origin: str) -> list[Evidence]:

@@ -21,6 +21,7 @@ sys.path.insert(0, str(ROOT))
 
 from evidence import GEMM_CURVE, SHARED, Evidence, collect  # noqa: E402
 from kernel_tables import SYSTEMS, data_folder  # noqa: E402
+from relatives import LIKE, RELATIVE  # noqa: E402
 
 from costmodel.calibration.curves import EfficiencyCurve  # noqa: E402
 from costmodel.calibration.fit import CONSTANT, Fit, assess, fit, predict  # noqa: E402
@@ -37,28 +38,6 @@ DTYPES_OF = {
     for name in KERNEL_CLASSES
 }
 """Dtypes by class: what matrices compute in; what the KV cache is stored in; collectives carry 16 bit."""
-
-RELATIVE = {"A100-80": "H100", "H100": "H200", "H200": "H100", "B200": "H200", "L40S": "H100"}
-"""Measured GPU that stands in where another measured one lacks a table."""
-
-LIKE = {
-    "A100-40": "A100-80",
-    "A100-40-PCIe": "A100-80",
-    "A100-80-PCIe": "A100-80",
-    "A10G": "A100-80",
-    "H100-PCIe": "H100",
-    "H100-NVL": "H100",
-    "H20": "H100",
-    "B300": "B200",
-    "GB200": "B200",
-    "GB300": "B200",
-    "L4": "L40S",
-    "RTX-PRO-6000": "L40S",
-    "MI300X": "default",
-    "MI325X": "default",
-    "MI355X": "default",
-}
-"""Nearest measured relative of GPUs without measurements: same architecture first, same kind of memory second."""
 
 COLLECTIVE = ("memory", "launch")
 CURVES = {
@@ -139,7 +118,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One line of the catalog; eager, floor [s] and shared [1] as in `KernelEfficiency`."""
+    """One line of the catalog; eager, floor, single [s] and shared [1] as in `KernelEfficiency`."""
 
     curve: EfficiencyCurve
     origin: str
@@ -148,11 +127,12 @@ class Entry:
     eager: float = 0.0
     floor: float = 0.0
     shared: float = 0.0
+    single: float = 0.0
 
     def figures(self) -> dict[str, float]:
         """Figures as they stand in the file."""
         shapes = {name: float(f"{getattr(self.curve, name):.4g}") for name in HALVES if getattr(self.curve, name)}
-        times = {"eager_us": round(self.eager * 1e6, 2), "floor_us": round(self.floor * 1e6, 2)}
+        times = {f"{name}_us": round(getattr(self, name) * 1e6, 2) for name in ("eager", "floor", "single")}
         return {
             "compute": round(self.curve.compute, 4),
             "memory": round(self.curve.memory, 4),
@@ -211,8 +191,15 @@ def entries_of(results: list[Result]) -> dict[str, dict[Key, Entry]]:
         if kernel_class == SHARED:
             continue
         shared = curves.get((name, SHARED, dtype)) if kernel_class.startswith("all_reduce") else None
+        single = result.evidence.single
         found.setdefault(name, {})[kernel_class, dtype] = Entry(
-            curve, "fitted", source, error, eager, shared=shared.curve.memory if shared else 0.0
+            curve,
+            "fitted",
+            source,
+            error,
+            eager,
+            shared=shared.curve.memory if shared else 0.0,
+            single=single.figure if single else 0.0,
         )
     return found
 
@@ -234,8 +221,8 @@ def with_floors(entries: dict[str, dict[Key, Entry]], found: Iterable[Evidence])
 
 
 def assume(entry: Entry, source: str) -> Entry:
-    """The same figures, marked as assumed for this GPU or dtype."""
-    return replace(entry, origin="assumed", source=source, error=math.nan)
+    """The same figures, marked as assumed for this GPU or dtype; a slow kernel for single rows is not passed on."""
+    return replace(entry, origin="assumed", source=source, error=math.nan, single=0.0)
 
 
 def moving_as(own: Entry, other: Entry, name: str) -> Entry:
@@ -292,8 +279,9 @@ def yaml_text(entries: dict[str, dict[Key, Entry]], default: dict[Key, Entry]) -
         "# compute: share of the data sheet's peak (gemm, moe: in the compute dtype; attention: in bf16, by KV dtype)",
         "# memory: share of HBM bandwidth; for all_reduce and all_to_all, of the link (one direction)",
         "# compute_half, depth_half, fill_half: size, depth and parallel work at which half of `compute` is reached",
-        "# cast, spill: bytes per element that separate kernels move; eager_us, floor_us: what the host adds, and the",
-        "# least time of a kernel, without a CUDA graph; shared: share of one link that more than two ranks share",
+        "# cast, spill: bytes per element that separate kernels move; eager_us, floor_us, single_us: without a CUDA",
+        "# graph, what the host adds, the least time of a kernel, and what a single row takes more; shared: share of",
+        "# one link that more than two ranks share",
         "# fp8_block, fp8_tensor: particular kernels, only where asked for by name",
         "# like: as that accelerator, but assumed",
     ]
@@ -353,9 +341,10 @@ def suspect_table(found: list[Evidence]) -> str:
     """Markdown: what was set aside and by which rule."""
     lines = ["| table | rule | figure | shapes |\n|---|---|---:|---:|"]
     for item in found:
-        for finding in (finding for finding in item.findings if finding.suspect):
-            table = f"{item.accelerator} {item.kernel_class}: {item.source}"
-            lines.append(f"| {table} | {finding.rule} | {finding.figure:.2f} | {finding.rows} |")
+        table = f"{item.accelerator} {item.kernel_class}: {item.source}"
+        lines += [f"| {table} | {one.rule} | {one.figure:.2f} | {one.rows} |" for one in item.findings if one.suspect]
+        if item.single:
+            lines.append(f"| {table} | {item.single.rule} | {item.single.figure * 1e6:.1f} µs | {item.single.rows} |")
     return "\n".join(lines)
 
 

@@ -9,8 +9,8 @@ The quotes are prices/gpu_prices.csv in ../shared/data or $PDPLAN_DATA. What cou
   blocks, modelled TCO, estimates, assumptions, and quotes that the table itself marks as conflicting with a better
   source, inconsistent or unconfirmed.
 - Where no on-demand quote exists, the best other kind: capacity block, three-year reservation, modelled TCO, assumed;
-  the price is then marked `assumed`. The H20 has no quote at all and takes that of the H800, the other Hopper made for
-  the same market.
+  the price is then marked `assumed`. What has no quote at all takes those of the nearest card of its market
+  (STAND_INS).
 - A card named without its form factor counts as SXM.
 - The median is taken over each provider's quotes first, then over providers, so that one provider's ten regions weigh
   no more than another's single price. Low and high are the cheapest and the dearest quote.
@@ -46,7 +46,17 @@ SPELLINGS: Mapping[str, tuple[str, ...]] = {
     "H100": ("H100", "H100 SXM", "H100 (80 GB)", "H100 HGX (80GB)"),
     "H100-PCIe": ("H100 PCIe", "H100 PCIe NVLink", "H100 PCIe (80GB)"),
     "H100-NVL": ("H100 NVL",),
+    "A800": ("A100-80GB", "A100-80GB SXM"),
+    "A30": ("A10",),
+    "H800": ("H800 SXM",),
     "H20": ("H800 SXM",),
+    "H200-NVL": ("H200", "H200 SXM"),
+    "GH200": ("GH200", "GH200 96GB"),
+    "L40": ("L40",),
+    "RTX-6000-Ada": ("L40",),
+    "A10": ("A10",),
+    "A40": ("A40",),
+    "A6000": ("A6000",),
     "H200": ("H200", "H200 SXM"),
     "B200": ("B200", "B200 SXM"),
     "B300": ("B300", "B300 SXM"),
@@ -58,8 +68,18 @@ SPELLINGS: Mapping[str, tuple[str, ...]] = {
     "RTX-PRO-6000": ("RTX PRO 6000", "RTX PRO 6000 Server"),
     "MI300X": ("MI300X",),
     "MI325X": ("MI325X",),
+    "MI350X": ("MI355X",),
     "MI355X": ("MI355X",),
 }
+STAND_INS = {
+    "A800": "A100-80",
+    "A30": "A10",
+    "H20": "H800",
+    "H200-NVL": "H200",
+    "RTX-6000-Ada": "L40",
+    "MI350X": "MI355X",
+}
+"""Whose quotes serve where an accelerator has none; such a price is assumed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,9 +134,9 @@ def price_block(name: str, quotes: list[dict[str, str]], collected: str) -> Pric
         by_provider[row["cloud"].partition(" (")[0]].append(float(row["price_per_gpu_hour"]))
     medians = {provider: median(prices) for provider, prices in by_provider.items()}
     kind = quotes[0]["kind"]
-    listed = kind in ON_DEMAND
-    label = "on-demand list price" if listed else f"{kind} price"
-    substitute = " of the H800, for want of any quote" if name == "H20" else ""
+    listed = kind in ON_DEMAND and name not in STAND_INS
+    label = "on-demand list price" if kind in ON_DEMAND else f"{kind} price"
+    substitute = f" of the {STAND_INS[name]}, for want of any quote" if name in STAND_INS else ""
     named = {row["source"] for row in quotes} if kind == "assumed" else medians
     providers = ", ".join(sorted(named, key=str.lower))
     return PriceBlock(

@@ -53,7 +53,8 @@ class KernelEfficiency:
     compute_half, depth_half, fill_half: size, inner dimension and parallel work at which half of `compute` is reached.
     cast: traffic of separate kernels per input element, such as a conversion to FP8 [byte].
     spill: the same per element that passes through although another expert-parallel rank computes it [byte].
-    eager, floor: without a CUDA graph, time that launching from the host adds, and least time of one kernel [s].
+    eager, floor, single: without a CUDA graph, time that launching from the host adds, least time of one kernel, and
+    what a matrix product of one row takes beyond the curve [s].
     shared: share of one link that more than two GPUs have together, where they meet in the host; 0: each its own [1].
     """
 
@@ -70,6 +71,7 @@ class KernelEfficiency:
     spill: float = 0.0
     eager: float = 0.0
     floor: float = 0.0
+    single: float = 0.0
     shared: float = 0.0
 
 

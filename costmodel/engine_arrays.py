@@ -79,7 +79,8 @@ class KernelRates:
     """What a kernel class reaches: peak [FLOP/s], bandwidth [byte/s], launch [s]; each of shape (engines, 1).
 
     compute_half, depth_half, fill_half: where half the peak is reached, as in `KernelEfficiency`;
-    cast, spill: time per element of separate kernels [s]; floor: least time of one kernel [s], None without one.
+    cast, spill: time per element of separate kernels [s]; floor: least time of one kernel [s], None without one;
+    single: what a product of one row takes beyond that [s], None without it.
     """
 
     peak: FloatArray
@@ -91,6 +92,7 @@ class KernelRates:
     cast: FloatArray = field(default_factory=_zero)
     spill: FloatArray = field(default_factory=_zero)
     floor: FloatArray | None = None
+    single: FloatArray | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,13 +234,16 @@ def _matrix_rates(
     """Rates of GEMMs over one part: FLOP/s by the dtype computed in, byte/s by the dtype stored.
 
     A module of latent attention was timed as a whole, so its own launch stands in for the floor of its projections.
+    A rank with a single expert has nothing to group: particular kernels for grouped experts do not run there.
     """
     eager = not conditions.graphs and not (part is Part.ATTENTION and model.is_latent)
+    experts = max(group.feed_forward.experts for group in model.layers)
     pairs: list[tuple[KernelEfficiency, KernelEfficiency]] = []
     for config in configs:
         stored = part_dtype(model, part, config.weight_dtype)
         computed = compute_dtype(stored, config.accelerator)
-        kernels = conditions.fp8_kernels if computed == "fp8" else computed
+        grouped = part is not Part.EXPERTS or config.parallelism.expert < experts
+        kernels = conditions.fp8_kernels if computed == "fp8" and grouped else computed
         compute = kernel_efficiency(config.accelerator, kernel_class, kernels)
         weight_only = config.accelerator.efficiency.get((kernel_class, stored), compute)
         pairs.append((compute, weight_only if stored != computed else compute))
@@ -271,7 +276,7 @@ def _kernel_rates(
     arithmetic = [compute for compute, _ in pairs]
     traffic = [moved for _, moved in pairs]
     bandwidth = [accelerator.bandwidth for accelerator in accelerators]
-    floors = [compute.floor if eager else 0.0 for compute in arithmetic]
+    floors, singles = ([getattr(one, name) * eager for one in arithmetic] for name in ("floor", "single"))
     return KernelRates(
         peak=_column([peak * one.compute for peak, one in zip(peaks, arithmetic, strict=True)]),
         bandwidth=_column([width * one.memory for width, one in zip(bandwidth, traffic, strict=True)]),
@@ -282,6 +287,7 @@ def _kernel_rates(
         cast=_column([one.cast / width for width, one in zip(bandwidth, arithmetic, strict=True)]),
         spill=_column([one.spill / width for width, one in zip(bandwidth, arithmetic, strict=True)]),
         floor=_column(floors) if any(floors) else None,
+        single=_column(singles) if any(singles) else None,
     )
 
 

@@ -106,6 +106,8 @@ def matrix_work(engines: EngineArrays, matrix: Matrix, tokens: FloatArray) -> Wo
     active = np.sign(tokens)
     if rates.floor is not None:
         time = np.maximum(time, rates.floor)
+    if rates.single is not None:
+        time = time + rates.single * np.clip(2.0 - tokens, 0.0, 1.0)
     return Work(active * time, 2.0 * width * depth * tokens, active * weights + moved * tokens)
 
 

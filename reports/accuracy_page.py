@@ -39,6 +39,8 @@ DISTRUST = """## Where not to trust it
 * **Warm-up and mislabelled load.** Some measured rows hold compilation in their TTFT (seconds at concurrency 4), a
   prefix cache (more prompt tokens per second than the GPU computes) or another concurrency than stated. They are scored
   like all others; those that a rule detects are listed above and not fitted, and the fit lets go of other outliers.
+* **Where the goals are missed** (disaggregated and SGLang's TTFT, vLLM's Qwen3-235B, experts of B200), the evidence
+  why stands in [calibration.md](calibration.md#what-is-still-missed-and-why).
 * **Equal lengths or spread ones.** Whether requests that start together stay together decides TTFT at high concurrency
   by a factor of up to ten on engines that run prompts first. Real traffic is spread, fixed lengths are not.
 * **Disaggregated serving** was measured for one model with a stated load, so its hand-over time rests on it.

@@ -305,6 +305,7 @@ _SHAPE_KEYS = {
     "spill_bytes": "spill",
     "eager_s": "eager",
     "floor_s": "floor",
+    "single_s": "single",
     "shared": "shared",
 }
 """Keys of what shapes an efficiency curve, units in them; written where they are not zero."""

@@ -33,7 +33,7 @@ FP8 kernels, asked for by name (`costmodel.engine_arrays.Conditions`)."""
 
 _REQUIRED = {"compute", "memory", "launch_us", "origin", "source"}
 _SHAPES = ("compute_half", "depth_half", "fill_half", "cast", "spill", "shared")
-_TIMES = {"eager_us": "eager", "floor_us": "floor"}
+_TIMES = {"eager_us": "eager", "floor_us": "floor", "single_us": "single"}
 _ALLOWED = _REQUIRED | {"error", *_SHAPES, *_TIMES}
 
 _STANDS_IN: Mapping[str, str] = {"all_reduce_large": "all_reduce"}

@@ -176,13 +176,13 @@ def _steps_of(
             try:
                 model, dtype = model_of(row.model, row.gemm_dtype, row.moe_dtype)
                 check_layers(model, row.layout)
-                kv_dtype = weight_dtype(row.kv_dtype)
+                narrow = weight_dtype(row.kv_dtype) != "bf16"  # a cache of any narrow dtype is read as one of FP8
                 config = measured_engine(
                     catalog,
                     row.accelerator,
                     row.layout,
                     dtype,
-                    kv_dtype="fp8" if kv_dtype == "fp8" else "bf16",
+                    kv_dtype="fp8" if narrow else "bf16",
                     memory_fraction=1.0,
                 )
             except InputError as error:

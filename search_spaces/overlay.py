@@ -58,6 +58,7 @@ class EfficiencyChange(BaseModel):
     shared: NotNegative | None = None
     eager_us: NotNegative | None = None
     floor_us: NotNegative | None = None
+    single_us: NotNegative | None = None
     origin: Origin = Origin.ASSUMED
     source: Annotated[str, Field(min_length=1)] | None = None
     error: NotNegative | None = None

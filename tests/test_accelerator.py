@@ -18,23 +18,34 @@ DATA_SHEETS = {
     # name: (bf16, fp8, int8, fp4 in dense TFLOP/s, bandwidth in TB/s, board power in W)
     "A100-40": (312, None, 624, None, 1.555, 400),
     "A100-80": (312, None, 624, None, 2.039, 400),
+    "A800": (312, None, 624, None, 2.039, 400),
     "A100-40-PCIe": (312, None, 624, None, 1.555, 250),
     "A100-80-PCIe": (312, None, 624, None, 1.935, 300),
+    "A30": (165, None, 330, None, 0.933, 165),
     "H100": (989, 1979, 1979, None, 3.35, 700),
+    "H800": (989, 1979, 1979, None, 3.35, 700),
     "H100-PCIe": (756.5, 1513, 1513, None, 2.0, 350),
     "H100-NVL": (835.5, 1670.5, 1670.5, None, 3.9, 400),
     "H20": (148, 296, 296, None, 4.0, 500),
     "H200": (989, 1979, 1979, None, 4.8, 700),
+    "GH200": (989, 1979, 1979, None, 4.0, 700),
+    "H200-NVL": (835.5, 1670.5, 1670.5, None, 4.8, 600),
     "B200": (2250, 4500, 4500, 9000, 7.7, 1000),
     "B300": (2250, 4500, 153.5, 13500, 7.7, 1100),
     "GB200": (2500, 5000, 5000, 10000, 8.0, 1200),
     "GB300": (2500, 5000, 165, 15000, 8.0, 1400),
     "L40S": (362, 733, 733, None, 0.864, 350),
+    "L40": (181, 362, 362, None, 0.864, 300),
+    "RTX-6000-Ada": (364.2, 728.5, 728.5, None, 0.96, 300),
     "L4": (121, 242, 242, None, 0.3, 72),
+    "A10": (125, None, 250, None, 0.6, 150),
     "A10G": (70, None, 140, None, 0.6, 300),
+    "A40": (149.7, None, 299.3, None, 0.696, 300),
+    "A6000": (154.8, None, 309.7, None, 0.768, 300),
     "RTX-PRO-6000": (480, 960, 960, 1920, 1.597, 600),
     "MI300X": (1307.4, 2614.9, 2614.9, None, 5.3, 750),
     "MI325X": (1307.4, 2614.9, 2614.9, None, 6.0, 1000),
+    "MI350X": (2306.9, 4613.7, 4613.7, 9227.5, 8.0, 1000),
     "MI355X": (2516.6, 5033.2, 5033.2, 10066.3, 8.0, 1400),
 }
 
@@ -44,13 +55,19 @@ NVIDIA_SMI_MIB = {
     "H100-NVL": 95830,
     "H20": 97871,
     "H200": 143771,
+    "GH200": 97871,
+    "H200-NVL": 143771,
     "B200": 183359,
     "B300": 275040,
     "GB200": 189471,
     "GB300": 284208,
     "L40S": 46068,
     "L4": 23034,
+    "A10": 23028,
     "A10G": 23028,
+    "A40": 46068,
+    "A6000": 49140,
+    "RTX-6000-Ada": 49140,
     "RTX-PRO-6000": 97887,
 }
 
@@ -69,7 +86,13 @@ SPECS = {
     "GB300": "GB300 NVL72",
     "L40S": "L40S",
     "L4": "L4",
+    "A10": "A10",
     "A10G": "A10G",
+    "A30": "A30",
+    "A40": "A40",
+    "A6000": "A6000",
+    "A800": "A800-80GB SXM",
+    "L40": "L40",
     "MI300X": "MI300X",
     "MI325X": "MI325X",
     "MI355X": "MI355X",
@@ -106,6 +129,9 @@ def test_memory_is_what_nvidia_smi_shows(name: str, mib: int) -> None:
         ("A100-80", 300, 8, 25),
         ("H100", 450, 8, 50),
         ("H100-NVL", 300, 2, 5),
+        ("H800", 200, 8, 50),
+        ("H200-NVL", 450, 4, 25),
+        ("GH200", 450, 1, 50),
         ("B200", 900, 8, 50),
         ("GB200", 900, 72, 50),
         ("GB300", 900, 72, 100),
@@ -137,8 +163,8 @@ def test_no_figure_counts_sparsity_or_a_wrong_prefix() -> None:
 
 def test_dtypes_are_those_of_the_architecture() -> None:
     for name, found in load_catalog().accelerators.items():
-        assert ("fp8" in found.peak_flops) == (not name.startswith("A10"))
-        blackwell_or_cdna4 = name.startswith(("B", "GB", "RTX-PRO", "MI355"))
+        assert ("fp8" in found.peak_flops) == (not name.startswith("A"))  # all of Ampere is named so, nothing else
+        blackwell_or_cdna4 = name.startswith(("B", "GB", "RTX-PRO", "MI35"))
         assert ("fp4" in found.peak_flops) == blackwell_or_cdna4
 
 

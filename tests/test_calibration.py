@@ -194,7 +194,8 @@ def test_rules_on_suspect_data() -> None:
 NAMED = {"fp8_block", "fp8_tensor"}
 MEASURED = {"A100-80", "H100", "H200", "B200", "L40S"}
 RELATED = {"A100-40", "A100-40-PCIe", "A100-80-PCIe", "A10G", "H100-PCIe", "H100-NVL", "H20", "B300", "GB200", "GB300"}
-RELATED |= {"L4", "RTX-PRO-6000", "MI300X", "MI325X", "MI355X"}
+RELATED |= {"L4", "RTX-PRO-6000", "MI300X", "MI325X", "MI355X", "A800", "A30", "A10", "A40", "A6000", "H800", "GH200"}
+RELATED |= {"H200-NVL", "L40", "RTX-6000-Ada", "MI350X"}
 
 
 def test_the_catalog_covers_every_accelerator() -> None:

@@ -190,6 +190,19 @@ def test_impossible_rows_are_marked_and_still_scored(tmp_path: Path) -> None:
     assert all(one.values["ttft"].measured > 0 for one in outcome.predicted)
 
 
+def test_a_cache_of_any_narrow_dtype_is_read_as_one_of_fp8(tmp_path: Path) -> None:
+    header = "system,backend,model,dtype,kv_quant,phase,batch,seq,latency_ms\n"
+    lines = [
+        f"h100_sxm,trtllm,Llama-3.1-8B,bf16,{kv},decode,64,8192,9\n" for kv in ("bfloat16", "fp8", "int8", "nvfp4")
+    ]
+    path = tmp_path / "steps.csv"
+    path.write_text(header + "".join(lines), encoding="utf-8")
+    found = predict_steps(read_measurements(path)[1], load_catalog(), None).predicted
+    wide, *narrow = (each.values["latency"].predicted for each in found)
+    assert len(set(narrow)) == 1
+    assert narrow[0] < wide
+
+
 def test_the_batch_of_a_step_is_that_of_one_data_rank(tmp_path: Path) -> None:
     path = tmp_path / "steps.csv"
     header = "system,backend,model,dtype,tp,dp,phase,batch,seq,latency_ms\n"

@@ -15,6 +15,8 @@ MEANINGFUL_FLOOR = 5e-6
 LEAST_LINK_SHARE = 0.25
 """A collective that reaches less of its link at large messages did not run on that link [1]."""
 
+ONE_ROW = "one row slower than eight"
+
 
 @dataclass(frozen=True, slots=True)
 class Finding:
@@ -46,6 +48,22 @@ def narrower_is_slower(narrow: Array, wide: Array, narrow_floor: Array) -> Findi
         return Finding("narrower dtype slower", False, float("nan"), 0)
     ratio = float(np.median(narrow[meaningful] / wide[meaningful]))
     return Finding("narrower dtype slower", ratio > 1.0, ratio, int(meaningful.sum()))
+
+
+def one_row_slower(one: Array, few: Array, kernels: Array) -> Finding:
+    """Whether matrix products of one row take longer than those of a few rows with the same weights.
+
+    one, few: seconds of steps that differ in their rows only [s]; kernels: matrix products in each [1]. A product
+    holds that of its first row, so it cannot be quicker: a slower kernel runs for single rows. The figure is the
+    median of what each product of one row takes more [s]; suspect if that is more than launching a kernel takes.
+
+    >>> one_row_slower(np.array([4e-3]), np.array([2e-3]), np.array([100.0])).suspect
+    True
+    """
+    if not one.size:
+        return Finding(ONE_ROW, False, float("nan"), 0)
+    more = float(np.median((one - few) / kernels))
+    return Finding(ONE_ROW, more > MEANINGFUL_FLOOR, more, int(one.size))
 
 
 def link_unused(seconds: Array, ideal: Array) -> Finding:

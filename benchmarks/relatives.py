@@ -1,0 +1,36 @@
+"""Which accelerator stands in for which: where a table is missing, and where none was ever measured."""
+
+from __future__ import annotations
+
+RELATIVE = {"A100-80": "H100", "H100": "H200", "H200": "H100", "B200": "H200", "L40S": "H100"}
+"""Measured GPU that stands in where another measured one lacks a table."""
+
+LIKE = {
+    "A100-40": "A100-80",
+    "A100-40-PCIe": "A100-80",
+    "A100-80-PCIe": "A100-80",
+    "A800": "A100-80",
+    "A30": "A100-80",
+    "A10": "A100-80",
+    "A10G": "A100-80",
+    "A40": "A100-80",
+    "A6000": "A100-80",
+    "H100-PCIe": "H100",
+    "H100-NVL": "H100",
+    "H20": "H100",
+    "H800": "H100",
+    "GH200": "H100",
+    "H200-NVL": "H200",
+    "B300": "B200",
+    "GB200": "B200",
+    "GB300": "B200",
+    "L4": "L40S",
+    "L40": "L40S",
+    "RTX-6000-Ada": "L40S",
+    "RTX-PRO-6000": "L40S",
+    "MI300X": "default",
+    "MI325X": "default",
+    "MI350X": "default",
+    "MI355X": "default",
+}
+"""Nearest measured relative of GPUs without measurements: same architecture first, same kind of memory second."""
