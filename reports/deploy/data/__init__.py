@@ -1,0 +1,1 @@
+"""Facts about deployment targets, as package resources."""

@@ -1,0 +1,301 @@
+"""From a plan to what is deployed: the problem built again, every engine with the settings that were evaluated."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from costmodel.accelerator import Accelerator
+from costmodel.engine import EngineConfig, Parallelism, Role
+from costmodel.errors import InputError, UnknownNameError
+from costmodel.memory import activation_bytes, kv_bytes_peak_per_gpu, weight_bytes_per_gpu
+from costmodel.step import StepLoad, step_time_one
+from costmodel.transformer import Transformer
+from optimizer.plan import Plan, Pool
+from optimizer.plan_fleet import planned_volume
+from search_spaces.engines import load_engine_overhead
+from search_spaces.loader import problem_of
+from search_spaces.models import known_names, load_model
+from search_spaces.problem import Problem
+
+from . import facts
+from .description import Demand, DeployedPool, Deployment, Lane, Limits, Memory, Options, Routing, Settings
+
+_NAME: Final = re.compile(r"[a-z]([-a-z0-9]{0,18}[a-z0-9])?")
+_NAMESPACE: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_RESOURCE: Final = re.compile(r"[A-Za-z0-9.-]+/[A-Za-z0-9._-]+")
+_API: Final = re.compile(r"v1beta1|v1alpha1")
+ALIKE: Final = 0.05
+"""Largest difference [1] between the shares that a pool takes of two buckets for pools to count as sharing alike."""
+
+
+def describe(plan: Plan, options: Options, base: Path | None = None) -> Deployment:
+    """What is deployed for a plan; InputError for a plan without a fleet, or one that the target cannot run.
+
+    base: folder from which files that the plan's problem names are looked up.
+    """
+    if not plan.pools:
+        raise InputError(
+            f"the plan {plan.name!r} has no fleet (its status is {plan.status}), so nothing can be deployed"
+        )
+    version = _engine_version(plan, options)
+    _check_options(plan, options)
+    problem = problem_of(plan.provenance.inputs, "provenance.inputs", base or Path())
+    names = file_names([pool.id for pool in plan.pools])
+    weights = weights_name(plan, problem, options)
+    return Deployment(
+        name=plan.name if _NAME.fullmatch(plan.name) else "pdplan",
+        title=plan.name,
+        plan_sha=plan.provenance.inputs_sha256,
+        weights=weights,
+        engine=plan.engine,
+        engine_version=version,
+        options=options,
+        pools=tuple(_pool(plan, problem, pool, name, options) for pool, name in zip(plan.pools, names, strict=True)),
+        routing=routing_of(plan),
+        lanes=_lanes(plan, dict(zip([pool.id for pool in plan.pools], names, strict=True))),
+        demand=_demand(plan),
+        limits=Limits(
+            ttft=min(one.ttft_limit_s for one in plan.classes), tpot=min(one.tpot_limit_s for one in plan.classes)
+        ),
+        budget_gpus=sum(pool.gpus for pool in plan.pools),
+        model=problem.model,
+        overhead=load_engine_overhead(problem.engine, problem.engine_changes),
+    )
+
+
+def _check_options(plan: Plan, options: Options) -> None:
+    """Refuse what would be no name where it goes, or would go nowhere."""
+    for what, text, shape in (
+        ("--namespace", options.namespace, _NAMESPACE),
+        ("--rdma", options.rdma, _RESOURCE),
+        ("--api", options.api, _API),
+    ):
+        if shape.fullmatch(text) is None:
+            raise InputError(f"{what} {text!r} is not of the form {shape.pattern}")
+    if options.image is not None:
+        _printable(options.image, "--image")
+    used = {pool.accelerator for pool in plan.pools}
+    for name, label in options.labels.items():
+        if name not in used:
+            raise UnknownNameError("--label of an accelerator", name, used)
+        _printable(label, f"--label {name}")
+
+
+def _engine_version(plan: Plan, options: Options) -> str:
+    found = facts.engine_version(options.target, options.version, plan.engine)
+    if found is None:
+        able = [name for name in facts.target_names() if plan.engine in facts.engines_of(name)]
+        raise InputError(
+            f"the plan was evaluated for {plan.engine}, which target {options.target} does not run; "
+            f"targets that do: {', '.join(able)}"
+        )
+    return found
+
+
+def file_names(ids: Sequence[str]) -> list[str]:
+    """Names for files and Kubernetes objects, one for each pool id: the id itself where it can be one.
+
+    >>> file_names(["prefill-1", "../x", "p 2"])
+    ['prefill-1', 'pool-2', 'pool-3']
+    """
+    taken = {one for one in ids if _NAME.fullmatch(one)}
+    names = []
+    for number, one in enumerate(ids, start=1):
+        if one not in taken:
+            while f"pool-{number}" in taken:
+                number += len(ids)  # noqa: PLW2901 - the next free one
+            one = f"pool-{number}"  # noqa: PLW2901
+            taken.add(one)
+        names.append(one)
+    return names
+
+
+def weights_name(plan: Plan, problem: Problem, options: Options) -> str:
+    """Name or path of the weights that engines load: the user's, or the checkpoint that the plan's model means."""
+    native = problem.model.native_weight_dtype
+    stored = problem.weight_dtype == native
+    if options.model is not None:
+        return _printable(options.model, "--model")
+    if not stored and problem.weight_dtype not in facts.fact("on_the_fly", plan.engine):
+        raise InputError(
+            f"the plan assumes {problem.weight_dtype} weights, but {plan.model} is published in {native} and "
+            f"{plan.engine} does not convert it while loading; name a checkpoint in {problem.weight_dtype} with --model"
+        )
+    return _printable(_published(plan, problem), "the model's name")
+
+
+def _published(plan: Plan, problem: Problem) -> str:
+    stated = plan.provenance.inputs.get("model") or {}
+    config = stated.get("config")
+    if config:
+        return str(Path(config).parent) if Path(config).suffix == ".json" else str(config)
+    written = str(stated.get("name") or problem.model.name)
+    if "/" in written:
+        return written
+    found = next(
+        (name for name in known_names() if name.rpartition("/")[2].lower() == written.lower() and "/" in name), None
+    )
+    if found is None:
+        raise InputError(f"no published checkpoint of {written} is known; name one, or its folder, with --model")
+    return found
+
+
+def _printable(text: str, what: str) -> str:
+    if not text.strip() or not text.isprintable():
+        raise InputError(f"{what} {text!r} is empty or has characters that cannot be printed")
+    if text.startswith("-"):
+        raise InputError(f"{what} {text!r} begins with a dash, so that programs would take it for a flag")
+    return text
+
+
+def routing_of(plan: Plan) -> Routing:
+    """How requests find their pools."""
+    roles = [pool.role for pool in plan.pools]
+    if "colocated" in roles and len(set(roles)) > 1:
+        return Routing.BOTH_KINDS
+    if all(roles.count(role) == 1 for role in set(roles)):
+        return Routing.ONE_WAY
+    alike = all(_alike([route.prefill.get(pool.id, 0.0) for route in plan.routing if route.share > 0])
+                and _alike([route.decode.get(pool.id, 0.0) for route in plan.routing if route.share > 0])
+                for pool in plan.pools)  # fmt: skip
+    return Routing.BY_LOAD if alike else Routing.BY_LENGTH
+
+
+def _lanes(plan: Plan, names: Mapping[str, str]) -> tuple[Lane, ...]:
+    """The plan's routes by the file names of the pools."""
+    return tuple(
+        Lane(
+            isl=route.isl,
+            share=route.share,
+            prefill={names[pool]: part for pool, part in route.prefill.items()},
+            decode={names[pool]: part for pool, part in route.decode.items()},
+        )
+        for route in plan.routing
+    )
+
+
+def _alike(shares: Iterable[float]) -> bool:
+    found = list(shares)
+    return not found or max(found) - min(found) <= ALIKE
+
+
+def _pool(plan: Plan, problem: Problem, pool: Pool, name: str, options: Options) -> DeployedPool:
+    accelerator = _accelerator(problem, pool)
+    config = engine_config(pool, accelerator)
+    model = problem.model
+    memory = Memory(
+        hbm=accelerator.memory,
+        weights=weight_bytes_per_gpu(model, config),
+        activations=activation_bytes(model, config),
+        longest_request=float(kv_bytes_peak_per_gpu(model, config, float(config.max_model_len))),
+    )
+    return DeployedPool(
+        id=pool.id,
+        name=name,
+        role=config.role,
+        accelerator=accelerator.name,
+        vendor=accelerator.vendor,
+        node_label=options.labels.get(accelerator.name, accelerator.node_label),
+        node_size=accelerator.node_size,
+        replicas=pool.replicas,
+        settings=_settings(plan, model, config, options),
+        memory=memory,
+        prompt_rate=_prompt_rate(problem, config),
+        config=config,
+    )
+
+
+def _accelerator(problem: Problem, pool: Pool) -> Accelerator:
+    offered = {offer.accelerator.name: offer.accelerator for offer in problem.offers}
+    if pool.accelerator not in offered:
+        raise InputError(f"pool {pool.id}: {pool.accelerator} is not among the accelerators of the plan's own problem")
+    return offered[pool.accelerator]
+
+
+def engine_config(pool: Pool, accelerator: Accelerator) -> EngineConfig:
+    """The engine that was evaluated for a pool."""
+    return EngineConfig(
+        accelerator=accelerator,
+        role=Role(pool.role),
+        parallelism=Parallelism(pool.tensor_parallel, pool.pipeline_parallel, pool.expert_parallel, pool.data_parallel),
+        weight_dtype=pool.weight_dtype,
+        kv_dtype=pool.kv_dtype,
+        max_num_seqs=pool.max_num_seqs,
+        max_num_batched_tokens=pool.max_num_batched_tokens,
+        max_model_len=pool.max_model_len,
+        memory_fraction=pool.memory_fraction,
+    )
+
+
+def _settings(plan: Plan, model: Transformer, config: EngineConfig, options: Options) -> Settings:
+    split = config.parallelism
+    kind = "latent" if model.is_latent else "plain"
+    return Settings(
+        tensor=split.tensor,
+        pipeline=split.pipeline,
+        expert=split.expert,
+        data=split.data,
+        quantization=config.weight_dtype if _converts(plan, model, config, options) else None,
+        kv_dtype=config.kv_dtype,
+        max_num_seqs=config.max_num_seqs,
+        max_num_batched_tokens=config.max_num_batched_tokens,
+        max_model_len=config.max_model_len,
+        memory_fraction=config.memory_fraction,
+        block_tokens=int(facts.fact("block_tokens", plan.engine, kind)),
+        prefix_caching=plan.workload.prefix_hit_share > 0.0,
+        attention_backend=_attention_backend(plan, kind, config.kv_dtype),
+    )
+
+
+def _converts(plan: Plan, model: Transformer, config: EngineConfig, options: Options) -> bool:
+    """Whether the engine quantises 16-bit weights while it loads them.
+
+    A checkpoint that the user names and the catalog does not know is taken to be stored in the planned dtype.
+    """
+    stored = model.native_weight_dtype
+    if options.model is not None:
+        known = options.model.lower() in {name.lower() for name in known_names()}
+        stored = load_model(options.model).native_weight_dtype if known else config.weight_dtype
+    return stored == "bf16" and config.weight_dtype in facts.fact("on_the_fly", plan.engine)
+
+
+def _attention_backend(plan: Plan, kind: str, kv_dtype: str) -> str | None:
+    """One kernel for all where GPUs differ, for a hand-over needs the same at both ends; else the engine chooses."""
+    known = facts.fact("mixed_attention")
+    if len({pool.accelerator for pool in plan.pools}) == 1 or plan.engine not in known:
+        return None
+    if kind == "latent" and kv_dtype not in known[plan.engine]["latent_kv"]:
+        gpus = ", ".join(sorted({pool.accelerator for pool in plan.pools}))
+        raise InputError(
+            f"no attention kernel of {plan.engine} runs latent attention with {kv_dtype} KV on all of {gpus}; "
+            "plan with kv_dtype: bf16, or with one accelerator"
+        )
+    return str(known[plan.engine][kind])
+
+
+def _prompt_rate(problem: Problem, config: EngineConfig) -> float:
+    """Tokens per second that one idle engine prefills in full chunks [token/s]; 0 for decode."""
+    if config.role is Role.DECODE:
+        return 0.0
+    overhead = load_engine_overhead(problem.engine, problem.engine_changes)
+    chunk = float(min(config.max_num_batched_tokens, config.max_model_len))
+    step = step_time_one(problem.model, config, overhead, StepLoad.prefill(chunk))
+    return chunk / float(np.asarray(step.total).item())
+
+
+def _demand(plan: Plan) -> Demand:
+    load = plan.workload
+    return Demand(
+        rate=load.request_rate_rps * planned_volume(plan),
+        burstiness=load.burstiness,
+        prefix_share=load.prefix_hit_share,
+        isl=tuple(load.isl),
+        osl=tuple(load.osl),
+        share=tuple(load.share),
+        seed=plan.provenance.seed,
+    )

@@ -1,0 +1,206 @@
+"""What is deployed, in words of no particular target: pools with the settings that were evaluated, pairs, routing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from costmodel.engine import EngineConfig, Role
+from costmodel.host import EngineOverhead
+from costmodel.transformer import Transformer
+
+
+class Routing(StrEnum):
+    """How requests find their pools in the plan."""
+
+    ONE_WAY = "one_way"
+    """There is one pool, or one pool of each role."""
+    BY_LOAD = "by_load"
+    """Pools share every kind of request alike: a router that sends to whoever has least to do keeps the plan."""
+    BY_LENGTH = "by_length"
+    """Pools take requests of different lengths or classes."""
+    BOTH_KINDS = "both_kinds"
+    """Some requests are handed over between pools, others are not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """One engine as it was evaluated, all data ranks together; what `EngineConfig` has, in the engines' terms.
+
+    quantization: method that the engine applies to 16-bit weights while loading, None: weights are used as stored;
+    block_tokens: tokens of a KV block; attention_backend: None where the engine's own choice is the same everywhere.
+    """
+
+    tensor: int
+    pipeline: int
+    expert: int
+    data: int
+    quantization: str | None
+    kv_dtype: str
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    max_model_len: int
+    memory_fraction: float
+    block_tokens: int
+    prefix_caching: bool
+    attention_backend: str | None
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of one engine."""
+        return self.tensor * self.pipeline * self.data
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """One GPU of an engine [byte]: HBM, weights, activations and runtime, and the KV of the longest request."""
+
+    hbm: float
+    weights: float
+    activations: float
+    longest_request: float
+
+    def kv(self, memory_fraction: float) -> float:
+        """Memory left for KV blocks [byte]: memory_fraction x HBM - weights - activations."""
+        return memory_fraction * self.hbm - self.weights - self.activations
+
+    def static_share(self, memory_fraction: float) -> float:
+        """Share of HBM that weights and KV blocks take [1]; activations lie outside it (SGLang's count)."""
+        return memory_fraction - self.activations / self.hbm
+
+    def free_share(self, memory_fraction: float) -> float:
+        """Share of what weights and activations leave that KV blocks take [1] (TensorRT-LLM's count)."""
+        return self.kv(memory_fraction) / (self.hbm - self.weights - self.activations)
+
+
+@dataclass(frozen=True, slots=True)
+class DeployedPool:
+    """Equal engines in one role.
+
+    id: the plan's name of the pool; name: the same where it can name a file and a Kubernetes object;
+    replicas: spare ones included; nodes: servers of one engine; node_gpus: GPUs of the engine on each of them;
+    node_size: GPUs of a whole server; node_label: value of the GPU product label; prompt_rate: tokens per second that
+    one idle engine prefills in full chunks [token/s], 0 for decode.
+    """
+
+    id: str
+    name: str
+    role: Role
+    accelerator: str
+    vendor: str
+    node_label: str
+    node_size: int
+    replicas: int
+    settings: Settings
+    memory: Memory
+    prompt_rate: float
+    config: EngineConfig = field(compare=False, repr=False)
+
+    @property
+    def nodes(self) -> int:
+        """Servers that one engine spans."""
+        return -(-self.settings.gpus // self.node_size)
+
+    @property
+    def node_gpus(self) -> int:
+        """GPUs of one engine on each of its servers."""
+        return -(-self.settings.gpus // self.nodes)
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of all replicas together."""
+        return self.replicas * self.settings.gpus
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """The planned workload: arrivals [1/s], their coefficient of variation, prefix share [1], lengths [token]."""
+
+    rate: float
+    burstiness: float
+    prefix_share: float
+    isl: tuple[float, ...]
+    osl: tuple[float, ...]
+    share: tuple[float, ...]
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """Requests of one prompt length [token]: their share of all [1], and the part of them that each pool takes [1]."""
+
+    isl: float
+    share: float
+    prefill: Mapping[str, float]
+    decode: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The tightest latency limits of all classes [s]."""
+
+    ttft: float
+    tpot: float
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the plan does not say and the user may.
+
+    target, version: what to write for; model: name or path of the weights, None: the plan's; images: instead of the
+    target's own, by engine; namespace: of Kubernetes; rdma: resource name of the RDMA device; labels: product label by
+    accelerator; api: version of Dynamo's resource.
+    """
+
+    target: str
+    version: str
+    model: str | None = None
+    image: str | None = None
+    namespace: str = "default"
+    rdma: str = "rdma/ib"
+    labels: Mapping[str, str] = field(default_factory=dict)
+    api: str = "v1beta1"
+
+
+@dataclass(frozen=True, slots=True)
+class Deployment:
+    """Everything that files are written from.
+
+    name: the plan's, where it can name objects; title: as the user wrote it; weights: name or path that the engines
+    load; engine, engine_version: what serves; mixed: whether the pools' GPUs differ.
+    """
+
+    name: str
+    title: str
+    plan_sha: str
+    weights: str
+    engine: str
+    engine_version: str
+    options: Options
+    pools: tuple[DeployedPool, ...]
+    routing: Routing
+    lanes: tuple[Lane, ...]
+    demand: Demand
+    limits: Limits
+    budget_gpus: int
+    model: Transformer = field(compare=False, repr=False)
+    overhead: EngineOverhead = field(compare=False, repr=False)
+
+    def of_role(self, role: Role) -> tuple[DeployedPool, ...]:
+        """The pools of one role."""
+        return tuple(pool for pool in self.pools if pool.role is role)
+
+    @property
+    def disaggregated(self) -> bool:
+        """Whether KV caches are handed over between pools."""
+        return bool(self.of_role(Role.PREFILL))
+
+    @property
+    def mixed(self) -> bool:
+        """Whether pools run on different GPUs."""
+        return len({pool.accelerator for pool in self.pools}) > 1
+
+    def pool(self, name: str) -> DeployedPool | None:
+        """The pool of this file name, if there is one."""
+        return next((pool for pool in self.pools if pool.name == name), None)

@@ -1,0 +1,148 @@
+"""What is known of the targets: versions, images, spellings, and the flags that each engine's parser takes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from functools import cache
+from importlib import resources
+from typing import Any, Final
+
+import yaml
+
+from costmodel.errors import InputError, UnknownNameError
+
+SWITCH: Final = "switch"
+"""A flag without a value."""
+
+
+def target_names() -> tuple[str, ...]:
+    """Targets that files can be written for.
+
+    >>> target_names()
+    ('vllm', 'dynamo', 'llmd', 'sglang', 'trtllm')
+    """
+    return tuple(targets())
+
+
+def target_title(target: str) -> str:
+    """What people call a target.
+
+    >>> target_title("llmd")
+    'llm-d'
+    """
+    return str(_target(target)["title"])
+
+
+def versions_of(target: str) -> tuple[str, ...]:
+    """Versions of a target whose flags were checked.
+
+    >>> versions_of("vllm")
+    ('0.20.1', '0.24.0', '0.31.0', '0.33.0')
+    """
+    return tuple(_target(target)["versions"])
+
+
+def checked_version(target: str, version: str | None) -> str:
+    """The version to write for: the newest known if none is asked for, and never another one than asked for."""
+    entry = _target(target)
+    if version is None:
+        return str(entry["default"])
+    if version not in entry["versions"]:
+        known = ", ".join(entry["versions"])
+        raise InputError(f"{entry['title']} {version} is not supported by this version of pdplan; supported: {known}")
+    return version
+
+
+def engine_version(target: str, version: str, engine: str) -> str | None:
+    """Version of the serving engine that a version of a target runs; None if it runs another engine."""
+    found: str | None = _version(target, version)["engines"].get(engine)
+    return found
+
+
+def engines_of(target: str) -> tuple[str, ...]:
+    """Serving engines whose plans a target runs."""
+    return tuple(_version(target, str(_target(target)["default"]))["engines"])
+
+
+def image(target: str, version: str, what: str) -> str:
+    """Container image of an engine or another part of a target."""
+    return str(_version(target, version)["images"][what])
+
+
+def legal_flag(engine: str, version: str, name: str, program: str | None = None) -> Any:
+    """What the parser of an engine knows of a flag: its kind, or its choices; None if it does not know it.
+
+    program: of Dynamo, whose programs have flags of their own.
+    """
+    if program is not None:
+        return _flags()[engine]["flags"][version][program].get(name)
+    found = _flags()[engine]["flags"]["names"].get(name)
+    return found.get(version) if isinstance(found, dict) else found
+
+
+def flag_names(engine: str, version: str) -> Iterable[str]:
+    """All flags of one version of an engine."""
+    return [name for name in _flags()[engine]["flags"]["names"] if legal_flag(engine, version, name) is not None]
+
+
+def off_switch(engine: str, version: str, name: str) -> str:
+    """The flag that says no to a switch; its spelling changed between versions.
+
+    >>> off_switch("vllm", "0.31.0", "--enable-prefix-caching"), off_switch("vllm", "0.33.0", "--enable-prefix-caching")
+    ('--no-enable-prefix-caching', '--disable-prefix-caching')
+    """
+    spellings = (name.replace("--", "--no-", 1), name.replace("--enable-", "--disable-", 1))
+    return next(other for other in spellings if legal_flag(engine, version, other) is not None)
+
+
+def transfer_facts(version: str) -> dict[str, list[str]]:
+    """Connectors, fields of --kv-transfer-config and environment variables of one version of vLLM."""
+    found: dict[str, list[str]] = _flags()["vllm"]["transfer"][version]
+    return found
+
+
+def fact(*path: str) -> Any:
+    """An entry of targets.yaml.
+
+    >>> fact("block_tokens", "vllm", "plain")
+    16
+    """
+    found: Any = _facts()
+    for part in path:
+        found = found[part]
+    return found
+
+
+def targets() -> dict[str, Any]:
+    """Every target's entry."""
+    found: dict[str, Any] = _facts()["targets"]
+    return found
+
+
+def _target(name: str) -> dict[str, Any]:
+    if name not in targets():
+        raise UnknownNameError("target", name, targets())
+    found: dict[str, Any] = targets()[name]
+    return found
+
+
+def _version(target: str, version: str) -> dict[str, Any]:
+    found: dict[str, Any] = _target(target)["versions"][checked_version(target, version)]
+    return found
+
+
+@cache
+def _facts() -> dict[str, Any]:
+    loaded: dict[str, Any] = yaml.safe_load(_text("targets.yaml"))
+    return loaded
+
+
+@cache
+def _flags() -> dict[str, Any]:
+    loaded: dict[str, Any] = json.loads(_text("flags.json"))
+    return loaded
+
+
+def _text(name: str) -> str:
+    return (resources.files("reports.deploy.data") / name).read_text(encoding="utf-8")

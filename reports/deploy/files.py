@@ -1,0 +1,305 @@
+"""All files of a deployment: rendered, read back, checked against the plan, and only then handed out or written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Final
+
+from costmodel.errors import InputError
+from optimizer.plan import Plan
+from reports.whole_files import write_whole
+from search_spaces.files import shown_path
+
+from . import facts, lint
+from .benchmark import benchmark_files, requests_of
+from .describe import describe
+from .description import Deployment, Options, Routing
+from .found import Found
+from .read_dynamo import read_dynamo
+from .read_vllm import read_vllm
+from .rendering import Raw, render
+from .settings import setting_rows
+from .target_dynamo import dynamo_files
+from .target_llmd import llmd_files, read_llmd
+from .target_sglang import read_sglang, sglang_files
+from .target_trtllm import read_trtllm, trtllm_files
+from .target_vllm import vllm_files
+
+README: Final = "README.md"
+SUMS: Final = "SHA256SUMS"
+"""Checksums of all files, for `sha256sum -c`, and the list of what a later deployment may replace."""
+MARKER: Final = "<!-- pdplan.deployment/1 -->"
+"""First line of the page in every directory of ours."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """How a target's files are written and read back.
+
+    url: where its clients send requests, seen from the benchmark; steps: how to start it; pods: in Kubernetes.
+    """
+
+    files: Callable[[Deployment], dict[str, str]]
+    read: Callable[[Deployment, Mapping[str, str]], Found]
+    url: Callable[[Deployment], str]
+    steps: tuple[str, ...]
+    pods: bool = False
+
+
+def _local(_deployment: Deployment) -> str:
+    return f"http://127.0.0.1:{facts.fact('ports', 'http')}"
+
+
+def _frontend(deployment: Deployment) -> str:
+    return f"http://{deployment.name}-frontend.{deployment.options.namespace}:{facts.fact('ports', 'http')}"
+
+
+def _gateway(deployment: Deployment) -> str:
+    return f"http://{deployment.name}-epp.{deployment.options.namespace}"
+
+
+_PLAIN_STEPS: Final = (
+    "Put the addresses of your hosts into `hosts.env`; each host runs the scripts that name it.",
+    "Run every `workers/*.sh` on its host.",
+    "Run `router.sh` on any host; clients talk to its port.",
+)
+
+TARGETS: Final[Mapping[str, Target]] = {
+    "vllm": Target(
+        vllm_files, read_vllm, _local, (*_PLAIN_STEPS, "Or, in containers: `compose/*.yaml`, one file for each host.")
+    ),
+    "dynamo": Target(
+        dynamo_files,
+        read_dynamo,
+        _frontend,
+        (
+            "Install the Dynamo platform, and a secret `hf-token-secret` with HF_TOKEN if the weights need one.",
+            "`kubectl apply -f dgd.yaml` starts the planned fleet with fixed replicas.",
+            "Or, where `dgd-with-planner.yaml` exists: apply `planner-configmap.yaml` and then it, to let the planner "
+            "scale between one engine of each pool and the plan's GPUs.",
+            "Where there is `control.yaml`: apply `router-configmap.yaml`, every file of `pools/`, and then it.",
+        ),
+        pods=True,
+    ),
+    "llmd": Target(
+        llmd_files,
+        read_llmd,
+        _gateway,
+        (
+            "Install llm-d's router chart with `epp-config.yaml` as its plug-in configuration.",
+            "`kubectl apply -f inferencepool.yaml`",
+            "Install the modelservice chart once for every file of `values/`.",
+            "Where your gateway has another name than `benchmark/` assumes, change its `--url`.",
+        ),
+        pods=True,
+    ),
+    "sglang": Target(sglang_files, read_sglang, _local, _PLAIN_STEPS),
+    "trtllm": Target(
+        trtllm_files,
+        read_trtllm,
+        _local,
+        (
+            "Put the names of your hosts into `disagg_config.yaml`, if it is there.",
+            "Run every `workers/*.sh` on its host, and then `router.sh`, if it is there.",
+        ),
+    ),
+}
+
+
+def deployment_files(plan: Plan, options: Options, base: Path | None = None) -> dict[str, str]:
+    """Every file of a plan's deployment by its path in the directory; InputError for the first rule that is broken.
+
+    base: folder from which files that the plan's problem names are looked up.
+    """
+    deployment = describe(plan, options, base)
+    _check_routing(deployment)
+    _check_vendor(deployment)
+    target = TARGETS[options.target]
+    files = target.files(deployment)
+    refuse_faults(deployment, files)
+    files |= benchmark_files(deployment, target.url(deployment), in_cluster=target.pods)
+    return {README: _readme(plan, deployment, target), **files}
+
+
+def refuse_faults(deployment: Deployment, files: Mapping[str, str]) -> None:
+    """Raise InputError with the first rule that the files break, read back as their programs would read them."""
+    broken = file_faults(deployment, files)
+    if broken:
+        rule, sentence = broken[0]
+        more = f" (and {len(broken) - 1} more)" if len(broken) > 1 else ""
+        raise InputError(f"the deployment breaks the rule {rule}: {sentence}{more}")
+
+
+def file_faults(deployment: Deployment, files: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Rules that files break, as (rule, sentence); files that cannot be read break the rule `readable`."""
+    try:
+        found = TARGETS[deployment.options.target].read(deployment, files)
+    except InputError as error:
+        return [("readable", str(error))]
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:  # a list where an object should be
+        return [("readable", f"a file has not the shape that its program expects ({type(error).__name__}: {error})")]
+    return lint.faults(deployment, found)
+
+
+def deploy_plan(plan: Plan, directory: Path, *, target: str | None = None, force: bool = False) -> list[Path]:
+    """Write the deployment of a plan with every choice left to its default; see `write_deployment`.
+
+    target: None for the plain target of the engine that the plan was evaluated for.
+    """
+    name = target or plan.engine
+    return write_deployment(plan, Options(name, facts.checked_version(name, None)), directory, force=force)
+
+
+def write_deployment(
+    plan: Plan, options: Options, directory: Path, *, force: bool = False, base: Path | None = None
+) -> list[Path]:
+    """Write a plan's deployment into a directory of its own, and return what was written.
+
+    A directory that holds anything is refused; with `force`, one that holds an earlier deployment of ours is written
+    over. Nothing is written where a rule is broken, and nothing outside the directory.
+    """
+    _check_directory(directory, force=force)
+    files = deployment_files(plan, options, base)
+    files[SUMS] = "".join(f"{sha256(text.encode()).hexdigest()}  {name}\n" for name, text in sorted(files.items()))
+    paths = {directory / name: text for name, text in files.items()}
+    for path in paths:
+        _make_folder(directory, path)
+    old = _listed(directory)
+    write_whole(paths)
+    _remove(old - set(paths))
+    for path in paths:
+        if path.suffix == ".sh":
+            path.chmod(path.stat().st_mode | (path.stat().st_mode & 0o444) >> 2)
+    return list(paths)
+
+
+def _listed(directory: Path) -> set[Path]:
+    """Files of an earlier deployment in the directory, by its own list; whatever leads out of it is left alone."""
+    try:
+        lines = (directory / SUMS).read_text("utf-8").splitlines() if (directory / SUMS).is_file() else []
+    except (OSError, ValueError):
+        return set()
+    root = directory.resolve()
+    named = {directory / line.partition("  ")[2] for line in lines if line.partition("  ")[2]}
+    return {path for path in named if path.is_file() and path.resolve().is_relative_to(root)}
+
+
+def _remove(paths: set[Path]) -> None:
+    """Take away what an earlier deployment left, or a fleet would have engines that no plan has."""
+    for path in sorted(paths):
+        try:
+            path.unlink()
+            if not any(path.parent.iterdir()):
+                path.parent.rmdir()
+        except OSError as error:
+            raise InputError(f"{shown_path(path)} cannot be removed: {error.strerror}") from error
+
+
+def _check_directory(directory: Path, *, force: bool) -> None:
+    try:
+        if not directory.exists():
+            return
+        if not directory.is_dir():
+            raise InputError(f"{shown_path(directory)} is a file, not a directory; choose another name")
+        if not any(directory.iterdir()):
+            return
+    except OSError as error:
+        raise InputError(f"{shown_path(directory)} cannot be read: {error.strerror}") from error
+    if not force:
+        raise InputError(
+            f"{shown_path(directory)} is not empty; choose another directory, or replace the deployment in it with "
+            "--force"
+        )
+    readme = directory / README
+    if not (readme.is_file() and readme.read_bytes().startswith(MARKER.encode())):
+        raise InputError(f"{shown_path(directory)} holds something else than a deployment; choose another directory")
+
+
+def _make_folder(directory: Path, path: Path) -> None:
+    """Make the folder of a file, and refuse links that lead out of the directory."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        inside = path.resolve().is_relative_to(directory.resolve())
+    except OSError as error:
+        raise InputError(f"{shown_path(path)} cannot be written: {error.strerror}") from error
+    if not inside:
+        raise InputError(f"{shown_path(path)} leads out of {shown_path(directory)}; nothing is written there")
+
+
+def _check_routing(deployment: Deployment) -> None:
+    target = deployment.options.target
+    if deployment.routing is Routing.BY_LENGTH and not (target == "dynamo" and deployment.disaggregated):
+        able = "target that can: dynamo" if deployment.disaggregated else "no target can"
+        raise InputError(
+            f"the plan sends requests of different lengths or classes to different pools of one role, which {target}'s "
+            f"router does not; {able}, or plan again with constraints: {{max_pools: 2}}"
+        )
+    if deployment.routing is Routing.BOTH_KINDS:
+        raise InputError(
+            "the plan serves some requests in one engine and hands others over, and no router of a target does both; "
+            "plan again with search: {roles: [prefill, decode]} or [colocated]"
+        )
+
+
+def _check_vendor(deployment: Deployment) -> None:
+    other = next((pool for pool in deployment.pools if pool.vendor != "nvidia"), None)
+    if other is not None:
+        raise InputError(
+            f"pool {other.id}: {other.accelerator} is a GPU of {other.vendor}, and the files of every target ask for "
+            "NVIDIA's devices and labels"
+        )
+
+
+def _readme(plan: Plan, deployment: Deployment, target: Target) -> str:
+    page = render(
+        "benchmark/README.md",
+        title=deployment.title,
+        target=facts.target_title(deployment.options.target),
+        version=deployment.options.version,
+        sha=deployment.plan_sha,
+        pools=[
+            {
+                "id": pool.id,
+                "role": pool.role.value,
+                "replicas": pool.replicas,
+                "gpus": pool.settings.gpus,
+                "accelerator": pool.accelerator,
+                "nodes": pool.nodes,
+            }
+            for pool in deployment.pools
+        ],
+        steps=[Raw(step) for step in target.steps],
+        rows=setting_rows(deployment),
+        requests=requests_of(deployment.demand),
+        rate=f"{deployment.demand.rate:g}",
+        promise=_promise(plan),
+        notes=_notes(deployment),
+    )
+    return f"{MARKER}\n{page}"
+
+
+def _promise(plan: Plan) -> list[tuple[str, str, str]]:
+    """Predicted quantiles of all requests [ms]."""
+    return [
+        (name, _milliseconds(plan.ttft_s, name), _milliseconds(plan.tpot_s, name)) for name in ("p50", "p90", "p99")
+    ]
+
+
+def _milliseconds(found: object, name: str) -> str:
+    return "-" if found is None else f"{getattr(found, name) * 1e3:.0f} ms"
+
+
+def _notes(deployment: Deployment) -> list[str]:
+    notes = []
+    if deployment.routing is Routing.BY_LOAD:
+        notes.append(
+            "Pools of one role share requests as the router balances their load, not in the plan's exact shares."
+        )
+    if deployment.routing is Routing.BY_LENGTH:
+        notes.append("The router tells prompts apart by length alone; a few may find another pool than planned.")
+    if deployment.mixed and deployment.pools[0].settings.attention_backend is not None:
+        notes.append("Step times were predicted for the attention kernels that each GPU would choose by itself.")
+    return notes

@@ -1,0 +1,129 @@
+"""The settings of a pool as flags of vLLM, and back."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+from costmodel.engine import Role
+from costmodel.errors import InputError
+
+from . import facts
+from .description import DeployedPool, Deployment, Settings
+from .found import Reader, Words
+
+PREFIX_CACHING: Final = "--enable-prefix-caching"
+EXPERT_PARALLEL: Final = "--enable-expert-parallel"
+TRANSFER: Final = "--kv-transfer-config"
+PULL: Final = "NixlConnector"
+PUSH: Final = "NixlPushConnector"
+KV_ROLES: Final = {Role.PREFILL: "kv_producer", Role.DECODE: "kv_consumer"}
+
+
+def vllm_words(deployment: Deployment, pool: DeployedPool) -> Words:
+    """All flags of one engine that shaped its prediction, in the order of the settings table."""
+    settings, version = pool.settings, deployment.engine_version
+    rank_seqs, rank_tokens = per_rank(pool)
+    words: list[tuple[str, str | None]] = [
+        ("--model", deployment.weights),
+        ("--served-model-name", deployment.weights),
+        ("--tensor-parallel-size", str(settings.tensor)),
+        ("--pipeline-parallel-size", str(settings.pipeline)),
+        ("--data-parallel-size", str(settings.data)),
+    ]
+    if deployment.model.is_moe:
+        words.append((_switch(version, EXPERT_PARALLEL, on=settings.expert > 1), None))
+    words += [
+        ("--max-num-seqs", str(rank_seqs)),
+        ("--max-num-batched-tokens", str(rank_tokens)),
+        ("--max-model-len", str(settings.max_model_len)),
+        ("--gpu-memory-utilization", repr(settings.memory_fraction)),
+        ("--dtype", "bfloat16"),
+        ("--kv-cache-dtype", facts.fact("kv_dtypes", "vllm", settings.kv_dtype)),
+        ("--block-size", str(settings.block_tokens)),
+        (_switch(version, PREFIX_CACHING, on=settings.prefix_caching), None),
+        ("--enable-chunked-prefill", None),
+    ]
+    if settings.quantization is not None:
+        words.append(("--quantization", settings.quantization))
+    if settings.attention_backend is not None:
+        words.append(("--attention-backend", settings.attention_backend))
+    if pool.role is not Role.COLOCATED:
+        words.append((TRANSFER, json.dumps(transfer_config(deployment, pool), separators=(",", ":"))))
+    return tuple(words)
+
+
+def per_rank(pool: DeployedPool) -> tuple[int, int]:
+    """Running requests and batched tokens of one data rank, which is what vLLM and TensorRT-LLM are told."""
+    settings = pool.settings
+    for name, value in (
+        ("max_num_seqs", settings.max_num_seqs),
+        ("max_num_batched_tokens", settings.max_num_batched_tokens),
+    ):
+        if value % settings.data:
+            raise InputError(
+                f"pool {pool.id}: {name} {value} is not a multiple of DP {settings.data}, and engines are told "
+                "it for each data rank"
+            )
+    return settings.max_num_seqs // settings.data, settings.max_num_batched_tokens // settings.data
+
+
+def transfer_config(deployment: Deployment, pool: DeployedPool) -> dict[str, Any]:
+    """What --kv-transfer-config holds: the connector, and which end of it the pool is."""
+    return {
+        "kv_connector": connector(deployment),
+        "kv_role": KV_ROLES[pool.role],
+        "kv_buffer_device": "cuda",
+        "kv_connector_extra_config": {"backends": ["UCX"]},
+    }
+
+
+def connector(deployment: Deployment) -> str:
+    """Decode pulls KV blocks, unless a prefill pool is a pipeline, whose stages push them."""
+    if all(pool.settings.pipeline == 1 for pool in deployment.of_role(Role.PREFILL)):
+        return PULL
+    if PUSH not in facts.transfer_facts(deployment.engine_version)["connectors"]:
+        raise InputError(
+            f"PP above 1 of a prefill pool needs the {PUSH}, which vLLM {deployment.engine_version} lacks; "
+            "choose a later version, or plan with pipeline_parallel: [1]"
+        )
+    return PUSH
+
+
+def _switch(version: str, name: str, *, on: bool) -> str:
+    return name if on else facts.off_switch("vllm", version, name)
+
+
+def vllm_settings(deployment: Deployment, where: str, words: Words) -> Settings:
+    """The settings that flags of vLLM state; InputError for one that is missing."""
+    version = deployment.engine_version
+    reader = Reader(where, {name: True if value is None else value for name, value in words})
+    reader.must("--served-model-name", reader.text("--model"))
+    reader.must("--dtype", "bfloat16")
+    reader.must("--enable-chunked-prefill")
+    tensor, data = reader.whole("--tensor-parallel-size"), reader.whole("--data-parallel-size")
+    spread = deployment.model.is_moe and reader.switch(
+        EXPERT_PARALLEL, facts.off_switch("vllm", version, EXPERT_PARALLEL)
+    )
+    return Settings(
+        tensor=tensor,
+        pipeline=reader.whole("--pipeline-parallel-size"),
+        expert=tensor * data if spread else 1,
+        data=data,
+        quantization=reader.text("--quantization") if reader.has("--quantization") else None,
+        kv_dtype=reader.spelled("--kv-cache-dtype", facts.fact("kv_dtypes", "vllm")),
+        max_num_seqs=reader.whole("--max-num-seqs") * data,
+        max_num_batched_tokens=reader.whole("--max-num-batched-tokens") * data,
+        max_model_len=reader.whole("--max-model-len"),
+        memory_fraction=reader.number("--gpu-memory-utilization"),
+        block_tokens=reader.whole("--block-size"),
+        prefix_caching=reader.switch(PREFIX_CACHING, facts.off_switch("vllm", version, PREFIX_CACHING)),
+        attention_backend=reader.text("--attention-backend") if reader.has("--attention-backend") else None,
+    )
+
+
+def role_of_transfer(transfer: dict[str, Any] | None) -> str:
+    """The role that a connector's settings state; colocated without one."""
+    if transfer is None:
+        return Role.COLOCATED.value
+    return next((role.value for role, name in KV_ROLES.items() if transfer.get("kv_role") == name), "both")

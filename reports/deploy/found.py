@@ -1,0 +1,155 @@
+"""What a set of files deploys, read back from the files: the lint and the round trip judge this, not our intent."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from costmodel.errors import InputError
+
+from .description import Settings
+
+Words = tuple[tuple[str, str | None], ...]
+"""Flags in order, each with its value; None for a switch."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundWorker:
+    """One worker, or equal ones, of a file.
+
+    where: file and, in it, object; pool: name of its pool; role: prefill, decode or colocated; replicas, nodes,
+    node_gpus: as the file asks for them; addresses: (host, port) pairs that it binds; label: GPU product asked for;
+    transfer: connector settings, None without one; engine_flags: whether `words` are flags of the engine's parser.
+    """
+
+    where: str
+    pool: str
+    role: str
+    weights: str
+    replicas: int
+    nodes: int
+    node_gpus: int
+    words: Words
+    settings: Settings
+    transfer: Mapping[str, Any] | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
+    addresses: tuple[tuple[str, int], ...] = ()
+    label: str | None = None
+    image: str | None = None
+    program: str | None = None
+    pod: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FoundRouter:
+    """Who sends requests where: URLs by role, and whether prompts and tokens are split."""
+
+    where: str
+    splits: bool
+    targets: Mapping[str, tuple[str, ...]]
+    words: Words = ()
+    grid: Mapping[str, Any] | None = None
+    """Which pool takes which prompt lengths, where the router chooses by them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Everything that a set of files deploys."""
+
+    workers: tuple[FoundWorker, ...]
+    router: FoundRouter | None = None
+    planner: Mapping[str, Any] | None = None
+    names: tuple[str, ...] = ()
+    """Names of Kubernetes objects that are put together into longer ones."""
+
+
+def words_of(where: str, text: list[str]) -> Words:
+    """Pair up flags and values of a command line.
+
+    >>> words_of("x", ["--tp", "2", "--fast"])
+    (('--tp', '2'), ('--fast', None))
+    """
+    found: list[tuple[str, str | None]] = []
+    for word in text:
+        name, equals, value = word.partition("=")
+        if word.startswith("--") and equals:
+            found.append((name, value))
+        elif word.startswith("--"):
+            found.append((word, None))
+        elif found and found[-1][1] is None:
+            found[-1] = (found[-1][0], word)
+        else:
+            raise InputError(f"{where}: {word!r} stands where a flag is expected")
+    return tuple(found)
+
+
+def json_object(where: str, text: str) -> dict[str, Any]:
+    """Read a JSON object, such as the value of --kv-transfer-config."""
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise InputError(f"{where} is not JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise InputError(f"{where} is not a JSON object")
+    return found
+
+
+class Reader:
+    """Values of one worker's flags, with errors that name the place."""
+
+    def __init__(self, where: str, values: Mapping[str, Any]) -> None:
+        self.where = where
+        self.values = values
+
+    def has(self, name: str) -> bool:
+        """Whether the flag is there."""
+        return name in self.values
+
+    def text(self, name: str) -> str:
+        """The value of a flag that must be there."""
+        value = self.values.get(name)
+        if value is None:
+            raise InputError(f"{self.where}: {name} is missing, so the engine would choose it itself")
+        return str(value)
+
+    def whole(self, name: str) -> int:
+        """A whole number above 0."""
+        return int(self._number(name, int))
+
+    def number(self, name: str) -> float:
+        """A number above 0."""
+        return float(self._number(name, float))
+
+    def _number(self, name: str, kind: type[int] | type[float]) -> float:
+        text = self.text(name)
+        try:
+            value = kind(text)
+        except ValueError as error:
+            raise InputError(f"{self.where}: {name} {text!r} is not a number") from error
+        if value <= 0:
+            raise InputError(f"{self.where}: {name} {text} is not above 0")
+        return value
+
+    def must(self, name: str, value: str | None = None) -> None:
+        """A setting that the prediction stands on: it must be stated, and with this value."""
+        found = self.text(name)
+        if value is not None and found != value:
+            raise InputError(f"{self.where}: {name} is {found}, not {value}")
+
+    def spelled(self, name: str, spellings: Mapping[str, str]) -> str:
+        """The plan's word for a value in the target's spelling."""
+        text = self.text(name)
+        for word, spelling in spellings.items():
+            if text == spelling:
+                return word
+        raise InputError(f"{self.where}: {name} {text!r} is none of {', '.join(spellings.values())}")
+
+    def switch(self, on: str, off: str | None) -> bool:
+        """A setting that is stated by one of two switches, or by one that stands there or not."""
+        if self.has(on) or off is None:
+            return self.has(on)
+        if self.has(off):
+            return False
+        raise InputError(f"{self.where}: neither {on} nor {off} is stated")

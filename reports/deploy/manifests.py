@@ -1,0 +1,66 @@
+"""Reading manifests that somebody may have changed by hand: no key twice, no surprise types."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import yaml
+
+from costmodel.errors import InputError
+
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+def load_yaml(path: str, text: str) -> Any:
+    """Read YAML in which no key stands twice."""
+    loader = _LOADER(text)
+    try:
+        node = loader.get_single_node()
+        _refuse_twice(path, node)
+        return None if node is None else loader.construct_document(node)
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: a number or date that is none
+        raise InputError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
+    finally:
+        loader.dispose()
+
+
+def _refuse_twice(path: str, node: yaml.Node | None) -> None:
+    if isinstance(node, yaml.MappingNode):
+        names = [str(key.value) for key, _ in node.value]
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise InputError(f"{path}: {twice} stands twice")
+        for _, value in node.value:
+            _refuse_twice(path, value)
+    elif isinstance(node, yaml.SequenceNode):
+        for value in node.value:
+            _refuse_twice(path, value)
+
+
+def dig(found: Any, *path: str) -> Any:
+    """The value at a path of keys, None where it ends early.
+
+    >>> dig({"spec": {"replicas": 2}}, "spec", "replicas"), dig({}, "spec", "replicas")
+    (2, None)
+    """
+    for name in path:
+        found = found.get(name) if isinstance(found, Mapping) else None
+    return found
+
+
+def quantity(where: str, value: Any) -> int:
+    """A count as Kubernetes writes it, a number or a string of one."""
+    try:
+        return int(value)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{where}: {value!r} is not a count") from error
+
+
+def unescaped(text: str) -> str:
+    """What Kubernetes makes of an argument with $$(.
+
+    >>> unescaped("$$(HOME)")
+    '$(HOME)'
+    """
+    return text.replace("$$(", "$(")

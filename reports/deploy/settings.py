@@ -1,0 +1,141 @@
+"""Every setting that shaped the prediction: its value in each pool, and why it is stated."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from costmodel.engine import Role
+from optimizer.plan import Plan
+
+from . import facts
+from .describe import describe
+from .description import Deployment, Options
+from .flags_vllm import connector
+
+
+@dataclass(frozen=True, slots=True)
+class SettingRow:
+    """One setting: its name, its value (of each pool where pools differ), and the reason."""
+
+    setting: str
+    value: str
+    why: str
+
+
+def settings(plan: Plan, base: Path | None = None) -> tuple[SettingRow, ...]:
+    """The settings of a plan's fleet, as the plain target of its engine is told them.
+
+    base: folder from which files that the plan's problem names are looked up. Raises InputError as `describe` does.
+    """
+    version = facts.checked_version(plan.engine, None)
+    return setting_rows(describe(plan, Options(plan.engine, version), base))
+
+
+def setting_rows(deployment: Deployment) -> tuple[SettingRow, ...]:
+    """The settings of a deployment."""
+    return (*_parallel(deployment), *_scheduler(deployment), *_memory(deployment), *_hand_over(deployment))
+
+
+def _parallel(deployment: Deployment) -> list[SettingRow]:
+    rows = [
+        SettingRow("tensor parallel", _each(deployment, "tensor"), "splits every layer; the step times are for it"),
+        SettingRow(
+            "pipeline parallel", _each(deployment, "pipeline"), "stages that the step times and bubbles are for"
+        ),
+    ]
+    if deployment.model.is_moe:
+        rows += [
+            SettingRow(
+                "expert parallel", _each(deployment, "expert"), "1: experts are split; else spread over all ranks"
+            ),
+            SettingRow("data parallel", _each(deployment, "data"), "attention ranks that share the experts"),
+        ]
+    return rows
+
+
+def _scheduler(deployment: Deployment) -> list[SettingRow]:
+    hit = deployment.demand.prefix_share
+    return [
+        SettingRow(
+            "max_num_seqs",
+            _each(deployment, "max_num_seqs"),
+            "most requests at once: the batch whose step time keeps the TPOT limit",
+        ),
+        SettingRow(
+            "max_num_batched_tokens",
+            _each(deployment, "max_num_batched_tokens"),
+            "tokens of one step: the prompt chunk that was simulated",
+        ),
+        SettingRow("max_model_len", _each(deployment, "max_model_len"), "longest prompt and answer of the workload"),
+        SettingRow(
+            "prefix caching",
+            "on" if hit > 0.0 else "off",
+            f"the workload finds {hit:.1%} of its prompt tokens in a cache"
+            if hit > 0.0
+            else "the plan counts on no shared prefix, so none shall flatter a measurement",
+        ),
+        SettingRow("chunked prefill", "on", "long prompts are computed in chunks of max_num_batched_tokens"),
+    ]
+
+
+def _memory(deployment: Deployment) -> list[SettingRow]:
+    quantization = deployment.pools[0].settings.quantization
+    weights = deployment.pools[0].config.weight_dtype
+    rows = [
+        SettingRow(
+            "memory fraction",
+            _each(deployment, "memory_fraction"),
+            "share of HBM for weights, activations and KV cache: the room that the running requests were counted in",
+        ),
+        SettingRow(
+            "KV cache dtype", _each(deployment, "kv_dtype"), "bytes per token in memory, attention and hand-over"
+        ),
+        SettingRow(
+            "weights",
+            weights if quantization is None else f"{weights}, converted while loading",
+            f"precision that the step times are for; loaded from {deployment.weights}",
+        ),
+        SettingRow(
+            "KV block size",
+            _each(deployment, "block_tokens"),
+            "tokens of a block; both ends of a hand-over need the same",
+        ),
+    ]
+    backend = deployment.pools[0].settings.attention_backend
+    if deployment.mixed and backend is not None:
+        rows.append(
+            SettingRow(
+                "attention backend",
+                backend,
+                "GPU types differ and would choose different ones, which cannot hand over KV",
+            )
+        )
+    return rows
+
+
+def _hand_over(deployment: Deployment) -> list[SettingRow]:
+    if not deployment.disaggregated:
+        return []
+    name = connector(deployment) if deployment.engine == "vllm" else "NIXL"
+    ends = [f"{pool.id} sends" if pool.role is Role.PREFILL else f"{pool.id} receives" for pool in deployment.pools]
+    return [
+        SettingRow("KV connector", name, f"moves KV caches between engines: {', '.join(ends)}"),
+        SettingRow(
+            "environment",
+            "side-channel host and port, UCX_TLS",
+            "where the other end is found, and RDMA as its road; defaults only reach the same host",
+        ),
+    ]
+
+
+def _each(deployment: Deployment, name: str) -> str:
+    """The value, once where all pools have it, else by pool."""
+    values = {pool.id: getattr(pool.settings, name) for pool in deployment.pools}
+    if len(set(values.values())) == 1:
+        return _shown(next(iter(values.values())))
+    return ", ".join(f"{pool}: {_shown(value)}" for pool, value in values.items())
+
+
+def _shown(value: float | int | str) -> str:
+    return f"{value:,}" if isinstance(value, int) else str(value)

@@ -1,0 +1,287 @@
+"""llm-d: a release of the modelservice chart per pool, the endpoint picker's configuration and the InferencePool."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from costmodel.engine import Role
+from costmodel.errors import InputError
+
+from . import facts
+from .description import DeployedPool, Deployment
+from .flags_vllm import TRANSFER, vllm_settings, vllm_words
+from .found import Found, FoundRouter, FoundWorker, json_object, words_of
+from .manifests import dig, load_yaml, quantity, unescaped
+from .rendering import pod_text, render
+from .target_dynamo import plain_words
+
+PICKER_FILE: Final = "epp-config.yaml"
+POOL_FILE: Final = "inferencepool.yaml"
+BEHIND_PROXY: Final = 8200
+"""Port of a decode engine, whose own port its routing proxy takes."""
+SHARED_MEMORY: Final = "/dev/shm"  # noqa: S108 - where a volume is mounted, not a file of ours
+KEEP_ALIVE: Final = "120"
+"""Seconds that engines keep idle connections, longer than the proxy's 90, which else meets closed ones."""
+
+
+def llmd_files(deployment: Deployment) -> dict[str, str]:
+    """Every file of the target by its path in the chosen directory."""
+    _check(deployment)
+    files = {f"values/{pool.name}.yaml": _values(deployment, pool) for pool in deployment.pools}
+    files[PICKER_FILE] = _picker(deployment)
+    files[POOL_FILE] = render(
+        "llmd/inferencepool.yaml",
+        name=deployment.name,
+        labels=_labels(deployment),
+        port=facts.fact("ports", "http"),
+        picker=f"{deployment.name}-epp",
+    )
+    return files
+
+
+def _check(deployment: Deployment) -> None:
+    for pool in deployment.pools:
+        if pool.nodes > 1:
+            raise InputError(
+                f"pool {pool.id}: an engine of {pool.settings.gpus} GPUs spans {pool.nodes} nodes, which the llm-d "
+                "files do not; targets that can: vllm, dynamo"
+            )
+    if deployment.weights.startswith(("/", "~", ".")):
+        raise InputError(
+            f"the llm-d chart loads weights by Hugging Face id, not from the folder {deployment.weights!r}; "
+            "name an id with --model"
+        )
+
+
+def _labels(deployment: Deployment) -> dict[str, str]:
+    return {"llm-d.ai/inference-serving": "true", "pdplan.dev/deployment": deployment.name}
+
+
+def _values(deployment: Deployment, pool: DeployedPool) -> str:
+    section = "prefill" if pool.role is Role.PREFILL else "decode"
+    service = int(facts.fact("ports", "http"))
+    port = BEHIND_PROXY if pool.role is Role.DECODE else service
+    rdma = deployment.options.rdma if deployment.disaggregated else None
+    settings, gpus = pool.settings, str(pool.node_gpus)
+    words = (*vllm_words(deployment, pool), ("--host", "0.0.0.0"), ("--port", str(port)))  # noqa: S104
+    return render(
+        "llmd/values.yaml",
+        release=pool.name,
+        fullname=f"{deployment.name}-{pool.name}",
+        weights=helm_text(deployment.weights, "the model's name"),
+        uri=f"hf://{deployment.weights}",
+        labels=_labels(deployment) | {"pdplan.dev/pool": pool.name},
+        ports={"service": service},
+        proxy=_proxy(deployment, pool),
+        section=section,
+        other="decode" if section == "prefill" else "prefill",
+        replicas=pool.replicas,
+        parallelism={
+            "tensor": settings.tensor * settings.pipeline,
+            "data": settings.data,
+            "dataLocal": settings.data,
+            "workers": 1,
+        },
+        selector={facts.fact("gpu_label"): pool.node_label},
+        shared_memory=facts.fact("shared_memory"),
+        image=helm_text(deployment.options.image or _image(deployment, "vllm"), "--image"),
+        args=[pod_text(word) for word in plain_words(words)],
+        env=_env(deployment),
+        container_ports=_ports(deployment, port),
+        port=port,
+        rdma=rdma,
+        resources={facts.fact("gpu_resource"): gpus} | ({rdma: gpus} if rdma else {}),
+    )
+
+
+def helm_text(text: str, what: str) -> str:
+    """Refuse what Helm would run: the chart takes values for templates."""
+    if "{{" in text:
+        raise InputError(f"{what} {text!r} has {{{{ in it, which Helm would take for a template")
+    return text
+
+
+def _image(deployment: Deployment, what: str) -> str:
+    return facts.image("llmd", deployment.options.version, what)
+
+
+def _proxy(deployment: Deployment, pool: DeployedPool) -> dict[str, Any]:
+    """The routing proxy beside decode engines fetches the prompt's KV first; nobody else needs one."""
+    if pool.role is not Role.DECODE:
+        return {"enabled": False}
+    return {
+        "enabled": True,
+        "image": _image(deployment, "sidecar"),
+        "connector": "nixlv2",
+        "secure": False,
+        "targetPort": BEHIND_PROXY,
+    }
+
+
+def _env(deployment: Deployment) -> list[dict[str, Any]]:
+    env: list[dict[str, Any]] = [{"name": "VLLM_HTTP_TIMEOUT_KEEP_ALIVE", "value": KEEP_ALIVE}]
+    if deployment.disaggregated:
+        env += [
+            {"name": "VLLM_NIXL_SIDE_CHANNEL_HOST", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
+            {"name": "VLLM_NIXL_SIDE_CHANNEL_PORT", "value": str(facts.fact("ports", "side_channel"))},
+            {"name": "UCX_TLS", "value": facts.fact("ucx", "pods")},
+        ]
+    return env
+
+
+def _ports(deployment: Deployment, port: int) -> list[dict[str, Any]]:
+    ports: list[dict[str, Any]] = [{"name": "metrics", "containerPort": port, "protocol": "TCP"}]
+    if deployment.disaggregated:
+        ports.append({"name": "nixl", "containerPort": facts.fact("ports", "side_channel"), "protocol": "TCP"})
+    return ports
+
+
+def _picker(deployment: Deployment) -> str:
+    prefixes = deployment.demand.prefix_share > 0.0
+    affinity = ["prefix-cache-affinity-filter"] * prefixes
+    if deployment.disaggregated:
+        profiles = [
+            {"name": "prefill", "plugins": ["prefill-filter", *affinity, "token-load-scorer", "max-score-picker"]},
+            {"name": "decode", "plugins": ["decode-filter", "active-request-scorer", "max-score-picker"]},
+        ]
+    else:
+        scorers = ["token-load-scorer", "active-request-scorer", "max-score-picker"]
+        profiles = [{"name": "default", "plugins": [*affinity, *scorers]}]
+    return render(
+        "llmd/epp-config.yaml",
+        disaggregated=deployment.disaggregated,
+        prefixes=prefixes,
+        longest=max(pool.settings.max_model_len for pool in deployment.pools),
+        prompt_rate=round(min(pool.prompt_rate for pool in deployment.pools if pool.prompt_rate > 0.0)),
+        profiles=profiles,
+    )
+
+
+def read_llmd(deployment: Deployment, files: Mapping[str, str]) -> Found:
+    """What the releases start, and how the picker chooses."""
+    workers = [_read_values(deployment, path, files[path]) for path in sorted(files) if path.startswith("values/")]
+    pool = load_yaml(POOL_FILE, files.get(POOL_FILE, ""))
+    if dig(pool, "spec", "targetPorts") != [{"number": int(facts.fact("ports", "http"))}]:
+        raise InputError(f"{POOL_FILE}: its port is not the one that pods are reached at")
+    if dig(pool, "spec", "selector", "matchLabels") != _labels(deployment):
+        raise InputError(f"{POOL_FILE}: it does not select the labels that the releases give their pods")
+    names = tuple(f"{deployment.name}-{one.pool}-{one.role}" for one in workers)
+    return Found(tuple(workers), _read_picker(files), None, names)
+
+
+def _read_picker(files: Mapping[str, str]) -> FoundRouter | None:
+    if PICKER_FILE not in files:
+        return None
+    loaded = load_yaml(PICKER_FILE, files[PICKER_FILE])
+    declared = [one.get("name") or one.get("type") for one in dig(loaded, "plugins") or []]
+    profiles = {
+        one["name"]: [ref["pluginRef"] for ref in one["plugins"]] for one in dig(loaded, "schedulingProfiles") or []
+    }
+    for name, plugins in profiles.items():
+        missing = next((plugin for plugin in plugins if plugin not in declared), None)
+        if missing is not None:
+            raise InputError(f"{PICKER_FILE}: profile {name} refers to {missing}, which is not declared")
+        if "max-score-picker" not in plugins:
+            raise InputError(f"{PICKER_FILE}: profile {name} picks nobody")
+    splits = "disagg-profile-handler" in declared
+    _check_decider(loaded, declared, splits=splits)
+    for name in ("prefill", "decode") if splits else ():
+        if f"{name}-filter" not in profiles.get(name, []):
+            raise InputError(f"{PICKER_FILE}: there is no profile {name} that picks {name} pods")
+    return FoundRouter(PICKER_FILE, splits, {})
+
+
+def _check_decider(loaded: Any, declared: list[Any], *, splits: bool) -> None:
+    """Every prompt goes to a prefill pod: the handler names the decider that always says so."""
+    handler: dict[str, Any] = next(
+        (one for one in loaded["plugins"] if one.get("type") == "disagg-profile-handler"), {}
+    )
+    decider = dig(handler, "parameters", "deciders", "prefill")
+    if splits and (decider != "always-disagg-pd-decider" or decider not in declared):
+        raise InputError(f"{PICKER_FILE}: prompts are not always handed over, as the plan assumes")
+
+
+def _check_release(deployment: Deployment, path: str, loaded: Any, created: str) -> None:
+    """What the chart would fill in otherwise: pods of the other role, another model, labels that nobody selects."""
+    other = "decode" if created == "prefill" else "prefill"
+    if dig(loaded, other, "create") is not False:
+        raise InputError(f"{path}: {other}.create is not false, and the chart would create such pods")
+    artifacts = loaded.get("modelArtifacts") or {}
+    if artifacts.get("uri") != f"hf://{deployment.weights}" or artifacts.get("name") != deployment.weights:
+        raise InputError(f"{path}: modelArtifacts are not those of {deployment.weights}")
+    if not _labels(deployment).items() <= (artifacts.get("labels") or {}).items():
+        raise InputError(f"{path}: its pods lack the labels that the InferencePool selects")
+    if loaded.get("multinode") is not False or dig(loaded, "accelerator", "type") != "nvidia":
+        raise InputError(f"{path}: multinode false and accelerator.type nvidia must be stated")
+    names = [one.get("name") for one in loaded[created].get("volumes") or []]
+    mounts = [one.get("name") for one in (loaded[created]["containers"][0]).get("volumeMounts") or []]
+    if not set(mounts) <= set(names):
+        raise InputError(f"{path}: a volume is mounted that is not there")
+
+
+def _read_values(deployment: Deployment, path: str, text: str) -> FoundWorker:
+    loaded = load_yaml(path, text)
+    created = [name for name in ("prefill", "decode") if dig(loaded, name, "create")]
+    if len(created) != 1:
+        raise InputError(f"{path}: a release must create the pods of one pool, and creates {created or 'none'}")
+    _check_release(deployment, path, loaded, created[0])
+    section = loaded[created[0]]
+    container = (section.get("containers") or [{}])[0]
+    if container.get("modelCommand") != "custom":
+        raise InputError(f"{path}: modelCommand {container.get('modelCommand')} adds flags that args state again")
+    words = words_of(path, [unescaped(str(word)) for word in container.get("args") or []])
+    values = dict(words)
+    proxied = bool(dig(loaded, "routing", "proxy", "enabled"))
+    _check_ports(path, loaded, values, proxied=proxied)
+    transfer = json_object(f"{path}: {TRANSFER}", values[TRANSFER] or "") if TRANSFER in values else None
+    split = {name: quantity(path, dig(section, "parallelism", name)) for name in ("tensor", "dataLocal", "workers")}
+    limits = dig(container, "resources", "limits") or {}
+    gpus = split["tensor"] * split["dataLocal"]
+    if quantity(path, limits.get(facts.fact("gpu_resource"))) != gpus:
+        raise InputError(
+            f"{path}: the chart asks for tensor x dataLocal = {gpus} GPUs, and the resources for another number"
+        )
+    mounts = [mount.get("mountPath") for mount in container.get("volumeMounts") or []]
+    return FoundWorker(
+        where=path,
+        pool=path.removeprefix("values/").removesuffix(".yaml"),
+        role=_role(created[0], proxied=proxied),
+        weights=str(values.get("--model")),
+        replicas=quantity(path, section.get("replicas")),
+        nodes=split["workers"],
+        node_gpus=gpus,
+        words=words,
+        settings=vllm_settings(deployment, path, words),
+        transfer=transfer,
+        env=_read_env(container),
+        label=(section.get("nodeSelector") or {}).get(facts.fact("gpu_label")),
+        image=container.get("image"),
+        pod={
+            "devices": limits,
+            "shared_memory": SHARED_MEMORY in mounts,
+            "capabilities": dig(container, "securityContext", "capabilities", "add") or [],
+        },
+    )
+
+
+def _check_ports(path: str, loaded: Any, values: Mapping[str, str | None], *, proxied: bool) -> None:
+    """The engine listens where its proxy, or else the service, looks for it."""
+    routing = loaded.get("routing") or {}
+    expected = dig(routing, "proxy", "targetPort") if proxied else routing.get("servicePort")
+    if values.get("--port") != str(expected):
+        raise InputError(f"{path}: the engine listens on port {values.get('--port')}, and is looked for on {expected}")
+
+
+def _role(section: str, *, proxied: bool) -> str:
+    """Prefill, or decode behind a proxy, or an engine of both that the chart calls decode."""
+    if section == "prefill":
+        return Role.PREFILL.value
+    return Role.DECODE.value if proxied else Role.COLOCATED.value
+
+
+def _read_env(container: Mapping[str, Any]) -> dict[str, str]:
+    return {
+        str(item.get("name")): str(item.get("value") or dig(item, "valueFrom", "fieldRef", "fieldPath") or "")
+        for item in container.get("env") or []
+    }

@@ -1,0 +1,179 @@
+"""Plain TensorRT-LLM: a config file and start script per engine, and the disaggregated server's configuration."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping
+from typing import Any, Final
+
+from costmodel.engine import Role
+from costmodel.errors import InputError
+
+from . import facts
+from .description import Deployment
+from .found import Found, FoundRouter, FoundWorker
+from .manifests import dig, load_yaml
+from .options_trtllm import trtllm_options, trtllm_settings
+from .placement import Instance, hosts_of, place
+from .rendering import Raw, render
+from .target_sglang import read_command
+from .target_vllm import ROUTER_FILE
+
+SPLIT_FILE: Final = "disagg_config.yaml"
+OPTIONS: Final = frozenset(
+    (
+        "backend",
+        "tensor_parallel_size",
+        "pipeline_parallel_size",
+        "moe_expert_parallel_size",
+        "enable_attention_dp",
+        "max_batch_size",
+        "max_num_tokens",
+        "max_seq_len",
+        "dtype",
+        "enable_chunked_prefill",
+        "disable_overlap_scheduler",
+        "kv_cache_config",
+        "cache_transceiver_config",
+    )
+)
+"""Options of the LLM API that files may hold; the server refuses others."""
+
+
+def trtllm_files(deployment: Deployment) -> dict[str, str]:
+    """Every file of the target by its path in the chosen directory."""
+    instances = place(deployment)
+    _check(deployment, instances)
+    files: dict[str, str] = {}
+    for one in instances:
+        options = trtllm_options(deployment, one.pool)
+        files[f"workers/{one.name}.yaml"] = render("trtllm/worker.yaml", options=list(options.items()))
+        files[f"workers/{one.name}.sh"] = _script(deployment, one, instances)
+    if deployment.disaggregated:
+        files[SPLIT_FILE] = _split(instances)
+        files[ROUTER_FILE] = render("trtllm/router.sh", port=facts.fact("ports", "http"))
+    return files
+
+
+def _check(deployment: Deployment, instances: tuple[Instance, ...]) -> None:
+    for one in instances:
+        if len(one.hosts) > 1:
+            raise InputError(
+                f"pool {one.pool.id}: an engine of {one.pool.settings.gpus} GPUs spans {len(one.hosts)} hosts, which "
+                "trtllm-serve starts only under MPI; target that can: dynamo"
+            )
+    if not deployment.disaggregated and len(instances) > 1:
+        raise InputError(
+            f"trtllm-serve has no router for {len(instances)} engines that do both stages; target that has: dynamo"
+        )
+
+
+def _address(one: Instance, instances: tuple[Instance, ...]) -> str:
+    host = "localhost" if len(hosts_of(instances)) == 1 else one.hosts[0].name
+    return f"{host}:{_port(one)}"
+
+
+def _port(one: Instance) -> int:
+    """A single engine takes the port that clients know; behind the router engines have their own."""
+    return one.port("worker") if one.pool.role is not Role.COLOCATED else int(facts.fact("ports", "http"))
+
+
+def _split(instances: tuple[Instance, ...]) -> str:
+    urls = {role: [_address(one, instances) for one in instances if one.pool.role is role] for role in Role}
+    return render(
+        "trtllm/disagg_config.yaml",
+        port=facts.fact("ports", "http"),
+        context=urls[Role.PREFILL],
+        generation=urls[Role.DECODE],
+    )
+
+
+def _script(deployment: Deployment, one: Instance, instances: tuple[Instance, ...]) -> str:
+    env = [(Raw("CUDA_VISIBLE_DEVICES"), ",".join(map(str, one.gpus)))]
+    if deployment.disaggregated:
+        env.append((Raw("UCX_TLS"), facts.fact("ucx", "hosts")))
+    words = ["serve", deployment.weights, "--host", "0.0.0.0", "--port", str(_port(one))]  # noqa: S104
+    return render(
+        "trtllm/worker.sh",
+        host=Raw(_address(one, instances).partition(":")[0]),
+        env=env,
+        words=words,
+        config=f"{one.name}.yaml",
+    )
+
+
+def read_trtllm(deployment: Deployment, files: Mapping[str, str]) -> Found:
+    """What the scripts start, and how the disaggregated server splits requests."""
+    paths = [path for path in sorted(files) if re.fullmatch(r"workers/[^/]+\.yaml", path)]
+    workers = tuple(_read_worker(deployment, files, path) for path in paths)
+    addresses = tuple(f"{host}:{port}" for one in workers for host, port in one.addresses)
+    return Found(workers, _read_split(deployment, files, addresses))
+
+
+def _read_worker(deployment: Deployment, files: Mapping[str, str], path: str) -> FoundWorker:
+    script = path.removesuffix(".yaml") + ".sh"
+    env, command = read_command(script, files.get(script, ""), ["trtllm-serve", "serve"])
+    stem = path.removeprefix("workers/").removesuffix(".yaml")
+    if command[-2:-1] != ["--config"] or not command[-1].endswith(f"/{stem}.yaml"):
+        raise InputError(f"{script}: it does not start its engine with {path}")
+    options, pool = load_yaml(path, files[path]), deployment.pool(stem.rpartition("-")[0])
+    if pool is None:
+        raise InputError(f"{path}: the plan has no pool of this name")
+    unknown = sorted(set(options) - OPTIONS)
+    if unknown:
+        raise InputError(f"{path}: {unknown[0]} is no option of TensorRT-LLM {deployment.engine_version} that is known")
+    _check_server(path, options, pool.settings.max_model_len)
+    host = re.search(r"of host ([a-z0-9-]+)\.", files[script])
+    port = command[command.index("--port") + 1] if "--port" in command else ""
+    return FoundWorker(
+        where=path,
+        pool=pool.name,
+        role=_role(path, options),
+        weights=command[0],
+        replicas=1,
+        nodes=1,
+        node_gpus=len([gpu for gpu in env.get("CUDA_VISIBLE_DEVICES", "").split(",") if gpu]),
+        words=(),
+        settings=trtllm_settings(deployment, path, options, pool.memory),
+        transfer=options.get("cache_transceiver_config"),
+        env=env,
+        addresses=((host[1] if host else "?", int(port)),) if port.isdigit() else (),
+    )
+
+
+def _role(path: str, options: Mapping[str, Any]) -> str:
+    """A context server may not overlap steps, a generation server may; without a transceiver an engine does both."""
+    if "cache_transceiver_config" not in options:
+        return Role.COLOCATED.value
+    if dig(options, "cache_transceiver_config", "backend") != "NIXL":
+        raise InputError(f"{path}: cache_transceiver_config has another backend than NIXL")
+    return Role.PREFILL.value if options.get("disable_overlap_scheduler") is True else Role.DECODE.value
+
+
+def _check_server(path: str, options: Mapping[str, Any], longest: int) -> None:
+    buffer = dig(options, "cache_transceiver_config", "max_tokens_in_buffer")
+    if buffer is not None and buffer < longest:
+        raise InputError(f"{path}: max_tokens_in_buffer {buffer} is below the longest request of {longest} tokens")
+    if options.get("backend") != "pytorch":
+        raise InputError(f"{path}: backend {options.get('backend')!r} is not pytorch")
+    if options.get("dtype") != "bfloat16" or options.get("enable_chunked_prefill") is not True:
+        raise InputError(f"{path}: dtype bfloat16 and enable_chunked_prefill must be stated")
+
+
+def _read_split(deployment: Deployment, files: Mapping[str, str], addresses: tuple[str, ...]) -> FoundRouter | None:
+    if not deployment.disaggregated:
+        return FoundRouter("the engine itself", splits=False, targets={Role.COLOCATED.value: addresses})
+    if SPLIT_FILE not in files or ROUTER_FILE not in files:
+        return None
+    text = shlex.split(files[ROUTER_FILE].splitlines()[-1])
+    if text[:3] != ["exec", "trtllm-serve", "disaggregated"]:
+        raise InputError(f"{ROUTER_FILE} does not start the disaggregated server")
+    loaded = load_yaml(SPLIT_FILE, files[SPLIT_FILE])
+    urls = {}
+    for section, role in (("context_servers", Role.PREFILL), ("generation_servers", Role.DECODE)):
+        found = dig(loaded, section, "urls") or []
+        if dig(loaded, section, "num_instances") != len(found):
+            raise InputError(f"{SPLIT_FILE}: num_instances of {section} is not the number of its urls")
+        urls[role.value] = tuple(str(url) for url in found)
+    return FoundRouter(SPLIT_FILE, splits=True, targets=urls)

@@ -1,0 +1,221 @@
+"""Plans for the tests of deployment files: built from a few numbers, and random ones."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from hypothesis import assume
+from hypothesis import strategies as st
+
+from costmodel.engine import Parallelism
+from optimizer.plan import Plan
+from reports.deploy.describe import describe
+from reports.deploy.description import Deployment, Options
+from reports.deploy.facts import checked_version
+from search_spaces.kv_hand_over import cannot_talk
+from search_spaces.models import load_model
+
+GPUS = ("A100-80", "H100", "H200", "B200", "L40S")
+TEMPLATE = json.loads((Path(__file__).parent / "plans" / "disaggregated.json").read_text("utf-8"))
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One pool in short."""
+
+    role: str
+    gpu: str = "H100"
+    replicas: int = 1
+    tp: int = 1
+    pp: int = 1
+    ep: int = 1
+    dp: int = 1
+    seqs: int = 64
+    tokens: int = 2048
+    length: int = 8192
+    memory: float = 0.9
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What all pools share."""
+
+    model: str = "Llama-3.1-8B"
+    weight_dtype: str = "bf16"
+    kv_dtype: str = "bf16"
+    engine: str = "vllm"
+    prefix: float = 0.0
+    title: str = "case"
+
+
+PAIR = (
+    Case("prefill", "H100", replicas=2, tp=2, seqs=8, tokens=8192),
+    Case("decode", "H200", replicas=1, tp=2, seqs=128, tokens=512),
+)
+"""Two GPU types, and a hand-over between them."""
+
+
+def plan_of(pools: tuple[Case, ...] = PAIR, ask: Ask | None = None) -> Plan:
+    """A plan with these pools, which share every kind of request alike."""
+    ask = ask or Ask()
+    text: dict[str, Any] = json.loads(json.dumps(TEMPLATE))
+    ids = [case.name or f"{case.role}-{number}" for number, case in enumerate(pools, start=1)]
+    text |= {"name": ask.title, "model": ask.model, "engine": ask.engine, "transfers": []}
+    text["pools"] = [_pool(case, name, ask) for case, name in zip(pools, ids, strict=True)]
+    text["gpus"] = {case.gpu: 1 for case in pools}
+    text["provenance"]["inputs"] = _inputs(pools, ask)
+    text["workload"] |= {
+        "prefix_hit_share": ask.prefix,
+        "isl": [512.0, 2048.0],
+        "osl": [64.0, 256.0],
+        "share": [0.5, 0.5],
+    }
+    prefill = [name for case, name in zip(pools, ids, strict=True) if case.role != "decode"]
+    decode = [name for case, name in zip(pools, ids, strict=True) if case.role != "prefill"]
+    text["routing"] = [
+        {
+            "slo_class": "default",
+            "isl": isl,
+            "osl": osl,
+            "share": 0.5,
+            "prefill": {name: 1.0 / len(prefill) for name in prefill},
+            "decode": {name: 1.0 / len(decode) for name in decode},
+            "attainment": 1.0,
+        }
+        for isl, osl in ((512.0, 64.0), (2048.0, 256.0))
+    ]
+    return Plan.model_validate(text)
+
+
+def _pool(case: Case, name: str, ask: Ask) -> dict[str, Any]:
+    return {
+        **TEMPLATE["pools"][0],
+        "id": name,
+        "role": case.role,
+        "accelerator": case.gpu,
+        "replicas": case.replicas,
+        "spare_replicas": 0,
+        "tensor_parallel": case.tp,
+        "pipeline_parallel": case.pp,
+        "expert_parallel": case.ep,
+        "data_parallel": case.dp,
+        "gpus": case.replicas * case.tp * case.pp * case.dp,
+        "weight_dtype": ask.weight_dtype,
+        "kv_dtype": ask.kv_dtype,
+        "max_num_seqs": case.seqs,
+        "max_num_batched_tokens": case.tokens,
+        "max_model_len": case.length,
+        "memory_fraction": case.memory,
+    }
+
+
+def _inputs(pools: tuple[Case, ...], ask: Ask) -> dict[str, Any]:
+    return {
+        "schema": "pdplan.workload/1",
+        "name": "case",
+        "model": {"name": ask.model, "weight_dtype": ask.weight_dtype, "kv_dtype": ask.kv_dtype},
+        "workload": {
+            "request_rate": 4.0,
+            "prefix_hit_share": ask.prefix,
+            "max_tokens": max(case.length for case in pools),
+            "lengths": {
+                "histogram": [{"isl": 512.0, "osl": 64.0, "share": 0.5}, {"isl": 2048.0, "osl": 256.0, "share": 0.5}]
+            },
+        },
+        "slo": {"name": "default", "ttft": "2s", "tpot": "50ms", "attainment": 0.9},
+        "accelerators": sorted({case.gpu for case in pools}),
+        "engine": ask.engine,
+    }
+
+
+def options(target: str, version: str | None = None, **more: Any) -> Options:
+    return Options(target, checked_version(target, version), **more)
+
+
+def deployment_of(plan: Plan, target: str, version: str | None = None, **more: Any) -> Deployment:
+    return describe(plan, options(target, version, **more))
+
+
+MODELS = (("Llama-3.1-8B", "bf16"), ("Llama-3.1-70B", "fp8"), ("Qwen3-30B-A3B", "bf16"), ("DeepSeek-V3", "fp8"))
+
+
+@st.composite
+def plans(draw: st.DrawFn, engine: str) -> Plan:
+    """Random plans that the search could have found: engines that fit, pairs that can talk, mixed GPU types."""
+    model, weights = draw(st.sampled_from(MODELS))
+    if engine == "trtllm":
+        weights = load_model(model).native_weight_dtype
+    kv = draw(st.sampled_from(["bf16", "fp8"]))
+    ask = Ask(
+        model, weights, kv, engine, draw(st.sampled_from([0.0, 0.35])), draw(st.sampled_from(["case", "two words"]))
+    )
+    length = draw(st.sampled_from([4096, 8192, 32768]))
+    roles = draw(st.sampled_from([("prefill", "decode"), ("colocated",)]))
+    counts = {role: draw(st.integers(1, 2)) for role in roles}
+    if engine == "trtllm" and roles == ("colocated",):
+        counts = {"colocated": 1}
+    pools = tuple(draw(_pools(ask, role, length)) for role in roles for _ in range(counts[role]))
+    if engine == "trtllm" and roles == ("colocated",):
+        pools = (replace(pools[0], replicas=1),)
+    assume(_can_run(pools, ask))
+    return plan_of(pools, ask)
+
+
+@st.composite
+def _pools(draw: st.DrawFn, ask: Ask, role: str, length: int) -> Case:
+    moe = load_model(ask.model).is_moe
+    big = ask.model in {"DeepSeek-V3", "Llama-3.1-70B"}
+    spread = moe and draw(st.booleans())
+    data = draw(st.sampled_from([8, 16] if ask.model == "DeepSeek-V3" else [2, 4, 8])) if spread else 1
+    tp = 1 if spread else draw(st.sampled_from([8] if ask.model == "DeepSeek-V3" else [2, 4, 8] if big else [1, 2, 4]))
+    pp = draw(st.sampled_from([1, 1, 2])) if role != "decode" and not spread and not moe else 1
+    seqs = data * draw(st.sampled_from([1, 2, 8, 24, 64]))
+    gpus = ["H200", "B200"] if ask.model == "DeepSeek-V3" else ["H100", "H200", "B200", "A100-80"]
+    return Case(
+        role=role,
+        gpu=draw(st.sampled_from(gpus)),
+        replicas=draw(st.integers(1, 3)),
+        tp=tp,
+        pp=pp,
+        ep=data if spread else 1,
+        dp=data,
+        seqs=seqs,
+        tokens=data * draw(st.sampled_from([512, 2048, 8192])),
+        length=length,
+        memory=draw(st.sampled_from([0.85, 0.9, 0.92, 0.95])),
+    )
+
+
+def _can_run(pools: tuple[Case, ...], ask: Ask) -> bool:
+    model = load_model(ask.model)
+    latent_mixed = model.is_latent and ask.kv_dtype == "fp8" and len({case.gpu for case in pools}) > 1
+    if latent_mixed or (ask.engine == "trtllm" and any(case.tp * case.pp * case.dp > 8 for case in pools)):
+        return False
+    if any(case.tokens < case.seqs for case in pools):
+        return False
+    ends = {role: [case for case in pools if case.role == role] for role in ("prefill", "decode")}
+    return not any(
+        cannot_talk(model, Parallelism(one.tp, one.pp, one.ep, one.dp), Parallelism(two.tp, two.pp, two.ep, two.dp))
+        for one in ends["prefill"]
+        for two in ends["decode"]
+    )
+
+
+def fits(deployment: Deployment) -> bool:
+    """Whether every engine has room for its longest request."""
+    return all(
+        pool.memory.kv(pool.settings.memory_fraction) >= pool.memory.longest_request for pool in deployment.pools
+    )
+
+
+def lengths_plan(engine: str = "vllm") -> Plan:
+    """Short prompts go to one prefill pool, long ones to another, and all into one decode pool."""
+    pools = (Case("prefill", seqs=8), Case("prefill", "H200", seqs=8), Case("decode", "H200", seqs=128))
+    plan = plan_of(pools, Ask(engine=engine))
+    parts = ({"prefill-1": 1.0}, {"prefill-2": 1.0})
+    routes = [route.model_copy(update={"prefill": part}) for route, part in zip(plan.routing, parts, strict=True)]
+    return plan.model_copy(update={"routing": routes})

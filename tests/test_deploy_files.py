@@ -1,0 +1,314 @@
+"""What is written where: a directory of one's own, whole, never over something else; and no input is ever code."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from costmodel.errors import InputError
+from pdplan.cli import ExitCode, run
+from reports.deploy.benchmark import bucket_counts, shared_blocks, trace_rows
+from reports.deploy.describe import file_names
+from reports.deploy.description import Demand, Options
+from reports.deploy.files import MARKER, TARGETS, deployment_files, write_deployment
+from reports.deploy.manifests import load_yaml
+from reports.deploy.rendering import Raw, shell_text, yaml_text
+from reports.deploy.settings import settings as settings_of
+from tests.deploy_cases import PAIR, Ask, Case, deployment_of, options, plan_of
+from tests.test_cli import error_of, pdplan
+
+GOLDEN = Path(__file__).parent / "golden" / "deploy"
+ENGINES = {"vllm": "vllm", "dynamo": "vllm", "llmd": "vllm", "sglang": "sglang", "trtllm": "trtllm"}
+NASTY = (
+    "$(touch /tmp/pdplan-owned)",
+    "`touch /tmp/pdplan-owned`",
+    "a; touch /tmp/pdplan-owned",
+    "x' && touch /tmp/pdplan-owned #",
+    'x" && touch /tmp/pdplan-owned #',
+    "{{ 7 * 7 }}",
+    "{% for x in y %}",
+    "{{ .Values.secret }}",
+    "a: b",
+    "- a",
+    "&a *a !!python/object/apply:os.system [id]",
+    "x # y",
+    "true",
+    "1e3",
+    "${HOME}",
+    "$(HOME)",
+    "$$(HOME)",
+    "a|b",
+    "../../etc/passwd",
+    "é日本\U0001f600",
+)
+STRINGS = st.sampled_from(NASTY) | st.text(
+    st.characters(codec="utf-8", exclude_categories=["C", "Z"]), min_size=1, max_size=20
+)
+
+
+def hostile_plan(text: str, engine: str) -> Any:
+    pools = tuple(Case(**{**_fields(case), "name": f"{text}{case.role}"}) for case in PAIR)
+    return plan_of(pools, Ask(engine=engine, title=text))
+
+
+def _fields(case: Case) -> dict[str, Any]:
+    return {name: getattr(case, name) for name in Case.__dataclass_fields__}
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@settings(deadline=None, max_examples=25)
+@given(text=STRINGS, label=STRINGS, image=STRINGS)
+def test_no_string_is_code(target: str, text: str, label: str, image: str) -> None:
+    asked = Options(target, options(target).version, model=text, image=image, labels={"H100": label})
+    if "-" in (text[0], label[0], image[0]) or (
+        target == "llmd" and ("{{" in text + image or text.startswith((".", "/", "~")))
+    ):
+        with pytest.raises(InputError, match=r"Helm|dash|folder"):
+            deployment_files(hostile_plan(text, ENGINES[target]), asked)
+        return
+    files = deployment_files(hostile_plan(text, ENGINES[target]), asked)
+    assert not [path for path in files if not re.fullmatch(r"[a-zA-Z0-9_./-]+", path) or ".." in path]
+    for path, content in files.items():
+        if path.endswith((".yaml", ".yml")):
+            load_yaml(path, content)
+        elif path.endswith(".sh"):
+            commands = [line for line in content.splitlines() if not line.startswith("#")]
+            assert len(commands) <= 10
+            assert shlex.split(commands[-1])[0] == "exec"
+    deployment = deployment_of(
+        hostile_plan(text, ENGINES[target]), target, model=text, image=image, labels={"H100": label}
+    )
+    found = TARGETS[target].read(deployment, files)
+    assert {one.weights for one in found.workers} == {text}
+    if target in {"dynamo", "llmd"}:
+        assert label in {one.label for one in found.workers}
+        assert {one.image for one in found.workers} == {image}
+
+
+@pytest.mark.parametrize("text", NASTY)
+def test_a_shell_reads_back_one_word(text: str) -> None:
+    done = subprocess.run(["sh", "-c", f"printf %s {shell_text(text)}"], capture_output=True, text=True, check=True)
+    assert done.stdout == text
+    assert not Path("/tmp/pdplan-owned").exists()
+
+
+TEXTS = st.text(st.characters(codec="utf-8"))
+LEAVES = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | TEXTS
+VALUES = st.recursive(LEAVES, lambda one: st.lists(one, max_size=3) | st.dictionaries(TEXTS, one, max_size=3))
+
+
+@settings(deadline=None, max_examples=100)
+@given(value=VALUES)
+def test_yaml_reads_back_the_value(value: Any) -> None:
+    assert yaml.safe_load(yaml_text(value)) == value
+
+
+def test_only_raw_text_stands_as_it_is() -> None:
+    assert yaml_text(Raw("a: b")) == "a: b"
+    assert shell_text(Raw("$HOME")) == "$HOME"
+    with pytest.raises(TypeError):
+        yaml_text(object())
+    with pytest.raises(TypeError):
+        shell_text(["a"])
+
+
+@pytest.mark.parametrize(
+    ("more", "sentence"),
+    [
+        ({"namespace": "a b"}, "--namespace 'a b' is not of the form"),
+        ({"namespace": "x;id"}, "--namespace 'x;id' is not of the form"),
+        ({"rdma": "rdma"}, "--rdma 'rdma' is not of the form"),
+        ({"api": "v2"}, "--api 'v2' is not of the form"),
+        ({"image": "a\nb"}, "--image 'a\\\\nb' is empty or has characters"),
+        ({"labels": {"H10O": "X"}}, "'H10O' is not known; did you mean 'H100'"),
+        ({"labels": {"H100": ""}}, "--label H100 '' is empty"),
+    ],
+)
+def test_options_that_name_nothing_are_refused(more: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(InputError, match=sentence):
+        deployment_files(plan_of(), options("dynamo", **more))
+
+
+@pytest.mark.parametrize("text", ["", "  ", "-model", "a\nb", "a\0b", "\x1b[31m"])
+def test_a_model_that_cannot_be_named_is_refused(text: str) -> None:
+    with pytest.raises(InputError, match=r"^--model "):
+        deployment_files(plan_of(), options("vllm", model=text))
+
+
+def test_file_names_are_ids_where_they_can_be() -> None:
+    assert file_names(["prefill-1", "decode-1"]) == ["prefill-1", "decode-1"]
+    names = file_names(["../../x", "pool-1", "a b", "p" * 40, "-"])
+    assert len(set(names)) == 5
+    assert all(re.fullmatch(r"[a-z][a-z0-9-]*", name) for name in names)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_files_are_written_whole_and_the_same_again(target: str, tmp_path: Path) -> None:
+    plan, asked = plan_of(ask=Ask(engine=ENGINES[target])), options(target)
+    written = write_deployment(plan, asked, tmp_path / "one")
+    write_deployment(plan, asked, tmp_path / "two")
+    assert {path.relative_to(tmp_path / "one") for path in written} == {
+        path.relative_to(tmp_path / "one") for path in (tmp_path / "one").rglob("*") if path.is_file()
+    }
+    for path in written:
+        assert path.read_bytes() == (tmp_path / "two" / path.relative_to(tmp_path / "one")).read_bytes()
+        assert bool(path.stat().st_mode & 0o100) == (path.suffix == ".sh")
+    assert (tmp_path / "one" / "README.md").read_text("utf-8").startswith(MARKER)
+
+
+def test_a_directory_with_something_in_it_is_kept(tmp_path: Path) -> None:
+    plan, asked = plan_of(), options("vllm")
+    (tmp_path / "mine.txt").write_text("keep", "utf-8")
+    with pytest.raises(InputError, match="is not empty; choose another directory"):
+        write_deployment(plan, asked, tmp_path)
+    with pytest.raises(InputError, match="holds something else than a deployment"):
+        write_deployment(plan, asked, tmp_path, force=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+
+
+def test_force_replaces_a_deployment(tmp_path: Path) -> None:
+    plan, asked = plan_of(), options("vllm")
+    write_deployment(plan, asked, tmp_path)
+    with pytest.raises(InputError, match="replace the deployment in it with --force"):
+        write_deployment(plan, asked, tmp_path)
+    assert write_deployment(plan, asked, tmp_path, force=True)
+
+
+def test_force_leaves_nothing_of_the_old_fleet(tmp_path: Path) -> None:
+    write_deployment(plan_of(), options("vllm"), tmp_path)
+    small = plan_of((Case("colocated", tokens=8192),))
+    written = write_deployment(small, options("vllm"), tmp_path, force=True)
+    assert sorted(written) == sorted(path for path in tmp_path.rglob("*") if path.is_file())
+
+
+def test_a_link_that_leads_out_is_refused(tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    home = tmp_path / "home"
+    write_deployment(plan_of(), options("vllm"), home)
+    for path in (home / "workers").iterdir():
+        path.unlink()
+    (home / "workers").rmdir()
+    (home / "workers").symlink_to(outside)
+    with pytest.raises(InputError, match="leads out of"):
+        write_deployment(plan_of(), options("vllm"), home, force=True)
+    assert list(outside.iterdir()) == []
+
+
+def test_a_plan_without_a_fleet_writes_nothing(tmp_path: Path) -> None:
+    source = Path(__file__).parent / "plans" / "infeasible.json"
+    code = run(["deploy", str(source), "-t", "vllm", "-o", str(tmp_path / "out")])
+    assert code == ExitCode.BAD_INPUT
+    assert not (tmp_path / "out").exists()
+
+
+def plan_file(folder: Path, **more: Any) -> Path:
+    path = folder / "plan.json"
+    path.write_text(plan_of(**more).model_dump_json(by_alias=True), "utf-8")
+    return path
+
+
+def test_the_command_writes_and_says_where(tmp_path: Path) -> None:
+    done = pdplan("deploy", plan_file(tmp_path), "-o", tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == ""
+    assert re.search(r"wrote \d+ files to ", done.stderr)
+    assert (tmp_path / "out" / "router.sh").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["-t", "sglang"], "evaluated for vllm, which target sglang does not run; targets that do: vllm, dynamo, llmd"),
+        (["--engine-version", "9"], "vLLM 9 is not supported by this version of pdplan; supported: 0.20.1"),
+        (["--label", "H100"], "--label 'H100' is not KEY=VALUE"),
+        (["-t", "kubernetes"], "'kubernetes' is not one of"),
+    ],
+)
+def test_bad_requests_are_one_sentence(tmp_path: Path, arguments: list[str], sentence: str) -> None:
+    done = pdplan("deploy", plan_file(tmp_path), "-o", tmp_path / "out", *arguments)
+    assert sentence in error_of(done, ExitCode.BAD_INPUT)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_golden_files(target: str) -> None:
+    """The files of one plan, all in one text: a changed template is a readable diff."""
+    files = deployment_files(plan_of(ask=Ask(engine=ENGINES[target], prefix=0.25)), options(target))
+    kept = {
+        path: text
+        for path, text in files.items()
+        if not path.startswith(("benchmark/workload", "planner/", "planner-"))
+    }
+    text = "".join(f"=== {path}\n{content}" for path, content in kept.items())
+    path = GOLDEN / f"{target}.txt"
+    if "PDPLAN_UPDATE_GOLDEN" in os.environ:
+        path.write_text(text, "utf-8")
+    assert text == path.read_text("utf-8")
+
+
+def test_the_settings_table_has_a_reason_for_each() -> None:
+    rows = settings_of(plan_of(ask=Ask(prefix=0.25)))
+    named = {row.setting: row for row in rows}
+    assert {"max_num_seqs", "max_num_batched_tokens", "max_model_len", "memory fraction", "KV cache dtype"} <= set(
+        named
+    )
+    assert named["max_num_seqs"].value == "prefill-1: 8, decode-2: 128"
+    assert named["attention backend"].value == "FLASHINFER"
+    assert named["prefix caching"].why == "the workload finds 25.0% of its prompt tokens in a cache"
+    assert all(row.why and row.value for row in rows)
+    alone = {row.setting for row in settings_of(plan_of((Case("colocated", tokens=8192),)))}
+    assert not alone & {"attention backend", "KV connector"}
+
+
+def test_the_trace_is_the_planned_workload() -> None:
+    demand = Demand(10.0, 1.0, 0.0, (100.0, 3000.0), (10.0, 200.0), (0.25, 0.75), seed=1)
+    rows = trace_rows(demand)
+    assert len(rows) == 3000
+    assert sum(row["input_length"] == 100 for row in rows) == 750
+    span = (rows[-1]["timestamp"] - rows[0]["timestamp"]) / 1e3
+    assert len(rows) / span == pytest.approx(10.0, rel=0.05)
+    assert rows == trace_rows(demand)
+    assert rows != trace_rows(Demand(10.0, 1.0, 0.0, (100.0, 3000.0), (10.0, 200.0), (0.25, 0.75), seed=2))
+
+
+@settings(deadline=None, max_examples=30)
+@given(share=st.floats(0.05, 0.8), seed=st.integers(0, 50))
+def test_prefixes_are_shared_as_planned(share: float, seed: int) -> None:
+    rows = trace_rows(Demand(5.0, 1.0, share, (4000.0, 9000.0), (10.0, 20.0), (0.5, 0.5), seed))
+    seen: set[int] = set()
+    hits = 0
+    for row in rows:
+        blocks = row["hash_ids"]
+        assert len(blocks) == -(-row["input_length"] // 128)
+        hits += 128 * sum(block in seen for block in blocks)
+        seen |= set(blocks)
+    assert hits / sum(row["input_length"] for row in rows) == pytest.approx(share, abs=0.01)
+
+
+def test_counts_add_up() -> None:
+    assert bucket_counts((0.1, 0.2, 0.7), 10).tolist() == [1, 2, 7]
+    assert int(bucket_counts((1 / 3, 1 / 3, 1 / 3), 10).sum()) == 10
+    import numpy as np
+
+    assert shared_blocks(np.array([128, 256, 1280]), 0.5).tolist() == [0, 1, 5]
+
+
+def test_the_benchmark_aims_at_the_limits() -> None:
+    files = deployment_files(plan_of(), options("vllm"))
+    words = shlex.split(files["benchmark/run.sh"].splitlines()[-1])
+    assert words[words.index("--goodput") + 1] == "time_to_first_token:600 inter_token_latency:30"
+    first = json.loads(files["benchmark/workload.jsonl"].splitlines()[0])
+    assert first["timestamp"] == 0.0
+    assert sys.version_info >= (3, 11)

@@ -1,0 +1,221 @@
+"""Manifests against the schemas of their resources, strictly, and flags against the dumps of the engines' parsers."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+from reports.deploy import facts
+from reports.deploy.description import Options
+from reports.deploy.files import TARGETS, deployment_files
+from reports.deploy.found import Found
+from tests.deploy_cases import PAIR, Ask, Case, deployment_of, lengths_plan, options, plan_of
+
+ALONE = (Case("colocated", replicas=3, tokens=8192),)
+SPREAD = (Case("colocated", "H200", dp=16, ep=16, seqs=64, tokens=8192),)
+SPAN_ASK = Ask("DeepSeek-V3", "fp8", prefix=0.3)
+
+
+@cache
+def loaded(path: Path) -> Any:
+    text = gzip.decompress(path.read_bytes()).decode() if path.suffix == ".gz" else path.read_text("utf-8")
+    return yaml.safe_load(text) if path.suffix in {".yaml", ".yml"} else json.loads(text)
+
+
+def check(document: Any, schema: dict[str, Any]) -> None:
+    """Validate strictly: what an object of known fields does not know fails."""
+    jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)(schema).validate(document)
+
+
+@pytest.mark.parametrize("api", ["v1beta1", "v1alpha1"])
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
+def test_graph_deployments_pass_their_schema(data: Path, api: str, engine: str) -> None:
+    schema = loaded(data / "deploy" / "schemas" / f"dynamo_dgd_{api}.schema.json")
+    for pools, ask in ((PAIR, Ask(engine=engine, prefix=0.3)), (ALONE, Ask(engine=engine))):
+        files = deployment_files(plan_of(pools, ask), options("dynamo", api=api))
+        for name in ("dgd.yaml", "dgd-with-planner.yaml"):
+            check(yaml.safe_load(files[name]), schema)
+
+
+def test_graphs_that_route_by_length_pass_their_schema(data: Path) -> None:
+    schema = loaded(data / "deploy" / "schemas" / "dynamo_dgd_v1beta1.schema.json")
+    files = deployment_files(lengths_plan(), options("dynamo"))
+    graphs = [text for path, text in files.items() if path == "control.yaml" or path.startswith("pools/")]
+    assert len(graphs) == 4
+    for text in graphs:
+        check(yaml.safe_load(text), schema)
+
+
+@pytest.mark.parametrize("api", ["v1beta1", "v1alpha1"])
+def test_an_engine_of_two_nodes_says_so(data: Path, api: str) -> None:
+    files = deployment_files(plan_of(SPREAD, SPAN_ASK), options("dynamo", api=api))
+    document = yaml.safe_load(files["dgd.yaml"])
+    check(document, loaded(data / "deploy" / "schemas" / f"dynamo_dgd_{api}.schema.json"))
+    assert re.search(r"multinode: \{nodeCount: 2\}", files["dgd.yaml"])
+
+
+@pytest.mark.parametrize("api", ["v1beta1", "v1alpha1"])
+def test_the_schema_is_strict(data: Path, api: str) -> None:
+    document = yaml.safe_load(deployment_files(plan_of(), options("dynamo", api=api))["dgd.yaml"])
+    document["spec"]["unheardOf"] = 1
+    with pytest.raises(jsonschema.ValidationError):
+        check(document, loaded(data / "deploy" / "schemas" / f"dynamo_dgd_{api}.schema.json"))
+
+
+@pytest.mark.parametrize(("pools", "mode"), [(PAIR, "disagg"), (ALONE, "agg")])
+def test_planner_config_passes_its_schema(data: Path, pools: tuple[Case, ...], mode: str) -> None:
+    schema = loaded(data / "deploy" / "schemas" / "dynamo_planner_config_1.6.1.schema.json")
+    config = json.loads(deployment_files(plan_of(pools), options("dynamo"))["planner/planner_config.json"])
+    check(config, schema | {"additionalProperties": False})
+    assert config["mode"] == mode
+    assert config["max_gpu_budget"] == sum(case.replicas * case.tp for case in pools)
+    assert (config["ttft_ms"], config["itl_ms"]) == (600.0, 30.0)  # the tighter of the plan's two classes
+
+
+def test_planner_profile_has_the_documented_fields(data: Path) -> None:
+    fields = loaded(data / "deploy" / "benchmark_formats.json")["dynamo_planner_profile"]["json"]
+    files = deployment_files(plan_of(), options("dynamo"))
+    for name, expected in fields.items():
+        found = json.loads(files[f"planner/{name}"])
+        assert sorted(found) == sorted(field.split()[0] for field in expected)
+        assert len({len(values) for values in found.values() if isinstance(values, list)}) == 1
+
+
+def test_planner_profile_is_physical() -> None:
+    files = deployment_files(plan_of(), options("dynamo"))
+    prefill = json.loads(files["planner/prefill_raw_data.json"])
+    decode = json.loads(files["planner/decode_raw_data.json"])
+    assert prefill["prefill_ttft"] == sorted(prefill["prefill_ttft"])
+    assert max(decode["x_kv_usage"]) <= 1.0
+    longest = list(zip(decode["x_kv_usage"], decode["z_itl"], decode["y_context_length"], strict=True))
+    most = max(context for *_, context in longest)
+    times = [itl for _, itl, context in sorted(longest) if context == most]
+    assert times == sorted(times), "a fuller cache is never read faster"
+
+
+@pytest.mark.parametrize("pools", [PAIR, ALONE])
+def test_llmd_values_pass_the_charts_schema(data: Path, pools: tuple[Case, ...]) -> None:
+    schema = loaded(data / "deploy" / "schemas" / "llm-d-modelservice.values.schema.json")
+    known = set(schema["properties"])
+    files = deployment_files(plan_of(pools, Ask(prefix=0.2)), options("llmd"))
+    for path, text in files.items():
+        if path.startswith("values/"):
+            values = yaml.safe_load(text)
+            assert set(values) <= known
+            for section in ("prefill", "decode"):
+                sections = schema["properties"][section]
+                assert {"replicas", "create"} <= set(sections["properties"])
+            check(values, without_remote(schema))
+    check(
+        yaml.safe_load(files["inferencepool.yaml"]),
+        loaded(data / "deploy" / "schemas" / "inferencepool_v1.schema.json"),
+    )
+
+
+def without_remote(schema: Any) -> Any:
+    """The schema without references to documents elsewhere, which tests do not fetch."""
+    if isinstance(schema, dict):
+        return {key: without_remote(value) for key, value in schema.items() if key != "$ref" or not remote(value)}
+    return [without_remote(value) for value in schema] if isinstance(schema, list) else schema
+
+
+def remote(reference: object) -> bool:
+    return isinstance(reference, str) and reference.startswith("http")
+
+
+@pytest.mark.parametrize("pools", [PAIR, ALONE])
+def test_compose_files_pass_the_compose_spec(data: Path, pools: tuple[Case, ...]) -> None:
+    schema = loaded(data / "deploy" / "schemas" / "compose-spec.json")
+    files = deployment_files(plan_of(pools), options("vllm"))
+    found = [yaml.safe_load(text) for path, text in files.items() if path.startswith("compose/")]
+    assert found
+    for document in found:
+        check(document, schema)
+    broken = found[0] | {"unheard": 1}
+    with pytest.raises(jsonschema.ValidationError):
+        check(broken, schema)
+
+
+def test_shipped_flag_facts_are_those_of_the_dumps(data: Path) -> None:
+    dump = loaded(data / "deploy" / "vllm_flags.json")["flags"]
+    for version in facts.versions_of("vllm"):
+        for name, entry in dump.items():
+            assert (facts.legal_flag("vllm", version, name) is not None) == (version in entry["versions"])
+    sglang = loaded(data / "deploy" / "sglang_flags_0.5.23.json")["flags"]
+    legal = {name for name, entry in sglang.items() if entry.get("no_cli") != "True"}
+    assert set(facts.flag_names("sglang", "0.5.23")) == legal
+
+
+@pytest.mark.parametrize(
+    ("target", "version", "engine"),
+    [("vllm", version, "vllm") for version in facts.versions_of("vllm")]
+    + [("llmd", version, "vllm") for version in facts.versions_of("llmd")]
+    + [("dynamo", "1.6.1", "vllm"), ("dynamo", "1.6.1", "sglang"), ("sglang", "0.5.23", "sglang")],
+)
+def test_every_flag_is_in_the_dump_of_its_version(data: Path, target: str, version: str, engine: str) -> None:
+    for pools, ask in ((PAIR, Ask(engine=engine, prefix=0.3, kv_dtype="fp8")), (ALONE, Ask(engine=engine))):
+        deployment = deployment_of(plan_of(pools, ask), target, version)
+        found = TARGETS[target].read(deployment, TARGETS[target].files(deployment))
+        for name, value in words(found):
+            assert in_dump(data, deployment.engine, deployment.engine_version, target, name, value), (name, value)
+
+
+def words(found: Found) -> list[tuple[str, str | None]]:
+    return [pair for one in found.workers for pair in one.words]
+
+
+def in_dump(data: Path, engine: str, version: str, target: str, name: str, value: str | None) -> bool:
+    """Whether the raw dump knows the flag with this value; a second reading of it, apart from ours."""
+    if target == "dynamo":
+        programs = loaded(data / "deploy" / "dynamo_flags_1.6.1.json")["flags"]
+        if any(name in entry["flag"].split() for entry in programs[f"{engine}_worker"]):
+            return True
+    if engine == "sglang":
+        return name in loaded(data / "deploy" / "sglang_flags_0.5.23.json")["flags"]
+    for entry in loaded(data / "deploy" / "vllm_flags.json")["flags"].values():
+        said = {**entry, **entry.get("differs", {}).get(version, {})}
+        if version in entry["versions"] and name in said["options"]:
+            return said["choices"] is None or value in said["choices"]
+    return False
+
+
+def test_dynamo_frontend_flags_are_in_the_dump(data: Path) -> None:
+    known = {
+        name: entry
+        for entry in loaded(data / "deploy" / "dynamo_flags_1.6.1.json")["flags"]["frontend"]
+        for name in entry["flag"].split()
+    }
+    for prefix, mode in ((0.0, "least-loaded"), (0.3, "kv")):
+        deployment = deployment_of(plan_of(ask=Ask(prefix=prefix)), "dynamo")
+        router = TARGETS["dynamo"].read(deployment, TARGETS["dynamo"].files(deployment)).router
+        assert router is not None
+        assert {name for name, _ in router.words} <= set(known)
+        assert dict(router.words)["--router-mode"] == mode
+        assert mode in known["--router-mode"]["choices"]
+
+
+def test_labels_are_spelled_as_the_facts_have_them(data: Path) -> None:
+    known = loaded(data / "deploy" / "k8s_facts.json")["gpu_product_label"]
+    labels = set(known["confirmed_here"].values()) | set(known["by_rule_unconfirmed"].values())
+    for gpu in ("A100-80", "H100", "H200", "B200", "L40S"):
+        deployment = deployment_of(plan_of((Case("colocated", gpu, tokens=8192, length=4096),)), "dynamo")
+        assert deployment.pools[0].node_label in labels
+
+
+def test_options_reach_the_files() -> None:
+    asked = Options(
+        "dynamo", "1.6.1", namespace="serving", rdma="rdma/shared", labels={"H100": "MY-H100"}, image="my/image:1"
+    )
+    files = deployment_files(plan_of(), asked)
+    assert "rdma/shared: " in files["dgd.yaml"]
+    assert "nvidia.com/gpu.product: MY-H100" in files["dgd.yaml"]
+    assert "image: my/image:1" in files["dgd.yaml"]
+    assert "case-frontend.serving:8000" in files["benchmark/run.sh"]
