@@ -81,6 +81,7 @@ def at_quantile(instance: Instance, probability: float) -> Instance:
     slower = replace(
         tables,
         prefill_time=tables.prefill_time * prefill[:, None],
+        prefill_shared=tables.prefill_shared * prefill[:, None],
         decode_base=tables.decode_base * decode[:, None],
         attention_slope=tables.attention_slope * decode[:, None],
         mixed_base=tables.mixed_base * decode[:, None, None, None],

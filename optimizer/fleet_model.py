@@ -14,17 +14,17 @@ inventory, budget, power, max_gpus, max_pools
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.engine import Role
-from search_spaces.problem import Billing
+from search_spaces.problem import Billing, Routing
 
-from .columns import ROLES, Columns
+from .columns import Columns
 from .instance import Instance
 from .loads import RESOURCES, Loads
+from .matrices import COLOCATED, DECODE, PREFILL, Limit, Matrices
 from .program import Builder, Program
 
 FloatArray = NDArray[np.float64]
@@ -36,7 +36,10 @@ MOST_BLOCKS = 1e4
 LEAST_BLOCKS = 1e-5
 """Blocks that the whole of a flow takes at least: less would be within a solver's tolerance of none at all."""
 
-PREFILL, DECODE, COLOCATED = (ROLES.index(role) for role in (Role.PREFILL, Role.DECODE, Role.COLOCATED))
+MOST_IN_POOL = 10_000.0
+"""Most blocks of a column, where no limit on the GPUs says less."""
+
+__all__ = ["COLOCATED", "DECODE", "PREFILL", "Aim", "FleetModel", "build_fleet_model", "write_model"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,117 +81,149 @@ def pool_of(columns: Columns) -> IntArray:
 
 def build_fleet_model(instance: Instance, columns: Columns, loads: Loads, aim: Aim) -> FleetModel:
     """Write the programme for the given columns."""
-    flows = instance.flows
+    return write_model(matrices_of(instance, columns, loads), aim)
+
+
+def matrices_of(instance: Instance, columns: Columns, loads: Loads) -> Matrices:
+    """The fleet problem over the given columns, in numbers alone."""
+    flows, limits = instance.flows, instance.problem.constraints
+    need = loads.load * flows.rate
+    used = need.max(axis=1, keepdims=True)
+    need = np.where(need == used, np.maximum(need, LEAST_BLOCKS), need)
+    share = np.bincount(flows.slo, flows.share, len(instance.problem.slos))
+    return Matrices(
+        role=columns.role,
+        domain=instance.tables.domain[columns.shape],
+        pool=pool_of(columns),
+        replicas=columns.replicas,
+        price=engine_cost(instance)[columns.shape],
+        need=np.where((need < MOST_BLOCKS).all(axis=1, keepdims=True), need, np.inf),
+        late=flows.share * loads.miss,
+        slo=flows.slo,
+        permitted=np.array([1.0 - slo.attainment for slo in instance.problem.slos]) * share,
+        resources=tuple(str(resource) for resource in RESOURCES),
+        domains=int(instance.tables.domain.max(initial=0)) + 1,
+        limits=tuple(replace(limit, weight=limit.weight[columns.shape]) for limit in fleet_limits(instance)),
+        level=np.unique(flows.isl, return_inverse=True)[1].ravel() if limits.routing is Routing.THRESHOLD else None,
+        spares=limits.spare_replicas,
+        max_pools=limits.max_pools,
+        most=MOST_IN_POOL if limits.max_gpus is None else float(limits.max_gpus),
+    )
+
+
+def write_model(matrices: Matrices, aim: Aim) -> FleetModel:
+    """Write the programme of a fleet problem."""
     builder = Builder()
-    price = columns.replicas * engine_cost(instance)[columns.shape]
-    possible = (loads.load * flows.rate < MOST_BLOCKS).all(axis=1)
-    column, flow = np.nonzero(possible)
-    blocks = builder.variables([f"n{c}" for c in range(columns.size)], aim.cost_weight * price, whole=True)
+    size, flows = matrices.size, range(matrices.flows)
+    column, flow = np.nonzero(matrices.possible)
+    blocks = builder.variables([f"n{c}" for c in range(size)], aim.cost_weight * matrices.block_price, whole=True)
     routes = builder.variables([f"x{c}_{f}" for c, f in zip(column, flow, strict=True)], 0.0)
     volume = int(builder.variables(["V"], -aim.volume_weight, aim.max_volume)[0])
-    first = columns.role[column] != DECODE
-    names = range(flows.isl.size)
-    cover = builder.rows([f"cover{f}" for f in names], 0.0, 0.0)
+    first = matrices.role[column] != DECODE
+    cover = builder.rows([f"cover{f}" for f in flows], 0.0, 0.0)
     builder.entries(cover[flow[first]], routes[first], 1.0)
     builder.entries(cover, volume, -1.0)
     lowest = builder.rows(["volume"], aim.min_volume, np.inf)
     builder.entries(lowest, volume, 1.0)
-    pair = _pair_rows(instance, builder, columns, (column, flow, routes))
-    _load_rows(instance, builder, columns, loads, (column, flow, routes, blocks))
-    attainment = _attainment_rows(instance, builder, loads, (column, flow, routes), volume)
-    spare = _pool_variables(instance, builder, columns, blocks, aim)
-    limits = _limit_rows(instance, builder, columns, blocks, (spare, aim.cost_weight))
+    at = Routes(column, flow, routes)
+    pair = _pair_rows(matrices, builder, at)
+    _load_rows(matrices, builder, at, blocks)
+    attainment = _attainment_rows(matrices, builder, at, volume)
+    if matrices.level is not None:
+        _threshold_rows(matrices, matrices.level, builder, at, aim.max_volume)
+    switches = _pool_variables(matrices, builder, blocks, aim)
+    limits = _limit_rows(matrices, builder, blocks, switches, aim)
     program = builder.build()
     return FleetModel(program, blocks, routes, column, flow, volume, cover, pair, attainment, limits)
 
 
-def _pair_rows(
-    instance: Instance, builder: Builder, columns: Columns, at: tuple[IntArray, IntArray, IntArray]
-) -> IntArray:
-    column, flow, routes = at
-    flows, tables = instance.flows.isl.size, instance.tables
-    domains = int(tables.domain.max(initial=0)) + 1
-    pair = builder.rows([f"pair{d}_{f}" for d in range(domains) for f in range(flows)], 0.0, 0.0).reshape(
-        domains, flows
-    )
-    role, domain = columns.role[column], tables.domain[columns.shape[column]]
+@dataclass(frozen=True, slots=True)
+class Routes:
+    """Which x_cf there are: column, flow and variable of each."""
+
+    column: IntArray
+    flow: IntArray
+    variable: IntArray
+
+
+def _pair_rows(matrices: Matrices, builder: Builder, at: Routes) -> IntArray:
+    flows, domains = matrices.flows, matrices.domains
+    names = [f"pair{d}_{f}" for d in range(domains) for f in range(flows)]
+    pair = builder.rows(names, 0.0, 0.0).reshape(domains, flows)
+    role, domain = matrices.role[at.column], matrices.domain[at.column]
     sign = np.where(role == PREFILL, 1.0, np.where(role == DECODE, -1.0, 0.0))
-    builder.entries(pair[domain, flow], routes, sign)
+    builder.entries(pair[domain, at.flow], at.variable, sign)
     return pair
 
 
-def _load_rows(
-    instance: Instance,
-    builder: Builder,
-    columns: Columns,
-    loads: Loads,
-    at: tuple[IntArray, IntArray, IntArray, IntArray],
-) -> None:
+def _load_rows(matrices: Matrices, builder: Builder, at: Routes, blocks: IntArray) -> None:
     """One row per column and resource that is not implied by another resource of the same column."""
-    column, flow, routes, blocks = at
-    used = loads.load.max(axis=1, keepdims=True)
-    finite = np.where(loads.load == used, np.maximum(used, LEAST_BLOCKS / instance.flows.rate), loads.load)
-    finite = np.where(loads.load * instance.flows.rate < MOST_BLOCKS, finite, 0.0)
-    for r, resource in enumerate(RESOURCES):
-        weaker = np.all(finite[:, r : r + 1] <= finite, axis=2) & (np.arange(len(RESOURCES)) != r)
-        equal = np.all(finite[:, r : r + 1] == finite, axis=2)
-        implied = (weaker & ~(equal & (np.arange(len(RESOURCES)) > r))).any(axis=1)
-        kept = np.flatnonzero(~implied & (finite[:, r].max(axis=1) > 0.0))
+    need = np.where(matrices.possible[:, None, :], matrices.need, 0.0)
+    count = len(matrices.resources)
+    for r, resource in enumerate(matrices.resources):
+        weaker = np.all(need[:, r : r + 1] <= need, axis=2) & (np.arange(count) != r)
+        equal = np.all(need[:, r : r + 1] == need, axis=2)
+        implied = (weaker & ~(equal & (np.arange(count) > r))).any(axis=1)
+        kept = np.flatnonzero(~implied & (need[:, r].max(axis=1) > 0.0))
         rows = builder.rows([f"{resource}{c}" for c in kept], -np.inf, 0.0)
-        row_of = np.full(columns.size, -1)
+        row_of = np.full(matrices.size, -1)
         row_of[kept] = rows
-        here = row_of[column] >= 0
-        value = finite[column[here], r, flow[here]] * instance.flows.rate[flow[here]]
-        builder.entries(row_of[column[here]], routes[here], value)
+        here = row_of[at.column] >= 0
+        column, flow = at.column[here], at.flow[here]
+        builder.entries(row_of[column], at.variable[here], need[column, r, flow])
         builder.entries(rows, blocks[kept], -1.0)
 
 
-def _attainment_rows(
-    instance: Instance, builder: Builder, loads: Loads, at: tuple[IntArray, IntArray, IntArray], volume: int
-) -> IntArray:
-    column, flow, routes = at
-    flows, slos = instance.flows, instance.problem.slos
-    rows = builder.rows([f"attainment_{k}" for k in range(len(slos))], -np.inf, 0.0)
-    builder.entries(rows[flows.slo[flow]], routes, flows.share[flow] * loads.miss[column, flow])
-    share = np.bincount(flows.slo, flows.share, len(slos))
-    permitted = np.array([1.0 - slo.attainment for slo in slos]) * share
-    builder.entries(rows, volume, -permitted)
+def _attainment_rows(matrices: Matrices, builder: Builder, at: Routes, volume: int) -> IntArray:
+    rows = builder.rows([f"attainment_{k}" for k in range(matrices.permitted.size)], -np.inf, 0.0)
+    builder.entries(rows[matrices.slo[at.flow]], at.variable, matrices.late[at.column, at.flow])
+    builder.entries(rows, volume, -matrices.permitted)
     return rows
 
 
+def _threshold_rows(matrices: Matrices, level: IntArray, builder: Builder, at: Routes, most: float) -> None:
+    """Each level of length goes whole to one pool of a stage, and each pool takes a range of neighbouring levels.
+
+    z_pl: pool p takes level l; s_pl: its range begins there. sum_p z_pl = 1 over the pools where requests arrive,
+    <= 1 over decode pools (the pairing does the rest); z_pl - z_p,l-1 <= s_pl; sum_l s_pl <= 1.
+    """
+    member, pool = np.unique(matrices.pool, return_index=True, return_inverse=True)[1:]
+    pools, levels = member.size, int(level.max(initial=0)) + 1
+    names = [f"{p}_{rank}" for p in range(pools) for rank in range(levels)]
+    takes = builder.variables([f"z{name}" for name in names], 0.0, 1.0, whole=True).reshape(pools, levels)
+    begins = builder.variables([f"s{name}" for name in names], 0.0, 1.0).reshape(pools, levels)
+    flows = [f"{p}_{f}" for p in range(pools) for f in range(matrices.flows)]
+    whole = builder.rows([f"whole{name}" for name in flows], -np.inf, 0.0).reshape(pools, matrices.flows)
+    builder.entries(whole[pool.ravel()[at.column], at.flow], at.variable, 1.0)
+    builder.entries(whole, takes[:, level], -most)
+    decode = matrices.role[member] == DECODE
+    for stage, mine, least in (("arrive", ~decode, 1.0), ("decode", decode, -np.inf)):
+        once = builder.rows([f"{stage}{rank}" for rank in range(levels)], least, 1.0)
+        builder.entries(np.broadcast_to(once, takes[mine].shape), takes[mine], 1.0)
+    order = builder.rows([f"range{name}" for name in names], -np.inf, 0.0).reshape(pools, levels)
+    builder.entries(order, takes, 1.0)
+    builder.entries(order[:, 1:], takes[:, :-1], -1.0)
+    builder.entries(order, begins, -1.0)
+    one = builder.rows([f"one{p}" for p in range(pools)], -np.inf, 1.0)
+    builder.entries(np.broadcast_to(one[:, None], begins.shape), begins, 1.0)
+
+
 def _pool_variables(
-    instance: Instance, builder: Builder, columns: Columns, blocks: IntArray, aim: Aim
+    matrices: Matrices, builder: Builder, blocks: IntArray, aim: Aim
 ) -> tuple[IntArray, IntArray] | None:
     """Pool switches, only where spare replicas or a pool limit need them: (variables, a column of each pool)."""
-    limits = instance.problem.constraints
-    if limits.spare_replicas == 0 and limits.max_pools is None:
+    if not matrices.counts_pools:
         return None
-    pool = pool_of(columns)
-    member = np.unique(pool, return_index=True)[1]
-    price = limits.spare_replicas * engine_cost(instance)[columns.shape[member]]
+    member, pool = np.unique(matrices.pool, return_index=True, return_inverse=True)[1:]
+    price = matrices.spares * matrices.price[member]
     used = builder.variables([f"y{p}" for p in range(member.size)], aim.cost_weight * price, 1.0, whole=True)
-    most = 10_000.0 if limits.max_gpus is None else float(limits.max_gpus)
-    rows = builder.rows([f"used{c}" for c in range(columns.size)], -np.inf, 0.0)
+    rows = builder.rows([f"used{c}" for c in range(matrices.size)], -np.inf, 0.0)
     builder.entries(rows, blocks, 1.0)
-    builder.entries(rows, used[pool], -most)
-    if limits.max_pools is not None:
-        row = builder.rows(["max_pools"], -np.inf, float(limits.max_pools))
+    builder.entries(rows, used[pool.ravel()], -matrices.most)
+    if matrices.max_pools is not None:
+        row = builder.rows(["max_pools"], -np.inf, float(matrices.max_pools))
         builder.entries(np.full(used.size, row[0]), used, 1.0)
     return used, member
-
-
-@dataclass(frozen=True, slots=True)
-class Limit:
-    """A fleet-wide limit: sum of weight x engines <= upper, where weight (S,) is per engine of each shape.
-
-    node_size, node_price: for an accelerator billed by whole nodes, GPUs and $/h of one node; else 0.
-    """
-
-    name: str
-    upper: float
-    weight: FloatArray
-    node_size: int = 0
-    node_price: float = 0.0
 
 
 def engine_cost(instance: Instance) -> FloatArray:
@@ -220,29 +255,20 @@ def fleet_limits(instance: Instance) -> tuple[Limit, ...]:
 
 
 def _limit_rows(
-    instance: Instance,
-    builder: Builder,
-    columns: Columns,
-    blocks: IntArray,
-    extra: tuple[tuple[IntArray, IntArray] | None, float],
+    matrices: Matrices, builder: Builder, blocks: IntArray, switches: tuple[IntArray, IntArray] | None, aim: Aim
 ) -> dict[str, int]:
-    """A row per fleet-wide limit, spare replicas counted in; whole nodes are bought where they are billed.
-
-    extra: pool switches with a column of each pool, or None, and the weight of the cost in the aim.
-    """
-    spare, cost_weight = extra
-    spares = instance.problem.constraints.spare_replicas
+    """A row per fleet-wide limit, spare replicas counted in; whole nodes are bought where they are billed."""
     nodes: list[tuple[int, float]] = []
     rows: dict[str, int] = {}
-    for limit in fleet_limits(instance):
+    for limit in matrices.limits:
         row = int(builder.rows([limit.name.replace(" ", "_")], -np.inf, limit.upper)[0])
-        builder.entries(row, blocks, columns.replicas * limit.weight[columns.shape])
-        if spare is not None:
-            used, member = spare
-            builder.entries(row, used, spares * limit.weight[columns.shape[member]])
+        builder.entries(row, blocks, matrices.replicas * limit.weight)
+        if switches is not None:
+            used, member = switches
+            builder.entries(row, used, matrices.spares * limit.weight[member])
         if limit.node_size:
             name = limit.name.replace("nodes ", "N_")
-            node = int(builder.variables([name], cost_weight * limit.node_price, whole=True)[0])
+            node = int(builder.variables([name], aim.cost_weight * limit.node_price, whole=True)[0])
             builder.entries(row, node, -float(limit.node_size))
             nodes.append((node, limit.node_price))
         if limit.name == "budget":

@@ -41,6 +41,7 @@ from costmodel.queueing import (
     normal_quantile,
     pipeline_bubble,
     pipeline_cycle,
+    shortest_residual,
     wait_exceeds,
     wait_probability,
 )
@@ -115,7 +116,24 @@ def _queue(flows: Flows, columns: Columns, tables: Tables, service: FloatArray) 
     queue = service**2 / (rho * servers * allowed)
     waits = wait_probability(servers, rho, flows.arrival_scv)
     theta = conditional_wait(servers, rho, mean[:, None], allowed * mean[:, None], flows.arrival_scv)
-    return time, queue, waits, theta
+    order = np.argsort(flows.new_tokens, kind="stable")  # more tokens never take less time
+    residual = shortest_residual(service[:, order], weight[order], servers)
+    chosen = columns.moment * residual + _beside(columns, mean, servers[:, 0])
+    ahead = theta + np.maximum(chosen[:, None] - allowed / (2.0 * servers), 0.0)
+    company = rho / (1.0 + rho) * (2.0 * tables.pipeline[columns.shape][:, None] - 1.0)
+    return time, queue, waits, ahead * (1.0 + company)
+
+
+def _beside(columns: Columns, mean: FloatArray, servers: FloatArray) -> FloatArray:
+    """Residual time of the prompts that share the step of that engine beyond one [s], (columns,).
+
+    n - 1 of them, n = rho n + exp(-rho n) the prompts of a step; one server's worth is in the mean wait already.
+    """
+    levels, index = np.unique(columns.utilization, return_inverse=True)
+    together = np.ones(levels.size)
+    for _ in range(60):
+        together = levels * together + np.exp(-levels * together)
+    return np.asarray(0.5 * (together[index.ravel()] - 1.0) * (1.0 - 1.0 / servers) * mean)
 
 
 def kv_handover_time(tables: Tables, link: FloatArray) -> FloatArray:
@@ -133,15 +151,26 @@ def prompt_service(instance: Instance, latency: FloatArray, stages: FloatArray) 
     """Seconds that a prompt keeps a prefill engine from others, (columns, flows).
 
     latency (columns, flows): of a prompt alone. Its chunks go through `stages` (columns,) stages one after another; in
-    a pipeline each waits for the longest of those beside it.
+    a pipeline the first waits for the longest of other prompts' steps beside it, the others follow steps like theirs.
     """
     flows = instance.flows
     chunks = np.ceil(flows.new_tokens / instance.tables.chunks[-1])
     service = latency / stages[:, None]
     deep = np.flatnonzero(stages > 1.0)
-    often = flows.share * chunks / (flows.share @ chunks)
-    service[deep] = chunks * pipeline_cycle(service[deep] / chunks, often, stages[deep])
+    step = service[deep] / chunks
+    service[deep] += pipeline_cycle(step, flows.share / flows.share.sum(), stages[deep]) - step
     return np.asarray(service)
+
+
+def prompt_latency(instance: Instance, latency: FloatArray, stages: FloatArray) -> FloatArray:
+    """Time from the start of a prompt to its end on an otherwise idle prefill engine [s], (columns, flows).
+
+    latency (columns, flows): of its chunks one after another. In a pipeline of k stages the next chunk enters when the
+    one before has left the first stage: n steps of t / k, and the last one's way through the other stages.
+    """
+    chunks = np.ceil(instance.flows.new_tokens / instance.tables.chunks[-1])
+    deep = stages[:, None]
+    return np.asarray(latency / deep * (1.0 + (deep - 1.0) / chunks))
 
 
 def prefill_loads(instance: Instance, columns: Columns) -> Loads:
@@ -153,7 +182,7 @@ def prefill_loads(instance: Instance, columns: Columns) -> Loads:
     time, queue, waits, theta = _queue(flows, columns, tables, service)
     deep = np.flatnonzero(stages > 1.0)
     behind = pipeline_bubble(service[deep], flows.share / flows.share.sum(), columns.utilization[deep])
-    latency = latency.copy()
+    latency = prompt_latency(instance, latency, stages)
     latency[deep] += (stages[deep] - 1.0)[:, None] * behind
     handover = kv_handover_time(tables, slowest_peer(tables)[columns.shape])
     slack = flows.ttft - latency - handover - flows.first_step
@@ -271,9 +300,11 @@ def colocated_loads(instance: Instance, columns: Columns) -> Loads:
     load[:, 0], load[:, 1] = time, queue
     load[:, 2:5] = _running(instance, columns, room, extra + latency / tables.seqs[columns.seqs][:, None])
     load[_impossible_mix(tables, columns)] = np.inf
-    miss = wait_exceeds(flows.ttft - latency, waits, theta)
+    rest = (0.5 * (base + room) / tables.pipeline[columns.shape])[:, None]
+    miss = wait_exceeds(flows.ttft - latency - rest, waits, theta)
     gap = np.maximum(tables.full_base[columns.shape, columns.seqs, columns.chunk] - base, 0.0)
-    miss += _late_tokens(flows, columns, (base + room, gap), service @ weight, service**2 @ weight)
+    held_up = np.minimum(_lanes_held_up(flows, columns, tables)[1] * columns.utilization[:, None], 1.0)
+    miss += _late_tokens(flows, columns, (base + room, gap, held_up[:, 0]), service @ weight, service**2 @ weight)
     miss += (columns.chance * permitted_misses(instance.problem))[:, None]
     return Loads(load, np.minimum(miss, 1.0))
 
@@ -290,12 +321,18 @@ def _prompt_turns(instance: Instance, columns: Columns, room: FloatArray) -> tup
     turn = mixed + room[:, None]
     service = count * turn / pipeline
     latency = service + turn * (1.0 - 1.0 / pipeline)
-    lanes = pipeline * tables.ranks[columns.shape][:, None]
-    chunks = (count @ (flows.share / flows.share.sum()))[:, None]
-    pace = lanes_held_up(lanes, columns.utilization[:, None], chunks)
+    lanes, pace = _lanes_held_up(flows, columns, tables)
     base = tables.decode_base[columns.shape, columns.seqs]
     extra = pace * count * np.maximum(mixed - base[:, None], 0.0) / lanes
     return service, latency, extra
+
+
+def _lanes_held_up(flows: Flows, columns: Columns, tables: Tables) -> tuple[FloatArray, FloatArray]:
+    """Pipeline stages x data-parallel ranks of the engines, and how many of them a chunk slows, (columns, 1)."""
+    at = (columns.shape, columns.seqs, columns.chunk)
+    lanes = (tables.pipeline[columns.shape] * tables.ranks[columns.shape])[:, None]
+    chunks = (tables.chunk_count[at] @ (flows.share / flows.share.sum()))[:, None]
+    return lanes, lanes_held_up(lanes, columns.utilization[:, None], chunks)
 
 
 def least_attention(instance: Instance, columns: Columns, blocks: FloatArray) -> FloatArray:
@@ -339,19 +376,20 @@ def _impossible_mix(tables: Tables, columns: Columns) -> NDArray[np.bool_]:
 
 
 def _late_tokens(
-    flows: Flows, columns: Columns, steps: tuple[FloatArray, FloatArray], mean: FloatArray, second: FloatArray
+    flows: Flows, columns: Columns, steps: tuple[FloatArray, ...], mean: FloatArray, second: FloatArray
 ) -> FloatArray:
     """P(TPOT of a request exceeds its limit) because more prompts than usual came while it ran, (columns, flows).
 
-    steps: pure decode step and what a full prompt chunk adds [s]. The share of a window L that is spent in mixed
-    steps has mean rho; TPOT exceeds the limit when that share exceeds (limit - step) / gap.
+    steps: pure decode step b, what a full prompt chunk adds, g [s], and the share rho of time in which some lane of the
+    engine carries a chunk. A window of which the share y is spent in mixed
+    steps has steps of 1 / ((1 - y) / b + y / (b + g)) on average, so TPOT exceeds the limit when y exceeds
+    (1 / b - 1 / limit) / (1 / b - 1 / (b + g)). The share has mean rho and the variance of `busy_share_variance`.
     """
-    step, gap = (value[:, None] for value in steps)
-    rho = columns.utilization[:, None]
+    step, gap, rho = (value[:, None] for value in steps)
     with np.errstate(divide="ignore", invalid="ignore"):
-        threshold = np.where(gap > 0.0, (flows.tpot - step) / gap, np.inf)
+        threshold = np.where(gap > 0.0, (1.0 / step - 1.0 / flows.tpot) * step * (step + gap) / gap, np.inf)
     threshold = np.where(step > flows.tpot, -np.inf, threshold)
-    window = np.maximum(flows.osl - 1.0, 1.0) * (step + rho * gap)
+    window = np.maximum(flows.osl - 1.0, 1.0) / ((1.0 - rho) / step + rho / (step + gap))
     residual = columns.moment * second / np.maximum(mean, 1e-300) + max(flows.arrival_scv - 1.0, 0.0) * mean
     z = (threshold - rho) / np.sqrt(busy_share_variance(rho, residual[:, None], window))
     late = np.where(threshold >= 1.0, 0.0, normal_exceeds(z))

@@ -167,11 +167,20 @@ def lp_text(program: Program) -> str:
     return "\n".join(lines) + "\n"
 
 
-def solve(program: Program, *, relaxed: bool = False, time_limit: float = 60.0, gap: float = 0.0) -> Solution:
+def solve(
+    program: Program,
+    *,
+    relaxed: bool = False,
+    time_limit: float = 60.0,
+    gap: float = 0.0,
+    nodes: int | None = None,
+    first: bool = False,
+) -> Solution:
     """Solve with GLOP (relaxed) or HiGHS (whole), both through OR-Tools MathOpt.
 
     Where GLOP gives up for numerical reasons, HiGHS solves the relaxation too.
-    time_limit [s]; gap: relative gap at which the search may stop [1].
+    time_limit [s]; gap: relative gap at which the search may stop [1]; nodes: of the search tree at most, a limit of
+    work that is the same on every machine; first: any solution will do.
     """
     from ortools.math_opt.python import mathopt
 
@@ -179,6 +188,8 @@ def solve(program: Program, *, relaxed: bool = False, time_limit: float = 60.0, 
     parameters = mathopt.SolveParameters(time_limit=timedelta(seconds=time_limit), random_seed=0)
     if not relaxed:
         parameters.relative_gap_tolerance = gap
+        parameters.node_limit = nodes
+        parameters.solution_limit = 1 if first else None
     wanted = mathopt.ModelSolveParameters(
         variable_values_filter=mathopt.VariableFilter(skip_zero_values=True),
         reduced_costs_filter=mathopt.VariableFilter(filtered_items=()),

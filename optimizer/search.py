@@ -3,8 +3,8 @@
 1. The cheapest fleet of one or two pools, exhaustively, is the ceiling: no block of a better fleet costs more.
 2. Solve the linear relaxation over a few columns; price every column of the space against its duals, add those
    that would improve it, and repeat: its value becomes a lower bound over the whole space.
-3. A column whose reduced cost exceeds ceiling - bound is in no better fleet. Solve the whole-number problem over
-   those that remain if they are few (then the result is proven), else over the nearest of them.
+3. A column whose reduced cost exceeds ceiling - bound is in no better fleet. Those that remain go, as matrices, to the
+   whole-number search (`whole`), which looks for anything below the ceiling and proves how far it got.
 """
 
 from __future__ import annotations
@@ -14,31 +14,28 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from .blocks import Prices, Work
 from .columns import Columns, column_price
 from .fleet_model import (
     Aim,
     FleetModel,
-    build_fleet_model,
     engine_cost,
     fleet_limits,
+    matrices_of,
+    write_model,
 )
 from .instance import Instance
 from .loads import Loads, column_loads
 from .pricing import TOLERANCE, price_columns, read_duals, reduced_costs
-from .program import Outcome, Solution, solve, with_ceiling
+from .program import Outcome, Solution, solve
 from .simple_plans import SimplePlan, Totals, block_costs, possible, simple_plans
+from .whole import improve
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
-MOST_COLUMNS = 3000
-"""Where no fleet is found among fewer, as many columns are tried at last."""
-
 MOST_ENGINES = 50_000
 """Beyond this many engines whole numbers no longer matter and the simple plan is taken."""
-
-MANY_ENGINES = 12
-"""From this many engines on, mixed fleets save more, and the whole-number problem gets twice the columns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,18 +43,35 @@ class Effort:
     """How hard to search.
 
     starters: first columns per role and shape; added: columns per round; rounds: of column generation;
-    columns: size of the whole-number problem, exact_columns: up to which it holds every column that could matter;
-    time_limit: of the whole-number problem [s]; gap: relative gap at which it may stop; bound_gap: of the relaxation.
+    bound_gap: of the relaxation; columns, more, nodes, choices, provable: see `blocks.Work`; most_columns: that the
+    whole-number search may use; gap: relative gap at which it may stop; time_limit: its safety net [s], meant never
+    to be reached.
     """
 
     starters: int = 3
     added: int = 60
     rounds: int = 12
-    columns: int = 70
-    exact_columns: int = 150
-    time_limit: float = 10.0
+    columns: int = 30
+    more: int = 90
+    nodes: int = 500
+    choices: int = 60
+    provable: int = 1000
+    most_columns: int = 40_000
+    time_limit: float = 60.0
     gap: float = 9e-5
     bound_gap: float = 2e-3
+
+    def work(self) -> Work:
+        """The part of it that the whole-number search may do."""
+        return Work(
+            columns=self.columns,
+            more=self.more,
+            nodes=self.nodes,
+            choices=self.choices,
+            provable=self.provable,
+            gap=self.gap,
+            time_limit=self.time_limit,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,12 +111,16 @@ def choose_starters(instance: Instance, columns: Columns, totals: Totals, per_ki
 
 @dataclass(frozen=True, slots=True)
 class Relaxed:
-    """Outcome of column generation: the active columns, those bought, the bound, and every column's reduced cost."""
+    """Outcome of column generation: the active columns, those bought, and the bound.
+
+    reduced, price: of every column the reduced cost, and what a block costs at the shadow prices of the limits.
+    """
 
     active: IntArray
     bought: IntArray
     bound: float
     reduced: FloatArray
+    price: FloatArray
     feasible: bool
 
 
@@ -112,14 +130,14 @@ def generate(instance: Instance, columns: Columns, active: IntArray, aim: Aim, e
     Rounds end when the bound is tight, or when two of them in a row brought nothing.
     """
     priced = price_columns(instance, columns)
-    best = np.zeros(columns.size)
+    best = cost = np.zeros(columns.size)
     bought, bound, value, idle = active, -np.inf, np.inf, 0
     for _ in range(effort.rounds):
         chosen = columns.take(active)
-        model = build_fleet_model(instance, chosen, column_loads(instance, chosen), aim)
+        model = write_model(matrices_of(instance, chosen, column_loads(instance, chosen)).linear, aim)
         solution = solve(model.program, relaxed=True)
         if solution.x.size == 0:
-            return Relaxed(active, bought, np.inf, best, feasible=False)
+            return Relaxed(active, bought, np.inf, best, best, feasible=False)
         bought = active[solution.x[model.blocks] > 0.0]
         duals = read_duals(instance, model, solution, aim)
         reduced = reduced_costs(instance, priced, duals)
@@ -127,7 +145,7 @@ def generate(instance: Instance, columns: Columns, active: IntArray, aim: Aim, e
         price = np.maximum(columns.replicas * duals.engine[columns.shape], 1e-12)
         relative = reduced / price
         proven = proven_bound(instance, columns, model, solution, aim, reduced=reduced)
-        bound, best = max((bound, best), (proven, reduced), key=lambda pair: pair[0])
+        bound, best, cost = max((bound, best, cost), (proven, reduced, price), key=lambda round_: round_[0])
         idle = idle + 1 if solution.objective > value - 1e-4 * abs(value) else 0
         value = solution.objective
         if relative.min() >= -effort.bound_gap or idle == 2:
@@ -135,7 +153,7 @@ def generate(instance: Instance, columns: Columns, active: IntArray, aim: Aim, e
         improving = np.argsort(relative, kind="stable")[: effort.added]
         near = active[reduced[active] <= 0.3 * price[active]]
         active = np.unique(np.concatenate([near, improving[relative[improving] < 0.0]]))
-    return Relaxed(active, bought, bound, best, feasible=True)
+    return Relaxed(active, bought, bound, best, cost, feasible=True)
 
 
 def proven_bound(
@@ -199,52 +217,51 @@ def search(instance: Instance, columns: Columns, totals: Totals, aim: Aim, effor
         return _nothing(instance, columns, Outcome.INFEASIBLE)
     slack = ceiling * aim.cost_weight - relaxed.bound
     alive = np.flatnonzero(relaxed.reduced <= slack + TOLERANCE)
-    exact = alive.size <= effort.exact_columns
-    some = np.union1d(relaxed.bought, incumbent)
-    many = not simple or simple[0].engines(columns) >= MANY_ENGINES
-    count = effort.columns * (2 if many else 1)
-    chosen = alive if exact else np.union1d(_nearest(instance, near, relaxed, count), some)
-    if simple:
-        spaces = columns, near.take(chosen)
-        return _improved(instance, spaces, simple[0], aim, effort, bound=relaxed.bound, exact=exact)
-    found = _whole(instance, near.take(chosen), aim, effort)
-    for more in (10 * effort.columns, MOST_COLUMNS):
-        if exact or found.outcome is not Outcome.INFEASIBLE:
-            break
-        exact = near.size <= more
-        chosen = np.arange(near.size) if exact else np.union1d(_nearest(instance, near, relaxed, more), some)
-        found = _whole(instance, near.take(chosen), aim, effort)
-    if not exact and found.outcome is Outcome.INFEASIBLE:  # of these columns: that proves nothing
-        found = replace(found, outcome=Outcome.NOTHING_FOUND)
+    exact = alive.size <= effort.most_columns
+    chosen = alive if exact else _nearest(instance, near, relaxed, effort.most_columns)
+    ceiling = ceiling * aim.cost_weight * (1.0 - effort.gap)
+    found = _improved(instance, near.take(chosen), (relaxed, chosen), (aim, effort), ceiling)
     bound = max(relaxed.bound, found.bound) if exact else relaxed.bound
-    return replace(found, bound=min(bound, found.objective), exact=exact, priced=columns.size)
+    if found.columns.size:
+        return replace(found, bound=min(bound, found.objective), exact=exact, priced=columns.size)
+    if not simple:
+        outcome = found.outcome if exact else Outcome.NOTHING_FOUND  # of these columns: that proves nothing
+        return replace(found, outcome=outcome, bound=bound, priced=columns.size)
+    kept = plan_blocks(instance, columns, simple[0])
+    cost = simple[0].cost * aim.cost_weight
+    return replace(kept, objective=cost, bound=min(bound, cost), exact=exact and found.outcome is Outcome.INFEASIBLE)
 
 
 def _improved(
     instance: Instance,
-    spaces: tuple[Columns, Columns],
-    plan: SimplePlan,
-    aim: Aim,
-    effort: Effort,
-    *,
-    bound: float,
-    exact: bool,
+    chosen: Columns,
+    priced: tuple[Relaxed, IntArray],
+    how: tuple[Aim, Effort],
+    ceiling: float,
 ) -> Found:
-    """A fleet that beats the simple plan, or else that plan.
+    """The best fleet of the chosen columns of objective at most `ceiling`.
 
-    spaces: all columns, and those that the whole-number problem may use. Asking only for what is cheaper lets the
-    solver discard nearly all of the search at once.
+    priced: the relaxation, and which of its columns these are; how: the aim and the effort.
     """
-    columns, chosen = spaces
-    ceiling = plan.cost * aim.cost_weight * (1.0 - effort.gap)
-    found = _whole(instance, chosen, aim, effort, ceiling)
-    if found.columns.size:
-        best = max(bound, found.bound) if exact else bound
-        return replace(found, bound=min(best, found.objective), exact=exact, priced=columns.size)
-    none_cheaper = exact and found.outcome is Outcome.INFEASIBLE
-    kept = plan_blocks(instance, columns, plan)
-    cost = plan.cost * aim.cost_weight
-    return replace(kept, objective=cost, bound=max(bound, ceiling) if none_cheaper else bound, exact=none_cheaper)
+    (relaxed, index), (aim, effort) = priced, how
+    loads = column_loads(instance, chosen)
+    matrices = matrices_of(instance, chosen, loads)
+    bought = np.flatnonzero(np.isin(index, relaxed.bought))
+    prices = Prices(relaxed.bound, relaxed.price[index], relaxed.reduced[index], bought)
+    best = improve(matrices, aim, effort.work(), prices, ceiling)
+    used = best.index
+    return Found(
+        outcome=best.outcome,
+        objective=best.objective,
+        bound=best.bound,
+        volume=best.volume,
+        columns=chosen.take(used),
+        loads=Loads(loads.load[used], loads.miss[used]),
+        blocks=best.blocks,
+        route=best.route,
+        priced=chosen.size,
+        exact=best.complete,
+    )
 
 
 def _nearest(instance: Instance, columns: Columns, relaxed: Relaxed, count: int) -> IntArray:
@@ -257,32 +274,6 @@ def _nearest(instance: Instance, columns: Columns, relaxed: Relaxed, count: int)
     kinds = np.stack([columns.role, columns.shape, columns.replicas])[:, order]
     different = np.sort(np.unique(kinds, axis=1, return_index=True)[1])
     return np.union1d(order[: count // 2], order[different[: count // 2]])
-
-
-def _whole(instance: Instance, chosen: Columns, aim: Aim, effort: Effort, ceiling: float = np.inf) -> Found:
-    """Solve the whole-number problem over some columns, for objectives up to `ceiling`."""
-    loads = column_loads(instance, chosen)
-    model = build_fleet_model(instance, chosen, loads, aim)
-    program = model.program if np.isinf(ceiling) else with_ceiling(model.program, ceiling)
-    solution = solve(program, time_limit=effort.time_limit, gap=effort.gap)
-    if solution.x.size == 0:
-        return _nothing(instance, chosen, solution.outcome)
-    blocks = np.rint(solution.x[model.blocks]).astype(np.int64)
-    route = np.zeros((chosen.size, instance.flows.isl.size))
-    route[model.column, model.flow] = np.maximum(solution.x[model.routes], 0.0)
-    used = np.flatnonzero(blocks > 0)
-    return Found(
-        outcome=solution.outcome,
-        objective=solution.objective,
-        bound=solution.bound,
-        volume=float(solution.x[model.volume]),
-        columns=chosen.take(used),
-        loads=Loads(loads.load[used], loads.miss[used]),
-        blocks=blocks[used],
-        route=route[used],
-        priced=chosen.size,
-        exact=False,
-    )
 
 
 def _nothing(instance: Instance, columns: Columns, outcome: Outcome) -> Found:

@@ -33,6 +33,7 @@ class Tables:
     link (S,): scale-out bandwidth of one engine [byte/s].
     seqs (B,): batch limits; chunks (C,): token budgets.
     prefill_time (S, F): latency of one prompt alone on a prefill engine [s].
+    prefill_shared (S, F): what one prompt adds there to steps that prompts of its length fill [s].
     decode_base (S, B): decode step of a full batch without its KV reads [s].
     attention_slope (S, F): what one running request of the flow adds to that step [s].
     kv_held (S, F): KV bytes per GPU that one running request holds on average [byte].
@@ -54,6 +55,7 @@ class Tables:
     seqs: FloatArray
     chunks: FloatArray
     prefill_time: FloatArray
+    prefill_shared: FloatArray
     decode_base: FloatArray
     attention_slope: FloatArray
     kv_held: FloatArray
@@ -87,6 +89,25 @@ def prefill_latency(
         decode_context=np.zeros((1, 1)),
     )
     return np.asarray(count * step_time(model, engines, load).total)
+
+
+def prefill_share(
+    model: Transformer, engines: EngineArrays, flows: Flows, budget: float, ranks: FloatArray
+) -> FloatArray:
+    """Time of one prompt in steps whose token budget prompts of its length fill [s], shape (S, F).
+
+    new / budget of the step that `budget` tokens of such prompts, or of parts of one, take on every rank.
+    """
+    size = np.minimum(flows.new_tokens, budget)
+    past = flows.past_tokens + (flows.new_tokens - size) / 2.0
+    load = StepLoad(
+        prefill_requests=ranks[:, None] * (budget / size),
+        prefill_tokens=size[None, :],
+        prefill_past=past[None, :],
+        decode_requests=np.zeros((1, 1)),
+        decode_context=np.zeros((1, 1)),
+    )
+    return np.asarray(step_time(model, engines, load).total * (flows.new_tokens / budget))
 
 
 def decode_step(model: Transformer, engines: EngineArrays, requests: FloatArray, context: FloatArray) -> FloatArray:
@@ -182,6 +203,7 @@ def build_tables(problem: Problem, flows: Flows, shapes: tuple[Shape, ...], over
         seqs=seqs,
         chunks=chunks,
         prefill_time=prefill_latency(model, engines, flows, float(chunks[-1]), ranks),
+        prefill_shared=prefill_share(model, engines, flows, float(chunks[-1]), ranks),
         decode_base=decode_step(model, engines, seqs[None, :] / pipeline[:, None], np.zeros((1, 1)))[0],
         attention_slope=(loaded - empty) / REFERENCE_BATCH / pipeline[:, None],
         kv_held=np.array(held).reshape(len(shapes), flows.isl.size),

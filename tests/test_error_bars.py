@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -10,10 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from optimizer.error_bars import ENDS, at_quantile, factor_at, step_intervals
-from optimizer.optimize import optimize
+from optimizer.level import Level
+from optimizer.optimize import optimize as optimize_at
 from optimizer.plan import Plan, parse_plan
 from search_spaces.serving_error import model_kind
 from tests.optimizer_cases import accelerator, instance_of, model, problem, slo, space, workload
+
+optimize = partial(optimize_at, level=Level.QUICK)
 
 GIVEN = problem(
     workload=workload(20.0, ((500.0, 100.0, 0.6), (4000.0, 200.0, 0.4))),

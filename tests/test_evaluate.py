@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from costmodel.engine import Role
+from costmodel.prompt_queue import Prompts, prompt_wait
 from optimizer.columns import Columns, Grid, make_columns
 from optimizer.evaluate import Evaluation, evaluate, goodput_volume, holds
 from optimizer.fleet import Fleet, FleetPool, decode_shares, make_fleet, polish
@@ -69,7 +70,7 @@ def solved(name: str) -> tuple[Instance, Columns, Found]:
     """The instance, its columns and the best fleet found with little effort."""
     instance = instance_of(PROBLEMS[name])
     columns, totals = price_space(instance, make_columns(instance, Grid()))
-    found = search(instance, columns, totals, Aim(), Effort(time_limit=1.0, rounds=4, columns=30))
+    found = search(instance, columns, totals, Aim(), Effort(rounds=4, columns=30))
     assert found.blocks.size
     return instance, columns, found
 
@@ -225,29 +226,36 @@ def pair(prefill: int, decode: int) -> Fleet:
 
 
 class TestByHand:
-    def test_one_prefill_engine_is_m_d_1(self) -> None:
-        """rho = rate x service; P(wait) = rho; those who wait do so for service / (2 (1 - rho)) on average."""
+    def test_one_prefill_engine_waits_as_its_prompts_do(self) -> None:
+        """The pool's wait is that of `prompt_wait` for its prompts, alone and in full steps."""
         instance = one_flow(8.0)
-        service = float(instance.tables.prefill_time[0, 0])
+        tables = instance.tables
         state = evaluate(instance, pair(1, 1)).states[0]
-        rho = 8.0 * service
-        assert 0.1 < rho < 0.9
-        assert state.utilization == pytest.approx(rho)
-        assert state.waits == pytest.approx(rho)
-        assert state.theta == pytest.approx(service / (2.0 * (1.0 - rho)))
-        np.testing.assert_allclose(state.latency, service)
+        alone, shared = tables.prefill_time[0], tables.prefill_shared[0]
+        assert 0.1 < 8.0 * float(alone[0]) < 0.9
+        assert float(shared[0]) < float(alone[0])
+        full = float(shared[0]) * tables.chunks[-1] / 1000.0
+        expected = prompt_wait(Prompts(np.array([8.0]), alone, shared, full, 1.0, 1.0))
+        assert state.wait is not None
+        assert state.wait.chance == pytest.approx(expected.chance)
+        np.testing.assert_allclose(state.wait.late, expected.late)
+        np.testing.assert_allclose(state.latency, alone)
 
     def test_the_first_token_also_waits_for_the_hand_over_and_a_step(self) -> None:
+        """One and a half decode steps: the rest of the one in progress and the first own one."""
         instance = one_flow(8.0)
         tables = instance.tables
         result = evaluate(instance, pair(1, 1))
-        queue, step = result.states[0], result.states[1].step
+        queue, decode = result.states
         moved = float(tables.kv_transferred[0]) / float(tables.link[0])
         assert moved == pytest.approx(1000 * 2 * 32 * 8 * 128 * 2 / 50e9)  # KV of Llama-3.1-8B over a 400 Gbit/s card
-        alone = float(queue.latency[0]) + moved + step
-        p99 = alone + queue.theta * math.log(queue.waits / 0.01)
-        assert result.ttft[-1, 3] == pytest.approx(p99, rel=1e-6)
-        late = queue.waits * math.exp(-(instance.flows.ttft[0] - alone) / queue.theta)
+        running = 1.0 - math.exp(-decode.running)
+        alone = float(queue.latency[0]) + moved + decode.step * (1.0 + 0.5 * running)
+        assert queue.wait is not None
+        late = queue.wait.chance * float(queue.wait.exceeds(result.ttft[-1, 3] - np.array(alone)))
+        assert late == pytest.approx(0.01, rel=1e-6)
+        slack = instance.flows.ttft[0] - np.array(alone)
+        late = queue.wait.chance * float(queue.wait.exceeds(slack))
         assert result.flow_attainment[0] == pytest.approx(1.0 - late, abs=1e-6)
 
     def test_a_decode_engine_obeys_littles_law(self) -> None:
@@ -267,8 +275,10 @@ class TestByHand:
 
     def test_an_engine_more_shares_the_queue(self) -> None:
         one, two = (evaluate(one_flow(12.0), pair(engines, 1)) for engines in (1, 2))
-        assert two.states[0].utilization == pytest.approx(one.states[0].utilization / 2.0)
-        assert two.states[0].waits < one.states[0].waits
+        assert two.states[0].utilization == pytest.approx(one.states[0].utilization / 2.0, rel=0.01)
+        assert two.states[0].wait is not None
+        assert one.states[0].wait is not None
+        assert two.states[0].wait.chance < one.states[0].wait.chance
         assert two.ttft[-1, 3] < one.ttft[-1, 3]
 
     def test_slots_of_all_engines_are_one_pool(self) -> None:

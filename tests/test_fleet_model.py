@@ -28,7 +28,7 @@ from optimizer.fleet_model import (
 from optimizer.instance import Instance, make_instance
 from optimizer.loads import RESOURCES, Loads
 from optimizer.program import Program, lp_text, solve
-from search_spaces.problem import Billing, Constraints, Offer, Problem
+from search_spaces.problem import Billing, Constraints, Offer, Problem, Routing
 from tests.optimizer_cases import problem, slo, space, workload
 from tests.toy import OVERHEAD, llama_8b, toy_accelerator
 
@@ -128,6 +128,11 @@ CASES: dict[str, tuple[Problem, Aim | None, tuple[str, ...]]] = {
     "power": (toy_problem(constraints=Constraints(power=9000.0)), None, ("power",)),
     "max-gpus": (toy_problem(constraints=Constraints(max_gpus=12)), None, ("max_gpus",)),
     "max-pools": (toy_problem(constraints=Constraints(max_pools=2)), None, ("used", "max_pools")),
+    "threshold": (
+        toy_problem(constraints=Constraints(routing=Routing.THRESHOLD)),
+        None,
+        ("whole", "arrive", "decode", "range", "one"),
+    ),
     "spare-replicas": (
         toy_problem(constraints=Constraints(spare_replicas=1, max_gpus=12, budget=40.0)),
         None,

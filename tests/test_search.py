@@ -31,7 +31,7 @@ MIXES = (
 )
 TWO_CLASSES = (slo(0.5, 0.03, 0.95, name="chat", share=0.6), slo(3.0, 0.1, 0.9, name="batch", share=0.4))
 SOLVED = {Outcome.OPTIMAL, Outcome.FEASIBLE}
-STARVED = Effort(starters=1, added=3, rounds=3, columns=8, exact_columns=8)
+STARVED = Effort(starters=1, added=3, rounds=3, columns=4, more=8, nodes=5, choices=2, most_columns=8)
 """So little effort that column generation, pricing and the choice of columns all have to work."""
 
 

@@ -1,0 +1,201 @@
+"""Where disaggregation begins to pay: output tokens per second and GPU by the TPOT limit, for either kind of fleet.
+
+    python benchmarks/crossover.py ../shared/data [--gpu H200] [--engine trtllm] [--ttft 10]
+
+DeepSeek-R1 in FP8, 8192 tokens in and 1024 out, drawn as the benchmark draws them, uniformly from 80 to 100 % of that.
+Per limit: the best engine of the space, at the highest rate at which the median request is in time by the formulas of
+`optimizer.evaluate`; disaggregated, the best whole numbers of prefill and of decode engines in fleets of at most so
+many GPUs: in a small fleet one of the two roles idles where the limit leaves the other little to do.
+Beside it the best measured row within the limit (serving/closed_loop.csv, fixed concurrency) of the same model and
+GPU, of any engine and fleet size.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from costmodel.engine import Role  # noqa: E402
+from costmodel.workload import Workload  # noqa: E402
+from optimizer.evaluate import holds, largest_load, predict_misses  # noqa: E402
+from optimizer.fleet import Fleet, FleetPool  # noqa: E402
+from optimizer.instance import Instance, make_instance  # noqa: E402
+from search_spaces.catalog import load_catalog  # noqa: E402
+from search_spaces.engines import load_engine_overhead  # noqa: E402
+from search_spaces.models import load_model  # noqa: E402
+from search_spaces.problem import Offer, Problem, SearchSpace, Slo  # noqa: E402
+
+LIMITS = (0.015, 0.02, 0.025, 0.03, 0.035, 0.04, 0.045, 0.05, 0.06)
+"""TPOT limits [s]."""
+AMPLE = 4096
+"""Engines of the role that is not looked at."""
+ISL, OSL, LEAST = 8192, 1024, 0.8
+"""Nominal lengths, and the shortest drawn as a share of them."""
+MEASURED_MODELS = ("deepseek-ai/DeepSeek-R1", "deepseek-ai/DeepSeek-V3")
+"""Names under which the measurements list this architecture."""
+
+
+def problem_of(model: Path, gpu: str, engine: str, slo: Slo, widest: int) -> Problem:
+    """The question for one limit: the median request within TTFT and TPOT."""
+    accelerator = load_catalog().accelerator(gpu)
+    parts = np.linspace(LEAST, 1.0, 5)
+    everything = Workload(
+        parts * ISL, np.full(parts.size, OSL * parts.mean()), np.full(parts.size, 1.0 / parts.size), 1.0
+    )
+    return Problem(
+        name="crossover",
+        model=load_model(str(model)),
+        weight_dtype="fp8",
+        kv_dtype="fp8",
+        workload=replace(everything, max_tokens=ISL + OSL),
+        slos=(slo,),
+        offers=(Offer(accelerator, accelerator.price.usd_per_hour),),
+        space=SearchSpace(
+            roles=(Role.PREFILL, Role.DECODE, Role.COLOCATED),
+            tensor_parallel=(1, 2, 4, 8),
+            pipeline_parallel=(1,),
+            expert_parallel=(1, 8, 16),
+            data_parallel=(1, 2, 4, 8, 16),
+            max_num_seqs=(4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768),
+            max_num_batched_tokens=(1024, 4096, 16384),
+            max_gpus_per_engine=widest,
+        ),
+        engine=engine,
+    )
+
+
+def pool_of(role: Role, shape: int, seqs: int, chunk: int, replicas: int) -> FleetPool:
+    """One pool that serves all there is."""
+    return FleetPool(role.value, role, shape, seqs, chunk, replicas, 0, np.ones(5))
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """A setting: requests per second of one engine within the limits, its GPUs, and its words."""
+
+    rate: float
+    gpus: float
+    words: str
+
+    @property
+    def per_gpu(self) -> float:
+        """Requests per second and GPU."""
+        return self.rate / self.gpus
+
+
+def words_of(instance: Instance, pool: FleetPool) -> str:
+    """Degrees and limits of a pool's engines."""
+    split = instance.tables.shapes[pool.shape].parallelism
+    limits = f" {instance.tables.seqs[pool.seqs]:.0f}" if pool.role is not Role.PREFILL else ""
+    chunk = f"/{instance.tables.chunks[pool.chunk]:.0f}" if pool.role is Role.COLOCATED else ""
+    return f"TP{split.tensor} EP{split.expert} DP{split.data}{limits}{chunk}"
+
+
+def engines_of(instance: Instance, role: Role) -> list[Engine]:
+    """The best setting of each shape in a role."""
+    tables, found = instance.tables, []
+    every_seqs = range(tables.seqs.size) if role is not Role.PREFILL else (0,)
+    every_chunk = range(tables.chunks.size) if role is Role.COLOCATED else (tables.chunks.size - 1,)
+    for shape in range(len(tables.shapes)):
+        best = Engine(0.0, float(tables.gpus[shape]), "none")
+        for chunk, seqs in product(every_chunk, every_seqs):
+            pool = pool_of(role, shape, seqs, chunk, 1)
+            rate = most(instance, completed(instance, pool))
+            if rate > best.rate:
+                best = replace(best, rate=rate, words=words_of(instance, pool))
+        found.append(best)
+    return found
+
+
+def most(instance: Instance, fleet: Fleet) -> float:
+    """Highest rate at which the goal holds [1/s]."""
+    return largest_load(lambda volume: holds(instance, predict_misses(instance, fleet, volume)), tolerance=0.01)
+
+
+def best_pair(prompts: list[Engine], decodes: list[Engine], gpus: int) -> tuple[float, str]:
+    """Most requests per second and GPU of whole prefill and decode engines on at most `gpus` GPUs, and which."""
+    best, words = 0.0, "none"
+    for one, two in product(prompts, decodes):
+        for p, d in product(range(1, gpus // int(one.gpus) + 1), range(1, gpus // int(two.gpus) + 1)):
+            used = p * one.gpus + d * two.gpus
+            rate = min(p * one.rate, d * two.rate) / used
+            if used <= gpus and rate > best:
+                best, words = rate, f"{p}x {one.words} -> {d}x {two.words}"
+    return best, words
+
+
+def completed(instance: Instance, pool: FleetPool) -> Fleet:
+    """The pool with ample engines of the other role, where there is one."""
+    if pool.role is Role.COLOCATED:
+        return Fleet((pool,))
+    tables = instance.tables
+    quickest = int(np.argmin(tables.prefill_time.mean(axis=1)))
+    decoding = int(np.argmin(tables.decode_base[:, 0]))
+    if pool.role is Role.PREFILL:
+        return Fleet((pool, pool_of(Role.DECODE, decoding, 0, 0, AMPLE)))
+    return Fleet((pool_of(Role.PREFILL, quickest, 0, tables.chunks.size - 1, AMPLE), pool))
+
+
+def measured(data: Path, gpu: str) -> Iterator[tuple[str, float, float]]:
+    """Mode, TPOT [s] and output tokens per second and GPU of each measured row."""
+    with (data / "serving" / "closed_loop.csv").open(newline="") as file:
+        for row in csv.DictReader(file):
+            same = row["model"] in MEASURED_MODELS and row["accelerator"].split("_")[0] == gpu.lower()
+            if not same or (row["isl"], row["osl"]) != (str(ISL), str(OSL)) or row["precision"] != "fp8":
+                continue
+            tpot, ttft = float(row["tpot_ms"]) / 1e3, float(row["ttft_ms"]) / 1e3
+            tokens = OSL * (1.0 + LEAST) / 2.0
+            rate = float(row["concurrency"]) / (ttft + tpot * (tokens - 1.0))
+            yield row["mode"], tpot, rate * tokens / float(row["num_gpus"])
+
+
+def best_measured(rows: list[tuple[str, float, float]], mode: str, limit: float) -> float:
+    """Most output tokens per second and GPU of the rows within the limit; 0 without any."""
+    return max((tokens for kind, tpot, tokens in rows if kind == mode and tpot <= limit), default=0.0)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", type=Path)
+    parser.add_argument("--model", default="deepseek-ai/DeepSeek-R1", help="folder under models/")
+    parser.add_argument("--gpu", default="H200")
+    parser.add_argument("--engine", default="trtllm")
+    parser.add_argument("--ttft", type=float, default=10.0, help="TTFT limit [s]")
+    parser.add_argument("--limits", type=float, nargs="*", default=LIMITS, help="TPOT limits [s]")
+    parser.add_argument("--gpus", type=int, nargs="*", default=(16, 32, 64), help="of a fleet, at most")
+    parser.add_argument("--widest", type=int, default=8, help="GPUs of an engine, as in the measurements")
+    arguments = parser.parse_args()
+    config = arguments.data / "models" / arguments.model / "config.json"
+    rows = list(measured(arguments.data, arguments.gpu))
+    tokens = OSL * (1.0 + LEAST) / 2.0
+    sizes = "  ".join(f"{gpus:>3} GPUs ratio" for gpus in arguments.gpus)
+    print(f"output tokens/s per GPU: colocated; disaggregated and its ratio at most {sizes} | measured the same")
+    for limit in arguments.limits:
+        slo = Slo("default", arguments.ttft, limit, 0.5)
+        problem = problem_of(config, arguments.gpu, arguments.engine, slo, arguments.widest)
+        instance = make_instance(problem, load_engine_overhead(problem.engine))
+        mixed = max(engines_of(instance, Role.COLOCATED), key=lambda engine: engine.per_gpu)
+        prompts, decodes = (engines_of(instance, role) for role in (Role.PREFILL, Role.DECODE))
+        pairs = [best_pair(prompts, decodes, gpus) for gpus in arguments.gpus]
+        one = tokens * mixed.per_gpu
+        cells = "  ".join(f"{tokens * pair:>8.0f} {tokens * pair / max(one, 1e-12):>5.2f}" for pair, _ in pairs)
+        seen = [best_measured(rows, mode, limit) for mode in ("colocated", "disaggregated")]
+        print(
+            f"TPOT {1e3 * limit:>3.0f} ms {one:>5.0f}  {cells} | "
+            f"{seen[0]:>4.0f} {seen[1]:>4.0f} {seen[1] / max(seen[0], 1e-12):>5.2f}   [{mixed.words}; {pairs[0][1]}]",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()

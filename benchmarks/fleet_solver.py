@@ -1,0 +1,207 @@
+"""The fleet solver: exactness on small problems, speed on large ones, and its proofs on the examples.
+
+    python benchmarks/fleet_solver.py [--small 200] [--seeds 3] [--no-examples]
+
+1. `small` random problems: the optimum against trying every fleet, and with against without pruning.
+2. Realistic problems: 12 GPU types, about 200 undominated configs per role, 40 buckets, inventories, two hand-over
+   domains; cost and gap of the first effort and of a thorough one, in CPU seconds and by the clock.
+3. Mélange's format, 400 buckets x 12 GPU types.
+4. The examples: cost, bound and gap of a search, and the bound of the linear relaxation alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from optimizer.blocks import Blocks, Work  # noqa: E402 -- run as a script, the repository is found first
+from optimizer.dominance import undominated  # noqa: E402
+from optimizer.fleet_model import Aim  # noqa: E402
+from optimizer.matrices import COLOCATED, DECODE, PREFILL, Limit, Matrices, one_resource  # noqa: E402
+from optimizer.whole import cheapest  # noqa: E402
+
+FIRST = Work(choices=15, provable=0, nodes=60, time_limit=5.0)
+THOROUGH = Work(gap=5e-3, nodes=5000, time_limit=30.0)
+TYPES, BUCKETS, SURVIVING = 12, 40, 200
+
+
+def realistic(seed: int, rate: float) -> Matrices:
+    """Configs of 12 GPU types as prefill, decode and colocated engines, thinned to undominated ones.
+
+    Prefill strength follows FLOP/s per dollar and falls with the prompt's length, decode strength follows bandwidth per
+    dollar and falls with the answer's; a type's ratio of both, and the loss from more GPUs per engine, are random.
+    """
+    random = np.random.default_rng(seed)
+    isl, osl = (np.tile(np.geomspace(128, 16000, 8), 5), np.repeat(np.geomspace(32, 2000, 5), 8))
+    demand = rate * random.dirichlet(np.ones(BUCKETS))
+    price = np.round(random.uniform(0.7, 6.0, TYPES), 1)
+    compute, bandwidth = price * random.uniform(0.5, 1.5, TYPES), price * random.uniform(0.5, 1.5, TYPES)
+    roles, lengths, types = (PREFILL, DECODE, COLOCATED), (isl, osl, demand), (price, compute, bandwidth)
+    parts = [_configs(random, role, lengths, types) for role in roles]
+    role, kind, gpus, need = (np.concatenate(part) for part in zip(*parts, strict=True))
+    limits = tuple(Limit(f"inventory {t}", float(random.integers(16, 160)), gpus * (kind == t)) for t in range(TYPES))
+    return Matrices(
+        role=role,
+        domain=(kind >= TYPES - 2).astype(np.int64),
+        pool=np.arange(role.size),
+        replicas=np.ones(role.size, dtype=np.int64),
+        price=gpus * price[kind],
+        need=one_resource(need),
+        late=np.zeros(need.shape),
+        slo=np.zeros(BUCKETS, dtype=np.int64),
+        permitted=np.ones(1),
+        resources=("time",),
+        domains=2,
+        limits=limits,
+    )
+
+
+FloatArray = NDArray[np.float64]
+
+
+def _configs(
+    random: np.random.Generator, role: int, lengths: tuple[FloatArray, ...], types: tuple[FloatArray, ...]
+) -> tuple[NDArray[np.int64], NDArray[np.int64], FloatArray, FloatArray]:
+    """About SURVIVING configs of one role of which none dominates another: role, type, GPUs and needs."""
+    isl, osl, demand = lengths
+    price, compute, bandwidth = types
+    size = 6 * SURVIVING
+    kind, gpus = random.integers(0, TYPES, size), random.choice([1.0, 2.0, 4.0, 8.0], size)
+    scale = gpus ** random.uniform(0.85, 1.1, size)
+    prefill = 4000.0 * (compute[kind] * scale)[:, None] / (isl * (1.0 + isl / 30000.0))
+    decode = 90.0 * (bandwidth[kind] * scale)[:, None] / (osl * (1.0 + (isl + osl / 2.0) / 8000.0))
+    noise = random.uniform(0.75, 1.25, (size, 1)) * random.uniform(0.9, 1.1, (size, isl.size))
+    rate = {PREFILL: prefill, DECODE: decode, COLOCATED: 0.9 / (1.0 / prefill + 1.0 / decode)}[role] * noise
+    rate = np.where(isl > 14000.0 * gpus[:, None], 0.0, rate)
+    with np.errstate(divide="ignore"):
+        need = np.where(rate > 0.0, demand / np.maximum(rate, 1e-300), np.inf)
+    made = Matrices(
+        role=np.full(size, role),
+        domain=kind,
+        pool=np.arange(size),
+        replicas=np.ones(size, dtype=np.int64),
+        price=gpus * price[kind],
+        need=one_resource(need),
+        late=np.zeros(need.shape),
+        slo=np.zeros(isl.size, dtype=np.int64),
+        permitted=np.ones(1),
+        resources=("time",),
+        domains=TYPES,
+    )
+    kept = undominated(made)
+    kept = np.sort(random.permutation(kept)[:SURVIVING])
+    return np.full(kept.size, role), kind[kept], gpus[kept], need[kept]
+
+
+def timed(matrices: Matrices, work: Work, *, prune: bool = True) -> tuple[Blocks, float, float]:
+    """A search, its CPU seconds and its seconds by the clock."""
+    cpu, wall = time.process_time(), time.perf_counter()
+    found = cheapest(matrices, Aim(), work, prune=prune)
+    return found, time.process_time() - cpu, time.perf_counter() - wall
+
+
+def small_problems(count: int) -> None:
+    """Random problems against trying every fleet, and against the search without pruning."""
+    from tests.fleet_matrices import MOST_EACH, billed_by_node, by_trying_all, random_matrices
+
+    wrong = unequal = compared = 0
+    for seed in range(count):
+        matrices = random_matrices(seed, columns=3 + seed % 2, limited=seed % 3 == 0)
+        matrices = billed_by_node(matrices) if seed % 5 == 0 else matrices
+        found = cheapest(matrices, Aim(), Work(gap=0.0))
+        unpruned = cheapest(matrices, Aim(), Work(gap=0.0), prune=False)
+        best = by_trying_all(matrices)
+        unequal += not np.isclose(found.objective, unpruned.objective, rtol=1e-6)
+        if found.blocks.max(initial=0) <= MOST_EACH:
+            compared += 1
+            wrong += not np.isclose(found.objective, best, rtol=1e-6)
+    print(
+        f"small problems: {count}; {compared} compared with trying every fleet, {wrong} differ;"
+        f" pruned against unpruned, {unequal} differ"
+    )
+
+
+def realistic_problems(seeds: int) -> None:
+    """The first effort against the best that is known, and the gap of a thorough search."""
+    for seed in range(seeds):
+        for rate in (5.0, 40.0):
+            matrices = realistic(seed, rate)
+            quick, cpu, wall = timed(matrices, FIRST)
+            best, more_cpu, more_wall = timed(matrices, THOROUGH)
+            least = max(best.bound, quick.bound)
+            cost = min(best.objective, quick.objective)
+            print(
+                f"realistic, seed {seed}, {rate:g}/s, {matrices.size} configs, {BUCKETS} buckets:"
+                f" first {quick.objective:.1f} $/h, {quick.objective / cost - 1.0:.2%} above the best known,"
+                f" CPU {cpu:.1f} s, clock {wall:.1f} s; thorough {best.objective:.1f} $/h, gap"
+                f" {1.0 - least / cost:.2%}, CPU {more_cpu:.1f} s, clock {more_wall:.1f} s",
+                flush=True,
+            )
+
+
+def many_buckets() -> None:
+    """Mélange's format at 400 buckets x 12 types."""
+    from benchmarks.reference.fleet_cases import melange_matrices
+    from benchmarks.reference.fleets import exact_work
+    from tests.test_reference_fleets import synthetic
+
+    for seed in range(3):
+        matrices = melange_matrices(synthetic(400, 12, seed))
+        found, cpu, wall = timed(matrices, exact_work(matrices))
+        gap = 1.0 - found.bound / found.objective
+        told = f"{found.objective:.2f} $/h, gap {gap:.2%}, CPU {cpu:.2f} s, clock {wall:.2f} s"
+        print(f"400 buckets x 12 types, seed {seed}: {told}", flush=True)
+
+
+def examples() -> None:
+    """Cost, bound and gap of the examples, and the linear relaxation's bound."""
+    from optimizer.columns import Grid, make_columns
+    from optimizer.error_bars import at_quantile, slow_end
+    from optimizer.instance import make_instance
+    from optimizer.search import Effort, generate_from, search
+    from optimizer.simple_plans import price_space
+    from optimizer.split import with_best_split
+    from search_spaces.engines import load_engine_overhead
+    from search_spaces.loader import load_problem
+
+    for path in sorted((ROOT / "examples").glob("*.yaml")):
+        problem = load_problem(path)
+        made = make_instance(problem, load_engine_overhead(problem.engine, problem.engine_changes))
+        instance = with_best_split(at_quantile(made, slow_end(problem.confidence)))
+        columns, totals = price_space(instance, make_columns(instance, Grid()))
+        cpu, wall = time.process_time(), time.perf_counter()
+        found = search(instance, columns, totals, Aim(), Effort())
+        cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
+        relaxed = generate_from(instance, columns, totals, Aim(), Effort()).bound
+        print(
+            f"{path.stem}: {found.objective:.2f} $/h, bound {found.bound:.2f} (of the relaxation {relaxed:.2f}),"
+            f" gap {1.0 - found.bound / found.objective:.2%}, {columns.size} columns,"
+            f" CPU {cpu:.1f} s, clock {wall:.1f} s",
+            flush=True,
+        )
+
+
+def main() -> None:
+    """Print all of it."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--small", type=int, default=200)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--examples", action=argparse.BooleanOptionalAction, default=True)
+    given = parser.parse_args()
+    small_problems(given.small)
+    many_buckets()
+    realistic_problems(given.seeds)
+    if given.examples:
+        examples()
+
+
+if __name__ == "__main__":
+    main()

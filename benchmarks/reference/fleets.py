@@ -1,0 +1,90 @@
+"""Our fleet solver on other tools' fleet problems: our cost against the proven optimum, and the bound that we state."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from optimizer.blocks import Work, whole_cost
+from optimizer.fleet_model import Aim
+from optimizer.matrices import Matrices
+from optimizer.whole import cheapest
+
+from .fleet_cases import files_of, fleet_pd_matrices, melange_matrices, read_json
+
+IN_TEN_SECONDS = Work(time_limit=9.0)
+"""The prefill/decode cases are to be answered within ten seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class FleetComparison:
+    """One case: our cost, the proven optimum (None where it is not known), our bound [$/h], and our time [s]."""
+
+    case: str
+    cost: float | None
+    expected: float | None
+    bound: float | None
+    seconds: float
+
+    def line(self) -> str:
+        """The comparison in words."""
+        cost = "no fleet" if self.cost is None else f"cost {self.cost:.6f}"
+        expected = "not known" if self.expected is None else f"{self.expected:.6f}"
+        return f"{self.case}: {cost}, expected {expected}, bound {self.bound or 0.0:.6f}, {self.seconds:.2f} s"
+
+
+@dataclass(frozen=True, slots=True)
+class FleetGap(FleetComparison):
+    """The same with the relative gap between our cost and our bound [1]."""
+
+    gap: float | None
+
+    def line(self) -> str:
+        """The comparison in words."""
+        return f"{FleetComparison.line(self)}, gap {'none' if self.gap is None else f'{self.gap:.3%}'}"
+
+
+def _solved(matrices: Matrices, work: Work) -> tuple[float | None, float | None, float]:
+    """Cost, bound and seconds of one case."""
+    start = time.perf_counter()
+    found = cheapest(matrices, Aim(cost_weight=1.0), work)
+    seconds = time.perf_counter() - start
+    cost = whole_cost(matrices, found) if found.index.size else None
+    return cost, found.bound if cost is None else min(found.bound, cost), seconds
+
+
+def exact_work(matrices: Matrices) -> Work:
+    """Work until the proof, with fewer nodes of the search tree the dearer each is: some seconds at the very most."""
+    routes = float(matrices.size * matrices.flows)
+    return Work(gap=0.0, choices=0, nodes=max(80, int(2e9 / routes**2)))
+
+
+def compare_melange(folder: Path) -> Iterator[FleetComparison]:
+    """Every `NAME.input.json` of a folder; `NAME.expected.json`, where there is one, has the proven optimum."""
+    for path in files_of(folder, ".input.json", ".input.json.gz"):
+        name = path.name.removesuffix(".gz").removesuffix(".input.json")
+        matrices = melange_matrices(read_json(path))
+        cost, bound, seconds = _solved(matrices, exact_work(matrices))
+        yield FleetComparison(name, cost, _fractional_optimum(folder, name), bound, round(seconds, 3))
+
+
+def _fractional_optimum(folder: Path, name: str) -> float | None:
+    for path in (folder / f"{name}.expected.json", folder / f"{name}.expected.json.gz"):
+        if path.is_file():
+            value = read_json(path).get("fractional_optimal_cost")
+            return None if value is None else float(value)
+    return None
+
+
+def compare_fleet_pd(folder: Path) -> Iterator[FleetGap]:
+    """Every prefill/decode case of a folder, gzipped or not."""
+    for path in files_of(folder, ".json", ".json.gz"):
+        case = read_json(path)
+        cost, bound, seconds = _solved(fleet_pd_matrices(case), IN_TEN_SECONDS)
+        best: Any = case.get("expected", {}).get("best_known")
+        gap = None if cost is None or bound is None else max(0.0, 1.0 - bound / cost)
+        name = case.get("name") or path.name.removesuffix(".gz").removesuffix(".json")
+        yield FleetGap(name, cost, None if best is None else float(best), bound, round(seconds, 3), gap)

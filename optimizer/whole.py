@@ -1,0 +1,140 @@
+"""The whole-number search over matrices: a fleet of whole blocks, and a bound that no fleet can be below.
+
+1. Columns that no fleet needs are dropped, exactly (`dominance`).
+2. The linear relaxation over all others bounds the cost and tells what each column would have to be cheaper by.
+3. HiGHS finds a good fleet among the columns nearest to the relaxation.
+4. Choices of whole engines bound the cost where fractions of an engine do not, and find small fleets (`counts`).
+5. A column whose reduced cost exceeds what separates the best fleet from the bound is in no better one. Over those that
+   remain the search goes on for anything cheaper, and proves that there is nothing, or how far it got.
+
+Work is limited by nodes of the search tree, so a result does not depend on the machine or on what else it does.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .blocks import Blocks, Prices, Work, nothing, relax, whole_blocks
+from .counts import by_counts
+from .dominance import undominated
+from .fleet_model import Aim
+from .matrices import Matrices
+from .program import Outcome
+
+IntArray = NDArray[np.int64]
+
+FEW = 12
+"""Where the ceiling pays for no more than this many engines, choices of engines are tried before anything else."""
+
+SLACK = 1e-6
+"""Relative margin by which a reduced cost must exceed the gap before its column is dropped."""
+
+
+def nearest(prices: Prices, count: int) -> IntArray:
+    """The columns nearest to the relaxation, per dollar, and those that it buys."""
+    relative = prices.reduced / np.maximum(prices.cost, 1e-12)
+    return np.union1d(np.argsort(relative, kind="stable")[:count], prices.used)
+
+
+def cheapest(matrices: Matrices, aim: Aim, work: Work, *, prune: bool = True) -> Blocks:
+    """The best fleet over all columns, and a proven bound of its objective."""
+    clock = Clock(work.time_limit)
+    keep = undominated(matrices) if prune else np.arange(matrices.size)
+    some = matrices.take(keep)
+    prices = relax(some, aim, work.time_limit) if some.size else None
+    if prices is None:
+        return nothing(matrices, Outcome.INFEASIBLE, complete=True)
+    found = improve(some, aim, clock.rest_of(work), prices)
+    return replace(found, index=keep[found.index])
+
+
+def improve(matrices: Matrices, aim: Aim, work: Work, prices: Prices, ceiling: float = np.inf) -> Blocks:
+    """The best fleet of objective at most `ceiling`, and a proven bound; infeasible: there is none.
+
+    Columns near the relaxation first, then more of them, each time for something cheaper; where the demand is to be
+    served once, choices of engines (first of all where only a few can be paid); and at last every column that could
+    be in anything cheaper, if these are few enough.
+    """
+    clock = Clock(work.time_limit)
+    best, limit = nothing(matrices, Outcome.NOTHING_FOUND, prices.objective), ceiling
+    stages: list[Stage] = [_by_few_columns, _by_more_columns, _by_all_columns]
+    if countable(aim):
+        stages.insert(0 if ceiling <= FEW * _cheapest_engine(matrices, prices) else 2, _by_counts)
+    for stage in stages:
+        found = stage(matrices, aim, clock.rest_of(work), prices, limit)
+        bound = max(best.bound, found.bound)
+        if found.index.size:
+            best, limit = found, found.objective - work.gap * abs(found.objective)
+        best = replace(best, bound=bound)
+        if bound >= limit:
+            break
+    if not best.index.size:
+        return replace(best, outcome=Outcome.INFEASIBLE if best.bound >= limit else Outcome.NOTHING_FOUND)
+    done = best.bound >= limit
+    outcome = Outcome.OPTIMAL if done else Outcome.FEASIBLE
+    return replace(best, outcome=outcome, bound=min(best.bound, best.objective), complete=done)
+
+
+Stage = Callable[[Matrices, Aim, Work, Prices, float], Blocks]
+"""Looks for a fleet below a limit; its bound holds for every fleet."""
+
+
+def _by_few_columns(matrices: Matrices, aim: Aim, work: Work, prices: Prices, limit: float) -> Blocks:
+    return _among(matrices, aim, replace(work, time_limit=0.45 * work.time_limit), nearest(prices, work.columns), limit)
+
+
+def _by_more_columns(matrices: Matrices, aim: Aim, work: Work, prices: Prices, limit: float) -> Blocks:
+    if matrices.size <= work.columns:  # all of them were tried
+        return nothing(matrices, Outcome.NOTHING_FOUND, -np.inf)
+    return _among(matrices, aim, replace(work, time_limit=0.5 * work.time_limit), nearest(prices, work.more), limit)
+
+
+def _by_all_columns(matrices: Matrices, aim: Aim, work: Work, prices: Prices, limit: float) -> Blocks:
+    """Every column that could be in a fleet below the limit, where these are few enough or there is no fleet yet."""
+    alive = np.flatnonzero(prices.reduced <= limit - prices.objective + SLACK * abs(prices.objective))
+    if alive.size > work.provable and np.isinf(limit):
+        return _among(matrices, aim, work, nearest(prices, work.provable), limit)
+    tried = matrices.size <= max(work.columns, work.more)
+    if tried or alive.size > work.provable:
+        return nothing(matrices, Outcome.NOTHING_FOUND, -np.inf)
+    found = whole_blocks(matrices.take(alive), aim, work, limit)
+    return replace(found, index=alive[found.index], bound=min(found.bound, limit))
+
+
+def _by_counts(matrices: Matrices, aim: Aim, work: Work, prices: Prices, limit: float) -> Blocks:
+    return by_counts(matrices, aim, replace(work, time_limit=0.8 * work.time_limit), nearest(prices, 0), limit)
+
+
+def _among(matrices: Matrices, aim: Aim, work: Work, chosen: IntArray, limit: float) -> Blocks:
+    """Only the chosen columns: what is found there bounds nothing unless they are all."""
+    found = whole_blocks(matrices.take(chosen), aim, work, limit)
+    bound = min(found.bound, limit) if chosen.size == matrices.size else -np.inf
+    return replace(found, index=chosen[found.index], bound=bound)
+
+
+def _cheapest_engine(matrices: Matrices, prices: Prices) -> float:
+    """What one engine costs at least, in the units of the aim."""
+    return float((prices.cost / matrices.replicas).min(initial=np.inf))
+
+
+def countable(aim: Aim) -> bool:
+    """Whether the demand is to be served once, neither less nor more, at least cost."""
+    return aim.volume_weight == 0.0 and aim.min_volume == 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """The safety net of a search: time that is left of `limit` [s]."""
+
+    limit: float
+    started: float = field(default_factory=time.perf_counter)
+
+    def rest_of(self, work: Work, share: float = 1.0) -> Work:
+        """The same work within a share of the time left."""
+        left = max(self.limit - (time.perf_counter() - self.started), 0.05)
+        return replace(work, time_limit=share * left)

@@ -1,0 +1,158 @@
+"""Fleets of other engines, what one unit more of a limit saves, what budgets buy, and routing by thresholds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from costmodel.errors import InputError
+from optimizer.blocks import Work, whole_blocks
+from optimizer.columns import Columns
+from optimizer.fleet_model import Aim
+from optimizer.instance import Instance
+from optimizer.kindred import different_fleets, engine_kinds, shadow_prices
+from optimizer.matrices import DECODE, Matrices
+from optimizer.search import Effort, Found, search
+from optimizer.simple_plans import Totals, column_totals
+from optimizer.volume import budget_curve
+from optimizer.whole import cheapest
+from search_spaces.loader import problem_of
+from search_spaces.problem import Constraints, Routing
+from tests.fleet_matrices import random_matrices
+from tests.optimizer_cases import columns_of, instance_of, offer, problem, workload
+
+HOW = Aim(), Effort(nodes=100, choices=15, gap=1e-6)
+
+
+def two_types(**constraints: float) -> Instance:
+    """H100 and L40S for twelve requests per second."""
+    offers = (offer("H100"), offer("L40S", inventory=int(constraints.pop("inventory", 64))))
+    limits = Constraints(**constraints)  # type: ignore[arg-type]
+    return instance_of(problem(offers=offers, workload=workload(12.0), constraints=limits))
+
+
+def solved(instance: Instance) -> tuple[Columns, Totals, Found]:
+    columns = columns_of(instance)
+    totals = column_totals(instance, columns)
+    return columns, totals, search(instance, columns, totals, *HOW)
+
+
+class TestDifferentFleets:
+    def test_each_buys_other_engines_and_costs_no_less(self) -> None:
+        instance = two_types()
+        columns, totals, best = solved(instance)
+        rivals = different_fleets(instance, (columns, totals), best, HOW, 3)
+        assert len(rivals) == 3
+        bought = [frozenset(engine_kinds(instance, found.columns)) for found in (best, *(r.found for r in rivals))]
+        assert len(set(bought)) == 4
+        costs = [best.objective, *(rival.found.objective for rival in rivals)]
+        assert costs == sorted(costs)
+        for rival, kinds in zip(rivals, bought[1:], strict=True):
+            assert not kinds & set(rival.without)
+
+    def test_the_next_best_is_the_cheapest_that_lacks_an_engine(self) -> None:
+        """Whatever differs and buys nothing beside the best fleet's engines lacks one of them: try each by hand."""
+        instance = two_types()
+        columns, totals, best = solved(instance)
+        kind = engine_kinds(instance, columns)
+        each = []
+        for name in set(engine_kinds(instance, best.columns)):
+            some = np.flatnonzero(kind != name)
+            each.append(search(instance, columns.take(some), totals.take(some), *HOW).objective)
+        (rival,) = different_fleets(instance, (columns, totals), best, HOW, 1)
+        assert rival.found.objective == pytest.approx(min(each))
+
+
+class TestShadowPrices:
+    def test_a_limit_that_binds_is_worth_something_and_a_slack_one_nothing(self) -> None:
+        free = solved(two_types())[2]
+        tight = two_types(inventory=1, budget=1000.0)
+        columns, _, best = solved(tight)
+        assert best.objective > free.objective
+        prices = {one.limit: one for one in shadow_prices(tight, columns, best, HOW)}
+        assert set(prices) == {"inventory", "budget"}
+        assert prices["budget"].saved == 0.0
+        more = solved(two_types(inventory=2, budget=1000.0))[2]
+        assert prices["inventory"].saved == pytest.approx(best.objective - more.objective, abs=1e-4)
+
+    def test_without_limits_there_are_none(self) -> None:
+        instance = instance_of(problem())
+        columns, _, best = solved(instance)
+        assert shadow_prices(instance, columns, best, HOW) == []
+
+
+def test_a_larger_budget_never_buys_less() -> None:
+    instance = instance_of(problem())
+    points = budget_curve(instance, columns_of(instance), (12.0, 2.0, 40.0), Aim(), Effort(rounds=4))
+    assert [point.budget for point in points] == [2.0, 12.0, 40.0]
+    assert points[0].volume == 0.0  # no H100 for 2 $/h
+    assert points[1].volume > 0.0
+    assert points[2].volume >= 2.0 * points[1].volume
+    assert all(point.cost <= point.budget * (1 + 1e-9) for point in points)
+    assert all(one.volume <= other.volume for one, other in pairwise(points))
+
+
+def by_threshold(seed: int) -> Matrices:
+    """Six flows of three lengths; pools of two columns each."""
+    made = random_matrices(seed, columns=6, flows=6)
+    return replace(made, level=np.array([0, 0, 1, 1, 2, 2]), pool=made.pool // 2, role=made.role[made.pool // 2 * 2])
+
+
+class TestThreshold:
+    @settings(deadline=None, max_examples=40)
+    @given(st.integers(0, 2**32 - 1))
+    def test_each_length_goes_whole_to_one_pool_of_neighbouring_lengths(self, seed: int) -> None:
+        matrices = by_threshold(seed)
+        found = whole_blocks(matrices, Aim(), Work(gap=0.0))
+        free = whole_blocks(matrices.linear, Aim(), Work(gap=0.0))
+        assert found.objective >= free.objective - 1e-6
+        if not found.index.size:
+            return
+        assert matrices.level is not None
+        for stage in (matrices.role != DECODE, matrices.role == DECODE):
+            for pool in np.unique(matrices.pool[stage]):
+                mine = stage[found.index] & (matrices.pool[found.index] == pool)
+                share = found.route[mine].sum(axis=0)
+                assert np.isclose(share, 0.0, atol=1e-5).sum() + np.isclose(share, 1.0, atol=1e-5).sum() == share.size
+                levels = np.unique(matrices.level[share > 0.5])
+                assert levels.size == 0 or levels.size == levels[-1] - levels[0] + 1
+
+    @settings(deadline=None, max_examples=30)
+    @given(st.integers(0, 2**32 - 1))
+    def test_the_search_finds_the_same(self, seed: int) -> None:
+        matrices = by_threshold(seed)
+        one, other = cheapest(matrices, Aim(), Work(gap=0.0)), whole_blocks(matrices, Aim(), Work(gap=0.0))
+        assert one.objective == pytest.approx(other.objective, abs=1e-6)
+        assert one.bound <= other.objective + 1e-6
+
+    def test_a_fleet_of_the_real_model_keeps_it(self) -> None:
+        """Short and long prompts on two types: with thresholds no cheaper, and no length is split."""
+        offers = (offer("H100"), offer("L40S"))
+        buckets = ((500.0, 100.0, 0.5), (2000.0, 100.0, 0.3), (6000.0, 100.0, 0.2))
+        fractional = problem(offers=offers, workload=workload(40.0, buckets))
+        free = solved(instance_of(fractional))[2]
+        whole = replace(fractional, constraints=Constraints(routing=Routing.THRESHOLD))
+        instance = instance_of(whole)
+        columns, totals = columns_of(instance), column_totals(instance, columns_of(instance))
+        found = search(instance, columns, totals, Aim(), Effort(gap=1e-3))
+        assert found.objective >= free.objective * (1.0 - 1e-3)
+        assert found.bound <= found.objective
+
+    def test_the_workload_file_asks_for_it(self) -> None:
+        inputs = {
+            "model": "Llama-3.1-8B",
+            "workload": {"request_rate": 1, "lengths": {"isl": 100, "osl": 10}},
+            "slo": {"ttft": 1, "tpot": 0.05},
+            "accelerators": ["H100"],
+        }
+        assert problem_of(inputs, "here", Path()).constraints.routing is Routing.FRACTIONAL
+        asked = problem_of({**inputs, "constraints": {"routing": "threshold"}}, "here", Path())
+        assert asked.constraints.routing is Routing.THRESHOLD
+        with pytest.raises(InputError, match=r"routing.*treshold.*threshold"):
+            problem_of({**inputs, "constraints": {"routing": "treshold"}}, "here", Path())

@@ -1,0 +1,181 @@
+"""The wait of prompts that are computed together: against exact queues, a queue walked through, and its limits."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from costmodel.prompt_queue import (
+    Prompts,
+    decay_rate,
+    gated_steps,
+    prompt_wait,
+    residual_below,
+    shortest_of,
+)
+from costmodel.queueing import bursty_servers, erlang_c, gamma_exceeds, gamma_wait, wait_probability
+
+ONE = np.array([1.0])
+
+
+def prompts(rate: float, engines: float = 1.0, **changes: float) -> Prompts:
+    """Two kinds of prompts, short and long; a step has room for about five mean ones."""
+    alone = np.array([0.5, 2.0])
+    weight = np.array([2.0 / 3.0, 1.0 / 3.0])
+    fields = {"full_step": 5.0, "arrival_scv": 1.0} | changes
+    return Prompts(rate * weight, alone, 0.95 * alone, engines=engines, **fields)
+
+
+def walked(given_: Prompts, count: int, seed: int) -> np.ndarray:
+    """TTFT less the prompt's own time at one engine, arrivals one by one: each step takes all that wait, up to K."""
+    rng = np.random.default_rng(seed)
+    rate = given_.rate.sum()
+    shape = 1.0 / given_.arrival_scv
+    arrival = np.cumsum(rng.gamma(shape, 1.0 / (shape * rate), count))
+    kind = rng.choice(given_.rate.size, size=count, p=given_.rate / rate)
+    overhead = float((given_.alone - given_.shared) @ given_.rate / rate)
+    delay, free, first = np.zeros(count), 0.0, 0
+    while first < count:
+        free = max(free, arrival[first])
+        last, length = first, overhead
+        while last < count and arrival[last] <= free and (last == first or length < given_.full_step):
+            length += given_.alone[kind[last]] - overhead
+            last += 1
+        free += length
+        delay[first:last] = free - arrival[first:last] - given_.alone[kind[first:last]]
+        first = last
+    return delay[count // 10 :]
+
+
+class TestGamma:
+    @pytest.mark.parametrize("engines", [1, 2, 7, 30])
+    @pytest.mark.parametrize("rho", [0.2, 0.5, 0.9])
+    def test_poisson_arrivals_are_erlangs(self, engines: int, rho: float) -> None:
+        assert gamma_wait(np.array(float(engines)), np.array(rho), 1.0) == pytest.approx(
+            erlang_c(engines, rho), rel=2e-3
+        )
+
+    def test_one_server_is_the_root_of_its_transform(self) -> None:
+        """GI/M/1: P(wait) = sigma with sigma = A*(1 - sigma); scv 4, rho 0.6."""
+        sigma = float(gamma_wait(np.array(1.0), np.array(0.6), 4.0))
+        assert sigma == pytest.approx((1.0 + (1.0 - sigma) * 4.0 / 0.6) ** -0.25, rel=1e-6)
+        assert sigma == pytest.approx(0.8228, abs=1e-3)
+
+    def test_many_servers_are_a_smaller_pool(self) -> None:
+        exact = gamma_wait(np.array(64.0), np.array(0.9), 4.0)
+        assert exact == pytest.approx(erlang_c(bursty_servers(64, 4.0), 0.9), rel=0.05)
+
+    @settings(deadline=None, max_examples=60)
+    @given(st.integers(1, 80), st.floats(0.05, 0.98), st.floats(0.05, 0.98), st.floats(1.0, 16.0))
+    def test_busier_waits_more(self, engines: int, one: float, other: float, scv: float) -> None:
+        low, high = sorted((one, other))
+        assert wait_probability(engines, low, scv) <= wait_probability(engines, high, scv) * (1 + 1e-6)
+
+    def test_it_broadcasts(self) -> None:
+        assert wait_probability(np.array([[1], [4]]), np.array([0.3, 0.5, 1.0]), 2.0).shape == (2, 3)
+        assert wait_probability([1, 4], 1.0, 2.0).tolist() == [1.0, 1.0]
+
+    @pytest.mark.parametrize(("x", "share"), [(0.5, np.exp(-0.5)), (1.0, np.exp(-1.0)), (3.0, np.exp(-3.0))])
+    def test_a_gamma_of_shape_one_is_exponential(self, x: float, share: float) -> None:
+        assert gamma_exceeds(x, 1.0, 1.0) == pytest.approx(share, abs=0.01)
+
+    def test_a_gamma_variable_is_positive(self) -> None:
+        assert gamma_exceeds([-1.0, 0.0, 1e9], 1.0, 2.0).tolist() == pytest.approx([1.0, 1.0, 0.0])
+
+
+class TestParts:
+    def test_prompts_that_never_meet_are_alone(self) -> None:
+        busy, together = gated_steps(1e-6, 1.0, 1.0)
+        assert busy == pytest.approx(1e-6)
+        assert together == pytest.approx(1.0)
+
+    def test_steps_gather_what_came_during_the_last(self) -> None:
+        """rate 0.5, s = g = 1: L = x + exp(-x) with x = 0.5 L, so rho = 0.5 whatever n is."""
+        busy, together = gated_steps(0.5, 1.0, 1.0)
+        assert busy == pytest.approx(0.5)
+        assert together == pytest.approx(0.5 * together + np.exp(-0.5 * together))
+
+    def test_sharing_steps_saves_time(self) -> None:
+        assert gated_steps(0.5, 1.0, 0.8)[0] < 0.5
+        assert gated_steps(1.5, 1.0, 0.8)[0] >= 1.0
+
+    def test_the_tail_of_mm1_through_many_kinds(self) -> None:
+        """Exponential jobs cut into 400 kinds: eta = (1 - rho) / m."""
+        share = (np.arange(400) + 0.5) / 400
+        jobs = -np.log1p(-share)
+        eta = decay_rate(jobs, np.full(400, 1.0 / 400), 0.6, 1.0)
+        assert eta == pytest.approx(1.0 / jobs.mean() - 0.6, rel=0.05)
+
+    def test_bursts_slow_the_decay(self) -> None:
+        decays = [decay_rate(ONE, ONE, 0.6, scv) for scv in (1.0, 2.0, 4.0, 9.0)]
+        assert decays == sorted(decays, reverse=True)
+
+    def test_the_residual_of_equal_jobs_is_uniform(self) -> None:
+        np.testing.assert_allclose(
+            residual_below(np.array([4.0]), ONE, np.array([0.0, 1.0, 4.0, 9.0])), [0, 0.25, 1, 1]
+        )
+
+    def test_the_shortest_of_one_is_any(self) -> None:
+        jobs, weight = np.array([3.0, 1.0]), np.array([0.5, 0.5])
+        length, chance = shortest_of(jobs, weight, 1.0)
+        met = chance * length
+        np.testing.assert_allclose(length, [1.0, 3.0])
+        np.testing.assert_allclose(met, [0.25, 0.75])  # met in proportion to the length
+
+    def test_the_shortest_of_many_is_short(self) -> None:
+        length, chance = shortest_of(np.array([3.0, 1.0]), np.array([0.5, 0.5]), 8.0)
+        assert (chance * length)[0] == pytest.approx(1.0 - 0.75**8)
+
+
+class TestWait:
+    def test_one_engine_without_sharing_is_pollaczek_khinchine(self) -> None:
+        """With room for one prompt a step, V alone: mean E[s2] / (2 m (1 - rho))."""
+        given_ = Prompts(np.array([0.6]), ONE, ONE, 1e-6, 1.0, 1.0)
+        found = prompt_wait(given_)
+        assert found.chance == pytest.approx(0.6, rel=1e-6)
+        assert found.mean == pytest.approx(0.5 / 0.4, rel=0.01)
+
+    @pytest.mark.parametrize(("rate", "scv"), [(0.3, 1.0), (0.6, 1.0), (0.8, 1.0), (0.6, 4.0)])
+    def test_one_engine_against_a_queue_walked_through(self, rate: float, scv: float) -> None:
+        given_ = prompts(rate, arrival_scv=scv)
+        found, delay = prompt_wait(given_), walked(given_, 200_000, 5)
+        for quantile in (0.9, 0.97):
+            at = float(np.quantile(delay, quantile))
+            own = 1.0  # mean time of a prompt alone, which the wait adds to
+            low = found.chance * float(found.exceeds(np.array(at + 0.12 * (at + own))))
+            high = found.chance * float(found.exceeds(np.array(at - 0.12 * (at + own))))
+            assert low <= 1.0 - quantile <= high
+
+    def test_nobody_waits_where_nobody_comes(self) -> None:
+        found = prompt_wait(prompts(0.0))
+        assert (found.chance, found.utilization, found.mean) == (0.0, 0.0, 0.0)
+
+    def test_no_slack_is_always_late(self) -> None:
+        np.testing.assert_array_equal(prompt_wait(prompts(0.5)).exceeds(np.array([-1e-9, -3.0])), 1.0)
+
+    def test_overload_is_seen(self) -> None:
+        assert prompt_wait(prompts(2.0)).load > 1.0
+
+    @settings(deadline=None, max_examples=50)
+    @given(st.floats(0.05, 0.95), st.integers(1, 40), st.floats(1.0, 9.0), st.floats(0.5, 20.0))
+    def test_it_is_a_distribution(self, rho: float, engines: int, scv: float, step: float) -> None:
+        found = prompt_wait(prompts(rho * engines, float(engines), arrival_scv=scv, full_step=step))
+        assert 0.0 <= found.chance <= 1.0
+        assert (np.diff(found.late) <= 1e-12).all()
+        assert found.late[0] == 1.0
+        assert abs(float(found.late[-1])) < 0.01
+        assert found.behind >= 0.0
+
+    @settings(deadline=None, max_examples=40)
+    @given(st.floats(0.05, 0.9), st.floats(1.02, 1.8), st.integers(1, 20))
+    def test_more_prompts_wait_longer(self, rho: float, factor: float, engines: int) -> None:
+        less, more = (prompt_wait(prompts(r * engines, float(engines))) for r in (rho, min(rho * factor, 0.97)))
+        assert less.chance <= more.chance + 1e-9
+        assert less.chance * less.mean <= more.chance * more.mean * 1.01
+
+    def test_a_pipeline_carries_its_company_through_every_stage(self) -> None:
+        one, two = (prompt_wait(prompts(0.6, stages=stages)) for stages in (1.0, 2.0))
+        assert two.chance == one.chance
+        assert two.mean > one.mean

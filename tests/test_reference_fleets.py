@@ -1,0 +1,163 @@
+"""Fleet problems of other tools: the formats are read as they are, and the proven optima are reached."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks.reference.fleet_cases import fleet_pd_matrices, melange_matrices
+from benchmarks.reference.fleets import compare_fleet_pd, compare_melange
+from costmodel.errors import InputError
+
+ROOT = Path(__file__).resolve().parents[1]
+DATA = Path(os.environ.get("PDPLAN_DATA", ROOT.parent / "shared" / "data"))
+
+EXAMPLE: dict[str, Any] = {
+    "gpu_info": {
+        "small": {"cost": 1.01, "tputs": [[2, 1], [5, 0]]},
+        "large": {"cost": 3.67, "tputs": [[20, 20], [40, 20]]},
+    },
+    "workload_distribution": [[0.2, 0.0], [0.5, 0.3]],
+    "total_request_rate": 30.0,
+    "slice_factor": 1,
+}
+
+
+def pair_case(**changes: Any) -> dict[str, Any]:
+    """One prefill and one decode engine of NVIDIA, and a colocated one of AMD that is dearer."""
+    return {
+        "name": "pair",
+        "rho": 0.5,
+        "unit": "gpu",
+        "demand": [1.0, 3.0],
+        "buckets": [[128, 32], [512, 32]],
+        "types": [
+            {"name": "N", "price": 2.0, "inventory_nodes": 1, "domain": 0},
+            {"name": "A", "price": 20.0, "inventory_nodes": 1, "domain": 1},
+        ],
+        "columns": [
+            {"role": "p", "type": "N", "gpus": 1, "tp": 1, "pp": 1, "rate": [4.0, 6.0]},
+            {"role": "d", "type": "N", "gpus": 2, "tp": 2, "pp": 1, "rate": [8.0, 8.0]},
+            {"role": "c", "type": "A", "gpus": 1, "tp": 1, "pp": 1, "rate": [10.0, 10.0]},
+        ],
+        **changes,
+    }
+
+
+class TestMelange:
+    def test_buckets_that_nobody_asks_for_are_left_out_and_zero_throughput_serves_nothing(self) -> None:
+        matrices = melange_matrices(EXAMPLE)
+        np.testing.assert_allclose(matrices.need[:, 0], [[3.0, 3.0, np.inf], [0.3, 0.375, 0.45]])
+
+    def test_by_hand(self, tmp_path: Path) -> None:
+        """A large one would be used 1.125 times; one small one takes a third of the second bucket: 0.375 / 3 less."""
+        (tmp_path / "a.input.json").write_text(json.dumps(EXAMPLE))
+        (found,) = compare_melange(tmp_path)
+        assert found.cost == pytest.approx(3.67 + 1.01)
+        assert found.expected is None
+        assert found.bound == pytest.approx(found.cost)
+
+    def test_the_proven_optimum_is_read_where_there_is_one(self, tmp_path: Path) -> None:
+        (tmp_path / "b.input.json.gz").write_bytes(gzip.compress(json.dumps(EXAMPLE).encode()))
+        (tmp_path / "b.expected.json").write_text(json.dumps({"fractional_optimal_cost": 4.68}))
+        (found,) = compare_melange(tmp_path)
+        assert (found.case, found.expected) == ("b", 4.68)
+        assert found.cost == pytest.approx(found.expected)
+
+    def test_many_buckets_and_types(self, tmp_path: Path) -> None:
+        """400 buckets x 12 types; the seconds are for the benchmark, here the gap must be small."""
+        case = synthetic(400, 12, seed=1)
+        (tmp_path / "big.input.json").write_text(json.dumps(case))
+        (found,) = compare_melange(tmp_path)
+        assert found.cost is not None
+        assert found.bound == pytest.approx(found.cost, rel=5e-3)
+
+    @pytest.mark.skipif(not (DATA / "fleet").is_dir(), reason="reference fleets are not here")
+    def test_every_case_at_hand(self) -> None:
+        for one in compare_melange(DATA / "fleet"):
+            assert one.expected is not None
+            assert one.cost == pytest.approx(one.expected, abs=1e-6)
+            theirs = json.loads((DATA / "fleet" / f"{one.case}.melange.json").read_text())
+            assert one.cost <= theirs["result"]["cost"] + 1e-9
+
+
+def synthetic(buckets: int, types: int, seed: int) -> dict[str, Any]:
+    """GPU types of random price whose throughput falls with length, each with strengths of its own."""
+    random = np.random.default_rng(seed)
+    side = round(buckets**0.5)
+    length = np.geomspace(1.0, 60.0, side)
+    grid = 1.0 / (length[:, None] ** 0.8 + 0.5 * length[None, :] ** 0.9)
+    price = np.round(random.uniform(0.7, 8.0, types), 2)
+    speed = price * random.uniform(4.0, 7.0, types)
+    shape = random.uniform(0.6, 1.4, (types, side, side))
+    return {
+        "gpu_info": {
+            f"gpu{t}": {"cost": float(price[t]), "tputs": (speed[t] * shape[t] * grid).round(6).tolist()}
+            for t in range(types)
+        },
+        "workload_distribution": random.dirichlet(np.ones(side * side)).reshape(side, side).tolist(),
+        "total_request_rate": 60.0,
+        "slice_factor": 1,
+    }
+
+
+class TestPrefillAndDecode:
+    def test_by_hand(self, tmp_path: Path) -> None:
+        """Prompts need (1/4 + 3/6) / 0.5 = 1.5 engines, so 2; tokens (4/8) / 0.5 = 1: 2 x 2 $ + 4 $."""
+        (tmp_path / "pair.json").write_text(json.dumps(pair_case()))
+        (found,) = compare_fleet_pd(tmp_path)
+        assert (found.case, found.cost, found.expected) == ("pair", pytest.approx(8.0), None)
+        assert found.gap == pytest.approx(0.0, abs=1e-4)
+
+    def test_whole_nodes_and_inventory(self, tmp_path: Path) -> None:
+        """A node of eight N is 16 $; without it, one A carries 4/10 / 0.5 = 0.8 in a node for 160 $."""
+        (tmp_path / "node.json").write_text(json.dumps(pair_case(name="node", unit="node")))
+        none_left = pair_case(name="none", unit="node")
+        none_left["types"][0]["inventory_nodes"] = 0
+        (tmp_path / "none.json.gz").write_bytes(gzip.compress(json.dumps(none_left).encode()))
+        assert [(one.case, one.cost) for one in compare_fleet_pd(tmp_path)] == [("node", 16.0), ("none", 160.0)]
+
+    def test_one_maker_does_not_hand_over_to_another(self) -> None:
+        matrices = fleet_pd_matrices(pair_case())
+        assert matrices.domain.tolist() == [0, 0, 1]
+        assert matrices.domains == 2
+
+    def test_no_fleet_is_said_so(self, tmp_path: Path) -> None:
+        case = pair_case()
+        for kind in case["types"]:
+            kind["inventory_nodes"] = 0
+        (tmp_path / "x.json").write_text(json.dumps(case))
+        (found,) = compare_fleet_pd(tmp_path)
+        assert found.cost is None
+        assert "no fleet" in found.line()
+
+
+class TestFiles:
+    def test_json_and_lines(self, tmp_path: Path) -> None:
+        (tmp_path / "a.input.json").write_text(json.dumps(EXAMPLE))
+        command = [sys.executable, "-m", "benchmarks.reference", "melange", str(tmp_path)]
+        done = subprocess.run([*command, "--json"], capture_output=True, text=True, check=True, cwd=ROOT)
+        (row,) = json.loads(done.stdout)
+        assert set(row) == {"case", "cost", "expected", "bound", "seconds"}
+
+    def test_a_folder_without_cases_is_refused(self, tmp_path: Path) -> None:
+        with pytest.raises(InputError, match=r"has no file that ends in \.input\.json"):
+            list(compare_melange(tmp_path))
+        with pytest.raises(InputError, match="is no folder"):
+            list(compare_fleet_pd(tmp_path / "nowhere"))
+
+    def test_a_file_that_is_no_case_is_refused(self, tmp_path: Path) -> None:
+        (tmp_path / "x.json").write_text("[1]")
+        with pytest.raises(InputError, match="holds a list, but a case is an object"):
+            list(compare_fleet_pd(tmp_path))
+        (tmp_path / "x.json").write_text("{")
+        with pytest.raises(InputError, match="is not JSON"):
+            list(compare_fleet_pd(tmp_path))
