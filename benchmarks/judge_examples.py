@@ -24,13 +24,14 @@ def rows_of(path: Path, requests: int, overrides: dict[str, str]):
     """Cells of each class of one workload."""
     from optimizer.evaluate import evaluate, goodput_volume
     from optimizer.judge import judge
+    from optimizer.level import Level
     from optimizer.optimize import optimize
     from optimizer.plan_fleet import fleet_of_plan, planned_volume
     from optimizer.simulated_goodput import goodput
     from reports.words import fleet_words
     from search_spaces.loader import load_problem
 
-    plan = optimize(load_problem(path, overrides))
+    plan = optimize(load_problem(path, overrides), level=Level.QUICK)
     instance, fleet = fleet_of_plan(plan, path.parent)
     volume = planned_volume(plan)
     predicted = evaluate(instance, fleet, volume)

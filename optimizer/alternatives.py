@@ -22,7 +22,7 @@ from .program import Outcome
 from .search import Effort, Found, plan_blocks, search
 from .simple_plans import Totals, price_space, simple_plans
 
-QUICK = Effort(rounds=3, columns=30, exact_columns=30, time_limit=2.0, gap=2e-3)
+QUICK = Effort(rounds=3, columns=20, more=30, nodes=50, choices=6, provable=0, most_columns=5000, gap=2e-3)
 """Effort for an alternative: it only has to be good enough to show that it loses."""
 
 SAME = "the same cost"
@@ -58,6 +58,14 @@ class Kind:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Rival:
+    """The best fleet of a kind and its row of the comparison; an empty fleet where none is known."""
+
+    row: Alternative
+    fleet: Fleet
+
+
 def kinds(instance: Instance, space: Columns) -> Iterator[Kind]:
     """Single accelerator types, colocated only, disaggregated only: what the whole space has."""
     offers = instance.problem.offers
@@ -72,24 +80,27 @@ def kinds(instance: Instance, space: Columns) -> Iterator[Kind]:
 
 def compare(
     instance: Instance, space: Columns, priced: tuple[Columns, Totals], fleet: Fleet, best: Alternative
-) -> list[Alternative]:
+) -> list[Rival]:
     """The recommended fleet first, then the best of every other kind, cheapest first, infeasible ones last.
 
     space: every column; priced: those that the search looked at, with their totals; best: the row of `fleet`. Of the
     kinds that the recommended fleet is of, it is the best itself.
     """
     if instance.problem.objective.goal is not Goal.MIN_COST:
-        return [best]
-    others = []
+        return [Rival(best, fleet)]
+    others: list[Rival] = []
     for kind in kinds(instance, space):
         if kind.has(instance, fleet):
-            others.append(best.model_copy(update={"kind": kind.kind, "label": kind.label, "why_not": SAME}))
+            same = best.model_copy(update={"kind": kind.kind, "label": kind.label, "why_not": SAME})
+            others.append(Rival(same, fleet))
             continue
         mine = kind.mask(instance, priced[0])
         some = priced[0].take(mine), priced[1].take(mine)
         others.append(_alternative(instance, kind, some, space.take(kind.mask(instance, space)), best))
-    others.sort(key=lambda row: (row.cost_usd_per_hour is None, row.cost_usd_per_hour or 0.0, row.label))
-    return [best, *others]
+    others.sort(
+        key=lambda one: (one.row.cost_usd_per_hour is None, one.row.cost_usd_per_hour or 0.0, one.row.label)
+    )
+    return [Rival(best, fleet), *others]
 
 
 def recommended(instance: Instance, fleet: Fleet, proof: Proof, volume: float) -> Alternative:
@@ -109,7 +120,7 @@ def recommended(instance: Instance, fleet: Fleet, proof: Proof, volume: float) -
 
 def _alternative(
     instance: Instance, kind: Kind, priced: tuple[Columns, Totals], space: Columns, best: Alternative
-) -> Alternative:
+) -> Rival:
     """The best fleet of one kind, found with little effort, and what it costs more."""
     scale = 1.0 / max(offer.usd_per_hour for offer in instance.problem.offers)
     columns = priced[0]
@@ -118,15 +129,15 @@ def _alternative(
         columns, totals = price_space(instance, space)
         found = _best_of_kind(instance, columns, totals, scale)
     if not found.columns.size:
-        return _without(kind, _status_of(found), _why_infeasible(instance, kind, space, found))
+        return Rival(_without(kind, _status_of(found), _why_infeasible(instance, kind, space, found)), Fleet(()))
     fleet = make_fleet(instance, polish(instance, columns, found))
     cost = fleet_cost(instance, fleet)
     misses = predict_misses(instance, fleet)
     if not holds(instance, misses):
         reached = f"the cheapest found (${cost:,.2f}/h) keeps its SLOs for only {misses.attainment.min():.1%}"
-        return _without(kind, Status.TIME_LIMIT, reached)
+        return Rival(_without(kind, Status.TIME_LIMIT, reached), fleet)
     bound = max(min(found.bound / scale, cost), best.bound_usd_per_hour or 0.0)
-    return Alternative(
+    row = Alternative(
         kind=kind.kind,
         label=kind.label,
         status=Status.OPTIMAL if cost - bound <= 1e-4 * cost else Status.FEASIBLE,
@@ -135,8 +146,9 @@ def _alternative(
         gap=1.0 - bound / cost,
         pools=[pool_line(instance, pool) for pool in fleet.pools],
         attainment=evaluate(instance, fleet).overall,
-        why_not=_why_not(cost, best.cost_usd_per_hour or cost),
+        why_not=why_not(cost, best.cost_usd_per_hour or cost),
     )
+    return Rival(row, fleet)
 
 
 def _without(kind: Kind, status: Status, why: str) -> Alternative:
@@ -162,7 +174,8 @@ def _best_of_kind(instance: Instance, columns: Columns, totals: Totals, scale: f
     return search(instance, columns, totals, Aim(cost_weight=scale), QUICK)
 
 
-def _why_not(cost: float, best: float) -> str:
+def why_not(cost: float, best: float) -> str:
+    """Why a fleet that holds lost: its cost against the best one's [$/h]."""
     if cost <= best * (1.0 + 1e-6):
         return SAME
     return f"costs ${cost - best:,.2f}/h more (+{cost / best - 1.0:.1%})"

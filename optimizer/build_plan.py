@@ -36,15 +36,18 @@ from .plan import (
     Plan,
     Pool,
     Provenance,
-    Quantiles,
     Route,
     RunInfo,
     Status,
     Transfer,
     WorkloadSummary,
 )
+from .plan_fields import Quantiles
 
 FloatArray = NDArray[np.float64]
+
+ANALYTIC = "Latencies and attainment are analytic; the plan has not been simulated."
+"""First of the assumptions of a plan by formula."""
 
 PACKAGES = ("numpy", "ortools", "optuna", "pydantic", "jinja2", "click")
 
@@ -218,7 +221,7 @@ def assumptions(instance: Instance) -> list[str]:
     """What the predictions take for granted, stated with the numbers in force."""
     problem, overhead = instance.problem, instance.overhead
     stated = [
-        "Latencies and attainment are analytic; the plan has not been simulated.",
+        ANALYTIC,
         f"{problem.engine} spends {overhead.step * 1e6:.0f} µs of host time per step and "
         f"{overhead.per_request * 1e6:.0f} µs per request in it ({overhead.origin}).",
         f"Engines may use {problem.memory_fraction:.0%} of GPU memory.",

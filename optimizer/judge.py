@@ -14,11 +14,12 @@ from costmodel.memory import kv_bytes_per_request_per_gpu, kv_capacity_bytes
 from costmodel.simulator import POLICIES, HandOver, Limits, Policy, Pool, Result, Router, Trace, make_trace, simulate
 from costmodel.simulator import Fleet as SimulatedFleet
 from costmodel.simulator.arrivals import draw_lengths, gamma_arrivals
-from costmodel.simulator.cost_steps import cost_steps
+from costmodel.simulator.cost_steps import GridSteps, cost_steps
 from costmodel.simulator.metrics import Attainment, Overload, overload, percentiles, share_of, steady, within
 from costmodel.simulator.metrics import Slo as SimulatedSlo
 from search_spaces.problem import Slo
 
+from .error_bars import factor_at, step_intervals
 from .evaluate import QUANTILES
 from .fleet import Fleet, FleetPool, pool_config
 from .instance import Instance
@@ -57,6 +58,11 @@ class ClassJudgement:
         return self.attainment.share >= self.goal
 
     @property
+    def proven(self) -> bool:
+        """Whether even the lower end of the confidence interval reaches the goal."""
+        return self.attainment.low >= self.goal
+
+    @property
     def sure(self) -> bool:
         """Whether the run settles it: the goal lies outside the confidence interval."""
         return not self.attainment.low < self.goal <= self.attainment.high
@@ -93,13 +99,21 @@ class Judgement:
         """Whether every class keeps its goal and the fleet keeps up with its arrivals."""
         return not self.overload.overloaded and all(one.held for one in self.classes)
 
+    @property
+    def proven(self) -> bool:
+        """Whether every class keeps its goal at the lower end of its confidence interval and the fleet keeps up."""
+        return not self.overload.overloaded and all(one.proven for one in self.classes)
 
-def simulated_fleet(instance: Instance, fleet: Fleet) -> SimulatedFleet:
-    """The engines of a fleet as the simulator wants them; spare replicas idle and are left out."""
-    return SimulatedFleet(tuple(_pool(instance, pool) for pool in fleet.pools), HandOver())
+
+def simulated_fleet(instance: Instance, fleet: Fleet, probability: float = 0.5) -> SimulatedFleet:
+    """The engines of a fleet as the simulator wants them; spare replicas idle and are left out.
+
+    probability: every step is as slow as it is at most with this probability (`error_bars`); 0.5: as expected.
+    """
+    return SimulatedFleet(tuple(_pool(instance, pool, probability) for pool in fleet.pools), HandOver())
 
 
-def _pool(instance: Instance, pool: FleetPool) -> Pool:
+def _pool(instance: Instance, pool: FleetPool, probability: float) -> Pool:
     config, model = pool_config(instance, pool), instance.problem.model
     tables = instance.tables
     mean = float(kv_bytes_per_request_per_gpu(model, config, TYPICAL_ISL, TYPICAL_OSL)) / (
@@ -111,7 +125,7 @@ def _pool(instance: Instance, pool: FleetPool) -> Pool:
     per_token = float(tables.kv_transferred @ instance.flows.share / (instance.flows.isl @ instance.flows.share))
     return Pool(
         role=pool.role,
-        steps=cost_steps(model, config, instance.overhead),
+        steps=_steps(instance, pool, probability),
         policy=SCHEDULERS[instance.problem.engine],
         limits=Limits(
             max_num_seqs=config.max_num_seqs,
@@ -123,6 +137,23 @@ def _pool(instance: Instance, pool: FleetPool) -> Pool:
         pipeline=config.parallelism.pipeline,
         router=Router.LENGTH_AWARE if prompts or pool.role is Role.COLOCATED else Router.LEAST_LOADED,
         kv_seconds_per_token=per_token / float(tables.link[pool.shape]) if pool.role is not Role.COLOCATED else 0.0,
+    )
+
+
+def _steps(instance: Instance, pool: FleetPool, probability: float) -> GridSteps:
+    """Step times of one engine."""
+    expected = cost_steps(instance.problem.model, pool_config(instance, pool), instance.overhead)
+    if probability == 0.5:
+        return expected
+    accelerator = instance.problem.offers[int(instance.tables.offer[pool.shape])].accelerator
+    known = step_intervals(instance.problem.model, accelerator)
+    factor = factor_at(known.prefill if pool.role is Role.PREFILL else known.decode, probability)
+    return replace(
+        expected,
+        token_times=expected.token_times * factor,
+        row_times=expected.row_times * factor,
+        decode_attention=expected.decode_attention * factor,
+        pair_times=expected.pair_times * factor,
     )
 
 
@@ -213,7 +244,12 @@ def judge(
 
 def judge_demands(instance: Instance, engines: SimulatedFleet, demands: Sequence[Demand]) -> Judgement:
     """Simulate each demand and take all runs together, the first tenth of each left out as warm-up."""
-    runs = tuple(Run(demand, simulate(demand.trace, engines)) for demand in demands)
+    return judge_runs(instance, engines, [Run(demand, simulate(demand.trace, engines)) for demand in demands])
+
+
+def judge_runs(instance: Instance, engines: SimulatedFleet, made: Sequence[Run]) -> Judgement:
+    """Take runs of one fleet together, the first tenth of each left out as warm-up."""
+    runs = tuple(made)
     counted = [steady(run.result) for run in runs]
     classes = tuple(_judged(instance, runs, counted, k, slo) for k, slo in enumerate(instance.problem.slos))
     worst = max((overload(run.result) for run in runs), key=lambda one: (one.overloaded, one.growth))

@@ -13,7 +13,7 @@ from search_spaces.engines import load_engine_overhead
 from search_spaces.enumeration import enumerate_shapes
 from search_spaces.problem import Goal, Problem
 
-from .alternatives import compare, kinds, recommended
+from .alternatives import Rival, compare, kinds, recommended
 from .binding import fleet_bindings
 from .build_plan import Proof, build_plan, fleet_cost, fleet_gpus, provenance
 from .by_evaluation import cheapest_held
@@ -24,8 +24,10 @@ from .evaluate import goodput_volume, holds, predict_misses
 from .fleet import Fleet, make_fleet, polish
 from .fleet_model import Aim
 from .instance import Instance, make_instance
+from .judged import Solved, judged, with_simulation
+from .level import Brake, Level
 from .nearest_miss import describe_miss
-from .plan import Alternative, Binding, Plan, RunInfo, Status
+from .plan import Alternative, Binding, Plan, Provenance, RunInfo, Status
 from .program import Outcome
 from .search import Effort, Found, search
 from .simple_plans import Totals, column_totals, price_space
@@ -62,10 +64,18 @@ class Stopwatch:
             self.progress(label, fraction)
 
 
-def optimize(problem: Problem, progress: Progress | None = None, time_limit: float = 30.0) -> Plan:
+def optimize(
+    problem: Problem,
+    progress: Progress | None = None,
+    time_limit: float = 30.0,
+    *,
+    level: Level = Level.STANDARD,
+    brake: Brake | None = None,
+) -> Plan:
     """Find the best fleet for a problem.
 
     progress is called with a label and the fraction done; time_limit bounds each whole-number search [s].
+    level: whether the fleet is proven by simulation; brake: armed once a fleet is proven, and pulled to be content.
     Raises InputError when the model fits on no engine of the space or an SLO is below the physical floor.
     A problem without a feasible fleet gives a plan of status `infeasible` that names what is in the way.
     """
@@ -76,41 +86,84 @@ def optimize(problem: Problem, progress: Progress | None = None, time_limit: flo
     check_floors(expected)
     instance = with_best_split(at_quantile(expected, slow_end(problem.confidence)))
     space = make_columns(instance, Grid())
-    columns, totals = price_space(instance, space)
+    priced = price_space(instance, space)
     watch.stage("searching fleets", 0.3)
-    effort = Effort(time_limit=time_limit / 6.0)
-    found, proof, fleet = find_that_holds(instance, space, (columns, totals), effort)
+    effort = Effort(time_limit=time_limit)
+    found, proof, fleet = find_that_holds(instance, space, priced, effort)
     if problem.objective.goal is Goal.MIN_COST:
-        found, proof, fleet = or_one_pool(instance, (columns, totals), (found, proof, fleet))
+        found, proof, fleet = or_one_pool(instance, priced, (found, proof, fleet))
     watch.stage("comparing alternatives", 0.6)
-    shortfalls: list[Binding] = []
+    rivals: list[Rival] = []
+    volume = found.volume if fleet.pools else 1.0
     if fleet.pools:
-        found, proof, fleet, alternatives = best_of_all(
-            instance, space, (columns, totals), (found, proof, fleet), effort
+        found, proof, fleet, rivals = best_of_all(instance, space, priced, (found, proof, fleet), effort)
+        volume = found.volume
+        if problem.objective.goal is Goal.MAX_GOODPUT:
+            volume = max(volume, goodput_volume(instance, fleet))
+    size = search_summary(instance, space, priced[0], found)
+    origin = provenance(instance, size, RunInfo(created=_now(), command="", timings_s={}))
+    solved = Solved(instance, space, fleet, proof, volume, tuple(rivals))
+    if fleet.pools and level is not Level.QUICK:
+        plan = _simulated_plan(
+            solved, expected, origin, level=level, effort=effort, watch=watch, brake=brake or Brake()
         )
     else:
-        alternatives, shortfalls = describe_miss(instance)
-    watch.stage("writing the plan", 0.95)
-    volume = found.volume if fleet.pools else 1.0
-    if fleet.pools and problem.objective.goal is Goal.MAX_GOODPUT:
-        volume = max(volume, goodput_volume(instance, fleet))
-    size = search_summary(instance, space, columns, found)
-    created = datetime.now(tz=UTC).isoformat(timespec="seconds")
-    draft = provenance(instance, size, RunInfo(created=created, command="", timings_s={}))
-    plan = build_plan(
-        instance,
-        fleet,
-        bars=class_error_bars(replace(instance, tables=expected.tables), fleet, volume) if fleet.pools else [],
-        proof=proof,
-        volume=volume,
-        alternatives=alternatives,
-        shortfalls=shortfalls,
-        origin=draft,
-    )
+        plan = _formula_plan(solved, expected, origin)
     watch.stage("done", 1.0)
     timings = {label: seconds for label, seconds in watch.timings.items() if label != "done"}
-    run = RunInfo(created=created, command="", timings_s=timings)
-    return plan.model_copy(update={"provenance": draft.model_copy(update={"run": run})})
+    run = origin.run.model_copy(update={"timings_s": timings})
+    return plan.model_copy(update={"provenance": plan.provenance.model_copy(update={"run": run})})
+
+
+def _now() -> str:
+    return datetime.now(tz=UTC).isoformat(timespec="seconds")
+
+
+def _formula_plan(solved: Solved, expected: Instance, origin: Provenance) -> Plan:
+    """The plan of what the search found, or of what is in the way; expected: the instance with expected times."""
+    if not solved.fleet.pools:
+        rows, shortfalls = describe_miss(solved.instance)
+        return _written(solved, expected, origin, rows, shortfalls)
+    return _written(solved, expected, origin, [rival.row for rival in solved.rivals], [])
+
+
+def _simulated_plan(
+    solved: Solved,
+    expected: Instance,
+    origin: Provenance,
+    *,
+    level: Level,
+    effort: Effort,
+    watch: Stopwatch,
+    brake: Brake,
+) -> Plan:
+    """The plan of the cheapest fleet that is proven by simulation; without a fleet where none is."""
+
+    def resolve(stricter: Instance) -> Fleet:
+        return find_that_holds(stricter, solved.space, price_space(stricter, solved.space), effort)[2]
+
+    answer = judged(solved, resolve, level, brake, watch.stage)
+    shown = replace(solved, fleet=answer.fleet, proof=answer.proof, volume=answer.volume)
+    plan = _written(shown, expected, origin, answer.rows, answer.shortfalls)
+    return with_simulation(answer, plan, brake, watch.stage)
+
+
+def _written(
+    solved: Solved, expected: Instance, origin: Provenance, rows: list[Alternative], shortfalls: list[Binding]
+) -> Plan:
+    """The plan file of a fleet, by formula."""
+    instance, fleet, volume = solved.instance, solved.fleet, solved.volume
+    bars = class_error_bars(replace(instance, tables=expected.tables), fleet, volume) if fleet.pools else []
+    return build_plan(
+        instance,
+        fleet,
+        bars=bars,
+        proof=solved.proof,
+        volume=volume,
+        alternatives=rows,
+        shortfalls=shortfalls,
+        origin=origin,
+    )
 
 
 def find_that_holds(
@@ -173,12 +226,13 @@ def best_of_all(
     priced: tuple[Columns, Totals],
     best: tuple[Found, Proof, Fleet],
     effort: Effort,
-) -> tuple[Found, Proof, Fleet, list[Alternative]]:
+) -> tuple[Found, Proof, Fleet, list[Rival]]:
     """Compare with the best of each kind; where one of them turned out cheaper, recommend that kind's fleet."""
     found, proof, fleet = best
-    alternatives = compare(instance, space, priced, fleet, recommended(instance, fleet, proof, found.volume))
+    rivals = compare(instance, space, priced, fleet, recommended(instance, fleet, proof, found.volume))
     cost = fleet_cost(instance, fleet)
-    cheaper = [row.label for row in alternatives if (row.cost_usd_per_hour or cost) < cost * (1.0 - OPTIMAL_GAP)]
+    ceiling = cost * (1.0 - OPTIMAL_GAP)
+    cheaper = [rival.row.label for rival in rivals if (rival.row.cost_usd_per_hour or cost) < ceiling]
     for kind in kinds(instance, space):
         if kind.label not in cheaper[:1]:
             continue
@@ -189,9 +243,9 @@ def best_of_all(
             bound = None if proof.bound is None else min(proof.bound, price)
             gap = _gap(bound, price)
             claim = Proof(_status(other, gap), bound, gap)
-            alternatives = compare(instance, space, priced, rival, recommended(instance, rival, claim, other.volume))
-            return other, claim, rival, alternatives
-    return found, proof, fleet, alternatives
+            rivals = compare(instance, space, priced, rival, recommended(instance, rival, claim, other.volume))
+            return other, claim, rival, rivals
+    return found, proof, fleet, rivals
 
 
 def _gap(bound: float | None, cost: float) -> float | None:

@@ -6,18 +6,17 @@ The field names at the top level are a promise to other programs: units are part
 from __future__ import annotations
 
 import json
-import math
 from enum import StrEnum
-from typing import Annotated, Any, Literal, Self
+from typing import Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import ConfigDict, Field, ValidationError, model_validator
 
 from costmodel.errors import InputError
 
-PLAN_SCHEMA: Literal["pdplan.plan/1"] = "pdplan.plan/1"
+from .plan_fields import Amount, Count, Degree, Measure, Number, Quantiles, Record, Share
+from .plan_simulation import SimulatedLatencies, Simulation
 
-LARGEST = 1e30
-"""No number of a plan is larger; sums and products of such numbers are finite."""
+PLAN_SCHEMA: Literal["pdplan.plan/1"] = "pdplan.plan/1"
 
 
 class Status(StrEnum):
@@ -33,56 +32,14 @@ class Status(StrEnum):
     """Time ran out before any fleet was found."""
 
 
-def _nan_for_null(value: Any) -> Any:
-    """JSON has no NaN, so plan.json holds null for it."""
-    return math.nan if value is None else value
-
-
-def _sane(value: float) -> float:
-    if LARGEST < abs(value) < math.inf:
-        raise ValueError(f"{value:g} is beyond any plan")
-    return value
-
-
-def _not_negative(value: float) -> float:
-    if value < 0:
-        raise ValueError(f"{value:g} is negative")
-    return value
-
-
-Number = Annotated[float, BeforeValidator(_nan_for_null), AfterValidator(_sane)]
-"""Any number; NaN or infinite where there is none."""
-Measure = Annotated[Number, AfterValidator(_not_negative)]
-"""What cannot be negative; NaN or infinite where there is none."""
-Amount = Annotated[float, Field(ge=0, le=LARGEST, allow_inf_nan=False)]
-"""What every plan knows, and cannot be negative."""
-Share = Annotated[float, Field(ge=0, le=1 + 1e-6, allow_inf_nan=False)]
-"""A part of a whole [1]; sums of parts may round to a little more."""
-Count = Annotated[int, Field(ge=0, le=10**12)]
-Degree = Annotated[int, Field(ge=1, le=10**12)]
-
-
-class _Record(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=True)
-
-
-class Quantiles(_Record):
-    """Predicted quantiles of a latency over all requests [s]."""
-
-    p50: Measure
-    p90: Measure
-    p95: Measure
-    p99: Measure
-
-
-class Range(_Record):
+class Range(Record):
     """Where the measured value lies nine times in ten; without an upper end where the fleet is then overloaded."""
 
     low: Measure
     high: Measure | None
 
 
-class StepError(_Record):
+class StepError(Record):
     """Factors on predicted step times of one accelerator, from the errors of past predictions."""
 
     accelerator: str
@@ -94,7 +51,7 @@ class StepError(_Record):
     """Of steps that generate tokens [1]."""
 
 
-class ErrorBars(_Record):
+class ErrorBars(Record):
     """One SLO class with all steps at the quick and at the slow end of their 90 % interval."""
 
     ttft_p90_s: Range
@@ -102,7 +59,7 @@ class ErrorBars(_Record):
     attainment: Range
 
 
-class TimeSplit(_Record):
+class TimeSplit(Record):
     """Where one engine step spends its time; parts sum to 1."""
 
     gemm: Measure
@@ -112,7 +69,7 @@ class TimeSplit(_Record):
     host: Measure
 
 
-class OperatingPoint(_Record):
+class OperatingPoint(Record):
     """How one pool runs at the stated demand."""
 
     request_rate_rps: Measure
@@ -138,7 +95,7 @@ class OperatingPoint(_Record):
     time_split: TimeSplit
 
 
-class Pool(_Record):
+class Pool(Record):
     """Equal engines in one role."""
 
     id: str
@@ -164,7 +121,7 @@ class Pool(_Record):
     operating_point: OperatingPoint
 
 
-class Transfer(_Record):
+class Transfer(Record):
     """KV hand-over between two pools."""
 
     source: str
@@ -176,7 +133,7 @@ class Transfer(_Record):
     link_utilization: Measure
 
 
-class Route(_Record):
+class Route(Record):
     """One bucket of one SLO class and the pools that serve it; fractions of each stage sum to 1."""
 
     slo_class: str
@@ -192,7 +149,7 @@ class Route(_Record):
     """Predicted share of this bucket's requests within all its SLOs."""
 
 
-class ClassResult(_Record):
+class ClassResult(Record):
     """What one SLO class asked for and gets."""
 
     name: str
@@ -207,7 +164,7 @@ class ClassResult(_Record):
     error_bars: ErrorBars | None = None
 
 
-class Binding(_Record):
+class Binding(Record):
     """A limit and how close the plan is to it, tightest first."""
 
     constraint: str
@@ -222,7 +179,7 @@ class Binding(_Record):
     sentence: str
 
 
-class Alternative(_Record):
+class Alternative(Record):
     """The best fleet of another kind, and why it lost."""
 
     kind: str
@@ -236,9 +193,23 @@ class Alternative(_Record):
     """One line per pool, such as "3 x H100 TP2 decode"."""
     attainment: Share | None
     why_not: str
+    simulated: bool = False
+    """Whether its attainment was simulated; if not, it is by the queueing formulas."""
+    latencies: list[SimulatedLatencies] = Field(default_factory=list)
+    """Of each SLO class, where they were simulated."""
 
 
-class RunInfo(_Record):
+class Worth(Record):
+    """What a feature of serving is worth: the cheapest fleets by formula with and without it [$/h]."""
+
+    feature: str
+    with_usd_per_hour: Amount
+    without_usd_per_hour: Amount | None
+    """None where no fleet without it was found."""
+    sentence: str
+
+
+class RunInfo(Record):
     """What may differ between two runs of the same problem."""
 
     created: str
@@ -246,7 +217,7 @@ class RunInfo(_Record):
     timings_s: dict[str, Measure]
 
 
-class Provenance(_Record):
+class Provenance(Record):
     """Everything needed to reproduce the plan."""
 
     pdplan_version: str
@@ -264,7 +235,7 @@ class Provenance(_Record):
     run: RunInfo
 
 
-class WorkloadSummary(_Record):
+class WorkloadSummary(Record):
     """The demand as the plan saw it."""
 
     request_rate_rps: Amount
@@ -278,7 +249,7 @@ class WorkloadSummary(_Record):
     share: list[Share]
 
 
-class Plan(_Record):
+class Plan(Record):
     """The recommendation."""
 
     schema_: Literal["pdplan.plan/1"] = Field(default=PLAN_SCHEMA, alias="schema")
@@ -288,9 +259,11 @@ class Plan(_Record):
     objective: str
     status: Status
     simulated: bool
+    """Whether latencies, attainment (of classes and routes too) and goodput are those of `simulation`; if not, they
+    are by the queueing formulas, as loads, headroom and error bars always are."""
     confidence: Share = 0.0
     """Every figure is for step times at the slow end of the interval of this probability; 0: expected times."""
-    step_errors: list[StepError] = []
+    step_errors: list[StepError] = Field(default_factory=list)
     """How wrong predicted step times may be, by accelerator."""
     cost_usd_per_hour: Amount | None
     bound_usd_per_hour: float | None
@@ -315,6 +288,10 @@ class Plan(_Record):
     alternatives: list[Alternative]
     workload: WorkloadSummary
     provenance: Provenance
+    worth: list[Worth] = Field(default_factory=list)
+    """What chunked prefill, batching and disaggregation are each worth, where that was asked for."""
+    simulation: Simulation | None = None
+    """How the fleet did in the simulation; null where it was not simulated."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True, use_attribute_docstrings=True)
 

@@ -22,10 +22,10 @@ INTERRUPTED = 130
 def end_on_interrupt() -> None:
     """Let SIGINT end this process; where the parent had it ignored (`nohup`, a job in the background) it stays so."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, _end)
+        signal.signal(signal.SIGINT, end)
 
 
-def _end(_signal: int, _frame: FrameType | None) -> NoReturn:
+def end(_signal: int, _frame: FrameType | None) -> NoReturn:
     """Say so, remove files that are half written, and leave; nothing here allocates much or waits for a lock."""
     writer = sys.modules.get("reports.whole_files")
     if writer is not None:

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from optimizer.plan import ClassResult, Plan, Pool, Quantiles, WorkloadSummary
+from optimizer.plan import ClassResult, Plan, Pool, WorkloadSummary
+from optimizer.plan_fields import Quantiles
 
 from .numbers import is_number, power_of_two
 from .text import clean
@@ -142,8 +143,17 @@ def class_figure(result: ClassResult) -> ClassFigure:
     return ClassFigure(clean(result.name, 30), result.attainment, result.attainment_goal, tuple(groups))
 
 
+def goal_label(goal: float) -> str:
+    """Name the first quantile that a goal asks to be within its limit, p99 at most.
+
+    >>> goal_label(0.9), goal_label(0.93), goal_label(0.999)
+    ('p90', 'p95', 'p99')
+    """
+    return next((label for label, level in QUANTILES if level >= goal - 1e-9), QUANTILES[-1][0])
+
+
 def _quantile_bars(metric: str, values: Quantiles, limit: float, goal: float) -> QuantileBars:
-    asked = next((label for label, level in QUANTILES if level >= goal - 1e-9), QUANTILES[-1][0])
+    asked = goal_label(goal)
     bars = []
     for label, _ in QUANTILES:
         seconds = float(getattr(values, label))
@@ -176,6 +186,15 @@ def dollars(plan: Plan) -> CostBars:
     if rest:
         bars.append(Bar(f"{len(rest)} other pools", math.fsum(pool.usd_per_hour for pool in rest), "other"))
     return CostBars(tuple(bars), math.fsum(pool.usd_per_hour for pool in pools))
+
+
+def worth_costs(plan: Plan) -> CostBars:
+    """Price by formula with everything on, then with each feature off; None where no fleet was found without it."""
+    bars = [Bar("with all of them", plan.worth[0].with_usd_per_hour, "good")] if plan.worth else []
+    for item in plan.worth:
+        price = item.without_usd_per_hour
+        bars.append(Bar(f"without {clean(item.feature, 30)}", price, "other", "" if price is not None else "no fleet"))
+    return CostBars(tuple(bars))
 
 
 def headroom(plan: Plan) -> HeadroomBars:
@@ -236,13 +255,13 @@ def heat_map(load: WorkloadSummary) -> HeatMap:
     isl_edges, osl_edges = bin_edges(load.isl), bin_edges(load.osl)
     cells = [[0.0] * (len(isl_edges) - 1) for _ in range(len(osl_edges) - 1)]
     for isl, osl, share in zip(load.isl, load.osl, load.share, strict=True):
-        cells[_bin(osl, osl_edges)][_bin(isl, isl_edges)] += share
+        cells[bin_of(osl, osl_edges)][bin_of(isl, isl_edges)] += share
     return HeatMap(
         isl_edges=isl_edges,
         osl_edges=osl_edges,
         cells=tuple(tuple(row) for row in reversed(cells)),
-        column_labels=_edge_labels(isl_edges),
-        row_labels=tuple(reversed(_edge_labels(osl_edges))),
+        column_labels=edge_labels(isl_edges),
+        row_labels=tuple(reversed(edge_labels(osl_edges))),
     )
 
 
@@ -260,10 +279,12 @@ def bin_edges(lengths: Sequence[float]) -> tuple[float, ...]:
     return tuple(2.0 ** (first + step * i) for i in range(bins + 1))
 
 
-def _bin(length: float, edges: Sequence[float]) -> int:
+def bin_of(length: float, edges: Sequence[float]) -> int:
+    """Return the number of the bin that a length falls in."""
     above = sum(1 for edge in edges[1:-1] if length >= edge)
     return min(above, len(edges) - 2)
 
 
-def _edge_labels(edges: Sequence[float]) -> tuple[str, ...]:
+def edge_labels(edges: Sequence[float]) -> tuple[str, ...]:
+    """Name the bins between edges [token]."""
     return tuple(f"{power_of_two(low)}–{power_of_two(high)}" for low, high in itertools.pairwise(edges))

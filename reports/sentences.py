@@ -165,15 +165,16 @@ def miss_sentence(miss: Alternative) -> str:
 
 
 def proof_sentence(plan: Plan) -> str:
-    """Say how far the plan could be from the cheapest fleet of its search space."""
-    bound = hourly(plan.bound_usd_per_hour)
+    """Say how far the plan could be from the cheapest fleet of its search space; the bound is that of the formulas."""
+    bound, by_formula = hourly(plan.bound_usd_per_hour), " by formula" if plan.simulation else ""
     if plan.objective != "min_cost":
         return _goodput_proof(plan)
     if plan.gap is None or not is_number(plan.gap):
         return "No lower bound on the price is known."
     if plan.gap <= PROVED_GAP:
-        return f"Proved: no fleet of the search space is cheaper (bound {bound}, gap {percent(max(0.0, plan.gap))})."
-    return f"A cheaper fleet may exist, by at most {percent(plan.gap)} (bound {bound})."
+        gap = percent(max(0.0, plan.gap))
+        return f"Proved{by_formula}: no fleet of the search space is cheaper (bound {bound}, gap {gap})."
+    return f"A cheaper fleet may exist, by at most {percent(plan.gap)} (bound{by_formula} {bound})."
 
 
 def _goodput_proof(plan: Plan) -> str:
@@ -386,7 +387,8 @@ def heat_sentence(share: float, isl: str, osl: str) -> str:
 def origin_sentence(plan: Plan) -> str:
     """Say what the figures rest on."""
     basis = "simulated" if plan.simulated else "modelled, not simulated"
-    return f"Latencies and rates are {basis}; nothing on this page was measured on your machines."
+    loads = "; loads and headroom are by formula" if plan.simulation else ""
+    return f"Latencies and rates are {basis}{loads}; nothing on this page was measured on your machines."
 
 
 def _capital(text: str) -> str:

@@ -9,12 +9,14 @@ from typing import Final
 
 import click
 
-from optimizer.plan import Alternative, ClassResult, Plan, Pool, Quantiles
+from optimizer.plan import Alternative, ClassResult, Plan, Pool
+from optimizer.plan_fields import Quantiles
 
 from . import sentences
 from .asked import asked
 from .numbers import MISSING, count, duration, hourly, is_number, money, percent, rate, signed_percent, significant
 from .sentences import binding_sentence, relax_sentence
+from .simulation_sentences import simulation_sentence, waste_sentence
 from .table import Column, Style, render_table
 from .text import clean, fit, plural, wrap
 from .words import (
@@ -80,7 +82,9 @@ def _title(plan: Plan, width: int, paint: Paint) -> list[str]:
         f"{clean(plan.name, 30)}: {clean(plan.model, 40)} on {clean(plan.engine, 20)}, {rate(plan.demand_rps)}, "
         f"{plan.status.value}{'' if plan.simulated else ', not simulated'}"
     )
-    return [*(paint(line, bold=True, fg=None if found else "red") for line in lines), *wrap(about, width)]
+    simulated = wrap(simulation_sentence(plan), width) if plan.simulation else []
+    bold = (paint(line, bold=True, fg=None if found else "red") for line in [*lines, *simulated])
+    return [*bold, *wrap(about, width)]
 
 
 def _heading(name: str, shown: int, total: int) -> str:
@@ -205,7 +209,8 @@ def _class_style(classes: Sequence[ClassResult], last: int, paint: Paint) -> Sty
 
 def _cost(plan: Plan, width: int) -> list[str]:
     lines = wrap(sentences.cost_sentence(plan), width)
-    return [*lines, *wrap(sentences.proof_sentence(plan), width), *wrap(sentences.growth_sentence(plan), width)]
+    said = (sentences.proof_sentence(plan), sentences.growth_sentence(plan), waste_sentence(plan))
+    return [*lines, *(line for text in said if text for line in wrap(text, width))]
 
 
 def _limits(plan: Plan, width: int) -> list[str]:

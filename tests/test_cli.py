@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -22,6 +23,7 @@ from pdplan.cli import cli
 ROOT = Path(__file__).resolve().parent.parent
 GOLDEN = ROOT / "tests" / "golden" / "cli"
 CHAT = ROOT / "examples" / "chat.yaml"
+QUICK = ("--effort", "quick")
 COMMANDS = sorted(cli.commands)
 ANSI = re.compile(r"\x1b|\r")
 
@@ -145,14 +147,16 @@ def test_optimize_json_prints_the_plan_and_nothing_else(
     assert printed == written
 
 
-def test_optimize_quiet_says_nothing_on_stderr(planned: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
-    directory, _ = planned
-    done = pdplan("-q", "optimize", CHAT, "-o", directory)  # a plan of our own is replaced without --force
+def test_optimize_quiet_says_nothing_on_stderr(
+    planned: tuple[Path, subprocess.CompletedProcess[str]], tmp_path: Path
+) -> None:
+    directory = shutil.copytree(planned[0], tmp_path / "plan")
+    done = pdplan("-q", "optimize", CHAT, *QUICK, "-o", directory)  # a plan of our own is replaced without --force
     assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_set_overrides_one_value() -> None:
-    done = pdplan("optimize", CHAT, "--json", "--set", "workload.request_rate=1")
+    done = pdplan("optimize", CHAT, *QUICK, "--json", "--set", "workload.request_rate=1")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["demand_rps"] == 1
 
@@ -173,7 +177,7 @@ def test_init_writes_a_file_that_optimize_reads(tmp_path: Path) -> None:
     done = pdplan("init", "mine.yaml", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stderr.splitlines()[-1] == "Next: pdplan optimize mine.yaml -o plan"
-    assert pdplan("optimize", "mine.yaml", cwd=tmp_path).returncode in (0, 3)
+    assert pdplan("optimize", "mine.yaml", *QUICK, cwd=tmp_path).returncode in (0, 3)
     assert error_of(pdplan("init", "mine.yaml", cwd=tmp_path), 2).startswith("mine.yaml exists")
     assert pdplan("init", "mine.yaml", "--force", cwd=tmp_path).returncode == 0
 
@@ -195,7 +199,7 @@ def test_workload_reads_a_trace_and_writes_a_problem(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "400" in done.stdout
     assert done.stderr.splitlines()[-1] == "Next: pdplan optimize workload.yaml -o plan"
-    plan = pdplan("optimize", "workload.yaml", "--json", cwd=tmp_path)
+    plan = pdplan("optimize", "workload.yaml", *QUICK, "--json", cwd=tmp_path)
     assert plan.returncode in (0, 3), plan.stderr
     assert json.loads(plan.stdout)["demand_rps"] == pytest.approx(2.0, rel=0.01)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,10 +14,13 @@ from hypothesis import strategies as st
 from costmodel.engine import Role
 from costmodel.errors import InputError
 from costmodel.workload import scale_rate
-from optimizer.optimize import optimize
+from optimizer.level import Level
+from optimizer.optimize import optimize as optimize_at
 from optimizer.plan import Plan, Pool, Status
 from search_spaces.problem import Constraints, Problem, Slo
 from tests.optimizer_cases import EVERY_ROLE, offer, problem, slo, space, workload
+
+optimize = partial(optimize_at, level=Level.QUICK)
 
 MIXES = (((1000.0, 200.0, 1.0),), ((500.0, 16.0, 0.6), (4000.0, 200.0, 0.4)))
 

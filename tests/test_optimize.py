@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import math
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import pytest
 
 from costmodel.errors import InputError
-from optimizer.optimize import optimize
+from optimizer.level import Level
+from optimizer.optimize import optimize as optimize_at
 from optimizer.plan import Plan, Status
 from search_spaces.problem import Billing, Constraints, Goal, Objective, Problem
 from tests.optimizer_cases import instance_of, model, offer, problem, slo, space, workload
+
+optimize = partial(optimize_at, level=Level.QUICK)
 
 SMALL = space(tensor_parallel=(1, 2), max_num_seqs=(32, 128))
 MIX = ((500.0, 100.0, 0.6), (4000.0, 200.0, 0.4))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from costmodel.errors import InputError
+from pdplan.braking import stop_on_interrupt
 from pdplan.console import Console
 from pdplan.options import PATH, console_options, json_option, pass_console, seconds, whole
 from pdplan.plan_files import is_plan
@@ -16,6 +18,8 @@ from search_spaces.bounds import SEED
 if TYPE_CHECKING:
     from optimizer.plan import Plan
 
+EFFORTS = ("quick", "standard", "thorough")
+"""Values of `optimizer.level.Level`, which is slow to import."""
 NO_FLEET = 3
 """Exit code when the search ran but no fleet meets the SLOs."""
 
@@ -33,6 +37,13 @@ NO_FLEET = 3
     show_default=True,
     help="Longest search.",
 )
+@click.option(
+    "--effort",
+    type=click.Choice(EFFORTS),
+    default="standard",
+    show_default=True,
+    help="By formulas only, proven by simulation, or tuned by simulation too.",
+)
 @click.option("--seed", type=whole(SEED), metavar="N", help="Seed of everything random; overrides the file's.")
 @click.option(
     "--set", "settings", multiple=True, metavar="KEY=VALUE", help="Override one value of FILE by its dotted path."
@@ -48,6 +59,7 @@ def optimize(
     as_json: bool,
     force: bool,
     time_limit: float,
+    effort: str,
     seed: int | None,
     settings: tuple[str, ...],
 ) -> int:
@@ -62,8 +74,14 @@ def optimize(
     cheapest and what the runners-up cost. Start from `pdplan init` or `pdplan workload TRACE`.
     With -o, writes DIR/plan.json (the plan, complete) and DIR/report.html (one page, offline).
 
+    The fleet is chosen by queueing formulas, then its requests are simulated: a fleet that misses a
+    goal is repaired, one with an engine too many loses it. --effort quick leaves that out; Ctrl-C,
+    once a fleet is proven, ends it early.
+
     Exits with 3 when no fleet meets the SLOs; the plan then names the nearest miss.
     """
+    os.environ.setdefault("PDPLAN_SIMULATOR", "python")  # before its import; compiling takes longer than most searches
+    from optimizer.level import Brake, Level
     from optimizer.optimize import optimize as search
     from reports.json_text import plan_json
     from reports.terminal import render_plan
@@ -73,8 +91,12 @@ def optimize(
     problem = load_problem(file, overrides=overrides)
     if output is not None:
         prepare_directory(output, force)
-    with console.progress() as progress:
-        plan = stamped(search(problem, progress=progress, time_limit=time_limit), console.command)
+    brake = Brake()
+    with console.progress() as progress, stop_on_interrupt(brake):
+        found = search(problem, progress=progress, time_limit=time_limit, level=Level(effort), brake=brake)
+    plan = stamped(found, console.command)
+    if brake.pulled:
+        console.note("interrupted: this fleet is proven, but a cheaper one may hold too")
     if output is not None:
         from reports.files import write_outputs
 

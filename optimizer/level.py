@@ -1,0 +1,29 @@
+"""How much a plan is worth in time: by formulas alone, simulated, or tuned and simulated; and how it is cut short."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Level(StrEnum):
+    """What `--effort` asks for."""
+
+    QUICK = "quick"
+    """The cheapest fleet by the queueing formulas; not simulated."""
+    STANDARD = "standard"
+    """The cheapest fleet that holds its goals when its requests are simulated."""
+    THOROUGH = "thorough"
+    """The same, with engine settings, routing and replicas tuned by simulation."""
+
+
+@dataclass(slots=True)
+class Brake:
+    """A wish to stop: armed once there is a plan worth having, pulled by whoever has no more time."""
+
+    armed: bool = False
+    pulled: bool = False
+
+    def stopped(self) -> bool:
+        """Whether to come to an end."""
+        return self.armed and self.pulled

@@ -1,0 +1,129 @@
+"""What a simulation showed of a plan's fleet, as plan.json holds it."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from .plan_fields import Amount, Count, Degree, Measure, Quantiles, Record, Share
+
+
+class SimulatedLatencies(Record):
+    """One SLO class in the simulation at one rate."""
+
+    name: str
+    attainment: Share
+    """Share of its requests within all their SLOs."""
+    ttft_s: Quantiles
+    tpot_s: Quantiles
+
+
+class SimulatedClass(SimulatedLatencies):
+    """One SLO class in the simulation at the rate of the plan, with its distributions."""
+
+    attainment_goal: Share
+    attainment_low: Share
+    """Lower end of the 95 % confidence interval of `attainment`; at or above the goal in every plan that holds."""
+    attainment_high: Share
+    counted: Count
+    """Requests of the class that were counted: all but the first tenth of each run."""
+    by_formula: SimulatedLatencies
+    """What the queueing formulas predict for the same fleet."""
+    ttft_cdf_s: list[Measure]
+    """TTFT at each of `Simulation.cdf_shares`; null where the request never got that far."""
+    tpot_cdf_s: list[Measure]
+
+
+class SimulatedRate(Record):
+    """The fleet at one arrival rate, in one run."""
+
+    rate_rps: Amount
+    held: bool
+    """Whether every class kept its goal and the fleet kept up."""
+    overloaded: bool
+    classes: list[SimulatedLatencies]
+
+
+class JudgedFleet(Record):
+    """A fleet that was simulated and is not the plan's, such as the plan's with one replica less."""
+
+    what: str
+    """How it differs, such as "decode-1: one replica less"."""
+    pools: list[str]
+    cost_usd_per_hour: Amount
+    held: bool
+    """Whether the lower end of every class's interval reached its goal and the fleet kept up."""
+    overloaded: bool
+    attainment: dict[str, Share]
+    """Simulated share of each SLO class within its SLOs."""
+    latencies: list[SimulatedLatencies] = Field(default_factory=list)
+    """Of each SLO class."""
+
+
+class TunedFleet(Record):
+    """A fleet that tuning looked at in a short run."""
+
+    pools: list[str]
+    max_num_seqs: list[Degree]
+    """Of each pool."""
+    max_num_batched_tokens: list[Degree]
+    cost_usd_per_hour: Amount
+    tail: Measure
+    """Largest latency, at the quantile of its goal, as a share of its limit; at most 1 where every goal is kept."""
+
+
+class Tuning(Record):
+    """What `--effort thorough` tried."""
+
+    sampler: str
+    looks: Count
+    """Fleets that were simulated in a short run."""
+    improved: bool
+    """Whether one of them was proven and is the plan's."""
+    front: list[TunedFleet]
+    """Looks that no other beats in both cost and tail, cheapest first."""
+
+
+class Simulation(Record):
+    """What serving the demand request by request showed."""
+
+    requests: Count
+    """Requests of all replications together, warm-up included."""
+    replications: Degree
+    seed: int
+    """Of the first replication; nothing else in the simulation is random."""
+    rate_rps: Amount
+    parts: Degree = 1
+    """Of a very large fleet one engine in so many was simulated, with as much of the demand."""
+    held: bool
+    """Whether the lower end of every class's interval reaches its goal and the fleet keeps up."""
+    attainment: Share
+    """Share of all requests within all their SLOs."""
+    classes: list[SimulatedClass]
+    cdf_shares: list[Share]
+    itl_max_p99_s: Measure
+    """Longest gap between two tokens of a request, at its 99th percentile over requests."""
+    preemptions_per_request: Amount
+    rejected: Share
+    """Share of the requests that no engine can hold."""
+    unfinished: Share
+    goodput_rps: Amount | None
+    """Highest rate at which every class held; null where the search for it was interrupted."""
+    goodput_fails_rps: Amount | None
+    """The next higher rate that was tried, at which one did not."""
+    goodput_by_formula_rps: Measure
+    curve: list[SimulatedRate]
+    """Latency against rate, rising; every run has the same requests, at other times."""
+    curve_requests: Count
+    """Requests of the run at each rate; fewer than above, so the goodput is a little high."""
+    one_replica_less: list[JudgedFleet]
+    """The plan's fleet with one replica less in one pool: each misses a goal, or the plan would be cheaper."""
+    others: list[JudgedFleet]
+    """Other fleets that were simulated, in order: cheaper ones that missed, or best of their kind."""
+    tuning: Tuning | None = None
+    """None where it was not asked for."""
+    judged: Count
+    """Fleets that were simulated."""
+    repairs: Count
+    """Of them those made from a fleet that had missed."""
+    interrupted: bool = False
+    """Whether the search was stopped after a fleet had held: a cheaper one may hold too."""

@@ -1,0 +1,55 @@
+"""Ctrl-C while a search goes on: it ends the program, unless there is a fleet worth keeping."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
+
+SEARCH = """
+import os, signal, sys
+from optimizer.level import Brake
+from pdplan.braking import stop_on_interrupt
+from pdplan.interrupts import end, end_on_interrupt
+end_on_interrupt()
+brake = Brake(armed={armed})
+with stop_on_interrupt(brake):
+    for _ in range({strikes}):
+        os.kill(os.getpid(), signal.SIGINT)
+    print("stopped" if brake.stopped() else "goes on")
+assert signal.getsignal(signal.SIGINT) is end
+"""
+
+
+def search(*, armed: bool, strikes: int) -> tuple[int, str, str]:
+    """A search that is interrupted so many times."""
+    done = subprocess.run(
+        [sys.executable, "-c", SEARCH.format(armed=armed, strikes=strikes)],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
+        timeout=60,
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_a_proven_fleet_is_kept() -> None:
+    assert search(armed=True, strikes=1) == (0, "stopped\n", "")
+
+
+def test_before_there_is_one_the_program_ends() -> None:
+    assert search(armed=False, strikes=1) == (130, "", "pdplan: error: interrupted\n")
+
+
+def test_a_second_strike_ends_it_all_the_same() -> None:
+    assert search(armed=True, strikes=2) == (130, "", "pdplan: error: interrupted\n")
+
+
+def test_without_a_strike_nothing_happens() -> None:
+    assert search(armed=True, strikes=0) == (0, "goes on\n", "")
