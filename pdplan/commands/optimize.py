@@ -27,6 +27,7 @@ NO_FLEET = 3
 @click.command(short_help="Find the cheapest fleet for a workload.")
 @click.argument("file", type=PATH)
 @click.option("-o", "--output", type=PATH, metavar="DIR", help="Write plan.json and report.html to DIR.")
+@click.option("--deploy", type=PATH, metavar="DIR", help="Write the files that run the plan to DIR; see pdplan deploy.")
 @json_option
 @click.option("--force", is_flag=True, help="Replace files in DIR that pdplan did not write.")
 @click.option(
@@ -56,6 +57,7 @@ def optimize(
     *,
     file: Path,
     output: Path | None,
+    deploy: Path | None,
     as_json: bool,
     force: bool,
     time_limit: float,
@@ -72,7 +74,8 @@ def optimize(
 
     Finds the cheapest fleet that serves the workload in FILE within its SLOs, says why it is the
     cheapest and what the runners-up cost. Start from `pdplan init` or `pdplan workload TRACE`.
-    With -o, writes DIR/plan.json (the plan, complete) and DIR/report.html (one page, offline).
+    With -o, writes DIR/plan.json (the plan, complete) and DIR/report.html (one page, offline);
+    with --deploy, the files that run it on the engine that it was evaluated for.
 
     The fleet is chosen by queueing formulas, then its requests are simulated: a fleet that misses a
     goal is repaired, one with an engine too many loses it. --effort quick leaves that out; Ctrl-C,
@@ -91,6 +94,10 @@ def optimize(
     problem = load_problem(file, overrides=overrides)
     if output is not None:
         prepare_directory(output, force)
+    if deploy is not None:
+        from reports.deploy.files import check_directory, deploy_plan
+
+        check_directory(deploy, force=force)
     brake = Brake()
     with console.progress() as progress, stop_on_interrupt(brake):
         found = search(problem, progress=progress, time_limit=time_limit, level=Level(effort), brake=brake)
@@ -102,6 +109,8 @@ def optimize(
 
         console.note(f"wrote {' and '.join(str(path) for path in write_outputs(plan, output))}")
     console.show(plan_json(plan) if as_json else render_plan(plan, console.width, console.colored))
+    if deploy is not None and plan.pools:
+        console.note(f"wrote {len(deploy_plan(plan, deploy, force=force))} files to {deploy}")
     return 0 if plan.pools else NO_FLEET
 
 

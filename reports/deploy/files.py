@@ -161,7 +161,7 @@ def write_deployment(
     A directory that holds anything is refused; with `force`, one that holds an earlier deployment of ours is written
     over. Nothing is written where a rule is broken, and nothing outside the directory.
     """
-    _check_directory(directory, force=force)
+    check_directory(directory, force=force)
     files = deployment_files(plan, options, base)
     files[SUMS] = "".join(f"{sha256(text.encode()).hexdigest()}  {name}\n" for name, text in sorted(files.items()))
     paths = {directory / name: text for name, text in files.items()}
@@ -198,7 +198,8 @@ def _remove(paths: set[Path]) -> None:
             raise InputError(f"{shown_path(path)} cannot be removed: {error.strerror}") from error
 
 
-def _check_directory(directory: Path, *, force: bool) -> None:
+def check_directory(directory: Path, *, force: bool) -> None:
+    """Raise InputError unless a deployment may be written here: a new directory, an empty one, or any with `force`."""
     try:
         if not directory.exists():
             return
