@@ -151,26 +151,50 @@ def _split_bar(row: SplitRow, y: float) -> list[Mark]:
 
 def draw_heat(figure: HeatMap) -> Drawing:
     """Draw the share of requests in each cell, the darker the more; lengths are marked at the cells' edges."""
-    left, top, height = 44.0, 30.0, 26.0
-    width = (WIDTH - left - 8) / len(figure.column_labels)
     peak = figure.peak[0] or 1.0
+
+    def cell(share: float) -> tuple[str, str]:
+        level = 0 if share <= 0 else min(8, 1 + int(7.999 * share / peak))
+        return f"heat-{level}", _cell_text(share)
+
+    return draw_cells(
+        tuple(tuple(cell(share) for share in row) for row in figure.cells),
+        (figure.column_labels, figure.row_labels),
+        (figure.isl_edges, figure.osl_edges),
+        f"share of requests by length, largest cell {percent(figure.peak[0])}",
+        "cells in % of requests",
+    )
+
+
+def draw_cells(
+    cells: Sequence[Sequence[tuple[str, str]]],
+    labels: tuple[Sequence[str], Sequence[str]],
+    edges: tuple[Sequence[float], Sequence[float]],
+    summary: str,
+    what: str,
+) -> Drawing:
+    """Draw a table of (tone, number) by input length (columns) and output length (rows, longest first).
+
+    labels: of columns and rows; edges: of input and output lengths [token]; what: what the numbers are.
+    """
+    left, top, height = 44.0, 30.0, 26.0
+    width = (WIDTH - left - 8) / len(labels[0])
     marks: list[Mark] = [Text(0, 12, "output tokens", "muted")]
-    for r, row in enumerate(figure.cells):
-        for c, share in enumerate(row):
+    for r, row in enumerate(cells):
+        for c, (tone, text) in enumerate(row):
             x, y = left + c * width, top + r * height
-            level = 0 if share <= 0 else min(8, 1 + int(7.999 * share / peak))
-            tip = f"{figure.column_labels[c]} in, {figure.row_labels[r]} out: {percent(share)} of requests"
-            marks.append(Rect(x, y, width - 1.5, height - 1.5, f"heat-{level}", tip))
-            marks.append(Text(x + width / 2, y + 17, _cell_text(share), f"on-heat-{level}", "middle"))
-    bottom = top + height * len(figure.cells)
-    for r, edge in enumerate(reversed(figure.osl_edges)):
+            tip = f"{labels[0][c]} in, {labels[1][r]} out: {f'{text} %' if text else 'none'}"
+            marks.append(Rect(x, y, width - 1.5, height - 1.5, tone, tip))
+            if text:
+                marks.append(Text(x + width / 2, y + 17, text, f"on-{tone}", "middle"))
+    bottom = top + height * len(cells)
+    for r, edge in enumerate(reversed(edges[1])):
         marks.append(Text(left - 5, top + r * height + 3, power_of_two(edge), "tick", "end"))
-    for c, edge in enumerate(figure.isl_edges):
-        last = c == len(figure.column_labels)
+    for c, edge in enumerate(edges[0]):
+        last = c == len(labels[0])
         at = WIDTH if last else left + c * width
         marks.append(Text(at, bottom + 16, power_of_two(edge), "tick", "end" if last else "middle"))
-    marks.append(Text(WIDTH, bottom + 34, "input tokens · cells in % of requests", "muted", "end"))
-    summary = f"share of requests by length, largest cell {percent(figure.peak[0])}"
+    marks.append(Text(WIDTH, bottom + 34, f"input tokens · {what}", "muted", "end"))
     return Drawing(WIDTH, bottom + 40, summary, tuple(marks))
 
 

@@ -28,7 +28,7 @@ _SECTIONS: Final = (
 def render_plan(plan: Plan) -> str:
     """Return the report of a plan as one HTML document."""
     page = make_page(plan)
-    template = _environment().get_template("report.html.j2")
+    template = environment().get_template("report.html.j2")
     twin = Markup(embedded_json(plan))  # noqa: S704 - it holds none of the characters that HTML gives a meaning
     return template.render(page=page, sections=_present(page), twin=twin) + "\n"
 
@@ -41,7 +41,8 @@ def _present(page: Page) -> list[tuple[str, str]]:
 
 
 @cache
-def _environment() -> Environment:
+def environment() -> Environment:
+    """The templates of the report, everything escaped, with the filters that they use."""
     environment = Environment(
         loader=PackageLoader("templates", "report"),
         autoescape=True,

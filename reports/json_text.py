@@ -16,19 +16,25 @@ def plan_json(plan: Plan) -> str:
 
 def embedded_json(plan: Plan) -> str:
     """Write the plan as JSON that cannot end or alter the script element it stands in."""
-    text = json.dumps(_record(plan), separators=(",", ":"), allow_nan=False)
+    return as_script(_record(plan))
+
+
+def as_script(record: Any) -> str:
+    """Write plain values as JSON without the characters that HTML gives a meaning."""
+    text = json.dumps(record, separators=(",", ":"), allow_nan=False)
     for char in "<>&":
         text = text.replace(char, f"\\u{ord(char):04x}")
     return text
 
 
 def _record(plan: Plan) -> Any:
-    return _finite(plan.model_dump(mode="python", by_alias=True))
+    return finite(plan.model_dump(mode="python", by_alias=True))
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
+    """Replace what JSON cannot say (NaN, infinity) by None."""
     if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
+        return {key: finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
+        return [finite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from optimizer.plan import Alternative, Plan, Pool
+from optimizer.plan import Alternative, Plan
 
 from . import sentences
+from .arrivals import arrivals_chart
 from .asked import asked
 from .fleet_figure import FleetDiagram, PoolShare, fleet_diagram, routed
 from .numbers import (
@@ -27,7 +28,19 @@ from .numbers import (
     significant,
     tokens,
 )
-from .page_charts import MOST_ROWS, Chart, Table, cost_chart, cut_table, slo_charts, why_charts, workload_charts
+from .page_charts import MOST_ROWS, Chart, Table, cost_chart, cut_table, why_charts, workload_charts
+from .reasons import (
+    engines_table,
+    hand_over_sentence,
+    origins_table,
+    pools_table,
+    scope_words,
+    settings_table,
+    step_errors_table,
+)
+from .simulation_figures import room
+from .simulation_sentences import simulation_sentence, waste_sentence
+from .slo_section import SloCheck, fleets_chart, slo_check
 from .sources import SourceRow, facts, source_rows
 from .text import clean, plural, sentence
 from .words import (
@@ -36,7 +49,6 @@ from .words import (
     distinct_alternatives,
     extra_cost,
     gpu_words,
-    gpus_per_engine,
     has_fleet,
     is_feasible,
     kind_words,
@@ -70,6 +82,7 @@ class AlternativeRow:
     cost: str
     extra: str
     attainment: str
+    room: str
     why_not: str
     recommended: bool
     feasible: bool
@@ -91,7 +104,7 @@ class Page:
     exit: tuple[str, str]
     relax: tuple[str, ...]
     slo_title: str
-    slo: tuple[Chart, ...]
+    check: SloCheck | None
     slo_table: Table
     error_bars: tuple[str, ...]
     confidence: str
@@ -99,16 +112,20 @@ class Page:
     alternatives_title: str
     alternatives: tuple[AlternativeRow, ...]
     alternatives_cut: int
-    costs: Chart | None
+    costs: tuple[Chart, ...]
     why: tuple[Chart, ...]
+    pools: Table
+    hand_over: str
     workload: tuple[Chart, ...]
     workload_facts: tuple[tuple[str, str], ...]
     routing: Table
     settings: Table
+    reasons: Table
     transposed: bool
     provenance: tuple[tuple[str, str], ...]
     assumptions: tuple[str, ...]
     sources: tuple[SourceRow, ...]
+    origins: Table
     search: tuple[tuple[str, str], ...]
     inputs: str
     origin: str
@@ -118,7 +135,8 @@ def make_page(plan: Plan) -> Page:
     """Compute the page of a plan."""
     found = has_fleet(plan)
     alternatives = tuple(_alternative(row, plan) for row in distinct_alternatives(plan))
-    name = clean(plan.name)
+    name, day = clean(plan.name), arrivals_chart(plan)
+    sources = source_rows(plan.provenance.accelerators)
     return Page(
         title=f"{name}: pdplan",
         eyebrow=(name, f"{clean(plan.model)} on {clean(plan.engine, 20)}", clean(plan.provenance.run.created, 40)),
@@ -132,24 +150,28 @@ def make_page(plan: Plan) -> Page:
         exit=_exit(plan),
         relax=tuple(sentences.relax_sentence(item) for item in violated(plan) or by_slack(plan)[:1]),
         slo_title=sentences.slo_sentence(plan),
-        slo=slo_charts(plan) if found else (),
+        check=slo_check(plan) if found else None,
         slo_table=_slo_table(plan, found),
         error_bars=tuple(line for line in map(sentences.error_bar_sentence, plan.classes) if line),
         confidence=sentences.confidence_sentence(plan),
-        step_errors=_step_errors(plan),
+        step_errors=step_errors_table(plan),
         alternatives_title=sentences.alternatives_sentence(plan),
         alternatives=alternatives[:MOST_ROWS],
         alternatives_cut=max(0, len(alternatives) - MOST_ROWS),
-        costs=cost_chart(plan),
+        costs=tuple(chart for chart in (cost_chart(plan), fleets_chart(plan)) if chart is not None),
         why=why_charts(plan),
-        workload=workload_charts(plan),
+        pools=pools_table(plan),
+        hand_over=hand_over_sentence(plan),
+        workload=workload_charts(plan) + ((day,) if day is not None else ()),
         workload_facts=_workload_facts(plan),
         routing=_routing(routed(plan)),
-        settings=_settings(plan.pools),
+        settings=engines_table(plan.pools),
+        reasons=settings_table(plan),
         transposed=len(plan.pools) <= 6,
         provenance=_provenance(plan),
         assumptions=tuple(sentence(text) for text in plan.provenance.assumptions),
-        sources=source_rows(plan.provenance.accelerators),
+        sources=sources,
+        origins=origins_table(sources, plan),
         search=facts(plan.provenance.search),
         inputs=_inputs(plan),
         origin=sentences.origin_sentence(plan),
@@ -158,7 +180,8 @@ def make_page(plan: Plan) -> Page:
 
 def _lead(plan: Plan) -> tuple[str, ...]:
     if has_fleet(plan):
-        return (sentences.proof_sentence(plan), sentences.growth_sentence(plan))
+        told = (simulation_sentence, sentences.proof_sentence, sentences.growth_sentence)
+        return tuple(text for text in (*(say(plan) for say in told), waste_sentence(plan)) if text)
     miss = nearest_miss(plan)
     asked = f"Asked: {sentences.demand_sentence(plan)}"
     return (asked,) if miss is None else (asked, sentences.miss_sentence(miss))
@@ -167,7 +190,7 @@ def _lead(plan: Plan) -> tuple[str, ...]:
 def _kpis(plan: Plan) -> tuple[Kpi, ...]:
     missed = missed_classes(plan)
     least = tightest(plan)
-    room = percent(least.slack) if least else MISSING
+    spare = percent(least.slack) if least else MISSING
     where = f"room of {sentences.limit_words(least)}" if least else "no limit is known"
     return (
         Kpi(hourly(plan.cost_usd_per_hour), f"{monthly(plan.cost_usd_per_hour)} a month of 730 h"),
@@ -187,7 +210,7 @@ def _kpis(plan: Plan) -> tuple[Kpi, ...]:
             f"requests within SLO per dollar at {rate(plan.goodput_rps)}, the goodput",
         ),
         _proof(plan),
-        Kpi(room, where, "bad" if least and least.slack < 0 else ""),
+        Kpi(spare, where, "bad" if least and least.slack < 0 else ""),
     )
 
 
@@ -216,21 +239,6 @@ def _slo_table(plan: Plan, found: bool) -> Table:
     return cut_table((*headers, "#attained"), attained)
 
 
-def _step_errors(plan: Plan) -> Table:
-    """By which factors step times may be off, nine times in ten."""
-    headers = ("accelerator", "#prompts alone", "#steps that decode", "kernels")
-    rows = [
-        (
-            clean(row.accelerator),
-            sentences.spread(row.prefill, lambda factor: f"×{factor:.2f}"),
-            sentences.spread(row.decode, lambda factor: f"×{factor:.2f}"),
-            "measured" if row.measured else "a relative's",
-        )
-        for row in plan.step_errors
-    ]
-    return cut_table(headers, rows)
-
-
 def _alternative(row: Alternative, plan: Plan) -> AlternativeRow:
     feasible, recommended = is_feasible(row), row.kind == "recommended"
     return AlternativeRow(
@@ -240,6 +248,7 @@ def _alternative(row: Alternative, plan: Plan) -> AlternativeRow:
         cost=hourly(row.cost_usd_per_hour) if feasible else status_words(row),
         extra=signed_percent(extra_cost(row, plan)) if feasible and not recommended else MISSING,
         attainment=percent(row.attainment),
+        room=percent(room(row, plan)),
         why_not=_recommended_words(plan) if recommended else sentences.why_not_sentence(row) or MISSING,
         recommended=recommended and feasible,
         feasible=feasible,
@@ -261,57 +270,13 @@ def _workload_facts(plan: Plan) -> tuple[tuple[str, str], ...]:
         ("mean input length", f"{tokens(load.mean_isl)} tokens"),
         ("mean output length", f"{tokens(load.mean_osl)} tokens"),
         ("longest request", f"{count(load.max_tokens)} tokens"),
+        *scope_words(plan),
     )
 
 
 def _routing(shares: Sequence[PoolShare]) -> Table:
     rows = [(s.pool, s.stage, percent(s.share), tokens(s.mean_isl), tokens(s.mean_osl)) for s in shares]
     return cut_table(("pool", "stage", "#share", "#mean input", "#mean output"), rows, MOST_ROUTED)
-
-
-def _settings(pools: Sequence[Pool]) -> Table:
-    names = (
-        "pool",
-        "role",
-        "accelerator",
-        "replicas",
-        "of which spare",
-        "GPUs per engine",
-        "tensor_parallel",
-        "pipeline_parallel",
-        "expert_parallel",
-        "data_parallel",
-        "weight_dtype",
-        "kv_dtype",
-        "max_num_seqs",
-        "max_num_batched_tokens",
-        "max_model_len",
-        "memory_fraction",
-        "price",
-    )
-    rows = [
-        (
-            clean(pool.id, 20),
-            pool.role,
-            clean(pool.accelerator, 24),
-            count(pool.replicas),
-            count(pool.spare_replicas),
-            count(gpus_per_engine(pool)),
-            count(pool.tensor_parallel),
-            count(pool.pipeline_parallel),
-            count(pool.expert_parallel),
-            count(pool.data_parallel),
-            clean(pool.weight_dtype, 12),
-            clean(pool.kv_dtype, 12),
-            count(pool.max_num_seqs),
-            count(pool.max_num_batched_tokens),
-            count(pool.max_model_len),
-            significant(pool.memory_fraction),
-            hourly(pool.usd_per_hour),
-        )
-        for pool in pools
-    ]
-    return Table(names, tuple(rows))
 
 
 def _provenance(plan: Plan) -> tuple[tuple[str, str], ...]:

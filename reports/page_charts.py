@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -87,7 +88,24 @@ def why_charts(plan: Plan) -> tuple[Chart, ...]:
     charts = [_headroom_chart(plan)] if plan.binding else []
     if plan.pools:
         charts += [_dollar_chart(plan), _roofline_chart(plan), _split_chart(plan)]
-    return tuple(charts)
+    return tuple([*charts, _worth_chart(plan)] if plan.worth else charts)
+
+
+def _worth_chart(plan: Plan) -> Chart:
+    base = plan.worth[0].with_usd_per_hour
+    most = max(
+        plan.worth, key=lambda item: math.inf if item.without_usd_per_hour is None else item.without_usd_per_hour
+    )
+    rows = [
+        (clean(item.feature, 30), hourly(item.without_usd_per_hour), sentences.planner_words(item.sentence))
+        for item in plan.worth
+    ]
+    return Chart(
+        title=sentences.planner_words(most.sentence),
+        caption="Each is turned off and the problem solved again, by formula; the line is the price with all of them.",
+        drawing=draw_costs(figures.worth_costs(plan), base),
+        table=cut_table(("without", "#price", "finding"), rows),
+    )
 
 
 def _headroom_chart(plan: Plan) -> Chart:

@@ -54,6 +54,19 @@ class Log:
         return [float(f"1e{power}") for power in range(first, last + 1)]
 
 
+def round_steps(high: float, most: int = 5) -> list[float]:
+    """Return 0 and the multiples of 1, 2 or 5 times a power of ten up to `high`, `most` steps at most.
+
+    >>> round_steps(2.667), round_steps(17.5, 4), round_steps(0.0)
+    ([0.0, 1.0, 2.0], [0.0, 5.0, 10.0, 15.0], [0.0])
+    """
+    if not 0.0 < high < math.inf:
+        return [0.0]
+    power = 10.0 ** math.floor(math.log10(high / most))
+    step = next(power * factor for factor in (1, 2, 5, 10, 20) if power * factor * most >= high * (1 - 1e-9))
+    return [float(f"{step * number:.6g}") for number in range(int(high / step * (1 + 1e-9)) + 1)]
+
+
 def decade_range(values: list[float]) -> tuple[float, float]:
     """Return the powers of ten that enclose positive values.
 

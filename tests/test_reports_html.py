@@ -4,7 +4,6 @@ import json
 import re
 import time
 from html.parser import HTMLParser
-from pathlib import Path
 
 import pytest
 
@@ -12,9 +11,8 @@ from optimizer.plan import Plan, Status
 from reports.html import render_plan
 from reports.numbers import hourly, money, percent, rate
 from reports.words import distinct_alternatives
+from tests.report_cases import NAMES, load, simulated
 
-PLANS = Path(__file__).parent / "plans"
-NAMES = ("disaggregated", "colocated", "infeasible", "hostile", "hundred-pools")
 VOID = {"meta", "link", "br", "img", "wbr"}
 ALLOWED = {
     "html", "head", "meta", "link", "title", "style", "body", "header", "main", "footer", "section", "nav", "a",
@@ -22,10 +20,6 @@ ALLOWED = {
     "summary", "table", "thead", "tbody", "tr", "th", "td", "code", "pre", "svg", "rect", "path", "text", "script",
     "wbr",
 }  # fmt: skip
-
-
-def load(name: str) -> Plan:
-    return Plan.model_validate_json((PLANS / f"{name}.json").read_bytes())
 
 
 class Walker(HTMLParser):
@@ -83,6 +77,13 @@ def test_the_page_is_well_formed_and_inert(name: str) -> None:
     assert page.count("<script") == 1
     assert '<script type="application/json"' in page
     assert "default-src 'none'" in page
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_parser_that_follows_the_standard_finds_no_fault(name: str) -> None:
+    parser = pytest.importorskip("html5lib").HTMLParser()
+    parser.parse(render_plan(simulated(load(name)) if name != "infeasible" else load(name)))
+    assert parser.errors == []
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -150,14 +151,27 @@ def test_every_section_and_chart_is_there() -> None:
     walker = walk(render_plan(load("disaggregated")))
     assert {"verdict", "slo", "alternatives", "why", "workload", "settings", "trust", "plan"} == set(walker.ids)
     labels = [value or "" for tag, name, value in walker.attributes if tag == "svg" and name == "aria-label"]
-    starts = ("chat: TTFT", "batch: TTFT", "dollars per hour", "use of each limit", "dollars per hour", "roofline")
-    assert [label[: len(start)] for label, start in zip(labels, starts, strict=False)] == list(starts)
-    assert len(labels) == 8
+    starts = (
+        "chat: TTFT", "batch: TTFT", "share of chat in time", "share of batch in time", "dollars per hour",
+        "use of each limit", "dollars per hour", "roofline", "time of one step", "share of requests by length",
+    )  # fmt: skip
+    assert [label[: len(start)] for label, start in zip(labels, starts, strict=True)] == list(starts)
+
+
+def test_a_simulated_plan_has_its_distributions_load_and_fleets_too() -> None:
+    walker = walk(render_plan(simulated(load("disaggregated"))))
+    labels = [value or "" for tag, name, value in walker.attributes if tag == "svg" and name == "aria-label"]
+    starts = (
+        "chat: TTFT", "batch: TTFT", "distribution of chat", "distribution of batch", "latency over limit against load",
+        "share of chat in time", "share of batch in time", "dollars per hour", "cost against latency",
+        "use of each limit", "dollars per hour", "roofline", "time of one step", "share of requests by length",
+    )  # fmt: skip
+    assert [label[: len(start)] for label, start in zip(labels, starts, strict=True)] == list(starts)
 
 
 def test_every_chart_has_its_data_behind_it() -> None:
     page = render_plan(load("disaggregated"))
-    assert page.count("<figure") == page.count("<details><summary>Data") == page.count('<svg class="chart"') == 8
+    assert page.count("<figure") == page.count("<details><summary>Data") == page.count('<svg class="chart"') == 10
 
 
 def test_an_infeasible_plan_says_what_to_relax() -> None:

@@ -101,6 +101,10 @@ def optimize(
     brake = Brake()
     with console.progress() as progress, stop_on_interrupt(brake):
         found = search(problem, progress=progress, time_limit=time_limit, level=Level(effort), brake=brake)
+        if effort == "thorough" and not brake.pulled:
+            from optimizer.worth import with_worths
+
+            found = with_worths(found, problem)
     plan = stamped(found, console.command)
     if brake.pulled:
         console.note("interrupted: this fleet is proven, but a cheaper one may hold too")

@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from optimizer.plan import Plan
 
 
-@click.command(short_help="View a plan.json again, as text, HTML or JSON.")
+@click.command(short_help="View a plan.json again, as text, HTML, Markdown or JSON.")
 @click.argument("file", type=PATH)
 @click.option("-o", "--output", type=PATH, metavar="FILE", help="Write to FILE, not to stdout.")
 @click.option(
     "--format",
     "view",
-    type=click.Choice(["text", "html", "json"]),
+    type=click.Choice(["text", "html", "md", "json"]),
     help="Default: by the ending of -o, or text on stdout.",
 )
 @force_option
@@ -34,10 +34,12 @@ def report(console: Console, file: Path, output: Path | None, view: str | None, 
     \b
       pdplan report plan/plan.json
       pdplan report plan/plan.json -o report.html
+      pdplan report plan/plan.json --format md
 
-    Shows a plan that `pdplan optimize -o` wrote earlier. Nothing is computed anew.
+    Shows a plan that `pdplan optimize -o` wrote earlier. Nothing is computed anew. Markdown is
+    for a pull request: verdict, fleet, SLOs, alternatives, and the command that gives it again.
     """
-    view = view or _view_of(output)
+    view = view or view_of(output)
     plan = read_plan(file)
     text = render(console, plan, view, to_file=output is not None)
     if output is None:
@@ -49,17 +51,22 @@ def report(console: Console, file: Path, output: Path | None, view: str | None, 
     console.note(f"wrote {output}")
 
 
-def _view_of(output: Path | None) -> str:
-    endings = {".html": "html", ".htm": "html", ".json": "json"}
+def view_of(output: Path | None) -> str:
+    """Tell the view that the ending of a file asks for."""
+    endings = {".html": "html", ".htm": "html", ".json": "json", ".md": "md"}
     return endings.get(output.suffix.lower(), "text") if output else "text"
 
 
 def render(console: Console, plan: Plan, view: str, *, to_file: bool) -> str:
-    """Give the plan as text, HTML or JSON."""
+    """Give the plan as text, HTML, Markdown or JSON."""
     if view == "html":
         from reports.html import render_plan as render_html
 
         return render_html(plan)
+    if view == "md":
+        from reports.markdown import render_plan as render_markdown
+
+        return render_markdown(plan)
     if view == "json":
         from reports.json_text import plan_json
 

@@ -1,0 +1,80 @@
+"""Arrivals over a day: the rates that were stated for its hours, and the one that the fleet is planned for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from optimizer.plan import Plan
+
+from .charts import WIDTH
+from .marks import Box, Drawing, Mark, Path, Rect
+from .numbers import is_number, percent, rate, significant
+from .page_charts import Chart, Table
+from .plots import axes, headings, plot
+from .scales import round_steps
+from .text import plural
+
+HOURS: Final = 24
+
+
+@dataclass(frozen=True, slots=True)
+class Arrivals:
+    """Mean rate of each hour [1/s], and the one that the fleet carries."""
+
+    hourly: tuple[float, ...]
+    planned: float
+
+    @property
+    def use(self) -> float:
+        """Mean rate over the planned one: what the fleet is used over the day, were it never more than planned [1]."""
+        return sum(min(value, self.planned) for value in self.hourly) / (len(self.hourly) * self.planned)
+
+
+def arrivals(plan: Plan) -> Arrivals | None:
+    """The stated profile; None where one mean rate was stated."""
+    workload: Any = plan.provenance.inputs.get("workload")
+    profile = workload.get("diurnal") if isinstance(workload, Mapping) else None
+    rates = profile.get("requests_per_second_by_hour") if isinstance(profile, Mapping) else None
+    if not isinstance(rates, list) or len(rates) != HOURS or plan.demand_rps <= 0:
+        return None
+    if not all(isinstance(value, int | float) and is_number(value) and value >= 0 for value in rates):
+        return None
+    return Arrivals(tuple(float(value) for value in rates), plan.demand_rps)
+
+
+def arrivals_chart(plan: Plan) -> Chart | None:
+    """Draw the profile of a day; None where there is none."""
+    figure = arrivals(plan)
+    if figure is None:
+        return None
+    above = sum(value > figure.planned * (1 + 1e-9) for value in figure.hourly)
+    over = f"; {plural(above, 'hour')} of the day {'is' if above == 1 else 'are'} above it" if above else ""
+    return Chart(
+        title=f"Planned for {rate(figure.planned)}, of which the day's mean uses {percent(figure.use)}{over}",
+        caption="Mean rate of each hour as stated; the line is the rate that the fleet is planned for.",
+        drawing=draw_arrivals(figure),
+        table=Table(("hour", "#rate"), tuple((f"{h:02d}:00", rate(v)) for h, v in enumerate(figure.hourly))),
+    )
+
+
+def draw_arrivals(figure: Arrivals) -> Drawing:
+    """Draw a column for each hour; of one above the planned rate, the part beyond it stands out."""
+    box = Box(46, 44, WIDTH - 10, 176)
+    high = max(*figure.hourly, figure.planned) * 1.05
+    frame = plot(box, (0.0, HOURS), (0.0, high))
+    heights = [(value, significant(value)) for value in round_steps(high, 4)]
+    hours = [(hour, f"{hour:02d}:00") for hour in range(0, HOURS, 6)]
+    marks: list[Mark] = axes(frame, hours, heights, "", "requests per second")
+    width = frame.x(1.0) - frame.x(0.0)
+    limit = frame.y(figure.planned)
+    for hour, value in enumerate(figure.hourly):
+        x, y, tip = frame.x(hour) + 1, frame.y(value), f"{hour:02d}:00: {rate(value)}"
+        marks.append(Rect(x, max(y, limit), width - 2, box.bottom - max(y, limit), "prefill", tip))
+        if y < limit:
+            marks.append(Rect(x, y, width - 2, limit - y, "over", tip))
+    marks.append(Path(((box.left, limit), (box.right, limit)), "limit", f"planned for {rate(figure.planned)}"))
+    marks += headings([(box.right - 60, f"planned {rate(figure.planned)}", "limit")], box, 14)
+    summary = ", ".join(f"{hour:02d}:00 {rate(value)}" for hour, value in enumerate(figure.hourly))
+    return Drawing(WIDTH, box.bottom + 26, f"arrivals by hour: {summary}", tuple(marks))

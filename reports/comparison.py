@@ -1,0 +1,250 @@
+"""The difference of two plans as data: one signed price, the pools that it comes from, SLOs, settings and inputs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final, Literal
+
+from optimizer.plan import ClassResult, Plan, Pool
+
+from .figures import goal_label
+from .numbers import is_number
+from .text import clean
+from .words import gpus_per_engine, has_fleet, has_tpot, split_words
+
+SCHEMA: Final = "pdplan.comparison/1"
+SETTINGS: Final = (
+    "replicas",
+    "spare_replicas",
+    "weight_dtype",
+    "kv_dtype",
+    "max_num_seqs",
+    "max_num_batched_tokens",
+    "max_model_len",
+    "memory_fraction",
+)
+"""Fields of a pool that may differ between two pools of one shape."""
+
+Kind = Literal["added", "removed", "changed"]
+Better = Literal["lower", "higher", ""]
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A number of both plans; better: what is good for a reader, where one of them is."""
+
+    name: str
+    before: float | None
+    after: float | None
+    unit: str
+    better: Better = ""
+
+    @property
+    def differs(self) -> bool:
+        """Tell whether the two numbers differ."""
+        return self.before != self.after and (is_number(self.before) or is_number(self.after))
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A setting or an input with another value; None where one plan does not have it."""
+
+    name: str
+    before: str | None
+    after: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class PoolChange:
+    """What became of a pool: prices of both plans [$/h], 0 where it is not there, and its settings that differ."""
+
+    kind: Kind
+    name: str
+    shape: str
+    engines: tuple[int, int]
+    usd_per_hour: tuple[float, float]
+    settings: tuple[Change, ...] = ()
+
+    @property
+    def difference(self) -> float:
+        """What the change costs [$/h]."""
+        return self.usd_per_hour[1] - self.usd_per_hour[0]
+
+
+@dataclass(frozen=True, slots=True)
+class SloChange:
+    """One class of either plan: figures at the quantile of its goal; before or after is None where it is missing."""
+
+    name: str
+    held: tuple[bool | None, bool | None]
+    figures: tuple[Figure, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Two plans side by side; pools are those that differ, and their differences sum to that of the price."""
+
+    names: tuple[str, str]
+    found: tuple[bool, bool]
+    price: Figure
+    figures: tuple[Figure, ...]
+    pools: tuple[PoolChange, ...]
+    unchanged_pools: int
+    classes: tuple[SloChange, ...]
+    inputs: tuple[Change, ...]
+
+    @property
+    def same(self) -> bool:
+        """Tell whether nothing differs."""
+        slos = any(figure.differs for item in self.classes for figure in item.figures)
+        figures = any(figure.differs for figure in (self.price, *self.figures))
+        return not (self.pools or self.inputs or slos or figures)
+
+
+def compare(before: Plan, after: Plan) -> Comparison:
+    """Set two plans side by side."""
+    changes = list(_pool_changes(before.pools, after.pools))
+    differing = [change for change in changes if change.difference or change.settings or change.kind != "changed"]
+    return Comparison(
+        names=(_named(before), _named(after)),
+        found=(has_fleet(before), has_fleet(after)),
+        price=Figure("price", before.cost_usd_per_hour, after.cost_usd_per_hour, "$/h", "lower"),
+        figures=_figures(before, after),
+        pools=tuple(sorted(differing, key=lambda change: (-abs(change.difference), change.name, change.kind))),
+        unchanged_pools=len(changes) - len(differing),
+        classes=tuple(_slo_changes(before, after)),
+        inputs=tuple(_input_changes(before.provenance.inputs, after.provenance.inputs)),
+    )
+
+
+def _named(plan: Plan) -> str:
+    """Name a plan and what its figures are."""
+    basis = "simulated" if plan.simulated else "by formula" if has_fleet(plan) else "no fleet"
+    return f"{clean(plan.name)} ({basis})"
+
+
+def _figures(before: Plan, after: Plan) -> tuple[Figure, ...]:
+    def pair(name: str, field: str, unit: str, better: Better) -> Figure:
+        known = [_known(getattr(plan, field)) if has_fleet(plan) or not better else None for plan in (before, after)]
+        return Figure(name, known[0], known[1], unit, better)
+
+    gpus = [float(sum(plan.gpus.values())) if has_fleet(plan) else None for plan in (before, after)]
+    return (
+        pair("price per million output tokens", "usd_per_million_output_tokens", "$", "lower"),
+        Figure("GPUs", gpus[0], gpus[1], "GPU", "lower"),
+        pair("requests in time", "attainment", "1", "higher"),
+        pair("goodput", "goodput_rps", "req/s", "higher"),
+        pair("requests within SLO per dollar", "goodput_per_dollar", "req/$", "higher"),
+        pair("demand", "demand_rps", "req/s", ""),
+        pair("gap to the bound", "gap", "1", "lower"),
+    )
+
+
+def _known(value: float | None) -> float | None:
+    return value if is_number(value) else None
+
+
+def shape_words(pool: Pool) -> str:
+    """Write what one engine of a pool is, such as "prefill 2 × H100 TP2"."""
+    return f"{pool.role} {gpus_per_engine(pool)} × {clean(pool.accelerator, 24)} {split_words(pool)}"
+
+
+def _pool_changes(before: Sequence[Pool], after: Sequence[Pool]) -> Iterator[PoolChange]:
+    """Pair pools of one shape, those of one name first; what is left over was removed or added."""
+    left = list(after)
+    lone: list[Pool] = []
+    for pool in before:
+        twins = [other for other in left if shape_words(other) == shape_words(pool)]
+        if not twins:
+            lone.append(pool)
+            continue
+        twin = next((other for other in twins if other.id == pool.id), twins[0])
+        left.remove(twin)
+        yield _changed(pool, twin)
+    for pool in lone:
+        yield PoolChange("removed", clean(pool.id, 20), shape_words(pool), (pool.replicas, 0), (pool.usd_per_hour, 0.0))
+    for pool in left:
+        yield PoolChange("added", clean(pool.id, 20), shape_words(pool), (0, pool.replicas), (0.0, pool.usd_per_hour))
+
+
+def _changed(pool: Pool, twin: Pool) -> PoolChange:
+    pairs = [(field, getattr(pool, field), getattr(twin, field)) for field in SETTINGS]
+    return PoolChange(
+        kind="changed",
+        name=clean(twin.id, 20),
+        shape=shape_words(twin),
+        engines=(pool.replicas, twin.replicas),
+        usd_per_hour=(pool.usd_per_hour, twin.usd_per_hour),
+        settings=tuple(Change(field, value_words(a), value_words(b)) for field, a, b in pairs if a != b),
+    )
+
+
+def _slo_changes(before: Plan, after: Plan) -> Iterator[SloChange]:
+    old = {item.name: item for item in before.classes}
+    new = {item.name: item for item in after.classes}
+    for name in [*old, *(name for name in new if name not in old)]:
+        a, b = old.get(name), new.get(name)
+        label = goal_label((b or a or next(iter(old.values()))).attainment_goal)
+        yield SloChange(clean(name, 30), (_held(a), _held(b)), _class_figures(a, b, label))
+
+
+def _class_figures(a: ClassResult | None, b: ClassResult | None, label: str) -> tuple[Figure, ...]:
+    def figure(name: str, read: Callable[[ClassResult], float | None], unit: str, better: Better = "") -> Figure:
+        before, after = (None if item is None else _known(read(item)) for item in (a, b))
+        return Figure(name, before, after, unit, better)
+
+    return (
+        figure("in time", lambda item: item.attainment, "1", "higher"),
+        figure("goal", lambda item: item.attainment_goal, "1"),
+        figure(f"TTFT {label}", lambda item: getattr(item.ttft_s, label), "s", "lower"),
+        figure("TTFT limit", lambda item: item.ttft_limit_s, "s"),
+        figure(f"TPOT {label}", lambda item: getattr(item.tpot_s, label) if has_tpot(item) else None, "s", "lower"),
+        figure("TPOT limit", lambda item: item.tpot_limit_s, "s"),
+    )
+
+
+def _held(item: ClassResult | None) -> bool | None:
+    return None if item is None else item.attainment >= item.attainment_goal
+
+
+def _input_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Change]:
+    old, new = dict(_flat(before, "")), dict(_flat(after, ""))
+    for path in [*old, *(path for path in new if path not in old)]:
+        a, b = ((value_words(inputs[path]) if path in inputs else None) for inputs in (old, new))
+        if old.get(path) != new.get(path) or None in {a, b}:
+            yield Change(clean(path, 80), a, f"{b}, other ones" if a == b else b)
+
+
+def _flat(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """Name every leaf of the inputs by its dotted path; lists of numbers and histograms are one value."""
+    if isinstance(value, Mapping) and value:
+        for key, item in value.items():
+            yield from _flat(item, f"{path}.{key}" if path else str(key))
+    elif (
+        isinstance(value, list) and any(isinstance(item, Mapping) for item in value) and not path.endswith("histogram")
+    ):
+        for number, item in enumerate(value):
+            name = item.get("name", number) if isinstance(item, Mapping) else number
+            yield from _flat(item, f"{path}.{name}")
+    else:
+        yield path, value
+
+
+def value_words(value: object) -> str:
+    """Write a value of a setting or an input."""
+    if isinstance(value, bool) or value is None:
+        return {True: "yes", False: "no", None: "none"}[value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return "none"
+    if isinstance(value, int | float):
+        return f"{value:,}" if isinstance(value, int) else f"{value:g}"
+    if isinstance(value, list) and value and isinstance(value[0], Mapping):
+        return f"{len(value)} rows"
+    return clean(str(value), 60)
+
+
+def comparison_record(found: Comparison) -> dict[str, Any]:
+    """Return the comparison as plain values for JSON."""
+    return {"schema": SCHEMA, "same": found.same} | asdict(found)

@@ -1,0 +1,167 @@
+"""A plan as Markdown, short enough for a pull request: the verdict, then the tables it rests on."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+from optimizer.plan import Alternative, ClassResult, Plan, Pool
+
+from . import sentences
+from .asked import asked
+from .figures import goal_label
+from .numbers import MISSING, count, duration, hourly, percent, rate, signed_percent
+from .simulation_sentences import simulation_sentence, waste_sentence
+from .text import clean, plural
+from .words import (
+    alternative_name,
+    busiest_words,
+    by_slack,
+    distinct_alternatives,
+    extra_cost,
+    gpus_per_engine,
+    has_fleet,
+    has_tpot,
+    is_feasible,
+    nearest_miss,
+    split_words,
+    status_words,
+    violated,
+)
+
+MOST_ROWS: Final = 20
+_SPECIAL: Final = re.compile(r"([\\`*{}\[\]<>#|~&@]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9]))")
+"""What Markdown or its mentions of people and issues give a meaning; an underscore within a word has none."""
+
+
+def escaped(text: str) -> str:
+    """Write text so that Markdown shows it as it is; a backslash would not do for all characters, references do.
+
+    >>> escaped("a|b <i> @you, _max_num_seqs")
+    'a&#124;b &#60;i&#62; &#64;you, &#95;max_num_seqs'
+    """
+    return _SPECIAL.sub(lambda found: f"&#{ord(found[1])};", text)
+
+
+def table(headers: Sequence[str], rows: Sequence[Sequence[str]], most: int = MOST_ROWS) -> list[str]:
+    """Write a table; headers of number columns begin with '#'."""
+    names = [header.removeprefix("#") for header in headers]
+    rules = ["---:" if header.startswith("#") else "---" for header in headers]
+    lines = [names, rules, *([escaped(cell) for cell in row] for row in rows[:most])]
+    written = [f"| {' | '.join(line)} |" for line in lines]
+    cut = len(rows) - most
+    return [*written, "", f"{plural(cut, 'more row')} in plan.json."] if cut > 0 else written
+
+
+def render_plan(plan: Plan) -> str:
+    """Return the plan as Markdown: verdict, fleet, SLOs, alternatives, and the command that gives it again."""
+    said = [f"### {escaped(sentences.verdict(plan))}", *_lead(plan)]
+    blocks = [[line] for line in said if line]
+    if has_fleet(plan):
+        blocks += [_titled("Fleet", _fleet(plan.pools)), _titled("SLOs", _classes(plan.classes))]
+    else:
+        blocks += [_titled("Asked", _asked(plan))]
+    rows = distinct_alternatives(plan)
+    if rows:
+        blocks.append(_titled("Alternatives", _alternatives(rows, plan)))
+    blocks.append(_reproduce(plan))
+    return "\n\n".join("\n".join(block) for block in blocks) + "\n"
+
+
+def _titled(title: str, lines: Sequence[str]) -> list[str]:
+    return [f"**{title}**", "", *lines]
+
+
+def _lead(plan: Plan) -> list[str]:
+    if not has_fleet(plan):
+        miss = nearest_miss(plan)
+        said = [f"Asked: {sentences.demand_sentence(plan)}", "" if miss is None else sentences.miss_sentence(miss)]
+        said += [sentences.relax_sentence(limit) for limit in violated(plan) or by_slack(plan)[:1]]
+    else:
+        told = (simulation_sentence, sentences.cost_sentence, sentences.proof_sentence, sentences.growth_sentence)
+        said = [*(say(plan) for say in told), waste_sentence(plan)]
+    return [escaped(line) for line in said if line]
+
+
+def _fleet(pools: Sequence[Pool]) -> list[str]:
+    headers = ("pool", "role", "#engines", "GPUs each", "split", "dtype/KV", "#max seqs", "#chunk", "#price", "busiest")
+    rows = [
+        (
+            clean(pool.id, 20),
+            pool.role,
+            count(pool.replicas),
+            f"{gpus_per_engine(pool)} × {clean(pool.accelerator, 24)}",
+            split_words(pool),
+            f"{clean(pool.weight_dtype, 8)}/{clean(pool.kv_dtype, 8)}",
+            count(pool.max_num_seqs),
+            count(pool.max_num_batched_tokens),
+            hourly(pool.usd_per_hour),
+            busiest_words(pool.operating_point),
+        )
+        for pool in pools
+    ]
+    return table(headers, rows)
+
+
+def _classes(classes: Sequence[ClassResult]) -> list[str]:
+    return table(("", "class", "#TTFT", "#limit", "#TPOT", "#limit", "#in time", "#goal"), [_class(c) for c in classes])
+
+
+def _class(item: ClassResult) -> tuple[str, ...]:
+    label = goal_label(item.attainment_goal)
+    return (
+        "✓" if item.attainment >= item.attainment_goal else "✗",
+        clean(item.name, 30),
+        f"{label} {duration(getattr(item.ttft_s, label))}",
+        duration(item.ttft_limit_s),
+        f"{label} {duration(getattr(item.tpot_s, label))}" if has_tpot(item) else MISSING,
+        duration(item.tpot_limit_s),
+        percent(item.attainment),
+        percent(item.attainment_goal),
+    )
+
+
+def _asked(plan: Plan) -> list[str]:
+    rows = [
+        (clean(c.name, 30), percent(c.share), duration(c.ttft), duration(c.tpot), duration(c.e2e), percent(c.goal))
+        for c in asked(plan)
+    ]
+    return table(("class", "#share", "#TTFT limit", "#TPOT limit", "#e2e limit", "#goal"), rows)
+
+
+def _alternatives(rows: Sequence[Alternative], plan: Plan) -> list[str]:
+    headers = ("alternative", "fleet", "#price", "#extra", "#in time", "why not")
+    return table(headers, [_alternative(row, plan) for row in rows])
+
+
+def _alternative(row: Alternative, plan: Plan) -> tuple[str, ...]:
+    recommended, feasible = row.kind == "recommended", is_feasible(row)
+    return (
+        alternative_name(row),
+        " + ".join(clean(line) for line in row.pools[:6]) or MISSING,
+        hourly(row.cost_usd_per_hour) if feasible else status_words(row),
+        signed_percent(extra_cost(row, plan)) if feasible and not recommended else MISSING,
+        percent(row.attainment),
+        "recommended" if recommended else sentences.why_not_sentence(row) or MISSING,
+    )
+
+
+def _reproduce(plan: Plan) -> list[str]:
+    source = plan.provenance
+    facts = (
+        f"pdplan {clean(source.pdplan_version, 30)}, seed {source.seed}",
+        f"inputs SHA-256 {clean(source.inputs_sha256, 64)}",
+        f"demand {rate(plan.demand_rps)}",
+        sentences.origin_sentence(plan),
+    )
+    command = clean(source.run.command, 300).replace("```", "")
+    lines = [
+        "<details><summary>Reproduce</summary>",
+        "",
+        "```sh",
+        command or "pdplan optimize workload.yaml",
+        "```",
+        "",
+    ]
+    return [*lines, *(f"- {escaped(fact)}" for fact in facts), "", "</details>"]

@@ -1,0 +1,152 @@
+"""Tables of the sections Why, Settings and Trust: pools, hand-overs, reasons of settings, origins of figures."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from costmodel.errors import InputError
+from optimizer.plan import Plan, Pool, Transfer
+
+from .deploy.settings import settings
+from .figures import pool_label
+from .numbers import MISSING, count, duration, hourly, is_number, percent, significant
+from .page_charts import Table, cut_table
+from .sentences import spread
+from .sources import SourceRow
+from .text import clean
+from .words import bound_words, busiest_words, gpus_per_engine, has_fleet
+
+ORIGINS: Final = ("measured", "fitted", "vendor", "assumed")
+
+
+def pools_table(plan: Plan) -> Table:
+    """How each pool runs: its share of the price, what it uses of its GPUs, and what holds it up."""
+    headers = ("pool", "#price", "#of all", "#MFU", "#MBU", "#FLOP/byte", "#ridge", "bound by", "busiest")
+    total = plan.cost_usd_per_hour
+    rows = []
+    for pool in sorted(plan.pools, key=lambda pool: (-pool.usd_per_hour, pool.id)):
+        at = pool.operating_point
+        share = percent(pool.usd_per_hour / total) if total else MISSING
+        figures = (percent(at.mfu), percent(at.mbu), significant(at.arithmetic_intensity), significant(at.ridge_point))
+        ends = (bound_words(at.bound_by), busiest_words(at))
+        rows.append((pool_label(pool), hourly(pool.usd_per_hour), share, *figures, *ends))
+    return cut_table(headers, rows, 24)
+
+
+def hand_over_sentence(plan: Plan) -> str:
+    """Say what share of the median TTFT the longest KV hand-over takes; empty where nothing is handed over."""
+    known = [move for move in plan.transfers if is_number(move.seconds_per_request)]
+    median = plan.ttft_s.p50 if plan.ttft_s is not None else None
+    if not known or not is_number(median) or median <= 0:
+        return ""
+    longest = max(known, key=_seconds)
+    return (
+        f"Handing over the KV cache of a mean request takes {duration(longest.seconds_per_request)}, "
+        f"{percent(longest.seconds_per_request / median)} of the median TTFT of {duration(median)}."
+    )
+
+
+def _seconds(move: Transfer) -> float:
+    return move.seconds_per_request
+
+
+def settings_table(plan: Plan) -> Table:
+    """Every setting that shaped the prediction with its reason; empty where the deployment files know none.
+
+    A plan of a model or of accelerators that only a file describes has none: the page must not depend on what lies on
+    the disk.
+    """
+    headers = ("setting", "value", "why")
+    inputs = plan.provenance.inputs
+    model = inputs.get("model")
+    if not has_fleet(plan) or inputs.get("catalog") or not isinstance(model, Mapping) or not model.get("name"):
+        return Table(headers, ())
+    try:
+        rows = settings(plan)
+    except InputError:
+        return Table(headers, ())
+    return cut_table(headers, [(clean(row.setting), clean(row.value, 400), clean(row.why, 200)) for row in rows])
+
+
+def origins_table(rows: Sequence[SourceRow], plan: Plan) -> Table:
+    """How many figures of each accelerator are measured, fitted, the vendor's or assumed; those of the fleet first."""
+    counts: dict[str, Counter[str]] = {}
+    for row in rows:
+        counts.setdefault(row.item, Counter())[row.origin] += 1
+    bought = {clean(name, 30) for name in plan.gpus}
+    lines = [
+        (name, "yes" if name in bought else "no", *(str(found[origin]) for origin in ORIGINS))
+        for name, found in sorted(counts.items(), key=lambda item: (item[0] not in bought, item[0]))
+    ]
+    return cut_table(("accelerator", "in the fleet", *(f"#{origin}" for origin in ORIGINS)), lines)
+
+
+def scope_words(plan: Plan) -> tuple[tuple[str, str], ...]:
+    """What of the workload is stated beside its lengths: where they come from, and by which rule routing is."""
+    workload: Any = plan.provenance.inputs.get("workload")
+    lengths = workload.get("lengths") if isinstance(workload, Mapping) else None
+    source = lengths.get("source") if isinstance(lengths, Mapping) else None
+    return (("lengths from", clean(str(source), 200)),) if source else ()
+
+
+def engines_table(pools: Sequence[Pool]) -> Table:
+    """What each pool is run with."""
+    names = (
+        "pool",
+        "role",
+        "accelerator",
+        "replicas",
+        "of which spare",
+        "GPUs per engine",
+        "tensor_parallel",
+        "pipeline_parallel",
+        "expert_parallel",
+        "data_parallel",
+        "weight_dtype",
+        "kv_dtype",
+        "max_num_seqs",
+        "max_num_batched_tokens",
+        "max_model_len",
+        "memory_fraction",
+        "price",
+    )
+    rows = [
+        (
+            clean(pool.id, 20),
+            pool.role,
+            clean(pool.accelerator, 24),
+            count(pool.replicas),
+            count(pool.spare_replicas),
+            count(gpus_per_engine(pool)),
+            count(pool.tensor_parallel),
+            count(pool.pipeline_parallel),
+            count(pool.expert_parallel),
+            count(pool.data_parallel),
+            clean(pool.weight_dtype, 12),
+            clean(pool.kv_dtype, 12),
+            count(pool.max_num_seqs),
+            count(pool.max_num_batched_tokens),
+            count(pool.max_model_len),
+            significant(pool.memory_fraction),
+            hourly(pool.usd_per_hour),
+        )
+        for pool in pools
+    ]
+    return Table(names, tuple(rows))
+
+
+def step_errors_table(plan: Plan) -> Table:
+    """By which factors step times may be off, nine times in ten."""
+    headers = ("accelerator", "#prompts alone", "#steps that decode", "kernels")
+    rows = [
+        (
+            clean(row.accelerator),
+            spread(row.prefill, lambda factor: f"×{factor:.2f}"),
+            spread(row.decode, lambda factor: f"×{factor:.2f}"),
+            "measured" if row.measured else "a relative's",
+        )
+        for row in plan.step_errors
+    ]
+    return cut_table(headers, rows)

@@ -1,0 +1,234 @@
+"""Figure data of the simulation: distributions against limits, latency against load, buckets, other fleets."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from optimizer.plan import Alternative, ClassResult, Plan, Route
+from optimizer.plan_fields import Quantiles
+from optimizer.plan_simulation import JudgedFleet, SimulatedLatencies
+
+from .figures import QUANTILES, bin_edges, bin_of, edge_labels, goal_label
+from .numbers import is_number
+from .text import clean
+from .words import alternative_name, distinct_alternatives, has_tpot, is_feasible
+
+Point = tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Distribution:
+    """One latency of one class: points and formulas' quantiles as (latency [s], share of requests that are faster)."""
+
+    metric: str
+    limit: float
+    points: tuple[Point, ...]
+    formula: tuple[Point, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ClassDistributions:
+    """The simulated latencies of one class; goal: the share that is to be within every limit."""
+
+    name: str
+    goal: float
+    panels: tuple[Distribution, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """One simulated rate [1/s]; ttft, tpot: latency at the goal's quantile over its limit, in the worst class."""
+
+    rate: float
+    held: bool
+    overloaded: bool
+    ttft: float
+    tpot: float
+
+
+@dataclass(frozen=True, slots=True)
+class LoadFigure:
+    """Latency against load: demand, highest rate that held, and lowest that did not (None: not looked for) [1/s]."""
+
+    points: tuple[Load, ...]
+    demand: float
+    goodput: float | None
+    fails: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class FleetPoint:
+    """One simulated fleet: cost [$/h] and its latencies at the goal's quantile over their limits, worst class."""
+
+    name: str
+    cost: float
+    ttft: float
+    tpot: float
+    held: bool
+    recommended: bool
+
+
+@dataclass(frozen=True, slots=True)
+class BucketMap:
+    """Share of requests in time by input length (columns) and output length (rows, longest first); None: no requests.
+
+    goal: of the class; share: of all requests that are in each cell.
+    """
+
+    name: str
+    goal: float
+    isl_edges: tuple[float, ...]
+    osl_edges: tuple[float, ...]
+    cells: tuple[tuple[float | None, ...], ...]
+    column_labels: tuple[str, ...]
+    row_labels: tuple[str, ...]
+
+
+def tightest_first(plan: Plan) -> list[ClassResult]:
+    """Classes by room to their goal."""
+    return sorted(plan.classes, key=lambda c: (c.attainment - c.attainment_goal, c.name))
+
+
+def distributions(plan: Plan) -> tuple[ClassDistributions, ...]:
+    """The simulated distributions of each class, tightest class first; none of a plan that was not simulated."""
+    if plan.simulation is None:
+        return ()
+    simulated, shares = {one.name: one for one in plan.simulation.classes}, plan.simulation.cdf_shares
+    figures = []
+    for item in tightest_first(plan):
+        one = simulated.get(item.name)
+        if one is None:
+            continue
+        panels = [
+            _distribution("TTFT", item.ttft_limit_s, one.ttft_cdf_s, shares, one.by_formula.ttft_s),
+            _distribution("TPOT", item.tpot_limit_s, one.tpot_cdf_s, shares, one.by_formula.tpot_s),
+        ]
+        drawn = tuple(panel for panel in panels[: 1 + has_tpot(item)] if panel.points and is_number(panel.limit))
+        if drawn:
+            figures.append(ClassDistributions(clean(item.name, 30), item.attainment_goal, drawn))
+    return tuple(figures)
+
+
+def _distribution(
+    metric: str, limit: float, values: Sequence[float], shares: Sequence[float], formula: Quantiles
+) -> Distribution:
+    points = tuple((value, share) for value, share in zip(values, shares, strict=False) if is_number(value))
+    by_formula = tuple((getattr(formula, label), level) for label, level in QUANTILES)
+    return Distribution(metric, limit, points, tuple(point for point in by_formula if is_number(point[0])))
+
+
+def load_figure(plan: Plan) -> LoadFigure | None:
+    """Latency against load; None of a plan whose curve was not simulated."""
+    found = plan.simulation
+    if found is None or len(found.curve) < 2:
+        return None
+    points = tuple(
+        Load(rate.rate_rps, rate.held, rate.overloaded, *_tails(rate.classes, plan.classes)) for rate in found.curve
+    )
+    return LoadFigure(points, plan.demand_rps, found.goodput_rps, found.goodput_fails_rps)
+
+
+def fleet_points(plan: Plan) -> tuple[FleetPoint, ...]:
+    """The recommended fleet and every other one that was simulated with its latencies, cheapest first."""
+    found = plan.simulation
+    if found is None or plan.cost_usd_per_hour is None:
+        return ()
+    own = _tails(found.classes, plan.classes)
+    points = [FleetPoint("recommended", plan.cost_usd_per_hour, *own, found.held, True)]
+    for row in distinct_alternatives(plan):
+        if row.kind != "recommended" and row.latencies and row.cost_usd_per_hour is not None:
+            tails = _tails(row.latencies, plan.classes)
+            points.append(FleetPoint(alternative_name(row), row.cost_usd_per_hour, *tails, is_feasible(row), False))
+    for fleet in (*found.one_replica_less, *found.others):
+        if fleet.latencies:
+            tails = _tails(fleet.latencies, plan.classes)
+            points.append(FleetPoint(clean(fleet.what, 40), fleet.cost_usd_per_hour, *tails, fleet.held, False))
+    return tuple(sorted(points, key=lambda point: (point.cost, not point.recommended, point.name)))
+
+
+def undominated(points: Iterable[FleetPoint], metric: str) -> list[FleetPoint]:
+    """The fleets that no other beats in both cost and one latency, cheapest first."""
+    best: list[FleetPoint] = []
+    least = math.inf
+    for point in sorted(points, key=lambda point: (point.cost, getattr(point, metric))):
+        value = getattr(point, metric)
+        if is_number(value) and value < least:
+            best.append(point)
+            least = value
+    return best
+
+
+def _tails(simulated: Sequence[SimulatedLatencies], classes: Sequence[ClassResult]) -> tuple[float, float]:
+    """TTFT and TPOT at the quantile of the goal, each over its limit, in the class where that is most [1]."""
+    asked = {item.name: item for item in classes}
+    ttft, tpot = [0.0], [0.0]
+    for one in simulated:
+        item = asked.get(one.name)
+        if item is not None:
+            ttft.append(_tail(one.ttft_s, item.ttft_limit_s, item.attainment_goal))
+            tpot.append(_tail(one.tpot_s, item.tpot_limit_s, item.attainment_goal))
+    return max(ttft), max(tpot)
+
+
+def _tail(values: Quantiles, limit: float, goal: float) -> float:
+    """A latency at the quantile of the goal, over its limit; infinite where it is not known, 0 without a limit."""
+    if not 0 < limit < math.inf:
+        return 0.0
+    value = float(getattr(values, goal_label(goal)))
+    return math.inf if math.isnan(value) else value / limit
+
+
+def room(row: Alternative, plan: Plan) -> float | None:
+    """What is left of an alternative's tightest latency limit, at the goal's quantile [1]; None if not simulated."""
+    return 1.0 - max(_tails(row.latencies, plan.classes)) if row.latencies else None
+
+
+def bucket_maps(plan: Plan) -> tuple[BucketMap, ...]:
+    """Attainment of each class's buckets, tightest class first, binned as the heat map of the workload is."""
+    maps = []
+    for item in tightest_first(plan):
+        routes = [route for route in plan.routing if route.slo_class == item.name and route.share > 0]
+        if routes:
+            maps.append(_bucket_map(item, routes))
+    return tuple(maps)
+
+
+def _bucket_map(item: ClassResult, routes: Sequence[Route]) -> BucketMap:
+    isl_edges, osl_edges = bin_edges([r.isl for r in routes]), bin_edges([r.osl for r in routes])
+    held: dict[tuple[int, int], list[Point]] = {}
+    for route in routes:
+        cell = bin_of(route.osl, osl_edges), bin_of(route.isl, isl_edges)
+        held.setdefault(cell, []).append((route.attainment * route.share, route.share))
+    return BucketMap(
+        name=clean(item.name, 30),
+        goal=item.attainment_goal,
+        isl_edges=isl_edges,
+        osl_edges=osl_edges,
+        cells=_cells(held, len(osl_edges) - 1, len(isl_edges) - 1),
+        column_labels=edge_labels(isl_edges),
+        row_labels=tuple(reversed(edge_labels(osl_edges))),
+    )
+
+
+def _cells(
+    held: Mapping[tuple[int, int], Sequence[Point]], rows: int, columns: int
+) -> tuple[tuple[float | None, ...], ...]:
+    def share(row: int, column: int) -> float | None:
+        parts = held.get((row, column))
+        return None if not parts else math.fsum(part for part, _ in parts) / math.fsum(whole for _, whole in parts)
+
+    return tuple(tuple(share(row, column) for column in range(columns)) for row in reversed(range(rows)))
+
+
+def worst_bucket(plan: Plan) -> Route | None:
+    """The bucket with the least room to its class's goal; None without routes."""
+    goals = {item.name: item.attainment_goal for item in plan.classes}
+    routes = [route for route in plan.routing if route.slo_class in goals and route.share > 0]
+    return min(routes, key=lambda r: (r.attainment - goals[r.slo_class], r.isl, r.osl)) if routes else None
+
+
+def judged_rows(plan: Plan) -> list[JudgedFleet]:
+    """Fleets that were simulated beside the plan's: one replica less first, then the others as tried."""
+    return [] if plan.simulation is None else [*plan.simulation.one_replica_less, *plan.simulation.others]

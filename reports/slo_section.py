@@ -1,0 +1,270 @@
+"""The SLO check: latencies, distributions, buckets and other fleets, as simulated or, where not, by formula."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from optimizer.plan import ClassResult, Plan
+from optimizer.plan_simulation import JudgedFleet, SimulatedClass
+
+from .figures import goal_label
+from .numbers import MISSING, count, duration, hourly, percent, rate, signed_percent, significant
+from .page_charts import Chart, Table, cut_table, slo_charts
+from .simulation_charts import FAR, draw_buckets, draw_distributions, draw_fleets, draw_load
+from .simulation_figures import (
+    BucketMap,
+    ClassDistributions,
+    FleetPoint,
+    LoadFigure,
+    bucket_maps,
+    distributions,
+    fleet_points,
+    judged_rows,
+    load_figure,
+    worst_bucket,
+)
+from .text import clean, plural
+from .words import has_tpot
+
+MOST_CLASSES: Final = 3
+"""Classes whose distributions and buckets are drawn."""
+MOST_JUDGED: Final = 24
+
+LATENCIES: Final = (("prefill", "TTFT"), ("decode", "TPOT"))
+
+
+@dataclass(frozen=True, slots=True)
+class SloCheck:
+    """What the section shows beside the table of classes; facts and tables are empty where nothing was simulated."""
+
+    charts: tuple[Chart, ...]
+    basis: str
+    facts: tuple[tuple[str, str], ...]
+    classes: Table
+    judged_title: str
+    judged: Table
+
+
+def slo_check(plan: Plan) -> SloCheck:
+    """Compute the section of a plan that has a fleet."""
+    charts = list(slo_charts(plan))
+    charts += [_distribution_chart(figure, plan) for figure in distributions(plan)[:MOST_CLASSES]]
+    load = load_figure(plan)
+    charts += [] if load is None else [_load_chart(load, plan)]
+    charts += [_bucket_chart(figure, plan) for figure in bucket_maps(plan)[:MOST_CLASSES]]
+    return SloCheck(
+        charts=tuple(charts),
+        basis=basis_sentence(plan),
+        facts=_facts(plan),
+        classes=_classes(plan),
+        judged_title=judged_sentence(plan),
+        judged=_judged(plan),
+    )
+
+
+def basis_sentence(plan: Plan) -> str:
+    """Say what the section's figures are: simulated or by formula."""
+    if plan.simulation is None:
+        return (
+            "Not simulated: latencies and attainment are by the queueing formulas, and there are no distributions. "
+            "pdplan optimize simulates unless told --effort quick."
+        )
+    found = plan.simulation
+    return (
+        f"Simulated: {count(found.requests)} requests in {plural(found.replications, 'run')} "
+        f"at {rate(found.rate_rps)}; "
+        f"{percent(found.rejected)} rejected, {percent(found.unfinished)} unfinished, "
+        f"{significant(found.preemptions_per_request)} preemptions per request."
+    )
+
+
+def judged_sentence(plan: Plan) -> str:
+    """Say how many of the other fleets that were simulated cost less, and how many of those hold."""
+    cheaper = [row for row in judged_rows(plan) if row.cost_usd_per_hour < (plan.cost_usd_per_hour or 0.0)]
+    if not cheaper:
+        return "Also simulated: no fleet that costs less"
+    held = sum(row.held for row in cheaper)
+    return f"Tried on the way: {plural(len(cheaper), 'cheaper fleet')}, of which {held or 'none'} held"
+
+
+def _distribution_chart(figure: ClassDistributions, plan: Plan) -> Chart:
+    item = next(one for one in plan.classes if clean(one.name, 30) == figure.name)
+    label, goal = goal_label(item.attainment_goal), percent(figure.goal)
+    rows = [
+        (panel.metric, percent(share), duration(seconds), duration(panel.limit))
+        for panel in figure.panels
+        for seconds, share in panel.points
+    ]
+    return Chart(
+        title=f"{figure.name}: {_tail_words(item, label)}",
+        caption=f"Share of requests that are faster, simulated; hollow: by formula; dotted: the goal, {goal}.",
+        drawing=draw_distributions(figure),
+        table=cut_table(("latency", "#share", "#within", "#limit"), rows, 150),
+    )
+
+
+def _tail_words(item: ClassResult, label: str) -> str:
+    words = [f"TTFT {label} {duration(getattr(item.ttft_s, label))} of {duration(item.ttft_limit_s)}"]
+    if has_tpot(item):
+        words.append(f"TPOT {label} {duration(getattr(item.tpot_s, label))} of {duration(item.tpot_limit_s)}")
+    return ", ".join(words)
+
+
+def load_sentence(figure: LoadFigure) -> str:
+    """Say up to which rate every goal held, and at which the next one tried did not."""
+    if figure.goodput is None:
+        return "Latency at the rates that were simulated"
+    room = signed_percent(figure.goodput / figure.demand - 1) if figure.demand else MISSING
+    fails = "" if figure.fails is None else f"; at {rate(figure.fails)} a goal is missed"
+    return f"Every goal holds up to {rate(figure.goodput)}, {room} against the demand{fails}"
+
+
+def _load_chart(figure: LoadFigure, plan: Plan) -> Chart:
+    labels = {goal_label(item.attainment_goal) for item in plan.classes}
+    where = f"at {labels.pop()}" if len(labels) == 1 else "at each class's goal"
+    worst = ", worst class" if len(plan.classes) > 1 else ""
+    requests = plan.simulation.curve_requests if plan.simulation else 0
+    rows = tuple(
+        (rate(p.rate), percent(p.ttft), percent(p.tpot), "overloaded" if p.overloaded else "yes" if p.held else "no")
+        for p in figure.points
+    )
+    return Chart(
+        title=load_sentence(figure),
+        caption=f"Latency {where} over its limit{worst}; one run of {count(requests)} requests at each rate.",
+        drawing=draw_load(figure),
+        table=Table(("#rate", "#TTFT of limit", "#TPOT of limit", "holds"), rows),
+        legend=LATENCIES,
+    )
+
+
+def _bucket_chart(figure: BucketMap, plan: Plan) -> Chart:
+    routes = [route for route in plan.routing if clean(route.slo_class, 30) == figure.name]
+    rows = [(significant(r.isl), significant(r.osl), percent(r.share), percent(r.attainment)) for r in routes]
+    below = sum(route.attainment < figure.goal for route in routes)
+    least = percent(min(route.attainment for route in routes))
+    number = plural(len(routes), "length")
+    alone = (
+        f"{below} of {number} {'misses' if below == 1 else 'miss'} the goal alone"
+        if below
+        else f"each of {number} reaches the goal alone"
+    )
+    title = f"{figure.name}: {alone}, the least with {least}"
+    return Chart(
+        title=title,
+        caption=f"The goal, {percent(figure.goal)}, is for all together; cells sum up lengths, red ones are below it.",
+        drawing=draw_buckets(figure),
+        table=cut_table(("#input tokens", "#output tokens", "#share of all", "#in time"), rows),
+    )
+
+
+def _facts(plan: Plan) -> tuple[tuple[str, str], ...]:
+    found = plan.simulation
+    if found is None:
+        return ()
+    worst = worst_bucket(plan)
+    where = MISSING
+    if worst is not None:
+        where = (
+            f"{percent(worst.attainment)} in time ({clean(worst.slo_class, 30)}, "
+            f"{significant(worst.isl)} in, {significant(worst.osl)} out)"
+        )
+    return (
+        ("requests simulated", f"{count(found.requests)} in {plural(found.replications, 'run')}, seed {found.seed}"),
+        ("requests in time", percent(found.attainment)),
+        ("bucket with the least room", where),
+        ("longest gap between tokens, p99 over requests", duration(found.itl_max_p99_s)),
+        ("preemptions per request", significant(found.preemptions_per_request)),
+        ("rejected, for want of memory", percent(found.rejected)),
+        ("unfinished", percent(found.unfinished)),
+        ("goodput, simulated", rate(found.goodput_rps)),
+        ("goodput by formula", rate(found.goodput_by_formula_rps)),
+        ("fleets simulated", f"{count(found.judged)}, of which {count(found.repairs)} repairs"),
+    )
+
+
+def _classes(plan: Plan) -> Table:
+    """Simulation and formulas side by side."""
+    headers = (
+        "class",
+        "#in time",
+        "#95 % interval",
+        "#by formula",
+        "#goal",
+        "#TTFT",
+        "#by formula",
+        "#TPOT",
+        "#by formula",
+    )
+    rows = [] if plan.simulation is None else [_class_row(one) for one in plan.simulation.classes]
+    return cut_table(headers, rows)
+
+
+def _class_row(one: SimulatedClass) -> tuple[str, ...]:
+    label = goal_label(one.attainment_goal)
+    formula = one.by_formula
+    return (
+        clean(one.name, 30),
+        percent(one.attainment),
+        f"{percent(one.attainment_low)} to {percent(one.attainment_high)}",
+        percent(formula.attainment),
+        percent(one.attainment_goal),
+        f"{label} {duration(getattr(one.ttft_s, label))}",
+        duration(getattr(formula.ttft_s, label)),
+        f"{label} {duration(getattr(one.tpot_s, label))}",
+        duration(getattr(formula.tpot_s, label)),
+    )
+
+
+def _judged(plan: Plan) -> Table:
+    headers = ("fleet", "pools", "#price", "#difference", "#in time", "outcome")
+    return cut_table(headers, [_judged_row(row, plan) for row in judged_rows(plan)], MOST_JUDGED)
+
+
+def _judged_row(row: JudgedFleet, plan: Plan) -> tuple[str, ...]:
+    own = plan.cost_usd_per_hour
+    difference = MISSING if not own else signed_percent(row.cost_usd_per_hour / own - 1)
+    several = len(row.attainment) > 1
+    shares = [
+        f"{clean(name, 20)} {percent(share)}" if several else percent(share) for name, share in row.attainment.items()
+    ]
+    return (
+        clean(row.what),
+        " + ".join(clean(line) for line in row.pools[:12]),
+        hourly(row.cost_usd_per_hour),
+        difference,
+        ", ".join(shares) or MISSING,
+        "holds" if row.held else "overloaded" if row.overloaded else "misses a goal",
+    )
+
+
+def fleets_chart(plan: Plan) -> Chart | None:
+    """Draw cost against latency of every simulated fleet; None where there are fewer than two."""
+    points = fleet_points(plan)
+    if len(points) < 2:
+        return None
+    rows = [
+        (p.name, hourly(p.cost), percent(p.ttft), percent(p.tpot), "holds" if p.held else "misses a goal")
+        for p in points
+    ]
+    far = sum(p.cost > FAR * (plan.cost_usd_per_hour or 0.0) for p in points)
+    left = f" {plural(far, 'fleet')} of over {FAR:g} times the price only in the data." if far else ""
+    return Chart(
+        title=fleets_sentence(points),
+        caption=f"Latency at the goal's quantile over its limit, worst class; steps join what no fleet beats.{left}",
+        drawing=draw_fleets(points),
+        table=cut_table(("fleet", "#price", "#TTFT of limit", "#TPOT of limit", "outcome"), rows),
+        legend=(("good", "recommended"), ("other", "holds"), ("over", "misses a goal")),
+    )
+
+
+def fleets_sentence(points: Sequence[FleetPoint]) -> str:
+    """Say how many simulated fleets cost less than the recommended one, and how many of those hold."""
+    own = next(point for point in points if point.recommended)
+    cheaper = [point for point in points if point.cost < own.cost]
+    if not cheaper:
+        return f"The cheapest of {len(points)} fleets simulated"
+    held = sum(point.held for point in cheaper)
+    which = plural(len(cheaper), "cheaper fleet")
+    return f"{which} simulated, of which {held or 'none'} {'holds' if held <= 1 else 'hold'}"

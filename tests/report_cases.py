@@ -1,0 +1,129 @@
+"""Plans for the tests of the report: those of tests/plans, and one of them as if it had been simulated."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from optimizer.plan import ClassResult, Plan, Route
+from optimizer.plan_fields import Quantiles
+from optimizer.plan_simulation import (
+    JudgedFleet,
+    SimulatedClass,
+    SimulatedLatencies,
+    SimulatedRate,
+    Simulation,
+)
+
+PLANS = Path(__file__).parent / "plans"
+GOLDEN = Path(__file__).parent / "golden"
+NAMES = ("disaggregated", "colocated", "infeasible", "hostile", "hundred-pools")
+SHARES = [0.0, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.999]
+RATES = ((3.0, 0.5), (6.0, 0.8), (7.8, 0.99), (8.1, 1.4))
+"""Arrival rates [1/s] of the simulated curve, and by what the plan's latencies are multiplied there."""
+
+
+def load(name: str) -> Plan:
+    return Plan.model_validate_json((PLANS / f"{name}.json").read_bytes())
+
+
+def assert_golden(name: str, text: str) -> None:
+    """Compare with a golden file; PDPLAN_UPDATE_GOLDEN=1 rewrites it, and the difference is to be read."""
+    path = GOLDEN / name
+    if os.environ.get("PDPLAN_UPDATE_GOLDEN"):
+        path.write_text(text, "utf-8")
+    assert text == path.read_text("utf-8")
+
+
+def times(values: Quantiles, factor: float) -> Quantiles:
+    return Quantiles(**{name: value * factor for name, value in values.model_dump().items()})
+
+
+def latencies(item: ClassResult, factor: float = 1.0) -> SimulatedLatencies:
+    return SimulatedLatencies(
+        name=item.name,
+        attainment=item.attainment if factor <= 1 else item.attainment / factor,
+        ttft_s=times(item.ttft_s, factor),
+        tpot_s=times(item.tpot_s, factor),
+    )
+
+
+def simulated_class(item: ClassResult) -> SimulatedClass:
+    return SimulatedClass(
+        **dict(latencies(item)),
+        attainment_goal=item.attainment_goal,
+        attainment_low=item.attainment - 0.004,
+        attainment_high=min(1.0, item.attainment + 0.004),
+        counted=9000,
+        by_formula=latencies(item, 0.9),
+        ttft_cdf_s=[item.ttft_s.p50 * (0.2 + 1.6 * share) for share in SHARES],
+        tpot_cdf_s=[item.tpot_s.p50 * (0.8 + 0.4 * share) for share in SHARES],
+    )
+
+
+def judged(plan: Plan, what: str, cost: float, factor: float) -> JudgedFleet:
+    return JudgedFleet(
+        what=what,
+        pools=["1 x H100-SXM TP4 prefill"],
+        cost_usd_per_hour=cost,
+        held=factor <= 1.0,
+        overloaded=factor > 3.0,
+        attainment={item.name: latencies(item, factor).attainment for item in plan.classes},
+        latencies=[latencies(item, factor) for item in plan.classes],
+    )
+
+
+def simulated(plan: Plan) -> Plan:
+    """The plan with a simulation: its latencies are the plan's own, the formulas' a tenth lower."""
+    cost = plan.cost_usd_per_hour or 0.0
+    curve = [
+        SimulatedRate(
+            rate_rps=rate,
+            held=factor < 1,
+            overloaded=False,
+            classes=[latencies(item, factor) for item in plan.classes],
+        )
+        for rate, factor in RATES
+    ]
+    found = Simulation(
+        requests=20_000,
+        replications=2,
+        seed=7,
+        rate_rps=plan.demand_rps,
+        held=True,
+        attainment=plan.attainment,
+        classes=[simulated_class(item) for item in plan.classes],
+        cdf_shares=SHARES,
+        itl_max_p99_s=0.0412,
+        preemptions_per_request=0.0123,
+        rejected=0.0,
+        unfinished=0.0,
+        goodput_rps=7.8,
+        goodput_fails_rps=8.1,
+        goodput_by_formula_rps=8.3,
+        curve_requests=4_321,
+        curve=curve,
+        one_replica_less=[judged(plan, "p0: one replica less", cost - 9.96, 1.3)],
+        others=[judged(plan, "found by formula", cost + 4.0, 0.7)],
+        judged=5,
+        repairs=1,
+    )
+    rows = [
+        row.model_copy(update={"simulated": True, "latencies": [latencies(item, 0.9) for item in plan.classes]})
+        if row.cost_usd_per_hour is not None
+        else row
+        for row in plan.alternatives
+    ]
+    return plan.model_copy(update={"simulated": True, "simulation": found, "goodput_rps": 7.8, "alternatives": rows})
+
+
+def with_routes(plan: Plan, *rows: tuple[str, float, float, float, float]) -> Plan:
+    """The plan with these routes: class, input and output length [token], share and attainment."""
+    first = plan.routing[0]
+    routes = [
+        Route(
+            slo_class=name, isl=isl, osl=osl, share=share, attainment=held, prefill=first.prefill, decode=first.decode
+        )
+        for name, isl, osl, share, held in rows
+    ]
+    return plan.model_copy(update={"routing": routes})

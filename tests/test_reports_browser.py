@@ -1,0 +1,156 @@
+"""The report in a real browser: no console error, no request, every chart drawn, no text across another or outside.
+
+Skipped where there is no Chromium. With PDPLAN_AXE=path/to/axe.min.js the accessibility rules of axe-core are run too.
+"""
+
+from __future__ import annotations
+
+import html
+import http.server
+import json
+import os
+import re
+import shutil
+import subprocess
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reports.comparison import compare
+from reports.comparison_html import render_comparison
+from reports.html import render_plan
+from tests.report_cases import load, simulated
+
+BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+AXE = os.environ.get("PDPLAN_AXE")
+pytestmark = pytest.mark.skipif(BROWSER is None, reason="no Chromium is installed")
+
+FLAGS = (
+    "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--no-first-run", "--disable-extensions",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync", "--enable-logging=stderr",
+    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1", "--virtual-time-budget=20000",
+)  # fmt: skip
+PROBE = """
+addEventListener("load", async () => {
+  const box = e => e.getBoundingClientRect(), charts = [...document.querySelectorAll("svg.chart")];
+  const meet = (a, b) => Math.min(a.right, b.right) - Math.max(a.left, b.left) > 1
+    && Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top) > 2;
+  const out = {charts: charts.length, drawn: 0, across: [], outside: [], wide: 0, axe: []};
+  for (const chart of charts) {
+    const room = box(chart), texts = [...chart.querySelectorAll("text")].map(e => [e.textContent, box(e)]);
+    out.drawn += room.width > 150 && room.height > 20 && chart.querySelectorAll("rect,path").length > 1;
+    texts.forEach(([name, a], i) => {
+      if (a.left < room.left - 2 || a.right > room.right + 2 || a.bottom > room.bottom + 2) out.outside.push(name);
+      texts.slice(i + 1).forEach(([other, b]) => { if (meet(a, b)) out.across.push(name + " | " + other); });
+    });
+  }
+  out.wide = document.documentElement.scrollWidth - innerWidth;
+  const rules = window.axe ? await axe.run() : {passes: [], violations: []};
+  out.rules = rules.passes.length;
+  for (const {impact, id, nodes} of rules.violations)
+    out.axe.push([impact, id, nodes.slice(0, 3).map(node => node.html.slice(0, 200))]);
+  const note = document.createElement("pre");
+  note.id = "probe"; note.textContent = JSON.stringify(out); parent.document.body.append(note);
+});
+"""
+
+
+@dataclass
+class Site:
+    """Pages by path, served on this machine, and the paths that were asked for."""
+
+    port: int = 0
+    pages: dict[str, str] = field(default_factory=dict)
+    asked: list[str] = field(default_factory=list)
+
+    def visit(self, path: str, profile: Path, width: int = 1240) -> tuple[str, list[str]]:
+        """Open a page; return its DOM and what its console said."""
+        done = subprocess.run(
+            [str(BROWSER), *FLAGS, f"--user-data-dir={profile}", f"--window-size={width},1000", "--dump-dom",
+             f"http://127.0.0.1:{self.port}{path}"],
+            capture_output=True, text=True, encoding="utf-8", check=False, timeout=180,
+        )  # fmt: skip
+        return done.stdout, [line for line in done.stderr.splitlines() if "CONSOLE" in line]
+
+    def probe(self, page: str, profile: Path, width: int) -> dict[str, Any]:
+        """Look at a page from within, in a frame of `width` pixels; this copy of it may run code."""
+        library = Path(AXE).read_text("utf-8") if AXE else ""
+        opened = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", page)
+        self.pages["/inner"] = opened.replace("</body>", f"<script>{library}</script><script>{PROBE}</script></body>")
+        self.pages["/outer"] = (
+            f"<!DOCTYPE html><html lang=en><title>t</title><body><iframe src=/inner width={width} height=900></iframe>"
+        )
+        dom, _ = self.visit("/outer", profile, 1400)
+        found = re.search(r'<pre id="probe">(.*?)</pre>', dom, re.DOTALL)
+        assert found, dom[-500:]
+        seen = dict(json.loads(html.unescape(found[1])))
+        assert (seen["rules"] > 10) == bool(AXE)
+        return seen
+
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[Site]:
+    served = Site()
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            served.asked.append(self.path)
+            body = served.pages.get(self.path, "").encode()
+            self.send_response(200 if body else 404)
+            self.send_header("Content-Type", "text/html; charset=utf-8")
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    served.port = server.server_port
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield served
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def test_it_loads_nothing_says_nothing_and_has_every_chart(site: Site, tmp_path: Path) -> None:
+    site.pages["/report"] = render_plan(simulated(load("disaggregated")))
+    site.asked.clear()
+    dom, console = site.visit("/report", tmp_path)
+    assert console == []
+    assert site.asked == ["/report"]
+    assert dom.count('<svg class="chart"') == 14
+    assert dom.rstrip().endswith("</html>")
+
+
+@pytest.mark.parametrize("width", [360, 1200])
+@pytest.mark.parametrize("name", ["disaggregated", "hostile", "infeasible"])
+def test_nothing_lies_across_and_the_page_is_as_wide_as_the_screen(
+    site: Site, tmp_path: Path, name: str, width: int
+) -> None:
+    plan = load(name)
+    found = site.probe(render_plan(plan if name == "infeasible" else simulated(plan)), tmp_path, width)
+    assert found["charts"] == found["drawn"] > 0
+    assert found["across"] == []
+    assert found["outside"] == []
+    assert found["wide"] <= 0
+    assert found["axe"] == []
+
+
+def test_the_dark_page_can_be_read_too(site: Site, tmp_path: Path) -> None:
+    page = render_plan(simulated(load("disaggregated")))
+    dark = page.replace("@media (prefers-color-scheme: dark)", "@media all")
+    assert dark != page
+    assert site.probe(dark, tmp_path, 1200)["axe"] == []
+
+
+def test_a_comparison_is_as_wide_as_the_screen(site: Site, tmp_path: Path) -> None:
+    page = render_comparison(compare(load("disaggregated"), load("hostile")))
+    found = site.probe(page, tmp_path, 360)
+    assert found["wide"] <= 0
+    assert found["axe"] == []

@@ -1,0 +1,179 @@
+"""A comparison's parts sum to its price; the same plan differs in nothing; text, Markdown, HTML and JSON agree."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from optimizer.plan import Plan, Pool
+from pdplan.cli import cli
+from pdplan.console import Console
+from reports.comparison import Comparison, compare, comparison_record
+from reports.comparison_html import comparison_json, render_comparison
+from reports.comparison_text import headline, render_markdown, render_text, signed_money, tone
+from reports.text import display_width
+from tests.report_cases import NAMES, PLANS, assert_golden, load
+
+
+def priced(plan: Plan, pools: list[Pool]) -> Plan:
+    cost = math.fsum(pool.usd_per_hour for pool in pools)
+    return plan.model_copy(update={"pools": pools, "cost_usd_per_hour": cost})
+
+
+def one_more_engine() -> tuple[Plan, Plan]:
+    """A plan, and the same with three prefill engines of 128 requests each instead of two of 64."""
+    plan = load("disaggregated")
+    first = plan.pools[0]
+    more = first.model_copy(
+        update={"replicas": 3, "gpus": 12, "usd_per_hour": first.usd_per_hour * 1.5, "max_num_seqs": 999}
+    )
+    return plan, priced(plan, [more, *plan.pools[1:]])
+
+
+def test_a_plan_does_not_differ_from_itself() -> None:
+    for name in NAMES:
+        found = compare(load(name), load(name))
+        assert found.same
+        assert found.pools == found.inputs == ()
+        assert headline(found) == "The plans do not differ."
+
+
+def test_a_changed_pool_says_what_changed_and_what_it_costs() -> None:
+    found = compare(*one_more_engine())
+    (change,) = found.pools
+    assert (change.kind, change.engines, found.unchanged_pools) == ("changed", (2, 3), 2)
+    assert [(item.name, item.after) for item in change.settings] == [("replicas", "3"), ("max_num_seqs", "999")]
+    assert change.difference == pytest.approx(9.96)
+    assert headline(found) == "+$9.96/h (+20.3 %): $59.04/h instead of $49.08/h."
+    text = render_text(found)
+    assert "~ p0: prefill 4 × H100-SXM TP4, 2 → 3 engines; max_num_seqs" in text
+    assert "2 pools unchanged" in text
+
+
+@pytest.mark.parametrize("before", NAMES)
+@pytest.mark.parametrize("after", NAMES)
+def test_pools_sum_to_the_difference_of_the_price(before: str, after: str) -> None:
+    found = compare(load(before), load(after))
+    total = math.fsum(change.difference for change in found.pools)
+    assert total == pytest.approx((found.price.after or 0.0) - (found.price.before or 0.0), abs=1e-6)
+
+
+def test_there_and_back_is_the_same_difference_turned_round() -> None:
+    there, back = compare(*one_more_engine()), compare(*reversed(one_more_engine()))
+    assert [c.difference for c in there.pools] == [-c.difference for c in back.pools]
+    assert [(s.before, s.after) for s in there.pools[0].settings] == [
+        (s.after, s.before) for s in back.pools[0].settings
+    ]
+
+
+def test_another_shape_is_a_pool_removed_and_one_added() -> None:
+    plan = load("disaggregated")
+    other = plan.pools[1].model_copy(update={"tensor_parallel": 1, "pipeline_parallel": 2})
+    found = compare(plan, plan.model_copy(update={"pools": [plan.pools[0], other, *plan.pools[2:]]}))
+    assert sorted(change.kind for change in found.pools) == ["added", "removed"]
+    assert math.fsum(change.difference for change in found.pools) == 0.0
+
+
+def test_a_plan_without_a_fleet_has_no_figures_to_compare() -> None:
+    found = compare(load("disaggregated"), load("infeasible"))
+    assert headline(found) == "From $49.08/h to no fleet."
+    assert [figure.after for figure in found.figures if figure.better] == [None] * 6
+    assert {change.kind for change in found.pools} == {"removed"}
+
+
+def test_inputs_are_compared_by_their_dotted_paths() -> None:
+    plan = load("disaggregated")
+
+    def asking(**inputs: object) -> Plan:
+        return plan.model_copy(update={"provenance": plan.provenance.model_copy(update={"inputs": inputs})})
+
+    rows = [{"isl": 10.0, "osl": 5.0, "share": 1.0}]
+    before = asking(
+        workload={"request_rate": 7.5, "lengths": {"histogram": rows}}, slo=[{"name": "chat", "ttft": "2s"}]
+    )
+    after = asking(
+        workload={"request_rate": 9.0, "lengths": {"histogram": [rows[0] | {"isl": 11.0}]}},
+        slo=[{"name": "chat", "ttft": "2s"}, {"name": "batch"}],
+    )
+    changes = [(item.name, item.before, item.after) for item in compare(before, after).inputs]
+    assert changes == [
+        ("workload.request_rate", "7.5", "9"),
+        ("workload.lengths.histogram", "1 rows", "1 rows, other ones"),
+        ("slo.batch.name", None, "batch"),
+    ]
+
+
+def test_good_and_bad_news() -> None:
+    found = compare(*one_more_engine())
+    assert tone(found.price) == "bad"
+    assert tone(compare(*reversed(one_more_engine())).price) == "good"
+    assert {tone(figure) for figure in found.figures if not figure.differs} == {""}
+
+
+@pytest.mark.parametrize("after", NAMES)
+def test_every_view_tells_the_same_price(after: str) -> None:
+    found = compare(load("colocated"), load(after))
+    said = headline(found)
+    page = render_comparison(found).replace("\N{NO-BREAK SPACE}", " ")
+    assert said in render_text(found, 200)
+    assert said in render_markdown(found)
+    assert said in page
+    assert json.loads(comparison_json(found))["price"]["after"] == load(after).cost_usd_per_hour
+    assert all(display_width(line) <= 100 for line in render_text(found, 100).splitlines())
+
+
+def test_hostile_names_stay_text_everywhere() -> None:
+    found = compare(load("hostile"), load("disaggregated"))
+    page, text = render_comparison(found), render_markdown(found)
+    assert page.count("<script") == 1
+    assert not any(tag in page for tag in ("<img", "<iframe", "<u>"))
+    assert "default-src 'none'" in page
+    body = page.split("<body>")[1] + text
+    assert not set(body) & set("\u202e\u2066\u2028\u2029\x1b")
+    assert "<script" not in text
+    assert all(line.count("|") in {0, 3, 4, 5} for line in text.splitlines())
+
+
+@given(st.floats(-1e5, 1e5))
+@settings(deadline=None, max_examples=50)
+def test_a_signed_price_has_the_sign_of_the_difference(value: float) -> None:
+    assert signed_money(value)[0] == ("±" if value == 0 else "-" if value < 0 else "+")
+
+
+def test_the_command_writes_each_format_and_keeps_plans(tmp_path: Path) -> None:
+    before, after = str(PLANS / "disaggregated.json"), str(PLANS / "colocated.json")
+    runner = CliRunner()
+
+    def run(*words: str) -> str:
+        done = runner.invoke(cli, ["compare", before, after, *words], obj=Console(), standalone_mode=False)
+        if done.exception is not None:
+            raise done.exception
+        return done.output
+
+    found = compare(load("disaggregated"), load("colocated"))
+    assert headline(found) in run()
+    assert json.loads(run("--format", "json")) == json.loads(comparison_json(found))
+    for name, text in (("d.html", render_comparison(found)), ("d.md", render_markdown(found))):
+        run("-o", str(tmp_path / name))
+        assert (tmp_path / name).read_text("utf-8") == text
+    copy = tmp_path / "plan.json"
+    copy.write_bytes((PLANS / "colocated.json").read_bytes())
+    with pytest.raises(Exception, match="is a plan, which the comparison would replace"):
+        run("-o", str(copy), "--force")
+
+
+def test_the_record_says_its_schema() -> None:
+    record = comparison_record(compare(load("colocated"), load("colocated")))
+    assert (record["schema"], record["same"]) == ("pdplan.comparison/1", True)
+    assert set(record) >= set(Comparison.__slots__)
+
+
+@pytest.mark.parametrize("after", ["colocated", "infeasible"])
+def test_golden(after: str) -> None:
+    found = compare(load("disaggregated"), load(after))
+    assert_golden(f"compare-disaggregated-{after}.txt", render_text(found, 100))
+    assert_golden(f"compare-disaggregated-{after}.md", render_markdown(found))

@@ -1,0 +1,79 @@
+"""The plan for a pull request: its numbers are the plan's, its tables are tables, whatever the names in it."""
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from pdplan.cli import cli
+from pdplan.console import Console
+from reports.markdown import escaped, render_plan, table
+from reports.numbers import hourly, percent
+from reports.sentences import verdict
+from reports.words import distinct_alternatives
+from tests.report_cases import NAMES, PLANS, assert_golden, load, simulated
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_table_has_rows_of_one_width(name: str) -> None:
+    widths: set[int] = set()
+    for line in render_plan(load(name)).splitlines():
+        if not line.startswith("|"):
+            widths = set()
+            continue
+        widths.add(line.count("|"))
+        assert len(widths) == 1
+
+
+@pytest.mark.parametrize("name", ["disaggregated", "colocated", "hundred-pools"])
+def test_it_states_the_plans_numbers(name: str) -> None:
+    plan = load(name)
+    text = render_plan(plan)
+    assert text.startswith(f"### {escaped(verdict(plan))}\n")
+    assert hourly(plan.cost_usd_per_hour) in text
+    for item in plan.classes[:20]:
+        assert f"| {percent(item.attainment)} | {percent(item.attainment_goal)} |" in text.replace("&#62;", ">")
+    for row in distinct_alternatives(plan)[:20]:
+        assert escaped(row.why_not) in text
+    assert f"```sh\n{plan.provenance.run.command}\n```" in text
+    assert f"seed {plan.provenance.seed}" in text
+
+
+def test_a_simulated_plan_says_its_interval_and_that_nothing_is_wasted() -> None:
+    text = render_plan(simulated(load("disaggregated")))
+    assert "95 % interval 95.4 % to 96.2 %" in text
+    assert "One replica less misses a goal: p0" in text
+
+
+def test_a_plan_without_a_fleet_says_what_to_relax() -> None:
+    text = render_plan(load("infeasible"))
+    assert "Relax the budget from $30.00/h to $49.08/h (+63.6 %)." in text
+    assert "Nearest miss: 2 x H100-SXM TP4 prefill" in text
+    assert "**Fleet**" not in text
+
+
+def test_hostile_names_are_shown_as_text() -> None:
+    text = render_plan(load("hostile"))
+    outside = text.replace("<details><summary>Reproduce</summary>", "").replace("</details>", "").split("```")
+    assert not set("<>@`") & set(outside[0] + outside[2])
+    assert not set(text) & set("\u202e\u2066\u2028\u2029\x1b")
+
+
+def test_long_tables_are_cut_and_say_so() -> None:
+    assert table(("a", "#b"), [("x", "1")] * 3, 2) == [
+        "| a | b |", "| --- | ---: |", "| x | 1 |", "| x | 1 |", "", "1 more row in plan.json.",
+    ]  # fmt: skip
+
+
+def test_the_command_writes_markdown_by_the_ending_too(tmp_path: Path) -> None:
+    plan, target = PLANS / "disaggregated.json", tmp_path / "plan.md"
+    runner = CliRunner()
+    shown = runner.invoke(cli, ["report", str(plan), "--format", "md"], obj=Console())
+    assert (shown.exit_code, shown.output) == (0, render_plan(load("disaggregated")))
+    runner.invoke(cli, ["report", str(plan), "-o", str(target)], obj=Console())
+    assert target.read_text("utf-8") == shown.output
+
+
+@pytest.mark.parametrize("name", ["disaggregated", "infeasible", "hostile"])
+def test_golden(name: str) -> None:
+    assert_golden(f"plan-{name}.md", render_plan(load(name)))

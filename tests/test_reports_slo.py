@@ -1,0 +1,285 @@
+"""The SLO check shows the simulation's numbers, says where there is none, and draws nothing across."""
+
+import itertools
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import settings as tried
+from hypothesis import strategies as st
+
+from optimizer.plan import Plan, Worth
+from reports.arrivals import arrivals, arrivals_chart
+from reports.deploy.settings import settings
+from reports.figures import worth_costs
+from reports.html import render_plan
+from reports.marks import Box, Drawing, Rect, Text
+from reports.marks import Path as Line
+from reports.numbers import duration, percent, rate
+from reports.page import make_page
+from reports.page_charts import why_charts
+from reports.plots import axes, headings, line, plot
+from reports.reasons import hand_over_sentence, origins_table, pools_table, settings_table
+from reports.scales import round_steps
+from reports.simulation_figures import (
+    bucket_maps,
+    distributions,
+    fleet_points,
+    load_figure,
+    room,
+    undominated,
+    worst_bucket,
+)
+from reports.slo_section import fleets_chart, fleets_sentence, judged_sentence, load_sentence, slo_check
+from reports.sources import source_rows
+from tests.deploy_cases import plan_of
+from tests.report_cases import RATES, SHARES, load, simulated, with_routes
+
+
+@pytest.fixture
+def plan() -> Plan:
+    return simulated(load("disaggregated"))
+
+
+def texts(drawing: Drawing) -> list[str]:
+    return [mark.text for mark in drawing.marks if isinstance(mark, Text)]
+
+
+def test_distributions_are_the_simulated_ones(plan: Plan) -> None:
+    chat = next(item for item in distributions(plan) if item.name == "chat")
+    one = next(item for item in plan.simulation.classes if item.name == "chat")
+    ttft, tpot = chat.panels
+    assert list(ttft.points) == list(zip(one.ttft_cdf_s, SHARES, strict=True))
+    assert list(tpot.points) == list(zip(one.tpot_cdf_s, SHARES, strict=True))
+    assert ttft.formula[1] == (one.by_formula.ttft_s.p90, 0.9)
+    assert (ttft.limit, tpot.limit) == (plan.classes[0].ttft_limit_s, plan.classes[0].tpot_limit_s)
+
+
+def test_a_distribution_ends_where_requests_never_got_a_token(plan: Plan) -> None:
+    classes = [
+        one.model_copy(update={"ttft_cdf_s": [*one.ttft_cdf_s[:5], math.nan, math.nan, math.nan]})
+        for one in plan.simulation.classes
+    ]
+    cut = plan.model_copy(update={"simulation": plan.simulation.model_copy(update={"classes": classes})})
+    assert [len(item.panels[0].points) for item in distributions(cut)] == [5, 5]
+    assert "nan" not in "".join(itertools.chain.from_iterable(texts(c.drawing) for c in slo_check(cut).charts))
+
+
+def test_latency_against_load_is_that_of_the_worst_class_over_its_limit(plan: Plan) -> None:
+    figure = load_figure(plan)
+    assert figure is not None
+    assert [(point.rate, point.held) for point in figure.points] == [
+        (3.0, True),
+        (6.0, True),
+        (7.8, True),
+        (8.1, False),
+    ]
+    chat, batch = plan.classes
+    for point, (_, factor) in zip(figure.points, RATES, strict=True):
+        ratios = [chat.ttft_s.p95 * factor / chat.ttft_limit_s, batch.ttft_s.p90 * factor / batch.ttft_limit_s]
+        assert point.ttft == pytest.approx(max(ratios))
+    assert (figure.demand, figure.goodput, figure.fails) == (7.5, 7.8, 8.1)
+    assert load_sentence(figure) == (
+        "Every goal holds up to 7.8 req/s, +4 % against the demand; at 8.1 req/s a goal is missed"
+    )
+
+
+def test_fleets_stand_where_they_cost_and_the_front_only_falls(plan: Plan) -> None:
+    points = fleet_points(plan)
+    assert [point.cost for point in points] == [39.12, 49.08, 51.2, 53.08, 54.78, 57.6]
+    assert [point.held for point in points] == [False, True, True, True, True, True]
+    assert [point.recommended for point in points].index(True) == 1
+    assert fleets_sentence(points) == "1 cheaper fleet simulated, of which none holds"
+    assert judged_sentence(plan) == "Tried on the way: 1 cheaper fleet, of which none held"
+    for metric in ("ttft", "tpot"):
+        front = undominated(points, metric)
+        assert [p.cost for p in front] == sorted(p.cost for p in front)
+        heights = [getattr(p, metric) for p in front]
+        assert heights == sorted(heights, reverse=True)
+        assert undominated(front, metric) == front
+
+
+def test_buckets_hold_the_share_of_their_requests(plan: Plan) -> None:
+    routed = with_routes(
+        plan, ("chat", 300, 40, 0.3, 0.99), ("chat", 400, 50, 0.1, 0.91), ("chat", 3000, 40, 0.3, 0.5),
+        ("batch", 300, 40, 0.3, 1.0),
+    )  # fmt: skip
+    chat = next(item for item in bucket_maps(routed) if item.name == "chat")
+    known = [share for row in chat.cells for share in row if share is not None]
+    assert known == [pytest.approx((0.3 * 0.99 + 0.1 * 0.91) / 0.4), 0.5]
+    worst = worst_bucket(routed)
+    assert worst is not None
+    assert (worst.isl, worst.attainment) == (3000, 0.5)
+    page = slo_check(routed)
+    assert ("bucket with the least room", "50 % in time (chat, 3,000 in, 40 out)") in page.facts
+    assert "chat: 2 of 3 lengths miss the goal alone, the least with 50 %" in [chart.title for chart in page.charts]
+
+
+def test_simulation_and_formulas_stand_side_by_side(plan: Plan) -> None:
+    row = slo_check(plan).classes.rows[0]
+    one = plan.simulation.classes[0]
+    assert row[:3] == (
+        "chat",
+        percent(one.attainment),
+        f"{percent(one.attainment_low)} to {percent(one.attainment_high)}",
+    )
+    assert row[5:7] == (f"p95 {duration(one.ttft_s.p95)}", duration(one.by_formula.ttft_s.p95))
+
+
+def test_every_figure_of_the_simulation_is_on_the_page(plan: Plan) -> None:
+    page = render_plan(plan).replace("\N{NO-BREAK SPACE}", " ")
+    found = plan.simulation
+    for text in (
+        "20,000 in 2 runs, seed 7", "41.2 ms", "0.0123", rate(found.goodput_rps), rate(found.goodput_fails_rps),
+        rate(found.goodput_by_formula_rps), "4,321 requests", "p0: one replica less", "$39.12/h",
+        "5, of which 1 repairs",
+    ):  # fmt: skip
+        assert text in page
+
+
+def test_a_plan_that_was_not_simulated_says_so_and_shows_the_formulas() -> None:
+    bare = load("disaggregated")
+    check = slo_check(bare)
+    assert check.basis.startswith("Not simulated: latencies and attainment are by the queueing formulas")
+    assert (check.facts, check.classes.rows, check.judged.rows) == ((), (), ())
+    assert [chart.title.partition(":")[0] for chart in check.charts] == ["chat holds", "batch holds", "chat", "batch"]
+    assert fleets_chart(bare) is None
+    assert load_figure(bare) is None
+    assert distributions(bare) == ()
+
+
+def test_an_interrupted_search_has_a_curve_but_no_goodput(plan: Plan) -> None:
+    unknown = plan.simulation.model_copy(update={"goodput_rps": None, "goodput_fails_rps": None})
+    figure = load_figure(plan.model_copy(update={"simulation": unknown}))
+    assert figure is not None
+    assert load_sentence(figure) == "Latency at the rates that were simulated"
+    few = plan.simulation.model_copy(update={"curve": plan.simulation.curve[:1]})
+    assert load_figure(plan.model_copy(update={"simulation": few})) is None
+
+
+@pytest.mark.parametrize("name", ["disaggregated", "colocated", "hostile", "hundred-pools"])
+def test_marks_stay_inside_and_labels_apart(name: str) -> None:
+    page = make_page(simulated(load(name)))
+    for chart in (*page.check.charts, *page.costs, *page.why, *page.workload):
+        drawing = chart.drawing
+        boxes = [mark.box for mark in drawing.marks if isinstance(mark, Text)]
+        for a, b in itertools.combinations(boxes, 2):
+            assert not a.overlaps(b), (chart.title, a, b)
+        for mark in drawing.marks:
+            if isinstance(mark, Rect):
+                points = [(mark.x, mark.y), (mark.x + mark.width, mark.y + mark.height)]
+            elif isinstance(mark, Line):
+                points = list(mark.points)
+            else:
+                points = [(mark.x, mark.y)]
+            for x, y in points:
+                assert -0.01 <= x <= drawing.width + 0.01
+                assert -0.01 <= y <= drawing.height + 0.01
+
+
+def test_a_line_ends_at_the_edge_of_its_plot() -> None:
+    frame = plot(Box(0, 0, 100, 100), (0, 10), (0, 1))
+    (drawn,) = line(frame, [(0, 0.5), (4, 0.5), (8, 1.5), (9, 0.2)], "x")
+    assert drawn.points == ((0, 50), (40, 50), (60, 0))
+    assert line(frame, [(0, 0.5), (1, math.nan), (2, 0.5)], "x") == []
+    assert line(frame, [(0, 2.0), (1, 3.0)], "x") == []
+
+
+@given(high=st.floats(1e-6, 1e9), most=st.integers(1, 9))
+@tried(deadline=None, max_examples=100)
+def test_round_steps_are_few_even_and_within(high: float, most: int) -> None:
+    steps = round_steps(high, most)
+    assert len(steps) <= most + 1
+    assert steps[0] == 0
+    assert steps[-1] <= high * (1 + 1e-5)
+    gaps = [b - a for a, b in itertools.pairwise(steps)]
+    assert all(gap == pytest.approx(gaps[0], rel=1e-4) for gap in gaps)
+
+
+@given(st.lists(st.tuples(st.floats(0, 400), st.text("mn", min_size=1, max_size=30)), max_size=4))
+@tried(deadline=None, max_examples=60)
+def test_names_above_a_plot_and_below_it_never_meet(names: list[tuple[float, str]]) -> None:
+    box = Box(46, 62, 390, 250)
+    placed = headings([(at, text, "x") for at, text in names], box, 14)
+    ticks = axes(plot(box, (0, 400), (0, 1)), sorted(names), [], "", "")
+    for marks in (placed, ticks):
+        boxes = [mark.box for mark in marks if isinstance(mark, Text)]
+        assert not any(a.overlaps(b) for a, b in itertools.combinations(boxes, 2))
+
+
+def stated(plan: Plan, **workload: object) -> Plan:
+    """The plan with these inputs of its workload."""
+    source = plan.provenance.model_copy(update={"inputs": {"workload": workload}})
+    return plan.model_copy(update={"provenance": source})
+
+
+def test_a_daily_profile_is_drawn_and_the_mean_use_of_it_said() -> None:
+    rates = [1.0] * 12 + [7.5] * 11 + [10.0]
+    plan = stated(load("disaggregated"), diurnal={"requests_per_second_by_hour": rates, "percentile": 95})
+    figure = arrivals(plan)
+    assert figure is not None
+    assert figure.use == pytest.approx((12 + 7.5 * 12) / (24 * 7.5))
+    chart = arrivals_chart(plan)
+    assert chart is not None
+    assert chart.title == ("Planned for 7.5 req/s, of which the day's mean uses 56.7 %; 1 hour of the day is above it")
+    assert [float(row[1].removesuffix(" req/s")) for row in chart.table.rows] == rates
+    columns = [mark for mark in chart.drawing.marks if isinstance(mark, Rect) and mark.tip]
+    assert sorted(mark.tone for mark in columns) == ["over"] + ["prefill"] * 24
+
+
+@pytest.mark.parametrize(
+    "profile",
+    [None, "often", {}, {"requests_per_second_by_hour": [1.0] * 23}, {"requests_per_second_by_hour": ["x"] * 24}],
+)
+def test_without_a_whole_profile_there_is_no_chart_of_a_day(profile: object) -> None:
+    assert arrivals_chart(stated(load("disaggregated"), diurnal=profile)) is None
+
+
+def test_pools_hand_overs_and_origins_are_the_plans(plan: Plan) -> None:
+    rows = pools_table(plan).rows
+    assert [row[1] for row in rows] == ["$19.92/h", "$19.20/h", "$9.96/h"]
+    assert rows[0][2] == percent(plan.pools[0].usd_per_hour / plan.cost_usd_per_hour)
+    longest = max(move.seconds_per_request for move in plan.transfers)
+    assert duration(longest) in hand_over_sentence(plan)
+    assert percent(longest / plan.ttft_s.p50) in hand_over_sentence(plan)
+    assert hand_over_sentence(load("colocated")) == ""
+    sources = source_rows(plan.provenance.accelerators)
+    for name, bought, *numbers in origins_table(sources, plan).rows:
+        assert sum(map(int, numbers)) == sum(row.item == name for row in sources)
+        assert bought == ("yes" if name in plan.gpus else "no")
+
+
+def test_settings_without_a_known_model_have_no_reasons(plan: Plan) -> None:
+    assert settings_table(plan).rows == ()
+    assert settings_table(load("infeasible")).rows == ()
+
+
+def test_room_of_an_alternative_is_that_of_its_tightest_latency(plan: Plan) -> None:
+    chat = plan.classes[0]
+    tails = [chat.ttft_s.p95 / chat.ttft_limit_s, chat.tpot_s.p95 / chat.tpot_limit_s]
+    assert room(plan.alternatives[0], plan) == pytest.approx(1 - 0.9 * max(tails))
+    assert room(load("disaggregated").alternatives[0], plan) is None
+
+
+def test_what_features_are_worth_is_drawn_where_it_was_asked_for(plan: Plan) -> None:
+    rows = [
+        Worth(
+            feature="batching", with_usd_per_hour=40.0, without_usd_per_hour=400.0, sentence="Without batching: +900%."
+        ),
+        Worth(feature="chunking", with_usd_per_hour=40.0, without_usd_per_hour=None, sentence="No fleet without it."),
+    ]
+    chart = why_charts(plan.model_copy(update={"worth": rows}))[-1]
+    assert chart.title == "No fleet without it."
+    assert [row[1] for row in chart.table.rows] == ["$400.00/h", "–"]
+    assert [bar.value for bar in worth_costs(plan.model_copy(update={"worth": rows})).bars] == [40.0, 400.0, None]
+    assert len(why_charts(plan)) == 4
+
+
+def test_settings_are_those_of_the_deployment_with_their_reasons() -> None:
+    plan = plan_of()
+    assert [row[:2] for row in settings_table(plan).rows] == [(row.setting, row.value) for row in settings(plan)]
+    page = render_plan(plan)
+    assert "Why each is stated" in page
+    assert "NixlConnector" in page
+    own = plan.provenance.model_copy(update={"inputs": plan.provenance.inputs | {"catalog": "my.yaml"}})
+    assert settings_table(plan.model_copy(update={"provenance": own})).rows == ()

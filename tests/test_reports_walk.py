@@ -1,0 +1,106 @@
+"""Every number with a unit that a reader sees is one of the plan's, or follows from them by a rule named here."""
+
+import itertools
+import math
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from optimizer.plan import Plan
+from reports import figures, numbers
+from reports.fleet_figure import routed
+from reports.html import render_plan
+from reports.markdown import render_plan as render_markdown
+from reports.simulation_figures import bucket_maps, fleet_points, load_figure, room
+from reports.words import by_slack, dearest_of_each_role, distinct_alternatives
+from tests.report_cases import load, simulated
+from tests.test_reports_html import walk
+
+WITH_UNIT = re.compile(
+    r"[-+±<>]?\$?\d[\d,]*(?:\.\d+)?(?:/h| (?:%|req/s|µs|ms|s|min|h|[kMGTP]?B/s|[kMGT]B)(?![A-Za-z]))|[-+]?\$\d[\d,.]*\d"
+)
+TICKS = re.compile(r'<text [^>]*class="tick"[^>]*>[^<]*</text>')
+CONSTANTS = {"730 h"}
+"""Hours of the month that monthly prices are for."""
+
+
+def leaves(value: object) -> Iterator[float | str]:
+    if isinstance(value, dict):
+        for item in value.values():
+            yield from leaves(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from leaves(item)
+    elif isinstance(value, str):
+        yield value
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        yield float(value)
+
+
+def derived(plan: Plan) -> Iterator[float]:
+    """Numbers that follow from the plan's, one rule a line."""
+    cost = plan.cost_usd_per_hour or math.nan
+    yield cost * 730
+    yield plan.goodput_rps / plan.demand_rps - 1
+    yield from (item.slack for item in by_slack(plan))
+    yield from (1 - item.slack for item in by_slack(plan))
+    yield from ((row.cost_usd_per_hour or math.nan) / cost - 1 for row in distinct_alternatives(plan))
+    yield from (pool.usd_per_hour / cost for pool in plan.pools)
+    for role in {pool.role for pool in plan.pools}:
+        alike = [pool.usd_per_hour for pool in plan.pools if pool.role == role]
+        yield math.fsum(alike) / cost
+        yield from (math.fsum(sorted(alike, reverse=True)[number:]) for number in range(len(alike)))
+    ordered = sorted((pool.usd_per_hour for pool in plan.pools), reverse=True)
+    rest = math.fsum(ordered[figures.MOST_ROWS - 1 :])
+    yield from (rest, rest / cost)
+    if plan.ttft_s is not None:
+        yield from (move.seconds_per_request / plan.ttft_s.p50 for move in plan.transfers)
+    yield from (point.attainable for point in figures.roofline(plan).points)
+    yield from (share for row in figures.heat_map(plan.workload).cells for share in row)
+    yield from (row.share for row in routed(plan))
+    yield from (share for item in bucket_maps(plan) for row in item.cells for share in row if share is not None)
+    for pool in dearest_of_each_role(plan.pools):
+        yield max(pool.operating_point.utilization.values())
+    yield from (room(row, plan) or math.nan for row in plan.alternatives)
+    found = load_figure(plan)
+    yield from (getattr(point, name) for point in (found.points if found else ()) for name in ("ttft", "tpot"))
+    yield from (getattr(point, name) for point in fleet_points(plan) for name in ("ttft", "tpot"))
+    yield from (
+        row.cost_usd_per_hour / cost - 1 for row in (plan.simulation.one_replica_less if plan.simulation else ())
+    )
+    yield from (row.cost_usd_per_hour / cost - 1 for row in (plan.simulation.others if plan.simulation else ()))
+
+
+def written(plan: Plan) -> set[str]:
+    """Every form in which the plan's numbers may be written, and what the planner's own sentences say."""
+    data = list(leaves(plan.model_dump(mode="json", by_alias=True)))
+    forms = set(CONSTANTS)
+    for value in itertools.chain((item for item in data if isinstance(item, float)), derived(plan)):
+        for write in (
+            numbers.hourly, numbers.money, numbers.percent, numbers.rate, numbers.duration, numbers.signed_percent,
+        ):  # fmt: skip
+            forms.add(write(value))
+        forms |= {numbers.si(value, unit) for unit in ("B", "B/s")}
+    for text in (item for item in data if isinstance(item, str)):
+        forms.update(WITH_UNIT.findall(numbers.with_one_form_of_percent(text)))
+    return forms
+
+
+@pytest.mark.parametrize("is_simulated", [False, True])
+@pytest.mark.parametrize("name", ["disaggregated", "colocated", "hundred-pools"])
+def test_every_number_with_a_unit_is_the_plans(name: str, is_simulated: bool) -> None:
+    plan = simulated(load(name)) if is_simulated else load(name)
+    known = written(plan)
+    page = " ".join(walk(TICKS.sub("", render_plan(plan))).text).replace("\N{NO-BREAK SPACE}", " ")
+    for text in (page, render_markdown(plan).replace("&#62;", ">").replace("&#60;", "<")):
+        seen = WITH_UNIT.findall(text)
+        assert len(seen) > 20
+        assert {number for number in seen if number not in known} == set()
+
+
+def test_the_walk_would_notice_a_number_that_is_not_the_plans() -> None:
+    plan = load("disaggregated")
+    other = plan.model_copy(update={"cost_usd_per_hour": 123.45})
+    assert "$123.45/h" not in written(plan)
+    assert "$123.45/h" in WITH_UNIT.findall(" ".join(walk(render_plan(other)).text))

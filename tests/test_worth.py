@@ -1,0 +1,68 @@
+"""What chunking, batching and disaggregation are worth: each is turned off alone, and prices are compared."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from costmodel.engine import Role
+from optimizer.level import Level
+from optimizer.optimize import optimize
+from optimizer.worth import (
+    FEATURES,
+    formula_price,
+    with_worths,
+    without_batching,
+    without_chunking,
+    without_disaggregation,
+    worths,
+)
+from search_spaces.problem import Goal, Objective, Problem
+from tests.optimizer_cases import problem, slo, space, workload
+
+SMALL = space(tensor_parallel=(1, 2), max_num_seqs=(32, 128))
+
+
+def given(**changes: object) -> Problem:
+    mix = ((500.0, 100.0, 0.6), (4000.0, 200.0, 0.4))
+    fields: dict[str, object] = {"workload": workload(30.0, mix), "slos": (slo(1.0, 0.05, 0.95),), "space": SMALL}
+    return problem(**(fields | changes))
+
+
+def test_each_feature_is_turned_off_alone() -> None:
+    asked = given()
+    whole, single, together = (off(asked) for off in (without_chunking, without_batching, without_disaggregation))
+    assert whole.space.max_num_batched_tokens[0] >= asked.workload.max_tokens
+    assert replace(whole.space, max_num_batched_tokens=asked.space.max_num_batched_tokens) == asked.space
+    assert single.space == replace(asked.space, max_num_seqs=(1,))
+    assert together.space == replace(asked.space, roles=(Role.COLOCATED,))
+
+
+def test_the_price_is_that_of_the_search_and_batching_is_worth_most() -> None:
+    asked = given()
+    plan = optimize(asked, level=Level.QUICK)
+    found = {item.feature: item for item in with_worths(plan, asked).worth}
+    assert list(found) == [name for name, _ in FEATURES]
+    assert plan.cost_usd_per_hour is not None
+    assert found["batching"].with_usd_per_hour == pytest.approx(plan.cost_usd_per_hour, rel=0.05)
+    price = found["batching"].without_usd_per_hour
+    assert price is None or price > 2 * plan.cost_usd_per_hour
+    assert formula_price(without_disaggregation(asked)) == found["disaggregation"].without_usd_per_hour
+
+
+def test_sentences_follow_the_prices() -> None:
+    prices = iter([10.0, 10.0, None, 12.5])
+    said = [item.sentence for item in worths(given(), lambda _: next(prices))]
+    assert said == [
+        "Without chunked prefill a fleet of the same price meets the SLOs.",
+        "Without batching no fleet of the search space is found that meets the SLOs.",
+        "Without disaggregation the cheapest fleet costs $2.50/h more (+25.0%).",
+    ]
+
+
+def test_there_is_nothing_to_say_without_a_fleet_or_for_another_goal() -> None:
+    assert worths(given(), lambda _: None) == []
+    assert worths(given(objective=Objective(Goal.MAX_GOODPUT)), lambda _: 1.0) == []
+    only = given(space=replace(SMALL, roles=(Role.PREFILL, Role.DECODE)))
+    assert [item.feature for item in worths(only, lambda _: 1.0)] == ["chunked prefill", "batching"]
