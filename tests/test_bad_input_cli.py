@@ -133,9 +133,9 @@ def write(folder: Path, text: str | bytes) -> None:
 
 
 def optimize(folder: Path, text: str | bytes, *flags: object, code: str = "") -> subprocess.CompletedProcess[str]:
-    """Plan for a workload.yaml of this text, in a subprocess."""
+    """Plan for a workload.yaml of this text by formulas, in a subprocess."""
     write(folder, text)
-    return pdplan("optimize", "w.yaml", *flags, cwd=folder, code=code)
+    return pdplan("optimize", "w.yaml", "--effort", "quick", *flags, cwd=folder, code=code)
 
 
 def optimize_within(folder: Path, text: str | bytes, *flags: object) -> subprocess.CompletedProcess[str]:
