@@ -141,7 +141,7 @@ def optimize(folder: Path, text: str | bytes, *flags: object, code: str = "") ->
 def optimize_within(folder: Path, text: str | bytes, *flags: object) -> subprocess.CompletedProcess[str]:
     """The same, inside this process."""
     write(folder, text)
-    return within("optimize", "w.yaml", *flags, cwd=folder)
+    return within("optimize", "w.yaml", "--effort", "quick", *flags, cwd=folder)
 
 
 def sparse(path: Path, size: int = TEN_GIGABYTES) -> None:

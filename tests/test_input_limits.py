@@ -160,7 +160,7 @@ def test_a_file_of_too_many_values_is_refused() -> None:
             "search",
             {"preset": "quick", "max_num_seqs": [*range(1, 1000)], "max_num_batched_tokens": [*range(16, 1015)]},
             "3,992,004 candidates (4 engine shapes x 999 values of max_num_seqs x 999 values of "
-            "max_num_batched_tokens), but at most 250,000",
+            "max_num_batched_tokens), but at most 350,000",
         ),
         ("search", {"max_num_seqs": [*range(1, 1003)]}, "has 1,002 values, but at most 1,000"),
         (
