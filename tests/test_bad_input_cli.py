@@ -27,7 +27,7 @@ from pdplan.cli import run
 ROOT = Path(__file__).resolve().parent.parent
 BAD_INPUT, INFEASIBLE, INTERRUPTED = 2, 3, 130
 TEN_GIGABYTES = 10 * 2**30
-SECONDS = 20
+SECONDS = 60
 """Longest that a refusal may take, on a busy machine [s]."""
 
 BASE: dict[str, Any] = {
@@ -554,7 +554,7 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
 @pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
 def test_a_reader_that_reads_one_line_is_no_error(tmp_path: Path) -> None:
     (tmp_path / "w.yaml").write_text(problem())
-    command = f"'{sys.executable}' -m pdplan optimize w.yaml | head -1"
+    command = f"'{sys.executable}' -m pdplan optimize w.yaml --effort quick | head -1"
     done = subprocess.run(
         ["bash", "-c", command],
         capture_output=True,
