@@ -3,7 +3,8 @@
     PdplanError
     ├── InputError            the user's file, field or flag is wrong            (exit code 2)
     │   ├── UnknownNameError  a name that the catalog lacks, with the nearest    (exit code 2)
-    │   └── ArchitectureError a config.json that cannot be understood            (exit code 2)
+    │   ├── ArchitectureError a config.json that cannot be understood            (exit code 2)
+    │   └── ImpossibleError   nothing that the file allows can exist             (exit code 2)
     └── InfeasibleError       the question is sound, but no fleet meets the SLOs (exit code 3)
 
 Each message is one sentence that states where, what was found, what is allowed and, if there is one,
@@ -40,6 +41,10 @@ class UnknownNameError(InputError):
 
 class ArchitectureError(InputError):
     """A model's config.json lacks a field, or has one that pdplan does not understand."""
+
+
+class ImpossibleError(InputError):
+    """The file is well formed, but no engine that it allows can exist; a sweep goes on with the next scenario."""
 
 
 class InfeasibleError(PdplanError):

@@ -135,7 +135,7 @@ def bunch_behind(arrival_scv: float, engines: float) -> float:
     """
     more = max(arrival_scv - 1.0, 0.0) / 2.0
     back = (more / (1.0 + more)) ** engines
-    return round(back / (1.0 - back), 12)
+    return float(round(back / (1.0 - back), 12))
 
 
 def gated_steps(rate: float, alone: float, shared: float) -> tuple[float, float]:

@@ -95,20 +95,29 @@ def gamma_wait(servers: FloatArray, utilization: FloatArray, arrival_scv: float)
     return np.asarray(1.0 / (total * idle))
 
 
-def wait_probability(servers: ArrayLike, utilization: ArrayLike, arrival_scv: float = 1.0) -> FloatArray:
-    """Probability that an arrival finds all servers busy [1]: Erlang's, for bursts that of gamma gaps.
+def wait_probability(servers: ArrayLike, utilization: ArrayLike, arrival_scv: ArrayLike = 1.0) -> FloatArray:
+    """Probability that an arrival finds all servers busy [1]: Erlang's, for bursts that of gamma gaps."""
+    count, rho, scv = np.broadcast_arrays(
+        *(np.asarray(value, dtype=np.float64) for value in (servers, utilization, arrival_scv))
+    )
+    result = np.array(erlang_c(count, rho))
+    for one in np.unique(scv[scv > 1.0]):
+        bursty = scv == one
+        result[bursty] = _bursty_wait(count[bursty], rho[bursty], float(one))
+    return result
+
+
+def _bursty_wait(servers: FloatArray, utilization: FloatArray, arrival_scv: float) -> FloatArray:
+    """P(wait) where arrivals come in bursts [1], for servers and utilization of shape (pools,).
 
     Beyond BURSTY_SERVERS a Poisson stream to a smaller pool stands in (Hayward), which differs little there.
     """
-    if arrival_scv <= 1.0:
-        return erlang_c(servers, utilization)
-    count, rho = np.broadcast_arrays(np.asarray(servers, dtype=np.float64), np.asarray(utilization, dtype=np.float64))
-    pairs, index = np.unique(np.stack([count.ravel(), rho.ravel()]), axis=1, return_inverse=True)
+    pairs, index = np.unique(np.stack([servers, utilization]), axis=1, return_inverse=True)
     few = pairs[0] <= BURSTY_SERVERS
     result = np.asarray(erlang_c(bursty_servers(pairs[0], arrival_scv), pairs[1]))
     if few.any():
         result[few] = np.where(pairs[1][few] >= 1.0, 1.0, gamma_wait(pairs[0][few], pairs[1][few], arrival_scv))
-    return np.asarray(result[index.ravel()].reshape(count.shape))
+    return np.asarray(result[index.ravel()])
 
 
 def conditional_wait(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,12 +33,13 @@ FEW_ENGINES = 6
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A family of fleets: only one offer, only colocated pools (True) or only disaggregated ones (False)."""
+    """A family of fleets: one offer only, colocated pools only (True) or none (False), own precision only."""
 
     kind: str
     label: str
     offer: int | None = None
     colocated: bool | None = None
+    own_precision: bool = False
 
     def mask(self, instance: Instance, columns: Columns) -> NDArray[np.bool_]:
         """The columns that it may use."""
@@ -47,6 +48,8 @@ class Kind:
             mine &= instance.tables.offer[columns.shape] == self.offer
         if self.colocated is not None:
             mine &= (columns.role == COLOCATED) == self.colocated
+        if self.own_precision:
+            mine &= _own_precision(instance)[columns.shape]
         return mine
 
     def has(self, instance: Instance, fleet: Fleet) -> bool:
@@ -54,8 +57,16 @@ class Kind:
         return all(
             self.offer in {None, int(instance.tables.offer[pool.shape])}
             and self.colocated in {None, pool.role is Role.COLOCATED}
+            and (not self.own_precision or bool(_own_precision(instance)[pool.shape]))
             for pool in fleet.pools
         )
+
+
+def _own_precision(instance: Instance) -> NDArray[np.bool_]:
+    """Shapes in the precision of the model section, (S,)."""
+    problem, shapes = instance.problem, instance.tables.shapes
+    own = (problem.weight_dtype, problem.kv_dtype)
+    return np.array([(shape.weight_dtype, shape.kv_dtype) == own for shape in shapes], dtype=np.bool_)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +78,7 @@ class Rival:
 
 
 def kinds(instance: Instance, space: Columns) -> Iterator[Kind]:
-    """Single accelerator types, colocated only, disaggregated only: what the whole space has."""
+    """Single accelerator types, colocated only, disaggregated only, one precision only: what the whole space has."""
     offers = instance.problem.offers
     if len(offers) > 1:
         for index, bought in enumerate(offers):
@@ -76,6 +87,10 @@ def kinds(instance: Instance, space: Columns) -> Iterator[Kind]:
     if together.any() and not together.all():
         yield Kind("colocated_only", "only colocated pools", colocated=True)
         yield Kind("disaggregated_only", "only disaggregated pools", colocated=False)
+    own = _own_precision(instance)
+    if own.any() and not own.all():
+        stated = f"only {instance.problem.weight_dtype} weights and {instance.problem.kv_dtype} KV cache"
+        yield Kind("own_precision", stated, own_precision=True)
 
 
 def compare(
@@ -97,10 +112,14 @@ def compare(
         mine = kind.mask(instance, priced[0])
         some = priced[0].take(mine), priced[1].take(mine)
         others.append(_alternative(instance, kind, some, space.take(kind.mask(instance, space)), best))
-    others.sort(
-        key=lambda one: (one.row.cost_usd_per_hour is None, one.row.cost_usd_per_hour or 0.0, one.row.label)
+    return [Rival(best, fleet), *cheapest_first(others)]
+
+
+def cheapest_first(rivals: Iterable[Rival]) -> list[Rival]:
+    """Rivals by price, those without one last."""
+    return sorted(
+        rivals, key=lambda one: (one.row.cost_usd_per_hour is None, one.row.cost_usd_per_hour or 0.0, one.row.label)
     )
-    return [Rival(best, fleet), *others]
 
 
 def recommended(instance: Instance, fleet: Fleet, proof: Proof, volume: float) -> Alternative:

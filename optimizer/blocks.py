@@ -34,7 +34,7 @@ class Work:
     more: int = 90
     nodes: int = 500
     choices: int = 200
-    buildable: int = 150
+    buildable: int = 1500
     provable: int = 1000
     gap: float = 9e-5
     time_limit: float = 60.0
@@ -117,14 +117,17 @@ class Worths:
 def worths(matrices: Matrices, model: FleetModel, duals: FloatArray) -> Worths:
     """The shadow prices of a programme.
 
-    In domains without a column, any split of a flow's worth between its two stages is as true as another; the mean
+    In equalities without a column, any split of a flow's worth between its two stages is as true as another; the mean
     split of the others is taken.
     """
-    cover, pair, known = duals[model.cover], duals[model.pair], np.unique(matrices.domain)
-    split = np.tile(pair[known].sum(axis=0) / max(known.size, 1), (matrices.domains, 1))
-    split[known] = pair[known]
-    flow = np.zeros((3, *split.shape))
-    flow[PREFILL], flow[DECODE], flow[COLOCATED] = cover + split, -split, cover
+    cover, pair, pairing = duals[model.cover], duals[model.pair], matrices.hand_over
+    counted = np.where(matrices.role == DECODE, pairing.decode[:, matrices.domain], pairing.prefill[:, matrices.domain])
+    known = pairing.equal & counted.any(axis=1)
+    mean = pair[known].sum(axis=0) / max(int(known.sum()), 1)
+    split = np.where((known | ~pairing.equal)[:, None], pair, mean)
+    flow = np.zeros((3, pairing.prefill.shape[1], cover.size))
+    sent, taken = pairing.worth(split)
+    flow[PREFILL], flow[DECODE], flow[COLOCATED] = cover + sent, taken, cover
     return Worths(flow, np.minimum(duals[model.attainment], 0.0)[matrices.slo])
 
 

@@ -15,15 +15,17 @@ from numpy.typing import NDArray
 
 from costmodel.accelerator import Origin
 from costmodel.engine import Role
+from costmodel.engine_arrays import ACTIVATION_DTYPE
 from costmodel.units import SECONDS_PER_HOUR
 from search_spaces.catalog import entry_dict
+from search_spaces.enumeration import precision_told
 from search_spaces.models import model_entry
 from search_spaces.problem import Billing, Problem
 
 from .binding import binding_limits, fleet_bindings
 from .error_bars import step_errors
 from .evaluate import Evaluation, PoolState, evaluate, goodput_volume
-from .fleet import Fleet, FleetPool, pool_config
+from .fleet import Fleet, FleetPool, hand_over_mix, pool_config
 from .headroom import Headroom, pool_headroom
 from .instance import Instance
 from .loads import LINK_UTILIZATION
@@ -101,7 +103,8 @@ def pool_line(instance: Instance, pool: FleetPool) -> str:
     split = config.parallelism
     degrees = [("TP", split.tensor), ("PP", split.pipeline), ("EP", split.expert), ("DP", split.data)]
     words = " ".join(f"{name}{degree}" for name, degree in degrees if degree > 1 or name == "TP")
-    return f"{pool.replicas + pool.spares} x {config.accelerator.name} {words} {pool.role.value}"
+    precision = precision_told(instance.problem, instance.tables.shapes[pool.shape])
+    return f"{pool.replicas + pool.spares} x {config.accelerator.name} {words}{precision} {pool.role.value}"
 
 
 def plan_pool(instance: Instance, fleet: Fleet, pool: FleetPool, state: PoolState, headroom: Headroom) -> Pool:
@@ -135,15 +138,15 @@ def plan_transfers(instance: Instance, fleet: Fleet, volume: float) -> list[Tran
     decodes = fleet.of(Role.DECODE)
     shared = np.maximum(sum((pool.route for pool in decodes), np.zeros(flows.isl.size)), 1e-12)
     transfers = []
-    for source in fleet.of(Role.PREFILL):
-        for target in decodes:
-            rate = flows.rate * volume * source.route * target.route / shared
+    for source, mix in zip(fleet.of(Role.PREFILL), hand_over_mix(instance, fleet), strict=True):
+        for target, part in zip(decodes, mix, strict=True):
+            rate = flows.rate * volume * source.route * target.route / shared * part
             total = float(rate.sum())
             if total <= 1e-9:
                 continue
             link = float(min(tables.link[source.shape], tables.link[target.shape]))
             ends = min(source.replicas * tables.link[source.shape], target.replicas * tables.link[target.shape])
-            moved = float(rate @ tables.kv_transferred)
+            moved = float(rate @ tables.kv_transferred[source.shape])
             transfers.append(
                 Transfer(
                     source=source.name,
@@ -253,6 +256,25 @@ def _assumed_figures(problem: Problem) -> list[str]:
     return stated
 
 
+def _other_precision(instance: Instance, fleet: Fleet) -> list[str]:
+    """Precisions that the search chose for a fleet and the checkpoint does not have: they change the answers."""
+    problem = instance.problem
+    stated = []
+    for pool in fleet.pools:
+        config = pool_config(instance, pool)
+        if problem.space.weight_dtype and config.weight_dtype != problem.model.native_weight_dtype:
+            stated.append(
+                f"Weights are served in {config.weight_dtype}, but {problem.model.name} is published in "
+                f"{problem.model.native_weight_dtype}: answers differ; compare their quality before relying on it."
+            )
+        if problem.space.kv_dtype and config.kv_dtype != ACTIVATION_DTYPE:
+            stated.append(
+                f"The KV cache is kept in {config.kv_dtype}, but {problem.model.name} computes it in "
+                f"{ACTIVATION_DTYPE}: answers differ; compare their quality before relying on it."
+            )
+    return list(dict.fromkeys(stated))
+
+
 def package_versions() -> dict[str, str]:
     """Versions of Python and of the packages whose results the plan depends on."""
     found = {"python": platform.python_version()}
@@ -322,7 +344,7 @@ def build_plan(
         "demand_rps": demand,
         "alternatives": alternatives,
         "workload": workload_summary(problem),
-        "provenance": origin,
+        "provenance": origin.model_copy(update={"assumptions": origin.assumptions + _other_precision(instance, fleet)}),
     }
     if not fleet.pools:
         return Plan(**common, **_nothing(), binding=shortfalls)

@@ -111,9 +111,10 @@ def _product(role: Role, **axes: tuple[float, ...] | FloatArray) -> Columns:
 
 
 def make_columns(instance: Instance, grid: Grid) -> Columns:
-    """Every column of the space: shapes x operating points, for the roles that are allowed."""
+    """Every column of the space: shapes x operating points, for the roles that are allowed, with someone to talk to."""
     problem, flows, tables = instance.problem, instance.flows, instance.tables
     shapes = np.arange(len(tables.shapes), dtype=np.float64)
+    sends, takes = tables.talks.any(axis=1), tables.talks.any(axis=0)
     seqs = np.arange(tables.seqs.size, dtype=np.float64)
     chunks = np.arange(tables.chunks.size, dtype=np.float64)
     limits = step_levels(flows)
@@ -122,7 +123,7 @@ def make_columns(instance: Instance, grid: Grid) -> Columns:
         parts.append(
             _product(
                 Role.PREFILL,
-                shape=shapes,
+                shape=shapes[sends],
                 replicas=grid.blocks,
                 chunk=chunks[-1:],
                 utilization=grid.utilization,
@@ -133,7 +134,7 @@ def make_columns(instance: Instance, grid: Grid) -> Columns:
         parts.append(
             _product(
                 Role.DECODE,
-                shape=shapes,
+                shape=shapes[takes],
                 replicas=grid.decode_blocks,
                 seqs=seqs,
                 chunk=chunks[:1],
@@ -159,7 +160,7 @@ def make_columns(instance: Instance, grid: Grid) -> Columns:
 
 
 def _sensible(instance: Instance, columns: Columns) -> NDArray[np.bool_]:
-    """Blocks that the limits can hold, with memory for a KV cache and decode steps within some TPOT limit."""
+    """Blocks that the limits can hold, with memory for the longest request and decode steps within some TPOT limit."""
     problem, tables, shape = instance.problem, instance.tables, columns.shape
     gpus = column_gpus(tables, columns)
     inventory = np.array([np.inf if offer.inventory is None else offer.inventory for offer in problem.offers])
@@ -170,7 +171,7 @@ def _sensible(instance: Instance, columns: Columns) -> NDArray[np.bool_]:
         fits &= column_price(tables, columns) <= problem.constraints.budget * (1 + 1e-9)
     generates = columns.role != ROLES.index(Role.PREFILL)
     slow = tables.decode_base[shape, columns.seqs] >= instance.flows.tpot.max()
-    return np.asarray(fits & (tables.kv_capacity[shape, columns.chunk] > 0.0) & ~(generates & slow))
+    return np.asarray(fits & tables.roomy[shape, columns.chunk] & ~(generates & slow))
 
 
 def step_levels(flows: Flows, most: int = 4) -> FloatArray:

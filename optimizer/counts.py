@@ -15,16 +15,18 @@ ever leaves out what cannot be, so its cost is a lower bound, and the first choi
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .blocks import Blocks, Work, Worths, nothing, priced_load, whole_blocks, whole_cost, worths
+from .assembly import SERVE, SHORT, Stock, assemble
+from .blocks import Blocks, Work, Worths, nothing, priced_load, whole_cost, worths
 from .fleet_model import Aim, write_model
 from .matrices import Limit, Matrices
-from .pricing import most_earned_once
+from .pricing import ROUNDING, FloatArray32, most_earned_once, resource_weights
 from .program import Builder, Outcome, Program, solve, with_ceiling
 
 FloatArray = NDArray[np.float64]
@@ -32,6 +34,12 @@ IntArray = NDArray[np.int64]
 
 STEPS = 12
 """Refinements of what a block earns at most."""
+
+LOOSE = 3
+"""Refinements of a first look at all columns."""
+
+LEADING = 16
+"""Columns of each kind and block size that are looked at closely first."""
 
 SLICE = 2048
 """Columns whose earnings are worked out at a time."""
@@ -50,12 +58,6 @@ ROUNDS = 8
 
 LEVELS = 12
 """Up to this many engines of a kind, what they earn is stated for each number; else by their best share."""
-
-SHORT = 1e-5
-"""Share of the demand's worth by which a cut is loosened, above the tolerance of the solvers."""
-
-SERVE = Aim(cost_weight=0.0, volume_weight=1.0, min_volume=0.0, max_volume=2.0)
-ALL = Aim(cost_weight=0.0, volume_weight=0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +234,7 @@ def _can_serve(state: Counting, counts: IntArray) -> bool:
         block = _earned(state.load[:, asked], gain)
         if _cut(state, asked, block).total(counts, kinds.levels) < 1.0 - 3.0 * SHORT:
             every = np.arange(matrices.size)
-            state.cuts.append(_cut(state, every, _earned(state.load, duals.of(matrices))))
+            state.cuts.append(_cut(state, every, _earned_by_all(state, duals.of(matrices))))
             return False
         if volume >= 1.0 + 10.0 * TRACE:
             break
@@ -262,14 +264,38 @@ def _served(state: Counting, counts: IntArray, chosen: IntArray) -> tuple[Worths
     return worths(free, model, solution.duals), volume
 
 
-def _earned(load: NDArray[np.float32], gain: FloatArray) -> FloatArray:
-    """What a block of each column earns at most, slice by slice in two threads, so that each stays in cache."""
+def _earned_by_all(state: Counting, gain: FloatArray) -> FloatArray:
+    """The same for every column: loosely at first, then closely where it may be the most of its kind and block size."""
+    matrices, kinds = state.matrices, state.kinds
+    earned = _sliced(state.load, gain, lambda part, worth: resource_weights(part, np.maximum(worth, 0.0), LOOSE)[0])
+    earned *= 1.0 + ROUNDING
+    group = kinds.of * (int(matrices.replicas.max(initial=0)) + 1) + matrices.replicas
+    order = np.lexsort((-earned, group))
+    rank = np.arange(order.size) - np.searchsorted(group[order], group[order])
+    leading = order[rank < LEADING]
+    earned[leading] = _earned(state.load[:, leading], gain[leading])
+    most = np.zeros(int(group.max(initial=0)) + 1)
+    np.maximum.at(most, group[leading], earned[leading])
+    rest = np.setdiff1d(np.flatnonzero(earned > most[group]), leading)
+    earned[rest] = _earned(state.load[:, rest], gain[rest])
+    return earned
+
+
+def _earned(load: FloatArray32, gain: FloatArray) -> FloatArray:
+    """What a block of each column earns at most."""
+    return _sliced(load, gain, lambda part, worth: most_earned_once(part, worth, STEPS))
+
+
+def _sliced(
+    load: FloatArray32, gain: FloatArray, bound: Callable[[FloatArray32, FloatArray32], NDArray[np.floating]]
+) -> FloatArray:
+    """A bound for every column, slice by slice in two threads, so that each stays in cache."""
 
     def earn(part: slice) -> FloatArray:
         mine = load[:, part]
-        used = mine.any(axis=(1, 2))  # one role leaves half of the resources alone
+        used: NDArray[np.bool_] = np.asarray(mine.any(axis=(1, 2)))  # one role leaves half of the resources alone
         used[0] |= not used.any()
-        return most_earned_once(mine[used], gain[part].astype(np.float32), STEPS)
+        return bound(mine[used], gain[part].astype(np.float32)).astype(np.float64)
 
     parts = [slice(low, low + SLICE) for low in range(0, gain.shape[0], SLICE)]
     with ThreadPoolExecutor(max_workers=2) as pool:
@@ -295,8 +321,9 @@ def _build(state: Counting, counts: IntArray, work: Work) -> Blocks:
     """Whole blocks of just these engines that serve the demand; none if that is infeasible, or not found."""
     matrices, kinds = state.matrices, state.kinds
     here = counts[kinds.of]
-    able = (matrices.replicas <= here) & (here > 0)
-    for cut in (*state.cuts, *([] if state.last is None else [state.last])):
+    able: NDArray[np.bool_] = np.logical_and(matrices.replicas <= here, here > 0)
+    cuts = [*state.cuts, *([] if state.last is None else [state.last])]
+    for cut in cuts:
         mine = cut.columns
         left = np.maximum(here - matrices.replicas, 0)[mine]
         loss = cut.each(here[mine], kinds.of[mine]) - cut.each(left, kinds.of[mine]) - cut.block
@@ -305,7 +332,13 @@ def _build(state: Counting, counts: IntArray, work: Work) -> Blocks:
     complete = chosen.size <= work.buildable
     if not complete:
         chosen = np.sort(chosen[np.lexsort((chosen, ~state.active[chosen]))[: work.buildable]])
-    some, of = matrices.take(chosen), kinds.of[chosen]
-    limits = tuple(Limit(f"engines {k}", float(counts[k]), (of == k).astype(np.float64)) for k in np.unique(of))
-    found = whole_blocks(replace(some, price=np.zeros(some.size), limits=limits), ALL, work)
-    return replace(found, index=chosen[found.index], complete=complete)
+    earned = [_of_all(cut, matrices.size)[chosen] for cut in cuts]
+    found = assemble(matrices.take(chosen), Stock(kinds.of[chosen], counts), earned, work)
+    return replace(found, index=chosen[found.index], complete=complete and found.complete)
+
+
+def _of_all(cut: Cut, size: int) -> FloatArray:
+    """What one block of every column earns at most, 1 where the cut did not look."""
+    block = np.ones(size)
+    block[cut.columns] = cut.block
+    return block

@@ -17,7 +17,7 @@ from costmodel.engine import Role
 from costmodel.prompt_queue import PromptWait
 from costmodel.queueing import gamma_exceeds, normal_exceeds
 
-from .fleet import Fleet
+from .fleet import Fleet, hand_over_mix
 from .instance import Instance
 from .pool_state import PoolState, Steps, pool_state
 
@@ -194,15 +194,17 @@ def _first_token(instance: Instance, fleet: Fleet, states: tuple[PoolState, ...]
     tables, parts = instance.tables, []
     decodes = [(pool, state) for pool, state in zip(fleet.pools, states, strict=True) if pool.role is Role.DECODE]
     shared = np.maximum(sum((pool.route for pool, _ in decodes), np.zeros(instance.flows.isl.size)), 1e-12)
-    step = sum((pool.route * _entry(state) for pool, state in decodes), np.zeros(shared.size)) / shared
-    link = sum((pool.route * tables.link[pool.shape] for pool, _ in decodes), np.zeros(shared.size)) / shared
+    mixes = iter(hand_over_mix(instance, fleet))
     for pool, state in zip(fleet.pools, states, strict=True):
         if state.wait is None or pool.role is Role.DECODE:
             continue
         offset, idle = state.latency, 0.0
         if pool.role is Role.PREFILL:
-            slower = np.minimum(np.maximum(link, 1.0), tables.link[pool.shape])
-            offset = offset + tables.kv_transferred / slower + step
+            mixed = list(zip(decodes, next(mixes), strict=True))
+            step = sum((to.route * _entry(at) * part for (to, at), part in mixed), np.zeros(shared.size)) / shared
+            link = sum((to.route * tables.link[to.shape] * part for (to, _), part in mixed), np.zeros(shared.size))
+            slower = np.minimum(np.maximum(link / shared, 1.0), tables.link[pool.shape])
+            offset = offset + tables.kv_transferred[pool.shape] / slower + step
         elif state.steps is not None:
             idle = state.steps.quiet / float(tables.pipeline[pool.shape])
         parts.append(_FirstToken(pool.route, offset, state.wait, idle))

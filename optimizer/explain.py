@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from costmodel.engine import Role
 from costmodel.words import join_words
 from search_spaces.engines import load_engine_overhead
-from search_spaces.enumeration import RULES, Shape
+from search_spaces.enumeration import RULES
+from search_spaces.pairs import END_RULES, end_of, pair_refusal
 from search_spaces.problem import Problem
 from search_spaces.wanted import Wanted, with_wanted
 
@@ -73,7 +74,7 @@ class Explanation:
     """What is to be said of one config; unsearched: settings of it, and the range of the search that lacks them."""
 
     rulings: tuple[Ruling, ...]
-    unsearched: dict[str, tuple[int, ...]]
+    unsearched: dict[str, tuple[int | str, ...]]
     standings: tuple[Standing, ...]
 
     @property
@@ -88,8 +89,8 @@ def explain(problem: Problem, wanted: Wanted) -> Explanation:
     Settings outside the search space are tried all the same, and named.
     """
     wider, unsearched = with_wanted(problem, wanted)
-    offer = wider.offers[wanted.offer]
-    rulings = tuple(Ruling(name, rule(wider, offer, wanted.parallelism)) for name, rule in RULES.items())
+    shape = wanted.shape(wider)
+    rulings = tuple(Ruling(name, rule(wider, shape)) for name, rule in RULES.items())
     if any(ruling.reason is not None for ruling in rulings):
         return Explanation(rulings, unsearched, ())
     overhead = load_engine_overhead(wider.engine, wider.engine_changes)
@@ -98,6 +99,12 @@ def explain(problem: Problem, wanted: Wanted) -> Explanation:
     roles = wider.space.roles if wanted.role is None else (wanted.role,)
     standings = tuple(_standing(instance, (columns, totals), wanted, role) for role in roles)
     return Explanation(rulings, unsearched, standings)
+
+
+def explain_pair(problem: Problem, prefill: Wanted, decode: Wanted) -> tuple[Ruling, ...]:
+    """What every rule on a hand-over says of a prefill and a decode config."""
+    ends = [end_of(problem, wanted.shape(problem)) for wanted in (prefill, decode)]
+    return tuple(Ruling(name, rule(problem, *ends)) for name, rule in END_RULES.items())
 
 
 def _standing(instance: Instance, priced: tuple[Columns, Totals], wanted: Wanted, role: Role) -> Standing:
@@ -113,7 +120,7 @@ def _standing(instance: Instance, priced: tuple[Columns, Totals], wanted: Wanted
     }
     best = min(costs.values(), default=None)
     if own is None:
-        why = _why_none(instance, priced, mine, wanted)
+        why = _why_none(instance, priced, mine, wanted, role)
         return Standing(role, None, (), None, len(costs), best, None, None, why)
     fleet, column = own
     cost = fleet_cost(instance, fleet)
@@ -127,7 +134,7 @@ def _standing(instance: Instance, priced: tuple[Columns, Totals], wanted: Wanted
 def _mask(instance: Instance, columns: Columns, wanted: Wanted, role: int) -> BoolArray:
     """The columns that are the config in a role."""
     tables = instance.tables
-    shape = tables.shapes.index(Shape(wanted.offer, wanted.parallelism))
+    shape = tables.shapes.index(wanted.shape(instance.problem))
     mine = (columns.shape == shape) & (columns.role == role)
     if wanted.max_num_seqs is not None and role != PREFILL:
         mine &= tables.seqs[columns.seqs] == wanted.max_num_seqs
@@ -169,13 +176,24 @@ def _why_rank(cost: float, best: float, binding: str, used: float) -> str:
     return f"its fleet costs ${cost - best:,.2f}/h more than the best (+{cost / best - 1.0:.1%}); {full}"
 
 
-def _why_none(instance: Instance, priced: tuple[Columns, Totals], mine: BoolArray, wanted: Wanted) -> str:
+def _why_silent(instance: Instance, shape: int, role: Role) -> str:
+    """Why an engine cannot hand over, or take in: what keeps it from another one just like it."""
+    problem, shapes = instance.problem, instance.tables.shapes
+    own = shapes[shape]
+    pairs = [(own, own), *((own, other) if role is Role.PREFILL else (other, own) for other in shapes)]
+    return next(reason for pair in pairs if (reason := pair_refusal(problem, *pair)) is not None)
+
+
+def _why_none(instance: Instance, priced: tuple[Columns, Totals], mine: BoolArray, wanted: Wanted, role: Role) -> str:
     """Why no fleet of one or two pools with the config holds."""
     totals = priced[1]
     tables, flows = instance.tables, instance.flows
-    shape = tables.shapes.index(Shape(wanted.offer, wanted.parallelism))
+    shape = tables.shapes.index(wanted.shape(instance.problem))
     step, limit = float(tables.decode_base[shape].min()), float(flows.tpot.max())
     if not mine.any():
+        partners = tables.talks[shape] if role is Role.PREFILL else tables.talks[:, shape]
+        if role is not Role.COLOCATED and not partners.any():
+            return "no engine of the search space can talk to it: " + _why_silent(instance, shape, role)
         if step >= limit:
             return (
                 f"its shortest decode step, {step * 1e3:,.4g} ms, is not below the TPOT limit of {limit * 1e3:,.4g} ms"

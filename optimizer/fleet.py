@@ -14,10 +14,14 @@ from .columns import ROLES, Columns, join
 from .fleet_model import PREFILL, pool_of
 from .instance import Instance
 from .loads import column_loads
+from .pairing import even_mix
 from .search import Found
 from .simple_plans import class_weights
 
 FloatArray = NDArray[np.float64]
+
+ROUTED = 1e-2
+"""Share of what a pool sends or takes in that may find no partner before a routing counts as impossible [1]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +65,28 @@ def pool_config(instance: Instance, pool: FleetPool) -> EngineConfig:
     )
 
 
+def hand_over_mix(instance: Instance, fleet: Fleet) -> FloatArray:
+    """See `pairing.even_mix`: for each prefill, decode pool and flow, as the routing has it."""
+    prefills, decodes = fleet.of(Role.PREFILL), fleet.of(Role.DECODE)
+    shapes = ([pool.shape for pool in pools] for pools in (prefills, decodes))
+    flows = instance.flows.isl.size
+    sent, taken = (np.array([pool.route for pool in pools]).reshape(len(pools), flows) for pools in (prefills, decodes))
+    return even_mix(instance.tables.talks[np.ix_(*shapes)], sent, taken)
+
+
+def can_hand_over(instance: Instance, fleet: Fleet) -> bool:
+    """Whether the pools can hand over to one another all that the routing has them send and take in."""
+    prefills, decodes = fleet.of(Role.PREFILL), fleet.of(Role.DECODE)
+    mix = hand_over_mix(instance, fleet)
+    if (mix == 1.0).all():
+        return True
+    sent, taken = (np.array([pool.route for pool in pools]) for pools in (prefills, decodes))
+    parts = mix * taken / np.maximum(taken.sum(axis=0), 1e-300)
+    out = np.where(sent > 0.0, parts.sum(axis=1), 1.0)
+    into = np.where(taken > 0.0, (mix * sent[:, None] / np.maximum(sent.sum(axis=0), 1e-300)).sum(axis=0), 1.0)
+    return bool(max(np.abs(out - 1.0).max(), np.abs(into - 1.0).max()) <= ROUTED)
+
+
 def polish(instance: Instance, columns: Columns, found: Found) -> Found:
     """Among columns of equal price that carry what the search routed, take the best to run.
 
@@ -78,6 +104,7 @@ def polish(instance: Instance, columns: Columns, found: Found) -> Found:
             & (tables.offer[columns.shape] == tables.offer[mine.shape])
             & (tables.gpus[columns.shape] == tables.gpus[mine.shape])
             & (columns.replicas == mine.replicas)
+            & (tables.group[columns.role, columns.shape] == tables.group[mine.role, mine.shape])
         )
         if (pool == pool[index]).sum() > 1:
             settings = zip(
@@ -133,10 +160,10 @@ def make_fleet(instance: Instance, found: Found) -> Fleet:
                 route=found.route[rows].sum(axis=0) / max(found.volume, 1e-12),
             )
         )
-    return Fleet(_named(instance, pools))
+    return Fleet(named(instance, pools))
 
 
-def _named(instance: Instance, pools: list[FleetPool]) -> tuple[FleetPool, ...]:
+def named(instance: Instance, pools: list[FleetPool]) -> tuple[FleetPool, ...]:
     """Sort the pools and give each a stable name such as decode-1."""
     share = instance.flows.share
     ordered = sorted(pools, key=lambda pool: (ROLES.index(pool.role), -float(pool.route @ share), pool.shape))

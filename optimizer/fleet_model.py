@@ -6,7 +6,7 @@ N_t   nodes of accelerator t, whole (only where whole nodes are billed)
 
 min   w_cost (sum price_c n_c + sum spare_p y_p) - w_volume V
 cover        sum over prefill and colocated c of x_cf = V                 every flow f
-pair         sum over prefill c of x_cf = sum over decode c of x_cf       every flow f and KV domain
+pair         sum over prefill c of x_cf = sum over decode c of x_cf       every flow f and row of `pairing`; some are <=
 load         sum_f rate_f load_crf x_cf <= n_c                            every column c and resource r
 attainment   sum share_f miss_cf x_cf <= (1 - goal_k) share_k V           every SLO class k
 inventory, budget, power, max_gpus, max_pools
@@ -57,7 +57,7 @@ class FleetModel:
     """The programme and where its variables stand.
 
     blocks (columns,): n_c; column, flow (routes,): which x_cf each of `routes` is; volume: V.
-    cover (flows,), pair (domains, flows), attainment (classes,): rows; fleet: rows of fleet-wide limits by name.
+    cover (flows,), pair (rows of `pairing`, flows), attainment (classes,): rows; fleet: rows of fleet-wide limits.
     """
 
     program: Program
@@ -93,7 +93,7 @@ def matrices_of(instance: Instance, columns: Columns, loads: Loads) -> Matrices:
     share = np.bincount(flows.slo, flows.share, len(instance.problem.slos))
     return Matrices(
         role=columns.role,
-        domain=instance.tables.domain[columns.shape],
+        domain=instance.tables.group[columns.role, columns.shape],
         pool=pool_of(columns),
         replicas=columns.replicas,
         price=engine_cost(instance)[columns.shape],
@@ -102,7 +102,8 @@ def matrices_of(instance: Instance, columns: Columns, loads: Loads) -> Matrices:
         slo=flows.slo,
         permitted=np.array([1.0 - slo.attainment for slo in instance.problem.slos]) * share,
         resources=tuple(str(resource) for resource in RESOURCES),
-        domains=int(instance.tables.domain.max(initial=0)) + 1,
+        domains=instance.tables.pairing.prefill.shape[1],
+        pairing=instance.tables.pairing,
         limits=tuple(replace(limit, weight=limit.weight[columns.shape]) for limit in fleet_limits(instance)),
         level=np.unique(flows.isl, return_inverse=True)[1].ravel() if limits.routing is Routing.THRESHOLD else None,
         spares=limits.spare_replicas,
@@ -147,12 +148,14 @@ class Routes:
 
 
 def _pair_rows(matrices: Matrices, builder: Builder, at: Routes) -> IntArray:
-    flows, domains = matrices.flows, matrices.domains
-    names = [f"pair{d}_{f}" for d in range(domains) for f in range(flows)]
-    pair = builder.rows(names, 0.0, 0.0).reshape(domains, flows)
+    flows, pairing = matrices.flows, matrices.hand_over
+    names = [f"pair{r}_{f}" for r in range(pairing.equal.size) for f in range(flows)]
+    lower = np.repeat(np.where(pairing.equal, 0.0, -np.inf), flows)
+    pair = builder.rows(names, lower, 0.0).reshape(pairing.equal.size, flows)
     role, domain = matrices.role[at.column], matrices.domain[at.column]
-    sign = np.where(role == PREFILL, 1.0, np.where(role == DECODE, -1.0, 0.0))
-    builder.entries(pair[domain, at.flow], at.variable, sign)
+    for row, sent, taken in zip(pair, pairing.prefill, pairing.decode, strict=True):
+        sign = np.where(role == PREFILL, 1.0 * sent[domain], np.where(role == DECODE, -1.0 * taken[domain], 0.0))
+        builder.entries(row[at.flow], at.variable, sign)
     return pair
 
 

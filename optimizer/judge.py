@@ -21,7 +21,7 @@ from search_spaces.problem import Slo
 
 from .error_bars import factor_at, step_intervals
 from .evaluate import QUANTILES
-from .fleet import Fleet, FleetPool, pool_config
+from .fleet import Fleet, FleetPool, hand_over_mix, pool_config
 from .instance import Instance
 
 FloatArray = NDArray[np.float64]
@@ -122,7 +122,8 @@ def _pool(instance: Instance, pool: FleetPool, probability: float) -> Pool:
     free = kv_capacity_bytes(model, config) * config.parallelism.data
     blocks = int(free / (mean * BLOCK)) if mean > 0.0 else 2**31
     prompts = pool.role is Role.PREFILL
-    per_token = float(tables.kv_transferred @ instance.flows.share / (instance.flows.isl @ instance.flows.share))
+    handed = tables.kv_transferred[pool.shape]
+    per_token = float(handed @ instance.flows.share / (instance.flows.isl @ instance.flows.share))
     return Pool(
         role=pool.role,
         steps=_steps(instance, pool, probability),
@@ -207,11 +208,29 @@ def _demand(
     arrival, isl, osl = requests
     draw = np.random.default_rng([seed, 3]).random((2, flow.size))
     first = _routed(fleet, flow, draw[0], decode=False)
-    later = _routed(fleet, flow, draw[1], decode=True)
+    later = _decoded(instance, fleet, first, flow, draw[1])
     colocated = np.array([pool.role is Role.COLOCATED for pool in fleet.pools])[first]
     cached = np.minimum(np.floor(isl * instance.problem.workload.prefix_hit_share).astype(np.int64), isl - 1)
     trace = make_trace(arrival, isl, osl, cached=cached, pool=first, decode_pool=np.where(colocated, -1, later))
     return Demand(trace, flow[np.argsort(arrival, kind="stable")])
+
+
+def _decoded(instance: Instance, fleet: Fleet, first: IntArray, flow: IntArray, draw: FloatArray) -> IntArray:
+    """Pool that decodes each request whose prompt `first` computed: by the plan's shares among those it can talk to."""
+    later = _routed(fleet, flow, draw, decode=True)
+    mixes = hand_over_mix(instance, fleet)
+    if (mixes == 1.0).all():
+        return later
+    prefills, decodes = (
+        [index for index, pool in enumerate(fleet.pools) if pool.role is role] for role in (Role.PREFILL, Role.DECODE)
+    )
+    for index, mix in zip(prefills, mixes, strict=True):
+        mine = np.flatnonzero(first == index)
+        pools = list(fleet.pools)
+        for at, part in zip(decodes, mix, strict=True):
+            pools[at] = replace(pools[at], route=pools[at].route * part)
+        later[mine] = _routed(Fleet(tuple(pools)), flow[mine], draw[mine], decode=True)
+    return later
 
 
 def _routed(fleet: Fleet, flow: IntArray, draw: FloatArray, *, decode: bool) -> IntArray:

@@ -136,15 +136,15 @@ def _beside(columns: Columns, mean: FloatArray, servers: FloatArray) -> FloatArr
     return np.asarray(0.5 * (together[index.ravel()] - 1.0) * (1.0 - 1.0 / servers) * mean)
 
 
-def kv_handover_time(tables: Tables, link: FloatArray) -> FloatArray:
-    """Time to send a request's KV cache over `link` (columns,) [s], shape (columns, flows)."""
-    return np.asarray(tables.kv_transferred[None, :] / link[:, None])
+def kv_handover_time(tables: Tables, shape: IntArray, link: FloatArray) -> FloatArray:
+    """Time to send a request's KV cache of engines of `shape` over `link` (columns,) [s], shape (columns, flows)."""
+    return np.asarray(tables.kv_transferred[shape] / link[:, None])
 
 
 def slowest_peer(tables: Tables) -> FloatArray:
-    """Slowest link of any engine that a shape may exchange KV with, itself included [byte/s], shape (S,)."""
-    slowest = [tables.link[tables.domain == domain].min() for domain in tables.domain]
-    return np.array(slowest)
+    """Slowest link of any engine that a shape may hand KV to, itself included [byte/s], shape (S,)."""
+    partners = np.where(tables.talks, tables.link, np.inf)
+    return np.asarray(np.minimum(partners.min(axis=1, initial=np.inf), tables.link))
 
 
 def prompt_service(instance: Instance, latency: FloatArray, stages: FloatArray) -> FloatArray:
@@ -184,9 +184,10 @@ def prefill_loads(instance: Instance, columns: Columns) -> Loads:
     behind = pipeline_bubble(service[deep], flows.share / flows.share.sum(), columns.utilization[deep])
     latency = prompt_latency(instance, latency, stages)
     latency[deep] += (stages[deep] - 1.0)[:, None] * behind
-    handover = kv_handover_time(tables, slowest_peer(tables)[columns.shape])
+    handover = kv_handover_time(tables, columns.shape, slowest_peer(tables)[columns.shape])
     slack = flows.ttft - latency - handover - flows.first_step
-    link = kv_handover_time(tables, tables.link[columns.shape]) / (LINK_UTILIZATION * columns.replicas[:, None])
+    card = kv_handover_time(tables, columns.shape, tables.link[columns.shape])
+    link = card / (LINK_UTILIZATION * columns.replicas[:, None])
     load = np.zeros((columns.size, len(RESOURCES), flows.isl.size))
     load[:, 0], load[:, 1], load[:, 5] = time, queue, link
     return Loads(load, wait_exceeds(slack, waits, theta))
@@ -281,7 +282,8 @@ def decode_loads(instance: Instance, columns: Columns) -> Loads:
     room = columns.tpot - base
     load = np.zeros((columns.size, len(RESOURCES), flows.isl.size))
     load[:, 2:5] = _running(instance, columns, np.maximum(room, 0.0), np.zeros((1, 1)))
-    load[:, 5] = kv_handover_time(tables, tables.link[columns.shape]) / (LINK_UTILIZATION * columns.replicas[:, None])
+    card = kv_handover_time(tables, columns.shape, tables.link[columns.shape])
+    load[:, 5] = card / (LINK_UTILIZATION * columns.replicas[:, None])
     load[(room <= 0.0) | (tables.kv_capacity[columns.shape, columns.chunk] <= 0.0)] = np.inf
     late = columns.tpot[:, None] > flows.longest_step * (1.0 + 1e-9)
     chance = (columns.chance * permitted_misses(instance.problem))[:, None]

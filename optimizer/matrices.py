@@ -11,6 +11,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from .pairing import Pairing
+
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
@@ -36,13 +38,14 @@ class Limit:
 class Matrices:
     """C columns (blocks of equal engines), R resources, F flows, K classes of service.
 
-    role, domain, pool (C,): roles as numbered here; columns of one domain may hand over to each other; columns of one
-    pool are the same engines with the same settings.
+    role, domain, pool (C,): roles as numbered here; columns of one role and domain may hand over to (or take in from)
+    the same others; columns of one pool are the same engines with the same settings.
     replicas, price (C,): engines of a block, and $/h of one engine where it is billed singly, else 0.
     need (C, R, F): blocks that the whole of a flow takes; inf where it cannot run there.
     late (C, F): share of all requests that are late if the whole flow runs there.
     slo, permitted (F,), (K,): class of each flow; share of all requests that each class may have late.
-    resources: their names. domains: how many there are. limits: see Limit, weights (C,).
+    resources: their names. domains: how many there are; pairing: who may hand over to whom; None: those of one domain.
+    limits: see Limit, weights (C,).
     level (F,): where a router sends each flow whole to one pool by thresholds of its length, the rank of that length
     (flows of one rank go together); else None.
     spares: idle engines of every pool used; max_pools: None where any number may be used; most: engines of one pool.
@@ -59,6 +62,7 @@ class Matrices:
     permitted: FloatArray
     resources: tuple[str, ...]
     domains: int = 1
+    pairing: Pairing | None = None
     limits: tuple[Limit, ...] = ()
     level: IntArray | None = None
     spares: int = 0
@@ -74,6 +78,11 @@ class Matrices:
     def flows(self) -> int:
         """Number of flows."""
         return int(self.need.shape[2])
+
+    @property
+    def hand_over(self) -> Pairing:
+        """The rows that balance what is handed over and what is taken in."""
+        return Pairing.within(self.domains) if self.pairing is None else self.pairing
 
     @property
     def counts_pools(self) -> bool:

@@ -63,12 +63,20 @@ def _needs(rows: Sequence[Binding]) -> str:
 Miss = tuple[list[Alternative], list[Binding]]
 
 
+FACTORS = (1.1, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0, 100.0)
+"""Factors by which limits on latency are loosened."""
+
+
 def _with_looser_latencies(instance: Instance, free: Instance) -> Miss | None:
-    """The nearest fleet once one latency limit, or else all, are loosened; with the limits that it then breaks."""
+    """The nearest fleet once one latency limit, or else all, are loosened; with the limits that it then breaks.
+
+    All together are loosened only where no single one would do, however far: the report names what is in the way.
+    """
     limited = [name for name in LATENCIES if any(getattr(slo, name) is not None for slo in instance.problem.slos)]
-    for factor in (1.1, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0, 100.0):
-        for names in (*((name,) for name in limited), tuple(limited)):
-            looser = planned_instance(with_looser_slos(free.problem, factor, names), instance.overhead)
+    enough: list[tuple[str, ...]] = [(name,) for name in limited if _cheapest(_loosened(free, FACTORS[-1], (name,)))]
+    for factor in FACTORS:
+        for names in enough or [tuple(limited)]:
+            looser = _loosened(free, factor, names)
             fleet = _cheapest(looser)
             if fleet is None:
                 continue
@@ -90,6 +98,11 @@ def _with_looser_latencies(instance: Instance, free: Instance) -> Miss | None:
             why = f"{why} {_needs(broken)}" if broken else why
             return [_miss(looser, fleet, f"with {join_words(names)} x {factor:g}", why)], [*rows, *broken]
     return None
+
+
+def _loosened(free: Instance, factor: float, names: Sequence[str]) -> Instance:
+    """The unlimited instance with the latency limits of these names multiplied by `factor`."""
+    return planned_instance(with_looser_slos(free.problem, factor, names), free.overhead)
 
 
 def _with_lower_goals(instance: Instance, free: Instance) -> Miss | None:

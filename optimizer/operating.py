@@ -45,7 +45,7 @@ def utilization(instance: Instance, pool: FleetPool, state: PoolState) -> dict[s
         used[Resource.SLOTS] = state.running / float(tables.seqs[pool.seqs])
         used[Resource.KV_MEMORY] = state.memory
     if pool.role is not Role.COLOCATED:
-        moved = float(state.rate @ tables.kv_transferred)
+        moved = float(state.rate @ tables.kv_transferred[pool.shape])
         used[Resource.LINK] = moved / (pool.replicas * float(tables.link[pool.shape]))
     return {str(resource): float(use) for resource, use in used.items()}
 

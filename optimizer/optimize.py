@@ -9,11 +9,13 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
+import numpy as np
+
 from search_spaces.engines import load_engine_overhead
 from search_spaces.enumeration import enumerate_shapes
 from search_spaces.problem import Goal, Problem
 
-from .alternatives import Rival, compare, kinds, recommended
+from .alternatives import Rival, cheapest_first, compare, kinds, recommended
 from .binding import fleet_bindings
 from .build_plan import Proof, build_plan, fleet_cost, fleet_gpus, provenance
 from .by_evaluation import cheapest_held
@@ -27,6 +29,8 @@ from .instance import Instance, make_instance
 from .judged import Solved, judged, with_simulation
 from .level import Brake, Level
 from .nearest_miss import describe_miss
+from .other_fleets import other_fleets
+from .per_class import by_class, classes_apart
 from .plan import Alternative, Binding, Plan, Provenance, RunInfo, Status
 from .program import Outcome
 from .search import Effort, Found, search
@@ -97,6 +101,7 @@ def optimize(
     volume = found.volume if fleet.pools else 1.0
     if fleet.pools:
         found, proof, fleet, rivals = best_of_all(instance, space, priced, (found, proof, fleet), effort)
+        rivals = with_other_engines(instance, priced, rivals)
         volume = found.volume
         if problem.objective.goal is Goal.MAX_GOODPUT:
             volume = max(volume, goodput_volume(instance, fleet))
@@ -174,6 +179,8 @@ def find_that_holds(
     The loads promise each goal to within approximations of the queues; the evaluation has the last word, so that a
     fleet which misses is never called feasible. Each round halves the misses that the search may plan on.
     """
+    if classes_apart(instance.problem):
+        return by_class(instance, lambda alone: _alone(alone, space, effort))
     strict, bound = instance, None
     first = Fleet(())
     for attempt in range(REPAIRS + 1):
@@ -189,6 +196,16 @@ def find_that_holds(
     if not grown.pools:
         return found, Proof(Status.TIME_LIMIT, None, None), grown
     return found, Proof(Status.FEASIBLE, bound, _gap(bound, fleet_cost(instance, grown))), grown
+
+
+def _alone(instance: Instance, space: Columns, effort: Effort) -> tuple[Found, Proof, Fleet]:
+    """The fleet of a class that has its own pools; space: columns whose accelerators and roles it may use."""
+    columns = make_columns(instance, Grid())
+    kind = np.stack([columns.role, instance.tables.offer[columns.shape]])
+    allowed = np.unique(np.stack([space.role, instance.tables.offer[space.shape]]), axis=1)
+    columns = columns.take((kind[:, :, None] == allowed[:, None, :]).all(axis=0).any(axis=1))
+    priced = price_space(instance, columns)
+    return or_one_pool(instance, priced, find_that_holds(instance, columns, priced, effort))
 
 
 def with_more_engines(instance: Instance, fleet: Fleet, volume: float) -> Fleet:
@@ -212,6 +229,8 @@ def or_one_pool(
     No column promises so much: where such a fleet costs less than the bound over columns, no bound is known.
     """
     found, proof, fleet = best
+    if classes_apart(instance.problem):
+        return best
     rival = cheapest_held(instance, priced, fleet_cost(instance, fleet) if fleet.pools else math.inf)
     if rival is None:
         return best
@@ -229,6 +248,8 @@ def best_of_all(
 ) -> tuple[Found, Proof, Fleet, list[Rival]]:
     """Compare with the best of each kind; where one of them turned out cheaper, recommend that kind's fleet."""
     found, proof, fleet = best
+    if classes_apart(instance.problem):
+        return *best, [Rival(recommended(instance, fleet, proof, found.volume), fleet)]
     rivals = compare(instance, space, priced, fleet, recommended(instance, fleet, proof, found.volume))
     cost = fleet_cost(instance, fleet)
     ceiling = cost * (1.0 - OPTIMAL_GAP)
@@ -246,6 +267,14 @@ def best_of_all(
             rivals = compare(instance, space, priced, rival, recommended(instance, rival, claim, other.volume))
             return other, claim, rival, rivals
     return found, proof, fleet, rivals
+
+
+def with_other_engines(instance: Instance, priced: tuple[Columns, Totals], rivals: list[Rival]) -> list[Rival]:
+    """The comparison with the next best fleets of other engines in it, where the least cost is asked for."""
+    if instance.problem.objective.goal is not Goal.MIN_COST or classes_apart(instance.problem):
+        return rivals
+    more = other_fleets(instance, priced, rivals)
+    return [rivals[0], *cheapest_first([*rivals[1:], *more])]
 
 
 def _gap(bound: float | None, cost: float) -> float | None:

@@ -69,9 +69,14 @@ def _pool(plan: Plan, instance: Instance, pool: Pool) -> FleetPool:
 def _shape(instance: Instance, pool: Pool) -> int:
     split = Parallelism(pool.tensor_parallel, pool.pipeline_parallel, pool.expert_parallel, pool.data_parallel)
     for number, shape in enumerate(instance.tables.shapes):
-        if instance.problem.offers[shape.offer].accelerator.name == pool.accelerator and shape.parallelism == split:
+        named = instance.problem.offers[shape.offer].accelerator.name == pool.accelerator
+        dtypes = (shape.weight_dtype, shape.kv_dtype) == (pool.weight_dtype, pool.kv_dtype)
+        if named and dtypes and shape.parallelism == split:
             return number
-    raise InputError(f"pool {pool.id}: no engine on {pool.accelerator} with these parallel degrees is possible here")
+    raise InputError(
+        f"pool {pool.id}: no engine on {pool.accelerator} with these parallel degrees, {pool.weight_dtype} weights and "
+        f"{pool.kv_dtype} KV cache is possible here"
+    )
 
 
 def _setting(values: np.ndarray[tuple[int, ...], np.dtype[np.float64]], wanted: int, pool: Pool, name: str) -> int:

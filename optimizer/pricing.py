@@ -34,11 +34,11 @@ class Duals:
 
 def read_duals(instance: Instance, model: FleetModel, solution: Solution, aim: Aim) -> Duals:
     """Turn row duals into what a unit of each flow earns on each (role, domain) and what an engine costs."""
-    duals = solution.duals
-    cover = duals[model.cover]
-    gain = np.zeros((len(ROLES), model.pair.shape[0], cover.size))
-    gain[PREFILL] = cover + duals[model.pair]
-    gain[DECODE] = -duals[model.pair]
+    duals, pairing = solution.duals, instance.tables.pairing
+    cover, pair = duals[model.cover], duals[model.pair]
+    gain = np.zeros((len(ROLES), pairing.prefill.shape[1], cover.size))
+    sent, gain[DECODE] = pairing.worth(pair)
+    gain[PREFILL] = cover + sent
     gain[COLOCATED] = cover
     engine = aim.cost_weight * engine_cost(instance)
     for limit in fleet_limits(instance):
@@ -94,7 +94,7 @@ def reduced_costs(instance: Instance, priced: tuple[Priced, ...], duals: Duals) 
 
 def gains(instance: Instance, priced: Priced, duals: Duals) -> FloatArray32:
     """What the whole of a flow earns on each column at the duals [$/h], 0 where it cannot run, (columns, flows)."""
-    domain = instance.tables.domain[priced.columns.shape]
+    domain = instance.tables.group[priced.columns.role, priced.columns.shape]
     gain = duals.gain[priced.columns.role, domain] + priced.miss * duals.miss
     gain[(priced.load >= MOST_BLOCKS).any(axis=0)] = 0.0
     return gain.astype(np.float32)
@@ -123,7 +123,8 @@ def most_earned_once(load: FloatArray32, gain: FloatArray32, steps: int) -> Floa
     used, gain = np.take_along_axis(used, order, axis=1), np.take_along_axis(gain, order, axis=1)
     before = np.cumsum(used, axis=1) - used
     served = np.clip((1.0 - before) / np.maximum(used, np.float32(1e-30)), 0.0, 1.0)
-    return np.minimum(bound, (gain * served).sum(axis=1)).astype(np.float64) * (1.0 + ROUNDING)
+    least = np.minimum(bound, (gain * served).sum(axis=1))
+    return np.asarray(least.astype(np.float64) * (1.0 + ROUNDING))
 
 
 def resource_weights(load: FloatArray32, gain: FloatArray32, steps: int) -> tuple[FloatArray32, FloatArray32]:

@@ -197,7 +197,10 @@ def solve(
     glop, highs = mathopt.SolverType.GLOP, mathopt.SolverType.HIGHS
     for solver in (glop, highs) if relaxed else (highs,):
         with quiet_output():
-            result = mathopt.solve(model, solver, params=parameters, model_params=wanted)
+            try:
+                result = mathopt.solve(model, solver, params=parameters, model_params=wanted)
+            except AttributeError:  # OR-Tools 9.15 stumbles over HiGHS's rare kError on its way to an exception
+                return Solution(Outcome.NOTHING_FOUND, np.inf, -np.inf, np.zeros(0), np.zeros(0))
         solution = _solution(program, model, result, relaxed=relaxed)
         if solution.outcome is not Outcome.NOTHING_FOUND:
             break

@@ -56,7 +56,7 @@ class Effort:
     nodes: int = 500
     choices: int = 60
     provable: int = 1000
-    most_columns: int = 40_000
+    most_columns: int = 100_000
     time_limit: float = 60.0
     gap: float = 9e-5
     bound_gap: float = 2e-3

@@ -267,10 +267,12 @@ def _best_pair(instance: Instance, columns: Columns, totals: Totals, ready: _Rea
     limits = instance.problem.constraints
     if limits.max_pools is not None and limits.max_pools < 2:
         return None
-    domain = instance.tables.domain[columns.shape]
-    best: SimplePlan | None = None
-    for here in np.unique(domain):
-        ends = [np.flatnonzero(ready.able & (columns.role == role) & (domain == here)) for role in (PREFILL, DECODE)]
+    tables, best = instance.tables, None
+    able = [np.flatnonzero(ready.able & (columns.role == role)) for role in (PREFILL, DECODE)]
+    group = tables.group[PREFILL, columns.shape[able[0]]]
+    for here in np.unique(group):
+        prefills = able[0][group == here]
+        ends = [prefills, able[1][tables.talks[columns.shape[prefills[0]], columns.shape[able[1]]]]]
         if not ends[0].size or not ends[1].size:
             continue
         pair = _cheapest_pair(totals, ready, ends)

@@ -12,9 +12,10 @@ import multiprocessing
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, Future, ProcessPoolExecutor, as_completed
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 from costmodel.errors import InputError
@@ -30,18 +31,33 @@ Solve = Callable[[Batch], list[Row]]
 Progress = Callable[[int, int, float], None]
 """(finished, all, seconds left)."""
 
-LARGEST_BATCH = 16
+Kinship = Callable[[Mapping[str, Any]], str]
+"""What scenarios have in common, as a text."""
+
+
+def no_kinship(_changes: Mapping[str, Any]) -> str:
+    """Scenarios that have nothing in common, or everything."""
+    return ""
+
+
+LARGEST_BATCH = 128
+"""A sweep that is killed loses no more than this of each worker's rows."""
 BATCHES_PER_WORKER = 4
 """At least as many batches as this for each worker, so that none idles long at the end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """Scenarios to solve, how, and what their rows depend on besides (`identity`, ready for JSON)."""
+    """Scenarios to solve, how, and what their rows depend on besides (`identity`, ready for JSON).
+
+    kinship: scenarios are handed out in its order, so that those which share work meet the same worker; largest: batch.
+    """
 
     scenarios: tuple[Mapping[str, Any], ...]
     solve: Solve
     identity: Mapping[str, Any]
+    kinship: Kinship = no_kinship
+    largest: int = LARGEST_BATCH
 
     @property
     def key(self) -> str:
@@ -61,8 +77,9 @@ def run_sweep(
     if journal is not None:
         journal.open()
     left = [(number, changes) for number, changes in enumerate(sweep.scenarios) if number not in rows]
+    parts = batches(left, workers, sweep.kinship, sweep.largest)
     begun, before = time.monotonic(), len(rows)
-    waiting: list[Future[list[Row]]] = [executor.submit(sweep.solve, batch) for batch in batches(left, workers)]
+    waiting: list[Future[list[Row]]] = [executor.submit(sweep.solve, batch) for batch in parts]
     failure: BaseException | None = None
     try:
         for future in as_completed(waiting):
@@ -92,20 +109,36 @@ def _cancel(waiting: Sequence[Future[list[Row]]]) -> None:
         future.cancel()
 
 
-def batches(tasks: Batch, workers: int) -> Iterator[Batch]:
-    """Tasks in batches of equal size, a few for each worker.
+def batches(tasks: Batch, workers: int, kinship: Kinship = no_kinship, largest: int = LARGEST_BATCH) -> Iterator[Batch]:
+    """Tasks in batches of about equal size, a few for each worker; kin stay together where they fit into one.
 
     >>> [len(batch) for batch in batches([(n, {}) for n in range(10)], workers=1)]
     [2, 2, 2, 2, 2]
     """
-    size = min(max(len(tasks) // (BATCHES_PER_WORKER * workers), 1), LARGEST_BATCH)
-    for start in range(0, len(tasks), size):
-        yield tasks[start : start + size]
+    size = min(max(len(tasks) // (BATCHES_PER_WORKER * workers), 1), largest)
+    waiting: list[tuple[int, Mapping[str, Any]]] = []
+    for _, group in groupby(sorted(tasks, key=lambda task: kinship(task[1])), lambda task: kinship(task[1])):
+        kin = list(group)
+        for start in range(0, len(kin), size):
+            part = kin[start : start + size]
+            if waiting and len(waiting) + len(part) > size:
+                yield waiting
+                waiting = []
+            waiting = waiting + part
+    if waiting:
+        yield waiting
 
 
 @contextmanager
 def local_executor(jobs: int) -> Iterator[Executor]:
-    """Processes of this machine, started afresh: a fork would copy locks that threads of the solver hold."""
+    """Processes of this machine, started afresh: a fork would copy locks that threads of the solver hold.
+
+    A single job stays in this process.
+    """
+    if jobs == 1:
+        with ThreadPoolExecutor(1) as thread:
+            yield thread
+        return
     with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as executor:
         try:
             yield executor

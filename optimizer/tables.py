@@ -9,13 +9,14 @@ from numpy.typing import NDArray
 
 from costmodel.engine import Role
 from costmodel.host import EngineOverhead
-from costmodel.memory import kv_bytes_per_request_per_gpu, kv_capacity_bytes
+from costmodel.memory import kv_bytes_peak_per_gpu, kv_bytes_per_request_per_gpu, kv_capacity_bytes
 from costmodel.step import EngineArrays, StepLoad, engine_arrays, step_time
 from costmodel.transformer import Transformer
 from search_spaces.enumeration import Shape, engine_config
 from search_spaces.problem import Problem
 
 from .flows import Flows
+from .pairing import Pairing, hand_over
 
 FloatArray = NDArray[np.float64]
 
@@ -28,8 +29,8 @@ class Tables:
     """Everything the load matrix is made of. S shapes, B batch limits, C token budgets, F flows.
 
     gpus, pipeline, ranks (S,): GPUs, pipeline stages and data-parallel ranks of one engine.
-    usd_per_hour (S,): price of one engine. offer (S,): index of its offer; domain (S,): engines of equal domain
-    can hand KV blocks to each other.
+    usd_per_hour (S,): price of one engine. offer (S,): index of its offer.
+    talks (S, S), domain (S,), group (3, S), pairing: who can hand KV blocks to whom, see `pairing.HandOver`.
     link (S,): scale-out bandwidth of one engine [byte/s].
     seqs (B,): batch limits; chunks (C,): token budgets.
     prefill_time (S, F): latency of one prompt alone on a prefill engine [s].
@@ -38,15 +39,19 @@ class Tables:
     attention_slope (S, F): what one running request of the flow adds to that step [s].
     kv_held (S, F): KV bytes per GPU that one running request holds on average [byte].
     kv_capacity (S, C): KV bytes per GPU that fit beside weights and activations [byte].
+    kv_longest (S,): KV bytes per GPU of the longest request that an engine must accept [byte].
     mixed_base (S, B, C, F): step of a full batch plus one prompt chunk of the flow, KV reads of decodes apart [s].
     chunk_count (S, B, C, F): such steps that the prompt needs [1].
     full_base (S, B, C): the same step when prompts fill the token budget [s]: no mixed step takes longer.
-    kv_transferred (F,): bytes handed from prefill to decode per request [byte].
+    kv_transferred (S, F): bytes that a prefill engine hands to a decode engine per request [byte].
     """
 
     shapes: tuple[Shape, ...]
     offer: NDArray[np.int64]
+    talks: NDArray[np.bool_]
     domain: NDArray[np.int64]
+    group: NDArray[np.int64]
+    pairing: Pairing
     gpus: FloatArray
     pipeline: FloatArray
     ranks: FloatArray
@@ -60,10 +65,16 @@ class Tables:
     attention_slope: FloatArray
     kv_held: FloatArray
     kv_capacity: FloatArray
+    kv_longest: FloatArray
     mixed_base: FloatArray
     chunk_count: FloatArray
     full_base: FloatArray
     kv_transferred: FloatArray
+
+    @property
+    def roomy(self) -> NDArray[np.bool_]:
+        """Token budgets beside which an engine has KV memory for the longest request, (S, C)."""
+        return np.asarray((self.kv_capacity > 0.0) & (self.kv_capacity >= self.kv_longest[:, None]))
 
 
 def prompt_chunks(new_tokens: FloatArray, past: FloatArray, room: FloatArray) -> tuple[FloatArray, ...]:
@@ -177,7 +188,8 @@ def build_tables(problem: Problem, flows: Flows, shapes: tuple[Shape, ...], over
     pipeline = np.array([shape.parallelism.pipeline for shape in shapes], dtype=np.float64)
     ranks = np.array([shape.parallelism.data for shape in shapes], dtype=np.float64)
     offers = [problem.offers[shape.offer] for shape in shapes]
-    domains = sorted({offer.accelerator.kv_domain for offer in problem.offers})
+    pairs = hand_over(problem, shapes)
+    handed = {dtype: np.asarray(model.kv_bytes(flows.isl, dtype), dtype=np.float64) for dtype in problem.kv_dtypes}
     gpus = np.array([shape.parallelism.gpus for shape in shapes], dtype=np.float64)
     reference = np.full((1, flows.isl.size), REFERENCE_BATCH)
     loaded = decode_step(model, engines, reference, flows.mean_context[None, :])[1]
@@ -194,7 +206,10 @@ def build_tables(problem: Problem, flows: Flows, shapes: tuple[Shape, ...], over
     return Tables(
         shapes=shapes,
         offer=np.array([shape.offer for shape in shapes], dtype=np.int64),
-        domain=np.array([domains.index(offer.accelerator.kv_domain) for offer in offers], dtype=np.int64),
+        talks=pairs.talks,
+        domain=pairs.domain,
+        group=pairs.group,
+        pairing=pairs.pairing,
         gpus=gpus,
         pipeline=pipeline,
         ranks=ranks,
@@ -208,8 +223,9 @@ def build_tables(problem: Problem, flows: Flows, shapes: tuple[Shape, ...], over
         attention_slope=(loaded - empty) / REFERENCE_BATCH / pipeline[:, None],
         kv_held=np.array(held).reshape(len(shapes), flows.isl.size),
         kv_capacity=np.array(capacity, dtype=np.float64).reshape(len(shapes), chunks.size),
+        kv_longest=np.array([kv_bytes_peak_per_gpu(model, one, float(one.max_model_len)) for one in configs]),
         mixed_base=mixed,
         chunk_count=count,
         full_base=np.maximum(full_step(problem, engines, flows, (pipeline, ranks)), mixed.max(axis=3)),
-        kv_transferred=np.asarray(model.kv_bytes(flows.isl, problem.kv_dtype), dtype=np.float64),
+        kv_transferred=np.array([handed[shape.kv_dtype] for shape in shapes]).reshape(len(shapes), flows.isl.size),
     )

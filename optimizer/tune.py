@@ -23,7 +23,7 @@ from costmodel.engine import Role
 from costmodel.simulator.metrics import steady
 
 from .build_plan import fleet_cost
-from .fleet import Fleet, FleetPool
+from .fleet import Fleet, FleetPool, hand_over_mix
 from .instance import Instance
 from .judge import Judgement, Run, class_limits, judge, simulated_fleet
 from .samplers import Looks, Point, Sampler, by_descent
@@ -73,8 +73,8 @@ class Tuned:
 
 
 def knobs_of(instance: Instance, fleet: Fleet) -> tuple[Knob, ...]:
-    """The knobs of a fleet; those with one value only are left out."""
-    knobs = []
+    """The knobs of a fleet; those with one value only are left out. Shares stay where not all pools can talk to all."""
+    knobs, anyone = [], bool((hand_over_mix(instance, fleet) == 1.0).all())
     for index, pool in enumerate(fleet.pools):
         fewest = max(pool.replicas - 1, 1)
         knobs += [
@@ -82,9 +82,10 @@ def knobs_of(instance: Instance, fleet: Fleet) -> tuple[Knob, ...]:
             Knob(index, "seqs", tuple(range(instance.tables.seqs.size)), pool.seqs),
         ]
         if pool.role is not Role.DECODE:
-            knobs.append(Knob(index, "chunk", tuple(range(instance.tables.chunks.size)), pool.chunk))
+            chunks = sorted({*np.flatnonzero(instance.tables.roomy[pool.shape]).tolist(), pool.chunk})
+            knobs.append(Knob(index, "chunk", tuple(chunks), chunks.index(pool.chunk)))
         stage = [other for other in fleet.pools if (other.role is Role.DECODE) == (pool.role is Role.DECODE)]
-        if stage[0] is not pool:
+        if stage[0] is not pool and anyone:
             knobs.append(Knob(index, "share", SHARES, SHARES.index(1.0)))
     return tuple(knob for knob in knobs if len(knob.values) > 1)
 

@@ -17,13 +17,16 @@ from numpy.typing import NDArray
 from costmodel.engine import Role
 
 from .build_plan import fleet_cost
+from .columns import ROLES
 from .evaluate import predict_misses
-from .fleet import Fleet, FleetPool
+from .fleet import Fleet, FleetPool, can_hand_over
 from .instance import Instance
+from .per_class import keeps_apart
 from .verdict import Bench, Verdict
 from .verify import Tried, with_replicas, within_limits
 
 FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
 
 CHEAPER = 1.0 - 1e-9
 """Factor below which a cost counts as less."""
@@ -78,6 +81,8 @@ def first_that_holds(bench: Bench, fleets: Iterable[Named], stopped: Callable[[]
     for what, fleet in fleets:
         if stopped():
             break
+        if not keeps_apart(bench.instance, fleet):
+            continue
         tried.append((what, bench.verdict(fleet)))
         if tried[-1][1].held:
             break
@@ -94,7 +99,7 @@ def fewer_replicas(instance: Instance, fleet: Fleet, step: int) -> list[Named]:
             less = without_pool(fleet, index)
         else:
             less = None
-        if less is not None:
+        if less is not None and can_hand_over(instance, less):
             found.append((f"{pool.name}: {'one replica' if step == 1 else f'{step} replicas'} less", less))
     return sorted(found, key=lambda one: fleet_cost(instance, one[1]))
 
@@ -140,7 +145,7 @@ def _swaps(instance: Instance, winner: Verdict) -> Iterator[Named]:
     """The winner with another engine shape in one pool, in as many replicas as cost less; every batch limit."""
     tables, fleet = instance.tables, winner.fleet
     for index, pool in enumerate(fleet.pools):
-        for shape in np.flatnonzero(tables.domain == tables.domain[pool.shape]):
+        for shape in _alike(instance, pool):
             if shape == pool.shape:
                 continue
             seqs = [pool.seqs] if pool.role is Role.PREFILL else range(tables.seqs.size)
@@ -153,6 +158,14 @@ def _swaps(instance: Instance, winner: Verdict) -> Iterator[Named]:
                     split = tables.shapes[shape].parallelism
                     name = f"{pool.name}: {most} x {engine} TP{split.tensor} PP{split.pipeline}"
                     yield name, with_replicas(swapped, index, most)
+
+
+def _alike(instance: Instance, pool: FleetPool) -> IntArray:
+    """Shapes that can talk to the same ones as a pool does in its role, with memory for the longest request."""
+    tables, role = instance.tables, ROLES.index(pool.role)
+    able = {Role.PREFILL: tables.talks.any(axis=1), Role.DECODE: tables.talks.any(axis=0)}
+    alike = (tables.group[role] == tables.group[role, pool.shape]) & tables.roomy[:, pool.chunk]
+    return np.flatnonzero(alike & able[pool.role] if pool.role in able else alike)
 
 
 def _shrunk(instance: Instance, winner: Verdict, rivals: Sequence[Fleet]) -> Iterator[Named]:

@@ -12,6 +12,7 @@ Work is limited by nodes of the search tree, so a result does not depend on the 
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -30,6 +31,9 @@ IntArray = NDArray[np.int64]
 
 FEW = 12
 """Where the ceiling pays for no more than this many engines, choices of engines are tried before anything else."""
+
+ROUNDING = 1e-9
+"""Relative difference of objectives that are the same but for rounding."""
 
 SLACK = 1e-6
 """Relative margin by which a reduced cost must exceed the gap before its column is dropped."""
@@ -56,26 +60,26 @@ def cheapest(matrices: Matrices, aim: Aim, work: Work, *, prune: bool = True) ->
 def improve(matrices: Matrices, aim: Aim, work: Work, prices: Prices, ceiling: float = np.inf) -> Blocks:
     """The best fleet of objective at most `ceiling`, and a proven bound; infeasible: there is none.
 
-    Columns near the relaxation first, then more of them, each time for something cheaper; where the demand is to be
-    served once, choices of engines (first of all where only a few can be paid); and at last every column that could
-    be in anything cheaper, if these are few enough.
+    Columns near the relaxation first; where the demand is to be served once, choices of engines (before anything else
+    where only a few can be paid); then more columns, each time for something cheaper; and at last every column that
+    could be in anything cheaper, if these are few enough.
     """
     clock = Clock(work.time_limit)
     best, limit = nothing(matrices, Outcome.NOTHING_FOUND, prices.objective), ceiling
     stages: list[Stage] = [_by_few_columns, _by_more_columns, _by_all_columns]
     if countable(aim):
-        stages.insert(0 if ceiling <= FEW * _cheapest_engine(matrices, prices) else 2, _by_counts)
+        stages.insert(0 if ceiling <= FEW * _cheapest_engine(matrices, prices) else 1, _by_counts)
     for stage in stages:
         found = stage(matrices, aim, clock.rest_of(work), prices, limit)
         bound = max(best.bound, found.bound)
         if found.index.size:
             best, limit = found, found.objective - work.gap * abs(found.objective)
         best = replace(best, bound=bound)
-        if bound >= limit:
+        done = bound >= limit or math.isclose(bound, limit, rel_tol=ROUNDING)
+        if done:
             break
     if not best.index.size:
-        return replace(best, outcome=Outcome.INFEASIBLE if best.bound >= limit else Outcome.NOTHING_FOUND)
-    done = best.bound >= limit
+        return replace(best, outcome=Outcome.INFEASIBLE if done else Outcome.NOTHING_FOUND)
     outcome = Outcome.OPTIMAL if done else Outcome.FEASIBLE
     return replace(best, outcome=outcome, bound=min(best.bound, best.objective), complete=done)
 

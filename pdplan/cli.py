@@ -20,16 +20,22 @@ from costmodel.errors import InfeasibleError, PdplanError
 from pdplan._version import __version__
 from search_spaces.files import shown_path
 
+from .commands.buy import buy
 from .commands.calibrate import calibrate
+from .commands.compare import compare
+from .commands.deploy import deploy
 from .commands.estimate import estimate
 from .commands.explain import explain
+from .commands.frontier import frontier
 from .commands.gpus import gpus
 from .commands.models import models
 from .commands.optimize import optimize
 from .commands.problem import init, schema
 from .commands.report import report
+from .commands.resilience import autoscale, resilience
 from .commands.simulate import simulate
 from .commands.validate import validate
+from .commands.whatif import whatif
 from .commands.workload import workload
 from .console import Console
 from .interrupts import end_on_interrupt
@@ -79,6 +85,11 @@ for command in (
     optimize,
     simulate,
     explain,
+    buy,
+    autoscale,
+    resilience,
+    whatif,
+    frontier,
     init,
     schema,
     workload,
@@ -87,6 +98,8 @@ for command in (
     estimate,
     calibrate,
     report,
+    compare,
+    deploy,
     validate,
 ):
     cli.add_command(command)

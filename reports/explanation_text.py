@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from optimizer.explain import Explanation, Standing
+from optimizer.explain import Explanation, Ruling, Standing
 
 from .table import Column, render_table
 from .text import wrap
@@ -34,6 +35,24 @@ def explanation_dict(config: str, found: Explanation) -> dict[str, Any]:
     }
 
 
+def pair_dict(prefill: str, decode: str, rulings: Sequence[Ruling]) -> dict[str, Any]:
+    """What the rules say of a hand-over, ready for JSON."""
+    return {
+        "prefill": prefill,
+        "decode": decode,
+        "possible": all(one.reason is None for one in rulings),
+        "rules": [{"rule": one.rule, "holds": one.reason is None, "reason": one.reason} for one in rulings],
+    }
+
+
+def pair_text(prefill: str, decode: str, rulings: Sequence[Ruling], width: int) -> str:
+    """Whether two configs can talk, then what every rule says."""
+    refused = [one.reason for one in rulings if one.reason is not None]
+    verdict = f"no, because {refused[0]}" if refused else "yes"
+    head = wrap(f"Hand-over from {prefill} to {decode}: {verdict}.", width)
+    return "\n".join(head) + "\n\n" + _table(rulings, width)
+
+
 def explanation_text(config: str, found: Explanation, width: int) -> str:
     """The verdict first, then each role, then what every rule says."""
     blocks = ["\n".join(wrap(f"{config}: {_verdict(found)}", width))]
@@ -57,7 +76,11 @@ def _rules(found: Explanation, width: int) -> str:
     """All rules where one refuses; else only that they hold."""
     if found.feasible:
         return "\n".join(wrap(f"All {len(found.rulings)} feasibility rules hold (--json lists them).", width))
-    rows = [[ruling.rule.replace("_", " "), ruling.reason or "holds"] for ruling in found.rulings]
+    return _table(found.rulings, width)
+
+
+def _table(rulings: Sequence[Ruling], width: int) -> str:
+    rows = [[ruling.rule.replace("_", " "), ruling.reason or "holds"] for ruling in rulings]
     return render_table(rows, [Column("rule"), Column("verdict", shrink=True, lines=3)], width)
 
 

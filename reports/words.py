@@ -35,6 +35,7 @@ _KINDS: Final = {
     "single_type": "one GPU type",
     "colocated_only": "colocated only",
     "disaggregated_only": "disaggregated only",
+    "own_precision": "the model's own precision",
     "one_pool_pair": "one pool pair",
     "nearest_miss": "nearest miss",
 }

@@ -13,8 +13,9 @@ from costmodel.workload import Workload
 from . import bounds
 from .bounds import Bounds
 from .faults import Fault
-from .problem import Goal
-from .schema import AcceleratorSection, ConstraintsSection, ObjectiveSection, SearchSection, SloClass
+from .problem import Goal, Pools
+from .schema import AcceleratorSection, ConstraintsSection, ObjectiveSection, SloClass
+from .schema_search import SearchSection
 from .spaces import allowed_degrees
 
 SHARE_TOLERANCE = 1e-3
@@ -125,6 +126,8 @@ def objective_faults(
             "max_goodput needs a limit: constraints.budget, power or max_gpus, or an inventory for every accelerator; "
             "without one it grows for ever",
         )
+    if goal is not Goal.MIN_COST and constraints.pools is Pools.PER_CLASS:
+        yield Fault(("constraints", "pools"), f"per_class plans for min_cost only, but the goal is {goal}")
 
 
 def length_faults(workload: Workload, stated_max: int | None, model: Transformer) -> Iterator[Fault]:

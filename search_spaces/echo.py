@@ -40,6 +40,8 @@ def inputs_echo(file: WorkloadFile, problem: Problem) -> dict[str, Any]:
             "max_gpus": limits.max_gpus,
             "max_pools": limits.max_pools,
             "headroom": {"replicas": limits.spare_replicas},
+            "routing": limits.routing.value,
+            "pools": limits.pools.value,
         },
         "confidence": problem.confidence,
         "engine": problem.engine,
@@ -112,6 +114,7 @@ def _space(space: SearchSpace) -> dict[str, Any]:
         "max_num_seqs": list(space.max_num_seqs),
         "max_num_batched_tokens": list(space.max_num_batched_tokens),
         "max_gpus_per_engine": space.max_gpus_per_engine,
+        **{name: list(stated) for name in ("weight_dtype", "kv_dtype") if (stated := getattr(space, name))},
     }
 
 

@@ -11,18 +11,22 @@ from types import MappingProxyType
 from costmodel.engine import EngineConfig, Parallelism, Role
 from costmodel.memory import kv_bytes_peak_per_gpu, kv_capacity_bytes
 from costmodel.transformer import LatentAttention, LinearAttention, SoftmaxAttention, Transformer
-from search_spaces.problem import Offer, Problem
+from search_spaces.problem import Problem
+
+from .dtype_support import engine_refused, kv_refused, weights_refused
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """An offer and a split of the model over its GPUs; batch and chunk are chosen later.
+    """An offer, a split of the model over its GPUs and the precision; batch and chunk are chosen later.
 
     offer: index into `Problem.offers`.
     """
 
     offer: int
     parallelism: Parallelism
+    weight_dtype: str
+    kv_dtype: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,20 +38,38 @@ class Enumeration:
     dropped: Mapping[str, int]
 
 
-Rule = Callable[[Problem, Offer, Parallelism], str | None]
+Rule = Callable[[Problem, Shape], str | None]
 """A feasibility rule: None, or the reason why the shape cannot be."""
 
 
-def tensor_divides_heads(problem: Problem, offer: Offer, split: Parallelism) -> str | None:  # noqa: ARG001
+def engine_runs_there(problem: Problem, shape: Shape) -> str | None:
+    """The serving engine runs on GPUs of this vendor."""
+    return engine_refused(problem.engine, problem.offers[shape.offer].accelerator)
+
+
+def weights_have_kernels(problem: Problem, shape: Shape) -> str | None:
+    """Weights of this precision have units, or the engine has kernels that expand them."""
+    accelerator = problem.offers[shape.offer].accelerator
+    return weights_refused(problem.engine, accelerator, problem.model, shape.weight_dtype)
+
+
+def kv_cache_has_kernels(problem: Problem, shape: Shape) -> str | None:
+    """Attention of the engine reads a KV cache of this precision."""
+    return kv_refused(problem.engine, problem.offers[shape.offer].accelerator, problem.model, shape.kv_dtype)
+
+
+def tensor_divides_heads(problem: Problem, shape: Shape) -> str | None:
     """Query heads (and value heads of linear attention) are shared out evenly over tensor ranks."""
+    split = shape.parallelism
     heads = attention_heads(problem.model)
     if any(count % split.tensor for count in heads):
         return f"TP {split.tensor} does not divide {max(heads)} attention heads"
     return None
 
 
-def tensor_matches_kv_heads(problem: Problem, offer: Offer, split: Parallelism) -> str | None:  # noqa: ARG001
+def tensor_matches_kv_heads(problem: Problem, shape: Shape) -> str | None:
     """KV heads are split evenly, or replicated evenly where there are fewer of them than ranks."""
+    split = shape.parallelism
     for group in problem.model.layers:
         if isinstance(group.attention, SoftmaxAttention):
             kv_heads = group.attention.kv_heads
@@ -56,8 +78,9 @@ def tensor_matches_kv_heads(problem: Problem, offer: Offer, split: Parallelism) 
     return None
 
 
-def tensor_divides_widths(problem: Problem, offer: Offer, split: Parallelism) -> str | None:  # noqa: ARG001
+def tensor_divides_widths(problem: Problem, shape: Shape) -> str | None:
     """Feed-forward widths are shared out evenly; experts are split by tensor when not spread."""
+    split = shape.parallelism
     for group in problem.model.layers:
         block = group.feed_forward
         if block.intermediate % split.tensor:
@@ -68,23 +91,25 @@ def tensor_divides_widths(problem: Problem, offer: Offer, split: Parallelism) ->
     return None
 
 
-def tensor_fits_scale_up(problem: Problem, offer: Offer, split: Parallelism) -> str | None:  # noqa: ARG001
+def tensor_fits_scale_up(problem: Problem, shape: Shape) -> str | None:
     """All-reduce runs twice a layer: a tensor-parallel group never leaves the GPUs that fast links join."""
-    reach = offer.accelerator.scale_up_size
+    split, reach = shape.parallelism, problem.offers[shape.offer].accelerator.scale_up_size
     if split.tensor > reach:
         return f"TP {split.tensor} does not fit in one scale-up domain of {reach} GPUs"
     return None
 
 
-def pipeline_has_layers(problem: Problem, offer: Offer, split: Parallelism) -> str | None:  # noqa: ARG001
+def pipeline_has_layers(problem: Problem, shape: Shape) -> str | None:
     """Every pipeline stage has a layer at least."""
+    split = shape.parallelism
     if split.pipeline > problem.model.num_layers:
         return f"PP {split.pipeline} exceeds {problem.model.num_layers} layers"
     return None
 
 
-def experts_spread_evenly(problem: Problem, offer: Offer, split: Parallelism) -> str | None:  # noqa: ARG001
+def experts_spread_evenly(problem: Problem, shape: Shape) -> str | None:
     """Expert parallelism needs experts that it divides, and spans all tensor x data ranks, as engines run it."""
+    split = shape.parallelism
     if split.expert == 1:
         return None
     counts = [group.feed_forward.experts for group in problem.model.layers if group.feed_forward.experts]
@@ -97,8 +122,9 @@ def experts_spread_evenly(problem: Problem, offer: Offer, split: Parallelism) ->
     return None
 
 
-def data_parallel_shares_experts(problem: Problem, offer: Offer, split: Parallelism) -> str | None:  # noqa: ARG001
+def data_parallel_shares_experts(problem: Problem, shape: Shape) -> str | None:
     """Attention data-parallelism pays only where ranks share experts; elsewhere it is just more replicas."""
+    split = shape.parallelism
     if split.data > 1 and not problem.model.is_moe:
         return "DP inside an engine needs a mixture of experts"
     if split.data > 1 and split.expert == 1:
@@ -106,18 +132,20 @@ def data_parallel_shares_experts(problem: Problem, offer: Offer, split: Parallel
     return None
 
 
-def gpus_make_an_engine(problem: Problem, offer: Offer, split: Parallelism) -> str | None:
+def gpus_make_an_engine(problem: Problem, shape: Shape) -> str | None:
     """An engine is no larger than the space allows and whole nodes can give."""
+    split = shape.parallelism
     if split.gpus > problem.space.max_gpus_per_engine:
         return f"{split.gpus} GPUs exceed max_gpus_per_engine {problem.space.max_gpus_per_engine}"
-    size = offer.accelerator.node_size
+    size = problem.offers[shape.offer].accelerator.node_size
     if split.gpus > size and split.gpus % size:
         return f"{split.gpus} GPUs do not fill whole nodes of {size}"
     return None
 
 
-def limits_allow_an_engine(problem: Problem, offer: Offer, split: Parallelism) -> str | None:
+def limits_allow_an_engine(problem: Problem, shape: Shape) -> str | None:
     """One engine at least fits into the inventory and into the limit on all GPUs."""
+    offer, split = problem.offers[shape.offer], shape.parallelism
     if offer.inventory is not None and split.gpus > offer.inventory:
         return f"{split.gpus} GPUs exceed the inventory of {offer.inventory} {offer.accelerator.name}"
     limit = problem.constraints.max_gpus
@@ -126,9 +154,9 @@ def limits_allow_an_engine(problem: Problem, offer: Offer, split: Parallelism) -
     return None
 
 
-def model_and_one_request_fit(problem: Problem, offer: Offer, split: Parallelism) -> str | None:
+def model_and_one_request_fit(problem: Problem, shape: Shape) -> str | None:
     """Weights, activations and the KV cache of the longest request fit in the memory that the engine may use."""
-    config = engine_config(problem, Shape(problem.offers.index(offer), split), Role.COLOCATED, 1, min_chunk(problem))
+    config = engine_config(problem, shape, Role.COLOCATED, 1, min_chunk(problem))
     capacity = kv_capacity_bytes(problem.model, config)
     if capacity <= 0:
         return "weights do not fit in memory"
@@ -141,6 +169,9 @@ RULES: Mapping[str, Rule] = MappingProxyType(
     {
         rule.__name__: rule
         for rule in (
+            engine_runs_there,
+            weights_have_kernels,
+            kv_cache_has_kernels,
             tensor_divides_heads,
             tensor_matches_kv_heads,
             experts_spread_evenly,
@@ -177,8 +208,8 @@ def engine_config(problem: Problem, shape: Shape, role: Role, seqs: int, chunk: 
         accelerator=problem.offers[shape.offer].accelerator,
         role=role,
         parallelism=shape.parallelism,
-        weight_dtype=problem.weight_dtype,
-        kv_dtype=problem.kv_dtype,
+        weight_dtype=shape.weight_dtype,
+        kv_dtype=shape.kv_dtype,
         max_num_seqs=seqs,
         max_num_batched_tokens=chunk,
         max_model_len=problem.workload.max_tokens,
@@ -186,10 +217,16 @@ def engine_config(problem: Problem, shape: Shape, role: Role, seqs: int, chunk: 
     )
 
 
-def refusal(problem: Problem, offer: Offer, split: Parallelism) -> tuple[str, str] | None:
+def precision_told(problem: Problem, shape: Shape) -> str:
+    """The precision of a shape, such as " fp8/bf16" (weights/KV cache), where there is a choice; else nothing."""
+    choice = len(problem.weight_dtypes) > 1 or len(problem.kv_dtypes) > 1
+    return f" {shape.weight_dtype}/{shape.kv_dtype}" if choice else ""
+
+
+def refusal(problem: Problem, shape: Shape) -> tuple[str, str] | None:
     """First rule that refuses the shape, as (rule name, reason), or None if it can be."""
     for name, rule in RULES.items():
-        reason = rule(problem, offer, split)
+        reason = rule(problem, shape)
         if reason is not None:
             return name, reason
     return None
@@ -204,6 +241,12 @@ def splits(problem: Problem) -> Iterator[Parallelism]:
         yield Parallelism(tensor, pipeline, expert, data)
 
 
+def candidates(problem: Problem, offer: int) -> Iterator[Shape]:
+    """Every shape of one offer, whether or not it can be: precisions in the order of their lists, then degrees."""
+    for weight_dtype, kv_dtype, split in product(problem.weight_dtypes, problem.kv_dtypes, tuple(splits(problem))):
+        yield Shape(offer, split, weight_dtype, kv_dtype)
+
+
 def enumerate_shapes(problem: Problem) -> Enumeration:
     """All feasible shapes in the order of offers and degrees, with a count of refusals by reason.
 
@@ -215,13 +258,13 @@ def enumerate_shapes(problem: Problem) -> Enumeration:
     dropped: Counter[str] = Counter()
     considered = 0
     for index, offer in enumerate(problem.offers):
-        for split in splits(problem):
+        for shape in candidates(problem, index):
             considered += 1
-            refused = refusal(problem, offer, split)
+            refused = refusal(problem, shape)
             if refused is None:
-                shapes.append(Shape(index, split))
+                shapes.append(shape)
             else:
                 dropped[f"{offer.accelerator.name}: {refused[1]}"] += 1
                 if refused[0] == limits_allow_an_engine.__name__:
-                    unsupplied.append(Shape(index, split))
+                    unsupplied.append(shape)
     return Enumeration(tuple(shapes or unsupplied), considered, dict(sorted(dropped.items())))

@@ -111,7 +111,7 @@ class Source:
     def _render_one(self, position: Position | None, fault: Fault) -> str:
         sentence = fault.told()
         if position is None:
-            return f"{self.name} (overridden): {sentence}"
+            return f"{self.name}{' (overridden)' if self.lines else ''}: {sentence}"
         return pointed(self.name, self.lines, position, sentence)
 
 

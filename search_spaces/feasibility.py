@@ -5,15 +5,32 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from costmodel.engine import Parallelism
+from costmodel.engine import Role
 from costmodel.units import GIB
 
 from .bounds import MAX_CELLS, MAX_SETTINGS, MAX_SPLITS
-from .enumeration import RULES, Enumeration, enumerate_shapes, model_and_one_request_fit, refusal, splits
+from .enumeration import (
+    RULES,
+    Enumeration,
+    Shape,
+    candidates,
+    engine_runs_there,
+    enumerate_shapes,
+    kv_cache_has_kernels,
+    model_and_one_request_fit,
+    refusal,
+    weights_have_kernels,
+)
 from .faults import Fault
-from .problem import Offer, Problem
+from .pairs import end_of, pair_refusal, partners
+from .problem import Problem
 
 _FIT = model_and_one_request_fit.__name__
+_MENDS = {
+    engine_runs_there.__name__: "state another engine, or other accelerators",
+    weights_have_kernels.__name__: "state another weight_dtype, engine or accelerator",
+    kv_cache_has_kernels.__name__: "state kv_dtype: bf16, another engine or another accelerator",
+}
 _MORE_GPUS = "more GPUs per engine (search.tensor_parallel, search.pipeline_parallel, search.max_gpus_per_engine)"
 
 
@@ -21,14 +38,26 @@ def feasibility_faults(problem: Problem) -> list[Fault]:
     """What is wrong with the search space as a whole: it is too large, or no engine of it can exist."""
     space = problem.space
     degrees = (space.tensor_parallel, space.pipeline_parallel, space.expert_parallel, space.data_parallel)
-    ways = math.prod(len(values) for values in degrees) * len(problem.offers)
+    dtypes = len(problem.weight_dtypes) * len(problem.kv_dtypes)
+    ways = math.prod(len(values) for values in degrees) * len(problem.offers) * dtypes
     if ways > MAX_SPLITS:
         sentence = f"has {ways:,} ways to split the model over GPUs, but at most {MAX_SPLITS:,} are tried"
         return [Fault(("search",), f"{sentence}; state fewer degrees")]
     enumeration = enumerate_shapes(problem)
     if not enumeration.shapes:
         return list(impossible_faults(problem))
-    return list(_size_faults(problem, enumeration))
+    return [*_size_faults(problem, enumeration), *_pair_faults(problem, enumeration)]
+
+
+def _pair_faults(problem: Problem, enumeration: Enumeration) -> Iterator[Fault]:
+    """Where roles must be apart, some prefill engine can hand over to some decode engine."""
+    if Role.COLOCATED in problem.space.roles:
+        return
+    ends = {end_of(problem, shape): shape for shape in enumeration.shapes}
+    if not any(partners(problem, tuple(ends)).values()):
+        first = enumeration.shapes[0]
+        reason = pair_refusal(problem, first, first)
+        yield Fault(("search", "roles"), f"no prefill engine can hand over to any decode engine: {reason}")
 
 
 def _size_faults(problem: Problem, enumeration: Enumeration) -> Iterator[Fault]:
@@ -52,28 +81,29 @@ def _size_faults(problem: Problem, enumeration: Enumeration) -> Iterator[Fault]:
 
 def impossible_faults(problem: Problem) -> Iterator[Fault]:
     """One fault for each accelerator of which no engine can be built, however many there are: the closest it comes."""
-    weights = problem.model.weight_bytes(problem.weight_dtype) / GIB
     for index, offer in enumerate(problem.offers):
-        rule, split, reason = _closest(problem, offer)
-        what = f"{problem.model.name} in {problem.weight_dtype} ({weights:,.0f} GiB of weights)"
-        mend = "widen the ranges of search"
+        rule, shape, reason = _closest(problem, index)
+        weights = problem.model.weight_bytes(shape.weight_dtype) / GIB
+        what = f"{problem.model.name} in {shape.weight_dtype} ({weights:,.0f} GiB of weights)"
+        mend = _MENDS.get(rule, "widen the ranges of search")
         if rule == _FIT:
             mend = f"allow {_MORE_GPUS}, a smaller weight_dtype, shorter requests, or an accelerator with more memory"
         yield Fault(
             ("accelerators", index),
-            f"{what} runs on no engine of {offer.accelerator.name} within the search space: with {_told(split)}, "
+            f"{what} runs on no engine of {offer.accelerator.name} within the search space: with {_told(shape)}, "
             f"{reason}; {mend}",
         )
 
 
-def _told(split: Parallelism) -> str:
+def _told(shape: Shape) -> str:
+    split = shape.parallelism
     degrees = {"TP": split.tensor, "PP": split.pipeline, "EP": split.expert, "DP": split.data}
     return " x ".join(f"{name} {degree}" for name, degree in degrees.items() if degree > 1) or "one GPU"
 
 
-def _closest(problem: Problem, offer: Offer) -> tuple[str, Parallelism, str]:
-    """The split that passes most rules, of these the one with most GPUs; with the rule that refuses it, and why."""
+def _closest(problem: Problem, offer: int) -> tuple[str, Shape, str]:
+    """The shape that passes most rules, of these the one with most GPUs; with the rule that refuses it, and why."""
     order = list(RULES)
-    refused = [(split, found) for split in splits(problem) if (found := refusal(problem, offer, split)) is not None]
-    split, (rule, reason) = max(refused, key=lambda item: (order.index(item[1][0]), item[0].gpus))
-    return rule, split, reason
+    refused = [(one, found) for one in candidates(problem, offer) if (found := refusal(problem, one)) is not None]
+    shape, (rule, reason) = max(refused, key=lambda item: (order.index(item[1][0]), item[0].parallelism.gpus))
+    return rule, shape, reason

@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from costmodel.accelerator import Accelerator, Link
-from costmodel.errors import InputError
+from costmodel.errors import ImpossibleError, InputError
 from costmodel.transformer import Transformer
 from costmodel.workload import Workload
 
@@ -77,6 +77,11 @@ def problem_of(inputs: Mapping[str, Any], where: str, base: FilePath) -> Problem
     return _stated(source, faults, base, where)
 
 
+def problem_of_values(inputs: Mapping[str, Any], where: str, base: FilePath) -> Problem:
+    """The same from values that nobody wrote down, ten times as fast: faults name their key, but no line."""
+    return _stated(Source(where, (), json.loads(json.dumps(inputs))), [], base, where)
+
+
 def _stated(source: Source, faults: list[Fault], base: FilePath, name: str) -> Problem:
     """Return the problem of a source, called `name` unless it names itself."""
     catalog, catalog_faults = _catalog(source.value, base)
@@ -97,7 +102,8 @@ def _stated(source: Source, faults: list[Fault], base: FilePath, name: str) -> P
     problem = _problem(_Parts(file, name, model, workload, accelerators, catalog.engines, source))
     impossible = feasibility_faults(problem)
     if impossible:
-        raise problem.refusal(impossible)
+        refusal = problem.refusal(impossible)
+        raise ImpossibleError(str(refusal)) if impossible[0].path[:1] == ("accelerators",) else refusal
     return problem
 
 
@@ -224,4 +230,6 @@ def _constraints(section: ConstraintsSection) -> Constraints:
         max_gpus=section.max_gpus,
         max_pools=section.max_pools,
         spare_replicas=section.headroom.replicas,
+        routing=section.routing,
+        pools=section.pools,
     )

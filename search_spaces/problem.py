@@ -51,7 +51,10 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class SearchSpace:
-    """Ranges from which engine configs are made; each field lists the values allowed, in ascending order."""
+    """Ranges from which engine configs are made; each field lists the values allowed, in ascending order.
+
+    weight_dtype, kv_dtype: precisions that may be used; empty: that of the problem's model alone.
+    """
 
     roles: tuple[Role, ...]
     tensor_parallel: tuple[int, ...]
@@ -61,6 +64,8 @@ class SearchSpace:
     max_num_seqs: tuple[int, ...]
     max_num_batched_tokens: tuple[int, ...]
     max_gpus_per_engine: int = 16
+    weight_dtype: tuple[str, ...] = ()
+    kv_dtype: tuple[str, ...] = ()
 
 
 class Goal(StrEnum):
@@ -84,11 +89,30 @@ class Objective:
     max_volume: float = 1.0
 
 
+class Routing(StrEnum):
+    """How requests are spread over pools: any share of a length anywhere, or each length whole to one pool.
+
+    A gateway that knows thresholds of the prompt length only sends each length to one pool of a stage, and each pool
+    gets a range of neighbouring lengths.
+    """
+
+    FRACTIONAL = "fractional"
+    THRESHOLD = "threshold"
+
+
+class Pools(StrEnum):
+    """Whether a pool may serve several SLO classes, or every class has pools of its own."""
+
+    SHARED = "shared"
+    PER_CLASS = "per_class"
+
+
 @dataclass(frozen=True, slots=True)
 class Constraints:
     """Limits on the whole fleet; None means no limit.
 
-    budget [$/h]; power [W] of the boards (TDP); spare_replicas: k of N+k, kept idle in every pool.
+    budget [$/h]; power [W] of the boards (TDP); spare_replicas: k of N+k, kept idle in every pool;
+    routing: what the gateway can do; pools: whether SLO classes share them.
     """
 
     budget: float | None = None
@@ -96,6 +120,8 @@ class Constraints:
     max_gpus: int | None = None
     max_pools: int | None = None
     spare_replicas: int = 0
+    routing: Routing = Routing.FRACTIONAL
+    pools: Pools = Pools.SHARED
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +130,7 @@ class Problem:
 
     `source` is the file that it was read from, if any: later stages name its lines when they refuse a value.
 
+    `weight_dtype` and `kv_dtype` are those of the model section; the search space may allow others besides or instead.
     `confidence` is the probability of the interval of step times whose slow end is planned on; 0: expected times.
     `engine` names the serving engine ("vllm", "sglang", "trtllm") whose scheduler and overheads are modelled;
     `engine_changes` is what the user's catalog file says of its host times.
@@ -126,6 +153,16 @@ class Problem:
     seed: int = 0
     inputs: Mapping[str, Any] = field(default_factory=dict)
     source: Source | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def weight_dtypes(self) -> tuple[str, ...]:
+        """Precisions of the weights that the search may choose from."""
+        return self.space.weight_dtype or (self.weight_dtype,)
+
+    @property
+    def kv_dtypes(self) -> tuple[str, ...]:
+        """Precisions of the KV cache that the search may choose from."""
+        return self.space.kv_dtype or (self.kv_dtype,)
 
     def refusal(self, faults: Sequence[Fault]) -> InputError:
         """All faults as one error: each with its line where the problem was read from a file, else with its key."""

@@ -16,10 +16,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from costmodel.errors import InputError
+from costmodel.errors import InputError, UnknownNameError
 
 from .catalog import normalized_name
-from .loader import problem_of
+from .loader import problem_of_values
 from .problem import Problem
 from .yaml_source import parse_value
 
@@ -106,13 +106,36 @@ def grid(axes: Sequence[Axis], named: Sequence[Scenario] = ()) -> Iterator[Scena
             yield Scenario(base.name, {**base.changes, **dict(zip(keys, values, strict=True))})
 
 
+def named_scenarios(problem: Problem) -> dict[str, Scenario]:
+    """The scenarios that the problem's own file names, with what they extend, in the file's order.
+
+    Raises InputError where one extends a name that there is not, or itself.
+    """
+    stated = (problem.source.value if problem.source is not None else {}).get("scenarios") or {}
+    return {name: Scenario(name, _with_extended(stated, name, ())) for name in stated}
+
+
+def _with_extended(stated: Mapping[str, Mapping[str, Any]], name: str, below: tuple[str, ...]) -> dict[str, Any]:
+    """Changes of a scenario laid over those that it extends, in the order in which it names them."""
+    if name in below:
+        raise InputError(f"scenarios.{name}: extends itself ({' -> '.join([*below, name])})")
+    if name not in stated:
+        raise UnknownNameError("scenario", name, stated)
+    own = dict(stated[name])
+    above = own.pop("extends", [])
+    changes: dict[str, Any] = {}
+    for other in [above] if isinstance(above, str) else above:
+        changes |= _with_extended(stated, str(other), (*below, name))
+    return changes | own
+
+
 def scenario_problem(problem: Problem, scenario: Scenario, base: Path) -> Problem:
     """The problem with the scenario's changes made and everything checked again.
 
     base: folder from which files that the problem names are looked up. Raises InputError as `load_problem` does.
     """
     inputs = changed(problem.inputs, scenario.changes)
-    return problem_of(inputs, f"scenario {scenario.name or told(scenario.changes)}", base)
+    return problem_of_values(inputs, f"scenario {scenario.name or told(scenario.changes)}", base)
 
 
 def told(changes: Mapping[str, Any]) -> str:
@@ -132,7 +155,7 @@ def changed(inputs: Mapping[str, Any], changes: Mapping[str, Any]) -> Inputs:
     Raises InputError for a key that is neither a lever nor a place of the inputs.
     """
     result = deepcopy(dict(inputs))
-    for key, value in changes.items():
+    for key, value in _flat(inputs, changes):
         head, *rest = key.split(".")
         lever = LEVERS.get(head)
         if lever is not None and head not in result:
@@ -142,17 +165,16 @@ def changed(inputs: Mapping[str, Any], changes: Mapping[str, Any]) -> Inputs:
     return result
 
 
-def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> Inputs:
-    """`over` laid on `base`, mapping by mapping; anything else is replaced.
-
-    >>> merged({"slo": {"ttft": 1, "tpot": 2}}, {"slo": {"ttft": 3}})
-    {'slo': {'ttft': 3, 'tpot': 2}}
-    """
-    result = dict(base)
-    for key, value in over.items():
-        below = result.get(key)
-        result[key] = merged(below, value) if isinstance(below, Mapping) and isinstance(value, Mapping) else value
-    return result
+def _flat(inputs: Mapping[str, Any], changes: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Changes value by value: a mapping is laid over what stands there; limits of `slo` without a class go to all."""
+    for key, value in changes.items():
+        if not isinstance(value, Mapping):
+            yield key, value
+            continue
+        classes = {str(slo["name"]) for slo in inputs["slo"]}
+        for below, each in value.items():
+            every = key == "slo" and below not in classes
+            yield from _flat(inputs, {below if every else f"{key}.{below}": each})
 
 
 def _set(inputs: Inputs, dotted: str, value: Any) -> None:
@@ -229,6 +251,17 @@ def _value_at(*path: str) -> Setter:
     return apply
 
 
+def _one_dtype(key: str) -> Setter:
+    """A precision that the model is served in, whatever the search might choose from."""
+    set_model = _value_at("model", key)
+
+    def apply(inputs: Inputs, rest: tuple[str, ...], value: Any) -> None:
+        set_model(inputs, rest, value)
+        inputs["search"].pop(key, None)
+
+    return apply
+
+
 def _of_classes(key: str) -> Setter:
     """A lever on a limit of every SLO class, or of the class named: ttft = value, ttft.CLASS = value."""
 
@@ -265,14 +298,18 @@ def _scaled_rate(inputs: Inputs, rest: tuple[str, ...], value: Any) -> None:
     load["request_rate"] *= factor
 
 
-def _scaled_limits(inputs: Inputs, rest: tuple[str, ...], value: Any) -> None:
-    """All latency limits times a factor."""
-    _no_more("slo_scale", rest)
-    factor = _factor("slo_scale", value)
-    for slo in inputs["slo"]:
-        for key in ("ttft", "tpot", "e2e"):
-            if slo[key] is not None:
-                slo[key] = f"{float(str(slo[key]).removesuffix('s')) * factor!r}s"
+def _scaled_limits(name: str, *keys: str) -> Setter:
+    """A lever that multiplies latency limits of every class."""
+
+    def apply(inputs: Inputs, rest: tuple[str, ...], value: Any) -> None:
+        _no_more(name, rest)
+        factor = _factor(name, value)
+        for slo in inputs["slo"]:
+            for key in keys:
+                if slo[key] is not None:
+                    slo[key] = f"{float(str(slo[key]).removesuffix('s')) * factor!r}s"
+
+    return apply
 
 
 def _without(inputs: Inputs, rest: tuple[str, ...], value: Any) -> None:
@@ -318,9 +355,11 @@ LEVERS: Mapping[str, Setter] = MappingProxyType(
         "tpot": _of_classes("tpot"),
         "e2e": _of_classes("e2e"),
         "attainment": _of_classes("attainment"),
-        "slo_scale": _scaled_limits,
-        "weight_dtype": _value_at("model", "weight_dtype"),
-        "kv_dtype": _value_at("model", "kv_dtype"),
+        "ttft_scale": _scaled_limits("ttft_scale", "ttft"),
+        "tpot_scale": _scaled_limits("tpot_scale", "tpot"),
+        "slo_scale": _scaled_limits("slo_scale", "ttft", "tpot", "e2e"),
+        "weight_dtype": _one_dtype("weight_dtype"),
+        "kv_dtype": _one_dtype("kv_dtype"),
         "budget": _value_at("constraints", "budget"),
         "power": _value_at("constraints", "power"),
         "max_gpus": _value_at("constraints", "max_gpus"),

@@ -11,23 +11,17 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
-    AfterValidator,
     BeforeValidator,
-    Discriminator,
     Field,
-    Tag,
     ValidationInfo,
     field_validator,
     model_validator,
 )
 from pydantic.functional_validators import ModelWrapValidatorHandler
 
-from costmodel.engine import Role
 from costmodel.errors import InputError
-from costmodel.transformer import DTYPE_BYTES
 
 from . import bounds
-from .bounds import Bounds
 from .fields import (
     Section,
     Text,
@@ -43,15 +37,13 @@ from .fields import (
     quantity,
     read_attainment,
 )
-from .problem import Billing, Goal
+from .problem import Billing, Goal, Pools, Routing
 from .quantities import Kind
 from .schema_lengths import LengthsSection
+from .schema_search import KV_DTYPES, WEIGHT_DTYPES, SearchSection
 
 WORKLOAD_SCHEMA: Literal["pdplan.workload/1"] = "pdplan.workload/1"
-WEIGHT_DTYPES = tuple(DTYPE_BYTES)
-KV_DTYPES = ("bf16", "fp8")
 ENGINES = ("vllm", "sglang", "trtllm")
-PRESETS = ("quick", "standard", "wide")
 HOURS_PER_DAY = 24
 
 Volume = Annotated[float, number(bounds.VOLUME)]
@@ -211,91 +203,6 @@ class AcceleratorSection(Section):
         return _look_up(info.context.check_accelerator, name) if isinstance(info.context, Context) else name
 
 
-def _ascending(values: list[int]) -> list[int]:
-    if not values:
-        raise house_error("is empty, but needs at least one value")
-    return sorted(set(values))
-
-
-class Span(Section):
-    """Values spread evenly on a logarithmic scale."""
-
-    low: Annotated[int, count(bounds.WHOLE)] = Field(alias="from")
-    """Least value."""
-    high: Annotated[int, count(bounds.WHOLE)] = Field(alias="to")
-    """Greatest value."""
-
-    @field_validator("high")
-    @classmethod
-    def _not_below(cls, high: int, info: ValidationInfo) -> int:
-        if high < info.data.get("low", 1):
-            raise house_error(f"{high} is below from {info.data['low']}")
-        return high
-
-
-def _values_form(value: object) -> str:
-    return "<span>" if isinstance(value, dict | Span) else "<values>"
-
-
-def _sized(allowed: Bounds) -> AfterValidator:
-    """Check the values, or the ends of the span, against the bounds of their key."""
-
-    def check(values: list[int] | Span) -> list[int] | Span:
-        ends = (values.low, values.high) if isinstance(values, Span) else values
-        beyond = next((value for value in ends if not allowed.holds(value)), None)
-        if beyond is not None:
-            raise house_error(f"{beyond} is out of range; {allowed.sentence()}")
-        return values
-
-    return AfterValidator(check)
-
-
-_Degree = Annotated[int, count(bounds.DEGREE)]
-_Whole = Annotated[int, count(bounds.WHOLE)]
-Degrees = Annotated[
-    list[_Degree],
-    at_most(bounds.MAX_VALUES, "values"),
-    BeforeValidator(listed, json_schema_input_type=list[_Degree] | _Degree),
-    AfterValidator(_ascending),
-]
-_Values = Annotated[
-    list[_Whole],
-    at_most(bounds.MAX_VALUES, "values"),
-    BeforeValidator(listed, json_schema_input_type=list[_Whole] | _Whole),
-    AfterValidator(_ascending),
-]
-_Sizes = Annotated[Annotated[_Values, Tag("<values>")] | Annotated[Span, Tag("<span>")], Discriminator(_values_form)]
-Seqs = Annotated[_Sizes, _sized(bounds.MAX_NUM_SEQS)]
-Chunks = Annotated[_Sizes, _sized(bounds.MAX_NUM_BATCHED_TOKENS)]
-
-
-_Role = Annotated[Role, member(Role)]
-_Roles = list[_Role]
-
-
-class SearchSection(Section):
-    """Which engine settings are tried: a preset, and ranges that replace parts of it."""
-
-    preset: Annotated[str, choice(*PRESETS)] = "standard"
-    """quick: powers of two, a look; standard; wide: everything that has a chance, slower."""
-    roles: Annotated[_Roles, BeforeValidator(listed, json_schema_input_type=_Roles | _Role)] | None = None
-    """Roles that engines may take."""
-    tensor_parallel: Degrees | None = None
-    """Tensor-parallel degrees; each must divide the model's heads."""
-    pipeline_parallel: Degrees | None = None
-    """Pipeline stages."""
-    expert_parallel: Degrees | None = None
-    """Ranks over which the experts are spread; 1: experts are split by tensor."""
-    data_parallel: Degrees | None = None
-    """Data-parallel ranks of the attention inside one engine (mixtures of experts)."""
-    max_num_seqs: Seqs | None = None
-    """Most requests that run at once in one engine: values, or {from, to}."""
-    max_num_batched_tokens: Chunks | None = None
-    """Most tokens in one engine step, the chunk of chunked prefill: values, or {from, to}."""
-    max_gpus_per_engine: Annotated[int, count(bounds.GPUS_PER_ENGINE)] | None = None
-    """Most GPUs in one engine."""
-
-
 class ObjectiveSection(Section):
     """What is optimised."""
 
@@ -327,6 +234,10 @@ class ConstraintsSection(Section):
     """Most pools; fewer are simpler to run."""
     headroom: Headroom = Headroom()
     """Spare engines for failures and upgrades."""
+    routing: Annotated[Routing, member(Routing)] = Routing.FRACTIONAL
+    """fractional: any share of a length to any pool; threshold: each prompt length whole to one pool of a stage."""
+    pools: Annotated[Pools, member(Pools)] = Pools.SHARED
+    """shared: any pool may serve every SLO class; per_class: no pool serves two of them."""
 
 
 class WorkloadFile(Section):
@@ -377,6 +288,8 @@ class WorkloadFile(Section):
     """Share of GPU memory that an engine may use [1]."""
     seed: Annotated[int, count(bounds.SEED)] = 0
     """Seed of everything random (the sampled trace of the simulation)."""
+    scenarios: dict[Text, dict[Text, Any]] = Field(default_factory=dict)
+    """Named changes for `pdplan whatif`: levers, dotted keys or mappings laid over this file; `extends` names others."""
 
     @field_validator("*", mode="wrap")
     @classmethod

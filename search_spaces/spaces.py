@@ -18,7 +18,7 @@ from .bounds import GPUS_PER_ENGINE
 from .enumeration import attention_heads
 from .fields import Section, count, member
 from .problem import SearchSpace
-from .schema import Chunks, Degrees, SearchSection, Seqs, Span
+from .schema_search import Chunks, Degrees, SearchSection, Seqs, Span
 from .yaml_source import parse_source
 
 SEQS_FACTOR = 2**0.5
@@ -68,6 +68,8 @@ def search_space(section: SearchSection, model: Transformer) -> SearchSpace:
         max_num_seqs=sizes(section.max_num_seqs or preset.max_num_seqs, SEQS_FACTOR),
         max_num_batched_tokens=sizes(section.max_num_batched_tokens or preset.max_num_batched_tokens, TOKENS_FACTOR),
         max_gpus_per_engine=section.max_gpus_per_engine or preset.max_gpus_per_engine,
+        weight_dtype=tuple(section.weight_dtype or ()),
+        kv_dtype=tuple(section.kv_dtype or ()),
     )
 
 

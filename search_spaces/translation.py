@@ -19,10 +19,13 @@ _NOT_A_LIST = {"list_type", "tuple_type", "iterable_type"}
 _NOT_A_MAPPING = {"model_type", "model_attributes_type", "dict_type", "mapping_type", "dataclass_type"}
 
 
-def faults_of(error: ValidationError) -> list[Fault]:
-    """Return one fault for each error, in the order in which they were found."""
-    schema = json_schema()
-    return [_fault(details, schema) for details in error.errors(include_url=False)]
+def faults_of(error: ValidationError, schema: dict[str, Any] | None = None) -> list[Fault]:
+    """Return one fault for each error, in the order in which they were found.
+
+    schema: JSON Schema of the file; default: that of workload.yaml.
+    """
+    known = json_schema() if schema is None else schema
+    return [_fault(details, known) for details in error.errors(include_url=False)]
 
 
 def _fault(details: ErrorDetails, schema: dict[str, Any]) -> Fault:

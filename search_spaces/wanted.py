@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from costmodel.engine import Parallelism, Role
@@ -11,7 +11,9 @@ from costmodel.errors import InputError
 
 from .bounds import DEGREE, MAX_NUM_BATCHED_TOKENS, MAX_NUM_SEQS, Bounds
 from .catalog import normalized_name
+from .enumeration import Shape
 from .problem import Problem, SearchSpace
+from .schema_search import KV_DTYPES, WEIGHT_DTYPES
 
 KEYS: Mapping[str, str] = {
     "gpu": "accelerator",
@@ -27,8 +29,12 @@ KEYS: Mapping[str, str] = {
     "data_parallel": "data_parallel",
     "max_num_seqs": "max_num_seqs",
     "max_num_batched_tokens": "max_num_batched_tokens",
+    "weight_dtype": "weight_dtype",
+    "kv_dtype": "kv_dtype",
 }
 """What may be written, and the setting that it means."""
+
+_ORDER: Mapping[str, Callable[[str], int]] = {"weight_dtype": WEIGHT_DTYPES.index, "kv_dtype": KV_DTYPES.index}
 
 NUMBERS: Mapping[str, Bounds] = {
     "tensor_parallel": DEGREE,
@@ -40,9 +46,14 @@ NUMBERS: Mapping[str, Bounds] = {
 }
 
 
+DTYPES: Mapping[str, tuple[str, ...]] = {"weight_dtype": WEIGHT_DTYPES, "kv_dtype": KV_DTYPES}
+
+
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """An engine config that somebody asks about; None: any role, batch limit or token budget of the space.
+
+    weight_dtype, kv_dtype: None where that of the model section is meant, or the first of the space if it lacks that.
 
     offer: index into `Problem.offers`.
     """
@@ -52,9 +63,17 @@ class Wanted:
     role: Role | None = None
     max_num_seqs: int | None = None
     max_num_batched_tokens: int | None = None
+    weight_dtype: str | None = None
+    kv_dtype: str | None = None
+
+    def shape(self, problem: Problem) -> Shape:
+        """The engine shape that is asked about."""
+        weights = self.weight_dtype or _usual(problem.weight_dtype, problem.weight_dtypes)
+        cache = self.kv_dtype or _usual(problem.kv_dtype, problem.kv_dtypes)
+        return Shape(self.offer, self.parallelism, weights, cache)
 
     @property
-    def numbers(self) -> dict[str, int]:
+    def settings(self) -> dict[str, int | str]:
         """The settings that are stated, by the key of the search section."""
         split = self.parallelism
         stated = {
@@ -64,8 +83,14 @@ class Wanted:
             "data_parallel": split.data,
             "max_num_seqs": self.max_num_seqs,
             "max_num_batched_tokens": self.max_num_batched_tokens,
+            "weight_dtype": self.weight_dtype,
+            "kv_dtype": self.kv_dtype,
         }
         return {name: value for name, value in stated.items() if value is not None}
+
+
+def _usual(own: str, allowed: tuple[str, ...]) -> str:
+    return own if own in allowed else allowed[0]
 
 
 def parse_wanted(pairs: Mapping[str, str], problem: Problem) -> Wanted:
@@ -82,6 +107,7 @@ def parse_wanted(pairs: Mapping[str, str], problem: Problem) -> Wanted:
     if "accelerator" not in stated:
         raise InputError("--config names no accelerator; add gpu=NAME, such as gpu=H100")
     numbers = {name: _number(name, stated[name], allowed) for name, allowed in NUMBERS.items() if name in stated}
+    dtypes = {name: _dtype(name, stated[name], allowed) for name, allowed in DTYPES.items() if name in stated}
     role = stated.get("role")
     roles = {one.value: one for one in Role}
     return Wanted(
@@ -95,6 +121,8 @@ def parse_wanted(pairs: Mapping[str, str], problem: Problem) -> Wanted:
         role=None if role is None else roles.get(role) or roles[_unknown("role", role, roles)],
         max_num_seqs=numbers.get("max_num_seqs"),
         max_num_batched_tokens=numbers.get("max_num_batched_tokens"),
+        weight_dtype=dtypes.get("weight_dtype"),
+        kv_dtype=dtypes.get("kv_dtype"),
     )
 
 
@@ -116,19 +144,22 @@ def _number(name: str, text: str, allowed: Bounds) -> int:
     return value
 
 
+def _dtype(name: str, text: str, allowed: tuple[str, ...]) -> str:
+    return text if text in allowed else _unknown(name, text, dict.fromkeys(allowed))
+
+
 def _unknown(what: str, found: str, allowed: Mapping[str, object]) -> str:
     near = difflib.get_close_matches(found, allowed, n=1)
     hint = f"; did you mean {near[0]}?" if near else ";"
     raise InputError(f"--config: unknown {what} {found!r}{hint} allowed: {', '.join(allowed)}")
 
 
-def with_wanted(problem: Problem, wanted: Wanted) -> tuple[Problem, dict[str, tuple[int, ...]]]:
+def with_wanted(problem: Problem, wanted: Wanted) -> tuple[Problem, dict[str, tuple[int | str, ...]]]:
     """The problem with the wanted settings in its search space, and the ranges that they were not in."""
-    space = problem.space
-    missing = {
-        name: getattr(space, name) for name, value in wanted.numbers.items() if value not in getattr(space, name)
-    }
-    wider = {name: tuple(sorted({*values, wanted.numbers[name]})) for name, values in missing.items()}
+    space = replace(problem.space, weight_dtype=problem.weight_dtypes, kv_dtype=problem.kv_dtypes)
+    asked = wanted.settings
+    missing = {name: getattr(space, name) for name, value in asked.items() if value not in getattr(space, name)}
+    wider = {name: tuple(sorted({*values, asked[name]}, key=_ORDER.get(name))) for name, values in missing.items()}
     roles = space.roles if wanted.role is None else tuple(role for role in Role if role in {*space.roles, wanted.role})
     gpus = max(space.max_gpus_per_engine, wanted.parallelism.gpus)
     extended: SearchSpace = replace(space, roles=roles, max_gpus_per_engine=gpus, **wider)

@@ -247,7 +247,7 @@ class TestByHand:
         tables = instance.tables
         result = evaluate(instance, pair(1, 1))
         queue, decode = result.states
-        moved = float(tables.kv_transferred[0]) / float(tables.link[0])
+        moved = float(tables.kv_transferred[0, 0]) / float(tables.link[0])
         assert moved == pytest.approx(1000 * 2 * 32 * 8 * 128 * 2 / 50e9)  # KV of Llama-3.1-8B over a 400 Gbit/s card
         running = 1.0 - math.exp(-decode.running)
         alone = float(queue.latency[0]) + moved + decode.step * (1.0 + 0.5 * running)

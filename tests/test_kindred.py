@@ -1,4 +1,4 @@
-"""Fleets of other engines, what one unit more of a limit saves, what budgets buy, and routing by thresholds."""
+"""Fleets of other engines, what budgets buy, and routing by thresholds."""
 
 from __future__ import annotations
 
@@ -16,14 +16,16 @@ from optimizer.blocks import Work, whole_blocks
 from optimizer.columns import Columns
 from optimizer.fleet_model import Aim
 from optimizer.instance import Instance
-from optimizer.kindred import different_fleets, engine_kinds, shadow_prices
+from optimizer.kindred import Solve, different_fleets, engine_kinds
+from optimizer.level import Level
 from optimizer.matrices import DECODE, Matrices
+from optimizer.optimize import optimize
 from optimizer.search import Effort, Found, search
 from optimizer.simple_plans import Totals, column_totals
 from optimizer.volume import budget_curve
 from optimizer.whole import cheapest
 from search_spaces.loader import problem_of
-from search_spaces.problem import Constraints, Routing
+from search_spaces.problem import Constraints, Goal, Objective, Routing
 from tests.fleet_matrices import random_matrices
 from tests.optimizer_cases import columns_of, instance_of, offer, problem, workload
 
@@ -43,11 +45,15 @@ def solved(instance: Instance) -> tuple[Columns, Totals, Found]:
     return columns, totals, search(instance, columns, totals, *HOW)
 
 
+def solver(instance: Instance) -> Solve:
+    return lambda columns, totals: search(instance, columns, totals, *HOW)
+
+
 class TestDifferentFleets:
     def test_each_buys_other_engines_and_costs_no_less(self) -> None:
         instance = two_types()
         columns, totals, best = solved(instance)
-        rivals = different_fleets(instance, (columns, totals), best, HOW, 3)
+        rivals = different_fleets(instance, (columns, totals), best, solver(instance), 3)
         assert len(rivals) == 3
         bought = [frozenset(engine_kinds(instance, found.columns)) for found in (best, *(r.found for r in rivals))]
         assert len(set(bought)) == 4
@@ -65,26 +71,30 @@ class TestDifferentFleets:
         for name in set(engine_kinds(instance, best.columns)):
             some = np.flatnonzero(kind != name)
             each.append(search(instance, columns.take(some), totals.take(some), *HOW).objective)
-        (rival,) = different_fleets(instance, (columns, totals), best, HOW, 1)
+        (rival,) = different_fleets(instance, (columns, totals), best, solver(instance), 1)
         assert rival.found.objective == pytest.approx(min(each))
 
 
-class TestShadowPrices:
-    def test_a_limit_that_binds_is_worth_something_and_a_slack_one_nothing(self) -> None:
-        free = solved(two_types())[2]
-        tight = two_types(inventory=1, budget=1000.0)
-        columns, _, best = solved(tight)
-        assert best.objective > free.objective
-        prices = {one.limit: one for one in shadow_prices(tight, columns, best, HOW)}
-        assert set(prices) == {"inventory", "budget"}
-        assert prices["budget"].saved == 0.0
-        more = solved(two_types(inventory=2, budget=1000.0))[2]
-        assert prices["inventory"].saved == pytest.approx(best.objective - more.objective, abs=1e-4)
+class TestInThePlan:
+    def test_fleets_of_other_engines_are_compared_and_cost_no_less(self) -> None:
+        offers = (offer("H100"), offer("L40S"))
+        plan = optimize(problem(offers=offers, workload=workload(12.0)), level=Level.QUICK)
+        others = [row for row in plan.alternatives if row.kind == "other_engines"]
+        assert others
+        shown = [tuple(sorted(row.pools)) for row in plan.alternatives if row.why_not != "the same cost"]
+        assert plan.cost_usd_per_hour is not None
+        for row in others:
+            assert row.cost_usd_per_hour is not None
+            assert row.cost_usd_per_hour >= plan.cost_usd_per_hour * (1.0 - 1e-6)
+            assert row.pools != plan.alternatives[0].pools
+            assert row.label.startswith("without ")
+            assert row.why_not
+            assert shown.count(tuple(sorted(row.pools))) <= 1
 
-    def test_without_limits_there_are_none(self) -> None:
-        instance = instance_of(problem())
-        columns, _, best = solved(instance)
-        assert shadow_prices(instance, columns, best, HOW) == []
+    def test_other_goals_have_one_fleet(self) -> None:
+        limits = Constraints(budget=20.0)
+        plan = optimize(problem(constraints=limits, objective=Objective(Goal.MAX_GOODPUT)), level=Level.QUICK)
+        assert [row.kind for row in plan.alternatives] == ["recommended"]
 
 
 def test_a_larger_budget_never_buys_less() -> None:

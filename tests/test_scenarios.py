@@ -5,13 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from costmodel.errors import InputError
 from search_spaces.loader import load_problem
 from search_spaces.problem import Problem
-from search_spaces.scenarios import Axis, Scenario, changed, grid, merged, parse_axis, scenario_problem
+from search_spaces.scenarios import Axis, Scenario, changed, grid, named_scenarios, parse_axis, scenario_problem
 
 WORKLOAD = """\
 schema: pdplan.workload/1
@@ -143,16 +141,45 @@ def test_a_grid_is_every_combination_once() -> None:
         list(grid([parse_axis("rate=1:2:2000"), parse_axis("ttft=1:2:2000")]))
 
 
-json_like = st.recursive(
-    st.integers() | st.text(max_size=3), lambda inner: st.dictionaries(st.text("abc", max_size=2), inner, max_size=3)
+NAMED = """\
+scenarios:
+  cheap: {price.H100: 1.5, price.L4: 0.4}
+  june: {extends: cheap, rate_scale: 2, price.L4: 0.5}
+  both: {extends: [june, tight], workload: {burstiness: 2}}
+  tight: {slo: {ttft: 800ms, slow: {tpot: 70ms}}}
+"""
+
+
+def named(tmp_path: Path, text: str = NAMED) -> tuple[Problem, dict[str, Scenario]]:
+    path = tmp_path / "named.yaml"
+    path.write_text(WORKLOAD + text, "utf-8")
+    problem = load_problem(path)
+    return problem, named_scenarios(problem)
+
+
+def test_named_scenarios_extend_each_other_and_lay_mappings_over_the_file(tmp_path: Path) -> None:
+    problem, scenarios = named(tmp_path)
+    assert list(scenarios) == ["cheap", "june", "both", "tight"]
+    assert scenarios["june"].changes == {"price.H100": 1.5, "price.L4": 0.5, "rate_scale": 2}
+    both = scenario_problem(problem, scenarios["both"], tmp_path)
+    assert [offer.usd_per_hour for offer in both.offers] == [1.5, 0.5]
+    assert (both.workload.request_rate, both.workload.burstiness) == (12.0, 2.0)
+    assert [(slo.ttft, slo.tpot) for slo in both.slos] == [(0.8, 0.04), (0.8, 0.07)]
+
+
+def test_scenarios_leave_the_problem_itself_alone(tmp_path: Path, problem: Problem) -> None:
+    assert dict(named(tmp_path)[0].inputs) | {"name": "tiny"} == problem.inputs
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("scenarios: {a: {extends: b}, b: {extends: a}}", r"scenarios\.\w: extends itself"),
+        ("scenarios: {june: {extends: chaep}, cheap: {}}", "did you mean 'cheap'"),
+        ("scenarios: [1]", "is not a mapping"),
+        ("scenarios: {a: 5}", "is not a mapping"),
+    ],
 )
-mappings = st.dictionaries(st.text("abc", max_size=2), json_like, max_size=3)
-
-
-@settings(deadline=None, max_examples=100)
-@given(mappings, mappings)
-def test_merging_twice_changes_nothing_more(base: dict[str, object], over: dict[str, object]) -> None:
-    once = merged(base, over)
-    assert merged(once, over) == once
-    assert merged(base, {}) == base
-    assert set(once) == set(base) | set(over)
+def test_bad_scenario_blocks_are_refused(tmp_path: Path, text: str, sentence: str) -> None:
+    with pytest.raises(InputError, match=sentence):
+        named(tmp_path, text)

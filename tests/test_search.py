@@ -310,7 +310,7 @@ class TestOutcomes:
         columns, totals = price_space(instance, make_columns(instance, Grid()))
         plan = simple_plans(instance, columns, totals)[0]
         assert max(plan.blocks) > 1
-        found = search(instance, columns, totals, Aim(), Effort())
+        found = search(instance, columns, totals, Aim(), Effort(nodes=50, choices=5, provable=0))
         assert found.outcome in SOLVED
         assert found.objective <= plan.cost * (1 + 1e-9)
         assert found.bound <= found.objective

@@ -53,6 +53,23 @@ def test_batches_hold_every_task_once_in_order(count: int, workers: int) -> None
     assert [task for batch in batches(tasks, workers) for task in batch] == tasks
 
 
+@settings(deadline=None, max_examples=50)
+@given(st.integers(1, 200), st.integers(1, 4), st.integers(1, 20), st.integers(1, 40))
+def test_kin_that_fit_into_a_batch_share_it(count: int, workers: int, families: int, largest: int) -> None:
+    def family(changes: Mapping[str, Any]) -> str:
+        return str(changes["x"] % families)
+
+    tasks = [(number, {"x": number}) for number in range(count)]
+    made = list(batches(tasks, workers, family, largest))
+    assert sorted(number for batch in made for number, _ in batch) == list(range(count))
+    size = max(len(batch) for batch in made)
+    assert size <= largest
+    for name in {family(changes) for _, changes in tasks}:
+        mine = sum(family(changes) == name for _, changes in tasks)
+        within = sum(any(family(changes) == name for _, changes in batch) for batch in made)
+        assert within == 1 or mine > min(largest, max(count // (4 * workers), 1))
+
+
 def test_a_sweep_that_failed_goes_on_where_it_stood(tmp_path: Path) -> None:
     sweep = made(40, fails_at_27)
     journal = Journal(tmp_path / "sweep.jsonl", sweep.key)

@@ -151,14 +151,14 @@ def _problem(flags: Flags) -> Problem:
 def _config(problem: Problem, flags: Flags) -> EngineConfig:
     """The engine of the flags, or the rule that forbids it."""
     from costmodel.engine import Role
-    from search_spaces.enumeration import Shape, engine_config, model_and_one_request_fit, refusal, splits
+    from search_spaces.enumeration import candidates, engine_config, model_and_one_request_fit, refusal
 
-    split = next(splits(problem))
-    refused = refusal(problem, problem.offers[0], split)
+    shape = next(candidates(problem, 0))
+    refused = refusal(problem, shape)
     if refused is not None and refused[0] != model_and_one_request_fit.__name__:  # `estimate` says by how much
         raise InputError(f"{problem.model.name} cannot run so on {problem.offers[0].accelerator.name}: {refused[1]}")
     seqs, chunk = flags.max_num_seqs, flags.max_num_batched_tokens
-    return engine_config(problem, Shape(0, split), Role(flags.role), seqs, chunk)
+    return engine_config(problem, shape, Role(flags.role), seqs, chunk)
 
 
 def estimate_dict(model: Transformer, config: EngineConfig, flags: Flags, found: Estimate) -> dict[str, Any]:

@@ -19,7 +19,7 @@ OUT = 3
 @click.argument("file", type=PATH)
 @click.option(
     "--config", "configs", required=True, multiple=True, metavar="KEY=VALUE,…",
-    help="Engine: gpu, role, tp, pp, ep, dp, max_num_seqs, max_num_batched_tokens.",
+    help="Engine: gpu, role, tp, pp, ep, dp, max_num_seqs, max_num_batched_tokens, weight_dtype, kv_dtype.",
 )  # fmt: skip
 @click.option(
     "--set", "settings", multiple=True, metavar="KEY=VALUE", help="Override one value of FILE by its dotted path."
@@ -33,25 +33,37 @@ def explain(console: Console, file: Path, configs: tuple[str, ...], settings: tu
     \b
       pdplan explain workload.yaml --config gpu=H100,tp=4,role=decode
       pdplan explain workload.yaml --config gpu=H200,tp=3 --config gpu=H200,tp=2
-      pdplan explain workload.yaml --config gpu=H200,tp=2,max_num_seqs=64 --json
+      pdplan explain workload.yaml --config gpu=H200,tp=2,max_num_seqs=64,weight_dtype=fp8 --json
+      pdplan explain workload.yaml --config gpu=H100,role=prefill --config gpu=H200,role=decode
 
     Checks an engine config against every feasibility rule. One that can be is ranked among all
     engines of its role by the cheapest fleet that it is part of, with what its pool runs out of
-    first. Settings that the search space of FILE lacks are tried all the same.
+    first. Settings that the search space of FILE lacks are tried all the same. Of every prefill and
+    decode config together it says whether they can hand over KV blocks, rule by rule.
 
     Exits with 3 when no config asked about is part of a fleet that meets the SLOs.
     """
+    from itertools import product
+
+    from costmodel.engine import Role
     from optimizer.explain import explain as ask
-    from reports.explanation_text import explanation_dict, explanation_text
+    from optimizer.explain import explain_pair
+    from reports.explanation_text import explanation_dict, explanation_text, pair_dict, pair_text
     from search_spaces.loader import load_problem
     from search_spaces.wanted import parse_wanted
 
     problem = load_problem(file, overrides=parse_settings(settings))
     wanted = [parse_wanted(pairs(config, "--config"), problem) for config in configs]
     found = [(config, ask(problem, one)) for config, one in zip(configs, wanted, strict=True)]
+    ends = [
+        [(config, one) for config, one in zip(configs, wanted, strict=True) if one.role is role]
+        for role in (Role.PREFILL, Role.DECODE)
+    ]
+    pairs_ = [(a, b, explain_pair(problem, first, second)) for (a, first), (b, second) in product(*ends)]
     if as_json:
-        console.show([explanation_dict(*one) for one in found])
+        console.show([*(explanation_dict(*one) for one in found), *(pair_dict(*one) for one in pairs_)])
     else:
-        console.show("\n\n".join(explanation_text(*one, console.width) for one in found))
+        told = [explanation_text(*one, console.width) for one in found]
+        console.show("\n\n".join([*told, *(pair_text(*one, console.width) for one in pairs_)]))
     ranked = any(one.rank is not None for _, explanation in found for one in explanation.standings)
     return 0 if ranked else OUT

@@ -118,14 +118,14 @@ def file_names(ids: Sequence[str]) -> list[str]:
 def weights_name(plan: Plan, problem: Problem, options: Options) -> str:
     """Name or path of the weights that engines load: the user's, or the checkpoint that the plan's model means."""
     native = problem.model.native_weight_dtype
-    stored = problem.weight_dtype == native
     if options.model is not None:
         return _printable(options.model, "--model")
-    if not stored and problem.weight_dtype not in facts.fact("on_the_fly", plan.engine):
-        raise InputError(
-            f"the plan assumes {problem.weight_dtype} weights, but {plan.model} is published in {native} and "
-            f"{plan.engine} does not convert it while loading; name a checkpoint in {problem.weight_dtype} with --model"
-        )
+    for planned in sorted({pool.weight_dtype for pool in plan.pools} - {native}):
+        if native != "bf16" or planned not in facts.fact("on_the_fly", plan.engine):
+            raise InputError(
+                f"the plan assumes {planned} weights, but {plan.model} is published in {native} and {plan.engine} "
+                f"does not convert it while loading; name a checkpoint in {planned} with --model"
+            )
     return _printable(_published(plan, problem), "the model's name")
 
 

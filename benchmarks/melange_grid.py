@@ -1,0 +1,137 @@
+"""Mélange's grid: which of two GPUs gives more tokens per dollar for which request, A10G or A100.
+
+    python benchmarks/melange_grid.py [../shared/data] [--tpot 120ms]
+
+Griggs et al. 2024 (melange-release, docs/index.md, plot 1): Llama-2-7B on vLLM, A10G at $1.01/h, A100-80GB at $3.67/h.
+Each cell is the advantage of the A10G in tokens per dollar, +72 where it gives 72 % more, and that of the A100 with a
+minus. Ours: the cheapest fleet of one type by the fleet search's own columns, at a rate of thousands of engines, for
+requests of one length; median TPOT within --tpot, prompts may wait. What they measured within 5 % of a tie has no sign
+to miss: such cells are marked = and counted apart where ours leans the other way by more.
+
+Mélange measured with a vLLM of 2023, whose host took far longer over each request in a step than today's: that, not the
+GPU, bounds an A100 that runs a hundred at once. With DATA the grid is computed for both: the catalog's host times, and
+those of 2023 (benchmarks/vllm_2023.py, fitted to Splitwise's steps, not to this grid). Exit code 1 where the grid of
+2023 (without DATA: of today) has fewer than 30 of 36 cells right or tied.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from benchmarks.vllm_2023 import host_times  # noqa: E402
+from costmodel.engine import Role  # noqa: E402
+from costmodel.host import EngineOverhead  # noqa: E402
+from costmodel.workload import Workload  # noqa: E402
+from optimizer.columns import Grid, make_columns  # noqa: E402
+from optimizer.instance import make_instance  # noqa: E402
+from optimizer.simple_plans import price_space, simple_plans  # noqa: E402
+from search_spaces.catalog import load_catalog  # noqa: E402
+from search_spaces.engines import load_engine_overhead  # noqa: E402
+from search_spaces.models import load_model  # noqa: E402
+from search_spaces.problem import Offer, Problem, SearchSpace, Slo  # noqa: E402
+from search_spaces.quantities import Kind, parse  # noqa: E402
+
+ISL = (25, 100, 250, 500, 1000, 2000)
+OSL = (25, 100, 250, 500, 1000, 2000)
+PUBLISHED = (
+    (72, 52, 20, 17, 13, 11),
+    (52, 25, 15, 1, 1, -4),
+    (28, 11, 2, 1, -8, -13),
+    (12, 2, 1, -4, -17, -21),
+    (-6, -10, -11, -11, -18, -20),
+    (-8, -10, -13, -17, -18, -38),
+)
+"""Rows: OSL, columns: ISL [%]."""
+PRICES = {"A10G": 1.01, "A100-80": 3.67}
+"""As in the example of Mélange's repository [$/h]."""
+BAND = 5.0
+"""A difference up to here is a tie [%]."""
+ENOUGH = 30
+"""Cells that must be right or tied."""
+ENGINES = 2_000
+"""Engines to aim at, so that whole numbers do not show."""
+SPACE = SearchSpace(
+    roles=(Role.COLOCATED,),
+    tensor_parallel=(1,),
+    pipeline_parallel=(1,),
+    expert_parallel=(1,),
+    data_parallel=(1,),
+    max_num_seqs=(8, 16, 24, 32, 48, 64, 96, 128, 192, 256),
+    max_num_batched_tokens=(512, 2048, 8192),
+)
+
+
+def cost_of(gpu: str, isl: int, osl: int, tpot: float, overhead: EngineOverhead, rate: float) -> float:
+    """The cheapest fleet of one GPU type for requests of one length [$/h]; infinity where none is in time."""
+    one = np.array([1.0])
+    problem = Problem(
+        name="melange",
+        model=load_model("Llama-2-7B"),
+        weight_dtype="bf16",
+        kv_dtype="bf16",
+        workload=Workload(isl * one, osl * one, one, request_rate=rate, max_tokens=isl + osl),
+        slos=(Slo("median", 60.0, tpot, 0.5),),
+        offers=(Offer(load_catalog().accelerator(gpu), PRICES[gpu]),),
+        space=SPACE,
+    )
+    instance = make_instance(problem, overhead)
+    plans = simple_plans(instance, *price_space(instance, make_columns(instance, Grid())))
+    return plans[0].cost if plans else np.inf
+
+
+def advantage(isl: int, osl: int, tpot: float, overhead: EngineOverhead) -> float:
+    """How many more tokens per dollar the A10G gives than the A100; below zero, the A100 than the A10G [%]."""
+    rate = 10.0
+    small, large = (cost_of(gpu, isl, osl, tpot, overhead, rate) for gpu in PRICES)
+    rate *= ENGINES / max(min(small / PRICES["A10G"], large / PRICES["A100-80"]), 1.0)
+    small, large = (cost_of(gpu, isl, osl, tpot, overhead, rate) for gpu in PRICES)
+    return 100.0 * (large / small - 1.0) if large >= small else -100.0 * (small / large - 1.0)
+
+
+def verdict(ours: float, theirs: float) -> str:
+    """Blank: the same sign; "=": theirs is a tie, and ours another sign; "!": the wrong sign."""
+    if ours * theirs > 0.0:
+        return " "
+    return "=" if abs(theirs) <= BAND else "!"
+
+
+def grid(tpot: float, overhead: EngineOverhead) -> list[list[float]]:
+    """Our advantage in every cell [%]."""
+    return [[advantage(isl, osl, tpot, overhead) for isl in ISL] for osl in OSL]
+
+
+def show(ours: list[list[float]], overhead: EngineOverhead) -> int:
+    """Print a grid beside the published one; cells that are right or tied."""
+    print(f"\nhost: {overhead.step * 1e3:.1f} ms a step, {overhead.per_request * 1e6:.0f} us a request in it")
+    print("ours / theirs, + A10G, - A100 [%]; ! where the sign differs, = where theirs is a tie")
+    print("OSL \\ ISL " + "".join(f"{isl:>14}" for isl in ISL))
+    marks = ""
+    for osl, mine, theirs in zip(OSL, ours, PUBLISHED, strict=True):
+        row = [verdict(a, b) for a, b in zip(mine, theirs, strict=True)]
+        marks += "".join(row)
+        cells = [f"{a:+.0f} / {b:+d}{mark}" for a, b, mark in zip(mine, theirs, row, strict=True)]
+        print(f"{osl:>9} " + "".join(f"{cell:>14}" for cell in cells))
+    print(f"{marks.count(' ')} of {len(marks)} the same sign, {marks.count('=')} ties, {marks.count('!')} wrong")
+    return marks.count(" ") + marks.count("=")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", type=Path, nargs="?", help="the data folder")
+    parser.add_argument("--tpot", default="120ms", help="limit of the median time per output token")
+    arguments = parser.parse_args()
+    tpot = parse(arguments.tpot, Kind.DURATION)
+    hosts = [load_engine_overhead("vllm")] + ([host_times(arguments.data)] if arguments.data else [])
+    right = [show(grid(tpot, host), host) for host in hosts]
+    return 0 if right[-1] >= ENOUGH else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,122 @@
+"""Whole blocks of a given choice of engines: which operating points, in which blocks, so that all demand is served.
+
+The same split as for choices of engines (`counts`), one level down. A *master* picks whole blocks that no cut excludes;
+a linear programme over these few columns tells how much of the demand they serve, and if that is not all of it, its
+shadow prices become the next cut over all columns: sum_c E_c n_c >= 1, with E_c the most that one block of column c
+earns. Few picks are tried before one serves everything, or none is left, which proves that there is none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .blocks import Blocks, Work, Worths, nothing, priced_load, whole_blocks, worths
+from .fleet_model import Aim, write_model
+from .matrices import Limit, Matrices
+from .pricing import most_earned_once
+from .program import Builder, Outcome, Solution, solve
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+SHORT = 1e-5
+"""Share of the demand's worth by which a cut is loosened, above the tolerance of the solvers."""
+
+STEPS = 12
+"""Refinements of what a block earns at most."""
+
+PICKS = 60
+"""Picks of blocks that are tried for one choice of engines."""
+
+NODES = 5000
+"""Nodes of the search tree of one master problem."""
+
+PICK_GAP = 0.02
+"""Relative gap at which a pick is good enough to be tried."""
+
+SERVE = Aim(cost_weight=0.0, volume_weight=1.0, min_volume=0.0, max_volume=2.0)
+ALL = Aim(cost_weight=0.0, volume_weight=0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Stock:
+    """Engines at hand: kind (columns,) of each column, and how many there are of each kind (kinds,)."""
+
+    kind: IntArray
+    counts: IntArray
+
+
+def assemble(matrices: Matrices, stock: Stock, cuts: list[FloatArray], work: Work) -> Blocks:
+    """Whole blocks of just these engines that serve the demand.
+
+    cuts: what one block of each column earns at most at some shadow prices, (columns,). Infeasible: there are none.
+    """
+    load, cuts, surely = priced_load(matrices), list(cuts), True
+    barred: list[IntArray] = []
+    for _ in range(PICKS):
+        picked = _pick(matrices, stock, cuts, barred, work)
+        if not picked.x.size:
+            proven = surely and picked.outcome is Outcome.INFEASIBLE
+            return nothing(matrices, picked.outcome, complete=proven)
+        count = np.rint(picked.x[: matrices.size])
+        chosen = np.flatnonzero(count)
+        prices, exact, volume = _served(matrices.take(chosen), count[chosen])
+        if volume >= 1.0 - 1e-9:
+            found = _routed(matrices.take(chosen), count[chosen], work)
+            if found.index.size:
+                return replace(found, index=chosen[found.index])
+        earned = most_earned_once(load, prices.of(matrices).astype(np.float32), STEPS)
+        earned[chosen] = np.minimum(earned[chosen], exact)
+        cuts.append(earned)
+        if earned @ count >= 1.0 - SHORT:  # too loose to exclude this pick: other columns only
+            barred.append(chosen)
+            surely = False
+    return nothing(matrices, Outcome.NOTHING_FOUND)
+
+
+def _pick(matrices: Matrices, stock: Stock, cuts: list[FloatArray], barred: list[IntArray], work: Work) -> Solution:
+    """Blocks that no cut excludes, of columns that earn much by all cuts together."""
+    builder = Builder()
+    kinds = np.unique(stock.kind)
+    most = np.floor(stock.counts[stock.kind] / matrices.replicas)
+    worth = np.minimum(np.mean(cuts, axis=0), 1.0) if cuts else np.ones(matrices.size)
+    blocks = builder.variables([f"n{c}" for c in range(matrices.size)], -worth, most, whole=True)
+    engines = builder.rows([f"engines{k}" for k in kinds], -np.inf, stock.counts[kinds].astype(np.float64))
+    builder.entries(engines[np.searchsorted(kinds, stock.kind)], blocks, matrices.replicas)
+    for number, cut in enumerate(cuts):
+        builder.entries(builder.rows([f"cut{number}"], 1.0 - SHORT, np.inf), blocks, np.minimum(cut, 1.0))
+    for number, columns in enumerate(barred):
+        others = np.setdiff1d(np.arange(matrices.size), columns)
+        builder.entries(builder.rows([f"barred{number}"], 1.0, np.inf), blocks[others], 1.0)
+    if matrices.max_pools is not None:
+        pool = np.unique(matrices.pool, return_inverse=True)[1].ravel()
+        used = builder.variables([f"y{p}" for p in range(int(pool.max()) + 1)], 0.0, 1.0, whole=True)
+        rows = builder.rows([f"used{c}" for c in range(matrices.size)], -np.inf, 0.0)
+        builder.entries(rows, blocks, 1.0)
+        builder.entries(rows, used[pool], -most)
+        builder.entries(builder.rows(["max_pools"], -np.inf, float(matrices.max_pools)), used, 1.0)
+    return solve(builder.build(), gap=PICK_GAP, nodes=NODES, time_limit=work.time_limit)
+
+
+def _just(some: Matrices, count: FloatArray) -> Matrices:
+    """The problem of buying at most these blocks, which are paid for."""
+    each = np.eye(some.size) / some.replicas
+    limits = tuple(Limit(f"blocks {c}", float(count[c]), each[c]) for c in range(some.size))
+    return replace(some, price=np.zeros(some.size), limits=limits, spares=0)
+
+
+def _served(some: Matrices, count: FloatArray) -> tuple[Worths, FloatArray, float]:
+    """The shadow prices of serving as much as these blocks can, what each block earns at them, and how much that is."""
+    free = replace(_just(some, count).linear, max_pools=None)
+    model = write_model(free, SERVE)
+    solution = solve(model.program, relaxed=True)
+    earned = -solution.duals[[model.limits[limit.name] for limit in free.limits]]
+    return worths(free, model, solution.duals), earned, float(solution.x[model.volume])
+
+
+def _routed(some: Matrices, count: FloatArray, work: Work) -> Blocks:
+    """These blocks with a route for all demand; none where a router by thresholds has none."""
+    return whole_blocks(_just(some, count), ALL, work)

@@ -1,0 +1,190 @@
+"""The best fleet as a function of one lever: pieces on which it stays the same, and where it changes.
+
+Along a price the cost of each fleet is a straight line and the least cost their lower envelope: two fleets meet where
+their lines cross, and one more solve says whether a third is cheaper there (Eisner and Severance 1976). Along any other
+lever the range is halved wherever the fleets at its ends differ; where a lever only ever makes the problem harder,
+equal fleets at both ends stand for all in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+
+from costmodel.errors import ImpossibleError, InputError
+from search_spaces.problem import Billing, Problem
+from search_spaces.scenarios import LEVERS, Scenario, scenario_problem
+
+from .scenario import Answer, nothing
+from .whatif import Depth, solve
+
+UNORDERED = ("without", "with", "weight_dtype", "kv_dtype")
+"""Levers whose values have no order."""
+MOST_PIECES = 500
+"""More are a range too wide."""
+STARTS = 9
+"""Values at which a lever of unknown manners is looked at first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """From `low` to `high` the same fleet is best; answer: at some value of these; costs at the two ends [$/h]."""
+
+    low: float
+    high: float
+    answer: Answer
+    cost_low: float | None
+    cost_high: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Pieces:
+    """Pieces in ascending order, and how exactly their ends are known (in units of the lever)."""
+
+    key: str
+    pieces: tuple[Piece, ...]
+    tolerance: float
+
+    @property
+    def changes(self) -> list[tuple[Piece, Piece]]:
+        """The pieces below and above every value at which the best fleet changes."""
+        return list(pairwise(self.pieces))
+
+
+@dataclass(frozen=True, slots=True)
+class Along:
+    """The best fleet at any value of one lever."""
+
+    problem: Problem
+    base: Path
+    key: str
+    depth: Depth
+
+    def at(self, value: float) -> Answer:
+        """The answer at a value; none where no engine can exist there."""
+        try:
+            problem = scenario_problem(self.problem, Scenario("", {self.key: value}), self.base)
+        except ImpossibleError as error:
+            return nothing(str(error))
+        return solve(problem, self.base, self.depth)
+
+
+def pieces_along(  # noqa: PLR0917
+    problem: Problem, base: Path, key: str, low: float, high: float, tolerance: float, depth: Depth = Depth.SIMPLE
+) -> Pieces:
+    """The best fleet for every value of a lever from low to high.
+
+    tolerance: how exactly changes are found, as a share of the range. Raises InputError for a key without an order.
+    """
+    if not low < high:
+        raise InputError(f"{key}: the range from {low:g} to {high:g} is empty")
+    along, least = Along(problem, base, key, depth), tolerance * (high - low)
+    ends = along.at(low), along.at(high)
+    paid = paid_gpus(problem, key)
+    if paid is not None and None not in {ends[0].cost, ends[1].cost}:
+        found = _envelope(along, (low, ends[0]), (high, ends[1]), least, paid)
+    else:
+        values = [low + (high - low) * step / (STARTS - 1) for step in range(1, STARTS - 1)]
+        points = [(low, ends[0]), *((value, along.at(value)) for value in values), (high, ends[1])]
+        found = [piece for left, right in pairwise(points) for piece in _halved(along, left, right, least)]
+    return Pieces(key, tuple(_joined(found, by_gpus=paid is not None)), least)
+
+
+def paid_gpus(problem: Problem, key: str) -> Callable[[Answer], float] | None:
+    """How many GPUs an answer pays for of the accelerator whose price the key is; None for any other key."""
+    head, _, name = key.partition(".")
+    if head != "price":
+        return None
+    matching = [offer for offer in problem.offers if offer.accelerator.name.casefold() == name.casefold()]
+    if not matching:
+        return None
+    offer = matching[0]
+    size = offer.accelerator.node_size if offer.billing is Billing.NODE else 1
+
+    def paid(answer: Answer) -> float:
+        return -(-answer.gpus.get(offer.accelerator.name, 0) // size) * size
+
+    return paid
+
+
+Point = tuple[float, Answer]
+
+
+def _envelope(along: Along, left: Point, right: Point, least: float, paid: Callable[[Answer], float]) -> list[Piece]:
+    """Pieces between two solved prices: where their lines cross, and what is below that."""
+    (low, first), (high, last) = left, right
+    slopes = paid(first), paid(last)
+    if first.cost is None or last.cost is None or slopes[0] <= slopes[1]:  # one line, so the same cost throughout
+        return [Piece(low, high, first, first.cost, last.cost)]
+    cross = low + (last.cost - slopes[1] * (high - low) - first.cost) / (slopes[0] - slopes[1])
+    cross = min(max(cross, low), high)
+    met = first.cost + slopes[0] * (cross - low)
+    two = [Piece(low, cross, first, first.cost, met), Piece(cross, high, last, met, last.cost)]
+    if cross - low <= least or high - cross <= least:
+        return [piece for piece in two if piece.high > piece.low]
+    middle = along.at(cross)
+    if middle.cost is None or middle.cost >= met * (1.0 - 1e-9):
+        return two
+    return [
+        *_envelope(along, left, (cross, middle), least, paid),
+        *_envelope(along, (cross, middle), right, least, paid),
+    ]
+
+
+def _halved(along: Along, left: Point, right: Point, least: float) -> list[Piece]:
+    """Pieces between two solved values by bisection, wherever the fleets at the ends differ."""
+    (low, first), (high, last) = left, right
+    if _fleet(first) == _fleet(last):
+        return [Piece(low, high, first, first.cost, last.cost)]
+    middle = (low + high) / 2.0
+    if high - low <= least:
+        return [Piece(low, middle, first, first.cost, first.cost), Piece(middle, high, last, last.cost, last.cost)]
+    between = middle, along.at(middle)
+    return [*_halved(along, left, between, least), *_halved(along, between, right, least)]
+
+
+def _fleet(answer: Answer) -> object:
+    """What tells one fleet from another."""
+    return answer.pools, sorted(answer.gpus.items())
+
+
+def _joined(pieces: list[Piece], *, by_gpus: bool) -> list[Piece]:
+    """Neighbouring pieces of one fleet as one; by_gpus: fleets of equal GPUs cost the same, and are one."""
+    joined: list[Piece] = []
+    for piece in pieces:
+        told = [dict(one.answer.gpus) if by_gpus else _fleet(one.answer) for one in (*joined[-1:], piece)]
+        if len(told) == 2 and told[0] == told[1]:
+            joined[-1] = replace(joined[-1], high=piece.high, cost_high=piece.cost_high)
+        else:
+            joined.append(piece)
+    if len(joined) > MOST_PIECES:
+        raise InputError(f"the best fleet changes more than {MOST_PIECES} times in this range; state a smaller one")
+    return joined
+
+
+def usual_range(problem: Problem, key: str) -> tuple[float, float]:
+    """From a quarter to four times the value at hand; factors stand at 1.
+
+    Raises InputError for names and precisions, which have no order, and for what has no such value.
+    """
+    head, _, name = key.partition(".")
+    if head in UNORDERED:
+        ordered = ", ".join(lever for lever in LEVERS if lever not in UNORDERED)
+        raise InputError(f"{key} has no order, so nothing breaks even along it; levers that have: {ordered}")
+    load, slo = problem.workload, problem.slos[0]
+    known: dict[str, float | None] = {
+        "rate": load.request_rate,
+        "burstiness": load.burstiness,
+        "ttft": slo.ttft,
+        "tpot": slo.tpot,
+        "e2e": slo.e2e,
+        "budget": problem.constraints.budget,
+        "power": problem.constraints.power,
+    }
+    prices = {offer.accelerator.name.casefold(): offer.usd_per_hour for offer in problem.offers}
+    value = prices.get(name.casefold()) if head == "price" else 1.0 if head.endswith("_scale") else known.get(key)
+    if value is None:
+        raise InputError(f"{key}: say between which values, such as --between 1:8")
+    return 0.25 * value, 4.0 * value

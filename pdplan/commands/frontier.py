@@ -1,0 +1,75 @@
+"""`pdplan frontier`: cost against demand or SLO."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from pdplan.console import Console
+from pdplan.options import PATH, console_options, force_option, json_option, pass_console
+
+from .optimize import parse_settings
+from .simulate import check_files
+from .whatif import bounds_of
+
+OVER = ("rate", "ttft", "tpot", "attainment", "budget")
+"""Values of `optimizer.frontier.OVER`, which is slow to import."""
+NOTHING = 3
+"""Exit code when no value in the range has a fleet that meets the SLOs."""
+
+
+@click.command(short_help="Draw the least cost against rate, TTFT, TPOT, attainment or budget.")
+@click.argument("file", type=PATH)
+@click.option("--over", type=click.Choice(OVER), required=True, help="What the cost is shown against.")
+@click.option("--between", metavar="LOW:HIGH", help="Range, in 1/s or s; default: around the file's own value.")
+@click.option("--csv", "csv_file", type=PATH, metavar="OUT", help="Write a row per step of the curve.")
+@click.option(
+    "--set", "settings", multiple=True, metavar="KEY=VALUE", help="Override one value of FILE by its dotted path."
+)
+@json_option
+@force_option
+@console_options
+@pass_console
+def frontier(
+    console: Console,
+    /,
+    *,
+    file: Path,
+    over: str,
+    between: str | None,
+    csv_file: Path | None,
+    settings: tuple[str, ...],
+    as_json: bool,
+    force: bool,
+) -> int:
+    """Examples:
+
+    \b
+      pdplan frontier workload.yaml --over rate
+      pdplan frontier workload.yaml --over ttft --between 0.2:4 --csv ttft.csv
+      pdplan frontier workload.yaml --over budget --json
+
+    The cheapest fleet of one or two pools for every value in the range: a staircase, as fleets are
+    whole. Each step ends where its fleet no longer holds, exact to 0.01 %. Where there are several
+    SLO classes, all their limits are scaled together. Over the budget: the most demand it serves.
+
+    Exits with 3 when no value in the range has a fleet that meets the SLOs.
+    """
+    from optimizer.frontier import frontier as curve_over
+    from reports.frontier_text import frontier_csv, frontier_record, frontier_text
+    from reports.whole_files import write_whole
+    from search_spaces.loader import load_problem
+
+    check_files({} if csv_file is None else {"--csv": csv_file}, force=force)
+    bounds = None if between is None else bounds_of(between, "--between")
+    problem = load_problem(file, overrides=parse_settings(settings))
+    with console.progress() as progress:
+        curve = curve_over(problem, file.resolve().parent, over, bounds, progress=progress)
+    by_budget = over == "budget"
+    if csv_file is not None:
+        write_whole({csv_file: frontier_csv(curve, by_budget=by_budget)})
+        console.note(f"wrote {csv_file}")
+    record = {"schema": "pdplan.frontier/1", "file": str(file)} | frontier_record(curve, by_budget=by_budget)
+    console.show(record if as_json else frontier_text(curve, console.width, by_budget=by_budget))
+    return 0 if any(step.answer.cost is not None for step in curve.steps) else NOTHING

@@ -1,0 +1,124 @@
+"""`pdplan resilience` and `pdplan autoscale`: a plan after a loss, and over a day."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from costmodel.errors import InputError
+from pdplan.console import Console
+from pdplan.options import PATH, console_options, json_option, pass_console, seconds, whole
+from pdplan.plan_files import read_plan
+from search_spaces.bounds import HOURLY_RATE, SEED, Bounds
+
+REQUESTS = Bounds(100, 1_000_000)
+LOSSES = Bounds(1, 100)
+LEAST = Bounds(1, 100_000)
+HOURS = 24
+BREAKS = 3
+"""Exit code when an SLO breaks."""
+
+
+@click.command(short_help="Say which loss of a replica or node breaks an SLO.")
+@click.argument("file", metavar="PLAN", type=PATH)
+@click.option("--losses", type=whole(LOSSES), default=1, show_default=True, help="Replicas or nodes lost at once.")
+@click.option("--requests", type=whole(REQUESTS), default=5_000, show_default=True, help="Simulated after each loss.")
+@click.option("--seed", type=whole(SEED), default=0, show_default=True, metavar="N", help="Seed of the requests.")
+@json_option
+@console_options
+@pass_console
+def resilience(console: Console, /, *, file: Path, losses: int, requests: int, seed: int, as_json: bool) -> int:
+    """Examples:
+
+    \b
+      pdplan resilience plan/plan.json
+      pdplan resilience plan/plan.json --losses 2
+      pdplan resilience plan/plan.json --json | jq '.losses[] | select(.held | not)'
+
+    Takes a replica, then a node, from each pool of the plan in turn, routes its requests to what is
+    left, and simulates them: which loss breaks an SLO, and what spares against it cost. Spares that
+    the plan has (constraints.headroom) serve like the others.
+
+    Exits with 3 when some loss breaks an SLO.
+    """
+    from optimizer.plan_fleet import fleet_of_plan, planned_volume
+    from optimizer.resilience import resilience as ask
+    from optimizer.resilience import with_spares
+    from reports.resilience_text import resilience_dict, resilience_text
+
+    plan = read_plan(file)
+    instance, fleet = fleet_of_plan(plan, file.parent)
+    with console.progress() as progress:
+        found = ask(
+            instance,
+            with_spares(fleet, [pool.spare_replicas for pool in plan.pools]),
+            count=losses,
+            requests=requests,
+            seed=seed,
+            volume=planned_volume(plan),
+            progress=progress,
+        )
+    console.show(resilience_dict(found) if as_json else resilience_text(found, losses, console.width))
+    return 0 if all(one.held for one in found.losses) else BREAKS
+
+
+@click.command(short_help="Say what scaling a plan's fleet over the day saves.")
+@click.argument("file", metavar="PLAN", type=PATH)
+@click.option("--start-up", callback=seconds, metavar="TIME", default="5min", show_default=True,
+              help="From the decision to an engine's first request.")  # fmt: skip
+@click.option("--by-hour", metavar="RATE,…", help="24 mean rates [1/s]. Default: the daily profile of the plan.")
+@click.option("--least", type=whole(LEAST), default=1, show_default=True, help="Replicas that every pool keeps.")
+@json_option
+@console_options
+@pass_console
+def autoscale(
+    console: Console, /, *, file: Path, start_up: float, by_hour: str | None, least: int, as_json: bool
+) -> int:
+    """Examples:
+
+    \b
+      pdplan autoscale plan/plan.json
+      pdplan autoscale plan/plan.json --start-up 10min --least 2
+      pdplan autoscale plan/plan.json --by-hour 2,1,1,1,1,2,4,6,8,9,9,9,10,10,9,9,8,8,7,6,5,4,3,2
+
+    Finds by formula how many replicas of each pool every hour of the day needs, and what the day
+    costs if engines are started ahead by the profile, against a fleet of fixed size; and what
+    breaks if they are started when the load is there already.
+
+    Exits with 3 when the plan's own fleet misses a goal in some hour.
+    """
+    import numpy as np
+
+    from optimizer.autoscale import autoscale as scale
+    from optimizer.plan_fleet import fleet_of_plan
+    from optimizer.simulated_demand import planned_profile
+    from reports.autoscale_text import autoscale_dict, autoscale_text
+
+    instance, fleet = fleet_of_plan(read_plan(file), file.parent)
+    volume = planned_profile(instance)
+    if by_hour is not None:
+        volume = np.array(_rates(by_hour)) / instance.problem.workload.request_rate
+    if volume is None:
+        raise InputError("the plan has no daily profile (workload.diurnal); state one with --by-hour")
+    day = scale(instance, fleet, volume, start_up, least)
+    if as_json:
+        console.show(autoscale_dict(instance, fleet, day))
+    else:
+        console.show(autoscale_text(instance, fleet, day, console.width))
+    return BREAKS if day.short else 0
+
+
+def _rates(text: str) -> list[float]:
+    """Read 24 rates [1/s].
+
+    >>> len(_rates("1" + ",2" * 23))
+    24
+    """
+    try:
+        rates = [float(part) for part in text.split(",")]
+    except ValueError:
+        raise InputError(f"--by-hour {text!r} is not a list of 24 numbers") from None
+    if len(rates) != HOURS or not all(HOURLY_RATE.holds(one) for one in rates) or max(rates) <= 0.0:
+        raise InputError(f"--by-hour needs {HOURS} rates of at least 0, one above 0, but has {len(rates)} values")
+    return rates

@@ -1,0 +1,67 @@
+"""The cost curve as a terminal table, as records for JSON, and as CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+from typing import Any, Final
+
+from optimizer.frontier import Frontier
+from optimizer.frontier import by_budget as budgets
+from optimizer.whatif import answer_row
+
+from .numbers import hourly, percent, rate, significant
+from .table import Column, render_table
+from .text import wrap
+
+DIGITS: Final = 5
+"""Of the values at which steps end."""
+
+
+def frontier_record(curve: Frontier, *, by_budget: bool) -> dict[str, Any]:
+    """The curve as a record; by budget: each step's cost, and the rate that it serves."""
+    if by_budget:
+        steps: list[dict[str, Any]] = [
+            dict(row) | {"gpus": dict(step.answer.gpus), "pools": list(step.answer.pools)}
+            for row, step in zip(budgets(curve), (one for one in curve.steps if one.answer.cost), strict=True)
+        ]
+        return {"over": "budget", "unit": "$/h", "tolerance": curve.tolerance, "steps": steps}
+    steps = [{"easiest": step.easy, "hardest": step.hard} | answer_row(step.answer) for step in curve.steps]
+    return {"over": curve.over, "unit": curve.unit, "tolerance": curve.tolerance, "steps": steps}
+
+
+def frontier_csv(curve: Frontier, *, by_budget: bool) -> str:
+    """A row per step; GPUs and pools as texts."""
+    rows = frontier_record(curve, by_budget=by_budget)["steps"]
+    stream = io.StringIO()
+    writer = csv.DictWriter(stream, list(rows[0]) if rows else ["steps"], lineterminator="\n")
+    writer.writeheader()
+    for row in rows:
+        gpus = " + ".join(f"{count} {name}" for name, count in row["gpus"].items())
+        writer.writerow(row | {"gpus": gpus, "pools": " + ".join(row["pools"])})
+    return stream.getvalue()
+
+
+def frontier_text(curve: Frontier, width: int, *, by_budget: bool) -> str:
+    """A line per step of the staircase, the easiest first."""
+    unit = "" if curve.unit == "1" else f" [{curve.unit}]"
+    head = [Column("budget", "right"), Column("serves up to", "right"), Column("per dollar", "right", optional=True)]
+    if not by_budget:
+        head = [Column(f"{curve.over}{unit} from", "right"), Column("to", "right"), Column("cost", "right")]
+    columns = [*head, Column("fleet", shrink=True, lines=2)]
+    rows = []
+    if by_budget:
+        for row, step in zip(budgets(curve), (one for one in curve.steps if one.answer.cost), strict=True):
+            worth = f"{significant(row['requests_per_dollar'])} req/$"
+            fleet = " + ".join(step.answer.pools)
+            rows.append([hourly(row["budget_usd_per_hour"]), rate(row["rate_rps"]), worth, fleet])
+    else:
+        for step in curve.steps:
+            cost = hourly(step.answer.cost) if step.answer.cost is not None else step.answer.status.value
+            fleet = " + ".join(step.answer.pools) or step.answer.binding
+            rows.append([significant(step.easy, DIGITS), significant(step.hard, DIGITS), cost, fleet])
+    said = (
+        f"Fleets of one or two pools, by formula; each step ends where its fleet no longer holds, to "
+        f"{percent(curve.tolerance)}."
+    )
+    return "\n".join([render_table(rows, columns, width), "", *wrap(said, width)])

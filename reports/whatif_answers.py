@@ -1,0 +1,180 @@
+"""Break-even points, shadow prices, the tornado and near-optimal fleets: as records for JSON, and in words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any, Final
+
+from optimizer.near_optimal import NearOptimal
+from optimizer.pieces import Pieces
+from optimizer.scenario import Answer
+from optimizer.shadow import ShadowPrice
+from optimizer.tornado import TornadoRow
+from optimizer.whatif import answer_row
+
+from .numbers import hourly, is_number, percent, significant
+from .table import Column, render_table
+from .text import wrap
+
+DIGITS: Final = 6
+"""Of values at which something changes."""
+
+
+def break_even_record(found: Pieces) -> dict[str, Any]:
+    """The pieces and the values at which the best fleet changes."""
+    changes = [
+        {
+            "value": below.high,
+            "cost_below_usd_per_hour": below.cost_high,
+            "cost_above_usd_per_hour": above.cost_low,
+            "below": list(below.answer.pools),
+            "above": list(above.answer.pools),
+        }
+        for below, above in found.changes
+    ]
+    pieces = [
+        {
+            "from": one.low,
+            "to": one.high,
+            "cost_from_usd_per_hour": one.cost_low,
+            "cost_to_usd_per_hour": one.cost_high,
+            "gpus": dict(one.answer.gpus),
+            "pools": list(one.answer.pools),
+            "status": one.answer.status.value,
+        }
+        for one in found.pieces
+    ]
+    return {"lever": found.key, "tolerance": found.tolerance, "changes": changes, "pieces": pieces}
+
+
+def break_even_text(found: Pieces, width: int) -> str:
+    """The best fleet over the range, with how many GPUs it buys, and what happens at each change."""
+    name = found.key.partition(".")[2]
+    by_price = found.key.startswith("price.")
+    columns = [
+        Column(f"{found.key} from", "right"),
+        Column("to", "right"),
+        Column(f"{name} bought" if by_price else "GPUs", "right"),
+        Column("cost from", "right"),
+        Column("to", "right"),
+        Column("fleet", shrink=True, lines=2),
+    ]
+    rows = [
+        [
+            significant(one.low, DIGITS),
+            significant(one.high, DIGITS),
+            str(_bought(one.answer, name) if by_price else sum(one.answer.gpus.values())),
+            _cost(one.cost_low),
+            _cost(one.cost_high),
+            " + ".join(one.answer.pools) or one.answer.binding,
+        ]
+        for one in found.pieces
+    ]
+    said = f"The best fleet changes {len(found.changes)} times; each value is exact to {found.tolerance:.2g}."
+    return "\n".join([render_table(rows, columns, width), "", *wrap(said.replace(" 1 times", " once"), width)])
+
+
+def _bought(answer: Answer, name: str) -> int:
+    return next((count for card, count in answer.gpus.items() if card.casefold() == name.casefold()), 0)
+
+
+def shadow_record(rows: Sequence[ShadowPrice]) -> list[dict[str, Any]]:
+    """Shadow prices as records."""
+    return [asdict(row) for row in rows]
+
+
+def shadow_text(rows: Sequence[ShadowPrice], width: int) -> str:
+    """A table of limits and what one unit more of each is worth."""
+    if not rows:
+        return "The file states no limit that has a shadow price (inventory, budget, power, max_gpus)."
+    columns = [
+        Column("limit"),
+        Column("value", "right"),
+        Column("worth per unit", "right"),
+        Column("solved again", "right", optional=True),
+        Column("in whole fleets", shrink=True, lines=2),
+    ]
+    cells = [
+        [
+            row.limit,
+            f"{significant(row.upper)} {row.unit}",
+            f"{significant(row.dual)} {row.worth}",
+            f"{significant(row.difference)} {row.worth}",
+            _whole(row),
+        ]
+        for row in rows
+    ]
+    return render_table(cells, columns, width)
+
+
+def _whole(row: ShadowPrice) -> str:
+    if row.whole is None or row.wider is None:
+        return "nothing tried saves anything"
+    return f"{significant(row.wider)} {row.unit} more save {hourly(row.whole)}"
+
+
+def tornado_record(rows: Sequence[TornadoRow]) -> list[dict[str, Any]]:
+    """The tornado as records, with the swing of each lever."""
+    return [asdict(row) | {"swing": row.swing} for row in rows]
+
+
+def tornado_text(rows: Sequence[TornadoRow], width: int) -> str:
+    """A table of levers, the largest swing first."""
+    columns = [
+        Column("lever"),
+        Column("low", "right"),
+        Column("cost", "right"),
+        Column("high", "right"),
+        Column("cost", "right"),
+        Column("swing", "right"),
+    ]
+    cells = [
+        [
+            row.lever,
+            significant(row.low, 4),
+            _cost(row.cost_low),
+            significant(row.high, 4),
+            _cost(row.cost_high),
+            hourly(row.swing) if is_number(row.swing) else "no fleet",
+        ]
+        for row in rows
+    ]
+    return render_table(cells, columns, width)
+
+
+def _cost(cost: float | None) -> str:
+    return "no fleet" if cost is None else hourly(cost)
+
+
+def alternatives_record(rows: Sequence[NearOptimal]) -> list[dict[str, Any]]:
+    """Near-optimal fleets as records."""
+    return [
+        {"condition": row.condition, "excess": row.excess, "within_slack": row.within} | answer_row(row.answer)
+        for row in rows
+    ]
+
+
+def alternatives_text(rows: Sequence[NearOptimal], slack: float, width: int) -> str:
+    """A table of conditions, cheapest first, and how many are within the slack."""
+    columns = [
+        Column("condition"),
+        Column("cost", "right"),
+        Column("more", "right"),
+        Column("", "left"),
+        Column("fleet", shrink=True, lines=2),
+    ]
+    cells = [
+        [
+            row.condition,
+            _cost(row.answer.cost),
+            percent(row.excess),
+            "within" if row.within else "",
+            " + ".join(row.answer.pools) or row.answer.binding,
+        ]
+        for row in rows
+    ]
+    others = sum(row.within for row in rows[1:])
+    who = {0: "None of the others costs", 1: "One of the others costs"}.get(others, f"{others} of the others cost")
+    said = f"{who} at most {percent(slack)} more."
+    return "\n".join([render_table(cells, columns, width), "", said])

@@ -1,0 +1,120 @@
+"""A sweep as one offline HTML file without code: heat maps of the cost, and every row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from markupsafe import Markup
+
+from .charts import WIDTH
+from .html import environment
+from .json_text import as_script, finite
+from .marks import Drawing, Mark, Rect, Text
+from .numbers import MISSING, hourly, percent, rate, significant
+from .page_charts import Chart, Table
+from .text import fit, plural
+from .whatif_text import DEPTHS, Row, fleet_words, scenario_keys, told
+
+MOST_MAPS: Final = 6
+LEVELS: Final = 8
+"""Tones of a heat map."""
+_LEFT, _TOP, _HEIGHT = 66.0, 26.0, 26.0
+
+
+@dataclass(frozen=True, slots=True)
+class SweepPage:
+    """Everything on the page, top to bottom."""
+
+    name: str
+    headline: str
+    charts: tuple[Chart, ...]
+    note: str
+    rows: Table
+
+
+def render_sweep(rows: Sequence[Row], record: Mapping[str, Any], name: str, depth: str) -> str:
+    """Return the sweep as one HTML document; record: what --json prints, embedded."""
+    twin = Markup(as_script(finite(record)))  # noqa: S704 - without what HTML gives a meaning
+    page = make_sweep_page(rows, name, depth)
+    return environment().get_template("whatif.html.j2").render(page=page, twin=twin) + "\n"
+
+
+def make_sweep_page(rows: Sequence[Row], name: str, depth: str) -> SweepPage:
+    """Compute the page of a sweep."""
+    keys = scenario_keys(rows)
+    costs = [row["cost_usd_per_hour"] for row in rows if row["cost_usd_per_hour"] is not None]
+    said = f"{plural(len(rows), 'scenario')}, {len(costs):,} with a fleet"
+    headline = f"{said}: {hourly(min(costs))} to {hourly(max(costs))}" if costs else said
+    cells = tuple(
+        (
+            *(told(row.get(key)) for key in keys),
+            _cost(row),
+            rate(row["goodput_rps"]),
+            fleet_words(row),
+            row["binding"],
+            percent(row["gap"]),
+        )
+        for row in rows
+    )
+    headers = (*keys, "#cost", "#goodput", "fleet", "gives out first", "#gap")
+    return SweepPage(name, headline, heat_maps(rows), DEPTHS[depth], Table(headers, cells))
+
+
+def heat_maps(rows: Sequence[Row]) -> tuple[Chart, ...]:
+    """Maps of the cost over the two levers that vary fastest, one for each combination of the others."""
+    keys = scenario_keys(rows)
+    if len(keys) < 2:
+        return ()
+    down, across = keys[-2:]
+    groups: dict[tuple[str, ...], list[Row]] = {}
+    for row in rows:
+        groups.setdefault(tuple(f"{key} {told(row.get(key))}" for key in keys[:-2]), []).append(row)
+    every = [row["cost_usd_per_hour"] for row in rows if row["cost_usd_per_hour"] is not None]
+    span = (min(every), max(every)) if every else (0.0, 0.0)
+    return tuple(
+        Chart(
+            title=" ".join(("Cost", *group)),
+            caption=f"Dollars per hour by {down} (down) and {across} (across); the darker the dearer.",
+            drawing=_map(mine, (down, across), span),
+            table=Table((down, across, "#cost"), tuple((told(r[down]), told(r[across]), _cost(r)) for r in mine)),
+        )
+        for group, mine in list(groups.items())[:MOST_MAPS]
+    )
+
+
+def _cost(row: Row) -> str:
+    return hourly(row["cost_usd_per_hour"]) if row["cost_usd_per_hour"] is not None else str(row["status"])
+
+
+def _map(rows: Sequence[Row], keys: tuple[str, str], span: tuple[float, float]) -> Drawing:
+    """One map; the numbers stand in the cells where there is room."""
+    down, across = ([*dict.fromkeys(told(row[key]) for row in rows)] for key in keys)
+    width = (WIDTH - _LEFT) / len(across)
+    marks: list[Mark] = [Text(0, 12, f"{keys[0]} ↓  {keys[1]} →", "muted")]
+    for row in rows:
+        column, line = across.index(told(row[keys[1]])), down.index(told(row[keys[0]]))
+        x, y = _LEFT + column * width, _TOP + line * _HEIGHT
+        tone, cost = _tone(row["cost_usd_per_hour"], span), significant(row["cost_usd_per_hour"])
+        tip = f"{keys[0]} {down[line]}, {keys[1]} {across[column]}: {_cost(row)}, {fleet_words(row)}"
+        marks.append(Rect(x, y, width - 1.5, _HEIGHT - 1.5, tone, tip))
+        if width > 34.0 and cost != MISSING:
+            marks.append(Text(x + width / 2, y + 17, cost, f"on-{tone}", "middle"))
+    marks += [Text(_LEFT - 6, _TOP + n * _HEIGHT + 17, fit(value, 9), "tick", "end") for n, value in enumerate(down)]
+    bottom = _TOP + _HEIGHT * len(down)
+    every = max(round(40.0 / width), 1)
+    marks += [
+        Text(_LEFT + (n + 0.5) * width, bottom + 16, fit(value, 7), "tick", "middle")
+        for n, value in enumerate(across)
+        if n % every == 0
+    ]
+    return Drawing(WIDTH, bottom + 24, f"cost by {keys[0]} and {keys[1]}", tuple(marks))
+
+
+def _tone(cost: float | None, span: tuple[float, float]) -> str:
+    """Cheap is light, dear is dark; nothing where there is no fleet."""
+    if cost is None:
+        return "heat-0"
+    share = (cost - span[0]) / (span[1] - span[0]) if span[1] > span[0] else 0.0
+    return f"heat-{1 + min(int(share * LEVELS), LEVELS - 1)}"

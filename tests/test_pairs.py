@@ -1,0 +1,332 @@
+"""Who can hand KV blocks to whom: every rule by hand, the rows of the programme against a flow, and whole fleets."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from costmodel.engine import Parallelism, Role
+from costmodel.errors import InputError
+from optimizer.build_plan import plan_transfers
+from optimizer.columns import Grid, make_columns
+from optimizer.fleet import Fleet, FleetPool, can_hand_over, make_fleet
+from optimizer.fleet_model import DECODE, PREFILL, Aim
+from optimizer.instance import Instance
+from optimizer.judge import simulated_trace
+from optimizer.level import Level
+from optimizer.optimize import optimize as optimize_at
+from optimizer.pairing import Pairing, even_mix
+from optimizer.program import Builder, solve
+from optimizer.search import Effort, search
+from optimizer.simple_plans import column_totals
+from optimizer.tune import knobs_of
+from search_spaces.dtype_support import engine_refused, kv_refused, weights_refused
+from search_spaces.enumeration import Shape
+from search_spaces.feasibility import feasibility_faults
+from search_spaces.pairs import END_RULES, end_of, pair_refusal
+from search_spaces.problem import Problem
+from tests.optimizer_cases import accelerator, instance_of, model, offer, problem, slo, space, workload
+from tests.toy import dense
+
+optimize = partial(optimize_at, level=Level.QUICK)
+
+APART = (Role.PREFILL, Role.DECODE)
+FEW_HEADS = dense("two heads", 16, 2048, 16, 2, 8192, 32000)
+"""Two KV heads: a prompt computed with TP 4 cannot go to TP 1 or 2, nor from TP 8 to anything but TP 8."""
+
+H100 = Shape(0, Parallelism(2), "bf16", "bf16")
+CASES = {
+    "kv_domains_agree": (H100, replace(H100, offer=1), "KV blocks of nvidia and amd GPUs differ in layout"),
+    "kv_dtypes_agree": (
+        replace(H100, kv_dtype="fp8"),
+        H100,
+        "KV dtype fp8 of prefill and bf16 of decode differ",
+    ),
+    "weights_agree": (
+        H100,
+        replace(H100, weight_dtype="fp8"),
+        "bf16 weights of prefill and fp8 of decode are two checkpoints",
+    ),
+    "attention_kernels_agree": (
+        replace(H100, kv_dtype="fp8"),
+        replace(H100, kv_dtype="fp8", offer=2),
+        "vllm has no one latent attention kernel for H100 and H200 with KV in fp8",
+    ),
+    "tensor_degrees_divide": (
+        H100,
+        replace(H100, parallelism=Parallelism(3)),
+        "TP 2 of prefill and TP 3 of decode do not divide each other",
+    ),
+    "decode_ranks_find_heads": (
+        replace(H100, parallelism=Parallelism(8)),
+        replace(H100, parallelism=Parallelism(4)),
+        "TP 8 of prefill exceeds TP 4 of decode and the model's 4 KV heads",
+    ),
+    "hybrid_degrees_agree": (
+        H100,
+        replace(H100, parallelism=Parallelism(1)),
+        "TP 2 of prefill and TP 1 of decode differ, and states cannot be re-split",
+    ),
+    "decode_is_one_stage": (
+        H100,
+        replace(H100, parallelism=Parallelism(2, 2)),
+        "PP 2 of decode: no engine receives KV blocks into several pipeline stages",
+    ),
+    "hybrid_prefill_is_one_stage": (
+        replace(H100, parallelism=Parallelism(2, 2)),
+        H100,
+        "PP 2 of prefill: states of hybrid models are not sent from several pipeline stages",
+    ),
+}
+MODELS = {
+    "attention_kernels_agree": "DeepSeek-V3",
+    "decode_ranks_find_heads": "Qwen3-30B-A3B",
+    "hybrid_degrees_agree": "Qwen3-Next-80B-A3B",
+    "hybrid_prefill_is_one_stage": "Qwen3-Next-80B-A3B",
+}
+
+
+def three_offers(name: str = "Llama-3.1-8B") -> Problem:
+    return problem(model=model(name), offers=(offer("H100"), offer("MI300X"), offer("H200")))
+
+
+@pytest.mark.parametrize("rule", CASES)
+def test_a_pair_is_refused_by_one_rule_with_its_reason(rule: str) -> None:
+    prefill, decode, reason = CASES[rule]
+    asked = three_offers(MODELS.get(rule, "Llama-3.1-8B"))
+    ends = end_of(asked, prefill), end_of(asked, decode)
+    said = {name: found for name, one in END_RULES.items() if (found := one(asked, *ends)) is not None}
+    assert said == {rule: reason}
+    assert pair_refusal(asked, prefill, decode) == reason
+
+
+def test_every_rule_has_a_case_and_equals_can_talk() -> None:
+    assert set(CASES) == set(END_RULES)
+    for name in ("Llama-3.1-8B", "Qwen3-30B-A3B", "Qwen3-Next-80B-A3B", "DeepSeek-V3"):
+        assert pair_refusal(three_offers(name), H100, H100) is None
+    latents = replace(three_offers("DeepSeek-V3"), engine="sglang")
+    prefill, decode, _ = CASES["attention_kernels_agree"]
+    assert pair_refusal(latents, prefill, decode) is None
+
+
+@pytest.mark.parametrize(
+    ("engine", "gpu", "dtype", "runs"),
+    [
+        ("vllm", "A100-80", "fp8", True),  # expanded by Marlin
+        ("vllm", "H100", "fp4", True),
+        ("vllm", "H100", "fp8", True),
+        ("sglang", "A100-80", "int4", True),
+        ("trtllm", "A100-80", "int4", True),
+        ("trtllm", "A100-80", "fp8", False),
+        ("trtllm", "L40S", "fp8", True),
+        ("trtllm", "H100", "fp4", False),
+        ("trtllm", "B200", "fp4", True),
+        ("vllm", "MI300X", "fp8", True),
+        ("vllm", "MI300X", "int4", True),
+    ],
+)
+def test_precisions_of_weights(engine: str, gpu: str, dtype: str, runs: bool) -> None:
+    reason = weights_refused(engine, accelerator(gpu), model(), dtype)
+    assert (reason is None) == runs
+
+
+def test_precisions_beside_the_table() -> None:
+    mxfp4, old_amd = replace(model(), fp4_block=32), replace(accelerator("MI300X"), peak_flops={"bf16": 1e14})
+    assert weights_refused("trtllm", accelerator("H100"), mxfp4, "fp4") is None
+    assert weights_refused("vllm", old_amd, model(), "fp8") == (
+        "MI300X has no fp8 units, and vllm no kernels that expand fp8 weights there"
+    )
+    assert weights_refused("vllm", old_amd, model(), "bf16") is None
+    assert weights_refused("vllm", replace(old_amd, vendor="other"), model(), "fp8") is None
+    assert engine_refused("trtllm", accelerator("MI300X")) == "trtllm runs on nvidia GPUs only"
+    assert engine_refused("vllm", accelerator("MI300X")) is None
+    latent = model("DeepSeek-V3")
+    assert kv_refused("vllm", accelerator("A100-80"), model(), "fp8") is None
+    assert kv_refused("sglang", accelerator("A100-80"), latent, "fp8") is None
+    assert "reads latents there in 16 bit only" in str(kv_refused("vllm", accelerator("A100-80"), latent, "fp8"))
+    assert kv_refused("vllm", accelerator("H200"), latent, "fp8") is None
+
+
+Talks = NDArray[np.bool_]
+
+
+@st.composite
+def relations(draw: st.DrawFn) -> tuple[Talks, NDArray[np.int64], NDArray[np.int64]]:
+    """Who can talk to whom, and whole shares sent and taken that sum to the same, among up to four a side."""
+    size = draw(st.tuples(st.integers(1, 4), st.integers(1, 4)))
+    talks = np.array(draw(st.lists(st.booleans(), min_size=size[0] * size[1], max_size=size[0] * size[1])))
+    pairs = draw(st.lists(st.tuples(st.integers(0, size[0] - 1), st.integers(0, size[1] - 1)), max_size=8))
+    sent, taken = np.zeros(size[0], dtype=np.int64), np.zeros(size[1], dtype=np.int64)
+    for one, other in pairs:
+        sent[one] += 1
+        taken[other] += 1
+    return talks.reshape(size), sent, taken
+
+
+def can_flow(talks: Talks, sent: NDArray[np.int64], taken: NDArray[np.int64]) -> bool:
+    """Whether shares of every pair exist: the transport problem itself."""
+    one, other = np.nonzero(talks)
+    builder = Builder()
+    moved = builder.variables([f"y{p}_{d}" for p, d in zip(one, other, strict=True)], 0.0)
+    rows = builder.rows([f"sent{p}" for p in range(sent.size)], sent, sent)
+    builder.entries(rows[one], moved, 1.0)
+    rows = builder.rows([f"taken{d}" for d in range(taken.size)], taken, taken)
+    builder.entries(rows[other], moved, 1.0)
+    return bool(one.size) and bool(solve(builder.build(), relaxed=True).x.size)
+
+
+@settings(deadline=None, max_examples=100)
+@given(relations())
+def test_the_rows_hold_exactly_where_everything_finds_a_partner(
+    case: tuple[Talks, NDArray[np.int64], NDArray[np.int64]],
+) -> None:
+    talks, sent, taken = case
+    rows = Pairing.of(talks)
+    given_, got = np.zeros((2, rows.prefill.shape[1]))
+    given_[: sent.size], got[: taken.size] = sent, taken
+    over = rows.prefill @ given_ - rows.decode @ got
+    unheard = taken[~talks.any(axis=0)].sum()  # such columns are never made
+    holds = bool((over <= 0).all() and (over[rows.equal] == 0).all() and not unheard)
+    assert holds == (can_flow(talks, sent, taken) if sent.sum() else True)
+
+
+@settings(deadline=None, max_examples=60)
+@given(relations())
+def test_the_even_mix_sends_what_is_sent_and_takes_what_is_taken(
+    case: tuple[Talks, NDArray[np.int64], NDArray[np.int64]],
+) -> None:
+    talks, sent, taken = case
+    mix = even_mix(talks, sent[:, None].astype(float), taken[:, None].astype(float))[:, :, 0]
+    assert (mix[~talks] == 0.0).all()
+    if talks.all():
+        assert (mix == 1.0).all()
+    elif sent.sum() and can_flow(talks, sent, taken):
+        moved = mix * np.outer(sent, taken) / sent.sum()
+        np.testing.assert_allclose(moved.sum(axis=1), sent, atol=2e-2)
+        np.testing.assert_allclose(moved.sum(axis=0), taken, atol=2e-2)
+
+
+def few_heads(**changes: object) -> Problem:
+    degrees = space(tensor_parallel=(1, 2, 4, 8), roles=APART, max_num_seqs=(64,))
+    return problem(**({"model": FEW_HEADS, "space": degrees, "slos": (slo(0.4, 0.03, 0.9),)} | changes))
+
+
+def test_shapes_that_talk_to_the_same_ones_are_one_group() -> None:
+    tables = instance_of(few_heads()).tables
+    degrees = np.array([shape.parallelism.tensor for shape in tables.shapes])
+    talks = {(int(a), int(b)) for a, b in zip(*np.nonzero(tables.talks), strict=True)}
+    able = {(a, b) for a in (1, 2, 4, 8) for b in (1, 2, 4, 8) if a <= b or a <= 2}
+    assert {(int(degrees[a]), int(degrees[b])) for a, b in talks} == able
+    assert tables.group[0][degrees == 1] == tables.group[0][degrees == 2]
+    assert len(set(tables.group[0].tolist())) == 3
+    assert tables.pairing.equal.tolist().count(True) == 1
+    assert tables.pairing.equal.size == 3
+
+
+def test_a_fleet_of_narrow_and_wide_engines_only_sends_where_it_can() -> None:
+    """Prompts on TP 8 alone, tokens anywhere: only TP 8 can take them in."""
+    asked = few_heads()
+    instance = instance_of(asked)
+    columns = make_columns(instance, Grid(blocks=(1, 2), decode_blocks=(1, 2)))
+    degrees = np.array([shape.parallelism.tensor for shape in instance.tables.shapes])[columns.shape]
+    wide = columns.take((columns.role == DECODE) | ((columns.role == PREFILL) & (degrees == 8)))
+    found = search(instance, wide, column_totals(instance, wide), Aim(), Effort())
+    fleet = make_fleet(instance, found)
+    assert {instance.tables.shapes[pool.shape].parallelism.tensor for pool in fleet.pools} == {8}
+    narrow = columns.take((columns.role == DECODE) & (degrees < 8) | ((columns.role == PREFILL) & (degrees == 8)))
+    nothing = search(instance, narrow, column_totals(instance, narrow), Aim(), Effort())
+    assert nothing.columns.size == 0
+
+
+@pytest.mark.parametrize("rate", [20.0, 60.0])
+def test_plans_never_propose_a_pair_that_cannot_talk(rate: float) -> None:
+    base = few_heads(workload=workload(rate), offers=(offer("H100"), offer("L4"), offer("MI300X")))
+    plan = optimize(base, time_limit=6.0)
+    shapes = {
+        pool.id: Shape(
+            [one.accelerator.name for one in base.offers].index(pool.accelerator),
+            Parallelism(pool.tensor_parallel, pool.pipeline_parallel),
+            pool.weight_dtype,
+            pool.kv_dtype,
+        )
+        for pool in plan.pools
+    }
+    assert plan.transfers
+    for transfer in plan.transfers:
+        assert pair_refusal(base, shapes[transfer.source], shapes[transfer.target]) is None
+
+
+def test_decode_engines_of_several_stages_are_not_tried() -> None:
+    instance = instance_of(problem(space=space(pipeline_parallel=(1, 2), max_gpus_per_engine=4)))
+    deep = np.array([shape.parallelism.pipeline for shape in instance.tables.shapes]) == 2
+    assert not instance.tables.talks[:, deep].any()
+    assert instance.tables.talks[deep][:, ~deep].all()
+    lonely = problem(space=space(pipeline_parallel=(2,), roles=APART))
+    (fault,) = feasibility_faults(lonely)
+    assert fault.told() == (
+        "search.roles: no prefill engine can hand over to any decode engine: PP 2 of decode: no engine receives KV "
+        "blocks into several pipeline stages"
+    )
+
+
+def test_a_problem_without_any_pair_is_refused_or_colocated() -> None:
+    alone = problem(space=space(pipeline_parallel=(2,), roles=(*APART, Role.COLOCATED)))
+    assert {pool.role for pool in optimize(alone).pools} == {"colocated"}
+    with pytest.raises(InputError, match="no prefill engine can hand over"):
+        raise alone.refusal(feasibility_faults(replace(alone, space=replace(alone.space, roles=APART))))
+
+
+def hand_made(taken_wide: float) -> tuple[Instance, Fleet]:
+    """Half the prompts on TP 8, half on TP 1; so much of the tokens on TP 8, the rest on TP 1."""
+    instance = instance_of(few_heads(workload=workload(8.0, ((1000, 200, 1.0),))))
+    at = {shape.parallelism.tensor: number for number, shape in enumerate(instance.tables.shapes)}
+
+    def pool(role: Role, tensor: int, share: float) -> FleetPool:
+        return FleetPool(f"{role.value}-{tensor}", role, at[tensor], 0, 0, 4, 0, np.array([share]))
+
+    return instance, Fleet(
+        (
+            pool(Role.PREFILL, 8, 0.5),
+            pool(Role.PREFILL, 1, 0.5),
+            pool(Role.DECODE, 8, taken_wide),
+            pool(Role.DECODE, 1, 1.0 - taken_wide),
+        )
+    )
+
+
+def test_a_prompt_goes_on_where_its_engine_can_send_it() -> None:
+    """TP 8 sends to TP 8 alone, TP 1 to both: of the 0.7 that TP 8 takes in, 0.5 come from TP 8 and 0.2 from TP 1."""
+    instance, fleet = hand_made(0.7)
+    assert can_hand_over(instance, fleet)
+    moved = {(one.source, one.target): one.requests_per_second / 8.0 for one in plan_transfers(instance, fleet, 1.0)}
+    assert moved == {
+        ("prefill-8", "decode-8"): pytest.approx(0.5),
+        ("prefill-1", "decode-8"): pytest.approx(0.2),
+        ("prefill-1", "decode-1"): pytest.approx(0.3),
+    }
+    trace = simulated_trace(instance, fleet, 4000, 0).trace
+    assert trace.pool is not None
+    assert trace.decode_pool is not None
+    ends = np.stack([trace.pool, trace.decode_pool])
+    assert not ((ends[0] == 0) & (ends[1] == 3)).any()
+    assert ((ends[0] == 1) & (ends[1] == 2)).mean() == pytest.approx(0.2, abs=0.03)
+    assert (ends[1] == 3).mean() == pytest.approx(0.3, abs=0.03)
+
+
+def test_a_routing_that_nobody_can_follow_is_told_apart() -> None:
+    """TP 8 computes half of the prompts, and TP 8 takes in a third: the rest has nowhere to go."""
+    assert not can_hand_over(*hand_made(1.0 / 3.0))
+    assert can_hand_over(*hand_made(0.5))
+
+
+def test_shares_are_no_knob_where_not_everyone_can_talk_to_everyone() -> None:
+    instance, fleet = hand_made(0.7)
+    assert "share" not in {knob.setting for knob in knobs_of(instance, fleet)}
+    same = Fleet(tuple(replace(pool, shape=fleet.pools[1].shape) for pool in fleet.pools))
+    assert "share" in {knob.setting for knob in knobs_of(instance, same)}

@@ -1,0 +1,156 @@
+"""Separate pools for each SLO class: what they cost, what is proven of them, and the limits that they share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from costmodel.errors import InputError
+from optimizer.fleet import Fleet
+from optimizer.level import Level
+from optimizer.optimize import optimize
+from optimizer.per_class import BY_FLOW, keeps_apart, of_class
+from optimizer.plan import Plan, Status
+from search_spaces.loader import problem_of
+from search_spaces.problem import Billing, Constraints, Pools, Problem
+from tests.optimizer_cases import instance_of, offer, problem, slo, workload
+
+TWO = (slo(0.5, 0.02, 0.9, name="chat", share=0.5), slo(10.0, 0.1, 0.9, name="batch", share=0.5))
+
+
+def asked(pools: Pools = Pools.PER_CLASS, rate: float = 12.0, **changes: Any) -> Problem:
+    """A strict and a loose class, half of the requests each, on H100 and L40S."""
+    limits = {name: changes.pop(name) for name in ("budget", "max_gpus", "max_pools") if name in changes}
+    fields: dict[str, Any] = {"offers": (offer("H100"), offer("L40S")), "slos": TWO} | changes
+    return problem(workload=workload(rate), constraints=Constraints(pools=pools, **limits), **fields)
+
+
+def alone(k: int, rate: float = 6.0) -> Plan:
+    """The plan of one of the classes without the other."""
+    only = slo(TWO[k].ttft, TWO[k].tpot, TWO[k].attainment, name=TWO[k].name)
+    return optimize(problem(offers=(offer("H100"), offer("L40S")), workload=workload(rate), slos=(only,)), level=QUICK)
+
+
+QUICK = Level.QUICK
+
+
+def classes_of(plan: Plan) -> dict[str, set[str]]:
+    """The classes that each pool serves."""
+    served: dict[str, set[str]] = {}
+    for route in plan.routing:
+        for pool, share in (*route.prefill.items(), *route.decode.items()):
+            if share > 1e-9:
+                served.setdefault(pool, set()).add(route.slo_class)
+    return served
+
+
+class TestTheFleet:
+    def test_it_is_the_fleets_of_the_classes_together(self) -> None:
+        plan = optimize(asked(), level=QUICK)
+        parts = [alone(k) for k in range(2)]
+        assert plan.cost_usd_per_hour == pytest.approx(sum(part.cost_usd_per_hour or 0.0 for part in parts))
+        assert plan.bound_usd_per_hour == pytest.approx(sum(part.bound_usd_per_hour or 0.0 for part in parts))
+        assert plan.status is Status.OPTIMAL
+        assert all(row.attainment >= row.attainment_goal for row in plan.classes)
+
+    def test_no_pool_serves_two_classes_where_shared_ones_would(self) -> None:
+        shared, apart = optimize(asked(Pools.SHARED), level=QUICK), optimize(asked(), level=QUICK)
+        assert any(len(served) == 2 for served in classes_of(shared).values())
+        assert all(len(served) == 1 for served in classes_of(apart).values())
+        assert len(classes_of(apart)) == len(apart.pools)
+        assert (apart.cost_usd_per_hour or 0.0) >= (shared.bound_usd_per_hour or 0.0) - 1e-6
+
+    def test_equal_engines_of_two_classes_are_two_pools(self) -> None:
+        """Two classes that ask for the same get the same engines, in pools of their own."""
+        twins = tuple(slo(1.0, 0.05, 0.9, name=name, share=0.5) for name in ("one", "other"))
+        plan = optimize(asked(slos=twins, offers=(offer("H100"),)), level=QUICK)
+        assert sorted(next(iter(served)) for served in classes_of(plan).values()) == ["one", "other"]
+
+    def test_the_simulated_fleet_keeps_them_apart(self) -> None:
+        plan = optimize(asked(rate=30.0))
+        assert plan.simulated
+        assert all(len(served) == 1 for served in classes_of(plan).values())
+
+    def test_one_class_is_not_told_apart_from_itself(self) -> None:
+        single = (slo(1.0, 0.05, 0.9),)
+        one, other = (optimize(asked(pools, slos=single), level=QUICK) for pools in Pools)
+        assert one.pools == other.pools
+
+
+class TestLimits:
+    def test_limits_that_do_not_bind_change_nothing(self) -> None:
+        free, limited = optimize(asked(), level=QUICK), optimize(asked(max_gpus=100, max_pools=9), level=QUICK)
+        assert limited.pools == free.pools
+        assert limited.status is Status.OPTIMAL
+
+    def test_the_second_class_gets_what_the_first_leaves(self) -> None:
+        """Both would take L40S; with few of them one class has to make do with H100."""
+        offers = (offer("H100"), offer("L40S", inventory=2))
+        loose = tuple(slo(10.0, 0.1, 0.9, name=name, share=0.5) for name in ("one", "other"))
+        free = optimize(asked(slos=loose), level=QUICK)
+        assert set(free.gpus) == {"L40S"}
+        tight = optimize(asked(slos=loose, offers=offers), level=QUICK)
+        assert tight.status is Status.FEASIBLE
+        assert tight.gpus["L40S"] <= 2
+        assert tight.bound_usd_per_hour == pytest.approx(free.bound_usd_per_hour, rel=1e-3)
+        assert (tight.cost_usd_per_hour or 0.0) > (free.cost_usd_per_hour or 0.0)
+
+    @pytest.mark.parametrize("limit", [{"max_pools": 1}, {"max_gpus": 1}, {"budget": 3.0}])
+    def test_too_little_for_both_is_no_plan(self, limit: dict[str, Any]) -> None:
+        plan = optimize(asked(**limit), level=QUICK)
+        assert plan.status in {Status.TIME_LIMIT, Status.INFEASIBLE}
+        assert plan.pools == []
+
+    def test_whole_nodes_may_be_shared_so_their_bounds_do_not_add_up(self) -> None:
+        offers = (offer("H100", billing=Billing.NODE),)
+        plan = optimize(asked(offers=offers), level=QUICK)
+        assert plan.cost_usd_per_hour is not None
+        assert plan.bound_usd_per_hour is not None
+        assert plan.bound_usd_per_hour <= plan.cost_usd_per_hour + 1e-9
+        assert plan.status is Status.FEASIBLE
+
+
+def test_the_instance_of_a_class_has_its_flows_alone() -> None:
+    whole = instance_of(asked())
+    parts = [of_class(whole, k, Fleet(()), later=0) for k in range(2)]
+    assert sum(part.flows.rate.sum() for part in parts) == pytest.approx(whole.flows.rate.sum())
+    for part in parts:
+        assert part.flows.share.sum() == pytest.approx(1.0)
+        assert part.problem.workload.request_rate == pytest.approx(part.flows.rate.sum())
+    for name in BY_FLOW:
+        rebuilt = np.concatenate([getattr(part.tables, name) for part in parts], axis=-1)
+        np.testing.assert_array_equal(rebuilt, getattr(whole.tables, name))
+
+
+def test_a_fleet_without_pools_keeps_them_apart() -> None:
+    assert keeps_apart(instance_of(asked()), Fleet(()))
+
+
+INPUTS = {
+    "model": "Llama-3.1-8B",
+    "workload": {"request_rate": 1, "lengths": {"isl": 100, "osl": 10}},
+    "slo": {"ttft": 1, "tpot": 0.05},
+    "accelerators": ["H100"],
+}
+
+
+class TestTheFile:
+    def given(self, **sections: Any) -> Problem:
+        return problem_of({**INPUTS, **sections}, "here", Path())
+
+    def test_pools_are_shared_unless_asked_otherwise(self) -> None:
+        assert self.given().constraints.pools is Pools.SHARED
+        made = self.given(constraints={"pools": "per_class"})
+        assert made.constraints.pools is Pools.PER_CLASS
+        assert made.inputs["constraints"]["pools"] == "per_class"
+
+    def test_a_wrong_word_is_named(self) -> None:
+        with pytest.raises(InputError, match=r"pools.*per_clas.*per_class"):
+            self.given(constraints={"pools": "per_clas"})
+
+    def test_other_goals_are_refused(self) -> None:
+        with pytest.raises(InputError, match="per_class plans for min_cost only, but the goal is max_goodput"):
+            self.given(constraints={"pools": "per_class", "budget": 50}, objective="max_goodput")

@@ -1,0 +1,236 @@
+"""Precisions as a dimension of the search: what may be chosen, what it is worth, and how a plan says so."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from costmodel.engine import Parallelism, Role
+from costmodel.errors import InputError
+from optimizer.fleet import pool_config
+from optimizer.kindred import engine_kinds
+from optimizer.level import Level
+from optimizer.optimize import optimize as optimize_at
+from optimizer.plan import Plan
+from optimizer.plan_fleet import fleet_of_plan
+from pdplan.cli import run
+from search_spaces.enumeration import Shape, enumerate_shapes
+from search_spaces.loader import load_problem, problem_of
+from search_spaces.problem import Problem
+from search_spaces.scenarios import Scenario, scenario_problem
+from search_spaces.wanted import parse_wanted, with_wanted
+from tests.optimizer_cases import columns_of, instance_of, model, offer, problem, slo, space, workload
+
+optimize = partial(optimize_at, level=Level.QUICK)
+
+WORKLOAD = """\
+schema: pdplan.workload/1
+model: {name: Llama-3.1-8B}
+workload:
+  request_rate: 20/s
+  max_tokens: 8192
+  lengths: {histogram: [{isl: 800, osl: 150, share: 0.8}, {isl: 3000, osl: 80, share: 0.2}]}
+slo: {ttft: 1s, tpot: 30ms, attainment: 0.9}
+accelerators: [H100, L4]
+search: {preset: quick, tensor_parallel: [1, 2], weight_dtype: [fp8, bf16], kv_dtype: [bf16, fp8]}
+constraints: {max_pools: 2}
+"""
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("precision") / "two.yaml"
+    path.write_text(WORKLOAD, "utf-8")
+    return path
+
+
+def both(**changes: Any) -> Problem:
+    return problem(space=space(weight_dtype=("bf16", "fp8"), kv_dtype=("bf16", "fp8"), tensor_parallel=(1,)), **changes)
+
+
+def test_lists_are_read_in_one_order_and_echoed_only_where_stated(file: Path) -> None:
+    stated = load_problem(file)
+    assert stated.space.weight_dtype == ("bf16", "fp8")
+    assert stated.weight_dtypes == stated.kv_dtypes == ("bf16", "fp8")
+    assert stated.inputs["search"]["kv_dtype"] == ["bf16", "fp8"]
+    again = problem_of(stated.inputs, "echo", file.parent)
+    assert again.inputs == stated.inputs
+    assert again.space == stated.space
+    silent = load_problem(file, {"search": "quick"})
+    assert silent.space.weight_dtype == ()
+    assert silent.weight_dtypes == ("bf16",)
+    assert not {"weight_dtype", "kv_dtype"} & set(silent.inputs["search"])
+    assert load_problem(file, {"search.kv_dtype": "fp8"}).kv_dtypes == ("fp8",)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("weight_dtype", "[bf16, fp9]", "search.weight_dtype.1: 'fp9' is not known; did you mean 'fp8'?"),
+        ("weight_dtype", "[]", "search.weight_dtype: is empty, but needs at least one dtype"),
+        ("kv_dtype", "[int8]", "search.kv_dtype.0: 'int8' is not known; allowed: bf16, fp8"),
+    ],
+)
+def test_bad_lists_are_refused_in_one_sentence(file: Path, key: str, value: str, words: str) -> None:
+    with pytest.raises(InputError) as caught:
+        load_problem(file, {f"search.{key}": value})
+    assert words in str(caught.value)
+
+
+def test_shapes_are_every_precision_of_every_split() -> None:
+    asked = both(offers=(offer("H100"), offer("L4")))
+    found = enumerate_shapes(asked)
+    assert found.considered == 8
+    assert [(one.offer, one.weight_dtype, one.kv_dtype) for one in found.shapes] == [
+        (index, weights, cache) for index in (0, 1) for weights in ("bf16", "fp8") for cache in ("bf16", "fp8")
+    ]
+
+
+def test_tables_hold_each_precision_as_if_it_were_the_only_one() -> None:
+    tables = instance_of(both()).tables
+    for number, shape in enumerate(tables.shapes):
+        alone = instance_of(replace(problem(space=space(tensor_parallel=(1,))), weight_dtype=shape.weight_dtype))
+        alone = instance_of(replace(alone.problem, kv_dtype=shape.kv_dtype))
+        for name in ("kv_transferred", "kv_capacity", "kv_held", "decode_base", "prefill_time", "mixed_base"):
+            np.testing.assert_allclose(getattr(tables, name)[number], getattr(alone.tables, name)[0], rtol=1e-12)
+    cache = np.array([shape.kv_dtype for shape in tables.shapes])
+    narrow, wide = tables.kv_transferred[cache == "fp8"], tables.kv_transferred[cache == "bf16"]
+    np.testing.assert_array_equal(2.0 * narrow, wide)
+
+
+def test_only_equal_precisions_hand_over() -> None:
+    tables = instance_of(both()).tables
+    np.testing.assert_array_equal(tables.talks, np.eye(4, dtype=np.bool_))
+    assert len(set(tables.domain.tolist())) == 4
+    assert tables.pairing.equal.all()
+
+
+def test_engines_of_other_precisions_are_other_engines() -> None:
+    instance = instance_of(both())
+    kinds = set(engine_kinds(instance, columns_of(instance)).tolist())
+    assert "1 H100 fp8/bf16 prefill" in kinds
+    assert len(kinds) == 12
+    single = instance_of(problem())
+    assert "1 H100 prefill" in set(engine_kinds(single, columns_of(single)).tolist())
+
+
+def test_no_token_budget_leaves_too_little_memory_for_the_longest_request() -> None:
+    """70B in FP8 on one H100: 8192 tokens of activations leave less than one request of 8192 tokens needs."""
+    sizes = space(max_num_batched_tokens=(512, 8192), weight_dtype=("fp8",))
+    instance = instance_of(problem(model=model("Llama-3.1-70B"), space=sizes))
+    tables, columns = instance.tables, columns_of(instance)
+    assert tables.kv_longest[0] == 8192 * instance.problem.model.kv_bytes_per_token("bf16")
+    assert tables.roomy.tolist() == [[True, False], [True, True]]
+    assert 0.0 < tables.kv_capacity[0, 1] < tables.kv_longest[0]
+    assert (tables.kv_capacity[columns.shape, columns.chunk] >= tables.kv_longest[columns.shape]).all()
+    assert {0, 1} == set(columns.shape.tolist())
+
+
+@st.composite
+def small(draw: st.DrawFn) -> Problem:
+    names = draw(st.sampled_from([("H100",), ("A100-80",), ("MI300X", "L40S")]))
+    return problem(
+        workload=workload(draw(st.floats(2.0, 40.0)), ((500.0, 16.0, 0.6), (4000.0, 200.0, 0.4))),
+        slos=(draw(st.sampled_from([slo(0.4, 0.03, 0.9), slo(1.5, 0.05, 0.9)])),),
+        offers=tuple(offer(name) for name in names),
+        space=space(tensor_parallel=(1,), max_num_seqs=(64,)),
+    )
+
+
+def cost_of(asked: Problem, weights: tuple[str, ...], cache: tuple[str, ...]) -> tuple[float, float]:
+    """Cost and bound [$/h]; infinite where there is no fleet."""
+    plan = optimize(replace(asked, space=replace(asked.space, weight_dtype=weights, kv_dtype=cache)), time_limit=6.0)
+    return plan.cost_usd_per_hour or np.inf, plan.bound_usd_per_hour or 0.0
+
+
+@settings(deadline=None, max_examples=3)
+@given(small(), st.sampled_from([("weights", 0), ("weights", 1), ("cache", 0), ("cache", 1)]))
+def test_a_wider_list_never_costs_more(asked: Problem, change: tuple[str, int]) -> None:
+    every, fewer = ("bf16", "fp8"), (("bf16", "fp8")[change[1]],)
+    narrow = (fewer, every) if change[0] == "weights" else (every, fewer)
+    try:
+        cost, _ = cost_of(asked, *narrow)
+    except InputError:
+        return  # physics forbids the narrow one
+    wider, bound = cost_of(asked, every, every)
+    assert wider <= cost * (1.0 + 1e-4)
+    assert bound <= cost * (1.0 + 1e-9)
+
+
+def told(plan: Plan) -> str:
+    """A plan without what names its inputs and times."""
+    return plan.model_copy(update={"provenance": None}).model_dump_json(warnings=False)
+
+
+def test_one_precision_in_the_list_is_that_of_the_model_alone() -> None:
+    plain = problem(space=space(tensor_parallel=(1,), max_num_seqs=(64,)))
+    listed = replace(plain, space=replace(plain.space, weight_dtype=("bf16",), kv_dtype=("bf16",)))
+    assert told(optimize(plain)) == told(optimize(listed))
+    narrow = replace(plain, weight_dtype="fp8", kv_dtype="fp8")
+    listed = replace(plain, space=replace(plain.space, weight_dtype=("fp8",), kv_dtype=("fp8",)))
+    assert told(optimize(narrow)) == told(optimize(listed))
+
+
+def test_a_plan_says_which_precision_it_chose_and_is_read_back(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["optimize", str(file), "--effort", "quick", "--json"]) == 0
+    plan = Plan.model_validate(json.loads(capsys.readouterr().out))
+    chosen = {(pool.weight_dtype, pool.kv_dtype) for pool in plan.pools}
+    instance, fleet = fleet_of_plan(plan)
+    configs = [pool_config(instance, pool) for pool in fleet.pools]
+    assert {(config.weight_dtype, config.kv_dtype) for config in configs} == chosen
+    (own,) = [row for row in plan.alternatives if row.kind == "own_precision"]
+    assert own.label == "only bf16 weights and bf16 KV cache"
+    assert own.cost_usd_per_hour is not None
+    assert own.cost_usd_per_hour >= (plan.bound_usd_per_hour or 0.0)
+    assert all(" bf16/bf16 " in line for line in own.pools)
+    said = [line for line in plan.provenance.assumptions if "answers differ" in line]
+    assert len(said) == len({w for w, _ in chosen if w != "bf16"}) + len({k for _, k in chosen if k != "bf16"})
+    assert said[0] == (
+        "Weights are served in fp8, but Llama-3.1-8B is published in bf16: answers differ; compare their quality "
+        "before relying on it."
+    )
+    lost = plan.model_copy(update={"pools": [plan.pools[0].model_copy(update={"weight_dtype": "int4"})]})
+    with pytest.raises(InputError, match=r"int4 weights and .* KV cache is possible here"):
+        fleet_of_plan(lost)
+
+
+def test_the_lever_means_one_precision_whatever_the_list(file: Path) -> None:
+    stated = load_problem(file)
+    one = scenario_problem(stated, Scenario("", {"weight_dtype": "fp8"}), file.parent)
+    assert one.weight_dtypes == ("fp8",)
+    assert one.kv_dtypes == ("bf16", "fp8")
+
+
+def test_a_config_is_asked_about_with_its_precision(file: Path) -> None:
+    stated = load_problem(file)
+    wanted = parse_wanted({"gpu": "H100", "weight_dtype": "int4", "kv_dtype": "fp8", "role": "decode"}, stated)
+    wider, missing = with_wanted(stated, wanted)
+    assert wanted.shape(wider) == Shape(0, Parallelism(), "int4", "fp8")
+    assert wanted.role is Role.DECODE
+    assert missing == {"weight_dtype": ("bf16", "fp8")}
+    assert wider.weight_dtypes == ("bf16", "fp8", "int4")
+    assert parse_wanted({"gpu": "L4"}, stated).shape(stated) == Shape(1, Parallelism(), "bf16", "bf16")
+    with pytest.raises(InputError, match="unknown kv_dtype 'fp4'"):
+        parse_wanted({"gpu": "L4", "kv_dtype": "fp4"}, stated)
+
+
+def test_explain_ranks_a_precision_and_judges_a_pair(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first = "gpu=H100,role=prefill,weight_dtype=fp8,kv_dtype=fp8"
+    second = "gpu=H100,role=decode,weight_dtype=fp8,kv_dtype=bf16"
+    assert run(["explain", str(file), "--config", first, "--config", second]) == 0
+    said = capsys.readouterr().out
+    assert f"Hand-over from {first} to" in said
+    assert "no, because KV dtype fp8 of prefill and bf16 of decode differ." in " ".join(said.split())
+    assert run(["explain", str(file), "--config", first, "--config", f"{second.replace('bf16', 'fp8')}", "--json"]) == 0
+    *configs, pair = json.loads(capsys.readouterr().out)
+    assert [one["feasible"] for one in configs] == [True, True]
+    assert pair["possible"] is True
+    assert {rule["rule"] for rule in pair["rules"]} >= {"kv_dtypes_agree", "tensor_degrees_divide"}

@@ -1,0 +1,252 @@
+"""Answers to what-if questions: scenarios against the search itself, break-even values, shadow prices, the tornado."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from costmodel.errors import InputError
+from optimizer.frontier import by_budget, frontier
+from optimizer.level import Level
+from optimizer.near_optimal import near_optimal
+from optimizer.optimize import optimize
+from optimizer.pieces import Along, pieces_along, usual_range
+from optimizer.plan import Status
+from optimizer.scenario import solve_simple
+from optimizer.shadow import shadow_prices
+from optimizer.tornado import tornado
+from optimizer.whatif import Depth
+from search_spaces.loader import problem_of
+from search_spaces.problem import Problem
+from search_spaces.scenarios import Scenario, scenario_problem
+
+BASE = Path()
+
+
+def small(rate: float = 20.0, isl: int = 800, osl: int = 150, ttft: float = 1.0, **more: object) -> Problem:
+    """Llama-3.1-8B on H100, A100 and L4, few settings: some tens of milliseconds to price."""
+    return problem_of(
+        {
+            "model": {"name": "Llama-3.1-8B"},
+            "workload": {
+                "request_rate": rate,
+                "max_tokens": 8192,
+                "lengths": {
+                    "histogram": [{"isl": isl, "osl": osl, "share": 0.7}, {"isl": 3000, "osl": 80, "share": 0.3}]
+                },
+            },
+            "slo": {"ttft": ttft, "tpot": 0.05},
+            "accelerators": [
+                {"name": "H100", "price": 3.0},
+                {"name": "A100-80", "price": 2.0},
+                {"name": "L4", "price": 0.7},
+            ],
+            "search": {"preset": "quick", "tensor_parallel": [1, 2], "max_num_seqs": [32, 128]},
+        }
+        | more,
+        "small",
+        BASE,
+    )
+
+
+def changed(problem: Problem, **changes: object) -> Problem:
+    return scenario_problem(problem, Scenario("", {key.replace("__", "."): v for key, v in changes.items()}), BASE)
+
+
+# --- one scenario ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("changes", [{}, {"price__H100": 1.0}, {"inventory__A100-80": 2, "spares": 1}])
+def test_a_scenario_costs_what_its_best_simple_fleet_costs(changes: dict[str, object]) -> None:
+    problem = changed(small(), **changes)
+    answer, plan = solve_simple(problem, BASE), optimize(problem, level=Level.QUICK)
+    assert answer.cost is not None
+    assert plan.cost_usd_per_hour is not None
+    assert plan.cost_usd_per_hour <= answer.cost * (1.0 + 1e-9)
+    if len(plan.pools) <= 2:
+        assert answer.cost == pytest.approx(plan.cost_usd_per_hour, rel=0.02)
+    assert answer.goodput >= problem.workload.request_rate
+    assert answer.goodput_per_dollar == pytest.approx(answer.goodput * 3600.0 / answer.cost)
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"budget": 0.5}, "budget"),
+        ({"power": 100.0}, "power"),
+        ({"ttft": 0.0011}, "below the physical floor"),
+        ({"rate": 500.0, "max_gpus": 2}, "max_gpus"),
+    ],
+)
+def test_a_scenario_without_a_fleet_says_what_is_in_the_way(changes: dict[str, object], why: str) -> None:
+    answer = solve_simple(changed(small(), **changes), BASE)
+    assert (answer.status, answer.cost, dict(answer.gpus)) == (Status.INFEASIBLE, None, {})
+    assert why in answer.binding
+
+
+@settings(deadline=None, max_examples=8)
+@given(st.floats(0.5, 6.0), st.floats(0.5, 6.0), st.floats(0.2, 2.0))
+def test_dearer_gpus_never_make_a_fleet_cheaper_and_all_prices_scale(h100: float, a100: float, factor: float) -> None:
+    prices = {"price__H100": h100, "price__A100-80": a100, "price__L4": 0.7}
+    cost = solve_simple(changed(small(), **prices), BASE).cost
+    dearer = solve_simple(changed(small(), **prices | {"price__H100": h100 * 1.3}), BASE).cost
+    scaled = solve_simple(changed(small(), **{key: value * factor for key, value in prices.items()}), BASE).cost
+    assert cost is not None
+    assert dearer is not None
+    assert cost <= dearer * (1.0 + 1e-9) <= cost * 1.3 * (1.0 + 1e-9)
+    assert scaled == pytest.approx(cost * factor)
+
+
+# --- break-even -----------------------------------------------------------------------------------------------------
+
+
+@settings(deadline=None, max_examples=6)
+@given(
+    st.floats(5.0, 150.0),
+    st.sampled_from([300, 800, 2000]),
+    st.sampled_from([60, 150, 300]),
+    st.sampled_from(["H100", "L4"]),
+)
+def test_below_and_above_a_break_even_price_the_fleets_differ_and_at_it_they_cost_the_same(
+    rate: float, isl: int, osl: int, card: str
+) -> None:
+    problem, key = small(round(rate, 1), isl, osl), f"price.{card}"
+    found = pieces_along(problem, BASE, key, 0.1, 12.0, 1e-9)
+    assert (found.pieces[0].low, found.pieces[-1].high) == (0.1, 12.0)
+    along, hair = Along(problem, BASE, key, Depth.SIMPLE), 1e-5
+    bought = [piece.answer.gpus.get(card, 0) for piece in found.pieces]
+    assert bought == sorted(bought, reverse=True)
+    for below, above in found.changes:
+        assert below.cost_high == pytest.approx(above.cost_low, rel=1e-6)
+        left, at, right = (along.at(below.high + step) for step in (-hair, 0.0, hair))
+        assert dict(left.gpus) != dict(right.gpus)
+        assert dict(left.gpus) == dict(below.answer.gpus)
+        assert dict(right.gpus) == dict(above.answer.gpus)
+        assert left.cost == pytest.approx(at.cost, rel=1e-4)
+        assert right.cost == pytest.approx(at.cost, rel=1e-4)
+
+
+def test_any_lever_with_an_order_breaks_even_by_halving() -> None:
+    problem = small(40.0)
+    found = pieces_along(problem, BASE, "isl_scale", 0.8, 2.0, 0.02)
+    assert found.changes
+    along = Along(problem, BASE, "isl_scale", Depth.SIMPLE)
+    for below, _ in found.changes:
+        left, right = along.at(below.high - found.tolerance), along.at(below.high + found.tolerance)
+        assert left.pools != right.pools
+        assert left.cost is not None
+        assert right.cost is not None
+        assert left.cost <= right.cost
+    costs = [piece.answer.cost for piece in found.pieces]
+    assert costs == sorted(costs)  # type: ignore[type-var]
+
+
+def test_what_has_no_order_or_no_value_is_refused() -> None:
+    with pytest.raises(InputError, match=r"weight_dtype has no order.*price"):
+        usual_range(small(), "weight_dtype")
+    with pytest.raises(InputError, match="--between 1:8"):
+        usual_range(small(), "budget")
+    assert usual_range(small(), "price.l4") == pytest.approx((0.175, 2.8))
+    assert usual_range(small(), "osl_scale") == (0.25, 4.0)
+
+
+# --- the curve ------------------------------------------------------------------------------------------------------
+
+
+def test_each_step_of_the_curve_ends_where_its_fleet_no_longer_holds() -> None:
+    problem = small()
+    curve = frontier(problem, BASE, "rate", (5.0, 80.0))
+    costs = [step.answer.cost for step in curve.steps]
+    assert None not in costs
+    assert costs == sorted(costs)  # type: ignore[type-var]
+    assert len(costs) >= 3
+    assert (curve.steps[0].easy, curve.steps[-1].hard) == (5.0, 80.0)
+    for step, after in zip(curve.steps, curve.steps[1:], strict=False):
+        assert after.easy == pytest.approx(step.hard, rel=1.1 * curve.tolerance)
+        assert step.answer.cost is not None
+        near = solve_simple(changed(problem, rate=step.hard * 0.999), BASE).cost
+        assert near is not None
+        assert near >= step.answer.cost * (1.0 - 1e-9)  # the search promises less than the fleet holds
+        assert step.answer.goodput == pytest.approx(step.hard, rel=2e-3)
+    rows = by_budget(curve)
+    assert [row["rate_rps"] for row in rows] == [step.hard for step in curve.steps]
+
+
+@pytest.mark.parametrize(("over", "bounds"), [("ttft", (0.02, 2.0)), ("attainment", (0.5, 0.9999))])
+def test_stricter_slos_never_cost_less(over: str, bounds: tuple[float, float]) -> None:
+    steps = frontier(small(60.0), BASE, over, bounds).steps
+    costs = [step.answer.cost for step in steps if step.answer.cost is not None]
+    assert costs == sorted(costs)
+    assert [step.answer.cost for step in steps[: len(costs)]] == costs  # without a fleet only at the hard end
+
+
+def test_bad_curves_are_refused() -> None:
+    with pytest.raises(InputError, match="is empty"):
+        frontier(small(), BASE, "rate", (5.0, 5.0))
+    with pytest.raises(InputError, match="a frontier is of the least cost"):
+        frontier(small(objective="max_goodput", constraints={"budget": 20}), BASE, "rate")
+
+
+# --- shadow prices, tornado, near-optimal ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "limit", "worth"),
+    [
+        ({"rate": 100.0, "inventory__H100": 1, "price__H100": 0.5}, "inventory H100", "$/h"),
+        ({"rate": 100.0, "max_gpus": 6, "price__H100": 9.0, "price__A100-80": 1.0}, "max_gpus", "$/h"),
+        ({"rate": 100.0, "budget": 9.0}, "budget", "req/s"),
+    ],
+)
+def test_shadow_prices_are_what_solving_again_gives(changes: dict[str, object], limit: str, worth: str) -> None:
+    rows = {row.limit: row for row in shadow_prices(changed(small(), **changes), BASE)}
+    row = rows[limit]
+    assert row.dual > 0.0
+    assert row.worth == worth
+    assert row.difference == pytest.approx(row.dual, rel=0.05)
+
+
+def test_limits_that_do_not_bind_are_worth_nothing() -> None:
+    (row,) = shadow_prices(changed(small(), max_gpus=500), BASE)
+    assert (row.dual, row.difference, row.whole) == (0.0, 0.0, None)
+    assert shadow_prices(small(), BASE) == []
+
+
+def test_in_whole_fleets_a_wider_inventory_saves_what_the_cheaper_fleet_does() -> None:
+    problem = changed(small(60.0), inventory__H100=1, price__H100=0.5)
+    row = next(row for row in shadow_prices(problem, BASE) if row.limit == "inventory H100")
+    assert row.wider is not None
+    before = solve_simple(problem, BASE).cost
+    after = solve_simple(changed(problem, inventory__H100=1 + int(row.wider)), BASE).cost
+    assert before is not None
+    assert after is not None
+    assert row.whole == pytest.approx(before - after)
+
+
+def test_the_tornado_moves_one_lever_at_a_time_and_sorts_by_swing() -> None:
+    problem = small(60.0)
+    rows = tornado(problem, BASE, 0.25)
+    assert [row.swing for row in rows] == sorted((row.swing for row in rows), reverse=True)
+    by_lever = {row.lever: row for row in rows}
+    assert {"price.H100", "price.A100-80", "price.L4", "rate_scale", "isl_scale", "ttft_scale"} <= set(by_lever)
+    row = by_lever["rate_scale"]
+    assert row.cost_high == solve_simple(changed(problem, rate_scale=1.25), BASE).cost
+    assert row.cost_low == solve_simple(changed(problem, rate_scale=0.75), BASE).cost
+    assert row.cost == solve_simple(problem, BASE).cost
+
+
+def test_near_optimal_fleets_keep_their_condition_and_never_cost_less() -> None:
+    best, *others = near_optimal(small(60.0), BASE, 0.1)
+    assert (best.condition, best.excess, best.within) == ("cheapest", 0.0, True)
+    assert others
+    for one in others:
+        kind, card = one.condition.split(" ", 1)
+        if one.excess is None:
+            continue
+        assert one.excess >= 0.0
+        assert one.within == (one.excess <= 0.1 + 1e-9)
+        if card in {"H100", "A100-80", "L4"}:
+            assert (set(one.answer.gpus) == {card}) if kind == "only" else card not in one.answer.gpus

@@ -1,0 +1,242 @@
+"""`pdplan whatif` and `pdplan frontier` as users run them: tables, files, refusals, restarts, and a cluster."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from pdplan.cli import cli, run
+
+ROOT = Path(__file__).resolve().parent.parent
+
+WORKLOAD = """\
+schema: pdplan.workload/1
+model: Llama-3.1-8B
+workload:
+  request_rate: 20/s
+  max_tokens: 8192
+  lengths: {histogram: [{isl: 800, osl: 150, share: 0.7}, {isl: 3000, osl: 80, share: 0.3}]}
+slo: {ttft: 1s, tpot: 50ms}
+accelerators: [{name: H100, price: 3}, {name: A100-80, price: 2}, {name: L4, price: 0.7}]
+search: {preset: quick, tensor_parallel: [1, 2], max_num_seqs: [32, 128]}
+scenarios:
+  june: {rate_scale: 2}
+  tight: {extends: june, slo: {ttft: 500ms}}
+"""
+AXES = ("--vary", "price.A100-80=0.5:4:4", "--vary", "rate=10,40")
+
+
+@pytest.fixture
+def workload(tmp_path: Path) -> Path:
+    path = tmp_path / "workload.yaml"
+    path.write_text(WORKLOAD, "utf-8")
+    return path
+
+
+def answered(*arguments: object, code: int = 0) -> dict[str, Any]:
+    done = CliRunner().invoke(cli, [*map(str, arguments), "--json"], standalone_mode=False)
+    assert (done.exception, done.return_value) == (None, code), done.output
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    assert run([*map(str, arguments)]) == 2
+    message = capsys.readouterr().err
+    assert len(message.strip().splitlines()) == 1
+    return message
+
+
+def test_rows_come_in_grid_order_with_what_varied(workload: Path) -> None:
+    found = answered("whatif", workload, *AXES, "--jobs", 1)
+    assert (found["schema"], found["search"]) == ("pdplan.whatif/1", "simple")
+    rows = found["rows"]
+    prices = [0.5, 0.5 + 3.5 / 3, 0.5 + 7.0 / 3, 4.0]
+    assert [(row["price.A100-80"], row["rate"]) for row in rows] == [
+        (pytest.approx(price), rate) for price in prices for rate in (10, 40)
+    ]
+    assert [row["number"] for row in rows] == list(range(8))
+    for row in rows:
+        assert row["status"] == "feasible"
+        assert row["gap"] is None
+        assert row["goodput_per_dollar"] == pytest.approx(row["goodput_rps"] * 3600 / row["cost_usd_per_hour"])
+        assert row["goodput_rps"] >= row["rate"]
+        assert row["gpus"]
+        assert row["pools"]
+        assert row["binding"]
+    assert set(rows[0]["gpus"]) == {"A100-80"}
+    assert set(rows[-1]["gpus"]).isdisjoint({"A100-80"})
+
+
+def test_a_row_alone_is_the_same_row(workload: Path) -> None:
+    rows = answered("whatif", workload, *AXES, "--jobs", 1)["rows"]
+    alone = answered("whatif", workload, "--vary", "price.A100-80=4.0", "--vary", "rate=40", "--jobs", 1)["rows"]
+    assert alone == [rows[-1] | {"number": 0}]
+
+
+def test_scenarios_of_the_file_compose_with_axes(workload: Path) -> None:
+    rows = answered("whatif", workload, "--scenario", "all", "--vary", "price.H100=2,9", "--jobs", 1)["rows"]
+    assert [(row["scenario"], row["price.H100"]) for row in rows] == [
+        ("june", 2), ("june", 9), ("tight", 2), ("tight", 9),
+    ]  # fmt: skip
+    assert rows[2]["cost_usd_per_hour"] >= rows[0]["cost_usd_per_hour"]
+
+
+def test_an_infeasible_scenario_is_a_row_and_no_error(workload: Path) -> None:
+    rows = answered("whatif", workload, "--vary", "budget=0.1,100", "--jobs", 1)["rows"]
+    assert [row["status"] for row in rows] == ["infeasible", "feasible"]
+    assert (rows[0]["cost_usd_per_hour"], rows[0]["gpus"], rows[0]["pools"]) == (None, {}, [])
+    assert rows[0]["binding"] == "budget of fleet"
+    none = answered("whatif", workload, "--vary", "ttft=1ms", "--jobs", 1, code=3)["rows"]
+    assert "below the physical floor" in none[0]["binding"]
+
+
+def test_no_engine_at_all_is_a_row_too(workload: Path) -> None:
+    rows = answered("whatif", workload, "--vary", "model.name=Llama-3.1-8B,Llama-3.1-405B", "--jobs", 1)["rows"]
+    assert [row["status"] for row in rows] == ["feasible", "infeasible"]
+    assert "runs on no engine" in rows[1]["binding"]
+
+
+def test_the_whole_search_gives_its_gap(workload: Path) -> None:
+    (row,) = answered("whatif", workload, "--vary", "rate=20", "--full", "--jobs", 1)["rows"]
+    assert row["status"] in {"optimal", "feasible"}
+    assert row["gap"] is not None
+    (simple,) = answered("whatif", workload, "--vary", "rate=20", "--jobs", 1)["rows"]
+    assert row["cost_usd_per_hour"] <= simple["cost_usd_per_hour"] * (1.0 + 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ((), "nothing is asked"),
+        (("--vary", "price.H300=1"), "'H300' is not one of H100, A100-80, L4"),
+        (("--vary", "price.H100=-1:2:3"), "price: -1.0 is out of range"),
+        (("--vary", "rate=1:2"), "a range is LOW:HIGH:COUNT"),
+        (("--scenario", "jnue"), "did you mean 'june'"),
+        (("--backend", "dask", "--vary", "rate=1"), "--address"),
+        (("--break-even", "weight_dtype"), "has no order"),
+        (("--break-even", "price.H100", "--between", "8:1"), "LOW must be below HIGH"),
+        (("--slack", "much"), "is not a share"),
+        (("--tornado", "150%"), "is not between 0% and 100%"),
+    ],
+)
+def test_bad_questions_are_refused_in_one_sentence(
+    workload: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], sentence: str
+) -> None:
+    assert sentence in refused(capsys, "whatif", workload, *arguments)
+
+
+def test_tables_hold_a_row_per_scenario_and_a_column_per_value(workload: Path, tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    files = tmp_path / "sweep.csv", tmp_path / "sweep.parquet"
+    rows = answered("whatif", workload, *AXES, "--jobs", 1, "--csv", files[0], "--parquet", files[1])["rows"]
+    with files[0].open(encoding="utf-8", newline="") as stream:
+        table = list(csv.DictReader(stream))
+    columns = parquet.read_table(files[1]).to_pydict()
+    assert [float(row["cost_usd_per_hour"]) for row in table] == [row["cost_usd_per_hour"] for row in rows]
+    assert columns["cost_usd_per_hour"] == [row["cost_usd_per_hour"] for row in rows]
+    assert columns["gpus.A100-80"] == [row["gpus"].get("A100-80", 0) for row in rows]
+    assert columns["gap"] == [None] * len(rows)
+    assert list(columns) == list(table[0])
+
+
+def test_the_page_has_a_cell_for_every_scenario_and_all_rows(workload: Path, tmp_path: Path) -> None:
+    page = tmp_path / "sweep.html"
+    found = answered("whatif", workload, *AXES, "--jobs", 1, "--html", page)
+    text = page.read_text("utf-8")
+    twin = re.search(r'<script type="application/json" id="sweep">(.*?)</script>', text, re.S)
+    assert twin is not None
+    assert json.loads(twin[1]) == found
+    assert len(re.findall(r'<rect [^>]*class="heat-[1-8]"', text)) == len(found["rows"])
+    assert "http" not in text.split("</style>", 1)[1].split("<script", 1)[0]
+    costs = [row["cost_usd_per_hour"] for row in found["rows"]]
+    assert f"8 scenarios, 8 with a fleet: ${min(costs):.2f}/h to ${max(costs):.2f}/h" in text
+
+
+def test_the_other_questions_answer_in_text_and_json(workload: Path) -> None:
+    asked = ("whatif", workload, "--break-even", "price.A100-80", "--between", "0.2:6", "--slack", "10%")
+    found = answered(*asked)
+    assert set(found) == {"schema", "file", "search", "break_even", "alternatives"}
+    change = found["break_even"]["changes"][0]
+    assert change["cost_below_usd_per_hour"] == pytest.approx(change["cost_above_usd_per_hour"])
+    assert found["alternatives"][0]["condition"] == "cheapest"
+    text = CliRunner().invoke(cli, [*map(str, asked)], standalone_mode=False).stdout
+    assert f"{change['value']:.6g}"[:5] in text
+    assert "A100-80 bought" in text
+
+
+def test_the_curve_prints_and_writes_its_steps(workload: Path, tmp_path: Path) -> None:
+    target = tmp_path / "rate.csv"
+    found = answered("frontier", workload, "--over", "rate", "--between", "10:60", "--csv", target)
+    assert (found["schema"], found["over"], found["unit"]) == ("pdplan.frontier/1", "rate", "1/s")
+    assert (found["steps"][0]["easiest"], found["steps"][-1]["hardest"]) == (10.0, 60.0)
+    with target.open(encoding="utf-8", newline="") as stream:
+        assert [float(row["hardest"]) for row in csv.DictReader(stream)] == [one["hardest"] for one in found["steps"]]
+    budget = answered("frontier", workload, "--over", "budget", "--between", "10:60")["steps"]
+    assert [one["rate_rps"] for one in budget] == [one["hardest"] for one in found["steps"]]
+
+
+def program(*arguments: object) -> list[str]:
+    return [sys.executable, "-m", "pdplan", *map(str, arguments)]
+
+
+def test_a_sweep_killed_in_the_middle_goes_on_and_gives_the_same_table(workload: Path, tmp_path: Path) -> None:
+    log = tmp_path / "sweep.log"
+    asked = program("whatif", workload, "--vary", "rate=5:60:60", "--jobs", 1, "--json")
+    whole = json.loads(subprocess.run(asked, capture_output=True, check=True, cwd=ROOT).stdout)
+    with subprocess.Popen([*asked, "--resume", str(log)], stdout=subprocess.DEVNULL, cwd=ROOT) as killed:
+        deadline = time.monotonic() + 100.0
+        while time.monotonic() < deadline and (not log.exists() or log.read_bytes().count(b"\n") < 12):
+            time.sleep(0.02)
+        os.kill(killed.pid, signal.SIGKILL if hasattr(signal, "SIGKILL") else signal.SIGTERM)
+    kept = log.read_bytes().count(b"\n") - 1
+    assert 0 < kept < 60
+    again = json.loads(subprocess.run([*asked, "--resume", str(log)], capture_output=True, check=True, cwd=ROOT).stdout)
+    assert again["rows"] == whole["rows"]
+    numbers = [json.loads(line)["number"] for line in log.read_bytes().splitlines()[1:]]
+    assert sorted(numbers) == list(range(60))
+
+
+CLUSTER = """
+import sys
+from distributed import LocalCluster
+from pdplan.cli import run
+if __name__ == "__main__":
+    with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None, silence_logs=50) as cluster:
+        run([*sys.argv[1:], "--backend", "dask", "--address", cluster.scheduler_address])
+"""
+
+
+def test_one_core_two_cores_and_two_nodes_give_the_same_table(workload: Path, tmp_path: Path) -> None:
+    pytest.importorskip("distributed")
+    script = tmp_path / "cluster.py"
+    script.write_text(CLUSTER, "utf-8")
+    asked = ("whatif", str(workload), "--json", "--vary", "price.A100-80=0.5:4:12", "--vary", "rate=10,40")
+    here = os.environ | {"PYTHONPATH": str(ROOT)}
+    tables = [
+        subprocess.run(command, capture_output=True, check=True, cwd=ROOT, env=here).stdout
+        for command in (
+            program(*asked, "--jobs", 1),
+            program(*asked, "--jobs", 2),
+            [sys.executable, str(script), *asked],
+        )
+    ]
+    assert len(json.loads(tables[0])["rows"]) == 24
+    assert tables[0] == tables[1] == tables[2]
+
+
+def test_a_cluster_that_does_not_answer_is_one_sentence(workload: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("distributed")
+    asked = ("whatif", workload, "--vary", "rate=1", "--backend", "dask", "--address", "nonsense://x:1")
+    assert "no Dask scheduler answers there" in refused(capsys, *asked)
