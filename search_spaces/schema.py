@@ -289,7 +289,7 @@ class WorkloadFile(Section):
     seed: Annotated[int, count(bounds.SEED)] = 0
     """Seed of everything random (the sampled trace of the simulation)."""
     scenarios: dict[Text, dict[Text, Any]] = Field(default_factory=dict)
-    """Named changes for `pdplan whatif`: levers, dotted keys or mappings laid over this file; `extends` names others."""
+    """Named changes for `pdplan whatif`: levers, dotted keys or mappings laid over this; `extends` names others."""
 
     @field_validator("*", mode="wrap")
     @classmethod

@@ -161,7 +161,9 @@ def test_dearer_by_a_factor_is_the_same_fleet(given_: Problem, factor: float) ->
     if one is None or other is None or one.cost_usd_per_hour is None:
         return
     assert other.cost_usd_per_hour == pytest.approx(factor * one.cost_usd_per_hour, rel=1e-9)
-    assert other.bound_usd_per_hour == pytest.approx(factor * (one.bound_usd_per_hour or 0.0), rel=1e-6)
+    assert (other.bound_usd_per_hour is None) == (one.bound_usd_per_hour is None)
+    if one.bound_usd_per_hour is not None:
+        assert other.bound_usd_per_hour == pytest.approx(factor * one.bound_usd_per_hour, rel=1e-6)
     assert unpriced(other.pools) == unpriced(one.pools)
     assert other.goodput_per_dollar == pytest.approx(one.goodput_per_dollar / factor, rel=1e-9)
 
