@@ -79,10 +79,11 @@ def _engines(kind: str) -> str:
     """The name of a kind of engine as part of a sentence.
 
     >>> _engines("2 H100 prefill")
-    'prefill on 2 H100'
+    'prefill engines of 2 × H100'
     """
     bought, _, role = kind.rpartition(" ")
-    return f"{role} on {bought}"
+    gpus, _, name = bought.partition(" ")
+    return f"{role} engines of {gpus} × {name}"
 
 
 def _rival(instance: Instance, columns: Columns, one: Kindred, best: Alternative) -> Rival | None:

@@ -57,7 +57,8 @@ def price_comparison(plan: Plan) -> str:
     """Say, with a sign, how the plan's price compares with the next fleet of another kind."""
     if plan.objective != "min_cost":
         return f"{rate(plan.goodput_rps)} within the SLOs"
-    rivals = rivals_of_other_fleets(plan)
+    others = rivals_of_other_fleets(plan)
+    rivals = [row for row in others if row.kind != "other_engines"] or others
     if not rivals or not plan.cost_usd_per_hour or not rivals[0].cost_usd_per_hour:
         return _no_rival(plan)
     other = rivals[0]
