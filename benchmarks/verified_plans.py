@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 os.environ.setdefault("PDPLAN_SIMULATOR", "python")
 
-FRESH_SEED = 20_011
+FRESH_SEED = 77_003
 """No plan below is made with it."""
 TWO_CLASSES = (
     "[{name: fast, share: 0.3, ttft: 1s, tpot: 30ms, percentile: p95}, "

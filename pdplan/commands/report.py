@@ -53,8 +53,13 @@ def report(console: Console, file: Path, output: Path | None, view: str | None, 
 
 def view_of(output: Path | None) -> str:
     """Tell the view that the ending of a file asks for."""
-    endings = {".html": "html", ".htm": "html", ".json": "json", ".md": "md"}
-    return endings.get(output.suffix.lower(), "text") if output else "text"
+    endings = {".html": "html", ".htm": "html", ".json": "json", ".md": "md", ".txt": "text", "": "text"}
+    ending = output.suffix.lower() if output else ""
+    if ending not in endings:
+        raise InputError(
+            f"-o {output}: no view ends in {ending}; end it in .html, .md, .json or .txt, or state --format"
+        )
+    return endings[ending]
 
 
 def render(console: Console, plan: Plan, view: str, *, to_file: bool) -> str:
