@@ -11,7 +11,6 @@ import shlex
 import sys
 import traceback
 from collections.abc import Sequence
-from enum import IntEnum
 from typing import NoReturn
 
 import click
@@ -38,20 +37,10 @@ from .commands.validate import validate
 from .commands.whatif import whatif
 from .commands.workload import workload
 from .console import Console
+from .exit_codes import ExitCode
 from .interrupts import end_on_interrupt
 from .options import console_options
 from .streams import ReaderGoneError, guard_streams
-
-
-class ExitCode(IntEnum):
-    """What the shell gets."""
-
-    DONE = 0
-    BAD_INPUT = 2
-    INFEASIBLE = 3
-    BUG = 70
-    INTERRUPTED = 130
-    BROKEN_PIPE = 141
 
 
 class InOrder(click.Group):

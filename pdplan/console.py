@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import shutil
 import sys
@@ -58,7 +57,9 @@ class Console:
 
     def show(self, value: object) -> None:
         """Write what was asked for to stdout: text as it is, anything else as a JSON document."""
-        text = value if isinstance(value, str) else json.dumps(_finite(value), indent=2)
+        from reports.json_text import finite
+
+        text = value if isinstance(value, str) else json.dumps(finite(value), indent=2)
         click.echo(text, color=self.colored, nl=not text.endswith("\n"))
 
     def note(self, text: str) -> None:
@@ -106,12 +107,3 @@ def facts_text(facts: list[tuple[str, str]], width: int) -> str:
         first, *rest = wrap(value, max(width - room, 20))
         lines += [f"{name:{room}}{first}", *(" " * room + line for line in rest)]
     return "\n".join(line.rstrip() for line in lines)
-
-
-def _finite(value: object) -> object:
-    """Replace what JSON cannot say (NaN, infinity) by null."""
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -86,6 +86,21 @@ def pairs(text: str, flag: str) -> dict[str, str]:
     return found
 
 
+def parse_settings(settings: tuple[str, ...]) -> dict[str, str]:
+    """Split KEY=VALUE flags.
+
+    >>> parse_settings(("workload.request_rate=25",))
+    {'workload.request_rate': '25'}
+    """
+    pairs = {}
+    for setting in settings:
+        key, equals, value = setting.partition("=")
+        if not equals or not key.strip():
+            raise InputError(f"--set {setting!r} is not KEY=VALUE, such as workload.request_rate=25")
+        pairs[key.strip()] = value.strip()
+    return pairs
+
+
 class UsablePath(click.Path):
     """The name of a file or folder that may exist; one that cannot even be looked up is a usage error."""
 
@@ -125,3 +140,6 @@ json_option = click.option(
     "--json", "as_json", is_flag=True, callback=_setter("json_only"), help="Print one JSON document and nothing else."
 )
 force_option = click.option("--force", is_flag=True, help="Replace an existing file.")
+set_option = click.option(
+    "--set", "settings", multiple=True, metavar="KEY=VALUE", help="Override one value of FILE by its dotted path."
+)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from optimizer.plan import Plan
+if TYPE_CHECKING:
+    from optimizer.plan import Plan
 
 
 def plan_json(plan: Plan) -> str:

@@ -7,17 +7,13 @@ from pathlib import Path
 import click
 
 from pdplan.console import Console
-from pdplan.options import PATH, console_options, json_option, pass_console
-
-from .optimize import parse_settings
+from pdplan.options import PATH, console_options, json_option, parse_settings, pass_console, set_option
 
 
 @click.command(short_help="Say what to reserve, buy and rent as demand grows.")
 @click.argument("file", type=PATH)
 @click.option("--terms", type=PATH, required=True, metavar="FILE", help="Contracts, forecast and electricity, as YAML.")
-@click.option(
-    "--set", "settings", multiple=True, metavar="KEY=VALUE", help="Override one value of FILE by its dotted path."
-)
+@set_option
 @json_option
 @console_options
 @pass_console

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from costmodel.errors import InputError
-from pdplan.commands.report import view_of
-from pdplan.console import Console, write_text
+from pdplan.console import Console
 from pdplan.options import PATH, console_options, force_option, pass_console
-from pdplan.plan_files import is_plan, read_plan
+from pdplan.plan_files import read_plan
+from pdplan.views import keep_plan, show_or_write, view_of, view_options
 
 if TYPE_CHECKING:
     from reports.comparison import Comparison
@@ -20,13 +19,7 @@ if TYPE_CHECKING:
 @click.command(short_help="Compare two plan.json: price, fleet, SLOs, settings, inputs.")
 @click.argument("before", type=PATH)
 @click.argument("after", type=PATH)
-@click.option("-o", "--output", type=PATH, metavar="FILE", help="Write to FILE, not to stdout.")
-@click.option(
-    "--format",
-    "view",
-    type=click.Choice(["text", "html", "md", "json"]),
-    help="Default: by the ending of -o, or text on stdout.",
-)
+@view_options
 @force_option
 @console_options
 @pass_console
@@ -47,13 +40,9 @@ def compare(
 
     found = compare_plans(read_plan(before), read_plan(after))
     text = _render(console, found, view or view_of(output), to_file=output is not None)
-    if output is None:
-        console.show(text)
-        return
-    if is_plan(output):
-        raise InputError(f"{output} is a plan, which the comparison would replace; choose another name")
-    write_text(output, text, force=force)
-    console.note(f"wrote {output}")
+    if output is not None:
+        keep_plan(output, "the comparison")
+    show_or_write(console, text, output, force=force)
 
 
 def _render(console: Console, found: Comparison, view: str, *, to_file: bool) -> str:

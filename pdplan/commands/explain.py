@@ -7,12 +7,8 @@ from pathlib import Path
 import click
 
 from pdplan.console import Console
-from pdplan.options import PATH, console_options, json_option, pairs, pass_console
-
-from .optimize import parse_settings
-
-OUT = 3
-"""Exit code when no config asked about is part of any fleet that holds."""
+from pdplan.exit_codes import ExitCode
+from pdplan.options import PATH, console_options, json_option, pairs, parse_settings, pass_console, set_option
 
 
 @click.command(short_help="Say why an engine config is out, or where it ranks.")
@@ -21,9 +17,7 @@ OUT = 3
     "--config", "configs", required=True, multiple=True, metavar="KEY=VALUE,…",
     help="Engine: gpu, role, tp, pp, ep, dp, max_num_seqs, max_num_batched_tokens, weight_dtype, kv_dtype.",
 )  # fmt: skip
-@click.option(
-    "--set", "settings", multiple=True, metavar="KEY=VALUE", help="Override one value of FILE by its dotted path."
-)
+@set_option
 @json_option
 @console_options
 @pass_console
@@ -66,4 +60,4 @@ def explain(console: Console, file: Path, configs: tuple[str, ...], settings: tu
         told = [explanation_text(*one, console.width) for one in found]
         console.show("\n\n".join([*told, *(pair_text(*one, console.width) for one in pairs_)]))
     ranked = any(one.rank is not None for _, explanation in found for one in explanation.standings)
-    return 0 if ranked else OUT
+    return 0 if ranked else ExitCode.INFEASIBLE

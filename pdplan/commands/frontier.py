@@ -7,16 +7,14 @@ from pathlib import Path
 import click
 
 from pdplan.console import Console
-from pdplan.options import PATH, console_options, force_option, json_option, pass_console
+from pdplan.exit_codes import ExitCode
+from pdplan.options import PATH, console_options, force_option, json_option, parse_settings, pass_console, set_option
 
-from .optimize import parse_settings
 from .simulate import check_files
 from .whatif import bounds_of
 
 OVER = ("rate", "ttft", "tpot", "attainment", "budget")
 """Values of `optimizer.frontier.OVER`, which is slow to import."""
-NOTHING = 3
-"""Exit code when no value in the range has a fleet that meets the SLOs."""
 
 
 @click.command(short_help="Draw the least cost against rate, TTFT, TPOT, attainment or budget.")
@@ -24,9 +22,7 @@ NOTHING = 3
 @click.option("--over", type=click.Choice(OVER), required=True, help="What the cost is shown against.")
 @click.option("--between", metavar="LOW:HIGH", help="Range, in 1/s or s; default: around the file's own value.")
 @click.option("--csv", "csv_file", type=PATH, metavar="OUT", help="Write a row per step of the curve.")
-@click.option(
-    "--set", "settings", multiple=True, metavar="KEY=VALUE", help="Override one value of FILE by its dotted path."
-)
+@set_option
 @json_option
 @force_option
 @console_options
@@ -72,4 +68,4 @@ def frontier(
         console.note(f"wrote {csv_file}")
     record = {"schema": "pdplan.frontier/1", "file": str(file)} | frontier_record(curve, by_budget=by_budget)
     console.show(record if as_json else frontier_text(curve, console.width, by_budget=by_budget))
-    return 0 if any(step.answer.cost is not None for step in curve.steps) else NOTHING
+    return 0 if any(step.answer.cost is not None for step in curve.steps) else ExitCode.INFEASIBLE

@@ -11,7 +11,8 @@ import click
 from costmodel.errors import InputError
 from pdplan.braking import stop_on_interrupt
 from pdplan.console import Console
-from pdplan.options import PATH, console_options, json_option, pass_console, seconds, whole
+from pdplan.exit_codes import ExitCode
+from pdplan.options import PATH, console_options, json_option, parse_settings, pass_console, seconds, set_option, whole
 from pdplan.plan_files import is_plan
 from search_spaces.bounds import SEED
 
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
 
 EFFORTS = ("quick", "standard", "thorough")
 """Values of `optimizer.level.Level`, which is slow to import."""
-NO_FLEET = 3
-"""Exit code when the search ran but no fleet meets the SLOs."""
 
 
 @click.command(short_help="Find the cheapest fleet for a workload.")
@@ -46,9 +45,7 @@ NO_FLEET = 3
     help="By formulas only, proven by simulation, or tuned by simulation too.",
 )
 @click.option("--seed", type=whole(SEED), metavar="N", help="Seed of everything random; overrides the file's.")
-@click.option(
-    "--set", "settings", multiple=True, metavar="KEY=VALUE", help="Override one value of FILE by its dotted path."
-)
+@set_option
 @console_options
 @pass_console
 def optimize(
@@ -115,22 +112,7 @@ def optimize(
     console.show(plan_json(plan) if as_json else render_plan(plan, console.width, console.colored))
     if deploy is not None and plan.pools:
         console.note(f"wrote {len(deploy_plan(plan, deploy, force=force))} files to {deploy}")
-    return 0 if plan.pools else NO_FLEET
-
-
-def parse_settings(settings: tuple[str, ...]) -> dict[str, str]:
-    """Split KEY=VALUE flags.
-
-    >>> parse_settings(("workload.request_rate=25",))
-    {'workload.request_rate': '25'}
-    """
-    pairs = {}
-    for setting in settings:
-        key, equals, value = setting.partition("=")
-        if not equals or not key.strip():
-            raise InputError(f"--set {setting!r} is not KEY=VALUE, such as workload.request_rate=25")
-        pairs[key.strip()] = value.strip()
-    return pairs
+    return 0 if plan.pools else ExitCode.INFEASIBLE
 
 
 def prepare_directory(directory: Path, force: bool) -> None:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from costmodel.errors import InputError
-from pdplan.console import Console, write_text
+from pdplan.console import Console
 from pdplan.options import PATH, console_options, force_option, pass_console
-from pdplan.plan_files import is_plan, read_plan
+from pdplan.plan_files import read_plan
+from pdplan.views import keep_plan, show_or_write, view_of, view_options
 
 if TYPE_CHECKING:
     from optimizer.plan import Plan
@@ -18,13 +18,7 @@ if TYPE_CHECKING:
 
 @click.command(short_help="View a plan.json again, as text, HTML, Markdown or JSON.")
 @click.argument("file", type=PATH)
-@click.option("-o", "--output", type=PATH, metavar="FILE", help="Write to FILE, not to stdout.")
-@click.option(
-    "--format",
-    "view",
-    type=click.Choice(["text", "html", "md", "json"]),
-    help="Default: by the ending of -o, or text on stdout.",
-)
+@view_options
 @force_option
 @console_options
 @pass_console
@@ -42,24 +36,9 @@ def report(console: Console, file: Path, output: Path | None, view: str | None, 
     view = view or view_of(output)
     plan = read_plan(file)
     text = render(console, plan, view, to_file=output is not None)
-    if output is None:
-        console.show(text)
-        return
-    if view != "json" and is_plan(output):
-        raise InputError(f"{output} is a plan, which its view would replace; choose another name")
-    write_text(output, text, force=force)
-    console.note(f"wrote {output}")
-
-
-def view_of(output: Path | None) -> str:
-    """Tell the view that the ending of a file asks for."""
-    endings = {".html": "html", ".htm": "html", ".json": "json", ".md": "md", ".txt": "text", "": "text"}
-    ending = output.suffix.lower() if output else ""
-    if ending not in endings:
-        raise InputError(
-            f"-o {output}: no view ends in {ending}; end it in .html, .md, .json or .txt, or state --format"
-        )
-    return endings[ending]
+    if output is not None and view != "json":
+        keep_plan(output, "its view")
+    show_or_write(console, text, output, force=force)
 
 
 def render(console: Console, plan: Plan, view: str, *, to_file: bool) -> str:

@@ -8,6 +8,7 @@ import click
 
 from costmodel.errors import InputError
 from pdplan.console import Console
+from pdplan.exit_codes import ExitCode
 from pdplan.options import PATH, console_options, json_option, pass_console, seconds, whole
 from pdplan.plan_files import read_plan
 from search_spaces.bounds import HOURLY_RATE, SEED, Bounds
@@ -16,8 +17,6 @@ REQUESTS = Bounds(100, 1_000_000)
 LOSSES = Bounds(1, 100)
 LEAST = Bounds(1, 100_000)
 HOURS = 24
-BREAKS = 3
-"""Exit code when an SLO breaks."""
 
 
 @click.command(short_help="Say which loss of a replica or node breaks an SLO.")
@@ -60,7 +59,7 @@ def resilience(console: Console, /, *, file: Path, losses: int, requests: int, s
             progress=progress,
         )
     console.show(resilience_dict(found) if as_json else resilience_text(found, losses, console.width))
-    return 0 if all(one.held for one in found.losses) else BREAKS
+    return 0 if all(one.held for one in found.losses) else ExitCode.INFEASIBLE
 
 
 @click.command(short_help="Say what scaling a plan's fleet over the day saves.")
@@ -106,7 +105,7 @@ def autoscale(
         console.show(autoscale_dict(instance, fleet, day))
     else:
         console.show(autoscale_text(instance, fleet, day, console.width))
-    return BREAKS if day.short else 0
+    return ExitCode.INFEASIBLE if day.short else 0
 
 
 def _rates(text: str) -> list[float]:

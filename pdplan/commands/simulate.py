@@ -13,6 +13,7 @@ import click
 from costmodel.errors import InputError
 from costmodel.words import join_words
 from pdplan.console import Console
+from pdplan.exit_codes import ExitCode
 from pdplan.options import (
     PATH,
     console_options,
@@ -30,8 +31,6 @@ from search_spaces.bounds import SEED, Bounds
 if TYPE_CHECKING:
     from reports.simulated import Simulated
 
-MISSED = 3
-"""Exit code when a class misses its goal or the fleet is overloaded."""
 REPLICATIONS = Bounds(1, 100, "replications")
 CONCURRENCY = Bounds(1, 100_000, "requests")
 PARTS = Bounds(2, 1440, "parts of a day")
@@ -144,7 +143,7 @@ def simulate(
     from reports.simulation_text import render_simulation
 
     console.show(simulation_json(shown) if as_json else render_simulation(shown, console.width, console.colored))
-    return 0 if shown.judgement.held else MISSED
+    return 0 if shown.judgement.held else ExitCode.INFEASIBLE
 
 
 def check_files(targets: Mapping[str, Path], *, force: bool) -> None:

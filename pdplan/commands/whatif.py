@@ -14,10 +14,19 @@ import click
 
 from costmodel.errors import InputError, UnknownNameError
 from pdplan.console import Console
-from pdplan.options import PATH, console_options, force_option, json_option, pass_console, whole
+from pdplan.exit_codes import ExitCode
+from pdplan.options import (
+    PATH,
+    console_options,
+    force_option,
+    json_option,
+    parse_settings,
+    pass_console,
+    set_option,
+    whole,
+)
 from search_spaces.bounds import Bounds
 
-from .optimize import parse_settings
 from .simulate import check_files
 
 if TYPE_CHECKING:
@@ -28,8 +37,6 @@ if TYPE_CHECKING:
 
 TOLERANCE = 1e-6
 """How exactly break-even values are found, as a share of the range."""
-NOTHING = 3
-"""Exit code when no scenario has a fleet that meets the SLOs."""
 JOBS = Bounds(1, 4096, "jobs")
 
 
@@ -70,9 +77,7 @@ def share(_context: click.Context, _parameter: click.Parameter, value: str | Non
 @click.option("--resume", "journal", type=PATH, metavar="LOG", help="Keep finished rows in LOG, and go on from there.")
 @click.option("--backend", type=click.Choice(("local", "dask")), default="local", show_default=True, help="Who solves.")
 @click.option("--address", metavar="ADDRESS", help="Dask's scheduler, e.g. tcp://10.0.0.7:8786.")
-@click.option(
-    "--set", "settings", multiple=True, metavar="KEY=VALUE", help="Override one value of FILE by its dotted path."
-)
+@set_option
 @json_option
 @force_option
 @console_options
@@ -152,7 +157,7 @@ def whatif(
         texts.append(text)
         found += answered
     console.show(record if as_json else "\n\n".join(texts))
-    return 0 if found else NOTHING
+    return 0 if found else ExitCode.INFEASIBLE
 
 
 @dataclass(frozen=True, slots=True)
