@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from costmodel.engine import Role
 from search_spaces.problem import Goal
 
-from .build_plan import Proof, fleet_cost, pool_line
+from .build_plan import fleet_cost, pool_line
 from .columns import Columns
 from .evaluate import evaluate, holds, predict_misses
 from .fleet import Fleet, make_fleet, polish
@@ -19,6 +19,7 @@ from .fleet_model import COLOCATED, Aim
 from .instance import Instance
 from .plan import Alternative, Status
 from .program import Outcome
+from .proof import OPTIMAL_GAP, Proof, gap_of
 from .search import Effort, Found, plan_blocks, search
 from .simple_plans import Totals, price_space, simple_plans
 
@@ -159,10 +160,10 @@ def _alternative(
     row = Alternative(
         kind=kind.kind,
         label=kind.label,
-        status=Status.OPTIMAL if cost - bound <= 1e-4 * cost else Status.FEASIBLE,
+        status=Status.OPTIMAL if cost - bound <= OPTIMAL_GAP * cost else Status.FEASIBLE,
         cost_usd_per_hour=cost,
         bound_usd_per_hour=bound,
-        gap=1.0 - bound / cost,
+        gap=gap_of(bound, cost),
         pools=[pool_line(instance, pool) for pool in fleet.pools],
         attainment=evaluate(instance, fleet).overall,
         why_not=why_not(cost, best.cost_usd_per_hour or cost),

@@ -54,6 +54,8 @@ def assemble(matrices: Matrices, stock: Stock, cuts: list[FloatArray], work: Wor
 
     cuts: what one block of each column earns at most at some shadow prices, (columns,). Infeasible: there are none.
     """
+    if not matrices.size:
+        return nothing(matrices, Outcome.INFEASIBLE, complete=True)
     load, cuts, surely = priced_load(matrices), list(cuts), True
     barred: list[IntArray] = []
     for _ in range(PICKS):

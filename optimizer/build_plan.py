@@ -6,7 +6,6 @@ import hashlib
 import json
 import math
 import platform
-from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -40,11 +39,11 @@ from .plan import (
     Provenance,
     Route,
     RunInfo,
-    Status,
     Transfer,
     WorkloadSummary,
 )
 from .plan_fields import Quantiles
+from .proof import Proof
 
 FloatArray = NDArray[np.float64]
 
@@ -52,15 +51,6 @@ ANALYTIC = "Latencies and attainment are analytic; the plan has not been simulat
 """First of the assumptions of a plan by formula."""
 
 PACKAGES = ("numpy", "ortools", "optuna", "pydantic", "jinja2", "click")
-
-
-@dataclass(frozen=True, slots=True)
-class Proof:
-    """What the search proved: status, lower bound on the cost [$/h] and relative gap; None where there is none."""
-
-    status: Status
-    bound: float | None
-    gap: float | None
 
 
 def offer_costs(instance: Instance, fleet: Fleet) -> FloatArray:

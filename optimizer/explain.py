@@ -17,10 +17,10 @@ from search_spaces.wanted import Wanted, with_wanted
 
 from .build_plan import fleet_cost, pool_line
 from .columns import ROLES, Columns, Grid, make_columns
-from .error_bars import at_quantile, slow_end
+from .error_bars import planned_instance
 from .fleet import Fleet, make_fleet
 from .fleet_model import COLOCATED, DECODE, PREFILL
-from .instance import Instance, make_instance
+from .instance import Instance
 from .loads import RESOURCES, Resource, column_loads
 from .search import plan_blocks
 from .simple_plans import SimplePlan, Totals, price_space, simple_plans
@@ -94,7 +94,7 @@ def explain(problem: Problem, wanted: Wanted) -> Explanation:
     if any(ruling.reason is not None for ruling in rulings):
         return Explanation(rulings, unsearched, ())
     overhead = load_engine_overhead(wider.engine, wider.engine_changes)
-    instance = with_best_split(at_quantile(make_instance(wider, overhead), slow_end(wider.confidence)))
+    instance = with_best_split(planned_instance(wider, overhead))
     columns, totals = price_space(instance, make_columns(instance, Grid()))
     roles = wider.space.roles if wanted.role is None else (wanted.role,)
     standings = tuple(_standing(instance, (columns, totals), wanted, role) for role in roles)

@@ -12,13 +12,14 @@ from search_spaces.problem import Goal
 
 from .alternatives import SAME, Rival, kinds, recommended, why_not
 from .binding import binding
-from .build_plan import Proof, fleet_cost, pool_line
+from .build_plan import fleet_cost, pool_line
 from .columns import Columns
 from .fleet import Fleet
 from .instance import Instance
 from .level import Brake, Level
 from .plan import Alternative, Binding, Plan, Status
 from .plan_simulation import SimulatedLatencies, Tuning
+from .proof import OPTIMAL_GAP, Proof
 from .simulated_goodput import goodput_among
 from .simulation_record import (
     GOODPUT_TOLERANCE,
@@ -36,8 +37,6 @@ from .verdict import BRIEFLY, Bench, Verdict, make_bench
 from .verify import Resolve, Searched, cheapest_verified
 from .waste import Lean, without_waste
 
-SHARPEST = 1e-4
-"""Gap up to which a plan counts as optimal."""
 STEPS_DOWN = (0.0, 0.02, 0.04, 0.08, 0.15, 0.3, 0.5)
 """How far below the goodput of one run volumes are tried, as shares of it."""
 
@@ -158,7 +157,7 @@ def proof_of(solved: Solved, winner: Verdict, volume: float) -> Proof:
         return Proof(Status.FEASIBLE, proof.bound, None)
     else:
         gap = 1.0 - volume / solved.volume * (1.0 - proof.gap)
-    optimal = proof.status is Status.OPTIMAL and gap <= SHARPEST
+    optimal = proof.status is Status.OPTIMAL and gap <= OPTIMAL_GAP
     return Proof(Status.OPTIMAL if optimal else Status.FEASIBLE, proof.bound, gap)
 
 

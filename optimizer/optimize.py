@@ -17,7 +17,7 @@ from search_spaces.problem import Goal, Problem
 
 from .alternatives import Rival, cheapest_first, compare, kinds, recommended
 from .binding import fleet_bindings
-from .build_plan import Proof, build_plan, fleet_cost, fleet_gpus, provenance
+from .build_plan import build_plan, fleet_cost, fleet_gpus, provenance
 from .by_evaluation import cheapest_held
 from .columns import Columns, Grid, make_columns
 from .diagnose import check_floors, check_shapes, with_fewer_misses
@@ -33,6 +33,7 @@ from .other_fleets import other_fleets
 from .per_class import by_class, classes_apart
 from .plan import Alternative, Binding, Plan, Provenance, RunInfo, Status
 from .program import Outcome
+from .proof import OPTIMAL_GAP, Proof, gap_of
 from .search import Effort, Found, search
 from .simple_plans import Totals, column_totals, price_space
 from .split import with_best_split
@@ -40,7 +41,6 @@ from .volume import best_ratio, most_goodput
 
 Progress = Callable[[str, float], None]
 
-OPTIMAL_GAP = 1e-4
 GROWTH = (1.02, 1.05, 1.1, 1.2, 1.4, 1.7, 2.0)
 """Factors by which the pools of a fleet that no repair mends are enlarged."""
 
@@ -195,7 +195,7 @@ def find_that_holds(
     grown = with_more_engines(instance, first, found.volume)
     if not grown.pools:
         return found, Proof(Status.TIME_LIMIT, None, None), grown
-    return found, Proof(Status.FEASIBLE, bound, _gap(bound, fleet_cost(instance, grown))), grown
+    return found, Proof(Status.FEASIBLE, bound, gap_of(bound, fleet_cost(instance, grown))), grown
 
 
 def _alone(instance: Instance, space: Columns, effort: Effort) -> tuple[Found, Proof, Fleet]:
@@ -236,7 +236,7 @@ def or_one_pool(
         return best
     cost = fleet_cost(instance, rival)
     bound = proof.bound if proof.bound is not None and proof.bound < cost else None
-    return replace(found, volume=1.0), Proof(Status.FEASIBLE, bound, _gap(bound, cost)), rival
+    return replace(found, volume=1.0), Proof(Status.FEASIBLE, bound, gap_of(bound, cost)), rival
 
 
 def best_of_all(
@@ -262,7 +262,7 @@ def best_of_all(
         if rival.pools and fleet_cost(instance, rival) < cost:
             price = fleet_cost(instance, rival)
             bound = None if proof.bound is None else min(proof.bound, price)
-            gap = _gap(bound, price)
+            gap = gap_of(bound, price)
             claim = Proof(_status(other, gap), bound, gap)
             rivals = compare(instance, space, priced, rival, recommended(instance, rival, claim, other.volume))
             return other, claim, rival, rivals
@@ -275,11 +275,6 @@ def with_other_engines(instance: Instance, priced: tuple[Columns, Totals], rival
         return rivals
     more = other_fleets(instance, priced, rivals)
     return [rivals[0], *cheapest_first([*rivals[1:], *more])]
-
-
-def _gap(bound: float | None, cost: float) -> float | None:
-    """Share of the cost that a cheaper fleet could save at most [1]; None without a bound."""
-    return None if bound is None else 1.0 - bound / cost
 
 
 def _of_stricter(proof: Proof, bound: float | None) -> Proof:
@@ -310,7 +305,7 @@ def find(
         return found, columns, Proof(_status(found, None), None, None)
     cost = fleet_cost(instance, make_fleet(instance, found))
     bound = min(found.bound / aim.cost_weight, cost)
-    gap = _gap(bound, cost)
+    gap = gap_of(bound, cost)
     return found, columns, Proof(_status(found, gap), bound, gap)
 
 

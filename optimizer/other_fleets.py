@@ -18,14 +18,12 @@ from .fleet_model import Aim
 from .instance import Instance
 from .kindred import Kindred, different_fleets
 from .plan import Alternative, Status
+from .proof import OPTIMAL_GAP, gap_of
 from .search import Found, plan_blocks, search
 from .simple_plans import SimplePlan, Totals, simple_plans
 
 OTHERS = 2
 """Fleets of other engines that a plan shows."""
-
-SHARPEST = 1e-4
-"""Gap up to which a fleet counts as optimal."""
 
 LOOKED_AT = 6
 """Fleets of other engines that are looked for: some are shown already, as the best of their kind."""
@@ -93,11 +91,11 @@ def _rival(instance: Instance, columns: Columns, one: Kindred, best: Alternative
     if cost < least * (1.0 - 1e-6) or not holds(instance, predict_misses(instance, fleet)):
         return None
     bound = None if best.bound_usd_per_hour is None else min(best.bound_usd_per_hour, cost)
-    gap = None if bound is None else 1.0 - bound / cost
+    gap = gap_of(bound, cost)
     row = Alternative(
         kind="other_engines",
         label=f"without {join_words([_engines(name) for name in one.without])}",
-        status=Status.OPTIMAL if gap is not None and gap <= SHARPEST else Status.FEASIBLE,
+        status=Status.OPTIMAL if gap is not None and gap <= OPTIMAL_GAP else Status.FEASIBLE,
         cost_usd_per_hour=cost,
         bound_usd_per_hour=bound,
         gap=gap,

@@ -16,11 +16,12 @@ from numpy.typing import NDArray
 from search_spaces.problem import Billing, Constraints, Offer, Pools, Problem
 
 from .binding import fleet_bindings
-from .build_plan import Proof, fleet_cost, fleet_gpus
+from .build_plan import fleet_cost, fleet_gpus
 from .fleet import Fleet, FleetPool, named
 from .flows import Flows
 from .instance import Instance
 from .plan import Status
+from .proof import OPTIMAL_GAP, Proof
 from .search import Found
 
 FloatArray = NDArray[np.float64]
@@ -35,9 +36,6 @@ BY_FLOW = (
     "kv_transferred",
 )
 """Tables whose last axis are the flows."""
-
-SHARPEST = 1e-4
-"""Gap up to which a fleet counts as optimal."""
 
 STRAY = 1e-6
 """Share of a flow that is rounding, not routing."""
@@ -115,7 +113,7 @@ def _answer(instance: Instance, parts: Parts, fleet: Fleet, bound: float | None)
         return found, Proof(Status.FEASIBLE, None, None), fleet
     least = min(bound, cost)
     gap = 1.0 - least / cost
-    return found, Proof(Status.OPTIMAL if gap <= SHARPEST else Status.FEASIBLE, least, gap), fleet
+    return found, Proof(Status.OPTIMAL if gap <= OPTIMAL_GAP else Status.FEASIBLE, least, gap), fleet
 
 
 def _bound(instance: Instance, proofs: Sequence[Proof]) -> float | None:
