@@ -4,8 +4,8 @@
 
 DeepSeek-R1 in FP8, 8192 tokens in and 1024 out, drawn as the benchmark draws them, uniformly from 80 to 100 % of that.
 Per limit: the best engine of the space, at the highest rate at which the median request is in time by the formulas of
-`optimizer.evaluate`; disaggregated, the best whole numbers of prefill and of decode engines in fleets of at most so
-many GPUs: in a small fleet one of the two roles idles where the limit leaves the other little to do.
+`optimizer.fleets.evaluate`; disaggregated, the best whole numbers of prefill and of decode engines in fleets of at most
+so many GPUs: in a small fleet one of the two roles idles where the limit leaves the other little to do.
 Beside it the best measured row within the limit (serving/closed_loop.csv, fixed concurrency) of the same model and
 GPU, of any engine and fleet size.
 """
@@ -27,9 +27,9 @@ sys.path.insert(0, str(ROOT))
 
 from costmodel.engine import Role  # noqa: E402
 from costmodel.workload import Workload  # noqa: E402
-from optimizer.evaluate import holds, largest_load, predict_misses  # noqa: E402
-from optimizer.fleet import Fleet, FleetPool  # noqa: E402
-from optimizer.instance import Instance, make_instance  # noqa: E402
+from optimizer.fleets.evaluate import holds, largest_load, predict_misses  # noqa: E402
+from optimizer.fleets.fleet import Fleet, FleetPool  # noqa: E402
+from optimizer.loads.instance import Instance, make_instance  # noqa: E402
 from search_spaces.catalog import load_catalog  # noqa: E402
 from search_spaces.engines import load_engine_overhead  # noqa: E402
 from search_spaces.models import load_model  # noqa: E402

@@ -22,7 +22,7 @@ from typing import Any
 import click
 import yaml
 
-from optimizer.plan import parse_plan
+from optimizer.plans.plan import parse_plan
 from reports.deploy.description import Options
 from reports.deploy.facts import checked_version
 from reports.deploy.files import deployment_files

@@ -22,11 +22,11 @@ from numpy.typing import NDArray
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from optimizer.blocks import Blocks, Work  # noqa: E402 -- run as a script, the repository is found first
-from optimizer.dominance import undominated  # noqa: E402
-from optimizer.fleet_model import Aim  # noqa: E402
-from optimizer.matrices import COLOCATED, DECODE, PREFILL, Limit, Matrices, one_resource  # noqa: E402
-from optimizer.whole import cheapest  # noqa: E402
+from optimizer.solver.blocks import Blocks, Work  # noqa: E402 -- run as a script, the repository is found first
+from optimizer.solver.dominance import undominated  # noqa: E402
+from optimizer.solver.fleet_model import Aim  # noqa: E402
+from optimizer.solver.matrices import COLOCATED, DECODE, PREFILL, Limit, Matrices, one_resource  # noqa: E402
+from optimizer.solver.whole import cheapest  # noqa: E402
 
 FIRST = Work(choices=15, provable=0, nodes=60, time_limit=5.0)
 THOROUGH = Work(gap=5e-3, nodes=5000, time_limit=30.0)
@@ -163,12 +163,12 @@ def many_buckets() -> None:
 
 def examples() -> None:
     """Cost, bound and gap of the examples, and the linear relaxation's bound."""
-    from optimizer.columns import Grid, make_columns
-    from optimizer.error_bars import at_quantile, slow_end
-    from optimizer.instance import make_instance
-    from optimizer.search import Effort, generate_from, search
-    from optimizer.simple_plans import price_space
-    from optimizer.split import with_best_split
+    from optimizer.fleets.error_bars import at_quantile, slow_end
+    from optimizer.loads.columns import Grid, make_columns
+    from optimizer.loads.instance import make_instance
+    from optimizer.solver.search import Effort, generate_from, search
+    from optimizer.solver.simple_plans import price_space
+    from optimizer.solver.split import with_best_split
     from search_spaces.engines import load_engine_overhead
     from search_spaces.loader import load_problem
 

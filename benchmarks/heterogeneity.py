@@ -26,7 +26,7 @@ CASES: dict[str, tuple[dict[str, str], str]] = {
 
 
 def main() -> int:
-    from optimizer.optimize import optimize
+    from optimizer.recommend.optimize import optimize
     from reports.sentences import verdict
     from search_spaces.loader import load_problem
 

@@ -22,12 +22,12 @@ GOODPUT_REQUESTS = 10_000
 
 def rows_of(path: Path, requests: int, overrides: dict[str, str]):
     """Cells of each class of one workload."""
-    from optimizer.evaluate import evaluate, goodput_volume
-    from optimizer.judge import judge
-    from optimizer.level import Level
-    from optimizer.optimize import optimize
-    from optimizer.plan_fleet import fleet_of_plan, planned_volume
-    from optimizer.simulated_goodput import goodput
+    from optimizer.fleets.evaluate import evaluate, goodput_volume
+    from optimizer.fleets.plan_fleet import fleet_of_plan, planned_volume
+    from optimizer.recommend.level import Level
+    from optimizer.recommend.optimize import optimize
+    from optimizer.verification.judge import judge
+    from optimizer.verification.simulated_goodput import goodput
     from reports.words import fleet_words
     from search_spaces.loader import load_problem
 

@@ -29,9 +29,9 @@ from benchmarks.vllm_2023 import host_times  # noqa: E402
 from costmodel.engine import Role  # noqa: E402
 from costmodel.host import EngineOverhead  # noqa: E402
 from costmodel.workload import Workload  # noqa: E402
-from optimizer.columns import Grid, make_columns  # noqa: E402
-from optimizer.instance import make_instance  # noqa: E402
-from optimizer.simple_plans import price_space, simple_plans  # noqa: E402
+from optimizer.loads.columns import Grid, make_columns  # noqa: E402
+from optimizer.loads.instance import make_instance  # noqa: E402
+from optimizer.solver.simple_plans import price_space, simple_plans  # noqa: E402
 from search_spaces.catalog import load_catalog  # noqa: E402
 from search_spaces.engines import load_engine_overhead  # noqa: E402
 from search_spaces.models import load_model  # noqa: E402

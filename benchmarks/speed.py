@@ -22,9 +22,9 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def pricing_rate() -> None:
-    from optimizer.columns import Grid, make_columns
-    from optimizer.instance import make_instance
-    from optimizer.simple_plans import column_totals
+    from optimizer.loads.columns import Grid, make_columns
+    from optimizer.loads.instance import make_instance
+    from optimizer.solver.simple_plans import column_totals
     from search_spaces.engines import load_engine_overhead
     from search_spaces.loader import load_problem
 

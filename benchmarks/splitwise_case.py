@@ -30,15 +30,15 @@ from costmodel.engine import EngineConfig, Parallelism, Role  # noqa: E402
 from costmodel.host import EngineOverhead  # noqa: E402
 from costmodel.step import StepLoad, step_time_one  # noqa: E402
 from costmodel.workload import Workload  # noqa: E402
-from optimizer.build_plan import fleet_cost  # noqa: E402
-from optimizer.columns import ROLES, Columns, Grid, make_columns  # noqa: E402
-from optimizer.evaluate import holds, predict_misses  # noqa: E402
-from optimizer.fleet import Fleet, make_fleet, polish  # noqa: E402
-from optimizer.instance import Instance, make_instance  # noqa: E402
-from optimizer.optimize import with_more_engines  # noqa: E402
-from optimizer.search import plan_blocks  # noqa: E402
-from optimizer.simple_plans import price_space, simple_plans  # noqa: E402
-from optimizer.split import with_best_split  # noqa: E402
+from optimizer.fleets.build_plan import fleet_cost  # noqa: E402
+from optimizer.fleets.evaluate import holds, predict_misses  # noqa: E402
+from optimizer.fleets.fleet import Fleet, make_fleet, polish  # noqa: E402
+from optimizer.loads.columns import ROLES, Columns, Grid, make_columns  # noqa: E402
+from optimizer.loads.instance import Instance, make_instance  # noqa: E402
+from optimizer.recommend.optimize import with_more_engines  # noqa: E402
+from optimizer.solver.search import plan_blocks  # noqa: E402
+from optimizer.solver.simple_plans import price_space, simple_plans  # noqa: E402
+from optimizer.solver.split import with_best_split  # noqa: E402
 from search_spaces.catalog import load_catalog  # noqa: E402
 from search_spaces.loader import load_problem  # noqa: E402
 from search_spaces.models import load_model  # noqa: E402

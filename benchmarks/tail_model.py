@@ -27,10 +27,10 @@ sys.path.insert(0, str(ROOT))
 
 from costmodel.engine import Role  # noqa: E402
 from costmodel.workload import Workload  # noqa: E402
-from optimizer.evaluate import evaluate, predict_misses  # noqa: E402
-from optimizer.fleet import Fleet, FleetPool  # noqa: E402
-from optimizer.instance import Instance, make_instance  # noqa: E402
-from optimizer.judge import judge  # noqa: E402
+from optimizer.fleets.evaluate import evaluate, predict_misses  # noqa: E402
+from optimizer.fleets.fleet import Fleet, FleetPool  # noqa: E402
+from optimizer.loads.instance import Instance, make_instance  # noqa: E402
+from optimizer.verification.judge import judge  # noqa: E402
 from search_spaces.catalog import load_catalog  # noqa: E402
 from search_spaces.engines import load_engine_overhead  # noqa: E402
 from search_spaces.loader import load_problem  # noqa: E402

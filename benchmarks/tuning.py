@@ -46,11 +46,11 @@ def nearby(knob, most: int):
 
 def grid_of(name: str, requests: int, most: int):
     """Knobs, start, and the value of every point of one problem's grid."""
-    from optimizer.level import Level
-    from optimizer.optimize import optimize
-    from optimizer.plan_fleet import fleet_of_plan
-    from optimizer.tune import Tuner, knobs_of
-    from optimizer.verdict import Bench
+    from optimizer.fleets.plan_fleet import fleet_of_plan
+    from optimizer.recommend.level import Level
+    from optimizer.recommend.optimize import optimize
+    from optimizer.verification.tune import Tuner, knobs_of
+    from optimizer.verification.verdict import Bench
     from search_spaces.loader import load_problem
 
     example, changes = PROBLEMS[name]
@@ -73,7 +73,7 @@ def shortfalls(sampler, tuner, grid, budget: int, seeds: int) -> np.ndarray:
 
 
 def main() -> None:
-    from optimizer.samplers import at_random, by_descent, by_tpe
+    from optimizer.verification.samplers import at_random, by_descent, by_tpe
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", default=list(PROBLEMS), metavar="NAME", help=", ".join(PROBLEMS))

@@ -44,10 +44,10 @@ PROBLEMS: dict[str, tuple[str, dict[str, str]]] = {
 
 def row_of(name: str, runs: int) -> tuple[list[str], float]:
     """Cells of one problem, and by how much the fresh requests miss the goal (negative: they hold) [1]."""
-    from optimizer.judge import judge, simulated_fleet
-    from optimizer.level import Level
-    from optimizer.optimize import optimize
-    from optimizer.plan_fleet import fleet_of_plan, planned_volume
+    from optimizer.fleets.plan_fleet import fleet_of_plan, planned_volume
+    from optimizer.recommend.level import Level
+    from optimizer.recommend.optimize import optimize
+    from optimizer.verification.judge import judge, simulated_fleet
     from search_spaces.loader import load_problem
 
     example, changes = PROBLEMS[name]

@@ -22,8 +22,8 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from optimizer import physics  # noqa: E402
-from optimizer.sweep import Row, Sweep, local_executor, run_sweep  # noqa: E402
-from optimizer.whatif import Depth, sweep_of  # noqa: E402
+from optimizer.whatif.sweep import Row, Sweep, local_executor, run_sweep  # noqa: E402
+from optimizer.whatif.whatif import Depth, sweep_of  # noqa: E402
 from search_spaces.loader import load_problem  # noqa: E402
 from search_spaces.scenarios import grid, parse_axis  # noqa: E402
 

@@ -18,8 +18,8 @@ from ._version import __version__
 TYPE_CHECKING = False  # as typing has it, without the time to import that
 if TYPE_CHECKING:
     from costmodel.errors import ArchitectureError, InfeasibleError, InputError, PdplanError, UnknownNameError
-    from optimizer.optimize import optimize
-    from optimizer.plan import Plan
+    from optimizer.plans.plan import Plan
+    from optimizer.recommend.optimize import optimize
     from search_spaces.loader import load_problem
     from search_spaces.problem import Problem
 
@@ -41,11 +41,11 @@ _HOMES = {
     "InfeasibleError": "costmodel.errors",
     "InputError": "costmodel.errors",
     "PdplanError": "costmodel.errors",
-    "Plan": "optimizer.plan",
+    "Plan": "optimizer.plans.plan",
     "Problem": "search_spaces.problem",
     "UnknownNameError": "costmodel.errors",
     "load_problem": "search_spaces.loader",
-    "optimize": "optimizer.optimize",
+    "optimize": "optimizer.recommend.optimize",
 }
 
 del TYPE_CHECKING

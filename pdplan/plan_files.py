@@ -11,7 +11,7 @@ from costmodel.units import MIB
 from search_spaces.files import regular_size, shown_path
 
 if TYPE_CHECKING:
-    from optimizer.plan import Plan
+    from optimizer.plans.plan import Plan
 
 LARGEST_PLAN: Final = 32 * MIB
 """A plan file is some 100 kB; one larger than this [byte] is something else."""
@@ -30,7 +30,7 @@ def is_plan(path: Path) -> bool:
 
 def read_plan(path: Path) -> Plan:
     """Read a plan file, or say in one sentence why it is none."""
-    from optimizer.plan import parse_plan
+    from optimizer.plans.plan import parse_plan
 
     data = _first_bytes(path, LARGEST_PLAN + 1)
     if len(data) > LARGEST_PLAN:

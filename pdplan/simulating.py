@@ -13,10 +13,10 @@ from search_spaces.bounds import Bounds
 if TYPE_CHECKING:
     import numpy as np
 
-    from optimizer.fleet import Fleet
-    from optimizer.instance import Instance
-    from optimizer.judge import Demand, Judgement
-    from optimizer.plan import Plan
+    from optimizer.fleets.fleet import Fleet
+    from optimizer.loads.instance import Instance
+    from optimizer.plans.plan import Plan
+    from optimizer.verification.judge import Demand, Judgement
     from reports.simulated import Simulated
 
 Progress = Callable[[str, float], None]
@@ -88,9 +88,9 @@ EXCLUDED = {
 
 def simulated(plan: Plan, asked: Asked, progress: Progress | None) -> Simulated:
     """Simulate what was asked."""
-    from optimizer.latency_curve import latency_curve
-    from optimizer.plan_fleet import fleet_of_plan
-    from optimizer.simulated_goodput import goodput
+    from optimizer.fleets.plan_fleet import fleet_of_plan
+    from optimizer.verification.latency_curve import latency_curve
+    from optimizer.verification.simulated_goodput import goodput
 
     instance, fleet = fleet_of_plan(plan)
     if progress is not None:
@@ -111,10 +111,10 @@ def simulated(plan: Plan, asked: Asked, progress: Progress | None) -> Simulated:
 
 def _judged(plan: Plan, instance: Instance, fleet: Fleet, asked: Asked) -> Simulated:
     """The run, or runs, that were asked for."""
-    from optimizer.evaluate import evaluate
-    from optimizer.judge import judge_demands, simulated_fleet
-    from optimizer.simulated_demand import slots_of_day
-    from optimizer.simulated_use import class_gaps, fleet_use
+    from optimizer.fleets.evaluate import evaluate
+    from optimizer.verification.judge import judge_demands, simulated_fleet
+    from optimizer.verification.simulated_demand import slots_of_day
+    from optimizer.verification.simulated_use import class_gaps, fleet_use
     from reports.simulated import Simulated
 
     volume = _volume(plan, instance, asked)
@@ -137,15 +137,15 @@ def _judged(plan: Plan, instance: Instance, fleet: Fleet, asked: Asked) -> Simul
 
 def _volume(plan: Plan, instance: Instance, asked: Asked) -> float:
     """Multiple of the demand that comes."""
-    from optimizer.plan_fleet import planned_volume
+    from optimizer.fleets.plan_fleet import planned_volume
 
     return planned_volume(plan) if asked.rate is None else asked.rate / instance.problem.workload.request_rate
 
 
 def _demands(instance: Instance, fleet: Fleet, asked: Asked, volume: float) -> list[Demand]:
     """Requests of each run."""
-    from optimizer.judge import SEEDS, simulated_trace
-    from optimizer.simulated_demand import closed_demand, diurnal_demands
+    from optimizer.verification.judge import SEEDS, simulated_trace
+    from optimizer.verification.simulated_demand import closed_demand, diurnal_demands
 
     if asked.profile is not None:
         return diurnal_demands(
@@ -169,7 +169,7 @@ def _profile(instance: Instance, profile: tuple[float, ...]) -> np.ndarray[tuple
     """Rates over the day as multiples."""
     import numpy as np
 
-    from optimizer.simulated_demand import planned_profile
+    from optimizer.verification.simulated_demand import planned_profile
 
     if profile != PLANNED:
         return np.array(profile)
@@ -195,7 +195,7 @@ def replay(instance: Instance, fleet: Fleet, asked: Asked) -> Demand:
     """The first requests of a trace that generate tokens; with a rate, their arrivals are stretched to it."""
     import numpy as np
 
-    from optimizer.judge import replayed_trace
+    from optimizer.verification.judge import replayed_trace
     from search_spaces.traces import in_order, read_rows
 
     path = asked.trace or Path()

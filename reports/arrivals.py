@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from optimizer.plan import Plan
+from optimizer.plans.plan import Plan
 
 from .charts import WIDTH
 from .marks import Box, Drawing, Mark, Path, Rect

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from optimizer.plan import Plan
+from optimizer.plans.plan import Plan
 
 _SECONDS: Final = re.compile(r"(\d+(?:\.\d*)?(?:e[+-]?\d+)?)s?")
 """A duration as the echo of the inputs writes it: in seconds, with or without the unit."""

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from optimizer.autoscale import DAY, Day
-from optimizer.fleet import Fleet
-from optimizer.instance import Instance
+from optimizer.fleets.fleet import Fleet
+from optimizer.loads.instance import Instance
+from optimizer.procurement.autoscale import DAY, Day
 
 from .numbers import duration, money, percent, rate
 from .table import Column, render_table

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from costmodel.units import KILO
-from optimizer.buying import Bought, Commitment, Hours, commitment_cost, energy
+from optimizer.procurement.buying import Bought, Commitment, Hours, commitment_cost, energy
 from search_spaces.buying_terms import Contract, Tier
 
 from .numbers import count, money, percent, rate, signed_percent

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal
 
-from optimizer.plan import ClassResult, Plan, Pool
+from optimizer.plans.plan import ClassResult, Plan, Pool
 
 from .figures import goal_label
 from .numbers import is_number

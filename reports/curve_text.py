@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from optimizer.latency_curve import TOLERANCE, Curve
-from optimizer.plan import Plan
-from optimizer.simulated_goodput import Goodput, RatePoint
+from optimizer.plans.plan import Plan
+from optimizer.verification.latency_curve import TOLERANCE, Curve
+from optimizer.verification.simulated_goodput import Goodput, RatePoint
 
 from .numbers import duration, percent, rate, significant
 from .table import Column, render_table

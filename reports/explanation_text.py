@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from optimizer.explain import Explanation, Ruling, Standing
+from optimizer.recommend.explain import Explanation, Ruling, Standing
 
 from .table import Column, render_table
 from .text import wrap

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from optimizer.plan import ClassResult, Plan, Pool, WorkloadSummary
-from optimizer.plan_fields import Quantiles
+from optimizer.plans.plan import ClassResult, Plan, Pool, WorkloadSummary
+from optimizer.plans.plan_fields import Quantiles
 
 from .numbers import is_number, power_of_two
 from .text import clean

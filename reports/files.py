@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from costmodel.errors import InputError
-from optimizer.plan import Plan
+from optimizer.plans.plan import Plan
 
 from .html import render_plan
 from .json_text import plan_json

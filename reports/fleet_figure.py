@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from optimizer.plan import Plan, Pool, Transfer
+from optimizer.plans.plan import Plan, Pool, Transfer
 
 from .numbers import count, duration, hourly, is_number, percent, rate, si
 from .text import clean, plural

@@ -6,9 +6,9 @@ import csv
 import io
 from typing import Any, Final
 
-from optimizer.frontier import Frontier
-from optimizer.frontier import by_budget as budgets
-from optimizer.whatif import answer_row
+from optimizer.whatif.frontier import Frontier
+from optimizer.whatif.frontier import by_budget as budgets
+from optimizer.whatif.whatif import answer_row
 
 from .numbers import hourly, percent, rate, significant
 from .table import Column, render_table

@@ -8,7 +8,7 @@ from typing import Final
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from optimizer.plan import Plan
+from optimizer.plans.plan import Plan
 
 from .json_text import embedded_json
 from .page import Page, make_page

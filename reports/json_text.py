@@ -7,7 +7,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from optimizer.plan import Plan
+    from optimizer.plans.plan import Plan
 
 
 def plan_json(plan: Plan) -> str:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from optimizer.plan import Alternative, ClassResult, Plan, Pool
+from optimizer.plans.plan import Alternative, ClassResult, Plan, Pool
 
 from . import sentences
 from .asked import asked

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from optimizer.plan import Alternative, Plan
+from optimizer.plans.plan import Alternative, Plan
 
 from . import sentences
 from .arrivals import arrivals_chart

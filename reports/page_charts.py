@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from optimizer.plan import Plan
+from optimizer.plans.plan import Plan
 
 from . import figures, sentences
 from .charts import draw_class, draw_costs, draw_headroom, draw_heat, draw_split

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from costmodel.errors import InputError
-from optimizer.plan import Plan, Pool, Transfer
+from optimizer.plans.plan import Plan, Pool, Transfer
 
 from .deploy.settings import settings
 from .figures import pool_label

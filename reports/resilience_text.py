@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from optimizer.judge import Judgement
-from optimizer.resilience import Loss, Resilience
+from optimizer.procurement.resilience import Loss, Resilience
+from optimizer.verification.judge import Judgement
 
 from .numbers import hourly, percent, signed_percent
 from .table import Column, render_table

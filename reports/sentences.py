@@ -11,7 +11,7 @@ from typing import Final
 
 from costmodel.units import SECONDS_PER_HOUR
 from costmodel.words import join_words
-from optimizer.plan import Alternative, Binding, ClassResult, Plan, Pool, Range, Status
+from optimizer.plans.plan import Alternative, Binding, ClassResult, Plan, Pool, Range, Status
 
 from .asked import Asked, asked
 from .numbers import (

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from optimizer.evaluate import Evaluation
-from optimizer.instance import Instance
-from optimizer.judge import Judgement
-from optimizer.latency_curve import Curve
-from optimizer.plan import Plan
-from optimizer.simulated_demand import Slot
-from optimizer.simulated_goodput import Goodput
-from optimizer.simulated_use import ClassGaps, FleetUse
+from optimizer.fleets.evaluate import Evaluation
+from optimizer.loads.instance import Instance
+from optimizer.plans.plan import Plan
+from optimizer.verification.judge import Judgement
+from optimizer.verification.latency_curve import Curve
+from optimizer.verification.simulated_demand import Slot
+from optimizer.verification.simulated_goodput import Goodput
+from optimizer.verification.simulated_use import ClassGaps, FleetUse
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from optimizer.plan import Alternative, ClassResult, Plan, Route
-from optimizer.plan_fields import Quantiles
-from optimizer.plan_simulation import JudgedFleet, SimulatedLatencies
+from optimizer.plans.plan import Alternative, ClassResult, Plan, Route
+from optimizer.plans.plan_fields import Quantiles
+from optimizer.plans.plan_simulation import JudgedFleet, SimulatedLatencies
 
 from .figures import QUANTILES, bin_edges, bin_of, edge_labels, goal_label
 from .numbers import is_number

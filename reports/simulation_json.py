@@ -6,11 +6,11 @@ from typing import Any, Final
 
 from costmodel.power import POWER
 from costmodel.simulator.metrics import steady_throughput
-from optimizer.evaluate import QUANTILES
-from optimizer.judge import ClassJudgement
-from optimizer.latency_curve import Curve
-from optimizer.simulated_goodput import Goodput, RatePoint
-from optimizer.simulated_use import ClassGaps, FleetUse, PoolUse
+from optimizer.fleets.evaluate import QUANTILES
+from optimizer.verification.judge import ClassJudgement
+from optimizer.verification.latency_curve import Curve
+from optimizer.verification.simulated_goodput import Goodput, RatePoint
+from optimizer.verification.simulated_use import ClassGaps, FleetUse, PoolUse
 
 from .simulated import Simulated
 

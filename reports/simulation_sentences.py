@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from costmodel.words import join_words
-from optimizer.plan import Plan
-from optimizer.plan_simulation import JudgedFleet
+from optimizer.plans.plan import Plan
+from optimizer.plans.plan_simulation import JudgedFleet
 
 from .numbers import count, percent
 from .text import clean, plural

@@ -12,7 +12,7 @@ import numpy as np
 from costmodel.power import POWER
 from costmodel.simulator.metrics import steady_throughput
 from costmodel.words import join_words
-from optimizer.judge import Judgement
+from optimizer.verification.judge import Judgement
 
 from .curve_text import curve_text, goodput_text, three
 from .numbers import count, duration, percent, rate, si, significant

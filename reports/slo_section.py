@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from optimizer.plan import ClassResult, Plan
-from optimizer.plan_simulation import JudgedFleet, SimulatedClass
+from optimizer.plans.plan import ClassResult, Plan
+from optimizer.plans.plan_simulation import JudgedFleet, SimulatedClass
 
 from .figures import goal_label
 from .numbers import MISSING, count, duration, hourly, percent, rate, signed_percent, significant

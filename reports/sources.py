@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeGuard
 
-from optimizer.plan_fields import LARGEST
+from optimizer.plans.plan_fields import LARGEST
 
 from .numbers import MISSING, count, percent, quantity, significant
 from .text import SENTENCE_LIMIT, clean, sentence

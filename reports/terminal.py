@@ -9,8 +9,8 @@ from typing import Final
 
 import click
 
-from optimizer.plan import Alternative, ClassResult, Plan, Pool
-from optimizer.plan_fields import Quantiles
+from optimizer.plans.plan import Alternative, ClassResult, Plan, Pool
+from optimizer.plans.plan_fields import Quantiles
 
 from . import sentences
 from .asked import asked

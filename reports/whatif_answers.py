@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
-from optimizer.near_optimal import NearOptimal
-from optimizer.pieces import Pieces
-from optimizer.scenario import Answer
-from optimizer.shadow import ShadowPrice
-from optimizer.tornado import TornadoRow
-from optimizer.whatif import answer_row
+from optimizer.whatif.near_optimal import NearOptimal
+from optimizer.whatif.pieces import Pieces
+from optimizer.whatif.scenario import Answer
+from optimizer.whatif.shadow import ShadowPrice
+from optimizer.whatif.tornado import TornadoRow
+from optimizer.whatif.whatif import answer_row
 
 from .numbers import hourly, is_number, percent, significant
 from .table import Column, render_table

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from costmodel.words import join_words
-from optimizer.plan import Alternative, Binding, ClassResult, OperatingPoint, Plan, Pool, Status
+from optimizer.plans.plan import Alternative, Binding, ClassResult, OperatingPoint, Plan, Pool, Status
 
 from .numbers import MISSING, hourly, is_number, percent
 from .text import clean, plural

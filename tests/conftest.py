@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+settings.register_profile("same", derandomize=True, print_blob=True)
+settings.register_profile("fresh", derandomize=False, print_blob=True)
+settings.load_profile(os.environ.get("PDPLAN_PROPERTIES", "same"))  # CI judges a change, not the luck of a draw
 
 os.environ.setdefault("PDPLAN_SIMULATOR", "python")  # compiling takes longer than all that the tests simulate
+if (
+    signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+):  # as a shell starts what runs in the background; programs inherit it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -11,7 +11,7 @@ from hypothesis import assume
 from hypothesis import strategies as st
 
 from costmodel.engine import Parallelism
-from optimizer.plan import Plan
+from optimizer.plans.plan import Plan
 from reports.deploy.describe import describe
 from reports.deploy.description import Deployment, Options
 from reports.deploy.facts import checked_version

@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from optimizer.blocks import Blocks, whole_cost
-from optimizer.fleet_model import Aim, FleetModel, write_model
-from optimizer.matrices import COLOCATED, DECODE, PREFILL, Limit, Matrices
-from optimizer.program import Outcome, solve
+from optimizer.solver.blocks import Blocks, whole_cost
+from optimizer.solver.fleet_model import Aim, FleetModel, write_model
+from optimizer.solver.matrices import COLOCATED, DECODE, PREFILL, Limit, Matrices
+from optimizer.solver.program import Outcome, solve
 
 MOST_EACH = 3
 """Blocks of one column, at most, in the fleets that are tried."""

@@ -13,8 +13,8 @@ from costmodel.accelerator import Accelerator
 from costmodel.engine import Role
 from costmodel.transformer import Transformer
 from costmodel.workload import Workload
-from optimizer.columns import Columns, Grid, make_columns
-from optimizer.instance import Instance, make_instance
+from optimizer.loads.columns import Columns, Grid, make_columns
+from optimizer.loads.instance import Instance, make_instance
 from search_spaces.catalog import load_catalog
 from search_spaces.engines import load_engine_overhead
 from search_spaces.models import load_model

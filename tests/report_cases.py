@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from optimizer.plan import ClassResult, Plan, Route
-from optimizer.plan_fields import Quantiles
-from optimizer.plan_simulation import (
+from optimizer.plans.plan import ClassResult, Plan, Route
+from optimizer.plans.plan_fields import Quantiles
+from optimizer.plans.plan_simulation import (
     JudgedFleet,
     SimulatedClass,
     SimulatedLatencies,

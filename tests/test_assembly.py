@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from optimizer import assembly
-from optimizer.assembly import ALL, Stock, assemble
-from optimizer.blocks import Blocks, Work, whole_blocks
-from optimizer.counts import kinds_of
-from optimizer.matrices import Limit, Matrices
-from optimizer.program import Outcome
+from optimizer.solver import assembly
+from optimizer.solver.assembly import ALL, Stock, assemble
+from optimizer.solver.blocks import Blocks, Work, whole_blocks
+from optimizer.solver.counts import kinds_of
+from optimizer.solver.matrices import Limit, Matrices
+from optimizer.solver.program import Outcome
 from tests.fleet_matrices import random_matrices, routable
 
 EXACT = Work(gap=0.0)
@@ -54,6 +54,15 @@ def test_it_finds_blocks_wherever_there_are_some(seed: int) -> None:
     assert routable(matrices, blocks)
     engines = np.bincount(stock.kind, blocks * matrices.replicas, stock.counts.size)
     assert (engines <= stock.counts).all()
+
+
+@pytest.mark.parametrize("most", [None, 1])
+def test_no_columns_are_no_fleet(most: int | None) -> None:
+    matrices, stock = some_engines(1)
+    nobody = np.array([], dtype=np.int64)
+    found = assemble(replace(matrices.take(nobody), max_pools=most), Stock(nobody, stock.counts), [], EXACT)
+    assert found.outcome is Outcome.INFEASIBLE
+    assert found.complete
 
 
 @settings(deadline=None, max_examples=30)

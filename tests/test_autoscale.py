@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodel.engine import Role
-from optimizer.autoscale import DAY, Day, autoscale, longest_start_up, replicas_at, with_replicas
-from optimizer.evaluate import holds, predict_misses
-from optimizer.fleet import Fleet, FleetPool
-from optimizer.instance import Instance
+from optimizer.fleets.evaluate import holds, predict_misses
+from optimizer.fleets.fleet import Fleet, FleetPool
+from optimizer.loads.instance import Instance
+from optimizer.procurement.autoscale import DAY, Day, autoscale, longest_start_up, replicas_at, with_replicas
 from pdplan.cli import cli, run
 from reports.autoscale_text import autoscale_dict, autoscale_text
 from tests.optimizer_cases import instance_of, problem, workload

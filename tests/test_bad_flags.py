@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from optimizer import optimize as search
+from optimizer.recommend import optimize as search
 from pdplan.cli import run
 
 ROOT = Path(__file__).resolve().parent.parent

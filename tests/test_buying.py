@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodel.errors import InfeasibleError, InputError
-from optimizer.buying import (
+from optimizer.procurement.buying import (
     Bought,
     Commitment,
     buy,
@@ -22,10 +22,18 @@ from optimizer.buying import (
     hourly_price,
     path_of,
 )
-from optimizer.dispatch import Dispatcher, rental
-from optimizer.fleet_levels import MOST_OPTIONS, Levels, Option, level_rates, make_levels, search_levels, within_limits
-from optimizer.program import lp_text
-from optimizer.spot_headroom import gpus_to_rent, instances_needed
+from optimizer.procurement.dispatch import Dispatcher, rental
+from optimizer.procurement.fleet_levels import (
+    MOST_OPTIONS,
+    Levels,
+    Option,
+    level_rates,
+    make_levels,
+    search_levels,
+    within_limits,
+)
+from optimizer.procurement.spot_headroom import gpus_to_rent, instances_needed
+from optimizer.solver.program import lp_text
 from reports.buying_text import buying_dict, buying_text
 from search_spaces.buying_terms import HOURS_PER_MONTH, Contract, Forecast, Spot, Terms, Tier, load_terms
 from search_spaces.problem import Billing, Constraints, Problem

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from costmodel.engine import Role
 from costmodel.queueing import wait_probability
-from optimizer.columns import (
+from optimizer.loads.columns import (
     ROLES,
     Columns,
     Grid,
@@ -23,8 +23,8 @@ from optimizer.columns import (
     make_columns,
     step_levels,
 )
-from optimizer.instance import Instance
-from optimizer.loads import RESOURCES, Resource, column_loads, mean_below, prompt_service, slot_utilization
+from optimizer.loads.instance import Instance
+from optimizer.loads.loads import RESOURCES, Resource, column_loads, mean_below, prompt_service, slot_utilization
 from search_spaces.problem import Constraints, Problem
 from tests.optimizer_cases import EVERY_ROLE, FEW, columns_of, instance_of, model, offer, problem, slo, space, workload
 

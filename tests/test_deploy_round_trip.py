@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from optimizer.plan import Plan
+from optimizer.plans.plan import Plan
 from reports.deploy.files import TARGETS
 from reports.deploy.found import Found
 from reports.deploy.lint import faults

@@ -10,7 +10,7 @@ from costmodel.engine import Parallelism, Role
 from costmodel.errors import InputError
 from costmodel.memory import kv_capacity_bytes
 from costmodel.transformer import Transformer
-from optimizer.diagnose import check_shapes
+from optimizer.loads.diagnose import check_shapes
 from search_spaces.enumeration import (
     RULES,
     Enumeration,

@@ -11,15 +11,15 @@ import pytest
 
 from costmodel.engine import Role
 from costmodel.prompt_queue import Prompts, prompt_wait
-from optimizer.columns import Columns, Grid, make_columns
-from optimizer.evaluate import Evaluation, evaluate, goodput_volume, holds
-from optimizer.fleet import Fleet, FleetPool, decode_shares, make_fleet, polish
-from optimizer.fleet_model import Aim
-from optimizer.instance import Instance
-from optimizer.loads import Loads, column_loads
-from optimizer.program import Outcome
-from optimizer.search import Effort, Found, search
-from optimizer.simple_plans import block_costs, column_totals, price_space
+from optimizer.fleets.evaluate import Evaluation, evaluate, goodput_volume, holds
+from optimizer.fleets.fleet import Fleet, FleetPool, decode_shares, make_fleet, polish
+from optimizer.loads.columns import Columns, Grid, make_columns
+from optimizer.loads.instance import Instance
+from optimizer.loads.loads import Loads, column_loads
+from optimizer.solver.fleet_model import Aim
+from optimizer.solver.program import Outcome
+from optimizer.solver.search import Effort, Found, search
+from optimizer.solver.simple_plans import block_costs, column_totals, price_space
 from search_spaces.problem import Constraints, Problem
 from tests.optimizer_cases import EVERY_ROLE, instance_of, model, offer, problem, slo, space, workload
 

@@ -10,8 +10,8 @@ import pytest
 
 from costmodel.engine import Parallelism, Role
 from costmodel.errors import InputError
-from optimizer.explain import explain
-from optimizer.optimize import optimize
+from optimizer.recommend.explain import explain
+from optimizer.recommend.optimize import optimize
 from pdplan.cli import run
 from search_spaces.enumeration import RULES
 from search_spaces.loader import load_problem

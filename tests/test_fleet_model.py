@@ -14,8 +14,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from optimizer.columns import ROLES, Columns
-from optimizer.fleet_model import (
+from optimizer.loads.columns import ROLES, Columns
+from optimizer.loads.instance import Instance, make_instance
+from optimizer.loads.loads import RESOURCES, Loads
+from optimizer.solver.fleet_model import (
     COLOCATED,
     DECODE,
     PREFILL,
@@ -25,9 +27,7 @@ from optimizer.fleet_model import (
     fleet_limits,
     pool_of,
 )
-from optimizer.instance import Instance, make_instance
-from optimizer.loads import RESOURCES, Loads
-from optimizer.program import Program, lp_text, solve
+from optimizer.solver.program import Program, lp_text, solve
 from search_spaces.problem import Billing, Constraints, Offer, Problem, Routing
 from tests.optimizer_cases import problem, slo, space, workload
 from tests.toy import OVERHEAD, llama_8b, toy_accelerator

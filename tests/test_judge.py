@@ -10,11 +10,11 @@ import pytest
 
 from costmodel.engine import Parallelism, Role
 from costmodel.errors import InputError
-from optimizer.evaluate import evaluate, goodput_volume
-from optimizer.fleet import Fleet, FleetPool
-from optimizer.instance import Instance
-from optimizer.judge import judge, judge_demands, replayed_trace, simulated_fleet, simulated_trace
-from optimizer.simulated_goodput import goodput
+from optimizer.fleets.evaluate import evaluate, goodput_volume
+from optimizer.fleets.fleet import Fleet, FleetPool
+from optimizer.loads.instance import Instance
+from optimizer.verification.judge import judge, judge_demands, replayed_trace, simulated_fleet, simulated_trace
+from optimizer.verification.simulated_goodput import goodput
 from tests.optimizer_cases import instance_of, problem, slo, workload
 
 REQUESTS = 4000

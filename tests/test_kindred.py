@@ -12,18 +12,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodel.errors import InputError
-from optimizer.blocks import Work, whole_blocks
-from optimizer.columns import Columns
-from optimizer.fleet_model import Aim
-from optimizer.instance import Instance
-from optimizer.kindred import Solve, different_fleets, engine_kinds
-from optimizer.level import Level
-from optimizer.matrices import DECODE, Matrices
-from optimizer.optimize import optimize
-from optimizer.search import Effort, Found, search
-from optimizer.simple_plans import Totals, column_totals
-from optimizer.volume import budget_curve
-from optimizer.whole import cheapest
+from optimizer.fleets.volume import budget_curve
+from optimizer.loads.columns import Columns
+from optimizer.loads.instance import Instance
+from optimizer.recommend.level import Level
+from optimizer.recommend.optimize import optimize
+from optimizer.solver.blocks import Work, whole_blocks
+from optimizer.solver.fleet_model import Aim
+from optimizer.solver.kindred import Solve, different_fleets, engine_kinds
+from optimizer.solver.matrices import DECODE, Matrices
+from optimizer.solver.search import Effort, Found, search
+from optimizer.solver.simple_plans import Totals, column_totals
+from optimizer.solver.whole import cheapest
 from search_spaces.loader import problem_of
 from search_spaces.problem import Constraints, Goal, Objective, Routing
 from tests.fleet_matrices import random_matrices

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from costmodel.errors import InputError
-from optimizer.latency_curve import LOADS, Curve, latency_curve
-from optimizer.simulated_goodput import boundary, goodput
+from optimizer.verification.latency_curve import LOADS, Curve, latency_curve
+from optimizer.verification.simulated_goodput import boundary, goodput
 from tests.test_simulated_demand import fleet, instance
 
 REQUESTS = 1200

@@ -31,6 +31,18 @@ MAY_IMPORT = {
     "templates": set(),
     "pdplan": {"costmodel", "search_spaces", "optimizer", "reports", "templates", "click", "numpy", "pydantic"},
 }
+FLOORS = (
+    "plans",
+    "loads",
+    "solver",
+    "fleets",
+    "rivals",
+    "verification",
+    "recommend",
+    "whatif",
+    "procurement",
+)
+"""Folders of the optimizer; each imports from those before it."""
 SLOW = {"distributed", "optuna", "ortools", "pyarrow"}
 """Slow to import, or not installed everywhere: only inside the functions that need them."""
 
@@ -67,6 +79,20 @@ def test_relative_imports_stay_in_their_room(room: str) -> None:
         for path in sources(room)
         for node, _name, level in imports(ast.parse(path.read_text("utf-8")))
         if level > len(path.relative_to(ROOT).parts) - 1
+    ]
+    assert not faults
+
+
+@pytest.mark.parametrize("floor", FLOORS)
+def test_folders_of_the_optimizer_build_on_each_other(floor: str) -> None:
+    below = {"optimizer." + name for name in FLOORS[: FLOORS.index(floor) + 1]}
+    faults = [
+        f"{path.relative_to(ROOT)}:{node.lineno} imports {node.module}"
+        for path in (ROOT / "optimizer" / floor).rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.ImportFrom)
+        and (node.module or "").startswith("optimizer")
+        and ".".join((node.module or "").split(".")[:2]) not in below
     ]
     assert not faults
 

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from costmodel.engine import Role
 from costmodel.errors import InputError
 from costmodel.workload import scale_rate
-from optimizer.level import Level
-from optimizer.optimize import optimize as optimize_at
-from optimizer.plan import Plan, Pool, Status
+from optimizer.plans.plan import Plan, Pool, Status
+from optimizer.recommend.level import Level
+from optimizer.recommend.optimize import optimize as optimize_at
 from search_spaces.problem import Constraints, Problem, Slo
 from tests.optimizer_cases import EVERY_ROLE, offer, problem, slo, space, workload
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from costmodel.errors import InputError
-from optimizer.level import Level
-from optimizer.optimize import optimize as optimize_at
-from optimizer.plan import Plan, Status
+from optimizer.plans.plan import Plan, Status
+from optimizer.recommend.level import Level
+from optimizer.recommend.optimize import optimize as optimize_at
 from search_spaces.problem import Billing, Constraints, Goal, Objective, Problem
 from tests.optimizer_cases import instance_of, model, offer, problem, slo, space, workload
 

@@ -13,19 +13,19 @@ from numpy.typing import NDArray
 
 from costmodel.engine import Parallelism, Role
 from costmodel.errors import InputError
-from optimizer.build_plan import plan_transfers
-from optimizer.columns import Grid, make_columns
-from optimizer.fleet import Fleet, FleetPool, can_hand_over, make_fleet
-from optimizer.fleet_model import DECODE, PREFILL, Aim
-from optimizer.instance import Instance
-from optimizer.judge import simulated_trace
-from optimizer.level import Level
-from optimizer.optimize import optimize as optimize_at
-from optimizer.pairing import Pairing, even_mix
-from optimizer.program import Builder, solve
-from optimizer.search import Effort, search
-from optimizer.simple_plans import column_totals
-from optimizer.tune import knobs_of
+from optimizer.fleets.build_plan import plan_transfers
+from optimizer.fleets.fleet import Fleet, FleetPool, can_hand_over, make_fleet
+from optimizer.loads.columns import Grid, make_columns
+from optimizer.loads.instance import Instance
+from optimizer.loads.pairing import Pairing, even_mix
+from optimizer.recommend.level import Level
+from optimizer.recommend.optimize import optimize as optimize_at
+from optimizer.solver.fleet_model import DECODE, PREFILL, Aim
+from optimizer.solver.program import Builder, solve
+from optimizer.solver.search import Effort, search
+from optimizer.solver.simple_plans import column_totals
+from optimizer.verification.judge import simulated_trace
+from optimizer.verification.tune import knobs_of
 from search_spaces.dtype_support import engine_refused, kv_refused, weights_refused
 from search_spaces.enumeration import Shape
 from search_spaces.feasibility import feasibility_faults

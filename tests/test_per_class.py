@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from costmodel.errors import InputError
-from optimizer.fleet import Fleet
-from optimizer.level import Level
-from optimizer.optimize import optimize
-from optimizer.per_class import BY_FLOW, keeps_apart, of_class
-from optimizer.plan import Plan, Status
+from optimizer.fleets.fleet import Fleet
+from optimizer.plans.plan import Plan, Status
+from optimizer.recommend.level import Level
+from optimizer.recommend.optimize import optimize
+from optimizer.rivals.per_class import BY_FLOW, keeps_apart, of_class
 from search_spaces.loader import problem_of
 from search_spaces.problem import Billing, Constraints, Pools, Problem
 from tests.optimizer_cases import instance_of, offer, problem, slo, workload

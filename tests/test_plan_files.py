@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from costmodel.errors import InputError
-from optimizer.plan import Plan, parse_plan
+from optimizer.plans.plan import Plan, parse_plan
 from pdplan.plan_files import LARGEST_PLAN, is_plan, read_plan
 from reports.html import render_plan as render_html
 from reports.json_text import plan_json

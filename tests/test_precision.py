@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 
 from costmodel.engine import Parallelism, Role
 from costmodel.errors import InputError
-from optimizer.fleet import pool_config
-from optimizer.kindred import engine_kinds
-from optimizer.level import Level
-from optimizer.optimize import optimize as optimize_at
-from optimizer.plan import Plan
-from optimizer.plan_fleet import fleet_of_plan
+from optimizer.fleets.fleet import pool_config
+from optimizer.fleets.plan_fleet import fleet_of_plan
+from optimizer.plans.plan import Plan
+from optimizer.recommend.level import Level
+from optimizer.recommend.optimize import optimize as optimize_at
+from optimizer.solver.kindred import engine_kinds
 from pdplan.cli import run
 from search_spaces.enumeration import Shape, enumerate_shapes
 from search_spaces.loader import load_problem, problem_of

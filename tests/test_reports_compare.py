@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from optimizer.plan import Plan, Pool
+from optimizer.plans.plan import Plan, Pool
 from pdplan.cli import cli
 from pdplan.console import Console
 from reports.comparison import Comparison, compare, comparison_record

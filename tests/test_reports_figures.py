@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from optimizer.plan import Plan, WorkloadSummary
+from optimizer.plans.plan import Plan, WorkloadSummary
 from reports import figures
 from reports.charts import draw_class, draw_costs, draw_headroom, draw_heat, draw_split
 from reports.fleet_figure import fleet_diagram, routed

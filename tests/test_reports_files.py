@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from costmodel.errors import InputError
-from optimizer.plan import Plan
+from optimizer.plans.plan import Plan
 from reports import whole_files
 from reports.files import plan_json, write_outputs
 

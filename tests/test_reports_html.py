@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from optimizer.plan import Plan, Status
+from optimizer.plans.plan import Plan, Status
 from reports.html import render_plan
 from reports.numbers import hourly, money, percent, rate
 from reports.words import distinct_alternatives

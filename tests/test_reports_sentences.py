@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from optimizer.plan import ClassResult, ErrorBars, Plan, Pool, Range, Status
-from optimizer.plan_fields import Quantiles
+from optimizer.plans.plan import ClassResult, ErrorBars, Plan, Pool, Range, Status
+from optimizer.plans.plan_fields import Quantiles
 from reports import sentences, words
 from reports.asked import Asked, asked
 from reports.calibration_text import point_text

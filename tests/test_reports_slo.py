@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import settings as tried
 from hypothesis import strategies as st
 
-from optimizer.plan import Plan, Worth
+from optimizer.plans.plan import Plan, Worth
 from reports.arrivals import arrivals, arrivals_chart
 from reports.deploy.settings import settings
 from reports.figures import worth_costs

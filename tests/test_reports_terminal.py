@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 import pytest
 
-from optimizer.plan import ErrorBars, Plan, Range
+from optimizer.plans.plan import ErrorBars, Plan, Range
 from reports.terminal import next_command, render_plan
 from reports.text import display_width
 

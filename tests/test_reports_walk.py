@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from optimizer.plan import Plan
+from optimizer.plans.plan import Plan
 from reports import figures, numbers
 from reports.fleet_figure import routed
 from reports.html import render_plan

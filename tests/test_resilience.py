@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodel.engine import Role
-from optimizer.fleet import Fleet, FleetPool
-from optimizer.instance import Instance
-from optimizer.resilience import engines_of_node, rerouted, resilience, with_spares, without
+from optimizer.fleets.fleet import Fleet, FleetPool
+from optimizer.loads.instance import Instance
+from optimizer.procurement.resilience import engines_of_node, rerouted, resilience, with_spares, without
 from reports.resilience_text import resilience_dict, resilience_text
 from tests.optimizer_cases import instance_of, problem, workload
 

@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from costmodel.engine import Role
-from optimizer.columns import Columns, Grid, make_columns
-from optimizer.fleet_model import COLOCATED, DECODE, PREFILL, Aim, build_fleet_model
-from optimizer.instance import Instance
-from optimizer.loads import column_loads
-from optimizer.pricing import Duals, price_columns, reduced_costs
-from optimizer.program import Builder, Outcome, Program, Solution, solve
-from optimizer.search import Effort, Found, choose_starters, plan_blocks, search
-from optimizer.simple_plans import block_costs, column_totals, price_space, simple_plans
+from optimizer.loads.columns import Columns, Grid, make_columns
+from optimizer.loads.instance import Instance
+from optimizer.loads.loads import column_loads
+from optimizer.solver.fleet_model import COLOCATED, DECODE, PREFILL, Aim, build_fleet_model
+from optimizer.solver.pricing import Duals, price_columns, reduced_costs
+from optimizer.solver.program import Builder, Outcome, Program, Solution, solve
+from optimizer.solver.search import Effort, Found, choose_starters, plan_blocks, search
+from optimizer.solver.simple_plans import block_costs, column_totals, price_space, simple_plans
 from search_spaces.problem import Billing, Constraints, Problem
 from tests.optimizer_cases import columns_of, instance_of, model, offer, problem, slo, space, workload
 

@@ -11,8 +11,8 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from optimizer.evaluate import evaluate
-from optimizer.plan_fleet import fleet_of_plan, planned_volume
+from optimizer.fleets.evaluate import evaluate
+from optimizer.fleets.plan_fleet import fleet_of_plan, planned_volume
 from pdplan.cli import run
 from pdplan.plan_files import read_plan
 from reports.numbers import rate

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodel.engine import Parallelism, Role
-from optimizer.fleet import Fleet, FleetPool
-from optimizer.instance import Instance
-from optimizer.judge import judge_demands, simulated_fleet, simulated_trace
-from optimizer.simulated_demand import closed_demand, diurnal_demands, planned_profile, slots_of_day
+from optimizer.fleets.fleet import Fleet, FleetPool
+from optimizer.loads.instance import Instance
+from optimizer.verification.judge import judge_demands, simulated_fleet, simulated_trace
+from optimizer.verification.simulated_demand import closed_demand, diurnal_demands, planned_profile, slots_of_day
 from search_spaces.loader import load_problem, problem_of
 from tests.optimizer_cases import instance_of, problem, slo, workload
 

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodel.errors import InputError
-from optimizer.journal import Journal
-from optimizer.sweep import Batch, Row, Sweep, batches, local_executor, run_sweep
+from optimizer.whatif.journal import Journal
+from optimizer.whatif.sweep import Batch, Row, Sweep, batches, local_executor, run_sweep
 
 
 def square(batch: Batch) -> list[Row]:

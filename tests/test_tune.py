@@ -13,13 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodel.engine import Parallelism, Role
-from optimizer import verdict
-from optimizer.fleet import Fleet, FleetPool
-from optimizer.instance import Instance
-from optimizer.judge import judge
-from optimizer.samplers import Point, Sampler, at_random, best_of, by_descent, by_tpe
-from optimizer.tune import MISS, WORST, Look, Tuner, distance, fleet_at, front, knobs_of, tuned, valid
-from optimizer.verdict import Bench
+from optimizer.fleets.fleet import Fleet, FleetPool
+from optimizer.loads.instance import Instance
+from optimizer.verification import verdict
+from optimizer.verification.judge import judge
+from optimizer.verification.samplers import Point, Sampler, at_random, best_of, by_descent, by_tpe
+from optimizer.verification.tune import MISS, WORST, Look, Tuner, distance, fleet_at, front, knobs_of, tuned, valid
+from optimizer.verification.verdict import Bench
 from search_spaces.problem import Constraints
 from tests.optimizer_cases import instance_of, problem, space, workload
 

@@ -14,18 +14,18 @@ from hypothesis import strategies as st
 from costmodel.engine import Parallelism, Role
 from costmodel.simulator import Fleet as SimulatedFleet
 from costmodel.simulator.metrics import Attainment, Overload
-from optimizer import verdict
-from optimizer.blame import Blame, blame
-from optimizer.build_plan import fleet_cost
-from optimizer.fleet import Fleet, FleetPool
-from optimizer.instance import Instance
-from optimizer.judge import ClassJudgement, Judgement, judge, simulated_fleet
-from optimizer.level import Brake, Level
-from optimizer.optimize import optimize
-from optimizer.plan import Plan, Status, parse_plan
-from optimizer.verdict import Bench, Verdict, fleet_key, make_bench, run_length, slice_of
-from optimizer.verify import ROUNDS, cheapest_verified, slower, with_replicas
-from optimizer.waste import fewer_replicas, without_pool, without_waste
+from optimizer.fleets.build_plan import fleet_cost
+from optimizer.fleets.fleet import Fleet, FleetPool
+from optimizer.loads.instance import Instance
+from optimizer.plans.plan import Plan, Status, parse_plan
+from optimizer.recommend.level import Brake, Level
+from optimizer.recommend.optimize import optimize
+from optimizer.verification import verdict
+from optimizer.verification.blame import Blame, blame
+from optimizer.verification.judge import ClassJudgement, Judgement, judge, simulated_fleet
+from optimizer.verification.verdict import Bench, Verdict, fleet_key, make_bench, run_length, slice_of
+from optimizer.verification.verify import ROUNDS, cheapest_verified, slower, with_replicas
+from optimizer.verification.waste import fewer_replicas, without_pool, without_waste
 from reports.json_text import plan_json
 from reports.terminal import render_plan
 from search_spaces.problem import Constraints, Goal, Objective

@@ -9,16 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodel.errors import InputError
-from optimizer.frontier import by_budget, frontier
-from optimizer.level import Level
-from optimizer.near_optimal import near_optimal
-from optimizer.optimize import optimize
-from optimizer.pieces import Along, pieces_along, usual_range
-from optimizer.plan import Status
-from optimizer.scenario import solve_simple
-from optimizer.shadow import shadow_prices
-from optimizer.tornado import tornado
-from optimizer.whatif import Depth
+from optimizer.plans.plan import Status
+from optimizer.recommend.level import Level
+from optimizer.recommend.optimize import optimize
+from optimizer.whatif.frontier import by_budget, frontier
+from optimizer.whatif.near_optimal import near_optimal
+from optimizer.whatif.pieces import Along, pieces_along, usual_range
+from optimizer.whatif.scenario import solve_simple
+from optimizer.whatif.shadow import shadow_prices
+from optimizer.whatif.tornado import tornado
+from optimizer.whatif.whatif import Depth
 from search_spaces.loader import problem_of
 from search_spaces.problem import Problem
 from search_spaces.scenarios import Scenario, scenario_problem

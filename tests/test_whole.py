@@ -9,14 +9,14 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from optimizer.blocks import Work, nothing, relax, whole_blocks, whole_cost
-from optimizer.columns import ROLES
-from optimizer.counts import by_counts, kinds_of
-from optimizer.dominance import undominated
-from optimizer.fleet_model import Aim
-from optimizer.matrices import COLOCATED, DECODE, PREFILL, Matrices, one_resource
-from optimizer.program import Outcome
-from optimizer.whole import cheapest, improve
+from optimizer.loads.columns import ROLES
+from optimizer.solver.blocks import Work, nothing, relax, whole_blocks, whole_cost
+from optimizer.solver.counts import by_counts, kinds_of
+from optimizer.solver.dominance import undominated
+from optimizer.solver.fleet_model import Aim
+from optimizer.solver.matrices import COLOCATED, DECODE, PREFILL, Matrices, one_resource
+from optimizer.solver.program import Outcome
+from optimizer.solver.whole import cheapest, improve
 from tests.fleet_matrices import (
     MOST_EACH,
     billed_by_node,

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from costmodel.engine import Role
-from optimizer.level import Level
-from optimizer.optimize import optimize
-from optimizer.worth import (
+from optimizer.recommend.level import Level
+from optimizer.recommend.optimize import optimize
+from optimizer.recommend.worth import (
     FEATURES,
     formula_price,
     with_worths,

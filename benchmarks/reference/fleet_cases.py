@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.errors import InputError
-from optimizer.matrices import COLOCATED, DECODE, PREFILL, Limit, Matrices, one_resource
+from optimizer.solver.matrices import COLOCATED, DECODE, PREFILL, Limit, Matrices, one_resource
 
 FloatArray = NDArray[np.float64]
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from optimizer.blocks import Work, whole_cost
-from optimizer.fleet_model import Aim
-from optimizer.matrices import Matrices
-from optimizer.whole import cheapest
+from optimizer.solver.blocks import Work, whole_cost
+from optimizer.solver.fleet_model import Aim
+from optimizer.solver.matrices import Matrices
+from optimizer.solver.whole import cheapest
 
 from .fleet_cases import files_of, fleet_pd_matrices, melange_matrices, read_json
 

@@ -32,7 +32,7 @@ def buy(console: Console, file: Path, terms: Path, settings: tuple[str, ...], as
 
     Exits with 3 when no fleet meets the SLOs at the highest rate of the forecast.
     """
-    from optimizer.buying import buy as choose
+    from optimizer.procurement.buying import buy as choose
     from reports.buying_text import buying_dict, buying_text
     from search_spaces.buying_terms import load_terms
     from search_spaces.loader import load_problem

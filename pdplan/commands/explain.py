@@ -40,8 +40,8 @@ def explain(console: Console, file: Path, configs: tuple[str, ...], settings: tu
     from itertools import product
 
     from costmodel.engine import Role
-    from optimizer.explain import explain as ask
-    from optimizer.explain import explain_pair
+    from optimizer.recommend.explain import explain as ask
+    from optimizer.recommend.explain import explain_pair
     from reports.explanation_text import explanation_dict, explanation_text, pair_dict, pair_text
     from search_spaces.loader import load_problem
     from search_spaces.wanted import parse_wanted

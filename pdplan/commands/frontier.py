@@ -14,7 +14,7 @@ from .simulate import check_files
 from .whatif import bounds_of
 
 OVER = ("rate", "ttft", "tpot", "attainment", "budget")
-"""Values of `optimizer.frontier.OVER`, which is slow to import."""
+"""Values of `optimizer.whatif.frontier.OVER`, which is slow to import."""
 
 
 @click.command(short_help="Draw the least cost against rate, TTFT, TPOT, attainment or budget.")
@@ -52,7 +52,7 @@ def frontier(
 
     Exits with 3 when no value in the range has a fleet that meets the SLOs.
     """
-    from optimizer.frontier import frontier as curve_over
+    from optimizer.whatif.frontier import frontier as curve_over
     from reports.frontier_text import frontier_csv, frontier_record, frontier_text
     from reports.whole_files import write_whole
     from search_spaces.loader import load_problem

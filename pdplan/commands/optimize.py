@@ -17,10 +17,10 @@ from pdplan.plan_files import is_plan
 from search_spaces.bounds import SEED
 
 if TYPE_CHECKING:
-    from optimizer.plan import Plan
+    from optimizer.plans.plan import Plan
 
 EFFORTS = ("quick", "standard", "thorough")
-"""Values of `optimizer.level.Level`, which is slow to import."""
+"""Values of `optimizer.recommend.level.Level`, which is slow to import."""
 
 
 @click.command(short_help="Find the cheapest fleet for a workload.")
@@ -81,8 +81,8 @@ def optimize(
     Exits with 3 when no fleet meets the SLOs; the plan then names the nearest miss.
     """
     os.environ.setdefault("PDPLAN_SIMULATOR", "python")  # before its import; compiling takes longer than most searches
-    from optimizer.level import Brake, Level
-    from optimizer.optimize import optimize as search
+    from optimizer.recommend.level import Brake, Level
+    from optimizer.recommend.optimize import optimize as search
     from reports.json_text import plan_json
     from reports.terminal import render_plan
     from search_spaces.loader import load_problem
@@ -99,7 +99,7 @@ def optimize(
     with console.progress() as progress, stop_on_interrupt(brake):
         found = search(problem, progress=progress, time_limit=time_limit, level=Level(effort), brake=brake)
         if effort == "thorough" and not brake.pulled:
-            from optimizer.worth import with_worths
+            from optimizer.recommend.worth import with_worths
 
             found = with_worths(found, problem)
     plan = stamped(found, console.command)

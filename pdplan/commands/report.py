@@ -13,7 +13,7 @@ from pdplan.plan_files import read_plan
 from pdplan.views import keep_plan, show_or_write, view_of, view_options
 
 if TYPE_CHECKING:
-    from optimizer.plan import Plan
+    from optimizer.plans.plan import Plan
 
 
 @click.command(short_help="View a plan.json again, as text, HTML, Markdown or JSON.")

@@ -41,9 +41,9 @@ def resilience(console: Console, /, *, file: Path, losses: int, requests: int, s
 
     Exits with 3 when some loss breaks an SLO.
     """
-    from optimizer.plan_fleet import fleet_of_plan, planned_volume
-    from optimizer.resilience import resilience as ask
-    from optimizer.resilience import with_spares
+    from optimizer.fleets.plan_fleet import fleet_of_plan, planned_volume
+    from optimizer.procurement.resilience import resilience as ask
+    from optimizer.procurement.resilience import with_spares
     from reports.resilience_text import resilience_dict, resilience_text
 
     plan = read_plan(file)
@@ -89,9 +89,9 @@ def autoscale(
     """
     import numpy as np
 
-    from optimizer.autoscale import autoscale as scale
-    from optimizer.plan_fleet import fleet_of_plan
-    from optimizer.simulated_demand import planned_profile
+    from optimizer.fleets.plan_fleet import fleet_of_plan
+    from optimizer.procurement.autoscale import autoscale as scale
+    from optimizer.verification.simulated_demand import planned_profile
     from reports.autoscale_text import autoscale_dict, autoscale_text
 
     instance, fleet = fleet_of_plan(read_plan(file), file.parent)

@@ -30,8 +30,8 @@ from search_spaces.bounds import Bounds
 from .simulate import check_files
 
 if TYPE_CHECKING:
-    from optimizer.sweep import Row, Sweep
-    from optimizer.whatif import Depth
+    from optimizer.whatif.sweep import Row, Sweep
+    from optimizer.whatif.whatif import Depth
     from search_spaces.problem import Problem
     from search_spaces.scenarios import Scenario
 
@@ -125,7 +125,7 @@ def whatif(
     Exits with 3 when no scenario has a fleet that meets the SLOs.
     """
     os.environ.setdefault("PDPLAN_SIMULATOR", "python")
-    from optimizer.whatif import Depth, check_scenarios, sweep_of
+    from optimizer.whatif.whatif import Depth, check_scenarios, sweep_of
     from reports.whatif_text import sweep_text
     from search_spaces.loader import load_problem
     from search_spaces.scenarios import grid, parse_axis
@@ -175,10 +175,10 @@ def asked(
     problem: Problem, base: Path, depth: Depth, questions: Questions, width: int
 ) -> Iterator[tuple[str, object, str, bool]]:
     """Each answer: its key in the JSON document, its record, its text, and whether there is any fleet."""
-    from optimizer.near_optimal import near_optimal
-    from optimizer.pieces import pieces_along, usual_range
-    from optimizer.shadow import shadow_prices
-    from optimizer.tornado import tornado
+    from optimizer.whatif.near_optimal import near_optimal
+    from optimizer.whatif.pieces import pieces_along, usual_range
+    from optimizer.whatif.shadow import shadow_prices
+    from optimizer.whatif.tornado import tornado
     from reports import whatif_answers as told
 
     if questions.break_even:
@@ -234,8 +234,8 @@ def chosen_scenarios(problem: Problem, names: Sequence[str]) -> list[Scenario]:
 
 def swept(console: Console, sweep: Sweep, jobs: int | None, journal: Path | None, address: str | None) -> list[Row]:
     """All rows of a sweep, from this machine's cores or from a cluster, with a progress bar."""
-    from optimizer.journal import Journal
-    from optimizer.sweep import all_cores, dask_executor, local_executor, run_sweep
+    from optimizer.whatif.journal import Journal
+    from optimizer.whatif.sweep import all_cores, dask_executor, local_executor, run_sweep
 
     log = None if journal is None else Journal(journal, sweep.key)
     wanted = min(jobs or all_cores(), len(sweep.scenarios))

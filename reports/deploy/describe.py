@@ -15,8 +15,8 @@ from costmodel.errors import InputError, UnknownNameError
 from costmodel.memory import activation_bytes, kv_bytes_peak_per_gpu, weight_bytes_per_gpu
 from costmodel.step import StepLoad, step_time_one
 from costmodel.transformer import Transformer
-from optimizer.plan import Plan, Pool
-from optimizer.plan_fleet import planned_volume
+from optimizer.fleets.plan_fleet import planned_volume
+from optimizer.plans.plan import Plan, Pool
 from search_spaces.engines import load_engine_overhead
 from search_spaces.loader import problem_of
 from search_spaces.models import known_names, load_model

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from costmodel.errors import InputError
-from optimizer.plan import Plan
+from optimizer.plans.plan import Plan
 from reports.whole_files import write_whole
 from search_spaces.files import shown_path
 

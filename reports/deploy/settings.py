@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from costmodel.engine import Role
-from optimizer.plan import Plan
+from optimizer.plans.plan import Plan
 
 from . import facts
 from .describe import describe

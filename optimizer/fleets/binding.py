@@ -1,0 +1,94 @@
+"""How close a plan is to each limit, tightest first, and which limits stand in the way when there is no plan."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from optimizer.loads.instance import Instance
+from optimizer.loads.loads import Resource
+from optimizer.plans.plan import Binding
+
+from .evaluate import Evaluation
+from .fleet import Fleet, FleetPool
+from .headroom import Headroom
+
+MEANING = {
+    Resource.TIME: "prompts then wait too long for the TTFT limit",
+    Resource.SLOTS: "max_num_seqs requests then run at once and others wait",
+    Resource.KV_MEMORY: "the KV cache then fills the memory",
+    Resource.ATTENTION_TIME: "decode steps then take too long for the TPOT limit",
+}
+
+
+def binding(constraint: str, where: str, used: float, limit: float, unit: str, sentence: str) -> Binding:  # noqa: PLR0917
+    """A limit with its slack, the share of it that is left; where nothing is allowed, how much too much there is."""
+    slack = 1.0 - used / limit if limit else -used
+    return Binding(
+        constraint=constraint, where=where, used=used, limit=limit, unit=unit, slack=slack, sentence=sentence
+    )
+
+
+def amount(value: float, unit: str) -> str:
+    """A quantity of a limit in words, never rounded so far that two different ones read the same.
+
+    >>> amount(1001.0, "GPU"), amount(99.7, "$/h"), amount(40.0, "W"), amount(3.0, "1")
+    ('1,001 GPUs', '$99.70/h', '0.04 kW', '3')
+    """
+    if unit == "GPU":
+        return f"{value:,.0f} GPU{'' if value == 1 else 's'}"
+    if unit == "$/h":
+        return f"${value:,.2f}/h"
+    if unit == "W":
+        return f"{value / 1e3:,.10g} kW"
+    return f"{value:,.6g}" if unit == "1" else f"{value:,.6g} {unit}"
+
+
+def pool_binding(pool: FleetPool, headroom: Headroom) -> Binding:
+    """How close a pool is to the load at which an SLO breaks."""
+    share = 1.0 / headroom.load if headroom.load > 0.0 else float("inf")
+    more = headroom.load - 1.0
+    sentence = f"{pool.name} can take {more:.0%} more load: {MEANING[headroom.resource]}."
+    return binding(str(headroom.resource), pool.name, share, 1.0, "1", sentence)
+
+
+def binding_limits(
+    instance: Instance, fleet: Fleet, evaluation: Evaluation, headrooms: list[Headroom]
+) -> list[Binding]:
+    """How close the pools and the SLO classes are to their limits, tightest first."""
+    problem = instance.problem
+    limits = [pool_binding(pool, headroom) for pool, headroom in zip(fleet.pools, headrooms, strict=True)]
+    for k, slo in enumerate(problem.slos):
+        missed, permitted = 1.0 - float(evaluation.attainment[k]), 1.0 - slo.attainment
+        share = "None" if missed <= 0.0 else f"{missed:.2%}" if missed >= 5e-5 else "Less than 0.01%"
+        sentence = f"{share} of class {slo.name} miss an SLO where {permitted:.2%} may."
+        limits.append(binding("attainment", slo.name, missed, permitted, "1", sentence))
+    return sorted(limits, key=lambda row: (row.slack, row.constraint, row.where))
+
+
+def fleet_bindings(instance: Instance, cost: float, gpus: NDArray[np.int64]) -> list[Binding]:
+    """Inventory, budget, power and GPU count of a fleet against their limits, whether it keeps them or not."""
+    problem, ceiling = instance.problem, instance.problem.constraints
+    rows = [
+        _fleet_limit("inventory", offer.accelerator.name, float(count), offer.inventory, "GPU")
+        for offer, count in zip(problem.offers, gpus, strict=True)
+        if count
+    ]
+    power = float(sum(offer.accelerator.tdp * count for offer, count in zip(problem.offers, gpus, strict=True)))
+    rows.append(_fleet_limit("budget", "fleet", cost, ceiling.budget, "$/h"))
+    rows.append(_fleet_limit("power", "fleet", power, ceiling.power, "W"))
+    rows.append(_fleet_limit("max_gpus", "fleet", float(gpus.sum()), ceiling.max_gpus, "GPU"))
+    return [row for row in rows if row is not None]
+
+
+def _fleet_limit(constraint: str, where: str, used: float, limit: float | None, unit: str) -> Binding | None:
+    """One limit on the fleet, None where there is none; a fleet that breaks it needs, one that keeps it uses."""
+    if limit is None:
+        return None
+    what = {"inventory": f"the {where} inventory", "power": "the board power limit", "max_gpus": "max_gpus"}
+    name, most = what.get(constraint, f"the {constraint}"), amount(limit, unit)
+    if used <= limit * (1.0 + 1e-9):
+        sentence = f"{amount(used, unit)} used; {name} is {most}."
+    else:
+        sentence = f"{amount(used, unit)} needed, but {name} is {most}."
+    return binding(constraint, where, used, float(limit), unit, sentence)

@@ -1,0 +1,234 @@
+"""What a fleet is predicted to deliver: latency distributions, attainment, and the rate at which it breaks.
+
+The same equations as in `columns`, evaluated at the loads that the fleet really has instead of at its limits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from operator import add
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.engine import Role
+from costmodel.prompt_queue import PromptWait
+from costmodel.queueing import gamma_exceeds, normal_exceeds
+from optimizer.loads.instance import Instance
+
+from .fleet import Fleet, hand_over_mix
+from .pool_state import PoolState, Steps, pool_state
+
+__all__ = [
+    "QUANTILES",
+    "Evaluation",
+    "Misses",
+    "PoolState",
+    "evaluate",
+    "goodput_volume",
+    "holds",
+    "largest_load",
+    "predict_misses",
+]
+
+FloatArray = NDArray[np.float64]
+
+QUANTILES = (0.5, 0.9, 0.95, 0.99)
+
+
+@dataclass(frozen=True, slots=True)
+class Misses:
+    """Share of each flow's requests that miss, by reason, each (flows,), and the attainment of each class, (classes,).
+
+    ttft: too late for the first token; tpot: tokens too slow; full: no slot or KV memory was free.
+    """
+
+    states: tuple[PoolState, ...]
+    ttft: FloatArray
+    tpot: FloatArray
+    full: FloatArray
+    flow_attainment: FloatArray
+    attainment: FloatArray
+    stable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """Predictions for a fleet at a multiple of the demand.
+
+    flow_attainment (flows,), attainment (classes,), overall: shares of requests within all their SLOs [1];
+    ttft, tpot (classes + 1, quantiles): per class, then over all requests [s].
+    """
+
+    states: tuple[PoolState, ...]
+    flow_attainment: FloatArray
+    attainment: FloatArray
+    overall: float
+    ttft: FloatArray
+    tpot: FloatArray
+    stable: bool
+
+
+def predict_misses(instance: Instance, fleet: Fleet, loads: FloatArray | float = 1.0) -> Misses:
+    """Predict who misses when each pool gets `loads` (pools,) times the demand that is routed to it."""
+    flows = instance.flows
+    each = np.broadcast_to(np.asarray(loads, dtype=np.float64), len(fleet.pools))
+    states = tuple(pool_state(instance, pool, float(load)) for pool, load in zip(fleet.pools, each, strict=True))
+    first, later = _first_token(instance, fleet, states), _tokens(instance, fleet, states)
+    ttft, tpot = _exceeds(first, flows.ttft), _exceeds(later, flows.tpot * (1.0 + 1e-9))
+    full = _full(fleet, states, flows.isl.size)
+    stable = all(state.stable for state in states)
+    flow_attainment = np.clip(1.0 - ttft - tpot - full, 0.0, 1.0) if stable else np.zeros(flows.isl.size)
+    weight = _class_shares(instance)
+    return Misses(states, ttft, tpot, full, flow_attainment, (weight @ flow_attainment) / weight.sum(axis=1), stable)
+
+
+def evaluate(instance: Instance, fleet: Fleet, volume: float = 1.0) -> Evaluation:
+    """Predict the latencies of every flow at `volume` times the demand, routing unchanged."""
+    flows, misses = instance.flows, predict_misses(instance, fleet, volume)
+    first, later = _first_token(instance, fleet, misses.states), _tokens(instance, fleet, misses.states)
+    rows = np.array([*_class_shares(instance), flows.share])
+    longest = max((float(part.offset.max() + part.wait.seconds[-1] + part.idle) for part in first), default=0.0)
+    slowest = max((one.ceiling + 8.0 * one.jitter for one in (part.steps for part in later)), default=0.0)
+    ttft = _quantiles(first, rows, longest + 1.0)
+    tpot = _quantiles(later, rows * (flows.osl > 1.0), slowest + 1e-3)
+    overall = float(flows.share @ misses.flow_attainment / flows.share.sum())
+    return Evaluation(misses.states, misses.flow_attainment, misses.attainment, overall, ttft, tpot, misses.stable)
+
+
+def _class_shares(instance: Instance) -> FloatArray:
+    """Share of each flow in each class, (classes, flows)."""
+    flows = instance.flows
+    return np.array([flows.share * (flows.slo == k) for k in range(len(instance.problem.slos))])
+
+
+def holds(instance: Instance, prediction: Misses | Evaluation) -> bool:
+    """Whether every class keeps its attainment goal."""
+    goals = np.array([slo.attainment for slo in instance.problem.slos])
+    return prediction.stable and bool((prediction.attainment >= goals - 1e-9).all())
+
+
+def largest_load(good: Callable[[float], bool], most: float = 1e9, tolerance: float = 1e-3) -> float:
+    """Largest multiple of a load that is still good (bisection to `tolerance`, relative); 0 if none is."""
+    if not good(1e-6):
+        return 0.0
+    low, high = 1e-6, 1.0
+    while high < most and good(high):
+        low, high = high, 2.0 * high
+    while high - low > tolerance * high:
+        middle = (low + high) / 2.0
+        low, high = (middle, high) if good(middle) else (low, middle)
+    return low
+
+
+def goodput_volume(instance: Instance, fleet: Fleet) -> float:
+    """Highest multiple of the demand at which every class keeps its goal, routing unchanged."""
+    if not fleet.pools:
+        return 0.0
+    return largest_load(lambda volume: holds(instance, predict_misses(instance, fleet, volume)))
+
+
+@dataclass(frozen=True, slots=True)
+class _FirstToken:
+    """TTFT at one pool: offset (flows,) [s], and a wait: for engines that are all busy, else the rest of a step.
+
+    weight (flows,): share of the flow served here; idle: length of that step, 0 where idle engines start at once [s].
+    """
+
+    weight: FloatArray
+    offset: FloatArray
+    wait: PromptWait
+    idle: float
+
+    def exceeds(self, limit: FloatArray) -> FloatArray:
+        """Share of each flow that is served here and exceeds the limit, (flows,)."""
+        slack = limit - self.offset
+        rest = np.clip(1.0 - slack / max(self.idle, 1e-12), 0.0, 1.0)
+        chance = self.wait.chance
+        return self.weight * (chance * self.wait.exceeds(slack) + (1.0 - chance) * rest)
+
+
+@dataclass(frozen=True, slots=True)
+class _LaterTokens:
+    """TPOT at one pool: a quiet step with its jitter, or above it a gamma distribution, but at worst full steps."""
+
+    weight: FloatArray
+    steps: Steps
+    generates: NDArray[np.bool_]
+
+    def exceeds(self, limit: FloatArray) -> FloatArray:
+        """Share of each flow that is served here and exceeds the limit; requests of one token have none, (flows,)."""
+        steps = self.steps
+        above, jitter = limit - steps.quiet, max(steps.jitter, 1e-12)
+        calm = normal_exceeds(above / jitter)
+        held_up = gamma_exceeds(above, steps.mean, steps.spread)
+        usual = steps.undisturbed * calm + (1.0 - steps.undisturbed) * held_up
+        worst = normal_exceeds((limit - steps.ceiling) / jitter)
+        return np.asarray(self.weight * np.minimum(usual, worst) * self.generates)
+
+
+def _exceeds(parts: Sequence[_FirstToken] | Sequence[_LaterTokens], limit: FloatArray) -> FloatArray:
+    """P(latency > limit) of each flow over all pools; limit (..., flows) or (..., 1)."""
+    return np.asarray(reduce(add, (part.exceeds(limit) for part in parts), np.float64(0.0)))
+
+
+def _quantiles(parts: Sequence[_FirstToken] | Sequence[_LaterTokens], shares: FloatArray, top: float) -> FloatArray:
+    """Quantiles of the mixtures of flows weighted by `shares` (rows, flows), by bisection, (rows, quantiles) [s].
+
+    0 for rows without any flow.
+    """
+    total = shares.sum(axis=1)
+    allowed = (1.0 - np.array(QUANTILES)) * total[:, None]
+    low, high = np.zeros(allowed.shape), np.full(allowed.shape, top)
+    for _ in range(40):
+        middle = (low + high) / 2.0
+        above = np.einsum("rf,rqf->rq", shares, _exceeds(parts, middle[:, :, None])) > allowed
+        low, high = np.where(above, middle, low), np.where(above, high, middle)
+    return np.asarray(np.where(total[:, None] > 0.0, high, 0.0))
+
+
+def _first_token(instance: Instance, fleet: Fleet, states: tuple[PoolState, ...]) -> list[_FirstToken]:
+    """TTFT: queue, prompt, and where roles are apart the hand-over, the rest of a decode step and the first own one."""
+    tables, parts = instance.tables, []
+    decodes = [(pool, state) for pool, state in zip(fleet.pools, states, strict=True) if pool.role is Role.DECODE]
+    shared = np.maximum(sum((pool.route for pool, _ in decodes), np.zeros(instance.flows.isl.size)), 1e-12)
+    mixes = iter(hand_over_mix(instance, fleet))
+    for pool, state in zip(fleet.pools, states, strict=True):
+        if state.wait is None or pool.role is Role.DECODE:
+            continue
+        offset, idle = state.latency, 0.0
+        if pool.role is Role.PREFILL:
+            mixed = list(zip(decodes, next(mixes), strict=True))
+            step = sum((to.route * _entry(at) * part for (to, at), part in mixed), np.zeros(shared.size)) / shared
+            link = sum((to.route * tables.link[to.shape] * part for (to, _), part in mixed), np.zeros(shared.size))
+            slower = np.minimum(np.maximum(link / shared, 1.0), tables.link[pool.shape])
+            offset = offset + tables.kv_transferred[pool.shape] / slower + step
+        elif state.steps is not None:
+            idle = state.steps.quiet / float(tables.pipeline[pool.shape])
+        parts.append(_FirstToken(pool.route, offset, state.wait, idle))
+    return parts
+
+
+def _entry(state: PoolState) -> float:
+    """Mean time from the arrival of a KV cache to the end of the first step that has it [s].
+
+    A request waits for the step in progress, half of one on average, if there is any (P = 1 - exp(-running)).
+    """
+    return state.step * (1.0 + 0.5 * float(-np.expm1(-min(state.running, 700.0))))
+
+
+def _tokens(instance: Instance, fleet: Fleet, states: tuple[PoolState, ...]) -> list[_LaterTokens]:
+    """TPOT at every pool that generates."""
+    return [
+        _LaterTokens(pool.route, state.steps, instance.flows.osl > 1.0)
+        for pool, state in zip(fleet.pools, states, strict=True)
+        if state.steps is not None and pool.role is not Role.PREFILL
+    ]
+
+
+def _full(fleet: Fleet, states: tuple[PoolState, ...], flows: int) -> FloatArray:
+    """Chance that a request of each flow meets full slots or full memory, (flows,)."""
+    pairs = [(pool, state) for pool, state in zip(fleet.pools, states, strict=True) if pool.role is not Role.PREFILL]
+    return sum((pool.route * state.full for pool, state in pairs), np.zeros(flows))

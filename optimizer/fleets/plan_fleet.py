@@ -1,0 +1,86 @@
+"""From a plan file back to what it was made from: the problem, and the fleet as the search saw it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from costmodel.engine import Parallelism, Role
+from costmodel.errors import InputError
+from optimizer.loads.instance import Instance, make_instance
+from optimizer.plans.plan import Plan, Pool
+from search_spaces.engines import load_engine_overhead
+from search_spaces.loader import problem_of
+
+from .fleet import Fleet, FleetPool
+
+SAME_LENGTH = 1e-9
+"""Relative difference up to which a length of the routing is that of a flow."""
+
+
+def fleet_of_plan(plan: Plan, base: Path | None = None) -> tuple[Instance, Fleet]:
+    """The problem that a plan states in its provenance, with expected step times, and its fleet; spares are left out.
+
+    base: folder from which the files that the problem names (a model config, a catalog) are looked up.
+    Raises InputError for a plan without a fleet, or whose pools or routing do not fit its own problem.
+    """
+    if not plan.pools:
+        raise InputError(f"the plan {plan.name!r} has no fleet (its status is {plan.status}), so nothing can be served")
+    problem = problem_of(plan.provenance.inputs, "provenance.inputs", base or Path())
+    instance = make_instance(problem, load_engine_overhead(problem.engine, problem.engine_changes))
+    _check_routes(plan, instance)
+    return instance, Fleet(tuple(_pool(plan, instance, pool) for pool in plan.pools))
+
+
+def planned_volume(plan: Plan) -> float:
+    """Multiple of the demand that the plan serves: 1, unless its goal was to find the most."""
+    prompts = [pool.operating_point.request_rate_rps for pool in plan.pools if pool.role != Role.DECODE.value]
+    return sum(prompts) / plan.demand_rps if plan.demand_rps > 0.0 else 1.0
+
+
+def _check_routes(plan: Plan, instance: Instance) -> None:
+    flows, slos = instance.flows, instance.problem.slos
+    if len(plan.routing) != flows.isl.size:
+        raise InputError(
+            f"routing: it has {len(plan.routing)} rows for {flows.isl.size} classes x lengths of the inputs"
+        )
+    for number, route in enumerate(plan.routing):
+        lengths = np.isclose([route.isl, route.osl], [flows.isl[number], flows.osl[number]], rtol=SAME_LENGTH)
+        if route.slo_class != slos[int(flows.slo[number])].name or not lengths.all():
+            raise InputError(f"routing.{number}: its class and lengths are not those of row {number} of the inputs")
+
+
+def _pool(plan: Plan, instance: Instance, pool: Pool) -> FleetPool:
+    role, tables = Role(pool.role), instance.tables
+    routes = (route.decode if role is Role.DECODE else route.prefill for route in plan.routing)
+    return FleetPool(
+        name=pool.id,
+        role=role,
+        shape=_shape(instance, pool),
+        seqs=_setting(tables.seqs, pool.max_num_seqs, pool, "max_num_seqs"),
+        chunk=_setting(tables.chunks, pool.max_num_batched_tokens, pool, "max_num_batched_tokens"),
+        replicas=max(pool.replicas - pool.spare_replicas, 1),
+        spares=0,
+        route=np.array([float(route.get(pool.id, 0.0)) for route in routes]),
+    )
+
+
+def _shape(instance: Instance, pool: Pool) -> int:
+    split = Parallelism(pool.tensor_parallel, pool.pipeline_parallel, pool.expert_parallel, pool.data_parallel)
+    for number, shape in enumerate(instance.tables.shapes):
+        named = instance.problem.offers[shape.offer].accelerator.name == pool.accelerator
+        dtypes = (shape.weight_dtype, shape.kv_dtype) == (pool.weight_dtype, pool.kv_dtype)
+        if named and dtypes and shape.parallelism == split:
+            return number
+    raise InputError(
+        f"pool {pool.id}: no engine on {pool.accelerator} with these parallel degrees, {pool.weight_dtype} weights and "
+        f"{pool.kv_dtype} KV cache is possible here"
+    )
+
+
+def _setting(values: np.ndarray[tuple[int, ...], np.dtype[np.float64]], wanted: int, pool: Pool, name: str) -> int:
+    found = np.flatnonzero(values == wanted)
+    if not found.size:
+        raise InputError(f"pool {pool.id}: {name} {wanted} is not in the plan's search space")
+    return int(found[0])

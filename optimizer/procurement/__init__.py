@@ -1,0 +1,1 @@
+"""Buying and running over time: reserve, buy or rent, autoscale, and lose a node."""

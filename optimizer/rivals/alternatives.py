@@ -1,0 +1,215 @@
+"""The best fleet of each other kind, and why it lost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.engine import Role
+from optimizer.fleets.build_plan import fleet_cost, pool_line
+from optimizer.fleets.evaluate import evaluate, holds, predict_misses
+from optimizer.fleets.fleet import Fleet, make_fleet, polish
+from optimizer.loads.columns import Columns
+from optimizer.loads.instance import Instance
+from optimizer.plans.plan import Alternative, Status
+from optimizer.plans.proof import OPTIMAL_GAP, Proof, gap_of
+from optimizer.solver.fleet_model import COLOCATED, Aim
+from optimizer.solver.program import Outcome
+from optimizer.solver.search import Effort, Found, plan_blocks, search
+from optimizer.solver.simple_plans import Totals, price_space, simple_plans
+from search_spaces.problem import Goal
+
+QUICK = Effort(rounds=3, columns=20, more=30, nodes=50, choices=6, provable=0, most_columns=5000, gap=2e-3)
+"""Effort for an alternative: it only has to be good enough to show that it loses."""
+
+SAME = "the same cost"
+
+FEW_ENGINES = 6
+"""Up to this many engines, fleets of more than two pools save next to nothing and are not looked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A family of fleets: one offer only, colocated pools only (True) or none (False), own precision only."""
+
+    kind: str
+    label: str
+    offer: int | None = None
+    colocated: bool | None = None
+    own_precision: bool = False
+
+    def mask(self, instance: Instance, columns: Columns) -> NDArray[np.bool_]:
+        """The columns that it may use."""
+        mine = np.ones(columns.size, dtype=np.bool_)
+        if self.offer is not None:
+            mine &= instance.tables.offer[columns.shape] == self.offer
+        if self.colocated is not None:
+            mine &= (columns.role == COLOCATED) == self.colocated
+        if self.own_precision:
+            mine &= _own_precision(instance)[columns.shape]
+        return mine
+
+    def has(self, instance: Instance, fleet: Fleet) -> bool:
+        """Whether a fleet is of this kind."""
+        return all(
+            self.offer in {None, int(instance.tables.offer[pool.shape])}
+            and self.colocated in {None, pool.role is Role.COLOCATED}
+            and (not self.own_precision or bool(_own_precision(instance)[pool.shape]))
+            for pool in fleet.pools
+        )
+
+
+def _own_precision(instance: Instance) -> NDArray[np.bool_]:
+    """Shapes in the precision of the model section, (S,)."""
+    problem, shapes = instance.problem, instance.tables.shapes
+    own = (problem.weight_dtype, problem.kv_dtype)
+    return np.array([(shape.weight_dtype, shape.kv_dtype) == own for shape in shapes], dtype=np.bool_)
+
+
+@dataclass(frozen=True, slots=True)
+class Rival:
+    """The best fleet of a kind and its row of the comparison; an empty fleet where none is known."""
+
+    row: Alternative
+    fleet: Fleet
+
+
+def kinds(instance: Instance, space: Columns) -> Iterator[Kind]:
+    """Single accelerator types, colocated only, disaggregated only, one precision only: what the whole space has."""
+    offers = instance.problem.offers
+    if len(offers) > 1:
+        for index, bought in enumerate(offers):
+            yield Kind("single_type", f"only {bought.accelerator.name}", offer=index)
+    together = space.role == COLOCATED
+    if together.any() and not together.all():
+        yield Kind("colocated_only", "only colocated pools", colocated=True)
+        yield Kind("disaggregated_only", "only disaggregated pools", colocated=False)
+    own = _own_precision(instance)
+    if own.any() and not own.all():
+        stated = f"only {instance.problem.weight_dtype} weights and {instance.problem.kv_dtype} KV cache"
+        yield Kind("own_precision", stated, own_precision=True)
+
+
+def compare(
+    instance: Instance, space: Columns, priced: tuple[Columns, Totals], fleet: Fleet, best: Alternative
+) -> list[Rival]:
+    """The recommended fleet first, then the best of every other kind, cheapest first, infeasible ones last.
+
+    space: every column; priced: those that the search looked at, with their totals; best: the row of `fleet`. Of the
+    kinds that the recommended fleet is of, it is the best itself.
+    """
+    if instance.problem.objective.goal is not Goal.MIN_COST:
+        return [Rival(best, fleet)]
+    others: list[Rival] = []
+    for kind in kinds(instance, space):
+        if kind.has(instance, fleet):
+            same = best.model_copy(update={"kind": kind.kind, "label": kind.label, "why_not": SAME})
+            others.append(Rival(same, fleet))
+            continue
+        mine = kind.mask(instance, priced[0])
+        some = priced[0].take(mine), priced[1].take(mine)
+        others.append(_alternative(instance, kind, some, space.take(kind.mask(instance, space)), best))
+    return [Rival(best, fleet), *cheapest_first(others)]
+
+
+def cheapest_first(rivals: Iterable[Rival]) -> list[Rival]:
+    """Rivals by price, those without one last."""
+    return sorted(
+        rivals, key=lambda one: (one.row.cost_usd_per_hour is None, one.row.cost_usd_per_hour or 0.0, one.row.label)
+    )
+
+
+def recommended(instance: Instance, fleet: Fleet, proof: Proof, volume: float) -> Alternative:
+    """The plan's own fleet, serving `volume` times the demand, as a row of the comparison."""
+    return Alternative(
+        kind="recommended",
+        label="recommended",
+        status=proof.status,
+        cost_usd_per_hour=fleet_cost(instance, fleet),
+        bound_usd_per_hour=proof.bound,
+        gap=proof.gap,
+        pools=[pool_line(instance, pool) for pool in fleet.pools],
+        attainment=evaluate(instance, fleet, volume).overall,
+        why_not="",
+    )
+
+
+def _alternative(
+    instance: Instance, kind: Kind, priced: tuple[Columns, Totals], space: Columns, best: Alternative
+) -> Rival:
+    """The best fleet of one kind, found with little effort, and what it costs more."""
+    scale = 1.0 / max(offer.usd_per_hour for offer in instance.problem.offers)
+    columns = priced[0]
+    found = _best_of_kind(instance, *priced, scale)
+    if not found.columns.size and space.size > columns.size:
+        columns, totals = price_space(instance, space)
+        found = _best_of_kind(instance, columns, totals, scale)
+    if not found.columns.size:
+        return Rival(_without(kind, _status_of(found), _why_infeasible(instance, kind, space, found)), Fleet(()))
+    fleet = make_fleet(instance, polish(instance, columns, found))
+    cost = fleet_cost(instance, fleet)
+    misses = predict_misses(instance, fleet)
+    if not holds(instance, misses):
+        reached = f"the cheapest found (${cost:,.2f}/h) keeps its SLOs for only {misses.attainment.min():.1%}"
+        return Rival(_without(kind, Status.TIME_LIMIT, reached), fleet)
+    bound = max(min(found.bound / scale, cost), best.bound_usd_per_hour or 0.0)
+    row = Alternative(
+        kind=kind.kind,
+        label=kind.label,
+        status=Status.OPTIMAL if cost - bound <= OPTIMAL_GAP * cost else Status.FEASIBLE,
+        cost_usd_per_hour=cost,
+        bound_usd_per_hour=bound,
+        gap=gap_of(bound, cost),
+        pools=[pool_line(instance, pool) for pool in fleet.pools],
+        attainment=evaluate(instance, fleet).overall,
+        why_not=why_not(cost, best.cost_usd_per_hour or cost),
+    )
+    return Rival(row, fleet)
+
+
+def _without(kind: Kind, status: Status, why: str) -> Alternative:
+    """The row of a kind of which no fleet is known."""
+    return Alternative(
+        kind=kind.kind,
+        label=kind.label,
+        status=status,
+        cost_usd_per_hour=None,
+        bound_usd_per_hour=None,
+        gap=None,
+        pools=[],
+        attainment=None,
+        why_not=why,
+    )
+
+
+def _best_of_kind(instance: Instance, columns: Columns, totals: Totals, scale: float) -> Found:
+    """The best simple plan when it is small, else the best fleet that little effort finds."""
+    simple = simple_plans(instance, columns, totals)
+    if simple and simple[0].engines(columns) <= FEW_ENGINES:
+        return plan_blocks(instance, columns, simple[0])
+    return search(instance, columns, totals, Aim(cost_weight=scale), QUICK)
+
+
+def why_not(cost: float, best: float) -> str:
+    """Why a fleet that holds lost: its cost against the best one's [$/h]."""
+    if cost <= best * (1.0 + 1e-6):
+        return SAME
+    return f"costs ${cost - best:,.2f}/h more (+{cost / best - 1.0:.1%})"
+
+
+def _status_of(found: Found) -> Status:
+    """Infeasible only where that is proven."""
+    return Status.INFEASIBLE if found.outcome is Outcome.INFEASIBLE else Status.TIME_LIMIT
+
+
+def _why_infeasible(instance: Instance, kind: Kind, columns: Columns, found: Found) -> str:
+    if columns.size == 0:
+        wanted = kind.label.removeprefix("only ")
+        reasons = [key for key in instance.enumeration.dropped if key.startswith(f"{wanted}: ")]
+        return reasons[0].partition(": ")[2] if reasons else "no engine of this kind is allowed or fits"
+    if found.outcome is Outcome.INFEASIBLE:
+        return "no fleet of this kind meets the SLOs within the limits"
+    return "no fleet of this kind was found that meets the SLOs within the limits; none is ruled out"

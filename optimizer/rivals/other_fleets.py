@@ -1,0 +1,106 @@
+"""The next best fleets of other engines, for buyers who cannot get what is recommended, and what they cost more."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import islice
+
+import numpy as np
+
+from costmodel.words import join_words
+from optimizer.fleets.build_plan import fleet_cost, pool_line
+from optimizer.fleets.evaluate import evaluate, holds, predict_misses
+from optimizer.fleets.fleet import Fleet, make_fleet, polish
+from optimizer.loads.columns import ROLES, Columns
+from optimizer.loads.instance import Instance
+from optimizer.plans.plan import Alternative, Status
+from optimizer.plans.proof import OPTIMAL_GAP, gap_of
+from optimizer.solver.fleet_model import Aim
+from optimizer.solver.kindred import Kindred, different_fleets
+from optimizer.solver.search import Found, plan_blocks, search
+from optimizer.solver.simple_plans import SimplePlan, Totals, simple_plans
+
+from .alternatives import QUICK, Rival, why_not
+
+OTHERS = 2
+"""Fleets of other engines that a plan shows."""
+
+LOOKED_AT = 6
+"""Fleets of other engines that are looked for: some are shown already, as the best of their kind."""
+
+
+def other_fleets(instance: Instance, priced: tuple[Columns, Totals], shown: Sequence[Rival]) -> list[Rival]:
+    """The cheapest fleets that each buy other engines than the best, than one another and than those shown already.
+
+    shown: the best fleet first, as in the comparison.
+
+    They have one pool, or one of each stage, wherever such a fleet is possible. Only those that hold every goal by
+    formula at their real loads, and are no cheaper than the best, count.
+    """
+    scale = 1.0 / max(offer.usd_per_hour for offer in instance.problem.offers)
+
+    def solve(columns: Columns, totals: Totals) -> Found:
+        simple = simple_plans(instance, columns, totals)
+        if simple:
+            return plan_blocks(instance, columns, simple[0])
+        return search(instance, columns, totals, Aim(cost_weight=scale), QUICK)
+
+    best = shown[0].row
+    found = different_fleets(instance, priced, _as_found(instance, shown[0].fleet), solve, LOOKED_AT)
+    rivals = (_rival(instance, priced[0], one, best) for one in found)
+    known = {tuple(sorted(rival.row.pools)) for rival in shown}
+    new = (rival for rival in rivals if rival is not None and tuple(sorted(rival.row.pools)) not in known)
+    return list(islice(new, OTHERS))
+
+
+def _as_found(instance: Instance, fleet: Fleet) -> Found:
+    """The engines of a fleet in the form of a search result."""
+    size = len(fleet.pools)
+    one = np.ones(size)
+    columns = Columns(
+        role=np.array([ROLES.index(pool.role) for pool in fleet.pools]),
+        shape=np.array([pool.shape for pool in fleet.pools]),
+        replicas=np.ones(size, dtype=np.int64),
+        seqs=np.array([pool.seqs for pool in fleet.pools]),
+        chunk=np.array([pool.chunk for pool in fleet.pools]),
+        utilization=one,
+        moment=one,
+        chance=one,
+        attention=one,
+        tpot=np.full(size, np.inf),
+    )
+    blocks = tuple(pool.replicas for pool in fleet.pools)
+    return plan_blocks(instance, columns, SimplePlan(tuple(range(size)), blocks, fleet_cost(instance, fleet)))
+
+
+def _engines(kind: str) -> str:
+    """The name of a kind of engine as part of a sentence.
+
+    >>> _engines("2 H100 prefill")
+    'prefill engines of 2 × H100'
+    """
+    bought, _, role = kind.rpartition(" ")
+    gpus, _, name = bought.partition(" ")
+    return f"{role} engines of {gpus} × {name}"
+
+
+def _rival(instance: Instance, columns: Columns, one: Kindred, best: Alternative) -> Rival | None:
+    """The row of a fleet of other engines; None where it misses a goal or costs less than the one it lost to."""
+    fleet = make_fleet(instance, polish(instance, columns, one.found))
+    cost, least = fleet_cost(instance, fleet), best.cost_usd_per_hour or 0.0
+    if cost < least * (1.0 - 1e-6) or not holds(instance, predict_misses(instance, fleet)):
+        return None
+    bound = None if best.bound_usd_per_hour is None else min(best.bound_usd_per_hour, cost)
+    gap = gap_of(bound, cost)
+    row = Alternative(
+        kind="other_engines",
+        label=f"without {join_words([_engines(name) for name in one.without])}",
+        status=Status.OPTIMAL if gap is not None and gap <= OPTIMAL_GAP else Status.FEASIBLE,
+        cost_usd_per_hour=cost,
+        bound_usd_per_hour=bound,
+        gap=gap,
+        pools=[pool_line(instance, pool) for pool in fleet.pools],
+        attainment=evaluate(instance, fleet).overall,
+        why_not=why_not(cost, least),
+    )
+    return Rival(row, fleet)

@@ -1,0 +1,185 @@
+"""Separate pools for every SLO class: each class gets a fleet of its own, and the fleets are bought together.
+
+Nothing joins the classes but the limits on the whole fleet. Without any, the cheapest fleets of the classes are the
+cheapest fleet, and their bounds add up to its bound. Where limits forbid these fleets together, the classes are served
+in turn, each within what those before it left over, and the bound tells how much that may cost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from optimizer.fleets.binding import fleet_bindings
+from optimizer.fleets.build_plan import fleet_cost, fleet_gpus
+from optimizer.fleets.fleet import Fleet, FleetPool, named
+from optimizer.loads.flows import Flows
+from optimizer.loads.instance import Instance
+from optimizer.plans.plan import Status
+from optimizer.plans.proof import OPTIMAL_GAP, Proof
+from optimizer.solver.search import Found
+from search_spaces.problem import Billing, Constraints, Offer, Pools, Problem
+
+FloatArray = NDArray[np.float64]
+
+BY_FLOW = (
+    "prefill_time",
+    "prefill_shared",
+    "attention_slope",
+    "kv_held",
+    "mixed_base",
+    "chunk_count",
+    "kv_transferred",
+)
+"""Tables whose last axis are the flows."""
+
+STRAY = 1e-6
+"""Share of a flow that is rounding, not routing."""
+
+Answer = tuple[Found, Proof, Fleet]
+
+
+def classes_apart(problem: Problem) -> bool:
+    """Whether no pool may serve two SLO classes, and there are two."""
+    return problem.constraints.pools is Pools.PER_CLASS and len(problem.slos) > 1
+
+
+def keeps_apart(instance: Instance, fleet: Fleet) -> bool:
+    """Whether every pool serves a single SLO class, where that is asked for."""
+    if not classes_apart(instance.problem):
+        return True
+    slo = instance.flows.slo
+    return all(np.unique(slo[pool.route > STRAY]).size <= 1 for pool in fleet.pools)
+
+
+def by_class(instance: Instance, solve: Callable[[Instance], Answer]) -> Answer:
+    """A fleet for each class by `solve`, bought together; without pools where one class gets none.
+
+    Each class alone first, as if there were no others. Where the limits do not allow all of these fleets at once, the
+    classes are served in turn, and the other way round if that leaves too little for the last.
+    """
+    classes = range(len(instance.problem.slos))
+    alone = [(k, solve(of_class(instance, k, Fleet(()), later=0))) for k in classes]
+    lost = [answer for _, answer in alone if not answer[2].pools]
+    if lost:
+        proven = any(answer[1].status is Status.INFEASIBLE for answer in lost)
+        return lost[0][0], Proof(Status.INFEASIBLE if proven else Status.TIME_LIMIT, None, None), Fleet(())
+    most = instance.problem.constraints.max_pools
+    if most is not None and most < len(classes):
+        return alone[0][1][0], Proof(Status.INFEASIBLE, None, None), Fleet(())
+    bound = _bound(instance, [answer[1] for _, answer in alone])
+    together = _together(instance, alone)
+    if _within_limits(instance, together):
+        return _answer(instance, alone, together, bound)
+    for order in (classes, classes[::-1]):
+        parts = _in_turn(instance, solve, order)
+        if parts:
+            return _answer(instance, parts, _together(instance, parts), bound)
+    return alone[0][1][0], Proof(Status.TIME_LIMIT, None, None), Fleet(())
+
+
+Parts = Sequence[tuple[int, Answer]]
+"""Classes and their answers."""
+
+
+def _in_turn(instance: Instance, solve: Callable[[Instance], Answer], order: Sequence[int]) -> Parts:
+    """A fleet for each class within what those before it left over; empty where one gets none."""
+    parts: list[tuple[int, Answer]] = []
+    for place, k in enumerate(order):
+        answer = solve(of_class(instance, k, _together(instance, parts), later=len(order) - place - 1))
+        if not answer[2].pools:
+            return []
+        parts.append((k, answer))
+    return parts
+
+
+def _together(instance: Instance, parts: Parts) -> Fleet:
+    """The fleets of classes as one, each pool with its shares of all flows."""
+    pools: list[FleetPool] = []
+    for k, (_, _, fleet) in parts:
+        mine = instance.flows.slo == k
+        pools += [replace(pool, route=_among(mine, pool.route)) for pool in fleet.pools]
+    return Fleet(named(instance, pools))
+
+
+def _answer(instance: Instance, parts: Parts, fleet: Fleet, bound: float | None) -> Answer:
+    found = replace(parts[-1][1][0], volume=1.0, exact=all(answer[0].exact for _, answer in parts))
+    cost = fleet_cost(instance, fleet)
+    if bound is None:
+        return found, Proof(Status.FEASIBLE, None, None), fleet
+    least = min(bound, cost)
+    gap = 1.0 - least / cost
+    return found, Proof(Status.OPTIMAL if gap <= OPTIMAL_GAP else Status.FEASIBLE, least, gap), fleet
+
+
+def _bound(instance: Instance, proofs: Sequence[Proof]) -> float | None:
+    """What no fleet of separate pools costs less than [$/h]: the classes may share the whole nodes that are billed."""
+    bounds = [proof.bound for proof in proofs if proof.bound is not None]
+    if len(bounds) < len(proofs):
+        return None
+    by_node = any(offer.billing is Billing.NODE for offer in instance.problem.offers)
+    return max(bounds) if by_node else sum(bounds)
+
+
+def _within_limits(instance: Instance, fleet: Fleet) -> bool:
+    """Whether a fleet keeps all limits on the whole."""
+    rows = fleet_bindings(instance, fleet_cost(instance, fleet), fleet_gpus(instance, fleet))
+    most = instance.problem.constraints.max_pools
+    return all(row.slack >= -STRAY for row in rows) and (most is None or len(fleet.pools) <= most)
+
+
+def _among(mine: NDArray[np.bool_], route: FloatArray) -> FloatArray:
+    """Shares of the flows of one class as shares of all flows."""
+    every = np.zeros(mine.size)
+    every[mine] = route
+    return every
+
+
+def of_class(instance: Instance, k: int, taken: Fleet, later: int) -> Instance:
+    """The instance of one class alone, within what the fleets of other classes leave; `later` classes are to come."""
+    problem, slo = instance.problem, instance.problem.slos[k]
+    mine = instance.flows.slo == k
+    rate = problem.workload.request_rate * slo.share
+    flows = _flows_of(instance.flows, mine, slo.share)
+    tables = replace(instance.tables, **{name: getattr(instance.tables, name)[..., mine] for name in BY_FLOW})
+    alone = replace(
+        problem,
+        slos=(replace(slo, share=1.0),),
+        workload=replace(problem.workload, request_rate=rate),
+        offers=_offers_left(instance, taken),
+        constraints=_limits_left(instance, taken, later),
+    )
+    return Instance(alone, flows, instance.enumeration, tables, instance.overhead)
+
+
+def _flows_of(flows: Flows, mine: NDArray[np.bool_], share: float) -> Flows:
+    """The flows of one class, whose share of all requests is `share`, as if there were no others."""
+    names = ("isl", "osl", "rate", "new_tokens", "past_tokens", "ttft", "tpot", "first_step")
+    kept = {name: getattr(flows, name)[mine] for name in names}
+    return replace(flows, slo=np.zeros(int(mine.sum()), dtype=np.int64), share=flows.share[mine] / share, **kept)
+
+
+def _offers_left(instance: Instance, taken: Fleet) -> tuple[Offer, ...]:
+    used = fleet_gpus(instance, taken)
+    return tuple(
+        offer if offer.inventory is None else replace(offer, inventory=max(0, offer.inventory - int(count)))
+        for offer, count in zip(instance.problem.offers, used, strict=True)
+    )
+
+
+def _limits_left(instance: Instance, taken: Fleet, later: int) -> Constraints:
+    """The limits on the whole fleet less what is taken; every later class needs a pool."""
+    limits, gpus = instance.problem.constraints, fleet_gpus(instance, taken)
+    power = float(sum(offer.accelerator.tdp * n for offer, n in zip(instance.problem.offers, gpus, strict=True)))
+    spent = fleet_cost(instance, taken) if taken.pools else 0.0
+    return replace(
+        limits,
+        pools=Pools.SHARED,
+        budget=None if limits.budget is None else max(limits.budget - spent, 0.0),
+        power=None if limits.power is None else max(limits.power - power, 0.0),
+        max_gpus=None if limits.max_gpus is None else max(limits.max_gpus - int(gpus.sum()), 0),
+        max_pools=None if limits.max_pools is None else max(limits.max_pools - len(taken.pools) - later, 0),
+    )

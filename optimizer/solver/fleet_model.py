@@ -1,0 +1,281 @@
+"""The fleet as a mixed-integer programme: how many blocks of each column, and which share of each flow they take.
+
+n_c   blocks of column c, whole           x_cf  share of flow f on column c
+y_p   pool p is used, 0 or 1              V     served volume, as a multiple of the demand
+N_t   nodes of accelerator t, whole (only where whole nodes are billed)
+
+min   w_cost (sum price_c n_c + sum spare_p y_p) - w_volume V
+cover        sum over prefill and colocated c of x_cf = V                 every flow f
+pair         sum over prefill c of x_cf = sum over decode c of x_cf       every flow f and row of `pairing`; some are <=
+load         sum_f rate_f load_crf x_cf <= n_c                            every column c and resource r
+attainment   sum share_f miss_cf x_cf <= (1 - goal_k) share_k V           every SLO class k
+inventory, budget, power, max_gpus, max_pools
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from optimizer.loads.columns import Columns
+from optimizer.loads.instance import Instance
+from optimizer.loads.loads import RESOURCES, Loads
+from search_spaces.problem import Billing, Routing
+
+from .matrices import COLOCATED, DECODE, PREFILL, Limit, Matrices
+from .program import Builder, Program
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+MOST_BLOCKS = 1e4
+"""A flow that alone would need more blocks than this is not routed there: it keeps the coefficients well scaled."""
+
+LEAST_BLOCKS = 1e-5
+"""Blocks that the whole of a flow takes at least: less would be within a solver's tolerance of none at all."""
+
+MOST_IN_POOL = 10_000.0
+"""Most blocks of a column, where no limit on the GPUs says less."""
+
+__all__ = ["COLOCATED", "DECODE", "PREFILL", "Aim", "FleetModel", "build_fleet_model", "write_model"]
+
+
+@dataclass(frozen=True, slots=True)
+class Aim:
+    """What is minimised: cost_weight x $/h - volume_weight x volume, with the volume between two limits."""
+
+    cost_weight: float = 1.0
+    volume_weight: float = 0.0
+    min_volume: float = 1.0
+    max_volume: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class FleetModel:
+    """The programme and where its variables stand.
+
+    blocks (columns,): n_c; column, flow (routes,): which x_cf each of `routes` is; volume: V.
+    cover (flows,), pair (rows of `pairing`, flows), attainment (classes,): rows; fleet: rows of fleet-wide limits.
+    """
+
+    program: Program
+    blocks: IntArray
+    routes: IntArray
+    column: IntArray
+    flow: IntArray
+    volume: int
+    cover: IntArray
+    pair: IntArray
+    attainment: IntArray
+    limits: dict[str, int]
+
+
+def pool_of(columns: Columns) -> IntArray:
+    """Columns that are the same engines with the same settings, whatever their operating point, get one number."""
+    batch = np.where(columns.role == PREFILL, 0, columns.seqs)
+    key = np.stack([columns.role, columns.shape, batch, columns.chunk])
+    return np.asarray(np.unique(key, axis=1, return_inverse=True)[1]).ravel().astype(np.int64)
+
+
+def build_fleet_model(instance: Instance, columns: Columns, loads: Loads, aim: Aim) -> FleetModel:
+    """Write the programme for the given columns."""
+    return write_model(matrices_of(instance, columns, loads), aim)
+
+
+def matrices_of(instance: Instance, columns: Columns, loads: Loads) -> Matrices:
+    """The fleet problem over the given columns, in numbers alone."""
+    flows, limits = instance.flows, instance.problem.constraints
+    need = loads.load * flows.rate
+    used = need.max(axis=1, keepdims=True)
+    need = np.where(need == used, np.maximum(need, LEAST_BLOCKS), need)
+    share = np.bincount(flows.slo, flows.share, len(instance.problem.slos))
+    return Matrices(
+        role=columns.role,
+        domain=instance.tables.group[columns.role, columns.shape],
+        pool=pool_of(columns),
+        replicas=columns.replicas,
+        price=engine_cost(instance)[columns.shape],
+        need=np.where((need < MOST_BLOCKS).all(axis=1, keepdims=True), need, np.inf),
+        late=flows.share * loads.miss,
+        slo=flows.slo,
+        permitted=np.array([1.0 - slo.attainment for slo in instance.problem.slos]) * share,
+        resources=tuple(str(resource) for resource in RESOURCES),
+        domains=instance.tables.pairing.prefill.shape[1],
+        pairing=instance.tables.pairing,
+        limits=tuple(replace(limit, weight=limit.weight[columns.shape]) for limit in fleet_limits(instance)),
+        level=np.unique(flows.isl, return_inverse=True)[1].ravel() if limits.routing is Routing.THRESHOLD else None,
+        spares=limits.spare_replicas,
+        max_pools=limits.max_pools,
+        most=MOST_IN_POOL if limits.max_gpus is None else float(limits.max_gpus),
+    )
+
+
+def write_model(matrices: Matrices, aim: Aim) -> FleetModel:
+    """Write the programme of a fleet problem."""
+    builder = Builder()
+    size, flows = matrices.size, range(matrices.flows)
+    column, flow = np.nonzero(matrices.possible)
+    blocks = builder.variables([f"n{c}" for c in range(size)], aim.cost_weight * matrices.block_price, whole=True)
+    routes = builder.variables([f"x{c}_{f}" for c, f in zip(column, flow, strict=True)], 0.0)
+    volume = int(builder.variables(["V"], -aim.volume_weight, aim.max_volume)[0])
+    first = matrices.role[column] != DECODE
+    cover = builder.rows([f"cover{f}" for f in flows], 0.0, 0.0)
+    builder.entries(cover[flow[first]], routes[first], 1.0)
+    builder.entries(cover, volume, -1.0)
+    lowest = builder.rows(["volume"], aim.min_volume, np.inf)
+    builder.entries(lowest, volume, 1.0)
+    at = Routes(column, flow, routes)
+    pair = _pair_rows(matrices, builder, at)
+    _load_rows(matrices, builder, at, blocks)
+    attainment = _attainment_rows(matrices, builder, at, volume)
+    if matrices.level is not None:
+        _threshold_rows(matrices, matrices.level, builder, at, aim.max_volume)
+    switches = _pool_variables(matrices, builder, blocks, aim)
+    limits = _limit_rows(matrices, builder, blocks, switches, aim)
+    program = builder.build()
+    return FleetModel(program, blocks, routes, column, flow, volume, cover, pair, attainment, limits)
+
+
+@dataclass(frozen=True, slots=True)
+class Routes:
+    """Which x_cf there are: column, flow and variable of each."""
+
+    column: IntArray
+    flow: IntArray
+    variable: IntArray
+
+
+def _pair_rows(matrices: Matrices, builder: Builder, at: Routes) -> IntArray:
+    flows, pairing = matrices.flows, matrices.hand_over
+    names = [f"pair{r}_{f}" for r in range(pairing.equal.size) for f in range(flows)]
+    lower = np.repeat(np.where(pairing.equal, 0.0, -np.inf), flows)
+    pair = builder.rows(names, lower, 0.0).reshape(pairing.equal.size, flows)
+    role, domain = matrices.role[at.column], matrices.domain[at.column]
+    for row, sent, taken in zip(pair, pairing.prefill, pairing.decode, strict=True):
+        sign = np.where(role == PREFILL, 1.0 * sent[domain], np.where(role == DECODE, -1.0 * taken[domain], 0.0))
+        builder.entries(row[at.flow], at.variable, sign)
+    return pair
+
+
+def _load_rows(matrices: Matrices, builder: Builder, at: Routes, blocks: IntArray) -> None:
+    """One row per column and resource that is not implied by another resource of the same column."""
+    need = np.where(matrices.possible[:, None, :], matrices.need, 0.0)
+    count = len(matrices.resources)
+    for r, resource in enumerate(matrices.resources):
+        weaker = np.all(need[:, r : r + 1] <= need, axis=2) & (np.arange(count) != r)
+        equal = np.all(need[:, r : r + 1] == need, axis=2)
+        implied = (weaker & ~(equal & (np.arange(count) > r))).any(axis=1)
+        kept = np.flatnonzero(~implied & (need[:, r].max(axis=1) > 0.0))
+        rows = builder.rows([f"{resource}{c}" for c in kept], -np.inf, 0.0)
+        row_of = np.full(matrices.size, -1)
+        row_of[kept] = rows
+        here = row_of[at.column] >= 0
+        column, flow = at.column[here], at.flow[here]
+        builder.entries(row_of[column], at.variable[here], need[column, r, flow])
+        builder.entries(rows, blocks[kept], -1.0)
+
+
+def _attainment_rows(matrices: Matrices, builder: Builder, at: Routes, volume: int) -> IntArray:
+    rows = builder.rows([f"attainment_{k}" for k in range(matrices.permitted.size)], -np.inf, 0.0)
+    builder.entries(rows[matrices.slo[at.flow]], at.variable, matrices.late[at.column, at.flow])
+    builder.entries(rows, volume, -matrices.permitted)
+    return rows
+
+
+def _threshold_rows(matrices: Matrices, level: IntArray, builder: Builder, at: Routes, most: float) -> None:
+    """Each level of length goes whole to one pool of a stage, and each pool takes a range of neighbouring levels.
+
+    z_pl: pool p takes level l; s_pl: its range begins there. sum_p z_pl = 1 over the pools where requests arrive,
+    <= 1 over decode pools (the pairing does the rest); z_pl - z_p,l-1 <= s_pl; sum_l s_pl <= 1.
+    """
+    member, pool = np.unique(matrices.pool, return_index=True, return_inverse=True)[1:]
+    pools, levels = member.size, int(level.max(initial=0)) + 1
+    names = [f"{p}_{rank}" for p in range(pools) for rank in range(levels)]
+    takes = builder.variables([f"z{name}" for name in names], 0.0, 1.0, whole=True).reshape(pools, levels)
+    begins = builder.variables([f"s{name}" for name in names], 0.0, 1.0).reshape(pools, levels)
+    flows = [f"{p}_{f}" for p in range(pools) for f in range(matrices.flows)]
+    whole = builder.rows([f"whole{name}" for name in flows], -np.inf, 0.0).reshape(pools, matrices.flows)
+    builder.entries(whole[pool.ravel()[at.column], at.flow], at.variable, 1.0)
+    builder.entries(whole, takes[:, level], -most)
+    decode = matrices.role[member] == DECODE
+    for stage, mine, least in (("arrive", ~decode, 1.0), ("decode", decode, -np.inf)):
+        once = builder.rows([f"{stage}{rank}" for rank in range(levels)], least, 1.0)
+        builder.entries(np.broadcast_to(once, takes[mine].shape), takes[mine], 1.0)
+    order = builder.rows([f"range{name}" for name in names], -np.inf, 0.0).reshape(pools, levels)
+    builder.entries(order, takes, 1.0)
+    builder.entries(order[:, 1:], takes[:, :-1], -1.0)
+    builder.entries(order, begins, -1.0)
+    one = builder.rows([f"one{p}" for p in range(pools)], -np.inf, 1.0)
+    builder.entries(np.broadcast_to(one[:, None], begins.shape), begins, 1.0)
+
+
+def _pool_variables(
+    matrices: Matrices, builder: Builder, blocks: IntArray, aim: Aim
+) -> tuple[IntArray, IntArray] | None:
+    """Pool switches, only where spare replicas or a pool limit need them: (variables, a column of each pool)."""
+    if not matrices.counts_pools:
+        return None
+    member, pool = np.unique(matrices.pool, return_index=True, return_inverse=True)[1:]
+    price = matrices.spares * matrices.price[member]
+    used = builder.variables([f"y{p}" for p in range(member.size)], aim.cost_weight * price, 1.0, whole=True)
+    rows = builder.rows([f"used{c}" for c in range(matrices.size)], -np.inf, 0.0)
+    builder.entries(rows, blocks, 1.0)
+    builder.entries(rows, used[pool.ravel()], -matrices.most)
+    if matrices.max_pools is not None:
+        row = builder.rows(["max_pools"], -np.inf, float(matrices.max_pools))
+        builder.entries(np.full(used.size, row[0]), used, 1.0)
+    return used, member
+
+
+def engine_cost(instance: Instance) -> FloatArray:
+    """Price of one engine of each shape where GPUs are billed singly, 0 where whole nodes are [$/h], shape (S,)."""
+    by_gpu = np.array([offer.billing is Billing.GPU for offer in instance.problem.offers])
+    return np.asarray(instance.tables.usd_per_hour * by_gpu[instance.tables.offer])
+
+
+def fleet_limits(instance: Instance) -> tuple[Limit, ...]:
+    """Every limit on the whole fleet that is in force."""
+    problem, tables = instance.problem, instance.tables
+    ceiling = problem.constraints
+    limits = []
+    for index, offer in enumerate(problem.offers):
+        mine = tables.gpus * (tables.offer == index)
+        name, size = offer.accelerator.name, offer.accelerator.node_size
+        if offer.inventory is not None:
+            limits.append(Limit(f"inventory {name}", float(offer.inventory), mine))
+        if offer.billing is Billing.NODE:
+            limits.append(Limit(f"nodes {name}", 0.0, mine, size, size * offer.usd_per_hour))
+    if ceiling.budget is not None:
+        limits.append(Limit("budget", ceiling.budget, engine_cost(instance)))
+    if ceiling.power is not None:
+        tdp = np.array([offer.accelerator.tdp for offer in problem.offers])
+        limits.append(Limit("power", ceiling.power, tables.gpus * tdp[tables.offer]))
+    if ceiling.max_gpus is not None:
+        limits.append(Limit("max_gpus", float(ceiling.max_gpus), tables.gpus))
+    return tuple(limits)
+
+
+def _limit_rows(
+    matrices: Matrices, builder: Builder, blocks: IntArray, switches: tuple[IntArray, IntArray] | None, aim: Aim
+) -> dict[str, int]:
+    """A row per fleet-wide limit, spare replicas counted in; whole nodes are bought where they are billed."""
+    nodes: list[tuple[int, float]] = []
+    rows: dict[str, int] = {}
+    for limit in matrices.limits:
+        row = int(builder.rows([limit.name.replace(" ", "_")], -np.inf, limit.upper)[0])
+        builder.entries(row, blocks, matrices.replicas * limit.weight)
+        if switches is not None:
+            used, member = switches
+            builder.entries(row, used, matrices.spares * limit.weight[member])
+        if limit.node_size:
+            name = limit.name.replace("nodes ", "N_")
+            node = int(builder.variables([name], aim.cost_weight * limit.node_price, whole=True)[0])
+            builder.entries(row, node, -float(limit.node_size))
+            nodes.append((node, limit.node_price))
+        if limit.name == "budget":
+            for node, price in nodes:
+                builder.entries(row, node, price)
+        rows[limit.name] = row
+    return rows

@@ -1,0 +1,56 @@
+"""How latency limits are split between the stages of a request: the split whose simple fleet is cheapest.
+
+The parts are fixed shares of a limit, not what another limit leaves over: so a looser limit leaves every part at
+least as large as it was, and never makes a plan dearer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from costmodel.engine import Role
+from optimizer.loads.columns import Grid, make_columns
+from optimizer.loads.flows import Flows, make_flows
+from optimizer.loads.instance import Instance
+from search_spaces.problem import Problem
+
+from .simple_plans import price_space, simple_plans
+
+FIRST_SHARES = (1.0 / 3.0, 0.05, 0.1, 0.2, 0.5)
+"""Parts of an end-to-end limit that are tried for the first token."""
+
+STEP_SHARES = (1.0 / 16.0, 1.0 / 8.0, 1.0 / 4.0, 1.0 / 2.0)
+"""Parts of a TTFT limit that are tried for the first decode step of disaggregated requests."""
+
+
+def with_best_split(instance: Instance) -> Instance:
+    """The same instance with its limits split where the cheapest fleet of one or two pools costs least.
+
+    A request that keeps the parts keeps the whole, so a plan for any split is a plan.
+    """
+    every = list(splits(instance.problem))
+    if len(every) == 1:
+        return replace(instance, flows=every[0])
+    best, least = replace(instance, flows=every[-1]), np.inf
+    for flows in every:
+        here = replace(instance, flows=flows)
+        columns, totals = price_space(here, make_columns(here, Grid()))
+        plans = simple_plans(here, columns, totals)
+        if plans and plans[0].cost < least:
+            best, least = here, plans[0].cost
+    return best
+
+
+def splits(problem: Problem) -> Iterator[Flows]:
+    """The flows of every split worth trying; the parts for the first step grow until they cover every TPOT limit."""
+    limited = any(slo.e2e is not None for slo in problem.slos)
+    apart = {Role.PREFILL, Role.DECODE} <= set(problem.space.roles)
+    for first_share in FIRST_SHARES if limited else FIRST_SHARES[:1]:
+        for step_share in STEP_SHARES:
+            flows = make_flows(problem, first_share, step_share)
+            yield flows
+            if not apart or (flows.first_step >= flows.tpot)[flows.osl > 1.0].all():
+                break

@@ -1,0 +1,303 @@
+"""A fleet judged by simulating its requests: the simulator's fleet and trace for a plan, and what came of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.engine import Role
+from costmodel.errors import InputError
+from costmodel.memory import kv_bytes_per_request_per_gpu, kv_capacity_bytes
+from costmodel.simulator import POLICIES, HandOver, Limits, Policy, Pool, Result, Router, Trace, make_trace, simulate
+from costmodel.simulator import Fleet as SimulatedFleet
+from costmodel.simulator.arrivals import draw_lengths, gamma_arrivals
+from costmodel.simulator.cost_steps import GridSteps, cost_steps
+from costmodel.simulator.metrics import Attainment, Overload, overload, percentiles, share_of, steady, within
+from costmodel.simulator.metrics import Slo as SimulatedSlo
+from optimizer.fleets.error_bars import factor_at, step_intervals
+from optimizer.fleets.evaluate import QUANTILES
+from optimizer.fleets.fleet import Fleet, FleetPool, hand_over_mix, pool_config
+from optimizer.loads.instance import Instance
+from search_spaces.problem import Slo
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]
+
+SCHEDULERS: dict[str, Policy] = {
+    "vllm": POLICIES["vllm_v1"],
+    "sglang": POLICIES["sglang"],
+    "trtllm": POLICIES["trtllm"],
+}
+"""How the serving engines of the catalog schedule."""
+BLOCK = 16
+"""Tokens of one KV block, as vLLM has it by default."""
+TYPICAL_ISL, TYPICAL_OSL = 2048.0, 2.0
+"""Lengths at which the KV bytes of one token are read [token]; only windows and linear attention depend on them."""
+SEEDS = 1_000_003
+"""Distance between the seeds of two replications, so that the replications of nearby seeds differ."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClassJudgement:
+    """One SLO class: attainment with its interval, quantiles of TTFT and TPOT [s] at p50, p90, p95, p99."""
+
+    name: str
+    goal: float
+    attainment: Attainment
+    ttft: tuple[float, ...]
+    tpot: tuple[float, ...]
+
+    @property
+    def held(self) -> bool:
+        """Whether the share in time reaches the goal."""
+        return self.attainment.share >= self.goal
+
+    @property
+    def proven(self) -> bool:
+        """Whether even the lower end of the confidence interval reaches the goal."""
+        return self.attainment.low >= self.goal
+
+    @property
+    def sure(self) -> bool:
+        """Whether the run settles it: the goal lies outside the confidence interval."""
+        return not self.attainment.low < self.goal <= self.attainment.high
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """Requests of one run; flow (requests,): index of each request's flow."""
+
+    trace: Trace
+    flow: IntArray
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run of one demand."""
+
+    demand: Demand
+    result: Result
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What runs say of a fleet; rate: arrivals [1/s]; overload: of the run that falls behind most."""
+
+    rate: float
+    classes: tuple[ClassJudgement, ...]
+    overload: Overload
+    engines: SimulatedFleet
+    runs: tuple[Run, ...]
+
+    @property
+    def held(self) -> bool:
+        """Whether every class keeps its goal and the fleet keeps up with its arrivals."""
+        return not self.overload.overloaded and all(one.held for one in self.classes)
+
+    @property
+    def proven(self) -> bool:
+        """Whether every class keeps its goal at the lower end of its confidence interval and the fleet keeps up."""
+        return not self.overload.overloaded and all(one.proven for one in self.classes)
+
+
+def simulated_fleet(instance: Instance, fleet: Fleet, probability: float = 0.5) -> SimulatedFleet:
+    """The engines of a fleet as the simulator wants them; spare replicas idle and are left out.
+
+    probability: every step is as slow as it is at most with this probability (`error_bars`); 0.5: as expected.
+    """
+    return SimulatedFleet(tuple(_pool(instance, pool, probability) for pool in fleet.pools), HandOver())
+
+
+def _pool(instance: Instance, pool: FleetPool, probability: float) -> Pool:
+    config, model = pool_config(instance, pool), instance.problem.model
+    tables = instance.tables
+    mean = float(kv_bytes_per_request_per_gpu(model, config, TYPICAL_ISL, TYPICAL_OSL)) / (
+        TYPICAL_ISL + TYPICAL_OSL / 2.0
+    )
+    free = kv_capacity_bytes(model, config) * config.parallelism.data
+    blocks = int(free / (mean * BLOCK)) if mean > 0.0 else 2**31
+    prompts = pool.role is Role.PREFILL
+    handed = tables.kv_transferred[pool.shape]
+    per_token = float(handed @ instance.flows.share / (instance.flows.isl @ instance.flows.share))
+    return Pool(
+        role=pool.role,
+        steps=_steps(instance, pool, probability),
+        policy=SCHEDULERS[instance.problem.engine],
+        limits=Limits(
+            max_num_seqs=config.max_num_seqs,
+            max_num_batched_tokens=max(config.max_num_batched_tokens, config.max_num_seqs),
+            kv_blocks=max(blocks, 1),
+            block_size=BLOCK,
+        ),
+        replicas=pool.replicas,
+        pipeline=config.parallelism.pipeline,
+        router=Router.LENGTH_AWARE if prompts or pool.role is Role.COLOCATED else Router.LEAST_LOADED,
+        kv_seconds_per_token=per_token / float(tables.link[pool.shape]) if pool.role is not Role.COLOCATED else 0.0,
+    )
+
+
+def _steps(instance: Instance, pool: FleetPool, probability: float) -> GridSteps:
+    """Step times of one engine."""
+    expected = cost_steps(instance.problem.model, pool_config(instance, pool), instance.overhead)
+    if probability == 0.5:
+        return expected
+    accelerator = instance.problem.offers[int(instance.tables.offer[pool.shape])].accelerator
+    known = step_intervals(instance.problem.model, accelerator)
+    factor = factor_at(known.prefill if pool.role is Role.PREFILL else known.decode, probability)
+    return replace(
+        expected,
+        token_times=expected.token_times * factor,
+        row_times=expected.row_times * factor,
+        decode_attention=expected.decode_attention * factor,
+        pair_times=expected.pair_times * factor,
+    )
+
+
+def simulated_trace(instance: Instance, fleet: Fleet, requests: int, seed: int, volume: float = 1.0) -> Demand:
+    """Requests drawn from the demand and routed as the plan routes; the draws do not depend on the volume."""
+    flows, load = instance.flows, instance.problem.workload
+    isl, osl, flow = draw_lengths(flows.isl, flows.osl, flows.share, requests, seed)
+    arrival = gamma_arrivals(requests, load.request_rate * volume, load.burstiness, seed)
+    return _demand(instance, fleet, (arrival, isl, osl), flow, seed)
+
+
+def replayed_trace(
+    instance: Instance, fleet: Fleet, arrival: FloatArray, isl: IntArray, osl: IntArray, *, seed: int = 0
+) -> Demand:
+    """Requests as recorded; each belongs to a class drawn by share, and is routed as the flow of the nearest length.
+
+    Nearest by the logarithms of ISL and OSL. Raises InputError for a request beyond the engines' max_model_len.
+    """
+    most, longest = instance.problem.workload.max_tokens, isl + osl
+    if longest.max() > most:
+        worst = int(longest.argmax())
+        raise InputError(
+            f"trace: request {worst} has {isl[worst]} + {osl[worst]} tokens, but the plan's engines take {most} at "
+            "most (workload.max_tokens)"
+        )
+    flows, slos = instance.flows, instance.problem.slos
+    shares = np.array([slo.share for slo in slos])
+    drawn = np.random.default_rng([seed, 4]).choice(len(slos), size=isl.size, p=shares / shares.sum())
+    flow = np.zeros(isl.size, dtype=np.int64)
+    for k in range(len(slos)):
+        mine, own = np.flatnonzero(drawn == k), np.flatnonzero(flows.slo == k)
+        flow[mine] = own[_nearest(flows.isl[own], flows.osl[own], isl[mine], osl[mine])]
+    return _demand(instance, fleet, (arrival, isl, osl), flow, seed)
+
+
+def _nearest(isl: FloatArray, osl: FloatArray, wanted_isl: IntArray, wanted_osl: IntArray) -> IntArray:
+    """Index of the length bucket nearest to each request; one row of distances at a time keeps memory small."""
+    best, least = np.zeros(wanted_isl.size, dtype=np.int64), np.full(wanted_isl.size, np.inf)
+    log_isl, log_osl = np.log(wanted_isl), np.log(wanted_osl)
+    for bucket, (x, y) in enumerate(zip(np.log(isl), np.log(osl), strict=True)):
+        distance = (log_isl - x) ** 2 + (log_osl - y) ** 2
+        best[distance < least] = bucket
+        least = np.minimum(least, distance)
+    return best
+
+
+def _demand(
+    instance: Instance, fleet: Fleet, requests: tuple[FloatArray, IntArray, IntArray], flow: IntArray, seed: int
+) -> Demand:
+    """Requests (arrival, ISL, OSL) with the pools that serve them."""
+    arrival, isl, osl = requests
+    draw = np.random.default_rng([seed, 3]).random((2, flow.size))
+    first = _routed(fleet, flow, draw[0], decode=False)
+    later = _decoded(instance, fleet, first, flow, draw[1])
+    colocated = np.array([pool.role is Role.COLOCATED for pool in fleet.pools])[first]
+    cached = np.minimum(np.floor(isl * instance.problem.workload.prefix_hit_share).astype(np.int64), isl - 1)
+    trace = make_trace(arrival, isl, osl, cached=cached, pool=first, decode_pool=np.where(colocated, -1, later))
+    return Demand(trace, flow[np.argsort(arrival, kind="stable")])
+
+
+def _decoded(instance: Instance, fleet: Fleet, first: IntArray, flow: IntArray, draw: FloatArray) -> IntArray:
+    """Pool that decodes each request whose prompt `first` computed: by the plan's shares among those it can talk to."""
+    later = _routed(fleet, flow, draw, decode=True)
+    mixes = hand_over_mix(instance, fleet)
+    if (mixes == 1.0).all():
+        return later
+    prefills, decodes = (
+        [index for index, pool in enumerate(fleet.pools) if pool.role is role] for role in (Role.PREFILL, Role.DECODE)
+    )
+    for index, mix in zip(prefills, mixes, strict=True):
+        mine = np.flatnonzero(first == index)
+        pools = list(fleet.pools)
+        for at, part in zip(decodes, mix, strict=True):
+            pools[at] = replace(pools[at], route=pools[at].route * part)
+        later[mine] = _routed(Fleet(tuple(pools)), flow[mine], draw[mine], decode=True)
+    return later
+
+
+def _routed(fleet: Fleet, flow: IntArray, draw: FloatArray, *, decode: bool) -> IntArray:
+    """Pool of each request, by the plan's shares: the one that computes its prompt, or the one that decodes."""
+    share = np.array([pool.route * ((pool.role is Role.DECODE) == decode) for pool in fleet.pools], dtype=np.float64)
+    upto = np.cumsum(share, axis=0)
+    total = np.maximum(upto[-1], 1e-300)
+    chosen = (draw * total[flow] >= upto[:, flow]).sum(axis=0)
+    return np.asarray(np.minimum(chosen, len(fleet.pools) - 1), dtype=np.int64)
+
+
+def judge(
+    instance: Instance,
+    fleet: Fleet,
+    *,
+    requests: int = 10_000,
+    seed: int = 0,
+    volume: float = 1.0,
+    replications: int = 1,
+    engines: SimulatedFleet | None = None,
+) -> Judgement:
+    """Simulate `requests` requests of the demand, times `volume`, through a fleet, as often as `replications` says.
+
+    engines: the fleet for the simulator, where it was made before (`simulated_fleet`).
+    """
+    demands = [simulated_trace(instance, fleet, requests, seed + SEEDS * k, volume) for k in range(replications)]
+    found = judge_demands(instance, engines or simulated_fleet(instance, fleet), demands)
+    return replace(found, rate=instance.problem.workload.request_rate * volume)
+
+
+def judge_demands(instance: Instance, engines: SimulatedFleet, demands: Sequence[Demand]) -> Judgement:
+    """Simulate each demand and take all runs together, the first tenth of each left out as warm-up."""
+    return judge_runs(instance, engines, [Run(demand, simulate(demand.trace, engines)) for demand in demands])
+
+
+def judge_runs(instance: Instance, engines: SimulatedFleet, made: Sequence[Run]) -> Judgement:
+    """Take runs of one fleet together, the first tenth of each left out as warm-up."""
+    runs = tuple(made)
+    counted = [steady(run.result) for run in runs]
+    classes = tuple(_judged(instance, runs, counted, k, slo) for k, slo in enumerate(instance.problem.slos))
+    worst = max((overload(run.result) for run in runs), key=lambda one: (one.overloaded, one.growth))
+    spans = [float(np.ptp(run.result.arrival)) for run in runs]
+    gaps = sum(max(run.demand.trace.size - 1, 1) for run in runs)
+    return Judgement(gaps / max(sum(spans), 1e-12), classes, worst, engines, runs)
+
+
+def _judged(
+    instance: Instance, runs: tuple[Run, ...], counted: list[BoolArray], number: int, slo: Slo
+) -> ClassJudgement:
+    """One class over all runs."""
+    limits = class_limits(slo)
+    mine = [
+        steady_part & (instance.flows.slo[run.demand.flow] == number)
+        for run, steady_part in zip(runs, counted, strict=True)
+    ]
+    pairs = list(zip(runs, mine, strict=True))
+    good = [within(run.result, limits)[part] for run, part in pairs]
+    ttft = [run.result.ttft[part] for run, part in pairs]
+    tpot = [run.result.tpot[part & (run.demand.trace.osl > 1)] for run, part in pairs]
+    return ClassJudgement(
+        name=slo.name,
+        goal=slo.attainment,
+        attainment=share_of(np.concatenate(good).astype(np.float64)),
+        ttft=percentiles(np.concatenate(ttft), QUANTILES),
+        tpot=percentiles(np.concatenate(tpot), QUANTILES),
+    )
+
+
+def class_limits(slo: Slo) -> SimulatedSlo:
+    """Limits of a class as the simulator's metrics want them."""
+    return SimulatedSlo(slo.ttft, slo.tpot, np.inf if slo.e2e is None else slo.e2e)

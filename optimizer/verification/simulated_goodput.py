@@ -1,0 +1,145 @@
+"""A fleet at one rate after another, by simulation: its goodput and the points of its latency-throughput curve."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from costmodel.simulator import Fleet as SimulatedFleet
+from costmodel.simulator.metrics import steady, steady_throughput
+from optimizer.fleets.fleet import Fleet
+from optimizer.loads.instance import Instance
+
+from .judge import ClassJudgement, Judgement, judge, simulated_fleet
+from .simulated_use import in_time
+
+LEAST_VOLUME = 1e-3
+"""Multiple of the demand below which a fleet counts as serving nothing."""
+MOST_VOLUME = 1e3
+
+
+@dataclass(frozen=True, slots=True)
+class RatePoint:
+    """The fleet at one rate.
+
+    rate: arrivals [1/s]; classes: attainment and latencies of each; served: requests ended [1/s]; tokens: output tokens
+    [1/s]; in_time: requests ended within the SLO of their class [1/s]; e2e: mean time from arrival to last token [s];
+    overloaded: it falls behind its arrivals; held: it does not, and every class keeps its goal.
+    """
+
+    rate: float
+    classes: tuple[ClassJudgement, ...]
+    served: float
+    tokens: float
+    in_time: float
+    e2e: float
+    overloaded: bool
+    held: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Goodput:
+    """Goodput [1/s] lies between `rate`, at which all held, and `fails`, at which not; every rate tried, rising."""
+
+    rate: float
+    fails: float
+    tolerance: float
+    points: tuple[RatePoint, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Trials:
+    """Runs of one fleet at several volumes (multiples of the demand), each made once.
+
+    All share their random numbers (arrivals at rate r are those at rate 1 divided by r), so that latencies rise and
+    attainment falls with the rate and not by chance.
+    """
+
+    instance: Instance
+    fleet: Fleet
+    engines: SimulatedFleet
+    requests: int
+    seed: int
+    points: dict[float, RatePoint] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, instance: Instance, fleet: Fleet, requests: int, seed: int) -> Trials:
+        """Trials of a fleet, none made yet."""
+        return cls(instance, fleet, simulated_fleet(instance, fleet), requests, seed)
+
+    def at(self, volume: float) -> RatePoint:
+        """The fleet at `volume` times the demand."""
+        if volume not in self.points:
+            found = judge(
+                self.instance,
+                self.fleet,
+                requests=self.requests,
+                seed=self.seed,
+                volume=volume,
+                engines=self.engines,
+            )
+            self.points[volume] = _point(self.instance, found)
+        return self.points[volume]
+
+    def rising(self) -> tuple[RatePoint, ...]:
+        """All points, by rate."""
+        return tuple(self.points[volume] for volume in sorted(self.points))
+
+
+def goodput(
+    instance: Instance, fleet: Fleet, *, requests: int = 10_000, seed: int = 0, tolerance: float = 0.02
+) -> Goodput:
+    """Highest rate at which every class holds its joint TTFT and TPOT attainment, to `tolerance` (relative).
+
+    Bisection over the rate, mix and routing unchanged.
+    """
+    trials = Trials.of(instance, fleet, requests, seed)
+    return goodput_among(trials, tolerance)
+
+
+def goodput_among(trials: Trials, tolerance: float) -> Goodput:
+    """The goodput; what the search had to try joins the trials."""
+    low, high = boundary(lambda volume: trials.at(volume).held, tolerance)
+    demand = trials.instance.problem.workload.request_rate
+    return Goodput(demand * low, demand * high, tolerance, trials.rising())
+
+
+def boundary(good: Callable[[float], bool], tolerance: float) -> tuple[float, float]:
+    """A volume that is good (0: none is) and one that is not, apart by at most `tolerance` (relative)."""
+    low, high = _bracket(good)
+    while low > 0.0 and high - low > tolerance * high:
+        middle = (low + high) / 2.0
+        low, high = (middle, high) if good(middle) else (low, middle)
+    return low, high
+
+
+def _bracket(good: Callable[[float], bool]) -> tuple[float, float]:
+    """A volume that holds (0: none does) and twice it, which does not."""
+    high = 1.0
+    if good(high):
+        while high < MOST_VOLUME and good(2.0 * high):
+            high *= 2.0
+        return high, 2.0 * high
+    while high > LEAST_VOLUME:
+        high /= 2.0
+        if good(high):
+            return high, 2.0 * high
+    return 0.0, high
+
+
+def _point(instance: Instance, found: Judgement) -> RatePoint:
+    (run,) = found.runs
+    served, tokens = steady_throughput(run.result)
+    counted = steady(run.result)
+    return RatePoint(
+        rate=found.rate,
+        classes=found.classes,
+        served=served,
+        tokens=tokens,
+        in_time=served * float(np.mean(in_time(instance, run)[counted])),
+        e2e=float(np.mean(np.where(run.result.finished, run.result.e2e, np.inf)[counted])),
+        overloaded=found.overload.overloaded,
+        held=found.held,
+    )

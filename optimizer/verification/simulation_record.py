@@ -1,0 +1,312 @@
+"""What a simulation showed, as the plan file holds it; and a plan whose headline figures are the simulated ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.simulator.metrics import percentiles, steady, within
+from costmodel.units import SECONDS_PER_HOUR
+from optimizer.fleets.binding import binding
+from optimizer.fleets.build_plan import ANALYTIC, pool_line
+from optimizer.fleets.error_bars import ENDS
+from optimizer.fleets.evaluate import QUANTILES
+from optimizer.fleets.fleet import Fleet
+from optimizer.loads.instance import Instance
+from optimizer.plans.plan import Binding, ClassResult, ErrorBars, Plan, Range
+from optimizer.plans.plan_fields import Quantiles
+from optimizer.plans.plan_simulation import (
+    JudgedFleet,
+    SimulatedClass,
+    SimulatedLatencies,
+    SimulatedRate,
+    Simulation,
+    TunedFleet,
+    Tuning,
+)
+from search_spaces.problem import Goal
+
+from .judge import ClassJudgement, Judgement, class_limits, judge, simulated_fleet
+from .simulated_goodput import Trials, goodput_among
+from .tune import Tuned, front
+from .verdict import Bench, Slice, Verdict
+from .verify import Tried
+
+FloatArray = NDArray[np.float64]
+BoolArray = NDArray[np.bool_]
+
+CDF_SHARES: Final = tuple(
+    round(float(share), 6) for share in [*np.linspace(0.0, 0.9, 46), *(1.0 - 0.1 * 10.0 ** -np.linspace(0.1, 2.0, 18))]
+)
+"""64 shares at which distributions are written down: evenly up to 0.9, then evenly in the logarithm of what is left."""
+CURVE: Final = (0.3, 0.6, 0.85)
+"""Rates of the latency curve below the goodput, as shares of it."""
+GOODPUT_TOLERANCE: Final = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """How a fleet does at other rates; goodput, fails [1/s]: None where it was not asked for; requests at each."""
+
+    goodput: float | None = None
+    fails: float | None = None
+    curve: tuple[SimulatedRate, ...] = ()
+    requests: int = 0
+
+
+def other_rates(bench: Bench, fleet: Fleet, stopped: Callable[[], bool]) -> Rates:
+    """The goodput, which is not below the rate at which the fleet was judged, and latencies up to it and beyond.
+
+    Where goodput was the goal, it is the rate at which the fleet was proven: the runs at other rates are shorter.
+    """
+    part = bench.part(fleet)
+    trials = trials_of(bench, part, max(part.requests // 2, part.short))
+    demand = bench.instance.problem.workload.request_rate
+    if stopped():
+        return Rates()
+    found = goodput_among(trials, GOODPUT_TOLERANCE)
+    most = max(found.rate, demand * part.volume)
+    lower = [trials.at(share * most / demand) for share in CURVE if not stopped()]
+    ends = [point for point in found.points if point.rate in {found.rate, found.fails}]
+    points = sorted([*lower, *ends], key=lambda point: point.rate)
+    curve = (
+        SimulatedRate(
+            rate_rps=point.rate * part.parts,
+            held=point.held,
+            overloaded=point.overloaded,
+            classes=[latencies(one) for one in point.classes],
+        )
+        for point in points
+    )
+    fails = max(found.fails, most * (1.0 + GOODPUT_TOLERANCE))
+    if bench.instance.problem.objective.goal is not Goal.MIN_COST:
+        most = demand * part.volume
+    return Rates(most * part.parts, fails * part.parts, tuple(curve), trials.requests)
+
+
+def trials_of(bench: Bench, part: Slice, requests: int) -> Trials:
+    """Runs of what is simulated of a fleet at several rates, with so many requests each; none made yet."""
+    engines = simulated_fleet(bench.instance, part.fleet, bench.probability)
+    return Trials(bench.instance, part.fleet, engines, requests, bench.seed)
+
+
+def latencies(one: ClassJudgement) -> SimulatedLatencies:
+    """A class as simulated."""
+    return SimulatedLatencies(
+        name=one.name, attainment=one.attainment.share, ttft_s=quantiles(one.ttft), tpot_s=quantiles(one.tpot)
+    )
+
+
+def quantiles(values: Sequence[float]) -> Quantiles:
+    """Quantiles in the order of QUANTILES; 0 where no request has such a latency, as in the formulas' figures."""
+    p50, p90, p95, p99 = (0.0 if np.isnan(value) else float(value) for value in values)
+    return Quantiles(p50=p50, p90=p90, p95=p95, p99=p99)
+
+
+def judged_fleet(instance: Instance, what: str, found: Verdict) -> JudgedFleet:
+    """A fleet beside the plan's."""
+    return JudgedFleet(
+        what=what,
+        pools=[pool_line(instance, pool) for pool in found.fleet.pools],
+        cost_usd_per_hour=found.cost,
+        held=found.held,
+        overloaded=found.judgement.overload.overloaded,
+        attainment={one.name: one.attainment.share for one in found.judgement.classes},
+        latencies=[latencies(one) for one in found.judgement.classes],
+    )
+
+
+def tuning_record(instance: Instance, found: Tuned, sampler: str, improved: bool) -> Tuning:
+    """What tuning looked at."""
+    tables = instance.tables
+    best = [
+        TunedFleet(
+            pools=[pool_line(instance, pool) for pool in look.fleet.pools],
+            max_num_seqs=[int(tables.seqs[pool.seqs]) for pool in look.fleet.pools],
+            max_num_batched_tokens=[int(tables.chunks[pool.chunk]) for pool in look.fleet.pools],
+            cost_usd_per_hour=look.cost,
+            tail=look.distance,
+        )
+        for look in front(found.looks)
+    ]
+    return Tuning(sampler=sampler, looks=len(found.looks), improved=improved, front=best)
+
+
+@dataclass(frozen=True, slots=True)
+class Trail:
+    """How the winner was found: fleets with one replica less, other fleets, how many were judged, and repaired."""
+
+    one_less: Sequence[Tried]
+    others: Sequence[Tried]
+    judged: int
+    repairs: int
+    interrupted: bool
+    tuning: Tuning | None = None
+
+
+def simulation_of(bench: Bench, winner: Verdict, plan: Plan, rates: Rates, trail: Trail) -> Simulation:
+    """The record of a fleet that holds; plan: by formula."""
+    found, instance = winner.judgement, bench.instance
+    runs = [run.result for run in found.runs]
+    counted = np.concatenate([steady(run) for run in runs])
+    requests = sum(run.trace.size for run in runs)
+    gaps = np.concatenate([run.itl_max for run in runs])[counted & np.concatenate([run.trace.osl > 1 for run in runs])]
+    rejected = sum(engine.rejected for run in runs for engine in run.engines)
+    return Simulation(
+        requests=requests,
+        replications=len(runs),
+        seed=bench.seed,
+        rate_rps=instance.problem.workload.request_rate * bench.volume,
+        parts=bench.part(winner.fleet).parts,
+        held=winner.held,
+        attainment=float(np.concatenate(in_time(instance, found))[counted].mean()),
+        classes=[_class(instance, found, plan.classes[k], k) for k in range(len(found.classes))],
+        cdf_shares=list(CDF_SHARES),
+        itl_max_p99_s=0.0 if not gaps.size else percentiles(gaps, (0.99,))[0],
+        preemptions_per_request=sum(engine.preemptions for run in runs for engine in run.engines) / requests,
+        rejected=rejected / requests,
+        unfinished=sum(int((~run.finished).sum()) for run in runs) / requests,
+        goodput_rps=rates.goodput,
+        goodput_fails_rps=rates.fails,
+        goodput_by_formula_rps=plan.goodput_rps,
+        curve=list(rates.curve),
+        curve_requests=rates.requests,
+        one_replica_less=[judged_fleet(instance, what, one) for what, one in trail.one_less],
+        others=[judged_fleet(instance, what, one) for what, one in trail.others],
+        tuning=trail.tuning,
+        judged=trail.judged,
+        repairs=trail.repairs,
+        interrupted=trail.interrupted,
+    )
+
+
+def in_time(instance: Instance, found: Judgement) -> list[BoolArray]:
+    """Which requests of each run met all limits of their class."""
+    outcome = []
+    for run in found.runs:
+        slo = instance.flows.slo[run.demand.flow]
+        good = np.zeros(slo.size, dtype=np.bool_)
+        for number, one in enumerate(instance.problem.slos):
+            good |= (slo == number) & within(run.result, class_limits(one))
+        outcome.append(good)
+    return outcome
+
+
+def _class(instance: Instance, found: Judgement, planned: ClassResult, number: int) -> SimulatedClass:
+    one, parts = found.classes[number], []
+    for run in found.runs:
+        mine = steady(run.result) & (instance.flows.slo[run.demand.flow] == number)
+        parts.append((run.result.ttft[mine], run.result.tpot[mine & (run.demand.trace.osl > 1)]))
+    ttft, tpot = (np.concatenate(values) for values in zip(*parts, strict=True))
+    return SimulatedClass(
+        **dict(latencies(one)),
+        attainment_goal=one.goal,
+        attainment_low=one.attainment.low,
+        attainment_high=one.attainment.high,
+        counted=one.attainment.count,
+        by_formula=SimulatedLatencies(
+            name=one.name, attainment=planned.attainment, ttft_s=planned.ttft_s, tpot_s=planned.tpot_s
+        ),
+        ttft_cdf_s=list(percentiles(ttft, CDF_SHARES)) if ttft.size else [],
+        tpot_cdf_s=list(percentiles(tpot, CDF_SHARES)) if tpot.size else [],
+    )
+
+
+def simulated_error_bars(bench: Bench, fleet: Fleet) -> list[ErrorBars]:
+    """Each class with all steps at the quick and at the slow end of their 90 % interval, simulated."""
+    instance, part = bench.instance, bench.part(fleet)
+    quick, slow = (
+        judge(
+            instance,
+            part.fleet,
+            requests=max(part.requests // 2, part.short),
+            seed=bench.seed,
+            volume=part.volume,
+            engines=simulated_fleet(instance, part.fleet, end),
+        )
+        for end in ENDS
+    )
+
+    def p90(low: Sequence[float], high: Sequence[float]) -> Range:
+        ends = [quantiles(values).p90 for values in (low, high)]
+        return Range(low=ends[0], high=None if slow.overload.overloaded else max(ends))
+
+    bars = []
+    for a, b in zip(quick.classes, slow.classes, strict=True):
+        shares = sorted([a.attainment.share, b.attainment.share])
+        bars.append(
+            ErrorBars(
+                ttft_p90_s=p90(a.ttft, b.ttft),
+                tpot_p90_s=p90(a.tpot, b.tpot),
+                attainment=Range(low=shares[0], high=shares[1]),
+            )
+        )
+    return bars
+
+
+def as_simulated(instance: Instance, plan: Plan, found: Judgement, simulation: Simulation) -> Plan:
+    """The plan with the simulated figures where the simulation has them; loads and headroom stay by formula."""
+    classes = [
+        item.model_copy(update={"attainment": one.attainment, "ttft_s": one.ttft_s, "tpot_s": one.tpot_s})
+        for item, one in zip(plan.classes, simulation.classes, strict=True)
+    ]
+    reached = route_attainment(instance, found)
+    routing = [
+        route if np.isnan(share) else route.model_copy(update={"attainment": float(share)})
+        for route, share in zip(plan.routing, reached, strict=True)
+    ]
+    counted = [steady(run.result) for run in found.runs]
+    ttft = np.concatenate([run.result.ttft[part] for run, part in zip(found.runs, counted, strict=True)])
+    tpot = np.concatenate(
+        [run.result.tpot[part & (run.demand.trace.osl > 1)] for run, part in zip(found.runs, counted, strict=True)]
+    )
+    goodput = plan.goodput_rps if simulation.goodput_rps is None else simulation.goodput_rps
+    return plan.model_copy(
+        update={
+            "simulated": True,
+            "simulation": simulation,
+            "attainment": simulation.attainment,
+            "ttft_s": quantiles(percentiles(ttft, QUANTILES)),
+            "tpot_s": quantiles(percentiles(tpot, QUANTILES)),
+            "goodput_rps": goodput,
+            "goodput_per_dollar": goodput * SECONDS_PER_HOUR / (plan.cost_usd_per_hour or np.inf),
+            "classes": classes,
+            "routing": routing,
+            "binding": _bindings(plan, simulation),
+            "provenance": plan.provenance.model_copy(update={"assumptions": _assumptions(plan, simulation)}),
+        }
+    )
+
+
+def _assumptions(plan: Plan, simulation: Simulation) -> list[str]:
+    runs = "one run" if simulation.replications == 1 else f"{simulation.replications} runs"
+    said = (
+        f"Latencies, attainment and goodput are simulated: {simulation.requests:,} requests in {runs} at the stated "
+        "rate, the first tenth of each run left out; loads and headroom are by formula."
+    )
+    return [said if line == ANALYTIC else line for line in plan.provenance.assumptions]
+
+
+def route_attainment(instance: Instance, found: Judgement) -> FloatArray:
+    """Share of each flow's requests within their SLOs, (flows,); NaN where none came."""
+    flows, counted = instance.flows.isl.size, [steady(run.result) for run in found.runs]
+    flow = np.concatenate([run.demand.flow[part] for run, part in zip(found.runs, counted, strict=True)])
+    good = np.concatenate([one[part] for one, part in zip(in_time(instance, found), counted, strict=True)])
+    came = np.bincount(flow, minlength=flows)
+    with np.errstate(invalid="ignore"):
+        return np.asarray(np.bincount(flow, weights=good, minlength=flows) / came)
+
+
+def _bindings(plan: Plan, simulation: Simulation) -> list[Binding]:
+    """The limits of the plan: misses as simulated; headroom by formula, left out where the formulas see none."""
+    rows = [row for row in plan.binding if row.constraint != "attainment" and row.slack >= 0.0]
+    for one in simulation.classes:
+        missed, permitted = 1.0 - one.attainment, 1.0 - one.attainment_goal
+        share = "None" if missed <= 0.0 else f"{missed:.2%}" if missed >= 5e-5 else "Less than 0.01%"
+        sentence = f"{share} of class {one.name} miss an SLO when simulated, where {permitted:.2%} may."
+        rows.append(binding("attainment", one.name, missed, permitted, "1", sentence))
+    return sorted(rows, key=lambda row: (row.slack, row.constraint, row.where))

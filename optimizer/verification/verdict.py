@@ -1,0 +1,183 @@
+"""Whether a fleet holds its goals: simulated with the same requests as every other fleet, for as long as it takes.
+
+A fleet holds where the lower end of every class's 95 % interval reaches the goal and the fleet keeps up with its
+arrivals, over two full runs at least. It misses where an upper end lies below the goal, which one short run may show:
+a run starts empty, so its beginning only flatters. Where the interval straddles the goal the runs are doubled, up to
+eight; a fleet that is then still between is taken for a miss.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from costmodel.simulator import simulate
+from optimizer.fleets.build_plan import fleet_cost
+from optimizer.fleets.error_bars import slow_end
+from optimizer.fleets.fleet import Fleet
+from optimizer.loads.instance import Instance
+
+from .blame import Blame, blame
+from .judge import SEEDS, Judgement, Run, judge_runs, simulated_fleet, simulated_trace
+
+REPLICATIONS = (1, 2, 4, 8)
+"""Full runs after which a fleet is judged; a fleet that holds has had two."""
+BRIEFLY = 1
+"""Full runs that a fleet gets which is only compared with; it is not said to be proven then."""
+LIFETIMES = 10.0
+"""Length of a full run in longest permitted times of a mean request: so the warm-up, a tenth, is one of them."""
+LEAST_REQUESTS, MOST_REQUESTS = 8_000, 60_000
+"""Of a full run; assumed: fewer tell too little of a 99 % goal, more take too long for a search."""
+WHOLE = 0.9
+"""Share of the engines of a pool that its slices must have between them."""
+LONGEST = 400_000
+"""Requests of a full run of a fleet that cannot be sliced."""
+SHORT, LEAST_SHORT = 4, 2_000
+"""A full run is so many short ones; requests of a short one, at least."""
+
+Key = tuple[object, ...]
+
+
+def run_length(instance: Instance, volume: float) -> int:
+    """Requests of a full run at `volume` times the demand.
+
+    A request may take TTFT + OSL x TPOT, so rate x that many are in the system at once, and fill it before they tell.
+    Bursts make requests share their fate, so that of so many only one in (ca^2 + 1) / 2 tells something new.
+    """
+    flows = instance.flows
+    longest = np.minimum(flows.ttft + flows.osl * flows.tpot, 3600.0)
+    lifetime = float(flows.share @ longest / flows.share.sum())
+    wanted = LIFETIMES * lifetime * volume * instance.problem.workload.request_rate
+    return math.ceil(max(wanted, LEAST_REQUESTS) * max(1.0, (flows.arrival_scv + 1.0) / 2.0))
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """What is simulated of a fleet: one in `parts` of its engines with as much of the demand, `requests` in a full run.
+
+    Large fleets need more requests until they are full than a search has time for. A slice has at most its share of
+    the engines, rounded down, and fewer of them share a queue: what holds in it holds in the whole.
+    """
+
+    fleet: Fleet
+    parts: int
+    volume: float
+    requests: int
+
+    @property
+    def short(self) -> int:
+        """Requests of a short run."""
+        return max(self.requests // SHORT, LEAST_SHORT)
+
+
+def slice_of(fleet: Fleet, requests: int, volume: float) -> Slice:
+    """As small a slice as ends a full run within MOST_REQUESTS, if rounding down takes little of any pool."""
+    counts = [pool.replicas for pool in fleet.pools]
+    most = min(math.ceil(requests / MOST_REQUESTS), *counts)
+    parts = next(part for part in range(most, 0, -1) if all(n // part * part >= WHOLE * n for n in counts))
+    pools = tuple(replace(pool, replicas=pool.replicas // parts) for pool in fleet.pools)
+    return Slice(Fleet(pools), parts, volume / parts, min(math.ceil(requests / parts), LONGEST))
+
+
+def fleet_key(fleet: Fleet) -> Key:
+    """What two fleets share that run alike: pools, settings, replicas and routing."""
+    return tuple(
+        (pool.role, pool.shape, pool.seqs, pool.chunk, pool.replicas, np.round(pool.route, 9).tobytes())
+        for pool in fleet.pools
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A fleet that was simulated; cost [$/h]; held: whether it is proven to keep every goal.
+
+    blame: what made it miss, None where it held; the runs of one that missed are not kept.
+    """
+
+    fleet: Fleet
+    cost: float
+    judgement: Judgement
+    held: bool
+    blame: Blame | None = None
+
+    @property
+    def shortfall(self) -> float:
+        """By how much the worst class misses its goal [1]; 0 or less where the run itself had no miss."""
+        return max(one.goal - one.attainment.share for one in self.judgement.classes)
+
+
+@dataclass(slots=True)
+class Bench:
+    """Judges fleets of one instance, each once.
+
+    seed: of the first run; requests: of a full run of the whole fleet; probability: quantile of the step times;
+    volume: multiple of the demand; least: full runs of a fleet that holds; verdicts: of all fleets so far, in order.
+    """
+
+    instance: Instance
+    seed: int
+    requests: int
+    probability: float = 0.5
+    volume: float = 1.0
+    least: int = 2
+    verdicts: dict[Key, Verdict] = field(default_factory=dict)
+
+    def verdict(self, fleet: Fleet, most: int = REPLICATIONS[-1]) -> Verdict:
+        """Judge a fleet in `most` full runs at most, or repeat what was found."""
+        key = fleet_key(fleet)
+        if key not in self.verdicts:
+            self.verdicts[key] = self._judge(fleet, most)
+        return self.verdicts[key]
+
+    def judged(self, fleet: Fleet) -> bool:
+        """Whether the fleet was judged before."""
+        return fleet_key(fleet) in self.verdicts
+
+    def part(self, fleet: Fleet) -> Slice:
+        """What is simulated of a fleet."""
+        return slice_of(fleet, self.requests, self.volume)
+
+    def _judge(self, fleet: Fleet, most: int) -> Verdict:
+        found, held = self._runs_until_clear(fleet, most)
+        cost = fleet_cost(self.instance, fleet)
+        if held:
+            return Verdict(fleet, cost, found, held)
+        return Verdict(fleet, cost, replace(found, runs=()), held, blame(self.instance, found))
+
+    def _runs_until_clear(self, fleet: Fleet, most: int) -> tuple[Judgement, bool]:
+        """What the runs say once they are clear, and whether the fleet holds."""
+        part = self.part(fleet)
+        engines = simulated_fleet(self.instance, part.fleet, self.probability)
+
+        def runs(requests: int, first: int, last: int) -> list[Run]:
+            demands = (
+                simulated_trace(self.instance, part.fleet, requests, self.seed + SEEDS * k, part.volume)
+                for k in range(first, last)
+            )
+            return [Run(demand, simulate(demand.trace, engines)) for demand in demands]
+
+        found = judge_runs(self.instance, engines, runs(min(part.short, part.requests), 0, 1))
+        if misses(found):
+            return found, False
+        made: list[Run] = []
+        for count in (number for number in REPLICATIONS if number <= most):
+            made += runs(part.requests, len(made), count)
+            found = judge_runs(self.instance, engines, made)
+            if misses(found) or found.overload.overloaded:
+                break
+            if count >= self.least and found.proven:
+                return found, True
+        return found, False
+
+
+def misses(found: Judgement) -> bool:
+    """Whether a class misses its goal even at the upper end of its interval."""
+    return any(one.attainment.high < one.goal for one in found.classes)
+
+
+def make_bench(instance: Instance, volume: float = 1.0, least: int = 2) -> Bench:
+    """A bench for the demand times `volume`, with the problem's seed and at its confidence."""
+    problem = instance.problem
+    return Bench(instance, problem.seed, run_length(instance, volume), slow_end(problem.confidence), volume, least)

@@ -1,0 +1,190 @@
+"""No waste: as long as a fleet that costs less holds when it is simulated, it takes the place of the winner.
+
+Tried are, largest saving first, fewer replicas in one pool; then, while one replica less holds nowhere, other engine
+shapes in one pool and smaller fleets of other kinds, as many of them as look promising by the formulas. Every change
+of the winner lowers its cost, and there are finitely many fleets of so few engines, so it ends; what is left misses
+with one replica less in any pool.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.engine import Role
+from optimizer.fleets.build_plan import fleet_cost
+from optimizer.fleets.evaluate import predict_misses
+from optimizer.fleets.fleet import Fleet, FleetPool, can_hand_over
+from optimizer.loads.columns import ROLES
+from optimizer.loads.instance import Instance
+from optimizer.rivals.per_class import keeps_apart
+
+from .verdict import Bench, Verdict
+from .verify import Tried, with_replicas, within_limits
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+CHEAPER = 1.0 - 1e-9
+"""Factor below which a cost counts as less."""
+MOST_SWAPS = 6
+"""Other shapes and kinds that are simulated for one winner."""
+PROMISING = 0.5
+"""Share of every goal that the formulas must promise of another shape for it to be simulated."""
+TRACE_OF_A_ROUTE = 1e-12
+"""Share by which a pool takes over flows that no pool left serves, so that none is lost."""
+
+Named = tuple[str, Fleet]
+
+
+@dataclass(frozen=True, slots=True)
+class Lean:
+    """A winner, the same with one replica less in each pool, and what else was tried in order."""
+
+    winner: Verdict
+    one_less: tuple[Tried, ...]
+    others: tuple[Tried, ...] = ()
+
+
+def without_waste(bench: Bench, winner: Verdict, rivals: Sequence[Fleet], stopped: Callable[[], bool]) -> Lean:
+    """Replace the winner by what costs less and holds, until nothing does.
+
+    rivals: other fleets whose smaller versions may hold; stopped: asked before each simulation.
+    """
+    instance, step = bench.instance, 1
+    one_less: list[Tried] = []
+    others: list[Tried] = []
+    while not stopped():
+        tried = first_that_holds(bench, fewer_replicas(instance, winner.fleet, step), stopped)
+        held = bool(tried) and tried[-1][1].held
+        if held:
+            winner, step = tried[-1][1], 2 * step
+        elif step > 1:
+            step = 1
+        else:
+            one_less, tried = tried, first_that_holds(bench, smaller(instance, winner, rivals), stopped)
+            if not tried or not tried[-1][1].held:
+                others += tried
+                break
+            winner = tried[-1][1]
+        others += tried
+    known = {id(one) for _, one in one_less} | {id(winner)}
+    return Lean(winner, tuple(one_less), tuple(row for row in others if id(row[1]) not in known))
+
+
+def first_that_holds(bench: Bench, fleets: Iterable[Named], stopped: Callable[[], bool]) -> list[Tried]:
+    """Simulate fleets in turn up to the first that holds: all that were tried, that one last."""
+    tried: list[Tried] = []
+    for what, fleet in fleets:
+        if stopped():
+            break
+        if not keeps_apart(bench.instance, fleet):
+            continue
+        tried.append((what, bench.verdict(fleet)))
+        if tried[-1][1].held:
+            break
+    return tried
+
+
+def fewer_replicas(instance: Instance, fleet: Fleet, step: int) -> list[Named]:
+    """The fleet with `step` engines less in one pool, cheapest first; a pool that is then empty gives its flows up."""
+    found: list[Named] = []
+    for index, pool in enumerate(fleet.pools):
+        if pool.replicas > step:
+            less: Fleet | None = with_replicas(fleet, index, pool.replicas - step)
+        elif pool.replicas == step:
+            less = without_pool(fleet, index)
+        else:
+            less = None
+        if less is not None and can_hand_over(instance, less):
+            found.append((f"{pool.name}: {'one replica' if step == 1 else f'{step} replicas'} less", less))
+    return sorted(found, key=lambda one: fleet_cost(instance, one[1]))
+
+
+def without_pool(fleet: Fleet, index: int) -> Fleet | None:
+    """The fleet with one pool less, its flows to the others in proportion; None if no role can take them over."""
+    rest = [pool for number, pool in enumerate(fleet.pools) if number != index]
+    roles = {pool.role for pool in rest}
+    if not rest or (Role.PREFILL in roles) != (Role.DECODE in roles):
+        return None
+    return shared_out(rest, [pool.route + TRACE_OF_A_ROUTE * pool.replicas for pool in rest])
+
+
+def shared_out(pools: Sequence[FleetPool], weights: Sequence[FloatArray]) -> Fleet:
+    """Pools that serve every flow in proportion to their weights (flows,), as many tokens handed over as taken."""
+    pairs = list(zip(pools, weights, strict=True))
+    nothing = np.zeros_like(weights[0])
+    first = sum((weight for pool, weight in pairs if pool.role is not Role.DECODE), nothing)
+    handed = sum((weight / first for pool, weight in pairs if pool.role is Role.PREFILL), nothing)
+    later = sum((weight for pool, weight in pairs if pool.role is Role.DECODE), nothing)
+
+    def share(pool: FleetPool, weight: FloatArray) -> FloatArray:
+        return weight / later * handed if pool.role is Role.DECODE else weight / first
+
+    return Fleet(tuple(replace(pool, route=share(pool, weight)) for pool, weight in pairs))
+
+
+def smaller(instance: Instance, winner: Verdict, rivals: Sequence[Fleet]) -> list[Named]:
+    """Fleets that cost less than the winner, other shapes of it and less of the rivals; the most promising first."""
+    goals = np.array([slo.attainment for slo in instance.problem.slos])
+    ranked = []
+    for order, (what, fleet) in enumerate([*_swaps(instance, winner), *_shrunk(instance, winner, rivals)]):
+        promise = float((predict_misses(instance, fleet).attainment / goals).min())
+        if promise >= PROMISING:
+            ranked.append((-promise, order, what, fleet))
+    best: dict[str, Named] = {}  # the most promising setting of each shape
+    for _, _, what, fleet in sorted(ranked, key=lambda row: row[:2]):
+        best.setdefault(what, (what, fleet))
+    return list(best.values())[:MOST_SWAPS]
+
+
+def _swaps(instance: Instance, winner: Verdict) -> Iterator[Named]:
+    """The winner with another engine shape in one pool, in as many replicas as cost less; every batch limit."""
+    tables, fleet = instance.tables, winner.fleet
+    for index, pool in enumerate(fleet.pools):
+        for shape in _alike(instance, pool):
+            if shape == pool.shape:
+                continue
+            seqs = [pool.seqs] if pool.role is Role.PREFILL else range(tables.seqs.size)
+            for limit in seqs:
+                other = replace(pool, shape=int(shape), seqs=int(limit), replicas=1)
+                swapped = Fleet((*fleet.pools[:index], other, *fleet.pools[index + 1 :]))
+                most = _most_replicas(instance, swapped, index, winner.cost)
+                if most:
+                    engine = instance.problem.offers[int(tables.offer[shape])].accelerator.name
+                    split = tables.shapes[shape].parallelism
+                    name = f"{pool.name}: {most} x {engine} TP{split.tensor} PP{split.pipeline}"
+                    yield name, with_replicas(swapped, index, most)
+
+
+def _alike(instance: Instance, pool: FleetPool) -> IntArray:
+    """Shapes that can talk to the same ones as a pool does in its role, with memory for the longest request."""
+    tables, role = instance.tables, ROLES.index(pool.role)
+    able = {Role.PREFILL: tables.talks.any(axis=1), Role.DECODE: tables.talks.any(axis=0)}
+    alike = (tables.group[role] == tables.group[role, pool.shape]) & tables.roomy[:, pool.chunk]
+    return np.flatnonzero(alike & able[pool.role] if pool.role in able else alike)
+
+
+def _shrunk(instance: Instance, winner: Verdict, rivals: Sequence[Fleet]) -> Iterator[Named]:
+    """Rivals with so few engines in one pool that they cost less than the winner."""
+    for number, fleet in enumerate(rivals):
+        for index, pool in enumerate(fleet.pools):
+            most = min(pool.replicas, _most_replicas(instance, fleet, index, winner.cost))
+            if most:
+                yield f"rival {number + 1}, {pool.name}: {most} of {pool.replicas}", with_replicas(fleet, index, most)
+
+
+def _most_replicas(instance: Instance, fleet: Fleet, index: int, below: float) -> int:
+    """Most engines of one pool with which a fleet costs less than `below` within the limits; 0 if not even one does."""
+    price = float(instance.tables.usd_per_hour[fleet.pools[index].shape])
+    rest = fleet_cost(instance, with_replicas(fleet, index, 1)) - price
+    count = int(max((below * CHEAPER - rest) / price, 0.0))
+    while count > 0:
+        tried = with_replicas(fleet, index, count)
+        if fleet_cost(instance, tried) < below * CHEAPER and within_limits(instance, tried):
+            return count
+        count -= 1
+    return 0

@@ -1,0 +1,1 @@
+"""Many problems at once: scenarios, sweeps, frontiers, break-evens, shadow prices."""

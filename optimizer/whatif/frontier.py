@@ -1,0 +1,216 @@
+"""Cost against demand or SLO: the whole curve as a staircase whose steps are exact to a stated tolerance.
+
+Along a lever that only makes the problem harder, the cheapest fleet stays the cheapest until it no longer holds; the
+evaluation of that one fleet says where. So each step of the curve takes one search and one bisection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from costmodel.errors import ImpossibleError, InputError
+from costmodel.units import SECONDS_PER_HOUR
+from optimizer.fleets.evaluate import holds, predict_misses
+from optimizer.solver.split import splits
+from search_spaces.problem import Goal, Problem, Slo
+from search_spaces.scenarios import Scenario, scenario_problem
+
+from .physics import Physics, fleet_of, physics_of
+from .scenario import Answer, Pick, answer_of, cheapest, is_simple, nothing, why_none
+
+MOST_STEPS = 300
+"""A curve of more steps than this is asked over too wide a range."""
+
+Change = Callable[[Problem, float], Problem]
+
+
+@dataclass(frozen=True, slots=True)
+class Over:
+    """A lever that makes a problem harder: its key, the unit that it is told in, and the direction of harder.
+
+    change: the problem at another value; low, high: range by default, as multiples of the value at hand.
+    """
+
+    key: str
+    unit: str
+    upwards: bool
+    change: Change
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A stretch of the curve on which one fleet is the cheapest: from `easy` to `hard`, its hardest value."""
+
+    easy: float
+    hard: float
+    answer: Answer
+
+
+@dataclass(frozen=True, slots=True)
+class Frontier:
+    """Steps from the easiest value to the hardest; tolerance: relative, of each step's end."""
+
+    over: str
+    unit: str
+    steps: tuple[Step, ...]
+    tolerance: float
+
+
+def _rate(problem: Problem, value: float) -> Problem:
+    return replace(problem, workload=replace(problem.workload, request_rate=value))
+
+
+def _limit(name: str, *, scaled: bool) -> Change:
+    """Set a limit of every class, or multiply it."""
+
+    def apply(problem: Problem, value: float) -> Problem:
+        def changed(slo: Slo) -> Slo:
+            new: dict[str, Any] = {name: getattr(slo, name) * value if scaled else value}
+            return replace(slo, **new)
+
+        return replace(problem, slos=tuple(changed(slo) for slo in problem.slos))
+
+    return apply
+
+
+LATENCY = MappingProxyType({"ttft": "s", "tpot": "s"})
+OVER = ("rate", *LATENCY, "attainment", "budget")
+"""What `pdplan frontier` goes over."""
+
+
+def over_of(problem: Problem, name: str) -> Over:
+    """The lever of a name; latency limits of several classes are scaled together."""
+    if name in {"rate", "budget"}:
+        return Over("rate", "1/s", upwards=True, change=_rate, low=0.25, high=4.0)
+    if name == "attainment":
+        return Over("attainment", "1", upwards=True, change=_limit("attainment", scaled=False), low=0.0, high=0.0)
+    if name not in LATENCY:
+        raise InputError(f"--over {name!r} is not one of {', '.join(OVER)}")
+    several = len(problem.slos) > 1
+    key, unit = (f"{name}_scale", "1") if several else (name, LATENCY[name])
+    return Over(key, unit, upwards=False, change=_limit(name, scaled=several), low=0.1, high=4.0)
+
+
+def usual_range(problem: Problem, over: Over) -> tuple[float, float]:
+    """The range around the problem's own value."""
+    if over.key == "attainment":
+        return 0.5, 0.999
+    here = problem.workload.request_rate if over.key == "rate" else getattr(problem.slos[0], over.key, 1.0)
+    return over.low * here, over.high * here
+
+
+def frontier(
+    problem: Problem,
+    base: Path,
+    name: str,
+    bounds: tuple[float, float] | None = None,
+    *,
+    tolerance: float = 1e-4,
+    progress: Callable[[str, float], None] | None = None,
+) -> Frontier:
+    """The cheapest fleet of one or two pools for every value of a lever within bounds.
+
+    base: folder of the files that the problem names. Raises InputError for a goal other than the least cost.
+    """
+    if problem.objective.goal is not Goal.MIN_COST:
+        raise InputError(f"objective: a frontier is of the least cost, but the goal is {problem.objective.goal.value}")
+    if not is_simple(problem):
+        raise InputError("constraints.pools: a frontier is of fleets whose pools serve every class, not per_class")
+    over = over_of(problem, name)
+    low, high = bounds or usual_range(problem, over)
+    if not 0.0 < low < high:
+        raise InputError(f"--over {name}: the range from {low:g} to {high:g} is empty or not above zero")
+    easy, hard = (low, high) if over.upwards else (high, low)
+    steps: list[Step] = []
+    value = easy
+    while (value < hard) if over.upwards else (value > hard):
+        if len(steps) >= MOST_STEPS:
+            raise InputError(f"--over {name}: more than {MOST_STEPS} fleets; narrow the range with --from and --to")
+        step = _step(_Where(problem, base, over), value, hard, tolerance)
+        steps.append(step)
+        value = step.hard * (1.0 + tolerance if over.upwards else 1.0 / (1.0 + tolerance))
+        if over.key == "attainment":
+            value = 1.0 - (1.0 - step.hard) / (1.0 + tolerance)
+        if progress is not None:
+            progress(f"{len(steps)} fleets, at {value:.4g}", (value - easy) / (hard - easy))
+    return Frontier(over.key, over.unit, _rising(steps), tolerance)
+
+
+@dataclass(frozen=True, slots=True)
+class _Where:
+    problem: Problem
+    base: Path
+    over: Over
+
+
+def _step(where: _Where, easy: float, hard: float, tolerance: float) -> Step:
+    """The cheapest fleet at one value, and how far on it holds; where there is none, there is none further on."""
+    stated: Any = f"{easy!r}s" if where.over.key in LATENCY else easy
+    try:
+        problem = scenario_problem(where.problem, Scenario("", {where.over.key: stated}), where.base)
+    except ImpossibleError as error:
+        return Step(easy, hard, nothing(str(error)))
+    physics = physics_of(problem, where.base)
+    pick = None if physics.floor else cheapest(problem, physics)
+    if pick is None:
+        return Step(easy, hard, why_none(problem, physics))
+    return Step(easy, _held_to(where, physics, pick, (easy, hard), tolerance), answer_of(problem, physics, pick))
+
+
+def _held_to(where: _Where, physics: Physics, pick: Pick, ends: tuple[float, float], tolerance: float) -> float:
+    """The hardest value at which a fleet still keeps every goal, by bisection."""
+    fleet, instance = fleet_of(physics, pick.way, pick.pools), physics.ways[pick.way].instance
+
+    def held(value: float) -> bool:
+        harder = where.over.change(where.problem, value)
+        flows = list(splits(harder))
+        here = replace(instance, problem=harder, flows=flows[min(pick.way, len(flows) - 1)])
+        return holds(here, predict_misses(here, fleet))
+
+    good, bad = ends
+    if held(bad):
+        return bad
+    while abs(bad - good) > 0.1 * tolerance * _size(where.over, good):
+        middle = (good + bad) / 2.0
+        good, bad = (middle, bad) if held(middle) else (good, middle)
+    return good
+
+
+def _size(over: Over, value: float) -> float:
+    """What a tolerance is relative to: the value, or the misses that a goal permits."""
+    return 1.0 - value if over.key == "attainment" else value
+
+
+def _rising(steps: list[Step]) -> tuple[Step, ...]:
+    """A fleet that holds where it is harder holds where it is easier: no step costs more than the next."""
+    kept: list[Step] = []
+    for step in reversed(steps):
+        if kept and step.answer.cost is not None and kept[-1].answer.cost is not None:
+            last = kept[-1]
+            if step.answer.cost >= last.answer.cost * (1.0 - 1e-9):  # type: ignore[operator]
+                kept[-1] = replace(last, easy=step.easy)
+                continue
+        kept.append(step)
+    return tuple(reversed(kept))
+
+
+def by_budget(curve: Frontier) -> list[Mapping[str, float]]:
+    """The curve over the rate read the other way: what each budget buys.
+
+    Each row: budget from which on [$/h], the highest rate [1/s], requests within their SLOs per dollar [1/$].
+    """
+    return [
+        {
+            "budget_usd_per_hour": step.answer.cost,
+            "rate_rps": step.hard,
+            "requests_per_dollar": step.hard * SECONDS_PER_HOUR / step.answer.cost,
+        }
+        for step in curve.steps
+        if step.answer.cost
+    ]

@@ -1,0 +1,252 @@
+"""The cheapest fleet of one or two pools for a scenario, in milliseconds once its physics is known.
+
+Pools of each role are chosen by GPUs and misses alone (`physics`); prices and limits then pick among a few hundred
+fleets. Each is believed only where the evaluation shows that it holds, as everywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.units import SECONDS_PER_HOUR
+from optimizer.fleets.binding import fleet_bindings
+from optimizer.fleets.build_plan import pool_line
+from optimizer.plans.plan import Plan, Status
+from optimizer.recommend.level import Level
+from optimizer.recommend.optimize import optimize
+from optimizer.rivals.by_evaluation import OPTIMISM
+from optimizer.solver.fleet_model import COLOCATED, DECODE, PREFILL
+from search_spaces.problem import Billing, Goal, Pools, Problem
+
+from .physics import Choice, Engines, Parts, Physics, break_of, choices, fewest_engines, fleet_of, is_held, physics_of
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+MOST_TRIED = 300
+"""Fleets that are evaluated, cheapest first, until one holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The best fleet of one scenario; without any, its status is infeasible and `binding` says what is in the way.
+
+    cost, bound [$/h]; goodput [1/s]; gap: share of the cost that another fleet could save at most, None where nothing
+    is proven; gpus by type; pools in a few words each; binding: what gives out first, and how much of it is left.
+    """
+
+    status: Status
+    cost: float | None
+    bound: float | None
+    gap: float | None
+    goodput: float
+    gpus: Mapping[str, int]
+    pools: tuple[str, ...]
+    binding: str
+    attainment: float | None = None
+
+    @property
+    def goodput_per_dollar(self) -> float:
+        """Requests within their SLOs per dollar [1/$]."""
+        return self.goodput * SECONDS_PER_HOUR / self.cost if self.cost else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Pick:
+    """A fleet that holds: its way and pools (see `physics`), GPUs of each offer, and cost [$/h]."""
+
+    way: int
+    pools: tuple[Engines, ...]
+    gpus: tuple[int, ...]
+    cost: float
+
+
+def gpu_cost(problem: Problem, gpus: FloatArray | IntArray) -> FloatArray:
+    """Price of so many GPUs of each offer, whole nodes where they are billed [$/h]; gpus (..., offers)."""
+    each = [
+        np.ceil(gpus[..., index] / offer.accelerator.node_size) * offer.accelerator.node_size * offer.usd_per_hour
+        if offer.billing is Billing.NODE
+        else gpus[..., index] * offer.usd_per_hour
+        for index, offer in enumerate(problem.offers)
+    ]
+    return np.asarray(sum(each[1:], each[0]))
+
+
+def within_limits(problem: Problem, gpus: FloatArray | IntArray) -> NDArray[np.bool_]:
+    """Whether so many GPUs of each offer, (..., offers), keep inventory, budget, power and the limit on all GPUs."""
+    limits = problem.constraints
+    stock = np.array([np.inf if offer.inventory is None else offer.inventory for offer in problem.offers])
+    good = (gpus <= stock).all(axis=-1)
+    if limits.budget is not None:
+        good &= gpu_cost(problem, gpus) <= limits.budget * (1.0 + 1e-9)
+    if limits.power is not None:
+        tdp = np.array([offer.accelerator.tdp for offer in problem.offers])
+        good &= gpus @ tdp <= limits.power * (1.0 + 1e-9)
+    if limits.max_gpus is not None:
+        good &= gpus.sum(axis=-1) <= limits.max_gpus
+    return np.asarray(good)
+
+
+def cheapest(problem: Problem, physics: Physics) -> Pick | None:
+    """The cheapest fleet of one or two pools that keeps the limits and, as evaluated, every goal."""
+    rate = problem.workload.request_rate
+    best: Pick | None = None
+    found = choices(physics, rate)
+    for way, choice in enumerate(found):
+        talks = physics.ways[way].instance.tables.talks
+        for pick in _promised(problem, talks, (way, choice), np.inf if best is None else best.cost):
+            if is_held(physics, way, rate, pick.pools):
+                best = pick
+                break
+    for way, choice in enumerate(found):
+        best = _or_by_evaluation(problem, physics, (way, choice), best)
+    return best
+
+
+def _promised(problem: Problem, talks: NDArray[np.bool_], here: tuple[int, Choice], below: float) -> Iterator[Pick]:
+    """Fleets that the columns promise to hold for less than `below` $/h, cheapest first.
+
+    talks (shapes, shapes): who can hand over to whom.
+    """
+    way, choice = here
+    prefill, decode, together = choice.roles
+    first, second = _pairs(problem, talks, prefill, decode)
+    offers = np.arange(len(problem.offers))
+    alone = (together.offer[:, None] == offers) * together.gpus[:, None]
+    paired = (prefill.offer[first, None] == offers) * prefill.gpus[first, None]
+    paired = paired + (decode.offer[second, None] == offers) * decode.gpus[second, None]
+    gpus = np.concatenate([alone, paired])
+    late = np.concatenate([together.late, prefill.late[first] + decode.late[second]]).max(axis=1, initial=0.0)
+    cost = gpu_cost(problem, gpus)
+    good = np.flatnonzero(within_limits(problem, gpus) & (late <= 1.0) & (cost < below))
+    for index in good[np.lexsort((good, late[good], cost[good]))][:MOST_TRIED]:
+        pair = index - together.gpus.size
+        pools: tuple[Engines, ...] = (_engines(COLOCATED, together, int(index)),) if pair < 0 else ()
+        if pair >= 0:
+            pools = (_engines(PREFILL, prefill, int(first[pair])), _engines(DECODE, decode, int(second[pair])))
+        yield Pick(way, pools, tuple(gpus[index].tolist()), float(cost[index]))
+
+
+def _pairs(problem: Problem, talks: NDArray[np.bool_], prefill: Parts, decode: Parts) -> tuple[IntArray, IntArray]:
+    """Prefill and decode pools that can hand over to each other, where two pools are allowed; talks: see `Tables`."""
+    most = problem.constraints.max_pools
+    if most is not None and most < 2:
+        return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
+    first, second = np.nonzero(talks[np.ix_(prefill.shape, decode.shape)])
+    return first, second
+
+
+def _engines(role: int, parts: Parts, index: int) -> Engines:
+    return role, int(parts.shape[index]), int(parts.seqs[index]), int(parts.chunk[index]), int(parts.engines[index])
+
+
+def _or_by_evaluation(problem: Problem, physics: Physics, here: tuple[int, Choice], best: Pick | None) -> Pick | None:
+    """A cheaper fleet of one colocated pool that no column promises, but the evaluation shows to hold; or `best`."""
+    (way, choice), rate = here, problem.workload.request_rate
+    if not choice.settings:
+        return best
+    tables, spares = physics.ways[way].instance.tables, problem.constraints.spare_replicas
+    shape = np.array([setting[0] for setting, _ in choice.settings])
+    least = np.maximum(np.ceil(np.array([promised for _, promised in choice.settings]) / OPTIMISM), 1.0)
+    each = (tables.offer[shape][:, None] == np.arange(len(problem.offers))) * tables.gpus[shape][:, None]
+    hoped, able = gpu_cost(problem, each * (least + spares)[:, None]), within_limits(problem, each)
+    for index in np.lexsort((least, hoped)):
+        if best is not None and hoped[index] >= best.cost * (1.0 - 1e-6):
+            break
+        setting = choice.settings[index][0]
+        fewest = fewest_engines(physics, way, rate, setting) if able[index] else None
+        if fewest is None:
+            continue
+        gpus = each[index] * (fewest + spares)
+        cost = float(gpu_cost(problem, gpus))
+        if bool(within_limits(problem, gpus)) and (best is None or cost < best.cost * (1.0 - 1e-6)):
+            counts = tuple(int(count) for count in gpus)
+            best = Pick(way, ((COLOCATED, *setting, fewest),), counts, cost)
+    return best
+
+
+def solve_simple(problem: Problem, base: Path) -> Answer:
+    """The cheapest fleet of one or two pools.
+
+    base: folder of the files that the problem names. Raises InputError as `load_problem` does.
+    """
+    physics = physics_of(problem, base)
+    pick = None if physics.floor else cheapest(problem, physics)
+    return why_none(problem, physics) if pick is None else answer_of(problem, physics, pick)
+
+
+def answer_of(problem: Problem, physics: Physics, pick: Pick) -> Answer:
+    """A fleet as the answer to a scenario."""
+    instance = physics.ways[pick.way].instance
+    most = break_of(physics, pick.way, pick.pools)
+    fleet = fleet_of(physics, pick.way, pick.pools)
+    room = max(most.rate / problem.workload.request_rate - 1.0, 0.0)
+    load = (1.0 - 1.0 / (1.0 + room), f"{most.resource} of {most.pool}, {room:.0%} room")
+    here = replace(instance, problem=problem)
+    limits = fleet_bindings(here, pick.cost, np.array(pick.gpus, dtype=np.int64))
+    named = [(row.slack, f"{row.constraint} of {row.where}, {row.slack:.0%} left") for row in limits]
+    return Answer(
+        status=Status.FEASIBLE,
+        cost=pick.cost,
+        bound=None,
+        gap=None,
+        goodput=most.rate,
+        gpus={o.accelerator.name: count for o, count in zip(problem.offers, pick.gpus, strict=True) if count},
+        pools=tuple(pool_line(here, pool) for pool in fleet.pools),
+        binding=min([load, *named])[1],
+    )
+
+
+def nothing(why: str) -> Answer:
+    """The answer where there is no fleet."""
+    return Answer(Status.INFEASIBLE, None, None, None, 0.0, {}, (), why)
+
+
+def why_none(problem: Problem, physics: Physics) -> Answer:
+    """The answer to a scenario without a fleet, with what is in the way."""
+    return nothing(physics.floor or _in_the_way(problem, physics))
+
+
+def _in_the_way(problem: Problem, physics: Physics) -> str:
+    """Which limit the cheapest fleet breaks that there would be without limits; or that there is none at all."""
+    limits = replace(problem.constraints, budget=None, power=None, max_gpus=None, max_pools=None)
+    offers = tuple(replace(offer, inventory=None) for offer in problem.offers)
+    pick = cheapest(replace(problem, constraints=limits, offers=offers), physics)
+    if pick is None:
+        return "no fleet of one or two pools keeps the SLOs"
+    here = replace(physics.ways[pick.way].instance, problem=problem)
+    rows = fleet_bindings(here, pick.cost, np.array(pick.gpus, dtype=np.int64))
+    short = [f"{row.constraint} of {row.where}" for row in rows if row.slack < 0.0]
+    return ", ".join(short) or "max_pools"
+
+
+def solve_full(problem: Problem, level: Level) -> Answer:
+    """The same from the whole search with its proof, or from the simulator too: what `pdplan optimize` says."""
+    return answer_of_plan(optimize(problem, level=level))
+
+
+def answer_of_plan(plan: Plan) -> Answer:
+    """A plan as the answer to a scenario."""
+    tightest = plan.binding[0] if plan.binding else None
+    return Answer(
+        status=plan.status,
+        cost=plan.cost_usd_per_hour,
+        bound=plan.bound_usd_per_hour,
+        gap=plan.gap,
+        goodput=plan.goodput_rps,
+        gpus=dict(plan.gpus),
+        pools=tuple(f"{one.replicas} x {one.accelerator} TP{one.tensor_parallel} {one.role}" for one in plan.pools),
+        binding="" if tightest is None else f"{tightest.constraint} of {tightest.where}, {tightest.slack:.0%} left",
+        attainment=plan.attainment if plan.simulated else None,
+    )
+
+
+def is_simple(problem: Problem) -> bool:
+    """Whether simple fleets answer the question: it is about the least cost, and classes may share their pools."""
+    shared = problem.constraints.pools is Pools.SHARED or len(problem.slos) == 1
+    return problem.objective.goal is Goal.MIN_COST and shared
