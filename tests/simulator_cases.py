@@ -24,6 +24,7 @@ from costmodel.simulator import (
     Trace,
     make_trace,
 )
+from costmodel.simulator.step_model import StepModel
 
 STEPS = CoefficientSteps((5e-3, 2e-5, 1e-9), (8e-3, 1e-7, 1e-4), (7e-3, 2e-7, 2e-4), large_batch=12)
 ONLY_PROMPTS = Policy("only prompts", exclusive_prefill=True, chunked=False)
@@ -71,5 +72,5 @@ def random_fleet(seed: int, policy: Policy, disaggregated: bool) -> Fleet:
     return Fleet((replace(pool, role=Role.PREFILL), replace(pool, role=Role.DECODE)), hand_over)
 
 
-def colocated(policy: Policy, steps: CoefficientSteps = STEPS, limits: Limits | None = None, **pool: object) -> Fleet:
+def colocated(policy: Policy, steps: StepModel = STEPS, limits: Limits | None = None, **pool: object) -> Fleet:
     return Fleet((Pool(Role.COLOCATED, steps, policy, limits or Limits(), **pool),))  # type: ignore[arg-type]

@@ -171,3 +171,22 @@ def test_the_bound_is_the_cost_model_where_that_is_linear(parallelism: Paralleli
         assert least_bytes(work, held) <= gpus * time.traffic[0, 0] * (1 + 1e-9)
     assert work.peak == pytest.approx(gpus * 989e12)
     assert work.bandwidth == pytest.approx(gpus * 3.35e12)
+
+
+@pytest.mark.parametrize("parallelism", [Parallelism(tensor=2), Parallelism(tensor=2, pipeline=2), Parallelism(data=2)])
+def test_no_optimism_is_faster_than_physics(parallelism: Parallelism) -> None:
+    """At a tenth of the expected times every part keeps its floor, so a run does too; a factor above one is exact."""
+    steps = cost_steps(llama_8b(), engine(parallelism, seqs=24), NO_OVERHEAD)
+    limits = Limits(max_num_seqs=24, max_num_batched_tokens=1024, kv_blocks=4000, block_size=16)
+    fast = colocated(VLLM_V1, steps.scaled(0.1), limits)
+    result = simulate(make_trace(np.arange(40.0) * 1e-3, np.full(40, 900), np.full(40, 300)), fast)
+    assert result.finished.all()
+    slow = steps.scaled(1.5)
+    assert np.array_equal(slow.token_times, 1.5 * steps.token_times)
+    assert np.array_equal(slow.decode_attention, 1.5 * steps.decode_attention)
+    assert np.array_equal(slow.pair_times, 1.5 * steps.pair_times)
+    with pytest.raises(PdplanError, match="faster than their FLOP"):
+        simulate(
+            make_trace(np.zeros(1), np.array([900]), np.array([9])),
+            colocated(VLLM_V1, replace(steps, token_times=0.1 * steps.token_times), limits),
+        )

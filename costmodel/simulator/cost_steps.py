@@ -11,7 +11,7 @@ With data-parallel ranks the tokens of a step are spread evenly over them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,6 +65,32 @@ class GridSteps(NumberedSteps):
         )
         starts = np.cumsum([0] + [part.size for part in parts[:-1]])
         return StepNumbers(GRIDS, {}, tuple(int(start) for start in starts), np.concatenate(parts), self.work)
+
+    def scaled(self, factor: float) -> GridSteps:
+        """All times times a factor, but none below its share of FLOP / peak and of bytes / bandwidth."""
+        work, first = self.work, self.row_nodes[0]
+        tokens, rows, batch = self.token_nodes, self.row_nodes, np.arange(1.0, self.decode_attention.shape[0] + 1.0)
+        new, past = self.chunk_nodes[:, None], self.past_nodes[None, :]
+        pairs = new * past + new * (new + 1.0) / 2.0
+        traffic = work.step_bytes + work.capped_bytes * np.minimum(tokens, work.knee) + work.token_bytes * tokens
+
+        def floored(times: FloatArray, flop: FloatArray, moved: FloatArray) -> FloatArray:
+            least = np.maximum(flop / work.peak, moved / work.bandwidth) if work.peak > 0.0 else 0.0
+            return np.asarray(np.maximum(times * factor, least))
+
+        each = work.decode_flop + work.context_flop * self.context_nodes
+        read = work.decode_bytes + work.context_bytes * self.context_nodes
+        return replace(
+            self,
+            token_times=floored(
+                self.token_times, work.token_flop * tokens + work.row_flop * first, traffic + work.row_bytes * first
+            ),
+            row_times=floored(self.row_times, work.row_flop * (rows - first), work.row_bytes * (rows - first)),
+            decode_attention=floored(self.decode_attention, np.outer(batch, each), np.outer(batch, read)),
+            pair_times=floored(
+                self.pair_times, np.full_like(pairs, work.pair_flop), work.reach_bytes * (new + past) / pairs
+            ),
+        )
 
 
 def nodes_to(last: float, per_octave: int = PER_OCTAVE, fine: int = FINE) -> FloatArray:

@@ -147,14 +147,7 @@ def _steps(instance: Instance, pool: FleetPool, probability: float) -> GridSteps
         return expected
     accelerator = instance.problem.offers[int(instance.tables.offer[pool.shape])].accelerator
     known = step_intervals(instance.problem.model, accelerator)
-    factor = factor_at(known.prefill if pool.role is Role.PREFILL else known.decode, probability)
-    return replace(
-        expected,
-        token_times=expected.token_times * factor,
-        row_times=expected.row_times * factor,
-        decode_attention=expected.decode_attention * factor,
-        pair_times=expected.pair_times * factor,
-    )
+    return expected.scaled(factor_at(known.prefill if pool.role is Role.PREFILL else known.decode, probability))
 
 
 def simulated_trace(instance: Instance, fleet: Fleet, requests: int, seed: int, volume: float = 1.0) -> Demand:
