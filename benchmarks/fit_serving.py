@@ -233,6 +233,31 @@ def report(tables: Sequence[Table], logs: Logs, depth: int = 3) -> None:
         score(key, *(np.concatenate([logs[i][part] for i in members]) for part in (0, 1)))
 
 
+def on_accelerators(tables: Sequence[Table], steadies: Steadies) -> list[dict[str, object]]:
+    """Errors by accelerator and mode: of all engines, of each engine, and of each engine with each model."""
+    groups: dict[tuple[str, ...], list[tuple[float, float]]] = {}
+    for table, (ttft, tpot) in zip(tables, logs_of(tables, steadies), strict=True):
+        mode = "disaggregated" if table.batch.split else "colocated"
+        for each, *pair in zip(table.batch.deployments, ttft, tpot, strict=True):
+            key = (each.prefill.accelerator.name, mode, table.batch.engine, table.batch.model.name)
+            for depth in (2, 3, 4):
+                groups.setdefault(key[:depth], []).append((pair[0], pair[1]))
+    return [
+        dict(zip(("accelerator", "mode", "engine", "model"), key, strict=False))
+        | {"rows": len(pairs), **_figures(*np.expm1(np.array(pairs)).T)}
+        for key, pairs in sorted(groups.items())
+    ]
+
+
+def _figures(ttft: Array, tpot: Array) -> dict[str, float]:
+    """Median error and bias in percent."""
+    return {
+        f"{name}_{statistic}_pct": round(100.0 * float(np.median(value)), 1)
+        for name, error in (("ttft", ttft), ("tpot", tpot))
+        for statistic, value in (("median_abs", np.abs(error)), ("bias", error))
+    }
+
+
 def rank_correlation(tables: Sequence[Table], steadies: Steadies) -> float:
     """Kendall's tau of throughput per GPU among the configs of a model and accelerator."""
     points: dict[tuple[str, str], list[tuple[float, float]]] = {}
@@ -274,11 +299,7 @@ def write_errors(tables: Sequence[Table], steadies: Steadies) -> None:
     held_out = []
     for key, members in groups.items():
         pair = [np.expm1(np.concatenate([logs[i][part] for i in members])) for part in (0, 1)]
-        figures = {
-            f"{name}_{statistic}_pct": round(100.0 * float(np.median(value)), 1)
-            for name, error in zip(("ttft", "tpot"), pair, strict=True)
-            for statistic, value in (("median_abs", np.abs(error)), ("bias", error))
-        }
+        figures = _figures(*pair)
         shares = zip(("ttft", "tpot"), inside[key], strict=True)
         figures |= {f"{name}_interval90_coverage": round(share, 3) for name, share in shares}
         held_out.append({"group": key, "rows": int(pair[0].size), **figures})
@@ -287,6 +308,7 @@ def write_errors(tables: Sequence[Table], steadies: Steadies) -> None:
         "date": date.today().isoformat(),
         "kendall_tau": round(rank_correlation(tables, steadies), 3),
         "held_out": held_out,
+        "held_out_on": on_accelerators(tables, steadies),
         "quantities": factors(tables, steadies),
     }
     body = yaml.safe_dump(content, sort_keys=False, width=120)

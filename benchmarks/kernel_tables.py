@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from costmodel.calibration.curves import EfficiencyCurve, curve_time
 from costmodel.calibration.fit import Samples, single_kernels
 from costmodel.engine_arrays import TABLE_SKEW
+from costmodel.kernels import converted_width
 from costmodel.routing import Routed, busiest_expert_rank, imbalance, largest_of, sampled_spread
 
 Array = NDArray[np.float64]
@@ -192,7 +193,7 @@ def moe_samples(rows: list[Row], hardware: Hardware, dtype: str) -> Samples:
         peak=hardware.peak[dtype],
         bandwidth=hardware.bandwidth,
         size=routed.rows / routed.touched,
-        inputs=routed.rows * passed,
+        inputs=routed.rows * converted_width(2 * hidden, 3 * width, ELEMENT[dtype]),
         importance=np.sqrt(hidden * width),
         elsewhere=routed.elsewhere * passed,
     )

@@ -18,7 +18,6 @@ from costmodel.serving.closed_loop import settle  # noqa: E402
 from costmodel.serving.disaggregated import settle_pools  # noqa: E402
 from costmodel.serving.load import Prompt, Steady, Times, decode_time, prompt_time, prompts_in_a_step  # noqa: E402
 from costmodel.serving.policy import ServingPolicy  # noqa: E402
-from costmodel.step import busiest_rank  # noqa: E402
 from search_spaces.catalog import load_catalog  # noqa: E402
 from search_spaces.engines import load_serving_policy  # noqa: E402
 from search_spaces.measured_batches import Batch, batches_of, deployments_of  # noqa: E402
@@ -42,7 +41,6 @@ class Table:
     group: Array
     lanes: Array
     pipeline: Array
-    ranks: Array
     top: Array
     steps: Array
     ttft: Array
@@ -52,7 +50,8 @@ class Table:
         """Times with the policy's overheads on top of the kernels."""
         step, each = policy.overhead.step, policy.overhead.per_request
         uneven = np.where(self.lanes > 1, np.minimum(policy.lane_balance, self.lanes), 1.0)
-        shared = (self.shared + (step + each * self.group) / (self.group * self.lanes * self.pipeline)) * uneven
+        together = self.group * self.lanes
+        shared = (self.shared + (step + each * together) / (together * self.pipeline)) * uneven
         alone = np.maximum(self.alone + step + each, policy.launch * self.batch.model.num_layers)
         return Times(Prompt(alone, shared), lambda running: self.decode(running, step, each))
 
@@ -64,7 +63,7 @@ class Table:
         high = np.take_along_axis(self.steps, left + 1, axis=1)
         part = (place - GRID[left]) / (GRID[left + 1] - GRID[left])
         batch = np.maximum(running / self.pipeline, np.minimum(running, 1.0))
-        time: Array = low + (high - low) * part + step + each * busiest_rank(batch, self.ranks)
+        time: Array = low + (high - low) * part + step + each * batch
         return time
 
     def predict(self, policy: ServingPolicy) -> Steady:
@@ -115,7 +114,6 @@ def make_table(batch: Batch) -> Table:
         group=prompts_in_a_step(prefill, load, bare),
         lanes=prefill.data,
         pipeline=prefill.pipeline,
-        ranks=decode.data,
         top=top,
         steps=np.hstack(steps),
         ttft=np.array([[row.ttft] for row in rows]),

@@ -24,7 +24,7 @@ from kernel_tables import (
 from numpy.typing import NDArray
 
 from costmodel.calibration.fit import Samples
-from costmodel.kernels import ROTARY_LAUNCH
+from costmodel.kernels import ROTARY_LAUNCH, converted_width
 
 CONFIGS = {
     "llama-3.1-8b": "meta-llama/Llama-3.1-8B-Instruct",
@@ -189,7 +189,7 @@ def moe_steps(rows: list[Row], shapes: dict[str, Shape], hardware: Hardware, dty
         6 * routed.rows * hidden * width,
         routed.touched * 3 * hidden * width * ELEMENT[dtype] + routed.rows * WIDE * passed,
         routed.rows / routed.touched,
-        inputs=routed.rows * passed,
+        inputs=routed.rows * converted_width(2 * hidden, 3 * width, ELEMENT[dtype]),
         elsewhere=routed.elsewhere * passed,
     )
     return one_kernel(kernel, ms * 1e-3, regime(tokens, EXPERT_EDGES), (hardware.peak[dtype], hardware.bandwidth))

@@ -11,7 +11,7 @@ from .accelerator import Origin
 class EngineOverhead:
     """CPU time that the GPU waits for.
 
-    step: per engine step, whatever is in it [s]; per_request: per request in the step [s].
+    step: per engine step, whatever is in it [s]; per_request: per request in the step, of all data-parallel ranks [s].
     """
 
     step: float

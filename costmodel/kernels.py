@@ -45,6 +45,7 @@ __all__ = [
 ]
 
 FloatArray = NDArray[np.float64]
+Figure = float | FloatArray
 
 ACTIVATION_BYTES = DTYPE_BYTES["bf16"]
 """Activations between kernels are kept in 16 bit."""
@@ -52,6 +53,10 @@ ELEMENTWISE_LAUNCH = 3e-6
 """Time that a small kernel takes whatever its size [s]; assumed: the empirical constant of NVIDIA AIConfigurator."""
 ELEMENTWISE_SHARE = 0.8
 """Share of the memory bandwidth that small kernels reach [1]; assumed: the empirical constant of the same."""
+CONVERTED_OUTSIDE = 0.25
+"""Share of an expert's inputs and outputs that separate kernels pass over where it computes in fewer than 16 bit [1]:
+a token is converted once and not for each of its experts, what lies between the two matrices for every row. Fitted: of
+1, 0.5, 0.25 and 0 the one with the least held-out error on H100 and H200 (docs/calibration.md)."""
 ROTARY_LAUNCH = 13.2e-6
 """Rotary embedding and the write of the KV cache before prefill attention, per layer [s]; fitted: steps composed from
 kernels exceed the attention kernel by this, on A100, H100 and H200 and at every size."""
@@ -237,9 +242,9 @@ def expert_work(engines: EngineArrays, block: FeedForward, tokens: FloatArray) -
     R = tp x dp ranks share the experts: ep of them hold different experts, R / ep split each one. With r rows and t
     experts touched (`costmodel.routing`): FLOP = 2 r |expert|, bytes = t |expert| x weight + activations; an expert
     with h rows reaches half the peak, so FLOP becomes 2 (r + h t) |expert|; h is what it takes to outlast the reading
-    of weights as wide as the inputs, so narrower weights need fewer rows. Permuting, activating and summing up pass
-    over the activations of the rows again, and over those of the rows computed elsewhere unless an all-to-all sent
-    only what is needed.
+    of weights as wide as the inputs, so narrower weights need fewer rows. Permuting, activating, converting and summing
+    up pass over the activations of the rows again, and over those of the rows computed elsewhere unless an all-to-all
+    sent only what is needed.
     """
     rates = engines.experts
     split = engines.tensor * engines.data / engines.expert
@@ -249,18 +254,28 @@ def expert_work(engines: EngineArrays, block: FeedForward, tokens: FloatArray) -
     spread = sampled_spread(tokens) if engines.expert_spread is None else engines.expert_spread
     routed = busiest_expert_rank(block.experts, block.experts_per_token, tokens, engines.expert, factor, spread=spread)
     elements = block.elements_per_expert / split
-    width = 2.0 * block.hidden + (3.0 if block.gated else 2.0) * block.expert_intermediate / split
+    outer, between = 2.0 * block.hidden, (3.0 if block.gated else 2.0) * block.expert_intermediate / split
+    width, converted = outer + between, converted_width(outer, between, engines.input_bytes[Part.EXPERTS])
     active = np.sign(tokens)
     half = rates.compute_half * np.minimum(engines.weight_bytes[Part.EXPERTS] / engines.input_bytes[Part.EXPERTS], 1.0)
     arithmetic = 2.0 * elements * (routed.rows + half * routed.touched)
     traffic = routed.touched * (elements * engines.weight_bytes[Part.EXPERTS]) + routed.rows * (
         width * ACTIVATION_BYTES
     )
-    passes = routed.rows * (rates.cast * width)
+    passes = routed.rows * (rates.cast * converted)
     if np.any(rates.spill):
         passes = passes + routed.elsewhere * np.where(engines.data > 1, 0.0, rates.spill * width)
     time = kernel_time(arithmetic, traffic, rates.peak, rates.bandwidth, rates.launch) + passes
     return Work(active * time, active * (2.0 * elements * routed.rows), active * traffic)
+
+
+def converted_width(outer: Figure, between: Figure, input_bytes: Figure) -> FloatArray:
+    """Elements of a row that separate kernels pass over, of those outside of the expert and between its matrices [1].
+
+    >>> float(converted_width(2.0, 3.0, 2.0)), float(converted_width(2.0, 3.0, 1.0))
+    (5.0, 3.5)
+    """
+    return np.asarray(np.where(np.asarray(input_bytes) < ACTIVATION_BYTES, CONVERTED_OUTSIDE, 1.0) * outer + between)
 
 
 def head_matrix(model: Transformer) -> Matrix:

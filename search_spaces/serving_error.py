@@ -30,6 +30,22 @@ class HeldOut(BaseModel):
     tpot_interval90_coverage: float
 
 
+class HeldOutOn(BaseModel):
+    """The same errors on one accelerator: of one engine and one model; empty: of all."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    accelerator: str
+    mode: str
+    engine: str = ""
+    model: str = ""
+    rows: int
+    ttft_median_abs_pct: float
+    ttft_bias_pct: float
+    tpot_median_abs_pct: float
+    tpot_bias_pct: float
+
+
 class _Factors(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -46,6 +62,7 @@ class ServingError(BaseModel):
     source: str
     date: str
     held_out: tuple[HeldOut, ...]
+    held_out_on: tuple[HeldOutOn, ...] = ()
     kendall_tau: float
     quantities: dict[str, dict[str, _Factors]]
 

@@ -17,6 +17,7 @@ from costmodel.errors import InputError
 from costmodel.estimate import estimate
 from costmodel.host import NO_OVERHEAD, host_time
 from costmodel.kernels import (
+    CONVERTED_OUTSIDE,
     ELEMENTWISE_LAUNCH,
     ELEMENTWISE_SHARE,
     ROTARY_LAUNCH,
@@ -314,6 +315,23 @@ def test_a_curved_gemm_by_hand() -> None:
     assert step.gemm[0, 0] == pytest.approx(expected + head + small, rel=1e-9)
 
 
+@pytest.mark.parametrize(("dtype", "share"), [("bf16", 1.0), ("fp8", CONVERTED_OUTSIDE)])
+def test_narrow_experts_convert_less_of_their_inputs_and_outputs(dtype: str, share: float) -> None:
+    """Mixtral over two ranks: c bytes for each of 3 x 14336 / 2 elements between the matrices and 2 x 4096 outside."""
+    flat = toy_efficiency(1, 1, 0)
+    casting, plain = (
+        perfect_accelerator(efficiency=flat | {("moe", dtype): curved(**figures)}) for figures in ({"cast": 8.0}, {})
+    )
+    with_cast, without = (
+        step_time_one(
+            mixtral(), toy_config(gpu, tensor=2, weight_dtype=dtype), NO_OVERHEAD, StepLoad.prefill(4096)
+        ).experts[0, 0]
+        for gpu in (casting, plain)
+    )
+    elements = 2 * 4096 * (share * 2 * 4096 + 3 * 14336 / 2)
+    assert with_cast - without == pytest.approx(32 * 8 * elements / plain.bandwidth)
+
+
 def test_short_prompts_on_few_heads_fill_the_gpu_badly() -> None:
     shape = {"compute_half": 1000.0, "depth_half": 64.0, "fill_half": 1e4}
     gpu = perfect_accelerator(efficiency=toy_efficiency(1, 1, 0) | {("attention_prefill", "bf16"): curved(**shape)})
@@ -434,6 +452,12 @@ def test_efficiency_falls_back_to_kin_and_says_when_there_is_none() -> None:
 def test_host_time_is_per_step_and_per_request() -> None:
     step = step_time_one(llama_8b(), toy_config(), OVERHEAD, StepLoad.of(2, 100, 0, 30, 500))
     assert step.host[0, 0] == pytest.approx(host_time(OVERHEAD, 32))
+
+
+def test_the_host_deals_with_the_requests_of_all_data_ranks() -> None:
+    for data in (1, 8):
+        step = step_time_one(deepseek_v3(), toy_config(data=data, expert=data), OVERHEAD, StepLoad.decode(512, 1000))
+        assert step.host[0, 0] == pytest.approx(host_time(OVERHEAD, 512))
 
 
 def test_estimate_adds_up_and_names_what_binds() -> None:

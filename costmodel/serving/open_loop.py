@@ -23,7 +23,7 @@ from costmodel.queueing import conditional_wait, wait_probability
 from costmodel.transformer import Transformer
 
 from .disaggregated import Pools
-from .load import ClosedLoad, Steady, Times, decode_time, engine_times
+from .load import ClosedLoad, Steady, Times, engine_times
 from .policy import ServingPolicy
 
 FloatArray = NDArray[np.float64]
@@ -38,7 +38,7 @@ MOST_SLOTS = 4096
 class OpenLoad:
     """Requests that arrive; arrays of shape (engines, 1).
 
-    rate: per second, to one colocated engine or one disaggregated deployment [1/s]; isl, osl: mean lengths [token];
+    rate: per second, to one colocated engine [1/s]; isl, osl: mean lengths [token];
     arrival_scv: squared coefficient of variation of the gaps between arrivals, 1 for Poisson [1];
     isl_scv: of the prompt lengths, 0 for equal ones [1].
     """
@@ -58,23 +58,7 @@ def open_loop(
     times = engine_times(model, engines, closed, policy)
     one = np.ones_like(load.rate)
     pools = Pools(one, one, np.zeros_like(one), fits)
-    return _settle(times, policy, load, pools, felt=policy.interference, handover=0.0)
-
-
-def open_pools(
-    model: Transformer,
-    prefill: EngineArrays,
-    decode: EngineArrays,
-    policy: ServingPolicy,
-    *,
-    load: OpenLoad,
-    pools: Pools,
-) -> Steady:
-    """Disaggregated deployments: prompts wait for a prefill worker, are handed over, and disturb no decode."""
-    closed = _as_closed(load, np.maximum(prefill.data, 1.0))
-    prompt = engine_times(model, prefill, closed, policy).prompt
-    times = Times(prompt, lambda running: decode_time(model, decode, running, closed))
-    return _settle(times, policy, load, pools, felt=0.0, handover=policy.handover)
+    return _settle(times, policy, load, pools)
 
 
 def _as_closed(load: OpenLoad, lanes: FloatArray) -> ClosedLoad:
@@ -83,9 +67,8 @@ def _as_closed(load: OpenLoad, lanes: FloatArray) -> ClosedLoad:
     return ClosedLoad(lanes, load.isl, load.osl, zero, zero + 1.0)
 
 
-def _settle(
-    times: Times, policy: ServingPolicy, load: OpenLoad, pools: Pools, *, felt: float, handover: float
-) -> Steady:
+def _settle(times: Times, policy: ServingPolicy, load: OpenLoad, pools: Pools) -> Steady:
+    felt = policy.interference
     prompt, gaps = times.prompt, np.maximum(load.osl - 1.0, 1.0)
     busy = load.rate * prompt.shared / pools.prefill_workers
     free = np.maximum(1.0 - felt * busy, 1e-9)
@@ -101,7 +84,7 @@ def _settle(
         pools.prefill_workers, busy, prompt.shared, second, load.arrival_scv
     )
     rest = 0.5 * tpot * (felt > 0)
-    ttft = policy.arrival + handover + pools.transfer + prompt.alone + queue + rest + policy.decode_wait * step + slots
+    ttft = policy.arrival + prompt.alone + queue + rest + policy.decode_wait * step + slots
     unstable = (busy >= 1.0) | (felt * busy >= 1.0) | (load.rate * gaps * tpot >= most)
     return Steady(
         ttft=np.where(unstable, np.inf, ttft),
