@@ -43,6 +43,8 @@ CLASSES = 12
 """Waits are put into so many classes, in each of which as many prompts come behind."""
 DECAYS = 14.0
 """The grid ends so many times 1 / eta beyond the longest prompt: exp(-14) = 1e-6 is left out."""
+STEEPEST = 250.0
+"""Tails that fall faster than exp(-STEEPEST) over the longest prompt are taken to fall so: there is nothing left."""
 BUSIEST = 0.999999
 """Utilisation at which queues of overloaded pools are evaluated [1]."""
 
@@ -162,19 +164,20 @@ def decay_rate(jobs: FloatArray, weight: FloatArray, rate: float, arrival_scv: f
     """The eta > 0 with E exp(eta job) E exp(-eta U) = 1 for gamma gaps U of mean 1 / rate [1/s].
 
     jobs (flows,) with weights (flows,), of mean below 1 / rate. The logarithm of the product is convex in eta, 0 at 0
-    and negative behind: bisected after doubling.
+    and negative behind: bisected after doubling, as far as exp(eta job) can be told. Gaps of no variance are taken as
+    gaps of hardly any.
 
     >>> round(decay_rate(np.array([1.0]), np.array([1.0]), 0.5, 1.0), 4)  # 0.5 (exp(eta) - 1) = eta
     1.2564
     """
-    longest = float(jobs.max())
+    longest, scv = float(jobs.max()), max(arrival_scv, 1e-9)
 
     def growth(eta: float) -> float:
         work = eta * longest + np.log(weight @ np.exp(eta * (jobs - longest)))
-        return float(work - np.log1p(eta * arrival_scv / rate) / max(arrival_scv, 1e-9))
+        return float(work - np.log1p(eta * scv / rate) / scv)
 
     high = 1.0 / longest
-    while growth(high) < 0.0:
+    while growth(high) < 0.0 and high * longest < STEEPEST:
         high *= 2.0
     low = 0.0
     for _ in range(50):

@@ -175,6 +175,14 @@ class TestWait:
         assert less.chance <= more.chance + 1e-9
         assert less.chance * less.mean <= more.chance * more.mean * 1.01
 
+    @pytest.mark.parametrize("scv", [0.0, 1e-6, 0.01, 0.25])
+    @pytest.mark.parametrize("rho", [0.1, 0.5, 0.95])
+    def test_regular_arrivals_wait_less(self, rho: float, scv: float) -> None:
+        """Down to a clock's, which never find an engine of equal prompts busy."""
+        regular, poisson = (prompt_wait(prompts(rho, arrival_scv=one)) for one in (scv, 1.0))
+        assert (np.diff(regular.late) <= 1e-12).all()
+        assert regular.chance * regular.mean < poisson.chance * poisson.mean
+
     def test_a_pipeline_carries_its_company_through_every_stage(self) -> None:
         one, two = (prompt_wait(prompts(0.6, stages=stages)) for stages in (1.0, 2.0))
         assert two.chance == one.chance
