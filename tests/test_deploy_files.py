@@ -8,6 +8,7 @@ import re
 import shlex
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +19,15 @@ from hypothesis import strategies as st
 
 from costmodel.errors import InputError
 from pdplan.cli import ExitCode, run
-from reports.deploy.benchmark import bucket_counts, shared_blocks, trace_rows
+from reports.deploy.benchmark import bucket_counts, job_script, shared_blocks, trace_rows
 from reports.deploy.describe import file_names
 from reports.deploy.description import Demand, Options
 from reports.deploy.files import MARKER, TARGETS, deployment_files, write_deployment
 from reports.deploy.manifests import load_yaml
 from reports.deploy.rendering import Raw, shell_text, yaml_text
 from reports.deploy.settings import settings as settings_of
-from tests.deploy_cases import PAIR, Ask, Case, deployment_of, options, plan_of
-from tests.test_cli import error_of, pdplan
+from tests.deploy_cases import PAIR, Ask, Case, deployment_of, lengths_plan, options, plan_of
+from tests.test_cli import pdplan
 
 GOLDEN = Path(__file__).parent / "golden" / "deploy"
 ENGINES = {"vllm": "vllm", "dynamo": "vllm", "llmd": "vllm", "sglang": "sglang", "trtllm": "trtllm"}
@@ -66,17 +67,29 @@ def _fields(case: Case) -> dict[str, Any]:
     return {name: getattr(case, name) for name in Case.__dataclass_fields__}
 
 
+LABEL = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+
+
+def refused(target: str, text: str, label: str, image: str) -> bool:
+    """Strings that no file could hold to any use."""
+    pods = target in {"dynamo", "llmd"}
+    helm = target == "llmd" and ("{{" in text + image or text.startswith("/"))
+    place = text[0] in ".~" or (text[0] == "/" and (":" in text or ".." in text.split("/")))
+    return "-" in (text[0], label[0], image[0]) or place or helm or (pods and not LABEL.fullmatch(label))
+
+
 @pytest.mark.parametrize("target", TARGETS)
 @settings(deadline=None, max_examples=25)
-@given(text=STRINGS, label=STRINGS, image=STRINGS)
+@given(text=STRINGS, label=STRINGS | st.just("MY-H100"), image=STRINGS)
 def test_no_string_is_code(target: str, text: str, label: str, image: str) -> None:
     asked = Options(target, options(target).version, model=text, image=image, labels={"H100": label})
-    if "-" in (text[0], label[0], image[0]) or (
-        target == "llmd" and ("{{" in text + image or text.startswith((".", "/", "~")))
-    ):
-        with pytest.raises(InputError, match=r"Helm|dash|folder"):
+    if refused(target, text, label, image):
+        with pytest.raises(InputError, match=r"Helm|dash|folder|label"):
             deployment_files(hostile_plan(text, ENGINES[target]), asked)
+        label = "MY-H100"
+    if refused(target, text, label, image):
         return
+    asked = replace(asked, labels={"H100": label})
     files = deployment_files(hostile_plan(text, ENGINES[target]), asked)
     assert not [path for path in files if not re.fullmatch(r"[a-zA-Z0-9_./-]+", path) or ".." in path]
     for path, content in files.items():
@@ -192,6 +205,36 @@ def test_force_leaves_nothing_of_the_old_fleet(tmp_path: Path) -> None:
     assert sorted(written) == sorted(path for path in tmp_path.rglob("*") if path.is_file())
 
 
+@pytest.mark.parametrize("last", [0, 3, 9])
+def test_a_failure_leaves_no_half_of_a_deployment(last: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that fills up, or a rename that fails, after so many files."""
+    small = plan_of((Case("colocated", tokens=8192),))
+    write_deployment(small, options("vllm"), tmp_path / "old")
+    before = {path: path.read_bytes() for path in (tmp_path / "old").rglob("*") if path.is_file()}
+
+    def failing(real: Any) -> Any:
+        calls = iter(range(100))
+
+        def call(*arguments: Any) -> Any:
+            if next(calls) >= last:
+                raise OSError(28, "No space left on device")
+            return real(*arguments)
+
+        return call
+
+    for name in ("fsync", "replace"):
+        with monkeypatch.context() as patch:
+            patch.setattr(os, name, failing(getattr(os, name)))
+            with pytest.raises(InputError, match="cannot be written: No space left on device"):
+                write_deployment(plan_of(), options("vllm"), tmp_path / "new")
+            assert not (tmp_path / "new").exists()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", failing(os.fsync))
+        with pytest.raises(InputError, match="cannot be written: No space left on device"):
+            write_deployment(plan_of(), options("vllm"), tmp_path / "old", force=True)
+    assert {path: path.read_bytes() for path in (tmp_path / "old").rglob("*") if path.is_file()} == before
+
+
 def test_a_link_that_leads_out_is_refused(tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
@@ -236,9 +279,12 @@ def test_the_command_writes_and_says_where(tmp_path: Path) -> None:
         (["-t", "kubernetes"], "'kubernetes' is not one of"),
     ],
 )
-def test_bad_requests_are_one_sentence(tmp_path: Path, arguments: list[str], sentence: str) -> None:
-    done = pdplan("deploy", plan_file(tmp_path), "-o", tmp_path / "out", *arguments)
-    assert sentence in error_of(done, ExitCode.BAD_INPUT)
+def test_bad_requests_are_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], sentence: str
+) -> None:
+    code = run(["deploy", str(plan_file(tmp_path)), "-o", str(tmp_path / "out"), *arguments])
+    assert code == ExitCode.BAD_INPUT
+    assert sentence in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 
@@ -256,6 +302,42 @@ def test_golden_files(target: str) -> None:
     if "PDPLAN_UPDATE_GOLDEN" in os.environ:
         path.write_text(text, "utf-8")
     assert text == path.read_text("utf-8")
+
+
+@pytest.mark.parametrize("works", [True, False])
+def test_the_log_of_the_benchmark_job_is_its_result(works: bool, tmp_path: Path) -> None:
+    """The job's script in a shell where pip and aiperf are stubs that say a lot."""
+    (tmp_path / "pip").write_text("#!/bin/sh\necho installing; echo warning >&2\n", "utf-8")
+    make = "mkdir -p results; echo '{}' > results/profile_export_aiperf.json" if works else "exit 7"
+    (tmp_path / "aiperf").write_text(f"#!/bin/sh\necho progress\n{make}\n", "utf-8")
+    for name in ("pip", "aiperf"):
+        (tmp_path / name).chmod(0o755)
+    script = job_script("aiperf profile").replace("cd /tmp", f"cd {tmp_path}")
+    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "-c", script], env=os.environ | {"PATH": path}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == (0 if works else 1)
+    assert done.stdout == ("{}\n" if works else "installing\nwarning\nprogress\n")
+
+
+def test_the_readme_names_only_files_that_are_there() -> None:
+    wide = Case("colocated", "H200", dp=16, ep=16, seqs=64, tokens=8192)
+    for target, plan in [
+        *((target, plan_of(ask=Ask(engine=ENGINES[target]))) for target in TARGETS),
+        ("dynamo", lengths_plan()),
+        ("vllm", plan_of((Case("colocated", tokens=8192),))),
+        ("vllm", plan_of((wide,), Ask("DeepSeek-V3", "fp8"))),
+        ("trtllm", plan_of((Case("colocated", tokens=8192),), Ask(engine="trtllm"))),
+    ]:
+        files = deployment_files(plan, options(target))
+        start = files["README.md"].partition("## Start")[2].partition("## Settings")[0]
+        named = set(re.findall(r"[a-z0-9_-]+(?:/[a-z0-9.*-]*)*\.(?:yaml|env|sh|json)|pools/", start))
+        assert named
+        for name in named:
+            pattern = re.escape(name).replace(r"\*", "[^/]+")
+            assert any(re.match(pattern, path) for path in files), (target, name)
+        assert " where there is " not in start
 
 
 def test_the_settings_table_has_a_reason_for_each() -> None:

@@ -1,15 +1,16 @@
-"""A real handshake on loopback: vllm-router, started by the emitted script, sends a request through prefill to decode.
+"""A real handshake on loopback: the engines' own routers, started by the emitted scripts, reach prefill and decode.
 
-Needs `vllm-router` (PyPI; a minute to install at most) on the PATH, or its path in PDPLAN_VLLM_ROUTER.
+vllm-router comes with the extra `test` where it has wheels. SGLang's router is tried where a Python has it: this one,
+or that of PDPLAN_SGLANG_PYTHON.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
 import socket
 import subprocess
+import sys
 import threading
 import time
 import urllib.error
@@ -23,17 +24,26 @@ from typing import Any
 import pytest
 
 from reports.deploy.files import write_deployment
-from tests.deploy_cases import Case, options, plan_of
+from tests.deploy_cases import Ask, Case, options, plan_of
 
-ROUTER = os.environ.get("PDPLAN_VLLM_ROUTER") or shutil.which("vllm-router")
+PROGRAMS = Path(sys.executable).parent
+SGLANG = Path(os.environ.get("PDPLAN_SGLANG_PYTHON", sys.executable)).parent
 BLOCKS = {"remote_engine_id": "engine-of-prefill", "remote_block_ids": [3, 1, 4], "remote_host": "127.0.0.1"}
 START_SECONDS = 60
+Seen = list[tuple[str, dict[str, Any]]]
 
-pytestmark = pytest.mark.skipif(ROUTER is None, reason="vllm-router is not installed (PDPLAN_VLLM_ROUTER)")
+needs_vllm_router = pytest.mark.skipif(
+    not (PROGRAMS / "vllm-router").exists(), reason="vllm-router has no wheel for this machine, or is not installed"
+)
+needs_sglang_router = pytest.mark.skipif(
+    not list(SGLANG.parent.glob("lib/python*/site-packages/sglang_router")),
+    reason="sglang-router is not installed (PDPLAN_SGLANG_PYTHON)",
+)
+PD = (Case("prefill", seqs=8, tokens=8192), Case("decode"))
 
 
 @contextmanager
-def engine(role: str, seen: list[tuple[str, dict[str, Any]]]) -> Iterator[int]:
+def engine(role: str, seen: Seen) -> Iterator[int]:
     """A mock engine with the engines' HTTP interface; yields its port, and notes what it is asked."""
 
     class Handler(BaseHTTPRequestHandler):
@@ -44,6 +54,9 @@ def engine(role: str, seen: list[tuple[str, dict[str, Any]]]) -> Iterator[int]:
 
         def do_POST(self) -> None:
             asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            if self.path != "/v1/completions":  # routers ask engines to split prompts into tokens, and do without
+                self.send_error(404)
+                return
             seen.append((role, asked))
             choices = [{"index": 0, "text": role, "finish_reason": "length"}]
             extra = {"kv_transfer_params": {"do_remote_prefill": True, **BLOCKS}} if role == "prefill" else {}
@@ -72,15 +85,15 @@ def free_port() -> int:
 
 
 @contextmanager
-def router(folder: Path, ports: dict[int, int]) -> Iterator[int]:
+def router(folder: Path, programs: Path, ports: dict[str, int]) -> Iterator[int]:
     """The emitted script with its ports replaced by free ones; yields the port for clients."""
     client, metrics = free_port(), free_port()
     text = (folder / "router.sh").read_text("utf-8").replace("--port 8000", f"--port {client}")
     for emitted, used in ports.items():
-        text = text.replace(f":{emitted}", f":{used}")
+        text = text.replace(emitted, f"{emitted.partition(':')[0]}:{used}")
     script = folder / "router-here.sh"
     script.write_text(text.rstrip() + f" --prometheus-port {metrics}\n", "utf-8")
-    folders = f"{Path(str(ROUTER)).parent}{os.pathsep}{os.environ['PATH']}"
+    folders = f"{programs}{os.pathsep}{os.environ['PATH']}"
     process = subprocess.Popen(["bash", str(script)], env=os.environ | {"PATH": folders}, stdout=subprocess.DEVNULL)
     try:
         yield client
@@ -89,14 +102,15 @@ def router(folder: Path, ports: dict[int, int]) -> Iterator[int]:
         process.wait(20)
 
 
-def ask(port: int) -> dict[str, Any]:
-    """Ask for five tokens; tries until the router has started."""
+def ask(port: int, seen: Seen) -> dict[str, Any]:
+    """Ask for five tokens; tries until the router has started and knows its engines, and forgets what failed."""
     body = json.dumps({"model": "model", "prompt": "hello", "max_tokens": 5}).encode()
     request = urllib.request.Request(
         f"http://127.0.0.1:{port}/v1/completions", body, {"Content-Type": "application/json"}
     )
     deadline = time.monotonic() + START_SECONDS
     while True:
+        seen.clear()
         try:
             with urllib.request.urlopen(request, timeout=10) as reply:
                 return dict(json.load(reply))
@@ -106,13 +120,20 @@ def ask(port: int) -> dict[str, Any]:
             time.sleep(0.2)
 
 
-def test_a_request_goes_through_prefill_to_decode_with_the_blocks(tmp_path: Path) -> None:
-    write_deployment(plan_of((Case("prefill", seqs=8, tokens=8192), Case("decode"))), options("vllm"), tmp_path / "out")
-    seen: list[tuple[str, dict[str, Any]]] = []
+def handed_over(folder: Path, programs: Path, ask_for: Ask) -> tuple[dict[str, Any], Seen]:
+    """What a request to the router of one prefill and one decode engine is answered, and what these were asked."""
+    write_deployment(plan_of(PD, ask_for), options(ask_for.engine), folder)
+    seen: Seen = []
     with ExitStack() as stack:
         prefill, decode = (stack.enter_context(engine(role, seen)) for role in ("prefill", "decode"))
-        client = stack.enter_context(router(tmp_path / "out", {8100: prefill, 8101: decode}))
-        answer = ask(client)
+        hosts = {"HOST_H100_0}:8100": prefill, "HOST_H100_0}:8200": decode}
+        client = stack.enter_context(router(folder, programs, hosts))
+        return ask(client, seen), seen
+
+
+@needs_vllm_router
+def test_a_request_goes_through_prefill_to_decode_with_the_blocks(tmp_path: Path) -> None:
+    answer, seen = handed_over(tmp_path / "out", PROGRAMS, Ask(prefix=0.5))
     assert answer["choices"][0]["text"] == "decode"
     assert [role for role, _ in seen] == ["prefill", "decode"]
     first, second = (asked for _, asked in seen)
@@ -122,11 +143,23 @@ def test_a_request_goes_through_prefill_to_decode_with_the_blocks(tmp_path: Path
     assert second["max_tokens"] == 5
 
 
-def test_engines_of_both_stages_share_requests(tmp_path: Path) -> None:
-    write_deployment(plan_of((Case("colocated", replicas=2, tokens=8192),)), options("vllm"), tmp_path / "out")
-    seen: list[tuple[str, dict[str, Any]]] = []
+@needs_sglang_router
+def test_sglangs_router_tells_both_ends_where_to_meet(tmp_path: Path) -> None:
+    answer, seen = handed_over(tmp_path / "out", SGLANG, Ask(engine="sglang", prefix=0.5))
+    assert answer["choices"][0]["text"] == "decode"
+    assert sorted(role for role, _ in seen) == ["decode", "prefill"]
+    rooms = [(asked["bootstrap_port"], asked["bootstrap_room"]) for _, asked in seen]
+    assert rooms[0] == rooms[1]
+    assert rooms[0][0] == 8998
+
+
+@needs_vllm_router
+def test_a_single_engine_of_both_stages_is_reached(tmp_path: Path) -> None:
+    """Routers do not start with a policy that compares two engines where there is one."""
+    write_deployment(plan_of((Case("colocated", tokens=8192),)), options("vllm"), tmp_path / "out")
+    seen: Seen = []
     with ExitStack() as stack:
-        first, second = (stack.enter_context(engine("colocated", seen)) for _ in range(2))
-        client = stack.enter_context(router(tmp_path / "out", {8100: first, 8101: second}))
-        assert ask(client)["choices"][0]["text"] == "colocated"
+        only = stack.enter_context(engine("colocated", seen))
+        client = stack.enter_context(router(tmp_path / "out", PROGRAMS, {"HOST_H100_0}:8100": only}))
+        assert ask(client, seen)["choices"][0]["text"] == "colocated"
     assert "kv_transfer_params" not in seen[-1][1]

@@ -46,7 +46,6 @@ def test_files_say_what_the_plan_says(target: str, version: str, engine: str, ap
         deadline=None,
         max_examples=runs(target) // 2,
         suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow],
-        derandomize=True,
         database=None,
     )
     @given(pair=st.tuples(plans(engine), plans(engine)))
@@ -68,7 +67,7 @@ def round_trip(plan: Plan, target: str, version: str, api: str) -> None:
         assume(all(pool.nodes == 1 for pool in deployment.pools))
     if target == "trtllm":
         assume(all(len(one.hosts) == 1 for one in place(deployment)))
-    if version == "0.20.1":
+    if version == "0.20.1" or (target == "dynamo" and plan.engine == "vllm"):
         assume(all(pool.pipeline_parallel == 1 for pool in plan.pools if pool.role == "prefill"))
     files = TARGETS[target].files(deployment)
     found = TARGETS[target].read(deployment, files)

@@ -13,10 +13,12 @@ import jsonschema
 import pytest
 import yaml
 
+from costmodel.errors import InputError
 from reports.deploy import facts
 from reports.deploy.description import Options
 from reports.deploy.files import TARGETS, deployment_files
 from reports.deploy.found import Found
+from reports.deploy.placement import place
 from tests.deploy_cases import PAIR, Ask, Case, deployment_of, lengths_plan, options, plan_of
 
 ALONE = (Case("colocated", replicas=3, tokens=8192),)
@@ -151,7 +153,7 @@ def test_shipped_flag_facts_are_those_of_the_dumps(data: Path) -> None:
             assert (facts.legal_flag("vllm", version, name) is not None) == (version in entry["versions"])
     sglang = loaded(data / "deploy" / "sglang_flags_0.5.23.json")["flags"]
     legal = {name for name, entry in sglang.items() if entry.get("no_cli") != "True"}
-    assert set(facts.flag_names("sglang", "0.5.23")) == legal
+    assert {name for name in sglang if facts.legal_flag("sglang", "0.5.23", name) is not None} == legal
 
 
 @pytest.mark.parametrize(
@@ -219,3 +221,64 @@ def test_options_reach_the_files() -> None:
     assert "nvidia.com/gpu.product: MY-H100" in files["dgd.yaml"]
     assert "image: my/image:1" in files["dgd.yaml"]
     assert "case-frontend.serving:8000" in files["benchmark/run.sh"]
+
+
+@pytest.mark.parametrize("target", ["dynamo", "llmd"])
+def test_everything_is_in_the_namespace(target: str) -> None:
+    files = deployment_files(plan_of(), options(target, namespace="serving"))
+    objects = {path: yaml.safe_load(text) for path, text in files.items() if path.endswith(".yaml")}
+    spaces = {path: found["metadata"].get("namespace") for path, found in objects.items() if "metadata" in found}
+    assert len(spaces) >= 2
+    assert set(spaces.values()) == {"serving"}
+    commands = re.findall(r"(?:kubectl (?:apply|logs|wait|create (?!namespace))|helm install).*", files["README.md"])
+    assert len(commands) >= 5
+    assert all("-n serving" in command for command in commands)
+
+
+@pytest.mark.parametrize("api", ["v1beta1", "v1alpha1"])
+def test_weights_in_a_folder_are_mounted(data: Path, api: str) -> None:
+    asked = options("dynamo", model="/models/mine", api=api)
+    pods = deployment_files(plan_of(), asked)
+    graph = yaml.safe_load(pods["dgd-with-planner.yaml"])
+    check(graph, loaded(data / "deploy" / "schemas" / f"dynamo_dgd_{api}.schema.json"))
+    text = json.dumps(graph)
+    assert text.count('"hostPath": {"path": "/models/mine", "type": "Directory"}') == 3  # frontend, prefill, decode
+    assert text.count('"mountPath": "/models/mine"') == 3
+    files = deployment_files(plan_of(), options("vllm", model="/models/mine"))
+    services = yaml.safe_load(files["compose/h100-0.yaml"])
+    check(services, loaded(data / "deploy" / "schemas" / "compose-spec.json"))
+    mount = {"type": "bind", "source": "/models/mine", "target": "/models/mine", "read_only": True}
+    assert mount in services["services"]["prefill-1-0"]["volumes"]
+    for readme in (files["README.md"], pods["README.md"]):
+        assert "Put the weights into the folder that the files name" in readme
+
+
+@pytest.mark.parametrize("folder", ["./mine", "../mine", "~/mine", "/a:b", "/a/../b"])
+def test_a_folder_that_servers_do_not_have_is_refused(folder: str) -> None:
+    with pytest.raises(
+        InputError, match=r"^--model .* (is relative to a folder that servers do not have|mount no such)"
+    ):
+        deployment_files(plan_of(), options("vllm", model=folder))
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
+def test_whoever_computes_prompts_tells_the_router_of_its_prefixes(engine: str) -> None:
+    for prefix, telling in ((0.3, {"prefill-1"}), (0.0, set())):
+        files = deployment_files(plan_of(ask=Ask(engine=engine, prefix=prefix)), options("dynamo"))
+        parts = yaml.safe_load(files["dgd.yaml"])["spec"]["components"]
+        args = {part["name"]: part["podTemplate"]["spec"]["containers"][0]["args"] for part in parts}
+        told = {name for name, words in args.items() if {"--kv-events-config", "--publish-kv-events"} & set(words)}
+        assert told == telling
+
+
+def test_ports_of_eight_engines_on_a_host_do_not_meet() -> None:
+    """SGLang takes some ports from 233 above its own, and a handshake port 13 above."""
+    pools = (Case("prefill", replicas=4, seqs=8, tokens=8192), Case("decode", replicas=4))
+    taken: list[int] = [facts.fact("ports", "http")]
+    for one in place(deployment_of(plan_of(pools, Ask(engine="sglang")), "sglang")):
+        assert one.hosts[0].name == "h100-0"
+        taken += [one.port(kind) for kind in ("bootstrap", "master", "data_parallel", "side_channel")]
+        port = one.port("worker")
+        taken += [port, port + 13, *range(port + 233, port + 250), *range(one.port("nccl"), one.port("nccl") + 20)]
+    assert len(set(taken)) == len(taken)
+    assert max(taken) < 32768, "above, the kernel hands out ports itself"

@@ -36,14 +36,20 @@ def benchmark_files(deployment: Deployment, url: str, *, in_cluster: bool) -> di
     }
     if in_cluster:
         words[words.index("workload.jsonl")] = "/workload/workload.jsonl"
-        command = shlex.join(words)
         files[JOB_FILE] = render(
             "benchmark/job.yaml",
             name=f"{deployment.name}-benchmark",
+            namespace=deployment.options.namespace,
             configmap=f"{deployment.name}-workload",
-            script=pod_text(f"pip install -q {facts.fact('benchmark', 'tool')} && cd /tmp && {command}"),
+            script=pod_text(job_script(shlex.join(words))),
         )
     return files
+
+
+def job_script(command: str) -> str:
+    """What the job's shell runs: nothing but the result goes to its log, for its disk ends with it."""
+    quiet = f"{{ pip install -q {facts.fact('benchmark', 'tool')} && {command}; }} > log 2>&1"
+    return f"cd /tmp; {quiet} || {{ cat log; exit 1; }}; cat results/{facts.fact('benchmark', 'result')}"
 
 
 def aiperf_words(deployment: Deployment, url: str) -> list[str]:

@@ -29,6 +29,8 @@ _NAME: Final = re.compile(r"[a-z]([-a-z0-9]{0,18}[a-z0-9])?")
 _NAMESPACE: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _RESOURCE: Final = re.compile(r"[A-Za-z0-9.-]+/[A-Za-z0-9._-]+")
 _API: Final = re.compile(r"v1beta1|v1alpha1")
+_TAKEN: Final = frozenset(("frontend", "planner", "router", "localrouter", "globalrouter", "benchmark"))
+"""Names that other parts of a deployment have."""
 ALIKE: Final = 0.05
 """Largest difference [1] between the shares that a pool takes of two buckets for pools to count as sharing alike."""
 
@@ -103,7 +105,7 @@ def file_names(ids: Sequence[str]) -> list[str]:
     >>> file_names(["prefill-1", "../x", "p 2"])
     ['prefill-1', 'pool-2', 'pool-3']
     """
-    taken = {one for one in ids if _NAME.fullmatch(one)}
+    taken = {one for one in ids if _NAME.fullmatch(one) and one not in _TAKEN}
     names = []
     for number, one in enumerate(ids, start=1):
         if one not in taken:
@@ -119,19 +121,23 @@ def weights_name(plan: Plan, problem: Problem, options: Options) -> str:
     """Name or path of the weights that engines load: the user's, or the checkpoint that the plan's model means."""
     native = problem.model.native_weight_dtype
     if options.model is not None:
-        return _printable(options.model, "--model")
+        return _findable(options.model, "--model")
     for planned in sorted({pool.weight_dtype for pool in plan.pools} - {native}):
         if native != "bf16" or planned not in facts.fact("on_the_fly", plan.engine):
             raise InputError(
                 f"the plan assumes {planned} weights, but {plan.model} is published in {native} and {plan.engine} "
                 f"does not convert it while loading; name a checkpoint in {planned} with --model"
             )
-    return _printable(_published(plan, problem), "the model's name")
+    return _findable(_published(plan, problem), "the model's name")
 
 
 def _published(plan: Plan, problem: Problem) -> str:
     stated = plan.provenance.inputs.get("model") or {}
     config = stated.get("config")
+    if config and not Path(config).is_absolute():
+        raise InputError(
+            f"the plan's model is described by {config}; name its checkpoint or its whole path with --model"
+        )
     if config:
         return str(Path(config).parent) if Path(config).suffix == ".json" else str(config)
     written = str(stated.get("name") or problem.model.name)
@@ -143,6 +149,17 @@ def _published(plan: Plan, problem: Problem) -> str:
     if found is None:
         raise InputError(f"no published checkpoint of {written} is known; name one, or its folder, with --model")
     return found
+
+
+def _findable(text: str, what: str) -> str:
+    """An id of Hugging Face, or a folder that is the same wherever a program runs."""
+    if text.startswith((".", "~")):
+        raise InputError(
+            f"{what} {text!r} is relative to a folder that servers do not have; name the whole path, or an id"
+        )
+    if text.startswith("/") and (":" in text or ".." in text.split("/")):
+        raise InputError(f"{what} {text!r} has a colon or steps up; pods mount no such folder")
+    return _printable(text, what)
 
 
 def _printable(text: str, what: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from functools import cache
 from importlib import resources
 from typing import Any, Final
@@ -70,6 +69,15 @@ def image(target: str, version: str, what: str) -> str:
     return str(_version(target, version)["images"][what])
 
 
+def hand_over_of(target: str, version: str, every: tuple[str, ...]) -> tuple[str, ...]:
+    """Connectors of vLLM that a target hands requests over with; all where it leaves that to the engine.
+
+    >>> hand_over_of("dynamo", "1.6.1", ("NixlPushConnector",))
+    ('NixlConnector',)
+    """
+    return tuple(_version(target, version).get("connectors", every))
+
+
 def legal_flag(engine: str, version: str, name: str, program: str | None = None) -> Any:
     """What the parser of an engine knows of a flag: its kind, or its choices; None if it does not know it.
 
@@ -79,11 +87,6 @@ def legal_flag(engine: str, version: str, name: str, program: str | None = None)
         return _flags()[engine]["flags"][version][program].get(name)
     found = _flags()[engine]["flags"]["names"].get(name)
     return found.get(version) if isinstance(found, dict) else found
-
-
-def flag_names(engine: str, version: str) -> Iterable[str]:
-    """All flags of one version of an engine."""
-    return [name for name in _flags()[engine]["flags"]["names"] if legal_flag(engine, version, name) is not None]
 
 
 def off_switch(engine: str, version: str, name: str) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -22,6 +23,7 @@ from .read_dynamo import read_dynamo
 from .read_vllm import read_vllm
 from .rendering import Raw, render
 from .settings import setting_rows
+from .steps import benchmark_steps, dynamo_steps, folder_steps, llmd_steps, plain_steps, trtllm_steps, vllm_steps
 from .target_dynamo import dynamo_files
 from .target_llmd import llmd_files, read_llmd
 from .target_sglang import read_sglang, sglang_files
@@ -45,7 +47,7 @@ class Target:
     files: Callable[[Deployment], dict[str, str]]
     read: Callable[[Deployment, Mapping[str, str]], Found]
     url: Callable[[Deployment], str]
-    steps: tuple[str, ...]
+    steps: Callable[[Deployment], list[str]]
     pods: bool = False
 
 
@@ -61,51 +63,12 @@ def _gateway(deployment: Deployment) -> str:
     return f"http://{deployment.name}-epp.{deployment.options.namespace}"
 
 
-_PLAIN_STEPS: Final = (
-    "Put the addresses of your hosts into `hosts.env`; each host runs the scripts that name it.",
-    "Run every `workers/*.sh` on its host.",
-    "Run `router.sh` on any host; clients talk to its port.",
-)
-
 TARGETS: Final[Mapping[str, Target]] = {
-    "vllm": Target(
-        vllm_files, read_vllm, _local, (*_PLAIN_STEPS, "Or, in containers: `compose/*.yaml`, one file for each host.")
-    ),
-    "dynamo": Target(
-        dynamo_files,
-        read_dynamo,
-        _frontend,
-        (
-            "Install the Dynamo platform, and a secret `hf-token-secret` with HF_TOKEN if the weights need one.",
-            "`kubectl apply -f dgd.yaml` starts the planned fleet with fixed replicas.",
-            "Or, where `dgd-with-planner.yaml` exists: apply `planner-configmap.yaml` and then it, to let the planner "
-            "scale between one engine of each pool and the plan's GPUs.",
-            "Where there is `control.yaml`: apply `router-configmap.yaml`, every file of `pools/`, and then it.",
-        ),
-        pods=True,
-    ),
-    "llmd": Target(
-        llmd_files,
-        read_llmd,
-        _gateway,
-        (
-            "Install llm-d's router chart with `epp-config.yaml` as its plug-in configuration.",
-            "`kubectl apply -f inferencepool.yaml`",
-            "Install the modelservice chart once for every file of `values/`.",
-            "Where your gateway has another name than `benchmark/` assumes, change its `--url`.",
-        ),
-        pods=True,
-    ),
-    "sglang": Target(sglang_files, read_sglang, _local, _PLAIN_STEPS),
-    "trtllm": Target(
-        trtllm_files,
-        read_trtllm,
-        _local,
-        (
-            "Put the names of your hosts into `disagg_config.yaml`, if it is there.",
-            "Run every `workers/*.sh` on its host, and then `router.sh`, if it is there.",
-        ),
-    ),
+    "vllm": Target(vllm_files, read_vllm, _local, vllm_steps),
+    "dynamo": Target(dynamo_files, read_dynamo, _frontend, dynamo_steps, pods=True),
+    "llmd": Target(llmd_files, read_llmd, _gateway, llmd_steps, pods=True),
+    "sglang": Target(sglang_files, read_sglang, _local, plain_steps),
+    "trtllm": Target(trtllm_files, read_trtllm, _local, trtllm_steps),
 }
 
 
@@ -165,10 +128,11 @@ def write_deployment(
     files = deployment_files(plan, options, base)
     files[SUMS] = "".join(f"{sha256(text.encode()).hexdigest()}  {name}\n" for name, text in sorted(files.items()))
     paths = {directory / name: text for name, text in files.items()}
-    for path in paths:
-        _make_folder(directory, path)
     old = _listed(directory)
-    write_whole(paths)
+    with _nothing_left(directory, paths):
+        for path in paths:
+            _make_folder(directory, path)
+        write_whole(paths)
     _remove(old - set(paths))
     for path in paths:
         if path.suffix == ".sh":
@@ -217,6 +181,23 @@ def check_directory(directory: Path, *, force: bool) -> None:
     readme = directory / README
     if not (readme.is_file() and readme.read_bytes().startswith(MARKER.encode())):
         raise InputError(f"{shown_path(directory)} holds something else than a deployment; choose another directory")
+
+
+@contextmanager
+def _nothing_left(directory: Path, paths: Iterable[Path]) -> Iterator[None]:
+    """Where writing fails or ends early, take away the folders that were made, and in a new directory the files."""
+    new = [folder for folder in sorted({directory, *(path.parent for path in paths)}) if not folder.exists()]
+    empty = directory in new or not any(directory.iterdir())
+    written = False
+    try:
+        yield
+        written = True
+    finally:
+        for path in () if written or not empty else paths:
+            path.unlink(missing_ok=True)
+        for folder in () if written else reversed(new):
+            with suppress(OSError):  # not made yet, or not ours alone
+                folder.rmdir()
 
 
 def _make_folder(directory: Path, path: Path) -> None:
@@ -272,8 +253,10 @@ def _readme(plan: Plan, deployment: Deployment, target: Target) -> str:
             }
             for pool in deployment.pools
         ],
-        steps=[Raw(step) for step in target.steps],
+        steps=[Raw(step) for step in folder_steps(deployment, pods=target.pods) + target.steps(deployment)],
         rows=setting_rows(deployment),
+        result=Raw(facts.fact("benchmark", "result")),
+        job=[Raw(step) for step in benchmark_steps(deployment)] if target.pods else [],
         requests=requests_of(deployment.demand),
         rate=f"{deployment.demand.rate:g}",
         promise=_promise(plan),

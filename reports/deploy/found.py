@@ -63,6 +63,8 @@ class Found:
     planner: Mapping[str, Any] | None = None
     names: tuple[str, ...] = ()
     """Names of Kubernetes objects that are put together into longer ones."""
+    namespaces: tuple[tuple[str, str | None], ...] = ()
+    """Kubernetes objects, each with its namespace."""
 
 
 def words_of(where: str, text: list[str]) -> Words:
@@ -83,6 +85,15 @@ def words_of(where: str, text: list[str]) -> Words:
         else:
             raise InputError(f"{where}: {word!r} stands where a flag is expected")
     return tuple(found)
+
+
+def plain_words(words: Words) -> list[str]:
+    """A command line of flags and values.
+
+    >>> plain_words((("--tp", "2"), ("--fast", None)))
+    ['--tp', '2', '--fast']
+    """
+    return [part for name, value in words for part in ((name,) if value is None else (name, value))]
 
 
 def json_object(where: str, text: str) -> dict[str, Any]:

@@ -8,6 +8,7 @@ for each place where it is broken. The rules on hand-overs are those that the se
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -16,19 +17,20 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from costmodel.engine import Parallelism, Role
-from costmodel.errors import InputError
 from search_spaces.kv_hand_over import cannot_talk
 
 from . import facts
 from .description import Deployment, Settings
 from .flags_vllm import PUSH
 from .found import Found, FoundWorker
-from .routing_grid import MISROUTED, STAGES, misrouted
+from .lint_routing import lengths_find_their_pools, planner_keeps_the_plan, router_can_choose, router_knows_all
 
 Rule = Callable[[Deployment, Found], Iterator[str]]
 
 SAME_SHARE: Final = 2e-6
 """Difference between two memory shares that digits in a file explain [1]."""
+LABEL: Final = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+"""Values that Kubernetes takes for a label."""
 OWNED_BY_OPERATOR: Final = frozenset(
     (
         "--nnodes",
@@ -146,6 +148,9 @@ def gpus_are_the_engines(deployment: Deployment, found: Found) -> Iterator[str]:
         pool = deployment.pool(one.pool)
         if pool is not None and one.node_gpus > pool.node_size:
             yield f"{one.where}: {one.node_gpus} GPUs on a node, but nodes of {pool.accelerator} have {pool.node_size}"
+        rank = one.settings.tensor * one.settings.pipeline
+        if deployment.engine == "vllm" and one.settings.data > 1 and one.nodes > 1 and one.node_gpus % rank:
+            yield f"{one.where}: data ranks of {rank} GPUs do not fill the {one.node_gpus} that it has on each node"
 
 
 def tokens_cover_requests(deployment: Deployment, found: Found) -> Iterator[str]:  # noqa: ARG001
@@ -285,6 +290,8 @@ def labels_are_the_gpus(deployment: Deployment, found: Found) -> Iterator[str]:
                 f"{one.where}: its node selector asks for {one.label!r}, but nodes with {pool.accelerator} carry "
                 f"{pool.node_label!r}"
             )
+        if one.pod is not None and one.label is not None and LABEL.fullmatch(one.label) is None:
+            yield f"{one.where}: no node can carry the label {one.label!r}; give its GPUs' own with --label"
 
 
 def names_are_short(deployment: Deployment, found: Found) -> Iterator[str]:  # noqa: ARG001
@@ -295,74 +302,11 @@ def names_are_short(deployment: Deployment, found: Found) -> Iterator[str]:  # n
             yield f"the name {name!r} has {len(name)} characters, and {most} are allowed"
 
 
-def router_knows_all(deployment: Deployment, found: Found) -> Iterator[str]:
-    """The router splits requests if and only if the plan does, and knows every engine once in its role."""
-    router = found.router
-    if router is None:
-        yield "no router is started, so no request finds an engine"
-        return
-    if deployment.options.target == "dynamo" and "--router-mode" not in dict(router.words):
-        yield f"{router.where}: --router-mode is not stated"
-    if deployment.options.target in {"dynamo", "llmd"}:  # these find their workers by themselves
-        if router.splits != deployment.disaggregated and deployment.options.target == "llmd":
-            yield f"{router.where}: it does not treat prompts and tokens as the plan does"
-        return
-    if router.splits != deployment.disaggregated:
-        does = "splits" if router.splits else "does not split"
-        yield f"{router.where}: it {does} prompts and tokens, unlike the plan"
-    for role in Role:
-        urls = router.targets.get(role.value, ())
-        planned = sum(pool.replicas for pool in deployment.of_role(role))
-        if len(urls) != planned or len(set(urls)) != len(urls):
-            yield f"{router.where}: it knows {len(set(urls))} {role.value} engines, but {planned} are started"
-        bound = {f"{host}:{port}" for one in found.workers if one.role == role.value for host, port in one.addresses}
-        for url in urls:
-            address = url.rpartition("://")[2].replace("${", "").replace("}", "")
-            if bound and address not in bound:
-                yield f"{router.where}: no {role.value} engine listens at {url}"
-
-
-def lengths_find_their_pools(deployment: Deployment, found: Found) -> Iterator[str]:
-    """A router that chooses by length sends requests where the plan does."""
-    grid = None if found.router is None else found.router.grid
-    if grid is None:
-        return
-    for role in STAGES:
-        try:
-            lost = misrouted(deployment, role, grid)
-        except InputError as error:
-            yield str(error)
-            continue
-        if lost > MISROUTED:
-            yield f"router: {lost:.0%} of the requests would find another {role.value} pool than planned"
-        names = grid.get(f"{role.value}_pool_dynamo_namespaces", [])
-        planned = [pool.name for pool in deployment.of_role(role)]
-        if [name for name, pool in zip(names, planned, strict=False) if name.endswith(f"-{pool}")] != list(names):
-            yield f"router: {role.value} pools {', '.join(map(str, names))} are not the plan's {', '.join(planned)}"
-
-
-def planner_keeps_the_plan(deployment: Deployment, found: Found) -> Iterator[str]:
-    """The planner may use all planned GPUs, starts no other engines, and aims at the plan's limits."""
-    if found.planner is None:
-        return
-    config = found.planner
-    if int(config.get("max_gpu_budget", 8)) < deployment.budget_gpus:
-        given = config.get("max_gpu_budget", "(8 by default)")
-        yield f"planner: max_gpu_budget {given} is below the plan's {deployment.budget_gpus} GPUs"
-    most = max(pool.replicas for pool in deployment.pools)
-    if int(config.get("max_throughput_scaling_replicas", 8)) < most:
-        yield f"planner: max_throughput_scaling_replicas is below the plan's {most}"
-    for name, planned in (("ttft_ms", deployment.limits.ttft), ("itl_ms", deployment.limits.tpot)):
-        if not math.isclose(float(config.get(name, 0.0)), planned * 1e3, rel_tol=1e-6, abs_tol=1e-3):
-            yield f"planner: {name} {config.get(name)} is not the plan's {planned * 1e3:g}"
-    if config.get("backend") != deployment.engine:
-        yield f"planner: backend {config.get('backend')} is not {deployment.engine}"
-    if config.get("mode") != ("disagg" if deployment.disaggregated else "agg"):
-        yield f"planner: mode {config.get('mode')} is not that of the plan"
-    for name, role in (("prefill_engine_num_gpu", Role.PREFILL), ("decode_engine_num_gpu", Role.DECODE)):
-        pools = deployment.of_role(role) or deployment.of_role(Role.COLOCATED)
-        if config.get(name) != pools[0].settings.gpus:
-            yield f"planner: {name} {config.get(name)} is not the engine's {pools[0].settings.gpus}"
+def objects_share_a_namespace(deployment: Deployment, found: Found) -> Iterator[str]:
+    """Manifests are in the namespace that was asked for, where the benchmark and the router look for them."""
+    for where, namespace in found.namespaces:
+        if namespace != deployment.options.namespace:
+            yield f"{where}: its namespace is {namespace or '(unset)'}, not {deployment.options.namespace}"
 
 
 RULES: Mapping[str, Rule] = MappingProxyType(
@@ -386,7 +330,9 @@ RULES: Mapping[str, Rule] = MappingProxyType(
             pods_can_move_blocks,
             labels_are_the_gpus,
             names_are_short,
+            objects_share_a_namespace,
             router_knows_all,
+            router_can_choose,
             lengths_find_their_pools,
             planner_keeps_the_plan,
         )

@@ -49,6 +49,14 @@ def dig(found: Any, *path: str) -> Any:
     return found
 
 
+def namespaces(files: Mapping[str, str]) -> tuple[tuple[str, str | None], ...]:
+    """The namespace of every Kubernetes object among the files, None where none is stated."""
+    loaded = {path: load_yaml(path, text) for path, text in sorted(files.items()) if path.endswith(".yaml")}
+    return tuple(
+        (path, dig(found, "metadata", "namespace")) for path, found in loaded.items() if dig(found, "metadata")
+    )
+
+
 def quantity(where: str, value: Any) -> int:
     """A count as Kubernetes writes it, a number or a string of one."""
     try:

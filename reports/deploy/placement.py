@@ -51,7 +51,7 @@ class Instance:
         """Its port of a kind, different from those of its neighbours on a host."""
         if kind == "side_channel":  # engines take one for each data rank, counted up from here
             return int(facts.fact("ports", kind)) + self.rank
-        return int(facts.fact("ports", kind)) + self.slot
+        return int(facts.fact("ports", kind)) + self.slot * int(facts.fact("port_step"))
 
 
 def place(deployment: Deployment) -> tuple[Instance, ...]:

@@ -17,6 +17,9 @@ from .description import DeployedPool, Deployment, Routing
 PROFILE_FOLDER: Final = "/etc/pdplan"
 PREFILL_PROFILE: Final = "prefill_raw_data.json"
 DECODE_PROFILE: Final = "decode_raw_data.json"
+FROM_FILES: Final = "thorough"
+"""Sweeping mode of a profile that lies in files: with "none" the planner takes it that there is none (earlier versions
+do not start), with "rapid" it looks for another simulator's first."""
 POINTS: Final = 12
 """Prompt lengths, context lengths and shares of the KV cache in a profile, each."""
 
@@ -41,7 +44,7 @@ def planner_config(deployment: Deployment) -> dict[str, Any]:
         "min_endpoint": 1,
         "prefill_engine_num_gpu": prompts.settings.gpus,
         "decode_engine_num_gpu": tokens.settings.gpus,
-        "pre_deployment_sweeping_mode": "none",
+        "pre_deployment_sweeping_mode": FROM_FILES,
         "profile_results_dir": PROFILE_FOLDER,
         "model_name": deployment.weights,
         "enable_throughput_scaling": True,

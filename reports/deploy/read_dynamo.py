@@ -13,7 +13,7 @@ from .description import Deployment, Routing, Settings
 from .flags_sglang import sglang_settings
 from .flags_vllm import TRANSFER, vllm_settings
 from .found import Found, FoundRouter, FoundWorker, Words, json_object, words_of
-from .manifests import dig, load_yaml, quantity, unescaped
+from .manifests import dig, load_yaml, namespaces, quantity, unescaped
 from .options_trtllm import trtllm_settings
 from .planner import PROFILE_FOLDER
 from .target_dynamo import (
@@ -44,7 +44,7 @@ def read_dynamo(deployment: Deployment, files: Mapping[str, str]) -> Found:
         if [_plain(one) for one in planned.workers] != [_plain(one) for one in fleet.workers]:
             raise InputError(f"{PLANNED_FILE} starts other workers than {FLEET_FILE}")
         planner = _read_planner(files)
-    return Found(fleet.workers, fleet.router, planner, fleet.names)
+    return Found(fleet.workers, fleet.router, planner, fleet.names, namespaces(files))
 
 
 def _read_by_length(deployment: Deployment, files: Mapping[str, str]) -> Found:
@@ -64,7 +64,7 @@ def _read_by_length(deployment: Deployment, files: Mapping[str, str]) -> Found:
         grid=json_object(f"{GRID_MAP_FILE}: {GRID_FILE}", str(data)),
     )
     workers = tuple(one for graph in pools for one in graph.workers)
-    return Found(workers, router, None, tuple(name for graph in pools for name in graph.names))
+    return Found(workers, router, None, tuple(name for graph in pools for name in graph.names), namespaces(files))
 
 
 def _check_lanes(deployment: Deployment, files: Mapping[str, str]) -> None:

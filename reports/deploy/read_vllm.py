@@ -3,54 +3,40 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
-from costmodel.engine import Role
 from costmodel.errors import InputError
 
 from .description import Deployment
 from .flags_vllm import TRANSFER, role_of_transfer, vllm_settings
-from .found import Found, FoundRouter, FoundWorker, Words, json_object, words_of
+from .found import Found, FoundWorker, Words, json_object, words_of
 from .manifests import load_yaml
 from .placement import Instance, place
-from .target_vllm import HOSTS_FILE, ROUTER_FILE, unquoted, worker_env
+from .plain import check_hosts, gpu_count, host_line, read_command, read_router, scripts_of
+from .target_vllm import SPLIT, unquoted, worker_env
+
+CONFIG: Final = re.compile(r"workers/[^/]+\.yaml")
 
 
 def read_vllm(deployment: Deployment, files: Mapping[str, str]) -> Found:
     """What the files start, read from the config files, the scripts and the router's command."""
-    workers = [
-        _read_worker(deployment, files, path) for path in sorted(files) if re.fullmatch(r"workers/[^/]+\.yaml", path)
-    ]
+    scripts = scripts_of(files)
+    configs = {path[len("workers/") : -len(".yaml")]: path for path in sorted(files) if CONFIG.fullmatch(path)}
+    workers = tuple(_read_worker(deployment, files, path, scripts.get(name, [])) for name, path in configs.items())
     check_hosts(files)
     _check_compose(deployment, files)
-    return Found(workers=tuple(workers), router=read_router(files.get(ROUTER_FILE, "")))
+    return Found(workers, read_router(files, ["vllm-router"], SPLIT))
 
 
-def check_hosts(files: Mapping[str, str]) -> None:
-    """Every host that a script names has an address, and every script that names one reads the addresses."""
-    known = set(re.findall(r"^(HOST_[A-Z0-9_]+)=.", files.get(HOSTS_FILE, ""), flags=re.MULTILINE))
-    for path in sorted(files):
-        for name in re.findall(r"\$\{(HOST_[A-Z0-9_]+)\}", files[path]):
-            if name not in known:
-                raise InputError(f"{path}: {name} has no address in {HOSTS_FILE}")
-            if path.endswith(".sh") and f'{HOSTS_FILE}"' not in files[path]:
-                raise InputError(f"{path}: it does not read {HOSTS_FILE}")
-
-
-def _read_worker(deployment: Deployment, files: Mapping[str, str], path: str) -> FoundWorker:
+def _read_worker(deployment: Deployment, files: Mapping[str, str], path: str, scripts: list[str]) -> FoundWorker:
     words = _config_words(path, files[path])
     values = dict(words)
-    stem = path.removeprefix("workers/").removesuffix(".yaml")
-    scripts = [name for name in sorted(files) if re.fullmatch(rf"workers/{re.escape(stem)}(\.node[0-9]+)?\.sh", name)]
     if not scripts:
         raise InputError(f"{path}: there is no script that starts it")
-    for script in scripts:
-        read_script(script, files[script], f"/{stem}.yaml")
-    env, extra = read_script(scripts[0], files[scripts[0]], f"/{stem}.yaml")
+    starts = [_read_script(script, files[script], path.removeprefix("workers/")) for script in scripts]
+    env, extra = starts[0]
     transfer = json_object(f"{path}: {TRANSFER}", str(values[TRANSFER])) if values.get(TRANSFER) else None
-    gpus = env.get("CUDA_VISIBLE_DEVICES", "")
     host = host_line(files[scripts[0]])
     ports = [int(values["--port"] or 0)] if "--port" in values else []
     side = env.get("VLLM_NIXL_SIDE_CHANNEL_PORT")
@@ -58,12 +44,12 @@ def _read_worker(deployment: Deployment, files: Mapping[str, str], path: str) ->
     ports += [int(side) + rank for rank in range(settings.data)] if side and side.isdigit() else []
     return FoundWorker(
         where=path,
-        pool=stem.rpartition("-")[0],
+        pool=path[len("workers/") : -len(".yaml")].rpartition("-")[0],
         role=role_of_transfer(transfer),
         weights=str(values.get("--model")),
         replicas=1,
         nodes=len(scripts),
-        node_gpus=len(gpus.split(",")) if gpus else 0,
+        node_gpus=gpu_count(env),
         words=(*words, *words_of(scripts[0], extra)),
         settings=settings,
         transfer=transfer,
@@ -72,62 +58,20 @@ def _read_worker(deployment: Deployment, files: Mapping[str, str], path: str) ->
     )
 
 
+def _read_script(path: str, text: str, config: str) -> tuple[dict[str, str], list[str]]:
+    """Environment of a start script, and what it says besides its config file, whose name is `config`."""
+    env, words = read_command(path, text, ["vllm", "serve"])
+    if words[:1] != ["--config"] or words[1:2] != [f"$here/{config}"]:
+        raise InputError(f"{path} does not start its engine with its own config file")
+    return env, words[2:]
+
+
 def _config_words(path: str, text: str) -> Words:
     """A config file as the flags that vLLM makes of it."""
     loaded = load_yaml(path, text)
     if not isinstance(loaded, dict):
         raise InputError(f"{path} holds no options")
     return tuple((f"--{name}", None if value is True else str(value)) for name, value in loaded.items())
-
-
-def read_script(path: str, text: str, config: str) -> tuple[dict[str, str], list[str]]:
-    """Environment and command line of a start script, without the program and its --config.
-
-    config: how the name of the config file must end.
-    """
-    env, command = {}, []
-    for line in text.splitlines():
-        if line.startswith("export "):
-            name, _, value = line.removeprefix("export ").partition("=")
-            env[name] = "".join(shlex.split(value))
-        elif line.startswith("exec "):
-            command = shlex.split(line)
-    if command[:3] != ["exec", "vllm", "serve"] or "--config" not in command:
-        raise InputError(f"{path} does not start vllm serve with a config file")
-    rest = command[command.index("--config") + 1 :]
-    if not rest or not rest[0].endswith(config):
-        raise InputError(f"{path} does not start its engine with its own config file")
-    return env, rest[1:]
-
-
-def host_line(text: str) -> str:
-    """The host that a start script is for."""
-    found = re.search(r"hosts\.env names (HOST_[A-Z0-9_]+)\.", text)
-    return found[1] if found else "?"
-
-
-def read_router(text: str) -> FoundRouter | None:
-    """Who the router's command sends requests to."""
-    line = next((line for line in text.splitlines() if line.startswith("exec ")), None)
-    if line is None:
-        return None
-    command = shlex.split(line)[2:]
-    urls = {role.value: urls_after(command, f"--{role.value}") for role in (Role.PREFILL, Role.DECODE)}
-    urls[Role.COLOCATED.value] = urls_after(command, "--worker-urls")
-    return FoundRouter(
-        ROUTER_FILE, "--vllm-pd-disaggregation" in command, urls, tuple((word, None) for word in command)
-    )
-
-
-def urls_after(words: list[str], flag: str) -> tuple[str, ...]:
-    """Every URL that follows a flag."""
-    found, inside = [], False
-    for word in words:
-        if word.startswith("--"):
-            inside = word == flag
-        elif inside:
-            found.append(word)
-    return tuple(found)
 
 
 def _check_compose(deployment: Deployment, files: Mapping[str, str]) -> None:

@@ -65,7 +65,7 @@ def _scheduler(deployment: Deployment) -> list[SettingRow]:
         SettingRow(
             "max_num_batched_tokens",
             _each(deployment, "max_num_batched_tokens"),
-            "tokens of one step: the prompt chunk that was simulated",
+            "tokens of one step: the prompt chunk that the step times are for",
         ),
         SettingRow("max_model_len", _each(deployment, "max_model_len"), "longest prompt and answer of the workload"),
         SettingRow(
@@ -119,13 +119,16 @@ def _hand_over(deployment: Deployment) -> list[SettingRow]:
         return []
     name = connector(deployment) if deployment.engine == "vllm" else "NIXL"
     ends = [f"{pool.id} sends" if pool.role is Role.PREFILL else f"{pool.id} receives" for pool in deployment.pools]
+    ends_at, roads = "hosts", "every road between processes and hosts, NVLink and RDMA among them"
+    if deployment.options.target in {"dynamo", "llmd"}:
+        ends_at, roads = "pods", "RDMA between pods, NVLink within one; over TCP, KV caches would take minutes"
+    side = SettingRow(
+        "side channel", "host, and a port per engine", "where the other end is found; the default is localhost"
+    )
     return [
+        *[side] * (deployment.options.target in {"vllm", "llmd"}),
         SettingRow("KV connector", name, f"moves KV caches between engines: {', '.join(ends)}"),
-        SettingRow(
-            "environment",
-            "side-channel host and port, UCX_TLS",
-            "where the other end is found, and RDMA as its road; defaults only reach the same host",
-        ),
+        SettingRow("environment", f"UCX_TLS={facts.fact('ucx', ends_at)}", roads),
     ]
 
 

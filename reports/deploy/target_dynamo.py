@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any, Final
 
 from costmodel.engine import Role
@@ -12,7 +13,7 @@ from . import facts
 from .description import DeployedPool, Deployment, Routing
 from .flags_sglang import sglang_words
 from .flags_vllm import vllm_words
-from .found import Words
+from .found import Words, plain_words
 from .options_trtllm import trtllm_options
 from .planner import PROFILE_FOLDER, can_plan, planner_config, profile_files
 from .rendering import Raw, pod_text, render
@@ -27,12 +28,8 @@ GRID_FILE: Final = "global_router_config.json"
 GRID_FOLDER: Final = "/etc/pdplan-router"
 PURPOSE: Final = "What the planner reads: its settings, and step times by our cost model in place of a profiling run."
 PLANNER_CONFIG: Final = "planner_config.json"
-KV_EVENTS: Final = {
-    "publisher": "zmq",
-    "topic": "kv-events",
-    "endpoint": "tcp://*:20080",
-    "enable_kv_cache_events": True,
-}
+KV_EVENTS: Final = {"publisher": "zmq", "topic": "kv-events", "endpoint": "tcp://*:20080"}
+"""Where an engine tells which prefixes it holds, for routing by prefix; vLLM wants to be told that it shall."""
 OVERRIDES: Final = "--override-engine-args"
 TRTLLM_FLAGS: Final = {
     "tensor_parallel_size": "--tensor-parallel-size",
@@ -54,7 +51,11 @@ def dynamo_files(deployment: Deployment) -> dict[str, str]:
         files[PLANNED_FILE] = _graph(deployment, planned=True)
         data = {PLANNER_CONFIG: json.dumps(planner_config(deployment), indent=1) + "\n", **profile_files(deployment)}
         files[CONFIGMAP_FILE] = render(
-            "dynamo/configmap.yaml", name=_configmap(deployment), data=list(data.items()), purpose=Raw(PURPOSE)
+            "dynamo/configmap.yaml",
+            name=_configmap(deployment),
+            namespace=deployment.options.namespace,
+            data=list(data.items()),
+            purpose=Raw(PURPOSE),
         )
         files |= {f"planner/{name}": text for name, text in data.items()}
     return files
@@ -68,22 +69,21 @@ def _by_length(deployment: Deployment) -> dict[str, str]:
     config = json.dumps(router_config(deployment, lambda pool: pool_namespace(deployment, pool))) + "\n"
     image, control = _image(deployment), f"{deployment.options.namespace}-{deployment.name}"
     names = ["--namespace", control, "--model-name", deployment.weights]
-    marks = {"pdplan.dev/plan": deployment.title, "pdplan.dev/inputs-sha256": deployment.plan_sha}
     files = {
         CONTROL_FILE: render(
             "dynamo/control.yaml",
+            **_shared(deployment),
             name=deployment.name,
-            annotations=marks,
-            engine=deployment.engine,
             image=image,
             frontend_args=["--http-port", str(facts.fact("ports", "http")), "--router-mode", "round-robin", *names],
             router_args=["--config", f"{GRID_FOLDER}/{GRID_FILE}", *names],
-            folder=GRID_FOLDER,
+            grid_folder=GRID_FOLDER,
             configmap=f"{deployment.name}-grid",
         ),
         GRID_MAP_FILE: render(
             "dynamo/configmap.yaml",
             name=f"{deployment.name}-grid",
+            namespace=deployment.options.namespace,
             data=[(GRID_FILE, config)],
             purpose=Raw("Which pool takes which prompt lengths, as the plan routes them."),
         ),
@@ -92,9 +92,8 @@ def _by_length(deployment: Deployment) -> dict[str, str]:
         component = "prefill" if pool.role is Role.PREFILL else "backend"
         files[f"pools/{pool.name}.yaml"] = render(
             "dynamo/pool.yaml",
+            **_shared(deployment),
             name=f"{deployment.name}-{pool.name}",
-            annotations=marks,
-            engine=deployment.engine,
             worker=_worker(deployment, pool),
             router_args=[
                 "--endpoint",
@@ -125,14 +124,23 @@ def _graph(deployment: Deployment, *, planned: bool) -> str:
     }
     return render(
         f"dynamo/dgd.{options.api}.yaml",
+        **_shared(deployment),
         flavour=Raw(" that the planner scales" if planned else ""),
         name=deployment.name,
-        annotations={"pdplan.dev/plan": deployment.title, "pdplan.dev/inputs-sha256": deployment.plan_sha},
-        engine=deployment.engine,
         frontend=_frontend(deployment),
         planner=planner if planned else None,
         workers=[_worker(deployment, pool) for pool in deployment.pools],
     )
+
+
+def _shared(deployment: Deployment) -> dict[str, Any]:
+    """What every graph states; folder: of the weights, which then lie on every node."""
+    return {
+        "namespace": deployment.options.namespace,
+        "annotations": {"pdplan.dev/plan": deployment.title, "pdplan.dev/inputs-sha256": deployment.plan_sha},
+        "engine": deployment.engine,
+        "folder": deployment.weights if deployment.weights.startswith("/") else None,
+    }
 
 
 def _frontend(deployment: Deployment) -> dict[str, Any]:
@@ -174,22 +182,19 @@ def _worker(deployment: Deployment, pool: DeployedPool) -> dict[str, Any]:
     }
 
 
-def plain_words(words: Words) -> list[str]:
-    """A command line of flags and values."""
-    return [part for name, value in words for part in ((name,) if value is None else (name, value))]
-
-
 def worker_words(deployment: Deployment, pool: DeployedPool) -> Words:
-    """The engine's flags and Dynamo's own."""
+    """The engine's flags and Dynamo's own; whoever computes prompts tells the router which prefixes it holds."""
+    tells = router_mode(deployment) == "kv" and pool.role is not Role.DECODE
     if deployment.engine == "sglang":
-        return sglang_words(deployment, pool)
+        return sglang_words(deployment, pool) + _events(KV_EVENTS, stated=tells)
     mode: Words = () if pool.role is Role.COLOCATED else (("--disaggregation-mode", pool.role.value),)
     if deployment.engine == "trtllm":
-        return _trtllm_words(deployment, pool) + mode
-    words = vllm_words(deployment, pool) + mode
-    if router_mode(deployment) == "kv" and pool.role is not Role.DECODE:
-        words += (("--kv-events-config", json.dumps(KV_EVENTS, separators=(",", ":"))),)
-    return words
+        return _trtllm_words(deployment, pool) + mode + ((("--publish-kv-events", None),) if tells else ())
+    return vllm_words(deployment, pool) + mode + _events(KV_EVENTS | {"enable_kv_cache_events": True}, stated=tells)
+
+
+def _events(config: Mapping[str, Any], *, stated: bool) -> Words:
+    return (("--kv-events-config", json.dumps(config, separators=(",", ":"))),) if stated else ()
 
 
 def _trtllm_words(deployment: Deployment, pool: DeployedPool) -> Words:
@@ -204,6 +209,4 @@ def _trtllm_words(deployment: Deployment, pool: DeployedPool) -> Words:
     ]
     if options.pop("enable_attention_dp"):
         words.append(("--enable-attention-dp", None))
-    if router_mode(deployment) == "kv":
-        words.append(("--publish-kv-events", None))
     return (*words, (OVERRIDES, json.dumps(options, separators=(",", ":"))))

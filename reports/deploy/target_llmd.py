@@ -11,12 +11,13 @@ from costmodel.errors import InputError
 from . import facts
 from .description import DeployedPool, Deployment
 from .flags_vllm import TRANSFER, vllm_settings, vllm_words
-from .found import Found, FoundRouter, FoundWorker, json_object, words_of
-from .manifests import dig, load_yaml, quantity, unescaped
+from .found import Found, FoundRouter, FoundWorker, json_object, plain_words, words_of
+from .manifests import dig, load_yaml, namespaces, quantity, unescaped
 from .rendering import pod_text, render
-from .target_dynamo import plain_words
+from .steps import SECRET
 
 PICKER_FILE: Final = "epp-config.yaml"
+ROUTER_FILE: Final = "router-values.yaml"
 POOL_FILE: Final = "inferencepool.yaml"
 BEHIND_PROXY: Final = 8200
 """Port of a decode engine, whose own port its routing proxy takes."""
@@ -30,9 +31,19 @@ def llmd_files(deployment: Deployment) -> dict[str, str]:
     _check(deployment)
     files = {f"values/{pool.name}.yaml": _values(deployment, pool) for pool in deployment.pools}
     files[PICKER_FILE] = _picker(deployment)
+    files[ROUTER_FILE] = render(
+        "llmd/router-values.yaml",
+        name=deployment.name,
+        namespace=deployment.options.namespace,
+        file=PICKER_FILE,
+        picker=files[PICKER_FILE],
+        labels=_labels(deployment),
+        port=facts.fact("ports", "http"),
+    )
     files[POOL_FILE] = render(
         "llmd/inferencepool.yaml",
         name=deployment.name,
+        namespace=deployment.options.namespace,
         labels=_labels(deployment),
         port=facts.fact("ports", "http"),
         picker=f"{deployment.name}-epp",
@@ -47,7 +58,7 @@ def _check(deployment: Deployment) -> None:
                 f"pool {pool.id}: an engine of {pool.settings.gpus} GPUs spans {pool.nodes} nodes, which the llm-d "
                 "files do not; targets that can: vllm, dynamo"
             )
-    if deployment.weights.startswith(("/", "~", ".")):
+    if deployment.weights.startswith("/"):
         raise InputError(
             f"the llm-d chart loads weights by Hugging Face id, not from the folder {deployment.weights!r}; "
             "name an id with --model"
@@ -67,7 +78,7 @@ def _values(deployment: Deployment, pool: DeployedPool) -> str:
     words = (*vllm_words(deployment, pool), ("--host", "0.0.0.0"), ("--port", str(port)))  # noqa: S104
     return render(
         "llmd/values.yaml",
-        release=pool.name,
+        namespace=deployment.options.namespace,
         fullname=f"{deployment.name}-{pool.name}",
         weights=helm_text(deployment.weights, "the model's name"),
         uri=f"hf://{deployment.weights}",
@@ -86,10 +97,11 @@ def _values(deployment: Deployment, pool: DeployedPool) -> str:
         selector={facts.fact("gpu_label"): pool.node_label},
         shared_memory=facts.fact("shared_memory"),
         image=helm_text(deployment.options.image or _image(deployment, "vllm"), "--image"),
-        args=[pod_text(word) for word in plain_words(words)],
+        args=[pod_text(word) for word in plain_words(words)[1:]],
         env=_env(deployment),
         container_ports=_ports(deployment, port),
         port=port,
+        checks=facts.fact("startup_seconds") // 10,
         rdma=rdma,
         resources={facts.fact("gpu_resource"): gpus} | ({rdma: gpus} if rdma else {}),
     )
@@ -116,11 +128,16 @@ def _proxy(deployment: Deployment, pool: DeployedPool) -> dict[str, Any]:
         "connector": "nixlv2",
         "secure": False,
         "targetPort": BEHIND_PROXY,
+        "zapLogLevel": "info",  # the chart's default logs every request at debug level
     }
 
 
 def _env(deployment: Deployment) -> list[dict[str, Any]]:
-    env: list[dict[str, Any]] = [{"name": "VLLM_HTTP_TIMEOUT_KEEP_ALIVE", "value": KEEP_ALIVE}]
+    token = {"secretKeyRef": {"name": SECRET, "key": "HF_TOKEN", "optional": True}}
+    env: list[dict[str, Any]] = [
+        {"name": "HF_TOKEN", "valueFrom": token},
+        {"name": "VLLM_HTTP_TIMEOUT_KEEP_ALIVE", "value": KEEP_ALIVE},
+    ]
     if deployment.disaggregated:
         env += [
             {"name": "VLLM_NIXL_SIDE_CHANNEL_HOST", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
@@ -139,6 +156,7 @@ def _ports(deployment: Deployment, port: int) -> list[dict[str, Any]]:
 
 def _picker(deployment: Deployment) -> str:
     prefixes = deployment.demand.prefix_share > 0.0
+    rates = [pool.prompt_rate for pool in deployment.pools if pool.prompt_rate > 0.0]
     affinity = ["prefix-cache-affinity-filter"] * prefixes
     if deployment.disaggregated:
         profiles = [
@@ -153,7 +171,7 @@ def _picker(deployment: Deployment) -> str:
         disaggregated=deployment.disaggregated,
         prefixes=prefixes,
         longest=max(pool.settings.max_model_len for pool in deployment.pools),
-        prompt_rate=round(min(pool.prompt_rate for pool in deployment.pools if pool.prompt_rate > 0.0)),
+        prompt_rate=int(float(f"{min(rates):.3g}")),  # three digits: more than a cost model knows
         profiles=profiles,
     )
 
@@ -166,8 +184,20 @@ def read_llmd(deployment: Deployment, files: Mapping[str, str]) -> Found:
         raise InputError(f"{POOL_FILE}: its port is not the one that pods are reached at")
     if dig(pool, "spec", "selector", "matchLabels") != _labels(deployment):
         raise InputError(f"{POOL_FILE}: it does not select the labels that the releases give their pods")
+    _check_router(deployment, files)
     names = tuple(f"{deployment.name}-{one.pool}-{one.role}" for one in workers)
-    return Found(tuple(workers), _read_picker(files), None, names)
+    return Found(tuple(workers), _read_picker(files), None, names, namespaces(files))
+
+
+def _check_router(deployment: Deployment, files: Mapping[str, str]) -> None:
+    """The router's chart gets the picker's configuration as it stands, and finds the pods by their labels."""
+    loaded = dig(load_yaml(ROUTER_FILE, files.get(ROUTER_FILE, "")), "router")
+    name = str(dig(loaded, "epp", "pluginsConfigFile"))
+    config = dig(loaded, "epp", "pluginsCustomConfig", name)
+    if config is None or config != files.get(PICKER_FILE, config):
+        raise InputError(f"{ROUTER_FILE}: its plug-in configuration is not that of {PICKER_FILE}")
+    if dig(loaded, "modelServers", "matchLabels") != _labels(deployment):
+        raise InputError(f"{ROUTER_FILE}: it does not select the labels that the releases give their pods")
 
 
 def _read_picker(files: Mapping[str, str]) -> FoundRouter | None:
@@ -230,7 +260,7 @@ def _read_values(deployment: Deployment, path: str, text: str) -> FoundWorker:
     container = (section.get("containers") or [{}])[0]
     if container.get("modelCommand") != "custom":
         raise InputError(f"{path}: modelCommand {container.get('modelCommand')} adds flags that args state again")
-    words = words_of(path, [unescaped(str(word)) for word in container.get("args") or []])
+    words = words_of(path, ["--model", *(unescaped(str(word)) for word in container.get("args") or [])])
     values = dict(words)
     proxied = bool(dig(loaded, "routing", "proxy", "enabled"))
     _check_ports(path, loaded, values, proxied=proxied)

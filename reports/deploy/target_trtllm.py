@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -16,9 +15,8 @@ from .found import Found, FoundRouter, FoundWorker
 from .manifests import dig, load_yaml
 from .options_trtllm import trtllm_options, trtllm_settings
 from .placement import Instance, hosts_of, place
+from .plain import ROUTER_FILE, gpu_count, read_command
 from .rendering import Raw, render
-from .target_sglang import read_command
-from .target_vllm import ROUTER_FILE
 
 SPLIT_FILE: Final = "disagg_config.yaml"
 OPTIONS: Final = frozenset(
@@ -133,7 +131,7 @@ def _read_worker(deployment: Deployment, files: Mapping[str, str], path: str) ->
         weights=command[0],
         replicas=1,
         nodes=1,
-        node_gpus=len([gpu for gpu in env.get("CUDA_VISIBLE_DEVICES", "").split(",") if gpu]),
+        node_gpus=gpu_count(env),
         words=(),
         settings=trtllm_settings(deployment, path, options, pool.memory),
         transfer=options.get("cache_transceiver_config"),
@@ -166,9 +164,7 @@ def _read_split(deployment: Deployment, files: Mapping[str, str], addresses: tup
         return FoundRouter("the engine itself", splits=False, targets={Role.COLOCATED.value: addresses})
     if SPLIT_FILE not in files or ROUTER_FILE not in files:
         return None
-    text = shlex.split(files[ROUTER_FILE].splitlines()[-1])
-    if text[:3] != ["exec", "trtllm-serve", "disaggregated"]:
-        raise InputError(f"{ROUTER_FILE} does not start the disaggregated server")
+    read_command(ROUTER_FILE, files[ROUTER_FILE], ["trtllm-serve", "disaggregated", "-c", f"$here/{SPLIT_FILE}"])
     loaded = load_yaml(SPLIT_FILE, files[SPLIT_FILE])
     urls = {}
     for section, role in (("context_servers", Role.PREFILL), ("generation_servers", Role.DECODE)):

@@ -1,0 +1,174 @@
+"""What targets without a scheduler share: addresses of hosts, start scripts and routers, written and read back."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final
+
+from costmodel.engine import Role
+from costmodel.errors import InputError
+
+from . import facts
+from .description import Deployment
+from .found import FoundRouter, Words
+from .placement import Host, Instance, hosts_of
+from .rendering import Raw, render
+
+ROUTER_FILE: Final = "router.sh"
+HOSTS_FILE: Final = "hosts.env"
+SCRIPT: Final = re.compile(r"workers/([^/]+?)(\.node[0-9]+)?\.sh")
+"""A start script: name of the engine, and which of its hosts it is for if there are several."""
+COMPARES_TWO: Final = "power_of_two"
+"""Policy of both routers that sends to the less busy of two engines; they do not start with it for a single one."""
+
+
+def script_files(
+    engine: str,
+    instances: tuple[Instance, ...],
+    words: Callable[[Instance, int], Sequence[str]],
+    env: Callable[[Instance, Host], Sequence[tuple[str, str]]],
+) -> dict[str, str]:
+    """The addresses of all hosts, and a start script per engine and host.
+
+    words: of the command line of an engine on its host of that number; env: environment there, besides its GPUs.
+    """
+    files = {HOSTS_FILE: _hosts_file(instances)}
+    for one in instances:
+        gpus = [(Raw("CUDA_VISIBLE_DEVICES"), ",".join(map(str, one.gpus)))]
+        for rank, host in enumerate(one.hosts):
+            files[f"workers/{_script_name(one, rank)}"] = render(
+                f"{engine}/worker.sh",
+                variable=Raw(host.variable),
+                env=gpus + [(Raw(name), value) for name, value in env(one, host)],
+                words=words(one, rank),
+            )
+    return files
+
+
+def _hosts_file(instances: tuple[Instance, ...]) -> str:
+    """The addresses that the user fills in; one host needs none."""
+    hosts = hosts_of(instances)
+    alone = len(hosts) == 1
+    rows = [{"variable": Raw(host.variable), "default": "127.0.0.1" if alone else host.name} for host in hosts]
+    return render("plain/hosts.env", hosts=rows)
+
+
+def _script_name(one: Instance, rank: int) -> str:
+    return f"{one.name}.sh" if len(one.hosts) == 1 else f"{one.name}.node{rank}.sh"
+
+
+def router_file(engine: str, words: Sequence[str]) -> str:
+    """The script that starts the router."""
+    port, package = facts.fact("ports", "http"), Raw(facts.fact("router", engine))
+    return render(f"{engine}/router.sh", words=words, port=port, package=package)
+
+
+def router_words(
+    deployment: Deployment, instances: Iterable[Instance], split: Sequence[str], *, bootstrap: bool = False
+) -> list[str]:
+    """The router's command line after its name.
+
+    split: what tells it to part prompts from tokens; bootstrap: whether it is told the bootstrap ports of prefill.
+    """
+    words = ["--host", "0.0.0.0", "--port", str(facts.fact("ports", "http"))]  # noqa: S104
+    words += ["--worker-startup-timeout-secs", str(facts.fact("startup_seconds"))]
+    if not deployment.disaggregated:
+        return [*words, "--policy", _policy(deployment, Role.COLOCATED), "--worker-urls", *map(_url, instances)]
+    for role in (Role.PREFILL, Role.DECODE):
+        words += [f"--{role.value}-policy", _policy(deployment, role)]
+    words += split
+    for one in instances:
+        words += [f"--{one.pool.role.value}", _url(one)]
+        if bootstrap and one.pool.role is Role.PREFILL:
+            words.append(str(one.port("bootstrap")))
+    return words
+
+
+def _url(one: Instance) -> Raw:
+    return Raw(f'"http://{one.hosts[0].address}:{one.port("worker")}"')
+
+
+def _policy(deployment: Deployment, role: Role) -> str:
+    """Who gets a prompt: whoever holds its prefix if the plan counts on prefixes; else whoever has less to do."""
+    if deployment.demand.prefix_share > 0.0 and role is not Role.DECODE:
+        return "cache_aware"
+    return COMPARES_TWO if sum(pool.replicas for pool in deployment.of_role(role)) > 1 else "round_robin"
+
+
+def check_hosts(files: Mapping[str, str]) -> None:
+    """Every host that a script names has an address, and every script that names one reads the addresses."""
+    known = set(re.findall(r"^(HOST_[A-Z0-9_]+)=.", files.get(HOSTS_FILE, ""), flags=re.MULTILINE))
+    for path in sorted(files):
+        for name in re.findall(r"\$\{(HOST_[A-Z0-9_]+)\}", files[path]):
+            if name not in known:
+                raise InputError(f"{path}: {name} has no address in {HOSTS_FILE}")
+            if path.endswith(".sh") and f'{HOSTS_FILE}"' not in files[path]:
+                raise InputError(f"{path}: it does not read {HOSTS_FILE}")
+
+
+def scripts_of(files: Iterable[str]) -> dict[str, list[str]]:
+    """Start scripts by the engine that they start, in the order of its hosts."""
+    found: dict[str, list[str]] = {}
+    for path in sorted(files):
+        match = SCRIPT.fullmatch(path)
+        if match is not None:
+            found.setdefault(match[1], []).append(path)
+    return found
+
+
+def host_line(text: str) -> str:
+    """The host that a start script is for."""
+    found = re.search(r"hosts\.env names (HOST_[A-Z0-9_]+)\.", text)
+    return found[1] if found else "?"
+
+
+def read_command(where: str, text: str, program: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+    """Environment and command line of a script, without the program."""
+    env, command = {}, []
+    for line in text.splitlines():
+        if line.startswith("export "):
+            name, _, value = line.removeprefix("export ").partition("=")
+            env[name] = "".join(shlex.split(value))
+        elif line.startswith("exec "):
+            command = shlex.split(line)[1:]
+    if command[: len(program)] != list(program):
+        raise InputError(f"{where} does not start {' '.join(program)}")
+    return env, command[len(program) :]
+
+
+def gpu_count(env: Mapping[str, str]) -> int:
+    """GPUs that an engine sees."""
+    return len([gpu for gpu in env.get("CUDA_VISIBLE_DEVICES", "").split(",") if gpu])
+
+
+def read_router(files: Mapping[str, str], program: Sequence[str], split: str) -> FoundRouter | None:
+    """Who the router's command sends requests to, and how it chooses; split: its flag that parts the stages."""
+    if not files.get(ROUTER_FILE):
+        return None
+    _, command = read_command(ROUTER_FILE, files[ROUTER_FILE], program)
+    targets = {role.value: _urls_after(command, f"--{role.value}") for role in (Role.PREFILL, Role.DECODE)}
+    targets[Role.COLOCATED.value] = _urls_after(command, "--worker-urls")
+    return FoundRouter(ROUTER_FILE, split in command, targets, _values(command))
+
+
+def _urls_after(words: Sequence[str], flag: str) -> tuple[str, ...]:
+    """Every URL that follows a flag, without the ports between them."""
+    found, inside = [], False
+    for word in words:
+        if word.startswith("--"):
+            inside = word == flag
+        elif inside and "://" in word:
+            found.append(word)
+    return tuple(found)
+
+
+def _values(words: Sequence[str]) -> Words:
+    """Every flag with the word after it, None where that is a flag too."""
+    following = [*words[1:], "--"]
+    return tuple(
+        (word, None if after.startswith("--") else after)
+        for word, after in zip(words, following, strict=True)
+        if word.startswith("--")
+    )

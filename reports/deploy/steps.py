@@ -1,0 +1,106 @@
+"""How a deployment is started, step by step; nothing is said of a file that was not written."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from . import facts
+from .description import Deployment, Routing
+from .placement import hosts_of, place
+from .planner import can_plan
+
+SECRET: Final = "hf-token-secret"  # noqa: S105 - its name, not what it holds
+
+
+def plain_steps(deployment: Deployment) -> list[str]:
+    """Scripts on hosts: vLLM and SGLang."""
+    hosts = hosts_of(place(deployment))
+    addresses = "Put the addresses of your hosts into `hosts.env`, and this folder on each of them."
+    alone = "All engines stand on one host, as `hosts.env` says."
+    target = deployment.options.target
+    engine = f"Install {facts.target_title(target)} {deployment.options.version} on every host"
+    return [
+        engine + ", and `nixl`, which moves KV caches." if deployment.disaggregated else engine + ".",
+        alone if len(hosts) == 1 else addresses,
+        "Run every `workers/*.sh` on the host that it names.",
+        "Run `router.sh`; it waits for the engines, and clients talk to its port.",
+    ]
+
+
+def vllm_steps(deployment: Deployment) -> list[str]:
+    """Scripts, or containers by docker compose."""
+    hosts = hosts_of(place(deployment))
+    containers = (
+        "Or, in containers, on each host: "
+        f"`docker compose --env-file hosts.env -f compose/{hosts[0].name}.yaml up -d` with the file of its name."
+    )
+    rdma = " They need RDMA devices (`/dev/infiniband`), for KV caches travel between hosts."
+    return [*plain_steps(deployment), containers + rdma * (deployment.disaggregated and len(hosts) > 1)]
+
+
+def trtllm_steps(deployment: Deployment) -> list[str]:
+    """Scripts; a single engine needs no router."""
+    names = ["Put the names of your hosts into `disagg_config.yaml`."] * (len(hosts_of(place(deployment))) > 1)
+    router = ["Run `router.sh`; clients talk to its port."] * deployment.disaggregated
+    return [*names, "Run every `workers/*.sh` on the host that it names.", *router]
+
+
+def dynamo_steps(deployment: Deployment) -> list[str]:
+    """Graphs for Dynamo's operator."""
+    space = deployment.options.namespace
+    operators = ", with Grove or LeaderWorkerSet for engines of several nodes"
+    platform = f"Install the Dynamo platform {deployment.options.version}"
+    steps = [platform + operators * any(pool.nodes > 1 for pool in deployment.pools) + ".", *_namespace(deployment)]
+    if deployment.routing is Routing.BY_LENGTH:
+        grid = "the fleet, each pool behind its own router, and the one that chooses among them by length."
+        return [*steps, f"`kubectl apply -n {space} -f router-configmap.yaml -f pools/ -f control.yaml` starts {grid}"]
+    steps.append(f"`kubectl apply -n {space} -f dgd.yaml` starts the planned fleet with fixed replicas.")
+    if can_plan(deployment):
+        steps.append(
+            f"Or `kubectl apply -n {space} -f planner-configmap.yaml -f dgd-with-planner.yaml`, to let the planner, "
+            "which reads the platform's Prometheus, scale between one engine of each pool and the plan's GPUs."
+        )
+    return steps
+
+
+def llmd_steps(deployment: Deployment) -> list[str]:
+    """Releases of llm-d's charts."""
+    space, name = deployment.options.namespace, deployment.name
+    releases = [
+        f"`helm install {name}-{pool.name} <llm-d-modelservice chart> -n {space} -f values/{pool.name}.yaml`"
+        for pool in deployment.pools
+    ]
+    return [
+        *_namespace(deployment),
+        f"`helm install {name} <llm-d router chart, standalone> -n {space} -f router-values.yaml` starts the endpoint "
+        "picker with `epp-config.yaml` behind a proxy on port 80. Or, behind a gateway and a picker of your own: give "
+        f"it `epp-config.yaml`, `kubectl apply -n {space} -f inferencepool.yaml`, and change the benchmark's `--url`.",
+        f"Install the modelservice chart once for every pool: {', '.join(releases)}.",
+    ]
+
+
+def folder_steps(deployment: Deployment, *, pods: bool) -> list[str]:
+    """Where weights must lie that are not fetched."""
+    where = "node that may run engines or the frontend" if pods else "host"
+    return ["Put the weights into the folder that the files name, on every " + where + "."] * (
+        deployment.weights.startswith("/")
+    )
+
+
+def benchmark_steps(deployment: Deployment) -> list[str]:
+    """How the benchmark runs in the cluster, and where its result comes out."""
+    space, name = deployment.options.namespace, deployment.name
+    return [
+        f"kubectl create configmap {name}-workload -n {space} --from-file=benchmark/workload.jsonl",
+        f"kubectl apply -n {space} -f benchmark/job.yaml",
+        f"kubectl wait -n {space} --for=condition=complete --timeout=1h job/{name}-benchmark",
+        f"kubectl logs -n {space} job/{name}-benchmark > {facts.fact('benchmark', 'result')}",
+    ]
+
+
+def _namespace(deployment: Deployment) -> list[str]:
+    """The namespace, and the token for weights that need one."""
+    space = deployment.options.namespace
+    made = [f"`kubectl create namespace {space}`, if it is not there."] * (space != "default")
+    secret = f"`kubectl create secret generic {SECRET} -n {space} --from-literal=HF_TOKEN=...`"
+    return [*made, f"{secret}, if the weights need a token of Hugging Face."]

@@ -1,0 +1,275 @@
+"""Seeded defects: what somebody may do to the files of each target by hand, and the rule that is about it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+Files = dict[str, str]
+Defect = Callable[[Files], Files]
+
+
+def edit(pattern: str, old: str, new: str, *, count: int = 0) -> Defect:
+    """Replace a regular expression in the files whose path matches; something must change."""
+
+    def change(files: Files) -> Files:
+        changed = {
+            path: re.sub(old, new, text, count=count, flags=re.MULTILINE) if re.search(pattern, path) else text
+            for path, text in files.items()
+        }
+        assert changed != files, f"nothing matches {old!r} in {pattern!r}"
+        return changed
+
+    return change
+
+
+def drop(pattern: str) -> Defect:
+    """Leave out the files whose path matches."""
+
+    def change(files: Files) -> Files:
+        kept = {path: text for path, text in files.items() if not re.search(pattern, path)}
+        assert kept != files
+        return kept
+
+    return change
+
+
+def line(pattern: str, start: str) -> Defect:
+    """Leave out the first line that begins so."""
+    return edit(pattern, rf"^ *{start}.*\n", "", count=1)
+
+
+def flag(pattern: str, name: str) -> Defect:
+    """Leave out a flag and its value from a list of arguments, one a line."""
+    return edit(pattern, rf'^ *- "?{name}"?\n(?! *- "?--).*\n', "")
+
+
+def value(pattern: str, name: str, new: str) -> Defect:
+    """Give a flag of a list of arguments another value."""
+    return edit(pattern, rf'(^ *- "?{name}"?\n *- ).*', rf"\g<1>{new}")
+
+
+def both(first: Defect, second: Defect) -> Defect:
+    """One defect after the other."""
+    return lambda files: second(first(files))
+
+
+PREFILL, DECODE = r"workers/prefill.*yaml", r"workers/decode.*yaml"
+VLLM: list[tuple[str, str, Defect]] = [
+    ("memory fraction left out", "readable", line(DECODE, "gpu-memory-utilization")),
+    ("model length left out", "readable", line(DECODE, "max-model-len")),
+    ("batch of another plan", "settings_are_the_plans", edit(DECODE, "max-num-seqs: 128", "max-num-seqs: 512")),
+    ("tokens below requests", "tokens_cover_requests", edit(DECODE, "batched-tokens: 512", "batched-tokens: 64")),
+    ("length beyond the memory", "longest_request_fits", edit(DECODE, "len: 8192", "len: 13107200")),
+    ("no connector", "pools_are_complete", line(PREFILL, "kv-transfer-config")),
+    ("roles swapped", "pools_are_complete", edit(PREFILL, "kv_producer", "kv_consumer")),
+    ("kv_both", "ends_have_connectors", edit(PREFILL, "kv_producer", "kv_both")),
+    ("unknown connector", "ends_have_connectors", edit(PREFILL, "NixlConnector", "P2pNcclConnector")),
+    ("field that went away", "ends_have_connectors", edit(PREFILL, '{"kv_connector"', '{"kv_rank":0,"kv_connector"')),
+    ("push against pull", "ends_agree", edit(DECODE, "NixlConnector", "NixlPushConnector")),
+    ("KV dtypes differ", "ends_agree", edit(DECODE, "kv-cache-dtype: bfloat16", "kv-cache-dtype: fp8")),
+    ("block sizes differ", "ends_agree", edit(DECODE, "block-size: 16", "block-size: 64")),
+    ("kernels differ", "ends_agree", edit(DECODE, "FLASHINFER", "FLASH_ATTN")),
+    ("degrees do not divide", "ends_can_talk", edit(DECODE, "tensor-parallel-size: 2", "tensor-parallel-size: 3")),
+    ("prefill too wide", "ends_can_talk", edit(PREFILL, "tensor-parallel-size: 2", "tensor-parallel-size: 16")),
+    ("decode in stages", "ends_can_talk", edit(DECODE, "pipeline-parallel-size: 1", "pipeline-parallel-size: 2")),
+    ("too few GPUs", "gpus_are_the_engines", edit(r"workers/decode.*sh", "DEVICES=0,1", "DEVICES=0")),
+    ("switch of another version", "readable", edit(DECODE, "disable-prefix-caching", "no-enable-prefix-caching")),
+    ("flag of another version", "flags_are_legal", edit(DECODE, "^dtype", "max-num-partial-prefills: 2\ndtype")),
+    ("flag that never was", "flags_are_legal", edit(DECODE, "^host:", "hostname:")),
+    ("switch with a value", "flags_are_legal", edit(DECODE, "chunked-prefill: true", "chunked-prefill: 7")),
+    ("option twice", "readable", edit(DECODE, "^(dtype:.*)", r"\1\n\1")),
+    ("no transport", "blocks_have_a_road", line(r"decode.*sh", "export UCX_TLS")),
+    ("host without an address", "readable", line("hosts", "HOST_H200_0")),
+    ("prompts in one piece", "readable", line(PREFILL, "enable-chunked-prefill")),
+    ("side channel on localhost", "peers_can_find_each_other", edit(r"decode.*sh", r'HOST="\$.*"', "HOST=localhost")),
+    ("one port for two", "addresses_are_free", edit(r"prefill-1-1\.yaml", "port: 8200", "port: 8100")),
+    ("one side channel for two", "addresses_are_free", edit(r"prefill-1-1\.sh", "PORT=5601", "PORT=5600")),
+    ("another model", "weights_are_one_model", edit(DECODE, "meta-llama/.*", "other/model")),
+    ("replica left out", "pools_are_complete", drop(r"prefill-1-1")),
+    ("router forgets one", "router_knows_all", edit(r"router\.sh", r' --prefill "http://\S*:8200"', "")),
+    ("router does not split", "router_knows_all", edit(r"router\.sh", " --vllm-pd-disaggregation", "")),
+    ("no router", "router_knows_all", drop(r"router\.sh")),
+    ("two to choose from where one is", "router_can_choose", edit(r"router\.sh", "round_robin", "power_of_two")),
+    ("another config", "readable", edit(r"prefill-1-1.sh", "prefill-1-1.yaml", "prefill-1-0.yaml")),
+    ("compose leaves one out", "readable", edit(r"compose/h200", "decode-2-0.yaml", "decode-2-9.yaml")),
+    ("compose with other GPUs", "readable", edit(r"compose/h200", '"0", "1"', '"0", "2"')),
+]
+
+DGD = r"^dgd"
+DYNAMO: list[tuple[str, str, Defect]] = [
+    ("memory fraction left out", "readable", flag(DGD, "--gpu-memory-utilization")),
+    ("model length left out", "readable", flag(DGD, "--max-model-len")),
+    ("batch of another plan", "settings_are_the_plans", value(DGD, "--max-num-seqs", '"512"')),
+    ("tokens below requests", "tokens_cover_requests", value(DGD, "--max-num-batched-tokens", '"4"')),
+    ("length beyond the memory", "longest_request_fits", value(DGD, "--max-model-len", '"13107200"')),
+    ("no connector", "ends_have_connectors", flag(DGD, "--kv-transfer-config")),
+    ("roles swapped", "ends_have_connectors", edit(DGD, "kv_producer", "kv_consumer")),
+    ("mode left out", "readable", flag(DGD, "--disaggregation-mode")),
+    ("field that went away", "ends_have_connectors", edit(DGD, '{"kv_connector"', '{"rank":0,"kv_connector"')),
+    ("block sizes differ", "ends_agree", edit(DGD, r'(--block-size"\n *- )"16"', r'\1"32"', count=1)),
+    ("degrees do not divide", "ends_can_talk", edit(DGD, r'(tensor-parallel-size"\n *- )"2"', r'\1"3"', count=1)),
+    ("too few GPUs", "gpus_are_the_engines", edit(DGD, 'nvidia.com/gpu: "2"', 'nvidia.com/gpu: "1"')),
+    ("more GPUs than a node has", "gpus_are_the_engines", edit(DGD, 'nvidia.com/gpu: "2"', 'nvidia.com/gpu: "16"')),
+    ("label misspelt", "labels_are_the_gpus", edit(DGD, "NVIDIA-H200", "NVIDIA-H200-SXM")),
+    ("label left out", "labels_are_the_gpus", edit(DGD, "nodeSelector: .*", "nodeSelector: {}")),
+    ("no RDMA device", "pods_can_move_blocks", edit(DGD, ', rdma/ib: "."', "")),
+    ("may not lock memory", "pods_can_move_blocks", line(DGD, "securityContext")),
+    ("small shared memory", "pods_can_move_blocks", line(DGD, "sharedMemorySize")),
+    ("replicas of another plan", "pools_are_complete", edit(DGD, "replicas: 2", "replicas: 3")),
+    ("switch of another version", "readable", edit(DGD, "--no-enable-prefix-caching", "--disable-prefix-caching")),
+    ("flag of no version", "flags_are_legal", edit(DGD, r'^( *- )"--dtype"', r'\1"--numa"\n\1"2"\n\1"--dtype"')),
+    ("flag of the operator", "flags_stand_once", edit(DGD, r'^( *- )"--dtype"', r'\1"--nnodes"\n\1"2"\n\1"--dtype"')),
+    (
+        "flag twice",
+        "flags_stand_once",
+        edit(DGD, r'^( *- )"--dtype"', r'\1"--seed"\n\1"1"\n\1"--seed"\n\1"1"\n\1"--dtype"'),
+    ),
+    ("manifests differ", "readable", edit(r"dgd-with", "replicas: 2", "replicas: 3")),
+    (
+        "planner with 2 GPUs",
+        "planner_keeps_the_plan",
+        edit("configmap", r'max_gpu_budget\\": \d+', r'max_gpu_budget\\": 2'),
+    ),
+    ("planner's own TTFT", "planner_keeps_the_plan", edit("configmap", r'ttft_ms\\": [\d.]+', r'ttft_ms\\": 500.0')),
+    ("planner of an engine of 4", "planner_keeps_the_plan", edit("configmap", r'num_gpu\\": \d', r'num_gpu\\": 4')),
+    ("planner without a profile", "planner_keeps_the_plan", edit("configmap", "thorough", "none")),
+    ("profile left out", "readable", edit("configmap", "prefill_raw_data.json", "other.json")),
+    (
+        "names too long",
+        "names_are_short",
+        edit(DGD, "^  name: case", "  name: a-name-that-goes-on-and-on-and-on-until-it-breaks"),
+    ),
+    ("another model", "weights_are_one_model", edit(DGD, "meta-llama/.*", "other/model")),
+    ("another namespace", "objects_share_a_namespace", edit(DGD, "namespace: default", "namespace: other")),
+    ("config map elsewhere", "objects_share_a_namespace", edit("configmap", "^  namespace: .*\n", "")),
+]
+
+VALUES = r"^values/"
+LLMD: list[tuple[str, str, Defect]] = [
+    ("memory fraction left out", "readable", flag(VALUES, "--gpu-memory-utilization")),
+    ("batch of another plan", "settings_are_the_plans", value(VALUES, "--max-num-seqs", '"512"')),
+    ("no connector", "ends_have_connectors", flag(VALUES, "--kv-transfer-config")),
+    ("roles swapped", "ends_have_connectors", edit(VALUES, "kv_producer", "kv_consumer")),
+    ("block sizes differ", "ends_agree", value(r"values/decode", "--block-size", '"64"')),
+    ("degrees do not divide", "ends_can_talk", value(r"values/decode", "--tensor-parallel-size", '"3"')),
+    ("chart's flags twice", "readable", edit(VALUES, "modelCommand: custom", "modelCommand: vllmServe")),
+    ("chart's GPU count", "readable", edit(r"values/decode", "{tensor: 2", "{tensor: 1")),
+    ("too few GPUs", "readable", edit(r"values/decode", 'gpu: "2"', 'gpu: "1"')),
+    (
+        "chart and pod too small",
+        "gpus_are_the_engines",
+        both(edit(r"values/decode", 'gpu: "2"', 'gpu: "1"'), edit(r"values/decode", "{tensor: 2", "{tensor: 1")),
+    ),
+    ("port that nobody asks", "readable", value(r"values/decode", "--port", '"8000"')),
+    ("label misspelt", "labels_are_the_gpus", edit(VALUES, "NVIDIA-H200", "H200")),
+    ("no RDMA device", "pods_can_move_blocks", edit(VALUES, ', rdma/ib: "."', "")),
+    ("small shared memory", "pods_can_move_blocks", line(VALUES, "volumeMounts")),
+    ("side channel unset", "peers_can_find_each_other", line(VALUES, "- {name: VLLM_NIXL_SIDE_CHANNEL_HOST")),
+    ("switch of another version", "readable", edit(VALUES, "--disable-prefix", "--no-enable-prefix")),
+    ("switch with a value", "flags_are_legal", edit(VALUES, "chunked-prefill", "chunked-prefill=7")),
+    ("replicas of another plan", "pools_are_complete", edit(VALUES, "replicas: 2", "replicas: 1")),
+    ("release left out", "pools_are_complete", drop(r"values/decode")),
+    (
+        "both roles in a release",
+        "readable",
+        edit(r"values/decode", "prefill: {create: false", "prefill: {create: true"),
+    ),
+    ("proxy left out", "readable", edit(r"values/decode", "enabled: true", "enabled: false")),
+    ("pool selects others", "readable", edit("inferencepool", "deployment: case", "deployment: other")),
+    ("picker does not split", "readable", edit("epp", "prefill-filter\n", "decode-filter\n")),
+    ("decides otherwise", "readable", edit("epp", "prefill: always-", "prefill: prefix-based-")),
+    ("chart creates the other role", "readable", line(r"values/decode", "prefill: {create")),
+    ("picker undeclared", "readable", edit("epp", "- type: token-load-scorer\n", "")),
+    ("no picker", "router_knows_all", drop("epp")),
+    ("router selects others", "readable", edit("router-values", "deployment: case", "deployment: other")),
+    ("router picks otherwise", "readable", edit("router-values", "always-disagg", "prefix-based", count=1)),
+    ("pool in another namespace", "objects_share_a_namespace", line("inferencepool", "namespace:")),
+    ("model left out", "readable", edit(VALUES, r'^ *- meta-llama/Llama-3.1-8B\n(?= *- "--served)', "")),
+]
+
+SHELL = r"workers/.*sh"
+SGLANG: list[tuple[str, str, Defect]] = [
+    ("memory fraction left out", "readable", edit(SHELL, r" --mem-fraction-static \S+", "")),
+    ("memory fraction as vLLM counts", "settings_are_the_plans", edit(SHELL, r"static \S+", "static 0.9")),
+    ("batch of another plan", "settings_are_the_plans", edit(SHELL, r"requests \d+", "requests 512")),
+    (
+        "tokens below requests",
+        "tokens_cover_requests",
+        edit(SHELL, r"(prefill-size|prefill-tokens) \d+", r"\1 4"),
+    ),
+    ("length left out", "readable", edit(SHELL, r" --context-length \d+", "")),
+    ("length beyond the memory", "longest_request_fits", edit(SHELL, r"length \d+", "length 13107200")),
+    ("mode left out", "pools_are_complete", edit(r"prefill.*sh", " --disaggregation-mode prefill", "")),
+    ("roles swapped", "pools_are_complete", edit(r"prefill.*sh", "mode prefill", "mode decode")),
+    ("other transfer", "ends_agree", edit(r"decode.*sh", "backend nixl", "backend mooncake")),
+    ("KV dtypes differ", "ends_agree", edit(r"decode.*sh", "kv-cache-dtype bf16", "kv-cache-dtype fp8_e4m3")),
+    ("page sizes differ", "ends_agree", edit(r"decode.*sh", "page-size 64", "page-size 16")),
+    ("kernels differ", "ends_agree", edit(r"decode.*sh", " --attention-backend flashinfer", "")),
+    ("degrees do not divide", "ends_can_talk", edit(r"decode.*sh", "tp-size 2", "tp-size 3")),
+    ("too few GPUs", "gpus_are_the_engines", edit(r"decode.*sh", "DEVICES=0,1", "DEVICES=0")),
+    ("flag of vLLM", "flags_are_legal", edit(SHELL, "--dtype bfloat16", "--max-num-seqs 8 --dtype bfloat16")),
+    ("value that is none", "flags_are_legal", edit(SHELL, r"bootstrap-port \d+", "bootstrap-port x")),
+    ("flag twice", "flags_stand_once", edit(SHELL, "--dtype bfloat16", "--dtype bfloat16 --dtype bfloat16")),
+    ("one port for two", "addresses_are_free", edit(r"prefill-1-1", "--port 8200", "--port 8100")),
+    ("router forgets one", "router_knows_all", edit("router", r' --prefill "http://\S*:8200" 9098', "")),
+    ("router does not split", "router_knows_all", edit("router", " --pd-disaggregation", "")),
+    ("two to choose from where one is", "router_can_choose", edit("router", "round_robin", "power_of_two")),
+    ("replica left out", "pools_are_complete", drop(r"prefill-1-1")),
+    ("another model", "weights_are_one_model", edit(SHELL, r"meta-llama/\S+", "other/model")),
+]
+
+TRTLLM: list[tuple[str, str, Defect]] = [
+    ("memory fraction left out", "readable", edit(DECODE, "free_gpu_memory_fraction: [0-9.]+, ", "")),
+    ("memory fraction as vLLM counts", "settings_are_the_plans", edit(DECODE, "fraction: [0-9.]+", "fraction: 0.5")),
+    ("batch of another plan", "settings_are_the_plans", edit(DECODE, "max_batch_size: 128", "max_batch_size: 512")),
+    ("tokens below requests", "tokens_cover_requests", edit(DECODE, "max_num_tokens: 512", "max_num_tokens: 64")),
+    ("length left out", "readable", line(DECODE, "max_seq_len")),
+    ("length beyond the memory", "longest_request_fits", edit(DECODE, "seq_len: 8192", "seq_len: 13107200")),
+    ("buffer below a prompt", "readable", edit(PREFILL, "max_tokens_in_buffer: 8192", "max_tokens_in_buffer: 2048")),
+    ("no transceiver", "pools_are_complete", line(DECODE, "cache_transceiver_config")),
+    ("other transceiver", "readable", edit(DECODE, "backend: NIXL", "backend: MPI")),
+    ("context server overlaps", "pools_are_complete", line(PREFILL, "disable_overlap_scheduler")),
+    ("KV dtypes differ", "ends_agree", edit(DECODE, "dtype: auto", "dtype: fp8")),
+    ("block sizes differ", "ends_agree", edit(DECODE, "tokens_per_block: 32", "tokens_per_block: 64")),
+    ("degrees do not divide", "ends_can_talk", edit(DECODE, "tensor_parallel_size: 2", "tensor_parallel_size: 3")),
+    ("option that never was", "readable", edit(DECODE, "max_seq_len", "max_sequence_length")),
+    ("option twice", "readable", edit(DECODE, "^(max_seq_len.*)", r"\1\n\1")),
+    ("too few GPUs", "gpus_are_the_engines", edit(r"decode.*sh", "DEVICES=0,1", "DEVICES=0")),
+    ("one port for two", "addresses_are_free", edit(r"prefill-1-1\.sh", "--port 8200", "--port 8100")),
+    ("wrong count", "readable", edit("disagg", "num_instances: 2", "num_instances: 1")),
+    (
+        "server forgets one",
+        "router_knows_all",
+        both(edit("disagg", ", [^]]*8200[^]]*", ""), edit("disagg", "instances: 2", "instances: 1")),
+    ),
+    ("nobody listens there", "router_knows_all", edit("disagg", "h200-0:8100", "h200-0:9999")),
+    ("no server", "router_knows_all", drop("disagg")),
+    ("other config", "readable", edit(r"decode.*sh", "decode-2-0.yaml", "prefill-1-0.yaml")),
+    ("another model", "weights_are_one_model", edit(SHELL, r"serve \S+ --host", "serve other/model --host")),
+]
+
+POOLS = r"^pools/"
+LENGTHS: list[tuple[str, str, Defect]] = [
+    ("router of another pool", "readable", edit("pools/prefill-1", "default-case-prefill-1", "default-case-prefill-2")),
+    ("grid of another plan", "lengths_find_their_pools", edit("configmap", r"\[0\]", "[1]")),
+    ("pools swapped", "lengths_find_their_pools", edit("configmap", "case-prefill-1", "case-prefill-2", count=1)),
+    ("grid cannot be read", "lengths_find_their_pools", edit("configmap", "prefill_pool_mapping", "mapping")),
+    ("no such pool", "lengths_find_their_pools", edit("configmap", r"\[1\]", "[7]")),
+    ("no way in", "readable", drop("control")),
+    ("no grid", "readable", drop("configmap")),
+    ("pool left out", "readable", drop("pools/prefill-2")),
+    ("batch of another plan", "settings_are_the_plans", value(POOLS, "--max-num-seqs", '"512"')),
+    ("memory fraction left out", "readable", flag(POOLS, "--gpu-memory-utilization")),
+    ("no connector", "ends_have_connectors", flag(POOLS, "--kv-transfer-config")),
+    ("label misspelt", "labels_are_the_gpus", edit(POOLS, "NVIDIA-H200", "H200")),
+    ("too few GPUs", "gpus_are_the_engines", edit(POOLS, 'gpu: "1"', 'gpu: "4"')),
+]
+DEFECTS = {
+    "dynamo by length": LENGTHS,
+    "vllm": VLLM,
+    "dynamo": DYNAMO,
+    "llmd": LLMD,
+    "sglang": SGLANG,
+    "trtllm": TRTLLM,
+}
