@@ -2,28 +2,38 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from optimizer.procurement.resilience import Loss, Resilience
 from optimizer.verification.judge import Judgement
 
-from .numbers import hourly, percent, signed_percent
+from .numbers import MISSING, hourly, percent, signed_percent
+from .page_charts import Table
 from .table import Column, render_table
-from .text import wrap
+from .text import plural, wrap
+
+UNSURE: Final = "Unsure: the goal lies within the 95 % interval of the simulated share; --requests raises their number."
+METHOD: Final = (
+    "Simulated after the loss, requests re-routed to what is left; requests that were running when it happened are "
+    "not in it. Engines stand on nodes as the deployment files place them. Against nodes, each pool is spread evenly "
+    "over nodes of its own."
+)
 
 
 def resilience_dict(found: Resilience) -> dict[str, Any]:
     """Everything that was found, ready for JSON."""
     return {
-        "schema": "pdplan.resilience/1",
+        "schema": "pdplan.resilience/2",
         "cost_usd_per_hour": found.cost,
         "whole": _classes(found.whole),
         "losses": [
             {
-                "pool": one.pool,
                 "loss": one.what,
-                "replicas_lost": one.lost,
-                "replicas_left": one.left,
+                "number": one.number,
+                "of": one.of,
+                "engines_lost": dict(zip(found.pools, one.lost, strict=True)),
+                "engines_left": dict(zip(found.pools, one.left, strict=True)),
+                "left_usd_per_hour": one.price,
                 "held": one.held,
                 "classes": None if one.judgement is None else _classes(one.judgement),
                 "overloaded": one.judgement is not None and one.judgement.overload.overloaded,
@@ -33,7 +43,7 @@ def resilience_dict(found: Resilience) -> dict[str, Any]:
         ],
         "spares_usd_per_hour": {
             what: {
-                "every_pool": found.spare_cost(what, only_where_needed=False),
+                "everywhere": found.spare_cost(what, only_where_needed=False),
                 "where_needed": found.spare_cost(what, only_where_needed=True),
             }
             for what in ("replica", "node")
@@ -57,58 +67,87 @@ def _classes(judgement: Judgement) -> list[dict[str, Any]]:
 
 def resilience_text(found: Resilience, count: int, width: int) -> str:
     """The verdict first, then every loss, then what N+k costs."""
-    blocks = [
-        _verdict(found, count),
-        render_table(
-            [_whole(found), *(_row(one, count) for one in found.losses)],
-            [
-                Column("loss"),
-                Column("replicas left", "right"),
-                Column("in SLO", shrink=True, lines=2),
-                Column("holds"),
-                Column("spares against it", "right"),
-            ],
-            width,
-        ),
-        f"N+{count} in every pool: {_extra(found, 'replica', only_where_needed=False)} by replica, "
-        f"{_extra(found, 'node', only_where_needed=False)} by node; only where a loss breaks an SLO: "
-        f"{_extra(found, 'replica', only_where_needed=True)} and {_extra(found, 'node', only_where_needed=True)}.",
-        "Simulated after the loss, requests re-routed to what is left; requests that were running when it happened are "
-        "not in it. Engines of one pool are taken to share nodes.",
+    table = losses_table(found)
+    columns = [
+        Column("loss", shrink=True, lines=4),
+        Column("left", shrink=True, lines=4),
+        Column("costs", "right"),
+        Column("in SLO", shrink=True, lines=4),
+        Column("holds"),
+        Column("spares against it", "right"),
     ]
-    return "\n\n".join("\n".join(wrap(block, width)) if "\n" not in block else block for block in blocks)
+    blocks = ["\n".join(wrap(verdict(found), width)), render_table(table.rows, columns, width)]
+    return "\n\n".join([*blocks, *("\n".join(wrap(text, width)) for text in notes(found, count))])
 
 
-def _verdict(found: Resilience, count: int) -> str:
-    broken = [f"{count} {one.what} of {one.pool}" for one in found.losses if not one.held]
+def verdict(found: Resilience) -> str:
+    """Which losses the fleet bears."""
+    if not found.whole.held:
+        return f"Even without a loss the fleet misses an SLO: {attained(found.whole)}."
+    broken = [named(found, one) for one in found.losses if not one.held]
+    borne = [named(found, one) for one in found.losses if one.held]
     if not broken:
-        return f"The fleet bears the loss of {count} replica or {count} node of any pool."
-    if len(broken) == len(found.losses):
-        return f"The loss of {count} replica or {count} node of any pool breaks an SLO."
-    borne = [f"{count} {one.what} of {one.pool}" for one in found.losses if one.held]
-    return f"The loss of {' or '.join(broken)} breaks an SLO; the loss of {' or '.join(borne)} does not."
+        return f"The fleet bears each loss alone: {'; '.join(borne)}."
+    if not borne:
+        return f"Each of these losses alone breaks an SLO: {'; '.join(broken)}."
+    return (
+        f"An SLO breaks with the loss of {'; or of '.join(broken)}. It holds with the loss of {'; or of '.join(borne)}."
+    )
 
 
-def _extra(found: Resilience, what: str, *, only_where_needed: bool) -> str:
-    spare = found.spare_cost(what, only_where_needed=only_where_needed)
+def losses_table(found: Resilience) -> Table:
+    """Every loss, and the fleet without one."""
+    rows = [("none", "all", hourly(found.cost), attained(found.whole), _holds(found.whole), MISSING)]
+    for one in found.losses:
+        told = "some requests have no engine left" if one.judgement is None else attained(one.judgement)
+        left, spare = (_engines(found, one.left), hourly(one.price)), hourly(one.spare)
+        rows.append((named(found, one), *left, told, _holds(one.judgement), spare))
+    return Table(("loss", "left", "#costs", "in SLO", "holds", "#spares against it"), tuple(rows))
+
+
+def notes(found: Resilience, count: int) -> list[str]:
+    """What N+k costs, and how it was found."""
+    nodes = "node" if count == 1 else f"{count} nodes"
+    told = (
+        f"N+{count} against the loss of {plural(count, 'replica')} of any pool: {_extra(found, 'replica', True)} where "
+        f"a loss breaks an SLO, {_extra(found, 'replica', False)} in every pool. Against the loss of any {nodes}: "
+        f"{_extra(found, 'node', True)} and {_extra(found, 'node', False)}."
+    )
+    judged = [found.whole, *(one.judgement for one in found.losses if one.judgement is not None)]
+    return [told, *([] if all(map(_sure, judged)) else [UNSURE]), METHOD]
+
+
+def named(found: Resilience, one: Loss) -> str:
+    """A loss in words, such as "1 node of H100 (2 × colocated-1)"."""
+    everything = (", its only one" if one.number == 1 else ", all it has") if one.everything else ""
+    if one.what == "replica":
+        return f"{plural(one.number, 'replica')} of {one.of}{everything}"
+    return f"{plural(one.number, 'node')} of {one.of}{everything} ({_engines(found, one.lost)})"
+
+
+def _engines(found: Resilience, engines: tuple[int, ...]) -> str:
+    """Engines by pool."""
+    return ", ".join(f"{n} × {name}" for n, name in zip(engines, found.pools, strict=True) if n) or "none"
+
+
+def _extra(found: Resilience, what: str, where_needed: bool) -> str:
+    spare = found.spare_cost(what, only_where_needed=where_needed)
     return f"{hourly(spare)} ({signed_percent(spare / found.cost)})"
 
 
-def _whole(found: Resilience) -> list[str]:
-    return ["none", "all", _attained(found.whole), "yes" if found.whole.held else "no", "–"]
+def _sure(judgement: Judgement) -> bool:
+    return judgement.overload.overloaded or all(one.sure for one in judgement.classes)
 
 
-def _row(one: Loss, count: int) -> list[str]:
-    attained = "some requests have no engine left" if one.judgement is None else _attained(one.judgement)
-    return [
-        f"{count} {one.what} of {one.pool}",
-        str(one.left),
-        attained,
-        "yes" if one.held else "no",
-        hourly(one.spare),
-    ]
+def _holds(judgement: Judgement | None) -> str:
+    if judgement is None:
+        return "no"
+    return ("yes" if judgement.held else "no") + ("" if _sure(judgement) else ", unsure")
 
 
-def _attained(judgement: Judgement) -> str:
-    shares = ", ".join(f"{one.name} {percent(one.attainment.share)}" for one in judgement.classes)
-    return f"{shares} (overloaded)" if judgement.overload.overloaded else shares
+def attained(judgement: Judgement) -> str:
+    """Share of every class in time, with its goal."""
+    shares = ", ".join(
+        f"{one.name} {percent(one.attainment.share)} (goal {percent(one.goal)})" for one in judgement.classes
+    )
+    return f"{shares}, overloaded" if judgement.overload.overloaded else shares

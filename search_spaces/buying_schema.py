@@ -1,4 +1,7 @@
-"""The shape of terms.yaml: what GPUs cost under each contract, and how the demand is expected to grow."""
+"""What GPUs cost under each contract and how the demand may grow: the shape of `procurement:` and of terms.yaml.
+
+The block stands in workload.yaml, or the same keys in a file of their own; `pdplan buy` reads both.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,10 @@ from typing import Annotated, Literal, Self
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
 from . import bounds
-from .bounds import DAY, Bounds
+from .bounds import DAY, HOURS_PER_DAY, Bounds
+from .catalog import normalized_name
 from .fields import Section, Text, at_most, choice, count, house_error, listed, number, quantity
 from .quantities import Kind
-from .schema import HOURS_PER_DAY
 
 TERMS_SCHEMA: Literal["pdplan.terms/1"] = "pdplan.terms/1"
 
@@ -24,6 +27,8 @@ PUE = Bounds(1, 10)
 CARBON = Bounds(0, 1e4, "g/kWh")
 INTERRUPTIONS = Bounds(0, 10_000, "per day")
 TARGET = Bounds(0, 0.999999)
+CHANCE = Bounds(0.0, 1.0)
+INTEREST = Bounds(0.0, 2.0)
 YEARS = Bounds(0.1, 50, "years")
 HELD = Bounds(1, 1e7, "GPUs")
 
@@ -40,12 +45,16 @@ class DemandSection(Section):
     growth: Annotated[float, number(GROWTH)] = 0.0
     """Expected growth of the rate per month [1]; 0.05 is 5 %."""
     low: Annotated[float, number(GROWTH)] | None = None
-    """Growth per month at the lower end of the forecast; default: as expected."""
+    """Growth per month at the lower end of the band; default: as expected."""
     high: Annotated[float, number(GROWTH)] | None = None
-    """Growth per month at the upper end of the forecast; default: as expected."""
+    """Growth per month at the upper end of the band; default: as expected."""
+    low_probability: Annotated[float, number(CHANCE)] = 0.3
+    """Probability of growth as at the lower end [1]; 0.3 where that end is a 10 % quantile, 0.185 for a 5 % one."""
+    high_probability: Annotated[float, number(CHANCE)] = 0.3
+    """Probability of growth as at the upper end [1]; the rest is as expected."""
     by_hour: list[Annotated[float, number(bounds.HOURLY_RATE)]] | None = None
     """24 rates in any unit: the shape of a day, its highest hour the workload's rate. Default: the workload's own."""
-    levels: Annotated[int, count(LEVELS)] = 8
+    levels: Annotated[int, count(LEVELS)] = 16
     """Rates at which a fleet is searched for; every hour is served by the fleet of the next level above."""
 
     @field_validator("by_hour")
@@ -63,6 +72,8 @@ class DemandSection(Section):
         high = self.growth if self.high is None else self.high
         if not low <= self.growth <= high:
             raise house_error(f"needs low <= growth <= high, but has {low:g}, {self.growth:g} and {high:g}")
+        if self.low_probability + self.high_probability > 1.0 + 1e-9:
+            raise house_error("has low_probability + high_probability above 1")
         return self
 
 
@@ -114,7 +125,9 @@ class PurchaseSection(HostingSection):
     capex_usd: Annotated[float, number(DOLLARS)]
     """Price of one GPU with its share of the server and network [$]."""
     depreciation_years: Annotated[float, number(YEARS)] = 4.0
-    """Time over which it loses its value, evenly; what is left at the end of the horizon is not charged [years]."""
+    """Time over which it loses its value; what is left at the end of the horizon is not charged [years]."""
+    interest_per_year: Annotated[float, number(INTEREST)] = 0.0
+    """What the money could earn elsewhere [1/year]; 0: the value is charged evenly, else as an annuity."""
     delivery_months: Annotated[int, count(Bounds(0, 120, "months"))] = 0
     """Months from the decision to the first use."""
 
@@ -145,11 +158,9 @@ class TypeSection(Section):
     """GPUs that you have; default: none."""
 
 
-class TermsFile(Section):
-    """The terms on which GPUs can be had, for `pdplan buy`."""
+class ProcurementSection(Section):
+    """The terms on which GPUs can be had and the forecast of the demand, for `pdplan buy`."""
 
-    schema_: Annotated[str, choice(TERMS_SCHEMA)] = Field(TERMS_SCHEMA, alias="schema")
-    """Format of this file."""
     demand: DemandSection = DemandSection()
     """The forecast."""
     electricity: ElectricitySection = ElectricitySection()
@@ -161,13 +172,20 @@ class TermsFile(Section):
     ] = Field(default_factory=list)
     """Contracts by GPU type; a type that is left out is rented on demand at the price of the workload file."""
     decide_every_months: Annotated[int, count(MONTHS)] = 3
-    """Months between two decisions to reserve or buy."""
+    """Months between two decisions to reserve or buy; from the second one on, the growth is known."""
 
     @field_validator("accelerators")
     @classmethod
     def _once(cls, entries: list[TypeSection], _info: ValidationInfo) -> list[TypeSection]:
-        names = [entry.name for entry in entries]
-        twice = next((name for name in names if names.count(name) > 1), None)
+        names = [normalized_name(entry.name) for entry in entries]
+        twice = next((entry.name for entry in entries if names.count(normalized_name(entry.name)) > 1), None)
         if twice is not None:
             raise house_error(f"{twice} stands twice; put all of its contracts in one entry")
         return entries
+
+
+class TermsFile(ProcurementSection):
+    """The same in a file of its own."""
+
+    schema_: Annotated[str, choice(TERMS_SCHEMA)] = Field(TERMS_SCHEMA, alias="schema")
+    """Format of this file."""

@@ -14,12 +14,27 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodel.engine import Role
-from optimizer.fleets.evaluate import holds, predict_misses
+from costmodel.simulator import Fleet as SimulatedFleet
+from costmodel.simulator import HandOver, make_trace, simulate
+from costmodel.simulator.arrivals import draw_lengths
+from costmodel.simulator.metrics import within
+from optimizer.fleets.evaluate import holds, largest_load, predict_misses
 from optimizer.fleets.fleet import Fleet, FleetPool
 from optimizer.loads.instance import Instance
-from optimizer.procurement.autoscale import DAY, Day, autoscale, longest_start_up, replicas_at, with_replicas
+from optimizer.procurement.autoscale import (
+    DAY,
+    Day,
+    autoscale,
+    longest_start_up,
+    queue_share,
+    replicas_at,
+    with_replicas,
+)
+from optimizer.verification.judge import class_limits, simulated_fleet
 from pdplan.cli import cli, run
+from reports.autoscale_page import render_autoscale
 from reports.autoscale_text import autoscale_dict, autoscale_text
+from reports.numbers import money, percent
 from tests.optimizer_cases import instance_of, problem, workload
 
 HOURS = np.array([0.25] * 12 + [1.0] * 12)
@@ -60,18 +75,75 @@ def test_started_ahead_each_rise_is_paid_for_the_start_up_time_longer() -> None:
     assert day(900.0).saved == pytest.approx(day(900.0).fixed - day(900.0).ahead)
 
 
-def test_on_load_what_comes_during_the_start_up_meets_the_smaller_fleet() -> None:
-    """A quarter of an hour at the high rate, of 12 hours at 1 and 12 at 0.25, is 0.25 / 15 of the requests."""
-    assert day(0.0).late == 0.0
-    assert day(900.0).late == pytest.approx(0.25 / 15.0)
-    assert day(9000.0).late == pytest.approx(2.5 / 15.0)
+def test_on_load_what_comes_during_the_start_up_and_its_queue_is_late() -> None:
+    """15 min at the high rate are late, and then the queue clears at what the larger fleet has to spare."""
     instance, fleet = case()
     small = with_replicas(fleet, day(0.0).need[0])
-    good = [float(predict_misses(instance, fleet, v).attainment[0]) for v in (0.25, 1.0)]
-    assert float(predict_misses(instance, small, 1.0).attainment[0]) == 0.0
+
+    def most(one: Fleet) -> float:
+        return largest_load(lambda volume: predict_misses(instance, one, volume).stable)
+
+    queue = 0.25 * (1.0 - most(small)) / (most(fleet) - 1.0)
+    assert 0.0 < queue < 11.0
+    assert day(0.0).late == 0.0
+    assert day(900.0).late == pytest.approx((0.25 + queue) / 15.0)
     low = float(predict_misses(instance, small, 0.25).attainment[0])
-    assert good[0] >= low
-    assert float(day(900.0).attainment[0]) == pytest.approx((12 * 0.25 * low + 11.75 * good[1]) / 15.0)
+    good = float(predict_misses(instance, fleet, 1.0).attainment[0])
+    assert float(day(900.0).attainment[0]) == pytest.approx((12 * 0.25 * low + (11.75 - queue) * good) / 15.0)
+    assert day(900.0).hourly[:, 0].tolist() == pytest.approx([low] * 12 + [good] * 12)
+
+
+def test_the_fluid_queue_is_as_late_as_a_rise_simulated_in_real_time() -> None:
+    """A quarter of the engines get 1.6 times what they can carry for a minute; then the others share what comes."""
+    instance, fleet = case()
+    few, every = max(fleet.pools[0].replicas // 4, 1), fleet.pools[0].replicas
+    rate = instance.problem.workload.request_rate
+
+    def most(engines: int) -> float:
+        smaller = with_replicas(fleet, np.array([engines]))
+        return rate * largest_load(lambda one: predict_misses(instance, smaller, one).stable)
+
+    start, late, end = 10.0, 60.0, 110.0
+    high = 1.6 * most(few)
+    draw, flows = np.random.default_rng(1), instance.flows
+    before = np.sort(draw.uniform(0.0, start, int(0.6 * most(few) * start)))
+    arrival = np.concatenate([before, np.sort(draw.uniform(start, end, int(high * (end - start))))])
+    isl, osl, _ = draw_lengths(flows.isl, flows.osl, flows.share, arrival.size, 0)
+    new = (arrival > start + late) & (draw.random(arrival.size) < 1.0 - few / every)
+    pool = simulated_fleet(instance, fleet).pools[0]
+    engines = SimulatedFleet((replace(pool, replicas=few), replace(pool, replicas=every - few)), HandOver())
+    result = simulate(make_trace(arrival, isl, osl, pool=new.astype(np.int64)), engines)
+    missed = ~within(result, class_limits(instance.problem.slos[0])) & (result.arrival > start)
+    _, backlog = queue_share(high, most(few), late, 0.0)
+    queued, _ = queue_share(high, most(every), end - start - late, backlog)
+    assert missed.sum() / high == pytest.approx(late + queued * (end - start - late), rel=0.15)
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.floats(0.0, 3.0), st.floats(0.1, 3.0), st.floats(0.0, 1.0), st.floats(0.0, 2.0))
+def test_a_queue_loses_no_request(volume: float, most: float, time: float, backlog: float) -> None:
+    """Arrivals + backlog = what is served + what is left; where a queue stands, as much as can be is served."""
+    share, left = queue_share(volume, most, time, backlog)
+    served = share * time * most + (1.0 - share) * time * volume
+    assert 0.0 <= share <= 1.0
+    assert left >= 0.0
+    if time > 1e-6:
+        assert volume * time + backlog == pytest.approx(served + left, abs=1e-9)
+
+
+def test_replicas_that_the_formula_thinks_enough_are_added_to_until_the_simulation_agrees(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    instance, fleet = case()
+    volume = np.array([0.5] * 12 + [0.75] * 12)
+    formula = autoscale(instance, fleet, volume, 0.0)
+    monkeypatch.setattr("optimizer.procurement.autoscale.replicas_at", lambda *_: np.array([1]))
+    found = autoscale(instance, fleet, volume, 0.0, requests=400)
+    assert found.requests == 400
+    assert not found.short
+    assert (found.need >= 1).all()
+    assert abs(int(found.need[12, 0]) - int(formula.need[12, 0])) <= 2
+    assert (found.hourly[:, 0] >= instance.problem.slos[0].attainment).all()
 
 
 def test_the_longest_start_up_is_where_the_goal_is_just_kept() -> None:
@@ -104,25 +176,55 @@ def test_a_faster_start_never_costs_more_nor_misses_more(first: float, second: f
     assert slow.ahead <= slow.fixed + 1e-9
 
 
-def test_text_and_json_say_the_same() -> None:
+def test_text_json_and_page_say_the_same() -> None:
     instance, fleet = case()
     told, data = autoscale_text(instance, fleet, day(900.0), 100), autoscale_dict(instance, fleet, day(900.0))
     assert "15 min before each rise" in told
-    assert "1.7 % of the requests meet a fleet" in told
+    assert f"{percent(day(900.0).late)} of the requests meet a fleet" in " ".join(told.split())
     assert data["saved_usd_per_day"] == pytest.approx(day(900.0).saved)
     assert data["hours"][12]["replicas"] == {"colocated-1": int(day(900.0).need[12, 0])}
-    short = autoscale_text(instance, fleet, replace(day(900.0), short=(3,)), 100)
-    assert "In 1 hours of up to 16 req/s even the whole fleet misses a goal." in short
+    page = render_autoscale(instance, fleet, day(900.0))
+    assert money(day(900.0).saved) in told
+    assert money(day(900.0).saved) in page
+    assert page.count('<svg class="chart"') == 2
+
+
+def test_a_fleet_that_misses_a_goal_claims_no_saving() -> None:
+    instance, fleet = case()
+    one = autoscale_text(instance, fleet, replace(day(900.0), short=(3,)), 100)
+    assert one.startswith(
+        "The whole fleet misses a goal in 1 hour of the day, of up to 16 req/s, scaled or not (lowest:"
+    )
+    assert "saved" not in one
+    assert "No start-up time is short enough for it." in " ".join(one.split())
+    assert "in 2 hours of the day" in autoscale_text(instance, fleet, replace(day(900.0), short=(3, 4)), 100)
+    flat = autoscale_text(instance, fleet, autoscale(instance, fleet, np.ones(24), 900.0), 100)
+    assert flat.startswith("Scaling saves nothing")
+    broken = autoscale_text(instance, fleet, day(9000.0), 100)
+    assert "that breaks a goal over the day (default," in " ".join(broken.split())
 
 
 def test_a_plan_without_a_profile_asks_for_one(tmp_path: Path) -> None:
     plan = tmp_path / "plan.json"
     made = CliRunner().invoke(
-        cli, ["optimize", "examples/chat.yaml", "--effort", "quick", "--json", "--set", "workload.request_rate=4"]
+        cli,
+        [
+            "optimize",
+            "examples/chat.yaml",
+            "--effort",
+            "quick",
+            "--json",
+            "--set",
+            "workload.request_rate=4",
+            "--set",
+            "model.name=Llama-3.1-8B",
+            "--set",
+            "accelerators=[H100]",
+        ],
     )
     plan.write_text(made.output, "utf-8")
     assert run(["autoscale", str(plan)]) == 2
     assert run(["autoscale", str(plan), "--by-hour", "1,2"]) == 2
     rates = ",".join(["1"] * 12 + ["4"] * 12)
-    shown = CliRunner().invoke(cli, ["autoscale", str(plan), "--by-hour", rates, "--json"])
+    shown = CliRunner().invoke(cli, ["autoscale", str(plan), "--by-hour", rates, "--requests", "300", "--json"])
     assert json.loads(shown.output)["fixed_usd_per_day"] >= json.loads(shown.output)["ahead_usd_per_day"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -11,18 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodel.errors import InfeasibleError, InputError
-from optimizer.procurement.buying import (
-    Bought,
-    Commitment,
-    buy,
-    buy_at,
-    buying_program,
-    commitment_cost,
-    hourly_price,
-    path_of,
-)
-from optimizer.procurement.dispatch import Dispatcher, rental
+from costmodel.errors import InfeasibleError
+from optimizer.procurement.bill import path_of
+from optimizer.procurement.buying import Bought, buy, buy_at
+from optimizer.procurement.buying_program import buying_program
+from optimizer.procurement.dispatch import Dispatcher
 from optimizer.procurement.fleet_levels import (
     MOST_OPTIONS,
     Levels,
@@ -32,10 +26,12 @@ from optimizer.procurement.fleet_levels import (
     search_levels,
     within_limits,
 )
-from optimizer.procurement.spot_headroom import gpus_to_rent, instances_needed
 from optimizer.solver.program import lp_text
+from reports.buying_page import render_buying
+from reports.buying_tables import months_table, parts_table, paths_table
 from reports.buying_text import buying_dict, buying_text
-from search_spaces.buying_terms import HOURS_PER_MONTH, Contract, Forecast, Spot, Terms, Tier, load_terms
+from reports.numbers import money
+from search_spaces.buying_terms import HOURS_PER_MONTH, Contract, DemandPath, Forecast, Spot, Terms, Tier
 from search_spaces.problem import Billing, Constraints, Problem
 from tests.optimizer_cases import offer, problem
 
@@ -50,11 +46,15 @@ def terms(
     rate: float = 4.0,
     months: int = 12,
     by_hour: tuple[float, ...] = FLAT,
-    growth: tuple[float, float, float] = (0.0, 0.0, 0.0),
+    growth: dict[float, float] | float = 0.0,
+    decide_every: int = 1,
 ) -> Terms:
+    """growth: one, or the probability of each."""
     on_demand = Contract(0, Tier.ON_DEMAND, running=2.0)
-    forecast = Forecast(months, rate, growth, by_hour, levels=8)
-    return Terms(forecast, (on_demand, *contracts), draw=(1000.0,), decide_every=1)
+    chances = growth if isinstance(growth, dict) else {growth: 1.0}
+    paths = tuple(DemandPath(f"{each:+.0%}", each, chance) for each, chance in sorted(chances.items()))
+    forecast = Forecast(months, rate, paths, by_hour, levels=8)
+    return Terms(forecast, (on_demand, *contracts), draw=(1000.0,), decide_every=decide_every, electricity="$0.1/kWh")
 
 
 def reserved(price: float, years: int = 1) -> Contract:
@@ -67,14 +67,15 @@ def bought(stated: Terms, levels: Levels = TEN_PER_GPU, given: Problem | None = 
 
 
 def counts(found: Bought, tier: Tier) -> int:
-    return sum(one.count for one in found.commitments if one.contract.tier is tier)
+    taken = (*found.now, *found.expected.later)
+    return sum(one.count for one in taken if one.contract.tier is tier)
 
 
 @pytest.mark.parametrize(("price", "taken"), [(1.99, 4), (2.01, 0)])
 def test_flat_demand_is_reserved_if_that_is_cheaper_than_on_demand(price: float, taken: int) -> None:
     found = bought(terms(reserved(price)))
     assert counts(found, Tier.RESERVED_1) == taken
-    assert found.bill.total == pytest.approx(4 * min(price, 2.0) * HOURS_PER_MONTH * 12)
+    assert found.total == pytest.approx(4 * min(price, 2.0) * HOURS_PER_MONTH * 12)
     assert found.gap == pytest.approx(0.0, abs=1e-3)
 
 
@@ -84,7 +85,7 @@ def test_peak_gpus_are_reserved_if_the_price_ratio_is_below_their_share_of_use(p
     found = bought(terms(reserved(price), by_hour=HALF_DAY))
     assert counts(found, Tier.RESERVED_1) == taken
     hand = taken * price + 2.0 * max(1 - taken, 0) + (0.0 if taken == 4 else 3 * 2.0 / 2)
-    assert found.bill.total == pytest.approx(hand * HOURS_PER_MONTH * 12)
+    assert found.total == pytest.approx(hand * HOURS_PER_MONTH * 12)
     assert found.on_demand == pytest.approx((2.0 + 3.0) * HOURS_PER_MONTH * 12)
     assert found.fixed == pytest.approx(8.0 * HOURS_PER_MONTH * 12)
 
@@ -94,64 +95,103 @@ def test_a_purchase_pays_from_the_month_in_which_rent_exceeds_what_it_loses() ->
     purchase = Contract(0, Tier.PURCHASE, running=0.1, monthly=100.0, once=24_000.0, life=24.0)
     found = bought(terms(purchase))
     assert counts(found, Tier.PURCHASE) == 4
-    assert found.bill.total == pytest.approx(4 * 12 * (1000 + 100 + 0.1 * HOURS_PER_MONTH))
+    assert found.total == pytest.approx(4 * 12 * (1000 + 100 + 0.1 * HOURS_PER_MONTH))
     dearer = bought(terms(replace(purchase, once=32_000.0)))
     assert counts(dearer, Tier.PURCHASE) == 0
 
 
 def test_delivery_leaves_the_first_months_to_rent() -> None:
     found = bought(terms(Contract(0, Tier.PURCHASE, monthly=100.0, delay=3)))
-    assert [one.first for one in found.commitments] == [3]
-    assert found.bill.by_month[:3].sum() == pytest.approx(3 * 4 * 2.0 * HOURS_PER_MONTH)
+    assert [one.first for one in found.now] == [3]
+    assert found.expected.bill.by_month[:3].sum() == pytest.approx(3 * 4 * 2.0 * HOURS_PER_MONTH)
 
 
 def test_owned_gpus_cost_power_and_hosting_only_and_serve_first() -> None:
     owned = Contract(0, Tier.OWNED, running=0.2, monthly=50.0, held=3)
     found = bought(terms(owned))
-    assert found.bill.total == pytest.approx(12 * (3 * 50 + (3 * 0.2 + 1 * 2.0) * HOURS_PER_MONTH))
+    assert found.total == pytest.approx(12 * (3 * 50 + (3 * 0.2 + 1 * 2.0) * HOURS_PER_MONTH))
     assert found.on_demand == pytest.approx(12 * (3 * 50 + 4 * 2.0 * HOURS_PER_MONTH))
 
 
-def test_a_term_is_paid_to_its_end() -> None:
-    assert commitment_cost(reserved(1.0), 6, 12) == pytest.approx(12 * HOURS_PER_MONTH)
-    assert commitment_cost(Contract(0, Tier.PURCHASE, once=1000.0, life=20.0), 2, 12) == pytest.approx(500.0)
-    assert hourly_price(reserved(1.5), 12) == pytest.approx(1.5)
-    assert not Commitment(reserved(1.0), 0, 1).in_force(12)
+def next_month(price: float) -> Contract:
+    """Reserved now for the second of two months."""
+    return Contract(0, Tier.RESERVED_1, monthly=price * HOURS_PER_MONTH, term=1, delay=1)
 
 
-def test_growth_that_does_not_come_costs_what_was_reserved_for_it() -> None:
-    """Four GPUs are reserved; were the rate to fall by half a month, hindsight would rent what is needed."""
-    found = bought(terms(reserved(1.0), growth=(-0.5, 0.0, 0.0)))
-    assert counts(found, Tier.RESERVED_1) == 4
-    assert found.low.cost == pytest.approx(4 * 1.0 * HOURS_PER_MONTH * 12)
-    used = (4 + 2 + 1) * 2.0 + 9 * 2.0  # on demand; one is always needed
-    least = min(used, 12 * 1.0 + (3 + 1) * 2.0)
-    assert found.low.best == pytest.approx(least * HOURS_PER_MONTH)
-    assert found.low.regret == pytest.approx(found.low.cost - found.low.best)
-    assert found.high.regret == pytest.approx(0.0)
-
-
-def test_headroom_of_spot_is_the_binomial_one() -> None:
-    """P(Bin(n, 0.9) >= 3) is 0.729, 0.948, 0.991: five run so that three are there in 99 % of the time."""
-    assert instances_needed(3, 0.9, 0.99) == (0, 2, 4, 5)
-    assert gpus_to_rent(8, 0.9, 0.99, 8).tolist() == [0] + [16] * 8
-    contract = Contract(0, Tier.SPOT, running=0.5, spot=Spot(0.9, 1, 0.99))
-    mixed = rental([Contract(0, Tier.ON_DEMAND, running=2.0), contract], 3)
-    assert mixed.cost.tolist() == [0.0, 1.0, 2.0, 2.5]
-
-
-def test_spot_below_the_headroom_is_not_rented() -> None:
-    dear = Contract(0, Tier.SPOT, running=1.9, spot=Spot(0.9, 1, 0.99))
-    assert rental([Contract(0, Tier.ON_DEMAND, running=2.0), dear], 5).spot.tolist() == [0] * 6
-
-
-@settings(deadline=None, max_examples=60)
-@given(st.integers(1, 60), st.floats(0.5, 1.0), st.floats(0.5, 1.0), st.floats(0.5, 0.9999))
-def test_more_availability_never_needs_more_gpus(most: int, first: float, second: float, target: float) -> None:
-    low, high = sorted((first, second))
-    assert all(
-        a >= b for a, b in zip(instances_needed(most, low, target), instances_needed(most, high, target), strict=True)
+@pytest.mark.parametrize(("price", "level"), [(1.9, 2), (1.7, 2), (1.5, 3), (1.3, 3), (1.1, 4), (0.7, 5), (0.3, 6)])
+def test_the_level_reserved_is_the_newsvendor_quantile(price: float, level: int) -> None:
+    """2 to 6 GPUs are needed, each as likely: P(need >= n) = 1, 1, 0.8, 0.6, 0.4, 0.2: n pays above p / 2."""
+    found = bought(
+        terms(next_month(price), rate=2.0, months=2, growth={0.5 * k: 0.2 for k in range(5)}, decide_every=2)
     )
+    chance = [1.0, 1.0, 0.8, 0.6, 0.4, 0.2]
+    assert level == sum(share > price / 2.0 for share in chance)
+    assert sum(one.count for one in found.now) == level
+    assert found.total == pytest.approx((2 * 2.0 + level * price + 2.0 * sum(chance[level:])) * HOURS_PER_MONTH)
+    assert found.gap == pytest.approx(0.0, abs=2e-3)
+
+
+def test_what_is_signed_hedges_where_the_expected_growth_alone_does_not() -> None:
+    """4 GPUs with a chance of 0.6, else 1: at 0.75 of the rent the 2nd to 4th do not pay, though 4 are expected."""
+    found = bought(terms(next_month(1.5), months=2, growth={-0.75: 0.4, 0.0: 0.6}, decide_every=2))
+    assert [one.count for one in found.now] == [1]
+    assert [one.count for one in found.for_expected] == [4]
+    assert found.total == pytest.approx((4 * 2.0 + 1.5 + 0.6 * 3 * 2.0) * HOURS_PER_MONTH)
+    assert found.for_expected_cost == pytest.approx((4 * 2.0 + 4 * 1.5) * HOURS_PER_MONTH)
+    assert found.hindsight == pytest.approx((4 * 2.0 + 0.6 * 4 * 1.5 + 0.4 * 1.5) * HOURS_PER_MONTH)
+    told = " ".join(buying_text(found, 100).split())
+    assert "Planned for the expected growth alone, 4 × H100 reserved 1 year would be signed now: $657.00 more" in told
+    assert "Knowing the growth beforehand would save $657.00 on average." in told
+
+
+def test_a_later_commitment_is_made_on_the_path_that_asks_for_it() -> None:
+    found = bought(terms(reserved(1.0), months=24, rate=2.0, growth={0.0: 0.5, 0.05: 0.5}, decide_every=12))
+    flat, grown = found.outcomes
+    assert sum(one.count for one in found.now) >= 2
+    assert sum(one.count for one in flat.later) < sum(one.count for one in grown.later)
+    assert all(one.month == 12 for one in grown.later)
+    assert found.total == pytest.approx((flat.bill.total + grown.bill.total) / 2)
+    assert flat.regret >= 0.0
+    assert found.hindsight <= found.total <= found.for_expected_cost + 1e-6
+
+
+WAITING = st.integers(0, 3)
+
+
+@settings(deadline=None, max_examples=8)
+@given(st.floats(0.2, 1.9), WAITING, WAITING, st.floats(0.05, 0.5))
+def test_more_uncertainty_never_lowers_the_cost(price: float, narrow: int, more: int, chance: float) -> None:
+    """The same mean of whole GPUs, further apart: what is lost on one side is never won on the other (Jensen)."""
+
+    def cost(spread: int) -> Bought:
+        ends = {-spread / 8: chance, spread / 8: chance} if spread else {}
+        growth = ends | ({0.0: 1.0 - 2 * chance} if chance < 0.5 or not ends else {})
+        return bought(terms(next_month(price), rate=8.0, months=2, growth=growth, decide_every=2), SIXTEEN)
+
+    near, far = cost(narrow), cost(narrow + more)
+    assert far.total >= near.bound * (1 - 1e-9)
+    assert far.total >= far.hindsight * (1 - 1e-9)
+    assert near.total >= near.hindsight * (1 - 1e-9)
+
+
+SIXTEEN = make_levels(np.arange(1.0, 17.0), [[Option((n,), ())] for n in range(1, 17)])
+"""One type: n GPUs serve n requests per second."""
+
+
+@settings(deadline=None, max_examples=10)
+@given(st.floats(0.1, 2.5), st.floats(0.1, 3.0), st.floats(-0.1, 0.1), st.floats(0.0, 0.1))
+def test_never_more_is_held_than_the_peak_needs(price: float, capex: float, growth: float, band: float) -> None:
+    """Signed now: no more than the peak of any path; with what is signed later: than the path's own, or than now."""
+    contracts = (reserved(price), Contract(0, Tier.PURCHASE, once=1000.0 * capex, life=24.0, monthly=10.0))
+    ends = {growth - band: 0.3, growth: 0.4, growth + band: 0.3} if band else {growth: 1.0}
+    found = bought(terms(*contracts, rate=3.0, months=4, growth=ends, decide_every=2, by_hour=HALF_DAY), SIXTEEN)
+    peaks = [max(one.option.gpus[0] for one in outcome.bill.hours) for outcome in found.outcomes]
+    now = sum(one.count for one in found.now)
+    assert now <= max(peaks)
+    for outcome, peak in zip(found.outcomes, peaks, strict=True):
+        for month in range(4):
+            held = sum(one.count for one in (*found.now, *outcome.later) if one.in_force(month))
+            assert held <= max(peak, now)
 
 
 TWO_TYPES = make_levels(
@@ -175,19 +215,29 @@ def test_a_cheaper_tier_never_raises_the_total(prices: list[float], which: int, 
             Contract(1, Tier.ON_DEMAND, running=now[2]),
             Contract(1, Tier.PURCHASE, running=0.1, monthly=now[3] * HOURS_PER_MONTH),
         )
-        return Terms(Forecast(6, 2.0, (growth,) * 3, HALF_DAY, 8), contracts, (700.0, 400.0))
+        return Terms(Forecast(6, 2.0, (DemandPath("expected", growth),), HALF_DAY, 8), contracts, (700.0, 400.0))
 
     two = problem(offers=(offer("H100"), offer("A100-80")))
     before = bought(at(prices), TWO_TYPES, two)
     after = bought(at([price * (cut if k == which else 1.0) for k, price in enumerate(prices)]), TWO_TYPES, two)
-    assert after.bound <= before.bill.total * (1 + 1e-9)
-    assert after.bill.total <= before.bill.total * (1 + 2e-3)
-    assert before.bound <= before.bill.total
-    assert before.bill.total <= before.on_demand * (1 + 1e-9)
+    assert after.bound <= before.total * (1 + 1e-9)
+    assert after.total <= before.total * (1 + 2e-3)
+    assert before.bound <= before.total
+    assert before.total <= before.on_demand * (1 + 1e-9)
+
+
+@settings(deadline=None, max_examples=5)
+@given(st.floats(0.5, 2.5), st.floats(0.6, 1.0), st.floats(0.5, 1.9))
+def test_spot_on_offer_never_raises_the_total(price: float, there: float, fee: float) -> None:
+    growth = {-0.1: 0.3, 0.0: 0.4, 0.1: 0.3}
+    asked = terms(reserved(fee), rate=3.0, months=3, growth=growth, by_hour=HALF_DAY, decide_every=2)
+    spot = Contract(0, Tier.SPOT, running=price, spot=Spot(there, 1, 0.99))
+    without, with_spot = (bought(one, SIXTEEN) for one in (asked, replace(asked, contracts=(*asked.contracts, spot))))
+    assert with_spot.total <= without.total * (1 + 2e-3)
 
 
 def test_the_programme_finds_what_trying_everything_finds() -> None:
-    stated = terms(reserved(1.1), by_hour=HALF_DAY, growth=(0.03, 0.03, 0.03))
+    stated = terms(reserved(1.1), by_hour=HALF_DAY, growth=0.03)
     found = bought(stated)
     levels, best = TEN_PER_GPU, float("inf")
     rates = stated.forecast.rates(0.03)
@@ -195,7 +245,7 @@ def test_the_programme_finds_what_trying_everything_finds() -> None:
     for count in range(7):
         rented = np.maximum(need - count, 0).sum() * 2.0 * HOURS_PER_MONTH / 24
         best = min(best, rented + count * 1.1 * HOURS_PER_MONTH * 12)
-    assert found.bill.total <= best * (1 + 1e-9)
+    assert found.total <= best * (1 + 1e-9)
     assert found.bound <= best * (1 + 1e-9)
 
 
@@ -221,10 +271,10 @@ def test_of_very_many_mixes_the_cheapest_are_kept() -> None:
 
 
 def test_golden_programme() -> None:
-    stated = terms(reserved(1.5), by_hour=HALF_DAY, months=2)
+    stated = terms(reserved(1.5), by_hour=HALF_DAY, months=2, growth={-0.75: 0.25, 0.0: 0.75})
     levels = make_levels(np.array([1.0, 4.0]), [[Option((1,), ())], [Option((4,), ()), Option((3,), ())]])
-    path = path_of(stated, levels, 0.0)
-    program, _ = buying_program(stated, levels, path, [(stated.contracts[1], 0), (stated.contracts[1], 1)])
+    paths = [path_of(stated, levels, path.growth) for path in stated.forecast.paths]
+    program, _ = buying_program(stated, levels, paths, stated.forecast.probabilities)
     golden = Path(__file__).parent / "golden" / "buying.lp"
     if os.environ.get("PDPLAN_UPDATE_GOLDEN"):
         golden.write_text(lp_text(program), "utf-8")
@@ -269,59 +319,68 @@ def test_own_gpus_stay_off_where_renting_costs_less() -> None:
     assert dispatcher.use(0, 4, {owned: 4}).used[owned] == 0
 
 
-def test_text_and_json_say_the_same_figures() -> None:
-    found = bought(terms(reserved(1.0), growth=(-0.05, 0.0, 0.05)))
-    told, data = buying_text(found, 100), buying_dict(found)
+@cache
+def example() -> Bought:
+    """A band, a contract of each kind, and 3 owned GPUs."""
+    contracts = (
+        reserved(1.2),
+        Contract(0, Tier.PURCHASE, running=0.1, monthly=100.0, once=16_000.0, life=24.0, delay=2),
+        Contract(0, Tier.SPOT, running=1.0, spot=Spot(0.95, 1, 0.99)),
+        Contract(0, Tier.OWNED, running=0.2, monthly=50.0, held=1),
+    )
+    growth = {-0.05: 0.3, 0.0: 0.4, 0.05: 0.3}
+    return bought(terms(*contracts, growth=growth, by_hour=HALF_DAY, decide_every=3))
+
+
+def dollars(text: str) -> float:
+    return float(text.replace("$", "").replace(",", ""))
+
+
+def test_every_total_is_the_sum_of_what_stands_above_it() -> None:
+    found = example()
+    cost = found.expected.bill.total
+    for table in (months_table(found), parts_table(found)):
+        totals = [dollars(row[-1]) for row in table.rows]
+        assert totals[-1] == pytest.approx(sum(totals[:-1]), abs=0.5 * len(totals))
+        assert totals[-1] == pytest.approx(cost, abs=0.51)
+        first = next(k for k, head in enumerate(table.headers) if k and head.startswith("#") and head != "#peak")
+        for row in table.rows:
+            assert dollars(row[-1]) == pytest.approx(sum(map(dollars, row[first:-1])), abs=3.0)
+    rows = paths_table(found).rows
+    mean = sum(0.01 * float(row[2].removesuffix(" %")) * dollars(row[4]) for row in rows[:-1])
+    assert dollars(rows[-1][4]) == pytest.approx(mean, abs=2.0)
+    assert found.total == pytest.approx(mean, abs=2.0)
+
+
+def test_text_json_and_page_say_the_same_figures() -> None:
+    found = example()
+    told, data, page = buying_text(found, 100), buying_dict(found), render_buying(found)
+    assert money(found.total) in told.split("\n\n")[0]
+    assert money(found.total) in page
+    assert data["expected_usd"] == pytest.approx(found.total)
+    paths = data["paths"]
+    assert sum(one["probability"] * one["usd"] for one in paths) == pytest.approx(found.total)
+    for one in paths:
+        assert one["value_lost_usd"] + one["fees_usd"] + one["by_hour_usd"] == pytest.approx(one["usd"])
+        assert one["regret_usd"] >= 0.0
+    assert sum(sum(month["usd"].values()) for month in data["by_month"]) == pytest.approx(found.expected.bill.total)
+    assert data["bound_usd"] <= data["known_before_usd"] * (1 + 1e-2)
+    assert page.count('<svg class="chart"') == 2
+    assert "pdplan.buying/2" in page
+
+
+def test_a_sure_growth_says_so_and_has_one_total() -> None:
+    found = bought(terms(reserved(1.0)))
+    told = " ".join(buying_text(found, 100).split())
     assert told.startswith(
-        "Commit to 4 × H100 reserved 1 year in month 1; rent the rest by the hour. 12 months cost $35,040"
+        "Sign now: 4 × H100 reserved 1 year; rent the rest by the hour. 12 months cost $35,040: -50 % against renting"
     )
-    assert data["total_usd"] == pytest.approx(35_040)
-    assert sum(sum(month["usd"].values()) for month in data["by_month"]) == pytest.approx(data["total_usd"])
-    assert data["wrong_forecast"]["low"]["regret_usd"] >= 0.0
-    assert data["energy_kwh"] == pytest.approx(4 * HOURS_PER_MONTH * 12)
+    assert "cost $35,040 on average" not in told
+    assert "One growth is taken as sure" in told
+    assert buying_dict(found)["energy_kwh"] == pytest.approx(4 * HOURS_PER_MONTH * 12)
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("accelerators: [{name: H10O, owned: {gpus: 8}}]", "'H10O' is not in the workload file; did you mean 'H100'?"),
-        ("demand: {growth: 0.1, low: 0.2}", "needs low <= growth <= high, but has 0.2, 0.1 and 0.1"),
-        ("demand: {by_hour: [1, 2]}", "has 2 rates, but a day has 24 hours"),
-        ("demand: {month: 3}", "is not a known key; did you mean 'months'?"),
-        ("accelerators: [{name: H100, spot: {price: 1}}]", "interruptions_per_day: is missing"),
-        (
-            "accelerators: [{name: H100, spot: {price: 1, interruptions_per_day: 100, recovery: 1h}}]",
-            "is away more than half of the time",
-        ),
-        ("accelerators: [{name: H100}, {name: H100}]", "H100 stands twice"),
-    ],
-)
-def test_faults_of_the_terms_are_told_in_a_sentence(tmp_path: Path, text: str, message: str) -> None:
-    path = tmp_path / "terms.yaml"
-    path.write_text(text, "utf-8")
-    with pytest.raises(InputError) as error:
-        load_terms(path, problem())
-    assert message in str(error.value)
-    assert "terms.yaml:1:" in str(error.value)
-
-
-def test_terms_are_read_with_their_units(tmp_path: Path) -> None:
-    path = tmp_path / "terms.yaml"
-    path.write_text(
-        "electricity: {usd_per_kwh: 0.2, pue: 1.5, grams_co2_per_kwh: 300}\n"
-        "accelerators:\n"
-        "  - name: h100\n"
-        "    on_demand: $3/h\n"
-        "    spot: {price: 1.5, interruptions_per_day: 6, recovery: 40min}\n"
-        "    purchase: {capex_usd: 30000, power: 1.2kW, hosting_usd_per_month: 90}\n",
-        "utf-8",
-    )
-    stated = load_terms(path, problem())
-    rent, spot, purchase = stated.contracts
-    assert (rent.running, spot.running) == (3.0, 1.5)
-    assert spot.spot is not None
-    assert spot.spot.availability == pytest.approx(6 / 7)
-    assert purchase.running == pytest.approx(1.2 * 1.5 * 0.2)
-    assert (purchase.monthly, purchase.once, purchase.life) == (90, 30_000, 48)
-    assert stated.draw == (1800.0,)
-    assert stated.grams_per_kwh == 300
+def test_nothing_is_signed_where_renting_is_cheapest() -> None:
+    told = buying_text(bought(terms(reserved(2.5))), 100)
+    assert told.startswith("Sign nothing now; rent the rest by the hour.")
+    assert "never" in told

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -12,9 +13,18 @@ from hypothesis import strategies as st
 from costmodel.engine import Role
 from optimizer.fleets.fleet import Fleet, FleetPool
 from optimizer.loads.instance import Instance
-from optimizer.procurement.resilience import engines_of_node, rerouted, resilience, with_spares, without
+from optimizer.procurement.resilience import (
+    engines_against_nodes,
+    nodes_of,
+    rerouted,
+    resilience,
+    with_spares,
+    without,
+)
+from reports.resilience_page import render_resilience
 from reports.resilience_text import resilience_dict, resilience_text
-from tests.optimizer_cases import instance_of, problem, workload
+from search_spaces.problem import Billing
+from tests.optimizer_cases import instance_of, offer, problem, space, workload
 
 LEFT = st.one_of(st.just(0.0), st.floats(0.01, 1.0))
 P, D, C = Role.PREFILL, Role.DECODE, Role.COLOCATED
@@ -62,56 +72,141 @@ def test_every_request_is_served_once_per_stage(weights: list[float], left: list
 
 
 @cache
-def case(replicas: int = 3) -> tuple[Instance, Fleet]:
+def case(replicas: int = 3, billing: Billing = Billing.GPU) -> tuple[Instance, Fleet]:
     """Colocated engines of one H100; one serves some 10 requests per second of these."""
-    instance = instance_of(problem(workload=workload(12.0)))
+    instance = instance_of(problem(workload=workload(12.0), offers=(offer(billing=billing),)))
     pool = FleetPool("colocated-1", C, 0, 1, 0, replicas, 0, np.ones(instance.flows.isl.size))
     return instance, Fleet((pool,))
 
 
-def test_a_node_takes_the_engines_that_fit_on_it() -> None:
-    instance, fleet = case()
-    assert engines_of_node(instance, fleet, 0) == 8
-    fewer = without(instance, fleet, 0, 2)
+def pools(*engines: int) -> Fleet:
+    """Colocated pools of one H100 an engine that share the requests evenly."""
+    route = np.ones(case()[0].flows.isl.size) / len(engines)
+    return Fleet(tuple(FleetPool(f"colocated-{k}", C, 0, 1, 0, n, 0, route) for k, n in enumerate(engines, 1)))
+
+
+def test_engines_stand_on_the_first_node_with_room() -> None:
+    instance, fleet = case(10)
+    assert [len(node) for node in nodes_of(instance, fleet)[0]] == [8, 2]
+    mixed = nodes_of(instance, pools(5, 4))[0]
+    assert [sorted(pool for pool, _ in node) for node in mixed] == [[0] * 5 + [1] * 3, [1]]
+    fewer = without(instance, fleet, [1])
     assert fewer is not None
     assert fewer.pools[0].replicas == 1
-    assert without(instance, fleet, 0, 3) is None
+    assert without(instance, fleet, [0]) is None
+
+
+def test_an_engine_larger_than_a_node_takes_whole_nodes() -> None:
+    small = replace(offer(), accelerator=replace(offer().accelerator, node_size=1))
+    instance = instance_of(problem(workload=workload(12.0), offers=(small,), space=space(tensor_parallel=(2,))))
+    pool = FleetPool("colocated-1", C, 0, 1, 0, 2, 0, np.ones(instance.flows.isl.size))
+    gpus = int(instance.tables.gpus[0])
+    assert [sorted(node) for node in nodes_of(instance, Fleet((pool,)))[0]] == [[(0, 0)]] * gpus + [[(0, 1)]] * gpus
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(1, 60), st.integers(1, 8), st.integers(1, 4))
+def test_spares_are_the_fewest_that_bear_the_loss_of_any_nodes(needed: int, each: int, count: int) -> None:
+    engines, nodes = engines_against_nodes(needed, each, count)
+
+    def left(total: int) -> int:
+        per_node = [total // nodes + (k < total % nodes) for k in range(nodes)]
+        assert max(per_node) <= each or total < engines
+        return total - sum(sorted(per_node)[-count:])
+
+    assert left(engines) >= needed
+    assert (
+        engines == needed + count
+        or left(engines - 1) < needed
+        or -(-(engines - 1) // nodes) * count > engines - 1 - needed
+    )
 
 
 def test_a_fleet_with_room_bears_a_replica_but_not_its_only_node() -> None:
     instance, fleet = case(12)
     found = resilience(instance, fleet, requests=600)
     assert found.whole.held
-    assert [(one.what, one.lost, one.left, one.held) for one in found.losses] == [
-        ("replica", 1, 11, True),
-        ("node", 8, 4, True),
+    assert [(one.what, one.lost, one.left, one.held, one.everything) for one in found.losses] == [
+        ("replica", (1,), (11,), True, False),
+        ("node", (8,), (4,), True, False),
+        ("node", (4,), (8,), True, False),
     ]
     small = resilience(*case(3), requests=600)
-    assert [(one.lost, one.left, one.held) for one in small.losses] == [(1, 2, True), (3, 0, False)]
+    assert [(one.lost, one.left, one.held, one.everything) for one in small.losses] == [
+        ((1,), (2,), True, False),
+        ((3,), (0,), False, True),
+    ]
     price = instance.problem.offers[0].usd_per_hour
-    assert [one.spare for one in small.losses] == pytest.approx([price, 8 * price])
+    assert [one.spare for one in small.losses] == pytest.approx([price, 3 * price])
+    assert [one.price for one in small.losses] == pytest.approx([2 * price, 0.0])
     assert small.spare_cost("replica", only_where_needed=True) == 0.0
-    assert small.spare_cost("node", only_where_needed=True) == pytest.approx(8 * price)
+    assert small.spare_cost("node", only_where_needed=True) == pytest.approx(3 * price)
+
+
+def test_where_nodes_are_billed_a_spare_may_be_free_and_a_node_is_whole() -> None:
+    """Three of eight GPUs are used: one more is paid already; against the node, a second node is paid."""
+    found = resilience(*case(3, Billing.NODE), requests=600)
+    price = case()[0].problem.offers[0].usd_per_hour
+    assert [one.spare for one in found.losses] == pytest.approx([0.0, 8 * price])
+
+
+def test_a_node_takes_the_engines_of_every_pool_on_it() -> None:
+    instance, _ = case()
+    found = resilience(instance, pools(3, 2), requests=600)
+    assert [(one.what, one.of, one.lost) for one in found.losses] == [
+        ("replica", "colocated-1", (1, 0)),
+        ("replica", "colocated-2", (0, 1)),
+        ("node", "H100", (3, 2)),
+    ]
+    told = resilience_text(found, 1, 100)
+    assert "1 node of H100, its only one (3 × colocated-1, 2 × colocated-2)" in " ".join(told.split())
+
+
+def test_no_more_is_lost_than_there_is() -> None:
+    found = resilience(*case(3), count=5, requests=600)
+    assert [(one.number, one.lost, one.everything) for one in found.losses] == [(3, (3,), True), (1, (3,), True)]
+    told = " ".join(resilience_text(found, 5, 100).split())
+    assert told.startswith(
+        "Each of these losses alone breaks an SLO: 3 replicas of colocated-1, all it has; 1 node of H100, its only one "
+        "(3 × colocated-1)."
+    )
+    assert "5 × " not in told
+    twelve = resilience(*case(12), count=2, requests=600)
+    assert [(one.what, one.number, one.lost) for one in twelve.losses] == [("replica", 2, (2,)), ("node", 2, (12,))]
+
+
+def test_a_plans_own_spares_count_towards_n_plus_k() -> None:
+    instance, fleet = case(3)
+    found = resilience(instance, fleet, needed=[2], requests=600)
+    price = instance.problem.offers[0].usd_per_hour
+    assert [one.spare for one in found.losses] == pytest.approx([0.0, price])
 
 
 def test_the_loss_of_what_the_load_needs_breaks_the_slo() -> None:
     found = resilience(*case(2), requests=600, volume=2.0)
     assert not found.losses[0].held
     assert found.losses[0].judgement is not None
-    told = resilience_text(found, 1, 100)
-    assert told.startswith("The loss of 1 replica or 1 node of any pool breaks an SLO.")
-    some = resilience_text(resilience(*case(3), requests=600), 1, 100)
-    assert some.startswith(
-        "The loss of 1 node of colocated-1 breaks an SLO; the loss of 1 replica of colocated-1 does not."
-    )
     data = resilience_dict(found)
     assert [one["held"] for one in data["losses"]] == [False, False]
     assert data["losses"][1]["classes"] is None
     assert data["spares_usd_per_hour"]["replica"]["where_needed"] == pytest.approx(found.losses[0].spare)
+    told = " ".join(resilience_text(resilience(*case(3), requests=600), 1, 100).split())
+    assert told.startswith(
+        "An SLO breaks with the loss of 1 node of H100, its only one (3 × colocated-1). It holds with the loss of "
+        "1 replica of colocated-1."
+    )
+
+
+def test_a_fleet_that_misses_without_a_loss_says_so_first() -> None:
+    found = resilience(*case(1), requests=600, volume=2.0)
+    assert resilience_text(found, 1, 100).startswith("Even without a loss the fleet misses an SLO: ")
+    page = render_resilience(found, 1, "shop")
+    assert "Even without a loss the fleet misses an SLO" in page
+    assert page.count('<svg class="chart"') == 1
 
 
 def test_a_spare_stands_in_for_what_is_lost() -> None:
     instance, fleet = case(2)
     found = resilience(instance, with_spares(fleet, [1]), requests=600)
-    assert found.losses[0].left == 2
+    assert found.losses[0].left == (2,)
     assert found.losses[0].held

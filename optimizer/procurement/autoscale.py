@@ -3,7 +3,8 @@
 Hour h needs the fewest replicas of each pool that keep every goal at its rate, routing unchanged. An engine takes a
 start-up time before it serves. Scaled ahead, it starts so much earlier: running(t) = max need over [t, t + start-up].
 Scaled on load, it is late by as much: serving(t) = min need over [t - start-up, t], and what arrives meanwhile meets
-the smaller fleet. What is released stops at once.
+the smaller fleet; what that cannot serve at all queues up (a fluid queue: backlog' = arrivals - most that is served)
+and makes all that come late until it has cleared. What is released stops at once.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ from numpy.typing import NDArray
 
 from costmodel.units import SECONDS_PER_HOUR
 from optimizer.fleets.build_plan import fleet_cost
-from optimizer.fleets.evaluate import holds, predict_misses
+from optimizer.fleets.evaluate import holds, largest_load, predict_misses
 from optimizer.fleets.fleet import Fleet
 from optimizer.loads.instance import Instance
+from optimizer.verification.judge import judge
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -28,14 +30,18 @@ PRECISION = 1.0
 """To which the longest start-up time is found [s]."""
 
 
+Progress = Callable[[str, float], None]
+
+
 @dataclass(frozen=True, slots=True)
 class Day:
-    """A fleet scaled over a day, by formula.
+    """A fleet scaled over a day; requests: that were simulated for each rate and fleet, 0: all is by formula.
 
     volume (hours,): rate of each hour over the rate of the plan [1]; need (hours, pools): replicas.
-    start_up [s]; fixed, ahead, on_load: cost of a day [$]; attainment (classes,): over the day when scaled on load [1];
-    late: share of the day's requests that meet a fleet smaller than their hour needs [1].
-    longest: start-up time up to which scaling on load keeps every goal [s].
+    start_up [s]; fixed, ahead, on_load: cost of a day [$].
+    hourly (hours, classes): attainment with the replicas needed [1]; attainment (classes,): over the day, on load [1].
+    late: share of the day's requests that meet a fleet smaller than their hour needs, or its queue [1].
+    longest: start-up time up to which scaling on load keeps every goal over the day [s].
     short: hours whose rate even the whole fleet does not carry.
     """
 
@@ -45,10 +51,12 @@ class Day:
     fixed: float
     ahead: float
     on_load: float
+    hourly: FloatArray
     attainment: FloatArray
     late: float
     longest: float
     short: tuple[int, ...]
+    requests: int
 
     @property
     def saved(self) -> float:
@@ -65,17 +73,30 @@ class _Part:
     replicas: IntArray
 
 
-def autoscale(instance: Instance, fleet: Fleet, volume: FloatArray, start_up: float, least: int = 1) -> Day:
+def autoscale(
+    instance: Instance,
+    fleet: Fleet,
+    volume: FloatArray,
+    start_up: float,
+    least: int = 1,
+    *,
+    requests: int = 0,
+    progress: Progress | None = None,
+) -> Day:
     """Scale a fleet over a day.
 
     volume (hours,): rate of each hour over the rate that the fleet is for [1]; start_up: from the decision to the first
-    request [s]; least: replicas that every pool keeps.
+    request [s]; least: replicas that every pool keeps; requests: simulated for each rate and fleet, 0: by formula.
     """
-    need = np.array([replicas_at(instance, fleet, one, least) for one in volume.tolist()])
-    reached = _Reached(instance, fleet, volume)
-    parts = list(_serving(need, start_up))
-    late = sum(part.share * volume[part.hour] for part in parts if (part.replicas < need[part.hour]).any())
-    short = [not holds(instance, predict_misses(instance, fleet, one)) for one in volume.tolist()]
+    reached = _Reached(instance, fleet, volume, requests)
+    told = progress or (lambda _what, _share: None)
+    needed: dict[float, IntArray] = {}
+    for number, one in enumerate(dict.fromkeys(volume.tolist())):
+        told(f"replicas at {one * instance.problem.workload.request_rate:.3g}/s", 0.7 * number / volume.size)
+        needed[one] = _enough(reached, one, least)
+    need = np.array([needed[one] for one in volume.tolist()])
+    attained, late = reached.over(list(_serving(need, start_up)), need)
+    told("longest start-up time", 0.8)
     return Day(
         volume=volume,
         need=need,
@@ -83,11 +104,22 @@ def autoscale(instance: Instance, fleet: Fleet, volume: FloatArray, start_up: fl
         fixed=fleet_cost(instance, fleet) * volume.size,
         ahead=_cost(instance, fleet, _running(need, start_up)),
         on_load=_cost(instance, fleet, _running(need, 0.0)),
-        attainment=reached.over(parts),
-        late=float(late / volume.sum()),
-        longest=longest_start_up(lambda seconds: reached.keeps_goals(_serving(need, seconds))),
-        short=tuple(np.flatnonzero(short).tolist()),
+        hourly=np.array([reached.at(one, row) for one, row in zip(volume.tolist(), need, strict=True)]),
+        attainment=attained,
+        late=late,
+        longest=longest_start_up(lambda seconds: reached.keeps_goals(list(_serving(need, seconds)), need)),
+        short=tuple(h for h, one in enumerate(volume.tolist()) if not reached.holds(one, needed[one])),
+        requests=requests,
     )
+
+
+def _enough(reached: _Reached, volume: float, least: int) -> IntArray:
+    """Replicas that keep every goal at a volume: those of the formula, one more of each pool while that is refuted."""
+    full = np.array([pool.replicas for pool in reached.fleet.pools])
+    replicas = replicas_at(reached.instance, reached.fleet, volume, least)
+    while (replicas < full).any() and not reached.holds(volume, replicas):
+        replicas = np.minimum(replicas + 1, full)
+    return replicas
 
 
 def with_replicas(fleet: Fleet, replicas: IntArray) -> Fleet:
@@ -153,25 +185,74 @@ class _Reached:
     instance: Instance
     fleet: Fleet
     volume: FloatArray
+    requests: int
     known: dict[tuple[float, tuple[int, ...]], FloatArray] = field(default_factory=dict)
+    limits: dict[tuple[int, ...], float] = field(default_factory=dict)
 
-    def over(self, parts: Iterable[_Part]) -> FloatArray:
-        """Share of the day's requests that are in time, (classes,)."""
-        total = sum((part.share * self.volume[part.hour] * self._at(part) for part in parts), np.zeros(1))
-        return np.asarray(total / self.volume.sum())
-
-    def keeps_goals(self, parts: Iterable[_Part]) -> bool:
-        """Whether every class reaches its goal over the day."""
-        goals = np.array([slo.attainment for slo in self.instance.problem.slos])
-        return bool((self.over(parts) >= goals - 1e-9).all())
-
-    def _at(self, part: _Part) -> FloatArray:
-        volume = float(self.volume[part.hour])
-        key = volume, tuple(part.replicas.tolist())
+    def at(self, volume: float, replicas: IntArray) -> FloatArray:
+        """Share of the requests of each class that are in time, in the long run, (classes,)."""
+        key = volume, tuple(replicas.tolist())
         if key not in self.known:
-            smaller = with_replicas(self.fleet, part.replicas)
-            self.known[key] = predict_misses(self.instance, smaller, volume).attainment
+            self.known[key] = self._attained(volume, with_replicas(self.fleet, replicas))
         return self.known[key]
+
+    def _attained(self, volume: float, fleet: Fleet) -> FloatArray:
+        if volume == 0.0:
+            return np.ones(len(self.instance.problem.slos))
+        foreseen = predict_misses(self.instance, fleet, volume)
+        if not self.requests or not foreseen.stable:
+            return foreseen.attainment
+        seen = judge(self.instance, fleet, requests=self.requests, volume=volume)
+        return np.array([one.attainment.share for one in seen.classes]) * (not seen.overload.overloaded)
+
+    def holds(self, volume: float, replicas: IntArray) -> bool:
+        """Whether every class keeps its goal."""
+        return self._good(self.at(volume, replicas))
+
+    def _good(self, attainment: FloatArray) -> bool:
+        goals = np.array([slo.attainment for slo in self.instance.problem.slos])
+        return bool((attainment >= goals - 1e-9).all())
+
+    def most(self, replicas: IntArray) -> float:
+        """Highest volume that replicas serve without a queue that grows for ever [1]."""
+        key = tuple(replicas.tolist())
+        if key not in self.limits:
+            smaller = with_replicas(self.fleet, replicas)
+            self.limits[key] = largest_load(lambda one: predict_misses(self.instance, smaller, one).stable)
+        return self.limits[key]
+
+    def over(self, parts: list[_Part], need: IntArray) -> tuple[FloatArray, float]:
+        """Share of the day's requests in time, (classes,), and share that meets too small a fleet or its queue."""
+        total, late, backlog = np.zeros(len(self.instance.problem.slos)), 0.0, 0.0
+        for day in range(2):  # what is left in the queue at midnight is the first day's gift to the second
+            for part in parts:
+                volume = float(self.volume[part.hour])
+                queued, backlog = queue_share(volume, self.most(part.replicas), part.share, backlog)
+                if day and part.share:
+                    small = bool((part.replicas < need[part.hour]).any())
+                    late += part.share * volume * (1.0 if small else queued)
+                    total += part.share * volume * (1.0 - queued) * self.at(volume, part.replicas)
+        return np.asarray(total / self.volume.sum()), float(late / self.volume.sum())
+
+    def keeps_goals(self, parts: list[_Part], need: IntArray) -> bool:
+        """Whether every class reaches its goal over the day."""
+        return self._good(self.over(parts, need)[0])
+
+
+def queue_share(volume: float, most: float, time: float, backlog: float) -> tuple[float, float]:
+    """Share of a stretch in which a queue stands [1], and what is left of it at the end; a fluid queue.
+
+    volume: arrivals, most: that can be served, both in the same unit per hour; time [h]; backlog: at the beginning.
+
+    A quarter of an hour at twice the capacity is cleared in as much at half of it:
+
+    >>> queue_share(2.0, 1.0, 0.25, 0.0), queue_share(0.5, 1.0, 1.0, 0.25)
+    ((1.0, 0.25), (0.5, 0.0))
+    """
+    left = backlog + (volume - most) * time
+    if left > 0.0 or time == 0.0:
+        return 1.0, max(left, 0.0)
+    return (backlog / (most - volume) / time if backlog > 0.0 else 0.0), 0.0
 
 
 def longest_start_up(good: Callable[[float], bool]) -> float:

@@ -3,42 +3,97 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
 from pdplan.console import Console
-from pdplan.options import PATH, console_options, json_option, parse_settings, pass_console, set_option
+from pdplan.options import (
+    PATH,
+    console_options,
+    force_option,
+    json_option,
+    parse_settings,
+    pass_console,
+    set_option,
+    whole,
+)
+from search_spaces.bounds import Bounds
+
+from .simulate import check_files
+
+MONTHS = Bounds(1, 120)
+
+
+def growth(_context: click.Context, _parameter: click.Parameter, value: str | None) -> float | None:
+    """Turn 5% or 0.05 a month into a share [1]."""
+    if value is None:
+        return None
+    text = value.strip()
+    try:
+        return float(text.removesuffix("%")) / (100.0 if text.endswith("%") else 1.0)
+    except ValueError:
+        raise click.BadParameter(f"{value[:80]!r} is not a growth per month such as 5% or 0.05") from None
 
 
 @click.command(short_help="Say what to reserve, buy and rent as demand grows.")
 @click.argument("file", type=PATH)
-@click.option("--terms", type=PATH, required=True, metavar="FILE", help="Contracts, forecast and electricity, as YAML.")
+@click.option("--terms", type=PATH, metavar="FILE", help="Terms as YAML; its sections go before those of procurement:.")
+@click.option("--months", type=whole(MONTHS), metavar="N", help="Horizon.")
+@click.option("--growth", callback=growth, metavar="SHARE", help="Expected growth per month: 5%.")
+@click.option("--low", callback=growth, metavar="SHARE", help="Growth per month at the lower end of the band.")
+@click.option("--high", callback=growth, metavar="SHARE", help="Growth per month at the upper end of the band.")
+@click.option("--html", "html_file", type=PATH, metavar="OUT", help="Write a page with charts.")
 @set_option
 @json_option
+@force_option
 @console_options
 @pass_console
-def buy(console: Console, file: Path, terms: Path, settings: tuple[str, ...], as_json: bool) -> None:
+def buy(
+    console: Console,
+    /,
+    *,
+    file: Path,
+    terms: Path | None,
+    months: int | None,
+    growth: float | None,
+    low: float | None,
+    high: float | None,
+    html_file: Path | None,
+    settings: tuple[str, ...],
+    as_json: bool,
+    force: bool,
+) -> None:
     """Examples:
 
     \b
-      pdplan buy workload.yaml --terms terms.yaml
-      pdplan buy workload.yaml --terms terms.yaml --set workload.request_rate=40
-      pdplan buy workload.yaml --terms terms.yaml --json | jq .commitments
+      pdplan buy workload.yaml
+      pdplan buy workload.yaml --terms terms.yaml --growth 5% --low 0% --high 8%
+      pdplan buy workload.yaml --set procurement.electricity.usd_per_kwh=0.2 --html buy.html
 
-    Chooses, for the forecast in the terms, how many GPUs to reserve or buy in which month and what
-    to rent by the hour: on demand, spot with the headroom that its interruptions ask for, reserved,
-    bought, or owned already. Says what that costs each month, against renting everything on
-    demand, and what it costs if the forecast is wrong.
+    Chooses how many GPUs to reserve or buy now, under the uncertainty of the growth, and what to
+    sign later and rent by the hour on each path of the demand: on demand, spot with the headroom
+    that its interruptions ask for, reserved, bought, or owned already. Says what that costs each
+    month, against renting everything on demand, and what knowing the growth would be worth.
+
+    The terms stand in FILE under procurement: (pdplan schema), or in a file of their own.
 
     Exits with 3 when no fleet meets the SLOs at the highest rate of the forecast.
     """
     from optimizer.procurement.buying import buy as choose
+    from reports.buying_page import render_buying
     from reports.buying_text import buying_dict, buying_text
+    from reports.whole_files import write_whole
     from search_spaces.buying_terms import load_terms
     from search_spaces.loader import load_problem
 
+    check_files({} if html_file is None else {"--html": html_file}, force=force)
     problem = load_problem(file, overrides=parse_settings(settings))
-    stated = load_terms(terms, problem)
+    changes: dict[str, Any] = {"months": months, "growth": growth, "low": low, "high": high}
+    stated = load_terms(problem, terms, {key: value for key, value in changes.items() if value is not None})
     with console.progress() as progress:
         found = choose(problem, stated, progress)
+    if html_file is not None:
+        write_whole({html_file: render_buying(found)})
+        console.note(f"wrote {html_file}")
     console.show(buying_dict(found) if as_json else buying_text(found, console.width))

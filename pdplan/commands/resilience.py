@@ -9,9 +9,13 @@ import click
 from costmodel.errors import InputError
 from pdplan.console import Console
 from pdplan.exit_codes import ExitCode
-from pdplan.options import PATH, console_options, json_option, pass_console, seconds, whole
+from pdplan.options import PATH, console_options, force_option, json_option, pass_console, seconds, whole
 from pdplan.plan_files import read_plan
 from search_spaces.bounds import HOURLY_RATE, SEED, Bounds
+
+from .simulate import check_files
+
+html_option = click.option("--html", "html_file", type=PATH, metavar="OUT", help="Write a page with charts.")
 
 REQUESTS = Bounds(100, 1_000_000)
 LOSSES = Bounds(1, 100)
@@ -24,10 +28,23 @@ HOURS = 24
 @click.option("--losses", type=whole(LOSSES), default=1, show_default=True, help="Replicas or nodes lost at once.")
 @click.option("--requests", type=whole(REQUESTS), default=5_000, show_default=True, help="Simulated after each loss.")
 @click.option("--seed", type=whole(SEED), default=0, show_default=True, metavar="N", help="Seed of the requests.")
+@html_option
 @json_option
+@force_option
 @console_options
 @pass_console
-def resilience(console: Console, /, *, file: Path, losses: int, requests: int, seed: int, as_json: bool) -> int:
+def resilience(
+    console: Console,
+    /,
+    *,
+    file: Path,
+    losses: int,
+    requests: int,
+    seed: int,
+    html_file: Path | None,
+    as_json: bool,
+    force: bool,
+) -> int:
     """Examples:
 
     \b
@@ -35,17 +52,20 @@ def resilience(console: Console, /, *, file: Path, losses: int, requests: int, s
       pdplan resilience plan/plan.json --losses 2
       pdplan resilience plan/plan.json --json | jq '.losses[] | select(.held | not)'
 
-    Takes a replica, then a node, from each pool of the plan in turn, routes its requests to what is
-    left, and simulates them: which loss breaks an SLO, and what spares against it cost. Spares that
-    the plan has (constraints.headroom) serve like the others.
+    Takes a replica from each pool of the plan, then each of its nodes, in turn, routes the requests
+    to what is left, and simulates them: which loss breaks an SLO, and what spares against it cost.
+    Spares that the plan has (constraints.headroom) serve like the others.
 
     Exits with 3 when some loss breaks an SLO.
     """
     from optimizer.fleets.plan_fleet import fleet_of_plan, planned_volume
     from optimizer.procurement.resilience import resilience as ask
     from optimizer.procurement.resilience import with_spares
+    from reports.resilience_page import render_resilience
     from reports.resilience_text import resilience_dict, resilience_text
+    from reports.whole_files import write_whole
 
+    check_files({} if html_file is None else {"--html": html_file}, force=force)
     plan = read_plan(file)
     instance, fleet = fleet_of_plan(plan, file.parent)
     with console.progress() as progress:
@@ -53,11 +73,15 @@ def resilience(console: Console, /, *, file: Path, losses: int, requests: int, s
             instance,
             with_spares(fleet, [pool.spare_replicas for pool in plan.pools]),
             count=losses,
+            needed=[pool.replicas for pool in fleet.pools],
             requests=requests,
             seed=seed,
             volume=planned_volume(plan),
             progress=progress,
         )
+    if html_file is not None:
+        write_whole({html_file: render_resilience(found, losses, plan.name)})
+        console.note(f"wrote {html_file}")
     console.show(resilience_dict(found) if as_json else resilience_text(found, losses, console.width))
     return 0 if all(one.held for one in found.losses) else ExitCode.INFEASIBLE
 
@@ -68,11 +92,25 @@ def resilience(console: Console, /, *, file: Path, losses: int, requests: int, s
               help="From the decision to an engine's first request.")  # fmt: skip
 @click.option("--by-hour", metavar="RATE,…", help="24 mean rates [1/s]. Default: the daily profile of the plan.")
 @click.option("--least", type=whole(LEAST), default=1, show_default=True, help="Replicas that every pool keeps.")
+@click.option("--requests", type=whole(REQUESTS), default=5_000, show_default=True,
+              help="Simulated for each rate and fleet.")  # fmt: skip
+@html_option
 @json_option
+@force_option
 @console_options
 @pass_console
 def autoscale(
-    console: Console, /, *, file: Path, start_up: float, by_hour: str | None, least: int, as_json: bool
+    console: Console,
+    /,
+    *,
+    file: Path,
+    start_up: float,
+    by_hour: str | None,
+    least: int,
+    requests: int,
+    html_file: Path | None,
+    as_json: bool,
+    force: bool,
 ) -> int:
     """Examples:
 
@@ -81,9 +119,9 @@ def autoscale(
       pdplan autoscale plan/plan.json --start-up 10min --least 2
       pdplan autoscale plan/plan.json --by-hour 2,1,1,1,1,2,4,6,8,9,9,9,10,10,9,9,8,8,7,6,5,4,3,2
 
-    Finds by formula how many replicas of each pool every hour of the day needs, and what the day
-    costs if engines are started ahead by the profile, against a fleet of fixed size; and what
-    breaks if they are started when the load is there already.
+    Finds how many replicas of each pool every hour of the day needs, proven by simulation, and what
+    the day costs if engines are started ahead by the profile, against a fleet of fixed size; and
+    what breaks if they are started when the load is there already.
 
     Exits with 3 when the plan's own fleet misses a goal in some hour.
     """
@@ -92,15 +130,22 @@ def autoscale(
     from optimizer.fleets.plan_fleet import fleet_of_plan
     from optimizer.procurement.autoscale import autoscale as scale
     from optimizer.verification.simulated_demand import planned_profile
+    from reports.autoscale_page import render_autoscale
     from reports.autoscale_text import autoscale_dict, autoscale_text
+    from reports.whole_files import write_whole
 
+    check_files({} if html_file is None else {"--html": html_file}, force=force)
     instance, fleet = fleet_of_plan(read_plan(file), file.parent)
     volume = planned_profile(instance)
     if by_hour is not None:
         volume = np.array(_rates(by_hour)) / instance.problem.workload.request_rate
     if volume is None:
         raise InputError("the plan has no daily profile (workload.diurnal); state one with --by-hour")
-    day = scale(instance, fleet, volume, start_up, least)
+    with console.progress() as progress:
+        day = scale(instance, fleet, volume, start_up, least, requests=requests, progress=progress)
+    if html_file is not None:
+        write_whole({html_file: render_autoscale(instance, fleet, day)})
+        console.note(f"wrote {html_file}")
     if as_json:
         console.show(autoscale_dict(instance, fleet, day))
     else:

@@ -1,0 +1,52 @@
+"""What a fleet does after a loss, as a page."""
+
+from __future__ import annotations
+
+from optimizer.procurement.resilience import Loss, Resilience
+from optimizer.verification.judge import Judgement
+
+from .numbers import percent
+from .page_charts import Chart, Table
+from .procurement_page import Part, ProcurementPage, Share, draw_shares, render_procurement
+from .resilience_text import losses_table, named, notes, resilience_dict, verdict
+
+
+def render_resilience(found: Resilience, count: int, name: str) -> str:
+    """Return the page as one HTML document; name: of the plan; count: replicas or nodes that are lost at once."""
+    told = notes(found, count)
+    page = ProcurementPage(
+        name=name,
+        question="Which loss breaks an SLO?",
+        headline=verdict(found),
+        lead=(told[0],),
+        charts=(_chart(found),),
+        parts=(Part("Every loss", losses_table(found)),),
+        notes=tuple(told[1:]),
+    )
+    return render_procurement(page, resilience_dict(found))
+
+
+def _chart(found: Resilience) -> Chart:
+    """Attainment of the class with the least room, after each loss."""
+    rows = [_share("no loss", found.whole), *(_after(found, one) for one in found.losses)]
+    held = sum(one.held for one in found.losses)
+    return Chart(
+        title=f"{held} of {len(found.losses)} losses are borne",
+        caption="Share of requests within their SLO, of the class that is worst off; the line is its goal.",
+        drawing=draw_shares(rows, "; ".join(f"{row.label} {row.note}" for row in rows)),
+        table=Table(("loss", "#in SLO", "#goal"), tuple((row.label, row.note, percent(row.goal)) for row in rows)),
+    )
+
+
+def _after(found: Resilience, one: Loss) -> Share:
+    label = named(found, one)
+    if one.judgement is None:
+        return Share(label, 0.0, max(case.goal for case in found.whole.classes), "no engine left")
+    return _share(label, one.judgement)
+
+
+def _share(label: str, judgement: Judgement) -> Share:
+    """The class with the least room."""
+    worst = min(judgement.classes, key=lambda one: one.attainment.share - one.goal)
+    told = f"{percent(worst.attainment.share)}{', overloaded' if judgement.overload.overloaded else ''}"
+    return Share(label, worst.attainment.share, worst.goal, told)

@@ -1,0 +1,157 @@
+"""The terms of buying: the block of the workload file, a file of their own, options, and what is wrong in them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from costmodel.errors import InputError
+from optimizer.procurement.buying import buy
+from pdplan.cli import cli, run
+from search_spaces.buying_terms import HOURS_PER_MONTH, Tier, load_terms
+from search_spaces.loader import load_problem, problem_of
+from tests.optimizer_cases import problem
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("accelerators: [{name: H10O, owned: {gpus: 8}}]", "'H10O' is not in the workload file; did you mean 'H100'?"),
+        ("demand: {growth: 0.1, low: 0.2}", "needs low <= growth <= high, but has 0.2, 0.1 and 0.1"),
+        ("demand: {by_hour: [1, 2]}", "has 2 rates, but a day has 24 hours"),
+        ("demand: {month: 3}", "is not a known key; did you mean 'months'?"),
+        ("accelerators: [{name: H100, spot: {price: 1}}]", "interruptions_per_day: is missing"),
+        (
+            "accelerators: [{name: H100, spot: {price: 1, interruptions_per_day: 100, recovery: 1h}}]",
+            "is away more than half of the time",
+        ),
+        ("accelerators: [{name: H100}, {name: h100}]", "H100 stands twice"),
+        ("demand: {low_probability: 0.6, high_probability: 0.5}", "has low_probability + high_probability above 1"),
+    ],
+)
+def test_faults_of_the_terms_are_told_in_a_sentence(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "terms.yaml"
+    path.write_text(text, "utf-8")
+    with pytest.raises(InputError) as error:
+        load_terms(problem(), path)
+    assert message in str(error.value)
+    assert "terms.yaml:1:" in str(error.value)
+
+
+def test_terms_are_read_with_their_units(tmp_path: Path) -> None:
+    path = tmp_path / "terms.yaml"
+    path.write_text(
+        "electricity: {usd_per_kwh: 0.2, pue: 1.5, grams_co2_per_kwh: 300}\n"
+        "accelerators:\n"
+        "  - name: h100\n"
+        "    on_demand: $3/h\n"
+        "    spot: {price: 1.5, interruptions_per_day: 6, recovery: 40min}\n"
+        "    purchase: {capex_usd: 30000, power: 1.2kW, hosting_usd_per_month: 90}\n",
+        "utf-8",
+    )
+    stated = load_terms(problem(), path)
+    rent, spot, purchase = stated.contracts
+    assert (rent.running, spot.running) == (3.0, 1.5)
+    assert spot.spot is not None
+    assert spot.spot.availability == pytest.approx(6 / 7)
+    assert purchase.running == pytest.approx(1.2 * 1.5 * 0.2)
+    assert (purchase.monthly, purchase.once, purchase.life) == (90, 30_000, 48)
+    assert stated.draw == (1800.0,)
+    assert stated.grams_per_kwh == 300
+
+
+BLOCK = """
+procurement:
+  demand: {months: 6, growth: 0.1, low: 0.0, high: 0.1}
+  electricity: {usd_per_kwh: 0.2}
+  accelerators:
+    - {name: H100, reserved_1_year: $2/h, owned: {gpus: 2, hosting_usd_per_month: 10}}
+    - {name: B200, reserved_1_year: $3/h}
+"""
+FILE = """
+model: Llama-3.1-8B
+workload: {request_rate: 10/s, lengths: {histogram: [{isl: 500, osl: 200, share: 1}]}}
+slo: {ttft: 1s, tpot: 50ms}
+accelerators: [H100]
+search: quick
+"""
+
+
+def test_the_terms_stand_in_the_workload_file_and_options_replace_them(tmp_path: Path) -> None:
+    path = tmp_path / "workload.yaml"
+    path.write_text(FILE + BLOCK, "utf-8")
+    given = load_problem(path, {"procurement.electricity.pue": "1.1"})
+    stated = load_terms(given)
+    assert [(one.growth, one.probability) for one in stated.forecast.paths] == [(0.0, 0.3), (0.1, 0.7)]
+    owned = next(one for one in stated.contracts if one.tier is Tier.OWNED)
+    assert owned.running == pytest.approx(given.offers[0].accelerator.tdp / 1000 * 1.1 * 0.2)
+    assert stated.unused == ("B200",)
+    assert {one.source for one in stated.contracts if one.committed} == {"workload file, procurement"}
+    again = load_terms(problem_of(given.inputs, "echo", tmp_path))
+    assert again == stated
+    changed = load_terms(given, None, {"months": 3, "high": 0.2})
+    assert changed.forecast.months == 3
+    assert changed.forecast.paths[-1].growth == 0.2
+    with pytest.raises(InputError, match=r"demand: needs low <= growth <= high, but has 0, 0.1 and -0.5"):
+        load_terms(given, None, {"high": -0.5})
+    other = tmp_path / "terms.yaml"
+    other.write_text("demand: {months: 9}\n", "utf-8")
+    both = load_terms(given, other)
+    assert (both.forecast.months, len(both.forecast.paths)) == (9, 1)
+    assert any(one.tier is Tier.OWNED for one in both.contracts)
+
+
+def test_gpus_that_the_accelerators_own_are_a_contract_unless_the_block_says_better(tmp_path: Path) -> None:
+    path = tmp_path / "workload.yaml"
+    stated = FILE.replace("[H100]", "[{name: H100, owned: 3, owned_price: $0.5/h}]")
+    path.write_text(stated + "procurement: {demand: {months: 1}}", "utf-8")
+    owned = [one for one in load_terms(load_problem(path)).contracts if one.tier is Tier.OWNED]
+    assert [(one.offer, one.held, one.running, one.monthly) for one in owned] == [(0, 3, 0.5, 0.0)]
+    found = buy(load_problem(path), load_terms(load_problem(path)))
+    assert len(found.problem.offers) == 1
+    assert found.total <= 3 * 0.5 * HOURS_PER_MONTH + 1e-6
+    path.write_text(stated + BLOCK, "utf-8")
+    owned = [one for one in load_terms(load_problem(path)).contracts if one.tier is Tier.OWNED]
+    assert [(one.held, one.monthly) for one in owned] == [(2, 10.0)]
+
+
+@pytest.mark.parametrize(
+    ("block", "message"),
+    [
+        (
+            "procurement: {demnd: {months: 3}}",
+            "workload.yaml:8:15: procurement.demnd: is not a known key; did you mean",
+        ),
+        ("procurement: {demand: {months: 0}}", "workload.yaml:8:32: procurement.demand.months: 0 is out of range"),
+        ("procurement: {accelerators: [{name: H1OO}]}", "workload.yaml:8:37: procurement.accelerators.0.name: 'H1OO'"),
+    ],
+)
+def test_faults_of_the_block_have_their_line(tmp_path: Path, block: str, message: str) -> None:
+    path = tmp_path / "workload.yaml"
+    path.write_text(FILE + f"\n{block}\n", "utf-8")
+    with pytest.raises(InputError) as error:
+        load_terms(load_problem(path))
+    assert message in str(error.value)
+
+
+def test_without_terms_the_command_asks_for_them(tmp_path: Path) -> None:
+    path = tmp_path / "workload.yaml"
+    path.write_text(FILE, "utf-8")
+    with pytest.raises(InputError, match=r"has no terms; state them in a block procurement: .* or by --terms FILE"):
+        load_terms(load_problem(path))
+
+
+def test_the_command_writes_a_page_and_refuses_to_replace_it(tmp_path: Path) -> None:
+    path, page = tmp_path / "workload.yaml", tmp_path / "buy.html"
+    path.write_text(FILE + BLOCK, "utf-8")
+    asked = ["buy", str(path), "--months", "2", "--growth", "5%", "--html", str(page), "--json", "-q"]
+    done = CliRunner().invoke(cli, asked)
+    data = json.loads(done.stdout)
+    assert data["months"] == 2
+    assert [one["growth"] for one in data["paths"]] == [0.0, 0.05, 0.1]
+    assert f"{data['months']} months cost" in page.read_text("utf-8")
+    assert run(asked) == 2
+    assert run(["buy", str(path), "--growth", "much"]) == 2
