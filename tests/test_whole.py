@@ -50,14 +50,14 @@ def check_optimum(matrices: Matrices) -> None:
         assert found.objective == pytest.approx(best, abs=1e-6)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=25)
 @given(SEEDS)
 @example(66564822)
 def test_it_equals_trying_every_fleet(seed: int) -> None:
     check_optimum(random_matrices(seed, columns=3 + seed % 2))
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=20)
 @given(SEEDS)
 def test_it_equals_trying_every_fleet_within_limits(seed: int) -> None:
     check_optimum(random_matrices(seed, columns=4, limited=True))

@@ -6,8 +6,7 @@ priced once and scaled; simple plans then tell, for any volume, what the best on
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -90,37 +89,3 @@ def best_ratio(instance: Instance, space: Columns, aim: Aim, effort: Effort) -> 
     least = at_volume(instance, goal.min_volume)
     bound = generate_from(least, *price_space(least, space), aim, effort).bound
     return found, max(0.0, 1.0 - found.volume / found.objective * bound / goal.min_volume)
-
-
-@dataclass(frozen=True, slots=True)
-class BudgetPoint:
-    """What a budget [$/h] buys: the largest multiple of the demand served, its cost, and the gap to the proven most.
-
-    volume is 0 and `found` without columns where the budget buys no fleet at all.
-    """
-
-    budget: float
-    volume: float
-    cost: float
-    gap: float | None
-    found: Found
-
-
-def budget_curve(
-    instance: Instance, space: Columns, budgets: Sequence[float], aim: Aim, effort: Effort
-) -> list[BudgetPoint]:
-    """The most goodput that each budget buys, cheapest budget first; a larger one never serves less.
-
-    budgets [$/h]. Where a search finds less than a smaller budget's fleet serves, that fleet is kept.
-    """
-    points: list[BudgetPoint] = []
-    for budget in sorted(budgets):
-        limits = replace(instance.problem.constraints, budget=budget)
-        there = replace(instance, problem=replace(instance.problem, constraints=limits))
-        found, gap = most_goodput(there, space, aim, effort)
-        volume = found.volume if found.columns.size else 0.0
-        cost = found.objective / aim.cost_weight if found.columns.size else 0.0
-        here = BudgetPoint(budget, volume, cost, gap, found)
-        last = points[-1] if points else here
-        points.append(here if volume >= last.volume else replace(last, budget=budget, gap=None))
-    return points

@@ -34,7 +34,7 @@ PICKS = 60
 NODES = 5000
 """Nodes of the search tree of one master problem."""
 
-PICK_GAP = 0.02
+PICK_GAP = 0.1
 """Relative gap at which a pick is good enough to be tried."""
 
 SERVE = Aim(cost_weight=0.0, volume_weight=1.0, min_volume=0.0, max_volume=2.0)
@@ -59,15 +59,18 @@ def assemble(matrices: Matrices, stock: Stock, cuts: list[FloatArray], work: Wor
     load, cuts, surely = priced_load(matrices), list(cuts), True
     barred: list[IntArray] = []
     for _ in range(PICKS):
-        picked = _pick(matrices, stock, cuts, barred, work)
+        worthy = np.arange(matrices.size) if barred else _worthy(matrices, stock, cuts)
+        some = Stock(stock.kind[worthy], stock.counts)
+        picked = _pick(matrices.take(worthy), some, [cut[worthy] for cut in cuts], barred, work)
         if not picked.x.size:
             proven = surely and picked.outcome is Outcome.INFEASIBLE
             return nothing(matrices, picked.outcome, complete=proven)
-        count = np.rint(picked.x[: matrices.size])
+        count = np.zeros(matrices.size)
+        count[worthy] = np.rint(picked.x[: worthy.size])
         chosen = np.flatnonzero(count)
         prices, exact, volume = _served(matrices.take(chosen), count[chosen])
         if volume >= 1.0 - 1e-9:
-            found = _routed(matrices.take(chosen), count[chosen], work)
+            found = routed(matrices.take(chosen), count[chosen], work)
             if found.index.size:
                 return replace(found, index=chosen[found.index])
         earned = most_earned_once(load, prices.of(matrices).astype(np.float32), STEPS)
@@ -77,6 +80,27 @@ def assemble(matrices: Matrices, stock: Stock, cuts: list[FloatArray], work: Wor
             barred.append(chosen)
             surely = False
     return nothing(matrices, Outcome.NOTHING_FOUND)
+
+
+def _worthy(matrices: Matrices, stock: Stock, cuts: list[FloatArray]) -> IntArray:
+    """Columns that a pick may need: by every cut, others of that kind in as many engines do not earn as much.
+
+    A pick with any other column is one with these, so none is lost, and there is none where these have none.
+    """
+    earned = np.stack([np.ones(matrices.size), *(np.minimum(cut, 1.0) for cut in cuts)])
+    kind = stock.kind if matrices.max_pools is None else np.stack([stock.kind, matrices.pool])
+    member = np.unique(np.atleast_2d(kind), axis=1, return_inverse=True)[1].ravel()
+    order = np.lexsort((np.arange(member.size), -earned.sum(axis=0) / matrices.replicas, member))
+    kept: list[int] = []
+    start = 0
+    for place, column in enumerate(order):
+        if place and member[column] != member[order[place - 1]]:
+            start = len(kept)
+        rivals = np.array(kept[start:], dtype=np.int64)
+        copies = matrices.replicas[column] // matrices.replicas[rivals]
+        if not (copies * earned[1:, rivals] >= earned[1:, [column]])[:, copies > 0].all(axis=0).any():
+            kept.append(int(column))
+    return np.sort(np.array(kept, dtype=np.int64))
 
 
 def _pick(matrices: Matrices, stock: Stock, cuts: list[FloatArray], barred: list[IntArray], work: Work) -> Solution:
@@ -119,6 +143,6 @@ def _served(some: Matrices, count: FloatArray) -> tuple[Worths, FloatArray, floa
     return worths(free, model, solution.duals), earned, float(solution.x[model.volume])
 
 
-def _routed(some: Matrices, count: FloatArray, work: Work) -> Blocks:
+def routed(some: Matrices, count: FloatArray, work: Work) -> Blocks:
     """These blocks with a route for all demand; none where a router by thresholds has none."""
     return whole_blocks(_just(some, count), ALL, work)

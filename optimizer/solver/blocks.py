@@ -100,6 +100,16 @@ class Prices:
     reduced: FloatArray
     used: IntArray
 
+    @property
+    def relative(self) -> FloatArray:
+        """How much too dear a block of each column is, relative to what it costs."""
+        return np.asarray(self.reduced / np.maximum(self.cost, 1e-12))
+
+
+def nearest(prices: Prices, count: int) -> IntArray:
+    """The columns nearest to the relaxation, per dollar, and those that it buys."""
+    return np.union1d(np.argsort(prices.relative, kind="stable")[:count], prices.used)
+
 
 @dataclass(frozen=True, slots=True)
 class Worths:

@@ -39,7 +39,17 @@ LEAST_BLOCKS = 1e-5
 MOST_IN_POOL = 10_000.0
 """Most blocks of a column, where no limit on the GPUs says less."""
 
-__all__ = ["COLOCATED", "DECODE", "PREFILL", "Aim", "FleetModel", "build_fleet_model", "write_model"]
+__all__ = [
+    "COLOCATED",
+    "DECODE",
+    "PREFILL",
+    "Aim",
+    "FleetModel",
+    "build_fleet_model",
+    "limit_rows",
+    "pool_variables",
+    "write_model",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +142,8 @@ def write_model(matrices: Matrices, aim: Aim) -> FleetModel:
     attainment = _attainment_rows(matrices, builder, at, volume)
     if matrices.level is not None:
         _threshold_rows(matrices, matrices.level, builder, at, aim.max_volume)
-    switches = _pool_variables(matrices, builder, blocks, aim)
-    limits = _limit_rows(matrices, builder, blocks, switches, aim)
+    switches = pool_variables(matrices, builder, blocks, aim)
+    limits = limit_rows(matrices, builder, blocks, switches, aim)
     program = builder.build()
     return FleetModel(program, blocks, routes, column, flow, volume, cover, pair, attainment, limits)
 
@@ -211,7 +221,7 @@ def _threshold_rows(matrices: Matrices, level: IntArray, builder: Builder, at: R
     builder.entries(np.broadcast_to(one[:, None], begins.shape), begins, 1.0)
 
 
-def _pool_variables(
+def pool_variables(
     matrices: Matrices, builder: Builder, blocks: IntArray, aim: Aim
 ) -> tuple[IntArray, IntArray] | None:
     """Pool switches, only where spare replicas or a pool limit need them: (variables, a column of each pool)."""
@@ -257,7 +267,7 @@ def fleet_limits(instance: Instance) -> tuple[Limit, ...]:
     return tuple(limits)
 
 
-def _limit_rows(
+def limit_rows(
     matrices: Matrices, builder: Builder, blocks: IntArray, switches: tuple[IntArray, IntArray] | None, aim: Aim
 ) -> dict[str, int]:
     """A row per fleet-wide limit, spare replicas counted in; whole nodes are bought where they are billed."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -105,7 +106,8 @@ class Builder:
 
     def build(self) -> Program:
         """The finished programme, entries sorted by row and column."""
-        rows, columns, values = (np.concatenate(parts) for parts in zip(*self._entries, strict=True))
+        nothing = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64), np.zeros(0)
+        rows, columns, values = (np.concatenate(parts) for parts in zip(nothing, *self._entries, strict=True))
         order = np.lexsort((columns, rows))
         upper = np.concatenate(self._upper)
         return Program(
@@ -226,25 +228,48 @@ def _solution(program: Program, model: mathopt.Model, result: mathopt.SolveResul
     return Solution(outcome, result.objective_value(), bound, x, duals)
 
 
+@dataclass(slots=True)
+class _Silence:
+    """How many solves are under way, in any thread, and where standard output went before the first of them."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    depth: int = 0
+    kept: int | None = None
+
+
+_SILENCE = _Silence()
+
+
 @contextmanager
 def quiet_output() -> Iterator[None]:
     """Drop what C code writes to standard output: HiGHS prints there whatever its log level, amid a plan in JSON."""
     flush = ctypes.CDLL("ucrtbase" if os.name == "nt" else None).fflush
-    flush(None)
-    try:
-        kept = os.dup(1)
-    except OSError:  # no standard output at all
-        yield
-        return
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 1)
+    with _SILENCE.lock:
+        if not _SILENCE.depth:
+            flush(None)
+            _SILENCE.kept = _redirected()
+        _SILENCE.depth += 1
     try:
         yield
     finally:
-        flush(None)
-        os.dup2(kept, 1)
-        os.close(kept)
-        os.close(nowhere)
+        with _SILENCE.lock:
+            _SILENCE.depth -= 1
+            if not _SILENCE.depth and _SILENCE.kept is not None:
+                flush(None)
+                os.dup2(_SILENCE.kept, 1)
+                os.close(_SILENCE.kept)
+
+
+def _redirected() -> int | None:
+    """Send standard output nowhere; a copy of where it went, None where there is none at all."""
+    try:
+        kept = os.dup(1)
+    except OSError:
+        return None
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.close(nowhere)
+    return kept
 
 
 def _proto(program: Program, relaxed: bool):  # type: ignore[no-untyped-def]

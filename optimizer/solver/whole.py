@@ -4,6 +4,8 @@
 2. The linear relaxation over all others bounds the cost and tells what each column would have to be cheaper by.
 3. HiGHS finds a good fleet among the columns nearest to the relaxation.
 4. Choices of whole engines bound the cost where fractions of an engine do not, and find small fleets (`counts`).
+   Where there are few columns, cuts on the numbers of blocks of each tighten the relaxation before step 3
+   (`projection`), and choices of blocks bound the cost and lead to fleets (`choices`).
 5. A column whose reduced cost exceeds what separates the best fleet from the bound is in no better one. Over those that
    remain the search goes on for anything cheaper, and proves that there is nothing, or how far it got.
 
@@ -16,18 +18,28 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .blocks import Blocks, Prices, Work, nothing, relax, whole_blocks
+from .blocks import Blocks, Prices, Work, nearest, nothing, relax, whole_blocks
+from .choices import among, by_choices
 from .counts import by_counts
 from .dominance import undominated
 from .fleet_model import Aim
 from .matrices import Matrices
 from .program import Outcome
+from .projection import Projection, lift
+from .steps import Steps
 
 IntArray = NDArray[np.int64]
+
+LIFTED = 2000
+"""Up to this many columns, cuts and choices are in blocks of each column (`choices`), not in engines (`counts`)."""
+
+STARTERS, LIFTS = 60, 40
+"""Columns that make the first cuts, and how many there are of these."""
 
 FEW = 12
 """Where the ceiling pays for no more than this many engines, choices of engines are tried before anything else."""
@@ -37,12 +49,6 @@ ROUNDING = 1e-9
 
 SLACK = 1e-6
 """Relative margin by which a reduced cost must exceed the gap before its column is dropped."""
-
-
-def nearest(prices: Prices, count: int) -> IntArray:
-    """The columns nearest to the relaxation, per dollar, and those that it buys."""
-    relative = prices.reduced / np.maximum(prices.cost, 1e-12)
-    return np.union1d(np.argsort(relative, kind="stable")[:count], prices.used)
 
 
 def cheapest(matrices: Matrices, aim: Aim, work: Work, *, prune: bool = True) -> Blocks:
@@ -60,20 +66,25 @@ def cheapest(matrices: Matrices, aim: Aim, work: Work, *, prune: bool = True) ->
 def improve(matrices: Matrices, aim: Aim, work: Work, prices: Prices, ceiling: float = np.inf) -> Blocks:
     """The best fleet of objective at most `ceiling`, and a proven bound; infeasible: there is none.
 
-    Columns near the relaxation first; where the demand is to be served once, choices of engines (before anything else
-    where only a few can be paid); then more columns, each time for something cheaper; and at last every column that
-    could be in anything cheaper, if these are few enough.
+    Columns near the relaxation first; where the demand is to be served once, choices of blocks, or of engines where
+    there are many columns (before anything else where only a few engines can be paid); then more columns, each time for
+    something cheaper; and at last every column that could be in anything cheaper, if these are few enough.
     """
-    clock = Clock(work.time_limit)
-    best, limit = nothing(matrices, Outcome.NOTHING_FOUND, prices.objective), ceiling
+    clock, steps = Clock(work.time_limit), Steps.of(matrices, aim)
+    best, limit = nothing(matrices, Outcome.NOTHING_FOUND, steps.up(prices.objective)), ceiling
     stages: list[Stage] = [_by_few_columns, _by_more_columns, _by_all_columns]
-    if countable(aim):
+    if countable(aim) and work.choices and matrices.size <= LIFTED and matrices.level is None:
+        projection = Projection.of(matrices, prices, nearest(prices, STARTERS))
+        lifted = lift(projection, aim, LIFTS)
+        prices = lifted if lifted.objective > prices.objective else prices
+        stages = [partial(by_choices, projection=projection), _by_all_columns]
+    elif countable(aim):
         stages.insert(0 if ceiling <= FEW * _cheapest_engine(matrices, prices) else 1, _by_counts)
     for stage in stages:
         found = stage(matrices, aim, clock.rest_of(work), prices, limit)
-        bound = max(best.bound, found.bound)
+        bound = max(best.bound, steps.up(found.bound))
         if found.index.size:
-            best, limit = found, found.objective - work.gap * abs(found.objective)
+            best, limit = found, steps.below(found.objective, work.gap)
         best = replace(best, bound=bound)
         done = bound >= limit or math.isclose(bound, limit, rel_tol=ROUNDING)
         if done:
@@ -89,20 +100,20 @@ Stage = Callable[[Matrices, Aim, Work, Prices, float], Blocks]
 
 
 def _by_few_columns(matrices: Matrices, aim: Aim, work: Work, prices: Prices, limit: float) -> Blocks:
-    return _among(matrices, aim, replace(work, time_limit=0.45 * work.time_limit), nearest(prices, work.columns), limit)
+    return among(matrices, aim, replace(work, time_limit=0.45 * work.time_limit), nearest(prices, work.columns), limit)
 
 
 def _by_more_columns(matrices: Matrices, aim: Aim, work: Work, prices: Prices, limit: float) -> Blocks:
     if matrices.size <= work.columns:  # all of them were tried
         return nothing(matrices, Outcome.NOTHING_FOUND, -np.inf)
-    return _among(matrices, aim, replace(work, time_limit=0.5 * work.time_limit), nearest(prices, work.more), limit)
+    return among(matrices, aim, replace(work, time_limit=0.5 * work.time_limit), nearest(prices, work.more), limit)
 
 
 def _by_all_columns(matrices: Matrices, aim: Aim, work: Work, prices: Prices, limit: float) -> Blocks:
     """Every column that could be in a fleet below the limit, where these are few enough or there is no fleet yet."""
     alive = np.flatnonzero(prices.reduced <= limit - prices.objective + SLACK * abs(prices.objective))
     if alive.size > work.provable and np.isinf(limit):
-        return _among(matrices, aim, work, nearest(prices, work.provable), limit)
+        return among(matrices, aim, work, nearest(prices, work.provable), limit)
     tried = matrices.size <= max(work.columns, work.more)
     if tried or alive.size > work.provable:
         return nothing(matrices, Outcome.NOTHING_FOUND, -np.inf)
@@ -112,13 +123,6 @@ def _by_all_columns(matrices: Matrices, aim: Aim, work: Work, prices: Prices, li
 
 def _by_counts(matrices: Matrices, aim: Aim, work: Work, prices: Prices, limit: float) -> Blocks:
     return by_counts(matrices, aim, replace(work, time_limit=0.8 * work.time_limit), nearest(prices, 0), limit)
-
-
-def _among(matrices: Matrices, aim: Aim, work: Work, chosen: IntArray, limit: float) -> Blocks:
-    """Only the chosen columns: what is found there bounds nothing unless they are all."""
-    found = whole_blocks(matrices.take(chosen), aim, work, limit)
-    bound = min(found.bound, limit) if chosen.size == matrices.size else -np.inf
-    return replace(found, index=chosen[found.index], bound=bound)
 
 
 def _cheapest_engine(matrices: Matrices, prices: Prices) -> float:
