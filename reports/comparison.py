@@ -94,6 +94,8 @@ class Comparison:
     unchanged_pools: int
     classes: tuple[SloChange, ...]
     inputs: tuple[Change, ...]
+    note: str = ""
+    """What stands in the way of comparing their figures; empty where nothing does."""
 
     @property
     def same(self) -> bool:
@@ -116,6 +118,7 @@ def compare(before: Plan, after: Plan) -> Comparison:
         unchanged_pools=len(changes) - len(differing),
         classes=tuple(_slo_changes(before, after)),
         inputs=tuple(_input_changes(before.provenance.inputs, after.provenance.inputs)),
+        note=_note(before, after),
     )
 
 
@@ -123,6 +126,17 @@ def _named(plan: Plan) -> str:
     """Name a plan and what its figures are."""
     basis = "simulated" if plan.simulated else "by formula" if has_fleet(plan) else "no fleet"
     return f"{clean(plan.name)} ({basis})"
+
+
+def _note(before: Plan, after: Plan) -> str:
+    """Say that one plan was simulated and the other was not, where both have a fleet."""
+    if not (has_fleet(before) and has_fleet(after)) or before.simulated == after.simulated:
+        return ""
+    plain = "after" if before.simulated else "before"
+    return (
+        f"The plan {plain} is not simulated: its latencies, shares in time and goodput are by formula, so their "
+        "differences are also those of the method."
+    )
 
 
 def _figures(before: Plan, after: Plan) -> tuple[Figure, ...]:

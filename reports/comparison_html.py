@@ -30,6 +30,7 @@ class ComparisonPage:
 
     names: tuple[str, str]
     headline: str
+    note: str
     pools: Table
     unchanged: str
     figures: tuple[FigureRow, ...]
@@ -48,6 +49,7 @@ def make_comparison_page(found: Comparison) -> ComparisonPage:
     return ComparisonPage(
         names=found.names,
         headline=headline(found),
+        note=found.note,
         pools=cut_table(
             ("pool", "change", "#price"), [*pools, ("total", "", f"{signed_money(total)}/h")] if pools else []
         ),

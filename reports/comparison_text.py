@@ -97,6 +97,7 @@ def render_text(found: Comparison, width: int = 100, color: bool = False) -> str
     paint: Paint = partial(click.style) if color else _plain
     blocks = [[paint(line, bold=True) for line in wrap(headline(found), width)]]
     blocks[0] += wrap(f"before: {found.names[0]}; after: {found.names[1]}", width)
+    blocks[0] += wrap(found.note, width) if found.note else []
     if not found.same:
         blocks += [_pools(found, width, paint), _figures(found.figures, width, paint)]
         blocks += [_class(item, width, paint) for item in found.classes[:MOST_ROWS]]
@@ -155,6 +156,8 @@ def _inputs(changes: Sequence[Change], width: int) -> list[str]:
 def render_markdown(found: Comparison) -> str:
     """Return the comparison as Markdown for a pull request."""
     blocks = [[f"### {escaped(headline(found))}"], [escaped(f"before: {found.names[0]}; after: {found.names[1]}")]]
+    if found.note:
+        blocks.append([escaped(found.note)])
     if found.pools:
         rows = [(SIGNS[c.kind], pool_words(c), f"{signed_money(c.difference)}/h") for c in found.pools]
         total = f"{signed_money(sum(change.difference for change in found.pools))}/h"

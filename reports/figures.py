@@ -162,7 +162,7 @@ def _quantile_bars(metric: str, values: Quantiles, limit: float, goal: float) ->
 
 
 def class_figures(plan: Plan) -> tuple[ClassFigure, ...]:
-    """Classes by room to their goal, tightest first; all of them."""
+    """Classes by slack to their goal, tightest first; all of them."""
     order = sorted(plan.classes, key=lambda c: (c.attainment - c.attainment_goal, c.name))
     return tuple(class_figure(result) for result in order)
 

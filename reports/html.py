@@ -20,6 +20,7 @@ _SECTIONS: Final = (
     ("alternatives", "Alternatives"),
     ("why", "Why"),
     ("workload", "Workload"),
+    ("sensitivity", "Sensitivity"),
     ("settings", "Settings"),
     ("trust", "Trust"),
 )
@@ -36,6 +37,7 @@ def render_plan(plan: Plan) -> str:
 def _present(page: Page) -> list[tuple[str, str]]:
     absent = set() if page.why else {"why"}
     absent |= set() if page.settings.rows else {"settings"}
+    absent |= set() if page.sensitivity else {"sensitivity"}
     renamed = {} if page.found else {"verdict": "What to relax", "slo": "What was asked"}
     return [(key, renamed.get(key, name)) for key, name in _SECTIONS if key not in absent]
 

@@ -7,11 +7,14 @@ from collections.abc import Sequence
 from typing import Final
 
 from optimizer.plans.plan import Alternative, ClassResult, Plan, Pool
+from optimizer.plans.plan_sensitivity import Sensitivity
 
 from . import sentences
 from .asked import asked
 from .figures import goal_label
 from .numbers import MISSING, count, duration, hourly, percent, rate, signed_percent
+from .sensitivity import base_sentence, told
+from .sensitivity_section import LEVER_HEADERS, lever_rows
 from .simulation_sentences import simulation_sentence, waste_sentence
 from .text import clean, plural
 from .words import (
@@ -65,6 +68,8 @@ def render_plan(plan: Plan) -> str:
     rows = distinct_alternatives(plan)
     if rows:
         blocks.append(_titled("Alternatives", _alternatives(rows, plan)))
+    if plan.sensitivity is not None:
+        blocks.append(_titled("Sensitivity", _sensitivity(plan, plan.sensitivity)))
     blocks.append(_reproduce(plan))
     return "\n\n".join("\n".join(block) for block in blocks) + "\n"
 
@@ -145,6 +150,11 @@ def _alternative(row: Alternative, plan: Plan) -> tuple[str, ...]:
         percent(row.attainment),
         "recommended" if recommended else sentences.why_not_sentence(row) or MISSING,
     )
+
+
+def _sensitivity(plan: Plan, found: Sensitivity) -> list[str]:
+    said = [escaped(text) for text in (base_sentence(plan, found), *told(found))]
+    return [*said, "", *table(LEVER_HEADERS, lever_rows(found))] if found.levers else said
 
 
 def _reproduce(plan: Plan) -> list[str]:

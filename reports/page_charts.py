@@ -47,7 +47,7 @@ def cut_table(headers: tuple[str, ...], rows: Sequence[tuple[str, ...]], most: i
 
 
 def slo_charts(plan: Plan) -> tuple[Chart, ...]:
-    """Draw the classes with the least room, six at most."""
+    """Draw the classes with the least slack, six at most."""
     charts = []
     for figure in figures.class_figures(plan)[:MOST_CLASS_CHARTS]:
         held = "holds" if figure.attainment >= figure.goal else "misses its goal"
@@ -126,7 +126,7 @@ def _headroom_chart(plan: Plan) -> Chart:
         title=title,
         caption="Use of each limit, tightest first; the line is the limit.",
         drawing=draw_headroom(figures.headroom(plan)),
-        table=cut_table(("limit", "where", "#used", "#limit", "#room", "because"), rows),
+        table=cut_table(("limit", "where", "#used", "#limit", "#slack", "because"), rows),
     )
 
 

@@ -7,16 +7,19 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from costmodel.errors import InputError
+from costmodel.words import join_words
 from optimizer.plans.plan import Plan, Pool, Transfer
+from optimizer.plans.plan_accuracy import AccuracyRecord
 
 from .deploy.settings import settings
+from .deployment_card import described_by_catalog
 from .figures import pool_label
-from .numbers import MISSING, count, duration, hourly, is_number, percent, significant
+from .numbers import MISSING, count, duration, hourly, is_number, percent, signed_percent, significant
 from .page_charts import Table, cut_table
 from .sentences import spread
 from .sources import SourceRow
 from .text import clean
-from .words import bound_words, busiest_words, gpus_per_engine, has_fleet
+from .words import bound_words, busiest_words, gpus_per_engine
 
 ORIGINS: Final = ("measured", "fitted", "vendor", "assumed")
 
@@ -52,6 +55,13 @@ def _seconds(move: Transfer) -> float:
     return move.seconds_per_request
 
 
+def worth_hint(plan: Plan) -> str:
+    """Name the command that says what serving's features are worth; empty where that is said or cannot be."""
+    if plan.worth or plan.objective != "min_cost" or not plan.pools:
+        return ""
+    return f"{clean(plan.provenance.run.command, 300) or 'pdplan optimize workload.yaml'} --effort thorough"
+
+
 def settings_table(plan: Plan) -> Table:
     """Every setting that shaped the prediction with its reason; empty where the deployment files know none.
 
@@ -59,9 +69,7 @@ def settings_table(plan: Plan) -> Table:
     the disk.
     """
     headers = ("setting", "value", "why")
-    inputs = plan.provenance.inputs
-    model = inputs.get("model")
-    if not has_fleet(plan) or inputs.get("catalog") or not isinstance(model, Mapping) or not model.get("name"):
+    if not described_by_catalog(plan):
         return Table(headers, ())
     try:
         rows = settings(plan)
@@ -148,5 +156,55 @@ def step_errors_table(plan: Plan) -> Table:
             "measured" if row.measured else "a relative's",
         )
         for row in plan.step_errors
+    ]
+    return cut_table(headers, rows)
+
+
+def accuracy_rows(plan: Plan) -> list[AccuracyRecord]:
+    """What is on record of the fleet's accelerators and ways of serving; of all that were on offer without a fleet."""
+    modes = {"colocated" if pool.role == "colocated" else "disaggregated" for pool in plan.pools}
+    used = {(pool.accelerator, mode) for pool in plan.pools for mode in modes}
+    return [row for row in plan.accuracy if not used or (row.accelerator, row.mode) in used]
+
+
+def accuracy_sentence(plan: Plan) -> str:
+    """Say on which of the fleet's accelerators serving this model with this engine was measured."""
+    own = [row for row in accuracy_rows(plan) if row.model and row.engine]
+    if not own:
+        return ""
+    what = f"{clean(plan.model)} on {clean(plan.engine, 20)}"
+    measured = list(dict.fromkeys(clean(row.accelerator, 24) for row in own if row.rows))
+    missing = [name for name in dict.fromkeys(clean(row.accelerator, 24) for row in own) if name not in measured]
+    said = [f"Serving {what} was measured on {join_words(measured)}"] if measured else []
+    none = f"no measurement of serving {what} on {join_words(missing)} is on record"
+    return "; ".join([*said, *([none] if missing else [])]).replace("no m", "No m", 0 if said else 1) + "."
+
+
+def accuracy_table(plan: Plan) -> Table:
+    """Errors of predicted TTFT and TPOT on record, relative to the measured values."""
+    headers = (
+        "accelerator",
+        "served",
+        "engine",
+        "model",
+        "#measured",
+        "#TTFT off by",
+        "#TTFT bias",
+        "#TPOT off by",
+        "#TPOT bias",
+    )
+    rows = [
+        (
+            clean(row.accelerator, 24),
+            row.mode,
+            clean(row.engine, 20) or "any",
+            clean(row.model) or "any",
+            count(row.rows) if row.rows else "no measurement",
+            percent(row.ttft_median_abs),
+            signed_percent(row.ttft_bias),
+            percent(row.tpot_median_abs),
+            signed_percent(row.tpot_bias),
+        )
+        for row in accuracy_rows(plan)
     ]
     return cut_table(headers, rows)

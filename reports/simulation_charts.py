@@ -97,6 +97,10 @@ def _upright(figure: LoadFigure, frame: Plot) -> list[Mark]:
         at = frame.x(figure.goodput)
         named.append((at, f"holds to {rate(figure.goodput)}", "good"))
         marks.append(Path(((at, box.top), (at, box.bottom)), "knee"))
+    if figure.knee is not None:
+        at = frame.x(figure.knee)
+        named.append((at, f"knee {rate(figure.knee)}", "muted"))
+        marks.append(Path(((at, box.bottom - 12), (at, box.bottom)), "axis", "throughput over time is greatest here"))
     return [*marks, *headings(named, box, 14)]
 
 

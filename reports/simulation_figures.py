@@ -39,23 +39,32 @@ class ClassDistributions:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """One simulated rate [1/s]; ttft, tpot: latency at the goal's quantile over its limit, in the worst class."""
+    """One simulated rate [1/s]; ttft, tpot: latency at the goal's quantile over its limit, in the worst class.
+
+    time: that a typical request takes there [s].
+    """
 
     rate: float
     held: bool
     overloaded: bool
     ttft: float
     tpot: float
+    time: float
 
 
 @dataclass(frozen=True, slots=True)
 class LoadFigure:
-    """Latency against load: demand, highest rate that held, and lowest that did not (None: not looked for) [1/s]."""
+    """Latency against load: demand, highest rate that held, and lowest that did not (None: not looked for) [1/s].
+
+    knee: the rate over whose typical time is greatest (Kleinrock's power); None where it is the last one that was
+    simulated without overload, so that the knee may lie beyond.
+    """
 
     points: tuple[Load, ...]
     demand: float
     goodput: float | None
     fails: float | None
+    knee: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +96,7 @@ class BucketMap:
 
 
 def tightest_first(plan: Plan) -> list[ClassResult]:
-    """Classes by room to their goal."""
+    """Classes by slack to their goal."""
     return sorted(plan.classes, key=lambda c: (c.attainment - c.attainment_goal, c.name))
 
 
@@ -125,9 +134,30 @@ def load_figure(plan: Plan) -> LoadFigure | None:
     if found is None or len(found.curve) < 2:
         return None
     points = tuple(
-        Load(rate.rate_rps, rate.held, rate.overloaded, *_tails(rate.classes, plan.classes)) for rate in found.curve
+        Load(one.rate_rps, one.held, one.overloaded, *_tails(one.classes, plan.classes), _typical(one.classes, plan))
+        for one in found.curve
     )
-    return LoadFigure(points, plan.demand_rps, found.goodput_rps, found.goodput_fails_rps)
+    return LoadFigure(points, plan.demand_rps, found.goodput_rps, found.goodput_fails_rps, _knee(points))
+
+
+def _typical(simulated: Sequence[SimulatedLatencies], plan: Plan) -> float:
+    """Median TTFT and, for the mean output length, median TPOT: the mean over the classes by their shares [s]."""
+    shares = {item.name: item.share for item in plan.classes}
+    gaps = max(plan.workload.mean_osl - 1.0, 0.0)
+    parts = [
+        (shares.get(one.name, 0.0), one.ttft_s.p50 + (gaps * one.tpot_s.p50 if gaps else 0.0)) for one in simulated
+    ]
+    whole = math.fsum(share for share, _ in parts)
+    return math.fsum(share * seconds for share, seconds in parts) / whole if whole else math.nan
+
+
+def _knee(points: Sequence[Load]) -> float | None:
+    """The rate at which rate over time is greatest; None where that is the last that was not overloaded."""
+    sound = [point for point in points if not point.overloaded and is_number(point.time) and point.time > 0]
+    if len(sound) < 2:
+        return None
+    best = max(sound, key=lambda point: point.rate / point.time)
+    return None if best is sound[-1] else best.rate
 
 
 def fleet_points(plan: Plan) -> tuple[FleetPoint, ...]:
@@ -180,7 +210,7 @@ def _tail(values: Quantiles, limit: float, goal: float) -> float:
     return math.inf if math.isnan(value) else value / limit
 
 
-def room(row: Alternative, plan: Plan) -> float | None:
+def slack(row: Alternative, plan: Plan) -> float | None:
     """What is left of an alternative's tightest latency limit, at the goal's quantile [1]; None if not simulated."""
     return 1.0 - max(_tails(row.latencies, plan.classes)) if row.latencies else None
 
@@ -223,7 +253,7 @@ def _cells(
 
 
 def worst_bucket(plan: Plan) -> Route | None:
-    """The bucket with the least room to its class's goal; None without routes."""
+    """The bucket with the least slack to its class's goal; None without routes."""
     goals = {item.name: item.attainment_goal for item in plan.classes}
     routes = [route for route in plan.routing if route.slo_class in goals and route.share > 0]
     return min(routes, key=lambda r: (r.attainment - goals[r.slo_class], r.isl, r.osl)) if routes else None

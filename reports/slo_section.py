@@ -121,20 +121,34 @@ def load_sentence(figure: LoadFigure) -> str:
     return f"Every goal holds up to {rate(figure.goodput)}, {room} against the demand{fails}"
 
 
+def knee_sentence(figure: LoadFigure) -> str:
+    """Say at which rate the most is served for the time that a typical request takes."""
+    if figure.knee is None:
+        return "Throughput grows faster than a typical request's time at every rate but overload: no knee before it."
+    return f"Knee {rate(figure.knee)}: beyond it a typical request's time grows faster than the throughput."
+
+
 def _load_chart(figure: LoadFigure, plan: Plan) -> Chart:
     labels = {goal_label(item.attainment_goal) for item in plan.classes}
     where = f"at {labels.pop()}" if len(labels) == 1 else "at each class's goal"
     worst = ", worst class" if len(plan.classes) > 1 else ""
     requests = plan.simulation.curve_requests if plan.simulation else 0
     rows = tuple(
-        (rate(p.rate), percent(p.ttft), percent(p.tpot), "overloaded" if p.overloaded else "yes" if p.held else "no")
+        (
+            rate(p.rate),
+            percent(p.ttft),
+            percent(p.tpot),
+            duration(p.time),
+            "overloaded" if p.overloaded else "yes" if p.held else "no",
+        )
         for p in figure.points
     )
     return Chart(
         title=load_sentence(figure),
-        caption=f"Latency {where} over its limit{worst}; one run of {count(requests)} requests at each rate.",
+        caption=f"Latency {where} over its limit{worst}; one run of {count(requests)} requests at each rate. "
+        f"{knee_sentence(figure)}",
         drawing=draw_load(figure),
-        table=Table(("#rate", "#TTFT of limit", "#TPOT of limit", "holds"), rows),
+        table=Table(("#rate", "#TTFT of limit", "#TPOT of limit", "#typical time", "holds"), rows),
         legend=LATENCIES,
     )
 
@@ -173,7 +187,7 @@ def _facts(plan: Plan) -> tuple[tuple[str, str], ...]:
     return (
         ("requests simulated", f"{count(found.requests)} in {plural(found.replications, 'run')}, seed {found.seed}"),
         ("requests in time", percent(found.attainment)),
-        ("bucket with the least room", where),
+        ("bucket with the least slack", where),
         ("longest gap between tokens, p99 over requests", duration(found.itl_max_p99_s)),
         ("preemptions per request", significant(found.preemptions_per_request)),
         ("rejected, for want of memory", percent(found.rejected)),

@@ -13,6 +13,8 @@ from .numbers import MISSING, hourly, is_number, percent
 from .text import clean, plural
 
 MOST_POOLS_IN_WORDS: Final = 3
+LABEL_LIMIT: Final = 100
+"""Of the name of an alternative, which may list the engines of two pools."""
 
 _CONSTRAINTS: Final = {
     "slots": "request slots",
@@ -181,7 +183,7 @@ def extra_cost(row: Alternative, plan: Plan) -> float | None:
 
 def alternative_name(row: Alternative) -> str:
     """Name an alternative: its label, or its kind in words when it has none."""
-    return clean(row.label) or kind_words(row.kind)
+    return clean(row.label, LABEL_LIMIT) or kind_words(row.kind)
 
 
 def missed_classes(plan: Plan) -> list[ClassResult]:

@@ -23,7 +23,7 @@ import pytest
 from reports.comparison import compare
 from reports.comparison_html import render_comparison
 from reports.html import render_plan
-from tests.report_cases import load, simulated
+from tests.report_cases import load, simulated, with_accuracy, with_sensitivity
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 AXE = os.environ.get("PDPLAN_AXE")
@@ -119,12 +119,12 @@ def site() -> Iterator[Site]:
 
 
 def test_it_loads_nothing_says_nothing_and_has_every_chart(site: Site, tmp_path: Path) -> None:
-    site.pages["/report"] = render_plan(simulated(load("disaggregated")))
+    site.pages["/report"] = render_plan(with_sensitivity(simulated(load("disaggregated"))))
     site.asked.clear()
     dom, console = site.visit("/report", tmp_path)
     assert console == []
     assert site.asked == ["/report"]
-    assert dom.count('<svg class="chart"') == 14
+    assert dom.count('<svg class="chart"') == 16
     assert dom.rstrip().endswith("</html>")
 
 
@@ -134,7 +134,8 @@ def test_nothing_lies_across_and_the_page_is_as_wide_as_the_screen(
     site: Site, tmp_path: Path, name: str, width: int
 ) -> None:
     plan = load(name)
-    found = site.probe(render_plan(plan if name == "infeasible" else simulated(plan)), tmp_path, width)
+    shown = plan if name == "infeasible" else with_accuracy(with_sensitivity(simulated(plan)))
+    found = site.probe(render_plan(shown), tmp_path, width)
     assert found["charts"] == found["drawn"] > 0
     assert found["across"] == []
     assert found["outside"] == []
@@ -143,7 +144,7 @@ def test_nothing_lies_across_and_the_page_is_as_wide_as_the_screen(
 
 
 def test_the_dark_page_can_be_read_too(site: Site, tmp_path: Path) -> None:
-    page = render_plan(simulated(load("disaggregated")))
+    page = render_plan(with_accuracy(with_sensitivity(simulated(load("disaggregated")))))
     dark = page.replace("@media (prefers-color-scheme: dark)", "@media all")
     assert dark != page
     assert site.probe(dark, tmp_path, 1200)["axe"] == []

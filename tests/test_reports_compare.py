@@ -16,7 +16,7 @@ from reports.comparison import Comparison, compare, comparison_record
 from reports.comparison_html import comparison_json, render_comparison
 from reports.comparison_text import headline, render_markdown, render_text, signed_money, tone
 from reports.text import display_width
-from tests.report_cases import NAMES, PLANS, assert_golden, load
+from tests.report_cases import NAMES, PLANS, assert_golden, load, simulated
 
 
 def priced(plan: Plan, pools: list[Pool]) -> Plan:
@@ -105,6 +105,17 @@ def test_inputs_are_compared_by_their_dotted_paths() -> None:
         ("workload.lengths.histogram", "1 rows", "1 rows, other ones"),
         ("slo.batch.name", None, "batch"),
     ]
+
+
+def test_it_says_when_only_one_plan_is_simulated() -> None:
+    plain = load("disaggregated")
+    judged = simulated(plain)
+    for found, which in ((compare(plain, judged), "before"), (compare(judged, plain), "after")):
+        assert found.note.startswith(f"The plan {which} is not simulated: ")
+        for view in (render_text(found, 100), render_markdown(found), render_comparison(found)):
+            assert f"The plan {which} is not simulated" in view
+    assert compare(plain, plain).note == compare(judged, judged).note == ""
+    assert compare(plain, load("infeasible")).note == ""
 
 
 def test_good_and_bad_news() -> None:

@@ -108,9 +108,9 @@ def test_the_twin_is_the_plan(name: str) -> None:
 @pytest.mark.parametrize(("name", "limit"), [("disaggregated", 150e3), ("colocated", 100e3), ("hundred-pools", 600e3)])
 def test_size_and_speed(name: str, limit: float) -> None:
     plan = load(name)
-    start = time.perf_counter()
+    start = time.process_time()
     page = render_plan(plan)
-    assert time.perf_counter() - start < 3.0
+    assert time.process_time() - start < 3.0
     assert len(page.encode()) < limit
 
 
@@ -149,7 +149,8 @@ def test_the_page_states_the_plans_numbers(name: str) -> None:
 
 def test_every_section_and_chart_is_there() -> None:
     walker = walk(render_plan(load("disaggregated")))
-    assert {"verdict", "slo", "alternatives", "why", "workload", "settings", "trust", "plan"} == set(walker.ids)
+    names = {"verdict", "slo", "alternatives", "why", "workload", "sensitivity", "settings", "trust", "plan"}
+    assert names == set(walker.ids)
     labels = [value or "" for tag, name, value in walker.attributes if tag == "svg" and name == "aria-label"]
     starts = (
         "chat: TTFT", "batch: TTFT", "share of chat in time", "share of batch in time", "dollars per hour",
@@ -197,7 +198,7 @@ def test_an_infeasible_plan_says_what_was_asked_and_draws_no_price_of_a_recommen
 
 def test_the_recommended_fleet_stands_once_and_says_of_what_else_it_is_the_best() -> None:
     text = "".join(walk(render_plan(load("disaggregated"))).text).replace("\N{NO-BREAK SPACE}", " ")
-    assert "✓ recommended; also the best of: disaggregated only. A cheaper fleet may exist" in text
+    assert "✓ recommended; also the best of: disaggregated only. A cheaper fleet that the formulas promise" in text
     assert "4 kinds of fleet meet the SLOs, from $49.08/h to $57.60/h" in text
     assert "±0 %" not in text
 

@@ -74,8 +74,24 @@ def test_a_missed_goal_is_said(plan: Plan) -> None:
 
 
 def test_proof(plan: Plan) -> None:
-    assert sentences.proof_sentence(plan) == "A cheaper fleet may exist, by at most 1.5 % (bound $48.34/h)."
-    assert sentences.proof_sentence(load("colocated")).startswith("Proved: no fleet of the search space is cheaper")
+    promised = "A cheaper fleet that the formulas promise may exist, by at most 1.5 % (bound $48.34/h)"
+    assert sentences.proof_sentence(plan) == f"{promised}."
+    floored = plan.model_copy(update={"floor_usd_per_hour": 30.0})
+    least = "none that keeps up with the demand costs less than $30.00/h"
+    assert sentences.proof_sentence(floored) == f"{promised}; {least}."
+    exact = floored.model_copy(update={"gap": 0.0, "status": Status.OPTIMAL})
+    assert sentences.proof_sentence(exact) == (
+        f"Proved by formula: no fleet that the formulas promise is cheaper (bound $48.34/h, gap 0 %); {least}."
+    )
+    cheaper = floored.model_copy(update={"gap": 0.0})
+    assert sentences.proof_sentence(cheaper) == f"No fleet that the formulas promise is as cheap; {least}."
+    proved = floored.model_copy(update={"gap": 0.0, "status": Status.OPTIMAL, "bound_usd_per_hour": 30.0})
+    assert (
+        sentences.proof_sentence(proved) == "Proved: no fleet of the search space is cheaper (bound $30.00/h, gap 0 %)."
+    )
+    assert sentences.proof_sentence(load("colocated")).startswith(
+        "Proved by formula: no fleet that the formulas promise"
+    )
     unknown = plan.model_copy(update={"gap": None})
     assert sentences.proof_sentence(unknown) == "No lower bound on the price is known."
 
@@ -216,6 +232,19 @@ def test_without_a_second_token_there_is_no_tpot(plan: Plan) -> None:
     )
 
 
+def test_a_fleet_that_is_overloaded_when_slow_has_no_upper_end(plan: Plan) -> None:
+    chat = with_bars(plan.classes[0], 0.5)
+    assert chat.error_bars is not None
+    ends = {name: getattr(chat.error_bars, name).model_copy(update={"high": None}) for name in BOTH}
+    open_ended = chat.model_copy(update={"error_bars": chat.error_bars.model_copy(update=ends)})
+    assert sentences.error_bar_sentence(open_ended) == (
+        "chat: TTFT p90 100 ms or more, TPOT p90 100 ms or more; overloaded at the slow end, goal missed."
+    )
+
+
+BOTH = ("ttft_p90_s", "tpot_p90_s")
+
+
 def test_what_the_figures_are_for(plan: Plan) -> None:
     assert plan.confidence == 0.0
     assert sentences.confidence_sentence(plan) == (
@@ -242,10 +271,10 @@ def test_prices_say_at_which_load_they_are(plan: Plan) -> None:
 @pytest.mark.parametrize(
     ("objective", "gap", "sentence"),
     [
-        ("max_goodput", 0.0, "Proved: no fleet of the search space has more goodput."),
-        ("max_goodput", 4e-4, "Proved: no fleet of the search space has more goodput."),
-        ("max_goodput_per_dollar", 0.0, "Proved: no fleet of the search space has more goodput per dollar."),
-        ("max_goodput", 0.2, "No fleet of the search space has more than 25 % more goodput."),
+        ("max_goodput", 0.0, "No fleet that the formulas promise has more goodput."),
+        ("max_goodput", 4e-4, "No fleet that the formulas promise has more goodput."),
+        ("max_goodput_per_dollar", 0.0, "No fleet that the formulas promise has more goodput per dollar."),
+        ("max_goodput", 0.2, "No fleet that the formulas promise has more than 25 % more goodput."),
         ("max_goodput", None, "No upper bound on the goodput is known."),
         ("max_goodput", 1.0, "No upper bound on the goodput is known."),
     ],

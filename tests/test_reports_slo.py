@@ -26,11 +26,11 @@ from reports.simulation_figures import (
     distributions,
     fleet_points,
     load_figure,
-    room,
+    slack,
     undominated,
     worst_bucket,
 )
-from reports.slo_section import fleets_chart, fleets_sentence, judged_sentence, load_sentence, slo_check
+from reports.slo_section import fleets_chart, fleets_sentence, judged_sentence, knee_sentence, load_sentence, slo_check
 from reports.sources import source_rows
 from tests.deploy_cases import plan_of
 from tests.report_cases import RATES, SHARES, load, simulated, with_routes
@@ -111,7 +111,7 @@ def test_buckets_hold_the_share_of_their_requests(plan: Plan) -> None:
     assert worst is not None
     assert (worst.isl, worst.attainment) == (3000, 0.5)
     page = slo_check(routed)
-    assert ("bucket with the least room", "50 % in time (chat, 3,000 in, 40 out)") in page.facts
+    assert ("bucket with the least slack", "50 % in time (chat, 3,000 in, 40 out)") in page.facts
     assert "chat: 2 of 3 lengths miss the goal alone, the least with 50 %" in [chart.title for chart in page.charts]
 
 
@@ -146,6 +146,21 @@ def test_a_plan_that_was_not_simulated_says_so_and_shows_the_formulas() -> None:
     assert fleets_chart(bare) is None
     assert load_figure(bare) is None
     assert distributions(bare) == ()
+
+
+def test_the_knee_is_where_the_most_is_served_for_the_time() -> None:
+    plan = simulated(load("disaggregated"))
+    figure = load_figure(plan)
+    assert figure is not None
+    powers = {point.rate: point.rate / point.time for point in figure.points}
+    assert max(powers, key=lambda rate: powers[rate]) == figure.points[2].rate == figure.knee
+    assert knee_sentence(figure).startswith("Knee 7.8 req/s: ")
+    assert plan.simulation is not None
+    rising = plan.simulation.model_copy(update={"curve": plan.simulation.curve[:2]})
+    unbent = load_figure(plan.model_copy(update={"simulation": rising}))
+    assert unbent is not None
+    assert unbent.knee is None
+    assert "no knee" in knee_sentence(unbent)
 
 
 def test_an_interrupted_search_has_a_curve_but_no_goodput(plan: Plan) -> None:
@@ -257,8 +272,8 @@ def test_settings_without_a_known_model_have_no_reasons(plan: Plan) -> None:
 def test_room_of_an_alternative_is_that_of_its_tightest_latency(plan: Plan) -> None:
     chat = plan.classes[0]
     tails = [chat.ttft_s.p95 / chat.ttft_limit_s, chat.tpot_s.p95 / chat.tpot_limit_s]
-    assert room(plan.alternatives[0], plan) == pytest.approx(1 - 0.9 * max(tails))
-    assert room(load("disaggregated").alternatives[0], plan) is None
+    assert slack(plan.alternatives[0], plan) == pytest.approx(1 - 0.9 * max(tails))
+    assert slack(load("disaggregated").alternatives[0], plan) is None
 
 
 def test_what_features_are_worth_is_drawn_where_it_was_asked_for(plan: Plan) -> None:

@@ -12,9 +12,9 @@ from reports import figures, numbers
 from reports.fleet_figure import routed
 from reports.html import render_plan
 from reports.markdown import render_plan as render_markdown
-from reports.simulation_figures import bucket_maps, fleet_points, load_figure, room
+from reports.simulation_figures import bucket_maps, fleet_points, load_figure, slack
 from reports.words import by_slack, dearest_of_each_role, distinct_alternatives
-from tests.report_cases import load, simulated
+from tests.report_cases import load, simulated, with_accuracy, with_sensitivity
 from tests.test_reports_html import walk
 
 WITH_UNIT = re.compile(
@@ -62,14 +62,29 @@ def derived(plan: Plan) -> Iterator[float]:
     yield from (share for item in bucket_maps(plan) for row in item.cells for share in row if share is not None)
     for pool in dearest_of_each_role(plan.pools):
         yield max(pool.operating_point.utilization.values())
-    yield from (room(row, plan) or math.nan for row in plan.alternatives)
+    yield from (slack(row, plan) or math.nan for row in plan.alternatives)
     found = load_figure(plan)
     yield from (getattr(point, name) for point in (found.points if found else ()) for name in ("ttft", "tpot"))
+    for rate in plan.simulation.curve if plan.simulation else ():  # what a request takes in the median
+        shares = {item.name: item.share for item in plan.classes}
+        gaps = plan.workload.mean_osl - 1
+        times = [shares[one.name] * (one.ttft_s.p50 + gaps * one.tpot_s.p50) for one in rate.classes]
+        yield math.fsum(times) / math.fsum(shares.values())
+    yield from moved(plan)
     yield from (getattr(point, name) for point in fleet_points(plan) for name in ("ttft", "tpot"))
     yield from (
         row.cost_usd_per_hour / cost - 1 for row in (plan.simulation.one_replica_less if plan.simulation else ())
     )
     yield from (row.cost_usd_per_hour / cost - 1 for row in (plan.simulation.others if plan.simulation else ()))
+
+
+def moved(plan: Plan) -> Iterator[float]:
+    """Prices of the sensitivity over the price at hand."""
+    found = plan.sensitivity
+    for row in found.levers if found else ():
+        yield from (cost / found.usd_per_hour - 1 for cost in (row.usd_per_hour_low, row.usd_per_hour_high) if cost)
+    for item in found.break_even if found else ():
+        yield from (end / item.usd_per_gpu_hour - 1 for piece in item.pieces for end in (piece.low, piece.high))
 
 
 def written(plan: Plan) -> set[str]:
@@ -90,7 +105,7 @@ def written(plan: Plan) -> set[str]:
 @pytest.mark.parametrize("is_simulated", [False, True])
 @pytest.mark.parametrize("name", ["disaggregated", "colocated", "hundred-pools"])
 def test_every_number_with_a_unit_is_the_plans(name: str, is_simulated: bool) -> None:
-    plan = simulated(load(name)) if is_simulated else load(name)
+    plan = with_accuracy(with_sensitivity(simulated(load(name)))) if is_simulated else load(name)
     known = written(plan)
     page = " ".join(walk(TICKS.sub("", render_plan(plan))).text).replace("\N{NO-BREAK SPACE}", " ")
     for text in (page, render_markdown(plan).replace("&#62;", ">").replace("&#60;", "<")):

@@ -1,0 +1,81 @@
+"""The files that deploy a plan, as the report names them: by link where the same command wrote them."""
+
+from __future__ import annotations
+
+import posixpath
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import quote
+
+from costmodel.errors import InputError
+from optimizer.plans.plan import Plan
+
+from .deploy import facts
+from .deploy.description import Options
+from .deploy.files import deployment_files
+from .text import clean
+from .words import has_fleet
+
+MOST_FILES: Final = 60
+
+
+@dataclass(frozen=True, slots=True)
+class DeploymentCard:
+    """Names of the files with where they are, seen from the report; command: what writes them.
+
+    A name has no address where the command of the plan did not write the files too.
+    """
+
+    files: tuple[tuple[str, str], ...]
+    command: str
+
+    @property
+    def shown(self) -> tuple[tuple[str, str], ...]:
+        """The first files: a fleet of a hundred pools has hundreds."""
+        return self.files[:MOST_FILES]
+
+    @property
+    def cut(self) -> int:
+        """Files beyond those."""
+        return len(self.files) - len(self.shown)
+
+
+def described_by_catalog(plan: Plan) -> bool:
+    """Tell whether a plan has a fleet, and a model and accelerators that no file of the user describes.
+
+    Only then the page, which must not depend on what lies on the disk, can say what an engine is told.
+    """
+    inputs = plan.provenance.inputs
+    model = inputs.get("model")
+    return has_fleet(plan) and not inputs.get("catalog") and isinstance(model, Mapping) and bool(model.get("name"))
+
+
+def deployment_card(plan: Plan) -> DeploymentCard:
+    """The files of a plan's deployment with every choice left to its default; none where there can be none."""
+    words = _words(clean(plan.provenance.run.command, 300))
+    output, folder = _value(words, ("-o", "--output")), _value(words, ("--deploy",))
+    command = f"pdplan deploy {shlex.quote(posixpath.join(output or 'plan', 'plan.json'))} -o deploy"
+    where = None if output is None or folder is None else posixpath.relpath(folder, output)
+    names = _names(plan) if described_by_catalog(plan) else ()
+    return DeploymentCard(tuple((name, "" if where is None else quote(f"{where}/{name}")) for name in names), command)
+
+
+def _names(plan: Plan) -> Sequence[str]:
+    try:
+        return sorted(deployment_files(plan, Options(plan.engine, facts.checked_version(plan.engine, None))))
+    except InputError:
+        return ()
+
+
+def _words(command: str) -> list[str]:
+    try:
+        return shlex.split(command)
+    except ValueError:
+        return command.split()
+
+
+def _value(words: Sequence[str], flags: Sequence[str]) -> str | None:
+    """What follows a flag."""
+    return next((words[at + 1] for at, word in enumerate(words[:-1]) if word in flags), None)

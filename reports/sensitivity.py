@@ -1,0 +1,313 @@
+"""How the answer moves: figure data, words and sentences of a plan's sensitivity."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from costmodel.words import join_words
+from optimizer.plans.plan import Plan
+from optimizer.plans.plan_sensitivity import BreakEven, Flip, LeverSensitivity, PricePiece, Sensitivity
+
+from .numbers import hourly, is_number, percent, quantity, signed_percent, significant
+from .text import clean
+from .words import in_words
+
+MOST_LEVERS: Final = 16
+MOST_STRIPS: Final = 12
+MOST_TOLD: Final = 2
+"""Changes of the kind of fleet that are told in a summary."""
+
+_LEVERS: Final = {
+    "rate_scale": "request rate",
+    "isl_scale": "input lengths",
+    "osl_scale": "output lengths",
+    "ttft_scale": "TTFT limit",
+    "tpot_scale": "TPOT limit",
+    "link_scale": "network links",
+    "step_time_quantile": "step times",
+    "prefix_hit_share": "prefix hits",
+    "power": "power limit",
+}
+_UNITS: Final = {"budget": "$/h", "power": "W", "prefix_hit_share": "1", "burstiness": ""}
+"""Units of levers that are no factor and no price."""
+QUANTILE: Final = "step_time_quantile"
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """One end of a lever: what it is moved to, in words, and the least cost there [$/h], None without a fleet."""
+
+    value: str
+    cost: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class LeverBar:
+    """One lever of the tornado."""
+
+    name: str
+    low: End
+    high: End
+
+
+@dataclass(frozen=True, slots=True)
+class TornadoFigure:
+    """The least cost as it is [$/h], and each lever's costs, the largest swing first."""
+
+    base: float
+    bars: tuple[LeverBar, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Prices over the price at hand [1] between which one fleet is the cheapest; here: the price at hand is in it."""
+
+    low: float
+    high: float
+    here: bool
+    tip: str
+
+
+@dataclass(frozen=True, slots=True)
+class PriceStrip:
+    """The cheapest fleet at any price of one accelerator; at hand [$/h of one GPU]."""
+
+    name: str
+    price: float
+    stretches: tuple[Stretch, ...]
+
+
+def still(found: Sensitivity) -> list[LeverSensitivity]:
+    """Levers that do not move the price."""
+    ends = ((row, (row.usd_per_hour_low, row.usd_per_hour_high)) for row in found.levers)
+    return [row for row, costs in ends if None not in costs and _is_flat(found, row)]
+
+
+def _is_flat(found: Sensitivity, row: LeverSensitivity) -> bool:
+    low, high = lever_range(found, row)
+    return high - low <= 1e-9 * found.usd_per_hour
+
+
+def still_sentence(found: Sensitivity) -> str:
+    """Name the levers that do not move the price; empty where all do."""
+    names = [lever_words(row.lever) for row in still(found)]
+    return f"The price stays with: {', '.join(names)}." if names else ""
+
+
+def tornado_figure(found: Sensitivity) -> TornadoFigure:
+    """The tornado's bars; levers that move nothing have none, unless none moves anything."""
+    unmoved = still(found)
+    drawn = [row for row in found.levers if row not in unmoved] or found.levers
+    bars = [
+        LeverBar(
+            lever_words(row.lever),
+            End(value_words(row.lever, row.low), row.usd_per_hour_low),
+            End(value_words(row.lever, row.high), row.usd_per_hour_high),
+        )
+        for row in drawn[:MOST_LEVERS]
+    ]
+    return TornadoFigure(found.usd_per_hour, tuple(bars))
+
+
+def price_strips(found: Sensitivity) -> tuple[PriceStrip, ...]:
+    """A strip for each accelerator with a price, those whose change is nearest first."""
+    rows = sorted((row for row in found.break_even if row.usd_per_gpu_hour > 0), key=_nearness)
+    return tuple(_strip(row) for row in rows[:MOST_STRIPS])
+
+
+def _strip(row: BreakEven) -> PriceStrip:
+    here = piece_here(row)
+    stretches = (
+        Stretch(piece.low / row.usd_per_gpu_hour, piece.high / row.usd_per_gpu_hour, piece is here, piece_words(piece))
+        for piece in row.pieces
+    )
+    return PriceStrip(clean(row.accelerator, 24), row.usd_per_gpu_hour, tuple(stretches))
+
+
+def piece_here(row: BreakEven) -> PricePiece | None:
+    """The piece that the price at hand is in."""
+    return next((piece for piece in row.pieces if piece.low <= row.usd_per_gpu_hour <= piece.high), None)
+
+
+def piece_words(piece: PricePiece) -> str:
+    """Say between which prices of a GPU which fleet is the cheapest."""
+    return f"{hourly(piece.low)} to {hourly(piece.high)} a GPU: {fleet_line(piece.pools)}"
+
+
+def fleet_line(pools: Sequence[str]) -> str:
+    """Write the pools of a fleet in one line."""
+    return " + ".join(clean(line) for line in pools) or "no fleet"
+
+
+def lever_words(key: str) -> str:
+    """Say a lever in words.
+
+    >>> lever_words("price.H100"), lever_words("rate_scale"), lever_words("burstiness")
+    ('price of H100', 'request rate', 'burstiness')
+    """
+    head, _, name = key.partition(".")
+    return f"price of {clean(name, 24)}" if head == "price" and name else in_words(key, _LEVERS)
+
+
+def value_words(key: str, value: float) -> str:
+    """Write a lever's value with its unit; factors stand at ×1, step times at a quantile of their errors.
+
+    >>> value_words("price.H100", 3.192), value_words("rate_scale", 0.8), value_words("budget", 40.0)
+    ('$3.19/h', '×0.8', '$40.00/h')
+    """
+    if key.partition(".")[0] == "price":
+        return hourly(value)
+    if key == QUANTILE:
+        return f"{percent(value)} quantile"
+    if key in _UNITS:
+        return quantity(value, _UNITS[key]) if _UNITS[key] else significant(value)
+    return f"×{significant(value)}"
+
+
+def base_sentence(plan: Plan, found: Sensitivity) -> str:
+    """Say what the section's prices are of, and how the recommended fleet stands to it."""
+    own = hourly(plan.cost_usd_per_hour)
+    same = own == hourly(found.usd_per_hour)
+    beside = "the recommended fleet's price" if same else f"the recommended fleet costs {own}"
+    spread = " Step times go from the quick to the slow end of their 90 % interval." if found.complete else ""
+    return (
+        "By formula, among fleets of one or two pools, each lever alone: "
+        f"the cheapest of them costs {hourly(found.usd_per_hour)}, {beside}.{spread}"
+    )
+
+
+def swing_sentence(found: Sensitivity) -> str:
+    """Say which lever moves the price most."""
+    if not found.levers:
+        return "No lever was moved"
+    row = found.levers[0]
+    lost = next((row for row in found.levers if None in {row.usd_per_hour_low, row.usd_per_hour_high}), None)
+    if lost is not None:
+        end = lost.low if lost.usd_per_hour_low is None else lost.high
+        return f"With {_named(lost)} at {value_words(lost.lever, end)} no fleet holds"
+    low, high = lever_range(found, row)
+    if _is_flat(found, row):
+        return f"No lever moves the price within {percent(found.share)}: fleets are whole, and this one has slack"
+    verb = "move" if lever_words(row.lever).endswith("s") and row.lever in _LEVERS else "moves"
+    return f"{_capital(_named(row))} {verb} the price most: {hourly(low)} to {hourly(high)}"
+
+
+def _named(row: LeverSensitivity) -> str:
+    words = lever_words(row.lever)
+    return words if row.lever in {"burstiness"} else f"the {words}"
+
+
+def lever_range(found: Sensitivity, row: LeverSensitivity) -> tuple[float, float]:
+    """The least and the largest price over a lever's range [$/h], of those that are known."""
+    costs = [cost for cost in (found.usd_per_hour, row.usd_per_hour_low, row.usd_per_hour_high) if cost is not None]
+    return min(costs), max(costs)
+
+
+def price_sentence(row: BreakEven) -> str:
+    """Say between which prices of a GPU the cheapest fleet stays what it is."""
+    here, name, now = piece_here(row), clean(row.accelerator, 24), hourly(row.usd_per_gpu_hour)
+    if here is None:
+        return f"{name}: what is cheapest at {now} a GPU is not known."
+    least, most = row.pieces[0].low, row.pieces[-1].high
+    if here.low == least and here.high == most:
+        return f"{name}: no price from {hourly(least)} to {hourly(most)} a GPU changes the cheapest fleet (now {now})."
+    if here.high == most:
+        return f"{name}: the cheapest fleet stays for any price from {hourly(here.low)} a GPU on (now {now})."
+    if here.low == least:
+        return f"{name}: the cheapest fleet stays for any price up to {hourly(here.high)} a GPU (now {now})."
+    return f"{name}: the cheapest fleet stays from {hourly(here.low)} to {hourly(here.high)} a GPU (now {now})."
+
+
+def price_sentences(found: Sensitivity) -> list[str]:
+    """Say it for every accelerator, those whose change is nearest first."""
+    return [price_sentence(row) for row in sorted(found.break_even, key=_nearness)]
+
+
+def _changes(row: BreakEven) -> list[tuple[float, PricePiece]]:
+    """Prices at the ends of the piece at hand at which another fleet takes over, with what that is."""
+    here = piece_here(row)
+    if here is None:
+        return []
+    at = row.pieces.index(here)
+    below = [(here.low, row.pieces[at - 1])] if at else []
+    return below + [(here.high, piece) for piece in row.pieces[at + 1 : at + 2]]
+
+
+def _nearness(row: BreakEven) -> tuple[float, str]:
+    """How near the price is at which another fleet takes over, as a share of the price at hand; and the name."""
+    price = row.usd_per_gpu_hour
+    distances = [abs(at / price - 1.0) for at, _ in _changes(row)] if price > 0 else []
+    return min(distances, default=math.inf), row.accelerator
+
+
+def flip_sentence(found: Sensitivity) -> str:
+    """Say at which price of a GPU another fleet takes over first."""
+    rows = [(row, *change) for row in found.break_even if row.usd_per_gpu_hour > 0 for change in _changes(row)]
+    if not rows:
+        return "No price of a GPU, from a quarter of it to four times it, changes the cheapest fleet"
+    row, at, piece = min(rows, key=lambda item: abs(item[1] / item[0].usd_per_gpu_hour - 1.0))
+    away = at / row.usd_per_gpu_hour - 1.0
+    return (
+        f"The answer changes first with the {lever_words(f'price.{row.accelerator}')}: "
+        f"{'above' if away >= 0 else 'below'} {hourly(at)} a GPU ({signed_percent(away)}), "
+        f"{fleet_line(piece.pools)} is the cheapest"
+    )
+
+
+def flips(found: Sensitivity) -> list[tuple[LeverSensitivity, Flip]]:
+    """Levers other than prices that change the kind of fleet, with where."""
+    return [(row, flip) for row in found.levers for flip in row.flips]
+
+
+def flips_sentence(found: Sensitivity) -> str:
+    """Say which levers other than prices change the kind of fleet; empty where only prices were moved."""
+    if not found.complete:
+        return ""
+    names = list(dict.fromkeys(lever_words(row.lever) for row, _ in flips(found)))
+    if not names:
+        return f"No other lever changes the kind of fleet within {percent(found.share)}"
+    return f"Another kind of fleet becomes the cheapest with other {join_words(names)}"
+
+
+def flip_words(row: LeverSensitivity, flip: Flip) -> str:
+    """Say at which value of a lever which fleet is the cheapest."""
+    at, same = value_words(row.lever, flip.other_at), value_words(row.lever, flip.same_at)
+    price = f", for {hourly(flip.usd_per_hour)}" if flip.usd_per_hour is not None else ""
+    return f"{_capital(lever_words(row.lever))} at {at} (not yet at {same}): {fleet_line(flip.pools)}{price}"
+
+
+def swing_words(found: Sensitivity, cost: float | None) -> str:
+    """Write a price's difference to the one at hand.
+
+    Without a fleet there is none.
+    """
+    if cost is None or not is_number(cost):
+        return "no fleet"
+    return signed_percent(cost / found.usd_per_hour - 1.0) if found.usd_per_hour else "–"
+
+
+def told(found: Sensitivity) -> list[str]:
+    """The section in a few sentences: what moves the price most, which price changes the answer, what else does."""
+    others = [flip_words(row, flip) for row, flip in flips(found)[:MOST_TOLD]] or [flips_sentence(found)]
+    said = [swing_sentence(found) if found.complete else "", flip_sentence(found), *others]
+    return [f"{text}." for text in said if text]
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def more_sentence(plan: Plan) -> tuple[str, str]:
+    """Say how to get what is not there, and by which command; empty where all levers were moved."""
+    found, command = plan.sensitivity, clean(plan.provenance.run.command, 300) or "pdplan optimize workload.yaml"
+    if found is not None:
+        others = "Prices and limits only; rate, lengths, SLO limits, network and step times are moved by"
+        return ("", "") if found.complete else (others, f"{command} --sensitivity")
+    if plan.objective != "min_cost":
+        return "Not worked out: it is of the least cost, which this plan does not seek.", ""
+    if "--sensitivity" in command or "thorough" in command:
+        return "Not worked out: no fleet of one or two pools answers this; pdplan whatif --full searches all.", ""
+    return "Not worked out; to have it", f"{command} --sensitivity"

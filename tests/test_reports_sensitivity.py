@@ -1,0 +1,258 @@
+"""The section Sensitivity, what is on record of serving, and the deployment files: data, sentences and the pages."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from optimizer.plans.plan import Plan, parse_plan
+from optimizer.plans.plan_accuracy import AccuracyRecord
+from optimizer.plans.plan_sensitivity import BreakEven, Sensitivity
+from reports import sensitivity as said
+from reports.deploy.files import SUMS, deploy_plan
+from reports.deployment_card import deployment_card
+from reports.html import render_plan
+from reports.json_text import plan_json
+from reports.markdown import render_plan as render_markdown
+from reports.marks import Rect
+from reports.page import make_page
+from reports.reasons import accuracy_sentence, accuracy_table
+from reports.sensitivity_section import draw_strips, draw_tornado, sensitivity_view
+from reports.terminal import render_plan as render_text
+from tests.deploy_cases import plan_of
+from tests.report_cases import lever, load, with_accuracy, with_sensitivity
+
+PLAN = with_sensitivity(load("disaggregated"))
+
+
+def found(plan: Plan = PLAN) -> Sensitivity:
+    assert plan.sensitivity is not None
+    return plan.sensitivity
+
+
+def only(*levers: object) -> Sensitivity:
+    return found().model_copy(update={"levers": list(levers)})
+
+
+def commanded(plan: Plan, command: str) -> Plan:
+    run = plan.provenance.run.model_copy(update={"command": command})
+    return plan.model_copy(update={"provenance": plan.provenance.model_copy(update={"run": run})})
+
+
+# --- data -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_tornado_has_the_plans_costs_and_leaves_out_what_moves_nothing() -> None:
+    figure = said.tornado_figure(found())
+    assert figure.base == 47.11
+    assert [(bar.name, bar.low.cost, bar.high.cost) for bar in figure.bars] == [
+        ("request rate", 40.11, None),
+        ("price of H200", 43.21, 51.34),
+        ("step times", 41.57, 63.19),
+    ]
+    assert said.still_sentence(found()) == "The price stays with: TTFT limit."
+
+
+def test_where_nothing_moves_every_lever_is_drawn() -> None:
+    flat = only(lever("osl_scale", 1.0, (0.8, 1.2), (47.11, 47.11)))
+    assert [bar.name for bar in said.tornado_figure(flat).bars] == ["output lengths"]
+    assert said.swing_sentence(flat).startswith("No lever moves the price within 20 %")
+    assert said.swing_sentence(only()) == "No lever was moved"
+
+
+def test_strips_are_over_the_price_at_hand_and_the_nearest_change_is_first() -> None:
+    first, second = said.price_strips(found())
+    assert (first.name, second.name) == ("H200", "L40S")
+    assert [(round(one.low, 9), round(one.high, 9), one.here) for one in first.stretches] == [
+        (0.25, 0.9, False),
+        (0.9, 1.375, True),
+        (1.375, 4.0, False),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("price.H200", 3.2, "$3.20/h"),
+        ("rate_scale", 0.8, "×0.8"),
+        ("step_time_quantile", 0.95, "95 % quantile"),
+        ("burstiness", 1.32, "1.32"),
+        ("prefix_hit_share", 0.4, "40 %"),
+        ("budget", 48.0, "$48.00/h"),
+        ("power", 12_000.0, "12 kW"),
+    ],
+)
+def test_values_carry_their_units(key: str, value: float, words: str) -> None:
+    assert said.value_words(key, value) == words
+
+
+# --- sentences ------------------------------------------------------------------------------------------------------
+
+
+def test_the_finding_is_the_first_lever_or_that_no_fleet_is_left() -> None:
+    assert said.swing_sentence(found()) == "With the request rate at ×1.2 no fleet holds"
+    assert said.swing_sentence(only(lever("isl_scale", 1.0, (0.8, 1.2), (40.0, 50.0)))) == (
+        "The input lengths move the price most: $40.00/h to $50.00/h"
+    )
+    assert said.swing_sentence(only(lever("price.H100", 2.0, (1.6, 2.4), (40.0, 46.0)))) == (
+        "The price of H100 moves the price most: $40.00/h to $47.11/h"
+    )
+
+
+def test_the_nearest_price_at_which_the_answer_changes_is_named() -> None:
+    assert said.flip_sentence(found()) == (
+        "The answer changes first with the price of H200: below $3.60/h a GPU (-10 %), 4 x H200 TP4 prefill "
+        "is the cheapest"
+    )
+    alone = found().model_copy(update={"break_even": found().break_even[:1]})
+    assert said.flip_sentence(alone).startswith("No price of a GPU")
+
+
+def test_each_price_says_between_which_the_fleet_stays() -> None:
+    assert said.price_sentences(found()) == [
+        "H200: the cheapest fleet stays from $3.60/h to $5.50/h a GPU (now $4.00/h).",
+        "L40S: no price from $0.50/h to $8.00/h a GPU changes the cheapest fleet (now $2.00/h).",
+    ]
+    row = found().break_even[1]
+    dear = BreakEven(accelerator="H200", usd_per_gpu_hour=9.0, pieces=row.pieces)
+    cheap = BreakEven(accelerator="H200", usd_per_gpu_hour=1.2, pieces=row.pieces)
+    assert (
+        said.price_sentence(dear) == "H200: the cheapest fleet stays for any price from $5.50/h a GPU on (now $9.00/h)."
+    )
+    assert (
+        said.price_sentence(cheap) == "H200: the cheapest fleet stays for any price up to $3.60/h a GPU (now $1.20/h)."
+    )
+
+
+def test_the_price_is_told_from_the_recommended_fleets() -> None:
+    assert "the recommended fleet costs $49.08/h" in said.base_sentence(PLAN, found())
+    same = found().model_copy(update={"usd_per_hour": PLAN.cost_usd_per_hour})
+    assert "costs $49.08/h, the recommended fleet's price" in said.base_sentence(PLAN, same)
+
+
+def test_what_is_absent_says_how_to_have_it() -> None:
+    plain = commanded(load("disaggregated"), "pdplan optimize w.yaml -o p")
+    assert said.more_sentence(plain) == ("Not worked out; to have it", "pdplan optimize w.yaml -o p --sensitivity")
+    some = commanded(with_sensitivity(plain, complete=False), "pdplan optimize w.yaml")
+    assert said.more_sentence(some)[1] == "pdplan optimize w.yaml --sensitivity"
+    assert said.more_sentence(PLAN) == ("", "")
+    assert "--full" in said.more_sentence(commanded(plain, "pdplan optimize w.yaml --effort thorough"))[0]
+    other = plain.model_copy(update={"objective": "max_goodput"})
+    assert said.more_sentence(other) == ("Not worked out: it is of the least cost, which this plan does not seek.", "")
+
+
+# --- pages ----------------------------------------------------------------------------------------------------------
+
+
+def test_cheaper_is_left_of_the_line_and_dearer_right_of_it() -> None:
+    drawing = draw_tornado(said.tornado_figure(found()))
+    bars = [mark for mark in drawing.marks if isinstance(mark, Rect) and mark.tone in {"good", "over"}]
+    line = max(bar.x + bar.width for bar in bars if bar.tone == "good")
+    assert [bar.tone for bar in bars] == ["good", "over", "good", "over", "good", "over"]
+    assert all(bar.x >= line - 1e-6 for bar in bars if bar.tone == "over")
+    assert all(0 <= bar.x <= bar.x + bar.width <= drawing.width + 1e-9 for bar in bars)
+
+
+def test_pieces_of_a_strip_fill_its_width_in_order() -> None:
+    drawing = draw_strips(said.price_strips(found()))
+    rects = [mark for mark in drawing.marks if isinstance(mark, Rect)]
+    first = [mark for mark in rects if mark.y == rects[0].y]
+    assert [mark.tone for mark in first] == ["other", "good", "other"]
+    assert first[0].x == 0
+    for left, right in itertools.pairwise(first):
+        assert left.x + left.width <= right.x
+
+
+def test_the_html_has_both_charts_with_their_data() -> None:
+    page = render_plan(PLAN)
+    section = page[page.index('<section id="sensitivity">') : page.index('<section id="settings">')]
+    assert section.count('<svg class="chart"') == section.count("<details><summary>Data") == 2
+    for words in ("$43.21/h", "$51.34/h", "no fleet", "+34.1 %", "×0.8", "9 x H200 TP8 colocated", "$77.70/h"):
+        assert words in section.replace("\N{NO-BREAK SPACE}", " ")
+    assert "Not worked out" in render_plan(load("disaggregated"))
+    assert 'id="sensitivity"' not in render_plan(load("infeasible"))
+
+
+def test_markdown_and_terminal_tell_it_too() -> None:
+    markdown, text = render_markdown(PLAN), render_text(PLAN, 100)
+    assert "**Sensitivity**" in markdown
+    assert "| price of H200 | $3.20/h | $43.21/h | -8.3 % | $4.80/h | $51.34/h | +9 % |" in markdown
+    flat = " ".join(text.split())
+    assert "With the request rate at ×1.2 no fleet holds." in flat
+    assert "below $3.60/h a GPU (-10 %)" in flat
+    assert len(text.splitlines()) <= 45
+    assert "Sensitivity" not in render_markdown(load("disaggregated"))
+
+
+def test_plan_json_holds_it_and_is_read_back() -> None:
+    text = plan_json(with_accuracy(PLAN))
+    assert parse_plan(text.encode()) == with_accuracy(PLAN)
+    assert json.loads(text)["sensitivity"]["levers"][1]["usd_per_hour_high"] == 51.34
+
+
+def test_a_hostile_name_in_it_is_harmless() -> None:
+    row = found().break_even[1].model_copy(update={"accelerator": "<script>alert(1)</script>\u202e" + "x" * 10_000})
+    bad = found().model_copy(update={"break_even": [row], "levers": [lever("price.<b>", 2.0, (1.0, 3.0), (4.0, 5.0))]})
+    page = render_plan(PLAN.model_copy(update={"sensitivity": bad}))
+    shown = page[: page.index('<script type="application/json"')]
+    assert "<script>alert" not in page
+    assert "<b>" not in re.sub(r"<b>[^<]*</b>", "", shown)  # the page's own bold names
+    assert "\u202e" not in shown
+
+
+def test_a_view_without_positive_prices_has_no_strips() -> None:
+    free = found().model_copy(
+        update={"break_even": [BreakEven(accelerator="X", usd_per_gpu_hour=0.0, pieces=[])], "levers": []}
+    )
+    assert sensitivity_view(PLAN.model_copy(update={"sensitivity": free})).charts == ()
+
+
+# --- what is on record ----------------------------------------------------------------------------------------------
+
+
+def test_what_was_never_measured_is_said_plainly() -> None:
+    plan = with_accuracy(PLAN)
+    names = list(dict.fromkeys(pool.accelerator for pool in plan.pools))
+    assert accuracy_sentence(plan).startswith(f"No measurement of serving {plan.model} on {plan.engine} on {names[0]}")
+    table = accuracy_table(plan)
+    assert {row[1] for row in table.rows} == {"disaggregated"}
+    assert table.rows[0][3:6] == (plan.model, "no measurement", "–")
+    assert table.rows[1][3:] == ("any", "91", "21.7 %", "-3.1 %", "8.3 %", "+1.2 %")
+    assert "no measurement" in render_plan(plan)
+
+
+def test_what_was_measured_is_said_too() -> None:
+    plan = with_accuracy(PLAN)
+    rows = [
+        AccuracyRecord.model_validate(row.model_dump() | {"rows": 7}) if row.model else row for row in plan.accuracy
+    ]
+    told = accuracy_sentence(plan.model_copy(update={"accuracy": rows}))
+    assert told.startswith(f"Serving {plan.model} on {plan.engine} was measured on ")
+    assert "no measurement" not in told
+    assert accuracy_sentence(PLAN) == ""
+    assert make_page(PLAN).accuracy.rows == ()
+
+
+# --- deployment files -----------------------------------------------------------------------------------------------
+
+
+def test_files_are_linked_where_the_command_wrote_them(tmp_path: Path) -> None:
+    plan = commanded(plan_of(), "pdplan optimize w.yaml -o 'out/a b' --deploy 'out/to run'")
+    card = deployment_card(plan)
+    assert card.command == "pdplan deploy 'out/a b/plan.json' -o deploy"
+    written = {path.relative_to(tmp_path).as_posix() for path in deploy_plan(plan, tmp_path)}
+    assert {name for name, _ in card.files} == written - {SUMS}
+    assert all(address == f"../to%20run/{name}" for name, address in card.files)
+    assert '<a href="../to%20run/README.md">README.md</a>' in render_plan(plan)
+
+
+def test_files_that_the_command_did_not_write_have_no_link() -> None:
+    card = deployment_card(commanded(plan_of(), "pdplan optimize w.yaml -o out"))
+    assert card.files
+    assert {address for _, address in card.files} == {""}
+    assert card.command == "pdplan deploy out/plan.json -o deploy"
+    assert deployment_card(commanded(load("infeasible"), "pdplan optimize w.yaml")).files == ()

@@ -1,0 +1,228 @@
+"""How the least cost moves: levers, where the kind of fleet changes, break-even prices; and accuracy on record."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from optimizer.fleets.accuracy import accuracy_records
+from optimizer.plans.plan_sensitivity import PricePiece, Sensitivity
+from optimizer.recommend.level import Brake
+from optimizer.whatif.scenario import solve_simple
+from optimizer.whatif.sensitivity import Own, kind_of, sensitivity, with_line
+from optimizer.whatif.tornado import STEP_TIME, answer_at, levers
+from search_spaces.bounds import PRICE
+from search_spaces.problem import Problem
+from search_spaces.serving_error import load_serving_error
+from tests.test_whatif_answers import BASE, changed, small
+
+
+@pytest.fixture(scope="module")
+def problem() -> Problem:
+    return small(60.0)
+
+
+@pytest.fixture(scope="module")
+def found(problem: Problem) -> Sensitivity:
+    moved = sensitivity(problem, BASE, complete=True)
+    assert moved is not None
+    return moved
+
+
+def test_its_base_is_the_cheapest_simple_fleet(problem: Problem, found: Sensitivity) -> None:
+    here = solve_simple(problem, BASE)
+    assert (found.usd_per_hour, tuple(found.pools)) == (here.cost, here.pools)
+    assert found.complete
+
+
+def test_every_lever_of_the_issue_is_there(found: Sensitivity) -> None:
+    keys = {row.lever for row in found.levers}
+    assert {"price.H100", "rate_scale", "ttft_scale", "tpot_scale", "link_scale", STEP_TIME, "burstiness"} <= keys
+
+
+def test_slower_steps_never_cost_less(found: Sensitivity) -> None:
+    row = next(row for row in found.levers if row.lever == STEP_TIME)
+    assert (row.low, row.value, row.high) == (0.05, 0.5, 0.95)
+    assert row.usd_per_hour_low is not None
+    assert row.usd_per_hour_low <= found.usd_per_hour * (1 + 1e-9)
+    assert row.usd_per_hour_high is None or row.usd_per_hour_high >= found.usd_per_hour * (1 - 1e-9)
+
+
+def test_planning_on_slow_steps_is_the_high_end_of_step_times(problem: Problem, found: Sensitivity) -> None:
+    row = next(row for row in found.levers if row.lever == STEP_TIME)
+    assert solve_simple(changed(problem, confidence=0.9), BASE).cost == row.usd_per_hour_high
+
+
+def test_a_flip_lies_where_it_says(problem: Problem, found: Sensitivity) -> None:
+    flips = [(row.lever, flip) for row in found.levers for flip in row.flips]
+    assert flips
+    for key, flip in flips:
+        same, other = (answer_at(problem, BASE, key, value) for value in (flip.same_at, flip.other_at))
+        assert kind_of(same.pools) == kind_of(found.pools)
+        assert kind_of(other.pools) != kind_of(found.pools)
+        assert (list(other.pools), other.cost) == (flip.pools, flip.usd_per_hour)
+
+
+def test_break_even_prices_cover_a_quarter_to_four_times_and_meet(found: Sensitivity) -> None:
+    assert [row.accelerator for row in found.break_even] == ["H100", "A100-80", "L4"]
+    for row in found.break_even:
+        assert row.pieces[0].low == 0.25 * row.usd_per_gpu_hour
+        assert row.pieces[-1].high == 4.0 * row.usd_per_gpu_hour
+        for below, above in zip(row.pieces, row.pieces[1:], strict=False):
+            assert below.high == above.low
+            assert below.usd_per_hour_high == pytest.approx(above.usd_per_hour_low)
+
+
+def test_at_its_price_a_gpu_is_in_the_piece_of_the_cheapest_fleet(found: Sensitivity) -> None:
+    for row in found.break_even:
+        here = [piece for piece in row.pieces if piece.low <= row.usd_per_gpu_hour <= piece.high]
+        assert any(piece.pools == found.pools for piece in here)
+
+
+def piece(low: float, high: float, costs: tuple[float, float], name: str) -> PricePiece:
+    return PricePiece(low=low, high=high, usd_per_hour_low=costs[0], usd_per_hour_high=costs[1], pools=[name])
+
+
+def test_one_more_fleet_is_taken_where_none_is_cheaper() -> None:
+    pieces = [piece(1.0, 3.0, (6.0, 18.0), "6 a"), piece(3.0, 8.0, (18.0, 18.0), "none")]
+    found = with_line(pieces, ["2 a"], 10.0, 2.0)
+    assert [(one.low, one.high, one.pools) for one in found] == [
+        (1.0, 2.5, ["6 a"]),
+        (2.5, 4.0, ["2 a"]),
+        (4.0, 8.0, ["none"]),
+    ]
+    assert [one.usd_per_hour_low for one in found] == [6.0, 15.0, 18.0]
+    assert [one.usd_per_hour_high for one in found] == [15.0, 18.0, 18.0]
+    nowhere = [PricePiece(low=1.0, high=2.0, usd_per_hour_low=None, usd_per_hour_high=None, pools=[])]
+    assert with_line(nowhere, ["2 a"], 10.0, 2.0) == [piece(1.0, 2.0, (12.0, 14.0), "2 a")]
+
+
+@given(
+    slopes=st.lists(st.integers(0, 8), min_size=1, max_size=3, unique=True),
+    rest=st.integers(0, 40),
+    paid=st.integers(0, 8),
+    share=st.floats(0, 1),
+)
+@settings(deadline=None, max_examples=60)
+def test_with_one_more_fleet_the_cost_is_the_lower_of_both(
+    slopes: list[int], rest: int, paid: int, share: float
+) -> None:
+    ends = [1.0 + number for number in range(len(slopes) + 1)]
+    pieces, cost = [], 10.0
+    for slope, low, high in zip(sorted(slopes, reverse=True), ends, ends[1:], strict=False):
+        pieces.append(piece(low, high, (cost, cost + slope), f"fleet {slope}"))
+        cost += slope
+    found = with_line(pieces, ["own"], float(rest), float(paid))
+    price = 1.0 + share * (ends[-1] - 1.0)
+    assert at(found, price) == pytest.approx(min(at(pieces, price), rest + paid * price))
+    assert [one.high for one in found[:-1]] == [one.low for one in found[1:]]
+
+
+def at(pieces: list[PricePiece], price: float) -> float:
+    here = next(one for one in pieces if one.low <= price <= one.high)
+    assert here.usd_per_hour_low is not None
+    assert here.usd_per_hour_high is not None
+    share = (price - here.low) / (here.high - here.low)
+    return here.usd_per_hour_low + share * (here.usd_per_hour_high - here.usd_per_hour_low)
+
+
+def test_the_plans_own_fleet_is_at_hand_where_it_is_the_cheapest(problem: Problem) -> None:
+    own = Own(("1 x H100 TP1 colocated",), {"H100": 1}, 3.0)
+    some = sensitivity(problem, BASE, complete=False, own=own)
+    assert some is not None
+    (here,) = (
+        piece
+        for row in some.break_even
+        if row.accelerator == "H100"
+        for piece in row.pieces
+        if piece.low <= 3 <= piece.high
+    )
+    assert here.pools == list(own.pools)
+    assert here.low == 0.75
+    assert here.usd_per_hour_low == 0.75
+
+
+def test_prices_and_limits_alone_leave_the_rest_out(problem: Problem) -> None:
+    some = sensitivity(changed(problem, budget=500.0), BASE, complete=False)
+    assert some is not None
+    assert not some.complete
+    assert {row.lever for row in some.levers} == {"price.H100", "price.A100-80", "price.L4", "budget"}
+    assert not any(row.flips for row in some.levers)
+
+
+def test_a_pulled_brake_leaves_the_levers_out_and_says_so(problem: Problem) -> None:
+    some = sensitivity(problem, BASE, complete=True, brake=Brake(pulled=True))
+    assert some is not None
+    assert (some.complete, some.levers) == (False, [])
+
+
+def test_what_no_simple_fleet_answers_has_none() -> None:
+    assert sensitivity(small(objective="max_goodput", constraints={"budget": 20}), BASE, complete=False) is None
+    assert sensitivity(changed(small(), budget=0.5), BASE, complete=False) is None
+
+
+def test_lengths_grow_no_further_than_the_context(problem: Problem) -> None:
+    context = problem.model.max_position
+    assert context
+    long = replace(problem, workload=replace(problem.workload, max_tokens=round(context / 1.1)))
+    by_key = {one.key: one for one in levers(long)}
+    assert by_key["isl_scale"].high == pytest.approx(1.1, rel=1e-3)
+    assert by_key["osl_scale"].low == 0.8
+    full = replace(problem, workload=replace(problem.workload, max_tokens=context))
+    assert {one.key: one.high for one in levers(full)}["isl_scale"] == 1.0
+
+
+def test_what_no_file_may_state_is_left_out() -> None:
+    cheap = sensitivity(changed(small(), price__L4=2.0 * PRICE.low), BASE, complete=False)
+    assert cheap is not None
+    assert "L4" not in {row.accelerator for row in cheap.break_even}
+    dear = sensitivity(changed(small(), price__L4=0.9 * PRICE.high), BASE, complete=False)
+    assert dear is not None
+    assert {row.accelerator for row in dear.break_even} == {"H100", "A100-80"}
+    assert "price.L4" not in {row.lever for row in dear.levers}
+
+
+def test_a_link_scale_moves_every_link(problem: Problem) -> None:
+    before = [offer.accelerator.scale_out.bandwidth for offer in problem.offers]
+    after = [offer.accelerator.scale_out.bandwidth for offer in changed(problem, link_scale=0.5).offers]
+    assert after == [0.5 * value for value in before]
+
+
+# --- accuracy on record ---------------------------------------------------------------------------------------------
+
+
+def test_the_record_by_accelerator_counts_every_row_once() -> None:
+    known = load_serving_error()
+    for mode in ("colocated", "disaggregated"):
+        (whole,) = (one.rows for one in known.held_out if one.group == mode)
+        rows = [one for one in known.held_out_on if one.mode == mode]
+        assert sum(one.rows for one in rows if not one.engine) == whole
+        assert sum(one.rows for one in rows if one.engine and not one.model) == whole
+        assert sum(one.rows for one in rows if one.model) == whole
+
+
+def test_what_is_not_on_record_has_no_error(problem: Problem) -> None:
+    records = accuracy_records(problem)
+    by_kind = {(row.accelerator, row.mode, row.engine, row.model): row for row in records}
+    unknown = by_kind["L4", "colocated", "vllm", "Llama-3.1-8B"]
+    assert (unknown.rows, unknown.ttft_median_abs) == (0, None)
+    engine = by_kind["H100", "colocated", "vllm", ""]
+    (same,) = (
+        one
+        for one in load_serving_error().held_out_on
+        if (one.accelerator, one.mode, one.engine, one.model) == ("H100", "colocated", "vllm", "")
+    )
+    assert engine.rows == same.rows > 0
+    assert engine.tpot_median_abs == pytest.approx(same.tpot_median_abs_pct / 100)
+    assert ("L4", "colocated", "", "") not in by_kind
+
+
+def test_the_catalog_that_is_on_record_is_of_known_names() -> None:
+    from search_spaces.catalog import load_catalog
+
+    catalog = load_catalog()
+    for one in load_serving_error().held_out_on:
+        assert catalog.accelerator(one.accelerator).name == one.accelerator
