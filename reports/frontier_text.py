@@ -10,9 +10,9 @@ from optimizer.whatif.frontier import Frontier
 from optimizer.whatif.frontier import by_budget as budgets
 from optimizer.whatif.whatif import answer_row
 
-from .numbers import hourly, percent, rate, significant
+from .numbers import MISSING, hourly, percent, rate, significant
 from .table import Column, render_table
-from .text import wrap
+from .text import sentence, wrap
 
 DIGITS: Final = 5
 """Of the values at which steps end."""
@@ -58,10 +58,21 @@ def frontier_text(curve: Frontier, width: int, *, by_budget: bool) -> str:
     else:
         for step in curve.steps:
             cost = hourly(step.answer.cost) if step.answer.cost is not None else step.answer.status.value
-            fleet = " + ".join(step.answer.pools) or step.answer.binding
+            fleet = " + ".join(step.answer.pools) or MISSING
             rows.append([significant(step.easy, DIGITS), significant(step.hard, DIGITS), cost, fleet])
     said = (
         f"Fleets of one or two pools, by formula; each step ends where its fleet no longer holds, to "
         f"{percent(curve.tolerance)}."
     )
-    return "\n".join([render_table(rows, columns, width), "", *wrap(said, width)])
+    notes = [*_reasons(curve), said]
+    return "\n".join([render_table(rows, columns, width), "", *(line for note in notes for line in wrap(note, width))])
+
+
+def _reasons(curve: Frontier) -> list[str]:
+    """Why there is no fleet at the hard end, or at any value."""
+    return [
+        f"No fleet from {significant(step.easy, DIGITS)} to {significant(step.hard, DIGITS)}: "
+        f"{sentence(step.answer.binding).removesuffix('.')}."
+        for step in curve.steps
+        if step.answer.cost is None
+    ]

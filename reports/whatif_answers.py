@@ -13,9 +13,9 @@ from optimizer.whatif.shadow import ShadowPrice
 from optimizer.whatif.tornado import TornadoRow
 from optimizer.whatif.whatif import answer_row
 
-from .numbers import hourly, is_number, percent, significant
+from .numbers import MISSING, hourly, is_number, percent, significant
 from .table import Column, render_table
-from .text import wrap
+from .text import sentence, wrap
 
 DIGITS: Final = 6
 """Of values at which something changes."""
@@ -67,12 +67,28 @@ def break_even_text(found: Pieces, width: int) -> str:
             str(_bought(one.answer, name) if by_price else sum(one.answer.gpus.values())),
             _cost(one.cost_low),
             _cost(one.cost_high),
-            " + ".join(one.answer.pools) or one.answer.binding,
+            " + ".join(one.answer.pools) or MISSING,
         ]
         for one in found.pieces
     ]
+    reasons = [
+        f"No fleet from {significant(one.low, DIGITS)} to {significant(one.high, DIGITS)}: {_why(one.answer)}"
+        for one in found.pieces
+        if one.answer.cost is None
+    ]
     said = f"The best fleet changes {len(found.changes)} times; each value is exact to {found.tolerance:.2g}."
-    return "\n".join([render_table(rows, columns, width), "", *wrap(said.replace(" 1 times", " once"), width)])
+    notes = [*reasons, said.replace(" 1 times", " once")]
+    return "\n".join([render_table(rows, columns, width), "", *(line for note in notes for line in wrap(note, width))])
+
+
+def _why(answer: Answer) -> str:
+    """Why there is no fleet, as a sentence."""
+    return f"{sentence(answer.binding).removesuffix('.')}."
+
+
+def no_fleet_text(answer: Answer, width: int) -> str:
+    """Where no fleet holds at all: the nearest miss."""
+    return "\n".join(wrap(f"No fleet holds, so no limit has a worth: {_why(answer)}", width))
 
 
 def _bought(answer: Answer, name: str) -> int:
@@ -170,11 +186,13 @@ def alternatives_text(rows: Sequence[NearOptimal], slack: float, width: int) -> 
             _cost(row.answer.cost),
             percent(row.excess),
             "within" if row.within else "",
-            " + ".join(row.answer.pools) or row.answer.binding,
+            " + ".join(row.answer.pools) or MISSING,
         ]
         for row in rows
     ]
     others = sum(row.within for row in rows[1:])
     who = {0: "None of the others costs", 1: "One of the others costs"}.get(others, f"{others} of the others cost")
     said = f"{who} at most {percent(slack)} more."
-    return "\n".join([render_table(cells, columns, width), "", said])
+    reasons = [f"{row.condition}: {_why(row.answer)}" for row in rows if row.answer.cost is None]
+    notes = [*reasons, said]
+    return "\n".join([render_table(cells, columns, width), "", *(line for note in notes for line in wrap(note, width))])

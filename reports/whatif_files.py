@@ -26,7 +26,7 @@ def flat_rows(rows: Sequence[Row]) -> list[dict[str, Any]]:
             if key == "gpus":
                 values |= {f"gpus.{name}": row["gpus"].get(name, 0) for name in names}
             else:
-                values[key] = " + ".join(row["pools"]) if key == "pools" else row.get(key)
+                values[key] = " + ".join(row[key]) if key in {"pools", "settings"} else row.get(key)
         flat.append(values)
     return flat
 

@@ -15,9 +15,11 @@ from .marks import Drawing, Mark, Rect, Text
 from .numbers import MISSING, hourly, percent, rate, significant
 from .page_charts import Chart, Table
 from .text import fit, plural
-from .whatif_text import DEPTHS, Row, fleet_words, scenario_keys, told
+from .whatif_text import Row, depth_note, fleet_words, scenario_keys, told
 
 MOST_MAPS: Final = 6
+ALONE: Final = "sweep"
+"""Stands for the second lever of a map where there is only one."""
 LEVELS: Final = 8
 """Tones of a heat map."""
 _LEFT, _TOP, _HEIGHT = 66.0, 26.0, 26.0
@@ -51,22 +53,22 @@ def make_sweep_page(rows: Sequence[Row], name: str, depth: str) -> SweepPage:
         (
             *(told(row.get(key)) for key in keys),
             _cost(row),
-            rate(row["goodput_rps"]),
+            MISSING if row["cost_usd_per_hour"] is None else rate(row["goodput_rps"]),
             fleet_words(row),
-            row["binding"],
+            row["binding"] or MISSING,
             percent(row["gap"]),
         )
         for row in rows
     )
     headers = (*keys, "#cost", "#goodput", "fleet", "gives out first", "#gap")
-    return SweepPage(name, headline, heat_maps(rows), DEPTHS[depth], Table(headers, cells))
+    return SweepPage(name, headline, heat_maps(rows), depth_note(rows, depth), Table(headers, cells))
 
 
 def heat_maps(rows: Sequence[Row]) -> tuple[Chart, ...]:
     """Maps of the cost over the two levers that vary fastest, one for each combination of the others."""
     keys = scenario_keys(rows)
-    if len(keys) < 2:
-        return ()
+    if len(keys) == 1:
+        keys, rows = [ALONE, *keys], [{ALONE: "cost", **row} for row in rows]
     down, across = keys[-2:]
     groups: dict[tuple[str, ...], list[Row]] = {}
     for row in rows:
@@ -75,13 +77,17 @@ def heat_maps(rows: Sequence[Row]) -> tuple[Chart, ...]:
     span = (min(every), max(every)) if every else (0.0, 0.0)
     return tuple(
         Chart(
-            title=" ".join(("Cost", *group)),
-            caption=f"Dollars per hour by {down} (down) and {across} (across); the darker the dearer.",
+            title=" at ".join(("Cost", *([", ".join(group)] if group else []))),
+            caption=f"Dollars per hour by {_axes(down, across)}; the stronger the colour, the dearer; – is no fleet.",
             drawing=_map(mine, (down, across), span),
             table=Table((down, across, "#cost"), tuple((told(r[down]), told(r[across]), _cost(r)) for r in mine)),
         )
         for group, mine in list(groups.items())[:MOST_MAPS]
     )
+
+
+def _axes(down: str, across: str) -> str:
+    return across if down == ALONE else f"{down} (down) and {across} (across)"
 
 
 def _cost(row: Row) -> str:
@@ -92,14 +98,16 @@ def _map(rows: Sequence[Row], keys: tuple[str, str], span: tuple[float, float]) 
     """One map; the numbers stand in the cells where there is room."""
     down, across = ([*dict.fromkeys(told(row[key]) for row in rows)] for key in keys)
     width = (WIDTH - _LEFT) / len(across)
-    marks: list[Mark] = [Text(0, 12, f"{keys[0]} ↓  {keys[1]} →", "muted")]
+    header = f"{keys[1]} →" if keys[0] == ALONE else f"{keys[0]} ↓  {keys[1]} →"
+    marks: list[Mark] = [Text(0, 12, header, "muted")]
     for row in rows:
         column, line = across.index(told(row[keys[1]])), down.index(told(row[keys[0]]))
         x, y = _LEFT + column * width, _TOP + line * _HEIGHT
         tone, cost = _tone(row["cost_usd_per_hour"], span), significant(row["cost_usd_per_hour"])
-        tip = f"{keys[0]} {down[line]}, {keys[1]} {across[column]}: {_cost(row)}, {fleet_words(row)}"
+        place = "" if keys[0] == ALONE else f"{keys[0]} {down[line]}, "
+        tip = f"{place}{keys[1]} {across[column]}: {_cost(row)}, {fleet_words(row)}"
         marks.append(Rect(x, y, width - 1.5, _HEIGHT - 1.5, tone, tip))
-        if width > 34.0 and cost != MISSING:
+        if width > 34.0 or cost == MISSING:
             marks.append(Text(x + width / 2, y + 17, cost, f"on-{tone}", "middle"))
     marks += [Text(_LEFT - 6, _TOP + n * _HEIGHT + 17, fit(value, 9), "tick", "end") for n, value in enumerate(down)]
     bottom = _TOP + _HEIGHT * len(down)

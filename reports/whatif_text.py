@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from .numbers import hourly, percent, rate, significant
+from .numbers import MISSING, hourly, percent, rate, significant
 from .table import Column, render_table
-from .text import clean, wrap
+from .text import clean, plural, sentence, wrap
 
 ANSWER_KEYS: Final = (
     "number",
@@ -20,15 +20,22 @@ ANSWER_KEYS: Final = (
     "gpus",
     "binding",
     "pools",
+    "settings",
     "simulated_attainment",
 )
 """Keys of a row that are the answer; the others say which scenario it is."""
 DEPTHS: Final = {
-    "simple": "Fleets of one or two pools, by formula, without a bound; --full searches all fleets and proves how far "
-    "from the cheapest each can be.",
+    "simple": "Fleets of one or two pools, by formula; --gap proves how much cheaper any other could be, "
+    "--full searches them all.",
+    "proven": "Fleets of one or two pools, by formula; none that the formulas promise is cheaper by more than the gap.",
     "full": "The whole search, by formula; a fleet is cheaper than the one shown by the gap at most.",
     "simulated": "The whole search; each fleet keeps every goal when its requests are simulated.",
 }
+
+SETTINGS: Final = (
+    "Fleets of the same words may differ in max_num_seqs and max_num_batched_tokens, hence in goodput; --json, --csv "
+    "and --parquet show these as settings."
+)
 
 Row = Mapping[str, Any]
 
@@ -53,14 +60,44 @@ def sweep_text(rows: Sequence[Row], depth: str, width: int) -> str:
         [
             *(clean(told(row.get(key))) for key in keys),
             hourly(row["cost_usd_per_hour"]) if row["cost_usd_per_hour"] is not None else row["status"],
-            rate(row["goodput_rps"]),
+            MISSING if row["cost_usd_per_hour"] is None else rate(row["goodput_rps"]),
             fleet_words(row),
-            row["binding"],
+            "" if row["cost_usd_per_hour"] is None else row["binding"],
             percent(row["gap"]),
         ]
         for row in rows
     ]
-    return "\n".join([render_table(cells, columns, width), "", *wrap(DEPTHS[depth], width)])
+    notes = [*reasons(rows), *hidden_settings(rows), depth_note(rows, depth)]
+    return "\n".join([render_table(cells, columns, width), "", *(line for note in notes for line in wrap(note, width))])
+
+
+def depth_note(rows: Sequence[Row], depth: str) -> str:
+    """What was solved, and what the gap means where there is one."""
+    return DEPTHS["proven" if depth == "simple" and any(row["gap"] is not None for row in rows) else depth]
+
+
+def reasons(rows: Sequence[Row]) -> list[str]:
+    """A sentence for every limit that leaves scenarios without a fleet, with what it says of the first of them."""
+    keys = scenario_keys(rows)
+    groups: dict[str, list[Row]] = {}
+    for row in rows:
+        if row["cost_usd_per_hour"] is None:
+            groups.setdefault(row["binding"].partition(":")[0], []).append(row)
+    return [f"{_place(mine, keys)}: {sentence(mine[0]['binding']).removesuffix('.')}." for mine in groups.values()]
+
+
+def _place(rows: Sequence[Row], keys: Sequence[str]) -> str:
+    first = clean(", ".join(f"{key} {told(rows[0][key])}" for key in keys if rows[0].get(key) is not None))
+    others = f" (nor at {plural(len(rows) - 1, 'other')})" if len(rows) > 1 else ""
+    return f"No fleet at {first}{others}"
+
+
+def hidden_settings(rows: Sequence[Row]) -> list[str]:
+    """A hint where fleets of the same words differ in the batch limits of their engines."""
+    settings: dict[tuple[str, ...], set[tuple[str, ...]]] = {}
+    for row in rows:
+        settings.setdefault(tuple(row["pools"]), set()).add(tuple(row["settings"]))
+    return [SETTINGS] if any(len(several) > 1 for several in settings.values()) else []
 
 
 def told(value: object) -> str:
@@ -69,5 +106,5 @@ def told(value: object) -> str:
 
 
 def fleet_words(row: Row) -> str:
-    """The pools of a row, or why there are none."""
-    return " + ".join(row["pools"]) or row["binding"]
+    """The pools of a row."""
+    return " + ".join(row["pools"]) or MISSING

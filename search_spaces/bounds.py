@@ -43,7 +43,8 @@ def plain(value: float) -> str:
     return f"{int(value):,}" if value == int(value) and abs(value) < 1e16 else f"{value:g}"
 
 
-DAY: Final = 24 * SECONDS_PER_HOUR
+HOURS_PER_DAY: Final = 24
+DAY: Final = HOURS_PER_DAY * SECONDS_PER_HOUR
 
 # The demand.
 REQUEST_RATE: Final = Bounds(MICRO, MEGA, "/s")
@@ -81,8 +82,8 @@ LATENCY: Final = Bounds(0, 1, "s")
 MEMORY: Final = Bounds(GIB, 1024 * TIB, "B")
 PEAK_FLOPS: Final = Bounds(GIGA, 1e21, "FLOP/s")
 BOARD_POWER: Final = Bounds(1, MEGA, "W")
-CONFIDENCE: Final = Bounds(0, 0.98)
-"""0 plans on the expected times; beyond 0.98 the residuals of a thousand rows say nothing."""
+CONFIDENCE: Final = Bounds(-0.98, 0.98)
+"""0 plans on the expected times, below it on quick ones; beyond 0.98 the residuals of a thousand rows say nothing."""
 MEMORY_FRACTION: Final = Bounds(0.1, 1)
 
 # The search.

@@ -6,6 +6,7 @@ It is itself a workload.yaml: written down and read again, it states the same pr
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from costmodel.accelerator import Link
@@ -30,7 +31,7 @@ def inputs_echo(file: WorkloadFile, problem: Problem) -> dict[str, Any]:
         },
         "workload": _workload(file, problem.workload),
         "slo": [_slo(slo) for slo in problem.slos],
-        "accelerators": [_offer(offer) for offer in problem.offers],
+        "accelerators": [_offer(offer, problem.offers) for offer in problem.offers if not offer.owned],
         "catalog": file.catalog,
         "search": {"preset": file.search.preset, **_space(problem.space)},
         "objective": _objective(problem.objective),
@@ -47,6 +48,7 @@ def inputs_echo(file: WorkloadFile, problem: Problem) -> dict[str, Any]:
         "engine": problem.engine,
         "memory_fraction": problem.memory_fraction,
         "seed": problem.seed,
+        **({"procurement": file.procurement.model_dump(exclude_none=True)} if file.procurement is not None else {}),
     }
 
 
@@ -88,11 +90,13 @@ def _slo(slo: Slo) -> dict[str, Any]:
     }
 
 
-def _offer(offer: Offer) -> dict[str, Any]:
+def _offer(offer: Offer, offers: Sequence[Offer]) -> dict[str, Any]:
+    mine = next((other for other in offers if other.owned and other.gpu == offer.gpu), None)
     return {
         "name": offer.accelerator.name,
         "price": offer.usd_per_hour,
         "inventory": offer.inventory,
+        **({} if mine is None else {"owned": mine.inventory, "owned_price": mine.usd_per_hour}),
         "billing": offer.billing.value,
         "node_size": offer.accelerator.node_size,
         "scale_up": _link(offer.accelerator.scale_up),

@@ -14,8 +14,10 @@ from pydantic import ValidationError
 from costmodel.accelerator import Accelerator, Link
 from costmodel.errors import ImpossibleError, InputError
 from costmodel.transformer import Transformer
+from costmodel.units import KILO
 from costmodel.workload import Workload
 
+from .buying_schema import ElectricitySection
 from .catalog import AcceleratorCatalog, load_catalog
 from .checks import cross_faults, length_faults
 from .demand import read_demand
@@ -24,7 +26,7 @@ from .engines import EngineChanges
 from .faults import Fault, FaultsError, Source
 from .feasibility import feasibility_faults
 from .models import load_model
-from .problem import Constraints, Goal, Objective, Offer, Problem, Slo
+from .problem import OWNED, Billing, Constraints, Goal, Objective, Offer, Problem, Slo
 from .schema import (
     AcceleratorSection,
     ConstraintsSection,
@@ -169,9 +171,7 @@ def _problem(parts: _Parts) -> Problem:
         kv_dtype=file.model.kv_dtype,
         workload=parts.workload,
         slos=_slos(file.slo),
-        offers=tuple(
-            _offer(entry, accelerator) for entry, accelerator in zip(file.accelerators, parts.accelerators, strict=True)
-        ),
+        offers=_offers(file.accelerators, parts.accelerators),
         space=search_space(file.search, model),
         objective=_objective(file.objective),
         constraints=_constraints(file.constraints),
@@ -192,6 +192,30 @@ def _slos(items: Sequence[SloClass]) -> tuple[Slo, ...]:
         Slo(item.name, item.ttft, item.tpot, goal, share / math.fsum(shares), item.e2e)
         for item, goal, share in zip(items, goals, shares, strict=True)
     )
+
+
+def _offers(entries: Sequence[AcceleratorSection], accelerators: Sequence[Accelerator]) -> tuple[Offer, ...]:
+    """What is on offer, in the order of the file; behind them the GPUs that are owned."""
+    stated = [_offer(entry, accelerator) for entry, accelerator in zip(entries, accelerators, strict=True)]
+    owned = [_owned(entry, offer) for entry, offer in zip(entries, stated, strict=True) if entry.owned]
+    return (*stated, *owned)
+
+
+def _owned(entry: AcceleratorSection, offer: Offer) -> Offer:
+    """The GPUs of a type that are paid for: power and hosting are what they cost still."""
+    accelerator = replace(offer.accelerator, name=offer.accelerator.name + OWNED)
+    price = owned_price(accelerator.tdp) if entry.owned_price is None else entry.owned_price
+    return Offer(accelerator, price, entry.owned, Billing.GPU, owned=True)
+
+
+def owned_price(power: float) -> float:
+    """Electricity of one GPU [$/h]: power [W] x PUE x price, at the defaults of terms.yaml.
+
+    >>> round(owned_price(400.0), 4)
+    0.052
+    """
+    usual = ElectricitySection()
+    return power / KILO * usual.pue * usual.usd_per_kwh
 
 
 def _offer(entry: AcceleratorSection, accelerator: Accelerator) -> Offer:

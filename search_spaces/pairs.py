@@ -45,13 +45,14 @@ EndRule = Callable[[Problem, End, End], str | None]
 
 def end_of(problem: Problem, shape: Shape) -> End:
     """The end that an engine shape is."""
-    accelerator, split = problem.offers[shape.offer].accelerator, shape.parallelism
+    offer, split = problem.offers[shape.offer], shape.parallelism
+    accelerator = offer.accelerator
     own_kernel = problem.model.is_latent and shape.kv_dtype != "bf16" and problem.engine in SIXTEEN_BIT_LATENTS
     return End(
         kv_domain=accelerator.kv_domain,
         weight_dtype=shape.weight_dtype,
         kv_dtype=shape.kv_dtype,
-        attention=accelerator.name if own_kernel else "",
+        attention=offer.gpu if own_kernel else "",
         tensor=split.tensor,
         pipeline=split.pipeline,
     )

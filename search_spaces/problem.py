@@ -32,6 +32,10 @@ class Slo:
     e2e: float | None = None
 
 
+OWNED = " (owned)"
+"""Follows the accelerator's name in the offer of those that are owned."""
+
+
 class Billing(StrEnum):
     """What is paid for: single GPUs, or whole nodes even when partly used."""
 
@@ -41,12 +45,21 @@ class Billing(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """An accelerator as it can be had here: price of one GPU [$/h] and how many there are (None: any number)."""
+    """An accelerator as it can be had here: price of one GPU [$/h] and how many there are (None: any number).
+
+    owned: GPUs that are paid for already, an offer of their own beside that of more at full price.
+    """
 
     accelerator: Accelerator
     usd_per_hour: float
     inventory: int | None = None
     billing: Billing = Billing.GPU
+    owned: bool = False
+
+    @property
+    def gpu(self) -> str:
+        """Name of the accelerator in the catalog, owned or not."""
+        return self.accelerator.name.removesuffix(OWNED)
 
 
 @dataclass(frozen=True, slots=True)

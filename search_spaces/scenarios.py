@@ -8,23 +8,22 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from costmodel.errors import InputError, UnknownNameError
 
-from .catalog import normalized_name
+from .levers import LEVERS, Inputs, below, number_of
 from .loader import problem_of_values
 from .problem import Problem
+from .quantities import QuantityError
 from .yaml_source import parse_value
 
-Inputs = dict[str, Any]
-Setter = Callable[[Inputs, tuple[str, ...], Any], None]
+__all__ = ["LEVERS", "Axis", "Scenario", "changed", "grid", "named_scenarios", "parse_axis", "scenario_problem", "told"]
 
 MOST_SCENARIOS = 1_000_000
 """More than that is a mistake in a range."""
@@ -58,7 +57,7 @@ def parse_axis(text: str) -> Axis:
     if not equals or not key or not spec:
         raise InputError(f"--vary {text!r} is not KEY=LOW:HIGH:COUNT or KEY=VALUE,VALUE, such as price.H200=1:8:8")
     if ":" in spec:
-        return Axis(key, _spaced(text, spec.split(":")))
+        return Axis(key, _spaced(text, key, spec.split(":")))
     return Axis(key, tuple(_value(text, part.strip()) for part in spec.split(",")))
 
 
@@ -68,14 +67,18 @@ def _value(text: str, part: str) -> Any:
     return parse_value(part)
 
 
-def _spaced(text: str, parts: list[str]) -> tuple[float, ...]:
-    """Values from low to high, evenly spaced or evenly in their logarithms."""
+def _spaced(text: str, key: str, parts: list[str]) -> tuple[float, ...]:
+    """Values from low to high, evenly spaced or evenly in their logarithms; units as the key takes them."""
     if not 3 <= len(parts) <= 4 or (len(parts) == 4 and parts[3] != "log"):
         raise InputError(f"--vary {text!r}: a range is LOW:HIGH:COUNT or LOW:HIGH:COUNT:log")
     try:
-        low, high, count = float(parts[0]), float(parts[1]), int(parts[2])
+        low, high = (number_of(key, part) for part in parts[:2])
+    except QuantityError as error:
+        raise InputError(f"--vary {text!r}: {error}") from None
+    try:
+        count = int(parts[2])
     except ValueError:
-        raise InputError(f"--vary {text!r}: LOW and HIGH are plain numbers and COUNT a whole one") from None
+        raise InputError(f"--vary {text!r}: COUNT is a whole number, not {parts[2]!r}") from None
     if not (math.isfinite(low) and math.isfinite(high) and 1 <= count <= MOST_SCENARIOS):
         raise InputError(
             f"--vary {text!r}: LOW and HIGH must be finite, COUNT at least 1 and at most {MOST_SCENARIOS:,}"
@@ -159,7 +162,7 @@ def changed(inputs: Mapping[str, Any], changes: Mapping[str, Any]) -> Inputs:
         head, *rest = key.split(".")
         lever = LEVERS.get(head)
         if lever is not None and head not in result:
-            lever(result, tuple(rest), value)
+            lever.apply(result, tuple(rest), value)
         else:
             _set(result, key, value)
     return result
@@ -172,9 +175,9 @@ def _flat(inputs: Mapping[str, Any], changes: Mapping[str, Any]) -> Iterator[tup
             yield key, value
             continue
         classes = {str(slo["name"]) for slo in inputs["slo"]}
-        for below, each in value.items():
-            every = key == "slo" and below not in classes
-            yield from _flat(inputs, {below if every else f"{key}.{below}": each})
+        for part, each in value.items():
+            every = key == "slo" and part not in classes
+            yield from _flat(inputs, {part if every else f"{key}.{part}": each})
 
 
 def _set(inputs: Inputs, dotted: str, value: Any) -> None:
@@ -182,31 +185,13 @@ def _set(inputs: Inputs, dotted: str, value: Any) -> None:
     *path, last = dotted.split(".")
     here: Any = inputs
     for part in path:
-        here = _below(here, part, dotted)
+        here = below(here, part, dotted)
     if isinstance(here, list):
-        here[here.index(_below(here, last, dotted))] = value
+        here[here.index(below(here, last, dotted))] = value
     elif isinstance(here, dict) and last in here:
         here[last] = value
     else:
         raise _unknown(inputs, dotted)
-
-
-def _below(here: Any, part: str, dotted: str) -> Any:
-    if isinstance(here, dict) and part in here:
-        return here[part]
-    if isinstance(here, list):
-        if part.isdigit() and int(part) < len(here):
-            return here[int(part)]
-        named = [
-            item
-            for item in here
-            if isinstance(item, dict) and normalized_name(str(item.get("name"))) == normalized_name(part)
-        ]
-        if named:
-            return named[0]
-        names = ", ".join(str(item.get("name")) for item in here if isinstance(item, dict))
-        raise InputError(f"{dotted}: {part!r} is not one of {names}")
-    raise InputError(f"{dotted}: there is no {part!r}; levers: {', '.join(LEVERS)}")
 
 
 def _unknown(inputs: Inputs, dotted: str) -> InputError:
@@ -221,150 +206,3 @@ def _paths(inputs: Mapping[str, Any], above: str = "") -> Iterator[str]:
             yield from _paths(value, f"{above}{key}.")
         else:
             yield f"{above}{key}"
-
-
-def _offer_value(*keys: str) -> Setter:
-    """A lever on one accelerator: NAME.GPU = value."""
-
-    def apply(inputs: Inputs, rest: tuple[str, ...], value: Any) -> None:
-        name = ".".join(rest)
-        if not name:
-            raise InputError(f"name the accelerator, such as price.H200={value}")
-        entry = _below(inputs["accelerators"], name, f"accelerators.{name}")
-        for key in keys[:-1]:
-            entry = entry[key]
-        entry[keys[-1]] = value
-
-    return apply
-
-
-def _value_at(*path: str) -> Setter:
-    """A lever that is one value of the inputs."""
-
-    def apply(inputs: Inputs, rest: tuple[str, ...], value: Any) -> None:
-        _no_more(path[-1], rest)
-        here = inputs
-        for part in path[:-1]:
-            here = here[part]
-        here[path[-1]] = value
-
-    return apply
-
-
-def _one_dtype(key: str) -> Setter:
-    """A precision that the model is served in, whatever the search might choose from."""
-    set_model = _value_at("model", key)
-
-    def apply(inputs: Inputs, rest: tuple[str, ...], value: Any) -> None:
-        set_model(inputs, rest, value)
-        inputs["search"].pop(key, None)
-
-    return apply
-
-
-def _of_classes(key: str) -> Setter:
-    """A lever on a limit of every SLO class, or of the class named: ttft = value, ttft.CLASS = value."""
-
-    def apply(inputs: Inputs, rest: tuple[str, ...], value: Any) -> None:
-        name = ".".join(rest)
-        for slo in [_below(inputs["slo"], name, f"slo.{name}")] if name else inputs["slo"]:
-            slo[key] = f"{value!r}s" if isinstance(value, float) and key != "attainment" else value
-
-    return apply
-
-
-def _scaled_lengths(key: str) -> Setter:
-    """A lever that multiplies all prompts or all outputs; the longest request grows in step."""
-
-    def apply(inputs: Inputs, rest: tuple[str, ...], value: Any) -> None:
-        _no_more(f"{key}_scale", rest)
-        factor, load = _factor(f"{key}_scale", value), inputs["workload"]
-        rows = load["lengths"]["histogram"]
-        longest = max(row["isl"] + row["osl"] for row in rows)
-        for row in rows:
-            row[key] = max(row[key] * factor, 1.0)
-        grown = max(row["isl"] + row["osl"] for row in rows) / longest
-        load["max_tokens"] = max(math.ceil(load["max_tokens"] * grown), 1)
-
-    return apply
-
-
-def _scaled_rate(inputs: Inputs, rest: tuple[str, ...], value: Any) -> None:
-    """The demand times a factor."""
-    _no_more("rate_scale", rest)
-    load, factor = inputs["workload"], _factor("rate_scale", value)
-    if load["request_rate"] is None:
-        raise InputError("rate_scale: the rate follows a daily profile; change workload.diurnal instead")
-    load["request_rate"] *= factor
-
-
-def _scaled_limits(name: str, *keys: str) -> Setter:
-    """A lever that multiplies latency limits of every class."""
-
-    def apply(inputs: Inputs, rest: tuple[str, ...], value: Any) -> None:
-        _no_more(name, rest)
-        factor = _factor(name, value)
-        for slo in inputs["slo"]:
-            for key in keys:
-                if slo[key] is not None:
-                    slo[key] = f"{float(str(slo[key]).removesuffix('s')) * factor!r}s"
-
-    return apply
-
-
-def _without(inputs: Inputs, rest: tuple[str, ...], value: Any) -> None:
-    """Leave an accelerator out."""
-    name = ".".join(rest)
-    entry = _below(inputs["accelerators"], name, f"accelerators.{name}")
-    if value not in {True, False}:
-        raise InputError(f"without.{name}={value} is neither true nor false")
-    if value:
-        inputs["accelerators"].remove(entry)
-
-
-def _added(inputs: Inputs, rest: tuple[str, ...], value: Any) -> None:
-    """Offer one more accelerator of the catalog at a price [$/h]."""
-    inputs["accelerators"].append({"name": ".".join(rest), "price": value})
-
-
-def _factor(key: str, value: Any) -> float:
-    if isinstance(value, int | float) and not isinstance(value, bool) and 0.0 < value < math.inf:
-        return float(value)
-    raise InputError(f"{key}={value} is not a factor above zero")
-
-
-def _no_more(key: str, rest: tuple[str, ...]) -> None:
-    if rest:
-        raise InputError(f"{key} stands alone, but {'.'.join(rest)!r} follows it")
-
-
-LEVERS: Mapping[str, Setter] = MappingProxyType(
-    {
-        "price": _offer_value("price"),
-        "inventory": _offer_value("inventory"),
-        "link": _offer_value("scale_out", "bandwidth"),
-        "without": _without,
-        "with": _added,
-        "rate": _value_at("workload", "request_rate"),
-        "rate_scale": _scaled_rate,
-        "burstiness": _value_at("workload", "burstiness"),
-        "prefix_hit_share": _value_at("workload", "prefix_hit_share"),
-        "isl_scale": _scaled_lengths("isl"),
-        "osl_scale": _scaled_lengths("osl"),
-        "ttft": _of_classes("ttft"),
-        "tpot": _of_classes("tpot"),
-        "e2e": _of_classes("e2e"),
-        "attainment": _of_classes("attainment"),
-        "ttft_scale": _scaled_limits("ttft_scale", "ttft"),
-        "tpot_scale": _scaled_limits("tpot_scale", "tpot"),
-        "slo_scale": _scaled_limits("slo_scale", "ttft", "tpot", "e2e"),
-        "weight_dtype": _one_dtype("weight_dtype"),
-        "kv_dtype": _one_dtype("kv_dtype"),
-        "budget": _value_at("constraints", "budget"),
-        "power": _value_at("constraints", "power"),
-        "max_gpus": _value_at("constraints", "max_gpus"),
-        "max_pools": _value_at("constraints", "max_pools"),
-        "spares": _value_at("constraints", "headroom", "replicas"),
-    }
-)
-"""Short names of what is asked about most; any other value of the inputs goes by its dotted path."""

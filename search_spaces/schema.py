@@ -22,6 +22,8 @@ from pydantic.functional_validators import ModelWrapValidatorHandler
 from costmodel.errors import InputError
 
 from . import bounds
+from .bounds import HOURS_PER_DAY
+from .buying_schema import ProcurementSection
 from .fields import (
     Section,
     Text,
@@ -44,7 +46,6 @@ from .schema_search import KV_DTYPES, WEIGHT_DTYPES, SearchSection
 
 WORKLOAD_SCHEMA: Literal["pdplan.workload/1"] = "pdplan.workload/1"
 ENGINES = ("vllm", "sglang", "trtllm")
-HOURS_PER_DAY = 24
 
 Volume = Annotated[float, number(bounds.VOLUME)]
 
@@ -188,6 +189,10 @@ class AcceleratorSection(Section):
     """Price of one GPU [$/h]."""
     inventory: Annotated[int, count(bounds.INVENTORY)] | None = None
     """GPUs of this type that can be had; default: any number."""
+    owned: Annotated[int, count(bounds.INVENTORY)] | None = None
+    """GPUs of this type that you have: they cost owned_price; inventory and price are those of more. Default: none."""
+    owned_price: Annotated[float, quantity(Kind.PRICE, bounds.PRICE)] | None = None
+    """Power and hosting of one of these [$/h]; default: its board power at a PUE of 1.3 and $0.10/kWh, as in `buy`."""
     billing: Annotated[Billing, member(Billing)] = Billing.GPU
     """What is paid for: single GPUs, or whole nodes even when partly used."""
     node_size: Annotated[int, count(bounds.NODE_SIZE)] | None = None
@@ -201,6 +206,12 @@ class AcceleratorSection(Section):
     @classmethod
     def _known(cls, name: str, info: ValidationInfo) -> str:
         return _look_up(info.context.check_accelerator, name) if isinstance(info.context, Context) else name
+
+    @model_validator(mode="after")
+    def _owns_what_it_prices(self) -> Self:
+        if self.owned_price is not None and self.owned is None:
+            raise house_error("has owned_price, but no owned GPUs; state how many, such as owned: 64")
+        return self
 
 
 class ObjectiveSection(Section):
@@ -281,7 +292,8 @@ class WorkloadFile(Section):
     constraints: ConstraintsSection = ConstraintsSection()
     """Limits on the whole fleet."""
     confidence: Annotated[float, number(bounds.CONFIDENCE)] = 0.0
-    """Plan on step times at the slow end of the interval that holds this share of past predictions [1]; 0: expected."""
+    """Plan on step times at the slow end of the interval that holds this share of past predictions [1]; 0: expected;
+    a negative share: at its quick end."""
     engine: Annotated[str, choice(*ENGINES)] = "vllm"
     """Serving engine whose scheduler and overheads are modelled, and whose files are written."""
     memory_fraction: Annotated[float, number(bounds.MEMORY_FRACTION)] = 0.9
@@ -290,6 +302,8 @@ class WorkloadFile(Section):
     """Seed of everything random (the sampled trace of the simulation)."""
     scenarios: dict[Text, dict[Text, Any]] = Field(default_factory=dict)
     """Named changes for `pdplan whatif`: levers, dotted keys or mappings laid over this; `extends` names others."""
+    procurement: ProcurementSection | None = None
+    """Contracts, forecast and electricity for `pdplan buy`."""
 
     @field_validator("*", mode="wrap")
     @classmethod

@@ -128,22 +128,22 @@ def test_a_missing_file_and_a_folder_are_refused(folder: Path) -> None:
 def test_a_file_of_10_gb_is_refused_unread(folder: Path) -> None:
     with Path("w.yaml").open("wb") as file:
         file.truncate(10_000_000_000)
-    started = time.perf_counter()
+    started = time.process_time()
     with pytest.raises(
         InputError, match=rf"^w\.yaml: has 10,000,000,000 bytes, but at most {MAX_BYTES:,} are read here; "
     ):
         load_problem(Path("w.yaml"))
-    assert time.perf_counter() - started < 1
+    assert time.process_time() - started < 1
 
 
 def test_a_yaml_bomb_is_defused(folder: Path) -> None:
     levels = ["a0: &a0 [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]"]
     levels += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 20)]
-    started = time.perf_counter()
+    started = time.process_time()
     message = refusal("\n".join(levels))
     assert message.startswith("w.yaml:1:")
     assert "aliases (*name) repeat more than 10,000 values; write the values out" in message
-    assert time.perf_counter() - started < 2
+    assert time.process_time() - started < 2
 
 
 @pytest.mark.parametrize("bracket", ["[", "{a: "])

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from costmodel.errors import InputError
-from search_spaces.loader import load_problem
+from search_spaces.levers import EFFICIENCIES, LEVERS, kind_of, number_of
+from search_spaces.loader import load_problem, owned_price
 from search_spaces.problem import Problem
 from search_spaces.scenarios import Axis, Scenario, changed, grid, named_scenarios, parse_axis, scenario_problem
 
@@ -44,6 +46,9 @@ def with_change(problem: Problem, text: str) -> Problem:
         ("rate=1:8:8", tuple(float(n) for n in range(1, 9))),
         ("rate=1:100:3:log", (1.0, 10.0, 100.0)),
         ("rate=5:9:1", (5.0,)),
+        ("ttft=300ms:2s:2", (0.3, 2.0)),
+        ("price.H100=$1/h:$3/h:3", (1.0, 2.0, 3.0)),
+        ("growth.6=5%:15%:3", (0.05, 0.1, 0.15)),
         ("rate=20/s, 30/s", ("20/s", "30/s")),
         ("without.L4=true", (True,)),
         ("x=1,a", (1, "a")),
@@ -60,10 +65,13 @@ def test_axes_are_ranges_or_lists(text: str, values: tuple[object, ...]) -> None
         ("rate=", "is not KEY=LOW:HIGH:COUNT"),
         ("rate=1:2", "a range is LOW:HIGH:COUNT"),
         ("rate=1:2:3:lin", "a range is LOW:HIGH:COUNT or LOW:HIGH:COUNT:log"),
-        ("rate=1:b:3", "LOW and HIGH are plain numbers"),
+        ("rate=1:b:3", "'b' is not a rate"),
+        ("isl_scale=1:2x:3", "'2x' is not a plain number, as isl_scale takes"),
+        ("ttft=1:2GB:3", "has the unit 'GB', but a duration is in"),
+        ("rate=1:2:3.5", "COUNT is a whole number, not '3.5'"),
         ("rate=0:2:3:log", "of a log range must be above zero"),
         ("rate=1:2:0", "COUNT at least 1"),
-        ("rate=1:inf:3", "must be finite"),
+        ("rate=1:inf:3", "'inf' is not a rate"),
         ("rate=1,,2", "has an empty value"),
     ],
 )
@@ -88,12 +96,61 @@ def test_levers_change_what_they_say(problem: Problem) -> None:
     assert [slo.attainment for slo in with_change(problem, "attainment=0.95").slos] == [0.95, 0.95]
     assert with_change(problem, "weight_dtype=fp8").weight_dtype == "fp8"
     assert with_change(problem, "spares=2").constraints.spare_replicas == 2
+    assert with_change(problem, "growth.6=10%").workload.request_rate == pytest.approx(6.0 * 1.1**6)
+    assert with_change(problem, "link_scale=0.5").offers[0].accelerator.scale_out.bandwidth == pytest.approx(
+        problem.offers[0].accelerator.scale_out.bandwidth / 2.0
+    )
+    assert [with_change(problem, f"efficiency={name}").confidence for name in EFFICIENCIES] == [0.9, 0.0, -0.9]
+    assert with_change(problem, "prefix_hit_share=0.4").workload.prefix_hit_share == 0.4
     assert with_change(problem, "budget=100").constraints.budget == 100.0
     assert with_change(problem, "workload.burstiness=3").workload.burstiness == 3.0
     longer = with_change(problem, "isl_scale=2").workload
     assert longer.isl.tolist() == [1600.0, 6000.0]
     assert longer.osl.tolist() == [150.0, 80.0]
     assert longer.max_tokens == 8192 * 6080 // 3080 + 1
+
+
+def test_owned_gpus_are_an_offer_of_their_own_beside_that_of_more(problem: Problem) -> None:
+    owning = with_change(problem, "owned.H100=64")
+    assert [(one.accelerator.name, one.inventory, one.owned) for one in owning.offers] == [
+        ("H100", None, False), ("L4", None, False), ("H100 (owned)", 64, True),
+    ]  # fmt: skip
+    mine, full = owning.offers[2], owning.offers[0]
+    assert mine.usd_per_hour == pytest.approx(owned_price(full.accelerator.tdp)) == pytest.approx(0.091)
+    assert (mine.gpu, full.usd_per_hour) == ("H100", problem.offers[0].usd_per_hour)
+    assert replace(mine.accelerator, name="H100") == full.accelerator
+    hosted = scenario_problem(
+        problem, Scenario("", {"owned.H100": 8, "owned_price.H100": 0.4, "price.H100": 5}), Path()
+    )
+    assert [one.usd_per_hour for one in hosted.offers] == [5.0, 0.8, 0.4]
+    again = scenario_problem(hosted, Scenario("as it is", {}), Path())
+    assert (again.inputs, again.offers) == (hosted.inputs, hosted.offers)
+    assert with_change(problem, "owned.H100=0").offers == problem.offers
+
+
+def test_a_gpu_of_the_users_own_is_a_lever_too(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("accelerators: {MyCard: {like: H100, memory_gib: 96}}\n", "utf-8")
+    path = tmp_path / "own.yaml"
+    path.write_text(WORKLOAD + "catalog: mine.yaml\n", "utf-8")
+    new = scenario_problem(load_problem(path), Scenario("", {"with.MyCard": 3.5}), tmp_path)
+    assert (new.offers[-1].accelerator.name, new.offers[-1].usd_per_hour) == ("MyCard", 3.5)
+
+
+@pytest.mark.parametrize("name", LEVERS)
+def test_every_lever_has_an_example_that_can_be_typed(name: str) -> None:
+    axis = parse_axis(LEVERS[name].example)
+    assert axis.key.partition(".")[0] == name
+    assert LEVERS[name].says
+
+
+def test_values_are_read_in_units_of_their_lever() -> None:
+    assert [number_of("ttft.fast", "300ms"), number_of("price.H100", "$2"), number_of("power", "2kW")] == [
+        0.3,
+        2.0,
+        2e3,
+    ]
+    assert number_of("model.tensor", "2") == 2.0
+    assert kind_of("isl_scale") is None
 
 
 def test_no_change_is_the_same_problem(problem: Problem) -> None:
@@ -114,6 +171,10 @@ def test_no_change_is_the_same_problem(problem: Problem) -> None:
         ("ttft.medium=2", "'medium' is not one of fast, slow"),
         ("price.H100=-1", "scenario price.H100=-1"),
         ("price.H100=cheap", "price"),
+        ("growth=0.1", "name the months, such as growth.6=0.1"),
+        ("growth.6=fast", "is not a share per month"),
+        ("efficiency=good", "is not one of pessimistic, expected, optimistic"),
+        ("owned_price.H100=0.1", "has owned_price, but no owned GPUs"),
     ],
 )
 def test_bad_changes_are_refused_in_words(problem: Problem, text: str, sentence: str) -> None:

@@ -17,28 +17,15 @@ from pdplan.cli import run
 from pdplan.plan_files import read_plan
 from reports.numbers import rate
 from reports.request_rows import REQUEST_COLUMNS
-
-WORKLOAD = """\
-schema: pdplan.workload/1
-name: tiny
-model: {name: Llama-3.1-8B}
-workload:
-  request_rate: 6/s
-  max_tokens: 8192
-  lengths: {histogram: [{isl: 800, osl: 150, share: 0.8}, {isl: 3000, osl: 80, share: 0.2}]}
-slo:
-  - {name: fast, share: 0.5, ttft: 1s, tpot: 40ms, attainment: 0.9}
-  - {name: slow, share: 0.5, ttft: 4s, tpot: 80ms, attainment: 0.9}
-accelerators: [H100]
-search: {preset: quick}
-"""
+from tests.running import QUICK, tiny
 
 
 @pytest.fixture(scope="module")
 def plan_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("simulate")
-    (folder / "tiny.yaml").write_text(WORKLOAD, "utf-8")
-    assert run(["-q", "optimize", "--effort", "quick", str(folder / "tiny.yaml"), "-o", str(folder / "plan")]) == 0
+    two = [{"name": "fast", "share": 0.5, "ttft": "1s", "tpot": "40ms", "attainment": 0.9}]
+    two += [{"name": "slow", "share": 0.5, "ttft": "4s", "tpot": "80ms", "attainment": 0.9}]
+    assert run(["-q", "optimize", *QUICK, str(tiny(folder, slo=two)), "-o", str(folder / "plan")]) == 0
     return folder / "plan" / "plan.json"
 
 

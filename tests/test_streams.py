@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from pdplan.streams import ReaderGoneError, guard_streams
+from tests.running import ROOT, SECONDS
 
-ROOT = Path(__file__).resolve().parent.parent
 FULL = Path("/dev/full")
 needs_shell = pytest.mark.skipif(sys.platform == "win32", reason="needs a POSIX shell")
 
@@ -25,7 +25,7 @@ def shell(line: str, **environment: str) -> tuple[int, str, str]:
         capture_output=True,
         check=False,
         cwd=ROOT,
-        timeout=60,
+        timeout=SECONDS,
         env=os.environ | {"PYTHONPATH": str(ROOT), "OPENBLAS_NUM_THREADS": "1"} | environment,
     )
     return done.returncode, done.stdout.decode("latin-1"), done.stderr.decode("utf-8")

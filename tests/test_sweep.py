@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from costmodel.errors import InputError
 from optimizer.whatif.journal import Journal
-from optimizer.whatif.sweep import Batch, Row, Sweep, batches, local_executor, run_sweep
+from optimizer.whatif.sweep import BATCHES_PER_WORKER, Batch, Row, Sweep, batches, local_executor, run_sweep
 
 
 def square(batch: Batch) -> list[Row]:
@@ -67,7 +67,7 @@ def test_kin_that_fit_into_a_batch_share_it(count: int, workers: int, families: 
     for name in {family(changes) for _, changes in tasks}:
         mine = sum(family(changes) == name for _, changes in tasks)
         within = sum(any(family(changes) == name for _, changes in batch) for batch in made)
-        assert within == 1 or mine > min(largest, max(count // (4 * workers), 1))
+        assert within == 1 or mine > min(largest, max(count // (BATCHES_PER_WORKER * workers), 1))
 
 
 def test_a_sweep_that_failed_goes_on_where_it_stood(tmp_path: Path) -> None:

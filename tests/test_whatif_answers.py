@@ -103,7 +103,7 @@ def test_dearer_gpus_never_make_a_fleet_cheaper_and_all_prices_scale(h100: float
 # --- break-even -----------------------------------------------------------------------------------------------------
 
 
-@settings(deadline=None, max_examples=6, derandomize=True)
+@settings(deadline=None, max_examples=6)
 @given(
     st.floats(5.0, 150.0),
     st.sampled_from([300, 800, 2000]),
@@ -170,7 +170,7 @@ def test_each_step_of_the_curve_ends_where_its_fleet_no_longer_holds() -> None:
     assert [row["rate_rps"] for row in rows] == [step.hard for step in curve.steps]
 
 
-@pytest.mark.parametrize(("over", "bounds"), [("ttft", (0.02, 2.0)), ("attainment", (0.5, 0.9999))])
+@pytest.mark.parametrize(("over", "bounds"), [("ttft", (0.06, 2.0)), ("attainment", (0.5, 0.9999))])
 def test_stricter_slos_never_cost_less(over: str, bounds: tuple[float, float]) -> None:
     steps = frontier(small(60.0), BASE, over, bounds).steps
     costs = [step.answer.cost for step in steps if step.answer.cost is not None]

@@ -25,6 +25,9 @@ from .scenario import Answer, Pick, answer_of, cheapest, is_simple, nothing, why
 MOST_STEPS = 300
 """A curve of more steps than this is asked over too wide a range."""
 
+MOST_DOUBLINGS = 20
+"""Of the rate at hand, or halvings, in search of a budget's."""
+
 Change = Callable[[Problem, float], Problem]
 
 
@@ -114,7 +117,7 @@ def frontier(
     tolerance: float = 1e-4,
     progress: Callable[[str, float], None] | None = None,
 ) -> Frontier:
-    """The cheapest fleet of one or two pools for every value of a lever within bounds.
+    """The cheapest fleet of one or two pools for every value of a lever within bounds, in the lever's unit.
 
     base: folder of the files that the problem names. Raises InputError for a goal other than the least cost.
     """
@@ -123,6 +126,9 @@ def frontier(
     if not is_simple(problem):
         raise InputError("constraints.pools: a frontier is of fleets whose pools serve every class, not per_class")
     over = over_of(problem, name)
+    budgets = None
+    if name == "budget" and bounds is not None:
+        budgets, bounds = bounds, rates_for(problem, base, bounds)
     low, high = bounds or usual_range(problem, over)
     if not 0.0 < low < high:
         raise InputError(f"--over {name}: the range from {low:g} to {high:g} is empty or not above zero")
@@ -131,7 +137,7 @@ def frontier(
     value = easy
     while (value < hard) if over.upwards else (value > hard):
         if len(steps) >= MOST_STEPS:
-            raise InputError(f"--over {name}: more than {MOST_STEPS} fleets; narrow the range with --from and --to")
+            raise InputError(f"--over {name}: more than {MOST_STEPS} fleets; narrow the range with --between")
         step = _step(_Where(problem, base, over), value, hard, tolerance)
         steps.append(step)
         value = step.hard * (1.0 + tolerance if over.upwards else 1.0 / (1.0 + tolerance))
@@ -139,7 +145,8 @@ def frontier(
             value = 1.0 - (1.0 - step.hard) / (1.0 + tolerance)
         if progress is not None:
             progress(f"{len(steps)} fleets, at {value:.4g}", (value - easy) / (hard - easy))
-    return Frontier(over.key, over.unit, _rising(steps), tolerance)
+    curve = Frontier(over.key, over.unit, _rising(steps), tolerance)
+    return within(curve, budgets)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +205,36 @@ def _rising(steps: list[Step]) -> tuple[Step, ...]:
                 continue
         kept.append(step)
     return tuple(reversed(kept))
+
+
+def rates_for(problem: Problem, base: Path, budgets: tuple[float, float]) -> tuple[float, float]:
+    """Rates between which a curve passes both of two budgets [$/h], as far as any rate does [1/s]."""
+    physics = physics_of(problem, base)
+
+    def dearer(rate: float, budget: float) -> bool:
+        pick = None if physics.floor else cheapest(_rate(problem, rate), physics)
+        return pick is None or pick.cost > budget * (1.0 + 1e-9)
+
+    low = high = problem.workload.request_rate
+    for _ in range(MOST_DOUBLINGS):
+        if not dearer(low, budgets[0]):
+            break
+        low /= 2.0
+    for _ in range(MOST_DOUBLINGS):
+        if dearer(high, budgets[1]):
+            break
+        high *= 2.0
+    return low, max(high, low * 2.0)
+
+
+def within(curve: Frontier, budgets: tuple[float, float] | None) -> Frontier:
+    """The curve between two budgets [$/h]: from what the first one buys to what the last one does."""
+    if budgets is None:
+        return curve
+    low, high = (budget * (1.0 + 1e-9) for budget in budgets)
+    kept = [step for step in curve.steps if step.answer.cost is not None and step.answer.cost <= high]
+    below = sum(step.answer.cost is not None and step.answer.cost <= low for step in kept)
+    return replace(curve, steps=tuple(kept[max(below - 1, 0) :]))
 
 
 def by_budget(curve: Frontier) -> list[Mapping[str, float]]:

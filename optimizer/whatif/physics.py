@@ -24,7 +24,7 @@ from optimizer.loads.columns import ROLES, Columns, Grid, join, make_columns
 from optimizer.loads.diagnose import check_floors
 from optimizer.loads.instance import Instance, make_instance
 from optimizer.loads.loads import Resource
-from optimizer.rivals.by_evaluation import OPTIMISM, SHARING, one_pool
+from optimizer.rivals.by_evaluation import Evaluated, settings_of
 from optimizer.solver.fleet_model import COLOCATED, DECODE, PREFILL
 from optimizer.solver.simple_plans import (
     MOST_BUSY,
@@ -46,11 +46,12 @@ IntArray = NDArray[np.int64]
 GRID = Grid(utilization=(0.7,), colocated_utilization=(0.75,))
 """One utilisation where the search has many: each column gets its own, the one that the demand needs (`tailored`)."""
 
+ANY = 10_000_000
+"""More GPUs than any fleet has."""
+
 FEW_MISSES = 0.1
 """A pool that permits so few of the misses that may be leaves its partner nearly all: a larger one is never needed."""
 
-Setting = tuple[int, int, int]
-"""Shape, batch limit and token budget of an engine, as indices into the tables."""
 Engines = tuple[int, int, int, int, int]
 """Role, shape, batch limit, token budget (as indices) and how many engines the demand needs."""
 
@@ -97,10 +98,10 @@ class Parts:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Choice:
-    """What one way offers at one rate: pools of each role, and colocated settings with the engines they promise."""
+    """What one way offers at one rate: pools of each role that promise, and what the evaluation says of any pools."""
 
     roles: tuple[Parts, Parts, Parts]
-    settings: tuple[tuple[Setting, float], ...]
+    known: Evaluated
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,19 +121,23 @@ def physics_of(problem: Problem, base: Path) -> Physics:
     inputs = dict(problem.inputs) | {
         "name": "physics",
         "seed": 0,
+        "confidence": 0.0,
         "objective": {"goal": "min_cost"},
         "workload": problem.inputs["workload"] | {"request_rate": 1.0, "diurnal": None},
         "constraints": {"headroom": {"replicas": problem.constraints.spare_replicas}},
         "accelerators": [
-            entry | {"price": 1.0, "inventory": None, "billing": "gpu"} for entry in problem.inputs["accelerators"]
+            entry
+            | {"price": 1.0, "inventory": None, "billing": "gpu"}
+            | ({"owned": ANY, "owned_price": 1.0} if entry.get("owned") else {})
+            for entry in problem.inputs["accelerators"]
         ],
     }
-    return _physics(json.dumps(inputs, sort_keys=True), base)
+    return _physics(json.dumps(inputs, sort_keys=True), base, problem.confidence)
 
 
 @lru_cache(maxsize=12)
-def _physics(text: str, base: Path) -> Physics:
-    problem = problem_of_values(json.loads(text), "scenario", base)
+def _physics(text: str, base: Path, confidence: float) -> Physics:
+    problem = replace(problem_of_values(json.loads(text), "scenario", base), confidence=confidence)
     expected = make_instance(problem, load_engine_overhead(problem.engine, problem.engine_changes))
     try:
         check_floors(expected)
@@ -155,7 +160,7 @@ def at_rate(instance: Instance, rate: float) -> Instance:
     return replace(instance, flows=replace(instance.flows, rate=instance.flows.rate * rate))
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=24)
 def choices(physics: Physics, rate: float) -> tuple[Choice, ...]:
     """The pools worth considering at a rate [1/s], for each way."""
     return tuple(_choice(physics, way, rate) for way in physics.ways)
@@ -174,7 +179,8 @@ def _choice(physics: Physics, way: Way, rate: float) -> Choice:
     extra = tailored(instance, near.take(keep), near_totals.take(keep))
     every = join([columns, narrow, extra])
     priced = joined(joined(totals, more), column_totals(instance, extra))
-    return Choice(_parts(instance, every, priced, spares), _settings(every, priced))
+    known = Evaluated.of(instance, settings_of(every, priced))
+    return Choice(_parts(instance, every, priced, spares), known)
 
 
 def _worth_tailoring(instance: Instance, columns: Columns, totals: Totals, busy: FloatArray) -> NDArray[np.bool_]:
@@ -245,18 +251,6 @@ def _undominated(index: IntArray, parts: Parts) -> list[int]:
     return kept
 
 
-def _settings(columns: Columns, totals: Totals) -> tuple[tuple[Setting, float], ...]:
-    """Each colocated setting with the fewest engines of which a column promises, or nearly, to carry the demand."""
-    able = (columns.role == COLOCATED) & (totals.late <= OPTIMISM).all(axis=1) & np.isfinite(totals.busiest)
-    some = columns.take(able)
-    engines = block_counts(totals.busiest[able]) * some.replicas
-    fewest: dict[Setting, float] = {}
-    for shape, seqs, chunk, count in zip(some.shape, some.seqs, some.chunk, engines, strict=True):
-        setting = (int(shape), int(seqs), int(chunk))
-        fewest[setting] = min(float(count), fewest.get(setting, np.inf))
-    return tuple(sorted(fewest.items()))
-
-
 def fleet_of(physics: Physics, way: int, pools: tuple[Engines, ...]) -> Fleet:
     """The fleet of these pools, each of which serves all of its stage."""
     spares, flows = physics.problem.constraints.spare_replicas, physics.ways[way].instance.flows.isl.size
@@ -273,23 +267,6 @@ def is_held(physics: Physics, way: int, rate: float, pools: tuple[Engines, ...])
     """Whether the evaluation shows that a fleet keeps every goal at a rate [1/s]."""
     instance = physics.ways[way].instance
     return holds(instance, predict_misses(instance, fleet_of(physics, way, pools), rate))
-
-
-@lru_cache(maxsize=20_000)
-def fewest_engines(physics: Physics, way: int, rate: float, setting: Setting) -> int | None:
-    """The fewest engines of one colocated pool that keep every goal at a rate [1/s]; None if `SHARING` do not."""
-    instance = physics.ways[way].instance
-
-    def held(replicas: int) -> bool:
-        return holds(instance, predict_misses(instance, one_pool(instance, *setting, replicas), rate))
-
-    if not held(SHARING):
-        return None
-    low, high = 0, SHARING
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if held(middle) else (middle, high)
-    return high
 
 
 @lru_cache(maxsize=20_000)

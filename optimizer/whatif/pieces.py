@@ -20,7 +20,7 @@ from search_spaces.scenarios import LEVERS, Scenario, scenario_problem
 from .scenario import Answer, nothing
 from .whatif import Depth, solve
 
-UNORDERED = ("without", "with", "weight_dtype", "kv_dtype")
+UNORDERED = ("without", "with", "weight_dtype", "kv_dtype", "efficiency")
 """Levers whose values have no order."""
 MOST_PIECES = 500
 """More are a range too wide."""

@@ -16,14 +16,18 @@ from numpy.typing import NDArray
 from costmodel.units import SECONDS_PER_HOUR
 from optimizer.fleets.binding import fleet_bindings
 from optimizer.fleets.build_plan import pool_line
+from optimizer.fleets.fleet import FleetPool, pool_config
+from optimizer.loads.columns import ROLES
+from optimizer.loads.instance import Instance
 from optimizer.plans.plan import Plan, Status
 from optimizer.recommend.level import Level
 from optimizer.recommend.optimize import optimize
-from optimizer.rivals.by_evaluation import OPTIMISM
+from optimizer.rivals.bought import gpu_cost, with_rented, within_limits
+from optimizer.rivals.by_evaluation import cheapest_held
 from optimizer.solver.fleet_model import COLOCATED, DECODE, PREFILL
-from search_spaces.problem import Billing, Goal, Pools, Problem
+from search_spaces.problem import OWNED, Goal, Pools, Problem
 
-from .physics import Choice, Engines, Parts, Physics, break_of, choices, fewest_engines, fleet_of, is_held, physics_of
+from .physics import Choice, Engines, Parts, Physics, break_of, choices, fleet_of, is_held, physics_of
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -37,7 +41,8 @@ class Answer:
     """The best fleet of one scenario; without any, its status is infeasible and `binding` says what is in the way.
 
     cost, bound [$/h]; goodput [1/s]; gap: share of the cost that another fleet could save at most, None where nothing
-    is proven; gpus by type; pools in a few words each; binding: what gives out first, and how much of it is left.
+    is proven; gpus by type; pools in a few words each; binding: what gives out first, and how much of it is left;
+    settings: batch limits of each pool.
     """
 
     status: Status
@@ -49,6 +54,7 @@ class Answer:
     pools: tuple[str, ...]
     binding: str
     attainment: float | None = None
+    settings: tuple[str, ...] = ()
 
     @property
     def goodput_per_dollar(self) -> float:
@@ -66,32 +72,6 @@ class Pick:
     cost: float
 
 
-def gpu_cost(problem: Problem, gpus: FloatArray | IntArray) -> FloatArray:
-    """Price of so many GPUs of each offer, whole nodes where they are billed [$/h]; gpus (..., offers)."""
-    each = [
-        np.ceil(gpus[..., index] / offer.accelerator.node_size) * offer.accelerator.node_size * offer.usd_per_hour
-        if offer.billing is Billing.NODE
-        else gpus[..., index] * offer.usd_per_hour
-        for index, offer in enumerate(problem.offers)
-    ]
-    return np.asarray(sum(each[1:], each[0]))
-
-
-def within_limits(problem: Problem, gpus: FloatArray | IntArray) -> NDArray[np.bool_]:
-    """Whether so many GPUs of each offer, (..., offers), keep inventory, budget, power and the limit on all GPUs."""
-    limits = problem.constraints
-    stock = np.array([np.inf if offer.inventory is None else offer.inventory for offer in problem.offers])
-    good = (gpus <= stock).all(axis=-1)
-    if limits.budget is not None:
-        good &= gpu_cost(problem, gpus) <= limits.budget * (1.0 + 1e-9)
-    if limits.power is not None:
-        tdp = np.array([offer.accelerator.tdp for offer in problem.offers])
-        good &= gpus @ tdp <= limits.power * (1.0 + 1e-9)
-    if limits.max_gpus is not None:
-        good &= gpus.sum(axis=-1) <= limits.max_gpus
-    return np.asarray(good)
-
-
 def cheapest(problem: Problem, physics: Physics) -> Pick | None:
     """The cheapest fleet of one or two pools that keeps the limits and, as evaluated, every goal."""
     rate = problem.workload.request_rate
@@ -104,7 +84,7 @@ def cheapest(problem: Problem, physics: Physics) -> Pick | None:
                 best = pick
                 break
     for way, choice in enumerate(found):
-        best = _or_by_evaluation(problem, physics, (way, choice), best)
+        best = _or_by_evaluation(problem, (way, choice), best)
     return best
 
 
@@ -145,29 +125,19 @@ def _engines(role: int, parts: Parts, index: int) -> Engines:
     return role, int(parts.shape[index]), int(parts.seqs[index]), int(parts.chunk[index]), int(parts.engines[index])
 
 
-def _or_by_evaluation(problem: Problem, physics: Physics, here: tuple[int, Choice], best: Pick | None) -> Pick | None:
-    """A cheaper fleet of one colocated pool that no column promises, but the evaluation shows to hold; or `best`."""
-    (way, choice), rate = here, problem.workload.request_rate
-    if not choice.settings:
+def _or_by_evaluation(problem: Problem, here: tuple[int, Choice], best: Pick | None) -> Pick | None:
+    """A cheaper fleet that no column promises, but the evaluation shows to hold; or `best`."""
+    way, known = here[0], here[1].known
+    found = cheapest_held(known, problem, np.inf if best is None else best.cost)
+    if found is None:
         return best
-    tables, spares = physics.ways[way].instance.tables, problem.constraints.spare_replicas
-    shape = np.array([setting[0] for setting, _ in choice.settings])
-    least = np.maximum(np.ceil(np.array([promised for _, promised in choice.settings]) / OPTIMISM), 1.0)
-    each = (tables.offer[shape][:, None] == np.arange(len(problem.offers))) * tables.gpus[shape][:, None]
-    hoped, able = gpu_cost(problem, each * (least + spares)[:, None]), within_limits(problem, each)
-    for index in np.lexsort((least, hoped)):
-        if best is not None and hoped[index] >= best.cost * (1.0 - 1e-6):
-            break
-        setting = choice.settings[index][0]
-        fewest = fewest_engines(physics, way, rate, setting) if able[index] else None
-        if fewest is None:
-            continue
-        gpus = each[index] * (fewest + spares)
-        cost = float(gpu_cost(problem, gpus))
-        if bool(within_limits(problem, gpus)) and (best is None or cost < best.cost * (1.0 - 1e-6)):
-            counts = tuple(int(count) for count in gpus)
-            best = Pick(way, ((COLOCATED, *setting, fewest),), counts, cost)
-    return best
+    picks, cost = found
+    pools, gpus = [known.pool(*pick) for pick in picks], np.zeros(len(problem.offers), dtype=np.int64)
+    for pool in pools:
+        offer = known.instance.tables.offer[pool.shape]
+        gpus[offer] += (pool.replicas + pool.spares) * int(known.instance.tables.gpus[pool.shape])
+    engines = tuple((ROLES.index(one.role), one.shape, one.seqs, one.chunk, one.replicas) for one in pools)
+    return Pick(way, engines, tuple(gpus.tolist()), cost)
 
 
 def solve_simple(problem: Problem, base: Path) -> Answer:
@@ -180,26 +150,61 @@ def solve_simple(problem: Problem, base: Path) -> Answer:
     return why_none(problem, physics) if pick is None else answer_of(problem, physics, pick)
 
 
+def solve_cost(problem: Problem, base: Path) -> Answer:
+    """The same fleet with its cost alone, in half the time: its goodput is the rate, and nothing is said to give out.
+
+    base: folder of the files that the problem names. Raises InputError as `load_problem` does.
+    """
+    physics = physics_of(problem, base)
+    pick = None if physics.floor else cheapest(problem, physics)
+    return why_none(problem, physics) if pick is None else _priced(problem, physics, pick)
+
+
 def answer_of(problem: Problem, physics: Physics, pick: Pick) -> Answer:
     """A fleet as the answer to a scenario."""
-    instance = physics.ways[pick.way].instance
     most = break_of(physics, pick.way, pick.pools)
-    fleet = fleet_of(physics, pick.way, pick.pools)
     room = max(most.rate / problem.workload.request_rate - 1.0, 0.0)
     load = (1.0 - 1.0 / (1.0 + room), f"{most.resource} of {most.pool}, {room:.0%} room")
-    here = replace(instance, problem=problem)
-    limits = fleet_bindings(here, pick.cost, np.array(pick.gpus, dtype=np.int64))
+    here = replace(physics.ways[pick.way].instance, problem=problem)
+    limits = fleet_bindings(here, pick.cost, _bought(problem, pick))
     named = [(row.slack, f"{row.constraint} of {row.where}, {row.slack:.0%} left") for row in limits]
+    return replace(_priced(problem, physics, pick), goodput=most.rate, binding=min([load, *named])[1])
+
+
+def _priced(problem: Problem, physics: Physics, pick: Pick) -> Answer:
+    """What a fleet buys and costs."""
+    fleet = fleet_of(physics, pick.way, pick.pools)
+    here = replace(physics.ways[pick.way].instance, problem=problem)
+    gpus = _bought(problem, pick)
+    words = [pool_line(here, pool) for pool in fleet.pools]
+    if tuple(gpus.tolist()) != pick.gpus:  # some of a pool of owned GPUs are rented
+        words = [word.replace(OWNED, "") for word in words]
     return Answer(
         status=Status.FEASIBLE,
         cost=pick.cost,
         bound=None,
         gap=None,
-        goodput=most.rate,
-        gpus={o.accelerator.name: count for o, count in zip(problem.offers, pick.gpus, strict=True) if count},
-        pools=tuple(pool_line(here, pool) for pool in fleet.pools),
-        binding=min([load, *named])[1],
+        goodput=problem.workload.request_rate,
+        gpus={o.accelerator.name: count for o, count in zip(problem.offers, gpus.tolist(), strict=True) if count},
+        pools=tuple(words),
+        binding="",
+        settings=tuple(_settings(here, pool) for pool in fleet.pools),
     )
+
+
+def _settings(instance: Instance, pool: FleetPool) -> str:
+    """What two pools of equal engines may differ in."""
+    config = pool_config(instance, pool)
+    return _batch_limits(config.max_num_seqs, config.max_num_batched_tokens)
+
+
+def _batch_limits(seqs: int, tokens: int) -> str:
+    return f"max_num_seqs {seqs}, max_num_batched_tokens {tokens}"
+
+
+def _bought(problem: Problem, pick: Pick) -> IntArray:
+    """GPUs of each offer that a fleet takes, (offers,)."""
+    return np.asarray(with_rented(problem, np.array(pick.gpus, dtype=np.int64)), dtype=np.int64)
 
 
 def nothing(why: str) -> Answer:
@@ -220,9 +225,9 @@ def _in_the_way(problem: Problem, physics: Physics) -> str:
     if pick is None:
         return "no fleet of one or two pools keeps the SLOs"
     here = replace(physics.ways[pick.way].instance, problem=problem)
-    rows = fleet_bindings(here, pick.cost, np.array(pick.gpus, dtype=np.int64))
-    short = [f"{row.constraint} of {row.where}" for row in rows if row.slack < 0.0]
-    return ", ".join(short) or "max_pools"
+    rows = fleet_bindings(here, pick.cost, _bought(problem, pick))
+    short = [f"{row.constraint} of {row.where}: {row.sentence}" for row in rows if row.slack < 0.0]
+    return " ".join(short) or "max_pools"
 
 
 def solve_full(problem: Problem, level: Level) -> Answer:
@@ -243,6 +248,7 @@ def answer_of_plan(plan: Plan) -> Answer:
         pools=tuple(f"{one.replicas} x {one.accelerator} TP{one.tensor_parallel} {one.role}" for one in plan.pools),
         binding="" if tightest is None else f"{tightest.constraint} of {tightest.where}, {tightest.slack:.0%} left",
         attainment=plan.attainment if plan.simulated else None,
+        settings=tuple(_batch_limits(one.max_num_seqs, one.max_num_batched_tokens) for one in plan.pools),
     )
 
 

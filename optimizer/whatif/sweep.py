@@ -42,8 +42,10 @@ def no_kinship(_changes: Mapping[str, Any]) -> str:
 
 LARGEST_BATCH = 128
 """A sweep that is killed loses no more than this of each worker's rows."""
-BATCHES_PER_WORKER = 4
+BATCHES_PER_WORKER = 8
 """At least as many batches as this for each worker, so that none idles long at the end."""
+ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+"""Read by libraries as they start: a worker for each core needs no threads beside it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +79,7 @@ def run_sweep(
     if journal is not None:
         journal.open()
     left = [(number, changes) for number, changes in enumerate(sweep.scenarios) if number not in rows]
-    parts = batches(left, workers, sweep.kinship, sweep.largest)
+    parts = apart(list(batches(left, workers, sweep.kinship, sweep.largest)), workers)
     begun, before = time.monotonic(), len(rows)
     waiting: list[Future[list[Row]]] = [executor.submit(sweep.solve, batch) for batch in parts]
     failure: BaseException | None = None
@@ -112,8 +114,8 @@ def _cancel(waiting: Sequence[Future[list[Row]]]) -> None:
 def batches(tasks: Batch, workers: int, kinship: Kinship = no_kinship, largest: int = LARGEST_BATCH) -> Iterator[Batch]:
     """Tasks in batches of about equal size, a few for each worker; kin stay together where they fit into one.
 
-    >>> [len(batch) for batch in batches([(n, {}) for n in range(10)], workers=1)]
-    [2, 2, 2, 2, 2]
+    >>> [len(batch) for batch in batches([(n, {}) for n in range(20)], workers=1)]
+    [2, 2, 2, 2, 2, 2, 2, 2, 2, 2]
     """
     size = min(max(len(tasks) // (BATCHES_PER_WORKER * workers), 1), largest)
     waiting: list[tuple[int, Mapping[str, Any]]] = []
@@ -129,6 +131,16 @@ def batches(tasks: Batch, workers: int, kinship: Kinship = no_kinship, largest: 
         yield waiting
 
 
+def apart(parts: Sequence[Batch], workers: int) -> list[Batch]:
+    """Batches in the order in which workers that keep pace each get neighbours: they share the most work.
+
+    >>> [batch[0][0] for batch in apart([[(n, {})] for n in range(5)], workers=2)]
+    [0, 3, 1, 4, 2]
+    """
+    share = -(-len(parts) // workers)
+    return [parts[at] for step in range(share) for at in range(step, len(parts), share)] if parts else []
+
+
 @contextmanager
 def local_executor(jobs: int) -> Iterator[Executor]:
     """Processes of this machine, started afresh: a fork would copy locks that threads of the solver hold.
@@ -139,11 +151,24 @@ def local_executor(jobs: int) -> Iterator[Executor]:
         with ThreadPoolExecutor(1) as thread:
             yield thread
         return
-    with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as executor:
+    spawn = multiprocessing.get_context("spawn")
+    with _environment(dict.fromkeys(ONE_THREAD, "1")), ProcessPoolExecutor(jobs, mp_context=spawn) as executor:
         try:
             yield executor
         finally:
             executor.shutdown(wait=False, cancel_futures=True)
+
+
+@contextmanager
+def _environment(values: Mapping[str, str]) -> Iterator[None]:
+    """Variables of the environment for the processes that are started meanwhile, where none are set."""
+    missing = {name: value for name, value in values.items() if name not in os.environ}
+    os.environ.update(missing)
+    try:
+        yield
+    finally:
+        for name in missing:
+            del os.environ[name]
 
 
 @contextmanager

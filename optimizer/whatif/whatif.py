@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import lru_cache
 from pathlib import Path
@@ -13,16 +13,18 @@ from typing import Any
 
 from costmodel.errors import ImpossibleError, InputError
 from optimizer.fleets.build_plan import package_versions
+from optimizer.plans.proof import gap_of
 from optimizer.recommend.level import Level
 from search_spaces.loader import problem_of_values
 from search_spaces.problem import Problem
 from search_spaces.scenarios import Scenario, scenario_problem
 
+from .bound import MOST_PROOFS, grids, lower_bound, mixed_bound
 from .physics import physics_of
-from .scenario import Answer, is_simple, nothing, solve_full, solve_simple
+from .scenario import Answer, is_simple, nothing, solve_cost, solve_full, solve_simple
 from .sweep import Batch, Row, Sweep
 
-CHEAP_LEVERS = ("price", "inventory", "budget", "power", "max_gpus", "max_pools")
+CHEAP_LEVERS = ("price", "inventory", "owned", "owned_price", "budget", "power", "max_gpus", "max_pools")
 """What leaves the physics and the rate alone."""
 
 
@@ -31,13 +33,15 @@ class Depth(StrEnum):
 
     SIMPLE = "simple"
     """Fleets of one or two pools by formula, no bound: some milliseconds where the physics is known."""
+    COST = "cost"
+    """The same fleets with their cost alone, not how much more they could serve."""
     FULL = "full"
     """The whole search with its bound, by formula: seconds."""
     SIMULATED = "simulated"
     """The whole search, and what it finds proven by simulation: more seconds."""
 
 
-LARGEST: Mapping[Depth, int] = {Depth.SIMPLE: 128, Depth.FULL: 4, Depth.SIMULATED: 1}
+LARGEST: Mapping[Depth, int] = {Depth.SIMPLE: 128, Depth.COST: 128, Depth.FULL: 4, Depth.SIMULATED: 1}
 """Scenarios in a batch at most: some seconds of work."""
 LEVELS: Mapping[Depth, Level] = {Depth.FULL: Level.QUICK, Depth.SIMULATED: Level.STANDARD}
 
@@ -61,15 +65,27 @@ class Solver:
         """The row of one scenario: its name, what varied, and the answer."""
         scenario = Scenario(task["name"], task["changes"])
         shown = {"scenario": scenario.name} if scenario.name else {}
-        return shown | {key: scenario.changes[key] for key in task["shown"]} | answer_row(self.answer(scenario))
+        answer = self.answer(scenario)
+        if answer.cost is not None and answer.bound is None and task["grid"] is not None:
+            bound = mixed_bound(scenario.changes, task["grid"], answer.cost, self.proven)
+            answer = replace(answer, bound=bound, gap=gap_of(bound, answer.cost))
+        return shown | {key: scenario.changes[key] for key in task["shown"]} | answer_row(answer)
 
     def answer(self, scenario: Scenario) -> Answer:
         """The best fleet of one scenario; where no engine can exist or no SLO be kept, an answer without one."""
         try:
-            problem = scenario_problem(_base_problem(self.inputs, self.base), scenario, self.base)
+            problem = self.problem(scenario)
         except ImpossibleError as error:
             return nothing(_first_sentence(error))
         return solve(problem, self.base, self.depth)
+
+    def problem(self, scenario: Scenario) -> Problem:
+        """The problem of one scenario."""
+        return scenario_problem(_base_problem(self.inputs, self.base), scenario, self.base)
+
+    def proven(self, changes: Mapping[str, Any]) -> float | None:
+        """What no fleet can cost less than with some changes made [$/h]; None where none is known."""
+        return lower_bound(self.problem(Scenario("", changes)), self.base)
 
 
 @lru_cache(maxsize=4)
@@ -78,9 +94,12 @@ def _base_problem(inputs: str, base: Path) -> Problem:
 
 
 def solve(problem: Problem, base: Path, depth: Depth) -> Answer:
-    """The best fleet for a problem; goals other than the least cost need the whole search."""
-    if depth is Depth.SIMPLE and is_simple(problem):
-        return solve_simple(problem, base)
+    """The best fleet for a problem.
+
+    Goals other than the least cost, and pools for each class, need the whole search.
+    """
+    if depth in {Depth.SIMPLE, Depth.COST} and is_simple(problem):
+        return solve_simple(problem, base) if depth is Depth.SIMPLE else solve_cost(problem, base)
     floor = physics_of(problem, base).floor
     return nothing(floor) if floor else solve_full(problem, LEVELS.get(depth, Level.QUICK))
 
@@ -102,16 +121,29 @@ def answer_row(answer: Answer) -> Row:
         "gpus": dict(answer.gpus),
         "binding": answer.binding,
         "pools": list(answer.pools),
+        "settings": list(answer.settings),
     } | ({} if answer.attainment is None else {"simulated_attainment": answer.attainment})
 
 
-def sweep_of(problem: Problem, base: Path, scenarios: Sequence[Scenario], shown: Sequence[str], depth: Depth) -> Sweep:
+def sweep_of(  # noqa: PLR0917
+    problem: Problem,
+    base: Path,
+    scenarios: Sequence[Scenario],
+    shown: Sequence[str],
+    depth: Depth,
+    proofs: int = MOST_PROOFS,
+) -> Sweep:
     """The sweep over scenarios of a problem; shown: keys whose values stand in the rows.
 
     Scenarios that share their physics are solved one after another, whatever their order in the table.
+    proofs: of bounds at most, where whole searches do not prove them anyway.
     """
     inputs = json.dumps(problem.inputs, sort_keys=True)
-    tasks = tuple({"name": one.name, "changes": dict(one.changes), "shown": list(shown)} for one in scenarios)
+    found = grids([one.changes for one in scenarios], proofs) if depth is Depth.SIMPLE else [{}] * len(scenarios)
+    tasks = tuple(
+        {"name": one.name, "changes": dict(one.changes), "shown": list(shown), "grid": grid}
+        for one, grid in zip(scenarios, found, strict=True)
+    )
     identity = {"inputs": json.loads(inputs), "depth": depth.value, "versions": package_versions()}
     return Sweep(tasks, Solver(inputs, base, depth), identity, kinship, LARGEST[depth])
 

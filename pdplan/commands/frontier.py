@@ -20,7 +20,7 @@ OVER = ("rate", "ttft", "tpot", "attainment", "budget")
 @click.command(short_help="Draw the least cost against rate, TTFT, TPOT, attainment or budget.")
 @click.argument("file", type=PATH)
 @click.option("--over", type=click.Choice(OVER), required=True, help="What the cost is shown against.")
-@click.option("--between", metavar="LOW:HIGH", help="Range, in 1/s or s; default: around the file's own value.")
+@click.option("--between", metavar="LOW:HIGH", help="Range, such as 300ms:2s, 5/s:40/s or 20:80 dollars.")
 @click.option("--csv", "csv_file", type=PATH, metavar="OUT", help="Write a row per step of the curve.")
 @set_option
 @json_option
@@ -43,8 +43,8 @@ def frontier(
 
     \b
       pdplan frontier workload.yaml --over rate
-      pdplan frontier workload.yaml --over ttft --between 0.2:4 --csv ttft.csv
-      pdplan frontier workload.yaml --over budget --json
+      pdplan frontier workload.yaml --over ttft --between 300ms:4s --csv ttft.csv
+      pdplan frontier workload.yaml --over budget --between 20:80 --json
 
     The cheapest fleet of one or two pools for every value in the range: a staircase, as fleets are
     whole. Each step ends where its fleet no longer holds, exact to 0.01 %. Where there are several
@@ -53,13 +53,15 @@ def frontier(
     Exits with 3 when no value in the range has a fleet that meets the SLOs.
     """
     from optimizer.whatif.frontier import frontier as curve_over
+    from optimizer.whatif.frontier import over_of
     from reports.frontier_text import frontier_csv, frontier_record, frontier_text
     from reports.whole_files import write_whole
     from search_spaces.loader import load_problem
 
     check_files({} if csv_file is None else {"--csv": csv_file}, force=force)
-    bounds = None if between is None else bounds_of(between, "--between")
     problem = load_problem(file, overrides=parse_settings(settings))
+    unit = over if over == "budget" else over_of(problem, over).key
+    bounds = None if between is None else bounds_of(between, "--between", unit)
     with console.progress() as progress:
         curve = curve_over(problem, file.resolve().parent, over, bounds, progress=progress)
     by_budget = over == "budget"

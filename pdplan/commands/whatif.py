@@ -54,7 +54,18 @@ def share(_context: click.Context, _parameter: click.Parameter, value: str | Non
     return found
 
 
-@click.command(short_help="Sweep prices, demand, SLOs and limits; find where the best fleet changes.")
+class WithLevers(click.Command):
+    """A command whose help ends with all levers."""
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's
+        """An example of each lever, and what it changes."""
+        from search_spaces.levers import LEVERS
+
+        with formatter.section("Levers, as --vary takes them and `scenarios:` of FILE"):
+            formatter.write_dl([(lever.example, lever.says) for lever in LEVERS.values()])
+
+
+@click.command(cls=WithLevers, short_help="Sweep prices, demand, SLOs and limits; find where the best fleet changes.")
 @click.argument("file", type=PATH)
 @click.option(
     "--vary", "axes", multiple=True, metavar="KEY=SPEC",
@@ -64,10 +75,11 @@ def share(_context: click.Context, _parameter: click.Parameter, value: str | Non
     "--scenario", "names", multiple=True, metavar="NAME", help="A scenario that FILE names; 'all' for every one."
 )
 @click.option("--break-even", "break_even", metavar="KEY", help="Values of a lever at which the best fleet changes.")
-@click.option("--between", metavar="LOW:HIGH", help="Range of --break-even; default: 1/4 to 4 times the value.")
+@click.option("--between", metavar="LOW:HIGH", help="Range of --break-even: 1:8, 300ms:2s; default: 1/4 to 4 times.")
 @click.option("--shadow-prices", "shadow", is_flag=True, help="What one more GPU, dollar or watt of a limit is worth.")
 @click.option("--tornado", "swing", callback=share, metavar="SHARE", help="Cost with each lever so much lower, higher.")
 @click.option("--slack", callback=share, metavar="SHARE", help="Fleets so much dearer without a GPU type: 5%.")
+@click.option("--gap/--no-gap", "gap", default=None, help="Bound what other fleets could save; default: where quick.")
 @click.option("--full", is_flag=True, help="Search all fleets and bound each gap: seconds per scenario.")
 @click.option("--simulate", "simulated", is_flag=True, help="The same, and prove each fleet by simulation.")
 @click.option("--csv", "csv_file", type=PATH, metavar="OUT", help="Write a row per scenario.")
@@ -94,6 +106,7 @@ def whatif(
     shadow: bool,
     swing: float | None,
     slack: float | None,
+    gap: bool | None,
     full: bool,
     simulated: bool,
     csv_file: Path | None,
@@ -115,16 +128,16 @@ def whatif(
       pdplan whatif workload.yaml --break-even price.H200 --between 1:8 --tornado 20% --slack 5%
 
     Solves the workload in FILE once for every combination of values, on all cores: prices, demand,
-    SLOs, limits, or any other value of FILE by its dotted path. Levers: price.GPU, inventory.GPU,
-    link.GPU, without.GPU, with.GPU, rate, rate_scale, isl_scale, osl_scale, ttft, tpot, e2e,
-    attainment, slo_scale, weight_dtype, kv_dtype, budget, power, max_gpus, max_pools, spares.
+    SLOs, limits, or any other value of FILE by its dotted path. The short names stand below.
 
-    By default each scenario gets the cheapest fleet of one or two pools that the formulas say holds.
+    By default each scenario gets the cheapest fleet of one or two pools that the formulas say holds,
+    and up to 24 of them a proof of what any other fleet could save, which prices in between share.
     A scenario without a fleet is a row that says what is in the way.
 
     Exits with 3 when no scenario has a fleet that meets the SLOs.
     """
     os.environ.setdefault("PDPLAN_SIMULATOR", "python")
+    from optimizer.whatif.bound import MOST_PROOFS
     from optimizer.whatif.whatif import Depth, check_scenarios, sweep_of
     from reports.whatif_text import sweep_text
     from search_spaces.loader import load_problem
@@ -145,7 +158,8 @@ def whatif(
     if varied or names:
         scenarios = list(grid(varied, chosen_scenarios(problem, names)))
         check_scenarios(problem, base, scenarios)
-        sweep = sweep_of(problem, base, scenarios, [axis.key for axis in varied], depth)
+        proofs = {None: MOST_PROOFS, True: len(scenarios) ** 2, False: 0}[gap]
+        sweep = sweep_of(problem, base, scenarios, [axis.key for axis in varied], depth, proofs)
         rows = swept(console, sweep, jobs, journal, address)
         record["rows"] = rows
         write_tables(console, record, files, problem.name)
@@ -179,17 +193,20 @@ def asked(
     from optimizer.whatif.pieces import pieces_along, usual_range
     from optimizer.whatif.shadow import shadow_prices
     from optimizer.whatif.tornado import tornado
+    from optimizer.whatif.whatif import solve
     from reports import whatif_answers as told
 
     if questions.break_even:
         usual = None if questions.between else usual_range(problem, questions.break_even)
-        low, high = usual or bounds_of(questions.between or "", "--between")
+        low, high = usual or bounds_of(questions.between or "", "--between", questions.break_even)
         pieces = pieces_along(problem, base, questions.break_even, low, high, TOLERANCE, depth)
         any_fleet = any(one.answer.cost is not None for one in pieces.pieces)
         yield "break_even", told.break_even_record(pieces), told.break_even_text(pieces, width), any_fleet
     if questions.shadow:
-        prices = shadow_prices(problem, base)
-        yield "shadow_prices", told.shadow_record(prices), told.shadow_text(prices, width), True
+        here = solve(problem, base, depth)
+        prices = [] if here.cost is None else shadow_prices(problem, base)
+        text = told.shadow_text(prices, width) if here.cost is not None else told.no_fleet_text(here, width)
+        yield "shadow_prices", told.shadow_record(prices), text, here.cost is not None
     if questions.swing is not None:
         rows = tornado(problem, base, questions.swing, depth)
         any_fleet = any(row.cost is not None for row in rows)
@@ -201,17 +218,20 @@ def asked(
         yield "alternatives", told.alternatives_record(others), text, any_fleet
 
 
-def bounds_of(text: str, flag: str) -> tuple[float, float]:
-    """Read LOW:HIGH.
+def bounds_of(text: str, flag: str, key: str) -> tuple[float, float]:
+    """Read LOW:HIGH in units of a lever.
 
-    >>> bounds_of("1:8", "--between")
-    (1.0, 8.0)
+    >>> bounds_of("300ms:2s", "--between", "ttft")
+    (0.3, 2.0)
     """
+    from search_spaces.levers import number_of
+    from search_spaces.quantities import QuantityError
+
     low, _, high = text.partition(":")
     try:
-        found = float(low), float(high)
-    except ValueError:
-        raise InputError(f"{flag} {text!r} is not LOW:HIGH, two numbers such as 1:8") from None
+        found = number_of(key, low), number_of(key, high)
+    except QuantityError as error:
+        raise InputError(f"{flag} {text!r} is not LOW:HIGH in units of {key}: {error}") from None
     if not -math.inf < found[0] < found[1] < math.inf:
         raise InputError(f"{flag} {text!r}: LOW must be below HIGH, and both finite")
     return found

@@ -1,0 +1,288 @@
+"""Levers: short names for what `pdplan whatif` changes most, each with what it does to a problem's inputs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from costmodel.errors import InputError
+
+from .catalog import normalized_name
+from .quantities import Kind, QuantityError, parse
+
+Inputs = dict[str, Any]
+Setter = Callable[[Inputs, tuple[str, ...], Any], None]
+
+EFFICIENCIES: Mapping[str, float] = MappingProxyType({"pessimistic": 0.9, "expected": 0.0, "optimistic": -0.9})
+"""Names of efficiencies: at the ends of the interval that holds nine predictions in ten, or between."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lever:
+    """A lever: what it does, an example for the command line, what it says; kind: of its values, None: plain ones."""
+
+    apply: Setter
+    example: str
+    says: str
+    kind: Kind | None = None
+
+
+def below(here: Any, part: str, dotted: str) -> Any:
+    """What stands under one part of a dotted path; items of lists are told by their name or number."""
+    if isinstance(here, dict) and part in here:
+        return here[part]
+    if isinstance(here, list):
+        if part.isdigit() and int(part) < len(here):
+            return here[int(part)]
+        named = [
+            item
+            for item in here
+            if isinstance(item, dict) and normalized_name(str(item.get("name"))) == normalized_name(part)
+        ]
+        if named:
+            return named[0]
+        names = ", ".join(str(item.get("name")) for item in here if isinstance(item, dict))
+        raise InputError(f"{dotted}: {part!r} is not one of {names}")
+    raise InputError(f"{dotted}: there is no {part!r}; levers: {', '.join(LEVERS)}")
+
+
+def _offer_value(*keys: str) -> Setter:
+    """A lever on one accelerator: NAME.GPU = value."""
+
+    def apply(inputs: Inputs, rest: tuple[str, ...], value: Any) -> None:
+        name = ".".join(rest)
+        if not name:
+            raise InputError(f"name the accelerator, such as price.H200={value}")
+        entry = below(inputs["accelerators"], name, f"accelerators.{name}")
+        for key in keys[:-1]:
+            entry = entry[key]
+        entry[keys[-1]] = value
+
+    return apply
+
+
+def _value_at(*path: str) -> Setter:
+    """A lever that is one value of the inputs."""
+
+    def apply(inputs: Inputs, rest: tuple[str, ...], value: Any) -> None:
+        _no_more(path[-1], rest)
+        here = inputs
+        for part in path[:-1]:
+            here = here[part]
+        here[path[-1]] = value
+
+    return apply
+
+
+def _one_dtype(key: str) -> Setter:
+    """A precision that the model is served in, whatever the search might choose from."""
+    set_model = _value_at("model", key)
+
+    def apply(inputs: Inputs, rest: tuple[str, ...], value: Any) -> None:
+        set_model(inputs, rest, value)
+        inputs["search"].pop(key, None)
+
+    return apply
+
+
+def _of_classes(key: str) -> Setter:
+    """A lever on a limit of every SLO class, or of the class named: ttft = value, ttft.CLASS = value."""
+
+    def apply(inputs: Inputs, rest: tuple[str, ...], value: Any) -> None:
+        name = ".".join(rest)
+        for slo in [below(inputs["slo"], name, f"slo.{name}")] if name else inputs["slo"]:
+            slo[key] = f"{value!r}s" if isinstance(value, float) and key != "attainment" else value
+
+    return apply
+
+
+def _scaled_lengths(key: str) -> Setter:
+    """A lever that multiplies all prompts or all outputs; the longest request grows in step."""
+
+    def apply(inputs: Inputs, rest: tuple[str, ...], value: Any) -> None:
+        _no_more(f"{key}_scale", rest)
+        factor, load = _factor(f"{key}_scale", value), inputs["workload"]
+        rows = load["lengths"]["histogram"]
+        longest = max(row["isl"] + row["osl"] for row in rows)
+        for row in rows:
+            row[key] = max(row[key] * factor, 1.0)
+        grown = max(row["isl"] + row["osl"] for row in rows) / longest
+        load["max_tokens"] = max(math.ceil(load["max_tokens"] * grown), 1)
+
+    return apply
+
+
+def _scaled_rate(inputs: Inputs, rest: tuple[str, ...], value: Any) -> None:
+    """The demand times a factor."""
+    _no_more("rate_scale", rest)
+    load, factor = inputs["workload"], _factor("rate_scale", value)
+    if load["request_rate"] is None:
+        raise InputError("rate_scale: the rate follows a daily profile; change workload.diurnal instead")
+    load["request_rate"] *= factor
+
+
+def _scaled_limits(name: str, *keys: str) -> Setter:
+    """A lever that multiplies latency limits of every class."""
+
+    def apply(inputs: Inputs, rest: tuple[str, ...], value: Any) -> None:
+        _no_more(name, rest)
+        factor = _factor(name, value)
+        for slo in inputs["slo"]:
+            for key in keys:
+                if slo[key] is not None:
+                    slo[key] = f"{float(str(slo[key]).removesuffix('s')) * factor!r}s"
+
+    return apply
+
+
+def _scaled_links(inputs: Inputs, rest: tuple[str, ...], value: Any) -> None:
+    """A lever that multiplies the bandwidth of every accelerator's link out of its node."""
+    _no_more("link_scale", rest)
+    factor = _factor("link_scale", value)
+    for entry in inputs["accelerators"]:
+        entry["scale_out"]["bandwidth"] *= factor
+
+
+def _without(inputs: Inputs, rest: tuple[str, ...], value: Any) -> None:
+    """Leave an accelerator out."""
+    name = ".".join(rest)
+    entry = below(inputs["accelerators"], name, f"accelerators.{name}")
+    if value not in {True, False}:
+        raise InputError(f"without.{name}={value} is neither true nor false")
+    if value:
+        inputs["accelerators"].remove(entry)
+
+
+def _added(inputs: Inputs, rest: tuple[str, ...], value: Any) -> None:
+    """Offer one more accelerator of the catalog at a price [$/h]."""
+    inputs["accelerators"].append({"name": ".".join(rest), "price": value})
+
+
+def _growing(inputs: Inputs, rest: tuple[str, ...], value: Any) -> None:
+    """The demand after so many months of growth: growth.MONTHS = share per month."""
+    months = ".".join(rest)
+    if not months.isdigit():
+        raise InputError(f"name the months, such as growth.6={value}")
+    share = _share(value)
+    if share is None or not -1.0 < share < math.inf:
+        raise InputError(f"growth.{months}={value} is not a share per month such as 0.05 or 5%")
+    _scaled_rate(inputs, (), (1.0 + share) ** int(months))
+
+
+def _share(value: Any) -> float | None:
+    """A number, or a text such as 5%."""
+    try:
+        if isinstance(value, str):
+            return float(value.removesuffix("%")) / (100.0 if value.endswith("%") else 1.0)
+        return float(value)
+    except (TypeError, ValueError):
+        return None
+
+
+def _efficiency(inputs: Inputs, rest: tuple[str, ...], value: Any) -> None:
+    """How quick the engines are within what past predictions were wrong by."""
+    _no_more("efficiency", rest)
+    if value not in EFFICIENCIES:
+        raise InputError(f"efficiency={value} is not one of {', '.join(EFFICIENCIES)}")
+    inputs["confidence"] = EFFICIENCIES[value]
+
+
+def _factor(key: str, value: Any) -> float:
+    if isinstance(value, int | float) and not isinstance(value, bool) and 0.0 < value < math.inf:
+        return float(value)
+    raise InputError(f"{key}={value} is not a factor above zero")
+
+
+def _no_more(key: str, rest: tuple[str, ...]) -> None:
+    if rest:
+        raise InputError(f"{key} stands alone, but {'.'.join(rest)!r} follows it")
+
+
+LEVERS: Mapping[str, Lever] = MappingProxyType(
+    {
+        "price": Lever(_offer_value("price"), "price.H200=1:8:8", "price of a GPU type [$/h]", Kind.PRICE),
+        "inventory": Lever(_offer_value("inventory"), "inventory.H200=8,16,32", "GPUs of a type that can be had"),
+        "owned": Lever(_offer_value("owned"), "owned.A100-80=0,64", "GPUs that you have: power and hosting only"),
+        "owned_price": Lever(
+            _offer_value("owned_price"), "owned_price.A100-80=0.1", "what one of them costs [$/h]", Kind.PRICE
+        ),
+        "link": Lever(
+            _offer_value("scale_out", "bandwidth"), "link.H100=25GB/s,50GB/s", "network of one GPU", Kind.BANDWIDTH
+        ),
+        "link_scale": Lever(_scaled_links, "link_scale=0.5,1,2", "that of all, times a factor"),
+        "without": Lever(_without, "without.H100=true", "a GPU type left out"),
+        "with": Lever(
+            _added, "with.B200=4:8:5", "one more GPU type, of the catalog or your own, at a price", Kind.PRICE
+        ),
+        "rate": Lever(_value_at("workload", "request_rate"), "rate=5/s,10/s,20/s", "requests per second", Kind.RATE),
+        "rate_scale": Lever(_scaled_rate, "rate_scale=1,1.5,2", "the demand times a factor"),
+        "growth": Lever(_growing, "growth.6=5%,12%", "the demand after so many months of growth per month"),
+        "burstiness": Lever(_value_at("workload", "burstiness"), "burstiness=1,2,3", "of the arrivals; 1 is Poisson"),
+        "prefix_hit_share": Lever(
+            _value_at("workload", "prefix_hit_share"), "prefix_hit_share=0,0.3,0.6", "input tokens found in a cache"
+        ),
+        "isl_scale": Lever(_scaled_lengths("isl"), "isl_scale=0.5:2:4", "all prompts longer or shorter"),
+        "osl_scale": Lever(_scaled_lengths("osl"), "osl_scale=0.5:2:4", "all outputs longer or shorter"),
+        "ttft": Lever(
+            _of_classes("ttft"), "ttft=300ms,1s,2s", "limit of every class, or of one: ttft.CLASS", Kind.DURATION
+        ),
+        "tpot": Lever(_of_classes("tpot"), "tpot=20ms:80ms:4", "likewise", Kind.DURATION),
+        "e2e": Lever(_of_classes("e2e"), "e2e=10s,30s", "likewise", Kind.DURATION),
+        "attainment": Lever(_of_classes("attainment"), "attainment=0.9,0.99", "share of requests within their limits"),
+        "ttft_scale": Lever(_scaled_limits("ttft_scale", "ttft"), "ttft_scale=0.5,1", "all TTFT limits times a factor"),
+        "tpot_scale": Lever(_scaled_limits("tpot_scale", "tpot"), "tpot_scale=0.5,1", "all TPOT limits times a factor"),
+        "slo_scale": Lever(
+            _scaled_limits("slo_scale", "ttft", "tpot", "e2e"), "slo_scale=0.5,1,2", "all latency limits"
+        ),
+        "weight_dtype": Lever(_one_dtype("weight_dtype"), "weight_dtype=bf16,fp8", "precision of the weights"),
+        "kv_dtype": Lever(_one_dtype("kv_dtype"), "kv_dtype=bf16,fp8", "precision of the KV cache"),
+        "efficiency": Lever(
+            _efficiency, f"efficiency={','.join(EFFICIENCIES)}", "engines slower or quicker than expected"
+        ),
+        "budget": Lever(_value_at("constraints", "budget"), "budget=20,40,80", "most dollars per hour", Kind.PRICE),
+        "power": Lever(_value_at("constraints", "power"), "power=10kW,20kW", "most board power", Kind.POWER),
+        "max_gpus": Lever(_value_at("constraints", "max_gpus"), "max_gpus=8,16", "most GPUs"),
+        "max_pools": Lever(_value_at("constraints", "max_pools"), "max_pools=1,2", "most pools"),
+        "spares": Lever(_value_at("constraints", "headroom", "replicas"), "spares=0,1,2", "idle engines of every pool"),
+    }
+)
+"""Short names of what is asked about most; any other value of the inputs goes by its dotted path."""
+
+
+def kind_of(key: str) -> Kind | None:
+    """What the values of a key measure; None: plain numbers, or texts."""
+    lever = LEVERS.get(key.partition(".")[0])
+    return None if lever is None else lever.kind
+
+
+def number_of(key: str, text: str) -> float:
+    """A number as a command line states it for a key, in the unit of the key.
+
+    >>> number_of("ttft", "300ms"), number_of("price.H200", "$2.50"), number_of("isl_scale", "2")
+    (0.3, 2.5, 2.0)
+
+    Raises QuantityError with what is wrong.
+    """
+    kind = kind_of(key)
+    if kind is not None:
+        return parse(text, kind)
+    number = _share(text.strip()) if key.partition(".")[0] == "growth" else _plain(text)
+    if number is None or not math.isfinite(number):
+        raise QuantityError(f"{text.strip()!r} is not a plain number, as {key} takes")
+    return number
+
+
+def _plain(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def levers_text() -> str:
+    """A line for each lever: an example, and what it changes."""
+    width = max(len(lever.example) for lever in LEVERS.values()) + 2
+    return "\n".join(f"{lever.example:{width}}{lever.says}" for lever in LEVERS.values())
