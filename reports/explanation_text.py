@@ -67,7 +67,7 @@ def explanation_text(config: str, found: Explanation, width: int) -> str:
 
 
 NOTE = (
-    "Ranked by the cheapest fleet of one or two pools that serves the whole demand by the formulas, not simulated; "
+    "Ranked by the cheapest fleet of one or two pools that holds for the whole demand by formula, not simulated; "
     "fleets of more pools may cost less."
 )
 

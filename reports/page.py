@@ -10,8 +10,9 @@ from typing import Final
 from optimizer.plans.plan import Alternative, Plan
 
 from . import sentences
-from .arrivals import arrivals_chart
+from .arrivals import arrivals, arrivals_chart
 from .asked import asked
+from .deployment_card import DeploymentCard, deployment_card
 from .fleet_figure import FleetDiagram, PoolShare, fleet_diagram, routed
 from .numbers import (
     MISSING,
@@ -30,6 +31,8 @@ from .numbers import (
 )
 from .page_charts import MOST_ROWS, Chart, Table, cost_chart, cut_table, why_charts, workload_charts
 from .reasons import (
+    accuracy_sentence,
+    accuracy_table,
     engines_table,
     hand_over_sentence,
     origins_table,
@@ -37,8 +40,10 @@ from .reasons import (
     scope_words,
     settings_table,
     step_errors_table,
+    worth_hint,
 )
-from .simulation_figures import room
+from .sensitivity_section import SensitivityView, sensitivity_view
+from .simulation_figures import slack
 from .simulation_sentences import simulation_sentence, waste_sentence
 from .slo_section import SloCheck, fleets_chart, slo_check
 from .sources import SourceRow, facts, source_rows
@@ -82,7 +87,7 @@ class AlternativeRow:
     cost: str
     extra: str
     attainment: str
-    room: str
+    slack: str
     why_not: str
     recommended: bool
     feasible: bool
@@ -109,6 +114,8 @@ class Page:
     error_bars: tuple[str, ...]
     confidence: str
     step_errors: Table
+    accuracy: Table
+    accuracy_title: str
     alternatives_title: str
     alternatives: tuple[AlternativeRow, ...]
     alternatives_cut: int
@@ -116,11 +123,14 @@ class Page:
     why: tuple[Chart, ...]
     pools: Table
     hand_over: str
+    worth_hint: str
     workload: tuple[Chart, ...]
     workload_facts: tuple[tuple[str, str], ...]
     routing: Table
+    sensitivity: SensitivityView | None
     settings: Table
     reasons: Table
+    deployment: DeploymentCard
     transposed: bool
     provenance: tuple[tuple[str, str], ...]
     assumptions: tuple[str, ...]
@@ -155,6 +165,8 @@ def make_page(plan: Plan) -> Page:
         error_bars=tuple(line for line in map(sentences.error_bar_sentence, plan.classes) if line),
         confidence=sentences.confidence_sentence(plan),
         step_errors=step_errors_table(plan),
+        accuracy=accuracy_table(plan),
+        accuracy_title=accuracy_sentence(plan),
         alternatives_title=sentences.alternatives_sentence(plan),
         alternatives=alternatives[:MOST_ROWS],
         alternatives_cut=max(0, len(alternatives) - MOST_ROWS),
@@ -162,11 +174,14 @@ def make_page(plan: Plan) -> Page:
         why=why_charts(plan),
         pools=pools_table(plan),
         hand_over=hand_over_sentence(plan),
+        worth_hint=worth_hint(plan),
         workload=workload_charts(plan) + ((day,) if day is not None else ()),
         workload_facts=_workload_facts(plan),
         routing=_routing(routed(plan)),
+        sensitivity=sensitivity_view(plan) if found else None,
         settings=engines_table(plan.pools),
         reasons=settings_table(plan),
+        deployment=deployment_card(plan),
         transposed=len(plan.pools) <= 6,
         provenance=_provenance(plan),
         assumptions=tuple(sentence(text) for text in plan.provenance.assumptions),
@@ -191,7 +206,7 @@ def _kpis(plan: Plan) -> tuple[Kpi, ...]:
     missed = missed_classes(plan)
     least = tightest(plan)
     spare = percent(least.slack) if least else MISSING
-    where = f"room of {sentences.limit_words(least)}" if least else "no limit is known"
+    where = f"slack of {sentences.limit_words(least)}" if least else "no limit is known"
     return (
         Kpi(hourly(plan.cost_usd_per_hour), f"{monthly(plan.cost_usd_per_hour)} a month of 730 h"),
         Kpi(
@@ -217,8 +232,8 @@ def _kpis(plan: Plan) -> tuple[Kpi, ...]:
 def _proof(plan: Plan) -> Kpi:
     cheapest = plan.objective == "min_cost"
     if sentences.is_proved(plan):
-        return Kpi("proved", "cheapest fleet" if cheapest else f"most {sentences.goal_words(plan)}")
-    return Kpi(percent(plan.gap), f"gap to the {'lower' if cheapest else 'upper'} bound")
+        return Kpi("proved", "cheapest fleet by formula" if cheapest else f"most {sentences.goal_words(plan)}")
+    return Kpi(percent(plan.gap), f"gap to the {'lower' if cheapest else 'upper'} bound of the formulas")
 
 
 def _exit(plan: Plan) -> tuple[str, str]:
@@ -248,7 +263,7 @@ def _alternative(row: Alternative, plan: Plan) -> AlternativeRow:
         cost=hourly(row.cost_usd_per_hour) if feasible else status_words(row),
         extra=signed_percent(extra_cost(row, plan)) if feasible and not recommended else MISSING,
         attainment=percent(row.attainment),
-        room=percent(room(row, plan)),
+        slack=percent(slack(row, plan)),
         why_not=_recommended_words(plan) if recommended else sentences.why_not_sentence(row) or MISSING,
         recommended=recommended and feasible,
         feasible=feasible,
@@ -265,6 +280,7 @@ def _workload_facts(plan: Plan) -> tuple[tuple[str, str], ...]:
     load = plan.workload
     return (
         ("request rate", rate(load.request_rate_rps)),
+        ("arrivals over time", "by the hours of a day" if arrivals(plan) else "one mean rate, without a daily profile"),
         ("burstiness (CV of inter-arrival times; 1 is Poisson)", significant(load.burstiness)),
         ("input tokens found in the prefix cache", percent(load.prefix_hit_share)),
         ("mean input length", f"{tokens(load.mean_isl)} tokens"),

@@ -46,9 +46,6 @@ from .words import (
     tightest,
 )
 
-PROVED_GAP: Final = 1e-4
-"""Gap below which the optimum counts as proved (the tolerance of `Status.OPTIMAL`)."""
-
 UNSEEN_GAP: Final = 5e-4
 """Gap of a goodput, which carries three digits, below which it counts as proved."""
 
@@ -166,31 +163,36 @@ def miss_sentence(miss: Alternative) -> str:
 
 
 def proof_sentence(plan: Plan) -> str:
-    """Say how far the plan could be from the cheapest fleet of its search space; the bound is that of the formulas."""
-    bound, by_formula = hourly(plan.bound_usd_per_hour), " by formula" if plan.simulation else ""
+    """Say how far the plan could be from the cheapest fleet: the formulas promise fewer fleets than hold."""
     if plan.objective != "min_cost":
         return _goodput_proof(plan)
-    if plan.gap is None or not is_number(plan.gap):
+    bound = hourly(plan.bound_usd_per_hour)
+    gap = percent(max(0.0, plan.gap)) if is_number(plan.gap) else "unknown"
+    if not is_number(plan.gap):
         return "No lower bound on the price is known."
-    if plan.gap <= PROVED_GAP:
-        gap = percent(max(0.0, plan.gap))
-        return f"Proved{by_formula}: no fleet of the search space is cheaper (bound {bound}, gap {gap})."
-    return f"A cheaper fleet may exist, by at most {percent(plan.gap)} (bound{by_formula} {bound})."
+    if is_proved(plan) and plan.bound_usd_per_hour == plan.floor_usd_per_hour:
+        return f"Proved: no fleet of the search space is cheaper (bound {bound}, gap {gap})."
+    least = f"none that keeps up with the demand costs less than {hourly(plan.floor_usd_per_hour)}"
+    floor = f"; {least}" if is_number(plan.floor_usd_per_hour) else ""
+    if is_proved(plan):
+        return f"Proved by formula: no fleet that the formulas promise is cheaper (bound {bound}, gap {gap}){floor}."
+    if plan.gap <= UNSEEN_GAP:
+        return f"No fleet that the formulas promise is as cheap{floor}."
+    return f"A cheaper fleet that the formulas promise may exist, by at most {gap} (bound {bound}){floor}."
 
 
 def _goodput_proof(plan: Plan) -> str:
     what = goal_words(plan)
     if plan.gap is None or not is_number(plan.gap) or plan.gap >= 1.0:
         return f"No upper bound on the {what} is known."
-    if is_proved(plan):
-        return f"Proved: no fleet of the search space has more {what}."
-    return f"No fleet of the search space has more than {percent(plan.gap / (1.0 - plan.gap))} more {what}."
+    if plan.gap <= UNSEEN_GAP:
+        return f"No fleet that the formulas promise has more {what}."
+    return f"No fleet that the formulas promise has more than {percent(plan.gap / (1.0 - plan.gap))} more {what}."
 
 
 def is_proved(plan: Plan) -> bool:
-    """Tell whether no fleet can be better: by more than the tolerance, or than would show in a goodput's figure."""
-    least = PROVED_GAP if plan.objective == "min_cost" else UNSEEN_GAP
-    return plan.gap is not None and plan.gap <= least
+    """Tell whether no fleet that the formulas promise can be cheaper."""
+    return plan.status is Status.OPTIMAL
 
 
 def goal_words(plan: Plan) -> str:
@@ -252,14 +254,15 @@ def error_bar_sentence(item: ClassResult) -> str:
     if has_tpot(item):
         latencies += f", TPOT p90 {spread(bars.tpot_p90_s, duration)}"
     kept = "goal missed" if missed_when_slow(item) else "goal kept"
-    slow = f"{percent(bars.attainment.low)} in SLO at the slow end, {kept}"
+    share = f"{percent(bars.attainment.low)} in SLO" if bars.ttft_p90_s.high is not None else "overloaded"
+    slow = f"{share} at the slow end, {kept}"
     return f"{clean(item.name, 30)}: {latencies}; {slow}."
 
 
 def spread(between: Range, write: Callable[[float], str]) -> str:
     """Write both ends of a range, or that there is no upper one."""
     if between.high is None:
-        return f"{write(between.low)} to overload"
+        return f"{write(between.low)} or more"
     return f"{write(between.low)} to {write(between.high)}"
 
 

@@ -15,6 +15,7 @@ from optimizer.plans.plan_fields import Quantiles
 from . import sentences
 from .asked import asked
 from .numbers import MISSING, count, duration, hourly, is_number, money, percent, rate, signed_percent, significant
+from .sensitivity import told
 from .sentences import binding_sentence, relax_sentence
 from .simulation_sentences import simulation_sentence, waste_sentence
 from .table import Column, Style, render_table
@@ -209,7 +210,8 @@ def _class_style(classes: Sequence[ClassResult], last: int, paint: Paint) -> Sty
 
 def _cost(plan: Plan, width: int) -> list[str]:
     lines = wrap(sentences.cost_sentence(plan), width)
-    said = (sentences.proof_sentence(plan), sentences.growth_sentence(plan), waste_sentence(plan))
+    moved = [] if plan.sensitivity is None else told(plan.sensitivity)
+    said = (sentences.proof_sentence(plan), sentences.growth_sentence(plan), waste_sentence(plan), *moved)
     return [*lines, *(line for text in said if text for line in wrap(text, width))]
 
 
@@ -223,7 +225,7 @@ def _limits(plan: Plan, width: int) -> list[str]:
     columns = [
         Column("what binds", shrink=True),
         Column("where"),
-        Column("room", "right"),
+        Column("slack", "right"),
         Column("because", shrink=True, lines=2),
     ]
     return render_table(rows, columns, width).split("\n")

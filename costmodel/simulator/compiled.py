@@ -13,6 +13,7 @@ import importlib.util
 import os
 import shutil
 import tempfile
+from collections import deque
 from collections.abc import Callable, Mapping, MutableSequence, Sequence
 from functools import cache
 from pathlib import Path
@@ -90,8 +91,7 @@ def _objects(
     made = [kind.__new__(kind) for _ in range(size)]
     for name, of in types.items():
         value = np.broadcast_to(np.asarray(columns.get(name, -1), dtype=_code(of)), (size,)).tolist()
-        for record, one in zip(made, value, strict=True):
-            object.__setattr__(record, name, one)
+        deque(map(getattr(kind, name).__set__, made, value), maxlen=0)  # the slot itself: half the time of setattr
     return made
 
 

@@ -38,6 +38,7 @@ from search_spaces.enumeration import precision_told
 from search_spaces.models import model_entry
 from search_spaces.problem import Billing, Problem
 
+from .accuracy import accuracy_records
 from .binding import binding_limits, fleet_bindings
 from .error_bars import step_errors
 from .evaluate import Evaluation, PoolState, evaluate, goodput_volume
@@ -329,8 +330,10 @@ def build_plan(
         "simulated": False,
         "confidence": problem.confidence,
         "step_errors": step_errors(instance),
+        "accuracy": accuracy_records(problem),
         "bound_usd_per_hour": proof.bound,
         "gap": proof.gap,
+        "floor_usd_per_hour": proof.floor,
         "demand_rps": demand,
         "alternatives": alternatives,
         "workload": workload_summary(problem),

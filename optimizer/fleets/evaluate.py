@@ -30,6 +30,7 @@ __all__ = [
     "goodput_volume",
     "holds",
     "largest_load",
+    "misses_of",
     "predict_misses",
 ]
 
@@ -73,9 +74,14 @@ class Evaluation:
 
 def predict_misses(instance: Instance, fleet: Fleet, loads: FloatArray | float = 1.0) -> Misses:
     """Predict who misses when each pool gets `loads` (pools,) times the demand that is routed to it."""
-    flows = instance.flows
     each = np.broadcast_to(np.asarray(loads, dtype=np.float64), len(fleet.pools))
     states = tuple(pool_state(instance, pool, float(load)) for pool, load in zip(fleet.pools, each, strict=True))
+    return misses_of(instance, fleet, states)
+
+
+def misses_of(instance: Instance, fleet: Fleet, states: tuple[PoolState, ...]) -> Misses:
+    """Predict who misses from the states of the pools, for those who have worked them out before."""
+    flows = instance.flows
     first, later = _first_token(instance, fleet, states), _tokens(instance, fleet, states)
     ttft, tpot = _exceeds(first, flows.ttft), _exceeds(later, flows.tpot * (1.0 + 1e-9))
     full = _full(fleet, states, flows.isl.size)

@@ -16,7 +16,8 @@ from optimizer.solver.fleet_model import Aim
 from optimizer.solver.search import Effort, Found, generate_from, search
 from optimizer.solver.simple_plans import column_totals, price_space, simple_plans
 
-from .evaluate import largest_load
+from .evaluate import goodput_volume, largest_load
+from .fleet import make_fleet, polish
 
 TAILORED = (1.2, 1.1, 1.05, 1.02, 1.01)
 """Steps by which columns tailored to a larger volume are tried."""
@@ -74,7 +75,8 @@ def best_ratio(instance: Instance, space: Columns, aim: Aim, effort: Effort) -> 
     """The fleet of most goodput per dollar for volumes within the objective's limits, and its relative gap.
 
     The relaxation's cost is convex in the volume, so its cost per request is least at the least volume; that bounds
-    the ratio at every volume. Bucket shares are fixed, so serving only the cheap requests is no way out.
+    the ratio at every volume. Bucket shares are fixed, so serving only the cheap requests is no way out. Besides the
+    volume at which simple fleets are best the least one is searched, so that more room is never worse than none.
     """
     goal = instance.problem.objective
     totals = column_totals(instance, space)
@@ -83,9 +85,18 @@ def best_ratio(instance: Instance, space: Columns, aim: Aim, effort: Effort) -> 
         plans = simple_plans(at_volume(instance, float(volume)), space, totals.scaled(float(volume)))
         if plans and volume / plans[0].cost > best_ratio_:
             best, best_ratio_ = float(volume), float(volume) / plans[0].cost
-    found = search_at(instance, space, best, aim, effort)
+    some = [search_at(instance, space, volume, aim, effort) for volume in sorted({best, goal.min_volume}, reverse=True)]
+    found = max(some, key=lambda one: _served(instance, space, one) / one.objective)
     if not found.columns.size:
         return found, None
     least = at_volume(instance, goal.min_volume)
     bound = generate_from(least, *price_space(least, space), aim, effort).bound
     return found, max(0.0, 1.0 - found.volume / found.objective * bound / goal.min_volume)
+
+
+def _served(instance: Instance, space: Columns, found: Found) -> float:
+    """Multiple of the demand that a fleet serves, of what the objective asks for; 0 without a fleet."""
+    if not found.columns.size:
+        return 0.0
+    fleet = make_fleet(instance, polish(instance, space, found))
+    return min(max(found.volume, goodput_volume(instance, fleet)), instance.problem.objective.max_volume)

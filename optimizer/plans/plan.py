@@ -13,7 +13,9 @@ from pydantic import ConfigDict, Field, ValidationError, model_validator
 
 from costmodel.errors import InputError
 
+from .plan_accuracy import AccuracyRecord
 from .plan_fields import Amount, Count, Degree, Measure, Number, Quantiles, Record, Share
+from .plan_sensitivity import Sensitivity
 from .plan_simulation import SimulatedLatencies, Simulation
 
 PLAN_SCHEMA: Literal["pdplan.plan/1"] = "pdplan.plan/1"
@@ -23,9 +25,9 @@ class Status(StrEnum):
     """How the search ended."""
 
     OPTIMAL = "optimal"
-    """The fleet meets every SLO and no fleet of the search space is cheaper (within the stated gap of 1e-4)."""
+    """The fleet meets every SLO, and none that the formulas promise to is cheaper (within 1e-4 of its cost)."""
     FEASIBLE = "feasible"
-    """The fleet meets every SLO; `gap` bounds how much cheaper another could be."""
+    """The fleet meets every SLO; a cheaper one is not ruled out, see `bound_usd_per_hour` and `floor_usd_per_hour`."""
     INFEASIBLE = "infeasible"
     """No fleet of the search space meets the SLOs within the constraints; `binding` says what is in the way."""
     TIME_LIMIT = "time_limit"
@@ -265,9 +267,15 @@ class Plan(Record):
     """Every figure is for step times at the slow end of the interval of this probability; 0: expected times."""
     step_errors: list[StepError] = Field(default_factory=list)
     """How wrong predicted step times may be, by accelerator."""
+    accuracy: list[AccuracyRecord] = Field(default_factory=list)
+    """How wrong predictions of serving were where they were measured, by accelerator and way of serving."""
     cost_usd_per_hour: Amount | None
     bound_usd_per_hour: float | None
+    """No fleet that the formulas promise to hold, however routed, costs less; the cost itself where this fleet does."""
     gap: float | None
+    """What such a fleet could save at most, as a share of the cost; of goodput, what it could have more."""
+    floor_usd_per_hour: float | None = None
+    """No fleet whatever that keeps up with the demand costs less."""
     demand_rps: Amount
     goodput_rps: Measure
     """Highest arrival rate, same mix and routing, at which every class still holds its attainment."""
@@ -292,6 +300,8 @@ class Plan(Record):
     """What chunked prefill, batching and disaggregation are each worth, where that was asked for."""
     simulation: Simulation | None = None
     """How the fleet did in the simulation; null where it was not simulated."""
+    sensitivity: Sensitivity | None = None
+    """How the least cost moves with prices, demand, limits and efficiency; null where that was not worked out."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True, use_attribute_docstrings=True)
 

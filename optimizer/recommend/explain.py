@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,20 +10,24 @@ from numpy.typing import NDArray
 
 from costmodel.engine import Role
 from costmodel.words import join_words
-from optimizer.fleets.build_plan import fleet_cost, pool_line
+from optimizer.fleets.build_plan import pool_line
 from optimizer.fleets.error_bars import planned_instance
-from optimizer.fleets.fleet import Fleet, make_fleet
+from optimizer.fleets.evaluate import predict_misses
+from optimizer.fleets.fleet import Fleet
+from optimizer.fleets.operating import utilization
 from optimizer.loads.columns import ROLES, Columns, Grid, make_columns
 from optimizer.loads.instance import Instance
-from optimizer.loads.loads import RESOURCES, Resource, column_loads
+from optimizer.loads.loads import Resource
+from optimizer.rivals.bought import pools_apart
+from optimizer.rivals.by_evaluation import Evaluated, Picks, cheapest_held
+from optimizer.rivals.leanest import evaluated
 from optimizer.solver.fleet_model import COLOCATED, DECODE, PREFILL
-from optimizer.solver.search import plan_blocks
-from optimizer.solver.simple_plans import SimplePlan, Totals, price_space, simple_plans
+from optimizer.solver.simple_plans import Totals, price_space
 from optimizer.solver.split import with_best_split
 from search_spaces.engines import load_engine_overhead
 from search_spaces.enumeration import RULES
 from search_spaces.pairs import END_RULES, end_of, pair_refusal
-from search_spaces.problem import Problem
+from search_spaces.problem import Problem, SearchSpace
 from search_spaces.wanted import Wanted, with_wanted
 
 BoolArray = NDArray[np.bool_]
@@ -31,12 +36,10 @@ PARTNERS = {PREFILL: (PREFILL, DECODE), DECODE: (PREFILL, DECODE), COLOCATED: (C
 """Roles of the pools of a fleet that has an engine of the key's role."""
 
 IN_WORDS = {
-    Resource.TIME: "time to compute prompts",
-    Resource.QUEUE: "the queue of prompts",
-    Resource.SLOTS: "max_num_seqs",
-    Resource.KV_MEMORY: "memory for the KV cache",
-    Resource.ATTENTION_TIME: "attention time within the TPOT limit",
-    Resource.LINK: "the network card",
+    Resource.TIME: "engine time",
+    Resource.SLOTS: "request slots",
+    Resource.KV_MEMORY: "KV memory",
+    Resource.LINK: "KV transfer link",
 }
 
 
@@ -52,9 +55,9 @@ class Ruling:
 class Standing:
     """The cheapest fleet of one or two pools that has the config in a role.
 
-    cost [$/h] of that fleet, None where there is none; pools: its pools in words; rank of it among `of` engines of
-    that role, 1 is the best, whose fleet costs `best` [$/h]; binding: what the config's pool runs out of first, and
-    used: how much of that the demand takes [1]; why: in a sentence.
+    cost [$/h] of that fleet, None where there is none; pools: its pools in words; rank of it among the `of` engines of
+    that role that are tried, 1 is the best, whose fleet costs `best` [$/h]; binding: what the config's pool uses most,
+    and used: the busy share of that [1], as in a plan; why: in a sentence.
     """
 
     role: Role
@@ -82,22 +85,42 @@ class Explanation:
         return all(ruling.reason is None for ruling in self.rulings)
 
 
+@dataclass(frozen=True, slots=True)
+class _Priced:
+    """A search space with its prices: the columns and totals, and what the evaluation says of their pools."""
+
+    columns: Columns
+    totals: Totals
+    known: Evaluated
+
+
 def explain(problem: Problem, wanted: Wanted) -> Explanation:
     """Check a config against every rule; where it can be, rank it by the cheapest fleet that it is part of.
 
     Settings outside the search space are tried all the same, and named.
     """
+    return explain_each(problem, [wanted])[0]
+
+
+def explain_each(problem: Problem, configs: Sequence[Wanted]) -> list[Explanation]:
+    """The same for several configs; a search space is priced once, for all of those within it."""
+    priced: dict[SearchSpace, _Priced] = {}
+    return [_explain(problem, wanted, priced) for wanted in configs]
+
+
+def _explain(problem: Problem, wanted: Wanted, priced: dict[SearchSpace, _Priced]) -> Explanation:
     wider, unsearched = with_wanted(problem, wanted)
     shape = wanted.shape(wider)
     rulings = tuple(Ruling(name, rule(wider, shape)) for name, rule in RULES.items())
     if any(ruling.reason is not None for ruling in rulings):
         return Explanation(rulings, unsearched, ())
-    overhead = load_engine_overhead(wider.engine, wider.engine_changes)
-    instance = with_best_split(planned_instance(wider, overhead))
-    columns, totals = price_space(instance, make_columns(instance, Grid()))
+    if wider.space not in priced:
+        overhead = load_engine_overhead(wider.engine, wider.engine_changes)
+        instance = with_best_split(planned_instance(wider, overhead))
+        columns, totals = price_space(instance, make_columns(instance, Grid()))
+        priced[wider.space] = _Priced(columns, totals, evaluated(instance, (columns, totals)))
     roles = wider.space.roles if wanted.role is None else (wanted.role,)
-    standings = tuple(_standing(instance, (columns, totals), wanted, role) for role in roles)
-    return Explanation(rulings, unsearched, standings)
+    return Explanation(rulings, unsearched, tuple(_standing(priced[wider.space], wanted, role) for role in roles))
 
 
 def explain_pair(problem: Problem, prefill: Wanted, decode: Wanted) -> tuple[Ruling, ...]:
@@ -106,28 +129,23 @@ def explain_pair(problem: Problem, prefill: Wanted, decode: Wanted) -> tuple[Rul
     return tuple(Ruling(name, rule(problem, *ends)) for name, rule in END_RULES.items())
 
 
-def _standing(instance: Instance, priced: tuple[Columns, Totals], wanted: Wanted, role: Role) -> Standing:
+def _standing(priced: _Priced, wanted: Wanted, role: Role) -> Standing:
     """Where the config stands among the engines of one role."""
-    columns, _ = priced
-    number = ROLES.index(role)
-    mine = _mask(instance, columns, wanted, number)
-    own = _best_fleet(instance, priced, mine, number)
-    costs = {
-        int(shape): fleet_cost(instance, found[0])
-        for shape in np.unique(columns.shape[columns.role == number])
-        if (found := _best_fleet(instance, priced, (columns.shape == shape) & (columns.role == number), number))
-    }
-    best = min(costs.values(), default=None)
+    instance, known, number = priced.known.instance, priced.known, ROLES.index(role)
+    mine = _mask(instance, priced.columns, wanted, number)
+    tried = np.unique(known.settings.shape[known.settings.role == number])
+    best = _cheapest_with(known, known.settings.role == number, role)
+    own = _own_fleet(priced, mine, role)
     if own is None:
-        why = _why_none(instance, priced, mine, wanted, role)
-        return Standing(role, None, (), None, len(costs), best, None, None, why)
-    fleet, column = own
-    cost = fleet_cost(instance, fleet)
-    rank = 1 + sum(other < cost * (1.0 - 1e-9) for other in costs.values())
-    binding, used = _binding(instance, fleet, columns.take(np.array([column])), role)
+        why = _why_none(instance, (priced.columns, priced.totals), mine, wanted, role)
+        return Standing(role, None, (), None, tried.size, None if best is None else best[1], None, None, why)
+    fleet, cost = own
+    least = cost if best is None else min(best[1], cost)
+    others = (known.settings.role == number) & (known.settings.shape == tried[:, None])
+    rank = 1 + sum(_cheapest_with(known, other, role, cost) is not None for other in others)
+    binding, used = _busiest(instance, fleet, role)
     lines = tuple(pool_line(instance, pool) for pool in fleet.pools)
-    why = _why_rank(cost, best if best is not None else cost, binding, used)
-    return Standing(role, cost, lines, rank, len(costs), best, binding, used, why)
+    return Standing(role, cost, lines, rank, tried.size, least, binding, used, _why_rank(cost, least, binding, used))
 
 
 def _mask(instance: Instance, columns: Columns, wanted: Wanted, role: int) -> BoolArray:
@@ -142,34 +160,33 @@ def _mask(instance: Instance, columns: Columns, wanted: Wanted, role: int) -> Bo
     return np.asarray(mine)
 
 
-def _best_fleet(
-    instance: Instance, priced: tuple[Columns, Totals], mine: BoolArray, role: int
-) -> tuple[Fleet, int] | None:
-    """The cheapest fleet of one or two pools that has one of the columns `mine`, and that column, if there is one."""
-    columns, totals = priced
-    partners = np.isin(columns.role, PARTNERS[role]) & (columns.role != role)
-    index = np.flatnonzero(mine | partners)
-    if not mine.any():
-        return None
-    some = columns.take(index)
-    plans: list[SimplePlan] = simple_plans(instance, some, totals.take(index))
-    if not plans:
-        return None
-    column = next(int(index[place]) for place in plans[0].columns if some.role[place] == role)
-    return make_fleet(instance, plan_blocks(instance, some, plans[0])), column
+def _cheapest_with(known: Evaluated, mine: BoolArray, role: Role, below: float = np.inf) -> tuple[Picks, float] | None:
+    """The cheapest fleet of one or two pools, below a cost [$/h], that has one of the settings `mine` in a role."""
+    number = ROLES.index(role)
+    partners = np.isin(known.settings.role, PARTNERS[number]) & (known.settings.role != number)
+    return cheapest_held(known, pools_apart(known.instance.problem), below, mine | partners)
 
 
-def _binding(instance: Instance, fleet: Fleet, column: Columns, role: Role) -> tuple[str, float]:
-    """What the pool of the config's role runs out of first, and the share of it that the whole demand takes."""
-    used = column_loads(instance, column).load[0] @ instance.flows.rate
-    pool = next(pool for pool in fleet.pools if pool.role is role)
-    used = used * int(column.replicas[0]) / pool.replicas
-    first = int(np.argmax(used))
-    return IN_WORDS[RESOURCES[first]], float(used[first])
+def _own_fleet(priced: _Priced, mine: BoolArray, role: Role) -> tuple[Fleet, float] | None:
+    """The cheapest fleet of one or two pools with a config, of which these are the columns, and its cost [$/h]."""
+    known, number = priced.known, ROLES.index(role)
+    index = np.flatnonzero(mine | (priced.columns.role != number))
+    chosen = evaluated(known.instance, (priced.columns.take(index), priced.totals.take(index)))
+    found = _cheapest_with(chosen, chosen.settings.role == number, role)
+    return None if found is None else (chosen.fleet(found[0]), found[1])
+
+
+def _busiest(instance: Instance, fleet: Fleet, role: Role) -> tuple[str, float]:
+    """What the pool of the config's role uses most, and the busy share of that, as a plan states them."""
+    states = predict_misses(instance, fleet).states
+    pool, state = next((pool, at) for pool, at in zip(fleet.pools, states, strict=True) if pool.role is role)
+    used = utilization(instance, pool, state)
+    first = max(used, key=lambda name: used[name])
+    return IN_WORDS[Resource(first)], used[first]
 
 
 def _why_rank(cost: float, best: float, binding: str, used: float) -> str:
-    full = f"its pool takes {used:.0%} of what it may of {binding}"
+    full = f"its pool uses {used:.0%} of its {binding}"
     if cost <= best * (1.0 + 1e-9):
         return f"no engine of this role makes a cheaper fleet; {full}"
     return f"its fleet costs ${cost - best:,.2f}/h more than the best (+{cost / best - 1.0:.1%}); {full}"

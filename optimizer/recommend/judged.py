@@ -15,7 +15,7 @@ from optimizer.loads.columns import Columns
 from optimizer.loads.instance import Instance
 from optimizer.plans.plan import Alternative, Binding, Plan, Status
 from optimizer.plans.plan_simulation import SimulatedLatencies, Tuning
-from optimizer.plans.proof import OPTIMAL_GAP, Proof
+from optimizer.plans.proof import OPTIMAL_GAP, Proof, bound_for, gap_of, proof_of_cost
 from optimizer.rivals.alternatives import SAME, Rival, kinds, recommended, why_not
 from optimizer.verification.simulated_goodput import goodput_among
 from optimizer.verification.simulation_record import (
@@ -48,11 +48,15 @@ Told = Callable[[str, float], None]
 
 @dataclass(frozen=True, slots=True)
 class Solved:
-    """What the search found by formula: the fleet, what is proven of it, the volume it serves and its rivals."""
+    """What the search found by formula: the fleet, what is proven of it, the volume it serves and its rivals.
+
+    promised: the best fleet that columns promise, from which the fleet came.
+    """
 
     instance: Instance
     space: Columns
     fleet: Fleet
+    promised: Fleet
     proof: Proof
     volume: float
     rivals: tuple[Rival, ...]
@@ -76,7 +80,8 @@ def judged(solved: Solved, resolve: Resolve, level: Level, brake: Brake, told: T
     """Find the cheapest fleet that holds when it is simulated; the bound stays that of the formulas."""
     told("simulating fleets", 0.65)
     least = THOROUGH_RUNS if level is Level.THOROUGH else 2
-    fleets = _distinct([solved.fleet, *(rival.fleet for rival in solved.rivals)])
+    rivals = [fleet for rival in solved.rivals for fleet in (rival.fleet, rival.promised)]
+    fleets = _distinct([solved.fleet, solved.promised, *rivals])
     cheapest = solved.instance.problem.objective.goal is Goal.MIN_COST
     if cheapest:
         bench = make_bench(solved.instance, least=least)
@@ -144,29 +149,38 @@ def _distinct(fleets: Iterable[Fleet]) -> list[Fleet]:
 
 
 def proof_of(solved: Solved, winner: Verdict, volume: float) -> Proof:
-    """What the search proved of the winner: its bound holds for fleets that the formulas allow.
+    """What the search proved of the winner: its bound is over fleets that columns promise.
 
-    A fleet that costs less than that, or serves more, is not one of those: then no bound is known.
+    A fleet that serves more than those is none of them: then no bound is known.
     """
     proof = solved.proof
     if solved.instance.problem.objective.goal is Goal.MIN_COST:
-        if proof.bound is None or winner.cost < proof.bound * (1.0 - 1e-9):
-            return Proof(Status.FEASIBLE, None, None)
-        gap = 1.0 - proof.bound / winner.cost
-    elif proof.gap is None or volume * (1.0 - proof.gap) > solved.volume:
+        return proof_of_cost(proof.bound, proof.floor, winner.cost)
+    part = volume / solved.volume
+    if solved.instance.problem.objective.goal is Goal.MAX_GOODPUT_PER_DOLLAR:
+        part *= fleet_cost(solved.instance, solved.fleet) / winner.cost
+    if proof.gap is None or part * (1.0 - proof.gap) > 1.0:
         return Proof(Status.FEASIBLE, proof.bound, None)
-    else:
-        gap = 1.0 - volume / solved.volume * (1.0 - proof.gap)
+    gap = 1.0 - part * (1.0 - proof.gap)
     optimal = proof.status is Status.OPTIMAL and gap <= OPTIMAL_GAP
     return Proof(Status.OPTIMAL if optimal else Status.FEASIBLE, proof.bound, gap)
 
 
 def verified_volume(solved: Solved, least: int) -> tuple[Bench, Searched]:
-    """The most of the demand that the fleet is proven to serve, near its simulated goodput, within what was asked."""
+    """The most of the demand that the fleet is proven to serve; where it serves too little, the promised one."""
+    bench, searched = _volume_of(solved, solved.fleet, least)
+    if searched.winner is None and solved.promised.pools and solved.promised is not solved.fleet:
+        other = _volume_of(solved, solved.promised, least)
+        return other if other[1].winner is not None else (bench, searched)
+    return bench, searched
+
+
+def _volume_of(solved: Solved, fleet: Fleet, least: int) -> tuple[Bench, Searched]:
+    """The most of the demand that a fleet is proven to serve, near its simulated goodput, within what was asked."""
     instance, asked = solved.instance, solved.instance.problem.objective
     ratio = asked.goal is Goal.MAX_GOODPUT_PER_DOLLAR
     bench = make_bench(instance, solved.volume, least)
-    part = bench.part(solved.fleet)
+    part = bench.part(fleet)
     found_rate = goodput_among(trials_of(bench, part, part.requests), GOODPUT_TOLERANCE).rate
     volume = found_rate * part.parts / instance.problem.workload.request_rate
     volume = min(volume, asked.max_volume) if ratio else volume
@@ -175,11 +189,11 @@ def verified_volume(solved: Solved, least: int) -> tuple[Bench, Searched]:
         if served <= 0.0 or (ratio and served < asked.min_volume):
             break
         bench = make_bench(instance, served, least)
-        found = bench.verdict(solved.fleet)
+        found = bench.verdict(fleet)
         if found.held:
             return bench, Searched(found, None)
         nearest = found
-    return bench, Searched(None, nearest or bench.verdict(solved.fleet))
+    return bench, Searched(None, nearest or bench.verdict(fleet))
 
 
 def _rows(solved: Solved, bench: Bench, winner: Verdict, proof: Proof, brake: Brake) -> list[Alternative]:
@@ -197,15 +211,33 @@ def _rows(solved: Solved, bench: Bench, winner: Verdict, proof: Proof, brake: Br
         elif rival.row.cost_usd_per_hour is None or (brake.stopped() and not bench.judged(rival.fleet)):
             rows.append(rival.row)
         else:
-            rows.append(_row(instance, rival.row, bench.verdict(rival.fleet, BRIEFLY), winner.cost))
+            rows.append(_row(instance, rival.row, _of_rival(bench, rival, brake), winner.cost))
     rows.sort(key=lambda row: (row.cost_usd_per_hour is None, row.cost_usd_per_hour or 0.0, row.label))
     return [best, *rows]
+
+
+def _of_rival(bench: Bench, rival: Rival, brake: Brake) -> Verdict:
+    """How the best fleet of a kind did; where it misses, the one that columns promise, if that does not."""
+    lean = bench.verdict(rival.fleet, BRIEFLY)
+    if lean.judgement.held or not rival.promised.pools or brake.stopped():
+        return lean
+    promised = bench.verdict(rival.promised, BRIEFLY)
+    return promised if promised.judgement.held else lean
 
 
 def _row(instance: Instance, row: Alternative, found: Verdict, best: float) -> Alternative:
     """The row of a kind whose best fleet by formula was simulated; a cheaper one had to be proven to count."""
     if found.held or (found.judgement.held and found.cost >= best):
-        shown = {"attainment": _overall(instance, found), "simulated": True, "latencies": _latencies(found)}
+        bound = bound_for(row.bound_usd_per_hour, found.cost)
+        shown = {
+            "cost_usd_per_hour": found.cost,
+            "bound_usd_per_hour": bound,
+            "gap": gap_of(bound, found.cost),
+            "pools": [pool_line(instance, pool) for pool in found.fleet.pools],
+            "attainment": _overall(instance, found),
+            "simulated": True,
+            "latencies": _latencies(found),
+        }
         return row.model_copy(update=shown | {"why_not": why_not(found.cost, best)})
     lost = {"status": Status.TIME_LIMIT, "cost_usd_per_hour": None, "bound_usd_per_hour": None, "gap": None}
     reason = f"the cheapest found by formula (${found.cost:,.2f}/h) {_miss_words(found)}"

@@ -20,6 +20,7 @@ from optimizer.loads.diagnose import LATENCIES, with_fewer_misses, with_looser_s
 from optimizer.loads.instance import Instance
 from optimizer.plans.plan import Alternative, Binding, Status
 from optimizer.rivals.alternatives import QUICK
+from optimizer.rivals.leanest import evaluated, leanest
 from optimizer.solver.fleet_model import Aim
 from optimizer.solver.search import plan_blocks, search
 from optimizer.solver.simple_plans import price_space, simple_plans
@@ -61,6 +62,9 @@ def _needs(rows: Sequence[Binding]) -> str:
 
 Miss = tuple[list[Alternative], list[Binding]]
 
+
+LESS_SO = 1e-3
+"""What the dearest GPU's price counts for beside the limits: it decides between fleets that take as much of them."""
 
 FACTORS = (1.1, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0, 100.0)
 """Factors by which limits on latency are loosened."""
@@ -116,7 +120,10 @@ def _with_lower_goals(instance: Instance, free: Instance) -> Miss | None:
 
 
 def _costing_what_is_short(instance: Instance, free: Instance) -> Instance:
-    """The unlimited instance, a GPU priced by the share of the limits that it takes: its cheapest fleet is nearest."""
+    """The unlimited instance, a GPU priced by the share of the limits that it takes: its cheapest fleet is nearest.
+
+    Of fleets that are as near, the one that costs less.
+    """
     limits, offers = instance.problem.constraints, instance.problem.offers
     ceilings: list[tuple[float | None, NDArray[np.float64]]] = [
         (limits.max_gpus, np.ones(len(offers))),
@@ -127,7 +134,12 @@ def _costing_what_is_short(instance: Instance, free: Instance) -> Instance:
     share = share + [0.0 if offer.inventory is None else 1.0 / max(offer.inventory, 0.5) for offer in offers]
     if not share.any():
         return free
-    singly = tuple(replace(offer, billing=Billing.GPU) for offer in free.problem.offers)
+    usd = np.array([offer.usd_per_hour for offer in free.problem.offers])
+    share = share + share.max() * LESS_SO * usd / usd.max()
+    singly = tuple(
+        replace(offer, billing=Billing.GPU, usd_per_hour=float(price))
+        for offer, price in zip(free.problem.offers, share, strict=True)
+    )
     tables = replace(free.tables, usd_per_hour=free.tables.gpus * share[free.tables.offer])
     return replace(free, problem=replace(free.problem, offers=singly), tables=tables)
 
@@ -153,7 +165,7 @@ def _least_demand(problem: Problem) -> Problem:
 
 
 def _cheapest(instance: Instance) -> Fleet | None:
-    """The best simple plan, or where there is none, a fleet found with little effort."""
+    """The cheapest fleet that holds, from the best simple plan or one found with little effort."""
     instance = with_best_split(instance)
     columns, totals = price_space(instance, make_columns(instance, Grid()))
     plans = simple_plans(instance, columns, totals)
@@ -163,10 +175,10 @@ def _cheapest(instance: Instance) -> Fleet | None:
         if plans
         else search(instance, columns, totals, Aim(cost_weight=scale), QUICK)
     )
-    if not found.columns.size:
-        return None
-    fleet = make_fleet(instance, polish(instance, columns, found))
-    return fleet if holds(instance, predict_misses(instance, fleet)) else None
+    promised = make_fleet(instance, polish(instance, columns, found))
+    held = promised.pools and holds(instance, predict_misses(instance, promised))
+    fleet = leanest(evaluated(instance, (columns, totals)), promised if held else Fleet(()))
+    return fleet if fleet.pools else None
 
 
 def _pool_limit(instance: Instance, fleet: Fleet) -> list[Binding]:

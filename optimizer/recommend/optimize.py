@@ -21,11 +21,15 @@ from optimizer.loads.columns import Columns, Grid, make_columns
 from optimizer.loads.diagnose import check_floors, check_shapes, with_fewer_misses
 from optimizer.loads.instance import Instance, make_instance
 from optimizer.plans.plan import Alternative, Binding, Plan, Provenance, RunInfo, Status
-from optimizer.plans.proof import OPTIMAL_GAP, Proof, gap_of
+from optimizer.plans.proof import OPTIMAL_GAP, Proof, gap_of, proof_of_cost
 from optimizer.rivals.alternatives import Rival, cheapest_first, compare, kinds, recommended
-from optimizer.rivals.by_evaluation import cheapest_held
+from optimizer.rivals.by_evaluation import Evaluated
+from optimizer.rivals.fewer import trimmed
+from optimizer.rivals.floor import least_cost
+from optimizer.rivals.leanest import evaluated, leanest
 from optimizer.rivals.other_fleets import other_fleets
 from optimizer.rivals.per_class import by_class, classes_apart
+from optimizer.rivals.ratio import most_per_dollar, most_per_dollar_at_all, per_dollar
 from optimizer.solver.fleet_model import Aim
 from optimizer.solver.program import Outcome
 from optimizer.solver.search import Effort, Found, search
@@ -93,21 +97,21 @@ def optimize(
     priced = price_space(instance, space)
     watch.stage("searching fleets", 0.3)
     effort = Effort(time_limit=time_limit)
-    found, proof, fleet = find_that_holds(instance, space, priced, effort)
-    if problem.objective.goal is Goal.MIN_COST:
-        found, proof, fleet = or_one_pool(instance, priced, (found, proof, fleet))
+    promised = find_that_holds(instance, space, priced, effort)
+    known = evaluated(instance, priced)
+    found, proof, fleet = with_floor(known, or_leaner(known, promised))
     watch.stage("comparing alternatives", 0.6)
     rivals: list[Rival] = []
     volume = found.volume if fleet.pools else 1.0
     if fleet.pools:
-        found, proof, fleet, rivals = best_of_all(instance, space, priced, (found, proof, fleet), effort)
-        rivals = with_other_engines(instance, priced, rivals)
+        found, proof, fleet, rivals = best_of_all(known, space, priced, (found, proof, fleet), effort)
+        rivals = with_other_engines(known, priced, rivals)
         volume = found.volume
         if problem.objective.goal is Goal.MAX_GOODPUT:
             volume = max(volume, goodput_volume(instance, fleet))
     size = search_summary(instance, space, priced[0], found)
     origin = provenance(instance, size, RunInfo(created=_now(), command="", timings_s={}))
-    solved = Solved(instance, space, fleet, proof, volume, tuple(rivals))
+    solved = Solved(instance, space, fleet, promised[2], proof, volume, tuple(rivals))
     if fleet.pools and level is not Level.QUICK:
         plan = _simulated_plan(
             solved, expected, origin, level=level, effort=effort, watch=watch, brake=brake or Brake()
@@ -145,7 +149,10 @@ def _simulated_plan(
     """The plan of the cheapest fleet that is proven by simulation; without a fleet where none is."""
 
     def resolve(stricter: Instance) -> Fleet:
-        return find_that_holds(stricter, solved.space, price_space(stricter, solved.space), effort)[2]
+        priced = price_space(stricter, solved.space)
+        if stricter.problem.objective.goal is Goal.MIN_COST and not classes_apart(stricter.problem):
+            return leanest(evaluated(stricter, priced), Fleet(()))
+        return find_that_holds(stricter, solved.space, priced, effort)[2]
 
     answer = judged(solved, resolve, level, brake, watch.stage)
     shown = replace(solved, fleet=answer.fleet, proof=answer.proof, volume=answer.volume)
@@ -205,7 +212,7 @@ def _alone(instance: Instance, space: Columns, effort: Effort) -> tuple[Found, P
     allowed = np.unique(np.stack([space.role, instance.tables.offer[space.shape]]), axis=1)
     columns = columns.take((kind[:, :, None] == allowed[:, None, :]).all(axis=0).any(axis=1))
     priced = price_space(instance, columns)
-    return or_one_pool(instance, priced, find_that_holds(instance, columns, priced, effort))
+    return or_leaner(evaluated(instance, priced), find_that_holds(instance, columns, priced, effort))
 
 
 def with_more_engines(instance: Instance, fleet: Fleet, volume: float) -> Fleet:
@@ -221,59 +228,85 @@ def with_more_engines(instance: Instance, fleet: Fleet, volume: float) -> Fleet:
     return Fleet(())
 
 
-def or_one_pool(
-    instance: Instance, priced: tuple[Columns, Totals], best: tuple[Found, Proof, Fleet]
-) -> tuple[Found, Proof, Fleet]:
-    """What was found, or a cheaper fleet of one colocated pool that the evaluation shows to hold.
+def or_leaner(known: Evaluated, best: tuple[Found, Proof, Fleet]) -> tuple[Found, Proof, Fleet]:
+    """What was found, or a cheaper fleet that the evaluation shows to hold, where a cost or a ratio is asked for.
 
-    No column promises so much: where such a fleet costs less than the bound over columns, no bound is known.
+    No column promises so much: where such a fleet costs less than the bound over columns, it has none.
     """
+    found, proof, promised = best
+    goal = known.instance.problem.objective.goal
+    if goal is not Goal.MIN_COST:
+        return _or_better_ratio(known, best) if goal is Goal.MAX_GOODPUT_PER_DOLLAR else best
+    fleet = leanest(known, promised)
+    if fleet is promised:
+        return best
+    claim = proof_of_cost(proof.bound, None, fleet_cost(known.instance, fleet))
+    return replace(found, volume=1.0), claim, fleet
+
+
+def _or_better_ratio(known: Evaluated, best: tuple[Found, Proof, Fleet]) -> tuple[Found, Proof, Fleet]:
+    """What was found, or a fleet of more goodput per dollar, serving all it can of what the objective asks for.
+
+    The gap is to the ratio that no promised fleet exceeds; where this one does, to that of any fleet that keeps up.
+    """
+    instance, (found, proof, promised) = known.instance, best
+    fleet, most = most_per_dollar(known, (promised, found.volume))
+    if not fleet.pools:
+        return best
+    ratio, top = per_dollar(instance, (fleet, most)), 0.0
+    if promised.pools and proof.gap is not None:
+        top = per_dollar(instance, (promised, found.volume)) / (1.0 - proof.gap)
+    top = top if ratio <= top * (1.0 + 1e-9) else most_per_dollar_at_all(known)
+    gap = max(0.0, 1.0 - ratio / top) if top < math.inf else None
+    status = Status.OPTIMAL if gap is not None and gap <= OPTIMAL_GAP else Status.FEASIBLE
+    volume = float(min(most, instance.problem.objective.max_volume))
+    return replace(found, volume=volume), Proof(status, None, gap), fleet
+
+
+def with_floor(known: Evaluated, best: tuple[Found, Proof, Fleet]) -> tuple[Found, Proof, Fleet]:
+    """The best fleet with what is proven of it, and the cost below which no fleet keeps up with the demand."""
     found, proof, fleet = best
-    if classes_apart(instance.problem):
+    if not fleet.pools or known.instance.problem.objective.goal is not Goal.MIN_COST:
         return best
-    rival = cheapest_held(instance, priced, fleet_cost(instance, fleet) if fleet.pools else math.inf)
-    if rival is None:
-        return best
-    cost = fleet_cost(instance, rival)
-    bound = proof.bound if proof.bound is not None and proof.bound < cost else None
-    return replace(found, volume=1.0), Proof(Status.FEASIBLE, bound, gap_of(bound, cost)), rival
+    return found, proof_of_cost(proof.bound, least_cost(known), fleet_cost(known.instance, fleet)), fleet
 
 
 def best_of_all(
-    instance: Instance,
+    known: Evaluated,
     space: Columns,
     priced: tuple[Columns, Totals],
     best: tuple[Found, Proof, Fleet],
     effort: Effort,
 ) -> tuple[Found, Proof, Fleet, list[Rival]]:
     """Compare with the best of each kind; where one of them turned out cheaper, recommend that kind's fleet."""
+    instance = known.instance
     found, proof, fleet = best
     if classes_apart(instance.problem):
         return *best, [Rival(recommended(instance, fleet, proof, found.volume), fleet)]
-    rivals = compare(instance, space, priced, fleet, recommended(instance, fleet, proof, found.volume))
+    rivals = compare(known, space, priced, fleet, recommended(instance, fleet, proof, found.volume))
     cost = fleet_cost(instance, fleet)
     ceiling = cost * (1.0 - OPTIMAL_GAP)
-    cheaper = [rival.row.label for rival in rivals if (rival.row.cost_usd_per_hour or cost) < ceiling]
+    cheaper = [rival for rival in rivals if (rival.row.cost_usd_per_hour or cost) < ceiling]
     for kind in kinds(instance, space):
-        if kind.label not in cheaper[:1]:
+        if kind.label not in [rival.row.label for rival in cheaper[:1]]:
             continue
         some = space.take(kind.mask(instance, space))
-        other, claim, rival = find_that_holds(instance, some, price_space(instance, some), effort)
-        if rival.pools and fleet_cost(instance, rival) < cost:
-            price = fleet_cost(instance, rival)
-            bound = None if proof.bound is None else min(proof.bound, price)
-            gap = gap_of(bound, price)
-            claim = Proof(_status(other, gap), bound, gap)
-            rivals = compare(instance, space, priced, rival, recommended(instance, rival, claim, other.volume))
-            return other, claim, rival, rivals
+        other, _, promised = find_that_holds(instance, some, price_space(instance, some), effort)
+        both = [one for one in (trimmed(instance, promised), cheaper[0].fleet) if one.pools]
+        rival = min(both, key=lambda one: fleet_cost(instance, one))
+        claim = proof_of_cost(proof.bound, proof.floor, fleet_cost(instance, rival))
+        other = replace(other, volume=1.0)
+        rivals = compare(known, space, priced, rival, recommended(instance, rival, claim, other.volume))
+        return other, claim, rival, rivals
     return found, proof, fleet, rivals
 
 
-def with_other_engines(instance: Instance, priced: tuple[Columns, Totals], rivals: list[Rival]) -> list[Rival]:
+def with_other_engines(known: Evaluated, priced: tuple[Columns, Totals], rivals: list[Rival]) -> list[Rival]:
     """The comparison with the next best fleets of other engines in it, where the least cost is asked for."""
+    instance = known.instance
     if instance.problem.objective.goal is not Goal.MIN_COST or classes_apart(instance.problem):
         return rivals
-    more = other_fleets(instance, priced, rivals)
+    more = other_fleets(known, priced, rivals)
     return [rivals[0], *cheapest_first([*rivals[1:], *more])]
 
 

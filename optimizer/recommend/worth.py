@@ -16,6 +16,7 @@ from optimizer.loads.diagnose import check_floors, check_shapes
 from optimizer.loads.instance import make_instance
 from optimizer.plans.plan import Plan, Worth
 from optimizer.rivals.alternatives import QUICK
+from optimizer.rivals.leanest import evaluated
 from optimizer.solver.search import Effort
 from optimizer.solver.simple_plans import price_space
 from optimizer.solver.split import with_best_split
@@ -23,7 +24,7 @@ from search_spaces.engines import load_engine_overhead
 from search_spaces.enumeration import enumerate_shapes
 from search_spaces.problem import Goal, Problem
 
-from .optimize import find_that_holds, or_one_pool
+from .optimize import find_that_holds, or_leaner
 
 Solve = Callable[[Problem], float | None]
 
@@ -62,7 +63,7 @@ def formula_price(problem: Problem, effort: Effort = QUICK) -> float | None:
     instance = with_best_split(at_quantile(expected, slow_end(problem.confidence)))
     space = make_columns(instance, Grid())
     priced = price_space(instance, space)
-    fleet = or_one_pool(instance, priced, find_that_holds(instance, space, priced, effort))[2]
+    fleet = or_leaner(evaluated(instance, priced), find_that_holds(instance, space, priced, effort))[2]
     return fleet_cost(instance, fleet) if fleet.pools else None
 
 

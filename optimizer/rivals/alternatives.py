@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,12 +15,15 @@ from optimizer.fleets.fleet import Fleet, make_fleet, polish
 from optimizer.loads.columns import Columns
 from optimizer.loads.instance import Instance
 from optimizer.plans.plan import Alternative, Status
-from optimizer.plans.proof import OPTIMAL_GAP, Proof, gap_of
+from optimizer.plans.proof import Proof, bound_for, gap_of
 from optimizer.solver.fleet_model import COLOCATED, Aim
 from optimizer.solver.program import Outcome
 from optimizer.solver.search import Effort, Found, plan_blocks, search
 from optimizer.solver.simple_plans import Totals, price_space, simple_plans
 from search_spaces.problem import Goal
+
+from .by_evaluation import Evaluated
+from .leanest import evaluated, leanest
 
 QUICK = Effort(rounds=3, columns=20, more=30, nodes=50, choices=6, provable=0, most_columns=5000, gap=2e-3)
 """Effort for an alternative: it only has to be good enough to show that it loses."""
@@ -71,10 +74,14 @@ def _own_precision(instance: Instance) -> NDArray[np.bool_]:
 
 @dataclass(frozen=True, slots=True)
 class Rival:
-    """The best fleet of a kind and its row of the comparison; an empty fleet where none is known."""
+    """The best fleet of a kind and its row of the comparison; an empty fleet where none is known.
+
+    promised: the best that columns promise, from which it came; empty where there is none.
+    """
 
     row: Alternative
     fleet: Fleet
+    promised: Fleet = field(default_factory=lambda: Fleet(()))
 
 
 def kinds(instance: Instance, space: Columns) -> Iterator[Kind]:
@@ -94,13 +101,14 @@ def kinds(instance: Instance, space: Columns) -> Iterator[Kind]:
 
 
 def compare(
-    instance: Instance, space: Columns, priced: tuple[Columns, Totals], fleet: Fleet, best: Alternative
+    known: Evaluated, space: Columns, priced: tuple[Columns, Totals], fleet: Fleet, best: Alternative
 ) -> list[Rival]:
     """The recommended fleet first, then the best of every other kind, cheapest first, infeasible ones last.
 
-    space: every column; priced: those that the search looked at, with their totals; best: the row of `fleet`. Of the
-    kinds that the recommended fleet is of, it is the best itself.
+    known: what the evaluation says; space: every column; priced: those that the search looked at, with their totals;
+    best: the row of `fleet`. Of the kinds that the recommended fleet is of, it is the best itself.
     """
+    instance = known.instance
     if instance.problem.objective.goal is not Goal.MIN_COST:
         return [Rival(best, fleet)]
     others: list[Rival] = []
@@ -111,7 +119,7 @@ def compare(
             continue
         mine = kind.mask(instance, priced[0])
         some = priced[0].take(mine), priced[1].take(mine)
-        others.append(_alternative(instance, kind, some, space.take(kind.mask(instance, space)), best))
+        others.append(_alternative(known, kind, some, space.take(kind.mask(instance, space)), best))
     return [Rival(best, fleet), *cheapest_first(others)]
 
 
@@ -138,36 +146,48 @@ def recommended(instance: Instance, fleet: Fleet, proof: Proof, volume: float) -
 
 
 def _alternative(
-    instance: Instance, kind: Kind, priced: tuple[Columns, Totals], space: Columns, best: Alternative
+    known: Evaluated, kind: Kind, priced: tuple[Columns, Totals], space: Columns, best: Alternative
 ) -> Rival:
     """The best fleet of one kind, found with little effort, and what it costs more."""
+    instance = known.instance
     scale = 1.0 / max(offer.usd_per_hour for offer in instance.problem.offers)
     columns = priced[0]
     found = _best_of_kind(instance, *priced, scale)
     if not found.columns.size and space.size > columns.size:
         columns, totals = price_space(instance, space)
-        found = _best_of_kind(instance, columns, totals, scale)
-    if not found.columns.size:
+        known, found = evaluated(instance, (columns, totals)), _best_of_kind(instance, columns, totals, scale)
+    promised = make_fleet(instance, polish(instance, columns, found))
+    misses = predict_misses(instance, promised) if promised.pools else None
+    held = misses is not None and holds(instance, misses)
+    fleet = leanest(known, promised if held else Fleet(()), kind.mask(instance, known.settings))
+    if fleet.pools:
+        bound = max(found.bound / scale, best.bound_usd_per_hour or 0.0)
+        row = rival_row(instance, kind.kind, kind.label, fleet, bound, best.cost_usd_per_hour)
+        return Rival(row, fleet, promised if held else Fleet(()))
+    if misses is None:
         return Rival(_without(kind, _status_of(found), _why_infeasible(instance, kind, space, found)), Fleet(()))
-    fleet = make_fleet(instance, polish(instance, columns, found))
+    cost = fleet_cost(instance, promised)
+    reached = f"the cheapest found (${cost:,.2f}/h) keeps its SLOs for only {misses.attainment.min():.1%}"
+    return Rival(_without(kind, Status.TIME_LIMIT, reached), promised)
+
+
+def rival_row(  # noqa: PLR0917
+    instance: Instance, kind: str, label: str, fleet: Fleet, promised: float | None, best: float | None
+) -> Alternative:
+    """The row of a fleet that holds; promised: bound over columns [$/h], unknown where it costs less; best: [$/h]."""
     cost = fleet_cost(instance, fleet)
-    misses = predict_misses(instance, fleet)
-    if not holds(instance, misses):
-        reached = f"the cheapest found (${cost:,.2f}/h) keeps its SLOs for only {misses.attainment.min():.1%}"
-        return Rival(_without(kind, Status.TIME_LIMIT, reached), fleet)
-    bound = max(min(found.bound / scale, cost), best.bound_usd_per_hour or 0.0)
-    row = Alternative(
-        kind=kind.kind,
-        label=kind.label,
-        status=Status.OPTIMAL if cost - bound <= OPTIMAL_GAP * cost else Status.FEASIBLE,
+    bound = bound_for(promised, cost)
+    return Alternative(
+        kind=kind,
+        label=label,
+        status=Status.FEASIBLE,
         cost_usd_per_hour=cost,
         bound_usd_per_hour=bound,
         gap=gap_of(bound, cost),
         pools=[pool_line(instance, pool) for pool in fleet.pools],
         attainment=evaluate(instance, fleet).overall,
-        why_not=why_not(cost, best.cost_usd_per_hour or cost),
+        why_not=why_not(cost, best or cost),
     )
-    return Rival(row, fleet)
 
 
 def _without(kind: Kind, status: Status, why: str) -> Alternative:

@@ -1,93 +1,331 @@
-"""Colocated fleets found by evaluation alone, for demands a little above what columns promise.
+"""The cheapest fleet of one colocated pool, or of a prefill and a decode pool, that holds when it is evaluated.
 
 A column promises its attainment for any routing and mix, with the batch, the attention time and the queue all at their
-limits at once. A fleet of one colocated pool gets exactly the demand, so the evaluation at its real loads can show that
-it holds although no column would promise it.
+limits at once. A pool that serves all of its stage gets exactly the demand, so the evaluation at its real loads can
+show that a fleet holds which no column would promise. By how much a promise falls short of that has no bound, so none
+is assumed: fleets are evaluated in the order of their cost, from as few engines as keep up with the demand on
+(`keeping_up`). The first that holds is the cheapest, as more engines in a pool never make it miss more.
 """
 
 from __future__ import annotations
 
+import heapq
+from dataclasses import dataclass, field, replace
+
 import numpy as np
+from numpy.typing import NDArray
 
 from costmodel.engine import Role
-from optimizer.fleets.build_plan import fleet_cost
-from optimizer.fleets.evaluate import holds, predict_misses
+from optimizer.fleets.evaluate import holds, misses_of, predict_misses
 from optimizer.fleets.fleet import Fleet, FleetPool
-from optimizer.loads.columns import Columns
+from optimizer.fleets.pool_state import PoolState, pool_state
+from optimizer.loads.columns import ROLES, Columns
 from optimizer.loads.instance import Instance
-from optimizer.solver.fleet_model import COLOCATED, fleet_limits
-from optimizer.solver.simple_plans import Totals, block_counts
-from search_spaces.problem import Billing
+from optimizer.loads.loads import LINK_UTILIZATION, prompt_service
+from optimizer.solver.fleet_model import COLOCATED, DECODE, PREFILL
+from optimizer.solver.simple_plans import Totals
+from search_spaces.problem import Problem
 
-OPTIMISM = 1.5
-"""Up to this factor, what a column promises is taken to be less than what its engines can do."""
+from .bought import gpu_cost, within_limits
 
-SHARING = 24
-"""Engines up to which one queue for all of them is believed without a promise; the largest block has as many."""
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]
 
+BESIDE, TIMES = 24, 6
+"""A pool of BESIDE engines more than TIMES as many as keep up that still misses does so for another reason."""
 
-def one_pool(instance: Instance, shape: int, seqs: int, chunk: int, replicas: int) -> Fleet:
-    """The fleet of one colocated pool that serves everything."""
-    spares = instance.problem.constraints.spare_replicas
-    route = np.ones(instance.flows.isl.size)
-    return Fleet((FleetPool("colocated-1", Role.COLOCATED, shape, seqs, chunk, replicas, spares, route),))
+MOST_LOOKS = 20_000
+"""Fleets that are looked at in one search; a guard against spaces of thousands of engine shapes."""
 
+SAME_COST = 1e-6
+"""Relative difference below which costs count as equal."""
 
-def most_replicas(instance: Instance, shape: int, below: float) -> float:
-    """Engines of one shape that the limits allow beside the spares for less than `below` $/h."""
-    problem, tables = instance.problem, instance.tables
-    spares = problem.constraints.spare_replicas
-    most = np.inf
-    if np.isfinite(below):
-        most = np.ceil(below * (1.0 - 1e-6) / tables.usd_per_hour[shape]) - 1.0 - spares
-    for limit in fleet_limits(instance):
-        if not limit.node_size and limit.weight[shape] > 0.0:
-            most = min(most, np.floor(limit.upper * (1.0 + 1e-9) / limit.weight[shape]) - spares)
-    offer = problem.offers[int(tables.offer[shape])]
-    if problem.constraints.budget is not None and offer.billing is Billing.NODE:
-        nodes = np.floor(problem.constraints.budget / (offer.usd_per_hour * offer.accelerator.node_size))
-        most = min(most, np.floor(nodes * offer.accelerator.node_size / tables.gpus[shape]) - spares)
-    return float(most)
+Picks = tuple[tuple[int, int], ...]
+"""Settings, and how many engines of each."""
 
 
-def cheapest_held(instance: Instance, priced: tuple[Columns, Totals], below: float) -> Fleet | None:
-    """The cheapest fleet of one colocated pool within the limits, and below some cost [$/h], that holds every goal.
+def keeping_up(instance: Instance, settings: Columns) -> FloatArray:
+    """Engines that one request per second of each flow takes at least, for a pool not to fall behind, (settings, F).
 
-    priced: columns, and what the demand needs of them; settings that promise far less than they must are not tried.
+    What `pool_state` calls stable needs, with x the rates at one of n engines, W = sum x osl, R <= B the requests that
+    run and t(R) a decode step without KV reads,
+
+        prefill      sum x shared / ranks < 1
+        generating   R = W t(R) / (1 - sum x (osl a + e)),   so   n >= sum n x (osl (a + min t(R) / R) + e)
+
+    for t(R) / R falls between the batch limits of the tables, and rises nowhere below the least of them. e is what a
+    prompt adds to the steps of others (0 on a decode engine), at the batch where that is least. Hand-overs keep the
+    network cards of both ends busy for LINK_UTILIZATION of the time at most.
     """
-    best: Fleet | None = None
-    for setting, promised in _engines_promised(*priced):
-        most = min(SHARING, most_replicas(instance, setting[0], below))
-        if most < max(1.0, promised / OPTIMISM):
+    tables, flows, shape = instance.tables, instance.flows, settings.shape
+    stages = tables.pipeline
+    service = prompt_service(instance, tables.prefill_time, stages)
+    shared = np.minimum(tables.prefill_shared / stages[:, None], service)
+    sent = tables.kv_transferred / (LINK_UTILIZATION * tables.link[:, None])
+    first = np.maximum(shared / tables.ranks[:, None], sent)
+    slots = np.minimum.accumulate(tables.decode_base / tables.seqs, axis=1)[shape, settings.seqs]
+    later = flows.osl * (tables.attention_slope[shape] + slots[:, None])
+    extra = np.maximum(tables.mixed_base - tables.decode_base[:, :, None, None], 0.0) * tables.chunk_count
+    extra = np.minimum.accumulate(extra, axis=1)[shape, settings.seqs, settings.chunk]
+    lanes = (stages * tables.ranks)[shape, None]
+    role = settings.role[:, None]
+    return np.where(
+        role == PREFILL,
+        first[shape],
+        np.where(role == DECODE, np.maximum(later, sent[shape]), later + extra / lanes),
+    )
+
+
+def settings_of(columns: Columns, totals: Totals) -> Columns:
+    """One column for each role, shape and token budget: that of the largest batch limit, which misses least.
+
+    totals: of the columns, by which those are known that cannot serve some flow at all.
+    """
+    able = columns.take((columns.role != COLOCATED) | np.isfinite(totals.busiest))
+    first = np.lexsort((-able.seqs, able.chunk, able.shape, able.role))
+    able = able.take(first)
+    key = np.stack([able.role, able.shape, able.chunk])
+    return able.take(np.sort(np.unique(key, axis=1, return_index=True)[1]))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Evaluated:
+    """What the evaluation says of the pools of an instance that serve all of their stage; each is looked at once.
+
+    settings: of the engines; least (settings,): engines that keep up with the demand; known: of a setting, engines that
+    are too few, and such as are enough if any are.
+    """
+
+    instance: Instance
+    settings: Columns
+    least: IntArray
+    states: dict[tuple[int, int], PoolState] = field(default_factory=dict)
+    known: dict[int, tuple[int, int | None]] = field(default_factory=dict)
+    held: dict[Picks, bool] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, instance: Instance, settings: Columns) -> Evaluated:
+        """Nothing evaluated yet; settings: see `settings_of`."""
+        need = keeping_up(instance, settings) @ instance.flows.rate
+        return cls(instance, settings, np.maximum(np.ceil(np.minimum(need, 1e9) - 1e-9), 1.0).astype(np.int64))
+
+    def pool(self, setting: int, engines: int) -> FleetPool:
+        """So many engines of a setting as a pool that serves all of its stage."""
+        one, spares = self.settings, self.instance.problem.constraints.spare_replicas
+        role, route = ROLES[int(one.role[setting])], np.ones(self.instance.flows.isl.size)
+        seqs = 0 if role is Role.PREFILL else int(one.seqs[setting])
+        parts = (int(one.shape[setting]), seqs, int(one.chunk[setting]), engines, spares)
+        return FleetPool(f"{role.value}-1", role, *parts, route)
+
+    def fleet(self, picks: Picks) -> Fleet:
+        """The fleet of these pools."""
+        return Fleet(tuple(self.pool(*pick) for pick in picks))
+
+    def state(self, setting: int, engines: int) -> PoolState:
+        """The state of a pool under the whole demand."""
+        if (setting, engines) not in self.states:
+            self.states[setting, engines] = pool_state(self.instance, self.pool(setting, engines), 1.0)
+        return self.states[setting, engines]
+
+    def holds(self, picks: Picks) -> bool:
+        """Whether a fleet keeps every goal."""
+        if picks not in self.held:
+            states = tuple(self.state(*pick) for pick in picks)
+            good = all(state.stable for state in states)
+            self.held[picks] = good and holds(self.instance, misses_of(self.instance, self.fleet(picks), states))
+        return self.held[picks]
+
+    def enough(self, setting: int, most: int) -> int | None:
+        """The fewest engines, `most` at most, with which a pool keeps the goals, its partner apart; None if none do."""
+        low, high = self.known.get(setting, (int(self.least[setting]) - 1, None))
+        if most <= low:
+            return None
+        if high is None or high > most:
+            if not self._able(setting, most):
+                self.known[setting] = (most, high)
+                return None
+            high = most
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if self._able(setting, middle) else (middle, high)
+        self.known[setting] = (low, high)
+        return high
+
+    def most(self, setting: int) -> int:
+        """Engines of a setting that are tried."""
+        return TIMES * int(self.least[setting]) + BESIDE
+
+    def _able(self, setting: int, engines: int) -> bool:
+        """Whether a pool keeps the goals with the best of partners: one that adds no miss and no time."""
+        role = int(self.settings.role[setting])
+        if role == COLOCATED:
+            return self.holds(((setting, engines),))
+        state = self.state(setting, engines)
+        if not state.stable:
+            return False
+        if role == DECODE:
+            return holds(self.instance, misses_of(self.instance, self.fleet(((setting, engines),)), (state,)))
+        flows, tables, shape = self.instance.flows, self.instance.tables, int(self.settings.shape[setting])
+        slack = flows.ttft - state.latency - tables.kv_transferred[shape] / tables.link[shape]
+        late = np.where(slack < 0.0, 1.0, 0.0)
+        if state.wait is not None:
+            late = np.maximum(late, state.wait.chance * state.wait.exceeds(slack))
+        weight = flows.share * (flows.slo == np.arange(len(self.instance.problem.slos))[:, None])
+        goals = np.array([slo.attainment for slo in self.instance.problem.slos])
+        return bool((weight @ (1.0 - late) / weight.sum(axis=1) >= goals - 1e-9).all())
+
+
+def cheapest_held(
+    known: Evaluated, problem: Problem, below: float = np.inf, allowed: BoolArray | None = None
+) -> tuple[Picks, float] | None:
+    """The cheapest fleet of one pool or two that holds, within the limits and below some cost, and its cost [$/h].
+
+    problem: the instance's own, or one that differs in prices and limits alone; allowed (settings,): which may be used.
+    Of pairs that cost the same, one of the fewest pipeline stages is taken.
+    """
+    free = np.ones(known.settings.size, dtype=np.bool_) if allowed is None else allowed
+    pair = _cheapest_pair(known, problem, below, free)
+    alone = _cheapest_alone(known, problem, below if pair is None else pair[1], free)
+    return pair if alone is None else alone
+
+
+def _cheapest_pair(known: Evaluated, problem: Problem, below: float, free: BoolArray) -> tuple[Picks, float] | None:
+    """Of a prefill and a decode pool: best first, by the decode engines one more each time.
+
+    What waits is either a fleet that holds, or one that no fleet of so many decode engines undercuts: then the fewest
+    prefill engines beside them are looked for, and one decode engine more waits next.
+    """
+    waiting = [(*one, False) for one in _pairs(known, problem, below, free)]
+    heapq.heapify(waiting)
+    ceiling = below * (1.0 - SAME_COST)
+
+    def wait(picks: Picks, *, held: bool) -> float:
+        price = _price(known, problem, picks)
+        if price < ceiling:
+            heapq.heappush(waiting, (price, _stages(known, picks), picks, held))
+        return price
+
+    for _ in range(MOST_LOOKS):
+        if not waiting:
+            break
+        cost, _, picks, held = heapq.heappop(waiting)
+        if held:
+            return picks, cost
+        enough = [known.enough(setting, known.most(setting)) for setting, _ in picks]
+        raised = tuple((pick[0], max(pick[1], count or 0)) for pick, count in zip(picks, enough, strict=True))
+        if None in enough:
             continue
-        fleet = _fewest(instance, setting, int(most))
-        if fleet is not None and fleet_cost(instance, fleet) < below * (1.0 - 1e-6):
-            best, below = fleet, fleet_cost(instance, fleet)
+        if raised != picks:
+            wait(raised, held=False)
+            continue
+        most = _most_beside(known, problem, picks, ceiling)
+        if known.holds(_with_prefill(picks, most)):
+            price = wait(_fewest_beside(known, picks, most), held=True)
+            ceiling = min(ceiling, price * (1.0 + SAME_COST))
+        if picks[1][1] < known.most(picks[1][0]):
+            wait((picks[0], (picks[1][0], picks[1][1] + 1)), held=False)
+    return None
+
+
+def _with_prefill(picks: Picks, engines: int) -> Picks:
+    return ((picks[0][0], engines), *picks[1:])
+
+
+def _most_beside(known: Evaluated, problem: Problem, picks: Picks, ceiling: float) -> int:
+    """The most prefill engines beside the same decode engines that cost less than the ceiling; those given do."""
+    low, high = picks[0][1], max(known.most(picks[0][0]), picks[0][1]) + 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        fits = _price(known, problem, _with_prefill(picks, middle)) < ceiling
+        low, high = (middle, high) if fits else (low, middle)
+    return low
+
+
+def _fewest_beside(known: Evaluated, picks: Picks, most: int) -> Picks:
+    """With the fewest prefill engines beside the same decode engines that hold; `most` do."""
+    low, high = picks[0][1] - 1, most
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if known.holds(_with_prefill(picks, middle)) else (middle, high)
+    return _with_prefill(picks, high)
+
+
+def _cheapest_alone(known: Evaluated, problem: Problem, below: float, free: BoolArray) -> tuple[Picks, float] | None:
+    """Of one colocated pool: of each setting as many engines as cost less than the best so far, or as hold."""
+    best: tuple[Picks, float] | None = None
+    some = np.flatnonzero(free & (known.settings.role == COLOCATED))
+    least = [_price(known, problem, ((int(setting), int(known.least[setting])),)) for setting in some]
+    for place in np.lexsort((known.instance.tables.pipeline[known.settings.shape[some]], np.array(least))):
+        setting = int(some[place])
+        if least[place] >= below * (1.0 - SAME_COST):
+            break
+        most = _affordable(known, problem, setting, below)
+        count = known.enough(setting, most)
+        if count is not None:
+            picks = ((setting, count),)
+            best = picks, _price(known, problem, picks)
+            below = best[1]
     return best
 
 
-def _engines_promised(columns: Columns, totals: Totals) -> list[tuple[tuple[int, int, int], float]]:
-    """Each setting (shape, seqs, chunk) with the fewest engines of which a column promises to carry the demand."""
-    able = (columns.role == COLOCATED) & (totals.late <= OPTIMISM).all(axis=1) & np.isfinite(totals.busiest)
-    some = columns.take(able)
-    engines = block_counts(totals.busiest[able]) * some.replicas
-    fewest: dict[tuple[int, int, int], float] = {}
-    for shape, seqs, chunk, count in zip(some.shape, some.seqs, some.chunk, engines, strict=True):
-        setting = (int(shape), int(seqs), int(chunk))
-        fewest[setting] = min(float(count), fewest.get(setting, np.inf))
-    return sorted(fewest.items())
-
-
-def _fewest(instance: Instance, setting: tuple[int, int, int], most: int) -> Fleet | None:
-    """The fewest replicas of one setting that hold, by bisection; None if not even `most` do."""
-
-    def held(replicas: int) -> bool:
-        return holds(instance, predict_misses(instance, one_pool(instance, *setting, replicas)))
-
-    if not held(most):
-        return None
-    low, high = 0, most
+def _affordable(known: Evaluated, problem: Problem, setting: int, below: float) -> int:
+    """Engines of one setting, `most` at most, that cost less than `below` within the limits; the least of them do."""
+    low, high = int(known.least[setting]), known.most(setting) + 1
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if held(middle) else (middle, high)
-    return one_pool(instance, *setting, high)
+        fits = _price(known, problem, ((setting, middle),)) < below * (1.0 - SAME_COST)
+        low, high = (middle, high) if fits else (low, middle)
+    return low
+
+
+def _stages(known: Evaluated, picks: Picks) -> float:
+    """Pipeline stages of an engine of each pool, added up."""
+    return sum(float(known.instance.tables.pipeline[known.settings.shape[setting]]) for setting, _ in picks)
+
+
+def _price(known: Evaluated, problem: Problem, picks: Picks) -> float:
+    """Cost of a fleet [$/h], infinite where the limits forbid it."""
+    gpus = np.zeros(len(problem.offers))
+    spares, tables = problem.constraints.spare_replicas, known.instance.tables
+    for setting, count in picks:
+        shape = known.settings.shape[setting]
+        gpus[tables.offer[shape]] += (count + spares) * tables.gpus[shape]
+    return float(gpu_cost(problem, gpus)) if bool(within_limits(problem, gpus)) else np.inf
+
+
+def _pairs(known: Evaluated, problem: Problem, below: float, free: BoolArray) -> list[tuple[float, float, Picks]]:
+    """Every pair of as few engines as keep up that the limits allow and that costs less: cost, stages, pools."""
+    one, tables, most = known.settings, known.instance.tables, problem.constraints.max_pools
+    if most is not None and most < 2:
+        return []
+    ends = [np.flatnonzero(free & (one.role == role)) for role in (PREFILL, DECODE)]
+    first, second = np.nonzero(tables.talks[np.ix_(one.shape[ends[0]], one.shape[ends[1]])])
+    first, second = ends[0][first], ends[1][second]
+    mine = tables.offer[one.shape][:, None] == np.arange(len(problem.offers))
+    engines = known.least + problem.constraints.spare_replicas
+    gpus = mine * (tables.gpus[one.shape] * engines)[:, None]
+    need, stages = gpus[first] + gpus[second], tables.pipeline[one.shape]
+    cost = gpu_cost(problem, need)
+    found: list[tuple[float, float, Picks]] = []
+    for at in np.flatnonzero(within_limits(problem, need) & (cost < below * (1.0 - SAME_COST))):
+        picks = tuple((int(end[at]), int(known.least[end[at]])) for end in (first, second))
+        found.append((float(cost[at]), float(stages[first[at]] + stages[second[at]]), picks))
+    return found
+
+
+def settled(known: Evaluated, fleet: Fleet) -> Fleet:
+    """The fleet with the smallest batch limits that let no more requests miss: the search takes the largest."""
+    pools, instance = list(fleet.pools), known.instance
+    for index, pool in enumerate(pools):
+        if pool.role is Role.PREFILL:
+            continue
+        target = pool_state(instance, pool, 1.0).full * (1.0 + 1e-3) + 1e-6
+        for seqs in range(pool.seqs):
+            less = replace(pool, seqs=seqs)
+            state = pool_state(instance, less, 1.0)
+            if state.stable and state.full <= target:
+                pools[index] = less
+                break
+    smaller = Fleet(tuple(pools))
+    return smaller if holds(instance, predict_misses(instance, smaller)) else fleet

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
 import numpy as np
 
 from costmodel.words import join_words
-from optimizer.fleets.build_plan import fleet_cost, pool_line
-from optimizer.fleets.evaluate import evaluate, holds, predict_misses
+from optimizer.fleets.build_plan import fleet_cost
+from optimizer.fleets.evaluate import holds, predict_misses
 from optimizer.fleets.fleet import Fleet, make_fleet, polish
 from optimizer.loads.columns import ROLES, Columns
 from optimizer.loads.instance import Instance
-from optimizer.plans.plan import Alternative, Status
-from optimizer.plans.proof import OPTIMAL_GAP, gap_of
+from optimizer.plans.plan import Alternative
 from optimizer.solver.fleet_model import Aim
-from optimizer.solver.kindred import Kindred, different_fleets
+from optimizer.solver.kindred import Kindred, different_fleets, engine_kinds
 from optimizer.solver.search import Found, plan_blocks, search
 from optimizer.solver.simple_plans import SimplePlan, Totals, simple_plans
 
-from .alternatives import QUICK, Rival, why_not
+from .alternatives import QUICK, Rival, rival_row
+from .by_evaluation import Evaluated
+from .leanest import leanest
 
 OTHERS = 2
 """Fleets of other engines that a plan shows."""
@@ -29,7 +30,7 @@ LOOKED_AT = 6
 """Fleets of other engines that are looked for: some are shown already, as the best of their kind."""
 
 
-def other_fleets(instance: Instance, priced: tuple[Columns, Totals], shown: Sequence[Rival]) -> list[Rival]:
+def other_fleets(known: Evaluated, priced: tuple[Columns, Totals], shown: Sequence[Rival]) -> list[Rival]:
     """The cheapest fleets that each buy other engines than the best, than one another and than those shown already.
 
     shown: the best fleet first, as in the comparison.
@@ -37,6 +38,7 @@ def other_fleets(instance: Instance, priced: tuple[Columns, Totals], shown: Sequ
     They have one pool, or one of each stage, wherever such a fleet is possible. Only those that hold every goal by
     formula at their real loads, and are no cheaper than the best, count.
     """
+    instance = known.instance
     scale = 1.0 / max(offer.usd_per_hour for offer in instance.problem.offers)
 
     def solve(columns: Columns, totals: Totals) -> Found:
@@ -47,10 +49,16 @@ def other_fleets(instance: Instance, priced: tuple[Columns, Totals], shown: Sequ
 
     best = shown[0].row
     found = different_fleets(instance, priced, _as_found(instance, shown[0].fleet), solve, LOOKED_AT)
-    rivals = (_rival(instance, priced[0], one, best) for one in found)
-    known = {tuple(sorted(rival.row.pools)) for rival in shown}
-    new = (rival for rival in rivals if rival is not None and tuple(sorted(rival.row.pools)) not in known)
-    return list(islice(new, OTHERS))
+    rivals = (_rival(known, priced[0], one, best, scale) for one in found)
+    return list(islice(_unlike(rivals, {tuple(sorted(rival.row.pools)) for rival in shown}), OTHERS))
+
+
+def _unlike(rivals: Iterable[Rival | None], seen: set[tuple[str, ...]]) -> Iterator[Rival]:
+    """Rivals of other pools than those seen, and than one another."""
+    for rival in rivals:
+        if rival is not None and (pools := tuple(sorted(rival.row.pools))) not in seen:
+            seen.add(pools)
+            yield rival
 
 
 def _as_found(instance: Instance, fleet: Fleet) -> Found:
@@ -84,23 +92,21 @@ def _engines(kind: str) -> str:
     return f"{role} engines of {gpus} × {name}"
 
 
-def _rival(instance: Instance, columns: Columns, one: Kindred, best: Alternative) -> Rival | None:
-    """The row of a fleet of other engines; None where it misses a goal or costs less than the one it lost to."""
-    fleet = make_fleet(instance, polish(instance, columns, one.found))
-    cost, least = fleet_cost(instance, fleet), best.cost_usd_per_hour or 0.0
-    if cost < least * (1.0 - 1e-6) or not holds(instance, predict_misses(instance, fleet)):
+def _rival(known: Evaluated, columns: Columns, one: Kindred, best: Alternative, scale: float) -> Rival | None:
+    """The row of a fleet of other engines; None where it misses a goal or costs less than the one it lost to.
+
+    Its bound is that of all fleets, which holds for those without some engines too, or their own where that is higher;
+    scale: of the search's objective to $/h.
+    """
+    instance = known.instance
+    promised = make_fleet(instance, polish(instance, columns, one.found))
+    held = holds(instance, predict_misses(instance, promised))
+    others = ~np.isin(engine_kinds(instance, known.settings), one.without)
+    fleet = leanest(known, promised if held else Fleet(()), others)
+    least = best.cost_usd_per_hour or 0.0
+    if not fleet.pools or fleet_cost(instance, fleet) < least * (1.0 - 1e-6):
         return None
-    bound = None if best.bound_usd_per_hour is None else min(best.bound_usd_per_hour, cost)
-    gap = gap_of(bound, cost)
-    row = Alternative(
-        kind="other_engines",
-        label=f"without {join_words([_engines(name) for name in one.without])}",
-        status=Status.OPTIMAL if gap is not None and gap <= OPTIMAL_GAP else Status.FEASIBLE,
-        cost_usd_per_hour=cost,
-        bound_usd_per_hour=bound,
-        gap=gap,
-        pools=[pool_line(instance, pool) for pool in fleet.pools],
-        attainment=evaluate(instance, fleet).overall,
-        why_not=why_not(cost, least),
-    )
-    return Rival(row, fleet)
+    bound = max(one.found.bound / scale, best.bound_usd_per_hour or 0.0)
+    label = f"without {join_words([_engines(name) for name in one.without])}"
+    row = rival_row(instance, "other_engines", label, fleet, bound or None, least)
+    return Rival(row, fleet, promised if held else Fleet(()))

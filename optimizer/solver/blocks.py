@@ -26,7 +26,8 @@ class Work:
 
     columns: of the first whole-number problem, and `more` of the second; nodes: of each search tree;
     gap: relative gap at which it may stop; choices: of engines that are tried (see `counts`), each with at most
-    `buildable` columns to build it from; provable: columns up to which the problem over all of them is solved;
+    `buildable` columns to build it from, or of blocks where there are at most `liftable` columns (see `choices`: better
+    fleets and bounds for many times the work); provable: columns up to which the problem over all of them is solved;
     time_limit: safety net [s], meant never to be reached.
     """
 
@@ -34,6 +35,7 @@ class Work:
     more: int = 90
     nodes: int = 500
     choices: int = 200
+    liftable: int = 2000
     buildable: int = 1500
     provable: int = 1000
     gap: float = 9e-5

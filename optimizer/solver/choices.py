@@ -26,8 +26,8 @@ from .steps import Steps
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
-MASTER_NODES = 2000
-"""Nodes of the search tree of one master problem, at first."""
+MASTER_NODES = 4
+"""Nodes of the search tree of one master problem at first, as a multiple of those of a search among columns."""
 
 MORE_NODES = 4
 """How many times as many it gets where they did not suffice for a choice."""
@@ -64,7 +64,7 @@ class Hunt:
     steps: Steps
     limit: float
     best: Blocks
-    nodes: int = MASTER_NODES
+    nodes: int
     stuck: bool = False
     recent: list[IntArray] = field(default_factory=list)
     tried: set[bytes] = field(default_factory=set)
@@ -102,7 +102,13 @@ def by_choices(
     """
     empty = nothing(matrices, Outcome.NOTHING_FOUND, -np.inf)
     hunt = Hunt(
-        projection, aim, replace(work, time_limit=SHARE * work.time_limit), Steps.of(matrices, aim), limit, empty
+        projection,
+        aim,
+        replace(work, time_limit=SHARE * work.time_limit),
+        Steps.of(matrices, aim),
+        limit,
+        empty,
+        MASTER_NODES * work.nodes,
     )
     hunt.proven(prices.objective)
     if not hunt.done():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,8 +36,8 @@ def engine_kinds(instance: Instance, columns: Columns) -> NDArray[np.str_]:
         f"{gpus:.0f} {offers[shape.offer].accelerator.name}{precision_told(instance.problem, shape)}"
         for gpus, shape in zip(tables.gpus, tables.shapes, strict=True)
     ]
-    names = [f"{kinds[shape]} {ROLES[role].value}" for role, shape in zip(columns.role, columns.shape, strict=True)]
-    return np.array(names, dtype=np.str_)
+    names = np.array([[f"{kind} {role.value}" for kind in kinds] for role in ROLES], dtype=np.str_)
+    return np.asarray(names[columns.role, columns.shape])
 
 
 def different_fleets(
@@ -49,19 +49,20 @@ def different_fleets(
 
     Different is a fleet that buys other engines (role, accelerator, GPUs of an engine), not a replica more. A fleet
     that differs from all before it and buys no engine beside theirs lacks one of the engines of each; so the next
-    best is found among the spaces that leave one engine of every fleet so far out (Lawler 1972).
+    best is found among the spaces that leave one engine of every fleet so far out (Lawler 1972). A fleet that comes up
+    again, in another space, is branched on there too: what lies behind it in that space is in no other.
     """
     found: list[Kindred] = []
-    open_ = _without_one(instance, priced, Kindred((), best), solve)
+    spaces = _Spaces(instance, priced, solve)
+    open_ = spaces.beneath(Kindred((), best))
     while open_ and len(found) < count:
         open_.sort(key=lambda one: (one.found.objective, one.without))
         nearest = open_.pop(0)
         bought = _bought(instance, nearest.found)
-        if any(bought == _bought(instance, one.found) for one in found):
-            continue
-        found.append(nearest)
+        if all(bought != _bought(instance, one.found) for one in found):
+            found.append(nearest)
         if len(found) < count:
-            open_ += _without_one(instance, priced, nearest, solve)
+            open_ += spaces.beneath(nearest)
     return found
 
 
@@ -69,15 +70,32 @@ def _bought(instance: Instance, found: Found) -> frozenset[str]:
     return frozenset(engine_kinds(instance, found.columns).tolist())
 
 
-def _without_one(instance: Instance, priced: tuple[Columns, Totals], fleet: Kindred, solve: Solve) -> list[Kindred]:
-    """The best fleet of each space that leaves out one more engine of a fleet; those that have one."""
-    columns, totals = priced
-    kind = engine_kinds(instance, columns)
-    rivals = []
-    for name in sorted(_bought(instance, fleet.found)):
-        without = tuple(sorted({*fleet.without, name}))
-        some = np.flatnonzero(~np.isin(kind, without))
-        found = solve(columns.take(some), totals.take(some))
-        if found.columns.size:
-            rivals.append(Kindred(without, found))
-    return rivals
+@dataclass(slots=True)
+class _Spaces:
+    """The spaces that leave some engines out, each looked at once; seen: the best fleet of each, by what it lacks."""
+
+    instance: Instance
+    priced: tuple[Columns, Totals]
+    solve: Solve
+    seen: dict[frozenset[str], Found] = field(default_factory=dict)
+
+    def beneath(self, fleet: Kindred) -> list[Kindred]:
+        """The best fleet of each new space that leaves out one more engine of a fleet; those that have one."""
+        rivals = []
+        for name in sorted(_bought(self.instance, fleet.found)):
+            without = frozenset({*fleet.without, name})
+            if without in self.seen:
+                continue
+            self.seen[without] = found = self._best(without)
+            if found.columns.size:
+                rivals.append(Kindred(tuple(sorted(without)), found))
+        return rivals
+
+    def _best(self, without: frozenset[str]) -> Found:
+        """The best fleet of a space: that of a larger one where it buys nothing that is left out here."""
+        for larger, found in self.seen.items():
+            if larger < without and not without & _bought(self.instance, found):
+                return found
+        columns, totals = self.priced
+        some = np.flatnonzero(~np.isin(engine_kinds(self.instance, columns), sorted(without)))
+        return self.solve(columns.take(some), totals.take(some))

@@ -44,9 +44,9 @@ class Effort:
     """How hard to search.
 
     starters: first columns per role and shape; added: columns per round; rounds: of column generation;
-    bound_gap: of the relaxation; columns, more, nodes, choices, provable: see `blocks.Work`; most_columns: that the
-    whole-number search may use; gap: relative gap at which it may stop; time_limit: its safety net [s], meant never
-    to be reached.
+    bound_gap: of the relaxation; columns, more, nodes, choices, liftable, provable: see `blocks.Work`; most_columns:
+    that the whole-number search may use; gap: relative gap at which it may stop; time_limit: its safety net [s], meant
+    never to be reached.
     """
 
     starters: int = 3
@@ -56,6 +56,7 @@ class Effort:
     more: int = 90
     nodes: int = 500
     choices: int = 60
+    liftable: int = 0
     provable: int = 1000
     most_columns: int = 100_000
     time_limit: float = 60.0
@@ -69,6 +70,7 @@ class Effort:
             more=self.more,
             nodes=self.nodes,
             choices=self.choices,
+            liftable=self.liftable,
             provable=self.provable,
             gap=self.gap,
             time_limit=self.time_limit,

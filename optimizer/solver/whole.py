@@ -35,9 +35,6 @@ from .steps import Steps
 
 IntArray = NDArray[np.int64]
 
-LIFTED = 2000
-"""Up to this many columns, cuts and choices are in blocks of each column (`choices`), not in engines (`counts`)."""
-
 STARTERS, LIFTS = 60, 40
 """Columns that make the first cuts, and how many there are of these."""
 
@@ -73,7 +70,7 @@ def improve(matrices: Matrices, aim: Aim, work: Work, prices: Prices, ceiling: f
     clock, steps = Clock(work.time_limit), Steps.of(matrices, aim)
     best, limit = nothing(matrices, Outcome.NOTHING_FOUND, steps.up(prices.objective)), ceiling
     stages: list[Stage] = [_by_few_columns, _by_more_columns, _by_all_columns]
-    if countable(aim) and work.choices and matrices.size <= LIFTED and matrices.level is None:
+    if countable(aim) and work.choices and matrices.size <= work.liftable and matrices.level is None:
         projection = Projection.of(matrices, prices, nearest(prices, STARTERS))
         lifted = lift(projection, aim, LIFTS)
         prices = lifted if lifted.objective > prices.objective else prices

@@ -99,9 +99,14 @@ def goodput(
     return goodput_among(trials, tolerance)
 
 
-def goodput_among(trials: Trials, tolerance: float) -> Goodput:
-    """The goodput; what the search had to try joins the trials."""
-    low, high = boundary(lambda volume: trials.at(volume).held, tolerance)
+def goodput_among(trials: Trials, tolerance: float, proven: float = 0.0) -> Goodput:
+    """The goodput; what the search had to try joins the trials, and so does the highest volume that holds.
+
+    proven: a volume at which the fleet is known to hold; it is not tried up to there.
+    """
+    low, high = boundary(lambda volume: volume <= proven or trials.at(volume).held, tolerance)
+    if 0.0 < low <= proven:
+        trials.at(low)
     demand = trials.instance.problem.workload.request_rate
     return Goodput(demand * low, demand * high, tolerance, trials.rising())
 

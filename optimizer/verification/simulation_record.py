@@ -64,11 +64,11 @@ def other_rates(bench: Bench, fleet: Fleet, stopped: Callable[[], bool]) -> Rate
     Where goodput was the goal, it is the rate at which the fleet was proven: the runs at other rates are shorter.
     """
     part = bench.part(fleet)
-    trials = trials_of(bench, part, max(part.requests // 2, part.short))
+    trials = trials_of(bench, part, part.half)
     demand = bench.instance.problem.workload.request_rate
     if stopped():
         return Rates()
-    found = goodput_among(trials, GOODPUT_TOLERANCE)
+    found = goodput_among(trials, GOODPUT_TOLERANCE, part.volume)
     most = max(found.rate, demand * part.volume)
     lower = [trials.at(share * most / demand) for share in CURVE if not stopped()]
     ends = [point for point in found.points if point.rate in {found.rate, found.fails}]
@@ -223,7 +223,7 @@ def simulated_error_bars(bench: Bench, fleet: Fleet) -> list[ErrorBars]:
         judge(
             instance,
             part.fleet,
-            requests=max(part.requests // 2, part.short),
+            requests=part.half,
             seed=bench.seed,
             volume=part.volume,
             engines=simulated_fleet(instance, part.fleet, end),

@@ -24,12 +24,12 @@ from costmodel.simulator.metrics import steady
 from optimizer.fleets.build_plan import fleet_cost
 from optimizer.fleets.fleet import Fleet, FleetPool, hand_over_mix
 from optimizer.loads.instance import Instance
+from optimizer.rivals.fewer import shared_out
 
 from .judge import Judgement, Run, class_limits, judge, simulated_fleet
 from .samplers import Looks, Point, Sampler, by_descent
 from .verdict import Bench, Verdict
 from .verify import within_limits
-from .waste import shared_out
 
 TAIL, MISS = 0.02, 5.0
 """Weights of the distance to the limits: cost decides between fleets that hold, the tail only between equal costs."""

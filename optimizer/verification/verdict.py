@@ -25,7 +25,8 @@ from .judge import SEEDS, Judgement, Run, judge_runs, simulated_fleet, simulated
 REPLICATIONS = (1, 2, 4, 8)
 """Full runs after which a fleet is judged; a fleet that holds has had two."""
 BRIEFLY = 1
-"""Full runs that a fleet gets which is only compared with; it is not said to be proven then."""
+"""Full runs that a fleet gets at most which is only compared with, none where half of one is clear; it is not said to
+be proven then."""
 LIFETIMES = 10.0
 """Length of a full run in longest permitted times of a mean request: so the warm-up, a tenth, is one of them."""
 LEAST_REQUESTS, MOST_REQUESTS = 8_000, 60_000
@@ -70,6 +71,11 @@ class Slice:
     def short(self) -> int:
         """Requests of a short run."""
         return max(self.requests // SHORT, LEAST_SHORT)
+
+    @property
+    def half(self) -> int:
+        """Requests of half a full run, for what is only told and not proven."""
+        return max(self.requests // 2, self.short)
 
 
 def slice_of(fleet: Fleet, requests: int, volume: float) -> Slice:
@@ -158,8 +164,9 @@ class Bench:
             )
             return [Run(demand, simulate(demand.trace, engines)) for demand in demands]
 
-        found = judge_runs(self.instance, engines, runs(min(part.short, part.requests), 0, 1))
-        if misses(found):
+        first = part.half if most == BRIEFLY else part.short
+        found = judge_runs(self.instance, engines, runs(min(first, part.requests), 0, 1))
+        if misses(found) or (most == BRIEFLY and found.proven):
             return found, False
         made: list[Run] = []
         for count in (number for number in REPLICATIONS if number <= most):

@@ -20,8 +20,9 @@ from dataclasses import dataclass, field, replace
 
 from optimizer.fleets.binding import fleet_bindings
 from optimizer.fleets.build_plan import fleet_cost, fleet_gpus
-from optimizer.fleets.fleet import Fleet, FleetPool
+from optimizer.fleets.fleet import Fleet
 from optimizer.loads.instance import Instance
+from optimizer.rivals.fewer import with_replicas
 
 from .verdict import Bench, Verdict
 
@@ -116,15 +117,6 @@ def repaired(instance: Instance, missed: Verdict, rounds: int, resolve: Resolve 
         fleet = resolve(slower(instance, fault.first >= 0.5))
         if fleet.pools and within_limits(instance, fleet):
             yield fleet
-
-
-def with_replicas(fleet: Fleet, index: int, replicas: int) -> Fleet:
-    """The fleet with another number of engines in one pool; its routing is unchanged."""
-
-    def changed(number: int, pool: FleetPool) -> FleetPool:
-        return replace(pool, replicas=replicas) if number == index else pool
-
-    return Fleet(tuple(changed(number, pool) for number, pool in enumerate(fleet.pools)))
 
 
 def within_limits(instance: Instance, fleet: Fleet) -> bool:

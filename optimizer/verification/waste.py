@@ -17,15 +17,15 @@ from numpy.typing import NDArray
 from costmodel.engine import Role
 from optimizer.fleets.build_plan import fleet_cost
 from optimizer.fleets.evaluate import predict_misses
-from optimizer.fleets.fleet import Fleet, FleetPool, can_hand_over
+from optimizer.fleets.fleet import Fleet, FleetPool
 from optimizer.loads.columns import ROLES
 from optimizer.loads.instance import Instance
+from optimizer.rivals.fewer import Named, fewer_replicas, with_replicas
 from optimizer.rivals.per_class import keeps_apart
 
 from .verdict import Bench, Verdict
-from .verify import Tried, with_replicas, within_limits
+from .verify import Tried, within_limits
 
-FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 CHEAPER = 1.0 - 1e-9
@@ -34,10 +34,6 @@ MOST_SWAPS = 6
 """Other shapes and kinds that are simulated for one winner."""
 PROMISING = 0.5
 """Share of every goal that the formulas must promise of another shape for it to be simulated."""
-TRACE_OF_A_ROUTE = 1e-12
-"""Share by which a pool takes over flows that no pool left serves, so that none is lost."""
-
-Named = tuple[str, Fleet]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,44 +83,6 @@ def first_that_holds(bench: Bench, fleets: Iterable[Named], stopped: Callable[[]
         if tried[-1][1].held:
             break
     return tried
-
-
-def fewer_replicas(instance: Instance, fleet: Fleet, step: int) -> list[Named]:
-    """The fleet with `step` engines less in one pool, cheapest first; a pool that is then empty gives its flows up."""
-    found: list[Named] = []
-    for index, pool in enumerate(fleet.pools):
-        if pool.replicas > step:
-            less: Fleet | None = with_replicas(fleet, index, pool.replicas - step)
-        elif pool.replicas == step:
-            less = without_pool(fleet, index)
-        else:
-            less = None
-        if less is not None and can_hand_over(instance, less):
-            found.append((f"{pool.name}: {'one replica' if step == 1 else f'{step} replicas'} less", less))
-    return sorted(found, key=lambda one: fleet_cost(instance, one[1]))
-
-
-def without_pool(fleet: Fleet, index: int) -> Fleet | None:
-    """The fleet with one pool less, its flows to the others in proportion; None if no role can take them over."""
-    rest = [pool for number, pool in enumerate(fleet.pools) if number != index]
-    roles = {pool.role for pool in rest}
-    if not rest or (Role.PREFILL in roles) != (Role.DECODE in roles):
-        return None
-    return shared_out(rest, [pool.route + TRACE_OF_A_ROUTE * pool.replicas for pool in rest])
-
-
-def shared_out(pools: Sequence[FleetPool], weights: Sequence[FloatArray]) -> Fleet:
-    """Pools that serve every flow in proportion to their weights (flows,), as many tokens handed over as taken."""
-    pairs = list(zip(pools, weights, strict=True))
-    nothing = np.zeros_like(weights[0])
-    first = sum((weight for pool, weight in pairs if pool.role is not Role.DECODE), nothing)
-    handed = sum((weight / first for pool, weight in pairs if pool.role is Role.PREFILL), nothing)
-    later = sum((weight for pool, weight in pairs if pool.role is Role.DECODE), nothing)
-
-    def share(pool: FleetPool, weight: FloatArray) -> FloatArray:
-        return weight / later * handed if pool.role is Role.DECODE else weight / first
-
-    return Fleet(tuple(replace(pool, route=share(pool, weight)) for pool, weight in pairs))
 
 
 def smaller(instance: Instance, winner: Verdict, rivals: Sequence[Fleet]) -> list[Named]:

@@ -40,15 +40,14 @@ def explain(console: Console, file: Path, configs: tuple[str, ...], settings: tu
     from itertools import product
 
     from costmodel.engine import Role
-    from optimizer.recommend.explain import explain as ask
-    from optimizer.recommend.explain import explain_pair
+    from optimizer.recommend.explain import explain_each, explain_pair
     from reports.explanation_text import explanation_dict, explanation_text, pair_dict, pair_text
     from search_spaces.loader import load_problem
     from search_spaces.wanted import parse_wanted
 
     problem = load_problem(file, overrides=parse_settings(settings))
     wanted = [parse_wanted(pairs(config, "--config"), problem) for config in configs]
-    found = [(config, ask(problem, one)) for config, one in zip(configs, wanted, strict=True)]
+    found = list(zip(configs, explain_each(problem, wanted), strict=True))
     ends = [
         [(config, one) for config, one in zip(configs, wanted, strict=True) if one.role is role]
         for role in (Role.PREFILL, Role.DECODE)

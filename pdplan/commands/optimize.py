@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +20,8 @@ from search_spaces.bounds import SEED
 
 if TYPE_CHECKING:
     from optimizer.plans.plan import Plan
+    from optimizer.recommend.level import Brake
+    from search_spaces.problem import Problem
 
 EFFORTS = ("quick", "standard", "thorough")
 """Values of `optimizer.recommend.level.Level`, which is slow to import."""
@@ -44,6 +48,7 @@ EFFORTS = ("quick", "standard", "thorough")
     show_default=True,
     help="By formulas only, proven by simulation, or tuned by simulation too.",
 )
+@click.option("--sensitivity", is_flag=True, help="Also move rate, lengths, SLOs, links, step times; some 20 s.")
 @click.option("--seed", type=whole(SEED), metavar="N", help="Seed of everything random; overrides the file's.")
 @set_option
 @console_options
@@ -59,6 +64,7 @@ def optimize(
     force: bool,
     time_limit: float,
     effort: str,
+    sensitivity: bool,
     seed: int | None,
     settings: tuple[str, ...],
 ) -> int:
@@ -76,7 +82,8 @@ def optimize(
 
     The fleet is chosen by queueing formulas, then its requests are simulated: a fleet that misses a
     goal is repaired, one with an engine too many loses it. --effort quick leaves that out; Ctrl-C,
-    once a fleet is proven, ends it early.
+    once a fleet is proven, ends it early. How the price moves with those of GPUs is part of the
+    report; with everything else, of --effort thorough, or with --sensitivity.
 
     Exits with 3 when no fleet meets the SLOs; the plan then names the nearest miss.
     """
@@ -98,10 +105,8 @@ def optimize(
     brake = Brake()
     with console.progress() as progress, stop_on_interrupt(brake):
         found = search(problem, progress=progress, time_limit=time_limit, level=Level(effort), brake=brake)
-        if effort == "thorough" and not brake.pulled:
-            from optimizer.recommend.worth import with_worths
-
-            found = with_worths(found, problem)
+        base, extras = file.resolve().parent, Extras(effort, sensitivity, brake, progress)
+        found = with_more(found, problem, base, extras)
     plan = stamped(found, console.command)
     if brake.pulled:
         console.note("interrupted: this fleet is proven, but a cheaper one may hold too")
@@ -113,6 +118,31 @@ def optimize(
     if deploy is not None and plan.pools:
         console.note(f"wrote {len(deploy_plan(plan, deploy, force=force))} files to {deploy}")
     return 0 if plan.pools else ExitCode.INFEASIBLE
+
+
+@dataclass(frozen=True, slots=True)
+class Extras:
+    """What is asked for besides the fleet, and whom to tell how far it is."""
+
+    effort: str
+    every_lever: bool
+    brake: Brake
+    progress: Callable[[str, float], None] | None
+
+
+def with_more(found: Plan, problem: Problem, base: Path, asked: Extras) -> Plan:
+    """The plan with what the effort adds: what features are worth, and how the price moves."""
+    thorough, brake = asked.effort == "thorough", asked.brake
+    if thorough and not brake.pulled:
+        from optimizer.recommend.worth import with_worths
+
+        found = with_worths(found, problem)
+    complete = asked.every_lever or thorough
+    if (complete or asked.effort == "standard") and not brake.pulled:
+        from optimizer.whatif.sensitivity import with_sensitivity
+
+        found = with_sensitivity(found, problem, base, complete=complete, brake=brake, progress=asked.progress)
+    return found
 
 
 def prepare_directory(directory: Path, force: bool) -> None:

@@ -1,0 +1,150 @@
+"""Fleets that hold by evaluation: the cheapest against all others, engines that keep up, and no engine too many."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from costmodel.engine import Role
+from optimizer.fleets.build_plan import fleet_cost
+from optimizer.fleets.evaluate import holds, predict_misses
+from optimizer.fleets.fleet import Fleet, FleetPool, named
+from optimizer.loads.columns import Columns, Grid, make_columns
+from optimizer.loads.instance import Instance
+from optimizer.plans.plan import Status
+from optimizer.plans.proof import Proof, bound_for, proof_of_cost
+from optimizer.rivals.by_evaluation import Evaluated, cheapest_held, keeping_up, settings_of, settled
+from optimizer.rivals.fewer import still_holds, trimmed
+from optimizer.rivals.floor import least_cost
+from optimizer.rivals.leanest import evaluated, leanest
+from optimizer.solver.simple_plans import Totals, price_space, simple_plans
+from optimizer.whatif.physics import at_rate
+from search_spaces.problem import Constraints
+from tests.optimizer_cases import instance_of, offer, problem, slo, space, workload
+
+MIX = ((500.0, 100.0, 0.6), (4000.0, 200.0, 0.4))
+SMALL = space(tensor_parallel=(1, 2), max_num_seqs=(32, 128))
+
+
+@cache
+def unit(*cards: str) -> Instance:
+    """Llama-3.1-8B at one request per second."""
+    offers = tuple(offer(card) for card in cards)
+    return instance_of(problem(workload=workload(1.0, MIX), slos=(slo(1.0, 0.05, 0.9),), space=SMALL, offers=offers))
+
+
+def at(rate: float, *cards: str, **limits: float) -> Instance:
+    instance = at_rate(unit(*cards), rate)
+    load = replace(instance.problem.workload, request_rate=rate)
+    constraints = Constraints(**limits)  # type: ignore[arg-type]
+    return replace(instance, problem=replace(instance.problem, workload=load, constraints=constraints))
+
+
+def priced(instance: Instance) -> tuple[Columns, Totals]:
+    grid = Grid(utilization=(0.7,), moments=(1.0,), chances=(0.2,), colocated_utilization=(0.75,))
+    return price_space(instance, make_columns(instance, grid))
+
+
+def every_cheaper(known: Evaluated, below: float, most: int = 6) -> list[float]:
+    """Costs of all fleets of one or two pools that hold and cost less: brute force."""
+    role = known.settings.role
+    counts = range(1, most + 1)
+    alone = [((int(c), n),) for c in np.flatnonzero(role == 2) for n in counts]
+    ends = (np.flatnonzero(role == 0), np.flatnonzero(role == 1))
+    shapes = known.settings.shape
+    pairs = [
+        ((int(p), n), (int(d), m))
+        for p, d, n, m in product(*ends, counts, counts)
+        if known.instance.tables.talks[shapes[p], shapes[d]]
+    ]
+    costs = {picks: fleet_cost(known.instance, known.fleet(picks)) for picks in (*alone, *pairs)}
+    return [cost for picks, cost in costs.items() if cost < below and known.holds(picks)]
+
+
+@settings(deadline=None, max_examples=6)
+@given(st.floats(0.5, 45.0))
+def test_the_cheapest_that_holds_is_found(rate: float) -> None:
+    instance = at(rate, "H100", "L40S")
+    found = cheapest_held(evaluated(instance, priced(instance)), instance.problem)
+    assert found is not None
+    fresh = evaluated(instance, priced(instance))
+    fleet = fresh.fleet(found[0])
+    assert holds(instance, predict_misses(instance, fleet))
+    assert found[1] == pytest.approx(fleet_cost(instance, fleet))
+    assert every_cheaper(fresh, found[1] * (1.0 - 1e-6)) == []
+
+
+@settings(deadline=None, max_examples=10)
+@given(st.floats(0.5, 60.0), st.integers(0, 99), st.integers(1, 12))
+def test_a_pool_of_fewer_engines_than_keep_up_falls_behind(rate: float, index: int, engines: int) -> None:
+    """The bound from which the search starts: below it no pool is stable; and one engine more never makes it miss."""
+    instance = at(rate, "H100")
+    every = settings_of(*priced(instance))
+    known = Evaluated.of(instance, every)
+    setting = index % every.size
+    if engines < keeping_up(instance, every)[setting] @ instance.flows.rate * (1.0 - 1e-9):
+        assert not known.state(setting, engines).stable
+    misses = [predict_misses(instance, known.fleet(((setting, count),))) for count in (engines, engines + 1)]
+    if every.role[setting] == 2:
+        assert misses[1].attainment[0] >= misses[0].attainment[0] - 1e-6
+
+
+@pytest.mark.parametrize("rate", [3.0, 25.0, 55.0])
+def test_no_fleet_that_holds_costs_less_than_the_floor_or_more_than_promised(rate: float) -> None:
+    instance = at(rate, "H100", "L40S")
+    columns, totals = priced(instance)
+    known = evaluated(instance, (columns, totals))
+    found, floor = cheapest_held(known, instance.problem), least_cost(known)
+    assert found is not None
+    assert floor is not None
+    assert 0.0 < floor <= found[1] * (1.0 + 1e-9)
+    assert found[1] <= simple_plans(instance, columns, totals)[0].cost * (1.0 + 1e-6)
+
+
+def test_limits_are_kept_and_prices_may_differ() -> None:
+    instance = at(25.0, "H100", "L40S", max_gpus=2)
+    known = evaluated(instance, priced(instance))
+    few = cheapest_held(known, instance.problem)
+    free = cheapest_held(known, replace(instance.problem, constraints=Constraints()))
+    assert free is not None
+    assert few is None or few[1] >= free[1]
+    assert cheapest_held(known, instance.problem, below=free[1]) is None
+    offers = tuple(replace(one, usd_per_hour=2.0 * one.usd_per_hour) for one in instance.problem.offers)
+    double = cheapest_held(known, replace(instance.problem, offers=offers, constraints=Constraints()))
+    assert double is not None
+    assert double[1] == pytest.approx(2.0 * free[1])
+
+
+def test_engines_too_many_are_given_up() -> None:
+    """Two engines more in each pool, and a pool that nobody needs: the trimmed fleet holds, and with none less."""
+    instance = at(25.0, "H100", "L40S")
+    known = evaluated(instance, priced(instance))
+    found = cheapest_held(known, instance.problem)
+    assert found is not None
+    lean = settled(known, known.fleet(found[0]))
+    assert trimmed(instance, lean) is lean
+    half = [replace(pool, replicas=pool.replicas + 2, route=pool.route / 2.0) for pool in lean.pools]
+    extra = FleetPool("", Role.COLOCATED, half[-1].shape, half[-1].seqs, 0, 3, 0, half[-1].route)
+    wasteful = Fleet(named(instance, [*half, extra]))
+    smaller = trimmed(instance, wasteful)
+    assert still_holds(instance, smaller)
+    assert fleet_cost(instance, smaller) < fleet_cost(instance, wasteful)
+    assert fleet_cost(instance, leanest(known, wasteful)) == pytest.approx(found[1])
+
+
+def test_a_fleet_cheaper_than_all_promised_ones_is_optimal_only_at_the_floor() -> None:
+    assert proof_of_cost(10.0, 6.0, 10.0) == Proof(Status.OPTIMAL, 10.0, 0.0, 6.0)
+    assert proof_of_cost(10.0, 6.0, 12.0).status is Status.FEASIBLE
+    assert proof_of_cost(10.0, 6.0, 8.0) == Proof(Status.FEASIBLE, 8.0, 0.0, 6.0)
+    assert proof_of_cost(None, 6.0, 8.0) == Proof(Status.FEASIBLE, 6.0, 0.25, 6.0)
+    assert proof_of_cost(None, None, 8.0) == Proof(Status.FEASIBLE, None, None, None)
+    assert proof_of_cost(None, 8.0, 8.0).status is Status.OPTIMAL
+    assert proof_of_cost(10.0, 8.0, 8.0).bound == 8.0
+    assert bound_for(10.0, 9.0) == 9.0
+    assert bound_for(9.0, 10.0) == 9.0
