@@ -1,157 +1,24 @@
 """Bad input, end to end: one clear sentence, the exit code, and nothing written.
 
-Every class of fault that users are promised a sentence for is one run of the program in a subprocess; further cases
-of a class run the same command line inside this process, which is ten times as fast. Runs on absurd files have a
-limit on their address space, so that a file read whole fails the test and not the machine.
+A few cases run the program in a subprocess; the others run the same command line inside this process.
 """
 
 from __future__ import annotations
 
-import copy
-import io
 import json
 import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import chdir, redirect_stderr, redirect_stdout
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
 
-from pdplan.cli import run
+from tests.bad_input_cases import BASE, GONE, lengths, optimize, optimize_within, problem, refused
+from tests.running import ROOT, SECONDS, within
 
-ROOT = Path(__file__).resolve().parent.parent
-BAD_INPUT, INFEASIBLE, INTERRUPTED = 2, 3, 130
-TEN_GIGABYTES = 10 * 2**30
-SECONDS = 60
-"""Longest that a refusal may take, on a busy machine [s]."""
-
-BASE: dict[str, Any] = {
-    "model": {"name": "Llama-3.1-8B"},
-    "workload": {
-        "request_rate": "2/s",
-        "lengths": {"histogram": [{"isl": 500, "osl": 100, "share": 0.5}, {"isl": 1500, "osl": 200, "share": 0.5}]},
-    },
-    "slo": {"ttft": "2s", "tpot": "50ms", "percentile": "p90"},
-    "accelerators": ["H100"],
-    "search": {"preset": "quick"},
-}
-"""A small problem that one H100 solves."""
-
-GONE = object()
-"""Instead of a value: the key is left out."""
-
-AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,374,44\n"
-AZURE_ROW = "2023-11-16 18:15:48.1,{},44\n"
-
-CONFIG = {
-    "model_type": "llama",
-    "hidden_size": 4096,
-    "intermediate_size": 14336,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 8,
-    "num_hidden_layers": 32,
-    "vocab_size": 128256,
-    "max_position_embeddings": 8192,
-    "tie_word_embeddings": False,
-}
-
-LIMITED = """
-import resource, sys
-resource.setrlimit(resource.RLIMIT_AS, (3 * 2**30, 3 * 2**30))
-from pdplan.cli import main
-main(sys.argv[1:])
-"""
-
-
-def problem(**changes: object) -> str:
-    """BASE as YAML, with values replaced by path: `workload__request_rate="-1/s"`."""
-    value = copy.deepcopy(BASE)
-    for path, given in changes.items():
-        *parents, last = path.split("__")
-        section = value
-        for key in parents:
-            section = section[key]
-        if given is GONE:
-            del section[last]
-        else:
-            section[last] = given
-    return yaml.safe_dump(value, sort_keys=False)
-
-
-def lengths(*rows: tuple[float, float, float]) -> dict[str, object]:
-    """A histogram of (ISL, OSL, share)."""
-    return {"histogram": [{"isl": isl, "osl": osl, "share": share} for isl, osl, share in rows]}
-
-
-def pdplan(*arguments: object, cwd: Path, code: str = "", timeout: float = SECONDS) -> subprocess.CompletedProcess[str]:
-    """Run the program, or `code` with the same arguments, with both streams piped."""
-    start = ["-c", code] if code else ["-m", "pdplan"]
-    kept = {key: value for key, value in os.environ.items() if not key.startswith(("PDPLAN_", "NO_COLOR", "COLUMNS"))}
-    settings = {"COLUMNS": "100", "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "utf-8", "OPENBLAS_NUM_THREADS": "1"}
-    return subprocess.run(
-        [sys.executable, *start, *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        errors="replace",
-        check=False,
-        cwd=cwd,
-        env=kept | settings,
-        timeout=timeout,
-    )
-
-
-def within(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
-    """The same, inside this process."""
-    words = [str(word) for word in arguments]
-    with chdir(cwd), redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()) as err:
-        code = run(words)
-    return subprocess.CompletedProcess(words, code, out.getvalue(), err.getvalue())
-
-
-def refused(done: subprocess.CompletedProcess[str], *words: str) -> str:
-    """What a run that refused its input said: exit code 2, a sentence on stderr with all the words, nothing else."""
-    assert done.returncode == BAD_INPUT, done.stderr
-    assert done.stdout == ""
-    assert done.stderr.startswith("pdplan: error: ")
-    assert "Traceback" not in done.stderr
-    assert "bug of pdplan" not in done.stderr
-    said = done.stderr.removeprefix("pdplan: error: ")
-    missing = [word for word in words if word not in said]
-    assert not missing, said
-    return said
-
-
-def write(folder: Path, text: str | bytes) -> None:
-    """Write the workload.yaml of a case."""
-    (folder / "w.yaml").write_bytes(text.encode() if isinstance(text, str) else text)
-
-
-def optimize(folder: Path, text: str | bytes, *flags: object, code: str = "") -> subprocess.CompletedProcess[str]:
-    """Plan for a workload.yaml of this text by formulas, in a subprocess."""
-    write(folder, text)
-    return pdplan("optimize", "w.yaml", "--effort", "quick", *flags, cwd=folder, code=code)
-
-
-def optimize_within(folder: Path, text: str | bytes, *flags: object) -> subprocess.CompletedProcess[str]:
-    """The same, inside this process."""
-    write(folder, text)
-    return within("optimize", "w.yaml", "--effort", "quick", *flags, cwd=folder)
-
-
-def sparse(path: Path, size: int = TEN_GIGABYTES) -> None:
-    """A file that claims `size` bytes and takes none."""
-    try:
-        with path.open("ab") as file:
-            file.truncate(size)
-    except OSError as error:
-        pytest.skip(f"no sparse files of {size} bytes here: {error}")
-
+INFEASIBLE, INTERRUPTED = 3, 130
 
 # --- values that are wrong ------------------------------------------------------------------------------------------
 
@@ -217,7 +84,7 @@ VALUES: dict[str, tuple[dict[str, object], tuple[str, ...]]] = {
 }
 
 
-PROMISED = {"unknown-gpu", "negative-rate", "shares-of-lengths", "shares-of-classes", "tp-and-heads", "nan"}
+PROMISED = {"unknown-gpu", "tp-and-heads"}
 """Cases that run in a process of their own."""
 
 
@@ -244,7 +111,7 @@ def test_all_faults_are_listed_at_once(tmp_path: Path) -> None:
         search={"preset": "quik"},
         zzz=1,
     )
-    done = optimize(tmp_path, text, "--json")
+    done = optimize_within(tmp_path, text, "--json")
     said = refused(done, "'parsec'", "'Llama-3.1-8B'", "'H200'", "'quick'", "zzz: is not a known key")
     places = [line for line in said.splitlines() if line.startswith("w.yaml:")]
     assert len(places) == 8
@@ -274,14 +141,14 @@ def test_a_nonsensical_override_is_refused(setting: str, words: tuple[str, ...],
 
 @pytest.mark.parametrize(("limit", "value"), [("ttft", "1ms"), ("tpot", "0.1ms")])
 def test_an_slo_below_the_floor_says_by_how_much(limit: str, value: str, tmp_path: Path) -> None:
-    done = optimize(tmp_path, problem(**{f"slo__{limit}": value}))
+    done = optimize_within(tmp_path, problem(**{f"slo__{limit}": value}))
     said = refused(done, limit, "below the physical floor", " ms more")
     needed, more = (float(said.split(" ms" + after)[0].split()[-1]) for after in (" for ", " more"))
     assert needed - more == pytest.approx(float(value.removesuffix("ms")), abs=0.51 if limit == "ttft" else 0.011)
 
 
 def test_a_model_that_fits_nowhere_says_how_large_it_is(tmp_path: Path) -> None:
-    done = optimize(tmp_path, problem(model="DeepSeek-V3", accelerators=["L4"]))
+    done = optimize_within(tmp_path, problem(model="DeepSeek-V3", accelerators=["L4"]))
     refused(
         done,
         "DeepSeek-V3",
@@ -296,164 +163,6 @@ def test_a_model_that_fits_nowhere_says_how_large_it_is(tmp_path: Path) -> None:
 def test_an_estimate_that_does_not_fit_says_so(tmp_path: Path) -> None:
     done = within("estimate", "--model", "Llama-3.1-405B", "--gpu", "L4", "--json", cwd=tmp_path)
     refused(done, "Llama-3.1-405B", "does not fit on 1 x L4", "22 GiB")
-
-
-# --- traces ---------------------------------------------------------------------------------------------------------
-
-TRACES: dict[str, tuple[str | bytes, tuple[str, ...]]] = {
-    "empty": ("", ("t.csv: the trace is empty",)),
-    "header-only": (AZURE.splitlines(keepends=True)[0], ("t.csv: the trace is empty",)),
-    "field-missing": (AZURE + "2023-11-16 18:15:47,374\n", ("t.csv:3:", "2 fields", "has 3")),
-    "not-a-number": (AZURE + AZURE_ROW.format("abc"), ("t.csv:3: ContextTokens is 'abc'", "whole number")),
-    "negative": (AZURE + AZURE_ROW.format(-5), ("t.csv:3: ContextTokens is -5", "from 1 to")),
-    "nan": ("arrival,isl,osl\n1,2,3\nnan,2,3\n", ("t.csv:3: arrival is 'nan'", "finite")),
-    "no-such-day": (AZURE + "2023-02-30 18:15:46,374,44\n", ("t.csv:3: TIMESTAMP is '2023-02-30 18:15:46'",)),
-    "no-header": ("1,2,3\n4,5,6\n", ("t.csv:1:", "header", "'1,2,3'")),
-    "binary": (b"\x7fELF\x02\x01\x01\x00" + bytes(64), ("t.csv: the file is a program", "CSV or JSONL")),
-    "damaged-gzip": (b"\x1f\x8b\x08\x00garbage", ("t.csv: the gzip data is cut off or damaged",)),
-}
-
-
-@pytest.mark.parametrize("case", TRACES)
-def test_a_bad_trace_is_refused_with_its_line(case: str, tmp_path: Path) -> None:
-    content, words = TRACES[case]
-    (tmp_path / "t.csv").write_bytes(content.encode() if isinstance(content, str) else content)
-    start = pdplan if case in {"empty", "field-missing"} else within
-    refused(start("workload", "t.csv", "-o", "new.yaml", cwd=tmp_path), *words)
-    assert not (tmp_path / "new.yaml").exists()
-
-
-def test_a_bad_trace_is_refused_where_the_problem_names_it(tmp_path: Path) -> None:
-    (tmp_path / "t.csv").write_text(AZURE + AZURE_ROW.format("abc"))
-    done = optimize_within(tmp_path, problem(workload__lengths={"trace": {"path": "t.csv"}}))
-    refused(done, "workload.lengths.trace.path: ", "t.csv:3: ContextTokens is 'abc'")
-
-
-def test_every_bad_row_of_a_histogram_is_named(tmp_path: Path) -> None:
-    (tmp_path / "h.csv").write_text("isl,osl,share\nx,10,0.5\n100,nan,0.5\n100,10\n")
-    done = optimize_within(tmp_path, problem(workload__lengths={"histogram": "h.csv"}))
-    refused(done, "h.csv:2: 'x,10,0.5'", "h.csv:3: isl 100 and osl nan", "h.csv:4: has 2 values, but must have 3")
-
-
-# --- files that are too large, too deep, or no text -----------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", ["w.yaml", "t.csv"])
-def test_ten_gigabytes_by_mistake_are_not_read(name: str, tmp_path: Path) -> None:
-    sparse(tmp_path / name)
-    command = {"w.yaml": "optimize", "t.csv": "workload"}[name]
-    refused(pdplan(command, name, cwd=tmp_path, code=LIMITED), name, "bytes" if name == "w.yaml" else "binary")
-
-
-def test_ten_gigabytes_behind_any_key_are_not_read(tmp_path: Path) -> None:
-    """A config.json, a catalog and a histogram, each refused at its own key, in one run."""
-    for name in ("config.json", "catalog.yaml", "h.csv"):
-        sparse(tmp_path / name)
-    text = problem(model={"config": "config.json"}, catalog="catalog.yaml", workload__lengths={"histogram": "h.csv"})
-    said = refused(optimize(tmp_path, text, code=LIMITED), "model.config: ", "10240 MiB", "10,737,418,240 bytes")
-    assert [key for key in ("model.config: ", "catalog: ", "workload.lengths.histogram: ") if key not in said] == []
-
-
-def laughs(levels: int) -> str:
-    """The billion laughs: every line repeats the one before ten times."""
-    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
-    lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, levels)]
-    return "\n".join(lines)
-
-
-BOMBS = {
-    "billion-laughs": (laughs(10), ("aliases (*name) repeat more than",)),
-    "brackets": ("a: " + "[" * 200_000, ("w.yaml:1:", "nested deeper than 50 levels")),
-    "blocks": ("".join(" " * depth + "a:\n" for depth in range(900)), ("nested deeper than 50 levels",)),
-    "alias-of-itself": ("a: &a [*a]\n", ("w.yaml:1:", "nested deeper", "contains itself")),
-    "python-tag": ("name: !!python/object/apply:os.system 'touch pwned'\n", ("w.yaml:1:", "tag", "not allowed")),
-}
-
-
-@pytest.mark.parametrize("case", BOMBS)
-def test_a_yaml_bomb_does_not_go_off(case: str, tmp_path: Path) -> None:
-    text, words = BOMBS[case]
-    refused(optimize(tmp_path, text, code=LIMITED), *words)
-    assert [path.name for path in tmp_path.iterdir()] == ["w.yaml"]
-
-
-TEXTS: dict[str, tuple[bytes, tuple[str, ...]]] = {
-    "empty": (b"", ("w.yaml: is empty", "pdplan init")),
-    "list": (b"- a\n- b\n", ("w.yaml: holds a list", "keys and values")),
-    "utf-16": (problem().encode("utf-16"), ("w.yaml:1: is not UTF-8 text", "save it as UTF-8")),
-    "latin-1": (problem(name="x").replace("x", "café").encode("latin-1"), ("is not UTF-8 text", "byte 0xe9")),
-    "nul": (problem().replace("2s", "2\0s").encode(), ("w.yaml:", "control character U+0000")),
-    "tab": (b"workload:\n\trequest_rate: 1\n", ("w.yaml:2:1: a tab cannot indent",)),
-    "duplicate-key": (f"{problem()}seed: 1\nseed: 2\n".encode(), ("the key 'seed' stands here again", "first on line")),
-    "norway": (b"engine: no\n", ("w.yaml:1:9: engine: no without quotes means false",)),
-    "base-60": (problem(slo__ttft=0).replace("ttft: 0", "ttft: 1:30").encode(), ("slo.ttft: 1:30 means 90", "90s")),
-}
-
-
-@pytest.mark.parametrize("case", TEXTS)
-def test_a_file_that_is_no_workload_is_refused(case: str, tmp_path: Path) -> None:
-    content, words = TEXTS[case]
-    refused(optimize_within(tmp_path, content), *words)
-
-
-def test_wrong_types_everywhere_are_all_named(tmp_path: Path) -> None:
-    keys = ("model", "workload", "slo", "accelerators", "search", "objective", "constraints", "engine", "seed")
-    said = refused(optimize_within(tmp_path, yaml.safe_dump({key: [[True]] for key in keys})))
-    assert [key for key in keys if f": {key}" not in said] == []
-
-
-CONFIGS = {
-    "not-json": ("{", ("config.json:1:", "not valid JSON")),
-    "nan": (json.dumps(CONFIG | {"hidden_size": float("nan")}), ("config.json holds NaN",)),
-    "deep": ('{"a":' * 100_000, ("config.json is nested too deeply",)),
-    "missing": (json.dumps({**CONFIG, "hidden_size": None}), ("lacks 'hidden_size'", "does not guess")),
-    "negative": (json.dumps(CONFIG | {"num_hidden_layers": -1}), ("'num_hidden_layers' is -1", "from 1 to")),
-    "heads": (json.dumps(CONFIG | {"num_attention_heads": 30}), ("'num_attention_heads' 30", "multiple")),
-}
-
-
-@pytest.mark.parametrize("case", CONFIGS)
-def test_a_bad_config_is_refused(case: str, tmp_path: Path) -> None:
-    text, words = CONFIGS[case]
-    (tmp_path / "config.json").write_text(text)
-    refused(within("models", "config.json", cwd=tmp_path), *words)
-
-
-def test_every_fault_of_a_catalog_is_named(tmp_path: Path) -> None:
-    entries = "accelerators:\n  A: {like: H10O}\n  H100: {memory_gb: 1}\n  C: 5\nx: 1\n"
-    (tmp_path / "mine.yaml").write_text(entries)
-    done = within("gpus", "--catalog", "mine.yaml", "--json", cwd=tmp_path)
-    words = (
-        "mine.yaml:2:13: ",
-        "'H100'?",
-        "did you mean 'memory_gib'?",
-        "accelerators.C",
-        "x: is",
-    )
-    refused(done, *words)
-
-
-MISSING = {
-    "file": (("optimize", "nope.yaml"), "nope.yaml"),
-    "folder": (("optimize", "."), "is a folder"),
-    "folder-as-trace": (("workload", "."), "is a folder"),
-    "folder-as-plan": (("report", "."), "is a folder"),
-    "catalog": (("gpus", "--catalog", "nope.yaml"), "nope.yaml"),
-    "model": (("models", "nope/config.json"), "nope/config.json"),
-}
-
-
-@pytest.mark.parametrize("case", MISSING)
-def test_a_file_that_is_not_there_is_named(case: str, tmp_path: Path) -> None:
-    arguments, word = MISSING[case]
-    refused(within(*arguments, cwd=tmp_path), word)
-
-
-@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may read everything")
-def test_a_file_that_may_not_be_read_is_named(tmp_path: Path) -> None:
-    (tmp_path / "w.yaml").write_text(problem())
-    (tmp_path / "w.yaml").chmod(0)
-    refused(within("optimize", "w.yaml", cwd=tmp_path), "w.yaml", "read")
 
 
 # --- no fleet, and what is written ----------------------------------------------------------------------------------

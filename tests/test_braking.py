@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
+from tests.running import ROOT, SECONDS
+
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
 
 SEARCH = """
@@ -34,7 +34,7 @@ def search(*, armed: bool, strikes: int) -> tuple[int, str, str]:
         text=True,
         check=False,
         cwd=ROOT,
-        timeout=60,
+        timeout=SECONDS,
     )
     return done.returncode, done.stdout, done.stderr
 

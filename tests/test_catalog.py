@@ -6,9 +6,12 @@ import csv
 import json
 import pickle
 import time
+from collections.abc import Callable
+from importlib import resources
 from pathlib import Path
 
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -152,14 +155,26 @@ def test_an_unknown_name_offers_the_nearest() -> None:
         load_catalog().accelerator("???")
 
 
-def test_loading_is_fast() -> None:
+def spent(action: Callable[[], object]) -> float:
+    """Least time that it takes, of three [s]."""
     times = []
     for _ in range(3):
-        catalog_module._shipped.cache_clear()
         start = time.process_time()
-        load_catalog()
+        action()
         times.append(time.process_time() - start)
-    assert min(times) <= 0.06
+    return min(times)
+
+
+def test_loading_is_fast() -> None:
+    """Reading, checking and building it takes less than plain PyYAML takes to read its files: a quarter, usually."""
+    folder = resources.files("costmodel") / "catalog"
+    texts = [(folder / name).read_text("utf-8") for name in ("accelerators.yaml", "efficiency.yaml")]
+
+    def load() -> None:
+        catalog_module._shipped.cache_clear()
+        load_catalog()
+
+    assert spent(load) < spent(lambda: [yaml.safe_load(text) for text in texts])
 
 
 def test_entries_are_json_with_units_and_survive_pickling() -> None:

@@ -1,4 +1,4 @@
-"""The program as its users run it: in a subprocess, with golden help texts, exit codes and quiet streams.
+"""The program as its users run it: golden help texts, exit codes and quiet streams; each command once in a subprocess.
 
 PDPLAN_UPDATE_GOLDEN=1 rewrites the golden files; read the diff.
 """
@@ -19,28 +19,12 @@ import yaml
 
 from pdplan import __version__
 from pdplan.cli import cli
+from tests.running import QUICK, ROOT, SECONDS, pdplan, tiny, within
 
-ROOT = Path(__file__).resolve().parent.parent
 GOLDEN = ROOT / "tests" / "golden" / "cli"
 CHAT = ROOT / "examples" / "chat.yaml"
-QUICK = ("--effort", "quick")
 COMMANDS = sorted(cli.commands)
 ANSI = re.compile(r"\x1b|\r")
-
-
-def pdplan(*arguments: object, cwd: Path | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run the program with both streams piped."""
-    kept = {key: value for key, value in os.environ.items() if not key.startswith(("PDPLAN_", "NO_COLOR", "COLUMNS"))}
-    return subprocess.run(
-        [sys.executable, "-m", "pdplan", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        check=False,
-        cwd=cwd or ROOT,
-        env=kept | {"COLUMNS": "100", "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "utf-8"} | environment,
-        timeout=120,
-    )
 
 
 def assert_golden(name: str, text: str) -> None:
@@ -67,7 +51,7 @@ def error_of(done: subprocess.CompletedProcess[str], code: int) -> str:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_help_of_command(command: str) -> None:
-    done = pdplan(command, "--help")
+    done = within(command, "--help")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines()[2].strip() == "Examples:"
     assert_golden(f"help-{command}", done.stdout)
@@ -135,13 +119,12 @@ def test_readme_shows_what_comes_out(planned: tuple[Path, subprocess.CompletedPr
     assert found.group().split("/h", 1)[0] == headline
 
 
-def test_optimize_json_prints_the_plan_and_nothing_else(
-    planned: tuple[Path, subprocess.CompletedProcess[str]],
-) -> None:
-    directory, _ = planned
-    done = pdplan("optimize", CHAT, "--json")
+def test_optimize_json_prints_the_plan_and_nothing_else(tmp_path: Path) -> None:
+    asked = ("optimize", tiny(tmp_path), *QUICK)
+    assert within(*asked, "-o", tmp_path / "plan").returncode == 0
+    done = pdplan(*asked, "--json")
     assert (done.returncode, done.stderr) == (0, "")
-    printed, written = json.loads(done.stdout), json.loads((directory / "plan.json").read_text("utf-8"))
+    printed, written = json.loads(done.stdout), json.loads((tmp_path / "plan" / "plan.json").read_text("utf-8"))
     for plan in (printed, written):
         plan["provenance"].pop("run")
     assert printed == written
@@ -151,12 +134,22 @@ def test_optimize_quiet_says_nothing_on_stderr(
     planned: tuple[Path, subprocess.CompletedProcess[str]], tmp_path: Path
 ) -> None:
     directory = shutil.copytree(planned[0], tmp_path / "plan")
-    done = pdplan("-q", "optimize", CHAT, *QUICK, "-o", directory)  # a plan of our own is replaced without --force
+    # a plan of our own is replaced without --force
+    done = pdplan("-q", "optimize", tiny(tmp_path), *QUICK, "-o", directory)
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_set_overrides_one_value() -> None:
-    done = pdplan("optimize", CHAT, *QUICK, "--json", "--set", "workload.request_rate=1")
+def test_every_lever_is_moved_where_that_is_asked_for(tmp_path: Path) -> None:
+    done = within("optimize", tiny(tmp_path), *QUICK, "--json", "--sensitivity")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)["sensitivity"]
+    assert found["complete"]
+    assert {"rate_scale", "ttft_scale", "link_scale"} <= {row["lever"] for row in found["levers"]}
+    assert found["break_even"]
+
+
+def test_set_overrides_one_value(tmp_path: Path) -> None:
+    done = within("optimize", tiny(tmp_path), *QUICK, "--json", "--set", "workload.request_rate=1")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["demand_rps"] == 1
 
@@ -167,9 +160,9 @@ def test_report_shows_the_plan_again(planned: tuple[Path, subprocess.CompletedPr
     assert (again.returncode, again.stderr) == (0, "")
     assert again.stdout == first.stdout
     page = tmp_path / "again.html"
-    assert pdplan("report", directory / "plan.json", "-o", page).returncode == 0
+    assert within("report", directory / "plan.json", "-o", page).returncode == 0
     assert page.read_text("utf-8") == (directory / "report.html").read_text("utf-8")
-    as_json = pdplan("report", directory / "plan.json", "--format", "json")
+    as_json = within("report", directory / "plan.json", "--format", "json")
     assert json.loads(as_json.stdout) == json.loads((directory / "plan.json").read_text("utf-8"))
 
 
@@ -177,9 +170,9 @@ def test_init_writes_a_file_that_optimize_reads(tmp_path: Path) -> None:
     done = pdplan("init", "mine.yaml", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stderr.splitlines()[-1] == "Next: pdplan optimize mine.yaml -o plan"
-    assert pdplan("optimize", "mine.yaml", *QUICK, cwd=tmp_path).returncode in (0, 3)
-    assert error_of(pdplan("init", "mine.yaml", cwd=tmp_path), 2).startswith("mine.yaml exists")
-    assert pdplan("init", "mine.yaml", "--force", cwd=tmp_path).returncode == 0
+    assert within("optimize", "mine.yaml", *QUICK, cwd=tmp_path).returncode in (0, 3)
+    assert error_of(within("init", "mine.yaml", cwd=tmp_path), 2).startswith("mine.yaml exists")
+    assert within("init", "mine.yaml", "--force", cwd=tmp_path).returncode == 0
 
 
 def test_schema_accepts_the_example() -> None:
@@ -199,13 +192,13 @@ def test_workload_reads_a_trace_and_writes_a_problem(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "400" in done.stdout
     assert done.stderr.splitlines()[-1] == "Next: pdplan optimize workload.yaml -o plan"
-    plan = pdplan("optimize", "workload.yaml", *QUICK, "--json", cwd=tmp_path)
+    plan = within("optimize", "workload.yaml", *QUICK, "--json", cwd=tmp_path)
     assert plan.returncode in (0, 3), plan.stderr
     assert json.loads(plan.stdout)["demand_rps"] == pytest.approx(2.0, rel=0.01)
 
 
 def test_gpus_lists_the_catalog() -> None:
-    table, listed = pdplan("gpus"), json.loads(pdplan("gpus", "--json").stdout)
+    table, listed = pdplan("gpus"), json.loads(within("gpus", "--json").stdout)
     names = [entry["name"] for entry in listed]
     assert "H200" in names
     assert all(name in table.stdout for name in names)
@@ -213,26 +206,26 @@ def test_gpus_lists_the_catalog() -> None:
 
 
 def test_gpus_shows_one() -> None:
-    entry = json.loads(pdplan("gpus", "H200", "--json").stdout)
+    entry = json.loads(within("gpus", "H200", "--json").stdout)
     assert entry["name"] == "H200"
-    assert "989" in pdplan("gpus", "H200").stdout
+    assert "989" in within("gpus", "H200").stdout
 
 
 def test_models_lists_the_catalog() -> None:
-    table, listed = pdplan("models"), json.loads(pdplan("models", "--json").stdout)
+    table, listed = pdplan("models"), json.loads(within("models", "--json").stdout)
     names = [entry["name"] for entry in listed]
     assert "Llama-3.1-70B" in names
     assert all(name in table.stdout for name in names)
 
 
 def test_models_shows_one() -> None:
-    entry = json.loads(pdplan("models", "Llama-2-7B", "--json").stdout)
+    entry = json.loads(within("models", "Llama-2-7B", "--json").stdout)
     assert entry["kv_bytes_per_token"]["bf16"] == 524288
 
 
 def test_estimate_prints_one_engine() -> None:
     flags = ("--model", "Llama-3.1-70B", "--gpu", "H100", "--tp", 4)
-    table, value = pdplan("estimate", *flags), json.loads(pdplan("estimate", *flags, "--json").stdout)
+    table, value = pdplan("estimate", *flags), json.loads(within("estimate", *flags, "--json").stdout)
     assert (table.returncode, value["ridge_point_flop_per_byte"]) == (0, pytest.approx(295.2, rel=1e-3))
     assert "FLOP/byte" in table.stdout
 
@@ -263,7 +256,7 @@ WORDED_BY_CLICK = {"unknown-option", "unknown-command"}
 @pytest.mark.parametrize("case", BAD_INPUT)
 def test_bad_input_is_one_sentence_and_exit_code_2(case: str) -> None:
     arguments, expected = BAD_INPUT[case]
-    sentence = error_of(pdplan(*arguments), 2)
+    sentence = error_of((pdplan if case in WORDED_BY_CLICK else within)(*arguments), 2)
     assert expected in sentence
     if case not in WORDED_BY_CLICK:
         assert_golden(f"error-{case}", sentence.replace(f"{ROOT}{os.sep}", "") + "\n")
@@ -271,19 +264,20 @@ def test_bad_input_is_one_sentence_and_exit_code_2(case: str) -> None:
 
 def test_foreign_files_are_not_replaced(tmp_path: Path) -> None:
     (tmp_path / "report.html").write_text("mine")
-    sentence = error_of(pdplan("optimize", CHAT, "-o", tmp_path), 2)
+    sentence = error_of(within("optimize", CHAT, "-o", tmp_path), 2)
     assert "report.html was not written by pdplan" in sentence
     assert (tmp_path / "report.html").read_text() == "mine"
 
 
 def test_output_that_is_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "plan").write_text("mine")
-    assert "is a file, not a directory" in error_of(pdplan("optimize", CHAT, "-o", tmp_path / "plan"), 2)
+    assert "is a file, not a directory" in error_of(within("optimize", CHAT, "-o", tmp_path / "plan"), 2)
 
 
-@pytest.mark.parametrize("limit", ["constraints.max_gpus=2", "constraints.budget=5"])
+@pytest.mark.parametrize("limit", ["constraints.max_gpus=1", "constraints.budget=5"])
 def test_infeasible_is_exit_code_3_and_names_what_binds(limit: str, tmp_path: Path) -> None:
-    done = pdplan("optimize", CHAT, "-o", tmp_path / "plan", "--set", limit)
+    asked = ("optimize", tiny(tmp_path), "--set", "workload.request_rate=60", "--set", limit)
+    done = within(*asked, "-o", tmp_path / "plan")
     assert done.returncode == 3, done.stderr
     plan = json.loads((tmp_path / "plan" / "plan.json").read_text("utf-8"))
     assert plan["status"] == "infeasible"
@@ -361,6 +355,6 @@ def on_terminal(*arguments: str, **environment: str) -> str:
             if not chunk:
                 break
             chunks.append(chunk)
-        assert process.wait(60) == 0
+        assert process.wait(SECONDS) == 0
     os.close(outer)
     return b"".join(chunks).decode("utf-8")

@@ -62,7 +62,7 @@ def test_every_time_is_scaled_and_nothing_else() -> None:
 @pytest.fixture(scope="module")
 def plans() -> list[Plan]:
     """The same problem planned with more and more confidence."""
-    return [optimize(replace(GIVEN, confidence=level), time_limit=6.0) for level in (0.0, 0.6, 0.9)]
+    return [optimize(replace(GIVEN, confidence=level)) for level in (0.0, 0.6, 0.9)]
 
 
 def test_confidence_is_paid_for(plans: list[Plan]) -> None:

@@ -36,6 +36,7 @@ APART = replace(LARGE, roles=(Role.PREFILL, Role.DECODE))
 TWO = (slo(0.8, 0.04, 0.95, name="chat", share=0.7), slo(5.0, 0.15, 0.9, name="batch", share=0.3))
 LLAMA_70B, MIXTRAL, DEEPSEEK = model("Llama-3.1-70B"), model("Mixtral-8x7B"), model("DeepSeek-V3")
 BOTH = (offer("H100"), offer("L40S"))
+LITTLE = Effort(rounds=4, columns=30, nodes=100, choices=10, gap=1e-2)
 
 PROBLEMS = {
     "trickle": problem(workload=workload(0.5, CHAT, max_tokens=16000), space=LARGE),
@@ -70,7 +71,7 @@ def solved(name: str) -> tuple[Instance, Columns, Found]:
     """The instance, its columns and the best fleet found with little effort."""
     instance = instance_of(PROBLEMS[name])
     columns, totals = price_space(instance, make_columns(instance, Grid()))
-    found = search(instance, columns, totals, Aim(), Effort(rounds=4, columns=30))
+    found = search(instance, columns, totals, Aim(), LITTLE)
     assert found.blocks.size
     return instance, columns, found
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
+from tests.running import ROOT, SECONDS
+
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
 
 STRUCK_WHERE_IT_IS_SWALLOWED = """
@@ -32,7 +33,7 @@ def struck(before: str = "", *, ignored: bool = False) -> tuple[int, bytes, byte
         capture_output=True,
         check=False,
         cwd=ROOT,
-        timeout=60,
+        timeout=SECONDS,
         preexec_fn=(lambda: signal.signal(signal.SIGINT, signal.SIG_IGN)) if ignored else None,
     )
     return done.returncode, done.stdout, done.stderr

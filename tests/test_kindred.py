@@ -153,3 +153,24 @@ class TestThreshold:
         assert asked.constraints.routing is Routing.THRESHOLD
         with pytest.raises(InputError, match=r"routing.*treshold.*threshold"):
             problem_of({**inputs, "constraints": {"routing": "treshold"}}, "here", Path())
+
+
+class TestDuplicates:
+    def test_what_lies_behind_a_fleet_that_comes_up_twice_is_found(self) -> None:
+        """Every set of engines that some space is best at comes up, as when all spaces are tried by hand."""
+        instance = two_types()
+        columns, totals, best = solved(instance)
+        kind = engine_kinds(instance, columns)
+        shapes = sorted(set(kind))[:: max(1, len(set(kind)) // 3)]
+        some = np.flatnonzero(np.isin(kind, [*shapes, *engine_kinds(instance, best.columns)]))
+        few, few_totals, names = columns.take(some), totals.take(some), sorted(set(kind[some]))
+        solve, by_hand = solver(instance), set[frozenset[str]]()
+        for pattern in range(1, 2 ** len(names)):
+            left = [name for place, name in enumerate(names) if pattern >> place & 1]
+            index = np.flatnonzero(np.isin(kind[some], left))
+            found = solve(few.take(index), few_totals.take(index))
+            by_hand.add(frozenset(engine_kinds(instance, found.columns).tolist()))
+        whole = solve(few, few_totals)
+        rivals = different_fleets(instance, (few, few_totals), whole, solve, 1000)
+        came = {frozenset(engine_kinds(instance, one.columns).tolist()) for one in (whole, *(r.found for r in rivals))}
+        assert came >= by_hand - {frozenset()}

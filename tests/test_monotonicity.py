@@ -37,7 +37,7 @@ def problems(draw: st.DrawFn) -> Problem:
     slos: list[tuple[Slo, ...]] = [(slo(0.4, 0.03, 0.9),), (slo(1.0, 0.05, 0.99),), (slo(1.5, 0.05, 0.9, e2e=8.0),)]
     slos.append((slo(0.5, 0.03, 0.95, name="chat", share=0.6), slo(3.0, 0.1, 0.9, name="batch", share=0.4)))
     return problem(
-        workload=workload(draw(st.floats(1.0, 25.0)), draw(st.sampled_from(MIXES))),
+        workload=workload(draw(st.floats(1.0, 12.0)), draw(st.sampled_from(MIXES))),
         slos=draw(st.sampled_from(slos)),
         offers=tuple(offer(name) for name in names),
         space=space(
@@ -49,7 +49,7 @@ def problems(draw: st.DrawFn) -> Problem:
 def plan_of(given_: Problem) -> Plan | None:
     """The plan, or None where physics rules it out."""
     try:
-        return optimize(given_, time_limit=6.0)
+        return optimize(given_)
     except InputError:
         return None
 

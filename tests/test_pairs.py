@@ -244,10 +244,10 @@ def test_a_fleet_of_narrow_and_wide_engines_only_sends_where_it_can() -> None:
     assert nothing.columns.size == 0
 
 
-@pytest.mark.parametrize("rate", [20.0, 60.0])
+@pytest.mark.parametrize("rate", [10.0, 30.0])
 def test_plans_never_propose_a_pair_that_cannot_talk(rate: float) -> None:
     base = few_heads(workload=workload(rate), offers=(offer("H100"), offer("L4"), offer("MI300X")))
-    plan = optimize(base, time_limit=6.0)
+    plan = optimize(base)
     shapes = {
         pool.id: Shape(
             [one.accelerator.name for one in base.offers].index(pool.accelerator),

@@ -94,7 +94,7 @@ def test_what_is_read_can_be_shown() -> None:
     chosen = random.Random(0)
     places = list(leaves(FLEET))
     shown = 0
-    for _ in range(150):
+    for _ in range(60):
         try:
             plan = parse_plan(json.dumps(changed(chosen.choice(places), chosen.choice(ODD))).encode())
         except InputError:

@@ -28,28 +28,22 @@ from search_spaces.problem import Problem
 from search_spaces.scenarios import Scenario, scenario_problem
 from search_spaces.wanted import parse_wanted, with_wanted
 from tests.optimizer_cases import columns_of, instance_of, model, offer, problem, slo, space, workload
+from tests.running import TINY, tiny
 
 optimize = partial(optimize_at, level=Level.QUICK)
-
-WORKLOAD = """\
-schema: pdplan.workload/1
-model: {name: Llama-3.1-8B}
-workload:
-  request_rate: 20/s
-  max_tokens: 8192
-  lengths: {histogram: [{isl: 800, osl: 150, share: 0.8}, {isl: 3000, osl: 80, share: 0.2}]}
-slo: {ttft: 1s, tpot: 30ms, attainment: 0.9}
-accelerators: [H100, L4]
-search: {preset: quick, tensor_parallel: [1, 2], weight_dtype: [fp8, bf16], kv_dtype: [bf16, fp8]}
-constraints: {max_pools: 2}
-"""
 
 
 @pytest.fixture(scope="module")
 def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("precision") / "two.yaml"
-    path.write_text(WORKLOAD, "utf-8")
-    return path
+    two = {"preset": "quick", "tensor_parallel": [1, 2], "weight_dtype": ["fp8", "bf16"], "kv_dtype": ["bf16", "fp8"]}
+    return tiny(
+        tmp_path_factory.mktemp("precision"),
+        workload=TINY["workload"] | {"request_rate": "20/s"},
+        slo={"ttft": "1s", "tpot": "30ms", "attainment": 0.9},
+        accelerators=["H100", "L4"],
+        search=two,
+        constraints={"max_pools": 2},
+    )
 
 
 def both(**changes: Any) -> Problem:
@@ -138,7 +132,7 @@ def test_no_token_budget_leaves_too_little_memory_for_the_longest_request() -> N
 def small(draw: st.DrawFn) -> Problem:
     names = draw(st.sampled_from([("H100",), ("A100-80",), ("MI300X", "L40S")]))
     return problem(
-        workload=workload(draw(st.floats(2.0, 40.0)), ((500.0, 16.0, 0.6), (4000.0, 200.0, 0.4))),
+        workload=workload(draw(st.floats(2.0, 12.0)), ((500.0, 16.0, 0.6), (4000.0, 200.0, 0.4))),
         slos=(draw(st.sampled_from([slo(0.4, 0.03, 0.9), slo(1.5, 0.05, 0.9)])),),
         offers=tuple(offer(name) for name in names),
         space=space(tensor_parallel=(1,), max_num_seqs=(64,)),
@@ -147,7 +141,7 @@ def small(draw: st.DrawFn) -> Problem:
 
 def cost_of(asked: Problem, weights: tuple[str, ...], cache: tuple[str, ...]) -> tuple[float, float]:
     """Cost and bound [$/h]; infinite where there is no fleet."""
-    plan = optimize(replace(asked, space=replace(asked.space, weight_dtype=weights, kv_dtype=cache)), time_limit=6.0)
+    plan = optimize(replace(asked, space=replace(asked.space, weight_dtype=weights, kv_dtype=cache)))
     return plan.cost_usd_per_hour or np.inf, plan.bound_usd_per_hour or 0.0
 
 

@@ -1,0 +1,77 @@
+"""A small workload whose values the tests of bad input replace, and what a refusal looks like."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.running import QUICK, Done, pdplan, within
+
+BAD_INPUT = 2
+BASE: dict[str, Any] = {
+    "model": {"name": "Llama-3.1-8B"},
+    "workload": {
+        "request_rate": "2/s",
+        "lengths": {"histogram": [{"isl": 500, "osl": 100, "share": 0.5}, {"isl": 1500, "osl": 200, "share": 0.5}]},
+    },
+    "slo": {"ttft": "2s", "tpot": "50ms", "percentile": "p90"},
+    "accelerators": ["H100"],
+    "search": {"preset": "quick"},
+}
+"""A small problem that one H100 solves."""
+
+GONE = object()
+"""Instead of a value: the key is left out."""
+
+
+def problem(**changes: object) -> str:
+    """BASE as YAML, with values replaced by path: `workload__request_rate="-1/s"`."""
+    value = copy.deepcopy(BASE)
+    for path, given in changes.items():
+        *parents, last = path.split("__")
+        section = value
+        for key in parents:
+            section = section[key]
+        if given is GONE:
+            del section[last]
+        else:
+            section[last] = given
+    return yaml.safe_dump(value, sort_keys=False)
+
+
+def lengths(*rows: tuple[float, float, float]) -> dict[str, object]:
+    """A histogram of (ISL, OSL, share)."""
+    return {"histogram": [{"isl": isl, "osl": osl, "share": share} for isl, osl, share in rows]}
+
+
+def refused(done: Done, *words: str) -> str:
+    """What a run that refused its input said: exit code 2, a sentence on stderr with all the words, nothing else."""
+    assert done.returncode == BAD_INPUT, done.stderr
+    assert done.stdout == ""
+    assert done.stderr.startswith("pdplan: error: ")
+    assert "Traceback" not in done.stderr
+    assert "bug of pdplan" not in done.stderr
+    said = done.stderr.removeprefix("pdplan: error: ")
+    missing = [word for word in words if word not in said]
+    assert not missing, said
+    return said
+
+
+def write(folder: Path, text: str | bytes) -> None:
+    """Write the workload.yaml of a case."""
+    (folder / "w.yaml").write_bytes(text.encode() if isinstance(text, str) else text)
+
+
+def optimize(folder: Path, text: str | bytes, *flags: object, code: str = "") -> Done:
+    """Plan for a workload.yaml of this text by formulas, in a subprocess."""
+    write(folder, text)
+    return pdplan("optimize", "w.yaml", *QUICK, *flags, cwd=folder, code=code)
+
+
+def optimize_within(folder: Path, text: str | bytes, *flags: object) -> Done:
+    """The same, inside this process."""
+    write(folder, text)
+    return within("optimize", "w.yaml", *QUICK, *flags, cwd=folder)

@@ -1,0 +1,231 @@
+"""Files that are wrong, end to end: traces, configs and catalogs, and what is too large, too deep, absent or no text.
+
+Absurd files are read in one process with a limit on its address space, so that a file read whole fails the test and
+not the machine.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.bad_input_cases import optimize_within, problem, refused, write
+from tests.running import Done, pdplan, within
+
+TEN_GIGABYTES = 10 * 2**30
+
+AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,374,44\n"
+AZURE_ROW = "2023-11-16 18:15:48.1,{},44\n"
+
+CONFIG = {
+    "model_type": "llama",
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "num_hidden_layers": 32,
+    "vocab_size": 128256,
+    "max_position_embeddings": 8192,
+    "tie_word_embeddings": False,
+}
+
+LIMITED = """
+import json, resource, sys
+resource.setrlimit(resource.RLIMIT_AS, (3 * 2**30, 3 * 2**30))
+from tests.running import within
+from pathlib import Path
+runs = [within(*words, cwd=Path(folder)) for folder, *words in json.loads(sys.argv[1])]
+print(json.dumps([(done.returncode, done.stdout, done.stderr) for done in runs]))
+"""
+
+
+def limited(*asked: tuple[Path, *tuple[str, ...]]) -> list[Done]:
+    """Command lines, each in its folder, one after the other in a process that cannot have much memory."""
+    runs = [[str(word) for word in one] for one in asked]
+    done = pdplan(json.dumps(runs), code=LIMITED)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    return [Done(words, *outcome) for words, outcome in zip(runs, found, strict=True)]
+
+
+def sparse(path: Path, size: int = TEN_GIGABYTES) -> None:
+    """A file that claims `size` bytes and takes none."""
+    try:
+        with path.open("ab") as file:
+            file.truncate(size)
+    except OSError as error:
+        pytest.skip(f"no sparse files of {size} bytes here: {error}")
+
+
+# --- traces ---------------------------------------------------------------------------------------------------------
+
+TRACES: dict[str, tuple[str | bytes, tuple[str, ...]]] = {
+    "empty": ("", ("t.csv: the trace is empty",)),
+    "header-only": (AZURE.splitlines(keepends=True)[0], ("t.csv: the trace is empty",)),
+    "field-missing": (AZURE + "2023-11-16 18:15:47,374\n", ("t.csv:3:", "2 fields", "has 3")),
+    "not-a-number": (AZURE + AZURE_ROW.format("abc"), ("t.csv:3: ContextTokens is 'abc'", "whole number")),
+    "negative": (AZURE + AZURE_ROW.format(-5), ("t.csv:3: ContextTokens is -5", "from 1 to")),
+    "nan": ("arrival,isl,osl\n1,2,3\nnan,2,3\n", ("t.csv:3: arrival is 'nan'", "finite")),
+    "no-such-day": (AZURE + "2023-02-30 18:15:46,374,44\n", ("t.csv:3: TIMESTAMP is '2023-02-30 18:15:46'",)),
+    "no-header": ("1,2,3\n4,5,6\n", ("t.csv:1:", "header", "'1,2,3'")),
+    "binary": (b"\x7fELF\x02\x01\x01\x00" + bytes(64), ("t.csv: the file is a program", "CSV or JSONL")),
+    "damaged-gzip": (b"\x1f\x8b\x08\x00garbage", ("t.csv: the gzip data is cut off or damaged",)),
+}
+
+
+@pytest.mark.parametrize("case", TRACES)
+def test_a_bad_trace_is_refused_with_its_line(case: str, tmp_path: Path) -> None:
+    content, words = TRACES[case]
+    (tmp_path / "t.csv").write_bytes(content.encode() if isinstance(content, str) else content)
+    start = pdplan if case == "empty" else within
+    refused(start("workload", "t.csv", "-o", "new.yaml", cwd=tmp_path), *words)
+    assert not (tmp_path / "new.yaml").exists()
+
+
+def test_a_bad_trace_is_refused_where_the_problem_names_it(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text(AZURE + AZURE_ROW.format("abc"))
+    done = optimize_within(tmp_path, problem(workload__lengths={"trace": {"path": "t.csv"}}))
+    refused(done, "workload.lengths.trace.path: ", "t.csv:3: ContextTokens is 'abc'")
+
+
+def test_every_bad_row_of_a_histogram_is_named(tmp_path: Path) -> None:
+    (tmp_path / "h.csv").write_text("isl,osl,share\nx,10,0.5\n100,nan,0.5\n100,10\n")
+    done = optimize_within(tmp_path, problem(workload__lengths={"histogram": "h.csv"}))
+    refused(done, "h.csv:2: 'x,10,0.5'", "h.csv:3: isl 100 and osl nan", "h.csv:4: has 2 values, but must have 3")
+
+
+# --- files that are too large, too deep, or no text -----------------------------------------------------------------
+
+
+def test_ten_gigabytes_by_mistake_are_not_read(tmp_path: Path) -> None:
+    for name in ("w.yaml", "t.csv"):
+        sparse(tmp_path / name)
+    problem_, trace = limited((tmp_path, "optimize", "w.yaml"), (tmp_path, "workload", "t.csv"))
+    refused(problem_, "w.yaml", "bytes")
+    refused(trace, "t.csv", "binary")
+
+
+def test_ten_gigabytes_behind_any_key_are_not_read(tmp_path: Path) -> None:
+    """A config.json, a catalog and a histogram, each refused at its own key, in one run."""
+    for name in ("config.json", "catalog.yaml", "h.csv"):
+        sparse(tmp_path / name)
+    keys = {"model": {"config": "config.json"}, "workload__lengths": {"histogram": "h.csv"}}
+    write(tmp_path, problem(catalog="catalog.yaml", **keys))
+    said = refused(*limited((tmp_path, "optimize", "w.yaml")), "model.config: ", "10240 MiB", "10,737,418,240 bytes")
+    assert [key for key in ("model.config: ", "catalog: ", "workload.lengths.histogram: ") if key not in said] == []
+
+
+def laughs(levels: int) -> str:
+    """The billion laughs: every line repeats the one before ten times."""
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
+    lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, levels)]
+    return "\n".join(lines)
+
+
+BOMBS = {
+    "billion-laughs": (laughs(10), ("aliases (*name) repeat more than",)),
+    "brackets": ("a: " + "[" * 200_000, ("w.yaml:1:", "nested deeper than 50 levels")),
+    "blocks": ("".join(" " * depth + "a:\n" for depth in range(900)), ("nested deeper than 50 levels",)),
+    "alias-of-itself": ("a: &a [*a]\n", ("w.yaml:1:", "nested deeper", "contains itself")),
+    "python-tag": ("name: !!python/object/apply:os.system 'touch pwned'\n", ("w.yaml:1:", "tag", "not allowed")),
+}
+
+
+@pytest.fixture(scope="module")
+def defused(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Done]]:
+    """The folder of each bomb, and what became of it."""
+    folders = {case: tmp_path_factory.mktemp(case) for case in BOMBS}
+    for case, folder in folders.items():
+        write(folder, BOMBS[case][0])
+    done = limited(*((folder, "optimize", "w.yaml") for folder in folders.values()))
+    return {case: (folder, one) for (case, folder), one in zip(folders.items(), done, strict=True)}
+
+
+@pytest.mark.parametrize("case", BOMBS)
+def test_a_yaml_bomb_does_not_go_off(case: str, defused: dict[str, tuple[Path, Done]]) -> None:
+    folder, done = defused[case]
+    refused(done, *BOMBS[case][1])
+    assert [path.name for path in folder.iterdir()] == ["w.yaml"]
+
+
+TEXTS: dict[str, tuple[bytes, tuple[str, ...]]] = {
+    "empty": (b"", ("w.yaml: is empty", "pdplan init")),
+    "list": (b"- a\n- b\n", ("w.yaml: holds a list", "keys and values")),
+    "utf-16": (problem().encode("utf-16"), ("w.yaml:1: is not UTF-8 text", "save it as UTF-8")),
+    "latin-1": (problem(name="x").replace("x", "café").encode("latin-1"), ("is not UTF-8 text", "byte 0xe9")),
+    "nul": (problem().replace("2s", "2\0s").encode(), ("w.yaml:", "control character U+0000")),
+    "tab": (b"workload:\n\trequest_rate: 1\n", ("w.yaml:2:1: a tab cannot indent",)),
+    "duplicate-key": (f"{problem()}seed: 1\nseed: 2\n".encode(), ("the key 'seed' stands here again", "first on line")),
+    "norway": (b"engine: no\n", ("w.yaml:1:9: engine: no without quotes means false",)),
+    "base-60": (problem(slo__ttft=0).replace("ttft: 0", "ttft: 1:30").encode(), ("slo.ttft: 1:30 means 90", "90s")),
+}
+
+
+@pytest.mark.parametrize("case", TEXTS)
+def test_a_file_that_is_no_workload_is_refused(case: str, tmp_path: Path) -> None:
+    content, words = TEXTS[case]
+    refused(optimize_within(tmp_path, content), *words)
+
+
+def test_wrong_types_everywhere_are_all_named(tmp_path: Path) -> None:
+    keys = ("model", "workload", "slo", "accelerators", "search", "objective", "constraints", "engine", "seed")
+    said = refused(optimize_within(tmp_path, yaml.safe_dump({key: [[True]] for key in keys})))
+    assert [key for key in keys if f": {key}" not in said] == []
+
+
+CONFIGS = {
+    "not-json": ("{", ("config.json:1:", "not valid JSON")),
+    "nan": (json.dumps(CONFIG | {"hidden_size": float("nan")}), ("config.json holds NaN",)),
+    "deep": ('{"a":' * 100_000, ("config.json is nested too deeply",)),
+    "missing": (json.dumps({**CONFIG, "hidden_size": None}), ("lacks 'hidden_size'", "does not guess")),
+    "negative": (json.dumps(CONFIG | {"num_hidden_layers": -1}), ("'num_hidden_layers' is -1", "from 1 to")),
+    "heads": (json.dumps(CONFIG | {"num_attention_heads": 30}), ("'num_attention_heads' 30", "multiple")),
+}
+
+
+@pytest.mark.parametrize("case", CONFIGS)
+def test_a_bad_config_is_refused(case: str, tmp_path: Path) -> None:
+    text, words = CONFIGS[case]
+    (tmp_path / "config.json").write_text(text)
+    refused(within("models", "config.json", cwd=tmp_path), *words)
+
+
+def test_every_fault_of_a_catalog_is_named(tmp_path: Path) -> None:
+    entries = "accelerators:\n  A: {like: H10O}\n  H100: {memory_gb: 1}\n  C: 5\nx: 1\n"
+    (tmp_path / "mine.yaml").write_text(entries)
+    done = within("gpus", "--catalog", "mine.yaml", "--json", cwd=tmp_path)
+    words = (
+        "mine.yaml:2:13: ",
+        "'H100'?",
+        "did you mean 'memory_gib'?",
+        "accelerators.C",
+        "x: is",
+    )
+    refused(done, *words)
+
+
+MISSING = {
+    "file": (("optimize", "nope.yaml"), "nope.yaml"),
+    "folder": (("optimize", "."), "is a folder"),
+    "folder-as-trace": (("workload", "."), "is a folder"),
+    "folder-as-plan": (("report", "."), "is a folder"),
+    "catalog": (("gpus", "--catalog", "nope.yaml"), "nope.yaml"),
+    "model": (("models", "nope/config.json"), "nope/config.json"),
+}
+
+
+@pytest.mark.parametrize("case", MISSING)
+def test_a_file_that_is_not_there_is_named(case: str, tmp_path: Path) -> None:
+    arguments, word = MISSING[case]
+    refused(within(*arguments, cwd=tmp_path), word)
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may read everything")
+def test_a_file_that_may_not_be_read_is_named(tmp_path: Path) -> None:
+    (tmp_path / "w.yaml").write_text(problem())
+    (tmp_path / "w.yaml").chmod(0)
+    refused(within("optimize", "w.yaml", cwd=tmp_path), "w.yaml", "read")
