@@ -355,14 +355,6 @@ def replace_between(text: str, name: str, table: str) -> str:
     return f"{before}{start}\n{table}\n{end}{rest.split(end)[1]}"
 
 
-def tables_of(found: Iterable[Evidence]) -> tuple[dict[str, dict[Key, Entry]], dict[Key, Entry]]:
-    """Completed entries by accelerator, and the default ones, from evidence; nothing is compared."""
-    items = list(found)
-    entries = with_floors(entries_of([fit_one(item, compare=False) for item in items if item.fitted]), items)
-    default = medians(entries)
-    return complete(entries, default), default
-
-
 def main() -> None:
     """Fit, print, and write if asked."""
     found = collect(data_folder())

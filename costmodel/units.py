@@ -4,7 +4,6 @@ KILO = 1e3
 MEGA = 1e6
 GIGA = 1e9
 TERA = 1e12
-PETA = 1e15
 
 KIB = 2**10
 MIB = 2**20

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import click
 
 from costmodel.errors import InputError
+from costmodel.words import join_words
 
 from .console import Console, write_text
 from .options import PATH, Function
@@ -49,3 +51,28 @@ def show_or_write(console: Console, text: str, output: Path | None, *, force: bo
         return
     write_text(output, text, force=force)
     console.note(f"wrote {output}")
+
+
+def check_files(files: Mapping[str, Path | None], *, force: bool) -> None:
+    """Refuse files, by the option that asks for each, that cannot be written: before the work, not after it."""
+    from reports.request_rows import check_parquet
+    from reports.whole_files import check_target
+
+    targets = {flag: path for flag, path in files.items() if path is not None}
+    if len({path.resolve() for path in targets.values()}) < len(targets):
+        raise InputError(f"{join_words(list(targets))} name the same file")
+    for path in targets.values():
+        if is_plan(path):
+            raise InputError(f"{path} is a plan, which the file would replace; choose another name")
+        check_target(path, force=force)
+    if "--parquet" in targets:
+        check_parquet()
+
+
+def write_page(console: Console, path: Path | None, render: Callable[[], str]) -> None:
+    """Write the page of a result where one was asked for."""
+    from reports.whole_files import write_whole
+
+    if path is not None:
+        write_whole({path: render()})
+        console.note(f"wrote {path}")

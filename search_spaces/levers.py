@@ -280,9 +280,3 @@ def _plain(text: str) -> float | None:
         return float(text)
     except ValueError:
         return None
-
-
-def levers_text() -> str:
-    """A line for each lever: an example, and what it changes."""
-    width = max(len(lever.example) for lever in LEVERS.values()) + 2
-    return "\n".join(f"{lever.example:{width}}{lever.says}" for lever in LEVERS.values())

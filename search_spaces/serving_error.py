@@ -15,35 +15,33 @@ from costmodel.serving.interval import ErrorTable, Factors, interval_of
 from costmodel.transformer import Transformer
 
 
-class HeldOut(BaseModel):
-    """Errors of predictions whose parameters never saw the model: medians and bias in percent, share covered."""
+class _Errors(BaseModel):
+    """Errors of predictions whose parameters never saw the model: medians and bias in percent."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    group: str
     rows: int
     ttft_median_abs_pct: float
     ttft_bias_pct: float
     tpot_median_abs_pct: float
     tpot_bias_pct: float
+
+
+class HeldOut(_Errors):
+    """Those of a group of rows, with the share that the 90 % intervals cover."""
+
+    group: str
     ttft_interval90_coverage: float
     tpot_interval90_coverage: float
 
 
-class HeldOutOn(BaseModel):
-    """The same errors on one accelerator: of one engine and one model; empty: of all."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
+class HeldOutOn(_Errors):
+    """Those on one accelerator: of one engine and one model; empty: of all."""
 
     accelerator: str
     mode: str
     engine: str = ""
     model: str = ""
-    rows: int
-    ttft_median_abs_pct: float
-    ttft_bias_pct: float
-    tpot_median_abs_pct: float
-    tpot_bias_pct: float
 
 
 class _Factors(BaseModel):

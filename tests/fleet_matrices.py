@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from optimizer.solver.blocks import Blocks, whole_cost
 from optimizer.solver.fleet_model import Aim, FleetModel, write_model
-from optimizer.solver.matrices import COLOCATED, DECODE, PREFILL, Limit, Matrices
+from optimizer.solver.matrices import COLOCATED, DECODE, PREFILL, Limit, Matrices, one_resource
 from optimizer.solver.program import Outcome, solve
 
 MOST_EACH = 3
@@ -99,3 +99,20 @@ def by_trying_all(matrices: Matrices) -> float:
             return float(cost[at])
         failed.append(counts)
     return float(np.inf)
+
+
+def colocated(need: np.ndarray[tuple[int, ...], np.dtype[np.float64]], price: list[float]) -> Matrices:
+    """Colocated single engines of one resource."""
+    size, flows = need.shape
+    return Matrices(
+        role=np.full(size, COLOCATED),
+        domain=np.zeros(size, dtype=np.int64),
+        pool=np.arange(size),
+        replicas=np.ones(size, dtype=np.int64),
+        price=np.array(price),
+        need=one_resource(need),
+        late=np.zeros((size, flows)),
+        slo=np.zeros(flows, dtype=np.int64),
+        permitted=np.ones(1),
+        resources=("time",),
+    )

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from optimizer.solver.blocks import Work, nearest, relax, whole_blocks
 from optimizer.solver.choices import by_choices, diverse
 from optimizer.solver.fleet_model import Aim
-from optimizer.solver.matrices import COLOCATED, Limit, Matrices, one_resource
+from optimizer.solver.matrices import Limit, Matrices
 from optimizer.solver.program import Outcome
 from optimizer.solver.projection import SHORT, Projection, lift, relaxed
 from optimizer.solver.steps import Steps
-from tests.fleet_matrices import billed_by_node, random_matrices, routable
+from tests.fleet_matrices import billed_by_node, colocated, random_matrices, routable
 
 EXACT = Work(gap=0.0)
 SEEDS = st.integers(0, 2**32 - 1)
@@ -26,23 +26,6 @@ def projected(matrices: Matrices) -> Projection | None:
     """The problem in numbers of blocks, without cuts; None where it has no solution even in fractions."""
     prices = relax(matrices, Aim(), 10.0)
     return None if prices is None else Projection.of(matrices, prices, nearest(prices, 3))
-
-
-def engines(need: list[list[float]], price: list[float]) -> Matrices:
-    """Colocated single engines of one resource."""
-    size, flows = len(need), len(need[0])
-    return Matrices(
-        role=np.full(size, COLOCATED),
-        domain=np.zeros(size, dtype=np.int64),
-        pool=np.arange(size),
-        replicas=np.ones(size, dtype=np.int64),
-        price=np.array(price),
-        need=one_resource(np.array(need)),
-        late=np.zeros((size, flows)),
-        slo=np.zeros(flows, dtype=np.int64),
-        permitted=np.ones(1),
-        resources=("time",),
-    )
 
 
 class TestProjection:
@@ -66,14 +49,14 @@ class TestProjection:
 
     def test_a_block_that_serves_all_and_more_earns_no_more_than_all(self) -> None:
         """A third of an engine at 4 $/h serves the demand in fractions; no whole engine costs less than 4 $/h."""
-        matrices = engines([[1.0 / 3.0]], [4.0])
+        matrices = colocated(np.array([[1.0 / 3.0]]), [4.0])
         projection = projected(matrices)
         assert projection is not None
         assert lift(projection, Aim(), 5).objective == pytest.approx(4.0, rel=1e-4)
 
     def test_no_flow_is_served_twice(self) -> None:
         """Either engine carries one flow with ease and none of the other: fractions cost 2 $/h, blocks 20 $/h."""
-        matrices = engines([[0.1, np.inf], [np.inf, 0.1]], [10.0, 10.0])
+        matrices = colocated(np.array([[0.1, np.inf], [np.inf, 0.1]]), [10.0, 10.0])
         prices, projection = relax(matrices, Aim(), 10.0), projected(matrices)
         assert prices is not None
         assert projection is not None
@@ -81,7 +64,7 @@ class TestProjection:
         assert lift(projection, Aim(), 10).objective == pytest.approx(20.0, rel=1e-4)
 
     def test_limits_that_nothing_keeps_are_said_so(self) -> None:
-        matrices = replace(engines([[1.0]], [4.0]), limits=(Limit("inventory", 0.0, np.ones(1)),))
+        matrices = replace(colocated(np.array([[1.0]]), [4.0]), limits=(Limit("inventory", 0.0, np.ones(1)),))
         free = projected(replace(matrices, limits=()))
         assert free is not None
         free.matrices = matrices
@@ -110,7 +93,7 @@ class TestChoices:
 
     def test_nothing_below_a_limit(self) -> None:
         """One flow needs 1.1 of the engine at 4 $/h, or 2.9 of that at 2 $/h: the cheapest whole engines cost 6."""
-        matrices = engines([[1.1], [2.9]], [4.0, 2.0])
+        matrices = colocated(np.array([[1.1], [2.9]]), [4.0, 2.0])
         projection = projected(matrices)
         assert projection is not None
         prices = lift(projection, Aim(), 5)
@@ -121,7 +104,7 @@ class TestChoices:
         assert (found.objective, found.bound) == pytest.approx((6.0, 6.0))
 
     def test_every_kind_of_engine_is_looked_at(self) -> None:
-        matrices = engines([[1.0], [1.1], [5.0]], [1.0, 1.0, 2.0])
+        matrices = colocated(np.array([[1.0], [1.1], [5.0]]), [1.0, 1.0, 2.0])
         prices = relax(matrices, Aim(), 10.0)
         assert prices is not None
         assert {0, 2} <= set(diverse(matrices, prices, 1, 2).tolist())
@@ -129,7 +112,7 @@ class TestChoices:
 
 class TestSteps:
     def test_prices_in_tenths(self) -> None:
-        steps = Steps.of(engines([[1.0], [1.0]], [2.4, 3.6]), Aim())
+        steps = Steps.of(colocated(np.array([[1.0], [1.0]]), [2.4, 3.6]), Aim())
         assert steps.size == pytest.approx(1.2)
         assert steps.up(4.81) == pytest.approx(6.0)
         assert steps.up(4.8) == pytest.approx(4.8)
@@ -138,13 +121,13 @@ class TestSteps:
         assert steps.below(6.0, 0.5) == pytest.approx(3.0)
 
     def test_whole_nodes_count(self) -> None:
-        matrices = engines([[1.0], [1.0]], [0.0, 3.0])
+        matrices = colocated(np.array([[1.0], [1.0]]), [0.0, 3.0])
         node = Limit("nodes A", 0.0, np.array([1.0, 0.0]), 8, 20.0)
         assert Steps.of(replace(matrices, limits=(node,)), Aim()).size == pytest.approx(1.0)
 
     def test_prices_that_are_no_decimals_say_nothing(self) -> None:
-        steps = Steps.of(engines([[1.0]], [1.0 / 3.0]), Aim())
+        steps = Steps.of(colocated(np.array([[1.0]]), [1.0 / 3.0]), Aim())
         assert (steps.size, steps.up(0.5), steps.below(10.0, 0.01)) == pytest.approx((0.0, 0.5, 9.9))
 
     def test_nor_where_volume_is_worth_something(self) -> None:
-        assert Steps.of(engines([[1.0]], [1.0]), Aim(1.0, 1.0, 0.0, 2.0)).size == 0.0
+        assert Steps.of(colocated(np.array([[1.0]]), [1.0]), Aim(1.0, 1.0, 0.0, 2.0)).size == 0.0

@@ -18,7 +18,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from optimizer.rivals.bought import gpu_cost, with_rented, within_limits
+from optimizer.fleets.bought import gpu_cost, with_rented, within_limits
 from pdplan.cli import cli, run
 from reports.whatif_text import hidden_settings
 from search_spaces.levers import LEVERS

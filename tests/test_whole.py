@@ -14,13 +14,14 @@ from optimizer.solver.blocks import Work, nothing, relax, whole_blocks, whole_co
 from optimizer.solver.counts import by_counts, kinds_of
 from optimizer.solver.dominance import undominated
 from optimizer.solver.fleet_model import Aim
-from optimizer.solver.matrices import COLOCATED, DECODE, PREFILL, Matrices, one_resource
+from optimizer.solver.matrices import COLOCATED, DECODE, PREFILL, Matrices
 from optimizer.solver.program import Outcome
 from optimizer.solver.whole import cheapest, improve
 from tests.fleet_matrices import (
     MOST_EACH,
     billed_by_node,
     by_trying_all,
+    colocated,
     cost_of,
     random_matrices,
     routable,
@@ -120,23 +121,6 @@ class TestDominance:
     def test_another_domain_is_no_rival(self) -> None:
         made = replace(colocated(np.ones((2, 2)), [1.0, 1.0]), domain=np.array([0, 1]), domains=2)
         assert undominated(made).tolist() == [0, 1]
-
-
-def colocated(need: np.ndarray[tuple[int, ...], np.dtype[np.float64]], price: list[float]) -> Matrices:
-    """Colocated single engines of one resource."""
-    size, flows = need.shape
-    return Matrices(
-        role=np.full(size, COLOCATED),
-        domain=np.zeros(size, dtype=np.int64),
-        pool=np.arange(size),
-        replicas=np.ones(size, dtype=np.int64),
-        price=np.array(price),
-        need=one_resource(need),
-        late=np.zeros((size, flows)),
-        slo=np.zeros(flows, dtype=np.int64),
-        permitted=np.ones(1),
-        resources=("time",),
-    )
 
 
 class TestByCounts:

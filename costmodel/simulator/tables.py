@@ -11,8 +11,6 @@ from .step_model import NumberedSteps
 from .step_numbers import TABLES, StepNumbers
 
 FloatArray = NDArray[np.float64]
-CONTEXT_STEP = 64
-"""Columns of the attention tables stand for multiples of so many tokens in the cache."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import platform
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -36,10 +35,11 @@ from optimizer.plans.proof import Proof
 from search_spaces.catalog import entry_dict
 from search_spaces.enumeration import precision_told
 from search_spaces.models import model_entry
-from search_spaces.problem import Billing, Problem
+from search_spaces.problem import Problem
 
 from .accuracy import accuracy_records
 from .binding import binding_limits, fleet_bindings
+from .bought import offer_prices, pools_apart, within_limits
 from .error_bars import step_errors
 from .evaluate import Evaluation, PoolState, evaluate, goodput_volume
 from .fleet import Fleet, FleetPool, hand_over_mix, pool_config
@@ -56,16 +56,17 @@ PACKAGES = ("numpy", "ortools", "optuna", "pydantic", "jinja2", "click")
 
 def offer_costs(instance: Instance, fleet: Fleet) -> FloatArray:
     """Price of the GPUs of each offer, spares and whole nodes included [$/h], shape (offers,)."""
-    costs = []
-    for offer, gpus in zip(instance.problem.offers, fleet_gpus(instance, fleet), strict=True):
-        size = offer.accelerator.node_size if offer.billing is Billing.NODE else 1
-        costs.append(math.ceil(gpus / size) * size * offer.usd_per_hour)
-    return np.array(costs)
+    return np.array(offer_prices(instance.problem, fleet_gpus(instance, fleet)))
 
 
 def fleet_cost(instance: Instance, fleet: Fleet) -> float:
     """Price of a fleet, spares and whole nodes included [$/h]."""
     return float(offer_costs(instance, fleet).sum())
+
+
+def keeps_limits(instance: Instance, fleet: Fleet) -> bool:
+    """Whether inventory, budget, power and GPU count allow a fleet."""
+    return bool(within_limits(pools_apart(instance.problem), fleet_gpus(instance, fleet)))
 
 
 def pool_cost(instance: Instance, fleet: Fleet, pool: FleetPool) -> float:

@@ -29,6 +29,11 @@ def gap_of(bound: float | None, cost: float) -> float | None:
     return None if bound is None else 1.0 - bound / cost
 
 
+def status_of(gap: float | None) -> Status:
+    """Optimal where the gap is known and closed, else feasible."""
+    return Status.OPTIMAL if gap is not None and gap <= OPTIMAL_GAP else Status.FEASIBLE
+
+
 def bound_for(promised: float | None, cost: float) -> float | None:
     """The bound over fleets that columns promise, for a fleet of some cost, which may be below all of them [$/h]."""
     return None if promised is None else min(promised, cost)

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from costmodel.engine import Role
 from costmodel.words import join_words
+from optimizer.fleets.bought import pools_apart
 from optimizer.fleets.build_plan import pool_line
 from optimizer.fleets.error_bars import planned_instance
 from optimizer.fleets.evaluate import predict_misses
@@ -18,7 +19,6 @@ from optimizer.fleets.operating import utilization
 from optimizer.loads.columns import ROLES, Columns, Grid, make_columns
 from optimizer.loads.instance import Instance
 from optimizer.loads.loads import Resource
-from optimizer.rivals.bought import pools_apart
 from optimizer.rivals.by_evaluation import Evaluated, Picks, cheapest_held
 from optimizer.rivals.leanest import evaluated
 from optimizer.solver.fleet_model import COLOCATED, DECODE, PREFILL

@@ -21,7 +21,7 @@ from optimizer.loads.columns import Columns, Grid, make_columns
 from optimizer.loads.diagnose import check_floors, check_shapes, with_fewer_misses
 from optimizer.loads.instance import Instance, make_instance
 from optimizer.plans.plan import Alternative, Binding, Plan, Provenance, RunInfo, Status
-from optimizer.plans.proof import OPTIMAL_GAP, Proof, gap_of, proof_of_cost
+from optimizer.plans.proof import OPTIMAL_GAP, Proof, gap_of, proof_of_cost, status_of
 from optimizer.rivals.alternatives import Rival, cheapest_first, compare, kinds, recommended
 from optimizer.rivals.by_evaluation import Evaluated
 from optimizer.rivals.fewer import trimmed
@@ -258,9 +258,8 @@ def _or_better_ratio(known: Evaluated, best: tuple[Found, Proof, Fleet]) -> tupl
         top = per_dollar(instance, (promised, found.volume)) / (1.0 - proof.gap)
     top = top if ratio <= top * (1.0 + 1e-9) else most_per_dollar_at_all(known)
     gap = max(0.0, 1.0 - ratio / top) if top < math.inf else None
-    status = Status.OPTIMAL if gap is not None and gap <= OPTIMAL_GAP else Status.FEASIBLE
     volume = float(min(most, instance.problem.objective.max_volume))
-    return replace(found, volume=volume), Proof(status, None, gap), fleet
+    return replace(found, volume=volume), Proof(status_of(gap), None, gap), fleet
 
 
 def with_floor(known: Evaluated, best: tuple[Found, Proof, Fleet]) -> tuple[Found, Proof, Fleet]:
@@ -346,7 +345,7 @@ def _status(found: Found, gap: float | None) -> Status:
     """Infeasible only where that is proven: a search that found nothing has merely run out of its effort."""
     if not found.columns.size:
         return Status.INFEASIBLE if found.outcome is Outcome.INFEASIBLE else Status.TIME_LIMIT
-    return Status.OPTIMAL if gap is not None and gap <= OPTIMAL_GAP else Status.FEASIBLE
+    return status_of(gap)
 
 
 def search_summary(instance: Instance, space: Columns, priced: Columns, found: Found) -> dict[str, Any]:

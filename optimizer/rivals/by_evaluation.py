@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.engine import Role
+from optimizer.fleets.bought import gpu_cost, within_limits
 from optimizer.fleets.evaluate import holds, misses_of, predict_misses
 from optimizer.fleets.fleet import Fleet, FleetPool
 from optimizer.fleets.pool_state import PoolState, pool_state
@@ -25,8 +26,6 @@ from optimizer.loads.loads import LINK_UTILIZATION, prompt_service
 from optimizer.solver.fleet_model import COLOCATED, DECODE, PREFILL
 from optimizer.solver.simple_plans import Totals
 from search_spaces.problem import Problem
-
-from .bought import gpu_cost, within_limits
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import math
 
+from optimizer.fleets.bought import pools_apart
 from optimizer.fleets.build_plan import fleet_cost
 from optimizer.fleets.fleet import Fleet
 from optimizer.loads.columns import Columns
 from optimizer.loads.instance import Instance
 from optimizer.solver.simple_plans import Totals
 
-from .bought import pools_apart
 from .by_evaluation import BoolArray, Evaluated, cheapest_held, settings_of, settled
 from .fewer import trimmed
 from .per_class import classes_apart

@@ -19,7 +19,7 @@ from optimizer.fleets.fleet import Fleet, FleetPool, named
 from optimizer.loads.flows import Flows
 from optimizer.loads.instance import Instance
 from optimizer.plans.plan import Status
-from optimizer.plans.proof import OPTIMAL_GAP, Proof
+from optimizer.plans.proof import Proof, gap_of, status_of
 from optimizer.solver.search import Found
 from search_spaces.problem import Billing, Constraints, Offer, Pools, Problem
 
@@ -111,8 +111,8 @@ def _answer(instance: Instance, parts: Parts, fleet: Fleet, bound: float | None)
     if bound is None:
         return found, Proof(Status.FEASIBLE, None, None), fleet
     least = min(bound, cost)
-    gap = 1.0 - least / cost
-    return found, Proof(Status.OPTIMAL if gap <= OPTIMAL_GAP else Status.FEASIBLE, least, gap), fleet
+    gap = gap_of(least, cost)
+    return found, Proof(status_of(gap), least, gap), fleet
 
 
 def _bound(instance: Instance, proofs: Sequence[Proof]) -> float | None:

@@ -13,6 +13,7 @@ from costmodel.simulator.metrics import percentiles, steady, within
 from costmodel.units import SECONDS_PER_HOUR
 from optimizer.fleets.binding import binding
 from optimizer.fleets.build_plan import ANALYTIC, pool_line
+from optimizer.fleets.build_plan import quantiles as stated_quantiles
 from optimizer.fleets.error_bars import ENDS
 from optimizer.fleets.evaluate import QUANTILES
 from optimizer.fleets.fleet import Fleet
@@ -103,8 +104,7 @@ def latencies(one: ClassJudgement) -> SimulatedLatencies:
 
 def quantiles(values: Sequence[float]) -> Quantiles:
     """Quantiles in the order of QUANTILES; 0 where no request has such a latency, as in the formulas' figures."""
-    p50, p90, p95, p99 = (0.0 if np.isnan(value) else float(value) for value in values)
-    return Quantiles(p50=p50, p90=p90, p95=p95, p99=p99)
+    return stated_quantiles(np.where(np.isnan(values), 0.0, values))
 
 
 def judged_fleet(instance: Instance, what: str, found: Verdict) -> JudgedFleet:

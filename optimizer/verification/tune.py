@@ -21,7 +21,7 @@ import numpy as np
 
 from costmodel.engine import Role
 from costmodel.simulator.metrics import steady
-from optimizer.fleets.build_plan import fleet_cost
+from optimizer.fleets.build_plan import fleet_cost, keeps_limits
 from optimizer.fleets.fleet import Fleet, FleetPool, hand_over_mix
 from optimizer.loads.instance import Instance
 from optimizer.rivals.fewer import shared_out
@@ -29,7 +29,6 @@ from optimizer.rivals.fewer import shared_out
 from .judge import Judgement, Run, class_limits, judge, simulated_fleet
 from .samplers import Looks, Point, Sampler, by_descent
 from .verdict import Bench, Verdict
-from .verify import within_limits
 
 TAIL, MISS = 0.02, 5.0
 """Weights of the distance to the limits: cost decides between fleets that hold, the tail only between equal costs."""
@@ -177,7 +176,7 @@ def valid(instance: Instance, fleet: Fleet) -> bool:
     def fits(pool: FleetPool) -> bool:
         return pool.role is Role.DECODE or tables.chunks[pool.chunk] >= tables.seqs[pool.seqs]
 
-    return within_limits(instance, fleet) and all(fits(pool) for pool in fleet.pools)
+    return keeps_limits(instance, fleet) and all(fits(pool) for pool in fleet.pools)
 
 
 def tuned(

@@ -18,8 +18,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from optimizer.fleets.binding import fleet_bindings
-from optimizer.fleets.build_plan import fleet_cost, fleet_gpus
+from optimizer.fleets.build_plan import fleet_cost, keeps_limits
 from optimizer.fleets.fleet import Fleet
 from optimizer.loads.instance import Instance
 from optimizer.rivals.fewer import with_replicas
@@ -111,18 +110,12 @@ def repaired(instance: Instance, missed: Verdict, rounds: int, resolve: Resolve 
         if fault.pools[index] >= min(BLAMED, worst):
             more = max(1, math.ceil(pool.replicas * GROWTH * 2.0**rounds - 0.5))
             larger = with_replicas(larger, index, pool.replicas + more)
-    if within_limits(instance, larger):
+    if keeps_limits(instance, larger):
         yield larger
     if resolve is not None:
         fleet = resolve(slower(instance, fault.first >= 0.5))
-        if fleet.pools and within_limits(instance, fleet):
+        if fleet.pools and keeps_limits(instance, fleet):
             yield fleet
-
-
-def within_limits(instance: Instance, fleet: Fleet) -> bool:
-    """Whether inventory, budget, power and GPU count allow a fleet."""
-    rows = fleet_bindings(instance, fleet_cost(instance, fleet), fleet_gpus(instance, fleet))
-    return all(row.slack >= -1e-9 for row in rows)
 
 
 def slower(instance: Instance, prompts: bool) -> Instance:

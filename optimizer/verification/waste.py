@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.engine import Role
-from optimizer.fleets.build_plan import fleet_cost
+from optimizer.fleets.build_plan import fleet_cost, keeps_limits
 from optimizer.fleets.evaluate import predict_misses
 from optimizer.fleets.fleet import Fleet, FleetPool
 from optimizer.loads.columns import ROLES
@@ -24,7 +24,7 @@ from optimizer.rivals.fewer import Named, fewer_replicas, with_replicas
 from optimizer.rivals.per_class import keeps_apart
 
 from .verdict import Bench, Verdict
-from .verify import Tried, within_limits
+from .verify import Tried
 
 IntArray = NDArray[np.int64]
 
@@ -142,7 +142,7 @@ def _most_replicas(instance: Instance, fleet: Fleet, index: int, below: float) -
     count = int(max((below * CHEAPER - rest) / price, 0.0))
     while count > 0:
         tried = with_replicas(fleet, index, count)
-        if fleet_cost(instance, tried) < below * CHEAPER and within_limits(instance, tried):
+        if fleet_cost(instance, tried) < below * CHEAPER and keeps_limits(instance, tried):
             return count
         count -= 1
     return 0

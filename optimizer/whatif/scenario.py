@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from costmodel.units import SECONDS_PER_HOUR
 from optimizer.fleets.binding import fleet_bindings
+from optimizer.fleets.bought import gpu_cost, with_rented, within_limits
 from optimizer.fleets.build_plan import pool_line
 from optimizer.fleets.fleet import FleetPool, pool_config
 from optimizer.loads.columns import ROLES
@@ -22,7 +23,6 @@ from optimizer.loads.instance import Instance
 from optimizer.plans.plan import Plan, Status
 from optimizer.recommend.level import Level
 from optimizer.recommend.optimize import optimize
-from optimizer.rivals.bought import gpu_cost, with_rented, within_limits
 from optimizer.rivals.by_evaluation import cheapest_held
 from optimizer.solver.fleet_model import COLOCATED, DECODE, PREFILL
 from search_spaces.problem import OWNED, Goal, Pools, Problem

@@ -18,9 +18,8 @@ from pdplan.options import (
     set_option,
     whole,
 )
+from pdplan.views import check_files, write_page
 from search_spaces.bounds import Bounds
-
-from .simulate import check_files
 
 MONTHS = Bounds(1, 120)
 
@@ -83,17 +82,14 @@ def buy(
     from optimizer.procurement.buying import buy as choose
     from reports.buying_page import render_buying
     from reports.buying_text import buying_dict, buying_text
-    from reports.whole_files import write_whole
     from search_spaces.buying_terms import load_terms
     from search_spaces.loader import load_problem
 
-    check_files({} if html_file is None else {"--html": html_file}, force=force)
+    check_files({"--html": html_file}, force=force)
     problem = load_problem(file, overrides=parse_settings(settings))
     changes: dict[str, Any] = {"months": months, "growth": growth, "low": low, "high": high}
     stated = load_terms(problem, terms, {key: value for key, value in changes.items() if value is not None})
     with console.progress() as progress:
         found = choose(problem, stated, progress)
-    if html_file is not None:
-        write_whole({html_file: render_buying(found)})
-        console.note(f"wrote {html_file}")
+    write_page(console, html_file, lambda: render_buying(found))
     console.show(buying_dict(found) if as_json else buying_text(found, console.width))

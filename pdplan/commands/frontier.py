@@ -9,8 +9,8 @@ import click
 from pdplan.console import Console
 from pdplan.exit_codes import ExitCode
 from pdplan.options import PATH, console_options, force_option, json_option, parse_settings, pass_console, set_option
+from pdplan.views import check_files
 
-from .simulate import check_files
 from .whatif import bounds_of
 
 OVER = ("rate", "ttft", "tpot", "attainment", "budget")
@@ -58,7 +58,7 @@ def frontier(
     from reports.whole_files import write_whole
     from search_spaces.loader import load_problem
 
-    check_files({} if csv_file is None else {"--csv": csv_file}, force=force)
+    check_files({"--csv": csv_file}, force=force)
     problem = load_problem(file, overrides=parse_settings(settings))
     unit = over if over == "budget" else over_of(problem, over).key
     bounds = None if between is None else bounds_of(between, "--between", unit)

@@ -11,9 +11,8 @@ from pdplan.console import Console
 from pdplan.exit_codes import ExitCode
 from pdplan.options import PATH, console_options, force_option, json_option, pass_console, seconds, whole
 from pdplan.plan_files import read_plan
+from pdplan.views import check_files, write_page
 from search_spaces.bounds import HOURLY_RATE, SEED, Bounds
-
-from .simulate import check_files
 
 html_option = click.option("--html", "html_file", type=PATH, metavar="OUT", help="Write a page with charts.")
 
@@ -63,9 +62,8 @@ def resilience(
     from optimizer.procurement.resilience import with_spares
     from reports.resilience_page import render_resilience
     from reports.resilience_text import resilience_dict, resilience_text
-    from reports.whole_files import write_whole
 
-    check_files({} if html_file is None else {"--html": html_file}, force=force)
+    check_files({"--html": html_file}, force=force)
     plan = read_plan(file)
     instance, fleet = fleet_of_plan(plan, file.parent)
     with console.progress() as progress:
@@ -79,9 +77,7 @@ def resilience(
             volume=planned_volume(plan),
             progress=progress,
         )
-    if html_file is not None:
-        write_whole({html_file: render_resilience(found, losses, plan.name)})
-        console.note(f"wrote {html_file}")
+    write_page(console, html_file, lambda: render_resilience(found, losses, plan.name))
     console.show(resilience_dict(found) if as_json else resilience_text(found, losses, console.width))
     return 0 if all(one.held for one in found.losses) else ExitCode.INFEASIBLE
 
@@ -132,9 +128,8 @@ def autoscale(
     from optimizer.verification.simulated_demand import planned_profile
     from reports.autoscale_page import render_autoscale
     from reports.autoscale_text import autoscale_dict, autoscale_text
-    from reports.whole_files import write_whole
 
-    check_files({} if html_file is None else {"--html": html_file}, force=force)
+    check_files({"--html": html_file}, force=force)
     instance, fleet = fleet_of_plan(read_plan(file), file.parent)
     volume = planned_profile(instance)
     if by_hour is not None:
@@ -143,9 +138,7 @@ def autoscale(
         raise InputError("the plan has no daily profile (workload.diurnal); state one with --by-hour")
     with console.progress() as progress:
         day = scale(instance, fleet, volume, start_up, least, requests=requests, progress=progress)
-    if html_file is not None:
-        write_whole({html_file: render_autoscale(instance, fleet, day)})
-        console.note(f"wrote {html_file}")
+    write_page(console, html_file, lambda: render_autoscale(instance, fleet, day))
     if as_json:
         console.show(autoscale_dict(instance, fleet, day))
     else:

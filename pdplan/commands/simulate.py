@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from costmodel.errors import InputError
-from costmodel.words import join_words
 from pdplan.console import Console
 from pdplan.exit_codes import ExitCode
 from pdplan.options import (
@@ -24,8 +22,9 @@ from pdplan.options import (
     seconds,
     whole,
 )
-from pdplan.plan_files import is_plan, read_plan
+from pdplan.plan_files import read_plan
 from pdplan.simulating import PLANNED, REQUESTS, Asked, simulated, timeline_text
+from pdplan.views import check_files
 from search_spaces.bounds import SEED, Bounds
 
 if TYPE_CHECKING:
@@ -133,7 +132,7 @@ def simulate(
     files = {"--csv": csv_file, "--parquet": parquet_file, "--timeline": timeline}
     asked = Asked(rate, requests, seed, replications, trace, profile, concurrency or 0, find_goodput, curve)
     asked.check()
-    check_files({flag: path for flag, path in files.items() if path is not None}, force=force)
+    check_files(files, force=force)
     if asked.work <= PLAIN_REQUESTS:
         os.environ.setdefault("PDPLAN_SIMULATOR", "python")
     with console.progress() as progress:
@@ -144,21 +143,6 @@ def simulate(
 
     console.show(simulation_json(shown) if as_json else render_simulation(shown, console.width, console.colored))
     return 0 if shown.judgement.held else ExitCode.INFEASIBLE
-
-
-def check_files(targets: Mapping[str, Path], *, force: bool) -> None:
-    """Refuse files that cannot be written before the work, not after it."""
-    from reports.request_rows import check_parquet
-    from reports.whole_files import check_target
-
-    if len({path.resolve() for path in targets.values()}) < len(targets):
-        raise InputError(f"{join_words(list(targets))} name the same file")
-    for path in targets.values():
-        if is_plan(path):
-            raise InputError(f"{path} is a plan, which the file would replace; choose another name")
-        check_target(path, force=force)
-    if "--parquet" in targets:
-        check_parquet()
 
 
 def _write_files(

@@ -25,9 +25,8 @@ from pdplan.options import (
     set_option,
     whole,
 )
+from pdplan.views import check_files
 from search_spaces.bounds import Bounds
-
-from .simulate import check_files
 
 if TYPE_CHECKING:
     from optimizer.whatif.sweep import Row, Sweep
@@ -146,7 +145,7 @@ def whatif(
     if (address is None) == (backend == "dask"):
         raise InputError("--address names Dask's scheduler: state it with --backend dask, and only there")
     files = {"--csv": csv_file, "--parquet": parquet_file, "--html": html_file}
-    check_files({flag: path for flag, path in files.items() if path is not None}, force=force)
+    check_files(files, force=force)
     problem = load_problem(file, overrides=parse_settings(settings))
     varied = [parse_axis(axis) for axis in axes]
     if not (varied or names or break_even or shadow or swing is not None or slack is not None):

@@ -31,18 +31,20 @@ def pools_apart(problem: Problem) -> Problem:
     return replace(problem, offers=tuple(replace(offer, owned=False) for offer in problem.offers))
 
 
-def gpu_cost(problem: Problem, gpus: FloatArray | IntArray) -> FloatArray:
-    """Price of so many GPUs of each offer, whole nodes where they are billed [$/h]; gpus (..., offers).
-
-    A pool may have more GPUs than are owned; those cost the full price.
-    """
-    gpus = with_rented(problem, gpus)
+def offer_prices(problem: Problem, gpus: FloatArray | IntArray) -> list[FloatArray]:
+    """Price of so many GPUs of each offer, whole nodes where they are billed [$/h]; gpus (..., offers)."""
     each = [
         np.ceil(gpus[..., index] / offer.accelerator.node_size) * offer.accelerator.node_size * offer.usd_per_hour
         if offer.billing is Billing.NODE
         else gpus[..., index] * offer.usd_per_hour
         for index, offer in enumerate(problem.offers)
     ]
+    return [np.asarray(price) for price in each]
+
+
+def gpu_cost(problem: Problem, gpus: FloatArray | IntArray) -> FloatArray:
+    """Price of all GPUs together [$/h]; gpus (..., offers). A pool may have more than are owned; those cost in full."""
+    each = offer_prices(problem, with_rented(problem, gpus))
     return np.asarray(sum(each[1:], each[0]))
 
 
