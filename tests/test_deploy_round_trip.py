@@ -13,7 +13,8 @@ from reports.deploy.files import TARGETS
 from reports.deploy.found import Found
 from reports.deploy.lint import faults
 from reports.deploy.placement import place
-from tests.deploy_cases import deployment_of, fits, options, plans
+from reports.deploy.settings import setting_rows
+from tests.deploy_cases import PAIR, Ask, Case, deployment_of, fits, options, plan_of, plans
 
 COMBINATIONS = [
     ("vllm", "0.20.1", "vllm", "v1beta1"),
@@ -29,6 +30,12 @@ COMBINATIONS = [
     ("sglang", "0.5.23", "sglang", "v1beta1"),
     ("trtllm", "1.3.0rc29", "trtllm", "v1beta1"),
 ]
+API = "v1beta1"
+SPREAD = (
+    Case("prefill", dp=4, ep=4, seqs=16, tokens=16384),
+    Case("decode", dp=4, ep=4, replicas=2, seqs=512, tokens=4096),
+)
+"""Data ranks that share experts."""
 PER_TARGET = 200
 """Random plans that every target sees at least."""
 
@@ -63,8 +70,6 @@ def test_files_say_what_the_plan_says(target: str, version: str, engine: str, ap
 def round_trip(plan: Plan, target: str, version: str, api: str) -> None:
     deployment = deployment_of(plan, target, version, api=api)
     assume(fits(deployment))
-    if target == "llmd":
-        assume(all(pool.nodes == 1 for pool in deployment.pools))
     if target == "trtllm":
         assume(all(len(one.hosts) == 1 for one in place(deployment)))
     if version == "0.20.1" or (target == "dynamo" and plan.engine == "vllm"):
@@ -73,6 +78,9 @@ def round_trip(plan: Plan, target: str, version: str, api: str) -> None:
     found = TARGETS[target].read(deployment, files)
     assert engines(found) == planned(plan)
     assert faults(deployment, found) == []
+    given = Counter((host, gpu) for one in place(deployment) for host in one.hosts for gpu in one.gpus)
+    assert set(given.values()) == {1}
+    assert all(max(one.gpus) < one.pool.node_size for one in place(deployment))
 
 
 def engines(found: Found) -> Counter[tuple[object, ...]]:
@@ -96,6 +104,52 @@ def planned(plan: Plan) -> Counter[tuple[object, ...]]:
         key = (pool.id, pool.role, *degrees, *limits, round(pool.memory_fraction, 5), pool.kv_dtype)
         count[(*key, pool.gpus // pool.replicas)] = pool.replicas
     return count
+
+
+TABLE = {
+    "tensor parallel": "tensor",
+    "pipeline parallel": "pipeline",
+    "expert parallel": "expert",
+    "data parallel": "data",
+    "max_num_seqs": "max_num_seqs",
+    "max_num_batched_tokens": "max_num_batched_tokens",
+    "max_model_len": "max_model_len",
+    "memory fraction": "memory_fraction",
+    "KV cache dtype": "kv_dtype",
+    "KV block size": "block_tokens",
+    "attention backend": "attention_backend",
+}
+"""Rows of the settings table, and what they are of in an engine."""
+
+
+@pytest.mark.parametrize("pools", [PAIR, SPREAD])
+@pytest.mark.parametrize(("target", "engine"), [(name, engine) for name, _, engine, api in COMBINATIONS if api == API])
+def test_the_settings_table_says_what_the_files_say(target: str, engine: str, pools: tuple[Case, ...]) -> None:
+    ask = Ask("Qwen3-30B-A3B", engine=engine, prefix=0.25) if pools == SPREAD else Ask(engine=engine)
+    plan = plan_of(pools, ask)
+    deployment = deployment_of(plan, target)
+    found = TARGETS[target].read(deployment, TARGETS[target].files(deployment))
+    first = {one.pool: one for one in found.workers}
+    rows = {row.setting: row.value for row in setting_rows(deployment)}
+    for setting, name in TABLE.items():
+        told = {pool.id: getattr(first[pool.name].settings, name) for pool in deployment.pools}
+        assert rows.pop(setting, None) in {None, *told_as(told)}, setting
+    assert rows.pop("prefix caching") == ("on" if ask.prefix else "off")
+    assert {one.settings.prefix_caching for one in found.workers} == {ask.prefix > 0}
+    assert rows.pop("environment") == f"UCX_TLS={found.workers[0].env['UCX_TLS']}"
+    connectors = {(one.transfer or {}).get("kv_connector", "nixl").lower() for one in found.workers}
+    assert {rows.pop("KV connector").lower()} == connectors
+    assert set(rows) <= {"chunked prefill", "weights", "side channel"}
+
+
+def told_as(told: dict[str, object]) -> set[str]:
+    """How a table may write the values that the pools are told: once if all are the same."""
+    shown = {pool: f"{value:,}" if isinstance(value, int) else str(_rounded(value)) for pool, value in told.items()}
+    return set(shown.values()) if len(set(shown.values())) == 1 else {", ".join(f"{k}: {v}" for k, v in shown.items())}
+
+
+def _rounded(value: object) -> object:
+    return round(value, 5) if isinstance(value, float) else value
 
 
 def test_options_are_checked() -> None:

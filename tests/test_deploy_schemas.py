@@ -253,7 +253,51 @@ def test_weights_in_a_folder_are_mounted(data: Path, api: str) -> None:
         assert "Put the weights into the folder that the files name" in readme
 
 
-@pytest.mark.parametrize("folder", ["./mine", "../mine", "~/mine", "/a:b", "/a/../b"])
+@pytest.mark.parametrize("api", ["v1beta1", "v1alpha1"])
+def test_a_claim_keeps_the_weights_of_graphs(data: Path, api: str) -> None:
+    graph = yaml.safe_load(deployment_files(plan_of(), options("dynamo", claim="models", api=api))["dgd.yaml"])
+    check(graph, loaded(data / "deploy" / "schemas" / f"dynamo_dgd_{api}.schema.json"))
+    text = json.dumps(graph)
+    for part in (
+        '"persistentVolumeClaim": {"claimName": "models"}',
+        '{"name": "HF_HOME", "value": "/model-cache"}',
+        '"volumeMounts": [{"name": "weights", "mountPath": "/model-cache"}]',
+    ):
+        assert text.count(part) == 2  # prefill and decode; the frontend fetches no weights
+
+
+def test_a_claim_keeps_the_weights_of_releases_and_groups(data: Path) -> None:
+    values = yaml.safe_load(deployment_files(plan_of(), options("llmd", claim="models"))["values/decode-2.yaml"])
+    schema = loaded(data / "deploy" / "schemas" / "llm-d-modelservice.values.schema.json")
+    check(values, without_remote(schema))
+    (container,) = values["decode"]["containers"]
+    assert container["mountModelVolume"] is False, "the chart would mount another one there"
+    files = deployment_files(plan_of(SPREAD, SPAN_ASK), options("llmd", claim="models"))
+    group = yaml.safe_load(files["leaderworkersets/colocated-1.yaml"])
+    check(group, loaded(data / "deploy" / "schemas" / "leaderworkerset_v1.schema.json"))
+    template = group["spec"]["leaderWorkerTemplate"]
+    pods = [values["decode"], *(template[name]["spec"] for name in ("leaderTemplate", "workerTemplate"))]
+    for pod in pods:
+        assert {"name": "weights", "persistentVolumeClaim": {"claimName": "models"}} in pod["volumes"]
+        assert {"name": "weights", "mountPath": "/model-cache"} in pod["containers"][0]["volumeMounts"]
+        assert {"name": "HF_HOME", "value": "/model-cache"} in pod["containers"][0]["env"]
+    assert "PersistentVolumeClaim models, ReadWriteMany" in files["README.md"]
+
+
+@pytest.mark.parametrize(
+    ("target", "more", "sentence"),
+    [
+        ("vllm", {"claim": "models"}, "target vllm has none; targets that have: dynamo, llmd"),
+        ("dynamo", {"claim": "my models"}, "--claim 'my models' is not of the form"),
+        ("dynamo", {"claim": "models", "model": "/models/mine"}, "'/models/mine' is a folder of the nodes"),
+    ],
+)
+def test_a_claim_of_no_use_is_refused(target: str, more: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(InputError, match=sentence):
+        deployment_files(plan_of(), options(target, **more))
+
+
+@pytest.mark.parametrize("folder", ["./mine", "../mine", "~/mine", "/a:b", "/a/../b", "/", "//"])
 def test_a_folder_that_servers_do_not_have_is_refused(folder: str) -> None:
     with pytest.raises(
         InputError, match=r"^--model .* (is relative to a folder that servers do not have|mount no such)"

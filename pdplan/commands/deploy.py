@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from costmodel.errors import InputError
 from pdplan.console import Console
 from pdplan.options import PATH, console_options, force_option, pairs, pass_console
 from pdplan.plan_files import read_plan
+
+if TYPE_CHECKING:
+    from optimizer.plans.plan import Plan
+    from reports.deploy.description import Options
 
 TARGETS = ("vllm", "dynamo", "llmd", "sglang", "trtllm")
 
@@ -17,7 +23,8 @@ TARGETS = ("vllm", "dynamo", "llmd", "sglang", "trtllm")
 @click.command(short_help="Write the files that run what a plan evaluated.")
 @click.argument("file", type=PATH)
 @click.option("-t", "--target", type=click.Choice(TARGETS), help="Default: the plain target of the plan's engine.")
-@click.option("-o", "--output", type=PATH, required=True, metavar="DIR", help="Directory to write, new or empty.")
+@click.option("-o", "--output", type=PATH, metavar="DIR", help="Directory to write, new or empty.")
+@click.option("--check", type=PATH, metavar="DIR", help="Write nothing; check the deployment in DIR against the plan.")
 @click.option(
     "--engine-version", "version", metavar="VERSION", help="Version of the target; default: the newest known."
 )
@@ -25,6 +32,7 @@ TARGETS = ("vllm", "dynamo", "llmd", "sglang", "trtllm")
 @click.option("--image", metavar="IMAGE", help="Container image of the engines, instead of the target's own.")
 @click.option("--namespace", default="default", show_default=True, metavar="NAME", help="Kubernetes namespace.")
 @click.option("--rdma", default="rdma/ib", show_default=True, metavar="RESOURCE", help="Name of the RDMA resource.")
+@click.option("--claim", metavar="NAME", help="PersistentVolumeClaim in which pods keep the weights they fetch.")
 @click.option(
     "--label", "labels", default="", metavar="GPU=LABEL,...", help="Node labels that differ from the catalog's."
 )
@@ -40,18 +48,13 @@ TARGETS = ("vllm", "dynamo", "llmd", "sglang", "trtllm")
 @pass_console
 def deploy(
     console: Console,
+    /,
     file: Path,
     *,
-    target: str | None,
-    output: Path,
-    version: str | None,
-    weights: str | None,
-    image: str | None,
-    namespace: str,
-    rdma: str,
-    labels: str,
-    api: str,
+    output: Path | None,
+    check: Path | None,
     force: bool,
+    **asked: Any,
 ) -> None:
     """Examples:
 
@@ -59,31 +62,74 @@ def deploy(
       pdplan deploy plan/plan.json -o deploy
       pdplan deploy plan/plan.json --target dynamo -o deploy --namespace serving
       pdplan deploy plan/plan.json --target llmd --engine-version 0.31.0 --model my-org/my-model -o deploy
+      pdplan deploy plan/plan.json --check deploy
 
     Writes configuration for every engine with exactly the settings that were
     evaluated, the router, a page that says why each setting is there, and a
     benchmark that replays the planned workload. The files are read back and
     checked against the plan first; a rule that they break is one sentence,
-    and nothing is written.
+    and nothing is written. With --check, each fault of the files in DIR, which
+    somebody may have changed, is one line of output; exit code 2 if there is any.
     """
-    from reports.deploy.description import Options
-    from reports.deploy.facts import checked_version
     from reports.deploy.files import write_deployment
 
     plan = read_plan(file)
+    if check is not None:
+        _check(console, plan, check)
+        return
+    if output is None:
+        raise click.UsageError("give -o DIR to write a deployment, or --check DIR to check one")
+    written = write_deployment(plan, _options(plan, **asked), output, force=force)
+    console.note(f"wrote {len(written)} files to {output}")
+    console.note(f"Next: {output / 'README.md'} says how to start it")
+
+
+def _options(
+    plan: Plan,
+    *,
+    target: str | None,
+    version: str | None,
+    weights: str | None,
+    image: str | None,
+    namespace: str,
+    rdma: str,
+    claim: str | None,
+    labels: str,
+    api: str,
+) -> Options:
+    """The command line's options as those of a deployment."""
+    from reports.deploy.description import Options
+    from reports.deploy.facts import checked_version
+
     target = target or plan.engine
     if target not in TARGETS:
         raise InputError(f"the plan's engine {target!r} is none of {', '.join(TARGETS)}; name a target with --target")
-    options = Options(
+    return Options(
         target=target,
         version=checked_version(target, version),
         model=weights,
         image=image,
         namespace=namespace,
         rdma=rdma,
+        claim=claim,
         labels=pairs(labels, "--label"),
         api=api,
     )
-    written = write_deployment(plan, options, output, force=force)
-    console.note(f"wrote {len(written)} files to {output}")
-    console.note(f"Next: {output / 'README.md'} says how to start it")
+
+
+def _check(console: Console, plan: Plan, directory: Path) -> None:
+    """Say what is wrong with a deployment that was written earlier, with the options that it was written with."""
+    from reports.deploy.checking import directory_faults
+
+    context = click.get_current_context()
+    for parameter in context.command.params:
+        given = context.get_parameter_source(parameter.name or "") is ParameterSource.COMMANDLINE
+        if given and parameter.expose_value and parameter.name not in {"file", "check"}:
+            raise click.UsageError(f"--check takes the other options from DIR; leave out {parameter.opts[-1]}")
+    broken = directory_faults(plan, directory)
+    if not broken:
+        console.show(f"{directory} deploys {plan.name!r} as it was evaluated")
+        return
+    console.show("\n".join(f"{rule}: {sentence}" for rule, sentence in broken))
+    faults = f"{len(broken)} fault{'s' * (len(broken) > 1)}"
+    raise InputError(f"{directory} has {faults}, and does not deploy {plan.name!r} as it was evaluated")

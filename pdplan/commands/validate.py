@@ -26,6 +26,7 @@ class Flags:
 
     data_dir: Path | None
     against: Path | None
+    plan: Path | None
     models: Path | None
     catalog: Path | None
     page: Path | None
@@ -36,6 +37,10 @@ class Flags:
 @click.command(short_help="Recompute the prediction errors from measurements.")
 @click.argument("data_dir", required=False, type=click.Path(path_type=Path))
 @click.option("--against", type=click.Path(path_type=Path), metavar="FILE", help="One CSV file of measurements.")
+@click.option(
+    "--plan", type=click.Path(path_type=Path), metavar="PLAN",
+    help="FILE is what the benchmark of this plan's deployment measured: was the promise kept?",
+)  # fmt: skip
 @click.option(
     "--models", type=click.Path(path_type=Path), metavar="DIR",
     help="Models that the catalog lacks: DIR/ORG/NAME/config.json; default: DATA_DIR/models.",
@@ -54,6 +59,7 @@ def validate(console: Console, /, as_json: bool, **options: Any) -> None:
       pdplan validate data/
       pdplan validate --against my_results.csv --models my_models/ --json
       pdplan validate data/ --write accuracy.md
+      pdplan validate --against benchmark/results/profile_export_aiperf.json --plan plan.json
 
     Predicts every measured row and prints the errors by model, accelerator, engine and mode: median,
     90th percentile, bias, and how many measured values the 90 % intervals hold. A row that cannot be
@@ -66,9 +72,15 @@ def validate(console: Console, /, as_json: bool, **options: Any) -> None:
     from search_spaces.catalog import load_catalog
 
     flags = Flags(**options)
+    if flags.plan is not None:
+        _promise(console, flags, as_json=as_json)
+        return
     files = _files(flags)
     known, folder = load_catalog(flags.catalog), _models(flags)
-    parts = {file.name: _errors(file, known, folder, flags.with_rows) for file in files}
+    parts: dict[str, dict[str, Any]] = {}
+    for file in files:
+        console.note(f"predicting the rows of {file.name}")
+        parts[file.name] = _errors(file, known, folder, flags.with_rows)
     nothing = _unpredicted(parts)
     if flags.page is not None and not nothing:
         write_text(flags.page, accuracy_page(parts), force=flags.force)
@@ -80,6 +92,18 @@ def validate(console: Console, /, as_json: bool, **options: Any) -> None:
         console.show("\n\n".join(validation_text(name, value, width) for name, value in parts.items()))
     if nothing:
         raise InputError(nothing)
+
+
+def _promise(console: Console, flags: Flags, *, as_json: bool) -> None:
+    """Show what a plan promised beside what a run of its benchmark measured."""
+    from pdplan.plan_files import read_plan
+    from reports.deploy.promise import promise_dict, promise_text
+
+    others = [flags.data_dir, flags.models, flags.catalog, flags.page, flags.with_rows]
+    if flags.plan is None or flags.against is None or any(others):
+        raise click.UsageError("--plan goes with --against FILE alone, a benchmark's result")
+    value = promise_dict(read_plan(flags.plan), flags.against)
+    console.show(value if as_json else promise_text(value))
 
 
 def _unpredicted(parts: dict[str, dict[str, Any]]) -> str:
@@ -111,6 +135,8 @@ def _files(flags: Flags) -> list[Path]:
     if flags.data_dir is None:
         raise click.UsageError("give DATA_DIR, or --against FILE")
     folder = flags.data_dir
+    if not folder.is_dir():
+        raise InputError(f"{folder} is not a folder; a single file goes behind --against")
     found = [path for name in FILES for path in (folder / "serving" / name, folder / name) if path.is_file()]
     if not found:
         raise InputError(f"{folder} holds none of {', '.join(FILES)}, nor does its folder 'serving'")

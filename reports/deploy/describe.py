@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -17,6 +18,7 @@ from costmodel.step import StepLoad, step_time_one
 from costmodel.transformer import Transformer
 from optimizer.fleets.plan_fleet import planned_volume
 from optimizer.plans.plan import Plan, Pool
+from reports.numbers import is_number
 from search_spaces.engines import load_engine_overhead
 from search_spaces.loader import problem_of
 from search_spaces.models import known_names, load_model
@@ -26,7 +28,7 @@ from . import facts
 from .description import Demand, DeployedPool, Deployment, Lane, Limits, Memory, Options, Routing, Settings
 
 _NAME: Final = re.compile(r"[a-z]([-a-z0-9]{0,18}[a-z0-9])?")
-_NAMESPACE: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _RESOURCE: Final = re.compile(r"[A-Za-z0-9.-]+/[A-Za-z0-9._-]+")
 _API: Final = re.compile(r"v1beta1|v1alpha1")
 _TAKEN: Final = frozenset(("frontend", "planner", "router", "localrouter", "globalrouter", "benchmark"))
@@ -60,10 +62,8 @@ def describe(plan: Plan, options: Options, base: Path | None = None) -> Deployme
         pools=tuple(_pool(plan, problem, pool, name, options) for pool, name in zip(plan.pools, names, strict=True)),
         routing=routing_of(plan),
         lanes=_lanes(plan, dict(zip([pool.id for pool in plan.pools], names, strict=True))),
-        demand=_demand(plan),
-        limits=Limits(
-            ttft=min(one.ttft_limit_s for one in plan.classes), tpot=min(one.tpot_limit_s for one in plan.classes)
-        ),
+        demand=demand_of(plan),
+        limits=limits_of(plan),
         budget_gpus=sum(pool.gpus for pool in plan.pools),
         model=problem.model,
         overhead=load_engine_overhead(problem.engine, problem.engine_changes),
@@ -73,11 +73,12 @@ def describe(plan: Plan, options: Options, base: Path | None = None) -> Deployme
 def _check_options(plan: Plan, options: Options) -> None:
     """Refuse what would be no name where it goes, or would go nowhere."""
     for what, text, shape in (
-        ("--namespace", options.namespace, _NAMESPACE),
+        ("--namespace", options.namespace, _LABEL),
         ("--rdma", options.rdma, _RESOURCE),
         ("--api", options.api, _API),
+        ("--claim", options.claim, _LABEL),
     ):
-        if shape.fullmatch(text) is None:
+        if text is not None and shape.fullmatch(text) is None:
             raise InputError(f"{what} {text!r} is not of the form {shape.pattern}")
     if options.image is not None:
         _printable(options.image, "--image")
@@ -157,8 +158,8 @@ def _findable(text: str, what: str) -> str:
         raise InputError(
             f"{what} {text!r} is relative to a folder that servers do not have; name the whole path, or an id"
         )
-    if text.startswith("/") and (":" in text or ".." in text.split("/")):
-        raise InputError(f"{what} {text!r} has a colon or steps up; pods mount no such folder")
+    if text.startswith("/") and (":" in text or ".." in text.split("/") or not text.strip("/")):
+        raise InputError(f"{what} {text!r} is the root, has a colon or steps up; pods mount no such folder")
     return _printable(text, what)
 
 
@@ -305,7 +306,23 @@ def _prompt_rate(problem: Problem, config: EngineConfig) -> float:
     return chunk / float(np.asarray(step.total).item())
 
 
-def _demand(plan: Plan) -> Demand:
+def limits_of(plan: Plan) -> Limits:
+    """The tightest limits of all classes.
+
+    Where a class limits whole requests alone, its first token may take all of that, and so may the later tokens of a
+    request of mean length together.
+    """
+    gaps = max(plan.workload.mean_osl - 1.0, 1.0)
+    wholes = [one.e2e_limit_s or math.inf for one in plan.classes]
+    pairs = [(one.ttft_limit_s, one.tpot_limit_s) for one in plan.classes]
+    return Limits(
+        ttft=min(ttft if is_number(ttft) else whole for (ttft, _), whole in zip(pairs, wholes, strict=True)),
+        tpot=min(tpot if is_number(tpot) else whole / gaps for (_, tpot), whole in zip(pairs, wholes, strict=True)),
+    )
+
+
+def demand_of(plan: Plan) -> Demand:
+    """The workload at the volume that was planned for."""
     load = plan.workload
     return Demand(
         rate=load.request_rate_rps * planned_volume(plan),

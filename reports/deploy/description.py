@@ -150,7 +150,8 @@ class Options:
 
     target, version: what to write for; model: name or path of the weights, None: the plan's; images: instead of the
     target's own, by engine; namespace: of Kubernetes; rdma: resource name of the RDMA device; labels: product label by
-    accelerator; api: version of Dynamo's resource.
+    accelerator; api: version of Dynamo's resource; claim: PersistentVolumeClaim in which pods keep the weights that
+    they fetch.
     """
 
     target: str
@@ -161,6 +162,7 @@ class Options:
     rdma: str = "rdma/ib"
     labels: Mapping[str, str] = field(default_factory=dict)
     api: str = "v1beta1"
+    claim: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +197,11 @@ class Deployment:
     def disaggregated(self) -> bool:
         """Whether KV caches are handed over between pools."""
         return bool(self.of_role(Role.PREFILL))
+
+    @property
+    def leaves_nodes(self) -> bool:
+        """Whether much travels between nodes: KV caches that are handed over, or what ranks of one engine exchange."""
+        return self.disaggregated or any(pool.nodes > 1 for pool in self.pools)
 
     @property
     def mixed(self) -> bool:

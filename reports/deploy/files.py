@@ -18,9 +18,11 @@ from . import facts, lint
 from .benchmark import benchmark_files, requests_of
 from .describe import describe
 from .description import Deployment, Options, Routing
+from .differences import AS_WRITTEN, differences
 from .found import Found
 from .read_dynamo import read_dynamo
 from .read_vllm import read_vllm
+from .record import RECORD, record_text
 from .rendering import Raw, render
 from .settings import setting_rows
 from .steps import benchmark_steps, dynamo_steps, folder_steps, llmd_steps, plain_steps, trtllm_steps, vllm_steps
@@ -81,15 +83,16 @@ def deployment_files(plan: Plan, options: Options, base: Path | None = None) -> 
     _check_routing(deployment)
     _check_vendor(deployment)
     target = TARGETS[options.target]
+    _check_claim(deployment)
     files = target.files(deployment)
     refuse_faults(deployment, files)
     files |= benchmark_files(deployment, target.url(deployment), in_cluster=target.pods)
-    return {README: _readme(plan, deployment, target), **files}
+    return {README: _readme(plan, deployment, target), RECORD: record_text(deployment), **files}
 
 
 def refuse_faults(deployment: Deployment, files: Mapping[str, str]) -> None:
     """Raise InputError with the first rule that the files break, read back as their programs would read them."""
-    broken = file_faults(deployment, files)
+    broken = rule_faults(deployment, files)
     if broken:
         rule, sentence = broken[0]
         more = f" (and {len(broken) - 1} more)" if len(broken) > 1 else ""
@@ -97,14 +100,29 @@ def refuse_faults(deployment: Deployment, files: Mapping[str, str]) -> None:
 
 
 def file_faults(deployment: Deployment, files: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Rules that files break, as (rule, sentence); files that cannot be read break the rule `readable`."""
+    """What is wrong with files of a target that may have been changed, as (rule, sentence).
+
+    Where no other rule is about a change, and where one is, the rule `as_written` names it.
+    """
+    planned = TARGETS[deployment.options.target].files(deployment)
+    return rule_faults(deployment, files) + [(AS_WRITTEN, sentence) for sentence in differences(planned, files)]
+
+
+def rule_faults(deployment: Deployment, files: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Rules of `lint` that files break, as (rule, sentence); files that cannot be read break the rule `readable`."""
     try:
-        found = TARGETS[deployment.options.target].read(deployment, files)
+        return lint.faults(deployment, TARGETS[deployment.options.target].read(deployment, files))
     except InputError as error:
         return [("readable", str(error))]
-    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:  # a list where an object should be
+    except (
+        AttributeError,
+        IndexError,
+        KeyError,
+        TypeError,
+        ValueError,
+        RecursionError,
+    ) as error:  # a list where an object should be
         return [("readable", f"a file has not the shape that its program expects ({type(error).__name__}: {error})")]
-    return lint.faults(deployment, found)
 
 
 def deploy_plan(plan: Plan, directory: Path, *, target: str | None = None, force: bool = False) -> list[Path]:
@@ -165,6 +183,8 @@ def _remove(paths: set[Path]) -> None:
 def check_directory(directory: Path, *, force: bool) -> None:
     """Raise InputError unless a deployment may be written here: a new directory, an empty one, or any with `force`."""
     try:
+        if directory.is_symlink() and not directory.exists():
+            raise InputError(f"{shown_path(directory)} is a link that leads nowhere; choose another name")
         if not directory.exists():
             return
         if not directory.is_dir():
@@ -233,6 +253,15 @@ def _check_vendor(deployment: Deployment) -> None:
             f"pool {other.id}: {other.accelerator} is a GPU of {other.vendor}, and the files of every target ask for "
             "NVIDIA's devices and labels"
         )
+
+
+def _check_claim(deployment: Deployment) -> None:
+    options = deployment.options
+    if options.claim is not None and not TARGETS[options.target].pods:
+        able = ", ".join(name for name, one in TARGETS.items() if one.pods)
+        raise InputError(f"--claim is for pods, and target {options.target} has none; targets that have: {able}")
+    if options.claim is not None and deployment.weights.startswith("/"):
+        raise InputError(f"--claim keeps weights that are fetched, and {deployment.weights!r} is a folder of the nodes")
 
 
 def _readme(plan: Plan, deployment: Deployment, target: Target) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any, Final
 
 from costmodel.engine import Role
@@ -66,6 +67,29 @@ def per_rank(pool: DeployedPool) -> tuple[int, int]:
                 "it for each data rank"
             )
     return settings.max_num_seqs // settings.data, settings.max_num_batched_tokens // settings.data
+
+
+def span_words(pool: DeployedPool, head: str, port: Callable[[str], int]) -> list[str]:
+    """What an engine of several nodes is told on each: how many they are, or how many data ranks each has.
+
+    head: address of the first; port: its ports by what they are for.
+    """
+    if pool.settings.data == 1:
+        return ["--nnodes", str(pool.nodes), "--master-addr", head, "--master-port", str(port("master"))]
+    words = ["--data-parallel-size-local", str(node_ranks(pool)), "--data-parallel-address", head]
+    return [*words, "--data-parallel-rpc-port", str(port("data_parallel"))]
+
+
+def place_words(pool: DeployedPool, rank: int) -> list[str]:
+    """Which of its engine's nodes one is; only the first takes requests."""
+    if pool.settings.data == 1:
+        return ["--node-rank", str(rank)] + ["--headless"] * bool(rank)
+    return ["--data-parallel-start-rank", str(rank * node_ranks(pool)), "--headless"] * bool(rank)
+
+
+def node_ranks(pool: DeployedPool) -> int:
+    """Data ranks of an engine on each of its nodes."""
+    return pool.node_gpus // (pool.settings.tensor * pool.settings.pipeline)
 
 
 def transfer_config(deployment: Deployment, pool: DeployedPool) -> dict[str, Any]:

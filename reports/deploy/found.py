@@ -50,6 +50,8 @@ class FoundRouter:
     splits: bool
     targets: Mapping[str, tuple[str, ...]]
     words: Words = ()
+    command: tuple[str, ...] = ()
+    """All words after the program, where it is a command."""
     grid: Mapping[str, Any] | None = None
     """Which pool takes which prompt lengths, where the router chooses by them."""
 
@@ -65,6 +67,8 @@ class Found:
     """Names of Kubernetes objects that are put together into longer ones."""
     namespaces: tuple[tuple[str, str | None], ...] = ()
     """Kubernetes objects, each with its namespace."""
+    containers: Mapping[str, Any] = field(default_factory=dict)
+    """Docker compose files, by their paths."""
 
 
 def words_of(where: str, text: list[str]) -> Words:

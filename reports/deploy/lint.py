@@ -23,6 +23,7 @@ from . import facts
 from .description import Deployment, Settings
 from .flags_vllm import PUSH
 from .found import Found, FoundWorker
+from .lint_compose import containers_fit_together
 from .lint_routing import lengths_find_their_pools, planner_keeps_the_plan, router_can_choose, router_knows_all
 
 Rule = Callable[[Deployment, Found], Iterator[str]]
@@ -248,6 +249,17 @@ def addresses_are_free(deployment: Deployment, found: Found) -> Iterator[str]:  
             taken[address] = one.where
 
 
+def gpus_are_given_once(deployment: Deployment, found: Found) -> Iterator[str]:  # noqa: ARG001
+    """No two engines of a host compute on one GPU."""
+    taken: dict[tuple[str, str], str] = {}
+    for one in found.workers:
+        host = one.addresses[0][0] if one.addresses else one.where
+        for gpu in filter(None, one.env.get("CUDA_VISIBLE_DEVICES", "").split(",")):
+            if (host, gpu) in taken:
+                yield f"{one.where} and {taken[host, gpu]}: both compute on GPU {gpu} of {host}"
+            taken[host, gpu] = one.where
+
+
 def peers_can_find_each_other(deployment: Deployment, found: Found) -> Iterator[str]:
     """The side channel is bound where other hosts reach it: not localhost, unless one host holds everything."""
     if deployment.options.target not in {"vllm", "llmd"} or not deployment.disaggregated:
@@ -268,15 +280,15 @@ def blocks_have_a_road(deployment: Deployment, found: Found) -> Iterator[str]:
 
 
 def pods_can_move_blocks(deployment: Deployment, found: Found) -> Iterator[str]:
-    """Pods that hand over KV have RDMA devices, may lock memory, and have shared memory: NVLink ends at the pod."""
+    """Pods that talk to others have RDMA devices and may lock memory, for NVLink ends at the pod; all share memory."""
     for one in found.workers:
         if one.pod is None:
             continue
         if not one.pod.get("shared_memory"):
             yield f"{one.where}: /dev/shm is not enlarged, and 64 MB are too little for ranks to talk"
-        if one.role != Role.COLOCATED.value:
+        if one.role != Role.COLOCATED.value or one.nodes > 1:
             if deployment.options.rdma not in (one.pod.get("devices") or {}):
-                yield f"{one.where}: no {deployment.options.rdma} device, so KV blocks would travel over TCP"
+                yield f"{one.where}: no {deployment.options.rdma} device, so what it sends would travel over TCP"
             if "IPC_LOCK" not in (one.pod.get("capabilities") or []):
                 yield f"{one.where}: without IPC_LOCK, RDMA memory cannot be registered"
 
@@ -325,6 +337,8 @@ RULES: Mapping[str, Rule] = MappingProxyType(
             ends_agree,
             ends_can_talk,
             addresses_are_free,
+            gpus_are_given_once,
+            containers_fit_together,
             peers_can_find_each_other,
             blocks_have_a_road,
             pods_can_move_blocks,

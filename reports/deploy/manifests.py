@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 import yaml
 
 from costmodel.errors import InputError
 
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+DEEPEST: Final = 50
+"""Levels of a manifest; ours have 15, and libyaml's composer ends the whole program at some 10,000."""
 
 
 def load_yaml(path: str, text: str) -> Any:
-    """Read YAML in which no key stands twice."""
+    """Read YAML in which no key stands twice, and nothing stands for another thing."""
+    _refuse_mazes(path, text)
     loader = _LOADER(text)
     try:
         node = loader.get_single_node()
@@ -23,6 +26,20 @@ def load_yaml(path: str, text: str) -> Any:
         raise InputError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
     finally:
         loader.dispose()
+
+
+def _refuse_mazes(path: str, text: str) -> None:
+    """Refuse anchors, which can hold themselves or grow without end, and endless nesting."""
+    depth = 0
+    try:
+        for event in yaml.parse(text, Loader=_LOADER):
+            if isinstance(event, yaml.AliasEvent):
+                raise InputError(f"{path}: *{event.anchor} stands for another value; write it out")
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if depth > DEEPEST:
+                raise InputError(f"{path} is nested deeper than {DEEPEST} levels")
+    except yaml.YAMLError as error:
+        raise InputError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
 
 
 def _refuse_twice(path: str, node: yaml.Node | None) -> None:

@@ -150,7 +150,7 @@ def read_router(files: Mapping[str, str], program: Sequence[str], split: str) ->
     _, command = read_command(ROUTER_FILE, files[ROUTER_FILE], program)
     targets = {role.value: _urls_after(command, f"--{role.value}") for role in (Role.PREFILL, Role.DECODE)}
     targets[Role.COLOCATED.value] = _urls_after(command, "--worker-urls")
-    return FoundRouter(ROUTER_FILE, split in command, targets, _values(command))
+    return FoundRouter(ROUTER_FILE, split in command, targets, _values(command), tuple(command))
 
 
 def _urls_after(words: Sequence[str], flag: str) -> tuple[str, ...]:

@@ -11,8 +11,9 @@ from costmodel.errors import InputError
 from .description import Deployment
 from .flags_vllm import TRANSFER, role_of_transfer, vllm_settings
 from .found import Found, FoundWorker, Words, json_object, words_of
+from .lint_compose import ROUTER
 from .manifests import load_yaml
-from .placement import Instance, place
+from .placement import Host, Instance, hosts_of, place
 from .plain import check_hosts, gpu_count, host_line, read_command, read_router, scripts_of
 from .target_vllm import SPLIT, unquoted, worker_env
 
@@ -25,8 +26,7 @@ def read_vllm(deployment: Deployment, files: Mapping[str, str]) -> Found:
     configs = {path[len("workers/") : -len(".yaml")]: path for path in sorted(files) if CONFIG.fullmatch(path)}
     workers = tuple(_read_worker(deployment, files, path, scripts.get(name, [])) for name, path in configs.items())
     check_hosts(files)
-    _check_compose(deployment, files)
-    return Found(workers, read_router(files, ["vllm-router"], SPLIT))
+    return Found(workers, read_router(files, ["vllm-router"], SPLIT), containers=_read_compose(deployment, files))
 
 
 def _read_worker(deployment: Deployment, files: Mapping[str, str], path: str, scripts: list[str]) -> FoundWorker:
@@ -74,28 +74,24 @@ def _config_words(path: str, text: str) -> Words:
     return tuple((f"--{name}", None if value is True else str(value)) for name, value in loaded.items())
 
 
-def _check_compose(deployment: Deployment, files: Mapping[str, str]) -> None:
-    """Every engine is in the compose file of each of its hosts, with its GPUs and its own config file."""
-    for path in sorted(files):
-        if not path.startswith("compose/"):
-            continue
-        host = path.removeprefix("compose/").removesuffix(".yaml")
-        services = (load_yaml(path, files[path]) or {}).get("services", {})
-        expected = {
-            f"/workers/{one.name}.yaml": (one, rank)
-            for one in place(deployment)
-            for rank, place_ in enumerate(one.hosts)
-            if place_.name == host
-        }
+def _read_compose(deployment: Deployment, files: Mapping[str, str]) -> dict[str, Any]:
+    """The compose file of every host, each with the host's engines, their GPUs and their config files."""
+    instances, loaded = place(deployment), {}
+    for host in hosts_of(instances):
+        path = f"compose/{host.name}.yaml"
+        if path not in files:
+            raise InputError(f"{path} is missing, and with it the containers of {host.name}")
+        loaded[path] = load_yaml(path, files[path])
+        services = {name: one for name, one in loaded[path]["services"].items() if name != ROUTER}
+        expected = {f"/workers/{one.name}.yaml": one for one in instances if host in one.hosts}
         for name, service in services.items():
-            if name == "router":
-                continue
-            one, _rank = expected.pop(_config_of(path, name, service), (None, 0))
+            one = expected.pop(_config_of(path, name, service), None)
             if one is None:
                 raise InputError(f"{path}: service {name} starts no engine of this host")
-            _check_service(f"{path}: service {name}", service, one, deployment)
+            _check_service(f"{path}: service {name}", service, one, host, deployment)
         if expected:
             raise InputError(f"{path}: no service starts {next(iter(expected))}")
+    return loaded
 
 
 def _config_of(path: str, name: str, service: Mapping[str, Any]) -> str:
@@ -105,7 +101,7 @@ def _config_of(path: str, name: str, service: Mapping[str, Any]) -> str:
     return command[1]
 
 
-def _check_service(where: str, service: Mapping[str, Any], one: Instance, deployment: Deployment) -> None:
+def _check_service(where: str, service: Mapping[str, Any], one: Instance, host: Host, deployment: Deployment) -> None:
     for name, value in (("network_mode", "host"), ("ipc", "host"), ("entrypoint", ["vllm", "serve"])):
         if service.get(name) != value:
             raise InputError(f"{where}: {name} is {service.get(name)}, not {value}")
@@ -115,8 +111,8 @@ def _check_service(where: str, service: Mapping[str, Any], one: Instance, deploy
     devices = service["deploy"]["resources"]["reservations"]["devices"][0]["device_ids"]
     if devices != [str(gpu) for gpu in one.gpus]:
         raise InputError(f"{where} has GPUs {', '.join(devices)}, not {', '.join(map(str, one.gpus))}")
-    expected = {name: unquoted(value) for name, value in worker_env(deployment, one, one.hosts[0])}
+    expected = {name: unquoted(value) for name, value in worker_env(deployment, one, host)}
     env = service.get("environment") or {}
     for name, value in expected.items():
-        if str(env.get(name)) != value and len(one.hosts) == 1:
+        if str(env.get(name)) != value:
             raise InputError(f"{where}: {name} is {env.get(name)}, not {value} as in its start script")

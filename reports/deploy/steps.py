@@ -34,13 +34,15 @@ def vllm_steps(deployment: Deployment) -> list[str]:
         "Or, in containers, on each host: "
         f"`docker compose --env-file hosts.env -f compose/{hosts[0].name}.yaml up -d` with the file of its name."
     )
-    rdma = " They need RDMA devices (`/dev/infiniband`), for KV caches travel between hosts."
-    return [*plain_steps(deployment), containers + rdma * (deployment.disaggregated and len(hosts) > 1)]
+    rdma = " They need RDMA devices (`/dev/infiniband`), for what travels between hosts takes minutes over TCP."
+    return [*plain_steps(deployment), containers + rdma * (deployment.leaves_nodes and len(hosts) > 1)]
 
 
 def trtllm_steps(deployment: Deployment) -> list[str]:
     """Scripts; a single engine needs no router."""
-    names = ["Put the names of your hosts into `disagg_config.yaml`."] * (len(hosts_of(place(deployment))) > 1)
+    names = ["Let the names of hosts in `disagg_config.yaml` resolve to yours, by DNS or `/etc/hosts`."] * (
+        len(hosts_of(place(deployment))) > 1
+    )
     router = ["Run `router.sh`; clients talk to its port."] * deployment.disaggregated
     return [*names, "Run every `workers/*.sh` on the host that it names.", *router]
 
@@ -69,13 +71,18 @@ def llmd_steps(deployment: Deployment) -> list[str]:
     releases = [
         f"`helm install {name}-{pool.name} <llm-d-modelservice chart> -n {space} -f values/{pool.name}.yaml`"
         for pool in deployment.pools
+        if pool.nodes == 1
     ]
+    groups = (
+        f"`kubectl apply -n {space} -f leaderworkersets/` starts the engines that span nodes; it needs LeaderWorkerSet"
+    )
     return [
         *_namespace(deployment),
         f"`helm install {name} <llm-d router chart, standalone> -n {space} -f router-values.yaml` starts the endpoint "
         "picker with `epp-config.yaml` behind a proxy on port 80. Or, behind a gateway and a picker of your own: give "
         f"it `epp-config.yaml`, `kubectl apply -n {space} -f inferencepool.yaml`, and change the benchmark's `--url`.",
-        f"Install the modelservice chart once for every pool: {', '.join(releases)}.",
+        *[f"Install the modelservice chart once for every pool: {', '.join(releases)}."] * bool(releases),
+        *[f"{groups} in the cluster."] * (len(releases) < len(deployment.pools)),
     ]
 
 
@@ -102,5 +109,7 @@ def _namespace(deployment: Deployment) -> list[str]:
     """The namespace, and the token for weights that need one."""
     space = deployment.options.namespace
     made = [f"`kubectl create namespace {space}`, if it is not there."] * (space != "default")
+    claim = deployment.options.claim
+    kept = f"Make the PersistentVolumeClaim {claim}, ReadWriteMany, with room for the weights; pods fetch them into it."
     secret = f"`kubectl create secret generic {SECRET} -n {space} --from-literal=HF_TOKEN=...`"
-    return [*made, f"{secret}, if the weights need a token of Hugging Face."]
+    return [*made, f"{secret}, if the weights need a token of Hugging Face.", *[kept] * bool(claim)]

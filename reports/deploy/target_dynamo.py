@@ -18,6 +18,7 @@ from .options_trtllm import trtllm_options
 from .planner import PROFILE_FOLDER, can_plan, planner_config, profile_files
 from .rendering import Raw, pod_text, render
 from .routing_grid import refuse_coarse, router_config
+from .weights import CACHE_ENV, CACHE_MOUNT, weights_volume
 
 FLEET_FILE: Final = "dgd.yaml"
 PLANNED_FILE: Final = "dgd-with-planner.yaml"
@@ -140,6 +141,7 @@ def _shared(deployment: Deployment) -> dict[str, Any]:
         "annotations": {"pdplan.dev/plan": deployment.title, "pdplan.dev/inputs-sha256": deployment.plan_sha},
         "engine": deployment.engine,
         "folder": deployment.weights if deployment.weights.startswith("/") else None,
+        "cache": None,  # of the frontend, which fetches no weights
     }
 
 
@@ -161,7 +163,7 @@ def _image(deployment: Deployment) -> str:
 
 
 def _worker(deployment: Deployment, pool: DeployedPool) -> dict[str, Any]:
-    rdma = deployment.options.rdma if deployment.disaggregated else None
+    rdma = deployment.options.rdma if deployment.disaggregated or pool.nodes > 1 else None
     gpus = str(pool.node_gpus)
     devices = {facts.fact("gpu_resource"): gpus} | ({rdma: gpus} if rdma else {})
     return {
@@ -175,11 +177,17 @@ def _worker(deployment: Deployment, pool: DeployedPool) -> dict[str, Any]:
         "image": _image(deployment),
         "command": ["python3", "-m", f"dynamo.{deployment.engine}"],
         "args": [pod_text(word) for word in plain_words(worker_words(deployment, pool))],
-        "env": [{"name": "UCX_TLS", "value": facts.fact("ucx", "pods")}] if rdma else [],
+        "env": _env(deployment),
+        "cache": {"mount": CACHE_MOUNT, "volume": weights_volume(deployment)} if deployment.options.claim else None,
         "rdma": rdma,
         "resources": devices,
         "service_resources": {"gpu": gpus} | ({"custom": {rdma: gpus}} if rdma else {}),
     }
+
+
+def _env(deployment: Deployment) -> list[dict[str, str]]:
+    env = [{"name": "UCX_TLS", "value": facts.fact("ucx", "pods")}] if deployment.disaggregated else []
+    return env + [CACHE_ENV] * bool(deployment.options.claim)
 
 
 def worker_words(deployment: Deployment, pool: DeployedPool) -> Words:

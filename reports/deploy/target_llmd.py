@@ -15,13 +15,12 @@ from .found import Found, FoundRouter, FoundWorker, json_object, plain_words, wo
 from .manifests import dig, load_yaml, namespaces, quantity, unescaped
 from .rendering import pod_text, render
 from .steps import SECRET
+from .target_lws import GROUPS, SHARED_MOUNT, group_file, read_env, read_group, shared_volume
+from .weights import CACHE_ENV, CACHE_MOUNT, weights_volume
 
 PICKER_FILE: Final = "epp-config.yaml"
 ROUTER_FILE: Final = "router-values.yaml"
 POOL_FILE: Final = "inferencepool.yaml"
-BEHIND_PROXY: Final = 8200
-"""Port of a decode engine, whose own port its routing proxy takes."""
-SHARED_MEMORY: Final = "/dev/shm"  # noqa: S108 - where a volume is mounted, not a file of ours
 KEEP_ALIVE: Final = "120"
 """Seconds that engines keep idle connections, longer than the proxy's 90, which else meets closed ones."""
 
@@ -29,7 +28,14 @@ KEEP_ALIVE: Final = "120"
 def llmd_files(deployment: Deployment) -> dict[str, str]:
     """Every file of the target by its path in the chosen directory."""
     _check(deployment)
-    files = {f"values/{pool.name}.yaml": _values(deployment, pool) for pool in deployment.pools}
+    files = {}
+    for pool in deployment.pools:
+        if pool.nodes == 1:
+            files[f"values/{pool.name}.yaml"] = _values(deployment, pool)
+            continue
+        labels = _labels(deployment) | {"pdplan.dev/pool": pool.name}
+        image = deployment.options.image or _image(deployment, "vllm")
+        files[f"{GROUPS}{pool.name}.yaml"] = group_file(deployment, pool, labels, _env(deployment), image)
     files[PICKER_FILE] = _picker(deployment)
     files[ROUTER_FILE] = render(
         "llmd/router-values.yaml",
@@ -52,12 +58,6 @@ def llmd_files(deployment: Deployment) -> dict[str, str]:
 
 
 def _check(deployment: Deployment) -> None:
-    for pool in deployment.pools:
-        if pool.nodes > 1:
-            raise InputError(
-                f"pool {pool.id}: an engine of {pool.settings.gpus} GPUs spans {pool.nodes} nodes, which the llm-d "
-                "files do not; targets that can: vllm, dynamo"
-            )
     if deployment.weights.startswith("/"):
         raise InputError(
             f"the llm-d chart loads weights by Hugging Face id, not from the folder {deployment.weights!r}; "
@@ -72,8 +72,9 @@ def _labels(deployment: Deployment) -> dict[str, str]:
 def _values(deployment: Deployment, pool: DeployedPool) -> str:
     section = "prefill" if pool.role is Role.PREFILL else "decode"
     service = int(facts.fact("ports", "http"))
-    port = BEHIND_PROXY if pool.role is Role.DECODE else service
+    port = int(facts.fact("ports", "behind_proxy")) if pool.role is Role.DECODE else service
     rdma = deployment.options.rdma if deployment.disaggregated else None
+    claim = deployment.options.claim
     settings, gpus = pool.settings, str(pool.node_gpus)
     words = (*vllm_words(deployment, pool), ("--host", "0.0.0.0"), ("--port", str(port)))  # noqa: S104
     return render(
@@ -95,10 +96,12 @@ def _values(deployment: Deployment, pool: DeployedPool) -> str:
             "workers": 1,
         },
         selector={facts.fact("gpu_label"): pool.node_label},
-        shared_memory=facts.fact("shared_memory"),
+        claim=claim,
+        volumes=[shared_volume()] + [weights_volume(deployment)] * bool(claim),
+        mounts=[SHARED_MOUNT] + [CACHE_MOUNT] * bool(claim),
         image=helm_text(deployment.options.image or _image(deployment, "vllm"), "--image"),
         args=[pod_text(word) for word in plain_words(words)[1:]],
-        env=_env(deployment),
+        env=_env(deployment) + [CACHE_ENV] * bool(claim),
         container_ports=_ports(deployment, port),
         port=port,
         checks=facts.fact("startup_seconds") // 10,
@@ -127,7 +130,7 @@ def _proxy(deployment: Deployment, pool: DeployedPool) -> dict[str, Any]:
         "image": _image(deployment, "sidecar"),
         "connector": "nixlv2",
         "secure": False,
-        "targetPort": BEHIND_PROXY,
+        "targetPort": facts.fact("ports", "behind_proxy"),
         "zapLogLevel": "info",  # the chart's default logs every request at debug level
     }
 
@@ -179,6 +182,8 @@ def _picker(deployment: Deployment) -> str:
 def read_llmd(deployment: Deployment, files: Mapping[str, str]) -> Found:
     """What the releases start, and how the picker chooses."""
     workers = [_read_values(deployment, path, files[path]) for path in sorted(files) if path.startswith("values/")]
+    labels = _labels(deployment)
+    workers += [read_group(deployment, path, files[path], labels) for path in sorted(files) if path.startswith(GROUPS)]
     pool = load_yaml(POOL_FILE, files.get(POOL_FILE, ""))
     if dig(pool, "spec", "targetPorts") != [{"number": int(facts.fact("ports", "http"))}]:
         raise InputError(f"{POOL_FILE}: its port is not the one that pods are reached at")
@@ -272,7 +277,6 @@ def _read_values(deployment: Deployment, path: str, text: str) -> FoundWorker:
         raise InputError(
             f"{path}: the chart asks for tensor x dataLocal = {gpus} GPUs, and the resources for another number"
         )
-    mounts = [mount.get("mountPath") for mount in container.get("volumeMounts") or []]
     return FoundWorker(
         where=path,
         pool=path.removeprefix("values/").removesuffix(".yaml"),
@@ -284,12 +288,12 @@ def _read_values(deployment: Deployment, path: str, text: str) -> FoundWorker:
         words=words,
         settings=vllm_settings(deployment, path, words),
         transfer=transfer,
-        env=_read_env(container),
+        env=read_env(container),
         label=(section.get("nodeSelector") or {}).get(facts.fact("gpu_label")),
         image=container.get("image"),
         pod={
             "devices": limits,
-            "shared_memory": SHARED_MEMORY in mounts,
+            "shared_memory": SHARED_MOUNT in (container.get("volumeMounts") or []),
             "capabilities": dig(container, "securityContext", "capabilities", "add") or [],
         },
     )
@@ -308,10 +312,3 @@ def _role(section: str, *, proxied: bool) -> str:
     if section == "prefill":
         return Role.PREFILL.value
     return Role.DECODE.value if proxied else Role.COLOCATED.value
-
-
-def _read_env(container: Mapping[str, Any]) -> dict[str, str]:
-    return {
-        str(item.get("name")): str(item.get("value") or dig(item, "valueFrom", "fieldRef", "fieldPath") or "")
-        for item in container.get("env") or []
-    }

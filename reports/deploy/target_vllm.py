@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from . import facts
 from .description import Deployment
-from .flags_vllm import vllm_words
+from .flags_vllm import place_words, span_words, vllm_words
 from .placement import Host, Instance, hosts_of, place
 from .plain import ROUTER_FILE, router_file, router_words, script_files
 from .rendering import Raw, compose_text, render
@@ -63,27 +63,22 @@ def _node_words(one: Instance, rank: int) -> list[str]:
     """What an engine of several hosts is told on each: its place, and where the first is."""
     if len(one.hosts) == 1:
         return []
-    settings, head = one.pool.settings, Raw(f'"{one.hosts[0].address}"')
-    if settings.data == 1:
-        words = ["--nnodes", str(len(one.hosts)), "--node-rank", str(rank), "--master-addr", head]
-        return [*words, "--master-port", str(one.port("master"))] + ["--headless"] * bool(rank)
-    local = one.pool.node_gpus // (settings.tensor * settings.pipeline)
-    words = ["--data-parallel-size-local", str(local), "--data-parallel-address", head]
-    words += ["--data-parallel-rpc-port", str(one.port("data_parallel"))]
-    return words + ["--data-parallel-start-rank", str(rank * local), "--headless"] * bool(rank)
+    return span_words(one.pool, Raw(f'"{one.hosts[0].address}"'), one.port) + place_words(one.pool, rank)
 
 
 def _compose(deployment: Deployment, instances: tuple[Instance, ...], host: Host, router: list[str] | None) -> str:
     """The engines of one host, and the router if its command is given."""
     start = f"pip install -q {facts.fact('router', 'vllm')} && exec vllm-router"
     weights = deployment.weights
+    services = [_service(deployment, one, one.hosts.index(host), host) for one in instances if host in one.hosts]
     return render(
         "compose/vllm.yaml",
         project=deployment.name,
-        services=[_service(deployment, one, one.hosts.index(host), host) for one in instances if host in one.hosts],
+        services=services,
+        awaited={one["name"]: {"condition": "service_healthy"} for one in services if one["port"]},
         router=router and ["sh", "-c", Raw(f'"{" ".join([start, *map(unquoted, router)])}"')],
         folder=compose_text(weights) if weights.startswith("/") else None,
-        rdma=deployment.disaggregated and len(hosts_of(instances)) > 1,
+        rdma=deployment.leaves_nodes and len(hosts_of(instances)) > 1,
         checks=facts.fact("startup_seconds") // 10,
     )
 

@@ -1,0 +1,129 @@
+"""Where files say another thing than the plan's: whatever somebody changed that no rule of `lint` knows.
+
+Comments, the order of keys and quoting make no difference, nor do the addresses in hosts.env, which are the user's.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import PurePosixPath
+from typing import Any, Final
+
+from costmodel.errors import InputError
+
+from .manifests import load_yaml
+
+AS_WRITTEN: Final = "as_written"
+"""The rule that files say what was written, whether or not another rule is about it."""
+ADDRESS: Final = re.compile(r"[A-Za-z0-9_.-]+|\[?[0-9A-Fa-f:.]+\]?")
+"""A host's name or address, as it may stand in a URL and in a shell's file of variables."""
+PROSE: Final = ".md"
+PROGRAMS_READ: Final = frozenset((".yaml", ".yml", ".sh", ".json", ".env"))
+"""Endings of files that somebody may apply or run along with ours."""
+RESULTS: Final = "benchmark/"
+"""Folder in which the benchmark leaves its results."""
+SHOWN: Final = 80
+"""Characters of a value that a sentence shows."""
+
+
+def differences(planned: Mapping[str, str], found: Mapping[str, str]) -> Iterator[str]:
+    """A sentence for each planned file that is missing, and for each value or key of it that is not the plan's.
+
+    planned, found: texts by path.
+    """
+    for path, text in planned.items():
+        if path.endswith(PROSE):
+            continue
+        if path not in found:
+            yield f"{path} is missing"
+            continue
+        try:
+            yield from _between(path, _meaning(path, text), _meaning(path, found[path]))
+        except InputError as error:
+            yield str(error)
+
+
+def strays(planned: Mapping[str, str], found: Mapping[str, str]) -> Iterator[str]:
+    """A sentence for each file that is not the plan's and that somebody may apply or run along with those that are."""
+    for path in sorted(set(found) - set(planned)):
+        if PurePosixPath(path).suffix in PROGRAMS_READ and not path.startswith(RESULTS):
+            yield f"{path} is no file of this plan"
+
+
+def _between(place: str, planned: Any, found: Any) -> Iterator[str]:
+    if isinstance(planned, dict) and isinstance(found, dict):
+        yield from (f"{place}: {_shown(key)} is missing" for key in planned if key not in found)
+        yield from (f"{place}: {_shown(key)} does not belong there" for key in found if key not in planned)
+        for key in planned:
+            if key in found:
+                yield from _between(f"{place}: {key}", planned[key], found[key])
+    elif isinstance(planned, list) and isinstance(found, list):
+        if len(planned) != len(found):
+            yield f"{place} has {len(found)} entries, not {len(planned)}{_first_strange(planned, found)}"
+            return
+        for number, (one, other) in enumerate(zip(planned, found, strict=True)):
+            yield from _between(f"{place}[{number}]", one, other)
+    elif type(planned) is not type(found) or planned != found:
+        yield f"{place} is {_shown(found)}, not {_shown(planned)}"
+
+
+def _first_strange(planned: list[Any], found: list[Any]) -> str:
+    """The entry at which two lists part."""
+    places = (number for number, (one, other) in enumerate(zip(planned, found, strict=False)) if one != other)
+    number = next(places, min(len(planned), len(found)))
+    return (
+        f": {_shown(found[number])} is too many" if number < len(found) else f": {_shown(planned[number])} is missing"
+    )
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
+
+
+def _meaning(path: str, text: str) -> Any:
+    """What the program that a file is for makes of it."""
+    return _READERS[PurePosixPath(path).suffix](path, text)
+
+
+def _json(path: str, text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path} is not JSON: {error}") from error
+
+
+def _json_lines(path: str, text: str) -> list[Any]:
+    return [_json(f"{path}: line {number}", line) for number, line in enumerate(text.splitlines(), start=1)]
+
+
+def _commands(path: str, text: str) -> list[list[str]]:
+    try:
+        return [shlex.split(line) for line in text.splitlines() if line and not line.startswith("#")]
+    except ValueError as error:
+        raise InputError(f"{path} is not a script: {error}") from error
+
+
+def _addresses(path: str, text: str) -> list[str]:
+    """The names that have an address; which one is the user's affair."""
+    names = []
+    for line in text.splitlines():
+        if not line or line.startswith("#"):
+            continue
+        name, _, address = line.partition("=")
+        if ADDRESS.fullmatch(address) is None:
+            raise InputError(f"{path}: {_shown(line)} gives {name} no address")
+        names.append(name)
+    return names
+
+
+_READERS: Final[Mapping[str, Callable[[str, str], Any]]] = {
+    ".yaml": load_yaml,
+    ".json": _json,
+    ".jsonl": _json_lines,
+    ".sh": _commands,
+    ".env": _addresses,
+}

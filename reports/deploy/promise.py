@@ -1,0 +1,87 @@
+"""What a plan promised beside what the benchmark of its deployment measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+from costmodel.errors import InputError
+from optimizer.plans.plan import Plan
+from reports.numbers import count, duration, rate, signed_percent
+from reports.table import Column, render_table
+from search_spaces.benchmark_results.reader import read_results
+from search_spaces.benchmark_results.records import BenchmarkRun
+from search_spaces.files import shown_path
+
+from .describe import demand_of
+from .description import Demand
+
+QUANTILES: Final = ("p50", "p90", "p99")
+OTHER_WORKLOAD: Final = 0.1
+"""Difference of mean lengths [1] beyond which a run replayed another workload: chance and tokenizers explain less."""
+WIDTH: Final = 80
+
+
+def promise_dict(plan: Plan, file: Path) -> dict[str, Any]:
+    """Promised and measured quantiles [s] of each run in a benchmark's result file.
+
+    The error is promised / measured - 1. Raises InputError for a plan without a promise, and for a file whose runs
+    did not replay the plan's workload.
+    """
+    if plan.ttft_s is None or plan.tpot_s is None:
+        raise InputError(f"the plan {plan.name!r} promises no latencies (its status is {plan.status})")
+    runs = [record for record in read_results([file]) if isinstance(record, BenchmarkRun)]
+    if not runs:
+        raise InputError(f"{shown_path(file)} has no run of a load generator")
+    demand = demand_of(plan)
+    return {
+        "schema": "pdplan.promise/1",
+        "plan": plan.name,
+        "planned_requests_per_second": demand.rate,
+        "runs": [_run(plan, demand, run) for run in runs],
+    }
+
+
+def _run(plan: Plan, demand: Demand, run: BenchmarkRun) -> dict[str, Any]:
+    for name, found, lengths in (("prompts", run.isl, demand.isl), ("answers", run.osl, demand.osl)):
+        planned = sum(length * share for length, share in zip(lengths, demand.share, strict=True)) / sum(demand.share)
+        if abs(found / planned - 1.0) > OTHER_WORKLOAD:
+            raise InputError(
+                f"{run.where}: its {name} have {found:,.0f} tokens on average, and the plan's {planned:,.0f}, so it "
+                "did not replay the plan's workload"
+            )
+    pairs = [
+        (f"{metric} {name}", getattr(promised, name), getattr(measured, name))
+        for metric, promised, measured in (("TTFT", plan.ttft_s, run.ttft), ("TPOT", plan.tpot_s, run.tpot))
+        for name in QUANTILES
+    ]
+    return {
+        "where": run.where,
+        "tool": run.tool.value,
+        "requests": run.completed,
+        "requests_per_second": run.request_throughput,
+        "latencies": [
+            {
+                "name": name,
+                "promised_s": promised,
+                "measured_s": measured,
+                "error": promised / measured - 1.0 if measured else None,
+            }
+            for name, promised, measured in pairs
+        ],
+    }
+
+
+def promise_text(value: dict[str, Any]) -> str:
+    """The same as tables, one for each run."""
+    return "\n\n".join(_run_text(value["planned_requests_per_second"], run) for run in value["runs"])
+
+
+def _run_text(planned: float, run: dict[str, Any]) -> str:
+    rows = [
+        [one["name"], duration(one["promised_s"]), duration(one["measured_s"]), signed_percent(one["error"])]
+        for one in run["latencies"]
+    ]
+    columns = [Column("latency"), *(Column(title, "right") for title in ("promised", "measured", "error"))]
+    sent = f"{count(run['requests'])} requests at {rate(run['requests_per_second'])}, planned {rate(planned)}"
+    return f"{run['where']}: {sent}\n\n{render_table(rows, columns, WIDTH)}"

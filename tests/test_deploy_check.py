@@ -1,0 +1,336 @@
+"""`pdplan deploy --check`: a directory is judged against its plan after people had it in their hands."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Iterator
+from functools import cache
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from costmodel.errors import InputError
+from pdplan.cli import run
+from pdplan.exit_codes import ExitCode
+from reports.deploy.checking import directory_faults
+from reports.deploy.differences import AS_WRITTEN, differences, strays
+from reports.deploy.files import SUMS, TARGETS, deployment_files, file_faults, write_deployment
+from reports.deploy.manifests import load_yaml
+from reports.deploy.record import RECORD, recorded_options
+from tests.deploy_cases import PAIR, Ask, Case, deployment_of, options, plan_of
+
+ENGINES = {"vllm": "vllm", "dynamo": "vllm", "llmd": "vllm", "sglang": "sglang", "trtllm": "trtllm"}
+ALIKE = re.compile(r"dgd-with-planner|prefill-1-1|values/prefill|compose/h200")
+"""Files that are like others, place for place."""
+STRIDE = 3
+"""Changes are tried one in so many, for speed; 1 tries all of them, and all pass."""
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+Mutant = tuple[str, str, str]
+"""What was done, in which file, and the file's new text."""
+
+
+@cache
+def written(target: str) -> dict[str, str]:
+    ask = Ask(engine=ENGINES[target], prefix=0.25)
+    return deployment_files(plan_of(PAIR, ask), options(target))
+
+
+@cache
+def mutants(target: str) -> tuple[Mutant, ...]:
+    """Every key and value of every manifest left out, changed, and joined by another; every word of every script."""
+    return tuple(
+        (what, path, text)
+        for path, whole in written(target).items()
+        for what, text in _mutants(path, whole)
+        if not ALIKE.search(path)
+    )
+
+
+def _mutants(path: str, text: str) -> Iterator[tuple[str, str]]:
+    if path.endswith(".yaml"):
+        for what, document in islice(changed(yaml.load(text, _LOADER)), 0, None, STRIDE):
+            yield what, json.dumps(document)  # which is YAML, too
+    elif path.endswith(".json"):
+        for what, document in islice(changed(json.loads(text)), 0, None, STRIDE):
+            yield what, json.dumps(document)
+    elif path.endswith(".sh"):
+        command = text.splitlines()[-1]
+        words = shlex.split(command, posix=False)
+        for number, word in enumerate(words):
+            for what, other in (("without", ""), ("changed", f"{word}x"), ("twice", f"{word} {word}")):
+                yield f"{what} {word}", text.replace(command, " ".join([*words[:number], other, *words[number + 1 :]]))
+
+
+def changed(document: Any) -> Iterator[tuple[str, Any]]:
+    """Copies of a document, each with one change at one place."""
+    text = json.dumps(document)
+    for place in places(document):
+        for what, change in (("without", _leave_out), ("changed", _change), ("joined", _join)):
+            copied = json.loads(text)
+            holder = copied
+            for key in place[:-1]:
+                holder = holder[key]
+            if change(holder, place[-1]):
+                yield f"{what} {place}", copied
+
+
+def places(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, one in inside:
+        yield (*at, key)
+        yield from places(one, (*at, key))
+
+
+def _leave_out(holder: Any, key: Any) -> bool:
+    del holder[key]
+    return True
+
+
+def _change(holder: Any, key: Any) -> bool:
+    value = holder[key]
+    if isinstance(value, bool):
+        holder[key] = not value
+    elif isinstance(value, int | float):
+        holder[key] = value + 1
+    elif isinstance(value, str):
+        holder[key] = str(int(value) + 1) if value.isdigit() else f"{value}x"
+    else:
+        holder[key] = "x"
+    return True
+
+
+def _join(holder: Any, key: Any) -> bool:
+    if isinstance(holder[key], dict):
+        holder[key]["unheardOf"] = 1
+    elif isinstance(holder[key], list):
+        holder[key].append("unheardOf")
+    return isinstance(holder[key], dict | list)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_change_of_one_place_is_told(target: str) -> None:
+    found = mutants(target)
+    assert len(found) > 200 // STRIDE
+    for what, path, text in found:
+        assert list(differences({path: written(target)[path]}, {path: text})), (what, path)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@settings(deadline=None, max_examples=25)
+@given(data=st.data())
+def test_changed_files_are_refused_whole(target: str, data: st.DataObject) -> None:
+    deployment = deployment_of(plan_of(PAIR, Ask(engine=ENGINES[target], prefix=0.25)), target)
+    own = TARGETS[target].files(deployment)
+    what, path, text = data.draw(st.sampled_from([one for one in mutants(target) if one[1] in own]))
+    assert file_faults(deployment, {**own, path: text}), (what, path)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_what_a_program_does_not_see_is_no_difference(target: str) -> None:
+    """Comments, the order of keys, and how YAML quotes and folds."""
+    planned = written(target)
+    other = {
+        path: "# mine\n" + yaml.safe_dump(yaml.safe_load(text), sort_keys=True)
+        if path.endswith(".yaml")
+        else text.replace("set -euo", "# mine\nset -euo")
+        for path, text in planned.items()
+    }
+    assert list(differences(planned, other)) == []
+
+
+def test_the_hosts_are_the_users() -> None:
+    planned = {"hosts.env": "# hosts\nHOST_A=a\nHOST_B=b\n"}
+    for text in ("HOST_A=10.0.0.1\nHOST_B=[fe80::1]\n", "# a\n\nHOST_A=x.example.org\nHOST_B=h_2\n"):
+        assert list(differences(planned, {"hosts.env": text})) == []
+    for text, sentence in (
+        ("HOST_A=a\n", "hosts.env has 1 entries, not 2: 'HOST_B' is missing"),
+        ("HOST_A=a\nHOST_B=\n", "gives HOST_B no address"),
+        ("HOST_A=a\nHOST_B=$(id)\n", "gives HOST_B no address"),
+        ("HOST_A=a\nHOST_B=b; id\n", "gives HOST_B no address"),
+    ):
+        assert sentence in " ".join(differences(planned, {"hosts.env": text}))
+
+
+@pytest.mark.parametrize(
+    ("planned", "found", "sentence"),
+    [
+        ("a: 1", "a: 2", "f.yaml: a is 2, not 1"),
+        ("a: 1", 'a: "1"', "f.yaml: a is '1', not 1"),
+        ("a: 1", "a: 1.0", "f.yaml: a is 1.0, not 1"),
+        ("a: {b: [x, y]}", "a: {b: [x, z]}", "f.yaml: a: b[1] is 'z', not 'y'"),
+        ("a: [x, y]", "a: [x]", "f.yaml: a has 1 entries, not 2: 'y' is missing"),
+        ("a: [x]", "a: [w, x]", "f.yaml: a has 2 entries, not 1: 'w' is too many"),
+        ("a: 1", "b: 1", "f.yaml: 'a' is missing"),
+        ("a: 1", "a: 1\nb: 1", "f.yaml: 'b' does not belong there"),
+        ("a: 1", "a: 1\na: 1", "f.yaml: a stands twice"),
+        ("a: 1", "- a", "f.yaml is ['a'], not {'a': 1}"),
+        ("a: b", f"a: {'c' * 200}", f"f.yaml: a is '{'c' * 79}..., not 'b'"),
+    ],
+)
+def test_a_difference_is_one_sentence(planned: str, found: str, sentence: str) -> None:
+    assert sentence in list(differences({"f.yaml": planned}, {"f.yaml": found}))
+
+
+def test_files_too_few_and_too_many() -> None:
+    assert list(differences({"a.sh": "exec x"}, {})) == ["a.sh is missing"]
+    assert list(strays({"a.sh": ""}, {"a.sh": "", "b.sh": "", "benchmark/results/c.json": "", "notes.txt": ""})) == [
+        "b.sh is no file of this plan"
+    ]
+
+
+@pytest.mark.parametrize(
+    "text", ["[" * 100_000, "a: &a [*a]", "a: &a 1\nb: *a", "a: 1\n---\nb: 2", "\x00", "a: [", "!!x y"]
+)
+def test_hostile_yaml_is_a_sentence(text: str) -> None:
+    with pytest.raises(InputError, match=r"^f\.yaml"):
+        load_yaml("f.yaml", text)
+
+
+@pytest.fixture(scope="module")
+def deployed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A plan's file, and the directory of its deployment with options of its own."""
+    folder = tmp_path_factory.mktemp("deployed")
+    plan = folder / "plan.json"
+    plan.write_text(plan_of().model_dump_json(by_alias=True), "utf-8")
+    asked = ["--namespace", "serving", "--label", "H100=MY-H100", "--image", "my/image:1", "--api", "v1alpha1"]
+    assert run(["deploy", str(plan), "-t", "dynamo", "-o", str(folder / "out"), *asked]) == 0
+    return plan, folder / "out"
+
+
+def check(deployed: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
+    capsys.readouterr()
+    code = run(["deploy", str(deployed[0]), "--check", str(deployed[1])])
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def test_a_deployment_of_ones_own_is_sound(deployed: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = check(deployed, capsys)
+    assert (code, err) == (ExitCode.DONE, "")
+    assert out == f"{deployed[1]} deploys 'case' as it was evaluated\n"
+
+
+@pytest.mark.parametrize(
+    ("path", "old", "new", "line"),
+    [
+        ("dgd*.yaml", '"128"', '"512"', "settings_are_the_plans: dgd.yaml: decode-2: max_num_seqs is 512, but"),
+        (
+            "dgd*.yaml",
+            "MY-H100",
+            "NVIDIA-H100-80GB-HBM3",
+            "labels_are_the_gpus: dgd.yaml: prefill-1: its node selector",
+        ),
+        ("dgd.yaml", "my/image:1", "my/image:2", "as_written: dgd.yaml: spec: services: Frontend: extraPodSpec: "),
+        ("dgd.yaml", "v1alpha1", "v1gamma1", "readable: dgd.yaml is no DynamoGraphDeployment of a known version"),
+        ("benchmark/workload.jsonl", '"timestamp":0.0', '"timestamp":1.5', "as_written: benchmark/workload.jsonl[0]: "),
+        ("benchmark/run.sh", "--fixed-schedule ", "", "as_written: benchmark/run.sh[2] has "),
+        ("benchmark/job.yaml", "backoffLimit: 0", "backoffLimit: 9", "as_written: benchmark/job.yaml: spec: backoff"),
+        (
+            RECORD,
+            '"serving"',
+            '"default"',
+            "objects_share_a_namespace: dgd.yaml: its namespace is serving, not default",
+        ),
+        (RECORD, '"inputs_sha256": "', '"inputs_sha256": "00', f"as_written: {RECORD}: inputs_sha256 is '00"),
+        ("planner/planner_config.json", "600.0", "200.0", "as_written: planner/planner_config.json: ttft_ms is 200.0"),
+    ],
+)
+def test_each_fault_is_a_line(
+    deployed: tuple[Path, Path], capsys: pytest.CaptureFixture[str], path: str, old: str, new: str, line: str
+) -> None:
+    texts = {file: file.read_text("utf-8") for file in deployed[1].glob(path)}
+    assert old in next(iter(texts.values()))
+    try:
+        for file, text in texts.items():
+            file.write_text(text.replace(old, new, 1), "utf-8")
+        code, out, err = check(deployed, capsys)
+    finally:
+        for file, text in texts.items():
+            file.write_text(text, "utf-8")
+    assert code == ExitCode.BAD_INPUT
+    assert any(one.startswith(line) for one in out.splitlines()), out
+    assert re.fullmatch(r"pdplan: error: \S+ has \d+ faults?, and does not deploy 'case' as it was evaluated\n", err)
+
+
+def test_files_are_missing_and_too_many(deployed: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    plan, directory = deployed
+    moved = directory / "dgd2.yaml"
+    (directory / "dgd.yaml").rename(moved)
+    results = directory / "benchmark" / "results"
+    results.mkdir()
+    (results / "profile_export_aiperf.json").write_text("{}", "utf-8")
+    (directory / "README.md").write_text("my notes", "utf-8")
+    try:
+        found = directory_faults(plan_of(), directory)
+        assert (AS_WRITTEN, "dgd.yaml is missing") in found
+        assert (AS_WRITTEN, "dgd2.yaml is no file of this plan") in found
+        assert not [sentence for _, sentence in found if "results" in sentence or "README" in sentence]
+    finally:
+        moved.rename(directory / "dgd.yaml")
+    assert check((plan, directory), capsys)[0] == ExitCode.DONE
+
+
+def test_another_plan_is_told(deployed: tuple[Path, Path]) -> None:
+    other = plan_of((PAIR[0], Case("decode", "H200", tp=2, seqs=64, tokens=512)))
+    rules = {rule for rule, _ in directory_faults(other, deployed[1])}
+    assert {"settings_are_the_plans", AS_WRITTEN} <= rules
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--check", "{out}", "-t", "vllm"], "--check takes the other options from DIR; leave out --target"),
+        (["--check", "{out}", "-o", "x"], "--check takes the other options from DIR; leave out --output"),
+        (["--check", "{out}", "--force"], "--check takes the other options from DIR; leave out --force"),
+        (["--check", "{plan}"], "has no deployment.json, so it is no directory that pdplan deploy wrote"),
+        ([], "give -o DIR to write a deployment, or --check DIR to check one"),
+    ],
+)
+def test_bad_requests_are_one_sentence(
+    deployed: tuple[Path, Path], capsys: pytest.CaptureFixture[str], arguments: list[str], sentence: str
+) -> None:
+    plan, out = deployed
+    code = run(["deploy", str(plan), *(word.format(plan=plan, out=out) for word in arguments)])
+    assert code == ExitCode.BAD_INPUT
+    assert sentence in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("[]", "the file: Input should be"),
+        ("{", "deployment.json is not JSON"),
+        ("[" * 100_000, "deployment.json is not JSON"),
+        ('{"schema": "pdplan.deployment/9"}', "schema: Input should be 'pdplan.deployment/1'"),
+        ('{"unheardOf": 1}', "deployment.json: "),
+    ],
+)
+def test_a_record_that_is_none_is_refused(text: str, sentence: str) -> None:
+    with pytest.raises(InputError, match=re.escape(sentence)):
+        recorded_options(text)
+
+
+def test_a_record_keeps_every_option() -> None:
+    asked = options(
+        "dynamo", namespace="a", rdma="r/b", labels={"H100": "X"}, image="i:1", api="v1alpha1", model="m/n", claim="c"
+    )
+    assert recorded_options(deployment_files(plan_of(), asked)[RECORD]) == asked
+
+
+def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    write_deployment(plan_of(), options("vllm"), tmp_path)
+    (tmp_path / "router.sh").write_bytes(b"\xff\xfe")
+    with pytest.raises(InputError, match=r"router\.sh is not UTF-8 text"):
+        directory_faults(plan_of(), tmp_path)
+    (tmp_path / "router.sh").unlink()
+    (tmp_path / "router.sh").mkdir()
+    with pytest.raises(InputError, match=r"router\.sh: is a folder"):
+        directory_faults(plan_of(), tmp_path)
+    assert (tmp_path / SUMS).exists()

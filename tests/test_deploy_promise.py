@@ -1,0 +1,102 @@
+"""The benchmark of a deployment closes the circle: what it measures stands beside the promise, and calibrates."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pdplan.cli import run
+from pdplan.exit_codes import ExitCode
+from reports.deploy.files import deployment_files
+from tests.deploy_cases import Case, options, plan_of
+
+SAMPLE = Path(__file__).parent / "benchmark_results" / "profile_export_aiperf.json"
+PLAN = plan_of((Case("colocated", tp=2, replicas=2, tokens=8192),))
+
+
+def result(folder: Path, *, ttft: float = 0.2, tpot: float = 0.012, longer: float = 1.0) -> Path:
+    """AIPerf's summary of a run of the emitted workload, with these latencies [s] and prompts so much longer [1]."""
+    lines = deployment_files(PLAN, options("vllm"))["benchmark/workload.jsonl"].splitlines()
+    rows = [json.loads(line) for line in lines]
+    seconds = rows[-1]["timestamp"] / 1e3
+    found: dict[str, Any] = json.loads(SAMPLE.read_text("utf-8"))
+    found["input_sequence_length"] = {"unit": "tokens", "avg": longer * np.mean([row["input_length"] for row in rows])}
+    found["output_sequence_length"] = {"unit": "tokens", "avg": float(np.mean([row["output_length"] for row in rows]))}
+    for name, value in (("time_to_first_token", ttft), ("inter_token_latency", tpot)):
+        found[name] = {"unit": "ms", "avg": value * 1e3, "p50": value * 1e3, "p90": value * 2e3, "p99": value * 3e3}
+    found["request_count"]["avg"] = len(rows)
+    found["benchmark_duration"]["avg"] = seconds
+    found["request_throughput"]["avg"] = len(rows) / seconds
+    found["output_token_throughput"]["avg"] = found["output_sequence_length"]["avg"] * len(rows) / seconds
+    found["input_config"] = {"endpoint": {"model_names": ["meta-llama/Llama-3.1-8B"]}, "loadgen": {}}
+    path = folder / "profile_export_aiperf.json"
+    path.write_text(json.dumps(found), "utf-8")
+    return path
+
+
+def plan_file(folder: Path) -> Path:
+    path = folder / "plan.json"
+    path.write_text(PLAN.model_dump_json(by_alias=True), "utf-8")
+    return path
+
+
+def test_what_was_measured_stands_beside_what_was_promised(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["validate", "--against", str(result(tmp_path)), "--plan", str(plan_file(tmp_path))]
+    assert run(arguments) == ExitCode.DONE
+    text = capsys.readouterr().out
+    assert "2,250 requests at 7." in text
+    assert "planned 7.5 req/s" in text
+    assert run([*arguments, "--json"]) == ExitCode.DONE
+    value = json.loads(capsys.readouterr().out)
+    assert value["schema"] == "pdplan.promise/1"
+    assert value["planned_requests_per_second"] == 7.5
+    (one,) = value["runs"]
+    assert one["requests"] == 2250
+    errors = {row["name"]: row["error"] for row in one["latencies"]}
+    promised = PLAN.ttft_s
+    assert promised is not None
+    assert errors["TTFT p50"] == pytest.approx(promised.p50 / 0.2 - 1.0)
+    assert errors["TTFT p99"] == pytest.approx(promised.p99 / 0.6 - 1.0)
+    assert list(errors) == [f"{metric} {name}" for metric in ("TTFT", "TPOT") for name in ("p50", "p90", "p99")]
+
+
+def test_the_same_result_calibrates(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    engine = ["--model", "Llama-3.1-8B", "--gpu", "H100", "--tp", "2", "--replicas", "2"]
+    assert run(["calibrate", str(result(tmp_path, tpot=0.008)), *engine, "--json"]) == ExitCode.DONE
+    value = json.loads(capsys.readouterr().out)
+    assert value["schema"].startswith("pdplan.calibration/")
+
+
+def test_another_workload_keeps_no_promise(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--against", str(result(tmp_path, longer=1.2)), "--plan", str(plan_file(tmp_path))]
+    assert run(["validate", *arguments]) == ExitCode.BAD_INPUT
+    said = capsys.readouterr().err
+    assert "its prompts have 1,536 tokens on average, and the plan's 1,280, so it did not replay the plan" in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--plan", "{plan}"], "--plan goes with --against FILE alone, a benchmark's result"),
+        (["--plan", "{plan}", "--against", "{result}", "--rows"], "--plan goes with --against FILE alone"),
+        (["--plan", "{none}", "--against", "{result}"], "promises no latencies"),
+        (["--plan", "{plan}", "--against", "{plan}"], "is not the result of a known benchmark tool"),
+        (["--plan", "{result}", "--against", "{result}"], "is not a plan of this version of pdplan"),
+        (["--plan", "{plan}", "--against", "{steps}"], "has no run of a load generator"),
+    ],
+)
+def test_bad_requests_are_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], sentence: str
+) -> None:
+    places = {
+        "plan": plan_file(tmp_path),
+        "result": result(tmp_path),
+        "none": Path(__file__).parent / "plans" / "infeasible.json",
+        "steps": SAMPLE.parent / "dynamo_self_benchmark.json",
+    }
+    assert run(["validate", *(word.format(**places) for word in arguments)]) == ExitCode.BAD_INPUT
+    assert sentence in capsys.readouterr().err
