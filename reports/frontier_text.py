@@ -14,6 +14,7 @@ from .numbers import MISSING, hourly, percent, rate, significant
 from .table import Column, render_table
 from .text import sentence, wrap
 
+PER_DOLLAR: Final = "per dollar"
 DIGITS: Final = 5
 """Of the values at which steps end."""
 
@@ -44,28 +45,42 @@ def frontier_csv(curve: Frontier, *, by_budget: bool) -> str:
 
 def frontier_text(curve: Frontier, width: int, *, by_budget: bool) -> str:
     """A line per step of the staircase, the easiest first."""
+    *numbers, last = curve_headers(curve, by_budget=by_budget)
+    columns = [Column(name, "right", optional=name == PER_DOLLAR) for name in numbers]
+    table = render_table(curve_rows(curve, by_budget=by_budget), [*columns, Column(last, shrink=True, lines=2)], width)
+    return "\n".join([table, "", *(line for note in curve_notes(curve) for line in wrap(note, width))])
+
+
+def curve_headers(curve: Frontier, *, by_budget: bool) -> list[str]:
+    """Names of the columns; all but the last have numbers."""
     unit = "" if curve.unit == "1" else f" [{curve.unit}]"
-    head = [Column("budget", "right"), Column("serves up to", "right"), Column("per dollar", "right", optional=True)]
-    if not by_budget:
-        head = [Column(f"{curve.over}{unit} from", "right"), Column("to", "right"), Column("cost", "right")]
-    columns = [*head, Column("fleet", shrink=True, lines=2)]
+    numbers = ["budget", "serves up to", PER_DOLLAR] if by_budget else [f"{curve.over}{unit} from", "to", "cost"]
+    return [*numbers, "fleet"]
+
+
+def curve_rows(curve: Frontier, *, by_budget: bool) -> list[list[str]]:
+    """What a step's row says."""
     rows = []
     if by_budget:
         for row, step in zip(budgets(curve), (one for one in curve.steps if one.answer.cost), strict=True):
             worth = f"{significant(row['requests_per_dollar'])} req/$"
             fleet = " + ".join(step.answer.pools)
             rows.append([hourly(row["budget_usd_per_hour"]), rate(row["rate_rps"]), worth, fleet])
-    else:
-        for step in curve.steps:
-            cost = hourly(step.answer.cost) if step.answer.cost is not None else step.answer.status.value
-            fleet = " + ".join(step.answer.pools) or MISSING
-            rows.append([significant(step.easy, DIGITS), significant(step.hard, DIGITS), cost, fleet])
+        return rows
+    for step in curve.steps:
+        cost = hourly(step.answer.cost) if step.answer.cost is not None else step.answer.status.value
+        fleet = " + ".join(step.answer.pools) or MISSING
+        rows.append([significant(step.easy, DIGITS), significant(step.hard, DIGITS), cost, fleet])
+    return rows
+
+
+def curve_notes(curve: Frontier) -> list[str]:
+    """Why there is no fleet where there is none; and last, what was searched."""
     said = (
         f"Fleets of one or two pools, by formula; each step ends where its fleet no longer holds, to "
         f"{percent(curve.tolerance)}."
     )
-    notes = [*_reasons(curve), said]
-    return "\n".join([render_table(rows, columns, width), "", *(line for note in notes for line in wrap(note, width))])
+    return [*_reasons(curve), said]
 
 
 def _reasons(curve: Frontier) -> list[str]:

@@ -11,8 +11,8 @@ from markupsafe import Markup
 from .charts import WIDTH
 from .html import environment
 from .json_text import as_script, finite
-from .marks import Drawing, Mark, Rect, Text
-from .numbers import MISSING, hourly, percent, rate, significant
+from .marks import Drawing, Mark, Rect, Text, text_width
+from .numbers import MISSING, hourly, percent, rate
 from .page_charts import Chart, Table
 from .text import fit, plural
 from .whatif_text import Row, depth_note, fleet_words, scenario_keys, told
@@ -22,6 +22,8 @@ ALONE: Final = "sweep"
 """Stands for the second lever of a map where there is only one."""
 LEVELS: Final = 8
 """Tones of a heat map."""
+CELL_GAP: Final = 3.0
+"""Between the text of a cell and the next cell, in drawing units."""
 _LEFT, _TOP, _HEIGHT = 66.0, 26.0, 26.0
 
 
@@ -32,6 +34,7 @@ class SweepPage:
     name: str
     headline: str
     charts: tuple[Chart, ...]
+    cut: str
     note: str
     rows: Table
 
@@ -61,11 +64,17 @@ def make_sweep_page(rows: Sequence[Row], name: str, depth: str) -> SweepPage:
         for row in rows
     )
     headers = (*keys, "#cost", "#goodput", "fleet", "gives out first", "#gap")
-    return SweepPage(name, headline, heat_maps(rows), depth_note(rows, depth), Table(headers, cells))
+    maps = heat_maps(rows)
+    few = f"The first {MOST_MAPS} of {len(maps)} maps; all scenarios stand in the table."
+    cut = few if len(maps) > MOST_MAPS else ""
+    return SweepPage(name, headline, maps[:MOST_MAPS], cut, depth_note(rows, depth), Table(headers, cells))
 
 
 def heat_maps(rows: Sequence[Row]) -> tuple[Chart, ...]:
-    """Maps of the cost over the two levers that vary fastest, one for each combination of the others."""
+    """Maps of the cost over the two levers that vary fastest, one for each combination of the others.
+
+    All share their tones; the title of each says what stands in its own cells.
+    """
     keys = scenario_keys(rows)
     if len(keys) == 1:
         keys, rows = [ALONE, *keys], [{ALONE: "cost", **row} for row in rows]
@@ -77,13 +86,24 @@ def heat_maps(rows: Sequence[Row]) -> tuple[Chart, ...]:
     span = (min(every), max(every)) if every else (0.0, 0.0)
     return tuple(
         Chart(
-            title=" at ".join(("Cost", *([", ".join(group)] if group else []))),
+            title=f"Cost{' at ' if group else ''}{', '.join(group)}: {_finding(mine)}",
             caption=f"Dollars per hour by {_axes(down, across)}; the stronger the colour, the dearer; – is no fleet.",
             drawing=_map(mine, (down, across), span),
             table=Table((down, across, "#cost"), tuple((told(r[down]), told(r[across]), _cost(r)) for r in mine)),
         )
-        for group, mine in list(groups.items())[:MOST_MAPS]
+        for group, mine in groups.items()
     )
+
+
+def _finding(rows: Sequence[Row]) -> str:
+    """The least and the highest cost of some rows as their cells have them, and how many have none."""
+    costs = [row["cost_usd_per_hour"] for row in rows if row["cost_usd_per_hour"] is not None]
+    if not costs:
+        return "no fleet"
+    ends = [hourly(cost) for cost in (min(costs), max(costs))]
+    said = " to ".join(dict.fromkeys(ends))
+    none = len(rows) - len(costs)
+    return f"{said}; no fleet in {none} of {plural(len(rows), 'cell')}" if none else said
 
 
 def _axes(down: str, across: str) -> str:
@@ -92,6 +112,11 @@ def _axes(down: str, across: str) -> str:
 
 def _cost(row: Row) -> str:
     return hourly(row["cost_usd_per_hour"]) if row["cost_usd_per_hour"] is not None else str(row["status"])
+
+
+def _in_cell(row: Row) -> str:
+    """The cost as everywhere on the page, its unit apart."""
+    return MISSING if row["cost_usd_per_hour"] is None else _cost(row).removeprefix("$").removesuffix("/h")
 
 
 def _map(rows: Sequence[Row], keys: tuple[str, str], span: tuple[float, float]) -> Drawing:
@@ -103,11 +128,11 @@ def _map(rows: Sequence[Row], keys: tuple[str, str], span: tuple[float, float]) 
     for row in rows:
         column, line = across.index(told(row[keys[1]])), down.index(told(row[keys[0]]))
         x, y = _LEFT + column * width, _TOP + line * _HEIGHT
-        tone, cost = _tone(row["cost_usd_per_hour"], span), significant(row["cost_usd_per_hour"])
+        tone, cost = _tone(row["cost_usd_per_hour"], span), _in_cell(row)
         place = "" if keys[0] == ALONE else f"{keys[0]} {down[line]}, "
         tip = f"{place}{keys[1]} {across[column]}: {_cost(row)}, {fleet_words(row)}"
         marks.append(Rect(x, y, width - 1.5, _HEIGHT - 1.5, tone, tip))
-        if width > 34.0 or cost == MISSING:
+        if text_width(cost) <= width - CELL_GAP:
             marks.append(Text(x + width / 2, y + 17, cost, f"on-{tone}", "middle"))
     marks += [Text(_LEFT - 6, _TOP + n * _HEIGHT + 17, fit(value, 9), "tick", "end") for n, value in enumerate(down)]
     bottom = _TOP + _HEIGHT * len(down)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 
 from costmodel.errors import InputError
 from optimizer.whatif.journal import Journal
-from optimizer.whatif.sweep import BATCHES_PER_WORKER, Batch, Row, Sweep, batches, local_executor, run_sweep
+from optimizer.whatif.sweep import BATCHES_PER_WORKER, Batch, Row, Sweep, Task, batches, local_executor, run_sweep
 
 
 def square(batch: Batch) -> list[Row]:
@@ -123,3 +124,37 @@ def test_progress_counts_up_to_all(tmp_path: Path) -> None:
         run_sweep(made(40), executor, 1, progress=lambda done, total, _left: told.append((done, total)))
     assert told[-1] == (40, 40)
     assert [done for done, _ in told] == sorted({done for done, _ in told})
+
+
+class Halves:
+    """A second round for each square above 100, a third for none; the rows tell what it found."""
+
+    def more(self, tasks: Sequence[Task], rows: Mapping[int, Row]) -> list[Task]:
+        if any("of" in task for task in tasks):
+            return []
+        return [
+            {"x": task["x"] / 2.0, "of": number} for number, task in enumerate(tasks) if rows[number]["square"] > 100
+        ]
+
+    def finish(self, tasks: Sequence[Task], rows: Mapping[int, Row]) -> list[Row]:
+        later = {task["of"]: rows[number]["square"] for number, task in enumerate(tasks) if "of" in task}
+        first = (number for number, task in enumerate(tasks) if "of" not in task)
+        return [{**rows[number], "half": later.get(number)} for number in first]
+
+
+def test_later_rounds_give_the_same_rows_after_a_restart_anywhere_and_from_any_number_of_workers(
+    tmp_path: Path,
+) -> None:
+    sweep = replace(made(20), rounds=Halves())
+    expected = [{"number": x, "square": x * x, "half": (x / 2.0) ** 2 if x > 10 else None} for x in range(20)]
+    journal = Journal(tmp_path / "sweep.jsonl", sweep.key)
+    told: list[tuple[int, int]] = []
+    with ThreadPoolExecutor(2) as executor:
+        assert run_sweep(sweep, executor, 2, journal, lambda done, total, _left: told.append((done, total))) == expected
+        content = journal.path.read_bytes().splitlines(keepends=True)
+        for kept in (1, 8, 21, 25, len(content)):
+            journal.path.write_bytes(b"".join(content[:kept]))
+            assert run_sweep(sweep, executor, 1, journal) == expected
+            assert len(journal.read()) == 29
+    assert told[-1] == (29, 29)
+    assert all(done <= total for done, total in told)

@@ -319,3 +319,17 @@ def test_a_cluster_that_does_not_answer_is_one_sentence(workload: Path, capsys: 
     pytest.importorskip("distributed")
     asked = ("whatif", workload, "--vary", "rate=1", "--backend", "dask", "--address", "nonsense://x:1")
     assert "no Dask scheduler answers there" in refused(capsys, *asked)
+
+
+def test_a_curve_has_a_page_and_tells_how_far_it_is_where_stderr_is_no_terminal(workload: Path, tmp_path: Path) -> None:
+    page = tmp_path / "curve.html"
+    asked = ("frontier", workload, "--over", "rate", "--between", "10:60", "--html", page)
+    ran = CliRunner().invoke(cli, [*map(str, asked)], standalone_mode=False)
+    assert ran.exit_code == 0, ran.output
+    *told, last = ran.stderr.splitlines()
+    assert last == f"wrote {page}"
+    assert told[-1].startswith("100%  ")
+    assert 2 <= len(told) <= 11
+    text = page.read_text("utf-8")
+    assert text.count('<svg class="chart"') == 1
+    assert len(text) < 300_000

@@ -1,154 +1,149 @@
-"""How far from the cheapest of all fleets each row of a sweep can be: bounds proven at a few prices, held in between.
+"""How far from the cheapest of all fleets a scenario's can be: its floor, a proof, and its place among others.
 
-The least cost of any fleet is a concave function of the prices, for it is the least of many that are linear in them
-(Eisner and Severance 1976): between prices at which a bound is proven, the same mixture of the bounds is one. So rows
-that differ in prices alone share proofs. A budget is left out of them, as it forbids other fleets at other prices.
+The floor costs next to nothing: whatever its engines promise, a fleet must not fall behind the demand (`rivals.floor`),
+and where parts of engines can be bought each request is served where that is cheapest. A proof takes a search.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import product
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from optimizer.loads import columns
 from optimizer.loads.instance import Instance
 from optimizer.recommend.optimize import aim_of
+from optimizer.rivals.by_evaluation import Evaluated, keeping_up
+from optimizer.solver.fleet_model import COLOCATED, DECODE, PREFILL
 from optimizer.solver.search import Effort, search
-from optimizer.solver.simple_plans import price_space
-from search_spaces.loader import problem_of_values
-from search_spaces.problem import Goal, Problem
+from optimizer.solver.simple_plans import block_costs, price_space
+from search_spaces.problem import Problem, Slo
 
-from .physics import Physics, at_rate, physics_of
-from .scenario import cheapest
+from .physics import Physics, at_rate, known_at, physics_of
+from .scenario import Pick, cheapest
 
-EFFORT = Effort()
-MOST_PROOFS = 24
-"""Proofs of a sweep, a few seconds each, that nobody has to ask for."""
-PRICES = ("price", "owned_price")
-"""Levers of which the cost of every fleet is a linear function."""
+FloatArray = NDArray[np.float64]
 
-CLOSE = 1e-3
-"""A bound that is so near to the cost is not sharpened [1]."""
-
-Changes = Mapping[str, Any]
-Grid = Mapping[str, Sequence[float]]
-"""Prices at which bounds may be proven, by lever, ascending; without a lever: at the scenario itself."""
+THOROUGH = Effort()
+SWEPT = replace(Effort(), columns=20, more=20, nodes=60, provable=200)
+"""Effort for a bound that many rows share."""
+CHOSEN = 150_000
+"""Columns times choices of engines that are looked at for such a bound, all in all."""
 
 
-def grids(changes: Sequence[Changes], most: int) -> list[Grid | None]:
-    """For each scenario the prices at which a bound may be proven for it, about `most` combinations of all in all.
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a problem stands among those that differ from it in prices, rate, SLOs and limits alone.
 
-    Scenarios that differ in prices alone share some of their prices, the ends among them. None where even the ends
-    would be too many.
+    family: digest of everything else; prices: of each offer [$/h]; hard: values that only make a problem harder as they
+    grow, so that no fleet for it can cost less than the cheapest for one whose values are all as low.
     """
-    groups: dict[str, list[int]] = {}
-    for number, one in enumerate(changes):
-        others = {key: value for key, value in one.items() if not _is_price(key, value)}
-        groups.setdefault(json.dumps(others, sort_keys=True), []).append(number)
-    found: list[Grid | None] = [None] * len(changes)
-    each = most / max(len(groups), 1)
-    for numbers in groups.values():
-        keys = [key for key, value in changes[numbers[0]].items() if _is_price(key, value)]
-        values = [sorted({changes[number][key] for number in numbers}) for key in keys]
-        count = _along([len(several) for several in values], each)
-        grid = {key: _some(several, count) for key, several in zip(keys, values, strict=True)}
-        if math.prod(map(len, grid.values())) <= each:
-            for number in numbers:
-                found[number] = grid
-    return found
+
+    family: str
+    prices: tuple[float, ...]
+    hard: tuple[float, ...]
 
 
-def _is_price(key: str, value: Any) -> bool:
-    return key.partition(".")[0] in PRICES and isinstance(value, int | float)
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """What no fleet that columns promise can cost less than, the budget apart [$/h]; None: no fleet holds.
 
-
-def _along(sizes: Sequence[int], most: float) -> int:
-    """Prices of each lever, at least two where there are several, so that there are at most so many combinations."""
-    count = max(sizes, default=1)
-    while count > 2 and math.prod(min(count, size) for size in sizes) > most:
-        count -= 1
-    return count
-
-
-def _some(values: Sequence[float], count: int) -> list[float]:
-    """At most `count` of the values, evenly, both ends among them."""
-    last = len(values) - 1
-    if last < count:
-        return list(values)
-    return [values[round(step * last / (count - 1))] for step in range(count)]
-
-
-def mixed_bound(changes: Changes, grid: Grid, cost: float, prove: Callable[[Changes], float | None]) -> float | None:
-    """A bound for one scenario from those proven at the corners of a cell of the grid that it is in [$/h].
-
-    The whole grid is the first cell; it is halved around the scenario until the bound is close to the cost. None where
-    no fleet is known at some corner. At most the cost: one that only its evaluation shows to hold can be below.
+    priced: columns that were looked at, as a measure of the work.
     """
-    cell = {key: (0, len(values) - 1) for key, values in grid.items()}
-    best: float | None = None
-    while True:
-        ends = {key: (grid[key][low], grid[key][high]) for key, (low, high) in cell.items()}
-        proven = [(share, prove(corner)) for share, corner in _corners(changes, ends)]
-        if all(bound is not None for _, bound in proven):
-            mixed = math.fsum(share * bound for share, bound in proven if bound is not None)
-            best = min(max(mixed, best or 0.0), cost)
-        halved = {key: _half(changes[key], grid[key], *ends) for key, ends in cell.items()}
-        if halved == cell or (best is not None and best >= cost * (1.0 - CLOSE)):
-            return best
-        cell = halved
+
+    cost: float | None
+    priced: int
 
 
-def _half(value: float, values: Sequence[float], low: int, high: int) -> tuple[int, int]:
-    """The half of a range of a grid that a value is in; a range between neighbours is left as it is."""
-    middle = (low + high) // 2
-    if middle == low:
-        return low, high
-    return (low, middle) if value <= values[middle] else (middle, high)
+def place_of(problem: Problem) -> Place:
+    """The place of a problem; bounds leave a budget out, as it forbids other fleets at other prices."""
+    inputs, limits = problem.inputs, problem.constraints
+    rest = {
+        **{key: value for key, value in inputs.items() if key not in {"name", "seed"}},
+        "workload": _without(inputs["workload"], "request_rate"),
+        "slo": [_without(slo, "ttft", "tpot", "e2e", "attainment") for slo in inputs["slo"]],
+        "accelerators": [_without(one, "price", "owned_price", "inventory") for one in inputs["accelerators"]],
+        "constraints": _without(inputs["constraints"], "budget", "power", "max_gpus", "max_pools"),
+    }
+    most = [limits.power, limits.max_gpus, limits.max_pools, *(offer.inventory for offer in problem.offers)]
+    hard = [
+        problem.workload.request_rate,
+        *(value for slo in problem.slos for value in _hard(slo)),
+        *(-math.inf if upper is None else -float(upper) for upper in most),
+    ]
+    family = hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
+    return Place(family, tuple(offer.usd_per_hour for offer in problem.offers), tuple(hard))
 
 
-def _corners(changes: Changes, ends: Mapping[str, tuple[float, float]]) -> Iterator[tuple[float, Changes]]:
-    """The corners of the cell that some prices are in, with the share of each of which they are the mixture.
+def _without(values: Mapping[str, Any], *keys: str) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if key not in keys}
 
-    >>> list(_corners({"price.H100": 3.0, "rate": 5}, {"price.H100": (2.0, 6.0)}))
-    [(0.75, {'price.H100': 2.0, 'rate': 5}), (0.25, {'price.H100': 6.0, 'rate': 5})]
+
+def _hard(slo: Slo) -> tuple[float, float, float, float]:
+    return -slo.ttft, -slo.tpot, -math.inf if slo.e2e is None else -slo.e2e, slo.attainment
+
+
+def floor_cost(problem: Problem, physics: Physics) -> float:
+    """What no fleet that keeps up with the demand can cost less than [$/h].
+
+    Parts of engines: each flow goes to the colocated engine that takes it for the least, or to the cheapest prefill and
+    decode engines. And at least one whole engine in each role, with its spares.
     """
-    axes = []
-    for key, (low, high) in ends.items():
-        above = (changes[key] - low) / (high - low) if high > low else 0.0
-        axes.append([(share, key, at) for share, at in ((1.0 - above, low), (above, high)) if share > 0.0])
-    for corner in product(*axes):
-        yield math.prod(share for share, _, _ in corner), {**changes, **{key: at for _, key, at in corner}}
+    found = []
+    for known in known_at(physics, problem.workload.request_rate):
+        instance, one = known.instance, known.settings
+        prices = np.array([offer.usd_per_hour for offer in problem.offers])
+        engine = (instance.tables.gpus * prices[instance.tables.offer])[one.shape]
+        need = _engines_kept_busy(known) * engine[:, None]
+        whole = (1 + problem.constraints.spare_replicas) * engine
+        each = {role: _least(need[one.role == role], axis=0) for role in (PREFILL, DECODE, COLOCATED)}
+        first = {role: _least(whole[one.role == role], axis=0) for role in each}
+        parts = np.minimum(each[COLOCATED], each[PREFILL] + each[DECODE]).sum()
+        found.append(max(float(parts), min(float(first[COLOCATED]), float(first[PREFILL] + first[DECODE]))))
+    return min(found, default=0.0)
 
 
-def lower_bound(problem: Problem, base: Path) -> float | None:
-    """What no fleet of columns that holds its limits, the budget apart, can cost less than [$/h]; None where unknown.
+def _least(values: FloatArray, axis: int) -> FloatArray:
+    return np.asarray(values.min(axis=axis, initial=np.inf))
 
-    base: folder of the files that the problem names.
+
+@lru_cache(maxsize=64)
+def _engines_kept_busy(known: Evaluated) -> FloatArray:
+    """Engines of each setting that each flow keeps busy at least, (settings, flows)."""
+    return np.asarray(keeping_up(known.instance, known.settings) * known.instance.flows.rate)
+
+
+def lower_bound(problem: Problem, base: Path, *, thorough: bool = False) -> Bound:
+    """What no fleet of columns that holds its limits, the budget apart, can cost less than.
+
+    The cheapest fleet of one or two pools is the ceiling: blocks that alone cost more are left out, and nothing dearer
+    is looked for. base: folder of the files that the problem names.
     """
-    if problem.objective.goal is not Goal.MIN_COST:
-        return None
-    limits = problem.inputs["constraints"] | {"budget": None}
-    return _proven(json.dumps(dict(problem.inputs) | {"name": "bound", "constraints": limits}, sort_keys=True), base)
-
-
-@lru_cache(maxsize=256)
-def _proven(inputs: str, base: Path) -> float | None:
-    problem = problem_of_values(json.loads(inputs), "scenario", base)
-    physics = physics_of(problem, base)
-    pick = None if physics.floor else cheapest(problem, physics)
+    free = replace(problem, constraints=replace(problem.constraints, budget=None))
+    physics = physics_of(free, base)
+    pick = None if physics.floor else cheapest(free, physics)
     if pick is None:
-        return None
-    instance = priced_instance(problem, physics, pick.way)
-    aim = aim_of(problem)
-    space, totals = price_space(instance, columns.make_columns(instance, columns.Grid()))
-    found = search(instance, space, totals, aim, EFFORT)
-    return min(found.bound / aim.cost_weight, pick.cost) if math.isfinite(found.bound) else pick.cost
+        return Bound(None, 0)
+    return _searched(free, physics, pick, thorough=thorough)
+
+
+def _searched(problem: Problem, physics: Physics, pick: Pick, *, thorough: bool) -> Bound:
+    instance, aim = priced_instance(problem, physics, pick.way), aim_of(problem)
+    every = columns.make_columns(instance, columns.Grid())
+    space, totals = price_space(instance, every.take(block_costs(instance, every) <= pick.cost * (1.0 + 1e-9)))
+    choices = int(np.clip(CHOSEN // max(space.size, 1), 2, 20))
+    effort = THOROUGH if thorough else replace(SWEPT, choices=choices)
+    found = search(instance, space, totals, aim, effort, pick.cost)
+    bound = min(found.bound / aim.cost_weight, pick.cost) if math.isfinite(found.bound) else pick.cost
+    return Bound(bound, space.size)
 
 
 def priced_instance(problem: Problem, physics: Physics, way: int) -> Instance:

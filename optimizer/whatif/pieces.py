@@ -8,6 +8,7 @@ equal fleets at both ends stand for all in between.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -185,6 +186,6 @@ def usual_range(problem: Problem, key: str) -> tuple[float, float]:
     }
     prices = {offer.accelerator.name.casefold(): offer.usd_per_hour for offer in problem.offers}
     value = prices.get(name.casefold()) if head == "price" else 1.0 if head.endswith("_scale") else known.get(key)
-    if value is None:
+    if value is None or math.isinf(value):
         raise InputError(f"{key}: say between which values, such as --between 1:8")
     return 0.25 * value, 4.0 * value

@@ -1,12 +1,12 @@
-"""The cheapest fleet of one or two pools for a scenario, in milliseconds once its physics is known.
+"""The cheapest fleet of one or two pools for a scenario, in milliseconds once its physics and rate are known.
 
-Pools of each role are chosen by GPUs and misses alone (`physics`); prices and limits then pick among a few hundred
-fleets. Each is believed only where the evaluation shows that it holds, as everywhere.
+What the evaluation says of pools is free of prices and limits (`physics`); these only say which fleets are looked at,
+and in which order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,25 +15,20 @@ from numpy.typing import NDArray
 
 from costmodel.units import SECONDS_PER_HOUR
 from optimizer.fleets.binding import fleet_bindings
-from optimizer.fleets.bought import gpu_cost, with_rented, within_limits
-from optimizer.fleets.build_plan import pool_line
-from optimizer.fleets.fleet import FleetPool, pool_config
+from optimizer.fleets.bought import with_rented
+from optimizer.fleets.build_plan import fleet_gpus, pool_line
+from optimizer.fleets.fleet import Fleet, FleetPool, pool_config
 from optimizer.loads.columns import ROLES
 from optimizer.loads.instance import Instance
 from optimizer.plans.plan import Plan, Status
 from optimizer.recommend.level import Level
 from optimizer.recommend.optimize import optimize
-from optimizer.rivals.by_evaluation import cheapest_held
-from optimizer.solver.fleet_model import COLOCATED, DECODE, PREFILL
+from optimizer.rivals.by_evaluation import Evaluated, Picks, cheapest_held
 from search_spaces.problem import OWNED, Goal, Pools, Problem
 
-from .physics import Choice, Engines, Parts, Physics, break_of, choices, fleet_of, is_held, physics_of
+from .physics import Engines, Physics, break_of, fleet_of, known_at, physics_of
 
-FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
-
-MOST_TRIED = 300
-"""Fleets that are evaluated, cheapest first, until one holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,69 +69,19 @@ class Pick:
 
 def cheapest(problem: Problem, physics: Physics) -> Pick | None:
     """The cheapest fleet of one or two pools that keeps the limits and, as evaluated, every goal."""
-    rate = problem.workload.request_rate
     best: Pick | None = None
-    found = choices(physics, rate)
-    for way, choice in enumerate(found):
-        talks = physics.ways[way].instance.tables.talks
-        for pick in _promised(problem, talks, (way, choice), np.inf if best is None else best.cost):
-            if is_held(physics, way, rate, pick.pools):
-                best = pick
-                break
-    for way, choice in enumerate(found):
-        best = _or_by_evaluation(problem, (way, choice), best)
+    for way, known in enumerate(known_at(physics, problem.workload.request_rate)):
+        found = cheapest_held(known, problem, np.inf if best is None else best.cost)
+        if found is not None:
+            best = _pick(way, known, *found)
     return best
 
 
-def _promised(problem: Problem, talks: NDArray[np.bool_], here: tuple[int, Choice], below: float) -> Iterator[Pick]:
-    """Fleets that the columns promise to hold for less than `below` $/h, cheapest first.
-
-    talks (shapes, shapes): who can hand over to whom.
-    """
-    way, choice = here
-    prefill, decode, together = choice.roles
-    first, second = _pairs(problem, talks, prefill, decode)
-    offers = np.arange(len(problem.offers))
-    alone = (together.offer[:, None] == offers) * together.gpus[:, None]
-    paired = (prefill.offer[first, None] == offers) * prefill.gpus[first, None]
-    paired = paired + (decode.offer[second, None] == offers) * decode.gpus[second, None]
-    gpus = np.concatenate([alone, paired])
-    late = np.concatenate([together.late, prefill.late[first] + decode.late[second]]).max(axis=1, initial=0.0)
-    cost = gpu_cost(problem, gpus)
-    good = np.flatnonzero(within_limits(problem, gpus) & (late <= 1.0) & (cost < below))
-    for index in good[np.lexsort((good, late[good], cost[good]))][:MOST_TRIED]:
-        pair = index - together.gpus.size
-        pools: tuple[Engines, ...] = (_engines(COLOCATED, together, int(index)),) if pair < 0 else ()
-        if pair >= 0:
-            pools = (_engines(PREFILL, prefill, int(first[pair])), _engines(DECODE, decode, int(second[pair])))
-        yield Pick(way, pools, tuple(gpus[index].tolist()), float(cost[index]))
-
-
-def _pairs(problem: Problem, talks: NDArray[np.bool_], prefill: Parts, decode: Parts) -> tuple[IntArray, IntArray]:
-    """Prefill and decode pools that can hand over to each other, where two pools are allowed; talks: see `Tables`."""
-    most = problem.constraints.max_pools
-    if most is not None and most < 2:
-        return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
-    first, second = np.nonzero(talks[np.ix_(prefill.shape, decode.shape)])
-    return first, second
-
-
-def _engines(role: int, parts: Parts, index: int) -> Engines:
-    return role, int(parts.shape[index]), int(parts.seqs[index]), int(parts.chunk[index]), int(parts.engines[index])
-
-
-def _or_by_evaluation(problem: Problem, here: tuple[int, Choice], best: Pick | None) -> Pick | None:
-    """A cheaper fleet that no column promises, but the evaluation shows to hold; or `best`."""
-    way, known = here[0], here[1].known
-    found = cheapest_held(known, problem, np.inf if best is None else best.cost)
-    if found is None:
-        return best
-    picks, cost = found
-    pools, gpus = [known.pool(*pick) for pick in picks], np.zeros(len(problem.offers), dtype=np.int64)
-    for pool in pools:
-        offer = known.instance.tables.offer[pool.shape]
-        gpus[offer] += (pool.replicas + pool.spares) * int(known.instance.tables.gpus[pool.shape])
+def _pick(way: int, known: Evaluated, picks: Picks, cost: float) -> Pick:
+    """A fleet that the evaluation shows to hold."""
+    pools = [known.pool(*pick) for pick in picks]
     engines = tuple((ROLES.index(one.role), one.shape, one.seqs, one.chunk, one.replicas) for one in pools)
+    gpus = fleet_gpus(known.instance, Fleet(tuple(pools)))
     return Pick(way, engines, tuple(gpus.tolist()), cost)
 
 

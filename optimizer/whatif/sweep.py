@@ -16,7 +16,7 @@ from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPool
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any
+from typing import Any, Protocol
 
 from costmodel.errors import InputError
 
@@ -24,8 +24,10 @@ from .journal import Journal
 
 Row = dict[str, Any]
 """One scenario's result, ready for JSON; `number` is its place in the sweep."""
-Batch = Sequence[tuple[int, Mapping[str, Any]]]
-"""Scenarios with their numbers, each as a mapping of its changes."""
+Task = Mapping[str, Any]
+"""One scenario, or what is to be done for several once their rows are known, ready for JSON."""
+Batch = Sequence[tuple[int, Task]]
+"""Tasks with their numbers."""
 Solve = Callable[[Batch], list[Row]]
 """Solves a batch; must be picklable, and give each scenario the row that it would get alone."""
 Progress = Callable[[int, int, float], None]
@@ -33,6 +35,29 @@ Progress = Callable[[int, int, float], None]
 
 Kinship = Callable[[Mapping[str, Any]], str]
 """What scenarios have in common, as a text."""
+
+
+class Rounds(Protocol):
+    """What is done once all scenarios are solved; a function of their rows alone, whoever solved them."""
+
+    def more(self, tasks: Sequence[Task], rows: Mapping[int, Row]) -> list[Task]:
+        """Tasks to solve next, as those so far are all known; none at the end."""
+
+    def finish(self, tasks: Sequence[Task], rows: Mapping[int, Row]) -> list[Row]:
+        """The rows of the sweep."""
+
+
+@dataclass(frozen=True, slots=True)
+class OneRound:
+    """Nothing more: the rows are as they were solved."""
+
+    def more(self, tasks: Sequence[Task], rows: Mapping[int, Row]) -> list[Task]:  # noqa: ARG002 - as `Rounds` has it
+        """None."""
+        return []
+
+    def finish(self, tasks: Sequence[Task], rows: Mapping[int, Row]) -> list[Row]:
+        """All rows in the order of their scenarios."""
+        return [rows[number] for number in range(len(tasks))]
 
 
 def no_kinship(_changes: Mapping[str, Any]) -> str:
@@ -52,14 +77,16 @@ ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 class Sweep:
     """Scenarios to solve, how, and what their rows depend on besides (`identity`, ready for JSON).
 
-    kinship: scenarios are handed out in its order, so that those which share work meet the same worker; largest: batch.
+    kinship: scenarios are handed out in its order, so that those which share work meet the same worker; largest: batch;
+    rounds: what follows when all are solved.
     """
 
-    scenarios: tuple[Mapping[str, Any], ...]
+    scenarios: tuple[Task, ...]
     solve: Solve
     identity: Mapping[str, Any]
     kinship: Kinship = no_kinship
     largest: int = LARGEST_BATCH
+    rounds: Rounds = OneRound()
 
     @property
     def key(self) -> str:
@@ -78,10 +105,41 @@ def run_sweep(
     rows = {} if journal is None else journal.read()
     if journal is not None:
         journal.open()
-    left = [(number, changes) for number, changes in enumerate(sweep.scenarios) if number not in rows]
-    parts = apart(list(batches(left, workers, sweep.kinship, sweep.largest)), workers)
-    begun, before = time.monotonic(), len(rows)
-    waiting: list[Future[list[Row]]] = [executor.submit(sweep.solve, batch) for batch in parts]
+    told = _Told(progress, time.monotonic(), len(rows))
+    tasks, next_ones = list[Task](), list(sweep.scenarios)
+    while next_ones:
+        tasks += next_ones
+        left = [(number, task) for number, task in enumerate(tasks) if number not in rows]
+        done = len(tasks) - len(left)
+        parts = apart(list(batches(left, workers, sweep.kinship, sweep.largest)), workers)
+        for found in _solved(executor, sweep.solve, parts):
+            if journal is not None:
+                journal.append(found)
+            rows |= {row["number"]: row for row in found}
+            done += len(found)
+            told.now(done, len(tasks))
+        next_ones = sweep.rounds.more(tasks, rows)
+    return sweep.rounds.finish(tasks, rows)
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """Who hears of progress, since when, and how many rows there were then."""
+
+    progress: Progress | None
+    begun: float
+    before: int
+
+    def now(self, done: int, every: int) -> None:
+        """Tell how far it is, and how long the rest takes at the pace so far."""
+        if self.progress is not None:
+            pace = (time.monotonic() - self.begun) / max(done - self.before, 1)
+            self.progress(done, every, pace * (every - done))
+
+
+def _solved(executor: Executor, solve: Solve, parts: Sequence[Batch]) -> Iterator[list[Row]]:
+    """The rows of each batch as it is finished; the first failure is raised when all that had begun are."""
+    waiting: list[Future[list[Row]]] = [executor.submit(solve, batch) for batch in parts]
     failure: BaseException | None = None
     try:
         for future in as_completed(waiting):
@@ -91,18 +149,11 @@ def run_sweep(
                 failure = failure or error
                 _cancel(waiting)
                 continue
-            found = future.result()
-            if journal is not None:
-                journal.append(found)
-            rows |= {row["number"]: row for row in found}
-            if progress is not None:
-                pace = (time.monotonic() - begun) / max(len(rows) - before, 1)
-                progress(len(rows), len(sweep.scenarios), pace * (len(sweep.scenarios) - len(rows)))
+            yield future.result()
     finally:
         _cancel(waiting)
     if failure is not None:
         raise failure
-    return [rows[number] for number in range(len(sweep.scenarios))]
 
 
 def _cancel(waiting: Sequence[Future[list[Row]]]) -> None:

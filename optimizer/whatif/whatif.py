@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from functools import lru_cache
 from pathlib import Path
@@ -13,19 +13,21 @@ from typing import Any
 
 from costmodel.errors import ImpossibleError, InputError
 from optimizer.fleets.build_plan import package_versions
-from optimizer.plans.proof import gap_of
 from optimizer.recommend.level import Level
 from search_spaces.loader import problem_of_values
 from search_spaces.problem import Problem
 from search_spaces.scenarios import Scenario, scenario_problem
 
-from .bound import MOST_PROOFS, grids, lower_bound, mixed_bound
+from .bound import floor_cost, lower_bound, place_of
 from .physics import physics_of
+from .proofs import Proofs
 from .scenario import Answer, is_simple, nothing, solve_cost, solve_full, solve_simple
-from .sweep import Batch, Row, Sweep
+from .sweep import Batch, OneRound, Row, Sweep, Task
 
 CHEAP_LEVERS = ("price", "inventory", "owned", "owned_price", "budget", "power", "max_gpus", "max_pools")
 """What leaves the physics and the rate alone."""
+SLO_LEVERS = ("slo", "ttft", "tpot", "e2e", "attainment", "ttft_scale", "tpot_scale", "slo_scale")
+"""What leaves the engines alone."""
 
 
 class Depth(StrEnum):
@@ -57,35 +59,36 @@ class Solver:
     base: Path
     depth: Depth
 
-    def __call__(self, batch: Batch) -> list[Row]:
-        """A row for each scenario of the batch."""
-        return [{"number": number} | self.row(changes) for number, changes in batch]
+    bounded: bool = False
+    """Whether rows say how they share proofs with others."""
 
-    def row(self, task: Mapping[str, Any]) -> Row:
-        """The row of one scenario: its name, what varied, and the answer."""
+    def __call__(self, batch: Batch) -> list[Row]:
+        """A row for each task of the batch: of a scenario, or with what is proven of one."""
+        return [{"number": number} | (self.proof(task) if "of" in task else self.row(task)) for number, task in batch]
+
+    def row(self, task: Task) -> Row:
+        """The row of one scenario: its name, what varied, and the answer; without a fleet where no engine can exist."""
         scenario = Scenario(task["name"], task["changes"])
         shown = {"scenario": scenario.name} if scenario.name else {}
-        answer = self.answer(scenario)
-        if answer.cost is not None and answer.bound is None and task["grid"] is not None:
-            bound = mixed_bound(scenario.changes, task["grid"], answer.cost, self.proven)
-            answer = replace(answer, bound=bound, gap=gap_of(bound, answer.cost))
-        return shown | {key: scenario.changes[key] for key in task["shown"]} | answer_row(answer)
-
-    def answer(self, scenario: Scenario) -> Answer:
-        """The best fleet of one scenario; where no engine can exist or no SLO be kept, an answer without one."""
+        shown |= {key: scenario.changes[key] for key in task["shown"]}
         try:
             problem = self.problem(scenario)
         except ImpossibleError as error:
-            return nothing(_first_sentence(error))
-        return solve(problem, self.base, self.depth)
+            return shown | answer_row(nothing(_first_sentence(error)))
+        answer = solve(problem, self.base, self.depth)
+        if answer.cost is None or answer.bound is not None or not self.bounded:
+            return shown | answer_row(answer)
+        floor = min(floor_cost(problem, physics_of(problem, self.base)), answer.cost)
+        return shown | answer_row(replace(answer, bound=floor)) | {"place": asdict(place_of(problem))}
+
+    def proof(self, task: Task) -> Row:
+        """What is proven of one scenario."""
+        found = lower_bound(self.problem(Scenario("", task["changes"])), self.base, thorough=task["thorough"])
+        return {"bound": found.cost, "priced": found.priced}
 
     def problem(self, scenario: Scenario) -> Problem:
         """The problem of one scenario."""
         return scenario_problem(_base_problem(self.inputs, self.base), scenario, self.base)
-
-    def proven(self, changes: Mapping[str, Any]) -> float | None:
-        """What no fleet can cost less than with some changes made [$/h]; None where none is known."""
-        return lower_bound(self.problem(Scenario("", changes)), self.base)
 
 
 @lru_cache(maxsize=4)
@@ -125,38 +128,54 @@ def answer_row(answer: Answer) -> Row:
     } | ({} if answer.attainment is None else {"simulated_attainment": answer.attainment})
 
 
+class Bounds(StrEnum):
+    """How close the gap of each row is brought."""
+
+    NONE = "none"
+    """Not at all."""
+    SHARED = "shared"
+    """By a floor of its own, and by what proofs of a few rows say of the others."""
+    EACH = "each"
+    """By a proof of its own."""
+
+
 def sweep_of(  # noqa: PLR0917
     problem: Problem,
     base: Path,
     scenarios: Sequence[Scenario],
     shown: Sequence[str],
     depth: Depth,
-    proofs: int = MOST_PROOFS,
+    bounds: Bounds = Bounds.SHARED,
 ) -> Sweep:
     """The sweep over scenarios of a problem; shown: keys whose values stand in the rows.
 
     Scenarios that share their physics are solved one after another, whatever their order in the table.
-    proofs: of bounds at most, where whole searches do not prove them anyway.
+    bounds: where whole searches do not prove them anyway.
     """
     inputs = json.dumps(problem.inputs, sort_keys=True)
-    found = grids([one.changes for one in scenarios], proofs) if depth is Depth.SIMPLE else [{}] * len(scenarios)
-    tasks = tuple(
-        {"name": one.name, "changes": dict(one.changes), "shown": list(shown), "grid": grid}
-        for one, grid in zip(scenarios, found, strict=True)
-    )
-    identity = {"inputs": json.loads(inputs), "depth": depth.value, "versions": package_versions()}
-    return Sweep(tasks, Solver(inputs, base, depth), identity, kinship, LARGEST[depth])
+    bounded = depth is Depth.SIMPLE and bounds is not Bounds.NONE
+    tasks = tuple({"name": one.name, "changes": dict(one.changes), "shown": list(shown)} for one in scenarios)
+    identity = {"inputs": json.loads(inputs), "depth": depth.value, "bounds": bounds.value}
+    rounds = Proofs(every=bounds is Bounds.EACH) if bounded else OneRound()
+    solver = Solver(inputs, base, depth, bounded)
+    return Sweep(tasks, solver, identity | {"versions": package_versions()}, kinship, LARGEST[depth], rounds)
 
 
-def kinship(task: Mapping[str, Any]) -> str:
+def kinship(task: Task) -> str:
     """Tasks of equal text share their physics and rate; those of near texts come near each other.
 
-    >>> kinship({"name": "", "changes": {"rate": 2.0, "price.H100": 1.0, "ttft": "1s"}, "shown": []})
-    '[["ttft", "1s"]] [["rate", 2.0]]'
+    The SLOs come last, as the states of pools at one rate are the same for all of them.
+
+    >>> kinship({"name": "", "changes": {"rate": 2.0, "price.H100": 1.0, "ttft": "1s", "isl_scale": 2.0}})
+    '[["isl_scale", 2.0]] [["rate", 2.0]] [["ttft", "1s"]]'
     """
-    costly = {key: value for key, value in task["changes"].items() if key.partition(".")[0] not in CHEAP_LEVERS}
-    rates = [[key, costly.pop(key)] for key in list(costly) if key in {"rate", "rate_scale", "workload.request_rate"}]
-    return f"{json.dumps(list(map(list, costly.items())))} {json.dumps(rates)}"
+    parts: dict[str, list[list[Any]]] = {"": [], "rate": [], "slo": []}
+    for key, value in task["changes"].items():
+        head = key.partition(".")[0]
+        if head not in CHEAP_LEVERS:
+            rated = head in {"rate", "rate_scale", "growth"} or key == "workload.request_rate"
+            parts["rate" if rated else "slo" if head in SLO_LEVERS else ""].append([key, value])
+    return " ".join(json.dumps(part) for part in parts.values())
 
 
 def check_scenarios(problem: Problem, base: Path, scenarios: Sequence[Scenario]) -> None:

@@ -9,7 +9,7 @@ import click
 from pdplan.console import Console
 from pdplan.exit_codes import ExitCode
 from pdplan.options import PATH, console_options, force_option, json_option, parse_settings, pass_console, set_option
-from pdplan.views import check_files
+from pdplan.views import check_files, write_page
 
 from .whatif import bounds_of
 
@@ -22,6 +22,7 @@ OVER = ("rate", "ttft", "tpot", "attainment", "budget")
 @click.option("--over", type=click.Choice(OVER), required=True, help="What the cost is shown against.")
 @click.option("--between", metavar="LOW:HIGH", help="Range, such as 300ms:2s, 5/s:40/s or 20:80 dollars.")
 @click.option("--csv", "csv_file", type=PATH, metavar="OUT", help="Write a row per step of the curve.")
+@click.option("--html", "html_file", type=PATH, metavar="OUT", help="Write a page with the curve.")
 @set_option
 @json_option
 @force_option
@@ -35,6 +36,7 @@ def frontier(
     over: str,
     between: str | None,
     csv_file: Path | None,
+    html_file: Path | None,
     settings: tuple[str, ...],
     as_json: bool,
     force: bool,
@@ -54,20 +56,19 @@ def frontier(
     """
     from optimizer.whatif.frontier import frontier as curve_over
     from optimizer.whatif.frontier import over_of
+    from reports.frontier_page import render_frontier
     from reports.frontier_text import frontier_csv, frontier_record, frontier_text
-    from reports.whole_files import write_whole
     from search_spaces.loader import load_problem
 
-    check_files({"--csv": csv_file}, force=force)
+    check_files({"--csv": csv_file, "--html": html_file}, force=force)
     problem = load_problem(file, overrides=parse_settings(settings))
     unit = over if over == "budget" else over_of(problem, over).key
     bounds = None if between is None else bounds_of(between, "--between", unit)
-    with console.progress() as progress:
+    with console.milestones() as progress:
         curve = curve_over(problem, file.resolve().parent, over, bounds, progress=progress)
     by_budget = over == "budget"
-    if csv_file is not None:
-        write_whole({csv_file: frontier_csv(curve, by_budget=by_budget)})
-        console.note(f"wrote {csv_file}")
     record = {"schema": "pdplan.frontier/1", "file": str(file)} | frontier_record(curve, by_budget=by_budget)
+    write_page(console, csv_file, lambda: frontier_csv(curve, by_budget=by_budget))
+    write_page(console, html_file, lambda: render_frontier(curve, record, problem.name, by_budget=by_budget))
     console.show(record if as_json else frontier_text(curve, console.width, by_budget=by_budget))
     return 0 if any(step.answer.cost is not None for step in curve.steps) else ExitCode.INFEASIBLE

@@ -130,14 +130,13 @@ def whatif(
     SLOs, limits, or any other value of FILE by its dotted path. The short names stand below.
 
     By default each scenario gets the cheapest fleet of one or two pools that the formulas say holds,
-    and up to 24 of them a proof of what any other fleet could save, which prices in between share.
+    and some of them, up to 16, a proof of what any other fleet could save, which the others share.
     A scenario without a fleet is a row that says what is in the way.
 
     Exits with 3 when no scenario has a fleet that meets the SLOs.
     """
     os.environ.setdefault("PDPLAN_SIMULATOR", "python")
-    from optimizer.whatif.bound import MOST_PROOFS
-    from optimizer.whatif.whatif import Depth, check_scenarios, sweep_of
+    from optimizer.whatif.whatif import Bounds, Depth, check_scenarios, sweep_of
     from reports.whatif_text import sweep_text
     from search_spaces.loader import load_problem
     from search_spaces.scenarios import grid, parse_axis
@@ -157,8 +156,8 @@ def whatif(
     if varied or names:
         scenarios = list(grid(varied, chosen_scenarios(problem, names)))
         check_scenarios(problem, base, scenarios)
-        proofs = {None: MOST_PROOFS, True: len(scenarios) ** 2, False: 0}[gap]
-        sweep = sweep_of(problem, base, scenarios, [axis.key for axis in varied], depth, proofs)
+        bounds = {None: Bounds.SHARED, True: Bounds.EACH, False: Bounds.NONE}[gap]
+        sweep = sweep_of(problem, base, scenarios, [axis.key for axis in varied], depth, bounds)
         rows = swept(console, sweep, jobs, journal, address)
         record["rows"] = rows
         write_tables(console, record, files, problem.name)
@@ -266,8 +265,13 @@ def swept(console: Console, sweep: Sweep, jobs: int | None, journal: Path | None
             executor, workers = stack.enter_context(local_executor(wanted)), wanted
 
         def told(done: int, total: int, left: float) -> None:
-            if progress is not None:
+            if progress is None:
+                return
+            first = len(sweep.scenarios)
+            if total == first:
                 progress(f"{done:,} of {total:,} scenarios, {left:,.0f} s left", done / total)
+            else:
+                progress(f"{done - first:,} of {total - first:,} proofs", (done - first) / (total - first))
 
         return run_sweep(sweep, executor, workers, log, told)
 
