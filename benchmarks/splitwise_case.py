@@ -6,7 +6,8 @@ Patel et al. 2024 (ISCA): Llama-2-70B in 16 bit on machines of 8 GPUs, Azure's t
 machine costs 8 x $2.21/h (A100) and 8 x $4.76/h (H100), power 24.8 and 44 units. For each kind of cluster our fleet
 search finds the one that serves --rate for the least cost, and for the least power; at equal cost (power) a cluster
 serves more in the inverse proportion. Limits: their P90, three times the idle A100's TTFT of a prompt as long as 90 %
-are, and 1.5 times its TPOT. Host times: fitted to their own decode steps (benchmarks/vllm_2023.py).
+are, and 1.5 times its TPOT; theirs are slowdowns of each request, by its own length. Host times: fitted to their own
+decode steps (benchmarks/vllm_2023.py).
 
 Exit code 1 where the direction of their result is not ours: H100 for prompts with A100 for tokens beats clusters of one
 type in which every engine does both, and prompts take a larger share of the machines for code than for conversation.

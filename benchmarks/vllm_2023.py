@@ -1,13 +1,15 @@
-"""Host times of the vLLM of 2023, with which Splitwise and Mélange measured: fitted to Splitwise's own decode steps.
+"""Host times of the vLLM of 2023, with which Splitwise and Mélange measured: fitted to decode steps measured by others.
 
 Splitwise's table (splitwise-sim data/perf_model.csv, as set `splitwise-perf` of DATA/serving/published.csv) has the
-time per token of Llama-2-70B by batch, for the A100 and the H100. What is left of it beyond the kernels of our cost
-model is taken for the host's: step + per_request x batch, by least squares.
+time per token of Llama-2-70B by batch, for the A100 and the H100, on 2 to 8 GPUs. DistServe's authors fitted vLLM's
+decode steps of OPT-13B on one A100 (DATA/simulation/simdistserve/coefficients.json). What is left of either beyond the
+kernels of our cost model is taken for the host's: step + per_request x batch, by least squares.
 """
 
 from __future__ import annotations
 
 import csv
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,38 +25,62 @@ from search_spaces.models import load_model
 
 MODEL = "Llama-2-70B"
 GPUS = {"A100-SXM4-80GB": "A100-80", "H100 SXM 80GB": "H100"}
+SMALL_BATCHES = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 90.0)
+"""Below the 95 requests from which DistServe's fit is another one."""
 
 
 def host_times(data: Path, tensor: int | None = None) -> EngineOverhead:
     """Host time of a step and of each request in it, fitted to the rows of one tensor degree (None: of all)."""
-    batch, left = (np.array(column) for column in zip(*_residuals(data, tensor), strict=True))
+    return _fitted(_splitwise_steps(data, tensor), "Splitwise's decode steps of 2023")
+
+
+def one_gpu_host_times(data: Path) -> EngineOverhead:
+    """The same of an engine on one GPU, which has no other process to tell what to do."""
+    return _fitted(_distserve_steps(data), "DistServe's fit to vLLM's decode steps on one A100")
+
+
+def _fitted(left: Iterator[tuple[float, float]], source: str) -> EngineOverhead:
+    """Host times from (batch, time of a decode step less our kernels [s])."""
+    batch, times = (np.array(column) for column in zip(*left, strict=True))
     design = np.stack([np.ones(batch.size), batch], axis=1)
-    (step, per_request), *_ = np.linalg.lstsq(design, left, rcond=None)
-    return EngineOverhead(float(step), float(per_request), Origin.FITTED, "Splitwise's decode steps of 2023")
+    (step, per_request), *_ = np.linalg.lstsq(design, times, rcond=None)
+    return EngineOverhead(float(step), float(per_request), Origin.FITTED, source)
 
 
-def _residuals(data: Path, tensor: int | None) -> Iterator[tuple[float, float]]:
-    """(batch, measured time of a decode step less our kernels [s]) of every row."""
-    model = load_model(MODEL)
+def _splitwise_steps(data: Path, tensor: int | None) -> Iterator[tuple[float, float]]:
     for row in rows(data, "token_time"):
         if tensor is not None and int(row["tp"]) != tensor:
             continue
         batch = float(row["concurrency_or_batch_or_rate"].removeprefix("batch="))
-        config = EngineConfig(
-            accelerator=load_catalog().accelerator(GPUS[row["gpu"]]),
-            role=Role.DECODE,
-            parallelism=Parallelism(int(row["tp"])),
-            weight_dtype="bf16",
-            kv_dtype="bf16",
-            max_num_seqs=512,
-            max_num_batched_tokens=2048,
-            max_model_len=16384,
-            memory_fraction=0.9,
-        )
         context = float(row["isl"]) + float(row["osl"]) / 2.0
-        load = StepLoad.of(decode_requests=batch, decode_context=context)
-        kernels = float(step_time_one(model, config, NO_OVERHEAD, load).total[0, 0])
+        kernels = _kernels(MODEL, GPUS[row["gpu"]], int(row["tp"]), batch, context)
         yield batch, float(row["value"]) * MILLI - kernels
+
+
+def _distserve_steps(data: Path) -> Iterator[tuple[float, float]]:
+    tables = json.loads((data / "simulation" / "simdistserve" / "coefficients.json").read_text("utf-8"))
+    base, per_token, per_request = tables["vllm"]["facebook/opt-13b"]["1"]["decoding_smallbs"]
+    for batch in SMALL_BATCHES:
+        for context in (256.0, 1024.0):
+            measured = base + per_token * batch * (context + 1.0) + per_request * batch
+            yield batch, measured * MILLI - _kernels("OPT-13B", "A100-80", 1, batch, context)
+
+
+def _kernels(model: str, gpu: str, tensor: int, batch: float, context: float) -> float:
+    """Time of a decode step without the host [s]."""
+    config = EngineConfig(
+        accelerator=load_catalog().accelerator(gpu),
+        role=Role.DECODE,
+        parallelism=Parallelism(tensor),
+        weight_dtype="bf16",
+        kv_dtype="bf16",
+        max_num_seqs=512,
+        max_num_batched_tokens=2048,
+        max_model_len=16384,
+        memory_fraction=0.9,
+    )
+    load = StepLoad.of(decode_requests=batch, decode_context=context)
+    return float(step_time_one(load_model(model), config, NO_OVERHEAD, load).total[0, 0])
 
 
 def rows(data: Path, metric: str) -> Iterator[dict[str, str]]:

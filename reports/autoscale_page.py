@@ -67,7 +67,7 @@ def _cost_chart(instance: Instance, fleet: Fleet, day: Day) -> Chart:
     ]
     least = int(np.argmin(costs))
     return Chart(
-        title=f"At {least:02d}:00 {percent(costs[least] / whole)} of the fleet is enough",
+        title=f"At {least:02d}:00, {percent(costs[least] / whole)} of the fleet is enough",
         caption=f"Cost of the replicas that each hour needs; pale: of the whole fleet, {hourly(whole)}.",
         drawing=draw_stacks(stacks, frame, f"cost of each hour, {money(sum(costs))} a day without start-up times"),
         table=Table(("hour", "#rate", "replicas", "#cost"), tuple(rows)),

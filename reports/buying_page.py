@@ -7,9 +7,19 @@ from typing import Final
 import numpy as np
 
 from optimizer.procurement.buying import Bought
-from search_spaces.buying_terms import Tier
+from search_spaces.contracts import Tier
 
-from .buying_tables import months_table, notes, now_table, parts_table, paths_table, shown_tiers, terms_table, verdict
+from .buying_tables import (
+    left_over,
+    months_table,
+    notes,
+    now_table,
+    parts_table,
+    paths_table,
+    shown_tiers,
+    terms_table,
+    verdict,
+)
 from .buying_text import buying_dict
 from .charts import WIDTH
 from .marks import Drawing, Mark, Path, Text
@@ -55,7 +65,7 @@ def make_buying_page(found: Bought) -> ProcurementPage:
         name=found.problem.name,
         question="What to reserve, buy and rent?",
         headline=verdict(found),
-        lead=(),
+        lead=tuple(left_over(found)),
         charts=(_cost_chart(found), _demand_chart(found)),
         parts=tuple(part for part in parts if part is not None),
         notes=tuple(notes(found)),

@@ -11,7 +11,7 @@ from costmodel.units import KILO
 from optimizer.procurement.bill import Hours
 from optimizer.procurement.buying import Bought
 from optimizer.procurement.commitments import Commitment, hourly_price, least_use, payback_months
-from search_spaces.buying_terms import Contract, Tier
+from search_spaces.contracts import Contract, Tier
 
 from .numbers import MISSING, count, hourly, is_number, money, percent, rate, signed_percent, significant
 from .page_charts import Table
@@ -214,21 +214,29 @@ def notes(found: Bought) -> list[str]:
     return told
 
 
-def _assumptions(found: Bought) -> list[str]:
-    terms = found.terms
-    months, taken = terms.forecast.months, [*found.now, *found.expected.later]
+def left_over(found: Bought) -> list[str]:
+    """What is paid for GPUs on the expected path, and what of it the cost leaves out; empty where none is bought."""
+    months, taken = found.terms.forecast.months, [*found.now, *found.expected.later]
+    paid = sum(one.count * one.contract.once for one in taken)
     book = sum(
         one.count * one.contract.once * max(1.0 - (months - one.first) / one.contract.life, 0.0)
         for one in taken
         if one.contract.life
     )
+    if not book:
+        return []
+    return [
+        f"{money(paid)} are paid for GPUs where the demand grows as expected. The cost holds what they lose in value, "
+        f"not the {money(book)} that is left of their price after month {months} (evenly written off): they have to be "
+        "used on or sold at that."
+    ]
+
+
+def _assumptions(found: Bought) -> list[str]:
+    terms = found.terms
+    months, taken = terms.forecast.months, [*found.now, *found.expected.later]
     beyond = [one for one in taken if one.contract.term and one.first + one.contract.term > months]
     told = []
-    if book:
-        told.append(
-            f"What is bought has {money(book)} of its price left after month {months} (evenly written off, expected "
-            "growth), which is not charged: it has to be used on or sold at that."
-        )
     if beyond:
         told.append(f"{signed_later(found, beyond)}: paid beyond month {months}, and charged whole.")
     if any(one.tier is Tier.SPOT for one in terms.contracts):

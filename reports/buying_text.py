@@ -8,10 +8,11 @@ from typing import Any
 from optimizer.procurement.bill import Bill
 from optimizer.procurement.buying import Bought, Outcome
 from optimizer.procurement.commitments import Commitment, commitment_cost, least_use, payback_months
-from search_spaces.buying_terms import DemandPath, Tier
+from search_spaces.contracts import DemandPath, Tier
 
 from .buying_tables import (
     carbon,
+    left_over,
     months_table,
     named,
     notes,
@@ -132,7 +133,7 @@ def _contracts(found: Bought) -> list[dict[str, Any]]:
 def buying_text(found: Bought, width: int) -> str:
     """The verdict first, then what to sign now, what each path of the demand asks for, the months and the terms."""
     path = found.terms.forecast.paths[found.terms.forecast.expected]
-    blocks = ["\n".join(wrap(verdict(found), width))]
+    blocks = ["\n".join(wrap(text, width)) for text in (verdict(found), *left_over(found))]
     if found.now:
         blocks.append(text_table(now_table(found), width))
     blocks.append(text_table(paths_table(found), width))

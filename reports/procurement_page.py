@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from markupsafe import Markup
@@ -26,6 +27,15 @@ class Part:
     note: str = ""
 
 
+def unbroken(text: str) -> str:
+    """The same with names such as prefill-1 and A100-80 kept on one line.
+
+    >>> unbroken("prefill-1 at -5 %")
+    'prefill\u20111 at -5 %'
+    """
+    return re.sub(r"(?<=\w)-(?=\d)", "\N{NON-BREAKING HYPHEN}", text)
+
+
 @dataclass(frozen=True, slots=True)
 class ProcurementPage:
     """Everything on the page, top to bottom; question: what was asked."""
@@ -42,7 +52,8 @@ class ProcurementPage:
 def render_procurement(page: ProcurementPage, record: Mapping[str, Any]) -> str:
     """Return the page as one HTML document; record: what --json prints, embedded."""
     twin = Markup(as_script(finite(record)))  # noqa: S704 - without what HTML gives a meaning
-    return environment().get_template("procurement.html.j2").render(page=page, twin=twin) + "\n"
+    shown = replace(page, headline=unbroken(page.headline), lead=tuple(map(unbroken, page.lead)))
+    return environment().get_template("procurement.html.j2").render(page=shown, twin=twin) + "\n"
 
 
 PLOT: Final = Box(54.0, 26.0, WIDTH - 8.0, 190.0)

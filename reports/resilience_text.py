@@ -108,11 +108,9 @@ def losses_table(found: Resilience) -> Table:
 def notes(found: Resilience, count: int) -> list[str]:
     """What N+k costs, and how it was found."""
     nodes = "node" if count == 1 else f"{count} nodes"
-    told = (
-        f"N+{count} against the loss of {plural(count, 'replica')} of any pool: {_extra(found, 'replica', True)} where "
-        f"a loss breaks an SLO, {_extra(found, 'replica', False)} in every pool. Against the loss of any {nodes}: "
-        f"{_extra(found, 'node', True)} and {_extra(found, 'node', False)}."
-    )
+    replicas = f"{plural(count, 'replica')} of any pool"
+    told = f"N+{count} against the loss of {replicas}: {_extra(found, 'replica')}. "
+    told += f"Against the loss of any {nodes}: {_extra(found, 'node')}."
     judged = [found.whole, *(one.judgement for one in found.losses if one.judgement is not None)]
     return [told, *([] if all(map(_sure, judged)) else [UNSURE]), METHOD]
 
@@ -130,9 +128,14 @@ def _engines(found: Resilience, engines: tuple[int, ...]) -> str:
     return ", ".join(f"{n} × {name}" for n, name in zip(engines, found.pools, strict=True) if n) or "none"
 
 
-def _extra(found: Resilience, what: str, where_needed: bool) -> str:
-    spare = found.spare_cost(what, only_where_needed=where_needed)
-    return f"{hourly(spare)} ({signed_percent(spare / found.cost)})"
+def _extra(found: Resilience, what: str) -> str:
+    """What spares cost more, where a loss breaks an SLO and everywhere; once where that is the same."""
+    needed, every = (found.spare_cost(what, only_where_needed=where) for where in (True, False))
+    more = [f"{hourly(spare)} more ({signed_percent(spare / found.cost)})" for spare in (needed, every)]
+    if more[0] == more[1]:
+        return more[0]
+    whole = "in every pool" if what == "replica" else "for every type"
+    return f"{more[0]} where a loss breaks an SLO, {more[1]} {whole}"
 
 
 def _sure(judgement: Judgement) -> bool:

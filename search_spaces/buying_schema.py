@@ -5,6 +5,7 @@ The block stands in workload.yaml, or the same keys in a file of their own; `pdp
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
@@ -12,14 +13,14 @@ from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, mo
 from . import bounds
 from .bounds import DAY, HOURS_PER_DAY, Bounds
 from .catalog import normalized_name
-from .fields import Section, Text, at_most, choice, count, house_error, listed, number, quantity
-from .quantities import Kind
+from .fields import Reader, Section, Text, at_most, choice, count, house_error, listed, number, quantity
+from .quantities import Kind, shown
 
 TERMS_SCHEMA: Literal["pdplan.terms/1"] = "pdplan.terms/1"
 
 MONTHS = Bounds(1, 120, "months")
-GROWTH = Bounds(-0.9, 9.0)
-"""Per month; tenfold in a month and one tenth in a month."""
+GROWTH = Bounds(-0.9, 1.0)
+"""Per month; twice as much in a month and one tenth in a month."""
 LEVELS = Bounds(1, 40, "levels")
 DOLLARS = Bounds(0, 1e9, "$")
 USD_PER_KWH = Bounds(0, 100, "$/kWh")
@@ -32,6 +33,40 @@ INTEREST = Bounds(0.0, 2.0)
 YEARS = Bounds(0.1, 50, "years")
 HELD = Bounds(1, 1e7, "GPUs")
 
+
+def as_share(text: str) -> float | None:
+    """A percentage as a share [1]; None where the text is none.
+
+    >>> as_share("5%"), as_share("-2.5 %"), as_share("0.05")
+    (0.05, -0.025, None)
+    """
+    match = _PERCENTAGE.fullmatch(text.strip())
+    return None if match is None else float(match[1]) / 100.0
+
+
+_PERCENTAGE = re.compile(r"([+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)) ?%")
+
+
+def share(limits: Bounds) -> Reader:
+    """A share within `limits` [1], as a number or in percent: 0.05 or 5%."""
+    plain = number(limits)
+
+    def read(value: object) -> float:
+        written = as_share(value) if isinstance(value, str) else None
+        if written is None:
+            if isinstance(value, int | float) and limits.high < abs(value) <= 100.0:
+                raise house_error(f"{shown(value)} is out of range; {limits.sentence()}; did you mean {value:g}%?")
+            return float(plain.read(value))
+        if not limits.holds(written):
+            raise house_error(f"{shown(value)} is out of range; {limits.sentence()}")
+        return written
+
+    text = {"type": "string", "description": "percentage, for example 5%"}
+    return Reader(read, {"anyOf": [plain.schema, text]})
+
+
+Growth = Annotated[float, share(GROWTH)]
+Chance = Annotated[float, share(CHANCE)]
 Price = Annotated[float, quantity(Kind.PRICE, bounds.PRICE)]
 Dollars = Annotated[float, number(DOLLARS)]
 Power = Annotated[float, quantity(Kind.POWER, bounds.POWER)]
@@ -42,15 +77,15 @@ class DemandSection(Section):
 
     months: Annotated[int, count(MONTHS)] = 12
     """Horizon [months]."""
-    growth: Annotated[float, number(GROWTH)] = 0.0
-    """Expected growth of the rate per month [1]; 0.05 is 5 %."""
-    low: Annotated[float, number(GROWTH)] | None = None
+    growth: Growth = 0.0
+    """Expected growth of the rate per month [1]: 0.05 or 5%."""
+    low: Growth | None = None
     """Growth per month at the lower end of the band; default: as expected."""
-    high: Annotated[float, number(GROWTH)] | None = None
+    high: Growth | None = None
     """Growth per month at the upper end of the band; default: as expected."""
-    low_probability: Annotated[float, number(CHANCE)] = 0.3
+    low_probability: Chance = 0.3
     """Probability of growth as at the lower end [1]; 0.3 where that end is a 10 % quantile, 0.185 for a 5 % one."""
-    high_probability: Annotated[float, number(CHANCE)] = 0.3
+    high_probability: Chance = 0.3
     """Probability of growth as at the upper end [1]; the rest is as expected."""
     by_hour: list[Annotated[float, number(bounds.HOURLY_RATE)]] | None = None
     """24 rates in any unit: the shape of a day, its highest hour the workload's rate. Default: the workload's own."""
@@ -99,7 +134,7 @@ class SpotSection(Section):
     """Time until another one serves in its place [s]."""
     gpus_per_instance: Annotated[int, count(bounds.NODE_SIZE)] = 1
     """GPUs that go together."""
-    target: Annotated[float, number(TARGET)] = 0.99
+    target: Annotated[float, share(TARGET)] = 0.99
     """Probability with which at least the GPUs needed are there [1]; sets how many more are rented."""
 
     @model_validator(mode="after")
@@ -126,7 +161,7 @@ class PurchaseSection(HostingSection):
     """Price of one GPU with its share of the server and network [$]."""
     depreciation_years: Annotated[float, number(YEARS)] = 4.0
     """Time over which it loses its value; what is left at the end of the horizon is not charged [years]."""
-    interest_per_year: Annotated[float, number(INTEREST)] = 0.0
+    interest_per_year: Annotated[float, share(INTEREST)] = 0.0
     """What the money could earn elsewhere [1/year]; 0: the value is charged evenly, else as an annuity."""
     delivery_months: Annotated[int, count(Bounds(0, 120, "months"))] = 0
     """Months from the decision to the first use."""

@@ -2,153 +2,26 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from enum import StrEnum
+from dataclasses import replace
 from pathlib import Path as FilePath
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
 from pydantic import ValidationError
 
+from costmodel.accelerator import Accelerator
 from costmodel.errors import InputError, nearest_name
 from costmodel.units import KILO
 
 from .bounds import DAY, HOURS_PER_DAY
 from .buying_schema import DemandSection, HostingSection, ProcurementSection, PurchaseSection, TermsFile, TypeSection
 from .catalog import load_catalog, normalized_name
+from .contracts import EXPECTED, HOURS_PER_MONTH, MONTHS_PER_YEAR, Contract, DemandPath, Forecast, Spot, Terms, Tier
 from .faults import Fault, Path
-from .problem import Offer, Problem
+from .problem import OWNED, Offer, Problem
 from .translation import faults_of
 from .yaml_source import read_source
-
-FloatArray = NDArray[np.float64]
-
-HOURS_PER_MONTH = 730.0
-"""An average month as cloud price lists bill it: 365 days x 24 h / 12."""
-MONTHS_PER_YEAR = 12
-
-
-class Tier(StrEnum):
-    """How a GPU is paid for."""
-
-    ON_DEMAND = "on-demand"
-    SPOT = "spot"
-    RESERVED_1 = "reserved 1 year"
-    RESERVED_3 = "reserved 3 years"
-    PURCHASE = "purchase"
-    OWNED = "owned"
-
-
-@dataclass(frozen=True, slots=True)
-class Spot:
-    """Headroom of GPUs that may be taken back: availability of one instance, GPUs of one, and the target [1]."""
-
-    availability: float
-    instance: int
-    target: float
-
-
-@dataclass(frozen=True, slots=True)
-class Contract:
-    """One way to have one GPU type; offer: its number in the problem; source: where its price was stated.
-
-    running: of a GPU in use [$/h]; monthly: of a GPU held, hosting or the fee [$/month]; once: its price [$].
-    charge: value that it loses in a month held [$/month]; life: months over which it does, None: at once.
-    term: months held, None: to the end of the horizon; delay: months from the decision to the use.
-    held: GPUs there from the start; spot: if it may be taken back; interest: what `once` could earn [1/month].
-    """
-
-    offer: int
-    tier: Tier
-    running: float = 0.0
-    monthly: float = 0.0
-    once: float = 0.0
-    term: int | None = None
-    life: float | None = None
-    delay: int = 0
-    held: int = 0
-    spot: Spot | None = None
-    interest: float = 0.0
-    source: str = field(default="", compare=False)
-
-    @property
-    def rented(self) -> bool:
-        """Whether it is paid by the hour."""
-        return self.tier in {Tier.ON_DEMAND, Tier.SPOT}
-
-    @property
-    def committed(self) -> bool:
-        """Whether it has to be decided on ahead."""
-        return not self.rented and self.tier is not Tier.OWNED
-
-    @property
-    def charge(self) -> float:
-        """Value that one GPU loses in a month held [$/month], as an annuity: C r / (1 - (1 + r)^-L), C / L if r is 0.
-
-        C: `once`; r: `interest`; L: `life`.
-
-        >>> Contract(0, Tier.PURCHASE, once=2400.0, life=24.0).charge
-        100.0
-        """
-        if self.life is None:
-            return 0.0
-        if self.interest == 0.0:
-            return self.once / self.life
-        return self.once * self.interest / float(1.0 - (1.0 + self.interest) ** -self.life)
-
-
-@dataclass(frozen=True, slots=True)
-class DemandPath:
-    """One way in which the demand may go: growth per month [1] and probability [1]."""
-
-    name: str
-    growth: float
-    probability: float = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class Forecast:
-    """Rate of the first month [1/s], the paths that it may take from there; by_hour: as shares of the peak."""
-
-    months: int
-    rate: float
-    paths: tuple[DemandPath, ...]
-    by_hour: tuple[float, ...]
-    levels: int
-
-    @property
-    def probabilities(self) -> FloatArray:
-        """Probability of every path [1]."""
-        return np.array([path.probability for path in self.paths])
-
-    @property
-    def expected(self) -> int:
-        """Number of the path that is as expected; the middle one where none is."""
-        names = [path.name for path in self.paths]
-        return names.index(EXPECTED) if EXPECTED in names else len(names) // 2
-
-    def rates(self, growth: float) -> FloatArray:
-        """Rate of every hour of the day in every month, (months, 24) [1/s]."""
-        peak = self.rate * (1.0 + growth) ** np.arange(self.months)
-        return np.asarray(peak[:, None] * np.array(self.by_hour))
-
-
-@dataclass(frozen=True, slots=True)
-class Terms:
-    """Everything about buying; draw: of one GPU in use, the site's overhead included, by offer [W].
-
-    electricity: price and overhead of the site in words; unused: types that have terms but are not offered.
-    """
-
-    forecast: Forecast
-    contracts: tuple[Contract, ...]
-    draw: tuple[float, ...]
-    decide_every: int = 3
-    grams_per_kwh: float | None = None
-    electricity: str = ""
-    unused: tuple[str, ...] = ()
 
 
 def load_terms(problem: Problem, path: FilePath | None = None, changes: Mapping[str, Any] | None = None) -> Terms:
@@ -159,13 +32,11 @@ def load_terms(problem: Problem, path: FilePath | None = None, changes: Mapping[
     """
     stated = problem.inputs.get("procurement")
     if stated is None and path is None:
-        raise InputError(
-            f"{problem.name}: has no terms; state them in a block procurement: of the workload file, or by --terms FILE"
-        )
+        raise InputError(_missing(problem))
     section, source = ProcurementSection(), "default"
     if stated is not None:
         section, source = ProcurementSection.model_validate(stated), "workload file, procurement"
-        faults = _unknown(section.accelerators, problem, ("procurement",))
+        faults = _unknown(section.accelerators, problem, ("procurement",)) + _conflicts(section, problem)
         if faults:
             raise problem.refusal(faults)
     if path is not None:
@@ -173,6 +44,21 @@ def load_terms(problem: Problem, path: FilePath | None = None, changes: Mapping[
         section = section.model_copy(update={name: getattr(file, name) for name in file.model_fields_set - {"schema_"}})
         source = str(path) if "accelerators" in file.model_fields_set else source
     return terms_of(_changed(section, changes or {}), problem, source)
+
+
+def _missing(problem: Problem) -> str:
+    """What to add to a workload file without terms, ready to paste."""
+    offer = next(one for one in problem.offers if not one.owned)
+    name, reserved = offer.accelerator.name, 0.7 * offer.usd_per_hour
+    return (
+        f"{problem.source.name if problem.source else problem.name}: has no block procurement:, which says what "
+        f"contracts cost and how the demand may grow; add one with the prices that you are offered, such as\n\n"
+        f"procurement:\n"
+        f"  demand: {{months: 24, growth: 5%, low: 0%, high: 8%}}   # growth per month, and the ends of its band\n"
+        f"  accelerators:\n"
+        f"    - {{name: {name}, reserved_1_year: ${reserved:.2f}/h}}\n\n"
+        f"or put these sections into a file for --terms; docs/buying.md explains them, `pdplan schema` lists every key"
+    )
 
 
 def _read_terms(path: FilePath, problem: Problem) -> TermsFile:
@@ -217,6 +103,28 @@ def _unknown(entries: Sequence[TypeSection], problem: Problem, above: Path = ())
     return faults
 
 
+def _conflicts(section: ProcurementSection, problem: Problem) -> list[Fault]:
+    """Owned GPUs that the accelerators of the file and the block state both, and not alike."""
+    faults = []
+    for index, entry in enumerate(section.accelerators):
+        mine = next((one for one in problem.offers if one.owned and _is(entry, one.gpu)), None)
+        if mine is None or entry.owned is None:
+            continue
+        place = ("procurement", "accelerators", index, "owned")
+        if mine.inventory != entry.owned.gpus:
+            sentence = f"says {entry.owned.gpus} GPUs, but accelerators say owned: {mine.inventory}; make them agree"
+            faults.append(Fault((*place, "gpus"), sentence))
+        price = owned_price(mine.accelerator, section)
+        if not math.isclose(price, mine.usd_per_hour, rel_tol=1e-6):
+            told = f"comes to ${price:.4g}/h, but accelerators say owned_price: ${mine.usd_per_hour:.4g}/h"
+            faults.append(Fault(place, f"{told}; leave one of them out"))
+    return faults
+
+
+def _is(entry: TypeSection, name: str) -> bool:
+    return normalized_name(entry.name) == normalized_name(name)
+
+
 def terms_of(section: ProcurementSection, problem: Problem, source: str = "") -> Terms:
     """The terms of a sound section; source: where its contracts were stated."""
     entries = {normalized_name(entry.name): entry for entry in section.accelerators}
@@ -226,7 +134,8 @@ def terms_of(section: ProcurementSection, problem: Problem, source: str = "") ->
         entry = entries.pop(normalized_name(offer.accelerator.name), TypeSection(name=offer.accelerator.name))
         contracts += [replace(one, offer=index) for one in _contracts(entry, offer, section, source)]
         if entry.owned is None:
-            contracts += [_held(mine, index) for mine in problem.offers if mine.owned and mine.gpu == offer.gpu]
+            mine = [one for one in problem.offers if one.owned and one.gpu == offer.gpu]
+            contracts += [_held(one, index, _owned_running(one, section, problem)) for one in mine]
         own = entry.owned or entry.purchase
         draw.append((own.power if own and own.power else offer.accelerator.tdp) * section.electricity.pue)
     demand, power = section.demand, section.electricity
@@ -246,9 +155,6 @@ def terms_of(section: ProcurementSection, problem: Problem, source: str = "") ->
         electricity=f"${power.usd_per_kwh:g}/kWh at a PUE of {power.pue:g}",
         unused=tuple(entry.name for entry in entries.values()),
     )
-
-
-EXPECTED = "expected"
 
 
 def _paths(demand: DemandSection) -> tuple[DemandPath, ...]:
@@ -298,18 +204,25 @@ def _contracts(entry: TypeSection, offer: Offer, section: ProcurementSection, so
             monthly, term = reserved * HOURS_PER_MONTH, years * MONTHS_PER_YEAR
             found.append(Contract(0, tier, monthly=monthly, term=term, source=source))
     if entry.purchase is not None:
-        found.append(_purchase(entry.purchase, _power_cost(entry.purchase, offer, section), source))
+        found.append(_purchase(entry.purchase, _power_cost(entry.purchase, offer.accelerator, section), source))
     if entry.owned is not None:
-        running, hosting = _power_cost(entry.owned, offer, section), entry.owned.hosting_usd_per_month
+        running, hosting = _power_cost(entry.owned, offer.accelerator, section), entry.owned.hosting_usd_per_month
         held = Contract(0, Tier.OWNED, running=running, monthly=hosting, held=entry.owned.gpus, source=source)
         found.append(held)
     return found
 
 
-def _held(offer: Offer, index: int) -> Contract:
+def _held(offer: Offer, index: int, running: float) -> Contract:
     """GPUs that the accelerators of the workload file say are owned; offer: theirs; index: of that of more."""
     source = "workload file, accelerators"
-    return Contract(index, Tier.OWNED, running=offer.usd_per_hour, held=offer.inventory or 0, source=source)
+    return Contract(index, Tier.OWNED, running=running, held=offer.inventory or 0, source=source)
+
+
+def _owned_running(offer: Offer, section: ProcurementSection, problem: Problem) -> float:
+    """What the workload file states for one GPU that is owned [$/h], or what follows from the terms in force."""
+    block = ProcurementSection.model_validate(problem.inputs.get("procurement") or {})
+    follows = math.isclose(offer.usd_per_hour, owned_price(offer.accelerator, block), rel_tol=1e-9)
+    return owned_price(offer.accelerator, section) if follows else offer.usd_per_hour
 
 
 def _purchase(stated: PurchaseSection, running: float, source: str) -> Contract:
@@ -326,9 +239,22 @@ def _purchase(stated: PurchaseSection, running: float, source: str) -> Contract:
     )
 
 
-def _power_cost(held: HostingSection, offer: Offer, section: ProcurementSection) -> float:
+def owned_price(accelerator: Accelerator, section: ProcurementSection) -> float:
+    """What one GPU that is paid for still costs in use all day [$/h]: power x PUE x price + hosting / 730 h.
+
+    As `pdplan buy` charges it, whatever the section states: power (default: TDP), hosting, electricity.
+
+    >>> round(owned_price(load_catalog().accelerator("A100-80"), ProcurementSection()), 4)
+    0.052
+    """
+    name = accelerator.name.removesuffix(OWNED)
+    held = next((entry.owned for entry in section.accelerators if _is(entry, name) and entry.owned), HostingSection())
+    return _power_cost(held, accelerator, section) + held.hosting_usd_per_month / HOURS_PER_MONTH
+
+
+def _power_cost(held: HostingSection, accelerator: Accelerator, section: ProcurementSection) -> float:
     """Electricity of one GPU in use [$/h]: power x PUE x price."""
-    power = offer.accelerator.tdp if held.power is None else held.power
+    power = accelerator.tdp if held.power is None else held.power
     return power / KILO * section.electricity.pue * section.electricity.usd_per_kwh
 
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodel.errors import InfeasibleError
+from costmodel.errors import InfeasibleError, InputError
 from optimizer.procurement.bill import path_of
 from optimizer.procurement.buying import Bought, buy, buy_at
 from optimizer.procurement.buying_program import buying_program
@@ -23,17 +23,17 @@ from optimizer.procurement.fleet_levels import (
     Option,
     level_rates,
     make_levels,
-    search_levels,
     within_limits,
 )
+from optimizer.procurement.fleet_search import search_levels
 from optimizer.solver.program import lp_text
 from reports.buying_page import render_buying
 from reports.buying_tables import months_table, parts_table, paths_table
 from reports.buying_text import buying_dict, buying_text
 from reports.numbers import money
-from search_spaces.buying_terms import HOURS_PER_MONTH, Contract, DemandPath, Forecast, Spot, Terms, Tier
-from search_spaces.problem import Billing, Constraints, Problem
-from tests.optimizer_cases import offer, problem
+from search_spaces.contracts import HOURS_PER_MONTH, Contract, DemandPath, Forecast, Spot, Terms, Tier
+from search_spaces.problem import Billing, Constraints, Pools, Problem
+from tests.optimizer_cases import offer, problem, slo
 
 TEN_PER_GPU = make_levels(np.arange(1.0, 9.0), [[Option((n,), (f"{n} x H100",))] for n in range(1, 9)])
 """One type: n GPUs serve n requests per second."""
@@ -111,6 +111,40 @@ def test_owned_gpus_cost_power_and_hosting_only_and_serve_first() -> None:
     found = bought(terms(owned))
     assert found.total == pytest.approx(12 * (3 * 50 + (3 * 0.2 + 1 * 2.0) * HOURS_PER_MONTH))
     assert found.on_demand == pytest.approx(12 * (3 * 50 + 4 * 2.0 * HOURS_PER_MONTH))
+
+
+def test_spot_is_rented_with_its_headroom() -> None:
+    """P(Bin(6, 0.95) >= 4) is 0.998, of 5 only 0.977: six run for four, $6 an hour instead of $8 on demand."""
+    found = bought(terms(Contract(0, Tier.SPOT, running=1.0, spot=Spot(0.95, 1, 0.99))))
+    assert found.total == pytest.approx(6 * 1.0 * HOURS_PER_MONTH * 12)
+    hours = found.expected.bill.hours[0]
+    assert {one.tier: count for one, count in hours.uses[0].paid.items() if count} == {Tier.SPOT: 6}
+
+
+@pytest.mark.parametrize(("price", "taken"), [(0.6, 4), (0.7, 0)])
+def test_three_years_are_paid_for_beyond_the_horizon(price: float, taken: int) -> None:
+    """36 months at $0.60 are 21.6 against 12 at $2, 24; at $0.70 they are 25.2."""
+    found = bought(terms(reserved(price, years=3)))
+    assert counts(found, Tier.RESERVED_3) == taken
+    assert found.total == pytest.approx(4 * min(36 * price, 12 * 2.0) * HOURS_PER_MONTH)
+    assert ("paid beyond month 12, and charged whole" in buying_text(found, 200)) == bool(taken)
+
+
+def test_carbon_is_that_of_the_electricity() -> None:
+    """4 GPUs of 1 kW at the meter for 8,760 h are 35,040 kWh; at 380 g each 13.3 t."""
+    found = bought(replace(terms(), grams_per_kwh=380.0))
+    assert found.energy == pytest.approx(35_040)
+    assert buying_dict(found)["carbon_kg"] == pytest.approx(35_040 * 0.38)
+    assert "35 MWh, 13.3 t of CO2 at 380 g/kWh" in buying_text(found, 200)
+    assert buying_dict(bought(terms()))["carbon_kg"] is None
+
+
+def test_what_is_left_of_the_price_is_said_beside_the_cost() -> None:
+    """Of $24,000 over 24 months half is left after 12; 4 GPUs cost $96,000."""
+    found = bought(terms(Contract(0, Tier.PURCHASE, once=24_000.0, life=24.0)))
+    told = buying_text(found, 300).split("\n\n")[1]
+    assert told.startswith("$96,000 are paid for GPUs where the demand grows as expected.")
+    assert "not the $48,000 that is left of their price after month 12" in told
 
 
 def next_month(price: float) -> Contract:
@@ -305,6 +339,31 @@ def test_fleets_side_by_side_keep_the_limits_of_the_problem() -> None:
     assert [max((one.gpus[0] for one in options), default=0) for options in levels.options] == [1, 1, 0]
     nodes = search_levels(problem(offers=(offer(billing=Billing.NODE),)), np.array([4.0]), [[3.0]])
     assert [one.gpus for one in nodes.options[0]] == [(8,)]
+
+
+def test_a_fleet_of_a_lower_rate_costs_no_more_and_is_the_one_searched_for_alone() -> None:
+    two = problem(offers=(offer("H100"), offer("A100-80")))
+    prices, rates = [[3.0, 2.0]], np.array([4.0, 20.0, 60.0])
+    levels = search_levels(two, rates, prices)
+    cost = [min(float(np.dot(one.gpus, prices[0])) for one in options) for options in levels.options]
+    assert cost == sorted(cost)
+    for rate, least in zip(rates.tolist(), cost, strict=True):
+        (alone,) = search_levels(two, np.array([rate]), prices).options
+        assert least <= min(float(np.dot(one.gpus, prices[0])) for one in alone)
+
+
+def test_classes_with_pools_of_their_own_get_fleets_of_their_own() -> None:
+    classes = (slo(share=0.5, name="near"), slo(ttft=8.0, share=0.5, name="far"))
+    shared = problem(slos=classes)
+    apart = replace(shared, constraints=Constraints(pools=Pools.PER_CLASS))
+    (together,), (split,) = (search_levels(one, np.array([8.0]), [[3.0]]).options for one in (shared, apart))
+    assert len(split[0].pools) >= 2
+    assert split[0].gpus[0] >= together[0].gpus[0]
+
+
+def test_a_goal_below_the_floor_is_refused_where_it_stands() -> None:
+    with pytest.raises(InputError, match=r"slo\.0\.ttft: .* below the physical floor"):
+        buy(problem(slos=(slo(ttft=1e-4),)), terms())
 
 
 def test_a_forecast_that_no_fleet_carries_is_infeasible() -> None:

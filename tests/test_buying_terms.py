@@ -6,12 +6,18 @@ import json
 from pathlib import Path
 
 import pytest
+import yaml
 from click.testing import CliRunner
 
 from costmodel.errors import InputError
 from optimizer.procurement.buying import buy
+from optimizer.procurement.commitments import hourly_price
+from optimizer.recommend.level import Level
+from optimizer.recommend.optimize import optimize
 from pdplan.cli import cli, run
-from search_spaces.buying_terms import HOURS_PER_MONTH, Tier, load_terms
+from search_spaces.buying_schema import ProcurementSection
+from search_spaces.buying_terms import load_terms
+from search_spaces.contracts import HOURS_PER_MONTH, Contract, Tier
 from search_spaces.loader import load_problem, problem_of
 from tests.optimizer_cases import problem
 
@@ -104,18 +110,88 @@ def test_the_terms_stand_in_the_workload_file_and_options_replace_them(tmp_path:
     assert any(one.tier is Tier.OWNED for one in both.contracts)
 
 
-def test_gpus_that_the_accelerators_own_are_a_contract_unless_the_block_says_better(tmp_path: Path) -> None:
+def owned_in(path: Path) -> Contract:
+    return next(one for one in load_terms(load_problem(path)).contracts if one.tier is Tier.OWNED)
+
+
+def test_gpus_that_the_accelerators_own_are_a_contract(tmp_path: Path) -> None:
     path = tmp_path / "workload.yaml"
     stated = FILE.replace("[H100]", "[{name: H100, owned: 3, owned_price: $0.5/h}]")
     path.write_text(stated + "procurement: {demand: {months: 1}}", "utf-8")
-    owned = [one for one in load_terms(load_problem(path)).contracts if one.tier is Tier.OWNED]
-    assert [(one.offer, one.held, one.running, one.monthly) for one in owned] == [(0, 3, 0.5, 0.0)]
+    mine = owned_in(path)
+    assert (mine.offer, mine.held, mine.running, mine.monthly) == (0, 3, 0.5, 0.0)
     found = buy(load_problem(path), load_terms(load_problem(path)))
     assert len(found.problem.offers) == 1
     assert found.total <= 3 * 0.5 * HOURS_PER_MONTH + 1e-6
     path.write_text(stated + BLOCK, "utf-8")
-    owned = [one for one in load_terms(load_problem(path)).contracts if one.tier is Tier.OWNED]
-    assert [(one.held, one.monthly) for one in owned] == [(2, 10.0)]
+    with pytest.raises(InputError) as error:
+        load_terms(load_problem(path))
+    assert "owned: comes to $0.1957/h, but accelerators say owned_price: $0.5/h; leave one of them out" in str(
+        error.value
+    )
+    assert "owned.gpus: says 2 GPUs, but accelerators say owned: 3; make them agree" in str(error.value)
+
+
+HOSTED = """
+procurement:
+  demand: {months: 1}
+  electricity: {usd_per_kwh: 0.2, pue: 1.5}
+  accelerators: {name: H100, owned: {gpus: 1, power: 1kW, hosting_usd_per_month: 73}}
+"""
+
+
+def test_optimize_and_buy_price_owned_gpus_alike(tmp_path: Path) -> None:
+    """1 kW x 1.5 x $0.20/kWh and $73 a month are $0.40 an hour, in the price of a fleet as in that of a month."""
+    path = tmp_path / "workload.yaml"
+    path.write_text(FILE.replace("[H100]", "[{name: H100, owned: 1}]") + HOSTED, "utf-8")
+    given = load_problem(path)
+    assert [one.usd_per_hour for one in given.offers if one.owned] == [pytest.approx(0.4)]
+    mine = owned_in(path)
+    assert hourly_price(mine, 1) == pytest.approx(mine.running + mine.monthly / HOURS_PER_MONTH) == pytest.approx(0.4)
+    plan, bought = optimize(given, level=Level.QUICK), buy(given, load_terms(given))
+    assert dict(plan.gpus) == {"H100 (owned)": 1}
+    assert plan.cost_usd_per_hour == pytest.approx(0.4)
+    assert bought.total / HOURS_PER_MONTH == pytest.approx(0.4)
+
+
+def test_the_price_of_owned_gpus_follows_the_terms_in_force(tmp_path: Path) -> None:
+    path, terms = tmp_path / "workload.yaml", tmp_path / "terms.yaml"
+    path.write_text(FILE.replace("[H100]", "[{name: H100, owned: 1}]"), "utf-8")
+    terms.write_text("electricity: {usd_per_kwh: 0.2, pue: 1.0}", "utf-8")
+    given = load_problem(path)
+    mine = next(one for one in load_terms(given, terms).contracts if one.tier is Tier.OWNED)
+    assert mine.running == pytest.approx(given.offers[0].accelerator.tdp / 1000 * 0.2)
+    path.write_text(FILE.replace("[H100]", "[{name: H100, owned: 1, owned_price: 0.3}]"), "utf-8")
+    mine = next(one for one in load_terms(load_problem(path), terms).contracts if one.tier is Tier.OWNED)
+    assert mine.running == 0.3
+
+
+@pytest.mark.parametrize(
+    ("key", "written", "read"),
+    [("growth", "5%", 0.05), ("low", "-2.5 %", -0.025), ("high", "0.12", 0.12), ("low_probability", "18.5%", 0.185)],
+)
+def test_shares_may_be_percentages(key: str, written: str, read: float) -> None:
+    section = ProcurementSection.model_validate(
+        {"demand": {"growth": "3%", "high": "20%"} | {key: yaml.safe_load(written)}}
+    )
+    assert getattr(section.demand, key) == pytest.approx(read)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("demand: {growth: 5}", "5 is out of range; must be at least -0.9 and at most 1; did you mean 5%?"),
+        ("demand: {growth: 500%}", "'500%' is out of range; must be at least -0.9"),
+        ("demand: {growth: much}", "'much' is not a number"),
+        ("accelerators: [{name: H100, purchase: {capex_usd: 1, interest_per_year: 6}}]", "did you mean 6%?"),
+    ],
+)
+def test_what_is_no_share_is_told(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "terms.yaml"
+    path.write_text(text, "utf-8")
+    with pytest.raises(InputError) as error:
+        load_terms(problem(), path)
+    assert message in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -137,11 +213,18 @@ def test_faults_of_the_block_have_their_line(tmp_path: Path, block: str, message
     assert message in str(error.value)
 
 
-def test_without_terms_the_command_asks_for_them(tmp_path: Path) -> None:
+def test_without_terms_the_command_says_what_to_add(tmp_path: Path) -> None:
     path = tmp_path / "workload.yaml"
     path.write_text(FILE, "utf-8")
-    with pytest.raises(InputError, match=r"has no terms; state them in a block procurement: .* or by --terms FILE"):
+    with pytest.raises(InputError) as error:
         load_terms(load_problem(path))
+    told = str(error.value)
+    assert f"{path}: has no block procurement:, which says what contracts cost" in told
+    assert "docs/buying.md" in told
+    path.write_text(FILE + "procurement:\n" + told.partition("procurement:\n")[2].partition("\n\n")[0], "utf-8")
+    pasted = load_terms(load_problem(path))
+    assert [one.growth for one in pasted.forecast.paths] == [0.0, 0.05, 0.08]
+    assert [one.tier for one in pasted.contracts] == [Tier.ON_DEMAND, Tier.RESERVED_1]
 
 
 def test_the_command_writes_a_page_and_refuses_to_replace_it(tmp_path: Path) -> None:

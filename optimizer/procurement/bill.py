@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from costmodel.units import KILO
 from search_spaces.bounds import HOURS_PER_DAY
-from search_spaces.buying_terms import HOURS_PER_MONTH, Terms
+from search_spaces.contracts import HOURS_PER_MONTH, Terms
 
 from .commitments import Commitment, fees, value_lost
 from .dispatch import Dispatcher, Use

@@ -13,14 +13,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.errors import InfeasibleError
-from search_spaces.buying_terms import Contract, Terms, Tier
+from search_spaces.contracts import Contract, Terms, Tier
 from search_spaces.problem import Problem
 
 from .bill import Bill, at_peak, bill_of, energy, owned_hosting, path_of
 from .buying_program import Choice, choose
 from .commitments import Commitment, hourly_price
 from .dispatch import Dispatcher
-from .fleet_levels import Levels, level_rates, search_levels
+from .fleet_levels import Levels, level_rates
+from .fleet_search import search_levels
 
 FloatArray = NDArray[np.float64]
 Progress = Callable[[str, float], None]

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from optimizer.solver.program import Builder, Program, solve
-from search_spaces.buying_terms import Contract, Terms
+from search_spaces.contracts import Contract, Terms
 
 from .commitments import Commitment, commitment_cost
 from .fleet_levels import Levels, Option

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from search_spaces.buying_terms import HOURS_PER_MONTH, Contract
+from search_spaces.contracts import HOURS_PER_MONTH, Contract
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ def least_use(contract: Contract, on_demand: float, months: int) -> float:
 
     u (p - running) = fixed, fixed: its price in use all the time less `running`; p: `on_demand` [$/h].
 
-    >>> from search_spaces.buying_terms import Tier
+    >>> from search_spaces.contracts import Tier
     >>> least_use(Contract(0, Tier.RESERVED_1, monthly=730.0, term=12), 2.0, 24)
     0.5
     """
@@ -72,7 +72,7 @@ def payback_months(contract: Contract, on_demand: float, use: float = 1.0) -> fl
     C = s (1 - (1 + r)^-m) / r, and C = s m where r is 0; s = u (p - running) 730 h - monthly: saved in a month.
     C: its price [$]; r: interest [1/month]; u: share of the hours in use; p: `on_demand` [$/h].
 
-    >>> from search_spaces.buying_terms import Tier
+    >>> from search_spaces.contracts import Tier
     >>> payback_months(Contract(0, Tier.PURCHASE, once=14_600.0), 2.0)
     10.0
     """

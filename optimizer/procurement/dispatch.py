@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from search_spaces.buying_terms import Contract
+from search_spaces.contracts import Contract
 
 from .fleet_levels import Levels, Option
 from .spot_headroom import gpus_to_rent

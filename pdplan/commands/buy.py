@@ -28,9 +28,11 @@ def growth(_context: click.Context, _parameter: click.Parameter, value: str | No
     """Turn 5% or 0.05 a month into a share [1]."""
     if value is None:
         return None
-    text = value.strip()
+    from search_spaces.buying_schema import as_share
+
     try:
-        return float(text.removesuffix("%")) / (100.0 if text.endswith("%") else 1.0)
+        share = as_share(value)
+        return float(value) if share is None else share
     except ValueError:
         raise click.BadParameter(f"{value[:80]!r} is not a growth per month such as 5% or 0.05") from None
 
@@ -89,7 +91,7 @@ def buy(
     problem = load_problem(file, overrides=parse_settings(settings))
     changes: dict[str, Any] = {"months": months, "growth": growth, "low": low, "high": high}
     stated = load_terms(problem, terms, {key: value for key, value in changes.items() if value is not None})
-    with console.progress() as progress:
+    with console.milestones() as progress:
         found = choose(problem, stated, progress)
     write_page(console, html_file, lambda: render_buying(found))
     console.show(buying_dict(found) if as_json else buying_text(found, console.width))

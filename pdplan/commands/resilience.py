@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import click
 
 from costmodel.errors import InputError
+from pdplan.commands.simulate import PLAIN_REQUESTS
 from pdplan.console import Console
 from pdplan.exit_codes import ExitCode
 from pdplan.options import PATH, console_options, force_option, json_option, pass_console, seconds, whole
@@ -57,6 +59,7 @@ def resilience(
 
     Exits with 3 when some loss breaks an SLO.
     """
+    _choose_simulator(requests)
     from optimizer.fleets.plan_fleet import fleet_of_plan, planned_volume
     from optimizer.procurement.resilience import resilience as ask
     from optimizer.procurement.resilience import with_spares
@@ -66,7 +69,7 @@ def resilience(
     check_files({"--html": html_file}, force=force)
     plan = read_plan(file)
     instance, fleet = fleet_of_plan(plan, file.parent)
-    with console.progress() as progress:
+    with console.milestones() as progress:
         found = ask(
             instance,
             with_spares(fleet, [pool.spare_replicas for pool in plan.pools]),
@@ -121,6 +124,7 @@ def autoscale(
 
     Exits with 3 when the plan's own fleet misses a goal in some hour.
     """
+    _choose_simulator(requests)
     import numpy as np
 
     from optimizer.fleets.plan_fleet import fleet_of_plan
@@ -136,7 +140,7 @@ def autoscale(
         volume = np.array(_rates(by_hour)) / instance.problem.workload.request_rate
     if volume is None:
         raise InputError("the plan has no daily profile (workload.diurnal); state one with --by-hour")
-    with console.progress() as progress:
+    with console.milestones() as progress:
         day = scale(instance, fleet, volume, start_up, least, requests=requests, progress=progress)
     write_page(console, html_file, lambda: render_autoscale(instance, fleet, day))
     if as_json:
@@ -144,6 +148,12 @@ def autoscale(
     else:
         console.show(autoscale_text(instance, fleet, day, console.width))
     return ExitCode.INFEASIBLE if day.short else 0
+
+
+def _choose_simulator(requests: int) -> None:
+    """Have few requests simulated in plain Python, which is sooner done than compiled; before it is imported."""
+    if HOURS * requests <= PLAIN_REQUESTS:
+        os.environ.setdefault("PDPLAN_SIMULATOR", "python")
 
 
 def _rates(text: str) -> list[float]:

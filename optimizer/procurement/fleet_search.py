@@ -1,0 +1,145 @@
+"""The fleets at each rate of a forecast, from the highest down: what is known at one rate cuts the search at the next.
+
+A fleet serves every lower rate too, so that its price is the ceiling there and its engines are enough; what neither
+the rate nor a price changes is worked out once (`physics`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+
+import numpy as np
+from numpy.typing import NDArray
+
+from optimizer.fleets.bought import gpu_cost
+from optimizer.fleets.build_plan import fleet_gpus, pool_line
+from optimizer.fleets.fleet import Fleet
+from optimizer.loads.diagnose import check_floors, check_shapes
+from optimizer.loads.instance import make_instance
+from optimizer.rivals.by_evaluation import Evaluated, cheapest_held
+from optimizer.rivals.per_class import classes_apart, of_class
+from optimizer.whatif.physics import at_rate, physics_at
+from search_spaces.engines import load_engine_overhead
+from search_spaces.problem import Billing, Constraints, Objective, Offer, Problem
+
+from .fleet_levels import Levels, Option, beside, make_levels, within_limits
+
+FloatArray = NDArray[np.float64]
+Progress = Callable[[str, float], None]
+Stock = tuple[Offer, ...]
+"""Offers of a problem at some prices, those that may not be used with an inventory of none."""
+
+
+def search_levels(
+    problem: Problem, rates: FloatArray, prices: Sequence[Sequence[float]], progress: Progress | None = None
+) -> Levels:
+    """Search for fleets of at most two pools at each rate, by formula: of all types together, and of each alone.
+
+    Of so many for each SLO class where no pool may serve two. rates: ascending [1/s]; prices: sets of $/h of one GPU
+    of each offer; the cheapest fleet at each set is found. Raises InputError where no engine can exist, or keep the
+    SLOs even when idle.
+    """
+    stocks = [stock for priced in prices for stock in _stocks(problem, priced)]
+    parts = [_Known(ways, (None,) * len(stocks)) for ways in _at_one(problem)]
+    found: list[list[Option]] = []
+    above = parts
+    for number, rate in enumerate(rates[::-1].tolist()):
+        if progress is not None:
+            progress(f"fleets for {rate:.3g}/s", 0.7 * number / rates.size)
+        above = [_known(problem, stocks, part, rate, last) for part, last in zip(parts, above, strict=True)]
+        if number == 0:
+            parts = [part.only(known.used) for part, known in zip(parts, above, strict=True)]
+            above = [known.only(known.used) for known in above]
+        together = [_whole(problem, fleets) for fleets in product(*(known.fleets() for known in above))]
+        found.append([fleet for fleet in together if within_limits(problem, fleet)])
+    return make_levels(rates, found[::-1], prices, lambda fleet: within_limits(problem, fleet))
+
+
+def _stocks(problem: Problem, prices: Sequence[float]) -> Iterator[Stock]:
+    """All offers at some prices, then each alone."""
+    offers = [replace(one, usd_per_hour=usd) for one, usd in zip(problem.offers, prices, strict=True)]
+    yield tuple(offers)
+    if len(offers) > 1:
+        for kept in offers:
+            yield tuple(one if one is kept else replace(one, inventory=0) for one in offers)
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """Requests that share pools, at one rate: what the evaluation says, and the cheapest fleet of each stock, if any.
+
+    ways: to split their latency limits between the stages; used: those that gave a fleet at the highest rate, and that
+    are tried at lower ones.
+    """
+
+    ways: tuple[Evaluated, ...]
+    cheapest: tuple[Option | None, ...]
+    used: tuple[int, ...] = ()
+
+    def fleets(self) -> list[Option]:
+        """The fleets, each once."""
+        return list({one.gpus: one for one in self.cheapest if one is not None}.values())
+
+    def only(self, ways: Sequence[int]) -> _Known:
+        """The same with some of the ways; with all where none is named."""
+        return replace(self, ways=tuple(self.ways[number] for number in ways)) if ways else self
+
+
+def _at_one(problem: Problem) -> Iterator[tuple[Evaluated, ...]]:
+    """The ways at 1 request/s: of all requests together, or of each SLO class where they have pools of their own."""
+    free = replace(
+        problem,
+        workload=replace(problem.workload, request_rate=1.0),
+        offers=tuple(replace(one, usd_per_hour=1.0, inventory=None, billing=Billing.GPU) for one in problem.offers),
+        objective=Objective(),
+        constraints=Constraints(spare_replicas=problem.constraints.spare_replicas),
+    )
+    whole = make_instance(free, load_engine_overhead(free.engine, free.engine_changes))
+    check_shapes(free, whole.enumeration)
+    check_floors(whole)
+    classes = range(len(problem.slos)) if classes_apart(problem) else ()
+    for instance in [of_class(whole, k, Fleet(()), later=0) for k in classes] or [whole]:
+        ways = physics_at(instance).ways
+        yield tuple(Evaluated.of(way.instance, way.settings) for way in ways)
+
+
+def _known(problem: Problem, stocks: Sequence[Stock], part: _Known, rate: float, above: _Known) -> _Known:
+    """What is known at a rate [1/s]; part: at 1 request/s; above: at the next higher rate."""
+    ways = []
+    for one, last in zip(part.ways, above.ways, strict=True):
+        way = Evaluated.of(at_rate(one.instance, rate), one.settings)
+        enough = {setting: high for setting, (_, high) in last.known.items() if high is not None}
+        way.known.update({setting: (int(way.least[setting]) - 1, high) for setting, high in enough.items()})
+        ways.append(way)
+    fleets = zip(stocks, above.cheapest, strict=True)
+    found = [_cheapest(ways, replace(problem, offers=stock), fleet) for stock, fleet in fleets]
+    used = {way for _, way in found if way is not None}
+    return _Known(tuple(ways), tuple(fleet for fleet, _ in found), tuple(sorted(used)))
+
+
+def _cheapest(ways: Sequence[Evaluated], problem: Problem, above: Option | None) -> tuple[Option | None, int | None]:
+    """The cheapest fleet and its way; the one of the next higher rate, and no way, where none costs less."""
+    best, used = above, None
+    ceiling = np.inf if above is None else float(gpu_cost(problem, np.array(above.gpus)))
+    for number, way in enumerate(ways):
+        held = cheapest_held(way, problem, ceiling)
+        if held is not None:
+            best, ceiling, used = _option(way, way.fleet(held[0])), held[1], number
+    return best, used
+
+
+def _option(way: Evaluated, fleet: Fleet) -> Option:
+    gpus = tuple(fleet_gpus(way.instance, fleet).tolist())
+    return Option(gpus, tuple(pool_line(way.instance, pool) for pool in fleet.pools))
+
+
+def _whole(problem: Problem, fleets: Sequence[Option]) -> Option:
+    """Fleets side by side, with the GPUs that are paid for: whole nodes where they are billed."""
+    together = fleets[0]
+    for fleet in fleets[1:]:
+        together = beside(together, fleet)
+    sizes = [one.accelerator.node_size if one.billing is Billing.NODE else 1 for one in problem.offers]
+    gpus = tuple(-(-count // size) * size for count, size in zip(together.gpus, sizes, strict=True))
+    return replace(together, gpus=gpus)
