@@ -7,7 +7,9 @@ Per limit: the best engine of the space, at the highest rate at which the median
 `optimizer.fleets.evaluate`; disaggregated, the best whole numbers of prefill and of decode engines in fleets of at most
 so many GPUs: in a small fleet one of the two roles idles where the limit leaves the other little to do.
 Beside it the best measured row within the limit (serving/closed_loop.csv, fixed concurrency) of the same model and
-GPU, of any engine and fleet size.
+GPU, of any engine and fleet size. As these rows stand at few concurrencies, far apart, and the best of either kind come
+from different engines, the last lines compare like with like: each disaggregated row with the colocated rows of its own
+engine, interpolated at its TPOT.
 """
 
 from __future__ import annotations
@@ -67,7 +69,7 @@ def problem_of(model: Path, gpu: str, engine: str, slo: Slo, widest: int) -> Pro
             expert_parallel=(1, 8, 16),
             data_parallel=(1, 2, 4, 8, 16),
             max_num_seqs=(4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768),
-            max_num_batched_tokens=(1024, 4096, 16384),
+            max_num_batched_tokens=(1024, 4096, 16384, 65536),
             max_gpus_per_engine=widest,
         ),
         engine=engine,
@@ -146,8 +148,19 @@ def completed(instance: Instance, pool: FleetPool) -> Fleet:
     return Fleet((pool_of(Role.PREFILL, quickest, 0, tables.chunks.size - 1, AMPLE), pool))
 
 
-def measured(data: Path, gpu: str) -> Iterator[tuple[str, float, float]]:
-    """Mode, TPOT [s] and output tokens per second and GPU of each measured row."""
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A measured deployment: TPOT [s], output tokens per second and GPU."""
+
+    mode: str
+    engine: str
+    gpus: int
+    tpot: float
+    tokens: float
+
+
+def measured(data: Path, gpu: str) -> Iterator[Row]:
+    """The measured rows of the model, lengths and precision."""
     with (data / "serving" / "closed_loop.csv").open(newline="") as file:
         for row in csv.DictReader(file):
             same = row["model"] in MEASURED_MODELS and row["accelerator"].split("_")[0] == gpu.lower()
@@ -156,12 +169,37 @@ def measured(data: Path, gpu: str) -> Iterator[tuple[str, float, float]]:
             tpot, ttft = float(row["tpot_ms"]) / 1e3, float(row["ttft_ms"]) / 1e3
             tokens = OSL * (1.0 + LEAST) / 2.0
             rate = float(row["concurrency"]) / (ttft + tpot * (tokens - 1.0))
-            yield row["mode"], tpot, rate * tokens / float(row["num_gpus"])
+            gpus = int(row["num_gpus"])
+            yield Row(row["mode"], row["engine"], gpus, tpot, rate * tokens / gpus)
 
 
-def best_measured(rows: list[tuple[str, float, float]], mode: str, limit: float) -> float:
+def best_measured(rows: list[Row], mode: str, limit: float) -> float:
     """Most output tokens per second and GPU of the rows within the limit; 0 without any."""
-    return max((tokens for kind, tpot, tokens in rows if kind == mode and tpot <= limit), default=0.0)
+    return max((row.tokens for row in rows if row.mode == mode and row.tpot <= limit), default=0.0)
+
+
+def like_with_like(rows: list[Row]) -> Iterator[str]:
+    """Each disaggregated row over the colocated ones of its engine at its TPOT, where these reach so far."""
+    for row in sorted(rows, key=lambda row: row.tpot):
+        own = sorted((one.tpot, one.tokens) for one in rows if (one.mode, one.engine) == ("colocated", row.engine))
+        if row.mode != "disaggregated" or not own or not own[0][0] <= row.tpot <= own[-1][0]:
+            continue
+        tpots, tokens = (np.array(values) for values in zip(*own, strict=True))
+        beside = float(np.interp(row.tpot, tpots, np.maximum.accumulate(tokens)))
+        yield (
+            f"  {row.engine} {row.gpus:>3} GPUs {1e3 * row.tpot:>5.1f} ms "
+            f"{row.tokens:>4.0f} over {beside:>4.0f} = {row.tokens / beside:.2f}"
+        )
+
+
+def conclusion(limits: list[float], ratios: list[list[float]], sizes: list[int]) -> str:
+    """From which limit on disaggregation pays, for each fleet size."""
+    parts = []
+    for size, own in zip(sizes, zip(*ratios, strict=True), strict=True):
+        below = [limit for limit, ratio in zip(limits, own, strict=True) if ratio < 1.0]
+        pays = f"above {1e3 * max(below):.0f} ms" if below else "at every limit"
+        parts.append(f"{size} GPUs: disaggregation pays {pays}, at most {max(own):.2f} times")
+    return "; ".join(parts)
 
 
 def main() -> None:
@@ -179,6 +217,7 @@ def main() -> None:
     rows = list(measured(arguments.data, arguments.gpu))
     tokens = OSL * (1.0 + LEAST) / 2.0
     sizes = "  ".join(f"{gpus:>3} GPUs ratio" for gpus in arguments.gpus)
+    ratios = []
     print(f"output tokens/s per GPU: colocated; disaggregated and its ratio at most {sizes} | measured the same")
     for limit in arguments.limits:
         slo = Slo("default", arguments.ttft, limit, 0.5)
@@ -188,13 +227,20 @@ def main() -> None:
         prompts, decodes = (engines_of(instance, role) for role in (Role.PREFILL, Role.DECODE))
         pairs = [best_pair(prompts, decodes, gpus) for gpus in arguments.gpus]
         one = tokens * mixed.per_gpu
-        cells = "  ".join(f"{tokens * pair:>8.0f} {tokens * pair / max(one, 1e-12):>5.2f}" for pair, _ in pairs)
+        ratios.append([tokens * pair / max(one, 1e-12) for pair, _ in pairs])
+        cells = "  ".join(
+            f"{tokens * pair:>8.0f} {ratio:>5.2f}" for (pair, _), ratio in zip(pairs, ratios[-1], strict=True)
+        )
         seen = [best_measured(rows, mode, limit) for mode in ("colocated", "disaggregated")]
         print(
             f"TPOT {1e3 * limit:>3.0f} ms {one:>5.0f}  {cells} | "
             f"{seen[0]:>4.0f} {seen[1]:>4.0f} {seen[1] / max(seen[0], 1e-12):>5.2f}   [{mixed.words}; {pairs[0][1]}]",
             flush=True,
         )
+    print(conclusion(list(arguments.limits), ratios, list(arguments.gpus)))
+    print(
+        "measured, disaggregated over colocated of the same engine at the same TPOT:", *like_with_like(rows), sep="\n"
+    )
 
 
 if __name__ == "__main__":

@@ -16,7 +16,15 @@ sys.path.insert(0, str(ROOT))
 from costmodel.host import NO_OVERHEAD  # noqa: E402
 from costmodel.serving.closed_loop import settle  # noqa: E402
 from costmodel.serving.disaggregated import settle_pools  # noqa: E402
-from costmodel.serving.load import Prompt, Steady, Times, decode_time, prompt_time, prompts_in_a_step  # noqa: E402
+from costmodel.serving.load import (  # noqa: E402
+    Prompt,
+    Steady,
+    Times,
+    decode_time,
+    prompt_time,
+    prompts_in_a_step,
+    uneven_lanes,
+)
 from costmodel.serving.policy import ServingPolicy  # noqa: E402
 from search_spaces.catalog import load_catalog  # noqa: E402
 from search_spaces.engines import load_serving_policy  # noqa: E402
@@ -49,7 +57,7 @@ class Table:
     def times(self, policy: ServingPolicy) -> Times:
         """Times with the policy's overheads on top of the kernels."""
         step, each = policy.overhead.step, policy.overhead.per_request
-        uneven = np.where(self.lanes > 1, np.minimum(policy.lane_balance, self.lanes), 1.0)
+        uneven = uneven_lanes(policy.lane_balance, self.lanes)
         together = self.group * self.lanes
         shared = (self.shared + (step + each * together) / (together * self.pipeline)) * uneven
         alone = np.maximum(self.alone + step + each, policy.launch * self.batch.model.num_layers)

@@ -6,8 +6,8 @@ worst stage decides, for weights and for KV apart, so capacity is never overstat
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from functools import lru_cache, reduce
 from operator import add
 from typing import TypeVar
@@ -31,20 +31,6 @@ RESIDUAL_COPIES = 6
 """Hidden-sized 16-bit tensors alive at the peak of a layer: x, residual, normed x, q, attention and block output."""
 LOGIT_BYTES = 2 * 4.0
 """Logits are kept in 32 bit, and the sampler makes one copy [byte per vocabulary entry and request]."""
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryArrays:
-    """Memory of one GPU of each engine; arrays of shape (engines, 1) [byte].
-
-    free: left for KV blocks, negative where not even the weights fit; kv_per_token: KV that one more token of a
-    request adds while no window is full [byte/token].
-    """
-
-    weights: FloatArray
-    activations: FloatArray
-    free: FloatArray
-    kv_per_token: FloatArray
 
 
 def stage_layers(layers: int, stages: int) -> tuple[int, ...]:
@@ -138,23 +124,6 @@ def max_requests(model: Transformer, config: EngineConfig, isl: float, osl: floa
     if not each:
         return config.max_num_seqs
     return min(config.max_num_seqs, config.parallelism.data * int(free // each))
-
-
-def memory_arrays(model: Transformer, configs: Sequence[EngineConfig]) -> MemoryArrays:
-    """Memory of many engines at once."""
-    rows = [
-        (
-            weight_bytes_per_gpu(model, config),
-            activation_bytes(model, config),
-            config.memory_fraction * config.accelerator.memory,
-            kv_bytes_per_token_per_gpu(model, config),
-        )
-        for config in configs
-    ]
-    weights, activations, budget, per_token = (
-        np.asarray(column, dtype=np.float64).reshape(-1, 1) for column in zip(*rows, strict=True)
-    )
-    return MemoryArrays(weights, activations, budget - weights - activations, per_token)
 
 
 def _worst_stage(model: Transformer, config: EngineConfig, held: Callable[[Transformer], Tokens]) -> Tokens:

@@ -264,6 +264,21 @@ def pipeline_cycle(step: FloatArray, weight: FloatArray, stages: FloatArray) -> 
     return step + _mean_excess(step, weight, lambda below: below ** (stages[:, None] - 1.0))
 
 
+def lockstep_excess(step: FloatArray, weight: FloatArray, rho: FloatArray, lanes: FloatArray) -> FloatArray:
+    """Time that a lane's step waits for those of the other lanes, which end together with it [s], (columns, flows).
+
+    Each of the k - 1 others carries, with chance rho, a step drawn from the same distribution F: E[(M - s)+] where
+    M is the longest of them, P(M <= x) = (1 - rho (1 - F(x)))^(k-1).
+    step (columns, flows): of a lane by itself [s]; weight (columns, flows): how often it is such a step;
+    rho, lanes k (columns,).
+
+    >>> lockstep_excess(np.array([[1.0, 3.0]]), np.array([[0.5, 0.5]]), np.array([0.5]), np.array([2.0])).tolist()
+    [[0.5, 0.0]]
+    """
+    busy, others = rho[:, None], lanes[:, None] - 1.0
+    return _mean_excess(step, weight, lambda below: (1.0 - busy * (1.0 - below)) ** others)
+
+
 def _mean_excess(service: FloatArray, weight: FloatArray, chance: Callable[[FloatArray], FloatArray]) -> FloatArray:
     """E[(M - s)+] for each service s; chance turns F(x), the share of services up to x, into P(M <= x)."""
     order = np.argsort(service, axis=1, kind="stable")

@@ -98,9 +98,3 @@ def store_read_time(store: KvStore, size: Value, prefix_share: float, network: f
     """
     per_byte = store.dram_share / min(store.dram, network) + (1.0 - store.dram_share) / min(store.ssd, network)
     return size * prefix_share * per_byte
-
-
-def prefix_time(read: Value, recompute: Value) -> Value:
-    """Time for a prefix: fetched if that is quicker than computing it again, else computed [s]."""
-    quicker: Value = np.minimum(read, recompute)
-    return quicker

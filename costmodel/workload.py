@@ -12,9 +12,6 @@ from costmodel.errors import InputError
 
 FloatArray = NDArray[np.float64]
 
-SHARE_TOLERANCE = 1e-6
-"""How far the shares may sum from 1: the rounding of a histogram that was written with six decimals."""
-
 
 @dataclass(frozen=True, slots=True)
 class Workload:
@@ -72,37 +69,3 @@ def scale_rate(workload: Workload, factor: float) -> Workload:
     if not (math.isfinite(factor) and factor > 0):
         raise InputError(f"request rate: factor {factor} must be a finite number above 0")
     return replace(workload, request_rate=workload.request_rate * factor)
-
-
-def check_workload(workload: Workload, where: str = "workload") -> None:
-    """Raise InputError for the first value of `workload` that no request mix can have; `where` opens the message."""
-    _check_histogram(workload, where)
-    if not (math.isfinite(workload.request_rate) and workload.request_rate > 0):
-        raise InputError(f"{where}: request_rate {workload.request_rate} must be a finite number above 0 req/s")
-    if not (math.isfinite(workload.burstiness) and workload.burstiness >= 0):
-        raise InputError(f"{where}: burstiness {workload.burstiness} must be a finite number, 0 or more")
-    if not 0 <= workload.prefix_hit_share < 1:
-        raise InputError(f"{where}: prefix_hit_share {workload.prefix_hit_share} must be at least 0 and below 1")
-    longest = float(np.max(workload.isl + workload.osl))
-    if workload.max_tokens and workload.max_tokens < math.floor(longest):
-        raise InputError(f"{where}: max_tokens {workload.max_tokens} is below the longest bucket, {longest:g} tokens")
-
-
-def _check_histogram(workload: Workload, where: str) -> None:
-    shapes = {workload.isl.shape, workload.osl.shape, workload.share.shape}
-    if len(shapes) != 1 or workload.isl.ndim != 1 or not workload.isl.size:
-        raise InputError(
-            f"{where}: isl, osl and share must be as long as each other and not empty, found lengths "
-            f"{workload.isl.size}, {workload.osl.size} and {workload.share.size}"
-        )
-    for name, values, least in (("isl", workload.isl, 1.0), ("osl", workload.osl, 1.0), ("share", workload.share, 0.0)):
-        bad = np.flatnonzero(~(np.isfinite(values) & (values >= least)))
-        if bad.size:
-            unit = "" if name == "share" else " tokens"
-            raise InputError(
-                f"{where}: {name} {values[bad[0]]:g} of bucket {bad[0] + 1} must be a finite number, "
-                f"{least:g}{unit} or more"
-            )
-    total = float(workload.share.sum())
-    if abs(total - 1) > SHARE_TOLERANCE:
-        raise InputError(f"{where}: the shares of the buckets sum to {total:.6g}, they must sum to 1")

@@ -24,6 +24,7 @@ from costmodel.simulator import (
     Trace,
     make_trace,
 )
+from costmodel.simulator.cost_steps import GridSteps
 from costmodel.simulator.step_model import StepModel
 
 STEPS = CoefficientSteps((5e-3, 2e-5, 1e-9), (8e-3, 1e-7, 1e-4), (7e-3, 2e-7, 2e-4), large_batch=12)
@@ -70,6 +71,17 @@ def random_fleet(seed: int, policy: Policy, disaggregated: bool) -> Fleet:
         return Fleet((pool,))
     hand_over = HandOver(1e-3, int(rng.choice([1, 8])), list(FirstToken)[int(rng.integers(3))])
     return Fleet((replace(pool, role=Role.PREFILL), replace(pool, role=Role.DECODE)), hand_over)
+
+
+def on_lanes(fleet: Fleet) -> Fleet:
+    """The fleet with engines of four data-parallel lanes, which are uneven."""
+    nodes = np.array([1.0, 8.0, 4096.0])
+    ones = np.ones((nodes.size, nodes.size))
+    steps = GridSteps(
+        nodes, 1e-3 + 2e-5 * nodes, nodes, 1e-5 * nodes, nodes, 1e-6 * np.outer(nodes, nodes), nodes, nodes, 1e-8 * ones
+    )
+    laned = replace(steps, lanes=4.0, uneven=1.2, lane_nodes=nodes, lane_times=1e-5 * nodes)
+    return replace(fleet, pools=tuple(replace(pool, steps=laned) for pool in fleet.pools))
 
 
 def colocated(policy: Policy, steps: StepModel = STEPS, limits: Limits | None = None, **pool: object) -> Fleet:

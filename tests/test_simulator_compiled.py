@@ -14,7 +14,7 @@ import pytest
 SCRIPT = """
 import hashlib, sys
 from dataclasses import replace
-from tests.simulator_cases import random_fleet, random_trace
+from tests.simulator_cases import on_lanes, random_fleet, random_trace
 from tests.simulator_paged import random_paged, random_paged_fleet
 from costmodel.simulator import POLICIES, simulate
 from costmodel.simulator.compiled import COMPILED
@@ -25,6 +25,7 @@ for policy in POLICIES.values():
             trace, fleet = random_trace(seed), random_fleet(seed, policy, disaggregated)
             if seed % 2 and not policy.static:
                 trace, fleet = random_paged(seed), random_paged_fleet(seed, policy, disaggregated)
+            fleet = on_lanes(fleet) if seed % 4 == 0 and not disaggregated else fleet
             hand_over = replace(fleet.hand_over, pull=seed % 3 == 0, max_coming=seed % 4)
             result = simulate(trace, replace(fleet, hand_over=hand_over), log_rows=500)
             for name in ("first", "finish", "itl_max", "restarts", "engine", "hit", "steps_log"):

@@ -18,7 +18,7 @@ from tests.simulator_cases import ONLY_PROMPTS, colocated
 from costmodel.queueing import erlang_c
 from costmodel.simulator import SARATHI, CoefficientSteps, Limits, Result, make_trace, simulate
 from costmodel.simulator.arrivals import poisson_arrivals
-from costmodel.simulator.metrics import mean_of
+from costmodel.simulator.metrics import BATCHES, STUDENT
 
 COUNT = 30_000
 UNIT = 1e-6
@@ -33,6 +33,12 @@ def serve(lengths: np.ndarray, load: float, seed: int) -> Result:
     trace = make_trace(poisson_arrivals(isl.size, load / MEAN, seed), isl, np.ones(isl.size, dtype=np.int64))
     steps = CoefficientSteps((0.0, UNIT, 0.0), (1.0, 0.0, 0.0))
     return simulate(trace, colocated(ONLY_PROMPTS, steps, Limits(max_num_seqs=1, max_num_batched_tokens=1 << 40)))
+
+
+def mean_of(values: np.ndarray) -> tuple[float, float]:
+    """Mean of values in order of time and half its 95 % confidence interval, by batch means."""
+    means = np.array([batch.mean() for batch in np.array_split(values, BATCHES)])
+    return float(values.mean()), STUDENT * float(np.std(means, ddof=1)) / math.sqrt(BATCHES)
 
 
 def check(result: Result, expected: float) -> None:

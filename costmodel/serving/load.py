@@ -101,9 +101,20 @@ def prompt_time(model: Transformer, engines: EngineArrays, load: ClosedLoad, pol
     lanes = engines.data
     group = prompts_in_a_step(engines, load, policy)
     together = step_time(model, engines, StepLoad.prefill(load.isl, group * lanes)).total
-    uneven = np.where(lanes > 1, np.minimum(policy.lane_balance, lanes), 1.0)
+    uneven = uneven_lanes(policy.lane_balance, lanes)
     least = policy.launch * model.num_layers
     return Prompt(np.maximum(alone, least), together * uneven / (group * lanes * engines.pipeline))
+
+
+def uneven_lanes(lane_balance: float, lanes: FloatArray) -> FloatArray:
+    """Time of a prompt on data-parallel lanes over that on evenly busy ones [1]: min(lane_balance, lanes).
+
+    At worst one lane does all the work; an engine with a single lane has nothing to be uneven.
+
+    >>> uneven_lanes(1.2, np.array([1.0, 2.0, 8.0])).tolist(), uneven_lanes(3.0, np.array([2.0])).tolist()
+    ([1.0, 1.2, 1.2], [2.0])
+    """
+    return np.asarray(np.where(lanes > 1, np.minimum(lane_balance, lanes), 1.0))
 
 
 def prompts_in_a_step(engines: EngineArrays, load: ClosedLoad, policy: ServingPolicy) -> FloatArray:

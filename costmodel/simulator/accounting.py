@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from .compiled import compile_loop
-from .decodes import blocks_needed
 from .runs import run_time
 from .state import LOG, ROTATE, RUN, Group, Lane, Rules, World
-from .step_work import StepContent, least_time
+from .step_work import StepContent, least_bytes, least_flop
 
 SLACK = 1.0 + 1e-9
 """By how much rounding may take a step below its floor [1]."""
@@ -20,8 +19,11 @@ def tally(group: Group, t: float) -> None:
 
 
 @compile_loop
-def account(w: World, lane: Lane, t: float) -> None:
-    """Add the step, or run of steps, that ends at t to the engine's counters and to the log."""
+def account(w: World, lane: Lane, t: float, grown: int) -> None:
+    """Add the step, or run of steps, that ends at t to the engine's counters and to the log.
+
+    grown: blocks that a run takes after its first step.
+    """
     group, rules = w.groups[lane.group], w.rules[0]
     steps = max(1, lane.run)
     batch = lane.decodes if lane.run > 0 else 0
@@ -30,9 +32,8 @@ def account(w: World, lane: Lane, t: float) -> None:
     group.all_steps += steps
     group.computed_prompts += lane.step_tokens
     group.computed_decodes += steps * min(batch, lane.live)
-    used = group.blocks - group.free
+    used = group.blocks - group.free + grown
     if lane.mode == RUN and steps > 1:
-        used += blocks_needed(w, lane, steps) - blocks_needed(w, lane, 1)
         group.kv_time += grown_block_seconds(w, lane, steps)
     group.peak_blocks = max(group.peak_blocks, used)
     group.peak_running = max(group.peak_running, lane.decodes + lane.prompts)
@@ -114,11 +115,13 @@ def count_work(w: World, group: Group, lane: Lane, steps: int, batch: int) -> No
     group.decode_context += steps * context + batch * (steps * (steps - 1) // 2)
     if work.peak > 0.0:
         held = StepContent(1, tokens, capped, chunks + batch, pairs, reach, batch, context)
-        check_floor(w.rules[0], lane, lane.start, lane.first_duration, least_time(work, held))
+        flop, moved = least_flop(work, held), least_bytes(work, held)
+        check_floor(w.rules[0], lane, lane.start, lane.first_duration, max(flop / work.peak, moved / work.bandwidth))
         if steps > 1:
-            held = StepContent(1, tokens, capped, chunks + batch, pairs, reach, batch, context + (steps - 1) * batch)
-            last = lane.first_duration + (steps - 1) * lane.growth
-            check_floor(w.rules[0], lane, lane.start + run_time(lane, steps - 1), last, least_time(work, held))
+            later, last = (steps - 1) * batch, lane.first_duration + (steps - 1) * lane.growth
+            flop, moved = flop + work.context_flop * later, moved + work.context_bytes * later
+            floor = max(flop / work.peak, moved / work.bandwidth)
+            check_floor(w.rules[0], lane, lane.start + run_time(lane, steps - 1), last, floor)
 
 
 @compile_loop

@@ -6,7 +6,11 @@ of its prompts and attention of its decodes; each part gets its own grid:
     time = tokens(T) + rows(R) + sum over chunks pairs(q, p) x seconds per pair(q, p) + decode(batch, mean context)
 
 with pairs = q p + q (q + 1) / 2. Every node is checked against the floors of FLOPs and HBM traffic.
-With data-parallel ranks the tokens of a step are spread evenly over them.
+
+Data-parallel ranks are lanes that begin and end a step together. A chunk keeps to one lane, so a step with few prompts
+takes longer than one with as many tokens on all lanes; many prompts are `uneven` (`serving.load.uneven_lanes`); decodes
+are spread evenly. See `step_kernel.lane_time`; a grid more, lane(T), is what each lane does for its own tokens: all but
+attention, the experts, and what passes between them and the lanes.
 """
 
 from __future__ import annotations
@@ -37,7 +41,11 @@ CONTEXTS_PER_OCTAVE = 4
 
 @dataclass(frozen=True, slots=True)
 class GridSteps(NumberedSteps):
-    """Nodes and values of the four parts [s]; decode_attention has a row for each batch 1, 2, ...; work: the least."""
+    """Nodes and values of the parts [s]; decode_attention has a row for each batch 1, 2, ...; work: the least.
+
+    lanes: data-parallel ranks; uneven: time of many prompts over that on evenly busy lanes [1]; lane_nodes, lane_times:
+    lane(T) above, by the tokens of all lanes if they were even.
+    """
 
     token_nodes: FloatArray
     token_times: FloatArray
@@ -49,6 +57,10 @@ class GridSteps(NumberedSteps):
     past_nodes: FloatArray
     pair_times: FloatArray
     work: StepWork = field(default_factory=StepWork)
+    lanes: float = 1.0
+    uneven: float = 1.0
+    lane_nodes: FloatArray = field(default_factory=lambda: np.zeros(0))
+    lane_times: FloatArray = field(default_factory=lambda: np.zeros(0))
 
     def numbers(self) -> StepNumbers:
         """The grids for the event loop."""
@@ -62,12 +74,18 @@ class GridSteps(NumberedSteps):
             self.chunk_nodes,
             self.past_nodes,
             self.pair_times.ravel(),
+            self.lane_nodes,
+            self.lane_times,
         )
         starts = np.cumsum([0] + [part.size for part in parts[:-1]])
-        return StepNumbers(GRIDS, {}, tuple(int(start) for start in starts), np.concatenate(parts), self.work)
+        scalars = {"a0": self.lanes, "a1": self.uneven}
+        return StepNumbers(GRIDS, scalars, tuple(int(start) for start in starts), np.concatenate(parts), self.work)
 
     def scaled(self, factor: float) -> GridSteps:
-        """All times times a factor, but none below its share of FLOP / peak and of bytes / bandwidth."""
+        """All times times a factor, but none below its share of FLOP / peak and of bytes / bandwidth.
+
+        Attention is that of one lane, on whose GPUs alone it runs.
+        """
         work, first = self.work, self.row_nodes[0]
         tokens, rows, batch = self.token_nodes, self.row_nodes, np.arange(1.0, self.decode_attention.shape[0] + 1.0)
         new, past = self.chunk_nodes[:, None], self.past_nodes[None, :]
@@ -88,8 +106,11 @@ class GridSteps(NumberedSteps):
             row_times=floored(self.row_times, work.row_flop * (rows - first), work.row_bytes * (rows - first)),
             decode_attention=floored(self.decode_attention, np.outer(batch, each), np.outer(batch, read)),
             pair_times=floored(
-                self.pair_times, np.full_like(pairs, work.pair_flop), work.reach_bytes * (new + past) / pairs
+                self.pair_times,
+                np.full_like(pairs, self.lanes * work.pair_flop),
+                self.lanes * work.reach_bytes * (new + past) / pairs,
             ),
+            lane_times=self.lane_times * factor,
         )
 
 
@@ -105,8 +126,8 @@ def nodes_to(last: float, per_octave: int = PER_OCTAVE, fine: int = FINE) -> Flo
     return np.asarray(np.unique(nodes[nodes <= max(last, 2.0)]))
 
 
-def cost_steps(model: Transformer, config: EngineConfig, overhead: EngineOverhead) -> GridSteps:
-    """Grids of one engine, up to its max_num_batched_tokens, max_num_seqs and max_model_len."""
+def cost_steps(model: Transformer, config: EngineConfig, overhead: EngineOverhead, uneven: float = 1.0) -> GridSteps:
+    """Grids of one engine, up to its max_num_batched_tokens, max_num_seqs and max_model_len; uneven: of its lanes."""
     engine = engine_arrays(model, [config], overhead)
     ranks = float(config.parallelism.data)
     most = float(max(config.max_num_batched_tokens + config.max_num_seqs, config.max_model_len))
@@ -121,6 +142,7 @@ def cost_steps(model: Transformer, config: EngineConfig, overhead: EngineOverhea
     decode = _checked(engine, step_time(model, engine, grid)).attention_decode.reshape(batches.size, contexts.size)
     chunks = nodes_to(most, CONTEXTS_PER_OCTAVE, 8)
     pasts = np.concatenate([[0.0], contexts])
+    lanes = nodes_to(ranks * most) if ranks > 1.0 else np.zeros(0)
     return GridSteps(
         token_nodes=tokens,
         token_times=base,
@@ -132,6 +154,10 @@ def cost_steps(model: Transformer, config: EngineConfig, overhead: EngineOverhea
         past_nodes=pasts,
         pair_times=_pair_times(model, engine, chunks, pasts),
         work=cost_work(model, config, engine, (tokens, chunks, contexts)),
+        lanes=ranks,
+        uneven=uneven,
+        lane_nodes=lanes,
+        lane_times=_lane_times(model, engine, lanes) if ranks > 1.0 else lanes,
     )
 
 
@@ -139,6 +165,16 @@ def _rest(model: Transformer, engine: EngineArrays, load: StepLoad) -> FloatArra
     """Time of a step of prompts without its attention [s]."""
     time = _checked(engine, step_time(model, engine, load))
     return np.asarray((time.total - time.attention_prefill)[0])
+
+
+def _lane_times(model: Transformer, engine: EngineArrays, tokens: FloatArray) -> FloatArray:
+    """Time of what each lane does for its own tokens of prompts, but for their attention [s].
+
+    tokens: of all lanes, were they even. One lane by itself dispatches nothing to others.
+    """
+    alone = replace(engine, data=np.ones_like(engine.data))
+    time = _checked(engine, step_time(model, alone, StepLoad.prefill(tokens / engine.data)))
+    return np.asarray((time.total - time.attention_prefill - time.experts)[0])
 
 
 def _pair_times(model: Transformer, engine: EngineArrays, chunks: FloatArray, pasts: FloatArray) -> FloatArray:

@@ -134,12 +134,6 @@ def share_of(good: FloatArray) -> Attainment:
     return Attainment(share, max(0.0, low), min(1.0, high), count)
 
 
-def mean_of(values: FloatArray) -> tuple[float, float]:
-    """Mean of values in order of time and half its 95 % confidence interval, by batch means."""
-    means = np.array([batch.mean() for batch in np.array_split(values, BATCHES)])
-    return float(values.mean()), STUDENT * float(np.std(means, ddof=1)) / math.sqrt(BATCHES)
-
-
 def overload(result: Result) -> Overload:
     """Whether requests pile up: both their number in the system and their delay grow over the time of arrivals.
 

@@ -23,12 +23,12 @@ def end_step(w: World, events: Events, lane: Lane, t: float) -> None:
     group = w.groups[lane.group]
     tally(group, t)
     if lane.mode not in (IDLE, SLEEP):
-        account(w, lane, t)
+        grown = blocks_needed(w, lane, lane.run) - blocks_needed(w, lane, 1) if lane.mode == RUN and lane.run > 1 else 0
+        account(w, lane, t, grown)
         if lane.mode == ROTATE:
             end_rotated(w, events, lane, t)
         elif lane.run > 0:
-            if lane.mode == RUN and lane.run > 1:
-                group.free -= blocks_needed(w, lane, lane.run) - blocks_needed(w, lane, 1)
+            group.free -= grown
             advance_decodes(w, lane, t)
             if group.cache >= 0:
                 evict(w, group, group.free)

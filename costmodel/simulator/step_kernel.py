@@ -71,10 +71,31 @@ def mixed_time(m: StepRecord, data: Floats, chosen: Chosen, batch: int, total: i
         if batch > 0:
             time += decode_table(m, data, batch, total)[0]
         return time
-    time = line(data, m.at0, m.at1, tokens + batch) + line(data, m.at2, m.at3, prompts + batch) + first
+    if m.a0 > 1.0:
+        time, share = lane_time(m, data, chosen, batch)
+        first *= share
+    else:
+        time = line(data, m.at0, m.at1, tokens + batch)
+    time += line(data, m.at2, m.at3, prompts + batch)
+    time += first
     if batch > 0:
         time += decode_grid(m, data, batch, total)[0]
     return time
+
+
+@compile_loop
+def lane_time(m: StepRecord, data: Floats, chosen: Chosen, batch: int) -> tuple[float, float]:
+    """Time of the tokens of a step on data-parallel lanes, and the busiest lane's share of prompt attention.
+
+    With R = a0 lanes, T prompt tokens and L of them in the longest chunk, which keeps to one lane: prompts fill the
+    share min(1, T / (R L)) of the lanes, are uneven by up to a1 - 1 in proportion, and cost as much as that many more
+    tokens. What each lane does for its own tokens takes at least as long as L.
+    """
+    longest = m.a0 * chosen.longest
+    held = chosen.tokens * (1.0 + (m.a1 - 1.0) * min(1.0, chosen.tokens / longest))
+    busiest = max(longest, held)
+    beyond = line(data, m.at9, m.at10, busiest + batch) - line(data, m.at9, m.at10, held + batch)
+    return line(data, m.at0, m.at1, held + batch) + beyond, busiest / (m.a0 * chosen.tokens)
 
 
 @compile_loop

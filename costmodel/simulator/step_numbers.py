@@ -20,7 +20,7 @@ FloatArray = NDArray[np.float64]
 COEFFICIENTS, TABLES, GRIDS = 0, 1, 2
 """Kinds of step numbers."""
 SCALARS = ("a0", "a1", "a2", "b0", "b1", "b2", "c0", "c1", "c2", "share", "constant", "step", "token", "large")
-OFFSETS = 9
+OFFSETS = 11
 """Scalars and table offsets of a `StepRecord`."""
 
 
@@ -89,6 +89,8 @@ class StepRecord(StepWork):
     at6: int
     at7: int
     at8: int
+    at9: int
+    at10: int
 
 
 def pack(models: Sequence[StepNumbers]) -> tuple[Sequence[StepRecord], FloatArray]:

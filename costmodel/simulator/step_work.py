@@ -81,11 +81,3 @@ def least_bytes(work: StepWork, held: StepContent) -> float:
         + work.decode_bytes * held.decodes
         + work.context_bytes * held.context
     )
-
-
-@compile_loop
-def least_time(work: StepWork, held: StepContent) -> float:
-    """The higher of the two floors of one step [s]: FLOP / peak and bytes / bandwidth; 0 without a roofline."""
-    if work.peak <= 0.0:
-        return 0.0
-    return max(least_flop(work, held) / work.peak, least_bytes(work, held) / work.bandwidth)

@@ -96,7 +96,7 @@ def evaluate(instance: Instance, fleet: Fleet, volume: float = 1.0) -> Evaluatio
     flows, misses = instance.flows, predict_misses(instance, fleet, volume)
     first, later = _first_token(instance, fleet, misses.states), _tokens(instance, fleet, misses.states)
     rows = np.array([*_class_shares(instance), flows.share])
-    longest = max((float(part.offset.max() + part.wait.seconds[-1] + part.idle) for part in first), default=0.0)
+    longest = max((float(part.offset.max() + part.wait.seconds[-1] + part.longest_step) for part in first), default=0.0)
     slowest = max((one.ceiling + 8.0 * one.jitter for one in (part.steps for part in later)), default=0.0)
     ttft = _quantiles(first, rows, longest + 1.0)
     tpot = _quantiles(later, rows * (flows.osl > 1.0), slowest + 1e-3)
@@ -140,20 +140,35 @@ def goodput_volume(instance: Instance, fleet: Fleet) -> float:
 class _FirstToken:
     """TTFT at one pool: offset (flows,) [s], and a wait: for engines that are all busy, else the rest of a step.
 
-    weight (flows,): share of the flow served here; idle: length of that step, 0 where idle engines start at once [s].
+    weight (flows,): share of the flow served here; idle: length of that step, 0 where idle engines start at once [s];
+    beside, under_way: its length where other lanes of the engine have prompts [s], and the chance that they do [1].
     """
 
     weight: FloatArray
     offset: FloatArray
     wait: PromptWait
     idle: float
+    beside: float
+    under_way: float
+
+    @property
+    def longest_step(self) -> float:
+        """The longer of the steps whose rest may be waited for [s]."""
+        return max(self.idle, self.beside)
 
     def exceeds(self, limit: FloatArray) -> FloatArray:
         """Share of each flow that is served here and exceeds the limit, (flows,)."""
         slack = limit - self.offset
-        rest = np.clip(1.0 - slack / max(self.idle, 1e-12), 0.0, 1.0)
+        rest = _rest_exceeds(slack, self.idle)
+        if self.under_way > 0.0:
+            rest += self.under_way * (_rest_exceeds(slack, self.beside) - rest)
         chance = self.wait.chance
         return self.weight * (chance * self.wait.exceeds(slack) + (1.0 - chance) * rest)
+
+
+def _rest_exceeds(slack: FloatArray, step: float) -> FloatArray:
+    """P(rest of a step > slack), met at any time with equal chance; 1 where there is no slack at all [1]."""
+    return np.asarray(np.clip(1.0 - slack / max(step, 1e-12), 0.0, 1.0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +228,7 @@ def _first_token(instance: Instance, fleet: Fleet, states: tuple[PoolState, ...]
             offset = offset + tables.kv_transferred[pool.shape] / slower + step
         elif state.steps is not None:
             idle = state.steps.quiet / float(tables.pipeline[pool.shape])
-        parts.append(_FirstToken(pool.route, offset, state.wait, idle))
+        parts.append(_FirstToken(pool.route, offset, state.wait, idle, state.beside, state.under_way))
     return parts
 
 

@@ -23,7 +23,7 @@ def typical_load(instance: Instance, pool: FleetPool, state: PoolState) -> tuple
     past = float(state.rate @ flows.past_tokens) / total
     ranks, stages = float(tables.ranks[pool.shape]), float(tables.pipeline[pool.shape])
     if pool.role is Role.PREFILL:
-        chunk = min(new_tokens, float(tables.chunks[pool.chunk]))
+        chunk = min(new_tokens, float(tables.rank_chunks[pool.shape, pool.chunk]))
         return StepLoad.of(ranks, chunk, past + (new_tokens - chunk) / 2.0, 0.0, 0.0), 1.0
     work = state.rate * flows.osl
     context = float(work @ flows.mean_context) / max(float(work.sum()), 1e-12)
@@ -31,7 +31,7 @@ def typical_load(instance: Instance, pool: FleetPool, state: PoolState) -> tuple
     if pool.role is Role.DECODE:
         return StepLoad.of(0.0, 0.0, 0.0, batch, context), state.running
     per_step = float(state.rate @ flows.new_tokens) / pool.replicas * state.step / stages / ranks
-    chunk = min(per_step, float(tables.chunks[pool.chunk]))
+    chunk = min(per_step, float(tables.rank_chunks[pool.shape, pool.chunk]))
     return StepLoad.of(ranks, max(chunk, 1.0), past + new_tokens / 2.0, batch, context), state.running
 
 

@@ -23,6 +23,14 @@ from costmodel.engine import Role
 from costmodel.prompt_queue import Prompts, PromptWait, bunch_behind, prompt_wait
 from costmodel.queueing import lanes_held_up, normal_exceeds, pipeline_bubble
 from optimizer.loads.instance import Instance
+from optimizer.loads.lanes import (
+    Lockstep,
+    beside_prompts,
+    busy_beside,
+    latency_beside,
+    lockstep,
+    prefill_lockstep,
+)
 from optimizer.loads.loads import peakedness, prompt_latency, prompt_service
 
 from .fleet import FleetPool
@@ -58,7 +66,8 @@ class PoolState:
     rate (flows,): requests per second; wait: of prompts for an engine, None where there are none;
     latency (flows,): prompt time once started [s]; steps: None on a prefill engine; running: requests per engine;
     full: probability that slots or KV memory are full; memory: mean share of KV memory in use; stable: whether the load
-    is below capacity.
+    is below capacity; beside, under_way: length of the step of an engine's other lanes, for the end of which a prompt
+    waits that finds a lane free [s], and the chance that they have prompts [1]; 0 on engines with one lane.
     """
 
     rate: FloatArray
@@ -69,6 +78,8 @@ class PoolState:
     full: float
     memory: float
     stable: bool
+    beside: float = 0.0
+    under_way: float = 0.0
 
     @property
     def utilization(self) -> float:
@@ -91,28 +102,57 @@ def pool_state(instance: Instance, pool: FleetPool, volume: float) -> PoolState:
 
 def _prefill_state(instance: Instance, pool: FleetPool, rate: FloatArray) -> PoolState:
     tables, flows = instance.tables, instance.flows
-    latency, stages = tables.prefill_time[pool.shape], float(tables.pipeline[pool.shape])
-    service = prompt_service(instance, latency[None], np.array([stages]))[0]
+    stages, ranks = (float(values[pool.shape]) for values in (tables.pipeline, tables.ranks))
+    service = prompt_service(instance, tables.prefill_time[[pool.shape]], np.array([stages]))[0]
     shared = np.minimum(tables.prefill_shared[pool.shape] / stages, service)
     tokens = rate @ flows.new_tokens
-    budget = float(tables.chunks[-1])
+    budget = float(tables.rank_chunks[pool.shape, -1])
     wait = prompt_wait(
         Prompts(
             rate=rate,
             alone=service,
             shared=shared,
             full_step=float(rate @ shared) / max(float(tokens), 1e-12) * budget,
-            engines=pool.replicas * float(tables.ranks[pool.shape]),
+            engines=pool.replicas * ranks,
             arrival_scv=flows.arrival_scv,
             stages=stages,
         )
     )
-    latency = prompt_latency(instance, latency[None], np.array([stages]))[0]
+    latency, lanes = _prompts_on_lanes(instance, pool, rate)
+    latency = prompt_latency(instance, latency, np.array([stages]))[0] + lanes.excess[0]
     if stages > 1.0:
         weight = rate / max(float(rate.sum()), 1e-12)
         busy = np.array([min(wait.utilization, 1.0)])
         latency = latency + (stages - 1.0) * pipeline_bubble((latency / stages)[None], weight, busy)[0]
-    return PoolState(rate, wait, latency, None, wait.utilization, 0.0, 0.0, wait.load < 1.0)
+    rest = (float(lanes.step[0]), _any_busy(wait.utilization, ranks) if ranks > 1.0 else 0.0)
+    return PoolState(rate, wait, latency, None, wait.utilization, 0.0, 0.0, wait.load < 1.0, *rest)
+
+
+def _any_busy(busy: float, lanes: float) -> float:
+    """Chance that an engine has a step under way, each lane of which is busy for so much of the time [1]."""
+    return float(1.0 - (1.0 - min(busy, 1.0)) ** lanes)
+
+
+def _prompts_on_lanes(instance: Instance, pool: FleetPool, rate: FloatArray) -> tuple[FloatArray, Lockstep]:
+    """Latency of prompts (1, flows) [s] on lanes that are as busy as it makes them, and what lockstep adds to it.
+
+    A prompt takes a + rho (f - a), a alone and f on lanes that are all busy: rho = A / (1 - F + A), where A and F are
+    the busy shares that a and f would give. Lockstep keeps them busy for longer, as far as they are not yet full.
+    """
+    flows, tables, shape = instance.flows, instance.tables, np.array([pool.shape])
+    if tables.ranks[pool.shape] == 1.0:
+        return tables.prefill_time[shape], Lockstep(np.zeros((1, rate.size)), np.zeros(1))
+    servers = pool.replicas * float(tables.ranks[pool.shape])
+    times = (tables.prefill_alone, tables.prefill_time)
+    alone, full = (
+        float(rate @ prompt_service(instance, time[shape], tables.pipeline[shape])[0]) / servers for time in times
+    )
+    busy = alone / (1.0 - full + alone) if full < 1.0 else 1.0
+    beside = busy_beside(np.array([busy]), flows.arrival_scv, np.array([servers]))
+    weight = np.where(rate.any(), rate, flows.share)
+    first = prefill_lockstep(flows, tables, shape, weight, beside)
+    longer = np.minimum(beside + rate @ first.excess[0] / servers, 1.0)
+    return latency_beside(tables, shape, beside), prefill_lockstep(flows, tables, shape, weight, longer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,11 +184,13 @@ def _mixed(instance: Instance, pool: FleetPool, per_engine: FloatArray, running:
         return np.asarray((1.0 - part) * values[below] + part * values[above])
 
     lanes = float(tables.pipeline[shape] * tables.ranks[shape])
-    room = max(float(tables.chunks[pool.chunk]) - running / lanes, 1.0)
+    room = max(float(tables.rank_chunks[shape, pool.chunk]) - running / lanes, 1.0)
     count = np.ceil(instance.flows.new_tokens / room)
-    longer = np.maximum(tables.mixed_base[shape, :, pool.chunk] - tables.decode_base[shape][:, None], 0.0)
+    at = (shape, slice(None), pool.chunk)
+    steps = beside_prompts(tables.mixed_alone[at], tables.mixed_base[at], min(busy, 1.0))
+    longer = np.maximum(steps - tables.decode_base[shape][:, None], 0.0)
     work = read(longer * tables.chunk_count[shape, :, pool.chunk])
-    chunks = float(per_engine @ count) / max(float(per_engine.sum()), 1e-12)
+    chunks = float(per_engine @ count) / max(float(per_engine.sum()), 1e-12) if tables.ranks[shape] == 1.0 else 1.0
     pace = float(lanes_held_up(np.array(lanes), np.array(min(busy, 1.0)), np.array(chunks)))
     full = max(float(read(tables.full_base[shape, :, pool.chunk])), float((base + work / count).max()))
     return _Mixed(base, base + work / count, count, pace * work / lanes, full, room)
@@ -163,6 +205,7 @@ def _generating_state(instance: Instance, pool: FleetPool, rate: FloatArray) -> 
     running, busy, attention, step = 1.0, 0.0, 0.0, 0.0
     mixed, latency = _mixed(instance, pool, per_engine, running, busy), np.zeros(rate.size)
     for _ in range(ROUNDS):
+        before = running, busy
         mixed = _mixed(instance, pool, per_engine, running, busy)
         taken = float(per_engine @ mixed.extra) if prompts else 0.0
         free = 1.0 - taken - float(work @ slope)
@@ -174,11 +217,34 @@ def _generating_state(instance: Instance, pool: FleetPool, rate: FloatArray) -> 
             latency, service = _turns(instance, pool, mixed, attention)
             busy = float(per_engine @ service) / float(tables.ranks[pool.shape])
             running += float(per_engine @ latency)
-    wait = _colocated_wait(instance, pool, rate, mixed, attention) if prompts else None
+        if (running, busy) == before:  # and so for ever
+            break
+    crowded = mixed if tables.ranks[pool.shape] == 1.0 else _mixed(instance, pool, per_engine, running, 1.0)
+    wait = _colocated_wait(instance, pool, rate, crowded, attention) if prompts else None
     steps = _steps(instance, pool, per_engine, (mixed, attention, step), wait)
     full, memory = _fullness(instance, pool, step * work, running)
     stable = running <= float(tables.seqs[pool.seqs]) and memory < 1.0 and (wait is None or wait.load < 1.0)
-    return PoolState(rate, wait, latency, steps, running, full, memory, stable)
+    beside, under_way = 0.0, 0.0
+    if prompts and tables.ranks[pool.shape] > 1.0 and rate.any():
+        latency, beside, under_way = _mixed_lockstep(instance, pool, per_engine, (running, busy, attention))
+    return PoolState(rate, wait, latency, steps, running, full, memory, stable, beside, under_way)
+
+
+def _mixed_lockstep(
+    instance: Instance, pool: FleetPool, per_engine: FloatArray, state: tuple[float, float, float]
+) -> tuple[FloatArray, float, float]:
+    """Latency of prompts on a colocated engine of several lanes (flows,) [s], and the last two of `PoolState`.
+
+    state: requests that run, share of time in which a lane has a prompt, attention time of the batch [s].
+    """
+    running, busy, attention = state
+    lanes, stages = (float(values[pool.shape]) for values in (instance.tables.ranks, instance.tables.pipeline))
+    beside = busy_beside(np.array([busy]), instance.flows.arrival_scv, np.array([pool.replicas * lanes]))
+    mixed = _mixed(instance, pool, per_engine, running, float(beside[0]))
+    step = (mixed.turn + attention)[None] / stages
+    found = lockstep(step, mixed.count[None], per_engine, lanes=np.array([lanes]), busy=beside)
+    latency = _turns(instance, pool, mixed, attention)[0] + found.excess[0]
+    return latency, float(found.step[0]), _any_busy(float(beside[0]), lanes)
 
 
 def _turns(instance: Instance, pool: FleetPool, mixed: _Mixed, attention: float) -> tuple[FloatArray, FloatArray]:
@@ -191,7 +257,7 @@ def _turns(instance: Instance, pool: FleetPool, mixed: _Mixed, attention: float)
 def _colocated_wait(
     instance: Instance, pool: FleetPool, rate: FloatArray, mixed: _Mixed, attention: float
 ) -> PromptWait:
-    """Wait of prompts for mixed steps."""
+    """Wait of prompts for mixed steps; mixed: as they are when prompts wait, that is with one on every lane."""
     tables = instance.tables
     stages = float(tables.pipeline[pool.shape])
     service = _turns(instance, pool, mixed, attention)[1]

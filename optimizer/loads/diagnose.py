@@ -69,11 +69,11 @@ def fastest_prompt(instance: Instance) -> FloatArray:
     Colocated engines may be quicker than prefill engines: with small chunks the stages of a pipeline overlap.
     """
     tables = instance.tables
-    best = tables.prefill_time.min(axis=0)
+    best = tables.prefill_alone.min(axis=0)
     if Role.COLOCATED not in instance.problem.space.roles:
         return np.asarray(best)
     stages = tables.pipeline[:, None, None, None]
-    turns = tables.mixed_base * (tables.chunk_count / stages + 1.0 - 1.0 / stages)
+    turns = tables.mixed_alone * (tables.chunk_count / stages + 1.0 - 1.0 / stages)
     return np.asarray(np.minimum(best, turns.min(axis=(0, 1, 2))))
 
 

@@ -36,7 +36,6 @@ from costmodel.queueing import (
     busy_share_variance,
     conditional_wait,
     halfin_whitt_margin,
-    lanes_held_up,
     normal_exceeds,
     normal_quantile,
     pipeline_bubble,
@@ -50,6 +49,15 @@ from search_spaces.problem import Problem
 from .columns import ROLES, Columns
 from .flows import Flows
 from .instance import Instance
+from .lanes import (
+    beside_prompts,
+    busy_beside,
+    chunks_held_up,
+    latency_beside,
+    mixed_beside,
+    mixed_lockstep,
+    prefill_lockstep,
+)
 from .tables import Tables
 
 FloatArray = NDArray[np.float64]
@@ -175,17 +183,17 @@ def prompt_latency(instance: Instance, latency: FloatArray, stages: FloatArray) 
 
 def prefill_loads(instance: Instance, columns: Columns) -> Loads:
     """Prefill blocks: prompts queue for servers; the TTFT limit must also cover hand-over and first decode step."""
-    flows, tables = instance.flows, instance.tables
-    latency = tables.prefill_time[columns.shape]
-    stages = tables.pipeline[columns.shape]
-    service = prompt_service(instance, latency, stages)
+    flows, tables, stages = instance.flows, instance.tables, instance.tables.pipeline[columns.shape]
+    busy = busy_beside(columns.utilization, flows.arrival_scv, columns.replicas * tables.ranks[columns.shape])
+    lanes = prefill_lockstep(flows, tables, columns.shape, flows.share, busy)
+    service = prompt_service(instance, tables.prefill_time[columns.shape], stages)
     time, queue, waits, theta = _queue(flows, columns, tables, service)
     deep = np.flatnonzero(stages > 1.0)
     behind = pipeline_bubble(service[deep], flows.share / flows.share.sum(), columns.utilization[deep])
-    latency = prompt_latency(instance, latency, stages)
+    latency = prompt_latency(instance, latency_beside(tables, columns.shape, busy), stages) + lanes.excess
     latency[deep] += (stages[deep] - 1.0)[:, None] * behind
     handover = kv_handover_time(tables, columns.shape, slowest_peer(tables)[columns.shape])
-    slack = flows.ttft - latency - handover - flows.first_step
+    slack = flows.ttft - latency - handover - flows.first_step - lanes.step[:, None]
     card = kv_handover_time(tables, columns.shape, tables.link[columns.shape])
     link = card / (LINK_UTILIZATION * columns.replicas[:, None])
     load = np.zeros((columns.size, len(RESOURCES), flows.isl.size))
@@ -297,15 +305,16 @@ def colocated_loads(instance: Instance, columns: Columns) -> Loads:
     base = tables.decode_base[columns.shape, columns.seqs]
     room = _attention_room(flows, tables, columns)
     service, latency, extra = _prompt_turns(instance, columns, room)
+    lanes = mixed_lockstep(flows, tables, columns, room)
     time, queue, waits, theta = _queue(flows, columns, tables, service)
     load = np.zeros((columns.size, len(RESOURCES), flows.isl.size))
     load[:, 0], load[:, 1] = time, queue
     load[:, 2:5] = _running(instance, columns, room, extra + latency / tables.seqs[columns.seqs][:, None])
     load[_impossible_mix(tables, columns)] = np.inf
-    rest = (0.5 * (base + room) / tables.pipeline[columns.shape])[:, None]
-    miss = wait_exceeds(flows.ttft - latency - rest, waits, theta)
+    rest = np.maximum(0.5 * (base + room) / tables.pipeline[columns.shape], lanes.step)
+    miss = wait_exceeds(flows.ttft - latency - lanes.excess - rest[:, None], waits, theta)
     gap = np.maximum(tables.full_base[columns.shape, columns.seqs, columns.chunk] - base, 0.0)
-    held_up = np.minimum(_lanes_held_up(flows, columns, tables)[1] * columns.utilization[:, None], 1.0)
+    held_up = np.minimum(chunks_held_up(flows, columns, tables)[1] * columns.utilization[:, None], 1.0)
     miss += _late_tokens(flows, columns, (base + room, gap, held_up[:, 0]), service @ weight, service**2 @ weight)
     miss += (columns.chance * permitted_misses(instance.problem))[:, None]
     return Loads(load, np.minimum(miss, 1.0))
@@ -314,27 +323,18 @@ def colocated_loads(instance: Instance, columns: Columns) -> Loads:
 def _prompt_turns(instance: Instance, columns: Columns, room: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Prompts of colocated blocks: service and latency [s], and step time e added to decodes [s], (columns, flows).
 
-    room (columns,): attention time A of the steps that they ride in [s].
+    room (columns,): attention time A of the steps that they ride in [s]. Prompts that wait see every lane busy.
     """
     flows, tables = instance.flows, instance.tables
     at = (columns.shape, columns.seqs, columns.chunk)
-    mixed, count = tables.mixed_base[at], tables.chunk_count[at]
-    pipeline = tables.pipeline[columns.shape][:, None]
-    turn = mixed + room[:, None]
-    service = count * turn / pipeline
-    latency = service + turn * (1.0 - 1.0 / pipeline)
-    lanes, pace = _lanes_held_up(flows, columns, tables)
-    base = tables.decode_base[columns.shape, columns.seqs]
-    extra = pace * count * np.maximum(mixed - base[:, None], 0.0) / lanes
+    count, pipeline = tables.chunk_count[at], tables.pipeline[columns.shape][:, None]
+    service = count * (tables.mixed_base[at] + room[:, None]) / pipeline
+    turn = mixed_beside(flows, tables, columns) + room[:, None]
+    latency = count * turn / pipeline + turn * (1.0 - 1.0 / pipeline)
+    lanes, pace = chunks_held_up(flows, columns, tables)
+    mixed = beside_prompts(tables.mixed_alone[at], tables.mixed_base[at], columns.utilization[:, None])
+    extra = pace * count * np.maximum(mixed - tables.decode_base[at[:2]][:, None], 0.0) / lanes
     return service, latency, extra
-
-
-def _lanes_held_up(flows: Flows, columns: Columns, tables: Tables) -> tuple[FloatArray, FloatArray]:
-    """Pipeline stages x data-parallel ranks of the engines, and how many of them a chunk slows, (columns, 1)."""
-    at = (columns.shape, columns.seqs, columns.chunk)
-    lanes = (tables.pipeline[columns.shape] * tables.ranks[columns.shape])[:, None]
-    chunks = (tables.chunk_count[at] @ (flows.share / flows.share.sum()))[:, None]
-    return lanes, lanes_held_up(lanes, columns.utilization[:, None], chunks)
 
 
 def least_attention(instance: Instance, columns: Columns, blocks: FloatArray) -> FloatArray:
@@ -373,7 +373,7 @@ def _impossible_mix(tables: Tables, columns: Columns) -> NDArray[np.bool_]:
     """No memory, or a token budget that the decodes use up before any prompt is served."""
     shape = columns.shape
     decodes = tables.seqs[columns.seqs] / (tables.pipeline[shape] * tables.ranks[shape])
-    starved = decodes > 0.75 * tables.chunks[columns.chunk]
+    starved = decodes > 0.75 * tables.rank_chunks[shape, columns.chunk]
     return np.asarray((tables.kv_capacity[shape, columns.chunk] <= 0.0) | starved)
 
 

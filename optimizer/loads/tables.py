@@ -1,17 +1,25 @@
-"""Times and bytes of every feasible engine shape for every flow, from the cost model, as arrays."""
+"""Times and bytes of every feasible engine shape for every flow, from the cost model, as arrays.
+
+Data-parallel ranks are lanes of one engine that begin and end their steps together. Each has its part of the engine's
+requests and of its token budget; a prompt keeps to one lane. Steps are those in which all lanes have as much to do, and
+what prompts take of them is longer by as much as measured lanes are uneven (`serving.load.uneven_lanes`).
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.engine import Role
+from costmodel.engine import EngineConfig, Role
 from costmodel.host import EngineOverhead
 from costmodel.memory import kv_bytes_peak_per_gpu, kv_bytes_per_request_per_gpu, kv_capacity_bytes
+from costmodel.serving.load import uneven_lanes
 from costmodel.step import EngineArrays, StepLoad, engine_arrays, step_time
 from costmodel.transformer import Transformer
+from search_spaces.engines import load_serving_policy
 from search_spaces.enumeration import Shape, engine_config
 from search_spaces.problem import Problem
 
@@ -29,18 +37,22 @@ class Tables:
     """Everything the load matrix is made of. S shapes, B batch limits, C token budgets, F flows.
 
     gpus, pipeline, ranks (S,): GPUs, pipeline stages and data-parallel ranks of one engine.
+    uneven (S,): time of a prompt over that on evenly busy ranks, which all times of prompts have in them [1].
     usd_per_hour (S,): price of one engine. offer (S,): index of its offer.
     talks (S, S), domain (S,), group (3, S), pairing: who can hand KV blocks to whom, see `pairing.HandOver`.
     link (S,): scale-out bandwidth of one engine [byte/s].
-    seqs (B,): batch limits; chunks (C,): token budgets.
-    prefill_time (S, F): latency of one prompt alone on a prefill engine [s].
+    seqs (B,): batch limits; chunks (C,): token budgets; both of a whole engine.
+    prefill_alone (S, F): latency of one prompt alone on a prefill engine [s].
+    prefill_time (S, F): the same with one prompt on each of its ranks; with a single rank there is no difference [s].
     prefill_shared (S, F): what one prompt adds there to steps that prompts of its length fill [s].
     decode_base (S, B): decode step of a full batch without its KV reads [s].
     attention_slope (S, F): what one running request of the flow adds to that step [s].
     kv_held (S, F): KV bytes per GPU that one running request holds on average [byte].
     kv_capacity (S, C): KV bytes per GPU that fit beside weights and activations [byte].
     kv_longest (S,): KV bytes per GPU of the longest request that an engine must accept [byte].
-    mixed_base (S, B, C, F): step of a full batch plus one prompt chunk of the flow, KV reads of decodes apart [s].
+    mixed_base (S, B, C, F): step of a full batch plus one prompt chunk of the flow on each rank, KV reads of decodes
+    apart [s].
+    mixed_alone (S, B, C, F): the same with a prompt on one rank only [s].
     chunk_count (S, B, C, F): such steps that the prompt needs [1].
     full_base (S, B, C): the same step when prompts fill the token budget [s]: no mixed step takes longer.
     kv_transferred (S, F): bytes that a prefill engine hands to a decode engine per request [byte].
@@ -55,10 +67,12 @@ class Tables:
     gpus: FloatArray
     pipeline: FloatArray
     ranks: FloatArray
+    uneven: FloatArray
     usd_per_hour: FloatArray
     link: FloatArray
     seqs: FloatArray
     chunks: FloatArray
+    prefill_alone: FloatArray
     prefill_time: FloatArray
     prefill_shared: FloatArray
     decode_base: FloatArray
@@ -67,9 +81,15 @@ class Tables:
     kv_capacity: FloatArray
     kv_longest: FloatArray
     mixed_base: FloatArray
+    mixed_alone: FloatArray
     chunk_count: FloatArray
     full_base: FloatArray
     kv_transferred: FloatArray
+
+    @property
+    def rank_chunks(self) -> FloatArray:
+        """Token budgets of one data-parallel rank, (S, C) [token]."""
+        return np.asarray(self.chunks / self.ranks[:, None])
 
     @property
     def roomy(self) -> NDArray[np.bool_]:
@@ -88,14 +108,17 @@ def prompt_chunks(new_tokens: FloatArray, past: FloatArray, room: FloatArray) ->
 
 
 def prefill_latency(
-    model: Transformer, engines: EngineArrays, flows: Flows, budget: float, ranks: FloatArray
+    model: Transformer, engines: EngineArrays, flows: Flows, budget: FloatArray, prompts: FloatArray
 ) -> FloatArray:
-    """Latency of one prompt per data-parallel rank on otherwise idle engines [s], shape (S, F)."""
-    count, size, past = prompt_chunks(flows.new_tokens, flows.past_tokens, np.full(flows.isl.shape, budget))
+    """Latency of so many prompts, one per data-parallel rank at most, on otherwise idle engines [s], shape (S, F).
+
+    budget, prompts: token budget of each rank [token], prompts of each engine [1], both (S,).
+    """
+    count, size, past = prompt_chunks(flows.new_tokens, flows.past_tokens, budget[:, None])
     load = StepLoad(
-        prefill_requests=ranks[:, None],
-        prefill_tokens=size[None, :],
-        prefill_past=past[None, :],
+        prefill_requests=prompts[:, None],
+        prefill_tokens=size,
+        prefill_past=past,
         decode_requests=np.zeros((1, 1)),
         decode_context=np.zeros((1, 1)),
     )
@@ -103,22 +126,23 @@ def prefill_latency(
 
 
 def prefill_share(
-    model: Transformer, engines: EngineArrays, flows: Flows, budget: float, ranks: FloatArray
+    model: Transformer, engines: EngineArrays, flows: Flows, budget: FloatArray, ranks: FloatArray
 ) -> FloatArray:
     """Time of one prompt in steps whose token budget prompts of its length fill [s], shape (S, F).
 
-    new / budget of the step that `budget` tokens of such prompts, or of parts of one, take on every rank.
+    new / budget of the step that `budget` (S,) tokens of such prompts, or of parts of one, take on every rank.
     """
-    size = np.minimum(flows.new_tokens, budget)
+    budgets = budget[:, None]
+    size = np.minimum(flows.new_tokens, budgets)
     past = flows.past_tokens + (flows.new_tokens - size) / 2.0
     load = StepLoad(
-        prefill_requests=ranks[:, None] * (budget / size),
-        prefill_tokens=size[None, :],
-        prefill_past=past[None, :],
+        prefill_requests=ranks[:, None] * (budgets / size),
+        prefill_tokens=size,
+        prefill_past=past,
         decode_requests=np.zeros((1, 1)),
         decode_context=np.zeros((1, 1)),
     )
-    return np.asarray(step_time(model, engines, load).total * (flows.new_tokens / budget))
+    return np.asarray(step_time(model, engines, load).total * (flows.new_tokens / budgets))
 
 
 def decode_step(model: Transformer, engines: EngineArrays, requests: FloatArray, context: FloatArray) -> FloatArray:
@@ -130,16 +154,16 @@ def decode_step(model: Transformer, engines: EngineArrays, requests: FloatArray,
 
 
 def mixed_step(
-    problem: Problem, engines: EngineArrays, flows: Flows, split: tuple[FloatArray, FloatArray]
+    problem: Problem, engines: EngineArrays, flows: Flows, prompts: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
     """Chunked-prefill steps: time without the decodes' KV reads and number of steps, shape (S, B, C, F).
 
-    split: pipeline stages and data-parallel ranks, each (S,).
+    prompts (S, 1): in a step, one per data-parallel rank at most [1].
     """
-    pipeline, ranks = (value[:, None, None, None] for value in split)
+    pipeline, ranks = (value[:, :, None, None] for value in (engines.pipeline, engines.data))
     seqs, chunks = np.array(problem.space.max_num_seqs), np.array(problem.space.max_num_batched_tokens)
     batch = seqs[None, :, None, None] / pipeline
-    room = np.maximum(chunks[None, None, :, None] - batch / ranks, 1.0)
+    room = np.maximum((chunks[None, None, :, None] - batch) / ranks, 1.0)
     count, size, past = prompt_chunks(flows.new_tokens, flows.past_tokens, room)
     shape = count.shape
     rows, points = shape[0], int(np.prod(shape[1:]))
@@ -148,7 +172,7 @@ def mixed_step(
         return np.broadcast_to(values, shape).reshape(rows, points)
 
     load = StepLoad(
-        prefill_requests=flat(ranks),
+        prefill_requests=flat(prompts[:, :, None, None]),
         prefill_tokens=flat(size),
         prefill_past=flat(past),
         decode_requests=flat(batch),
@@ -157,14 +181,12 @@ def mixed_step(
     return np.asarray(step_time(problem.model, engines, load).total).reshape(shape), count
 
 
-def full_step(
-    problem: Problem, engines: EngineArrays, flows: Flows, split: tuple[FloatArray, FloatArray]
-) -> FloatArray:
+def full_step(problem: Problem, engines: EngineArrays, flows: Flows) -> FloatArray:
     """Mixed steps whose token budget prompts use up, without the decodes' KV reads [s], shape (S, B, C)."""
-    pipeline, ranks = (value[:, None, None] for value in split)
+    pipeline, ranks = (value[:, :, None] for value in (engines.pipeline, engines.data))
     seqs, chunks = np.array(problem.space.max_num_seqs), np.array(problem.space.max_num_batched_tokens)
     batch = np.broadcast_to(seqs[None, :, None] / pipeline, (pipeline.shape[0], seqs.size, chunks.size))
-    room = np.maximum(chunks - batch / ranks, 1.0)
+    room = np.maximum((chunks - batch) / ranks, 1.0)
     tokens = flows.share * flows.new_tokens
     past = float(tokens @ (flows.past_tokens + flows.new_tokens / 2.0) / tokens.sum())
     rows = batch.shape[0]
@@ -176,6 +198,46 @@ def full_step(
         decode_context=np.zeros((1, 1)),
     )
     return np.asarray(step_time(problem.model, engines, load).total).reshape(batch.shape)
+
+
+def mixed_steps(
+    problem: Problem, engines: EngineArrays, flows: Flows, base: FloatArray, uneven: FloatArray
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """`mixed_base`, `chunk_count` and `full_base` of `Tables`.
+
+    base (S, B): decode steps [s], to which prompts add `uneven` (S,) times as much as on evenly busy ranks.
+    """
+
+    def unevenly(steps: FloatArray) -> FloatArray:
+        apart = (..., *(None,) * (steps.ndim - base.ndim))
+        longer = uneven[:, None][apart]
+        return np.asarray(np.where(longer > 1.0, base[apart] + (steps - base[apart]) * longer, steps))
+
+    mixed, count = mixed_step(problem, engines, flows, engines.data)
+    mixed = unevenly(mixed)
+    return mixed, count, np.maximum(unevenly(full_step(problem, engines, flows)), mixed.max(axis=3))
+
+
+def mixed_steps_alone(
+    problem: Problem, configs: Sequence[EngineConfig], overhead: EngineOverhead, flows: Flows, mixed: FloatArray
+) -> FloatArray:
+    """`mixed_alone` of `Tables`: `mixed` (S, B, C, F) but for engines of several data-parallel ranks."""
+    alone, many = mixed.copy(), [index for index, config in enumerate(configs) if config.parallelism.data > 1]
+    if many:
+        engines = engine_arrays(problem.model, [configs[index] for index in many], overhead)
+        alone[many] = mixed_step(problem, engines, flows, np.ones_like(engines.data))[0]
+    return alone
+
+
+def kv_capacities(problem: Problem, shapes: tuple[Shape, ...]) -> FloatArray:
+    """KV bytes per GPU that fit beside weights and activations of the largest batch [byte], shape (S, C)."""
+    seqs, chunks = problem.space.max_num_seqs[-1], problem.space.max_num_batched_tokens
+    capacity = [
+        kv_capacity_bytes(problem.model, engine_config(problem, shape, Role.COLOCATED, seqs, chunk))
+        for shape in shapes
+        for chunk in chunks
+    ]
+    return np.array(capacity, dtype=np.float64).reshape(len(shapes), len(chunks))
 
 
 def build_tables(problem: Problem, flows: Flows, shapes: tuple[Shape, ...], overhead: EngineOverhead) -> Tables:
@@ -194,14 +256,9 @@ def build_tables(problem: Problem, flows: Flows, shapes: tuple[Shape, ...], over
     reference = np.full((1, flows.isl.size), REFERENCE_BATCH)
     loaded = decode_step(model, engines, reference, flows.mean_context[None, :])[1]
     empty = decode_step(model, engines, reference, np.zeros((1, flows.isl.size)))[1]
-    mixed, count = mixed_step(problem, engines, flows, (pipeline, ranks))
-    capacity = [
-        [
-            kv_capacity_bytes(model, engine_config(problem, shape, Role.COLOCATED, int(seqs[-1]), int(chunk)))
-            for chunk in chunks
-        ]
-        for shape in shapes
-    ]
+    uneven = uneven_lanes(load_serving_policy(problem.engine).lane_balance, ranks)
+    base = decode_step(model, engines, seqs[None, :] / pipeline[:, None], np.zeros((1, 1)))[0]
+    mixed, count, full = mixed_steps(problem, engines, flows, base, uneven)
     held = [kv_bytes_per_request_per_gpu(model, config, flows.isl, flows.osl) for config in configs]
     return Tables(
         shapes=shapes,
@@ -213,19 +270,22 @@ def build_tables(problem: Problem, flows: Flows, shapes: tuple[Shape, ...], over
         gpus=gpus,
         pipeline=pipeline,
         ranks=ranks,
+        uneven=uneven,
         usd_per_hour=gpus * np.array([offer.usd_per_hour for offer in offers]),
         link=gpus * np.array([offer.accelerator.scale_out.bandwidth for offer in offers]),
         seqs=seqs,
         chunks=chunks,
-        prefill_time=prefill_latency(model, engines, flows, float(chunks[-1]), ranks),
-        prefill_shared=prefill_share(model, engines, flows, float(chunks[-1]), ranks),
-        decode_base=decode_step(model, engines, seqs[None, :] / pipeline[:, None], np.zeros((1, 1)))[0],
+        prefill_alone=prefill_latency(model, engines, flows, chunks[-1] / ranks, np.ones_like(ranks)),
+        prefill_time=prefill_latency(model, engines, flows, chunks[-1] / ranks, ranks) * uneven[:, None],
+        prefill_shared=prefill_share(model, engines, flows, chunks[-1] / ranks, ranks) * uneven[:, None],
+        decode_base=base,
         attention_slope=(loaded - empty) / REFERENCE_BATCH / pipeline[:, None],
         kv_held=np.array(held).reshape(len(shapes), flows.isl.size),
-        kv_capacity=np.array(capacity, dtype=np.float64).reshape(len(shapes), chunks.size),
+        kv_capacity=kv_capacities(problem, shapes),
         kv_longest=np.array([kv_bytes_peak_per_gpu(model, one, float(one.max_model_len)) for one in configs]),
         mixed_base=mixed,
+        mixed_alone=mixed_steps_alone(problem, configs, overhead, flows, mixed),
         chunk_count=count,
-        full_base=np.maximum(full_step(problem, engines, flows, (pipeline, ranks)), mixed.max(axis=3)),
+        full_base=full,
         kv_transferred=np.array([handed[shape.kv_dtype] for shape in shapes]).reshape(len(shapes), flows.isl.size),
     )
