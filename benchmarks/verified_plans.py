@@ -4,9 +4,9 @@
 
 Plans ten problems at --effort quick (by formula) and standard (proven), simulates the proven fleet with another seed,
 and prints a row per problem: cost by formula and proven, simulated attainment of the class with the least room on the
-fresh requests with its 95 % interval, the goal, and price and attainment of the best fleet with one replica less. Ends
-with how many hold on fresh requests, and the largest miss; exit code 1 where fewer than nine in ten hold or one misses
-by more than two points.
+fresh requests with its 95 % interval (UNSURE where its lower end is below the goal), the goal, and price and attainment
+of the best fleet with one replica less. Ends with how many hold on fresh requests, and the largest miss; exit code 1
+where fewer than nine in ten hold or one misses by more than two points.
 """
 
 from __future__ import annotations
@@ -72,7 +72,8 @@ def row_of(name: str, runs: int) -> tuple[list[str], float]:
     )
     one = min(fresh.classes, key=lambda item: item.attainment.share - item.goal)
     share = one.attainment
-    mark = "" if fresh.held else " MISSED" if not fresh.overload.overloaded else " OVERLOADED"
+    mark = "" if fresh.proven else " UNSURE" if fresh.held else " MISSED"
+    mark = " OVERLOADED" if fresh.overload.overloaded else mark
     less = plan.simulation.one_replica_less
     best = max(less, key=lambda row: min(row.attainment.values()), default=None)
     cells = [

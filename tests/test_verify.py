@@ -24,6 +24,7 @@ from optimizer.rivals.fewer import fewer_replicas, with_replicas, without_pool
 from optimizer.verification import verdict
 from optimizer.verification.blame import Blame, blame
 from optimizer.verification.judge import ClassJudgement, Judgement, judge, simulated_fleet
+from optimizer.verification.simulated_headroom import POOL_LIMITS
 from optimizer.verification.verdict import Bench, Verdict, fleet_key, make_bench, run_length, slice_of
 from optimizer.verification.verify import ROUNDS, cheapest_verified, slower
 from optimizer.verification.waste import without_waste
@@ -253,6 +254,7 @@ def short_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """As many requests as the rate asks for, and not more."""
     monkeypatch.setattr(verdict, "LEAST_REQUESTS", 1500)
     monkeypatch.setattr(verdict, "LEAST_SHORT", 800)
+    monkeypatch.setattr(verdict, "RELAXATIONS", 0.0)
 
 
 @cache
@@ -295,6 +297,19 @@ def test_the_record_has_distributions_and_a_rising_curve() -> None:
     assert [point.held for point in found.curve] == [True] * (len(rates) - 1) + [False]
     ttft = [point.classes[0].ttft_s.p90 for point in found.curve]
     assert ttft == sorted(ttft)
+    (planned_rate,) = [point for point in found.curve if point.rate_rps == RATE]
+    assert planned_rate.classes[0].ttft_s == one.ttft_s  # the runs that prove the fleet
+
+
+def test_headroom_and_goodput_are_one_figure() -> None:
+    plan, found = planned(), planned().simulation
+    assert found is not None
+    assert found.goodput_rps is not None
+    assert found.goodput_fails_rps is not None
+    can = [1.0 / row.used for row in plan.binding if row.constraint in POOL_LIMITS]
+    assert len(can) == len(plan.pools)
+    reached, fails = found.goodput_rps / RATE, found.goodput_fails_rps / RATE
+    assert reached * (1.0 - 1e-9) <= min(can) <= fails * (1.0 + 1e-9)
 
 
 def test_bound_and_gap_agree_and_alternatives_were_simulated() -> None:

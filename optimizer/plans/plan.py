@@ -5,7 +5,6 @@ The field names at the top level are a promise to other programs: units are part
 
 from __future__ import annotations
 
-import json
 from enum import StrEnum
 from typing import Any, Literal, Self
 
@@ -17,6 +16,7 @@ from .plan_accuracy import AccuracyRecord
 from .plan_fields import Amount, Count, Degree, Measure, Number, Quantiles, Record, Share
 from .plan_sensitivity import Sensitivity
 from .plan_simulation import SimulatedLatencies, Simulation
+from .reading import first_fault, json_object
 
 PLAN_SCHEMA: Literal["pdplan.plan/1"] = "pdplan.plan/1"
 
@@ -332,17 +332,10 @@ class Plan(Record):
 
 def parse_plan(text: bytes) -> Plan:
     """Return the plan of a plan.json; raise InputError, which says what is wrong first, if it is none."""
+    record = json_object(text, PLAN_SCHEMA)
     try:
-        return Plan.model_validate(json.loads(text, parse_constant=_no_constant))
+        return Plan.model_validate(record)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = ".".join(str(part) for part in first["loc"]) or "the file"
-        raise InputError(f"{where}: {first['msg'].removeprefix('Value error, ')}") from error
+        raise InputError(first_fault(error)) from error
     except RecursionError as error:
-        raise InputError("the file is nested too deeply") from error
-    except ValueError as error:  # not UTF-8, not JSON, or an integer of thousands of digits
-        raise InputError(f"the file is not JSON: {error}") from error
-
-
-def _no_constant(word: str) -> float:
-    raise ValueError(f"{word} is no number there")
+        raise InputError("it is nested too deeply") from error

@@ -112,9 +112,9 @@ class Simulation(Record):
     """The next higher rate that was tried, at which one did not."""
     goodput_by_formula_rps: Measure
     curve: list[SimulatedRate]
-    """Latency against rate, rising; every run has the same requests, at other times."""
+    """Latency against rate, rising; runs as long as each other have the same requests, at other times."""
     curve_requests: Count
-    """Requests of the run at each rate; fewer than above, so the goodput is a little high."""
+    """Requests of the run at each rate above the planned one, whose runs are those above; fewer at lower rates."""
     one_replica_less: list[JudgedFleet]
     """The plan's fleet with one replica less in one pool: each misses a goal, or the plan would be cheaper."""
     others: list[JudgedFleet]

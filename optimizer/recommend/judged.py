@@ -19,7 +19,6 @@ from optimizer.plans.proof import OPTIMAL_GAP, Proof, bound_for, gap_of, proof_o
 from optimizer.rivals.alternatives import SAME, Rival, kinds, recommended, why_not
 from optimizer.verification.simulated_goodput import goodput_among
 from optimizer.verification.simulation_record import (
-    GOODPUT_TOLERANCE,
     Trail,
     as_simulated,
     latencies,
@@ -39,6 +38,9 @@ from .level import Brake, Level
 
 STEPS_DOWN = (0.0, 0.02, 0.04, 0.08, 0.15, 0.3, 0.5)
 """How far below the goodput of one run volumes are tried, as shares of it."""
+
+VOLUME_TOLERANCE = 0.02
+"""To which the goodput of one run is found where goodput is the goal (relative)."""
 
 THOROUGH_RUNS = 4
 """Full runs of a fleet that holds, at the highest effort."""
@@ -128,7 +130,7 @@ def with_simulation(found: Judged, plan: Plan, brake: Brake, told: Told) -> Plan
     if found.winner is None:
         return plan
     told("simulating other rates", 0.9)
-    rates = other_rates(found.bench, found.fleet, brake.stopped)
+    rates = other_rates(found.bench, found.winner, plan.goodput_rps, brake.stopped)
     trail = replace(found.trail, interrupted=brake.stopped())
     simulation = simulation_of(found.bench, found.winner, plan, rates, trail)
     shown = as_simulated(found.bench.instance, plan, found.winner.judgement, simulation)
@@ -181,7 +183,8 @@ def _volume_of(solved: Solved, fleet: Fleet, least: int) -> tuple[Bench, Searche
     ratio = asked.goal is Goal.MAX_GOODPUT_PER_DOLLAR
     bench = make_bench(instance, solved.volume, least)
     part = bench.part(fleet)
-    found_rate = goodput_among(trials_of(bench, part, part.requests), GOODPUT_TOLERANCE).rate
+    trials = trials_of(bench, part, part.requests)
+    found_rate = goodput_among(trials, VOLUME_TOLERANCE, start=part.volume, step=1.0 + 4.0 * VOLUME_TOLERANCE).rate
     volume = found_rate * part.parts / instance.problem.workload.request_rate
     volume = min(volume, asked.max_volume) if ratio else volume
     nearest: Verdict | None = None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -19,11 +21,15 @@ class Level(StrEnum):
 
 @dataclass(slots=True)
 class Brake:
-    """A wish to stop: armed once there is a plan worth having, pulled by whoever has no more time."""
+    """A wish to stop: armed once there is a plan worth having, pulled by whoever has no more time.
+
+    until: what `time.perf_counter` tells when it is pulled by itself [s].
+    """
 
     armed: bool = False
     pulled: bool = False
+    until: float = math.inf
 
     def stopped(self) -> bool:
         """Whether to come to an end."""
-        return self.armed and self.pulled
+        return self.armed and (self.pulled or time.perf_counter() >= self.until)

@@ -22,7 +22,7 @@ from optimizer.loads.diagnose import check_floors, check_shapes, with_fewer_miss
 from optimizer.loads.instance import Instance, make_instance
 from optimizer.plans.plan import Alternative, Binding, Plan, Provenance, RunInfo, Status
 from optimizer.plans.proof import OPTIMAL_GAP, Proof, gap_of, proof_of_cost, status_of
-from optimizer.rivals.alternatives import Rival, cheapest_first, compare, kinds, recommended
+from optimizer.rivals.alternatives import Rival, cheapest_first, compare, kinds, little, recommended
 from optimizer.rivals.by_evaluation import Evaluated
 from optimizer.rivals.fewer import trimmed
 from optimizer.rivals.floor import least_cost
@@ -75,19 +75,21 @@ class Stopwatch:
 def optimize(
     problem: Problem,
     progress: Progress | None = None,
-    time_limit: float = 30.0,
+    time_limit: float = 600.0,
     *,
     level: Level = Level.STANDARD,
     brake: Brake | None = None,
 ) -> Plan:
     """Find the best fleet for a problem.
 
-    progress is called with a label and the fraction done; time_limit bounds each whole-number search [s].
+    progress is called with a label and the fraction done; time_limit is what all of it may take [s]; work is
+    limited besides, so that a plan does not depend on it where it is generous.
     level: whether the fleet is proven by simulation; brake: armed once a fleet is proven, and pulled to be content.
     Raises InputError when the model fits on no engine of the space or an SLO is below the physical floor.
     A problem without a feasible fleet gives a plan of status `infeasible` that names what is in the way.
     """
     watch = Stopwatch(progress, {}, time.perf_counter())
+    until = watch.started + time_limit
     watch.stage("pricing engines", 0.05)
     check_shapes(problem, enumerate_shapes(problem))
     expected = make_instance(problem, load_engine_overhead(problem.engine, problem.engine_changes))
@@ -96,16 +98,17 @@ def optimize(
     space = make_columns(instance, Grid())
     priced = price_space(instance, space)
     watch.stage("searching fleets", 0.3)
-    effort = Effort(time_limit=time_limit)
+    effort, brake = Effort(until=until), brake or Brake()
+    brake.until = until
     promised = find_that_holds(instance, space, priced, effort)
     known = evaluated(instance, priced)
-    found, proof, fleet = with_floor(known, or_leaner(known, promised))
+    found, proof, fleet = with_floor(known, or_leaner(known, promised), effort)
     watch.stage("comparing alternatives", 0.6)
     rivals: list[Rival] = []
     volume = found.volume if fleet.pools else 1.0
     if fleet.pools:
         found, proof, fleet, rivals = best_of_all(known, space, priced, (found, proof, fleet), effort)
-        rivals = with_other_engines(known, priced, rivals)
+        rivals = with_other_engines(known, priced, rivals, effort)
         volume = found.volume
         if problem.objective.goal is Goal.MAX_GOODPUT:
             volume = max(volume, goodput_volume(instance, fleet))
@@ -113,9 +116,7 @@ def optimize(
     origin = provenance(instance, size, RunInfo(created=_now(), command="", timings_s={}))
     solved = Solved(instance, space, fleet, promised[2], proof, volume, tuple(rivals))
     if fleet.pools and level is not Level.QUICK:
-        plan = _simulated_plan(
-            solved, expected, origin, level=level, effort=effort, watch=watch, brake=brake or Brake()
-        )
+        plan = _simulated_plan(solved, expected, origin, level=level, effort=effort, watch=watch, brake=brake)
     else:
         plan = _formula_plan(solved, expected, origin)
     watch.stage("done", 1.0)
@@ -197,6 +198,8 @@ def find_that_holds(
         if not fleet.pools or holds(instance, predict_misses(instance, fleet, found.volume)):
             return found, proof if attempt == 0 else _of_stricter(proof, bound), fleet
         bound = proof.bound if attempt == 0 else bound
+        if effort.late():
+            break
         strict = replace(strict, problem=with_fewer_misses(strict.problem, 0.5))
         priced = priced[0], column_totals(strict, priced[0])
     grown = with_more_engines(instance, first, found.volume)
@@ -262,12 +265,16 @@ def _or_better_ratio(known: Evaluated, best: tuple[Found, Proof, Fleet]) -> tupl
     return replace(found, volume=volume), Proof(status_of(gap), None, gap), fleet
 
 
-def with_floor(known: Evaluated, best: tuple[Found, Proof, Fleet]) -> tuple[Found, Proof, Fleet]:
+def with_floor(known: Evaluated, best: tuple[Found, Proof, Fleet], effort: Effort) -> tuple[Found, Proof, Fleet]:
     """The best fleet with what is proven of it, and the cost below which no fleet keeps up with the demand."""
     found, proof, fleet = best
     if not fleet.pools or known.instance.problem.objective.goal is not Goal.MIN_COST:
         return best
-    return found, proof_of_cost(proof.bound, least_cost(known), fleet_cost(known.instance, fleet)), fleet
+    return (
+        found,
+        proof_of_cost(proof.bound, least_cost(known, effort.seconds()), fleet_cost(known.instance, fleet)),
+        fleet,
+    )
 
 
 def best_of_all(
@@ -282,7 +289,9 @@ def best_of_all(
     found, proof, fleet = best
     if classes_apart(instance.problem):
         return *best, [Rival(recommended(instance, fleet, proof, found.volume), fleet)]
-    rivals = compare(known, space, priced, fleet, recommended(instance, fleet, proof, found.volume))
+    rivals = compare(
+        known, space, priced, fleet, recommended(instance, fleet, proof, found.volume), effort=little(effort)
+    )
     cost = fleet_cost(instance, fleet)
     ceiling = cost * (1.0 - OPTIMAL_GAP)
     cheaper = [rival for rival in rivals if (rival.row.cost_usd_per_hour or cost) < ceiling]
@@ -295,17 +304,21 @@ def best_of_all(
         rival = min(both, key=lambda one: fleet_cost(instance, one))
         claim = proof_of_cost(proof.bound, proof.floor, fleet_cost(instance, rival))
         other = replace(other, volume=1.0)
-        rivals = compare(known, space, priced, rival, recommended(instance, rival, claim, other.volume))
+        rivals = compare(
+            known, space, priced, rival, recommended(instance, rival, claim, other.volume), effort=little(effort)
+        )
         return other, claim, rival, rivals
     return found, proof, fleet, rivals
 
 
-def with_other_engines(known: Evaluated, priced: tuple[Columns, Totals], rivals: list[Rival]) -> list[Rival]:
+def with_other_engines(
+    known: Evaluated, priced: tuple[Columns, Totals], rivals: list[Rival], effort: Effort
+) -> list[Rival]:
     """The comparison with the next best fleets of other engines in it, where the least cost is asked for."""
     instance = known.instance
-    if instance.problem.objective.goal is not Goal.MIN_COST or classes_apart(instance.problem):
+    if instance.problem.objective.goal is not Goal.MIN_COST or classes_apart(instance.problem) or effort.late():
         return rivals
-    more = other_fleets(known, priced, rivals)
+    more = other_fleets(known, priced, rivals, effort=little(effort))
     return [rivals[0], *cheapest_first([*rivals[1:], *more])]
 
 

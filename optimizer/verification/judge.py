@@ -17,6 +17,7 @@ from costmodel.simulator.arrivals import draw_lengths, gamma_arrivals
 from costmodel.simulator.cost_steps import GridSteps, cost_steps
 from costmodel.simulator.metrics import Attainment, Overload, overload, percentiles, share_of, steady, within
 from costmodel.simulator.metrics import Slo as SimulatedSlo
+from costmodel.simulator.step_kernel import UNLIMITED
 from optimizer.fleets.error_bars import factor_at, step_intervals
 from optimizer.fleets.evaluate import QUANTILES
 from optimizer.fleets.fleet import Fleet, FleetPool, hand_over_mix, pool_config
@@ -114,13 +115,13 @@ def simulated_fleet(instance: Instance, fleet: Fleet, probability: float = 0.5) 
 
 def _pool(instance: Instance, pool: FleetPool, probability: float) -> Pool:
     config, model = pool_config(instance, pool), instance.problem.model
-    tables = instance.tables
+    tables, ranks = instance.tables, config.parallelism.data
     mean = float(kv_bytes_per_request_per_gpu(model, config, TYPICAL_ISL, TYPICAL_OSL)) / (
         TYPICAL_ISL + TYPICAL_OSL / 2.0
     )
-    free = kv_capacity_bytes(model, config) * config.parallelism.data
+    free = kv_capacity_bytes(model, config) * ranks
     blocks = int(free / (mean * BLOCK)) if mean > 0.0 else 2**31
-    prompts = pool.role is Role.PREFILL
+    prompts, budget = pool.role is Role.PREFILL, max(config.max_num_batched_tokens, config.max_num_seqs)
     handed = tables.kv_transferred[pool.shape]
     per_token = float(handed @ instance.flows.share / (instance.flows.isl @ instance.flows.share))
     return Pool(
@@ -129,7 +130,8 @@ def _pool(instance: Instance, pool: FleetPool, probability: float) -> Pool:
         policy=SCHEDULERS[instance.problem.engine],
         limits=Limits(
             max_num_seqs=config.max_num_seqs,
-            max_num_batched_tokens=max(config.max_num_batched_tokens, config.max_num_seqs),
+            max_num_batched_tokens=budget,
+            long_prefill_threshold=budget // ranks if ranks > 1 else UNLIMITED,
             kv_blocks=max(blocks, 1),
             block_size=BLOCK,
         ),
@@ -142,7 +144,8 @@ def _pool(instance: Instance, pool: FleetPool, probability: float) -> Pool:
 
 def _steps(instance: Instance, pool: FleetPool, probability: float) -> GridSteps:
     """Step times of one engine."""
-    expected = cost_steps(instance.problem.model, pool_config(instance, pool), instance.overhead)
+    uneven = float(instance.tables.uneven[pool.shape])
+    expected = cost_steps(instance.problem.model, pool_config(instance, pool), instance.overhead, uneven)
     if probability == 0.5:
         return expected
     accelerator = instance.problem.offers[int(instance.tables.offer[pool.shape])].accelerator

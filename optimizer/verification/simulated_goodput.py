@@ -99,39 +99,44 @@ def goodput(
     return goodput_among(trials, tolerance)
 
 
-def goodput_among(trials: Trials, tolerance: float, proven: float = 0.0) -> Goodput:
-    """The goodput; what the search had to try joins the trials, and so does the highest volume that holds.
+def goodput_among(
+    trials: Trials, tolerance: float, *, proven: float = 0.0, start: float = 1.0, step: float = 2.0
+) -> Goodput:
+    """The goodput; what the search had to try joins the trials.
 
-    proven: a volume at which the fleet is known to hold; it is not tried up to there.
+    proven: a volume at which the fleet is known to hold; it is not tried up to there. start, step: see `boundary`.
     """
-    low, high = boundary(lambda volume: volume <= proven or trials.at(volume).held, tolerance)
-    if 0.0 < low <= proven:
-        trials.at(low)
+    low, high = boundary(lambda volume: volume <= proven or trials.at(volume).held, tolerance, start, step)
     demand = trials.instance.problem.workload.request_rate
     return Goodput(demand * low, demand * high, tolerance, trials.rising())
 
 
-def boundary(good: Callable[[float], bool], tolerance: float) -> tuple[float, float]:
-    """A volume that is good (0: none is) and one that is not, apart by at most `tolerance` (relative)."""
-    low, high = _bracket(good)
+def boundary(
+    good: Callable[[float], bool], tolerance: float, start: float = 1.0, step: float = 2.0
+) -> tuple[float, float]:
+    """A volume that is good (0: none is) and one that is not, apart by at most `tolerance` (relative).
+
+    start: volume that is tried first; step: factor to the second; it is squared from step to step, up to 2.
+    """
+    low, high = _bracket(good, start, step)
     while low > 0.0 and high - low > tolerance * high:
         middle = (low + high) / 2.0
         low, high = (middle, high) if good(middle) else (low, middle)
     return low, high
 
 
-def _bracket(good: Callable[[float], bool]) -> tuple[float, float]:
-    """A volume that holds (0: none does) and twice it, which does not."""
-    high = 1.0
-    if good(high):
-        while high < MOST_VOLUME and good(2.0 * high):
-            high *= 2.0
-        return high, 2.0 * high
-    while high > LEAST_VOLUME:
-        high /= 2.0
-        if good(high):
-            return high, 2.0 * high
-    return 0.0, high
+def _bracket(good: Callable[[float], bool], start: float, step: float) -> tuple[float, float]:
+    """A volume that holds (0: none does) and a higher one that does not."""
+    volume = start
+    if good(volume):
+        while volume < MOST_VOLUME and good(volume * step):
+            volume, step = volume * step, min(step**2, 2.0)
+        return volume, volume * step
+    while volume > LEAST_VOLUME:
+        volume, above, step = volume / step, volume, min(step**2, 2.0)
+        if good(volume):
+            return volume, above
+    return 0.0, volume
 
 
 def _point(instance: Instance, found: Judgement) -> RatePoint:

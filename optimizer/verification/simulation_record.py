@@ -32,7 +32,8 @@ from optimizer.plans.plan_simulation import (
 from search_spaces.problem import Goal
 
 from .judge import ClassJudgement, Judgement, class_limits, judge, simulated_fleet
-from .simulated_goodput import Trials, goodput_among
+from .simulated_goodput import RatePoint, Trials, goodput_among
+from .simulated_headroom import with_simulated_headroom
 from .tune import Tuned, front
 from .verdict import Bench, Slice, Verdict
 from .verify import Tried
@@ -44,9 +45,10 @@ CDF_SHARES: Final = tuple(
     round(float(share), 6) for share in [*np.linspace(0.0, 0.9, 46), *(1.0 - 0.1 * 10.0 ** -np.linspace(0.1, 2.0, 18))]
 )
 """64 shares at which distributions are written down: evenly up to 0.9, then evenly in the logarithm of what is left."""
-CURVE: Final = (0.3, 0.6, 0.85)
-"""Rates of the latency curve below the goodput, as shares of it."""
-GOODPUT_TOLERANCE: Final = 0.02
+CURVE: Final = (0.4, 0.7)
+"""Rates of the latency curve below the planned one, as shares of it."""
+GOODPUT_TOLERANCE: Final = 0.08
+"""Distance of the rates between which the goodput of a plan lies; a run of some thousand requests tells no more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,34 +61,46 @@ class Rates:
     requests: int = 0
 
 
-def other_rates(bench: Bench, fleet: Fleet, stopped: Callable[[], bool]) -> Rates:
+def other_rates(bench: Bench, winner: Verdict, by_formula: float, stopped: Callable[[], bool]) -> Rates:
     """The goodput, which is not below the rate at which the fleet was judged, and latencies up to it and beyond.
 
-    Where goodput was the goal, it is the rate at which the fleet was proven: the runs at other rates are shorter.
+    by_formula: the goodput that the formulas expect [1/s], which is tried first. Where goodput was the goal, it is the
+    rate at which the fleet was proven: the runs at other rates are shorter.
     """
-    part = bench.part(fleet)
-    trials = trials_of(bench, part, part.half)
-    demand = bench.instance.problem.workload.request_rate
+    part, demand = bench.part(winner.fleet), bench.instance.problem.workload.request_rate
+    trials = trials_of(bench, part, part.requests)
     if stopped():
         return Rates()
-    found = goodput_among(trials, GOODPUT_TOLERANCE, part.volume)
+    step = 1.0 + GOODPUT_TOLERANCE
+    expected = max(part.volume * step, by_formula / demand / part.parts)  # also where that is not known
+    found = goodput_among(trials, GOODPUT_TOLERANCE, proven=part.volume, start=expected, step=step)
     most = max(found.rate, demand * part.volume)
-    lower = [trials.at(share * most / demand) for share in CURVE if not stopped()]
-    ends = [point for point in found.points if point.rate in {found.rate, found.fails}]
-    points = sorted([*lower, *ends], key=lambda point: point.rate)
-    curve = (
+    lower = trials_of(bench, part, bench.brief(part))
+    points = [lower.at(share * part.volume) for share in CURVE if not stopped()]
+    points += [point for point in found.points if part.volume * demand < point.rate <= found.fails]
+    curve = [_simulated_rate(point, part.parts) for point in points]
+    curve.append(
         SimulatedRate(
-            rate_rps=point.rate * part.parts,
-            held=point.held,
-            overloaded=point.overloaded,
-            classes=[latencies(one) for one in point.classes],
+            rate_rps=demand * part.volume * part.parts,
+            held=winner.judgement.held,
+            overloaded=winner.judgement.overload.overloaded,
+            classes=[latencies(one) for one in winner.judgement.classes],
         )
-        for point in points
     )
-    fails = max(found.fails, most * (1.0 + GOODPUT_TOLERANCE))
+    curve.sort(key=lambda point: point.rate_rps)
+    fails = max(found.fails, most * step)
     if bench.instance.problem.objective.goal is not Goal.MIN_COST:
         most = demand * part.volume
     return Rates(most * part.parts, fails * part.parts, tuple(curve), trials.requests)
+
+
+def _simulated_rate(point: RatePoint, parts: int) -> SimulatedRate:
+    return SimulatedRate(
+        rate_rps=point.rate * parts,
+        held=point.held,
+        overloaded=point.overloaded,
+        classes=[latencies(one) for one in point.classes],
+    )
 
 
 def trials_of(bench: Bench, part: Slice, requests: int) -> Trials:
@@ -223,7 +237,7 @@ def simulated_error_bars(bench: Bench, fleet: Fleet) -> list[ErrorBars]:
         judge(
             instance,
             part.fleet,
-            requests=part.half,
+            requests=bench.brief(part),
             seed=bench.seed,
             volume=part.volume,
             engines=simulated_fleet(instance, part.fleet, end),
@@ -249,7 +263,7 @@ def simulated_error_bars(bench: Bench, fleet: Fleet) -> list[ErrorBars]:
 
 
 def as_simulated(instance: Instance, plan: Plan, found: Judgement, simulation: Simulation) -> Plan:
-    """The plan with the simulated figures where the simulation has them; loads and headroom stay by formula."""
+    """The plan with the simulated figures where the simulation has them; loads stay by formula."""
     classes = [
         item.model_copy(update={"attainment": one.attainment, "ttft_s": one.ttft_s, "tpot_s": one.tpot_s})
         for item, one in zip(plan.classes, simulation.classes, strict=True)
@@ -286,7 +300,7 @@ def _assumptions(plan: Plan, simulation: Simulation) -> list[str]:
     runs = "one run" if simulation.replications == 1 else f"{simulation.replications} runs"
     said = (
         f"Latencies, attainment and goodput are simulated: {simulation.requests:,} requests in {runs} at the stated "
-        "rate, the first tenth of each run left out; loads and headroom are by formula."
+        "rate, the first tenth of each run left out; loads are by formula, and headroom where the simulation agrees."
     )
     return [said if line == ANALYTIC else line for line in plan.provenance.assumptions]
 
@@ -302,8 +316,8 @@ def route_attainment(instance: Instance, found: Judgement) -> FloatArray:
 
 
 def _bindings(plan: Plan, simulation: Simulation) -> list[Binding]:
-    """The limits of the plan: misses as simulated; headroom by formula, left out where the formulas see none."""
-    rows = [row for row in plan.binding if row.constraint != "attainment" and row.slack >= 0.0]
+    """The limits of the plan: misses and the goodput as simulated, headroom of pools by formula where that agrees."""
+    rows = with_simulated_headroom([row for row in plan.binding if row.constraint != "attainment"], simulation)
     for one in simulation.classes:
         missed, permitted = 1.0 - one.attainment, 1.0 - one.attainment_goal
         share = "None" if missed <= 0.0 else f"{missed:.2%}" if missed >= 5e-5 else "Less than 0.01%"

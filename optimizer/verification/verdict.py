@@ -4,6 +4,9 @@ A fleet holds where the lower end of every class's 95 % interval reaches the goa
 arrivals, over two full runs at least. It misses where an upper end lies below the goal, which one short run may show:
 a run starts empty, so its beginning only flatters. Where the interval straddles the goal the runs are doubled, up to
 eight; a fleet that is then still between is taken for a miss.
+
+An interval tells only of what the run has seen: a queue near its capacity is short for a long time, then long for as
+long. So the runs of a fleet last many times as long as its queues remember (`memory`).
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from costmodel.simulator import simulate
 from optimizer.fleets.build_plan import fleet_cost
 from optimizer.fleets.error_bars import slow_end
 from optimizer.fleets.fleet import Fleet
+from optimizer.fleets.pool_state import pool_state
 from optimizer.loads.instance import Instance
 
 from .blame import Blame, blame
@@ -25,10 +29,15 @@ from .judge import SEEDS, Judgement, Run, judge_runs, simulated_fleet, simulated
 REPLICATIONS = (1, 2, 4, 8)
 """Full runs after which a fleet is judged; a fleet that holds has had two."""
 BRIEFLY = 1
-"""Full runs that a fleet gets at most which is only compared with, none where half of one is clear; it is not said to
+"""Full runs that a fleet gets at most which is only compared with, none where a brief one is clear; it is not said to
 be proven then."""
+MOST_JUDGED = 200_000
+"""Requests that a fleet which straddles its goal gets in all, two full runs aside."""
 LIFETIMES = 10.0
 """Length of a full run in longest permitted times of a mean request: so the warm-up, a tenth, is one of them."""
+RELAXATIONS, MOST_RELAXED = 40.0, 100_000
+"""Length of a full run in times that a queue remembers, so that each of the 20 batches of two runs is four of them
+long; requests that are spent on that at most."""
 LEAST_REQUESTS, MOST_REQUESTS = 8_000, 60_000
 """Of a full run; assumed: fewer tell too little of a 99 % goal, more take too long for a search."""
 WHOLE = 0.9
@@ -38,20 +47,50 @@ LONGEST = 400_000
 SHORT, LEAST_SHORT = 4, 2_000
 """A full run is so many short ones; requests of a short one, at least."""
 
-Key = tuple[object, ...]
+PoolKey = tuple[object, ...]
+Key = tuple[PoolKey, ...]
 
 
 def run_length(instance: Instance, volume: float) -> int:
-    """Requests of a full run at `volume` times the demand.
+    """Requests of a full run at `volume` times the demand, whatever the fleet.
 
-    A request may take TTFT + OSL x TPOT, so rate x that many are in the system at once, and fill it before they tell.
     Bursts make requests share their fate, so that of so many only one in (ca^2 + 1) / 2 tells something new.
     """
+    return math.ceil(max(LIFETIMES * in_system(instance, volume), LEAST_REQUESTS) * _alike(instance))
+
+
+def in_system(instance: Instance, volume: float) -> float:
+    """Requests in the system at once, at most: a request may take TTFT + OSL x TPOT, and rate x that many come then."""
     flows = instance.flows
     longest = np.minimum(flows.ttft + flows.osl * flows.tpot, 3600.0)
     lifetime = float(flows.share @ longest / flows.share.sum())
-    wanted = LIFETIMES * lifetime * volume * instance.problem.workload.request_rate
-    return math.ceil(max(wanted, LEAST_REQUESTS) * max(1.0, (flows.arrival_scv + 1.0) / 2.0))
+    return lifetime * volume * instance.problem.workload.request_rate
+
+
+def _alike(instance: Instance) -> float:
+    return max(1.0, (instance.flows.arrival_scv + 1.0) / 2.0)
+
+
+def memory(instance: Instance, fleet: Fleet, volume: float) -> float:
+    """Requests that come until the slowest queue of prompts has forgotten how long it was; infinite if it is too busy.
+
+    A busy queue is a Brownian motion that drifts back by 1 - rho and spreads by ca^2 + cs^2 with every prompt, so it
+    remembers rho (ca^2 + cs^2) / (1 - rho)^2 of its prompts (Whitt 1989, Planning queueing simulations); rho and cs^2
+    by formula.
+    """
+    longest = 0.0
+    for pool in fleet.pools:
+        rate = instance.flows.rate * pool.route
+        wait = pool_state(instance, pool, volume).wait if rate.any() else None
+        if wait is None:
+            continue
+        weight, work = rate / rate.sum(), instance.tables.prefill_time[pool.shape]
+        scv = float(weight @ work**2) / float(weight @ work) ** 2 - 1.0
+        spread = instance.flows.arrival_scv + scv
+        busy = wait.utilization
+        prompts = busy * spread / (1.0 - busy) ** 2 if busy < 1.0 else math.inf
+        longest = max(longest, prompts * float(instance.flows.rate.sum() / rate.sum()))
+    return longest
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +110,6 @@ class Slice:
     def short(self) -> int:
         """Requests of a short run."""
         return max(self.requests // SHORT, LEAST_SHORT)
-
-    @property
-    def half(self) -> int:
-        """Requests of half a full run, for what is only told and not proven."""
-        return max(self.requests // 2, self.short)
 
 
 def slice_of(fleet: Fleet, requests: int, volume: float) -> Slice:
@@ -145,6 +179,16 @@ class Bench:
         """What is simulated of a fleet."""
         return slice_of(fleet, self.requests, self.volume)
 
+    def brief(self, part: Slice) -> int:
+        """Requests of a run for what is only told and not proven: half as many lifetimes as a full one at least."""
+        filled = LIFETIMES / 2.0 * in_system(self.instance, part.volume) * _alike(self.instance)
+        return min(max(part.short, math.ceil(filled)), part.requests)
+
+    def full(self, part: Slice) -> int:
+        """Requests of a full run of the fleet: enough for its queues to forget, as far as MOST_RELAXED goes."""
+        remembered = RELAXATIONS * memory(self.instance, part.fleet, part.volume)
+        return max(part.requests, math.ceil(min(remembered, MOST_RELAXED)))
+
     def _judge(self, fleet: Fleet, most: int) -> Verdict:
         found, held = self._runs_until_clear(fleet, most)
         cost = fleet_cost(self.instance, fleet)
@@ -164,13 +208,15 @@ class Bench:
             )
             return [Run(demand, simulate(demand.trace, engines)) for demand in demands]
 
-        first = part.half if most == BRIEFLY else part.short
+        first = self.brief(part) if most == BRIEFLY else part.short
         found = judge_runs(self.instance, engines, runs(min(first, part.requests), 0, 1))
         if misses(found) or (most == BRIEFLY and found.proven):
             return found, False
-        made: list[Run] = []
+        requests, made = part.requests if most == BRIEFLY else self.full(part), list[Run]()
         for count in (number for number in REPLICATIONS if number <= most):
-            made += runs(part.requests, len(made), count)
+            if count > self.least and count * requests > MOST_JUDGED:
+                break
+            made += runs(requests, len(made), count)
             found = judge_runs(self.instance, engines, made)
             if misses(found) or found.overload.overloaded:
                 break

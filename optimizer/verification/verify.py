@@ -122,10 +122,17 @@ def slower(instance: Instance, prompts: bool) -> Instance:
     """The instance with the steps that compute prompts, or else those that generate tokens, SLOWER times as long."""
     tables = instance.tables
     if prompts:
-        changed = replace(tables, prefill_time=tables.prefill_time * SLOWER)
+        changed = replace(
+            tables, prefill_alone=tables.prefill_alone * SLOWER, prefill_time=tables.prefill_time * SLOWER
+        )
     else:
         changed = replace(
             tables, decode_base=tables.decode_base * SLOWER, attention_slope=tables.attention_slope * SLOWER
         )
-    mixed = replace(changed, mixed_base=tables.mixed_base * SLOWER, full_base=tables.full_base * SLOWER)
+    mixed = replace(
+        changed,
+        mixed_alone=tables.mixed_alone * SLOWER,
+        mixed_base=tables.mixed_base * SLOWER,
+        full_base=tables.full_base * SLOWER,
+    )
     return replace(instance, tables=mixed)

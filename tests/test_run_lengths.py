@@ -1,0 +1,99 @@
+"""How long a fleet is simulated: until its queues have forgotten; and what its pools can take by then."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from costmodel.engine import Parallelism, Role
+from optimizer.fleets.binding import binding
+from optimizer.fleets.evaluate import predict_misses
+from optimizer.fleets.fleet import Fleet, FleetPool
+from optimizer.loads.instance import Instance
+from optimizer.plans.plan import Binding
+from optimizer.plans.plan_simulation import Simulation
+from optimizer.verification import verdict
+from optimizer.verification.simulated_headroom import with_simulated_headroom
+from optimizer.verification.verdict import Bench, memory, run_length
+from tests.optimizer_cases import instance_of, problem, workload
+
+
+@pytest.fixture(scope="module")
+def instance() -> Instance:
+    return instance_of(problem(workload=workload(rate=6.0)))
+
+
+def colocated(instance: Instance, replicas: int, share: float = 1.0) -> FleetPool:
+    shape = next(k for k, one in enumerate(instance.tables.shapes) if one.parallelism == Parallelism())
+    route = instance.flows.share * 0.0 + share
+    return FleetPool("colocated-1", Role.COLOCATED, shape, 1, 0, replicas, 0, route)
+
+
+def test_a_queue_remembers_as_a_brownian_motion_does(instance: Instance) -> None:
+    fleet = Fleet((colocated(instance, 2),))
+    busy = predict_misses(instance, fleet).states[0].utilization
+    work, weight = instance.tables.prefill_time[fleet.pools[0].shape], instance.flows.share / instance.flows.share.sum()
+    mean = float(weight @ work)
+    spread = float(weight @ (work - mean) ** 2) / mean**2 + instance.flows.arrival_scv
+    assert memory(instance, fleet, 1.0) == pytest.approx(busy * spread / (1.0 - busy) ** 2)
+
+
+def test_a_pool_with_half_of_the_requests_remembers_as_many_of_its_own(instance: Instance) -> None:
+    whole, half = Fleet((colocated(instance, 2),)), colocated(instance, 1, 0.5)
+    other = replace(half, name="colocated-2", replicas=4)
+    assert memory(instance, Fleet((half, other)), 1.0) > memory(instance, whole, 1.0)
+    assert memory(instance, Fleet((half, replace(other, route=0.0 * other.route))), 1.0) > 0.0
+
+
+def test_busier_fleets_run_longer_up_to_a_limit(instance: Instance, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(instance, 0, run_length(instance, 1.0))
+    lengths = []
+    for volume in (0.5, 2.0, 3.0, 3.5, 4.0, 50.0):
+        some = replace(bench, volume=volume)
+        lengths.append(some.full(some.part(Fleet((colocated(instance, 1),)))))
+    assert lengths == sorted(lengths)
+    assert lengths[0] == bench.requests
+    assert lengths[-1] == verdict.MOST_RELAXED
+    assert math.isinf(memory(instance, Fleet((colocated(instance, 1),)), 50.0))
+
+
+def test_a_brief_run_is_a_short_one_that_fills_the_fleet(instance: Instance) -> None:
+    bench = Bench(instance, 0, run_length(instance, 1.0))
+    part = bench.part(Fleet((colocated(instance, 2),)))
+    assert bench.brief(part) == part.short < part.requests
+    crowd = replace(bench, volume=100.0, requests=run_length(instance, 100.0))
+    alone = crowd.part(Fleet((colocated(instance, 1),)))
+    assert crowd.brief(alone) == pytest.approx(alone.requests / 2, abs=1)
+
+
+def rows(time: float, slots: float) -> list[Binding]:
+    return [
+        binding("time", "prefill-1", time, 1.0, "1", "prefill-1 can take 43% more load: prompts then wait too long."),
+        binding("slots", "decode-1", slots, 1.0, "1", "decode-1 can take 145% more load: others wait."),
+        binding("budget", "fleet", 24.0, 25.0, "$/h", "$24.00/h used; the budget is $25.00/h."),
+    ]
+
+
+def simulated(goodput: float | None, fails: float | None) -> Simulation:
+    return cast("Simulation", SimpleNamespace(rate_rps=10.0, goodput_rps=goodput, goodput_fails_rps=fails))
+
+
+def test_headroom_that_the_simulation_allows_stays() -> None:
+    assert with_simulated_headroom(rows(0.7, 0.4), simulated(14.0, 15.0)) == rows(0.7, 0.4)
+
+
+def test_a_formula_that_promises_too_little_or_too_much_is_mended() -> None:
+    low = with_simulated_headroom(rows(0.8, 0.75), simulated(14.0, 15.0))
+    assert [row.used for row in low] == pytest.approx([10 / 14, 10 / 14, 24.0])
+    assert low[1].sentence == "decode-1 can take 40% more load, as the whole fleet could when simulated: others wait."
+    high = with_simulated_headroom(rows(0.6, 0.4), simulated(14.0, 15.0))
+    assert [row.used for row in high] == pytest.approx([10 / 14, 0.4, 24.0])
+    assert high[0].slack == pytest.approx(1 - 10 / 14)
+
+
+def test_without_a_simulated_goodput_pools_that_are_said_to_be_full_are_left_out() -> None:
+    assert with_simulated_headroom(rows(1.1, 0.4), simulated(None, None)) == rows(1.1, 0.4)[1:]
