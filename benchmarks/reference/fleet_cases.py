@@ -19,6 +19,9 @@ ROLES = {"p": PREFILL, "d": DECODE, "c": COLOCATED}
 NODE = 8
 """GPUs in one node of the prefill/decode cases, by their rule."""
 
+LEAST_INSTANCES = 2e-6
+"""Instances that a bucket takes at least: fewer are none at all to a solver that takes 1e-6 for a whole number."""
+
 
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON object, gzipped or not."""
@@ -44,8 +47,8 @@ def files_of(folder: Path, *endings: str) -> list[Path]:
 
 def needs_of(rate: FloatArray, throughput: FloatArray) -> FloatArray:
     """Instances that the whole of each flow takes, (columns, flows); inf where the throughput is zero."""
-    with np.errstate(divide="ignore"):
-        return np.asarray(np.where(throughput > 0.0, rate / np.maximum(throughput, 1e-300), np.inf))
+    need = np.maximum(rate / np.maximum(throughput, 1e-300), LEAST_INSTANCES)
+    return np.asarray(np.where(throughput > 0.0, need, np.inf))
 
 
 def melange_matrices(case: dict[str, Any]) -> Matrices:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import platform
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -183,8 +184,8 @@ def class_results(instance: Instance, evaluation: Evaluation, bars: list[ErrorBa
         ClassResult(
             name=slo.name,
             share=slo.share,
-            ttft_limit_s=slo.ttft,
-            tpot_limit_s=slo.tpot,
+            ttft_limit_s=slo.ttft if math.isfinite(slo.ttft) else math.nan,
+            tpot_limit_s=slo.tpot if math.isfinite(slo.tpot) else math.nan,
             e2e_limit_s=slo.e2e,
             attainment_goal=slo.attainment,
             attainment=float(evaluation.attainment[k]),

@@ -172,8 +172,3 @@ def named(instance: Instance, pools: list[FleetPool]) -> tuple[FleetPool, ...]:
         counts[pool.role] = counts.get(pool.role, 0) + 1
         named.append(replace(pool, name=f"{pool.role.value}-{counts[pool.role]}"))
     return tuple(named)
-
-
-def decode_shares(fleet: Fleet) -> FloatArray:
-    """Share of each flow whose tokens each pool generates, (pools, flows); prefill pools generate none."""
-    return np.array([pool.route * (pool.role is not Role.PREFILL) for pool in fleet.pools])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,8 +25,9 @@ from search_spaces.problem import Goal
 from .by_evaluation import Evaluated
 from .leanest import evaluated, leanest
 
-QUICK = Effort(rounds=3, columns=20, more=30, nodes=50, choices=6, provable=0, most_columns=5000, gap=2e-3)
+QUICK = Effort(rounds=3, columns=20, more=30, nodes=50, choices=6, lifted=0, provable=0, most_columns=5000, gap=2e-3)
 """Effort for an alternative: it only has to be good enough to show that it loses."""
+
 
 SAME = "the same cost"
 
@@ -101,7 +102,13 @@ def kinds(instance: Instance, space: Columns) -> Iterator[Kind]:
 
 
 def compare(
-    known: Evaluated, space: Columns, priced: tuple[Columns, Totals], fleet: Fleet, best: Alternative
+    known: Evaluated,
+    space: Columns,
+    priced: tuple[Columns, Totals],
+    fleet: Fleet,
+    best: Alternative,
+    *,
+    effort: Effort = QUICK,
 ) -> list[Rival]:
     """The recommended fleet first, then the best of every other kind, cheapest first, infeasible ones last.
 
@@ -117,10 +124,20 @@ def compare(
             same = best.model_copy(update={"kind": kind.kind, "label": kind.label, "why_not": SAME})
             others.append(Rival(same, fleet))
             continue
+        if effort.late():
+            others.append(
+                Rival(_without(kind, Status.TIME_LIMIT, "the time was up before it was looked for"), Fleet(()))
+            )
+            continue
         mine = kind.mask(instance, priced[0])
         some = priced[0].take(mine), priced[1].take(mine)
-        others.append(_alternative(known, kind, some, space.take(kind.mask(instance, space)), best))
+        others.append(_alternative(known, kind, some, space.take(kind.mask(instance, space)), best, effort=effort))
     return [Rival(best, fleet), *cheapest_first(others)]
+
+
+def little(effort: Effort) -> Effort:
+    """The effort for alternatives, to be done by the same time."""
+    return replace(QUICK, until=effort.until)
 
 
 def cheapest_first(rivals: Iterable[Rival]) -> list[Rival]:
@@ -146,16 +163,23 @@ def recommended(instance: Instance, fleet: Fleet, proof: Proof, volume: float) -
 
 
 def _alternative(
-    known: Evaluated, kind: Kind, priced: tuple[Columns, Totals], space: Columns, best: Alternative
+    known: Evaluated,
+    kind: Kind,
+    priced: tuple[Columns, Totals],
+    space: Columns,
+    best: Alternative,
+    *,
+    effort: Effort,
 ) -> Rival:
     """The best fleet of one kind, found with little effort, and what it costs more."""
     instance = known.instance
     scale = 1.0 / max(offer.usd_per_hour for offer in instance.problem.offers)
     columns = priced[0]
-    found = _best_of_kind(instance, *priced, scale)
+    found = _best_of_kind(instance, priced, scale, effort)
     if not found.columns.size and space.size > columns.size:
         columns, totals = price_space(instance, space)
-        known, found = evaluated(instance, (columns, totals)), _best_of_kind(instance, columns, totals, scale)
+        priced = columns, totals
+        known, found = evaluated(instance, priced), _best_of_kind(instance, priced, scale, effort)
     promised = make_fleet(instance, polish(instance, columns, found))
     misses = predict_misses(instance, promised) if promised.pools else None
     held = misses is not None and holds(instance, misses)
@@ -205,12 +229,13 @@ def _without(kind: Kind, status: Status, why: str) -> Alternative:
     )
 
 
-def _best_of_kind(instance: Instance, columns: Columns, totals: Totals, scale: float) -> Found:
+def _best_of_kind(instance: Instance, priced: tuple[Columns, Totals], scale: float, effort: Effort) -> Found:
     """The best simple plan when it is small, else the best fleet that little effort finds."""
+    columns, totals = priced
     simple = simple_plans(instance, columns, totals)
     if simple and simple[0].engines(columns) <= FEW_ENGINES:
         return plan_blocks(instance, columns, simple[0])
-    return search(instance, columns, totals, Aim(cost_weight=scale), QUICK)
+    return search(instance, columns, totals, Aim(cost_weight=scale), effort)
 
 
 def why_not(cost: float, best: float) -> str:

@@ -10,6 +10,7 @@ is assumed: fleets are evaluated in the order of their cost, from as few engines
 from __future__ import annotations
 
 import heapq
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -42,6 +43,8 @@ SAME_COST = 1e-6
 
 Picks = tuple[tuple[int, int], ...]
 """Settings, and how many engines of each."""
+Look = Callable[[Instance, FleetPool, float], PoolState]
+"""The state of a pool at a multiple of the demand, as `pool_state` tells it."""
 
 
 def keeping_up(instance: Instance, settings: Columns) -> FloatArray:
@@ -54,8 +57,8 @@ def keeping_up(instance: Instance, settings: Columns) -> FloatArray:
         generating   R = W t(R) / (1 - sum x (osl a + e)),   so   n >= sum n x (osl (a + min t(R) / R) + e)
 
     for t(R) / R falls between the batch limits of the tables, and rises nowhere below the least of them. e is what a
-    prompt adds to the steps of others (0 on a decode engine), at the batch where that is least. Hand-overs keep the
-    network cards of both ends busy for LINK_UTILIZATION of the time at most.
+    prompt adds to the steps of others (0 on a decode engine), at the batch where that is least, by itself or with one
+    on each lane. Hand-overs keep the network cards of both ends busy for LINK_UTILIZATION of the time at most.
     """
     tables, flows, shape = instance.tables, instance.flows, settings.shape
     stages = tables.pipeline
@@ -65,14 +68,16 @@ def keeping_up(instance: Instance, settings: Columns) -> FloatArray:
     first = np.maximum(shared / tables.ranks[:, None], sent)
     slots = np.minimum.accumulate(tables.decode_base / tables.seqs, axis=1)[shape, settings.seqs]
     later = flows.osl * (tables.attention_slope[shape] + slots[:, None])
-    extra = np.maximum(tables.mixed_base - tables.decode_base[:, :, None, None], 0.0) * tables.chunk_count
+    lanes = (stages * tables.ranks)[:, None, None, None]
+    longer = np.maximum(tables.mixed_base - tables.decode_base[:, :, None, None], 0.0) / lanes
+    alone = np.maximum(tables.mixed_alone - tables.decode_base[:, :, None, None], 0.0)
+    extra = np.minimum(longer, alone) * tables.chunk_count
     extra = np.minimum.accumulate(extra, axis=1)[shape, settings.seqs, settings.chunk]
-    lanes = (stages * tables.ranks)[shape, None]
     role = settings.role[:, None]
     return np.where(
         role == PREFILL,
         first[shape],
-        np.where(role == DECODE, np.maximum(later, sent[shape]), later + extra / lanes),
+        np.where(role == DECODE, np.maximum(later, sent[shape]), later + extra),
     )
 
 
@@ -92,13 +97,14 @@ def settings_of(columns: Columns, totals: Totals) -> Columns:
 class Evaluated:
     """What the evaluation says of the pools of an instance that serve all of their stage; each is looked at once.
 
-    settings: of the engines; least (settings,): engines that keep up with the demand; known: of a setting, engines that
-    are too few, and such as are enough if any are.
+    settings: of the engines; least (settings,): engines that keep up with the demand; look: tells the state of a pool;
+    known: of a setting, engines that are too few, and such as are enough if any are.
     """
 
     instance: Instance
     settings: Columns
     least: IntArray
+    look: Look = pool_state
     states: dict[tuple[int, int], PoolState] = field(default_factory=dict)
     known: dict[int, tuple[int, int | None]] = field(default_factory=dict)
     held: dict[Picks, bool] = field(default_factory=dict)
@@ -124,7 +130,7 @@ class Evaluated:
     def state(self, setting: int, engines: int) -> PoolState:
         """The state of a pool under the whole demand."""
         if (setting, engines) not in self.states:
-            self.states[setting, engines] = pool_state(self.instance, self.pool(setting, engines), 1.0)
+            self.states[setting, engines] = self.look(self.instance, self.pool(setting, engines), 1.0)
         return self.states[setting, engines]
 
     def holds(self, picks: Picks) -> bool:

@@ -23,11 +23,15 @@ WORK = Work(columns=40, more=120, nodes=200, choices=30, provable=400, liftable=
 """Effort for the bound; it holds wherever the work ends."""
 
 
-def least_cost(known: Evaluated) -> float | None:
-    """Bound on the cost of any fleet of these engines that keeps up with the demand [$/h]; None where none can be."""
+def least_cost(known: Evaluated, seconds: float = WORK.time_limit) -> float | None:
+    """Bound on the cost of any fleet of these engines that keeps up with the demand [$/h]; None where none can be.
+
+    seconds: that it may take; it holds wherever the work ends.
+    """
     matrices = _matrices(known)
     scale = 1.0 / max(offer.usd_per_hour for offer in known.instance.problem.offers)
-    bound = cheapest(matrices, Aim(cost_weight=scale), WORK).bound / scale if matrices.size else np.inf
+    work = replace(WORK, time_limit=min(WORK.time_limit, seconds))
+    bound = cheapest(matrices, Aim(cost_weight=scale), work).bound / scale if matrices.size else np.inf
     return float(bound) if np.isfinite(bound) else None
 
 

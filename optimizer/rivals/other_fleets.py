@@ -16,7 +16,7 @@ from optimizer.loads.instance import Instance
 from optimizer.plans.plan import Alternative
 from optimizer.solver.fleet_model import Aim
 from optimizer.solver.kindred import Kindred, different_fleets, engine_kinds
-from optimizer.solver.search import Found, plan_blocks, search
+from optimizer.solver.search import Effort, Found, plan_blocks, search
 from optimizer.solver.simple_plans import SimplePlan, Totals, simple_plans
 
 from .alternatives import QUICK, Rival, rival_row
@@ -30,7 +30,9 @@ LOOKED_AT = 6
 """Fleets of other engines that are looked for: some are shown already, as the best of their kind."""
 
 
-def other_fleets(known: Evaluated, priced: tuple[Columns, Totals], shown: Sequence[Rival]) -> list[Rival]:
+def other_fleets(
+    known: Evaluated, priced: tuple[Columns, Totals], shown: Sequence[Rival], *, effort: Effort = QUICK
+) -> list[Rival]:
     """The cheapest fleets that each buy other engines than the best, than one another and than those shown already.
 
     shown: the best fleet first, as in the comparison.
@@ -45,7 +47,7 @@ def other_fleets(known: Evaluated, priced: tuple[Columns, Totals], shown: Sequen
         simple = simple_plans(instance, columns, totals)
         if simple:
             return plan_blocks(instance, columns, simple[0])
-        return search(instance, columns, totals, Aim(cost_weight=scale), QUICK)
+        return search(instance, columns, totals, Aim(cost_weight=scale), effort)
 
     best = shown[0].row
     found = different_fleets(instance, priced, _as_found(instance, shown[0].fleet), solve, LOOKED_AT)

@@ -13,8 +13,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from optimizer.fleets.binding import fleet_bindings
-from optimizer.fleets.build_plan import fleet_cost, fleet_gpus
+from optimizer.fleets.build_plan import fleet_cost, fleet_gpus, keeps_limits
 from optimizer.fleets.fleet import Fleet, FleetPool, named
 from optimizer.loads.flows import Flows
 from optimizer.loads.instance import Instance
@@ -26,10 +25,12 @@ from search_spaces.problem import Billing, Constraints, Offer, Pools, Problem
 FloatArray = NDArray[np.float64]
 
 BY_FLOW = (
+    "prefill_alone",
     "prefill_time",
     "prefill_shared",
     "attention_slope",
     "kv_held",
+    "mixed_alone",
     "mixed_base",
     "chunk_count",
     "kv_transferred",
@@ -126,9 +127,8 @@ def _bound(instance: Instance, proofs: Sequence[Proof]) -> float | None:
 
 def _within_limits(instance: Instance, fleet: Fleet) -> bool:
     """Whether a fleet keeps all limits on the whole."""
-    rows = fleet_bindings(instance, fleet_cost(instance, fleet), fleet_gpus(instance, fleet))
     most = instance.problem.constraints.max_pools
-    return all(row.slack >= -STRAY for row in rows) and (most is None or len(fleet.pools) <= most)
+    return keeps_limits(instance, fleet) and (most is None or len(fleet.pools) <= most)
 
 
 def _among(mine: NDArray[np.bool_], route: FloatArray) -> FloatArray:

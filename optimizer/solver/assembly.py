@@ -28,10 +28,10 @@ SHORT = 1e-5
 STEPS = 12
 """Refinements of what a block earns at most."""
 
-PICKS = 60
+PICKS = 16
 """Picks of blocks that are tried for one choice of engines."""
 
-NODES = 5000
+NODES = 1000
 """Nodes of the search tree of one master problem."""
 
 PICK_GAP = 0.1

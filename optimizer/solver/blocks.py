@@ -27,8 +27,9 @@ class Work:
     columns: of the first whole-number problem, and `more` of the second; nodes: of each search tree;
     gap: relative gap at which it may stop; choices: of engines that are tried (see `counts`), each with at most
     `buildable` columns to build it from, or of blocks where there are at most `liftable` columns (see `choices`: better
-    fleets and bounds for many times the work); provable: columns up to which the problem over all of them is solved;
-    time_limit: safety net [s], meant never to be reached.
+    fleets and bounds for many times the work); lifted: of more columns, so many near the relaxation are tried in that
+    way; provable: columns up to which the problem over all of them is solved; iterations: of the simplex method that
+    choices of engines may take; time_limit: safety net [s], meant never to be reached.
     """
 
     columns: int = 30
@@ -36,8 +37,10 @@ class Work:
     nodes: int = 500
     choices: int = 200
     liftable: int = 2000
+    lifted: int = 0
     buildable: int = 1500
     provable: int = 1000
+    iterations: int = 100_000
     gap: float = 9e-5
     time_limit: float = 60.0
 
@@ -106,6 +109,11 @@ class Prices:
     def relative(self) -> FloatArray:
         """How much too dear a block of each column is, relative to what it costs."""
         return np.asarray(self.reduced / np.maximum(self.cost, 1e-12))
+
+    def take(self, index: IntArray) -> Prices:
+        """The same of the columns at `index`."""
+        used = np.flatnonzero(np.isin(index, self.used))
+        return Prices(self.objective, self.cost[index], self.reduced[index], used)
 
 
 def nearest(prices: Prices, count: int) -> IntArray:

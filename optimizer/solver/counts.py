@@ -50,7 +50,7 @@ TRACE = 1e-4
 ADDED = 12
 """Columns added per kind and round where those at hand do not serve the demand."""
 
-MASTER_NODES = 20_000
+MASTER_NODES = 2000
 """Nodes of the search tree of one master problem."""
 
 ROUNDS = 8
@@ -122,7 +122,10 @@ def least_node_price(matrices: Matrices) -> FloatArray:
 
 @dataclass(slots=True)
 class Counting:
-    """The state of one search: the columns, their kinds, the cuts so far, and the columns that programmes use."""
+    """The state of one search: the columns, their kinds, the cuts so far, and the columns that programmes use.
+
+    spent: iterations of the simplex method.
+    """
 
     matrices: Matrices
     kinds: Kinds
@@ -131,6 +134,7 @@ class Counting:
     cuts: list[Cut] = field(default_factory=list)
     excluded: list[IntArray] = field(default_factory=list)
     last: Cut | None = None
+    spent: int = 0
 
 
 def by_counts(matrices: Matrices, aim: Aim, work: Work, active: IntArray, ceiling: float) -> Blocks:
@@ -146,7 +150,8 @@ def by_counts(matrices: Matrices, aim: Aim, work: Work, active: IntArray, ceilin
     bound, open_at, started = -np.inf, np.inf, time.perf_counter()
     for _ in range(work.choices):
         left = work.time_limit - (time.perf_counter() - started)
-        choice = _choose(state, aim, ceiling, left) if left > 0.0 else (None, -np.inf)
+        more = left > 0.0 and state.spent < work.iterations
+        choice = _choose(state, aim, ceiling, left) if more else (None, -np.inf)
         if choice is None:
             least = min(open_at, max(bound, ceiling))
             done = np.isinf(open_at)
@@ -177,6 +182,7 @@ def _choose(state: Counting, aim: Aim, ceiling: float, left: float) -> tuple[Int
     """
     program, kind = _master(state, aim)
     solution = solve(with_ceiling(program, ceiling), gap=1e-6, time_limit=left, nodes=MASTER_NODES)
+    state.spent += solution.iterations
     if solution.outcome is Outcome.INFEASIBLE:
         return None
     if solution.outcome is not Outcome.OPTIMAL:
@@ -258,6 +264,7 @@ def _served(state: Counting, counts: IntArray, chosen: IntArray) -> tuple[Worths
     free = replace(some.linear, price=np.zeros(some.size), limits=limits, spares=0, max_pools=None)
     model = write_model(free, SERVE)
     solution = solve(model.program, relaxed=True)
+    state.spent += solution.iterations
     volume = float(solution.x[model.volume]) if solution.x.size else np.inf
     if volume >= SERVE.max_volume * (1.0 - SHORT):
         return None, volume

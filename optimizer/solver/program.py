@@ -57,13 +57,17 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class Solution:
-    """x and its objective; bound is the best proven lower bound; duals only for linear programmes."""
+    """x and its objective; bound is the best proven lower bound; duals only for linear programmes.
+
+    iterations: of the simplex method, which tell how much work it was, the same on every machine.
+    """
 
     outcome: Outcome
     objective: float
     bound: float
     x: FloatArray
     duals: FloatArray
+    iterations: int = 0
 
 
 @dataclass(slots=True)
@@ -214,18 +218,19 @@ def _solution(program: Program, model: mathopt.Model, result: mathopt.SolveResul
     from ortools.math_opt.python import mathopt
 
     nothing, reason = np.zeros(0), result.termination.reason
+    iterations = int(result.solve_stats.simplex_iterations)
     bound = result.termination.objective_bounds.dual_bound
     if not result.has_primal_feasible_solution():
         none = {mathopt.TerminationReason.INFEASIBLE, mathopt.TerminationReason.INFEASIBLE_OR_UNBOUNDED}
         if reason in none:
-            return Solution(Outcome.INFEASIBLE, np.inf, np.inf, nothing, nothing)
-        return Solution(Outcome.NOTHING_FOUND, np.inf, bound, nothing, nothing)
+            return Solution(Outcome.INFEASIBLE, np.inf, np.inf, nothing, nothing, iterations)
+        return Solution(Outcome.NOTHING_FOUND, np.inf, bound, nothing, nothing, iterations)
     x = np.zeros(program.cost.size)
     for variable, value in result.variable_values().items():
         x[variable.id] = value
     duals = np.array(result.dual_values(list(model.linear_constraints()))) if relaxed else nothing
     outcome = Outcome.OPTIMAL if reason == mathopt.TerminationReason.OPTIMAL else Outcome.FEASIBLE
-    return Solution(outcome, result.objective_value(), bound, x, duals)
+    return Solution(outcome, result.objective_value(), bound, x, duals, iterations)
 
 
 @dataclass(slots=True)

@@ -14,6 +14,7 @@ in money, so the shadow prices say something of every column, also of those that
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -117,12 +118,13 @@ class Projection:
         return short
 
 
-def lift(projection: Projection, aim: Aim, rounds: int) -> Prices:
-    """Add cuts until blocks in fractions keep them all, nearly; the prices then."""
+def lift(projection: Projection, aim: Aim, rounds: int, time_limit: float = np.inf) -> Prices:
+    """Add cuts until blocks in fractions keep them all, nearly; the prices then. time_limit: a safety net [s]."""
+    started = time.perf_counter()
     projection.missing(projection.fractions)
     prices = relaxed(projection, aim)
     for _ in range(rounds):
-        if projection.missing(projection.fractions) <= NEAR:
+        if time.perf_counter() - started > time_limit or projection.missing(projection.fractions) <= NEAR:
             break
         prices = relaxed(projection, aim)
     return prices

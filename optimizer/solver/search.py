@@ -9,6 +9,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -38,15 +40,18 @@ IntArray = NDArray[np.int64]
 MOST_ENGINES = 50_000
 """Beyond this many engines whole numbers no longer matter and the simple plan is taken."""
 
+LEAST_TIME = 0.05
+"""Time that a search gets at least, however late it begins [s]."""
+
 
 @dataclass(frozen=True, slots=True)
 class Effort:
     """How hard to search.
 
     starters: first columns per role and shape; added: columns per round; rounds: of column generation;
-    bound_gap: of the relaxation; columns, more, nodes, choices, liftable, provable: see `blocks.Work`; most_columns:
+    bound_gap: of the relaxation; columns, more, nodes, choices, lifted, provable: see `blocks.Work`; most_columns:
     that the whole-number search may use; gap: relative gap at which it may stop; time_limit: its safety net [s], meant
-    never to be reached.
+    never to be reached; until: what `time.perf_counter` tells when the user wants an answer [s].
     """
 
     starters: int = 3
@@ -56,12 +61,21 @@ class Effort:
     more: int = 90
     nodes: int = 500
     choices: int = 60
-    liftable: int = 0
+    lifted: int = 150
     provable: int = 1000
     most_columns: int = 100_000
     time_limit: float = 60.0
     gap: float = 9e-5
     bound_gap: float = 2e-3
+    until: float = math.inf
+
+    def late(self) -> bool:
+        """Whether the user wants an answer now."""
+        return time.perf_counter() >= self.until
+
+    def seconds(self) -> float:
+        """Time that a search may take from now on [s]."""
+        return min(self.time_limit, max(self.until - time.perf_counter(), LEAST_TIME))
 
     def work(self) -> Work:
         """The part of it that the whole-number search may do."""
@@ -70,10 +84,11 @@ class Effort:
             more=self.more,
             nodes=self.nodes,
             choices=self.choices,
-            liftable=self.liftable,
+            liftable=0,
+            lifted=self.lifted,
             provable=self.provable,
             gap=self.gap,
-            time_limit=self.time_limit,
+            time_limit=self.seconds(),
         )
 
 
@@ -130,7 +145,7 @@ class Relaxed:
 def generate(instance: Instance, columns: Columns, active: IntArray, aim: Aim, effort: Effort) -> Relaxed:
     """Solve the linear relaxation over all columns, from some active ones on.
 
-    Rounds end when the bound is tight, or when two of them in a row brought nothing.
+    Rounds end when the bound is tight, when two of them in a row brought nothing, or when it is late.
     """
     priced = price_columns(instance, columns)
     best = cost = np.zeros(columns.size)
@@ -151,7 +166,7 @@ def generate(instance: Instance, columns: Columns, active: IntArray, aim: Aim, e
         bound, best, cost = max((bound, best, cost), (proven, reduced, price), key=lambda round_: round_[0])
         idle = idle + 1 if solution.objective > value - 1e-4 * abs(value) else 0
         value = solution.objective
-        if relative.min() >= -effort.bound_gap or idle == 2:
+        if relative.min() >= -effort.bound_gap or idle == 2 or effort.late():
             break
         improving = np.argsort(relative, kind="stable")[: effort.added]
         near = active[reduced[active] <= 0.3 * price[active]]
@@ -195,16 +210,20 @@ def generate_from(instance: Instance, columns: Columns, totals: Totals, aim: Aim
     return generate(instance, columns, choose_starters(instance, columns, totals, effort.starters), aim, effort)
 
 
-def search(instance: Instance, columns: Columns, totals: Totals, aim: Aim, effort: Effort) -> Found:
+def search(  # noqa: PLR0917
+    instance: Instance, columns: Columns, totals: Totals, aim: Aim, effort: Effort, most: float = np.inf
+) -> Found:
     """Find the best fleet over `columns` and a proven bound of its cost.
 
     The best simple plan is the ceiling: a block that alone costs more is in no better fleet. It serves the demand
-    once, so there is none for more.
+    once, so there is none for more. most: cost above which nothing is looked for [$/h]; where all is dearer, the
+    outcome is infeasible and the bound infinite.
     """
     simple = simple_plans(instance, columns, totals) if aim.volume_weight == 0.0 and aim.min_volume <= 1.0 else []
     if simple and simple[0].engines(columns) > MOST_ENGINES:
         return plan_blocks(instance, columns, simple[0])
-    ceiling = simple[0].cost if simple else np.inf
+    simple = [plan for plan in simple if plan.cost <= most]
+    ceiling = min(simple[0].cost if simple else np.inf, most)
     cheap = block_costs(instance, columns) <= ceiling * (1.0 + 1e-9)
     keep = np.flatnonzero(cheap & np.isfinite(totals.busiest) & possible(instance, columns))
     near, near_totals = columns.take(keep), totals.take(keep)
@@ -214,8 +233,8 @@ def search(instance: Instance, columns: Columns, totals: Totals, aim: Aim, effor
     starters = choose_starters(instance, near, near_totals, effort.starters)
     relaxed = generate(instance, near, np.union1d(starters, incumbent), aim, effort)
     if not relaxed.feasible:  # so far: look for columns that serve as much as can be, whatever they cost
-        most = Aim(cost_weight=0.0, volume_weight=1.0, min_volume=0.0, max_volume=aim.min_volume)
-        relaxed = generate(instance, near, generate(instance, near, starters, most, effort).active, aim, effort)
+        served = Aim(cost_weight=0.0, volume_weight=1.0, min_volume=0.0, max_volume=aim.min_volume)
+        relaxed = generate(instance, near, generate(instance, near, starters, served, effort).active, aim, effort)
     if not relaxed.feasible:
         return _nothing(instance, columns, Outcome.INFEASIBLE)
     slack = ceiling * aim.cost_weight - relaxed.bound

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .blocks import Blocks, Prices, Work, nearest, nothing, relax, whole_blocks
-from .choices import among, by_choices
+from .choices import among, by_choices, diverse
 from .counts import by_counts
 from .dominance import undominated
 from .fleet_model import Aim
@@ -35,11 +35,17 @@ from .steps import Steps
 
 IntArray = NDArray[np.int64]
 
-STARTERS, LIFTS = 60, 40
-"""Columns that make the first cuts, and how many there are of these."""
+STARTERS, LIFTS, SHARE = 60, 40, 0.5
+"""Columns that make the first cuts, how many there are of these, and the share of the time that they may take."""
 
 FEW = 12
 """Where the ceiling pays for no more than this many engines, choices of engines are tried before anything else."""
+
+SEVERAL, LOOKS = 60, 4
+"""Where it pays for no more than SEVERAL, so many choices of blocks are tried among columns near the relaxation."""
+
+WORTH = 0.03
+"""Relative gap that is worth this."""
 
 ROUNDING = 1e-9
 """Relative difference of objectives that are the same but for rounding."""
@@ -49,7 +55,9 @@ SLACK = 1e-6
 
 
 def cheapest(matrices: Matrices, aim: Aim, work: Work, *, prune: bool = True) -> Blocks:
-    """The best fleet over all columns, and a proven bound of its objective."""
+    """The best fleet over all columns, and a proven bound of its objective; where nothing is asked for, none at all."""
+    if not matrices.flows:
+        return replace(nothing(matrices, Outcome.OPTIMAL, 0.0, complete=True), objective=0.0)
     clock = Clock(work.time_limit)
     keep = undominated(matrices) if prune else np.arange(matrices.size)
     some = matrices.take(keep)
@@ -72,13 +80,14 @@ def improve(matrices: Matrices, aim: Aim, work: Work, prices: Prices, ceiling: f
     stages: list[Stage] = [_by_few_columns, _by_more_columns, _by_all_columns]
     if countable(aim) and work.choices and matrices.size <= work.liftable and matrices.level is None:
         projection = Projection.of(matrices, prices, nearest(prices, STARTERS))
-        lifted = lift(projection, aim, LIFTS)
+        lifted = lift(projection, aim, LIFTS, SHARE * work.time_limit)
         prices = lifted if lifted.objective > prices.objective else prices
         stages = [partial(by_choices, projection=projection), _by_all_columns]
     elif countable(aim):
         stages.insert(0 if ceiling <= FEW * _cheapest_engine(matrices, prices) else 1, _by_counts)
     for stage in stages:
-        found = stage(matrices, aim, clock.rest_of(work), prices, limit)
+        some = work.lifted if best.bound < (1.0 - WORTH) * limit else 0
+        found = stage(matrices, aim, replace(clock.rest_of(work), lifted=some), prices, limit)
         bound = max(best.bound, steps.up(found.bound))
         if found.index.size:
             best, limit = found, steps.below(found.objective, work.gap)
@@ -97,13 +106,28 @@ Stage = Callable[[Matrices, Aim, Work, Prices, float], Blocks]
 
 
 def _by_few_columns(matrices: Matrices, aim: Aim, work: Work, prices: Prices, limit: float) -> Blocks:
-    return among(matrices, aim, replace(work, time_limit=0.45 * work.time_limit), nearest(prices, work.columns), limit)
+    some = diverse(matrices, prices, work.columns, work.columns)
+    return among(matrices, aim, replace(work, time_limit=0.45 * work.time_limit), some, limit)
 
 
 def _by_more_columns(matrices: Matrices, aim: Aim, work: Work, prices: Prices, limit: float) -> Blocks:
     if matrices.size <= work.columns:  # all of them were tried
         return nothing(matrices, Outcome.NOTHING_FOUND, -np.inf)
+    several = matrices.size > work.more and limit <= SEVERAL * _cheapest_engine(matrices, prices)
+    if work.lifted and several and countable(aim) and matrices.level is None:
+        return _by_lifted_columns(matrices, aim, work, prices, limit)
     return among(matrices, aim, replace(work, time_limit=0.5 * work.time_limit), nearest(prices, work.more), limit)
+
+
+def _by_lifted_columns(matrices: Matrices, aim: Aim, work: Work, prices: Prices, limit: float) -> Blocks:
+    """Choices of blocks of some columns only; what is proven of these says nothing of the others."""
+    index = diverse(matrices, prices, work.lifted, work.lifted // 2)
+    some = matrices.take(index)
+    near = prices.take(index)
+    projection = Projection.of(some, near, nearest(near, STARTERS))
+    lifted = lift(projection, aim, LIFTS, SHARE * work.time_limit)
+    found = by_choices(some, aim, replace(work, choices=LOOKS), lifted, limit, projection=projection)
+    return replace(found, index=index[found.index], bound=-np.inf)
 
 
 def _by_all_columns(matrices: Matrices, aim: Aim, work: Work, prices: Prices, limit: float) -> Blocks:

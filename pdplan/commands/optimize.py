@@ -37,7 +37,7 @@ EFFORTS = ("quick", "standard", "thorough")
     "--time-limit",
     callback=seconds,
     metavar="TIME",
-    default="30s",
+    default="10min",
     show_default=True,
     help="Longest search.",
 )
@@ -96,14 +96,10 @@ def optimize(
 
     overrides = parse_settings(settings) | ({} if seed is None else {"seed": str(seed)})
     problem = load_problem(file, overrides=overrides)
-    if output is not None:
-        prepare_directory(output, force)
-    if deploy is not None:
-        from reports.deploy.files import check_directory, deploy_plan
-
-        check_directory(deploy, force=force)
+    prepare_folders(output, deploy, force)
     brake = Brake()
-    with console.progress() as progress, stop_on_interrupt(brake):
+    telling = console.progress() if effort == "quick" else console.milestones()
+    with telling as progress, stop_on_interrupt(brake):
         found = search(problem, progress=progress, time_limit=time_limit, level=Level(effort), brake=brake)
         base, extras = file.resolve().parent, Extras(effort, sensitivity, brake, progress)
         found = with_more(found, problem, base, extras)
@@ -116,6 +112,8 @@ def optimize(
         console.note(f"wrote {' and '.join(str(path) for path in write_outputs(plan, output))}")
     console.show(plan_json(plan) if as_json else render_plan(plan, console.width, console.colored))
     if deploy is not None and plan.pools:
+        from reports.deploy.files import deploy_plan
+
         console.note(f"wrote {len(deploy_plan(plan, deploy, force=force))} files to {deploy}")
     return 0 if plan.pools else ExitCode.INFEASIBLE
 
@@ -143,6 +141,18 @@ def with_more(found: Plan, problem: Problem, base: Path, asked: Extras) -> Plan:
 
         found = with_sensitivity(found, problem, base, complete=complete, brake=brake, progress=asked.progress)
     return found
+
+
+def prepare_folders(output: Path | None, deploy: Path | None, force: bool) -> None:
+    """Refuse, before the search, folders into which nothing could be written after it."""
+    if output is not None and deploy is not None and output.resolve() == deploy.resolve():
+        raise InputError(f"-o and --deploy name the same folder, {output}; deploy for example to {output / 'deploy'}")
+    if output is not None:
+        prepare_directory(output, force)
+    if deploy is not None:
+        from reports.deploy.files import check_directory
+
+        check_directory(deploy, force=force)
 
 
 def prepare_directory(directory: Path, force: bool) -> None:
