@@ -52,7 +52,7 @@ DISTRUST = """## Where not to trust it
 def accuracy_page(parts: dict[str, dict[str, Any]]) -> str:
     """The page; `parts` holds the errors of each file by its name."""
     error = load_serving_error()
-    sections = [INTRODUCTION, _fitted(error), _held_out(error), _intervals(error)]
+    sections = [INTRODUCTION, _fitted(error), _held_out(error), by_accelerator(error), _intervals(error)]
     for name, value in parts.items():
         header, rows = cells(value)
         head = f"## {name}\n\n{value['predicted']} of {value['rows']} rows predicted."
@@ -105,6 +105,31 @@ def _fitted(error: ServingError) -> str:
 
 def _lane(policy: ServingPolicy) -> str:
     return f"{policy.lane_balance:.2f}"
+
+
+def by_accelerator(error: ServingError) -> str:
+    """The section on each accelerator and way of serving, which the report of a plan shows of its own ones."""
+    rows = [
+        [
+            one.accelerator,
+            one.mode,
+            one.engine or "any",
+            one.model or "any",
+            str(one.rows),
+            f"{one.ttft_median_abs_pct:.1f} %",
+            f"{one.ttft_bias_pct:+.1f} %",
+            f"{one.tpot_median_abs_pct:.1f} %",
+            f"{one.tpot_bias_pct:+.1f} %",
+        ]
+        for one in error.held_out_on
+    ]
+    headers = ["accelerator", "mode", "engine", "model", "rows", "TTFT", "bias", "TPOT", "bias"]
+    return (
+        "## By accelerator and mode\n\nThe same predictions, on each accelerator that serving was measured on: of all "
+        "engines, of each engine, and of each engine with each model. This is the record that a report shows under "
+        "Trust; what has no row here was not measured, and the report says so.\n\n"
+        f"{markdown_table(headers, rows, 4)}\n"
+    )
 
 
 def _held_out(error: ServingError) -> str:

@@ -9,6 +9,17 @@ from typing import Any, Final
 
 from optimizer.plans.plan import Plan
 
+from .numbers import MISSING, count, hourly, is_number, quantity
+from .text import clean
+
+MOST_GPUS: Final = 12
+_LIMITS: Final = (
+    ("budget", "budget", "$/h"),
+    ("power", "power", "W"),
+    ("max_gpus", "GPUs", "GPU"),
+    ("max_pools", "pools", "pools"),
+)
+"""Keys of the constraints, what they limit, and the unit."""
 _SECONDS: Final = re.compile(r"(\d+(?:\.\d*)?(?:e[+-]?\d+)?)s?")
 """A duration as the echo of the inputs writes it: in seconds, with or without the unit."""
 
@@ -29,12 +40,39 @@ def asked(plan: Plan) -> list[Asked]:
     """The classes of a plan; of one without a fleet, which has no results, those of its inputs."""
     if plan.classes:
         return [
-            Asked(c.name, c.share, c.ttft_limit_s, c.tpot_limit_s, c.e2e_limit_s, c.attainment_goal)
+            Asked(c.name, c.share, _stated(c.ttft_limit_s), _stated(c.tpot_limit_s), c.e2e_limit_s, c.attainment_goal)
             for c in plan.classes
         ]
     slos = plan.provenance.inputs.get("slo")
-    rows = slos if isinstance(slos, list) else [slos]
-    return [_from_inputs(row) for row in rows if isinstance(row, Mapping)]
+    return [_from_inputs(row) for row in _rows(slos if isinstance(slos, list) else [slos])]
+
+
+def offered(plan: Plan) -> tuple[tuple[str, str], ...]:
+    """What could be bought and within which limits, as the inputs say it."""
+    inputs = plan.provenance.inputs
+    rows = [_gpu_words(row) for row in _rows(inputs.get("accelerators"))[:MOST_GPUS]]
+    limits = inputs.get("constraints")
+    known = limits if isinstance(limits, Mapping) else {}
+    pairs = [(name, _number(known.get(key)), unit) for key, name, unit in _LIMITS]
+    spare = known.get("headroom")
+    spares = _number(spare.get("replicas")) if isinstance(spare, Mapping) else None
+    return (
+        *((("GPU types", ", ".join(rows)),) if rows else ()),
+        *((name, f"at most {quantity(value, unit)}") for name, value, unit in pairs if value is not None),
+        *((("spare engines of every pool", count(spares)),) if spares else ()),
+    )
+
+
+def _rows(value: object) -> list[Mapping[str, Any]]:
+    return [row for row in value if isinstance(row, Mapping)] if isinstance(value, list) else []
+
+
+def _gpu_words(row: Mapping[str, Any]) -> str:
+    price, stock = _number(row.get("price")), _number(row.get("inventory"))
+    told = [hourly(price)] if price is not None else []
+    told += [f"at most {count(stock)}"] if stock is not None else []
+    name = clean(str(row.get("name", MISSING)), 24)
+    return f"{name} ({', '.join(told)})" if told else name
 
 
 def _from_inputs(row: Mapping[str, Any]) -> Asked:
@@ -46,6 +84,10 @@ def _from_inputs(row: Mapping[str, Any]) -> Asked:
         e2e=_number(row.get("e2e")),
         goal=_number(row.get("attainment")),
     )
+
+
+def _stated(limit: float) -> float | None:
+    return limit if is_number(limit) else None
 
 
 def _number(value: object) -> float | None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal
 
+from costmodel.words import join_words
 from optimizer.plans.plan import ClassResult, Plan, Pool
 
 from .figures import goal_label
@@ -26,6 +27,11 @@ SETTINGS: Final = (
     "memory_fraction",
 )
 """Fields of a pool that may differ between two pools of one shape."""
+
+_QUESTION: Final = {"model": "the model", "workload": "the workload", "slo": "the SLOs"}
+"""Sections of the inputs that say what is to be served, and their names."""
+MOST_LEAVES: Final = 160
+"""Characters that tell of a whole class or accelerator which only one plan has."""
 
 Kind = Literal["added", "removed", "changed"]
 Better = Literal["lower", "higher", ""]
@@ -108,6 +114,7 @@ class Comparison:
 def compare(before: Plan, after: Plan) -> Comparison:
     """Set two plans side by side."""
     changes = list(_pool_changes(before.pools, after.pools))
+    inputs = tuple(_input_changes(before.provenance.inputs, after.provenance.inputs))
     differing = [change for change in changes if change.difference or change.settings or change.kind != "changed"]
     return Comparison(
         names=(_named(before), _named(after)),
@@ -117,8 +124,8 @@ def compare(before: Plan, after: Plan) -> Comparison:
         pools=tuple(sorted(differing, key=lambda change: (-abs(change.difference), change.name, change.kind))),
         unchanged_pools=len(changes) - len(differing),
         classes=tuple(_slo_changes(before, after)),
-        inputs=tuple(_input_changes(before.provenance.inputs, after.provenance.inputs)),
-        note=_note(before, after),
+        inputs=inputs,
+        note=" ".join(filter(None, (_question(inputs), _note(before, after)))),
     )
 
 
@@ -126,6 +133,14 @@ def _named(plan: Plan) -> str:
     """Name a plan and what its figures are."""
     basis = "simulated" if plan.simulated else "by formula" if has_fleet(plan) else "no fleet"
     return f"{clean(plan.name)} ({basis})"
+
+
+def _question(inputs: Sequence[Change]) -> str:
+    """Say that the plans are of different problems, so that the prices do not tell which is the better answer."""
+    sections = {change.name.partition(".")[0] for change in inputs}
+    words = [words for key, words in _QUESTION.items() if key in sections]
+    verb = "differs" if words in (["the model"], ["the workload"]) else "differ"
+    return f"The plans answer different questions: {join_words(words)} {verb}." if words else ""
 
 
 def _note(before: Plan, after: Plan) -> str:
@@ -224,24 +239,40 @@ def _held(item: ClassResult | None) -> bool | None:
 
 
 def _input_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Change]:
-    old, new = dict(_flat(before, "")), dict(_flat(after, ""))
+    """Inputs that differ; what is null is not there. A class or an accelerator that one plan lacks is one change."""
+    old, new = dict(_flat(before, ())), dict(_flat(after, ()))
+    lone = ({path[:2] for path in old} ^ {path[:2] for path in new}) - {path for path in (*old, *new) if len(path) < 3}
+    told = set()
     for path in [*old, *(path for path in new if path not in old)]:
-        a, b = ((value_words(inputs[path]) if path in inputs else None) for inputs in (old, new))
-        if old.get(path) != new.get(path) or None in {a, b}:
-            yield Change(clean(path, 80), a, f"{b}, other ones" if a == b else b)
+        if path[:2] in lone:
+            if path[:2] not in told:
+                yield Change(_dotted(path[:2]), *(_leaves(inputs, path[:2]) for inputs in (old, new)))
+            told.add(path[:2])
+        elif old.get(path) != new.get(path):
+            a, b = ((value_words(inputs[path]) if path in inputs else None) for inputs in (old, new))
+            yield Change(_dotted(path), a, f"{b}, other ones" if a == b else b)
 
 
-def _flat(value: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """Name every leaf of the inputs by its dotted path; lists of numbers and histograms are one value."""
+def _dotted(path: Sequence[str]) -> str:
+    return clean(".".join(path), 80)
+
+
+def _leaves(inputs: Mapping[tuple[str, ...], Any], head: tuple[str, ...]) -> str | None:
+    """Write what the inputs hold below a path, but its name; None where there is nothing."""
+    known = [(path[2:], value) for path, value in inputs.items() if path[:2] == head and value is not None]
+    words = [f"{path[0]} {value_words(value)}" for path, value in known if len(path) == 1 and path != ("name",)]
+    return (clean(", ".join(words), MOST_LEAVES) or "there") if known else None
+
+
+def _flat(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Name every leaf of the inputs by its path; lists of numbers and histograms are one value."""
     if isinstance(value, Mapping) and value:
         for key, item in value.items():
-            yield from _flat(item, f"{path}.{key}" if path else str(key))
-    elif (
-        isinstance(value, list) and any(isinstance(item, Mapping) for item in value) and not path.endswith("histogram")
-    ):
+            yield from _flat(item, (*path, str(key)))
+    elif isinstance(value, list) and any(isinstance(item, Mapping) for item in value) and path[-1:] != ("histogram",):
         for number, item in enumerate(value):
             name = item.get("name", number) if isinstance(item, Mapping) else number
-            yield from _flat(item, f"{path}.{name}")
+            yield from _flat(item, (*path, str(name)))
     else:
         yield path, value
 

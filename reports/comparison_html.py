@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from .comparison import Comparison, Figure, comparison_record
-from .comparison_text import SIGNS, figure_words, headline, outcome_words, pool_words, signed_money, tone
+from .comparison_text import SIGNS, figure_words, headline, lone_words, outcome_words, pool_words, signed_money, tone
 from .html import environment
 from .json_text import as_script, finite
 from .numbers import MISSING
@@ -34,7 +34,8 @@ class ComparisonPage:
     pools: Table
     unchanged: str
     figures: tuple[FigureRow, ...]
-    classes: tuple[tuple[str, tuple[FigureRow, ...]], ...]
+    classes: tuple[tuple[str, str, tuple[FigureRow, ...]], ...]
+    """Of each class its outcome, and its figures: in words where only one plan has it, else as rows."""
     inputs: Table
 
 
@@ -55,7 +56,7 @@ def make_comparison_page(found: Comparison) -> ComparisonPage:
         ),
         unchanged=f"{plural(found.unchanged_pools, 'pool')} unchanged" if found.unchanged_pools else "",
         figures=_rows(found.figures),
-        classes=tuple((outcome_words(item), _rows(item.figures)) for item in found.classes),
+        classes=tuple((outcome_words(item, found), lone_words(item), _rows(item.figures)) for item in found.classes),
         inputs=cut_table(("input", "before", "after"), inputs),
     )
 

@@ -27,6 +27,8 @@ def headline(found: Comparison) -> str:
         return "The plans do not differ."
     before, after = found.price.before, found.price.after
     if not all(found.found) or not is_number(before) or not is_number(after):
+        if not any(found.found):
+            return "Neither plan has a fleet."
         words = [hourly(price) if has else "no fleet" for price, has in zip((before, after), found.found, strict=True)]
         return f"From {words[0]} to {words[1]}."
     if before == after:
@@ -84,11 +86,21 @@ def tone(figure: Figure) -> str:
     return "good" if (figure.after < figure.before) == (figure.better == "lower") else "bad"
 
 
-def outcome_words(item: SloChange) -> str:
-    """Say whether a class held and holds."""
-    words = {True: "holds", False: "misses", None: "is not there"}
-    before, after = (words[held] for held in item.held)
-    return f"{item.name} {after}" if before == after else f"{item.name} {before} → {after}"
+def outcome_words(item: SloChange, found: Comparison) -> str:
+    """Say whether a class held and holds, was asked for at all, or has no fleet to hold it."""
+    before, after = (
+        "not asked for" if held is None and has else "no fleet" if held is None else "holds" if held else "misses"
+        for held, has in zip(item.held, found.found, strict=True)
+    )
+    return f"{item.name} {after}" if before == after else f"{item.name}: {before} → {after}"
+
+
+def lone_words(item: SloChange) -> str:
+    """Write the figures of a class that only one plan has; empty where both have it."""
+    if None not in item.held:
+        return ""
+    sides = [(figure, figure.after if item.held[0] is None else figure.before) for figure in item.figures]
+    return ", ".join(f"{figure.name} {_value(figure, value)}" for figure, value in sides if value is not None)
 
 
 def render_text(found: Comparison, width: int = 100, color: bool = False) -> str:
@@ -100,7 +112,7 @@ def render_text(found: Comparison, width: int = 100, color: bool = False) -> str
     blocks[0] += wrap(found.note, width) if found.note else []
     if not found.same:
         blocks += [_pools(found, width, paint), _figures(found.figures, width, paint)]
-        blocks += [_class(item, width, paint) for item in found.classes[:MOST_ROWS]]
+        blocks += [_class(item, found, width, paint) for item in found.classes[:MOST_ROWS]]
         blocks.append(_inputs(found.inputs, width))
     return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
 
@@ -111,7 +123,7 @@ def _plain(text: str, **_style: object) -> str:
 
 def _pools(found: Comparison, width: int, paint: Paint) -> list[str]:
     if not found.pools:
-        return ["Fleet: the same pools"]
+        return ["Fleet: the same pools"] if any(found.found) else []
     lines = []
     colors = {"added": "green", "removed": "red", "changed": "yellow"}
     for change in found.pools[:MOST_ROWS]:
@@ -140,9 +152,11 @@ def _figures(figures: Sequence[Figure], width: int, paint: Paint) -> list[str]:
     return render_table(rows, columns, width, indent=2, style=style).split("\n")
 
 
-def _class(item: SloChange, width: int, paint: Paint) -> list[str]:
+def _class(item: SloChange, found: Comparison, width: int, paint: Paint) -> list[str]:
     color = "red" if item.held[1] is False else None
-    return [paint(f"SLO: {outcome_words(item)}", fg=color), *_figures(item.figures, width, paint)]
+    lone = lone_words(item)
+    rows = [f"  {line}" for line in wrap(lone, width - 2)] if lone else _figures(item.figures, width, paint)
+    return [paint(f"SLO: {outcome_words(item, found)}", fg=color), *rows]
 
 
 def _inputs(changes: Sequence[Change], width: int) -> list[str]:
@@ -162,17 +176,20 @@ def render_markdown(found: Comparison) -> str:
         rows = [(SIGNS[c.kind], pool_words(c), f"{signed_money(c.difference)}/h") for c in found.pools]
         total = f"{signed_money(sum(change.difference for change in found.pools))}/h"
         blocks.append(table(("", "fleet", "#price"), [*rows[:MOST_ROWS], ("", "total", total)], MOST_ROWS + 1))
-    for title, figures in (
-        ("", found.figures),
-        *((f"SLO: {outcome_words(item)}", item.figures) for item in found.classes),
-    ):
-        shown = [figure_words(figure) for figure in figures if figure.differs]
-        if shown:
-            blocks.append([*([f"**{escaped(title)}**", ""] if title else []), *table(_HEADERS, shown)])
+    blocks.append(_table(found.figures))
+    for item in found.classes:
+        title = f"SLO: {outcome_words(item, found)}"
+        lone, lines = lone_words(item), _table(item.figures)
+        if lone:
+            blocks.append([f"**{escaped(title)}**: {escaped(lone)}"])
+        elif lines:
+            blocks.append([f"**{escaped(title)}**", "", *lines])
     if found.inputs:
         rows = [(change.name, change.before or MISSING, change.after or MISSING) for change in found.inputs]
         blocks.append(table(("input", "before", "after"), rows))
-    return "\n\n".join("\n".join(block) for block in blocks) + "\n"
+    return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
 
 
-_HEADERS: Final = ("", "#before", "#after", "#difference")
+def _table(figures: Sequence[Figure]) -> list[str]:
+    shown = [figure_words(figure) for figure in figures if figure.differs]
+    return table(("", "#before", "#after", "#difference"), shown) if shown else []

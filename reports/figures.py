@@ -16,7 +16,7 @@ from optimizer.plans.plan_fields import Quantiles
 
 from .numbers import is_number, power_of_two
 from .text import clean
-from .words import alternative_name, by_slack, constraint_words, distinct_alternatives, has_tpot, is_feasible
+from .words import by_slack, constraint_words, distinct_alternatives, has_tpot, is_feasible, named_fleet, status_words
 
 QUANTILES: Final = (("p50", 0.5), ("p90", 0.9), ("p95", 0.95), ("p99", 0.99))
 PARTS: Final = ("gemm", "attention", "experts", "communication", "host")
@@ -134,13 +134,19 @@ class HeatMap:
         """Largest cell: its share, row and column."""
         return max((share, -row, -column) for row, cells in enumerate(self.cells) for column, share in enumerate(cells))
 
+    @property
+    def peaks(self) -> int:
+        """Cells that are as large as the largest."""
+        return sum(math.isclose(share, self.peak[0]) for cells in self.cells for share in cells)
+
 
 def class_figure(result: ClassResult) -> ClassFigure:
-    """Collect the latencies of one class and their limits; without TPOT where all requests have one output token."""
-    groups = [_quantile_bars("TTFT", result.ttft_s, result.ttft_limit_s, result.attainment_goal)]
+    """Collect the latencies of one class that have limits; without TPOT where all requests have one output token."""
+    timed = [("TTFT", result.ttft_s, result.ttft_limit_s)]
     if has_tpot(result):
-        groups.append(_quantile_bars("TPOT", result.tpot_s, result.tpot_limit_s, result.attainment_goal))
-    return ClassFigure(clean(result.name, 30), result.attainment, result.attainment_goal, tuple(groups))
+        timed.append(("TPOT", result.tpot_s, result.tpot_limit_s))
+    groups = tuple(_quantile_bars(*one, result.attainment_goal) for one in timed if is_number(one[2]))
+    return ClassFigure(clean(result.name, 30), result.attainment, result.attainment_goal, groups)
 
 
 def goal_label(goal: float) -> str:
@@ -162,9 +168,9 @@ def _quantile_bars(metric: str, values: Quantiles, limit: float, goal: float) ->
 
 
 def class_figures(plan: Plan) -> tuple[ClassFigure, ...]:
-    """Classes by slack to their goal, tightest first; all of them."""
+    """Classes by slack to their goal, tightest first; all of them but those with a limit on whole requests alone."""
     order = sorted(plan.classes, key=lambda c: (c.attainment - c.attainment_goal, c.name))
-    return tuple(class_figure(result) for result in order)
+    return tuple(figure for figure in map(class_figure, order) if figure.groups)
 
 
 def alternative_costs(plan: Plan) -> CostBars:
@@ -173,7 +179,7 @@ def alternative_costs(plan: Plan) -> CostBars:
     for row in distinct_alternatives(plan)[:MOST_ROWS]:
         tone = "good" if row.kind == "recommended" and is_feasible(row) else "other" if is_feasible(row) else "none"
         value = row.cost_usd_per_hour if is_feasible(row) else None
-        bars.append(Bar(alternative_name(row), value, tone, "" if is_feasible(row) else row.status.value))
+        bars.append(Bar(named_fleet(row), value, tone, "" if is_feasible(row) else status_words(row)))
     return CostBars(tuple(bars))
 
 

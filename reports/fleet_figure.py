@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from optimizer.plans.plan import Plan, Pool, Transfer
 
-from .numbers import count, duration, hourly, is_number, percent, rate, si
+from .numbers import count, duration, hourly, is_number, percent, rate, si, tokens
 from .text import clean, plural
-from .words import busiest_words, gpus_per_engine, split_words
+from .words import busiest_words, gpus_per_engine, is_overloaded, split_words
 
 MOST_BOXES: Final = 5
 MOST_ENGINES: Final = 8
-MOST_ENGINES_OF_MANY: Final = 2
-"""Engines drawn of each pool when a stage has more than two pools."""
+MOST_GPUS_OF_MANY: Final = 8
+"""GPUs drawn of each pool when a stage has more than two pools; two engines at least."""
 MOST_SQUARES: Final = 16
 MOST_LINKS: Final = 8
+LEAST_SHARE: Final = 5e-4
+"""Share of all requests below which a route is not told: percentages have one decimal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,28 +62,30 @@ class FleetDiagram:
 
 
 @dataclass(frozen=True, slots=True)
-class PoolShare:
-    """What is routed to one pool: share of all requests and their mean lengths [token]."""
+class ClassShare:
+    """What of one class is routed to one pool: share of all requests and their mean lengths [token]."""
 
     pool: str
     stage: str
+    slo_class: str
     share: float
-    mean_isl: float
-    mean_osl: float
+    isl: float
+    osl: float
 
 
 def fleet_diagram(plan: Plan) -> FleetDiagram:
     """Lay the plan's pools out by role."""
     prefill, decode = _of_role(plan, "prefill"), _of_role(plan, "decode")
+    flow = _flow(plan)
     drawn = {pool.id for pool in (*prefill[: MOST_BOXES - 1], *decode[: MOST_BOXES - 1])}
     links = sorted(
         plan.transfers,
         key=lambda t: (t.source not in drawn or t.target not in drawn, -t.requests_per_second, t.source, t.target),
     )
     return FleetDiagram(
-        prefill=_boxes(prefill),
-        decode=_boxes(decode),
-        colocated=_boxes(_of_role(plan, "colocated")),
+        prefill=_boxes(prefill, flow),
+        decode=_boxes(decode, flow),
+        colocated=_boxes(_of_role(plan, "colocated"), flow),
         links=tuple(_link(item) for item in links[:MOST_LINKS]),
         more_links=max(0, len(links) - MOST_LINKS),
     )
@@ -92,22 +96,21 @@ def _of_role(plan: Plan, role: str) -> list[Pool]:
     return sorted(members, key=lambda pool: (-pool.usd_per_hour, pool.id))
 
 
-def _boxes(ordered: Sequence[Pool]) -> tuple[PoolBox, ...]:
+def _boxes(ordered: Sequence[Pool], flow: Mapping[str, str]) -> tuple[PoolBox, ...]:
     shown = ordered if len(ordered) <= MOST_BOXES else ordered[: MOST_BOXES - 1]
-    most_engines = MOST_ENGINES if len(shown) <= 2 else MOST_ENGINES_OF_MANY
-    boxes = [_box(pool, most_engines) for pool in shown]
+    boxes = [_box(pool, flow.get(pool.id, ""), len(shown) > 2) for pool in shown]
     rest = ordered[len(shown) :]
     if rest:
         boxes.append(_rest_box(rest))
     return tuple(boxes)
 
 
-def _box(pool: Pool, most_engines: int) -> PoolBox:
+def _box(pool: Pool, flow: str, of_many: bool) -> PoolBox:
     at = pool.operating_point
     each = gpus_per_engine(pool)
-    what = busiest_words(at)
-    drawn = min(pool.replicas, most_engines)
+    used = "overloaded by formula" if is_overloaded(pool) else f"{busiest_words(at)} busy"
     squares = min(each, MOST_SQUARES)
+    drawn = min(pool.replicas, max(2, MOST_GPUS_OF_MANY // squares) if of_many else MOST_ENGINES)
     working = pool.replicas - pool.spare_replicas
     hidden = [plural(pool.replicas - drawn, "more engine")] if pool.replicas > drawn else []
     hidden += [f"{each} GPUs in each engine"] if each > squares else []
@@ -117,7 +120,8 @@ def _box(pool: Pool, most_engines: int) -> PoolBox:
         role=pool.role,
         lines=(
             f"{plural(pool.replicas, 'engine')} of {each} × {clean(pool.accelerator, 24)}{spare} · {split_words(pool)}",
-            f"{rate(at.request_rate_rps)} · {what} · {hourly(pool.usd_per_hour)}",
+            f"{rate(at.request_rate_rps)} · {used} · {hourly(pool.usd_per_hour)}",
+            *([flow] if flow else []),
         ),
         engines=tuple((squares, index >= working) for index in range(drawn)),
         columns=max(1, min(8, squares, max(pool.tensor_parallel, pool.data_parallel))),
@@ -155,9 +159,9 @@ def _link(item: Transfer) -> LinkLine:
     )
 
 
-def routed(plan: Plan) -> tuple[PoolShare, ...]:
-    """Sum the routes by pool and stage; the shares of each stage sum to the share of all routes."""
-    sums: dict[tuple[str, str], list[float]] = {}
+def routed(plan: Plan) -> tuple[ClassShare, ...]:
+    """Sum the routes by stage, pool and class; the shares of each stage sum to the share of all routes."""
+    sums: dict[tuple[str, str, str], list[float]] = {}
     for route in plan.routing:
         both = route.prefill == route.decode
         stages = (
@@ -166,12 +170,31 @@ def routed(plan: Plan) -> tuple[PoolShare, ...]:
         for stage, fractions in stages:
             for pool, fraction in fractions.items():
                 weight = fraction * route.share
-                sums.setdefault((stage, pool), []).extend((weight, weight * route.isl, weight * route.osl))
+                key = (stage, pool, route.slo_class)
+                sums.setdefault(key, []).extend((weight, weight * route.isl, weight * route.osl))
     rows = []
-    for (stage, pool), terms in sums.items():
+    for (stage, pool, slo_class), terms in sums.items():
         share = math.fsum(terms[0::3])
-        if share > 0:
-            rows.append(
-                PoolShare(clean(pool, 20), stage, share, math.fsum(terms[1::3]) / share, math.fsum(terms[2::3]) / share)
-            )
-    return tuple(sorted(rows, key=lambda row: (row.stage != "prefill", -row.share, row.pool)))
+        if share > LEAST_SHARE:
+            means = math.fsum(terms[1::3]) / share, math.fsum(terms[2::3]) / share
+            rows.append(ClassShare(clean(pool, 20), stage, clean(slo_class, 30), share, *means))
+    return tuple(sorted(rows, key=lambda row: (row.stage != "prefill", row.pool, -row.share, row.slo_class)))
+
+
+def _flow(plan: Plan) -> dict[str, str]:
+    """Say for each pool which requests it serves; nothing where one pool serves all requests of one class."""
+    by_pool: dict[str, list[ClassShare]] = {}
+    for row in routed(plan):
+        by_pool.setdefault(row.pool, []).append(row)
+    several = len({route.slo_class for route in plan.routing}) > 1
+    flow = {}
+    for pool in plan.pools:
+        rows = by_pool.get(clean(pool.id, 20), [])
+        stage = [row for row in rows if row.stage == rows[0].stage]
+        share = math.fsum(row.share for row in stage)
+        if not stage or (share > 1 - LEAST_SHARE and not several):
+            continue
+        isl, osl = (math.fsum(row.share * getattr(row, name) for row in stage) / share for name in ("isl", "osl"))
+        of = f" ({', '.join(dict.fromkeys(row.slo_class for row in stage[:3]))})" if several else ""
+        flow[pool.id] = f"{percent(share)} of requests{of}: {tokens(isl)} tokens in, {tokens(osl)} out"
+    return flow

@@ -9,17 +9,16 @@ from typing import Final
 from optimizer.plans.plan import Alternative, ClassResult, Plan, Pool
 from optimizer.plans.plan_sensitivity import Sensitivity
 
-from . import sentences
+from . import sentences, verdict
 from .asked import asked
 from .figures import goal_label
-from .numbers import MISSING, count, duration, hourly, percent, rate, signed_percent
+from .numbers import MISSING, count, duration, hourly, percent, percent_beside, rate, signed_percent
 from .sensitivity import base_sentence, told
 from .sensitivity_section import LEVER_HEADERS, lever_rows
 from .simulation_sentences import simulation_sentence, waste_sentence
 from .text import clean, plural
 from .words import (
     alternative_name,
-    busiest_words,
     by_slack,
     distinct_alternatives,
     extra_cost,
@@ -59,7 +58,7 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[str]], most: int = MOS
 
 def render_plan(plan: Plan) -> str:
     """Return the plan as Markdown: verdict, fleet, SLOs, alternatives, and the command that gives it again."""
-    said = [f"### {escaped(sentences.verdict(plan))}", *_lead(plan)]
+    said = [f"### {escaped(verdict.verdict(plan))}", *_lead(plan)]
     blocks = [[line] for line in said if line]
     if has_fleet(plan):
         blocks += [_titled("Fleet", _fleet(plan.pools)), _titled("SLOs", _classes(plan.classes))]
@@ -84,25 +83,29 @@ def _lead(plan: Plan) -> list[str]:
         said = [f"Asked: {sentences.demand_sentence(plan)}", "" if miss is None else sentences.miss_sentence(miss)]
         said += [sentences.relax_sentence(limit) for limit in violated(plan) or by_slack(plan)[:1]]
     else:
-        told = (simulation_sentence, sentences.cost_sentence, sentences.proof_sentence, sentences.growth_sentence)
-        said = [*(say(plan) for say in told), waste_sentence(plan)]
+        told = (
+            verdict.overload_sentence,
+            simulation_sentence,
+            verdict.risk_sentence,
+            sentences.cost_sentence,
+            sentences.proof_sentence,
+        )
+        said = [*(say(plan) for say in told), sentences.growth_sentence(plan), waste_sentence(plan)]
     return [escaped(line) for line in said if line]
 
 
 def _fleet(pools: Sequence[Pool]) -> list[str]:
-    headers = ("pool", "role", "#engines", "GPUs each", "split", "dtype/KV", "#max seqs", "#chunk", "#price", "busiest")
+    headers = ("pool", "role", "engines × GPUs", "split", "dtype/KV", "#max seqs", "#chunk", "#price")
     rows = [
         (
             clean(pool.id, 20),
             pool.role,
-            count(pool.replicas),
-            f"{gpus_per_engine(pool)} × {clean(pool.accelerator, 24)}",
+            f"{count(pool.replicas)} × {gpus_per_engine(pool)} {clean(pool.accelerator, 24)}",
             split_words(pool),
             f"{clean(pool.weight_dtype, 8)}/{clean(pool.kv_dtype, 8)}",
             count(pool.max_num_seqs),
             count(pool.max_num_batched_tokens),
             hourly(pool.usd_per_hour),
-            busiest_words(pool.operating_point),
         )
         for pool in pools
     ]
@@ -122,7 +125,7 @@ def _class(item: ClassResult) -> tuple[str, ...]:
         duration(item.ttft_limit_s),
         f"{label} {duration(getattr(item.tpot_s, label))}" if has_tpot(item) else MISSING,
         duration(item.tpot_limit_s),
-        percent(item.attainment),
+        percent_beside(item.attainment, item.attainment_goal),
         percent(item.attainment_goal),
     )
 
@@ -147,7 +150,7 @@ def _alternative(row: Alternative, plan: Plan) -> tuple[str, ...]:
         " + ".join(clean(line) for line in row.pools[:6]) or MISSING,
         hourly(row.cost_usd_per_hour) if feasible else status_words(row),
         signed_percent(extra_cost(row, plan)) if feasible and not recommended else MISSING,
-        percent(row.attainment),
+        percent(plan.attainment if recommended else row.attainment),
         "recommended" if recommended else sentences.why_not_sentence(row) or MISSING,
     )
 
@@ -166,12 +169,5 @@ def _reproduce(plan: Plan) -> list[str]:
         sentences.origin_sentence(plan),
     )
     command = clean(source.run.command, 300).replace("```", "")
-    lines = [
-        "<details><summary>Reproduce</summary>",
-        "",
-        "```sh",
-        command or "pdplan optimize workload.yaml",
-        "```",
-        "",
-    ]
-    return [*lines, *(f"- {escaped(fact)}" for fact in facts), "", "</details>"]
+    lines = ["```sh", command or "pdplan optimize workload.yaml", "```", ""]
+    return _titled("Reproduce", [*lines, *(f"- {escaped(fact)}" for fact in facts)])

@@ -9,11 +9,12 @@ from typing import Final
 
 from optimizer.plans.plan import Alternative, Plan
 
-from . import sentences
+from . import sentences, verdict
 from .arrivals import arrivals, arrivals_chart
-from .asked import asked
+from .asked import asked, offered
 from .deployment_card import DeploymentCard, deployment_card
-from .fleet_figure import FleetDiagram, PoolShare, fleet_diagram, routed
+from .fleet_figure import ClassShare, FleetDiagram, fleet_diagram, routed
+from .glossary import WORDS
 from .numbers import (
     MISSING,
     count,
@@ -28,8 +29,9 @@ from .numbers import (
     signed_percent,
     significant,
     tokens,
+    with_one_form_of_percent,
 )
-from .page_charts import MOST_ROWS, Chart, Table, cost_chart, cut_table, why_charts, workload_charts
+from .page_charts import MOST_ROWS, Chart, Table, cost_chart, cut_table, why_charts, without_empty, workload_charts
 from .reasons import (
     accuracy_sentence,
     accuracy_table,
@@ -46,17 +48,17 @@ from .sensitivity_section import SensitivityView, sensitivity_view
 from .simulation_figures import slack
 from .simulation_sentences import simulation_sentence, waste_sentence
 from .slo_section import SloCheck, fleets_chart, slo_check
-from .sources import SourceRow, facts, source_rows
-from .text import clean, plural, sentence
+from .sources import SourceRow, facts, searched, source_rows
+from .text import clean, moment, plural, sentence
 from .words import (
     alternative_name,
+    alternative_note,
     by_slack,
     distinct_alternatives,
     extra_cost,
     gpu_words,
     has_fleet,
     is_feasible,
-    kind_words,
     missed_classes,
     nearest_miss,
     status_words,
@@ -66,6 +68,8 @@ from .words import (
 
 MOST_ROUTED: Final = 16
 INPUTS_LIMIT: Final = 20_000
+_NOTHING: Final = ("0", "none", MISSING)
+"""Facts of a model that it has nothing of, such as experts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +86,7 @@ class AlternativeRow:
     """One row of the alternatives' table."""
 
     name: str
-    kind: str
+    note: str
     fleet: tuple[str, ...]
     cost: str
     extra: str
@@ -118,6 +122,7 @@ class Page:
     accuracy_title: str
     alternatives_title: str
     alternatives: tuple[AlternativeRow, ...]
+    with_slack: bool
     alternatives_cut: int
     costs: tuple[Chart, ...]
     why: tuple[Chart, ...]
@@ -126,6 +131,7 @@ class Page:
     worth_hint: str
     workload: tuple[Chart, ...]
     workload_facts: tuple[tuple[str, str], ...]
+    offered: tuple[tuple[str, str], ...]
     routing: Table
     sensitivity: SensitivityView | None
     settings: Table
@@ -137,8 +143,10 @@ class Page:
     sources: tuple[SourceRow, ...]
     origins: Table
     search: tuple[tuple[str, str], ...]
+    dropped: Table
     inputs: str
     origin: str
+    words: tuple[tuple[str, str], ...] = WORDS
 
 
 def make_page(plan: Plan) -> Page:
@@ -147,16 +155,17 @@ def make_page(plan: Plan) -> Page:
     alternatives = tuple(_alternative(row, plan) for row in distinct_alternatives(plan))
     name, day = clean(plan.name), arrivals_chart(plan)
     sources = source_rows(plan.provenance.accelerators)
+    search, dropped = searched(plan.provenance.search)
     return Page(
         title=f"{name}: pdplan",
-        eyebrow=(name, f"{clean(plan.model)} on {clean(plan.engine, 20)}", clean(plan.provenance.run.created, 40)),
+        eyebrow=(name, f"{clean(plan.model)} on {clean(plan.engine, 20)}", moment(plan.provenance.run.created)),
         chips=("simulated" if plan.simulated else "modelled, not simulated", plan.status.value.replace("_", " ")),
-        verdict=sentences.verdict(plan),
+        verdict=verdict.verdict(plan),
         lead=_lead(plan),
         found=found,
         kpis=_kpis(plan) if found else (),
         diagram=fleet_diagram(plan),
-        entry=(rate(plan.demand_rps), f"{tokens(plan.workload.mean_isl)} input tokens each"),
+        entry=_entry(plan),
         exit=_exit(plan),
         relax=tuple(sentences.relax_sentence(item) for item in violated(plan) or by_slack(plan)[:1]),
         slo_title=sentences.slo_sentence(plan),
@@ -169,6 +178,7 @@ def make_page(plan: Plan) -> Page:
         accuracy_title=accuracy_sentence(plan),
         alternatives_title=sentences.alternatives_sentence(plan),
         alternatives=alternatives[:MOST_ROWS],
+        with_slack=any(row.slack != MISSING for row in alternatives),
         alternatives_cut=max(0, len(alternatives) - MOST_ROWS),
         costs=tuple(chart for chart in (cost_chart(plan), fleets_chart(plan)) if chart is not None),
         why=why_charts(plan),
@@ -177,6 +187,7 @@ def make_page(plan: Plan) -> Page:
         worth_hint=worth_hint(plan),
         workload=workload_charts(plan) + ((day,) if day is not None else ()),
         workload_facts=_workload_facts(plan),
+        offered=offered(plan),
         routing=_routing(routed(plan)),
         sensitivity=sensitivity_view(plan) if found else None,
         settings=engines_table(plan.pools),
@@ -184,10 +195,11 @@ def make_page(plan: Plan) -> Page:
         deployment=deployment_card(plan),
         transposed=len(plan.pools) <= 6,
         provenance=_provenance(plan),
-        assumptions=tuple(sentence(text) for text in plan.provenance.assumptions),
+        assumptions=tuple(sentence(with_one_form_of_percent(text)) for text in plan.provenance.assumptions),
         sources=sources,
         origins=origins_table(sources, plan),
-        search=facts(plan.provenance.search),
+        search=search,
+        dropped=dropped,
         inputs=_inputs(plan),
         origin=sentences.origin_sentence(plan),
     )
@@ -195,8 +207,14 @@ def make_page(plan: Plan) -> Page:
 
 def _lead(plan: Plan) -> tuple[str, ...]:
     if has_fleet(plan):
-        told = (simulation_sentence, sentences.proof_sentence, sentences.growth_sentence)
-        return tuple(text for text in (*(say(plan) for say in told), waste_sentence(plan)) if text)
+        told = (
+            verdict.overload_sentence,
+            simulation_sentence,
+            verdict.risk_sentence,
+            sentences.proof_sentence,
+            waste_sentence,
+        )
+        return tuple(text for text in (say(plan) for say in told) if text)
     miss = nearest_miss(plan)
     asked = f"Asked: {sentences.demand_sentence(plan)}"
     return (asked,) if miss is None else (asked, sentences.miss_sentence(miss))
@@ -233,11 +251,18 @@ def _proof(plan: Plan) -> Kpi:
     cheapest = plan.objective == "min_cost"
     if sentences.is_proved(plan):
         return Kpi("proved", "cheapest fleet by formula" if cheapest else f"most {sentences.goal_words(plan)}")
-    return Kpi(percent(plan.gap), f"gap to the {'lower' if cheapest else 'upper'} bound of the formulas")
+    if cheapest:
+        return Kpi(percent(plan.gap), "gap to the lower bound of the formulas")
+    return Kpi(percent(sentences.possible_gain(plan)), f"more {sentences.goal_words(plan)} at most, by formula")
+
+
+def _entry(plan: Plan) -> tuple[str, str]:
+    served, each = sentences.served_rate(plan), f"{tokens(plan.workload.mean_isl)} input tokens each"
+    return rate(served), each if plan.objective == "min_cost" else f"served of {rate(plan.demand_rps)}; {each}"
 
 
 def _exit(plan: Plan) -> tuple[str, str]:
-    generated = plan.demand_rps * plan.workload.mean_osl
+    generated = sentences.served_rate(plan) * plan.workload.mean_osl
     return (si(generated, "tokens/s").replace(" k", "k "), f"{tokens(plan.workload.mean_osl)} output tokens each")
 
 
@@ -249,20 +274,20 @@ def _slo_table(plan: Plan, found: bool) -> Table:
         for c in asked(plan)
     ]
     if not found:
-        return cut_table(headers, rows)
+        return without_empty(cut_table(headers, rows))
     attained = [(*row, percent(c.attainment)) for row, c in zip(rows, plan.classes, strict=True)]
-    return cut_table((*headers, "#attained"), attained)
+    return without_empty(cut_table((*headers, "#attained"), attained))
 
 
 def _alternative(row: Alternative, plan: Plan) -> AlternativeRow:
     feasible, recommended = is_feasible(row), row.kind == "recommended"
     return AlternativeRow(
         name=alternative_name(row),
-        kind=kind_words(row.kind),
+        note=alternative_note(row),
         fleet=tuple(clean(line) for line in row.pools[:12]),
         cost=hourly(row.cost_usd_per_hour) if feasible else status_words(row),
         extra=signed_percent(extra_cost(row, plan)) if feasible and not recommended else MISSING,
-        attainment=percent(row.attainment),
+        attainment=percent(plan.attainment if recommended else row.attainment),
         slack=percent(slack(row, plan)),
         why_not=_recommended_words(plan) if recommended else sentences.why_not_sentence(row) or MISSING,
         recommended=recommended and feasible,
@@ -271,9 +296,9 @@ def _alternative(row: Alternative, plan: Plan) -> AlternativeRow:
 
 
 def _recommended_words(plan: Plan) -> str:
-    """Why the recommended fleet is the one, and of which other kinds it is the best."""
+    """Of which other kinds the recommended fleet is the best."""
     also = sentences.also_best_of(plan)
-    return f"✓ recommended{f'; {also}' if also else ''}. {sentences.proof_sentence(plan)}"
+    return f"✓ recommended{f'; {also}' if also else ''}."
 
 
 def _workload_facts(plan: Plan) -> tuple[tuple[str, str], ...]:
@@ -290,9 +315,15 @@ def _workload_facts(plan: Plan) -> tuple[tuple[str, str], ...]:
     )
 
 
-def _routing(shares: Sequence[PoolShare]) -> Table:
-    rows = [(s.pool, s.stage, percent(s.share), tokens(s.mean_isl), tokens(s.mean_osl)) for s in shares]
-    return cut_table(("pool", "stage", "#share", "#mean input", "#mean output"), rows, MOST_ROUTED)
+def _routing(shares: Sequence[ClassShare]) -> Table:
+    """Which requests each pool serves; their classes where there are several."""
+    several = len({share.slo_class for share in shares}) > 1
+    rows = [
+        (s.pool, s.stage, *([s.slo_class] if several else []), percent(s.share), tokens(s.isl), tokens(s.osl))
+        for s in shares
+    ]
+    headers = ("pool", "stage", *(["class"] if several else []), "#share", "#mean input", "#mean output")
+    return cut_table(headers, rows, MOST_ROUTED)
 
 
 def _provenance(plan: Plan) -> tuple[tuple[str, str], ...]:
@@ -308,7 +339,7 @@ def _provenance(plan: Plan) -> tuple[tuple[str, str], ...]:
         ("inputs (SHA-256)", clean(source.inputs_sha256, 64)),
         ("objective", clean(plan.objective).replace("_", " ")),
         ("time taken", timings or MISSING),
-        *((f"model {name}", value) for name, value in facts(source.model)),
+        *((f"model {name}", value) for name, value in facts(source.model) if value not in _NOTHING),
     )
 
 

@@ -12,7 +12,7 @@ from optimizer.plans.plan import Plan
 from . import figures, sentences
 from .charts import draw_class, draw_costs, draw_headroom, draw_heat, draw_split
 from .marks import Drawing
-from .numbers import count, duration, hourly, percent, quantity, significant, tokens
+from .numbers import MISSING, count, duration, hourly, percent, percent_beside, quantity, significant, tokens
 from .roofline_chart import draw_roofline
 from .text import clean, plural
 from .words import by_slack, constraint_words, has_fleet, part_words, tightest
@@ -46,11 +46,21 @@ def cut_table(headers: tuple[str, ...], rows: Sequence[tuple[str, ...]], most: i
     return Table(headers, tuple(rows[:most]), max(0, len(rows) - most))
 
 
+def without_empty(table: Table) -> Table:
+    """Leave out the columns that no row has anything in."""
+    kept = [at for at in range(len(table.headers)) if any(row[at] != MISSING for row in table.rows)]
+    if not table.rows:
+        return table
+    rows = tuple(tuple(row[at] for at in kept) for row in table.rows)
+    return Table(tuple(table.headers[at] for at in kept), rows, table.cut)
+
+
 def slo_charts(plan: Plan) -> tuple[Chart, ...]:
     """Draw the classes with the least slack, six at most."""
     charts = []
     for figure in figures.class_figures(plan)[:MOST_CLASS_CHARTS]:
         held = "holds" if figure.attainment >= figure.goal else "misses its goal"
+        share = percent_beside(figure.attainment, figure.goal)
         rows = tuple(
             (group.metric, bar.label, duration(bar.seconds), duration(group.limit), "yes" if bar.within else "no")
             for group in figure.groups
@@ -58,7 +68,7 @@ def slo_charts(plan: Plan) -> tuple[Chart, ...]:
         )
         charts.append(
             Chart(
-                title=f"{figure.name} {held}: {percent(figure.attainment)} in time, goal {percent(figure.goal)}",
+                title=f"{figure.name} {held}: {share} in time, goal {percent(figure.goal)}",
                 caption="Bold: the quantile that the goal asks to be within the limit.",
                 drawing=draw_class(figure),
                 table=Table(("latency", "quantile", "#predicted", "#limit", "within"), rows),
@@ -68,15 +78,16 @@ def slo_charts(plan: Plan) -> tuple[Chart, ...]:
 
 
 def cost_chart(plan: Plan) -> Chart | None:
-    """Draw the price of each fleet that meets the SLOs; None where there is none to buy."""
+    """Draw the price of each fleet that meets the SLOs; None where there are not two to compare."""
     if not has_fleet(plan):
         return None
     figure = figures.alternative_costs(plan)
-    if not any(bar.value is not None for bar in figure.bars):
+    prices = [bar.value for bar in figure.bars if bar.value is not None]
+    if len(prices) < 2:
         return None
     rows = tuple((bar.label, hourly(bar.value), bar.note or "feasible") for bar in figure.bars)
     return Chart(
-        title=sentences.spread_sentence(plan),
+        title=sentences.spread_sentence(prices),
         caption="The line is the price of the recommended fleet.",
         drawing=draw_costs(figure, plan.cost_usd_per_hour),
         table=Table(("fleet", "#price", "status"), rows),
@@ -124,7 +135,7 @@ def _headroom_chart(plan: Plan) -> Chart:
     ]
     return Chart(
         title=title,
-        caption="Use of each limit, tightest first; the line is the limit.",
+        caption="Load, or use, over the most that each limit allows, tightest first; the line is the limit.",
         drawing=draw_headroom(figures.headroom(plan)),
         table=cut_table(("limit", "where", "#used", "#limit", "#slack", "because"), rows),
     )
@@ -186,7 +197,7 @@ def workload_charts(plan: Plan) -> tuple[Chart, ...]:
     rows = [(tokens(i), tokens(o), percent(s)) for i, o, s in zip(load.isl, load.osl, load.share, strict=True)]
     return (
         Chart(
-            title=sentences.heat_sentence(figure.peak[0], *_peak_labels(figure)),
+            title=sentences.heat_sentence(figure.peak[0], *_peak_labels(figure), figure.peaks),
             caption=f"{plural(len(load.share), 'bucket')} of lengths, binned by powers of two.",
             drawing=draw_heat(figure),
             table=cut_table(("#input tokens", "#output tokens", "#share"), rows),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -21,12 +22,13 @@ from .sources import SourceRow
 from .text import clean
 from .words import bound_words, busiest_words, gpus_per_engine
 
+_EFFORT: Final = re.compile(r" --effort[ =]\w+")
 ORIGINS: Final = ("measured", "fitted", "vendor", "assumed")
 
 
 def pools_table(plan: Plan) -> Table:
     """How each pool runs: its share of the price, what it uses of its GPUs, and what holds it up."""
-    headers = ("pool", "#price", "#of all", "#MFU", "#MBU", "#FLOP/byte", "#ridge", "bound by", "busiest")
+    headers = ("pool", "#price", "#of all", "#MFU", "#MBU", "#FLOP/byte", "#ridge", "bound by", "busiest, on average")
     total = plan.cost_usd_per_hour
     rows = []
     for pool in sorted(plan.pools, key=lambda pool: (-pool.usd_per_hour, pool.id)):
@@ -59,7 +61,8 @@ def worth_hint(plan: Plan) -> str:
     """Name the command that says what serving's features are worth; empty where that is said or cannot be."""
     if plan.worth or plan.objective != "min_cost" or not plan.pools:
         return ""
-    return f"{clean(plan.provenance.run.command, 300) or 'pdplan optimize workload.yaml'} --effort thorough"
+    command = clean(plan.provenance.run.command, 300) or "pdplan optimize workload.yaml"
+    return f"{_EFFORT.sub('', command)} --effort thorough"
 
 
 def settings_table(plan: Plan) -> Table:
@@ -184,7 +187,7 @@ def accuracy_table(plan: Plan) -> Table:
     """Errors of predicted TTFT and TPOT on record, relative to the measured values."""
     headers = (
         "accelerator",
-        "served",
+        "mode",
         "engine",
         "model",
         "#measured",

@@ -17,6 +17,8 @@ from .words import in_words
 
 MOST_LEVERS: Final = 16
 MOST_STRIPS: Final = 12
+_SEARCHED: Final = "one colocated pool or one pair of pools"
+"""What is searched anew at every value of a lever."""
 MOST_TOLD: Final = 2
 """Changes of the kind of fleet that are told in a summary."""
 
@@ -174,7 +176,7 @@ def base_sentence(plan: Plan, found: Sensitivity) -> str:
     beside = "the recommended fleet's price" if same else f"the recommended fleet costs {own}"
     spread = " Step times go from the quick to the slow end of their 90 % interval." if found.complete else ""
     return (
-        "By formula, among fleets of one or two pools, each lever alone: "
+        f"By formula, among fleets of {_SEARCHED}, each lever alone: "
         f"the cheapest of them costs {hourly(found.usd_per_hour)}, {beside}.{spread}"
     )
 
@@ -309,5 +311,5 @@ def more_sentence(plan: Plan) -> tuple[str, str]:
     if plan.objective != "min_cost":
         return "Not worked out: it is of the least cost, which this plan does not seek.", ""
     if "--sensitivity" in command or "thorough" in command:
-        return "Not worked out: no fleet of one or two pools answers this; pdplan whatif --full searches all.", ""
+        return f"Not worked out: no fleet of {_SEARCHED} answers this; pdplan whatif --full searches all.", ""
     return "Not worked out; to have it", f"{command} --sensitivity"

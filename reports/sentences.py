@@ -20,6 +20,7 @@ from .numbers import (
     is_number,
     money,
     percent,
+    percent_beside,
     quantity,
     rate,
     signed_percent,
@@ -32,84 +33,20 @@ from .words import (
     bound_words,
     constraint_words,
     dearest_of_each_role,
-    distinct_alternatives,
     extra_cost,
-    fleet_words,
     has_fleet,
     has_tpot,
-    is_feasible,
     missed_classes,
     missed_when_slow,
     part_words,
     rivals_of_other_fleets,
     same_fleets,
-    tightest,
 )
 
 UNSEEN_GAP: Final = 5e-4
 """Gap of a goodput, which carries three digits, below which it counts as proved."""
-
-
-def price_comparison(plan: Plan) -> str:
-    """Say, with a sign, how the plan's price compares with the next fleet of another kind."""
-    if plan.objective != "min_cost":
-        return f"{rate(plan.goodput_rps)} within the SLOs"
-    others = rivals_of_other_fleets(plan)
-    rivals = [row for row in others if row.kind != "other_engines"] or others
-    if not rivals or not plan.cost_usd_per_hour or not rivals[0].cost_usd_per_hour:
-        return _no_rival(plan)
-    other = rivals[0]
-    saving = plan.cost_usd_per_hour / rivals[0].cost_usd_per_hour - 1
-    name = f"{alternative_name(other)} at {hourly(other.cost_usd_per_hour)}"
-    if signed_percent(saving).startswith("±"):
-        return f"the same price as {name}"
-    return f"{signed_percent(saving)} against {name}"
-
-
-def _no_rival(plan: Plan) -> str:
-    """Say why there is nothing to compare with: no other kind exists, is possible, or was found."""
-    others = [row for row in plan.alternatives if not row.pools]
-    if not others:
-        return "the only kind of fleet in the search space"
-    if any(row.status is not Status.INFEASIBLE for row in others):
-        return "no other kind of fleet was found that meets the SLOs"
-    return "no other kind of fleet meets the SLOs"
-
-
-def headline(plan: Plan) -> str:
-    """Write the plan in one sentence with its price and its distance, signed, to the next kind of fleet."""
-    if not has_fleet(plan):
-        return no_fleet_headline(plan)
-    return f"Run {fleet_words(plan)} for {hourly(plan.cost_usd_per_hour)}: {price_comparison(plan)}."
-
-
-def verdict(plan: Plan) -> str:
-    """Write the report's first sentence: fleet, price, and whether the SLOs hold."""
-    if not has_fleet(plan):
-        return no_fleet_headline(plan)
-    missed = missed_classes(plan)
-    outcome = f"{join_words([clean(c.name, 30) for c in missed[:3]])} misses its SLO" if missed else _holds(plan)
-    return f"Run {fleet_words(plan)} for {money(plan.cost_usd_per_hour)} an hour: {outcome}."
-
-
-def _holds(plan: Plan) -> str:
-    what = "every SLO holds" if len(plan.classes) != 1 else "the SLO holds"
-    least = tightest(plan)
-    if least is None:
-        return what
-    name = constraint_words(least.constraint)
-    return f"{what}, and {name} {is_or_are(name)} the tightest limit with {percent(least.slack)} to spare"
-
-
-def no_fleet_headline(plan: Plan) -> str:
-    """Say that there is no fleet, and why as far as the plan knows."""
-    if plan.status is Status.TIME_LIMIT:
-        return "No fleet was found that meets the SLOs; that there is none is not proven."
-    least = tightest(plan)
-    if least is None:
-        return "No fleet of the search space meets the SLOs."
-    verb = is_or_are(constraint_words(least.constraint))
-    return f"No fleet of the search space meets the SLOs: {limit_words(least)} {verb} in the way."
+MANY_TIMES: Final = 10.0
+"""From how many times the demand on its multiple is said, not the percentage."""
 
 
 def limit_words(binding: Binding) -> str:
@@ -166,28 +103,36 @@ def proof_sentence(plan: Plan) -> str:
     """Say how far the plan could be from the cheapest fleet: the formulas promise fewer fleets than hold."""
     if plan.objective != "min_cost":
         return _goodput_proof(plan)
-    bound = hourly(plan.bound_usd_per_hour)
-    gap = percent(max(0.0, plan.gap)) if is_number(plan.gap) else "unknown"
     if not is_number(plan.gap):
         return "No lower bound on the price is known."
-    if is_proved(plan) and plan.bound_usd_per_hour == plan.floor_usd_per_hour:
-        return f"Proved: no fleet of the search space is cheaper (bound {bound}, gap {gap})."
+    bound, gap = hourly(plan.bound_usd_per_hour), percent(max(0.0, plan.gap))
+    at_floor = plan.bound_usd_per_hour == plan.floor_usd_per_hour
     least = f"none that keeps up with the demand costs less than {hourly(plan.floor_usd_per_hour)}"
     floor = f"; {least}" if is_number(plan.floor_usd_per_hour) else ""
     if is_proved(plan):
-        return f"Proved by formula: no fleet that the formulas promise is cheaper (bound {bound}, gap {gap}){floor}."
+        who = "no fleet of the search space" if at_floor else "no fleet that the formulas promise"
+        proved = "Proved" if at_floor else "Proved by formula"
+        return f"{proved}: {who} is cheaper (bound {bound}, gap {gap}){'' if at_floor else floor}."
     if plan.gap <= UNSEEN_GAP:
         return f"No fleet that the formulas promise is as cheap{floor}."
+    if at_floor:
+        return f"A cheaper fleet may exist, by at most {gap}{floor}."
     return f"A cheaper fleet that the formulas promise may exist, by at most {gap} (bound {bound}){floor}."
 
 
 def _goodput_proof(plan: Plan) -> str:
     what = goal_words(plan)
-    if plan.gap is None or not is_number(plan.gap) or plan.gap >= 1.0:
+    more = possible_gain(plan)
+    if more is None:
         return f"No upper bound on the {what} is known."
-    if plan.gap <= UNSEEN_GAP:
+    if more <= UNSEEN_GAP:
         return f"No fleet that the formulas promise has more {what}."
-    return f"No fleet that the formulas promise has more than {percent(plan.gap / (1.0 - plan.gap))} more {what}."
+    return f"No fleet that the formulas promise has more than {percent(more)} more {what}."
+
+
+def possible_gain(plan: Plan) -> float | None:
+    """What the best fleet could have more than the plan, as a share of the plan's [1]; the gap is one of the bound."""
+    return None if not is_number(plan.gap) or plan.gap >= 1.0 else plan.gap / (1.0 - plan.gap)
 
 
 def is_proved(plan: Plan) -> bool:
@@ -238,8 +183,9 @@ def growth_sentence(plan: Plan) -> str:
     there = f"at {significant(plan.goodput_per_dollar)} requests per $"
     if plan.objective != "min_cost":
         return f"The fleet serves up to {rate(plan.goodput_rps)} within its SLOs, {there}."
-    room = signed_percent(plan.goodput_rps / plan.demand_rps - 1)
-    return f"The same fleet holds its SLOs up to {rate(plan.goodput_rps)}, {room} against the demand, {there}."
+    more = plan.goodput_rps / plan.demand_rps
+    room = f"{signed_percent(more - 1)} against" if more < MANY_TIMES else f"{significant(more)} times"
+    return f"The same fleet holds its SLOs up to {rate(plan.goodput_rps)}, {room} the demand, {there}."
 
 
 def error_bar_sentence(item: ClassResult) -> str:
@@ -288,7 +234,8 @@ def slo_sentence(plan: Plan) -> str:
         return "No SLO class is stated."
     worst = min(plan.classes, key=_attainment_room)
     missed, total = len(missed_classes(plan)), len(plan.classes)
-    share = f"{percent(worst.attainment)} of its requests in time for a goal of {percent(worst.attainment_goal)}"
+    held = percent_beside(worst.attainment, worst.attainment_goal)
+    share = f"{held} of its requests in time for a goal of {percent(worst.attainment_goal)}"
     if total == 1:
         return f"{clean(worst.name, 30)} {'misses' if missed else 'is within'} its goal: {share}"
     lead = f"{missed} of {total} classes miss their goal" if missed else f"{_all(total)} within the goal"
@@ -310,7 +257,7 @@ def alternatives_sentence(plan: Plan) -> str:
     if not has_fleet(plan):
         return _near_miss(rivals[0]) if rivals else "No kind of fleet meets the SLOs"
     if not rivals:
-        return "No other kind of fleet meets the SLOs"
+        return no_rival(plan)
     other = rivals[0]
     return (
         f"The next choice, {alternative_name(other)}, costs {hourly(other.cost_usd_per_hour)}, "
@@ -323,19 +270,27 @@ def _near_miss(row: Alternative) -> str:
     return f"{_capital(alternative_name(row))}, {fleet} would do for {hourly(row.cost_usd_per_hour)}"
 
 
+def no_rival(plan: Plan) -> str:
+    """Say why no other kind of fleet is shown: none was sought, exists, is possible, or was found."""
+    others = [row for row in plan.alternatives if row.kind != "recommended" and not row.pools]
+    if plan.objective != "min_cost" and not others:
+        return f"Other kinds of fleet are compared by price; this plan seeks the most {goal_words(plan)}"
+    if not others:
+        return "The search space has no other kind of fleet"
+    if any(row.status is not Status.INFEASIBLE for row in others):
+        return "No other kind of fleet was found that meets the SLOs"
+    return "No other kind of fleet meets the SLOs"
+
+
 def also_best_of(plan: Plan) -> str:
     """Say of which other kinds the recommended fleet is the best; empty where there is none."""
     names = [alternative_name(row) for row in same_fleets(plan)]
     return f"also the best of: {', '.join(names)}" if names else ""
 
 
-def spread_sentence(plan: Plan) -> str:
-    """Say how far the prices of the kinds of fleet lie apart; one under two names is one."""
-    rows = distinct_alternatives(plan)
-    prices = [row.cost_usd_per_hour for row in rows if is_feasible(row) and row.cost_usd_per_hour]
-    if len(prices) < 2:
-        return f"One kind of fleet meets the SLOs, for {hourly(min(prices, default=None))}"
-    return f"{len(prices)} kinds of fleet meet the SLOs, from {hourly(min(prices))} to {hourly(max(prices))}"
+def spread_sentence(prices: Sequence[float]) -> str:
+    """Say how far the prices of the fleets that are compared lie apart."""
+    return f"{len(prices)} fleets that meet the SLOs, from {hourly(min(prices))} to {hourly(max(prices))}"
 
 
 def roofline_sentence(pools: Sequence[Pool]) -> str:
@@ -355,16 +310,14 @@ def roofline_sentence(pools: Sequence[Pool]) -> str:
 def split_sentence(pools: Sequence[Pool]) -> str:
     """Say what takes most of a step in each role, by the pools that cost most."""
     largest = [(pool.role, *_largest_part(pool)) for pool in dearest_of_each_role(pools)]
-    if not largest:
-        return "No step times are known"
-    parts = join_words([f"{part} in {role} ({percent(share)})" for role, part, share in largest])
-    return f"Largest part of a step: {parts}"
+    parts = [f"{part} in {role} ({percent(share)})" for role, part, share in largest if is_number(share)]
+    return f"Largest part of a step: {join_words(parts)}" if parts else "No step times are known"
 
 
 def _largest_part(pool: Pool) -> tuple[str, float]:
     parts = {name: share for name, share in pool.operating_point.time_split.model_dump().items() if is_number(share)}
     if not parts:
-        return "unknown parts", math.nan
+        return "", math.nan
     name = max(parts, key=lambda part: parts[part])
     return part_words(name), parts[name]
 
@@ -378,14 +331,26 @@ def dollars_sentence(pools: Sequence[Pool]) -> str:
     for pool in pools:
         by_role[pool.role] = by_role.get(pool.role, 0.0) + pool.usd_per_hour
     if len(by_role) == 1:
-        return f"All of the price is for {next(iter(by_role))} engines"
-    largest = max(by_role, key=lambda role: by_role[role])
-    return f"{_capital(largest)} engines take {percent(by_role[largest] / total)} of the price"
+        return _only_role(pools, total)
+    most = max(by_role.values())
+    largest = [role for role, usd in by_role.items() if usd >= most * (1 - 1e-9)]
+    each = " each" if len(largest) > 1 else ""
+    return f"{_capital(join_words(largest))} engines take {percent(most / total)} of the price{each}"
 
 
-def heat_sentence(share: float, isl: str, osl: str) -> str:
-    """Say which lengths are most frequent."""
-    return f"Most frequent: {isl} input and {osl} output tokens, {percent(share)} of requests"
+def _only_role(pools: Sequence[Pool], total: float) -> str:
+    """Say what takes most of the price where all engines have one role."""
+    dearest = max(pools, key=lambda pool: (pool.usd_per_hour, pool.id))
+    if len(pools) == 1:
+        return f"All of the price is for {dearest.role} engines"
+    what = f"{clean(dearest.id, 20)} on {clean(dearest.accelerator, 24)}"
+    return f"All engines are {dearest.role}; {what} takes {percent(dearest.usd_per_hour / total)} of the price"
+
+
+def heat_sentence(share: float, isl: str, osl: str, alike: int = 1) -> str:
+    """Say which lengths are most frequent, and how many cells of lengths are as frequent."""
+    others = f", as often as in {plural(alike - 1, 'other cell')}" if alike > 1 else ""
+    return f"Most frequent: {isl} input and {osl} output tokens, {percent(share)} of requests{others}"
 
 
 def origin_sentence(plan: Plan) -> str:

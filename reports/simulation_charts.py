@@ -105,7 +105,7 @@ def _upright(figure: LoadFigure, frame: Plot) -> list[Mark]:
 
 
 def draw_fleets(all_points: Sequence[FleetPoint]) -> Drawing:
-    """Draw cost against both latencies, one panel each: the step line joins the fleets that no other beats.
+    """Draw cost against both latencies, one panel each; the step line joins fleets that hold and that none beats.
 
     Fleets of more than `FAR` times the recommended one's price are left out, so that the others stand apart.
     """
@@ -131,7 +131,8 @@ def _fleet_panel(points: Sequence[FleetPoint], metric: str, top: float) -> list[
     marks = axes(frame, [(v, f"${significant(v)}") for v in step], heights, "price per hour", title)
     marks.append(Path(((box.left, frame.y(1.0)), (box.right, frame.y(1.0))), "limit", "the limit"))
     inside = [point for point in points if getattr(point, metric) <= frame.y.high]
-    front = [(point.cost, getattr(point, metric)) for point in undominated(inside, metric)]
+    held = [point for point in inside if point.held]
+    front = [(point.cost, getattr(point, metric)) for point in undominated(held, metric)]
     stairs = [corner for a, b in itertools.pairwise(front) for corner in (a, (b[0], a[1]))] + front[-1:]
     marks += line(frame, stairs, "front")
     taken = []
@@ -140,7 +141,8 @@ def _fleet_panel(points: Sequence[FleetPoint], metric: str, top: float) -> list[
         x, y = frame.at((point.cost, value))
         tone = "good" if point.recommended else "other" if point.held else "over"
         marks.append(Symbol(x, y, tone, _fleet_tip(point, metric)))
-        taken.append(Box(x - 6, y - 6, x + 6, y + 6))
+        beside = 6 if point.recommended else 24  # a label next to another fleet's mark would seem to be of that fleet
+        taken.append(Box(x - beside, y - 6, x + beside, y + 6))
     own = next(p for p in points if p.recommended)
     x, y = frame.at((own.cost, min(getattr(own, metric), frame.y.high)))
     label = place_label(x, y, f"recommended {money(own.cost)}", taken, plot=box, tone="halo")

@@ -13,7 +13,7 @@ from optimizer.plans.plan_simulation import JudgedFleet, SimulatedLatencies
 from .figures import QUANTILES, bin_edges, bin_of, edge_labels, goal_label
 from .numbers import is_number
 from .text import clean
-from .words import alternative_name, distinct_alternatives, has_tpot, is_feasible
+from .words import distinct_alternatives, has_tpot, is_feasible, named_fleet
 
 Point = tuple[float, float]
 
@@ -170,7 +170,7 @@ def fleet_points(plan: Plan) -> tuple[FleetPoint, ...]:
     for row in distinct_alternatives(plan):
         if row.kind != "recommended" and row.latencies and row.cost_usd_per_hour is not None:
             tails = _tails(row.latencies, plan.classes)
-            points.append(FleetPoint(alternative_name(row), row.cost_usd_per_hour, *tails, is_feasible(row), False))
+            points.append(FleetPoint(named_fleet(row), row.cost_usd_per_hour, *tails, is_feasible(row), False))
     for fleet in (*found.one_replica_less, *found.others):
         if fleet.latencies:
             tails = _tails(fleet.latencies, plan.classes)

@@ -8,7 +8,7 @@ from costmodel.words import join_words
 from optimizer.plans.plan import Plan
 from optimizer.plans.plan_simulation import JudgedFleet
 
-from .numbers import count, percent
+from .numbers import count, percent, percent_beside
 from .text import clean, plural
 
 MOST_LESS: Final = 4
@@ -21,10 +21,13 @@ def simulation_sentence(plan: Plan) -> str:
     if found is None or not found.classes:
         return ""
     one = min(found.classes, key=lambda item: item.attainment_low - item.attainment_goal)
-    interval = f"{percent(one.attainment_low)} to {percent(one.attainment_high)}"
+    held, low, high = (
+        percent_beside(share, one.attainment_goal)
+        for share in (one.attainment, one.attainment_low, one.attainment_high)
+    )
     tightest = "" if len(found.classes) == 1 else ", the tightest class,"
     return (
-        f"Simulated: {percent(one.attainment)} of {clean(one.name, 30)}{tightest} in time (95 % interval {interval}) "
+        f"Simulated: {held} of {clean(one.name, 30)}{tightest} in time (95 % interval {low} to {high}) "
         f"for a goal of {percent(one.attainment_goal)}, over {count(found.requests)} requests in "
         f"{plural(found.replications, 'run')}."
     )

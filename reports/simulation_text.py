@@ -15,7 +15,7 @@ from costmodel.words import join_words
 from optimizer.verification.judge import Judgement
 
 from .curve_text import curve_text, goodput_text, three
-from .numbers import count, duration, percent, rate, si, significant
+from .numbers import count, duration, is_number, percent, rate, si, significant
 from .simulated import Simulated
 from .table import Column, render_table
 from .text import clean, plural, wrap
@@ -85,7 +85,7 @@ def _class_rows(shown: Simulated, number: int) -> list[list[str]]:
     """Goal, simulated, analytic and planned, one under the other."""
     one, planned, analytic = shown.judgement.classes[number], shown.plan.classes[number], shown.analytic
     share, slo = one.attainment, shown.instance.problem.slos[number]
-    limits = [f"≤ {duration(limit)}" for limit in (slo.ttft, slo.tpot)]
+    limits = [f"≤ {duration(limit)}" if is_number(limit) else "" for limit in (slo.ttft, slo.tpot)]
     last = f"e2e ≤ {duration(slo.e2e)}" if slo.e2e is not None else ""
     mark = ("✓" if one.held else "missed") + ("" if one.sure else " (unsure)")
     interval = f"{percent(share.low)}–{percent(share.high)}"

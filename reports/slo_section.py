@@ -10,7 +10,18 @@ from optimizer.plans.plan import ClassResult, Plan
 from optimizer.plans.plan_simulation import JudgedFleet, SimulatedClass
 
 from .figures import goal_label
-from .numbers import MISSING, count, duration, hourly, percent, rate, signed_percent, significant
+from .numbers import (
+    MISSING,
+    count,
+    duration,
+    hourly,
+    is_number,
+    percent,
+    percent_beside,
+    rate,
+    signed_percent,
+    significant,
+)
 from .page_charts import Chart, Table, cut_table, slo_charts
 from .simulation_charts import FAR, draw_buckets, draw_distributions, draw_fleets, draw_load
 from .simulation_figures import (
@@ -106,10 +117,13 @@ def _distribution_chart(figure: ClassDistributions, plan: Plan) -> Chart:
 
 
 def _tail_words(item: ClassResult, label: str) -> str:
-    words = [f"TTFT {label} {duration(getattr(item.ttft_s, label))} of {duration(item.ttft_limit_s)}"]
+    timed = [("TTFT", item.ttft_s, item.ttft_limit_s)]
     if has_tpot(item):
-        words.append(f"TPOT {label} {duration(getattr(item.tpot_s, label))} of {duration(item.tpot_limit_s)}")
-    return ", ".join(words)
+        timed.append(("TPOT", item.tpot_s, item.tpot_limit_s))
+    return ", ".join(
+        f"{metric} {label} {duration(getattr(values, label))}{f' of {duration(limit)}' if is_number(limit) else ''}"
+        for metric, values, limit in timed
+    )
 
 
 def load_sentence(figure: LoadFigure) -> str:
@@ -145,7 +159,8 @@ def _load_chart(figure: LoadFigure, plan: Plan) -> Chart:
     )
     return Chart(
         title=load_sentence(figure),
-        caption=f"Latency {where} over its limit{worst}; one run of {count(requests)} requests at each rate. "
+        caption=f"Latency {where} over its limit{worst}; one run of {count(requests)} requests at each rate above the "
+        f"planned one, shorter ones below it. "
         f"{knee_sentence(figure)}",
         drawing=draw_load(figure),
         table=Table(("#rate", "#TTFT of limit", "#TPOT of limit", "#typical time", "holds"), rows),
@@ -218,11 +233,15 @@ def _classes(plan: Plan) -> Table:
 def _class_row(one: SimulatedClass) -> tuple[str, ...]:
     label = goal_label(one.attainment_goal)
     formula = one.by_formula
+    held, low, high, by_formula = (
+        percent_beside(share, one.attainment_goal)
+        for share in (one.attainment, one.attainment_low, one.attainment_high, formula.attainment)
+    )
     return (
         clean(one.name, 30),
-        percent(one.attainment),
-        f"{percent(one.attainment_low)} to {percent(one.attainment_high)}",
-        percent(formula.attainment),
+        held,
+        f"{low} to {high}",
+        by_formula,
         percent(one.attainment_goal),
         f"{label} {duration(getattr(one.ttft_s, label))}",
         duration(getattr(formula.ttft_s, label)),
@@ -266,7 +285,10 @@ def fleets_chart(plan: Plan) -> Chart | None:
     left = f" {plural(far, 'fleet')} of over {FAR:g} times the price only in the data." if far else ""
     return Chart(
         title=fleets_sentence(points),
-        caption=f"Latency at the goal's quantile over its limit, worst class; steps join what no fleet beats.{left}",
+        caption=(
+            "Latency at the goal's quantile over its limit, worst class; steps join fleets that hold and that none "
+            f"beats.{left}"
+        ),
         drawing=draw_fleets(points),
         table=cut_table(("fleet", "#price", "#TTFT of limit", "#TPOT of limit", "outcome"), rows),
         legend=(("good", "recommended"), ("other", "holds"), ("over", "misses a goal")),

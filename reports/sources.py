@@ -13,10 +13,12 @@ from typing import Any, Final, TypeGuard
 from optimizer.plans.plan_fields import LARGEST
 
 from .numbers import MISSING, count, percent, quantity, significant
+from .page_charts import Table, cut_table
 from .text import SENTENCE_LIMIT, clean, sentence
 
 MOST_ROWS: Final = 200
 MOST_VALUES: Final = 16
+MOST_REASONS: Final = 60
 _NAMES: Final = ("kernel", "kernel_class", "dtype", "name")
 _ABOUT: Final = {"origin", "source", "date", "error", *_NAMES}
 _SHEET_UNITS: Final = {"memory": "B", "bandwidth": "B/s", "tdp": "W", "latency": "s", "peak_flops": "FLOP/s"}
@@ -140,6 +142,26 @@ def facts(record: Mapping[str, Any], prefix: str = "") -> tuple[tuple[str, str],
     return tuple(pairs[:MOST_ROWS])
 
 
+def searched(record: Mapping[str, Any]) -> tuple[tuple[tuple[str, str], ...], Table]:
+    """What was searched: its facts, a tally as the sum of its counts, and the tallies as a table, the largest first."""
+    tallies = {key: value for key, value in record.items() if _is_tally(value)}
+    sums = {key: sum(value.values()) if key in tallies else value for key, value in record.items()}
+    rows = [
+        (clean(str(reason), 100).replace("_", " "), count(number), clean(str(key), 40).replace("_", " "))
+        for key, tally in tallies.items()
+        for reason, number in sorted(tally.items(), key=lambda item: (-item[1], str(item[0])))
+    ]
+    return facts({_SEARCHED.get(key, key): value for key, value in sums.items()}), cut_table(
+        ("reason", "#number", "what"), rows, MOST_REASONS
+    )
+
+
+def _is_tally(value: object) -> bool:
+    return isinstance(value, Mapping) and bool(value) and all(type(n) is int and _is_figure(n) for n in value.values())
+
+
+_SEARCHED: Final = {"flows": "kinds of request (class and length)", "every_column_proven": "every engine compared"}
+"""What the planner calls otherwise than a reader."""
 _ACRONYMS: Final = re.compile(r"\b(?:kv|gpus?|url)\b")
 
 

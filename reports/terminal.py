@@ -12,7 +12,7 @@ import click
 from optimizer.plans.plan import Alternative, ClassResult, Plan, Pool
 from optimizer.plans.plan_fields import Quantiles
 
-from . import sentences
+from . import sentences, verdict
 from .asked import asked
 from .numbers import MISSING, count, duration, hourly, is_number, money, percent, rate, signed_percent, significant
 from .sensitivity import told
@@ -78,7 +78,7 @@ def _plain(text: str, **_style: object) -> str:
 
 def _title(plan: Plan, width: int, paint: Paint) -> list[str]:
     found = has_fleet(plan)
-    lines = wrap(sentences.headline(plan), width)
+    lines = wrap(verdict.headline(plan), width)
     about = (
         f"{clean(plan.name, 30)}: {clean(plan.model, 40)} on {clean(plan.engine, 20)}, {rate(plan.demand_rps)}, "
         f"{plan.status.value}{'' if plan.simulated else ', not simulated'}"
@@ -97,13 +97,13 @@ def _pools(plan: Plan, width: int) -> list[str]:
     if len(pools) > MOST_POOLS:
         pools = sorted(pools, key=lambda pool: (-pool.usd_per_hour, pool.id))[: MOST_POOLS - 1]
     columns = [
-        Column("pool", shrink=True),
+        Column("pool"),
         Column("role"),
-        Column("engines × GPUs", shrink=True),
+        Column("engines × GPUs"),
         Column("split"),
         Column("dtype/KV", optional=True),
         Column("max seqs", "right"),
-        Column("chunk", "right"),
+        Column("chunk", "right", optional=True),
         Column("$/h", "right"),
         Column("busiest", shrink=True),
     ]
@@ -211,7 +211,13 @@ def _class_style(classes: Sequence[ClassResult], last: int, paint: Paint) -> Sty
 def _cost(plan: Plan, width: int) -> list[str]:
     lines = wrap(sentences.cost_sentence(plan), width)
     moved = [] if plan.sensitivity is None else told(plan.sensitivity)
-    said = (sentences.proof_sentence(plan), sentences.growth_sentence(plan), waste_sentence(plan), *moved)
+    said = (
+        verdict.overload_sentence(plan),
+        sentences.proof_sentence(plan),
+        sentences.growth_sentence(plan),
+        waste_sentence(plan),
+        *moved,
+    )
     return [*lines, *(line for text in said if text for line in wrap(text, width))]
 
 
@@ -291,20 +297,26 @@ def _notes(plan: Plan, width: int, paint: Paint) -> list[str]:
     return [paint(line, dim=True) for note in notes for line in wrap(note, width)]
 
 
+HOW_TO_SHOW: Final = frozenset(("-q", "--quiet", "-v", "--verbose", "--no-color"))
+"""Options that say how a run shows itself: nothing of the next one's business."""
+MOST_COMMAND: Final = 2000
+"""Characters of a command; a line that is cut cannot be copied."""
+
+
 def next_command(plan: Plan) -> str:
-    """Name the command that a reader would want next, made from the one that gave the plan."""
-    command = clean(plan.provenance.run.command, 200) or "pdplan optimize workload.yaml"
+    """Name the command that a reader would want next, made from the one that gave the plan, to be copied as it is."""
+    command = clean(plan.provenance.run.command, MOST_COMMAND) or "pdplan optimize workload.yaml"
     try:
-        words = shlex.split(command)
+        words = [word for word in shlex.split(command) if word not in HOW_TO_SHOW]
+        command = shlex.join(words)
     except ValueError:
         words = command.split()
-    workload = next((word for word in words if word.endswith((".yaml", ".yml"))), "workload.yaml")
+    workload = next((word for word in words if word.endswith((".yaml", ".yml"))), "the workload file")
     if not has_fleet(plan):
         if any(word.startswith("--set") for word in words):  # the limit may stand there, so the same would fail again
             return f"relax a limit (in {workload} or --set), then run again"
         return f"relax a limit in {workload}, then {command}"
     for flag in ("-o", "--output"):
         if flag in words[:-1]:
-            folder = shlex.quote(words[words.index(flag) + 1])
-            return f"pdplan simulate {folder}/plan.json"
-    return f"{command} -o plan   (writes plan.json and report.html)"
+            return f"pdplan simulate {shlex.quote(words[words.index(flag) + 1])}/plan.json"
+    return f"{command} -o plan   # writes plan.json and report.html"

@@ -13,6 +13,7 @@ ELLIPSIS: Final = "…"
 _NUMBER_AND_UNIT: Final = re.compile(
     r"(?<=[0-9∞]) (?=(?:%|×|µs|ms|s|min|h|req/s|GPU|[kMGT]?(?:W|B/s|B|FLOP/s))(?![A-Za-z]))"
 )
+_MOMENT: Final = re.compile(r"([0-9]{4}-[0-9]{2}-[0-9]{2})T([0-9]{2}:[0-9]{2}):[0-9.]+(?:\+00:00|Z)")
 _NO_BREAK: Final = "\N{NO-BREAK SPACE}"
 
 Align = Literal["left", "right"]
@@ -38,6 +39,16 @@ def clean(text: str, limit: int = NAME_LIMIT) -> str:
 def sentence(text: str) -> str:
     """Clean a sentence: as `clean`, with room for a sentence."""
     return clean(text, SENTENCE_LIMIT)
+
+
+def moment(text: str) -> str:
+    """Write a moment of ISO 8601 for a reader, to the minute; another text only cleaned.
+
+    >>> moment("2026-11-21T23:59:58+00:00"), moment("soon")
+    ('2026-11-21 23:59 UTC', 'soon')
+    """
+    found = _MOMENT.fullmatch(text)
+    return f"{found[1]} {found[2]} UTC" if found else clean(text, 40)
 
 
 def _is_printable(char: str) -> bool:

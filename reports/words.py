@@ -13,6 +13,8 @@ from .numbers import MISSING, hourly, is_number, percent
 from .text import clean, plural
 
 MOST_POOLS_IN_WORDS: Final = 3
+MOST_NAMES: Final = 2
+"""Other kinds of fleet that one fleet is named after."""
 LABEL_LIMIT: Final = 100
 """Of the name of an alternative, which may list the engines of two pools."""
 
@@ -71,6 +73,12 @@ def busiest_words(point: OperatingPoint, *, short: bool = False) -> str:
     busiest = max(used, key=lambda name: used[name])
     words = in_words(busiest, _SHORT) if short else f"of {constraint_words(busiest)}"
     return f"{percent(used[busiest])} {words}"
+
+
+def is_overloaded(pool: Pool) -> bool:
+    """Tell whether, by formula, a pool gets more than it can do, so that its queue grows for as long as that lasts."""
+    used = pool.operating_point.utilization.values()
+    return pool.operating_point.request_rate_rps > 0 and bool(used) and not any(map(is_number, used))
 
 
 def bound_words(name: str) -> str:
@@ -155,18 +163,35 @@ def same_fleets(plan: Plan) -> list[Alternative]:
 
 
 def distinct_alternatives(plan: Plan) -> list[Alternative]:
-    """The recommended fleet first, then every other one: the feasible ones by price, then the rest."""
+    """The recommended fleet first, then every other one: the feasible ones by price, then the rest.
+
+    One fleet that is the best of several kinds stands once, under the names of all of them.
+    """
     same = same_fleets(plan)
-    return sorted(
-        (row for row in plan.alternatives if row not in same),
-        key=lambda row: (row.kind != "recommended", not is_feasible(row), row.cost_usd_per_hour or 0.0, row.label),
-    )
+    rows = sorted((row for row in plan.alternatives if row not in same), key=_order)
+    groups: dict[object, list[Alternative]] = {}
+    for number, row in enumerate(rows):
+        alike = row.kind != "recommended" and is_feasible(row) and row.pools
+        groups.setdefault((tuple(sorted(row.pools)), row.cost_usd_per_hour) if alike else number, []).append(row)
+    return [_as_one(group) for group in groups.values()]
+
+
+def _order(row: Alternative) -> tuple[bool, bool, float, bool, str]:
+    price = row.cost_usd_per_hour or 0.0
+    return row.kind != "recommended", not is_feasible(row), price, row.kind == "other_engines", row.label
+
+
+def _as_one(rows: Sequence[Alternative]) -> Alternative:
+    """One fleet under the names of the kinds that it is the best of; that it has other engines is then no news."""
+    first, *others = rows
+    also = [alternative_name(row) for row in others if row.kind != "other_engines"]
+    told = [*also[:MOST_NAMES], *([f"{len(also) - MOST_NAMES} more"] if len(also) > MOST_NAMES else [])]
+    return first.model_copy(update={"label": f"{alternative_name(first)} (also {join_words(told)})"}) if also else first
 
 
 def rivals_of_other_fleets(plan: Plan) -> list[Alternative]:
-    """Leave out rivals that are the recommended fleet under another name."""
-    same = same_fleets(plan)
-    return [row for row in feasible_rivals(plan) if row not in same]
+    """Alternatives that could be bought, cheapest first, without the recommended fleet under another name."""
+    return [row for row in distinct_alternatives(plan) if row.kind != "recommended" and is_feasible(row)]
 
 
 def status_words(row: Alternative) -> str:
@@ -182,8 +207,25 @@ def extra_cost(row: Alternative, plan: Plan) -> float | None:
 
 
 def alternative_name(row: Alternative) -> str:
-    """Name an alternative: its label, or its kind in words when it has none."""
-    return clean(row.label, LABEL_LIMIT) or kind_words(row.kind)
+    """Name an alternative: its label, or its kind in words when it has none.
+
+    The label of other engines names those that were forbidden, which says nothing of the fleet.
+    """
+    label = "" if row.kind == "other_engines" else clean(row.label, LABEL_LIMIT)
+    return label or kind_words(row.kind)
+
+
+def alternative_note(row: Alternative) -> str:
+    """Say what the name of an alternative leaves out; empty where that is nothing."""
+    if row.kind == "other_engines":
+        return clean(row.label, LABEL_LIMIT)
+    return kind_words(row.kind) if row.kind == "nearest_miss" and row.label else ""
+
+
+def named_fleet(row: Alternative) -> str:
+    """Name an alternative apart from every other: with its fleet where its name is that of several."""
+    fleet = " + ".join(clean(line) for line in row.pools[:12])
+    return f"{alternative_name(row)}: {fleet}" if row.kind == "other_engines" and fleet else alternative_name(row)
 
 
 def missed_classes(plan: Plan) -> list[ClassResult]:

@@ -34,8 +34,8 @@ def changed(path: tuple[str | int, ...], value: object) -> dict[str, Any]:
 
 
 WRONG: dict[str, tuple[tuple[str | int, ...], object, str]] = {
-    "negative-cost": (("cost_usd_per_hour",), -1, "cost_usd_per_hour: Input should be greater than or equal to 0"),
-    "no-pools": (("pools",), [], "the file: the status is feasible, but pools or cost_usd_per_hour are missing"),
+    "negative-cost": (("cost_usd_per_hour",), -1, "cost_usd_per_hour: -1 is below 0"),
+    "no-pools": (("pools",), [], "the status is feasible, but pools or cost_usd_per_hour are missing"),
     "no-cost": (("cost_usd_per_hour",), None, "pools or cost_usd_per_hour are missing"),
     "pools-of-no-fleet": (("status",), "infeasible", "the status is infeasible, but there are pools"),
     "negative-price": (("pools", 0, "usd_per_hour"), -0.5, "pools.0.usd_per_hour"),
@@ -48,7 +48,19 @@ WRONG: dict[str, tuple[tuple[str | int, ...], object, str]] = {
     "same-id": (("pools", 1, "id"), FLEET["pools"][0]["id"], "two pools have one id"),
     "stranger": (("transfers", 0, "source"), "nobody", "a pool that is routed to is not among pools"),
     "lengths": (("workload", "isl"), [1.0], "workload.isl, osl and share differ in length"),
-    "other-version": (("schema",), "pdplan.plan/9", "schema"),
+    "other-version": (
+        ("schema",),
+        "pdplan.plan/9",
+        "its schema is 'pdplan.plan/9', not pdplan.plan/1; make it again with pdplan optimize",
+    ),
+    "text": (("cost_usd_per_hour",), "cheap", "cost_usd_per_hour: 'cheap' is not a number"),
+    "stranger-key": (("colour",), "red", "colour: is not known to this version of pdplan"),
+    "half": (("pools", 0, "replicas"), 1.5, "pools.0.replicas: 1.5 is not a whole number"),
+    "status": (("status",), "fine", "status: 'fine' is none of 'optimal', 'feasible', 'infeasible' or 'time_limit'"),
+    "list": (("classes",), {}, "classes: a mapping is not a list"),
+    "object": (("workload",), 3, "workload: 3 is not an object"),
+    "truth": (("simulated",), [], "simulated: a list is not true or false"),
+    "too-much": (("attainment",), 7, "attainment: 7 is above 1"),
 }
 
 
@@ -64,18 +76,37 @@ def test_what_no_plan_says_is_refused(case: str) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (b'{"schema": NaN}', "the file is not JSON: NaN is no number there"),
-        (b"", "the file is not JSON"),
-        (b"\xff\xfe\xfa", "the file is not JSON"),
-        (b"[" * 200_000, "the file is nested too deeply"),
-        (b'{"seed": ' + b"9" * 5000 + b"}", "the file is not JSON"),
-        (b"[]", "the file: "),
+        (b'{"schema": NaN}', "it is not JSON: NaN is no number there"),
+        (b"", "it is empty"),
+        (b"name: chat\n", "it is not JSON at line 1, column 1"),
+        (b"\xff\xfe\xfa", "it is not a text in UTF-8"),
+        (b"[" * 200_000, "it is nested too deeply"),
+        (b'{"seed": ' + b"9" * 5000 + b"}", "it is not JSON: a number has thousands of digits"),
+        (b"[]", "it is a list, and a plan is an object with the schema pdplan.plan/1"),
+        (b'"chat"', "it is a text, and"),
+        (b"true", "it is true or false, and"),
+        (b"null", "it is null, and"),
+        (b"{}", "it names no schema, which for a plan is pdplan.plan/1"),
+        (b'{"schema": "pdplan.comparison/1"}', "its schema is 'pdplan.comparison/1', not pdplan.plan/1"),
+        (
+            b'{"schema": "pdplan.plan/2"}',
+            "its schema is 'pdplan.plan/2', not pdplan.plan/1; make it again",
+        ),
+        (b'{"schema": "pdplan.plan/1"}', "name: is missing"),
     ],
 )
 def test_what_is_no_json_is_refused(text: bytes, words: str) -> None:
     with pytest.raises(InputError) as refusal:
         parse_plan(text)
     assert str(refusal.value).startswith(words)
+
+
+def test_a_workload_in_place_of_a_plan_is_told_what_makes_one(tmp_path: Path) -> None:
+    (tmp_path / "chat.yaml").write_text("name: chat\n", "utf-8")
+    with pytest.raises(
+        InputError, match=r"chat\.yaml is not a plan of this version of pdplan: it is not JSON at .*; a "
+    ):
+        read_plan(tmp_path / "chat.yaml")
 
 
 def leaves(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:

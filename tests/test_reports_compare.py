@@ -103,7 +103,7 @@ def test_inputs_are_compared_by_their_dotted_paths() -> None:
     assert changes == [
         ("workload.request_rate", "7.5", "9"),
         ("workload.lengths.histogram", "1 rows", "1 rows, other ones"),
-        ("slo.batch.name", None, "batch"),
+        ("slo.batch", None, "there"),
     ]
 
 
@@ -115,7 +115,43 @@ def test_it_says_when_only_one_plan_is_simulated() -> None:
         for view in (render_text(found, 100), render_markdown(found), render_comparison(found)):
             assert f"The plan {which} is not simulated" in view
     assert compare(plain, plain).note == compare(judged, judged).note == ""
-    assert compare(plain, load("infeasible")).note == ""
+    assert "simulated" not in compare(plain, load("infeasible")).note
+
+
+def test_it_says_when_the_plans_answer_different_questions() -> None:
+    plan = load("disaggregated")
+
+    def asking(**inputs: object) -> Plan:
+        return plan.model_copy(update={"provenance": plan.provenance.model_copy(update={"inputs": inputs})})
+
+    base = asking(model={"name": "a"}, workload={"request_rate": 1.0}, slo=[{"name": "chat", "ttft": "1s"}], seed=0)
+    others = (
+        (
+            asking(model={"name": "b"}, workload={"request_rate": 1.0}, slo=[{"name": "chat", "ttft": "1s"}]),
+            "the model",
+        ),
+        (asking(model={"name": "a"}, workload={"request_rate": 2.0}, slo=[]), "the workload and the SLOs"),
+    )
+    notes = [compare(base, other).note for other, _ in others]
+    assert notes[0] == "The plans answer different questions: the model differs."
+    assert notes[1] == "The plans answer different questions: the workload and the SLOs differ."
+    cheaper = asking(model={"name": "a"}, workload={"request_rate": 1.0}, slo=[{"name": "chat", "ttft": "1s"}], seed=1)
+    assert compare(base, cheaper).note == ""
+
+
+def test_a_class_that_one_plan_lacks_is_one_line_and_one_change() -> None:
+    found = compare(load("disaggregated"), load("colocated"))
+    text = render_text(found, 100)
+    assert "SLO: chat: holds → not asked for\n  in time 95.8 %, goal 95 %," in text
+    assert [change.name for change in found.inputs].count("slos.chat") == 1
+    assert "SLO: default: holds → no fleet" in render_text(compare(load("colocated"), load("infeasible")), 100)
+
+
+def test_two_plans_without_a_fleet_have_no_pools_in_common() -> None:
+    lost = load("infeasible")
+    found = compare(lost, lost.model_copy(update={"demand_rps": 9.0}))
+    assert headline(found) == "Neither plan has a fleet."
+    assert "same pools" not in render_text(found) + render_comparison(found)
 
 
 def test_good_and_bad_news() -> None:

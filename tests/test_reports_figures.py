@@ -113,8 +113,9 @@ def test_routing_sums_by_stage(plan: Plan) -> None:
     shares = routed(plan)
     for stage in ("prefill", "decode"):
         assert math.fsum(row.share for row in shares if row.stage == stage) == pytest.approx(1.0)
-    prefill = next(row for row in shares if row.stage == "prefill")
-    assert prefill.mean_isl == pytest.approx(plan.workload.mean_isl)
+    prefill = [row for row in shares if row.stage == "prefill"]
+    assert {row.slo_class for row in prefill} == {route.slo_class for route in plan.routing}
+    assert math.fsum(row.share * row.isl for row in prefill) == pytest.approx(plan.workload.mean_isl)
     assert [row.stage for row in routed(load("colocated"))] == ["prefill and decode"]
 
 

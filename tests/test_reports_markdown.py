@@ -9,7 +9,7 @@ from pdplan.cli import cli
 from pdplan.console import Console
 from reports.markdown import escaped, render_plan, table
 from reports.numbers import hourly, percent
-from reports.sentences import verdict
+from reports.verdict import verdict
 from reports.words import distinct_alternatives
 from tests.report_cases import NAMES, PLANS, assert_golden, load, simulated
 

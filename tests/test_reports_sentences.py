@@ -7,9 +7,10 @@ import pytest
 
 from optimizer.plans.plan import ClassResult, ErrorBars, Plan, Pool, Range, Status
 from optimizer.plans.plan_fields import Quantiles
-from reports import sentences, words
+from reports import sentences, verdict, words
 from reports.asked import Asked, asked
 from reports.calibration_text import point_text
+from reports.page_charts import cost_chart
 
 PLANS = Path(__file__).parent / "plans"
 
@@ -45,15 +46,15 @@ def test_the_next_choice_is_another_fleet_not_the_same_under_another_name(plan: 
 
 def test_a_cheaper_rival_shows_with_its_sign(plan: Plan) -> None:
     dear = plan.model_copy(update={"cost_usd_per_hour": 64.0})
-    assert sentences.price_comparison(dear) == "+25 % against H200-SXM only at $51.20/h"
+    assert verdict.price_comparison(dear) == "+25 % against H200-SXM only at $51.20/h"
     same = plan.model_copy(update={"cost_usd_per_hour": 51.2})
-    assert sentences.price_comparison(same) == "the same price as H200-SXM only at $51.20/h"
+    assert verdict.price_comparison(same) == "the same price as H200-SXM only at $51.20/h"
     alone = plan.model_copy(update={"alternatives": []})
-    assert sentences.price_comparison(alone) == "the only kind of fleet in the search space"
+    assert verdict.price_comparison(alone) == "the search space has no other kind of fleet"
     for status, words_ in ((Status.INFEASIBLE, "meets the SLOs"), (Status.TIME_LIMIT, "was found that meets the SLOs")):
         lost = plan.alternatives[-1].model_copy(update={"status": status, "pools": [], "cost_usd_per_hour": None})
         lonely = plan.model_copy(update={"alternatives": [lost]})
-        assert sentences.price_comparison(lonely) == f"no other kind of fleet {words_}"
+        assert verdict.price_comparison(lonely) == f"no other kind of fleet {words_}"
 
 
 def test_binding_is_the_least_slack(plan: Plan) -> None:
@@ -61,13 +62,13 @@ def test_binding_is_the_least_slack(plan: Plan) -> None:
     assert least is not None
     assert least.slack == min(item.slack for item in plan.binding)
     assert [item.slack for item in words.by_slack(plan)] == sorted(item.slack for item in plan.binding)
-    assert "KV memory is the tightest limit with 3.5 % to spare" in sentences.verdict(plan)
+    assert "every SLO holds, with room for 4.1 % more load; the KV memory of d0 binds first." in verdict.verdict(plan)
 
 
 def test_a_missed_goal_is_said(plan: Plan) -> None:
     missed = with_class(plan, attainment=0.94)
-    assert "every SLO holds" in sentences.verdict(plan)
-    assert "chat misses its SLO" in sentences.verdict(missed)
+    assert "every SLO holds" in verdict.verdict(plan)
+    assert "chat misses its SLO" in verdict.verdict(missed)
     assert sentences.slo_sentence(missed).startswith("1 of 2 classes miss their goal: chat is tightest, 94 %")
     unknown = with_class(plan, attainment=float("nan"))
     assert [item.name for item in words.missed_classes(unknown)] == ["chat"]
@@ -135,7 +136,10 @@ def test_the_roofline_says_which_pools_it_speaks_of(plan: Plan) -> None:
 
 def test_no_fleet_says_what_is_in_the_way_and_what_to_relax() -> None:
     plan = load("infeasible")
-    assert sentences.verdict(plan) == "No fleet of the search space meets the SLOs: the budget is in the way."
+    assert (
+        verdict.verdict(plan)
+        == "No fleet of the search space meets the SLOs: the budget and the GPU inventory of H200-SXM are in the way."
+    )
     assert [sentences.relax_sentence(item) for item in words.violated(plan)] == [
         "Relax the budget from $30.00/h to $49.08/h (+63.6 %).",
         "Relax the GPU inventory of H200-SXM from 4 GPUs to 6 GPUs (+50 %).",
@@ -145,11 +149,9 @@ def test_no_fleet_says_what_is_in_the_way_and_what_to_relax() -> None:
     assert miss.kind == "nearest_miss"
     assert "$49.08/h" in sentences.miss_sentence(miss)
     late = plan.model_copy(update={"status": Status.TIME_LIMIT})
-    assert sentences.headline(late).startswith(
-        "No fleet was found that meets the SLOs; that there is none is not proven"
-    )
+    assert verdict.headline(late).startswith("No fleet was found that meets the SLOs; that there is none is not proven")
     bare = plan.model_copy(update={"binding": [], "alternatives": []})
-    assert sentences.headline(bare) == "No fleet of the search space meets the SLOs."
+    assert verdict.headline(bare) == "No fleet of the search space meets the SLOs."
 
 
 def infeasible_without_classes() -> Plan:
@@ -203,17 +205,14 @@ def test_limits_read_as_limits(constraint: str, limit: str, relaxed: str) -> Non
     plan = load("infeasible")
     changes = {"constraint": constraint, "where": "fleet", "used": 2.0, "limit": 1.0, "unit": "pools", "slack": -1.0}
     item = plan.binding[0].model_copy(update=changes)
-    assert limit in sentences.verdict(plan.model_copy(update={"binding": [item]}))
+    assert limit in verdict.verdict(plan.model_copy(update={"binding": [item]}))
     assert sentences.relax_sentence(item).startswith(relaxed)
 
 
 def test_one_fleet_under_two_names_is_one(plan: Plan) -> None:
     assert sentences.also_best_of(plan) == "also the best of: disaggregated only"
-    assert sentences.spread_sentence(plan) == "4 kinds of fleet meet the SLOs, from $49.08/h to $57.60/h"
     alone = [row for row in plan.alternatives if row.kind in {"recommended", "disaggregated_only"}]
-    assert sentences.spread_sentence(plan.model_copy(update={"alternatives": alone})) == (
-        "One kind of fleet meets the SLOs, for $49.08/h"
-    )
+    assert cost_chart(plan.model_copy(update={"alternatives": alone})) is None
 
 
 def with_bars(item: ClassResult, low: float) -> ClassResult:

@@ -75,6 +75,24 @@ def test_a_limit_that_may_stand_on_the_command_line_is_not_repeated(flag: str) -
     assert next_command(plan) == "relax a limit (in strict.yaml or --set), then run again"
 
 
+@pytest.mark.parametrize(
+    ("typed", "following"),
+    [
+        (
+            "pdplan -q optimize a.yaml --no-color -v",
+            "pdplan optimize a.yaml -o plan   # writes plan.json and report.html",
+        ),
+        (
+            "pdplan optimize 'my file.yaml' -q --set 'slo={ttft: 1s}'",
+            "pdplan optimize 'my file.yaml' --set 'slo={ttft: 1s}' -o plan   # writes plan.json and report.html",
+        ),
+        ("pdplan optimize a.yaml -q -o 'my plan'", "pdplan simulate 'my plan'/plan.json"),
+    ],
+)
+def test_the_last_line_can_be_copied(typed: str, following: str) -> None:
+    assert next_command(with_command(load("colocated"), typed)) == following
+
+
 def test_the_terminal_says_what_the_figures_are_for_where_it_matters() -> None:
     plan = load("disaggregated")
     assert "Figures are for" not in render_plan(plan)

@@ -1,0 +1,136 @@
+"""The first sentences of each view: what to run, what it costs, whether it holds, and how sure that is."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from costmodel.words import join_words
+from optimizer.plans.plan import Plan, Status
+
+from .numbers import hourly, is_number, money, percent, rate, signed_percent, significant
+from .sentences import MANY_TIMES, is_or_are, limit_words, no_rival
+from .text import clean
+from .words import (
+    alternative_name,
+    by_slack,
+    constraint_words,
+    fleet_words,
+    has_fleet,
+    is_overloaded,
+    missed_classes,
+    missed_when_slow,
+    rivals_of_other_fleets,
+    tightest,
+    violated,
+)
+
+MOST_NAMES: Final = 3
+"""Classes or limits that one sentence names."""
+
+
+def headline(plan: Plan) -> str:
+    """Write the plan in one sentence with its price and its distance, signed, to the next kind of fleet."""
+    if not has_fleet(plan):
+        return no_fleet_headline(plan)
+    return f"Run {fleet_words(plan)} for {hourly(plan.cost_usd_per_hour)}: {price_comparison(plan)}."
+
+
+def price_comparison(plan: Plan) -> str:
+    """Say, with a sign, how the plan's price compares with the next fleet of another kind."""
+    if plan.objective != "min_cost":
+        return served_words(plan)
+    others = rivals_of_other_fleets(plan)
+    rivals = [row for row in others if row.kind != "other_engines"] or others
+    if not rivals or not plan.cost_usd_per_hour or not rivals[0].cost_usd_per_hour:
+        text = no_rival(plan)
+        return text[:1].lower() + text[1:]
+    own, other = plan.cost_usd_per_hour, rivals[0].cost_usd_per_hour
+    name = f"{alternative_name(rivals[0])} at {hourly(other)}"
+    if hourly(own) == hourly(other):
+        return f"the same price as {name}"
+    saving = signed_percent(own / other - 1)
+    if saving.startswith("±"):
+        return f"{money(abs(own - other))}/h {'less' if own < other else 'more'} than {name}"
+    return f"{saving} against {name}"
+
+
+def verdict(plan: Plan) -> str:
+    """Write the report's first sentence: fleet, price, whether the SLOs hold, with what room, and what binds first."""
+    if not has_fleet(plan):
+        return no_fleet_headline(plan)
+    missed = [clean(item.name, 30) for item in missed_classes(plan)]
+    verb = "misses its SLO" if len(missed) == 1 else "miss their SLOs"
+    outcome = f"{_some(missed)} {verb}" if missed else _holds(plan)
+    return f"Run {fleet_words(plan)} for {money(plan.cost_usd_per_hour)} an hour: {outcome}."
+
+
+def _some(names: list[str]) -> str:
+    more = [f"{len(names) - MOST_NAMES} more"] if len(names) > MOST_NAMES else []
+    return join_words([*names[:MOST_NAMES], *more])
+
+
+def _holds(plan: Plan) -> str:
+    what = "every SLO holds" if len(plan.classes) != 1 else "the SLO holds"
+    room = room_words(plan)
+    least = tightest(plan)
+    binds = ""
+    if least is not None:
+        plural_name = is_or_are(constraint_words(least.constraint)) == "are"
+        binds = f"; {limit_words(least)} {'bind' if plural_name else 'binds'} first"
+    if plan.objective != "min_cost":
+        return f"it serves {served_words(plan)}{binds}"
+    return f"{what}{f', {room}' if room else ''}{binds}"
+
+
+def room_words(plan: Plan) -> str:
+    """Say by how much the load may grow before a goal is missed; empty where that is not known."""
+    if not is_number(plan.goodput_rps) or plan.demand_rps <= 0:
+        return ""
+    more = plan.goodput_rps / plan.demand_rps
+    if more >= MANY_TIMES:
+        return f"with room for {significant(more)} times the load"
+    grown = signed_percent(more - 1)
+    return f"with room for {grown[1:]} more load" if grown.startswith("+") else "with no room for more load"
+
+
+def served_words(plan: Plan) -> str:
+    """Say what a plan that seeks the most goodput serves, and which part of the demand that is."""
+    served = f"{rate(plan.goodput_rps)} within the SLOs"
+    if not is_number(plan.goodput_rps) or plan.demand_rps <= 0:
+        return served
+    return f"{served}, {percent(plan.goodput_rps / plan.demand_rps)} of the demand of {rate(plan.demand_rps)}"
+
+
+def no_fleet_headline(plan: Plan) -> str:
+    """Say that there is no fleet, and why as far as the plan knows."""
+    if plan.status is Status.TIME_LIMIT:
+        return "No fleet was found that meets the SLOs; that there is none is not proven."
+    limits = violated(plan) or by_slack(plan)[:1]
+    if not limits:
+        return "No fleet of the search space meets the SLOs."
+    verb = "are" if len(limits) > 1 else is_or_are(constraint_words(limits[0].constraint))
+    named = _some([limit_words(limit) for limit in limits])
+    return f"No fleet of the search space meets the SLOs: {named} {verb} in the way."
+
+
+def overload_sentence(plan: Plan) -> str:
+    """Say which pools get more than they can do by formula; empty where none does."""
+    names = [clean(pool.id, 20) for pool in plan.pools if is_overloaded(pool)]
+    if not names:
+        return ""
+    verb, whose = ("gets", "its queue grows") if len(names) == 1 else ("get", "their queues grow")
+    return f"By formula {_some(names)} {verb} more requests than can be served: {whose} for as long as the load lasts."
+
+
+def risk_sentence(plan: Plan) -> str:
+    """Say whether the goals are kept at the slow end of past prediction errors; empty where that is not known."""
+    known = [item for item in plan.classes if item.error_bars is not None]
+    if not known:
+        return ""
+    slow = [clean(item.name, 30) for item in known if missed_when_slow(item)]
+    end = "At the slow end of past prediction errors (nine in ten lie between both ends)"
+    if not slow:
+        return f"{end} {'every class' if len(known) > 1 else clean(known[0].name, 30)} still reaches its goal."
+    goal = "misses its goal" if len(slow) == 1 else "miss their goals"
+    mend = "; a plan with confidence: 0.9 allows for that" if plan.confidence <= 0.0 else ""
+    return f"{end} {_some(slow)} {goal}{mend}."

@@ -1,0 +1,211 @@
+"""The first screen of a view: what to run, with what room, how sure that is, and one row for one fleet."""
+
+from __future__ import annotations
+
+import pytest
+
+from optimizer.plans.plan import Alternative, ErrorBars, Plan, Pool, Range, Status
+from reports import verdict, words
+from reports.asked import offered
+from reports.fleet_figure import fleet_diagram
+from reports.html import render_plan
+from reports.marks import Path, Symbol
+from reports.page import make_page
+from reports.page_charts import cost_chart
+from reports.reasons import worth_hint
+from reports.sentences import alternatives_sentence, dollars_sentence, heat_sentence, proof_sentence
+from reports.simulation_charts import draw_fleets
+from reports.simulation_figures import fleet_points
+from reports.sources import searched
+from reports.terminal import render_plan as render_text
+from tests.report_cases import load, simulated
+
+PLAN = load("disaggregated")
+
+
+def having(plan: Plan = PLAN, **changes: object) -> Plan:
+    return plan.model_copy(update=changes)
+
+
+def with_bars(low: float, high: float | None) -> Plan:
+    """The plan whose first class has this attainment at the slow end, where it has a TTFT or is overloaded."""
+    span = Range(low=0.1, high=high)
+    bars = ErrorBars(ttft_p90_s=span, tpot_p90_s=span, attainment=Range(low=low, high=1.0))
+    return having(classes=[PLAN.classes[0].model_copy(update={"error_bars": bars}), *PLAN.classes[1:]])
+
+
+def overloaded(pool: Pool) -> Pool:
+    at = pool.operating_point
+    used = dict.fromkeys(at.utilization, float("nan"))
+    return pool.model_copy(update={"operating_point": at.model_copy(update={"utilization": used})})
+
+
+def alternative(kind: str, label: str, pools: list[str], cost: float | None) -> Alternative:
+    status = Status.FEASIBLE if cost is not None else Status.INFEASIBLE
+    return PLAN.alternatives[0].model_copy(
+        update={"kind": kind, "label": label, "pools": pools, "cost_usd_per_hour": cost, "status": status}
+    )
+
+
+@pytest.mark.parametrize(
+    ("goodput", "room"),
+    [
+        (7.81, "with room for 4.1 % more load"),
+        (7.5, "with no room for more load"),
+        (75.0, "with room for 10 times the load"),
+        (float("nan"), ""),
+    ],
+)
+def test_the_room_is_that_of_the_goodput(goodput: float, room: str) -> None:
+    plan = having(goodput_rps=goodput)
+    assert verdict.room_words(plan) == room
+    assert f"every SLO holds{f', {room}' if room else ''}; the KV memory of d0 binds first." in verdict.verdict(plan)
+
+
+def test_a_plan_for_goodput_says_what_of_the_demand_it_serves() -> None:
+    plan = having(objective="max_goodput", demand_rps=15.0, goodput_rps=7.8, alternatives=PLAN.alternatives[:1])
+    served = "7.8 req/s within the SLOs, 52 % of the demand of 15 req/s"
+    assert f"for $49.08 an hour: it serves {served}; the KV memory" in verdict.verdict(plan)
+    assert verdict.headline(plan).endswith(f"{served}.")
+    assert alternatives_sentence(plan) == (
+        "Other kinds of fleet are compared by price; this plan seeks the most goodput"
+    )
+    assert make_page(plan).entry[1].startswith("served of 15 req/s")
+    assert cost_chart(plan) is None
+
+
+def test_a_goodput_that_could_be_more_is_one_figure_everywhere() -> None:
+    plan = having(objective="max_goodput", gap=0.2, status=Status.FEASIBLE)
+    assert "more than 25 % more goodput" in proof_sentence(plan)
+    assert [kpi.value for kpi in make_page(plan).kpis if "more goodput" in kpi.note] == ["25 %"]
+
+
+def test_how_sure_it_is_stands_on_the_first_screen() -> None:
+    end = "At the slow end of past prediction errors (nine in ten lie between both ends)"
+    lost = with_bars(0.0, None)
+    assert verdict.risk_sentence(lost) == f"{end} chat misses its goal; a plan with confidence: 0.9 allows for that."
+    assert verdict.risk_sentence(having(lost, confidence=0.9)) == f"{end} chat misses its goal."
+    assert verdict.risk_sentence(with_bars(0.99, 0.2)) == f"{end} chat still reaches its goal."
+    assert verdict.risk_sentence(PLAN) == ""
+    assert verdict.risk_sentence(lost) in make_page(lost).lead
+
+
+def test_a_pool_that_cannot_keep_up_is_said_first() -> None:
+    assert verdict.overload_sentence(PLAN) == ""
+    plan = having(pools=[*PLAN.pools[:2], overloaded(PLAN.pools[2])])
+    said = "By formula d1 gets more requests than can be served: its queue grows for as long as the load lasts."
+    assert make_page(plan).lead[0] == said
+    assert said in " ".join(render_text(plan, 200).split())
+    assert "overloaded by formula" in render_plan(plan)
+
+
+def test_several_limits_in_the_way_are_all_named() -> None:
+    lost = load("infeasible")
+    more = [lost.binding[0].model_copy(update={"where": name, "slack": -0.1}) for name in "abcd"]
+    assert verdict.no_fleet_headline(having(lost, binding=more)) == (
+        "No fleet of the search space meets the SLOs: the budget of a, the budget of b, the budget of c and 1 more "
+        "are in the way."
+    )
+
+
+def test_prices_that_read_the_same_are_the_same_and_others_are_not() -> None:
+    rows = [PLAN.alternatives[0], alternative("single_type", "only H200", ["9 x H200"], 12_021.875)]
+    near = having(cost_usd_per_hour=12_017.88, alternatives=rows)
+    assert verdict.price_comparison(near) == "$4.00/h less than only H200 at $12,022/h"
+    assert (
+        verdict.price_comparison(having(near, cost_usd_per_hour=12_021.9)) == "the same price as only H200 at $12,022/h"
+    )
+
+
+def test_one_fleet_is_one_row_under_the_names_of_its_kinds() -> None:
+    rows = [
+        PLAN.alternatives[0],
+        alternative("other_engines", "without prefill engines of 1 × H100", ["2 x H100", "1 x H200"], 60.0),
+        alternative("single_type", "only H100", ["1 x H200", "2 x H100"], 60.0),
+        alternative("colocated_only", "only colocated pools", ["2 x H100", "1 x H200"], 60.0),
+        alternative("single_type", "only L40S", ["9 x L40S"], 60.0),
+        alternative("single_type", "only L4", [], None),
+        alternative("disaggregated_only", "only disaggregated pools", [], None),
+    ]
+    plan = having(alternatives=rows)
+    names = [words.alternative_name(row) for row in words.distinct_alternatives(plan)]
+    assert names[1:] == ["only H100 (also only colocated pools)", "only L40S", "only L4", "only disaggregated pools"]
+    page = make_page(plan)
+    assert len(page.alternatives) == len(names)
+    assert page.alternatives[0].attainment == "96.5 %"
+    assert page.with_slack is False
+
+
+def test_other_engines_are_named_by_their_fleet_not_by_what_was_forbidden() -> None:
+    row = alternative("other_engines", "without colocated engines of 1 × H100", ["1 x H100 TP2 decode"], 50.0)
+    assert words.alternative_name(row) == "other engines"
+    assert words.alternative_note(row) == "without colocated engines of 1 × H100"
+    assert words.named_fleet(row) == "other engines: 1 x H100 TP2 decode"
+    assert words.named_fleet(PLAN.alternatives[0]) == words.alternative_name(PLAN.alternatives[0])
+
+
+def test_slack_of_latencies_has_a_column_where_it_was_simulated() -> None:
+    assert "latency slack" not in render_plan(PLAN)
+    assert "latency slack" in render_plan(simulated(PLAN))
+
+
+def test_a_step_line_joins_only_fleets_that_hold() -> None:
+    points = fleet_points(simulated(PLAN))
+    cheapest = min(points, key=lambda point: point.cost)
+    assert not cheapest.held
+    fronts = [mark for mark in draw_fleets(points).marks if isinstance(mark, Path) and mark.tone == "front"]
+    marks = {mark.tip: mark.x for mark in draw_fleets(points).marks if isinstance(mark, Symbol)}
+    lost = next(x for tip, x in marks.items() if tip.startswith(cheapest.name))
+    assert fronts
+    assert all(x > lost for front in fronts for x, _ in front.points)
+
+
+def test_the_diagram_says_which_requests_a_pool_serves() -> None:
+    boxes = {box.title: box.lines for box in (*fleet_diagram(PLAN).prefill, *fleet_diagram(PLAN).decode)}
+    assert boxes["p0 · prefill"][-1].startswith("100 % of requests (chat, batch): ")
+    assert "% of requests (" in boxes["d0 · decode"][-1]
+    assert len(fleet_diagram(load("colocated")).colocated[0].lines) == 2
+
+
+def test_ties_are_said() -> None:
+    pools = [pool.model_copy(update={"usd_per_hour": 10.0}) for pool in PLAN.pools[:2]]
+    assert dollars_sentence(pools) == "Prefill and decode engines take 50 % of the price each"
+    alike = [
+        pool.model_copy(update={"usd_per_hour": usd}) for pool, usd in zip(PLAN.pools[1:], (30.0, 10.0), strict=True)
+    ]
+    assert dollars_sentence(alike) == "All engines are decode; d0 on H200-SXM takes 75 % of the price"
+    assert heat_sentence(0.4, "1k", "2k", 2).endswith("40 % of requests, as often as in 1 other cell")
+
+
+def test_the_command_for_more_names_one_effort() -> None:
+    run = PLAN.provenance.run.model_copy(update={"command": "pdplan optimize a.yaml --effort quick -o b"})
+    plan = having(provenance=PLAN.provenance.model_copy(update={"run": run}), worth=[])
+    assert worth_hint(plan) == "pdplan optimize a.yaml -o b --effort thorough"
+
+
+def test_tallies_of_the_search_are_sums_with_their_reasons_behind() -> None:
+    facts, table = searched(
+        {"shapes_dropped": {"too_big": 2, "too_small": 5}, "flows": 3, "empty": {}, "mixed": {"a": "b"}}
+    )
+    assert facts == (
+        ("shapes dropped", "7"),
+        ("kinds of request (class and length)", "3"),
+        ("mixed a", "b"),
+    )
+    assert table.rows == (("too small", "5", "shapes dropped"), ("too big", "2", "shapes dropped"))
+
+
+def test_what_was_on_offer_is_what_the_inputs_say() -> None:
+    inputs = {
+        "accelerators": [{"name": "H100", "price": 3.99, "inventory": 4}, {"name": "L40S"}, 7],
+        "constraints": {"budget": 30.0, "max_gpus": 8, "power": None, "headroom": {"replicas": 2}},
+    }
+    plan = having(provenance=PLAN.provenance.model_copy(update={"inputs": inputs}))
+    assert offered(plan) == (
+        ("GPU types", "H100 ($3.99/h, at most 4), L40S"),
+        ("budget", "at most $30.00/h"),
+        ("GPUs", "at most 8 GPUs"),
+        ("spare engines of every pool", "2"),
+    )
+    odd = having(provenance=PLAN.provenance.model_copy(update={"inputs": {"accelerators": "x", "constraints": []}}))
+    assert offered(odd) == ()
