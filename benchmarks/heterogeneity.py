@@ -27,7 +27,7 @@ CASES: dict[str, tuple[dict[str, str], str]] = {
 
 def main() -> int:
     from optimizer.recommend.optimize import optimize
-    from reports.sentences import verdict
+    from reports.verdict import verdict
     from search_spaces.loader import load_problem
 
     wrong = 0

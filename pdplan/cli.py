@@ -102,7 +102,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         code = cli.main(words, prog_name="pdplan", obj=console, standalone_mode=False)
         sys.stdout.flush()
     except (PdplanError, click.ClickException) as error:
-        return _fail(_refusal(error), ExitCode.INFEASIBLE if isinstance(error, InfeasibleError) else ExitCode.BAD_INPUT)
+        return _refuse(error)
     except (click.Abort, KeyboardInterrupt):
         return _fail("interrupted", ExitCode.INTERRUPTED)
     except ReaderGoneError:
@@ -129,6 +129,14 @@ def _fail(sentence: str, code: ExitCode) -> int:
     return code
 
 
+def _refuse(error: PdplanError | click.ClickException) -> int:
+    """Say what is wrong with the input, or show the help to who typed the program's name alone."""
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
+        error.show()
+        return ExitCode.BAD_INPUT
+    return _fail(_refusal(error), ExitCode.INFEASIBLE if isinstance(error, InfeasibleError) else ExitCode.BAD_INPUT)
+
+
 def _fail_on_file(error: OSError) -> int:
     return _fail(f"{shown_path(error.filename)}: {error.strerror}", ExitCode.BAD_INPUT)
 
@@ -136,9 +144,9 @@ def _fail_on_file(error: OSError) -> int:
 def _refusal(error: PdplanError | click.ClickException) -> str:
     if isinstance(error, PdplanError):
         return str(error)
-    message = error.format_message().strip().rstrip(".")
+    message = " ".join(error.format_message().split()).rstrip(".")
     where = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "pdplan"
-    return f"{message[:1].lower()}{message[1:]}; see '{where} --help'"
+    return f"{message[:1].lower()}{message[1:]}{'' if message.endswith('?') else ';'} see '{where} --help'"
 
 
 def _report_bug(error: Exception, console: Console) -> int:

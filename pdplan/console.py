@@ -83,6 +83,28 @@ class Console:
         finally:
             click.echo("\r\x1b[K", nl=False, err=True)
 
+    @contextmanager
+    def milestones(self) -> Iterator[Callable[[str, float], None] | None]:
+        """The same for a command that takes a minute: where stderr is no terminal, a plain line at each new tenth.
+
+        Where the share falls, another stage of the work begins, with tenths of its own.
+        """
+        with self.progress() as progress:
+            yield _tenths() if progress is None and self.narrates else progress
+
+
+def _tenths() -> Callable[[str, float], None]:
+    """A callback (stage, share done) that writes a line whenever another tenth is reached."""
+    reached = -1
+
+    def tell(stage: str, share: float) -> None:
+        nonlocal reached
+        if int(10.0 * share) != reached:
+            reached = int(10.0 * share)
+            click.echo(f"{share:4.0%}  {stage}", err=True)
+
+    return tell
+
 
 def _draw(stage: str, share: float) -> None:
     filled = round(20 * min(max(share, 0.0), 1.0))

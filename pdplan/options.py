@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,6 +17,7 @@ from search_spaces.files import shown_path
 from .console import Console
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+Value = TypeVar("Value")
 
 pass_console = click.make_pass_decorator(Console, ensure=True)
 
@@ -82,7 +83,23 @@ def pairs(text: str, flag: str) -> dict[str, str]:
         key, equals, value = pair.partition("=")
         if not equals or not key.strip() or not value.strip():
             raise InputError(f"{flag} {pair.strip()!r} is not KEY=VALUE")
+        if key.strip() in found:
+            raise InputError(f"{flag} states {key.strip()} twice")
         found[key.strip()] = value.strip()
+    return found
+
+
+def collected(texts: Iterable[str], read: Callable[[str], Value]) -> list[Value]:
+    """Read every text; raise InputError for all that cannot be read, one a line."""
+    found: list[Value] = []
+    faults: list[str] = []
+    for text in texts:
+        try:
+            found.append(read(text))
+        except InputError as error:
+            faults.append(str(error))
+    if faults:
+        raise InputError("\n".join(dict.fromkeys(faults)))
     return found
 
 
@@ -105,7 +122,9 @@ class UsablePath(click.Path):
     """The name of a file or folder that may exist; one that cannot even be looked up is a usage error."""
 
     def convert(self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None) -> Path:
-        """Look the name up: a NUL in it, a name too long, a folder that may not be searched, a ring of links."""
+        """Look the name up: no name, a NUL in it, one too long, a folder that may not be searched, a ring of links."""
+        if not str(value).strip():
+            self.fail("the name of a file or folder is wanted, but it is empty", param, ctx)
         try:
             os.stat(value)  # noqa: PTH116 - Path.exists raises for some of these and hides others
         except (FileNotFoundError, NotADirectoryError):
@@ -128,9 +147,22 @@ class Within(click.FloatRange):
         return number
 
 
+class Whole(click.IntRange):
+    """A whole number within bounds; unlike click's own, it says so."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Read the number."""
+        try:
+            int(value)
+        except ValueError:
+            self.fail(f"{value!r} is not a whole number", param, ctx)
+        number: int = super().convert(value, param, ctx)
+        return number
+
+
 def whole(bounds: Bounds) -> click.IntRange:
     """A whole number within bounds."""
-    return click.IntRange(int(bounds.low), int(bounds.high))
+    return Whole(int(bounds.low), int(bounds.high))
 
 
 PATH = UsablePath()

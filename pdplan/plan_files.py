@@ -38,7 +38,8 @@ def read_plan(path: Path) -> Plan:
     try:
         return parse_plan(data)
     except InputError as error:
-        raise InputError(f"{shown_path(path)} is not a plan of this version of pdplan: {error}") from error
+        hint = "; a workload becomes one by pdplan optimize" if path.suffix.lower() in {".yaml", ".yml"} else ""
+        raise InputError(f"{shown_path(path)} is not a plan of this version of pdplan: {error}{hint}") from error
 
 
 def _first_bytes(path: Path, most: int) -> bytes:

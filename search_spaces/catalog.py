@@ -289,9 +289,13 @@ def _overlay_entries(content: Mapping[str, Any]) -> tuple[dict[str, RawEntry], l
     entries = content.get(TOP)
     if not isinstance(entries, Mapping):
         return {}, [*faults, Fault((TOP,), f"must be accelerators by name, but is {shown(entries)}")]
+    first: dict[str, str] = {}
     for name, change in entries.items():
         if not normalized_name(name):
             faults.append(Fault((TOP, name), "must have a name with letters or digits", on_key=True))
+        elif first.setdefault(normalized_name(name), name) != name:
+            same = first[normalized_name(name)]
+            faults.append(Fault((TOP, name), f"stands here already as {same!r}; keep one of them", on_key=True))
         if not isinstance(change, Mapping):
             faults.append(Fault((TOP, name), f"must be fields such as {PRICE_SHORT!r}, but is {shown(change)}"))
     return {name: dict(change) for name, change in entries.items() if isinstance(change, Mapping)}, faults

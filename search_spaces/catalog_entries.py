@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import ErrorDetails
 
 from costmodel.accelerator import Origin
 from costmodel.errors import nearest_name
 
 from .faults import Fault, Path
-from .quantities import shown
+from .fields import refusal_of
 
 PRICE_SHORT = "price_usd_per_hour"
 """In an overlay: the whole price in one number."""
@@ -101,15 +102,11 @@ def faults_of(error: ValidationError, path: Path) -> list[Fault]:
     faults = error.errors(include_url=False)
     unknown = [fault for fault in faults if fault["type"] == "extra_forbidden"]
     found = unknown or faults
-    return [
-        Fault(
-            (*path, *fault["loc"]), _sentence(fault["type"], fault["loc"], fault["input"], fault["msg"]), bool(unknown)
-        )
-        for fault in found
-    ]
+    return [Fault((*path, *fault["loc"]), _sentence(fault), bool(unknown)) for fault in found]
 
 
-def _sentence(kind: str, place: Path, value: object, message: str) -> str:
+def _sentence(fault: ErrorDetails) -> str:
+    kind, place = fault["type"], fault["loc"]
     if kind == "extra_forbidden":
         keys = [str(part) for part in place]
         allowed = tuple(_PARTS[keys[0]].model_fields) if len(keys) > 1 else _KEYS
@@ -118,5 +115,6 @@ def _sentence(kind: str, place: Path, value: object, message: str) -> str:
         return f"is not a known key; {hint}"
     if kind == "missing":
         return "is missing; a new accelerator needs it, or 'like:' with a similar one"
-    sentence = message.removeprefix("Value error, ").removeprefix("Input ")
-    return sentence if isinstance(value, Mapping) else f"{shown(value)} {sentence}"
+    part = _PARTS.get(str(place[-1])) if kind == "model_type" else None
+    known = f" with the keys {', '.join(part.model_fields)}" if part else ""
+    return f"{refusal_of(fault)}{known}"

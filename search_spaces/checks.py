@@ -34,7 +34,7 @@ def share_sum_fault(shares: Sequence[float]) -> str | None:
 def class_faults(classes: Sequence[SloClass]) -> Iterator[Fault]:
     """SLO classes: at least one, names differ, shares are all given (where there are several) and sum to 1."""
     if not classes:
-        yield Fault(("slo",), "is empty, but needs at least one class with ttft and tpot")
+        yield Fault(("slo",), "is empty, but needs at least one class, such as {ttft: 2s, tpot: 50ms}")
         return
     first: dict[str, int] = {}
     for index, item in enumerate(classes):

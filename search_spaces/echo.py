@@ -6,6 +6,7 @@ It is itself a workload.yaml: written down and read again, it states the same pr
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -83,11 +84,15 @@ def _slo(slo: Slo) -> dict[str, Any]:
     return {
         "name": slo.name,
         "share": slo.share,
-        "ttft": f"{slo.ttft!r}s",
-        "tpot": f"{slo.tpot!r}s",
-        "e2e": None if slo.e2e is None else f"{slo.e2e!r}s",
+        "ttft": _limit(slo.ttft),
+        "tpot": _limit(slo.tpot),
+        "e2e": _limit(slo.e2e),
         "attainment": slo.attainment,
     }
+
+
+def _limit(seconds: float | None) -> str | None:
+    return None if seconds is None or math.isinf(seconds) else f"{seconds!r}s"
 
 
 def _offer(offer: Offer, offers: Sequence[Offer]) -> dict[str, Any]:

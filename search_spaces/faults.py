@@ -59,7 +59,8 @@ class FaultsError(InputError):
 class Source:
     """A file as read: its plain value, and the place of every key and value.
 
-    overridden: paths whose values came from elsewhere (the command line), so that they have no place in the file.
+    overridden: paths whose values came from elsewhere (the command line), so that they have no place in the file, and
+    how each was stated there.
     """
 
     name: str
@@ -67,18 +68,24 @@ class Source:
     value: Any
     values: Mapping[Path, Position] = field(default_factory=dict)
     keys: Mapping[Path, Position] = field(default_factory=dict)
-    overridden: frozenset[Path] = frozenset()
+    overridden: Mapping[Path, str] = field(default_factory=dict)
 
     def locate(self, path: Path, *, on_key: bool = False) -> Position | None:
         """Return where `path` stands, or its nearest parent; None if it came from an override."""
         prefixes = [path[:length] for length in range(len(path), -1, -1)]
-        if any(prefix in self.overridden for prefix in prefixes):
-            return None
-        if path not in self.values and any(other[: len(path)] == path for other in self.overridden):
+        if self.override_of(path) is not None:
             return None
         if on_key and path in self.keys:
             return self.keys[path]
         return next((self.values[prefix] for prefix in prefixes if prefix in self.values), None)
+
+    def override_of(self, path: Path) -> str | None:
+        """How the value at `path` was stated, where an override stated it or something in it that the file lacks."""
+        above = (path[:length] for length in range(len(path), -1, -1))
+        stated = next((self.overridden[prefix] for prefix in above if prefix in self.overridden), None)
+        if stated is not None or path in self.values:
+            return stated
+        return next((how for other, how in self.overridden.items() if other[: len(path)] == path), None)
 
     def settle(self, path: Path) -> Path:
         """Return `path` as it is written here.
@@ -111,7 +118,8 @@ class Source:
     def _render_one(self, position: Position | None, fault: Fault) -> str:
         sentence = fault.told()
         if position is None:
-            return f"{self.name}{' (overridden)' if self.lines else ''}: {sentence}"
+            stated = self.override_of(fault.path)
+            return f"{self.name}{f' (overridden by {stated})' if stated else ''}: {sentence}"
         return pointed(self.name, self.lines, position, sentence)
 
 

@@ -9,19 +9,29 @@ from __future__ import annotations
 import math
 import re
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler, model_validator
-from pydantic_core import CoreSchema, PydanticCustomError, core_schema
+from pydantic_core import CoreSchema, ErrorDetails, PydanticCustomError, core_schema
 
 from costmodel.errors import nearest_name
 from costmodel.units import MILLI
 
 from .bounds import ATTAINMENT, Bounds
-from .quantities import BASE_UNIT, EXAMPLES, Kind, QuantityError, allowed_units, format_quantity, parse, shown
+from .quantities import (
+    BASE_UNIT,
+    EXAMPLES,
+    Kind,
+    QuantityError,
+    allowed_units,
+    check_plain,
+    format_quantity,
+    parse,
+    shown,
+)
 
 HOUSE = "house"
 """Type of the validation errors whose message is already a sentence for the user."""
@@ -30,6 +40,26 @@ HOUSE = "house"
 def house_error(sentence: str) -> PydanticCustomError:
     """An error whose message is shown as it stands."""
     return PydanticCustomError(HOUSE, "{sentence}", {"sentence": sentence})
+
+
+_WANTED = {
+    **dict.fromkeys(("float_type", "float_parsing"), "a number"),
+    **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "a whole number"),
+    **dict.fromkeys(("model_type", "model_attributes_type", "dict_type"), "a mapping"),
+    **dict.fromkeys(("list_type", "tuple_type"), "a list"),
+    "finite_number": "a finite number",
+    "string_type": "a text",
+}
+"""What the validation library wanted, by the type of its error."""
+
+
+def refusal_of(details: ErrorDetails) -> str:
+    """What is wrong with a value that the validation library refused, as a sentence for the user."""
+    value = details["input"]
+    if details["type"] in _WANTED:
+        return f"{shown(value)} is not {_WANTED[details['type']]}"
+    sentence = details["msg"].removeprefix("Value error, ").removeprefix("Input ")
+    return sentence if isinstance(value, Mapping) else f"{shown(value)} {sentence}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,10 +78,10 @@ class Reader:
         return dict(self.schema)
 
 
-def quantity(kind: Kind, bounds: Bounds, *, plain_limit: float = math.inf, likely: str = "") -> Reader:
+def quantity(kind: Kind, bounds: Bounds, plain_limit: float = math.inf) -> Reader:
     """A float in the base unit of `kind`, written with or without a unit, within `bounds` [base unit].
 
-    A plain number above `plain_limit` is refused, for its writer surely had the unit `likely` in mind.
+    A plain number of seconds above `plain_limit` is refused, for its writer may have had milliseconds in mind.
     """
     base = BASE_UNIT[kind]
     low, high = (format_quantity(end, kind) if end else "0" for end in (bounds.low, bounds.high))
@@ -59,12 +89,10 @@ def quantity(kind: Kind, bounds: Bounds, *, plain_limit: float = math.inf, likel
     def read(value: object) -> float:
         try:
             number = parse(value, kind)
+            if bounds.holds(number * MILLI):
+                check_plain(value, number, plain_limit)
         except QuantityError as error:
             raise house_error(str(error)) from None
-        if not isinstance(value, str) and number > plain_limit and bounds.holds(number * MILLI):
-            raise house_error(
-                f"{number:g} without a unit means {number:g} {base}; write {number:g}{likely} or '{number:g} {base}'"
-            )
         if not bounds.holds(number):
             raise house_error(f"{shown(value)} is out of range; must be at least {low} and at most {high}")
         return number
@@ -80,9 +108,12 @@ def quantity(kind: Kind, bounds: Bounds, *, plain_limit: float = math.inf, likel
 
 
 def number(bounds: Bounds) -> Reader:
-    """A plain finite number within `bounds`."""
+    """A plain finite number within `bounds`; a percentage in the place of a share is refused with what it means."""
 
     def read(value: object) -> float:
+        share = _of_percent(value) if isinstance(value, str) and bounds.high <= 1 else None
+        if share is not None:
+            raise house_error(f"{value!r} is not a number; write {share:g}")
         return _within(_finite(value), value, bounds)
 
     return Reader(read, {"type": "number", "minimum": bounds.low, "maximum": bounds.high})
@@ -129,19 +160,36 @@ def count(bounds: Bounds) -> Reader:
 def _attainment(value: object) -> float:
     """0.9, 90% or p90 -> 0.9; a plain 90 is refused with a hint."""
     if isinstance(value, str):
-        match = _PERCENT.fullmatch(value.strip())
-        if match is None:
+        of_percent = _of_percent(value)
+        if of_percent is None:
             raise house_error(f"{value!r} is not a share of requests; write 0.9, 90% or p90")
-        share = float(match["p"] or match["percent"]) / 100
+        share = of_percent
     else:
         share = _finite(value)
     if not ATTAINMENT.holds(share):
-        hint = f"; did you mean {share / 100:g}?" if 1 < share < 100 else ""
-        raise house_error(f"{shown(value)} is out of range; {ATTAINMENT.sentence()}{hint}")
+        raise house_error(f"{shown(value)} is out of range; {ATTAINMENT.sentence()}{_share_hint(share)}")
     return share
 
 
-_PERCENT = re.compile(r"p(?P<p>[0-9]+(?:\.[0-9]+)?)|(?P<percent>[0-9]+(?:\.[0-9]+)?) ?%")
+def _of_percent(text: str) -> float | None:
+    """90% or p90 -> 0.9."""
+    match = _PERCENT.fullmatch(text.strip())
+    return None if match is None else float(match["p"] or match["percent"]) / 100
+
+
+_PERCENT = re.compile(r"[pP](?P<p>[0-9]+(?:\.[0-9]+)?)|(?P<percent>[0-9]+(?:\.[0-9]+)?) ?%")
+LIKELY_PERCENT = 10.0
+"""From here on a number in the place of a share is a percentage that lacks its sign; 1.5 is just as likely a slip."""
+
+
+def _share_hint(share: float) -> str:
+    """What the writer of a share out of range may have meant."""
+    if LIKELY_PERCENT <= share < 100 * ATTAINMENT.high:
+        return f"; did you mean {share / 100:g}?"
+    if share >= 1:
+        return f"; {share:g} is {'more than ' * (share > 1)}all requests; write for example 0.95 or 95%"
+    return f"; did you mean {share * 100:g}?" if ATTAINMENT.holds(share * 100) else ""
+
 
 read_attainment = Reader(
     _attainment,

@@ -10,8 +10,9 @@ from typing import Any
 
 from costmodel.errors import InputError
 
+from .bounds import PLAIN_LIMITS
 from .catalog import normalized_name
-from .quantities import Kind, QuantityError, parse
+from .quantities import Kind, QuantityError, check_plain, parse
 
 Inputs = dict[str, Any]
 Setter = Callable[[Inputs, tuple[str, ...], Any], None]
@@ -268,7 +269,9 @@ def number_of(key: str, text: str) -> float:
     """
     kind = kind_of(key)
     if kind is not None:
-        return parse(text, kind)
+        found = parse(text, kind)
+        check_plain(text, found, PLAIN_LIMITS.get(key.partition(".")[0], math.inf))
+        return found
     number = _share(text.strip()) if key.partition(".")[0] == "growth" else _plain(text)
     if number is None or not math.isfinite(number):
         raise QuantityError(f"{text.strip()!r} is not a plain number, as {key} takes")

@@ -14,10 +14,10 @@ from pydantic import ValidationError
 from costmodel.accelerator import Accelerator, Link
 from costmodel.errors import ImpossibleError, InputError
 from costmodel.transformer import Transformer
-from costmodel.units import KILO
 from costmodel.workload import Workload
 
-from .buying_schema import ElectricitySection
+from .buying_schema import ProcurementSection
+from .buying_terms import owned_price
 from .catalog import AcceleratorCatalog, load_catalog
 from .checks import cross_faults, length_faults
 from .demand import read_demand
@@ -28,6 +28,7 @@ from .feasibility import feasibility_faults
 from .models import load_model
 from .problem import OWNED, Billing, Constraints, Goal, Objective, Offer, Problem, Slo
 from .schema import (
+    WORKLOAD_SCHEMA,
     AcceleratorSection,
     ConstraintsSection,
     Context,
@@ -40,6 +41,8 @@ from .spaces import search_space
 from .translation import faults_of
 from .yaml_source import override, parse_source, read_source
 
+OURS = "pdplan."
+"""Begins the schema of every file that pdplan writes."""
 DEFAULT_ATTAINMENT = 0.9
 DEFAULT_VOLUME_RANGE = 4.0
 """Greatest volume over the least, where only the least is stated."""
@@ -58,9 +61,19 @@ def load_problem(path: FilePath, overrides: Mapping[str, Any] | None = None) -> 
     """
     path = FilePath(path)
     source, faults = read_source(path)
+    _check_kind(source)
     if overrides:
         source = override(source, overrides)
     return _stated(source, faults, path.parent, path.stem)
+
+
+def _check_kind(source: Source) -> None:
+    """Raise InputError for another of our own files, a plan above all, of which every key would be a fault."""
+    schema = source.value.get("schema")
+    kind = schema.partition("/")[0] if isinstance(schema, str) else ""
+    if kind.startswith(OURS) and kind != WORKLOAD_SCHEMA.partition("/")[0]:
+        hint = "; `pdplan report` and `pdplan simulate` take it" if kind == f"{OURS}plan" else ""
+        raise InputError(source.render([Fault(("schema",), f"{schema} is no workload ({WORKLOAD_SCHEMA}){hint}")]))
 
 
 def problem_of(inputs: Mapping[str, Any], where: str, base: FilePath) -> Problem:
@@ -171,7 +184,7 @@ def _problem(parts: _Parts) -> Problem:
         kv_dtype=file.model.kv_dtype,
         workload=parts.workload,
         slos=_slos(file.slo),
-        offers=_offers(file.accelerators, parts.accelerators),
+        offers=_offers(file, parts.accelerators),
         space=search_space(file.search, model),
         objective=_objective(file.objective),
         constraints=_constraints(file.constraints),
@@ -189,33 +202,24 @@ def _slos(items: Sequence[SloClass]) -> tuple[Slo, ...]:
     shares = [1.0 if item.share is None else item.share for item in items]
     goals = [item.attainment or item.percentile or DEFAULT_ATTAINMENT for item in items]
     return tuple(
-        Slo(item.name, item.ttft, item.tpot, goal, share / math.fsum(shares), item.e2e)
+        Slo(item.name, item.ttft or math.inf, item.tpot or math.inf, goal, share / math.fsum(shares), item.e2e)
         for item, goal, share in zip(items, goals, shares, strict=True)
     )
 
 
-def _offers(entries: Sequence[AcceleratorSection], accelerators: Sequence[Accelerator]) -> tuple[Offer, ...]:
+def _offers(file: WorkloadFile, accelerators: Sequence[Accelerator]) -> tuple[Offer, ...]:
     """What is on offer, in the order of the file; behind them the GPUs that are owned."""
-    stated = [_offer(entry, accelerator) for entry, accelerator in zip(entries, accelerators, strict=True)]
-    owned = [_owned(entry, offer) for entry, offer in zip(entries, stated, strict=True) if entry.owned]
+    stated = [_offer(entry, accelerator) for entry, accelerator in zip(file.accelerators, accelerators, strict=True)]
+    terms = file.procurement or ProcurementSection()
+    owned = [_owned(entry, one, terms) for entry, one in zip(file.accelerators, stated, strict=True) if entry.owned]
     return (*stated, *owned)
 
 
-def _owned(entry: AcceleratorSection, offer: Offer) -> Offer:
+def _owned(entry: AcceleratorSection, offer: Offer, terms: ProcurementSection) -> Offer:
     """The GPUs of a type that are paid for: power and hosting are what they cost still."""
+    price = owned_price(offer.accelerator, terms) if entry.owned_price is None else entry.owned_price
     accelerator = replace(offer.accelerator, name=offer.accelerator.name + OWNED)
-    price = owned_price(accelerator.tdp) if entry.owned_price is None else entry.owned_price
     return Offer(accelerator, price, entry.owned, Billing.GPU, owned=True)
-
-
-def owned_price(power: float) -> float:
-    """Electricity of one GPU [$/h]: power [W] x PUE x price, at the defaults of terms.yaml.
-
-    >>> round(owned_price(400.0), 4)
-    0.052
-    """
-    usual = ElectricitySection()
-    return power / KILO * usual.pue * usual.usd_per_kwh
 
 
 def _offer(entry: AcceleratorSection, accelerator: Accelerator) -> Offer:

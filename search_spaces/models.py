@@ -17,7 +17,7 @@ from typing import Any
 
 import yaml
 
-from costmodel.errors import InputError, UnknownNameError, nearest_name
+from costmodel.errors import ArchitectureError, InputError, UnknownNameError, nearest_name
 from costmodel.transformer import (
     Attention,
     LatentAttention,
@@ -197,8 +197,11 @@ def _load_file(path: Path, wanted: str) -> Transformer:
     if file.name == CONFIG_FILE and "quantization_config" not in config and (folder / MODELOPT_FILE).is_file():
         note = _read_json(folder / MODELOPT_FILE, wanted).get("quantization")
         config = {**config, "quantization_config": note}
-    name = folder.resolve().name if file.name == CONFIG_FILE else file.stem
-    return parse_config(config, name or wanted, source=wanted)
+    name = (folder.resolve().name if file.name == CONFIG_FILE else file.stem) or wanted
+    try:
+        return parse_config(config, name, source=wanted)
+    except ArchitectureError as error:
+        raise ArchitectureError(f"model {wanted!r}: {str(error).removeprefix(f'{name}: ')}") from error
 
 
 def _read_json(path: Path, wanted: str) -> dict[str, Any]:

@@ -28,6 +28,7 @@ from costmodel.units import MICRO
 from .efficiency import WIDER, EfficiencyTable, Pair
 from .engines import EngineChange, EngineChanges, engine_name
 from .faults import Fault, Path
+from .fields import refusal_of
 from .quantities import shown
 
 EFFICIENCY = "efficiency"
@@ -142,9 +143,7 @@ def _validated(kind: type[Change], value: object, path: Path, faults: list[Fault
                 hint = f"did you mean {close!r}?" if close else f"known: {', '.join(allowed)}"
                 faults.append(Fault(place, f"is not a known key; {hint}", on_key=True))
             else:
-                sentence = fault["msg"].removeprefix("Value error, ").removeprefix("Input ")
-                shows = not isinstance(fault["input"], Mapping)
-                faults.append(Fault(place, f"{shown(fault['input'])} {sentence}" if shows else sentence))
+                faults.append(Fault(place, refusal_of(fault)))
         return None
 
 

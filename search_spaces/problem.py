@@ -21,7 +21,8 @@ from .faults import Fault, Source
 class Slo:
     """A service level: TTFT <= ttft and TPOT <= tpot (and end-to-end <= e2e) for `attainment` of its requests.
 
-    share: share of all requests in this class [1]; times in seconds; e2e is None when there is no such limit.
+    share: share of all requests in this class [1]; times in seconds; e2e is None when there is no such limit, and where
+    there is one, ttft and tpot are infinite unless they have limits of their own.
     """
 
     name: str

@@ -85,12 +85,16 @@ UNITS: Mapping[Kind, Mapping[str, float]] = MappingProxyType(
 
 _SYNONYMS: Mapping[Kind, Mapping[str, str]] = MappingProxyType(
     {
-        Kind.DURATION: {"sec": "s", "µs": "us", "μs": "us"},
+        Kind.DURATION: {"sec": "s", "seconds": "s", "msec": "ms", "µs": "us", "μs": "us", "minutes": "min"},
         Kind.BANDWIDTH: {
             **{f"{unit}it/s": f"{unit}/s" for unit in _BITS},
             **{f"{unit}ps": f"{unit}/s" for unit in _BITS},
         },
-        Kind.RATE: {"req/s": "/s", "rps": "/s", "req/min": "/min", "req/h": "/h"},
+        Kind.RATE: {
+            **dict.fromkeys(("req/s", "requests/s", "rps", "qps", "/sec", "req/sec"), "/s"),
+            "req/min": "/min",
+            "req/h": "/h",
+        },
         Kind.PRICE: {"USD/h": "$/h", "$": "$/h", "/h": "$/h"},
     }
 )
@@ -132,6 +136,15 @@ def parse(value: object, kind: Kind) -> float:
     return number
 
 
+def check_plain(value: object, seconds: float, limit: float) -> None:
+    """Raise `QuantityError` for a time above `limit` [s] that was written without a unit: it may mean milliseconds.
+
+    >>> check_plain("50 s", 50.0, limit=10.0)
+    """
+    if seconds > limit and (not isinstance(value, str) or _NUMBER.fullmatch(value.strip())):
+        raise QuantityError(f"{seconds:g} without a unit means {seconds:g} s; write {seconds:g}ms or '{seconds:g} s'")
+
+
 def _parse_text(text: str, kind: Kind) -> float:
     stripped = text.strip()
     dollar = kind is Kind.PRICE and stripped.startswith("$")
@@ -143,9 +156,18 @@ def _parse_text(text: str, kind: Kind) -> float:
     if not unit:
         return float(match.group())
     scale = UNITS[kind].get(_SYNONYMS.get(kind, {}).get(unit, unit))
+    if scale is None and not any(letter.isalpha() or letter in "$/" for letter in unit):
+        raise QuantityError(f"{text!r} is not a {kind}; write for example {EXAMPLES[kind]}")
     if scale is None:
-        raise QuantityError(f"{text!r} has the unit {unit!r}, but a {kind} is in {allowed_units(kind)}")
+        allowed = f"{allowed_units(kind)}{_meant(unit, kind)}"
+        raise QuantityError(f"{text!r} has the unit {unit!r}, but a {kind} is in {allowed}")
     return _scaled(float(match.group()), scale)
+
+
+def _meant(unit: str, kind: Kind) -> str:
+    """A hint for a unit that is another one but for case."""
+    alike = [known for known in UNITS[kind] if known.lower() == unit.lower()]
+    return f"; did you mean {' or '.join(map(repr, alike))}?" if alike else ""
 
 
 def _scaled(number: float, scale: float) -> float:

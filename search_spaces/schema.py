@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     BeforeValidator,
+    ConfigDict,
     Field,
     ValidationInfo,
     field_validator,
@@ -22,7 +23,7 @@ from pydantic.functional_validators import ModelWrapValidatorHandler
 from costmodel.errors import InputError
 
 from . import bounds
-from .bounds import HOURS_PER_DAY
+from .bounds import HOURS_PER_DAY, PLAIN_LIMITS
 from .buying_schema import ProcurementSection
 from .fields import (
     Section,
@@ -139,18 +140,24 @@ class WorkloadSection(Section):
 
 
 class SloClass(Section):
-    """A service level: what share of its requests must be within all its limits."""
+    """A service level: what share of its requests must be within all its limits.
+
+    It has ttft and tpot, or e2e, or any of them beside e2e: without a limit on the whole request, none on one of its
+    parts would let it take for ever.
+    """
+
+    model_config = ConfigDict(json_schema_extra={"anyOf": [{"required": ["ttft", "tpot"]}, {"required": ["e2e"]}]})
 
     name: Text = "default"
     """Name of the class."""
     share: Annotated[float, number(bounds.CLASS_SHARE)] | None = None
     """Share of all requests in this class [1]; may be left out where there is one class."""
-    ttft: Annotated[float, quantity(Kind.DURATION, bounds.TTFT, plain_limit=300, likely="ms")]
-    """Limit of the time to first token [s]."""
-    tpot: Annotated[float, quantity(Kind.DURATION, bounds.TPOT, plain_limit=5, likely="ms")]
-    """Limit of the time per output token, (end - first token) / (OSL - 1) [s]."""
-    e2e: Annotated[float, quantity(Kind.DURATION, bounds.E2E, plain_limit=3600, likely="ms")] | None = None
-    """Limit of the time from arrival to the last token [s]; default: none."""
+    ttft: Annotated[float, quantity(Kind.DURATION, bounds.TTFT, PLAIN_LIMITS["ttft"])] | None = None
+    """Limit of the time to first token [s]; may be left out beside e2e."""
+    tpot: Annotated[float, quantity(Kind.DURATION, bounds.TPOT, PLAIN_LIMITS["tpot"])] | None = None
+    """Limit of the time per output token, (end - first token) / (OSL - 1) [s]; may be left out beside e2e."""
+    e2e: Annotated[float, quantity(Kind.DURATION, bounds.E2E, PLAIN_LIMITS["e2e"])] | None = None
+    """Limit of the time from arrival to the last token [s]; may be left out beside ttft and tpot."""
     attainment: Annotated[float, read_attainment] | None = None
     """Share of requests that must be within all limits [1]. Default: 0.9."""
     percentile: Annotated[float, read_attainment] | None = None
@@ -163,6 +170,14 @@ class SloClass(Section):
         if e2e is not None and ttft is not None and e2e <= ttft:
             raise house_error(f"{e2e:g} s is not above ttft {ttft:g} s, so no token after the first could be in time")
         return e2e
+
+    @model_validator(mode="after")
+    def _is_limited(self) -> Self:
+        stated = [name for name in ("ttft", "tpot") if getattr(self, name) is not None]
+        if self.e2e is None and len(stated) < 2:
+            found = f"has {stated[0]} alone" if stated else "has none of them"
+            raise house_error(f"needs ttft and tpot, or e2e, but {found}; e2e: 5min leaves a request its time")
+        return self
 
     @model_validator(mode="after")
     def _one_goal(self) -> Self:
@@ -192,7 +207,7 @@ class AcceleratorSection(Section):
     owned: Annotated[int, count(bounds.INVENTORY)] | None = None
     """GPUs of this type that you have: they cost owned_price; inventory and price are those of more. Default: none."""
     owned_price: Annotated[float, quantity(Kind.PRICE, bounds.PRICE)] | None = None
-    """Power and hosting of one of these [$/h]; default: its board power at a PUE of 1.3 and $0.10/kWh, as in `buy`."""
+    """Power and hosting of one of these [$/h]; default: as `procurement` says, else TDP x PUE 1.3 x $0.10/kWh."""
     billing: Annotated[Billing, member(Billing)] = Billing.GPU
     """What is paid for: single GPUs, or whole nodes even when partly used."""
     node_size: Annotated[int, count(bounds.NODE_SIZE)] | None = None
@@ -205,6 +220,8 @@ class AcceleratorSection(Section):
     @field_validator("name")
     @classmethod
     def _known(cls, name: str, info: ValidationInfo) -> str:
+        if "," in name:
+            raise house_error(f"{name!r} is no one name; write a list in brackets: [{name}]")
         return _look_up(info.context.check_accelerator, name) if isinstance(info.context, Context) else name
 
     @model_validator(mode="after")

@@ -55,7 +55,9 @@ def _unknown_key(schema: dict[str, Any], path: Path) -> str:
 def _meaning(schema: dict[str, Any], path: Path) -> str:
     description = _properties(schema, path[:-1]).get(str(path[-1]), {}).get("description", "")
     text = " ".join(description.split()).rstrip(".")
-    return f" ({text[0].lower()}{text[1:]})" if text else ""
+    if not text:
+        return ""
+    return f" ({text})" if text[1:2].isupper() else f" ({text[0].lower()}{text[1:]})"
 
 
 def _properties(schema: dict[str, Any], path: Path) -> dict[str, Any]:

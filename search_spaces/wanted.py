@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from costmodel.engine import Parallelism, Role
-from costmodel.errors import InputError
+from costmodel.errors import InputError, nearest_name
 
 from .bounds import DEGREE, MAX_NUM_BATCHED_TOKENS, MAX_NUM_SEQS, Bounds
 from .catalog import normalized_name
@@ -96,61 +96,71 @@ def _usual(own: str, allowed: tuple[str, ...]) -> str:
 def parse_wanted(pairs: Mapping[str, str], problem: Problem) -> Wanted:
     """Read the settings of one engine config; degrees that are left out are 1.
 
-    Raises InputError for an unknown setting or value, with those that are allowed.
+    Raises InputError for all unknown settings and values, one a line, each with those that are allowed.
     """
-    stated: dict[str, str] = {}
-    for key, value in pairs.items():
-        name = KEYS.get(key) or _unknown("setting", key, KEYS)
-        if name in stated:
-            raise InputError(f"--config states {name} twice")
-        stated[name] = value
-    if "accelerator" not in stated:
-        raise InputError("--config names no accelerator; add gpu=NAME, such as gpu=H100")
-    numbers = {name: _number(name, stated[name], allowed) for name, allowed in NUMBERS.items() if name in stated}
-    dtypes = {name: _dtype(name, stated[name], allowed) for name, allowed in DTYPES.items() if name in stated}
-    role = stated.get("role")
-    roles = {one.value: one for one in Role}
-    return Wanted(
-        offer=_offer(stated["accelerator"], problem),
-        parallelism=Parallelism(
-            numbers.get("tensor_parallel", 1),
-            numbers.get("pipeline_parallel", 1),
-            numbers.get("expert_parallel", 1),
-            numbers.get("data_parallel", 1),
-        ),
-        role=None if role is None else roles.get(role) or roles[_unknown("role", role, roles)],
-        max_num_seqs=numbers.get("max_num_seqs"),
-        max_num_batched_tokens=numbers.get("max_num_batched_tokens"),
-        weight_dtype=dtypes.get("weight_dtype"),
-        kv_dtype=dtypes.get("kv_dtype"),
-    )
+    read: dict[str, Any] = {}
+    faults: list[str] = []
+    for key, text in pairs.items():
+        try:
+            name = _name(key)
+            if name in read:
+                raise InputError(f"--config states {name} twice")
+            read[name] = None  # stated, whatever it is worth
+            read[name] = _read(name, key, text, problem)
+        except InputError as error:
+            faults.append(str(error))
+    if "accelerator" not in read:
+        faults.append("--config names no accelerator; add gpu=NAME, such as gpu=H100")
+    if faults:
+        raise InputError("\n".join(faults))
+    degrees = ("tensor_parallel", "pipeline_parallel", "expert_parallel", "data_parallel")
+    parallelism = Parallelism(*(read.pop(name, 1) for name in degrees))
+    return Wanted(offer=read.pop("accelerator"), parallelism=parallelism, **read)
+
+
+def _name(key: str) -> str:
+    """The setting that a key means."""
+    return KEYS.get(key.lower()) or _unknown("setting", key, KEYS)
+
+
+def _read(name: str, key: str, text: str, problem: Problem) -> int | str | Role:
+    """The value of one setting, written behind `key`."""
+    if name in NUMBERS:
+        return _number(key, text, NUMBERS[name])
+    if name == "accelerator":
+        return _offer(text, problem)
+    if name == "role":
+        roles = {one.value: one for one in Role}
+        return roles.get(text.lower()) or roles[_unknown("role", text, roles)]
+    allowed = DTYPES[name]
+    return text.lower() if text.lower() in allowed else _unknown(key, text, dict.fromkeys(allowed))
 
 
 def _offer(name: str, problem: Problem) -> int:
     offered = {normalized_name(offer.accelerator.name): index for index, offer in enumerate(problem.offers)}
     if normalized_name(name) in offered:
         return offered[normalized_name(name)]
-    names = ", ".join(offer.accelerator.name for offer in problem.offers)
-    raise InputError(f"--config gpu={name} is not among the accelerators of the workload file: {names}")
+    names = [offer.accelerator.name for offer in problem.offers]
+    near = nearest_name(name, names)
+    hint = f"; did you mean {near}?" if near else ""
+    raise InputError(
+        f"--config gpu={name} is not among the accelerators of the workload file: {', '.join(names)}{hint}"
+    )
 
 
-def _number(name: str, text: str, allowed: Bounds) -> int:
+def _number(key: str, text: str, allowed: Bounds) -> int:
     try:
         value = int(text)
     except ValueError:
-        raise InputError(f"--config {name}={text} is not a whole number") from None
+        raise InputError(f"--config {key}={text} is not a whole number") from None
     if not allowed.holds(value):
-        raise InputError(f"--config {name}={text} is out of range; {allowed.sentence()}")
+        raise InputError(f"--config {key}={text} is out of range; {allowed.sentence()}")
     return value
 
 
-def _dtype(name: str, text: str, allowed: tuple[str, ...]) -> str:
-    return text if text in allowed else _unknown(name, text, dict.fromkeys(allowed))
-
-
 def _unknown(what: str, found: str, allowed: Mapping[str, object]) -> str:
-    near = difflib.get_close_matches(found, allowed, n=1)
-    hint = f"; did you mean {near[0]}?" if near else ";"
+    near = nearest_name(found, allowed)
+    hint = f"; did you mean {near}?" if near else ";"
     raise InputError(f"--config: unknown {what} {found!r}{hint} allowed: {', '.join(allowed)}")
 
 

@@ -76,7 +76,7 @@ def parse_source(text: str, name: str) -> tuple[Source, list[Fault]]:
     lines = tuple(text.splitlines())
     root = _compose(text, name, lines)
     if root is None:
-        raise InputError(f"{name}: is empty; `pdplan init` writes an example to start from")
+        raise InputError(f"{name}: is empty; a workload to start from is written by `pdplan init`")
     if not isinstance(root, yaml.MappingNode):
         kind = "a list" if isinstance(root, yaml.SequenceNode) else "a single value"
         raise InputError(f"{name}: holds {kind}, but must hold keys and values such as 'name: chat'")
@@ -140,7 +140,8 @@ def _compose(text: str, name: str, lines: tuple[str, ...]) -> yaml.Node | None:
         line = text.count("\n", 0, error.position) + 1
         raise InputError(f"{name}:{line}: has the control character U+{ord(text[error.position]):04X}") from error
     except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
+        unclosed = error.problem == "found unexpected end of stream"  # say where it was opened
+        mark = (error.context_mark if unclosed else None) or error.problem_mark or error.context_mark
         sentence = _syntax_sentence(error)
         raise InputError(pointed(name, lines, _position(mark), sentence) if mark else f"{name}: {sentence}") from error
 
@@ -158,6 +159,8 @@ def _syntax_sentence(error: yaml.MarkedYAMLError) -> str:
         return "a tab cannot indent or separate in YAML; use spaces"
     if "found undefined alias" in problem:
         return f"is not valid YAML: {problem}; no anchor of that name stands before it"
+    if problem == "found unexpected end of stream":
+        return "is not valid YAML: the quote that opens here is never closed"
     if "but found another document" in problem:
         return "a second document starts here ('---'), but one file states one problem"
     context = f" {error.context}" if error.context else ""
@@ -309,14 +312,38 @@ _RESOLVERS: Mapping[str, Callable[[str], tuple[Any, str]]] = {
 def override(source: Source, overrides: Mapping[str, Any]) -> Source:
     """Return the source with values replaced: dotted path -> value; a text is read as YAML, as on a command line."""
     value = source.value
-    paths = []
+    stated = dict(source.overridden)
     for dotted, given in overrides.items():
         path = tuple(int(part) if _INDEX.fullmatch(part) else part for part in dotted.split("."))
         if len(path) > MAX_DEPTH:
             raise InputError(f"override {shown(dotted)}: is nested deeper than {MAX_DEPTH} levels")
+        if "" in path:
+            raise InputError(f"override {shown(dotted)}: a key is missing beside a dot; write for example slo.ttft")
         value = _replaced(value, path, _given(dotted, given), dotted)
-        paths.append(path)
-    return replace(source, value=value, overridden=source.overridden | set(paths))
+        stated[_as_keyed(value, path)] = _stated(dotted, given)
+    return replace(source, value=value, overridden=stated)
+
+
+SHOWN_OVERRIDE = 60
+"""Characters of an override that a message repeats."""
+
+
+def _stated(dotted: str, given: Any) -> str:
+    """How a message names an override: as it was written, or by its key alone where no line of text wrote it."""
+    if isinstance(given, Mapping | list | tuple):
+        return dotted
+    text = f"{dotted}={given if isinstance(given, str) and given.isprintable() else shown(given)}"
+    return text if len(text) <= SHOWN_OVERRIDE else f"{text[: SHOWN_OVERRIDE - 3]}..."
+
+
+def _as_keyed(value: Any, path: Path) -> Path:
+    """The path with numbers where lists are and texts where mappings are, as `value` has them by now."""
+    keyed: list[str | int] = []
+    for part in path:
+        key = part if isinstance(value, list) else str(part)
+        keyed.append(key)
+        value = value[key]
+    return tuple(keyed)
 
 
 _INDEX = re.compile(r"[0-9]{1,9}")
@@ -338,7 +365,7 @@ def _replaced(value: Any, path: Path, given: Any, dotted: str) -> Any:
             raise InputError(f"override {dotted!r}: {head!r} is not one of the {len(value)} items (0 is the first)")
         return [_replaced(item, rest, given, dotted) if index == head else item for index, item in enumerate(value)]
     if value is not None and not isinstance(value, dict):
-        raise InputError(f"override {dotted!r}: a single value stands above {head!r}; override the whole of it")
+        raise InputError(f"override {dotted!r}: {shown(value)} stands above {head!r}; override the whole of it")
     mapping = dict(value or {})
     mapping[str(head)] = _replaced(mapping.get(str(head)), rest, given, dotted)
     return mapping

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -34,3 +35,22 @@ def data() -> Path:
     if not folder.is_dir():
         pytest.skip(f"no data at {folder}; set PDPLAN_DATA to run this test")
     return folder
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[..., Path]:
+    """Write text or bytes to a file and return its path."""
+
+    def write_file(content: str | bytes, name: str = "trace.csv") -> Path:
+        path = tmp_path / name
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+        return path
+
+    return write_file
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty current folder, so that messages hold bare file names."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path

@@ -118,9 +118,19 @@ def test_all_faults_are_listed_at_once(tmp_path: Path) -> None:
     assert places == sorted(places, key=lambda line: int(line.split(":")[1]))
 
 
+def test_a_plan_and_its_deployment_go_to_different_folders(tmp_path: Path) -> None:
+    refused(optimize_within(tmp_path, problem(), "-o", "out", "--deploy", "./out"), "same folder, out", "out/deploy")
+    assert not (tmp_path / "out").exists()
+
+
 def test_an_override_is_named_as_one(tmp_path: Path) -> None:
     done = optimize_within(tmp_path, problem(), "--set", "slo.ttft=-1s", "--set", "accelerators.0=H20O")
-    refused(done, "w.yaml (overridden): slo.ttft: '-1s'", "w.yaml (overridden): accelerators.0: 'H20O'", "'H200'")
+    refused(
+        done,
+        "(overridden by slo.ttft=-1s): slo.ttft: '-1s'",
+        "(overridden by accelerators.0=H20O): accelerators.0",
+        "'H200'",
+    )
 
 
 @pytest.mark.parametrize(

@@ -294,10 +294,18 @@ def test_likeness_may_go_over_another_new_entry(tmp_path: Path) -> None:
             "accelerators.X: 'h200' is already a name of 'H200'; choose another",
         ),
         ("accelerators:\n  H100: {memory_gib: -80}\n", "accelerators.H100.memory_gib: -80 should be greater than 0"),
-        ("accelerators:\n  H100: {memory_gib: .nan}\n", "accelerators.H100.memory_gib: nan should be a finite number"),
+        ("accelerators:\n  H100: {memory_gib: .nan}\n", "accelerators.H100.memory_gib: nan is not a finite number"),
         (
             "accelerators:\n  H100: {memory_gib: 80GiB}\n",
-            "accelerators.H100.memory_gib: '80GiB' should be a valid number",
+            "accelerators.H100.memory_gib: '80GiB' is not a number",
+        ),
+        (
+            "accelerators:\n  H100: {price: 2}\n",
+            "accelerators.H100.price: 2 is not a mapping with the keys usd_per_hour, low, high",
+        ),
+        (
+            "accelerators:\n  H100: {tdp_w: 500}\n  h100: {tdp_w: 600}\n",
+            "accelerators.h100: stands here already as 'H100'; keep one of them",
         ),
         ("accelerators:\n  H100: {price_usd_per_hour: 0}\n", "accelerators.H100.price_usd_per_hour: 0 must be above 0"),
         (

@@ -104,7 +104,10 @@ def test_optimize_is_plain_when_piped(planned: tuple[Path, subprocess.CompletedP
     assert f"{plan['cost_usd_per_hour']:.2f}" in done.stdout
     assert max(map(len, done.stdout.splitlines())) <= 100
     assert done.stdout.splitlines()[-1] == f"Next: pdplan simulate {directory / 'plan.json'}"
-    assert done.stderr == f"wrote {directory / 'plan.json'} and {directory / 'report.html'}\n"
+    *steps, wrote = done.stderr.splitlines()
+    assert wrote == f"wrote {directory / 'plan.json'} and {directory / 'report.html'}"
+    assert steps[0] == "  5%  pricing engines"
+    assert all(re.fullmatch(r"[ \d]{3}%  \S.*", step) for step in steps)
 
 
 def test_readme_shows_what_comes_out(planned: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
@@ -240,6 +243,9 @@ BAD_INPUT = {
     "bad-time-limit": (("optimize", CHAT, "--time-limit", "soon"), "'soon' is not a duration"),
     "bad-set": (("optimize", CHAT, "--set", "workload.request_rate"), "is not KEY=VALUE"),
     "unknown-key": (("optimize", CHAT, "--set", "workload.request_rat=1"), "request_rate"),
+    "no-name-of-a-file": (("optimize", ""), "is empty"),
+    "no-whole-number": (("optimize", CHAT, "--seed", "1e3"), "is not a whole number"),
+    "no-such-engine": (("estimate", "--model", "Llama-3.1-8B", "--gpu", "H100", "--engine", "vlm"), "'vllm'"),
     "negative-rate": (("optimize", CHAT, "--set", "workload.request_rate=-1"), "request_rate"),
     "unknown-gpu": (("gpus", "H20O"), "did you mean 'H200'?"),
     "unknown-model": (("models", "Llama-3.1-70"), "did you mean 'Llama-3.1-70B'?"),
@@ -260,6 +266,13 @@ def test_bad_input_is_one_sentence_and_exit_code_2(case: str) -> None:
     assert expected in sentence
     if case not in WORDED_BY_CLICK:
         assert_golden(f"error-{case}", sentence.replace(f"{ROOT}{os.sep}", "") + "\n")
+
+
+def test_the_name_alone_shows_the_help() -> None:
+    done = within()
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("Usage: pdplan")
+    assert done.stderr.rstrip().endswith("Recompute the prediction errors from measurements.")
 
 
 def test_foreign_files_are_not_replaced(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from optimizer.procurement.commitments import (
 )
 from optimizer.procurement.dispatch import rental
 from optimizer.procurement.spot_headroom import gpus_to_rent, instances_needed
-from search_spaces.buying_terms import HOURS_PER_MONTH, Contract, Spot, Tier
+from search_spaces.contracts import HOURS_PER_MONTH, Contract, Spot, Tier
 
 
 def reserved(price: float) -> Contract:

@@ -50,6 +50,27 @@ def test_progress_redraws_one_line_on_stderr_and_clears_it() -> None:
     assert drawn.getvalue() == f"\r\x1b[K{'█' * 5}{'·' * 15} pricing\r\x1b[K{'█' * 20} pricing\r\x1b[K"
 
 
+def test_milestones_are_plain_lines_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    with Console().milestones() as progress:
+        assert progress is not None
+        for number in range(41):
+            progress(f"step {number}", number / 80)
+    assert capsys.readouterr().err.splitlines() == [
+        "  0%  step 0", " 10%  step 8", " 20%  step 16", " 30%  step 24", " 40%  step 32", " 50%  step 40",
+    ]  # fmt: skip
+    with Console().milestones() as progress:
+        assert progress is not None
+        progress("done", 1.0)
+        progress("moving prices", 0.0)  # another stage, with tenths of its own
+    assert capsys.readouterr().err.splitlines() == ["100%  done", "  0%  moving prices"]
+    with Console(json_only=True).milestones() as progress:
+        assert progress is None
+    with on_terminal() as drawn, Console().milestones() as progress:
+        assert progress is not None
+        progress("pricing", 1.0)
+    assert drawn.getvalue().startswith("\r")
+
+
 def test_color_needs_a_terminal_that_wants_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)
     assert not Console().colored

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from click.testing import CliRunner
 
 from optimizer.verification import verdict
 from pdplan.cli import cli
+from pdplan.console import Console
 from search_spaces.catalog import load_catalog
 from search_spaces.loader import load_problem
 from tests.running import tiny
@@ -94,6 +96,14 @@ def test_catalog_of_the_readme_is_one(tmp_path: Path) -> None:
     catalog = load_catalog(path)
     assert catalog.accelerator("H100").price.usd_per_hour == 2.1
     assert catalog.accelerator("MyCard").bandwidth == 4e12
+
+
+def test_every_command_line_of_the_readme_can_be_parsed() -> None:
+    lines = [line for block in re.findall(r"```sh\n(.*?)```", README, re.S) for line in block.splitlines()]
+    asked = [shlex.split(line, comments=True)[1:] for line in lines if line.startswith("pdplan ")]
+    assert {"whatif", "simulate", "report", "deploy"} <= {name for name, *_ in asked}
+    for name, *words in asked:
+        cli.commands[name].make_context(name, words, obj=Console())
 
 
 def test_python_of_the_readme_runs(

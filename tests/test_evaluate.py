@@ -12,7 +12,7 @@ import pytest
 from costmodel.engine import Role
 from costmodel.prompt_queue import Prompts, prompt_wait
 from optimizer.fleets.evaluate import Evaluation, evaluate, goodput_volume, holds
-from optimizer.fleets.fleet import Fleet, FleetPool, decode_shares, make_fleet, polish
+from optimizer.fleets.fleet import Fleet, FleetPool, make_fleet, polish
 from optimizer.loads.columns import Columns, Grid, make_columns
 from optimizer.loads.instance import Instance
 from optimizer.loads.loads import Loads, column_loads
@@ -106,7 +106,8 @@ class TestTheFleetFound:
         instance, fleet, result = fleet_of(name)
         prompts = sum(pool.route for pool in fleet.pools if pool.role is not Role.DECODE)
         np.testing.assert_allclose(prompts, 1.0, atol=1e-6)
-        np.testing.assert_allclose(decode_shares(fleet).sum(axis=0), 1.0, atol=1e-6)
+        tokens = sum(pool.route for pool in fleet.pools if pool.role is not Role.PREFILL)
+        np.testing.assert_allclose(tokens, 1.0, atol=1e-6)
         rate = sum(state.rate for pool, state in zip(fleet.pools, result.states, strict=True) if pool.role != "decode")
         np.testing.assert_allclose(rate, instance.flows.rate, rtol=1e-6)
 

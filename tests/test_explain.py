@@ -82,8 +82,8 @@ def test_settings_outside_the_space_are_tried_and_named(problem: Problem) -> Non
         ({"gpu": "H100", "tensor_paralel": "2"}, "unknown setting 'tensor_paralel'; did you mean tensor_parallel?"),
         ({"gpu": "A10G"}, "gpu=A10G is not among the accelerators of the workload file: H100, L4"),
         ({"tp": "2"}, "names no accelerator"),
-        ({"gpu": "H100", "tp": "two"}, "tensor_parallel=two is not a whole number"),
-        ({"gpu": "H100", "tp": "0"}, "tensor_parallel=0 is out of range; must be at least 1"),
+        ({"gpu": "H100", "tp": "two"}, "tp=two is not a whole number"),
+        ({"gpu": "H100", "tp": "0"}, "tp=0 is out of range; must be at least 1"),
         ({"gpu": "H100", "role": "decoder"}, "unknown role 'decoder'; did you mean decode?"),
         ({"gpu": "H100", "tp": "1", "tensor_parallel": "2"}, "states tensor_parallel twice"),
     ],
@@ -92,6 +92,26 @@ def test_bad_configs_are_refused_in_one_sentence(problem: Problem, stated: dict[
     with pytest.raises(InputError) as caught:
         parse_wanted(stated, problem)
     assert sentence in str(caught.value)
+
+
+def test_all_faults_of_all_configs_are_told_at_once(
+    problem: Problem, file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(InputError) as caught:
+        parse_wanted({"gpu": "H10", "tp": "0", "role": "foo", "x": "1"}, problem)
+    said = str(caught.value).splitlines()
+    assert [line.split(";")[0] for line in said] == [
+        "--config gpu=H10 is not among the accelerators of the workload file: H100, L4",
+        "--config tp=0 is out of range",
+        "--config: unknown role 'foo'",
+        "--config: unknown setting 'x'",
+    ]
+    assert run(["explain", str(file), "--config", "tp=2", "--config", "gpu=H100,gpu=L4"]) == 2
+    said = capsys.readouterr().err.splitlines()
+    assert said == [
+        "pdplan: error: --config names no accelerator; add gpu=NAME, such as gpu=H100",
+        "--config states gpu twice",
+    ]
 
 
 def test_the_command_end_to_end(file: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,9 +1,7 @@
-"""The edge of the input: bounds of every number, tables and files too large, paths that are no files, odd traces."""
+"""The edge of the input: bounds of every number, tables too large, odd keys and overrides, and what cannot be."""
 
 from __future__ import annotations
 
-import gzip
-import os
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -11,48 +9,15 @@ from typing import Any
 
 import pytest
 
-from costmodel.errors import InputError
 from search_spaces import bounds, loader
 from search_spaces.bounds import Bounds
 from search_spaces.demand import read_histogram
 from search_spaces.faults import Fault
-from search_spaces.loader import load_problem
-from search_spaces.problem import Problem
 from search_spaces.schema import json_schema
-from search_spaces.traces import read_trace
 from search_spaces.yaml_source import MAX_NODES, parse_value
+from tests.short_workload import SOUND, load, refusal
 
-SOUND = """\
-model: Llama-3.1-8B
-workload:
-  request_rate: 2/s
-  lengths:
-    histogram:
-      - {isl: 500, osl: 100, share: 0.5}
-      - {isl: 1500, osl: 200, share: 0.5}
-slo: {ttft: 2s, tpot: 50ms}
-accelerators: [H100]
-search: quick
-"""
-
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty current folder, so that messages hold bare file names."""
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-def load(overrides: dict[str, Any] | None = None, text: str = SOUND) -> Problem:
-    Path("w.yaml").write_text(text, encoding="utf-8")
-    return load_problem(Path("w.yaml"), overrides)
-
-
-def refusal(overrides: dict[str, Any] | None = None, text: str = SOUND) -> str:
-    with pytest.raises(InputError) as caught:
-        load(overrides, text)
-    return str(caught.value)
-
+pytestmark = pytest.mark.usefixtures("folder")
 
 # --- numbers --------------------------------------------------------------------------------------------------------
 
@@ -93,7 +58,8 @@ ABSURD = [
 @pytest.mark.parametrize(("key", "value", "words"), ABSURD, ids=lambda value: str(value)[:40])
 def test_an_absurd_number_is_refused_with_its_range(key: str, value: Any, words: str) -> None:
     said = refusal({key: value})
-    assert said.startswith(f"w.yaml (overridden): {key}")
+    assert said.startswith(f"w.yaml (overridden by {key}")
+    assert f"): {key}" in said
     assert "is out of range" in said
     assert words in said
 
@@ -246,112 +212,6 @@ def test_requests_longer_than_the_context_are_refused_in_every_form() -> None:
     assert "200100 tokens exceed the context" in refusal({"workload.lengths": {"isl": 200_000, "osl": 100}})
 
 
-# --- files ----------------------------------------------------------------------------------------------------------
-
-PLACES: dict[str, Any] = {
-    "workload.lengths.histogram": lambda path: {"workload.lengths": {"histogram": path}},
-    "workload.lengths.trace.path": lambda path: {"workload.lengths": {"trace": {"path": path}}},
-    "catalog": lambda path: {"catalog": json_text(path)},
-    "model.config": lambda path: {"model": {"config": path}},
-}
-
-
-def json_text(text: str) -> str:
-    """A YAML text whatever is in it."""
-    escaped = "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text)
-    return f'"{escaped}"'
-
-
-@pytest.mark.parametrize("key", PLACES)
-@pytest.mark.parametrize(
-    ("path", "words"),
-    [
-        ("a\0b", "control character U+0000"),
-        ("x" * 300, ("file name too long", "is not known")),
-        ("x" * 5000, "5,000 characters"),
-        ("/dev/zero", "is not a regular file"),
-        ("pipe", "is not a regular file"),
-        ("w.yaml/x", ("not a directory", "is not known")),
-    ],
-    ids=["nul", "long", "very-long", "device", "pipe", "below-a-file"],
-)
-def test_a_path_that_is_no_file_is_refused_at_its_key(key: str, path: str, words: str | tuple[str, ...]) -> None:
-    os.mkfifo("pipe")
-    said = refusal(PLACES[key](path))
-    assert said.startswith(f"w.yaml (overridden): {key}: ")
-    assert any(word in said for word in ([words] if isinstance(words, str) else words))
-
-
-@pytest.mark.parametrize("path", ["pipe", "/dev/zero", "x" * 300, "a\0b", "."])
-def test_a_path_that_is_no_file_is_no_problem_and_no_trace(path: str) -> None:
-    os.mkfifo("pipe")
-    for read in (load_problem, read_trace):
-        with pytest.raises(InputError):
-            read(Path(path))
-
-
-def test_an_unsearchable_folder_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    def denied(*_: Any, **__: Any) -> None:
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(Path, "stat", denied)
-    for read in (load_problem, read_trace, lambda path: loader.load_model(str(path))):
-        with pytest.raises(InputError, match=r"secret/file\S* cannot be read \(permission denied\)"):
-            read(Path("secret/file"))
-
-
-# --- traces ---------------------------------------------------------------------------------------------------------
-
-AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        (AZURE + "0001-01-01 00:00:00,1,2\n", "t.csv:2: TIMESTAMP is '0001-01-01 00:00:00', a time between the years"),
-        (AZURE + "9999-12-31 23:59:59-23:00,1,2\n", "t.csv:2: TIMESTAMP is '9999-12-31"),
-        (AZURE + "1830-01-01 00:00:00,1,2\n2100-01-01 00:00:00,1,2\n", "t.csv: the trace spans 270 years"),
-        ("arrival,isl,osl\n-4.4e9,1,1\n4.4e9,1,1\n", "t.csv: the trace spans 279 years"),
-        ("arrival,isl,osl\r1,2,3\r2,3,4\r", "t.csv:1: lines end with a carriage return alone"),
-        ("arrival,isl,osl\n1,2,3\r2,3,4\n", "t.csv:2: the line is not valid CSV"),
-        ("arrival,isl,osl," + "x" * 200_000 + "\n1,2,3,4\n", "t.csv:1: the header is not valid CSV"),
-        ("arrival,isl,osl\n1,2," + "3" * 200_000 + "\n", "t.csv:2: the line is not valid CSV"),
-        ('{"timestamp": 1, "input_length": ' + "9" * 400 + ', "output_length": 1}', "t.csv:1: input_length is '999"),
-    ],
-    ids=["year-1", "year-9999", "span-of-dates", "span", "cr", "cr-within", "long-header", "long-field", "digits"],
-)
-def test_an_odd_trace_is_refused_with_its_line(text: str, words: str) -> None:
-    Path("t.csv").write_bytes(text.encode())
-    with pytest.raises(InputError) as caught:
-        read_trace("t.csv")
-    assert str(caught.value).startswith(words)
-    assert len(str(caught.value)) < 300
-
-
-def test_half_a_character_in_a_hash_is_no_crash() -> None:
-    line = '{"timestamp": %d, "input_length": 500, "output_length": 6, "hash_ids": ["\\ud800"]}\n'
-    Path("t.jsonl").write_text((line % 0) + (line % 1000))
-    assert read_trace("t.jsonl").prefix_hit_share == 0.5
-
-
-def test_a_compressed_file_of_blank_lines_is_refused_soon() -> None:
-    with gzip.open("t.csv.gz", "wb", compresslevel=1) as file:
-        file.write(b"arrival,isl,osl\n1,2,3\n")
-        for _ in range(40):
-            file.write(b"\n" * 2**20)
-    started = time.process_time()
-    with pytest.raises(InputError, match=r"t\.csv\.gz:\d+: 3\d MiB of blank lines end here"):
-        read_trace("t.csv.gz")
-    assert time.process_time() - started < 5
-
-
-def test_a_trace_too_fast_to_be_true_asks_for_a_rate() -> None:
-    Path("t.csv").write_text("arrival,isl,osl\n0.000000001,2,3\n0.000000002,3,4\n")
-    lengths = {"lengths": {"trace": {"path": "t.csv"}}}
-    assert "the trace's request_rate is 1e+09" in refusal({"workload": lengths})
-    assert load({"workload": lengths | {"request_rate": 5}}).workload.request_rate == 5.0
-
-
 # --- keys and overrides ---------------------------------------------------------------------------------------------
 
 
@@ -410,7 +270,7 @@ def test_a_supply_that_allows_no_engine_is_no_fault_of_the_input(limit: dict[str
 def test_an_unbelievable_catalog_is_refused_where_it_is_used() -> None:
     Path("mine.yaml").write_text("accelerators:\n  Mine: {like: H100, memory_gib: 1.0e+300}\n")
     said = refusal({"catalog": "mine.yaml", "accelerators": ["H100", "Mine"]})
-    assert said.startswith("w.yaml (overridden): accelerators.1: Mine has a memory of ")
+    assert said.startswith("w.yaml (overridden by accelerators): accelerators.1: Mine has a memory of ")
 
 
 def test_a_later_stage_can_name_the_line_of_a_value() -> None:

@@ -2,67 +2,30 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import yaml
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from costmodel.engine import Role
-from costmodel.errors import InputError
 from search_spaces.demand import planned_rate
 from search_spaces.loader import load_problem
-from search_spaces.problem import Billing, Goal, Problem
+from search_spaces.problem import Billing, Goal
 from search_spaces.schema import Diurnal
 from search_spaces.writing import init_text, workload_yaml_text
-from search_spaces.yaml_source import MAX_BYTES, parse_source, parse_value
+from tests.workload_texts import SOUND, load, refusal
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 GOLDEN = Path(__file__).parent / "golden" / "workload_faults.txt"
-
-SOUND = """\
-name: chat
-model: {name: Llama-3.1-70B, weight_dtype: bf16}
-workload:
-  request_rate: 10/s
-  lengths:
-    histogram:
-      - {isl: 500, osl: 100, share: 0.4}
-      - {isl: 3000, osl: 300, share: 0.6}
-slo: {ttft: 2s, tpot: 50ms, attainment: 0.9}
-accelerators: [H100, {name: H200, inventory: 64}]
-objective: min_cost
-"""
 
 
 def golden_cases() -> list[tuple[str, str, str]]:
     blocks = GOLDEN.read_text(encoding="utf-8").split("### ")[1:]
     return [(*json.loads(head), text.strip("\n")) for head, _, text in (block.partition("\n") for block in blocks)]
-
-
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty current folder, so that messages hold bare file names."""
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-def load(text: str, overrides: dict[str, Any] | None = None) -> Problem:
-    Path("w.yaml").write_text(text, encoding="utf-8")
-    return load_problem(Path("w.yaml"), overrides)
-
-
-def refusal(text: str, overrides: dict[str, Any] | None = None) -> str:
-    with pytest.raises(InputError) as caught:
-        load(text, overrides)
-    return str(caught.value)
 
 
 @pytest.mark.parametrize(("old", "new", "message"), golden_cases(), ids=lambda value: str(value)[:40])
@@ -88,119 +51,6 @@ def test_all_faults_are_told_at_once_in_the_order_of_the_file(folder: Path) -> N
         "sede",
     ]
     assert "search.tensor_parallel: has 3" in refusal(text.replace("bf15", "bf16"))
-
-
-@pytest.mark.parametrize(
-    ("data", "message"),
-    [
-        (b"", "w.yaml: is empty; `pdplan init` writes an example to start from"),
-        (b"# only a comment\n", "w.yaml: is empty; `pdplan init` writes an example to start from"),
-        (b"- a\n", "w.yaml: holds a list, but must hold keys and values such as 'name: chat'"),
-        (b"hello", "w.yaml: holds a single value, but must hold keys and values such as 'name: chat'"),
-        (b"a: 1\nb: \xff", "w.yaml:2: is not UTF-8 text (byte 0xff at offset 8); save it as UTF-8"),
-        (b"a:\n\t- b\n", "w.yaml:2:1: a tab cannot indent or separate in YAML; use spaces\n  - b\n  ^"),
-        (
-            b"a: 1\n---\nb: 1\n",
-            "w.yaml:2:1: a second document starts here ('---'), but one file states one problem\n  ---\n  ^",
-        ),
-        (b"a: \x07", "w.yaml:1: has the control character U+0007"),
-        (
-            b"a: &a [*a]",
-            "w.yaml:1:4: is nested deeper than 50 levels (an alias that contains itself?)\n  a: &a [*a]\n     ^",
-        ),
-    ],
-)
-def test_what_is_no_yaml_mapping_is_refused(folder: Path, data: bytes, message: str) -> None:
-    Path("w.yaml").write_bytes(data)
-    with pytest.raises(InputError) as caught:
-        load_problem(Path("w.yaml"))
-    assert str(caught.value) == message
-
-
-def test_a_missing_file_and_a_folder_are_refused(folder: Path) -> None:
-    with pytest.raises(InputError, match=r"^none\.yaml: cannot be read \(no such file or directory\)$"):
-        load_problem(Path("none.yaml"))
-    (folder / "dir.yaml").mkdir()
-    with pytest.raises(InputError, match=r"^dir\.yaml: is a folder, a file is wanted$"):
-        load_problem(Path("dir.yaml"))
-
-
-def test_a_file_of_10_gb_is_refused_unread(folder: Path) -> None:
-    with Path("w.yaml").open("wb") as file:
-        file.truncate(10_000_000_000)
-    started = time.process_time()
-    with pytest.raises(
-        InputError, match=rf"^w\.yaml: has 10,000,000,000 bytes, but at most {MAX_BYTES:,} are read here; "
-    ):
-        load_problem(Path("w.yaml"))
-    assert time.process_time() - started < 1
-
-
-def test_a_yaml_bomb_is_defused(folder: Path) -> None:
-    levels = ["a0: &a0 [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]"]
-    levels += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 20)]
-    started = time.process_time()
-    message = refusal("\n".join(levels))
-    assert message.startswith("w.yaml:1:")
-    assert "aliases (*name) repeat more than 10,000 values; write the values out" in message
-    assert time.process_time() - started < 2
-
-
-@pytest.mark.parametrize("bracket", ["[", "{a: "])
-def test_endless_nesting_is_refused(folder: Path, bracket: str) -> None:
-    assert "is nested deeper than 50 levels" in refusal("a: " + bracket * 5000)
-
-
-def test_an_honest_alias_is_allowed(folder: Path) -> None:
-    text = SOUND.replace(
-        "[H100, {name: H200, inventory: 64}]",
-        "\n  - {name: H100, scale_out: &net {bandwidth: 50GB/s}}\n  - {name: H200, scale_out: *net}",
-    )
-    assert [offer.accelerator.scale_out.bandwidth for offer in load(text).offers] == [50e9, 50e9]
-
-
-def test_merge_keys_and_complex_keys_are_refused(folder: Path) -> None:
-    assert "'<<' (merging) cannot be a key here; write the keys out" in refusal(SOUND + "<<: {seed: 1}\n")
-    assert "a list or mapping cannot be a key here; write the keys out" in refusal(SOUND + "? [1]\n: 2\n")
-
-
-def test_a_number_in_exponent_form_is_a_number() -> None:
-    assert parse_value("1e12") == 1e12
-    assert parse_value("-2E-3") == -0.002
-    assert parse_value("'1e12'") == "1e12"
-    assert parse_value("1_000") == 1000
-    assert parse_value("2024-01-01") == "2024-01-01"
-    assert math.isinf(parse_value(".inf"))
-
-
-@settings(deadline=None, max_examples=60)
-@given(
-    st.recursive(
-        st.none()
-        | st.booleans()
-        | st.integers(-(10**15), 10**15)
-        | st.floats(allow_nan=False, allow_infinity=False)
-        | st.text(max_size=8),
-        lambda children: (
-            st.lists(children, max_size=4) | st.dictionaries(st.text(min_size=1, max_size=6), children, max_size=4)
-        ),
-        max_leaves=15,
-    )
-)
-def test_json_is_read_as_json(value: Any) -> None:
-    """JSON is YAML, so whatever JSON says must come out, with a place for every value."""
-    source, faults = parse_source(json.dumps({"root": value}), "j.yaml")
-    assert faults == []
-    assert source.value == {"root": value}
-    assert ("root",) in source.values
-
-
-@settings(deadline=None, max_examples=100)
-@given(st.text(max_size=200))
-def test_any_text_is_read_or_refused(text: str) -> None:
-    with contextlib.suppress(InputError):
-        source, _ = parse_source(text, "t.yaml")
-        assert isinstance(source.value, dict)
 
 
 def test_a_loaded_problem_is_in_si_units(folder: Path) -> None:
@@ -351,16 +201,14 @@ def test_overrides_replace_values_and_are_named_in_faults(folder: Path) -> None:
     assert load(SOUND, {"accelerators.1.inventory": "8"}).offers[1].inventory == 8
     assert load(SOUND, {"constraints.max_gpus": "8"}).constraints.max_gpus == 8
     assert refusal(SOUND, {"workload.request_rate": "-1"}) == (
-        "w.yaml (overridden): workload.request_rate: -1 is out of range; must be at least 1e-06/s and at most 1000000/s"
+        "w.yaml (overridden by workload.request_rate=-1): workload.request_rate: -1 is out of range; "
+        "must be at least 1e-06/s and at most 1000000/s"
     )
-    assert refusal(SOUND, {"seed.x": "8"}) == "w.yaml (overridden): seed: a mapping is not a number"
+    assert refusal(SOUND, {"seed.x": "8"}) == "w.yaml (overridden by seed.x=8): seed: a mapping is not a number"
     assert refusal(SOUND, {"accelerators.5.inventory": "8"}) == (
         "override 'accelerators.5.inventory': 5 is not one of the 2 items (0 is the first)"
     )
-    assert (
-        refusal(SOUND, {"name.x": "8"})
-        == "override 'name.x': a single value stands above 'x'; override the whole of it"
-    )
+    assert refusal(SOUND, {"name.x": "8"}) == "override 'name.x': 'chat' stands above 'x'; override the whole of it"
 
 
 def test_goals(folder: Path) -> None:
@@ -372,6 +220,16 @@ def test_goals(folder: Path) -> None:
         load(SOUND, {"objective": "max_goodput", "accelerators.0": "{name: H100, inventory: 8}"}).offers[0].inventory
         == 8
     )
+
+
+def test_another_file_of_ours_is_told_in_one_sentence(folder: Path) -> None:
+    said = refusal('{"schema": "pdplan.plan/1", "name": "x", "pools": []}')
+    assert said.splitlines()[0] == (
+        "w.yaml:1:12: schema: pdplan.plan/1 is no workload (pdplan.workload/1); "
+        "`pdplan report` and `pdplan simulate` take it"
+    )
+    assert len(said.splitlines()) == 3
+    assert "did you mean 'pdplan.workload/1'?" in refusal("schema: pdplan.workload/2\n" + SOUND)
 
 
 def test_an_empty_section_is_as_good_as_none(folder: Path) -> None:

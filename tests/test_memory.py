@@ -16,7 +16,6 @@ from costmodel.memory import (
     kv_bytes_per_token_per_gpu,
     kv_capacity_bytes,
     max_requests,
-    memory_arrays,
     stage_layers,
     weight_bytes_per_gpu,
 )
@@ -151,17 +150,6 @@ def test_lengths_may_be_arrays() -> None:
     many = kv_bytes_per_request_per_gpu(model, config, isl, osl)
     one = [kv_bytes_per_request_per_gpu(model, config, float(i), float(o)) for i, o in zip(isl, osl, strict=True)]
     assert many.tolist() == pytest.approx(one)
-
-
-def test_arrays_equal_scalars() -> None:
-    configs = [toy_config(tensor=t, pipeline=p) for t in (1, 2, 8) for p in (1, 2, 4)]
-    arrays = memory_arrays(llama_70b(), configs)
-    assert arrays.free.shape == (9, 1)
-    for row, config in enumerate(configs):
-        assert arrays.free[row, 0] == pytest.approx(kv_capacity_bytes(llama_70b(), config))
-        assert arrays.weights[row, 0] == weight_bytes_per_gpu(llama_70b(), config)
-        assert arrays.activations[row, 0] == activation_bytes(llama_70b(), config)
-        assert arrays.kv_per_token[row, 0] == kv_bytes_per_token_per_gpu(llama_70b(), config)
 
 
 @given(

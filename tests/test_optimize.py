@@ -5,29 +5,14 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
-from functools import cache, partial
-from typing import Any
+from functools import cache
 
 import pytest
 
-from costmodel.errors import InputError
 from optimizer.plans.plan import Plan, Status
-from optimizer.recommend.level import Level
-from optimizer.recommend.optimize import optimize as optimize_at
-from search_spaces.problem import OWNED, Billing, Constraints, Goal, Objective, Problem
-from tests.optimizer_cases import instance_of, model, offer, problem, slo, space, workload
-
-optimize = partial(optimize_at, level=Level.QUICK)
-
-SMALL = space(tensor_parallel=(1, 2), max_num_seqs=(32, 128))
-ONE = space(tensor_parallel=(1,), max_num_seqs=(64,))
-MIX = ((500.0, 100.0, 0.6), (4000.0, 200.0, 0.4))
-SOLVED = {Status.OPTIMAL, Status.FEASIBLE}
-
-
-def given(rate: float = 30.0, **changes: Any) -> Problem:
-    fields: dict[str, Any] = {"workload": workload(rate, MIX), "slos": (slo(1.0, 0.05, 0.95),), "space": SMALL}
-    return problem(**(fields | changes))
+from search_spaces.problem import OWNED, Billing, Constraints, Goal, Objective
+from tests.optimizer_cases import offer, slo
+from tests.small_problems import ONE, SOLVED, given, optimize
 
 
 def per_million(plan: Plan, volume: float = 1.0) -> float:
@@ -303,108 +288,3 @@ class TestObjectives:
             assert plan.usd_per_million_output_tokens is not None
             ratios.append(1e6 / plan.usd_per_million_output_tokens / plan.workload.mean_osl / 3600.0)
         assert ratios == [pytest.approx(10.0 / 3.99), pytest.approx(27.1 / (2 * 3.99), rel=1e-2)]
-
-
-class TestNoFleet:
-    @pytest.mark.parametrize(
-        ("limit", "changes"),
-        [
-            ("budget", {"constraints": Constraints(budget=4.0)}),
-            ("power", {"constraints": Constraints(power=700.0)}),
-            ("max_gpus", {"constraints": Constraints(max_gpus=1)}),
-            ("inventory", {"offers": (offer("H100", inventory=1),)}),
-        ],
-    )
-    def test_the_limit_in_the_way_is_named(self, limit: str, changes: dict[str, Any]) -> None:
-        plan = optimize(given(200.0, **changes))
-        assert plan.status is Status.INFEASIBLE
-        assert plan.cost_usd_per_hour is None
-        assert plan.pools == []
-        assert plan.goodput_rps == 0.0
-        assert limit in {row.constraint for row in plan.binding}
-        assert all(row.slack < 0.0 and row.used > row.limit for row in plan.binding)
-        assert plan.binding[0].slack == min(row.slack for row in plan.binding)
-        (nearest,) = [row for row in plan.alternatives if row.kind == "nearest_miss"]
-        assert nearest.pools
-        assert nearest.cost_usd_per_hour
-        assert limit in nearest.why_not
-
-    def test_the_nearest_fleet_breaks_the_limit_least(self) -> None:
-        """One more GPU than allowed, not the many cheap ones that cost least."""
-        offers = (offer("H100"), offer("L40S", usd_per_hour=0.05))
-        least = optimize(given(20.0, offers=offers[:1])).gpus["H100"]
-        plan = optimize(given(20.0, offers=offers, constraints=Constraints(max_gpus=least - 1)))
-        assert plan.status is Status.INFEASIBLE
-        assert [(row.constraint, row.used) for row in plan.binding] == [("max_gpus", least)]
-
-    def test_goals_are_lowered_where_no_latency_limit_helps(self) -> None:
-        """Bursts of thousands at once: no limit on latency is wide enough, but some requests are in time."""
-        burst = workload(2.0, MIX, burstiness=1000.0)
-        limits = Constraints(max_gpus=8)
-        plan = optimize(given(workload=burst, slos=(slo(0.5, 0.05, 0.999),), constraints=limits, space=ONE))
-        assert plan.pools == []
-        assert plan.binding
-        assert plan.alternatives[0].kind == "nearest_miss"
-        assert plan.alternatives[0].pools
-
-    def test_a_demand_that_no_one_block_carries_has_a_nearest_miss_too(self) -> None:
-        plan = optimize(given(2000.0, constraints=Constraints(budget=50.0)))
-        assert plan.status is Status.INFEASIBLE
-        assert [row.constraint for row in plan.binding] == ["budget"]
-        assert plan.binding[0].used > 200.0
-        assert plan.alternatives[0].kind == "nearest_miss"
-
-    def test_a_floor_on_the_volume_is_out_of_reach(self) -> None:
-        """One H100 carries 13.8 requests per second of these; what is out of reach for one objective is for all."""
-        once, more = (
-            optimize(
-                given(
-                    3.0,
-                    objective=Objective(Goal.MAX_GOODPUT_PER_DOLLAR, volume, volume),
-                    constraints=Constraints(max_gpus=1),
-                )
-            )
-            for volume in (4.0, 5.0)
-        )
-        assert once.status in SOLVED
-        assert once.gpus == {"H100": 1}
-        assert more.status is Status.INFEASIBLE
-        assert [row.constraint for row in more.binding] == ["max_gpus"]
-
-    def test_latencies_out_of_reach_are_loosened_until_they_are_not(self) -> None:
-        """A hair above the floor, one prompt is in time on an idle engine, but not 99 % of a hundred per second."""
-        tables = instance_of(given(100.0, space=ONE)).tables
-        hard = slo(float(tables.prefill_time.min(axis=0).max()) * 1.02, float(tables.decode_base.min()) * 1.02, 0.99)
-        plan = optimize(given(100.0, slos=(hard,), space=ONE))
-        assert plan.status is Status.INFEASIBLE
-        assert {row.constraint for row in plan.binding} == {"ttft"}
-        (nearest,) = [row for row in plan.alternatives if row.kind == "nearest_miss"]
-        assert nearest.label.startswith("with ttft x ")
-        mended = optimize(given(100.0, slos=(slo(plan.binding[0].used * 1.001, hard.tpot, 0.99),), space=ONE))
-        assert mended.pools
-        assert nearest.attainment is not None
-        assert nearest.attainment >= 0.99
-
-    def test_an_slo_below_the_floor_of_physics_is_bad_input(self) -> None:
-        with pytest.raises(InputError, match=r"ttft: 1 ms of class default is below the physical floor: .* needs \d+"):
-            optimize(given(slos=(slo(ttft=1e-3),)))
-        with pytest.raises(InputError, match=r"tpot: 0\.1 ms of class default is below the .* floor: .* decode step"):
-            optimize(given(slos=(slo(tpot=1e-4),)))
-
-    def test_only_the_class_below_the_floor_is_blamed(self) -> None:
-        two = (slo(name="easy", share=0.5), slo(1e-3, name="hard", share=0.5))
-        with pytest.raises(InputError, match="ttft: 1 ms of class hard"):
-            optimize(given(slos=two))
-
-    def test_requests_that_may_miss_set_no_floor(self) -> None:
-        """One request in a hundred is long; nine in ten must be in time."""
-        load = workload(5.0, ((100.0, 50.0, 0.99), (100_000.0, 50.0, 0.01)), max_tokens=101_000)
-        plan = optimize(given(workload=load, slos=(slo(1.0, 0.05, 0.9),)))
-        assert plan.status in SOLVED
-        with pytest.raises(InputError, match="physical floor"):
-            optimize(given(workload=load, slos=(slo(1.0, 0.05, 0.999),)))
-
-    def test_a_model_that_fits_nowhere_is_bad_input(self) -> None:
-        with pytest.raises(InputError) as caught:
-            optimize(given(model=model("Llama-3.1-405B")))
-        assert "756 GiB of weights) runs on no engine of H100" in str(caught.value)

@@ -8,13 +8,16 @@ from pathlib import Path
 import pytest
 
 from benchmarks import melange_grid, splitwise_case
-from benchmarks.vllm_2023 import host_times
+from benchmarks.vllm_2023 import host_times, one_gpu_host_times
 from costmodel.host import EngineOverhead
 
 DATA = Path(os.environ.get("PDPLAN_DATA", Path(__file__).resolve().parents[2] / "shared" / "data"))
 needs_data = pytest.mark.skipif(
     not (DATA / "serving/published.csv").is_file(), reason="the published figures are elsewhere: set PDPLAN_DATA"
 )
+
+NO_LIMIT = 10.0
+"""Of the time per token [s]: none that any engine reaches."""
 
 
 def host(tensor: int | None = None) -> EngineOverhead:
@@ -30,14 +33,28 @@ def test_host_times_of_2023_are_those_of_slow_steps() -> None:
 
 
 @needs_data
+def test_the_host_takes_longer_the_more_gpus_it_drives() -> None:
+    one, two, eight = one_gpu_host_times(DATA).step, host(2).step, host(8).step
+    assert 0.003 < one < two < eight
+
+
+@needs_data
 @pytest.mark.parametrize(("isl", "osl", "sign"), [(25, 25, 1), (100, 100, 1), (25, 2000, -1), (2000, 2000, -1)])
 def test_corners_of_the_grid_have_their_sign(isl: int, osl: int, sign: int) -> None:
-    assert sign * melange_grid.advantage(isl, osl, 0.12, host()) > 0.0
+    assert sign * melange_grid.advantage(isl, osl, NO_LIMIT, host()) > 0.0
+
+
+@needs_data
+@pytest.mark.parametrize(("isl", "osl", "sign"), [(25, 25, 1), (2000, 2000, -1)])
+def test_few_requests_measure_less_of_what_the_larger_memory_is_worth(isl: int, osl: int, sign: int) -> None:
+    few, many = melange_grid.measured(isl, osl, host()), melange_grid.advantage(isl, osl, NO_LIMIT, host())
+    assert sign * few > 0.0
+    assert few >= many
 
 
 @needs_data
 def test_the_longer_the_request_the_better_the_larger_gpu() -> None:
-    row = [melange_grid.advantage(isl, 250, 0.12, host()) for isl in (25, 500, 2000)]
+    row = [melange_grid.advantage(isl, 250, NO_LIMIT, host()) for isl in (25, 500, 2000)]
     assert row == sorted(row, reverse=True)
 
 

@@ -65,6 +65,30 @@ class TestMelange:
         assert found.expected is None
         assert found.bound == pytest.approx(found.cost)
 
+    def test_a_bucket_of_next_to_nobody_is_served_too(self, tmp_path: Path) -> None:
+        """Only the dear type serves the second bucket; a solver would take a billionth of an instance for none."""
+        types = {"cheap": {"cost": 1.0, "tputs": [[9.0, 0.0]]}, "dear": {"cost": 5.0, "tputs": [[1.0, 1.0]]}}
+        case = {"gpu_info": types, "workload_distribution": [[1.0, 1e-12]], "total_request_rate": 18.0}
+        (tmp_path / "rare.input.json").write_text(json.dumps(case))
+        (found,) = compare_melange(tmp_path)
+        assert found.cost == pytest.approx(7.0)
+
+    @pytest.mark.parametrize(("rate", "cost"), [(0.0, 0.0), (1e-6, 3.67), (3000.0, 114 * 3.67)])
+    def test_rates_of_all_sizes(self, tmp_path: Path, rate: float, cost: float) -> None:
+        """3,000 requests per second take 112.5 large ones, or 0.5 of a large one less and two small ones."""
+        (tmp_path / "rate.input.json").write_text(json.dumps(EXAMPLE | {"total_request_rate": rate}))
+        (found,) = compare_melange(tmp_path)
+        assert found.cost is not None
+        assert found.cost <= cost + 1e-6
+        assert found.bound == pytest.approx(found.cost, abs=1e-6)
+
+    def test_where_nothing_serves_a_bucket_there_is_neither_fleet_nor_bound(self, tmp_path: Path) -> None:
+        types = {"only": {"cost": 1.0, "tputs": [[9.0, 0.0]]}}
+        case = {"gpu_info": types, "workload_distribution": [[0.5, 0.5]], "total_request_rate": 1.0}
+        (tmp_path / "none.input.json").write_text(json.dumps(case))
+        (found,) = compare_melange(tmp_path)
+        assert (found.cost, found.bound) == (None, None)  # both have a form in JSON, which infinity has not
+
     def test_the_proven_optimum_is_read_where_there_is_one(self, tmp_path: Path) -> None:
         (tmp_path / "b.input.json.gz").write_bytes(gzip.compress(json.dumps(EXAMPLE).encode()))
         (tmp_path / "b.expected.json").write_text(json.dumps({"fractional_optimal_cost": 4.68}))
@@ -129,6 +153,11 @@ class TestPrefillAndDecode:
         matrices = fleet_pd_matrices(pair_case())
         assert matrices.domain.tolist() == [0, 0, 1]
         assert matrices.domains == 2
+
+    def test_no_demand_costs_nothing(self, tmp_path: Path) -> None:
+        (tmp_path / "idle.json").write_text(json.dumps(pair_case(demand=[0.0, 0.0])))
+        (found,) = compare_fleet_pd(tmp_path)
+        assert (found.cost, found.bound, found.gap) == (0.0, 0.0, 0.0)
 
     def test_no_fleet_is_said_so(self, tmp_path: Path) -> None:
         case = pair_case()

@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from costmodel.errors import InputError
+from search_spaces.buying_schema import ProcurementSection
+from search_spaces.buying_terms import owned_price
 from search_spaces.levers import EFFICIENCIES, LEVERS, kind_of, number_of
-from search_spaces.loader import load_problem, owned_price
+from search_spaces.loader import load_problem
 from search_spaces.problem import Problem
 from search_spaces.scenarios import Axis, Scenario, changed, grid, named_scenarios, parse_axis, scenario_problem
 
@@ -116,7 +118,9 @@ def test_owned_gpus_are_an_offer_of_their_own_beside_that_of_more(problem: Probl
         ("H100", None, False), ("L4", None, False), ("H100 (owned)", 64, True),
     ]  # fmt: skip
     mine, full = owning.offers[2], owning.offers[0]
-    assert mine.usd_per_hour == pytest.approx(owned_price(full.accelerator.tdp)) == pytest.approx(0.091)
+    assert (
+        mine.usd_per_hour == pytest.approx(owned_price(full.accelerator, ProcurementSection())) == pytest.approx(0.091)
+    )
     assert (mine.gpu, full.usd_per_hour) == ("H100", problem.offers[0].usd_per_hour)
     assert replace(mine.accelerator, name="H100") == full.accelerator
     hosted = scenario_problem(

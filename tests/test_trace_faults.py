@@ -3,48 +3,14 @@
 from __future__ import annotations
 
 import gzip
-import json
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from costmodel.errors import InputError, UnknownNameError
+from costmodel.errors import UnknownNameError
 from search_spaces.traces import read_trace, source
-
-AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
-CONV, CODE = "AzureLLMInferenceTrace_conv_2023.csv", "AzureLLMInferenceTrace_code_2023.csv"
-MOONCAKE = "mooncake_conversation_trace.jsonl.gz"
-
-Write = Callable[..., Path]
-
-
-@pytest.fixture
-def write(tmp_path: Path) -> Write:
-    """Write text or bytes to a file and return its path."""
-
-    def write_file(content: str | bytes, name: str = "trace.csv") -> Path:
-        path = tmp_path / name
-        path.write_bytes(content.encode() if isinstance(content, str) else content)
-        return path
-
-    return write_file
-
-
-def refusal(path: Path, **options: object) -> str:
-    with pytest.raises(InputError) as caught:
-        read_trace(path, **options)  # type: ignore[arg-type]
-    return str(caught.value).removeprefix(str(path))
-
-
-def jsonl(*records: dict[str, object]) -> str:
-    return "".join(json.dumps(record) + "\n" for record in records)
-
-
-def mooncake(timestamp: int, isl: int, osl: int, ids: list[int]) -> dict[str, object]:
-    return {"timestamp": timestamp, "input_length": isl, "output_length": osl, "hash_ids": ids}
-
+from tests.trace_files import AZURE, Write, jsonl, mooncake, refusal
 
 ROW = "2023-11-16 18:00:00,1,2\n"
 

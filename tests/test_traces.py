@@ -1,13 +1,11 @@
-"""search_spaces.traces: formats, exact figures of the public traces, and one clear sentence for every bad file."""
+"""search_spaces.traces: formats, arrivals, lengths, prefixes, and the workload made from them."""
 
 from __future__ import annotations
 
 import gzip
 import json
 import math
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,11 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from costmodel.errors import InputError
-from costmodel.workload import check_workload
 from search_spaces.traces import (
     TraceFormat,
     TraceSummary,
-    compact_rows,
     detect_format,
     read_rows,
     read_trace,
@@ -30,115 +26,7 @@ from search_spaces.traces.histogram import cell_of
 from search_spaces.traces.prefix import PrefixCache
 from search_spaces.traces.rows import MAX_TOKENS, Rows
 from search_spaces.traces.timestamps import parse_date
-
-AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
-CONV, CODE = "AzureLLMInferenceTrace_conv_2023.csv", "AzureLLMInferenceTrace_code_2023.csv"
-MOONCAKE = "mooncake_conversation_trace.jsonl.gz"
-
-Write = Callable[..., Path]
-
-
-@pytest.fixture
-def write(tmp_path: Path) -> Write:
-    """Write text or bytes to a file and return its path."""
-
-    def write_file(content: str | bytes, name: str = "trace.csv") -> Path:
-        path = tmp_path / name
-        path.write_bytes(content.encode() if isinstance(content, str) else content)
-        return path
-
-    return write_file
-
-
-def refusal(path: Path, **options: object) -> str:
-    with pytest.raises(InputError) as caught:
-        read_trace(path, **options)  # type: ignore[arg-type]
-    return str(caught.value).removeprefix(str(path))
-
-
-def jsonl(*records: dict[str, object]) -> str:
-    return "".join(json.dumps(record) + "\n" for record in records)
-
-
-def mooncake(timestamp: int, isl: int, osl: int, ids: list[int]) -> dict[str, object]:
-    return {"timestamp": timestamp, "input_length": isl, "output_length": osl, "hash_ids": ids}
-
-
-# The public traces ---------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("name", "format_", "requests", "isl", "osl", "longest"),
-    [
-        (CONV, "azure", 19_366, 1154.697, 211.126, 14_089),
-        (CODE, "azure", 8_819, 2047.848, 27.883, 7_841),
-        (MOONCAKE, "mooncake", 12_031, 12_035.06, 342.62, 126_527),
-    ],
-)
-def test_public_traces(
-    data: Path, name: str, format_: str, requests: int, isl: float, osl: float, longest: int
-) -> None:
-    summary = read_trace(data / "traces" / name)
-    assert (summary.format, summary.requests, summary.max_tokens) == (format_, requests, longest)
-    assert summary.mean_isl == pytest.approx(isl, abs=0.006)
-    assert summary.mean_osl == pytest.approx(osl, abs=0.006)
-    assert (summary.dropped, summary.out_of_order) == (0, 0)
-    buckets = summary.bucketed(48)
-    assert buckets.isl.size == 48
-    assert float(buckets.share @ buckets.isl) == pytest.approx(summary.mean_isl, rel=1e-9)
-    assert float(buckets.share @ buckets.osl) == pytest.approx(summary.mean_osl, rel=1e-9)
-    assert float(buckets.share @ buckets.isl**2) == pytest.approx(summary.mean_isl_squared, rel=0.02)
-    assert float(buckets.share @ buckets.osl**2) == pytest.approx(summary.mean_osl_squared, rel=0.02)
-    assert float(buckets.share @ (buckets.isl * buckets.osl)) == pytest.approx(summary.mean_isl_osl, rel=0.005)
-    check_workload(summary.to_workload())
-
-
-def test_azure_conversation_arrivals(data: Path) -> None:
-    """Against the same figures computed in the plainest way."""
-    lines = (data / "traces" / CONV).read_text().splitlines()[1:]
-    moments = [parse_date(line.split(",")[0]) for line in lines]
-    gaps = np.diff(np.array(moments, dtype=np.int64)) / 1e9
-    arrivals = read_trace(data / "traces" / CONV).arrivals
-    assert arrivals.duration == pytest.approx(gaps.sum(), rel=1e-12)
-    assert arrivals.mean_rate == pytest.approx(1 / gaps.mean(), rel=1e-12)
-    assert arrivals.gap_cv == pytest.approx(gaps.std() / gaps.mean(), rel=1e-9)
-    assert arrivals.burstiness == arrivals.gap_cv
-    assert arrivals.longest_gap == gaps.max()
-    assert set(arrivals.hourly_rate) == {18, 19}
-
-
-def test_mooncake_prefix_hits_and_quantised_clock(data: Path) -> None:
-    summary = read_trace(data / "traces" / MOONCAKE)
-    assert summary.prefix_hit_share == pytest.approx(0.374, abs=0.0005)
-    assert summary.prefix_block_tokens == 512
-    arrivals = summary.arrivals
-    assert arrivals.quantum == pytest.approx(3.0, abs=0.001)
-    assert arrivals.tie_share > 0.9
-    assert arrivals.mean_rate == pytest.approx(12_031 / (3536.999 + 3.0), rel=1e-4)
-    assert arrivals.burstiness == pytest.approx(1.05, abs=0.01)
-    assert "the clock steps by 3 s" in summary.notes[0]
-
-
-def test_code_trace_says_that_it_comes_in_waves(data: Path) -> None:
-    summary = read_trace(data / "traces" / CODE)
-    assert summary.burstiness == pytest.approx(13.15, abs=0.01)
-    assert "longest pause 217 s" in summary.notes[0]
-
-
-@pytest.mark.parametrize(("name", "buckets"), [("chat", CONV), ("code", CODE), ("long-context", MOONCAKE)])
-def test_shipped_histograms_are_those_of_the_traces(root: Path, data: Path, name: str, buckets: str) -> None:
-    expected = compact_rows(read_trace(data / "traces" / buckets).bucketed(48))
-    shipped = np.loadtxt(root / "examples" / "histograms" / f"{name}.csv", delimiter=",", skiprows=1)
-    np.testing.assert_allclose(shipped, np.array(expected), atol=0.011)  # the second decimal may be a tie
-    assert round(float(shipped[:, 2].sum()), 9) == 1.0
-
-
-def test_shipped_excerpts(root: Path) -> None:
-    azure = read_trace(root / "examples" / "traces" / "azure-conv-500.csv")
-    assert (azure.format, azure.requests) == ("azure", 500)
-    mooncake_ = read_trace(root / "examples" / "traces" / "mooncake-200.jsonl")
-    assert (mooncake_.format, mooncake_.requests, mooncake_.prefix_block_tokens) == ("mooncake", 200, 512)
-
+from tests.trace_files import AZURE, Write, jsonl, mooncake, refusal
 
 # Formats --------------------------------------------------------------------------------------------------------------
 

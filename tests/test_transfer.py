@@ -14,7 +14,6 @@ from costmodel.transfer import (
     exposed_transfer_time,
     kv_transfer_bytes,
     kv_transfer_time,
-    prefix_time,
     store_read_time,
     transfer_bandwidth,
 )
@@ -78,7 +77,3 @@ def test_store_reads_its_tiers_no_faster_than_the_network() -> None:
     assert store_read_time(store, 40e9, 0.5, network=100e9) == pytest.approx(0.1 + 1.0)
     assert store_read_time(store, 40e9, 0.5, network=5e9) == pytest.approx(4.0)
     assert store_read_time(store, 40e9, 0.0, network=5e9) == 0
-
-
-def test_a_prefix_is_fetched_only_if_that_is_quicker() -> None:
-    assert prefix_time(np.array([0.1, 2.0]), np.array([1.0, 1.0])).tolist() == [0.1, 1.0]

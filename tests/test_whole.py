@@ -148,6 +148,12 @@ class TestByCounts:
         found = by_counts(matrices, Aim(), EXACT, np.arange(2), 7.0)
         assert (found.objective, found.bound) == pytest.approx((6.0, 6.0))
 
+    def test_without_iterations_nothing_is_found_out(self) -> None:
+        matrices = colocated(np.array([[1.1], [2.9]]), [4.0, 2.0])
+        found = by_counts(matrices, Aim(), replace(EXACT, iterations=0), np.arange(2), 7.0)
+        assert not found.complete
+        assert found.bound == -np.inf
+
     def test_a_block_of_several_needs_as_many_engines(self) -> None:
         """Two engines that share a queue carry all; half of that block is no engine, and one alone carries less."""
         matrices = replace(
@@ -176,6 +182,19 @@ class TestImprove:
         assert one.objective == other.objective
         assert one.bound == other.bound
         np.testing.assert_array_equal(one.route, other.route)
+
+    def test_choices_among_some_columns_are_fleets_and_bound_nothing_else(self) -> None:
+        matrices = wider(5, columns=40)
+        prices = relax(matrices, Aim(), 10.0)
+        assert prices is not None
+        work = Work(columns=2, more=3, choices=3, liftable=0, provable=0, gap=0.0)
+        best = whole_blocks(matrices, Aim(), EXACT)
+        found = improve(matrices, Aim(), replace(work, lifted=20), prices, 1.5 * best.objective)
+        assert found.index.size
+        assert found.bound <= best.objective + 1e-6 <= found.objective + 2e-6
+        counts = np.zeros(matrices.size, dtype=np.int64)
+        counts[found.index] = found.blocks
+        assert routable(matrices, counts)
 
     def test_volumes_other_than_the_demand(self) -> None:
         matrices = colocated(np.array([[0.6], [0.5]]), [1.0, 0.9])

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from costmodel.errors import InputError
+from costmodel.words import join_words
 from pdplan.console import Console, write_text
 from pdplan.options import (
     PATH,
@@ -93,6 +96,7 @@ def calibrate(
     that -o writes is a catalog: pdplan estimate --catalog FILE, or catalog: FILE in workload.yaml.
     """
     from reports.calibration_text import calibration_dict, calibration_text
+    from reports.text import plural
     from reports.whole_files import check_target
     from search_spaces.benchmark_results import read_results
     from search_spaces.benchmark_results.calibration import calibrate as fit
@@ -102,9 +106,9 @@ def calibrate(
         check_target(output, force=force)
     setup = _setup(flags)
     records = read_results(results)
-    console.note(
-        f"read {len(records)} result{'s' * (len(records) != 1)} from {len(results)} file{'s' * (len(results) != 1)}"
-    )
+    if not records:
+        raise InputError(f"no results in {join_words([str(path) for path in results])}")
+    console.note(f"read {plural(len(records), 'result')} from {plural(len(results), 'file')}; fitting to them")
     source = _source(results, records, setup)
     found = fit(records, setup, source)
     if output is not None:
@@ -112,15 +116,13 @@ def calibrate(
     value = calibration_dict(found, None if output is None else str(output))
     console.show(value if as_json else calibration_text(value, console.width))
     if output is None:
-        console.hint("the same with -o overlay.yaml writes the fitted figures as a catalog file")
+        console.hint(f"{console.command} -o overlay.yaml   # writes the fitted figures as a catalog file")
     else:
-        console.note(
-            f"\nwrote {output}\nNext: pdplan estimate --model {flags.model} --gpu {flags.gpu} --catalog {output}"
-        )
+        following = ["pdplan", "estimate", "--model", flags.model, "--gpu", flags.gpu, "--catalog", str(output)]
+        console.note(f"\nwrote {output}\nNext: {shlex.join(following)}")
 
 
 def _setup(flags: Flags) -> Setup:
-    from costmodel.errors import InputError
     from costmodel.transformer import DTYPE_BYTES
     from search_spaces.benchmark_results.deployed import Setup
     from search_spaces.catalog import load_catalog

@@ -90,16 +90,16 @@ def estimate(console: Console, /, as_json: bool, **options: Any) -> None:
     requests fit, and what binds.
     """
     from costmodel.estimate import estimate as predict
-    from search_spaces.engines import load_engine_overhead
+    from search_spaces.engines import engine_name, load_engine_overhead
 
-    flags = Flags(**options)
+    flags = Flags(**options | {"engine": engine_name(options["engine"])})
     problem = _problem(flags)
     config = _config(problem, flags)
     overhead = load_engine_overhead(flags.engine, problem.engine_changes)
     found = predict(problem.model, config, overhead, flags.isl, flags.osl, batch=flags.batch)
     as_value = estimate_dict(problem.model, config, flags, found)
     console.show(as_value if as_json else _page(as_value, console.width))
-    console.hint("pdplan init   (a workload file; pdplan optimize then finds the fleet)")
+    console.hint("pdplan init   # a workload file; pdplan optimize then finds the fleet")
 
 
 def _problem(flags: Flags) -> Problem:

@@ -8,7 +8,16 @@ import click
 
 from pdplan.console import Console
 from pdplan.exit_codes import ExitCode
-from pdplan.options import PATH, console_options, json_option, pairs, parse_settings, pass_console, set_option
+from pdplan.options import (
+    PATH,
+    collected,
+    console_options,
+    json_option,
+    pairs,
+    parse_settings,
+    pass_console,
+    set_option,
+)
 
 
 @click.command(short_help="Say why an engine config is out, or where it ranks.")
@@ -46,7 +55,7 @@ def explain(console: Console, file: Path, configs: tuple[str, ...], settings: tu
     from search_spaces.wanted import parse_wanted
 
     problem = load_problem(file, overrides=parse_settings(settings))
-    wanted = [parse_wanted(pairs(config, "--config"), problem) for config in configs]
+    wanted = collected(configs, lambda config: parse_wanted(pairs(config, "--config"), problem))
     found = list(zip(configs, explain_each(problem, wanted), strict=True))
     ends = [
         [(config, one) for config, one in zip(configs, wanted, strict=True) if one.role is role]

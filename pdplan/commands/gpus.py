@@ -41,7 +41,7 @@ def gpus(console: Console, name: str | None, catalog: Path | None, as_json: bool
         console.show([entry_dict(each) for each in known.accelerators.values()])
     else:
         console.show(_table(list(known.accelerators.values()), console.width))
-        console.hint("pdplan gpus NAME   (sources and efficiencies of one)")
+        console.hint("pdplan gpus NAME   # sources and efficiencies of one")
 
 
 def _table(known: list[Accelerator], width: int) -> str:

@@ -40,7 +40,7 @@ def models(console: Console, name: str | None, as_json: bool) -> None:
         console.show([model_entry(model) for model in known])
     else:
         console.show(_table(known, console.width))
-        console.hint("pdplan models NAME   (layers, precision and source of one)")
+        console.hint("pdplan models NAME   # layers, precision and source of one")
 
 
 def _table(known: list[Transformer], width: int) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from shlex import quote
 
 import click
 
@@ -32,7 +33,7 @@ def init(console: Console, file: Path, force: bool) -> None:
         return
     write_text(file, init_text(), force=force)
     console.note(f"wrote {file}")
-    console.note(f"Next: pdplan optimize {file} -o plan")
+    console.note(f"Next: pdplan optimize {quote(str(file))} -o plan")
 
 
 @click.command(short_help="Print the JSON Schema of workload.yaml.")

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 REPLICATIONS = Bounds(1, 100, "replications")
 CONCURRENCY = Bounds(1, 100_000, "requests")
 PARTS = Bounds(2, 1440, "parts of a day")
+SOON_DONE = 50_000
+"""So many requests take a few seconds: nobody needs to be told that they are under way."""
 PLAIN_REQUESTS = 200_000
 """So many requests take plain Python some ten seconds, and less than compiling the loop for the first time."""
 
@@ -135,7 +137,8 @@ def simulate(
     check_files(files, force=force)
     if asked.work <= PLAIN_REQUESTS:
         os.environ.setdefault("PDPLAN_SIMULATOR", "python")
-    with console.progress() as progress:
+    telling = console.progress() if asked.work <= SOON_DONE else console.milestones()
+    with telling as progress:
         shown = simulated(read_plan(file), asked, progress)
     _write_files(console, shown, files, window, force=force)
     from reports.simulation_json import simulation_json

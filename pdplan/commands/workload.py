@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -91,9 +92,10 @@ def workload(
         write_text(output, text, force=force)
     console.show(measured if as_json else _page(measured, console.width))
     if output is None:
-        console.hint(f"pdplan workload {trace} -o workload.yaml")
+        console.hint(f"{console.command} -o workload.yaml")
     else:
-        console.note(f"\nwrote {output}; set its slo and accelerators\nNext: pdplan optimize {output} -o plan")
+        console.note(f"\nwrote {output}; set its slo and accelerators")
+        console.note(f"Next: pdplan optimize {quote(str(output))} -o plan")
 
 
 def _model_name(model: str, output: Path | None) -> str:

@@ -1,0 +1,172 @@
+"""Calibration from the outside: the catalog file that it writes, and the command."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from costmodel.errors import InputError
+from pdplan.cli import cli
+from pdplan.console import Console
+from search_spaces.catalog import load_catalog
+from search_spaces.efficiency import _ALLOWED
+from search_spaces.engines import load_engine_overhead, load_serving_policy
+from search_spaces.loader import load_problem
+from search_spaces.overlay import EfficiencyChange
+
+MODEL = "Llama-3.1-8B"
+FOLDER = Path(__file__).resolve().parent / "benchmark_results"
+
+
+# The catalog file
+
+
+def test_every_key_of_the_catalog_can_stand_in_an_overlay() -> None:
+    assert set(EfficiencyChange.model_fields) == set(_ALLOWED)
+
+
+def overlay(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "overlay.yaml"
+    path.write_text(text, "utf-8")
+    return path
+
+
+def test_overlay_changes_only_what_it_says(tmp_path: Path) -> None:
+    text = "accelerators:\n  H100: {efficiency: {gemm: {bf16: {compute: 0.5, launch_us: 9}}}}\n"
+    changed, shipped = (load_catalog(path).accelerator("H100") for path in (overlay(tmp_path, text), None))
+    new, old = changed.efficiency["gemm", "bf16"], shipped.efficiency["gemm", "bf16"]
+    assert (new.compute, new.launch) == (0.5, pytest.approx(9e-6))
+    assert (new.memory, new.compute_half) == (old.memory, old.compute_half)
+    assert new.source.startswith("compute, launch_us from overlay.yaml; else ")
+    rest = {pair: one for pair, one in changed.efficiency.items() if pair != ("gemm", "bf16")}
+    assert {pair: (one.compute, one.memory, one.launch) for pair, one in rest.items()} == {
+        pair: (one.compute, one.memory, one.launch)
+        for pair, one in shipped.efficiency.items()
+        if pair != ("gemm", "bf16")
+    }
+    assert changed.source == shipped.source
+
+
+def test_overlay_of_a_relative_and_of_engines(tmp_path: Path) -> None:
+    text = (
+        "accelerators:\n"
+        "  Mine: {like: H100, efficiency: {moe: {fp8: {memory: 0.4}}}}\n"
+        "engines:\n"
+        "  TensorRT-LLM: {step_overhead_us: 1000, arrival_ms: 3}\n"
+    )
+    catalog = load_catalog(overlay(tmp_path, text))
+    assert catalog.accelerator("Mine").efficiency["moe", "fp8"].memory == 0.4
+    assert catalog.accelerator("H100").efficiency["moe", "fp8"].memory != 0.4
+    changed = load_engine_overhead("trtllm", catalog.engines)
+    assert (changed.step, changed.per_request) == (pytest.approx(1e-3), load_engine_overhead("trtllm").per_request)
+    assert load_serving_policy("trtllm", catalog.engines).arrival == pytest.approx(3e-3)
+    assert load_engine_overhead("vllm", catalog.engines) == load_engine_overhead("vllm")
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("accelerators: {H100: {efficiency: {gem: {bf16: {}}}}}", "'gem' is not a kernel class; did you mean 'gemm'?"),
+        ("accelerators: {H100: {efficiency: {gemm: {bf61: {}}}}}", "'bf61' is not a dtype; did you mean 'bf16'?"),
+        ("accelerators: {H100: {efficiency: {gemm: {bf16: {compute: 1.2}}}}}", "1.2 should be less than or equal to 1"),
+        ("accelerators: {H100: {efficiency: {gemm: {bf16: {comptue: 0.2}}}}}", "did you mean 'compute'?"),
+        ("accelerators: {H100: {efficiency: 0.9}}", "must be figures by kernel class, but is 0.9"),
+        ("engines: {vlm: {arrival_ms: 1}}", "engine 'vlm' is not known; did you mean 'vllm'?"),
+        ("engines: {vllm: {arrival_ms: -1}}", "-1 should be greater than or equal to 0"),
+        ("engines: {vllm: {arival_ms: 1}}", "did you mean 'arrival_ms'?"),
+        ("engines: fast", "must be engines by name, but is 'fast'"),
+        ("gpus: {}\nengines: {}", "is not a known key; known: 'accelerators', 'engines'"),
+    ],
+)
+def test_faults_of_an_overlay(tmp_path: Path, text: str, sentence: str) -> None:
+    with pytest.raises(InputError) as caught:
+        load_catalog(overlay(tmp_path, text + "\n"))
+    assert sentence in str(caught.value)
+    assert "overlay.yaml:" in str(caught.value)
+
+
+# The command
+
+
+def invoke(*words: str) -> Result:
+    return CliRunner().invoke(cli, ["calibrate", *words], obj=Console("pdplan calibrate ..."))
+
+
+@pytest.mark.parametrize(
+    ("name", "gpu", "model"),
+    [
+        ("vllm_bench_serve.json", "H100", MODEL),
+        ("sglang_bench_serving.jsonl", "H100", MODEL),
+        ("profile_export_aiperf.json", "H100", MODEL),
+        ("profile_export_genai_perf.json", "H100", MODEL),
+        ("guidellm_benchmarks.json", "H100", MODEL),
+        ("inferencex_agg.json", "H200", "Llama-3.1-70B"),
+        ("dynamo_self_benchmark.json", "H100", MODEL),
+    ],
+)
+def test_every_format_becomes_a_catalog_file(tmp_path: Path, name: str, gpu: str, model: str) -> None:
+    target = tmp_path / "overlay.yaml"
+    done = invoke(str(FOLDER / name), "--model", model, "--gpu", gpu, "-o", str(target), "--json")
+    assert done.exit_code == 0, done.output
+    value = json.loads(done.stdout)
+    assert value["schema"] == "pdplan.calibration/1"
+    scale = value["scales"]["memory"]["scale"]
+    new, old = (load_catalog(path).accelerator(gpu).efficiency["gemm", "bf16"] for path in (target, None))
+    assert new.memory == pytest.approx(min(old.memory * scale, 1.0), rel=1e-3)
+    assert new.launch == pytest.approx(old.launch, rel=1e-2)
+    assert new.source.startswith("calibrated on ")
+    assert value["error"]["after"]["median_abs"] <= value["error"]["before"]["median_abs"] + 0.02
+
+
+def test_the_page_and_a_second_calibration_on_the_first(tmp_path: Path) -> None:
+    target, second = tmp_path / "overlay.yaml", tmp_path / "second.yaml"
+    words = (str(FOLDER / "vllm_bench_serve.json"), "--model", MODEL, "--gpu", "h100_sxm")
+    done = invoke(*words, "-o", str(target))
+    assert done.exit_code == 0, done.output
+    assert "Llama-3.1-8B on H100, vllm: 4 measured rows" in done.output
+    assert "1,024 + 256 tokens, 4 in flight, TP1" in done.output
+    again = invoke(*words, "--catalog", str(target), "-o", str(second), "--json")
+    assert again.exit_code == 0, again.output
+    scales = [one["scale"] for one in json.loads(again.stdout)["scales"].values()]
+    assert scales == pytest.approx([1.0] * 4, abs=0.25)  # what is left is what the prior held back
+    source = load_catalog(second).accelerator("H100").efficiency["gemm", "bf16"].source
+    assert source.count("scaled from") == 1
+    assert invoke(*words, "-o", str(target)).exit_code != 0  # an existing file is kept
+
+
+def test_a_problem_takes_the_engine_of_its_catalog(tmp_path: Path) -> None:
+    overlay(tmp_path, "engines: {vllm: {step_overhead_us: 1234}}\n")
+    example = (Path(__file__).resolve().parents[1] / "search_spaces" / "init_template.yaml").read_text("utf-8")
+    (tmp_path / "workload.yaml").write_text(example + "\ncatalog: overlay.yaml\n", "utf-8")
+    problem = load_problem(tmp_path / "workload.yaml")
+    assert load_engine_overhead(problem.engine, problem.engine_changes).step == pytest.approx(1234e-6)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("absent.json", "--model", MODEL, "--gpu", "H100"), "absent.json: cannot be read"),
+        ((str(FOLDER / "vllm_bench_serve.json"), "--model", MODEL, "--gpu", "H1000"), "did you mean 'H100'"),
+        (
+            (str(FOLDER / "vllm_bench_serve.json"), "--model", MODEL, "--gpu", "H100", "--ep", "3"),
+            "--ep 3 does not divide",
+        ),
+        (
+            (str(FOLDER / "vllm_bench_serve.json"), "--model", MODEL, "--gpu", "H100", "--engine", "vlmm"),
+            "did you mean 'vllm'",
+        ),
+        (
+            (str(FOLDER / "vllm_bench_serve.json"), "--model", MODEL, "--gpu", "H100", "--weight-dtype", "fp9"),
+            "--weight-dtype 'fp9' is not known",
+        ),
+        (
+            (str(FOLDER / "inferencex_agg.json"), "--model", "Llama-3.1-70B", "--gpu", "H100"),
+            "it ran on H200, not on H100",
+        ),
+    ],
+)
+def test_bad_command_lines(words: tuple[str, ...], sentence: str) -> None:
+    done = invoke(*words)
+    assert isinstance(done.exception, InputError)
+    assert sentence in str(done.exception)

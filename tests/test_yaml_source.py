@@ -1,0 +1,132 @@
+"""YAML as it is read: what is no mapping of keys, what would blow up, and numbers and texts as they are meant."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from costmodel.errors import InputError
+from search_spaces.loader import load_problem
+from search_spaces.yaml_source import MAX_BYTES, parse_source, parse_value
+from tests.workload_texts import SOUND, load, refusal
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", "w.yaml: is empty; a workload to start from is written by `pdplan init`"),
+        (b"# only a comment\n", "w.yaml: is empty; a workload to start from is written by `pdplan init`"),
+        (b"- a\n", "w.yaml: holds a list, but must hold keys and values such as 'name: chat'"),
+        (b"hello", "w.yaml: holds a single value, but must hold keys and values such as 'name: chat'"),
+        (b"a: 1\nb: \xff", "w.yaml:2: is not UTF-8 text (byte 0xff at offset 8); save it as UTF-8"),
+        (b"a:\n\t- b\n", "w.yaml:2:1: a tab cannot indent or separate in YAML; use spaces\n  - b\n  ^"),
+        (
+            b"a: 1\n---\nb: 1\n",
+            "w.yaml:2:1: a second document starts here ('---'), but one file states one problem\n  ---\n  ^",
+        ),
+        (b"a: \x07", "w.yaml:1: has the control character U+0007"),
+        (
+            b"a: &a [*a]",
+            "w.yaml:1:4: is nested deeper than 50 levels (an alias that contains itself?)\n  a: &a [*a]\n     ^",
+        ),
+    ],
+)
+def test_what_is_no_yaml_mapping_is_refused(folder: Path, data: bytes, message: str) -> None:
+    Path("w.yaml").write_bytes(data)
+    with pytest.raises(InputError) as caught:
+        load_problem(Path("w.yaml"))
+    assert str(caught.value) == message
+
+
+def test_a_missing_file_and_a_folder_are_refused(folder: Path) -> None:
+    with pytest.raises(InputError, match=r"^none\.yaml: cannot be read \(no such file or directory\)$"):
+        load_problem(Path("none.yaml"))
+    (folder / "dir.yaml").mkdir()
+    with pytest.raises(InputError, match=r"^dir\.yaml: is a folder, a file is wanted$"):
+        load_problem(Path("dir.yaml"))
+
+
+def test_a_file_of_10_gb_is_refused_unread(folder: Path) -> None:
+    with Path("w.yaml").open("wb") as file:
+        file.truncate(10_000_000_000)
+    started = time.process_time()
+    with pytest.raises(
+        InputError, match=rf"^w\.yaml: has 10,000,000,000 bytes, but at most {MAX_BYTES:,} are read here; "
+    ):
+        load_problem(Path("w.yaml"))
+    assert time.process_time() - started < 1
+
+
+def test_a_yaml_bomb_is_defused(folder: Path) -> None:
+    levels = ["a0: &a0 [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]"]
+    levels += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 20)]
+    started = time.process_time()
+    message = refusal("\n".join(levels))
+    assert message.startswith("w.yaml:1:")
+    assert "aliases (*name) repeat more than 10,000 values; write the values out" in message
+    assert time.process_time() - started < 2
+
+
+@pytest.mark.parametrize("bracket", ["[", "{a: "])
+def test_endless_nesting_is_refused(folder: Path, bracket: str) -> None:
+    assert "is nested deeper than 50 levels" in refusal("a: " + bracket * 5000)
+
+
+def test_an_honest_alias_is_allowed(folder: Path) -> None:
+    text = SOUND.replace(
+        "[H100, {name: H200, inventory: 64}]",
+        "\n  - {name: H100, scale_out: &net {bandwidth: 50GB/s}}\n  - {name: H200, scale_out: *net}",
+    )
+    assert [offer.accelerator.scale_out.bandwidth for offer in load(text).offers] == [50e9, 50e9]
+
+
+def test_merge_keys_and_complex_keys_are_refused(folder: Path) -> None:
+    assert "'<<' (merging) cannot be a key here; write the keys out" in refusal(SOUND + "<<: {seed: 1}\n")
+    assert "a list or mapping cannot be a key here; write the keys out" in refusal(SOUND + "? [1]\n: 2\n")
+
+
+def test_a_number_in_exponent_form_is_a_number() -> None:
+    assert parse_value("1e12") == 1e12
+    assert parse_value("-2E-3") == -0.002
+    assert parse_value("'1e12'") == "1e12"
+    assert parse_value("1_000") == 1000
+    assert parse_value("2024-01-01") == "2024-01-01"
+    assert math.isinf(parse_value(".inf"))
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.recursive(
+        st.none()
+        | st.booleans()
+        | st.integers(-(10**15), 10**15)
+        | st.floats(allow_nan=False, allow_infinity=False)
+        | st.text(max_size=8),
+        lambda children: (
+            st.lists(children, max_size=4) | st.dictionaries(st.text(min_size=1, max_size=6), children, max_size=4)
+        ),
+        max_leaves=15,
+    )
+)
+def test_json_is_read_as_json(value: Any) -> None:
+    """JSON is YAML, so whatever JSON says must come out, with a place for every value."""
+    source, faults = parse_source(json.dumps({"root": value}), "j.yaml")
+    assert faults == []
+    assert source.value == {"root": value}
+    assert ("root",) in source.values
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.text(max_size=200))
+def test_any_text_is_read_or_refused(text: str) -> None:
+    with contextlib.suppress(InputError):
+        source, _ = parse_source(text, "t.yaml")
+        assert isinstance(source.value, dict)
