@@ -150,11 +150,12 @@ def realistic_problems(seeds: int) -> None:
 def many_buckets() -> None:
     """Mélange's format at 400 buckets x 12 types."""
     from benchmarks.reference.fleet_cases import melange_matrices
+    from benchmarks.reference.fleet_schemas import MelangeCase
     from benchmarks.reference.fleets import EXACT
     from tests.test_reference_fleets import synthetic
 
     for seed in range(3):
-        matrices = melange_matrices(synthetic(400, 12, seed))
+        matrices = melange_matrices(MelangeCase.model_validate(synthetic(400, 12, seed)))
         found, cpu, wall = timed(matrices, EXACT)
         gap = 1.0 - found.bound / found.objective
         told = f"{found.objective:.2f} $/h, gap {gap:.2%}, CPU {cpu:.2f} s, clock {wall:.2f} s"

@@ -251,8 +251,11 @@ def _with_company(
         below = np.cumsum(_cells(np.exp((bunch + pace * wait) * (job - 1.0))))
         room = np.clip((stages * step - at) / (stages * min(wait + mean, step)), 0.0, 1.0)
         above = np.clip((1.0 - below) * room, 0.0, 1.0)
-        delay = np.exp(turns * (stages - 1.0) * min(same * wait, step / 2.0))
-        total += _spectrum(part) * delay * _spectrum(np.diff(1.0 - above, prepend=0.0))
+        waited, coming = _spectrum(part), 1.0 - above
+        if stages > 1.0:
+            waited = waited * np.exp(turns * (stages - 1.0) * min(same * wait, step / 2.0))
+        coming[1:] -= coming[:-1].copy()
+        total += waited * _spectrum(coming)
         behind += share * float(above.sum()) * float(edges[1])
     return _cells(total), behind / (stages * float(weight @ jobs))
 

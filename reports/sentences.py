@@ -88,8 +88,9 @@ def relax_sentence(binding: Binding) -> str:
     if not is_number(binding.used) or not is_number(binding.limit):
         return f"Relax {what}."
     change = f" ({signed_percent(binding.used / binding.limit - 1)})" if binding.limit else ""
-    used, limit = quantity(binding.used, binding.unit), quantity(binding.limit, binding.unit)
-    return f"Relax {what} from {limit} to {used}{change}."
+    # to whole cents, upwards: a limit of $31.62/h would still be below $31.625/h
+    enough = math.ceil(round(100 * binding.used, 6)) / 100 if binding.unit == "$/h" else binding.used
+    return f"Relax {what} from {quantity(binding.limit, binding.unit)} to {quantity(enough, binding.unit)}{change}."
 
 
 def miss_sentence(miss: Alternative) -> str:
@@ -356,7 +357,7 @@ def heat_sentence(share: float, isl: str, osl: str, alike: int = 1) -> str:
 def origin_sentence(plan: Plan) -> str:
     """Say what the figures rest on."""
     basis = "simulated" if plan.simulated else "modelled, not simulated"
-    loads = "; loads and headroom are by formula" if plan.simulation else ""
+    loads = "; loads are by formula, and headroom where the simulation agrees" if plan.simulation else ""
     return f"Latencies and rates are {basis}{loads}; nothing on this page was measured on your machines."
 
 

@@ -70,9 +70,8 @@ def verdict_sentence(judgement: Judgement) -> str:
 def _classes(shown: Simulated, width: int) -> list[str]:
     columns = [
         Column("class", shrink=True),
-        Column(""),
         Column("in SLO", "right"),
-        Column("95 % CI", "right"),
+        Column("95 % CI", "right", optional=True),
         Column("TTFT p50/p90/p99", "right"),
         Column("TPOT p50/p90/p99", "right"),
         Column(""),
@@ -82,7 +81,7 @@ def _classes(shown: Simulated, width: int) -> list[str]:
 
 
 def _class_rows(shown: Simulated, number: int) -> list[list[str]]:
-    """Goal, simulated, analytic and planned, one under the other."""
+    """The name, and under it goal, simulated, analytic and planned."""
     one, planned, analytic = shown.judgement.classes[number], shown.plan.classes[number], shown.analytic
     share, slo = one.attainment, shown.instance.problem.slos[number]
     limits = [f"≤ {duration(limit)}" if is_number(limit) else "" for limit in (slo.ttft, slo.tpot)]
@@ -90,16 +89,17 @@ def _class_rows(shown: Simulated, number: int) -> list[list[str]]:
     mark = ("✓" if one.held else "missed") + ("" if one.sure else " (unsure)")
     interval = f"{percent(share.low)}–{percent(share.high)}"
     rows = [
-        [clean(one.name, 30), "goal", percent(one.goal), "", *limits, last],
-        ["", "simulated", percent(share.share), interval, three(one.ttft), three(one.tpot), mark],
+        [clean(one.name, 30), *[""] * 5],
+        ["  goal", percent(one.goal), "", *limits, last],
+        ["  simulated", percent(share.share), interval, three(one.ttft), three(one.tpot), mark],
     ]
     if analytic is not None and analytic.stable:
         latencies = [three(values[number].tolist()) for values in (analytic.ttft, analytic.tpot)]
-        rows.append(["", "analytic", percent(float(analytic.attainment[number])), "", *latencies, ""])
+        rows.append(["  analytic", percent(float(analytic.attainment[number])), "", *latencies, ""])
     elif analytic is not None:
-        rows.append(["", "analytic", percent(0.0), "", "overloaded", "overloaded", ""])
+        rows.append(["  analytic", percent(0.0), "", "overloaded", "overloaded", ""])
     told = [three([q.p50, q.p90, q.p95, q.p99]) for q in (planned.ttft_s, planned.tpot_s)]
-    return [*rows, ["", "plan said", percent(planned.attainment), "", *told, ""]]
+    return [*rows, ["  plan said", percent(planned.attainment), "", *told, ""]]
 
 
 def _gap_words(shown: Simulated) -> str:
@@ -117,7 +117,7 @@ def _pools(shown: Simulated, width: int) -> list[str]:
         Column("pool", shrink=True),
         Column("engines", "right"),
         Column("busy", "right"),
-        Column("MFU", "right"),
+        Column("MFU", "right", optional=True),
         Column("MBU", "right"),
         Column("KV mean/peak", "right"),
         Column("preempted", "right"),

@@ -137,7 +137,6 @@ def _classes(plan: Plan, width: int, paint: Paint) -> list[str]:
     classes = plan.classes
     if len(classes) > MOST_CLASSES:
         classes = sorted(classes, key=lambda c: (c.attainment - c.attainment_goal, c.name))[:MOST_CLASSES]
-    with_e2e = any(item.e2e_limit_s is not None for item in classes)
     columns = [
         Column("class", shrink=True),
         Column("share", "right", optional=True),
@@ -145,15 +144,20 @@ def _classes(plan: Plan, width: int, paint: Paint) -> list[str]:
         Column("limit", "right"),
         Column("TPOT p50/p90/p99", "right"),
         Column("limit", "right"),
-        *([Column("e2e limit", "right", optional=True)] if with_e2e else []),
         Column("in SLO", "right"),
         Column("goal", "right"),
         Column(""),
     ]
-    rows = [_class_row(item, with_e2e) for item in classes]
+    rows = [_class_row(item) for item in classes]
     table = render_table(rows, columns, width, indent=2, style=_class_style(classes, len(columns) - 1, paint))
-    lines = [_heading("SLOs", len(classes), len(plan.classes)), *table.split("\n"), *_error_bars(classes, width)]
-    return [*lines, *_confidence(plan, width)]
+    lines = [_heading("SLOs", len(classes), len(plan.classes)), *table.split("\n"), *_e2e_limits(classes, width)]
+    return [*lines, *_error_bars(classes, width), *_confidence(plan, width)]
+
+
+def _e2e_limits(classes: Sequence[ClassResult], width: int) -> list[str]:
+    """The limits on whole requests, in a sentence: a column of them would not fit beside the others."""
+    said = [f"{clean(c.name, 30)} {duration(c.e2e_limit_s)}" for c in classes if c.e2e_limit_s is not None]
+    return _indented(f"Limit from arrival to the last token: {', '.join(said)}.", width) if said else []
 
 
 def _error_bars(classes: Sequence[ClassResult], width: int) -> list[str]:
@@ -169,7 +173,7 @@ def _confidence(plan: Plan, width: int) -> list[str]:
     return _indented(sentences.confidence_sentence(plan), width) if told else []
 
 
-def _class_row(item: ClassResult, with_e2e: bool) -> list[str]:
+def _class_row(item: ClassResult) -> list[str]:
     held = item.attainment >= item.attainment_goal
     return [
         clean(item.name, 30),
@@ -178,7 +182,6 @@ def _class_row(item: ClassResult, with_e2e: bool) -> list[str]:
         duration(item.ttft_limit_s),
         _quantiles(item.tpot_s) if has_tpot(item) else MISSING,
         duration(item.tpot_limit_s),
-        *([duration(item.e2e_limit_s)] if with_e2e else []),
         percent(item.attainment),
         percent(item.attainment_goal),
         "✓" if held else "missed",

@@ -57,7 +57,8 @@ def _missing(problem: Problem) -> str:
         f"  demand: {{months: 24, growth: 5%, low: 0%, high: 8%}}   # growth per month, and the ends of its band\n"
         f"  accelerators:\n"
         f"    - {{name: {name}, reserved_1_year: ${reserved:.2f}/h}}\n\n"
-        f"or put these sections into a file for --terms; docs/buying.md explains them, `pdplan schema` lists every key"
+        f"or put what stands below procurement: into a file for --terms; docs/buying.md explains the keys, "
+        f"`pdplan schema` lists them all"
     )
 
 

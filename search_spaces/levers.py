@@ -11,6 +11,7 @@ from typing import Any
 from costmodel.errors import InputError
 
 from .bounds import PLAIN_LIMITS
+from .buying_schema import as_share
 from .catalog import normalized_name
 from .quantities import Kind, QuantityError, check_plain, parse
 
@@ -176,9 +177,8 @@ def _growing(inputs: Inputs, rest: tuple[str, ...], value: Any) -> None:
 def _share(value: Any) -> float | None:
     """A number, or a text such as 5%."""
     try:
-        if isinstance(value, str):
-            return float(value.removesuffix("%")) / (100.0 if value.endswith("%") else 1.0)
-        return float(value)
+        written = as_share(value) if isinstance(value, str) else None
+        return float(value) if written is None else written
     except (TypeError, ValueError):
         return None
 

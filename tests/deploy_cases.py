@@ -18,6 +18,8 @@ from reports.deploy.facts import checked_version
 from search_spaces.kv_hand_over import cannot_talk
 from search_spaces.models import load_model
 
+ENGINES = {"vllm": "vllm", "dynamo": "vllm", "llmd": "vllm", "sglang": "sglang", "trtllm": "trtllm"}
+"""The engine that each target is tried with."""
 GPUS = ("A100-80", "H100", "H200", "B200", "L40S")
 TEMPLATE = json.loads((Path(__file__).parent / "plans" / "disaggregated.json").read_text("utf-8"))
 

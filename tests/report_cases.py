@@ -195,3 +195,9 @@ def with_routes(plan: Plan, *rows: tuple[str, float, float, float, float]) -> Pl
         for name, isl, osl, share, held in rows
     ]
     return plan.model_copy(update={"routing": routes})
+
+
+def with_command(plan: Plan, command: str) -> Plan:
+    """The plan as if this command line had asked for it."""
+    run = plan.provenance.run.model_copy(update={"command": command})
+    return plan.model_copy(update={"provenance": plan.provenance.model_copy(update={"run": run})})

@@ -208,6 +208,13 @@ def test_gpus_lists_the_catalog() -> None:
     assert all(entry["source"] and entry["date"] for entry in listed)
 
 
+@pytest.mark.parametrize("command", ["gpus", "models"])
+def test_names_are_whole_at_80_columns(command: str) -> None:
+    names = [entry["name"] for entry in json.loads(within(command, "--json").stdout)]
+    lines = pdplan(command, COLUMNS="80").stdout.splitlines()
+    assert all(any(line.startswith(f"{name} ") for line in lines) for name in names)
+
+
 def test_gpus_shows_one() -> None:
     entry = json.loads(within("gpus", "H200", "--json").stdout)
     assert entry["name"] == "H200"

@@ -24,9 +24,8 @@ from reports.deploy.differences import AS_WRITTEN, differences, strays
 from reports.deploy.files import SUMS, TARGETS, deployment_files, file_faults, write_deployment
 from reports.deploy.manifests import load_yaml
 from reports.deploy.record import RECORD, recorded_options
-from tests.deploy_cases import PAIR, Ask, Case, deployment_of, options, plan_of
+from tests.deploy_cases import ENGINES, PAIR, Ask, Case, deployment_of, options, plan_of
 
-ENGINES = {"vllm": "vllm", "dynamo": "vllm", "llmd": "vllm", "sglang": "sglang", "trtllm": "trtllm"}
 ALIKE = re.compile(r"dgd-with-planner|prefill-1-1|values/prefill|compose/h200")
 """Files that are like others, place for place."""
 STRIDE = 3
@@ -305,10 +304,10 @@ def test_bad_requests_are_one_sentence(
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("[]", "the file: Input should be"),
+        ("[]", "deployment.json: a list is not an object"),
         ("{", "deployment.json is not JSON"),
         ("[" * 100_000, "deployment.json is not JSON"),
-        ('{"schema": "pdplan.deployment/9"}', "schema: Input should be 'pdplan.deployment/1'"),
+        ('{"schema": "pdplan.deployment/9"}', "schema: 'pdplan.deployment/9' is none of 'pdplan.deployment/1'"),
         ('{"unheardOf": 1}', "deployment.json: "),
     ],
 )

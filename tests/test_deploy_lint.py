@@ -16,10 +16,9 @@ from reports.deploy.description import Deployment
 from reports.deploy.differences import AS_WRITTEN
 from reports.deploy.files import TARGETS, deployment_files, file_faults, refuse_faults
 from reports.deploy.lint import RULES
-from tests.deploy_cases import PAIR, Ask, Case, deployment_of, lengths_plan, options, plan_of
+from tests.deploy_cases import ENGINES, PAIR, Ask, Case, deployment_of, lengths_plan, options, plan_of
 from tests.deploy_defects import DEFECTS, Defect, Files
 
-ENGINES = {"sglang": "sglang", "trtllm": "trtllm"}
 SPAN = (
     Case("prefill", "H200", dp=16, ep=16, seqs=64, tokens=32768),
     Case("decode", "H200", dp=16, ep=16, seqs=1024, tokens=4096),
@@ -35,7 +34,7 @@ def case_of(target: str) -> tuple[Deployment, Files]:
     if target == "llmd of nodes":
         deployment = deployment_of(plan_of(SPAN, Ask("DeepSeek-V3", "fp8")), "llmd")
         return deployment, TARGETS["llmd"].files(deployment)
-    deployment = deployment_of(plan_of(PAIR, Ask(engine=ENGINES.get(target, "vllm"))), target)
+    deployment = deployment_of(plan_of(PAIR, Ask(engine=ENGINES[target])), target)
     return deployment, TARGETS[target].files(deployment)
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from costmodel.engine import Parallelism, Role
 from costmodel.errors import InputError
+from costmodel.simulator.metrics import overload
 from optimizer.fleets.evaluate import evaluate, goodput_volume
 from optimizer.fleets.fleet import Fleet, FleetPool
 from optimizer.loads.instance import Instance
@@ -62,6 +63,29 @@ def test_the_same_requests_come_at_every_rate() -> None:
     np.testing.assert_allclose(one.trace.arrival, 2.0 * two.trace.arrival)
     np.testing.assert_array_equal(one.trace.isl, two.trace.isl)
     np.testing.assert_array_equal(one.flow, two.flow)
+
+
+def test_one_pool_that_falls_behind_is_enough() -> None:
+    """A small pool gets 1.2 times what it can take: 9 % of the requests, so that all others keep the goal."""
+    instance = instance_of(problem(workload=workload(rate=300.0)))
+    fleet = Fleet(
+        (
+            pool(instance, "prefill-1", Role.PREFILL, 0.91, 20),
+            pool(instance, "prefill-2", Role.PREFILL, 0.09),
+            pool(instance, "decode-1", Role.DECODE, 1.0, 8),
+        )
+    )
+    found = judge(instance, fleet, requests=8000)
+    (run,), (reached,) = found.runs, found.classes
+    assert not overload(run.result).overloaded
+    assert reached.proven
+    assert found.overload.overloaded
+    assert found.overload.where == "queue"
+    assert not found.held
+    assert not found.proven
+    even = replace(fleet.pools[0], route=fleet.pools[0].route / 0.91 * 0.96)
+    kept = Fleet((even, replace(fleet.pools[1], route=fleet.pools[1].route / 0.09 * 0.04), fleet.pools[2]))
+    assert judge(instance, kept, requests=8000).proven
 
 
 @pytest.mark.parametrize("build", [colocated, apart])

@@ -255,7 +255,7 @@ def test_every_example_loads_fast(name: str) -> None:
     load_problem(EXAMPLES / f"{name}.yaml")
     started = time.process_time()
     problem = load_problem(EXAMPLES / f"{name}.yaml")
-    assert time.process_time() - started < 0.15
+    assert time.process_time() - started < 1.0  # usually 0.02
     assert problem.name == name
     assert problem.inputs == load_problem(EXAMPLES / f"{name}.yaml").inputs
 

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from benchmarks.reference.fleet_cases import fleet_pd_matrices, melange_matrices
+from benchmarks.reference.fleet_schemas import MelangeCase, PairCase
 from benchmarks.reference.fleets import compare_fleet_pd, compare_melange
 from costmodel.errors import InputError
 
@@ -54,7 +55,7 @@ def pair_case(**changes: Any) -> dict[str, Any]:
 
 class TestMelange:
     def test_buckets_that_nobody_asks_for_are_left_out_and_zero_throughput_serves_nothing(self) -> None:
-        matrices = melange_matrices(EXAMPLE)
+        matrices = melange_matrices(MelangeCase.model_validate(EXAMPLE))
         np.testing.assert_allclose(matrices.need[:, 0], [[3.0, 3.0, np.inf], [0.3, 0.375, 0.45]])
 
     def test_by_hand(self, tmp_path: Path) -> None:
@@ -150,7 +151,7 @@ class TestPrefillAndDecode:
         assert [(one.case, one.cost) for one in compare_fleet_pd(tmp_path)] == [("node", 16.0), ("none", 160.0)]
 
     def test_one_maker_does_not_hand_over_to_another(self) -> None:
-        matrices = fleet_pd_matrices(pair_case())
+        matrices = fleet_pd_matrices(PairCase.model_validate(pair_case()))
         assert matrices.domain.tolist() == [0, 0, 1]
         assert matrices.domains == 2
 
@@ -190,3 +191,57 @@ class TestFiles:
         (tmp_path / "x.json").write_text("{")
         with pytest.raises(InputError, match="is not JSON"):
             list(compare_fleet_pd(tmp_path))
+        (tmp_path / "x.json").unlink()
+        (tmp_path / "x.json.gz").write_bytes(b"{}")
+        with pytest.raises(InputError, match="cannot be read: Not a gzipped file"):
+            list(compare_fleet_pd(tmp_path))
+
+    @pytest.mark.parametrize(
+        ("change", "told"),
+        [
+            ({"gpu_info": None}, "gpu_info: .* is not an object"),
+            ({"gpu_info": {"small": {"cost": 1.0}}}, r"gpu_info\.small\.tputs: is missing"),
+            ({"gpu_info": {"small": {"cost": "1", "tputs": [[1, 1], [1, 1]]}}}, r"cost: '1' is not a number"),
+            ({"gpu_info": {"small": {"cost": 1.0, "tputs": [[1, 1]]}}}, "tputs of small have other rows or cells"),
+            ({"workload_distribution": [0.5, 0.5]}, r"workload_distribution\.0: 0\.5 is not a list"),
+            ({"workload_distribution": [[0.5, -0.5]]}, r"workload_distribution\.0\.1: -0\.5 is below 0"),
+            ({"total_request_rate": float("nan")}, "total_request_rate: nan is not a number"),
+        ],
+    )
+    def test_what_is_wrong_in_melange_format_is_said(self, tmp_path: Path, change: dict[str, Any], told: str) -> None:
+        (tmp_path / "x.input.json").write_text(json.dumps(EXAMPLE | change))
+        with pytest.raises(InputError, match=rf"x\.input\.json: .*{told}"):
+            list(compare_melange(tmp_path))
+
+    def test_an_optimum_that_is_no_number_is_said(self, tmp_path: Path) -> None:
+        (tmp_path / "x.input.json").write_text(json.dumps(EXAMPLE))
+        (tmp_path / "x.expected.json").write_text('{"fractional_optimal_cost": "low"}')
+        with pytest.raises(InputError, match=r"x\.expected\.json: fractional_optimal_cost: 'low' is not a number"):
+            list(compare_melange(tmp_path))
+
+    @pytest.mark.parametrize(
+        ("change", "told"),
+        [
+            ({"rho": 0.0}, r"rho: 0\.0 is below 1e-06"),
+            ({"unit": "rack"}, "unit: 'rack' is none of 'gpu' or 'node'"),
+            ({"demand": [1.0]}, "column 0 has 2 rates for 1 buckets of demand"),
+            ({"types": [{"name": "N", "price": 2.0, "domain": 0}]}, "column 2 is of the type A, which is none of"),
+            ({"columns": [{"role": "x"}]}, r"columns\.0\.role: 'x' is none of"),
+            ({"expected": []}, "expected: .* is not an object"),
+        ],
+    )
+    def test_what_is_wrong_in_a_pair_case_is_said(self, tmp_path: Path, change: dict[str, Any], told: str) -> None:
+        (tmp_path / "x.json").write_text(json.dumps(pair_case(**change)))
+        with pytest.raises(InputError, match=rf"x\.json: {told}"):
+            list(compare_fleet_pd(tmp_path))
+
+    @pytest.mark.parametrize(("peer", "name"), [("melange", "x.input.json"), ("fleet_pd", "x.json")])
+    def test_a_malformed_case_is_one_sentence_and_exit_code_2(self, tmp_path: Path, peer: str, name: str) -> None:
+        (tmp_path / name).write_text("{}")
+        command = [sys.executable, "-m", "benchmarks.reference", peer, str(tmp_path)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+        assert done.returncode == 2
+        assert done.stdout == ""
+        assert done.stderr.startswith(f"error: {tmp_path / name}: ")
+        assert done.stderr.endswith(": is missing\n")
+        assert done.stderr.count("\n") == 1

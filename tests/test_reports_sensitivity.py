@@ -24,7 +24,7 @@ from reports.reasons import accuracy_sentence, accuracy_table
 from reports.sensitivity_section import draw_strips, draw_tornado, sensitivity_view
 from reports.terminal import render_plan as render_text
 from tests.deploy_cases import plan_of
-from tests.report_cases import lever, load, with_accuracy, with_sensitivity
+from tests.report_cases import lever, load, with_accuracy, with_command, with_sensitivity
 
 PLAN = with_sensitivity(load("disaggregated"))
 
@@ -36,11 +36,6 @@ def found(plan: Plan = PLAN) -> Sensitivity:
 
 def only(*levers: object) -> Sensitivity:
     return found().model_copy(update={"levers": list(levers)})
-
-
-def commanded(plan: Plan, command: str) -> Plan:
-    run = plan.provenance.run.model_copy(update={"command": command})
-    return plan.model_copy(update={"provenance": plan.provenance.model_copy(update={"run": run})})
 
 
 # --- data -----------------------------------------------------------------------------------------------------------
@@ -135,12 +130,12 @@ def test_the_price_is_told_from_the_recommended_fleets() -> None:
 
 
 def test_what_is_absent_says_how_to_have_it() -> None:
-    plain = commanded(load("disaggregated"), "pdplan optimize w.yaml -o p")
+    plain = with_command(load("disaggregated"), "pdplan optimize w.yaml -o p")
     assert said.more_sentence(plain) == ("Not worked out; to have it", "pdplan optimize w.yaml -o p --sensitivity")
-    some = commanded(with_sensitivity(plain, complete=False), "pdplan optimize w.yaml")
+    some = with_command(with_sensitivity(plain, complete=False), "pdplan optimize w.yaml")
     assert said.more_sentence(some)[1] == "pdplan optimize w.yaml --sensitivity"
     assert said.more_sentence(PLAN) == ("", "")
-    assert "--full" in said.more_sentence(commanded(plain, "pdplan optimize w.yaml --effort thorough"))[0]
+    assert "--full" in said.more_sentence(with_command(plain, "pdplan optimize w.yaml --effort thorough"))[0]
     other = plain.model_copy(update={"objective": "max_goodput"})
     assert said.more_sentence(other) == ("Not worked out: it is of the least cost, which this plan does not seek.", "")
 
@@ -241,7 +236,7 @@ def test_what_was_measured_is_said_too() -> None:
 
 
 def test_files_are_linked_where_the_command_wrote_them(tmp_path: Path) -> None:
-    plan = commanded(plan_of(), "pdplan optimize w.yaml -o 'out/a b' --deploy 'out/to run'")
+    plan = with_command(plan_of(), "pdplan optimize w.yaml -o 'out/a b' --deploy 'out/to run'")
     card = deployment_card(plan)
     assert card.command == "pdplan deploy 'out/a b/plan.json' -o deploy"
     written = {path.relative_to(tmp_path).as_posix() for path in deploy_plan(plan, tmp_path)}
@@ -251,8 +246,8 @@ def test_files_are_linked_where_the_command_wrote_them(tmp_path: Path) -> None:
 
 
 def test_files_that_the_command_did_not_write_have_no_link() -> None:
-    card = deployment_card(commanded(plan_of(), "pdplan optimize w.yaml -o out"))
+    card = deployment_card(with_command(plan_of(), "pdplan optimize w.yaml -o out"))
     assert card.files
     assert {address for _, address in card.files} == {""}
     assert card.command == "pdplan deploy out/plan.json -o deploy"
-    assert deployment_card(commanded(load("infeasible"), "pdplan optimize w.yaml")).files == ()
+    assert deployment_card(with_command(load("infeasible"), "pdplan optimize w.yaml")).files == ()

@@ -209,6 +209,12 @@ def test_limits_read_as_limits(constraint: str, limit: str, relaxed: str) -> Non
     assert sentences.relax_sentence(item).startswith(relaxed)
 
 
+def test_a_relaxed_budget_is_enough_for_the_fleet() -> None:
+    changes = {"constraint": "budget", "where": "fleet", "used": 31.625, "limit": 31.62, "unit": "$/h", "slack": -0.01}
+    item = load("infeasible").binding[0].model_copy(update=changes)
+    assert sentences.relax_sentence(item) == "Relax the budget from $31.62/h to $31.63/h (±0 %)."
+
+
 def test_one_fleet_under_two_names_is_one(plan: Plan) -> None:
     assert sentences.also_best_of(plan) == "also the best of: disaggregated only"
     alone = [row for row in plan.alternatives if row.kind in {"recommended", "disaggregated_only"}]

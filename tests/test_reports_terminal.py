@@ -9,16 +9,13 @@ from pathlib import Path
 import click
 import pytest
 
-from optimizer.plans.plan import ErrorBars, Plan, Range
+from optimizer.plans.plan import ErrorBars, Range
 from reports.terminal import next_command, render_plan
 from reports.text import display_width
+from tests.report_cases import load, with_command
 
 HERE = Path(__file__).parent
 NAMES = ("disaggregated", "colocated", "infeasible", "hostile", "hundred-pools")
-
-
-def load(name: str) -> Plan:
-    return Plan.model_validate_json((HERE / "plans" / f"{name}.json").read_bytes())
 
 
 @pytest.mark.parametrize("width", [80, 100])
@@ -62,11 +59,6 @@ def test_the_last_line_is_the_next_command() -> None:
     assert render_plan(load("colocated"), next_step="pdplan deploy").endswith("Next: pdplan deploy\n")
     assert next_command(load("colocated")).startswith("pdplan optimize assistant.yaml -o plan")
     assert next_command(load("infeasible")).startswith("relax a limit in strict.yaml, then pdplan optimize")
-
-
-def with_command(plan: Plan, command: str) -> Plan:
-    run = plan.provenance.run.model_copy(update={"command": command})
-    return plan.model_copy(update={"provenance": plan.provenance.model_copy(update={"run": run})})
 
 
 @pytest.mark.parametrize("flag", ["--set 'constraints={max_gpus: 1}'", "--set=constraints.max_gpus=1"])

@@ -50,7 +50,9 @@ def test_simulate_prints_the_table_and_writes_the_files(
     assert run(arguments) == 0
     said = capsys.readouterr().out
     assert said.startswith("Every class holds its goal at 6 req/s")
-    assert [line.split()[0] for line in said.splitlines() if " goal " in line and "≤" in line] == ["fast", "slow"]
+    lines = said.splitlines()
+    goals = [i for i, line in enumerate(lines) if " goal " in line and "≤" in line]
+    assert [lines[i - 1].strip() for i in goals] == ["fast", "slow"]
     assert "analytic" in said
     table = list(csv.DictReader(rows.read_text("utf-8").splitlines()))
     assert len(table) == 2000

@@ -19,6 +19,7 @@ import yaml
 from click.testing import CliRunner
 
 from optimizer.fleets.bought import gpu_cost, with_rented, within_limits
+from optimizer.plans.proof import OPTIMAL_GAP
 from pdplan.cli import cli, run
 from reports.whatif_text import hidden_settings
 from search_spaces.levers import LEVERS
@@ -66,7 +67,7 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
 
 def test_rows_come_in_grid_order_with_what_varied(workload: Path) -> None:
     found = answered("whatif", workload, *AXES, "--jobs", 1)
-    assert (found["schema"], found["search"]) == ("pdplan.whatif/1", "simple")
+    assert (found["schema"], found["search"], found["simulated"]) == ("pdplan.whatif/1", "simple", False)
     rows = found["rows"]
     prices = [0.5, 0.5 + 3.5 / 3, 0.5 + 7.0 / 3, 4.0]
     assert [(row["price.A100-80"], row["rate"]) for row in rows] == [
@@ -74,7 +75,7 @@ def test_rows_come_in_grid_order_with_what_varied(workload: Path) -> None:
     ]
     assert [row["number"] for row in rows] == list(range(8))
     for row in rows:
-        assert row["status"] == "feasible"
+        assert row["status"] == ("optimal" if row["gap"] <= OPTIMAL_GAP else "feasible")
         assert 0.0 <= row["gap"] <= 0.1
         assert row["bound_usd_per_hour"] == pytest.approx(row["cost_usd_per_hour"] * (1.0 - row["gap"]))
         assert len(row["settings"]) == len(row["pools"])
@@ -92,7 +93,7 @@ def test_a_row_alone_is_the_same_row(workload: Path) -> None:
     alone = answered("whatif", workload, "--vary", "price.A100-80=4.0", "--vary", "rate=40", "--jobs", 1)["rows"]
     assert alone == [rows[-1] | {"number": 0}]  # an end of the range is proven at itself
     plain = answered("whatif", workload, *AXES, "--jobs", 1, "--no-gap")["rows"]
-    assert plain == [row | {"gap": None, "bound_usd_per_hour": None} for row in rows]
+    assert plain == [row | {"status": "feasible", "gap": None, "bound_usd_per_hour": None} for row in rows]
 
 
 def test_scenarios_of_the_file_compose_with_axes(workload: Path) -> None:
@@ -105,7 +106,7 @@ def test_scenarios_of_the_file_compose_with_axes(workload: Path) -> None:
 
 def test_an_infeasible_scenario_is_a_row_and_no_error(workload: Path) -> None:
     rows = answered("whatif", workload, "--vary", "budget=0.1,100", "--jobs", 1)["rows"]
-    assert [row["status"] for row in rows] == ["infeasible", "feasible"]
+    assert [row["status"] for row in rows] == ["infeasible", "optimal"]
     assert (rows[0]["cost_usd_per_hour"], rows[0]["gpus"], rows[0]["pools"]) == (None, {}, [])
     assert rows[0]["binding"].startswith("budget of fleet: ")
     assert rows[0]["binding"].endswith(" needed, but the budget is $0.10/h.")
@@ -115,7 +116,7 @@ def test_an_infeasible_scenario_is_a_row_and_no_error(workload: Path) -> None:
 
 def test_no_engine_at_all_is_a_row_too(workload: Path) -> None:
     rows = answered("whatif", workload, "--vary", "model.name=Llama-3.1-8B,Llama-3.1-405B", "--jobs", 1)["rows"]
-    assert [row["status"] for row in rows] == ["feasible", "infeasible"]
+    assert [row["status"] for row in rows] == ["optimal", "infeasible"]
     assert "runs on no engine" in rows[1]["binding"]
 
 
@@ -179,7 +180,7 @@ def test_the_page_has_a_cell_for_every_scenario_and_all_rows(workload: Path, tmp
 def test_the_other_questions_answer_in_text_and_json(workload: Path) -> None:
     asked = ("whatif", workload, "--break-even", "price.A100-80", "--between", "0.2:6", "--slack", "10%")
     found = answered(*asked)
-    assert set(found) == {"schema", "file", "search", "break_even", "alternatives"}
+    assert set(found) == {"schema", "file", "search", "simulated", "break_even", "alternatives"}
     change = found["break_even"]["changes"][0]
     assert change["cost_below_usd_per_hour"] == pytest.approx(change["cost_above_usd_per_hour"])
     assert found["alternatives"][0]["condition"] == "cheapest"

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import gzip
-import json
+from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.errors import InputError
 from optimizer.solver.matrices import COLOCATED, DECODE, PREFILL, Limit, Matrices, one_resource
+
+from .fleet_schemas import MelangeCase, PairCase
 
 FloatArray = NDArray[np.float64]
 
@@ -21,18 +21,6 @@ NODE = 8
 
 LEAST_INSTANCES = 2e-6
 """Instances that a bucket takes at least: fewer are none at all to a solver that takes 1e-6 for a whole number."""
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object, gzipped or not."""
-    raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    try:
-        data = json.loads(raw)
-    except json.JSONDecodeError as error:
-        raise InputError(f"{path}: is not JSON: {error}") from None
-    if not isinstance(data, dict):
-        raise InputError(f"{path}: holds a {type(data).__name__}, but a case is an object")
-    return data
 
 
 def files_of(folder: Path, *endings: str) -> list[Path]:
@@ -51,15 +39,15 @@ def needs_of(rate: FloatArray, throughput: FloatArray) -> FloatArray:
     return np.asarray(np.where(throughput > 0.0, need, np.inf))
 
 
-def melange_matrices(case: dict[str, Any]) -> Matrices:
+def melange_matrices(case: MelangeCase) -> Matrices:
     """Mélange's problem: one colocated instance per GPU type, a bucket per cell of the length distribution.
 
     A type's `tputs` are the requests per second of one instance that serves the bucket alone. Slices are dropped, as
     our routing is fractional.
     """
-    rate = np.array(case["workload_distribution"], dtype=np.float64).ravel() * float(case["total_request_rate"])
-    types = case["gpu_info"]
-    throughput = np.array([np.ravel(one["tputs"]) for one in types.values()], dtype=np.float64)
+    rate = np.array(list(chain(*case.workload_distribution)), dtype=np.float64) * case.total_request_rate
+    types = case.gpu_info.values()
+    throughput = np.array([list(chain(*one.tputs)) for one in types], dtype=np.float64)
     asked = rate > 0.0
     size = len(types)
     return Matrices(
@@ -67,7 +55,7 @@ def melange_matrices(case: dict[str, Any]) -> Matrices:
         domain=np.zeros(size, dtype=np.int64),
         pool=np.arange(size),
         replicas=np.ones(size, dtype=np.int64),
-        price=np.array([one["cost"] for one in types.values()], dtype=np.float64),
+        price=np.array([one.cost for one in types], dtype=np.float64),
         need=one_resource(needs_of(rate[asked], throughput[:, asked])),
         late=np.zeros((size, int(asked.sum()))),
         slo=np.zeros(int(asked.sum()), dtype=np.int64),
@@ -76,37 +64,37 @@ def melange_matrices(case: dict[str, Any]) -> Matrices:
     )
 
 
-def fleet_pd_matrices(case: dict[str, Any]) -> Matrices:
+def fleet_pd_matrices(case: PairCase) -> Matrices:
     """A prefill/decode/colocated problem: `rate` are requests per second of one engine, used up to `rho`.
 
     Prices are per GPU (`unit` gpu) or per whole node of eight (`unit` node); inventories are in nodes.
     """
-    columns, types = case["columns"], {one["name"]: one for one in case["types"]}
-    demand = np.array(case["demand"], dtype=np.float64)
+    columns, types = case.columns, {one.name: one for one in case.types}
+    demand = np.array(case.demand, dtype=np.float64)
     asked = demand > 0.0
-    rate = np.array([column["rate"] for column in columns], dtype=np.float64)[:, asked]
-    gpus = np.array([column["gpus"] for column in columns], dtype=np.float64)
-    kind = np.array([column["type"] for column in columns])
-    by_node = case["unit"] == "node"
+    rate = np.array([column.rate for column in columns], dtype=np.float64)[:, asked]
+    gpus = np.array([column.gpus for column in columns], dtype=np.float64)
+    kind = np.array([column.type for column in columns])
+    by_node = case.unit == "node"
     limits = []
     for name, one in types.items():
         mine = gpus * (kind == name)
-        if one.get("inventory_nodes") is not None:
-            limits.append(Limit(f"inventory {name}", float(NODE * one["inventory_nodes"]), mine))
+        if one.inventory_nodes is not None:
+            limits.append(Limit(f"inventory {name}", float(NODE * one.inventory_nodes), mine))
         if by_node:
-            limits.append(Limit(f"nodes {name}", 0.0, mine, NODE, NODE * float(one["price"])))
-    price = gpus * np.array([types[name]["price"] for name in kind], dtype=np.float64)
+            limits.append(Limit(f"nodes {name}", 0.0, mine, NODE, NODE * one.price))
+    price = gpus * np.array([types[name].price for name in kind], dtype=np.float64)
     return Matrices(
-        role=np.array([ROLES[column["role"]] for column in columns]),
-        domain=np.array([types[name]["domain"] for name in kind]),
+        role=np.array([ROLES[column.role] for column in columns]),
+        domain=np.array([types[name].domain for name in kind]),
         pool=np.arange(len(columns)),
         replicas=np.ones(len(columns), dtype=np.int64),
         price=np.zeros_like(price) if by_node else price,
-        need=one_resource(needs_of(demand[asked] / float(case["rho"]), rate)),
+        need=one_resource(needs_of(demand[asked] / case.rho, rate)),
         late=np.zeros(rate.shape),
         slo=np.zeros(rate.shape[1], dtype=np.int64),
         permitted=np.ones(1),
         resources=("time",),
-        domains=1 + max(int(one["domain"]) for one in types.values()),
+        domains=1 + max(one.domain for one in types.values()),
         limits=tuple(limits),
     )

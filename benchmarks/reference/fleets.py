@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -15,7 +14,8 @@ from optimizer.solver.fleet_model import Aim
 from optimizer.solver.matrices import Matrices
 from optimizer.solver.whole import cheapest
 
-from .fleet_cases import files_of, fleet_pd_matrices, melange_matrices, read_json
+from .fleet_cases import files_of, fleet_pd_matrices, melange_matrices
+from .fleet_schemas import MelangeCase, MelangeOptimum, PairCase, read_case
 
 IN_TEN_SECONDS = Work(time_limit=9.0)
 """The prefill/decode cases are to be answered within ten seconds."""
@@ -68,7 +68,7 @@ def compare_melange(folder: Path) -> Iterator[FleetComparison]:
     """Every `NAME.input.json` of a folder; `NAME.expected.json`, where there is one, has the proven optimum."""
     for path in files_of(folder, ".input.json", ".input.json.gz"):
         name = path.name.removesuffix(".gz").removesuffix(".input.json")
-        matrices = melange_matrices(read_json(path))
+        matrices = melange_matrices(read_case(path, MelangeCase))
         cost, bound, seconds = _solved(matrices, EXACT)
         yield FleetComparison(name, cost, _fractional_optimum(folder, name), bound, round(seconds, 3))
 
@@ -76,17 +76,15 @@ def compare_melange(folder: Path) -> Iterator[FleetComparison]:
 def _fractional_optimum(folder: Path, name: str) -> float | None:
     for path in (folder / f"{name}.expected.json", folder / f"{name}.expected.json.gz"):
         if path.is_file():
-            value = read_json(path).get("fractional_optimal_cost")
-            return None if value is None else float(value)
+            return read_case(path, MelangeOptimum).fractional_optimal_cost
     return None
 
 
 def compare_fleet_pd(folder: Path) -> Iterator[FleetGap]:
     """Every prefill/decode case of a folder, gzipped or not."""
     for path in files_of(folder, ".json", ".json.gz"):
-        case = read_json(path)
+        case = read_case(path, PairCase)
         cost, bound, seconds = _solved(fleet_pd_matrices(case), IN_TEN_SECONDS)
-        best: Any = case.get("expected", {}).get("best_known")
         gap = None if cost is None or bound is None else max(0.0, 1.0 - bound / cost) if cost else 0.0
-        name = case.get("name") or path.name.removesuffix(".gz").removesuffix(".json")
-        yield FleetGap(name, cost, None if best is None else float(best), bound, round(seconds, 3), gap)
+        name = case.name or path.name.removesuffix(".gz").removesuffix(".json")
+        yield FleetGap(name, cost, case.expected.best_known, bound, round(seconds, 3), gap)

@@ -25,6 +25,10 @@ NORMAL = 1.96
 GROWTH = 0.02
 """Share of the arrivals that may pile up, and seconds of delay added per second, before a fleet counts as overloaded;
 assumed: less cannot be told from chance in a run of some thousand requests."""
+CHANCE = 2.0
+"""Of n requests of a part, more than this times sqrt(n) must pile up: about the spread of their number after n arrivals
+where work comes as fast as it is done (Poisson: sqrt(2 n)). A queue that keeps up over a run of 40 of its relaxation
+times, 2 rho / (1 - rho)^2 requests each, is then many times shorter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,26 +138,29 @@ def share_of(good: FloatArray) -> Attainment:
     return Attainment(share, max(0.0, low), min(1.0, high), count)
 
 
-def overload(result: Result) -> Overload:
+def overload(result: Result, part: BoolArray | None = None) -> Overload:
     """Whether requests pile up: both their number in the system and their delay grow over the time of arrivals.
 
     growth = (in system at the last arrival - at a quarter of the time) / arrivals in between; drift: least-squares
-    slope of the end-to-end time over the arrival time.
+    slope of the end-to-end time over the arrival time. part: only of these requests, which must pile up by more than
+    CHANCE too.
     """
     arrival = result.arrival
     end = float(arrival.max())
     quarter = float(arrival.min()) + 0.25 * (end - float(arrival.min()))
     finish = np.where(result.finished, result.finish, np.inf)
-    inside = [int((arrival <= t).sum() - (finish <= t).sum()) for t in (quarter, end)]
-    came = max(1, int((arrival > quarter).sum()))
+    mine = np.ones(arrival.size, dtype=np.bool_) if part is None else part
+    inside = [int((mine & (arrival <= t)).sum() - (mine & (finish <= t)).sum()) for t in (quarter, end)]
+    came = max(1, int((mine & (arrival > quarter)).sum()))
     growth = (inside[1] - inside[0]) / came
-    late = (arrival >= quarter) & result.finished
+    permitted = GROWTH if part is None else max(GROWTH, CHANCE / math.sqrt(came))
+    late = mine & (arrival >= quarter) & result.finished
     decode = result.e2e - result.queue - result.prefill - result.transfer
     parts = {"queue": result.queue, "prefill": result.prefill, "transfer": result.transfer, "decode": decode}
     slopes = {name: _slope(arrival[late], part[late]) for name, part in parts.items()}
     drift = _slope(arrival[late], result.e2e[late])
     where = max(slopes, key=lambda name: slopes[name])
-    return Overload(growth > GROWTH and drift > GROWTH, growth, drift, where)
+    return Overload(growth > permitted and drift > GROWTH, growth, drift, where)
 
 
 def _slope(x: FloatArray, y: FloatArray) -> float:

@@ -97,7 +97,7 @@ def pool_state(instance: Instance, pool: FleetPool, volume: float) -> PoolState:
     rate = instance.flows.rate * pool.route * volume
     if pool.role is Role.PREFILL:
         return _prefill_state(instance, pool, rate)
-    return _generating_state(instance, pool, rate)
+    return _decode_state(instance, pool, rate) if pool.role is Role.DECODE else _colocated_state(instance, pool, rate)
 
 
 def _prefill_state(instance: Instance, pool: FleetPool, rate: FloatArray) -> PoolState:
@@ -174,7 +174,7 @@ class _Mixed:
 def _mixed(instance: Instance, pool: FleetPool, per_engine: FloatArray, running: float, busy: float) -> _Mixed:
     """Mixed steps read off the tables between the batch limits next to `running`."""
     tables, shape = instance.tables, pool.shape
-    base = float(np.interp(running, tables.seqs, tables.decode_base[shape]))
+    base = _decode_base(instance, pool, running)
     above = int(np.clip(np.searchsorted(tables.seqs, running), 1, max(tables.seqs.size - 1, 1))) % tables.seqs.size
     below = max(above - 1, 0)
     width = max(float(tables.seqs[above] - tables.seqs[below]), 1e-12)
@@ -196,36 +196,67 @@ def _mixed(instance: Instance, pool: FleetPool, per_engine: FloatArray, running:
     return _Mixed(base, base + work / count, count, pace * work / lanes, full, room)
 
 
-def _generating_state(instance: Instance, pool: FleetPool, rate: FloatArray) -> PoolState:
-    """Decode or colocated: fixed point of t = (b + a) / (1 - P) with a = t sum rate osl slope."""
+def _decode_state(instance: Instance, pool: FleetPool, rate: FloatArray) -> PoolState:
+    """Fixed point of t = b + a with a = t sum rate osl slope: no prompts are in the way."""
     flows, tables = instance.flows, instance.tables
     per_engine = rate / pool.replicas
     work, slope = per_engine * flows.osl, tables.attention_slope[pool.shape]
-    prompts = pool.role is Role.COLOCATED
+    read, total = float(work @ slope), float(work.sum())
+    if read >= 1.0:
+        return _overloaded(rate)
+    running, base, step = 1.0, 0.0, 0.0
+    for _ in range(ROUNDS):
+        before = running
+        base = _decode_base(instance, pool, running)
+        step = base / (1.0 - read)
+        running = step * total
+        if running == before:  # and so for ever
+            break
+    quiet, nothing = base + step * read, np.zeros(rate.size)
+    steps = Steps(step, quiet, nothing + 1.0, nothing, nothing, _jitter(instance, pool, per_engine, step), quiet)
+    full, memory = _fullness(instance, pool, step * work, running)
+    stable = running <= float(tables.seqs[pool.seqs]) and memory < 1.0
+    return PoolState(rate, None, nothing, steps, running, full, memory, stable, 0.0, 0.0)
+
+
+def _decode_base(instance: Instance, pool: FleetPool, running: float) -> float:
+    """Step of a batch without KV reads [s]."""
+    return float(np.interp(running, instance.tables.seqs, instance.tables.decode_base[pool.shape]))
+
+
+def _jitter(instance: Instance, pool: FleetPool, per_engine: FloatArray, step: float) -> float:
+    """Standard deviation of a decode step for the KV memory that happens to be in use [s]."""
+    flows, slope = instance.flows, instance.tables.attention_slope[pool.shape]
+    return float(np.sqrt(peakedness(flows) * step * float(per_engine * flows.osl @ slope**2)))
+
+
+def _colocated_state(instance: Instance, pool: FleetPool, rate: FloatArray) -> PoolState:
+    """Fixed point of t = (b + a) / (1 - P) with a = t sum rate osl slope."""
+    flows, tables = instance.flows, instance.tables
+    per_engine = rate / pool.replicas
+    work, slope = per_engine * flows.osl, tables.attention_slope[pool.shape]
     running, busy, attention, step = 1.0, 0.0, 0.0, 0.0
     mixed, latency = _mixed(instance, pool, per_engine, running, busy), np.zeros(rate.size)
     for _ in range(ROUNDS):
         before = running, busy
         mixed = _mixed(instance, pool, per_engine, running, busy)
-        taken = float(per_engine @ mixed.extra) if prompts else 0.0
-        free = 1.0 - taken - float(work @ slope)
+        free = 1.0 - float(per_engine @ mixed.extra) - float(work @ slope)
         if free <= 0.0:
             return _overloaded(rate)
         step = mixed.base / free
         attention, running = step * float(work @ slope), step * float(work.sum())
-        if prompts:
-            latency, service = _turns(instance, pool, mixed, attention)
-            busy = float(per_engine @ service) / float(tables.ranks[pool.shape])
-            running += float(per_engine @ latency)
+        latency, service = _turns(instance, pool, mixed, attention)
+        busy = float(per_engine @ service) / float(tables.ranks[pool.shape])
+        running += float(per_engine @ latency)
         if (running, busy) == before:  # and so for ever
             break
     crowded = mixed if tables.ranks[pool.shape] == 1.0 else _mixed(instance, pool, per_engine, running, 1.0)
-    wait = _colocated_wait(instance, pool, rate, crowded, attention) if prompts else None
+    wait = _colocated_wait(instance, pool, rate, crowded, attention)
     steps = _steps(instance, pool, per_engine, (mixed, attention, step), wait)
     full, memory = _fullness(instance, pool, step * work, running)
-    stable = running <= float(tables.seqs[pool.seqs]) and memory < 1.0 and (wait is None or wait.load < 1.0)
+    stable = running <= float(tables.seqs[pool.seqs]) and memory < 1.0 and wait.load < 1.0
     beside, under_way = 0.0, 0.0
-    if prompts and tables.ranks[pool.shape] > 1.0 and rate.any():
+    if tables.ranks[pool.shape] > 1.0 and rate.any():
         latency, beside, under_way = _mixed_lockstep(instance, pool, per_engine, (running, busy, attention))
     return PoolState(rate, wait, latency, steps, running, full, memory, stable, beside, under_way)
 
@@ -272,16 +303,12 @@ def _steps(
     pool: FleetPool,
     per_engine: FloatArray,
     found: tuple[_Mixed, float, float],
-    wait: PromptWait | None,
+    wait: PromptWait,
 ) -> Steps:
-    """Distribution of the TPOT of each flow."""
-    flows, slope = instance.flows, instance.tables.attention_slope[pool.shape]
+    """Distribution of the TPOT of each flow beside prompts."""
+    flows = instance.flows
     mixed, attention, step = found
-    quiet = mixed.base + attention
-    jitter = float(np.sqrt(peakedness(flows) * step * float(per_engine * flows.osl @ slope**2)))
-    nothing = np.zeros(flows.isl.size)
-    if wait is None:
-        return Steps(step, quiet, nothing + 1.0, nothing, nothing, jitter, quiet)
+    quiet, jitter = mixed.base + attention, _jitter(instance, pool, per_engine, step)
     total, taken = float(per_engine.sum()), float(per_engine @ mixed.extra)
     count = np.maximum(flows.osl - 1.0, 1.0)
     left = _left_behind(instance, pool, total, wait, mixed.count * (mixed.turn + attention))

@@ -31,7 +31,7 @@ class Status(StrEnum):
     INFEASIBLE = "infeasible"
     """No fleet of the search space meets the SLOs within the constraints; `binding` says what is in the way."""
     TIME_LIMIT = "time_limit"
-    """Time ran out before any fleet was found."""
+    """The effort or the time was spent and no fleet was found that holds; that there is none is not proven."""
 
 
 class Range(Record):

@@ -13,10 +13,8 @@ from search_spaces.problem import Problem
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
-SAME_RATE = 1e-9
-"""Relative difference up to which a rate is served by the fleet of a level."""
-
-
+SAME = 1e-9
+"""Relative difference up to which a rate is served by the fleet of a level, and a limit is kept."""
 MOST_OPTIONS, MOST_RANKED = 100, 1500
 """Fleets of one level that are kept, and of how many of the cheapest they are chosen."""
 
@@ -38,7 +36,7 @@ class Levels:
 
     def level_of(self, rates: FloatArray) -> IntArray:
         """Number of the lowest level that serves each rate."""
-        return np.searchsorted(self.rates * (1.0 + SAME_RATE), rates).astype(np.int64)
+        return np.searchsorted(self.rates * (1.0 + SAME), rates).astype(np.int64)
 
 
 def level_rates(rates: FloatArray, count: int) -> FloatArray:
@@ -76,7 +74,7 @@ def make_levels(
             beside(first, second)
             for low in range(level)
             for first in usable[low]
-            for second in usable[int(np.searchsorted(rates, (rates[level] - rates[low]) * (1.0 - SAME_RATE)))]
+            for second in usable[int(np.searchsorted(rates, (rates[level] - rates[low]) * (1.0 - SAME)))]
         )
         usable[level] = _best([*usable[level], *filter(allowed, pairs)], prices)
     return Levels(rates, tuple(usable))
@@ -113,4 +111,4 @@ def within_limits(problem: Problem, option: Option) -> bool:
         (limits.budget, sum(gpus * offer.usd_per_hour for gpus, offer in used)),
         *((offer.inventory, gpus) for gpus, offer in used),
     )
-    return all(most is None or amount <= most * (1.0 + SAME_RATE) for most, amount in ceilings)
+    return all(most is None or amount <= most * (1.0 + SAME) for most, amount in ceilings)

@@ -86,7 +86,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What runs say of a fleet; rate: arrivals [1/s]; overload: of the run that falls behind most."""
+    """What runs say of a fleet; rate: arrivals [1/s]; overload: of the run, or of its pool, that falls behind most."""
 
     rate: float
     classes: tuple[ClassJudgement, ...]
@@ -266,10 +266,23 @@ def judge_runs(instance: Instance, engines: SimulatedFleet, made: Sequence[Run])
     runs = tuple(made)
     counted = [steady(run.result) for run in runs]
     classes = tuple(_judged(instance, runs, counted, k, slo) for k, slo in enumerate(instance.problem.slos))
-    worst = max((overload(run.result) for run in runs), key=lambda one: (one.overloaded, one.growth))
+    worst = max((falls_behind(run, len(engines.pools)) for run in runs), key=lambda one: (one.overloaded, one.growth))
     spans = [float(np.ptp(run.result.arrival)) for run in runs]
     gaps = sum(max(run.demand.trace.size - 1, 1) for run in runs)
     return Judgement(gaps / max(sum(spans), 1e-12), classes, worst, engines, runs)
+
+
+def falls_behind(run: Run, pools: int) -> Overload:
+    """Whether the fleet falls behind its arrivals; where only some of its pools do, how the worst of them does.
+
+    A small pool whose queue grows without end hides among the requests of the others.
+    """
+    whole, trace = overload(run.result), run.demand.trace
+    if whole.overloaded or trace.pool is None or trace.decode_pool is None:
+        return whole
+    served = [(trace.pool == k) | (trace.decode_pool == k) for k in range(pools)]
+    parts = [overload(run.result, mine) for mine in served if mine.any() and not mine.all()]
+    return max((one for one in parts if one.overloaded), key=lambda one: one.growth, default=whole)
 
 
 def _judged(

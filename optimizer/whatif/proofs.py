@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from optimizer.plans.proof import status_of
+
 from .bound import Place
 from .implied import Family, Proven, families, raised
 from .sweep import Row, Task
@@ -65,7 +67,8 @@ class Proofs:
             if number in bounds:
                 cost = row["cost_usd_per_hour"]
                 bound = bounds[number] if bounds[number] < cost * (1.0 - ROUNDING) else cost
-                row |= {"bound_usd_per_hour": bound, "gap": 1.0 - bound / cost if cost else 0.0}
+                gap = 1.0 - bound / cost if cost else 0.0
+                row |= {"status": status_of(gap).value, "bound_usd_per_hour": bound, "gap": gap}
             found.append(row)
         return found
 

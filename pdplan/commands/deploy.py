@@ -120,6 +120,7 @@ def _options(
 def _check(console: Console, plan: Plan, directory: Path) -> None:
     """Say what is wrong with a deployment that was written earlier, with the options that it was written with."""
     from reports.deploy.checking import directory_faults
+    from reports.text import plural
 
     context = click.get_current_context()
     for parameter in context.command.params:
@@ -131,5 +132,5 @@ def _check(console: Console, plan: Plan, directory: Path) -> None:
         console.show(f"{directory} deploys {plan.name!r} as it was evaluated")
         return
     console.show("\n".join(f"{rule}: {sentence}" for rule, sentence in broken))
-    faults = f"{len(broken)} fault{'s' * (len(broken) > 1)}"
+    faults = plural(len(broken), "fault")
     raise InputError(f"{directory} has {faults}, and does not deploy {plan.name!r} as it was evaluated")

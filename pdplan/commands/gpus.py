@@ -71,8 +71,8 @@ def _table(known: list[Accelerator], width: int) -> str:
         ]
         for each in known
     ]
-    names = ("GiB", "TB/s", "bf16", "fp8", "fp4", "ridge", "up", "out", "node", "W", "$/h")
-    columns = [Column("name"), *(Column(name, "right") for name in names), Column("spread", "right", optional=True)]
+    names = ("GiB", "TB/s", "bf16", "fp8", "fp4", "ridge", "up", "out", "node", "W", "$/h", "spread")
+    columns = [Column("name"), *(Column(name, "right", optional=name in {"ridge", "spread"}) for name in names)]
     return (
         f"{render_table(rows, columns, width)}\n\n"
         "GiB, TB/s: memory and its bandwidth. bf16, fp8, fp4: dense TFLOP/s. ridge: FLOP/byte at bf16.\n"

@@ -66,13 +66,14 @@ def _table(known: list[Transformer], width: int) -> str:
         )
     columns = [
         Column("name"),
-        *(Column(name, "right") for name in ("parameters", "active", "layers")),
+        *(Column(name, "right") for name in ("params", "active")),
+        Column("layers", "right", optional=True),
         Column("attention", shrink=True, lines=2),
-        *(Column(name, "right") for name in ("experts", "KV B/token")),
-        Column("weights"),
+        *(Column(name, "right") for name in ("experts", "KV/token")),
+        Column("weights", optional=True),
         Column("context", "right"),
     ]
-    return f"{render_table(rows, columns, width)}\n\nKV B/token: bytes of bf16 KV cache that one more token adds."
+    return f"{render_table(rows, columns, width)}\n\nKV/token: bytes of bf16 KV cache that one more token adds."
 
 
 def _page(entry: dict[str, Any], width: int) -> str:

@@ -39,7 +39,7 @@ EFFORTS = ("quick", "standard", "thorough")
     metavar="TIME",
     default="10min",
     show_default=True,
-    help="Longest search.",
+    help="Longest time for all of it.",
 )
 @click.option(
     "--effort",

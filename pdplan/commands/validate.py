@@ -103,7 +103,7 @@ def _promise(console: Console, flags: Flags, *, as_json: bool) -> None:
     if flags.plan is None or flags.against is None or any(others):
         raise click.UsageError("--plan goes with --against FILE alone, a benchmark's result")
     value = promise_dict(read_plan(flags.plan), flags.against)
-    console.show(value if as_json else promise_text(value))
+    console.show(value if as_json else promise_text(value, console.width))
 
 
 def _unpredicted(parts: dict[str, dict[str, Any]]) -> str:

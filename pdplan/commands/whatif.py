@@ -150,7 +150,12 @@ def whatif(
     if not (varied or names or break_even or shadow or swing is not None or slack is not None):
         raise InputError("nothing is asked; state --vary, such as --vary price.H200=1:8:8, --scenario or --break-even")
     depth = Depth.SIMULATED if simulated else Depth.FULL if full else Depth.SIMPLE
-    record: dict[str, Any] = {"schema": "pdplan.whatif/1", "file": str(file), "search": depth.value}
+    record: dict[str, Any] = {
+        "schema": "pdplan.whatif/1",
+        "file": str(file),
+        "search": depth.value,
+        "simulated": simulated,
+    }
     texts: list[str] = []
     base, found = file.resolve().parent, 0
     if varied or names:

@@ -95,7 +95,8 @@ def _engine_version(plan: Plan, options: Options) -> str:
         able = [name for name in facts.target_names() if plan.engine in facts.engines_of(name)]
         raise InputError(
             f"the plan was evaluated for {plan.engine}, which target {options.target} does not run; "
-            f"targets that do: {', '.join(able)}"
+            f"targets that do: {', '.join(able)}; a plan for {options.target} needs engine: "
+            f"{' or '.join(facts.engines_of(options.target))} in the workload"
         )
     return found
 

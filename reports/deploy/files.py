@@ -37,6 +37,8 @@ SUMS: Final = "SHA256SUMS"
 """Checksums of all files, for `sha256sum -c`, and the list of what a later deployment may replace."""
 MARKER: Final = "<!-- pdplan.deployment/1 -->"
 """First line of the page in every directory of ours."""
+_MISSHAPEN: Final = (AttributeError, IndexError, KeyError, TypeError, ValueError, RecursionError)
+"""What a reader meets in a file of another shape, such as a list where an object should be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,14 +116,7 @@ def rule_faults(deployment: Deployment, files: Mapping[str, str]) -> list[tuple[
         return lint.faults(deployment, TARGETS[deployment.options.target].read(deployment, files))
     except InputError as error:
         return [("readable", str(error))]
-    except (
-        AttributeError,
-        IndexError,
-        KeyError,
-        TypeError,
-        ValueError,
-        RecursionError,
-    ) as error:  # a list where an object should be
+    except _MISSHAPEN as error:
         return [("readable", f"a file has not the shape that its program expects ({type(error).__name__}: {error})")]
 
 

@@ -19,7 +19,6 @@ from .description import Demand
 QUANTILES: Final = ("p50", "p90", "p99")
 OTHER_WORKLOAD: Final = 0.1
 """Difference of mean lengths [1] beyond which a run replayed another workload: chance and tokenizers explain less."""
-WIDTH: Final = 80
 
 
 def promise_dict(plan: Plan, file: Path) -> dict[str, Any]:
@@ -72,16 +71,16 @@ def _run(plan: Plan, demand: Demand, run: BenchmarkRun) -> dict[str, Any]:
     }
 
 
-def promise_text(value: dict[str, Any]) -> str:
+def promise_text(value: dict[str, Any], width: int) -> str:
     """The same as tables, one for each run."""
-    return "\n\n".join(_run_text(value["planned_requests_per_second"], run) for run in value["runs"])
+    return "\n\n".join(_run_text(value["planned_requests_per_second"], run, width) for run in value["runs"])
 
 
-def _run_text(planned: float, run: dict[str, Any]) -> str:
+def _run_text(planned: float, run: dict[str, Any], width: int) -> str:
     rows = [
         [one["name"], duration(one["promised_s"]), duration(one["measured_s"]), signed_percent(one["error"])]
         for one in run["latencies"]
     ]
     columns = [Column("latency"), *(Column(title, "right") for title in ("promised", "measured", "error"))]
     sent = f"{count(run['requests'])} requests at {rate(run['requests_per_second'])}, planned {rate(planned)}"
-    return f"{run['where']}: {sent}\n\n{render_table(rows, columns, WIDTH)}"
+    return f"{run['where']}: {sent}\n\n{render_table(rows, columns, width)}"

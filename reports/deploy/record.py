@@ -9,6 +9,7 @@ from typing import Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from costmodel.errors import InputError
+from optimizer.plans.reading import first_fault
 
 from .description import Deployment, Options
 
@@ -50,9 +51,7 @@ def recorded_options(text: str) -> Options:
     try:
         found = Record.model_validate(json.loads(text))
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = ".".join(map(str, first["loc"])) or "the file"
-        raise InputError(f"{RECORD}: {where}: {first['msg']}") from error
+        raise InputError(f"{RECORD}: {first_fault(error)}") from error
     except (ValueError, RecursionError) as error:
         raise InputError(f"{RECORD} is not JSON: {error}") from error
     return Options(**found.model_dump(include=set(Options.__dataclass_fields__)))

@@ -1,0 +1,79 @@
+"""Which GPUs serve which rate: fleets searched for at every rate of a forecast, alone or side by side."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from optimizer.procurement.fleet_levels import MOST_OPTIONS, Levels, Option, level_rates, make_levels, within_limits
+from optimizer.procurement.fleet_search import search_levels
+from search_spaces.problem import Billing, Constraints, Pools
+from tests.optimizer_cases import offer, problem, slo
+
+
+def test_two_fleets_side_by_side_serve_the_sum_of_their_rates() -> None:
+    levels = make_levels(np.array([1.0, 2.0, 3.0]), [[Option((1, 0), ("a",)), Option((0, 1), ("b",))], [], []])
+    assert {one.gpus for one in levels.options[2]} == {(3, 0), (2, 1), (1, 2), (0, 3)}
+    assert levels.options[2][0].pools in {("a",) * 3, ("b",) * 3, ("a", "a", "b"), ("a", "b", "b"), ("b", "b", "a")}
+
+
+def test_level_rates_cover_the_highest() -> None:
+    rates = np.linspace(1.0, 50.0, 200)
+    assert level_rates(rates, 6)[-1] == 50.0
+    assert level_rates(rates, 1).tolist() == [50.0]
+    levels = Levels(level_rates(rates, 6), ())
+    assert (levels.rates[levels.level_of(rates)] >= rates * (1 - 1e-9)).all()
+
+
+def test_of_very_many_mixes_the_cheapest_are_kept() -> None:
+    found = [[Option(tuple(int(k == t) for k in range(4)), (f"{t}",)) for t in range(4)]] + [[] for _ in range(11)]
+    levels = make_levels(np.arange(1.0, 13.0), found, [[1.0, 2.0, 3.0, 4.0]])
+    assert len(levels.options[-1]) == MOST_OPTIONS
+    assert levels.options[-1][0].gpus == (12, 0, 0, 0)
+
+
+def test_fleets_are_searched_for_every_rate() -> None:
+    two = problem(offers=(offer("H100"), offer("A100-80")))
+    levels = search_levels(two, np.array([4.0, 40.0]), [[3.0, 2.0], [2.0, 3.0]])
+    for options in levels.options:
+        assert any(one.gpus[0] == 0 for one in options)
+        assert any(one.gpus[1] == 0 for one in options)
+    least = [min(sum(one.gpus) for one in options) for options in levels.options]
+    assert least[0] < least[1]
+
+
+def test_fleets_side_by_side_keep_the_limits_of_the_problem() -> None:
+    few = problem(
+        constraints=Constraints(max_gpus=2, power=5000.0, max_pools=3),
+        offers=(offer(inventory=9, billing=Billing.NODE),),
+    )
+    assert within_limits(few, Option((2,), ("a",)))
+    assert not within_limits(few, Option((3,), ("a",)))
+    assert not within_limits(few, Option((2,), ("a",) * 4))
+    assert not within_limits(problem(offers=(offer(inventory=2),)), Option((3,), ("a",)))
+    assert not within_limits(problem(constraints=Constraints(budget=5.0)), Option((2,), ("a",)))
+    levels = search_levels(problem(constraints=Constraints(max_gpus=2)), np.array([4.0, 8.0, 400.0]), [[3.0]])
+    assert [max((one.gpus[0] for one in options), default=0) for options in levels.options] == [1, 1, 0]
+    nodes = search_levels(problem(offers=(offer(billing=Billing.NODE),)), np.array([4.0]), [[3.0]])
+    assert [one.gpus for one in nodes.options[0]] == [(8,)]
+
+
+def test_a_fleet_of_a_lower_rate_costs_no_more_and_is_the_one_searched_for_alone() -> None:
+    two = problem(offers=(offer("H100"), offer("A100-80")))
+    prices, rates = [[3.0, 2.0]], np.array([4.0, 20.0, 60.0])
+    levels = search_levels(two, rates, prices)
+    cost = [min(float(np.dot(one.gpus, prices[0])) for one in options) for options in levels.options]
+    assert cost == sorted(cost)
+    for rate, least in zip(rates.tolist(), cost, strict=True):
+        (alone,) = search_levels(two, np.array([rate]), prices).options
+        assert least <= min(float(np.dot(one.gpus, prices[0])) for one in alone)
+
+
+def test_classes_with_pools_of_their_own_get_fleets_of_their_own() -> None:
+    classes = (slo(share=0.5, name="near"), slo(ttft=8.0, share=0.5, name="far"))
+    shared = problem(slos=classes)
+    apart = replace(shared, constraints=Constraints(pools=Pools.PER_CLASS))
+    (together,), (split,) = (search_levels(one, np.array([8.0]), [[3.0]]).options for one in (shared, apart))
+    assert len(split[0].pools) >= 2
+    assert split[0].gpus[0] >= together[0].gpus[0]
