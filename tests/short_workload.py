@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
-import pytest
-
-from costmodel.errors import InputError
-from search_spaces.loader import load_problem
 from search_spaces.problem import Problem
+from tests import workload_texts
 
 SOUND = """\
 model: Llama-3.1-8B
@@ -26,11 +22,8 @@ search: quick
 
 
 def load(overrides: dict[str, Any] | None = None, text: str = SOUND) -> Problem:
-    Path("w.yaml").write_text(text, encoding="utf-8")
-    return load_problem(Path("w.yaml"), overrides)
+    return workload_texts.load(text, overrides)
 
 
 def refusal(overrides: dict[str, Any] | None = None, text: str = SOUND) -> str:
-    with pytest.raises(InputError) as caught:
-        load(overrides, text)
-    return str(caught.value)
+    return workload_texts.refusal(text, overrides)

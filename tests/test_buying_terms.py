@@ -22,6 +22,14 @@ from search_spaces.loader import load_problem, problem_of
 from tests.optimizer_cases import problem
 
 
+def refusal_of_terms(folder: Path, text: str) -> str:
+    path = folder / "terms.yaml"
+    path.write_text(text, "utf-8")
+    with pytest.raises(InputError) as error:
+        load_terms(problem(), path)
+    return str(error.value)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -39,12 +47,9 @@ from tests.optimizer_cases import problem
     ],
 )
 def test_faults_of_the_terms_are_told_in_a_sentence(tmp_path: Path, text: str, message: str) -> None:
-    path = tmp_path / "terms.yaml"
-    path.write_text(text, "utf-8")
-    with pytest.raises(InputError) as error:
-        load_terms(problem(), path)
-    assert message in str(error.value)
-    assert "terms.yaml:1:" in str(error.value)
+    told = refusal_of_terms(tmp_path, text)
+    assert message in told
+    assert "terms.yaml:1:" in told
 
 
 def test_terms_are_read_with_their_units(tmp_path: Path) -> None:
@@ -187,11 +192,7 @@ def test_shares_may_be_percentages(key: str, written: str, read: float) -> None:
     ],
 )
 def test_what_is_no_share_is_told(tmp_path: Path, text: str, message: str) -> None:
-    path = tmp_path / "terms.yaml"
-    path.write_text(text, "utf-8")
-    with pytest.raises(InputError) as error:
-        load_terms(problem(), path)
-    assert message in str(error.value)
+    assert message in refusal_of_terms(tmp_path, text)
 
 
 @pytest.mark.parametrize(

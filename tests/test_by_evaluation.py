@@ -15,6 +15,7 @@ from costmodel.engine import Role
 from optimizer.fleets.build_plan import fleet_cost
 from optimizer.fleets.evaluate import holds, predict_misses
 from optimizer.fleets.fleet import Fleet, FleetPool, named
+from optimizer.fleets.volume import at_volume
 from optimizer.loads.columns import Columns, Grid, make_columns
 from optimizer.loads.instance import Instance
 from optimizer.plans.plan import Status
@@ -24,7 +25,6 @@ from optimizer.rivals.fewer import still_holds, trimmed
 from optimizer.rivals.floor import least_cost
 from optimizer.rivals.leanest import evaluated, leanest
 from optimizer.solver.simple_plans import Totals, price_space, simple_plans
-from optimizer.whatif.physics import at_rate
 from search_spaces.problem import Constraints
 from tests.optimizer_cases import instance_of, offer, problem, slo, space, workload
 
@@ -40,7 +40,7 @@ def unit(*cards: str) -> Instance:
 
 
 def at(rate: float, *cards: str, **limits: float) -> Instance:
-    instance = at_rate(unit(*cards), rate)
+    instance = at_volume(unit(*cards), rate)
     load = replace(instance.problem.workload, request_rate=rate)
     constraints = Constraints(**limits)  # type: ignore[arg-type]
     return replace(instance, problem=replace(instance.problem, workload=load, constraints=constraints))

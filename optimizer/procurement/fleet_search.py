@@ -16,11 +16,12 @@ from numpy.typing import NDArray
 from optimizer.fleets.bought import gpu_cost
 from optimizer.fleets.build_plan import fleet_gpus, pool_line
 from optimizer.fleets.fleet import Fleet
+from optimizer.fleets.volume import at_volume
 from optimizer.loads.diagnose import check_floors, check_shapes
 from optimizer.loads.instance import make_instance
 from optimizer.rivals.by_evaluation import Evaluated, cheapest_held
 from optimizer.rivals.per_class import classes_apart, of_class
-from optimizer.whatif.physics import at_rate, physics_at
+from optimizer.whatif.physics import physics_at
 from search_spaces.engines import load_engine_overhead
 from search_spaces.problem import Billing, Constraints, Objective, Offer, Problem
 
@@ -109,7 +110,7 @@ def _known(problem: Problem, stocks: Sequence[Stock], part: _Known, rate: float,
     """What is known at a rate [1/s]; part: at 1 request/s; above: at the next higher rate."""
     ways = []
     for one, last in zip(part.ways, above.ways, strict=True):
-        way = Evaluated.of(at_rate(one.instance, rate), one.settings)
+        way = Evaluated.of(at_volume(one.instance, rate), one.settings)
         enough = {setting: high for setting, (_, high) in last.known.items() if high is not None}
         way.known.update({setting: (int(way.least[setting]) - 1, high) for setting, high in enough.items()})
         ways.append(way)

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from optimizer.fleets.volume import at_volume
 from optimizer.loads import columns
 from optimizer.loads.instance import Instance
 from optimizer.recommend.optimize import aim_of
@@ -27,7 +28,7 @@ from optimizer.solver.search import Effort, search
 from optimizer.solver.simple_plans import block_costs, price_space
 from search_spaces.problem import Problem, Slo
 
-from .physics import Physics, at_rate, known_at, physics_of
+from .physics import Physics, known_at, physics_of
 from .scenario import Pick, cheapest
 
 FloatArray = NDArray[np.float64]
@@ -148,7 +149,7 @@ def _searched(problem: Problem, physics: Physics, pick: Pick, *, thorough: bool)
 
 def priced_instance(problem: Problem, physics: Physics, way: int) -> Instance:
     """The instance of one way of some physics at the rate, prices and limits of a problem."""
-    instance = at_rate(physics.ways[way].instance, problem.workload.request_rate)
+    instance = at_volume(physics.ways[way].instance, problem.workload.request_rate)
     prices = [offer.usd_per_hour for offer in problem.offers]
     tables = instance.tables
     usd = tables.gpus * [prices[offer] for offer in tables.offer]

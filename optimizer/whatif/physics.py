@@ -21,6 +21,7 @@ from optimizer.fleets.error_bars import at_quantile, slow_end
 from optimizer.fleets.evaluate import Misses, holds, largest_load, misses_of
 from optimizer.fleets.fleet import Fleet, FleetPool
 from optimizer.fleets.pool_state import PoolState, pool_state
+from optimizer.fleets.volume import at_volume
 from optimizer.loads.columns import ROLES, Columns, Grid, make_columns
 from optimizer.loads.diagnose import check_floors
 from optimizer.loads.instance import Instance, make_instance
@@ -141,17 +142,12 @@ def _alike(instance: Instance) -> str:
     return digest.hexdigest()
 
 
-def at_rate(instance: Instance, rate: float) -> Instance:
-    """The same instance for another demand [1/s]; it stands for 1 request/s."""
-    return replace(instance, flows=replace(instance.flows, rate=instance.flows.rate * rate))
-
-
 @lru_cache(maxsize=48)
 def known_at(physics: Physics, rate: float) -> tuple[Evaluated, ...]:
     """What the evaluation says of any pools at a rate [1/s], for each way."""
     return tuple(
-        replace(Evaluated.of(at_rate(way.instance, rate), way.settings), look=partial(_looked, way, rate))
-        for way in physics.ways
+        replace(Evaluated.of(at_volume(way.instance, rate), way.settings), look=partial(_looked, way, rate))
+        for way in physics.ways  # whose instances stand for 1 request/s
     )
 
 
