@@ -85,20 +85,24 @@ def within(matrices: Matrices, counts: NDArray[np.int64]) -> bool:
 
 
 def by_trying_all(matrices: Matrices) -> float:
-    """Cost of the cheapest fleet of at most MOST_EACH blocks of every column; inf where there is none."""
+    """Cost of the cheapest fleet of at most MOST_EACH blocks of every column; inf where there is none.
+
+    Whatever costs as much as a fleet that serves the demand is out, and so is whatever is contained in one that does
+    not: the one in the middle by cost is tried, until none is left.
+    """
     every = np.array(list(np.ndindex(*(MOST_EACH + 1,) * matrices.size)), dtype=np.int64)
     every = np.array([counts for counts in every if within(matrices, counts)])
     cost = np.array([cost_of(matrices, counts) for counts in every])
-    failed: list[NDArray[np.int64]] = []
-    model = write_model(replace(matrices, limits=()), Aim())
-    for at in np.lexsort((-every.sum(axis=1), cost)):
-        counts = every[at]
-        if any((counts <= other).all() for other in failed):
-            continue
-        if routes(model, counts):
-            return float(cost[at])
-        failed.append(counts)
-    return float(np.inf)
+    model, best = write_model(replace(matrices, limits=()), Aim()), np.inf
+    while cost.size:
+        middle = np.lexsort((every.sum(axis=1), cost))[cost.size // 2]
+        if routes(model, every[middle]):
+            best = cost[middle]
+            left = cost < best
+        else:
+            left = (every > every[middle]).any(axis=1)
+        every, cost = every[left], cost[left]
+    return float(best)
 
 
 def colocated(need: np.ndarray[tuple[int, ...], np.dtype[np.float64]], price: list[float]) -> Matrices:

@@ -14,8 +14,9 @@ from optimizer.solver.choices import by_choices, diverse
 from optimizer.solver.fleet_model import Aim
 from optimizer.solver.matrices import Limit, Matrices
 from optimizer.solver.program import Outcome
-from optimizer.solver.projection import SHORT, Projection, lift, relaxed
+from optimizer.solver.projection import Projection, lift, relaxed
 from optimizer.solver.steps import Steps
+from optimizer.solver.tolerances import LOOSENED
 from tests.fleet_matrices import billed_by_node, colocated, random_matrices, routable
 
 EXACT = Work(gap=0.0)
@@ -42,8 +43,8 @@ class TestProjection:
         lacking = [projection.missing(blocks.astype(np.float64)) for blocks in tried]
         for blocks, short in zip(tried, lacking, strict=True):
             if routable(matrices, blocks):
-                assert short <= SHORT
-                assert all(cut @ blocks >= 1.0 - SHORT for cut in projection.cuts)
+                assert short <= LOOSENED
+                assert all(cut @ blocks >= 1.0 - LOOSENED for cut in projection.cuts)
             else:
                 assert short > 0.0
 
@@ -83,7 +84,7 @@ class TestChoices:
             assert best.outcome is Outcome.INFEASIBLE
             return
         prices = lift(projection, Aim(), 10)
-        found = by_choices(matrices, Aim(), replace(EXACT, nodes=1), prices, np.inf, projection=projection)
+        found = by_choices(projection, Aim(), replace(EXACT, nodes=1), prices, np.inf, ((np.arange(4),),))
         assert found.bound <= best.objective + 1e-4
         if found.index.size:
             assert found.objective >= best.objective - 1e-6
@@ -97,10 +98,10 @@ class TestChoices:
         projection = projected(matrices)
         assert projection is not None
         prices = lift(projection, Aim(), 5)
-        below = by_choices(matrices, Aim(), EXACT, prices, 5.9, projection=projection)
+        below = by_choices(projection, Aim(), EXACT, prices, 5.9, ((),))
         assert not below.index.size
         assert below.bound >= 5.9
-        found = by_choices(matrices, Aim(), EXACT, prices, np.inf, projection=projection)
+        found = by_choices(projection, Aim(), EXACT, prices, np.inf, ((np.arange(2),),))
         assert (found.objective, found.bound) == pytest.approx((6.0, 6.0))
 
     def test_every_kind_of_engine_is_looked_at(self) -> None:

@@ -51,23 +51,32 @@ def check_optimum(matrices: Matrices) -> None:
         assert found.objective == pytest.approx(best, abs=1e-6)
 
 
-@settings(deadline=None, max_examples=25)
+def small(seed: int) -> Matrices:
+    """Three columns, some within limits, some sold in whole nodes."""
+    matrices = random_matrices(seed, columns=3, flows=2 + seed % 2, limited=seed % 3 == 0)
+    return billed_by_node(matrices) if seed % 5 == 0 else matrices
+
+
+@settings(deadline=None, max_examples=200)
 @given(SEEDS)
 @example(66564822)
 def test_it_equals_trying_every_fleet(seed: int) -> None:
-    check_optimum(random_matrices(seed, columns=3 + seed % 2))
+    check_optimum(small(seed))
 
 
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, max_examples=15)
+@given(SEEDS, st.booleans())
+def test_it_equals_trying_every_fleet_of_more_columns(seed: int, nodes: bool) -> None:
+    matrices = random_matrices(seed, columns=4, limited=seed % 2 == 0)
+    check_optimum(billed_by_node(matrices) if nodes else matrices)
+
+
+@settings(deadline=None, max_examples=200)
 @given(SEEDS)
-def test_it_equals_trying_every_fleet_within_limits(seed: int) -> None:
-    check_optimum(random_matrices(seed, columns=4, limited=True))
-
-
-@settings(deadline=None, max_examples=20)
-@given(SEEDS)
-def test_it_equals_trying_every_fleet_of_whole_nodes(seed: int) -> None:
-    check_optimum(billed_by_node(random_matrices(seed, columns=4, limited=seed % 2 == 0)))
+def test_with_and_without_pruning_it_is_the_same(seed: int) -> None:
+    pruned, whole = (cheapest(small(seed), Aim(), EXACT, prune=prune) for prune in (True, False))
+    assert pruned.outcome is whole.outcome
+    assert pruned.objective == pytest.approx(whole.objective, abs=1e-6)
 
 
 def wider(seed: int, columns: int = 24) -> Matrices:
@@ -195,6 +204,17 @@ class TestImprove:
         counts = np.zeros(matrices.size, dtype=np.int64)
         counts[found.index] = found.blocks
         assert routable(matrices, counts)
+
+    def test_a_known_fleet_is_kept_where_nothing_is_cheaper(self) -> None:
+        matrices = wider(11, columns=40)
+        known = cheapest(matrices, Aim(), Work(nodes=1, columns=4, choices=1, provable=0))
+        best = cheapest(matrices, Aim(), EXACT)
+        again = cheapest(matrices, Aim(), EXACT, known=best)
+        assert again.outcome is Outcome.OPTIMAL
+        assert again.objective == best.objective
+        np.testing.assert_array_equal(again.blocks, best.blocks)
+        lazy = Work(nodes=1, choices=1, provable=0)
+        assert best.objective - 1e-6 <= cheapest(matrices, Aim(), lazy, known=known).objective <= known.objective
 
     def test_volumes_other_than_the_demand(self) -> None:
         matrices = colocated(np.array([[0.6], [0.5]]), [1.0, 0.9])

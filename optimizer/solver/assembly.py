@@ -18,24 +18,19 @@ from .fleet_model import Aim, write_model
 from .matrices import Limit, Matrices
 from .pricing import most_earned_once
 from .program import Builder, Outcome, Solution, solve
+from .tolerances import LOOSENED, SAME
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
-SHORT = 1e-5
-"""Share of the demand's worth by which a cut is loosened, above the tolerance of the solvers."""
-
-STEPS = 12
-"""Refinements of what a block earns at most."""
-
 PICKS = 16
-"""Picks of blocks that are tried for one choice of engines."""
+"""Work limit: picks of blocks that are tried for one choice of engines (assumed: few are needed where any will do)."""
 
-NODES = 1000
-"""Nodes of the search tree of one master problem."""
+PICK_NODES = 1000
+"""Work limit: nodes of the search tree of one pick (assumed)."""
 
 PICK_GAP = 0.1
-"""Relative gap at which a pick is good enough to be tried."""
+"""Work limit: relative gap at which a pick is good enough to be tried (assumed: any pick that no cut excludes is)."""
 
 SERVE = Aim(cost_weight=0.0, volume_weight=1.0, min_volume=0.0, max_volume=2.0)
 ALL = Aim(cost_weight=0.0, volume_weight=0.0)
@@ -69,14 +64,14 @@ def assemble(matrices: Matrices, stock: Stock, cuts: list[FloatArray], work: Wor
         count[worthy] = np.rint(picked.x[: worthy.size])
         chosen = np.flatnonzero(count)
         prices, exact, volume = _served(matrices.take(chosen), count[chosen])
-        if volume >= 1.0 - 1e-9:
+        if volume >= 1.0 - SAME:
             found = routed(matrices.take(chosen), count[chosen], work)
             if found.index.size:
                 return replace(found, index=chosen[found.index])
-        earned = most_earned_once(load, prices.of(matrices).astype(np.float32), STEPS)
+        earned = most_earned_once(load, prices.of(matrices).astype(np.float32))
         earned[chosen] = np.minimum(earned[chosen], exact)
         cuts.append(earned)
-        if earned @ count >= 1.0 - SHORT:  # too loose to exclude this pick: other columns only
+        if earned @ count >= 1.0 - LOOSENED:  # too loose to exclude this pick: other columns only
             barred.append(chosen)
             surely = False
     return nothing(matrices, Outcome.NOTHING_FOUND)
@@ -113,7 +108,7 @@ def _pick(matrices: Matrices, stock: Stock, cuts: list[FloatArray], barred: list
     engines = builder.rows([f"engines{k}" for k in kinds], -np.inf, stock.counts[kinds].astype(np.float64))
     builder.entries(engines[np.searchsorted(kinds, stock.kind)], blocks, matrices.replicas)
     for number, cut in enumerate(cuts):
-        builder.entries(builder.rows([f"cut{number}"], 1.0 - SHORT, np.inf), blocks, np.minimum(cut, 1.0))
+        builder.entries(builder.rows([f"cut{number}"], 1.0 - LOOSENED, np.inf), blocks, np.minimum(cut, 1.0))
     for number, columns in enumerate(barred):
         others = np.setdiff1d(np.arange(matrices.size), columns)
         builder.entries(builder.rows([f"barred{number}"], 1.0, np.inf), blocks[others], 1.0)
@@ -124,7 +119,7 @@ def _pick(matrices: Matrices, stock: Stock, cuts: list[FloatArray], barred: list
         builder.entries(rows, blocks, 1.0)
         builder.entries(rows, used[pool], -most)
         builder.entries(builder.rows(["max_pools"], -np.inf, float(matrices.max_pools)), used, 1.0)
-    return solve(builder.build(), gap=PICK_GAP, nodes=NODES, time_limit=work.time_limit)
+    return solve(builder.build(), gap=PICK_GAP, nodes=PICK_NODES, time_limit=work.time_limit)
 
 
 def _just(some: Matrices, count: FloatArray) -> Matrices:

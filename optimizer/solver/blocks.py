@@ -16,9 +16,6 @@ FloatArray = NDArray[np.float64]
 FloatArray32 = NDArray[np.float32]
 IntArray = NDArray[np.int64]
 
-STEPS = 30
-"""Refinements of what a column earns at most at the shadow prices."""
-
 
 @dataclass(frozen=True, slots=True)
 class Work:
@@ -29,7 +26,7 @@ class Work:
     `buildable` columns to build it from, or of blocks where there are at most `liftable` columns (see `choices`: better
     fleets and bounds for many times the work); lifted: of more columns, so many near the relaxation are tried in that
     way; provable: columns up to which the problem over all of them is solved; iterations: of the simplex method that
-    choices of engines may take; time_limit: safety net [s], meant never to be reached.
+    choices may take before no more are tried; time_limit: safety net [s], meant never to be reached.
     """
 
     columns: int = 30
@@ -167,7 +164,7 @@ def relax(matrices: Matrices, aim: Aim, time_limit: float) -> Prices | None:
     for limit in matrices.limits:
         cost = cost - solution.duals[model.limits[limit.name]] * matrices.replicas * limit.weight
     gain = worths(matrices, model, solution.duals).of(matrices)
-    earned = most_earned(priced_load(matrices), gain.astype(np.float32), STEPS)
+    earned = most_earned(priced_load(matrices), gain.astype(np.float32))
     bought = np.flatnonzero(solution.x[model.blocks] > 0.0)
     return Prices(solution.objective, cost, np.maximum(cost - earned, 0.0), bought)
 

@@ -22,41 +22,52 @@ from .matrices import Matrices
 from .program import Outcome, solve, with_ceiling
 from .projection import Projection, master_problem, relaxed
 from .steps import Steps
+from .tolerances import DEARER, SAME
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
-MASTER_NODES = 4
-"""Nodes of the search tree of one master problem at first, as a multiple of those of a search among columns."""
+CHOICE_NODES = 4
+"""Work limit: nodes of the search tree of one choice at first, as a multiple of those of a search among columns
+(assumed: a choice has no routing, so its nodes are cheap)."""
 
 MORE_NODES = 4
-"""How many times as many it gets where they did not suffice for a choice."""
+"""Work limit: how many times as many it gets where they did not suffice for a choice (assumed)."""
 
 FIRST = ((15, 40), (20, 60))
-"""Columns of the first looks: so many nearest to the relaxation, and the nearest of so many kinds of engine."""
+"""Work limits: columns of the first looks, so many nearest to the relaxation, and the nearest of so many kinds of
+engine (`python -m benchmarks.reference fleet_pd`: each takes 1 to 2.5 s of CPU, one mostly finds the optimum)."""
+
+EVERY_KIND = (20, 1000)
+"""Work limit: the same of a look at every kind of engine, beside the first choice, for what costs less than those found
+(docs/search.md: it improved two of three fleet_pd cases at other demands, one by 0.6 %, for 3 to 5 s of CPU)."""
 
 BESIDE, MORE, LAST = (20, 20), 5, 3
-"""The same of later looks, how many more each time, and how many of the last choices lend their columns."""
+"""Work limits: the same of later looks, how many more each time, and how many of the last choices lend their columns
+(assumed)."""
 
-SHARE = 0.95
-"""Of the time that is left, which is a safety net only."""
+HUNTED = 0.95
+"""Work limit: share of the time left, which is a safety net only (assumed)."""
 
 LOOK_NODES = 60
-"""Nodes of the search tree of one look."""
+"""Work limit: nodes of the search tree of one look (assumed)."""
 
 WALK = 8
-"""Blocks that are added to a choice, one by one, for more cuts."""
+"""Work limit: blocks that are added to a choice, one by one, for more cuts (assumed)."""
 
 HALFWAY = 0.5
-"""Where a second cut is made, between the relaxation (0) and a choice (1)."""
+"""Where a second cut is made, between the relaxation (0) and a choice (1) (assumed)."""
 
-SLACK = 1e-6
-"""Relative margin by which a reduced cost must exceed the gap before its column is dropped."""
+Pools = tuple[IntArray, ...]
+"""Columns, several times over: among each of them a fleet is looked for, beside one another."""
 
 
 @dataclass(slots=True)
 class Hunt:
-    """The state of a search: the best fleet with the bound, what a better one may cost, and the choices so far."""
+    """The state of a search: the best fleet with the bound, what a better one may cost, and the choices so far.
+
+    spent: iterations of the simplex method that the choices took.
+    """
 
     projection: Projection
     aim: Aim
@@ -65,6 +76,7 @@ class Hunt:
     limit: float
     best: Blocks
     nodes: int
+    spent: int = 0
     stuck: bool = False
     recent: list[IntArray] = field(default_factory=list)
     tried: set[bytes] = field(default_factory=set)
@@ -93,32 +105,35 @@ class Hunt:
         self.best = replace(self.best, bound=max(self.best.bound, self.steps.up(bound)))
 
 
-def by_choices(
-    matrices: Matrices, aim: Aim, work: Work, prices: Prices, limit: float, *, projection: Projection
+def by_choices(  # noqa: PLR0917
+    projection: Projection, aim: Aim, work: Work, prices: Prices, limit: float, looks: tuple[Pools, ...]
 ) -> Blocks:
     """The best fleet of objective at most `limit` that is found, and a proven bound of all fleets.
 
-    prices: the relaxation of the projection's cuts.
+    prices: the relaxation of the projection's cuts; looks: columns among which fleets are looked for at
+    first, and beside the first choices.
     """
+    matrices = projection.matrices
     empty = nothing(matrices, Outcome.NOTHING_FOUND, -np.inf)
     hunt = Hunt(
         projection,
         aim,
-        replace(work, time_limit=SHARE * work.time_limit),
+        replace(work, time_limit=HUNTED * work.time_limit),
         Steps.of(matrices, aim),
         limit,
         empty,
-        MASTER_NODES * work.nodes,
+        CHOICE_NODES * work.nodes,
     )
     hunt.proven(prices.objective)
     if not hunt.done():
-        _look(hunt, tuple(diverse(matrices, prices, *counts) for counts in FIRST))
+        _look(hunt, looks[0])
     for number in range(work.choices):
-        if hunt.done() or not projection.cuts:
+        if hunt.done() or not projection.cuts or hunt.spent >= work.iterations:
             break
         near = diverse(matrices, prices, BESIDE[0] + MORE * number, BESIDE[1] + MORE * number)
         last = np.concatenate([np.zeros(0, dtype=np.int64), *hunt.recent[-LAST:]])
-        choice = _look(hunt, (np.union1d(near, last),), prices)
+        pools = looks[number + 1] if number + 1 < len(looks) else (np.union1d(near, last),)
+        choice = _look(hunt, pools, prices)
         if choice is not None and not hunt.done():
             _judge(hunt, choice)
             prices = relaxed(projection, aim)
@@ -132,7 +147,7 @@ def diverse(matrices: Matrices, prices: Prices, near: int, kinds: int) -> IntArr
     return np.union1d(nearest(prices, near), order[first[:kinds]])
 
 
-def _look(hunt: Hunt, pools: tuple[IntArray, ...], prices: Prices | None = None) -> FloatArray | None:
+def _look(hunt: Hunt, pools: Pools, prices: Prices | None = None) -> FloatArray | None:
     """Look for fleets among some columns, and beside that for the cheapest choice, which is returned."""
     new = {pool.tobytes(): pool for pool in pools if pool.tobytes() not in hunt.tried}
     hunt.tried |= new.keys()
@@ -164,12 +179,13 @@ def _choose(hunt: Hunt, prices: Prices) -> FloatArray | None:
     alive = np.arange(matrices.size)
     most: FloatArray | float = np.inf
     if np.isfinite(limit):
-        alive = np.flatnonzero(prices.reduced <= limit - prices.objective + SLACK * abs(prices.objective))
-        most = np.floor((limit / hunt.aim.cost_weight) / np.maximum(least_price(matrices.take(alive)), 1e-9) + 1e-9)
+        alive = np.flatnonzero(prices.reduced <= limit - prices.objective + DEARER * abs(prices.objective))
+        most = np.floor((limit / hunt.aim.cost_weight) / np.maximum(least_price(matrices.take(alive)), 1e-9) + SAME)
     cuts = [cut[alive] for cut in hunt.projection.cuts]
     program, blocks = master_problem(matrices.take(alive), cuts, hunt.aim, most)
     program = program if np.isinf(limit) else with_ceiling(program, limit)
     solution = solve(program, gap=0.25 * hunt.work.gap, nodes=hunt.nodes, time_limit=max(hunt.left(), 0.05))
+    hunt.spent += solution.iterations
     hunt.proven(min(solution.bound, limit))
     hunt.stuck = solution.outcome is Outcome.INFEASIBLE
     if not solution.x.size:

@@ -22,42 +22,37 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from .assembly import SERVE, SHORT, Stock, assemble
+from .assembly import SERVE, Stock, assemble
 from .blocks import Blocks, Work, Worths, nothing, priced_load, whole_cost, worths
 from .fleet_model import Aim, write_model
 from .matrices import Limit, Matrices
-from .pricing import ROUNDING, FloatArray32, most_earned_once, resource_weights
+from .pricing import FloatArray32, most_earned_once, resource_weights
 from .program import Builder, Outcome, Program, solve, with_ceiling
+from .tolerances import LOOSENED, SAME, SINGLE, TRACE
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
-STEPS = 12
-"""Refinements of what a block earns at most."""
-
 LOOSE = 3
-"""Refinements of a first look at all columns."""
+"""Work limit: refinements of what a block earns at most, for a first look at all columns (assumed)."""
 
 LEADING = 16
-"""Columns of each kind and block size that are looked at closely first."""
+"""Work limit: columns of each kind and block size that are looked at closely first (assumed)."""
 
 SLICE = 2048
-"""Columns whose earnings are worked out at a time."""
+"""Columns whose earnings are worked out at a time (assumed: they stay in cache)."""
 
-TRACE = 1e-4
-"""Engines of every kind that the linear programme has beside those chosen, so that its prices say something of them."""
+ASKED = 12
+"""Work limit: columns added per round where those at hand do not serve the demand (assumed)."""
 
-ADDED = 12
-"""Columns added per kind and round where those at hand do not serve the demand."""
+COUNT_NODES = 2000
+"""Work limit: nodes of the search tree of one choice of engines (assumed: most take a handful)."""
 
-MASTER_NODES = 2000
-"""Nodes of the search tree of one master problem."""
-
-ROUNDS = 8
-"""Rounds of column generation per choice of engines."""
+ASKS = 8
+"""Work limit: rounds of column generation per choice of engines (assumed)."""
 
 LEVELS = 12
-"""Up to this many engines of a kind, what they earn is stated for each number; else by their best share."""
+"""Up to this many engines of a kind, what they earn is stated for each number; else by their best share (assumed)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +101,7 @@ def kinds_of(matrices: Matrices, ceiling: float) -> Kinds:
     first, of = np.unique(key, axis=1, return_index=True, return_inverse=True)[1:]
     price = np.maximum(matrices.price[first], least_node_price(matrices)[first])
     with np.errstate(divide="ignore"):
-        most = np.where(price > 0.0, np.floor(ceiling / np.maximum(price, 1e-12) * (1.0 + 1e-9)), np.inf)
+        most = np.where(price > 0.0, np.floor(ceiling / np.maximum(price, 1e-12) * (1.0 + SAME)), np.inf)
     most = np.minimum(most, matrices.most).astype(np.int64)
     return Kinds(of.ravel(), first, most, np.where(most <= LEVELS, most, 0))
 
@@ -181,7 +176,7 @@ def _choose(state: Counting, aim: Aim, ceiling: float, left: float) -> tuple[Int
     left: time [s]; where that, or the nodes, do not suffice for a choice, only the bound is returned.
     """
     program, kind = _master(state, aim)
-    solution = solve(with_ceiling(program, ceiling), gap=1e-6, time_limit=left, nodes=MASTER_NODES)
+    solution = solve(with_ceiling(program, ceiling), gap=1e-6, time_limit=left, nodes=COUNT_NODES)
     state.spent += solution.iterations
     if solution.outcome is Outcome.INFEASIBLE:
         return None
@@ -216,7 +211,7 @@ def _master(state: Counting, aim: Aim) -> tuple[Program, IntArray]:
             node = builder.variables([f"nodes {limit.name}"], aim.cost_weight * limit.node_price, whole=True)
             builder.entries(row, node, -float(limit.node_size))
     for number, cut in enumerate(state.cuts):
-        row = builder.rows([f"cut{number}"], 1.0 - SHORT, np.inf)
+        row = builder.rows([f"cut{number}"], 1.0 - LOOSENED, np.inf)
         earned = np.minimum(cut.earned, 1.0)
         more = earned[kind, level] - earned[kind, level - 1]
         builder.entries(row, engines, np.where(stepped, more, np.minimum(cut.share[kind], 1.0)))
@@ -232,20 +227,20 @@ def _can_serve(state: Counting, counts: IntArray) -> bool:
     here = counts[kinds.of]
     able = (matrices.replicas <= here) | (here == 0)
     asked = np.flatnonzero(able & (here > 0))
-    for _ in range(ROUNDS):
+    for _ in range(ASKS):
         duals, volume = _served(state, counts, np.flatnonzero(state.active & able))
         if duals is None:
             return True
         gain = duals.of(matrices.take(asked))
         block = _earned(state.load[:, asked], gain)
-        if _cut(state, asked, block).total(counts, kinds.levels) < 1.0 - 3.0 * SHORT:
+        if _cut(state, asked, block).total(counts, kinds.levels) < 1.0 - 3.0 * LOOSENED:
             every = np.arange(matrices.size)
             state.cuts.append(_cut(state, every, _earned_by_all(state, duals.of(matrices))))
             return False
         if volume >= 1.0 + 10.0 * TRACE:
             break
         share = np.where(state.active[asked], -np.inf, block / matrices.replicas[asked])
-        best = np.argsort(-share, kind="stable")[:ADDED]
+        best = np.argsort(-share, kind="stable")[:ASKED]
         best = best[np.isfinite(share[best])]
         if not best.size:
             break
@@ -266,7 +261,7 @@ def _served(state: Counting, counts: IntArray, chosen: IntArray) -> tuple[Worths
     solution = solve(model.program, relaxed=True)
     state.spent += solution.iterations
     volume = float(solution.x[model.volume]) if solution.x.size else np.inf
-    if volume >= SERVE.max_volume * (1.0 - SHORT):
+    if volume >= SERVE.max_volume * (1.0 - LOOSENED):
         return None, volume
     return worths(free, model, solution.duals), volume
 
@@ -275,7 +270,7 @@ def _earned_by_all(state: Counting, gain: FloatArray) -> FloatArray:
     """The same for every column: loosely at first, then closely where it may be the most of its kind and block size."""
     matrices, kinds = state.matrices, state.kinds
     earned = _sliced(state.load, gain, lambda part, worth: resource_weights(part, np.maximum(worth, 0.0), LOOSE)[0])
-    earned *= 1.0 + ROUNDING
+    earned *= 1.0 + SINGLE
     group = kinds.of * (int(matrices.replicas.max(initial=0)) + 1) + matrices.replicas
     order = np.lexsort((-earned, group))
     rank = np.arange(order.size) - np.searchsorted(group[order], group[order])
@@ -290,7 +285,7 @@ def _earned_by_all(state: Counting, gain: FloatArray) -> FloatArray:
 
 def _earned(load: FloatArray32, gain: FloatArray) -> FloatArray:
     """What a block of each column earns at most."""
-    return _sliced(load, gain, lambda part, worth: most_earned_once(part, worth, STEPS))
+    return _sliced(load, gain, most_earned_once)
 
 
 def _sliced(
@@ -334,7 +329,7 @@ def _build(state: Counting, counts: IntArray, work: Work) -> Blocks:
         mine = cut.columns
         left = np.maximum(here - matrices.replicas, 0)[mine]
         loss = cut.each(here[mine], kinds.of[mine]) - cut.each(left, kinds.of[mine]) - cut.block
-        able[mine] &= loss <= cut.each(counts, np.arange(counts.size)).sum() - 1.0 + SHORT
+        able[mine] &= loss <= cut.each(counts, np.arange(counts.size)).sum() - 1.0 + LOOSENED
     chosen = np.flatnonzero(able)
     complete = chosen.size <= work.buildable
     if not complete:

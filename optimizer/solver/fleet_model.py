@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from optimizer.loads.columns import Columns
 from optimizer.loads.instance import Instance
 from optimizer.loads.loads import RESOURCES, Loads
-from search_spaces.problem import Billing, Routing
+from search_spaces.problem import Billing, Problem, Routing
 
 from .matrices import COLOCATED, DECODE, PREFILL, Limit, Matrices
 from .program import Builder, Program
@@ -45,6 +45,7 @@ __all__ = [
     "PREFILL",
     "Aim",
     "FleetModel",
+    "aim_of",
     "build_fleet_model",
     "limit_rows",
     "pool_variables",
@@ -60,6 +61,11 @@ class Aim:
     volume_weight: float = 0.0
     min_volume: float = 1.0
     max_volume: float = 1.0
+
+
+def aim_of(problem: Problem) -> Aim:
+    """The least cost. Prices are scaled by the dearest, so that doubling all of them changes no digit of a search."""
+    return Aim(cost_weight=1.0 / max(offer.usd_per_hour for offer in problem.offers))
 
 
 @dataclass(frozen=True, slots=True)

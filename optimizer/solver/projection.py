@@ -26,30 +26,13 @@ from .fleet_model import Aim, limit_rows, pool_variables, write_model
 from .matrices import Matrices
 from .pricing import FloatArray32, most_earned_once
 from .program import Builder, Program, solve
+from .tolerances import EARNING, LACKING, LOOSENED, SAME, WORTHLESS
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
-STEPS = 12
-"""Refinements of what a block earns at most."""
-
-SHORT = 1e-5
-"""Share of the demand's worth by which a cut is loosened, above the tolerance of the solvers."""
-
-NOISE = 1e-6
-"""Share of a block's price below which the worth of the demand is rounding: nothing is missing."""
-
-NEAR = 1e-3
-"""Share of it that the relaxation may lack when no more cuts are added."""
-
-ROUNDS = 20
-"""Rounds of column generation of one cut."""
-
-ADDED = 30
-"""Columns added in one of them."""
-
-DEAR = 1e-4
-"""Relative margin by which a block must earn more than it costs before it is added."""
+PRICINGS, PRICED = 20, 30
+"""Work limits: rounds of column generation of one cut, and columns added in one of them (assumed: a few rounds do)."""
 
 
 @dataclass(slots=True)
@@ -87,7 +70,7 @@ class Projection:
         free = replace(self.matrices.linear, limits=(), spares=0, max_pools=None)
         free = replace(free, price=self.price / free.replicas)
         self.active |= blocks > 0.0
-        for _ in range(ROUNDS):
+        for _ in range(PRICINGS):
             index = np.flatnonzero(self.active)
             model = write_model(free.take(index), Aim())
             program, lower = model.program, model.program.lower.copy()
@@ -100,19 +83,19 @@ class Projection:
                 continue
             duals = solution.duals
             gain = worths(free.take(index), model, duals).of(free)
-            earned = most_earned_once(self.load, gain.astype(np.float32), STEPS)
-            dear = np.flatnonzero((earned > self.price * (1.0 + DEAR)) & ~self.active)
+            earned = most_earned_once(self.load, gain.astype(np.float32))
+            dear = np.flatnonzero((earned > self.price * (1.0 + EARNING)) & ~self.active)
             if not dear.size:
                 break
-            self.active[dear[np.argsort(-(earned / self.price)[dear], kind="stable")[:ADDED]]] = True
+            self.active[dear[np.argsort(-(earned / self.price)[dear], kind="stable")[:PRICED]]] = True
         self.bought = np.zeros(free.size)
         self.bought[index] = np.maximum(solution.x[model.blocks] - lower[model.blocks], 0.0)
         exact = np.bincount(program.columns, program.values * duals[program.rows], program.cost.size)[model.blocks]
         worth = float(duals[model.cover].sum() + np.minimum(duals[model.attainment], 0.0) @ free.permitted)
-        if worth <= NOISE * self.price.max():
+        if worth <= WORTHLESS * self.price.max():
             return 0.0
         short = 1.0 - float(exact @ blocks[index]) / worth
-        if short > SHORT:
+        if short > LOOSENED:
             earned[index] = np.minimum(earned[index], exact)
             self.cuts.append(np.minimum(earned / worth, 1.0))
         return short
@@ -124,7 +107,7 @@ def lift(projection: Projection, aim: Aim, rounds: int, time_limit: float = np.i
     projection.missing(projection.fractions)
     prices = relaxed(projection, aim)
     for _ in range(rounds):
-        if time.perf_counter() - started > time_limit or projection.missing(projection.fractions) <= NEAR:
+        if time.perf_counter() - started > time_limit or projection.missing(projection.fractions) <= LACKING:
             break
         prices = relaxed(projection, aim)
     return prices
@@ -145,7 +128,7 @@ def relaxed(projection: Projection, aim: Aim) -> Prices:
     projection.fractions = solution.x[blocks]
     earned = np.bincount(program.columns, program.values * solution.duals[program.rows], program.cost.size)
     reduced = np.maximum((program.cost - earned)[blocks], 0.0)
-    return Prices(solution.objective, projection.price, reduced, np.flatnonzero(projection.fractions > 1e-9))
+    return Prices(solution.objective, projection.price, reduced, np.flatnonzero(projection.fractions > SAME))
 
 
 def master_problem(
@@ -158,5 +141,5 @@ def master_problem(
     switches = pool_variables(matrices, builder, blocks, aim)
     limit_rows(matrices, builder, blocks, switches, aim)
     for number, cut in enumerate(cuts):
-        builder.entries(builder.rows([f"cut{number}"], 1.0 - SHORT, np.inf), blocks, cut)
+        builder.entries(builder.rows([f"cut{number}"], 1.0 - LOOSENED, np.inf), blocks, cut)
     return builder.build(), blocks

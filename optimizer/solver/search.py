@@ -29,9 +29,10 @@ from .fleet_model import (
     matrices_of,
     write_model,
 )
-from .pricing import TOLERANCE, price_columns, read_duals, reduced_costs
+from .pricing import price_columns, read_duals, reduced_costs
 from .program import Outcome, Solution, solve
 from .simple_plans import SimplePlan, Totals, block_costs, possible, simple_plans
+from .tolerances import DEARER, SAME
 from .whole import improve
 
 FloatArray = NDArray[np.float64]
@@ -72,6 +73,11 @@ class Effort:
     def late(self) -> bool:
         """Whether the user wants an answer now."""
         return time.perf_counter() >= self.until
+
+    def part(self, share: float) -> Effort:
+        """The effort for the first part of what is to be done: it is late once that share of the time left is spent."""
+        now = time.perf_counter()
+        return replace(self, until=now + share * (self.until - now))
 
     def seconds(self) -> float:
         """Time that a search may take from now on [s]."""
@@ -220,11 +226,11 @@ def search(  # noqa: PLR0917
     outcome is infeasible and the bound infinite.
     """
     simple = simple_plans(instance, columns, totals) if aim.volume_weight == 0.0 and aim.min_volume <= 1.0 else []
-    if simple and simple[0].engines(columns) > MOST_ENGINES:
+    if simple and (effort.late() or simple[0].engines(columns) > MOST_ENGINES):
         return plan_blocks(instance, columns, simple[0])
     simple = [plan for plan in simple if plan.cost <= most]
     ceiling = min(simple[0].cost if simple else np.inf, most)
-    cheap = block_costs(instance, columns) <= ceiling * (1.0 + 1e-9)
+    cheap = block_costs(instance, columns) <= ceiling * (1.0 + SAME)
     keep = np.flatnonzero(cheap & np.isfinite(totals.busiest) & possible(instance, columns))
     near, near_totals = columns.take(keep), totals.take(keep)
     if near.size == 0:
@@ -238,11 +244,14 @@ def search(  # noqa: PLR0917
     if not relaxed.feasible:
         return _nothing(instance, columns, Outcome.INFEASIBLE)
     slack = ceiling * aim.cost_weight - relaxed.bound
-    alive = np.flatnonzero(relaxed.reduced <= slack + TOLERANCE)
-    exact = alive.size <= effort.most_columns
+    alive = np.flatnonzero(relaxed.reduced <= slack + DEARER)
+    exact = alive.size <= effort.most_columns and not effort.late()
     chosen = alive if exact else _nearest(instance, near, relaxed, effort.most_columns)
     ceiling = ceiling * aim.cost_weight * (1.0 - effort.gap)
-    found = _improved(instance, near.take(chosen), (relaxed, chosen), (aim, effort), ceiling)
+    if effort.late():
+        found = _nothing(instance, columns, Outcome.NOTHING_FOUND)
+    else:
+        found = _improved(instance, near.take(chosen), (relaxed, chosen), (aim, effort), ceiling)
     bound = max(relaxed.bound, found.bound) if exact else relaxed.bound
     if found.columns.size:
         return replace(found, bound=min(bound, found.objective), exact=exact, priced=columns.size)

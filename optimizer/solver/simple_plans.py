@@ -14,10 +14,12 @@ from numpy.typing import NDArray
 
 from optimizer.loads.columns import Columns, blocks_of, join
 from optimizer.loads.instance import Instance
+from optimizer.loads.late import Late, never
 from optimizer.loads.loads import RESOURCES, Resource, column_loads, least_attention, least_step
 from search_spaces.problem import Billing, Goal
 
 from .fleet_model import COLOCATED, DECODE, PREFILL, engine_cost, fleet_limits
+from .tolerances import SAME
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -78,11 +80,17 @@ def class_weights(instance: Instance) -> FloatArray:
     return weight
 
 
-def column_totals(instance: Instance, columns: Columns) -> Totals:
-    """Load and misses of each column under the whole demand; slices of columns run in two threads."""
+def column_totals(instance: Instance, columns: Columns, late: Late = never) -> Totals:
+    """Load and misses of each column under the whole demand; slices of columns run in two threads.
+
+    late: asked before each slice; columns that are not looked at because of it count as such that serve nothing.
+    """
     weight = class_weights(instance)
 
     def total(part: slice) -> tuple[FloatArray, FloatArray]:
+        if late():
+            size = part.stop - part.start
+            return np.full((size, len(RESOURCES)), np.inf), np.full((size, weight.shape[0]), np.inf)
         loads = column_loads(instance, columns.take(np.arange(part.start, part.stop)))
         with np.errstate(invalid="ignore"):
             used = loads.load @ instance.flows.rate
@@ -92,15 +100,15 @@ def column_totals(instance: Instance, columns: Columns) -> Totals:
         return Totals(np.zeros(0), np.zeros(0), np.zeros(0), np.zeros(0), np.zeros((0, weight.shape[0])))
     with ThreadPoolExecutor(max_workers=2) as pool:
         parts = list(pool.map(total, blocks_of(columns)))
-    used, late = np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])
+    used, missed = np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])
     prompt = used[:, :2].max(axis=1) * columns.utilization
     apart = np.delete(used, RESOURCES.index(Resource.ATTENTION_TIME), axis=1)[:, 2:]
-    return Totals(prompt, used[:, 2:].max(axis=1), apart.max(axis=1), used.max(axis=1), late)
+    return Totals(prompt, used[:, 2:].max(axis=1), apart.max(axis=1), used.max(axis=1), missed)
 
 
 def block_counts(busiest: FloatArray) -> FloatArray:
     """Blocks of each column that the whole demand needs, shared evenly; infinite where none can serve it."""
-    return np.asarray(np.maximum(np.ceil(busiest - 1e-9), 1.0))
+    return np.asarray(np.maximum(np.ceil(busiest - SAME), 1.0))
 
 
 def one_of_each(columns: Columns, *names: str) -> IntArray:
@@ -115,7 +123,7 @@ def tailored(instance: Instance, columns: Columns, totals: Totals) -> Columns:
     Prompt servers at no higher utilisation wait, and miss, the least; decode steps no longer than they must be.
     """
     first = one_of_each(columns, "role", "shape", "replicas", "seqs", "chunk", "moment", "attention", "chance")
-    some, need, running = columns.take(first), totals.prompt[first] * (1.0 + 1e-9), totals.running[first]
+    some, need, running = columns.take(first), totals.prompt[first] * (1.0 + SAME), totals.running[first]
     blocks = block_counts(np.maximum(running, need / MOST_BUSY))
     generates = some.role == DECODE
     step = np.full(some.size, np.inf)
@@ -141,13 +149,13 @@ def with_least_attention(instance: Instance, columns: Columns, totals: Totals) -
     return replace(some, attention=attention).take(able)
 
 
-def price_space(instance: Instance, columns: Columns) -> tuple[Columns, Totals]:
-    """The columns that can matter, tailored ones added, and their totals.
+def price_space(instance: Instance, columns: Columns, late: Late = never) -> tuple[Columns, Totals]:
+    """The columns that can matter, tailored ones added, and their totals; late: see `column_totals`.
 
     Where a fleet is bought for the least cost, disaggregated pairs are priced first, as they are few; blocks that
     alone cost more than COMPARED times the best pair are neither in the best fleet nor worth comparing with it.
     """
-    apart, some = _with_tailored(instance, columns.take(columns.role != COLOCATED))
+    apart, some = _with_tailored(instance, columns.take(columns.role != COLOCATED), late)
     together = columns.take(columns.role == COLOCATED)
     if instance.problem.objective.goal is Goal.MIN_COST and together.size:
         plans = simple_plans(instance, apart, some)
@@ -155,17 +163,17 @@ def price_space(instance: Instance, columns: Columns) -> tuple[Columns, Totals]:
         near = block_costs(instance, apart) <= ceiling
         apart, some = apart.take(near), some.take(near)
         together = together.take(block_costs(instance, together) <= ceiling)
-    together, rest = _with_tailored(instance, together)
+    together, rest = _with_tailored(instance, together, late)
     return join([apart, together]), joined(some, rest)
 
 
-def _with_tailored(instance: Instance, columns: Columns) -> tuple[Columns, Totals]:
-    totals = column_totals(instance, columns)
+def _with_tailored(instance: Instance, columns: Columns, late: Late) -> tuple[Columns, Totals]:
+    totals = column_totals(instance, columns, late)
     narrow = with_least_attention(instance, columns, totals)
     if narrow.size:
-        columns, totals = join([columns, narrow]), joined(totals, column_totals(instance, narrow))
+        columns, totals = join([columns, narrow]), joined(totals, column_totals(instance, narrow, late))
     extra = tailored(instance, columns, totals)
-    more = column_totals(instance, extra)
+    more = column_totals(instance, extra, late)
     return join([columns, extra]), joined(totals, more)
 
 
@@ -220,7 +228,7 @@ def block_costs(instance: Instance, columns: Columns, blocks: FloatArray | float
         if offer.billing is Billing.NODE:
             mine = tables.offer[columns.shape] == index
             size = offer.accelerator.node_size
-            nodes = np.ceil(engines * tables.gpus[columns.shape] / size - 1e-9)
+            nodes = np.ceil(engines * tables.gpus[columns.shape] / size - SAME)
             cost = np.where(mine, nodes * size * offer.usd_per_hour, cost)
     return np.asarray(cost, dtype=np.float64)
 
@@ -232,7 +240,7 @@ def limit_use(instance: Instance, columns: Columns, blocks: FloatArray | float =
     limits = [limit for limit in fleet_limits(instance) if not limit.node_size]
     with np.errstate(invalid="ignore"):
         use = [cost if limit.name == "budget" else engines * limit.weight[columns.shape] for limit in limits]
-    upper = np.array([limit.upper for limit in limits]).reshape(-1, 1) * (1.0 + 1e-9)
+    upper = np.array([limit.upper for limit in limits]).reshape(-1, 1) * (1.0 + SAME)
     return np.array(use).reshape(len(limits), columns.size), upper
 
 

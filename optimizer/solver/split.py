@@ -15,6 +15,7 @@ from costmodel.engine import Role
 from optimizer.loads.columns import Grid, make_columns
 from optimizer.loads.flows import Flows, make_flows
 from optimizer.loads.instance import Instance
+from optimizer.loads.late import Late, never
 from search_spaces.problem import Problem
 
 from .simple_plans import price_space, simple_plans
@@ -26,18 +27,21 @@ STEP_SHARES = (1.0 / 16.0, 1.0 / 8.0, 1.0 / 4.0, 1.0 / 2.0)
 """Parts of a TTFT limit that are tried for the first decode step of disaggregated requests."""
 
 
-def with_best_split(instance: Instance) -> Instance:
+def with_best_split(instance: Instance, late: Late = never, at_last: Late = never) -> Instance:
     """The same instance with its limits split where the cheapest fleet of one or two pools costs least.
 
-    A request that keeps the parts keeps the whole, so a plan for any split is a plan.
+    A request that keeps the parts keeps the whole, so a plan for any split is a plan. Once it is late, no more splits
+    are tried; columns are priced until the time is up at last.
     """
     every = list(splits(instance.problem))
     if len(every) == 1:
         return replace(instance, flows=every[0])
     best, least = replace(instance, flows=every[-1]), np.inf
-    for flows in every:
+    for number, flows in enumerate(every):
+        if number and late():
+            break
         here = replace(instance, flows=flows)
-        columns, totals = price_space(here, make_columns(here, Grid()))
+        columns, totals = price_space(here, make_columns(here, Grid()), at_last)
         plans = simple_plans(here, columns, totals)
         if plans and plans[0].cost < least:
             best, least = here, plans[0].cost

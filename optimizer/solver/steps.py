@@ -8,12 +8,10 @@ import numpy as np
 
 from .fleet_model import Aim
 from .matrices import Matrices
+from .tolerances import SAME_STEP
 
 DECIMALS = 4
-"""Digits after the point up to which prices count as decimal."""
-
-CLOSE = 1e-6
-"""Rounding that is forgiven, in steps."""
+"""Digits after the point up to which prices count as decimal (assumed: price lists have two to four)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +26,7 @@ class Steps:
         nodes = [limit.node_price for limit in matrices.limits]
         scaled = np.append(matrices.price, nodes) * 10.0**DECIMALS
         whole = np.rint(scaled)
-        if aim.volume_weight or (np.abs(scaled - whole) > CLOSE).any():
+        if aim.volume_weight or (np.abs(scaled - whole) > SAME_STEP).any():
             return cls(0.0)
         return cls(aim.cost_weight * float(np.gcd.reduce(whole.astype(np.int64), initial=0)) / 10.0**DECIMALS)
 
@@ -36,7 +34,7 @@ class Steps:
         """The least objective that is possible where none is below `bound`."""
         if not self.size or not np.isfinite(bound):
             return bound
-        return max(bound, float(np.ceil(bound / self.size - CLOSE)) * self.size)
+        return max(bound, float(np.ceil(bound / self.size - SAME_STEP)) * self.size)
 
     def below(self, objective: float, gap: float) -> float:
         """A limit that leaves out what is no better than `objective`, or better by no more than the relative gap."""

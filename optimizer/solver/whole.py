@@ -2,7 +2,8 @@
 
 1. Columns that no fleet needs are dropped, exactly (`dominance`).
 2. The linear relaxation over all others bounds the cost and tells what each column would have to be cheaper by.
-3. HiGHS finds a good fleet among the columns nearest to the relaxation.
+3. HiGHS finds a good fleet among the columns nearest to the relaxation; before that, a few types of engines of one role
+   and resource are counted without their routing (`few_types`), which mostly settles it.
 4. Choices of whole engines bound the cost where fractions of an engine do not, and find small fleets (`counts`).
    Where there are few columns, cuts on the numbers of blocks of each tighten the relaxation before step 3
    (`projection`), and choices of blocks bound the cost and lead to fleets (`choices`).
@@ -18,44 +19,44 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .blocks import Blocks, Prices, Work, nearest, nothing, relax, whole_blocks
-from .choices import among, by_choices, diverse
+from .choices import EVERY_KIND, FIRST, Pools, among, by_choices, diverse
 from .counts import by_counts
 from .dominance import undominated
+from .few_types import by_types, plain
 from .fleet_model import Aim
 from .matrices import Matrices
 from .program import Outcome
 from .projection import Projection, lift
 from .steps import Steps
+from .tolerances import DEARER, SAME
 
 IntArray = NDArray[np.int64]
 
-STARTERS, LIFTS, SHARE = 60, 40, 0.5
-"""Columns that make the first cuts, how many there are of these, and the share of the time that they may take."""
+STARTERS, LIFTS, LIFTED = 60, 40, 0.5
+"""Work limits: columns that make the first cuts, how many there are of these, and the share of the time that they may
+take (`python -m benchmarks.reference fleet_pd`: 40 cuts take 1 s of CPU)."""
 
 FEW = 12
-"""Where the ceiling pays for no more than this many engines, choices of engines are tried before anything else."""
+"""Where the ceiling pays for no more than this many engines, choices of engines are tried first of all (assumed)."""
 
 SEVERAL, LOOKS = 60, 4
-"""Where it pays for no more than SEVERAL, so many choices of blocks are tried among columns near the relaxation."""
+"""Where it pays for no more than SEVERAL, so many choices of blocks are tried among columns near the relaxation
+(assumed)."""
 
 WORTH = 0.03
-"""Relative gap that is worth this."""
-
-ROUNDING = 1e-9
-"""Relative difference of objectives that are the same but for rounding."""
-
-SLACK = 1e-6
-"""Relative margin by which a reduced cost must exceed the gap before its column is dropped."""
+"""Relative gap that is worth this (assumed: below 3 % it takes longer than it gains)."""
 
 
-def cheapest(matrices: Matrices, aim: Aim, work: Work, *, prune: bool = True) -> Blocks:
-    """The best fleet over all columns, and a proven bound of its objective; where nothing is asked for, none at all."""
+def cheapest(matrices: Matrices, aim: Aim, work: Work, *, prune: bool = True, known: Blocks | None = None) -> Blocks:
+    """The best fleet over all columns, and a proven bound of its objective; where nothing is asked for, none at all.
+
+    known: a fleet of these columns, from less work perhaps: it is kept where nothing better is found.
+    """
     if not matrices.flows:
         return replace(nothing(matrices, Outcome.OPTIMAL, 0.0, complete=True), objective=0.0)
     clock = Clock(work.time_limit)
@@ -64,8 +65,13 @@ def cheapest(matrices: Matrices, aim: Aim, work: Work, *, prune: bool = True) ->
     prices = relax(some, aim, work.time_limit) if some.size else None
     if prices is None:
         return nothing(matrices, Outcome.INFEASIBLE, complete=True)
-    found = improve(some, aim, clock.rest_of(work), prices)
-    return replace(found, index=keep[found.index])
+    ceiling = np.inf if known is None else Steps.of(matrices, aim).below(known.objective, work.gap)
+    found = improve(some, aim, clock.rest_of(work), prices, ceiling)
+    if known is None or found.index.size:
+        return replace(found, index=keep[found.index])
+    bound = min(max(known.bound, found.bound), known.objective)
+    outcome = Outcome.OPTIMAL if found.outcome is Outcome.INFEASIBLE else Outcome.FEASIBLE
+    return replace(known, outcome=outcome, bound=bound, complete=outcome is Outcome.OPTIMAL)
 
 
 def improve(matrices: Matrices, aim: Aim, work: Work, prices: Prices, ceiling: float = np.inf) -> Blocks:
@@ -78,11 +84,15 @@ def improve(matrices: Matrices, aim: Aim, work: Work, prices: Prices, ceiling: f
     clock, steps = Clock(work.time_limit), Steps.of(matrices, aim)
     best, limit = nothing(matrices, Outcome.NOTHING_FOUND, steps.up(prices.objective)), ceiling
     stages: list[Stage] = [_by_few_columns, _by_more_columns, _by_all_columns]
-    if countable(aim) and work.choices and matrices.size <= work.liftable and matrices.level is None:
+    if countable(aim) and plain(matrices):
+        stages.insert(0, _by_types)
+    elif countable(aim) and work.choices and matrices.size <= work.liftable and matrices.level is None:
         projection = Projection.of(matrices, prices, nearest(prices, STARTERS))
-        lifted = lift(projection, aim, LIFTS, SHARE * work.time_limit)
-        prices = lifted if lifted.objective > prices.objective else prices
-        stages = [partial(by_choices, projection=projection), _by_all_columns]
+        lifted = lift(projection, aim, LIFTS, LIFTED * work.time_limit)
+        tight = lifted if lifted.objective > prices.objective else prices
+        first = (diverse(matrices, tight, *FIRST[0]), diverse(matrices, prices, *FIRST[1]))
+        looks = (first, (diverse(matrices, prices, *EVERY_KIND),))
+        stages, prices = [_by_choices(projection, looks), _by_all_columns], tight
     elif countable(aim):
         stages.insert(0 if ceiling <= FEW * _cheapest_engine(matrices, prices) else 1, _by_counts)
     for stage in stages:
@@ -92,7 +102,7 @@ def improve(matrices: Matrices, aim: Aim, work: Work, prices: Prices, ceiling: f
         if found.index.size:
             best, limit = found, steps.below(found.objective, work.gap)
         best = replace(best, bound=bound)
-        done = bound >= limit or math.isclose(bound, limit, rel_tol=ROUNDING)
+        done = bound >= limit or math.isclose(bound, limit, rel_tol=SAME)
         if done:
             break
     if not best.index.size:
@@ -103,6 +113,15 @@ def improve(matrices: Matrices, aim: Aim, work: Work, prices: Prices, ceiling: f
 
 Stage = Callable[[Matrices, Aim, Work, Prices, float], Blocks]
 """Looks for a fleet below a limit; its bound holds for every fleet."""
+
+
+def _by_types(matrices: Matrices, aim: Aim, work: Work, _: Prices, limit: float) -> Blocks:
+    return by_types(matrices, aim, replace(work, time_limit=0.5 * work.time_limit), limit)
+
+
+def _by_choices(projection: Projection, looks: tuple[Pools, ...]) -> Stage:
+    """Choices of blocks, with looks among these columns at first and beside the first choices."""
+    return lambda _, aim, work, prices, limit: by_choices(projection, aim, work, prices, limit, looks)
 
 
 def _by_few_columns(matrices: Matrices, aim: Aim, work: Work, prices: Prices, limit: float) -> Blocks:
@@ -125,14 +144,15 @@ def _by_lifted_columns(matrices: Matrices, aim: Aim, work: Work, prices: Prices,
     some = matrices.take(index)
     near = prices.take(index)
     projection = Projection.of(some, near, nearest(near, STARTERS))
-    lifted = lift(projection, aim, LIFTS, SHARE * work.time_limit)
-    found = by_choices(some, aim, replace(work, choices=LOOKS), lifted, limit, projection=projection)
+    lifted = lift(projection, aim, LIFTS, LIFTED * work.time_limit)
+    looks = tuple(diverse(some, lifted, *counts) for counts in FIRST)
+    found = by_choices(projection, aim, replace(work, choices=LOOKS), lifted, limit, (looks,))
     return replace(found, index=index[found.index], bound=-np.inf)
 
 
 def _by_all_columns(matrices: Matrices, aim: Aim, work: Work, prices: Prices, limit: float) -> Blocks:
     """Every column that could be in a fleet below the limit, where these are few enough or there is no fleet yet."""
-    alive = np.flatnonzero(prices.reduced <= limit - prices.objective + SLACK * abs(prices.objective))
+    alive = np.flatnonzero(prices.reduced <= limit - prices.objective + DEARER * abs(prices.objective))
     if alive.size > work.provable and np.isinf(limit):
         return among(matrices, aim, work, nearest(prices, work.provable), limit)
     tried = matrices.size <= max(work.columns, work.more)
