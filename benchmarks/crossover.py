@@ -3,19 +3,20 @@
     python benchmarks/crossover.py ../shared/data [--gpu H200] [--engine trtllm] [--ttft 10]
 
 DeepSeek-R1 in FP8, 8192 tokens in and 1024 out, drawn as the benchmark draws them, uniformly from 80 to 100 % of that.
-Per limit: the best engine of the space, at the highest rate at which the median request is in time by the formulas of
-`optimizer.fleets.evaluate`; disaggregated, the best whole numbers of prefill and of decode engines in fleets of at most
-so many GPUs: in a small fleet one of the two roles idles where the limit leaves the other little to do.
+Per limit: the best engine that the serving engine can be told to be, at the highest rate at which the median request is
+in time by the formulas of `optimizer.fleets.evaluate`; disaggregated, the best whole numbers of prefill and of decode
+engines in fleets of at most so many GPUs: in a small fleet one of the two roles idles where the limit leaves the other
+little to do. The second figures of a size are those of prefill engines without attention data parallelism, as all
+measured fleets had by their recipes (`serving_layouts`).
 Beside it the best measured row within the limit (serving/closed_loop.csv, fixed concurrency) of the same model and
 GPU, of any engine and fleet size. As these rows stand at few concurrencies, far apart, and the best of either kind come
 from different engines, the last lines compare like with like: each disaggregated row with the colocated rows of its own
-engine, interpolated at its TPOT.
+engine, interpolated at its TPOT; and the same fleet, at the same TPOT, by the formulas.
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -27,13 +28,16 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from costmodel.engine import Role  # noqa: E402
+from serving_layouts import Degrees, as_run, degrees  # noqa: E402
+
+from costmodel.engine import Parallelism, Role  # noqa: E402
 from costmodel.workload import Workload  # noqa: E402
 from optimizer.fleets.evaluate import holds, largest_load, predict_misses  # noqa: E402
 from optimizer.fleets.fleet import Fleet, FleetPool  # noqa: E402
 from optimizer.loads.instance import Instance, make_instance  # noqa: E402
 from search_spaces.catalog import load_catalog  # noqa: E402
 from search_spaces.engines import load_engine_overhead  # noqa: E402
+from search_spaces.measurements import Layout, ServingRow, read_measurements  # noqa: E402
 from search_spaces.models import load_model  # noqa: E402
 from search_spaces.problem import Offer, Problem, SearchSpace, Slo  # noqa: E402
 
@@ -43,6 +47,8 @@ AMPLE = 4096
 """Engines of the role that is not looked at."""
 ISL, OSL, LEAST = 8192, 1024, 0.8
 """Nominal lengths, and the shortest drawn as a share of them."""
+TOKENS = OSL * (1.0 + LEAST) / 2.0
+"""Mean output [token]."""
 MEASURED_MODELS = ("deepseek-ai/DeepSeek-R1", "deepseek-ai/DeepSeek-V3")
 """Names under which the measurements list this architecture."""
 
@@ -83,11 +89,12 @@ def pool_of(role: Role, shape: int, seqs: int, chunk: int, replicas: int) -> Fle
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """A setting: requests per second of one engine within the limits, its GPUs, and its words."""
+    """A setting: requests per second of one engine within the limits, its GPUs, how it is split, and its words."""
 
     rate: float
     gpus: float
-    words: str
+    split: Parallelism
+    words: str = "none"
 
     @property
     def per_gpu(self) -> float:
@@ -104,12 +111,14 @@ def words_of(instance: Instance, pool: FleetPool) -> str:
 
 
 def engines_of(instance: Instance, role: Role) -> list[Engine]:
-    """The best setting of each shape in a role."""
+    """The best setting in a role of each shape that the serving engine can be told to have."""
     tables, found = instance.tables, []
     every_seqs = range(tables.seqs.size) if role is not Role.PREFILL else (0,)
     every_chunk = range(tables.chunks.size) if role is Role.COLOCATED else (tables.chunks.size - 1,)
-    for shape in range(len(tables.shapes)):
-        best = Engine(0.0, float(tables.gpus[shape]), "none")
+    for shape, each in enumerate(tables.shapes):
+        if not runs(instance.problem.engine, each.parallelism):
+            continue
+        best = Engine(0.0, float(tables.gpus[shape]), each.parallelism)
         for chunk, seqs in product(every_chunk, every_seqs):
             pool = pool_of(role, shape, seqs, chunk, 1)
             rate = most(instance, completed(instance, pool))
@@ -117,6 +126,11 @@ def engines_of(instance: Instance, role: Role) -> list[Engine]:
                 best = replace(best, rate=rate, words=words_of(instance, pool))
         found.append(best)
     return found
+
+
+def runs(engine: str, split: Parallelism) -> bool:
+    """Whether the engine can be told so: TensorRT-LLM's attention is data-parallel over all ranks or over none."""
+    return engine != "trtllm" or 1 in (split.tensor, split.data)
 
 
 def most(instance: Instance, fleet: Fleet) -> float:
@@ -149,28 +163,55 @@ def completed(instance: Instance, pool: FleetPool) -> Fleet:
 
 
 @dataclass(frozen=True, slots=True)
+class Found:
+    """The best engines for a TPOT limit: colocated, and of each shape in either role."""
+
+    mixed: Engine
+    prompts: list[Engine]
+    decodes: list[Engine]
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is asked at every limit: model, GPU, serving engine, TTFT limit [s] and GPUs of an engine at most."""
+
+    model: Path
+    gpu: str
+    engine: str
+    ttft: float
+    widest: int
+
+    def at(self, limit: float) -> Found:
+        """The best engines at a TPOT limit [s]."""
+        slo = Slo("default", self.ttft, limit, 0.5)
+        problem = problem_of(self.model, self.gpu, self.engine, slo, self.widest)
+        instance = make_instance(problem, load_engine_overhead(problem.engine))
+        mixed = max(engines_of(instance, Role.COLOCATED), key=lambda engine: engine.per_gpu)
+        return Found(mixed, engines_of(instance, Role.PREFILL), engines_of(instance, Role.DECODE))
+
+
+@dataclass(frozen=True, slots=True)
 class Row:
-    """A measured deployment: TPOT [s], output tokens per second and GPU."""
+    """A measured deployment: TPOT [s], output tokens per second and GPU, and its workers; decode: None if colocated."""
 
     mode: str
     engine: str
     gpus: int
     tpot: float
     tokens: float
+    prefill: Layout
+    decode: Layout | None
 
 
 def measured(data: Path, gpu: str) -> Iterator[Row]:
-    """The measured rows of the model, lengths and precision."""
-    with (data / "serving" / "closed_loop.csv").open(newline="") as file:
-        for row in csv.DictReader(file):
-            same = row["model"] in MEASURED_MODELS and row["accelerator"].split("_")[0] == gpu.lower()
-            if not same or (row["isl"], row["osl"]) != (str(ISL), str(OSL)) or row["precision"] != "fp8":
-                continue
-            tpot, ttft = float(row["tpot_ms"]) / 1e3, float(row["ttft_ms"]) / 1e3
-            tokens = OSL * (1.0 + LEAST) / 2.0
-            rate = float(row["concurrency"]) / (ttft + tpot * (tokens - 1.0))
-            gpus = int(row["num_gpus"])
-            yield Row(row["mode"], row["engine"], gpus, tpot, rate * tokens / gpus)
+    """The measured rows of the model, lengths and precision, with the prefill workers that they were run with."""
+    for row in map(as_run, read_measurements(data / "serving" / "closed_loop.csv")[1]):
+        if not isinstance(row, ServingRow) or row.model not in MEASURED_MODELS or row.concurrency is None:
+            continue
+        if row.accelerator.split("_")[0] != gpu.lower() or (row.isl, row.osl, row.precision) != (ISL, OSL, "fp8"):
+            continue
+        rate = row.concurrency / (row.ttft + row.tpot * (TOKENS - 1.0))
+        yield Row(row.mode, row.engine, row.gpus, row.tpot, rate * TOKENS / row.gpus, row.prefill, row.decode)
 
 
 def best_measured(rows: list[Row], mode: str, limit: float) -> float:
@@ -178,18 +219,53 @@ def best_measured(rows: list[Row], mode: str, limit: float) -> float:
     return max((row.tokens for row in rows if row.mode == mode and row.tpot <= limit), default=0.0)
 
 
-def like_with_like(rows: list[Row]) -> Iterator[str]:
-    """Each disaggregated row over the colocated ones of its engine at its TPOT, where these reach so far."""
+def beside(rows: list[Row], row: Row) -> float | None:
+    """What the colocated rows of the row's engine reach at its TPOT, where they reach so far [token/s per GPU]."""
+    own = sorted((one.tpot, one.tokens) for one in rows if (one.mode, one.engine) == ("colocated", row.engine))
+    if row.decode is None or not own or not own[0][0] <= row.tpot <= own[-1][0]:
+        return None
+    tpots, tokens = (np.array(values) for values in zip(*own, strict=True))
+    return float(np.interp(row.tpot, tpots, np.maximum.accumulate(tokens)))
+
+
+def like_with_like(rows: list[Row], question: Question) -> Iterator[str]:
+    """Each disaggregated row over the colocated ones of its engine at its TPOT; and the same by the formulas."""
+    told: set[tuple[object, ...]] = set()
     for row in sorted(rows, key=lambda row: row.tpot):
-        own = sorted((one.tpot, one.tokens) for one in rows if (one.mode, one.engine) == ("colocated", row.engine))
-        if row.mode != "disaggregated" or not own or not own[0][0] <= row.tpot <= own[-1][0]:
+        other = beside(rows, row)
+        key = (row.engine, row.prefill, row.decode, round(row.tpot, 4))
+        if other is None or row.decode is None or key in told:
             continue
-        tpots, tokens = (np.array(values) for values in zip(*own, strict=True))
-        beside = float(np.interp(row.tpot, tpots, np.maximum.accumulate(tokens)))
+        told.add(key)
+        ours = ""
+        if row.engine == question.engine:
+            found = question.at(row.tpot)
+            rate = fleet_rate(found, row.prefill, row.decode) / row.gpus
+            ours = f", by the formulas {TOKENS * rate:>4.0f} over {TOKENS * found.mixed.per_gpu:>4.0f} = "
+            ours += f"{rate / max(found.mixed.per_gpu, 1e-12):.2f}"
         yield (
-            f"  {row.engine} {row.gpus:>3} GPUs {1e3 * row.tpot:>5.1f} ms "
-            f"{row.tokens:>4.0f} over {beside:>4.0f} = {row.tokens / beside:.2f}"
+            f"  {row.engine} {row.prefill.workers}+{row.decode.workers} workers {1e3 * row.tpot:>5.1f} ms "
+            f"{row.tokens:>4.0f} over {other:>4.0f} = {row.tokens / other:.2f}{ours}"
         )
+
+
+def fleet_rate(found: Found, prefill: Layout, decode: Layout) -> float:
+    """Requests per second of a fleet of these workers [1/s]; 0 where the space lacks one of them."""
+    sides = ((found.prompts, prefill), (found.decodes, decode))
+    return min(
+        layout.workers * max((one.rate for one in engines if split_of(one) == degrees(layout)), default=0.0)
+        for engines, layout in sides
+    )
+
+
+def split_of(engine: Engine) -> Degrees:
+    """Tensor, data and expert ranks of an engine."""
+    return engine.split.tensor, engine.split.data, engine.split.expert
+
+
+def share(tokens: float, colocated: float) -> str:
+    """Output per GPU, and its ratio to that of colocated engines."""
+    return f"{tokens:>4.0f} {tokens / max(colocated, 1e-12):.2f}"
 
 
 def conclusion(limits: list[float], ratios: list[list[float]], sizes: list[int]) -> str:
@@ -215,32 +291,30 @@ def main() -> None:
     arguments = parser.parse_args()
     config = arguments.data / "models" / arguments.model / "config.json"
     rows = list(measured(arguments.data, arguments.gpu))
-    tokens = OSL * (1.0 + LEAST) / 2.0
+    question = Question(config, arguments.gpu, arguments.engine, arguments.ttft, arguments.widest)
     sizes = "  ".join(f"{gpus:>3} GPUs ratio" for gpus in arguments.gpus)
     ratios = []
     print(f"output tokens/s per GPU: colocated; disaggregated and its ratio at most {sizes} | measured the same")
     for limit in arguments.limits:
-        slo = Slo("default", arguments.ttft, limit, 0.5)
-        problem = problem_of(config, arguments.gpu, arguments.engine, slo, arguments.widest)
-        instance = make_instance(problem, load_engine_overhead(problem.engine))
-        mixed = max(engines_of(instance, Role.COLOCATED), key=lambda engine: engine.per_gpu)
-        prompts, decodes = (engines_of(instance, role) for role in (Role.PREFILL, Role.DECODE))
-        pairs = [best_pair(prompts, decodes, gpus) for gpus in arguments.gpus]
-        one = tokens * mixed.per_gpu
-        ratios.append([tokens * pair / max(one, 1e-12) for pair, _ in pairs])
+        found = question.at(limit)
+        one = TOKENS * found.mixed.per_gpu
+        split = [prompt for prompt in found.prompts if prompt.split.data == 1]
+        pairs = [[best_pair(some, found.decodes, gpus) for some in (found.prompts, split)] for gpus in arguments.gpus]
+        ratios.append([TOKENS * pair / max(one, 1e-12) for (pair, _), _ in pairs])
         cells = "  ".join(
-            f"{tokens * pair:>8.0f} {ratio:>5.2f}" for (pair, _), ratio in zip(pairs, ratios[-1], strict=True)
+            " ".join(f"{TOKENS * pair:>4.0f} {TOKENS * pair / max(one, 1e-12):.2f}" for pair, _ in both)
+            for both in pairs
         )
         seen = [best_measured(rows, mode, limit) for mode in ("colocated", "disaggregated")]
         print(
-            f"TPOT {1e3 * limit:>3.0f} ms {one:>5.0f}  {cells} | "
-            f"{seen[0]:>4.0f} {seen[1]:>4.0f} {seen[1] / max(seen[0], 1e-12):>5.2f}   [{mixed.words}; {pairs[0][1]}]",
+            f"TPOT {1e3 * limit:>3.0f} ms {one:>5.0f}  {cells} | {seen[0]:>4.0f} {seen[1]:>4.0f} "
+            f"{seen[1] / max(seen[0], 1e-12):>5.2f}   [{found.mixed.words}; {pairs[0][0][1]}]",
             flush=True,
         )
     print(conclusion(list(arguments.limits), ratios, list(arguments.gpus)))
-    print(
-        "measured, disaggregated over colocated of the same engine at the same TPOT:", *like_with_like(rows), sep="\n"
-    )
+    print("measured, disaggregated over colocated of the same engine at the same TPOT:")
+    for line in like_with_like(rows, question):
+        print(line, flush=True)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from serving_layouts import as_run  # noqa: E402
+
 from costmodel.host import NO_OVERHEAD  # noqa: E402
 from costmodel.serving.closed_loop import settle  # noqa: E402
 from costmodel.serving.disaggregated import settle_pools  # noqa: E402
@@ -134,11 +136,11 @@ def data_folder() -> Path:
     return Path(os.environ.get("PDPLAN_DATA", ROOT.parent / "shared" / "data"))
 
 
-def load_tables() -> list[Table]:
-    """Every batch of the data folder."""
+def load_tables(*, corrected: bool = False) -> list[Table]:
+    """Every batch of the data folder, as labelled or with the layouts that recipes state (`serving_layouts`)."""
     folder = data_folder()
     _, rows = read_measurements(folder / "serving" / "closed_loop.csv")
-    found, refused = deployments_of(rows, load_catalog(), folder / "models")
+    found, refused = deployments_of(map(as_run, rows) if corrected else rows, load_catalog(), folder / "models")
     for one in refused:
         print(f"line {one.line}: {one.reason}")
     return [make_table(batch) for batch in batches_of(found)]

@@ -1,0 +1,65 @@
+"""Prefill workers of measured rows as the public recipes of these runs set them up, where the label says otherwise.
+
+The recipes are those of srt-slurm for the InferenceX submission of early 2026: trtllm/h200/{1k1k,8k1k}/stp,
+trtllm/b200-fp8/8k1k/stp and b200-fp8/8k1k-stp.yaml. They state `enable_attention_dp: false` for prefill of 8k prompts
+on H200 and `true` for 1k ones, one group of experts for 8k prompts on B200, and `data-parallel-size: 1` for SGLang's
+first runs there. Each such row has a twin of the right label with the same times, or completes as many prompts as other
+rows of the right layout do. Fits follow the recipes; errors are those of the rows as labelled.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from search_spaces.measurements import Layout, Row, ServingRow
+
+Degrees = tuple[int, int, int]
+"""Tensor, data and expert ranks of a prefill worker."""
+
+LABELLED_MODELS = ("deepseek-ai/DeepSeek-R1", "deepseek-ai/DeepSeek-V3")
+PRECISION = "fp8"
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """Disaggregated rows of an engine on a GPU with prompts of `isl` tokens: labelled, and run as.
+
+    concurrency: of the one run that it is about, None for all others.
+    """
+
+    engine: str
+    gpu: str
+    isl: float
+    labelled: Degrees
+    ran: Degrees
+    concurrency: float | None = None
+
+
+RECIPES = (
+    Recipe("trtllm", "h200", 8192, labelled=(1, 8, 8), ran=(8, 1, 8)),
+    Recipe("trtllm", "h200", 1024, labelled=(8, 1, 8), ran=(1, 8, 8)),
+    Recipe("trtllm", "b200", 8192, labelled=(1, 8, 8), ran=(8, 1, 1), concurrency=1),
+    Recipe("trtllm", "b200", 8192, labelled=(1, 8, 8), ran=(1, 8, 1)),
+    Recipe("sglang", "b200", 8192, labelled=(1, 8, 8), ran=(8, 1, 8)),
+)
+"""The first that fits a row counts."""
+
+
+def as_run(row: Row) -> Row:
+    """The row with the prefill layout that it was run with."""
+    if not isinstance(row, ServingRow) or row.decode is None:
+        return row
+    if row.model not in LABELLED_MODELS or row.precision != PRECISION:
+        return row
+    gpu = row.accelerator.split("_")[0]
+    for each in RECIPES:
+        same = (each.engine, each.gpu, each.isl, each.labelled) == (row.engine, gpu, row.isl, degrees(row.prefill))
+        if same and each.concurrency in (None, row.concurrency):
+            tensor, data, expert = each.ran
+            return replace(row, prefill=replace(row.prefill, tensor=tensor, data=data, expert=expert))
+    return row
+
+
+def degrees(layout: Layout) -> Degrees:
+    """Tensor, data and expert ranks of a layout."""
+    return layout.tensor, layout.data, layout.expert
