@@ -72,9 +72,9 @@ def best(trace, fleet, runs: int) -> float:
 
 def child(data: Path, runs: int, memory: bool) -> None:
     from costmodel.simulator import simulate
-    from costmodel.simulator.compiled import COMPILED
+    from costmodel.simulator.backend import chosen_loop
 
-    kind = "compiled" if COMPILED else "plain Python"
+    kind = "plain Python" if chosen_loop(0) is None else "compiled"
     if memory:
         trace, fleet = next((trace, fleet) for name, trace, fleet in cases(data) if "OPT-13B, 4" in name)
         start = time.process_time()
@@ -99,7 +99,7 @@ def main() -> None:
         child(arguments.data, arguments.runs, arguments.child == "memory")
         return
     print(f"measured elsewhere: {PEERS}")
-    for mode in ("", "python"):
+    for mode in ("numba", "python"):
         for part in ("speed", "memory"):
             command = [sys.executable, __file__, "--data", str(arguments.data), "--runs", str(arguments.runs)]
             environment = os.environ | {"PDPLAN_SIMULATOR": mode, "OMP_NUM_THREADS": "1"}

@@ -112,9 +112,10 @@ def simulated(plan: Plan, asked: Asked, progress: Progress | None) -> Simulated:
 def _judged(plan: Plan, instance: Instance, fleet: Fleet, asked: Asked) -> Simulated:
     """The run, or runs, that were asked for."""
     from optimizer.fleets.evaluate import evaluate
+    from optimizer.verification.behind import pool_behind
     from optimizer.verification.judge import judge_demands, simulated_fleet
     from optimizer.verification.simulated_demand import slots_of_day
-    from optimizer.verification.simulated_use import class_gaps, fleet_use
+    from optimizer.verification.simulated_use import class_e2e, class_gaps, fleet_use
     from reports.simulated import Simulated
 
     volume = _volume(plan, instance, asked)
@@ -122,12 +123,15 @@ def _judged(plan: Plan, instance: Instance, fleet: Fleet, asked: Asked) -> Simul
     found = judge_demands(instance, simulated_fleet(instance, fleet), demands)
     steady = asked.trace is None and asked.profile is None and not asked.concurrency
     profile = None if asked.profile is None else _profile(instance, asked.profile)
+    behind = pool_behind(found)
     return Simulated(
         plan=plan,
         instance=instance,
         judgement=replace(found, rate=instance.problem.workload.request_rate * volume) if steady else found,
         use=fleet_use(instance, fleet, found),
         gaps=class_gaps(instance, found),
+        e2e=class_e2e(instance, found),
+        behind=None if behind is None else fleet.pools[behind].name,
         source=_source(asked, profile, found),
         concurrency=asked.concurrency,
         analytic=evaluate(instance, fleet, volume) if steady else None,

@@ -18,6 +18,7 @@ from optimizer.verification.simulated_use import ClassGaps, FleetUse
 class Simulated:
     """A plan, its simulation, and what was asked for beside it.
 
+    e2e: of each class, at p50, p90, p95 and p99 [s]; behind: the pool that falls behind, None where all keep up;
     source: where the requests come from, in words; concurrency: of a closed loop, 0 for an open one; analytic:
     prediction at the simulated rate with expected step times, None where requests do not come at one rate; slots: of a
     day; goodput, curve: if asked for.
@@ -28,6 +29,8 @@ class Simulated:
     judgement: Judgement
     use: FleetUse
     gaps: tuple[ClassGaps, ...]
+    e2e: tuple[tuple[float, ...], ...]
+    behind: str | None
     source: str
     concurrency: int = 0
     analytic: Evaluation | None = None

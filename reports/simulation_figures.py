@@ -8,11 +8,12 @@ from dataclasses import dataclass
 
 from optimizer.plans.plan import Alternative, ClassResult, Plan, Route
 from optimizer.plans.plan_fields import Quantiles
-from optimizer.plans.plan_simulation import JudgedFleet, SimulatedLatencies
+from optimizer.plans.plan_simulation import SimulatedLatencies
 
 from .figures import QUANTILES, bin_edges, bin_of, edge_labels, goal_label
 from .numbers import is_number
 from .text import clean
+from .tried_fleets import origin_words, tried_fleets
 from .words import distinct_alternatives, has_tpot, is_feasible, named_fleet
 
 Point = tuple[float, float]
@@ -171,10 +172,10 @@ def fleet_points(plan: Plan) -> tuple[FleetPoint, ...]:
         if row.kind != "recommended" and row.latencies and row.cost_usd_per_hour is not None:
             tails = _tails(row.latencies, plan.classes)
             points.append(FleetPoint(named_fleet(row), row.cost_usd_per_hour, *tails, is_feasible(row), False))
-    for fleet in (*found.one_replica_less, *found.others):
+    for fleet in (one.best for one in tried_fleets(plan)):
         if fleet.latencies:
             tails = _tails(fleet.latencies, plan.classes)
-            points.append(FleetPoint(clean(fleet.what, 40), fleet.cost_usd_per_hour, *tails, fleet.held, False))
+            points.append(FleetPoint(origin_words(fleet), fleet.cost_usd_per_hour, *tails, fleet.held, False))
     return tuple(sorted(points, key=lambda point: (point.cost, not point.recommended, point.name)))
 
 
@@ -257,8 +258,3 @@ def worst_bucket(plan: Plan) -> Route | None:
     goals = {item.name: item.attainment_goal for item in plan.classes}
     routes = [route for route in plan.routing if route.slo_class in goals and route.share > 0]
     return min(routes, key=lambda r: (r.attainment - goals[r.slo_class], r.isl, r.osl)) if routes else None
-
-
-def judged_rows(plan: Plan) -> list[JudgedFleet]:
-    """Fleets that were simulated beside the plan's: one replica less first, then the others as tried."""
-    return [] if plan.simulation is None else [*plan.simulation.one_replica_less, *plan.simulation.others]

@@ -38,6 +38,7 @@ def simulation_json(shown: Simulated) -> dict[str, Any]:
             "growth": state.growth,
             "drift": state.drift,
             "where": state.where if state.overloaded else None,
+            "pool": shown.behind,
         },
         "served_rps": sum(served) / len(served),
         "output_tokens_per_s": sum(tokens) / len(tokens),
@@ -64,6 +65,7 @@ def _class_json(shown: Simulated, number: int, one: ClassJudgement) -> dict[str,
         "attainment_goal": one.goal,
         "held": one.held,
         "sure": one.sure,
+        "e2e_s": dict(zip(NAMES, shown.e2e[number], strict=True)),
         "itl_max_s": _gaps_json(shown.gaps[number]),
         "analytic": analytic,
         "plan": {
@@ -135,4 +137,5 @@ def _point_json(point: RatePoint) -> dict[str, Any]:
         "classes": [_attained_json(one) for one in point.classes],
         "overloaded": point.overloaded,
         "held": point.held,
+        "proven": point.proven,
     }

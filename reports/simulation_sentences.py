@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from costmodel.words import join_words
@@ -10,6 +11,7 @@ from optimizer.plans.plan_simulation import JudgedFleet
 
 from .numbers import count, percent, percent_beside
 from .text import clean, plural
+from .tried_fleets import undecided
 
 MOST_LESS: Final = 4
 """Pools that are named of those that cannot lose a replica."""
@@ -26,27 +28,42 @@ def simulation_sentence(plan: Plan) -> str:
         for share in (one.attainment, one.attainment_low, one.attainment_high)
     )
     tightest = "" if len(found.classes) == 1 else ", the tightest class,"
+    fresh, by = ("fresh ", "") if found.confirmation else ("", " that it was also chosen by")
     return (
         f"Simulated: {held} of {clean(one.name, 30)}{tightest} in time (95 % interval {low} to {high}) "
-        f"for a goal of {percent(one.attainment_goal)}, over {count(found.requests)} requests in "
-        f"{plural(found.replications, 'run')}."
+        f"for a goal of {percent(one.attainment_goal)}, over {count(found.requests)} {fresh}requests in "
+        f"{plural(found.replications, 'run')}{by}."
     )
 
 
 def waste_sentence(plan: Plan) -> str:
-    """Say what the fleet attains with one replica less; empty where that was not simulated."""
+    """Say what the fleet attains with one replica less; empty where that was not simulated.
+
+    Spare engines are idle in a plan's figures, so the replica is one of those in use.
+    """
     found = plan.simulation
     if found is None or not found.one_replica_less:
         return ""
     goals = {item.name: item.attainment_goal for item in found.classes}
-    words = [_less_words(row, goals) for row in found.one_replica_less[:MOST_LESS]]
-    rest = len(found.one_replica_less) - len(words)
-    more = [plural(rest, "more pool")] if rest else []
-    return f"One replica less misses a goal: {join_words([*words, *more])}."
+    unsure = [row for row in found.one_replica_less if undecided(row, plan)]
+    sure = [row for row in found.one_replica_less if row not in unsure]
+    parts = (("misses a goal", sure), ("is not proven to hold", unsure))
+    told = "ne replica less " + ", and ".join(f"{verb}: {_pools_words(rows, goals)}" for verb, rows in parts if rows)
+    if not any(pool.spare_replicas for pool in plan.pools):
+        return f"O{told}."
+    return f"With the spare engines idle, o{told}; pdplan resilience says what is borne where they serve."
+
+
+def _pools_words(rows: Sequence[JudgedFleet], goals: dict[str, float]) -> str:
+    """The pools that a replica was taken from, with what is kept then."""
+    words = [_less_words(row, goals) for row in rows[:MOST_LESS]]
+    more = [plural(len(rows) - len(words), "more pool")] if len(rows) > len(words) else []
+    return join_words([*words, *more])
 
 
 def _less_words(row: JudgedFleet, goals: dict[str, float]) -> str:
     """The share that a fleet with one replica less keeps of the class that suffers most."""
     worst = min(row.attainment, key=lambda name: row.attainment[name] - goals.get(name, 0.0))
     where = clean(row.what).partition(":")[0]
-    return f"{where} {percent(row.attainment[worst])}{' (overloaded)' if row.overloaded else ''}"
+    why = " (overloaded)" if row.overloaded else " (once its KV memory was full)" if row.stuck else ""
+    return f"{where} {percent(row.attainment[worst])}{why}"

@@ -20,7 +20,7 @@ from .simulated import Simulated
 from .table import Column, render_table
 from .text import clean, plural, wrap
 
-LEAST_WIDTH: Final = 72
+LEAST_WIDTH: Final = 56
 HOURS: Final = 24.0
 """Of a day."""
 
@@ -28,11 +28,11 @@ Paint = Callable[..., str]
 
 
 def render_simulation(shown: Simulated, width: int = 100, color: bool = False) -> str:
-    """Return the simulation as text of `width` columns (72 at least)."""
+    """Return the simulation as text of `width` columns (56 at least)."""
     width = max(LEAST_WIDTH, width)
     paint: Paint = partial(click.style) if color else _plain
     judgement = shown.judgement
-    verdict = paint(verdict_sentence(judgement), bold=True, fg=None if judgement.held else "red")
+    verdict = paint(verdict_sentence(judgement, shown.behind), bold=True, fg=None if judgement.held else "red")
     requests = sum(run.demand.trace.size for run in judgement.runs)
     runs = f" in {len(judgement.runs)} replications" if len(judgement.runs) > 1 else ""
     about = (
@@ -51,13 +51,14 @@ def _plain(text: str, **_style: object) -> str:
     return text
 
 
-def verdict_sentence(judgement: Judgement) -> str:
-    """Say first whether the fleet holds."""
+def verdict_sentence(judgement: Judgement, behind: str | None) -> str:
+    """Say first whether the fleet holds; behind: the pool that falls behind."""
     if judgement.overload.overloaded:
-        state = judgement.overload
+        state, pool = judgement.overload, clean(behind or "the fleet", 30)
         return (
-            f"Overloaded at {rate(judgement.rate)}: of 100 arrivals {significant(100 * state.growth)} pile up, and "
-            f"each second adds {duration(state.drift)} of delay, most of it in {state.where}."
+            f"Overloaded at {rate(judgement.rate)}: {pool} falls behind. Of 100 arrivals "
+            f"{significant(100 * state.growth)} pile up, and each second adds {duration(state.drift)} of delay, "
+            f"most of it in {state.where}."
         )
     missed = [one for one in judgement.classes if not one.held]
     if missed:
@@ -100,6 +101,16 @@ def _class_rows(shown: Simulated, number: int) -> list[list[str]]:
         rows.append(["  analytic", percent(0.0), "", "overloaded", "overloaded", ""])
     told = [three([q.p50, q.p90, q.p95, q.p99]) for q in (planned.ttft_s, planned.tpot_s)]
     return [*rows, ["  plan said", percent(planned.attainment), "", *told, ""]]
+
+
+def _e2e_words(shown: Simulated) -> list[str]:
+    """Say how long the requests of the classes took in all that have a limit on it."""
+    parts = [
+        f"{clean(slo.name, 30)} {three(times)} for a limit of {duration(slo.e2e)}"
+        for slo, times in zip(shown.instance.problem.slos, shown.e2e, strict=True)
+        if slo.e2e is not None
+    ]
+    return [f"End to end (p50/p90/p99): {'; '.join(parts)}."] if parts else []
 
 
 def _gap_words(shown: Simulated) -> str:
@@ -194,7 +205,7 @@ def _facts(shown: Simulated, width: int) -> list[str]:
         f"Served {rate(float(np.mean([one for one, _ in speeds])))} and "
         f"{count(round(float(np.mean([tokens for _, tokens in speeds]))))} output tokens/s."
     ]
-    facts += [_gap_words(shown), _energy_words(shown)]
+    facts += [*_e2e_words(shown), _gap_words(shown), _energy_words(shown)]
     if shown.slots:
         facts.append(_slot_words(shown))
     if lost:

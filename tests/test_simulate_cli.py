@@ -24,7 +24,7 @@ from tests.running import QUICK, tiny
 def plan_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("simulate")
     two = [{"name": "fast", "share": 0.5, "ttft": "1s", "tpot": "40ms", "attainment": 0.9}]
-    two += [{"name": "slow", "share": 0.5, "ttft": "4s", "tpot": "80ms", "attainment": 0.9}]
+    two += [{"name": "slow", "share": 0.5, "ttft": "4s", "tpot": "80ms", "e2e": "60s", "attainment": 0.9}]
     assert run(["-q", "optimize", *QUICK, str(tiny(folder, slo=two)), "-o", str(folder / "plan")]) == 0
     return folder / "plan" / "plan.json"
 
@@ -54,6 +54,9 @@ def test_simulate_prints_the_table_and_writes_the_files(
     goals = [i for i, line in enumerate(lines) if " goal " in line and "≤" in line]
     assert [lines[i - 1].strip() for i in goals] == ["fast", "slow"]
     assert "analytic" in said
+    told = " ".join(said.split())
+    assert "End to end (p50/p90/p99): slow " in told
+    assert " for a limit of 60 s. Longest gap" in told
     table = list(csv.DictReader(rows.read_text("utf-8").splitlines()))
     assert len(table) == 2000
     assert {row["slo_class"] for row in table} == {"fast", "slow"}
@@ -91,7 +94,11 @@ def test_simulate_json_tells_the_same_and_the_same_again(plan_file: Path, capsys
         pool["power_w"] / found["output_tokens_per_s"] / 3.6, rel=0.03
     )
     assert found["served_rps"] == pytest.approx(6.0, rel=0.1)
+    assert found["overload"]["pool"] is None
     for one in found["classes"]:
+        ends = list(one["e2e_s"].values())
+        assert ends == sorted(ends)
+        assert ends[0] > one["ttft_s"]["p50"]
         gaps = list(one["itl_max_s"].values())
         assert gaps == sorted(gaps)
         assert gaps[0] >= one["tpot_s"]["p50"]
@@ -111,7 +118,7 @@ def test_a_curve_is_shown_and_told(plan_file: Path, capsys: pytest.CaptureFixtur
     assert curve["goodput_rps"] == told["goodput"]["rate_rps"] <= curve["saturation_rps"]
     assert f"Saturation {rate(curve['saturation_rps'])}, to 2 %" in said
     assert f"Knee {rate(curve['knee_rps'])}: " in said
-    assert f"Goodput {rate(curve['goodput_rps'])}, simulated" in said
+    assert f"Goodput {rate(curve['goodput_rps'])}, at the lower" in said
     assert [
         set(one) >= {"attainment_low", "attainment_high", "ttft_s", "tpot_s"} for one in curve["points"][0]["classes"]
     ]
@@ -209,7 +216,10 @@ def test_parquet_has_the_rows_of_the_csv(plan_file: Path, tmp_path: Path) -> Non
 
 def test_an_overloaded_fleet_is_exit_code_3(plan_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["simulate", str(plan_file), "--requests", "1500", "--rate", "500/s"]) == 3
-    assert capsys.readouterr().out.startswith("Overloaded at 500 req/s")
+    said = " ".join(capsys.readouterr().out.split())
+    assert said.startswith("Overloaded at 500 req/s: colocated-1 falls behind. Of 100 arrivals ")
+    assert run(["simulate", str(plan_file), "--requests", "1500", "--rate", "500/s", "--json"]) == 3
+    assert json.loads(capsys.readouterr().out)["overload"]["pool"] == "colocated-1"
 
 
 def test_a_trace_is_replayed(plan_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,7 +12,7 @@ from costmodel.errors import PdplanError
 from .compiled import column
 from .fleet import Fleet
 from .state import Group, World
-from .step_work import StepContent, least_bytes, least_flop
+from .step_work import StepContent, StepWork, least_bytes, least_flop
 
 FloatArray = NDArray[np.float64]
 
@@ -67,7 +67,9 @@ def prefix_use(world: World) -> PrefixUse:
 def engine_work(world: World, pools: list[int], fleet: Fleet) -> EngineWork:
     """Work of all engines from the counters that the loop kept; pools: the pool of each engine."""
     held = _contents(world)
-    works = [world.models[pool] for pool in pools]
+    models = zip(*(column(world.models, name).tolist() for name in StepWork.__dataclass_fields__), strict=True)
+    of_pool = [StepWork(*values) for values in models]
+    works = [of_pool[pool] for pool in pools]
     stages = np.array([fleet.pools[pool].pipeline for pool in pools], dtype=np.float64)
 
     def sums(name: str) -> FloatArray:

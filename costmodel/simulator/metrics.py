@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +23,10 @@ STUDENT = 2.093
 """97.5 % quantile of Student's t with BATCHES - 1 degrees of freedom."""
 NORMAL = 1.96
 """97.5 % quantile of the normal distribution."""
+TAIL = 0.025
+"""Chance that the share lies below an interval, and as much that it lies above, where nothing else is said."""
+WARM_UP = 0.1
+"""Share of the first arrivals that do not count, where nothing else is said."""
 GROWTH = 0.02
 """Share of the arrivals that may pile up, and seconds of delay added per second, before a fleet counts as overloaded;
 assumed: less cannot be told from chance in a run of some thousand requests."""
@@ -79,7 +84,7 @@ class Load:
     mbu: float
 
 
-def steady(result: Result, warm_up: float = 0.1, cool_down: float = 0.0) -> BoolArray:
+def steady(result: Result, warm_up: float = WARM_UP, cool_down: float = 0.0) -> BoolArray:
     """Which requests count: all but the first `warm_up` and the last `cool_down` shares of arrivals."""
     if not 0 <= warm_up + cool_down < 1:
         raise InputError(f"warm-up {warm_up} and cool-down {cool_down} must leave some requests: their sum is below 1")
@@ -117,8 +122,8 @@ def attainment(result: Result, slo: Slo, counted: BoolArray | None = None) -> At
     return share_of(good)
 
 
-def share_of(good: FloatArray) -> Attainment:
-    """Mean of 0/1 outcomes in order of time, with its interval.
+def share_of(good: FloatArray, tail: float = TAIL) -> Attainment:
+    """Mean of 0/1 outcomes in order of time, with its interval; tail: chance that it lies beyond either end.
 
     >>> share_of(np.ones(1000)).high, round(share_of(np.ones(1000)).low, 3)
     (1.0, 0.996)
@@ -127,15 +132,35 @@ def share_of(good: FloatArray) -> Attainment:
     if not count:
         return Attainment(math.nan, 0.0, 1.0, 0)
     share = float(good.mean())
-    wide = NORMAL**2 / count
+    normal, student = widths(tail)
+    wide = normal**2 / count
     middle = (share + wide / 2.0) / (1.0 + wide)
     half = math.sqrt(share * (1.0 - share) * wide + wide**2 / 4.0) / (1.0 + wide)
     low, high = middle - half, middle + half
     if count >= 2 * BATCHES:
         means = [float(batch.mean()) for batch in np.array_split(good, BATCHES)]
-        spread = STUDENT * float(np.std(means, ddof=1)) / math.sqrt(BATCHES)
+        spread = student * float(np.std(means, ddof=1)) / math.sqrt(BATCHES)
         low, high = min(low, share - spread), max(high, share + spread)
     return Attainment(share, max(0.0, low), min(1.0, high), count)
+
+
+def widths(tail: float) -> tuple[float, float]:
+    """Quantiles at 1 - tail of the normal distribution and of Student's t with BATCHES - 1 degrees of freedom.
+
+    Of t by the expansion in 1 / degrees of freedom (Abramowitz and Stegun 26.7.5), to 0.5 % down to tails of 1e-4.
+
+    >>> [round(value, 2) for value in widths(0.0125)]
+    [2.24, 2.43]
+    """
+    if tail == TAIL:
+        return NORMAL, STUDENT
+    z, n = NormalDist().inv_cdf(1.0 - tail), BATCHES - 1.0
+    terms = (
+        (z**3 + z) / 4.0,
+        (5.0 * z**5 + 16.0 * z**3 + 3.0 * z) / 96.0,
+        (3.0 * z**7 + 19.0 * z**5 + 17.0 * z**3 - 15.0 * z) / 384.0,
+    )
+    return z, z + sum(term / n**k for k, term in enumerate(terms, start=1))
 
 
 def overload(result: Result, part: BoolArray | None = None) -> Overload:

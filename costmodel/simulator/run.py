@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from costmodel.errors import InputError
 
+from .backend import chosen_loop
 from .compiled import column
 from .engine_work import check_floors, engine_work, prefix_use
 from .fleet import Fleet, check_fleet, check_pages
@@ -32,8 +33,9 @@ def simulate(
     _check_pools(trace, fleet)
     if trace.pages is not None:
         check_pages(fleet, trace.pages.tokens)
-    world = make_world(trace, fleet, fast_forward, log_rows)
-    events = run_loop(world, trace.opened, until)
+    compiled = chosen_loop(trace.size)
+    world = make_world(trace, fleet, fast_forward, log_rows, compiled is not None)
+    events = (compiled or run_loop)(world, trace.opened, until)
     check_floors(world, column(world.lanes, "group"))
     return _result(trace, fleet, world, int(events))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,11 +27,11 @@ ROUTER_NUMBER = {
 }
 
 
-def make_world(trace: Trace, fleet: Fleet, fast_forward: bool, log_rows: int) -> World:
-    """State before the first event."""
+def make_world(trace: Trace, fleet: Fleet, fast_forward: bool, log_rows: int, compiled: bool = False) -> World:
+    """State before the first event, for the plain or for the compiled loop."""
     engines = [pool for pool in fleet.pools for _ in range(pool.replicas)]
     lanes = [pool for pool in engines for _ in range(pool.pipeline)]
-    models, tables = pack([pool.steps.numbers() for pool in fleet.pools])
+    models, tables = pack([pool.steps.numbers() for pool in fleet.pools], compiled=compiled)
     gap_at = tables.size
     stage_at = gap_at + GAPS * len(lanes)
     link_at = stage_at + STAGES * len(engines)
@@ -39,17 +40,17 @@ def make_world(trace: Trace, fleet: Fleet, fast_forward: bool, log_rows: int) ->
     phase_at = GAPS * len(lanes)
     page_at = phase_at + sum(pool.limits.block_size for pool in lanes)
     caching = _caches(trace, fleet, engines, page_at)
+    rules = _rules(fleet, trace, fast_forward) | caching.rules | {"log_rows": log_rows, "log_at": log_at}
+    make = partial(records, compiled=compiled)
     return World(
-        requests=records(Request, trace.size, _requests(trace, page_at)),
-        lanes=records(Lane, len(lanes), _lanes(fleet, lanes) | _places(lanes, gap_at, phase_at)),
-        groups=records(Group, len(engines), _groups(fleet, engines, stage_at, links) | caching.groups),
-        pools=records(PoolRecord, len(fleet.pools), _pools(fleet)),
+        requests=make(Request, trace.size, _requests(trace, page_at)),
+        lanes=make(Lane, len(lanes), _lanes(fleet, lanes) | _places(lanes, gap_at, phase_at)),
+        groups=make(Group, len(engines), _groups(fleet, engines, stage_at, links) | caching.groups),
+        pools=make(PoolRecord, len(fleet.pools), _pools(fleet)),
         models=models,
-        rules=records(
-            Rules, 1, _rules(fleet, trace, fast_forward) | caching.rules | {"log_rows": log_rows, "log_at": log_at}
-        ),
-        numbers=floats(np.concatenate([tables, np.zeros(log_at - gap_at + LOG * log_rows)])),
-        counts=ints(np.concatenate([np.zeros(page_at, dtype=np.int64), caching.counts])),
+        rules=make(Rules, 1, rules),
+        numbers=floats(np.concatenate([tables, np.zeros(log_at - gap_at + LOG * log_rows)]), compiled=compiled),
+        counts=ints(np.concatenate([np.zeros(page_at, dtype=np.int64), caching.counts]), compiled=compiled),
     )
 
 

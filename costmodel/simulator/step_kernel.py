@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 
-from .compiled import COMPILED, Floats, compile_loop
+from .compiled import Floats, compile_loop, compiled_as
 from .step_numbers import COEFFICIENTS, TABLES, Chosen, StepRecord
 
 UNLIMITED = 1 << 60
@@ -132,7 +132,6 @@ def prefill_table(m: StepRecord, data: Floats, prompts: int, squares: float, pas
     return attention
 
 
-@compile_loop
 def halved(data: Floats, start: int, size: int, x: float) -> int:
     """Index of the segment between rising nodes that holds x: the first or last one beyond the ends."""
     low, high = 0, size - 2
@@ -145,18 +144,16 @@ def halved(data: Floats, start: int, size: int, x: float) -> int:
     return low
 
 
-def bisected(data: Floats, start: int, size: int, x: float) -> int:
+@compiled_as(halved)
+def segment(data: Floats, start: int, size: int, x: float) -> int:
     """The same from the standard library, which numba does not know; in plain Python it is the quicker one.
 
-    >>> [bisected([9.0, 1.0, 2.0, 4.0], 1, 3, x) for x in (0.0, 1.0, 2.0, 3.0, 4.0, 5.0)]
+    >>> [segment([9.0, 1.0, 2.0, 4.0], 1, 3, x) for x in (0.0, 1.0, 2.0, 3.0, 4.0, 5.0)]
     [0, 0, 1, 1, 1, 1]
     >>> [halved([9.0, 1.0, 2.0, 4.0], 1, 3, x) for x in (0.0, 1.0, 2.0, 3.0, 4.0, 5.0)]
     [0, 0, 1, 1, 1, 1]
     """
     return bisect_right(data, x, start + 1, start + size - 1) - start - 1
-
-
-segment = halved if COMPILED else bisected
 
 
 @compile_loop

@@ -93,7 +93,7 @@ class StepRecord(StepWork):
     at10: int
 
 
-def pack(models: Sequence[StepNumbers]) -> tuple[Sequence[StepRecord], FloatArray]:
+def pack(models: Sequence[StepNumbers], *, compiled: bool = False) -> tuple[Sequence[StepRecord], FloatArray]:
     """Records of several models, and their tables one behind the other."""
     columns: dict[str, list[float]] = {"kind": [float(one.kind) for one in models]}
     for name in SCALARS:
@@ -104,4 +104,4 @@ def pack(models: Sequence[StepNumbers]) -> tuple[Sequence[StepRecord], FloatArra
     for k in range(OFFSETS):
         starts = [one.offsets[k] if k < len(one.offsets) else one.data.size for one in models]
         columns[f"at{k}"] = [float(base + start) for base, start in zip(bases, starts, strict=False)]
-    return records(StepRecord, len(models), columns), np.concatenate([one.data for one in models])
+    return records(StepRecord, len(models), columns, compiled=compiled), np.concatenate([one.data for one in models])

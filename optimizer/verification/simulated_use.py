@@ -127,19 +127,29 @@ def _sent(run: Run, number: int) -> int:
 
 def class_gaps(instance: Instance, judgement: Judgement) -> tuple[ClassGaps, ...]:
     """Longest gaps of each class, warm-up left out; a request that never ended counts as an infinite one."""
+    longest = [np.where(run.result.finished, run.result.itl_max, np.inf) for run in judgement.runs]
     counted = [steady(run.result) & (run.demand.trace.osl > 1) for run in judgement.runs]
-    found = []
-    for k in range(len(instance.problem.slos)):
-        gaps = np.concatenate(
-            [
-                np.where(run.result.finished, run.result.itl_max, np.inf)[
-                    part & (instance.flows.slo[run.demand.flow] == k)
-                ]
-                for run, part in zip(judgement.runs, counted, strict=True)
-            ]
-        )
-        found.append(ClassGaps(percentiles(gaps, QUANTILES), float(gaps.max(initial=0.0))))
-    return tuple(found)
+    return tuple(
+        ClassGaps(percentiles(gaps, QUANTILES), float(gaps.max(initial=0.0)))
+        for gaps in _by_class(instance, judgement, longest, counted)
+    )
+
+
+def class_e2e(instance: Instance, judgement: Judgement) -> tuple[tuple[float, ...], ...]:
+    """End-to-end times of each class at p50, p90, p95 and p99 [s], warm-up left out; NaN where it never ended."""
+    times, counted = [run.result.e2e for run in judgement.runs], [steady(run.result) for run in judgement.runs]
+    return tuple(percentiles(mine, QUANTILES) for mine in _by_class(instance, judgement, times, counted))
+
+
+def _by_class(
+    instance: Instance, judgement: Judgement, values: list[FloatArray], counted: list[BoolArray]
+) -> list[FloatArray]:
+    """Values of the requests that count, of all runs together, for each class."""
+    runs = list(zip(judgement.runs, values, counted, strict=True))
+    return [
+        np.concatenate([value[part & (instance.flows.slo[run.demand.flow] == k)] for run, value, part in runs])
+        for k in range(len(instance.problem.slos))
+    ]
 
 
 def in_time(instance: Instance, run: Run) -> BoolArray:

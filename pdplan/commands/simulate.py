@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -35,8 +34,6 @@ CONCURRENCY = Bounds(1, 100_000, "requests")
 PARTS = Bounds(2, 1440, "parts of a day")
 SOON_DONE = 50_000
 """So many requests take a few seconds: nobody needs to be told that they are under way."""
-PLAIN_REQUESTS = 200_000
-"""So many requests take plain Python some ten seconds, and less than compiling the loop for the first time."""
 
 
 def day_profile(_context: click.Context, _parameter: click.Parameter, value: str | None) -> tuple[float, ...] | None:
@@ -135,8 +132,6 @@ def simulate(
     asked = Asked(rate, requests, seed, replications, trace, profile, concurrency or 0, find_goodput, curve)
     asked.check()
     check_files(files, force=force)
-    if asked.work <= PLAIN_REQUESTS:
-        os.environ.setdefault("PDPLAN_SIMULATOR", "python")
     telling = console.progress() if asked.work <= SOON_DONE else console.milestones()
     with telling as progress:
         shown = simulated(read_plan(file), asked, progress)

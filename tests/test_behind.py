@@ -1,0 +1,61 @@
+"""The pool that falls behind is the one in which requests pile up."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from costmodel.engine import Role
+from optimizer.fleets.fleet import Fleet
+from optimizer.loads.instance import Instance
+from optimizer.verification.behind import piled_up, pool_behind
+from optimizer.verification.judge import judge
+from tests.test_judge import apart, colocated, pool, small
+
+
+def starved(instance: Instance, index: int) -> Fleet:
+    """Twenty engines in each pool but one, which has one."""
+    fleet = apart(instance)
+    counts = [1 if number == index else 20 for number in range(len(fleet.pools))]
+    return Fleet(tuple(replace(one, replicas=n) for one, n in zip(fleet.pools, counts, strict=True)))
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_the_stage_that_is_too_small_falls_behind(index: int) -> None:
+    """Prompts that wait are in the prefill pool; those that are computed and wait are in the decode pool."""
+    instance = small()
+    found = judge(instance, starved(instance, index), requests=1500, volume=60.0)
+    assert found.overload.overloaded
+    assert pool_behind(found) == index
+
+
+def test_of_two_prefill_pools_the_one_with_too_much_falls_behind() -> None:
+    instance = small()
+    pools = [
+        pool(instance, f"prefill-{k + 1}", Role.PREFILL, share, n) for k, (share, n) in enumerate([(0.7, 40), (0.3, 1)])
+    ]
+    found = judge(
+        instance, Fleet((*pools, pool(instance, "decode-1", Role.DECODE, 1.0, 40))), requests=1500, volume=20.0
+    )
+    assert pool_behind(found) == 1
+
+
+def test_where_all_keep_up_none_falls_behind() -> None:
+    instance = small()
+    found = judge(instance, colocated(instance), requests=600)
+    assert pool_behind(found) is None
+    assert abs(piled_up(found.runs[0], 0, Role.COLOCATED)) < 60
+
+
+def test_a_request_is_in_one_pool_at_a_time() -> None:
+    """What piles up in all pools together is what piles up in the fleet."""
+    instance = small()
+    found = judge(instance, starved(instance, 0), requests=800, volume=60.0)
+    (run,) = found.runs
+    result = run.result
+    start, end = result.arrival.min(), result.arrival.max()
+    quarter, whole = (
+        int((result.arrival <= t).sum() - (result.finish <= t).sum()) for t in (start + 0.25 * (end - start), end)
+    )
+    assert sum(piled_up(run, k, pool.role) for k, pool in enumerate(found.engines.pools)) == whole - quarter
