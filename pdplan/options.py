@@ -175,3 +175,12 @@ force_option = click.option("--force", is_flag=True, help="Replace an existing f
 set_option = click.option(
     "--set", "settings", multiple=True, metavar="KEY=VALUE", help="Override one value of FILE by its dotted path."
 )
+LOOKS = Bounds(0, 10_000)
+
+
+def verify_option(default: int) -> Callable[[Function], Function]:
+    """Add --verify with so many fleets by default."""
+    return click.option(
+        "--verify", "looks", type=whole(LOOKS), metavar="N", default=default, show_default=True,
+        help="Prove so many of the fleets by simulation, and replace those that miss; 0: none.",
+    )  # fmt: skip

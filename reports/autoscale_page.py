@@ -11,19 +11,19 @@ from optimizer.fleets.fleet import Fleet
 from optimizer.loads.instance import Instance
 from optimizer.procurement.autoscale import Day, with_replicas
 
-from .autoscale_text import autoscale_dict, method, on_load, stretches, verdict
-from .numbers import hourly, money, percent, rate, significant
-from .page_charts import Chart, Table
-from .procurement_page import (
+from .answer_page import (
+    AnswerPage,
     Frame,
     Part,
-    ProcurementPage,
     Share,
     Stack,
     draw_shares,
     draw_stacks,
-    render_procurement,
+    render_answer,
 )
+from .autoscale_text import autoscale_dict, method, on_load, stretches, verdict
+from .numbers import hourly, money, percent, rate, significant
+from .page_charts import Chart, Table
 from .scales import round_steps
 from .text import clean
 
@@ -32,7 +32,7 @@ TICKS: Final = [(float(hour), f"{hour:02d}") for hour in range(0, 24, 3)]
 
 def render_autoscale(instance: Instance, fleet: Fleet, day: Day) -> str:
     """Return the page as one HTML document."""
-    page = ProcurementPage(
+    page = AnswerPage(
         name=instance.problem.name,
         question="What does scaling over the day save?",
         headline=verdict(instance, day),
@@ -41,7 +41,7 @@ def render_autoscale(instance: Instance, fleet: Fleet, day: Day) -> str:
         parts=(Part("The day in stretches", stretches(instance, fleet, day)),),
         notes=(method(day),),
     )
-    return render_procurement(page, autoscale_dict(instance, fleet, day))
+    return render_answer(page, autoscale_dict(instance, fleet, day))
 
 
 def _cost_chart(instance: Instance, fleet: Fleet, day: Day) -> Chart:

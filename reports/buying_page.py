@@ -9,7 +9,9 @@ import numpy as np
 from optimizer.procurement.buying import Bought
 from search_spaces.contracts import Tier
 
+from .answer_page import HEIGHT, PLOT, AnswerPage, Frame, Part, Stack, draw_stacks, render_answer
 from .buying_tables import (
+    does_not_hold,
     left_over,
     months_table,
     notes,
@@ -26,7 +28,6 @@ from .marks import Drawing, Mark, Path, Text
 from .numbers import money, percent, rate, signed_percent, significant
 from .page_charts import Chart, Table
 from .plots import axes, plot
-from .procurement_page import HEIGHT, PLOT, Frame, Part, ProcurementPage, Stack, draw_stacks, render_procurement
 from .scales import round_steps
 
 TONES: Final = {
@@ -42,10 +43,10 @@ TONES: Final = {
 
 def render_buying(found: Bought) -> str:
     """Return the page as one HTML document."""
-    return render_procurement(make_buying_page(found), buying_dict(found))
+    return render_answer(make_buying_page(found), buying_dict(found))
 
 
-def make_buying_page(found: Bought) -> ProcurementPage:
+def make_buying_page(found: Bought) -> AnswerPage:
     """Compute the page of a purchase."""
     path = found.terms.forecast.paths[found.terms.forecast.expected]
     told = f"Where the demand grows by {signed_percent(path.growth)} a month"
@@ -61,11 +62,11 @@ def make_buying_page(found: Bought) -> ProcurementPage:
         Part("What it is paid for", parts_table(found), f"{told}: the same {cost}."),
         Part("One GPU under each contract", terms_table(found), "Use: share of the hours. Against on demand."),
     ]
-    return ProcurementPage(
+    return AnswerPage(
         name=found.problem.name,
         question="What to reserve, buy and rent?",
         headline=verdict(found),
-        lead=tuple(left_over(found)),
+        lead=(*does_not_hold(found), *left_over(found)),
         charts=(_cost_chart(found), _demand_chart(found)),
         parts=tuple(part for part in parts if part is not None),
         notes=tuple(notes(found)),

@@ -10,6 +10,7 @@ import numpy as np
 from costmodel.units import KILO
 from optimizer.procurement.bill import Hours
 from optimizer.procurement.buying import Bought
+from optimizer.procurement.buying_looks import Seen
 from optimizer.procurement.commitments import Commitment, hourly_price, least_use, payback_months
 from search_spaces.contracts import Contract, Tier
 
@@ -243,10 +244,46 @@ def _assumptions(found: Bought) -> list[str]:
         told.append("Spot instances are taken to go and come back independently of one another.")
     if terms.unused:
         told.append(f"Terms of {', '.join(terms.unused)} are not used: the workload file does not offer it.")
-    told.append("Fleets are by formula, not simulated. Before a month begins, run pdplan optimize for its rates.")
+    told += _simulated(found)
     if len(found.outcomes) > 1 and terms.decide_every < months:
         told.append(f"The growth is taken to be known by the second decision, in month {terms.decide_every + 1}.")
     return told
+
+
+def does_not_hold(found: Bought) -> list[str]:
+    """That fleets which the purchase counts on miss their goals when simulated, if any does."""
+    missed = found.looks.missed
+    if not missed:
+        return []
+    return [
+        f"This purchase does not hold: it counts on {plural(len(missed), 'fleet')} that a simulation refuted, and none "
+        f"that was tried instead does better. {_fault(missed[0])}"
+    ]
+
+
+def _fault(one: Seen) -> str:
+    return f"At {rate(one.part.rate)} {' + '.join(one.part.pools)} {one.fault}."
+
+
+def _simulated(found: Bought) -> list[str]:
+    """Which of the fleets that serve an hour of some path were simulated, and which it does without therefore."""
+    looks = found.looks
+    before = "Before a month begins, run pdplan optimize for its rates."
+    if not looks.held and not looks.missed:
+        return [f"Fleets are by formula, not simulated. {before}"]
+    seen = len(looks.held) + len(looks.missed)
+    which = "All" if seen == looks.every else f"{seen} of"
+    said = (
+        f"{which} {plural(looks.every, 'fleet')} that serve an hour were simulated at the rate that each is bought for."
+    )
+    if looks.held:
+        least = min(looks.held, key=lambda one: one.attainment)
+        many = "All" if not looks.missed else f"{len(looks.held)}"
+        where = f"{percent(least.attainment)} of the requests at {rate(least.part.rate)}"
+        said += f" {many} of them keep their goals; the least share within its SLOs is {where}."
+    if seen < looks.every:
+        said += f" The others are by formula (--verify N). {before}"
+    return [said, *(f"Refuted, and not used: {_fault(one)}" for one in looks.refuted)]
 
 
 def _rounding(found: Bought) -> float:

@@ -7,11 +7,13 @@ from typing import Any
 
 from optimizer.procurement.bill import Bill
 from optimizer.procurement.buying import Bought, Outcome
+from optimizer.procurement.buying_looks import Seen
 from optimizer.procurement.commitments import Commitment, commitment_cost, least_use, payback_months
 from search_spaces.contracts import DemandPath, Tier
 
 from .buying_tables import (
     carbon,
+    does_not_hold,
     left_over,
     months_table,
     named,
@@ -54,7 +56,20 @@ def buying_dict(found: Bought) -> dict[str, Any]:
         "contracts": _contracts(found),
         "energy_kwh": found.energy,
         "carbon_kg": carbon(found),
+        "fleets": {
+            "used": found.looks.every,
+            "simulated": len(found.looks.held) + len(found.looks.missed),
+            "held": [_seen(one) for one in found.looks.held],
+            "missed": [_seen(one) for one in found.looks.missed],
+            "refuted": [_seen(one) for one in found.looks.refuted],
+        },
     }
+
+
+def _seen(one: Seen) -> dict[str, Any]:
+    """A fleet that was simulated."""
+    known = {"rate_rps": one.part.rate, "pools": list(one.part.pools), "attainment": one.attainment}
+    return known | ({"fault": one.fault} if one.fault else {})
 
 
 def _taken(found: Bought, taken: Iterable[Commitment]) -> list[dict[str, Any]]:
@@ -133,7 +148,7 @@ def _contracts(found: Bought) -> list[dict[str, Any]]:
 def buying_text(found: Bought, width: int) -> str:
     """The verdict first, then what to sign now, what each path of the demand asks for, the months and the terms."""
     path = found.terms.forecast.paths[found.terms.forecast.expected]
-    blocks = ["\n".join(wrap(text, width)) for text in (verdict(found), *left_over(found))]
+    blocks = ["\n".join(wrap(text, width)) for text in (*does_not_hold(found), verdict(found), *left_over(found))]
     if found.now:
         blocks.append(text_table(now_table(found), width))
     blocks.append(text_table(paths_table(found), width))

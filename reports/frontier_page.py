@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 from optimizer.whatif.frontier import Frontier, Step
 
+from .answer_page import HEIGHT, PLOT, AnswerPage, Part, render_answer
 from .charts import WIDTH
-from .frontier_text import DIGITS, curve_headers, curve_notes, curve_rows
+from .frontier_text import DIGITS, FLEET, curve_findings, curve_headers, curve_notes, curve_rows
 from .marks import Drawing, Mark, Path, Text
 from .numbers import hourly, percent, rate, significant
 from .page_charts import Chart, Table
 from .plots import Plot, axes, plot
-from .procurement_page import HEIGHT, PLOT, Part, ProcurementPage, render_procurement
 from .scales import round_steps
 from .text import plural
 
@@ -35,32 +36,31 @@ QUESTIONS: Mapping[str, str] = {
 """What each curve answers; those of other levers, which are limits: what tighter ones cost."""
 
 
-def render_frontier(curve: Frontier, record: Mapping[str, Any], name: str, *, by_budget: bool) -> str:
+def render_frontier(curve: Frontier, record: Mapping[str, Any], name: str) -> str:
     """Return the page as one HTML document; name: of the problem; record: what --json prints, embedded."""
-    return render_procurement(make_frontier_page(curve, name, by_budget=by_budget), record)
+    return render_answer(make_frontier_page(curve, name), record)
 
 
-def make_frontier_page(curve: Frontier, name: str, *, by_budget: bool) -> ProcurementPage:
+def make_frontier_page(curve: Frontier, name: str) -> AnswerPage:
     """Compute the page of a curve."""
-    over = "budget" if by_budget else curve.over
+    over = "budget" if curve.by_budget else curve.over
     steps = [step for step in curve.steps if step.answer.cost is not None]
-    notes = curve_notes(curve)
-    return ProcurementPage(
+    return AnswerPage(
         name=name,
         question=QUESTIONS.get(over, f"What does a tighter {over.partition('_')[0].upper()} cost?"),
         headline=_headline(curve, steps),
-        lead=tuple(notes[:-1]),
+        lead=tuple(curve_findings(curve)),
         charts=(_chart(curve, steps),) if steps else (),
-        parts=(Part("Every step", _table(curve, by_budget=by_budget)),),
-        notes=tuple(notes[-1:]),
+        parts=(Part("Every step", _table(curve)),),
+        notes=tuple(curve_notes(curve)),
     )
 
 
-def _table(curve: Frontier, *, by_budget: bool) -> Table:
+def _table(curve: Frontier) -> Table:
     """A row for each step, as on the terminal."""
-    *numbers, last = curve_headers(curve, by_budget=by_budget)
-    rows = (tuple(row) for row in curve_rows(curve, by_budget=by_budget))
-    return Table((*(f"#{name}" for name in numbers), last), tuple(rows))
+    headers = [name if name == FLEET else f"#{name}" for name in curve_headers(curve)]
+    rows = (tuple(row) for row in curve_rows(curve))
+    return Table(tuple(headers), tuple(rows))
 
 
 def _headline(curve: Frontier, steps: Sequence[Step]) -> str:
@@ -103,7 +103,7 @@ def _chart(curve: Frontier, steps: Sequence[Step]) -> Chart:
         title=_title(curve, steps),
         caption="Each line is one fleet, over all values at which it is the cheapest; fleets are whole, so costs jump.",
         drawing=Drawing(WIDTH, HEIGHT + 8.0, f"least cost by {word}, {_headline(curve, steps)}", tuple(marks)),
-        table=_table(curve, by_budget=False),
+        table=_table(replace(curve, by_budget=False)),
     )
 
 

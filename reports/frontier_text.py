@@ -8,79 +8,118 @@ from typing import Any, Final
 
 from optimizer.whatif.frontier import Frontier
 from optimizer.whatif.frontier import by_budget as budgets
-from optimizer.whatif.whatif import answer_row
+from optimizer.whatif.scenario import answer_row, refuted_rows
 
 from .numbers import MISSING, hourly, percent, rate, significant
 from .table import Column, render_table
 from .text import sentence, wrap
+from .whatif_text import simulated_note
 
 PER_DOLLAR: Final = "per dollar"
+FLEET: Final = "fleet"
+IN_SLO: Final = "in SLO"
 DIGITS: Final = 5
 """Of the values at which steps end."""
 
 
-def frontier_record(curve: Frontier, *, by_budget: bool) -> dict[str, Any]:
+def frontier_record(curve: Frontier) -> dict[str, Any]:
     """The curve as a record; by budget: each step's cost, and the rate that it serves."""
-    if by_budget:
+    gone = refuted_rows(curve.refuted)
+    if curve.by_budget:
         steps: list[dict[str, Any]] = [
-            dict(row) | {"gpus": dict(step.answer.gpus), "pools": list(step.answer.pools)}
+            dict(row)
+            | {"gpus": dict(step.answer.gpus), "pools": list(step.answer.pools)}
+            | {"simulated": step.answer.attainment is not None, "simulated_attainment": step.answer.attainment}
             for row, step in zip(budgets(curve), (one for one in curve.steps if one.answer.cost), strict=True)
         ]
-        return {"over": "budget", "unit": "$/h", "tolerance": curve.tolerance, "steps": steps}
-    steps = [{"easiest": step.easy, "hardest": step.hard} | answer_row(step.answer) for step in curve.steps]
-    return {"over": curve.over, "unit": curve.unit, "tolerance": curve.tolerance, "steps": steps}
+        return {"over": "budget", "unit": "$/h", "tolerance": curve.tolerance, "steps": steps, "refuted": gone}
+    steps = [
+        {"easiest": step.easy, "hardest": step.hard, "hardest_by_formula": step.promised or step.hard}
+        | answer_row(step.answer)
+        for step in curve.steps
+    ]
+    return {"over": curve.over, "unit": curve.unit, "tolerance": curve.tolerance, "steps": steps, "refuted": gone}
 
 
-def frontier_csv(curve: Frontier, *, by_budget: bool) -> str:
+def frontier_csv(curve: Frontier) -> str:
     """A row per step; GPUs and pools as texts."""
-    rows = frontier_record(curve, by_budget=by_budget)["steps"]
+    rows = frontier_record(curve)["steps"]
     stream = io.StringIO()
     writer = csv.DictWriter(stream, list(rows[0]) if rows else ["steps"], lineterminator="\n")
     writer.writeheader()
     for row in rows:
         gpus = " + ".join(f"{count} {name}" for name, count in row["gpus"].items())
-        writer.writerow(row | {"gpus": gpus, "pools": " + ".join(row["pools"])})
+        refuted = {key: len(row[key]) for key in row if key == "refuted"}
+        writer.writerow(row | {"gpus": gpus, "pools": " + ".join(row["pools"])} | refuted)
     return stream.getvalue()
 
 
-def frontier_text(curve: Frontier, width: int, *, by_budget: bool) -> str:
+def frontier_text(curve: Frontier, width: int) -> str:
     """A line per step of the staircase, the easiest first."""
-    *numbers, last = curve_headers(curve, by_budget=by_budget)
-    columns = [Column(name, "right", optional=name == PER_DOLLAR) for name in numbers]
-    table = render_table(curve_rows(curve, by_budget=by_budget), [*columns, Column(last, shrink=True, lines=2)], width)
-    return "\n".join([table, "", *(line for note in curve_notes(curve) for line in wrap(note, width))])
+    columns = [
+        Column(name, shrink=True, lines=2) if name == FLEET else Column(name, "right", optional=name == PER_DOLLAR)
+        for name in curve_headers(curve)
+    ]
+    table = render_table(curve_rows(curve), columns, width)
+    notes = [*curve_findings(curve), *curve_notes(curve)]
+    return "\n".join([table, "", *(line for note in notes for line in wrap(note, width))])
 
 
-def curve_headers(curve: Frontier, *, by_budget: bool) -> list[str]:
-    """Names of the columns; all but the last have numbers."""
+def curve_headers(curve: Frontier) -> list[str]:
+    """Names of the columns; all but that of the fleet have numbers."""
     unit = "" if curve.unit == "1" else f" [{curve.unit}]"
-    numbers = ["budget", "serves up to", PER_DOLLAR] if by_budget else [f"{curve.over}{unit} from", "to", "cost"]
-    return [*numbers, "fleet"]
+    numbers = ["budget", "serves up to", PER_DOLLAR] if curve.by_budget else [f"{curve.over}{unit} from", "to", "cost"]
+    return [*numbers, FLEET, *([IN_SLO] if _any_simulated(curve) else [])]
 
 
-def curve_rows(curve: Frontier, *, by_budget: bool) -> list[list[str]]:
+def _any_simulated(curve: Frontier) -> bool:
+    return any(step.answer.attainment is not None for step in curve.steps)
+
+
+def curve_rows(curve: Frontier) -> list[list[str]]:
     """What a step's row says."""
     rows = []
-    if by_budget:
+    having = [step for step in curve.steps if step.answer.cost or not curve.by_budget]
+    seen = [[percent(step.answer.attainment)] if _any_simulated(curve) else [] for step in having]
+    if curve.by_budget:
         for row, step in zip(budgets(curve), (one for one in curve.steps if one.answer.cost), strict=True):
             worth = f"{significant(row['requests_per_dollar'])} req/$"
             fleet = " + ".join(step.answer.pools)
             rows.append([hourly(row["budget_usd_per_hour"]), rate(row["rate_rps"]), worth, fleet])
-        return rows
+        return [[*row, *share] for row, share in zip(rows, seen, strict=True)]
     for step in curve.steps:
         cost = hourly(step.answer.cost) if step.answer.cost is not None else step.answer.status.value
         fleet = " + ".join(step.answer.pools) or MISSING
         rows.append([significant(step.easy, DIGITS), significant(step.hard, DIGITS), cost, fleet])
-    return rows
+    return [[*row, *share] for row, share in zip(rows, seen, strict=True)]
 
 
 def curve_notes(curve: Frontier) -> list[str]:
-    """Why there is no fleet where there is none; and last, what was searched."""
+    """What was searched, and what of it was simulated."""
     said = (
-        f"Fleets of one or two pools, by formula; each step ends where its fleet no longer holds, to "
-        f"{percent(curve.tolerance)}."
+        f"Fleets of one or two pools, found by formula; each step ends where its fleet no longer holds, to "
+        f"{significant(100.0 * curve.tolerance)} %."
     )
-    return [*_reasons(curve), said]
+    having = [step for step in curve.steps if step.answer.cost is not None]
+    simulated = sum(step.answer.attainment is not None for step in having)
+    return [said, *simulated_note(simulated, len(having), "steps")]
+
+
+def curve_findings(curve: Frontier) -> list[str]:
+    """Why there is no fleet where there is none, and which fleets miss where the formulas say that they hold."""
+    return [*_reasons(curve), *_refuted(curve)]
+
+
+def _refuted(curve: Frontier) -> list[str]:
+    """A sentence for every fleet that misses where the formulas say that it holds."""
+    moved = [(step, one) for step in curve.steps if step.promised is not None for one in step.answer.refuted]
+    ends = [
+        f"Moved: by formula {' + '.join(one.pools)} holds up to {significant(step.promised or step.hard, DIGITS)}, but "
+        f"there it {one.fault}; its step ends where it was found to hold."
+        for step, one in moved
+    ]
+    gone = [f"Refuted: {' + '.join(one.pools)}, {hourly(one.cost)}, {one.fault}." for one in curve.refuted]
+    return [*ends, *gone]
 
 
 def _reasons(curve: Frontier) -> list[str]:

@@ -5,16 +5,16 @@ from __future__ import annotations
 from optimizer.procurement.resilience import Loss, Resilience
 from optimizer.verification.judge import Judgement
 
+from .answer_page import AnswerPage, Part, Share, draw_shares, render_answer
 from .numbers import percent
 from .page_charts import Chart, Table
-from .procurement_page import Part, ProcurementPage, Share, draw_shares, render_procurement
 from .resilience_text import losses_table, named, notes, resilience_dict, verdict
 
 
 def render_resilience(found: Resilience, count: int, name: str) -> str:
     """Return the page as one HTML document; name: of the plan; count: replicas or nodes that are lost at once."""
     told = notes(found, count)
-    page = ProcurementPage(
+    page = AnswerPage(
         name=name,
         question="Which loss breaks an SLO?",
         headline=verdict(found),
@@ -23,7 +23,7 @@ def render_resilience(found: Resilience, count: int, name: str) -> str:
         parts=(Part("Every loss", losses_table(found)),),
         notes=tuple(told[1:]),
     )
-    return render_procurement(page, resilience_dict(found))
+    return render_answer(page, resilience_dict(found))
 
 
 def _chart(found: Resilience) -> Chart:

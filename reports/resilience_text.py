@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 from optimizer.procurement.resilience import Loss, Resilience
+from optimizer.verification.behind import pool_behind
 from optimizer.verification.judge import Judgement
 
 from .numbers import MISSING, hourly, percent, signed_percent
@@ -12,6 +14,8 @@ from .page_charts import Table
 from .table import Column, render_table
 from .text import plural, wrap
 
+MOST_LINES: Final = 12
+"""Of a cell: a narrow terminal makes cells tall, and cuts none."""
 UNSURE: Final = "Unsure: the goal lies within the 95 % interval of the simulated share; --requests raises their number."
 METHOD: Final = (
     "Simulated after the loss, requests re-routed to what is left; requests that were running when it happened are "
@@ -25,7 +29,10 @@ def resilience_dict(found: Resilience) -> dict[str, Any]:
     return {
         "schema": "pdplan.resilience/2",
         "cost_usd_per_hour": found.cost,
+        "held": found.whole.held,
         "whole": _classes(found.whole),
+        "overloaded": found.whole.overload.overloaded,
+        "falls_behind": behind(found.whole, found.pools),
         "losses": [
             {
                 "loss": one.what,
@@ -37,6 +44,7 @@ def resilience_dict(found: Resilience) -> dict[str, Any]:
                 "held": one.held,
                 "classes": None if one.judgement is None else _classes(one.judgement),
                 "overloaded": one.judgement is not None and one.judgement.overload.overloaded,
+                "falls_behind": None if one.judgement is None else behind(one.judgement, pools_left(found, one)),
                 "spares_usd_per_hour": one.spare,
             }
             for one in found.losses
@@ -69,10 +77,10 @@ def resilience_text(found: Resilience, count: int, width: int) -> str:
     """The verdict first, then every loss, then what N+k costs."""
     table = losses_table(found)
     columns = [
-        Column("loss", shrink=True, lines=4),
-        Column("left", shrink=True, lines=4),
+        Column("loss", shrink=True, lines=MOST_LINES),
+        Column("left", shrink=True, lines=MOST_LINES),
         Column("costs", "right"),
-        Column("in SLO", shrink=True, lines=4),
+        Column("in SLO", shrink=True, lines=MOST_LINES),
         Column("holds"),
         Column("spares against it", "right"),
     ]
@@ -83,7 +91,7 @@ def resilience_text(found: Resilience, count: int, width: int) -> str:
 def verdict(found: Resilience) -> str:
     """Which losses the fleet bears."""
     if not found.whole.held:
-        return f"Even without a loss the fleet misses an SLO: {attained(found.whole)}."
+        return f"Even without a loss the fleet misses an SLO: {attained(found.whole, found.pools)}."
     broken = [named(found, one) for one in found.losses if not one.held]
     borne = [named(found, one) for one in found.losses if one.held]
     if not broken:
@@ -97,9 +105,11 @@ def verdict(found: Resilience) -> str:
 
 def losses_table(found: Resilience) -> Table:
     """Every loss, and the fleet without one."""
-    rows = [("none", "all", hourly(found.cost), attained(found.whole), _holds(found.whole), MISSING)]
+    rows = [("none", "all", hourly(found.cost), attained(found.whole, found.pools), _holds(found.whole), MISSING)]
     for one in found.losses:
-        told = "some requests have no engine left" if one.judgement is None else attained(one.judgement)
+        told = "some requests have no engine left"
+        if one.judgement is not None:
+            told = attained(one.judgement, pools_left(found, one))
         left, spare = (_engines(found, one.left), hourly(one.price)), hourly(one.spare)
         rows.append((named(found, one), *left, told, _holds(one.judgement), spare))
     return Table(("loss", "left", "#costs", "in SLO", "holds", "#spares against it"), tuple(rows))
@@ -112,7 +122,17 @@ def notes(found: Resilience, count: int) -> list[str]:
     told = f"N+{count} against the loss of {replicas}: {_extra(found, 'replica')}. "
     told += f"Against the loss of any {nodes}: {_extra(found, 'node')}."
     judged = [found.whole, *(one.judgement for one in found.losses if one.judgement is not None)]
-    return [told, *([] if all(map(_sure, judged)) else [UNSURE]), METHOD]
+    return [told, *([] if all(map(_sure, judged)) else [UNSURE]), METHOD, _runs(found)]
+
+
+def _runs(found: Resilience) -> str:
+    """Say why the row without a loss is not the plan's own figure to the digit."""
+    requests = sum(run.demand.trace.size for run in found.whole.runs)
+    return (
+        f"Each row is a run of {plural(requests, 'request')} with the expected step times, in which spare engines "
+        "serve too. The plan's own shares come from other, longer runs with spare engines idle, and from the slow end "
+        "of the step times if it has a confidence; so the row without a loss may differ from them."
+    )
 
 
 def named(found: Resilience, one: Loss) -> str:
@@ -148,9 +168,21 @@ def _holds(judgement: Judgement | None) -> str:
     return ("yes" if judgement.held else "no") + ("" if _sure(judgement) else ", unsure")
 
 
-def attained(judgement: Judgement) -> str:
-    """Share of every class in time, with its goal."""
+def pools_left(found: Resilience, one: Loss) -> list[str]:
+    """The pools that have an engine left after a loss."""
+    return [name for name, n in zip(found.pools, one.left, strict=True) if n]
+
+
+def behind(judgement: Judgement, pools: Sequence[str]) -> str | None:
+    """Which of the pools that were simulated falls behind its arrivals; None where all keep up."""
+    number = pool_behind(judgement)
+    return None if number is None else pools[number]
+
+
+def attained(judgement: Judgement, pools: Sequence[str]) -> str:
+    """Share of every class in time, with its goal, and the pool that falls behind; pools: those simulated."""
     shares = ", ".join(
         f"{one.name} {percent(one.attainment.share)} (goal {percent(one.goal)})" for one in judgement.classes
     )
-    return f"{shares}, overloaded" if judgement.overload.overloaded else shares
+    late = behind(judgement, pools)
+    return shares if late is None else f"{shares}, overloaded: {late} falls behind"

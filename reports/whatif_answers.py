@@ -8,14 +8,14 @@ from typing import Any, Final
 
 from optimizer.whatif.near_optimal import NearOptimal
 from optimizer.whatif.pieces import Pieces
-from optimizer.whatif.scenario import Answer
+from optimizer.whatif.scenario import Answer, answer_row, refuted_rows
 from optimizer.whatif.shadow import ShadowPrice
 from optimizer.whatif.tornado import TornadoRow
-from optimizer.whatif.whatif import answer_row
 
 from .numbers import MISSING, hourly, is_number, percent, significant
 from .table import Column, render_table
 from .text import sentence, wrap
+from .whatif_text import simulated_note
 
 DIGITS: Final = 6
 """Of values at which something changes."""
@@ -42,16 +42,21 @@ def break_even_record(found: Pieces) -> dict[str, Any]:
             "gpus": dict(one.answer.gpus),
             "pools": list(one.answer.pools),
             "status": one.answer.status.value,
+            "simulated_attainment": one.answer.attainment,
         }
         for one in found.pieces
     ]
-    return {"lever": found.key, "tolerance": found.tolerance, "changes": changes, "pieces": pieces}
+    refuted = refuted_rows(found.refuted)
+    return {
+        "lever": found.key, "tolerance": found.tolerance, "changes": changes, "pieces": pieces, "refuted": refuted
+    }  # fmt: skip
 
 
 def break_even_text(found: Pieces, width: int) -> str:
     """The best fleet over the range, with how many GPUs it buys, and what happens at each change."""
     name = found.key.partition(".")[2]
     by_price = found.key.startswith("price.")
+    shown = any(one.answer.attainment is not None for one in found.pieces)
     columns = [
         Column(f"{found.key} from", "right"),
         Column("to", "right"),
@@ -59,6 +64,7 @@ def break_even_text(found: Pieces, width: int) -> str:
         Column("cost from", "right"),
         Column("to", "right"),
         Column("fleet", shrink=True, lines=2),
+        *([Column("in SLO", "right")] if shown else []),
     ]
     rows = [
         [
@@ -68,6 +74,7 @@ def break_even_text(found: Pieces, width: int) -> str:
             _cost(one.cost_low),
             _cost(one.cost_high),
             " + ".join(one.answer.pools) or MISSING,
+            *([percent(one.answer.attainment)] if shown else []),
         ]
         for one in found.pieces
     ]
@@ -77,8 +84,22 @@ def break_even_text(found: Pieces, width: int) -> str:
         if one.answer.cost is None
     ]
     said = f"The best fleet changes {len(found.changes)} times; each value is exact to {found.tolerance:.2g}."
-    notes = [*reasons, said.replace(" 1 times", " once")]
+    missed = [f"Refuted: {' + '.join(one.pools)} {one.fault}." for one in found.refuted]
+    answers = [one.answer for one in found.pieces]
+    notes = [*reasons, said.replace(" 1 times", " once"), *missed, *_simulated(answers)]
     return "\n".join([render_table(rows, columns, width), "", *(line for note in notes for line in wrap(note, width))])
+
+
+def _simulated(answers: Sequence[Answer]) -> list[str]:
+    """How many of some answers were simulated."""
+    having = [one for one in answers if one.cost is not None]
+    return simulated_note(sum(one.attainment is not None for one in having), len(having))
+
+
+def _refuted(answers: Sequence[Answer]) -> list[str]:
+    """A sentence for every fleet that did not hold when simulated, and for which an answer has another."""
+    missed = [one for answer in answers if answer.cost is not None for one in answer.refuted]
+    return list(dict.fromkeys(f"Refuted: {' + '.join(one.pools)}, {hourly(one.cost)}, {one.fault}." for one in missed))
 
 
 def _why(answer: Answer) -> str:
@@ -137,6 +158,7 @@ def tornado_record(rows: Sequence[TornadoRow]) -> list[dict[str, Any]]:
 
 def tornado_text(rows: Sequence[TornadoRow], width: int) -> str:
     """A table of levers, the largest swing first."""
+    shown = any(row.attainment is not None for row in rows)
     columns = [
         Column("lever"),
         Column("low", "right"),
@@ -144,6 +166,7 @@ def tornado_text(rows: Sequence[TornadoRow], width: int) -> str:
         Column("high", "right"),
         Column("cost", "right"),
         Column("swing", "right"),
+        *([Column("in SLO", "right")] if shown else []),
     ]
     cells = [
         [
@@ -153,10 +176,20 @@ def tornado_text(rows: Sequence[TornadoRow], width: int) -> str:
             significant(row.high, 4),
             _cost(row.cost_high),
             hourly(row.swing) if is_number(row.swing) else "no fleet",
+            *([percent(_least_kept(row))] if shown else []),
         ]
         for row in rows
     ]
-    return render_table(cells, columns, width)
+    looked = [row for row in rows if row.attainment is not None]
+    having = [row for row in rows if row.cost is not None]
+    notes = simulated_note(len(looked), len(having), "levers")
+    return "\n".join([render_table(cells, columns, width), "", *(line for note in notes for line in wrap(note, width))])
+
+
+def _least_kept(row: TornadoRow) -> float | None:
+    """The least share of simulated requests within their limits, of the three fleets of a lever."""
+    seen = [one for one in (row.attainment, row.attainment_low, row.attainment_high) if one is not None]
+    return min(seen, default=None)
 
 
 def _cost(cost: float | None) -> str:
@@ -173,12 +206,14 @@ def alternatives_record(rows: Sequence[NearOptimal]) -> list[dict[str, Any]]:
 
 def alternatives_text(rows: Sequence[NearOptimal], slack: float, width: int) -> str:
     """A table of conditions, cheapest first, and how many are within the slack."""
+    shown, answers = any(row.answer.attainment is not None for row in rows), [row.answer for row in rows]
     columns = [
         Column("condition"),
         Column("cost", "right"),
         Column("more", "right"),
         Column("", "left"),
         Column("fleet", shrink=True, lines=2),
+        *([Column("in SLO", "right")] if shown else []),
     ]
     cells = [
         [
@@ -187,6 +222,7 @@ def alternatives_text(rows: Sequence[NearOptimal], slack: float, width: int) -> 
             percent(row.excess),
             "within" if row.within else "",
             " + ".join(row.answer.pools) or MISSING,
+            *([percent(row.answer.attainment)] if shown else []),
         ]
         for row in rows
     ]
@@ -194,5 +230,5 @@ def alternatives_text(rows: Sequence[NearOptimal], slack: float, width: int) -> 
     who = {0: "None of the others costs", 1: "One of the others costs"}.get(others, f"{others} of the others cost")
     said = f"{who} at most {percent(slack)} more."
     reasons = [f"{row.condition}: {_why(row.answer)}" for row in rows if row.answer.cost is None]
-    notes = [*reasons, said]
+    notes = [*reasons, said, *_refuted(answers), *_simulated(answers)]
     return "\n".join([render_table(cells, columns, width), "", *(line for note in notes for line in wrap(note, width))])

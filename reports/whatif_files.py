@@ -6,9 +6,11 @@ import csv
 import importlib
 import io
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 Row = Mapping[str, Any]
+TEXTS: Final = ("pools", "settings", "refuted")
+"""Columns that are lists in a row."""
 
 
 def flat_rows(rows: Sequence[Row]) -> list[dict[str, Any]]:
@@ -26,9 +28,14 @@ def flat_rows(rows: Sequence[Row]) -> list[dict[str, Any]]:
             if key == "gpus":
                 values |= {f"gpus.{name}": row["gpus"].get(name, 0) for name in names}
             else:
-                values[key] = " + ".join(row[key]) if key in {"pools", "settings"} else row.get(key)
+                values[key] = _texts(key, row[key]) if key in TEXTS else row.get(key)
         flat.append(values)
     return flat
+
+
+def _texts(key: str, several: Sequence[Any]) -> str:
+    """Pools or settings side by side; fleets that were refuted one after another."""
+    return "; ".join(" + ".join(one["pools"]) for one in several) if key == "refuted" else " + ".join(several)
 
 
 def sweep_csv(rows: Sequence[Row]) -> str:

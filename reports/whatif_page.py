@@ -15,7 +15,7 @@ from .marks import Drawing, Mark, Rect, Text, text_width
 from .numbers import MISSING, hourly, percent, rate
 from .page_charts import Chart, Table
 from .text import fit, plural
-from .whatif_text import Row, depth_note, fleet_words, scenario_keys, told
+from .whatif_text import Row, depth_note, fleet_words, looked, refuted_notes, scenario_keys, told
 
 MOST_MAPS: Final = 6
 ALONE: Final = "sweep"
@@ -60,14 +60,16 @@ def make_sweep_page(rows: Sequence[Row], name: str, depth: str) -> SweepPage:
             fleet_words(row),
             row["binding"] or MISSING,
             percent(row["gap"]),
+            percent(row["simulated_attainment"]),
         )
         for row in rows
     )
-    headers = (*keys, "#cost", "#goodput", "fleet", "gives out first", "#gap")
+    headers = (*keys, "#cost", "#goodput", "fleet", "gives out first", "#gap", "#in SLO")
     maps = heat_maps(rows)
     few = f"The first {MOST_MAPS} of {len(maps)} maps; all scenarios stand in the table."
     cut = few if len(maps) > MOST_MAPS else ""
-    return SweepPage(name, headline, maps[:MOST_MAPS], cut, depth_note(rows, depth), Table(headers, cells))
+    note = " ".join([depth_note(rows, depth), *refuted_notes(rows), *looked(rows)])
+    return SweepPage(name, headline, maps[:MOST_MAPS], cut, note, Table(headers, cells))
 
 
 def heat_maps(rows: Sequence[Row]) -> tuple[Chart, ...]:

@@ -21,13 +21,16 @@ ANSWER_KEYS: Final = (
     "binding",
     "pools",
     "settings",
+    "simulated",
     "simulated_attainment",
+    "refuted",
 )
 """Keys of a row that are the answer; the others say which scenario it is."""
 DEPTHS: Final = {
-    "simple": "Fleets of one or two pools, by formula; --gap proves how much cheaper any other could be, "
+    "simple": "Fleets of one or two pools, found by formula; --gap proves how much cheaper any other could be, "
     "--full searches them all.",
-    "proven": "Fleets of one or two pools, by formula; none that the formulas promise is cheaper by more than the gap.",
+    "proven": "Fleets of one or two pools, found by formula; none that the formulas promise is cheaper by more than "
+    "the gap.",
     "full": "The whole search, by formula; a fleet is cheaper than the one shown by the gap at most.",
     "simulated": "The whole search; each fleet keeps every goal when its requests are simulated.",
 }
@@ -47,7 +50,7 @@ def scenario_keys(rows: Sequence[Row]) -> list[str]:
 
 def sweep_text(rows: Sequence[Row], depth: str, width: int) -> str:
     """A table with a line per scenario, and what was solved."""
-    keys = scenario_keys(rows)
+    keys, shown = scenario_keys(rows), any(row["simulated"] for row in rows)
     columns = [
         *(Column(clean(key), "left" if key == "scenario" else "right") for key in keys),
         Column("cost", "right"),
@@ -55,6 +58,7 @@ def sweep_text(rows: Sequence[Row], depth: str, width: int) -> str:
         Column("fleet", shrink=True, lines=2),
         Column("gives out first", shrink=True, lines=2, optional=True),
         Column("gap", "right", optional=True),
+        *([Column("in SLO", "right")] if shown else []),
     ]
     cells = [
         [
@@ -64,16 +68,57 @@ def sweep_text(rows: Sequence[Row], depth: str, width: int) -> str:
             fleet_words(row),
             "" if row["cost_usd_per_hour"] is None else row["binding"],
             percent(row["gap"]),
+            *([percent(row["simulated_attainment"])] if shown else []),
         ]
         for row in rows
     ]
-    notes = [*reasons(rows), *hidden_settings(rows), depth_note(rows, depth)]
+    notes = [*reasons(rows), *refuted_notes(rows), *hidden_settings(rows), depth_note(rows, depth), *looked(rows)]
     return "\n".join([render_table(cells, columns, width), "", *(line for note in notes for line in wrap(note, width))])
 
 
 def depth_note(rows: Sequence[Row], depth: str) -> str:
     """What was solved, and what the gap means where there is one."""
     return DEPTHS["proven" if depth == "simple" and any(row["gap"] is not None for row in rows) else depth]
+
+
+def looked(rows: Sequence[Row]) -> list[str]:
+    """How many of the rows with a fleet were simulated."""
+    having = [row for row in rows if row["cost_usd_per_hour"] is not None]
+    return simulated_note(sum(row["simulated"] for row in having), len(having))
+
+
+def simulated_note(simulated: int, every: int, what: str = "rows") -> list[str]:
+    """How many of so many rows are of simulated fleets; nothing where there is none.
+
+    >>> simulated_note(2, 2), simulated_note(0, 0)
+    (['In SLO: share of the simulated requests within their limits; every fleet keeps its goals.'], [])
+    """
+    if not simulated:
+        return ["Not simulated: pdplan optimize, or --verify N, may find that a fleet does not hold."] if every else []
+    meaning = "In SLO: share of the simulated requests within their limits"
+    if simulated == every:
+        return [f"{meaning}; every fleet keeps its goals."]
+    part = f"{simulated:,} of {every:,} {what}"
+    return [f"{meaning}; the fleets of {part} keep their goals so, the others are by formula (--verify N)."]
+
+
+def refuted_notes(rows: Sequence[Row]) -> list[str]:
+    """A sentence for every fleet that the formulas promised and a simulation refuted, with the first of its rows."""
+    keys = scenario_keys(rows)
+    groups: dict[tuple[str, str], list[tuple[Row, Any]]] = {}
+    for row in rows:
+        for one in row["refuted"] if row["cost_usd_per_hour"] is not None else ():
+            groups.setdefault((" + ".join(one["pools"]), one["fault"]), []).append((row, one))
+    return [_refuted(fleet, fault, mine, keys) for (fleet, fault), mine in groups.items()]
+
+
+def _refuted(fleet: str, fault: str, mine: Sequence[tuple[Row, Any]], keys: Sequence[str]) -> str:
+    row, one = mine[0]
+    more = f" (and at {plural(len(mine) - 1, 'other')})" if len(mine) > 1 else ""
+    return (
+        f"Refuted at {_scenario(row, keys)}{more}: {fleet}, {hourly(one['cost_usd_per_hour'])} by formula, {fault}; "
+        "the row has the cheapest fleet that is left."
+    )
 
 
 def reasons(rows: Sequence[Row]) -> list[str]:
@@ -87,9 +132,12 @@ def reasons(rows: Sequence[Row]) -> list[str]:
 
 
 def _place(rows: Sequence[Row], keys: Sequence[str]) -> str:
-    first = clean(", ".join(f"{key} {told(rows[0][key])}" for key in keys if rows[0].get(key) is not None))
     others = f" (nor at {plural(len(rows) - 1, 'other')})" if len(rows) > 1 else ""
-    return f"No fleet at {first}{others}"
+    return f"No fleet at {_scenario(rows[0], keys)}{others}"
+
+
+def _scenario(row: Row, keys: Sequence[str]) -> str:
+    return clean(", ".join(f"{key} {told(row[key])}" for key in keys if row.get(key) is not None))
 
 
 def hidden_settings(rows: Sequence[Row]) -> list[str]:

@@ -100,6 +100,39 @@ def test_one_more_fleet_is_taken_where_none_is_cheaper() -> None:
     assert with_line(nowhere, ["2 a"], 10.0, 2.0) == [piece(1.0, 2.0, (12.0, 14.0), "2 a")]
 
 
+def test_one_more_fleet_is_taken_no_further_than_its_budget_goes() -> None:
+    nowhere = PricePiece(low=3.0, high=8.0, usd_per_hour_low=None, usd_per_hour_high=None, pools=[])
+    found = with_line([piece(1.0, 3.0, (6.0, 18.0), "6 a"), nowhere], ["2 a"], 10.0, 2.0, most=4.0)
+    assert [(one.low, one.high, one.pools) for one in found] == [
+        (1.0, 2.5, ["6 a"]),
+        (2.5, 4.0, ["2 a"]),
+        (4.0, 8.0, []),
+    ]
+    assert [one.usd_per_hour_high for one in found] == [15.0, 18.0, None]
+    dearer = with_line([piece(1.0, 5.0, (20.0, 20.0), "a")], ["2 b"], 10.0, 2.0, most=3.0)
+    assert [(one.low, one.high, one.pools) for one in dearer] == [(1.0, 3.0, ["2 b"]), (3.0, 5.0, ["a"])]
+
+
+def test_no_price_takes_a_fleet_beyond_the_budget(problem: Problem) -> None:
+    here = solve_simple(problem, BASE)
+    cost = here.cost or 0.0
+    budget = 1.3 * cost
+    own = Own(("the plan's own",), here.gpus, cost)
+    some = sensitivity(changed(problem, budget=budget), BASE, complete=False, own=own)
+    assert some is not None
+    assert (some.pools, some.usd_per_hour) == (list(own.pools), cost)  # as cheap as the cheapest: it is named itself
+    ends = [
+        (piece.usd_per_hour_low, piece.usd_per_hour_high, piece.pools)
+        for row in some.break_even
+        for piece in row.pieces
+    ]
+    assert any(not pools for _, _, pools in ends)
+    assert all(max(low, high) <= budget * (1 + 1e-9) for low, high, _ in ends if low is not None and high is not None)
+    for row in some.break_even:
+        for below, above in zip(row.pieces, row.pieces[1:], strict=False):
+            assert below.pools != above.pools
+
+
 @given(
     slopes=st.lists(st.integers(0, 8), min_size=1, max_size=3, unique=True),
     rest=st.integers(0, 40),
@@ -154,7 +187,7 @@ def test_prices_and_limits_alone_leave_the_rest_out(problem: Problem) -> None:
 
 
 def test_a_pulled_brake_leaves_the_levers_out_and_says_so(problem: Problem) -> None:
-    some = sensitivity(problem, BASE, complete=True, brake=Brake(pulled=True))
+    some = sensitivity(problem, BASE, complete=True, brake=Brake(armed=True, pulled=True))
     assert some is not None
     assert (some.complete, some.levers) == (False, [])
 

@@ -51,8 +51,9 @@ def workload(tmp_path: Path) -> Path:
     return path
 
 
-def answered(*arguments: object, code: int = 0) -> dict[str, Any]:
-    done = CliRunner().invoke(cli, [*map(str, arguments), "--json"], standalone_mode=False)
+def answered(*arguments: object, code: int = 0, verify: int = 0) -> dict[str, Any]:
+    asked = [*map(str, arguments), "--verify", str(verify), "--json"]
+    done = CliRunner().invoke(cli, asked, standalone_mode=False)
     assert (done.exception, done.return_value) == (None, code), done.output
     found: dict[str, Any] = json.loads(done.stdout)
     return found
@@ -138,6 +139,9 @@ def test_the_whole_search_gives_its_gap(workload: Path) -> None:
         (("--scenario", "jnue"), "did you mean 'june'"),
         (("--backend", "dask", "--vary", "rate=1"), "--address"),
         (("--break-even", "weight_dtype"), "has no order"),
+        (("--break-even", "with", "--between", "1:2"), "has no order"),
+        (("--break-even", "rate", "--csv", "x.csv"), "is for the rows of a sweep"),
+        (("--vary", "rate=1", "--between", "1:2"), "--break-even, which is not stated"),
         (("--break-even", "price.H100", "--between", "8:1"), "LOW must be below HIGH"),
         (("--slack", "much"), "is not a share"),
         (("--tornado", "150%"), "is not between 0% and 100%"),
@@ -178,8 +182,9 @@ def test_the_page_has_a_cell_for_every_scenario_and_all_rows(workload: Path, tmp
 
 
 def test_the_other_questions_answer_in_text_and_json(workload: Path) -> None:
-    asked = ("whatif", workload, "--break-even", "price.A100-80", "--between", "0.2:6", "--slack", "10%")
-    found = answered(*asked)
+    question = ("whatif", workload, "--break-even", "price.A100-80", "--between", "0.2:6", "--slack", "10%")
+    asked = (*question, "--verify", "0")
+    found = answered(*question)
     assert set(found) == {"schema", "file", "search", "simulated", "break_even", "alternatives"}
     change = found["break_even"]["changes"][0]
     assert change["cost_below_usd_per_hour"] == pytest.approx(change["cost_above_usd_per_hour"])
@@ -209,6 +214,9 @@ def test_between_is_in_units_of_what_varies(workload: Path, capsys: pytest.Captu
     assert beyond["rows"][0]["cost_usd_per_hour"] > 6.0
     ttft = answered("frontier", workload, "--over", "ttft", "--between", "1900ms:2s")
     assert (ttft["steps"][0]["easiest"], ttft["steps"][-1]["hardest"]) == (2.0, 1.9)
+    ended = refused(capsys, "frontier", workload, "--over", "attainment", "--between", "0.9:1")
+    assert "goals are below 1" in ended
+    assert "not above zero" in refused(capsys, "frontier", workload, "--over", "budget", "--between", "-1:3")
     said = refused(capsys, "frontier", workload, "--over", "ttft", "--between", "1/s:2/s")
     assert "--between '1/s:2/s' is not LOW:HIGH in units of ttft: '1/s' has the unit '/s', but a duration is in" in said
     assert "in units of price.H100" in refused(
@@ -218,7 +226,7 @@ def test_between_is_in_units_of_what_varies(workload: Path, capsys: pytest.Captu
 
 def test_reasons_stand_below_the_table_and_not_among_the_fleets(workload: Path) -> None:
     def text(*arguments: object, code: int) -> str:
-        done = CliRunner().invoke(cli, [*map(str, arguments)], standalone_mode=False)
+        done = CliRunner().invoke(cli, [*map(str, arguments), "--verify", "0"], standalone_mode=False)
         assert (done.exception, done.return_value) == (None, code), done.output
         return " ".join(done.stdout.split())
 
@@ -275,7 +283,7 @@ def program(*arguments: object) -> list[str]:
 def test_a_sweep_killed_in_the_middle_goes_on_and_gives_the_same_table(workload: Path, tmp_path: Path) -> None:
     log = tmp_path / "sweep.log"
     question = ("whatif", workload, "--vary", "rate=5:60:24", "--jobs", 1, "--no-gap")
-    whole, asked = answered(*question), program(*question, "--json")
+    whole, asked = answered(*question), program(*question, "--verify", 0, "--json")
     with subprocess.Popen([*asked, "--resume", str(log)], stdout=subprocess.DEVNULL, cwd=ROOT) as killed:
         while killed.poll() is None and (not log.exists() or log.read_bytes().count(b"\n") < 5):
             time.sleep(0.02)
@@ -302,7 +310,8 @@ def test_one_core_two_cores_and_two_nodes_give_the_same_table(workload: Path, tm
     pytest.importorskip("distributed")
     script = tmp_path / "cluster.py"
     script.write_text(CLUSTER, "utf-8")
-    asked = ("whatif", str(workload), "--json", "--no-gap", "--vary", "price.A100-80=0.5:4:4", "--vary", "rate=10,40")
+    varied = ("--vary", "price.A100-80=0.5:4:4", "--vary", "rate=10,40")
+    asked = ("whatif", str(workload), "--json", "--no-gap", "--verify", "1", *varied)
     here = os.environ | {"PYTHONPATH": str(ROOT)}
     tables = [
         subprocess.run(command, capture_output=True, check=True, cwd=ROOT, env=here).stdout
@@ -324,12 +333,12 @@ def test_a_cluster_that_does_not_answer_is_one_sentence(workload: Path, capsys: 
 
 def test_a_curve_has_a_page_and_tells_how_far_it_is_where_stderr_is_no_terminal(workload: Path, tmp_path: Path) -> None:
     page = tmp_path / "curve.html"
-    asked = ("frontier", workload, "--over", "rate", "--between", "10:60", "--html", page)
+    asked = ("frontier", workload, "--over", "rate", "--between", "10:60", "--verify", "0", "--html", page)
     ran = CliRunner().invoke(cli, [*map(str, asked)], standalone_mode=False)
     assert ran.exit_code == 0, ran.output
     *told, last = ran.stderr.splitlines()
     assert last == f"wrote {page}"
-    assert told[-1].startswith("100%  ")
+    assert told[-1].startswith("100 %  ")
     assert 2 <= len(told) <= 11
     text = page.read_text("utf-8")
     assert text.count('<svg class="chart"') == 1

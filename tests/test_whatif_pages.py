@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -28,9 +29,12 @@ def row(cost: float | None, **varied: Any) -> dict[str, Any]:
         "goodput_rps": 5.0 if cost else 0.0,
         "goodput_per_dollar": 1.0,
         "gpus": {"H100": 1} if cost else {},
-        "binding": "time of prefill-1, 3% room" if cost else "inventory of H100: short",
+        "binding": "time of prefill-1, 3 % room" if cost else "inventory of H100: short",
         "pools": ["1 x H100 TP1 colocated"] if cost else [],
         "settings": [],
+        "simulated": False,
+        "simulated_attainment": None,
+        "refuted": [],
     }
 
 
@@ -84,30 +88,30 @@ def curve(*steps: Step) -> Frontier:
 def test_the_page_of_a_curve_says_what_its_steps_do() -> None:
     steps = [Step(5.0, 8.0, answer(6.0)), Step(8.001, 20.0, answer(9.0)), Step(20.01, 30.0, answer(10.0))]
     found = curve(*steps, Step(30.01, 40.0, nothing("inventory of H100: short")))
-    page = make_frontier_page(found, "chat", by_budget=False)
+    page = make_frontier_page(found, "chat")
     assert page.headline == "$6.00/h to $10.00/h from 5 req/s to 30 req/s, in 3 steps"
     (chart,) = page.charts
     assert chart.title == "The cost jumps most, by $3.00/h, at 8 req/s"
     assert sum(mark.kind == "path" and mark.tone == "curve decode" for mark in chart.drawing.marks) == 3
     assert page.lead == ("No fleet from 30.01 to 40: inventory of H100: short.",)
-    record = frontier_record(found, by_budget=False)
-    text = render_frontier(found, record, "chat", by_budget=False)
+    record = frontier_record(found)
+    text = render_frontier(found, record, "chat")
     twin = re.search(r'<script type="application/json" id="result">(.*?)</script>', text, re.DOTALL)
     assert twin is not None
     assert json.loads(twin[1]) == record
     assert len(text) < 300_000
-    assert text == render_frontier(found, record, "chat", by_budget=False)
+    assert text == render_frontier(found, record, "chat")
 
 
 def test_a_curve_of_one_fleet_of_none_and_of_budgets_has_a_page() -> None:
-    one = make_frontier_page(curve(Step(5.0, 8.0, answer(6.0))), "chat", by_budget=False)
+    one = make_frontier_page(curve(Step(5.0, 8.0, answer(6.0))), "chat")
     assert one.headline == "$6.00/h from 5 req/s to 8 req/s, with one fleet"
     assert one.charts[0].title == "One fleet is the cheapest over the whole range"
-    none = make_frontier_page(curve(Step(5.0, 8.0, nothing("too slow"))), "chat", by_budget=False)
+    none = make_frontier_page(curve(Step(5.0, 8.0, nothing("too slow"))), "chat")
     assert (none.headline, none.charts) == ("No fleet from 5 req/s to 8 req/s", ())
-    assert make_frontier_page(curve(), "chat", by_budget=True).headline == "No fleet at any of these budgets"
-    budget = make_frontier_page(curve(Step(5.0, 8.0, answer(6.0))), "chat", by_budget=True)
+    assert make_frontier_page(replace(curve(), by_budget=True), "chat").headline == "No fleet at any of these budgets"
+    budget = make_frontier_page(replace(curve(Step(5.0, 8.0, answer(6.0))), by_budget=True), "chat")
     assert budget.question == "What does each budget serve?"
     assert budget.parts[0].table.headers == ("#budget", "#serves up to", "#per dollar", "fleet")
     limit = Frontier("ttft_scale", "1", (Step(2.0, 1.0, answer(6.0)),), 1e-4)
-    assert make_frontier_page(limit, "chat", by_budget=False).question == "What does a tighter TTFT cost?"
+    assert make_frontier_page(limit, "chat").question == "What does a tighter TTFT cost?"

@@ -7,16 +7,18 @@ the two. The bound knows no fleets but those of the levels.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.errors import InfeasibleError
+from optimizer.verification.verify import ROUNDS
 from search_spaces.contracts import Contract, Terms, Tier
 from search_spaces.problem import Problem
 
 from .bill import Bill, at_peak, bill_of, energy, owned_hosting, path_of
+from .buying_looks import LookingAt, Looks, parts_of
 from .buying_program import Choice, choose
 from .commitments import Commitment, hourly_price
 from .dispatch import Dispatcher
@@ -50,7 +52,8 @@ class Bought:
     """The answer: commitments of the first month, and an outcome for every path of the forecast.
 
     bound: least expected cost of any choice; for_expected: of the first month if the expected path were sure, and
-    for_expected_cost: what they cost on average; fixed: the expected path on demand at each month's peak all day [$].
+    for_expected_cost: what they cost on average; fixed: the expected path on demand at each month's peak all day [$];
+    looks: which of the fleets that it counts on were simulated.
     """
 
     problem: Problem
@@ -62,6 +65,7 @@ class Bought:
     for_expected: tuple[Commitment, ...]
     for_expected_cost: float
     fixed: float
+    looks: Looks = field(default_factory=Looks)
 
     @property
     def total(self) -> float:
@@ -97,17 +101,34 @@ class Bought:
         return float(self.terms.forecast.probabilities @ np.array(values))
 
 
-def buy(problem: Problem, terms: Terms, progress: Progress | None = None) -> Bought:
+def buy(problem: Problem, terms: Terms, progress: Progress | None = None, looks: int = 0) -> Bought:
     """Choose what to reserve and buy for a forecast; what is owned is a contract of the terms here, and no offer.
 
+    looks: fleets that are simulated at most, of those that serve some hour of some path. Where one misses, fleets and
+    commitments are chosen again without it, ROUNDS times at most; what still misses then is said (`Bought.looks`).
     Raises InfeasibleError when no fleet serves the highest rate of the forecast.
     """
     problem = replace(problem, offers=tuple(one for one in problem.offers if not one.owned))
     every = np.concatenate([terms.forecast.rates(path.growth).ravel() for path in terms.forecast.paths])
-    levels = search_levels(problem, level_rates(every, terms.forecast.levels), _prices(problem, terms), progress)
-    if not all(levels.options):
-        raise InfeasibleError(f"no fleet meets the SLOs at {every.max():.4g}/s, the highest rate of the forecast")
-    return buy_at(problem, terms, levels, progress)
+    rates, prices = level_rates(every, terms.forecast.levels), _prices(problem, terms)
+    desk = LookingAt(looks, {})
+    for _ in range(1 + ROUNDS):
+        levels = search_levels(problem, rates, prices, progress, desk.refuted)
+        if not all(levels.options):
+            raise InfeasibleError(_no_fleet(float(every.max()), desk))
+        found = buy_at(problem, terms, levels, progress)
+        seen = desk.look(parts_of([one.bill for one in found.outcomes]), progress)
+        if not seen.missed:
+            break
+    return replace(found, looks=seen)
+
+
+def _no_fleet(rate: float, desk: LookingAt) -> str:
+    said = f"no fleet meets the SLOs at {rate:.4g}/s, the highest rate of the forecast"
+    missed = [one for one in desk.seen.values() if one.fault]
+    if not missed:
+        return said
+    return f"{said}: {' + '.join(missed[-1].part.pools)} at {missed[-1].part.rate:.4g}/s {missed[-1].fault}"
 
 
 def buy_at(problem: Problem, terms: Terms, levels: Levels, progress: Progress | None = None) -> Bought:

@@ -3,28 +3,61 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
+from optimizer.fleets import bought
+from optimizer.fleets.fleet import Fleet
+from optimizer.rivals.by_evaluation import Evaluated
+from optimizer.whatif.physics import Engines, engines_of
 from search_spaces.problem import Problem
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 SAME = 1e-9
-"""Relative difference up to which a rate is served by the fleet of a level, and a limit is kept."""
+"""Relative difference up to which a rate is served by the fleet of a level."""
 MOST_OPTIONS, MOST_RANKED = 100, 1500
 """Fleets of one level that are kept, and of how many of the cheapest they are chosen."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Part:
+    """A fleet of one or two pools, and what is known at the rate that it was found for.
+
+    number: of the requests that share pools; pools in words.
+    """
+
+    number: int
+    known: Evaluated
+    fleet: Fleet
+    pools: tuple[str, ...]
+
+    @property
+    def rate(self) -> float:
+        """Arrivals that it is bought for [1/s]."""
+        return float(self.known.instance.flows.rate.sum())
+
+    @property
+    def engines(self) -> tuple[Engines, ...]:
+        """The engines of its pools."""
+        return tuple(engines_of(pool) for pool in self.fleet.pools)
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """What tells it from every other."""
+        return self.number, self.rate, self.engines
+
+
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One fleet that serves a level of the rate: GPUs of each offer, and its pools in words."""
+    """One fleet that serves a level of the rate: GPUs of each offer, its pools in words, and what it consists of."""
 
     gpus: tuple[int, ...]
     pools: tuple[str, ...]
+    parts: tuple[Part, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +116,7 @@ def make_levels(
 def beside(first: Option, second: Option) -> Option:
     """Two fleets side by side."""
     gpus = tuple(a + b for a, b in zip(first.gpus, second.gpus, strict=True))
-    return Option(gpus, (*first.pools, *second.pools))
+    return Option(gpus, (*first.pools, *second.pools), (*first.parts, *second.parts))
 
 
 def _best(options: Sequence[Option], prices: Sequence[Sequence[float]] | None) -> tuple[Option, ...]:
@@ -102,13 +135,6 @@ def _best(options: Sequence[Option], prices: Sequence[Sequence[float]] | None) -
 
 def within_limits(problem: Problem, option: Option) -> bool:
     """Whether a fleet is within every limit of the problem; its pools are counted as they are, none merged."""
-    limits = problem.constraints
-    used = list(zip(option.gpus, problem.offers, strict=True))
-    ceilings = (
-        (limits.max_gpus, sum(option.gpus)),
-        (limits.max_pools, len(option.pools)),
-        (limits.power, sum(gpus * offer.accelerator.tdp for gpus, offer in used)),
-        (limits.budget, sum(gpus * offer.usd_per_hour for gpus, offer in used)),
-        *((offer.inventory, gpus) for gpus, offer in used),
-    )
-    return all(most is None or amount <= most * (1.0 + SAME) for most, amount in ceilings)
+    most = problem.constraints.max_pools
+    pools_fit = most is None or len(option.pools) <= most
+    return pools_fit and bool(bought.within_limits(problem, np.array(option.gpus)))

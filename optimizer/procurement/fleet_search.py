@@ -13,7 +13,7 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
-from optimizer.fleets.bought import gpu_cost
+from optimizer.fleets.bought import gpu_cost, paid_gpus
 from optimizer.fleets.build_plan import fleet_gpus, pool_line
 from optimizer.fleets.fleet import Fleet
 from optimizer.fleets.volume import at_volume
@@ -22,10 +22,11 @@ from optimizer.loads.instance import make_instance
 from optimizer.rivals.by_evaluation import Evaluated, cheapest_held
 from optimizer.rivals.per_class import classes_apart, of_class
 from optimizer.whatif.physics import physics_at
+from optimizer.whatif.refuted import Remaining, refuted_with
 from search_spaces.engines import load_engine_overhead
 from search_spaces.problem import Billing, Constraints, Objective, Offer, Problem
 
-from .fleet_levels import Levels, Option, beside, make_levels, within_limits
+from .fleet_levels import SAME, Levels, Option, Part, beside, make_levels, within_limits
 
 FloatArray = NDArray[np.float64]
 Progress = Callable[[str, float], None]
@@ -34,22 +35,27 @@ Stock = tuple[Offer, ...]
 
 
 def search_levels(
-    problem: Problem, rates: FloatArray, prices: Sequence[Sequence[float]], progress: Progress | None = None
+    problem: Problem,
+    rates: FloatArray,
+    prices: Sequence[Sequence[float]],
+    progress: Progress | None = None,
+    refuted: Sequence[Part] = (),
 ) -> Levels:
     """Search for fleets of at most two pools at each rate, by formula: of all types together, and of each alone.
 
     Of so many for each SLO class where no pool may serve two. rates: ascending [1/s]; prices: sets of $/h of one GPU
-    of each offer; the cheapest fleet at each set is found. Raises InputError where no engine can exist, or keep the
+    of each offer; the cheapest fleet at each set is found. refuted: fleets that did not hold when simulated; neither do
+    they at higher rates. Raises InputError where no engine can exist, or keep the
     SLOs even when idle.
     """
     stocks = [stock for priced in prices for stock in _stocks(problem, priced)]
-    parts = [_Known(ways, (None,) * len(stocks)) for ways in _at_one(problem)]
+    parts = [_Known(number, ways, (None,) * len(stocks)) for number, ways in enumerate(_at_one(problem))]
     found: list[list[Option]] = []
     above = parts
     for number, rate in enumerate(rates[::-1].tolist()):
         if progress is not None:
             progress(f"fleets for {rate:.3g}/s", 0.7 * number / rates.size)
-        above = [_known(problem, stocks, part, rate, last) for part, last in zip(parts, above, strict=True)]
+        above = [_known(problem, stocks, part, rate, last, refuted) for part, last in zip(parts, above, strict=True)]
         if number == 0:
             parts = [part.only(known.used) for part, known in zip(parts, above, strict=True)]
             above = [known.only(known.used) for known in above]
@@ -71,10 +77,12 @@ def _stocks(problem: Problem, prices: Sequence[float]) -> Iterator[Stock]:
 class _Known:
     """Requests that share pools, at one rate: what the evaluation says, and the cheapest fleet of each stock, if any.
 
+    number: of these requests;
     ways: to split their latency limits between the stages; used: those that gave a fleet at the highest rate, and that
     are tried at lower ones.
     """
 
+    number: int
     ways: tuple[Evaluated, ...]
     cheapest: tuple[Option | None, ...]
     used: tuple[int, ...] = ()
@@ -106,34 +114,44 @@ def _at_one(problem: Problem) -> Iterator[tuple[Evaluated, ...]]:
         yield tuple(Evaluated.of(way.instance, way.settings) for way in ways)
 
 
-def _known(problem: Problem, stocks: Sequence[Stock], part: _Known, rate: float, above: _Known) -> _Known:
+def _known(  # noqa: PLR0917
+    problem: Problem, stocks: Sequence[Stock], part: _Known, rate: float, above: _Known, refuted: Sequence[Part]
+) -> _Known:
     """What is known at a rate [1/s]; part: at 1 request/s; above: at the next higher rate."""
     ways = []
     for one, last in zip(part.ways, above.ways, strict=True):
-        way = Evaluated.of(at_volume(one.instance, rate), one.settings)
+        here = at_volume(one.instance, rate)
+        most = float(here.flows.rate.sum()) * (1.0 + SAME)
+        out = frozenset(
+            refuted_with(lost.engines) for lost in refuted if lost.number == part.number and lost.rate <= most
+        )
+        way = Remaining.after(Evaluated.of(here, one.settings), out)
         enough = {setting: high for setting, (_, high) in last.known.items() if high is not None}
         way.known.update({setting: (int(way.least[setting]) - 1, high) for setting, high in enough.items()})
         ways.append(way)
     fleets = zip(stocks, above.cheapest, strict=True)
-    found = [_cheapest(ways, replace(problem, offers=stock), fleet) for stock, fleet in fleets]
+    found = [_cheapest(part.number, ways, replace(problem, offers=stock), fleet) for stock, fleet in fleets]
     used = {way for _, way in found if way is not None}
-    return _Known(tuple(ways), tuple(fleet for fleet, _ in found), tuple(sorted(used)))
+    return _Known(part.number, tuple(ways), tuple(fleet for fleet, _ in found), tuple(sorted(used)))
 
 
-def _cheapest(ways: Sequence[Evaluated], problem: Problem, above: Option | None) -> tuple[Option | None, int | None]:
+def _cheapest(
+    number: int, ways: Sequence[Evaluated], problem: Problem, above: Option | None
+) -> tuple[Option | None, int | None]:
     """The cheapest fleet and its way; the one of the next higher rate, and no way, where none costs less."""
     best, used = above, None
     ceiling = np.inf if above is None else float(gpu_cost(problem, np.array(above.gpus)))
-    for number, way in enumerate(ways):
+    for at, way in enumerate(ways):
         held = cheapest_held(way, problem, ceiling)
         if held is not None:
-            best, ceiling, used = _option(way, way.fleet(held[0])), held[1], number
+            best, ceiling, used = _option(number, way, way.fleet(held[0])), held[1], at
     return best, used
 
 
-def _option(way: Evaluated, fleet: Fleet) -> Option:
+def _option(number: int, way: Evaluated, fleet: Fleet) -> Option:
     gpus = tuple(fleet_gpus(way.instance, fleet).tolist())
-    return Option(gpus, tuple(pool_line(way.instance, pool) for pool in fleet.pools))
+    pools = tuple(pool_line(way.instance, pool) for pool in fleet.pools)
+    return Option(gpus, pools, (Part(number, way, fleet, pools),))
 
 
 def _whole(problem: Problem, fleets: Sequence[Option]) -> Option:
@@ -141,6 +159,4 @@ def _whole(problem: Problem, fleets: Sequence[Option]) -> Option:
     together = fleets[0]
     for fleet in fleets[1:]:
         together = beside(together, fleet)
-    sizes = [one.accelerator.node_size if one.billing is Billing.NODE else 1 for one in problem.offers]
-    gpus = tuple(-(-count // size) * size for count, size in zip(together.gpus, sizes, strict=True))
-    return replace(together, gpus=gpus)
+    return replace(together, gpus=tuple(paid_gpus(problem, np.array(together.gpus)).astype(int).tolist()))

@@ -21,9 +21,8 @@ from numpy.typing import NDArray
 from optimizer.fleets.volume import at_volume
 from optimizer.loads import columns
 from optimizer.loads.instance import Instance
-from optimizer.recommend.optimize import aim_of
 from optimizer.rivals.by_evaluation import Evaluated, keeping_up
-from optimizer.solver.fleet_model import COLOCATED, DECODE, PREFILL
+from optimizer.solver.fleet_model import COLOCATED, DECODE, PREFILL, aim_of
 from optimizer.solver.search import Effort, search
 from optimizer.solver.simple_plans import block_costs, price_space
 from search_spaces.problem import Problem, Slo

@@ -15,12 +15,13 @@ from typing import Any
 from costmodel.errors import ImpossibleError, InputError
 from costmodel.units import SECONDS_PER_HOUR
 from optimizer.fleets.evaluate import holds, predict_misses
+from optimizer.loads.instance import Instance
 from optimizer.solver.split import splits
 from search_spaces.problem import Goal, Problem, Slo
 from search_spaces.scenarios import Scenario, scenario_problem
 
 from .physics import Physics, fleet_of, physics_of
-from .scenario import Answer, Pick, answer_of, cheapest, is_simple, nothing, why_none
+from .scenario import Answer, Missed, Pick, answer_of, cheapest, is_simple, nothing, why_none
 
 MOST_STEPS = 300
 """A curve of more steps than this is asked over too wide a range."""
@@ -48,21 +49,31 @@ class Over:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A stretch of the curve on which one fleet is the cheapest: from `easy` to `hard`, its hardest value."""
+    """A stretch of the curve on which one fleet is the cheapest: from `easy` to `hard`, its hardest value.
+
+    promised: up to which it holds by formula, where a simulation says less.
+    """
 
     easy: float
     hard: float
     answer: Answer
+    promised: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Frontier:
-    """Steps from the easiest value to the hardest; tolerance: relative, of each step's end."""
+    """Steps from the easiest value to the hardest; tolerance: relative, of each step's end.
+
+    refuted: fleets of steps that are gone, as they did not hold when simulated; by_budget: whether it is over the rate
+    to be read the other way, see `by_budget`.
+    """
 
     over: str
     unit: str
     steps: tuple[Step, ...]
     tolerance: float
+    refuted: tuple[Missed, ...] = ()
+    by_budget: bool = False
 
 
 def _rate(problem: Problem, value: float) -> Problem:
@@ -126,41 +137,60 @@ def frontier(
     if not is_simple(problem):
         raise InputError("constraints.pools: a frontier is of fleets whose pools serve every class, not per_class")
     over = over_of(problem, name)
-    budgets = None
-    if name == "budget" and bounds is not None:
-        budgets, bounds = bounds, rates_for(problem, base, bounds)
     low, high = bounds or usual_range(problem, over)
     if not 0.0 < low < high:
         raise InputError(f"--over {name}: the range from {low:g} to {high:g} is empty or not above zero")
+    if name == "attainment" and high >= 1.0:
+        raise InputError(f"--over attainment: the range ends at {high:g}; goals are below 1, such as 0.999")
+    budgets = bounds if name == "budget" else None
+    if budgets is not None:
+        low, high = rates_for(problem, base, budgets)
     easy, hard = (low, high) if over.upwards else (high, low)
     steps: list[Step] = []
     value = easy
     while (value < hard) if over.upwards else (value > hard):
         if len(steps) >= MOST_STEPS:
             raise InputError(f"--over {name}: more than {MOST_STEPS} fleets; narrow the range with --between")
-        step = _step(_Where(problem, base, over), value, hard, tolerance)
+        step = _step(Where(problem, base, over), value, hard, tolerance)
         steps.append(step)
-        value = step.hard * (1.0 + tolerance if over.upwards else 1.0 / (1.0 + tolerance))
-        if over.key == "attainment":
-            value = 1.0 - (1.0 - step.hard) / (1.0 + tolerance)
+        value = beyond(over, step.hard, tolerance)
         if progress is not None:
-            progress(f"{len(steps)} fleets, at {value:.4g}", (value - easy) / (hard - easy))
-    curve = Frontier(over.key, over.unit, _rising(steps), tolerance)
+            progress(f"{len(steps)} fleet{'s' * (len(steps) > 1)}, at {value:.4g}", (value - easy) / (hard - easy))
+    curve = Frontier(over.key, over.unit, _rising(steps), tolerance, by_budget=name == "budget")
     return within(curve, budgets)
 
 
+def beyond(over: Over, value: float, tolerance: float) -> float:
+    """The first value that is harder by a tolerance."""
+    if over.key == "attainment":
+        return 1.0 - (1.0 - value) / (1.0 + tolerance)
+    return value * (1.0 + tolerance if over.upwards else 1.0 / (1.0 + tolerance))
+
+
 @dataclass(frozen=True, slots=True)
-class _Where:
+class Where:
+    """Whose curve it is, and over what; base: folder of the files that the problem names."""
+
     problem: Problem
     base: Path
     over: Over
 
+    def at(self, value: float) -> Problem:
+        """The problem at a value of the lever; raises ImpossibleError where no engine can exist there."""
+        stated: Any = f"{value!r}s" if self.over.key in LATENCY else value
+        return scenario_problem(self.problem, Scenario("", {self.over.key: stated}), self.base)
 
-def _step(where: _Where, easy: float, hard: float, tolerance: float) -> Step:
+    def instance_at(self, physics: Physics, way: int, value: float) -> Instance:
+        """The instance of one way of some physics at another value."""
+        harder = self.over.change(self.problem, value)
+        flows = list(splits(harder))
+        return replace(physics.ways[way].instance, problem=harder, flows=flows[min(way, len(flows) - 1)])
+
+
+def _step(where: Where, easy: float, hard: float, tolerance: float) -> Step:
     """The cheapest fleet at one value, and how far on it holds; where there is none, there is none further on."""
-    stated: Any = f"{easy!r}s" if where.over.key in LATENCY else easy
     try:
-        problem = scenario_problem(where.problem, Scenario("", {where.over.key: stated}), where.base)
+        problem = where.at(easy)
     except ImpossibleError as error:
         return Step(easy, hard, nothing(str(error)))
     physics = physics_of(problem, where.base)
@@ -170,14 +200,12 @@ def _step(where: _Where, easy: float, hard: float, tolerance: float) -> Step:
     return Step(easy, _held_to(where, physics, pick, (easy, hard), tolerance), answer_of(problem, physics, pick))
 
 
-def _held_to(where: _Where, physics: Physics, pick: Pick, ends: tuple[float, float], tolerance: float) -> float:
+def _held_to(where: Where, physics: Physics, pick: Pick, ends: tuple[float, float], tolerance: float) -> float:
     """The hardest value at which a fleet still keeps every goal, by bisection."""
-    fleet, instance = fleet_of(physics, pick.way, pick.pools), physics.ways[pick.way].instance
+    fleet = fleet_of(physics, pick.way, pick.pools)
 
     def held(value: float) -> bool:
-        harder = where.over.change(where.problem, value)
-        flows = list(splits(harder))
-        here = replace(instance, problem=harder, flows=flows[min(pick.way, len(flows) - 1)])
+        here = where.instance_at(physics, pick.way, value)
         return holds(here, predict_misses(here, fleet))
 
     good, bad = ends

@@ -10,7 +10,8 @@ from costmodel.errors import InputError
 from search_spaces.problem import Problem
 
 from .physics import physics_of
-from .scenario import Answer, answer_of, cheapest, is_simple, nothing, why_none
+from .scenario import Answer, answer_of, cheapest_settled, is_simple, nothing, solve_simple
+from .second_look import proven
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,32 +28,46 @@ class NearOptimal:
     within: bool
 
 
-def near_optimal(problem: Problem, base: Path, slack: float) -> list[NearOptimal]:
+def near_optimal(problem: Problem, base: Path, slack: float, looks: int = 0) -> list[NearOptimal]:
     """The cheapest fleet of all first; then without each GPU type and vendor in it, and of each type and vendor alone.
 
-    slack: share by which a fleet may cost more [1]. Of equal fleets the first is kept; cheapest first.
+    slack: share by which a fleet may cost more [1]; looks: of so many conditions, the cheapest first, the cheapest
+    fleet that holds when simulated. Of equal fleets the first is kept; cheapest first.
     """
     if not is_simple(problem):
         raise InputError("--slack compares fleets of least cost whose pools serve every class; state such a goal")
     physics = physics_of(problem, base)
-    pick = None if physics.floor else cheapest(problem, physics)
-    if pick is None:
-        return [NearOptimal("cheapest", why_none(problem, physics), None, within=False)]
-    best = answer_of(problem, physics, pick)
-    found = [NearOptimal("cheapest", best, 0.0, within=True)]
+    best = proven(problem, physics) if looks else solve_simple(problem, base)
+    if best.cost is None:
+        return [NearOptimal("cheapest", best, None, within=False)]
+    found = []
     for condition, allowed in _conditions(problem, set(best.gpus)):
         offers = tuple(
             offer if keep else replace(offer, inventory=0) for offer, keep in zip(problem.offers, allowed, strict=True)
         )
         here = replace(problem, offers=offers)
-        other = cheapest(here, physics)
-        if other is None:
-            found.append(NearOptimal(condition, nothing(f"no fleet {condition} keeps the SLOs"), None, within=False))
-            continue
-        excess = other.cost / pick.cost - 1.0
-        found.append(NearOptimal(condition, answer_of(here, physics, other), excess, excess <= slack * (1.0 + 1e-9)))
-    first, *others = found
-    return [first, *sorted(others, key=lambda one: (one.excess is None, one.excess or 0.0))]
+        pick = cheapest_settled(here, physics)
+        answer = nothing(f"no fleet {condition} keeps the SLOs") if pick is None else answer_of(here, physics, pick)
+        found.append((condition, here, answer))
+    found.sort(key=lambda one: _by_cost(one[2]))
+    rows = [
+        (condition, proven(here, physics) if number < looks - 1 and answer.cost is not None else answer)
+        for number, (condition, here, answer) in enumerate(found)
+    ]
+    rows.sort(key=lambda one: _by_cost(one[1]))
+    return [_beside(condition, answer, best.cost, slack) for condition, answer in [("cheapest", best), *rows]]
+
+
+def _by_cost(answer: Answer) -> tuple[bool, float]:
+    return answer.cost is None, answer.cost or 0.0
+
+
+def _beside(condition: str, answer: Answer, least: float, slack: float) -> NearOptimal:
+    """What a condition costs more than the least cost [$/h]."""
+    if answer.cost is None:
+        return NearOptimal(condition, answer, None, within=False)
+    excess = answer.cost / least - 1.0
+    return NearOptimal(condition, answer, excess, excess <= slack * (1.0 + 1e-9))
 
 
 def _conditions(problem: Problem, used: set[str]) -> Iterator[tuple[str, list[bool]]]:

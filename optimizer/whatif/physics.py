@@ -88,6 +88,11 @@ def physics_of(problem: Problem, base: Path) -> Physics:
 
     base: folder of the files that the problem names.
     """
+    return _physics(physics_text(problem), base, problem.confidence)
+
+
+def physics_text(problem: Problem) -> str:
+    """The inputs of a problem less what its physics does not depend on, the confidence apart."""
     inputs = dict(problem.inputs) | {
         "name": "physics",
         "seed": 0,
@@ -102,7 +107,7 @@ def physics_of(problem: Problem, base: Path) -> Physics:
             for entry in problem.inputs["accelerators"]
         ],
     }
-    return _physics(json.dumps(inputs, sort_keys=True), base, problem.confidence)
+    return json.dumps(inputs, sort_keys=True)
 
 
 @lru_cache(maxsize=48)
@@ -153,7 +158,7 @@ def known_at(physics: Physics, rate: float) -> tuple[Evaluated, ...]:
 
 def _looked(way: Way, rate: float, _instance: Instance, pool: FleetPool, volume: float) -> PoolState:
     """The state of a pool that serves all of its stage, at `volume` times a rate [1/s]."""
-    return _state(_Load(way.alike, way.instance, _engines_of(pool), rate * volume))
+    return _state(_Load(way.alike, way.instance, engines_of(pool), rate * volume))
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +182,8 @@ def fleet_of(physics: Physics, way: int, pools: tuple[Engines, ...]) -> Fleet:
     return Fleet(tuple(_pool(engines, spares, flows) for engines in pools))
 
 
-def _engines_of(pool: FleetPool) -> Engines:
+def engines_of(pool: FleetPool) -> Engines:
+    """The engines of a pool."""
     return ROLES.index(pool.role), pool.shape, pool.seqs, pool.chunk, pool.replicas
 
 

@@ -18,7 +18,8 @@ from costmodel.errors import ImpossibleError, InputError
 from search_spaces.problem import Billing, Problem
 from search_spaces.scenarios import LEVERS, Scenario, scenario_problem
 
-from .scenario import Answer, nothing
+from .refuted import NONE, Refuted
+from .scenario import Answer, Missed, nothing
 from .whatif import Depth, solve
 
 UNORDERED = ("without", "with", "weight_dtype", "kv_dtype", "efficiency")
@@ -42,11 +43,15 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Pieces:
-    """Pieces in ascending order, and how exactly their ends are known (in units of the lever)."""
+    """Pieces in ascending order, and how exactly their ends are known (in units of the lever).
+
+    refuted: fleets that the formulas promised somewhere in the range and that did not hold when simulated.
+    """
 
     key: str
     pieces: tuple[Piece, ...]
     tolerance: float
+    refuted: tuple[Missed, ...] = ()
 
     @property
     def changes(self) -> list[tuple[Piece, Piece]]:
@@ -62,6 +67,7 @@ class Along:
     base: Path
     key: str
     depth: Depth
+    refuted: Refuted = NONE
 
     def at(self, value: float) -> Answer:
         """The answer at a value; none where no engine can exist there."""
@@ -69,19 +75,28 @@ class Along:
             problem = scenario_problem(self.problem, Scenario("", {self.key: value}), self.base)
         except ImpossibleError as error:
             return nothing(str(error))
-        return solve(problem, self.base, self.depth)
+        return solve(problem, self.base, self.depth, self.refuted)
 
 
 def pieces_along(  # noqa: PLR0917
-    problem: Problem, base: Path, key: str, low: float, high: float, tolerance: float, depth: Depth = Depth.SIMPLE
+    problem: Problem,
+    base: Path,
+    key: str,
+    low: float,
+    high: float,
+    tolerance: float,
+    depth: Depth = Depth.SIMPLE,
+    refuted: Refuted = NONE,
 ) -> Pieces:
     """The best fleet for every value of a lever from low to high.
 
-    tolerance: how exactly changes are found, as a share of the range. Raises InputError for a key without an order.
+    tolerance: how exactly changes are found, as a share of the range; refuted: fleets that are no answer. Raises
+    InputError for a key without an order.
     """
+    _check_order(key)
     if not low < high:
         raise InputError(f"{key}: the range from {low:g} to {high:g} is empty")
-    along, least = Along(problem, base, key, depth), tolerance * (high - low)
+    along, least = Along(problem, base, key, depth, refuted), tolerance * (high - low)
     ends = along.at(low), along.at(high)
     paid = paid_gpus(problem, key)
     if paid is not None and None not in {ends[0].cost, ends[1].cost}:
@@ -89,7 +104,7 @@ def pieces_along(  # noqa: PLR0917
     else:
         values = [low + (high - low) * step / (STARTS - 1) for step in range(1, STARTS - 1)]
         points = [(low, ends[0]), *((value, along.at(value)) for value in values), (high, ends[1])]
-        found = [piece for left, right in pairwise(points) for piece in _halved(along, left, right, least)]
+        found = [piece for left, right in pairwise(points) for piece in _halved(along, left, right, least, paid)]
     return Pieces(key, tuple(_joined(found, by_gpus=paid is not None)), least)
 
 
@@ -134,16 +149,34 @@ def _envelope(along: Along, left: Point, right: Point, least: float, paid: Calla
     ]
 
 
-def _halved(along: Along, left: Point, right: Point, least: float) -> list[Piece]:
+def _halved(
+    along: Along, left: Point, right: Point, least: float, paid: Callable[[Answer], float] | None
+) -> list[Piece]:
     """Pieces between two solved values by bisection, wherever the fleets at the ends differ."""
     (low, first), (high, last) = left, right
     if _fleet(first) == _fleet(last):
         return [Piece(low, high, first, first.cost, last.cost)]
-    middle = (low + high) / 2.0
     if high - low <= least:
-        return [Piece(low, middle, first, first.cost, first.cost), Piece(middle, high, last, last.cost, last.cost)]
+        change = _change(along, left, right, paid)
+        met = [_cost_at(one, paid, change - value) for value, one in (left, right)]
+        return [Piece(low, change, first, first.cost, met[0]), Piece(change, high, last, met[1], last.cost)]
+    middle = (low + high) / 2.0
     between = middle, along.at(middle)
-    return [*_halved(along, left, between, least), *_halved(along, between, right, least)]
+    return [*_halved(along, left, between, least, paid), *_halved(along, between, right, least, paid)]
+
+
+def _change(along: Along, left: Point, right: Point, paid: Callable[[Answer], float] | None) -> float:
+    """Where the best fleet changes between two near values: half-way, or at the price that the budget allows it."""
+    (low, first), (high, last) = left, right
+    budget = along.problem.constraints.budget
+    if paid is None or budget is None or first.cost is None or last.cost is not None or not paid(first):
+        return (low + high) / 2.0
+    return min(max(low + (budget - first.cost) / paid(first), low), high)
+
+
+def _cost_at(answer: Answer, paid: Callable[[Answer], float] | None, further: float) -> float | None:
+    """What the fleet of an answer costs a little further along: along a price, as much more as GPUs are paid for."""
+    return answer.cost if answer.cost is None or paid is None else answer.cost + paid(answer) * further
 
 
 def _fleet(answer: Answer) -> object:
@@ -165,15 +198,19 @@ def _joined(pieces: list[Piece], *, by_gpus: bool) -> list[Piece]:
     return joined
 
 
+def _check_order(key: str) -> None:
+    if key.partition(".")[0] in UNORDERED:
+        ordered = ", ".join(lever for lever in LEVERS if lever not in UNORDERED)
+        raise InputError(f"{key} has no order, so nothing breaks even along it; levers that have: {ordered}")
+
+
 def usual_range(problem: Problem, key: str) -> tuple[float, float]:
     """From a quarter to four times the value at hand; factors stand at 1.
 
     Raises InputError for names and precisions, which have no order, and for what has no such value.
     """
+    _check_order(key)
     head, _, name = key.partition(".")
-    if head in UNORDERED:
-        ordered = ", ".join(lever for lever in LEVERS if lever not in UNORDERED)
-        raise InputError(f"{key} has no order, so nothing breaks even along it; levers that have: {ordered}")
     load, slo = problem.workload, problem.slos[0]
     known: dict[str, float | None] = {
         "rate": load.request_rate,

@@ -43,9 +43,9 @@ class Proofs:
     def more(self, tasks: Sequence[Task], rows: Mapping[int, Row]) -> list[Task]:
         """The tasks of the next round; none where it is enough.
 
-        tasks: all so far, whose rows are known; those of proofs name the row that they are `of`.
+        tasks: all so far, whose rows are known; those of proofs name the row that they are `of`, and how thorough.
         """
-        done = [number for number, task in enumerate(tasks) if "of" in task]
+        done = [number for number, task in enumerate(tasks) if "thorough" in task]
         standing = Standing.of(tasks, rows)
         if self.every:
             chosen = [] if done else standing.open()
@@ -64,13 +64,18 @@ class Proofs:
             if "of" in task:
                 continue
             row = {key: value for key, value in rows[number].items() if key != "place"}
-            if number in bounds:
-                cost = row["cost_usd_per_hour"]
-                bound = bounds[number] if bounds[number] < cost * (1.0 - ROUNDING) else cost
-                gap = 1.0 - bound / cost if cost else 0.0
-                row |= {"status": status_of(gap).value, "bound_usd_per_hour": bound, "gap": gap}
-            found.append(row)
+            found.append(with_bound(row, bounds.get(number)))
         return found
+
+
+def with_bound(row: Row, bound: float | None) -> Row:
+    """A row with its gap to a bound on its cost [$/h]; as it is, where none is known."""
+    if bound is None:
+        return row
+    cost = row["cost_usd_per_hour"]
+    bound = bound if bound < cost * (1.0 - ROUNDING) else cost
+    gap = 1.0 - bound / cost if cost else 0.0
+    return row | {"status": status_of(gap).value, "bound_usd_per_hour": bound, "gap": gap}
 
 
 @dataclass(slots=True)
@@ -91,7 +96,7 @@ class Standing:
         places = [(number, _place(row["place"])) for number, row in mine.items() if row.get("place")]
         costs = {number: mine[number]["cost_usd_per_hour"] for number, _ in places}
         floors = {number: mine[number]["bound_usd_per_hour"] or 0.0 for number, _ in places}
-        proofs = {task["of"]: rows[number]["bound"] for number, task in enumerate(tasks) if "of" in task}
+        proofs = {task["of"]: rows[number]["bound"] for number, task in enumerate(tasks) if "thorough" in task}
         standing = cls(costs, set(proofs), [])
         for family in families(places):
             part: tuple[Family, list[Proven], FloatArray] = family, [], np.array([floors[one] for one in family.rows])

@@ -6,29 +6,47 @@ and in which order.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.units import SECONDS_PER_HOUR
+from costmodel.words import dollars, percentage
 from optimizer.fleets.binding import fleet_bindings
 from optimizer.fleets.bought import with_rented
 from optimizer.fleets.build_plan import fleet_gpus, pool_line
 from optimizer.fleets.fleet import Fleet, FleetPool, pool_config
 from optimizer.loads.columns import ROLES
 from optimizer.loads.instance import Instance
-from optimizer.plans.plan import Plan, Status
+from optimizer.plans.plan import Binding, Plan, Status
 from optimizer.recommend.level import Level
 from optimizer.recommend.optimize import optimize
-from optimizer.rivals.by_evaluation import Evaluated, Picks, cheapest_held
+from optimizer.rivals.by_evaluation import Evaluated, Picks, cheapest_held, settled
 from search_spaces.problem import OWNED, Goal, Pools, Problem
 
-from .physics import Engines, Physics, break_of, fleet_of, known_at, physics_of
+from .physics import Engines, Physics, break_of, engines_of, fleet_of, known_at, physics_of
+from .refuted import NONE, Refuted, remaining_at
 
 IntArray = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Missed:
+    """A fleet that the formulas promised and a simulation refuted.
+
+    cost [$/h]; pools in a few words each; attainment: share of all requests within their SLOs [1]; fault: how it
+    missed, as the end of a sentence.
+    """
+
+    cost: float
+    pools: tuple[str, ...]
+    attainment: float
+    fault: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +55,9 @@ class Answer:
 
     cost, bound [$/h]; goodput [1/s]; gap: share of the cost that another fleet could save at most, None where nothing
     is proven; gpus by type; pools in a few words each; binding: what gives out first, and how much of it is left;
-    settings: batch limits of each pool.
+    attainment: share of all requests within their SLOs when simulated [1], None where none were; settings: batch limits
+    of each pool; refuted: cheaper fleets that the formulas promised and that did not hold; pick: the fleet, if it is of
+    one or two pools.
     """
 
     status: Status
@@ -50,6 +70,8 @@ class Answer:
     binding: str
     attainment: float | None = None
     settings: tuple[str, ...] = ()
+    refuted: tuple[Missed, ...] = ()
+    pick: Pick | None = None
 
     @property
     def goodput_per_dollar(self) -> float:
@@ -67,10 +89,13 @@ class Pick:
     cost: float
 
 
-def cheapest(problem: Problem, physics: Physics) -> Pick | None:
-    """The cheapest fleet of one or two pools that keeps the limits and, as evaluated, every goal."""
+def cheapest(problem: Problem, physics: Physics, refuted: Refuted = NONE) -> Pick | None:
+    """The cheapest fleet of one or two pools that keeps the limits and, as evaluated, every goal.
+
+    refuted: fleets that did not hold when they were simulated at this rate, and are left out.
+    """
     best: Pick | None = None
-    for way, known in enumerate(known_at(physics, problem.workload.request_rate)):
+    for way, known in enumerate(remaining_at(physics, problem.workload.request_rate, refuted)):
         found = cheapest_held(known, problem, np.inf if best is None else best.cost)
         if found is not None:
             best = _pick(way, known, *found)
@@ -85,23 +110,37 @@ def _pick(way: int, known: Evaluated, picks: Picks, cost: float) -> Pick:
     return Pick(way, engines, tuple(gpus.tolist()), cost)
 
 
-def solve_simple(problem: Problem, base: Path) -> Answer:
+def cheapest_settled(problem: Problem, physics: Physics, refuted: Refuted = NONE) -> Pick | None:
+    """The same fleet with the batch limits that `pdplan optimize` gives it: the smallest with which no more miss."""
+    pick = cheapest(problem, physics, refuted)
+    if pick is None:
+        return None
+    return replace(pick, pools=_settled(physics, problem.workload.request_rate, pick.way, pick.pools))
+
+
+@lru_cache(maxsize=6000)
+def _settled(physics: Physics, rate: float, way: int, pools: tuple[Engines, ...]) -> tuple[Engines, ...]:
+    fleet = settled(known_at(physics, rate)[way], fleet_of(physics, way, pools))
+    return tuple(engines_of(pool) for pool in fleet.pools)
+
+
+def solve_simple(problem: Problem, base: Path, refuted: Refuted = NONE) -> Answer:
     """The cheapest fleet of one or two pools.
 
     base: folder of the files that the problem names. Raises InputError as `load_problem` does.
     """
     physics = physics_of(problem, base)
-    pick = None if physics.floor else cheapest(problem, physics)
+    pick = None if physics.floor else cheapest_settled(problem, physics, refuted)
     return why_none(problem, physics) if pick is None else answer_of(problem, physics, pick)
 
 
-def solve_cost(problem: Problem, base: Path) -> Answer:
+def solve_cost(problem: Problem, base: Path, refuted: Refuted = NONE) -> Answer:
     """The same fleet with its cost alone, in half the time: its goodput is the rate, and nothing is said to give out.
 
     base: folder of the files that the problem names. Raises InputError as `load_problem` does.
     """
     physics = physics_of(problem, base)
-    pick = None if physics.floor else cheapest(problem, physics)
+    pick = None if physics.floor else cheapest(problem, physics, refuted)
     return why_none(problem, physics) if pick is None else _priced(problem, physics, pick)
 
 
@@ -109,10 +148,10 @@ def answer_of(problem: Problem, physics: Physics, pick: Pick) -> Answer:
     """A fleet as the answer to a scenario."""
     most = break_of(physics, pick.way, pick.pools)
     room = max(most.rate / problem.workload.request_rate - 1.0, 0.0)
-    load = (1.0 - 1.0 / (1.0 + room), f"{most.resource} of {most.pool}, {room:.0%} room")
+    load = (1.0 - 1.0 / (1.0 + room), f"{most.resource} of {most.pool}, {percentage(room)} room")
     here = replace(physics.ways[pick.way].instance, problem=problem)
     limits = fleet_bindings(here, pick.cost, _bought(problem, pick))
-    named = [(row.slack, f"{row.constraint} of {row.where}, {row.slack:.0%} left") for row in limits]
+    named = [(row.slack, _left_words(row)) for row in limits]
     return replace(_priced(problem, physics, pick), goodput=most.rate, binding=min([load, *named])[1])
 
 
@@ -134,6 +173,7 @@ def _priced(problem: Problem, physics: Physics, pick: Pick) -> Answer:
         pools=tuple(words),
         binding="",
         settings=tuple(_settings(here, pool) for pool in fleet.pools),
+        pick=pick,
     )
 
 
@@ -155,6 +195,13 @@ def _bought(problem: Problem, pick: Pick) -> IntArray:
 def nothing(why: str) -> Answer:
     """The answer where there is no fleet."""
     return Answer(Status.INFEASIBLE, None, None, None, 0.0, {}, (), why)
+
+
+def unproven(missed: Sequence[Missed]) -> Answer:
+    """The answer where none of the fleets that were simulated holds: that there is none is not proven."""
+    several = f"none of the {len(missed)} fleets that were simulated holds: " if len(missed) > 1 else ""
+    why = f"{several}the cheapest by formula, {dollars(missed[0].cost)}/h, {missed[0].fault}"
+    return replace(nothing(why), status=Status.TIME_LIMIT, refuted=tuple(missed))
 
 
 def why_none(problem: Problem, physics: Physics) -> Answer:
@@ -180,6 +227,10 @@ def solve_full(problem: Problem, level: Level) -> Answer:
     return answer_of_plan(optimize(problem, level=level))
 
 
+def _left_words(row: Binding) -> str:
+    return f"{row.constraint} of {row.where}, {percentage(row.slack)} left"
+
+
 def answer_of_plan(plan: Plan) -> Answer:
     """A plan as the answer to a scenario."""
     tightest = plan.binding[0] if plan.binding else None
@@ -191,7 +242,7 @@ def answer_of_plan(plan: Plan) -> Answer:
         goodput=plan.goodput_rps,
         gpus=dict(plan.gpus),
         pools=tuple(f"{one.replicas} x {one.accelerator} TP{one.tensor_parallel} {one.role}" for one in plan.pools),
-        binding="" if tightest is None else f"{tightest.constraint} of {tightest.where}, {tightest.slack:.0%} left",
+        binding="" if tightest is None else _left_words(tightest),
         attainment=plan.attainment if plan.simulated else None,
         settings=tuple(_batch_limits(one.max_num_seqs, one.max_num_batched_tokens) for one in plan.pools),
     )
@@ -201,3 +252,30 @@ def is_simple(problem: Problem) -> bool:
     """Whether simple fleets answer the question: it is about the least cost, and classes may share their pools."""
     shared = problem.constraints.pools is Pools.SHARED or len(problem.slos) == 1
     return problem.objective.goal is Goal.MIN_COST and shared
+
+
+def answer_row(answer: Answer) -> dict[str, Any]:
+    """An answer as a row, ready for JSON."""
+    return {
+        "status": answer.status.value,
+        "cost_usd_per_hour": answer.cost,
+        "bound_usd_per_hour": answer.bound,
+        "gap": answer.gap,
+        "goodput_rps": answer.goodput,
+        "goodput_per_dollar": answer.goodput_per_dollar,
+        "gpus": dict(answer.gpus),
+        "binding": answer.binding,
+        "pools": list(answer.pools),
+        "settings": list(answer.settings),
+        "simulated": answer.attainment is not None,
+        "simulated_attainment": answer.attainment,
+        "refuted": refuted_rows(answer.refuted),
+    }
+
+
+def refuted_rows(missed: Sequence[Missed]) -> list[dict[str, Any]]:
+    """Fleets that were refuted, ready for JSON."""
+    return [
+        {"cost_usd_per_hour": one.cost, "pools": list(one.pools), "attainment": one.attainment, "fault": one.fault}
+        for one in missed
+    ]

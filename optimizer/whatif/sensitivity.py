@@ -71,11 +71,12 @@ def sensitivity(
     wanted = [one for one in levers(problem) if complete or one.key.partition(".")[0] in CHEAP_LEVERS]
     moved = [one for one in wanted if one.key == STEP_TIME or _can_be(problem, base, one.key, (one.low, one.high))]
     rows = tornado_of(problem, base, _one_by_one(moved, brake, progress), Depth.COST)
+    as_cheap = own is not None and math.isclose(own.cost, here.cost, rel_tol=TIE)
     return Sensitivity(
         share=SHARE,
         complete=complete and len(rows) == len(moved),
         usd_per_hour=here.cost,
-        pools=list(here.pools),
+        pools=list(own.pools if own is not None and as_cheap else here.pools),
         levers=[_row(problem, base, row, here) for row in rows],
         break_even=[
             _break_even(problem, base, offer, own) for offer in problem.offers if _has_range(problem, base, offer)
@@ -103,7 +104,7 @@ def _can_be(problem: Problem, base: Path, key: str, values: Sequence[float]) -> 
 def _one_by_one(moved: Sequence[Lever], brake: Brake, progress: Progress | None) -> Iterator[Lever]:
     """The levers until the brake is pulled, each announced."""
     for number, one in enumerate(moved):
-        if brake.pulled:
+        if brake.stopped():
             return
         if progress is not None:
             progress(f"moving {one.key}", number / len(moved))
@@ -177,20 +178,40 @@ def _break_even(problem: Problem, base: Path, offer: Offer, own: Own | None) -> 
     if own is not None:
         bought = paid_gpus(problem, key)
         paid = 0.0 if bought is None else bought(replace(nothing(""), gpus=own.gpus))
-        pieces = with_line(pieces, own.pools, own.cost - paid * price, paid)
+        budget = problem.constraints.budget
+        most = price + (budget - own.cost) / paid if budget is not None and paid else math.inf
+        pieces = with_line(pieces, own.pools, own.cost - paid * price, paid, most)
     return BreakEven(accelerator=offer.accelerator.name, usd_per_gpu_hour=price, pieces=pieces)
 
 
-def with_line(pieces: Sequence[PricePiece], pools: Sequence[str], rest: float, paid: float) -> list[PricePiece]:
-    """The pieces with one more fleet, which costs `rest` + `paid` x price [$/h] and is taken where none is cheaper."""
+def with_line(
+    pieces: Sequence[PricePiece], pools: Sequence[str], rest: float, paid: float, most: float = math.inf
+) -> list[PricePiece]:
+    """The pieces with one more fleet, which costs `rest` + `paid` x price [$/h] and is taken where none is cheaper.
+
+    most: price up to which the budget allows it [$/h of one GPU].
+    """
     merged: list[PricePiece] = []
-    for piece in itertools.chain.from_iterable(_split(piece, list(pools), rest, paid) for piece in pieces):
+    cut = itertools.chain.from_iterable(_cut(piece, most) for piece in pieces)
+    split = (_split(piece, list(pools), rest, paid) if piece.high <= most else [piece] for piece in cut)
+    for piece in itertools.chain.from_iterable(split):
         if merged and merged[-1].pools == piece.pools:
             ends = {"high": piece.high, "usd_per_hour_high": piece.usd_per_hour_high}
             merged[-1] = merged[-1].model_copy(update=ends)
         else:
             merged.append(piece)
     return merged
+
+
+def _cut(piece: PricePiece, price: float) -> list[PricePiece]:
+    """One piece in two at a price, if that lies within."""
+    if not piece.low < price < piece.high:
+        return [piece]
+    share, cost = (price - piece.low) / (piece.high - piece.low), None
+    if piece.usd_per_hour_low is not None and piece.usd_per_hour_high is not None:
+        cost = piece.usd_per_hour_low + share * (piece.usd_per_hour_high - piece.usd_per_hour_low)
+    below = piece.model_copy(update={"high": price, "usd_per_hour_high": cost})
+    return [below, piece.model_copy(update={"low": price, "usd_per_hour_low": cost})]
 
 
 def _split(piece: PricePiece, pools: list[str], rest: float, paid: float) -> list[PricePiece]:

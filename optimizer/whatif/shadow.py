@@ -20,8 +20,7 @@ from optimizer.fleets.error_bars import planned_instance
 from optimizer.loads.columns import Columns, Grid, make_columns
 from optimizer.loads.instance import Instance
 from optimizer.loads.loads import column_loads
-from optimizer.recommend.optimize import aim_of
-from optimizer.solver.fleet_model import Aim, matrices_of, write_model
+from optimizer.solver.fleet_model import Aim, aim_of, matrices_of, write_model
 from optimizer.solver.program import solve
 from optimizer.solver.search import Effort, choose_starters, generate
 from optimizer.solver.simple_plans import column_totals

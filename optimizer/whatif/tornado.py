@@ -12,8 +12,10 @@ from optimizer.fleets.error_bars import ENDS, slow_end
 from search_spaces.problem import Problem
 from search_spaces.scenarios import Scenario, scenario_problem
 
+from .physics import physics_of
 from .scenario import Answer, is_simple, nothing
-from .whatif import Depth, solve
+from .second_look import proven
+from .whatif import CHEAP_LEVERS, Depth, solve
 
 SHARE = 0.2
 """By how much each lever goes either way."""
@@ -38,7 +40,7 @@ class TornadoRow:
     """One lever: its value at hand, lower and higher, and the least cost at each [$/h], None where no fleet holds.
 
     lever: the key that it goes by; unit of the values: that of workload.yaml, or 1 for factors; pools: of the cheapest
-    fleet at each.
+    fleet at each; attainment: share of the requests within their SLOs when that is simulated [1], None where it is not.
     """
 
     lever: str
@@ -50,6 +52,9 @@ class TornadoRow:
     cost_high: float | None
     pools_low: tuple[str, ...] = ()
     pools_high: tuple[str, ...] = ()
+    attainment: float | None = None
+    attainment_low: float | None = None
+    attainment_high: float | None = None
 
     @property
     def swing(self) -> float:
@@ -96,19 +101,57 @@ def answer_at(problem: Problem, base: Path, key: str, value: float, depth: Depth
     base: folder of the files that the problem names.
     """
     try:
-        if key == STEP_TIME:
-            return solve(replace(problem, confidence=2.0 * value - 1.0), base, depth)
-        return solve(scenario_problem(problem, Scenario("", {key: value}), base), base, depth)
+        return solve(_moved(problem, base, key, value), base, depth)
     except ImpossibleError as error:
         return nothing(str(error))
 
 
-def tornado(problem: Problem, base: Path, share: float = SHARE, depth: Depth = Depth.SIMPLE) -> list[TornadoRow]:
+def _moved(problem: Problem, base: Path, key: str, value: float) -> Problem:
+    """The problem with one lever at a value."""
+    if key == STEP_TIME:
+        return replace(problem, confidence=2.0 * value - 1.0)
+    return scenario_problem(problem, Scenario("", {key: value}), base)
+
+
+def tornado(
+    problem: Problem, base: Path, share: float = SHARE, depth: Depth = Depth.SIMPLE, looks: int = 0
+) -> list[TornadoRow]:
     """The cost with each lever `share` lower and higher, the others as they are; the largest swing first.
 
-    base: folder of the files that the problem names.
+    base: folder of the files that the problem names; looks: so many costs, that at hand and then those of the largest
+    swings, are of fleets that hold when simulated; those that take no more simulations besides.
     """
-    return tornado_of(problem, base, levers(problem, share, depth), depth)
+    rows = tornado_of(problem, base, levers(problem, share, depth), depth)
+    return with_looks(problem, base, rows, looks) if looks and is_simple(problem) and depth is Depth.SIMPLE else rows
+
+
+def with_looks(problem: Problem, base: Path, rows: Iterable[TornadoRow], looks: int) -> list[TornadoRow]:
+    """The rows, the largest swing first, with a second look at the fleets of both ends, or at neither.
+
+    Along a price or a limit the fleets of the problem at hand, which are looked at first, mostly do for both.
+    """
+    here, left, found = proven(problem, physics_of(problem, base)), looks - 1, []
+    for row in rows:
+        cheap = row.lever.partition(".")[0] in CHEAP_LEVERS
+        if not cheap and left < 2:
+            found.append(row)
+            continue
+        left -= 0 if cheap else 2
+        low, high = (
+            here if value == row.value else _proven_at(problem, base, row.lever, value) for value in (row.low, row.high)
+        )
+        costs = (here.cost, low.cost, high.cost, low.pools, high.pools)
+        seen = (here.attainment, low.attainment, high.attainment)
+        found.append(TornadoRow(row.lever, row.value, row.low, row.high, *costs, *seen))
+    return sorted(found, key=lambda row: -row.swing)
+
+
+def _proven_at(problem: Problem, base: Path, key: str, value: float) -> Answer:
+    try:
+        there = _moved(problem, base, key, value)
+    except ImpossibleError as error:
+        return nothing(str(error))
+    return proven(there, physics_of(there, base))
 
 
 def tornado_of(problem: Problem, base: Path, moved: Iterable[Lever], depth: Depth = Depth.SIMPLE) -> list[TornadoRow]:

@@ -19,9 +19,12 @@ from search_spaces.problem import Problem
 from search_spaces.scenarios import Scenario, scenario_problem
 
 from .bound import floor_cost, lower_bound, place_of
-from .physics import physics_of
+from .looks import Looks
+from .physics import Engines, physics_of
 from .proofs import Proofs
-from .scenario import Answer, is_simple, nothing, solve_cost, solve_full, solve_simple
+from .refuted import NONE, Refuted, refuted_of
+from .scenario import Answer, answer_row, is_simple, nothing, solve_cost, solve_full, solve_simple
+from .second_look import family_of, look_at
 from .sweep import Batch, OneRound, Row, Sweep, Task
 
 CHEAP_LEVERS = ("price", "inventory", "owned", "owned_price", "budget", "power", "max_gpus", "max_pools")
@@ -63,23 +66,40 @@ class Solver:
     """Whether rows say how they share proofs with others."""
 
     def __call__(self, batch: Batch) -> list[Row]:
-        """A row for each task of the batch: of a scenario, or with what is proven of one."""
-        return [{"number": number} | (self.proof(task) if "of" in task else self.row(task)) for number, task in batch]
+        """A row for each task of the batch: of a scenario, with what is proven of one, or seen of its fleet."""
+        return [{"number": number} | self.done(task) for number, task in batch]
+
+    def done(self, task: Task) -> Row:
+        """What comes of a task."""
+        return self.proof(task) if "thorough" in task else self.look(task) if "fleet" in task else self.row(task)
 
     def row(self, task: Task) -> Row:
-        """The row of one scenario: its name, what varied, and the answer; without a fleet where no engine can exist."""
+        """The row of one scenario: its name, what varied, and the answer; without a fleet where no engine can exist.
+
+        A task may name fleets that were refuted.
+        """
         scenario = Scenario(task["name"], task["changes"])
-        shown = {"scenario": scenario.name} if scenario.name else {}
+        shown: Row = {"scenario": scenario.name} if scenario.name else {}
         shown |= {key: scenario.changes[key] for key in task["shown"]}
         try:
             problem = self.problem(scenario)
         except ImpossibleError as error:
             return shown | answer_row(nothing(_first_sentence(error)))
-        answer = solve(problem, self.base, self.depth)
+        answer = solve(problem, self.base, self.depth, refuted_of(task.get("refuted", ())))
+        if answer.pick is not None:
+            shown |= {"fleet": {"family": family_of(problem), "way": answer.pick.way, "pools": answer.pick.pools}}
         if answer.cost is None or answer.bound is not None or not self.bounded:
             return shown | answer_row(answer)
         floor = min(floor_cost(problem, physics_of(problem, self.base)), answer.cost)
         return shown | answer_row(replace(answer, bound=floor)) | {"place": asdict(place_of(problem))}
+
+    def look(self, task: Task) -> Row:
+        """What a simulation shows of the fleet of one scenario."""
+        problem, fleet = self.problem(Scenario("", task["changes"])), task["fleet"]
+        pools: tuple[Engines, ...] = tuple(tuple(one) for one in fleet["pools"])
+        physics, load = physics_of(problem, self.base), problem.workload
+        reached, fault = look_at(physics, load.request_rate, problem.seed, fleet["way"], pools)
+        return {"attainment": reached, "fault": fault}
 
     def proof(self, task: Task) -> Row:
         """What is proven of one scenario."""
@@ -96,13 +116,13 @@ def _base_problem(inputs: str, base: Path) -> Problem:
     return problem_of_values(json.loads(inputs), "workload", base)
 
 
-def solve(problem: Problem, base: Path, depth: Depth) -> Answer:
-    """The best fleet for a problem.
+def solve(problem: Problem, base: Path, depth: Depth, refuted: Refuted = NONE) -> Answer:
+    """The best fleet for a problem; refuted: such as are no answer, where fleets of one or two pools are asked for.
 
     Goals other than the least cost, and pools for each class, need the whole search.
     """
     if depth in {Depth.SIMPLE, Depth.COST} and is_simple(problem):
-        return solve_simple(problem, base) if depth is Depth.SIMPLE else solve_cost(problem, base)
+        return solve_simple(problem, base, refuted) if depth is Depth.SIMPLE else solve_cost(problem, base, refuted)
     floor = physics_of(problem, base).floor
     return nothing(floor) if floor else solve_full(problem, LEVELS.get(depth, Level.QUICK))
 
@@ -110,22 +130,6 @@ def solve(problem: Problem, base: Path, depth: Depth) -> Answer:
 def _first_sentence(error: InputError) -> str:
     """An error without the scenario's name, which its row has."""
     return str(error).splitlines()[0].partition(": ")[2]
-
-
-def answer_row(answer: Answer) -> Row:
-    """An answer as a row, ready for JSON."""
-    return {
-        "status": answer.status.value,
-        "cost_usd_per_hour": answer.cost,
-        "bound_usd_per_hour": answer.bound,
-        "gap": answer.gap,
-        "goodput_rps": answer.goodput,
-        "goodput_per_dollar": answer.goodput_per_dollar,
-        "gpus": dict(answer.gpus),
-        "binding": answer.binding,
-        "pools": list(answer.pools),
-        "settings": list(answer.settings),
-    } | ({} if answer.attainment is None else {"simulated_attainment": answer.attainment})
 
 
 class Bounds(StrEnum):
@@ -146,17 +150,18 @@ def sweep_of(  # noqa: PLR0917
     shown: Sequence[str],
     depth: Depth,
     bounds: Bounds = Bounds.SHARED,
+    looks: int = 0,
 ) -> Sweep:
     """The sweep over scenarios of a problem; shown: keys whose values stand in the rows.
 
     Scenarios that share their physics are solved one after another, whatever their order in the table.
-    bounds: where whole searches do not prove them anyway.
+    bounds: where whole searches do not prove them anyway; looks: fleets that are simulated at most, see `Looks`.
     """
     inputs = json.dumps(problem.inputs, sort_keys=True)
     bounded = depth is Depth.SIMPLE and bounds is not Bounds.NONE
     tasks = tuple({"name": one.name, "changes": dict(one.changes), "shown": list(shown)} for one in scenarios)
-    identity = {"inputs": json.loads(inputs), "depth": depth.value, "bounds": bounds.value}
-    rounds = Proofs(every=bounds is Bounds.EACH) if bounded else OneRound()
+    identity = {"inputs": json.loads(inputs), "depth": depth.value, "bounds": bounds.value, "looks": looks}
+    rounds = Looks(Proofs(every=bounds is Bounds.EACH) if bounded else OneRound(), looks)
     solver = Solver(inputs, base, depth, bounded)
     return Sweep(tasks, solver, identity | {"versions": package_versions()}, kinship, LARGEST[depth], rounds)
 

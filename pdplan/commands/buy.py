@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from pdplan.console import Console
+from pdplan.exit_codes import ExitCode
 from pdplan.options import (
     PATH,
     console_options,
@@ -16,6 +17,7 @@ from pdplan.options import (
     parse_settings,
     pass_console,
     set_option,
+    verify_option,
     whole,
 )
 from pdplan.views import check_files, write_page
@@ -37,6 +39,11 @@ def growth(_context: click.Context, _parameter: click.Parameter, value: str | No
         raise click.BadParameter(f"{value[:80]!r} is not a growth per month such as 5% or 0.05") from None
 
 
+def stated_of(**options: float | None) -> dict[str, Any]:
+    """Those of some options that are stated."""
+    return {key: value for key, value in options.items() if value is not None}
+
+
 @click.command(short_help="Say what to reserve, buy and rent as demand grows.")
 @click.argument("file", type=PATH)
 @click.option("--terms", type=PATH, metavar="FILE", help="Terms as YAML; its sections go before those of procurement:.")
@@ -44,6 +51,7 @@ def growth(_context: click.Context, _parameter: click.Parameter, value: str | No
 @click.option("--growth", callback=growth, metavar="SHARE", help="Expected growth per month: 5%.")
 @click.option("--low", callback=growth, metavar="SHARE", help="Growth per month at the lower end of the band.")
 @click.option("--high", callback=growth, metavar="SHARE", help="Growth per month at the upper end of the band.")
+@verify_option(40)
 @click.option("--html", "html_file", type=PATH, metavar="OUT", help="Write a page with charts.")
 @set_option
 @json_option
@@ -60,11 +68,12 @@ def buy(
     growth: float | None,
     low: float | None,
     high: float | None,
+    looks: int,
     html_file: Path | None,
     settings: tuple[str, ...],
     as_json: bool,
     force: bool,
-) -> None:
+) -> int:
     """Examples:
 
     \b
@@ -79,7 +88,11 @@ def buy(
 
     The terms stand in FILE under procurement: (pdplan schema), or in a file of their own.
 
-    Exits with 3 when no fleet meets the SLOs at the highest rate of the forecast.
+    Every fleet that serves an hour is simulated at the rate that it is bought for, and the choice is
+    made again without those that miss; --verify 0 leaves the fleets to the formulas.
+
+    Exits with 3 when no fleet meets the SLOs at the highest rate of the forecast, or when the
+    purchase counts on a fleet that misses them when simulated.
     """
     from optimizer.procurement.buying import buy as choose
     from reports.buying_page import render_buying
@@ -89,9 +102,9 @@ def buy(
 
     check_files({"--html": html_file}, force=force)
     problem = load_problem(file, overrides=parse_settings(settings))
-    changes: dict[str, Any] = {"months": months, "growth": growth, "low": low, "high": high}
-    stated = load_terms(problem, terms, {key: value for key, value in changes.items() if value is not None})
+    stated = load_terms(problem, terms, stated_of(months=months, growth=growth, low=low, high=high))
     with console.milestones() as progress:
-        found = choose(problem, stated, progress)
+        found = choose(problem, stated, progress, looks)
     write_page(console, html_file, lambda: render_buying(found))
     console.show(buying_dict(found) if as_json else buying_text(found, console.width))
+    return ExitCode.INFEASIBLE if found.looks.missed else 0

@@ -8,10 +8,19 @@ import click
 
 from pdplan.console import Console
 from pdplan.exit_codes import ExitCode
-from pdplan.options import PATH, console_options, force_option, json_option, parse_settings, pass_console, set_option
+from pdplan.options import (
+    PATH,
+    console_options,
+    force_option,
+    json_option,
+    parse_settings,
+    pass_console,
+    set_option,
+    verify_option,
+)
 from pdplan.views import check_files, write_page
 
-from .whatif import bounds_of
+from .whatif_asked import bounds_of
 
 OVER = ("rate", "ttft", "tpot", "attainment", "budget")
 """Values of `optimizer.whatif.frontier.OVER`, which is slow to import."""
@@ -21,6 +30,7 @@ OVER = ("rate", "ttft", "tpot", "attainment", "budget")
 @click.argument("file", type=PATH)
 @click.option("--over", type=click.Choice(OVER), required=True, help="What the cost is shown against.")
 @click.option("--between", metavar="LOW:HIGH", help="Range, such as 300ms:2s, 5/s:40/s or 20:80 dollars.")
+@verify_option(4)
 @click.option("--csv", "csv_file", type=PATH, metavar="OUT", help="Write a row per step of the curve.")
 @click.option("--html", "html_file", type=PATH, metavar="OUT", help="Write a page with the curve.")
 @set_option
@@ -35,6 +45,7 @@ def frontier(
     file: Path,
     over: str,
     between: str | None,
+    looks: int,
     csv_file: Path | None,
     html_file: Path | None,
     settings: tuple[str, ...],
@@ -52,10 +63,14 @@ def frontier(
     whole. Each step ends where its fleet no longer holds, exact to 0.01 %. Where there are several
     SLO classes, all their limits are scaled together. Over the budget: the most demand it serves.
 
+    The ends of the curve and the steps before its largest jumps are simulated where they end, as many
+    as --verify says; a fleet that misses there ends where it holds, and the next one takes over.
+
     Exits with 3 when no value in the range has a fleet that meets the SLOs.
     """
     from optimizer.whatif.frontier import frontier as curve_over
     from optimizer.whatif.frontier import over_of
+    from optimizer.whatif.frontier_looks import with_looks
     from reports.frontier_page import render_frontier
     from reports.frontier_text import frontier_csv, frontier_record, frontier_text
     from search_spaces.loader import load_problem
@@ -65,10 +80,11 @@ def frontier(
     unit = over if over == "budget" else over_of(problem, over).key
     bounds = None if between is None else bounds_of(between, "--between", unit)
     with console.milestones() as progress:
-        curve = curve_over(problem, file.resolve().parent, over, bounds, progress=progress)
-    by_budget = over == "budget"
-    record = {"schema": "pdplan.frontier/1", "file": str(file)} | frontier_record(curve, by_budget=by_budget)
-    write_page(console, csv_file, lambda: frontier_csv(curve, by_budget=by_budget))
-    write_page(console, html_file, lambda: render_frontier(curve, record, problem.name, by_budget=by_budget))
-    console.show(record if as_json else frontier_text(curve, console.width, by_budget=by_budget))
+        base = file.resolve().parent
+        curve = curve_over(problem, base, over, bounds, progress=progress)
+        curve = with_looks(problem, base, over, curve, looks=looks, progress=progress)
+    record = {"schema": "pdplan.frontier/1", "file": str(file)} | frontier_record(curve)
+    write_page(console, csv_file, lambda: frontier_csv(curve))
+    write_page(console, html_file, lambda: render_frontier(curve, record, problem.name))
+    console.show(record if as_json else frontier_text(curve, console.width))
     return 0 if any(step.answer.cost is not None for step in curve.steps) else ExitCode.INFEASIBLE

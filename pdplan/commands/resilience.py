@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import click
 
 from costmodel.errors import InputError
-from pdplan.commands.simulate import PLAIN_REQUESTS
 from pdplan.console import Console
 from pdplan.exit_codes import ExitCode
 from pdplan.options import PATH, console_options, force_option, json_option, pass_console, seconds, whole
@@ -59,7 +57,6 @@ def resilience(
 
     Exits with 3 when some loss breaks an SLO.
     """
-    _choose_simulator(requests)
     from optimizer.fleets.plan_fleet import fleet_of_plan, planned_volume
     from optimizer.procurement.resilience import resilience as ask
     from optimizer.procurement.resilience import with_spares
@@ -124,7 +121,6 @@ def autoscale(
 
     Exits with 3 when the plan's own fleet misses a goal in some hour.
     """
-    _choose_simulator(requests)
     import numpy as np
 
     from optimizer.fleets.plan_fleet import fleet_of_plan
@@ -148,12 +144,6 @@ def autoscale(
     else:
         console.show(autoscale_text(instance, fleet, day, console.width))
     return ExitCode.INFEASIBLE if day.short else 0
-
-
-def _choose_simulator(requests: int) -> None:
-    """Have few requests simulated in plain Python, which is sooner done than compiled; before it is imported."""
-    if HOURS * requests <= PLAIN_REQUESTS:
-        os.environ.setdefault("PDPLAN_SIMULATOR", "python")
 
 
 def _rates(text: str) -> list[float]:

@@ -73,19 +73,14 @@ def workload(
     """
     from reports.whole_files import check_target
     from search_spaces.models import load_model
-    from search_spaces.traces import UnnamedColumnError, read_trace, workload_mapping
+    from search_spaces.traces import workload_mapping
     from search_spaces.writing import workload_yaml_text
 
     named = _model_name(model, output)
     if output is not None:
         check_target(output, force=force)
         load_model(model)
-    with console.progress() as progress:
-        told = None if progress is None else lambda share: progress("reading the trace", share)
-        try:
-            summary = read_trace(trace, trace_format, pairs(columns, "--columns") or None, limit, told)
-        except UnnamedColumnError as error:
-            raise InputError(f"{error.told}; name it, e.g. --columns {'='.join(error.example)}") from error
+    summary = _measured(console, trace, trace_format, columns, limit)
     measured = summary_dict(summary)
     if output is not None:
         text = workload_yaml_text(workload_mapping(summary, buckets, rate), trace.name.partition(".")[0], named)
@@ -96,6 +91,18 @@ def workload(
     else:
         console.note(f"\nwrote {output}; set its slo and accelerators")
         console.note(f"Next: pdplan optimize {quote(str(output))} -o plan")
+
+
+def _measured(console: Console, trace: Path, trace_format: str, columns: str, limit: int | None) -> TraceSummary:
+    """Read the trace, telling how far that is."""
+    from search_spaces.traces import UnnamedColumnError, read_trace
+
+    with console.progress() as progress:
+        told = None if progress is None else lambda share: progress("reading the trace", share)
+        try:
+            return read_trace(trace, trace_format, pairs(columns, "--columns") or None, limit, told)
+        except UnnamedColumnError as error:
+            raise InputError(f"{error.told}; name it, e.g. --columns {'='.join(error.example)}") from error
 
 
 def _model_name(model: str, output: Path | None) -> str:

@@ -1,4 +1,4 @@
-"""A result about buying, scaling or losing GPUs as one offline HTML file without code, in the look of the report."""
+"""What buying, scaling or losing GPUs comes to, or the cost curve, as one offline HTML file without code."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def unbroken(text: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class ProcurementPage:
+class AnswerPage:
     """Everything on the page, top to bottom; question: what was asked."""
 
     name: str
@@ -49,11 +49,11 @@ class ProcurementPage:
     notes: tuple[str, ...]
 
 
-def render_procurement(page: ProcurementPage, record: Mapping[str, Any]) -> str:
+def render_answer(page: AnswerPage, record: Mapping[str, Any]) -> str:
     """Return the page as one HTML document; record: what --json prints, embedded."""
     twin = Markup(as_script(finite(record)))  # noqa: S704 - without what HTML gives a meaning
     shown = replace(page, headline=unbroken(page.headline), lead=tuple(map(unbroken, page.lead)))
-    return environment().get_template("procurement.html.j2").render(page=shown, twin=twin) + "\n"
+    return environment().get_template("answer.html.j2").render(page=shown, twin=twin) + "\n"
 
 
 PLOT: Final = Box(54.0, 26.0, WIDTH - 8.0, 190.0)

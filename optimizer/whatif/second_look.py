@@ -1,0 +1,65 @@
+"""A second look at the fleets that formulas found: their requests are simulated, as `pdplan optimize` does it.
+
+A fleet that does not hold is refuted, and with it those that have no more of the same engines in any pool; the
+cheapest of those that are left is looked at next. That ends after ROUNDS more, with one that holds or with none: a
+fleet that missed is never shown as an answer. Prices change no physics, so fleets are looked at once for all of them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from functools import lru_cache
+
+from optimizer.fleets.fleet import Fleet
+from optimizer.fleets.volume import at_volume
+from optimizer.loads.instance import Instance
+from optimizer.recommend.judged import miss_words, overall
+from optimizer.verification.verdict import REPLICATIONS, make_bench
+from optimizer.verification.verify import ROUNDS
+from search_spaces.problem import Problem
+
+from .physics import Engines, Physics, fleet_of, physics_text
+from .refuted import Engine, refuted_with
+from .scenario import Answer, Missed, answer_of, cheapest_settled, unproven, why_none
+
+
+def look(instance: Instance, fleet: Fleet, most: int = REPLICATIONS[-1]) -> tuple[float, str]:
+    """Simulate a fleet: the share of all requests within their SLOs, and how it misses its goals, "" where it holds.
+
+    most: full runs after which a fleet that straddles a goal is taken for a miss.
+    """
+    found = make_bench(instance).verdict(fleet, most)
+    return overall(instance, found), "" if found.held else miss_words(found)
+
+
+@lru_cache(maxsize=1000)
+def look_at(physics: Physics, rate: float, seed: int, way: int, pools: tuple[Engines, ...]) -> tuple[float, str]:
+    """The same for a fleet of some physics at a rate [1/s]."""
+    free = physics.problem
+    problem = replace(free, seed=seed, workload=replace(free.workload, request_rate=rate))
+    instance = replace(at_volume(physics.ways[way].instance, rate), problem=problem)
+    return look(instance, fleet_of(physics, way, pools))
+
+
+def family_of(problem: Problem) -> str:
+    """Digest of all that the simulation of a fleet depends on besides the fleet: everything but prices and limits."""
+    told = [physics_text(problem), problem.confidence, problem.workload.request_rate, problem.seed]
+    return hashlib.sha256(repr(told).encode()).hexdigest()
+
+
+def proven(problem: Problem, physics: Physics) -> Answer:
+    """The cheapest fleet of one or two pools that holds when it is simulated, and those that it stands for."""
+    missed: list[Missed] = []
+    out: set[tuple[Engine, ...]] = set()
+    for _ in range(1 + ROUNDS):
+        pick = None if physics.floor else cheapest_settled(problem, physics, frozenset(out))
+        if pick is None:
+            break
+        reached, fault = look_at(physics, problem.workload.request_rate, problem.seed, pick.way, pick.pools)
+        answer = answer_of(problem, physics, pick)
+        if not fault:
+            return replace(answer, attainment=reached, refuted=tuple(missed))
+        missed.append(Missed(pick.cost, answer.pools, reached, fault))
+        out.add(refuted_with(pick.pools))
+    return unproven(missed) if missed else why_none(problem, physics)

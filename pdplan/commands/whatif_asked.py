@@ -1,0 +1,99 @@
+"""What `pdplan whatif` was asked, as its options say it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from costmodel.errors import InputError
+
+if TYPE_CHECKING:
+    from optimizer.whatif.whatif import Depth
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The options of the command, by the names that it gives them.
+
+    axes, names: of a sweep, with gap, its files, jobs, journal, backend and address; looks: fleets that are simulated
+    at most, for each answer.
+    """
+
+    axes: tuple[str, ...]
+    names: tuple[str, ...]
+    break_even: str | None
+    between: str | None
+    shadow: bool
+    swing: float | None
+    slack: float | None
+    gap: bool | None
+    full: bool
+    simulated: bool
+    looks: int
+    csv_file: Path | None
+    parquet_file: Path | None
+    html_file: Path | None
+    jobs: int | None
+    journal: Path | None
+    backend: str
+    address: str | None
+
+    @property
+    def files(self) -> dict[str, Path | None]:
+        """Files of a sweep's rows, by option."""
+        return {"--csv": self.csv_file, "--parquet": self.parquet_file, "--html": self.html_file}
+
+    def depth(self) -> Depth:
+        """How each scenario is solved."""
+        from optimizer.whatif.whatif import Depth
+
+        return Depth.SIMULATED if self.simulated else Depth.FULL if self.full else Depth.SIMPLE
+
+    def check_backend(self) -> None:
+        """Raise InputError for a cluster without its address, or an address without a cluster."""
+        if (self.address is None) == (self.backend == "dask"):
+            raise InputError("--address names Dask's scheduler: state it with --backend dask, and only there")
+
+    def check_any(self) -> None:
+        """Raise InputError where nothing is asked, or more than what is asked has use for."""
+        answered = self.swing is not None or self.slack is not None
+        if not (self.axes or self.names or self.break_even or self.shadow or answered):
+            raise InputError(
+                "nothing is asked; state --vary, such as --vary price.H200=1:8:8, --scenario or --break-even"
+            )
+        for flag, path in self.files.items():
+            if path is not None and not (self.axes or self.names):
+                raise InputError(f"{flag} {path} is for the rows of a sweep; state --vary or --scenario with it")
+        if self.between is not None and not self.break_even:
+            raise InputError("--between is the range of --break-even, which is not stated")
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """An answer: its key in the JSON document, its record, its text, and whether there is any fleet."""
+
+    key: str
+    record: object
+    text: str
+    any_fleet: bool
+
+
+def bounds_of(text: str, flag: str, key: str) -> tuple[float, float]:
+    """Read LOW:HIGH in units of a lever.
+
+    >>> bounds_of("300ms:2s", "--between", "ttft")
+    (0.3, 2.0)
+    """
+    from search_spaces.levers import number_of
+    from search_spaces.quantities import QuantityError
+
+    low, _, high = text.partition(":")
+    try:
+        found = number_of(key, low), number_of(key, high)
+    except QuantityError as error:
+        raise InputError(f"{flag} {text!r} is not LOW:HIGH in units of {key}: {error}") from None
+    if not -math.inf < found[0] < found[1] < math.inf:
+        raise InputError(f"{flag} {text!r}: LOW must be below HIGH, and both finite")
+    return found
