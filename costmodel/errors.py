@@ -4,7 +4,8 @@
     ├── InputError            the user's file, field or flag is wrong            (exit code 2)
     │   ├── UnknownNameError  a name that the catalog lacks, with the nearest    (exit code 2)
     │   ├── ArchitectureError a config.json that cannot be understood            (exit code 2)
-    │   └── ImpossibleError   nothing that the file allows can exist             (exit code 2)
+    │   ├── ImpossibleError   nothing that the file allows can exist             (exit code 2)
+    │   └── BelowFloorError   a limit that no engine can keep, however idle      (exit code 3)
     └── InfeasibleError       the question is sound, but no fleet meets the SLOs (exit code 3)
 
 Each message is one sentence that states where, what was found, what is allowed and, if there is one,
@@ -29,12 +30,15 @@ class InputError(PdplanError):
 
 
 class UnknownNameError(InputError):
-    """A name is not known; the message offers the nearest known one."""
+    """A name is not known; the message offers the nearest known one.
 
-    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
+    close: it, where the caller knows better than `nearest_name`; mend: what else can be done, to end the sentence with.
+    """
+
+    def __init__(self, kind: str, name: str, known: Iterable[str], *, close: str | None = None, mend: str = "") -> None:
         known = sorted(known)
-        close = nearest_name(name, known)
-        hint = f"did you mean {close!r}?" if close else f"known: {', '.join(known)}"
+        close = close or nearest_name(name, known)
+        hint = f"did you mean {close!r}{mend}?" if close else f"known: {', '.join(known)}{mend}"
         shown = name if len(name) <= LONGEST_NAME else f"{name[:LONGEST_NAME]}..."
         super().__init__(f"{kind} {shown!r} is not known; {hint}")
 
@@ -47,18 +51,24 @@ class ImpossibleError(InputError):
     """The file is well formed, but no engine that it allows can exist; a sweep goes on with the next scenario."""
 
 
+class BelowFloorError(InputError):
+    """Physics forbids a limit; the message names the least that is possible, which is the nearest miss."""
+
+
 class InfeasibleError(PdplanError):
     """No fleet meets the SLOs within the constraints; the message names the one that binds."""
 
 
-def nearest_name(name: str, known: Iterable[str]) -> str | None:
+def nearest_name(name: str, known: Iterable[str], least: float = 0.5) -> str | None:
     """Return the known name most like `name`, or None if nothing is close; case and O for 0 make no difference.
+
+    least: likeness [1] that counts as close, as `difflib` has it.
 
     >>> nearest_name("h20O", ["H20", "H100", "H200"])
     'H200'
     """
     by_plain = {_plain(candidate): candidate for candidate in known}
-    close = difflib.get_close_matches(_plain(name[:LONGEST_NAME]), by_plain, n=1, cutoff=0.5)
+    close = difflib.get_close_matches(_plain(name[:LONGEST_NAME]), by_plain, n=1, cutoff=least)
     return by_plain[close[0]] if close else None
 
 

@@ -16,6 +16,7 @@ from .host import EngineOverhead
 from .memory import activation_bytes, kv_capacity_bytes, max_requests, weight_bytes_per_gpu
 from .step import StepLoad, StepTime, step_time
 from .transformer import LatentAttention, Part, Transformer
+from .words import percentage
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +166,8 @@ def _batch(model: Transformer, config: EngineConfig, most: int, batch: float | N
         what = "the weights" if free <= 0 else "the weights and the KV cache of one request"
         raise InputError(
             f"{model.name} in {config.weight_dtype} does not fit on {config.gpus} x {config.accelerator.name}: "
-            f"{what} need more than {config.memory_fraction:.0%} of {config.accelerator.memory / 2**30:.0f} GiB per GPU"
+            f"{what} need more than {percentage(config.memory_fraction)} of "
+            f"{config.accelerator.memory / 2**30:.0f} GiB per GPU"
         )
     if batch is not None and batch > most:
         raise InputError(f"batch {batch:g} exceeds the {most} requests that memory and max_num_seqs allow")

@@ -126,6 +126,18 @@ def max_requests(model: Transformer, config: EngineConfig, isl: float, osl: floa
     return min(config.max_num_seqs, config.parallelism.data * int(free // each))
 
 
+def max_whole_requests(model: Transformer, config: EngineConfig, isl: float, osl: float) -> int:
+    """Requests that one engine can hold if all are about to end, so that none is ever preempted [1].
+
+    min(max_num_seqs, dp x floor(KV capacity / KV of a whole request)), at most `max_requests`.
+    """
+    most = max_requests(model, config, isl, osl)
+    each = float(kv_bytes_peak_per_gpu(model, config, isl + osl))
+    if not most or not each:
+        return most
+    return min(most, config.parallelism.data * int(kv_capacity_bytes(model, config) // each))
+
+
 def _worst_stage(model: Transformer, config: EngineConfig, held: Callable[[Transformer], Tokens]) -> Tokens:
     """Largest over pipeline stages of the KV that `held` reports for a stage's layers, shared over tensor ranks."""
     split = config.parallelism

@@ -1,8 +1,12 @@
-"""Words of sentences, for every room that writes some."""
+"""Words of sentences, for every room that writes some: lists, dollars and percentages in one form."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from decimal import ROUND_HALF_UP, Decimal
+from typing import Final
+
+CENT: Final = Decimal("0.01")
 
 
 def join_words(words: Sequence[str]) -> str:
@@ -14,3 +18,46 @@ def join_words(words: Sequence[str]) -> str:
     if len(words) < 2:
         return "".join(words)
     return f"{', '.join(words[:-1])} and {words[-1]}"
+
+
+def dollars(value: float) -> str:
+    """Write dollars: cents up to $1,000, whole dollars above, three significant digits below ten cents; halves go up.
+
+    A sum of prices carries the noise of binary fractions, so it is first cut to twelve digits: half a cent is then
+    written alike however the sum was made.
+
+    >>> dollars(40.4), dollars(35.735), dollars(3 * 6.325 + 16.76), dollars(1234.5), dollars(0.01234), dollars(-0.5)
+    ('$40.40', '$35.74', '$35.74', '$1,235', '$0.0123', '-$0.50')
+    >>> dollars(1e30) == "$" + f"{10**30:,d}"
+    True
+    """
+    exact = Decimal(f"{abs(value):.12g}")
+    if exact == 0:
+        return "$0"
+    if exact < Decimal("0.0995"):
+        smallest = Decimal(1).scaleb(exact.adjusted() - 2)
+        text = f"{exact.quantize(smallest, ROUND_HALF_UP):f}".rstrip("0")
+    elif exact < Decimal("999.995"):
+        text = f"{exact.quantize(CENT, ROUND_HALF_UP):,f}"
+    else:  # twelve digits above 1e12 have no cents, and quantize refuses more than 28
+        text = f"{exact if exact.adjusted() >= 12 else exact.quantize(Decimal(1), ROUND_HALF_UP):,f}"
+    return f"-${text}" if value < 0 else f"${text}"
+
+
+def percentage(share: float, places: int = 0) -> str:
+    """Write a share with at most `places` decimals, from 100 % on with three significant digits.
+
+    >>> percentage(0.0451), percentage(0.0451, 2), percentage(-0.21), percentage(16.42)
+    ('5 %', '4.51 %', '-21 %', '1,640 %')
+    """
+    scaled = round(100.0 * share, places) + 0.0  # never -0
+    return f"{scaled:g} %" if abs(scaled) < 100 else f"{float(f'{scaled:.3g}'):,.0f} %"
+
+
+def dearer(cost: float, base: float) -> str:
+    """Say by how much one price per hour is above another.
+
+    >>> dearer(44.0, 40.0)
+    '$4.00/h more (+10 %)'
+    """
+    return f"{dollars(cost - base)}/h more (+{percentage(cost / base - 1.0, 1)})"

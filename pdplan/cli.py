@@ -15,7 +15,7 @@ from typing import NoReturn
 
 import click
 
-from costmodel.errors import InfeasibleError, PdplanError
+from costmodel.errors import BelowFloorError, InfeasibleError, PdplanError
 from pdplan._version import __version__
 from search_spaces.files import shown_path
 
@@ -134,7 +134,8 @@ def _refuse(error: PdplanError | click.ClickException) -> int:
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
         error.show()
         return ExitCode.BAD_INPUT
-    return _fail(_refusal(error), ExitCode.INFEASIBLE if isinstance(error, InfeasibleError) else ExitCode.BAD_INPUT)
+    unmet = isinstance(error, InfeasibleError | BelowFloorError)
+    return _fail(_refusal(error), ExitCode.INFEASIBLE if unmet else ExitCode.BAD_INPUT)
 
 
 def _fail_on_file(error: OSError) -> int:

@@ -10,8 +10,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TextIO
 
 import click
+
+from costmodel.words import percentage
 
 PIPED_WIDTH = 100
 """Columns of a table when nobody's terminal says otherwise."""
@@ -36,7 +39,7 @@ class Console:
     @property
     def colored(self) -> bool:
         """Whether stdout may carry colour: a terminal, and nobody objects (https://no-color.org)."""
-        return not self.plain and not os.environ.get("NO_COLOR") and sys.stdout.isatty()
+        return not self.plain and not os.environ.get("NO_COLOR") and obeys_codes(sys.stdout)
 
     @property
     def width(self) -> int:
@@ -75,7 +78,7 @@ class Console:
     @contextmanager
     def progress(self) -> Iterator[Callable[[str, float], None] | None]:
         """Give a callback (stage, share done) that redraws one line on stderr; None where nobody would see it."""
-        if not self.narrates or not sys.stderr.isatty():
+        if not self.narrates or not obeys_codes(sys.stderr):
             yield None
             return
         try:
@@ -93,6 +96,11 @@ class Console:
             yield _tenths() if progress is None and self.narrates else progress
 
 
+def obeys_codes(stream: TextIO) -> bool:
+    """Whether a stream is a terminal that knows colours and how to clear a line, which TERM=dumb says it does not."""
+    return stream.isatty() and os.environ.get("TERM") != "dumb"
+
+
 def _tenths() -> Callable[[str, float], None]:
     """A callback (stage, share done) that writes a line whenever another tenth is reached."""
     reached = -1
@@ -101,7 +109,7 @@ def _tenths() -> Callable[[str, float], None]:
         nonlocal reached
         if int(10.0 * share) != reached:
             reached = int(10.0 * share)
-            click.echo(f"{share:4.0%}  {stage}", err=True)
+            click.echo(f"{percentage(share):>5}  {stage}", err=True)
 
     return tell
 

@@ -31,7 +31,7 @@ def end(_signal: int, _frame: FrameType | None) -> NoReturn:
     if writer is not None:
         writer.discard_unfinished()
     try:
-        clear = b"\r\x1b[K" if os.isatty(2) else b""
+        clear = b"\r\x1b[K" if os.isatty(2) and os.environ.get("TERM") != "dumb" else b""
         os.write(2, clear + b"pdplan: error: interrupted\n")
     finally:
         os._exit(INTERRUPTED)

@@ -4,26 +4,22 @@ from __future__ import annotations
 
 import posixpath
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote
 
-from costmodel.errors import InputError
 from optimizer.plans.plan import Plan
 
-from .deploy import facts
-from .deploy.description import Options
-from .deploy.files import deployment_files
+from .deployable import deployable
 from .text import clean
-from .words import has_fleet
 
 MOST_FILES: Final = 60
 
 
 @dataclass(frozen=True, slots=True)
 class DeploymentCard:
-    """Names of the files with where they are, seen from the report; command: what writes them.
+    """Names of the files with where they are, seen from the report; command: what writes them, empty: nothing can.
 
     A name has no address where the command of the plan did not write the files too.
     """
@@ -42,31 +38,19 @@ class DeploymentCard:
         return len(self.files) - len(self.shown)
 
 
-def described_by_catalog(plan: Plan) -> bool:
-    """Tell whether a plan has a fleet, and a model and accelerators that no file of the user describes.
-
-    Only then the page, which must not depend on what lies on the disk, can say what an engine is told.
-    """
-    inputs = plan.provenance.inputs
-    model = inputs.get("model")
-    return has_fleet(plan) and not inputs.get("catalog") and isinstance(model, Mapping) and bool(model.get("name"))
-
-
 def deployment_card(plan: Plan) -> DeploymentCard:
     """The files of a plan's deployment with every choice left to its default; none where there can be none."""
     words = _words(clean(plan.provenance.run.command, 300))
     output, folder = _value(words, ("-o", "--output")), _value(words, ("--deploy",))
-    command = f"pdplan deploy {shlex.quote(posixpath.join(output or 'plan', 'plan.json'))} -o deploy"
+    found = deployable(plan)
+    target = plan.engine if found is None else found.target
+    if found is not None and target is None:
+        return DeploymentCard((), "")
+    chosen = "" if target == plan.engine else f" --target {target}"
+    command = f"pdplan deploy {shlex.quote(posixpath.join(output or 'plan', 'plan.json'))}{chosen} -o deploy"
     where = None if output is None or folder is None else posixpath.relpath(folder, output)
-    names = _names(plan) if described_by_catalog(plan) else ()
+    names = () if found is None else found.files
     return DeploymentCard(tuple((name, "" if where is None else quote(f"{where}/{name}")) for name in names), command)
-
-
-def _names(plan: Plan) -> Sequence[str]:
-    try:
-        return sorted(deployment_files(plan, Options(plan.engine, facts.checked_version(plan.engine, None))))
-    except InputError:
-        return ()
 
 
 def _words(command: str) -> list[str]:

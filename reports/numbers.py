@@ -10,6 +10,8 @@ import math
 import re
 from typing import Final, TypeGuard
 
+from costmodel.words import dollars, percentage
+
 MISSING: Final = "–"
 INFINITE: Final = "∞"
 
@@ -104,24 +106,12 @@ def power_of_two(value: float) -> str:
 
 
 def money(value: float | None) -> str:
-    """Write dollars: cents up to $1,000, whole dollars above, three significant digits below ten cents.
+    """Write dollars in the one form of `costmodel.words.dollars`.
 
     >>> money(40.4), money(1234.5), money(0.01234), money(-0.001), money(None)
-    ('$40.40', '$1,234', '$0.0123', '-$0.001', '–')
+    ('$40.40', '$1,235', '$0.0123', '-$0.001', '–')
     """
-    special = _special(value)
-    if special is not None or value is None:
-        return special or MISSING
-    size = abs(value)
-    if size == 0:
-        return "$0"
-    if size < 0.0995:
-        text = significant(size)
-    elif size < 999.995:
-        text = f"{size:,.2f}"
-    else:
-        text = f"{size:,.0f}"
-    return f"-${text}" if value < 0 else f"${text}"
+    return dollars(value) if is_number(value) else significant(value)
 
 
 def hourly(value: float | None) -> str:
@@ -131,6 +121,18 @@ def hourly(value: float | None) -> str:
     '$40.40/h'
     """
     return money(value) if not is_number(value) else f"{money(value)}/h"
+
+
+def listed(usd_per_hour: float | None) -> str:
+    """Write the listed price of one GPU whole, up to four decimals, so that so many of them are a fleet's price.
+
+    >>> listed(6.325), listed(40.4), listed(1 / 3), listed(None)
+    ('$6.325/h', '$40.40/h', '$0.33/h', '–')
+    """
+    if not is_number(usd_per_hour):
+        return money(usd_per_hour)
+    text = f"{usd_per_hour:,.12g}"
+    return f"${text}/h" if 3 <= len(text.partition(".")[2]) <= 4 and usd_per_hour > 0 else hourly(usd_per_hour)
 
 
 def monthly(usd_per_hour: float | None) -> str:
@@ -166,14 +168,11 @@ def percent(share: float | None) -> str:
     >>> percent(0.9361), percent(0.99996), percent(1.0), percent(0.0001), percent(0.0), percent(1.234)
     ('93.6 %', '>99.9 %', '100 %', '<0.1 %', '0 %', '123 %')
     """
-    special = _special(share)
-    if special is not None or share is None:
-        return special or MISSING
+    if not is_number(share):
+        return significant(share)
     if 0.9995 <= share < 1:
         return ">99.9 %"
-    if 0 < share < 0.0005:
-        return "<0.1 %"
-    return f"{_percent_digits(share)} %"
+    return "<0.1 %" if 0 < share < 0.0005 else percentage(share, 1)
 
 
 def percent_beside(share: float, other: float) -> str:
@@ -195,27 +194,19 @@ def signed_percent(share: float | None) -> str:
     >>> signed_percent(0.0451), signed_percent(-0.21), signed_percent(0.0), signed_percent(-0.00001)
     ('+4.5 %', '-21 %', '±0 %', '±0 %')
     """
-    special = _special(share)
-    if special is not None or share is None:
-        return special or MISSING
-    digits = _percent_digits(share)
-    if digits == "0":
+    if not is_number(share):
+        return significant(share)
+    text = percentage(share, 1)
+    if text == "0 %":
         return "±0 %"
-    return f"+{digits} %" if share > 0 else f"{digits} %"
-
-
-def _percent_digits(share: float) -> str:
-    scaled = round(share * 100, 1)
-    if abs(scaled) >= 100:
-        return significant(scaled)
-    return "0" if scaled == 0 else f"{scaled:g}"
+    return f"+{text}" if share > 0 else text
 
 
 _WRITTEN_PERCENT: Final = re.compile(r"([+-]?)(\d[\d,]*(?:\.\d+)?)%")
 
 
 def with_one_form_of_percent(text: str) -> str:
-    """Rewrite the percentages in a sentence as this module writes them, so that one page has one form.
+    """Rewrite the percentages in a sentence as this module writes them: plans of earlier versions have other forms.
 
     >>> with_one_form_of_percent("p0 can take 1642% more load, +2.10% against 90%, less than 0.01%")
     'p0 can take 1,640 % more load, +2.1 % against 90 %, less than 0.01 %'

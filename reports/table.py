@@ -47,6 +47,8 @@ def render_table(
 ) -> str:
     """Return header, rule and rows as text of at most `width` terminal columns, without a newline at the end.
 
+    A table whose columns have no room beside each other becomes several below each other, each with the first column.
+
     Args:
         rows: cells as text, one per column.
         columns: header, alignment and who gives way.
@@ -64,13 +66,21 @@ def render_table(
         if len(row) != len(columns):
             raise ValueError(f"a row has {len(row)} cells for {len(columns)} columns: {row!r}")
     kept = _kept(rows, columns, width - indent)
+    parts = [_part(rows, columns, part, width - indent, style) for part in _parts(rows, columns, kept, width - indent)]
+    return "\n\n".join("\n".join((" " * indent + line).rstrip() for line in lines) for lines in parts)
+
+
+def _part(
+    rows: Sequence[Sequence[str]], columns: Sequence[Column], kept: Sequence[int], width: int, style: Style | None
+) -> list[str]:
+    """Lines of the table of some columns, named by their numbers."""
     columns = [columns[i] for i in kept]
     rows = [[row[i] for i in kept] for row in rows]
-    widths = _widths(rows, columns, width - indent)
+    widths = _widths(rows, columns, width)
     lines = [_line([c.header for c in columns], columns, widths), "  ".join("-" * w for w in widths)]
     for index, row in enumerate(rows):
         lines.extend(_row_lines(index, row, columns, widths, kept=kept, style=style))
-    return "\n".join((" " * indent + line).rstrip() for line in lines)
+    return lines
 
 
 def _natural(rows: Sequence[Sequence[str]], columns: Sequence[Column]) -> list[int]:
@@ -82,15 +92,38 @@ def _natural(rows: Sequence[Sequence[str]], columns: Sequence[Column]) -> list[i
 
 def _kept(rows: Sequence[Sequence[str]], columns: Sequence[Column], width: int) -> list[int]:
     """Leave out optional columns, the last first, until the rest fits with its shrinkable columns cut."""
-    natural = _natural(rows, columns)
-    least = [min(n, READABLE) if column.shrink else n for n, column in zip(natural, columns, strict=True)]
+    least = _least(rows, columns)
     kept = list(range(len(columns)))
-    while sum(least[i] for i in kept) + GUTTER * (len(kept) - 1) > width:
+    while _sum([least[i] for i in kept]) > width:
         optional = [i for i in kept if columns[i].optional]
         if not optional:
             break
         kept.remove(optional[-1])
     return kept
+
+
+def _parts(
+    rows: Sequence[Sequence[str]], columns: Sequence[Column], kept: Sequence[int], width: int
+) -> list[list[int]]:
+    """The columns in as many tables as they need; more than one only where they have no room in one."""
+    least = _least(rows, columns)
+    first, *others = kept
+    parts = [[first]]
+    for i in others:
+        if len(parts[-1]) > 1 and _sum([least[k] for k in (*parts[-1], i)]) > width:
+            parts.append([first])
+        parts[-1].append(i)
+    return parts
+
+
+def _least(rows: Sequence[Sequence[str]], columns: Sequence[Column]) -> list[int]:
+    """Terminal columns that each column needs to be read."""
+    natural = _natural(rows, columns)
+    return [min(n, READABLE) if column.shrink else n for n, column in zip(natural, columns, strict=True)]
+
+
+def _sum(widths: Sequence[int]) -> int:
+    return sum(widths) + GUTTER * (len(widths) - 1)
 
 
 def _widths(rows: Sequence[Sequence[str]], columns: Sequence[Column], width: int) -> list[int]:

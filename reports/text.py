@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Iterable, Iterator
 from typing import Final, Literal
 
 NAME_LIMIT: Final = 60
@@ -11,7 +12,7 @@ SENTENCE_LIMIT: Final = 400
 ELLIPSIS: Final = "…"
 
 _NUMBER_AND_UNIT: Final = re.compile(
-    r"(?<=[0-9∞]) (?=(?:%|×|µs|ms|s|min|h|req/s|GPU|[kMGT]?(?:W|B/s|B|FLOP/s))(?![A-Za-z]))"
+    r"(?<=[0-9∞]) (?=(?:%|×|µs|ms|s|min|h|req/s|GPU|GiB|[kMGT]?(?:W|B/s|B|FLOP/s))(?![A-Za-z]))"
 )
 _MOMENT: Final = re.compile(r"([0-9]{4}-[0-9]{2}-[0-9]{2})T([0-9]{2}:[0-9]{2}):[0-9.]+(?:\+00:00|Z)")
 _NO_BREAK: Final = "\N{NO-BREAK SPACE}"
@@ -103,14 +104,16 @@ def glue(text: str) -> str:
 
 
 def wrap(text: str, width: int) -> list[str]:
-    """Break the text at blanks, but not before a unit, into lines of at most `width` columns; a longer word is cut.
+    """Break the text at blanks into lines of at most `width` columns; before a unit only where both fit in none.
 
-    >>> wrap("two short lines", 9), wrap("in 585 ms", 6)
-    (['two short', 'lines'], ['in', '585 ms'])
+    A longer word is cut.
+
+    >>> wrap("two short lines", 9), wrap("in 585 ms", 6), wrap("2 × H100", 5)
+    (['two short', 'lines'], ['in', '585 ms'], ['2 ×', 'H100'])
     """
     lines: list[str] = []
     line = ""
-    for word in glue(text).split(" "):
+    for word in _fitting(glue(text).split(" "), width):
         joined = f"{line} {word}" if line else word
         if display_width(joined) <= width:
             line = joined
@@ -119,6 +122,12 @@ def wrap(text: str, width: int) -> list[str]:
             lines.append(line)
         line = fit(word, width)
     return [item.replace(_NO_BREAK, " ") for item in [*lines, line]]
+
+
+def _fitting(words: Iterable[str], width: int) -> Iterator[str]:
+    """The words, those that are glued to more than `width` columns taken apart."""
+    for word in words:
+        yield from (word,) if display_width(word) <= width else word.split(_NO_BREAK)
 
 
 def plural(number: int, noun: str) -> str:

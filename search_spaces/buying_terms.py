@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from costmodel.accelerator import Accelerator
 from costmodel.errors import InputError, nearest_name
 from costmodel.units import KILO
+from costmodel.words import dollars
 
 from .bounds import DAY, HOURS_PER_DAY
 from .buying_schema import DemandSection, HostingSection, ProcurementSection, PurchaseSection, TermsFile, TypeSection
@@ -56,7 +57,7 @@ def _missing(problem: Problem) -> str:
         f"procurement:\n"
         f"  demand: {{months: 24, growth: 5%, low: 0%, high: 8%}}   # growth per month, and the ends of its band\n"
         f"  accelerators:\n"
-        f"    - {{name: {name}, reserved_1_year: ${reserved:.2f}/h}}\n\n"
+        f"    - {{name: {name}, reserved_1_year: {dollars(reserved)}/h}}\n\n"
         f"or put what stands below procurement: into a file for --terms; docs/buying.md explains the keys, "
         f"`pdplan schema` lists them all"
     )

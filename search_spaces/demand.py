@@ -6,7 +6,7 @@ import csv
 import io
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path as FilePath
 
 import numpy as np
@@ -28,6 +28,10 @@ from .yaml_source import read_bytes
 LENGTHS: Path = ("workload", "lengths")
 HISTOGRAM: Path = (*LENGTHS, "histogram")
 HISTOGRAM_COLUMNS = ("isl", "osl", "share")
+COUNTED_COLUMNS = ("isl", "osl", "count")
+"""With requests instead of shares: what is counted is divided by its sum."""
+SEPARATORS = (",", ";", "\t")
+MOST_COUNTED = 1e15
 MAX_CSV_BYTES = 16 * 2**20
 MAX_SHOWN_ROWS = 5
 JOINT_BUCKETS = 48
@@ -127,7 +131,9 @@ def _histogram(rows: Sequence[Row], path: Path) -> tuple[Buckets, int]:
 
 
 def read_histogram(path: FilePath) -> list[Row]:
-    """Read a CSV file with the header isl,osl,share; lines that begin with # are comments.
+    """Read a CSV file with the header isl,osl,share or isl,osl,count; lines that begin with # are comments.
+
+    Names may be in any case and order; the separator is the header's: comma, semicolon or tab.
 
     Raises:
         FaultsError: its faults name the lines, at most five of them.
@@ -146,15 +152,31 @@ def read_histogram(path: FilePath) -> list[Row]:
     number, header = next(lines, (0, ""))
     if not number:
         raise FaultsError(Fault(HISTOGRAM, f"{path} is empty; it needs the header isl,osl,share and rows"))
-    head = tuple(name.strip() for name in header.split(","))
-    if sorted(head) != sorted(HISTOGRAM_COLUMNS):
-        sentence = f"{path}:{number}: the header is {shown(header)}, but must be isl,osl,share"
+    separator = max(SEPARATORS, key=header.count)
+    head = tuple(name.strip().strip('"').lower() for name in header.split(separator))
+    columns = next((names for names in (HISTOGRAM_COLUMNS, COUNTED_COLUMNS) if sorted(names) == sorted(head)), None)
+    if columns is None:
+        sentence = (
+            f"{path}:{number}: the header is {shown(header)}, but must be isl,osl,share, or isl,osl,count where the "
+            "third is a number of requests"
+        )
         raise FaultsError(Fault(HISTOGRAM, sentence))
-    order = tuple(head.index(name) for name in HISTOGRAM_COLUMNS)
-    return _csv_rows(path, lines, order)
+    layout = Layout(separator, tuple(head.index(name) for name in columns), counted=columns is COUNTED_COLUMNS)
+    rows = _csv_rows(path, lines, layout)
+    total = math.fsum(weight for _, _, weight in rows) if layout.counted else 1.0
+    return [(isl, osl, weight / total) for isl, osl, weight in rows] if total > 0.0 else rows
 
 
-def _csv_rows(path: FilePath, lines: Iterable[tuple[int, str]], order: tuple[int, ...]) -> list[Row]:
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How a line is read: separator, where isl, osl and the weight stand, and whether that is a number of requests."""
+
+    separator: str
+    order: tuple[int, ...]
+    counted: bool
+
+
+def _csv_rows(path: FilePath, lines: Iterable[tuple[int, str]], layout: Layout) -> list[Row]:
     rows: list[Row] = []
     faults: list[Fault] = []
     for number, line in lines:
@@ -162,7 +184,7 @@ def _csv_rows(path: FilePath, lines: Iterable[tuple[int, str]], order: tuple[int
             sentence = f"more than {MAX_HISTOGRAM_ROWS:,} rows; so long a table belongs in a trace (lengths.trace)"
             raise FaultsError(Fault(HISTOGRAM, f"{path}:{number}: {sentence}"))
         try:
-            rows.append(_csv_row(line, order))
+            rows.append(_csv_row(line, layout))
         except ValueError as error:
             faults.append(Fault(HISTOGRAM, f"{path}:{number}: {error}"))
             if len(faults) == MAX_SHOWN_ROWS:
@@ -172,21 +194,24 @@ def _csv_rows(path: FilePath, lines: Iterable[tuple[int, str]], order: tuple[int
     return rows
 
 
-def _csv_row(line: str, order: tuple[int, ...]) -> Row:
+def _csv_row(line: str, layout: Layout) -> Row:
     try:
-        cells = next(csv.reader([line], strict=True))
+        cells = next(csv.reader([line], strict=True, delimiter=layout.separator))
     except csv.Error:
         raise ValueError(f"{shown(line)} is not valid CSV") from None
     if len(cells) != len(HISTOGRAM_COLUMNS):
-        raise ValueError(f"has {len(cells)} values, but must have 3 (isl,osl,share)")
+        raise ValueError(f"has {len(cells)} values, but must have 3 (isl, osl and share or count)")
     try:
-        isl, osl, share = (float(cells[index]) for index in order)
+        isl, osl, share = (float(cells[index]) for index in layout.order)
     except ValueError:
         raise ValueError(f"{shown(line)} holds something that is not a number") from None
     if not (TOKENS.holds(isl) and TOKENS.holds(osl)):
         raise ValueError(f"isl {isl:g} and osl {osl:g}: each {TOKENS.sentence()}")
-    if not SHARE.holds(share):
-        raise ValueError(f"share {share:g} {SHARE.sentence()}")
+    if layout.counted and not 0.0 <= share <= MOST_COUNTED:
+        raise ValueError(f"count {share:g} must be a number of requests, from 0 to {MOST_COUNTED:g}")
+    if not layout.counted and not SHARE.holds(share):
+        hint = "; call a column of requests count" if share > 1.0 else ""
+        raise ValueError(f"share {share:g} {SHARE.sentence()}{hint}")
     return isl, osl, share
 
 

@@ -1,13 +1,16 @@
 """Models by name: the catalog's architecture facts, and a user's own `config.json`.
 
 A catalog entry is one YAML file named after its model: `source`, `date`, `aliases` (other names of the same
-architecture), `variants` (names whose config differs, as fields to overlay) and `config` (Hugging Face's fields).
+architecture), `variants` (names whose config differs, as fields to overlay), `served` (the checkpoint that serving
+means by a name that is no checkpoint's: the instruction-tuned one, of the same shapes by its model card; null where
+none was published) and `config` (Hugging Face's fields).
 Listing the names opens no file; an entry is parsed when it is asked for.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
@@ -17,7 +20,7 @@ from typing import Any
 
 import yaml
 
-from costmodel.errors import ArchitectureError, InputError, UnknownNameError, nearest_name
+from costmodel.errors import LONGEST_NAME, ArchitectureError, InputError, UnknownNameError, nearest_name
 from costmodel.transformer import (
     Attention,
     LatentAttention,
@@ -35,6 +38,15 @@ LARGEST_CONFIG = 4 * MIB
 CONFIG_FILE = "config.json"
 MODELOPT_FILE = "hf_quant_config.json"
 """Where NVIDIA's quantiser notes the format, beside a config.json that does not mention it."""
+
+OWN_MODEL = ", or a file of Hugging Face, model: {config: path/to/config.json}"
+SLIP = 0.92
+"""Likeness of two names that differ by a slip of the hand: a letter less, or another one."""
+BEYOND = 2.0**30
+"""A context that is longer than any window [token]."""
+LEAST_SHARED = 2
+"""Words of a name that the name of another model must share to be offered for it, such as family and size."""
+_WORD = re.compile(r"a?\d+(?:\.\d+)?(?:x\d+)?b(?![a-z])|\d+(?:\.\d+)?|[a-z]+")
 
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -55,6 +67,24 @@ def known_names() -> list[str]:
     True
     """
     return [*model_names(), *_aliases()]
+
+
+def served_checkpoint(name: str) -> str | None:
+    """The published checkpoint that serving a model of the catalog means; None where none is known.
+
+    A name that is a checkpoint's means that one; else what the entry names, or the id that ends with the name.
+
+    >>> served_checkpoint("llama-3.1-70b"), served_checkpoint("meta-llama/Llama-3.1-70B"), served_checkpoint("OPT-175B")
+    ('meta-llama/Llama-3.1-70B-Instruct', 'meta-llama/Llama-3.1-70B', None)
+    """
+    if "/" in name:
+        return name
+    wanted = name.strip().lower()
+    stated = {key.lower(): served for each in model_names() for key, served in _entry(each).get("served", {}).items()}
+    if wanted in stated:
+        found: str | None = stated[wanted]
+        return found
+    return next((alias for alias in _aliases() if "/" in alias and alias.lower().endswith(f"/{wanted}")), None)
 
 
 def load_model(name_or_path: str, base_dir: Path | None = None) -> Transformer:
@@ -99,7 +129,40 @@ def catalog_model(name: str) -> Transformer:
 
 def _unknown(name: str) -> UnknownNameError:
     names = known_names()
-    return UnknownNameError("model", name, names if nearest_name(name.strip(), names) else model_names())
+    close = nearest_model(name)
+    return UnknownNameError("model", name, names if close else model_names(), close=close, mend=OWN_MODEL)
+
+
+def nearest_model(name: str) -> str | None:
+    """The catalog's name that shares most words with another one (family, version, size), unless one is a slip away.
+
+    Of equals, the one with the fewest other words, and of these the newest.
+
+    >>> nearest_model("Llama-70B"), nearest_model("Qwen2.5-72B-Chat"), nearest_model("Llama-3.1-70"), nearest_model("?")
+    ('Llama-3.3-70B', 'Qwen2.5-72B', 'Llama-3.1-70B', None)
+    """
+    slip = nearest_name(name.strip(), known_names(), SLIP)
+    if slip is not None:
+        return slip
+    wanted = _words_of(name)
+
+    def likeness(known: str) -> tuple[int, int, str, str]:
+        words = _words_of(known)
+        entry = _aliases()[known][0] if known in _aliases() else known
+        return len(wanted & words), -len(words - wanted), str(_entry(entry)["date"]), known
+
+    best = max((each for each in known_names() if "/" not in each), key=likeness)
+    enough = likeness(best)[0] >= LEAST_SHARED
+    return best if enough else nearest_name(name.strip(), known_names())
+
+
+def _words_of(name: str) -> set[str]:
+    """Words of a model's name: letters, versions and sizes apart.
+
+    >>> sorted(_words_of("Qwen2.5-72B")), sorted(_words_of("Mixtral-8x7B"))
+    (['2.5', '72b', 'qwen'], ['8x7b', 'mixtral'])
+    """
+    return set(_WORD.findall(name[:LONGEST_NAME].lower().rpartition("/")[2]))
 
 
 def model_entry(model: Transformer) -> dict[str, Any]:
@@ -112,6 +175,7 @@ def model_entry(model: Transformer) -> dict[str, Any]:
         "hidden_size": model.hidden,
         "vocabulary": model.vocab,
         "kv_bytes_per_token": {dtype: model.kv_bytes_per_token(dtype) for dtype in ("bf16", "fp8")},
+        "kv_bytes_per_token_beyond_windows": {dtype: _beyond_windows(model, dtype) for dtype in ("bf16", "fp8")},
         "state_bytes_per_request": model.state_bytes,
         "attention": _attention_summary(model),
         "experts": max(group.feed_forward.experts for group in model.layers),
@@ -122,6 +186,11 @@ def model_entry(model: Transformer) -> dict[str, Any]:
         "source": model.source,
         "date": model.date,
     }
+
+
+def _beyond_windows(model: Transformer, dtype: str) -> float:
+    """KV bytes that one more token adds once every window is full [byte/token]."""
+    return float(model.kv_bytes(BEYOND + 1.0, dtype) - model.kv_bytes(BEYOND, dtype))
 
 
 def _attention_summary(model: Transformer) -> list[dict[str, Any]]:

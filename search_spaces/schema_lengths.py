@@ -149,8 +149,8 @@ class LengthsSection(Section):
     """How long requests are: a histogram, or a trace, or one distribution each for isl and osl (independent)."""
 
     histogram: Histogram | None = None
-    """Rows {isl, osl, share}; or a CSV file with the header isl,osl,share; or a table {isl, osl, share}. Beyond 400
-    rows, neighbours are merged; their mean lengths and the longest request are kept."""
+    """Rows {isl, osl, share}; or a CSV file with the header isl,osl,share or isl,osl,count; or a table {isl, osl,
+    share}. Beyond 400 rows, neighbours are merged; their mean lengths and the longest request are kept."""
     trace: TraceSource | None = None
     """A recorded trace."""
     isl: Distribution | None = None

@@ -47,9 +47,9 @@ def lengths(*rows: tuple[float, float, float]) -> dict[str, object]:
     return {"histogram": [{"isl": isl, "osl": osl, "share": share} for isl, osl, share in rows]}
 
 
-def refused(done: Done, *words: str) -> str:
-    """What a run that refused its input said: exit code 2, a sentence on stderr with all the words, nothing else."""
-    assert done.returncode == BAD_INPUT, done.stderr
+def refused(done: Done, *words: str, code: int = BAD_INPUT) -> str:
+    """What a run that refused its input said: the exit code, a sentence on stderr with all the words, nothing else."""
+    assert done.returncode == code, done.stderr
     assert done.stdout == ""
     assert done.stderr.startswith("pdplan: error: ")
     assert "Traceback" not in done.stderr

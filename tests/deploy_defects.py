@@ -211,7 +211,7 @@ LLMD: list[tuple[str, str, Defect]] = [
     ("field that is none", "as_written", edit(VALUES, "^  create: true", "  create: true\n  unheardOf: 1")),
     ("probe of another port", "as_written", edit(VALUES, "path: /health, port: 8200", "path: /health, port: 8000")),
     ("wrong API version", "as_written", edit("inferencepool", "k8s.io/v1$", "k8s.io/v2")),
-    ("model left out", "readable", edit(VALUES, r'^ *- meta-llama/Llama-3.1-8B\n(?= *- "--served)', "")),
+    ("model left out", "readable", edit(VALUES, r'^ *- meta-llama/Llama-3.1-8B-Instruct\n(?= *- "--served)', "")),
 ]
 
 GROUPS = r"^leaderworkersets/"

@@ -152,7 +152,7 @@ def test_a_nonsensical_override_is_refused(setting: str, words: tuple[str, ...],
 @pytest.mark.parametrize(("limit", "value"), [("ttft", "1ms"), ("tpot", "0.1ms")])
 def test_an_slo_below_the_floor_says_by_how_much(limit: str, value: str, tmp_path: Path) -> None:
     done = optimize_within(tmp_path, problem(**{f"slo__{limit}": value}))
-    said = refused(done, limit, "below the physical floor", " ms more")
+    said = refused(done, limit, "below the physical floor", " ms more", code=INFEASIBLE)
     needed, more = (float(said.split(" ms" + after)[0].split()[-1]) for after in (" for ", " more"))
     assert needed - more == pytest.approx(float(value.removesuffix("ms")), abs=0.51 if limit == "ttft" else 0.011)
 
@@ -202,8 +202,9 @@ def test_a_limit_that_leaves_no_fleet_is_named_with_the_nearest_miss(case: str, 
     plan = json.loads(done.stdout)
     assert (plan["status"], plan["pools"], plan["cost_usd_per_hour"]) == ("infeasible", [], None)
     slacks = [row["slack"] for row in plan["binding"] if limit in row["constraint"]]
-    assert [slack is None or slack < 0 for slack in slacks] == [True]  # a limit of 0 has no relative slack
-    assert [row["kind"] for row in plan["alternatives"] if row["pools"]] == ["nearest_miss"]
+    assert slacks
+    assert all(slack is None or slack < 0 for slack in slacks)  # a limit of 0 has no relative slack
+    assert {row["kind"] for row in plan["alternatives"] if row["pools"]} == {"nearest_miss"}
 
 
 def test_an_slo_just_out_of_reach_is_no_success(tmp_path: Path) -> None:
@@ -242,7 +243,7 @@ main(sys.argv[1:])
 
 
 def test_bad_input_leaves_an_old_plan_alone(old_plan: Path) -> None:
-    refused(optimize_within(old_plan.parent, problem(slo__ttft="1ms"), "-o", "plan"), "floor")
+    refused(optimize_within(old_plan.parent, problem(slo__ttft="1ms"), "-o", "plan"), "floor", code=INFEASIBLE)
 
 
 def test_an_interrupted_search_is_130_and_writes_nothing(old_plan: Path) -> None:

@@ -204,7 +204,7 @@ def test_more_than_the_whole_bandwidth_is_refused() -> None:
         row = deployment_of(run_at(256, 512, load))
         least = least_tpot(row.deployment.model, row.deployment.prefill, load, 512.0)
         runs.append(run_at(256, 512, load, ttft=Latency(), tpot=Latency(1.02 * least)))
-    with pytest.raises(InputError, match=r"ask for 1\d\d% of the memory bandwidth of H100, more than there is"):
+    with pytest.raises(InputError, match=r"ask for 1\d\d % of the memory bandwidth of H100, more than there is"):
         calibrate([run for run in runs for _ in range(6)], SETUP, "synthetic")
 
 

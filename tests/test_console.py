@@ -31,6 +31,21 @@ def on_terminal() -> Iterator[Terminal]:
         yield drawn
 
 
+@pytest.fixture(autouse=True)
+def term(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+
+
+def test_a_dumb_terminal_gets_neither_colour_nor_a_line_that_is_redrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "dumb")
+    with on_terminal() as drawn, Console().milestones() as progress:
+        assert progress is not None
+        assert not Console().colored
+        progress("pricing", 0.25)
+    assert drawn.getvalue() == " 25 %  pricing\n"
+
+
 def test_progress_is_absent_when_piped() -> None:
     with Console().progress() as progress:
         assert progress is None
@@ -56,13 +71,13 @@ def test_milestones_are_plain_lines_where_there_is_no_terminal(capsys: pytest.Ca
         for number in range(41):
             progress(f"step {number}", number / 80)
     assert capsys.readouterr().err.splitlines() == [
-        "  0%  step 0", " 10%  step 8", " 20%  step 16", " 30%  step 24", " 40%  step 32", " 50%  step 40",
+        "  0 %  step 0", " 10 %  step 8", " 20 %  step 16", " 30 %  step 24", " 40 %  step 32", " 50 %  step 40",
     ]  # fmt: skip
     with Console().milestones() as progress:
         assert progress is not None
         progress("done", 1.0)
         progress("moving prices", 0.0)  # another stage, with tenths of its own
-    assert capsys.readouterr().err.splitlines() == ["100%  done", "  0%  moving prices"]
+    assert capsys.readouterr().err.splitlines() == ["100 %  done", "  0 %  moving prices"]
     with Console(json_only=True).milestones() as progress:
         assert progress is None
     with on_terminal() as drawn, Console().milestones() as progress:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shlex
 import subprocess
@@ -10,10 +11,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from costmodel.errors import InputError
+from optimizer.plans.plan import Plan
 from reports.deploy.benchmark import bucket_counts, job_script, shared_blocks, trace_rows
+from reports.deploy.describe import demand_of
 from reports.deploy.description import Demand
 from reports.deploy.files import deployment_files
 from tests.deploy_cases import options, plan_of
@@ -73,3 +78,65 @@ def test_the_benchmark_aims_at_the_limits() -> None:
     assert words[words.index("--goodput") + 1] == "time_to_first_token:600 inter_token_latency:30"
     first = json.loads(files["benchmark/workload.jsonl"].splitlines()[0])
     assert first["timestamp"] == 0.0
+
+
+def two_classes() -> Plan:
+    """Short requests are interactive, long ones batch, with a limit on the whole request alone."""
+    plan = plan_of()
+    first = plan.classes[0].model_copy(update={"name": "interactive", "share": 0.5})
+    limits = {"ttft_limit_s": math.nan, "tpot_limit_s": math.nan, "e2e_limit_s": 60.0}
+    second = first.model_copy(update={"name": "Day & night", **limits})
+    names = ("interactive", "Day & night")
+    routes = [route.model_copy(update={"slo_class": name}) for route, name in zip(plan.routing, names, strict=True)]
+    return plan.model_copy(update={"classes": [first, second], "routing": routes})
+
+
+@pytest.mark.parametrize("target", ["vllm", "dynamo"])
+def test_every_class_has_its_own_trace_limits_and_result(target: str) -> None:
+    files = deployment_files(two_classes(), options(target))
+    names = ("benchmark/workload-interactive.jsonl", "benchmark/workload-class-2.jsonl")
+    traces = [[json.loads(line) for line in files[name].splitlines()] for name in names]
+    assert [{row["input_length"] for row in rows} for rows in traces] == [{512}, {2048}]
+    both = sorted(row["timestamp"] for rows in traces for row in rows)
+    assert both == [row["timestamp"] for row in trace_rows(demand_of(two_classes()))]
+    runs = [shlex.split(line) for line in files["benchmark/run.sh"].splitlines() if line.startswith("aiperf")]
+    goals = [words[words.index("--goodput") + 1] for words in runs]
+    assert goals == ["time_to_first_token:600 inter_token_latency:30", "request_latency:60000"]
+    folders = [words[words.index("--output-artifact-dir") + 1] for words in runs]
+    assert folders == ["results-interactive", "results-class-2"]
+    page = files["README.md"]
+    assert "- interactive: TTFT within 600 ms and TPOT within 30 ms for 95 % of its requests; promised: " in page
+    assert "--slo-class 'Day & night'" in page
+
+
+def test_in_a_cluster_every_class_has_a_job() -> None:
+    files = deployment_files(two_classes(), options("dynamo"))
+    jobs = list(yaml.safe_load_all(files["benchmark/job.yaml"]))
+    assert [job["metadata"]["name"].rpartition("benchmark")[2] for job in jobs] == ["-interactive", "-class-2"]
+    for job, name in zip(jobs, ("workload-interactive.jsonl", "workload-class-2.jsonl"), strict=True):
+        script = job["spec"]["template"]["spec"]["containers"][0]["command"][2]
+        assert f"--input-file /workload/{name} " in script
+        assert script.endswith("cat results/profile_export_aiperf.json")
+        assert f"--from-file=benchmark/{name}" in files["README.md"]
+
+
+def test_the_demand_of_a_class_is_its_part_of_the_whole() -> None:
+    plan = two_classes()
+    whole, part = demand_of(plan), demand_of(plan, "interactive")
+    assert part.rate == pytest.approx(whole.rate / 2)
+    assert part.isl == (512.0,)
+    with pytest.raises(InputError, match="SLO class 'interactiv' is not known; did you mean 'interactive'"):
+        demand_of(plan, "interactiv")
+
+
+@pytest.mark.parametrize("works", [True, False])
+def test_the_script_of_several_classes_fails_where_one_fails(works: bool, tmp_path: Path) -> None:
+    script = tmp_path / "run.sh"
+    script.write_text(deployment_files(two_classes(), options("vllm"))["benchmark/run.sh"], "utf-8")
+    fail = "" if works else "case $* in *class-2*) exit 7;; esac"
+    (tmp_path / "aiperf").write_text(f"#!/bin/sh\necho run >> {tmp_path}/log\n{fail}\n", "utf-8")
+    (tmp_path / "aiperf").chmod(0o755)
+    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(["bash", str(script)], env=os.environ | {"PATH": path}, check=False)
+    assert done.returncode == (0 if works else 7)
+    assert (tmp_path / "log").read_text("utf-8") == "run\nrun\n"

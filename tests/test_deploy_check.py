@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 from costmodel.errors import InputError
 from pdplan.cli import run
 from pdplan.exit_codes import ExitCode
-from reports.deploy.checking import directory_faults
-from reports.deploy.differences import AS_WRITTEN, differences, strays
-from reports.deploy.files import SUMS, TARGETS, deployment_files, file_faults, write_deployment
+from reports.deploy.checking import Cause, causes, directory_faults
+from reports.deploy.differences import differences, strays
+from reports.deploy.files import SUMS, TARGETS, deployment_files, write_deployment
 from reports.deploy.manifests import load_yaml
 from reports.deploy.record import RECORD, recorded_options
 from tests.deploy_cases import ENGINES, PAIR, Ask, Case, deployment_of, options, plan_of
@@ -128,7 +128,34 @@ def test_changed_files_are_refused_whole(target: str, data: st.DataObject) -> No
     deployment = deployment_of(plan_of(PAIR, Ask(engine=ENGINES[target], prefix=0.25)), target)
     own = TARGETS[target].files(deployment)
     what, path, text = data.draw(st.sampled_from([one for one in mutants(target) if one[1] in own]))
-    assert file_faults(deployment, {**own, path: text}), (what, path)
+    (cause,) = causes(deployment, own, {**own, path: text})
+    assert cause.faults >= 1, (what, path)
+    assert len(set(cause.breaks)) == len(cause.breaks), (what, path)
+
+
+def test_a_fault_is_told_once_with_the_rules_that_it_breaks() -> None:
+    """The router's script alone was changed: the containers, which are as they were, have no fault of their own."""
+    deployment = deployment_of(plan_of(PAIR, Ask(engine="vllm", prefix=0.25)), "vllm")
+    own = TARGETS["vllm"].files(deployment)
+    router = {**own, "router.sh": own["router.sh"].replace(" --vllm-pd-disaggregation", "")}
+    (cause,) = causes(deployment, own, router)
+    assert [rule for rule, _ in cause.breaks] == ["containers_fit_together", "router_knows_all"]
+    assert (len(cause.differs), cause.faults) == (1, 1)
+    config = next(path for path in own if path.startswith("workers/decode") and path.endswith(".yaml"))
+    both = {**router, config: own[config].replace("max-num-seqs: 128", "max-num-seqs: 512")}
+    first, second = causes(deployment, own, both)
+    assert first == cause
+    assert second.differs == (f"{config}: max-num-seqs is 512, not 128",)
+    assert [rule for rule, _ in second.breaks] == ["settings_are_the_plans"]
+
+
+def test_what_the_plan_itself_breaks_is_a_fault_without_a_file() -> None:
+    deployment = deployment_of(plan_of(PAIR, Ask(engine="vllm")), "vllm")
+    own = TARGETS["vllm"].files(deployment)
+    crossed = {path: text.replace("CUDA_VISIBLE_DEVICES=2,3", "CUDA_VISIBLE_DEVICES=1,2") for path, text in own.items()}
+    (cause,) = causes(deployment, crossed, crossed)
+    assert cause == Cause((), cause.breaks)
+    assert cause.faults == len(cause.breaks) > 0
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -254,7 +281,7 @@ def test_each_fault_is_a_line(
         for file, text in texts.items():
             file.write_text(text, "utf-8")
     assert code == ExitCode.BAD_INPUT
-    assert any(one.startswith(line) for one in out.splitlines()), out
+    assert any(one.strip().startswith(line) for one in out.splitlines()), out
     assert re.fullmatch(r"pdplan: error: \S+ has \d+ faults?, and does not deploy 'case' as it was evaluated\n", err)
 
 
@@ -268,9 +295,8 @@ def test_files_are_missing_and_too_many(deployed: tuple[Path, Path], capsys: pyt
     (directory / "README.md").write_text("my notes", "utf-8")
     try:
         found = directory_faults(plan_of(), directory)
-        assert (AS_WRITTEN, "dgd.yaml is missing") in found
-        assert (AS_WRITTEN, "dgd2.yaml is no file of this plan") in found
-        assert not [sentence for _, sentence in found if "results" in sentence or "README" in sentence]
+        assert [one.differs for one in found] == [("dgd.yaml is missing",), ("dgd2.yaml is no file of this plan",)]
+        assert [len(one.breaks) for one in found] == [1, 0]
     finally:
         moved.rename(directory / "dgd.yaml")
     assert check((plan, directory), capsys)[0] == ExitCode.DONE
@@ -278,8 +304,9 @@ def test_files_are_missing_and_too_many(deployed: tuple[Path, Path], capsys: pyt
 
 def test_another_plan_is_told(deployed: tuple[Path, Path]) -> None:
     other = plan_of((PAIR[0], Case("decode", "H200", tp=2, seqs=64, tokens=512)))
-    rules = {rule for rule, _ in directory_faults(other, deployed[1])}
-    assert {"settings_are_the_plans", AS_WRITTEN} <= rules
+    found = directory_faults(other, deployed[1])
+    assert all(one.differs for one in found)
+    assert "settings_are_the_plans" in {rule for one in found for rule, _ in one.breaks}
 
 
 @pytest.mark.parametrize(

@@ -333,7 +333,7 @@ def test_the_settings_table_has_a_reason_for_each() -> None:
     )
     assert named["max_num_seqs"].value == "prefill-1: 8, decode-2: 128"
     assert named["attention backend"].value == "FLASHINFER"
-    assert named["prefix caching"].why == "the workload finds 25.0% of its prompt tokens in a cache"
+    assert named["prefix caching"].why == "the workload finds 25 % of its prompt tokens in a cache"
     assert all(row.why and row.value for row in rows)
     alone = {row.setting for row in settings_of(plan_of((Case("colocated", tokens=8192),)))}
     assert not alone & {"attention backend", "KV connector"}

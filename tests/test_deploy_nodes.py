@@ -79,7 +79,7 @@ def test_stages_are_ranks_of_one_engine() -> None:
     first, second = command(leader, 0), command(worker, 1)
     assert group["spec"]["replicas"] == 2
     assert group["spec"]["leaderWorkerTemplate"]["size"] == 2
-    assert first[:3] == second[:3] == ["vllm", "serve", "meta-llama/Llama-3.1-405B"]
+    assert first[:3] == second[:3] == ["vllm", "serve", "meta-llama/Llama-3.1-405B-Instruct"]
     shared = ["--nnodes", "2", "--master-addr", "leader.svc", "--master-port", "29501", "--node-rank"]
     at = first.index("--nnodes")
     assert first[at:] == [*shared, "0", "--host", "0.0.0.0", "--port", "8000"]

@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from costmodel.errors import InputError
 from pdplan.cli import run
 from pdplan.exit_codes import ExitCode
 from reports.deploy.files import deployment_files
+from reports.deploy.promise import promise_dict
 from tests.deploy_cases import Case, options, plan_of
 
 SAMPLE = Path(__file__).parent / "benchmark_results" / "profile_export_aiperf.json"
@@ -100,3 +102,16 @@ def test_bad_requests_are_one_sentence(
     }
     assert run(["validate", *(word.format(**places) for word in arguments)]) == ExitCode.BAD_INPUT
     assert sentence in capsys.readouterr().err
+
+
+def test_of_several_classes_the_result_must_say_which_it_is_of(tmp_path: Path) -> None:
+    first = PLAN.classes[0].model_copy(update={"name": "chat"})
+    routes = [
+        route.model_copy(update={"slo_class": name})
+        for route, name in zip(PLAN.routing, ("chat", "batch"), strict=True)
+    ]
+    plan = PLAN.model_copy(update={"classes": [first, first.model_copy(update={"name": "batch"})], "routing": routes})
+    with pytest.raises(InputError, match="several SLO classes, each with a run; say which: 'chat', 'batch'"):
+        promise_dict(plan, result(tmp_path))
+    with pytest.raises(InputError, match="did not replay the plan's workload"):  # the mix of both is not one of them
+        promise_dict(plan, result(tmp_path), "chat")

@@ -12,7 +12,7 @@ import pytest
 from search_spaces import bounds, loader
 from search_spaces.bounds import Bounds
 from search_spaces.demand import read_histogram
-from search_spaces.faults import Fault
+from search_spaces.faults import Fault, FaultsError
 from search_spaces.schema import json_schema
 from search_spaces.yaml_source import MAX_NODES, parse_value
 from tests.short_workload import SOUND, load, refusal
@@ -282,3 +282,30 @@ def test_a_later_stage_can_name_the_line_of_a_value() -> None:
         "              ^",
     ]
     assert str(replace(problem, source=None).refusal([fault])) == "slo.0.ttft: is below the physical floor"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ISL;OSL;Count\n10;20;300\n30;40;100\n",
+        "isl\tosl\tcount\n10\t20\t3\n30\t40\t1\n",
+        "Share, Isl, Osl\n0.75,10,20\n0.25,30,40\n",
+    ],
+)
+def test_a_histogram_may_have_counts_other_separators_and_capitals(text: str, tmp_path: Path) -> None:
+    (tmp_path / "h.csv").write_text(text, "utf-8")
+    assert read_histogram(tmp_path / "h.csv") == [(10.0, 20.0, 0.75), (30.0, 40.0, 0.25)]
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("isl,osl,share\n10,20,300\n", "share 300 .*; call a column of requests count"),
+        ("isl,osl,count\n10,20,-1\n", "count -1 must be a number of requests"),
+        ("isl,osl,weight\n10,20,1\n", "must be isl,osl,share, or isl,osl,count where the third is a number"),
+    ],
+)
+def test_a_histogram_that_has_no_shares_says_how_counts_are_given(text: str, fault: str, tmp_path: Path) -> None:
+    (tmp_path / "h.csv").write_text(text, "utf-8")
+    with pytest.raises(FaultsError, match=fault):
+        read_histogram(tmp_path / "h.csv")

@@ -110,15 +110,22 @@ def test_a_table_and_a_csv_give_the_same_as_rows(folder: Path) -> None:
     ("text", "sentence"),
     [
         ("", "h.csv is empty; it needs the header isl,osl,share and rows"),
-        ("isl,osl\n1,2\n", "h.csv:1: the header is 'isl,osl', but must be isl,osl,share"),
+        (
+            "isl,osl\n1,2\n",
+            "h.csv:1: the header is 'isl,osl', but must be isl,osl,share, or isl,osl,count where the third is "
+            "a number of requests",
+        ),
         ("isl,osl,share\n", "is empty, but needs at least one row"),
-        ("isl,osl,share\n1,2\n", "h.csv:2: has 2 values, but must have 3 (isl,osl,share)"),
+        ("isl,osl,share\n1,2\n", "h.csv:2: has 2 values, but must have 3 (isl, osl and share or count)"),
         ("isl,osl,share\n1,x,1\n", "h.csv:2: '1,x,1' holds something that is not a number"),
         (
             "isl,osl,share\n1,nan,1\n",
             "h.csv:2: isl 1 and osl nan: each must be at least 1 and at most 16,777,216 tokens",
         ),
-        ("# c\n\nisl,osl,share\n5,5,1.5\n", "h.csv:4: share 1.5 must be at least 0 and at most 1"),
+        (
+            "# c\n\nisl,osl,share\n5,5,1.5\n",
+            "h.csv:4: share 1.5 must be at least 0 and at most 1; call a column of requests count",
+        ),
         ("isl,osl,share\n5,5,0.5\n", "shares sum to 0.5, but must sum to 1 (within 0.001)"),
     ],
 )

@@ -10,7 +10,14 @@ import pytest
 
 from costmodel.errors import InputError, UnknownNameError
 from search_spaces.huggingface import parse_config
-from search_spaces.models import _aliases, load_model, model_entry, model_names
+from search_spaces.models import (
+    _aliases,
+    load_model,
+    model_entry,
+    model_names,
+    nearest_model,
+    served_checkpoint,
+)
 
 TINY: dict[str, Any] = {
     "model_type": "llama",
@@ -62,7 +69,7 @@ def test_entries_are_ready_for_json() -> None:
 
 def test_unknown_names_offer_the_nearest() -> None:
     with pytest.raises(
-        UnknownNameError, match=r"^model 'Llama-3\.1-70' is not known; did you mean 'Llama-3\.1-70B'\?$"
+        UnknownNameError, match=r"^model 'Llama-3\.1-70' is not known; did you mean 'Llama-3\.1-70B', or a file of "
     ):
         load_model("Llama-3.1-70")
     for name in ("", "\0", "x" * 5000, "~nobody-here/x"):
@@ -121,3 +128,29 @@ def test_published_configs_equal_the_catalog(data: Path) -> None:
         assert (published.vocab, published.max_position) == (ours.vocab, ours.max_position)
         if "quantization_config" in path.read_text("utf-8"):
             assert (published.native_weight_dtype, published.quantized) == (ours.native_weight_dtype, ours.quantized)
+
+
+def test_what_serving_means_is_a_checkpoint_of_the_same_shapes() -> None:
+    for name in model_names():
+        served = served_checkpoint(name)
+        if served is None:
+            assert name in {"OPT-175B", "PaLM-540B"}
+            continue
+        model, named = load_model(served), load_model(name)
+        assert (model.layers, model.hidden, model.vocab) == (named.layers, named.hidden, named.vocab)
+    assert served_checkpoint("Mixtral-8x7B") == "mistralai/Mixtral-8x7B-Instruct-v0.1"
+    assert served_checkpoint("Llama-3.3-70B") == "meta-llama/Llama-3.3-70B-Instruct"
+    assert served_checkpoint("my-org/my-model") == "my-org/my-model"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "nearest"),
+    [
+        ("Llama-70B", "Llama-3.3-70B"),
+        ("qwen-72b", "Qwen2.5-72B"),
+        ("gemma-27b", "Gemma-3-27B"),
+        ("Mistral-8x7B", "Mixtral-8x7B"),
+    ],
+)
+def test_the_nearest_model_shares_family_and_size(wanted: str, nearest: str) -> None:
+    assert nearest_model(wanted) == nearest

@@ -69,7 +69,8 @@ def deploy(
     benchmark that replays the planned workload. The files are read back and
     checked against the plan first; a rule that they break is one sentence,
     and nothing is written. With --check, each fault of the files in DIR, which
-    somebody may have changed, is one line of output; exit code 2 if there is any.
+    somebody may have changed, is one line of output, followed by the rules that
+    it breaks, each told once; exit code 2 if there is any.
     """
     from reports.deploy.files import write_deployment
 
@@ -120,6 +121,7 @@ def _options(
 def _check(console: Console, plan: Plan, directory: Path) -> None:
     """Say what is wrong with a deployment that was written earlier, with the options that it was written with."""
     from reports.deploy.checking import directory_faults
+    from reports.deploy.differences import AS_WRITTEN
     from reports.text import plural
 
     context = click.get_current_context()
@@ -127,10 +129,14 @@ def _check(console: Console, plan: Plan, directory: Path) -> None:
         given = context.get_parameter_source(parameter.name or "") is ParameterSource.COMMANDLINE
         if given and parameter.expose_value and parameter.name not in {"file", "check"}:
             raise click.UsageError(f"--check takes the other options from DIR; leave out {parameter.opts[-1]}")
-    broken = directory_faults(plan, directory)
-    if not broken:
+    found = directory_faults(plan, directory)
+    if not found:
         console.show(f"{directory} deploys {plan.name!r} as it was evaluated")
         return
-    console.show("\n".join(f"{rule}: {sentence}" for rule, sentence in broken))
-    faults = plural(len(broken), "fault")
+    for cause in found:
+        for sentence in cause.differs:
+            console.show(f"{AS_WRITTEN}: {sentence}")
+        for rule, sentence in cause.breaks:
+            console.show(f"{'  ' if cause.differs else ''}{rule}: {sentence}")
+    faults = plural(sum(cause.faults for cause in found), "fault")
     raise InputError(f"{directory} has {faults}, and does not deploy {plan.name!r} as it was evaluated")

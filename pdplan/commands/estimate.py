@@ -163,6 +163,8 @@ def _config(problem: Problem, flags: Flags) -> EngineConfig:
 
 def estimate_dict(model: Transformer, config: EngineConfig, flags: Flags, found: Estimate) -> dict[str, Any]:
     """The estimate as JSON-ready values; units are in the keys."""
+    from costmodel.memory import max_whole_requests
+
     split = config.parallelism
     price = config.accelerator.price.usd_per_hour * config.gpus
     return {
@@ -181,6 +183,7 @@ def estimate_dict(model: Transformer, config: EngineConfig, flags: Flags, found:
         "osl": flags.osl,
         "batch": found.batch,
         "max_batch": found.max_batch,
+        "max_batch_of_whole_requests": max_whole_requests(model, config, flags.isl, flags.osl if found.decode else 0.0),
         "prefill": None if found.prefill is None else _step_dict(found.prefill),
         "decode": None if found.decode is None else _step_dict(found.decode),
         "ridge_point_flop_per_byte": found.ridge_point,
@@ -224,6 +227,7 @@ def _step_dict(step: StepEstimate) -> dict[str, Any]:
 def _page(value: dict[str, Any], width: int) -> str:
     from reports.numbers import count, hourly, significant
     from reports.table import Column, render_table
+    from reports.text import wrap
 
     heads = {"prefill": f"prefill of {count(value['isl'])}", "decode": f"decode step of {count(value['batch'])}"}
     steps = [step for step in heads if value[step] is not None]
@@ -239,7 +243,8 @@ def _page(value: dict[str, Any], width: int) -> str:
         ("origins", ", ".join(sorted(set(value["origins"])))),
     ]
     table = render_table(_step_rows([value[step] for step in steps]), columns, width)
-    return f"{_title(value)}\n\n{table}\n\n{facts_text(facts, width)}"
+    title = "\n".join(wrap(_title(value), width))
+    return f"{title}\n\n{table}\n\n{facts_text(facts, width)}"
 
 
 def _step_rows(steps: list[dict[str, Any]]) -> list[list[str]]:
@@ -257,14 +262,16 @@ def _step_rows(steps: list[dict[str, Any]]) -> list[list[str]]:
 
 
 def _held(value: dict[str, Any]) -> tuple[str, str]:
-    """How many requests fit: prompts alone where none decodes."""
+    """How many requests fit: prompts alone where none decodes; else at all stages of their life, and all at its end."""
     from reports.numbers import count
     from reports.text import plural
 
     if value["decode"] is None:
         return "max prompts", f"{plural(value['max_batch'], 'prompt')} of {count(value['isl'])} tokens"
     each = f"{count(value['isl'])} + {count(value['osl'])} tokens"
-    return "max batch", f"{plural(value['max_batch'], 'request')} of {each}"
+    most, whole = value["max_batch"], value["max_batch_of_whole_requests"]
+    held = f", {count(value['isl'] + value['osl'] / 2)} held on average; {count(whole)} if all are about to end"
+    return "max batch", f"{plural(most, 'request')} of {each}{held if whole < most else ''}"
 
 
 def _throughput(value: dict[str, Any]) -> str:

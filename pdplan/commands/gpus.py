@@ -46,8 +46,9 @@ def gpus(console: Console, name: str | None, catalog: Path | None, as_json: bool
 
 def _table(known: list[Accelerator], width: int) -> str:
     from costmodel.units import GIB, GIGA, TERA
-    from reports.numbers import significant
+    from reports.numbers import listed, money, significant
     from reports.table import Column, render_table
+    from reports.text import wrap
 
     def peak(accelerator: Accelerator, dtype: str) -> str:
         flops = accelerator.peak_flops.get(dtype)
@@ -66,23 +67,24 @@ def _table(known: list[Accelerator], width: int) -> str:
             significant(each.scale_out.bandwidth / GIGA),
             str(each.node_size),
             significant(each.tdp, 4),
-            f"{each.price.usd_per_hour:.2f}",
-            f"{each.price.low:.2f}–{each.price.high:.2f}",
+            listed(each.price.usd_per_hour)[1:].removesuffix("/h"),
+            f"{money(each.price.low)}–{money(each.price.high)}".replace("$", ""),
         ]
         for each in known
     ]
     names = ("GiB", "TB/s", "bf16", "fp8", "fp4", "ridge", "up", "out", "node", "W", "$/h", "spread")
     columns = [Column("name"), *(Column(name, "right", optional=name in {"ridge", "spread"}) for name in names)]
-    return (
-        f"{render_table(rows, columns, width)}\n\n"
-        "GiB, TB/s: memory and its bandwidth. bf16, fp8, fp4: dense TFLOP/s. ridge: FLOP/byte at bf16.\n"
-        "up, out: GB/s of one GPU's link inside a node of `node` GPUs, and between nodes. W: board power.\n"
-        "$/h: median list price of one GPU; spread: the cheapest and the dearest provider."
+    notes = (
+        "GiB, TB/s: memory and its bandwidth. bf16, fp8, fp4: dense TFLOP/s. ridge: FLOP/byte at bf16.",
+        "up, out: GB/s of one GPU's link inside a node of `node` GPUs, and between nodes. W: board power.",
+        "$/h: median list price of one GPU; spread: the cheapest and the dearest provider.",
     )
+    lines = [line for note in notes for line in wrap(note, width)]
+    return "\n".join([render_table(rows, columns, width), "", *lines])
 
 
 def _page(entry: dict[str, Any], width: int) -> str:
-    from reports.numbers import hourly, percent, si
+    from reports.numbers import listed, percent, si
     from reports.table import Column, render_table
     from reports.text import plural
 
@@ -97,7 +99,7 @@ def _page(entry: dict[str, Any], width: int) -> str:
         ("between nodes", f"{_link(entry['scale_out'])}, per GPU"),
         ("node", f"{entry['node_size']} GPUs, Kubernetes label {entry['node_label']}"),
         ("board power", f"{entry['tdp_w']:g} W"),
-        ("price", f"{hourly(price['usd_per_hour'])}, from {hourly(price['low'])} to {hourly(price['high'])}"),
+        ("price", f"{listed(price['usd_per_hour'])}, from {listed(price['low'])} to {listed(price['high'])}"),
         ("", f"{plural(price['quotes'], 'quote')}, {price['source']} ({price['origin']}, {price['date']})"),
         ("source", f"{entry['source']} (vendor, {entry['date']})"),
     ]
@@ -119,7 +121,7 @@ def _page(entry: dict[str, Any], width: int) -> str:
         *(Column(name, "right") for name in ("of peak", "of bandwidth", "launch")),
         Column("origin"),
         Column("error", "right"),
-        Column("source", shrink=True),
+        Column("source", shrink=True, lines=12, optional=True),
     ]
     return f"{entry['name']}\n\n{facts_text(facts, width)}\n\n{render_table(rows, columns, width)}"
 

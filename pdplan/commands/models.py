@@ -46,6 +46,7 @@ def models(console: Console, name: str | None, as_json: bool) -> None:
 def _table(known: list[Transformer], width: int) -> str:
     from reports.numbers import count, significant
     from reports.table import Column, render_table
+    from reports.text import wrap
     from search_spaces.models import model_entry
 
     rows = []
@@ -68,25 +69,44 @@ def _table(known: list[Transformer], width: int) -> str:
         Column("name"),
         *(Column(name, "right") for name in ("params", "active")),
         Column("layers", "right", optional=True),
-        Column("attention", shrink=True, lines=2),
+        Column("attention", shrink=True, lines=4),
         *(Column(name, "right") for name in ("experts", "KV/token")),
         Column("weights", optional=True),
         Column("context", "right"),
     ]
-    return f"{render_table(rows, columns, width)}\n\nKV/token: bytes of bf16 KV cache that one more token adds."
+    late = [f"{entry['name']} {_late(entry, 'bf16')}" for entry in map(model_entry, known) if _has_windows(entry)]
+    note = "KV/token: bytes of bf16 KV cache that one more token adds"
+    note += f"; once the windows of its layers are full: {', '.join(late)}." if late else "."
+    return "\n".join([render_table(rows, columns, width), "", *wrap(note, width)])
+
+
+def _has_windows(entry: dict[str, Any]) -> bool:
+    return bool(entry["kv_bytes_per_token"] != entry["kv_bytes_per_token_beyond_windows"])
+
+
+def _late(entry: dict[str, Any], dtype: str) -> str:
+    """KV bytes that one more token adds once all windows are full."""
+    from reports.numbers import count
+
+    return count(entry["kv_bytes_per_token_beyond_windows"][dtype])
 
 
 def _page(entry: dict[str, Any], width: int) -> str:
     from reports.numbers import count, si
+    from search_spaces.models import served_checkpoint
 
     kv = ", ".join(f"{dtype} {count(size)} B" for dtype, size in entry["kv_bytes_per_token"].items())
+    late = ", ".join(f"{dtype} {_late(entry, dtype)} B" for dtype in entry["kv_bytes_per_token"])
     experts = f"{entry['experts_per_token']} of {entry['experts']} experts per token" if entry["experts"] else "dense"
+    served = served_checkpoint(entry["name"]) if entry["date"] else None
     quantized = f", {' and '.join(entry['quantized_parts'])}" if entry["quantized_parts"] else ""
     facts = [
         ("parameters", f"{count(entry['parameters'])}, of which a token meets {count(entry['active_parameters'])}"),
         ("layers", f"{entry['layers']}, hidden width {count(entry['hidden_size'])}, {experts}"),
         ("attention", ", ".join(f"{kind['layers']} layers {kind['kind']}" for kind in entry["attention"])),
         ("KV per token", kv),
+        *([("", f"{late} once all windows are full")] if _has_windows(entry) else []),
+        *([("served as", served)] if served else []),
         ("state", f"{si(entry['state_bytes_per_request'], 'B')} per request, whatever its length"),
         ("weights", f"{entry['native_weight_dtype']}{quantized}"),
         ("vocabulary", f"{count(entry['vocabulary'])} tokens, context {count(entry['max_position'])}"),

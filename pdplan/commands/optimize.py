@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -87,30 +86,14 @@ def optimize(
 
     Exits with 3 when no fleet meets the SLOs; the plan then names the nearest miss.
     """
-    os.environ.setdefault("PDPLAN_SIMULATOR", "python")  # before its import; compiling takes longer than most searches
-    from optimizer.recommend.level import Brake, Level
-    from optimizer.recommend.optimize import optimize as search
-    from reports.json_text import plan_json
-    from reports.terminal import render_plan
     from search_spaces.loader import load_problem
 
     overrides = parse_settings(settings) | ({} if seed is None else {"seed": str(seed)})
     problem = load_problem(file, overrides=overrides)
     prepare_folders(output, deploy, force)
-    brake = Brake()
-    telling = console.progress() if effort == "quick" else console.milestones()
-    with telling as progress, stop_on_interrupt(brake):
-        found = search(problem, progress=progress, time_limit=time_limit, level=Level(effort), brake=brake)
-        base, extras = file.resolve().parent, Extras(effort, sensitivity, brake, progress)
-        found = with_more(found, problem, base, extras)
+    found = searched(console, problem, file.resolve().parent, Effort(effort, time_limit, sensitivity))
     plan = stamped(found, console.command)
-    if brake.pulled:
-        console.note("interrupted: this fleet is proven, but a cheaper one may hold too")
-    if output is not None:
-        from reports.files import write_outputs
-
-        console.note(f"wrote {' and '.join(str(path) for path in write_outputs(plan, output))}")
-    console.show(plan_json(plan) if as_json else render_plan(plan, console.width, console.colored))
+    show(console, plan, output, as_json=as_json)
     if deploy is not None and plan.pools:
         from reports.deploy.files import deploy_plan
 
@@ -119,27 +102,63 @@ def optimize(
 
 
 @dataclass(frozen=True, slots=True)
-class Extras:
-    """What is asked for besides the fleet, and whom to tell how far it is."""
+class Effort:
+    """How much is done: level by name, longest time for all of it [s], whether every lever is moved."""
 
-    effort: str
+    level: str
+    time_limit: float
     every_lever: bool
-    brake: Brake
-    progress: Callable[[str, float], None] | None
 
 
-def with_more(found: Plan, problem: Problem, base: Path, asked: Extras) -> Plan:
+def searched(console: Console, problem: Problem, base: Path, effort: Effort) -> Plan:
+    """Find the fleet and what the effort adds, telling how far it is; Ctrl-C ends it once a fleet is proven.
+
+    base: folder from which files that the problem names are looked up.
+    """
+    from optimizer.recommend.level import Brake, Level
+    from optimizer.recommend.optimize import optimize as search
+
+    brake = Brake()
+    telling = console.progress() if effort.level == "quick" else console.milestones()
+    with telling as progress, stop_on_interrupt(brake):
+        found = search(problem, progress=progress, time_limit=effort.time_limit, level=Level(effort.level), brake=brake)
+        found = with_more(found, problem, base, effort, brake=brake, progress=progress)
+    if brake.pulled:
+        console.note("interrupted: this fleet is proven, but a cheaper one may hold too")
+    return found
+
+
+def show(console: Console, plan: Plan, output: Path | None, *, as_json: bool) -> None:
+    """Write plan and report where they are asked for, and show the plan."""
+    from reports.files import write_outputs
+    from reports.json_text import plan_json
+    from reports.terminal import render_plan
+
+    if output is not None:
+        console.note(f"wrote {' and '.join(str(path) for path in write_outputs(plan, output))}")
+    console.show(plan_json(plan) if as_json else render_plan(plan, console.width, console.colored))
+
+
+def with_more(
+    found: Plan,
+    problem: Problem,
+    base: Path,
+    effort: Effort,
+    *,
+    brake: Brake,
+    progress: Callable[[str, float], None] | None,
+) -> Plan:
     """The plan with what the effort adds: what features are worth, and how the price moves."""
-    thorough, brake = asked.effort == "thorough", asked.brake
-    if thorough and not brake.pulled:
+    thorough = effort.level == "thorough"
+    if thorough and not brake.stopped():
         from optimizer.recommend.worth import with_worths
 
         found = with_worths(found, problem)
-    complete = asked.every_lever or thorough
-    if (complete or asked.effort == "standard") and not brake.pulled:
+    complete = effort.every_lever or thorough
+    if (complete or effort.level == "standard") and not brake.stopped():
         from optimizer.whatif.sensitivity import with_sensitivity
 
-        found = with_sensitivity(found, problem, base, complete=complete, brake=brake, progress=asked.progress)
+        found = with_sensitivity(found, problem, base, complete=complete, brake=brake, progress=progress)
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,7 @@ class Flags:
     data_dir: Path | None
     against: Path | None
     plan: Path | None
+    slo_class: str | None
     models: Path | None
     catalog: Path | None
     page: Path | None
@@ -41,6 +43,7 @@ class Flags:
     "--plan", type=click.Path(path_type=Path), metavar="PLAN",
     help="FILE is what the benchmark of this plan's deployment measured: was the promise kept?",
 )  # fmt: skip
+@click.option("--slo-class", metavar="NAME", help="With --plan: the class whose requests FILE is about.")
 @click.option(
     "--models", type=click.Path(path_type=Path), metavar="DIR",
     help="Models that the catalog lacks: DIR/ORG/NAME/config.json; default: DATA_DIR/models.",
@@ -72,6 +75,8 @@ def validate(console: Console, /, as_json: bool, **options: Any) -> None:
     from search_spaces.catalog import load_catalog
 
     flags = Flags(**options)
+    if flags.slo_class is not None and flags.plan is None:
+        raise click.UsageError("--slo-class goes with --plan")
     if flags.plan is not None:
         _promise(console, flags, as_json=as_json)
         return
@@ -88,7 +93,8 @@ def validate(console: Console, /, as_json: bool, **options: Any) -> None:
     if as_json:
         console.show(_document(parts))
     else:
-        width = console.width if sys.stdout.isatty() else None  # nobody's terminal: nothing needs to be cut
+        asked = sys.stdout.isatty() or os.environ.get("COLUMNS")
+        width = console.width if asked else None  # nobody's terminal: as wide as it gets
         console.show("\n\n".join(validation_text(name, value, width) for name, value in parts.items()))
     if nothing:
         raise InputError(nothing)
@@ -102,7 +108,7 @@ def _promise(console: Console, flags: Flags, *, as_json: bool) -> None:
     others = [flags.data_dir, flags.models, flags.catalog, flags.page, flags.with_rows]
     if flags.plan is None or flags.against is None or any(others):
         raise click.UsageError("--plan goes with --against FILE alone, a benchmark's result")
-    value = promise_dict(read_plan(flags.plan), flags.against)
+    value = promise_dict(read_plan(flags.plan), flags.against, flags.slo_class)
     console.show(value if as_json else promise_text(value, console.width))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -12,10 +13,10 @@ from numpy.typing import NDArray
 from costmodel.units import MILLI
 
 from . import facts
-from .description import Demand, Deployment
+from .description import ClassLimits, Demand, Deployment
 from .rendering import Raw, pod_text, render
 
-TRACE_FILE: Final = "benchmark/workload.jsonl"
+FOLDER: Final = "benchmark"
 SCRIPT_FILE: Final = "benchmark/run.sh"
 JOB_FILE: Final = "benchmark/job.yaml"
 BLOCK_TOKENS: Final = 128
@@ -25,25 +26,51 @@ MOST_BLOCKS: Final = 100_000
 
 
 def benchmark_files(deployment: Deployment, url: str, *, in_cluster: bool) -> dict[str, str]:
-    """The trace and what replays it: a script, and a Kubernetes job where the engines are pods.
+    """The trace of each SLO class and what replays them together: a script, and Kubernetes jobs for engines in pods.
 
     url: where clients of the deployment send requests, as seen from where the benchmark runs.
     """
-    words = aiperf_words(deployment, url)
-    files = {
-        TRACE_FILE: trace_text(deployment.demand),
-        SCRIPT_FILE: render("benchmark/run.sh", words=words, tool=Raw(facts.fact("benchmark", "tool"))),
-    }
+    traces = class_traces(deployment)
+    runs = [aiperf_words(deployment, one, url) for one in deployment.classes]
+    files = {f"{FOLDER}/{name}": text for name, text in traces.items()}
+    files[SCRIPT_FILE] = render("benchmark/run.sh", runs=runs, tool=Raw(facts.fact("benchmark", "tool")))
     if in_cluster:
-        words[words.index("workload.jsonl")] = "/workload/workload.jsonl"
         files[JOB_FILE] = render(
             "benchmark/job.yaml",
-            name=f"{deployment.name}-benchmark",
+            names=[f"{deployment.name}-benchmark{one.ending}" for one in deployment.classes],
             namespace=deployment.options.namespace,
             configmap=f"{deployment.name}-workload",
-            script=pod_text(job_script(shlex.join(words))),
+            scripts=[pod_text(job_script(shlex.join(_in_pod(words)))) for words in runs],
         )
     return files
+
+
+def trace_file(one: ClassLimits) -> str:
+    """Name of the trace of a class."""
+    return f"workload{one.ending}.jsonl"
+
+
+def results_folder(one: ClassLimits) -> str:
+    """Where the result of a class lies, beside its trace."""
+    return f"results{one.ending}"
+
+
+def _in_pod(words: Sequence[str]) -> list[str]:
+    """The same command where the trace is mounted, and the result lies where the job's script looks for it."""
+    at = words.index("--input-file") + 1
+    mounted = [*words[:at], f"/workload/{words[at]}", *words[at + 1 :]]
+    mounted[mounted.index("--output-artifact-dir") + 1] = "results"
+    return mounted
+
+
+def class_traces(deployment: Deployment) -> dict[str, str]:
+    """The trace of each class by file name: together they are the planned arrivals."""
+    drawn = drawn_rows(deployment.demand)
+    classes = deployment.demand.slo_class or (0,) * len(deployment.demand.share)
+    return {
+        trace_file(one): trace_text([row for bucket, row in drawn if classes[bucket] == number])
+        for number, one in enumerate(deployment.classes)
+    }
 
 
 def job_script(command: str) -> str:
@@ -52,9 +79,14 @@ def job_script(command: str) -> str:
     return f"cd /tmp; {quiet} || {{ cat log; exit 1; }}; cat results/{facts.fact('benchmark', 'result')}"
 
 
-def aiperf_words(deployment: Deployment, url: str) -> list[str]:
-    """AIPerf's command line: the trace at its own times, answers of the planned lengths, the plan's limits as goals."""
-    limits = deployment.limits
+def goodput_words(one: ClassLimits) -> str:
+    """The limits of a class as AIPerf has them [ms]."""
+    limits = {"time_to_first_token": one.ttft, "inter_token_latency": one.tpot, "request_latency": one.whole}
+    return " ".join(f"{name}:{limit / MILLI:g}" for name, limit in limits.items() if limit is not None)
+
+
+def aiperf_words(deployment: Deployment, one: ClassLimits, url: str) -> list[str]:
+    """AIPerf's command line: a class's trace at its own times, answers of the planned lengths, its limits as goals."""
     return [
         "aiperf",
         "profile",
@@ -68,14 +100,14 @@ def aiperf_words(deployment: Deployment, url: str) -> list[str]:
         "completions",
         "--streaming",
         "--input-file",
-        "workload.jsonl",
+        trace_file(one),
         "--custom-dataset-type",
         "mooncake_trace",
         "--isl-block-size",
         str(BLOCK_TOKENS),
         "--fixed-schedule",
         "--goodput",
-        f"time_to_first_token:{limits.ttft / MILLI:g} inter_token_latency:{limits.tpot / MILLI:g}",
+        goodput_words(one),
         "--extra-inputs",
         "ignore_eos:true",
         "--random-seed",
@@ -83,18 +115,22 @@ def aiperf_words(deployment: Deployment, url: str) -> list[str]:
         "--ui",
         "none",
         "--output-artifact-dir",
-        "results",
+        results_folder(one),
     ]
 
 
-def trace_text(demand: Demand) -> str:
-    """The workload as a Mooncake trace: one request a line, arrivals [ms], lengths [token], blocks that are shared."""
-    rows = trace_rows(demand)
+def trace_text(rows: Iterable[dict[str, Any]]) -> str:
+    """Requests as a Mooncake trace: one a line, arrivals [ms], lengths [token], blocks that are shared."""
     return "".join(json.dumps(row, separators=(",", ":")) + "\n" for row in rows)
 
 
 def trace_rows(demand: Demand) -> list[dict[str, Any]]:
-    """Requests drawn from the histogram in its exact shares, in an order and at times that the plan's seed decides."""
+    """The requests of all classes, in the order of their arrival."""
+    return [row for _, row in drawn_rows(demand)]
+
+
+def drawn_rows(demand: Demand) -> list[tuple[int, dict[str, Any]]]:
+    """Requests with their buckets, in the histogram's exact shares, in an order and at times that the seed decides."""
     generator = np.random.default_rng(demand.seed)
     count = requests_of(demand)
     bucket = generator.permutation(np.repeat(np.arange(len(demand.share)), bucket_counts(demand.share, count)))
@@ -102,7 +138,8 @@ def trace_rows(demand: Demand) -> list[dict[str, Any]]:
     osl = np.maximum(np.rint(np.asarray(demand.osl)[bucket]), 1).astype(int)
     arrival = np.concatenate([[0.0], np.cumsum(_gaps(generator, demand, count - 1))])
     shared = shared_blocks(isl, demand.prefix_share)
-    rows, unique = [], int(shared.max(initial=0))
+    rows: list[tuple[int, dict[str, Any]]] = []
+    unique = int(shared.max(initial=0))
     for number in range(count):
         row: dict[str, Any] = {
             "timestamp": round(float(arrival[number]) / MILLI, 3),
@@ -113,7 +150,7 @@ def trace_rows(demand: Demand) -> list[dict[str, Any]]:
             own = -(-int(isl[number]) // BLOCK_TOKENS) - int(shared[number])
             row["hash_ids"] = [*range(int(shared[number])), *range(unique, unique + own)]
             unique += own
-        rows.append(row)
+        rows.append((int(bucket[number]), row))
     return rows
 
 

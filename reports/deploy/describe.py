@@ -21,11 +21,11 @@ from optimizer.plans.plan import Plan, Pool
 from reports.numbers import is_number
 from search_spaces.engines import load_engine_overhead
 from search_spaces.loader import problem_of
-from search_spaces.models import known_names, load_model
+from search_spaces.models import known_names, load_model, served_checkpoint
 from search_spaces.problem import Problem
 
 from . import facts
-from .description import Demand, DeployedPool, Deployment, Lane, Limits, Memory, Options, Routing, Settings
+from .description import ClassLimits, Demand, DeployedPool, Deployment, Lane, Limits, Memory, Options, Routing, Settings
 
 _NAME: Final = re.compile(r"[a-z]([-a-z0-9]{0,18}[a-z0-9])?")
 _LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
@@ -64,6 +64,7 @@ def describe(plan: Plan, options: Options, base: Path | None = None) -> Deployme
         lanes=_lanes(plan, dict(zip([pool.id for pool in plan.pools], names, strict=True))),
         demand=demand_of(plan),
         limits=limits_of(plan),
+        classes=classes_of(plan),
         budget_gpus=sum(pool.gpus for pool in plan.pools),
         model=problem.model,
         overhead=load_engine_overhead(problem.engine, problem.engine_changes),
@@ -145,9 +146,7 @@ def _published(plan: Plan, problem: Problem) -> str:
     written = str(stated.get("name") or problem.model.name)
     if "/" in written:
         return written
-    found = next(
-        (name for name in known_names() if name.rpartition("/")[2].lower() == written.lower() and "/" in name), None
-    )
+    found = served_checkpoint(written)
     if found is None:
         raise InputError(f"no published checkpoint of {written} is known; name one, or its folder, with --model")
     return found
@@ -322,15 +321,54 @@ def limits_of(plan: Plan) -> Limits:
     )
 
 
-def demand_of(plan: Plan) -> Demand:
-    """The workload at the volume that was planned for."""
-    load = plan.workload
+def classes_of(plan: Plan) -> tuple[ClassLimits, ...]:
+    """The limits of every class, and what its files are called by; of all together where no route tells them apart."""
+    if not told_apart(plan) and len(plan.classes) > 1:
+        tightest = limits_of(plan)
+        return (ClassLimits("", "", tightest.ttft, tightest.tpot, None),)
+    return tuple(
+        ClassLimits(
+            name=one.name,
+            ending=_ending(one.name, number) if told_apart(plan) else "",
+            ttft=one.ttft_limit_s if is_number(one.ttft_limit_s) else None,
+            tpot=one.tpot_limit_s if is_number(one.tpot_limit_s) else None,
+            whole=one.e2e_limit_s,
+        )
+        for number, one in enumerate(plan.classes, start=1)
+    )
+
+
+def told_apart(plan: Plan) -> bool:
+    """Whether there are several classes, and the routes tell the requests of each."""
+    names = {one.name for one in plan.classes}
+    return len(names) > 1 and {one.slo_class for one in plan.routing if one.share > 0.0} == names
+
+
+def _ending(name: str, number: int) -> str:
+    """What names the files of a class: its own name where that can be part of one.
+
+    >>> _ending("interactive", 1), _ending("Day & night", 2)
+    ('-interactive', '-class-2')
+    """
+    return f"-{name}" if _NAME.fullmatch(name) and not name.startswith("class-") else f"-class-{number}"
+
+
+def demand_of(plan: Plan, slo_class: str | None = None) -> Demand:
+    """The workload at the volume that was planned for; slo_class: only the requests of this one."""
+    load, rate = plan.workload, plan.workload.request_rate_rps * planned_volume(plan)
+    names = [one.name for one in plan.classes]
+    if slo_class is not None and slo_class not in names:
+        raise UnknownNameError("SLO class", slo_class, names)
+    wanted = names if slo_class is None else [slo_class]
+    rows = [(names.index(one.slo_class), one) for one in plan.routing if one.slo_class in wanted]
+    several = told_apart(plan)
     return Demand(
-        rate=load.request_rate_rps * planned_volume(plan),
+        rate=rate * sum(one.share for _, one in rows) if several and slo_class is not None else rate,
         burstiness=load.burstiness,
         prefix_share=load.prefix_hit_share,
-        isl=tuple(load.isl),
-        osl=tuple(load.osl),
-        share=tuple(load.share),
+        isl=tuple(one.isl for _, one in rows) if several else tuple(load.isl),
+        osl=tuple(one.osl for _, one in rows) if several else tuple(load.osl),
+        share=tuple(one.share for _, one in rows) if several else tuple(load.share),
         seed=plan.provenance.seed,
+        slo_class=tuple(number for number, _ in rows) if several else (),
     )

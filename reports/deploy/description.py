@@ -115,7 +115,10 @@ class DeployedPool:
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """The planned workload: arrivals [1/s], their coefficient of variation, prefix share [1], lengths [token]."""
+    """The planned workload: arrivals [1/s], their coefficient of variation, prefix share [1], lengths [token].
+
+    slo_class: number of the class that each bucket is of; empty where there is one class.
+    """
 
     rate: float
     burstiness: float
@@ -124,6 +127,7 @@ class Demand:
     osl: tuple[float, ...]
     share: tuple[float, ...]
     seed: int
+    slo_class: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +146,20 @@ class Limits:
 
     ttft: float
     tpot: float
+
+
+@dataclass(frozen=True, slots=True)
+class ClassLimits:
+    """What one SLO class asks for: first token, later tokens, whole request [s], None where it does not say.
+
+    name: the plan's; ending: of the files and the job that are about this class; empty where there is one class.
+    """
+
+    name: str
+    ending: str
+    ttft: float | None
+    tpot: float | None
+    whole: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +203,7 @@ class Deployment:
     lanes: tuple[Lane, ...]
     demand: Demand
     limits: Limits
+    classes: tuple[ClassLimits, ...]
     budget_gpus: int
     model: Transformer = field(compare=False, repr=False)
     overhead: EngineOverhead = field(compare=False, repr=False)

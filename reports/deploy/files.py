@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -10,22 +11,34 @@ from pathlib import Path
 from typing import Final
 
 from costmodel.errors import InputError
-from optimizer.plans.plan import Plan
+from optimizer.plans.plan import ClassResult, Plan
+from reports.asked import Asked
+from reports.numbers import is_number, percent_beside
+from reports.sentences import slo_words
+from reports.text import clean
 from reports.whole_files import write_whole
 from search_spaces.files import shown_path
 
 from . import facts, lint
-from .benchmark import benchmark_files, requests_of
-from .describe import describe
+from .benchmark import FOLDER, benchmark_files, requests_of, results_folder
+from .describe import describe, told_apart
 from .description import Deployment, Options, Routing
-from .differences import AS_WRITTEN, differences
 from .found import Found
 from .read_dynamo import read_dynamo
 from .read_vllm import read_vllm
 from .record import RECORD, record_text
 from .rendering import Raw, render
 from .settings import setting_rows
-from .steps import benchmark_steps, dynamo_steps, folder_steps, llmd_steps, plain_steps, trtllm_steps, vllm_steps
+from .steps import (
+    benchmark_steps,
+    dynamo_steps,
+    folder_steps,
+    job_result,
+    llmd_steps,
+    plain_steps,
+    trtllm_steps,
+    vllm_steps,
+)
 from .target_dynamo import dynamo_files
 from .target_llmd import llmd_files, read_llmd
 from .target_sglang import read_sglang, sglang_files
@@ -37,6 +50,8 @@ SUMS: Final = "SHA256SUMS"
 """Checksums of all files, for `sha256sum -c`, and the list of what a later deployment may replace."""
 MARKER: Final = "<!-- pdplan.deployment/1 -->"
 """First line of the page in every directory of ours."""
+LONGEST_COMMAND: Final = 400
+"""Characters of a command on the page."""
 _MISSHAPEN: Final = (AttributeError, IndexError, KeyError, TypeError, ValueError, RecursionError)
 """What a reader meets in a file of another shape, such as a list where an object should be."""
 
@@ -99,15 +114,6 @@ def refuse_faults(deployment: Deployment, files: Mapping[str, str]) -> None:
         rule, sentence = broken[0]
         more = f" (and {len(broken) - 1} more)" if len(broken) > 1 else ""
         raise InputError(f"the deployment breaks the rule {rule}: {sentence}{more}")
-
-
-def file_faults(deployment: Deployment, files: Mapping[str, str]) -> list[tuple[str, str]]:
-    """What is wrong with files of a target that may have been changed, as (rule, sentence).
-
-    Where no other rule is about a change, and where one is, the rule `as_written` names it.
-    """
-    planned = TARGETS[deployment.options.target].files(deployment)
-    return rule_faults(deployment, files) + [(AS_WRITTEN, sentence) for sentence in differences(planned, files)]
 
 
 def rule_faults(deployment: Deployment, files: Mapping[str, str]) -> list[tuple[str, str]]:
@@ -227,12 +233,12 @@ def _make_folder(directory: Path, path: Path) -> None:
 
 
 def _check_routing(deployment: Deployment) -> None:
-    target = deployment.options.target
-    if deployment.routing is Routing.BY_LENGTH and not (target == "dynamo" and deployment.disaggregated):
-        able = "target that can: dynamo" if deployment.disaggregated else "no target can"
+    able = deployment.disaggregated and deployment.engine in facts.engines_of("dynamo")
+    if deployment.routing is Routing.BY_LENGTH and not (able and deployment.options.target == "dynamo"):
+        mend = "Dynamo's router alone does that: name --target dynamo, or" if able else "no target's router does that:"
         raise InputError(
-            f"the plan sends requests of different lengths or classes to different pools of one role, which {target}'s "
-            f"router does not; {able}, or plan again with constraints: {{max_pools: 2}}"
+            "the plan sends requests of different lengths or classes to different pools of one role, and "
+            f"{mend} plan again with --set constraints.max_pools={2 if deployment.disaggregated else 1}"
         )
     if deployment.routing is Routing.BOTH_KINDS:
         raise InputError(
@@ -246,7 +252,7 @@ def _check_vendor(deployment: Deployment) -> None:
     if other is not None:
         raise InputError(
             f"pool {other.id}: {other.accelerator} is a GPU of {other.vendor}, and the files of every target ask for "
-            "NVIDIA's devices and labels"
+            "NVIDIA's devices and labels; plan again without it"
         )
 
 
@@ -279,20 +285,51 @@ def _readme(plan: Plan, deployment: Deployment, target: Target) -> str:
         ],
         steps=[Raw(step) for step in folder_steps(deployment, pods=target.pods) + target.steps(deployment)],
         rows=setting_rows(deployment),
-        result=Raw(facts.fact("benchmark", "result")),
+        checks=[Raw(line) for line in _checks(deployment, target)],
         job=[Raw(step) for step in benchmark_steps(deployment)] if target.pods else [],
         requests=requests_of(deployment.demand),
         rate=f"{deployment.demand.rate:g}",
         promise=_promise(plan),
+        several=told_apart(plan),
+        goals=_goals(plan),
         notes=_notes(deployment),
     )
     return f"{MARKER}\n{page}"
 
 
-def _promise(plan: Plan) -> list[tuple[str, str, str]]:
-    """Predicted quantiles of all requests [ms]."""
+def _checks(deployment: Deployment, target: Target) -> list[str]:
+    """The commands that set what was measured beside the promise, one for each class."""
+    result = str(facts.fact("benchmark", "result"))
+    checks = []
+    for one in deployment.classes:
+        file = job_result(one) if target.pods else f"{FOLDER}/{results_folder(one)}/{result}"
+        chosen = f" --slo-class {shlex.quote(one.name)}" if one.ending else ""
+        checks.append(clean(f"pdplan validate --against {file} --plan plan.json{chosen}", LONGEST_COMMAND))
+    return checks
+
+
+def _goals(plan: Plan) -> list[str]:
+    """What each class asks for, and which share of its requests the plan promises in time."""
     return [
-        (name, _milliseconds(plan.ttft_s, name), _milliseconds(plan.tpot_s, name)) for name in ("p50", "p90", "p99")
+        f"{slo_words(_asked(one))}; promised: {percent_beside(one.attainment, one.attainment_goal)}"
+        for one in plan.classes
+    ]
+
+
+def _asked(one: ClassResult) -> Asked:
+    first, later = (limit if is_number(limit) else None for limit in (one.ttft_limit_s, one.tpot_limit_s))
+    return Asked(one.name, one.share, first, later, one.e2e_limit_s, one.attainment_goal)
+
+
+def _promise(plan: Plan) -> list[tuple[str, str, str]]:
+    """Predicted quantiles, of each class where there are several [ms]."""
+    latencies: list[tuple[str, object, object]] = [("", plan.ttft_s, plan.tpot_s)]
+    if told_apart(plan):
+        latencies = [(f"{one.name} ", one.ttft_s, one.tpot_s) for one in plan.classes]
+    return [
+        (f"{of}{name}", _milliseconds(ttft, name), _milliseconds(tpot, name))
+        for of, ttft, tpot in latencies
+        for name in ("p50", "p90", "p99")
     ]
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from costmodel.engine import Role
 from costmodel.errors import InputError
+from costmodel.words import percentage
 
 from .description import Deployment
 from .found import Found
@@ -63,7 +64,7 @@ def lengths_find_their_pools(deployment: Deployment, found: Found) -> Iterator[s
             yield str(error)
             continue
         if lost > MISROUTED:
-            yield f"router: {lost:.0%} of the requests would find another {role.value} pool than planned"
+            yield f"router: {percentage(lost)} of the requests would find another {role.value} pool than planned"
         names = grid.get(f"{role.value}_pool_dynamo_namespaces", [])
         planned = [pool.name for pool in deployment.of_role(role)]
         if [name for name, pool in zip(names, planned, strict=False) if name.endswith(f"-{pool}")] != list(names):

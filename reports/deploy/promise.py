@@ -7,13 +7,14 @@ from typing import Any, Final
 
 from costmodel.errors import InputError
 from optimizer.plans.plan import Plan
+from optimizer.plans.plan_fields import Quantiles
 from reports.numbers import count, duration, rate, signed_percent
 from reports.table import Column, render_table
 from search_spaces.benchmark_results.reader import read_results
 from search_spaces.benchmark_results.records import BenchmarkRun
 from search_spaces.files import shown_path
 
-from .describe import demand_of
+from .describe import demand_of, told_apart
 from .description import Demand
 
 QUANTILES: Final = ("p50", "p90", "p99")
@@ -21,9 +22,10 @@ OTHER_WORKLOAD: Final = 0.1
 """Difference of mean lengths [1] beyond which a run replayed another workload: chance and tokenizers explain less."""
 
 
-def promise_dict(plan: Plan, file: Path) -> dict[str, Any]:
+def promise_dict(plan: Plan, file: Path, slo_class: str | None = None) -> dict[str, Any]:
     """Promised and measured quantiles [s] of each run in a benchmark's result file.
 
+    slo_class: the one whose requests the run replayed, for every class of several has a run of its own.
     The error is promised / measured - 1. Raises InputError for a plan without a promise, and for a file whose runs
     did not replay the plan's workload.
     """
@@ -32,16 +34,21 @@ def promise_dict(plan: Plan, file: Path) -> dict[str, Any]:
     runs = [record for record in read_results([file]) if isinstance(record, BenchmarkRun)]
     if not runs:
         raise InputError(f"{shown_path(file)} has no run of a load generator")
-    demand = demand_of(plan)
+    if slo_class is None and told_apart(plan):
+        names = ", ".join(repr(one.name) for one in plan.classes)
+        raise InputError(f"the plan {plan.name!r} has several SLO classes, each with a run; say which: {names}")
+    demand = demand_of(plan, slo_class)
+    promised = next(((one.ttft_s, one.tpot_s) for one in plan.classes if one.name == slo_class), None)
     return {
         "schema": "pdplan.promise/1",
         "plan": plan.name,
+        "slo_class": slo_class,
         "planned_requests_per_second": demand.rate,
-        "runs": [_run(plan, demand, run) for run in runs],
+        "runs": [_run(promised or (plan.ttft_s, plan.tpot_s), demand, run) for run in runs],
     }
 
 
-def _run(plan: Plan, demand: Demand, run: BenchmarkRun) -> dict[str, Any]:
+def _run(latencies: tuple[Quantiles, Quantiles], demand: Demand, run: BenchmarkRun) -> dict[str, Any]:
     for name, found, lengths in (("prompts", run.isl, demand.isl), ("answers", run.osl, demand.osl)):
         planned = sum(length * share for length, share in zip(lengths, demand.share, strict=True)) / sum(demand.share)
         if abs(found / planned - 1.0) > OTHER_WORKLOAD:
@@ -51,7 +58,7 @@ def _run(plan: Plan, demand: Demand, run: BenchmarkRun) -> dict[str, Any]:
             )
     pairs = [
         (f"{metric} {name}", getattr(promised, name), getattr(measured, name))
-        for metric, promised, measured in (("TTFT", plan.ttft_s, run.ttft), ("TPOT", plan.tpot_s, run.tpot))
+        for metric, promised, measured in zip(("TTFT", "TPOT"), latencies, (run.ttft, run.tpot), strict=True)
         for name in QUANTILES
     ]
     return {

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from costmodel.engine import Role
 from costmodel.errors import InputError
+from costmodel.words import percentage
 
 from .description import DeployedPool, Deployment, Lane
 
@@ -108,6 +109,6 @@ def refuse_coarse(deployment: Deployment) -> None:
         lost = misrouted(deployment, role, router_config(deployment, lambda pool: pool.name))
         if lost > MISROUTED:
             raise InputError(
-                f"{lost:.0%} of the requests would find another {role.value} pool than planned, for Dynamo's router "
-                "chooses by the prompt's length alone; plan again with constraints: {max_pools: 2}"
+                f"{percentage(lost)} of the requests would find another {role.value} pool than planned, for Dynamo's "
+                "router chooses by the prompt's length alone; plan again with constraints: {max_pools: 2}"
             )

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from costmodel.engine import Role
+from costmodel.words import percentage
 from optimizer.plans.plan import Plan
 
 from . import facts
@@ -47,7 +48,9 @@ def _parallel(deployment: Deployment) -> list[SettingRow]:
     if deployment.model.is_moe:
         rows += [
             SettingRow(
-                "expert parallel", _each(deployment, "expert"), "1: experts are split; else spread over all ranks"
+                "expert parallel",
+                _each(deployment, "expert"),
+                "GPUs that the experts are spread over; 1: all are split instead",
             ),
             SettingRow("data parallel", _each(deployment, "data"), "attention ranks that share the experts"),
         ]
@@ -71,7 +74,7 @@ def _scheduler(deployment: Deployment) -> list[SettingRow]:
         SettingRow(
             "prefix caching",
             "on" if hit > 0.0 else "off",
-            f"the workload finds {hit:.1%} of its prompt tokens in a cache"
+            f"the workload finds {percentage(hit, 1)} of its prompt tokens in a cache"
             if hit > 0.0
             else "the plan counts on no shared prefix, so none shall flatter a measurement",
         ),

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from . import facts
-from .description import Deployment, Routing
+from .benchmark import FOLDER, trace_file
+from .description import ClassLimits, Deployment, Routing
 from .placement import hosts_of, place
 from .planner import can_plan
 
@@ -97,12 +98,26 @@ def folder_steps(deployment: Deployment, *, pods: bool) -> list[str]:
 def benchmark_steps(deployment: Deployment) -> list[str]:
     """How the benchmark runs in the cluster, and where its result comes out."""
     space, name = deployment.options.namespace, deployment.name
-    return [
-        f"kubectl create configmap {name}-workload -n {space} --from-file=benchmark/workload.jsonl",
-        f"kubectl apply -n {space} -f benchmark/job.yaml",
-        f"kubectl wait -n {space} --for=condition=complete --timeout=1h job/{name}-benchmark",
-        f"kubectl logs -n {space} job/{name}-benchmark > {facts.fact('benchmark', 'result')}",
+    traces = " ".join(f"--from-file={FOLDER}/{trace_file(one)}" for one in deployment.classes)
+    waits = [
+        f"kubectl wait -n {space} --for=condition=complete --timeout=1h job/{name}-benchmark{one.ending}"
+        for one in deployment.classes
     ]
+    logs = [
+        f"kubectl logs -n {space} job/{name}-benchmark{one.ending} > {job_result(one)}" for one in deployment.classes
+    ]
+    return [
+        f"kubectl create configmap {name}-workload -n {space} {traces}",
+        f"kubectl apply -n {space} -f benchmark/job.yaml",
+        *waits,
+        *logs,
+    ]
+
+
+def job_result(one: ClassLimits) -> str:
+    """File into which the log of a class's job goes."""
+    stem, _, suffix = str(facts.fact("benchmark", "result")).rpartition(".")
+    return f"{stem}{one.ending}.{suffix}"
 
 
 def _namespace(deployment: Deployment) -> list[str]:

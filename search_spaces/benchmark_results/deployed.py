@@ -13,6 +13,7 @@ from costmodel.errors import InputError, UnknownNameError
 from costmodel.memory import max_requests
 from costmodel.serving.load import MANY_WAVES
 from costmodel.transformer import Transformer
+from costmodel.words import percentage
 from search_spaces.catalog import AcceleratorCatalog
 from search_spaces.engines import engine_name
 from search_spaces.measured_batches import Deployment, deployment_of
@@ -158,7 +159,7 @@ def _run(run: BenchmarkRun, setup: Setup) -> tuple[MeasuredRun | None, list[str]
         )
     if run.cached > CACHED and ttft is not None:
         ttft = None
-        notes.append(f"TTFT not used: {run.cached:.0%} of the prompt tokens came from a prefix cache")
+        notes.append(f"TTFT not used: {percentage(run.cached)} of the prompt tokens came from a prefix cache")
     deployment = _deployment(run, setup, flight)
     if ttft is None and run.tpot.typical is None:
         return None, [*notes, "left out: it has no TTFT and no TPOT to fit"]

@@ -17,6 +17,7 @@ from costmodel.calibration.scaling import above_physics
 from costmodel.engine import EngineConfig
 from costmodel.errors import InputError
 from costmodel.units import MILLI
+from costmodel.words import percentage
 
 from .deployed import MeasuredRun, TimedStep, in_flight
 from .prediction import Row, engines_of, model_of, step_load, used_pairs
@@ -73,8 +74,9 @@ def check_fit(fit: ScaleFit, rows: Sequence[Row]) -> None:
     for name, share in beyond.items():
         limit = "memory bandwidth" if name == "memory" else "peak FLOP/s"
         raise InputError(
-            f"the measured times ask for {share:.0%} of the {limit} of {config.accelerator.name}, more than there is; "
-            "check --gpu, --weight-dtype and layout, and that neither speculative decoding nor a prefix cache was on"
+            f"the measured times ask for {percentage(share)} of the {limit} of {config.accelerator.name}, more than "
+            "there is; check --gpu, --weight-dtype and layout, and that neither speculative decoding nor a prefix "
+            "cache was on"
         )
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from costmodel.errors import InputError, UnknownNameError
+from costmodel.words import percentage
 
 from .arrivals import TIE_SHARE, ArrivalCounter, ArrivalStats
 from .csv_rows import csv_layout, csv_rows, split_header
@@ -170,9 +171,10 @@ class _Tally:
             yield f"{some} earlier than the line before; the trace was sorted by arrival."
         if arrivals.quantum is not None and arrivals.dispersion is not None:
             yield (
-                f"{arrivals.tie_share:.0%} of the arrivals share the time of the one before (over {TIE_SHARE:.0%}): "
-                f"the clock steps by {arrivals.quantum:.4g} s, so burstiness {arrivals.burstiness:.2f} is the root of "
-                f"the dispersion of counts per step, not the CV of the recorded gaps ({arrivals.gap_cv or 0:.2f})."
+                f"{percentage(arrivals.tie_share)} of the arrivals share the time of the one before "
+                f"(over {percentage(TIE_SHARE)}): the clock steps by {arrivals.quantum:.4g} s, so burstiness "
+                f"{arrivals.burstiness:.2f} is the root of the dispersion of counts per step, not the CV of the "
+                f"recorded gaps ({arrivals.gap_cv or 0:.2f})."
             )
         elif arrivals.gap_cv is None:
             yield "too few distinct arrivals to measure burstiness; 1 (Poisson) is assumed."

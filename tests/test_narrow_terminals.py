@@ -1,0 +1,83 @@
+"""Tables on narrow terminals: every line within them, every number whole."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pdplan.cli import run
+from reports.comparison import compare
+from reports.comparison_text import render_text
+from reports.numbers import money
+from reports.terminal import render_plan
+from reports.text import display_width
+from tests.report_cases import load, simulated, with_sensitivity
+from tests.test_validation import GOOD, HEADER
+
+WIDTHS = (60, 80)
+COMMANDS = {
+    "gpus": ["gpus"],
+    "gpu": ["gpus", "B200"],
+    "models": ["models"],
+    "model": ["models", "gpt-oss-120b"],
+    "estimate": ["estimate", "--model", "Llama-3.1-70B", "--gpu", "H100", "--tp", "4"],
+}
+
+
+def too_wide(text: str, width: int) -> list[str]:
+    return [line for line in text.splitlines() if display_width(line) > width]
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_keeps_within_the_terminal_and_cuts_nothing(
+    name: str, width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    assert run(COMMANDS[name]) == 0
+    out = capsys.readouterr().out
+    assert too_wide(out, width) == []
+    assert "…" not in out
+
+
+def test_what_is_set_below_each_other_is_all_there(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    assert run(["gpus", "--json"]) == 0
+    names = [entry["name"] for entry in json.loads(capsys.readouterr().out)]
+    assert run(["gpus"]) == 0
+    first = [line.split()[0] for line in capsys.readouterr().out.splitlines() if line]
+    assert [first.count(name) for name in names] == [2] * len(names)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("name", ["disaggregated", "colocated", "hundred-pools"])
+def test_a_plan_keeps_within_the_terminal(name: str, width: int) -> None:
+    plan = with_sensitivity(simulated(load(name)))
+    text = render_plan(plan, width, next_step="pdplan")
+    assert too_wide(text, width) == []
+    dearest = sorted(plan.pools, key=lambda pool: -pool.usd_per_hour)[:3]
+    assert all(money(pool.usd_per_hour) in text for pool in dearest)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_comparison_keeps_within_the_terminal(width: int) -> None:
+    assert too_wide(render_text(compare(load("disaggregated"), load("colocated")), width), width) == []
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_measured_rows_keep_within_columns_that_were_asked_for(
+    width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """A table that is piped is as wide as it gets, unless COLUMNS says how wide that may be."""
+    path = tmp_path / "rows.csv"
+    path.write_text(HEADER + GOOD.format(ttft=100, tpot=10), "utf-8")
+    monkeypatch.delenv("COLUMNS", raising=False)
+    assert run(["validate", "--against", str(path)]) == 0
+    assert too_wide(capsys.readouterr().out, 100) != []
+    monkeypatch.setenv("COLUMNS", str(width))
+    assert run(["validate", "--against", str(path)]) == 0
+    assert too_wide(capsys.readouterr().out, width) == []
