@@ -45,7 +45,10 @@ def goodput_text(found: Goodput, plan: Plan, width: int) -> list[str]:
 def _goodput_sentence(found: Goodput, plan: Plan) -> str:
     if found.rate <= 0.0:
         return f"Goodput 0: a class misses its goal even at {rate(found.fails)}."
-    return f"Goodput {rate(found.rate)}, simulated to {percent(found.tolerance)}; plan: {rate(plan.goodput_rps)}."
+    return (
+        f"Goodput {rate(found.rate)}, at the lower end of the intervals and to {percent(found.tolerance)}; "
+        f"plan: {rate(plan.goodput_rps)}."
+    )
 
 
 def curve_text(curve: Curve, plan: Plan, width: int) -> list[str]:
@@ -111,7 +114,9 @@ def _point_rows(point: RatePoint) -> list[list[str]]:
 
 
 def _mark(point: RatePoint) -> str:
-    return "✓" if point.held else "overloaded" if point.overloaded else "missed"
+    if point.held:
+        return "✓" if point.proven else "✓ (unsure)"
+    return "overloaded" if point.overloaded else "missed"
 
 
 def three(values: Sequence[float]) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from optimizer.plans.plan import ClassResult, Plan
-from optimizer.plans.plan_simulation import JudgedFleet, SimulatedClass
+from optimizer.plans.plan_simulation import SimulatedClass
 
 from .figures import goal_label
 from .numbers import (
@@ -32,12 +32,12 @@ from .simulation_figures import (
     bucket_maps,
     distributions,
     fleet_points,
-    judged_rows,
     load_figure,
     worst_bucket,
 )
 from .text import clean, plural
-from .words import has_tpot
+from .tried_fleets import TriedFleet, origin_words, outcome_words, tried_fleets
+from .words import engine_cell, has_tpot
 
 MOST_CLASSES: Final = 3
 """Classes whose distributions and buckets are drawn."""
@@ -93,7 +93,8 @@ def basis_sentence(plan: Plan) -> str:
 
 def judged_sentence(plan: Plan) -> str:
     """Say how many of the other fleets that were simulated cost less, and how many of those hold."""
-    cheaper = [row for row in judged_rows(plan) if row.cost_usd_per_hour < (plan.cost_usd_per_hour or 0.0)]
+    own = plan.cost_usd_per_hour or 0.0
+    cheaper = [one.best for one in tried_fleets(plan) if one.best.cost_usd_per_hour < own]
     if not cheaper:
         return "Also simulated: no fleet that costs less"
     held = sum(row.held for row in cheaper)
@@ -127,11 +128,13 @@ def _tail_words(item: ClassResult, label: str) -> str:
 
 
 def load_sentence(figure: LoadFigure) -> str:
-    """Say up to which rate every goal held, and at which the next one tried did not."""
+    """Say up to which rate every goal is proven to hold, and at which the next one tried is not."""
     if figure.goodput is None:
         return "Latency at the rates that were simulated"
     room = signed_percent(figure.goodput / figure.demand - 1) if figure.demand else MISSING
-    fails = "" if figure.fails is None else f"; at {rate(figure.fails)} a goal is missed"
+    reached = any(point.rate == figure.fails and point.held for point in figure.points)
+    fault = "that is not proven" if reached else "a goal is missed"
+    fails = "" if figure.fails is None else f"; at {rate(figure.fails)} {fault}"
     return f"Every goal holds up to {rate(figure.goodput)}, {room} against the demand{fails}"
 
 
@@ -251,24 +254,25 @@ def _class_row(one: SimulatedClass) -> tuple[str, ...]:
 
 
 def _judged(plan: Plan) -> Table:
-    headers = ("fleet", "pools", "#price", "#difference", "#in time", "outcome")
-    return cut_table(headers, [_judged_row(row, plan) for row in judged_rows(plan)], MOST_JUDGED)
+    headers = ("fleet", "pools", "#price", "#difference", "#tries", "#in time", "outcome")
+    return cut_table(headers, [_judged_row(one, plan) for one in tried_fleets(plan)], MOST_JUDGED)
 
 
-def _judged_row(row: JudgedFleet, plan: Plan) -> tuple[str, ...]:
-    own = plan.cost_usd_per_hour
+def _judged_row(tried: TriedFleet, plan: Plan) -> tuple[str, ...]:
+    row, own = tried.best, plan.cost_usd_per_hour
     difference = MISSING if not own else signed_percent(row.cost_usd_per_hour / own - 1)
     several = len(row.attainment) > 1
     shares = [
         f"{clean(name, 20)} {percent(share)}" if several else percent(share) for name, share in row.attainment.items()
     ]
     return (
-        clean(row.what),
-        " + ".join(clean(line) for line in row.pools[:12]),
+        origin_words(row),
+        " + ".join(engine_cell(line) for line in row.pools[:12]),
         hourly(row.cost_usd_per_hour),
         difference,
+        count(tried.tries),
         ", ".join(shares) or MISSING,
-        "holds" if row.held else "overloaded" if row.overloaded else "misses a goal",
+        outcome_words(row, plan),
     )
 
 
@@ -278,7 +282,7 @@ def fleets_chart(plan: Plan) -> Chart | None:
     if len(points) < 2:
         return None
     rows = [
-        (p.name, hourly(p.cost), percent(p.ttft), percent(p.tpot), "holds" if p.held else "misses a goal")
+        (p.name, hourly(p.cost), percent(p.ttft), percent(p.tpot), "holds" if p.held else "does not hold")
         for p in points
     ]
     far = sum(p.cost > FAR * (plan.cost_usd_per_hour or 0.0) for p in points)
@@ -291,7 +295,7 @@ def fleets_chart(plan: Plan) -> Chart | None:
         ),
         drawing=draw_fleets(points),
         table=cut_table(("fleet", "#price", "#TTFT of limit", "#TPOT of limit", "outcome"), rows),
-        legend=(("good", "recommended"), ("other", "holds"), ("over", "misses a goal")),
+        legend=(("good", "recommended"), ("other", "holds"), ("over", "does not hold")),
     )
 
 

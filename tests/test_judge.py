@@ -141,7 +141,7 @@ def test_goodput_lies_where_the_class_begins_to_miss() -> None:
     assert 0.95 * found.fails <= found.rate < found.fails
     rates = [point.rate for point in found.points]
     assert rates == sorted(rates)
-    assert [point.held for point in found.points] == [rate <= found.rate for rate in rates]
+    assert [point.proven for point in found.points] == [rate <= found.rate for rate in rates]
     demand = instance.problem.workload.request_rate
     assert found.rate == pytest.approx(demand * goodput_volume(instance, fleet), rel=0.35)
 

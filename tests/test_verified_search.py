@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import itertools
+from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -13,15 +15,22 @@ from costmodel.engine import Role
 from costmodel.simulator import Fleet as SimulatedFleet
 from costmodel.simulator.metrics import Attainment, Overload
 from optimizer.fleets.build_plan import fleet_cost
+from optimizer.fleets.evaluate import holds, predict_misses
 from optimizer.fleets.fleet import Fleet
 from optimizer.loads.instance import Instance
+from optimizer.recommend.formula_search import solved_by_formula
+from optimizer.recommend.optimize import resolver_of
+from optimizer.rivals.allowed import allowed
 from optimizer.rivals.fewer import fewer_replicas, without_pool
+from optimizer.solver.search import Effort
 from optimizer.verification.blame import Blame
+from optimizer.verification.cuts import PROMPTS, TOKENS, TOP, raised, slower
 from optimizer.verification.judge import ClassJudgement, Judgement
 from optimizer.verification.verdict import Verdict, fleet_key
-from optimizer.verification.verify import ROUNDS, cheapest_verified, slower
-from optimizer.verification.waste import without_waste
-from search_spaces.problem import Constraints
+from optimizer.verification.verify import ROUNDS, SEARCHES, cheapest_verified, repaired
+from optimizer.verification.waste import smaller, without_waste
+from search_spaces.problem import Constraints, Routing
+from tests.optimizer_cases import instance_of, problem, workload
 from tests.small_fleets import apart, pool, replicas, small
 
 
@@ -32,6 +41,9 @@ class Oracle:
     instance: Instance
     needed: tuple[int, ...]
     verdicts: dict[object, Verdict] = field(default_factory=dict)
+
+    def late(self) -> bool:
+        return False
 
     def judged(self, fleet: Fleet) -> bool:
         return fleet_key(fleet) in self.verdicts
@@ -102,24 +114,125 @@ def test_repairs_keep_the_limits() -> None:
     assert max(sum(replicas(one.fleet)) for one in bench.verdicts.values()) <= 4
 
 
-def test_a_repair_by_search_is_tried_once_and_judged_like_any_other() -> None:
-    instance = small()
+def test_where_not_all_pools_to_blame_can_grow_those_do_that_may() -> None:
+    """One engine more fits, two do not: each pool is tried by itself."""
+    instance = small(constraints=Constraints(max_gpus=4))
+    bench: Any = Oracle(instance, (1, 3))
+    missed = replace(bench.verdict(apart(instance, 1, 2)), blame=Blame(np.array([0.5, 0.5]), 1.0, 0.0))
+    assert [replicas(fleet) for fleet in repaired(instance, missed, 0)] == [(2, 2), (1, 3)]
+    roomy = small()
+    assert [replicas(fleet) for fleet in repaired(roomy, missed, 0)] == [(2, 3)]
+    assert repaired(roomy, missed, ROUNDS) == []
+    (larger,) = repaired(roomy, replace(missed, fleet=apart(roomy, 40, 40)), 4)
+    assert replicas(larger) == (59, 59)
+    tight = small(constraints=Constraints(max_gpus=81))
+    many = repaired(tight, replace(missed, fleet=apart(tight, 40, 40)), 4)
+    assert [replicas(fleet) for fleet in many] == [(41, 40), (40, 41)]  # nineteen more do not fit
+
+
+def test_what_missed_is_searched_for_again_with_the_engines_to_blame_slower() -> None:
+    instance = small(16.0)
     bench: Any = Oracle(instance, (5, 1))
     asked: list[Instance] = []
 
     def resolve(stricter: Instance) -> Fleet:
         asked.append(stricter)
-        return apart(instance, 5, 1)
+        return apart(instance, 1 + 2 * len(asked), 1)
 
-    found = cheapest_verified(bench, [apart(instance, 1, 1)], resolve)
+    start = apart(instance, 1, 1)
+    found = cheapest_verified(bench, [start], resolve)
     assert found.winner is not None
-    assert replicas(found.winner.fleet) == (5, 1)
     assert found.repairs == len(found.missed) - 1 + found.by_repair
-    (stricter,) = asked
-    np.testing.assert_allclose(stricter.tables.prefill_time, 1.1 * instance.tables.prefill_time)
-    np.testing.assert_array_equal(stricter.tables.decode_base, instance.tables.decode_base)
-    later = slower(instance, prompts=False).tables
-    np.testing.assert_allclose(later.decode_base, 1.1 * instance.tables.decode_base)
+    assert 1 <= len(asked) <= SEARCHES
+    shape, others = start.pools[0].shape, np.arange(len(instance.tables.shapes)) != start.pools[0].shape
+    factors = [float(one.tables.prefill_shared[shape, 0] / instance.tables.prefill_shared[shape, 0]) for one in asked]
+    assert factors[0] > 1.0
+    assert factors == sorted(set(factors))
+    for stricter in asked:
+        for name in (*PROMPTS, *TOKENS):
+            changed, was = getattr(stricter.tables, name), getattr(instance.tables, name)
+            np.testing.assert_array_equal(changed[others], was[others])
+            np.testing.assert_array_equal(changed, was) if name in TOKENS else None
+        assert not holds(stricter, predict_misses(stricter, start))
+
+
+@settings(deadline=None, max_examples=10)
+@given(st.lists(st.tuples(counts, st.floats(0.0, 1.0), st.floats(0.0, 0.89)), min_size=1, max_size=8))
+def test_cuts_only_rise_and_refute_what_missed(misses: list[tuple[tuple[int, int], float, float]]) -> None:
+    instance, rungs = small(), dict[tuple[int, bool], int]()
+    bench: Any = Oracle(instance, (10, 10))
+    for count, share, attained in misses:
+        found = bench.verdict(apart(instance, *count))
+        one = replace(found.judgement.classes[0], attainment=Attainment(attained, attained, attained, 1000))
+        fault = Blame(np.array([share, 1.0 - share]), 1.0, 0.0)
+        missed = replace(found, judgement=replace(found.judgement, classes=(one,)), blame=fault)
+        after = dict(raised(instance, rungs, missed))
+        assert all(rungs[kind] <= rung <= TOP for kind, rung in after.items() if kind in rungs)
+        refuted = not holds(slower(instance, after), predict_misses(slower(instance, after), missed.fleet))
+        at_top = all(after.get((missed.fleet.pools[k].shape, bool(k)), 0) == TOP for k in fault.worst)
+        assert refuted or at_top
+        assert raised(instance, after, missed) == after
+        rungs = after
+
+
+@settings(deadline=None, max_examples=25)
+@given(counts, st.lists(counts, min_size=1, max_size=4), st.lists(counts, min_size=1, max_size=4), st.integers(2, 12))
+def test_repairs_end_and_keep_the_limits(
+    needed: tuple[int, int], starts: list[tuple[int, int]], answers: list[tuple[int, int]], gpus: int
+) -> None:
+    """Whatever the searches answer."""
+    instance = small(constraints=Constraints(max_gpus=gpus))
+    bench: Any = Oracle(instance, needed)
+    asked = itertools.cycle(apart(instance, *answer) for answer in answers)
+    fleets = [fleet for fleet in (apart(instance, *start) for start in starts) if allowed(instance, fleet)]
+    found = cheapest_verified(bench, fleets, lambda _: next(asked))
+    tried = [one.fleet for one in bench.verdicts.values()]
+    assert all(allowed(instance, fleet) for fleet in tried)
+    assert found.winner is None or found.winner.held
+
+
+def test_a_search_again_finds_a_fleet_of_slower_engines_by_columns_and_evaluation() -> None:
+    instance = small(30.0)
+    effort = Effort()
+    solved = solved_by_formula(instance, effort, lambda label, fraction: None)
+    rungs = {(one.shape, one.role is not Role.PREFILL): 20 for one in solved.fleet.pools}
+    stricter = slower(instance, rungs)
+    found = resolver_of(solved, effort)(stricter)
+    assert holds(stricter, predict_misses(stricter, found))
+    assert fleet_cost(instance, found) >= fleet_cost(instance, solved.fleet)
+    assert resolver_of(solved, Effort(until=0.0))(stricter).pools == ()
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.lists(st.integers(1, 3), min_size=3, max_size=3))
+def test_no_waste_that_the_gateway_cannot_route(sizes: list[int]) -> None:
+    """A threshold router gives each length to one pool: a pool that would hand its own to two others stays."""
+    lengths = ((500, 100, 0.4), (1500, 100, 0.3), (4000, 100, 0.3))
+    instance = by_threshold(lengths)
+    parts = (pool(instance, f"colocated-{k + 1}", Role.COLOCATED, sizes[k]) for k in range(3))
+    fleet = Fleet(tuple(replace(one, route=np.eye(3)[k]) for k, one in enumerate(parts)))
+    bench: Any = Oracle(instance, (0, 0, 0))
+    lean = without_waste(bench, bench.verdict(fleet), [], lambda: False)
+    assert all(allowed(instance, one.fleet) for one in (lean.winner, *(tried for _, tried in lean.others)))
+    assert replicas(lean.winner.fleet) == (1, 1, 1)
+
+
+@cache
+def by_threshold(lengths: tuple[tuple[float, float, float], ...]) -> Instance:
+    limits = Constraints(routing=Routing.THRESHOLD)
+    return instance_of(problem(workload=workload(3.0, lengths), constraints=limits))
+
+
+def test_a_rival_is_tried_once_by_whatever_name() -> None:
+    instance = small()
+    bench: Any = Oracle(instance, (1, 1))
+    winner, rival = bench.verdict(apart(instance, 3, 3)), apart(instance, 2, 1)
+    found = [fleet_key(fleet) for what, fleet in smaller(instance, winner, [rival, rival]) if what.startswith("rival")]
+    assert found.count(fleet_key(rival)) <= 1
+    assert len(found) == len(set(found))
+    names = [what for what, _ in smaller(instance, winner, [rival])]
+    assert "rival 1, prefill-1: 2 of 2" in names
+    assert "rival 1, decode-1: 1 of 1" not in names
 
 
 def test_a_pool_that_goes_leaves_its_flows_to_the_others() -> None:

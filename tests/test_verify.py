@@ -143,6 +143,8 @@ def test_the_record_has_distributions_and_a_rising_curve() -> None:
     assert len(found.cdf_shares) == len(one.ttft_cdf_s) == len(one.tpot_cdf_s) == 64
     assert found.cdf_shares == sorted(set(found.cdf_shares))
     assert one.ttft_cdf_s == sorted(one.ttft_cdf_s)
+    assert one.e2e_s is not None
+    assert one.ttft_s.p50 < one.e2e_s.p50 < one.e2e_s.p90 < one.e2e_s.p99
     assert np.interp(0.5, found.cdf_shares, one.ttft_cdf_s) == pytest.approx(one.ttft_s.p50, rel=0.02)
     rates = [point.rate_rps for point in found.curve]
     assert len(rates) >= 5
@@ -217,7 +219,7 @@ def test_where_nothing_is_proven_there_is_no_plan_but_the_nearest_miss(monkeypat
     assert plan.simulation is None
     (miss,) = plan.alternatives
     assert (miss.kind, miss.attainment, miss.simulated) == ("nearest_miss", 0.8, True)
-    assert "80.0% of default (70.0% to 85.0%) where 90.0% should when simulated" in miss.why_not
+    assert "80 % of default (70 % to 85 %) where 90 % should when simulated" in miss.why_not
     assert plan.binding[0].constraint == "attainment"
     assert "Nearest miss" in render_plan(plan)
 

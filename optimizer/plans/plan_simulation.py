@@ -28,6 +28,8 @@ class SimulatedClass(SimulatedLatencies):
     """Requests of the class that were counted: all but the first tenth of each run."""
     by_formula: SimulatedLatencies
     """What the queueing formulas predict for the same fleet."""
+    e2e_s: Quantiles | None = None
+    """From arrival to last token; null in plans of older versions."""
     ttft_cdf_s: list[Measure]
     """TTFT at each of `Simulation.cdf_shares`; null where the request never got that far."""
     tpot_cdf_s: list[Measure]
@@ -52,6 +54,10 @@ class JudgedFleet(Record):
     cost_usd_per_hour: Amount
     held: bool
     """Whether the lower end of every class's interval reached its goal and the fleet kept up."""
+    outcome: str | None = None
+    """"holds", "misses", or "undecided" where an interval straddles its goal; null in plans of older versions."""
+    stuck: bool = False
+    """Whether it kept its goals until a crowd filled its KV memory, and not any more after that."""
     overloaded: bool
     attainment: dict[str, Share]
     """Simulated share of each SLO class within its SLOs."""
@@ -96,6 +102,9 @@ class Simulation(Record):
     """Of a very large fleet one engine in so many was simulated, with as much of the demand."""
     held: bool
     """Whether the lower end of every class's interval reaches its goal and the fleet keeps up."""
+    confirmation: Count = 0
+    """Number of the confirmation that the fleet passed: the requests are ones that no choice was made by. 0: none was
+    made, for want of time (or in an older version); then the fleet was chosen by the same requests."""
     attainment: Share
     """Share of all requests within all their SLOs."""
     classes: list[SimulatedClass]
@@ -107,7 +116,8 @@ class Simulation(Record):
     """Share of the requests that no engine can hold."""
     unfinished: Share
     goodput_rps: Amount | None
-    """Highest rate at which every class held; null where the search for it was interrupted."""
+    """Highest rate tried at which every class held at the lower end of its interval; null where the search for it was
+    interrupted."""
     goodput_fails_rps: Amount | None
     """The next higher rate that was tried, at which one did not."""
     goodput_by_formula_rps: Measure
@@ -116,7 +126,7 @@ class Simulation(Record):
     curve_requests: Count
     """Requests of the run at each rate above the planned one, whose runs are those above; fewer at lower rates."""
     one_replica_less: list[JudgedFleet]
-    """The plan's fleet with one replica less in one pool: each misses a goal, or the plan would be cheaper."""
+    """The plan's fleet with one replica less in one pool: none holds, or the plan would be cheaper."""
     others: list[JudgedFleet]
     """Other fleets that were simulated, in order: cheaper ones that missed, or best of their kind."""
     tuning: Tuning | None = None

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+import itertools
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
-from costmodel.words import join_words
+from costmodel.words import dollars, join_words, percentage
 from optimizer.fleets.binding import binding
 from optimizer.fleets.build_plan import fleet_cost, pool_line
+from optimizer.fleets.evaluate import holds, predict_misses
 from optimizer.fleets.fleet import Fleet
 from optimizer.loads.columns import Columns
 from optimizer.loads.instance import Instance
+from optimizer.loads.late import Late
 from optimizer.plans.plan import Alternative, Binding, Plan, Status
 from optimizer.plans.plan_simulation import SimulatedLatencies, Tuning
-from optimizer.plans.proof import OPTIMAL_GAP, Proof, bound_for, gap_of, proof_of_cost
+from optimizer.plans.proof import OPTIMAL_GAP, Proof, bound_for, gap_of, proof_of_judged
 from optimizer.rivals.alternatives import SAME, Rival, kinds, recommended, why_not
-from optimizer.verification.simulated_goodput import goodput_among
+from optimizer.verification.batch_limits import with_larger_batches
+from optimizer.verification.confirm import MOST_CONFIRMED, confirmed
+from optimizer.verification.simulated_goodput import OutOfTimeError, goodput_among
 from optimizer.verification.simulation_record import (
     Trail,
     as_simulated,
@@ -42,6 +49,9 @@ STEPS_DOWN = (0.0, 0.02, 0.04, 0.08, 0.15, 0.3, 0.5)
 VOLUME_TOLERANCE = 0.02
 """To which the goodput of one run is found where goodput is the goal (relative)."""
 
+FINE = 1e-4
+"""To which a lower goal is stated [1]."""
+
 THOROUGH_RUNS = 4
 """Full runs of a fleet that holds, at the highest effort."""
 
@@ -52,7 +62,7 @@ Told = Callable[[str, float], None]
 class Solved:
     """What the search found by formula: the fleet, what is proven of it, the volume it serves and its rivals.
 
-    promised: the best fleet that columns promise, from which the fleet came.
+    promised: the best fleet that columns promise, from which the fleet came; size: of the search, as the plan has it.
     """
 
     instance: Instance
@@ -62,6 +72,7 @@ class Solved:
     proof: Proof
     volume: float
     rivals: tuple[Rival, ...]
+    size: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,25 +92,20 @@ class Judged:
 def judged(solved: Solved, resolve: Resolve, level: Level, brake: Brake, told: Told) -> Judged:
     """Find the cheapest fleet that holds when it is simulated; the bound stays that of the formulas."""
     told("simulating fleets", 0.65)
-    least = THOROUGH_RUNS if level is Level.THOROUGH else 2
-    rivals = [fleet for rival in solved.rivals for fleet in (rival.fleet, rival.promised)]
-    fleets = _distinct([solved.fleet, solved.promised, *rivals])
-    cheapest = solved.instance.problem.objective.goal is Goal.MIN_COST
-    if cheapest:
-        bench = make_bench(solved.instance, least=least)
-        searched = cheapest_verified(bench, fleets, resolve)
+    least, tuning = THOROUGH_RUNS if level is Level.THOROUGH else 2, None
+    if solved.instance.problem.objective.goal is Goal.MIN_COST:
+        bench = make_bench(solved.instance, least=least, late=brake.stopped)
+        searched, lean, tuning = proven(solved, bench, resolve, brake, told, tune=level is Level.THOROUGH)
     else:
-        bench, searched = verified_volume(solved, least)
-    if searched.winner is None:
+        bench, searched = verified_volume(solved, least, brake.stopped)
+        lean = None if searched.winner is None else Lean(searched.winner, ())
+    if searched.undecided is not None and holds(
+        solved.instance, predict_misses(solved.instance, searched.undecided, solved.volume)
+    ):
+        return _undecided(solved, bench, searched.undecided)
+    if lean is None:
         return _nothing_held(solved, bench, searched)
     brake.armed = True
-    lean, tuning = Lean(searched.winner, ()), None
-    if cheapest:
-        told("simulating smaller fleets", 0.75)
-        lean = without_waste(bench, searched.winner, fleets, brake.stopped)
-    if cheapest and level is Level.THOROUGH:
-        told("tuning", 0.8)
-        lean, tuning = _tuned(bench, lean, fleets, brake)
     told("simulating alternatives", 0.85)
     proof = proof_of(solved, lean.winner, bench.volume)
     trail = Trail(
@@ -112,6 +118,71 @@ def judged(solved: Solved, resolve: Resolve, level: Level, brake: Brake, told: T
     )
     rows = _rows(solved, bench, lean.winner, proof, brake)
     return Judged(lean.winner.fleet, proof, bench.volume, rows, [], bench, lean.winner, trail)
+
+
+Chosen = tuple[Searched, Lean | None, Tuning | None]
+
+
+def proven(solved: Solved, bench: Bench, resolve: Resolve, brake: Brake, told: Told, *, tune: bool = False) -> Chosen:
+    """The cheapest of the fleets found by formula, and of their repairs, that is confirmed, without what it can spare.
+
+    bench: of the same instance. A fleet that fresh requests refute has missed, and the search is made again: what the
+    bench knows takes it no time. Where it is to stop the fleet is not confirmed any more; None where nothing held.
+    """
+    again = _remembered(resolve)
+    for number in range(1, MOST_CONFIRMED + 1):
+        chosen = _chosen(solved, bench, again, brake, told, tune=tune)
+        searched, lean, tuning = chosen
+        if lean is None or brake.stopped():
+            return chosen
+        told("confirming the fleet", 0.8)
+        found = confirmed(bench, lean.winner, number)
+        if found.held:
+            return searched, replace(lean, winner=found), tuning
+    return replace(searched, winner=None, nearest=found), None, None
+
+
+def _chosen(solved: Solved, bench: Bench, resolve: Resolve, brake: Brake, told: Told, *, tune: bool) -> Chosen:
+    """The cheapest fleet that holds on the requests that all fleets get."""
+    fleets = _candidates(solved)
+    searched = cheapest_verified(bench, fleets, resolve)
+    if searched.winner is None:
+        return searched, None, None
+    brake.armed = True
+    told("simulating smaller fleets", 0.75)
+    lean = without_waste(bench, searched.winner, fleets, brake.stopped)
+    lean = replace(lean, winner=with_larger_batches(bench, lean.winner, brake.stopped))
+    if not tune:
+        return searched, lean, None
+    told("tuning", 0.8)
+    return searched, *_tuned(bench, lean, fleets, brake)
+
+
+def _remembered(resolve: Resolve) -> Resolve:
+    """The same search by formula, which is made once for each way in which steps may be slower."""
+    known: dict[tuple[bytes, bytes], Fleet] = {}
+
+    def remembered(stricter: Instance) -> Fleet:
+        steps = stricter.tables.prefill_time.tobytes(), stricter.tables.decode_base.tobytes()
+        if steps not in known:
+            known[steps] = resolve(stricter)
+        return known[steps]
+
+    return remembered
+
+
+def _candidates(solved: Solved) -> list[Fleet]:
+    """The fleets found by formula, the best first."""
+    rivals = [fleet for rival in solved.rivals for fleet in rival.fleets]
+    return _distinct([solved.fleet, solved.promised, *rivals])
+
+
+def as_judged(solved: Solved, winner: Verdict, level: Level, brake: Brake) -> Judged:
+    """The fleet of `solved`, which held when it was simulated, with nothing beside it."""
+    bench = make_bench(solved.instance, least=THOROUGH_RUNS if level is Level.THOROUGH else 2, late=brake.stopped)
+    trail = Trail((), (), 1, 0, interrupted=brake.stopped())
+    rows = _rows(solved, bench, winner, solved.proof, brake)
+    return Judged(winner.fleet, solved.proof, 1.0, rows, [], bench, winner, trail)
 
 
 def _tuned(bench: Bench, lean: Lean, fleets: Sequence[Fleet], brake: Brake) -> tuple[Lean, Tuning]:
@@ -157,7 +228,7 @@ def proof_of(solved: Solved, winner: Verdict, volume: float) -> Proof:
     """
     proof = solved.proof
     if solved.instance.problem.objective.goal is Goal.MIN_COST:
-        return proof_of_cost(proof.bound, proof.floor, winner.cost)
+        return proof_of_judged(proof.promised, proof.floor, winner.cost)
     part = volume / solved.volume
     if solved.instance.problem.objective.goal is Goal.MAX_GOODPUT_PER_DOLLAR:
         part *= fleet_cost(solved.instance, solved.fleet) / winner.cost
@@ -168,22 +239,29 @@ def proof_of(solved: Solved, winner: Verdict, volume: float) -> Proof:
     return Proof(Status.OPTIMAL if optimal else Status.FEASIBLE, proof.bound, gap)
 
 
-def verified_volume(solved: Solved, least: int) -> tuple[Bench, Searched]:
+def verified_volume(solved: Solved, least: int, late: Late) -> tuple[Bench, Searched]:
     """The most of the demand that the fleet is proven to serve; where it serves too little, the promised one."""
-    bench, searched = _volume_of(solved, solved.fleet, least)
-    if searched.winner is None and solved.promised.pools and solved.promised is not solved.fleet:
-        other = _volume_of(solved, solved.promised, least)
-        return other if other[1].winner is not None else (bench, searched)
+    numbers = itertools.count(1)
+    try:
+        bench, searched = _volume_of(solved, solved.fleet, least, late, numbers)
+        if searched.winner is None and solved.promised.pools and solved.promised is not solved.fleet:
+            other = _volume_of(solved, solved.promised, least, late, numbers)
+            return other if other[1].winner is not None else (bench, searched)
+    except OutOfTimeError:
+        return make_bench(solved.instance, solved.volume, least, late), Searched(None, None, undecided=solved.fleet)
     return bench, searched
 
 
-def _volume_of(solved: Solved, fleet: Fleet, least: int) -> tuple[Bench, Searched]:
-    """The most of the demand that a fleet is proven to serve, near its simulated goodput, within what was asked."""
+def _volume_of(solved: Solved, fleet: Fleet, least: int, late: Late, numbers: Iterator[int]) -> tuple[Bench, Searched]:
+    """The most of the demand that a fleet is confirmed to serve, near its simulated goodput, within what was asked.
+
+    numbers: of the confirmations.
+    """
     instance, asked = solved.instance, solved.instance.problem.objective
     ratio = asked.goal is Goal.MAX_GOODPUT_PER_DOLLAR
-    bench = make_bench(instance, solved.volume, least)
+    bench = make_bench(instance, solved.volume, least, late)
     part = bench.part(fleet)
-    trials = trials_of(bench, part, part.requests)
+    trials = trials_of(bench, part, part.requests, late)
     found_rate = goodput_among(trials, VOLUME_TOLERANCE, start=part.volume, step=1.0 + 4.0 * VOLUME_TOLERANCE).rate
     volume = found_rate * part.parts / instance.problem.workload.request_rate
     volume = min(volume, asked.max_volume) if ratio else volume
@@ -191,8 +269,11 @@ def _volume_of(solved: Solved, fleet: Fleet, least: int) -> tuple[Bench, Searche
     for served in (volume * (1.0 - step) for step in STEPS_DOWN):
         if served <= 0.0 or (ratio and served < asked.min_volume):
             break
+        if late():
+            raise OutOfTimeError(f"{fleet}: the time is up")
         bench = make_bench(instance, served, least)
         found = bench.verdict(fleet)
+        found = confirmed(bench, found, next(numbers)) if found.held else found
         if found.held:
             return bench, Searched(found, None)
         nearest = found
@@ -202,7 +283,7 @@ def _volume_of(solved: Solved, fleet: Fleet, least: int) -> tuple[Bench, Searche
 def _rows(solved: Solved, bench: Bench, winner: Verdict, proof: Proof, brake: Brake) -> list[Alternative]:
     """The comparison with every kind, all simulated that can be: the winner first, the best of each kind after it."""
     instance = solved.instance
-    reached = _overall(instance, winner)
+    reached = overall(instance, winner)
     best = recommended(instance, winner.fleet, proof, bench.volume)
     best = best.model_copy(update={"attainment": reached, "simulated": True, "latencies": _latencies(winner)})
     own = {kind.label for kind in kinds(instance, solved.space) if kind.has(instance, winner.fleet)}
@@ -220,12 +301,12 @@ def _rows(solved: Solved, bench: Bench, winner: Verdict, proof: Proof, brake: Br
 
 
 def _of_rival(bench: Bench, rival: Rival, brake: Brake) -> Verdict:
-    """How the best fleet of a kind did; where it misses, the one that columns promise, if that does not."""
-    lean = bench.verdict(rival.fleet, BRIEFLY)
-    if lean.judgement.held or not rival.promised.pools or brake.stopped():
-        return lean
-    promised = bench.verdict(rival.promised, BRIEFLY)
-    return promised if promised.judgement.held else lean
+    """How the best fleet of a kind did; where it misses, the first to fall back on that does not."""
+    first = bench.verdict(rival.fleet, BRIEFLY)
+    if first.judgement.held:
+        return first
+    others = (bench.verdict(fleet, BRIEFLY) for fleet in rival.fleets[1:] if not brake.stopped())
+    return next((one for one in others if one.judgement.held), first)
 
 
 def _row(instance: Instance, row: Alternative, found: Verdict, best: float) -> Alternative:
@@ -237,13 +318,13 @@ def _row(instance: Instance, row: Alternative, found: Verdict, best: float) -> A
             "bound_usd_per_hour": bound,
             "gap": gap_of(bound, found.cost),
             "pools": [pool_line(instance, pool) for pool in found.fleet.pools],
-            "attainment": _overall(instance, found),
+            "attainment": overall(instance, found),
             "simulated": True,
             "latencies": _latencies(found),
         }
         return row.model_copy(update=shown | {"why_not": why_not(found.cost, best)})
     lost = {"status": Status.TIME_LIMIT, "cost_usd_per_hour": None, "bound_usd_per_hour": None, "gap": None}
-    reason = f"the cheapest found by formula (${found.cost:,.2f}/h) {_miss_words(found)}"
+    reason = f"the cheapest found by formula ({dollars(found.cost)}/h) {miss_words(found)}"
     return row.model_copy(update=lost | {"pools": [], "attainment": None, "simulated": True, "why_not": reason})
 
 
@@ -252,24 +333,37 @@ def _latencies(found: Verdict) -> list[SimulatedLatencies]:
     return [latencies(one) for one in found.judgement.classes]
 
 
-def _overall(instance: Instance, found: Verdict) -> float:
+def overall(instance: Instance, found: Verdict) -> float:
     """Share of all requests within their SLOs."""
     shares = np.array([slo.share for slo in instance.problem.slos])
     return float(shares @ [one.attainment.share for one in found.judgement.classes] / shares.sum())
 
 
-def _miss_words(found: Verdict) -> str:
+def miss_words(found: Verdict) -> str:
     """How a fleet missed, as the end of a sentence."""
+    if found.stuck:
+        return "stays behind when simulated, once its KV memory was full"
     if found.judgement.overload.overloaded:
         return "falls behind its arrivals when simulated"
-    behind = [one for one in found.judgement.classes if not one.proven]
+    behind = [one for one in found.judgement.classes if not one.proven] or list(found.judgement.classes)
     shares = [
-        f"{one.attainment.share:.1%} of {one.name} ({one.attainment.low:.1%} to {one.attainment.high:.1%}) where "
-        f"{one.goal:.1%} should"
+        f"{percentage(one.attainment.share, 1)} of {one.name} ({percentage(one.attainment.low, 1)} to "
+        f"{percentage(one.attainment.high, 1)}) where {percentage(one.goal, 1)} should"
         for one in behind
     ]
     only = "only " if any(not one.held for one in behind) else ""
     return f"keeps the SLOs of {only}{join_words(shares)} when simulated"
+
+
+def _undecided(solved: Solved, bench: Bench, fleet: Fleet) -> Judged:
+    """The time was up before a fleet was proven to hold: the best by formula that had not missed."""
+    cost = fleet_cost(solved.instance, fleet)
+    own = fleet is solved.fleet
+    proof = solved.proof if own else proof_of_judged(solved.proof.promised, solved.proof.floor, cost)
+    first = solved.rivals[0].row if own else recommended(solved.instance, fleet, proof, solved.volume)
+    rows = [first, *(rival.row for rival in solved.rivals[1:] if (rival.row.cost_usd_per_hour or cost) >= cost)]
+    trail = Trail((), (), len(bench.verdicts), 0, interrupted=True)
+    return Judged(fleet, proof, solved.volume, rows, [], bench, None, trail)
 
 
 def _nothing_held(solved: Solved, bench: Bench, searched: Searched) -> Judged:
@@ -287,15 +381,20 @@ def _nothing_held(solved: Solved, bench: Bench, searched: Searched) -> Judged:
         bound_usd_per_hour=None,
         gap=None,
         pools=[pool_line(solved.instance, pool) for pool in missed.fleet.pools],
-        attainment=_overall(solved.instance, missed),
-        why_not=f"It {_miss_words(missed)}.",
+        attainment=overall(solved.instance, missed),
+        why_not=f"It {miss_words(missed)}.",
         simulated=True,
     )
-    rows = [
-        binding(
-            "attainment", one.name, 1.0 - one.attainment.share, 1.0 - one.goal, "1",
-            f"{one.attainment.share:.2%} of class {one.name} keep their SLO simulated where {one.goal:.2%} should.",
-        )
-        for one in missed.judgement.classes
-    ]  # fmt: skip
+    behind = missed.judgement.overload.overloaded  # then no lower goal would do
+    rows = [] if behind else [goal_missed(one.name, one.attainment.low, one.goal) for one in missed.judgement.classes]
     return Judged(Fleet(()), proof, 1.0, [row], sorted(rows, key=lambda one: one.slack), bench, None, trail)
+
+
+def goal_missed(name: str, reached: float, goal: float) -> Binding:
+    """How far a class is from its goal; reached: share of its requests that is sure to be in time [1].
+
+    What may miss is rounded up to hundredths of a per cent, so that what is read off it is no lower than what is kept.
+    """
+    missed = math.ceil(round((1.0 - reached) / FINE, 6)) * FINE
+    sentence = f"{percentage(1.0 - missed, 2)} of class {name} keep their SLO where {percentage(goal, 2)} should."
+    return binding("attainment", name, missed, 1.0 - goal, "1", sentence)

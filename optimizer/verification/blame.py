@@ -17,6 +17,9 @@ FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
 IntArray = NDArray[np.int64]
 
+BLAMED = 0.2
+"""Share of the late requests with which a pool is one of those to blame."""
+
 
 @dataclass(frozen=True, slots=True)
 class Blame:
@@ -29,6 +32,12 @@ class Blame:
     pools: FloatArray
     first: float
     later: float
+
+    @property
+    def worst(self) -> list[int]:
+        """Pools that made BLAMED of them late or more; where there are none, those that made most of them late."""
+        enough = min(BLAMED, float(self.pools.max(initial=0.0)))
+        return [int(index) for index in np.flatnonzero(self.pools >= enough)]
 
 
 def blame(instance: Instance, found: Judgement) -> Blame:

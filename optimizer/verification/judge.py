@@ -15,7 +15,17 @@ from costmodel.simulator import POLICIES, HandOver, Limits, Policy, Pool, Result
 from costmodel.simulator import Fleet as SimulatedFleet
 from costmodel.simulator.arrivals import draw_lengths, gamma_arrivals
 from costmodel.simulator.cost_steps import GridSteps, cost_steps
-from costmodel.simulator.metrics import Attainment, Overload, overload, percentiles, share_of, steady, within
+from costmodel.simulator.metrics import (
+    TAIL,
+    WARM_UP,
+    Attainment,
+    Overload,
+    overload,
+    percentiles,
+    share_of,
+    steady,
+    within,
+)
 from costmodel.simulator.metrics import Slo as SimulatedSlo
 from costmodel.simulator.step_kernel import UNLIMITED
 from optimizer.fleets.error_bars import factor_at, step_intervals
@@ -261,11 +271,13 @@ def judge_demands(instance: Instance, engines: SimulatedFleet, demands: Sequence
     return judge_runs(instance, engines, [Run(demand, simulate(demand.trace, engines)) for demand in demands])
 
 
-def judge_runs(instance: Instance, engines: SimulatedFleet, made: Sequence[Run]) -> Judgement:
-    """Take runs of one fleet together, the first tenth of each left out as warm-up."""
+def judge_runs(
+    instance: Instance, engines: SimulatedFleet, made: Sequence[Run], *, tail: float = TAIL, warm_up: float = WARM_UP
+) -> Judgement:
+    """Take runs of one fleet together, the first `warm_up` of each left out; tail: of the intervals (`share_of`)."""
     runs = tuple(made)
-    counted = [steady(run.result) for run in runs]
-    classes = tuple(_judged(instance, runs, counted, k, slo) for k, slo in enumerate(instance.problem.slos))
+    counted = [steady(run.result, warm_up) for run in runs]
+    classes = tuple(_judged(instance, runs, counted, k, tail) for k in range(len(instance.problem.slos)))
     worst = max((falls_behind(run, len(engines.pools)) for run in runs), key=lambda one: (one.overloaded, one.growth))
     spans = [float(np.ptp(run.result.arrival)) for run in runs]
     gaps = sum(max(run.demand.trace.size - 1, 1) for run in runs)
@@ -286,9 +298,10 @@ def falls_behind(run: Run, pools: int) -> Overload:
 
 
 def _judged(
-    instance: Instance, runs: tuple[Run, ...], counted: list[BoolArray], number: int, slo: Slo
+    instance: Instance, runs: tuple[Run, ...], counted: list[BoolArray], number: int, tail: float
 ) -> ClassJudgement:
     """One class over all runs."""
+    slo = instance.problem.slos[number]
     limits = class_limits(slo)
     mine = [
         steady_part & (instance.flows.slo[run.demand.flow] == number)
@@ -301,7 +314,7 @@ def _judged(
     return ClassJudgement(
         name=slo.name,
         goal=slo.attainment,
-        attainment=share_of(np.concatenate(good).astype(np.float64)),
+        attainment=share_of(np.concatenate(good).astype(np.float64), tail),
         ttft=percentiles(np.concatenate(ttft), QUANTILES),
         tpot=percentiles(np.concatenate(tpot), QUANTILES),
     )

@@ -7,10 +7,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from costmodel.errors import PdplanError
 from costmodel.simulator import Fleet as SimulatedFleet
 from costmodel.simulator.metrics import steady, steady_throughput
 from optimizer.fleets.fleet import Fleet
 from optimizer.loads.instance import Instance
+from optimizer.loads.late import Late, never
 
 from .judge import ClassJudgement, Judgement, judge, simulated_fleet
 from .simulated_use import in_time
@@ -20,13 +22,18 @@ LEAST_VOLUME = 1e-3
 MOST_VOLUME = 1e3
 
 
+class OutOfTimeError(PdplanError):
+    """The time was up before what was asked was known; never shown to a user."""
+
+
 @dataclass(frozen=True, slots=True)
 class RatePoint:
     """The fleet at one rate.
 
     rate: arrivals [1/s]; classes: attainment and latencies of each; served: requests ended [1/s]; tokens: output tokens
     [1/s]; in_time: requests ended within the SLO of their class [1/s]; e2e: mean time from arrival to last token [s];
-    overloaded: it falls behind its arrivals; held: it does not, and every class keeps its goal.
+    overloaded: it falls behind its arrivals; held: it does not, and every class keeps its goal; proven: at the lower
+    end of its interval too.
     """
 
     rate: float
@@ -37,11 +44,16 @@ class RatePoint:
     e2e: float
     overloaded: bool
     held: bool
+    proven: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Goodput:
-    """Goodput [1/s] lies between `rate`, at which all held, and `fails`, at which not; every rate tried, rising."""
+    """Goodput [1/s]: up to `rate` all goals are proven to hold, at `fails` not; every rate tried, rising.
+
+    Proven by the interval of one run at each rate. A share alone would say yes and no by turns near the goal, and a
+    search for the rate at which it turns finds one where chance said yes.
+    """
 
     rate: float
     fails: float
@@ -63,6 +75,8 @@ class Trials:
     requests: int
     seed: int
     points: dict[float, RatePoint] = field(default_factory=dict)
+    late: Late = never
+    """Whether no more runs are to be made."""
 
     @classmethod
     def of(cls, instance: Instance, fleet: Fleet, requests: int, seed: int) -> Trials:
@@ -70,8 +84,10 @@ class Trials:
         return cls(instance, fleet, simulated_fleet(instance, fleet), requests, seed)
 
     def at(self, volume: float) -> RatePoint:
-        """The fleet at `volume` times the demand."""
+        """The fleet at `volume` times the demand. Raises OutOfTimeError where it would take a run and it is late."""
         if volume not in self.points:
+            if self.late():
+                raise OutOfTimeError(f"{self.fleet}: the time is up")
             found = judge(
                 self.instance,
                 self.fleet,
@@ -91,7 +107,7 @@ class Trials:
 def goodput(
     instance: Instance, fleet: Fleet, *, requests: int = 10_000, seed: int = 0, tolerance: float = 0.02
 ) -> Goodput:
-    """Highest rate at which every class holds its joint TTFT and TPOT attainment, to `tolerance` (relative).
+    """Highest rate at which every class is proven to hold its attainment in one run, to `tolerance` (relative).
 
     Bisection over the rate, mix and routing unchanged.
     """
@@ -106,7 +122,7 @@ def goodput_among(
 
     proven: a volume at which the fleet is known to hold; it is not tried up to there. start, step: see `boundary`.
     """
-    low, high = boundary(lambda volume: volume <= proven or trials.at(volume).held, tolerance, start, step)
+    low, high = boundary(lambda volume: volume <= proven or trials.at(volume).proven, tolerance, start, step)
     demand = trials.instance.problem.workload.request_rate
     return Goodput(demand * low, demand * high, tolerance, trials.rising())
 
@@ -152,4 +168,5 @@ def _point(instance: Instance, found: Judgement) -> RatePoint:
         e2e=float(np.mean(np.where(run.result.finished, run.result.e2e, np.inf)[counted])),
         overloaded=found.overload.overloaded,
         held=found.held,
+        proven=found.proven,
     )

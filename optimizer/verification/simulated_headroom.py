@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from costmodel.words import percentage
 from optimizer.fleets.binding import binding
 from optimizer.loads.loads import Resource
 from optimizer.plans.plan import Binding
@@ -34,7 +35,7 @@ def with_simulated_headroom(rows: Sequence[Binding], simulation: Simulation) -> 
 
 
 def _as_simulated(row: Binding, reached: float) -> Binding:
-    """A pool that can take `reached` times the planned load."""
-    why = row.sentence.partition(": ")[2]
-    said = f"{row.where} can take {reached - 1.0:.0%} more load, as the whole fleet could when simulated: {why}"
+    """A pool that can take `reached` times the planned load; what gives out first is known by formula alone."""
+    more, why = percentage(reached - 1.0), row.sentence.partition(": ")[2]
+    said = f"{row.where} can take {more} more load, as the whole fleet could when simulated; by formula, {why}"
     return binding(row.constraint, row.where, 1.0 / reached, 1.0, row.unit, said)

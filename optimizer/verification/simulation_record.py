@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from costmodel.simulator.metrics import percentiles, steady, within
 from costmodel.units import SECONDS_PER_HOUR
+from costmodel.words import percentage
 from optimizer.fleets.binding import binding
 from optimizer.fleets.build_plan import ANALYTIC, pool_line
 from optimizer.fleets.build_plan import quantiles as stated_quantiles
@@ -18,6 +19,7 @@ from optimizer.fleets.error_bars import ENDS
 from optimizer.fleets.evaluate import QUANTILES
 from optimizer.fleets.fleet import Fleet
 from optimizer.loads.instance import Instance
+from optimizer.loads.late import Late
 from optimizer.plans.plan import Binding, ClassResult, ErrorBars, Plan, Range
 from optimizer.plans.plan_fields import Quantiles
 from optimizer.plans.plan_simulation import (
@@ -32,10 +34,11 @@ from optimizer.plans.plan_simulation import (
 from search_spaces.problem import Goal
 
 from .judge import ClassJudgement, Judgement, class_limits, judge, simulated_fleet
-from .simulated_goodput import RatePoint, Trials, goodput_among
+from .simulated_goodput import Goodput, OutOfTimeError, RatePoint, Trials, goodput_among
 from .simulated_headroom import with_simulated_headroom
+from .simulated_use import class_e2e
 from .tune import Tuned, front
-from .verdict import Bench, Slice, Verdict
+from .verdict import Bench, Slice, Verdict, fleet_key
 from .verify import Tried
 
 FloatArray = NDArray[np.float64]
@@ -65,18 +68,20 @@ def other_rates(bench: Bench, winner: Verdict, by_formula: float, stopped: Calla
     """The goodput, which is not below the rate at which the fleet was judged, and latencies up to it and beyond.
 
     by_formula: the goodput that the formulas expect [1/s], which is tried first. Where goodput was the goal, it is the
-    rate at which the fleet was proven: the runs at other rates are shorter.
+    rate at which the fleet was proven: the runs at other rates are shorter. Once it is to stop, nothing is said.
     """
-    part, demand = bench.part(winner.fleet), bench.instance.problem.workload.request_rate
-    trials = trials_of(bench, part, part.requests)
-    if stopped():
+    try:
+        return _other_rates(bench, winner, by_formula, stopped)
+    except OutOfTimeError:
         return Rates()
-    step = 1.0 + GOODPUT_TOLERANCE
-    expected = max(part.volume * step, by_formula / demand / part.parts)  # also where that is not known
-    found = goodput_among(trials, GOODPUT_TOLERANCE, proven=part.volume, start=expected, step=step)
+
+
+def _other_rates(bench: Bench, winner: Verdict, by_formula: float, stopped: Callable[[], bool]) -> Rates:
+    part, demand = bench.part(winner.fleet), bench.instance.problem.workload.request_rate
+    found = goodput_of(bench, winner.fleet, by_formula, stopped)
     most = max(found.rate, demand * part.volume)
-    lower = trials_of(bench, part, bench.brief(part))
-    points = [lower.at(share * part.volume) for share in CURVE if not stopped()]
+    lower = trials_of(bench, part, bench.brief(part), stopped)
+    points = [lower.at(share * part.volume) for share in CURVE]
     points += [point for point in found.points if part.volume * demand < point.rate <= found.fails]
     curve = [_simulated_rate(point, part.parts) for point in points]
     curve.append(
@@ -88,10 +93,10 @@ def other_rates(bench: Bench, winner: Verdict, by_formula: float, stopped: Calla
         )
     )
     curve.sort(key=lambda point: point.rate_rps)
-    fails = max(found.fails, most * step)
+    fails = max(found.fails, most * (1.0 + GOODPUT_TOLERANCE))
     if bench.instance.problem.objective.goal is not Goal.MIN_COST:
         most = demand * part.volume
-    return Rates(most * part.parts, fails * part.parts, tuple(curve), trials.requests)
+    return Rates(most * part.parts, fails * part.parts, tuple(curve), part.requests)
 
 
 def _simulated_rate(point: RatePoint, parts: int) -> SimulatedRate:
@@ -103,10 +108,22 @@ def _simulated_rate(point: RatePoint, parts: int) -> SimulatedRate:
     )
 
 
-def trials_of(bench: Bench, part: Slice, requests: int) -> Trials:
-    """Runs of what is simulated of a fleet at several rates, with so many requests each; none made yet."""
-    engines = simulated_fleet(bench.instance, part.fleet, bench.probability)
-    return Trials(bench.instance, part.fleet, engines, requests, bench.seed)
+def goodput_of(bench: Bench, fleet: Fleet, by_formula: float, late: Late) -> Goodput:
+    """The goodput of what is simulated of a fleet that holds; by_formula: see `other_rates`."""
+    part, step = bench.part(fleet), 1.0 + GOODPUT_TOLERANCE
+    demand = bench.instance.problem.workload.request_rate
+    expected = max(part.volume * step, by_formula / demand / part.parts)  # also where that is not known
+    trials = trials_of(bench, part, part.requests, late)
+    return goodput_among(trials, GOODPUT_TOLERANCE, proven=part.volume, start=expected, step=step)
+
+
+def trials_of(bench: Bench, part: Slice, requests: int, late: Late) -> Trials:
+    """Runs of what is simulated of a fleet at several rates, with so many requests each; those made are remembered."""
+    key = fleet_key(part.fleet), requests
+    if key not in bench.trials:
+        engines = simulated_fleet(bench.instance, part.fleet, bench.probability)
+        bench.trials[key] = Trials(bench.instance, part.fleet, engines, requests, bench.seed, late=late)
+    return bench.trials[key]
 
 
 def latencies(one: ClassJudgement) -> SimulatedLatencies:
@@ -128,6 +145,8 @@ def judged_fleet(instance: Instance, what: str, found: Verdict) -> JudgedFleet:
         pools=[pool_line(instance, pool) for pool in found.fleet.pools],
         cost_usd_per_hour=found.cost,
         held=found.held,
+        outcome=str(found.outcome),
+        stuck=found.stuck,
         overloaded=found.judgement.overload.overloaded,
         attainment={one.name: one.attainment.share for one in found.judgement.classes},
         latencies=[latencies(one) for one in found.judgement.classes],
@@ -177,6 +196,7 @@ def simulation_of(bench: Bench, winner: Verdict, plan: Plan, rates: Rates, trail
         rate_rps=instance.problem.workload.request_rate * bench.volume,
         parts=bench.part(winner.fleet).parts,
         held=winner.held,
+        confirmation=winner.confirmation,
         attainment=float(np.concatenate(in_time(instance, found))[counted].mean()),
         classes=[_class(instance, found, plan.classes[k], k) for k in range(len(found.classes))],
         cdf_shares=list(CDF_SHARES),
@@ -225,6 +245,7 @@ def _class(instance: Instance, found: Judgement, planned: ClassResult, number: i
         by_formula=SimulatedLatencies(
             name=one.name, attainment=planned.attainment, ttft_s=planned.ttft_s, tpot_s=planned.tpot_s
         ),
+        e2e_s=quantiles(class_e2e(instance, found)[number]),
         ttft_cdf_s=list(percentiles(ttft, CDF_SHARES)) if ttft.size else [],
         tpot_cdf_s=list(percentiles(tpot, CDF_SHARES)) if tpot.size else [],
     )
@@ -320,7 +341,7 @@ def _bindings(plan: Plan, simulation: Simulation) -> list[Binding]:
     rows = with_simulated_headroom([row for row in plan.binding if row.constraint != "attainment"], simulation)
     for one in simulation.classes:
         missed, permitted = 1.0 - one.attainment, 1.0 - one.attainment_goal
-        share = "None" if missed <= 0.0 else f"{missed:.2%}" if missed >= 5e-5 else "Less than 0.01%"
-        sentence = f"{share} of class {one.name} miss an SLO when simulated, where {permitted:.2%} may."
+        share = "None" if missed <= 0.0 else percentage(missed, 2) if missed >= 5e-5 else "Less than 0.01 %"
+        sentence = f"{share} of class {one.name} miss an SLO when simulated, where {percentage(permitted, 2)} may."
         rows.append(binding("attainment", one.name, missed, permitted, "1", sentence))
     return sorted(rows, key=lambda row: (row.slack, row.constraint, row.where))

@@ -21,9 +21,10 @@ import numpy as np
 
 from costmodel.engine import Role
 from costmodel.simulator.metrics import steady
-from optimizer.fleets.build_plan import fleet_cost, keeps_limits
+from optimizer.fleets.build_plan import fleet_cost
 from optimizer.fleets.fleet import Fleet, FleetPool, hand_over_mix
 from optimizer.loads.instance import Instance
+from optimizer.rivals.allowed import allowed
 from optimizer.rivals.fewer import shared_out
 
 from .judge import Judgement, Run, class_limits, judge, simulated_fleet
@@ -176,7 +177,7 @@ def valid(instance: Instance, fleet: Fleet) -> bool:
     def fits(pool: FleetPool) -> bool:
         return pool.role is Role.DECODE or tables.chunks[pool.chunk] >= tables.seqs[pool.seqs]
 
-    return keeps_limits(instance, fleet) and all(fits(pool) for pool in fleet.pools)
+    return allowed(instance, fleet) and all(fits(pool) for pool in fleet.pools)
 
 
 def tuned(

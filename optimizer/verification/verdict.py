@@ -1,9 +1,12 @@
 """Whether a fleet holds its goals: simulated with the same requests as every other fleet, for as long as it takes.
 
-A fleet holds where the lower end of every class's 95 % interval reaches the goal and the fleet keeps up with its
-arrivals, over two full runs at least. It misses where an upper end lies below the goal, which one short run may show:
-a run starts empty, so its beginning only flatters. Where the interval straddles the goal the runs are doubled, up to
-eight; a fleet that is then still between is taken for a miss.
+A fleet holds where the lower end of every class's 95 % interval reaches the goal, the fleet keeps up with its arrivals,
+over two full runs at least, and it comes out of a crowd (`crowd`). It misses where an upper end lies below the goal,
+which one short run may show: a run starts empty, so its beginning only flatters. Where the interval straddles the goal
+the runs are doubled, up to eight; a fleet that is then still between is undecided, and not taken.
+
+This chooses a fleet; the same requests cannot prove it too: it looks at them more than once, and for many fleets. What
+is chosen is confirmed on others (`confirm`).
 
 An interval tells only of what the run has seen: a queue near its capacity is short for a long time, then long for as
 long. So the runs of a fleet last many times as long as its queues remember (`memory`).
@@ -12,19 +15,25 @@ long. So the runs of a fleet last many times as long as its queues remember (`me
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 
 import numpy as np
 
+from costmodel.simulator import Fleet as SimulatedFleet
 from costmodel.simulator import simulate
 from optimizer.fleets.build_plan import fleet_cost
 from optimizer.fleets.error_bars import slow_end
 from optimizer.fleets.fleet import Fleet
 from optimizer.fleets.pool_state import pool_state
 from optimizer.loads.instance import Instance
+from optimizer.loads.late import Late, never
 
 from .blame import Blame, blame
+from .crowd import HALF, crowd_of, crowded, fullest, lasting
 from .judge import SEEDS, Judgement, Run, judge_runs, simulated_fleet, simulated_trace
+from .simulated_goodput import Trials
 
 REPLICATIONS = (1, 2, 4, 8)
 """Full runs after which a fleet is judged; a fleet that holds has had two."""
@@ -129,11 +138,21 @@ def fleet_key(fleet: Fleet) -> Key:
     )
 
 
+class Outcome(StrEnum):
+    """What simulation says of a fleet: it keeps its goals, misses one, or the intervals do not tell."""
+
+    HOLDS = "holds"
+    MISSES = "misses"
+    UNDECIDED = "undecided"
+
+
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A fleet that was simulated; cost [$/h]; held: whether it is proven to keep every goal.
+    """A fleet that was simulated; cost [$/h]; held: whether it is shown to keep every goal.
 
-    blame: what made it miss, None where it held; the runs of one that missed are not kept.
+    blame: what made it miss, None where it held; the runs of one that did not hold are not kept.
+    confirmation: the number of the one that it was put to last, and that `judgement` is of (`confirm`); 0: none.
+    stuck: it did not come out of a crowd, whose run `judgement` is of then (`crowd`).
     """
 
     fleet: Fleet
@@ -141,6 +160,15 @@ class Verdict:
     judgement: Judgement
     held: bool
     blame: Blame | None = None
+    confirmation: int = 0
+    stuck: bool = False
+
+    @property
+    def outcome(self) -> Outcome:
+        """Whether it holds, misses, or is between."""
+        if self.held:
+            return Outcome.HOLDS
+        return Outcome.MISSES if self.judgement.overload.overloaded or misses(self.judgement) else Outcome.UNDECIDED
 
     @property
     def shortfall(self) -> float:
@@ -153,7 +181,8 @@ class Bench:
     """Judges fleets of one instance, each once.
 
     seed: of the first run; requests: of a full run of the whole fleet; probability: quantile of the step times;
-    volume: multiple of the demand; least: full runs of a fleet that holds; verdicts: of all fleets so far, in order.
+    volume: multiple of the demand; least: full runs of a fleet that holds; verdicts: of all fleets so far, in order;
+    late: whether no more runs are to be made, asked before each; trials: of fleets at other rates, by their requests.
     """
 
     instance: Instance
@@ -163,6 +192,8 @@ class Bench:
     volume: float = 1.0
     least: int = 2
     verdicts: dict[Key, Verdict] = field(default_factory=dict)
+    late: Late = never
+    trials: dict[tuple[Key, int], Trials] = field(default_factory=dict)
 
     def verdict(self, fleet: Fleet, most: int = REPLICATIONS[-1]) -> Verdict:
         """Judge a fleet in `most` full runs at most, or repeat what was found."""
@@ -189,34 +220,55 @@ class Bench:
         remembered = RELAXATIONS * memory(self.instance, part.fleet, part.volume)
         return max(part.requests, math.ceil(min(remembered, MOST_RELAXED)))
 
+    def runs(self, part: Slice, engines: SimulatedFleet, requests: int, first: int, last: int) -> list[Run]:
+        """Runs `first` up to `last` of what is simulated of a fleet, `requests` each; a number has its requests."""
+        demands = (
+            simulated_trace(self.instance, part.fleet, requests, self.seed + SEEDS * k, part.volume)
+            for k in range(first, last)
+        )
+        return [Run(demand, simulate(demand.trace, engines)) for demand in demands]
+
+    def stays_behind(self, part: Slice, engines: SimulatedFleet, runs: Sequence[Run], number: int) -> Judgement | None:
+        """What a run with a crowd, of requests `number`, says of a fleet that does not come out of it; else None.
+
+        runs: of the same fleet, which tell whether its memory is a concern.
+        """
+        if fullest(engines, runs) <= HALF:
+            return None
+        count = crowd_of(self.instance, part.fleet, engines, in_system(self.instance, part.volume))
+        drawn = simulated_trace(self.instance, part.fleet, part.requests, self.seed + SEEDS * number, part.volume)
+        demand = crowded(drawn, count)
+        return lasting(self.instance, engines, Run(demand, simulate(demand.trace, engines)))
+
+    def settled(
+        self, fleet: Fleet, found: Judgement, *, stuck: Judgement | None, held: bool, number: int = 0
+    ) -> Verdict:
+        """The verdict on a fleet from what its runs say; stuck: what the one with a crowd says, where it misses."""
+        cost, found = fleet_cost(self.instance, fleet), stuck or found
+        if held and stuck is None:
+            return Verdict(fleet, cost, found, True, confirmation=number)
+        fault, lean = blame(self.instance, found), replace(found, runs=())
+        return Verdict(fleet, cost, lean, False, fault, number, stuck is not None)
+
     def _judge(self, fleet: Fleet, most: int) -> Verdict:
         found, held = self._runs_until_clear(fleet, most)
-        cost = fleet_cost(self.instance, fleet)
-        if held:
-            return Verdict(fleet, cost, found, held)
-        return Verdict(fleet, cost, replace(found, runs=()), held, blame(self.instance, found))
+        part = self.part(fleet)
+        stuck = self.stays_behind(part, found.engines, found.runs, 0) if held else None
+        return self.settled(fleet, found, stuck=stuck, held=held)
 
     def _runs_until_clear(self, fleet: Fleet, most: int) -> tuple[Judgement, bool]:
         """What the runs say once they are clear, and whether the fleet holds."""
         part = self.part(fleet)
         engines = simulated_fleet(self.instance, part.fleet, self.probability)
-
-        def runs(requests: int, first: int, last: int) -> list[Run]:
-            demands = (
-                simulated_trace(self.instance, part.fleet, requests, self.seed + SEEDS * k, part.volume)
-                for k in range(first, last)
-            )
-            return [Run(demand, simulate(demand.trace, engines)) for demand in demands]
-
         first = self.brief(part) if most == BRIEFLY else part.short
-        found = judge_runs(self.instance, engines, runs(min(first, part.requests), 0, 1))
+        found = judge_runs(self.instance, engines, self.runs(part, engines, min(first, part.requests), 0, 1))
         if misses(found) or (most == BRIEFLY and found.proven):
             return found, False
         requests, made = part.requests if most == BRIEFLY else self.full(part), list[Run]()
         for count in (number for number in REPLICATIONS if number <= most):
-            if count > self.least and count * requests > MOST_JUDGED:
+            if self.late() or (count > self.least and count * requests > MOST_JUDGED):
                 break
-            made += runs(requests, len(made), count)
+            made += self.runs(part, engines, requests, len(made), count)
             found = judge_runs(self.instance, engines, made)
             if misses(found) or found.overload.overloaded:
                 break
@@ -230,7 +282,7 @@ def misses(found: Judgement) -> bool:
     return any(one.attainment.high < one.goal for one in found.classes)
 
 
-def make_bench(instance: Instance, volume: float = 1.0, least: int = 2) -> Bench:
+def make_bench(instance: Instance, volume: float = 1.0, least: int = 2, late: Late = never) -> Bench:
     """A bench for the demand times `volume`, with the problem's seed and at its confidence."""
-    problem = instance.problem
-    return Bench(instance, problem.seed, run_length(instance, volume), slow_end(problem.confidence), volume, least)
+    problem, requests = instance.problem, run_length(instance, volume)
+    return Bench(instance, problem.seed, requests, slow_end(problem.confidence), volume, least, late=late)

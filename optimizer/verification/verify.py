@@ -1,13 +1,16 @@
 """The cheapest fleet that holds when it is simulated: a best-first search over candidates and their repairs.
 
-Candidates wait in order of their cost. The cheapest is simulated (`verdict`); one that holds wins, for all that is
-left costs as much or more. One that misses is repaired, by what made its requests late (`blame`): more replicas for the
-pools that are to blame, or the fleet that the search finds where the steps to blame are taken to be slower, that is,
-where its utilisation is capped. Repairs wait like candidates, if the limits allow them.
+Candidates wait in order of their cost, of equal cost the one with the most room by formula first. The cheapest is
+simulated (`verdict`); one that holds wins, for all that is left costs as much or more. One that misses is repaired, by
+what made its requests late (`blame`): with more replicas in the pools that are to blame, and by search, for the
+cheapest fleet where these engines bear only what the simulation showed (`cuts`). A search can only find what costs as
+much as the one before it found, so it waits until all that costs less is simulated. Repairs wait like candidates.
 
-It ends: each turn takes one fleet away, simulates none twice, and adds at most two, which have one round more than what
-they mend; none is added after ROUNDS. So K candidates make at most K 2^(ROUNDS + 1) turns, and as a repair by search
-is made once only, (K + 1) (ROUNDS + 1). A fleet that did not hold is never returned as one that does.
+It ends: each turn takes one fleet away and simulates none twice, or searches. Searches end by themselves (`cuts`), and
+there are SEARCHES at most, one fleet each. A fleet that misses adds one with more replicas; where the limits forbid
+that, one for each part of the pools to blame, at most 2^p - 1 of p pools. Either has one round more than what it mends,
+and none is added after ROUNDS, so that there are finitely many. A fleet that did not hold is never returned as one that
+does.
 """
 
 from __future__ import annotations
@@ -15,31 +18,35 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
-from optimizer.fleets.build_plan import fleet_cost, keeps_limits
+from optimizer.fleets.build_plan import fleet_cost
 from optimizer.fleets.fleet import Fleet
 from optimizer.loads.instance import Instance
+from optimizer.rivals.allowed import allowed
+from optimizer.rivals.by_evaluation import SAME_COST
 from optimizer.rivals.fewer import with_replicas
+from optimizer.rivals.room import roomiest_fleet
 
-from .verdict import Bench, Verdict
+from .cuts import Rungs, raised, slower
+from .verdict import Bench, Key, Outcome, Verdict, fleet_key
 
 ROUNDS = 6
 """Repairs of one candidate after each other."""
-BLAMED = 0.2
-"""Share of the late requests from which a pool gets more engines."""
 GROWTH = 0.03
 """Engines that the first repair adds, as a share of the pool; each further one adds twice as many, one at least."""
-SLOWER = 1.1
-"""Factor on the steps to blame in a repair by search."""
+SEARCHES = 3
+"""Repairs by search."""
+WORTH = 0.02
+"""Share by which the cheapest fleet that waits costs more than what a search might find for it to be made."""
 
 CANDIDATE, REPAIRED = "found by formula", "repaired"
 """What the fleets are called that missed."""
 
 Tried = tuple[str, Verdict]
 Resolve = Callable[[Instance], Fleet]
-"""Searches for the cheapest fleet of an instance; an empty one where there is none."""
+"""Searches for the cheapest fleet of an instance; an empty one where it finds none."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -54,11 +61,15 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Searched:
-    """What came of the search: the winner, None where nothing held; the nearest miss; all that missed, in order."""
+    """What came of the search: the winner, None where nothing held; the nearest miss; all that missed, in order.
+
+    undecided: the cheapest fleet that had not missed when the time was up.
+    """
 
     winner: Verdict | None
     nearest: Verdict | None
     missed: tuple[Tried, ...] = ()
+    undecided: Fleet | None = None
     by_repair: bool = False
     """Whether the winner is a repair."""
 
@@ -68,30 +79,91 @@ class Searched:
         return sum(what == REPAIRED for what, _ in self.missed) + self.by_repair
 
 
+@dataclass(slots=True)
+class _Searches:
+    """Repairs by search; least: what no search can undercut [$/h]; rungs: what it may let engines bear (`cuts`).
+
+    left: searches that may be made; known: the rungs that the last of them had.
+    """
+
+    instance: Instance
+    resolve: Resolve | None
+    least: float
+    rungs: Rungs = field(default_factory=dict)
+    known: Rungs = field(default_factory=dict)
+    left: int = SEARCHES
+
+    def learn(self, missed: Verdict) -> None:
+        """Engines bear no more than a fleet that missed had to."""
+        if self.resolve is not None and self.left:
+            self.rungs = raised(self.instance, self.rungs, missed)
+
+    def due(self, waiting: list[Candidate]) -> bool:
+        """Whether a search may find what costs less than all that waits."""
+        cheapest = waiting[0].cost if waiting else math.inf
+        return self.left > 0 and self.rungs != self.known and self.least * (1.0 + WORTH) < cheapest
+
+    def next(self) -> Fleet:
+        """The cheapest fleet by formula of engines that bear so little; empty where there is none."""
+        self.left, self.known = self.left - 1, self.rungs
+        fleet = Fleet(()) if self.resolve is None else self.resolve(slower(self.instance, self.rungs))
+        if not (fleet.pools and allowed(self.instance, fleet)):
+            self.left = 0  # nor will there be one of engines that bear even less
+            return Fleet(())
+        self.least = max(self.least, fleet_cost(self.instance, fleet))
+        return fleet
+
+
 def cheapest_verified(bench: Bench, fleets: Sequence[Fleet], resolve: Resolve | None = None) -> Searched:
     """Find the cheapest of some fleets, and of what repairs make of them, that holds when it is simulated.
 
-    resolve: repairs by search too, where given; used once, for the first fleet.
+    resolve: repairs by search too, where given.
     """
     instance, count = bench.instance, itertools.count()
-    waiting = [Candidate(fleet_cost(instance, fleet), next(count), fleet) for fleet in fleets if fleet.pools]
-    heapq.heapify(waiting)
+    waiting: list[Candidate] = []
+    seen: set[Key] = set()
+
+    def wait(fleet: Fleet, rounds: int) -> None:
+        if fleet.pools and fleet_key(fleet) not in seen:
+            heapq.heappush(waiting, Candidate(fleet_cost(instance, fleet), next(count), fleet, rounds))
+
+    for fleet in fleets:
+        wait(fleet, 0)
+    searches = _Searches(instance, resolve, waiting[0].cost if waiting else 0.0)
     nearest: Verdict | None = None
     missed: list[Tried] = []
-    while waiting:
-        best = heapq.heappop(waiting)
-        if bench.judged(best.fleet):  # what held has ended the search
+    while waiting or searches.due(waiting):
+        if searches.due(waiting) and not bench.late():
+            wait(searches.next(), 1)
             continue
-        found = bench.verdict(best.fleet)
+        best = _next(instance, waiting)
+        if fleet_key(best.fleet) in seen:  # what held has ended the search
+            continue
+        seen.add(fleet_key(best.fleet))
+        found = bench.verdict(best.fleet) if bench.judged(best.fleet) or not bench.late() else None
+        if found is None or (bench.late() and found.outcome is Outcome.UNDECIDED and not found.confirmation):
+            return Searched(None, nearest, tuple(missed), best.fleet)
         if found.held:
-            return Searched(found, nearest, tuple(missed), best.rounds > 0)
-        again = resolve if not missed else None
+            return Searched(found, nearest, tuple(missed), by_repair=best.rounds > 0)
         missed.append((REPAIRED if best.rounds else CANDIDATE, found))
         nearest = found if nearest is None or _distance(found) < _distance(nearest) else nearest
-        for fleet in repaired(instance, found, best.rounds, again):
-            if not bench.judged(fleet):
-                heapq.heappush(waiting, Candidate(fleet_cost(instance, fleet), next(count), fleet, best.rounds + 1))
+        searches.learn(found)
+        for fleet in repaired(instance, found, best.rounds):
+            wait(fleet, best.rounds + 1)
     return Searched(None, nearest, tuple(missed))
+
+
+def _next(instance: Instance, waiting: list[Candidate]) -> Candidate:
+    """Take the cheapest of those that wait; of such that cost the same, the one with the most room by formula."""
+    tied = [heapq.heappop(waiting)]
+    while waiting and waiting[0].cost <= tied[0].cost * (1.0 + SAME_COST):
+        tied.append(heapq.heappop(waiting))
+    best = roomiest_fleet(instance, [one.fleet for one in tied])
+    chosen = next(one for one in tied if one.fleet is best)
+    for other in tied:
+        if other is not chosen:
+            heapq.heappush(waiting, other)
+    return chosen
 
 
 def _distance(missed: Verdict) -> tuple[bool, float]:
@@ -99,40 +171,30 @@ def _distance(missed: Verdict) -> tuple[bool, float]:
     return missed.judgement.overload.overloaded, missed.shortfall
 
 
-def repaired(instance: Instance, missed: Verdict, rounds: int, resolve: Resolve | None = None) -> Iterator[Fleet]:
-    """Fleets that may hold where this one missed, within the limits; none after ROUNDS."""
-    fault = missed.blame
-    if fault is None or rounds >= ROUNDS:
-        return
-    worst = max(fault.pools.tolist(), default=0.0)
-    larger = missed.fleet
-    for index, pool in enumerate(missed.fleet.pools):
-        if fault.pools[index] >= min(BLAMED, worst):
-            more = max(1, math.ceil(pool.replicas * GROWTH * 2.0**rounds - 0.5))
-            larger = with_replicas(larger, index, pool.replicas + more)
-    if keeps_limits(instance, larger):
-        yield larger
-    if resolve is not None:
-        fleet = resolve(slower(instance, fault.first >= 0.5))
-        if fleet.pools and keeps_limits(instance, fleet):
-            yield fleet
+def repaired(instance: Instance, missed: Verdict, rounds: int) -> list[Fleet]:
+    """The fleet with more engines in the pools to blame, cheapest first; none after ROUNDS.
+
+    Where the limits forbid that, every largest part of these pools in which they allow it; with one engine more each,
+    if they allow no more.
+    """
+    if missed.blame is None or rounds >= ROUNDS:
+        return []
+    pools = missed.fleet.pools
+    more = {k: max(1, math.ceil(pools[k].replicas * GROWTH * 2.0**rounds - 0.5)) for k in missed.blame.worst}
+    for each in (more, dict.fromkeys(more, 1)):
+        found: dict[frozenset[int], Fleet] = {}
+        for size in range(len(each), 0, -1):
+            for part in map(frozenset, itertools.combinations(each, size)):
+                larger = _with_more(missed.fleet, {k: each[k] for k in part})
+                if not any(part < other for other in found) and allowed(instance, larger):
+                    found[part] = larger
+        if found:
+            return sorted(found.values(), key=lambda fleet: fleet_cost(instance, fleet))
+    return []
 
 
-def slower(instance: Instance, prompts: bool) -> Instance:
-    """The instance with the steps that compute prompts, or else those that generate tokens, SLOWER times as long."""
-    tables = instance.tables
-    if prompts:
-        changed = replace(
-            tables, prefill_alone=tables.prefill_alone * SLOWER, prefill_time=tables.prefill_time * SLOWER
-        )
-    else:
-        changed = replace(
-            tables, decode_base=tables.decode_base * SLOWER, attention_slope=tables.attention_slope * SLOWER
-        )
-    mixed = replace(
-        changed,
-        mixed_alone=tables.mixed_alone * SLOWER,
-        mixed_base=tables.mixed_base * SLOWER,
-        full_base=tables.full_base * SLOWER,
-    )
-    return replace(instance, tables=mixed)
+def _with_more(fleet: Fleet, more: Mapping[int, int]) -> Fleet:
+    """The fleet with so many more engines in some pools."""
+    for index, engines in more.items():
+        fleet = with_replicas(fleet, index, fleet.pools[index].replicas + engines)
+    return fleet

@@ -15,16 +15,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.engine import Role
-from optimizer.fleets.build_plan import fleet_cost, keeps_limits
+from optimizer.fleets.build_plan import fleet_cost
 from optimizer.fleets.evaluate import PoolState, misses_of
 from optimizer.fleets.fleet import Fleet, FleetPool
 from optimizer.fleets.pool_state import pool_state
 from optimizer.loads.columns import ROLES
 from optimizer.loads.instance import Instance
+from optimizer.rivals.allowed import allowed
 from optimizer.rivals.fewer import Named, fewer_replicas, with_replicas
-from optimizer.rivals.per_class import keeps_apart
 
-from .verdict import Bench, PoolKey, Verdict, fleet_key
+from .verdict import Bench, Key, PoolKey, Verdict, fleet_key
 from .verify import Tried
 
 IntArray = NDArray[np.int64]
@@ -78,7 +78,7 @@ def first_that_holds(bench: Bench, fleets: Iterable[Named], stopped: Callable[[]
     for what, fleet in fleets:
         if stopped():
             break
-        if not keeps_apart(bench.instance, fleet):
+        if not allowed(bench.instance, fleet):
             continue
         tried.append((what, bench.verdict(fleet)))
         if tried[-1][1].held:
@@ -95,9 +95,11 @@ def smaller(instance: Instance, winner: Verdict, rivals: Sequence[Fleet]) -> lis
         if promise >= PROMISING:
             ranked.append((-promise, order, what, fleet))
     best: dict[str, Named] = {}  # the most promising setting of each shape
+    alone: dict[Key, Named] = {}  # all of a rival is the same fleet, whichever of its pools it is named by
     for _, _, what, fleet in sorted(ranked, key=lambda row: row[:2]):
-        best.setdefault(what, (what, fleet))
-    return list(best.values())[:MOST_SWAPS]
+        first = best.setdefault(what, (what, fleet))
+        alone.setdefault(fleet_key(first[1]), first)
+    return list(alone.values())[:MOST_SWAPS]
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +161,7 @@ def _most_replicas(instance: Instance, fleet: Fleet, index: int, below: float) -
     count = int(max((below * CHEAPER - rest) / price, 0.0))
     while count > 0:
         tried = with_replicas(fleet, index, count)
-        if fleet_cost(instance, tried) < below * CHEAPER and keeps_limits(instance, tried):
+        if fleet_cost(instance, tried) < below * CHEAPER and allowed(instance, tried):
             return count
         count -= 1
     return 0

@@ -1,0 +1,56 @@
+"""The same engines with larger batch limits, wherever they then serve more when they are simulated.
+
+The search takes the smallest batch limits with which a fleet serves all that it can by formula. Simulated engines can
+bear more at times, and then it would be the limit that binds, which costs nothing to raise.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from costmodel.engine import Role
+from optimizer.fleets.evaluate import goodput_volume
+from optimizer.fleets.fleet import Fleet
+from optimizer.loads.instance import Instance
+from optimizer.loads.late import Late
+
+from .simulated_goodput import OutOfTimeError
+from .simulation_record import goodput_of, trials_of
+from .tune import valid
+from .verdict import Bench, Verdict
+
+HIGHER = 2
+"""Places in the table of batch limits by which they are raised in a step: it doubles them."""
+
+
+def with_larger_batches(bench: Bench, winner: Verdict, late: Late) -> Verdict:
+    """A fleet that holds, with its batch limits raised for as long as it then holds at a rate at which it did not."""
+    try:
+        fleet = _raised_while_better(bench, winner.fleet, late)
+    except OutOfTimeError:
+        return winner
+    found = winner if fleet is winner.fleet else bench.verdict(fleet)
+    return found if found.held else winner
+
+
+def _raised_while_better(bench: Bench, fleet: Fleet, late: Late) -> Fleet:
+    demand = bench.instance.problem.workload.request_rate
+    larger = raised(bench.instance, fleet)
+    while larger is not None:
+        fails = goodput_of(bench, fleet, demand * goodput_volume(bench.instance, fleet), late).fails
+        part = bench.part(larger)
+        if not trials_of(bench, part, part.requests, late).at(fails / demand).held:
+            break
+        fleet, larger = larger, raised(bench.instance, larger)
+    return fleet
+
+
+def raised(instance: Instance, fleet: Fleet) -> Fleet | None:
+    """The fleet with the batch limits of all its pools raised, of each by HIGHER places; None where none can be."""
+    last = instance.tables.seqs.size - 1
+    pools = tuple(
+        pool if pool.role is Role.PREFILL else replace(pool, seqs=min(pool.seqs + HIGHER, last)) for pool in fleet.pools
+    )
+    larger = Fleet(pools)
+    same = all(one.seqs == other.seqs for one, other in zip(pools, fleet.pools, strict=True))
+    return larger if not same and valid(instance, larger) else None

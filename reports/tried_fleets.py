@@ -1,0 +1,69 @@
+"""The other fleets that were simulated on the way to a plan's: one row each, however often the search came by."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from optimizer.plans.plan import Plan
+from optimizer.plans.plan_simulation import JudgedFleet
+
+from .text import clean
+
+_RIVAL: Final = re.compile(r"rival \d+, (.+): (\d+) of (\d+)")
+_OF_A_SEARCH: Final = {"found by formula": "cheapest by formula", "repaired": "repaired after a miss"}
+
+
+@dataclass(frozen=True, slots=True)
+class TriedFleet:
+    """Engines that were simulated beside the plan's: the attempt that went best, and how many there were.
+
+    Attempts differ in batch limits, or in how requests are routed.
+    """
+
+    best: JudgedFleet
+    tries: int
+
+
+def tried_fleets(plan: Plan) -> list[TriedFleet]:
+    """Every fleet that was simulated beside the plan's once: one replica less first, then the others as tried."""
+    if plan.simulation is None:
+        return []
+    attempts: dict[tuple[tuple[str, ...], float], list[JudgedFleet]] = {}
+    for one in (*plan.simulation.one_replica_less, *plan.simulation.others):
+        attempts.setdefault((tuple(sorted(one.pools)), one.cost_usd_per_hour), []).append(one)
+    return [TriedFleet(max(alike, key=_merit), len(alike)) for alike in attempts.values()]
+
+
+def _merit(one: JudgedFleet) -> tuple[bool, bool, float]:
+    return one.held, not one.overloaded, min(one.attainment.values(), default=0.0)
+
+
+def origin_words(one: JudgedFleet) -> str:
+    """Say in words how the search came by a fleet.
+
+    What is left of a rival may be all of it: then it is the rival itself.
+    """
+    rival = _RIVAL.fullmatch(one.what)
+    if rival is None:
+        return _OF_A_SEARCH.get(one.what, clean(one.what))
+    return "a rival" if rival[2] == rival[3] else f"a rival, {clean(rival[1])} cut to {rival[2]} of {rival[3]}"
+
+
+def outcome_words(one: JudgedFleet, plan: Plan) -> str:
+    """Say whether a fleet holds; one whose interval straddles a goal is not proven to."""
+    if one.held or one.stuck:
+        return "holds" if one.held else "behind once its KV memory was full"
+    if one.overloaded:
+        return "overloaded"
+    return "not proven" if undecided(one, plan) else "misses a goal"
+
+
+def undecided(one: JudgedFleet, plan: Plan) -> bool:
+    """Whether the simulation does not tell if a fleet holds; older plans do not say: then the shares are compared."""
+    if one.outcome is not None:
+        return one.outcome == "undecided"
+    goals = {item.name: item.attainment_goal for item in plan.classes}
+    reached = all(share >= goals.get(name, 0.0) for name, share in one.attainment.items())
+    return reached and not one.held and not one.overloaded

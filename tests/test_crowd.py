@@ -1,0 +1,106 @@
+"""Fleets whose memory is critical: those that do not come out of a crowd are not said to hold."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+
+from costmodel.simulator import Fleet as SimulatedFleet
+from costmodel.simulator import simulate
+from optimizer.fleets.fleet import Fleet
+from optimizer.loads.instance import Instance
+from optimizer.verification.crowd import FULL, HALF, crowd_of, crowded, fullest, kv_room, lasting
+from optimizer.verification.judge import Judgement, Run, judge_runs, simulated_fleet, simulated_trace
+from optimizer.verification.verdict import Bench, in_system
+from tests.small_fleets import apart, small
+
+RATE = 20.0
+
+
+@cache
+def fleet() -> tuple[Instance, Fleet]:
+    instance = small(RATE)
+    return instance, apart(instance, 5, 1)
+
+
+def engines(kv_blocks: int) -> SimulatedFleet:
+    """A decode engine that computes what it preempted in parts of 16 tokens, with so much memory."""
+    instance, planned = fleet()
+    made = simulated_fleet(instance, planned)
+    limits = replace(made.pools[1].limits, kv_blocks=kv_blocks, max_num_batched_tokens=128, long_prefill_threshold=16)
+    return replace(made, pools=(made.pools[0], replace(made.pools[1], limits=limits)))
+
+
+def run(kv_blocks: int, seed: int, requests: int = 3000) -> tuple[Run, Judgement | None]:
+    """A run that starts empty, and what one with a crowd leaves behind."""
+    instance, planned = fleet()
+    made = engines(kv_blocks)
+    demand = simulated_trace(instance, planned, requests, seed, 1.0)
+    crowd = crowded(demand, crowd_of(instance, planned, made, in_system(instance, 1.0)))
+    return Run(demand, simulate(demand.trace, made)), lasting(instance, made, Run(crowd, simulate(crowd.trace, made)))
+
+
+def test_a_crowd_comes_when_its_last_request_would() -> None:
+    instance, planned = fleet()
+    demand = simulated_trace(instance, planned, 500, 0)
+    crowd = crowded(demand, 40).trace
+    assert (crowd.arrival[:40] == 0.0).all()
+    np.testing.assert_allclose(np.diff(crowd.arrival[39:]), np.diff(demand.trace.arrival[39:]), atol=1e-9)
+    assert crowd.isl is demand.trace.isl
+    assert (crowded(demand, 10_000).trace.arrival == 0.0).all()
+
+
+def test_the_memory_takes_requests_half_way_through_their_output() -> None:
+    instance, planned = fleet()
+    tokens = 0.7 * (1000 + 200 / 2) + 0.3 * (4000 + 100 / 2)
+    made = engines(6000)
+    assert kv_room(instance, planned, made) == pytest.approx(6000 * 16 / tokens)
+    assert crowd_of(instance, planned, made, 1e9) == np.ceil(FULL * 6000 * 16 / tokens)
+    assert crowd_of(instance, planned, made, 20.5) == 21
+
+
+@pytest.mark.parametrize("seed", [6, 7])
+def test_a_fleet_with_two_lives_looks_well_until_its_memory_fills(seed: int) -> None:
+    """20 runs of 40,000 requests that start empty keep from 10 % to 100 % of them."""
+    instance, _ = fleet()
+    alone, after = run(6000, seed)
+    judged = judge_runs(instance, engines(6000), [alone])
+    assert judged.proven
+    assert fullest(engines(6000), [alone]) > 0.9
+    assert after is not None
+    assert after.classes[0].attainment.high < 0.9
+
+
+def test_a_fleet_with_memory_to_spare_comes_out_of_a_crowd() -> None:
+    """With this much, 20 runs of 40,000 requests keep all of them."""
+    alone, after = run(10_000, 6)
+    assert fullest(engines(10_000), [alone]) > HALF
+    assert after is None
+
+
+def test_memory_that_was_never_half_full_is_let_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    instance, planned = fleet()
+    bench = Bench(instance, 0, 1000)
+    part = bench.part(planned)
+    tight, wide = engines(5000), engines(28_000)
+    assert bench.stays_behind(part, tight, bench.runs(part, tight, 1000, 0, 1), 1) is not None
+    runs = bench.runs(part, wide, 1000, 0, 1)
+    monkeypatch.setattr("optimizer.verification.verdict.simulate", None)  # no run is made
+    assert bench.stays_behind(part, wide, runs, 1) is None
+
+
+def test_a_fleet_that_stays_behind_does_not_hold_and_its_decode_pool_is_to_blame() -> None:
+    instance, planned = fleet()
+    bench = Bench(instance, 0, 1000)
+    part, made = bench.part(planned), engines(5000)
+    runs = bench.runs(part, made, 1000, 0, 1)
+    stuck = bench.stays_behind(part, made, runs, 1)
+    found = bench.settled(planned, judge_runs(instance, made, runs), stuck=stuck, held=True)
+    assert not found.held
+    assert found.stuck
+    assert found.outcome == "misses"
+    assert found.blame is not None
+    assert found.blame.pools[1] > 0.5

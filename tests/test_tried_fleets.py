@@ -1,0 +1,78 @@
+"""The other simulated fleets of a report: each once, by its best attempt, named in words that a reader knows."""
+
+import pytest
+
+from optimizer.plans.plan import Plan
+from reports.simulation_figures import fleet_points
+from reports.slo_section import judged_sentence, slo_check
+from reports.tried_fleets import origin_words, outcome_words, tried_fleets
+from tests.report_cases import judged, load, simulated
+
+LESS, MISSED, BETTER, AGAIN = 1.3, 1.6, 1.1, 1.4
+
+
+@pytest.fixture(scope="module")
+def plan() -> Plan:
+    """One replica less, and a cheaper fleet that the search came by three times."""
+    base = simulated(load("disaggregated"))
+    assert base.simulation is not None
+    attempts = [
+        judged(base, what, 40.0, factor)
+        for what, factor in (
+            ("found by formula", MISSED), ("rival 3, prefill-1: 2 of 2", BETTER), ("rival 3, decode-1: 1 of 2", AGAIN),
+        )
+    ]  # fmt: skip
+    others = [*attempts, *base.simulation.others]
+    return base.model_copy(update={"simulation": base.simulation.model_copy(update={"others": others})})
+
+
+def test_each_fleet_is_one_row_with_its_best_attempt(plan: Plan) -> None:
+    less, cheaper, dearer = tried_fleets(plan)
+    assert (less.tries, cheaper.tries, dearer.tries) == (1, 3, 1)
+    assert cheaper.best.what == "rival 3, prefill-1: 2 of 2"
+    rows = slo_check(plan).judged.rows
+    assert [(row[0], row[4]) for row in rows] == [
+        ("p0: one replica less", "1"), ("a rival", "3"), ("cheapest by formula", "1"),
+    ]  # fmt: skip
+    assert judged_sentence(plan) == "Tried on the way: 2 cheaper fleets, of which none held"
+
+
+def test_the_chart_has_a_mark_for_each_fleet(plan: Plan) -> None:
+    assert [point.cost for point in fleet_points(plan)].count(40.0) == 1
+
+
+def test_one_that_held_is_better_than_one_that_came_closer(plan: Plan) -> None:
+    close, held = judged(plan, "rival 1, a: 1 of 1", 40.0, 1.1), judged(plan, "rival 1, b: 1 of 1", 40.0, 0.99)
+    assert plan.simulation is not None
+    found = plan.simulation.model_copy(update={"others": [held, close]})
+    assert tried_fleets(plan.model_copy(update={"simulation": found}))[1].best is held
+
+
+def test_a_plan_that_was_not_simulated_tried_nothing() -> None:
+    assert tried_fleets(load("disaggregated")) == []
+
+
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [
+        ("found by formula", "cheapest by formula"),
+        ("repaired", "repaired after a miss"),
+        ("rival 12, decode-1: 3 of 3", "a rival"),
+        ("rival 12, decode-1: 2 of 3", "a rival, decode-1 cut to 2 of 3"),
+        ("prefill-1: 2 x H200 TP2 PP1", "prefill-1: 2 x H200 TP2 PP1"),
+        ("rival\u202e", "rival"),
+    ],
+)
+def test_origins_are_said_in_words(plan: Plan, what: str, words: str) -> None:
+    assert origin_words(judged(plan, what, 1.0, 1.0)) == words
+
+
+def test_what_reaches_its_goals_without_its_interval_is_not_proven(plan: Plan) -> None:
+    missed = judged(plan, "x", 1.0, 1.6)
+    close = missed.model_copy(update={"attainment": {item.name: item.attainment_goal for item in plan.classes}})
+    assert outcome_words(missed.model_copy(update={"attainment": dict.fromkeys(missed.attainment, 0.5)}), plan) == (
+        "misses a goal"
+    )
+    assert outcome_words(close, plan) == "not proven"
+    assert outcome_words(close.model_copy(update={"overloaded": True}), plan) == "overloaded"
+    assert outcome_words(close.model_copy(update={"held": True}), plan) == "holds"
