@@ -36,7 +36,7 @@ from optimizer.fleets.evaluate import holds, predict_misses  # noqa: E402
 from optimizer.fleets.fleet import Fleet, make_fleet, polish  # noqa: E402
 from optimizer.loads.columns import ROLES, Columns, Grid, make_columns  # noqa: E402
 from optimizer.loads.instance import Instance, make_instance  # noqa: E402
-from optimizer.recommend.optimize import with_more_engines  # noqa: E402
+from optimizer.recommend.formula_search import with_more_engines  # noqa: E402
 from optimizer.solver.search import plan_blocks  # noqa: E402
 from optimizer.solver.simple_plans import price_space, simple_plans  # noqa: E402
 from optimizer.solver.split import with_best_split  # noqa: E402

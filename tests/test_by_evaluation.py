@@ -18,12 +18,10 @@ from optimizer.fleets.fleet import Fleet, FleetPool, named
 from optimizer.fleets.volume import at_volume
 from optimizer.loads.columns import Columns, Grid, make_columns
 from optimizer.loads.instance import Instance
-from optimizer.plans.plan import Status
-from optimizer.plans.proof import Proof, bound_for, proof_of_cost
 from optimizer.rivals.by_evaluation import Evaluated, cheapest_held, keeping_up, settings_of, settled
 from optimizer.rivals.fewer import still_holds, trimmed
 from optimizer.rivals.floor import least_cost
-from optimizer.rivals.leanest import evaluated, leanest
+from optimizer.rivals.leanest import evaluated, unmixed
 from optimizer.solver.simple_plans import Totals, price_space, simple_plans
 from search_spaces.problem import Constraints
 from tests.optimizer_cases import instance_of, offer, problem, slo, space, workload
@@ -135,16 +133,4 @@ def test_engines_too_many_are_given_up() -> None:
     smaller = trimmed(instance, wasteful)
     assert still_holds(instance, smaller)
     assert fleet_cost(instance, smaller) < fleet_cost(instance, wasteful)
-    assert fleet_cost(instance, leanest(known, wasteful)) == pytest.approx(found[1])
-
-
-def test_a_fleet_cheaper_than_all_promised_ones_is_optimal_only_at_the_floor() -> None:
-    assert proof_of_cost(10.0, 6.0, 10.0) == Proof(Status.OPTIMAL, 10.0, 0.0, 6.0)
-    assert proof_of_cost(10.0, 6.0, 12.0).status is Status.FEASIBLE
-    assert proof_of_cost(10.0, 6.0, 8.0) == Proof(Status.FEASIBLE, 8.0, 0.0, 6.0)
-    assert proof_of_cost(None, 6.0, 8.0) == Proof(Status.FEASIBLE, 6.0, 0.25, 6.0)
-    assert proof_of_cost(None, None, 8.0) == Proof(Status.FEASIBLE, None, None, None)
-    assert proof_of_cost(None, 8.0, 8.0).status is Status.OPTIMAL
-    assert proof_of_cost(10.0, 8.0, 8.0).bound == 8.0
-    assert bound_for(10.0, 9.0) == 9.0
-    assert bound_for(9.0, 10.0) == 9.0
+    assert fleet_cost(instance, unmixed(known, wasteful)) == pytest.approx(found[1])

@@ -5,15 +5,20 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+import numpy as np
 import pytest
 
+from optimizer.plans.plan import Status
+from optimizer.recommend.level import Brake, Level
+from optimizer.recommend.optimize import UNPROVEN, optimize
 from optimizer.rivals.alternatives import little
 from optimizer.solver import search as searching
 from optimizer.solver.fleet_model import Aim
 from optimizer.solver.program import Outcome
 from optimizer.solver.search import LEAST_TIME, Effort, generate_from, search
-from optimizer.solver.simple_plans import column_totals
-from tests.optimizer_cases import columns_of, instance_of, offer, problem, workload
+from optimizer.solver.simple_plans import column_totals, price_space, simple_plans
+from optimizer.solver.split import splits, with_best_split
+from tests.optimizer_cases import columns_of, instance_of, offer, problem, slo, workload
 
 SLOW = Effort(starters=1, added=1, rounds=6, bound_gap=0.0, columns=4, more=8, nodes=5, choices=2)
 """So few columns at first that the relaxation takes several rounds."""
@@ -79,3 +84,57 @@ def test_when_it_is_late_one_round_bounds_the_cost_and_there_is_a_fleet(clock: C
     assert found.outcome in {Outcome.OPTIMAL, Outcome.FEASIBLE}
     assert found.bound <= found.objective
     assert full.bound <= found.objective
+
+
+# --- the time that the user gave ------------------------------------------------------------------------------------
+
+
+def always() -> bool:
+    return True
+
+
+def test_a_part_of_the_time_ends_before_the_rest(clock: Clock) -> None:
+    assert Effort(until=110.0).part(0.5).until == pytest.approx(105.0)
+    assert Effort().part(0.5).until == math.inf
+
+
+def test_columns_that_nobody_had_time_for_serve_nothing() -> None:
+    instance = instance_of(problem())
+    totals = column_totals(instance, columns_of(instance), always)
+    assert not np.isfinite(totals.busiest).any()
+    columns, priced = price_space(instance, columns_of(instance), always)
+    assert simple_plans(instance, columns, priced) == []
+
+
+def test_without_any_time_no_fleet_is_found_and_nothing_is_claimed() -> None:
+    plan = optimize(problem(), time_limit=0.0)
+    assert plan.status is Status.TIME_LIMIT
+    assert (plan.pools, plan.binding, plan.alternatives) == ([], [], [])
+    assert plan.bound_usd_per_hour is None
+
+
+def test_a_fleet_that_there_was_no_time_to_simulate_is_shown_as_what_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    quick = optimize(problem(), level=Level.QUICK)
+    monkeypatch.setattr(Brake, "stopped", lambda self: True)
+    plan = optimize(problem())
+    assert not plan.simulated
+    assert plan.pools == quick.pools
+    assert plan.provenance.assumptions[0] == UNPROVEN
+    assert UNPROVEN not in quick.provenance.assumptions
+
+
+def test_the_brake_stops_at_the_time_and_when_it_is_pulled_for_a_plan() -> None:
+    assert Brake(until=0.0).stopped()
+    assert not Brake(pulled=True).stopped()
+    assert Brake(pulled=True, armed=True).stopped()
+    assert not Brake(armed=True).stopped()
+
+
+def test_no_splits_are_tried_when_it_is_late_but_the_first() -> None:
+    instance = instance_of(problem(slos=(slo(e2e=30.0),)))
+    tried = len(list(splits(instance.problem)))
+    asked: list[bool] = []
+    with_best_split(instance, lambda: bool(asked.append(True)))  # type: ignore[func-returns-value]
+    assert len(asked) == tried - 1
+    late = with_best_split(instance, always)
+    np.testing.assert_array_equal(late.flows.ttft, next(iter(splits(instance.problem))).ttft)

@@ -57,7 +57,7 @@ def test_sentences_follow_the_prices() -> None:
     assert said == [
         "Without chunked prefill a fleet of the same price meets the SLOs.",
         "Without batching no fleet of the search space is found that meets the SLOs.",
-        "Without disaggregation the cheapest fleet costs $2.50/h more (+25.0%).",
+        "Without disaggregation the cheapest fleet costs $2.50/h more (+25 %).",
     ]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.words import dollars, percentage
 from optimizer.loads.instance import Instance
 from optimizer.loads.loads import Resource
 from optimizer.plans.plan import Binding
@@ -38,9 +39,11 @@ def amount(value: float, unit: str) -> str:
     if unit == "GPU":
         return f"{value:,.0f} GPU{'' if value == 1 else 's'}"
     if unit == "$/h":
-        return f"${value:,.2f}/h"
+        return f"{dollars(value)}/h"
     if unit == "W":
         return f"{value / 1e3:,.10g} kW"
+    if unit == "pools":
+        return f"{value:,.0f} pool{'' if value == 1 else 's'}"
     return f"{value:,.6g}" if unit == "1" else f"{value:,.6g} {unit}"
 
 
@@ -48,7 +51,7 @@ def pool_binding(pool: FleetPool, headroom: Headroom) -> Binding:
     """How close a pool is to the load at which an SLO breaks."""
     share = 1.0 / headroom.load if headroom.load > 0.0 else float("inf")
     more = headroom.load - 1.0
-    sentence = f"{pool.name} can take {more:.0%} more load: {MEANING[headroom.resource]}."
+    sentence = f"{pool.name} can take {percentage(more)} more load: {MEANING[headroom.resource]}."
     return binding(str(headroom.resource), pool.name, share, 1.0, "1", sentence)
 
 
@@ -60,8 +63,8 @@ def binding_limits(
     limits = [pool_binding(pool, headroom) for pool, headroom in zip(fleet.pools, headrooms, strict=True)]
     for k, slo in enumerate(problem.slos):
         missed, permitted = 1.0 - float(evaluation.attainment[k]), 1.0 - slo.attainment
-        share = "None" if missed <= 0.0 else f"{missed:.2%}" if missed >= 5e-5 else "Less than 0.01%"
-        sentence = f"{share} of class {slo.name} miss an SLO where {permitted:.2%} may."
+        share = "None" if missed <= 0.0 else percentage(missed, 2) if missed >= 5e-5 else "Less than 0.01 %"
+        sentence = f"{share} of class {slo.name} miss an SLO where {percentage(permitted, 2)} may."
         limits.append(binding("attainment", slo.name, missed, permitted, "1", sentence))
     return sorted(limits, key=lambda row: (row.slack, row.constraint, row.where))
 

@@ -31,15 +31,23 @@ def pools_apart(problem: Problem) -> Problem:
     return replace(problem, offers=tuple(replace(offer, owned=False) for offer in problem.offers))
 
 
+def paid_gpus(problem: Problem, gpus: FloatArray | IntArray) -> FloatArray:
+    """GPUs of each offer that so many are paid for, (..., offers): those of whole nodes where they are billed."""
+    sizes = np.array([offer.accelerator.node_size for offer in problem.offers])
+    by_node = np.array([offer.billing is Billing.NODE for offer in problem.offers])
+    return np.asarray(np.where(by_node, np.ceil(gpus / sizes) * sizes, gpus))
+
+
 def offer_prices(problem: Problem, gpus: FloatArray | IntArray) -> list[FloatArray]:
     """Price of so many GPUs of each offer, whole nodes where they are billed [$/h]; gpus (..., offers)."""
-    each = [
-        np.ceil(gpus[..., index] / offer.accelerator.node_size) * offer.accelerator.node_size * offer.usd_per_hour
-        if offer.billing is Billing.NODE
-        else gpus[..., index] * offer.usd_per_hour
-        for index, offer in enumerate(problem.offers)
-    ]
-    return [np.asarray(price) for price in each]
+    paid = paid_gpus(problem, gpus)
+    return [np.asarray(paid[..., index] * offer.usd_per_hour) for index, offer in enumerate(problem.offers)]
+
+
+def billed_gpus(problem: Problem, gpus: IntArray) -> dict[str, int]:
+    """GPUs of the whole nodes that are billed, by accelerator, where some of them are not used."""
+    rows = zip(problem.offers, gpus.tolist(), paid_gpus(problem, gpus).tolist(), strict=True)
+    return {offer.accelerator.name: round(paid) for offer, used, paid in rows if paid > used}
 
 
 def gpu_cost(problem: Problem, gpus: FloatArray | IntArray) -> FloatArray:

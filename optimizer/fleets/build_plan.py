@@ -16,6 +16,7 @@ from costmodel.accelerator import Origin
 from costmodel.engine import Role
 from costmodel.engine_arrays import ACTIVATION_DTYPE
 from costmodel.units import SECONDS_PER_HOUR
+from costmodel.words import percentage
 from optimizer.loads.instance import Instance
 from optimizer.loads.loads import LINK_UTILIZATION
 from optimizer.plans.plan import (
@@ -32,7 +33,7 @@ from optimizer.plans.plan import (
     WorkloadSummary,
 )
 from optimizer.plans.plan_fields import Quantiles
-from optimizer.plans.proof import Proof
+from optimizer.plans.proof import Proof, bound_for, gap_of
 from search_spaces.catalog import entry_dict
 from search_spaces.enumeration import precision_told
 from search_spaces.models import model_entry
@@ -40,7 +41,7 @@ from search_spaces.problem import Problem
 
 from .accuracy import accuracy_records
 from .binding import binding_limits, fleet_bindings
-from .bought import offer_prices, pools_apart, within_limits
+from .bought import billed_gpus, offer_prices, pools_apart, within_limits
 from .error_bars import step_errors
 from .evaluate import Evaluation, PoolState, evaluate, goodput_volume
 from .fleet import Fleet, FleetPool, hand_over_mix, pool_config
@@ -220,18 +221,16 @@ def assumptions(instance: Instance) -> list[str]:
         ANALYTIC,
         f"{problem.engine} spends {overhead.step * 1e6:.0f} µs of host time per step and "
         f"{overhead.per_request * 1e6:.0f} µs per request in it ({overhead.origin}).",
-        f"Engines may use {problem.memory_fraction:.0%} of GPU memory.",
-        f"Network cards carry KV transfers up to {LINK_UTILIZATION:.0%} of their bandwidth; transfers do not overlap "
-        "with prefill.",
+        f"Engines may use {percentage(problem.memory_fraction, 1)} of GPU memory.",
+        f"Network cards carry KV transfers up to {percentage(LINK_UTILIZATION)} of their bandwidth; transfers do not "
+        "overlap with prefill.",
         "Prompts of one prefill replica are served one at a time, in order of arrival.",
         "Replicas of a pool share one queue: the router sends a prompt where the fewest prompt tokens wait.",
     ]
     stated += _assumed_figures(problem)
     if problem.workload.prefix_hit_share > 0.0:
-        stated.append(
-            f"{problem.workload.prefix_hit_share:.1%} of every prompt is found in the prefix cache, whatever its length"
-            "."
-        )
+        share = percentage(problem.workload.prefix_hit_share, 1)
+        stated.append(f"{share} of every prompt is found in the prefix cache, whatever its length.")
     if problem.workload.burstiness != 1.0:
         stated.append(f"Arrivals are independent with a coefficient of variation of {problem.workload.burstiness:g}.")
     return stated
@@ -345,6 +344,7 @@ def build_plan(
         return Plan(**common, **_nothing(), binding=shortfalls)
     evaluation = evaluate(instance, fleet, volume)
     cost = fleet_cost(instance, fleet)
+    common["certified_gap"] = gap_of(bound_for(proof.floor, cost), cost)
     goodput = demand * goodput_volume(instance, fleet)
     tokens_per_hour = demand * volume * problem.workload.mean_osl * SECONDS_PER_HOUR
     headrooms = [pool_headroom(instance, fleet, index, volume) for index in range(len(fleet.pools))]
@@ -361,6 +361,7 @@ def build_plan(
         ttft_s=quantiles(evaluation.ttft[-1]),
         tpot_s=quantiles(evaluation.tpot[-1]),
         gpus={offer.accelerator.name: int(number) for offer, number in gpus if number},
+        gpus_billed=billed_gpus(problem, count),
         pools=[
             plan_pool(instance, fleet, pool, state, room)
             for pool, state, room in zip(fleet.pools, evaluation.states, headrooms, strict=True)

@@ -40,10 +40,11 @@ def _first_to_give(instance: Instance, fleet: Fleet, index: int, before: Misses,
     if pool.role is Role.PREFILL:
         return Resource.TIME
     share = instance.flows.share
+    crowded = Resource.KV_MEMORY if state.memory >= state.running / instance.tables.seqs[pool.seqs] else Resource.SLOTS
     growth = {
-        Resource.TIME: float(share @ (after.ttft - before.ttft)) if pool.role is Role.COLOCATED else 0.0,
+        crowded: float(share @ (after.full - before.full)),
         Resource.ATTENTION_TIME: float(share @ (after.tpot - before.tpot)),
     }
-    crowded = Resource.KV_MEMORY if state.memory >= state.running / instance.tables.seqs[pool.seqs] else Resource.SLOTS
-    growth[crowded] = float(share @ (after.full - before.full))
+    if pool.role is Role.COLOCATED:
+        growth[Resource.TIME] = float(share @ (after.ttft - before.ttft))
     return max(growth, key=lambda resource: growth[resource])

@@ -1,35 +1,31 @@
 """Objectives that leave the served volume open: most goodput within limits, or most goodput per dollar.
 
-Both reduce to the cheapest fleet at a volume. Loads are linear in the rate, so the totals of every column are
-priced once and scaled; simple plans then tell, for any volume, what the best one- or two-pool fleet costs.
+The first reduces to the cheapest fleet at a volume. Loads are linear in the rate, so the totals of every column are
+priced once and scaled; simple plans then tell, for any volume, what the best one- or two-pool fleet costs. The second
+is Dinkelbach's iteration over fleets of any volume.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
-
-import numpy as np
 
 from optimizer.loads.columns import Columns
 from optimizer.loads.instance import Instance
+from optimizer.solver.dinkelbach import Sold, most_per_cost
 from optimizer.solver.fleet_model import Aim
-from optimizer.solver.search import Effort, Found, generate_from, search
+from optimizer.solver.search import Effort, Found, search
 from optimizer.solver.simple_plans import column_totals, price_space, simple_plans
 
-from .evaluate import goodput_volume, largest_load
-from .fleet import make_fleet, polish
+from .build_plan import fleet_cost
+from .evaluate import largest_load
+from .fleet import make_fleet
 
 TAILORED = (1.2, 1.1, 1.05, 1.02, 1.01)
 """Steps by which columns tailored to a larger volume are tried."""
 
-MOST_MORE = 1e3
-"""Up to this many times the goodput that was found, a bound is looked for."""
-
-MIXED = (1.15, 1.08, 1.04, 1.02)
-"""Multiples of the volume of the best simple fleet at which mixed fleets are tried, largest first."""
-
-VOLUMES = 25
-"""Volumes between least and most at which goodput per dollar is compared."""
+MIXED = 1.05
+"""Multiple of the volume of the best simple fleet at which mixed fleets are tried."""
 
 
 def at_volume(instance: Instance, volume: float) -> Instance:
@@ -45,8 +41,8 @@ def search_at(instance: Instance, space: Columns, volume: float, aim: Aim, effor
     return replace(found, volume=volume, route=found.route * volume)
 
 
-def most_goodput(instance: Instance, space: Columns, aim: Aim, effort: Effort) -> tuple[Found, float | None]:
-    """The fleet that serves the largest volume within the limits, and the relative gap to the proven most."""
+def most_goodput(instance: Instance, space: Columns, aim: Aim, effort: Effort) -> Found:
+    """The fleet that columns promise to serve the largest volume within the limits."""
     totals = column_totals(instance, space)
 
     def served(volume: float) -> bool:
@@ -54,49 +50,40 @@ def most_goodput(instance: Instance, space: Columns, aim: Aim, effort: Effort) -
 
     volume = max(largest_load(served, most=1e12, tolerance=0.01), 1e-6)
     for more in TAILORED:
+        if effort.late():
+            break
         there = at_volume(instance, volume * more)
         if simple_plans(there, *price_space(there, space)):
             volume *= more
     found = search_at(instance, space, volume, aim, effort)
-    for more in MIXED:  # mixed fleets carry more than any simple one
-        richer = search_at(instance, space, volume * more, aim, effort)
-        if richer.columns.size:
-            found = richer
-            break
-    if not found.columns.size:
-        return found, None
-    most = Aim(cost_weight=0.0, volume_weight=1.0, min_volume=0.0, max_volume=MOST_MORE)
-    there = at_volume(instance, found.volume)
-    bound = -generate_from(there, *price_space(there, space), most, effort).bound
-    return found, max(0.0, 1.0 - 1.0 / bound) if 0.0 < bound < MOST_MORE else None
+    if effort.late():
+        return found
+    richer = search_at(instance, space, volume * MIXED, aim, effort)  # mixed fleets carry more than any simple one
+    return richer if richer.columns.size else found
 
 
 def best_ratio(instance: Instance, space: Columns, aim: Aim, effort: Effort) -> tuple[Found, float | None]:
     """The fleet of most goodput per dollar for volumes within the objective's limits, and its relative gap.
 
-    The relaxation's cost is convex in the volume, so its cost per request is least at the least volume; that bounds
-    the ratio at every volume. Bucket shares are fixed, so serving only the cheap requests is no way out. Besides the
-    volume at which simple fleets are best the least one is searched, so that more room is never worse than none.
+    See `dinkelbach`, over the columns that suit the least or the largest volume; bucket shares are fixed, so serving
+    only the cheap requests is no way out. It starts from the cheapest fleet for the least volume.
     """
     goal = instance.problem.objective
-    totals = column_totals(instance, space)
-    best, best_ratio_ = goal.min_volume, 0.0
-    for volume in np.geomspace(goal.min_volume, goal.max_volume, VOLUMES if goal.max_volume > goal.min_volume else 1):
-        plans = simple_plans(at_volume(instance, float(volume)), space, totals.scaled(float(volume)))
-        if plans and volume / plans[0].cost > best_ratio_:
-            best, best_ratio_ = float(volume), float(volume) / plans[0].cost
-    some = [search_at(instance, space, volume, aim, effort) for volume in sorted({best, goal.min_volume}, reverse=True)]
-    found = max(some, key=lambda one: _served(instance, space, one) / one.objective)
-    if not found.columns.size:
-        return found, None
     least = at_volume(instance, goal.min_volume)
-    bound = generate_from(least, *price_space(least, space), aim, effort).bound
-    return found, max(0.0, 1.0 - found.volume / found.objective * bound / goal.min_volume)
+    columns, _ = price_space(at_volume(instance, goal.max_volume), space)
+    columns, totals = price_space(least, columns)
+    first = search(least, columns, totals, aim, effort)
+    if not first.columns.size:
+        return first, None
 
+    def sold(found: Found) -> Sold[Found]:
+        return Sold(found, found.volume, fleet_cost(least, make_fleet(least, found)))
 
-def _served(instance: Instance, space: Columns, found: Found) -> float:
-    """Multiple of the demand that a fleet serves, of what the objective asks for; 0 without a fleet."""
-    if not found.columns.size:
-        return 0.0
-    fleet = make_fleet(instance, polish(instance, space, found))
-    return min(max(found.volume, goodput_volume(instance, fleet)), instance.problem.objective.max_volume)
+    def richest(price: float) -> tuple[Sold[Found] | None, float]:
+        asked = Aim(cost_weight=price, volume_weight=1.0, min_volume=1.0, max_volume=goal.max_volume / goal.min_volume)
+        found = search(least, columns, totals, asked, effort)
+        return (sold(found) if found.columns.size else None), -found.bound
+
+    best, top = most_per_cost(richest, sold(first), first.bound / aim.cost_weight)
+    volume, route = best.volume * goal.min_volume, best.fleet.route * goal.min_volume
+    return replace(best.fleet, volume=volume, route=route), None if math.isinf(top) else 1.0 - best.ratio / top

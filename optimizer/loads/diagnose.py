@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.engine import Role
+from costmodel.errors import BelowFloorError
 from search_spaces.enumeration import Enumeration
 from search_spaces.faults import Fault
 from search_spaces.feasibility import impossible_faults
@@ -26,10 +27,10 @@ def check_shapes(problem: Problem, enumeration: Enumeration) -> None:
 
 
 def check_floors(instance: Instance) -> None:
-    """Raise InputError for every SLO below what the fastest idle engine can do for the share that it must hold."""
+    """Raise BelowFloorError for every SLO below what the fastest idle engine can do for the share that it must hold."""
     faults = [fault for k in range(len(instance.problem.slos)) for fault in _floor_faults(instance, k)]
     if faults:
-        raise instance.problem.refusal(faults)
+        raise BelowFloorError(str(instance.problem.refusal(faults)))
 
 
 def _floor_faults(instance: Instance, k: int) -> Iterator[Fault]:
@@ -85,9 +86,10 @@ def _share_quantile(values: FloatArray, share: FloatArray, goal: float) -> float
 
 
 def without_limits(problem: Problem) -> Problem:
-    """The same problem with all the GPUs, money and power one could wish for."""
-    offers = tuple(replace(offer, inventory=None) for offer in problem.offers)
-    limits = Constraints(spare_replicas=problem.constraints.spare_replicas)
+    """The same problem with all the GPUs, money and power one could wish for; more than are owned are rented."""
+    offers = tuple(offer if offer.owned else replace(offer, inventory=None) for offer in problem.offers)
+    asked = problem.constraints
+    limits = Constraints(spare_replicas=asked.spare_replicas, routing=asked.routing, pools=asked.pools)
     return replace(problem, offers=offers, constraints=limits)
 
 

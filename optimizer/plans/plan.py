@@ -27,7 +27,7 @@ class Status(StrEnum):
     OPTIMAL = "optimal"
     """The fleet meets every SLO, and none that the formulas promise to is cheaper (within 1e-4 of its cost)."""
     FEASIBLE = "feasible"
-    """The fleet meets every SLO; a cheaper one is not ruled out, see `bound_usd_per_hour` and `floor_usd_per_hour`."""
+    """The fleet meets every SLO; a cheaper one is not ruled out, see `bound_usd_per_hour` and `certified_gap`."""
     INFEASIBLE = "infeasible"
     """No fleet of the search space meets the SLOs within the constraints; `binding` says what is in the way."""
     TIME_LIMIT = "time_limit"
@@ -271,11 +271,14 @@ class Plan(Record):
     """How wrong predictions of serving were where they were measured, by accelerator and way of serving."""
     cost_usd_per_hour: Amount | None
     bound_usd_per_hour: float | None
-    """No fleet that the formulas promise to hold, however routed, costs less; the cost itself where this fleet does."""
+    """No fleet whose engines promise the demand, however routed, costs less; the floor where this fleet does."""
     gap: float | None
-    """What such a fleet could save at most, as a share of the cost; of goodput, what it could have more."""
+    """What the fleets of that bound could save at most, as a share of the cost; of goodput, what they could have more;
+    none where the bound and the floor are above the cost."""
     floor_usd_per_hour: float | None = None
-    """No fleet whatever that keeps up with the demand costs less."""
+    """No fleet whatever that the formulas accept costs less; where the cost is below it, they were too careful."""
+    certified_gap: float | None = None
+    """What any fleet could save at most, by the formulas, as a share of the cost: 1 - floor / cost."""
     demand_rps: Amount
     goodput_rps: Measure
     """Highest arrival rate, same mix and routing, at which every class still holds its attainment."""
@@ -288,6 +291,8 @@ class Plan(Record):
     tpot_s: Quantiles | None
     gpus: dict[str, Degree]
     """GPUs by accelerator."""
+    gpus_billed: dict[str, Degree] = Field(default_factory=dict)
+    """GPUs that are paid for, of accelerators of which whole nodes are billed and not all of their GPUs are used."""
     pools: list[Pool]
     transfers: list[Transfer]
     classes: list[ClassResult]

@@ -1,4 +1,20 @@
-"""What a search proved of a fleet: its status, the bound on its cost, and the gap between the two."""
+"""What a search proved of a fleet: its status, the bound on its cost, and the gap between the two.
+
+Two bounds on the cost of other fleets are known, and no more than they say is ever claimed:
+
+    promised   no fleet whose engines promise the demand, at any routing, costs less (the formulas of columns)
+    floor      no fleet that the evaluation accepts costs less, whatever its engines promise (`rivals.floor`)
+
+The evaluation accepts more fleets than columns promise, so the floor is the lower of the two and holds for all. Of a
+fleet of cost c that holds,
+
+    c >= promised   bound = promised; optimal where the gap is closed: of the promised fleets none costs less
+    c <  promised   it is none of those: bound = floor; optimal only at the floor
+    c <  floor      cannot be by formula, so that one of the two is wrong: `ContradictionError`
+
+and the most that any fleet at all could save is 1 - floor / c, whatever the gap. All hold for the engines, the step
+times and the parts of latency limits that the search was given.
+"""
 
 from __future__ import annotations
 
@@ -9,19 +25,26 @@ from .plan import Status
 OPTIMAL_GAP = 1e-4
 """Relative gap up to which a fleet counts as the optimum."""
 
+ROUNDING = 1e-6
+"""Relative difference below which costs are the same: solvers keep their limits no better."""
+
+
+class ContradictionError(Exception):
+    """A fleet that holds costs less than was proven that any must: a bug, of the proof or of the evaluation."""
+
 
 @dataclass(frozen=True, slots=True)
 class Proof:
     """What the search proved: status, lower bound on the cost [$/h] and relative gap; None where there is none.
 
-    The bound is over fleets that columns promise to hold; floor [$/h]: no fleet that keeps up with the demand, promised
-    or not, costs less.
+    promised, floor [$/h]: see the module; the bound is one of the two.
     """
 
     status: Status
     bound: float | None
     gap: float | None
     floor: float | None = None
+    promised: float | None = None
 
 
 def gap_of(bound: float | None, cost: float) -> float | None:
@@ -34,21 +57,42 @@ def status_of(gap: float | None) -> Status:
     return Status.OPTIMAL if gap is not None and gap <= OPTIMAL_GAP else Status.FEASIBLE
 
 
-def bound_for(promised: float | None, cost: float) -> float | None:
-    """The bound over fleets that columns promise, for a fleet of some cost, which may be below all of them [$/h]."""
-    return None if promised is None else min(promised, cost)
+def bound_for(least: float | None, cost: float) -> float | None:
+    """The bound over some fleets, for one of some cost; None where it costs less and so is none of them [$/h].
+
+    >>> bound_for(9.0, 10.0), bound_for(10.0, 9.0), bound_for(None, 9.0)
+    (9.0, None, None)
+    """
+    return None if least is None or is_below(least, cost) else min(least, cost)
 
 
 def proof_of_cost(promised: float | None, floor: float | None, cost: float) -> Proof:
-    """What is proven of a fleet of some cost that holds [$/h]; promised: the bound over fleets that columns promise.
+    """What is proven of a fleet of some cost that the evaluation accepts [$/h]; see the module.
 
-    The evaluation accepts more fleets than columns promise: one that costs less than all of those has no gap to them,
-    but is optimal only at the floor.
+    Raises ContradictionError for one below the floor.
+
+    >>> one, other = proof_of_cost(10.0, 6.0, 10.0), proof_of_cost(10.0, 6.0, 8.0)
+    >>> (one.status.value, one.bound, one.gap), (other.status.value, other.bound, other.gap)
+    (('optimal', 10.0, 0.0), ('feasible', 6.0, 0.25))
     """
-    least = None if floor is None else min(floor, cost)
-    bounds = [one for one in (bound_for(promised, cost), least) if one is not None]
-    bound = max(bounds, default=None)
+    if is_below(floor, cost):
+        raise ContradictionError(f"a fleet of {cost!r} $/h holds, though none below {floor!r} $/h can")
+    least = bound_for(floor, cost)
+    bound = max((one for one in (bound_for(promised, cost), least) if one is not None), default=None)
     gap = gap_of(bound, cost)
-    among = promised is not None and cost >= promised * (1.0 - 1e-9)
-    proven = gap is not None and gap <= OPTIMAL_GAP and (among or least == bound)
-    return Proof(Status.OPTIMAL if proven else Status.FEASIBLE, bound, gap, least)
+    return Proof(status_of(gap), bound, gap, least, promised)
+
+
+def proof_of_judged(promised: float | None, floor: float | None, cost: float) -> Proof:
+    """What is proven of a fleet of some cost that held for another judge: a simulation, or other parts of the limits.
+
+    The evaluation can be too careful: of a fleet below its floor nothing is proven, which the two costs tell [$/h].
+    """
+    if is_below(floor, cost):
+        return Proof(Status.FEASIBLE, None, None, floor, promised)
+    return proof_of_cost(promised, floor, cost)
+
+
+def is_below(bound: float | None, cost: float) -> bool:
+    """Whether a cost is below a bound by more than rounding; it is not where none is known."""
+    return bound is not None and cost < bound * (1.0 - ROUNDING)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.engine import Role
-from costmodel.words import join_words
+from costmodel.words import dearer, join_words, percentage
 from optimizer.fleets.bought import pools_apart
 from optimizer.fleets.build_plan import pool_line
 from optimizer.fleets.error_bars import planned_instance
@@ -186,10 +186,10 @@ def _busiest(instance: Instance, fleet: Fleet, role: Role) -> tuple[str, float]:
 
 
 def _why_rank(cost: float, best: float, binding: str, used: float) -> str:
-    full = f"its pool uses {used:.0%} of its {binding}"
+    full = f"its pool uses {percentage(used)} of its {binding}"
     if cost <= best * (1.0 + 1e-9):
         return f"no engine of this role makes a cheaper fleet; {full}"
-    return f"its fleet costs ${cost - best:,.2f}/h more than the best (+{cost / best - 1.0:.1%}); {full}"
+    return f"its fleet costs {dearer(cost, best)} than the best; {full}"
 
 
 def _why_silent(instance: Instance, shape: int, role: Role) -> str:

@@ -23,13 +23,17 @@ class Level(StrEnum):
 class Brake:
     """A wish to stop: armed once there is a plan worth having, pulled by whoever has no more time.
 
-    until: what `time.perf_counter` tells when it is pulled by itself [s].
+    until: what `time.perf_counter` tells when the time is up, whether or not there is a plan by then [s].
     """
 
     armed: bool = False
     pulled: bool = False
     until: float = math.inf
 
+    def late(self) -> bool:
+        """Whether the time is up, whatever there is."""
+        return time.perf_counter() >= self.until
+
     def stopped(self) -> bool:
         """Whether to come to an end."""
-        return self.armed and (self.pulled or time.perf_counter() >= self.until)
+        return self.late() or (self.armed and self.pulled)

@@ -9,6 +9,7 @@ from typing import Final
 
 from costmodel.engine import Role
 from costmodel.errors import InputError
+from costmodel.words import dearer
 from optimizer.fleets.build_plan import fleet_cost
 from optimizer.fleets.error_bars import at_quantile, slow_end
 from optimizer.loads.columns import Grid, make_columns
@@ -24,7 +25,7 @@ from search_spaces.engines import load_engine_overhead
 from search_spaces.enumeration import enumerate_shapes
 from search_spaces.problem import Goal, Problem
 
-from .optimize import find_that_holds, or_leaner
+from .formula_search import find_that_holds, or_leaner
 
 Solve = Callable[[Problem], float | None]
 
@@ -63,7 +64,7 @@ def formula_price(problem: Problem, effort: Effort = QUICK) -> float | None:
     instance = with_best_split(at_quantile(expected, slow_end(problem.confidence)))
     space = make_columns(instance, Grid())
     priced = price_space(instance, space)
-    fleet = or_leaner(evaluated(instance, priced), find_that_holds(instance, space, priced, effort))[2]
+    fleet = or_leaner(evaluated(instance, priced), find_that_holds(instance, space, priced, effort), effort)[2]
     return fleet_cost(instance, fleet) if fleet.pools else None
 
 
@@ -94,7 +95,7 @@ def _sentence(name: str, base: float, price: float | None) -> str:
         return f"Without {name} no fleet of the search space is found that meets the SLOs."
     if price <= base * (1.0 + 1e-6):
         return f"Without {name} a fleet of the same price meets the SLOs."
-    return f"Without {name} the cheapest fleet costs ${price - base:,.2f}/h more (+{price / base - 1.0:.1%})."
+    return f"Without {name} the cheapest fleet costs {dearer(price, base)}."
 
 
 def with_worths(plan: Plan, problem: Problem) -> Plan:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.engine import Role
+from costmodel.words import dearer, dollars, percentage
 from optimizer.fleets.build_plan import fleet_cost, pool_line
 from optimizer.fleets.evaluate import evaluate, holds, predict_misses
 from optimizer.fleets.fleet import Fleet, make_fleet, polish
@@ -16,14 +17,14 @@ from optimizer.loads.columns import Columns
 from optimizer.loads.instance import Instance
 from optimizer.plans.plan import Alternative, Status
 from optimizer.plans.proof import Proof, bound_for, gap_of
-from optimizer.solver.fleet_model import COLOCATED, Aim
+from optimizer.solver.fleet_model import COLOCATED, Aim, aim_of
 from optimizer.solver.program import Outcome
 from optimizer.solver.search import Effort, Found, plan_blocks, search
 from optimizer.solver.simple_plans import Totals, price_space, simple_plans
 from search_spaces.problem import Goal
 
 from .by_evaluation import Evaluated
-from .leanest import evaluated, leanest
+from .leanest import evaluated, or_mixed, unmixed
 
 QUICK = Effort(rounds=3, columns=20, more=30, nodes=50, choices=6, lifted=0, provable=0, most_columns=5000, gap=2e-3)
 """Effort for an alternative: it only has to be good enough to show that it loses."""
@@ -32,7 +33,7 @@ QUICK = Effort(rounds=3, columns=20, more=30, nodes=50, choices=6, lifted=0, pro
 SAME = "the same cost"
 
 FEW_ENGINES = 6
-"""Up to this many engines, fleets of more than two pools save next to nothing and are not looked for."""
+"""Up to this many engines, fleets of more than two pools save next to nothing (assumed) and are not looked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +78,19 @@ def _own_precision(instance: Instance) -> NDArray[np.bool_]:
 class Rival:
     """The best fleet of a kind and its row of the comparison; an empty fleet where none is known.
 
-    promised: the best that columns promise, from which it came; empty where there is none.
+    promised: the best that columns promise, from which it came; empty where there is none. unmixed: the best that mixes
+    no engines within a stage beyond what columns promise, where that is known to be another.
     """
 
     row: Alternative
     fleet: Fleet
     promised: Fleet = field(default_factory=lambda: Fleet(()))
+    unmixed: Fleet = field(default_factory=lambda: Fleet(()))
+
+    @property
+    def fleets(self) -> tuple[Fleet, ...]:
+        """The fleet, and those to fall back on where it misses when it is simulated; the cheapest first."""
+        return tuple(fleet for fleet in (self.fleet, self.unmixed, self.promised) if fleet.pools)
 
 
 def kinds(instance: Instance, space: Columns) -> Iterator[Kind]:
@@ -173,32 +181,33 @@ def _alternative(
 ) -> Rival:
     """The best fleet of one kind, found with little effort, and what it costs more."""
     instance = known.instance
-    scale = 1.0 / max(offer.usd_per_hour for offer in instance.problem.offers)
-    columns = priced[0]
-    found = _best_of_kind(instance, priced, scale, effort)
+    aim, columns = aim_of(instance.problem), priced[0]
+    found = _best_of_kind(instance, priced, aim, effort)
     if not found.columns.size and space.size > columns.size:
         columns, totals = price_space(instance, space)
         priced = columns, totals
-        known, found = evaluated(instance, priced), _best_of_kind(instance, priced, scale, effort)
+        known, found = evaluated(instance, priced, effort.late), _best_of_kind(instance, priced, aim, effort)
     promised = make_fleet(instance, polish(instance, columns, found))
     misses = predict_misses(instance, promised) if promised.pools else None
-    held = misses is not None and holds(instance, misses)
-    fleet = leanest(known, promised if held else Fleet(()), kind.mask(instance, known.settings))
+    start = promised if misses is not None and holds(instance, misses) else Fleet(())
+    mine = kind.mask(instance, known.settings)
+    simple = unmixed(known, start, mine)
+    fleet = or_mixed(known, simple, start, mine)
     if fleet.pools:
-        bound = max(found.bound / scale, best.bound_usd_per_hour or 0.0)
+        bound = proven_bound(found, aim.cost_weight)
         row = rival_row(instance, kind.kind, kind.label, fleet, bound, best.cost_usd_per_hour)
-        return Rival(row, fleet, promised if held else Fleet(()))
+        return Rival(row, fleet, start, Fleet(()) if simple is fleet else simple)
     if misses is None:
         return Rival(_without(kind, _status_of(found), _why_infeasible(instance, kind, space, found)), Fleet(()))
-    cost = fleet_cost(instance, promised)
-    reached = f"the cheapest found (${cost:,.2f}/h) keeps its SLOs for only {misses.attainment.min():.1%}"
+    cost, kept = dollars(fleet_cost(instance, promised)), percentage(float(misses.attainment.min()), 1)
+    reached = f"the cheapest found ({cost}/h) keeps its SLOs for only {kept}"
     return Rival(_without(kind, Status.TIME_LIMIT, reached), promised)
 
 
 def rival_row(  # noqa: PLR0917
     instance: Instance, kind: str, label: str, fleet: Fleet, promised: float | None, best: float | None
 ) -> Alternative:
-    """The row of a fleet that holds; promised: bound over columns [$/h], unknown where it costs less; best: [$/h]."""
+    """The row of a fleet that holds; promised: the bound of its kind, of no use where it costs less; best: [$/h]."""
     cost = fleet_cost(instance, fleet)
     bound = bound_for(promised, cost)
     return Alternative(
@@ -229,20 +238,28 @@ def _without(kind: Kind, status: Status, why: str) -> Alternative:
     )
 
 
-def _best_of_kind(instance: Instance, priced: tuple[Columns, Totals], scale: float, effort: Effort) -> Found:
-    """The best simple plan when it is small, else the best fleet that little effort finds."""
+def proven_bound(found: Found, scale: float) -> float | None:
+    """What a search proved that no promised fleet of its columns costs less than [$/h]; None where it proved nothing.
+
+    scale: of the search's objective to $/h.
+    """
+    return found.bound / scale if found.bound > 0.0 else None
+
+
+def _best_of_kind(instance: Instance, priced: tuple[Columns, Totals], aim: Aim, effort: Effort) -> Found:
+    """The best simple plan when it is small, of which nothing is proven, else the best that little effort finds."""
     columns, totals = priced
     simple = simple_plans(instance, columns, totals)
     if simple and simple[0].engines(columns) <= FEW_ENGINES:
         return plan_blocks(instance, columns, simple[0])
-    return search(instance, columns, totals, Aim(cost_weight=scale), effort)
+    return search(instance, columns, totals, aim, effort)
 
 
 def why_not(cost: float, best: float) -> str:
     """Why a fleet that holds lost: its cost against the best one's [$/h]."""
     if cost <= best * (1.0 + 1e-6):
         return SAME
-    return f"costs ${cost - best:,.2f}/h more (+{cost / best - 1.0:.1%})"
+    return f"costs {dearer(cost, best)}"
 
 
 def _status_of(found: Found) -> Status:

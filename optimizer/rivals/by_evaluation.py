@@ -4,7 +4,9 @@ A column promises its attainment for any routing and mix, with the batch, the at
 limits at once. A pool that serves all of its stage gets exactly the demand, so the evaluation at its real loads can
 show that a fleet holds which no column would promise. By how much a promise falls short of that has no bound, so none
 is assumed: fleets are evaluated in the order of their cost, from as few engines as keep up with the demand on
-(`keeping_up`). The first that holds is the cheapest, as more engines in a pool never make it miss more.
+(`keeping_up`). The first that holds is the cheapest of one pool or a pair, as more engines in a pool never make it miss
+more; of pools of up to `Evaluated.most` engines (BESIDE, TIMES: assumed), and unless MOST_LOOKS or the time end the
+search (`Evaluated.cut`). A fleet of more pools may be cheaper still: only `floor` bounds them all.
 """
 
 from __future__ import annotations
@@ -18,15 +20,19 @@ from numpy.typing import NDArray
 
 from costmodel.engine import Role
 from optimizer.fleets.bought import gpu_cost, within_limits
-from optimizer.fleets.evaluate import holds, misses_of, predict_misses
+from optimizer.fleets.evaluate import goodput_volume, holds, misses_of, predict_misses
 from optimizer.fleets.fleet import Fleet, FleetPool
+from optimizer.fleets.headroom import pool_headroom
 from optimizer.fleets.pool_state import PoolState, pool_state
 from optimizer.loads.columns import ROLES, Columns
 from optimizer.loads.instance import Instance
+from optimizer.loads.late import Late, never
 from optimizer.loads.loads import LINK_UTILIZATION, prompt_service
 from optimizer.solver.fleet_model import COLOCATED, DECODE, PREFILL
 from optimizer.solver.simple_plans import Totals
 from search_spaces.problem import Problem
+
+from .room import AS_MUCH, roomiest
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -40,6 +46,9 @@ MOST_LOOKS = 20_000
 
 SAME_COST = 1e-6
 """Relative difference below which costs count as equal."""
+
+NO_DEARER = 1.0 + 2.0 * SAME_COST
+"""Factor on a cost below which those that are equal to it are found too."""
 
 Picks = tuple[tuple[int, int], ...]
 """Settings, and how many engines of each."""
@@ -98,22 +107,29 @@ class Evaluated:
     """What the evaluation says of the pools of an instance that serve all of their stage; each is looked at once.
 
     settings: of the engines; least (settings,): engines that keep up with the demand; look: tells the state of a pool;
-    known: of a setting, engines that are too few, and such as are enough if any are.
+    known: of a setting, engines that are too few, and such as are enough if any are; late: whether no more fleets are
+    to be looked at.
     """
 
     instance: Instance
     settings: Columns
     least: IntArray
     look: Look = pool_state
-    states: dict[tuple[int, int], PoolState] = field(default_factory=dict)
+    states: dict[tuple[int, int, float], PoolState] = field(default_factory=dict)
     known: dict[int, tuple[int, int | None]] = field(default_factory=dict)
-    held: dict[Picks, bool] = field(default_factory=dict)
+    held: dict[tuple[Picks, float], bool] = field(default_factory=dict)
+    late: Late = never
+    parts: dict[tuple[object, ...], PoolState] = field(default_factory=dict)
+    """States of pools that serve a part of their stage."""
+    cut: set[str] = field(default_factory=set)
+    """What ended a search before all fleets that it might have found were looked at: `looks` or `time`."""
 
     @classmethod
-    def of(cls, instance: Instance, settings: Columns) -> Evaluated:
+    def of(cls, instance: Instance, settings: Columns, late: Late = never) -> Evaluated:
         """Nothing evaluated yet; settings: see `settings_of`."""
         need = keeping_up(instance, settings) @ instance.flows.rate
-        return cls(instance, settings, np.maximum(np.ceil(np.minimum(need, 1e9) - 1e-9), 1.0).astype(np.int64))
+        least = np.maximum(np.ceil(np.minimum(need, 1e9) - 1e-9), 1.0).astype(np.int64)
+        return cls(instance, settings, least, late=late)
 
     def pool(self, setting: int, engines: int) -> FleetPool:
         """So many engines of a setting as a pool that serves all of its stage."""
@@ -127,19 +143,25 @@ class Evaluated:
         """The fleet of these pools."""
         return Fleet(tuple(self.pool(*pick) for pick in picks))
 
-    def state(self, setting: int, engines: int) -> PoolState:
-        """The state of a pool under the whole demand."""
-        if (setting, engines) not in self.states:
-            self.states[setting, engines] = self.look(self.instance, self.pool(setting, engines), 1.0)
-        return self.states[setting, engines]
+    def state(self, setting: int, engines: int, volume: float = 1.0) -> PoolState:
+        """The state of a pool under `volume` times the whole demand."""
+        key = setting, engines, volume
+        if key not in self.states:
+            self.states[key] = self.look(self.instance, self.pool(setting, engines), volume)
+        return self.states[key]
 
     def holds(self, picks: Picks) -> bool:
         """Whether a fleet keeps every goal."""
-        if picks not in self.held:
-            states = tuple(self.state(*pick) for pick in picks)
+        return self.carries(picks, 1.0)
+
+    def carries(self, picks: Picks, volume: float) -> bool:
+        """Whether a fleet keeps every goal at `volume` times the demand."""
+        key = picks, volume
+        if key not in self.held:
+            states = tuple(self.state(*pick, volume) for pick in picks)
             good = all(state.stable for state in states)
-            self.held[picks] = good and holds(self.instance, misses_of(self.instance, self.fleet(picks), states))
-        return self.held[picks]
+            self.held[key] = good and holds(self.instance, misses_of(self.instance, self.fleet(picks), states))
+        return self.held[key]
 
     def enough(self, setting: int, most: int) -> int | None:
         """The fewest engines, `most` at most, with which a pool keeps the goals, its partner apart; None if none do."""
@@ -147,26 +169,32 @@ class Evaluated:
         if most <= low:
             return None
         if high is None or high > most:
-            if not self._able(setting, most):
+            if not self.able(setting, most):
                 self.known[setting] = (most, high)
                 return None
             high = most
         while high - low > 1:
             middle = (low + high) // 2
-            low, high = (low, middle) if self._able(setting, middle) else (middle, high)
+            low, high = (low, middle) if self.able(setting, middle) else (middle, high)
         self.known[setting] = (low, high)
         return high
+
+    def cut_short(self, looks: int = 0) -> bool:
+        """Whether looks or time are up; a search that ends so has not seen all, which is kept in `cut`."""
+        why = ["looks"] * (looks >= MOST_LOOKS) + ["time"] * self.late()
+        self.cut.update(why)
+        return bool(why)
 
     def most(self, setting: int) -> int:
         """Engines of a setting that are tried."""
         return TIMES * int(self.least[setting]) + BESIDE
 
-    def _able(self, setting: int, engines: int) -> bool:
+    def able(self, setting: int, engines: int, volume: float = 1.0) -> bool:
         """Whether a pool keeps the goals with the best of partners: one that adds no miss and no time."""
         role = int(self.settings.role[setting])
         if role == COLOCATED:
-            return self.holds(((setting, engines),))
-        state = self.state(setting, engines)
+            return self.carries(((setting, engines),), volume)
+        state = self.state(setting, engines, volume)
         if not state.stable:
             return False
         if role == DECODE:
@@ -187,16 +215,30 @@ def cheapest_held(
     """The cheapest fleet of one pool or two that holds, within the limits and below some cost, and its cost [$/h].
 
     problem: the instance's own, or one that differs in prices and limits alone; allowed (settings,): which may be used.
-    Of pairs that cost the same, one of the fewest pipeline stages is taken.
+    Of fleets that cost the same, the one with the most room for more load; then the simplest.
     """
     free = np.ones(known.settings.size, dtype=np.bool_) if allowed is None else allowed
-    pair = _cheapest_pair(known, problem, below, free)
-    alone = _cheapest_alone(known, problem, below if pair is None else pair[1], free)
-    return pair if alone is None else alone
+    held = _cheapest_pairs(known, problem, below, free)
+    most = min((cost * NO_DEARER for _, cost in held), default=below)
+    held += _cheapest_alone(known, problem, most, free)
+    if not held:
+        return None
+    least = min(cost for _, cost in held)
+    tied = [picks for picks, cost in held if cost <= least * (1.0 + SAME_COST)]
+    best = roomiest(sorted(tied, key=lambda picks: _simplicity(known, picks)), known.carries)
+    return best, _price(known, problem, best)
 
 
-def _cheapest_pair(known: Evaluated, problem: Problem, below: float, free: BoolArray) -> tuple[Picks, float] | None:
-    """Of a prefill and a decode pool: best first, by the decode engines one more each time.
+def _simplicity(known: Evaluated, picks: Picks) -> tuple[object, ...]:
+    """What decides between fleets of one cost and as much room: pools, pipeline stages, then names."""
+    tables, shapes = known.instance.tables, [int(known.settings.shape[setting]) for setting, _ in picks]
+    offers = known.instance.problem.offers
+    names = tuple(offers[int(tables.offer[shape])].accelerator.name for shape in shapes)
+    return len(picks), sum(float(tables.pipeline[shape]) for shape in shapes), names, picks
+
+
+def _cheapest_pairs(known: Evaluated, problem: Problem, below: float, free: BoolArray) -> list[tuple[Picks, float]]:
+    """Of a prefill and a decode pool, all of the least cost: best first, by the decode engines one more each time.
 
     What waits is either a fleet that holds, or one that no fleet of so many decode engines undercuts: then the fewest
     prefill engines beside them are looked for, and one decode engine more waits next.
@@ -204,19 +246,21 @@ def _cheapest_pair(known: Evaluated, problem: Problem, below: float, free: BoolA
     waiting = [(*one, False) for one in _pairs(known, problem, below, free)]
     heapq.heapify(waiting)
     ceiling = below * (1.0 - SAME_COST)
+    found: list[tuple[Picks, float]] = []
 
     def wait(picks: Picks, *, held: bool) -> float:
         price = _price(known, problem, picks)
         if price < ceiling:
-            heapq.heappush(waiting, (price, _stages(known, picks), picks, held))
+            heapq.heappush(waiting, (price, picks, held))
         return price
 
-    for _ in range(MOST_LOOKS):
-        if not waiting:
+    for looks in range(MOST_LOOKS + 1):
+        if not waiting or waiting[0][0] >= ceiling or known.cut_short(looks):
             break
-        cost, _, picks, held = heapq.heappop(waiting)
+        cost, picks, held = heapq.heappop(waiting)
         if held:
-            return picks, cost
+            found.append((picks, cost))
+            continue
         enough = [known.enough(setting, known.most(setting)) for setting, _ in picks]
         raised = tuple((pick[0], max(pick[1], count or 0)) for pick, count in zip(picks, enough, strict=True))
         if None in enough:
@@ -230,7 +274,7 @@ def _cheapest_pair(known: Evaluated, problem: Problem, below: float, free: BoolA
             ceiling = min(ceiling, price * (1.0 + SAME_COST))
         if picks[1][1] < known.most(picks[1][0]):
             wait((picks[0], (picks[1][0], picks[1][1] + 1)), held=False)
-    return None
+    return found
 
 
 def _with_prefill(picks: Picks, engines: int) -> Picks:
@@ -256,22 +300,22 @@ def _fewest_beside(known: Evaluated, picks: Picks, most: int) -> Picks:
     return _with_prefill(picks, high)
 
 
-def _cheapest_alone(known: Evaluated, problem: Problem, below: float, free: BoolArray) -> tuple[Picks, float] | None:
-    """Of one colocated pool: of each setting as many engines as cost less than the best so far, or as hold."""
-    best: tuple[Picks, float] | None = None
+def _cheapest_alone(known: Evaluated, problem: Problem, below: float, free: BoolArray) -> list[tuple[Picks, float]]:
+    """Of one colocated pool, all of the least cost: of each setting as many engines as cost no more, or as hold."""
+    found: list[tuple[Picks, float]] = []
     some = np.flatnonzero(free & (known.settings.role == COLOCATED))
     least = [_price(known, problem, ((int(setting), int(known.least[setting])),)) for setting in some]
-    for place in np.lexsort((known.instance.tables.pipeline[known.settings.shape[some]], np.array(least))):
+    for place in np.argsort(np.array(least), kind="stable"):
         setting = int(some[place])
-        if least[place] >= below * (1.0 - SAME_COST):
+        if least[place] >= below * (1.0 - SAME_COST) or known.cut_short():
             break
         most = _affordable(known, problem, setting, below)
         count = known.enough(setting, most)
         if count is not None:
             picks = ((setting, count),)
-            best = picks, _price(known, problem, picks)
-            below = best[1]
-    return best
+            found.append((picks, _price(known, problem, picks)))
+            below = min(below, found[-1][1] * NO_DEARER)
+    return found
 
 
 def _affordable(known: Evaluated, problem: Problem, setting: int, below: float) -> int:
@@ -284,11 +328,6 @@ def _affordable(known: Evaluated, problem: Problem, setting: int, below: float) 
     return low
 
 
-def _stages(known: Evaluated, picks: Picks) -> float:
-    """Pipeline stages of an engine of each pool, added up."""
-    return sum(float(known.instance.tables.pipeline[known.settings.shape[setting]]) for setting, _ in picks)
-
-
 def _price(known: Evaluated, problem: Problem, picks: Picks) -> float:
     """Cost of a fleet [$/h], infinite where the limits forbid it."""
     gpus = np.zeros(len(problem.offers))
@@ -299,8 +338,8 @@ def _price(known: Evaluated, problem: Problem, picks: Picks) -> float:
     return float(gpu_cost(problem, gpus)) if bool(within_limits(problem, gpus)) else np.inf
 
 
-def _pairs(known: Evaluated, problem: Problem, below: float, free: BoolArray) -> list[tuple[float, float, Picks]]:
-    """Every pair of as few engines as keep up that the limits allow and that costs less: cost, stages, pools."""
+def _pairs(known: Evaluated, problem: Problem, below: float, free: BoolArray) -> list[tuple[float, Picks]]:
+    """Every pair of as few engines as keep up that the limits allow and that costs less: cost, pools."""
     one, tables, most = known.settings, known.instance.tables, problem.constraints.max_pools
     if most is not None and most < 2:
         return []
@@ -310,27 +349,33 @@ def _pairs(known: Evaluated, problem: Problem, below: float, free: BoolArray) ->
     mine = tables.offer[one.shape][:, None] == np.arange(len(problem.offers))
     engines = known.least + problem.constraints.spare_replicas
     gpus = mine * (tables.gpus[one.shape] * engines)[:, None]
-    need, stages = gpus[first] + gpus[second], tables.pipeline[one.shape]
+    need = gpus[first] + gpus[second]
     cost = gpu_cost(problem, need)
-    found: list[tuple[float, float, Picks]] = []
+    found: list[tuple[float, Picks]] = []
     for at in np.flatnonzero(within_limits(problem, need) & (cost < below * (1.0 - SAME_COST))):
         picks = tuple((int(end[at]), int(known.least[end[at]])) for end in (first, second))
-        found.append((float(cost[at]), float(stages[first[at]] + stages[second[at]]), picks))
+        found.append((float(cost[at]), picks))
     return found
 
 
 def settled(known: Evaluated, fleet: Fleet) -> Fleet:
-    """The fleet with the smallest batch limits that let no more requests miss: the search takes the largest."""
+    """The fleet with the smallest batch limits that let no more requests miss at the most that each pool can take.
+
+    The search takes the largest; smaller ones take no room from the fleet, nor from a pool beside others that are busy.
+    """
     pools, instance = list(fleet.pools), known.instance
+    most = goodput_volume(instance, fleet)
+    volume = min(most, 1.0)
     for index, pool in enumerate(pools):
         if pool.role is Role.PREFILL:
             continue
-        target = pool_state(instance, pool, 1.0).full * (1.0 + 1e-3) + 1e-6
+        alone = max(volume * pool_headroom(instance, fleet, index, volume).load, most)
+        target = pool_state(instance, pool, alone).full * (1.0 + 1e-3) + 1e-6
         for seqs in range(pool.seqs):
             less = replace(pool, seqs=seqs)
-            state = pool_state(instance, less, 1.0)
+            state = pool_state(instance, less, alone)
             if state.stable and state.full <= target:
                 pools[index] = less
                 break
     smaller = Fleet(tuple(pools))
-    return smaller if holds(instance, predict_misses(instance, smaller)) else fleet
+    return smaller if holds(instance, predict_misses(instance, smaller, most / (1.0 + AS_MUCH))) else fleet

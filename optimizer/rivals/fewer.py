@@ -14,9 +14,8 @@ from optimizer.fleets.evaluate import holds, predict_misses
 from optimizer.fleets.fleet import Fleet, FleetPool, can_hand_over, named
 from optimizer.loads.instance import Instance
 from optimizer.loads.loads import LINK_UTILIZATION
-from search_spaces.problem import Routing
 
-from .per_class import keeps_apart
+from .allowed import allowed
 
 FloatArray = NDArray[np.float64]
 
@@ -74,7 +73,7 @@ def trimmed(instance: Instance, fleet: Fleet) -> Fleet:
     """The fleet without the engines that it does not need when it is evaluated, largest savings first; or itself."""
     lean, step = fleet, 1
     while step:
-        smaller = [less for _, less in fewer_replicas(instance, lean, step) if _is_routable(instance, less)]
+        smaller = [less for _, less in fewer_replicas(instance, lean, step) if allowed(instance, less)]
         held = next((less for less in smaller if still_holds(instance, less)), None)
         if held is not None:
             lean, step = held, 2 * step
@@ -93,11 +92,3 @@ def still_holds(instance: Instance, fleet: Fleet) -> bool:
     ]
     carried = all(share <= LINK_UTILIZATION * (1.0 + 1e-9) for share in busy)
     return carried and holds(instance, predict_misses(instance, fleet))
-
-
-def _is_routable(instance: Instance, fleet: Fleet) -> bool:
-    """Whether classes stay apart that must, and a router of thresholds sends every flow whole to one pool."""
-    if instance.problem.constraints.routing is Routing.THRESHOLD:
-        whole = all(np.all(np.minimum(pool.route, np.abs(1.0 - pool.route)) < 1e-6) for pool in fleet.pools)
-        return whole and keeps_apart(instance, fleet)
-    return keeps_apart(instance, fleet)

@@ -1,8 +1,8 @@
 """The cheapest fleet that the evaluation shows to hold, from one that columns promise.
 
 Columns promise for any routing at once, the evaluation judges the loads that a fleet really has, and it decides. So a
-promised fleet gives up the engines that it does not need, and makes way for a cheaper fleet of one pool or two. Larger
-fleets, in which the shares of each length could be anything, are looked at only where they come from columns.
+promised fleet gives up the engines that it does not need, and makes way for a cheaper fleet of one pool or two, and
+that for one which mixes engines within a stage. Larger fleets are looked at only where they come from columns.
 """
 
 from __future__ import annotations
@@ -14,27 +14,52 @@ from optimizer.fleets.build_plan import fleet_cost
 from optimizer.fleets.fleet import Fleet
 from optimizer.loads.columns import Columns
 from optimizer.loads.instance import Instance
+from optimizer.loads.late import Late, never
 from optimizer.solver.simple_plans import Totals
 
-from .by_evaluation import BoolArray, Evaluated, cheapest_held, settings_of, settled
+from .by_evaluation import NO_DEARER, SAME_COST, BoolArray, Evaluated, cheapest_held, settings_of, settled
 from .fewer import trimmed
+from .mixed import cheaper_mix
 from .per_class import classes_apart
+from .room import roomiest_fleet
 
 
-def evaluated(instance: Instance, priced: tuple[Columns, Totals]) -> Evaluated:
-    """What is to be known of the pools that priced columns can make up."""
-    return Evaluated.of(instance, settings_of(*priced))
+def evaluated(instance: Instance, priced: tuple[Columns, Totals], late: Late = never) -> Evaluated:
+    """What is to be known of the pools that priced columns can make up; late: whether no more are to be looked at."""
+    return Evaluated.of(instance, settings_of(*priced), late)
 
 
 def leanest(known: Evaluated, fleet: Fleet, allowed: BoolArray | None = None) -> Fleet:
+    """The cheapest that `unmixed` finds, or a fleet of mixed engines in a stage that costs less and holds."""
+    return or_mixed(known, unmixed(known, fleet, allowed), fleet, allowed)
+
+
+def or_mixed(known: Evaluated, best: Fleet, promised: Fleet, allowed: BoolArray | None = None) -> Fleet:
+    """A fleet that holds, or a cheaper one of mixed engines in a stage of it, or of the promised one, or of others."""
+    problem = known.instance.problem
+    if classes_apart(problem):
+        return best
+    cost = fleet_cost(known.instance, best) if best.pools else math.inf
+    starts = [one for one in (best, promised) if one.pools]
+    mixed = cheaper_mix(known, pools_apart(problem), starts, cost, allowed)
+    return best if mixed is None else settled(known, mixed)
+
+
+def unmixed(known: Evaluated, fleet: Fleet, allowed: BoolArray | None = None) -> Fleet:
     """The cheapest of a fleet that holds, if any, the same with fewer engines, and all that hold of one pool or two.
 
-    allowed (settings,): which engines those of one pool or two may have. The fleet itself where nothing costs less.
+    allowed (settings,): which engines those of one pool or two may have. Of fleets that cost the same, the one with the
+    most room, the simplest where they have as much; the fleet itself where nothing is better.
     """
     instance = known.instance
     lean = trimmed(instance, fleet) if fleet.pools else fleet
     if classes_apart(instance.problem):
         return lean
-    below = fleet_cost(instance, lean) if lean.pools else math.inf
-    found = cheapest_held(known, pools_apart(instance.problem), below, allowed)
-    return lean if found is None else settled(known, known.fleet(found[0]))
+    cost = fleet_cost(instance, lean) if lean.pools else math.inf
+    found = cheapest_held(known, pools_apart(instance.problem), cost * NO_DEARER, allowed)
+    if found is None:
+        return lean
+    simple = known.fleet(found[0])
+    if found[1] >= cost * (1.0 - SAME_COST) and roomiest_fleet(instance, [lean, simple]) is lean:
+        return lean
+    return settled(known, simple)

@@ -14,14 +14,14 @@ from optimizer.fleets.fleet import Fleet, make_fleet, polish
 from optimizer.loads.columns import ROLES, Columns
 from optimizer.loads.instance import Instance
 from optimizer.plans.plan import Alternative
-from optimizer.solver.fleet_model import Aim
+from optimizer.solver.fleet_model import aim_of
 from optimizer.solver.kindred import Kindred, different_fleets, engine_kinds
 from optimizer.solver.search import Effort, Found, plan_blocks, search
 from optimizer.solver.simple_plans import SimplePlan, Totals, simple_plans
 
-from .alternatives import QUICK, Rival, rival_row
+from .alternatives import QUICK, Rival, proven_bound, rival_row
 from .by_evaluation import Evaluated
-from .leanest import leanest
+from .leanest import unmixed
 
 OTHERS = 2
 """Fleets of other engines that a plan shows."""
@@ -41,17 +41,17 @@ def other_fleets(
     formula at their real loads, and are no cheaper than the best, count.
     """
     instance = known.instance
-    scale = 1.0 / max(offer.usd_per_hour for offer in instance.problem.offers)
+    aim = aim_of(instance.problem)
 
     def solve(columns: Columns, totals: Totals) -> Found:
         simple = simple_plans(instance, columns, totals)
         if simple:
             return plan_blocks(instance, columns, simple[0])
-        return search(instance, columns, totals, Aim(cost_weight=scale), effort)
+        return search(instance, columns, totals, aim, effort)
 
     best = shown[0].row
     found = different_fleets(instance, priced, _as_found(instance, shown[0].fleet), solve, LOOKED_AT)
-    rivals = (_rival(known, priced[0], one, best, scale) for one in found)
+    rivals = (_rival(known, priced[0], one, best, aim.cost_weight) for one in found)
     return list(islice(_unlike(rivals, {tuple(sorted(rival.row.pools)) for rival in shown}), OTHERS))
 
 
@@ -97,18 +97,17 @@ def _engines(kind: str) -> str:
 def _rival(known: Evaluated, columns: Columns, one: Kindred, best: Alternative, scale: float) -> Rival | None:
     """The row of a fleet of other engines; None where it misses a goal or costs less than the one it lost to.
 
-    Its bound is that of all fleets, which holds for those without some engines too, or their own where that is higher;
-    scale: of the search's objective to $/h.
+    Its bound is that of all promised fleets without these engines, where one is proven; scale: of the search's
+    objective to $/h.
     """
     instance = known.instance
     promised = make_fleet(instance, polish(instance, columns, one.found))
     held = holds(instance, predict_misses(instance, promised))
     others = ~np.isin(engine_kinds(instance, known.settings), one.without)
-    fleet = leanest(known, promised if held else Fleet(()), others)
+    fleet = unmixed(known, promised if held else Fleet(()), others)
     least = best.cost_usd_per_hour or 0.0
     if not fleet.pools or fleet_cost(instance, fleet) < least * (1.0 - 1e-6):
         return None
-    bound = max(one.found.bound / scale, best.bound_usd_per_hour or 0.0)
     label = f"without {join_words([_engines(name) for name in one.without])}"
-    row = rival_row(instance, "other_engines", label, fleet, bound or None, least)
+    row = rival_row(instance, "other_engines", label, fleet, proven_bound(one.found, scale), least)
     return Rival(row, fleet, promised if held else Fleet(()))

@@ -18,7 +18,7 @@ from optimizer.fleets.fleet import Fleet, FleetPool, named
 from optimizer.loads.flows import Flows
 from optimizer.loads.instance import Instance
 from optimizer.plans.plan import Status
-from optimizer.plans.proof import Proof, gap_of, status_of
+from optimizer.plans.proof import Proof, proof_of_cost
 from optimizer.solver.search import Found
 from search_spaces.problem import Billing, Constraints, Offer, Pools, Problem
 
@@ -73,7 +73,7 @@ def by_class(instance: Instance, solve: Callable[[Instance], Answer]) -> Answer:
         return alone[0][1][0], Proof(Status.INFEASIBLE, None, None), Fleet(())
     bound = _bound(instance, [answer[1] for _, answer in alone])
     together = _together(instance, alone)
-    if _within_limits(instance, together):
+    if keeps_every_limit(instance, together):
         return _answer(instance, alone, together, bound)
     for order in (classes, classes[::-1]):
         parts = _in_turn(instance, solve, order)
@@ -108,25 +108,20 @@ def _together(instance: Instance, parts: Parts) -> Fleet:
 
 def _answer(instance: Instance, parts: Parts, fleet: Fleet, bound: float | None) -> Answer:
     found = replace(parts[-1][1][0], volume=1.0, exact=all(answer[0].exact for _, answer in parts))
-    cost = fleet_cost(instance, fleet)
-    if bound is None:
-        return found, Proof(Status.FEASIBLE, None, None), fleet
-    least = min(bound, cost)
-    gap = gap_of(least, cost)
-    return found, Proof(status_of(gap), least, gap), fleet
+    return found, proof_of_cost(bound, None, fleet_cost(instance, fleet)), fleet
 
 
 def _bound(instance: Instance, proofs: Sequence[Proof]) -> float | None:
-    """What no fleet of separate pools costs less than [$/h]: the classes may share the whole nodes that are billed."""
-    bounds = [proof.bound for proof in proofs if proof.bound is not None]
+    """What no promised fleet of separate pools costs less than [$/h]: the classes may share whole nodes, as billed."""
+    bounds = [proof.promised for proof in proofs if proof.promised is not None]
     if len(bounds) < len(proofs):
         return None
     by_node = any(offer.billing is Billing.NODE for offer in instance.problem.offers)
     return max(bounds) if by_node else sum(bounds)
 
 
-def _within_limits(instance: Instance, fleet: Fleet) -> bool:
-    """Whether a fleet keeps all limits on the whole."""
+def keeps_every_limit(instance: Instance, fleet: Fleet) -> bool:
+    """Whether a fleet keeps all limits on the whole of it: those on its GPUs and on the number of pools."""
     most = instance.problem.constraints.max_pools
     return keeps_limits(instance, fleet) and (most is None or len(fleet.pools) <= most)
 

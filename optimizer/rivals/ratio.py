@@ -1,32 +1,28 @@
-"""The fleet of most goodput per dollar among those that the evaluation shows to hold.
+"""The fleet of most goodput, or of most goodput per dollar, among those that the evaluation shows to hold.
 
-Let C(v) be the cost of the cheapest fleet that serves v times the demand. It rises in steps, and v / C(v) is best at
-the end of one, where a fleet of that cost serves all that it can. So volumes are walked from the least on, each just
-beyond what the cheapest fleet serves. The walk does not depend on where it may end: more room adds fleets and takes
-none away.
+Columns promise some fleet; those of one pool or two are looked at by evaluation (`most`), and in the place of the best
+of them one that mixes GPU types within a stage, where that serves more, or as much for less.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 
+from optimizer.fleets.bought import pools_apart
 from optimizer.fleets.build_plan import fleet_cost
 from optimizer.fleets.evaluate import goodput_volume
 from optimizer.fleets.fleet import Fleet
 from optimizer.fleets.volume import at_volume
 from optimizer.loads.instance import Instance
 
-from .by_evaluation import Evaluated
+from .by_evaluation import Evaluated, settled
 from .fewer import trimmed
-from .floor import least_per_demand
-from .leanest import leanest
+from .floor import least_per_demand, most_volume
+from .mixed import cheaper_mix
+from .most import best_of_few_pools
 
-BEYOND = 1.002
-"""What a fleet serves is known to 0.1 %: so many times that much, another is needed."""
-
-APART, LOOKS = 1.02, 70
-"""Volumes of the walk are at least so many times the one before; after LOOKS of them only the largest is looked at."""
+BEYOND = 1.02
+"""Factor on what the best fleet serves with which one that mixes GPU types is looked for."""
 
 Serving = tuple[Fleet, float]
 """A fleet, and the most that it is known to serve, as a multiple of the demand."""
@@ -38,18 +34,43 @@ def per_dollar(instance: Instance, serving: Serving) -> float:
     return min(most, instance.problem.objective.max_volume) / fleet_cost(instance, fleet)
 
 
+def most_served(known: Evaluated, promised: Serving) -> Serving:
+    """The fleet within the limits that serves most: the promised one, if any, or one of those that are evaluated."""
+    instance, best = known.instance, max(_promised(known, promised), _of_few_pools(known), key=lambda one: one[1])
+    while best[0].pools and not known.late():
+        mixed = _mixed(known, best[0], best[1] * BEYOND, math.inf)
+        if mixed is None:
+            break
+        best = mixed, max(best[1] * BEYOND, goodput_volume(instance, mixed))
+    return best
+
+
 def most_per_dollar(known: Evaluated, promised: Serving) -> Serving:
-    """The fleet of most goodput per dollar: the promised one, if any, with fewer engines, or one of one pool or two.
+    """The fleet of most goodput per dollar: the promised one, if any, with fewer engines, or one that is evaluated.
 
     promised: by columns. Of fleets that are as good, the one that could serve most; an empty one where there is none.
     """
     instance, (fleet, volume) = known.instance, promised
-    some = list(_walked(known))
+    some = [_promised(known, promised), _of_few_pools(known)]
     if fleet.pools:
         lean = trimmed(at_volume(instance, volume), fleet)
-        fleets = (fleet,) if lean is fleet else (fleet, lean)
-        some += [(one, max(volume, goodput_volume(instance, one))) for one in fleets]
-    return max(some, key=lambda one: (per_dollar(instance, one), one[1]), default=promised)
+        some.append((lean, max(volume, goodput_volume(instance, lean))))
+    able = [one for one in some if one[0].pools]
+    if not able:
+        return promised
+    best = max(able, key=lambda one: (per_dollar(instance, one), one[1]))
+    sold = min(best[1], instance.problem.objective.max_volume)
+    mixed = _mixed(known, best[0], sold, fleet_cost(instance, best[0]))
+    return best if mixed is None else (mixed, max(sold, goodput_volume(instance, mixed)))
+
+
+def most_served_at_all(known: Evaluated, serves: float, seconds: float) -> float:
+    """Multiple of the demand beyond which no fleet within the limits keeps up; infinite where none is known.
+
+    serves: that a fleet is known to serve; seconds: that it may take.
+    """
+    top = most_volume(Evaluated.of(at_volume(known.instance, serves), known.settings), seconds)
+    return math.inf if top is None else top * serves
 
 
 def most_per_dollar_at_all(known: Evaluated) -> float:
@@ -59,17 +80,19 @@ def most_per_dollar_at_all(known: Evaluated) -> float:
     return least / cost if cost else math.inf
 
 
-def _walked(known: Evaluated) -> Iterator[Serving]:
-    """The cheapest fleets of one pool or two, at volumes from the least to the largest that the objective asks for."""
-    instance, goal = known.instance, known.instance.problem.objective
-    volume, most = goal.min_volume, 0.0
-    for look in range(LOOKS + 1):
-        volume = min(volume, goal.max_volume) if look < LOOKS else goal.max_volume
-        fleet = leanest(Evaluated.of(at_volume(instance, volume), known.settings), Fleet(()))
-        if not fleet.pools:
-            return
-        most = max(volume, goodput_volume(instance, fleet))
-        yield fleet, most
-        if most >= goal.max_volume:
-            return
-        volume = max(volume * APART, most * BEYOND)
+def _promised(known: Evaluated, promised: Serving) -> Serving:
+    """The promised fleet, if any, with all that it can serve."""
+    fleet, volume = promised
+    return (fleet, max(volume, goodput_volume(known.instance, fleet))) if fleet.pools else promised
+
+
+def _of_few_pools(known: Evaluated) -> Serving:
+    """The best fleet of one pool or two, if any holds."""
+    found = best_of_few_pools(known)
+    return (Fleet(()), 0.0) if found is None else (settled(known, known.fleet(found[0])), found[1])
+
+
+def _mixed(known: Evaluated, fleet: Fleet, volume: float, below: float) -> Fleet | None:
+    """A fleet that mixes GPU types in a stage of this one, serves a volume, and costs less than `below` [$/h]."""
+    there = Evaluated.of(at_volume(known.instance, volume), known.settings, known.late)
+    return cheaper_mix(there, pools_apart(known.instance.problem), [fleet], below)

@@ -1,0 +1,275 @@
+"""Fleets that mix GPU types within a stage: two pools of other engines in the place of one, wherever that costs less.
+
+A promise of a column holds for any routing, at small counts often for half of what an engine could serve. So fleets
+of two kinds of engines in a stage are looked for by evaluation too: for each two engines, so many of the dearer one,
+and as many of the other as cost less than the best fleet known. Those that do not keep up with the demand, however it
+is parted (`keeping_up`), are left out, and the others are looked at in the order of how busy they would be. Where the
+most of the other engines hold, the fewest that do are taken, as more engines never miss more. What is found is mixed
+further, one of its pools at a time.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+
+from costmodel.engine import Role
+from optimizer.fleets.bought import gpu_cost, within_limits
+from optimizer.fleets.build_plan import fleet_gpus
+from optimizer.fleets.fleet import Fleet
+from optimizer.loads.columns import ROLES
+from optimizer.solver.fleet_model import COLOCATED, DECODE, PREFILL
+from search_spaces.problem import Problem
+
+from .by_evaluation import SAME_COST, BoolArray, Evaluated, FloatArray, IntArray
+from .parting import Parting, Pick, Stage, pool_key
+
+LOOKS = 60
+"""Fleets that are evaluated in one search; each takes the states of two pools."""
+
+SIZES = 8
+"""Sizes of the pool of dearer engines that are tried first, of each two engines."""
+
+PARTNERS = 2
+"""Pools of the other role beside which a stage of a disaggregated fleet is mixed."""
+
+USUAL = 0.75
+"""Busy share of engines that keep up at which they hold, where it is not known [1]."""
+
+Candidate = tuple[float, int, int, int, int, int]
+"""How busy the pools would be; stage, setting and engines of the first pool, setting of the second, step of sizes."""
+
+
+@dataclass(slots=True, eq=False)
+class Mixing:
+    """A search for mixed fleets that cost less than the best so far.
+
+    allowed (settings,): which engines may be used; cost: of the best fleet [$/h]; best: the cheapest that was found.
+    """
+
+    parting: Parting
+    problem: Problem
+    allowed: BoolArray
+    cost: float
+    best: Fleet | None = None
+
+    def partnered(self) -> list[Stage]:
+        """A colocated stage by itself, and one of each role beside the cheapest pools of the other that are enough."""
+        known, tables = self.parting.known, self.parting.known.instance.tables
+        roles = known.settings.role
+        every = np.ones(known.instance.flows.isl.size)
+        stages = [Stage(COLOCATED, every)] if (roles == COLOCATED).any() else []
+        for role, other in ((PREFILL, DECODE), (DECODE, PREFILL)):
+            enough = [
+                (count * float(tables.usd_per_hour[known.settings.shape[setting]]), setting, count)
+                for setting, (_, count) in sorted(known.known.items())
+                if count is not None and roles[setting] == other and self.allowed[setting]
+            ]
+            stages += [Stage(role, every, (known.pool(*pick),)) for _, *pick in sorted(enough)[:PARTNERS]]
+        return stages
+
+    def search(self, stages: Sequence[Stage]) -> bool:
+        """Look for cheaper fleets with two pools in one of these stages; whether there is one."""
+        before, known = self.cost, self.parting.known
+        waiting = [one for place, stage in enumerate(stages) for one in self._candidates(place, stage)]
+        heapq.heapify(waiting)
+        while waiting and self.parting.left > 0 and not known.late():
+            _, place, first, size, second, step = heapq.heappop(waiting)
+            if self._improved(stages[place], (first, size), second):
+                near = [other for other in (size - step // 2, size + step // 2) if other > 0 and step > 1]
+                for one in self._ranked(place, stages[place], [(first, other, second, step // 2) for other in near]):
+                    heapq.heappush(waiting, one)
+        return self.cost < before
+
+    def _improved(self, stage: Stage, pick: Pick, other: int) -> bool:
+        """Take so many engines of one setting and the fewest of another that hold, if that costs less."""
+        rows = np.array([[*pick, other]])
+        most = int(self._most(stage, rows)[0])
+        if most == 0 or self._busy(stage, rows, np.array([most]))[0] > 1.0:
+            return False
+        order = self.parting.order(stage, pick[0], other)
+        found = self.parting.parted(stage, (pick, (other, most)), order)
+        if found is None:
+            return False
+        low, high = 0, most
+        while high - low > 1:
+            middle = (low + high) // 2
+            fewer = self.parting.parted(stage, (pick, (other, middle)), order)
+            low, high, found = (middle, high, found) if fewer is None else (low, middle, fewer)
+        found = (
+            self.parting.parted(stage, (pick, (other, high)), self.parting.by_length(stage, pick[0], other)) or found
+        )
+        self.best, self.cost = found, float(gpu_cost(self.problem, fleet_gpus(self.parting.known.instance, found)))
+        return True
+
+    def _candidates(self, place: int, stage: Stage) -> Iterable[Candidate]:
+        """Sizes of the pool of the dearer of each two engines."""
+        limit = self.problem.constraints.max_pools
+        if limit is not None and len(stage.others) + 2 > limit:
+            return []
+        rows = []
+        for first, second, top in self._pairs(stage):
+            sizes = np.unique(np.rint(np.linspace(1, top, min(SIZES, top))).astype(np.int64)).tolist()
+            rows += [(first, size, second, max(1, -(-top // SIZES))) for size in sizes]
+        return self._ranked(place, stage, rows)
+
+    def _ranked(self, place: int, stage: Stage, rows: Sequence[tuple[int, int, int, int]]) -> list[Candidate]:
+        """The candidates that keep up, with how busy they would be; rows: without stage."""
+        if not rows:
+            return []
+        table = np.array(rows)
+        most = self._most(stage, table[:, :3])
+        good = most > 0
+        good[good] = self._busy(stage, table[good, :3], most[good]) <= 1.0
+        table, most = table[good], most[good]
+        busy = self._strained(stage, table[:, :3], most) if most.size else np.zeros(0)
+        return [
+            (share, place, first, size, second, step)
+            for share, (first, size, second, step) in zip(busy.tolist(), table.tolist(), strict=True)
+        ]
+
+    def _pairs(self, stage: Stage) -> list[tuple[int, int, int]]:
+        """Each two engines of different offers, the dearer one first, and how many of it can be paid for beside one."""
+        settings, tables = self.parting.known.settings, self.parting.known.instance.tables
+        some = self._settings(stage)
+        offer, price = tables.offer[settings.shape], tables.usd_per_hour[settings.shape]
+        pairs = [
+            (int(one), int(other))
+            for one in some
+            for other in some
+            if offer[one] != offer[other] and (price[one], -one) > (price[other], -other)
+        ]
+        if not pairs:
+            return []
+        table = np.array(pairs)
+        top = self._most(stage, np.stack([table[:, 1], np.ones(len(pairs), dtype=np.int64), table[:, 0]], axis=1))
+        return [(one, other, count) for (one, other), count in zip(pairs, top.tolist(), strict=True) if count]
+
+    def _settings(self, stage: Stage) -> IntArray:
+        """Settings of a stage that may be used and talk to all others, one of each shape."""
+        known, tables = self.parting.known, self.parting.known.instance.tables
+        shape, role = known.settings.shape, ROLES[stage.role]
+        good = self.allowed & (known.settings.role == stage.role)
+        for pool in stage.others:
+            if role is Role.PREFILL and pool.role is Role.DECODE:
+                good &= tables.talks[shape, pool.shape]
+            if role is Role.DECODE and pool.role is Role.PREFILL:
+                good &= tables.talks[pool.shape, shape]
+        best: dict[int, int] = {}
+        for setting in sorted(np.flatnonzero(good).tolist(), key=self._preference):
+            best.setdefault(int(shape[setting]), setting)
+        return np.array(sorted(best.values()), dtype=np.int64)
+
+    def _preference(self, setting: int) -> tuple[float, float, float]:
+        """Of one shape: settings known to be enough, the busiest first; then the largest token budget within the TPOT.
+
+        A step full of prompts that is within every TPOT limit harms nobody, and the more it takes the less others wait.
+        """
+        known, tables, one = self.parting.known, self.parting.known.instance.tables, self.parting.known.settings
+        unknown = known.known.get(setting, (0, None))[1] is None
+        chunk = int(one.chunk[setting])
+        harms = bool(tables.full_base[one.shape[setting], 0, chunk] > known.instance.flows.tpot.min())
+        return float(unknown), -self._usual(setting), float(chunk) if harms else -1.0 - chunk
+
+    def _usual(self, setting: int) -> float:
+        """Busy share at which engines of a setting hold [1]."""
+        enough = self.parting.known.known.get(setting, (0, None))[1]
+        whole = float(self.parting.need[setting].sum())
+        return USUAL if enough is None else min(whole / enough, 1.0)
+
+    def _most(self, stage: Stage, rows: IntArray) -> IntArray:
+        """Engines of the second setting that cost less than the best fleet beside the first and all others, (rows,).
+
+        rows (rows, 3): first setting, engines of it, second setting.
+        """
+        known, problem = self.parting.known, self.problem
+        tables, shape = known.instance.tables, known.settings.shape
+        mine = (tables.offer[shape][:, None] == np.arange(len(problem.offers))) * tables.gpus[shape][:, None]
+        spares = problem.constraints.spare_replicas
+        fixed = fleet_gpus(known.instance, Fleet(stage.others)) + mine[rows[:, 0]] * (rows[:, 1:2] + spares)
+        each = mine[rows[:, 2]]
+        low = np.zeros(rows.shape[0], dtype=np.int64)
+        high = np.array([known.most(int(setting)) + 1 for setting in rows[:, 2]])
+        while (high - low > 1).any():
+            middle = np.maximum((low + high) // 2, 1)
+            gpus = fixed + each * (middle + spares)[:, None]
+            fits = within_limits(problem, gpus) & (gpu_cost(problem, gpus) < self.cost * (1.0 - SAME_COST))
+            low, high = np.where(fits & (high > middle), middle, low), np.where(fits, high, middle)
+        return low
+
+    def _busy(self, stage: Stage, rows: IntArray, counts: IntArray) -> FloatArray:
+        """The least that the busier of two pools can be busy, (rows,) [1]; counts (rows,): of the second setting."""
+        need = self.parting.need * stage.route
+        one, other = need[rows[:, 0]], need[rows[:, 2]]
+        return balance(one / rows[:, 1:2], other / counts[:, None], one / np.maximum(other, 1e-300))
+
+    def _strained(self, stage: Stage, rows: IntArray, counts: IntArray) -> FloatArray:
+        """The same as a multiple of what such engines can usually bear, each flow where it can be served in time."""
+        settings, place = np.unique(rows[:, ::2], return_inverse=True)
+        first, second = place.reshape(-1, 2).T
+        need = self.parting.need[settings] * stage.route
+        worse = need * np.stack([self.parting.worse(stage, int(setting)) for setting in settings])
+        usual = np.array([self._usual(int(setting)) for setting in settings])[:, None]
+        sizes = rows[:, 1:2] * usual[first], counts[:, None] * usual[second]
+        return balance(
+            need[first] / sizes[0], need[second] / sizes[1], worse[first] / np.maximum(worse[second], 1e-300)
+        )
+
+
+def balance(first: FloatArray, second: FloatArray, order: FloatArray) -> FloatArray:
+    """Busy share of two pools where both are as busy, the first with the flows of least `order`, all (rows, flows).
+
+    first, second: share of the time that each flow would keep a pool busy.
+    """
+    by = np.argsort(order, axis=1, kind="stable")
+    nothing = np.zeros((first.shape[0], 1))
+    before = np.hstack([nothing, np.cumsum(np.take_along_axis(first, by, axis=1), axis=1)])
+    behind = np.hstack([np.cumsum(np.take_along_axis(second, by, axis=1)[:, ::-1], axis=1)[:, ::-1], nothing])
+    lean = before - behind
+    at = np.minimum((lean <= 0.0).sum(axis=1) - 1, first.shape[1] - 1)
+    row = np.arange(first.shape[0])
+    part = -lean[row, at] / np.maximum(lean[row, at + 1] - lean[row, at], 1e-300)
+    return np.asarray(before[row, at] + part * (before[row, at + 1] - before[row, at]))
+
+
+def stages_of(fleet: Fleet) -> list[Stage]:
+    """Each pool of a fleet that two could take the place of, and each two in one role that could part anew."""
+    stages = []
+    for size in (1, 2):
+        for some in combinations(fleet.pools, size):
+            if len({pool.role for pool in some}) == 1:
+                others = tuple(pool for pool in fleet.pools if not any(pool is one for one in some))
+                route = np.asarray(sum(pool.route for pool in some))
+                stages.append(Stage(ROLES.index(some[0].role), route, others))
+    return stages
+
+
+def _distinct(stages: Iterable[Stage]) -> list[Stage]:
+    """Stages, each once."""
+    keyed = {
+        (stage.role, np.round(stage.route, 9).tobytes(), tuple(pool_key(pool) for pool in stage.others)): stage
+        for stage in reversed(list(stages))
+    }
+    return list(keyed.values())[::-1]
+
+
+def cheaper_mix(
+    known: Evaluated, problem: Problem, starts: Sequence[Fleet], below: float, allowed: BoolArray | None = None
+) -> Fleet | None:
+    """The cheapest fleet found that mixes engines within a stage, holds, and costs less than `below` [$/h]; or None.
+
+    problem: the instance's own, or one that differs in prices and limits alone; starts: fleets that hold, whose pools
+    may be mixed; allowed (settings,): which engines may be used.
+    """
+    if len(problem.offers) < 2:
+        return None
+    free = np.ones(known.settings.size, dtype=np.bool_) if allowed is None else allowed
+    mixing = Mixing(Parting(known, LOOKS), problem, free, below)
+    stages = [*mixing.partnered(), *(stage for fleet in starts for stage in stages_of(fleet))]
+    while mixing.search(_distinct(stages)) and mixing.best is not None:
+        stages = stages_of(mixing.best)
+    return mixing.best

@@ -1,0 +1,188 @@
+"""What an engine cannot avoid, at any load and beside any partner: the work of a flow, and requests that miss anyway.
+
+The evaluation (`fleets.pool_state`, `fleets.evaluate`) accepts no pool that does less, so all of it holds for every
+fleet that it could accept. Work: with x the rates at one of n engines, A = sum x osl a and P = sum x e (what prompts
+add to the steps of others), and a line b0 + m R <= b(R) below the decode steps of batches up to the limit B,
+
+    R = t sum x osl,  t (1 - P - A) >= b0 + m R      so   P + A + m sum x osl + b0 / t <= 1
+
+and t is at most what keeps the batch within B (t sum x osl <= B), its KV cache within the memory M
+(t sum x osl h <= M) and quiet steps within a limit on TPOT (t (1 - P) <= tau):
+
+    slots     n >= sum n x (e + osl (a + m + b0 / B))
+    memory    n >= sum n x (e + osl (a + m + b0 h / M))
+    tokens    n >= sum n x (e + osl (a + m) / (1 - b0 / tau))
+
+The evaluation stops its fixed point after ROUNDS rounds, when it has summed q^i, q = m sum x osl / (1 - P - A), only
+up to there: 1 / sum q^i is convex, so below its chord 1 - beta q up to the q that fills the batch, and beta m takes the
+place of m. A pool whose quiet steps are longer than tau makes half of the requests with that limit late at least: as
+many are longer than the mean of what is normally distributed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from optimizer.fleets.pool_state import ROUNDS
+from optimizer.loads.columns import Columns
+from optimizer.loads.instance import Instance
+from optimizer.loads.loads import LINK_UTILIZATION, prompt_latency, prompt_service
+from optimizer.solver.fleet_model import COLOCATED, DECODE, PREFILL
+
+FloatArray = NDArray[np.float64]
+
+HALF = 0.5 - 1e-6
+"""Share of requests that is late at steps longer than the limit, as exactly as the normal distribution is known [1]."""
+
+WITHIN = 1.0 + 2e-9
+"""Factor on a limit up to which the evaluation lets it be reached, and a little more."""
+
+HANDED = 0.98
+"""Share of a flow for which a prefill pool finds decode pools at least: as `fleet.ROUTED` has it, and a little less."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """Lines below the decode steps of each setting, all (settings, lines): height b0 [s], rise beta m [s/request]."""
+
+    height: FloatArray
+    rise: FloatArray
+
+
+def lines_below(instance: Instance, settings: Columns) -> Lines:
+    """The lines through any two batch limits, moved down below all steps up to the batch limit of the setting.
+
+    Those that start below nothing say nothing: they are given the height of the flat one, which always does.
+    """
+    seqs, base = instance.tables.seqs, instance.tables.decode_base[settings.shape]
+    most = seqs[settings.seqs]
+    first, second = np.triu_indices(seqs.size, 1)
+    rise = np.maximum((base[:, second] - base[:, first]) / (seqs[second] - seqs[first]), 0.0)
+    rise = np.hstack([np.zeros((settings.size, 1)), rise])
+    batch = np.minimum(seqs, most[:, None])
+    height = (base[:, None, :] - rise[:, :, None] * batch[:, None, :]).min(axis=2)
+    able = height > 0.0
+    height, rise = np.where(able, height, height[:, :1]), np.where(able, rise, 0.0)
+    return Lines(height, rise * _settled(rise * most[:, None] / height))
+
+
+def _settled(fill: FloatArray) -> FloatArray:
+    """The beta of which the module tells, for fill = q sum of q^i at a full batch; 1 where few rounds are enough."""
+    low, high = np.zeros_like(fill), np.maximum(fill, 1.0) ** (1.0 / ROUNDS)
+    for _ in range(60):
+        middle = (low + high) / 2.0
+        below = middle * _summed(middle) <= fill
+        low, high = np.where(below, middle, low), np.where(below, high, middle)
+    return np.where(fill > 0.0, (1.0 - 1.0 / _summed(high)) / np.maximum(high, 1e-300), 1.0)
+
+
+def _summed(q: FloatArray) -> FloatArray:
+    """The sum of q^i over ROUNDS rounds [1].
+
+    >>> _summed(np.array([0.0, 0.5, 1.0])).round(6).tolist()
+    [1.0, 2.0, 40.0]
+    """
+    log = np.log(np.maximum(q, 1e-300))
+    log = np.where(np.abs(log) < 1e-12, 1e-12, log)
+    return np.asarray(np.expm1(ROUNDS * log) / np.expm1(log))
+
+
+def prompt_work(instance: Instance, settings: Columns) -> FloatArray:
+    """What a prompt adds at least to the steps of others on colocated engines, 0 elsewhere [s], (settings, flows).
+
+    At the batch where that is least, by itself or with one on each lane.
+    """
+    tables, shape = instance.tables, settings.shape
+    base = tables.decode_base[:, :, None, None]
+    lanes = (tables.pipeline * tables.ranks)[:, None, None, None]
+    longer = np.maximum(tables.mixed_base - base, 0.0) / lanes
+    alone = np.maximum(tables.mixed_alone - base, 0.0)
+    extra = (np.minimum(longer, alone) * tables.chunk_count).min(axis=1)[shape, settings.chunk]
+    return np.where((settings.role == COLOCATED)[:, None], extra, 0.0)
+
+
+def generating_work(instance: Instance, settings: Columns, tau: float) -> FloatArray:
+    """Engines that a request per second takes at least where quiet steps keep within tau [s], (settings, 3, flows).
+
+    Resources: slots, memory, tokens; the line that the whole demand needs most engines by; infinite where no step
+    is so short. For settings that generate.
+    """
+    flows, tables, lines = instance.flows, instance.tables, lines_below(instance, settings)
+    slope, most = tables.attention_slope[settings.shape], tables.seqs[settings.seqs][:, None]
+    memory = tables.kv_capacity[settings.shape, settings.chunk] * tables.ranks[settings.shape]
+    held = tables.kv_held[settings.shape] / np.maximum(memory, 1e-300)[:, None]
+    part = 1.0 / np.maximum(1.0 - lines.height / tau, 1e-9)
+    weight = flows.rate * flows.osl
+
+    def tightest(need: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+        at = np.arange(settings.size), need.argmax(axis=1)
+        return lines.height[at][:, None], lines.rise[at][:, None], part[at][:, None]
+
+    height, rise, _ = tightest(lines.rise + lines.height / most)
+    slots = slope + rise + height / most
+    height, rise, _ = tightest(lines.rise * weight.sum() + lines.height * (held @ weight)[:, None])
+    memories = slope + rise + height * held
+    _, rise, each = tightest(part * ((slope @ weight)[:, None] + lines.rise * weight.sum()))
+    tokens = each * (slope + rise)
+    work = prompt_work(instance, settings)[:, None] + flows.osl * np.stack([slots, memories, tokens], axis=1)
+    slow = np.asarray((lines.height > tau).any(axis=1))
+    return np.where(slow[:, None, None], np.inf, work)
+
+
+def prefill_work(instance: Instance, settings: Columns) -> FloatArray:
+    """Prefill engines that a request per second takes at least for the queue not to grow [1], (settings, flows)."""
+    tables = instance.tables
+    service = prompt_service(instance, tables.prefill_time, tables.pipeline)
+    shared = np.minimum(tables.prefill_shared / tables.pipeline[:, None], service)
+    return np.asarray((shared / tables.ranks[:, None])[settings.shape])
+
+
+def sending_work(instance: Instance, settings: Columns) -> FloatArray:
+    """Engines whose network cards a hand-over per second takes, 0 on colocated ones [1], (settings, flows)."""
+    sent = instance.tables.kv_transferred / (LINK_UTILIZATION * instance.tables.link[:, None])
+    return np.where((settings.role == COLOCATED)[:, None], 0.0, sent[settings.shape])
+
+
+def late_tokens(instance: Instance, settings: Columns, above: float) -> FloatArray:
+    """Share of each flow that is late for TPOT where quiet steps are longer than `above` [s], (settings, flows)."""
+    flows, step = instance.flows, instance.tables.decode_base.min(axis=1)[settings.shape][:, None]
+    limit = flows.tpot * WITHIN
+    late = ((step > limit) | (above >= limit)) & (flows.osl > 1.0)
+    return np.where(late & (settings.role != PREFILL)[:, None], HALF, 0.0)
+
+
+def late_first_tokens(instance: Instance, settings: Columns) -> FloatArray:
+    """Whether each flow misses TTFT even on idle engines, 0 or 1; 0 on decode engines, (settings, flows)."""
+    flows, shape = instance.flows, settings.shape
+    fastest = np.where(
+        (settings.role == COLOCATED)[:, None],
+        _colocated_prompt(instance)[shape, settings.chunk],
+        _handed_over(instance, settings)[shape],
+    )
+    late = fastest > flows.ttft * WITHIN
+    return np.where(late & (settings.role != DECODE)[:, None], 1.0, 0.0)
+
+
+def _handed_over(instance: Instance, settings: Columns) -> FloatArray:
+    """Prompt, hand-over and first step on idle engines that may talk [s], (shapes, flows)."""
+    tables = instance.tables
+    prompt = prompt_latency(instance, np.minimum(tables.prefill_alone, tables.prefill_time), tables.pipeline)
+    takes = np.zeros(tables.pipeline.size, dtype=np.bool_)
+    takes[settings.shape[settings.role == DECODE]] = True
+    step = np.where(tables.talks & takes, tables.decode_base.min(axis=1), np.inf).min(axis=1, initial=np.inf)
+    step = np.where(np.isfinite(step), HANDED * step, 0.0)
+    return np.asarray(prompt + tables.kv_transferred / tables.link[:, None] + step[:, None])
+
+
+def _colocated_prompt(instance: Instance) -> FloatArray:
+    """Prompt on an idle colocated engine [s], (shapes, token budgets, flows): see `pool_state._turns`."""
+    tables = instance.tables
+    base = tables.decode_base[:, :, None, None]
+    stages = tables.pipeline[:, None, None]
+    steps = np.maximum(np.minimum(tables.mixed_alone, tables.mixed_base) - base, 0.0)
+    count = np.ceil(instance.flows.new_tokens / tables.rank_chunks[:, :, None])
+    whole = (count[:, None] * base + steps * tables.chunk_count).min(axis=1) / stages
+    return np.asarray(whole + tables.decode_base.min(axis=1)[:, None, None] * (1.0 - 1.0 / stages))

@@ -1,0 +1,29 @@
+"""What a plan says of its fleet: GPUs that are billed and idle, and what gives out first in a pool."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from optimizer.fleets.bought import billed_gpus
+from optimizer.fleets.headroom import pool_headroom
+from optimizer.loads.loads import Resource
+from search_spaces.problem import Billing
+from tests.optimizer_cases import offer, problem
+from tests.small_fleets import apart, small
+
+
+def test_of_whole_nodes_the_idle_gpus_are_billed_too() -> None:
+    given = problem(offers=(offer("H100", billing=Billing.NODE), offer("H200")))
+    assert billed_gpus(given, np.array([7, 3])) == {"H100": 8}
+    assert billed_gpus(given, np.array([9, 0])) == {"H100": 16}
+    assert billed_gpus(given, np.array([8, 3])) == {}
+
+
+@pytest.mark.parametrize("volume", [0.5, 1.0, 4.0])
+def test_a_decode_pool_is_never_said_to_keep_prompts_waiting(volume: float) -> None:
+    instance = small()
+    fleet = apart(instance, 2, 2)
+    assert pool_headroom(instance, fleet, 0, volume).resource is Resource.TIME
+    decode = pool_headroom(instance, fleet, 1, volume)
+    assert decode.resource in {Resource.SLOTS, Resource.KV_MEMORY, Resource.ATTENTION_TIME}

@@ -1,0 +1,225 @@
+"""The floor under the cost of every fleet: none that the evaluation accepts does less than it says, or costs less."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from costmodel.engine import Role
+from optimizer.fleets.build_plan import fleet_cost
+from optimizer.fleets.evaluate import goodput_volume, predict_misses
+from optimizer.fleets.fleet import Fleet, FleetPool, named
+from optimizer.fleets.volume import at_volume
+from optimizer.loads.columns import ROLES, Columns
+from optimizer.loads.instance import Instance
+from optimizer.plans.plan import Status
+from optimizer.plans.proof import ContradictionError, Proof, bound_for, proof_of_cost, proof_of_judged
+from optimizer.rivals.by_evaluation import Evaluated, cheapest_held
+from optimizer.rivals.fewer import shared_out, still_holds
+from optimizer.rivals.floor import least_cost, most_volume
+from optimizer.rivals.unavoidable import (
+    WITHIN,
+    generating_work,
+    late_first_tokens,
+    late_tokens,
+    prefill_work,
+    sending_work,
+)
+from optimizer.solver.fleet_model import DECODE, PREFILL
+from search_spaces.problem import Constraints
+from tests.optimizer_cases import instance_of, offer, problem, slo, space, workload
+
+SHORT_AND_LONG = ((500.0, 100.0, 0.6), (4000.0, 200.0, 0.3), (20000.0, 400.0, 0.1))
+LIMITS = ((1.0, 0.05, 0.9), (0.25, 0.03, 0.8), (4.0, 0.025, 0.7), (0.6, 0.2, 0.99))
+BATCHES = (8, 32, 128, 512)
+
+
+@cache
+def unit(which: int, *cards: str) -> tuple[Instance, Columns]:
+    """Llama-3.1-8B at a request per second within one of the limits, and the settings of its engines."""
+    ttft, tpot, goal = LIMITS[which]
+    engines = space(
+        tensor_parallel=(1, 2), pipeline_parallel=(1, 2), max_num_seqs=BATCHES, max_num_batched_tokens=(1024, 8192)
+    )
+    instance = instance_of(
+        problem(
+            workload=workload(1.0, SHORT_AND_LONG),
+            slos=(slo(ttft, tpot, goal, share=0.5), slo(2.0 * ttft, 3.0 * tpot, goal, name="batch", share=0.5)),
+            space=engines,
+            offers=tuple(offer(card) for card in cards),
+        )
+    )
+    return instance, every_setting(instance)
+
+
+def every_setting(instance: Instance) -> Columns:
+    """Each role, shape and token budget once, with the largest batch limit."""
+    tables = instance.tables
+    shapes, last = np.arange(tables.pipeline.size), tables.seqs.size - 1
+    axes = [(0, shapes, (0,)), (1, shapes, (0,)), (2, shapes, range(tables.chunks.size))]
+    rows = np.array([(role, shape, chunk) for role, some, chunks in axes for shape, chunk in product(some, chunks)])
+    one = np.ones(len(rows))
+    return Columns(
+        role=rows[:, 0],
+        shape=rows[:, 1],
+        replicas=one.astype(np.int64),
+        seqs=np.full(len(rows), last),
+        chunk=rows[:, 2],
+        utilization=one,
+        moment=one,
+        chance=one,
+        attention=one,
+        tpot=np.full(len(rows), np.inf),
+    )
+
+
+@st.composite
+def fleets(draw: st.DrawFn) -> tuple[Instance, Evaluated, Fleet]:
+    """A fleet of up to four pools of any engines with any routing, some of them hardly loaded and others near full."""
+    instance, every = unit(draw(st.integers(0, len(LIMITS) - 1)), "H100", "L40S")
+    instance = at_volume(instance, 10.0 ** draw(st.floats(-1.0, 2.5)))
+    known = Evaluated.of(instance, every)
+    seed = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    roles = [Role.COLOCATED] * draw(st.integers(0, 2))
+    roles += [Role.PREFILL, Role.DECODE] * draw(st.integers(0 if roles else 1, 1))
+    roles += [Role.DECODE] * (draw(st.integers(0, 1)) if Role.DECODE in roles else 0)
+    pools: list[FleetPool] = []
+    for role in roles:
+        able = np.flatnonzero(every.role == ROLES.index(role))
+        pools.append(known.pool(int(seed.choice(able)), 1))
+    weights = [seed.dirichlet(np.ones(instance.flows.isl.size)) + 1e-9 for _ in pools]
+    routed = shared_out(pools, weights)
+    sized = []
+    for pool in routed.pools:
+        setting = _setting(every, pool)
+        load = _work(instance, every.take(np.array([setting])), np.inf)[0] @ (instance.flows.rate * pool.route)
+        sized.append(replace(pool, replicas=max(1, int(np.ceil(load.max() * seed.uniform(0.9, 1.8))))))
+    return instance, known, Fleet(named(instance, sized))
+
+
+def _setting(every: Columns, pool: FleetPool) -> int:
+    same = (every.role == ROLES.index(pool.role)) & (every.shape == pool.shape) & (every.chunk == pool.chunk)
+    return int(np.flatnonzero(same)[0])
+
+
+def _work(instance: Instance, one: Columns, tau: float) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+    """What a setting needs at least, (1, resources, flows)."""
+    work = prefill_work(instance, one)[:, None] if one.role[0] == PREFILL else generating_work(instance, one, tau)
+    return np.concatenate([work, sending_work(instance, one)[:, None]], axis=1)
+
+
+@settings(deadline=None, max_examples=60)
+@given(fleets())
+def test_no_pool_that_is_accepted_does_less_or_makes_fewer_late(case: tuple[Instance, Evaluated, Fleet]) -> None:
+    instance, known, fleet = case
+    misses = predict_misses(instance, fleet)
+    first = np.zeros(instance.flows.isl.size)
+    later = np.zeros(instance.flows.isl.size)
+    if not misses.stable:
+        return
+    for pool, state in zip(fleet.pools, misses.states, strict=True):
+        one = known.settings.take(np.array([_setting(known.settings, pool)]))
+        tau = np.inf if state.steps is None else state.steps.quiet * WITHIN
+        work = _work(instance, one, tau)[0, : -1 if pool.role is not Role.COLOCATED else None]
+        assert (work @ (instance.flows.rate * pool.route)).max() <= pool.replicas * (1.0 + 1e-9)
+        first += pool.route * late_first_tokens(instance, one)[0]
+        if state.steps is not None and pool.role is not Role.PREFILL:
+            later += pool.route * late_tokens(instance, one, state.steps.quiet / (1.0 + 4e-9))[0]
+    assert (first <= misses.ttft + 1e-9).all()
+    assert (later <= misses.tpot + 1e-9).all()
+
+
+@settings(deadline=None, max_examples=12)
+@given(fleets())
+def test_no_fleet_that_holds_costs_less_than_the_floor(case: tuple[Instance, Evaluated, Fleet]) -> None:
+    instance, known, fleet = case
+    if still_holds(instance, fleet):
+        floor = least_cost(known)
+        assert floor is not None
+        assert fleet_cost(instance, fleet) >= floor * (1.0 - 1e-6)
+
+
+@pytest.mark.parametrize("which", range(len(LIMITS)))
+def test_the_cheapest_fleet_of_one_pool_or_two_is_above_the_floor(which: int) -> None:
+    unscaled, every = unit(which, "H100", "L40S")
+    instance = at_volume(unscaled, 20.0)
+    known = Evaluated.of(instance, every)
+    found, floor = cheapest_held(known, instance.problem), least_cost(known)
+    assert found is not None
+    assert floor is not None
+    assert 0.2 * found[1] < floor <= found[1] * (1.0 + 1e-9)
+
+
+def test_engines_that_are_late_when_idle_are_not_what_the_floor_is_made_of() -> None:
+    """Far cheaper, but far too slow for its TTFT: no more than the goal lets be late may run there."""
+    ttft = 0.6
+    offers = (offer("H100"), replace(offer("L4"), usd_per_hour=0.05))
+    one = instance_of(
+        problem(
+            workload=workload(5.0, ((8000.0, 20.0, 1.0),)),
+            slos=(slo(ttft, 0.2, 0.9),),
+            space=space(tensor_parallel=(1, 2)),
+            offers=offers,
+        )
+    )
+    every = every_setting(one)
+    card = one.tables.offer[every.shape]
+    late = late_first_tokens(one, every).max(axis=1)
+    assert (late[(card == 1) & (every.role != DECODE)] == 1.0).all()
+    assert (late[(card == 0) & (every.role == PREFILL)] == 0.0).any()
+    floor = least_cost(Evaluated.of(one, every))
+    assert floor is not None
+    assert floor >= one.problem.offers[0].usd_per_hour
+
+
+def test_no_more_is_served_than_the_most_volume() -> None:
+    """Within a budget: what the cheapest fleet of the demand serves is no more than its budget could at all."""
+    unscaled, every = unit(0, "H100", "L40S")
+    instance = at_volume(unscaled, 20.0)
+    found = cheapest_held(Evaluated.of(instance, every), instance.problem)
+    assert found is not None
+    budget = Constraints(budget=found[1] * (1.0 + 1e-9))
+    limited = replace(instance, problem=replace(instance.problem, constraints=budget))
+    most = most_volume(Evaluated.of(limited, every))
+    assert most is not None
+    assert most >= 1.0 - 1e-6
+    fleet = Evaluated.of(limited, every).fleet(found[0])
+    assert most >= goodput_volume(limited, fleet) * (1.0 - 2e-3)
+    assert most_volume(Evaluated.of(instance, every)) is None
+
+
+def test_of_a_promised_fleet_the_bound_is_that_of_the_promised_ones() -> None:
+    assert proof_of_cost(10.0, 6.0, 10.0) == Proof(Status.OPTIMAL, 10.0, 0.0, 6.0, 10.0)
+    assert proof_of_cost(10.0, 6.0, 12.5) == Proof(Status.FEASIBLE, 10.0, 1.0 - 10.0 / 12.5, 6.0, 10.0)
+    assert proof_of_cost(10.0, None, 10.0) == Proof(Status.OPTIMAL, 10.0, 0.0, None, 10.0)
+
+
+def test_of_one_cheaper_than_all_promised_ones_it_is_the_floor() -> None:
+    assert proof_of_cost(10.0, 6.0, 8.0) == Proof(Status.FEASIBLE, 6.0, 0.25, 6.0, 10.0)
+    assert proof_of_cost(None, 6.0, 8.0) == Proof(Status.FEASIBLE, 6.0, 0.25, 6.0, None)
+    assert proof_of_cost(10.0, 8.0, 8.0) == Proof(Status.OPTIMAL, 8.0, 0.0, 8.0, 10.0)
+    assert proof_of_cost(10.0, None, 8.0) == Proof(Status.FEASIBLE, None, None, None, 10.0)
+    assert proof_of_cost(None, None, 8.0) == Proof(Status.FEASIBLE, None, None, None, None)
+
+
+def test_one_below_the_floor_is_a_contradiction_that_is_never_called_optimal() -> None:
+    for promised in (None, 9.0, 12.0):
+        with pytest.raises(ContradictionError, match="holds, though none below"):
+            proof_of_cost(promised, 10.0, 9.0)
+        assert proof_of_judged(promised, 10.0, 9.0) == Proof(Status.FEASIBLE, None, None, 10.0, promised)
+    assert proof_of_judged(10.0, 6.0, 8.0) == proof_of_cost(10.0, 6.0, 8.0)
+
+
+@given(st.floats(1.0, 100.0), st.floats(-1e-7, 1e-7))
+def test_rounding_is_no_contradiction_and_leaves_no_negative_gap(floor: float, off: float) -> None:
+    found = proof_of_cost(floor, floor, floor * (1.0 + off))
+    assert found.status is Status.OPTIMAL
+    assert found.gap is not None
+    assert found.gap >= 0.0
+    assert bound_for(floor, floor * (1.0 + off)) is not None

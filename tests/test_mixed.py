@@ -1,0 +1,238 @@
+"""Fleets that mix GPU types within a stage: never dearer than brute force finds, and within every limit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from itertools import combinations, product
+
+import numpy as np
+import pytest
+
+from costmodel.engine import Role
+from optimizer.fleets.bought import pools_apart
+from optimizer.fleets.build_plan import fleet_cost, keeps_limits
+from optimizer.fleets.evaluate import holds, misses_of, predict_misses
+from optimizer.fleets.fleet import Fleet
+from optimizer.loads.columns import Grid, make_columns
+from optimizer.rivals.by_evaluation import Evaluated, Picks, keeping_up
+from optimizer.rivals.leanest import evaluated, leanest, unmixed
+from optimizer.rivals.mixed import LOOKS, balance, cheaper_mix, stages_of
+from optimizer.rivals.parting import Order, Parting, Stage
+from optimizer.solver.fleet_model import COLOCATED
+from optimizer.solver.simple_plans import price_space
+from search_spaces.problem import Constraints, Offer, Problem, Routing
+from tests.optimizer_cases import instance_of, offer, problem, slo, space, workload
+
+Buckets = tuple[tuple[float, float, float], ...]
+
+GRID = Grid(utilization=(0.7,), moments=(1.0,), chances=(0.05, 0.2), colocated_utilization=(0.75,))
+LONG_AND_SHORT = ((300.0, 100.0, 0.7), (6000.0, 200.0, 0.3))
+NEAR = ((1000.0, 200.0, 0.7), (4000.0, 100.0, 0.3))
+HALVES = ((200.0, 20.0, 0.5), (7000.0, 400.0, 0.5))
+TOGETHER, APART = (Role.COLOCATED,), (Role.PREFILL, Role.DECODE)
+CHEAPER = 1.0 - 1e-6
+
+COLOCATED_CASES = [
+    (LONG_AND_SHORT, 13.0, ("H100", "L40S")),
+    (LONG_AND_SHORT, 13.0, ("H100", "A100-80")),
+    (LONG_AND_SHORT, 25.0, ("H100", "L40S")),
+    (NEAR, 18.0, ("H100", "L40S")),
+    (NEAR, 9.0, ("H100", "L40S")),
+    (HALVES, 6.0, ("H100", "L40S")),
+    (HALVES, 13.0, ("H100", "A100-80")),
+]
+"""Lengths, requests per second and GPU types; TTFT within 1 s and TPOT within 50 ms for nine requests in ten."""
+
+APART_CASES = [
+    (((102.0, 137.0, 0.47), (2212.0, 127.0, 0.53)), 40.0, ("H200", "L40S")),
+    (((2870.0, 45.0, 0.3), (800.0, 300.0, 0.7)), 14.0, ("H100", "A100-80")),
+]
+
+
+def posed(
+    buckets: Buckets, rate: float, cards: tuple[str, ...], roles: tuple[Role, ...] = TOGETHER, **more: object
+) -> Problem:
+    fields: dict[str, object] = {
+        "workload": workload(rate, buckets),
+        "slos": (slo(1.0, 0.05, 0.9),),
+        "space": space(tensor_parallel=(1,), roles=roles),
+        "offers": tuple(offer(card) for card in cards),
+    }
+    return problem(**(fields | more))
+
+
+def known_of(given: Problem) -> Evaluated:
+    instance = instance_of(given)
+    return evaluated(instance, price_space(instance, make_columns(instance, GRID)))
+
+
+@cache
+def known(buckets: Buckets, rate: float, cards: tuple[str, ...], roles: tuple[Role, ...] = TOGETHER) -> Evaluated:
+    return known_of(posed(buckets, rate, cards, roles))
+
+
+def cost_of(given: Evaluated, fleet: Fleet) -> float:
+    return fleet_cost(given.instance, fleet) if fleet.pools else np.inf
+
+
+def some_parts_hold(given: Evaluated, picks: Picks, parts: int) -> bool:
+    """Whether two pools hold, with some share of each flow in equal steps, beside others that serve all of a role."""
+    need, parting = keeping_up(given.instance, given.settings) * given.instance.flows.rate, Parting(given, 0)
+    (i, a), (j, b), *others = picks
+    rest = [given.pool(*pick) for pick in others]
+    for steps in product(np.linspace(0.0, 1.0, parts), repeat=need.shape[1]):
+        share = np.array(steps)
+        if share.any() and (share < 1.0).any() and need[i] @ share <= a and need[j] @ (1.0 - share) <= b:
+            mine = [
+                replace(given.pool(*pick), route=one) for pick, one in zip(picks, (share, 1.0 - share), strict=False)
+            ]
+            fleet = Fleet((*mine, *rest))
+            states = tuple(parting.state(pool) for pool in fleet.pools)
+            if all(one.stable for one in states) and holds(given.instance, misses_of(given.instance, fleet, states)):
+                return True
+    return False
+
+
+def cheapest_of_any_parts(given: Evaluated, below: float, parts: int = 9, most: int = 8) -> float:
+    """Brute force: the least cost of two pools of other offers in one stage, flows parted in eighths, `below` if none.
+
+    Every count up to `most`, beside each pool of up to two engines of the other role.
+    """
+    role, offers = given.settings.role, given.instance.tables.offer[given.settings.shape]
+    counts, fleets = range(1, most + 1), []
+    for stage in np.unique(role):
+        beside = product(np.flatnonzero(role == 1 - stage).tolist(), (1, 2)) if stage != COLOCATED else ()
+        others: list[Picks] = [(pick,) for pick in beside] or [()]
+        pairs = [
+            two for two in combinations(np.flatnonzero(role == stage).tolist(), 2) if offers[two[0]] != offers[two[1]]
+        ]
+        for (i, j), a, b, rest in product(pairs, counts, counts, others):
+            picks: Picks = ((i, a), (j, b), *rest)
+            fleets.append((fleet_cost(given.instance, given.fleet(picks)), picks))
+    cheaper = (
+        cost for cost, picks in sorted(fleets) if cost < below * CHEAPER and some_parts_hold(given, picks, parts)
+    )
+    return next(cheaper, below)
+
+
+@pytest.mark.parametrize(("buckets", "rate", "cards"), COLOCATED_CASES)
+def test_no_two_colocated_pools_are_cheaper(buckets: Buckets, rate: float, cards: tuple[str, ...]) -> None:
+    given = known(buckets, rate, cards)
+    fleet = leanest(given, Fleet(()))
+    assert holds(given.instance, predict_misses(given.instance, fleet))
+    assert cheapest_of_any_parts(given, cost_of(given, fleet)) == cost_of(given, fleet)
+
+
+@pytest.mark.parametrize(("buckets", "rate", "cards"), APART_CASES)
+def test_no_two_pools_of_one_role_are_cheaper(buckets: Buckets, rate: float, cards: tuple[str, ...]) -> None:
+    given = known(buckets, rate, cards, APART)
+    fleet = leanest(given, Fleet(()))
+    assert holds(given.instance, predict_misses(given.instance, fleet))
+    assert cheapest_of_any_parts(given, cost_of(given, fleet)) == cost_of(given, fleet)
+
+
+def test_long_prompts_on_the_dear_gpu_and_short_ones_on_the_cheap_one() -> None:
+    """One H100 and one L40S do what takes two H100, for a third less."""
+    given = known(*COLOCATED_CASES[0])
+    alone, mixed = unmixed(given, Fleet(())), leanest(given, Fleet(()))
+    assert [pool.replicas for pool in alone.pools] == [2]
+    prices = {one.accelerator.name: one.usd_per_hour for one in given.instance.problem.offers}
+    assert cost_of(given, mixed) == pytest.approx(prices["H100"] + prices["L40S"])
+    assert cost_of(given, mixed) < 0.67 * cost_of(given, alone)
+    assert cheapest_of_any_parts(given, cost_of(given, alone)) == cost_of(given, mixed)
+    cards = [given.instance.problem.offers[given.instance.tables.offer[pool.shape]] for pool in mixed.pools]
+    routes = {card.accelerator.name: pool.route.tolist() for card, pool in zip(cards, mixed.pools, strict=True)}
+    assert routes == {"L40S": [1.0, 0.0], "H100": [0.0, 1.0]}
+
+
+def test_a_search_repeated_finds_the_same() -> None:
+    case = COLOCATED_CASES[3]
+    fleets = [leanest(known_of(posed(*case)), Fleet(())) for _ in range(2)]
+    assert [(pool.shape, pool.replicas, pool.route.tolist()) for pool in fleets[0].pools] == [
+        (pool.shape, pool.replicas, pool.route.tolist()) for pool in fleets[1].pools
+    ]
+
+
+def only_one_of_each() -> tuple[Offer, ...]:
+    return offer("H100", inventory=1), offer("L40S", inventory=1)
+
+
+def test_a_mix_is_found_where_no_single_type_is_enough() -> None:
+    given = known_of(posed(LONG_AND_SHORT, 13.0, (), offers=only_one_of_each()))
+    assert not unmixed(given, Fleet(())).pools
+    fleet = leanest(given, Fleet(()))
+    assert [pool.replicas for pool in fleet.pools] == [1, 1]
+    assert keeps_limits(given.instance, fleet)
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [{"max_pools": 1}, {"budget": 5.0}, {"power": 1000.0}, {"max_gpus": 1}, {"spare_replicas": 1}],
+    ids=lambda limits: next(iter(limits)),
+)
+def test_a_mix_that_a_limit_forbids_is_none(limits: dict[str, float]) -> None:
+    """The budget allows no 5.27 $/h, the power no 700 W and 350 W; a spare in each pool has to be paid for too."""
+    constraints = Constraints(**limits)  # type: ignore[arg-type]
+    given = known_of(posed(LONG_AND_SHORT, 13.0, ("H100", "L40S"), constraints=constraints))
+    fleet = leanest(given, Fleet(()))
+    assert not fleet.pools or keeps_limits(given.instance, fleet)
+    if "spare_replicas" in limits:
+        assert cheapest_of_any_parts(given, cost_of(given, fleet)) == cost_of(given, fleet)
+    else:
+        assert len(fleet.pools) <= 1
+
+
+def test_a_gateway_of_thresholds_gets_each_length_whole_and_neighbours_together() -> None:
+    buckets = ((250.0, 60.0, 0.3), (900.0, 200.0, 0.3), (2500.0, 80.0, 0.2), (6500.0, 250.0, 0.2))
+    constraints = Constraints(routing=Routing.THRESHOLD)
+    given = known_of(posed(buckets, 14.0, ("H100", "L40S", "A100-80"), constraints=constraints))
+    alone, fleet = unmixed(given, Fleet(())), leanest(given, Fleet(()))
+    assert cost_of(given, fleet) < cost_of(given, alone) * CHEAPER
+    for pool in fleet.pools:
+        served = np.flatnonzero(pool.route)
+        assert set(pool.route.tolist()) <= {0.0, 1.0}
+        assert np.diff(served).tolist() == [1] * (served.size - 1)
+
+
+def test_only_engines_that_are_allowed_are_mixed() -> None:
+    given = known(*COLOCATED_CASES[0])
+    one = given.instance.tables.offer[given.settings.shape] == 0
+    apart = pools_apart(given.instance.problem)
+    assert cheaper_mix(given, apart, [], np.inf, one) is None
+    assert cheaper_mix(given, apart, [], 5.0) is None
+
+
+def test_what_pools_are_parted() -> None:
+    given = known(*COLOCATED_CASES[3])
+    fleet = leanest(given, Fleet(()))
+    stages = stages_of(fleet)
+    assert len(fleet.pools) == 2
+    assert [(stage.role, len(stage.others)) for stage in stages] == [(COLOCATED, 1), (COLOCATED, 1), (COLOCATED, 0)]
+    assert stages[-1].route == pytest.approx(np.ones(2))
+
+
+def test_where_two_pools_are_as_busy() -> None:
+    """The first takes flow 1, as its 0.1 < 1, and a share x of flow 0: 0.1 + 0.8 x = 0.4 (1 - x), x = 1 / 4, 0.3."""
+    first, second = np.array([[0.8, 0.1]]), np.array([[0.4, 1.0]])
+    assert balance(first, second, first / second) == pytest.approx([0.3])
+
+
+def test_places_between_which_both_pools_keep_up() -> None:
+    order = Order(np.arange(3), None, np.array([0.0, 1.0, 2.0, 4.0]), np.array([6.0, 4.0, 1.0, 0.0]))
+    assert order.bracket(3, 5) == pytest.approx((0.5, 2.5))
+    assert order.bracket(1, 2)[0] > order.bracket(1, 2)[1]
+    assert order.place((0.5, 2.5), (3, 5), 0.0) == pytest.approx(1.0 + 7.0 / 14.0)
+    whole = replace(order, cuts=np.array([1.0, 2.0]))
+    assert whole.place((0.5, 2.5), (3, 5), 0.0) in {1.0, 2.0}
+    assert whole.place((1.0, 2.0), (3, 5)) is None
+
+
+def test_no_more_fleets_are_evaluated_than_were_granted() -> None:
+    given = known_of(posed(*COLOCATED_CASES[0]))
+    parting = Parting(given, 0)
+    stage = Stage(COLOCATED, np.ones(2))
+    first, second = (int(setting) for setting in np.flatnonzero(given.settings.role == COLOCATED)[:2])
+    assert parting.parted(stage, ((first, 9), (second, 9)), parting.order(stage, first, second)) is None
+    assert LOOKS > 0
+    assert given.parts == {}

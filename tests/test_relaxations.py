@@ -1,0 +1,128 @@
+"""What is offered where no fleet holds within the limits: each limit that would have to give, true when it is tried."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from costmodel.engine import Role
+from optimizer.fleets.fleet import Fleet
+from optimizer.loads.diagnose import without_limits
+from optimizer.plans.plan import Plan, Status
+from optimizer.recommend.judged import goal_missed
+from optimizer.recommend.level import Level
+from optimizer.recommend.lifting import lifts
+from optimizer.recommend.optimize import optimize as optimize_at
+from optimizer.verification.judge import Judgement, judge
+from optimizer.verification.verdict import Bench
+from search_spaces.problem import Constraints, Problem, Routing
+from tests.optimizer_cases import offer, problem, space, workload
+from tests.small_problems import given, optimize
+
+ONE_SHAPE = space(tensor_parallel=(1,), max_num_seqs=(128,), roles=(Role.COLOCATED,))
+ENOUGH = 4
+"""GPUs with which the judge below is content."""
+
+
+@pytest.fixture
+def strict_judge(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Simulations in which a fleet of fewer than ENOUGH GPUs falls behind."""
+
+    def runs(self: Bench, fleet: Fleet, most: int) -> tuple[Judgement, bool]:
+        found = judge(self.instance, fleet, requests=80)
+        held = sum(pool.replicas for pool in fleet.pools) >= ENOUGH
+        sure = tuple(
+            replace(one, attainment=replace(one.attainment, low=one.attainment.share)) for one in found.classes
+        )
+        overload = replace(found.overload, overloaded=not held)
+        return replace(found, classes=sure, overload=overload), held
+
+    monkeypatch.setattr(Bench, "_runs_until_clear", runs)
+
+
+def asked(**limits: Any) -> Problem:
+    return problem(space=ONE_SHAPE, workload=workload(20.0), constraints=Constraints(**limits))
+
+
+def relaxed(plan: Plan) -> dict[str, float]:
+    return {row.constraint: row.used for row in plan.binding if row.slack < 0.0}
+
+
+@pytest.mark.parametrize("budget", [3.0, 11.98])
+def test_a_budget_below_the_first_fleet_that_holds_is_what_is_in_the_way(strict_judge: None, budget: float) -> None:
+    """Too little by formula, or enough by formula alone: what is offered is what holds when it is simulated."""
+    plan = optimize_at(asked(budget=budget))
+    assert plan.pools == []
+    assert plan.status in {Status.INFEASIBLE, Status.TIME_LIMIT}
+    assert plan.binding[0].constraint == "budget"
+    assert relaxed(plan) == {"budget": pytest.approx(ENOUGH * 3.99)}
+    nearest = plan.alternatives[0]
+    assert (nearest.kind, nearest.simulated) == ("nearest_miss", True)
+    assert nearest.cost_usd_per_hour == pytest.approx(ENOUGH * 3.99)
+    mended = optimize_at(asked(budget=relaxed(plan)["budget"]))
+    assert mended.simulated
+    assert mended.cost_usd_per_hour == pytest.approx(ENOUGH * 3.99)
+
+
+def test_gpus_and_inventory_are_offered_as_far_as_they_are_needed(strict_judge: None) -> None:
+    assert relaxed(optimize_at(asked(max_gpus=1))) == {"max_gpus": ENOUGH}
+    assert optimize_at(asked(max_gpus=ENOUGH)).pools
+    few = replace(asked(), offers=(offer(inventory=1),))
+    assert relaxed(optimize_at(few)) == {"inventory": ENOUGH}
+
+
+def test_of_several_limits_each_that_would_do_alone_is_offered() -> None:
+    offers = (offer("H100", inventory=1), offer("L40S", inventory=1))
+    asked_ = given(40.0, offers=offers, space=ONE_SHAPE)
+    plan = optimize(asked_)
+    rows = [row for row in plan.binding if row.slack < 0.0]
+    assert {row.where for row in rows} == {"H100", "L40S"}
+    assert all("Any one of these limits" in row.why_not for row in plan.alternatives)
+    for row in rows:
+        more = tuple(
+            replace(one, inventory=int(row.used)) if one.accelerator.name == row.where else one for one in offers
+        )
+        assert optimize(replace(asked_, offers=more)).pools
+
+
+def test_limits_that_must_give_together_are_told_together() -> None:
+    asked_ = given(60.0, constraints=Constraints(budget=4.0, max_gpus=1), space=ONE_SHAPE)
+    plan = optimize(asked_)
+    need = relaxed(plan)
+    assert set(need) == {"budget", "max_gpus"}
+    assert all("Any one" not in row.why_not for row in plan.alternatives)
+    enough = Constraints(budget=need["budget"], max_gpus=int(need["max_gpus"]))
+    assert optimize(replace(asked_, constraints=enough)).pools
+
+
+def test_lifting_keeps_how_requests_are_routed_and_the_other_limits() -> None:
+    asked_ = replace(
+        given(20.0, offers=(offer("H100", inventory=4),)),
+        constraints=Constraints(budget=9.0, power=3e3, routing=Routing.THRESHOLD, spare_replicas=1),
+    )
+    assert without_limits(asked_).constraints == Constraints(routing=Routing.THRESHOLD, spare_replicas=1)
+    budget, power, inventory, none = lifts(asked_)
+    assert (budget.problem.constraints.budget, budget.problem.constraints.power) == (None, 3e3)
+    assert (budget.lifted.constraints.budget, budget.lifted.constraints.power) == (9.0, None)
+    assert (power.problem.constraints.budget, power.problem.constraints.power) == (9.0, None)
+    assert (inventory.problem.offers[0].inventory, inventory.lifted.offers[0].inventory) == (None, 4)
+    assert none.all_at_once
+    assert none.problem == without_limits(asked_)
+
+
+def test_a_lower_goal_is_rounded_so_that_it_is_kept() -> None:
+    row = goal_missed("chat", 0.88234, 0.9)
+    assert row.used == pytest.approx(0.1177)
+    assert 1.0 - row.used <= 0.88234
+    assert row.slack < 0.0
+    assert goal_missed("chat", 0.8823, 0.9).used == pytest.approx(0.1177)
+
+
+def test_a_fleet_that_falls_behind_offers_no_lower_goal(strict_judge: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.test_relaxations.ENOUGH", 10_000)
+    plan = optimize_at(asked(), level=Level.STANDARD)
+    assert plan.status is Status.TIME_LIMIT
+    assert relaxed(plan) == {}
+    assert "falls behind" in plan.alternatives[0].why_not

@@ -1,0 +1,92 @@
+"""Fleets that cost the same: the one with the most room is taken, then the simplest."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from optimizer.fleets.build_plan import fleet_cost
+from optimizer.fleets.evaluate import goodput_volume
+from optimizer.fleets.fleet import Fleet
+from optimizer.loads.instance import Instance
+from optimizer.rivals.by_evaluation import Evaluated, cheapest_held, settled
+from optimizer.rivals.leanest import evaluated, leanest
+from optimizer.rivals.room import AS_MUCH, roomiest, roomiest_fleet
+from optimizer.verification.verify import Candidate, _next
+from tests.small_fleets import apart, small
+from tests.test_by_evaluation import at, priced
+
+
+@pytest.mark.parametrize(
+    ("rooms", "expected"),
+    [((1.0,), 0), ((1.2, 1.5, 1.1), 1), ((1.5, 1.2), 0), ((1.2, 1.2), 0), ((1.2, 1.201), 0), ((1.2, 1.21), 1)],
+)
+def test_most_room_wins_and_the_first_of_as_much(rooms: tuple[float, ...], expected: int) -> None:
+    asked: list[int] = []
+
+    def carries(fleet: int, volume: float) -> bool:
+        asked.append(fleet)
+        return volume <= rooms[fleet]
+
+    assert roomiest(range(len(rooms)), carries) == expected
+    assert (asked == []) == (len(rooms) == 1)
+
+
+def tied(known: Evaluated, cost: float, most: int = 8) -> list[Fleet]:
+    """All fleets of one pool or two that hold at just this cost: brute force."""
+    role, shapes, counts = known.settings.role, known.settings.shape, range(1, most + 1)
+    alone = [((int(c), n),) for c in np.flatnonzero(role == 2) for n in counts]
+    pairs = [
+        ((int(p), n), (int(d), m))
+        for p in np.flatnonzero(role == 0)
+        for d in np.flatnonzero(role == 1)
+        if known.instance.tables.talks[shapes[p], shapes[d]]
+        for n in counts
+        for m in counts
+    ]
+    fleets = [(picks, known.fleet(picks)) for picks in (*alone, *pairs)]
+    same = [(picks, fleet) for picks, fleet in fleets if abs(fleet_cost(known.instance, fleet) - cost) < 1e-4]
+    return [fleet for picks, fleet in same if known.holds(picks)]
+
+
+@pytest.mark.parametrize("rate", [25.0, 43.0, 60.0])
+def test_no_fleet_of_the_least_cost_has_more_room_than_the_one_that_is_found(rate: float) -> None:
+    instance = at(rate, "H100")
+    known = evaluated(instance, priced(instance))
+    found = cheapest_held(known, instance.problem)
+    assert found is not None
+    rivals = tied(evaluated(instance, priced(instance)), found[1])
+    assert len(rivals) > 1
+    best = max(goodput_volume(instance, fleet) for fleet in rivals)
+    fleet = known.fleet(found[0])
+    assert goodput_volume(instance, fleet) >= best * (1.0 - 2.0 * AS_MUCH)
+    assert goodput_volume(instance, settled(known, fleet)) >= best * (1.0 - 4.0 * AS_MUCH)
+
+
+def test_a_promised_fleet_makes_way_for_one_of_its_cost_with_more_room() -> None:
+    instance = at(43.0, "H100")
+    known = evaluated(instance, priced(instance))
+    found = cheapest_held(known, instance.problem)
+    assert found is not None
+    rivals = tied(known, found[1])
+    least = min(rivals, key=lambda fleet: goodput_volume(instance, fleet))
+    chosen = leanest(known, least)
+    assert fleet_cost(instance, chosen) == pytest.approx(found[1])
+    assert goodput_volume(instance, chosen) > goodput_volume(instance, least) * (1.0 + AS_MUCH)
+
+
+def test_of_as_much_room_the_simplest_is_taken_whatever_the_order() -> None:
+    instance = small()
+    one, other = apart(instance, 2, 1), apart(instance, 2, 1)
+    assert roomiest_fleet(instance, [one, other]) is one
+    assert roomiest_fleet(instance, [other, one]) is other
+
+
+def test_of_candidates_that_cost_the_same_the_one_with_most_room_is_simulated_first() -> None:
+    """At 8 req/s prompts are what is short: one prefill engine more is worth more than one decode engine more."""
+    instance: Instance = small()
+    fleets = [apart(instance, 1, 3), apart(instance, 3, 1), apart(instance, 2, 2)]
+    rooms = [goodput_volume(instance, fleet) for fleet in fleets]
+    waiting = [Candidate(fleet_cost(instance, fleet), order, fleet) for order, fleet in enumerate(fleets)]
+    assert _next(instance, waiting).fleet is fleets[int(np.argmax(rooms))]
+    assert len(waiting) == 2
