@@ -6,6 +6,7 @@ from typing import Any
 
 from costmodel.serving.interval import ASSUMED_WIDENING, interval_of
 from costmodel.serving.policy import ServingPolicy
+from costmodel.words import percentage
 from search_spaces.engines import engine_names, load_serving_policy
 from search_spaces.serving_error import ServingError, load_serving_error, step_widths
 
@@ -139,10 +140,10 @@ def _held_out(error: ServingError) -> str:
             str(one.rows),
             f"{one.ttft_median_abs_pct:.1f} %",
             f"{one.ttft_bias_pct:+.1f} %",
-            f"{one.ttft_interval90_coverage:.0%}",
+            percentage(one.ttft_interval90_coverage),
             f"{one.tpot_median_abs_pct:.1f} %",
             f"{one.tpot_bias_pct:+.1f} %",
-            f"{one.tpot_interval90_coverage:.0%}",
+            percentage(one.tpot_interval90_coverage),
         ]
         for one in error.held_out
     ]

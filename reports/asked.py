@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from optimizer.plans.plan import Plan
 
-from .numbers import MISSING, count, hourly, is_number, quantity
+from .numbers import MISSING, count, is_number, listed, quantity
 from .text import clean
 
 MOST_GPUS: Final = 12
@@ -69,7 +69,7 @@ def _rows(value: object) -> list[Mapping[str, Any]]:
 
 def _gpu_words(row: Mapping[str, Any]) -> str:
     price, stock = _number(row.get("price")), _number(row.get("inventory"))
-    told = [hourly(price)] if price is not None else []
+    told = [listed(price)] if price is not None else []
     told += [f"at most {count(stock)}"] if stock is not None else []
     name = clean(str(row.get("name", MISSING)), 24)
     return f"{name} ({', '.join(told)})" if told else name

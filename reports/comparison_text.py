@@ -14,7 +14,7 @@ from .numbers import MISSING, hourly, is_number, money, quantity, signed_percent
 from .table import Column, render_table
 from .text import plural, wrap
 
-LEAST_WIDTH: Final = 72
+LEAST_WIDTH: Final = 56
 MOST_ROWS: Final = 20
 SIGNS: Final = {"added": "+", "removed": "-", "changed": "~"}
 
@@ -104,7 +104,7 @@ def lone_words(item: SloChange) -> str:
 
 
 def render_text(found: Comparison, width: int = 100, color: bool = False) -> str:
-    """Return the comparison as text that fits `width` columns (72 at least)."""
+    """Return the comparison as text that fits `width` columns (56 at least)."""
     width = max(LEAST_WIDTH, width)
     paint: Paint = partial(click.style) if color else _plain
     blocks = [[paint(line, bold=True) for line in wrap(headline(found), width)]]

@@ -7,6 +7,7 @@ from typing import Any
 
 from optimizer.recommend.explain import Explanation, Ruling, Standing
 
+from .numbers import hourly
 from .table import Column, render_table
 from .text import wrap
 
@@ -99,5 +100,5 @@ def _standing(one: Standing, width: int) -> str:
     if one.cost is None:
         return "\n".join(wrap(f"{one.role.value}: {one.why}.", width))
     head = f"{one.role.value}: number {one.rank} of {one.of}; {one.why}."
-    fleet = f"  ${one.cost:,.2f}/h: {' + '.join(one.pools)}"
+    fleet = f"  {hourly(one.cost)}: {' + '.join(one.pools)}"
     return "\n".join([*wrap(head, width), *wrap(fleet, width)])

@@ -11,7 +11,8 @@ from markupsafe import Markup, escape
 from optimizer.plans.plan import Plan
 
 from .json_text import embedded_json
-from .page import Page, make_page
+from .page import make_page
+from .page_parts import Page
 from .text import glue
 
 _SECTIONS: Final = (
@@ -35,8 +36,8 @@ def render_plan(plan: Plan) -> str:
 
 
 def _present(page: Page) -> list[tuple[str, str]]:
-    absent = set() if page.why else {"why"}
-    absent |= set() if page.settings.rows else {"settings"}
+    absent = set() if page.why.charts else {"why"}
+    absent |= set() if page.settings.engines.rows else {"settings"}
     absent |= set() if page.sensitivity else {"sensitivity"}
     renamed = {} if page.found else {"verdict": "What to relax", "slo": "What was asked"}
     return [(key, renamed.get(key, name)) for key, name in _SECTIONS if key not in absent]

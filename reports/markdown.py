@@ -11,6 +11,7 @@ from optimizer.plans.plan_sensitivity import Sensitivity
 
 from . import sentences, verdict
 from .asked import asked
+from .deployable import deploy_sentence
 from .figures import goal_label
 from .numbers import MISSING, count, duration, hourly, percent, percent_beside, rate, signed_percent
 from .sensitivity import base_sentence, told
@@ -21,14 +22,15 @@ from .words import (
     alternative_name,
     by_slack,
     distinct_alternatives,
+    engine_cell,
     extra_cost,
     gpus_per_engine,
     has_fleet,
     has_tpot,
     is_feasible,
     nearest_miss,
+    own_lines,
     split_words,
-    status_words,
     violated,
 )
 
@@ -90,7 +92,8 @@ def _lead(plan: Plan) -> list[str]:
             sentences.cost_sentence,
             sentences.proof_sentence,
         )
-        said = [*(say(plan) for say in told), sentences.growth_sentence(plan), waste_sentence(plan)]
+        also = (sentences.growth_sentence, waste_sentence, deploy_sentence)
+        said = [say(plan) for say in (*told, *also)]
     return [escaped(line) for line in said if line]
 
 
@@ -139,7 +142,7 @@ def _asked(plan: Plan) -> list[str]:
 
 
 def _alternatives(rows: Sequence[Alternative], plan: Plan) -> list[str]:
-    headers = ("alternative", "fleet", "#price", "#extra", "#in time", "why not")
+    headers = ("alternative", "fleet, engines × GPUs", "#price", "#extra", "#in time", "why not")
     return table(headers, [_alternative(row, plan) for row in rows])
 
 
@@ -147,8 +150,8 @@ def _alternative(row: Alternative, plan: Plan) -> tuple[str, ...]:
     recommended, feasible = row.kind == "recommended", is_feasible(row)
     return (
         alternative_name(row),
-        " + ".join(clean(line) for line in row.pools[:6]) or MISSING,
-        hourly(row.cost_usd_per_hour) if feasible else status_words(row),
+        " + ".join(engine_cell(line) for line in row.pools[:6]) or MISSING,
+        hourly(row.cost_usd_per_hour),
         signed_percent(extra_cost(row, plan)) if feasible and not recommended else MISSING,
         percent(plan.attainment if recommended else row.attainment),
         "recommended" if recommended else sentences.why_not_sentence(row) or MISSING,
@@ -156,7 +159,7 @@ def _alternative(row: Alternative, plan: Plan) -> tuple[str, ...]:
 
 
 def _sensitivity(plan: Plan, found: Sensitivity) -> list[str]:
-    said = [escaped(text) for text in (base_sentence(plan, found), *told(found))]
+    said = [escaped(text) for text in (base_sentence(plan, found), *told(found, own_lines(plan)))]
     return [*said, "", *table(LEVER_HEADERS, lever_rows(found))] if found.levers else said
 
 

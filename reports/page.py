@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from optimizer.plans.plan import Alternative, Plan
@@ -12,9 +11,9 @@ from optimizer.plans.plan import Alternative, Plan
 from . import sentences, verdict
 from .arrivals import arrivals, arrivals_chart
 from .asked import asked, offered
-from .deployment_card import DeploymentCard, deployment_card
-from .fleet_figure import ClassShare, FleetDiagram, fleet_diagram, routed
-from .glossary import WORDS
+from .deployable import deploy_sentence
+from .deployment_card import deployment_card
+from .fleet_figure import ClassShare, fleet_diagram, routed
 from .numbers import (
     MISSING,
     count,
@@ -31,7 +30,22 @@ from .numbers import (
     tokens,
     with_one_form_of_percent,
 )
-from .page_charts import MOST_ROWS, Chart, Table, cost_chart, cut_table, why_charts, without_empty, workload_charts
+from .page_charts import MOST_ROWS, Table, cost_chart, cut_table, why_charts, without_empty, workload_charts
+from .page_parts import (
+    AlternativeRow,
+    AlternativesSection,
+    AnswerSection,
+    Facts,
+    Kpi,
+    LeadLine,
+    Page,
+    SettingsSection,
+    SloSection,
+    TrustSection,
+    WhySection,
+    WorkloadSection,
+)
+from .proof_words import certified, outcome_words
 from .reasons import (
     accuracy_sentence,
     accuracy_table,
@@ -44,180 +58,84 @@ from .reasons import (
     step_errors_table,
     worth_hint,
 )
-from .sensitivity_section import SensitivityView, sensitivity_view
+from .sensitivity_section import sensitivity_view
 from .simulation_figures import slack
 from .simulation_sentences import simulation_sentence, waste_sentence
-from .slo_section import SloCheck, fleets_chart, slo_check
-from .sources import SourceRow, facts, searched, source_rows
+from .slo_section import fleets_chart, slo_check
+from .sources import facts, searched, source_rows
 from .text import clean, moment, plural, sentence
 from .words import (
     alternative_name,
     alternative_note,
     by_slack,
     distinct_alternatives,
+    engine_cell,
     extra_cost,
     gpu_words,
     has_fleet,
     is_feasible,
     missed_classes,
+    missed_when_slow,
     nearest_miss,
-    status_words,
     tightest,
     violated,
 )
 
 MOST_ROUTED: Final = 16
+MOST_COLUMNS: Final = 6
+"""Pools whose settings stand side by side; those of more stand below each other."""
 INPUTS_LIMIT: Final = 20_000
 _NOTHING: Final = ("0", "none", MISSING)
 """Facts of a model that it has nothing of, such as experts."""
 
 
-@dataclass(frozen=True, slots=True)
-class Kpi:
-    """A figure of the verdict: value, what it is, and whether it is good news."""
-
-    value: str
-    note: str
-    tone: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class AlternativeRow:
-    """One row of the alternatives' table."""
-
-    name: str
-    note: str
-    fleet: tuple[str, ...]
-    cost: str
-    extra: str
-    attainment: str
-    slack: str
-    why_not: str
-    recommended: bool
-    feasible: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Page:
-    """Everything on the page, top to bottom."""
-
-    title: str
-    eyebrow: tuple[str, ...]
-    chips: tuple[str, ...]
-    verdict: str
-    lead: tuple[str, ...]
-    found: bool
-    kpis: tuple[Kpi, ...]
-    diagram: FleetDiagram
-    entry: tuple[str, str]
-    exit: tuple[str, str]
-    relax: tuple[str, ...]
-    slo_title: str
-    check: SloCheck | None
-    slo_table: Table
-    error_bars: tuple[str, ...]
-    confidence: str
-    step_errors: Table
-    accuracy: Table
-    accuracy_title: str
-    alternatives_title: str
-    alternatives: tuple[AlternativeRow, ...]
-    with_slack: bool
-    alternatives_cut: int
-    costs: tuple[Chart, ...]
-    why: tuple[Chart, ...]
-    pools: Table
-    hand_over: str
-    worth_hint: str
-    workload: tuple[Chart, ...]
-    workload_facts: tuple[tuple[str, str], ...]
-    offered: tuple[tuple[str, str], ...]
-    routing: Table
-    sensitivity: SensitivityView | None
-    settings: Table
-    reasons: Table
-    deployment: DeploymentCard
-    transposed: bool
-    provenance: tuple[tuple[str, str], ...]
-    assumptions: tuple[str, ...]
-    sources: tuple[SourceRow, ...]
-    origins: Table
-    search: tuple[tuple[str, str], ...]
-    dropped: Table
-    inputs: str
-    origin: str
-    words: tuple[tuple[str, str], ...] = WORDS
-
-
 def make_page(plan: Plan) -> Page:
     """Compute the page of a plan."""
-    found = has_fleet(plan)
-    alternatives = tuple(_alternative(row, plan) for row in distinct_alternatives(plan))
-    name, day = clean(plan.name), arrivals_chart(plan)
-    sources = source_rows(plan.provenance.accelerators)
-    search, dropped = searched(plan.provenance.search)
+    found, name = has_fleet(plan), clean(plan.name)
     return Page(
         title=f"{name}: pdplan",
         eyebrow=(name, f"{clean(plan.model)} on {clean(plan.engine, 20)}", moment(plan.provenance.run.created)),
-        chips=("simulated" if plan.simulated else "modelled, not simulated", plan.status.value.replace("_", " ")),
+        chips=("simulated" if plan.simulated else "modelled, not simulated", outcome_words(plan)),
+        found=found,
+        answer=_answer(plan),
+        slo=_slo(plan),
+        alternatives=_alternatives(plan),
+        why=WhySection(why_charts(plan), pools_table(plan), hand_over_sentence(plan), worth_hint(plan)),
+        workload=_workload(plan),
+        sensitivity=sensitivity_view(plan) if found else None,
+        settings=SettingsSection(
+            engines_table(plan.pools), len(plan.pools) <= MOST_COLUMNS, settings_table(plan), deployment_card(plan)
+        ),
+        trust=_trust(plan),
+    )
+
+
+def _answer(plan: Plan) -> AnswerSection:
+    return AnswerSection(
         verdict=verdict.verdict(plan),
         lead=_lead(plan),
-        found=found,
-        kpis=_kpis(plan) if found else (),
+        kpis=_kpis(plan) if has_fleet(plan) else (),
         diagram=fleet_diagram(plan),
         entry=_entry(plan),
         exit=_exit(plan),
         relax=tuple(sentences.relax_sentence(item) for item in violated(plan) or by_slack(plan)[:1]),
-        slo_title=sentences.slo_sentence(plan),
-        check=slo_check(plan) if found else None,
-        slo_table=_slo_table(plan, found),
-        error_bars=tuple(line for line in map(sentences.error_bar_sentence, plan.classes) if line),
-        confidence=sentences.confidence_sentence(plan),
-        step_errors=step_errors_table(plan),
-        accuracy=accuracy_table(plan),
-        accuracy_title=accuracy_sentence(plan),
-        alternatives_title=sentences.alternatives_sentence(plan),
-        alternatives=alternatives[:MOST_ROWS],
-        with_slack=any(row.slack != MISSING for row in alternatives),
-        alternatives_cut=max(0, len(alternatives) - MOST_ROWS),
-        costs=tuple(chart for chart in (cost_chart(plan), fleets_chart(plan)) if chart is not None),
-        why=why_charts(plan),
-        pools=pools_table(plan),
-        hand_over=hand_over_sentence(plan),
-        worth_hint=worth_hint(plan),
-        workload=workload_charts(plan) + ((day,) if day is not None else ()),
-        workload_facts=_workload_facts(plan),
-        offered=offered(plan),
-        routing=_routing(routed(plan)),
-        sensitivity=sensitivity_view(plan) if found else None,
-        settings=engines_table(plan.pools),
-        reasons=settings_table(plan),
-        deployment=deployment_card(plan),
-        transposed=len(plan.pools) <= 6,
-        provenance=_provenance(plan),
-        assumptions=tuple(sentence(with_one_form_of_percent(text)) for text in plan.provenance.assumptions),
-        sources=sources,
-        origins=origins_table(sources, plan),
-        search=search,
-        dropped=dropped,
-        inputs=_inputs(plan),
-        origin=sentences.origin_sentence(plan),
     )
 
 
-def _lead(plan: Plan) -> tuple[str, ...]:
-    if has_fleet(plan):
-        told = (
-            verdict.overload_sentence,
-            simulation_sentence,
-            verdict.risk_sentence,
-            sentences.proof_sentence,
-            waste_sentence,
-        )
-        return tuple(text for text in (say(plan) for say in told) if text)
-    miss = nearest_miss(plan)
-    asked = f"Asked: {sentences.demand_sentence(plan)}"
-    return (asked,) if miss is None else (asked, sentences.miss_sentence(miss))
+def _lead(plan: Plan) -> tuple[LeadLine, ...]:
+    if not has_fleet(plan):
+        miss = nearest_miss(plan)
+        asked_for = LeadLine("Asked", sentences.demand_sentence(plan))
+        return (asked_for,) if miss is None else (asked_for, LeadLine("Nearest miss", sentences.miss_words(miss)))
+    lines = (
+        LeadLine("Overload", verdict.overload_sentence(plan), "bad"),
+        LeadLine("Proof", simulation_sentence(plan)),
+        LeadLine("Risk", verdict.risk_sentence(plan), "bad" if any(map(missed_when_slow, plan.classes)) else ""),
+        LeadLine("Price" if plan.objective == "min_cost" else "Goodput", sentences.proof_sentence(plan)),
+        LeadLine("Spare", waste_sentence(plan)),
+        LeadLine("Deploy", deploy_sentence(plan).removeprefix("Deploy: "), "bad"),
+    )
+    return tuple(line for line in lines if line.text)
 
 
 def _kpis(plan: Plan) -> tuple[Kpi, ...]:
@@ -250,20 +168,45 @@ def _kpis(plan: Plan) -> tuple[Kpi, ...]:
 def _proof(plan: Plan) -> Kpi:
     cheapest = plan.objective == "min_cost"
     if sentences.is_proved(plan):
-        return Kpi("proved", "cheapest fleet by formula" if cheapest else f"most {sentences.goal_words(plan)}")
+        who = "cheapest of the promised fleets" if cheapest else f"most {sentences.goal_words(plan)}"
+        return Kpi("proved", f"{who}{_at_most(plan)}")
     if cheapest:
-        return Kpi(percent(plan.gap), "gap to the lower bound of the formulas")
+        share = certified(plan)
+        if share is None:
+            return Kpi(percent(plan.gap), "gap to the lower bound of the formulas")
+        return Kpi(percent(share), "cheaper at most: any fleet, by formula")
     return Kpi(percent(sentences.possible_gain(plan)), f"more {sentences.goal_words(plan)} at most, by formula")
+
+
+def _at_most(plan: Plan) -> str:
+    share = certified(plan)
+    return "" if share is None else f"; any fleet: at most {percent(share)} cheaper"
 
 
 def _entry(plan: Plan) -> tuple[str, str]:
     served, each = sentences.served_rate(plan), f"{tokens(plan.workload.mean_isl)} input tokens each"
-    return rate(served), each if plan.objective == "min_cost" else f"served of {rate(plan.demand_rps)}; {each}"
+    if plan.objective == "min_cost":
+        return rate(served), each
+    demand = (
+        f"served of {rate(plan.demand_rps)}" if served < plan.demand_rps else f"the demand is {rate(plan.demand_rps)}"
+    )
+    return rate(served), f"{demand}; {each}"
 
 
 def _exit(plan: Plan) -> tuple[str, str]:
     generated = sentences.served_rate(plan) * plan.workload.mean_osl
     return (si(generated, "tokens/s").replace(" k", "k "), f"{tokens(plan.workload.mean_osl)} output tokens each")
+
+
+def _slo(plan: Plan) -> SloSection:
+    found = has_fleet(plan)
+    return SloSection(
+        title=sentences.slo_sentence(plan),
+        check=slo_check(plan) if found else None,
+        table=_slo_table(plan, found),
+        error_bars=tuple(line for line in map(sentences.error_bar_sentence, plan.classes) if line),
+        confidence=sentences.confidence_sentence(plan),
+    )
 
 
 def _slo_table(plan: Plan, found: bool) -> Table:
@@ -279,13 +222,24 @@ def _slo_table(plan: Plan, found: bool) -> Table:
     return without_empty(cut_table((*headers, "#attained"), attained))
 
 
+def _alternatives(plan: Plan) -> AlternativesSection:
+    rows = tuple(_alternative(row, plan) for row in distinct_alternatives(plan))
+    return AlternativesSection(
+        title=sentences.alternatives_sentence(plan),
+        rows=rows[:MOST_ROWS],
+        with_slack=any(row.slack != MISSING for row in rows),
+        cut=max(0, len(rows) - MOST_ROWS),
+        charts=tuple(chart for chart in (cost_chart(plan), fleets_chart(plan)) if chart is not None),
+    )
+
+
 def _alternative(row: Alternative, plan: Plan) -> AlternativeRow:
     feasible, recommended = is_feasible(row), row.kind == "recommended"
     return AlternativeRow(
         name=alternative_name(row),
         note=alternative_note(row),
-        fleet=tuple(clean(line) for line in row.pools[:12]),
-        cost=hourly(row.cost_usd_per_hour) if feasible else status_words(row),
+        fleet=tuple(engine_cell(line) for line in row.pools[:12]),
+        cost=hourly(row.cost_usd_per_hour),
         extra=signed_percent(extra_cost(row, plan)) if feasible and not recommended else MISSING,
         attainment=percent(plan.attainment if recommended else row.attainment),
         slack=percent(slack(row, plan)),
@@ -301,7 +255,17 @@ def _recommended_words(plan: Plan) -> str:
     return f"✓ recommended{f'; {also}' if also else ''}."
 
 
-def _workload_facts(plan: Plan) -> tuple[tuple[str, str], ...]:
+def _workload(plan: Plan) -> WorkloadSection:
+    day = arrivals_chart(plan)
+    return WorkloadSection(
+        charts=workload_charts(plan) + ((day,) if day is not None else ()),
+        facts=_workload_facts(plan),
+        offered=offered(plan),
+        routing=_routing(routed(plan)),
+    )
+
+
+def _workload_facts(plan: Plan) -> Facts:
     load = plan.workload
     return (
         ("request rate", rate(load.request_rate_rps)),
@@ -326,7 +290,25 @@ def _routing(shares: Sequence[ClassShare]) -> Table:
     return cut_table(headers, rows, MOST_ROUTED)
 
 
-def _provenance(plan: Plan) -> tuple[tuple[str, str], ...]:
+def _trust(plan: Plan) -> TrustSection:
+    sources = source_rows(plan.provenance.accelerators)
+    search, dropped = searched(plan.provenance.search)
+    return TrustSection(
+        origin=sentences.origin_sentence(plan),
+        provenance=_provenance(plan),
+        assumptions=tuple(sentence(with_one_form_of_percent(text)) for text in plan.provenance.assumptions),
+        search=search,
+        dropped=dropped,
+        step_errors=step_errors_table(plan),
+        accuracy=accuracy_table(plan),
+        accuracy_title=accuracy_sentence(plan),
+        origins=origins_table(sources, plan),
+        sources=sources,
+        inputs=_inputs(plan),
+    )
+
+
+def _provenance(plan: Plan) -> Facts:
     source = plan.provenance
     versions = ", ".join(f"{clean(k, 30)} {clean(v, 30)}" for k, v in source.versions.items())
     timings = ", ".join(f"{clean(k, 30)} {duration(v)}" for k, v in source.run.timings_s.items() if is_number(v))

@@ -13,7 +13,7 @@ from optimizer.plans.plan import Plan, Pool, Transfer
 from optimizer.plans.plan_accuracy import AccuracyRecord
 
 from .deploy.settings import settings
-from .deployment_card import described_by_catalog
+from .deployable import described_by_catalog
 from .figures import pool_label
 from .numbers import MISSING, count, duration, hourly, is_number, percent, signed_percent, significant
 from .page_charts import Table, cut_table

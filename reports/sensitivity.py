@@ -11,9 +11,9 @@ from costmodel.words import join_words
 from optimizer.plans.plan import Plan
 from optimizer.plans.plan_sensitivity import BreakEven, Flip, LeverSensitivity, PricePiece, Sensitivity
 
-from .numbers import hourly, is_number, percent, quantity, signed_percent, significant
+from .numbers import hourly, is_number, listed, percent, quantity, signed_percent, significant
 from .text import clean
-from .words import in_words
+from .words import engine_cell, engine_words, in_words
 
 MOST_LEVERS: Final = 16
 MOST_STRIPS: Final = 12
@@ -140,8 +140,13 @@ def piece_words(piece: PricePiece) -> str:
 
 
 def fleet_line(pools: Sequence[str]) -> str:
-    """Write the pools of a fleet in one line."""
-    return " + ".join(clean(line) for line in pools) or "no fleet"
+    """Write the pools of a fleet in one line of a table, engines × GPUs."""
+    return " + ".join(engine_cell(line) for line in pools) or "no fleet"
+
+
+def fleet_told(pools: Sequence[str]) -> str:
+    """Write the pools of a fleet in a sentence."""
+    return " + ".join(engine_words(line) for line in pools) or "no fleet"
 
 
 def lever_words(key: str) -> str:
@@ -210,7 +215,7 @@ def lever_range(found: Sensitivity, row: LeverSensitivity) -> tuple[float, float
 
 def price_sentence(row: BreakEven) -> str:
     """Say between which prices of a GPU the cheapest fleet stays what it is."""
-    here, name, now = piece_here(row), clean(row.accelerator, 24), hourly(row.usd_per_gpu_hour)
+    here, name, now = piece_here(row), clean(row.accelerator, 24), listed(row.usd_per_gpu_hour)
     if here is None:
         return f"{name}: what is cheapest at {now} a GPU is not known."
     least, most = row.pieces[0].low, row.pieces[-1].high
@@ -218,9 +223,10 @@ def price_sentence(row: BreakEven) -> str:
         return f"{name}: no price from {hourly(least)} to {hourly(most)} a GPU changes the cheapest fleet (now {now})."
     if here.high == most:
         return f"{name}: the cheapest fleet stays for any price from {hourly(here.low)} a GPU on (now {now})."
+    beyond = "" if row.pieces[row.pieces.index(here) + 1].pools else "; above, no fleet fits the budget"
     if here.low == least:
-        return f"{name}: the cheapest fleet stays for any price up to {hourly(here.high)} a GPU (now {now})."
-    return f"{name}: the cheapest fleet stays from {hourly(here.low)} to {hourly(here.high)} a GPU (now {now})."
+        return f"{name}: the cheapest fleet stays for any price up to {hourly(here.high)} a GPU (now {now}){beyond}."
+    return f"{name}: the cheapest fleet stays from {hourly(here.low)} to {hourly(here.high)} a GPU (now {now}){beyond}."
 
 
 def price_sentences(found: Sensitivity) -> list[str]:
@@ -255,8 +261,13 @@ def flip_sentence(found: Sensitivity) -> str:
     return (
         f"The answer changes first with the {lever_words(f'price.{row.accelerator}')}: "
         f"{'above' if away >= 0 else 'below'} {hourly(at)} a GPU ({signed_percent(away)}), "
-        f"{fleet_line(piece.pools)} is the cheapest"
+        f"{_taking_over(piece)}"
     )
+
+
+def _taking_over(piece: PricePiece) -> str:
+    """Say which fleet is the cheapest from a price on; a price leaves none but where there is a budget."""
+    return f"{fleet_told(piece.pools)} is the cheapest" if piece.pools else "no fleet fits the budget"
 
 
 def flips(found: Sensitivity) -> list[tuple[LeverSensitivity, Flip]]:
@@ -274,11 +285,17 @@ def flips_sentence(found: Sensitivity) -> str:
     return f"Another kind of fleet becomes the cheapest with other {join_words(names)}"
 
 
-def flip_words(row: LeverSensitivity, flip: Flip) -> str:
-    """Say at which value of a lever which fleet is the cheapest."""
+def flip_words(row: LeverSensitivity, flip: Flip, own: Sequence[str] = ()) -> str:
+    """Say at which value of a lever which fleet is the cheapest by formula; own: the pools of the recommended one.
+
+    The recommended fleet need not be the cheapest by formula at the lever's own value: that one may have missed when
+    it was simulated.
+    """
     at, same = value_words(row.lever, flip.other_at), value_words(row.lever, flip.same_at)
     price = f", for {hourly(flip.usd_per_hour)}" if flip.usd_per_hour is not None else ""
-    return f"{_capital(lever_words(row.lever))} at {at} (not yet at {same}): {fleet_line(flip.pools)}{price}"
+    same_fleet = bool(own) and sorted(own) == sorted(flip.pools)
+    fleet = "the recommended fleet is the cheapest by formula too" if same_fleet else fleet_told(flip.pools)
+    return f"{_capital(lever_words(row.lever))} at {at} (not yet at {same}): {fleet}{price}"
 
 
 def swing_words(found: Sensitivity, cost: float | None) -> str:
@@ -291,9 +308,12 @@ def swing_words(found: Sensitivity, cost: float | None) -> str:
     return signed_percent(cost / found.usd_per_hour - 1.0) if found.usd_per_hour else "–"
 
 
-def told(found: Sensitivity) -> list[str]:
-    """The section in a few sentences: what moves the price most, which price changes the answer, what else does."""
-    others = [flip_words(row, flip) for row, flip in flips(found)[:MOST_TOLD]] or [flips_sentence(found)]
+def told(found: Sensitivity, own: Sequence[str] = ()) -> list[str]:
+    """The section in a few sentences: what moves the price most, which price changes the answer, what else does.
+
+    own: the pools of the recommended fleet.
+    """
+    others = [flip_words(row, flip, own) for row, flip in flips(found)[:MOST_TOLD]] or [flips_sentence(found)]
     said = [swing_sentence(found) if found.complete else "", flip_sentence(found), *others]
     return [f"{text}." for text in said if text]
 

@@ -10,7 +10,7 @@ from optimizer.plans.plan_sensitivity import Sensitivity
 
 from .charts import WIDTH
 from .marks import Box, Drawing, Mark, Path, Rect, Text, text_width
-from .numbers import MISSING, hourly, money, significant
+from .numbers import MISSING, hourly, listed, money, significant
 from .page_charts import Chart, Table, cut_table
 from .scales import Linear, Log
 from .sensitivity import (
@@ -206,7 +206,7 @@ def draw_strips(strips: tuple[PriceStrip, ...]) -> Drawing:
     marks: list[Mark] = []
     y = 2.0
     for strip in strips:
-        marks += [Text(0, y + 11, f"{strip.name}, now {hourly(strip.price)}", "label")]
+        marks += [Text(0, y + 11, f"{strip.name}, now {listed(strip.price)}", "label")]
         marks += [_stretch_mark(stretch, scale, y + 17) for stretch in strip.stretches]
         marks += _boundaries(strip, scale, y + 46)
         marks.append(Path(((scale(1.0), y + 15), (scale(1.0), y + 33)), "axis"))

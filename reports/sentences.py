@@ -27,20 +27,24 @@ from .numbers import (
     significant,
     with_one_form_of_percent,
 )
+from .proof_words import cost_proof
 from .text import clean, plural, sentence
 from .words import (
     alternative_name,
     bound_words,
     constraint_words,
     dearest_of_each_role,
+    engine_words,
     extra_cost,
     has_fleet,
     has_tpot,
+    is_feasible,
     missed_classes,
     missed_when_slow,
     part_words,
     rivals_of_other_fleets,
     same_fleets,
+    status_words,
 )
 
 UNSEEN_GAP: Final = 5e-4
@@ -68,8 +72,11 @@ def planner_words(text: str) -> str:
 
 
 def why_not_sentence(row: Alternative) -> str:
-    """Say why an alternative lost, as a whole sentence; empty where the plan does not tell."""
-    text = planner_words(row.why_not)
+    """Say why an alternative lost, as a whole sentence: in the planner's words, else how the search for it ended.
+
+    Empty for a fleet that could be bought and of which the plan does not tell more.
+    """
+    text = planner_words(row.why_not) or ("" if is_feasible(row) else status_words(row))
     return text if not text or text.endswith((".", "…")) else f"{_capital(text)}."
 
 
@@ -88,47 +95,52 @@ def relax_sentence(binding: Binding) -> str:
     if not is_number(binding.used) or not is_number(binding.limit):
         return f"Relax {what}."
     change = f" ({signed_percent(binding.used / binding.limit - 1)})" if binding.limit else ""
-    # to whole cents, upwards: a limit of $31.62/h would still be below $31.625/h
-    enough = math.ceil(round(100 * binding.used, 6)) / 100 if binding.unit == "$/h" else binding.used
+    enough = enough_as_shown(binding.used, binding.unit)
     return f"Relax {what} from {quantity(binding.limit, binding.unit)} to {quantity(enough, binding.unit)}{change}."
 
 
+def enough_as_shown(used: float, unit: str) -> float:
+    """What is needed, rounded up to the digits that are shown: a limit of $31.62/h would still be below $31.625/h.
+
+    >>> enough_as_shown(31.625, "$/h"), enough_as_shown(7474.0, "W"), enough_as_shown(1001, "GPU")
+    (31.63, 7480.0, 1001)
+    """
+    if unit == "$/h":
+        return math.ceil(round(100 * used, 6)) / 100
+    if unit not in {"W", "1", "s"} or used <= 0:
+        return used
+    digit = 10.0 ** (math.floor(math.log10(used)) - 2)  # three significant digits
+    return round(math.ceil(round(used / digit, 6)) * digit, 12)
+
+
 def miss_sentence(miss: Alternative) -> str:
+    """Name the nearest miss."""
+    return f"Nearest miss: {miss_words(miss)}"
+
+
+def miss_words(miss: Alternative) -> str:
     """Say which fleet came closest, its price, and what it lacks."""
-    pools = join_words([clean(line) for line in miss.pools[:4]]) or alternative_name(miss)
+    pools = join_words([engine_words(line) for line in miss.pools[:4]]) or alternative_name(miss)
     price = f" for {hourly(miss.cost_usd_per_hour)}" if is_number(miss.cost_usd_per_hour) else ""
-    return f"Nearest miss: {pools}{price}. {why_not_sentence(miss)}".rstrip()
+    return f"{pools}{price}. {why_not_sentence(miss)}".rstrip()
 
 
 def proof_sentence(plan: Plan) -> str:
-    """Say how far the plan could be from the cheapest fleet: the formulas promise fewer fleets than hold."""
+    """Say how far the plan could be from the best fleet: the formulas promise fewer fleets than hold."""
     if plan.objective != "min_cost":
         return _goodput_proof(plan)
-    if not is_number(plan.gap):
-        return "No lower bound on the price is known."
-    bound, gap = hourly(plan.bound_usd_per_hour), percent(max(0.0, plan.gap))
-    at_floor = plan.bound_usd_per_hour == plan.floor_usd_per_hour
-    least = f"none that keeps up with the demand costs less than {hourly(plan.floor_usd_per_hour)}"
-    floor = f"; {least}" if is_number(plan.floor_usd_per_hour) else ""
-    if is_proved(plan):
-        who = "no fleet of the search space" if at_floor else "no fleet that the formulas promise"
-        proved = "Proved" if at_floor else "Proved by formula"
-        return f"{proved}: {who} is cheaper (bound {bound}, gap {gap}){'' if at_floor else floor}."
-    if plan.gap <= UNSEEN_GAP:
-        return f"No fleet that the formulas promise is as cheap{floor}."
-    if at_floor:
-        return f"A cheaper fleet may exist, by at most {gap}{floor}."
-    return f"A cheaper fleet that the formulas promise may exist, by at most {gap} (bound {bound}){floor}."
+    return cost_proof(plan)
 
 
 def _goodput_proof(plan: Plan) -> str:
     what = goal_words(plan)
+    who = "No fleet of the search space" if plan.objective == "max_goodput" else "No fleet that the formulas promise"
     more = possible_gain(plan)
     if more is None:
         return f"No upper bound on the {what} is known."
     if more <= UNSEEN_GAP:
-        return f"No fleet that the formulas promise has more {what}."
-    return f"No fleet that the formulas promise has more than {percent(more)} more {what}."
+        return f"{who} has more {what}."
+    return f"{who} has more than {percent(more)} more {what}."
 
 
 def possible_gain(plan: Plan) -> float | None:
@@ -137,7 +149,7 @@ def possible_gain(plan: Plan) -> float | None:
 
 
 def is_proved(plan: Plan) -> bool:
-    """Tell whether no fleet that the formulas promise can be cheaper."""
+    """Tell whether no fleet that the formulas promise can be better."""
     return plan.status is Status.OPTIMAL
 
 
@@ -267,7 +279,7 @@ def alternatives_sentence(plan: Plan) -> str:
 
 
 def _near_miss(row: Alternative) -> str:
-    fleet = join_words([clean(line) for line in row.pools[:4]]) or "a fleet"
+    fleet = join_words([engine_words(line) for line in row.pools[:4]]) or "a fleet"
     return f"{_capital(alternative_name(row))}, {fleet} would do for {hourly(row.cost_usd_per_hour)}"
 
 

@@ -14,7 +14,9 @@ from optimizer.plans.plan_fields import Quantiles
 
 from . import sentences, verdict
 from .asked import asked
+from .deployable import deploy_sentence
 from .numbers import MISSING, count, duration, hourly, is_number, money, percent, rate, signed_percent, significant
+from .proof_words import outcome_words
 from .sensitivity import told
 from .sentences import binding_sentence, relax_sentence
 from .simulation_sentences import simulation_sentence, waste_sentence
@@ -26,6 +28,7 @@ from .words import (
     by_slack,
     constraint_words,
     distinct_alternatives,
+    engine_cell,
     extra_cost,
     gpu_words,
     gpus_per_engine,
@@ -34,6 +37,7 @@ from .words import (
     is_feasible,
     missed_when_slow,
     nearest_miss,
+    own_lines,
     split_words,
     violated,
 )
@@ -43,9 +47,11 @@ MOST_CLASSES: Final = 4
 MOST_ALTERNATIVES: Final = 6
 LEAST_ALTERNATIVES: Final = 2
 MOST_LIMITS: Final = 3
+MOST_BECAUSE: Final = 12
+"""Lines of a reason: a narrow terminal makes it tall, and cuts none."""
 SCREEN_LINES: Final = 45
 """Lines that the whole text may take; the alternatives, two lines each, get what the rest leaves."""
-LEAST_WIDTH: Final = 72
+LEAST_WIDTH: Final = 56
 
 Paint = Callable[..., str]
 
@@ -55,7 +61,7 @@ def render_plan(plan: Plan, width: int = 100, color: bool = False, *, next_step:
 
     Args:
         plan: the plan; nothing else is read.
-        width: most columns of a line; less than 72 is taken as 72.
+        width: most columns of a line; less than 56 is taken as 56.
         color: add terminal colours.
         next_step: the command named on the last line; made from the plan's own command when None.
     """
@@ -81,7 +87,7 @@ def _title(plan: Plan, width: int, paint: Paint) -> list[str]:
     lines = wrap(verdict.headline(plan), width)
     about = (
         f"{clean(plan.name, 30)}: {clean(plan.model, 40)} on {clean(plan.engine, 20)}, {rate(plan.demand_rps)}, "
-        f"{plan.status.value}{'' if plan.simulated else ', not simulated'}"
+        f"{outcome_words(plan)}{'' if plan.simulated else ', not simulated'}"
     )
     simulated = wrap(simulation_sentence(plan), width) if plan.simulation else []
     bold = (paint(line, bold=True, fg=None if found else "red") for line in [*lines, *simulated])
@@ -110,7 +116,7 @@ def _pools(plan: Plan, width: int) -> list[str]:
     table = render_table([_pool_row(pool) for pool in pools], columns, width, indent=2)
     heading = _heading("Fleet", len(pools), len(plan.pools))
     spares = sum(pool.spare_replicas for pool in plan.pools)
-    spare = f", of which {plural(spares, 'engine')} {'is' if spares == 1 else 'are'} spare" if spares else ""
+    spare = f"; {plural(spares, 'engine')} {'is' if spares == 1 else 'are'} spare" if spares else ""
     lines = [fit(f"{heading}: {gpu_words(plan)}{spare}", width), *table.split("\n")]
     rest = sum(pool.usd_per_hour for pool in plan.pools) - sum(pool.usd_per_hour for pool in pools)
     if len(pools) < len(plan.pools):
@@ -213,13 +219,14 @@ def _class_style(classes: Sequence[ClassResult], last: int, paint: Paint) -> Sty
 
 def _cost(plan: Plan, width: int) -> list[str]:
     lines = wrap(sentences.cost_sentence(plan), width)
-    moved = [] if plan.sensitivity is None else told(plan.sensitivity)
+    moved = [] if plan.sensitivity is None else told(plan.sensitivity, own_lines(plan))
     said = (
         verdict.overload_sentence(plan),
         sentences.proof_sentence(plan),
         sentences.growth_sentence(plan),
         waste_sentence(plan),
         *moved,
+        deploy_sentence(plan),
     )
     return [*lines, *(line for text in said if text for line in wrap(text, width))]
 
@@ -235,7 +242,7 @@ def _limits(plan: Plan, width: int) -> list[str]:
         Column("what binds", shrink=True),
         Column("where"),
         Column("slack", "right"),
-        Column("because", shrink=True, lines=2),
+        Column("because", shrink=True, lines=MOST_BECAUSE),
     ]
     return render_table(rows, columns, width).split("\n")
 
@@ -271,24 +278,25 @@ def _alternatives(plan: Plan, width: int, room: int, paint: Paint) -> list[str]:
         Column("kind", shrink=True),
         Column("$/h", "right"),
         Column("extra", "right"),
-        Column("fleet", shrink=True),
+        Column("fleet, engines × GPUs", shrink=True),
     ]
     table = render_table([_alternative_row(row, plan) for row in shown], columns, width, indent=2)
     header, rule, *cells = table.split("\n")
     lines = [*wrap(heading, width), header, rule]
     for row, cell in zip(shown, cells, strict=True):
         lines.append(cell if is_feasible(row) else paint(cell, dim=True))
-        if row.why_not:
-            lines.append(paint("    " + fit(sentences.why_not_sentence(row), width - 4), dim=True))
+        why = sentences.why_not_sentence(row)
+        if why:
+            lines.append(paint("    " + fit(why, width - 4), dim=True))
     return lines
 
 
 def _alternative_row(row: Alternative, plan: Plan) -> list[str]:
     return [
         alternative_name(row),
-        money(row.cost_usd_per_hour) if is_feasible(row) else row.status.value,
+        money(row.cost_usd_per_hour),
         signed_percent(extra_cost(row, plan)) if is_feasible(row) else MISSING,
-        ", ".join(clean(line) for line in row.pools[:6]) or MISSING,
+        ", ".join(engine_cell(line) for line in row.pools[:6]) or MISSING,
     ]
 
 

@@ -3,27 +3,31 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from costmodel.words import percentage
 
 from .table import GUTTER, Column, render_table
 from .text import clean, display_width, plural
 
-SERVING_COLUMNS = (
-    ("TTFT", "ttft_median_abs_pct", "{:.1f} %"),
-    ("p90", "ttft_p90_abs_pct", "{:.0f} %"),
-    ("bias", "ttft_bias_pct", "{:+.1f} %"),
-    ("in 90 %", "ttft_interval90_coverage", "{:.0%}"),
-    ("TPOT", "tpot_median_abs_pct", "{:.1f} %"),
-    ("p90", "tpot_p90_abs_pct", "{:.0f} %"),
-    ("bias", "tpot_bias_pct", "{:+.1f} %"),
-    ("in 90 %", "tpot_interval90_coverage", "{:.0%}"),
+Figure = tuple[str, str, Callable[[float], str]]
+"""A column: header, key of its figure, how that is written."""
+SERVING_COLUMNS: Final[tuple[Figure, ...]] = (
+    ("TTFT", "ttft_median_abs_pct", "{:.1f} %".format),
+    ("p90", "ttft_p90_abs_pct", "{:.0f} %".format),
+    ("bias", "ttft_bias_pct", "{:+.1f} %".format),
+    ("in 90 %", "ttft_interval90_coverage", percentage),
+    ("TPOT", "tpot_median_abs_pct", "{:.1f} %".format),
+    ("p90", "tpot_p90_abs_pct", "{:.0f} %".format),
+    ("bias", "tpot_bias_pct", "{:+.1f} %".format),
+    ("in 90 %", "tpot_interval90_coverage", percentage),
 )
-STEP_COLUMNS = (
-    ("MAPE", "latency_mape_pct", "{:.1f} %"),
-    ("p90", "latency_p90_abs_pct", "{:.0f} %"),
-    ("bias", "latency_bias_pct", "{:+.1f} %"),
-    ("in 90 %", "latency_interval90_coverage", "{:.0%}"),
+STEP_COLUMNS: Final[tuple[Figure, ...]] = (
+    ("MAPE", "latency_mape_pct", "{:.1f} %".format),
+    ("p90", "latency_p90_abs_pct", "{:.0f} %".format),
+    ("bias", "latency_bias_pct", "{:+.1f} %".format),
+    ("in 90 %", "latency_interval90_coverage", percentage),
 )
 KEYS = {"serving": ("model", "accelerator", "engine", "mode"), "steps": ("model", "accelerator", "phase", "dtype")}
 LABELS = 4
@@ -47,9 +51,9 @@ def cells(value: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
     return [*keys, "rows", *(name for name, _, _ in figures)], rows
 
 
-def _figures(group: dict[str, Any], figures: Sequence[tuple[str, str, str]]) -> list[str]:
+def _figures(group: dict[str, Any], figures: Sequence[Figure]) -> list[str]:
     count = str(group.get("predicted", group["rows"]))
-    return [count, *("–" if group[key] is None else form.format(group[key]) for _, key, form in figures)]
+    return [count, *("–" if group[key] is None else written(group[key]) for _, key, written in figures)]
 
 
 def validation_text(name: str, value: dict[str, Any], width: int | None = None) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from costmodel.words import join_words
-from optimizer.plans.plan import Plan, Status
+from optimizer.plans.plan import ClassResult, Plan, Status
 
 from .numbers import hourly, is_number, money, percent, rate, signed_percent, significant
 from .sentences import MANY_TIMES, is_or_are, limit_words, no_rival
@@ -127,10 +127,16 @@ def risk_sentence(plan: Plan) -> str:
     known = [item for item in plan.classes if item.error_bars is not None]
     if not known:
         return ""
-    slow = [clean(item.name, 30) for item in known if missed_when_slow(item)]
+    slow = [_slow_words(item) for item in known if missed_when_slow(item)]
     end = "At the slow end of past prediction errors (nine in ten lie between both ends)"
     if not slow:
         return f"{end} {'every class' if len(known) > 1 else clean(known[0].name, 30)} still reaches its goal."
     goal = "misses its goal" if len(slow) == 1 else "miss their goals"
     mend = "; a plan with confidence: 0.9 allows for that" if plan.confidence <= 0.0 else ""
     return f"{end} {_some(slow)} {goal}{mend}."
+
+
+def _slow_words(item: ClassResult) -> str:
+    """A class with the share of its requests that is in time at the slow end."""
+    kept = None if item.error_bars is None else item.error_bars.attainment.low
+    return f"{clean(item.name, 30)} ({percent(kept)} in time)" if is_number(kept) else clean(item.name, 30)

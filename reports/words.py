@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from typing import Final
 
@@ -52,6 +53,11 @@ _PARTS: Final = {
 }
 
 
+_POOL_LINE: Final = re.compile(
+    r"(?P<engines>\d+) x (?P<all>(?P<gpu>.+?) (?P<split>TP\d+(?: (?:PP|EP|DP)\d+)*)(?P<rest>.*) "
+    r"(?P<role>prefill|decode|colocated))"
+)
+"""A line of an alternative's pools, as the planner writes it."""
 _BOUNDS: Final = {"bandwidth": "memory bandwidth", "host": "host time"}
 
 
@@ -137,12 +143,49 @@ def fleet_words(plan: Plan) -> str:
 
 
 def gpu_words(plan: Plan) -> str:
-    """Write the GPUs by type, such as "8 × H100 and 6 × H200"."""
+    """Write the GPUs by type, such as "8 H100 and 6 H200 GPUs", and how many are paid for where that is more."""
     most = sorted(plan.gpus.items(), key=lambda item: (-item[1], item[0]))
-    words = [f"{number:,d} × {clean(name)}" for name, number in most[:4]]
+    words = [f"{number:,d} {clean(name)}{_billed_words(plan, name)}" for name, number in most[:4]]
+    if words:
+        words[-1] += " GPU" if len(most) == 1 and most[0][1] == 1 else " GPUs"
     if len(most) > 4:
         words.append(plural(len(most) - 4, "other type"))
     return join_words(words)
+
+
+def _billed_words(plan: Plan, name: str) -> str:
+    billed = plan.gpus_billed.get(name)
+    return f" ({billed:,d} billed, {plan.gpus[name]:,d} used)" if billed else ""
+
+
+def engine_words(line: str) -> str:
+    """Write a pool of the plan's lines so that engines and GPUs cannot be mistaken; another line is only cleaned.
+
+    >>> engine_words("1 x H100 TP2 decode"), engine_words("3 x L40S TP1 fp8 prefill")
+    ('1 decode engine of 2 × H100 (TP2)', '3 prefill engines of 1 × L40S (fp8)')
+    """
+    found = _POOL_LINE.fullmatch(clean(line))
+    if found is None:
+        return clean(line)
+    engines, gpus = int(found["engines"]), _gpus_of(found["split"])
+    told = [found["split"]] * (found["split"] != "TP1") + found["rest"].split()
+    more = f" ({', '.join(told)})" if told else ""
+    return f"{plural(engines, found['role'] + ' engine')} of {gpus} × {found['gpu']}{more}"
+
+
+def engine_cell(line: str) -> str:
+    """Write the same for a table: engines × GPUs of each.
+
+    >>> engine_cell("1 x H100 TP2 decode"), engine_cell("3 x L40S TP1 fp8 prefill"), engine_cell("none")
+    ('1 × 2 H100 TP2 decode', '3 × 1 L40S TP1 fp8 prefill', 'none')
+    """
+    found = _POOL_LINE.fullmatch(clean(line))
+    return clean(line) if found is None else f"{found['engines']} × {_gpus_of(found['split'])} {found['all']}"
+
+
+def _gpus_of(split: str) -> int:
+    """GPUs of an engine: the product of all degrees but that of expert parallelism, which splits no further."""
+    return math.prod(int(word[2:]) for word in split.split() if not word.startswith("EP"))
 
 
 def feasible_rivals(plan: Plan) -> list[Alternative]:
@@ -160,6 +203,11 @@ def same_fleets(plan: Plan) -> list[Alternative]:
     """Alternatives that are the recommended fleet under another name (same pools): it is the best of its own kinds."""
     own = {tuple(sorted(row.pools)) for row in plan.alternatives if row.kind == "recommended"}
     return [row for row in feasible_rivals(plan) if row.pools and tuple(sorted(row.pools)) in own]
+
+
+def own_lines(plan: Plan) -> list[str]:
+    """The recommended fleet's pools as the alternatives write theirs."""
+    return next((list(row.pools) for row in plan.alternatives if row.kind == "recommended"), [])
 
 
 def distinct_alternatives(plan: Plan) -> list[Alternative]:
@@ -196,7 +244,7 @@ def rivals_of_other_fleets(plan: Plan) -> list[Alternative]:
 
 def status_words(row: Alternative) -> str:
     """Say how the search for an alternative ended, with its price where it has one."""
-    status = row.status.value.replace("_", " ")
+    status = "not found in time" if row.status is Status.TIME_LIMIT else row.status.value.replace("_", " ")
     return f"{status} at {hourly(row.cost_usd_per_hour)}" if is_number(row.cost_usd_per_hour) else status
 
 
@@ -223,9 +271,9 @@ def alternative_note(row: Alternative) -> str:
 
 
 def named_fleet(row: Alternative) -> str:
-    """Name an alternative apart from every other: with its fleet where its name is that of several."""
-    fleet = " + ".join(clean(line) for line in row.pools[:12])
-    return f"{alternative_name(row)}: {fleet}" if row.kind == "other_engines" and fleet else alternative_name(row)
+    """Name an alternative apart from every other: by its fleet where its name is that of several."""
+    fleet = " + ".join(engine_cell(line) for line in row.pools[:12])
+    return fleet if row.kind == "other_engines" and fleet else alternative_name(row)
 
 
 def missed_classes(plan: Plan) -> list[ClassResult]:

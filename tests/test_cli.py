@@ -106,8 +106,8 @@ def test_optimize_is_plain_when_piped(planned: tuple[Path, subprocess.CompletedP
     assert done.stdout.splitlines()[-1] == f"Next: pdplan simulate {directory / 'plan.json'}"
     *steps, wrote = done.stderr.splitlines()
     assert wrote == f"wrote {directory / 'plan.json'} and {directory / 'report.html'}"
-    assert steps[0] == "  5%  pricing engines"
-    assert all(re.fullmatch(r"[ \d]{3}%  \S.*", step) for step in steps)
+    assert steps[0] == "  5 %  pricing engines"
+    assert all(re.fullmatch(r"[ \d]{3} %  \S.*", step) for step in steps)
 
 
 def test_readme_shows_what_comes_out(planned: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
@@ -255,7 +255,7 @@ BAD_INPUT = {
     "no-such-engine": (("estimate", "--model", "Llama-3.1-8B", "--gpu", "H100", "--engine", "vlm"), "'vllm'"),
     "negative-rate": (("optimize", CHAT, "--set", "workload.request_rate=-1"), "request_rate"),
     "unknown-gpu": (("gpus", "H20O"), "did you mean 'H200'?"),
-    "unknown-model": (("models", "Llama-3.1-70"), "did you mean 'Llama-3.1-70B'?"),
+    "unknown-model": (("models", "Llama-3.1-70"), "did you mean 'Llama-3.1-70B', or a file of"),
     "estimate-unknown-gpu": (("estimate", "--model", "Llama-3.1-70B", "--gpu", "B20O"), "did you mean 'B200'?"),
     "estimate-heads": (("estimate", "--model", "Llama-3.1-70B", "--gpu", "H100", "--tp", "7"), "7"),
     "not-a-plan": (("report", ROOT / "pyproject.toml"), "is not a plan"),

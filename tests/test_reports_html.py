@@ -202,7 +202,7 @@ def test_an_infeasible_plan_says_what_to_relax() -> None:
     text = "".join(walker.text).replace("\N{NO-BREAK SPACE}", " ")
     assert "the SLOs: the budget and the GPU inventory of H200-SXM are in the way." in text
     assert "Relax the budget from $30.00/h to $49.08/h (+63.6 %)." in text
-    assert "Nearest miss: 2 x H100-SXM TP4 prefill" in text
+    assert "Nearest miss 2 prefill engines of 4 × H100-SXM (TP4)" in text
     assert {"settings"} & set(walker.ids) == set()
 
 

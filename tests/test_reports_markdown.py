@@ -42,13 +42,20 @@ def test_it_states_the_plans_numbers(name: str) -> None:
 def test_a_simulated_plan_says_its_interval_and_that_nothing_is_wasted() -> None:
     text = render_plan(simulated(load("disaggregated")))
     assert "95 % interval 95.4 % to 96.2 %" in text
-    assert "One replica less misses a goal: p0" in text
+    assert "With the spare engines idle, one replica less misses a goal: p0" in text
+    assert "pdplan resilience says what is borne where they serve" in text
+
+
+def test_one_replica_less_is_said_of_the_whole_fleet_where_there_are_no_spares() -> None:
+    plan = simulated(load("disaggregated"))
+    pools = [pool.model_copy(update={"spare_replicas": 0}) for pool in plan.pools]
+    assert "One replica less misses a goal: p0" in render_plan(plan.model_copy(update={"pools": pools}))
 
 
 def test_a_plan_without_a_fleet_says_what_to_relax() -> None:
     text = render_plan(load("infeasible"))
     assert "Relax the budget from $30.00/h to $49.08/h (+63.6 %)." in text
-    assert "Nearest miss: 2 x H100-SXM TP4 prefill" in text
+    assert "Nearest miss: 2 prefill engines of 4 × H100-SXM (TP4)" in text
     assert "**Fleet**" not in text
 
 

@@ -98,10 +98,21 @@ def test_the_finding_is_the_first_lever_or_that_no_fleet_is_left() -> None:
     )
 
 
+def test_a_flip_to_the_recommended_fleet_is_called_that() -> None:
+    row = found().levers[0]
+    flip = row.flips[0]
+    assert said.flip_words(row, flip) == (
+        "Request rate at ×1.15 (not yet at ×1.1): 9 colocated engines of 8 × H200 (TP8), for $77.70/h"
+    )
+    assert said.flip_words(row, flip, flip.pools) == (
+        "Request rate at ×1.15 (not yet at ×1.1): the recommended fleet is the cheapest by formula too, for $77.70/h"
+    )
+
+
 def test_the_nearest_price_at_which_the_answer_changes_is_named() -> None:
     assert said.flip_sentence(found()) == (
-        "The answer changes first with the price of H200: below $3.60/h a GPU (-10 %), 4 x H200 TP4 prefill "
-        "is the cheapest"
+        "The answer changes first with the price of H200: below $3.60/h a GPU (-10 %), "
+        "4 prefill engines of 4 × H200 (TP4) is the cheapest"
     )
     alone = found().model_copy(update={"break_even": found().break_even[:1]})
     assert said.flip_sentence(alone).startswith("No price of a GPU")
@@ -166,7 +177,7 @@ def test_the_html_has_both_charts_with_their_data() -> None:
     page = render_plan(PLAN)
     section = page[page.index('<section id="sensitivity">') : page.index('<section id="settings">')]
     assert section.count('<svg class="chart"') == section.count("<details><summary>Data") == 2
-    for words in ("$43.21/h", "$51.34/h", "no fleet", "+34.1 %", "×0.8", "9 x H200 TP8 colocated", "$77.70/h"):
+    for words in ("$43.21/h", "$51.34/h", "no fleet", "+34.1 %", "×0.8", "9 × 8 H200 TP8 colocated", "$77.70/h"):
         assert words in section.replace("\N{NO-BREAK SPACE}", " ")
     assert "Not worked out" in render_plan(load("disaggregated"))
     assert 'id="sensitivity"' not in render_plan(load("infeasible"))
@@ -229,7 +240,7 @@ def test_what_was_measured_is_said_too() -> None:
     assert told.startswith(f"Serving {plan.model} on {plan.engine} was measured on ")
     assert "no measurement" not in told
     assert accuracy_sentence(PLAN) == ""
-    assert make_page(PLAN).accuracy.rows == ()
+    assert make_page(PLAN).trust.accuracy.rows == ()
 
 
 # --- deployment files -----------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ import pytest
 
 from optimizer.plans.plan import ClassResult, ErrorBars, Plan, Pool, Range, Status
 from optimizer.plans.plan_fields import Quantiles
-from reports import sentences, verdict, words
+from reports import proof_words, sentences, verdict, words
 from reports.asked import Asked, asked
 from reports.calibration_text import point_text
 from reports.page_charts import cost_chart
@@ -75,34 +75,54 @@ def test_a_missed_goal_is_said(plan: Plan) -> None:
 
 
 def test_proof(plan: Plan) -> None:
-    promised = "A cheaper fleet that the formulas promise may exist, by at most 1.5 % (bound $48.34/h)"
+    promised = "Of fleets whose engines promise the demand one may be cheaper, by at most 1.5 % (bound $48.34/h)"
     assert sentences.proof_sentence(plan) == f"{promised}."
     floored = plan.model_copy(update={"floor_usd_per_hour": 30.0})
-    least = "none that keeps up with the demand costs less than $30.00/h"
+    least = "certified against every fleet: none below $30.00/h (at most 38.9 % cheaper)"
     assert sentences.proof_sentence(floored) == f"{promised}; {least}."
     exact = floored.model_copy(update={"gap": 0.0, "status": Status.OPTIMAL})
     assert sentences.proof_sentence(exact) == (
-        f"Proved by formula: no fleet that the formulas promise is cheaper (bound $48.34/h, gap 0 %); {least}."
+        f"Of fleets whose engines promise the demand none is cheaper (bound $48.34/h, gap 0 %); {least}."
     )
-    cheaper = floored.model_copy(update={"gap": 0.0})
-    assert sentences.proof_sentence(cheaper) == f"No fleet that the formulas promise is as cheap; {least}."
-    proved = floored.model_copy(update={"gap": 0.0, "status": Status.OPTIMAL, "bound_usd_per_hour": 30.0})
-    assert (
-        sentences.proof_sentence(proved) == "Proved: no fleet of the search space is cheaper (bound $30.00/h, gap 0 %)."
-    )
-    assert sentences.proof_sentence(load("colocated")).startswith(
-        "Proved by formula: no fleet that the formulas promise"
-    )
+    assert proof_words.outcome_words(exact) == "optimal among promised fleets"
+    cheaper = floored.model_copy(update={"gap": 0.388, "bound_usd_per_hour": 30.0})
+    assert sentences.proof_sentence(cheaper) == f"C{least[1:]}."
+    assert proof_words.outcome_words(cheaper) == "feasible"
+    whole = {"gap": 0.0, "status": Status.OPTIMAL, "floor_usd_per_hour": 49.08, "bound_usd_per_hour": 49.08}
+    proved = plan.model_copy(update=whole)
+    assert sentences.proof_sentence(proved) == "Proved by formula: no fleet at all costs less than $49.08/h (gap 0 %)."
+    assert proof_words.outcome_words(proved) == "optimal among all fleets"
+    assert sentences.proof_sentence(load("colocated")).startswith("Of fleets whose engines promise the demand none is")
     unknown = plan.model_copy(update={"gap": None})
     assert sentences.proof_sentence(unknown) == "No lower bound on the price is known."
+    below = unknown.model_copy(update={"floor_usd_per_hour": 60.0, "bound_usd_per_hour": None})
+    assert sentences.proof_sentence(below) == (
+        "No lower bound on the price is known: by formula no fleet below $60.00/h would hold, but this one did."
+    )
+    assert proof_words.certified(below) is None
 
 
 def test_the_fleet_in_words(plan: Plan) -> None:
     assert words.fleet_words(plan) == (
         "2 prefill engines of 4 × H100-SXM, 3 decode engines of 2 × H200-SXM and 1 decode engine of 4 × H100-SXM"
     )
-    assert words.fleet_words(load("hundred-pools")).startswith("488 engines in 100 pools on 652 × H100-SXM")
+    assert words.fleet_words(load("hundred-pools")).startswith("488 engines in 100 pools on 652 H100-SXM, 488 ")
     assert words.split_words(load("colocated").pools[0]) == "TP1 EP8 DP8"
+
+
+def test_gpus_that_are_billed_and_not_used_are_told(plan: Plan) -> None:
+    assert words.gpu_words(plan) == "12 H100-SXM and 6 H200-SXM GPUs"
+    billed = plan.model_copy(update={"gpus_billed": {"H200-SXM": 8}})
+    assert words.gpu_words(billed) == "12 H100-SXM and 6 H200-SXM (8 billed, 6 used) GPUs"
+    one = plan.model_copy(update={"gpus": {"L4": 1}})
+    assert words.gpu_words(one) == "1 L4 GPU"
+
+
+def test_an_alternative_without_a_reason_says_how_its_search_ended(plan: Plan) -> None:
+    row = plan.alternatives[-1].model_copy(
+        update={"why_not": "", "status": Status.TIME_LIMIT, "cost_usd_per_hour": None}
+    )
+    assert sentences.why_not_sentence(row) == "Not found in time."
 
 
 def test_shares_in_sentences_are_those_of_the_plan(plan: Plan) -> None:
@@ -186,11 +206,13 @@ def test_what_was_asked_is_known_without_a_fleet() -> None:
 def test_sentences_about_the_nearest_miss_have_a_subject_and_a_capital() -> None:
     plan = infeasible_without_classes()
     assert sentences.alternatives_sentence(plan) == (
-        "Without the limits on the fleet, 2 x H100 TP1 colocated would do for $49.08/h"
+        "Without the limits on the fleet, 2 colocated engines of 1 × H100 would do for $49.08/h"
     )
     miss = words.nearest_miss(plan)
     assert miss is not None
-    assert sentences.miss_sentence(miss) == "Nearest miss: 2 x H100 TP1 colocated for $49.08/h. It needs 2 GPUs."
+    assert (
+        sentences.miss_sentence(miss) == "Nearest miss: 2 colocated engines of 1 × H100 for $49.08/h. It needs 2 GPUs."
+    )
 
 
 @pytest.mark.parametrize(
@@ -276,10 +298,10 @@ def test_prices_say_at_which_load_they_are(plan: Plan) -> None:
 @pytest.mark.parametrize(
     ("objective", "gap", "sentence"),
     [
-        ("max_goodput", 0.0, "No fleet that the formulas promise has more goodput."),
-        ("max_goodput", 4e-4, "No fleet that the formulas promise has more goodput."),
+        ("max_goodput", 0.0, "No fleet of the search space has more goodput."),
+        ("max_goodput", 4e-4, "No fleet of the search space has more goodput."),
         ("max_goodput_per_dollar", 0.0, "No fleet that the formulas promise has more goodput per dollar."),
-        ("max_goodput", 0.2, "No fleet that the formulas promise has more than 25 % more goodput."),
+        ("max_goodput", 0.2, "No fleet of the search space has more than 25 % more goodput."),
         ("max_goodput", None, "No upper bound on the goodput is known."),
         ("max_goodput", 1.0, "No upper bound on the goodput is known."),
     ],

@@ -175,7 +175,7 @@ def test_an_interrupted_search_has_a_curve_but_no_goodput(plan: Plan) -> None:
 @pytest.mark.parametrize("name", ["disaggregated", "colocated", "hostile", "hundred-pools"])
 def test_marks_stay_inside_and_labels_apart(name: str) -> None:
     page = make_page(simulated(load(name)))
-    for chart in (*page.check.charts, *page.costs, *page.why, *page.workload):
+    for chart in (*page.slo.check.charts, *page.alternatives.charts, *page.why.charts, *page.workload.charts):
         drawing = chart.drawing
         boxes = [mark.box for mark in drawing.marks if isinstance(mark, Text)]
         for a, b in itertools.combinations(boxes, 2):

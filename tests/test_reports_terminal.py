@@ -101,7 +101,7 @@ def test_the_terminal_says_what_the_figures_are_for_where_it_matters() -> None:
 
 def test_what_is_told_is_not_told_twice() -> None:
     text = render_plan(load("disaggregated"))
-    assert "of which 1 engine is spare" in text
+    assert "; 1 engine is spare" in text
     assert "; the recommended is also the best of: disaggregated only\n" in text
     assert "±0 %" not in text
     assert render_plan(load("infeasible")).count("budget lifted") == 0

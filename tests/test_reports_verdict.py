@@ -70,31 +70,37 @@ def test_a_plan_for_goodput_says_what_of_the_demand_it_serves() -> None:
     assert alternatives_sentence(plan) == (
         "Other kinds of fleet are compared by price; this plan seeks the most goodput"
     )
-    assert make_page(plan).entry[1].startswith("served of 15 req/s")
+    assert make_page(plan).answer.entry[1].startswith("served of 15 req/s")
     assert cost_chart(plan) is None
 
 
 def test_a_goodput_that_could_be_more_is_one_figure_everywhere() -> None:
     plan = having(objective="max_goodput", gap=0.2, status=Status.FEASIBLE)
     assert "more than 25 % more goodput" in proof_sentence(plan)
-    assert [kpi.value for kpi in make_page(plan).kpis if "more goodput" in kpi.note] == ["25 %"]
+    assert [kpi.value for kpi in make_page(plan).answer.kpis if "more goodput" in kpi.note] == ["25 %"]
 
 
 def test_how_sure_it_is_stands_on_the_first_screen() -> None:
     end = "At the slow end of past prediction errors (nine in ten lie between both ends)"
     lost = with_bars(0.0, None)
-    assert verdict.risk_sentence(lost) == f"{end} chat misses its goal; a plan with confidence: 0.9 allows for that."
-    assert verdict.risk_sentence(having(lost, confidence=0.9)) == f"{end} chat misses its goal."
+    assert (
+        verdict.risk_sentence(lost)
+        == f"{end} chat (0 % in time) misses its goal; a plan with confidence: 0.9 allows for that."
+    )
+    assert verdict.risk_sentence(having(lost, confidence=0.9)) == f"{end} chat (0 % in time) misses its goal."
     assert verdict.risk_sentence(with_bars(0.99, 0.2)) == f"{end} chat still reaches its goal."
     assert verdict.risk_sentence(PLAN) == ""
-    assert verdict.risk_sentence(lost) in make_page(lost).lead
+    (line,) = (one for one in make_page(lost).answer.lead if one.topic == "Risk")
+    assert (line.text, line.tone) == (verdict.risk_sentence(lost), "bad")
+    assert [one.tone for one in make_page(with_bars(0.99, 0.2)).answer.lead if one.topic == "Risk"] == [""]
+    assert all(one.text for plan in (lost, PLAN) for one in make_page(plan).answer.lead)
 
 
 def test_a_pool_that_cannot_keep_up_is_said_first() -> None:
     assert verdict.overload_sentence(PLAN) == ""
     plan = having(pools=[*PLAN.pools[:2], overloaded(PLAN.pools[2])])
     said = "By formula d1 gets more requests than can be served: its queue grows for as long as the load lasts."
-    assert make_page(plan).lead[0] == said
+    assert make_page(plan).answer.lead[0].text == said
     assert said in " ".join(render_text(plan, 200).split())
     assert "overloaded by formula" in render_plan(plan)
 
@@ -131,16 +137,16 @@ def test_one_fleet_is_one_row_under_the_names_of_its_kinds() -> None:
     names = [words.alternative_name(row) for row in words.distinct_alternatives(plan)]
     assert names[1:] == ["only H100 (also only colocated pools)", "only L40S", "only L4", "only disaggregated pools"]
     page = make_page(plan)
-    assert len(page.alternatives) == len(names)
-    assert page.alternatives[0].attainment == "96.5 %"
-    assert page.with_slack is False
+    assert len(page.alternatives.rows) == len(names)
+    assert page.alternatives.rows[0].attainment == "96.5 %"
+    assert page.alternatives.with_slack is False
 
 
 def test_other_engines_are_named_by_their_fleet_not_by_what_was_forbidden() -> None:
     row = alternative("other_engines", "without colocated engines of 1 × H100", ["1 x H100 TP2 decode"], 50.0)
     assert words.alternative_name(row) == "other engines"
     assert words.alternative_note(row) == "without colocated engines of 1 × H100"
-    assert words.named_fleet(row) == "other engines: 1 x H100 TP2 decode"
+    assert words.named_fleet(row) == "1 × 2 H100 TP2 decode"
     assert words.named_fleet(PLAN.alternatives[0]) == words.alternative_name(PLAN.alternatives[0])
 
 

@@ -97,7 +97,8 @@ def written(plan: Plan) -> set[str]:
     forms = set(CONSTANTS)
     for value in itertools.chain((item for item in data if isinstance(item, float)), derived(plan)):
         for write in (
-            numbers.hourly, numbers.money, numbers.percent, numbers.rate, numbers.duration, numbers.signed_percent,
+            numbers.hourly, numbers.listed, numbers.money, numbers.percent, numbers.rate, numbers.duration,
+            numbers.signed_percent,
         ):  # fmt: skip
             forms.add(write(value))
         forms |= {numbers.si(value, unit) for unit in ("B", "B/s")}
