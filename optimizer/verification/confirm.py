@@ -4,8 +4,9 @@ The search looks at many fleets, and at some of them several times, always with 
 goal narrowly, what it likes best is one that these requests flatter: the interval of a winner is no longer one that
 holds it 19 times in 20. So the winner is simulated once more, with seeds that were never used and as many full runs as
 it took to choose it, a number that the new runs have no part in. Where the lower end of every class's interval reaches
-its goal and the fleet comes out of a crowd (`crowd`), it is confirmed, and these runs are what the plan tells. Else it
-is refuted, and the search goes on as if it had missed: the next that it chooses gets the next confirmation.
+its goal and the fleet comes out of a crowd (`crowd`), it is confirmed, and these runs are what the plan tells; one near
+its capacity must keep up with more, too (`pressed`). Else it is refuted, and the search goes on as if it had missed:
+the next that it chooses gets the next confirmation.
 
 The k-th confirmation has intervals beyond whose lower end the true share lies with a chance of LEVEL / 2^k. A fleet
 that misses a goal passes the k-th with that chance at most, so that the chance that any is ever printed is at most
@@ -15,6 +16,7 @@ LEVEL (1/2 + 1/4 + ...) = LEVEL, whatever the search does in between: no test is
 from __future__ import annotations
 
 from .judge import judge_runs, simulated_fleet
+from .pressed import gives_way
 from .verdict import REPLICATIONS, Bench, Verdict, fleet_key
 
 LEVEL = 0.025
@@ -43,8 +45,10 @@ def confirmed(bench: Bench, chosen: Verdict, number: int) -> Verdict:
     engines = simulated_fleet(instance, part.fleet, bench.probability)
     first, count = APART * number, max(len(chosen.judgement.runs), bench.least)
     made = bench.runs(part, engines, bench.full(part), first, first + count)
-    held = judge_runs(instance, engines, made, tail=tail_of(number)).proven
-    stuck = bench.stays_behind(part, engines, made, first + REPLICATIONS[-1]) if held else None
-    found = bench.settled(chosen.fleet, judge_runs(instance, engines, made), stuck=stuck, held=held, number=number)
+    held, last = judge_runs(instance, engines, made, tail=tail_of(number)).proven, first + REPLICATIONS[-1]
+    stuck = bench.stays_behind(part, engines, made, last) if held else None
+    behind = gives_way(bench, part, engines, last) if held and stuck is None else None
+    said, held = behind or judge_runs(instance, engines, made), held and behind is None
+    found = bench.settled(chosen.fleet, said, stuck=stuck, held=held, number=number)
     bench.verdicts[fleet_key(chosen.fleet)] = found
     return found

@@ -1,0 +1,62 @@
+"""A fleet near its capacity is confirmed only if it does not fall behind at a somewhat higher rate either."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+
+from costmodel.engine import Role
+from optimizer.fleets.fleet import Fleet
+from optimizer.fleets.pool_state import pool_state
+from optimizer.loads.instance import Instance
+from optimizer.verification.confirm import confirmed
+from optimizer.verification.judge import simulated_fleet
+from optimizer.verification.pressed import BUSY, MORE, gives_way, near_capacity
+from optimizer.verification.verdict import Bench, Outcome
+from tests.optimizer_cases import instance_of, problem, slo, workload
+from tests.small_fleets import pool
+
+BUCKETS = ((1000, 2, 0.7), (4000, 2, 0.3))
+
+
+@cache
+def busy(share: float) -> tuple[Instance, Fleet]:
+    """One engine that answers with two tokens, its prompts busy for a share of the time; limits do not matter."""
+
+    def at(rate: float) -> tuple[Instance, Fleet]:
+        limits = slo(ttft=100.0, tpot=100.0, attainment=0.5)
+        instance = instance_of(problem(workload=workload(rate=rate, buckets=BUCKETS), slos=(limits,)))
+        return instance, Fleet((pool(instance, "colocated-1", Role.COLOCATED, 1),))
+
+    instance, fleet = at(1.0)
+    return at(share / pool_state(instance, fleet.pools[0], 1.0).utilization)
+
+
+@pytest.mark.parametrize(("share", "near"), [(0.5, False), (BUSY - 0.02, False), (BUSY + 0.02, True)])
+def test_near_capacity_means_busy_by_formula(share: float, near: bool) -> None:
+    assert near_capacity(*busy(share), 1.0) is near
+
+
+def test_a_fleet_that_would_fall_behind_gives_way_and_others_are_let_off() -> None:
+    """Overload shows in one run at MORE times the rate; what is not near its capacity is not even run."""
+    for share, volume, behind in ((0.97, MORE, True), (0.5, 1.0, False)):
+        instance, fleet = busy(share)
+        bench = Bench(instance, 0, 20_000, volume=volume)
+        part = bench.part(fleet)
+        found = gives_way(bench, part, simulated_fleet(instance, part.fleet, 0.5), 1)
+        assert (found is not None) is behind
+        if found is not None:
+            assert found.overload.overloaded
+
+
+def test_what_its_own_runs_let_pass_is_not_confirmed_where_it_has_nothing_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Limits are so loose that no request is late before a queue has grown for long."""
+    monkeypatch.setattr("optimizer.verification.verdict.RELAXATIONS", 0.0)
+    instance, fleet = busy(0.985)
+    chosen = Bench(instance, 0, 8_000).verdict(fleet)
+    assert chosen.held
+    found = confirmed(Bench(instance, 0, 8_000), chosen, 1)
+    assert not found.held
+    assert found.outcome is Outcome.MISSES
+    assert found.judgement.overload.overloaded
