@@ -88,7 +88,7 @@ def test_memory_that_was_never_half_full_is_let_off(monkeypatch: pytest.MonkeyPa
     tight, wide = engines(5000), engines(28_000)
     assert bench.stays_behind(part, tight, bench.runs(part, tight, 1000, 0, 1), 1) is not None
     runs = bench.runs(part, wide, 1000, 0, 1)
-    monkeypatch.setattr("optimizer.verification.verdict.simulate", None)  # no run is made
+    monkeypatch.setattr("optimizer.verification.judge.simulate", None)  # no run is made
     assert bench.stays_behind(part, wide, runs, 1) is None
 
 

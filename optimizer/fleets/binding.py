@@ -55,6 +55,13 @@ def pool_binding(pool: FleetPool, headroom: Headroom) -> Binding:
     return binding(str(headroom.resource), pool.name, share, 1.0, "1", sentence)
 
 
+def attainment_binding(name: str, missed: float, permitted: float, seen: str = "") -> Binding:
+    """How many requests of a class miss an SLO, and how many may [1]; seen: how that is known."""
+    share = "None" if missed <= 0.0 else percentage(missed, 2) if missed >= 5e-5 else "Less than 0.01 %"
+    sentence = f"{share} of class {name} miss an SLO{seen} where {percentage(permitted, 2)} may."
+    return binding("attainment", name, missed, permitted, "1", sentence)
+
+
 def binding_limits(
     instance: Instance, fleet: Fleet, evaluation: Evaluation, headrooms: list[Headroom]
 ) -> list[Binding]:
@@ -63,9 +70,7 @@ def binding_limits(
     limits = [pool_binding(pool, headroom) for pool, headroom in zip(fleet.pools, headrooms, strict=True)]
     for k, slo in enumerate(problem.slos):
         missed, permitted = 1.0 - float(evaluation.attainment[k]), 1.0 - slo.attainment
-        share = "None" if missed <= 0.0 else percentage(missed, 2) if missed >= 5e-5 else "Less than 0.01 %"
-        sentence = f"{share} of class {slo.name} miss an SLO where {percentage(permitted, 2)} may."
-        limits.append(binding("attainment", slo.name, missed, permitted, "1", sentence))
+        limits.append(attainment_binding(slo.name, missed, permitted))
     return sorted(limits, key=lambda row: (row.slack, row.constraint, row.where))
 
 

@@ -45,10 +45,10 @@ def confirmed(bench: Bench, chosen: Verdict, number: int) -> Verdict:
     engines = simulated_fleet(instance, part.fleet, bench.probability)
     first, count = APART * number, max(len(chosen.judgement.runs), bench.least)
     made = bench.runs(part, engines, bench.full(part), first, first + count)
-    held, last = judge_runs(instance, engines, made, tail=tail_of(number)).proven, first + REPLICATIONS[-1]
+    told, last = judge_runs(instance, engines, made), first + REPLICATIONS[-1]
+    held = judge_runs(instance, engines, made, tail=tail_of(number)).proven
     stuck = bench.stays_behind(part, engines, made, last) if held else None
     behind = gives_way(bench, part, engines, last) if held and stuck is None else None
-    said, held = behind or judge_runs(instance, engines, made), held and behind is None
-    found = bench.settled(chosen.fleet, said, stuck=stuck, held=held, number=number)
+    found = bench.settled(chosen.fleet, behind or told, stuck=stuck, held=held and behind is None, number=number)
     bench.verdicts[fleet_key(chosen.fleet)] = found
     return found

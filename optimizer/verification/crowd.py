@@ -69,5 +69,4 @@ def lasting(instance: Instance, engines: SimulatedFleet, run: Run) -> Judgement 
     if not any(use.preemptions for use in run.result.engines):
         return None
     late = judge_runs(instance, engines, [run], warm_up=HALF)
-    missed = any(one.attainment.high < one.goal for one in late.classes)
-    return late if missed or late.overload.overloaded else None
+    return late if late.refuted else None

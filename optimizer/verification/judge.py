@@ -93,6 +93,11 @@ class Run:
     demand: Demand
     result: Result
 
+    @classmethod
+    def of(cls, demand: Demand, engines: SimulatedFleet) -> Run:
+        """Simulate a fleet under a demand."""
+        return cls(demand, simulate(demand.trace, engines))
+
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
@@ -113,6 +118,16 @@ class Judgement:
     def proven(self) -> bool:
         """Whether every class keeps its goal at the lower end of its confidence interval and the fleet keeps up."""
         return not self.overload.overloaded and all(one.proven for one in self.classes)
+
+    @property
+    def missed(self) -> bool:
+        """Whether some class misses its goal even at the upper end of its confidence interval."""
+        return any(one.attainment.high < one.goal for one in self.classes)
+
+    @property
+    def refuted(self) -> bool:
+        """Whether the fleet is shown to miss a goal or to fall behind its arrivals."""
+        return self.overload.overloaded or self.missed
 
 
 def simulated_fleet(instance: Instance, fleet: Fleet, probability: float = 0.5) -> SimulatedFleet:
@@ -268,7 +283,7 @@ def judge(
 
 def judge_demands(instance: Instance, engines: SimulatedFleet, demands: Sequence[Demand]) -> Judgement:
     """Simulate each demand and take all runs together, the first tenth of each left out as warm-up."""
-    return judge_runs(instance, engines, [Run(demand, simulate(demand.trace, engines)) for demand in demands])
+    return judge_runs(instance, engines, [Run.of(demand, engines) for demand in demands])
 
 
 def judge_runs(

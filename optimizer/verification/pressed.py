@@ -9,13 +9,12 @@ higher rate, where what it lacks shows within one run. Its latencies at that rat
 from __future__ import annotations
 
 from costmodel.simulator import Fleet as SimulatedFleet
-from costmodel.simulator import simulate
 from optimizer.fleets.fleet import Fleet
 from optimizer.fleets.operating import utilization
 from optimizer.fleets.pool_state import pool_state
 from optimizer.loads.instance import Instance
 
-from .judge import SEEDS, Judgement, Run, judge_runs, simulated_trace
+from .judge import Judgement, Run, judge_runs
 from .verdict import Bench, Slice
 
 BUSY = 0.95
@@ -33,10 +32,8 @@ def near_capacity(instance: Instance, fleet: Fleet, volume: float) -> bool:
 
 def gives_way(bench: Bench, part: Slice, engines: SimulatedFleet, number: int) -> Judgement | None:
     """What a run of requests `number` at MORE times the rate says of a fleet that falls behind in it; else None."""
-    instance = bench.instance
-    if not near_capacity(instance, part.fleet, part.volume):
+    if not near_capacity(bench.instance, part.fleet, part.volume):
         return None
-    seed, volume = bench.seed + SEEDS * number, MORE * part.volume
-    demand = simulated_trace(instance, part.fleet, bench.full(part), seed, volume)
-    found = judge_runs(instance, engines, [Run(demand, simulate(demand.trace, engines))])
+    run = Run.of(bench.drawn(part, bench.full(part), number, MORE), engines)
+    found = judge_runs(bench.instance, engines, [run])
     return found if found.overload.overloaded else None

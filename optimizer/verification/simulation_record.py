@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from costmodel.simulator.metrics import percentiles, steady, within
 from costmodel.units import SECONDS_PER_HOUR
-from costmodel.words import percentage
-from optimizer.fleets.binding import binding
+from optimizer.fleets.binding import attainment_binding
 from optimizer.fleets.build_plan import ANALYTIC, pool_line
 from optimizer.fleets.build_plan import quantiles as stated_quantiles
 from optimizer.fleets.error_bars import ENDS
@@ -341,7 +340,5 @@ def _bindings(plan: Plan, simulation: Simulation) -> list[Binding]:
     rows = with_simulated_headroom([row for row in plan.binding if row.constraint != "attainment"], simulation)
     for one in simulation.classes:
         missed, permitted = 1.0 - one.attainment, 1.0 - one.attainment_goal
-        share = "None" if missed <= 0.0 else percentage(missed, 2) if missed >= 5e-5 else "Less than 0.01 %"
-        sentence = f"{share} of class {one.name} miss an SLO when simulated, where {percentage(permitted, 2)} may."
-        rows.append(binding("attainment", one.name, missed, permitted, "1", sentence))
+        rows.append(attainment_binding(one.name, missed, permitted, " when simulated,"))
     return sorted(rows, key=lambda row: (row.slack, row.constraint, row.where))

@@ -22,7 +22,6 @@ from enum import StrEnum
 import numpy as np
 
 from costmodel.simulator import Fleet as SimulatedFleet
-from costmodel.simulator import simulate
 from optimizer.fleets.build_plan import fleet_cost
 from optimizer.fleets.error_bars import slow_end
 from optimizer.fleets.fleet import Fleet
@@ -32,7 +31,7 @@ from optimizer.loads.late import Late, never
 
 from .blame import Blame, blame
 from .crowd import HALF, crowd_of, crowded, fullest, lasting
-from .judge import SEEDS, Judgement, Run, judge_runs, simulated_fleet, simulated_trace
+from .judge import SEEDS, Demand, Judgement, Run, judge_runs, simulated_fleet, simulated_trace
 from .simulated_goodput import Trials
 
 REPLICATIONS = (1, 2, 4, 8)
@@ -168,7 +167,7 @@ class Verdict:
         """Whether it holds, misses, or is between."""
         if self.held:
             return Outcome.HOLDS
-        return Outcome.MISSES if self.judgement.overload.overloaded or misses(self.judgement) else Outcome.UNDECIDED
+        return Outcome.MISSES if self.judgement.refuted else Outcome.UNDECIDED
 
     @property
     def shortfall(self) -> float:
@@ -222,11 +221,12 @@ class Bench:
 
     def runs(self, part: Slice, engines: SimulatedFleet, requests: int, first: int, last: int) -> list[Run]:
         """Runs `first` up to `last` of what is simulated of a fleet, `requests` each; a number has its requests."""
-        demands = (
-            simulated_trace(self.instance, part.fleet, requests, self.seed + SEEDS * k, part.volume)
-            for k in range(first, last)
-        )
-        return [Run(demand, simulate(demand.trace, engines)) for demand in demands]
+        return [Run.of(self.drawn(part, requests, number), engines) for number in range(first, last)]
+
+    def drawn(self, part: Slice, requests: int, number: int, more: float = 1.0) -> Demand:
+        """The requests of a number, so many; more: their rate over the planned one."""
+        seed = self.seed + SEEDS * number
+        return simulated_trace(self.instance, part.fleet, requests, seed, part.volume * more)
 
     def stays_behind(self, part: Slice, engines: SimulatedFleet, runs: Sequence[Run], number: int) -> Judgement | None:
         """What a run with a crowd, of requests `number`, says of a fleet that does not come out of it; else None.
@@ -236,9 +236,8 @@ class Bench:
         if fullest(engines, runs) <= HALF:
             return None
         count = crowd_of(self.instance, part.fleet, engines, in_system(self.instance, part.volume))
-        drawn = simulated_trace(self.instance, part.fleet, part.requests, self.seed + SEEDS * number, part.volume)
-        demand = crowded(drawn, count)
-        return lasting(self.instance, engines, Run(demand, simulate(demand.trace, engines)))
+        demand = crowded(self.drawn(part, part.requests, number), count)
+        return lasting(self.instance, engines, Run.of(demand, engines))
 
     def settled(
         self, fleet: Fleet, found: Judgement, *, stuck: Judgement | None, held: bool, number: int = 0
@@ -262,7 +261,7 @@ class Bench:
         engines = simulated_fleet(self.instance, part.fleet, self.probability)
         first = self.brief(part) if most == BRIEFLY else part.short
         found = judge_runs(self.instance, engines, self.runs(part, engines, min(first, part.requests), 0, 1))
-        if misses(found) or (most == BRIEFLY and found.proven):
+        if found.missed or (most == BRIEFLY and found.proven):
             return found, False
         requests, made = part.requests if most == BRIEFLY else self.full(part), list[Run]()
         for count in (number for number in REPLICATIONS if number <= most):
@@ -270,16 +269,11 @@ class Bench:
                 break
             made += self.runs(part, engines, requests, len(made), count)
             found = judge_runs(self.instance, engines, made)
-            if misses(found) or found.overload.overloaded:
+            if found.refuted:
                 break
             if count >= self.least and found.proven:
                 return found, True
         return found, False
-
-
-def misses(found: Judgement) -> bool:
-    """Whether a class misses its goal even at the upper end of its interval."""
-    return any(one.attainment.high < one.goal for one in found.classes)
 
 
 def make_bench(instance: Instance, volume: float = 1.0, least: int = 2, late: Late = never) -> Bench:
