@@ -28,7 +28,7 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from serving_layouts import Degrees, as_run, degrees  # noqa: E402
+from serving_layouts import LABELLED_MODELS, PRECISION, Degrees, as_run, degrees, gpu_of  # noqa: E402
 
 from costmodel.engine import Parallelism, Role  # noqa: E402
 from costmodel.workload import Workload  # noqa: E402
@@ -49,8 +49,6 @@ ISL, OSL, LEAST = 8192, 1024, 0.8
 """Nominal lengths, and the shortest drawn as a share of them."""
 TOKENS = OSL * (1.0 + LEAST) / 2.0
 """Mean output [token]."""
-MEASURED_MODELS = ("deepseek-ai/DeepSeek-R1", "deepseek-ai/DeepSeek-V3")
-"""Names under which the measurements list this architecture."""
 
 
 def problem_of(model: Path, gpu: str, engine: str, slo: Slo, widest: int) -> Problem:
@@ -206,9 +204,9 @@ class Row:
 def measured(data: Path, gpu: str) -> Iterator[Row]:
     """The measured rows of the model, lengths and precision, with the prefill workers that they were run with."""
     for row in map(as_run, read_measurements(data / "serving" / "closed_loop.csv")[1]):
-        if not isinstance(row, ServingRow) or row.model not in MEASURED_MODELS or row.concurrency is None:
+        if not isinstance(row, ServingRow) or row.model not in LABELLED_MODELS or row.concurrency is None:
             continue
-        if row.accelerator.split("_")[0] != gpu.lower() or (row.isl, row.osl, row.precision) != (ISL, OSL, "fp8"):
+        if gpu_of(row) != gpu.lower() or (row.isl, row.osl, row.precision) != (ISL, OSL, PRECISION):
             continue
         rate = row.concurrency / (row.ttft + row.tpot * (TOKENS - 1.0))
         yield Row(row.mode, row.engine, row.gpus, row.tpot, rate * TOKENS / row.gpus, row.prefill, row.decode)
@@ -301,10 +299,7 @@ def main() -> None:
         split = [prompt for prompt in found.prompts if prompt.split.data == 1]
         pairs = [[best_pair(some, found.decodes, gpus) for some in (found.prompts, split)] for gpus in arguments.gpus]
         ratios.append([TOKENS * pair / max(one, 1e-12) for (pair, _), _ in pairs])
-        cells = "  ".join(
-            " ".join(f"{TOKENS * pair:>4.0f} {TOKENS * pair / max(one, 1e-12):.2f}" for pair, _ in both)
-            for both in pairs
-        )
+        cells = "  ".join(" ".join(share(TOKENS * pair, one) for pair, _ in both) for both in pairs)
         seen = [best_measured(rows, mode, limit) for mode in ("colocated", "disaggregated")]
         print(
             f"TPOT {1e3 * limit:>3.0f} ms {one:>5.0f}  {cells} | {seen[0]:>4.0f} {seen[1]:>4.0f} "

@@ -17,6 +17,7 @@ Degrees = tuple[int, int, int]
 """Tensor, data and expert ranks of a prefill worker."""
 
 LABELLED_MODELS = ("deepseek-ai/DeepSeek-R1", "deepseek-ai/DeepSeek-V3")
+"""Names under which the measurements list this architecture."""
 PRECISION = "fp8"
 
 
@@ -51,13 +52,18 @@ def as_run(row: Row) -> Row:
         return row
     if row.model not in LABELLED_MODELS or row.precision != PRECISION:
         return row
-    gpu = row.accelerator.split("_")[0]
+    run = (row.engine, gpu_of(row), row.isl, degrees(row.prefill))
     for each in RECIPES:
-        same = (each.engine, each.gpu, each.isl, each.labelled) == (row.engine, gpu, row.isl, degrees(row.prefill))
+        same = (each.engine, each.gpu, each.isl, each.labelled) == run
         if same and each.concurrency in (None, row.concurrency):
             tensor, data, expert = each.ran
             return replace(row, prefill=replace(row.prefill, tensor=tensor, data=data, expert=expert))
     return row
+
+
+def gpu_of(row: ServingRow) -> str:
+    """The GPU of a row, whichever system it is part of."""
+    return row.accelerator.split("_")[0]
 
 
 def degrees(layout: Layout) -> Degrees:

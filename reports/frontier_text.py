@@ -13,7 +13,7 @@ from optimizer.whatif.scenario import answer_row, refuted_rows
 from .numbers import MISSING, hourly, percent, rate, significant
 from .table import Column, render_table
 from .text import sentence, wrap
-from .whatif_text import simulated_note
+from .whatif_text import refuted_sentence, simulated_note
 
 PER_DOLLAR: Final = "per dollar"
 FLEET: Final = "fleet"
@@ -82,12 +82,12 @@ def curve_rows(curve: Frontier) -> list[list[str]]:
     having = [step for step in curve.steps if step.answer.cost or not curve.by_budget]
     seen = [[percent(step.answer.attainment)] if _any_simulated(curve) else [] for step in having]
     if curve.by_budget:
-        for row, step in zip(budgets(curve), (one for one in curve.steps if one.answer.cost), strict=True):
+        for row, step in zip(budgets(curve), having, strict=True):
             worth = f"{significant(row['requests_per_dollar'])} req/$"
             fleet = " + ".join(step.answer.pools)
             rows.append([hourly(row["budget_usd_per_hour"]), rate(row["rate_rps"]), worth, fleet])
         return [[*row, *share] for row, share in zip(rows, seen, strict=True)]
-    for step in curve.steps:
+    for step in having:
         cost = hourly(step.answer.cost) if step.answer.cost is not None else step.answer.status.value
         fleet = " + ".join(step.answer.pools) or MISSING
         rows.append([significant(step.easy, DIGITS), significant(step.hard, DIGITS), cost, fleet])
@@ -118,8 +118,7 @@ def _refuted(curve: Frontier) -> list[str]:
         f"there it {one.fault}; its step ends where it was found to hold."
         for step, one in moved
     ]
-    gone = [f"Refuted: {' + '.join(one.pools)}, {hourly(one.cost)}, {one.fault}." for one in curve.refuted]
-    return [*ends, *gone]
+    return [*ends, *map(refuted_sentence, curve.refuted)]
 
 
 def _reasons(curve: Frontier) -> list[str]:

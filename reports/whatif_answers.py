@@ -15,7 +15,7 @@ from optimizer.whatif.tornado import TornadoRow
 from .numbers import MISSING, hourly, is_number, percent, significant
 from .table import Column, render_table
 from .text import sentence, wrap
-from .whatif_text import simulated_note
+from .whatif_text import refuted_sentence, simulated_note
 
 DIGITS: Final = 6
 """Of values at which something changes."""
@@ -83,10 +83,12 @@ def break_even_text(found: Pieces, width: int) -> str:
         for one in found.pieces
         if one.answer.cost is None
     ]
-    said = f"The best fleet changes {len(found.changes)} times; each value is exact to {found.tolerance:.2g}."
+    exact = f"each value is exact to {found.tolerance:.2g}"
+    times = {0: "One fleet is best throughout", 1: f"The best fleet changes once; {exact}"}
+    said = times.get(len(found.changes), f"The best fleet changes {len(found.changes)} times; {exact}") + "."
     missed = [f"Refuted: {' + '.join(one.pools)} {one.fault}." for one in found.refuted]
     answers = [one.answer for one in found.pieces]
-    notes = [*reasons, said.replace(" 1 times", " once"), *missed, *_simulated(answers)]
+    notes = [*reasons, said, *missed, *_simulated(answers)]
     return "\n".join([render_table(rows, columns, width), "", *(line for note in notes for line in wrap(note, width))])
 
 
@@ -99,7 +101,7 @@ def _simulated(answers: Sequence[Answer]) -> list[str]:
 def _refuted(answers: Sequence[Answer]) -> list[str]:
     """A sentence for every fleet that did not hold when simulated, and for which an answer has another."""
     missed = [one for answer in answers if answer.cost is not None for one in answer.refuted]
-    return list(dict.fromkeys(f"Refuted: {' + '.join(one.pools)}, {hourly(one.cost)}, {one.fault}." for one in missed))
+    return list(dict.fromkeys(map(refuted_sentence, missed)))
 
 
 def _why(answer: Answer) -> str:

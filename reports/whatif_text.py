@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from optimizer.whatif.scenario import Missed
+
 from .numbers import MISSING, hourly, percent, rate, significant
 from .table import Column, render_table
 from .text import clean, plural, sentence, wrap
@@ -100,6 +102,11 @@ def simulated_note(simulated: int, every: int, what: str = "rows") -> list[str]:
         return [f"{meaning}; every fleet keeps its goals."]
     part = f"{simulated:,} of {every:,} {what}"
     return [f"{meaning}; the fleets of {part} keep their goals so, the others are by formula (--verify N)."]
+
+
+def refuted_sentence(one: Missed) -> str:
+    """Say which fleet did not hold when it was simulated, what it would have cost, and how it missed."""
+    return f"Refuted: {' + '.join(one.pools)}, {hourly(one.cost)}, {one.fault}."
 
 
 def refuted_notes(rows: Sequence[Row]) -> list[str]:

@@ -23,6 +23,7 @@ from .quantities import shown
 from .schema import Diurnal, WorkloadSection
 from .schema_lengths import HistogramGrid, HistogramRow, LengthDistribution, LengthsSection, TraceSource
 from .traces import read_trace
+from .traces.csv_rows import delimiter_of
 from .yaml_source import read_bytes
 
 LENGTHS: Path = ("workload", "lengths")
@@ -30,7 +31,6 @@ HISTOGRAM: Path = (*LENGTHS, "histogram")
 HISTOGRAM_COLUMNS = ("isl", "osl", "share")
 COUNTED_COLUMNS = ("isl", "osl", "count")
 """With requests instead of shares: what is counted is divided by its sum."""
-SEPARATORS = (",", ";", "\t")
 MOST_COUNTED = 1e15
 MAX_CSV_BYTES = 16 * 2**20
 MAX_SHOWN_ROWS = 5
@@ -152,7 +152,7 @@ def read_histogram(path: FilePath) -> list[Row]:
     number, header = next(lines, (0, ""))
     if not number:
         raise FaultsError(Fault(HISTOGRAM, f"{path} is empty; it needs the header isl,osl,share and rows"))
-    separator = max(SEPARATORS, key=header.count)
+    separator = delimiter_of(header)
     head = tuple(name.strip().strip('"').lower() for name in header.split(separator))
     columns = next((names for names in (HISTOGRAM_COLUMNS, COUNTED_COLUMNS) if sorted(names) == sorted(head)), None)
     if columns is None:

@@ -128,9 +128,7 @@ def catalog_model(name: str) -> Transformer:
 
 
 def _unknown(name: str) -> UnknownNameError:
-    names = known_names()
-    close = nearest_model(name)
-    return UnknownNameError("model", name, names if close else model_names(), close=close, mend=OWN_MODEL)
+    return UnknownNameError("model", name, model_names(), close=nearest_model(name), mend=OWN_MODEL)
 
 
 def nearest_model(name: str) -> str | None:
@@ -148,7 +146,7 @@ def nearest_model(name: str) -> str | None:
 
     def likeness(known: str) -> tuple[int, int, str, str]:
         words = _words_of(known)
-        entry = _aliases()[known][0] if known in _aliases() else known
+        entry, _ = _aliases().get(known, (known, None))
         return len(wanted & words), -len(words - wanted), str(_entry(entry)["date"]), known
 
     best = max((each for each in known_names() if "/" not in each), key=likeness)

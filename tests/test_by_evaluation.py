@@ -22,11 +22,14 @@ from optimizer.rivals.by_evaluation import Evaluated, cheapest_held, keeping_up,
 from optimizer.rivals.fewer import still_holds, trimmed
 from optimizer.rivals.floor import least_cost
 from optimizer.rivals.leanest import evaluated, unmixed
+from optimizer.rivals.unavoidable import sending_work
 from optimizer.solver.simple_plans import Totals, price_space, simple_plans
 from search_spaces.problem import Constraints
 from tests.optimizer_cases import instance_of, offer, problem, slo, space, workload
 
 MIX = ((500.0, 100.0, 0.6), (4000.0, 200.0, 0.4))
+UNLIKE = ((6000.0, 20.0, 0.5), (200.0, 600.0, 0.5))
+"""Prompts that take network cards long and decode steps hardly at all, and the other way round."""
 SMALL = space(tensor_parallel=(1, 2), max_num_seqs=(32, 128))
 
 
@@ -91,6 +94,22 @@ def test_a_pool_of_fewer_engines_than_keep_up_falls_behind(rate: float, index: i
     misses = [predict_misses(instance, known.fleet(((setting, count),))) for count in (engines, engines + 1)]
     if every.role[setting] == 2:
         assert misses[1].attainment[0] >= misses[0].attainment[0] - 1e-6
+
+
+@pytest.mark.parametrize("cards", [1.3, 2.0])
+def test_steps_and_cards_are_busy_at_once(cards: float) -> None:
+    """Cards so many times as busy as steps, with other flows: as few engines hold as the busier of the two takes."""
+    load, limits = workload(40.0, UNLIKE), (slo(4.0, 0.1, 0.9),)
+    made = instance_of(problem(workload=load, slos=limits, space=SMALL, offers=(offer("H100"),)))
+    every, rate = settings_of(*priced(made)), made.flows.rate
+    first, later = (int(np.flatnonzero(every.role == role)[0]) for role in (0, 1))
+    steps = keeping_up(made, every)[later]
+    slower = (steps @ rate) / (sending_work(made, every)[later] @ rate) * cards
+    instance = replace(made, tables=replace(made.tables, link=made.tables.link / slower))
+    known, sent = Evaluated.of(instance, every), sending_work(instance, every)[later]
+    fewest = next(count for count in range(1, 9) if still_holds(instance, known.fleet(((first, 40), (later, count)))))
+    assert fewest == known.least[later] == np.ceil(max(steps @ rate, sent @ rate))
+    assert fewest < np.maximum(steps, sent) @ rate
 
 
 @pytest.mark.parametrize("rate", [3.0, 25.0, 55.0])

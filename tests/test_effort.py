@@ -13,9 +13,10 @@ from optimizer.recommend.level import Brake, Level
 from optimizer.recommend.optimize import UNPROVEN, optimize
 from optimizer.rivals.alternatives import little
 from optimizer.solver import search as searching
+from optimizer.solver.blocks import LEAST_TIME
 from optimizer.solver.fleet_model import Aim
 from optimizer.solver.program import Outcome
-from optimizer.solver.search import LEAST_TIME, Effort, generate_from, search
+from optimizer.solver.search import Effort, generate_from, search
 from optimizer.solver.simple_plans import column_totals, price_space, simple_plans
 from optimizer.solver.split import splits, with_best_split
 from tests.optimizer_cases import columns_of, instance_of, offer, problem, slo, workload

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from costmodel.engine import Role
+from optimizer.fleets.build_plan import fleet_cost
 from optimizer.recommend.level import Level
 from optimizer.recommend.optimize import optimize
+from optimizer.rivals.fewer import still_holds
 from optimizer.whatif.bound import Place, floor_cost, lower_bound, place_of
 from optimizer.whatif.implied import Proven, families, raised
-from optimizer.whatif.physics import physics_of
+from optimizer.whatif.physics import known_at, physics_at, physics_of
 from optimizer.whatif.proofs import A_ROUND, Proofs
 from optimizer.whatif.scenario import solve_simple
 from optimizer.whatif.sweep import Row, Task, local_executor, run_sweep
@@ -24,6 +27,7 @@ from optimizer.whatif.whatif import Depth, sweep_of
 from search_spaces.loader import problem_of
 from search_spaces.problem import Problem
 from search_spaces.scenarios import Scenario, scenario_problem
+from tests.optimizer_cases import instance_of, problem, slo, space, workload
 
 BASE = Path()
 FLEETS = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9), st.integers(0, 5)), max_size=8)
@@ -203,3 +207,19 @@ def test_every_row_of_a_grid_has_a_gap_and_no_bound_is_above_its_own_proof(small
         assert exact is not None
         assert 0.0 <= row["gap"] < 1.0
         assert row["bound_usd_per_hour"] <= exact * (1.0 + 2e-3)
+
+
+def test_flows_that_are_short_of_different_things_share_their_engines_below_the_floor() -> None:
+    """Long prompts fill the network cards of decode engines and long answers their batches: neither is in the way."""
+    rate, mix = 120.0, ((6000.0, 2.0, 0.2), (100.0, 1000.0, 0.8))
+    engines = space(roles=(Role.PREFILL, Role.DECODE), tensor_parallel=(1,), max_num_seqs=(128, 512))
+    one = problem(workload=workload(1.0, mix), slos=(slo(20.0, 0.2, 0.9),), space=engines)
+    unit = instance_of(one)
+    slow = replace(unit.tables, link=np.full_like(unit.tables.link, 4e9))
+    physics = physics_at(replace(unit, tables=slow))
+    (known,) = known_at(physics, rate)
+    fleet = known.fleet(((0, 8), (1, 8)))
+    assert [pool.role for pool in fleet.pools] == [Role.PREFILL, Role.DECODE]
+    assert still_holds(known.instance, fleet)
+    floor = floor_cost(replace(one, workload=workload(rate, mix)), physics)
+    assert 0.8 * fleet_cost(known.instance, fleet) < floor <= fleet_cost(known.instance, fleet)

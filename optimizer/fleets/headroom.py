@@ -11,7 +11,8 @@ from optimizer.loads.instance import Instance
 from optimizer.loads.loads import Resource
 
 from .evaluate import Misses, holds, largest_load, predict_misses
-from .fleet import Fleet
+from .fleet import Fleet, FleetPool
+from .pool_state import PoolState
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +41,15 @@ def _first_to_give(instance: Instance, fleet: Fleet, index: int, before: Misses,
     if pool.role is Role.PREFILL:
         return Resource.TIME
     share = instance.flows.share
-    crowded = Resource.KV_MEMORY if state.memory >= state.running / instance.tables.seqs[pool.seqs] else Resource.SLOTS
     growth = {
-        crowded: float(share @ (after.full - before.full)),
+        fuller(instance, pool, state): float(share @ (after.full - before.full)),
         Resource.ATTENTION_TIME: float(share @ (after.tpot - before.tpot)),
     }
     if pool.role is Role.COLOCATED:
         growth[Resource.TIME] = float(share @ (after.ttft - before.ttft))
     return max(growth, key=lambda resource: growth[resource])
+
+
+def fuller(instance: Instance, pool: FleetPool, state: PoolState) -> Resource:
+    """What a pool that generates has less of left: KV memory or slots."""
+    return Resource.KV_MEMORY if state.memory >= state.running / instance.tables.seqs[pool.seqs] else Resource.SLOTS

@@ -27,12 +27,12 @@ from optimizer.fleets.pool_state import PoolState, pool_state
 from optimizer.loads.columns import ROLES, Columns
 from optimizer.loads.instance import Instance
 from optimizer.loads.late import Late, never
-from optimizer.loads.loads import LINK_UTILIZATION, prompt_service
 from optimizer.solver.fleet_model import COLOCATED, DECODE, PREFILL
 from optimizer.solver.simple_plans import Totals
 from search_spaces.problem import Problem
 
 from .room import AS_MUCH, roomiest
+from .unavoidable import prefill_work, prompt_work, sending_work
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -66,28 +66,16 @@ def keeping_up(instance: Instance, settings: Columns) -> FloatArray:
         generating   R = W t(R) / (1 - sum x (osl a + e)),   so   n >= sum n x (osl (a + min t(R) / R) + e)
 
     for t(R) / R falls between the batch limits of the tables, and rises nowhere below the least of them. e is what a
-    prompt adds to the steps of others (0 on a decode engine), at the batch where that is least, by itself or with one
-    on each lane. Hand-overs keep the network cards of both ends busy for LINK_UTILIZATION of the time at most.
+    prompt adds to the steps of others (`prompt_work`). Hand-overs keep the network cards of both ends busy for
+    LINK_UTILIZATION of the time at most. Steps and cards work at once: what counts is the one that the whole demand
+    keeps busier, for every flow, as one may be short of it for some flows and of the other for the rest.
     """
     tables, flows, shape = instance.tables, instance.flows, settings.shape
-    stages = tables.pipeline
-    service = prompt_service(instance, tables.prefill_time, stages)
-    shared = np.minimum(tables.prefill_shared / stages[:, None], service)
-    sent = tables.kv_transferred / (LINK_UTILIZATION * tables.link[:, None])
-    first = np.maximum(shared / tables.ranks[:, None], sent)
     slots = np.minimum.accumulate(tables.decode_base / tables.seqs, axis=1)[shape, settings.seqs]
-    later = flows.osl * (tables.attention_slope[shape] + slots[:, None])
-    lanes = (stages * tables.ranks)[:, None, None, None]
-    longer = np.maximum(tables.mixed_base - tables.decode_base[:, :, None, None], 0.0) / lanes
-    alone = np.maximum(tables.mixed_alone - tables.decode_base[:, :, None, None], 0.0)
-    extra = np.minimum(longer, alone) * tables.chunk_count
-    extra = np.minimum.accumulate(extra, axis=1)[shape, settings.seqs, settings.chunk]
-    role = settings.role[:, None]
-    return np.where(
-        role == PREFILL,
-        first[shape],
-        np.where(role == DECODE, np.maximum(later, sent[shape]), later + extra),
-    )
+    later = flows.osl * (tables.attention_slope[shape] + slots[:, None]) + prompt_work(instance, settings)
+    steps = np.where((settings.role == PREFILL)[:, None], prefill_work(instance, settings), later)
+    cards = sending_work(instance, settings)
+    return np.where((cards @ flows.rate > steps @ flows.rate)[:, None], cards, steps)
 
 
 def settings_of(columns: Columns, totals: Totals) -> Columns:
@@ -142,6 +130,12 @@ class Evaluated:
     def fleet(self, picks: Picks) -> Fleet:
         """The fleet of these pools."""
         return Fleet(tuple(self.pool(*pick) for pick in picks))
+
+    def gpus_each(self) -> FloatArray:
+        """GPUs of each offer that one engine takes, (settings, offers)."""
+        tables, shape = self.instance.tables, self.settings.shape
+        mine = tables.offer[shape][:, None] == np.arange(len(self.instance.problem.offers))
+        return np.asarray(mine * tables.gpus[shape][:, None])
 
     def state(self, setting: int, engines: int, volume: float = 1.0) -> PoolState:
         """The state of a pool under `volume` times the whole demand."""
@@ -346,9 +340,7 @@ def _pairs(known: Evaluated, problem: Problem, below: float, free: BoolArray) ->
     ends = [np.flatnonzero(free & (one.role == role)) for role in (PREFILL, DECODE)]
     first, second = np.nonzero(tables.talks[np.ix_(one.shape[ends[0]], one.shape[ends[1]])])
     first, second = ends[0][first], ends[1][second]
-    mine = tables.offer[one.shape][:, None] == np.arange(len(problem.offers))
-    engines = known.least + problem.constraints.spare_replicas
-    gpus = mine * (tables.gpus[one.shape] * engines)[:, None]
+    gpus = known.gpus_each() * (known.least + problem.constraints.spare_replicas)[:, None]
     need = gpus[first] + gpus[second]
     cost = gpu_cost(problem, need)
     found: list[tuple[float, Picks]] = []

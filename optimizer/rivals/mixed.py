@@ -187,9 +187,7 @@ class Mixing:
         rows (rows, 3): first setting, engines of it, second setting.
         """
         known, problem = self.parting.known, self.problem
-        tables, shape = known.instance.tables, known.settings.shape
-        mine = (tables.offer[shape][:, None] == np.arange(len(problem.offers))) * tables.gpus[shape][:, None]
-        spares = problem.constraints.spare_replicas
+        mine, spares = known.gpus_each(), problem.constraints.spare_replicas
         fixed = fleet_gpus(known.instance, Fleet(stage.others)) + mine[rows[:, 0]] * (rows[:, 1:2] + spares)
         each = mine[rows[:, 2]]
         low = np.zeros(rows.shape[0], dtype=np.int64)

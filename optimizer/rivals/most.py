@@ -59,8 +59,9 @@ class Worth:
 class Contest:
     """Fleets that compete; best, served, value: the best so far, what it serves, and what that is worth.
 
-    able: of each setting and number of engines, a volume that they serve beside the best of partners, and one that
-    they do not. Fleets are rows: setting and engines of the first pool, and of the second (`NOBODY`, 0).
+    need (settings,): engines that keep up with the demand; able: of each setting and number of engines, a volume that
+    they serve beside the best of partners, and one that they do not. Fleets are rows: setting and engines of the first
+    pool, and of the second (`NOBODY`, 0).
     """
 
     known: Evaluated
@@ -69,7 +70,11 @@ class Contest:
     best: IntArray | None = None
     served: float = 0.0
     value: float = 0.0
+    need: FloatArray = field(init=False)
     able: dict[tuple[int, int], tuple[float, float]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.need = keeping_up(self.known.instance, self.known.settings) @ self.known.instance.flows.rate
 
     def enter(self, rows: IntArray) -> bool:
         """Look at fleets (rows, 4), the most promising first; whether one of them is better than all before."""
@@ -104,22 +109,14 @@ class Contest:
 
     def gpus(self, rows: IntArray) -> FloatArray:
         """GPUs of each offer that fleets take, spares included, (rows, offers)."""
-        spares = self.problem.constraints.spare_replicas
-        first = self.gpus_each(rows[:, 0]) * (rows[:, 1:2] + spares)
-        second = self.gpus_each(rows[:, 2]) * (rows[:, 3:4] + spares)
+        each, spares = self.known.gpus_each(), self.problem.constraints.spare_replicas
+        first, second = (each[rows[:, at]] * (rows[:, at + 1, None] + spares) for at in (0, 2))
         return np.asarray(first + np.where(rows[:, 2:3] == NOBODY, 0.0, second))
-
-    def gpus_each(self, settings: IntArray) -> FloatArray:
-        """GPUs of each offer that one engine takes, (settings, offers)."""
-        tables, shape = self.known.instance.tables, self.known.settings.shape[settings]
-        mine = tables.offer[shape][:, None] == np.arange(len(self.problem.offers))
-        return np.asarray(mine * tables.gpus[shape][:, None])
 
     def keeping_up(self, rows: IntArray) -> FloatArray:
         """Multiple of the demand that fleets keep up with at most, (rows,)."""
-        need = keeping_up(self.known.instance, self.known.settings) @ self.known.instance.flows.rate
-        second = np.where(rows[:, 2] == NOBODY, np.inf, rows[:, 3] / need[rows[:, 2]])
-        return np.asarray(np.minimum(rows[:, 1] / need[rows[:, 0]], second))
+        second = np.where(rows[:, 2] == NOBODY, np.inf, rows[:, 3] / self.need[rows[:, 2]])
+        return np.asarray(np.minimum(rows[:, 1] / self.need[rows[:, 0]], second))
 
     def rows(self) -> IntArray:
         """Fleets of one pool or two within the limits: some sizes of each pool; where money is no matter, of the first.
@@ -157,8 +154,7 @@ class Contest:
 
     def _most(self, rows: IntArray, place: int) -> IntArray:
         """Engines at a place of the rows that the limits allow beside the others, (rows,)."""
-        need = keeping_up(self.known.instance, self.known.settings) @ self.known.instance.flows.rate
-        useful = TIMES * np.ceil(np.minimum(need, MOST_ENGINES) * min(self.worth.most, 1e9)) + BESIDE
+        useful = TIMES * np.ceil(np.minimum(self.need, MOST_ENGINES) * min(self.worth.most, 1e9)) + BESIDE
         high = np.minimum(useful, MOST_ENGINES).astype(np.int64)[rows[:, place - 1]] + 1
         low, tried = np.zeros(rows.shape[0], dtype=np.int64), rows.copy()
         while (high - low > 1).any():

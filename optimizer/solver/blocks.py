@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,10 +12,14 @@ from .fleet_model import Aim, FleetModel, write_model
 from .matrices import COLOCATED, DECODE, PREFILL, Matrices
 from .pricing import most_earned
 from .program import Outcome, Solution, solve, with_ceiling
+from .tolerances import DEARER
 
 FloatArray = NDArray[np.float64]
 FloatArray32 = NDArray[np.float32]
 IntArray = NDArray[np.int64]
+
+LEAST_TIME = 0.05
+"""Time that a search gets at least, however late it begins [s]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +45,22 @@ class Work:
     iterations: int = 100_000
     gap: float = 9e-5
     time_limit: float = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """The safety net of a search: time that is left of `limit` [s]."""
+
+    limit: float
+    started: float = field(default_factory=time.perf_counter)
+
+    def left(self) -> float:
+        """Time left [s], below 0 once it is up."""
+        return self.limit - (time.perf_counter() - self.started)
+
+    def rest_of(self, work: Work) -> Work:
+        """The same work within the time left."""
+        return replace(work, time_limit=max(self.left(), LEAST_TIME))
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +127,10 @@ class Prices:
     def relative(self) -> FloatArray:
         """How much too dear a block of each column is, relative to what it costs."""
         return np.asarray(self.reduced / np.maximum(self.cost, 1e-12))
+
+    def within(self, limit: float) -> IntArray:
+        """The columns that can be in a fleet of objective at most `limit`."""
+        return np.flatnonzero(self.reduced <= limit - self.objective + DEARER * abs(self.objective))
 
     def take(self, index: IntArray) -> Prices:
         """The same of the columns at `index`."""

@@ -7,7 +7,6 @@ for a fleet among the columns of the last choices, which come close to a fleet l
 
 from __future__ import annotations
 
-import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
@@ -15,14 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .assembly import routed
-from .blocks import Blocks, Prices, Work, nearest, nothing, whole_blocks, whole_cost
+from .blocks import Blocks, Clock, Prices, Work, nearest, nothing, whole_blocks, whole_cost
 from .counts import kinds_of
 from .fleet_model import Aim
 from .matrices import Matrices
 from .program import Outcome, solve, with_ceiling
 from .projection import Projection, master_problem, relaxed
 from .steps import Steps
-from .tolerances import DEARER, SAME
+from .tolerances import SAME
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -76,15 +75,11 @@ class Hunt:
     limit: float
     best: Blocks
     nodes: int
+    clock: Clock
     spent: int = 0
     stuck: bool = False
     recent: list[IntArray] = field(default_factory=list)
     tried: set[bytes] = field(default_factory=set)
-    started: float = field(default_factory=time.perf_counter)
-
-    def left(self) -> float:
-        """Time left [s]."""
-        return self.work.time_limit - (time.perf_counter() - self.started)
 
     def done(self) -> bool:
         """Whether nothing better can be, or nothing more can be found out in this way.
@@ -92,7 +87,7 @@ class Hunt:
         The first fleet may cost as much as the limit.
         """
         enough = self.best.bound >= self.limit if self.best.index.size else self.best.bound > self.limit
-        return self.stuck or enough or self.left() <= 0.0
+        return self.stuck or enough or self.clock.left() <= 0.0
 
     def found(self, one: Blocks) -> None:
         """Keep a fleet that is within the limit, and lower the limit."""
@@ -118,11 +113,12 @@ def by_choices(  # noqa: PLR0917
     hunt = Hunt(
         projection,
         aim,
-        replace(work, time_limit=HUNTED * work.time_limit),
+        work,
         Steps.of(matrices, aim),
         limit,
         empty,
         CHOICE_NODES * work.nodes,
+        Clock(HUNTED * work.time_limit),
     )
     hunt.proven(prices.objective)
     if not hunt.done():
@@ -151,13 +147,12 @@ def _look(hunt: Hunt, pools: Pools, prices: Prices | None = None) -> FloatArray 
     """Look for fleets among some columns, and beside that for the cheapest choice, which is returned."""
     new = {pool.tobytes(): pool for pool in pools if pool.tobytes() not in hunt.tried}
     hunt.tried |= new.keys()
-    matrices, limit, left = hunt.projection.matrices, hunt.limit, max(hunt.left(), 0.05)
+    matrices, limit, rest = hunt.projection.matrices, hunt.limit, hunt.clock.rest_of(hunt.work)
     with ThreadPoolExecutor(max_workers=2) as threads:
         looks = []
         for pool in new.values():
             nodes = hunt.work.nodes if pool.size == matrices.size else min(hunt.work.nodes, LOOK_NODES)
-            work = replace(hunt.work, nodes=nodes, time_limit=left)
-            looks.append(threads.submit(among, matrices, hunt.aim, work, pool, limit))
+            looks.append(threads.submit(among, matrices, hunt.aim, replace(rest, nodes=nodes), pool, limit))
         choice = None if prices is None else _choose(hunt, prices)
         for look in looks:
             found = look.result()
@@ -179,12 +174,13 @@ def _choose(hunt: Hunt, prices: Prices) -> FloatArray | None:
     alive = np.arange(matrices.size)
     most: FloatArray | float = np.inf
     if np.isfinite(limit):
-        alive = np.flatnonzero(prices.reduced <= limit - prices.objective + DEARER * abs(prices.objective))
+        alive = prices.within(limit)
         most = np.floor((limit / hunt.aim.cost_weight) / np.maximum(least_price(matrices.take(alive)), 1e-9) + SAME)
     cuts = [cut[alive] for cut in hunt.projection.cuts]
     program, blocks = master_problem(matrices.take(alive), cuts, hunt.aim, most)
     program = program if np.isinf(limit) else with_ceiling(program, limit)
-    solution = solve(program, gap=0.25 * hunt.work.gap, nodes=hunt.nodes, time_limit=max(hunt.left(), 0.05))
+    left = hunt.clock.rest_of(hunt.work).time_limit
+    solution = solve(program, gap=0.25 * hunt.work.gap, nodes=hunt.nodes, time_limit=left)
     hunt.spent += solution.iterations
     hunt.proven(min(solution.bound, limit))
     hunt.stuck = solution.outcome is Outcome.INFEASIBLE
@@ -227,7 +223,7 @@ def _judge(hunt: Hunt, choice: FloatArray) -> None:
         projection.missing(HALFWAY * choice + (1.0 - HALFWAY) * fractions)
         return
     chosen, matrices = np.flatnonzero(choice), projection.matrices
-    found = routed(matrices.take(chosen), choice[chosen], replace(hunt.work, time_limit=max(hunt.left(), 0.05)))
+    found = routed(matrices.take(chosen), choice[chosen], hunt.clock.rest_of(hunt.work))
     if found.index.size:
         found = replace(found, index=chosen[found.index])
         hunt.found(replace(found, objective=hunt.aim.cost_weight * whole_cost(matrices, found)))

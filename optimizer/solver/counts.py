@@ -14,7 +14,6 @@ ever leaves out what cannot be, so its cost is a lower bound, and the first choi
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -23,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .assembly import SERVE, Stock, assemble
-from .blocks import Blocks, Work, Worths, nothing, priced_load, whole_cost, worths
+from .blocks import Blocks, Clock, Work, Worths, nothing, priced_load, whole_cost, worths
 from .fleet_model import Aim, write_model
 from .matrices import Limit, Matrices
 from .pricing import FloatArray32, most_earned_once, resource_weights
@@ -142,9 +141,9 @@ def by_counts(matrices: Matrices, aim: Aim, work: Work, active: IntArray, ceilin
     at_hand = np.zeros(matrices.size, dtype=np.bool_)
     at_hand[active] = True
     state = Counting(matrices, kinds, priced_load(matrices), at_hand)
-    bound, open_at, started = -np.inf, np.inf, time.perf_counter()
+    bound, open_at, clock = -np.inf, np.inf, Clock(work.time_limit)
     for _ in range(work.choices):
-        left = work.time_limit - (time.perf_counter() - started)
+        left = clock.left()
         more = left > 0.0 and state.spent < work.iterations
         choice = _choose(state, aim, ceiling, left) if more else (None, -np.inf)
         if choice is None:

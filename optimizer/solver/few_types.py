@@ -8,14 +8,13 @@ than are needed to prove the optimum.
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .assembly import routed
-from .blocks import Blocks, Work, nothing
+from .blocks import Blocks, Clock, Work, nothing
 from .fleet_model import Aim
 from .matrices import COLOCATED, Matrices
 from .price_bounds import Demand, Ranges, raised
@@ -73,9 +72,9 @@ class Tree:
     limit: float
     open: Ranges
     best: Blocks
+    clock: Clock
     tried: set[bytes] = field(default_factory=set)
     unsure: float = np.inf
-    started: float = field(default_factory=time.perf_counter)
 
     def within(self, cost: FloatArray) -> NDArray[np.bool_]:
         """Whether a fleet at such a cost is looked for: up to the limit, but below it if that is a fleet's cost."""
@@ -94,10 +93,6 @@ class Tree:
         chosen, self.open = self.open.take(order[:count]), self.open.take(order[count:])
         return chosen
 
-    def left(self) -> float:
-        """Time left [s]."""
-        return self.work.time_limit - (time.perf_counter() - self.started)
-
 
 def by_types(matrices: Matrices, aim: Aim, work: Work, limit: float) -> Blocks:
     """The best fleet of objective at most `limit` that is found for a plain problem, and a proven bound of all."""
@@ -105,9 +100,10 @@ def by_types(matrices: Matrices, aim: Aim, work: Work, limit: float) -> Blocks:
     enough = np.ceil(np.where(matrices.possible, demand.load, 0.0).sum(axis=1))  # for all that the type can serve
     most = np.minimum(enough, np.floor(matrices.most / matrices.replicas))[None]
     start = raised(demand, Ranges.within(demand, np.zeros_like(most), most), limit)
-    tree = Tree(matrices, demand, Steps.of(matrices, aim), work, limit, start, nothing(matrices, Outcome.NOTHING_FOUND))
+    none, clock = nothing(matrices, Outcome.NOTHING_FOUND), Clock(work.time_limit)
+    tree = Tree(matrices, demand, Steps.of(matrices, aim), work, limit, start, none, clock)
     tree.open, nodes = tree.hopeful(start), 0
-    while tree.open.bound.size and nodes < min(work.nodes, SPLITS) and tree.left() > 0.0:
+    while tree.open.bound.size and nodes < min(work.nodes, SPLITS) and tree.clock.left() > 0.0:
         chosen = tree.next()
         nodes += chosen.bound.size
         _try(tree, np.rint(chosen.blocks[~_fractional(demand, chosen).any(axis=1)]))
@@ -135,8 +131,7 @@ def _try(tree: Tree, blocks: FloatArray) -> None:
 def _keep(tree: Tree, blocks: FloatArray) -> None:
     """Keep these blocks (T,) if the demand can be routed to them."""
     cost, chosen = float(tree.demand.price @ blocks), np.flatnonzero(blocks)
-    work = replace(tree.work, time_limit=max(tree.left(), 0.05))
-    found = routed(tree.matrices.take(chosen), blocks[chosen], work)
+    found = routed(tree.matrices.take(chosen), blocks[chosen], tree.clock.rest_of(tree.work))
     if found.index.size:
         tree.best = replace(found, index=chosen[found.index], objective=cost)
         tree.limit = tree.steps.below(cost, tree.work.gap)

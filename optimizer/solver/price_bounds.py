@@ -138,8 +138,8 @@ def raised(demand: Demand, ranges: Ranges, limit: float, steps: int = NEWTON_STE
     """The same ranges with bounds from better prices, as good as they get or above the limit."""
     size, now = ranges.bound.size, ranges.prices
     live, unit = np.arange(size), float(demand.price.mean())
-    best = replace(ranges, prices=now.copy(), bound=np.maximum(ranges.bound, ranges.low @ demand.price))
-    best = replace(best, used=np.zeros(now.shape), bend=np.zeros(now.shape))
+    known = np.maximum(ranges.bound, ranges.low @ demand.price)
+    best = replace(ranges, prices=now.copy(), bound=known, used=np.zeros(now.shape))
     value, hessian = np.full(size, -np.inf), np.zeros((*now.shape, now.shape[1]))
     epsilon = np.full(size, min(EPSILON, ENGINES * unit / float(demand.worth.sum())))
     damping = np.full(size, DAMPING)

@@ -14,14 +14,13 @@ in money, so the shadow prices say something of every column, also of those that
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .blocks import Prices, priced_load, worths
+from .blocks import Clock, Prices, priced_load, worths
 from .fleet_model import Aim, limit_rows, pool_variables, write_model
 from .matrices import Matrices
 from .pricing import FloatArray32, most_earned_once
@@ -103,11 +102,11 @@ class Projection:
 
 def lift(projection: Projection, aim: Aim, rounds: int, time_limit: float = np.inf) -> Prices:
     """Add cuts until blocks in fractions keep them all, nearly; the prices then. time_limit: a safety net [s]."""
-    started = time.perf_counter()
+    clock = Clock(time_limit)
     projection.missing(projection.fractions)
     prices = relaxed(projection, aim)
     for _ in range(rounds):
-        if time.perf_counter() - started > time_limit or projection.missing(projection.fractions) <= LACKING:
+        if clock.left() < 0.0 or projection.missing(projection.fractions) <= LACKING:
             break
         prices = relaxed(projection, aim)
     return prices

@@ -20,7 +20,7 @@ from optimizer.loads.columns import Columns, column_price
 from optimizer.loads.instance import Instance
 from optimizer.loads.loads import Loads, column_loads
 
-from .blocks import Prices, Work
+from .blocks import LEAST_TIME, Prices, Work
 from .fleet_model import (
     Aim,
     FleetModel,
@@ -40,9 +40,6 @@ IntArray = NDArray[np.int64]
 
 MOST_ENGINES = 50_000
 """Beyond this many engines whole numbers no longer matter and the simple plan is taken."""
-
-LEAST_TIME = 0.05
-"""Time that a search gets at least, however late it begins [s]."""
 
 
 @dataclass(frozen=True, slots=True)

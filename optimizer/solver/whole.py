@@ -16,14 +16,13 @@ Work is limited by nodes of the search tree, so a result does not depend on the 
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .blocks import Blocks, Prices, Work, nearest, nothing, relax, whole_blocks
+from .blocks import Blocks, Clock, Prices, Work, nearest, nothing, relax, whole_blocks
 from .choices import EVERY_KIND, FIRST, Pools, among, by_choices, diverse
 from .counts import by_counts
 from .dominance import undominated
@@ -33,7 +32,7 @@ from .matrices import Matrices
 from .program import Outcome
 from .projection import Projection, lift
 from .steps import Steps
-from .tolerances import DEARER, SAME
+from .tolerances import SAME
 
 IntArray = NDArray[np.int64]
 
@@ -152,7 +151,7 @@ def _by_lifted_columns(matrices: Matrices, aim: Aim, work: Work, prices: Prices,
 
 def _by_all_columns(matrices: Matrices, aim: Aim, work: Work, prices: Prices, limit: float) -> Blocks:
     """Every column that could be in a fleet below the limit, where these are few enough or there is no fleet yet."""
-    alive = np.flatnonzero(prices.reduced <= limit - prices.objective + DEARER * abs(prices.objective))
+    alive = prices.within(limit)
     if alive.size > work.provable and np.isinf(limit):
         return among(matrices, aim, work, nearest(prices, work.provable), limit)
     tried = matrices.size <= max(work.columns, work.more)
@@ -174,16 +173,3 @@ def _cheapest_engine(matrices: Matrices, prices: Prices) -> float:
 def countable(aim: Aim) -> bool:
     """Whether the demand is to be served once, neither less nor more, at least cost."""
     return aim.volume_weight == 0.0 and aim.min_volume == 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class Clock:
-    """The safety net of a search: time that is left of `limit` [s]."""
-
-    limit: float
-    started: float = field(default_factory=time.perf_counter)
-
-    def rest_of(self, work: Work, share: float = 1.0) -> Work:
-        """The same work within a share of the time left."""
-        left = max(self.limit - (time.perf_counter() - self.started), 0.05)
-        return replace(work, time_limit=share * left)

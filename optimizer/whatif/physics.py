@@ -20,6 +20,7 @@ from costmodel.errors import InputError
 from optimizer.fleets.error_bars import at_quantile, slow_end
 from optimizer.fleets.evaluate import Misses, holds, largest_load, misses_of
 from optimizer.fleets.fleet import Fleet, FleetPool
+from optimizer.fleets.headroom import fuller
 from optimizer.fleets.pool_state import PoolState, pool_state
 from optimizer.fleets.volume import at_volume
 from optimizer.loads.columns import ROLES, Columns, Grid, make_columns
@@ -213,8 +214,7 @@ def _reasons(instance: Instance, fleet: Fleet, before: Misses, after: Misses) ->
     share = instance.flows.share
     first = next(pool for pool in fleet.pools if pool.role is not Role.DECODE)
     last = next(number for number, pool in enumerate(fleet.pools) if pool.role is not Role.PREFILL)
-    pool, state = fleet.pools[last], after.states[last]
-    crowded = Resource.KV_MEMORY if state.memory >= state.running / instance.tables.seqs[pool.seqs] else Resource.SLOTS
+    pool = fleet.pools[last]
     yield float(share @ (after.ttft - before.ttft)), Resource.TIME, first.name
     yield float(share @ (after.tpot - before.tpot)), Resource.ATTENTION_TIME, pool.name
-    yield float(share @ (after.full - before.full)), crowded, pool.name
+    yield float(share @ (after.full - before.full)), fuller(instance, pool, after.states[last]), pool.name

@@ -39,15 +39,24 @@ class CsvLayout:
     places: tuple[int, int, int]
 
 
+def delimiter_of(header: str) -> str:
+    """The commonest of comma, semicolon and tab in a header line.
+
+    >>> delimiter_of("isl;osl;share")
+    ';'
+    """
+    return max(_DELIMITERS, key=header.count)
+
+
 def split_header(line: str, where: str = "") -> tuple[str, list[str]]:
-    """Return the delimiter (the commonest of , ; and tab) and the column names of a header line.
+    """Return the delimiter and the column names of a header line.
 
     Raises InputError, opened by `where`, if the line is not one of a CSV file.
 
     >>> split_header("TIMESTAMP,ContextTokens,GeneratedTokens")[1]
     ['TIMESTAMP', 'ContextTokens', 'GeneratedTokens']
     """
-    delimiter = max(_DELIMITERS, key=line.count)
+    delimiter = delimiter_of(line)
     if "\r" in line:
         raise InputError(f"{where}: lines end with a carriage return alone; save the file with line feeds")
     try:
