@@ -84,14 +84,12 @@ def gamma_wait(servers: FloatArray, utilization: FloatArray, arrival_scv: float)
         above = transform(servers * (1.0 - middle)) > middle
         low, high = np.where(above, middle, low), np.where(above, high, middle)
     idle = np.maximum(1.0 - low, 1e-12)
-    total, product = 1.0 / idle, np.zeros(rate.shape)
-    for k in range(1, int(servers.max()) + 1):
-        near = np.abs(servers * idle - k) < 1e-5
-        j = np.where(near, k + 1e-5, float(k))
-        gap = transform(j)
-        product += np.log(np.maximum((servers - k + 1.0) / k, 1e-300)) + np.log1p(-gap) - np.log(gap)
-        term = (servers * (1.0 - gap) - j) / (servers * idle - j) / (1.0 - gap)
-        total += np.where(k <= servers, np.exp(np.minimum(product, 700.0)) * term, 0.0)
+    k = np.arange(1.0, float(servers.max()) + 1.0).reshape(-1, *(1,) * rate.ndim)
+    j = np.where(np.abs(servers * idle - k) < 1e-5, k + 1e-5, k)
+    gap = transform(j)
+    product = np.cumsum(np.log(np.maximum((servers - k + 1.0) / k, 1e-300)) + np.log1p(-gap) - np.log(gap), axis=0)
+    term = (servers * (1.0 - gap) - j) / (servers * idle - j) / (1.0 - gap)
+    total = 1.0 / idle + np.where(k <= servers, np.exp(np.minimum(product, 700.0)) * term, 0.0).sum(axis=0)
     return np.asarray(1.0 / (total * idle))
 
 

@@ -80,9 +80,12 @@ class TestNoFleet:
         assert [row.constraint for row in more.binding] == ["max_gpus"]
 
     def test_latencies_out_of_reach_are_loosened_until_they_are_not(self) -> None:
-        """A hair above the floor, one prompt is in time on an idle engine, but not 99 % of a hundred per second."""
+        """A hair above the floor, one prompt is in time on an idle engine, but not 99 % of a hundred per second.
+
+        A step that reads the KV of one request alone is 2.2 % longer than the weights take.
+        """
         tables = instance_of(given(100.0, space=ONE)).tables
-        hard = slo(float(tables.prefill_time.min(axis=0).max()) * 1.02, float(tables.decode_base.min()) * 1.02, 0.99)
+        hard = slo(float(tables.prefill_time.min(axis=0).max()) * 1.02, float(tables.decode_base.min()) * 1.05, 0.99)
         plan = optimize(given(100.0, slos=(hard,), space=ONE))
         assert plan.status is Status.INFEASIBLE
         assert {row.constraint for row in plan.binding} == {"ttft"}

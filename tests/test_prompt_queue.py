@@ -2,30 +2,37 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodel.prompt_queue import (
-    Prompts,
-    decay_rate,
-    gated_steps,
-    prompt_wait,
-    residual_below,
-    shortest_of,
-)
+from costmodel.prompt_ahead import decay_rate, overhead_ahead, residual_below, shared_steps, shortest_of
+from costmodel.prompt_company import Company, rate_behind
+from costmodel.prompt_queue import Prompts, PromptWait, prompt_wait
 from costmodel.queueing import bursty_servers, erlang_c, gamma_exceeds, gamma_wait, wait_probability
 
 ONE = np.array([1.0])
 
 
-def prompts(rate: float, engines: float = 1.0, **changes: float) -> Prompts:
+def prompts(rate: float, engines: float = 1.0, **changes: Any) -> Prompts:
     """Two kinds of prompts, short and long; a step has room for about five mean ones."""
     alone = np.array([0.5, 2.0])
     weight = np.array([2.0 / 3.0, 1.0 / 3.0])
-    fields = {"full_step": 5.0, "arrival_scv": 1.0} | changes
-    return Prompts(rate * weight, alone, 0.95 * alone, engines=engines, **fields)
+    return replace(Prompts(rate * weight, alone, 0.95 * alone, 5.0, engines, 1.0), **changes)
+
+
+def same(rate: float, engines: float = 1.0, shared: float = 1.0, arrival_scv: float = 1.0) -> Prompts:
+    """Prompts that all take a second alone; a step has room for five; rate: per engine."""
+    return Prompts(np.array([rate * engines]), ONE, shared * ONE, 5.0, engines, arrival_scv)
+
+
+def late(found: PromptWait, given_: Prompts, slack: float) -> float:
+    """P(wait > slack) of those who find all engines busy, whatever their length."""
+    return float(given_.weight @ found.exceeds(np.full(given_.rate.size, slack)))
 
 
 def walked(given_: Prompts, count: int, seed: int) -> np.ndarray:
@@ -87,19 +94,61 @@ class TestGamma:
 
 class TestParts:
     def test_prompts_that_never_meet_are_alone(self) -> None:
-        busy, together = gated_steps(1e-6, 1.0, 1.0)
+        busy, together, chance = shared_steps(same(1e-6))
         assert busy == pytest.approx(1e-6)
-        assert together == pytest.approx(1.0)
+        assert together == pytest.approx(1.0, abs=1e-4)
+        assert chance == pytest.approx(1e-6, rel=1e-3)
 
     def test_steps_gather_what_came_during_the_last(self) -> None:
-        """rate 0.5, s = g = 1: L = x + exp(-x) with x = 0.5 L, so rho = 0.5 whatever n is."""
-        busy, together = gated_steps(0.5, 1.0, 1.0)
+        """Rate 0.5, s = g = 1: n = x + exp(-x) with x = rho n, so rho = 0.5 whatever n is."""
+        busy, together, chance = shared_steps(same(0.5))
         assert busy == pytest.approx(0.5)
-        assert together == pytest.approx(0.5 * together + np.exp(-0.5 * together))
+        assert chance == pytest.approx(0.5, rel=1e-3)
+        assert together == pytest.approx(0.5 * together + np.exp(-0.5 * together), rel=1e-3)
+
+    def test_several_engines_gather_only_while_all_are_busy(self) -> None:
+        """As busy, 16 engines find a prompt less company than one does: n (1 - P) = exp(-P n)."""
+        _, one, _ = shared_steps(same(0.8))
+        _, many, chance = shared_steps(same(0.8, 16.0))
+        assert many * (1.0 - chance) == pytest.approx(np.exp(-chance * many), rel=1e-3)
+        assert 1.0 < many < 1.1 < one
+
+    def test_bursts_bring_prompts_together(self) -> None:
+        found = [shared_steps(same(0.6, 2.0, arrival_scv=scv))[1] for scv in (1.0, 2.0, 4.0, 9.0)]
+        assert found == sorted(found)
 
     def test_sharing_steps_saves_time(self) -> None:
-        assert gated_steps(0.5, 1.0, 0.8)[0] < 0.5
-        assert gated_steps(1.5, 1.0, 0.8)[0] >= 1.0
+        assert shared_steps(same(0.5, shared=0.8))[0] < 0.5
+        assert shared_steps(same(1.1, shared=0.8))[0] < 1.0
+        assert shared_steps(same(1.5, shared=0.8))[0] >= 1.0
+
+    def test_steps_without_overheads_add_none(self) -> None:
+        assert overhead_ahead(same(0.6)) == pytest.approx(0.0, abs=1e-4)
+        assert overhead_ahead(same(0.6, shared=0.9)) > 0.01
+
+    def test_a_router_leaves_long_prompts_alone(self) -> None:
+        """Behind a short one an engine still has the fewest tokens, and gets the next one too; one alone gets all."""
+        short, long = rate_behind(prompts(0.7 * 8.0, 8.0), 0.7, 0.3)
+        assert short > 1.3 * long
+        single = rate_behind(prompts(0.7), 0.7, 0.7)
+        np.testing.assert_allclose(single, 0.7)
+
+    def test_a_prompt_that_fits_has_the_rest_of_the_step(self) -> None:
+        """Nothing queued before a prompt of 1 in steps of 4: its step begins after V, and has room for 3."""
+        company = Company(own=1.0, pace=0.5, kept=1.0, step=0.0, full=4.0, job=1.0)
+        np.testing.assert_allclose(company.begins(np.array([0.5, 2.0])), [0.5, 2.0])
+        np.testing.assert_allclose(company.room(np.array([0.5]), np.array([0.0, 2.9, 3.1])), [[1.0, 1.0, 0.0]])
+
+    def test_a_prompt_of_several_steps_has_the_rest_of_its_last(self) -> None:
+        """10 in steps of 4 end 2 into the third, which begins 8 after the first."""
+        company = Company(own=10.0, pace=0.5, kept=1.0, step=0.0, full=4.0, job=1.0)
+        np.testing.assert_allclose(company.begins(np.array([1.0])), [9.0])
+        np.testing.assert_allclose(company.room(np.array([1.0]), np.array([1.9, 2.1])), [[1.0, 0.0]], atol=1e-9)
+
+    def test_behind_a_long_queue_a_prompt_ends_anywhere(self) -> None:
+        company = Company(own=1.0, pace=0.5, kept=1.0, step=0.5, full=4.0, job=1.0)
+        np.testing.assert_allclose(company.room(np.array([400.0]), np.array([0.0, 2.0])), [[1.0, 0.5]], atol=0.01)
+        np.testing.assert_allclose(company.begins(np.array([400.0])), [400.0 + 1.0 - 2.0], atol=0.02)
 
     def test_the_tail_of_mm1_through_many_kinds(self) -> None:
         """Exponential jobs cut into 400 kinds: eta = (1 - rho) / m."""
@@ -137,6 +186,16 @@ class TestWait:
         assert found.chance == pytest.approx(0.6, rel=1e-6)
         assert found.mean == pytest.approx(0.5 / 0.4, rel=0.01)
 
+    def test_one_engine_is_exact_in_the_mean(self) -> None:
+        """Steps that take all that came: E V = (o^2 + 2 o g n + n E g^2) / (2 E L (1 - rho_g)), and as much work
+        comes behind as was queued before, rho_g / (1 + rho_g) V."""
+        given_ = Prompts(np.array([0.6]), ONE, 0.9 * ONE, 500.0, 1.0, 1.0)
+        found = prompt_wait(given_)
+        length = 0.1 + 0.9 * found.together
+        square = 0.01 + 0.18 * found.together + 0.81 * found.together
+        ahead = square / (2.0 * length * (1.0 - 0.54))
+        assert found.mean == pytest.approx(ahead * (1.0 + 0.54 / 1.54), rel=0.03)
+
     @pytest.mark.parametrize(("rate", "scv"), [(0.3, 1.0), (0.6, 1.0), (0.8, 1.0), (0.6, 4.0)])
     def test_one_engine_against_a_queue_walked_through(self, rate: float, scv: float) -> None:
         given_ = prompts(rate, arrival_scv=scv)
@@ -144,8 +203,8 @@ class TestWait:
         for quantile in (0.9, 0.97):
             at = float(np.quantile(delay, quantile))
             own = 1.0  # mean time of a prompt alone, which the wait adds to
-            low = found.chance * float(found.exceeds(np.array(at + 0.12 * (at + own))))
-            high = found.chance * float(found.exceeds(np.array(at - 0.12 * (at + own))))
+            low = found.chance * late(found, given_, at + 0.08 * (at + own))
+            high = found.chance * late(found, given_, at - 0.08 * (at + own))
             assert low <= 1.0 - quantile <= high
 
     def test_nobody_waits_where_nobody_comes(self) -> None:
@@ -163,9 +222,9 @@ class TestWait:
     def test_it_is_a_distribution(self, rho: float, engines: int, scv: float, step: float) -> None:
         found = prompt_wait(prompts(rho * engines, float(engines), arrival_scv=scv, full_step=step))
         assert 0.0 <= found.chance <= 1.0
-        assert (np.diff(found.late) <= 1e-12).all()
-        assert found.late[0] == 1.0
-        assert abs(float(found.late[-1])) < 0.01
+        assert (np.diff(found.late, axis=1) <= 1e-12).all()
+        assert (found.late[:, 0] == 1.0).all()
+        assert (np.abs(found.late[:, -1]) < 0.01).all()
         assert found.behind >= 0.0
 
     @settings(deadline=None, max_examples=40)
@@ -180,7 +239,7 @@ class TestWait:
     def test_regular_arrivals_wait_less(self, rho: float, scv: float) -> None:
         """Down to a clock's, which never find an engine of equal prompts busy."""
         regular, poisson = (prompt_wait(prompts(rho, arrival_scv=one)) for one in (scv, 1.0))
-        assert (np.diff(regular.late) <= 1e-12).all()
+        assert (np.diff(regular.late, axis=1) <= 1e-12).all()
         assert regular.chance * regular.mean < poisson.chance * poisson.mean
 
     def test_a_pipeline_carries_its_company_through_every_stage(self) -> None:

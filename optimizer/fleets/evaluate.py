@@ -13,12 +13,13 @@ from operator import add
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.decode_queue import beta_exceeds
 from costmodel.engine import Role
-from costmodel.prompt_queue import PromptWait
-from costmodel.queueing import gamma_exceeds, normal_exceeds
+from costmodel.queueing import normal_exceeds
 from optimizer.loads.instance import Instance
 
-from .fleet import Fleet, hand_over_mix
+from .first_token import Delay, card_wait, delay_of, hand_over_waits
+from .fleet import Fleet, FleetPool, hand_over_mix
 from .pool_state import PoolState, Steps, pool_state
 
 __all__ = [
@@ -96,7 +97,7 @@ def evaluate(instance: Instance, fleet: Fleet, volume: float = 1.0) -> Evaluatio
     flows, misses = instance.flows, predict_misses(instance, fleet, volume)
     first, later = _first_token(instance, fleet, misses.states), _tokens(instance, fleet, misses.states)
     rows = np.array([*_class_shares(instance), flows.share])
-    longest = max((float(part.offset.max() + part.wait.seconds[-1] + part.longest_step) for part in first), default=0.0)
+    longest = max((float(part.offset.max() + part.delay.seconds[-1]) for part in first), default=0.0)
     slowest = max((one.ceiling + 8.0 * one.jitter for one in (part.steps for part in later)), default=0.0)
     ttft = _quantiles(first, rows, longest + 1.0)
     tpot = _quantiles(later, rows * (flows.osl > 1.0), slowest + 1e-3)
@@ -138,42 +139,20 @@ def goodput_volume(instance: Instance, fleet: Fleet) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _FirstToken:
-    """TTFT at one pool: offset (flows,) [s], and a wait: for engines that are all busy, else the rest of a step.
-
-    weight (flows,): share of the flow served here; idle: length of that step, 0 where idle engines start at once [s];
-    beside, under_way: its length where other lanes of the engine have prompts [s], and the chance that they do [1].
-    """
+    """TTFT at one pool: offset (flows,) [s], and a delay; weight (flows,): share of the flow served here."""
 
     weight: FloatArray
     offset: FloatArray
-    wait: PromptWait
-    idle: float
-    beside: float
-    under_way: float
-
-    @property
-    def longest_step(self) -> float:
-        """The longer of the steps whose rest may be waited for [s]."""
-        return max(self.idle, self.beside)
+    delay: Delay
 
     def exceeds(self, limit: FloatArray) -> FloatArray:
         """Share of each flow that is served here and exceeds the limit, (flows,)."""
-        slack = limit - self.offset
-        rest = _rest_exceeds(slack, self.idle)
-        if self.under_way > 0.0:
-            rest += self.under_way * (_rest_exceeds(slack, self.beside) - rest)
-        chance = self.wait.chance
-        return self.weight * (chance * self.wait.exceeds(slack) + (1.0 - chance) * rest)
-
-
-def _rest_exceeds(slack: FloatArray, step: float) -> FloatArray:
-    """P(rest of a step > slack), met at any time with equal chance; 1 where there is no slack at all [1]."""
-    return np.asarray(np.clip(1.0 - slack / max(step, 1e-12), 0.0, 1.0))
+        return self.weight * self.delay.exceeds(limit - self.offset)
 
 
 @dataclass(frozen=True, slots=True)
 class _LaterTokens:
-    """TPOT at one pool: a quiet step with its jitter, or above it a gamma distribution, but at worst full steps."""
+    """TPOT at one pool: a quiet step with its jitter, or between it and full steps a beta distribution."""
 
     weight: FloatArray
     steps: Steps
@@ -184,7 +163,7 @@ class _LaterTokens:
         steps = self.steps
         above, jitter = limit - steps.quiet, max(steps.jitter, 1e-12)
         calm = normal_exceeds(above / jitter)
-        held_up = gamma_exceeds(above, steps.mean, steps.spread)
+        held_up = beta_exceeds(above, steps.mean, steps.spread, max(steps.ceiling - steps.quiet, 1e-9))
         usual = steps.undisturbed * calm + (1.0 - steps.undisturbed) * held_up
         worst = normal_exceeds((limit - steps.ceiling) / jitter)
         return np.asarray(self.weight * np.minimum(usual, worst) * self.generates)
@@ -212,32 +191,42 @@ def _quantiles(parts: Sequence[_FirstToken] | Sequence[_LaterTokens], shares: Fl
 
 def _first_token(instance: Instance, fleet: Fleet, states: tuple[PoolState, ...]) -> list[_FirstToken]:
     """TTFT: queue, prompt, and where roles are apart the hand-over, the rest of a decode step and the first own one."""
-    tables, parts = instance.tables, []
     decodes = [(pool, state) for pool, state in zip(fleet.pools, states, strict=True) if pool.role is Role.DECODE]
-    shared = np.maximum(sum((pool.route for pool, _ in decodes), np.zeros(instance.flows.isl.size)), 1e-12)
-    mixes = iter(hand_over_mix(instance, fleet))
+    mixes, parts = iter(hand_over_mix(instance, fleet)), []
     for pool, state in zip(fleet.pools, states, strict=True):
         if state.wait is None or pool.role is Role.DECODE:
             continue
-        offset, idle = state.latency, 0.0
+        offset, later, idle = state.latency, np.zeros(1), 0.0
         if pool.role is Role.PREFILL:
-            mixed = list(zip(decodes, next(mixes), strict=True))
-            step = sum((to.route * _entry(at) * part for (to, at), part in mixed), np.zeros(shared.size)) / shared
-            link = sum((to.route * tables.link[to.shape] * part for (to, _), part in mixed), np.zeros(shared.size))
-            slower = np.minimum(np.maximum(link / shared, 1.0), tables.link[pool.shape])
-            offset = offset + tables.kv_transferred[pool.shape] / slower + step
+            moved, later = _handed_over(instance, (pool, state), decodes, next(mixes))
+            offset = offset + moved
         elif state.steps is not None:
-            idle = state.steps.quiet / float(tables.pipeline[pool.shape])
-        parts.append(_FirstToken(pool.route, offset, state.wait, idle, state.beside, state.under_way))
+            idle = state.steps.quiet / float(instance.tables.pipeline[pool.shape])
+        rests = ((1.0 - state.under_way, idle), (state.under_way, state.beside))
+        parts.append(_FirstToken(pool.route, offset, delay_of(state.wait, later, rests)))
     return parts
 
 
-def _entry(state: PoolState) -> float:
-    """Mean time from the arrival of a KV cache to the end of the first step that has it [s].
-
-    A request waits for the step in progress, half of one on average, if there is any (P = 1 - exp(-running)).
-    """
-    return state.step * (1.0 + 0.5 * float(-np.expm1(-min(state.running, 700.0))))
+def _handed_over(
+    instance: Instance,
+    sender: tuple[FleetPool, PoolState],
+    decodes: Sequence[tuple[FleetPool, PoolState]],
+    mix: FloatArray,
+) -> tuple[FloatArray, FloatArray]:
+    """Transfer of each flow (flows,), and what follows their prompts beside it (points,) [s]."""
+    tables, (pool, state) = instance.tables, sender
+    taken = np.array([to.route for to, _ in decodes]).reshape(len(decodes), mix.shape[-1]) * mix
+    links = np.array([tables.link[to.shape] for to, _ in decodes])
+    shares = taken / np.maximum(taken.sum(axis=0), 1e-12)
+    seconds = tables.kv_transferred[pool.shape] / np.clip(links @ shares, 1.0, tables.link[pool.shape])
+    sent, scv = tables.kv_transferred[pool.shape], instance.flows.arrival_scv
+    together = 1.0 if state.wait is None else state.wait.together
+    cards = [card_wait(state.rate, sent / tables.link[pool.shape], float(pool.replicas), scv, together)]
+    parts = shares @ state.rate / max(float(state.rate.sum()), 1e-300)
+    for (to, at), part in zip(decodes, parts, strict=True):
+        chance, mean = card_wait(at.rate, sent / tables.link[to.shape], float(to.replicas), scv, 1.0)
+        cards.append((chance * float(part), mean))
+    return seconds, hand_over_waits(cards, [(at, float(part)) for (_, at), part in zip(decodes, parts, strict=True)])
 
 
 def _tokens(instance: Instance, fleet: Fleet, states: tuple[PoolState, ...]) -> list[_LaterTokens]:

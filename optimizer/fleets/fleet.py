@@ -12,7 +12,7 @@ from optimizer.loads.columns import ROLES, Columns, join
 from optimizer.loads.instance import Instance
 from optimizer.loads.loads import column_loads
 from optimizer.loads.pairing import even_mix
-from optimizer.solver.fleet_model import PREFILL, pool_of
+from optimizer.solver.fleet_model import pool_of
 from optimizer.solver.search import Found
 from optimizer.solver.simple_plans import class_weights
 from search_spaces.enumeration import engine_config
@@ -21,6 +21,9 @@ FloatArray = NDArray[np.float64]
 
 ROUTED = 1e-2
 """Share of what a pool sends or takes in that may find no partner before a routing counts as impossible [1]."""
+
+SHORTER = 0.1
+"""Share of the prompts that may be so short that a prefill step has no seat for as many as fill it [1]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +65,20 @@ def pool_config(instance: Instance, pool: FleetPool) -> EngineConfig:
         int(tables.seqs[pool.seqs]),
         int(tables.chunks[pool.chunk]),
     )
+
+
+def prefill_seqs(instance: Instance, shape: int) -> int:
+    """Index of the batch limit of a prefill engine: seats for the prompts that fill a step in every stage and rank.
+
+    The formulas take steps to be limited by their token budget alone; a seat that is not taken costs nothing.
+    """
+    flows, tables = instance.flows, instance.tables
+    order = np.argsort(flows.new_tokens)
+    below = np.cumsum(flows.share[order]) / flows.share.sum()
+    short = flows.new_tokens[order][min(int(np.searchsorted(below, SHORTER)), order.size - 1)]
+    steps = float(tables.pipeline[shape] * tables.ranks[shape])
+    wanted = steps * np.ceil(tables.rank_chunks[shape, -1] / short)
+    return min(int(np.searchsorted(tables.seqs, wanted)), tables.seqs.size - 1)
 
 
 def hand_over_mix(instance: Instance, fleet: Fleet) -> FloatArray:
@@ -146,13 +163,13 @@ def make_fleet(instance: Instance, found: Found) -> Fleet:
         rows = np.flatnonzero(member == number)
         first = rows[0]
         engines = found.blocks[rows] * columns.replicas[rows]
-        role = ROLES[columns.role[first]]
+        role, shape = ROLES[columns.role[first]], int(columns.shape[first])
         pools.append(
             FleetPool(
                 name="",
                 role=role,
-                shape=int(columns.shape[first]),
-                seqs=int(columns.seqs[first]) if columns.role[first] != PREFILL else 0,
+                shape=shape,
+                seqs=prefill_seqs(instance, shape) if role is Role.PREFILL else int(columns.seqs[first]),
                 chunk=int(columns.chunk[first]),
                 replicas=int(engines.sum()),
                 spares=spares,

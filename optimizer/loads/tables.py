@@ -17,7 +17,7 @@ from costmodel.engine import EngineConfig, Role
 from costmodel.host import EngineOverhead
 from costmodel.memory import kv_bytes_peak_per_gpu, kv_bytes_per_request_per_gpu, kv_capacity_bytes
 from costmodel.serving.load import uneven_lanes
-from costmodel.step import EngineArrays, StepLoad, engine_arrays, step_time
+from costmodel.step import EngineArrays, StepLoad, StepTime, engine_arrays, step_time
 from costmodel.transformer import Transformer
 from search_spaces.engines import load_serving_policy
 from search_spaces.enumeration import Shape, engine_config
@@ -130,19 +130,20 @@ def prefill_share(
 ) -> FloatArray:
     """Time of one prompt in steps whose token budget prompts of its length fill [s], shape (S, F).
 
-    new / budget of the step that `budget` (S,) tokens of such prompts, or of parts of one, take on every rank.
+    new / budget of the step that `budget` (S,) tokens of such prompts, or of parts of one, take on every rank. The
+    attention is that of each prompt by itself, as the simulator counts it.
     """
     budgets = budget[:, None]
     size = np.minimum(flows.new_tokens, budgets)
     past = flows.past_tokens + (flows.new_tokens - size) / 2.0
-    load = StepLoad(
-        prefill_requests=ranks[:, None] * (budgets / size),
-        prefill_tokens=size,
-        prefill_past=past,
-        decode_requests=np.zeros((1, 1)),
-        decode_context=np.zeros((1, 1)),
-    )
-    return np.asarray(step_time(model, engines, load).total * (flows.new_tokens / budgets))
+    zero = np.zeros((1, 1))
+
+    def step(prompts: FloatArray) -> StepTime:
+        return step_time(model, engines, StepLoad(ranks[:, None] * prompts, size, past, zero, zero))
+
+    full, single = step(budgets / size), step(np.ones_like(size))
+    whole = full.total - full.attention_prefill + single.attention_prefill * budgets / size
+    return np.asarray(whole * (flows.new_tokens / budgets))
 
 
 def decode_step(model: Transformer, engines: EngineArrays, requests: FloatArray, context: FloatArray) -> FloatArray:
@@ -156,29 +157,31 @@ def decode_step(model: Transformer, engines: EngineArrays, requests: FloatArray,
 def mixed_step(
     problem: Problem, engines: EngineArrays, flows: Flows, prompts: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
-    """Chunked-prefill steps: time without the decodes' KV reads and number of steps, shape (S, B, C, F).
+    """Chunked-prefill steps: mean time without the decodes' KV reads, and number of steps, shape (S, B, C, F).
 
-    prompts (S, 1): in a step, one per data-parallel rank at most [1].
+    All chunks of a prompt but its last fill the token budget that the decodes leave. prompts (S, 1): in a step, one per
+    data-parallel rank at most [1].
     """
     pipeline, ranks = (value[:, :, None, None] for value in (engines.pipeline, engines.data))
     seqs, chunks = np.array(problem.space.max_num_seqs), np.array(problem.space.max_num_batched_tokens)
     batch = seqs[None, :, None, None] / pipeline
     room = np.maximum((chunks[None, None, :, None] - batch) / ranks, 1.0)
-    count, size, past = prompt_chunks(flows.new_tokens, flows.past_tokens, room)
-    shape = count.shape
-    rows, points = shape[0], int(np.prod(shape[1:]))
+    count = np.ceil(flows.new_tokens / room)
+    before = (count - 1.0) * room
 
     def flat(values: FloatArray) -> FloatArray:
-        return np.broadcast_to(values, shape).reshape(rows, points)
+        return np.broadcast_to(values, count.shape).reshape(count.shape[0], -1)
 
-    load = StepLoad(
-        prefill_requests=flat(prompts[:, :, None, None]),
-        prefill_tokens=flat(size),
-        prefill_past=flat(past),
-        decode_requests=flat(batch),
-        decode_context=np.zeros((1, 1)),
-    )
-    return np.asarray(step_time(problem.model, engines, load).total).reshape(shape), count
+    def step(size: FloatArray, past: FloatArray) -> FloatArray:
+        each = flat(prompts[:, :, None, None])
+        load = StepLoad(each, flat(size), flat(past), flat(batch), np.zeros((1, 1)))
+        return np.asarray(step_time(problem.model, engines, load).total).reshape(count.shape)
+
+    last = step(flows.new_tokens - before, flows.past_tokens + before)
+    if not before.any():
+        return last, count
+    full = step(room, flows.past_tokens + np.maximum(before - room, 0.0) / 2.0)
+    return ((count - 1.0) * full + last) / count, count
 
 
 def full_step(problem: Problem, engines: EngineArrays, flows: Flows) -> FloatArray:

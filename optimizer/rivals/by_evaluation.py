@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from costmodel.engine import Role
 from optimizer.fleets.bought import gpu_cost, within_limits
 from optimizer.fleets.evaluate import goodput_volume, holds, misses_of, predict_misses
-from optimizer.fleets.fleet import Fleet, FleetPool
+from optimizer.fleets.fleet import Fleet, FleetPool, prefill_seqs
 from optimizer.fleets.headroom import pool_headroom
 from optimizer.fleets.pool_state import PoolState, pool_state
 from optimizer.loads.columns import ROLES, Columns
@@ -123,8 +123,9 @@ class Evaluated:
         """So many engines of a setting as a pool that serves all of its stage."""
         one, spares = self.settings, self.instance.problem.constraints.spare_replicas
         role, route = ROLES[int(one.role[setting])], np.ones(self.instance.flows.isl.size)
-        seqs = 0 if role is Role.PREFILL else int(one.seqs[setting])
-        parts = (int(one.shape[setting]), seqs, int(one.chunk[setting]), engines, spares)
+        shape = int(one.shape[setting])
+        seqs = prefill_seqs(self.instance, shape) if role is Role.PREFILL else int(one.seqs[setting])
+        parts = (shape, seqs, int(one.chunk[setting]), engines, spares)
         return FleetPool(f"{role.value}-1", role, *parts, route)
 
     def fleet(self, picks: Picks) -> Fleet:
@@ -350,12 +351,12 @@ def _pairs(known: Evaluated, problem: Problem, below: float, free: BoolArray) ->
     return found
 
 
-def settled(known: Evaluated, fleet: Fleet) -> Fleet:
+def settled(instance: Instance, fleet: Fleet) -> Fleet:
     """The fleet with the smallest batch limits that let no more requests miss at the most that each pool can take.
 
     The search takes the largest; smaller ones take no room from the fleet, nor from a pool beside others that are busy.
     """
-    pools, instance = list(fleet.pools), known.instance
+    pools = list(fleet.pools)
     most = goodput_volume(instance, fleet)
     volume = min(most, 1.0)
     for index, pool in enumerate(pools):

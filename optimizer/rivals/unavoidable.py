@@ -178,7 +178,7 @@ def _handed_over(instance: Instance, settings: Columns) -> FloatArray:
 
 
 def _colocated_prompt(instance: Instance) -> FloatArray:
-    """Prompt on an idle colocated engine [s], (shapes, token budgets, flows): see `pool_state._turns`."""
+    """Prompt on an idle colocated engine [s], (shapes, token budgets, flows): see `colocated_state._turns`."""
     tables = instance.tables
     base = tables.decode_base[:, :, None, None]
     stages = tables.pipeline[:, None, None]

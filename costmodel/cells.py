@@ -1,0 +1,40 @@
+"""Distributions of times on a grid of equal cells, which add as their Fourier transforms multiply."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+FloatArray = NDArray[np.float64]
+
+CELLS = 1024
+"""Cells of the grid on which waits are kept."""
+
+
+def shift(delay: float, edges: FloatArray) -> NDArray[np.complex128]:
+    """Transform of a delay that is always the same [s]."""
+    return np.asarray(np.exp(-1j * np.pi * np.arange(CELLS + 1) * (delay / (CELLS * edges[1]))))
+
+
+def centred(below: FloatArray) -> FloatArray:
+    """Shares of the cells, from what lies below their edges, half on either edge so that means are kept."""
+    inside = np.diff(below)
+    return np.asarray(0.5 * (inside + np.r_[0.0, inside[:-1]]))
+
+
+def placed(jobs: FloatArray, weight: FloatArray, edges: FloatArray) -> FloatArray:
+    """Weights of jobs on multiples of the cell width, each split between its neighbours so that its mean is kept."""
+    at = np.minimum(jobs / edges[1], CELLS - 1.001)
+    below = at.astype(np.int64)
+    upper = np.bincount(below + 1, weight * (at - below), minlength=CELLS)
+    return np.asarray(np.bincount(below, weight * (1.0 - at + below), minlength=CELLS) + upper)[:CELLS]
+
+
+def transform(cells: FloatArray) -> NDArray[np.complex128]:
+    """Fourier transform, with room so that sums do not wrap around at once."""
+    return np.asarray(np.fft.rfft(cells, 2 * CELLS))
+
+
+def cells_of(spectrum: NDArray[np.complex128]) -> FloatArray:
+    """Back to the cells."""
+    return np.asarray(np.fft.irfft(spectrum, 2 * CELLS)[..., :CELLS])

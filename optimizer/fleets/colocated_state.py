@@ -1,0 +1,317 @@
+"""How an engine runs that computes prompts in chunks beside its decodes.
+
+With b the step of its mean batch without KV reads, a the attention time of the batch and e what a prompt adds to the
+steps of others,
+
+    t = (b + a) / (1 - P),  P = sum rate e          mean step; N = t sum rate osl requests decode (Little)
+
+It is a prompt queue too, whose jobs are mixed steps (`costmodel.prompt_queue`); what its decodes add to that wait is in
+`costmodel.mixed_wait`, how its steps vary in `costmodel.decode_queue`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.decode_queue import Beside, decode_time, first_of
+from costmodel.mixed_wait import Company, Transit, with_company, with_crowd, with_transit
+from costmodel.prompt_queue import Prompts, PromptWait, bunch_behind, prompt_wait
+from costmodel.queueing import lanes_held_up, normal_exceeds, wait_probability
+from optimizer.loads.instance import Instance
+from optimizer.loads.lanes import beside_prompts, busy_beside, lockstep
+from optimizer.loads.loads import peakedness
+
+from .engine_state import ROUNDS, PoolState, Steps, any_busy, batch_jitter, decode_base, overflow, overloaded
+from .fleet import FleetPool
+
+FloatArray = NDArray[np.float64]
+
+NOTHING = 1e-9
+"""Requests per second that stand for none, so that a pool which nothing is sent to has a state too [1/s]."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Mixed:
+    """Steps that carry prompts beside `running` requests, KV reads apart.
+
+    base: decode step [s]; turn, count (flows,): mixed step [s] and how many of them a prompt needs; extra (flows,):
+    time that a prompt adds to the steps of others [s]; full: step that prompts fill [s]; room: tokens of prompts in it.
+    """
+
+    base: float
+    turn: FloatArray
+    count: FloatArray
+    extra: FloatArray
+    full: float
+    room: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Mean:
+    """The mean engine: its steps, requests in it [1], share of time in which a lane has a prompt [1], mean step [s].
+
+    per_engine (flows,): requests per second; attention: KV reads of the batch [s].
+    """
+
+    per_engine: FloatArray
+    mixed: _Mixed
+    running: float
+    busy: float
+    attention: float
+    step: float
+
+    @property
+    def rate(self) -> float:
+        """Requests per second."""
+        return float(self.per_engine.sum())
+
+    @property
+    def quiet(self) -> float:
+        """Step without prompts [s]."""
+        return self.mixed.base + self.attention
+
+
+def colocated_state(instance: Instance, pool: FleetPool, rate: FloatArray) -> PoolState:
+    """The state of a pool of such engines under `rate` (flows,) requests per second."""
+    tables, ranks = instance.tables, float(instance.tables.ranks[pool.shape])
+    sent = rate if rate.any() else instance.flows.share * NOTHING
+    mean = _mean_engine(instance, pool, sent / pool.replicas)
+    if mean is None:
+        return overloaded(rate)
+    crowded = mean.mixed if ranks == 1.0 else _mixed(instance, pool, mean.per_engine, mean.running, 1.0)
+    wait = _prompts(instance, pool, sent, crowded, mean.attention)
+    latency = _turns(instance, pool, mean.mixed, mean.attention)[0]
+    lanes = (0.0, 0.0)
+    if ranks > 1.0:
+        latency, lanes = _mixed_lockstep(instance, pool, mean)
+    beside = _beside(instance, pool, mean, (wait.utilization, wait.chance))
+    steps = _steps(instance, pool, mean, beside, wait)
+    resident = mean.step * mean.per_engine * instance.flows.osl
+    capacity = float(tables.kv_capacity[pool.shape, pool.chunk]) * ranks
+    memory, over = overflow(capacity, resident, tables.kv_held[pool.shape], peakedness(instance.flows))
+    stable = mean.running <= float(tables.seqs[pool.seqs]) and memory < 1.0 and wait.load < 1.0
+    waits = _first_waits(instance, pool, mean, beside, wait) if stable else wait
+    return PoolState(rate, waits, latency, steps, mean.running, min(over, 1.0), memory, stable, *lanes)
+
+
+def _mean_engine(instance: Instance, pool: FleetPool, per_engine: FloatArray) -> _Mean | None:
+    """Fixed point of t = (b + a) / (1 - P) with a = t sum rate osl slope; None where there is none."""
+    flows, tables = instance.flows, instance.tables
+    work, slope = per_engine * flows.osl, tables.attention_slope[pool.shape]
+    mean = _Mean(per_engine, _mixed(instance, pool, per_engine, 1.0, 0.0), 1.0, 0.0, 0.0, 0.0)
+    for _ in range(ROUNDS):
+        mixed = _mixed(instance, pool, per_engine, mean.running, mean.busy)
+        free = 1.0 - float(per_engine @ mixed.extra) - float(work @ slope)
+        if free <= 0.0:
+            return None
+        step = mixed.base / free
+        attention = step * float(work @ slope)
+        latency, service = _turns(instance, pool, mixed, attention)
+        busy = float(per_engine @ service) / float(tables.ranks[pool.shape])
+        running = step * float(work.sum()) + float(per_engine @ latency)
+        settled = (running, busy) == (mean.running, mean.busy)
+        mean = _Mean(per_engine, mixed, running, busy, attention, step)
+        if settled:  # and so for ever
+            break
+    servers = pool.replicas * float(tables.ranks[pool.shape])
+    found = min(mean.busy, 0.999999) ** (np.sqrt(2.0 * (servers + 1.0)) - 1.0)  # Sakasegawa's P(all busy)
+    spread = float(np.sqrt(_beside(instance, pool, mean, (mean.busy, found)).variance))
+    mixed = _mixed(instance, pool, per_engine, mean.running, mean.busy, spread=spread)
+    longer = _together(instance, mean, mixed, (servers, float(tables.pipeline[pool.shape]), found))
+    taken = float(per_engine @ (mixed.extra * longer)) + float(work @ slope)
+    if taken >= 1.0:
+        return None
+    step = mixed.base / (1.0 - taken)
+    attention = step * float(work @ slope)
+    return replace(mean, mixed=replace(mixed, extra=mixed.extra * longer), step=step, attention=attention)
+
+
+def _together(instance: Instance, mean: _Mean, mixed: _Mixed, pool: tuple[float, float, float]) -> FloatArray:
+    """What prompts add to steps, over what each adds by itself, (flows,) [1].
+
+    The first tokens of a step cost less, as they share the weights that decodes read anyway; prompts that share a step
+    save that once. x prompts come to a busy engine in the step of another, n = x + exp(-x) share one.
+    pool: prompt servers, stages of an engine, P(all servers busy).
+    """
+    (servers, stages, found), flows, work = pool, instance.flows, (mixed.turn - mixed.base) * mixed.count
+    weight = mean.per_engine / mean.rate
+    burst = 1.0 + max(flows.arrival_scv - 1.0, 0.0) / (2.0 * servers)
+    sent = min(found / max(mean.busy, 1e-12), 1.0)
+    come = mean.rate * float(weight @ (mixed.turn + mean.attention)) / stages * burst * sent
+    shared = 1.0 - 1.0 / (come + np.exp(-come))
+    dense = flows.new_tokens / mixed.room * (mixed.full - mixed.base)
+    return np.asarray(1.0 + shared * np.maximum(dense - work, 0.0) / np.maximum(work, 1e-12))
+
+
+def _beside(instance: Instance, pool: FleetPool, mean: _Mean, met: tuple[float, float]) -> Beside:
+    """Prompts beside decodes, as `decode_queue` wants them; met: busy share of a lane, and P(all lanes busy)."""
+    flows, tables, mixed = instance.flows, instance.tables, mean.mixed
+    stages, ranks = float(tables.pipeline[pool.shape]), float(tables.ranks[pool.shape])
+    whole = np.floor(flows.new_tokens / mixed.room)
+    part = flows.new_tokens - whole * mixed.room
+    square = (whole * mixed.room**2 + part**2) / flows.new_tokens**2
+    busy, chance = met
+    return Beside(
+        rate=mean.rate,
+        weight=mean.per_engine / mean.rate,
+        extra=mixed.extra,
+        swing=_swing(instance, pool, mean),
+        square=mixed.extra**2 * np.maximum(square, 1.0 / np.maximum(mixed.count / stages, 1.0)),
+        steps=np.maximum(flows.osl - 1.0, 1.0),
+        quiet=mean.quiet,
+        slope=_slope(instance, pool, mean),
+        busy=any_busy(busy, ranks),
+        sent=min(chance / max(busy, 1e-12), 1.0),
+        mixed_steps=np.maximum(mixed.count / stages, 1.0),
+        lanes=stages,
+        engines=float(pool.replicas),
+        arrival_scv=flows.arrival_scv,
+        seats=float(tables.seqs[pool.seqs]),
+    )
+
+
+def _swing(instance: Instance, pool: FleetPool, mean: _Mean) -> float:
+    """What a prompt more adds to the steps of an engine of several lanes, over what each adds on average [1].
+
+    Chunks that others hold up anyway cost nothing more: d(rho pace) / d rho over the pace, by difference.
+    """
+    tables, (less, more) = instance.tables, np.minimum(mean.busy, 0.9) * np.array([0.95, 1.05])
+    lanes = np.array(float(tables.pipeline[pool.shape] * tables.ranks[pool.shape]))
+    if lanes == 1.0 or mean.busy <= 0.0:
+        return 1.0
+    chunks = np.array(float(mean.per_engine @ mean.mixed.count) / mean.rate if tables.ranks[pool.shape] == 1.0 else 1.0)
+    low, high = (float(busy * lanes_held_up(lanes, busy, chunks)) for busy in (less, more))
+    return float(max((high - low) / (more - less) * (less + more) / (high + low), 0.0))
+
+
+def _slope(instance: Instance, pool: FleetPool, mean: _Mean) -> float:
+    """What one decode more adds to a step: its KV reads, and its part of the batch [s]."""
+    batch = max(mean.step * float(mean.per_engine @ instance.flows.osl), 1e-9)
+    near = max(batch / 16.0, 0.25)
+    more, less = batch + near, max(batch - near, 0.0)
+    grown = decode_base(instance, pool, more) - decode_base(instance, pool, less)
+    return mean.attention / batch + grown / (more - less)
+
+
+def _mixed(
+    instance: Instance, pool: FleetPool, per_engine: FloatArray, running: float, busy: float, *, spread: float = 0.0
+) -> _Mixed:
+    """Mixed steps read off the tables between the batch limits next to `running`, whose standard deviation is `spread`.
+
+    The room that a batch leaves decides how many steps a prompt needs: on average over the batches that it may meet,
+    each a normal one.
+    """
+    tables, shape = instance.tables, pool.shape
+    base = decode_base(instance, pool, running)
+    above = int(np.clip(np.searchsorted(tables.seqs, running), 1, max(tables.seqs.size - 1, 1))) % tables.seqs.size
+    below = max(above - 1, 0)
+    width = max(float(tables.seqs[above] - tables.seqs[below]), 1e-12)
+    part = float(np.clip((running - tables.seqs[below]) / width, 0.0, 1.0))
+
+    def read(values: FloatArray) -> FloatArray:
+        return np.asarray((1.0 - part) * values[below] + part * values[above])
+
+    lanes = float(tables.pipeline[shape] * tables.ranks[shape])
+    room = max(float(tables.rank_chunks[shape, pool.chunk]) - running / lanes, 1.0)
+    count = np.ceil(instance.flows.new_tokens / room)
+    if spread > 0.0:
+        fewer, more = (room - instance.flows.new_tokens / np.maximum(count - less, 1e-12) for less in (1.0, 0.0))
+        count = count + normal_exceeds(more * lanes / spread) - normal_exceeds(-fewer * lanes / spread)
+        count = np.maximum(count, np.ceil(instance.flows.new_tokens / float(tables.rank_chunks[shape, pool.chunk])))
+    at = (shape, slice(None), pool.chunk)
+    steps = beside_prompts(tables.mixed_alone[at], tables.mixed_base[at], min(busy, 1.0))
+    longer = np.maximum(steps - tables.decode_base[shape][:, None], 0.0)
+    work = read(longer * tables.chunk_count[shape, :, pool.chunk])
+    chunks = float(per_engine @ count) / max(float(per_engine.sum()), 1e-12) if tables.ranks[shape] == 1.0 else 1.0
+    pace = float(lanes_held_up(np.array(lanes), np.array(min(busy, 1.0)), np.array(chunks)))
+    full = max(float(read(tables.full_base[shape, :, pool.chunk])), float((base + work / count).max()))
+    return _Mixed(base, base + work / count, count, pace * work / lanes, full, room)
+
+
+def _mixed_lockstep(instance: Instance, pool: FleetPool, mean: _Mean) -> tuple[FloatArray, tuple[float, float]]:
+    """Latency of prompts on a colocated engine of several lanes (flows,) [s], and the last two of `PoolState`."""
+    lanes, stages = (float(values[pool.shape]) for values in (instance.tables.ranks, instance.tables.pipeline))
+    beside = busy_beside(np.array([mean.busy]), instance.flows.arrival_scv, np.array([pool.replicas * lanes]))
+    mixed = _mixed(instance, pool, mean.per_engine, mean.running, float(beside[0]))
+    step = (mixed.turn + mean.attention)[None] / stages
+    found = lockstep(step, mixed.count[None], mean.per_engine, lanes=np.array([lanes]), busy=beside)
+    latency = _turns(instance, pool, mixed, mean.attention)[0] + found.excess[0]
+    return latency, (float(found.step[0]), any_busy(float(beside[0]), lanes))
+
+
+def _turns(instance: Instance, pool: FleetPool, mixed: _Mixed, attention: float) -> tuple[FloatArray, FloatArray]:
+    """Latency and service time of prompts in mixed steps [s]."""
+    turn, stages = mixed.turn + attention, float(instance.tables.pipeline[pool.shape])
+    service = mixed.count * turn / stages
+    return service + turn * (1.0 - 1.0 / stages), service
+
+
+def _prompts(instance: Instance, pool: FleetPool, rate: FloatArray, mixed: _Mixed, attention: float) -> PromptWait:
+    """Wait of prompts for mixed steps; mixed: as they are when prompts wait, that is with one on every lane."""
+    tables = instance.tables
+    stages = float(tables.pipeline[pool.shape])
+    service = _turns(instance, pool, mixed, attention)[1]
+    full = (mixed.full + attention) / stages
+    shared = np.minimum(instance.flows.new_tokens / mixed.room * full, service)
+    engines = pool.replicas * float(tables.ranks[pool.shape])
+    return prompt_wait(Prompts(rate, service, shared, full, engines, instance.flows.arrival_scv, stages))
+
+
+def _steps(instance: Instance, pool: FleetPool, mean: _Mean, beside: Beside, wait: PromptWait) -> Steps:
+    """Distribution of the TPOT of each flow beside prompts."""
+    mixed = mean.mixed
+    left = _left_behind(instance, pool, mean.rate, wait, mixed.count * (mixed.turn + mean.attention))
+    most = max(mixed.full - mixed.base, 1e-12)
+    one = float(beside.weight @ np.minimum(mixed.extra / mixed.count, most))
+    time = decode_time(beside, left, first_of(float(beside.weight @ left), one, most))
+    return Steps(
+        step=mean.step,
+        quiet=mean.quiet,
+        undisturbed=time.undisturbed,
+        mean=time.mean,
+        spread=time.spread,
+        jitter=batch_jitter(instance, pool, mean.per_engine, mean.step),
+        ceiling=max(mean.step, mixed.full + mean.attention),
+    )
+
+
+def _left_behind(instance: Instance, pool: FleetPool, rate: float, wait: PromptWait, service: FloatArray) -> FloatArray:
+    """Prompts that wait at the engine when one of each flow ends, (flows,).
+
+    Those that came while it waited and was computed, less those that end with it. While its engine is busy, the router
+    sends others there only when all engines are: P(all busy) / P(this one busy).
+    """
+    engines = pool.replicas * float(instance.tables.ranks[pool.shape])
+    sent = min(wait.chance / max(wait.utilization, 1e-12), 1.0)
+    bunch = bunch_behind(instance.flows.arrival_scv, engines)
+    each = rate / float(instance.tables.ranks[pool.shape])
+    came = sent * each * (wait.chance * wait.mean + service) + bunch
+    return np.asarray(np.maximum(came - wait.chance * wait.behind, 0.0))
+
+
+def _first_waits(instance: Instance, pool: FleetPool, mean: _Mean, beside: Beside, wait: PromptWait) -> PromptWait:
+    """Waits of prompts with what the decodes beside them add."""
+    flows, tables, mixed = instance.flows, instance.tables, mean.mixed
+    stages, ranks = float(tables.pipeline[pool.shape]), float(tables.ranks[pool.shape])
+    if stages > 1.0:
+        step, times = (mixed.turn + mean.attention) / stages, mean.per_engine * mixed.count
+        wait = with_transit(wait, Transit(float(times.sum()), step, times, stages))
+    if ranks == 1.0:
+        rest = mean.quiet / stages
+        held = min(wait.utilization + 0.5 * rest * mean.rate * (1.0 - wait.utilization), 0.999999)
+        occupied = float(wait_probability(float(pool.replicas), held, flows.arrival_scv))
+        behind = np.minimum(mixed.extra, mixed.full - mixed.base)
+        pending = 1.0 - wait.utilization / held
+        wait = with_company(wait, Company(occupied, pending, rest, mixed.extra, behind, beside.weight))
+    return with_crowd(wait, *_crowd(beside))
+
+
+def _crowd(beside: Beside) -> tuple[float, float]:
+    """Chance that all seats of an engine are taken [1], and the mean wait for one [s]; see `mixed_wait`."""
+    free = max(beside.seats - beside.batch, 1e-9)
+    step = beside.quiet + free * beside.slope
+    each = beside.mean + beside.length * step / beside.seats
+    return float(normal_exceeds(free / np.sqrt(max(beside.variance, 1e-12)))), beside.variance / free * each

@@ -1,0 +1,126 @@
+"""Decodes beside prompts: queues whose answers are known, and a small engine simulated step by step."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from costmodel.decode_queue import Beside, beta_exceeds, decode_time, dispersion, feedback, first_of
+
+
+def beside(**changed: object) -> Beside:
+    """Two flows at one engine, 0.4 of the time prompts."""
+    usual = Beside(
+        rate=4.0,
+        weight=np.array([0.5, 0.5]),
+        extra=np.array([0.05, 0.15]),
+        swing=1.0,
+        square=np.array([0.05, 0.15]) ** 2,
+        steps=np.array([100.0, 300.0]),
+        quiet=0.02,
+        slope=0.0,
+        busy=0.45,
+        sent=1.0,
+        mixed_steps=np.ones(2),
+        lanes=1.0,
+        engines=1.0,
+        arrival_scv=1.0,
+        seats=1e6,
+    )
+    return replace(usual, **changed)  # type: ignore[arg-type]
+
+
+def test_one_engine_gets_what_comes() -> None:
+    assert [float(found) for found in dispersion(beside(), np.array(100.0))] == pytest.approx([1.0, 1.0])
+    assert beside().met == pytest.approx(beside().rate)
+    assert beside().step == pytest.approx(0.02 / 0.6)
+
+
+def test_very_many_engines_vary_by_their_idle_times_alone() -> None:
+    many = beside(engines=1e6, sent=0.0, steps=np.array([1.0, 1e5]))
+    assert float(dispersion(many, np.array(1.0))[1]) == pytest.approx((1.0 - many.busy) ** 2, rel=1e-3)
+
+
+def test_equal_outputs_come_back_when_they_ended() -> None:
+    even = beside(engines=1e6, sent=0.0, extra=np.array([0.1, 0.1]), steps=np.array([200.0, 200.0]))
+    assert even.regular == pytest.approx(1.0)
+    assert [float(dispersion(even, np.array(n))[1]) for n in (0.0, 100.0, 200.0)] == pytest.approx(
+        [0.55**2, 0.55**2 / 2.0, 0.0], abs=1e-5
+    )
+
+
+def test_prompts_that_cost_nothing_disturb_nobody() -> None:
+    free = decode_time(beside(extra=np.zeros(2), square=np.zeros(2)), np.zeros(2), 0.0)
+    assert (free.mean < 1e-9).all()
+    assert (free.spread < 1e-9).all()
+
+
+def test_a_processor_sharing_queue_is_negative_binomial() -> None:
+    shared = beside(extra=np.full(2, 1e-12), square=np.full(2, 1e-24), slope=0.0005, busy=1e-9)
+    due = feedback(shared)
+    assert due == pytest.approx(4.0 * 200.0 * 0.0005)
+    assert shared.variance == pytest.approx(shared.batch / (1.0 - due), rel=1e-6)
+
+
+def test_equal_outputs_without_slope_gather_the_prompts_of_their_last_steps() -> None:
+    """Arrivals in n steps, each of which makes steps longer in which others come: n T lambda / (1 - P)^2."""
+    fixed = beside(extra=np.full(2, 0.1), square=np.full(2, 0.01), steps=np.full(2, 200.0))
+    assert fixed.variance == pytest.approx(fixed.batch / 0.6**2, rel=1e-6)
+
+
+def test_steps_of_one_engine_vary_as_in_a_simulation() -> None:
+    """A step of 20 ms, 100 ms more with each prompt that came during the last one, 0.4 of the time in prompts."""
+    one = beside(extra=np.full(2, 0.1), square=np.full(2, 0.01), steps=np.array([20.0, 400.0]), busy=0.4 + 4.0 * 0.02)
+    rng = np.random.default_rng(1)
+    length, steps = 0.02, np.empty(200_000)
+    for at in range(steps.size):
+        length = 0.02 + 0.1 * rng.poisson(4.0 * length)
+        steps[at] = length
+    summed = np.cumsum(np.r_[0.0, steps])
+    found = decode_time(one, np.full(2, 0.2), 0.1)
+    mean = found.mean * (1.0 - found.undisturbed)
+    second = (found.spread**2 + found.mean**2) * (1.0 - found.undisturbed)
+    for index, n in enumerate((20, 400)):
+        sampled = (summed[n:] - summed[:-n]) / n - 0.02
+        assert float(mean[index]) == pytest.approx(sampled.mean(), rel=0.1)
+        assert float(np.sqrt(second[index] - mean[index] ** 2)) == pytest.approx(sampled.std(), rel=0.15)
+
+
+def test_prompts_left_behind_are_geometric_and_fill_the_step() -> None:
+    assert first_of(0.0, 0.03, 1.0) == pytest.approx(0.03)
+    assert first_of(2.0, 0.03, 1e6) == pytest.approx(0.09)
+    assert first_of(1e6, 0.03, 0.1) == pytest.approx(0.1, rel=1e-3)
+
+
+@settings(deadline=None, max_examples=50)
+@given(
+    busy=st.floats(0.05, 0.95),
+    sent=st.floats(0.0, 1.0),
+    engines=st.integers(1, 64),
+    scv=st.floats(0.1, 9.0),
+    slope=st.floats(0.0, 1e-4),
+)
+def test_times_are_those_of_a_distribution(busy: float, sent: float, engines: int, scv: float, slope: float) -> None:
+    found = decode_time(
+        beside(busy=busy, sent=sent, engines=float(engines), arrival_scv=scv, slope=slope, rate=8.0 * busy),
+        np.array([0.1, 0.5]),
+        0.1,
+    )
+    assert (found.mean > 0.0).all()
+    assert np.isfinite(found.spread).all()
+    assert ((found.undisturbed >= 0.0) & (found.undisturbed <= 1.0)).all()
+    assert found.undisturbed[1] <= found.undisturbed[0]
+
+
+@pytest.mark.parametrize(("x", "share"), [(0.1, 0.81), (0.5, 0.25), (0.9, 0.01)])
+def test_beta_tail(x: float, share: float) -> None:
+    """With parameters 1 and 2 the tail is (1 - x)^2."""
+    assert float(beta_exceeds(np.array(x), np.array(1 / 3), np.array(18**-0.5), 1.0)) == pytest.approx(share, abs=0.005)
+
+
+def test_a_beta_far_below_its_limit_is_a_gamma() -> None:
+    assert float(beta_exceeds(np.array(2.0), np.array(1.0), np.array(0.5), 1e6)) == pytest.approx(0.0424, abs=0.001)

@@ -1,0 +1,97 @@
+"""What delays a first token beyond its prompt: cards, the step in progress, the wait for an engine, put together."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from costmodel.prompt_queue import Prompts, prompt_wait
+from optimizer.fleets.engine_state import PoolState, Steps
+from optimizer.fleets.first_token import POINTS, card_wait, delay_of, entry_steps, hand_over_waits, waits_of
+
+ONE = np.array([1.0])
+IDLE = prompt_wait(Prompts(0.0 * ONE, ONE, ONE, 4.0, 1.0, 1.0))
+BUSY = prompt_wait(Prompts(0.6 * ONE, ONE, 0.9 * ONE, 4.0, 1.0, 1.0))
+
+
+def decoding(running: float, step: float = 0.02) -> PoolState:
+    """A decode pool of one flow whose steps all take as long."""
+    steps = Steps(step, step, ONE, 0.0 * ONE, 0.0 * ONE, 0.0, step)
+    return PoolState(ONE, None, 0.0 * ONE, steps, running, 0.0, 0.0, stable=True)
+
+
+class TestCards:
+    def test_a_card_is_a_queue_of_one_server(self) -> None:
+        """M/M/1 by its moments: rho = 0.6 of mean 1, E[s2] = 2; those who wait do so for 1 / (1 - rho)."""
+        chance, mean = card_wait(
+            np.array([0.3, 0.3]), np.array([1.0 - np.sqrt(0.999), 1.0 + np.sqrt(0.999)]), 1.0, 1.0, 1.0
+        )
+        assert chance == pytest.approx(0.6)
+        assert mean == pytest.approx(1.0 / 0.4, rel=0.01)
+
+    def test_nothing_sent_is_nothing_waited_for(self) -> None:
+        assert card_wait(0.0 * ONE, ONE, 1.0, 1.0, 1.0) == (0.0, 0.0)
+        assert card_wait(ONE, 0.0 * ONE, 1.0, 1.0, 1.0) == (0.0, 0.0)
+
+    def test_prompts_of_one_step_send_one_after_the_other(self) -> None:
+        """Three at once on a card that is idle otherwise: one of them is ahead on average."""
+        chance, mean = card_wait(1e-9 * ONE, ONE, 1.0, 1.0, 3.0)
+        assert chance * mean == pytest.approx(1.0, rel=1e-6)
+
+    def test_bursts_wait_longer_less_so_on_many_cards(self) -> None:
+        waits = [np.prod(card_wait(0.5 * cards * ONE, ONE, cards, scv, 1.0)) for cards, scv in ((1, 1), (4, 9), (1, 9))]
+        assert waits == sorted(waits)
+        assert waits[0] < waits[-1]
+
+    def test_a_full_card_makes_everyone_late(self) -> None:
+        assert card_wait(2.0 * ONE, ONE, 1.0, 1.0, 1.0)[1] > 1e9
+
+    def test_quantiles_of_a_wait_that_is_rare(self) -> None:
+        found = waits_of(0.1, 2.0, np.array([0.5, 0.9, 1.0 - 0.1 * np.exp(-1.0)]))
+        np.testing.assert_allclose(found, [0.0, 0.0, 2.0], atol=1e-9)
+
+
+class TestEntry:
+    def test_a_busy_engine_is_in_the_middle_of_a_step(self) -> None:
+        np.testing.assert_allclose(entry_steps(decoding(500.0), np.array([0.0, 0.5, 1.0])), [0.02, 0.03, 0.04])
+
+    def test_an_empty_engine_starts_at_once(self) -> None:
+        np.testing.assert_allclose(entry_steps(decoding(0.01), np.array([0.5, 0.9])), [0.02, 0.02])
+
+    def test_points_keep_the_mean_of_cards_and_steps(self) -> None:
+        found = hand_over_waits([(0.6, 0.05)], [(decoding(500.0), 0.75), (decoding(500.0, 0.04), 0.25)])
+        assert found.shape == (POINTS,)
+        assert found.mean() == pytest.approx(0.6 * 0.05 + 1.5 * 0.025, rel=0.1)
+
+
+class TestDelay:
+    def test_without_anything_after_it_is_the_wait(self) -> None:
+        delay = delay_of(BUSY, np.zeros(1), ((1.0, 0.0),))
+        for slack in (0.3, 1.7, 5.0):
+            expected = BUSY.chance * BUSY.exceeds(np.array([slack]))
+            np.testing.assert_allclose(delay.exceeds(np.array([slack])), expected, rtol=1e-6)
+
+    def test_an_idle_pool_waits_for_what_follows_alone(self) -> None:
+        later = np.array([1.0, 2.0, 3.0, 4.0])
+        delay = delay_of(IDLE, later, ((1.0, 0.0),))
+        np.testing.assert_allclose(
+            [delay.exceeds(np.array([t]))[0] for t in (0.5, 2.5, 5.0)], [1.0, 0.5, 0.0], atol=0.02
+        )
+
+    def test_the_rest_of_a_step_is_met_at_any_time(self) -> None:
+        delay = delay_of(IDLE, np.zeros(1), ((0.5, 0.0), (0.5, 2.0)))
+        np.testing.assert_allclose(
+            [delay.exceeds(np.array([t]))[0] for t in (0.5, 1.0, 3.0)], [0.375, 0.25, 0.0], atol=0.01
+        )
+
+    @settings(deadline=None, max_examples=30)
+    @given(st.floats(0.05, 0.95), st.floats(0.0, 0.9), st.floats(0.0, 2.0))
+    def test_it_is_a_distribution(self, rho: float, card: float, step: float) -> None:
+        wait = prompt_wait(Prompts(rho * ONE, ONE, 0.9 * ONE, 4.0, 1.0, 1.0))
+        delay = delay_of(wait, hand_over_waits([(card, 0.3)], [(decoding(5.0), 1.0)]), ((0.4, step), (0.6, 0.0)))
+        assert (np.diff(delay.late, axis=1) <= 1e-9).all()
+        assert (np.diff(delay.seconds) > 0.0).all()
+        assert delay.exceeds(np.array([-1e-6]))[0] == 1.0
+        assert delay.exceeds(np.array([delay.seconds[-1] + 1.0]))[0] == 0.0
