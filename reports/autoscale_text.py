@@ -112,7 +112,7 @@ def on_load(instance: Instance, day: Day) -> str:
 
 def method(day: Day) -> str:
     """How it was found."""
-    how = f"{count(day.requests)} simulated requests for each rate and fleet" if day.requests else "formula"
+    how = f"at least {count(day.requests)} simulated requests for each rate and fleet" if day.requests else "formula"
     return (
         f"Replicas and attainment by {how}; each hour as if its rate lasted, routing unchanged. A queue that too small "
         "a fleet leaves is fluid, and whoever comes while it stands is late. What is released stops at once."

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import numpy as np
 
 from costmodel.units import KILO
+from optimizer.fleets.binding import limits_by_use
 from optimizer.procurement.bill import Hours
 from optimizer.procurement.buying import Bought
 from optimizer.procurement.buying_looks import Seen
@@ -16,6 +17,7 @@ from search_spaces.contracts import Contract, Tier
 
 from .numbers import MISSING, count, hourly, is_number, money, percent, rate, signed_percent, significant
 from .page_charts import Table
+from .sensitivity import fleet_told
 from .table import Column, render_table
 from .text import Align, plural
 
@@ -242,6 +244,11 @@ def _assumptions(found: Bought) -> list[str]:
         told.append(f"{signed_later(found, beyond)}: paid beyond month {months}, and charged whole.")
     if any(one.tier is Tier.SPOT for one in terms.contracts):
         told.append("Spot instances are taken to go and come back independently of one another.")
+    if limits_by_use(found.problem):
+        told.append(
+            "Where whole nodes are billed, inventory, power, max_gpus and budget count all of their GPUs here; pdplan "
+            "optimize counts those that engines use, but for the budget."
+        )
     if terms.unused:
         told.append(f"Terms of {', '.join(terms.unused)} are not used: the workload file does not offer it.")
     told += _simulated(found)
@@ -262,7 +269,7 @@ def does_not_hold(found: Bought) -> list[str]:
 
 
 def _fault(one: Seen) -> str:
-    return f"At {rate(one.part.rate)} {' + '.join(one.part.pools)} {one.fault}."
+    return f"At {rate(one.part.rate)} a fleet of {fleet_told(one.part.pools)} {one.fault}."
 
 
 def _simulated(found: Bought) -> list[str]:
@@ -274,7 +281,8 @@ def _simulated(found: Bought) -> list[str]:
     seen = len(looks.held) + len(looks.missed)
     which = "All" if seen == looks.every else f"{seen} of"
     said = (
-        f"{which} {plural(looks.every, 'fleet')} that serve an hour were simulated at the rate that each is bought for."
+        f"{which} {plural(looks.every, 'fleet')} that serve an hour were simulated at the rate that each is bought "
+        "for, with requests drawn to confirm it."
     )
     if looks.held:
         least = min(looks.held, key=lambda one: one.attainment)
@@ -283,7 +291,16 @@ def _simulated(found: Bought) -> list[str]:
         said += f" {many} of them keep their goals; the least share within its SLOs is {where}."
     if seen < looks.every:
         said += f" The others are by formula (--verify N). {before}"
-    return [said, *(f"Refuted, and not used: {_fault(one)}" for one in looks.refuted)]
+    alike: dict[tuple[object, ...], list[Seen]] = {}
+    for one in looks.refuted:
+        alike.setdefault((one.part.rate, one.part.pools), []).append(one)
+    return [said, *map(_refuted, alike.values())]
+
+
+def _refuted(alike: Sequence[Seen]) -> str:
+    """That a fleet was refuted at a rate, told once for all settings of its engines."""
+    more = f" Nor does it hold in {plural(len(alike) - 1, 'other setting')} of them." if len(alike) > 1 else ""
+    return f"Refuted, and not used: {_fault(alike[0])}{more}"
 
 
 def _rounding(found: Bought) -> float:

@@ -8,6 +8,7 @@ from typing import Any
 from optimizer.recommend.explain import Explanation, Ruling, Standing
 
 from .numbers import hourly
+from .sensitivity import fleet_line
 from .table import Column, render_table
 from .text import wrap
 
@@ -100,5 +101,5 @@ def _standing(one: Standing, width: int) -> str:
     if one.cost is None:
         return "\n".join(wrap(f"{one.role.value}: {one.why}.", width))
     head = f"{one.role.value}: number {one.rank} of {one.of}; {one.why}."
-    fleet = f"  {hourly(one.cost)}: {' + '.join(one.pools)}"
+    fleet = f"  {hourly(one.cost)}: {fleet_line(one.pools)}"
     return "\n".join([*wrap(head, width), *wrap(fleet, width)])

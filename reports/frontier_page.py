@@ -11,13 +11,15 @@ from optimizer.whatif.frontier import Frontier, Step
 
 from .answer_page import HEIGHT, PLOT, AnswerPage, Part, render_answer
 from .charts import WIDTH
-from .frontier_text import DIGITS, FLEET, curve_findings, curve_headers, curve_notes, curve_rows
+from .frontier_text import DIGITS, curve_findings, curve_headers, curve_notes, curve_rows
 from .marks import Drawing, Mark, Path, Text
 from .numbers import hourly, percent, rate, significant
 from .page_charts import Chart, Table
 from .plots import Plot, axes, plot
 from .scales import round_steps
+from .sensitivity import fleet_told
 from .text import plural
+from .whatif_text import FLEET
 
 WORDS: Mapping[str, str] = {
     "rate": "demand",
@@ -122,7 +124,7 @@ def _title(curve: Frontier, steps: Sequence[Step]) -> str:
 def _stair(drawn: Plot, curve: Frontier, step: Step) -> Mark:
     cost = float(step.answer.cost or 0.0)
     span = f"{significant(step.easy, DIGITS)} to {significant(step.hard, DIGITS)}"
-    tip = f"{curve.over} {span}: {hourly(cost)}, {' + '.join(step.answer.pools)}"
+    tip = f"{curve.over} {span}: {hourly(cost)}, {fleet_told(step.answer.pools)}"
     return Path((drawn.at((step.easy, cost)), drawn.at((step.hard, cost))), "curve decode", tip)
 
 

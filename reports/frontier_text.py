@@ -10,13 +10,13 @@ from optimizer.whatif.frontier import Frontier
 from optimizer.whatif.frontier import by_budget as budgets
 from optimizer.whatif.scenario import answer_row, refuted_rows
 
-from .numbers import MISSING, hourly, percent, rate, significant
+from .numbers import hourly, percent, rate, significant
+from .sensitivity import fleet_told
 from .table import Column, render_table
 from .text import sentence, wrap
-from .whatif_text import refuted_sentence, simulated_note
+from .whatif_text import FLEET, LINES, fleet_cell, refuted_sentence, simulated_note
 
 PER_DOLLAR: Final = "per dollar"
-FLEET: Final = "fleet"
 IN_SLO: Final = "in SLO"
 DIGITS: Final = 5
 """Of the values at which steps end."""
@@ -57,7 +57,7 @@ def frontier_csv(curve: Frontier) -> str:
 def frontier_text(curve: Frontier, width: int) -> str:
     """A line per step of the staircase, the easiest first."""
     columns = [
-        Column(name, shrink=True, lines=2) if name == FLEET else Column(name, "right", optional=name == PER_DOLLAR)
+        Column(name, shrink=True, lines=LINES) if name == FLEET else Column(name, "right", optional=name == PER_DOLLAR)
         for name in curve_headers(curve)
     ]
     table = render_table(curve_rows(curve), columns, width)
@@ -84,13 +84,13 @@ def curve_rows(curve: Frontier) -> list[list[str]]:
     if curve.by_budget:
         for row, step in zip(budgets(curve), having, strict=True):
             worth = f"{significant(row['requests_per_dollar'])} req/$"
-            fleet = " + ".join(step.answer.pools)
+            fleet = fleet_cell(step.answer.pools)
             rows.append([hourly(row["budget_usd_per_hour"]), rate(row["rate_rps"]), worth, fleet])
         return [[*row, *share] for row, share in zip(rows, seen, strict=True)]
     for step in having:
         cost = hourly(step.answer.cost) if step.answer.cost is not None else step.answer.status.value
-        fleet = " + ".join(step.answer.pools) or MISSING
-        rows.append([significant(step.easy, DIGITS), significant(step.hard, DIGITS), cost, fleet])
+        ends = significant(step.easy, DIGITS), significant(step.hard, DIGITS)
+        rows.append([*ends, cost, fleet_cell(step.answer.pools)])
     return [[*row, *share] for row, share in zip(rows, seen, strict=True)]
 
 
@@ -114,8 +114,9 @@ def _refuted(curve: Frontier) -> list[str]:
     """A sentence for every fleet that misses where the formulas say that it holds."""
     moved = [(step, one) for step in curve.steps if step.promised is not None for one in step.answer.refuted]
     ends = [
-        f"Moved: by formula {' + '.join(one.pools)} holds up to {significant(step.promised or step.hard, DIGITS)}, but "
-        f"there it {one.fault}; its step ends where it was found to hold."
+        f"Moved: by formula a fleet of {fleet_told(one.pools)} holds up to "
+        f"{significant(step.promised or step.hard, DIGITS)}, but there it {one.fault}; its step ends "
+        "where it was found to hold."
         for step, one in moved
     ]
     return [*ends, *map(refuted_sentence, curve.refuted)]

@@ -122,16 +122,19 @@ def notes(found: Resilience, count: int) -> list[str]:
     told = f"N+{count} against the loss of {replicas}: {_extra(found, 'replica')}. "
     told += f"Against the loss of any {nodes}: {_extra(found, 'node')}."
     judged = [found.whole, *(one.judgement for one in found.losses if one.judgement is not None)]
-    return [told, *([] if all(map(_sure, judged)) else [UNSURE]), METHOD, _runs(found)]
+    return [told, *([] if all(map(_sure, judged)) else [UNSURE]), METHOD, _runs(judged)]
 
 
-def _runs(found: Resilience) -> str:
-    """Say why the row without a loss is not the plan's own figure to the digit."""
-    requests = sum(run.demand.trace.size for run in found.whole.runs)
+def _runs(judged: Sequence[Judgement]) -> str:
+    """Say how long the runs are, and why the row without a loss is not the plan's own figure to the digit."""
+    lengths = [sum(run.demand.trace.size for run in one.runs) for one in judged]
+    long = plural(min(lengths), "request")
+    if max(lengths) > min(lengths):
+        long += f", or of up to {max(lengths):,} where fewer do not tell whether a pool falls behind,"
     return (
-        f"Each row is a run of {plural(requests, 'request')} with the expected step times, in which spare engines "
-        "serve too. The plan's own shares come from other, longer runs with spare engines idle, and from the slow end "
-        "of the step times if it has a confidence; so the row without a loss may differ from them."
+        f"Each row is a run of {long} with the expected step times, in which spare engines serve too. The plan's own "
+        "shares come from other runs, most of them longer, with spare engines idle, and from the slow end of the step "
+        "times if it has a confidence; so the row without a loss may differ from them."
     )
 
 

@@ -12,10 +12,11 @@ from optimizer.whatif.scenario import Answer, answer_row, refuted_rows
 from optimizer.whatif.shadow import ShadowPrice
 from optimizer.whatif.tornado import TornadoRow
 
-from .numbers import MISSING, hourly, is_number, percent, significant
+from .numbers import hourly, is_number, percent, significant
+from .sensitivity import fleet_told
 from .table import Column, render_table
 from .text import sentence, wrap
-from .whatif_text import refuted_sentence, simulated_note
+from .whatif_text import FLEET, LINES, fleet_cell, refuted_sentence, simulated_note
 
 DIGITS: Final = 6
 """Of values at which something changes."""
@@ -63,7 +64,7 @@ def break_even_text(found: Pieces, width: int) -> str:
         Column(f"{name} bought" if by_price else "GPUs", "right"),
         Column("cost from", "right"),
         Column("to", "right"),
-        Column("fleet", shrink=True, lines=2),
+        Column(FLEET, shrink=True, lines=LINES),
         *([Column("in SLO", "right")] if shown else []),
     ]
     rows = [
@@ -73,7 +74,7 @@ def break_even_text(found: Pieces, width: int) -> str:
             str(_bought(one.answer, name) if by_price else sum(one.answer.gpus.values())),
             _cost(one.cost_low),
             _cost(one.cost_high),
-            " + ".join(one.answer.pools) or MISSING,
+            fleet_cell(one.answer.pools),
             *([percent(one.answer.attainment)] if shown else []),
         ]
         for one in found.pieces
@@ -86,7 +87,7 @@ def break_even_text(found: Pieces, width: int) -> str:
     exact = f"each value is exact to {found.tolerance:.2g}"
     times = {0: "One fleet is best throughout", 1: f"The best fleet changes once; {exact}"}
     said = times.get(len(found.changes), f"The best fleet changes {len(found.changes)} times; {exact}") + "."
-    missed = [f"Refuted: {' + '.join(one.pools)} {one.fault}." for one in found.refuted]
+    missed = [f"Refuted: a fleet of {fleet_told(one.pools)} {one.fault}." for one in found.refuted]
     answers = [one.answer for one in found.pieces]
     notes = [*reasons, said, *missed, *_simulated(answers)]
     return "\n".join([render_table(rows, columns, width), "", *(line for note in notes for line in wrap(note, width))])
@@ -214,7 +215,7 @@ def alternatives_text(rows: Sequence[NearOptimal], slack: float, width: int) -> 
         Column("cost", "right"),
         Column("more", "right"),
         Column("", "left"),
-        Column("fleet", shrink=True, lines=2),
+        Column(FLEET, shrink=True, lines=LINES),
         *([Column("in SLO", "right")] if shown else []),
     ]
     cells = [
@@ -223,7 +224,7 @@ def alternatives_text(rows: Sequence[NearOptimal], slack: float, width: int) -> 
             _cost(row.answer.cost),
             percent(row.excess),
             "within" if row.within else "",
-            " + ".join(row.answer.pools) or MISSING,
+            fleet_cell(row.answer.pools),
             *([percent(row.answer.attainment)] if shown else []),
         ]
         for row in rows

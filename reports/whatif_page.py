@@ -15,7 +15,7 @@ from .marks import Drawing, Mark, Rect, Text, text_width
 from .numbers import MISSING, hourly, percent, rate
 from .page_charts import Chart, Table
 from .text import fit, plural
-from .whatif_text import Row, depth_note, fleet_words, looked, refuted_notes, scenario_keys, told
+from .whatif_text import FLEET, Row, depth_note, fleet_cell, looked, refuted_notes, scenario_keys, told
 
 MOST_MAPS: Final = 6
 ALONE: Final = "sweep"
@@ -57,14 +57,14 @@ def make_sweep_page(rows: Sequence[Row], name: str, depth: str) -> SweepPage:
             *(told(row.get(key)) for key in keys),
             _cost(row),
             MISSING if row["cost_usd_per_hour"] is None else rate(row["goodput_rps"]),
-            fleet_words(row),
+            fleet_cell(row["pools"]),
             row["binding"] or MISSING,
             percent(row["gap"]),
             percent(row["simulated_attainment"]),
         )
         for row in rows
     )
-    headers = (*keys, "#cost", "#goodput", "fleet", "gives out first", "#gap", "#in SLO")
+    headers = (*keys, "#cost", "#goodput", FLEET, "gives out first", "#gap", "#in SLO")
     maps = heat_maps(rows)
     few = f"The first {MOST_MAPS} of {len(maps)} maps; all scenarios stand in the table."
     cut = few if len(maps) > MOST_MAPS else ""
@@ -132,7 +132,7 @@ def _map(rows: Sequence[Row], keys: tuple[str, str], span: tuple[float, float]) 
         x, y = _LEFT + column * width, _TOP + line * _HEIGHT
         tone, cost = _tone(row["cost_usd_per_hour"], span), _in_cell(row)
         place = "" if keys[0] == ALONE else f"{keys[0]} {down[line]}, "
-        tip = f"{place}{keys[1]} {across[column]}: {_cost(row)}, {fleet_words(row)}"
+        tip = f"{place}{keys[1]} {across[column]}: {_cost(row)}, {fleet_cell(row['pools'])}"
         marks.append(Rect(x, y, width - 1.5, _HEIGHT - 1.5, tone, tip))
         if text_width(cost) <= width - CELL_GAP:
             marks.append(Text(x + width / 2, y + 17, cost, f"on-{tone}", "middle"))

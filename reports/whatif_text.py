@@ -8,6 +8,7 @@ from typing import Any, Final
 from optimizer.whatif.scenario import Missed
 
 from .numbers import MISSING, hourly, percent, rate, significant
+from .sensitivity import fleet_line, fleet_told
 from .table import Column, render_table
 from .text import clean, plural, sentence, wrap
 
@@ -28,6 +29,10 @@ ANSWER_KEYS: Final = (
     "refuted",
 )
 """Keys of a row that are the answer; the others say which scenario it is."""
+FLEET: Final = "engines × GPUs"
+"""Header of the column of `fleet_cell`."""
+LINES: Final = 4
+"""Of a cell of words: a fleet of two pools is whole on a terminal of 80 columns."""
 DEPTHS: Final = {
     "simple": "Fleets of one or two pools, found by formula; --gap proves how much cheaper any other could be, "
     "--full searches them all.",
@@ -57,8 +62,8 @@ def sweep_text(rows: Sequence[Row], depth: str, width: int) -> str:
         *(Column(clean(key), "left" if key == "scenario" else "right") for key in keys),
         Column("cost", "right"),
         Column("goodput", "right", optional=True),
-        Column("fleet", shrink=True, lines=2),
-        Column("gives out first", shrink=True, lines=2, optional=True),
+        Column(FLEET, shrink=True, lines=LINES),
+        Column("gives out first", shrink=True, lines=LINES, optional=True),
         Column("gap", "right", optional=True),
         *([Column("in SLO", "right")] if shown else []),
     ]
@@ -67,7 +72,7 @@ def sweep_text(rows: Sequence[Row], depth: str, width: int) -> str:
             *(clean(told(row.get(key))) for key in keys),
             hourly(row["cost_usd_per_hour"]) if row["cost_usd_per_hour"] is not None else row["status"],
             MISSING if row["cost_usd_per_hour"] is None else rate(row["goodput_rps"]),
-            fleet_words(row),
+            fleet_cell(row["pools"]),
             "" if row["cost_usd_per_hour"] is None else row["binding"],
             percent(row["gap"]),
             *([percent(row["simulated_attainment"])] if shown else []),
@@ -92,12 +97,12 @@ def looked(rows: Sequence[Row]) -> list[str]:
 def simulated_note(simulated: int, every: int, what: str = "rows") -> list[str]:
     """How many of so many rows are of simulated fleets; nothing where there is none.
 
-    >>> simulated_note(2, 2), simulated_note(0, 0)
-    (['In SLO: share of the simulated requests within their limits; every fleet keeps its goals.'], [])
+    >>> simulated_note(0, 0), simulated_note(2, 2)[0].partition("; ")[2]
+    ([], 'every fleet keeps its goals.')
     """
     if not simulated:
         return ["Not simulated: pdplan optimize, or --verify N, may find that a fleet does not hold."] if every else []
-    meaning = "In SLO: share of the simulated requests within their limits"
+    meaning = "In SLO: share of simulated requests, drawn to confirm the fleet, within their limits"
     if simulated == every:
         return [f"{meaning}; every fleet keeps its goals."]
     part = f"{simulated:,} of {every:,} {what}"
@@ -106,7 +111,7 @@ def simulated_note(simulated: int, every: int, what: str = "rows") -> list[str]:
 
 def refuted_sentence(one: Missed) -> str:
     """Say which fleet did not hold when it was simulated, what it would have cost, and how it missed."""
-    return f"Refuted: {' + '.join(one.pools)}, {hourly(one.cost)}, {one.fault}."
+    return f"Refuted: a fleet of {fleet_told(one.pools)}, {hourly(one.cost)}, {one.fault}."
 
 
 def refuted_notes(rows: Sequence[Row]) -> list[str]:
@@ -115,7 +120,7 @@ def refuted_notes(rows: Sequence[Row]) -> list[str]:
     groups: dict[tuple[str, str], list[tuple[Row, Any]]] = {}
     for row in rows:
         for one in row["refuted"] if row["cost_usd_per_hour"] is not None else ():
-            groups.setdefault((" + ".join(one["pools"]), one["fault"]), []).append((row, one))
+            groups.setdefault((fleet_told(one["pools"]), one["fault"]), []).append((row, one))
     return [_refuted(fleet, fault, mine, keys) for (fleet, fault), mine in groups.items()]
 
 
@@ -123,8 +128,8 @@ def _refuted(fleet: str, fault: str, mine: Sequence[tuple[Row, Any]], keys: Sequ
     row, one = mine[0]
     more = f" (and at {plural(len(mine) - 1, 'other')})" if len(mine) > 1 else ""
     return (
-        f"Refuted at {_scenario(row, keys)}{more}: {fleet}, {hourly(one['cost_usd_per_hour'])} by formula, {fault}; "
-        "the row has the cheapest fleet that is left."
+        f"Refuted at {_scenario(row, keys)}{more}: a fleet of {fleet}, {hourly(one['cost_usd_per_hour'])} by "
+        f"formula, {fault}; the row has the cheapest fleet that is left."
     )
 
 
@@ -160,6 +165,6 @@ def told(value: object) -> str:
     return significant(value, 6) if isinstance(value, float) else "" if value is None else str(value)
 
 
-def fleet_words(row: Row) -> str:
-    """The pools of a row."""
-    return " + ".join(row["pools"]) or MISSING
+def fleet_cell(pools: Sequence[str]) -> str:
+    """The pools of a fleet in a table, engines × GPUs; a dash where there is none."""
+    return fleet_line(pools) if pools else MISSING

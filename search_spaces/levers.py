@@ -79,6 +79,17 @@ def _value_at(*path: str) -> Setter:
     return apply
 
 
+def _share_at(*path: str) -> Setter:
+    """The same for a share, which may be a percentage."""
+    put = _value_at(*path)
+
+    def apply(inputs: Inputs, rest: tuple[str, ...], value: Any) -> None:
+        share = _share(value)
+        put(inputs, rest, value if share is None else share)
+
+    return apply
+
+
 def _one_dtype(key: str) -> Setter:
     """A precision that the model is served in, whatever the search might choose from."""
     set_model = _value_at("model", key)
@@ -175,11 +186,13 @@ def _growing(inputs: Inputs, rest: tuple[str, ...], value: Any) -> None:
 
 
 def _share(value: Any) -> float | None:
-    """A number, or a text such as 5%."""
+    """A number, or a text such as 5%; None for anything else."""
+    if isinstance(value, bool):
+        return None
     try:
         written = as_share(value) if isinstance(value, str) else None
         return float(value) if written is None else written
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None
 
 
@@ -192,8 +205,9 @@ def _efficiency(inputs: Inputs, rest: tuple[str, ...], value: Any) -> None:
 
 
 def _factor(key: str, value: Any) -> float:
-    if isinstance(value, int | float) and not isinstance(value, bool) and 0.0 < value < math.inf:
-        return float(value)
+    factor = _share(value)
+    if factor is not None and 0.0 < factor < math.inf:
+        return factor
     raise InputError(f"{key}={value} is not a factor above zero")
 
 
@@ -223,7 +237,7 @@ LEVERS: Mapping[str, Lever] = MappingProxyType(
         "growth": Lever(_growing, "growth.6=5%,12%", "the demand after so many months of growth per month"),
         "burstiness": Lever(_value_at("workload", "burstiness"), "burstiness=1,2,3", "of the arrivals; 1 is Poisson"),
         "prefix_hit_share": Lever(
-            _value_at("workload", "prefix_hit_share"), "prefix_hit_share=0,0.3,0.6", "input tokens found in a cache"
+            _share_at("workload", "prefix_hit_share"), "prefix_hit_share=0,0.3,0.6", "input tokens found in a cache"
         ),
         "isl_scale": Lever(_scaled_lengths("isl"), "isl_scale=0.5:2:4", "all prompts longer or shorter"),
         "osl_scale": Lever(_scaled_lengths("osl"), "osl_scale=0.5:2:4", "all outputs longer or shorter"),
@@ -260,10 +274,10 @@ def kind_of(key: str) -> Kind | None:
 
 
 def number_of(key: str, text: str) -> float:
-    """A number as a command line states it for a key, in the unit of the key.
+    """A number as a command line states it for a key, in the unit of the key; shares and factors also in percent.
 
-    >>> number_of("ttft", "300ms"), number_of("price.H200", "$2.50"), number_of("isl_scale", "2")
-    (0.3, 2.5, 2.0)
+    >>> number_of("ttft", "300ms"), number_of("price.H200", "$2.50"), number_of("attainment", "95%")
+    (0.3, 2.5, 0.95)
 
     Raises QuantityError with what is wrong.
     """
@@ -272,14 +286,7 @@ def number_of(key: str, text: str) -> float:
         found = parse(text, kind)
         check_plain(text, found, PLAIN_LIMITS.get(key.partition(".")[0], math.inf))
         return found
-    number = _share(text.strip()) if key.partition(".")[0] == "growth" else _plain(text)
+    number = _share(text)
     if number is None or not math.isfinite(number):
-        raise QuantityError(f"{text.strip()!r} is not a plain number, as {key} takes")
+        raise QuantityError(f"{text.strip()!r} is no number or percentage, as {key} takes")
     return number
-
-
-def _plain(text: str) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        return None

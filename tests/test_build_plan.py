@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from optimizer.fleets.binding import limits_by_use
 from optimizer.fleets.bought import billed_gpus
 from optimizer.fleets.headroom import pool_headroom
 from optimizer.loads.loads import Resource
-from search_spaces.problem import Billing
+from search_spaces.problem import Billing, Constraints
 from tests.optimizer_cases import offer, problem
 from tests.small_fleets import apart, small
 
@@ -18,6 +19,14 @@ def test_of_whole_nodes_the_idle_gpus_are_billed_too() -> None:
     assert billed_gpus(given, np.array([7, 3])) == {"H100": 8}
     assert billed_gpus(given, np.array([9, 0])) == {"H100": 16}
     assert billed_gpus(given, np.array([8, 3])) == {}
+
+
+def test_where_whole_nodes_are_billed_a_plan_says_what_its_limits_count() -> None:
+    nodes = (offer("H100", billing=Billing.NODE), offer("H200"))
+    assert limits_by_use(problem(offers=nodes)) == []
+    assert limits_by_use(problem(constraints=Constraints(max_gpus=12))) == []
+    (said,) = limits_by_use(problem(offers=nodes, constraints=Constraints(max_gpus=12)))
+    assert said.startswith("Whole nodes of H100 are billed: the budget pays for all of their GPUs; inventory, power")
 
 
 @pytest.mark.parametrize("volume", [0.5, 1.0, 4.0])

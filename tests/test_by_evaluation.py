@@ -144,7 +144,7 @@ def test_engines_too_many_are_given_up() -> None:
     known = evaluated(instance, priced(instance))
     found = cheapest_held(known, instance.problem)
     assert found is not None
-    lean = settled(known, known.fleet(found[0]))
+    lean = settled(known.instance, known.fleet(found[0]))
     assert trimmed(instance, lean) is lean
     half = [replace(pool, replicas=pool.replicas + 2, route=pool.route / 2.0) for pool in lean.pools]
     extra = FleetPool("", Role.COLOCATED, half[-1].shape, half[-1].seqs, 0, 3, 0, half[-1].route)

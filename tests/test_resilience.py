@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from costmodel.engine import Role
 from optimizer.fleets.fleet import Fleet, FleetPool
 from optimizer.loads.instance import Instance
+from optimizer.procurement import long_runs
+from optimizer.procurement.long_runs import judge_long
 from optimizer.procurement.resilience import (
     engines_against_nodes,
     nodes_of,
@@ -21,6 +23,7 @@ from optimizer.procurement.resilience import (
     with_spares,
     without,
 )
+from optimizer.verification.judge import Judgement, judge
 from reports.resilience_page import render_resilience
 from reports.resilience_text import resilience_dict, resilience_text
 from search_spaces.problem import Billing
@@ -194,13 +197,45 @@ def test_the_loss_of_what_the_load_needs_breaks_the_slo() -> None:
     assert data["spares_usd_per_hour"]["replica"]["where_needed"] == pytest.approx(found.losses[0].spare)
     told = " ".join(resilience_text(resilience(*case(3), requests=600), 1, 100).split())
     assert (
-        "Each row is a run of 600 requests with the expected step times, in which spare engines serve too. The plan's "
-        "own shares come from other, longer runs with spare engines idle" in told
+        "Each row is a run of 630 requests with the expected step times, in which spare engines serve too. The plan's "
+        "own shares come from other runs, most of them longer, with spare engines idle" in told
     )
     assert told.startswith(
         "An SLO breaks with the loss of 1 node of H100, its only one (3 × colocated-1). It holds with the loss of "
         "1 replica of colocated-1."
     )
+
+
+def test_a_short_run_that_only_fills_the_fleet_is_not_called_an_overload() -> None:
+    """300 requests pile up while two engines fill, all of them in time; some more show that this ends."""
+    instance, fleet = case(2)
+    short = judge(instance, fleet, requests=300, seed=5, volume=1.8)
+    assert short.overload.overloaded
+    assert not short.missed
+    told = judge_long(instance, fleet, requests=300, seed=5, volume=1.8)
+    assert told.held
+    assert told.runs[0].demand.trace.size == 1134  # five times 12 x 1.8 requests per second x (2 s + 170 x 50 ms)
+    assert judge_long(instance, fleet, requests=2000, seed=5, volume=1.8).runs[0].demand.trace.size == 2000
+
+
+def test_what_piles_up_in_time_is_simulated_for_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until it no longer piles up, or is late; the text then says how long the longest run was."""
+    instance, fleet = case(2)
+    whole, behind = judge(instance, fleet, requests=700), judge(instance, fleet, requests=1400, volume=9.0)
+    in_time = replace(behind, classes=whole.classes)
+    assert in_time.overload.overloaded
+    asked = []
+
+    def scripted(*_: object, requests: int, **__: object) -> Judgement:
+        asked.append(requests)
+        return in_time if requests < 2800 else behind
+
+    monkeypatch.setattr(long_runs, "judge", scripted)
+    assert judge_long(instance, fleet, requests=700) is behind
+    assert asked == [700, 1400, 2800]
+    lost = resilience(instance, fleet, requests=2800)
+    told = " ".join(resilience_text(replace(lost, whole=whole), 1, 100).split())
+    assert "a run of 700 requests, or of up to 1,400 where fewer do not tell whether a pool falls behind, with" in told
 
 
 def test_a_fleet_that_misses_without_a_loss_says_so_first() -> None:

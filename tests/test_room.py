@@ -60,7 +60,7 @@ def test_no_fleet_of_the_least_cost_has_more_room_than_the_one_that_is_found(rat
     best = max(goodput_volume(instance, fleet) for fleet in rivals)
     fleet = known.fleet(found[0])
     assert goodput_volume(instance, fleet) >= best * (1.0 - 2.0 * AS_MUCH)
-    assert goodput_volume(instance, settled(known, fleet)) >= best * (1.0 - 4.0 * AS_MUCH)
+    assert goodput_volume(instance, settled(known.instance, fleet)) >= best * (1.0 - 4.0 * AS_MUCH)
 
 
 def test_a_promised_fleet_makes_way_for_one_of_its_cost_with_more_room() -> None:

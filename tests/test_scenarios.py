@@ -51,6 +51,8 @@ def with_change(problem: Problem, text: str) -> Problem:
         ("ttft=300ms:2s:2", (0.3, 2.0)),
         ("price.H100=$1/h:$3/h:3", (1.0, 2.0, 3.0)),
         ("growth.6=5%:15%:3", (0.05, 0.1, 0.15)),
+        ("attainment=50%:90 %:3", (0.5, 0.7, 0.9)),
+        ("isl_scale=50%:1.5:3", (0.5, 1.0, 1.5)),
         ("rate=20/s, 30/s", ("20/s", "30/s")),
         ("without.L4=true", (True,)),
         ("x=1,a", (1, "a")),
@@ -68,7 +70,7 @@ def test_axes_are_ranges_or_lists(text: str, values: tuple[object, ...]) -> None
         ("rate=1:2", "a range is LOW:HIGH:COUNT"),
         ("rate=1:2:3:lin", "a range is LOW:HIGH:COUNT or LOW:HIGH:COUNT:log"),
         ("rate=1:b:3", "'b' is not a rate"),
-        ("isl_scale=1:2x:3", "'2x' is not a plain number, as isl_scale takes"),
+        ("isl_scale=1:2x:3", "'2x' is no number or percentage, as isl_scale takes"),
         ("ttft=1:2GB:3", "has the unit 'GB', but a duration is in"),
         ("rate=1:2:3.5", "COUNT is a whole number, not '3.5'"),
         ("rate=0:2:3:log", "of a log range must be above zero"),
@@ -104,6 +106,8 @@ def test_levers_change_what_they_say(problem: Problem) -> None:
     )
     assert [with_change(problem, f"efficiency={name}").confidence for name in EFFICIENCIES] == [0.9, 0.0, -0.9]
     assert with_change(problem, "prefix_hit_share=0.4").workload.prefix_hit_share == 0.4
+    assert with_change(problem, "prefix_hit_share=40%").workload.prefix_hit_share == 0.4
+    assert with_change(problem, "rate_scale=150%").workload.request_rate == 9.0
     assert with_change(problem, "budget=100").constraints.budget == 100.0
     assert with_change(problem, "workload.burstiness=3").workload.burstiness == 3.0
     longer = with_change(problem, "isl_scale=2").workload

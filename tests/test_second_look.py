@@ -153,7 +153,8 @@ def test_rows_that_differ_in_prices_share_a_simulation_and_its_consequences(tigh
         assert "fleet" not in row
     assert any(row["refuted"] for row in rows)
     told = " ".join(sweep_text(rows, "simple", 100).split())
-    assert "Refuted at price.H100 1 (and at 6 others): 1 x H100 TP1 colocated, $1.00/h by formula, misses" in told
+    refuted = "Refuted at price.H100 1 (and at 6 others): a fleet of 1 colocated engine of 1 × H100, $1.00/h by formula"
+    assert refuted in told
     assert "every fleet keeps its goals" in told
     assert "1 x H100 TP1 colocated" in sweep_csv(rows)
     assert swept(tight, 4, "price.H100=1:4:7", workers=2, bounds=Bounds.SHARED) == rows
@@ -237,7 +238,10 @@ def test_a_step_ends_where_its_fleet_was_seen_to_hold(tight: Problem, by_formula
     assert (found.steps[0].easy, found.steps[-1].hard) == (first.easy, last.hard)
     assert len(looked) == 2 + frontier_looks.HALVINGS
     told = " ".join(frontier_text(found, 100).split())
-    assert f"Moved: by formula 1 x H100 TP1 colocated holds up to {first.hard:.5g}, but there it misses" in told
+    assert (
+        f"Moved: by formula a fleet of 1 colocated engine of 1 × H100 holds up to {first.hard:.5g}, but there it misses"
+        in told
+    )
     record = frontier_record(found)["steps"][0]
     assert record["hardest"] == moved.hard < record["hardest_by_formula"] == first.hard
     assert record["simulated"]
@@ -250,7 +254,8 @@ def test_a_fleet_that_holds_nowhere_has_no_step(tight: Problem, by_formula: Fron
     assert found.steps[0].easy == by_formula.steps[0].easy
     assert found.steps[0].answer.pools == by_formula.steps[1].answer.pools
     assert [one.pools for one in found.refuted] == [("1 x H100 TP1 colocated",)]
-    assert "Refuted: 1 x H100 TP1 colocated, $3.00/h, misses when simulated." in frontier_text(found, 100)
+    told = "Refuted: a fleet of 1 colocated engine of 1 × H100, $3.00/h, misses when simulated."
+    assert told in frontier_text(found, 100)
 
 
 def test_beyond_the_last_fleet_that_holds_comes_one_that_does(tight: Problem, by_formula: Frontier, seen: Any) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.words import dollars, percentage
+from costmodel.words import dollars, join_words, percentage
 from optimizer.loads.instance import Instance
 from optimizer.loads.loads import Resource
 from optimizer.plans.plan import Binding
+from search_spaces.problem import Billing, Problem
 
 from .evaluate import Evaluation
 from .fleet import Fleet, FleetPool
@@ -100,3 +101,17 @@ def _fleet_limit(constraint: str, where: str, used: float, limit: float | None, 
     else:
         sentence = f"{amount(used, unit)} needed, but {name} is {most}."
     return binding(constraint, where, used, float(limit), unit, sentence)
+
+
+def limits_by_use(problem: Problem) -> list[str]:
+    """What the limits count where whole nodes are billed; nothing where none is stated that could count otherwise."""
+    by_node = [offer for offer in problem.offers if offer.billing is Billing.NODE]
+    limits = problem.constraints
+    stated = [limits.power, limits.max_gpus, *(offer.inventory for offer in by_node)]
+    if not by_node or all(one is None for one in stated):
+        return []
+    names = join_words([offer.accelerator.name for offer in by_node])
+    return [
+        f"Whole nodes of {names} are billed: the budget pays for all of their GPUs; inventory, power and max_gpus "
+        "count those that engines use."
+    ]

@@ -40,7 +40,7 @@ from search_spaces.models import model_entry
 from search_spaces.problem import Problem
 
 from .accuracy import accuracy_records
-from .binding import binding_limits, fleet_bindings
+from .binding import binding_limits, fleet_bindings, limits_by_use
 from .bought import billed_gpus, offer_prices, pools_apart, within_limits
 from .error_bars import step_errors
 from .evaluate import Evaluation, PoolState, evaluate, goodput_volume
@@ -227,7 +227,7 @@ def assumptions(instance: Instance) -> list[str]:
         "Prompts of one prefill replica are served one at a time, in order of arrival.",
         "Replicas of a pool share one queue: the router sends a prompt where the fewest prompt tokens wait.",
     ]
-    stated += _assumed_figures(problem)
+    stated += _assumed_figures(problem) + limits_by_use(problem)
     if problem.workload.prefix_hit_share > 0.0:
         share = percentage(problem.workload.prefix_hit_share, 1)
         stated.append(f"{share} of every prompt is found in the prefix cache, whatever its length.")

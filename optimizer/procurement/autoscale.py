@@ -20,7 +20,8 @@ from optimizer.fleets.build_plan import fleet_cost
 from optimizer.fleets.evaluate import holds, largest_load, predict_misses
 from optimizer.fleets.fleet import Fleet
 from optimizer.loads.instance import Instance
-from optimizer.verification.judge import judge
+
+from .long_runs import judge_long
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -86,7 +87,8 @@ def autoscale(
     """Scale a fleet over a day.
 
     volume (hours,): rate of each hour over the rate that the fleet is for [1]; start_up: from the decision to the first
-    request [s]; least: replicas that every pool keeps; requests: simulated for each rate and fleet, 0: by formula.
+    request [s]; least: replicas that every pool keeps; requests: simulated for each rate and fleet, more where these
+    are too few to tell (`judge_long`), 0: by formula.
     """
     reached = _Reached(instance, fleet, volume, requests)
     told = progress or (lambda _what, _share: None)
@@ -202,7 +204,7 @@ class _Reached:
         foreseen = predict_misses(self.instance, fleet, volume)
         if not self.requests or not foreseen.stable:
             return foreseen.attainment
-        seen = judge(self.instance, fleet, requests=self.requests, volume=volume)
+        seen = judge_long(self.instance, fleet, requests=self.requests, volume=volume)
         return np.array([one.attainment.share for one in seen.classes]) * (not seen.overload.overloaded)
 
     def holds(self, volume: float, replicas: IntArray) -> bool:

@@ -128,7 +128,7 @@ def _no_fleet(rate: float, desk: LookingAt) -> str:
     missed = [one for one in desk.seen.values() if one.fault]
     if not missed:
         return said
-    return f"{said}: {' + '.join(missed[-1].part.pools)} at {missed[-1].part.rate:.4g}/s {missed[-1].fault}"
+    return f"{said}: a fleet of {missed[-1].part.gpus} at {missed[-1].part.rate:.4g}/s {missed[-1].fault}"
 
 
 def buy_at(problem: Problem, terms: Terms, levels: Levels, progress: Progress | None = None) -> Bought:

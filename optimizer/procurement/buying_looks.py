@@ -51,7 +51,7 @@ def look_at_part(part: Part) -> Seen:
     instance = part.known.instance
     load = replace(instance.problem.workload, request_rate=part.rate)
     here = replace(instance, problem=replace(instance.problem, workload=load))
-    return Seen(part, *look(here, settled(part.known, part.fleet)))
+    return Seen(part, *look(here, settled(instance, part.fleet)))
 
 
 @dataclass(slots=True)
@@ -66,7 +66,7 @@ class LookingAt:
         new = [part for part in parts if part.key not in self.seen][: max(self.most - len(self.seen), 0)]
         for number, part in enumerate(new):
             if progress is not None:
-                progress(f"simulating {' + '.join(part.pools)} at {part.rate:.3g}/s", number / len(new))
+                progress(f"simulating {part.gpus} at {part.rate:.3g}/s", number / len(new))
             self.seen[part.key] = look_at_part(part)
         mine = [self.seen[part.key] for part in parts if part.key in self.seen]
         used = {part.key for part in parts}

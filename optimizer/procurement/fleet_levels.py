@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from optimizer.fleets import bought
+from optimizer.fleets.build_plan import fleet_gpus
 from optimizer.fleets.fleet import Fleet
 from optimizer.rivals.by_evaluation import Evaluated
 from optimizer.whatif.physics import Engines, engines_of
@@ -39,6 +40,12 @@ class Part:
     def rate(self) -> float:
         """Arrivals that it is bought for [1/s]."""
         return float(self.known.instance.flows.rate.sum())
+
+    @property
+    def gpus(self) -> str:
+        """Its GPUs in words, such as "4 H100 + 2 H200"."""
+        offers, count = self.known.instance.problem.offers, fleet_gpus(self.known.instance, self.fleet).tolist()
+        return " + ".join(f"{n} {offer.accelerator.name}" for offer, n in zip(offers, count, strict=True) if n)
 
     @property
     def engines(self) -> tuple[Engines, ...]:

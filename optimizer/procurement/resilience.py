@@ -17,8 +17,10 @@ from costmodel.engine import Role
 from optimizer.fleets.build_plan import fleet_cost, offer_costs
 from optimizer.fleets.fleet import Fleet
 from optimizer.loads.instance import Instance
-from optimizer.verification.judge import Judgement, judge
+from optimizer.verification.judge import Judgement
 from search_spaces.problem import Billing
+
+from .long_runs import judge_long
 
 FloatArray = NDArray[np.float64]
 Progress = Callable[[str, float], None]
@@ -79,12 +81,13 @@ def resilience(
 ) -> Resilience:
     """Take `count` replicas from each pool in turn, then `count` nodes, and simulate what is left.
 
-    needed: engines of every pool without its spares; default: all of them.
+    needed: engines of every pool without its spares; default: all of them. requests: of each run, more where these are
+    too few to tell (`judge_long`).
     """
 
     def judged(left: Engines) -> Judgement | None:
         fewer = without(instance, fleet, left)
-        return None if fewer is None else judge(instance, fewer, requests=requests, seed=seed, volume=volume)
+        return None if fewer is None else judge_long(instance, fewer, requests=requests, seed=seed, volume=volume)
 
     engines = tuple(pool.replicas for pool in fleet.pools)
     least = engines if needed is None else tuple(needed)

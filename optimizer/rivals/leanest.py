@@ -42,7 +42,7 @@ def or_mixed(known: Evaluated, best: Fleet, promised: Fleet, allowed: BoolArray 
     cost = fleet_cost(known.instance, best) if best.pools else math.inf
     starts = [one for one in (best, promised) if one.pools]
     mixed = cheaper_mix(known, pools_apart(problem), starts, cost, allowed)
-    return best if mixed is None else settled(known, mixed)
+    return best if mixed is None else settled(known.instance, mixed)
 
 
 def unmixed(known: Evaluated, fleet: Fleet, allowed: BoolArray | None = None) -> Fleet:
@@ -62,4 +62,4 @@ def unmixed(known: Evaluated, fleet: Fleet, allowed: BoolArray | None = None) ->
     simple = known.fleet(found[0])
     if found[1] >= cost * (1.0 - SAME_COST) and roomiest_fleet(instance, [lean, simple]) is lean:
         return lean
-    return settled(known, simple)
+    return settled(known.instance, simple)

@@ -89,7 +89,7 @@ def _promised(known: Evaluated, promised: Serving) -> Serving:
 def _of_few_pools(known: Evaluated) -> Serving:
     """The best fleet of one pool or two, if any holds."""
     found = best_of_few_pools(known)
-    return (Fleet(()), 0.0) if found is None else (settled(known, known.fleet(found[0])), found[1])
+    return (Fleet(()), 0.0) if found is None else (settled(known.instance, known.fleet(found[0])), found[1])
 
 
 def _mixed(known: Evaluated, fleet: Fleet, volume: float, below: float) -> Fleet | None:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
-from optimizer.rivals.by_evaluation import Evaluated, settled
+from optimizer.rivals.by_evaluation import settled
 from search_spaces.problem import Problem
 
 from .frontier import Frontier, Step, Where, beyond, over_of
@@ -37,7 +37,8 @@ def with_looks(
     seen: dict[int, Step | Missed] = {}
     for number, at in enumerate(chosen):
         if progress is not None:
-            progress(f"simulating {' + '.join(curve.steps[at].answer.pools)}", number / len(chosen))
+            gpus = " + ".join(f"{count} {name}" for name, count in curve.steps[at].answer.gpus.items())
+            progress(f"simulating {gpus}", number / len(chosen))
         seen[at] = looked_at(where, curve.steps[at])
     if progress is not None and chosen:
         progress("done", 1.0)
@@ -79,7 +80,7 @@ def _look(where: Where, step: Step, value: float) -> tuple[float, str]:
         return 0.0, "has no fleet"
     physics = physics_of(where.at(step.easy), where.base)
     here = where.instance_at(physics, pick.way, value)
-    fleet = settled(Evaluated.of(here, physics.ways[pick.way].settings), fleet_of(physics, pick.way, pick.pools))
+    fleet = settled(here, fleet_of(physics, pick.way, pick.pools))
     return look(here, fleet, RUNS)
 
 

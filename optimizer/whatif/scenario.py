@@ -120,7 +120,7 @@ def cheapest_settled(problem: Problem, physics: Physics, refuted: Refuted = NONE
 
 @lru_cache(maxsize=6000)
 def _settled(physics: Physics, rate: float, way: int, pools: tuple[Engines, ...]) -> tuple[Engines, ...]:
-    fleet = settled(known_at(physics, rate)[way], fleet_of(physics, way, pools))
+    fleet = settled(known_at(physics, rate)[way].instance, fleet_of(physics, way, pools))
     return tuple(engines_of(pool) for pool in fleet.pools)
 
 
@@ -241,7 +241,7 @@ def answer_of_plan(plan: Plan) -> Answer:
         gap=plan.gap,
         goodput=plan.goodput_rps,
         gpus=dict(plan.gpus),
-        pools=tuple(f"{one.replicas} x {one.accelerator} TP{one.tensor_parallel} {one.role}" for one in plan.pools),
+        pools=tuple(line for row in plan.alternatives if row.kind == "recommended" for line in row.pools),
         binding="" if tightest is None else _left_words(tightest),
         attainment=plan.attainment if plan.simulated else None,
         settings=tuple(_batch_limits(one.max_num_seqs, one.max_num_batched_tokens) for one in plan.pools),

@@ -25,7 +25,8 @@ HOURS = 24
 @click.command(short_help="Say which loss of a replica or node breaks an SLO.")
 @click.argument("file", metavar="PLAN", type=PATH)
 @click.option("--losses", type=whole(LOSSES), default=1, show_default=True, help="Replicas or nodes lost at once.")
-@click.option("--requests", type=whole(REQUESTS), default=5_000, show_default=True, help="Simulated after each loss.")
+@click.option("--requests", type=whole(REQUESTS), default=5_000, show_default=True,
+              help="Simulated after each loss, at least.")  # fmt: skip
 @click.option("--seed", type=whole(SEED), default=0, show_default=True, metavar="N", help="Seed of the requests.")
 @html_option
 @json_option
@@ -53,6 +54,7 @@ def resilience(
 
     Takes a replica from each pool of the plan, then each of its nodes, in turn, routes the requests
     to what is left, and simulates them: which loss breaks an SLO, and what spares against it cost.
+    Runs are longer than --requests where these are too few to tell whether a pool falls behind.
     Spares that the plan has (constraints.headroom) serve like the others.
 
     Exits with 3 when some loss breaks an SLO.
@@ -89,7 +91,7 @@ def resilience(
 @click.option("--by-hour", metavar="RATE,…", help="24 mean rates [1/s]. Default: the daily profile of the plan.")
 @click.option("--least", type=whole(LEAST), default=1, show_default=True, help="Replicas that every pool keeps.")
 @click.option("--requests", type=whole(REQUESTS), default=5_000, show_default=True,
-              help="Simulated for each rate and fleet.")  # fmt: skip
+              help="Simulated for each rate and fleet, at least.")  # fmt: skip
 @html_option
 @json_option
 @force_option

@@ -34,9 +34,11 @@ def share(_context: click.Context, _parameter: click.Parameter, value: str | Non
     """Turn 5% or 0.05 into a share below 1."""
     if value is None:
         return None
-    text = value.strip()
+    from search_spaces.buying_schema import as_share
+
     try:
-        found = float(text.removesuffix("%")) / (100.0 if text.endswith("%") else 1.0)
+        written = as_share(value)
+        found = float(value) if written is None else written
     except ValueError:
         raise click.BadParameter(f"{value[:80]!r} is not a share such as 5% or 0.05") from None
     if not 0.0 < found < 1.0:

@@ -83,8 +83,8 @@ class Told:
 def bounds_of(text: str, flag: str, key: str) -> tuple[float, float]:
     """Read LOW:HIGH in units of a lever.
 
-    >>> bounds_of("300ms:2s", "--between", "ttft")
-    (0.3, 2.0)
+    >>> bounds_of("300ms:2s", "--between", "ttft"), bounds_of("50%:99%", "--between", "attainment")
+    ((0.3, 2.0), (0.5, 0.99))
     """
     from search_spaces.levers import number_of
     from search_spaces.quantities import QuantityError
