@@ -30,10 +30,11 @@ sys.path.insert(0, str(ROOT))
 
 from evidence import step_evidence  # noqa: E402
 from fit_efficiency import NAMED, entries_of, fit_one  # noqa: E402
-from kernel_tables import SYSTEMS, Row, data_folder, load_hardware, rows_of  # noqa: E402
+from kernel_tables import SYSTEMS, Row, load_hardware, rows_of  # noqa: E402
 from relatives import RELATIVE  # noqa: E402
 from step_tables import CONFIGS  # noqa: E402
 
+from benchmarks.folders import data_folder  # noqa: E402
 from costmodel.accelerator import Accelerator  # noqa: E402
 from costmodel.engine import EngineConfig, Parallelism, Role  # noqa: E402
 from costmodel.engine_arrays import Conditions  # noqa: E402

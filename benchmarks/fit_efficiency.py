@@ -20,9 +20,10 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from evidence import GEMM_CURVE, SHARED, Evidence, collect  # noqa: E402
-from kernel_tables import SYSTEMS, data_folder  # noqa: E402
+from kernel_tables import SYSTEMS  # noqa: E402
 from relatives import LIKE, RELATIVE  # noqa: E402
 
+from benchmarks.folders import data_folder  # noqa: E402
 from costmodel.calibration.curves import EfficiencyCurve  # noqa: E402
 from costmodel.calibration.fit import CONSTANT, Fit, assess, fit, predict  # noqa: E402
 from costmodel.roofline import KERNEL_CLASSES  # noqa: E402

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import csv
 import gzip
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -48,11 +47,6 @@ class Hardware:
     peak: dict[str, float]
     bandwidth: float
     link: float
-
-
-def data_folder() -> Path:
-    """Folder of the measurements: PDPLAN_DATA, else ../shared/data beside the repository."""
-    return Path(os.environ.get("PDPLAN_DATA", ROOT.parent / "shared" / "data"))
 
 
 def rows_of(path: Path) -> list[Row]:

@@ -8,17 +8,19 @@ Writes examples/histograms/*.csv and examples/traces/*; examples/README.md names
 from __future__ import annotations
 
 import gzip
-import os
 import sys
 from itertools import islice
 from pathlib import Path
 
 import numpy as np
 
-from costmodel.lengths import Buckets
-from search_spaces.traces import TraceSummary, compact_rows, read_trace
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
 
-ROOT = Path(__file__).resolve().parent.parent
+from benchmarks.folders import data_folder  # noqa: E402 -- run as a script, the repository is found first
+from costmodel.lengths import Buckets  # noqa: E402
+from search_spaces.traces import TraceSummary, compact_rows, read_trace  # noqa: E402
+
 EXAMPLES = ROOT / "examples"
 BUCKETS = 48
 CONVERSATION = "AzureLLMInferenceTrace_conv_2023.csv"
@@ -72,8 +74,7 @@ def write_excerpt(path: Path, source: Path, lines: int) -> None:
 
 
 def main() -> int:
-    data = Path(os.environ.get("PDPLAN_DATA", ROOT.parent / "shared" / "data"))
-    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else data / "traces"
+    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else data_folder() / "traces"
     missing = [name for name in SOURCES.values() if not (folder / name).is_file()]
     if missing:
         print(f"skipped: {folder} lacks {', '.join(missing)}")

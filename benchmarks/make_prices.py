@@ -20,17 +20,21 @@ from __future__ import annotations
 
 import argparse
 import csv
-import os
 import re
+import sys
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from benchmarks.folders import data_folder  # noqa: E402 -- run as a script, the repository is found first
+
 CATALOG = ROOT / "costmodel" / "catalog" / "accelerators.yaml"
-QUOTES = Path(os.environ.get("PDPLAN_DATA", ROOT.parent / "shared" / "data")) / "prices" / "gpu_prices.csv"
+QUOTES = data_folder() / "prices" / "gpu_prices.csv"
 
 ON_DEMAND = ("on-demand", "on-demand (secure)")
 KINDS = (ON_DEMAND, ("capacity block",), ("reserved 3y",), ("modelled TCO",), ("assumed",))

@@ -11,7 +11,6 @@ in the data, so that one is not compared.
 from __future__ import annotations
 
 import csv
-import os
 import sys
 from collections import defaultdict
 from pathlib import Path
@@ -21,6 +20,7 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from benchmarks.folders import data_folder  # noqa: E402
 from costmodel.memory import kv_bytes_peak_per_gpu, kv_capacity_bytes, weight_bytes_per_gpu  # noqa: E402
 from costmodel.units import GIB  # noqa: E402
 from search_spaces.catalog import load_catalog  # noqa: E402
@@ -81,6 +81,6 @@ def ran(path: Path) -> None:
 
 
 if __name__ == "__main__":
-    data = Path(os.environ.get("PDPLAN_DATA", ROOT.parent / "shared" / "data"))
+    data = data_folder()
     steps(data / "serving" / "engine_steps.csv")
     ran(data / "serving" / "closed_loop.csv")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -15,6 +14,7 @@ sys.path.insert(0, str(ROOT))
 
 from serving_layouts import as_run  # noqa: E402
 
+from benchmarks.folders import data_folder  # noqa: E402
 from costmodel.host import NO_OVERHEAD  # noqa: E402
 from costmodel.serving.closed_loop import settle  # noqa: E402
 from costmodel.serving.disaggregated import settle_pools  # noqa: E402
@@ -129,11 +129,6 @@ def make_table(batch: Batch) -> Table:
         ttft=np.array([[row.ttft] for row in rows]),
         tpot=np.array([[row.tpot] for row in rows]),
     )
-
-
-def data_folder() -> Path:
-    """The folder of measurements."""
-    return Path(os.environ.get("PDPLAN_DATA", ROOT.parent / "shared" / "data"))
 
 
 def load_tables(*, corrected: bool = False) -> list[Table]:

@@ -23,6 +23,9 @@ import numpy as np
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
+
+from benchmarks.folders import data_folder  # noqa: E402 -- run as a script, the repository is found first
+
 PEERS = "simdistserve 305, Vidur 193-280, BLIS 125-262, splitwise-sim 90-214 requests per CPU-second"
 LONG = 20
 MILLION = 1_000_000
@@ -90,8 +93,7 @@ def child(data: Path, runs: int, memory: bool) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    default = os.environ.get("PDPLAN_DATA", str(ROOT.parent / "shared" / "data"))
-    parser.add_argument("--data", type=Path, default=Path(default))
+    parser.add_argument("--data", type=Path, default=data_folder())
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--child", choices=("speed", "memory"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()

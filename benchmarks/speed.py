@@ -1,9 +1,9 @@
 """Speed and memory of the main job.
 
-    python benchmarks/speed.py [--runs 3]
+    python benchmarks/speed.py [--runs 3] [--example chat]
 
-Prints wall time, CPU time (of all its threads: what one core would take) and peak memory of `pdplan optimize
-examples/chat.yaml`, each run in a fresh process, imports included; then engine configs x buckets priced per second (one
+Prints wall time, CPU time (of all its threads: what one core would take) and peak memory of `pdplan optimize` on an
+example, each run in a fresh process, imports included; then engine configs x buckets priced per second (one
 process, two threads) and engine step evaluations per second.
 """
 
@@ -20,16 +20,17 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+EXAMPLES = ROOT / "examples"
 
 
-def pricing_rate() -> None:
+def pricing_rate(example: Path) -> None:
     from optimizer.loads.columns import Grid, make_columns
     from optimizer.loads.instance import make_instance
     from optimizer.solver.simple_plans import column_totals
     from search_spaces.engines import load_engine_overhead
     from search_spaces.loader import load_problem
 
-    problem = load_problem(ROOT / "examples" / "chat.yaml")
+    problem = load_problem(example)
     start = time.perf_counter()
     instance = make_instance(problem, load_engine_overhead(problem.engine))
     tables = time.perf_counter() - start
@@ -49,10 +50,10 @@ def pricing_rate() -> None:
     )
 
 
-def cold_run() -> tuple[float, float, float]:
+def cold_run(example: Path) -> tuple[float, float, float]:
     """Wall time [s], CPU time [s] and peak resident memory [MB] of the main job in a new process."""
     with tempfile.TemporaryDirectory() as directory:
-        command = [sys.executable, "-m", "pdplan", "optimize", str(ROOT / "examples" / "chat.yaml"), "-o", directory]
+        command = [sys.executable, "-m", "pdplan", "optimize", str(example), "-o", directory]
         start = time.perf_counter()
         process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         _, status, usage = os.wait4(process.pid, 0)
@@ -66,14 +67,16 @@ def cold_run() -> tuple[float, float, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=3)
-    runs = parser.parse_args().runs
-    results = [cold_run() for _ in range(runs)]
+    parser.add_argument("--example", default="chat", choices=sorted(path.stem for path in EXAMPLES.glob("*.yaml")))
+    arguments = parser.parse_args()
+    runs, example = arguments.runs, EXAMPLES / f"{arguments.example}.yaml"
+    results = [cold_run(example) for _ in range(runs)]
     walls, spent, peaks = zip(*results, strict=True)
-    print(f"pdplan optimize examples/chat.yaml, {runs} cold runs on {os.cpu_count()} cores")
+    print(f"pdplan optimize examples/{example.name}, {runs} cold runs on {os.cpu_count()} cores")
     print(f"wall time, imports included       {statistics.median(walls):>12.2f} s (worst {max(walls):.2f})")
     print(f"CPU time, imports included        {statistics.median(spent):>12.2f} s (worst {max(spent):.2f})")
     print(f"peak memory                       {max(peaks):>12.0f} MB")
-    pricing_rate()
+    pricing_rate(example)
     print(f"this process, peak memory         {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:>12.0f} MiB")
 
 

@@ -22,40 +22,13 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 os.environ.setdefault("PDPLAN_SIMULATOR", "python")
 
+from benchmarks.problems import EXAMPLES, PROBLEMS, problem_of  # noqa: E402 -- the repository is found first
+
 FRESH_SEED = 77_003
 """No plan below is made with it."""
 LONGER = 5
 """Length of a fresh run over that of the plan's, and requests of one at most."""
 MOST = 200_000
-TWO_CLASSES = (
-    "[{name: fast, share: 0.3, ttft: 1s, tpot: 30ms, percentile: p95}, "
-    "{name: slow, share: 0.7, ttft: 5s, tpot: 80ms, percentile: p90}]"
-)
-PROBLEMS: dict[str, tuple[str, dict[str, str]]] = {
-    "chat": ("chat", {}),
-    "code": ("code", {}),
-    "long context": ("long-context", {}),
-    "MoE": ("code", {"model.name": "Qwen3-30B-A3B", "workload.request_rate": "40"}),
-    "bursty, CV 3": ("chat", {"workload.burstiness": "3"}),
-    "two SLO classes": ("chat", {"slo": TWO_CLASSES}),
-    "mixed GPUs": ("chat", {"accelerators": "[L40S, A100-80, H100, H200, B200]", "workload.request_rate": "30"}),
-    "tiny budget": ("chat", {"model.name": "Llama-3.1-8B", "workload.request_rate": "2", "constraints.budget": "3"}),
-    "huge rate": ("chat", {"workload.request_rate": "200"}),
-    "memory": (
-        "chat",
-        {
-            "model.name": "DeepSeek-V3",
-            "workload.request_rate": "8",
-            "workload.burstiness": "1",
-            "workload.max_tokens": "20000",
-            "workload.lengths": "{histogram: [{isl: 2000, osl: 800, share: 0.7}, {isl: 16000, osl: 1200, share: 0.3}]}",
-            "slo": "{ttft: 3s, tpot: 60ms, percentile: p90}",
-            "accelerators": "[H200, B200, H100, MI300X]",
-        },
-    ),
-    "infeasible": ("chat", {"workload.request_rate": "20", "constraints.max_gpus": "4"}),
-}
-"""Name: example, and what is set otherwise."""
 
 
 def row_of(name: str, runs: int) -> tuple[list[str], float]:
@@ -64,18 +37,15 @@ def row_of(name: str, runs: int) -> tuple[list[str], float]:
     from optimizer.recommend.level import Level
     from optimizer.recommend.optimize import optimize
     from optimizer.verification.judge import judge, judge_runs, simulated_fleet
-    from search_spaces.loader import load_problem
 
-    example, changes = PROBLEMS[name]
-    path = ROOT / "examples" / f"{example}.yaml"
-    problem = load_problem(path, changes)
+    problem = problem_of(PROBLEMS[name])
     formula = optimize(problem, level=Level.QUICK)
     start = time.process_time()
     plan = optimize(problem)
     spent = time.process_time() - start
     if plan.simulation is None or plan.cost_usd_per_hour is None:
         return [name, _money(formula.cost_usd_per_hour), "none", "", "", "", "", "", f"{spent:.0f}"], -1.0
-    instance, fleet = fleet_of_plan(plan, path.parent)
+    instance, fleet = fleet_of_plan(plan, EXAMPLES)
     requests = min(LONGER * plan.simulation.parts * plan.simulation.requests // plan.simulation.replications, MOST)
     engines = simulated_fleet(instance, fleet)
     fresh = judge(

@@ -39,7 +39,7 @@ engine (`python -m benchmarks.reference fleet_pd`: each takes 1 to 2.5 s of CPU,
 
 EVERY_KIND = (20, 1000)
 """Work limit: the same of a look at every kind of engine, beside the first choice, for what costs less than those found
-(docs/search.md: it improved two of three fleet_pd cases at other demands, one by 0.6 %, for 3 to 5 s of CPU)."""
+(`benchmarks/fleet_demands.py`: it improved one of nine fleet_pd cases, by 0.6 %, for 2 to 8 s of CPU)."""
 
 BESIDE, MORE, LAST = (20, 20), 5, 3
 """Work limits: the same of later looks, how many more each time, and how many of the last choices lend their columns

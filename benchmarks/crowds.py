@@ -1,0 +1,99 @@
+"""Fleets whose KV memory fills: how unlike their runs are, and which of them the rule of the crowd refuses.
+
+    python benchmarks/crowds.py [--runs 6] [--seeds 20]
+
+1. Fleets that the formulas choose, each in `--runs` runs of 40,000 requests: the share in time of the class with the
+   least room, how full the memory of the fullest pool was on average and that of the fullest engine at most, how many
+   runs preempted, and of how many of `--seeds` seeds the crowd refuses the fleet.
+2. A small fleet whose decode engine gets fewer and fewer KV blocks (`tests/test_crowd.py`): of `--seeds` runs of 40,000
+   requests those that keep the goal, and of as many seeds those of which it is refused.
+
+Three minutes with numba, a quarter of an hour without.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from benchmarks.problems import MEMORY, PROBLEMS, Posed, by_formula  # noqa: E402 -- the repository is found first
+from costmodel.simulator import Fleet as SimulatedFleet  # noqa: E402
+from optimizer.fleets.build_plan import fleet_cost  # noqa: E402
+from optimizer.verification.crowd import fullest  # noqa: E402
+from optimizer.verification.judge import Judgement, judge_runs, simulated_fleet  # noqa: E402
+from optimizer.verification.simulated_use import fleet_use  # noqa: E402
+from optimizer.verification.verdict import Bench, Slice, make_bench  # noqa: E402
+from reports.numbers import money  # noqa: E402
+
+REQUESTS = 40_000
+EIGHT_OF_EACH = {"accelerators": "[{name: B200, inventory: 8}, {name: H200, inventory: 8}]"}
+FLEETS: dict[str, Posed] = {
+    "DeepSeek-V3, FP8": ("chat", MEMORY | EIGHT_OF_EACH | {"model.weight_dtype": "fp8"}),
+    "chat": PROBLEMS["chat"],
+    "code": PROBLEMS["code"],
+    "long context": PROBLEMS["long context"],
+    "code, Qwen3-32B": ("code", {"model.name": "Qwen3-32B", "workload.request_rate": "8"}),
+}
+BLOCKS = (5_000, 6_000, 7_000, 8_000, 10_000)
+
+
+def judged_alone(bench: Bench, part: Slice, engines: SimulatedFleet, runs: int) -> list[Judgement]:
+    """What each of so many runs says by itself."""
+    made = bench.runs(part, engines, REQUESTS, 0, runs)
+    return [judge_runs(bench.instance, engines, [run]) for run in made]
+
+
+def refusals(bench: Bench, part: Slice, engines: SimulatedFleet, seeds: int) -> int:
+    """Of how many seeds a crowd refuses the fleet, its memory looked at in a run as the search makes it."""
+    refused = 0
+    for number in range(seeds):
+        runs = bench.runs(part, engines, bench.full(part), number, number + 1)
+        refused += bench.stays_behind(part, engines, runs, number) is not None
+    return refused
+
+
+def fleet_row(name: str, posed: Posed, runs: int, seeds: int) -> str:
+    instance, fleet = by_formula(posed)
+    bench, engines = make_bench(instance), simulated_fleet(instance, fleet)
+    part = bench.part(fleet)
+    alone = judged_alone(bench, part, engines, runs)
+    made = [run for judged in alone for run in judged.runs]
+    used = max(use.kv_occupancy for use in fleet_use(instance, fleet, judge_runs(instance, engines, made)).pools)
+    shares = ", ".join(f"{min(one.attainment.share for one in judged.classes):.0%}" for judged in alone)
+    preempting = sum(any(use.preemptions for use in run.result.engines) for run in made)
+    return (
+        f"{name} ({money(fleet_cost(instance, fleet))}/h): in time {shares}; memory {used:.0%}"
+        f" full on average, {fullest(engines, made):.0%} at most; {preempting} of {runs} runs preempt; refused of"
+        f" {refusals(bench, part, engines, seeds)} of {seeds} seeds"
+    )
+
+
+def blocks_row(blocks: int, seeds: int) -> str:
+    from tests.test_crowd import engines as small_engines
+    from tests.test_crowd import fleet as small_fleet
+
+    instance, fleet = small_fleet()
+    bench, engines = make_bench(instance), small_engines(blocks)
+    part = bench.part(fleet)
+    kept = sum(judged.held for judged in judged_alone(bench, part, engines, seeds))
+    refused = refusals(bench, part, engines, seeds)
+    return f"{blocks:,} KV blocks: {kept} of {seeds} runs keep the goal, refused of {refused} of {seeds} seeds"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=6)
+    parser.add_argument("--seeds", type=int, default=20)
+    arguments = parser.parse_args()
+    for name, posed in FLEETS.items():
+        print(fleet_row(name, posed, arguments.runs, arguments.seeds), flush=True)
+    for blocks in BLOCKS:
+        print(blocks_row(blocks, arguments.seeds), flush=True)
+
+
+if __name__ == "__main__":
+    main()
