@@ -221,3 +221,32 @@ def lengths_plan(engine: str = "vllm") -> Plan:
     parts = ({"prefill-1": 1.0}, {"prefill-2": 1.0})
     routes = [route.model_copy(update={"prefill": part}) for route, part in zip(plan.routing, parts, strict=True)]
     return plan.model_copy(update={"routing": routes})
+
+
+def parted_plan(engine: str = "vllm", long_on_small: float = 0.1, prefix: float = 0.0) -> Plan:
+    """Colocated pools by length: short prompts on two L40S, long ones on an H100 but for a part."""
+    pools = (Case("colocated", "L40S", replicas=2), Case("colocated", tokens=8192))
+    short = {"colocated-1": 1.0}
+    long = {"colocated-1": long_on_small, "colocated-2": 1.0 - long_on_small}
+    return _routed(plan_of(pools, Ask(engine=engine, prefix=prefix)), (short, long))
+
+
+def classes_plan() -> Plan:
+    """Every SLO class has a colocated pool of its own, and both have prompts of the same lengths."""
+    plan = plan_of((Case("colocated", tokens=8192), Case("colocated", "L40S")))
+    first, second = {"colocated-1": 1.0}, {"colocated-2": 1.0}
+    routes = [
+        route.model_copy(update={"slo_class": name, "share": 0.25, "prefill": parts, "decode": parts})
+        for name, parts in (("interactive", first), ("Day & night", second))
+        for route in plan.routing
+    ]
+    classes = [plan.classes[0].model_copy(update={"name": name}) for name in ("interactive", "Day & night")]
+    return plan.model_copy(update={"routing": routes, "classes": classes})
+
+
+def _routed(plan: Plan, parts: tuple[dict[str, float], ...]) -> Plan:
+    routes = [
+        route.model_copy(update={"prefill": part, "decode": part})
+        for route, part in zip(plan.routing, parts, strict=True)
+    ]
+    return plan.model_copy(update={"routing": routes})

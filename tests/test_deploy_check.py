@@ -180,6 +180,7 @@ def test_the_hosts_are_the_users() -> None:
         ("HOST_A=a\nHOST_B=\n", "gives HOST_B no address"),
         ("HOST_A=a\nHOST_B=$(id)\n", "gives HOST_B no address"),
         ("HOST_A=a\nHOST_B=b; id\n", "gives HOST_B no address"),
+        ("HOST_A=127.0.0.1\nHOST_B=127.0.0.1\n", "HOST_A and HOST_B are both 127.0.0.1, so their engines"),
     ):
         assert sentence in " ".join(differences(planned, {"hosts.env": text}))
 

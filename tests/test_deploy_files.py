@@ -23,7 +23,7 @@ from reports.deploy.files import MARKER, TARGETS, deployment_files, write_deploy
 from reports.deploy.manifests import load_yaml
 from reports.deploy.rendering import Raw, shell_text, yaml_text
 from reports.deploy.settings import settings as settings_of
-from tests.deploy_cases import ENGINES, PAIR, Ask, Case, deployment_of, lengths_plan, options, plan_of
+from tests.deploy_cases import ENGINES, PAIR, Ask, Case, deployment_of, lengths_plan, options, parted_plan, plan_of
 from tests.test_cli import pdplan
 
 GOLDEN = Path(__file__).parent / "golden" / "deploy"
@@ -311,13 +311,14 @@ def test_the_readme_names_only_files_that_are_there() -> None:
     for target, plan in [
         *((target, plan_of(ask=Ask(engine=ENGINES[target]))) for target in TARGETS),
         ("dynamo", lengths_plan()),
+        ("vllm", parted_plan()),
         ("vllm", plan_of((Case("colocated", tokens=8192),))),
         ("vllm", plan_of((wide,), Ask("DeepSeek-V3", "fp8"))),
         ("trtllm", plan_of((Case("colocated", tokens=8192),), Ask(engine="trtllm"))),
     ]:
         files = deployment_files(plan, options(target))
         start = files["README.md"].partition("## Start")[2].partition("## Settings")[0]
-        named = set(re.findall(r"[a-z0-9_-]+(?:/[a-z0-9.*-]*)*\.(?:yaml|env|sh|json)|pools/", start))
+        named = set(re.findall(r"[a-z0-9_-]+(?:/[a-z0-9.*-]*)*\.(?:yaml|env|sh|json|cfg)|pools/", start))
         assert named
         for name in named:
             pattern = re.escape(name).replace(r"\*", "[^/]+")

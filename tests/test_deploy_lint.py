@@ -17,7 +17,17 @@ from reports.deploy.description import Deployment
 from reports.deploy.differences import AS_WRITTEN
 from reports.deploy.files import TARGETS, deployment_files, refuse_faults
 from reports.deploy.lint import RULES
-from tests.deploy_cases import ENGINES, PAIR, Ask, Case, deployment_of, lengths_plan, options, plan_of
+from tests.deploy_cases import (
+    ENGINES,
+    PAIR,
+    Ask,
+    Case,
+    deployment_of,
+    lengths_plan,
+    options,
+    parted_plan,
+    plan_of,
+)
 from tests.deploy_defects import DEFECTS, Defect, Files
 
 SPAN = (
@@ -32,6 +42,9 @@ def case_of(target: str) -> tuple[Deployment, Files]:
     if target == "dynamo by length":
         deployment = deployment_of(lengths_plan(), "dynamo")
         return deployment, TARGETS["dynamo"].files(deployment)
+    if target == "vllm by length":
+        deployment = deployment_of(parted_plan(), "vllm")
+        return deployment, TARGETS["vllm"].files(deployment)
     if target == "llmd of nodes":
         deployment = deployment_of(plan_of(SPAN, Ask("DeepSeek-V3", "fp8")), "llmd")
         return deployment, TARGETS["llmd"].files(deployment)
@@ -175,7 +188,7 @@ REFUSED: list[tuple[str, tuple[Case, ...], Ask, str, dict[str, Any], str]] = [
     ),
     (
         "a kernel for all",
-        (Case("colocated", "H200", tp=8), Case("colocated", "B200", tp=8)),
+        (Case("prefill", "H200", tp=8, seqs=8), Case("decode", "B200", tp=8)),
         Ask("DeepSeek-V3", "fp8", "fp8"),
         "vllm",
         {},
@@ -206,7 +219,7 @@ def test_routing_by_length_is_a_grid_of_dynamos_router() -> None:
 
 @pytest.mark.parametrize("target", ["vllm", "llmd"])
 def test_routing_by_length_is_refused_elsewhere_with_who_can(target: str) -> None:
-    with pytest.raises(InputError, match="Dynamo's router alone does that: name --target dynamo"):
+    with pytest.raises(InputError, match="the router of --target dynamo alone does that: name it, or plan again"):
         deployment_files(lengths_plan(), options(target))
 
 

@@ -77,6 +77,10 @@ def round_trip(plan: Plan, target: str, version: str, api: str) -> None:
     files = TARGETS[target].files(deployment)
     found = TARGETS[target].read(deployment, files)
     assert engines(found) == planned(plan)
+    longest = {pool.id: pool.max_model_len for pool in plan.pools}
+    for one in found.workers:  # room for a template, up to whole blocks and the model's context
+        room, most = one.settings.max_model_len - longest[one.pool], deployment.model.max_position
+        assert 128 <= room < 128 + one.settings.block_tokens or one.settings.max_model_len == most
     assert faults(deployment, found) == []
     given = Counter((host, gpu) for one in place(deployment) for host in one.hosts for gpu in one.gpus)
     assert set(given.values()) == {1}
@@ -89,7 +93,7 @@ def engines(found: Found) -> Counter[tuple[object, ...]]:
     for one in found.workers:
         told = one.settings
         degrees = (told.tensor, told.pipeline, told.expert, told.data)
-        limits = (told.max_num_seqs, told.max_num_batched_tokens, told.max_model_len)
+        limits = (told.max_num_seqs, told.max_num_batched_tokens)
         key = (one.pool, one.role, *degrees, *limits, round(told.memory_fraction, 5), told.kv_dtype)
         count[(*key, one.nodes * one.node_gpus)] += one.replicas
     return count
@@ -100,7 +104,7 @@ def planned(plan: Plan) -> Counter[tuple[object, ...]]:
     count: Counter[tuple[object, ...]] = Counter()
     for pool in plan.pools:
         degrees = (pool.tensor_parallel, pool.pipeline_parallel, pool.expert_parallel, pool.data_parallel)
-        limits = (pool.max_num_seqs, pool.max_num_batched_tokens, pool.max_model_len)
+        limits = (pool.max_num_seqs, pool.max_num_batched_tokens)
         key = (pool.id, pool.role, *degrees, *limits, round(pool.memory_fraction, 5), pool.kv_dtype)
         count[(*key, pool.gpus // pool.replicas)] = pool.replicas
     return count

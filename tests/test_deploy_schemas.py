@@ -14,12 +14,13 @@ import pytest
 import yaml
 
 from costmodel.errors import InputError
+from optimizer.plans.plan import Plan
 from reports.deploy import facts
 from reports.deploy.description import Options
 from reports.deploy.files import TARGETS, deployment_files
 from reports.deploy.found import Found
 from reports.deploy.placement import place
-from tests.deploy_cases import PAIR, Ask, Case, deployment_of, lengths_plan, options, plan_of
+from tests.deploy_cases import PAIR, Ask, Case, deployment_of, lengths_plan, options, parted_plan, plan_of
 
 ALONE = (Case("colocated", replicas=3, tokens=8192),)
 SPREAD = (Case("colocated", "H200", dp=16, ep=16, seqs=64, tokens=8192),)
@@ -133,10 +134,10 @@ def remote(reference: object) -> bool:
     return isinstance(reference, str) and reference.startswith("http")
 
 
-@pytest.mark.parametrize("pools", [PAIR, ALONE])
-def test_compose_files_pass_the_compose_spec(data: Path, pools: tuple[Case, ...]) -> None:
+@pytest.mark.parametrize("plan", [plan_of(PAIR), plan_of(ALONE), parted_plan()], ids=["pair", "alone", "parted"])
+def test_compose_files_pass_the_compose_spec(data: Path, plan: Plan) -> None:
     schema = loaded(data / "deploy" / "schemas" / "compose-spec.json")
-    files = deployment_files(plan_of(pools), options("vllm"))
+    files = deployment_files(plan, options("vllm"))
     found = [yaml.safe_load(text) for path, text in files.items() if path.startswith("compose/")]
     assert found
     for document in found:

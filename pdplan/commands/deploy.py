@@ -30,6 +30,12 @@ TARGETS = ("vllm", "dynamo", "llmd", "sglang", "trtllm")
 )
 @click.option("--model", "weights", metavar="NAME", help="Weights to load: a Hugging Face id, or a folder.")
 @click.option("--image", metavar="IMAGE", help="Container image of the engines, instead of the target's own.")
+@click.option(
+    "--bytes-per-token",
+    type=float,
+    metavar="BYTES",
+    help="Bytes of a request per token of its prompt, where a router chooses by size; default: of English text.",
+)
 @click.option("--namespace", default="default", show_default=True, metavar="NAME", help="Kubernetes namespace.")
 @click.option("--rdma", default="rdma/ib", show_default=True, metavar="RESOURCE", help="Name of the RDMA resource.")
 @click.option("--claim", metavar="NAME", help="PersistentVolumeClaim in which pods keep the weights they fetch.")
@@ -92,6 +98,7 @@ def _options(
     version: str | None,
     weights: str | None,
     image: str | None,
+    bytes_per_token: float | None,
     namespace: str,
     rdma: str,
     claim: str | None,
@@ -113,6 +120,7 @@ def _options(
         namespace=namespace,
         rdma=rdma,
         claim=claim,
+        bytes_per_token=bytes_per_token,
         labels=pairs(labels, "--label"),
         api=api,
     )

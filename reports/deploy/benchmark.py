@@ -14,6 +14,7 @@ from costmodel.units import MILLI
 
 from . import facts
 from .description import ClassLimits, Demand, Deployment
+from .gateway_file import class_header
 from .rendering import Raw, pod_text, render
 
 FOLDER: Final = "benchmark"
@@ -110,6 +111,7 @@ def aiperf_words(deployment: Deployment, one: ClassLimits, url: str) -> list[str
         goodput_words(one),
         "--extra-inputs",
         "ignore_eos:true",
+        *class_header(deployment, one.label),
         "--random-seed",
         str(deployment.demand.seed),
         "--ui",

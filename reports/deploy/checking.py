@@ -48,7 +48,7 @@ def directory_faults(plan: Plan, directory: Path, base: Path | None = None) -> l
     """
     if not (directory / RECORD).exists():
         raise InputError(f"{shown_path(directory)} has no {RECORD}, so it is no directory that pdplan deploy wrote")
-    options = recorded_options(_text(directory / RECORD))
+    options = recorded_options(_text(directory / RECORD), shown_path(directory / RECORD))
     planned = deployment_files(plan, options, base)
     return causes(describe(plan, options, base), planned, _found(directory, planned))
 

@@ -83,6 +83,9 @@ def _check_options(plan: Plan, options: Options) -> None:
             raise InputError(f"{what} {text!r} is not of the form {shape.pattern}")
     if options.image is not None:
         _printable(options.image, "--image")
+    least, most = facts.fact("gateway", "limits")
+    if options.bytes_per_token is not None and not least <= options.bytes_per_token <= most:
+        raise InputError(f"--bytes-per-token {options.bytes_per_token:g} is not between {least:g} and {most:g}")
     used = {pool.accelerator for pool in plan.pools}
     for name, label in options.labels.items():
         if name not in used:
@@ -94,10 +97,13 @@ def _engine_version(plan: Plan, options: Options) -> str:
     found = facts.engine_version(options.target, options.version, plan.engine)
     if found is None:
         able = [name for name in facts.target_names() if plan.engine in facts.engines_of(name)]
+        roles = {pool.role for pool in plan.pools}
+        lengths = routing_of(plan) is Routing.BY_LENGTH and options.target not in facts.length_routers(roles)
+        pools = f", and --set constraints.max_pools={len(roles)}, as none of its routers chooses by length or class"
         raise InputError(
             f"the plan was evaluated for {plan.engine}, which target {options.target} does not run; "
             f"targets that do: {', '.join(able)}; a plan for {options.target} needs engine: "
-            f"{' or '.join(facts.engines_of(options.target))} in the workload"
+            f"{' or '.join(facts.engines_of(options.target))} in the workload{pools * lengths}"
         )
     return found
 
@@ -186,12 +192,14 @@ def routing_of(plan: Plan) -> Routing:
 
 def _lanes(plan: Plan, names: Mapping[str, str]) -> tuple[Lane, ...]:
     """The plan's routes by the file names of the pools."""
+    labels = {one.name: one.label for one in classes_of(plan)}
     return tuple(
         Lane(
             isl=route.isl,
             share=route.share,
             prefill={names[pool]: part for pool, part in route.prefill.items()},
             decode={names[pool]: part for pool, part in route.decode.items()},
+            slo_class=labels.get(route.slo_class, ""),
         )
         for route in plan.routing
     )
@@ -206,11 +214,12 @@ def _pool(plan: Plan, problem: Problem, pool: Pool, name: str, options: Options)
     accelerator = _accelerator(problem, pool)
     config = engine_config(pool, accelerator)
     model = problem.model
+    told = _settings(plan, model, config, options)
     memory = Memory(
         hbm=accelerator.memory,
         weights=weight_bytes_per_gpu(model, config),
         activations=activation_bytes(model, config),
-        longest_request=float(kv_bytes_peak_per_gpu(model, config, float(config.max_model_len))),
+        longest_request=float(kv_bytes_peak_per_gpu(model, config, float(told.max_model_len))),
     )
     return DeployedPool(
         id=pool.id,
@@ -221,7 +230,7 @@ def _pool(plan: Plan, problem: Problem, pool: Pool, name: str, options: Options)
         node_label=options.labels.get(accelerator.name, accelerator.node_label),
         node_size=accelerator.node_size,
         replicas=pool.replicas,
-        settings=_settings(plan, model, config, options),
+        settings=told,
         memory=memory,
         prompt_rate=_prompt_rate(problem, config),
         config=config,
@@ -253,6 +262,7 @@ def engine_config(pool: Pool, accelerator: Accelerator) -> EngineConfig:
 def _settings(plan: Plan, model: Transformer, config: EngineConfig, options: Options) -> Settings:
     split = config.parallelism
     kind = "latent" if model.is_latent else "plain"
+    block = int(facts.fact("block_tokens", plan.engine, kind))
     return Settings(
         tensor=split.tensor,
         pipeline=split.pipeline,
@@ -262,12 +272,23 @@ def _settings(plan: Plan, model: Transformer, config: EngineConfig, options: Opt
         kv_dtype=config.kv_dtype,
         max_num_seqs=config.max_num_seqs,
         max_num_batched_tokens=config.max_num_batched_tokens,
-        max_model_len=config.max_model_len,
+        max_model_len=_accepted_length(config.max_model_len, block, model.max_position),
         memory_fraction=config.memory_fraction,
-        block_tokens=int(facts.fact("block_tokens", plan.engine, kind)),
+        block_tokens=block,
         prefix_caching=plan.workload.prefix_hit_share > 0.0,
         attention_backend=_attention_backend(plan, kind, config.kv_dtype),
     )
+
+
+def _accepted_length(longest: int, block: int, most: int) -> int:
+    """Tokens of prompt and answer that engines accept: the workload's longest, with room for a template [token].
+
+    Whole KV blocks, and no more than the model was made for.
+
+    >>> _accepted_length(6_200, 16, 131_072), _accepted_length(8_150, 16, 8_192)
+    (6336, 8192)
+    """
+    return max(longest, min(-(-(longest + facts.TEMPLATE_TOKENS) // block) * block, most))
 
 
 def _converts(plan: Plan, model: Transformer, config: EngineConfig, options: Options) -> bool:
@@ -283,9 +304,9 @@ def _converts(plan: Plan, model: Transformer, config: EngineConfig, options: Opt
 
 
 def _attention_backend(plan: Plan, kind: str, kv_dtype: str) -> str | None:
-    """One kernel for all where GPUs differ, for a hand-over needs the same at both ends; else the engine chooses."""
-    known = facts.fact("mixed_attention")
-    if len({pool.accelerator for pool in plan.pools}) == 1 or plan.engine not in known:
+    """One kernel for all where GPUs that hand over differ, for both ends need the same; else the engine chooses."""
+    known, hands_over = facts.fact("mixed_attention"), any(pool.role == "prefill" for pool in plan.pools)
+    if not hands_over or len({pool.accelerator for pool in plan.pools}) == 1 or plan.engine not in known:
         return None
     if kind == "latent" and kv_dtype not in known[plan.engine]["latent_kv"]:
         gpus = ", ".join(sorted({pool.accelerator for pool in plan.pools}))

@@ -132,12 +132,16 @@ class Demand:
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """Requests of one prompt length [token]: their share of all [1], and the part of them that each pool takes [1]."""
+    """Requests of one prompt length [token]: their share of all [1], and the part of them that each pool takes [1].
+
+    slo_class: the label of their class; empty where nothing tells classes apart.
+    """
 
     isl: float
     share: float
     prefill: Mapping[str, float]
     decode: Mapping[str, float]
+    slo_class: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +165,11 @@ class ClassLimits:
     tpot: float | None
     whole: float | None
 
+    @property
+    def label(self) -> str:
+        """What requests of the class are called by; empty where there is one class."""
+        return self.ending.removeprefix("-")
+
 
 @dataclass(frozen=True, slots=True)
 class Options:
@@ -169,7 +178,8 @@ class Options:
     target, version: what to write for; model: name or path of the weights, None: the plan's; images: instead of the
     target's own, by engine; namespace: of Kubernetes; rdma: resource name of the RDMA device; labels: product label by
     accelerator; api: version of Dynamo's resource; claim: PersistentVolumeClaim in which pods keep the weights that
-    they fetch.
+    they fetch; bytes_per_token: size of a request's body per token of its prompt [byte], for a router that chooses by
+    size, None: that of English text.
     """
 
     target: str
@@ -181,6 +191,7 @@ class Options:
     labels: Mapping[str, str] = field(default_factory=dict)
     api: str = "v1beta1"
     claim: str | None = None
+    bytes_per_token: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +227,11 @@ class Deployment:
     def disaggregated(self) -> bool:
         """Whether KV caches are handed over between pools."""
         return bool(self.of_role(Role.PREFILL))
+
+    @property
+    def parted(self) -> bool:
+        """Whether colocated pools take requests of different lengths or classes."""
+        return self.routing is Routing.BY_LENGTH and not self.disaggregated
 
     @property
     def leaves_nodes(self) -> bool:

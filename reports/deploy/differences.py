@@ -14,14 +14,14 @@ from typing import Any, Final
 
 from costmodel.errors import InputError
 
-from .manifests import load_yaml
+from .manifests import load_sections, load_yaml
 
 AS_WRITTEN: Final = "as_written"
 """The rule that files say what was written, whether or not another rule is about it."""
 ADDRESS: Final = re.compile(r"[A-Za-z0-9_.-]+|\[?[0-9A-Fa-f:.]+\]?")
 """A host's name or address, as it may stand in a URL and in a shell's file of variables."""
 PROSE: Final = ".md"
-PROGRAMS_READ: Final = frozenset((".yaml", ".yml", ".sh", ".json", ".env"))
+PROGRAMS_READ: Final = frozenset((".yaml", ".yml", ".sh", ".json", ".env", ".cfg"))
 """Endings of files that somebody may apply or run along with ours."""
 RESULTS: Final = "benchmark/"
 """Folder in which the benchmark leaves its results."""
@@ -65,7 +65,7 @@ def _between(place: str, planned: Any, found: Any) -> Iterator[str]:
             yield f"{place} has {len(found)} entries, not {len(planned)}{_first_strange(planned, found)}"
             return
         for number, (one, other) in enumerate(zip(planned, found, strict=True)):
-            yield from _between(f"{place}[{number}]", one, other)
+            yield from (f"{told}{_line(other)}" for told in _between(f"{place}[{number}]", one, other))
     elif type(planned) is not type(found) or planned != found:
         yield f"{place} is {_shown(found)}, not {_shown(planned)}"
 
@@ -77,6 +77,12 @@ def _first_strange(planned: list[Any], found: list[Any]) -> str:
     return (
         f": {_shown(found[number])} is too many" if number < len(found) else f": {_shown(planned[number])} is missing"
     )
+
+
+def _line(value: Any) -> str:
+    """The text of a line that was read as a list of words, by which people find it."""
+    words = value if isinstance(value, list) and all(isinstance(word, str) for word in value) else []
+    return f", in the line {_shown(' '.join(words))}" if words else ""
 
 
 def _shown(value: Any) -> str:
@@ -109,15 +115,21 @@ def _commands(path: str, text: str) -> list[list[str]]:
 
 def _addresses(path: str, text: str) -> list[str]:
     """The names that have an address; which one is the user's affair."""
-    names = []
+    names: dict[str, str] = {}
     for line in text.splitlines():
         if not line or line.startswith("#"):
             continue
         name, _, address = line.partition("=")
         if ADDRESS.fullmatch(address) is None:
             raise InputError(f"{path}: {_shown(line)} gives {name} no address")
-        names.append(name)
-    return names
+        other = next((known for known, its in names.items() if its == address), None)
+        if other is not None:
+            raise InputError(
+                f"{path}: {other} and {name} are both {address}, so their engines would share ports and GPUs; give "
+                "each a machine of its own"
+            )
+        names[name] = address
+    return list(names)
 
 
 _READERS: Final[Mapping[str, Callable[[str, str], Any]]] = {
@@ -126,4 +138,5 @@ _READERS: Final[Mapping[str, Callable[[str, str], Any]]] = {
     ".jsonl": _json_lines,
     ".sh": _commands,
     ".env": _addresses,
+    ".cfg": load_sections,
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from functools import cache
 from importlib import resources
 from typing import Any, Final
@@ -13,6 +14,9 @@ from costmodel.errors import InputError, UnknownNameError
 
 SWITCH: Final = "switch"
 """A flag without a value."""
+TEMPLATE_TOKENS: Final = 128
+"""ASSUMED: most tokens that a chat template and a BOS token add to a prompt. Engines refuse a request whose prompt and
+answer exceed their limit, so one that is the workload's longest needs this room; templates add ten to some 70."""
 
 
 def target_names() -> tuple[str, ...]:
@@ -51,6 +55,15 @@ def checked_version(target: str, version: str | None) -> str:
         known = ", ".join(entry["versions"])
         raise InputError(f"{entry['title']} {version} is not supported by this version of pdplan; supported: {known}")
     return version
+
+
+def length_routers(roles: Collection[str]) -> tuple[str, ...]:
+    """Targets with a router that chooses among pools of one role by prompt length; roles: of the plan's pools.
+
+    >>> length_routers({"colocated"}), length_routers({"prefill", "decode"})
+    (('vllm', 'sglang'), ('dynamo',))
+    """
+    return ("dynamo",) if "prefill" in roles else ("vllm", "sglang")
 
 
 def engine_version(target: str, version: str, engine: str) -> str | None:

@@ -24,10 +24,13 @@ from .benchmark import FOLDER, benchmark_files, requests_of, results_folder
 from .describe import describe, told_apart
 from .description import Deployment, Options, Routing
 from .found import Found
+from .gateway import by_size, gateway_rules
+from .gateway_file import gateway_notes, pool_lines
 from .read_dynamo import read_dynamo
 from .read_vllm import read_vllm
 from .record import RECORD, record_text
 from .rendering import Raw, render
+from .routing_grid import refuse_coarse
 from .settings import setting_rows
 from .steps import (
     benchmark_steps,
@@ -99,6 +102,7 @@ def deployment_files(plan: Plan, options: Options, base: Path | None = None) -> 
     deployment = describe(plan, options, base)
     _check_routing(deployment)
     _check_vendor(deployment)
+    _check_size(deployment)
     target = TARGETS[options.target]
     _check_claim(deployment)
     files = target.files(deployment)
@@ -233,17 +237,35 @@ def _make_folder(directory: Path, path: Path) -> None:
 
 
 def _check_routing(deployment: Deployment) -> None:
-    able = deployment.disaggregated and deployment.engine in facts.engines_of("dynamo")
-    if deployment.routing is Routing.BY_LENGTH and not (able and deployment.options.target == "dynamo"):
-        mend = "Dynamo's router alone does that: name --target dynamo, or" if able else "no target's router does that:"
-        raise InputError(
-            "the plan sends requests of different lengths or classes to different pools of one role, and "
-            f"{mend} plan again with --set constraints.max_pools={2 if deployment.disaggregated else 1}"
-        )
+    if deployment.routing is Routing.BY_LENGTH:
+        _check_lengths(deployment)
     if deployment.routing is Routing.BOTH_KINDS:
         raise InputError(
             "the plan serves some requests in one engine and hands others over, and no router of a target does both; "
             "plan again with search: {roles: [prefill, decode]} or [colocated]"
+        )
+
+
+def _check_lengths(deployment: Deployment) -> None:
+    """Refuse what no router keeps to, and a target without the router that does."""
+    refuse = refuse_coarse if deployment.disaggregated else gateway_rules
+    routers = facts.length_routers({pool.role.value for pool in deployment.pools})
+    able = [name for name in routers if deployment.engine in facts.engines_of(name)]
+    if able:
+        refuse(deployment)
+    if deployment.options.target not in able:
+        mend = f"the router of --target {able[0]} alone does that: name it, or" if able else "no target's router does:"
+        raise InputError(
+            "the plan sends requests of different lengths or classes to different pools of one role, and "
+            f"{mend} plan again with --set constraints.max_pools={2 if deployment.disaggregated else 1}"
+        )
+
+
+def _check_size(deployment: Deployment) -> None:
+    sized = deployment.parted and by_size(gateway_rules(deployment))
+    if deployment.options.bytes_per_token is not None and not sized:
+        raise InputError(
+            "--bytes-per-token is for a router that chooses a pool by the size of a request, and this plan needs none"
         )
 
 
@@ -283,6 +305,7 @@ def _readme(plan: Plan, deployment: Deployment, target: Target) -> str:
             }
             for pool in deployment.pools
         ],
+        routes=pool_lines(deployment) if deployment.parted else [],
         steps=[Raw(step) for step in folder_steps(deployment, pods=target.pods) + target.steps(deployment)],
         rows=setting_rows(deployment),
         checks=[Raw(line) for line in _checks(deployment, target)],
@@ -343,7 +366,9 @@ def _notes(deployment: Deployment) -> list[str]:
         notes.append(
             "Pools of one role share requests as the router balances their load, not in the plan's exact shares."
         )
-    if deployment.routing is Routing.BY_LENGTH:
+    if deployment.parted:
+        notes += gateway_notes(deployment)
+    elif deployment.routing is Routing.BY_LENGTH:
         notes.append("The router tells prompts apart by length alone; a few may find another pool than planned.")
     if deployment.mixed and deployment.pools[0].settings.attention_backend is not None:
         notes.append("Step times were predicted for the attention kernels that each GPU would choose by itself.")

@@ -10,6 +10,7 @@ from typing import Any
 from costmodel.errors import InputError
 
 from .description import Settings
+from .gateway import Gateway
 
 Words = tuple[tuple[str, str | None], ...]
 """Flags in order, each with its value; None for a switch."""
@@ -54,6 +55,8 @@ class FoundRouter:
     """All words after the program, where it is a command."""
     grid: Mapping[str, Any] | None = None
     """Which pool takes which prompt lengths, where the router chooses by them."""
+    gateway: Gateway | None = None
+    """The same where it chooses by the size of requests."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,13 @@ from .description import Deployment, Settings
 from .flags_vllm import PUSH
 from .found import Found, FoundWorker
 from .lint_compose import containers_fit_together
-from .lint_routing import lengths_find_their_pools, planner_keeps_the_plan, router_can_choose, router_knows_all
+from .lint_routing import (
+    backends_are_the_pools,
+    lengths_find_their_pools,
+    planner_keeps_the_plan,
+    router_can_choose,
+    router_knows_all,
+)
 
 Rule = Callable[[Deployment, Found], Iterator[str]]
 
@@ -347,6 +353,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(
             objects_share_a_namespace,
             router_knows_all,
             router_can_choose,
+            backends_are_the_pools,
             lengths_find_their_pools,
             planner_keeps_the_plan,
         )

@@ -8,10 +8,13 @@ from typing import Any, Final
 
 from .description import Deployment
 from .found import Found, FoundRouter
+from .gateway import Gateway
 from .manifests import dig
 
 ROUTER: Final = "router"
 """Name of the router's service."""
+GATEWAY_COMMAND: Final = ("haproxy", "-f", "/router.cfg")
+GATEWAY_MOUNT: Final = "../router.cfg:/router.cfg:ro"
 _PLACE: Final = re.compile(r"[./~$]")
 """How the source of a volume begins that is a folder of the host, not a volume of a name."""
 
@@ -38,10 +41,27 @@ def _routes(path: str, service: Mapping[str, Any] | None, router: FoundRouter | 
         yield f"{path}: the router is missing"
     elif service is not None and router is None:
         yield f"{path}: a router is started here too"
+    elif service is not None and router is not None and router.gateway is not None:
+        yield from _gateway(path, service, router.gateway)
     elif service is not None and router is not None:
         _, _, told = str((service.get("command") or [""])[-1]).partition(" vllm-router ")
         if told.split() != list(router.command) or service.get("network_mode") != "host":
             yield f"{path}: the router is not started as in {router.where}, in the host's network"
+
+
+def _gateway(path: str, service: Mapping[str, Any], gateway: Gateway) -> Iterator[str]:
+    """HAProxy reads the file that the script gives it, and finds every address in its environment."""
+    if tuple(service.get("command") or ()) != GATEWAY_COMMAND or service.get("network_mode") != "host":
+        yield f"{path}: the router is not started with {' '.join(GATEWAY_COMMAND)}, in the host's network"
+    if GATEWAY_MOUNT not in (service.get("volumes") or []):
+        yield f"{path}: the router does not mount {GATEWAY_MOUNT}"
+    told = service.get("environment") or {}
+    for address in sorted(
+        {address.rpartition(":")[0] for addresses in gateway.backends.values() for address in addresses}
+    ):
+        name = address.removeprefix("${").removesuffix("}")
+        if told.get(name) != address:
+            yield f"{path}: the router is not told the address {name}"
 
 
 def _waits(where: str, service: Mapping[str, Any], services: Mapping[str, Any]) -> Iterator[str]:

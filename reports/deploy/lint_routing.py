@@ -11,6 +11,7 @@ from costmodel.words import percentage
 
 from .description import Deployment
 from .found import Found
+from .gateway import SURPLUS, bytes_per_token, misplaced
 from .plain import COMPARES_TWO
 from .planner import FROM_FILES
 from .routing_grid import MISROUTED, STAGES, misrouted
@@ -54,6 +55,13 @@ def router_can_choose(deployment: Deployment, found: Found) -> Iterator[str]:  #
 
 def lengths_find_their_pools(deployment: Deployment, found: Found) -> Iterator[str]:
     """A router that chooses by length sends requests where the plan does."""
+    if found.router is not None and found.router.gateway is not None:
+        lost, surplus = misplaced(deployment, found.router.gateway.rules)(bytes_per_token(deployment))
+        if lost > SURPLUS:
+            yield f"router: {percentage(lost)} of the requests find no pool of the plan"
+        for pool, more in surplus.items():
+            if more > SURPLUS:
+                yield f"router: pool {pool} gets {percentage(more)} on top of what was planned for it"
     grid = None if found.router is None else found.router.grid
     if grid is None:
         return
@@ -69,6 +77,25 @@ def lengths_find_their_pools(deployment: Deployment, found: Found) -> Iterator[s
         planned = [pool.name for pool in deployment.of_role(role)]
         if [name for name, pool in zip(names, planned, strict=False) if name.endswith(f"-{pool}")] != list(names):
             yield f"router: {role.value} pools {', '.join(map(str, names))} are not the plan's {', '.join(planned)}"
+
+
+def backends_are_the_pools(deployment: Deployment, found: Found) -> Iterator[str]:
+    """A gateway's backend is a pool: its engines, all of them, each asked for its health."""
+    gateway = None if found.router is None else found.router.gateway
+    if gateway is None:
+        return
+    for name in sorted({*gateway.backends, *(rule.pool for rule in gateway.rules)}):
+        if deployment.pool(name) is None:
+            yield f"router: the plan has no pool {name!r}"
+    for pool in deployment.pools:
+        bound = [
+            f"${{{host}}}:{port}" for one in found.workers if one.pool == pool.name for host, port in one.addresses
+        ]
+        listed = gateway.backends.get(pool.name, ())
+        if sorted(listed) != sorted(bound):
+            yield f"router: the backend {pool.name} has {', '.join(listed) or 'no engine'}, not {', '.join(bound)}"
+        for address in sorted(set(listed) - gateway.checked):
+            yield f"router: {address} of {pool.name} is not asked for its health, so it gets requests when it is down"
 
 
 def planner_keeps_the_plan(deployment: Deployment, found: Found) -> Iterator[str]:

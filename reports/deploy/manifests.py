@@ -1,7 +1,8 @@
-"""Reading manifests that somebody may have changed by hand: no key twice, no surprise types."""
+"""Reading files that somebody may have changed by hand: no key twice, no surprise types."""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -10,6 +11,8 @@ import yaml
 from costmodel.errors import InputError
 
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+SECTIONS: Final = frozenset(("global", "defaults", "frontend", "backend", "listen"))
+"""Words that begin a section of HAProxy's configuration."""
 DEEPEST: Final = 50
 """Levels of a manifest; ours have 15, and libyaml's composer ends the whole program at some 10,000."""
 
@@ -26,6 +29,29 @@ def load_yaml(path: str, text: str) -> Any:
         raise InputError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
     finally:
         loader.dispose()
+
+
+def load_sections(path: str, text: str) -> dict[str, list[list[str]]]:
+    r"""Read HAProxy's configuration: the lines of each section, in words; indents and comments mean nothing.
+
+    >>> load_sections("x.cfg", "global\n  maxconn 10 # clients\nbackend a\n  balance leastconn")
+    {'global': [['maxconn', '10']], 'backend a': [['balance', 'leastconn']]}
+    """
+    found: dict[str, list[list[str]]] = {}
+    section = ""
+    for number, line in enumerate(text.splitlines(), start=1):
+        try:
+            words = shlex.split(line, comments=True)
+        except ValueError as error:
+            raise InputError(f"{path}: line {number} is no line of HAProxy's: {error}") from error
+        if words and words[0] in SECTIONS:
+            section = " ".join(words)
+            if section in found:
+                raise InputError(f"{path}: {section} stands twice")
+            found[section] = []
+        elif words:
+            found.setdefault(section, []).append(words)
+    return found
 
 
 def _refuse_mazes(path: str, text: str) -> None:

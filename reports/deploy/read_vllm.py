@@ -11,6 +11,7 @@ from costmodel.errors import InputError
 from .description import Deployment
 from .flags_vllm import TRANSFER, role_of_transfer, vllm_settings
 from .found import Found, FoundWorker, Words, json_object, words_of
+from .gateway_file import read_gateway
 from .lint_compose import ROUTER
 from .manifests import load_yaml
 from .placement import Host, Instance, hosts_of, place
@@ -26,7 +27,8 @@ def read_vllm(deployment: Deployment, files: Mapping[str, str]) -> Found:
     configs = {path[len("workers/") : -len(".yaml")]: path for path in sorted(files) if CONFIG.fullmatch(path)}
     workers = tuple(_read_worker(deployment, files, path, scripts.get(name, [])) for name, path in configs.items())
     check_hosts(files)
-    return Found(workers, read_router(files, ["vllm-router"], SPLIT), containers=_read_compose(deployment, files))
+    router = read_gateway(files) if deployment.parted else read_router(files, ["vllm-router"], SPLIT)
+    return Found(workers, router, containers=_read_compose(deployment, files))
 
 
 def _read_worker(deployment: Deployment, files: Mapping[str, str], path: str, scripts: list[str]) -> FoundWorker:

@@ -36,6 +36,8 @@ class Record(BaseModel):
     labels: dict[str, str]
     api: str
     claim: str | None
+    bytes_per_token: float | None = None
+    """Written where it was asked for, so that records without it stay as they were."""
 
 
 def record_text(deployment: Deployment) -> str:
@@ -43,15 +45,15 @@ def record_text(deployment: Deployment) -> str:
     record = Record(
         schema=SCHEMA, plan=deployment.title, inputs_sha256=deployment.plan_sha, **asdict(deployment.options)
     )
-    return json.dumps(record.model_dump(by_alias=True), indent=1) + "\n"
+    return json.dumps(record.model_dump(by_alias=True, exclude_defaults=True), indent=1) + "\n"
 
 
-def recorded_options(text: str) -> Options:
-    """The options of a record; InputError if it is none."""
+def recorded_options(text: str, where: str = RECORD) -> Options:
+    """The options of a record; InputError if it is none. where: the file, in messages."""
     try:
         found = Record.model_validate(json.loads(text))
     except ValidationError as error:
-        raise InputError(f"{RECORD}: {first_fault(error)}") from error
+        raise InputError(f"{where}: {first_fault(error)}") from error
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{RECORD} is not JSON: {error}") from error
+        raise InputError(f"{where} is not JSON: {error}") from error
     return Options(**found.model_dump(include=set(Options.__dataclass_fields__)))

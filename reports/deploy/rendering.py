@@ -106,6 +106,7 @@ _QUOTING: Final[dict[str, Callable[[Any], str]]] = {
     ".yaml": yaml_text,
     ".sh": shell_text,
     ".env": shell_text,
+    ".cfg": shell_text,  # HAProxy quotes as a shell does
     ".md": markdown_text,
 }
 

@@ -70,7 +70,11 @@ def _scheduler(deployment: Deployment) -> list[SettingRow]:
             _each(deployment, "max_num_batched_tokens"),
             "tokens of one step: the prompt chunk that the step times are for",
         ),
-        SettingRow("max_model_len", _each(deployment, "max_model_len"), "longest prompt and answer of the workload"),
+        SettingRow(
+            "max_model_len",
+            _each(deployment, "max_model_len"),
+            "longest prompt and answer of the workload, and room for what a chat template adds",
+        ),
         SettingRow(
             "prefix caching",
             "on" if hit > 0.0 else "off",

@@ -7,10 +7,14 @@ from typing import Final
 from . import facts
 from .benchmark import FOLDER, trace_file
 from .description import ClassLimits, Deployment, Routing
+from .gateway import chosen_by
 from .placement import hosts_of, place
 from .planner import can_plan
 
 SECRET: Final = "hf-token-secret"  # noqa: S105 - its name, not what it holds
+
+
+_CLIENTS: Final = f"`http://<that host>:{facts.fact('ports', 'http')}/v1`"
 
 
 def plain_steps(deployment: Deployment) -> list[str]:
@@ -20,11 +24,20 @@ def plain_steps(deployment: Deployment) -> list[str]:
     alone = "All engines stand on one host, as `hosts.env` says."
     target = deployment.options.target
     engine = f"Install {facts.target_title(target)} {deployment.options.version} on every host"
+    one = f"on one host, such as {hosts[0].name}" if len(hosts) > 1 else "on that host"
+    clients = f"clients send to {_CLIENTS}"
+    router = f"Run `router.sh` {one}; it waits for the engines, and {clients}."
+    if deployment.parted:
+        router = (
+            f"Install HAProxy {facts.fact('gateway', 'version')} or later and run `router.sh` {one}. It chooses a pool "
+            f"by {chosen_by(deployment)} of a request (`router.cfg`). It answers 503 until engines are healthy; "
+            f"{clients}."
+        )
     return [
         engine + ", and `nixl`, which moves KV caches." if deployment.disaggregated else engine + ".",
         alone if len(hosts) == 1 else addresses,
-        "Run every `workers/*.sh` on the host that it names.",
-        "Run `router.sh`; it waits for the engines, and clients talk to its port.",
+        f"Run every `workers/*.sh` on the host that it names{_token(deployment)}.",
+        router,
     ]
 
 
@@ -33,9 +46,10 @@ def vllm_steps(deployment: Deployment) -> list[str]:
     hosts = hosts_of(place(deployment))
     containers = (
         "Or, in containers, on each host: "
-        f"`docker compose --env-file hosts.env -f compose/{hosts[0].name}.yaml up -d` with the file of its name."
+        f"`docker compose --env-file hosts.env -f compose/{hosts[0].name}.yaml up -d` with the file of its name; "
+        f"the router is in that of {hosts[0].name}."
     )
-    rdma = " They need RDMA devices (`/dev/infiniband`), for what travels between hosts takes minutes over TCP."
+    rdma = " Containers need RDMA devices (`/dev/infiniband`), for what travels between hosts takes minutes over TCP."
     return [*plain_steps(deployment), containers + rdma * (deployment.leaves_nodes and len(hosts) > 1)]
 
 
@@ -44,8 +58,8 @@ def trtllm_steps(deployment: Deployment) -> list[str]:
     names = ["Let the names of hosts in `disagg_config.yaml` resolve to yours, by DNS or `/etc/hosts`."] * (
         len(hosts_of(place(deployment))) > 1
     )
-    router = ["Run `router.sh`; clients talk to its port."] * deployment.disaggregated
-    return [*names, "Run every `workers/*.sh` on the host that it names.", *router]
+    router = [f"Run `router.sh` on one of the hosts; clients send to {_CLIENTS}."] * deployment.disaggregated
+    return [*names, f"Run every `workers/*.sh` on the host that it names{_token(deployment)}.", *router]
 
 
 def dynamo_steps(deployment: Deployment) -> list[str]:
@@ -118,6 +132,12 @@ def job_result(one: ClassLimits) -> str:
     """File into which the log of a class's job goes."""
     stem, _, suffix = str(facts.fact("benchmark", "result")).rpartition(".")
     return f"{stem}{one.ending}.{suffix}"
+
+
+def _token(deployment: Deployment) -> str:
+    """What weights that are fetched may need in the shell that starts engines."""
+    fetched = not deployment.weights.startswith("/")
+    return ", with HF_TOKEN in its environment if the weights need a token of Hugging Face" * fetched
 
 
 def _namespace(deployment: Deployment) -> list[str]:

@@ -17,7 +17,7 @@ from .found import Words, plain_words
 from .options_trtllm import trtllm_options
 from .planner import PROFILE_FOLDER, can_plan, planner_config, profile_files
 from .rendering import Raw, pod_text, render
-from .routing_grid import refuse_coarse, router_config
+from .routing_grid import router_config
 from .weights import CACHE_ENV, CACHE_MOUNT, weights_volume
 
 FLEET_FILE: Final = "dgd.yaml"
@@ -66,7 +66,6 @@ def _by_length(deployment: Deployment) -> dict[str, str]:
     """A graph for each pool behind its own router, and one that chooses among them by the prompt's length."""
     if deployment.options.api != "v1beta1":
         raise InputError("routing by length is written for Dynamo's API version v1beta1 only")
-    refuse_coarse(deployment)
     config = json.dumps(router_config(deployment, lambda pool: pool_namespace(deployment, pool))) + "\n"
     image, control = _image(deployment), f"{deployment.options.namespace}-{deployment.name}"
     names = ["--namespace", control, "--model-name", deployment.weights]

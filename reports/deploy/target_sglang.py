@@ -12,8 +12,10 @@ from . import facts
 from .description import Deployment
 from .flags_sglang import MODE, sglang_settings, sglang_words
 from .found import Found, FoundWorker, plain_words, words_of
+from .gateway_file import gateway_files, read_gateway
 from .placement import Host, Instance, place
 from .plain import (
+    ROUTER_FILE,
     check_hosts,
     gpu_count,
     host_line,
@@ -41,8 +43,10 @@ def sglang_files(deployment: Deployment) -> dict[str, str]:
         return [("UCX_TLS", facts.fact("ucx", "hosts"))] if deployment.disaggregated else []
 
     files = script_files("sglang", instances, words, env)
+    if deployment.parted:
+        return {**gateway_files(deployment, instances), **files}
     router = router_file("sglang", router_words(deployment, instances, [SPLIT], bootstrap=True))
-    return {"router.sh": router, **files}
+    return {ROUTER_FILE: router, **files}
 
 
 def _words(deployment: Deployment, one: Instance, rank: int) -> list[str]:
@@ -59,6 +63,8 @@ def read_sglang(deployment: Deployment, files: Mapping[str, str]) -> Found:
     """What the scripts start, and who the router sends requests to."""
     check_hosts(files)
     workers = tuple(_read_worker(deployment, files, name, paths) for name, paths in scripts_of(files).items())
+    if deployment.parted:
+        return Found(workers, read_gateway(files))
     return Found(workers, read_router(files, ["python3", "-m", "sglang_router.launch_router"], SPLIT))
 
 

@@ -7,6 +7,8 @@ from typing import Any, Final
 from . import facts
 from .description import Deployment
 from .flags_vllm import place_words, span_words, vllm_words
+from .gateway_file import gateway_files
+from .lint_compose import GATEWAY_COMMAND, GATEWAY_MOUNT
 from .placement import Host, Instance, hosts_of, place
 from .plain import ROUTER_FILE, router_file, router_words, script_files
 from .rendering import Raw, compose_text, render
@@ -24,12 +26,15 @@ def vllm_files(deployment: Deployment) -> dict[str, str]:
     def env(one: Instance, host: Host) -> list[tuple[str, str]]:
         return worker_env(deployment, one, host)
 
-    command = router_words(deployment, instances, [SPLIT, "--kv-connector", "nixl"])
-    files = {ROUTER_FILE: router_file("vllm", command), **script_files("vllm", instances, words, env)}
+    if deployment.parted:
+        files, router = gateway_files(deployment, instances), _gateway_service(instances)
+    else:
+        command = router_words(deployment, instances, [SPLIT, "--kv-connector", "nixl"])
+        files, router = {ROUTER_FILE: router_file("vllm", command)}, _router_service(command)
+    files |= script_files("vllm", instances, words, env)
     files |= {f"workers/{one.name}.yaml": _config(deployment, one) for one in instances}
     for number, host in enumerate(hosts_of(instances)):
-        router = command if number == 0 else None
-        files[f"compose/{host.name}.yaml"] = _compose(deployment, instances, host, router)
+        files[f"compose/{host.name}.yaml"] = _compose(deployment, instances, host, None if number else router)
     return files
 
 
@@ -66,9 +71,24 @@ def _node_words(one: Instance, rank: int) -> list[str]:
     return span_words(one.pool, Raw(f'"{one.hosts[0].address}"'), one.port) + place_words(one.pool, rank)
 
 
-def _compose(deployment: Deployment, instances: tuple[Instance, ...], host: Host, router: list[str] | None) -> str:
-    """The engines of one host, and the router if its command is given."""
+def _router_service(command: list[str]) -> dict[str, Any]:
     start = f"pip install -q {facts.fact('router', 'vllm')} && exec vllm-router"
+    words = ["sh", "-c", Raw(f'"{" ".join([start, *map(unquoted, command)])}"')]
+    return {"image": "python:3.12-slim", "command": words, "volumes": [], "env": []}
+
+
+def _gateway_service(instances: tuple[Instance, ...]) -> dict[str, Any]:
+    """HAProxy, which finds every address in its environment."""
+    return {
+        "image": facts.fact("gateway", "image"),
+        "command": GATEWAY_COMMAND,
+        "volumes": [GATEWAY_MOUNT],
+        "env": [(host.variable, Raw(f'"{host.address}"')) for host in hosts_of(instances)],
+    }
+
+
+def _compose(deployment: Deployment, instances: tuple[Instance, ...], host: Host, router: dict[str, Any] | None) -> str:
+    """The engines of one host, and the router if it is given."""
     weights = deployment.weights
     services = [_service(deployment, one, one.hosts.index(host), host) for one in instances if host in one.hosts]
     return render(
@@ -76,7 +96,7 @@ def _compose(deployment: Deployment, instances: tuple[Instance, ...], host: Host
         project=deployment.name,
         services=services,
         awaited={one["name"]: {"condition": "service_healthy"} for one in services if one["port"]},
-        router=router and ["sh", "-c", Raw(f'"{" ".join([start, *map(unquoted, router)])}"')],
+        router=router,
         folder=compose_text(weights) if weights.startswith("/") else None,
         rdma=deployment.leaves_nodes and len(hosts_of(instances)) > 1,
         checks=facts.fact("startup_seconds") // 10,

@@ -1,0 +1,217 @@
+"""Which pool a gateway sends a request to, where colocated pools take different lengths or classes.
+
+A gateway counts no tokens: it takes the bytes of a request's body for the length of its prompt, so many to a token.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from costmodel.errors import InputError
+from costmodel.words import percentage
+
+from . import facts
+from .description import Deployment, Lane
+
+SURPLUS: Final = 0.05
+"""Most [1] that a pool may get on top of the requests that were planned for it."""
+PARTS: Final = 10_000
+"""Requests of one length are parted in 1 / PARTS."""
+Parts = tuple[int, ...]
+"""What each pool takes of a range of lengths [1 / PARTS], in the plan's order."""
+NEXT: Final = 1e-9
+"""Relative step that leads from an edge to its other side."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Requests that a pool gets, of those that no rule before it took.
+
+    upto: largest body [byte], None: any; chance: part of them [1 / PARTS], drawn at random, None: all;
+    slo_class: label of their class, empty: any.
+    """
+
+    pool: str
+    upto: int | None = None
+    chance: int | None = None
+    slo_class: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Gateway:
+    """What a gateway's file says: rules, the last one for all that is left, and each backend's addresses.
+
+    checked: addresses that are asked for their health.
+    """
+
+    rules: tuple[Rule, ...]
+    backends: Mapping[str, tuple[str, ...]]
+    checked: frozenset[str]
+
+
+def bytes_per_token(deployment: Deployment) -> float:
+    """Bytes of a body for each token of its prompt [byte]: the user's, or those of English text."""
+    asked = deployment.options.bytes_per_token
+    return float(facts.fact("gateway", "bytes_per_token")) if asked is None else asked
+
+
+def gateway_rules(deployment: Deployment) -> tuple[Rule, ...]:
+    """Rules that send requests where the plan does, by size alone if that will do, else by class and size.
+
+    InputError where neither comes near the plan's routing.
+    """
+    lost = math.inf
+    for labels in ([""], [one.label for one in deployment.classes]):
+        rules = tuple(rule for label in labels for rule in _rules(deployment, label))
+        lost = misplacing(deployment, rules)(bytes_per_token(deployment))
+        if lost <= SURPLUS:
+            return rules if rules[-1] == Rule(rules[-1].pool) else (*rules, Rule(rules[-1].pool))
+    known = "class and prompt length" if len(deployment.classes) > 1 else "prompt length"
+    raise InputError(
+        f"a pool would get {percentage(lost, 1)} on top of the requests that were planned for it, as a gateway tells "
+        f"requests apart by {known} alone; plan again with --set constraints.routing=threshold"
+    )
+
+
+def by_class(rules: Sequence[Rule]) -> bool:
+    """Whether requests have to say which class they are of."""
+    return any(rule.slo_class for rule in rules)
+
+
+def by_size(rules: Sequence[Rule]) -> bool:
+    """Whether requests have to say how long they are."""
+    return any(rule.upto is not None for rule in rules)
+
+
+def chosen_by(deployment: Deployment) -> str:
+    """What decides on the pool of a request, in words."""
+    rules = gateway_rules(deployment)
+    return " and ".join(["the class"] * by_class(rules) + ["the size"] * by_size(rules))
+
+
+def _rules(deployment: Deployment, label: str) -> list[Rule]:
+    """Rules for the requests of a class, or of all: for each range of lengths, the parts that pools take of it."""
+    names = [pool.name for pool in deployment.pools]
+    mine = [lane for lane in deployment.lanes if lane.share > 0.0 and label in {"", lane.slo_class}]
+    ranges = _ranges(mine, names)
+    following = [first for first, _, _ in ranges[1:]]
+    edges = [_edge(deployment, last, first) for (_, last, _), first in zip(ranges, following, strict=False)]
+    return [
+        Rule(name, upto, chance, label)
+        for (_, _, parts), upto in zip(ranges, [*edges, None], strict=True)
+        for name, chance in _chances(names, parts)
+    ]
+
+
+def _edge(deployment: Deployment, last: float, first: float) -> int:
+    """The largest body of a range [byte], as far in proportion from its last length as from the next range's first."""
+    return int(bytes_per_token(deployment) * math.sqrt(last * first))
+
+
+def _ranges(lanes: Sequence[Lane], names: Sequence[str]) -> list[tuple[float, float, Parts]]:
+    """Neighbouring lengths of which pools take the same parts: the first and the last length [token], and the parts."""
+    found: list[tuple[float, float, Parts]] = []
+    for length in sorted({lane.isl for lane in lanes}):
+        parts = _middle([lane for lane in lanes if lane.isl == length], names)
+        if found and found[-1][2] == parts:
+            found[-1] = (found[-1][0], length, parts)
+        else:
+            found.append((length, length, parts))
+    return found
+
+
+def _middle(lanes: Sequence[Lane], names: Sequence[str]) -> Parts:
+    """The parts of one lane that differ least from those of all: a gateway cannot tell requests of one length apart."""
+    every = [(lane.share, tuple(round(lane.decode.get(name, 0.0) * PARTS) for name in names)) for lane in lanes]
+    return min(
+        (parts for _, parts in every),
+        key=lambda parts: sum(
+            share * abs(mine - its) for share, one in every for mine, its in zip(parts, one, strict=True)
+        ),
+    )
+
+
+def _chances(names: Sequence[str], parts: Parts) -> list[tuple[str, int | None]]:
+    """Pools with their part of what those before them left; None for the last, who takes the rest."""
+    takers = [(name, part) for name, part in zip(names, parts, strict=True) if part]
+    left, found = sum(parts), []
+    for name, part in takers[:-1]:
+        found.append((name, round(part / left * PARTS)))
+        left -= part
+    return [*found, *((name, None) for name, _ in takers[-1:])]
+
+
+def placed(rules: Sequence[Rule], size: float, slo_class: str) -> dict[str, float]:
+    """The part of the requests of one size [byte] and class that each pool gets [1].
+
+    >>> placed([Rule("a", 100, 2_500), Rule("b")], 80.0, "")
+    {'a': 0.25, 'b': 0.75}
+    """
+    parts: dict[str, float] = {}
+    left = 1.0
+    for rule in rules:
+        if rule.slo_class in {"", slo_class} and (rule.upto is None or size <= rule.upto):
+            taken = left if rule.chance is None else left * rule.chance / PARTS
+            parts[rule.pool] = parts.get(rule.pool, 0.0) + taken
+            left -= taken
+    return {pool: part for pool, part in parts.items() if part > 0.0}
+
+
+def misplacing(deployment: Deployment, rules: Sequence[Rule]) -> Callable[[float], float]:
+    """What the worst pool gets on top of its own, or the share of requests without a pool if that is more [1]."""
+    found = misplaced(deployment, rules)
+
+    def worst(ratio: float) -> float:
+        lost, surplus = found(ratio)
+        return max(lost, *surplus.values())
+
+    return worst
+
+
+def misplaced(deployment: Deployment, rules: Sequence[Rule]) -> Callable[[float], tuple[float, dict[str, float]]]:
+    """By bytes per token: the share of all requests that find no pool of the plan [1], and what each pool gets on top.
+
+    The latter as a share of the requests that were planned for the pool [1].
+    """
+    names, lanes = [pool.name for pool in deployment.pools], deployment.lanes
+    edges = sorted({float(rule.upto) for rule in rules if rule.upto is not None})
+    labels = sorted({lane.slo_class for lane in lanes})
+    got = np.array(
+        [[_row(placed(rules, size, label), names) for size in (*edges, math.inf)] for label in labels], dtype=np.float64
+    )
+    label_of = np.array([labels.index(lane.slo_class) for lane in lanes])
+    length = np.array([lane.isl for lane in lanes])
+    share = np.array([lane.share for lane in lanes])
+    planned = np.array([_row(lane.decode, names) for lane in lanes])
+    taken = np.maximum(share @ planned, 1.0 / PARTS)
+
+    def of(ratio: float) -> tuple[float, dict[str, float]]:
+        here = got[label_of, np.searchsorted(edges, length * ratio)]
+        lost = float(share @ (1.0 - here.sum(axis=1)))
+        surplus = share @ np.maximum(here - planned, 0.0) / taken
+        return lost, dict(zip(names, surplus.tolist(), strict=True))
+
+    return of
+
+
+def _row(parts: Mapping[str, float], names: Sequence[str]) -> list[float]:
+    return [parts.get(name, 0.0) for name in names]
+
+
+def tolerated(deployment: Deployment, rules: Sequence[Rule]) -> tuple[float, float]:
+    """Fewest and most bytes per token [byte] between which pools get what was planned for them, up to SURPLUS.
+
+    0 and infinite where there is no end. A request changes its pool where its size passes an edge, and only there.
+    """
+    worst, assumed = misplacing(deployment, rules), bytes_per_token(deployment)
+    edges = sorted(
+        {rule.upto / lane.isl for rule in rules if rule.upto is not None for lane in deployment.lanes if lane.isl > 0.0}
+    )
+    low = (edge for edge in reversed(edges) if edge < assumed and worst(edge * (1.0 - NEXT)) > SURPLUS)
+    high = (edge for edge in edges if edge >= assumed and worst(edge * (1.0 + NEXT)) > SURPLUS)
+    return next(low, 0.0), next(high, math.inf)

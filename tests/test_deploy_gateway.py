@@ -1,0 +1,242 @@
+"""Colocated pools that take different lengths or classes: a gateway that sends requests where the plan does."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from costmodel.errors import InputError
+from optimizer.plans.plan import Plan
+from pdplan.cli import run
+from pdplan.exit_codes import ExitCode
+from reports.deploy.description import Deployment, Lane
+from reports.deploy.differences import differences
+from reports.deploy.files import deployment_files
+from reports.deploy.found import FoundRouter
+from reports.deploy.gateway import PARTS, Rule, gateway_rules, misplacing, placed, tolerated
+from reports.deploy.gateway_file import gateway_files, pool_lines, read_gateway
+from reports.deploy.placement import place
+from reports.deployable import deploy_sentence, deployable
+from tests.deploy_cases import Case, classes_plan, deployment_of, options, parted_plan, plan_of
+
+GOLDEN = Path(__file__).parent / "golden" / "deploy"
+SHOWN = ("README.md", "router.cfg", "router.sh", "hosts.env", "benchmark/run.sh")
+
+
+def gateway_of(deployment: Deployment) -> FoundRouter:
+    """The gateway of a deployment, read back from its files."""
+    found = read_gateway(gateway_files(deployment, place(deployment)))
+    assert found is not None
+    return found
+
+
+def rules_of(deployment: Deployment) -> tuple[Rule, ...]:
+    found = gateway_of(deployment).gateway
+    assert found is not None
+    return found.rules
+
+
+@pytest.mark.parametrize("name", ["vllm-by-length", "vllm-by-class", "sglang-by-length"])
+def test_golden_files(name: str) -> None:
+    target = name.partition("-")[0]
+    plan = classes_plan() if name.endswith("class") else parted_plan(target, prefix=0.25 * (target == "sglang"))
+    files = deployment_files(plan, options(target))
+    kept = {path: text for path, text in files.items() if path in SHOWN or path.startswith("compose/")}
+    text = "".join(f"=== {path}\n{content}" for path, content in kept.items())
+    path = GOLDEN / f"{name}.txt"
+    if "PDPLAN_UPDATE_GOLDEN" in os.environ:
+        path.write_text(text, "utf-8")
+    assert text == path.read_text("utf-8")
+
+
+def test_the_edge_lies_between_the_lengths_in_proportion() -> None:
+    """512 and 2,048 tokens meet at 1,024, at four bytes each; a tenth of the long prompts go to the small GPUs."""
+    deployment = deployment_of(parted_plan(), "vllm")
+    assert rules_of(deployment) == (
+        Rule("colocated-1", 4096),
+        Rule("colocated-1", None, PARTS // 10),
+        Rule("colocated-2"),
+    )
+    assert placed(rules_of(deployment), 4096.0, "") == {"colocated-1": 1.0}
+    assert placed(rules_of(deployment), 4097.0, "") == pytest.approx({"colocated-1": 0.1, "colocated-2": 0.9})
+    assert misplacing(deployment, rules_of(deployment))(4.0) == pytest.approx(0.0, abs=1e-12)
+
+
+def test_bytes_per_token_move_the_edge_and_not_what_it_means() -> None:
+    asked = deployment_of(parted_plan(), "vllm", bytes_per_token=3.0)
+    assert rules_of(asked)[0].upto == 3072
+    assert misplacing(asked, rules_of(asked))(3.0) == pytest.approx(0.0, abs=1e-12)
+
+
+def test_how_far_off_the_assumption_may_be() -> None:
+    """Short prompts seem long from 8 bytes per token on, long ones short below 2."""
+    deployment = deployment_of(parted_plan(), "vllm")
+    worst = misplacing(deployment, gateway_rules(deployment))
+    assert tolerated(deployment, gateway_rules(deployment)) == (2.0, 8.0)
+    assert worst(8.0) == pytest.approx(0.0, abs=1e-12)
+    assert worst(8.001) == pytest.approx(0.9 * 0.5 / 0.45)  # the H100 gets nine in ten of the short prompts too
+    assert worst(1.999) == pytest.approx(0.9 * 0.5 / 0.55)  # the L40S get the nine in ten of the long ones
+    alone = replace(deployment, lanes=deployment.lanes[:1])
+    assert tolerated(alone, (Rule("colocated-1"),)) == (0.0, math.inf)
+
+
+def test_lanes_of_one_length_get_what_differs_least() -> None:
+    """A few requests of a length go to another pool than most: they cannot be told apart, and go with them."""
+    deployment = deployment_of(parted_plan(), "vllm")
+    first, second = {"colocated-1": 1.0}, {"colocated-2": 1.0}
+    lanes = (Lane(512.0, 0.58, first, first), Lane(512.0, 0.02, second, second), Lane(2048.0, 0.4, second, second))
+    few = replace(deployment, lanes=lanes)
+    assert gateway_rules(few) == (Rule("colocated-1", 4096), Rule("colocated-2"))
+    assert misplacing(few, gateway_rules(few))(4.0) == pytest.approx(0.02 / 0.58)
+
+
+def test_lengths_that_a_gateway_cannot_tell_apart_are_refused() -> None:
+    plan = parted_plan()
+    first, second = plan.routing
+    alike = plan.model_copy(update={"routing": [first, second.model_copy(update={"isl": first.isl})]})
+    with pytest.raises(
+        InputError, match=r"a pool would get 81.8 % on top of the requests .* constraints\.routing=threshold$"
+    ):
+        deployment_files(alike, options("vllm"))
+    assert deploy_sentence(alike).startswith("Deploy: not with vLLM, NVIDIA Dynamo and llm-d: a pool would get 81.8 %")
+
+
+def test_a_size_that_finds_no_pool_is_misplaced() -> None:
+    deployment = deployment_of(parted_plan(), "vllm")
+    assert misplacing(deployment, [Rule("colocated-1", 4096)])(4.0) == pytest.approx(0.5)
+    assert misplacing(deployment, [])(4.0) == pytest.approx(1.0)
+    assert misplacing(deployment, [Rule("elsewhere")])(4.0) == pytest.approx(1.0)
+
+
+@st.composite
+def parted(draw: st.DrawFn) -> Deployment:
+    """Any routing by length of three pools: what a plan with fractional routing may say."""
+    deployment = deployment_of(plan_of(tuple(Case("colocated", gpu) for gpu in ("H100", "L40S", "H200"))), "vllm")
+    lengths = draw(st.lists(st.integers(1, 60_000), min_size=2, max_size=8, unique=True))
+    lanes = []
+    for length in lengths:
+        weights = draw(st.tuples(*[st.sampled_from([0, 0, 1, 2, 7])] * 3).filter(any))
+        parts = {pool.name: weight / sum(weights) for pool, weight in zip(deployment.pools, weights, strict=True)}
+        lanes.append(Lane(float(length), 1.0 / len(lengths), parts, parts))
+    return replace(deployment, lanes=tuple(lanes))
+
+
+@settings(deadline=None, max_examples=60)
+@given(deployment=parted())
+def test_every_length_finds_the_pools_of_the_plan(deployment: Deployment) -> None:
+    lengths = sorted(lane.isl for lane in deployment.lanes)
+    if any(longer < 1.001 * length + 1.0 for length, longer in pairwise(lengths)):
+        return  # closer than a byte can tell
+    rules = rules_of(deployment)
+    assert rules == gateway_rules(deployment)
+    for lane in deployment.lanes:
+        parts = placed(rules, 4.0 * lane.isl, "")
+        assert sum(parts.values()) == pytest.approx(1.0)
+        for pool in deployment.pools:
+            assert parts.get(pool.name, 0.0) == pytest.approx(lane.decode.get(pool.name, 0.0), abs=3.0 / PARTS)
+
+
+def test_classes_that_share_lengths_are_told_by_a_header() -> None:
+    rules = rules_of(deployment_of(classes_plan(), "vllm"))
+    assert rules[:2] == (
+        Rule("colocated-1", slo_class="interactive"),
+        Rule("colocated-2", slo_class="class-2"),
+    )
+    assert placed(rules, 1.0, "interactive") == {"colocated-1": 1.0}
+    assert placed(rules, 1e6, "class-2") == {"colocated-2": 1.0}
+    script = deployment_files(classes_plan(), options("vllm"))["benchmark/run.sh"]
+    assert "--header x-slo-class:interactive" in script
+    assert "--header x-slo-class:class-2" in script
+
+
+def test_a_plan_by_length_is_run_by_its_engines_own_target() -> None:
+    found = deployable(parted_plan())
+    assert found is not None
+    assert (found.target, found.refused) == ("vllm", {})
+    assert deploy_sentence(parted_plan()) == ""
+
+
+@pytest.mark.parametrize("target", ["dynamo", "llmd"])
+def test_other_targets_say_who_can(target: str) -> None:
+    with pytest.raises(InputError, match=r"the router of --target vllm alone does that: name it, or plan again with "):
+        deployment_files(parted_plan(), options(target))
+
+
+def test_a_target_of_another_engine_says_at_once_that_it_cannot_either() -> None:
+    with pytest.raises(InputError, match=r"needs engine: trtllm in the workload, and --set constraints\.max_pools=1, "):
+        deployment_files(parted_plan(), options("trtllm"))
+    with pytest.raises(InputError, match=r"needs engine: sglang in the workload$"):
+        deployment_files(parted_plan(), options("sglang"))
+
+
+def test_the_page_says_which_prompts_a_pool_takes() -> None:
+    assert pool_lines(deployment_of(parted_plan(), "vllm")) == [
+        "prompts of up to 1,024 tokens: colocated-1",
+        "all others: 10 % to colocated-1 and 90 % to colocated-2",
+    ]
+    assert pool_lines(deployment_of(classes_plan(), "vllm")) == [
+        "class interactive: colocated-1",
+        "class class-2: colocated-2",
+    ]
+
+
+def test_no_target_of_tensorrt_llm_can() -> None:
+    with pytest.raises(InputError, match=r"no target's router does: plan again with --set constraints\.max_pools=1"):
+        deployment_files(parted_plan("trtllm"), options("trtllm"))
+
+
+@pytest.mark.parametrize("size", [0.0, -1.0, 1000.0, math.nan, math.inf])
+def test_sizes_that_no_token_has_are_refused(size: float) -> None:
+    with pytest.raises(InputError, match=r"^--bytes-per-token \S+ is not between 0\.1 and 100$"):
+        deployment_files(parted_plan(), options("vllm", bytes_per_token=size))
+
+
+@pytest.mark.parametrize("plan", [plan_of((Case("colocated"),)), classes_plan()], ids=["one pool", "by class alone"])
+def test_a_router_that_does_not_look_at_sizes_takes_none(plan: Plan) -> None:
+    with pytest.raises(InputError, match="--bytes-per-token is for a router that chooses a pool by the size"):
+        deployment_files(plan, options("vllm", bytes_per_token=3.0))
+
+
+def test_a_change_of_any_word_is_told() -> None:
+    """Comments and indents mean nothing to HAProxy."""
+    deployment = deployment_of(parted_plan(), "vllm")
+    text = gateway_files(deployment, place(deployment))["router.cfg"]
+    changed = 0
+    for place_of in re.finditer(r"\S+", text):
+        line = text[: place_of.end()].rpartition("\n")[2]
+        if "#" not in line:
+            other = text[: place_of.end()] + "x" + text[place_of.end() :]
+            assert list(differences({"router.cfg": text}, {"router.cfg": other})), place_of[0]
+            changed += 1
+    assert changed > 100
+    bare = re.sub(r"(?m)^ +| *#.*", "", text)
+    assert list(differences({"router.cfg": text}, {"router.cfg": bare})) == []
+
+
+def write(plan: Plan, folder: Path, *more: str) -> Path:
+    path = folder / "plan.json"
+    path.write_text(plan.model_dump_json(by_alias=True), "utf-8")
+    assert run(["deploy", str(path), "-o", str(folder / "out"), *more]) == 0
+    return path
+
+
+def test_a_changed_edge_is_told_by_the_check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plan, out = write(parted_plan(), tmp_path, "--bytes-per-token", "3.5"), tmp_path / "out"
+    config = (out / "router.cfg").read_text("utf-8")
+    assert "req.body_size le 3584" in config
+    assert run(["deploy", str(plan), "--check", str(out)]) == 0
+    (out / "router.cfg").write_text(config.replace("le 3584", "le 358"), "utf-8")
+    capsys.readouterr()
+    assert run(["deploy", str(plan), "--check", str(out)]) == ExitCode.BAD_INPUT
+    told = capsys.readouterr().out
+    assert "as_written: router.cfg: frontend clients[" in told
+    assert "'358', not '3584', in the line 'use_backend colocated-1 if { req.body_size le 358 }'" in told
+    assert "  lengths_find_their_pools: router: pool colocated-2 gets 100 % on top of what was planned for it" in told
