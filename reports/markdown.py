@@ -13,6 +13,7 @@ from . import sentences, verdict
 from .asked import asked
 from .deployable import deploy_sentence
 from .figures import goal_label
+from .front import front_headers, front_note, front_rows, front_sentence
 from .numbers import MISSING, count, duration, hourly, percent, percent_beside, rate, signed_percent
 from .sensitivity import base_sentence, told
 from .sensitivity_section import LEVER_HEADERS, lever_rows
@@ -66,6 +67,8 @@ def render_plan(plan: Plan) -> str:
         blocks += [_titled("Fleet", _fleet(plan.pools)), _titled("SLOs", _classes(plan.classes))]
     else:
         blocks += [_titled("Asked", _asked(plan))]
+    if front_rows(plan):
+        blocks.append(_titled("What a dollar more buys", _front(plan)))
     rows = distinct_alternatives(plan)
     if rows:
         blocks.append(_titled("Alternatives", _alternatives(rows, plan)))
@@ -139,6 +142,11 @@ def _asked(plan: Plan) -> list[str]:
         for c in asked(plan)
     ]
     return table(("class", "#share", "#TTFT limit", "#TPOT limit", "#e2e limit", "#goal"), rows)
+
+
+def _front(plan: Plan) -> list[str]:
+    said, note = escaped(front_sentence(plan)), escaped(front_note(plan))
+    return [f"{said}.", "", *table(front_headers(plan), front_rows(plan)), "", note]
 
 
 def _alternatives(rows: Sequence[Alternative], plan: Plan) -> list[str]:

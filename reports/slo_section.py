@@ -10,6 +10,7 @@ from optimizer.plans.plan import ClassResult, Plan
 from optimizer.plans.plan_simulation import SimulatedClass
 
 from .figures import goal_label
+from .front import front_headers, front_note, front_rows, front_sentence
 from .numbers import (
     MISSING,
     count,
@@ -56,6 +57,9 @@ class SloCheck:
     classes: Table
     judged_title: str
     judged: Table
+    front_title: str
+    front_note: str
+    front: Table
 
 
 def slo_check(plan: Plan) -> SloCheck:
@@ -72,6 +76,9 @@ def slo_check(plan: Plan) -> SloCheck:
         classes=_classes(plan),
         judged_title=judged_sentence(plan),
         judged=_judged(plan),
+        front_title=front_sentence(plan),
+        front_note=front_note(plan),
+        front=cut_table(front_headers(plan), front_rows(plan)),
     )
 
 

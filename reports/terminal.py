@@ -15,6 +15,7 @@ from optimizer.plans.plan_fields import Quantiles
 from . import sentences, verdict
 from .asked import asked
 from .deployable import deploy_sentence
+from .front import front_headers, front_note, front_rows, front_sentence
 from .numbers import MISSING, count, duration, hourly, is_number, money, percent, rate, signed_percent, significant
 from .proof_words import outcome_words
 from .sensitivity import told
@@ -47,6 +48,7 @@ MOST_CLASSES: Final = 4
 MOST_ALTERNATIVES: Final = 6
 LEAST_ALTERNATIVES: Final = 2
 MOST_LIMITS: Final = 3
+MOST_FRONT: Final = 8
 MOST_BECAUSE: Final = 12
 """Lines of a reason: a narrow terminal makes it tall, and cuts none."""
 SCREEN_LINES: Final = 45
@@ -73,6 +75,7 @@ def render_plan(plan: Plan, width: int = 100, color: bool = False, *, next_step:
     else:
         blocks += [_missed(plan, width)]
     tail = [_notes(plan, width, paint), [paint(f"Next: {next_step or next_command(plan)}", fg="cyan")]]
+    blocks.append(_front(plan, width))
     used = sum(len(block) + 1 for block in blocks + tail)
     blocks += [_alternatives(plan, width, SCREEN_LINES - used, paint), *tail]
     return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
@@ -289,6 +292,20 @@ def _alternatives(plan: Plan, width: int, room: int, paint: Paint) -> list[str]:
         if why:
             lines.append(paint("    " + fit(why, width - 4), dim=True))
     return lines
+
+
+def _front(plan: Plan, width: int) -> list[str]:
+    """What a dollar more buys, where it was asked for."""
+    rows, headers = front_rows(plan), front_headers(plan)
+    if not rows:
+        return []
+    heading = _heading(f"What a dollar more buys: {front_sentence(plan)}", min(len(rows), MOST_FRONT), len(rows))
+    columns = [
+        Column(headers[0], shrink=True, lines=6),
+        *(Column(name.removeprefix("#"), "right" if name.startswith("#") else "left") for name in headers[1:]),
+    ]
+    table = render_table(rows[:MOST_FRONT], columns, width, indent=2)
+    return [*wrap(heading, width), *table.split("\n"), *_indented(front_note(plan), width)]
 
 
 def _alternative_row(row: Alternative, plan: Plan) -> list[str]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
 import numpy as np
-import optuna
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,62 +17,114 @@ from optimizer.fleets.fleet import Fleet, FleetPool
 from optimizer.loads.instance import Instance
 from optimizer.verification import verdict
 from optimizer.verification.judge import judge
-from optimizer.verification.samplers import Point, Sampler, at_random, best_of, by_descent, by_tpe
-from optimizer.verification.tune import MISS, WORST, Look, Tuner, distance, fleet_at, front, knobs_of, tuned, valid
+from optimizer.verification.samplers import (
+    ASKED,
+    Looks,
+    Point,
+    Sampler,
+    Value,
+    Values,
+    at_random,
+    by_tpe,
+    front_of,
+)
+from optimizer.verification.simulation_record import tuning_record
+from optimizer.verification.tune import WORST, Look, Tuner, Wish, distance, fleet_at, front, knobs_of, tuned, valid
 from optimizer.verification.verdict import Bench
 from search_spaces.problem import Constraints
 from tests.optimizer_cases import instance_of, problem, space, workload
 
-SAMPLERS = (at_random, by_descent, by_tpe)
+SAMPLERS = (at_random, by_tpe)
+SIZES = (4, 3, 5)
 
 
 # --- samplers -------------------------------------------------------------------------------------------------------
 
 
-def bowl(point: Point) -> float:
+def bowl(point: Point) -> Values:
     """Least at (3, 0, 2)."""
-    return float(sum((a - b) ** 2 for a, b in zip(point, (3, 0, 2), strict=True)))
+    return (float(sum((a - b) ** 2 for a, b in zip(point, (3, 0, 2), strict=True))),)
 
 
+def slope(point: Point) -> Values:
+    """What the first knob adds to the one it takes off the other; the second knob only costs: a front of four."""
+    return float(point[0] + point[1]), float(3 - point[0] + point[1] + (point[2] - 2) ** 2)
+
+
+@pytest.mark.parametrize("value", [bowl, slope])
 @pytest.mark.parametrize("sampler", SAMPLERS)
-def test_a_sampler_starts_where_it_should_and_looks_once_at_each_point(sampler: Sampler) -> None:
+def test_a_sampler_starts_where_it_should_and_looks_once_at_each_point(sampler: Sampler, value: Value) -> None:
     asked: list[Point] = []
 
-    def value(point: Point) -> float:
+    def told(point: Point) -> Values | None:
         asked.append(point)
-        return bowl(point)
+        return value(point)
 
-    looks = sampler((4, 3, 5), value, (1, 1, 1), 25, 7)
+    looks = sampler(SIZES, told, (1, 1, 1), 25, 7)
     assert asked[0] == (1, 1, 1)
     assert asked == list(looks)
     assert len(set(asked)) == len(asked) == 25
-    assert all(0 <= index < size for point in asked for index, size in zip(point, (4, 3, 5), strict=True))
-    assert sampler((4, 3, 5), bowl, (1, 1, 1), 25, 7) == looks
+    assert all(0 <= index < size for point in asked for index, size in zip(point, SIZES, strict=True))
+    assert list(sampler(SIZES, value, (1, 1, 1), 25, 7).items()) == list(looks.items())
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
 def test_a_small_grid_is_seen_whole(sampler: Sampler) -> None:
-    looks = sampler((2, 3), lambda point: float(sum(point)), (1, 2), 100, 0)
+    looks = sampler((2, 3), lambda point: (float(sum(point)),), (1, 2), 100, 0)
     assert set(looks) == set(itertools.product(range(2), range(3)))
-    assert best_of(looks) == (0, 0)
+    assert front_of(looks) == [(0, 0)]
 
 
-@settings(deadline=None, max_examples=40)
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_what_is_not_allowed_costs_no_look(sampler: Sampler) -> None:
+    def half(point: Point) -> Values | None:
+        return bowl(point) if sum(point) % 2 else None
+
+    looks = sampler(SIZES, half, (1, 1, 1), 20, 3)
+    assert len(looks) == 20
+    assert all(sum(point) % 2 for point in looks)
+    assert len(sampler(SIZES, half, (1, 1, 1), 1000, 3)) == 30
+    assert sampler(SIZES, half, (0, 0, 0), 20, 3) == {}
+
+
+def test_where_hardly_anything_is_allowed_a_search_ends() -> None:
+    asked: list[Point] = []
+
+    def only(point: Point) -> Values | None:
+        asked.append(point)
+        return (0.0,) if point == (0, 0, 0) else None
+
+    assert list(at_random((40, 40, 40), only, (0, 0, 0), 4, 0)) == [(0, 0, 0)]
+    assert len(asked) == 4 * ASKED
+
+
+@settings(deadline=None, max_examples=10)
 @given(st.integers(0, 10**6), st.tuples(st.integers(0, 3), st.integers(0, 2), st.integers(0, 4)))
-def test_descent_finds_the_bottom_of_a_bowl(seed: int, start: Point) -> None:
-    assert best_of(by_descent((4, 3, 5), bowl, start, 40, seed)) == (3, 0, 2)
+def test_the_bottom_of_a_bowl_is_found(seed: int, start: Point) -> None:
+    assert front_of(by_tpe(SIZES, bowl, start, 40, seed)) == [(3, 0, 2)]
 
 
-def test_a_study_may_be_kept_in_a_file(tmp_path: Any) -> None:
-    def storage() -> optuna.storages.JournalStorage:
-        backend = optuna.storages.journal.JournalFileBackend(str(tmp_path / "study.log"))
-        return optuna.storages.JournalStorage(backend)
+def test_a_front_is_found() -> None:
+    looks = by_tpe(SIZES, slope, (0, 2, 4), 40, 1, start_up=10)
+    assert [looks[point] for point in front_of(looks)] == [(0.0, 3.0), (1.0, 2.0), (2.0, 1.0), (3.0, 0.0)]
 
-    looks = by_tpe((4, 3, 5), bowl, (0, 0, 0), 12, 1, storage())
-    (study,) = optuna.get_all_study_summaries(storage())
-    assert study.n_trials >= len(looks) == 12
-    assert study.best_trial is not None
-    assert study.best_trial.value == min(looks.values())
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=1, max_size=20))
+def test_no_point_of_a_front_is_beaten_and_every_other_is(values: list[tuple[int, int]]) -> None:
+    looks: Looks = {(k,): (float(a), float(b)) for k, (a, b) in enumerate(values)}
+    front = front_of(looks)
+
+    def beats(one: Point, other: Point) -> bool:
+        return all(a <= b for a, b in zip(looks[one], looks[other], strict=True))
+
+    assert not any(beats(one, other) for one, other in itertools.permutations(front, 2))
+    assert all(any(beats(one, other) for one in front) for other in looks)
+
+
+def test_a_search_that_is_stopped_ends() -> None:
+    left = iter([False, False, False, True])
+    assert len(by_tpe(SIZES, bowl, (0, 0, 0), 40, 0, stopped=lambda: next(left))) == 4
 
 
 # --- knobs ----------------------------------------------------------------------------------------------------------
@@ -98,9 +150,9 @@ def test_a_fleet_at_its_start_is_itself() -> None:
     instance = small()
     fleet = three(instance)
     knobs = knobs_of(instance, fleet)
-    assert fleet_at(fleet, knobs, tuple(knob.start for knob in knobs)) == fleet
+    assert fleet_at(instance, fleet, knobs, tuple(knob.start for knob in knobs)) == fleet
     assert {(knob.pool, knob.setting) for knob in knobs} == {
-        (0, "replicas"), (0, "seqs"), (0, "chunk"),
+        (0, "replicas"), (0, "chunk"),
         (1, "replicas"), (1, "seqs"),
         (2, "replicas"), (2, "seqs"), (2, "chunk"), (2, "share"),
     }  # fmt: skip
@@ -113,12 +165,12 @@ def test_every_point_serves_every_flow_once() -> None:
     draw = np.random.default_rng(0)
     for _ in range(20):
         point = tuple(int(draw.integers(len(knob.values))) for knob in knobs)
-        prefill, decode, colocated = fleet_at(fleet, knobs, point).pools
+        prefill, decode, colocated = fleet_at(instance, fleet, knobs, point).pools
         np.testing.assert_allclose(prefill.route + colocated.route, 1.0, rtol=1e-12)
         np.testing.assert_allclose(decode.route, prefill.route, rtol=1e-12)
     share = next(k for k, knob in enumerate(knobs) if knob.setting == "share")
     more = tuple(2 if k == share else knob.start for k, knob in enumerate(knobs))
-    assert fleet_at(fleet, knobs, more).pools[2].route[0] == pytest.approx(0.5 / 1.1)
+    assert fleet_at(instance, fleet, knobs, more).pools[2].route[0] == pytest.approx(0.5 / 1.1)
 
 
 def test_a_step_must_have_a_token_for_each_request() -> None:
@@ -129,7 +181,33 @@ def test_a_step_must_have_a_token_for_each_request() -> None:
         if knob.pool == 2 and knob.setting in {"seqs", "chunk"}:
             point[k] = 2 if knob.setting == "seqs" else 0
     assert valid(instance, three(instance))
-    assert not valid(instance, fleet_at(three(instance), knobs, tuple(point)))
+    assert not valid(instance, fleet_at(instance, three(instance), knobs, tuple(point)))
+
+
+def parted(instance: Instance) -> Fleet:
+    """Short prompts to one pool, long ones to another."""
+    isl = instance.flows.isl
+    long = isl > np.median(np.unique(isl))
+    parts = [pool(instance, name, Role.COLOCATED, 1) for name in ("c-1", "c-2")]
+    return Fleet(
+        tuple(replace(one, route=route.astype(float)) for one, route in zip(parts, (~long, long), strict=True))
+    )
+
+
+def test_a_threshold_moves_by_whole_lengths_and_leaves_something_on_both_sides() -> None:
+    instance = small()
+    fleet = parted(instance)
+    knobs = knobs_of(instance, fleet)
+    assert {knob.setting for knob in knobs if knob.pool == 1} == {"replicas", "seqs", "chunk", "threshold"}
+    number = next(k for k, knob in enumerate(knobs) if knob.setting == "threshold")
+    lengths = np.unique(instance.flows.isl)
+    before = int((np.unique(instance.flows.isl[fleet.pools[1].route > 0.5])).size)
+    for index, step in enumerate(knobs[number].values):
+        point = tuple(index if k == number else knob.start for k, knob in enumerate(knobs))
+        short, long = (one.route > 0.5 for one in fleet_at(instance, fleet, knobs, point).pools)
+        assert np.array_equal(short, ~long)
+        assert instance.flows.isl[short].max() < instance.flows.isl[long].min()
+        assert np.unique(instance.flows.isl[long]).size == min(max(before + step, 1), lengths.size - 1)
 
 
 # --- looks ----------------------------------------------------------------------------------------------------------
@@ -154,10 +232,13 @@ def test_no_look_is_better_for_missing() -> None:
     fleet = Fleet((pool(instance, "c-1", Role.COLOCATED, 3),))
     bench = Bench(instance, 0, 2000)
     tuner = Tuner(bench, fleet, knobs_of(instance, fleet), 500)
-    value = tuner.value(tuner.start)
-    assert value == pytest.approx(1.0 + 0.02 * tuner.seen[tuner.start].distance)
+    (value,) = tuner.value(tuner.start) or ()
+    tail = tuner.seen[tuner.start].distance
+    assert value == pytest.approx(1.0 + 0.02 * tail)
+    assert tuner.both(tuner.start) == (1.0, tail)
     held = Tuner(bench, fleet, tuner.knobs, 500, lambda: True, dict(tuner.seen))
-    assert held.value(tuner.start) > 1.0 + MISS
+    assert held.value(tuner.start) is None
+    assert held.both(tuner.start) is None
 
 
 def test_tuning_takes_only_what_is_proven_and_not_dearer(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,18 +247,48 @@ def test_tuning_takes_only_what_is_proven_and_not_dearer(monkeypatch: pytest.Mon
     bench = Bench(instance, 0, 1000)
     winner = bench.verdict(Fleet((pool(instance, "c-1", Role.COLOCATED, 2),)))
     assert winner.held
-    found = tuned(bench, winner, lambda: False, looks=12)
+    found = tuned(bench, winner, lambda: False, Wish(12))
     assert found.winner.held
     assert found.winner.cost <= winner.cost
     assert len(found.looks) <= 12
     assert max(sum(one.replicas for one in look.fleet.pools) for look in found.looks) <= 3
-    again = tuned(Bench(instance, 0, 1000), winner, lambda: False, looks=12)
+    again = tuned(Bench(instance, 0, 1000), winner, lambda: False, Wish(12))
     assert [look.distance for look in again.looks] == [look.distance for look in found.looks]
 
 
-def test_the_front_has_no_look_that_another_beats() -> None:
+def test_looks_are_as_simulated_alone() -> None:
+    """Engines that looks share are those of the fleet."""
+    instance = small()
+    fleet = three(instance)
+    knobs = knobs_of(instance, fleet)
+    tuner = Tuner(Bench(instance, 0, 2000), fleet, knobs, 500)
+    for point in (tuner.start, tuple(len(knob.values) - 1 for knob in knobs)):
+        tuner.value(point)
+        alone = judge(instance, fleet_at(instance, fleet, knobs, point), requests=500)
+        assert tuner.seen[point].distance == distance(instance, alone)
+        assert tuner.seen[point].classes == alone.classes
+
+
+def test_a_front_is_judged_where_it_costs_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verdict, "LEAST_SHORT", 250)
+    instance = small()
+    bench = Bench(instance, 0, 1000)
+    winner = bench.verdict(Fleet((pool(instance, "c-1", Role.COLOCATED, 2),)))
+    found = tuned(bench, winner, lambda: False, Wish(12, front=True))
+    dearer = [look for look in front(found.looks) if look.cost > found.winner.cost]
+    assert dearer
+    assert [one.fleet for one in found.judged] == [look.fleet for look in dearer]
+    record = tuning_record(instance, found, "TPE", Wish(12, front=True), improved=False)
+    assert record.objectives == ["cost", "tail"]
+    told = {row.cost_usd_per_hour: row.outcome for row in record.front}
+    assert all(told[one.cost] == str(one.outcome) for one in found.judged)
+    assert all(row.served == [1.0] for row in record.front)
+
+
+def test_the_front_keeps_its_goals_and_has_no_look_that_another_beats() -> None:
     empty = Fleet(())
     looks = tuple(
-        Look(empty, cost, tail) for cost, tail in ((3.0, 0.2), (1.0, 0.9), (2.0, 0.9), (2.0, 0.5), (4.0, 0.3))
+        Look(empty, cost, tail)
+        for cost, tail in ((3.0, 0.2), (0.5, 1.2), (1.0, 0.9), (2.0, 0.9), (2.0, 0.5), (4.0, 0.3), (2.5, 0.495))
     )
     assert [(look.cost, look.distance) for look in front(looks)] == [(1.0, 0.9), (2.0, 0.5), (3.0, 0.2)]

@@ -75,18 +75,26 @@ class TunedFleet(Record):
     cost_usd_per_hour: Amount
     tail: Measure
     """Largest latency, at the quantile of its goal, as a share of its limit; at most 1 where every goal is kept."""
+    served: list[Share] = Field(default_factory=list)
+    """Share of the requests that each pool serves."""
+    outcome: str | None = None
+    """"holds", "misses" or "undecided" in full runs like the plan's; null where it was only looked at."""
+    latencies: list[SimulatedLatencies] = Field(default_factory=list)
+    """Of each SLO class: in full runs where there is an outcome, else in the short run."""
 
 
 class Tuning(Record):
-    """What `--effort thorough` tried."""
+    """What `--effort thorough` or `--front` tried."""
 
     sampler: str
+    objectives: list[str] = Field(default_factory=lambda: ["cost"])
+    """"cost" alone, or "cost" and "tail", whose front is the answer then and is judged where it costs more."""
     looks: Count
     """Fleets that were simulated in a short run."""
     improved: bool
     """Whether one of them was proven and is the plan's."""
     front: list[TunedFleet]
-    """Looks that no other beats in both cost and tail, cheapest first."""
+    """Looks that keep their goals and that no other beats in both cost and tail by 0.01 limits, cheapest first."""
 
 
 class Simulation(Record):

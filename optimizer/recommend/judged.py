@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -33,15 +33,15 @@ from optimizer.verification.simulation_record import (
     simulated_error_bars,
     simulation_of,
     trials_of,
-    tuning_record,
 )
-from optimizer.verification.tune import SAMPLER, tuned
+from optimizer.verification.tune import Wish
 from optimizer.verification.verdict import BRIEFLY, Bench, Verdict, make_bench
 from optimizer.verification.verify import Resolve, Searched, cheapest_verified
 from optimizer.verification.waste import Lean, without_waste
 from search_spaces.problem import Goal
 
 from .level import Brake, Level
+from .tuning import with_tuning
 
 STEPS_DOWN = (0.0, 0.02, 0.04, 0.08, 0.15, 0.3, 0.5)
 """How far below the goodput of one run volumes are tried, as shares of it."""
@@ -89,13 +89,15 @@ class Judged:
     trail: Trail
 
 
-def judged(solved: Solved, resolve: Resolve, level: Level, brake: Brake, told: Told) -> Judged:
-    """Find the cheapest fleet that holds when it is simulated; the bound stays that of the formulas."""
+def judged(
+    solved: Solved, resolve: Resolve, level: Level, brake: Brake, told: Told, *, tune: Wish | None = None
+) -> Judged:
+    """Find the cheapest fleet that holds when it is simulated, tuned if so; the bound stays that of the formulas."""
     told("simulating fleets", 0.65)
     least, tuning = THOROUGH_RUNS if level is Level.THOROUGH else 2, None
     if solved.instance.problem.objective.goal is Goal.MIN_COST:
         bench = make_bench(solved.instance, least=least, late=brake.stopped)
-        searched, lean, tuning = proven(solved, bench, resolve, brake, told, tune=level is Level.THOROUGH)
+        searched, lean, tuning = proven(solved, bench, resolve, brake, told, tune=tune)
     else:
         bench, searched = verified_volume(solved, least, brake.stopped)
         lean = None if searched.winner is None else Lean(searched.winner, ())
@@ -123,7 +125,9 @@ def judged(solved: Solved, resolve: Resolve, level: Level, brake: Brake, told: T
 Chosen = tuple[Searched, Lean | None, Tuning | None]
 
 
-def proven(solved: Solved, bench: Bench, resolve: Resolve, brake: Brake, told: Told, *, tune: bool = False) -> Chosen:
+def proven(
+    solved: Solved, bench: Bench, resolve: Resolve, brake: Brake, told: Told, *, tune: Wish | None = None
+) -> Chosen:
     """The cheapest of the fleets found by formula, and of their repairs, that is confirmed, without what it can spare.
 
     bench: of the same instance. A fleet that fresh requests refute has missed, and the search is made again: what the
@@ -142,7 +146,7 @@ def proven(solved: Solved, bench: Bench, resolve: Resolve, brake: Brake, told: T
     return replace(searched, winner=None, nearest=found), None, None
 
 
-def _chosen(solved: Solved, bench: Bench, resolve: Resolve, brake: Brake, told: Told, *, tune: bool) -> Chosen:
+def _chosen(solved: Solved, bench: Bench, resolve: Resolve, brake: Brake, told: Told, *, tune: Wish | None) -> Chosen:
     """The cheapest fleet that holds on the requests that all fleets get."""
     fleets = _candidates(solved)
     searched = cheapest_verified(bench, fleets, resolve)
@@ -152,10 +156,10 @@ def _chosen(solved: Solved, bench: Bench, resolve: Resolve, brake: Brake, told: 
     told("simulating smaller fleets", 0.75)
     lean = without_waste(bench, searched.winner, fleets, brake.stopped)
     lean = replace(lean, winner=with_larger_batches(bench, lean.winner, brake.stopped))
-    if not tune:
+    if tune is None:
         return searched, lean, None
     told("tuning", 0.8)
-    return searched, *_tuned(bench, lean, fleets, brake)
+    return searched, *with_tuning(bench, lean, fleets, tune, brake.stopped)
 
 
 def _remembered(resolve: Resolve) -> Resolve:
@@ -183,17 +187,6 @@ def as_judged(solved: Solved, winner: Verdict, level: Level, brake: Brake) -> Ju
     trail = Trail((), (), 1, 0, interrupted=brake.stopped())
     rows = _rows(solved, bench, winner, solved.proof, brake)
     return Judged(winner.fleet, solved.proof, 1.0, rows, [], bench, winner, trail)
-
-
-def _tuned(bench: Bench, lean: Lean, fleets: Sequence[Fleet], brake: Brake) -> tuple[Lean, Tuning]:
-    """The winner with its knobs tuned, again without waste, and what was looked at."""
-    found = tuned(bench, lean.winner, brake.stopped)
-    improved = found.winner is not lean.winner
-    record = tuning_record(bench.instance, found, SAMPLER, improved)
-    if improved:
-        again = without_waste(bench, found.winner, fleets, brake.stopped)
-        lean = replace(again, others=(*lean.others, *again.others))
-    return lean, record
 
 
 def with_simulation(found: Judged, plan: Plan, brake: Brake, told: Told) -> Plan:

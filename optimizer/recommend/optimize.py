@@ -19,6 +19,7 @@ from optimizer.rivals.leanest import evaluated
 from optimizer.solver.search import Effort
 from optimizer.solver.simple_plans import price_space
 from optimizer.solver.split import with_best_split
+from optimizer.verification.tune import Wish
 from optimizer.verification.verdict import make_bench
 from optimizer.verification.verify import Resolve
 from search_spaces.engines import load_engine_overhead
@@ -29,6 +30,7 @@ from .formula_search import find_that_holds, or_leaner, solved_by_formula
 from .judged import Judged, Solved, as_judged, judged, proven, with_simulation
 from .level import Brake, Level
 from .nearest_miss import Held, Miss, Solve, by_formula, describe_miss, without_a_limit
+from .tuning import wish_of
 
 Progress = Callable[[str, float], None]
 
@@ -70,15 +72,18 @@ def optimize(
     *,
     level: Level = Level.STANDARD,
     brake: Brake | None = None,
+    tune: Wish | None = None,
 ) -> Plan:
     """Find the best fleet for a problem.
 
     progress is called with a label and the fraction done; time_limit is what all of it may take [s]; work is
     limited besides, so that a plan does not depend on it where it is generous.
     level: whether the fleet is proven by simulation; brake: armed once a fleet is proven, and pulled to be content.
+    tune: how the fleet is tuned; at the highest effort it always is.
     Raises InputError when the model fits on no engine of the space, BelowFloorError when physics forbids an SLO.
     A problem without a feasible fleet gives a plan of status `infeasible` that names what is in the way.
     """
+    tune = wish_of(problem, level, tune)
     watch = Stopwatch(progress, {}, time.perf_counter())
     until = watch.started + time_limit
     watch.stage("pricing engines", 0.05)
@@ -92,7 +97,7 @@ def optimize(
     instance = with_best_split(planned, first.part(SPLITTING).late, effort.late)
     solved = solved_by_formula(instance, first, watch.stage, effort.late)
     origin = provenance(instance, solved.size, RunInfo(created=_now(), command="", timings_s={}))
-    plan = _plan(Wanted(expected, origin, level, effort, brake, watch.stage), solved)
+    plan = _plan(Wanted(expected, origin, level, effort, brake, watch.stage, tune), solved)
     watch.stage("done", 1.0)
     timings = {label: seconds for label, seconds in watch.timings.items() if label != "done"}
     run = origin.run.model_copy(update={"timings_s": timings})
@@ -113,6 +118,7 @@ class Wanted:
     effort: Effort
     brake: Brake
     told: Progress
+    tune: Wish | None = None
 
 
 def _plan(wanted: Wanted, solved: Solved) -> Plan:
@@ -121,7 +127,8 @@ def _plan(wanted: Wanted, solved: Solved) -> Plan:
         return _in_the_way(wanted, solved, describe_miss(solved.instance, solver_of(wanted), wanted.brake.stopped))
     if wanted.level is Level.QUICK:
         return _written(wanted, solved, [rival.row for rival in solved.rivals], [])
-    answer = judged(solved, resolver_of(solved, wanted.effort), wanted.level, wanted.brake, wanted.told)
+    resolve = resolver_of(solved, wanted.effort)
+    answer = judged(solved, resolve, wanted.level, wanted.brake, wanted.told, tune=wanted.tune)
     if answer.winner is not None:
         return _judged_plan(wanted, solved, answer)
     if answer.fleet.pools:

@@ -36,7 +36,7 @@ from .judge import ClassJudgement, Judgement, class_limits, judge, simulated_fle
 from .simulated_goodput import Goodput, OutOfTimeError, RatePoint, Trials, goodput_among
 from .simulated_headroom import with_simulated_headroom
 from .simulated_use import class_e2e
-from .tune import Tuned, front
+from .tune import Look, Tuned, Wish, front
 from .verdict import Bench, Slice, Verdict, fleet_key
 from .verify import Tried
 
@@ -152,20 +152,28 @@ def judged_fleet(instance: Instance, what: str, found: Verdict) -> JudgedFleet:
     )
 
 
-def tuning_record(instance: Instance, found: Tuned, sampler: str, improved: bool) -> Tuning:
-    """What tuning looked at."""
-    tables = instance.tables
-    best = [
-        TunedFleet(
-            pools=[pool_line(instance, pool) for pool in look.fleet.pools],
-            max_num_seqs=[int(tables.seqs[pool.seqs]) for pool in look.fleet.pools],
-            max_num_batched_tokens=[int(tables.chunks[pool.chunk]) for pool in look.fleet.pools],
-            cost_usd_per_hour=look.cost,
-            tail=look.distance,
-        )
-        for look in front(found.looks)
-    ]
-    return Tuning(sampler=sampler, looks=len(found.looks), improved=improved, front=best)
+def tuning_record(instance: Instance, found: Tuned, sampler: str, wish: Wish, improved: bool) -> Tuning:
+    """What tuning looked at, and what it judged of that."""
+    judged = {fleet_key(one.fleet): one for one in (*found.judged, found.winner)}
+    best = [_tuned_fleet(instance, look, judged.get(fleet_key(look.fleet))) for look in front(found.looks)]
+    objectives = ["cost", "tail"] if wish.front else ["cost"]
+    return Tuning(sampler=sampler, objectives=objectives, looks=len(found.looks), improved=improved, front=best)
+
+
+def _tuned_fleet(instance: Instance, look: Look, judged: Verdict | None) -> TunedFleet:
+    """A fleet of the front; judged: what full runs said of it, where there were any."""
+    pools, tables = look.fleet.pools, instance.tables
+    share = instance.flows.share / instance.flows.share.sum()
+    return TunedFleet(
+        pools=[pool_line(instance, pool) for pool in pools],
+        max_num_seqs=[int(tables.seqs[pool.seqs]) for pool in pools],
+        max_num_batched_tokens=[int(tables.chunks[pool.chunk]) for pool in pools],
+        served=[min(float(pool.route @ share), 1.0) for pool in pools],
+        cost_usd_per_hour=look.cost,
+        tail=look.distance,
+        outcome=None if judged is None else str(judged.outcome),
+        latencies=[latencies(one) for one in (look.classes if judged is None else judged.judgement.classes)],
+    )
 
 
 @dataclass(frozen=True, slots=True)

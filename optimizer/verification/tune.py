@@ -1,35 +1,41 @@
 """Tuning by simulation: what the search took to be linear, or left as it was, tried on a sampled trace.
 
 Knobs of each pool: max_num_seqs, max_num_batched_tokens, one replica more or less (so also the balance of prefill and
-decode), and, where pools share a stage, how much of it goes there. A look simulates one short run, whose requests all
-looks share. Its value is smooth, also where every goal is met or missed (SEARCH.md of the measurements: a share in time
+decode); where pools share a stage, how much of it goes there, and up to which length of prompts. A look simulates one
+short run, whose requests all looks share. Its value is smooth, also where every goal is met or missed (a share in time
 alone gives a sampler nothing to follow):
 
     value = cost / cost of the start + TAIL min(s, 1) + MISS log max(s, 1)
     s     = largest over classes of the goal's quantile of max(TTFT / limit, TPOT / limit, e2e / limit)
 
-s <= 1 says that the class keeps its goal. What looks best is then judged like every other fleet (`verdict`).
+s <= 1 says that the class keeps its goal. Where it is asked for, cost and s are two objectives instead, and what costs
+more than the winner is judged too. What looks best is then judged like every other fleet (`verdict`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from costmodel.engine import Role
+from costmodel.simulator import Fleet as SimulatedFleet
+from costmodel.simulator import HandOver, Pool
 from costmodel.simulator.metrics import steady
 from optimizer.fleets.build_plan import fleet_cost
 from optimizer.fleets.fleet import Fleet, FleetPool, hand_over_mix
 from optimizer.loads.instance import Instance
 from optimizer.rivals.allowed import allowed
-from optimizer.rivals.fewer import shared_out
+from optimizer.rivals.fewer import TRACE_OF_A_ROUTE, shared_out
 
-from .judge import Judgement, Run, class_limits, judge, simulated_fleet
-from .samplers import Looks, Point, Sampler, by_descent
-from .verdict import Bench, Verdict
+from .judge import ClassJudgement, Judgement, Run, class_limits, judge, simulated_fleet
+from .samplers import FRONT_START_UP, START_UP, Point, Values, by_tpe
+from .verdict import Bench, PoolKey, Verdict
+
+FloatArray = NDArray[np.float64]
 
 TAIL, MISS = 0.02, 5.0
 """Weights of the distance to the limits: cost decides between fleets that hold, the tail only between equal costs."""
@@ -37,12 +43,19 @@ WORST = 10.0
 """Distances beyond this many limits are alike."""
 SHARES = (0.8, 1.0, 1.25)
 """Factors on what a pool gets of its stage."""
-SAMPLER = "descent"
-"""Name of the sampler that is used."""
+STEPS = (-2, -1, 0, 1, 2)
+"""Lengths of prompts by which the threshold between two pools moves."""
+SAMPLER = "TPE and neighbours"
+"""What the sampler that is used is called (`samplers.by_tpe`)."""
 LOOKS = 60
 """Simulations that tuning may make."""
 JUDGED = 5
-"""Of the best looks so many are judged."""
+"""Of the best looks so many are judged, and so many of a front."""
+NOTABLE = 0.01
+"""What a dearer fleet must take off the tail at least [limits]: a short run tells no less."""
+GAIN = 0.001
+"""By how much less a look must be worth than the start to be judged: short runs tell no more, and a 20th of a limit
+buys nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,58 +69,117 @@ class Knob:
 
 
 @dataclass(frozen=True, slots=True)
+class Wish:
+    """How to tune: looks that it may take; front: for cost and tail both, and judge what a dollar more buys."""
+
+    looks: int = LOOKS
+    front: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Look:
-    """A fleet on a short run: cost [$/h], distance to its limits [1] (1 or less: it keeps its goals)."""
+    """A fleet on a short run: cost [$/h], distance to its limits [1] (1 or less: it keeps its goals), its classes."""
 
     fleet: Fleet
     cost: float
     distance: float
+    classes: tuple[ClassJudgement, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """What tuning looked at, in order, and the winner: the one it began with where nothing better was proven."""
+    """What tuning looked at, in order, and the winner: the one it began with where nothing better was proven.
+
+    judged: fleets of the front that were judged besides, where it was asked for.
+    """
 
     winner: Verdict
     looks: tuple[Look, ...]
+    judged: tuple[Verdict, ...] = ()
 
 
 def knobs_of(instance: Instance, fleet: Fleet) -> tuple[Knob, ...]:
-    """The knobs of a fleet; those with one value only are left out. Shares stay where not all pools can talk to all."""
+    """The knobs of a fleet; those with one value only are left out.
+
+    How many prompts a prefill engine takes at once is none: its tokens end a batch first (distances change by 0.003).
+    Shares and thresholds stay where not all pools can talk to all.
+    """
     knobs, anyone = [], bool((hand_over_mix(instance, fleet) == 1.0).all())
     for index, pool in enumerate(fleet.pools):
         fewest = max(pool.replicas - 1, 1)
-        knobs += [
-            Knob(index, "replicas", tuple(range(fewest, pool.replicas + 2)), pool.replicas - fewest),
-            Knob(index, "seqs", tuple(range(instance.tables.seqs.size)), pool.seqs),
-        ]
+        knobs.append(Knob(index, "replicas", tuple(range(fewest, pool.replicas + 2)), pool.replicas - fewest))
+        if pool.role is not Role.PREFILL:
+            knobs.append(Knob(index, "seqs", tuple(range(instance.tables.seqs.size)), pool.seqs))
         if pool.role is not Role.DECODE:
             chunks = sorted({*np.flatnonzero(instance.tables.roomy[pool.shape]).tolist(), pool.chunk})
             knobs.append(Knob(index, "chunk", tuple(chunks), chunks.index(pool.chunk)))
-        stage = [other for other in fleet.pools if (other.role is Role.DECODE) == (pool.role is Role.DECODE)]
-        if stage[0] is not pool and anyone:
+        if anyone and _has_a_share(fleet, index):
             knobs.append(Knob(index, "share", SHARES, SHARES.index(1.0)))
+        if anyone and _shorter(instance, fleet, index) is not None:
+            knobs.append(Knob(index, "threshold", STEPS, STEPS.index(0)))
     return tuple(knob for knob in knobs if len(knob.values) > 1)
 
 
-def fleet_at(fleet: Fleet, knobs: tuple[Knob, ...], point: Point) -> Fleet:
+def _stage(fleet: Fleet, index: int) -> list[int]:
+    """The pools that do what a pool does: compute prompts, or decode what others have computed."""
+    decodes = fleet.pools[index].role is Role.DECODE
+    return [k for k, pool in enumerate(fleet.pools) if (pool.role is Role.DECODE) == decodes]
+
+
+def _has_a_share(fleet: Fleet, index: int) -> bool:
+    """Whether a pool takes part of what others of its stage serve too; of the first of them nothing is to be said."""
+    stage, mine = _stage(fleet, index), fleet.pools[index].route
+    others = (fleet.pools[k].route for k in stage if k != index)
+    return stage[0] != index and any(np.any(np.minimum(route, mine) > 0.0) for route in others)
+
+
+def _shorter(instance: Instance, fleet: Fleet, index: int) -> int | None:
+    """The pool of its stage whose prompts are the next shorter, by a token on average; None where there is none."""
+    rate, isl = instance.flows.rate, instance.flows.isl
+    mean = {k: float(fleet.pools[k].route * rate @ isl / (fleet.pools[k].route @ rate)) for k in _stage(fleet, index)}
+    return max((k for k in mean if mean[k] + 1.0 < mean[index]), key=mean.__getitem__, default=None)
+
+
+def fleet_at(instance: Instance, fleet: Fleet, knobs: tuple[Knob, ...], point: Point) -> Fleet:
     """The fleet with its knobs at a point."""
-    pools, factor = list(fleet.pools), [1.0] * len(fleet.pools)
+    pools, weights, moved = list(fleet.pools), [pool.route for pool in fleet.pools], False
     for knob, chosen in zip(knobs, point, strict=True):
         pool, value = pools[knob.pool], knob.values[chosen]
         match knob.setting:
             case "share":
-                factor[knob.pool] = value
+                weights[knob.pool] = weights[knob.pool] * value
+                moved = moved or value != 1.0
+            case "threshold":
+                weights = _with_threshold(instance, fleet, weights, knob.pool, int(value))
+                moved = moved or value != 0
             case "replicas":
                 pools[knob.pool] = replace(pool, replicas=int(value))
             case "seqs":
                 pools[knob.pool] = replace(pool, seqs=int(value))
             case _:
                 pools[knob.pool] = replace(pool, chunk=int(value))
-    if all(one == 1.0 for one in factor):
-        return Fleet(tuple(pools))
-    weights = [pool.route * one for pool, one in zip(pools, factor, strict=True)]
-    return shared_out(pools, weights)
+    some = [weight + TRACE_OF_A_ROUTE for weight in weights]
+    return shared_out(pools, some) if moved else Fleet(tuple(pools))
+
+
+def _with_threshold(
+    instance: Instance, fleet: Fleet, weights: list[FloatArray], index: int, steps: int
+) -> list[FloatArray]:
+    """Weights (flows,) of pools once one takes that many more lengths from the one with shorter prompts; or gives.
+
+    A pool keeps the shortest or longest of its lengths, whatever is asked for.
+    """
+    other = _shorter(instance, fleet, index)
+    if steps == 0 or other is None:
+        return weights
+    giver, taker = (other, index) if steps > 0 else (index, other)
+    isl, given = instance.flows.isl, weights[giver] > 0.0
+    lengths = np.unique(isl[given])
+    lengths = lengths[1:][-steps:] if steps > 0 else lengths[:-1][:-steps]
+    goes, changed = np.isin(isl, lengths) & given, list(weights)
+    changed[taker] = weights[taker] + np.where(goes, weights[giver], 0.0)
+    changed[giver] = np.where(goes, 0.0, weights[giver])
+    return changed
 
 
 def distance(instance: Instance, found: Judgement) -> float:
@@ -141,21 +213,38 @@ class Tuner:
     requests: int
     stopped: Callable[[], bool] = lambda: False
     seen: dict[Point, Look] = field(default_factory=dict)
+    engines: dict[PoolKey, Pool] = field(default_factory=dict)
 
     @property
     def start(self) -> Point:
         """The fleet as it is."""
         return tuple(knob.start for knob in self.knobs)
 
-    def value(self, point: Point) -> float:
-        """What a point is worth; less is better. Beyond the limits, and once it is stopped, nothing."""
-        fleet = fleet_at(self.fleet, self.knobs, point)
-        if not valid(self.bench.instance, fleet) or (self.seen and self.stopped()):
-            return 1.0 + MISS * math.log(WORST) * 2.0
-        look = self._look(fleet)
-        self.seen[point] = look
+    def value(self, point: Point) -> Values | None:
+        """What a point is worth; less is better. None where it is not allowed, and once it is stopped."""
+        look = self._seen(point)
+        return None if look is None else (self.worth(look),)
+
+    def both(self, point: Point) -> Values | None:
+        """Cost over that of the start, and distance to the limits; None as above."""
+        look = self._seen(point)
+        return None if look is None else (look.cost / self._cost, look.distance)
+
+    def worth(self, look: Look) -> float:
+        """Cost over that of the start, and what the tail adds."""
         tail = TAIL * min(look.distance, 1.0) + MISS * math.log(max(look.distance, 1.0))
-        return look.cost / fleet_cost(self.bench.instance, self.fleet) + tail
+        return look.cost / self._cost + tail
+
+    @property
+    def _cost(self) -> float:
+        return fleet_cost(self.bench.instance, self.fleet)
+
+    def _seen(self, point: Point) -> Look | None:
+        fleet = fleet_at(self.bench.instance, self.fleet, self.knobs, point)
+        if self.seen and (self.stopped() or not valid(self.bench.instance, fleet)):
+            return None
+        self.seen[point] = self._look(fleet)
+        return self.seen[point]
 
     def _look(self, fleet: Fleet) -> Look:
         bench, part = self.bench, self.bench.part(fleet)
@@ -165,9 +254,16 @@ class Tuner:
             requests=self.requests,
             seed=bench.seed,
             volume=part.volume,
-            engines=simulated_fleet(bench.instance, part.fleet, bench.probability),
+            engines=SimulatedFleet(tuple(map(self._engines, part.fleet.pools)), HandOver()),
         )
-        return Look(fleet, fleet_cost(bench.instance, fleet), distance(bench.instance, found))
+        return Look(fleet, fleet_cost(bench.instance, fleet), distance(bench.instance, found), found.classes)
+
+    def _engines(self, pool: FleetPool) -> Pool:
+        """A pool for the simulator; looks share the step times of equal engines, half the time of a look."""
+        key = pool.role, pool.shape, pool.seqs, pool.chunk
+        if key not in self.engines:
+            self.engines[key] = simulated_fleet(self.bench.instance, Fleet((pool,)), self.bench.probability).pools[0]
+        return replace(self.engines[key], replicas=pool.replicas)
 
 
 def valid(instance: Instance, fleet: Fleet) -> bool:
@@ -180,33 +276,37 @@ def valid(instance: Instance, fleet: Fleet) -> bool:
     return allowed(instance, fleet) and all(fits(pool) for pool in fleet.pools)
 
 
-def tuned(
-    bench: Bench, winner: Verdict, stopped: Callable[[], bool], sampler: Sampler = by_descent, looks: int = LOOKS
-) -> Tuned:
+def tuned(bench: Bench, winner: Verdict, stopped: Callable[[], bool], wish: Wish | None = None) -> Tuned:
     """Tune a fleet that holds; what looks better is only taken once it is proven too."""
+    wish = wish or Wish()
     knobs = knobs_of(bench.instance, winner.fleet)
     tuner = Tuner(bench, winner.fleet, knobs, bench.part(winner.fleet).short, stopped)
-    values = sampler([len(knob.values) for knob in knobs], tuner.value, tuner.start, looks, bench.seed)
-    for point in _promising(tuner, values):
-        if stopped():
-            break
-        found = bench.verdict(tuner.seen[point].fleet)
-        if found.held:
-            return Tuned(found, tuple(tuner.seen.values()))
-    return Tuned(winner, tuple(tuner.seen.values()))
+    value, start_up = (tuner.both, FRONT_START_UP) if wish.front else (tuner.value, START_UP)
+    sizes = [len(knob.values) for knob in knobs]
+    by_tpe(sizes, value, tuner.start, wish.looks, bench.seed, start_up=start_up, stopped=stopped)
+    looks = tuple(tuner.seen.values())
+    proven = (bench.verdict(look.fleet) for look in _promising(tuner) if not stopped())
+    winner = next((found for found in proven if found.held), winner)
+    if not wish.front:
+        return Tuned(winner, looks)
+    better = [look for look in front(looks) if look.cost > winner.cost][:JUDGED]
+    return Tuned(winner, looks, tuple(bench.verdict(look.fleet) for look in better if not stopped()))
 
 
-def _promising(tuner: Tuner, values: Looks) -> Iterator[Point]:
-    """Points that look better than the start and keep their goals, best first."""
-    most = values[tuner.start]
-    better = [point for point, look in tuner.seen.items() if look.distance <= 1.0 and values[point] < most]
-    yield from sorted(better, key=lambda point: values[point])[:JUDGED]
+def _promising(tuner: Tuner) -> list[Look]:
+    """Looks that are better than the start and keep their goals, best first."""
+    most = tuner.worth(tuner.seen[tuner.start])
+    better = [look for look in tuner.seen.values() if look.distance <= 1.0 and tuner.worth(look) < most - GAIN]
+    return sorted(better, key=tuner.worth)[:JUDGED]
 
 
-def front(looks: tuple[Look, ...]) -> tuple[Look, ...]:
-    """Looks that no other beats in both cost and tail, cheapest first: what a dollar more buys."""
+def front(looks: Iterable[Look]) -> tuple[Look, ...]:
+    """Looks that keep their goals and that no other beats in both cost and tail, cheapest first.
+
+    One that only takes less than NOTABLE off the tail of a cheaper one is left out.
+    """
     best: list[Look] = []
     for look in sorted(looks, key=lambda one: (one.cost, one.distance)):
-        if not best or look.distance < best[-1].distance:
+        if look.distance <= 1.0 and (not best or look.distance <= best[-1].distance - NOTABLE):
             best.append(look)
     return tuple(best)

@@ -15,7 +15,7 @@ from pdplan.console import Console
 from pdplan.exit_codes import ExitCode
 from pdplan.options import PATH, console_options, json_option, parse_settings, pass_console, seconds, set_option, whole
 from pdplan.plan_files import is_plan
-from search_spaces.bounds import SEED
+from search_spaces.bounds import SEED, Bounds
 
 if TYPE_CHECKING:
     from optimizer.plans.plan import Plan
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 EFFORTS = ("quick", "standard", "thorough")
 """Values of `optimizer.recommend.level.Level`, which is slow to import."""
+FRONT = Bounds(2, 10_000)
+"""Fleets that may be simulated for a front."""
 
 
 @click.command(short_help="Find the cheapest fleet for a workload.")
@@ -48,6 +50,13 @@ EFFORTS = ("quick", "standard", "thorough")
     help="By formulas only, proven by simulation, or tuned by simulation too.",
 )
 @click.option("--sensitivity", is_flag=True, help="Also move rate, lengths, SLOs, links, step times; some 20 s.")
+@click.option(
+    "--front",
+    type=whole(FRONT),
+    metavar="N",
+    help="With --effort standard or thorough: also simulate up to N fleets around the plan's, for what a dollar more "
+    "buys in latency.",
+)
 @click.option("--seed", type=whole(SEED), metavar="N", help="Seed of everything random; overrides the file's.")
 @set_option
 @console_options
@@ -64,6 +73,7 @@ def optimize(
     time_limit: float,
     effort: str,
     sensitivity: bool,
+    front: int | None,
     seed: int | None,
     settings: tuple[str, ...],
 ) -> int:
@@ -82,7 +92,8 @@ def optimize(
     The fleet is chosen by queueing formulas, then its requests are simulated: a fleet that misses a
     goal is repaired, one with an engine too many loses it. --effort quick leaves that out; Ctrl-C,
     once a fleet is proven, ends it early. How the price moves with those of GPUs is part of the
-    report; with everything else, of --effort thorough, or with --sensitivity.
+    report; with everything else, of --effort thorough, or with --sensitivity. --front tells what
+    dearer fleets do for latency: those that no other beats in cost and tail, of N that are simulated.
 
     Exits with 3 when no fleet meets the SLOs; the plan then names the nearest miss.
     """
@@ -91,7 +102,7 @@ def optimize(
     overrides = parse_settings(settings) | ({} if seed is None else {"seed": str(seed)})
     problem = load_problem(file, overrides=overrides)
     prepare_folders(output, deploy, force)
-    found = searched(console, problem, file.resolve().parent, Effort(effort, time_limit, sensitivity))
+    found = searched(console, problem, file.resolve().parent, Effort(effort, time_limit, sensitivity, front))
     plan = stamped(found, console.command)
     show(console, plan, output, as_json=as_json)
     if deploy is not None and plan.pools:
@@ -103,11 +114,15 @@ def optimize(
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How much is done: level by name, longest time for all of it [s], whether every lever is moved."""
+    """How much is done: level by name, longest time for all of it [s], whether every lever is moved.
+
+    front: fleets that are simulated for the front of cost against tail; None: it is not asked for.
+    """
 
     level: str
     time_limit: float
     every_lever: bool
+    front: int | None = None
 
 
 def searched(console: Console, problem: Problem, base: Path, effort: Effort) -> Plan:
@@ -117,11 +132,13 @@ def searched(console: Console, problem: Problem, base: Path, effort: Effort) -> 
     """
     from optimizer.recommend.level import Brake, Level
     from optimizer.recommend.optimize import optimize as search
+    from optimizer.verification.tune import Wish
 
-    brake = Brake()
+    brake, level = Brake(), Level(effort.level)
+    tune = None if effort.front is None else Wish(effort.front, front=True)
     telling = console.progress() if effort.level == "quick" else console.milestones()
     with telling as progress, stop_on_interrupt(brake):
-        found = search(problem, progress=progress, time_limit=effort.time_limit, level=Level(effort.level), brake=brake)
+        found = search(problem, progress=progress, time_limit=effort.time_limit, level=level, brake=brake, tune=tune)
         found = with_more(found, problem, base, effort, brake=brake, progress=progress)
     if brake.pulled:
         console.note("interrupted: this fleet is proven, but a cheaper one may hold too")

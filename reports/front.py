@@ -1,0 +1,162 @@
+"""What a dollar more buys: the front of cost and tail among the fleets around the plan's, where it was asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from optimizer.plans.plan import ClassResult, Plan
+from optimizer.plans.plan_fields import Quantiles
+from optimizer.plans.plan_simulation import SimulatedLatencies, TunedFleet, Tuning
+
+from .figures import goal_label
+from .numbers import MISSING, count, duration, hourly, is_number, percent, signed_percent
+from .text import clean, plural
+from .words import engine_cell, own_lines
+
+OUTCOMES: Final = {"holds": "judged: holds", "misses": "judged: misses", "undecided": "judged: not proven"}
+Found = ClassResult | SimulatedLatencies
+"""What was simulated of a class: in the plan, or in a fleet of the front."""
+NOTABLE: Final = 0.01
+"""A latency that comes nearer to its limit by so much is told of [limits]: a front takes no less for better."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """A latency of one class at the quantile of its goal: its name, its time [s], and the share of its limit [1]."""
+
+    name: str
+    metric: str
+    seconds: float
+    share: float
+
+
+def asked_front(plan: Plan) -> Tuning | None:
+    """What tuning found of cost and tail; None where that was not asked for."""
+    tuning = None if plan.simulation is None else plan.simulation.tuning
+    return tuning if tuning is not None and "tail" in tuning.objectives else None
+
+
+def told_fleets(plan: Plan) -> list[TunedFleet]:
+    """The fleets of the front that cost more than the plan's and keep their goals, cheapest first.
+
+    Looks of the plan's price differ from it in settings only, none of which were proven to be better.
+    """
+    tuning, own = asked_front(plan), plan.cost_usd_per_hour or 0.0
+    names = {item.name for item in plan.classes}
+    told = [] if tuning is None else [one for one in tuning.front if names == {item.name for item in one.latencies}]
+    return [one for one in told if one.tail <= 1.0 and one.cost_usd_per_hour > own * (1 + 1e-9)]
+
+
+def front_headers(plan: Plan) -> tuple[str, ...]:
+    """Of `front_rows`; # marks numbers."""
+    labels = {goal_label(item.attainment_goal) for item in plan.classes}
+    at = labels.pop() if len(labels) == 1 else "at goal"
+    return (
+        "fleet (max seqs/chunk)",
+        "#price",
+        "#extra",
+        "#of limit",
+        "#in time",
+        f"#TTFT {at}",
+        f"#TPOT {at}",
+        "basis",
+    )
+
+
+def front_rows(plan: Plan) -> list[tuple[str, ...]]:
+    """The recommended fleet, then a row for each dearer one of the front, under `front_headers`."""
+    if asked_front(plan) is None:
+        return []
+    fleet = _fleet(own_lines(plan), [(pool.max_num_seqs, pool.max_num_batched_tokens) for pool in plan.pools])
+    first = fleet, hourly(plan.cost_usd_per_hour), MISSING, *_times(plan, plan.classes), "recommended"
+    return [first, *(_row(plan, one) for one in told_fleets(plan))]
+
+
+def _row(plan: Plan, one: TunedFleet) -> tuple[str, ...]:
+    own = plan.cost_usd_per_hour or 0.0
+    return (
+        _fleet(one.pools, list(zip(one.max_num_seqs, one.max_num_batched_tokens, strict=False))),
+        hourly(one.cost_usd_per_hour),
+        signed_percent(one.cost_usd_per_hour / own - 1) if own else MISSING,
+        *_times(plan, one.latencies),
+        OUTCOMES.get(one.outcome or "", "looked at"),
+    )
+
+
+def _fleet(pools: Sequence[str], settings: Sequence[tuple[int, int]]) -> str:
+    parts = zip(pools[:6], settings, strict=False)
+    return ", ".join(f"{engine_cell(line)} ({count(seqs)}/{count(chunk)})" for line, (seqs, chunk) in parts)
+
+
+def _times(plan: Plan, found: Sequence[Found]) -> tuple[str, str, str, str]:
+    """Share of the limit, share in time, TTFT, TPOT: of several classes the nearest to the limit."""
+    tails = _tails(plan, found)
+    ttft, tpot = (max((one for one in tails if one.metric == metric), key=_share) for metric in ("TTFT", "TPOT"))
+    in_time = percent(min(item.attainment for item in found))
+    nearest = max(map(_share, tails))
+    return percent(nearest) if nearest else MISSING, in_time, duration(ttft.seconds), duration(tpot.seconds)
+
+
+def _share(tail: Tail) -> float:
+    return tail.share
+
+
+def _tails(plan: Plan, found: Sequence[Found]) -> list[Tail]:
+    """TTFT and TPOT of every class, in the plan's order."""
+    by_name = {item.name: item for item in found}
+    return [
+        tail for item in plan.classes for tail in _class_tails(item, by_name[item.name], several=len(plan.classes) > 1)
+    ]
+
+
+def _class_tails(item: ClassResult, found: Found, *, several: bool) -> list[Tail]:
+    label = goal_label(item.attainment_goal)
+
+    def tail(metric: str, times: Quantiles, limit: float | None) -> Tail:
+        seconds = float(getattr(times, label))
+        share = seconds / limit if limit is not None and is_number(limit) and limit > 0 else 0.0
+        name = f"{metric} {label}"
+        return Tail(f"{clean(item.name, 30)} {name}" if several else name, metric, seconds, share)
+
+    return [tail("TTFT", found.ttft_s, item.ttft_limit_s), tail("TPOT", found.tpot_s, item.tpot_limit_s)]
+
+
+def front_sentence(plan: Plan) -> str:
+    """Say what was looked at, and what the least extra of a fleet that is shown to hold and to be faster buys."""
+    tuning, own = asked_front(plan), plan.cost_usd_per_hour or 0.0
+    if tuning is None:
+        return ""
+    looked, before = f"{plural(tuning.looks, 'fleet')} looked at", _tails(plan, plan.classes)
+    slowest = max(before, key=_share)
+    for one in told_fleets(plan):
+        after = _tails(plan, one.latencies)
+        if one.outcome == "holds" and max(map(_share, after)) < slowest.share:
+            dollars, more = hourly(one.cost_usd_per_hour - own), percent(one.cost_usd_per_hour / own - 1)
+            return f"{looked}; +{dollars} ({more}): {_gain(before, after, slowest)}"
+    return f"{looked}; none that costs more is shown to hold and to be faster"
+
+
+def _gain(before: Sequence[Tail], after: Sequence[Tail], slowest: Tail) -> str:
+    """What becomes of the slowest latency, and of those that come nearer to their limits."""
+
+    def moved(old: Tail, new: Tail) -> str:
+        return f"{old.name} from {percent(old.share)} to {percent(new.share)} of its limit"
+
+    pairs = list(zip(before, after, strict=True))
+    gain = next(moved(old, new) for old, new in pairs if old is slowest)
+    worse = [moved(old, new) for old, new in pairs if new.share >= old.share + NOTABLE]
+    return f"{gain}; worse: {', '.join(worse)}" if worse else gain
+
+
+def front_note(plan: Plan) -> str:
+    """Say what the columns of `front_rows` mean; "" where there are none."""
+    if asked_front(plan) is None:
+        return ""
+    several = ", of the class nearest to it" if len(plan.classes) > 1 else ""
+    whole = "; whole requests are left out" if any(is_number(item.e2e_limit_s) for item in plan.classes) else ""
+    return (
+        f"Of limit: the slower of TTFT and TPOT at the quantile of the goal, over its limit{several}{whole}. "
+        "Judged: by full runs like the plan's; looked at: by one short run."
+    )
