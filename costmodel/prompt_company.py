@@ -133,11 +133,15 @@ class Company:
 
 @dataclass(frozen=True, slots=True)
 class Ahead:
-    """V in classes: share (classes,), mean (classes,) [s], and the transform of each part (classes, frequencies)."""
+    """V in classes: share (classes,), mean (classes,) [s], and the transform of each part (classes, frequencies).
+
+    job (frequencies,): transform of a prompt that comes behind.
+    """
 
     share: FloatArray
     mean: FloatArray
     spectrum: NDArray[np.complex128]
+    job: NDArray[np.complex128]
 
 
 def in_classes(prompts: Prompts, ahead: FloatArray, edges: FloatArray, step: float) -> Ahead:
@@ -151,7 +155,7 @@ def in_classes(prompts: Prompts, ahead: FloatArray, edges: FloatArray, step: flo
     if prompts.stages > 1.0:
         again = (prompts.stages - 1.0) * np.minimum(step * mean, prompts.full_step / 2.0)
         spectrum = np.stack([part * shift(float(more), edges) for part, more in zip(spectrum, again, strict=True)])
-    return Ahead(share, mean, spectrum)
+    return Ahead(share, mean, spectrum, transform(placed(prompts.stages * prompts.shared, prompts.weight, edges)))
 
 
 def with_company(prompts: Prompts, ahead: Ahead, edges: FloatArray, company: Company) -> tuple[FloatArray, float]:
@@ -160,11 +164,10 @@ def with_company(prompts: Prompts, ahead: Ahead, edges: FloatArray, company: Com
     Each class of V has the compound Poisson work that comes behind it, as much as its step has room for. In a pipeline
     a step goes through all stages: its whole company counts k times.
     """
-    stages, weight = prompts.stages, prompts.weight
-    job = transform(placed(stages * prompts.shared, weight, edges))
+    stages = prompts.stages
     bunch = company.kept * bunch_behind(prompts.arrival_scv, prompts.engines)
     expected = bunch + company.pace * company.begins(ahead.mean)
-    below = np.cumsum(cells_of(np.exp(expected[:, None] * (job - 1.0))), axis=1)
+    below = np.cumsum(cells_of(np.exp(expected[:, None] * (ahead.job - 1.0))), axis=1)
     above = np.clip((1.0 - below) * company.room(ahead.mean, edges[:-1] / stages), 0.0, 1.0)
     coming = 1.0 - above
     coming[:, 1:] -= coming[:, :-1].copy()

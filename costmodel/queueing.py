@@ -98,8 +98,10 @@ def wait_probability(servers: ArrayLike, utilization: ArrayLike, arrival_scv: Ar
     count, rho, scv = np.broadcast_arrays(
         *(np.asarray(value, dtype=np.float64) for value in (servers, utilization, arrival_scv))
     )
-    result = np.array(erlang_c(count, rho))
-    for one in np.unique(scv[scv > 1.0]):
+    result, smooth = np.empty(rho.shape), scv <= 1.0
+    if smooth.any():
+        result[smooth] = erlang_c(count[smooth], rho[smooth])
+    for one in np.unique(scv[~smooth]):
         bursty = scv == one
         result[bursty] = _bursty_wait(count[bursty], rho[bursty], float(one))
     return result
@@ -112,7 +114,9 @@ def _bursty_wait(servers: FloatArray, utilization: FloatArray, arrival_scv: floa
     """
     pairs, index = np.unique(np.stack([servers, utilization]), axis=1, return_inverse=True)
     few = pairs[0] <= BURSTY_SERVERS
-    result = np.asarray(erlang_c(bursty_servers(pairs[0], arrival_scv), pairs[1]))
+    result, many = np.empty(few.shape), ~few
+    if many.any():
+        result[many] = erlang_c(bursty_servers(pairs[0][many], arrival_scv), pairs[1][many])
     if few.any():
         result[few] = np.where(pairs[1][few] >= 1.0, 1.0, gamma_wait(pairs[0][few], pairs[1][few], arrival_scv))
     return np.asarray(result[index.ravel()])
