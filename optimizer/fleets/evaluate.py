@@ -75,15 +75,27 @@ class Evaluation:
 
 def predict_misses(instance: Instance, fleet: Fleet, loads: FloatArray | float = 1.0) -> Misses:
     """Predict who misses when each pool gets `loads` (pools,) times the demand that is routed to it."""
+    return misses_of(instance, fleet, _states(instance, fleet, loads))
+
+
+def _states(instance: Instance, fleet: Fleet, loads: FloatArray | float) -> tuple[PoolState, ...]:
     each = np.broadcast_to(np.asarray(loads, dtype=np.float64), len(fleet.pools))
-    states = tuple(pool_state(instance, pool, float(load)) for pool, load in zip(fleet.pools, each, strict=True))
-    return misses_of(instance, fleet, states)
+    return tuple(pool_state(instance, pool, float(load)) for pool, load in zip(fleet.pools, each, strict=True))
 
 
 def misses_of(instance: Instance, fleet: Fleet, states: tuple[PoolState, ...]) -> Misses:
     """Predict who misses from the states of the pools, for those who have worked them out before."""
-    flows = instance.flows
-    first, later = _first_token(instance, fleet, states), _tokens(instance, fleet, states)
+    return _misses(instance, fleet, states, (_first_token(instance, fleet, states), _tokens(instance, fleet, states)))
+
+
+def _misses(
+    instance: Instance,
+    fleet: Fleet,
+    states: tuple[PoolState, ...],
+    latencies: tuple[Sequence[_FirstToken], Sequence[_LaterTokens]],
+) -> Misses:
+    """The same from TTFT and TPOT at each pool."""
+    flows, (first, later) = instance.flows, latencies
     ttft, tpot = _exceeds(first, flows.ttft), _exceeds(later, flows.tpot * (1.0 + 1e-9))
     full = _full(fleet, states, flows.isl.size)
     stable = all(state.stable for state in states)
@@ -94,8 +106,9 @@ def misses_of(instance: Instance, fleet: Fleet, states: tuple[PoolState, ...]) -
 
 def evaluate(instance: Instance, fleet: Fleet, volume: float = 1.0) -> Evaluation:
     """Predict the latencies of every flow at `volume` times the demand, routing unchanged."""
-    flows, misses = instance.flows, predict_misses(instance, fleet, volume)
-    first, later = _first_token(instance, fleet, misses.states), _tokens(instance, fleet, misses.states)
+    flows, states = instance.flows, _states(instance, fleet, volume)
+    first, later = _first_token(instance, fleet, states), _tokens(instance, fleet, states)
+    misses = _misses(instance, fleet, states, (first, later))
     rows = np.array([*_class_shares(instance), flows.share])
     longest = max((float(part.offset.max() + part.delay.seconds[-1]) for part in first), default=0.0)
     slowest = max((one.ceiling + 8.0 * one.jitter for one in (part.steps for part in later)), default=0.0)

@@ -46,10 +46,10 @@ def _looked(instance: Instance, fleet: Fleet, most: int) -> Verdict:
     Formulas chose the fleet, so the runs that confirm it may be the first full ones. Where these do not tell, others
     say how many it takes, and it is confirmed once more.
     """
-    found = make_bench(instance).verdict(fleet, SHORTLY)
+    bench = make_bench(instance)
+    found = bench.verdict(fleet, SHORTLY)
     if found.judgement.missed:
         return found
-    bench = make_bench(instance)
     found = confirmed(bench, found, 1)
     if found.outcome is not Outcome.UNDECIDED or most <= bench.least:
         return found
