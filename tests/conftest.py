@@ -20,6 +20,20 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell leaves it to
     signal.signal(signal.SIGINT, signal.default_int_handler)  # programs that tests interrupt inherit this
 
 ROOT = Path(__file__).resolve().parent.parent
+LONGEST = {
+    "test_buying_docs",
+    "test_cli",
+    "test_monotonicity",
+    "test_optimize",
+    "test_whatif_answers",
+    "test_whatif_cli",
+    "test_whatif_docs",
+}
+"""Files that take longest: they come first, so that no worker is left with one at the end."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.path.stem not in LONGEST)
 
 
 @pytest.fixture(scope="session")
@@ -35,6 +49,14 @@ def data() -> Path:
     if not folder.is_dir():
         pytest.skip(f"no data at {folder}; set PDPLAN_DATA to run this test")
     return folder
+
+
+@pytest.fixture
+def short_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Simulations of as many requests as the rate asks for, and not more: for what does not depend on their number."""
+    monkeypatch.setattr("optimizer.verification.verdict.LEAST_REQUESTS", 1500)
+    monkeypatch.setattr("optimizer.verification.verdict.LEAST_SHORT", 800)
+    monkeypatch.setattr("optimizer.verification.verdict.RELAXATIONS", 0.0)
 
 
 @pytest.fixture

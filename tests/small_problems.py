@@ -1,11 +1,12 @@
-"""Small problems for the tests of `optimize`."""
+"""Small problems for the tests of `optimize`, and their plans, each searched for once."""
 
 from __future__ import annotations
 
-from functools import partial
+import pickle
+from functools import cache, partial
 from typing import Any
 
-from optimizer.plans.plan import Status
+from optimizer.plans.plan import Plan, Status
 from optimizer.recommend.level import Level
 from optimizer.recommend.optimize import optimize as optimize_at
 from search_spaces.problem import Problem
@@ -22,3 +23,13 @@ SOLVED = {Status.OPTIMAL, Status.FEASIBLE}
 def given(rate: float = 30.0, **changes: Any) -> Problem:
     fields: dict[str, Any] = {"workload": workload(rate, MIX), "slos": (slo(1.0, 0.05, 0.95),), "space": SMALL}
     return problem(**(fields | changes))
+
+
+def plan_of(asked: Problem) -> Plan:
+    """The plan of a problem by formula; tests that ask for the same one share it."""
+    return _plan(pickle.dumps(asked))
+
+
+@cache
+def _plan(pickled: bytes) -> Plan:
+    return optimize(pickle.loads(pickled))

@@ -107,10 +107,7 @@ def test_a_verdict_has_three_outcomes() -> None:
     assert said_of(judgement(0.91, 0.905, 0.94), held=False).outcome is Outcome.UNDECIDED  # at 95 %, not at the level
 
 
-def test_what_is_refuted_makes_way_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verdict, "LEAST_REQUESTS", 1500)
-    monkeypatch.setattr(verdict, "LEAST_SHORT", 800)
-    monkeypatch.setattr(verdict, "RELAXATIONS", 0.0)
+def test_what_is_refuted_makes_way_for_the_next(short_runs: None, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[int, float]] = []
 
     def doubtful(bench: Bench, chosen: Verdict, number: int) -> Verdict:

@@ -61,7 +61,7 @@ PROBLEMS = {
         offers=(offer("H200"),),
         space=EXPERTS,
     ),
-    "two makers": problem(workload=workload(60.0, CHAT, max_tokens=16000), offers=(offer("MI300X"), offer("L40S"))),
+    "two makers": problem(workload=workload(30.0, CHAT, max_tokens=16000), offers=(offer("MI300X"), offer("L40S"))),
     "spares": problem(workload=workload(40.0, CODE), constraints=Constraints(spare_replicas=2), space=LARGE),
 }
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -47,27 +49,77 @@ SLOW = {"distributed", "optuna", "ortools", "pyarrow"}
 """Slow to import, or not installed everywhere: only inside the functions that need them."""
 
 
+@dataclass(frozen=True, slots=True)
+class Import:
+    """An import statement's line, the module that it names, its level if relative, and whether it is in a function."""
+
+    line: int
+    module: str
+    level: int
+    inside: bool
+
+    @property
+    def name(self) -> str:
+        return self.module.partition(".")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """Imports of a file, and the lines that print or catch everything."""
+
+    imports: tuple[Import, ...]
+    prints: tuple[int, ...]
+    catches_all: tuple[int, ...]
+
+
 def sources(room: str) -> list[Path]:
     return sorted((ROOT / room).rglob("*.py"))
 
 
-def imports(tree: ast.AST) -> Iterator[tuple[ast.stmt, str, int]]:
-    """Every import as (statement, top-level name, level of a relative import)."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                yield node, alias.name.partition(".")[0], 0
-        elif isinstance(node, ast.ImportFrom):
-            yield node, (node.module or "").partition(".")[0], node.level
+@cache
+def seen(path: Path) -> Seen:
+    """What these tests ask about, read in one walk through the file."""
+    tree = ast.parse(path.read_text("utf-8"))
+    nodes = list(ast.walk(tree))
+    inside = {id(node) for block in nodes if _runs_later(block) for node in ast.walk(block)}
+    return Seen(
+        tuple(one for node in nodes for one in _imports(node, id(node) in inside)),
+        tuple(
+            node.lineno
+            for node in nodes
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
+        ),
+        tuple(
+            node.lineno
+            for node in nodes
+            if isinstance(node, ast.ExceptHandler)
+            and (node.type is None or ast.unparse(node.type) in ("Exception", "BaseException"))
+        ),
+    )
+
+
+def _runs_later(node: ast.AST) -> bool:
+    """Whether importing the file does not run what is in here."""
+    return isinstance(node, ast.FunctionDef) or (
+        isinstance(node, ast.If) and ast.unparse(node.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING")
+    )
+
+
+def _imports(node: ast.AST, inside: bool) -> Iterator[Import]:
+    if isinstance(node, ast.Import):
+        for alias in node.names:
+            yield Import(node.lineno, alias.name, 0, inside)
+    elif isinstance(node, ast.ImportFrom):
+        yield Import(node.lineno, node.module or "", node.level, inside)
 
 
 @pytest.mark.parametrize("room", ROOMS)
 def test_room_imports_only_what_it_may(room: str) -> None:
     faults = [
-        f"{path.relative_to(ROOT)}:{node.lineno} imports {name}"
+        f"{path.relative_to(ROOT)}:{one.line} imports {one.name}"
         for path in sources(room)
-        for node, name, level in imports(ast.parse(path.read_text("utf-8")))
-        if not level and name != room and name not in sys.stdlib_module_names and name not in MAY_IMPORT[room]
+        for one in seen(path).imports
+        if not one.level and one.name not in sys.stdlib_module_names and one.name not in {room, *MAY_IMPORT[room]}
     ]
     assert not faults
 
@@ -75,10 +127,10 @@ def test_room_imports_only_what_it_may(room: str) -> None:
 @pytest.mark.parametrize("room", ROOMS)
 def test_relative_imports_stay_in_their_room(room: str) -> None:
     faults = [
-        f"{path.relative_to(ROOT)}:{node.lineno} climbs {level} levels"
+        f"{path.relative_to(ROOT)}:{one.line} climbs {one.level} levels"
         for path in sources(room)
-        for node, _name, level in imports(ast.parse(path.read_text("utf-8")))
-        if level > len(path.relative_to(ROOT).parts) - 1
+        for one in seen(path).imports
+        if one.level > len(path.relative_to(ROOT).parts) - 1
     ]
     assert not faults
 
@@ -87,58 +139,38 @@ def test_relative_imports_stay_in_their_room(room: str) -> None:
 def test_folders_of_the_optimizer_build_on_each_other(floor: str) -> None:
     below = {"optimizer." + name for name in FLOORS[: FLOORS.index(floor) + 1]}
     faults = [
-        f"{path.relative_to(ROOT)}:{node.lineno} imports {node.module}"
+        f"{path.relative_to(ROOT)}:{one.line} imports {one.module}"
         for path in (ROOT / "optimizer" / floor).rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text("utf-8")))
-        if isinstance(node, ast.ImportFrom)
-        and (node.module or "").startswith("optimizer")
-        and ".".join((node.module or "").split(".")[:2]) not in below
+        for one in seen(path).imports
+        if one.module.startswith("optimizer") and ".".join(one.module.split(".")[:2]) not in below
     ]
     assert not faults
 
 
 @pytest.mark.parametrize("room", ROOMS)
 def test_slow_packages_load_only_inside_functions(room: str) -> None:
-    faults = []
-    for path in sources(room):
-        tree = ast.parse(path.read_text("utf-8"))
-        inside = {
-            id(node)
-            for function in ast.walk(tree)
-            if isinstance(function, ast.FunctionDef)
-            or (
-                isinstance(function, ast.If) and ast.unparse(function.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING")
-            )
-            for node in ast.walk(function)
-        }
-        faults += [
-            f"{path.relative_to(ROOT)}:{node.lineno} imports {name} at module level"
-            for node, name, _level in imports(tree)
-            if name in SLOW and id(node) not in inside
-        ]
+    faults = [
+        f"{path.relative_to(ROOT)}:{one.line} imports {one.name} at module level"
+        for path in sources(room)
+        for one in seen(path).imports
+        if one.name in SLOW and not one.inside
+    ]
     assert not faults
 
 
 @pytest.mark.parametrize("room", [room for room in ROOMS if room != "pdplan"])
 def test_only_the_command_line_prints(room: str) -> None:
-    faults = [
-        f"{path.relative_to(ROOT)}:{node.lineno}"
-        for path in sources(room)
-        for node in ast.walk(ast.parse(path.read_text("utf-8")))
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
-    ]
+    faults = [f"{path.relative_to(ROOT)}:{line}" for path in sources(room) for line in seen(path).prints]
     assert not faults
 
 
 @pytest.mark.parametrize("room", ROOMS)
 def test_only_the_outermost_frame_catches_everything(room: str) -> None:
     faults = [
-        f"{path.relative_to(ROOT)}:{node.lineno}"
+        f"{path.relative_to(ROOT)}:{line}"
         for path in sources(room)
-        for node in ast.walk(ast.parse(path.read_text("utf-8")))
-        if isinstance(node, ast.ExceptHandler)
-        and (node.type is None or ast.unparse(node.type) in ("Exception", "BaseException"))
-        and path != ROOT / "pdplan" / "cli.py"
+        for line in seen(path).catches_all
+        if path != ROOT / "pdplan" / "cli.py"
     ]
     assert not faults
 

@@ -15,7 +15,6 @@ from optimizer.plans.plan import Plan, Status
 from optimizer.recommend.level import Level
 from optimizer.recommend.optimize import optimize
 from optimizer.rivals.per_class import BY_FLOW, keeps_apart, of_class
-from optimizer.verification import verdict
 from search_spaces.loader import problem_of
 from search_spaces.problem import Billing, Constraints, Pools, Problem
 from tests.optimizer_cases import instance_of, offer, problem, slo, workload
@@ -78,9 +77,7 @@ class TestTheFleet:
         plan = optimize(asked(slos=twins, offers=(offer("H100"),)), level=QUICK)
         assert sorted(next(iter(served)) for served in classes_of(plan).values()) == ["one", "other"]
 
-    def test_the_simulated_fleet_keeps_them_apart(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(verdict, "LEAST_REQUESTS", 1500)
-        monkeypatch.setattr(verdict, "LEAST_SHORT", 800)
+    def test_the_simulated_fleet_keeps_them_apart(self, short_runs: None) -> None:
         plan = optimize(asked(rate=8.0))
         assert plan.simulated
         assert all(len(served) == 1 for served in classes_of(plan).values())

@@ -62,7 +62,7 @@ class Oracle:
 counts = st.tuples(st.integers(1, 9), st.integers(1, 9))
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(counts, st.lists(counts, min_size=1, max_size=4))
 def test_the_winner_is_the_cheapest_that_was_tried_and_held(
     needed: tuple[int, int], starts: list[tuple[int, int]]
@@ -175,7 +175,7 @@ def test_cuts_only_rise_and_refute_what_missed(misses: list[tuple[tuple[int, int
         rungs = after
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=15)
 @given(counts, st.lists(counts, min_size=1, max_size=4), st.lists(counts, min_size=1, max_size=4), st.integers(2, 12))
 def test_repairs_end_and_keep_the_limits(
     needed: tuple[int, int], starts: list[tuple[int, int]], answers: list[tuple[int, int]], gpus: int

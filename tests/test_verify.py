@@ -27,6 +27,8 @@ from search_spaces.problem import Constraints, Goal, Objective
 from tests.optimizer_cases import instance_of, offer, problem, slo, space, workload
 from tests.small_fleets import apart, replicas, small
 
+pytestmark = pytest.mark.usefixtures("short_runs")
+
 # --- with the simulator ---------------------------------------------------------------------------------------------
 
 
@@ -100,14 +102,6 @@ def test_a_confident_plan_is_judged_at_its_slow_steps() -> None:
 QUICK_SPACE = space(tensor_parallel=(1,), max_num_seqs=(32, 128))
 RATE = 20.0
 """More than one engine carries [1/s]."""
-
-
-@pytest.fixture(autouse=True)
-def short_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As many requests as the rate asks for, and not more."""
-    monkeypatch.setattr(verdict, "LEAST_REQUESTS", 1500)
-    monkeypatch.setattr(verdict, "LEAST_SHORT", 800)
-    monkeypatch.setattr(verdict, "RELAXATIONS", 0.0)
 
 
 @cache
@@ -208,7 +202,7 @@ def test_a_quick_plan_is_not_simulated() -> None:
 
 def test_where_nothing_is_proven_there_is_no_plan_but_the_nearest_miss(monkeypatch: pytest.MonkeyPatch) -> None:
     def never(self: Bench, fleet: Fleet, most: int) -> tuple[Judgement, bool]:
-        found = judge(self.instance, fleet, requests=300)
+        found = judge(self.instance, fleet, requests=80)
         low = tuple(replace(one, attainment=Attainment(0.8, 0.7, 0.85, 300)) for one in found.classes)
         return replace(found, classes=low), False
 

@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from optimizer.loads.columns import ROLES
-from optimizer.solver.blocks import Work, nothing, relax, whole_blocks, whole_cost
+from optimizer.solver.blocks import Blocks, Work, nothing, relax, whole_blocks, whole_cost
 from optimizer.solver.counts import by_counts, kinds_of
 from optimizer.solver.dominance import undominated
 from optimizer.solver.fleet_model import Aim
@@ -32,9 +32,9 @@ EXACT = Work(gap=0.0)
 SEEDS = st.integers(0, 2**32 - 1)
 
 
-def check_optimum(matrices: Matrices) -> None:
+def check_optimum(matrices: Matrices, found: Blocks) -> None:
     """The search finds what trying every fleet finds, or a fleet of more blocks than are tried."""
-    best, found = by_trying_all(matrices), cheapest(matrices, Aim(), EXACT)
+    best = by_trying_all(matrices)
     if not found.index.size:
         assert found.outcome is Outcome.INFEASIBLE
         assert np.isinf(best)
@@ -60,23 +60,20 @@ def small(seed: int) -> Matrices:
 @settings(deadline=None, max_examples=200)
 @given(SEEDS)
 @example(66564822)
-def test_it_equals_trying_every_fleet(seed: int) -> None:
-    check_optimum(small(seed))
+def test_it_equals_trying_every_fleet_with_and_without_pruning(seed: int) -> None:
+    matrices = small(seed)
+    pruned, whole = (cheapest(matrices, Aim(), EXACT, prune=prune) for prune in (True, False))
+    check_optimum(matrices, pruned)
+    assert pruned.outcome is whole.outcome
+    assert pruned.objective == pytest.approx(whole.objective, abs=1e-6)
 
 
 @settings(deadline=None, max_examples=15)
 @given(SEEDS, st.booleans())
 def test_it_equals_trying_every_fleet_of_more_columns(seed: int, nodes: bool) -> None:
     matrices = random_matrices(seed, columns=4, limited=seed % 2 == 0)
-    check_optimum(billed_by_node(matrices) if nodes else matrices)
-
-
-@settings(deadline=None, max_examples=200)
-@given(SEEDS)
-def test_with_and_without_pruning_it_is_the_same(seed: int) -> None:
-    pruned, whole = (cheapest(small(seed), Aim(), EXACT, prune=prune) for prune in (True, False))
-    assert pruned.outcome is whole.outcome
-    assert pruned.objective == pytest.approx(whole.objective, abs=1e-6)
+    matrices = billed_by_node(matrices) if nodes else matrices
+    check_optimum(matrices, cheapest(matrices, Aim(), EXACT))
 
 
 def wider(seed: int, columns: int = 24) -> Matrices:
