@@ -1,14 +1,14 @@
 """The formulas' tails of TTFT and TPOT against the simulator, on pools of every kind.
 
-    python benchmarks/tail_model.py [--held-out] [--requests 100000] [--only KIND] [--json FILE]
+    python benchmarks/tail_model.py [--held-out [--seed 20261122]] [--requests 100000] [--only KIND] [--json FILE]
 
 Each case is one pool of engines at a stated utilisation (of its prompt servers; of its slots or KV memory for decode),
-under the policy of its engine. Where roles are apart, the other side of the fleet is made so large that it hardly
-queues. Prints P50, P90 and P99 predicted over simulated for each case, then by kind the mean absolute error and the
-share of cases within 5 % (P90) and 10 % (P99), and of those that are not further off than chance in the simulated
-quantile explains (two standard errors). `--held-out` takes pools drawn at random instead, of other models, GPUs
-and lengths. Fleets that fall behind in the simulation have no quantiles to compare; they are named and left out of the
-means.
+under the policy of its engine; steps are read off the batches of the standard preset and smaller ones. Where roles are
+apart, the other side of the fleet is made so large that it hardly queues. Runs are added until quantiles are settled.
+Prints P50, P90 and P99 predicted over simulated for each case, then by kind the mean absolute error and the share of
+cases within 5 % (P90) and 10 % (P99), and of those that are not further off than chance in the simulated quantile
+explains (two standard errors). `--held-out` takes pools drawn at random instead, of other models, GPUs and lengths.
+Fleets that fall behind in the simulation have no quantiles to compare; they are named and left out of the means.
 """
 
 from __future__ import annotations
@@ -38,6 +38,8 @@ from search_spaces.catalog import load_catalog  # noqa: E402
 from search_spaces.engines import load_engine_overhead  # noqa: E402
 from search_spaces.models import load_model  # noqa: E402
 from search_spaces.problem import Constraints, Objective, Offer, Problem, SearchSpace, Slo  # noqa: E402
+from search_spaces.schema_search import Span  # noqa: E402
+from search_spaces.spaces import SEQS_FACTOR, sizes  # noqa: E402
 
 SHOWN = {"p50": 0, "p90": 1, "p99": 3}
 """Quantiles shown, as indices into `evaluate.QUANTILES`."""
@@ -45,6 +47,8 @@ GOALS = {"p90": 0.05, "p99": 0.10}
 GOALED = ("ttft p90", "ttft p99", "tpot p90", "tpot p99")
 HELD_OUT, HELD_OUT_SEED = 60, 20261122
 """How many pools `--held-out` draws, and the seed of the draw."""
+SETTLED, MOST_RUNS = 0.25, 32
+"""Runs are doubled until the standard errors of all quantiles are below this share of the goals, or are so many."""
 BATCHES = 8
 """Parts of each run whose quantiles tell how much chance there is in them."""
 FloatArray = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
@@ -59,7 +63,7 @@ def problem_of(case: Case) -> Problem:
         pipeline_parallel=tuple(sorted({1, case.pipeline})),
         expert_parallel=(1,),
         data_parallel=(1,),
-        max_num_seqs=tuple(sorted({8, 32, case.seqs // 2, case.seqs})),
+        max_num_seqs=(1, 2, 4, *sizes(Span(low=8, high=case.seqs), SEQS_FACTOR)),
         max_num_batched_tokens=(case.chunk,),
         max_gpus_per_engine=8,
     )
@@ -159,6 +163,11 @@ class Row:
         """Whether the error exceeds the goal by more than two standard errors of the simulated quantile."""
         return abs(self.error(what)) > GOALS[what[-3:]] + 2.0 * self.noise[what] / self.simulated[what]
 
+    @property
+    def settled(self) -> bool:
+        """Whether chance in the simulated quantiles is small beside the goals."""
+        return all(self.noise[what] <= SETTLED * GOALS[what[-3:]] * self.simulated[what] for what in GOALED)
+
     def error(self, what: str) -> float:
         """Predicted over simulated, less one [1]."""
         return self.predicted[what] / max(self.simulated[what], 1e-12) - 1.0
@@ -174,7 +183,7 @@ def row_of(case: Case, requests: int, runs: int) -> Row:
     predicted = evaluate(instance, fleet, volume)
     found = judge(instance, fleet, requests=requests, seed=1, volume=volume, replications=runs)
     one = found.classes[0]
-    return Row(
+    row = Row(
         kind=case.kind,
         name=case.name,
         predicted=_named(predicted.ttft[0], predicted.tpot[0]),
@@ -182,6 +191,7 @@ def row_of(case: Case, requests: int, runs: int) -> Row:
         noise=_noise(found),
         overloaded=found.overload.overloaded,
     )
+    return row if row.overloaded or row.settled or runs >= MOST_RUNS else row_of(case, requests, 2 * runs)
 
 
 def _noise(found: Judgement) -> dict[str, float]:
@@ -226,14 +236,15 @@ def summary(rows: Sequence[Row]) -> Iterator[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--requests", type=int, default=100_000, help="of each run")
-    parser.add_argument("--runs", type=int, default=4, help="runs of each case, with seeds of their own")
+    parser.add_argument("--runs", type=int, default=4, help="runs of each case at least, with seeds of their own")
     parser.add_argument("--held-out", action="store_true", help="pools drawn at random instead of the chosen ones")
+    parser.add_argument("--seed", type=int, default=HELD_OUT_SEED, help="of the draw")
     parser.add_argument("--only", default="", help="cases whose kind or name contains this")
     parser.add_argument("--json", type=Path, help="write predicted and simulated quantiles there")
     arguments = parser.parse_args()
     rows = []
     print("predicted / simulated - 1 [%]        ttft p50   p90   p99    tpot p50   p90   p99")
-    for case in drawn_cases(HELD_OUT, HELD_OUT_SEED) if arguments.held_out else CASES:
+    for case in drawn_cases(HELD_OUT, arguments.seed) if arguments.held_out else CASES:
         if arguments.only not in f"{case.kind} {case.name}":
             continue
         start = time.process_time()

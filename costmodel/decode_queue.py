@@ -28,7 +28,7 @@ p = 1 - (1 - rho) / (1 - P). Symbols: c engines, lambda prompts per second of ea
    s2 = lambda tau E[e^2] d / (1 - P)^3; h(y) = 2 (y - 1 + exp(-y)) / y^2, b = 2 Var z / s2; k and j the means over the
    window of the correlations of the batch, and of the chance to be there still (`_remembered`). A request sees its own
    prompt's company: Var N / N requests more in the batch than there are on average, and first of all the prompts that
-   it leaves behind.
+   it leaves behind, or the early next one where it leaves none (`after_prompt`).
 """
 
 from __future__ import annotations
@@ -43,6 +43,8 @@ from .queueing import normal_exceeds
 
 FloatArray = NDArray[np.float64]
 
+HORIZON = 256
+"""Steps after a prompt that are looked at one by one [1]: later ones are like any."""
 MOST_FEEDBACK = 0.9
 """Largest share D of a batch that is due to itself [1]: beyond, the equations for small fluctuations say nothing."""
 
@@ -222,7 +224,7 @@ def decode_time(beside: Beside, left: FloatArray, first: float) -> DecodeTime:
     """Distribution of the mean step of requests of each flow.
 
     left (flows,): prompts that wait at the engine when a request begins to decode, on average [1]; first: what they add
-    to its first step where there are any [s].
+    to its first step where there are any (`any_of`) [s].
     """
     n, taken = beside.steps, beside.taken
     work = dispersion(beside, n)[1]
@@ -230,8 +232,9 @@ def decode_time(beside: Beside, left: FloatArray, first: float) -> DecodeTime:
     square = _square(beside, usual)
     drift = beside.quiet * beside.met * beside.second * beside.swing**2 * work / (1.0 - taken) ** 3
     forgets = np.maximum(2.0 * (square - usual**2) / np.maximum(drift, 1e-30), 1e-9)
-    any_left = left / (1.0 + left)
-    above = usual + (any_left * first - usual) * _mean_left(forgets, n)
+    any_left = any_of(left, beside.arrival_scv, beside.engines)
+    none_came, early = after_prompt(beside)
+    above = usual + any_left * (first - usual) * _mean_left(forgets, n) + (1.0 - any_left) * usual * early
     spread_now = np.maximum(above * square / max(usual, 1e-30) - above**2, 0.0)
     gain, crowd = beside.slope / (1.0 - taken), _seated(beside)
     kept, there = _remembered(beside)
@@ -239,11 +242,62 @@ def decode_time(beside: Beside, left: FloatArray, first: float) -> DecodeTime:
     variance = spread_now * _smoothed(forgets * n) + gain**2 * crowd * kept + gain * common * there
     own = crowd / max(beside.batch, 1e-12) * gain * kept / max(float(_shares(beside) @ kept), 1e-12)
     mean = above + own
-    idle = beside.met * (1.0 - beside.busy * beside.sent) / max(1.0 - beside.busy, 1e-6)
-    undisturbed = (1.0 - any_left) * np.exp(-np.minimum((n - 1.0) * beside.quiet * idle, 700.0))
+    undisturbed = (1.0 - any_left) * none_came
     met = np.maximum(1.0 - undisturbed, 1e-9)
     spread = np.sqrt(np.maximum((variance + mean**2) / met - (mean / met) ** 2, 0.0))
     return DecodeTime(mean / met, spread, undisturbed)
+
+
+def any_of(number: FloatArray, arrival_scv: float, engines: float) -> FloatArray:
+    """Chance of any of so many prompts on average, which bursts bring together (negative binomial, `prompt_ahead`) [1].
+
+    >>> any_of(np.array(1.0), 1.0, 4.0).round(3).item()  # Poisson: 1 - exp(-1)
+    0.632
+    """
+    bunches = max(arrival_scv - 1.0, 0.0) / engines
+    return np.asarray(-np.expm1(-number * (np.log1p(bunches) / bunches if bunches > 0.0 else 1.0)))
+
+
+def free_engines(engines: float, busy: float) -> tuple[FloatArray, FloatArray]:
+    """Numbers m of engines that are free after a prompt that leaves its own so, and their chances.
+
+    c - m others are busy with chances a^j / j!, j = c - m < c, of c exponential servers at load a = rho c (Erlang).
+
+    >>> [found.round(3).tolist() for found in free_engines(2.0, 0.5)]
+    [[2.0, 1.0], [0.5, 0.5]]
+    """
+    number = np.arange(max(np.rint(engines), 1.0))
+    offered = max(min(busy, 0.999999) * engines, 1e-12)
+    chance = np.cumsum(np.r_[0.0, np.log(offered / number[1:])])
+    chance = np.exp(chance - chance.max())
+    likely = chance > 1e-6
+    return engines - number[likely], chance[likely] / chance[likely].sum()
+
+
+def after_prompt(beside: Beside) -> tuple[FloatArray, FloatArray]:
+    """What comes to an engine that a prompt has left without any, in the n steps from there on, both (flows,).
+
+    The chance that no prompt comes before the last of them, and by how much the mean share of these steps that carry
+    prompts exceeds the usual one, over that [1]. While m engines are free (`free_engines`) the router sends prompts
+    here at rate c lambda / m, early where few are. So the engine idles for a mixture I of geometric times, carries
+    prompts for a geometric time B, and so on: an alternating renewal process. The share u that carries prompts
+    obeys u = f_I * (P(B > k) + f_B * u), solved by transforms; B is as long as the usual share demands.
+    """
+    free, chance = free_engines(beside.engines, beside.busy)
+    hazard = beside.met * beside.engines * beside.quiet / free
+    usual = min(beside.met * beside.step * float(beside.weight @ beside.mixed_steps), 0.99)
+    ends = min((1.0 - usual) / usual / float(chance @ (1.0 / hazard)), 1.0)
+    steps = np.arange(float(HORIZON))
+    idle, carries = np.exp(-np.outer(steps, hazard)) @ chance, (1.0 - ends) ** steps
+    damped = (1.0 - 8.0 / HORIZON) ** steps
+    begun, ended, carried = (
+        np.fft.rfft(each * damped, 2 * HORIZON)
+        for each in (-np.diff(idle, prepend=1.0), -np.diff(carries, prepend=1.0), carries)
+    )
+    share = np.fft.irfft(begun * carried / (1.0 - begun * ended))[:HORIZON] / damped
+    settled = 1.0 / (1.0 - ends * float(chance @ (1.0 / np.expm1(-hazard))))
+    early = np.interp(beside.steps - 1.0, steps, np.cumsum(share / settled - 1.0)) / beside.steps
+    return np.exp(-np.outer(beside.steps - 1.0, hazard)) @ chance, early
 
 
 def _square(beside: Beside, usual: float) -> float:
@@ -256,17 +310,17 @@ def _square(beside: Beside, usual: float) -> float:
     return usual**2 + max(each, usual**2 * (1.0 / max(chance, 1e-9) - 1.0), 1e-30)
 
 
-def first_of(left: float, one: float, most: float) -> float:
+def first_of(several: float, one: float, most: float) -> float:
     """What prompts that wait add to the next step where there are any, which has room for `most` [s].
 
-    Their number is geometric, so that there are 1 + left on average; each adds `one` [s].
+    several: their mean number where there are any, which is taken geometric [1]; each adds `one` [s].
 
-    >>> first_of(1.0, 1.0, 1e9), first_of(1.0, 1.0, 1.0)
+    >>> first_of(2.0, 1.0, 1e9), first_of(2.0, 1.0, 1.0)
     (2.0, 1.0)
     """
-    more = left / (1.0 + left)
+    more = 1.0 - 1.0 / several
     whole = np.floor(most / max(one, 1e-12))
-    return float(one * (1.0 - more**whole) * (1.0 + left) + more**whole * (most - whole * one))
+    return float(one * (1.0 - more**whole) * several + more**whole * (most - whole * one))
 
 
 def _shares(beside: Beside) -> FloatArray:

@@ -20,6 +20,8 @@
    engine that is free first is replaced by the one chosen. p is set by the decay of the tail: P(V > t) ~ exp(-eta t)
    where E exp(eta g / c) E exp(-eta U) = 1, U the gap between arrivals (Cramer and Lundberg; Kingman 1964), so
    p = 1 / E exp(eta R / c), which is rho for Poisson arrivals and also exact for gamma ones at one exponential server.
+3. Prompts are whole: of w that wait an engine has w / c on average, but the one chosen floor(w / c) where prompts are
+   alike and dealt out in turn. The sum of N R / c is rounded so as far as they are (`likeness`).
 """
 
 from __future__ import annotations
@@ -29,9 +31,9 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from .cells import CELLS, cells_of, centred, transform
+from .cells import CELLS, cells_of, centred, placed, transform
 from .prompts import BUSIEST, Prompts
-from .queueing import wait_probability
+from .queueing import NEWTON, normal_quantile, wait_probability
 
 FloatArray = NDArray[np.float64]
 
@@ -57,7 +59,7 @@ def shared_steps(prompts: Prompts) -> tuple[float, float, float]:
     low, high = 1e-9, 1.0
     for _ in range(2):
         level = np.linspace(low, high, LEVELS)
-        busy = rate * (shared + (alone - shared) * level)
+        busy = rate * (shared + (alone - shared + bubble_grown(prompts, 1.0 / level)) * level)
         chance = wait_probability(prompts.engines, np.minimum(busy, BUSIEST), prompts.arrival_scv)
         none = np.exp(-np.outer(chance / level * bunched, prompts.alone / alone)) @ weight
         excess = none * level - (1.0 - chance)
@@ -70,6 +72,27 @@ def shared_steps(prompts: Prompts) -> tuple[float, float, float]:
         together,
         float(chance[at] + part * (chance[at + 1] - chance[at])),
     )
+
+
+def bubble_grown(prompts: Prompts, together: FloatArray) -> FloatArray:
+    """How much longer a stage of a pipeline idles beside a step of n prompts than beside one of a single prompt [s].
+
+    A cycle lasts as long as the longest of k consecutive steps (`queueing.pipeline_cycle`), which is q sd longer than
+    the mean one, q the mean of the largest of k normals (Blom 1958). The variance is that of the single prompts, as
+    `bubble` = q sd has it, and of the compound Poisson work of n - 1 others. Each cycle brings the work of the next
+    step, so consecutive ones are alike: with two in flight, (1 - r) var = 1 / (1 + rho / 2) of what is new in each. No
+    step is longer than K: 1 / var grows by 1 / (K - E)^2.
+    """
+    if prompts.bare is None:
+        return np.zeros_like(together)
+    weight, others = prompts.weight, together - 1.0
+    longest = normal_quantile(0.625 / (prompts.stages + 0.25))
+    shared = float(weight @ prompts.shared)
+    alike = 1.0 + min(prompts.per_engine * shared, 1.0) / 2.0
+    second = float(weight @ np.minimum(prompts.shared, prompts.full_step) ** 2)
+    variance = (prompts.bubble / longest) ** 2 + others * second / alike
+    room = np.maximum(prompts.full_step - float(weight @ prompts.bare) - others * shared, 1e-9 * prompts.full_step)
+    return np.asarray(longest / np.sqrt(1.0 / np.maximum(variance, 1e-30) + 1.0 / room**2) - prompts.bubble)
 
 
 def work_ahead(prompts: Prompts, together: float) -> tuple[FloatArray, FloatArray]:
@@ -88,8 +111,28 @@ def work_ahead(prompts: Prompts, together: float) -> tuple[FloatArray, FloatArra
     whole = length + beside + 2.0 * overhead_ahead(prompts) / engines
     first = transform(centred(residual_below(whole, met * length / whole, edges)))
     others = transform(centred(residual_below(jobs, weight, edges)))
-    ahead = np.maximum(cells_of(first * (1.0 - again) / (1.0 - again * others)), 0.0)
+    queued, alike = (1.0 - again) / (1.0 - again * others), likeness(prompts)
+    if alike > 0.0:
+        even = edges[:-1]
+        turns = shared * np.floor(np.rint(even * engines / shared) / engines)
+        queued = transform(placed(np.maximum(even - alike * (even - turns), 0.0), cells_of(queued), edges))
+    ahead = np.maximum(cells_of(first * queued), 0.0)
     return edges, ahead / ahead.sum()
+
+
+def likeness(prompts: Prompts) -> float:
+    """How far prompts are alike to the router [1]: 1 - (a - b) / E g, a the mean, b the shortest of those in service.
+
+    It evens out tokens: where lengths differ by sending one behind the shortest, where they do not by dealing them out
+    in turn.
+    """
+    if prompts.engines <= 1.0:
+        return 0.0
+    weight, shared = prompts.weight, prompts.shared
+    length, met = shortest_of(shared, weight, prompts.engines)
+    mean = float(weight @ shared)
+    spread = float(weight @ shared**2) / mean - float(met @ length**2 / (met @ length))
+    return max(1.0 - spread / mean, 0.0)
 
 
 def overhead_ahead(prompts: Prompts) -> float:
@@ -106,7 +149,9 @@ def overhead_ahead(prompts: Prompts) -> float:
     load = rate * shared
     if load >= BUSIEST:
         return 0.0
-    together = shared_steps(replace(prompts, rate=prompts.rate / prompts.engines, engines=1.0, arrival_scv=1.0))[1]
+    together = shared_steps(
+        replace(prompts, rate=prompts.rate / prompts.engines, engines=1.0, arrival_scv=1.0, bare=None)
+    )[1]
     overhead, second = max(alone - shared, 0.0), float(weight @ prompts.shared**2)
     length = overhead + together * shared
     none = max(together - rate * length, 0.0)
@@ -119,26 +164,30 @@ def decay_rate(jobs: FloatArray, weight: FloatArray, rate: float, arrival_scv: f
     """The eta > 0 with E exp(eta job) E exp(-eta U) = 1 for gamma gaps U of mean 1 / rate [1/s].
 
     jobs (flows,) with weights (flows,), of mean below 1 / rate. The logarithm of the product is convex in eta, 0 at 0
-    and negative behind: bisected after doubling, as far as exp(eta job) can be told. Gaps of no variance are taken as
-    gaps of hardly any.
+    and negative behind: doubled until it is positive, as far as exp(eta job) can be told, and from there Newton's steps
+    come down to the root. Gaps of no variance are taken as gaps of hardly any.
 
     >>> round(decay_rate(np.array([1.0]), np.array([1.0]), 0.5, 1.0), 4)  # 0.5 (exp(eta) - 1) = eta
     1.2564
     """
     longest, scv = float(jobs.max()), max(arrival_scv, 1e-9)
 
-    def growth(eta: float) -> float:
-        work = eta * longest + np.log(weight @ np.exp(eta * (jobs - longest)))
-        return float(work - np.log1p(eta * scv / rate) / scv)
+    def growth(eta: float) -> tuple[float, float]:
+        """The logarithm and its derivative."""
+        tilted = weight * np.exp(eta * (jobs - longest))
+        whole = float(tilted.sum())
+        value = eta * longest + np.log(whole) - np.log1p(eta * scv / rate) / scv
+        return float(value), float(tilted @ jobs) / whole - 1.0 / (rate + eta * scv)
 
-    high = 1.0 / longest
-    while growth(high) < 0.0 and high * longest < STEEPEST:
-        high *= 2.0
-    low = 0.0
-    for _ in range(50):
-        middle = (low + high) / 2.0
-        low, high = (middle, high) if growth(middle) < 0.0 else (low, middle)
-    return high
+    eta = 1.0 / longest
+    while growth(eta)[0] < 0.0 and eta * longest < STEEPEST:
+        eta *= 2.0
+    for _ in range(NEWTON):
+        value, slope = growth(eta)
+        if value <= 1e-12 * slope * eta:
+            break
+        eta -= value / slope
+    return eta
 
 
 def _residual_growth(jobs: FloatArray, weight: FloatArray, eta: float) -> float:

@@ -13,14 +13,16 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .cells import cells_of, placed, shift, transform
+from .cells import cells_of, exponential, placed, shift, transform
 from .prompt_ahead import shortest_of
-from .prompts import BUSIEST, Prompts
+from .prompts import Prompts
 
 FloatArray = NDArray[np.float64]
 
 BEYOND = (0.8, 0.6, 0.4, 0.25, 0.15, 0.08, 0.04, 0.015, 0.005)
 """Waits are put into classes that so many of them exceed, in each of which as many prompts come behind."""
+DEALT = 128.0
+"""Engines beyond which arrivals dealt out in turn come back as regularly as they can [1]."""
 OWN_CLASSES = 3
 """Prompts are put into so many classes by their own length, of as many prompts each."""
 
@@ -88,9 +90,9 @@ def _still_all_busy(prompts: Prompts, weight: FloatArray, busy: float, chance: f
 class Company:
     """Prompts of one class; own: mean time [s]; pace: arrivals behind one [1/s]; step: share of V in its own step [1].
 
-    kept: pace over that of the mean prompt [1]. Such a prompt ends x = Q + own after the step in progress; steps of
-    K = `full` follow each other. job: mean of the prompts in Q, which is `step` V on average: none with chance
-    exp(-step V / job), else spread evenly.
+    kept: pace over that of the mean prompt [1]; alike: `prompt_ahead.likeness` [1]. Such a prompt ends x = Q + own
+    after the step in progress; steps of K = `full` follow each other. job: mean of the prompts in Q, which is `step` V
+    on average: none with chance exp(-step V / job), else spread evenly.
     """
 
     own: float
@@ -99,6 +101,7 @@ class Company:
     step: float
     full: float
     job: float
+    alike: float = 0.0
 
     def _queued(self, wait: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Chance that nothing is queued before it, and the most that may be [s]."""
@@ -158,6 +161,20 @@ def in_classes(prompts: Prompts, ahead: FloatArray, edges: FloatArray, step: flo
     return Ahead(share, mean, spectrum, transform(placed(prompts.stages * prompts.shared, prompts.weight, edges)))
 
 
+def in_turn(even: FloatArray, engines: float) -> FloatArray:
+    """Arrivals behind one where c engines get them in turn, on average: floor(N / c), N Poisson of mean c `even` [1].
+
+    That is (E N - E[N mod c]) / c, where P(N mod c = r) is the discrete transform of E w^N at the c-th roots w of 1.
+
+    >>> in_turn(np.array([0.5]), 1.0).round(4).tolist(), in_turn(np.array([0.5]), 2.0).round(4).tolist()
+    ([0.5], [0.2838])
+    """
+    each = np.rint(min(engines, DEALT))
+    mean, turn = even * each, np.arange(each)
+    left = np.fft.fft(np.exp(mean[:, None] * (np.exp(2j * np.pi * turn / each) - 1.0))).real @ turn / each
+    return np.asarray((mean - left) / each)
+
+
 def with_company(prompts: Prompts, ahead: Ahead, edges: FloatArray, company: Company) -> tuple[FloatArray, float]:
     """Distribution of V + E on the cells for prompts of one class, and the mean number of prompts that make E.
 
@@ -166,8 +183,11 @@ def with_company(prompts: Prompts, ahead: Ahead, edges: FloatArray, company: Com
     """
     stages = prompts.stages
     bunch = company.kept * bunch_behind(prompts.arrival_scv, prompts.engines)
-    expected = bunch + company.pace * company.begins(ahead.mean)
-    below = np.cumsum(cells_of(np.exp(expected[:, None] * (ahead.job - 1.0))), axis=1)
+    even = company.pace * company.begins(ahead.mean)
+    if company.alike > 0.0:
+        even += company.alike * (in_turn(even, prompts.engines) - even)
+    expected = bunch + even
+    below = np.cumsum(cells_of(exponential(expected[:, None] * (ahead.job - 1.0))), axis=1)
     above = np.clip((1.0 - below) * company.room(ahead.mean, edges[:-1] / stages), 0.0, 1.0)
     coming = 1.0 - above
     coming[:, 1:] -= coming[:, :-1].copy()
@@ -176,16 +196,13 @@ def with_company(prompts: Prompts, ahead: Ahead, edges: FloatArray, company: Com
     return np.maximum(total, 0.0), behind / (stages * company.job)
 
 
-def held_up(prompts: Prompts, wait: FloatArray, own: float, busy: float, edges: FloatArray) -> FloatArray:
+def held_up(prompts: Prompts, wait: FloatArray, own: float, edges: FloatArray) -> FloatArray:
     """Distribution of a wait, and of what a step of length `own` then loses behind longer ones in later stages.
 
-    (M - own)+ at each of them, M the longest step in the busy period so far, P(M <= x) = (1 - rho) / (1 - rho F(x)), of
-    those who find the engine busy (`queueing.pipeline_bubble` has its mean for all).
+    (M - own)+ at each of them, M the longest of the k - 1 steps in flight before it, P(M <= x) = F(x)^(k - 1).
     """
     bare = np.zeros(0) if prompts.bare is None else prompts.bare
     order = np.argsort(bare, kind="stable")
-    rho = min(busy, BUSIEST)
-    below = (1.0 - rho) / (1.0 - rho * np.minimum(np.cumsum(prompts.weight[order]), 1.0))
-    longest = np.diff(np.r_[1.0 - rho, below]) / rho
+    longest = np.diff(np.minimum(np.cumsum(prompts.weight[order]), 1.0) ** (prompts.stages - 1.0), prepend=0.0)
     lost = (prompts.stages - 1.0) * np.maximum(bare[order] - own, 0.0)
     return np.maximum(cells_of(transform(wait) * transform(placed(lost, longest, edges))), 0.0)

@@ -10,12 +10,12 @@ ones, as the router sends others elsewhere once a long one has come.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .prompt_ahead import shared_steps, work_ahead
+from .prompt_ahead import bubble_grown, likeness, shared_steps, work_ahead
 from .prompt_company import Company, bunch_behind, held_up, in_classes, own_classes, rate_behind, with_company
 from .prompts import Prompts
 
@@ -74,20 +74,23 @@ def prompt_wait(prompts: Prompts) -> PromptWait:
         return PromptWait(0.0, 0.0, 0.0, np.array([0.0, 1.0]), np.zeros((1, 2)), np.zeros(flows, np.int64), 0.0, 0.0)
     busy, together, chance = shared_steps(prompts)
     load = prompts.per_engine * float(prompts.weight @ prompts.shared)
+    grown = float(bubble_grown(prompts, np.array(together)))
+    prompts = replace(prompts, alone=np.maximum(prompts.alone + grown, prompts.shared))
     edges, ahead = work_ahead(prompts, together)
     member = own_classes(prompts)
     rate, step = rate_behind(prompts, busy, chance), chance / (1.0 + chance)
     parts = in_classes(prompts, ahead, edges, step)
-    shared = float(prompts.weight @ prompts.shared)
+    shared, alike = float(prompts.weight @ prompts.shared), likeness(prompts)
     late, means, behind = [], [], []
     for number in range(int(member.max()) + 1):
         share = prompts.weight * (member == number)
         each = share / max(float(share.sum()), 1e-300)
         pace, own = float(each @ rate), float(each @ prompts.alone)
         kept = pace / max(float(prompts.weight @ rate), 1e-300)
-        wait, came = with_company(prompts, parts, edges, Company(own, pace, kept, step, prompts.full_step, shared))
+        company = Company(own, pace, kept, step, prompts.full_step, shared, alike)
+        wait, came = with_company(prompts, parts, edges, company)
         if prompts.bare is not None:
-            wait = held_up(prompts, wait, float(each @ prompts.bare), busy, edges)
+            wait = held_up(prompts, wait, float(each @ prompts.bare), edges)
         late.append(np.clip(np.r_[1.0, 1.0 - np.cumsum(wait)[1:] + 0.5 * wait[1:], 0.0], 0.0, 1.0))
         means.append(float(share.sum()) * float(late[-1][1:].sum() + 0.5) * float(edges[1]))
         behind.append(float(share.sum()) * came)

@@ -19,8 +19,9 @@ class Prompts:
 
     rate (flows,) [1/s]; alone (flows,): s, time of each prompt in steps of its own [s]; shared (flows,): g, its time in
     full steps [s]; full_step: K [s]; arrival_scv: squared coefficient of variation of the gaps between arrivals;
-    stages: of an engine's pipeline, in which case all times are those that a step keeps one stage; bare (flows,): what
-    those would be if no step were held up by longer ones [s], None without stages.
+    stages: of an engine's pipeline, in which case all times are those that a step keeps one stage; bare (flows,): the
+    longest step of each if none were held up by longer ones [s], None without stages; bubble: what that adds to `alone`
+    on average [s].
     """
 
     rate: FloatArray
@@ -31,6 +32,7 @@ class Prompts:
     arrival_scv: float
     stages: float = 1.0
     bare: FloatArray | None = None
+    bubble: float = 0.0
 
     @property
     def weight(self) -> FloatArray:

@@ -20,6 +20,8 @@ MANY_SERVERS = 2000
 """Up to this many servers the exact recursion is run, whose time grows with their number."""
 BURSTY_SERVERS = 64
 """The same for gamma arrivals."""
+NEWTON = 60
+"""Newton's steps at most. Six are enough, but near rho = 1, where the first ones halve the way that is left."""
 
 
 def erlang_c(servers: ArrayLike, utilization: ArrayLike) -> FloatArray:
@@ -27,8 +29,7 @@ def erlang_c(servers: ArrayLike, utilization: ArrayLike) -> FloatArray:
 
     servers [1, whole], utilization rho in [0, 1) [1]. The recursion on the inverse of Erlang B,
     1/B(c) = 1 + (c/a) / B(c-1), is stable for any c; C = B / (1 - rho (1 - B)). At rho >= 1 every arrival waits.
-    Beyond MANY_SERVERS the limit of many servers stands in (Halfin and Whitt 1981, proposition 1):
-    1/C = 1 + beta Phi(beta) / phi(beta), beta = (1 - rho) sqrt(c).
+    Beyond MANY_SERVERS the limit of many servers stands in (`_many_servers`).
 
     >>> float(erlang_c(1, 0.7))  # M/M/1: the server is busy with probability rho
     0.7
@@ -43,11 +44,20 @@ def erlang_c(servers: ArrayLike, utilization: ArrayLike) -> FloatArray:
             inverse_b = 1.0 + (k / offered) * inverse_b
             result = np.where(count == k, 1.0 / inverse_b, result)
     blocked, below = result, np.minimum(rho, 1.0)
-    exact = blocked / (1.0 - below * (1.0 - blocked))
-    beta = (1.0 - below) * np.sqrt(count)
+    waits = blocked / (1.0 - below * (1.0 - blocked))
+    if not few.all():
+        waits = np.where(few, waits, _many_servers(count, below))
+    return np.where(rho >= 1.0, 1.0, waits)
+
+
+def _many_servers(servers: NDArray[np.int64], utilization: FloatArray) -> FloatArray:
+    """The limit of many servers [1] (Halfin and Whitt 1981, proposition 1).
+
+    1/C = 1 + beta Phi(beta) / phi(beta), beta = (1 - rho) sqrt(c).
+    """
+    beta = (1.0 - utilization) * np.sqrt(servers)
     density = np.exp(-0.5 * np.minimum(beta, 37.0) ** 2) / math.sqrt(2.0 * math.pi)
-    many = 1.0 / (1.0 + beta * (1.0 - normal_exceeds(beta)) / density)
-    return np.where(rho >= 1.0, 1.0, np.where(few, exact, many))
+    return np.asarray(1.0 / (1.0 + beta * (1.0 - normal_exceeds(beta)) / density))
 
 
 def bursty_servers(servers: ArrayLike, arrival_scv: ArrayLike) -> NDArray[np.int64]:
@@ -78,12 +88,7 @@ def gamma_wait(servers: FloatArray, utilization: FloatArray, arrival_scv: float)
     def transform(z: FloatArray) -> FloatArray:
         return np.asarray(np.exp(-np.log1p(z * arrival_scv / rate) / arrival_scv))
 
-    low, high = np.zeros(rate.shape), np.ones(rate.shape)
-    for _ in range(50):
-        middle = (low + high) / 2.0
-        above = transform(servers * (1.0 - middle)) > middle
-        low, high = np.where(above, middle, low), np.where(above, high, middle)
-    idle = np.maximum(1.0 - low, 1e-12)
+    idle = _idle_share(rate / servers, arrival_scv)
     k = np.arange(1.0, float(servers.max()) + 1.0).reshape(-1, *(1,) * rate.ndim)
     j = np.where(np.abs(servers * idle - k) < 1e-5, k + 1e-5, k)
     gap = transform(j)
@@ -91,6 +96,23 @@ def gamma_wait(servers: FloatArray, utilization: FloatArray, arrival_scv: float)
     term = (servers * (1.0 - gap) - j) / (servers * idle - j) / (1.0 - gap)
     total = 1.0 / idle + np.where(k <= servers, np.exp(np.minimum(product, 700.0)) * term, 0.0).sum(axis=0)
     return np.asarray(1.0 / (total * idle))
+
+
+def _idle_share(rho: FloatArray, arrival_scv: float) -> FloatArray:
+    """1 - sigma of `gamma_wait` [1], for rho < 1.
+
+    The root d in (0, 1) of d = 1 - (1 + d ca2 / rho)^(-1 / ca2). What the left side has more is convex in d and
+    positive at 1, so Newton's steps from there come down to the root and never pass it.
+    """
+    idle = np.ones(rho.shape)
+    for _ in range(NEWTON):
+        part = idle * arrival_scv / rho
+        exponent = -np.log1p(part) / arrival_scv
+        step = (idle + np.expm1(exponent)) / (1.0 - np.exp(exponent) / (rho * (1.0 + part)))
+        idle = np.maximum(idle - step, 1e-12)
+        if (np.abs(step) <= 1e-9 * idle).all():
+            break
+    return idle
 
 
 def wait_probability(servers: ArrayLike, utilization: ArrayLike, arrival_scv: ArrayLike = 1.0) -> FloatArray:
@@ -112,13 +134,14 @@ def _bursty_wait(servers: FloatArray, utilization: FloatArray, arrival_scv: floa
 
     Beyond BURSTY_SERVERS a Poisson stream to a smaller pool stands in (Hayward), which differs little there.
     """
-    pairs, index = np.unique(np.stack([servers, utilization]), axis=1, return_inverse=True)
-    few = pairs[0] <= BURSTY_SERVERS
+    pairs, index = np.unique(servers + 1j * utilization, return_inverse=True)
+    count, rho = pairs.real, pairs.imag
+    few = count <= BURSTY_SERVERS
     result, many = np.empty(few.shape), ~few
     if many.any():
-        result[many] = erlang_c(bursty_servers(pairs[0][many], arrival_scv), pairs[1][many])
+        result[many] = erlang_c(bursty_servers(count[many], arrival_scv), rho[many])
     if few.any():
-        result[few] = np.where(pairs[1][few] >= 1.0, 1.0, gamma_wait(pairs[0][few], pairs[1][few], arrival_scv))
+        result[few] = np.where(rho[few] >= 1.0, 1.0, gamma_wait(count[few], rho[few], arrival_scv))
     return np.asarray(result[index.ravel()])
 
 

@@ -9,7 +9,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodel.decode_queue import Beside, beta_exceeds, decode_time, dispersion, feedback, first_of
+from costmodel.decode_queue import (
+    Beside,
+    after_prompt,
+    any_of,
+    beta_exceeds,
+    decode_time,
+    dispersion,
+    feedback,
+    first_of,
+    free_engines,
+)
+from costmodel.queueing import erlang_c
 
 
 def beside(**changed: object) -> Beside:
@@ -91,9 +102,40 @@ def test_steps_of_one_engine_vary_as_in_a_simulation() -> None:
 
 
 def test_prompts_left_behind_are_geometric_and_fill_the_step() -> None:
-    assert first_of(0.0, 0.03, 1.0) == pytest.approx(0.03)
-    assert first_of(2.0, 0.03, 1e6) == pytest.approx(0.09)
+    assert first_of(1.0, 0.03, 1.0) == pytest.approx(0.03)
+    assert first_of(3.0, 0.03, 1e6) == pytest.approx(0.09)
     assert first_of(1e6, 0.03, 0.1) == pytest.approx(0.1, rel=1e-3)
+
+
+def test_bursts_leave_prompts_behind_more_seldom() -> None:
+    assert float(any_of(np.array(0.5), 1.0, 3.0)) == pytest.approx(1.0 - np.exp(-0.5))
+    bursty = any_of(np.array([0.5]), 4.0, 3.0)  # negative binomial of variance over mean 2: 1 - 2^(-1/2)
+    assert bursty == pytest.approx(1.0 - 2.0**-0.5)
+
+
+@pytest.mark.parametrize(("engines", "busy"), [(1, 0.5), (3, 0.8), (40, 0.9)])
+def test_as_many_engines_are_free_as_the_idle_ones_of_a_queue(engines: int, busy: float) -> None:
+    """Of c exponential servers c (1 - rho) are idle on average, none in the share that Erlang's formula gives."""
+    free, chance = free_engines(float(engines), busy)
+    assert chance.sum() == pytest.approx(1.0)
+    idle = engines * (1.0 - busy) / (1.0 - float(erlang_c(engines, busy)))
+    assert float(free @ chance) == pytest.approx(idle, rel=1e-4)
+
+
+def test_after_a_prompt_one_engine_is_a_chain_of_two_states() -> None:
+    """It begins with chance g in each step and ends with chance e: the share p (1 - (1 - g - e)^k) carries prompts."""
+    one = beside(steps=np.array([5.0, 60.0]), mixed_steps=np.full(2, 2.0))
+    none_came, early = after_prompt(one)
+    g = 1.0 - np.exp(-one.rate * one.quiet)
+    assert none_came == pytest.approx((1.0 - g) ** (one.steps - 1.0))
+    carrying = 2.0 * (one.step - one.quiet) / one.mean
+    left = 1.0 - g - (1.0 - carrying) / carrying * one.rate * one.quiet
+    assert early == pytest.approx(-(1.0 - left**one.steps) / (1.0 - left) / one.steps, rel=1e-3)
+
+
+def test_the_next_prompt_comes_early_where_few_engines_are_free() -> None:
+    alone, many = (after_prompt(beside(engines=engines, busy=0.8))[1] for engines in (1.0, 12.0))
+    assert (many > alone).all()
 
 
 @settings(deadline=None, max_examples=50)

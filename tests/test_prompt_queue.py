@@ -10,10 +10,25 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodel.prompt_ahead import decay_rate, overhead_ahead, residual_below, shared_steps, shortest_of
-from costmodel.prompt_company import Company, rate_behind
+from costmodel.prompt_ahead import (
+    bubble_grown,
+    decay_rate,
+    likeness,
+    overhead_ahead,
+    residual_below,
+    shared_steps,
+    shortest_of,
+)
+from costmodel.prompt_company import Company, held_up, rate_behind
 from costmodel.prompt_queue import Prompts, PromptWait, prompt_wait
-from costmodel.queueing import bursty_servers, erlang_c, gamma_exceeds, gamma_wait, wait_probability
+from costmodel.queueing import (
+    bursty_servers,
+    erlang_c,
+    gamma_exceeds,
+    gamma_wait,
+    pipeline_cycle,
+    wait_probability,
+)
 
 ONE = np.array([1.0])
 
@@ -246,3 +261,91 @@ class TestWait:
         one, two = (prompt_wait(prompts(0.6, stages=stages)) for stages in (1.0, 2.0))
         assert two.chance == one.chance
         assert two.mean > one.mean
+
+
+def staged(rate: float, full: float = 5.0) -> Prompts:
+    """The two kinds of prompts at one engine of two stages, without overheads."""
+    bare, weight = np.array([0.5, 2.0]), np.array([2.0 / 3.0, 1.0 / 3.0])
+    alone = pipeline_cycle(bare[None], weight, np.array([2.0]))[0]
+    usual = Prompts(rate * weight, alone, bare, full, 1.0, 1.0)
+    return replace(usual, stages=2.0, bare=bare, bubble=float(weight @ (alone - bare)))
+
+
+def walked_stages(given_: Prompts, count: int, seed: int) -> np.ndarray:
+    """TTFT less two stages of the prompt alone; of two steps in flight the next begins when the first has left."""
+    rng = np.random.default_rng(seed)
+    arrival = np.cumsum(rng.exponential(1.0 / given_.rate.sum(), count))
+    size = given_.shared[rng.choice(given_.rate.size, size=count, p=given_.weight)]
+    delay, free, gone, leaving, first = np.zeros(count), 0.0, 0.0, 0.0, 0
+    while first < count:
+        start, last, length = max(free, gone, arrival[first]), first, 0.0
+        while last < count and arrival[last] <= start and (last == first or length + size[last] <= given_.full_step):
+            length, last = length + size[last], last + 1
+        free, gone, leaving = start + length, leaving, max(start + length, leaving) + length
+        delay[first:last] = leaving - arrival[first:last] - 2.0 * size[first:last]
+        first = last
+    return delay[count // 10 :]
+
+
+class TestPipeline:
+    @pytest.mark.parametrize("rate", [0.3, 0.5, 0.7])
+    def test_delays_are_those_of_two_stages_walked_through(self, rate: float) -> None:
+        delay, found = walked_stages(staged(rate), 60_000, 1), prompt_wait(staged(rate))
+        assert found.chance * found.mean == pytest.approx(delay.mean(), rel=0.2)
+        for quantile in (0.9, 0.99):
+            slack = float(np.quantile(delay, quantile))
+            assert late(found, staged(rate), 1.2 * slack) * found.chance < 1.0 - quantile
+            assert late(found, staged(rate), 0.8 * slack) * found.chance > 1.0 - quantile
+
+    def test_a_bubble_grows_with_the_prompts_of_a_step_and_ends_where_steps_are_full(self) -> None:
+        grown = bubble_grown(staged(0.5, full=1e6), np.array([1.0, 2.0, 4.0]))
+        assert grown[0] == pytest.approx(0.0, abs=1e-6)
+        assert (np.diff(grown) > 0.0).all()
+        full = bubble_grown(staged(0.5), np.array([1.0 + 4.0 / 1.0]))
+        assert full == pytest.approx(-staged(0.5).bubble, abs=1e-6)
+        assert bubble_grown(prompts(0.5), np.array([3.0])) == pytest.approx(0.0)
+
+    def test_a_step_waits_for_a_longer_one_before_it(self) -> None:
+        edges = np.linspace(0.0, 8.0, 1025)
+        nothing = np.r_[1.0, np.zeros(1023)]
+        short, long = (held_up(staged(0.5), nothing, own, edges) @ edges[:-1] for own in (0.5, 2.0))
+        assert short == pytest.approx(1.5 / 3.0, rel=1e-6)
+        assert long == pytest.approx(0.0, abs=1e-9)
+
+
+def walked_in_turn(given_: Prompts, count: int, seed: int) -> np.ndarray:
+    """TTFT less its own time of prompts of one length, each sent to the engine that has fewest."""
+    rng = np.random.default_rng(seed)
+    arrival = np.cumsum(rng.exponential(1.0 / given_.rate.sum(), count))
+    most, one = int(given_.full_step), int(given_.engines)
+    ends, steps, delay = np.zeros(one), [0] * one, np.zeros(count)
+    waiting: list[list[int]] = [[] for _ in range(one)]
+
+    def begin(engine: int, at: float) -> None:
+        taken, waiting[engine] = waiting[engine][:most], waiting[engine][most:]
+        ends[engine], steps[engine] = at + len(taken), len(taken)
+        delay[taken] = ends[engine] - arrival[taken] - 1.0
+
+    for number, now in enumerate(arrival):
+        for engine in range(one):
+            while ends[engine] <= now and steps[engine]:
+                begin(engine, ends[engine])
+        chosen = min(range(one), key=lambda engine: steps[engine] + len(waiting[engine]))
+        waiting[chosen].append(number)
+        if not steps[chosen]:
+            begin(chosen, now)
+    return delay[count // 10 : -100]
+
+
+class TestInTurn:
+    @pytest.mark.parametrize(("engines", "rate"), [(2, 0.8), (4, 0.8), (8, 0.85)])
+    def test_prompts_of_one_length_are_dealt_out(self, engines: int, rate: float) -> None:
+        given_ = same(rate, float(engines))
+        delay, found = walked_in_turn(given_, 20_000, 1), prompt_wait(given_)
+        assert found.chance * found.mean == pytest.approx(delay.mean(), rel=0.15)
+
+    def test_only_prompts_of_one_length_are_quite_alike(self) -> None:
+        assert likeness(same(0.5, 4.0)) == 1.0
+        assert likeness(same(0.5)) == 0.0  # one engine gets what comes
+        few, many = (likeness(prompts(0.5, engines)) for engines in (2.0, 8.0))
+        assert 1.0 > few > many >= 0.0

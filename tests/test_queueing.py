@@ -16,6 +16,7 @@ from costmodel.queueing import (
     bursty_servers,
     conditional_wait,
     erlang_c,
+    gamma_wait,
     halfin_whitt_margin,
     normal_exceeds,
     normal_quantile,
@@ -100,6 +101,14 @@ class TestBursts:
     def test_burstier_waits_more_often(self, servers: int, rho: float, one: float, other: float) -> None:
         low, high = sorted((one, other))
         assert wait_probability(servers, rho, low) <= wait_probability(servers, rho, high) * (1 + 1e-12)
+
+    @settings(deadline=None, max_examples=80)
+    @given(st.floats(0.01, 0.9999), st.floats(1.001, 25.0))
+    def test_one_server_waits_as_its_root_says(self, rho: float, scv: float) -> None:
+        """GI/M/1: P(wait) = sigma, 1 - sigma = 1 - (1 + (1 - sigma) ca2 / rho)^(-1 / ca2) and not 0."""
+        idle = 1.0 - float(gamma_wait(np.array(1.0), np.array(rho), scv))
+        assert idle > 0.0
+        assert -math.expm1(-math.log1p(idle * scv / rho) / scv) == pytest.approx(idle, rel=1e-9, abs=1e-14)
 
 
 class TestConditionalWait:

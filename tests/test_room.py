@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from optimizer.fleets.build_plan import fleet_cost
 from optimizer.fleets.evaluate import goodput_volume
@@ -30,6 +32,21 @@ def test_most_room_wins_and_the_first_of_as_much(rooms: tuple[float, ...], expec
 
     assert roomiest(range(len(rooms)), carries) == expected
     assert (asked == []) == (len(rooms) == 1)
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.lists(st.floats(1.0, 4.0) | st.sampled_from([1.0, 1.3, 700.0]), min_size=1, max_size=12))
+def test_nobody_has_more_room_than_the_one_that_is_taken(rooms: list[float]) -> None:
+    asked: set[tuple[int, float]] = set()
+
+    def carries(fleet: int, volume: float) -> bool:
+        asked.add((fleet, volume))
+        return volume <= rooms[fleet]
+
+    taken = roomiest(range(len(rooms)), carries)
+    assert max(rooms) <= rooms[taken] * (1.0 + AS_MUCH)
+    assert all(rooms[taken] > before for before in rooms[:taken])
+    assert len(asked) <= 40 * len(rooms)
 
 
 def tied(known: Evaluated, cost: float, most: int = 8) -> list[Fleet]:

@@ -87,6 +87,15 @@ def test_a_loop_that_is_kept_is_loaded_sooner(monkeypatch: pytest.MonkeyPatch) -
     assert backend.chosen_loop(1) is not None
 
 
+def test_requests_that_are_expected_count_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    use(monkeypatch, numba_of(njit))
+    half = backend.COMPILE_FROM // 2
+    backend.expect(half)
+    assert backend.chosen_loop(half) is None
+    backend.expect(half)
+    assert backend.chosen_loop(1) is not None
+
+
 def test_a_loop_kept_by_another_python_does_not_count() -> None:
     keep("py39")
     assert not backend.pays(backend.COMPILE_FROM - 1)

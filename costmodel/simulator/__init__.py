@@ -1,10 +1,12 @@
 """Event-driven simulation of serving fleets: every request of a trace through queues, steps, KV blocks and links.
 
-`simulate(trace, fleet) -> Result` is the one entry; the rest describes its arguments and reads its result.
+`simulate(trace, fleet) -> Result` is the one entry (`expect` says how much more is to come); the rest describes its
+arguments and reads its result.
 """
 
 from __future__ import annotations
 
+from .backend import expect
 from .coefficients import CoefficientSteps
 from .engine_work import EngineWork, PrefixUse
 from .fleet import FirstToken, Fleet, HandOver, KvStore, Limits, Pool, Router
@@ -44,6 +46,7 @@ __all__ = [
     "StepWork",
     "TableSteps",
     "Trace",
+    "expect",
     "make_trace",
     "simulate",
 ]

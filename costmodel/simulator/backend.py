@@ -1,8 +1,8 @@
 """Which loop serves a run: plain Python, or the same functions compiled by numba.
 
 The compiled loop is kept on disk. Loading it takes as long as some ten thousand requests in plain Python, compiling it
-as long as some hundred thousand; so it is loaded or compiled once a process has simulated so many (LOAD_FROM,
-COMPILE_FROM), and never where numba is not there or nothing can be kept. Both loops give the same bytes.
+as long as some hundred thousand; so it is loaded or compiled once a process has simulated so many, or expects to
+(LOAD_FROM, COMPILE_FROM), and never where numba is not there or nothing can be kept. Both loops give the same bytes.
 `PDPLAN_SIMULATOR=python` and `PDPLAN_SIMULATOR=numba` choose by hand.
 """
 
@@ -45,12 +45,21 @@ takes, but it is done once for all processes to come."""
 
 @dataclass(slots=True)
 class Served:
-    """Requests that this process has simulated; they decide how long the next run takes, never what comes out."""
+    """Requests that this process has simulated; they decide how long the next run takes, never what comes out.
+
+    expected: how many it will have, as far as that is known.
+    """
 
     requests: int = 0
+    expected: int = 0
 
 
 _served = Served()
+
+
+def expect(requests: int) -> None:
+    """Say that so many requests more are to come, so that the compiled loop serves the first of them too if it pays."""
+    _served.expected = max(_served.expected, _served.requests + requests)
 
 
 def chosen_loop(requests: int) -> RunLoop | None:
@@ -59,7 +68,8 @@ def chosen_loop(requests: int) -> RunLoop | None:
     if mode not in (AUTOMATIC, PYTHON, NUMBA):
         raise InputError(f"{VARIABLE}: {mode[:80]!r} is neither {PYTHON!r} nor {NUMBA!r}")
     _served.requests += requests
-    loop = compiled_loop() if mode == NUMBA or (mode == AUTOMATIC and pays(_served.requests)) else None
+    known = max(_served.requests, _served.expected)
+    loop = compiled_loop() if mode == NUMBA or (mode == AUTOMATIC and pays(known)) else None
     if mode == NUMBA and loop is None:
         raise InputError(f"{VARIABLE}: {NUMBA!r} needs numba, which cannot be loaded here: pip install 'pdplan[fast]'")
     return loop

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.decode_queue import Beside, decode_time, first_of
+from costmodel.decode_queue import Beside, any_of, decode_time, first_of
 from costmodel.mixed_wait import Company, Transit, with_company, with_crowd, with_transit
 from costmodel.prompt_queue import Prompts, PromptWait, bunch_behind, prompt_wait
 from costmodel.queueing import lanes_held_up, normal_exceeds, wait_probability
@@ -266,7 +266,9 @@ def _steps(instance: Instance, pool: FleetPool, mean: _Mean, beside: Beside, wai
     left = _left_behind(instance, pool, mean.rate, wait, mixed.count * (mixed.turn + mean.attention))
     most = max(mixed.full - mixed.base, 1e-12)
     one = float(beside.weight @ np.minimum(mixed.extra / mixed.count, most))
-    time = decode_time(beside, left, first_of(float(beside.weight @ left), one, most))
+    number = float(beside.weight @ left)
+    several = max(number / max(float(any_of(np.array(number), beside.arrival_scv, beside.engines)), 1e-12), 1.0)
+    time = decode_time(beside, left, first_of(several, one, most))
     return Steps(
         step=mean.step,
         quiet=mean.quiet,

@@ -132,11 +132,11 @@ def holds(instance: Instance, prediction: Misses | Evaluation) -> bool:
 
 def largest_load(good: Callable[[float], bool], most: float = 1e9, tolerance: float = 1e-3) -> float:
     """Largest multiple of a load that is still good (bisection to `tolerance`, relative); 0 if none is."""
-    if not good(1e-6):
-        return 0.0
     low, high = 1e-6, 1.0
     while high < most and good(high):
         low, high = high, 2.0 * high
+    if low < 1.0 and not good(low):
+        return 0.0
     while high - low > tolerance * high:
         middle = (low + high) / 2.0
         low, high = (middle, high) if good(middle) else (low, middle)

@@ -7,6 +7,9 @@ Engines that do both: see `colocated_state`.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+from functools import lru_cache
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -20,17 +23,44 @@ from .colocated_state import colocated_state
 from .engine_state import ROUNDS, PoolState, Steps, any_busy, decode_base, fullness, overloaded
 from .fleet import FleetPool
 
-__all__ = ["ROUNDS", "PoolState", "Steps", "pool_state"]
+__all__ = ["ROUNDS", "PoolState", "Steps", "pool_key", "pool_state"]
 
 FloatArray = NDArray[np.float64]
 
+KEPT = 6000
+"""States that are kept: searches come back to a pool and its load again and again, and scenarios share most of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Load:
+    """Engines and the requests of each flow that they get; `known`: all that there is to their state."""
+
+    known: tuple[object, ...]
+    instance: Instance = field(compare=False)
+    pool: FleetPool = field(compare=False)
+    rate: FloatArray = field(compare=False)
+
 
 def pool_state(instance: Instance, pool: FleetPool, volume: float) -> PoolState:
-    """The state of a pool at `volume` times the demand routed to it."""
+    """The state of a pool at `volume` times the demand routed to it; of prices and limits, it depends on none."""
     rate = instance.flows.rate * pool.route * volume
-    if pool.role is Role.PREFILL:
-        return _prefill_state(instance, pool, rate)
-    return _decode_state(instance, pool, rate) if pool.role is Role.DECODE else colocated_state(instance, pool, rate)
+    known = instance.tables.alike, instance.flows.alike, *_engines(pool), rate.tobytes()
+    return _state(_Load(known, instance, pool, rate))
+
+
+@lru_cache(maxsize=KEPT)
+def _state(load: _Load) -> PoolState:
+    state = {Role.PREFILL: _prefill_state, Role.DECODE: _decode_state, Role.COLOCATED: colocated_state}
+    return state[load.pool.role](load.instance, load.pool, load.rate)
+
+
+def pool_key(pool: FleetPool) -> tuple[object, ...]:
+    """What two pools share that run alike."""
+    return *_engines(pool), pool.route.tobytes()
+
+
+def _engines(pool: FleetPool) -> tuple[object, ...]:
+    return pool.role, pool.shape, pool.seqs, pool.chunk, pool.replicas
 
 
 def _prefill_state(instance: Instance, pool: FleetPool, rate: FloatArray) -> PoolState:
@@ -41,17 +71,21 @@ def _prefill_state(instance: Instance, pool: FleetPool, rate: FloatArray) -> Poo
     tokens = rate @ flows.new_tokens
     budget = float(tables.rank_chunks[pool.shape, -1])
     alone, lanes = _prompts_on_lanes(instance, pool, rate)
-    latency = prompt_latency(instance, alone, np.array([stages]))[0] + lanes.excess[0]
+    full_step = float(rate @ shared) / max(float(tokens), 1e-12) * budget
+    later = (stages - 1.0) * np.where(flows.new_tokens > budget, full_step, 0.0)
+    latency = np.maximum(prompt_latency(instance, alone, np.array([stages]))[0], alone[0] / stages + later)
+    latency += lanes.excess[0]
     wait = prompt_wait(
         Prompts(
             rate=rate,
             alone=service,
             shared=shared,
-            full_step=float(rate @ shared) / max(float(tokens), 1e-12) * budget,
+            full_step=full_step,
             engines=pool.replicas * ranks,
             arrival_scv=flows.arrival_scv,
             stages=stages,
-            bare=latency / stages if stages > 1.0 else None,
+            bare=np.minimum(latency / stages, full_step) if stages > 1.0 else None,
+            bubble=float(rate @ (service - tables.prefill_time[pool.shape] / stages)) / max(float(rate.sum()), 1e-300),
         )
     )
     rest = (float(lanes.step[0]), any_busy(wait.utilization, ranks) if ranks > 1.0 else 0.0)

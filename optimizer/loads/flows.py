@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from search_spaces.problem import Problem
 
+from .digest import digest_of
+
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Flows:
     """The flows of a problem; every array has shape (flows,).
 
@@ -34,6 +37,11 @@ class Flows:
     tpot: FloatArray
     first_step: FloatArray
     arrival_scv: float
+
+    @cached_property
+    def alike(self) -> str:
+        """Digest of the lengths and shares, whatever the rates and the limits."""
+        return digest_of(self, ("slo", "rate", "ttft", "tpot", "first_step"))
 
     @property
     def longest_step(self) -> FloatArray:

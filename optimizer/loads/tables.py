@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +24,7 @@ from search_spaces.engines import load_serving_policy
 from search_spaces.enumeration import Shape, engine_config
 from search_spaces.problem import Problem
 
+from .digest import digest_of
 from .flows import Flows
 from .pairing import Pairing, hand_over
 
@@ -32,7 +34,7 @@ REFERENCE_BATCH = 32.0
 """Decode attention is affine in requests x context; its slope is read between no context and this batch."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Tables:
     """Everything the load matrix is made of. S shapes, B batch limits, C token budgets, F flows.
 
@@ -85,6 +87,11 @@ class Tables:
     chunk_count: FloatArray
     full_base: FloatArray
     kv_transferred: FloatArray
+
+    @cached_property
+    def alike(self) -> str:
+        """Digest of all of it but the prices."""
+        return digest_of(self, ("usd_per_hour",))
 
     @property
     def rank_chunks(self) -> FloatArray:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from costmodel.simulator import expect
 from costmodel.words import dollars, join_words, percentage
 from optimizer.fleets.binding import binding
 from optimizer.fleets.build_plan import fleet_cost, pool_line
@@ -133,6 +134,7 @@ def proven(
     bench: of the same instance. A fleet that fresh requests refute has missed, and the search is made again: what the
     bench knows takes it no time. Where it is to stop the fleet is not confirmed any more; None where nothing held.
     """
+    expect(2 * bench.least * bench.part(solved.fleet).requests)  # to prove the first fleet, if it holds, and to confirm
     again = _remembered(resolve)
     for number in range(1, MOST_CONFIRMED + 1):
         chosen = _chosen(solved, bench, again, brake, told, tune=tune)

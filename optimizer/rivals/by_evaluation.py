@@ -12,7 +12,6 @@ search (`Evaluated.cut`). A fleet of more pools may be cheaper still: only `floo
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -52,8 +51,6 @@ NO_DEARER = 1.0 + 2.0 * SAME_COST
 
 Picks = tuple[tuple[int, int], ...]
 """Settings, and how many engines of each."""
-Look = Callable[[Instance, FleetPool, float], PoolState]
-"""The state of a pool at a multiple of the demand, as `pool_state` tells it."""
 
 
 def keeping_up(instance: Instance, settings: Columns) -> FloatArray:
@@ -92,23 +89,19 @@ def settings_of(columns: Columns, totals: Totals) -> Columns:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Evaluated:
-    """What the evaluation says of the pools of an instance that serve all of their stage; each is looked at once.
+    """What the evaluation says of the pools of an instance that serve all of their stage.
 
-    settings: of the engines; least (settings,): engines that keep up with the demand; look: tells the state of a pool;
-    known: of a setting, engines that are too few, and such as are enough if any are; late: whether no more fleets are
-    to be looked at.
+    settings: of the engines; least (settings,): engines that keep up with the demand; known: of a setting, engines that
+    are too few, and such as are enough if any are; held: whether fleets keep every goal at multiples of the demand;
+    late: whether no more fleets are to be looked at.
     """
 
     instance: Instance
     settings: Columns
     least: IntArray
-    look: Look = pool_state
-    states: dict[tuple[int, int, float], PoolState] = field(default_factory=dict)
     known: dict[int, tuple[int, int | None]] = field(default_factory=dict)
     held: dict[tuple[Picks, float], bool] = field(default_factory=dict)
     late: Late = never
-    parts: dict[tuple[object, ...], PoolState] = field(default_factory=dict)
-    """States of pools that serve a part of their stage."""
     cut: set[str] = field(default_factory=set)
     """What ended a search before all fleets that it might have found were looked at: `looks` or `time`."""
 
@@ -140,10 +133,7 @@ class Evaluated:
 
     def state(self, setting: int, engines: int, volume: float = 1.0) -> PoolState:
         """The state of a pool under `volume` times the whole demand."""
-        key = setting, engines, volume
-        if key not in self.states:
-            self.states[key] = self.look(self.instance, self.pool(setting, engines), volume)
-        return self.states[key]
+        return pool_state(self.instance, self.pool(setting, engines), volume)
 
     def holds(self, picks: Picks) -> bool:
         """Whether a fleet keeps every goal."""
@@ -168,9 +158,10 @@ class Evaluated:
                 self.known[setting] = (most, high)
                 return None
             high = most
+        step = 1  # for mostly those are enough that keep up, or one more
         while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (low, middle) if self.able(setting, middle) else (middle, high)
+            middle = min(low + step, (low + high) // 2)
+            low, high, step = (low, middle, step) if self.able(setting, middle) else (middle, high, 2 * step)
         self.known[setting] = (low, high)
         return high
 

@@ -21,12 +21,13 @@ from costmodel.engine import Role
 from optimizer.fleets.bought import gpu_cost, within_limits
 from optimizer.fleets.build_plan import fleet_gpus
 from optimizer.fleets.fleet import Fleet
+from optimizer.fleets.pool_state import pool_key
 from optimizer.loads.columns import ROLES
 from optimizer.solver.fleet_model import COLOCATED, DECODE, PREFILL
 from search_spaces.problem import Problem
 
 from .by_evaluation import SAME_COST, BoolArray, Evaluated, FloatArray, IntArray
-from .parting import Parting, Pick, Stage, pool_key
+from .parting import Parting, Pick, Stage
 
 LOOKS = 60
 """Fleets that are evaluated in one search; each takes the states of two pools."""

@@ -15,7 +15,7 @@ import numpy as np
 
 from optimizer.fleets.evaluate import holds, misses_of
 from optimizer.fleets.fleet import Fleet, FleetPool, can_hand_over, named
-from optimizer.fleets.pool_state import PoolState
+from optimizer.fleets.pool_state import PoolState, pool_state
 from search_spaces.problem import Routing
 
 from .by_evaluation import Evaluated, FloatArray, IntArray, keeping_up
@@ -79,11 +79,6 @@ class Order:
         return float(some[np.abs(some - at).argmin()]) if some.size else None
 
 
-def pool_key(pool: FleetPool) -> tuple[object, ...]:
-    """What two pools share that run alike."""
-    return pool.role, pool.shape, pool.seqs, pool.chunk, pool.replicas, pool.route.tobytes()
-
-
 @dataclass(slots=True, eq=False)
 class Parting:
     """Looks for cuts; left: fleets that may still be evaluated; need (settings, flows): engines that keep up."""
@@ -98,10 +93,7 @@ class Parting:
 
     def state(self, pool: FleetPool) -> PoolState:
         """The state of a pool at its real load."""
-        key = pool_key(pool)
-        if key not in self.known.parts:
-            self.known.parts[key] = self.known.look(self.known.instance, pool, 1.0)
-        return self.known.parts[key]
+        return pool_state(self.known.instance, pool, 1.0)
 
     def idle(self, setting: int) -> PoolState:
         """The state of an engine that idles."""

@@ -9,22 +9,21 @@ with one replica less in any pool.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.engine import Role
 from optimizer.fleets.build_plan import fleet_cost
-from optimizer.fleets.evaluate import PoolState, misses_of
+from optimizer.fleets.evaluate import predict_misses
 from optimizer.fleets.fleet import Fleet, FleetPool
-from optimizer.fleets.pool_state import pool_state
 from optimizer.loads.columns import ROLES
 from optimizer.loads.instance import Instance
 from optimizer.rivals.allowed import allowed
 from optimizer.rivals.fewer import Named, fewer_replicas, with_replicas
 
-from .verdict import Bench, Key, PoolKey, Verdict, fleet_key
+from .verdict import Bench, Key, Verdict, fleet_key
 from .verify import Tried
 
 IntArray = NDArray[np.int64]
@@ -88,10 +87,10 @@ def first_that_holds(bench: Bench, fleets: Iterable[Named], stopped: Callable[[]
 
 def smaller(instance: Instance, winner: Verdict, rivals: Sequence[Fleet]) -> list[Named]:
     """Fleets that cost less than the winner, other shapes of it and less of the rivals; the most promising first."""
-    goals, states = np.array([slo.attainment for slo in instance.problem.slos]), _States(instance)
+    goals = np.array([slo.attainment for slo in instance.problem.slos])
     ranked = []
     for order, (what, fleet) in enumerate([*_swaps(instance, winner), *_shrunk(instance, winner, rivals)]):
-        promise = float((misses_of(instance, fleet, states.of(fleet)).attainment / goals).min())
+        promise = float((predict_misses(instance, fleet).attainment / goals).min())
         if promise >= PROMISING:
             ranked.append((-promise, order, what, fleet))
     best: dict[str, Named] = {}  # the most promising setting of each shape
@@ -100,22 +99,6 @@ def smaller(instance: Instance, winner: Verdict, rivals: Sequence[Fleet]) -> lis
         first = best.setdefault(what, (what, fleet))
         alone.setdefault(fleet_key(first[1]), first)
     return list(alone.values())[:MOST_SWAPS]
-
-
-@dataclass(frozen=True, slots=True)
-class _States:
-    """States of pools at the demand, each worked out once: what is tried differs in one pool."""
-
-    instance: Instance
-    known: dict[PoolKey, PoolState] = field(default_factory=dict)
-
-    def of(self, fleet: Fleet) -> tuple[PoolState, ...]:
-        """The states of a fleet's pools."""
-        keys = fleet_key(fleet)
-        for key, pool in zip(keys, fleet.pools, strict=True):
-            if key not in self.known:
-                self.known[key] = pool_state(self.instance, pool, 1.0)
-        return tuple(self.known[key] for key in keys)
 
 
 def _swaps(instance: Instance, winner: Verdict) -> Iterator[Named]:

@@ -6,11 +6,10 @@ kept for the scenarios to come. So a row is the same whether it is solved alone 
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, field, fields, replace
-from functools import lru_cache, partial
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -18,10 +17,9 @@ import numpy as np
 from costmodel.engine import Role
 from costmodel.errors import InputError
 from optimizer.fleets.error_bars import at_quantile, slow_end
-from optimizer.fleets.evaluate import Misses, holds, largest_load, misses_of
+from optimizer.fleets.evaluate import Misses, holds, largest_load, predict_misses
 from optimizer.fleets.fleet import Fleet, FleetPool
 from optimizer.fleets.headroom import fuller
-from optimizer.fleets.pool_state import PoolState, pool_state
 from optimizer.fleets.volume import at_volume
 from optimizer.loads.columns import ROLES, Columns, Grid, make_columns
 from optimizer.loads.diagnose import check_floors
@@ -41,9 +39,6 @@ GRID = Grid(utilization=(0.7,), colocated_utilization=(0.75,))
 ANY = 10_000_000
 """More GPUs than any fleet has."""
 
-LIMITS = ("ttft", "tpot", "first_step")
-"""What flows have of their SLOs."""
-
 Engines = tuple[int, int, int, int, int]
 """Role, shape, batch limit, token budget (as indices) and how many engines the demand needs."""
 
@@ -52,13 +47,12 @@ Engines = tuple[int, int, int, int, int]
 class Way:
     """One split of the latency limits between stages: the instance at 1 request/s, and settings of its engines.
 
-    space, totals: a column of each setting and their totals; alike: what the states of pools depend on, as a digest.
+    space, totals: a column of each setting and their totals.
     """
 
     instance: Instance
     space: Columns
     totals: Totals
-    alike: str
 
     @property
     def settings(self) -> Columns:
@@ -134,47 +128,14 @@ def physics_at(expected: Instance) -> Physics:
         space = space.take(one_of_each(space, "role", "shape", "seqs", "chunk"))
         if ways and not whole:  # pools where roles are together do not feel the split
             space = space.take(space.role != COLOCATED)
-        ways.append(Way(instance, space, column_totals(instance, space), _alike(instance)))
+        ways.append(Way(instance, space, column_totals(instance, space)))
     return Physics(problem, tuple(ways), "")
-
-
-def _alike(instance: Instance) -> str:
-    """Digest of all that the state of a pool depends on: of the SLOs, nothing."""
-    tables = [getattr(instance.tables, one.name) for one in fields(instance.tables)]
-    flows = [getattr(instance.flows, one.name) for one in fields(instance.flows) if one.name not in LIMITS]
-    digest = hashlib.sha256()
-    for value in tables + flows:
-        digest.update(value.tobytes() if isinstance(value, np.ndarray) else repr(value).encode())
-    return digest.hexdigest()
 
 
 @lru_cache(maxsize=48)
 def known_at(physics: Physics, rate: float) -> tuple[Evaluated, ...]:
     """What the evaluation says of any pools at a rate [1/s], for each way."""
-    return tuple(
-        replace(Evaluated.of(at_volume(way.instance, rate), way.settings), look=partial(_looked, way, rate))
-        for way in physics.ways  # whose instances stand for 1 request/s
-    )
-
-
-def _looked(way: Way, rate: float, _instance: Instance, pool: FleetPool, volume: float) -> PoolState:
-    """The state of a pool that serves all of its stage, at `volume` times a rate [1/s]."""
-    return _state(_Load(way.alike, way.instance, engines_of(pool), rate * volume))
-
-
-@dataclass(frozen=True, slots=True)
-class _Load:
-    """Engines under a demand [1/s]; all there is to their state but what `alike` says of the instance."""
-
-    alike: str
-    instance: Instance = field(compare=False)
-    engines: Engines
-    rate: float
-
-
-@lru_cache(maxsize=6000)
-def _state(load: _Load) -> PoolState:
-    return pool_state(load.instance, _pool(load.engines, 0, load.instance.flows.isl.size), load.rate)
+    return tuple(Evaluated.of(at_volume(way.instance, rate), way.settings) for way in physics.ways)
 
 
 def fleet_of(physics: Physics, way: int, pools: tuple[Engines, ...]) -> Fleet:
@@ -198,13 +159,8 @@ def break_of(physics: Physics, way: int, pools: tuple[Engines, ...]) -> Break:
     """How many requests a fleet can serve within its SLOs, and what gives out first beyond that."""
     here, fleet = physics.ways[way], fleet_of(physics, way, pools)
     instance = here.instance
-
-    def misses(rate: float) -> Misses:
-        states = tuple(_looked(here, rate, instance, pool, 1.0) for pool in fleet.pools)
-        return misses_of(instance, fleet, states)
-
-    most = largest_load(lambda rate: holds(instance, misses(rate)), tolerance=2e-4)
-    before, after = (misses(max(most, 1e-3) * factor) for factor in (1.0, 1.01))
+    most = largest_load(lambda rate: holds(instance, predict_misses(instance, fleet, rate)), tolerance=2e-4)
+    before, after = (predict_misses(instance, fleet, max(most, 1e-3) * factor) for factor in (1.0, 1.01))
     resource, pool = max(_reasons(instance, fleet, before, after), key=lambda reason: reason[0])[1:]
     return Break(most, resource, pool)
 
