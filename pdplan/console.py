@@ -82,18 +82,47 @@ class Console:
             yield None
             return
         try:
-            yield _draw
+            yield _rising(_draw)
         finally:
             click.echo("\r\x1b[K", nl=False, err=True)
 
     @contextmanager
     def milestones(self) -> Iterator[Callable[[str, float], None] | None]:
-        """The same for a command that takes a minute: where stderr is no terminal, a plain line at each new tenth.
-
-        Where the share falls, another stage of the work begins, with tenths of its own.
-        """
+        """The same for a command that takes a minute: where stderr is no terminal, a plain line at each new tenth."""
         with self.progress() as progress:
-            yield _tenths() if progress is None and self.narrates else progress
+            if progress is not None or not self.narrates:
+                yield progress
+                return
+            tenths = _Tenths()
+            yield _rising(tenths.tell)
+            if tenths.reached >= 0:
+                tenths.tell("done", 1.0)
+
+
+def part_of(
+    progress: Callable[[str, float], None] | None, start: float, end: float
+) -> Callable[[str, float], None] | None:
+    """The progress of a part of the work, from `start` to `end` of the whole [1]; its end is for the next to tell."""
+    if progress is None:
+        return None
+
+    def tell(stage: str, share: float) -> None:
+        if share < 1.0:
+            progress(stage, start + (end - start) * share)
+
+    return tell
+
+
+def _rising(tell: Callable[[str, float], None]) -> Callable[[str, float], None]:
+    """A callback that never tells less than it has told: work that is gone through again stays where it was."""
+    most = 0.0
+
+    def told(stage: str, share: float) -> None:
+        nonlocal most
+        most = max(most, min(share, 1.0))
+        tell(stage, most)
+
+    return told
 
 
 def obeys_codes(stream: TextIO) -> bool:
@@ -101,21 +130,22 @@ def obeys_codes(stream: TextIO) -> bool:
     return stream.isatty() and os.environ.get("TERM") != "dumb"
 
 
-def _tenths() -> Callable[[str, float], None]:
-    """A callback (stage, share done) that writes a line whenever another tenth is reached."""
-    reached = -1
+@dataclass(slots=True)
+class _Tenths:
+    """Writes a line whenever another tenth is reached."""
 
-    def tell(stage: str, share: float) -> None:
-        nonlocal reached
-        if int(10.0 * share) != reached:
-            reached = int(10.0 * share)
+    reached: int = -1
+
+    def tell(self, stage: str, share: float) -> None:
+        """A line, where the share done is in another tenth than the last."""
+        tenth = int(10.0 * share)
+        if tenth != self.reached:
+            self.reached = tenth
             click.echo(f"{percentage(share):>5}  {stage}", err=True)
-
-    return tell
 
 
 def _draw(stage: str, share: float) -> None:
-    filled = round(20 * min(max(share, 0.0), 1.0))
+    filled = round(20 * share)
     click.echo(f"\r\x1b[K{'█' * filled}{'·' * (20 - filled)} {stage}", nl=False, err=True)
 
 

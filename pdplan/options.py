@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -55,6 +54,25 @@ def seconds(_context: click.Context, _parameter: click.Parameter, value: str) ->
 def per_second(_context: click.Context, _parameter: click.Parameter, value: str | None) -> float | None:
     """Turn a rate such as 20/s or 600/min into arrivals per second [1/s]."""
     return None if value is None else _quantity(value, "rate", REQUEST_RATE)
+
+
+def share_within(limits: Bounds) -> Callable[[click.Context, click.Parameter, str | None], float | None]:
+    """Turn a share such as 5% or 0.05 into a number within the limits [1]."""
+
+    def read(_context: click.Context, _parameter: click.Parameter, value: str | None) -> float | None:
+        if value is None:
+            return None
+        from search_spaces.fields import share, stated
+        from search_spaces.yaml_source import parse_value
+
+        try:
+            plain = parse_value(value)
+            found: float = stated(share(limits), value if plain is None else plain)
+        except InputError as error:
+            raise click.BadParameter(str(error)) from None
+        return found
+
+    return read
 
 
 def _quantity(value: str, kind: str, bounds: Bounds) -> float:
@@ -136,17 +154,6 @@ class UsablePath(click.Path):
         return Path(value)
 
 
-class Within(click.FloatRange):
-    """A number within bounds; unlike click's own, it refuses NaN, which is neither below nor above any bound."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Read the number."""
-        number: float = super().convert(value, param, ctx)
-        if math.isnan(number):
-            self.fail(f"{value!r} is not a number", param, ctx)
-        return number
-
-
 class Whole(click.IntRange):
     """A whole number within bounds; unlike click's own, it says so."""
 
@@ -167,13 +174,19 @@ def whole(bounds: Bounds) -> click.IntRange:
 
 PATH = UsablePath()
 
-catalog_option = click.option("--catalog", type=PATH, metavar="FILE", help="YAML file with accelerators of your own.")
+catalog_option = click.option(
+    "--catalog", type=PATH, metavar="FILE", help="YAML file with accelerators of your own, laid over the catalog."
+)
 json_option = click.option(
     "--json", "as_json", is_flag=True, callback=_setter("json_only"), help="Print one JSON document and nothing else."
 )
 force_option = click.option("--force", is_flag=True, help="Replace an existing file.")
 set_option = click.option(
-    "--set", "settings", multiple=True, metavar="KEY=VALUE", help="Override one value of FILE by its dotted path."
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Override one value of FILE by its dotted path, such as workload.request_rate=25/s; may be repeated.",
 )
 LOOKS = Bounds(0, 10_000)
 
@@ -182,5 +195,5 @@ def verify_option(default: int) -> Callable[[Function], Function]:
     """Add --verify with so many fleets by default."""
     return click.option(
         "--verify", "looks", type=whole(LOOKS), metavar="N", default=default, show_default=True,
-        help="Prove so many of the fleets by simulation, and replace those that miss; 0: none.",
+        help="Simulate up to N of the fleets, and replace those that miss a goal; 0: none.",
     )  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from optimizer.recommend.explain import Explanation, Ruling, Standing
@@ -13,10 +13,11 @@ from .table import Column, render_table
 from .text import wrap
 
 
-def explanation_dict(config: str, found: Explanation) -> dict[str, Any]:
-    """Everything that was found, ready for JSON."""
+def explanation_dict(config: str, assumed: Mapping[str, int | str], found: Explanation) -> dict[str, Any]:
+    """Everything that was found, ready for JSON; assumed: settings that the config leaves open."""
     return {
         "config": config,
+        "assumed": dict(assumed),
         "feasible": found.feasible,
         "rules": [{"rule": one.rule, "holds": one.reason is None, "reason": one.reason} for one in found.rulings],
         "not_searched": {name: list(values) for name, values in found.unsearched.items()},
@@ -55,9 +56,12 @@ def pair_text(prefill: str, decode: str, rulings: Sequence[Ruling], width: int) 
     return "\n".join(head) + "\n\n" + _table(rulings, width)
 
 
-def explanation_text(config: str, found: Explanation, width: int) -> str:
-    """The verdict first, then each role, then what every rule says."""
+def explanation_text(config: str, assumed: Mapping[str, int | str], found: Explanation, width: int) -> str:
+    """The verdict first, with what the config leaves open, then each role, then what every rule says."""
     blocks = ["\n".join(wrap(f"{config}: {_verdict(found)}", width))]
+    if assumed:
+        taken = ", ".join(f"{name} {value}" for name, value in assumed.items())
+        blocks.append("\n".join(wrap(f"Assumed, as the config does not say: {taken}.", width)))
     if found.unsearched:
         ranges = "; ".join(f"{name} tries {', '.join(map(str, values))}" for name, values in found.unsearched.items())
         blocks.append("\n".join(wrap(f"The search would not look at it: {ranges}.", width)))

@@ -11,13 +11,13 @@ from optimizer.whatif.frontier import Frontier, Step
 
 from .answer_page import HEIGHT, PLOT, AnswerPage, Part, render_answer
 from .charts import WIDTH
-from .frontier_text import DIGITS, curve_findings, curve_headers, curve_notes, curve_rows
+from .frontier_text import curve_findings, curve_headers, curve_notes, curve_rows, end_words
 from .marks import Drawing, Mark, Path, Text
-from .numbers import hourly, percent, rate, significant
+from .numbers import hourly, significant
 from .page_charts import Chart, Table
 from .plots import Plot, axes, plot
 from .scales import round_steps
-from .sensitivity import fleet_told
+from .sensitivity import fleet_told, value_words
 from .text import plural
 from .whatif_text import FLEET
 
@@ -80,12 +80,8 @@ def _headline(curve: Frontier, steps: Sequence[Step]) -> str:
 
 
 def _value(curve: Frontier, value: float) -> str:
-    """A value of the lever with its unit."""
-    if curve.over == "rate":
-        return rate(value)
-    if curve.over == "attainment":
-        return percent(value)
-    return f"{significant(value, 4)} {curve.unit}".removesuffix(" 1")
+    """A value of the lever with its unit, rounded."""
+    return value_words(curve.over, value)
 
 
 def _chart(curve: Frontier, steps: Sequence[Step]) -> Chart:
@@ -123,7 +119,7 @@ def _title(curve: Frontier, steps: Sequence[Step]) -> str:
 
 def _stair(drawn: Plot, curve: Frontier, step: Step) -> Mark:
     cost = float(step.answer.cost or 0.0)
-    span = f"{significant(step.easy, DIGITS)} to {significant(step.hard, DIGITS)}"
+    span = f"{end_words(curve, step.easy)} to {end_words(curve, step.hard)}"
     tip = f"{curve.over} {span}: {hourly(cost)}, {fleet_told(step.answer.pools)}"
     return Path((drawn.at((step.easy, cost)), drawn.at((step.hard, cost))), "curve decode", tip)
 

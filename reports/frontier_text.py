@@ -11,7 +11,7 @@ from optimizer.whatif.frontier import by_budget as budgets
 from optimizer.whatif.scenario import answer_row, refuted_rows
 
 from .numbers import hourly, percent, rate, significant
-from .sensitivity import fleet_told
+from .sensitivity import exact_words, fleet_told
 from .table import Column, render_table
 from .text import sentence, wrap
 from .whatif_text import FLEET, LINES, fleet_cell, refuted_sentence, simulated_note
@@ -67,8 +67,7 @@ def frontier_text(curve: Frontier, width: int) -> str:
 
 def curve_headers(curve: Frontier) -> list[str]:
     """Names of the columns; all but that of the fleet have numbers."""
-    unit = "" if curve.unit == "1" else f" [{curve.unit}]"
-    numbers = ["budget", "serves up to", PER_DOLLAR] if curve.by_budget else [f"{curve.over}{unit} from", "to", "cost"]
+    numbers = ["budget", "serves up to", PER_DOLLAR] if curve.by_budget else [f"{curve.over} from", "to", "cost"]
     return [*numbers, FLEET, *([IN_SLO] if _any_simulated(curve) else [])]
 
 
@@ -89,9 +88,14 @@ def curve_rows(curve: Frontier) -> list[list[str]]:
         return [[*row, *share] for row, share in zip(rows, seen, strict=True)]
     for step in having:
         cost = hourly(step.answer.cost) if step.answer.cost is not None else step.answer.status.value
-        ends = significant(step.easy, DIGITS), significant(step.hard, DIGITS)
+        ends = end_words(curve, step.easy), end_words(curve, step.hard)
         rows.append([*ends, cost, fleet_cell(step.answer.pools)])
     return [[*row, *share] for row, share in zip(rows, seen, strict=True)]
+
+
+def end_words(curve: Frontier, value: float) -> str:
+    """A value at which a step ends, with its unit."""
+    return exact_words(curve.over, value, DIGITS)
 
 
 def curve_notes(curve: Frontier) -> list[str]:
@@ -115,7 +119,7 @@ def _refuted(curve: Frontier) -> list[str]:
     moved = [(step, one) for step in curve.steps if step.promised is not None for one in step.answer.refuted]
     ends = [
         f"Moved: by formula a fleet of {fleet_told(one.pools)} holds up to "
-        f"{significant(step.promised or step.hard, DIGITS)}, but there it {one.fault}; its step ends "
+        f"{end_words(curve, step.promised or step.hard)}, but there it {one.fault}; its step ends "
         "where it was found to hold."
         for step, one in moved
     ]
@@ -125,7 +129,7 @@ def _refuted(curve: Frontier) -> list[str]:
 def _reasons(curve: Frontier) -> list[str]:
     """Why there is no fleet at the hard end, or at any value."""
     return [
-        f"No fleet from {significant(step.easy, DIGITS)} to {significant(step.hard, DIGITS)}: "
+        f"No fleet from {end_words(curve, step.easy)} to {end_words(curve, step.hard)}: "
         f"{sentence(step.answer.binding).removesuffix('.')}."
         for step in curve.steps
         if step.answer.cost is None

@@ -63,18 +63,18 @@ def significant(value: float | None, digits: int = 3) -> str:
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
-def si(value: float | None, unit: str) -> str:
+def si(value: float | None, unit: str, digits: int = 3) -> str:
     """Write a value with its SI prefix.
 
-    >>> si(4.8e12, "B/s"), si(989.4e12, "FLOP/s"), si(999.7e6, "B"), si(12.0, "W")
-    ('4.8 TB/s', '989 TFLOP/s', '1 GB', '12 W')
+    >>> si(4.8e12, "B/s"), si(989.4e12, "FLOP/s"), si(999.7e6, "B"), si(12.0, "W"), si(12_345.6, "W", 6)
+    ('4.8 TB/s', '989 TFLOP/s', '1 GB', '12 W', '12.3456 kW')
     """
     if value is None or not math.isfinite(value):
         return significant(value)
-    rounded = round_significant(value)
+    rounded = round_significant(value, digits)
     for prefix, factor in _SI_PREFIXES:
         if abs(rounded) >= factor or factor == 1.0:
-            return f"{significant(rounded / factor)} {prefix}{unit}".rstrip()
+            return f"{significant(rounded / factor, digits)} {prefix}{unit}".rstrip()
     raise AssertionError("the last prefix has factor 1")
 
 
@@ -230,6 +230,7 @@ def rate(per_second: float | None) -> str:
     return significant(per_second) if not is_number(per_second) else f"{significant(per_second)} req/s"
 
 
+_PREFIXED: Final = frozenset({"W", "B", "B/s", "FLOP/s", "byte", "byte/s"})
 COUNTED = frozenset({"GPU", "pools"})
 """Units of what comes in whole numbers, which are never rounded."""
 
@@ -245,8 +246,24 @@ def quantity(value: float | None, unit: str) -> str:
     writers = {"": percent, "1": percent, "share": percent, "$/h": hourly, "usd/h": hourly, "s": duration}
     if unit.lower() in writers:
         return writers[unit.lower()](value)
-    if unit in {"W", "B", "B/s", "FLOP/s", "byte", "byte/s"}:
+    if unit in _PREFIXED:
         return si(value, unit.replace("byte", "B"))
     if unit in COUNTED:  # a limit of 1,000 that 1,001 break must not read as 1,000
         return f"{value:,.0f} {unit.rstrip('s')}{'' if value == 1 else 's'}"
     return f"{significant(value)} {unit}"
+
+
+def exact(value: float, unit: str, digits: int = 6) -> str:
+    """Write a value that was found to many digits with its unit; a share as a percentage.
+
+    >>> exact(3.99, "$/h"), exact(5.97123, "$/h"), exact(0.8123456, "s"), exact(6.79362, "req/s"), exact(0.9876, "1")
+    ('$3.99/h', '$5.97123/h', '812.346 ms', '6.79362 req/s', '98.76 %')
+    """
+    text = significant(value, digits)
+    if unit == "$/h":
+        return f"${text}/h" if len(text.partition(".")[2]) > 2 else hourly(value)
+    if unit == "s" and abs(value) < 1:
+        return f"{significant(1e3 * value, digits)} ms"
+    if unit == "1":
+        return f"{significant(100 * value, digits)} %"
+    return si(value, unit, digits) if unit in _PREFIXED else f"{text} {unit}".rstrip()

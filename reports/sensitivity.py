@@ -10,8 +10,10 @@ from typing import Final
 from costmodel.words import join_words
 from optimizer.plans.plan import Plan
 from optimizer.plans.plan_sensitivity import BreakEven, Flip, LeverSensitivity, PricePiece, Sensitivity
+from search_spaces.levers import kind_of
+from search_spaces.quantities import BASE_UNIT, Kind
 
-from .numbers import hourly, is_number, listed, percent, quantity, signed_percent, significant
+from .numbers import exact, hourly, is_number, listed, percent, quantity, signed_percent, significant
 from .text import clean
 from .words import engine_cell, engine_words, in_words
 
@@ -33,8 +35,9 @@ _LEVERS: Final = {
     "prefix_hit_share": "prefix hits",
     "power": "power limit",
 }
-_UNITS: Final = {"budget": "$/h", "power": "W", "prefix_hit_share": "1", "burstiness": ""}
-"""Units of levers that are no factor and no price."""
+_SHARES: Final = frozenset({"prefix_hit_share", "attainment", "growth"})
+FACTOR: Final = "×"
+"""Unit of levers that multiply."""
 QUANTILE: Final = "step_time_quantile"
 
 
@@ -96,7 +99,7 @@ def _is_flat(found: Sensitivity, row: LeverSensitivity) -> bool:
 def still_sentence(found: Sensitivity) -> str:
     """Name the levers that do not move the price; empty where all do."""
     names = [lever_words(row.lever) for row in still(found)]
-    return f"The price stays with: {', '.join(names)}." if names else ""
+    return f"Not moved by: {', '.join(names)}." if names else ""
 
 
 def tornado_figure(found: Sensitivity) -> TornadoFigure:
@@ -165,13 +168,30 @@ def value_words(key: str, value: float) -> str:
     >>> value_words("price.H100", 3.192), value_words("rate_scale", 0.8), value_words("budget", 40.0)
     ('$3.19/h', '×0.8', '$40.00/h')
     """
-    if key.partition(".")[0] == "price":
-        return hourly(value)
     if key == QUANTILE:
         return f"{percent(value)} quantile"
-    if key in _UNITS:
-        return quantity(value, _UNITS[key]) if _UNITS[key] else significant(value)
-    return f"×{significant(value)}"
+    unit = lever_unit(key)
+    if unit == FACTOR:
+        return f"{FACTOR}{significant(value)}"
+    return quantity(value, unit) if unit else significant(value)
+
+
+def exact_words(key: str, value: float, digits: int = 6) -> str:
+    """The same to more digits, for values that were stated, or found exactly."""
+    unit = lever_unit(key)
+    return f"{FACTOR}{significant(value, digits)}" if unit == FACTOR else exact(value, unit, digits)
+
+
+def lever_unit(key: str) -> str:
+    """The unit of a lever's values; none for counts and other plain numbers.
+
+    >>> lever_unit("price.H100"), lever_unit("rate"), lever_unit("rate_scale"), lever_unit("max_gpus")
+    ('$/h', 'req/s', '×', '')
+    """
+    head, kind = key.partition(".")[0], kind_of(key)
+    if kind is not None:
+        return "req/s" if kind is Kind.RATE else BASE_UNIT[kind]
+    return "1" if head in _SHARES else FACTOR if head.endswith("_scale") else ""
 
 
 def base_sentence(plan: Plan, found: Sensitivity) -> str:

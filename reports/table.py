@@ -16,6 +16,8 @@ GUTTER: Final = 2
 LEAST_COLUMN: Final = 4
 READABLE: Final = 12
 """Columns that a cut cell should keep; optional columns go before it gets narrower."""
+LONGEST_WORD: Final = 24
+"""Columns of a word that is kept whole where cells are broken at blanks."""
 
 Style = Callable[[int, int, str], str]
 """(row, column, padded cell) -> the cell with terminal colours; widths are settled before it is called."""
@@ -67,20 +69,33 @@ def render_table(
             raise ValueError(f"a row has {len(row)} cells for {len(columns)} columns: {row!r}")
     kept = _kept(rows, columns, width - indent)
     parts = [_part(rows, columns, part, width - indent, style) for part in _parts(rows, columns, kept, width - indent)]
-    return "\n\n".join("\n".join((" " * indent + line).rstrip() for line in lines) for lines in parts)
+    return "\n\n".join("\n".join(_indented(block, indent) for block in blocks) for blocks in parts)
+
+
+def table_blocks(
+    rows: Sequence[Sequence[str]], columns: Sequence[Column], width: int, *, indent: int = 0
+) -> tuple[str, ...]:
+    """The header with its rule, then each row, as texts of one or more lines, so that something may stand between.
+
+    The columns stay beside each other, however narrow that makes them.
+    """
+    blocks = _part(rows, columns, _kept(rows, columns, width - indent), width - indent, None)
+    return tuple(_indented(block, indent) for block in blocks)
+
+
+def _indented(lines: Sequence[str], indent: int) -> str:
+    return "\n".join((" " * indent + line).rstrip() for line in lines)
 
 
 def _part(
     rows: Sequence[Sequence[str]], columns: Sequence[Column], kept: Sequence[int], width: int, style: Style | None
-) -> list[str]:
-    """Lines of the table of some columns, named by their numbers."""
+) -> list[list[str]]:
+    """Lines of the header and of each row of the table of some columns, named by their numbers."""
     columns = [columns[i] for i in kept]
     rows = [[row[i] for i in kept] for row in rows]
     widths = _widths(rows, columns, width)
-    lines = [_line([c.header for c in columns], columns, widths), "  ".join("-" * w for w in widths)]
-    for index, row in enumerate(rows):
-        lines.extend(_row_lines(index, row, columns, widths, kept=kept, style=style))
-    return lines
+    head = [*_head_lines(columns, widths), "  ".join("-" * w for w in widths)]
+    return [head, *(_row_lines(index, row, columns, widths, kept=kept, style=style) for index, row in enumerate(rows))]
 
 
 def _natural(rows: Sequence[Sequence[str]], columns: Sequence[Column]) -> list[int]:
@@ -119,7 +134,18 @@ def _parts(
 def _least(rows: Sequence[Sequence[str]], columns: Sequence[Column]) -> list[int]:
     """Terminal columns that each column needs to be read."""
     natural = _natural(rows, columns)
-    return [min(n, READABLE) if column.shrink else n for n, column in zip(natural, columns, strict=True)]
+    return [
+        min(n, _readable([column.header, *(row[i] for row in rows)], column)) if column.shrink else n
+        for i, (n, column) in enumerate(zip(natural, columns, strict=True))
+    ]
+
+
+def _readable(cells: Sequence[str], column: Column) -> int:
+    """Terminal columns of a shrinkable column below which its cells would be cut, or cut too much."""
+    if column.lines == 1:
+        return READABLE
+    words = (display_width(word) for cell in cells for word in cell.split(" "))
+    return max(READABLE, min(max(words), LONGEST_WORD))
 
 
 def _sum(widths: Sequence[int]) -> int:
@@ -148,8 +174,14 @@ def _shrink(widths: list[int], candidates: list[int], excess: int) -> None:
         excess -= 1
 
 
-def _line(cells: Sequence[str], columns: Sequence[Column], widths: Sequence[int]) -> str:
-    return "  ".join(pad(fit(cell, w), w, c.align) for cell, c, w in zip(cells, columns, widths, strict=True))
+def _head_lines(columns: Sequence[Column], widths: Sequence[int]) -> list[str]:
+    """The headers, broken at blanks where they are wider than their columns, on the rule."""
+    broken = [wrap(column.header, width) for column, width in zip(columns, widths, strict=True)]
+    height = max(map(len, broken))
+    lines = zip(*([""] * (height - len(parts)) + parts for parts in broken), strict=True)
+    return [
+        "  ".join(pad(part, w, c.align) for part, c, w in zip(parts, columns, widths, strict=True)) for parts in lines
+    ]
 
 
 def _row_lines(

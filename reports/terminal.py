@@ -21,7 +21,7 @@ from .proof_words import outcome_words
 from .sensitivity import told
 from .sentences import binding_sentence, relax_sentence
 from .simulation_sentences import simulation_sentence, waste_sentence
-from .table import Column, Style, render_table
+from .table import Column, Style, render_table, table_blocks
 from .text import clean, fit, plural, wrap
 from .words import (
     alternative_name,
@@ -49,6 +49,8 @@ MOST_ALTERNATIVES: Final = 6
 LEAST_ALTERNATIVES: Final = 2
 MOST_LIMITS: Final = 3
 MOST_FRONT: Final = 8
+MOST_FLEET: Final = 4
+"""Lines of a fleet in a table."""
 MOST_BECAUSE: Final = 12
 """Lines of a reason: a narrow terminal makes it tall, and cuts none."""
 SCREEN_LINES: Final = 45
@@ -114,7 +116,7 @@ def _pools(plan: Plan, width: int) -> list[str]:
         Column("max seqs", "right"),
         Column("chunk", "right", optional=True),
         Column("$/h", "right"),
-        Column("busiest", shrink=True),
+        Column("busiest", shrink=True, lines=2),
     ]
     table = render_table([_pool_row(pool) for pool in pools], columns, width, indent=2)
     heading = _heading("Fleet", len(pools), len(plan.pools))
@@ -242,7 +244,7 @@ def _limits(plan: Plan, width: int) -> list[str]:
         for item in by_slack(plan)[:MOST_LIMITS]
     ]
     columns = [
-        Column("what binds", shrink=True),
+        Column("what binds", shrink=True, lines=2),
         Column("where"),
         Column("slack", "right"),
         Column("because", shrink=True, lines=MOST_BECAUSE),
@@ -278,16 +280,15 @@ def _alternatives(plan: Plan, width: int, room: int, paint: Paint) -> list[str]:
     shown = rows[: min(max((room - 4) // 2, LEAST_ALTERNATIVES), MOST_ALTERNATIVES)]
     heading = _heading("Alternatives", len(shown), len(rows)) + (f"; the recommended is {same}" if same else "")
     columns = [
-        Column("kind", shrink=True),
+        Column("kind", shrink=True, lines=2),
         Column("$/h", "right"),
         Column("extra", "right"),
-        Column("fleet, engines × GPUs", shrink=True),
+        Column("fleet, engines × GPUs", shrink=True, lines=MOST_FLEET),
     ]
-    table = render_table([_alternative_row(row, plan) for row in shown], columns, width, indent=2)
-    header, rule, *cells = table.split("\n")
-    lines = [*wrap(heading, width), header, rule]
+    head, *cells = table_blocks([_alternative_row(row, plan) for row in shown], columns, width, indent=2)
+    lines = [*wrap(heading, width), *head.split("\n")]
     for row, cell in zip(shown, cells, strict=True):
-        lines.append(cell if is_feasible(row) else paint(cell, dim=True))
+        lines += cell.split("\n") if is_feasible(row) else [paint(line, dim=True) for line in cell.split("\n")]
         why = sentences.why_not_sentence(row)
         if why:
             lines.append(paint("    " + fit(why, width - 4), dim=True))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any, Final
+from typing import Any
 
+from optimizer.whatif.frontier import OVER
 from optimizer.whatif.near_optimal import NearOptimal
 from optimizer.whatif.pieces import Pieces
 from optimizer.whatif.scenario import Answer, answer_row, refuted_rows
@@ -13,13 +14,10 @@ from optimizer.whatif.shadow import ShadowPrice
 from optimizer.whatif.tornado import TornadoRow
 
 from .numbers import hourly, is_number, percent, significant
-from .sensitivity import fleet_told
+from .sensitivity import FACTOR, exact_words, fleet_told, value_words
 from .table import Column, render_table
 from .text import sentence, wrap
 from .whatif_text import FLEET, LINES, fleet_cell, refuted_sentence, simulated_note
-
-DIGITS: Final = 6
-"""Of values at which something changes."""
 
 
 def break_even_record(found: Pieces) -> dict[str, Any]:
@@ -53,8 +51,11 @@ def break_even_record(found: Pieces) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def break_even_text(found: Pieces, width: int) -> str:
-    """The best fleet over the range, with how many GPUs it buys, and what happens at each change."""
+def break_even_text(found: Pieces, width: int, *, simulable: bool) -> str:
+    """The best fleet over the range, with how many GPUs it buys, and what happens at each change.
+
+    simulable: whether fleets along the lever can be simulated.
+    """
     name = found.key.partition(".")[2]
     by_price = found.key.startswith("price.")
     shown = any(one.answer.attainment is not None for one in found.pieces)
@@ -69,8 +70,8 @@ def break_even_text(found: Pieces, width: int) -> str:
     ]
     rows = [
         [
-            significant(one.low, DIGITS),
-            significant(one.high, DIGITS),
+            exact_words(found.key, one.low),
+            exact_words(found.key, one.high),
             str(_bought(one.answer, name) if by_price else sum(one.answer.gpus.values())),
             _cost(one.cost_low),
             _cost(one.cost_high),
@@ -80,17 +81,30 @@ def break_even_text(found: Pieces, width: int) -> str:
         for one in found.pieces
     ]
     reasons = [
-        f"No fleet from {significant(one.low, DIGITS)} to {significant(one.high, DIGITS)}: {_why(one.answer)}"
+        f"No fleet from {exact_words(found.key, one.low)} to {exact_words(found.key, one.high)}: {_why(one.answer)}"
         for one in found.pieces
         if one.answer.cost is None
     ]
-    exact = f"each value is exact to {found.tolerance:.2g}"
-    times = {0: "One fleet is best throughout", 1: f"The best fleet changes once; {exact}"}
-    said = times.get(len(found.changes), f"The best fleet changes {len(found.changes)} times; {exact}") + "."
+    tolerance = exact_words(found.key, found.tolerance, 2).removeprefix(FACTOR)
+    close = f"each {'price of one GPU' if by_price else 'value'} is exact to {tolerance}"
+    times = {0: "One fleet is best throughout", 1: f"The best fleet changes once; {close}"}
+    said = times.get(len(found.changes), f"The best fleet changes {len(found.changes)} times; {close}") + "."
     missed = [f"Refuted: a fleet of {fleet_told(one.pools)} {one.fault}." for one in found.refuted]
     answers = [one.answer for one in found.pieces]
-    notes = [*reasons, said, *missed, *_simulated(answers)]
+    looked = _simulated(answers)
+    if looked and not (shown or simulable):
+        looked = [_unseen(found.key)]
+    notes = [*reasons, said, *missed, *looked]
     return "\n".join([render_table(rows, columns, width), "", *(line for note in notes for line in wrap(note, width))])
+
+
+def _unseen(key: str) -> str:
+    """Say that no fleet along a lever is simulated, and what does it."""
+    also = f", and pdplan frontier --over {key} tells how far one holds" if key in OVER else ""
+    return (
+        f"Not simulated: --verify is for fleets along a price, not along {key}; --simulate proves each of them, "
+        f"pdplan optimize the one at hand{also}."
+    )
 
 
 def _simulated(answers: Sequence[Answer]) -> list[str]:
@@ -127,7 +141,9 @@ def shadow_record(rows: Sequence[ShadowPrice]) -> list[dict[str, Any]]:
 def shadow_text(rows: Sequence[ShadowPrice], width: int) -> str:
     """A table of limits and what one unit more of each is worth."""
     if not rows:
-        return "The file states no limit that has a shadow price (inventory, budget, power, max_gpus)."
+        return "\n".join(
+            wrap("The file states no limit that has a shadow price: inventory, budget, power, max_gpus.", width)
+        )
     columns = [
         Column("limit"),
         Column("value", "right"),
@@ -174,9 +190,9 @@ def tornado_text(rows: Sequence[TornadoRow], width: int) -> str:
     cells = [
         [
             row.lever,
-            significant(row.low, 4),
+            value_words(row.lever, row.low),
             _cost(row.cost_low),
-            significant(row.high, 4),
+            value_words(row.lever, row.high),
             _cost(row.cost_high),
             hourly(row.swing) if is_number(row.swing) else "no fleet",
             *([percent(_least_kept(row))] if shown else []),
@@ -185,7 +201,8 @@ def tornado_text(rows: Sequence[TornadoRow], width: int) -> str:
     ]
     looked = [row for row in rows if row.attainment is not None]
     having = [row for row in rows if row.cost is not None]
-    notes = simulated_note(len(looked), len(having), "levers")
+    of_one = ["Prices are of one GPU."] if any(row.lever.startswith("price.") for row in rows) else []
+    notes = [*of_one, *simulated_note(len(looked), len(having), "levers")]
     return "\n".join([render_table(cells, columns, width), "", *(line for note in notes for line in wrap(note, width))])
 
 

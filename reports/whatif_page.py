@@ -54,7 +54,7 @@ def make_sweep_page(rows: Sequence[Row], name: str, depth: str) -> SweepPage:
     headline = f"{said}: {hourly(min(costs))} to {hourly(max(costs))}" if costs else said
     cells = tuple(
         (
-            *(told(row.get(key)) for key in keys),
+            *(told(key, row.get(key)) for key in keys),
             _cost(row),
             MISSING if row["cost_usd_per_hour"] is None else rate(row["goodput_rps"]),
             fleet_cell(row["pools"]),
@@ -83,7 +83,7 @@ def heat_maps(rows: Sequence[Row]) -> tuple[Chart, ...]:
     down, across = keys[-2:]
     groups: dict[tuple[str, ...], list[Row]] = {}
     for row in rows:
-        groups.setdefault(tuple(f"{key} {told(row.get(key))}" for key in keys[:-2]), []).append(row)
+        groups.setdefault(tuple(f"{key} {told(key, row.get(key))}" for key in keys[:-2]), []).append(row)
     every = [row["cost_usd_per_hour"] for row in rows if row["cost_usd_per_hour"] is not None]
     span = (min(every), max(every)) if every else (0.0, 0.0)
     return tuple(
@@ -91,7 +91,9 @@ def heat_maps(rows: Sequence[Row]) -> tuple[Chart, ...]:
             title=f"Cost{' at ' if group else ''}{', '.join(group)}: {_finding(mine)}",
             caption=f"Dollars per hour by {_axes(down, across)}; the stronger the colour, the dearer; – is no fleet.",
             drawing=_map(mine, (down, across), span),
-            table=Table((down, across, "#cost"), tuple((told(r[down]), told(r[across]), _cost(r)) for r in mine)),
+            table=Table(
+                (down, across, "#cost"), tuple((told(down, r[down]), told(across, r[across]), _cost(r)) for r in mine)
+            ),
         )
         for group, mine in groups.items()
     )
@@ -123,12 +125,12 @@ def _in_cell(row: Row) -> str:
 
 def _map(rows: Sequence[Row], keys: tuple[str, str], span: tuple[float, float]) -> Drawing:
     """One map; the numbers stand in the cells where there is room."""
-    down, across = ([*dict.fromkeys(told(row[key]) for row in rows)] for key in keys)
+    down, across = ([*dict.fromkeys(told(key, row[key]) for row in rows)] for key in keys)
     width = (WIDTH - _LEFT) / len(across)
     header = f"{keys[1]} →" if keys[0] == ALONE else f"{keys[0]} ↓  {keys[1]} →"
     marks: list[Mark] = [Text(0, 12, header, "muted")]
     for row in rows:
-        column, line = across.index(told(row[keys[1]])), down.index(told(row[keys[0]]))
+        column, line = across.index(told(keys[1], row[keys[1]])), down.index(told(keys[0], row[keys[0]]))
         x, y = _LEFT + column * width, _TOP + line * _HEIGHT
         tone, cost = _tone(row["cost_usd_per_hour"], span), _in_cell(row)
         place = "" if keys[0] == ALONE else f"{keys[0]} {down[line]}, "

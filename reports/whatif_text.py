@@ -6,11 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from optimizer.whatif.scenario import Missed
+from search_spaces.levers import number_of
+from search_spaces.quantities import QuantityError
 
-from .numbers import MISSING, hourly, percent, rate, significant
-from .sensitivity import fleet_line, fleet_told
+from .numbers import MISSING, hourly, percent, rate
+from .sensitivity import exact_words, fleet_line, fleet_told
 from .table import Column, render_table
 from .text import clean, plural, sentence, wrap
+from .words import constraint_words
 
 ANSWER_KEYS: Final = (
     "number",
@@ -69,11 +72,11 @@ def sweep_text(rows: Sequence[Row], depth: str, width: int) -> str:
     ]
     cells = [
         [
-            *(clean(told(row.get(key))) for key in keys),
+            *(clean(told(key, row.get(key))) for key in keys),
             hourly(row["cost_usd_per_hour"]) if row["cost_usd_per_hour"] is not None else row["status"],
             MISSING if row["cost_usd_per_hour"] is None else rate(row["goodput_rps"]),
             fleet_cell(row["pools"]),
-            "" if row["cost_usd_per_hour"] is None else row["binding"],
+            "" if row["cost_usd_per_hour"] is None else _gives_out(row["binding"]),
             percent(row["gap"]),
             *([percent(row["simulated_attainment"])] if shown else []),
         ]
@@ -81,6 +84,16 @@ def sweep_text(rows: Sequence[Row], depth: str, width: int) -> str:
     ]
     notes = [*reasons(rows), *refuted_notes(rows), *hidden_settings(rows), depth_note(rows, depth), *looked(rows)]
     return "\n".join([render_table(cells, columns, width), "", *(line for note in notes for line in wrap(note, width))])
+
+
+def _gives_out(binding: str) -> str:
+    """What gives out first, and where, with its short name in words.
+
+    >>> _gives_out("kv_memory of decode-1, 12 % room")
+    'KV memory of decode-1, 12 % room'
+    """
+    name, blank, rest = binding.partition(" ")
+    return f"{constraint_words(name)}{blank}{rest}"
 
 
 def depth_note(rows: Sequence[Row], depth: str) -> str:
@@ -149,7 +162,7 @@ def _place(rows: Sequence[Row], keys: Sequence[str]) -> str:
 
 
 def _scenario(row: Row, keys: Sequence[str]) -> str:
-    return clean(", ".join(f"{key} {told(row[key])}" for key in keys if row.get(key) is not None))
+    return clean(", ".join(f"{key} {told(key, row[key])}" for key in keys if row.get(key) is not None))
 
 
 def hidden_settings(rows: Sequence[Row]) -> list[str]:
@@ -160,9 +173,18 @@ def hidden_settings(rows: Sequence[Row]) -> list[str]:
     return [SETTINGS] if any(len(several) > 1 for several in settings.values()) else []
 
 
-def told(value: object) -> str:
-    """A varied value in words."""
-    return significant(value, 6) if isinstance(value, float) else "" if value is None else str(value)
+def told(key: str, value: object) -> str:
+    """A varied value in words: a number in the unit of its key, anything else as it was stated.
+
+    >>> told("price.H100", 2.5), told("rate", "600/min"), told("attainment", "95%"), told("weight_dtype", "fp8")
+    ('$2.50/h', '10 req/s', '95 %', 'fp8')
+    """
+    if value is None or isinstance(value, bool):
+        return "" if value is None else str(value)
+    try:
+        return exact_words(key, number_of(key, str(value)))
+    except QuantityError:
+        return str(value)
 
 
 def fleet_cell(pools: Sequence[str]) -> str:

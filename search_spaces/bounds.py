@@ -60,6 +60,8 @@ TOKENS: Final = Bounds(1, 2**24, "tokens")
 MAX_TOKENS: Final = Bounds(2, 2**25, "tokens")
 """The longest input and the longest output together."""
 SHARE: Final = Bounds(0, 1)
+PART: Final = Bounds(1e-6, 0.999999)
+"""More than nothing and less than all."""
 CLASS_SHARE: Final = Bounds(1e-6, 1)
 """A class without requests cannot be measured; it is left out of the file."""
 BUCKETS: Final = Bounds(1, 400, "buckets")
@@ -87,6 +89,15 @@ BOARD_POWER: Final = Bounds(1, MEGA, "W")
 CONFIDENCE: Final = Bounds(-0.98, 0.98)
 """0 plans on the expected times, below it on quick ones; beyond 0.98 the residuals of a thousand rows say nothing."""
 MEMORY_FRACTION: Final = Bounds(0.1, 1)
+EFFICIENCY: Final = Bounds(1e-6, 1)
+"""Of the roofline; a kernel that is a million times slower than the hardware is a slip."""
+RELATIVE_ERROR: Final = Bounds(0, 100)
+
+# The months to come.
+MONTHS: Final = Bounds(1, 120, "months")
+DELIVERY: Final = Bounds(0, 120, "months")
+GROWTH: Final = Bounds(-0.9, 1)
+"""Per month; twice as much in a month and one tenth in a month."""
 
 # The search.
 WHOLE: Final = Bounds(1, 2**53)

@@ -5,7 +5,6 @@ The block stands in workload.yaml, or the same keys in a file of their own; `pdp
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
@@ -13,14 +12,11 @@ from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, mo
 from . import bounds
 from .bounds import DAY, HOURS_PER_DAY, Bounds
 from .catalog import normalized_name
-from .fields import Reader, Section, Text, at_most, choice, count, house_error, listed, number, quantity
-from .quantities import Kind, shown
+from .fields import Section, Text, at_most, choice, count, house_error, listed, number, quantity, share
+from .quantities import Kind
 
 TERMS_SCHEMA: Literal["pdplan.terms/1"] = "pdplan.terms/1"
 
-MONTHS = Bounds(1, 120, "months")
-GROWTH = Bounds(-0.9, 1.0)
-"""Per month; twice as much in a month and one tenth in a month."""
 LEVELS = Bounds(1, 40, "levels")
 DOLLARS = Bounds(0, 1e9, "$")
 USD_PER_KWH = Bounds(0, 100, "$/kWh")
@@ -34,38 +30,7 @@ YEARS = Bounds(0.1, 50, "years")
 HELD = Bounds(1, 1e7, "GPUs")
 
 
-def as_share(text: str) -> float | None:
-    """A percentage as a share [1]; None where the text is none.
-
-    >>> as_share("5%"), as_share("-2.5 %"), as_share("0.05")
-    (0.05, -0.025, None)
-    """
-    match = _PERCENTAGE.fullmatch(text.strip())
-    return None if match is None else float(match[1]) / 100.0
-
-
-_PERCENTAGE = re.compile(r"([+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)) ?%")
-
-
-def share(limits: Bounds) -> Reader:
-    """A share within `limits` [1], as a number or in percent: 0.05 or 5%."""
-    plain = number(limits)
-
-    def read(value: object) -> float:
-        written = as_share(value) if isinstance(value, str) else None
-        if written is None:
-            if isinstance(value, int | float) and limits.high < abs(value) <= 100.0:
-                raise house_error(f"{shown(value)} is out of range; {limits.sentence()}; did you mean {value:g}%?")
-            return float(plain.read(value))
-        if not limits.holds(written):
-            raise house_error(f"{shown(value)} is out of range; {limits.sentence()}")
-        return written
-
-    text = {"type": "string", "description": "percentage, for example 5%"}
-    return Reader(read, {"anyOf": [plain.schema, text]})
-
-
-Growth = Annotated[float, share(GROWTH)]
+Growth = Annotated[float, share(bounds.GROWTH)]
 Chance = Annotated[float, share(CHANCE)]
 Price = Annotated[float, quantity(Kind.PRICE, bounds.PRICE)]
 Dollars = Annotated[float, number(DOLLARS)]
@@ -75,7 +40,7 @@ Power = Annotated[float, quantity(Kind.POWER, bounds.POWER)]
 class DemandSection(Section):
     """How the demand grows; the rate of the workload file, or its planned hour, is that of the first month."""
 
-    months: Annotated[int, count(MONTHS)] = 12
+    months: Annotated[int, count(bounds.MONTHS)] = 12
     """Horizon [months]."""
     growth: Growth = 0.0
     """Expected growth of the rate per month [1]: 0.05 or 5%."""
@@ -106,7 +71,8 @@ class DemandSection(Section):
         low = self.growth if self.low is None else self.low
         high = self.growth if self.high is None else self.high
         if not low <= self.growth <= high:
-            raise house_error(f"needs low <= growth <= high, but has {low:g}, {self.growth:g} and {high:g}")
+            stated = f"low is {100 * low:g}%, growth {100 * self.growth:g}% and high {100 * high:g}%"
+            raise house_error(f"needs low <= growth <= high, but {stated}; an end that is not stated is as growth")
         if self.low_probability + self.high_probability > 1.0 + 1e-9:
             raise house_error("has low_probability + high_probability above 1")
         return self
@@ -163,7 +129,7 @@ class PurchaseSection(HostingSection):
     """Time over which it loses its value; what is left at the end of the horizon is not charged [years]."""
     interest_per_year: Annotated[float, share(INTEREST)] = 0.0
     """What the money could earn elsewhere [1/year]; 0: the value is charged evenly, else as an annuity."""
-    delivery_months: Annotated[int, count(Bounds(0, 120, "months"))] = 0
+    delivery_months: Annotated[int, count(bounds.DELIVERY)] = 0
     """Months from the decision to the first use."""
 
 
@@ -206,7 +172,7 @@ class ProcurementSection(Section):
         BeforeValidator(listed, json_schema_input_type=list[TypeSection] | TypeSection),
     ] = Field(default_factory=list)
     """Contracts by GPU type; a type that is left out is rented on demand at the price of the workload file."""
-    decide_every_months: Annotated[int, count(MONTHS)] = 3
+    decide_every_months: Annotated[int, count(bounds.MONTHS)] = 3
     """Months between two decisions to reserve or buy; from the second one on, the growth is known."""
 
     @field_validator("accelerators")

@@ -13,13 +13,21 @@ from pydantic import ValidationError
 from costmodel.accelerator import Accelerator
 from costmodel.errors import InputError, nearest_name
 from costmodel.units import KILO
-from costmodel.words import dollars
+from costmodel.words import dollars, join_words
 
 from .bounds import DAY, HOURS_PER_DAY
-from .buying_schema import DemandSection, HostingSection, ProcurementSection, PurchaseSection, TermsFile, TypeSection
+from .buying_schema import (
+    TERMS_SCHEMA,
+    DemandSection,
+    HostingSection,
+    ProcurementSection,
+    PurchaseSection,
+    TermsFile,
+    TypeSection,
+)
 from .catalog import load_catalog, normalized_name
 from .contracts import EXPECTED, HOURS_PER_MONTH, MONTHS_PER_YEAR, Contract, DemandPath, Forecast, Spot, Terms, Tier
-from .faults import Fault, Path
+from .faults import Fault, Path, check_kind
 from .problem import OWNED, Offer, Problem
 from .translation import faults_of
 from .yaml_source import read_source
@@ -65,6 +73,7 @@ def _missing(problem: Problem) -> str:
 
 def _read_terms(path: FilePath, problem: Problem) -> TermsFile:
     source, faults = read_source(path)
+    check_kind(source, "file of terms", TERMS_SCHEMA)
     file = TermsFile()
     try:
         file = TermsFile.model_validate(source.value)
@@ -86,7 +95,8 @@ def _changed(section: ProcurementSection, changes: Mapping[str, Any]) -> Procure
         demand = DemandSection.model_validate(section.demand.model_dump(exclude_none=True) | dict(changes))
     except ValidationError as error:
         faults = faults_of(error, DemandSection.model_json_schema())
-        raise InputError("; ".join(replace(fault, path=("demand", *fault.path)).told() for fault in faults)) from None
+        told = "; ".join(replace(fault, path=("demand", *fault.path)).told() for fault in faults)
+        raise InputError(f"with {join_words([f'--{name}' for name in changes])}, {told}") from None
     return section.model_copy(update={"demand": demand})
 
 

@@ -29,7 +29,7 @@ from costmodel.units import GIB, GIGA, MICRO, TERA
 from .catalog_entries import LIKE, PRICE_SHORT, AcceleratorEntry, LinkEntry, faults_of
 from .efficiency import EfficiencyTable, Pair, parse_efficiency
 from .engines import NO_CHANGES, EngineChanges
-from .faults import Fault
+from .faults import Fault, check_kind
 from .faults import Path as FaultPath
 from .overlay import EFFICIENCY, ENGINES, EfficiencyChange, changed_efficiency, efficiency_changes, engine_changes
 from .quantities import Kind, QuantityError, parse, shown
@@ -87,6 +87,7 @@ def load_catalog(overlay: Path | None = None) -> AcceleratorCatalog:
 def _with_overlay(catalog: _Catalog, overlay: Path) -> tuple[_Catalog, EngineChanges]:
     """The catalog after the user's file, and its engines; all that is wrong with it is raised at once."""
     source, faults = read_source(overlay, MAX_OVERLAY_BYTES)
+    check_kind(source, "catalog")
     entries, more = _overlay_entries(source.value)
     engines, wrong = engine_changes(source.value[ENGINES]) if ENGINES in source.value else ({}, [])
     faults += [*more, *wrong]

@@ -123,6 +123,23 @@ class Source:
         return pointed(self.name, self.lines, position, sentence)
 
 
+OURS = "pdplan."
+"""Begins the schema of every file that pdplan writes."""
+
+
+def check_kind(source: Source, what: str, schema: str = "") -> None:
+    """Raise InputError for another of our own files, a plan above all, of which every key would be a fault.
+
+    what: is wanted; schema: that of such files, where they have one.
+    """
+    found = source.value.get("schema") if isinstance(source.value, Mapping) else None
+    kind = found.partition("/")[0] if isinstance(found, str) else ""
+    if kind.startswith(OURS) and kind != schema.partition("/")[0]:
+        hint = "; `pdplan report` and `pdplan simulate` take it" if kind == f"{OURS}plan" else ""
+        wanted = f"{what} ({schema})" if schema else what
+        raise InputError(source.render([Fault(("schema",), f"{found} is no {wanted}{hint}")]))
+
+
 def pointed(name: str, lines: tuple[str, ...], position: Position, sentence: str) -> str:
     """Return `name:line:column: sentence`, the source line and a caret under the column.
 

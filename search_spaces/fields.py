@@ -7,7 +7,6 @@ message of the validation library reaches a user.
 from __future__ import annotations
 
 import math
-import re
 import unicodedata
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -17,16 +16,17 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler, model_validator
 from pydantic_core import CoreSchema, ErrorDetails, PydanticCustomError, core_schema
 
-from costmodel.errors import nearest_name
+from costmodel.errors import InputError, nearest_name
 from costmodel.units import MILLI
 
-from .bounds import ATTAINMENT, Bounds
+from .bounds import Bounds
 from .quantities import (
     BASE_UNIT,
     EXAMPLES,
     Kind,
     QuantityError,
     allowed_units,
+    as_share,
     check_plain,
     format_quantity,
     parse,
@@ -108,15 +108,52 @@ def quantity(kind: Kind, bounds: Bounds, plain_limit: float = math.inf) -> Reade
 
 
 def number(bounds: Bounds) -> Reader:
-    """A plain finite number within `bounds`; a percentage in the place of a share is refused with what it means."""
+    """A plain finite number within `bounds`."""
 
     def read(value: object) -> float:
-        share = _of_percent(value) if isinstance(value, str) and bounds.high <= 1 else None
-        if share is not None:
-            raise house_error(f"{value!r} is not a number; write {share:g}")
         return _within(_finite(value), value, bounds)
 
     return Reader(read, {"type": "number", "minimum": bounds.low, "maximum": bounds.high})
+
+
+def share(limits: Bounds, forms: str = "0.3 or 30%", in_percent: Callable[[str], float | None] = as_share) -> Reader:
+    """A share within `limits` [1], as a fraction or in percent.
+
+    forms: examples of how it may be written; in_percent: reads those that are no plain fraction, None for others.
+    """
+
+    def read(value: object) -> float:
+        written = in_percent(value) if isinstance(value, str) else None
+        if written is None and isinstance(value, str):
+            raise house_error(f"{shown(value)} is not a share{_unquoted(value) or f'; write for example {forms}'}")
+        found = _finite(value) if written is None else written
+        if not limits.holds(found):
+            percentages = f"{100 * limits.low:g}% to {100 * limits.high:g}%"
+            hint = _share_hint(found, limits, plain=written is None)
+            raise house_error(f"{shown(value)} is out of range; {limits.sentence()} ({percentages}){hint}")
+        return found
+
+    text = {"type": "string", "description": f"share, for example {forms}"}
+    return Reader(read, {"anyOf": [{"type": "number", "minimum": limits.low, "maximum": limits.high}, text]})
+
+
+def stated(reader: Reader, value: object) -> Any:
+    """What a reader makes of a value that stands in no file; InputError with its sentence."""
+    try:
+        return reader.read(value)
+    except PydanticCustomError as error:
+        raise InputError(error.message()) from None
+
+
+LIKELY_PERCENT = 2.0
+"""From here on a number in the place of a share is a percentage that lacks its sign; 1.5 is just as likely a slip."""
+
+
+def _share_hint(found: float, limits: Bounds, *, plain: bool) -> str:
+    """What the writer of a share out of range may have meant: 90 for 90%, or 0.9% for 90%."""
+    meant = found / 100 if plain else 100 * found
+    likely = limits.holds(meant) and (not plain or abs(found) >= LIKELY_PERCENT)
+    return f"; did you mean {meant:g} ({100 * meant:g}%)?" if likely else ""
 
 
 def _within(number: float, given: object, bounds: Bounds) -> float:
@@ -155,51 +192,6 @@ def count(bounds: Bounds) -> Reader:
         return int(_within(found, value, bounds))
 
     return Reader(read, {"type": "integer", "minimum": int(bounds.low), "maximum": int(bounds.high)})
-
-
-def _attainment(value: object) -> float:
-    """0.9, 90% or p90 -> 0.9; a plain 90 is refused with a hint."""
-    if isinstance(value, str):
-        of_percent = _of_percent(value)
-        if of_percent is None:
-            raise house_error(f"{value!r} is not a share of requests; write 0.9, 90% or p90")
-        share = of_percent
-    else:
-        share = _finite(value)
-    if not ATTAINMENT.holds(share):
-        raise house_error(f"{shown(value)} is out of range; {ATTAINMENT.sentence()}{_share_hint(share)}")
-    return share
-
-
-def _of_percent(text: str) -> float | None:
-    """90% or p90 -> 0.9."""
-    match = _PERCENT.fullmatch(text.strip())
-    return None if match is None else float(match["p"] or match["percent"]) / 100
-
-
-_PERCENT = re.compile(r"[pP](?P<p>[0-9]+(?:\.[0-9]+)?)|(?P<percent>[0-9]+(?:\.[0-9]+)?) ?%")
-LIKELY_PERCENT = 10.0
-"""From here on a number in the place of a share is a percentage that lacks its sign; 1.5 is just as likely a slip."""
-
-
-def _share_hint(share: float) -> str:
-    """What the writer of a share out of range may have meant."""
-    if LIKELY_PERCENT <= share < 100 * ATTAINMENT.high:
-        return f"; did you mean {share / 100:g}?"
-    if share >= 1:
-        return f"; {share:g} is {'more than ' * (share > 1)}all requests; write for example 0.95 or 95%"
-    return f"; did you mean {share * 100:g}?" if ATTAINMENT.holds(share * 100) else ""
-
-
-read_attainment = Reader(
-    _attainment,
-    {
-        "anyOf": [
-            {"type": "number", "minimum": ATTAINMENT.low, "maximum": ATTAINMENT.high},
-            {"type": "string", "description": "percentile or percent, for example p90 or 90%"},
-        ]
-    },
-)
 
 
 def _read_text(value: object) -> str:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from costmodel.errors import InputError
+from costmodel.errors import InputError, nearest_name
 
 from .bounds import PLAIN_LIMITS
-from .buying_schema import as_share
 from .catalog import normalized_name
-from .quantities import Kind, QuantityError, check_plain, parse
+from .quantities import Kind, QuantityError, as_share, check_plain, parse
 
 Inputs = dict[str, Any]
 Setter = Callable[[Inputs, tuple[str, ...], Any], None]
@@ -46,9 +45,14 @@ def below(here: Any, part: str, dotted: str) -> Any:
         ]
         if named:
             return named[0]
-        names = ", ".join(str(item.get("name")) for item in here if isinstance(item, dict))
-        raise InputError(f"{dotted}: {part!r} is not one of {names}")
-    raise InputError(f"{dotted}: there is no {part!r}; levers: {', '.join(LEVERS)}")
+        names = [str(item.get("name")) for item in here if isinstance(item, dict)]
+        raise InputError(f"{dotted}: {part!r} is not one of {', '.join(names)}{_meant(part, names)}")
+    raise InputError(f"{dotted}: there is no {part!r}{_meant(part, LEVERS) or ';'} levers: {', '.join(LEVERS)}")
+
+
+def _meant(part: str, known: Iterable[str]) -> str:
+    near = nearest_name(part, known)
+    return f"; did you mean {near!r}?" if near else ""
 
 
 def _offer_value(*keys: str) -> Setter:
@@ -75,17 +79,6 @@ def _value_at(*path: str) -> Setter:
         for part in path[:-1]:
             here = here[part]
         here[path[-1]] = value
-
-    return apply
-
-
-def _share_at(*path: str) -> Setter:
-    """The same for a share, which may be a percentage."""
-    put = _value_at(*path)
-
-    def apply(inputs: Inputs, rest: tuple[str, ...], value: Any) -> None:
-        share = _share(value)
-        put(inputs, rest, value if share is None else share)
 
     return apply
 
@@ -225,43 +218,61 @@ LEVERS: Mapping[str, Lever] = MappingProxyType(
             _offer_value("owned_price"), "owned_price.A100-80=0.1", "what one of them costs [$/h]", Kind.PRICE
         ),
         "link": Lever(
-            _offer_value("scale_out", "bandwidth"), "link.H100=25GB/s,50GB/s", "network of one GPU", Kind.BANDWIDTH
+            _offer_value("scale_out", "bandwidth"),
+            "link.H100=25GB/s,50GB/s",
+            "bandwidth of one GPU's network [B/s]",
+            Kind.BANDWIDTH,
         ),
-        "link_scale": Lever(_scaled_links, "link_scale=0.5,1,2", "that of all, times a factor"),
+        "link_scale": Lever(_scaled_links, "link_scale=0.5,1,2", "that of all GPU types, times a factor"),
         "without": Lever(_without, "without.H100=true", "a GPU type left out"),
         "with": Lever(
-            _added, "with.B200=4:8:5", "one more GPU type, of the catalog or your own, at a price", Kind.PRICE
+            _added, "with.B200=4:8:5", "one more GPU type, of the catalog or your own, at a price [$/h]", Kind.PRICE
         ),
         "rate": Lever(_value_at("workload", "request_rate"), "rate=5/s,10/s,20/s", "requests per second", Kind.RATE),
         "rate_scale": Lever(_scaled_rate, "rate_scale=1,1.5,2", "the demand times a factor"),
         "growth": Lever(_growing, "growth.6=5%,12%", "the demand after so many months of growth per month"),
-        "burstiness": Lever(_value_at("workload", "burstiness"), "burstiness=1,2,3", "of the arrivals; 1 is Poisson"),
+        "burstiness": Lever(
+            _value_at("workload", "burstiness"),
+            "burstiness=1,2,3",
+            "coefficient of variation of the times between arrivals",
+        ),
         "prefix_hit_share": Lever(
-            _share_at("workload", "prefix_hit_share"), "prefix_hit_share=0,0.3,0.6", "input tokens found in a cache"
+            _value_at("workload", "prefix_hit_share"),
+            "prefix_hit_share=0%,30%,60%",
+            "share of input tokens found in a cache",
         ),
-        "isl_scale": Lever(_scaled_lengths("isl"), "isl_scale=0.5:2:4", "all prompts longer or shorter"),
-        "osl_scale": Lever(_scaled_lengths("osl"), "osl_scale=0.5:2:4", "all outputs longer or shorter"),
+        "isl_scale": Lever(_scaled_lengths("isl"), "isl_scale=0.5:2:4", "all prompts longer or shorter, by a factor"),
+        "osl_scale": Lever(_scaled_lengths("osl"), "osl_scale=0.5:2:4", "all outputs longer or shorter, by a factor"),
         "ttft": Lever(
-            _of_classes("ttft"), "ttft=300ms,1s,2s", "limit of every class, or of one: ttft.CLASS", Kind.DURATION
+            _of_classes("ttft"),
+            "ttft=300ms,1s,2s",
+            "limit of TTFT, of every class or of one: ttft.CLASS",
+            Kind.DURATION,
         ),
-        "tpot": Lever(_of_classes("tpot"), "tpot=20ms:80ms:4", "likewise", Kind.DURATION),
-        "e2e": Lever(_of_classes("e2e"), "e2e=10s,30s", "likewise", Kind.DURATION),
-        "attainment": Lever(_of_classes("attainment"), "attainment=0.9,0.99", "share of requests within their limits"),
+        "tpot": Lever(_of_classes("tpot"), "tpot=20ms:80ms:4", "limit of TPOT, likewise", Kind.DURATION),
+        "e2e": Lever(_of_classes("e2e"), "e2e=10s,30s", "limit of whole requests, likewise", Kind.DURATION),
+        "attainment": Lever(
+            _of_classes("attainment"), "attainment=90%,99%", "share of requests that must be in time, likewise"
+        ),
         "ttft_scale": Lever(_scaled_limits("ttft_scale", "ttft"), "ttft_scale=0.5,1", "all TTFT limits times a factor"),
         "tpot_scale": Lever(_scaled_limits("tpot_scale", "tpot"), "tpot_scale=0.5,1", "all TPOT limits times a factor"),
         "slo_scale": Lever(
-            _scaled_limits("slo_scale", "ttft", "tpot", "e2e"), "slo_scale=0.5,1,2", "all latency limits"
+            _scaled_limits("slo_scale", "ttft", "tpot", "e2e"), "slo_scale=0.5,1,2", "all latency limits times a factor"
         ),
         "weight_dtype": Lever(_one_dtype("weight_dtype"), "weight_dtype=bf16,fp8", "precision of the weights"),
         "kv_dtype": Lever(_one_dtype("kv_dtype"), "kv_dtype=bf16,fp8", "precision of the KV cache"),
         "efficiency": Lever(
             _efficiency, f"efficiency={','.join(EFFICIENCIES)}", "engines slower or quicker than expected"
         ),
-        "budget": Lever(_value_at("constraints", "budget"), "budget=20,40,80", "most dollars per hour", Kind.PRICE),
-        "power": Lever(_value_at("constraints", "power"), "power=10kW,20kW", "most board power", Kind.POWER),
+        "budget": Lever(
+            _value_at("constraints", "budget"), "budget=20,40,80", "most dollars per hour [$/h]", Kind.PRICE
+        ),
+        "power": Lever(_value_at("constraints", "power"), "power=10kW,20kW", "most board power [W]", Kind.POWER),
         "max_gpus": Lever(_value_at("constraints", "max_gpus"), "max_gpus=8,16", "most GPUs"),
         "max_pools": Lever(_value_at("constraints", "max_pools"), "max_pools=1,2", "most pools"),
-        "spares": Lever(_value_at("constraints", "headroom", "replicas"), "spares=0,1,2", "idle engines of every pool"),
+        "spares": Lever(
+            _value_at("constraints", "headroom", "replicas"), "spares=0,1,2", "spare engines of every pool"
+        ),
     }
 )
 """Short names of what is asked about most; any other value of the inputs goes by its dotted path."""

@@ -23,7 +23,7 @@ from .checks import cross_faults, length_faults
 from .demand import read_demand
 from .echo import inputs_echo
 from .engines import EngineChanges
-from .faults import Fault, FaultsError, Source
+from .faults import Fault, FaultsError, Source, check_kind
 from .feasibility import feasibility_faults
 from .models import load_model
 from .problem import OWNED, Billing, Constraints, Goal, Objective, Offer, Problem, Slo
@@ -41,8 +41,6 @@ from .spaces import search_space
 from .translation import faults_of
 from .yaml_source import override, parse_source, read_source
 
-OURS = "pdplan."
-"""Begins the schema of every file that pdplan writes."""
 DEFAULT_ATTAINMENT = 0.9
 DEFAULT_VOLUME_RANGE = 4.0
 """Greatest volume over the least, where only the least is stated."""
@@ -61,19 +59,10 @@ def load_problem(path: FilePath, overrides: Mapping[str, Any] | None = None) -> 
     """
     path = FilePath(path)
     source, faults = read_source(path)
-    _check_kind(source)
+    check_kind(source, "workload", WORKLOAD_SCHEMA)
     if overrides:
         source = override(source, overrides)
     return _stated(source, faults, path.parent, path.stem)
-
-
-def _check_kind(source: Source) -> None:
-    """Raise InputError for another of our own files, a plan above all, of which every key would be a fault."""
-    schema = source.value.get("schema")
-    kind = schema.partition("/")[0] if isinstance(schema, str) else ""
-    if kind.startswith(OURS) and kind != WORKLOAD_SCHEMA.partition("/")[0]:
-        hint = "; `pdplan report` and `pdplan simulate` take it" if kind == f"{OURS}plan" else ""
-        raise InputError(source.render([Fault(("schema",), f"{schema} is no workload ({WORKLOAD_SCHEMA}){hint}")]))
 
 
 def problem_of(inputs: Mapping[str, Any], where: str, base: FilePath) -> Problem:

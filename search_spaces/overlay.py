@@ -25,10 +25,11 @@ from costmodel.errors import UnknownNameError, nearest_name
 from costmodel.roofline import KERNEL_CLASSES
 from costmodel.units import MICRO
 
+from . import bounds
 from .efficiency import WIDER, EfficiencyTable, Pair
 from .engines import EngineChange, EngineChanges, engine_name
 from .faults import Fault, Path
-from .fields import refusal_of
+from .fields import refusal_of, share
 from .quantities import shown
 
 EFFICIENCY = "efficiency"
@@ -37,7 +38,7 @@ EFFICIENCY = "efficiency"
 ENGINES = "engines"
 """Key of an overlay beside `accelerators`: engine -> host times."""
 
-Share = Annotated[float, Field(gt=0, le=1)]
+Share = Annotated[float, share(bounds.EFFICIENCY)]
 NotNegative = Annotated[float, Field(ge=0)]
 Changes = Mapping[Pair, "EfficiencyChange"]
 Change = TypeVar("Change", bound=BaseModel)
@@ -62,7 +63,7 @@ class EfficiencyChange(BaseModel):
     single_us: NotNegative | None = None
     origin: Origin = Origin.ASSUMED
     source: Annotated[str, Field(min_length=1)] | None = None
-    error: NotNegative | None = None
+    error: Annotated[float, share(bounds.RELATIVE_ERROR)] | None = None
 
     def over(self, known: KernelEfficiency, file: str) -> KernelEfficiency:
         """`known` with these figures laid over it; times in SI units."""

@@ -28,6 +28,7 @@ class Kind(StrEnum):
     RATE = "rate"
     POWER = "power"
     PRICE = "price"
+    PERCENTAGE = "percentage"
 
 
 BASE_UNIT: Mapping[Kind, str] = MappingProxyType(
@@ -38,6 +39,7 @@ BASE_UNIT: Mapping[Kind, str] = MappingProxyType(
         Kind.RATE: "/s",
         Kind.POWER: "W",
         Kind.PRICE: "$/h",
+        Kind.PERCENTAGE: "%",
     }
 )
 """The unit of a plain number, and of every number inside pdplan."""
@@ -79,6 +81,7 @@ UNITS: Mapping[Kind, Mapping[str, float]] = MappingProxyType(
         },
         Kind.POWER: {"W": 1.0, "kW": KILO, "MW": MEGA},
         Kind.PRICE: {"$/h": 1.0},
+        Kind.PERCENTAGE: {"%": 1.0},
     }
 )
 """Size of each unit in the base unit of its kind; the only place where a unit's size stands."""
@@ -111,6 +114,7 @@ EXAMPLES: Mapping[Kind, str] = MappingProxyType(
         Kind.RATE: "10/s or 600/min",
         Kind.POWER: "700W or 50kW",
         Kind.PRICE: "2.50 or $2.50/h",
+        Kind.PERCENTAGE: "95 or 95%",
     }
 )
 
@@ -162,6 +166,32 @@ def _parse_text(text: str, kind: Kind) -> float:
         allowed = f"{allowed_units(kind)}{_meant(unit, kind)}"
         raise QuantityError(f"{text!r} has the unit {unit!r}, but a {kind} is in {allowed}")
     return _scaled(float(match.group()), scale)
+
+
+def as_share(text: str) -> float | None:
+    """A percentage as a share [1]; None where the text is none.
+
+    >>> as_share("5%"), as_share("-2.5 %"), as_share("0.05")
+    (0.05, -0.025, None)
+    """
+    match = _PERCENTAGE.fullmatch(text.strip())
+    return None if match is None else float(f"{match[1]}e-2")  # division by 100 makes 0.9990000000000001 of 99.9
+
+
+_PERCENTAGE = re.compile(r"([+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)) ?%")
+
+
+def as_probability(text: str) -> float | None:
+    """A percentage or a percentile as a share [1]; None where the text is neither.
+
+    >>> as_probability("p99.9"), as_probability("90%"), as_probability("0.9")
+    (0.999, 0.9, None)
+    """
+    match = _PERCENTILE.fullmatch(text.strip())
+    return as_share(text if match is None else f"{match[1]}%")
+
+
+_PERCENTILE = re.compile(r"[pP]([0-9]+(?:\.[0-9]+)?)")
 
 
 def _meant(unit: str, kind: Kind) -> str:

@@ -38,10 +38,10 @@ from .fields import (
     member,
     number,
     quantity,
-    read_attainment,
+    share,
 )
 from .problem import Billing, Goal, Pools, Routing
-from .quantities import Kind
+from .quantities import Kind, as_probability
 from .schema_lengths import LengthsSection
 from .schema_search import KV_DTYPES, WEIGHT_DTYPES, SearchSection
 
@@ -49,6 +49,9 @@ WORKLOAD_SCHEMA: Literal["pdplan.workload/1"] = "pdplan.workload/1"
 ENGINES = ("vllm", "sglang", "trtllm")
 
 Volume = Annotated[float, number(bounds.VOLUME)]
+Attainment = Annotated[float, share(bounds.ATTAINMENT, "0.9, 90% or p90", as_probability)]
+ClassShare = Annotated[float, share(bounds.CLASS_SHARE)]
+Hours = Annotated[float, quantity(Kind.PERCENTAGE, bounds.HOURS_PERCENTILE)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +104,7 @@ class Diurnal(Section):
 
     requests_per_second_by_hour: list[Annotated[float, quantity(Kind.RATE, bounds.HOURLY_RATE)]]
     """24 mean rates [1/s], from midnight."""
-    percentile: Annotated[float, number(bounds.HOURS_PERCENTILE)] = 100.0
+    percentile: Hours = 100.0
     """Share of the hours [%] whose rate the fleet carries; 100 is the peak."""
 
     @field_validator("requests_per_second_by_hour")
@@ -123,7 +126,7 @@ class WorkloadSection(Section):
     """Instead of request_rate: a daily profile."""
     burstiness: Annotated[float, number(bounds.BURSTINESS)] | None = None
     """Coefficient of variation of the times between arrivals [1]; 1 is Poisson. Default: 1, or the trace's."""
-    prefix_hit_share: Annotated[float, number(bounds.PREFIX_HIT_SHARE)] | None = None
+    prefix_hit_share: Annotated[float, share(bounds.PREFIX_HIT_SHARE)] | None = None
     """Share of input tokens found in a prefix cache [1]. Default: 0, or the trace's."""
     max_tokens: Annotated[int, count(bounds.MAX_TOKENS)] | None = None
     """Longest ISL + OSL of any request [token]. Default: the longest of the lengths."""
@@ -150,7 +153,7 @@ class SloClass(Section):
 
     name: Text = "default"
     """Name of the class."""
-    share: Annotated[float, number(bounds.CLASS_SHARE)] | None = None
+    share: ClassShare | None = None
     """Share of all requests in this class [1]; may be left out where there is one class."""
     ttft: Annotated[float, quantity(Kind.DURATION, bounds.TTFT, PLAIN_LIMITS["ttft"])] | None = None
     """Limit of the time to first token [s]; may be left out beside e2e."""
@@ -158,9 +161,9 @@ class SloClass(Section):
     """Limit of the time per output token, (end - first token) / (OSL - 1) [s]; may be left out beside e2e."""
     e2e: Annotated[float, quantity(Kind.DURATION, bounds.E2E, PLAIN_LIMITS["e2e"])] | None = None
     """Limit of the time from arrival to the last token [s]; may be left out beside ttft and tpot."""
-    attainment: Annotated[float, read_attainment] | None = None
+    attainment: Attainment | None = None
     """Share of requests that must be within all limits [1]. Default: 0.9."""
-    percentile: Annotated[float, read_attainment] | None = None
+    percentile: Attainment | None = None
     """Another way to write attainment: p90 is 0.9."""
 
     @field_validator("e2e")
@@ -308,12 +311,12 @@ class WorkloadFile(Section):
     """What is optimised; a single word is the goal."""
     constraints: ConstraintsSection = ConstraintsSection()
     """Limits on the whole fleet."""
-    confidence: Annotated[float, number(bounds.CONFIDENCE)] = 0.0
+    confidence: Annotated[float, share(bounds.CONFIDENCE)] = 0.0
     """Plan on step times at the slow end of the interval that holds this share of past predictions [1]; 0: expected;
     a negative share: at its quick end."""
     engine: Annotated[str, choice(*ENGINES)] = "vllm"
     """Serving engine whose scheduler and overheads are modelled, and whose files are written."""
-    memory_fraction: Annotated[float, number(bounds.MEMORY_FRACTION)] = 0.9
+    memory_fraction: Annotated[float, share(bounds.MEMORY_FRACTION)] = 0.9
     """Share of GPU memory that an engine may use [1]."""
     seed: Annotated[int, count(bounds.SEED)] = 0
     """Seed of everything random (the sampled trace of the simulation)."""

@@ -7,13 +7,14 @@ from typing import Annotated, Self
 from pydantic import BeforeValidator, Discriminator, Tag, ValidationInfo, field_validator, model_validator
 
 from . import bounds
-from .fields import Section, Text, choice, count, exactly_one, house_error, number
+from .fields import Section, Text, choice, count, exactly_one, house_error, number, share
+from .quantities import as_probability
 
 TRACE_FORMATS = ("auto", "azure", "mooncake", "csv", "jsonl")
 ARRIVAL_UNITS = ("auto", "s", "ms", "us", "ns", "iso")
 
 Tokens = Annotated[float, number(bounds.TOKENS)]
-Share = Annotated[float, number(bounds.SHARE)]
+Share = Annotated[float, share(bounds.SHARE)]
 
 
 class HistogramRow(Section):
@@ -109,7 +110,12 @@ def _as_fixed(value: object) -> object:
     return {"fixed": value} if isinstance(value, int | float) and not isinstance(value, bool) else value
 
 
-_PROBABILITIES = "needs probabilities as keys, such as {0.5: 600, 0.9: 2400, 0.99: 5500}"
+_PROBABILITIES = "needs probabilities as keys, such as {0.5: 600, 90%: 2400, p99: 5500}"
+
+
+def _probability(key: str) -> float:
+    written = as_probability(key)
+    return float(key) if written is None else written
 
 
 def _read_quantiles(value: object) -> object:
@@ -119,7 +125,7 @@ def _read_quantiles(value: object) -> object:
     if not value:
         raise house_error(f"is empty, but {_PROBABILITIES}")
     try:
-        return {float(key): length for key, length in value.items()}
+        return {_probability(str(key)): length for key, length in value.items()}
     except ValueError:
         raise house_error(_PROBABILITIES) from None
 
@@ -132,7 +138,7 @@ class LengthDistribution(Section):
     lognormal: Lognormal | None = None
     """Log-normal lengths."""
     quantiles: Annotated[dict[float, Tokens], BeforeValidator(_read_quantiles)] | None = None
-    """Length [token] by probability, for example {0.5: 600, 0.9: 2400, 0.99: 5500}; 1 gives the longest."""
+    """Length [token] by probability, for example {0.5: 600, 90%: 2400, p99: 5500}; 1 gives the longest."""
 
     @model_validator(mode="after")
     def _one_form(self) -> Self:

@@ -46,6 +46,7 @@ NUMBERS: Mapping[str, Bounds] = {
 }
 
 
+DEGREES = ("tensor_parallel", "pipeline_parallel", "expert_parallel", "data_parallel")
 DTYPES: Mapping[str, tuple[str, ...]] = {"weight_dtype": WEIGHT_DTYPES, "kv_dtype": KV_DTYPES}
 
 
@@ -55,7 +56,7 @@ class Wanted:
 
     weight_dtype, kv_dtype: None where that of the model section is meant, or the first of the space if it lacks that.
 
-    offer: index into `Problem.offers`.
+    offer: index into `Problem.offers`; unstated: degrees that are 1 because nobody said otherwise.
     """
 
     offer: int
@@ -65,6 +66,15 @@ class Wanted:
     max_num_batched_tokens: int | None = None
     weight_dtype: str | None = None
     kv_dtype: str | None = None
+    unstated: tuple[str, ...] = ()
+
+    def assumed(self, problem: Problem) -> dict[str, int | str]:
+        """Settings that nobody stated, and what they are taken for."""
+        shape = self.shape(problem)
+        usual = {"weight_dtype": shape.weight_dtype, "kv_dtype": shape.kv_dtype}
+        return dict.fromkeys(self.unstated, 1) | {
+            name: dtype for name, dtype in usual.items() if name not in self.settings
+        }
 
     def shape(self, problem: Problem) -> Shape:
         """The engine shape that is asked about."""
@@ -113,9 +123,9 @@ def parse_wanted(pairs: Mapping[str, str], problem: Problem) -> Wanted:
         faults.append("--config names no accelerator; add gpu=NAME, such as gpu=H100")
     if faults:
         raise InputError("\n".join(faults))
-    degrees = ("tensor_parallel", "pipeline_parallel", "expert_parallel", "data_parallel")
-    parallelism = Parallelism(*(read.pop(name, 1) for name in degrees))
-    return Wanted(offer=read.pop("accelerator"), parallelism=parallelism, **read)
+    unstated = tuple(name for name in DEGREES if name not in read)
+    parallelism = Parallelism(*(read.pop(name, 1) for name in DEGREES))
+    return Wanted(offer=read.pop("accelerator"), parallelism=parallelism, unstated=unstated, **read)
 
 
 def _name(key: str) -> str:

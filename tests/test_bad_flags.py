@@ -31,8 +31,8 @@ def refused(capsys: pytest.CaptureFixture[str], *words: object) -> str:
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (("--memory-fraction", "nan"), "'--memory-fraction': 'nan' is not a number"),
-        (("--memory-fraction", "0"), "0.0 is not in the range 0.1<=x<=1"),
+        (("--memory-fraction", "nan"), "'--memory-fraction': 'nan' is not a share; write for example 0.3 or 30%"),
+        (("--memory-fraction", "0"), "0 is out of range; must be at least 0.1 and at most 1 (10% to 100%)"),
         (("--batch", LARGE), "is not in the range 1<=x<=65536"),
         (("--isl", LARGE), "is not in the range 1<=x<=16777216"),
         (("--osl", LARGE), "is not in the range 1<=x<=16777216"),
@@ -62,6 +62,13 @@ def test_a_column_that_is_not_recognised_is_named_as_on_the_command_line(
         (("optimize", CHAT, "--seed", "9" * 400), "'--seed'"),
         (("optimize", CHAT, "--set", "accelerators.²=H200"), "accelerators.²"),
         (("optimize", CHAT, "--set", f"accelerators.{LARGE}=H200"), "accelerators.1000"),
+        (("buy", CHAT, "--growth", "ab"), "'--growth': 'ab' is not a share; write for example 0.3 or 30%"),
+        (("buy", CHAT, "--growth", "500%"), "'--growth': '500%' is out of range; must be at least -0.9 and at most 1"),
+        (
+            ("buy", CHAT, "--high", "8"),
+            "'--high': 8 is out of range; must be at least -0.9 and at most 1 (-90% to",
+        ),
+        (("buy", CHAT, "--low", ""), "'--low': '' is not a share"),
         (("workload", CHAT, "--rate", "1e300/s"), "'1e300/s' is 1e+300/s, must be at least 1e-06"),
         (("workload", CHAT, "--limit", LARGE), "'--limit'"),
     ],

@@ -58,7 +58,7 @@ VALUES: dict[str, tuple[dict[str, object], tuple[str, ...]]] = {
     ),
     "attainment-of-90": (
         {"slo": {"ttft": "2s", "tpot": "50ms", "attainment": 90}},
-        ("slo.attainment: 90", "must be at least 0.01 and at most 0.999999", "did you mean 0.9?"),
+        ("slo.attainment: 90", "must be at least 0.01 and at most 0.999999", "did you mean 0.9 (90%)?"),
     ),
     "seconds-or-milliseconds": ({"slo__tpot": 50}, ("slo.tpot: 50 without a unit", "50ms", "50 s")),
     "wrong-unit": ({"slo__tpot": "50kg"}, ("slo.tpot: '50kg' has the unit 'kg'", "ms")),

@@ -33,8 +33,15 @@ def refusal_of_terms(folder: Path, text: str) -> str:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        (
+            '{"schema": "pdplan.plan/1", "pools": []}',
+            "pdplan.plan/1 is no file of terms (pdplan.terms/1); `pdplan",
+        ),
         ("accelerators: [{name: H10O, owned: {gpus: 8}}]", "'H10O' is not in the workload file; did you mean 'H100'?"),
-        ("demand: {growth: 0.1, low: 0.2}", "needs low <= growth <= high, but has 0.2, 0.1 and 0.1"),
+        (
+            "demand: {growth: 0.1, low: 0.2}",
+            "low is 20%, growth 10% and high 10%; an end that is not",
+        ),
         ("demand: {by_hour: [1, 2]}", "has 2 rates, but a day has 24 hours"),
         ("demand: {month: 3}", "is not a known key; did you mean 'months'?"),
         ("accelerators: [{name: H100, spot: {price: 1}}]", "interruptions_per_day: is missing"),
@@ -106,7 +113,7 @@ def test_the_terms_stand_in_the_workload_file_and_options_replace_them(tmp_path:
     changed = load_terms(given, None, {"months": 3, "high": 0.2})
     assert changed.forecast.months == 3
     assert changed.forecast.paths[-1].growth == 0.2
-    with pytest.raises(InputError, match=r"demand: needs low <= growth <= high, but has 0, 0.1 and -0.5"):
+    with pytest.raises(InputError, match=r"with --high, demand: .* but low is 0%, growth 10% and high -50%"):
         load_terms(given, None, {"high": -0.5})
     other = tmp_path / "terms.yaml"
     other.write_text("demand: {months: 9}\n", "utf-8")
@@ -185,10 +192,10 @@ def test_shares_may_be_percentages(key: str, written: str, read: float) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("demand: {growth: 5}", "5 is out of range; must be at least -0.9 and at most 1; did you mean 5%?"),
+        ("demand: {growth: 5}", "must be at least -0.9 and at most 1 (-90% to 100%); did you mean 0.05 (5%)?"),
         ("demand: {growth: 500%}", "'500%' is out of range; must be at least -0.9"),
-        ("demand: {growth: much}", "'much' is not a number"),
-        ("accelerators: [{name: H100, purchase: {capex_usd: 1, interest_per_year: 6}}]", "did you mean 6%?"),
+        ("demand: {growth: much}", "'much' is not a share; write for example 0.3 or 30%"),
+        ("accelerators: [{name: H100, purchase: {capex_usd: 1, interest_per_year: 6}}]", "did you mean 0.06 (6%)?"),
     ],
 )
 def test_what_is_no_share_is_told(tmp_path: Path, text: str, message: str) -> None:

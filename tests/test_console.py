@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from costmodel.errors import InputError
-from pdplan.console import Console, facts_text, write_text
+from pdplan.console import Console, facts_text, part_of, write_text
 
 
 class Terminal(io.StringIO):
@@ -43,7 +43,7 @@ def test_a_dumb_terminal_gets_neither_colour_nor_a_line_that_is_redrawn(monkeypa
         assert progress is not None
         assert not Console().colored
         progress("pricing", 0.25)
-    assert drawn.getvalue() == " 25 %  pricing\n"
+    assert drawn.getvalue() == " 25 %  pricing\n100 %  done\n"
 
 
 def test_progress_is_absent_when_piped() -> None:
@@ -65,6 +65,13 @@ def test_progress_redraws_one_line_on_stderr_and_clears_it() -> None:
     assert drawn.getvalue() == f"\r\x1b[K{'█' * 5}{'·' * 15} pricing\r\x1b[K{'█' * 20} pricing\r\x1b[K"
 
 
+def fail_at_once() -> None:
+    with Console().milestones() as progress:
+        assert progress is not None
+        progress("searching", 0.0)
+        raise InputError("no")
+
+
 def test_milestones_are_plain_lines_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     with Console().milestones() as progress:
         assert progress is not None
@@ -72,12 +79,25 @@ def test_milestones_are_plain_lines_where_there_is_no_terminal(capsys: pytest.Ca
             progress(f"step {number}", number / 80)
     assert capsys.readouterr().err.splitlines() == [
         "  0 %  step 0", " 10 %  step 8", " 20 %  step 16", " 30 %  step 24", " 40 %  step 32", " 50 %  step 40",
+        "100 %  done",
     ]  # fmt: skip
     with Console().milestones() as progress:
-        assert progress is not None
-        progress("done", 1.0)
-        progress("moving prices", 0.0)  # another stage, with tenths of its own
-    assert capsys.readouterr().err.splitlines() == ["100 %  done", "  0 %  moving prices"]
+        searching, moving = part_of(progress, 0.0, 0.8), part_of(progress, 0.8, 1.0)
+        assert searching is not None
+        assert moving is not None
+        searching("searching", 0.5)
+        searching("done", 1.0)  # with its part only, so that the next one tells
+        moving("moving prices", 0.0)
+        searching("searching once more", 0.75)  # what is gone through again stays where it was
+        moving("moving links", 0.5)
+    told = capsys.readouterr().err.splitlines()
+    assert told == [" 40 %  searching", " 80 %  moving prices", " 90 %  moving links", "100 %  done"]
+    with pytest.raises(InputError):
+        fail_at_once()
+    assert capsys.readouterr().err.splitlines() == ["  0 %  searching"]
+    with Console().milestones():
+        pass
+    assert capsys.readouterr().err == ""
     with Console(json_only=True).milestones() as progress:
         assert progress is None
     with on_terminal() as drawn, Console().milestones() as progress:

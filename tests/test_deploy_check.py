@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from costmodel.errors import InputError
 from pdplan.cli import run
 from pdplan.exit_codes import ExitCode
-from reports.deploy.checking import Cause, causes, directory_faults
-from reports.deploy.differences import differences, strays
+from reports.deploy.checking import Cause, causes, checked_directory
+from reports.deploy.differences import differences
 from reports.deploy.files import SUMS, TARGETS, deployment_files, write_deployment
 from reports.deploy.manifests import load_yaml
 from reports.deploy.record import RECORD, recorded_options
@@ -205,11 +205,8 @@ def test_a_difference_is_one_sentence(planned: str, found: str, sentence: str) -
     assert sentence in list(differences({"f.yaml": planned}, {"f.yaml": found}))
 
 
-def test_files_too_few_and_too_many() -> None:
+def test_a_file_that_is_not_there_is_a_difference() -> None:
     assert list(differences({"a.sh": "exec x"}, {})) == ["a.sh is missing"]
-    assert list(strays({"a.sh": ""}, {"a.sh": "", "b.sh": "", "benchmark/results/c.json": "", "notes.txt": ""})) == [
-        "b.sh is no file of this plan"
-    ]
 
 
 @pytest.mark.parametrize(
@@ -295,17 +292,44 @@ def test_files_are_missing_and_too_many(deployed: tuple[Path, Path], capsys: pyt
     (results / "profile_export_aiperf.json").write_text("{}", "utf-8")
     (directory / "README.md").write_text("my notes", "utf-8")
     try:
-        found = directory_faults(plan_of(), directory)
-        assert [one.differs for one in found] == [("dgd.yaml is missing",), ("dgd2.yaml is no file of this plan",)]
-        assert [len(one.breaks) for one in found] == [1, 0]
+        found = checked_directory(plan_of(), directory)
+        assert [(one.differs, len(one.breaks)) for one in found.causes] == [(("dgd.yaml is missing",), 1)]
+        assert found.strays == ["dgd2.yaml"]
     finally:
         moved.rename(directory / "dgd.yaml")
     assert check((plan, directory), capsys)[0] == ExitCode.DONE
 
 
+def test_files_of_others_are_named_and_are_no_fault(
+    deployed: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    others = [deployed[1] / f"mine-{number}.yaml" for number in range(7)]
+    try:
+        for other in others:
+            other.write_text("a: 1", "utf-8")
+        others[0].write_bytes(b"\xff\xfe")
+        code, out, _ = check(deployed, capsys)
+    finally:
+        for other in others:
+            other.unlink()
+    aside, verdict = out.splitlines()
+    assert aside.startswith("7 files there are not pdplan's")
+    assert aside.endswith("mine-4.yaml and 2 more")
+    assert (code, verdict.endswith("as it was evaluated")) == (ExitCode.DONE, True)
+
+
+def test_a_file_of_others_that_breaks_a_rule_is_a_fault() -> None:
+    deployment = deployment_of(plan_of(PAIR, Ask(engine="vllm")), "llmd")
+    own = TARGETS["llmd"].files(deployment)
+    copied = {**own, "values/decode-3.yaml": own["values/decode-2.yaml"], "my.yaml": "a: 1"}
+    (cause,) = causes(deployment, own, copied)
+    assert cause.differs == ("values/decode-3.yaml is no file of this plan",)
+    assert [rule for rule, _ in cause.breaks][:1] == ["pools_are_complete"]
+
+
 def test_another_plan_is_told(deployed: tuple[Path, Path]) -> None:
     other = plan_of((PAIR[0], Case("decode", "H200", tp=2, seqs=64, tokens=512)))
-    found = directory_faults(other, deployed[1])
+    found = checked_directory(other, deployed[1]).causes
     assert all(one.differs for one in found)
     assert "settings_are_the_plans" in {rule for one in found for rule, _ in one.breaks}
 
@@ -355,9 +379,9 @@ def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
     write_deployment(plan_of(), options("vllm"), tmp_path)
     (tmp_path / "router.sh").write_bytes(b"\xff\xfe")
     with pytest.raises(InputError, match=r"router\.sh is not UTF-8 text"):
-        directory_faults(plan_of(), tmp_path)
+        checked_directory(plan_of(), tmp_path)
     (tmp_path / "router.sh").unlink()
     (tmp_path / "router.sh").mkdir()
     with pytest.raises(InputError, match=r"router\.sh: is a folder"):
-        directory_faults(plan_of(), tmp_path)
+        checked_directory(plan_of(), tmp_path)
     assert (tmp_path / SUMS).exists()

@@ -326,6 +326,21 @@ def test_the_readme_names_only_files_that_are_there() -> None:
         assert " where there is " not in start
 
 
+@pytest.mark.parametrize(("spare", "room"), [(300, range(128, 144)), (100, range(84, 101)), (0, range(1))])
+def test_the_limit_on_a_request_goes_as_far_as_the_memory_holds(spare: int, room: range) -> None:
+    """Room for a chat template where there is some; never a limit with which engines refuse to start."""
+    pool = (Case("colocated", "L40S", memory=0.6, length=8192),)
+    (here,) = deployment_of(plan_of(pool), "vllm").pools
+    each = here.memory.longest_request / here.settings.max_model_len
+    most = int(here.memory.kv(0.6) / each)
+    deployment = deployment_of(plan_of((replace(pool[0], length=most - spare),)), "vllm")
+    assert deployment.template_room in room
+    files = deployment_files(plan_of((replace(pool[0], length=most - spare),)), options("vllm"))
+    said = "lengthen prompts by" if spare else "a chat template may add nothing to the longest prompts"
+    assert said in files["README.md"]
+    assert ("the KV memory or the model's context ends there" in files["README.md"]) == (spare < 128)
+
+
 def test_the_settings_table_has_a_reason_for_each() -> None:
     rows = settings_of(plan_of(ask=Ask(prefix=0.25)))
     named = {row.setting: row for row in rows}

@@ -8,7 +8,10 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
+from costmodel.memory import kv_bytes_peak_per_gpu
+from costmodel.transformer import Transformer
 from optimizer.plans.plan import Plan
+from reports.deploy.description import DeployedPool
 from reports.deploy.files import TARGETS
 from reports.deploy.found import Found
 from reports.deploy.lint import faults
@@ -78,13 +81,22 @@ def round_trip(plan: Plan, target: str, version: str, api: str) -> None:
     found = TARGETS[target].read(deployment, files)
     assert engines(found) == planned(plan)
     longest = {pool.id: pool.max_model_len for pool in plan.pools}
-    for one in found.workers:  # room for a template, up to whole blocks and the model's context
-        room, most = one.settings.max_model_len - longest[one.pool], deployment.model.max_position
-        assert 128 <= room < 128 + one.settings.block_tokens or one.settings.max_model_len == most
+    for one in found.workers:  # room for a template, up to whole blocks, the model's context and the KV memory
+        told, block = one.settings.max_model_len, one.settings.block_tokens
+        full = told == deployment.model.max_position or not holds(
+            deployment.pool(one.pool), deployment.model, told + block
+        )
+        assert 128 <= told - longest[one.pool] < 128 + block or full
     assert faults(deployment, found) == []
     given = Counter((host, gpu) for one in place(deployment) for host in one.hosts for gpu in one.gpus)
     assert set(given.values()) == {1}
     assert all(max(one.gpus) < one.pool.node_size for one in place(deployment))
+
+
+def holds(pool: DeployedPool | None, model: Transformer, tokens: int) -> bool:
+    """Whether the KV memory of an engine holds one request of so many tokens."""
+    assert pool is not None
+    return kv_bytes_peak_per_gpu(model, pool.config, float(tokens)) <= pool.memory.kv(pool.settings.memory_fraction)
 
 
 def engines(found: Found) -> Counter[tuple[object, ...]]:

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from optimizer.verification import verdict
 from pdplan.cli import cli
 from pdplan.console import Console
 from search_spaces.catalog import load_catalog
@@ -107,11 +106,9 @@ def test_every_command_line_of_the_readme_can_be_parsed() -> None:
 
 
 def test_python_of_the_readme_runs(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    short_runs: None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """On a problem that is smaller than the example of that name, and simulated for a shorter time."""
-    monkeypatch.setattr(verdict, "LEAST_REQUESTS", 1500)
-    monkeypatch.setattr(verdict, "LEAST_SHORT", 800)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "examples").mkdir()
     tiny(tmp_path / "examples").rename(tmp_path / "examples" / "chat.yaml")

@@ -118,10 +118,13 @@ def test_the_command_end_to_end(file: Path, capsys: pytest.CaptureFixture[str]) 
     assert run(["explain", str(file), "--config", "gpu=H100,tp=1"]) == 0
     said = capsys.readouterr().out
     assert said.startswith("gpu=H100,tp=1: possible; at its best as ")
+    assumed = "pipeline_parallel 1, expert_parallel 1, data_parallel 1, weight_dtype bf16, kv_dtype bf16."
+    assert f"Assumed, as the config does not say: {assumed}" in " ".join(said.split())
     assert f"All {len(RULES)} feasibility rules hold" in said
     assert run(["explain", str(file), "--config", "gpu=H100,tp=3", "--json"]) == 3
     (said_json,) = json.loads(capsys.readouterr().out)
     assert said_json["feasible"] is False
+    assert said_json["assumed"].keys().isdisjoint({"tensor_parallel"})
     assert said_json["standings"] == []
     assert run(["explain", str(file), "--config", "gpu"]) == 2
     assert capsys.readouterr().err == "pdplan: error: --config 'gpu' is not KEY=VALUE\n"

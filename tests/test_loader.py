@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import time
 from pathlib import Path
 
@@ -87,6 +88,35 @@ def test_a_loaded_problem_is_in_si_units(folder: Path) -> None:
 @pytest.mark.parametrize("text", ["attainment: 0.9", "percentile: p90", "percentile: 90%", "attainment: 90 %"])
 def test_attainment_has_several_spellings(folder: Path, text: str) -> None:
     assert load(SOUND.replace("attainment: 0.9", text)).slos[0].attainment == 0.9
+
+
+EVERY_SHARE = SOUND.replace("0.4}", "40%}").replace("0.6}", "60 %}").replace("0.9}", "95%, share: 100%}") + (
+    "memory_fraction: 80%\nconfidence: -50%\n"
+    "procurement: {demand: {growth: 5%, low: -2.5%, high: 10%, low_probability: 20%, high_probability: 30%}, "
+    "accelerators: [{name: H100, spot: {price: 1, interruptions_per_day: 1, target: 99%}, "
+    "purchase: {capex_usd: 1, interest_per_year: 6%}}]}\n"
+)
+
+
+def test_every_share_may_be_a_percentage(folder: Path) -> None:
+    problem = load(EVERY_SHARE.replace("10/s", "10/s\n  prefix_hit_share: 30%"))
+    assert (problem.workload.prefix_hit_share, problem.memory_fraction, problem.confidence) == (0.3, 0.8, -0.5)
+    assert list(problem.workload.share) == pytest.approx([0.4, 0.6])
+    assert problem.slos[0].attainment == 0.95
+    terms = problem.inputs["procurement"]
+    assert terms["demand"]["low"] == -0.025
+    assert terms["accelerators"][0]["spot"]["target"] == 0.99
+    assert terms["accelerators"][0]["purchase"]["interest_per_year"] == 0.06
+
+
+def test_probabilities_and_percentiles_of_hours_may_be_percentages(folder: Path) -> None:
+    lengths = "lengths: {isl: {quantiles: {p50: 100, 90%: 200, 1: 300}}, osl: 100}"
+    text = re.sub(r"lengths:.*?(?=slo)", f"{lengths}\n", SOUND, flags=re.S)
+    plain = load(text.replace("p50", "0.5").replace("90%", "0.9")).workload
+    assert list(load(text).workload.isl) == list(plain.isl)
+    rates = list(range(1, 25))
+    daily = SOUND.replace("request_rate: 10/s", f"diurnal: {{requests_per_second_by_hour: {rates}, percentile: 50%}}")
+    assert load(daily).workload.request_rate == 12
 
 
 def test_shares_within_the_tolerance_are_scaled_to_one(folder: Path) -> None:

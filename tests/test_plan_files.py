@@ -46,7 +46,11 @@ WRONG: dict[str, tuple[tuple[str | int, ...], object, str]] = {
     "absurd": (("pools", 0, "operating_point", "ridge_point"), 1e300, "1e+300 is beyond any plan"),
     "huge-integer": (("gpus",), {"H100": 10**400}, "gpus.H100"),
     "same-id": (("pools", 1, "id"), FLEET["pools"][0]["id"], "two pools have one id"),
-    "stranger": (("transfers", 0, "source"), "nobody", "a pool that is routed to is not among pools"),
+    "stranger": (
+        ("transfers", 0, "source"),
+        "nobody",
+        "transfers.0.source: pool 'nobody' is not known; known: d0, d1, p0",
+    ),
     "lengths": (("workload", "isl"), [1.0], "workload.isl, osl and share differ in length"),
     "other-version": (
         ("schema",),

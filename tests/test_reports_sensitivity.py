@@ -49,7 +49,7 @@ def test_the_tornado_has_the_plans_costs_and_leaves_out_what_moves_nothing() -> 
         ("price of H200", 43.21, 51.34),
         ("step times", 41.57, 63.19),
     ]
-    assert said.still_sentence(found()) == "The price stays with: TTFT limit."
+    assert said.still_sentence(found()) == "Not moved by: TTFT limit."
 
 
 def test_where_nothing_moves_every_lever_is_drawn() -> None:

@@ -77,6 +77,17 @@ def test_columns_without_room_stand_below_each_other_with_no_number_cut() -> Non
     assert "\n\n" not in render_table(rows, columns, 40)
 
 
+def test_headers_and_cells_are_broken_and_words_are_whole() -> None:
+    columns = [Column("what gives out first", shrink=True, lines=3), Column("$/h", "right")]
+    assert render_table([["attention_time of colocated-1", "24.34"]], columns, 21).split("\n") == [
+        "what gives out",
+        "first             $/h",
+        "--------------  -----",
+        "attention_time  24.34",
+        "of colocated-1",
+    ]
+
+
 @given(st.text(max_size=400))
 @settings(deadline=None, max_examples=100)
 def test_cleaned_text_holds_nothing_that_moves_the_cursor_or_turns_the_line(text: str) -> None:

@@ -175,7 +175,7 @@ def test_no_change_is_the_same_problem(problem: Problem) -> None:
         ("rate.fast=2", "stands alone, but 'fast' follows it"),
         ("rate_scale=0", "is not a factor above zero"),
         ("workload.burstines=2", "did you mean workload.burstiness?"),
-        ("prise.H100=2", "there is no 'prise'; levers: price"),
+        ("prise.H100=2", "there is no 'prise'; did you mean 'price'? levers: price"),
         ("ttft.medium=2", "'medium' is not one of fast, slow"),
         ("price.H100=-1", "scenario price.H100=-1"),
         ("price.H100=cheap", "price"),

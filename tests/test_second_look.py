@@ -153,7 +153,7 @@ def test_rows_that_differ_in_prices_share_a_simulation_and_its_consequences(tigh
         assert "fleet" not in row
     assert any(row["refuted"] for row in rows)
     told = " ".join(sweep_text(rows, "simple", 100).split())
-    refuted = "Refuted at price.H100 1 (and at 6 others): a fleet of 1 colocated engine of 1 × H100, $1.00/h by formula"
+    refuted = "Refuted at price.H100 $1.00/h (and at 6 others): a fleet of 1 colocated engine of 1 × H100, $1.00/h by formula"
     assert refuted in told
     assert "every fleet keeps its goals" in told
     assert "1 x H100 TP1 colocated" in sweep_csv(rows)
@@ -175,7 +175,7 @@ def test_rows_without_any_fleet_that_holds_say_so(tight: Problem, seen: Any) -> 
     (row,) = swept(tight, 1, "price.H100=3")
     assert (row["status"], row["cost_usd_per_hour"], row["pools"]) == ("time_limit", None, [])
     assert len(row["refuted"]) == 1 + ROUNDS
-    assert "No fleet at price.H100 3: none of the 7 fleets that were simulated holds" in " ".join(
+    assert "No fleet at price.H100 $3.00/h: none of the 7 fleets that were simulated holds" in " ".join(
         sweep_text([row], "simple", 100).split()
     )
 
@@ -239,7 +239,7 @@ def test_a_step_ends_where_its_fleet_was_seen_to_hold(tight: Problem, by_formula
     assert len(looked) == 2 + frontier_looks.HALVINGS
     told = " ".join(frontier_text(found, 100).split())
     assert (
-        f"Moved: by formula a fleet of 1 colocated engine of 1 × H100 holds up to {first.hard:.5g}, but there it misses"
+        f"Moved: by formula a fleet of 1 colocated engine of 1 × H100 holds up to {first.hard:.5g} req/s, but there it misses"
         in told
     )
     record = frontier_record(found)["steps"][0]

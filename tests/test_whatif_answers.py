@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -14,8 +15,8 @@ from optimizer.recommend.level import Level
 from optimizer.recommend.optimize import optimize
 from optimizer.whatif.frontier import by_budget, frontier
 from optimizer.whatif.near_optimal import near_optimal
-from optimizer.whatif.pieces import Along, pieces_along, usual_range
-from optimizer.whatif.scenario import solve_simple
+from optimizer.whatif.pieces import Along, Piece, _wide, pieces_along, usual_range
+from optimizer.whatif.scenario import nothing, solve_simple
 from optimizer.whatif.shadow import shadow_prices
 from optimizer.whatif.tornado import tornado
 from optimizer.whatif.whatif import Depth
@@ -131,7 +132,7 @@ def test_below_and_above_a_break_even_price_the_fleets_differ_and_at_it_they_cos
 
 def test_any_lever_with_an_order_breaks_even_by_halving() -> None:
     problem = small(40.0)
-    found = pieces_along(problem, BASE, "isl_scale", 0.8, 2.0, 0.02)
+    found = pieces_along(problem, BASE, "isl_scale", 0.8, 1.7, 0.04)
     assert found.changes
     along = Along(problem, BASE, "isl_scale", Depth.SIMPLE)
     for below, _ in found.changes:
@@ -170,7 +171,7 @@ def test_each_step_of_the_curve_ends_where_its_fleet_no_longer_holds() -> None:
     assert [row["rate_rps"] for row in rows] == [step.hard for step in curve.steps]
 
 
-@pytest.mark.parametrize(("over", "bounds"), [("ttft", (0.06, 2.0)), ("attainment", (0.5, 0.9999))])
+@pytest.mark.parametrize(("over", "bounds"), [("ttft", (0.06, 0.5)), ("attainment", (0.5, 0.9999))])
 def test_stricter_slos_never_cost_less(over: str, bounds: tuple[float, float]) -> None:
     steps = frontier(small(60.0), BASE, over, bounds).steps
     costs = [step.answer.cost for step in steps if step.answer.cost is not None]
@@ -245,3 +246,14 @@ def test_near_optimal_fleets_keep_their_condition_and_never_cost_less() -> None:
         assert one.within == (one.excess <= 0.1 + 1e-9)
         if card in {"H100", "A100-80", "L4"}:
             assert (set(one.answer.gpus) == {card}) if kind == "only" else card not in one.answer.gpus
+
+
+@given(st.lists(st.floats(0.0, 10.0), min_size=2, max_size=12, unique=True), st.floats(0.0, 3.0))
+@settings(deadline=None, max_examples=100)
+def test_pieces_are_wider_than_they_are_exact_and_leave_no_gap(ends: list[float], least: float) -> None:
+    ends = sorted(ends)
+    pieces = [Piece(low, high, nothing("none"), None, None) for low, high in pairwise(ends)]
+    wide = _wide(pieces, least)
+    assert (wide[0].low, wide[-1].high) == (ends[0], ends[-1])
+    assert all(below.high == above.low for below, above in pairwise(wide))
+    assert len(wide) == 1 or all(piece.high - piece.low > least for piece in wide)

@@ -93,7 +93,7 @@ def test_the_page_of_a_curve_says_what_its_steps_do() -> None:
     (chart,) = page.charts
     assert chart.title == "The cost jumps most, by $3.00/h, at 8 req/s"
     assert sum(mark.kind == "path" and mark.tone == "curve decode" for mark in chart.drawing.marks) == 3
-    assert page.lead == ("No fleet from 30.01 to 40: inventory of H100: short.",)
+    assert page.lead == ("No fleet from 30.01 req/s to 40 req/s: inventory of H100: short.",)
     record = frontier_record(found)
     text = render_frontier(found, record, "chat")
     twin = re.search(r'<script type="application/json" id="result">(.*?)</script>', text, re.DOTALL)

@@ -5,12 +5,13 @@ The field names at the top level are a promise to other programs: units are part
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from enum import StrEnum
 from typing import Any, Literal, Self
 
 from pydantic import ConfigDict, Field, ValidationError, model_validator
 
-from costmodel.errors import InputError
+from costmodel.errors import InputError, UnknownNameError
 
 from .plan_accuracy import AccuracyRecord
 from .plan_fields import Amount, Count, Degree, Measure, Number, Quantiles, Record, Share
@@ -314,19 +315,26 @@ class Plan(Record):
     def _serves(self) -> bool:
         return self.status in {Status.OPTIMAL, Status.FEASIBLE}
 
+    def _named_pools(self) -> Iterator[tuple[str, str]]:
+        """Where the plan names a pool, and which."""
+        for number, move in enumerate(self.transfers):
+            yield from ((f"transfers.{number}.source", move.source), (f"transfers.{number}.target", move.target))
+        for number, route in enumerate(self.routing):
+            yield from ((f"routing.{number}.prefill", pool) for pool in route.prefill)
+            yield from ((f"routing.{number}.decode", pool) for pool in route.decode)
+
     @model_validator(mode="after")
     def _agree(self) -> Self:
         """Check what no single field can tell: a fleet where the status promises one, names that lead somewhere."""
-        pools = {pool.id for pool in self.pools}
-        named = {end for move in self.transfers for end in (move.source, move.target)}
-        named |= {pool for route in self.routing for pool in (*route.prefill, *route.decode)}
+        pools = [pool.id for pool in self.pools]
+        lost = next(((place, name) for place, name in self._named_pools() if name not in pools), ("", ""))
         load = self.workload
         faults = {
             f"the status is {self.status}, but pools or cost_usd_per_hour are missing": self._serves
             and not (self.pools and self.gpus and self.classes and self.cost_usd_per_hour is not None),
             f"the status is {self.status}, but there are pools": not self._serves and bool(self.pools),
-            "two pools have one id": len(pools) < len(self.pools),
-            "a pool that is routed to is not among pools": bool(named - pools),
+            "two pools have one id": len(set(pools)) < len(pools),
+            f"{lost[0]}: {UnknownNameError('pool', lost[1], pools)}": bool(lost[0]),
             "workload.isl, osl and share differ in length": not len(load.isl) == len(load.osl) == len(load.share),
         }
         for sentence, wrong in faults.items():

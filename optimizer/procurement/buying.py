@@ -137,10 +137,10 @@ def buy_at(problem: Problem, terms: Terms, levels: Levels, progress: Progress | 
     paths = [path_of(terms, levels, path.growth) for path in terms.forecast.paths]
     chances, middle = terms.forecast.probabilities, terms.forecast.expected
     told = progress or (lambda _what, _share: None)
-    told("choosing commitments", 0.7)
+    told("choosing commitments", 0.5)
     joint = desk.plan(paths, chances)
     alone = [joint if len(paths) == 1 else desk.plan([path], np.ones(1)) for path in paths]
-    told("the same for the expected growth", 0.9)
+    told("the same for the expected growth", 0.65)
     mean = joint if alone[middle].now == joint.now else desk.plan(paths, chances, alone[middle].now)
     nothing = Choice((), ((),) * len(paths), 0.0)
     plans = [joint, mean, nothing]

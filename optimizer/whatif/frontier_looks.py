@@ -40,8 +40,6 @@ def with_looks(
             gpus = " + ".join(f"{count} {name}" for name, count in curve.steps[at].answer.gpus.items())
             progress(f"simulating {gpus}", number / len(chosen))
         seen[at] = looked_at(where, curve.steps[at])
-    if progress is not None and chosen:
-        progress("done", 1.0)
     return _joined(where, curve, seen, to_the_end=name != "budget")
 
 

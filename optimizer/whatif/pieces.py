@@ -16,7 +16,7 @@ from pathlib import Path
 
 from costmodel.errors import ImpossibleError, InputError
 from search_spaces.problem import Billing, Problem
-from search_spaces.scenarios import LEVERS, Scenario, scenario_problem
+from search_spaces.scenarios import LEVERS, Scenario, changed, scenario_problem
 
 from .refuted import NONE, Refuted
 from .scenario import Answer, Missed, nothing
@@ -105,7 +105,11 @@ def pieces_along(  # noqa: PLR0917
         values = [low + (high - low) * step / (STARTS - 1) for step in range(1, STARTS - 1)]
         points = [(low, ends[0]), *((value, along.at(value)) for value in values), (high, ends[1])]
         found = [piece for left, right in pairwise(points) for piece in _halved(along, left, right, least, paid)]
-    return Pieces(key, tuple(_joined(found, by_gpus=paid is not None)), least)
+    by_gpus = paid is not None
+    joined = _joined(_wide(_joined(found, by_gpus=by_gpus), least), by_gpus=by_gpus)
+    if len(joined) > MOST_PIECES:
+        raise InputError(f"the best fleet changes more than {MOST_PIECES} times in this range; state a smaller one")
+    return Pieces(key, tuple(joined), least)
 
 
 def paid_gpus(problem: Problem, key: str) -> Callable[[Answer], float] | None:
@@ -193,9 +197,15 @@ def _joined(pieces: list[Piece], *, by_gpus: bool) -> list[Piece]:
             joined[-1] = replace(joined[-1], high=piece.high, cost_high=piece.cost_high)
         else:
             joined.append(piece)
-    if len(joined) > MOST_PIECES:
-        raise InputError(f"the best fleet changes more than {MOST_PIECES} times in this range; state a smaller one")
     return joined
+
+
+def _wide(pieces: list[Piece], least: float) -> list[Piece]:
+    """The pieces that are wider than their ends are exact; a narrower one is left to its neighbour."""
+    wide = [piece for piece in pieces if piece.high - piece.low > least] or pieces[:1]
+    highs = [*(piece.low for piece in wide[1:]), pieces[-1].high]
+    lows = [pieces[0].low, *highs[:-1]]
+    return [replace(piece, low=low, high=high) for piece, low, high in zip(wide, lows, highs, strict=True)]
 
 
 def _check_order(key: str) -> None:
@@ -224,5 +234,6 @@ def usual_range(problem: Problem, key: str) -> tuple[float, float]:
     prices = {offer.accelerator.name.casefold(): offer.usd_per_hour for offer in problem.offers}
     value = prices.get(name.casefold()) if head == "price" else 1.0 if head.endswith("_scale") else known.get(key)
     if value is None or math.isinf(value):
+        changed(problem.inputs, {key: 1.0})  # raises where there is no such value at all
         raise InputError(f"{key}: say between which values, such as --between 1:8")
     return 0.25 * value, 4.0 * value

@@ -17,26 +17,12 @@ from pdplan.options import (
     parse_settings,
     pass_console,
     set_option,
+    share_within,
     verify_option,
     whole,
 )
 from pdplan.views import check_files, write_page
-from search_spaces.bounds import Bounds
-
-MONTHS = Bounds(1, 120)
-
-
-def growth(_context: click.Context, _parameter: click.Parameter, value: str | None) -> float | None:
-    """Turn 5% or 0.05 a month into a share [1]."""
-    if value is None:
-        return None
-    from search_spaces.buying_schema import as_share
-
-    try:
-        share = as_share(value)
-        return float(value) if share is None else share
-    except ValueError:
-        raise click.BadParameter(f"{value[:80]!r} is not a growth per month such as 5% or 0.05") from None
+from search_spaces import bounds
 
 
 def stated_of(**options: float | None) -> dict[str, Any]:
@@ -46,11 +32,33 @@ def stated_of(**options: float | None) -> dict[str, Any]:
 
 @click.command(short_help="Say what to reserve, buy and rent as demand grows.")
 @click.argument("file", type=PATH)
-@click.option("--terms", type=PATH, metavar="FILE", help="Terms as YAML; its sections go before those of procurement:.")
-@click.option("--months", type=whole(MONTHS), metavar="N", help="Horizon.")
-@click.option("--growth", callback=growth, metavar="SHARE", help="Expected growth per month: 5%.")
-@click.option("--low", callback=growth, metavar="SHARE", help="Growth per month at the lower end of the band.")
-@click.option("--high", callback=growth, metavar="SHARE", help="Growth per month at the upper end of the band.")
+@click.option(
+    "--terms",
+    type=PATH,
+    metavar="FILE",
+    help="YAML file with the keys of procurement:; its sections replace those of FILE.",
+)
+@click.option(
+    "--months", type=whole(bounds.MONTHS), metavar="N", help="Months to plan for; default: as the terms say, else 12."
+)
+@click.option(
+    "--growth",
+    callback=share_within(bounds.GROWTH),
+    metavar="SHARE",
+    help="Expected growth of the rate per month, such as 5%; default: as the terms say, else 0%.",
+)
+@click.option(
+    "--low",
+    callback=share_within(bounds.GROWTH),
+    metavar="SHARE",
+    help="Growth per month at the lower end of the band; default: as the terms say, else --growth.",
+)
+@click.option(
+    "--high",
+    callback=share_within(bounds.GROWTH),
+    metavar="SHARE",
+    help="Growth per month at the upper end of the band; default: as the terms say, else --growth.",
+)
 @verify_option(40)
 @click.option("--html", "html_file", type=PATH, metavar="OUT", help="Write a page with charts.")
 @set_option

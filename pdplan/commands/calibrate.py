@@ -14,12 +14,12 @@ from costmodel.words import join_words
 from pdplan.console import Console, write_text
 from pdplan.options import (
     PATH,
-    Within,
     catalog_option,
     console_options,
     force_option,
     json_option,
     pass_console,
+    share_within,
     whole,
 )
 from search_spaces import bounds
@@ -64,7 +64,7 @@ class Flags:
 @click.option("--weight-dtype", metavar="DTYPE", help="bf16, fp8, int8, int4 or fp4; default: the checkpoint's.")
 @click.option("--kv-dtype", type=click.Choice(["bf16", "fp8"]), help="KV cache; default: the engine's habit.")
 @click.option(
-    "--memory-fraction", type=Within(bounds.MEMORY_FRACTION.low, bounds.MEMORY_FRACTION.high),
+    "--memory-fraction", callback=share_within(bounds.MEMORY_FRACTION), metavar="SHARE",
     help="Share of HBM that the engine used; default: the engine's.",
 )  # fmt: skip
 @click.option("--max-num-seqs", type=whole(bounds.MAX_NUM_SEQS), help="Most running requests; default: no limit.")

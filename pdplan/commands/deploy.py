@@ -17,37 +17,67 @@ if TYPE_CHECKING:
     from optimizer.plans.plan import Plan
     from reports.deploy.description import Options
 
+MOST_STRAYS = 5
 TARGETS = ("vllm", "dynamo", "llmd", "sglang", "trtllm")
 
 
 @click.command(short_help="Write the files that run what a plan evaluated.")
 @click.argument("file", type=PATH)
-@click.option("-t", "--target", type=click.Choice(TARGETS), help="Default: the plain target of the plan's engine.")
-@click.option("-o", "--output", type=PATH, metavar="DIR", help="Directory to write, new or empty.")
+@click.option(
+    "-t",
+    "--target",
+    type=click.Choice(TARGETS),
+    help="What runs the engines; default: plain files for the plan's engine.",
+)
+@click.option("-o", "--output", type=PATH, metavar="DIR", help="Write the files to DIR, new or empty.")
 @click.option("--check", type=PATH, metavar="DIR", help="Write nothing; check the deployment in DIR against the plan.")
 @click.option(
-    "--engine-version", "version", metavar="VERSION", help="Version of the target; default: the newest known."
+    "--engine-version",
+    "version",
+    metavar="VERSION",
+    help="Version of the target that the files are for; default: the newest known.",
 )
-@click.option("--model", "weights", metavar="NAME", help="Weights to load: a Hugging Face id, or a folder.")
-@click.option("--image", metavar="IMAGE", help="Container image of the engines, instead of the target's own.")
+@click.option(
+    "--model",
+    "weights",
+    metavar="NAME",
+    help="Weights to load: a Hugging Face id, or a folder; default: the plan's model.",
+)
+@click.option("--image", metavar="IMAGE", help="Container image of the engines; default: the target's own.")
 @click.option(
     "--bytes-per-token",
     type=float,
     metavar="BYTES",
-    help="Bytes of a request per token of its prompt, where a router chooses by size; default: of English text.",
+    help="Bytes of a request per token of its prompt, where a router chooses by size; default: 4, as of English text.",
 )
-@click.option("--namespace", default="default", show_default=True, metavar="NAME", help="Kubernetes namespace.")
-@click.option("--rdma", default="rdma/ib", show_default=True, metavar="RESOURCE", help="Name of the RDMA resource.")
-@click.option("--claim", metavar="NAME", help="PersistentVolumeClaim in which pods keep the weights they fetch.")
 @click.option(
-    "--label", "labels", default="", metavar="GPU=LABEL,...", help="Node labels that differ from the catalog's."
+    "--namespace", default="default", show_default=True, metavar="NAME", help="Kubernetes namespace of all objects."
+)
+@click.option(
+    "--rdma",
+    default="rdma/ib",
+    show_default=True,
+    metavar="RESOURCE",
+    help="Kubernetes resource that gives a pod RDMA.",
+)
+@click.option(
+    "--claim",
+    metavar="NAME",
+    help="PersistentVolumeClaim in which pods keep the weights they fetch; default: each pod fetches its own.",
+)
+@click.option(
+    "--label",
+    "labels",
+    default="",
+    metavar="GPU=LABEL,...",
+    help="Kubernetes node labels of GPU types, where they differ from the catalog's.",
 )
 @click.option(
     "--api",
     type=click.Choice(["v1beta1", "v1alpha1"]),
     default="v1beta1",
     show_default=True,
-    help="Of Dynamo's resource.",
+    help="Version of Dynamo's resource; target dynamo.",
 )
 @force_option
 @console_options
@@ -70,13 +100,12 @@ def deploy(
       pdplan deploy plan/plan.json --target llmd --engine-version 0.31.0 --model my-org/my-model -o deploy
       pdplan deploy plan/plan.json --check deploy
 
-    Writes configuration for every engine with exactly the settings that were
-    evaluated, the router, a page that says why each setting is there, and a
-    benchmark that replays the planned workload. The files are read back and
-    checked against the plan first; a rule that they break is one sentence,
-    and nothing is written. With --check, each fault of the files in DIR, which
-    somebody may have changed, is one line of output, followed by the rules that
-    it breaks, each told once; exit code 2 if there is any.
+    Writes configuration for every engine with the settings that were evaluated, the router, a page
+    that says why each setting is there, and a benchmark that replays the planned workload. The files
+    are read back and checked against the plan first; a rule that they break is one sentence, and
+    nothing is written. With --check, each fault of the files in DIR, which somebody may have changed,
+    is one line of output, followed by the rules that it breaks, each told once; files that pdplan did
+    not write are named in a line of their own. Exit code 2 if there is any fault.
     """
     from reports.deploy.files import write_deployment
 
@@ -128,7 +157,7 @@ def _options(
 
 def _check(console: Console, plan: Plan, directory: Path) -> None:
     """Say what is wrong with a deployment that was written earlier, with the options that it was written with."""
-    from reports.deploy.checking import directory_faults
+    from reports.deploy.checking import checked_directory
     from reports.deploy.differences import AS_WRITTEN
     from reports.text import plural
 
@@ -137,14 +166,26 @@ def _check(console: Console, plan: Plan, directory: Path) -> None:
         given = context.get_parameter_source(parameter.name or "") is ParameterSource.COMMANDLINE
         if given and parameter.expose_value and parameter.name not in {"file", "check"}:
             raise click.UsageError(f"--check takes the other options from DIR; leave out {parameter.opts[-1]}")
-    found = directory_faults(plan, directory)
-    if not found:
+    checked = checked_directory(plan, directory)
+    if checked.strays:
+        console.show(_left_aside(checked.strays))
+    if not checked.causes:
         console.show(f"{directory} deploys {plan.name!r} as it was evaluated")
         return
-    for cause in found:
+    for cause in checked.causes:
         for sentence in cause.differs:
             console.show(f"{AS_WRITTEN}: {sentence}")
         for rule, sentence in cause.breaks:
             console.show(f"{'  ' if cause.differs else ''}{rule}: {sentence}")
-    faults = plural(sum(cause.faults for cause in found), "fault")
+    faults = plural(sum(cause.faults for cause in checked.causes), "fault")
     raise InputError(f"{directory} has {faults}, and does not deploy {plan.name!r} as it was evaluated")
+
+
+def _left_aside(strays: list[str]) -> str:
+    """Name the files that are not the plan's, in one line."""
+    from reports.text import plural
+
+    more = f" and {len(strays) - MOST_STRAYS:,} more" if len(strays) > MOST_STRAYS else ""
+    names = ", ".join(strays[:MOST_STRAYS])
+    count = f"{plural(len(strays), 'file')} there {'are' if len(strays) > 1 else 'is'} not pdplan's"
+    return f"{count}; what applies the whole folder takes them along: {names}{more}"

@@ -10,7 +10,7 @@ import click
 
 from costmodel.errors import InputError
 from pdplan.console import Console, facts_text
-from pdplan.options import Within, catalog_option, console_options, json_option, pass_console, whole
+from pdplan.options import catalog_option, console_options, json_option, pass_console, share_within, whole
 from search_spaces import bounds
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class Flags:
     help="Most tokens in one step.",
 )  # fmt: skip
 @click.option(
-    "--memory-fraction", type=Within(bounds.MEMORY_FRACTION.low, bounds.MEMORY_FRACTION.high), default=0.9,
+    "--memory-fraction", callback=share_within(bounds.MEMORY_FRACTION), metavar="SHARE", default="0.9",
     show_default=True, help="Share of HBM that the engine may use.",
 )  # fmt: skip
 @click.option("--engine", default="vllm", show_default=True, help="vllm, sglang or trtllm: host overheads.")

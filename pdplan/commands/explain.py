@@ -24,7 +24,9 @@ from pdplan.options import (
 @click.argument("file", type=PATH)
 @click.option(
     "--config", "configs", required=True, multiple=True, metavar="KEY=VALUE,…",
-    help="Engine: gpu, role, tp, pp, ep, dp, max_num_seqs, max_num_batched_tokens, weight_dtype, kv_dtype.",
+    help="An engine: gpu (needed), role (prefill, decode or colocated; default: every one), tp, pp, ep, dp (default: "
+    "1), max_num_seqs, max_num_batched_tokens (default: those of FILE), weight_dtype, kv_dtype (default: FILE's). "
+    "Several may be stated.",
 )  # fmt: skip
 @set_option
 @json_option
@@ -56,7 +58,8 @@ def explain(console: Console, file: Path, configs: tuple[str, ...], settings: tu
 
     problem = load_problem(file, overrides=parse_settings(settings))
     wanted = collected(configs, lambda config: parse_wanted(pairs(config, "--config"), problem))
-    found = list(zip(configs, explain_each(problem, wanted), strict=True))
+    assumed = [one.assumed(problem) for one in wanted]
+    found = list(zip(configs, assumed, explain_each(problem, wanted), strict=True))
     ends = [
         [(config, one) for config, one in zip(configs, wanted, strict=True) if one.role is role]
         for role in (Role.PREFILL, Role.DECODE)
@@ -67,5 +70,5 @@ def explain(console: Console, file: Path, configs: tuple[str, ...], settings: tu
     else:
         told = [explanation_text(*one, console.width) for one in found]
         console.show("\n\n".join([*told, *(pair_text(*one, console.width) for one in pairs_)]))
-    ranked = any(one.rank is not None for _, explanation in found for one in explanation.standings)
+    ranked = any(one.rank is not None for _, _, explanation in found for one in explanation.standings)
     return 0 if ranked else ExitCode.INFEASIBLE

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from pdplan.console import Console
+from pdplan.console import Console, part_of
 from pdplan.exit_codes import ExitCode
 from pdplan.options import (
     PATH,
@@ -24,14 +24,21 @@ from .whatif_asked import bounds_of
 
 OVER = ("rate", "ttft", "tpot", "attainment", "budget")
 """Values of `optimizer.whatif.frontier.OVER`, which is slow to import."""
+LOOKING = 0.6
+"""Share of the work that is done when the looks begin."""
 
 
 @click.command(short_help="Draw the least cost against rate, TTFT, TPOT, attainment or budget.")
 @click.argument("file", type=PATH)
-@click.option("--over", type=click.Choice(OVER), required=True, help="What the cost is shown against.")
-@click.option("--between", metavar="LOW:HIGH", help="Range, such as 300ms:2s, 5/s:40/s or 20:80 dollars.")
+@click.option("--over", type=click.Choice(OVER), required=True, help="What the least cost is shown against.")
+@click.option(
+    "--between",
+    metavar="LOW:HIGH",
+    help="Range of the curve, such as 300ms:2s, 5/s:40/s or 20:80 ($/h); default: from 1/4 (latencies: 1/10) to 4 "
+    "times the value in FILE, attainment from 50% to 99.9%.",
+)
 @verify_option(4)
-@click.option("--csv", "csv_file", type=PATH, metavar="OUT", help="Write a row per step of the curve.")
+@click.option("--csv", "csv_file", type=PATH, metavar="OUT", help="Write a row per step of the curve, as CSV.")
 @click.option("--html", "html_file", type=PATH, metavar="OUT", help="Write a page with the curve.")
 @set_option
 @json_option
@@ -81,8 +88,8 @@ def frontier(
     bounds = None if between is None else bounds_of(between, "--between", unit)
     with console.milestones() as progress:
         base = file.resolve().parent
-        curve = curve_over(problem, base, over, bounds, progress=progress)
-        curve = with_looks(problem, base, over, curve, looks=looks, progress=progress)
+        curve = curve_over(problem, base, over, bounds, progress=part_of(progress, 0.0, LOOKING))
+        curve = with_looks(problem, base, over, curve, looks=looks, progress=part_of(progress, LOOKING, 1.0))
     record = {"schema": "pdplan.frontier/1", "file": str(file)} | frontier_record(curve)
     write_page(console, csv_file, lambda: frontier_csv(curve))
     write_page(console, html_file, lambda: render_frontier(curve, record, problem.name))

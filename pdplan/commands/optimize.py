@@ -11,7 +11,7 @@ import click
 
 from costmodel.errors import InputError
 from pdplan.braking import stop_on_interrupt
-from pdplan.console import Console
+from pdplan.console import Console, part_of
 from pdplan.exit_codes import ExitCode
 from pdplan.options import PATH, console_options, json_option, parse_settings, pass_console, seconds, set_option, whole
 from pdplan.plan_files import is_plan
@@ -124,6 +124,16 @@ class Effort:
     every_lever: bool
     front: int | None = None
 
+    @property
+    def complete(self) -> bool:
+        """Whether every lever is moved, not prices and limits alone."""
+        return self.every_lever or self.level == "thorough"
+
+    @property
+    def searched(self) -> float:
+        """Share of the work that is done once the fleet is found, before levers are moved."""
+        return 0.6 if self.complete else 0.9
+
 
 def searched(console: Console, problem: Problem, base: Path, effort: Effort) -> Plan:
     """Find the fleet and what the effort adds, telling how far it is; Ctrl-C ends it once a fleet is proven.
@@ -138,8 +148,9 @@ def searched(console: Console, problem: Problem, base: Path, effort: Effort) -> 
     tune = None if effort.front is None else Wish(effort.front, front=True)
     telling = console.progress() if effort.level == "quick" else console.milestones()
     with telling as progress, stop_on_interrupt(brake):
-        found = search(problem, progress=progress, time_limit=effort.time_limit, level=level, brake=brake, tune=tune)
-        found = with_more(found, problem, base, effort, brake=brake, progress=progress)
+        searching, moving = part_of(progress, 0.0, effort.searched), part_of(progress, effort.searched, 1.0)
+        found = search(problem, progress=searching, time_limit=effort.time_limit, level=level, brake=brake, tune=tune)
+        found = with_more(found, problem, base, effort, brake=brake, progress=moving)
     if brake.pulled:
         console.note("interrupted: this fleet is proven, but a cheaper one may hold too")
     return found
@@ -166,16 +177,14 @@ def with_more(
     progress: Callable[[str, float], None] | None,
 ) -> Plan:
     """The plan with what the effort adds: what features are worth, and how the price moves."""
-    thorough = effort.level == "thorough"
-    if thorough and not brake.stopped():
+    if effort.level == "thorough" and not brake.stopped():
         from optimizer.recommend.worth import with_worths
 
         found = with_worths(found, problem)
-    complete = effort.every_lever or thorough
-    if (complete or effort.level == "standard") and not brake.stopped():
+    if (effort.complete or effort.level == "standard") and not brake.stopped():
         from optimizer.whatif.sensitivity import with_sensitivity
 
-        found = with_sensitivity(found, problem, base, complete=complete, brake=brake, progress=progress)
+        found = with_sensitivity(found, problem, base, complete=effort.complete, brake=brake, progress=progress)
     return found
 
 

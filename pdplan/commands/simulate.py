@@ -55,13 +55,16 @@ def day_profile(_context: click.Context, _parameter: click.Parameter, value: str
 
 @click.command(short_help="Simulate the requests that a plan's fleet would serve.")
 @click.argument("file", type=PATH)
-@click.option("--rate", callback=per_second, metavar="RATE", help="Arrivals, e.g. 12/s; default: the plan's.")
+@click.option(
+    "--rate", callback=per_second, metavar="RATE", help="Mean arrivals, such as 12/s or 600/min; default: the plan's."
+)
 @click.option(
     "--diurnal",
     "profile",
     callback=day_profile,
     metavar="PROFILE",
-    help="Let the rate change over a day: 'plan', or multiples of the rate, e.g. 0.4,1,0.8.",
+    help="Let the rate change over a day: 'plan' for the plan's profile, or multiples of the rate at equal distances, "
+    "such as 0.4,1,0.8; default: a steady rate.",
 )
 @click.option(
     "--concurrency",
@@ -69,26 +72,35 @@ def day_profile(_context: click.Context, _parameter: click.Parameter, value: str
     metavar="N",
     help="Closed loop: N requests at a time, the next one comes when one ends.",
 )
-@click.option("--trace", type=PATH, metavar="TRACE", help="Replay a trace; its first N requests.")
+@click.option(
+    "--trace", type=PATH, metavar="TRACE", help="Replay a trace: its first requests, as many as --requests says."
+)
 @click.option(
     "--requests", type=whole(REQUESTS), metavar="N", default=20_000, show_default=True, help="Requests in each run."
 )
-@click.option("--seed", type=whole(SEED), metavar="N", default=0, show_default=True, help="Seed of the requests.")
+@click.option(
+    "--seed", type=whole(SEED), metavar="N", default=0, show_default=True, help="Seed of the random requests."
+)
 @click.option(
     "--replications",
     type=whole(REPLICATIONS),
     metavar="K",
     default=1,
     show_default=True,
-    help="Runs, each with its seed.",
+    help="Runs, each with a seed of its own, for confidence intervals.",
 )
 @click.option("--goodput", "find_goodput", is_flag=True, help="Also find the highest rate at which every class holds.")
 @click.option("--curve", is_flag=True, help="Also go through the rates from light load to beyond saturation.")
-@click.option("--csv", "csv_file", type=PATH, metavar="FILE", help="Write a row per request.")
+@click.option("--csv", "csv_file", type=PATH, metavar="FILE", help="Write a row per request, as CSV.")
 @click.option("--parquet", "parquet_file", type=PATH, metavar="FILE", help="The same as Parquet (needs pyarrow).")
-@click.option("--timeline", type=PATH, metavar="FILE", help="Write the engines' steps, for Perfetto.")
+@click.option("--timeline", type=PATH, metavar="FILE", help="Write the engines' steps over time, for Perfetto.")
 @click.option(
-    "--window", callback=seconds, metavar="TIME", default="30s", show_default=True, help="Length of the timeline."
+    "--window",
+    callback=seconds,
+    metavar="TIME",
+    default="30s",
+    show_default=True,
+    help="Length of the timeline, such as 30s.",
 )
 @json_option
 @force_option

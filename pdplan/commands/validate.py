@@ -38,18 +38,29 @@ class Flags:
 
 @click.command(short_help="Recompute the prediction errors from measurements.")
 @click.argument("data_dir", required=False, type=click.Path(path_type=Path))
-@click.option("--against", type=click.Path(path_type=Path), metavar="FILE", help="One CSV file of measurements.")
+@click.option(
+    "--against",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="One CSV file of measurements, in place of DATA_DIR; with --plan: the result of a benchmark.",
+)
 @click.option(
     "--plan", type=click.Path(path_type=Path), metavar="PLAN",
-    help="FILE is what the benchmark of this plan's deployment measured: was the promise kept?",
+    help="With --against: compare what the benchmark of this plan's deployment measured with what the plan promised.",
 )  # fmt: skip
 @click.option("--slo-class", metavar="NAME", help="With --plan: the class whose requests FILE is about.")
 @click.option(
     "--models", type=click.Path(path_type=Path), metavar="DIR",
     help="Models that the catalog lacks: DIR/ORG/NAME/config.json; default: DATA_DIR/models.",
 )  # fmt: skip
-@click.option("--write", "page", type=click.Path(path_type=Path), metavar="FILE", help="Write the accuracy page.")
-@click.option("--rows", "with_rows", is_flag=True, help="With --json: every prediction with its interval.")
+@click.option(
+    "--write",
+    "page",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Also write the errors as a page in Markdown.",
+)
+@click.option("--rows", "with_rows", is_flag=True, help="With --json: also every prediction with its interval.")
 @force_option
 @catalog_option
 @json_option

@@ -17,33 +17,18 @@ from pdplan.options import (
     parse_settings,
     pass_console,
     set_option,
+    share_within,
     verify_option,
     whole,
 )
 from pdplan.views import check_files
-from search_spaces.bounds import Bounds
+from search_spaces import bounds
 
 from .whatif_answers import answers
 from .whatif_asked import Asked
 from .whatif_sweep import sweep_answer
 
-JOBS = Bounds(1, 4096, "jobs")
-
-
-def share(_context: click.Context, _parameter: click.Parameter, value: str | None) -> float | None:
-    """Turn 5% or 0.05 into a share below 1."""
-    if value is None:
-        return None
-    from search_spaces.buying_schema import as_share
-
-    try:
-        written = as_share(value)
-        found = float(value) if written is None else written
-    except ValueError:
-        raise click.BadParameter(f"{value[:80]!r} is not a share such as 5% or 0.05") from None
-    if not 0.0 < found < 1.0:
-        raise click.BadParameter(f"{value[:80]!r} is not between 0% and 100%")
-    return found
+JOBS = bounds.Bounds(1, 4096, "jobs")
 
 
 class WithLevers(click.Command):
@@ -61,27 +46,67 @@ class WithLevers(click.Command):
 @click.argument("file", type=PATH)
 @click.option(
     "--vary", "axes", multiple=True, metavar="KEY=SPEC",
-    help="Values of a lever: LOW:HIGH:COUNT, LOW:HIGH:COUNT:log or VALUE,VALUE; several make a grid.",
+    help="Try values of a lever (below), or of any dotted path of FILE: LOW:HIGH:COUNT, evenly spaced, "
+    "LOW:HIGH:COUNT:log or VALUE,VALUE; several --vary make a grid.",
 )  # fmt: skip
 @click.option(
-    "--scenario", "names", multiple=True, metavar="NAME", help="A scenario that FILE names; 'all' for every one."
+    "--scenario",
+    "names",
+    multiple=True,
+    metavar="NAME",
+    help="Solve a scenario that FILE names under scenarios:, or 'all'.",
 )
-@click.option("--break-even", "break_even", metavar="KEY", help="Values of a lever at which the best fleet changes.")
-@click.option("--between", metavar="LOW:HIGH", help="Range of --break-even: 1:8, 300ms:2s; default: 1/4 to 4 times.")
-@click.option("--shadow-prices", "shadow", is_flag=True, help="What one more GPU, dollar or watt of a limit is worth.")
-@click.option("--tornado", "swing", callback=share, metavar="SHARE", help="Cost with each lever so much lower, higher.")
-@click.option("--slack", callback=share, metavar="SHARE", help="Fleets so much dearer without a GPU type: 5%.")
-@click.option("--gap/--no-gap", "gap", default=None, help="Bound what other fleets could save; default: where quick.")
-@click.option("--full", is_flag=True, help="Search all fleets and bound each gap: seconds per scenario.")
-@click.option("--simulate", "simulated", is_flag=True, help="The same, and prove each fleet by simulation.")
+@click.option(
+    "--break-even",
+    "break_even",
+    metavar="KEY",
+    help="Find the values of a lever at which another fleet becomes the cheapest.",
+)
+@click.option(
+    "--between",
+    metavar="LOW:HIGH",
+    help="Range of --break-even, in the unit of its lever: 1:8 ($/h), 300ms:2s; default: 1/4 to 4 times what FILE has.",
+)
+@click.option(
+    "--shadow-prices", "shadow", is_flag=True, help="Say what one more GPU, dollar or watt of each limit of FILE saves."
+)
+@click.option(
+    "--tornado",
+    "swing",
+    callback=share_within(bounds.PART),
+    metavar="SHARE",
+    help="Say the cost with each lever lower and higher by so much, such as 20%.",
+)
+@click.option(
+    "--slack",
+    callback=share_within(bounds.PART),
+    metavar="SHARE",
+    help="Say which fleets without a GPU type or vendor are at most so much dearer, such as 5%.",
+)
+@click.option(
+    "--gap/--no-gap",
+    "gap",
+    default=None,
+    help="Prove what any other fleet could save; default: for up to 16 scenarios, where that is quick.",
+)
+@click.option(
+    "--full", is_flag=True, help="Search fleets of any number of pools, and prove each gap: seconds per scenario."
+)
+@click.option("--simulate", "simulated", is_flag=True, help="As --full, and prove each fleet by simulation: slower.")
 @verify_option(4)
-@click.option("--csv", "csv_file", type=PATH, metavar="OUT", help="Write a row per scenario.")
+@click.option("--csv", "csv_file", type=PATH, metavar="OUT", help="Write a row per scenario of the sweep, as CSV.")
 @click.option("--parquet", "parquet_file", type=PATH, metavar="OUT", help="The same as Parquet (needs pyarrow).")
 @click.option("--html", "html_file", type=PATH, metavar="OUT", help="Write a page with heat maps of the cost.")
-@click.option("--jobs", type=whole(JOBS), metavar="N", help="Processes; default: all cores.")
+@click.option("--jobs", type=whole(JOBS), metavar="N", help="Processes that solve the sweep; default: one per core.")
 @click.option("--resume", "journal", type=PATH, metavar="LOG", help="Keep finished rows in LOG, and go on from there.")
-@click.option("--backend", type=click.Choice(("local", "dask")), default="local", show_default=True, help="Who solves.")
-@click.option("--address", metavar="ADDRESS", help="Dask's scheduler, e.g. tcp://10.0.0.7:8786.")
+@click.option(
+    "--backend",
+    type=click.Choice(("local", "dask")),
+    default="local",
+    show_default=True,
+    help="Solve the sweep on this machine or on a Dask cluster.",
+)
+@click.option("--address", metavar="ADDRESS", help="Scheduler of --backend dask, such as tcp://10.0.0.7:8786.")
 @set_option
 @json_option
 @force_option

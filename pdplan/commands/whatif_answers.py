@@ -21,7 +21,7 @@ def answers(
     """Each answer; base: folder of the files that the problem names."""
     second = f", {asked.looks} fleets at most simulated" if asked.looks else ""
     if asked.break_even:
-        tell(f"fleets along {asked.break_even}{second}", 0.0)
+        tell(f"fleets along {asked.break_even}", 0.0)
         yield _break_even(problem, base, asked, asked.break_even, width)
     if asked.shadow:
         tell("shadow prices", 0.3)
@@ -42,12 +42,13 @@ def _break_even(problem: Problem, base: Path, asked: Asked, key: str, width: int
 
     usual = None if asked.between else usual_range(problem, key)
     low, high = usual or bounds_of(asked.between or "", "--between", key)
-    if asked.looks and by_price(problem, key):
+    simulable = by_price(problem, key)
+    if asked.looks and simulable:
         pieces = proven_pieces(problem, base, key, (low, high), TOLERANCE, asked.looks)
     else:
         pieces = pieces_along(problem, base, key, low, high, TOLERANCE, asked.depth())
     any_fleet = any(one.answer.cost is not None for one in pieces.pieces)
-    return Told("break_even", break_even_record(pieces), break_even_text(pieces, width), any_fleet)
+    return Told("break_even", break_even_record(pieces), break_even_text(pieces, width, simulable=simulable), any_fleet)
 
 
 def _shadow_prices(problem: Problem, base: Path, asked: Asked, width: int) -> Told:

@@ -58,6 +58,8 @@ class Asked:
 
     def check_any(self) -> None:
         """Raise InputError where nothing is asked, or more than what is asked has use for."""
+        if self.break_even is not None and not self.break_even.strip():
+            raise InputError(f"--break-even {self.break_even!r} names no lever; state one, such as price.H200 or rate")
         answered = self.swing is not None or self.slack is not None
         if not (self.axes or self.names or self.break_even or self.shadow or answered):
             raise InputError(

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from search_spaces.problem import Problem
     from search_spaces.scenarios import Scenario
 
+PROVING = 0.7
+"""Share of the work that is done when proofs and simulations begin."""
+
 
 def sweep_answer(console: Console, problem: Problem, base: Path, asked: Asked, record: Mapping[str, Any]) -> Told:
     """The rows of a sweep, written beside the result where files are named; record: what the page embeds besides.
@@ -72,10 +75,10 @@ def swept(console: Console, sweep: Sweep, jobs: int | None, journal: Path | None
                 return
             first = len(sweep.scenarios)
             if total == first:
-                progress(f"{done:,} of {total:,} scenarios, {left:,.0f} s left", done / total)
+                progress(f"{done:,} of {total:,} scenarios, {left:,.0f} s left", PROVING * done / total)
             else:
                 more = f"{done - first:,} of {total - first:,} proofs and simulated fleets"
-                progress(more, (done - first) / (total - first))
+                progress(more, PROVING + (1.0 - PROVING) * (done - first) / (total - first))
 
         return run_sweep(sweep, executor, workers, log, told)
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from typing import Final
 
@@ -16,7 +16,7 @@ from search_spaces.files import regular_size, shown_path
 from .describe import describe
 from .description import Deployment
 from .differences import PROGRAMS_READ, differences, strays
-from .files import deployment_files, rule_faults
+from .files import SUMS, deployment_files, rule_faults
 from .record import RECORD, recorded_options
 
 LARGEST: Final = 16 * MIB
@@ -40,8 +40,16 @@ class Cause:
         return len(self.differs) or len(self.breaks)
 
 
-def directory_faults(plan: Plan, directory: Path, base: Path | None = None) -> list[Cause]:
-    """What keeps the files of a directory from deploying a plan as it was evaluated, by cause.
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """A directory: what keeps its files from deploying the plan, by cause, and files that are not the plan's."""
+
+    causes: list[Cause]
+    strays: list[str]
+
+
+def checked_directory(plan: Plan, directory: Path, base: Path | None = None) -> Checked:
+    """Whether the files of a directory deploy a plan as it was evaluated.
 
     The choices that the plan does not make are those of the directory's own record. base: folder from which files
     that the plan's problem names are looked up. Raises InputError for a directory that holds no deployment.
@@ -50,23 +58,28 @@ def directory_faults(plan: Plan, directory: Path, base: Path | None = None) -> l
         raise InputError(f"{shown_path(directory)} has no {RECORD}, so it is no directory that pdplan deploy wrote")
     options = recorded_options(_text(directory / RECORD), shown_path(directory / RECORD))
     planned = deployment_files(plan, options, base)
-    return causes(describe(plan, options, base), planned, _found(directory, planned))
+    there = [path.relative_to(directory).as_posix() for path in directory.rglob("*") if path.is_file()]
+    found = causes(describe(plan, options, base), planned, _found(directory, planned))
+    return Checked(found, strays([*planned, SUMS], there))
 
 
 def causes(deployment: Deployment, planned: Mapping[str, str], found: Mapping[str, str]) -> list[Cause]:
     """Every file that is not as it was written, with the rules that it breaks: a rule is told once, by what mends it.
 
-    The files are put right one after the other; a rule belongs to the file after which it holds again.
+    The files are put right one after the other; a rule belongs to the file after which it holds again. A file that is
+    not the plan's is a fault where it breaks one.
     """
     mended, broken = dict(found), rule_faults(deployment, found)
     told = []
-    for path in [*planned, *(path for path in found if path not in planned)]:
-        differs = tuple(chain(differences(_only(path, planned), found), strays(planned, _only(path, found))))
-        if not differs:
+    for path in [*planned, *strays(planned, found)]:
+        differs = tuple(differences(_only(path, planned), found))
+        if path in planned and not differs:
             continue
         mended = {name: text for name, text in mended.items() if name != path} | _only(path, planned)
         left = rule_faults(deployment, mended) if broken else []
-        told.append(Cause(differs, tuple(one for one in broken if one not in left)))
+        breaks = tuple(one for one in broken if one not in left)
+        if path in planned or breaks:
+            told.append(Cause(differs or (f"{path} is no file of this plan",), breaks))
         broken = [one for one in broken if one in left]
     return [*told, Cause((), tuple(broken))] if broken else told
 
@@ -81,7 +94,8 @@ def _found(directory: Path, planned: Iterable[str]) -> dict[str, str]:
     for path in sorted(directory.rglob("*")):
         name = path.relative_to(directory).as_posix()
         if path.suffix in PROGRAMS_READ and path.is_file() and name not in found:
-            found[name] = _text(path)
+            with suppress(InputError):  # somebody else's file may be anything
+                found[name] = _text(path)
     return found
 
 

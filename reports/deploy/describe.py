@@ -13,7 +13,7 @@ import numpy as np
 from costmodel.accelerator import Accelerator
 from costmodel.engine import EngineConfig, Parallelism, Role
 from costmodel.errors import InputError, UnknownNameError
-from costmodel.memory import activation_bytes, kv_bytes_peak_per_gpu, weight_bytes_per_gpu
+from costmodel.memory import activation_bytes, kv_bytes_peak_per_gpu, kv_capacity_bytes, weight_bytes_per_gpu
 from costmodel.step import StepLoad, step_time_one
 from costmodel.transformer import Transformer
 from optimizer.fleets.plan_fleet import planned_volume
@@ -272,7 +272,7 @@ def _settings(plan: Plan, model: Transformer, config: EngineConfig, options: Opt
         kv_dtype=config.kv_dtype,
         max_num_seqs=config.max_num_seqs,
         max_num_batched_tokens=config.max_num_batched_tokens,
-        max_model_len=_accepted_length(config.max_model_len, block, model.max_position),
+        max_model_len=_accepted_length(model, config, block),
         memory_fraction=config.memory_fraction,
         block_tokens=block,
         prefix_caching=plan.workload.prefix_hit_share > 0.0,
@@ -280,15 +280,15 @@ def _settings(plan: Plan, model: Transformer, config: EngineConfig, options: Opt
     )
 
 
-def _accepted_length(longest: int, block: int, most: int) -> int:
+def _accepted_length(model: Transformer, config: EngineConfig, block: int) -> int:
     """Tokens of prompt and answer that engines accept: the workload's longest, with room for a template [token].
 
-    Whole KV blocks, and no more than the model was made for.
-
-    >>> _accepted_length(6_200, 16, 131_072), _accepted_length(8_150, 16, 8_192)
-    (6336, 8192)
+    Whole KV blocks, and no more than the model was made for, or than the KV memory holds of one request.
     """
-    return max(longest, min(-(-(longest + facts.TEMPLATE_TOKENS) // block) * block, most))
+    longest, free = config.max_model_len, kv_capacity_bytes(model, config)
+    wanted = min(-(-(longest + facts.TEMPLATE_TOKENS) // block) * block, model.max_position)
+    lengths = range(wanted, longest, -block)
+    return next((one for one in lengths if kv_bytes_peak_per_gpu(model, config, float(one)) <= free), longest)
 
 
 def _converts(plan: Plan, model: Transformer, config: EngineConfig, options: Options) -> bool:

@@ -229,6 +229,11 @@ class Deployment:
         return bool(self.of_role(Role.PREFILL))
 
     @property
+    def template_room(self) -> int:
+        """Tokens by which a chat template may lengthen any prompt of the workload [token]."""
+        return min(pool.settings.max_model_len - pool.config.max_model_len for pool in self.pools)
+
+    @property
     def parted(self) -> bool:
         """Whether colocated pools take requests of different lengths or classes."""
         return self.routing is Routing.BY_LENGTH and not self.disaggregated

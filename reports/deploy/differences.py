@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import PurePosixPath
 from typing import Any, Final
 
@@ -46,11 +46,14 @@ def differences(planned: Mapping[str, str], found: Mapping[str, str]) -> Iterato
             yield str(error)
 
 
-def strays(planned: Mapping[str, str], found: Mapping[str, str]) -> Iterator[str]:
-    """A sentence for each file that is not the plan's and that somebody may apply or run along with those that are."""
-    for path in sorted(set(found) - set(planned)):
-        if PurePosixPath(path).suffix in PROGRAMS_READ and not path.startswith(RESULTS):
-            yield f"{path} is no file of this plan"
+def strays(planned: Collection[str], there: Iterable[str]) -> list[str]:
+    """Files that are not the plan's, in order; hidden ones and results of the benchmark are nobody's concern.
+
+    >>> strays(["a.sh"], ["notes.txt", "a.sh", ".git/config", "benchmark/results/c.json", "b.sh"])
+    ['b.sh', 'notes.txt']
+    """
+    others = (path for path in sorted(there) if path not in planned and not path.startswith(RESULTS))
+    return [path for path in others if not any(part.startswith(".") for part in path.split("/"))]
 
 
 def _between(place: str, planned: Any, found: Any) -> Iterator[str]:

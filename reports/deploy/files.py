@@ -31,7 +31,7 @@ from .read_vllm import read_vllm
 from .record import RECORD, record_text
 from .rendering import Raw, render
 from .routing_grid import refuse_coarse
-from .settings import setting_rows
+from .settings import accepted_words, setting_rows
 from .steps import (
     benchmark_steps,
     dynamo_steps,
@@ -307,6 +307,7 @@ def _readme(plan: Plan, deployment: Deployment, target: Target) -> str:
         ],
         routes=pool_lines(deployment) if deployment.parted else [],
         steps=[Raw(step) for step in folder_steps(deployment, pods=target.pods) + target.steps(deployment)],
+        accepted=accepted_words(deployment),
         rows=setting_rows(deployment),
         checks=[Raw(line) for line in _checks(deployment, target)],
         job=[Raw(step) for step in benchmark_steps(deployment)] if target.pods else [],

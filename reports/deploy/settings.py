@@ -38,6 +38,15 @@ def setting_rows(deployment: Deployment) -> tuple[SettingRow, ...]:
     return (*_parallel(deployment), *_scheduler(deployment), *_memory(deployment), *_hand_over(deployment))
 
 
+def accepted_words(deployment: Deployment) -> str:
+    """Say how far the limit on a request goes beyond what was evaluated, and why no further."""
+    room = deployment.template_room
+    ends = "; the KV memory or the model's context ends there" if room < facts.TEMPLATE_TOKENS else ""
+    if not room:
+        return f"max_model_len too, so that a chat template may add nothing to the longest prompts{ends}"
+    return f"max_model_len alone is raised, so that a chat template may lengthen prompts by {room} tokens{ends}"
+
+
 def _parallel(deployment: Deployment) -> list[SettingRow]:
     rows = [
         SettingRow("tensor parallel", _each(deployment, "tensor"), "splits every layer; the step times are for it"),
@@ -73,7 +82,7 @@ def _scheduler(deployment: Deployment) -> list[SettingRow]:
         SettingRow(
             "max_model_len",
             _each(deployment, "max_model_len"),
-            "longest prompt and answer of the workload, and room for what a chat template adds",
+            f"longest prompt and answer of the workload, and {deployment.template_room} tokens for a chat template",
         ),
         SettingRow(
             "prefix caching",
