@@ -81,7 +81,8 @@ def bubble_grown(prompts: Prompts, together: FloatArray) -> FloatArray:
     the mean one, q the mean of the largest of k normals (Blom 1958). The variance is that of the single prompts, as
     `bubble` = q sd has it, and of the compound Poisson work of n - 1 others. Each cycle brings the work of the next
     step, so consecutive ones are alike: with two in flight, (1 - r) var = 1 / (1 + rho / 2) of what is new in each. No
-    step is longer than K: 1 / var grows by 1 / (K - E)^2.
+    step of several is longer than K: 1 / var grows by 1 / (K - E)^2. But the full steps of long prompts differ, by the
+    tokens before them: what a single prompt's idle time is for does not shrink.
     """
     if prompts.bare is None:
         return np.zeros_like(together)
@@ -92,7 +93,8 @@ def bubble_grown(prompts: Prompts, together: FloatArray) -> FloatArray:
     second = float(weight @ np.minimum(prompts.shared, prompts.full_step) ** 2)
     variance = (prompts.bubble / longest) ** 2 + others * second / alike
     room = np.maximum(prompts.full_step - float(weight @ prompts.bare) - others * shared, 1e-9 * prompts.full_step)
-    return np.asarray(longest / np.sqrt(1.0 / np.maximum(variance, 1e-30) + 1.0 / room**2) - prompts.bubble)
+    idle = longest / np.sqrt(1.0 / np.maximum(variance, 1e-30) + 1.0 / room**2)
+    return np.asarray(np.maximum(idle - prompts.bubble, 0.0))
 
 
 def work_ahead(prompts: Prompts, together: float) -> tuple[FloatArray, FloatArray]:

@@ -21,7 +21,7 @@ from .sensitivity import fleet_told
 from .table import Column, render_table
 from .text import Align, plural
 
-SHRINKS: Final = {"GPUs at the peak": 1, "signed later": 6, "price from": 2, "GPUs": 2}
+SHRINKS: Final = {"GPUs at the peak": 2, "signed later": 6, "price from": 4, "GPUs": 2}
 """Columns that give way in the terminal, and the lines that their cells may take."""
 
 

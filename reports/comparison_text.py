@@ -142,7 +142,12 @@ def _figures(figures: Sequence[Figure], width: int, paint: Paint) -> list[str]:
     shown = [figure for figure in figures if figure.differs]
     if not shown:
         return []
-    columns = [Column("", shrink=True), Column("before", "right"), Column("after", "right"), Column("", "right")]
+    columns = [
+        Column("", shrink=True, lines=2),
+        Column("before", "right"),
+        Column("after", "right"),
+        Column("", "right"),
+    ]
 
     def style(row: int, column: int, cell: str) -> str:
         colors = {"good": "green", "bad": "red", "": None}

@@ -120,13 +120,17 @@ def _kept(rows: Sequence[Sequence[str]], columns: Sequence[Column], width: int) 
 def _parts(
     rows: Sequence[Sequence[str]], columns: Sequence[Column], kept: Sequence[int], width: int
 ) -> list[list[int]]:
-    """The columns in as many tables as they need; more than one only where they have no room in one."""
+    """The columns in as many tables as they need; more than one only where they have no room in one.
+
+    A column without a header says something of the one before it, and takes that along.
+    """
     least = _least(rows, columns)
     first, *others = kept
     parts = [[first]]
     for i in others:
         if len(parts[-1]) > 1 and _sum([least[k] for k in (*parts[-1], i)]) > width:
-            parts.append([first])
+            beside = [parts[-1].pop()] if not columns[i].header and len(parts[-1]) > 2 else []
+            parts.append([first, *beside])
         parts[-1].append(i)
     return parts
 

@@ -58,7 +58,7 @@ def _figures(group: dict[str, Any], figures: Sequence[Figure]) -> list[str]:
 
 def validation_text(name: str, value: dict[str, Any], width: int | None = None) -> str:
     """The tables with what was refused and assumed, for a terminal of `width` columns (None: as wide as they are)."""
-    parts = [f"{name}: {value['predicted']} of {plural(value['rows'], 'row')} predicted"]
+    parts = [f"{name}: {value['predicted']:,} of {plural(value['rows'], 'row')} predicted"]
     if value["predicted"]:
         header, rows = cells(value)
         parts.append(_tables(header, _named_shortly(rows), width))

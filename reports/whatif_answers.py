@@ -181,9 +181,9 @@ def tornado_text(rows: Sequence[TornadoRow], width: int) -> str:
     columns = [
         Column("lever"),
         Column("low", "right"),
-        Column("cost", "right"),
+        Column("cost at low", "right"),
         Column("high", "right"),
-        Column("cost", "right"),
+        Column("cost at high", "right"),
         Column("swing", "right"),
         *([Column("in SLO", "right")] if shown else []),
     ]

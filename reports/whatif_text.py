@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from optimizer.whatif.scenario import Missed
-from search_spaces.levers import number_of
+from search_spaces.levers import LEVERS, number_of
 from search_spaces.quantities import QuantityError
 
 from .numbers import MISSING, hourly, percent, rate
@@ -174,13 +174,17 @@ def hidden_settings(rows: Sequence[Row]) -> list[str]:
 
 
 def told(key: str, value: object) -> str:
-    """A varied value in words: a number in the unit of its key, anything else as it was stated.
+    """A varied value in words: a number in the unit of its lever, anything else as it was stated.
 
     >>> told("price.H100", 2.5), told("rate", "600/min"), told("attainment", "95%"), told("weight_dtype", "fp8")
     ('$2.50/h', '10 req/s', '95 %', 'fp8')
+    >>> told("scenario", "007")
+    '007'
     """
-    if value is None or isinstance(value, bool):
-        return "" if value is None else str(value)
+    if value is None:
+        return ""
+    if isinstance(value, bool) or (isinstance(value, str) and key.partition(".")[0] not in LEVERS):
+        return str(value)
     try:
         return exact_words(key, number_of(key, str(value)))
     except QuantityError:

@@ -59,7 +59,8 @@ def refusal_of(details: ErrorDetails) -> str:
     if details["type"] in _WANTED:
         return f"{shown(value)} is not {_WANTED[details['type']]}"
     sentence = details["msg"].removeprefix("Value error, ").removeprefix("Input ")
-    return sentence if isinstance(value, Mapping) else f"{shown(value)} {sentence}"
+    named = details["type"] == HOUSE or isinstance(value, Mapping)
+    return sentence if named else f"{shown(value)} {sentence}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)

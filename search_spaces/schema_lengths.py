@@ -125,9 +125,12 @@ def _read_quantiles(value: object) -> object:
     if not value:
         raise house_error(f"is empty, but {_PROBABILITIES}")
     try:
-        return {_probability(str(key)): length for key, length in value.items()}
+        found = {_probability(str(key)): length for key, length in value.items()}
     except ValueError:
         raise house_error(_PROBABILITIES) from None
+    if len(found) < len(value):
+        raise house_error(f"states one probability twice: {', '.join(map(str, value))}")
+    return found
 
 
 class LengthDistribution(Section):

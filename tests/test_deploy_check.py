@@ -304,13 +304,15 @@ def test_files_of_others_are_named_and_are_no_fault(
     deployed: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     others = [deployed[1] / f"mine-{number}.yaml" for number in range(7)]
+    hidden = deployed[1] / ".mine.yaml"
     try:
         for other in others:
             other.write_text("a: 1", "utf-8")
         others[0].write_bytes(b"\xff\xfe")
+        hidden.write_text("metadata: {namespace: mine}", "utf-8")
         code, out, _ = check(deployed, capsys)
     finally:
-        for other in others:
+        for other in (*others, hidden):
             other.unlink()
     aside, verdict = out.splitlines()
     assert aside.startswith("7 files there are not pdplan's")

@@ -231,6 +231,7 @@ def test_an_unknown_key_without_a_value_is_refused() -> None:
         ("slo.ttft", "\x07", "override 'slo.ttft': '\\x07':1: has the control character U+0007"),
         ("seed", "0" + "7" * 6000, "override 'seed': '0777"),
         ("workload.lengths.isl", {"quantiles": {}}, "quantiles: is empty, but needs probabilities as keys"),
+        ("workload.lengths.isl", {"quantiles": {"0.9": 600, "p90": 700}}, "states one probability twice: 0.9, p90"),
     ],
     ids=lambda value: str(value)[:30],
 )

@@ -27,8 +27,8 @@ def slower(instance: Instance) -> Instance:
     return replace(instance, tables=replace(instance.tables, **times))
 
 
-def burstier(instance: Instance) -> Instance:
-    return replace(instance, flows=replace(instance.flows, arrival_scv=4.0))
+def burstier(instance: Instance, scv: float = 4.0) -> Instance:
+    return replace(instance, flows=replace(instance.flows, arrival_scv=scv))
 
 
 @pytest.mark.parametrize("role", list(Role))
@@ -47,6 +47,6 @@ def test_all_else_gives_a_state_of_its_own(role: Role) -> None:
     one = pool(instance, "one", role, 2)
     state = pool_state(instance, one, 1.0)
     others = [pool_state(instance, replace(one, replicas=3), 1.0), pool_state(instance, one, 1.001)]
-    others += [pool_state(other, one, 1.0) for other in (slower(instance), burstier(instance))]
+    others += [pool_state(other, one, 1.0) for other in (slower(instance), burstier(instance), burstier(instance, 9))]
     assert all(other is not state for other in others)
     assert not np.array_equal(others[1].rate, state.rate)

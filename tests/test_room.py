@@ -21,7 +21,15 @@ from tests.test_by_evaluation import at, priced
 
 @pytest.mark.parametrize(
     ("rooms", "expected"),
-    [((1.0,), 0), ((1.2, 1.5, 1.1), 1), ((1.5, 1.2), 0), ((1.2, 1.2), 0), ((1.2, 1.201), 0), ((1.2, 1.21), 1)],
+    [
+        ((1.0,), 0),
+        ((1.2, 1.5, 1.1), 1),
+        ((1.5, 1.2), 0),
+        ((1.2, 1.2), 0),
+        ((1.2, 1.201), 0),
+        ((1.2, 1.21), 1),
+        ((np.inf, np.inf), 0),
+    ],
 )
 def test_most_room_wins_and_the_first_of_as_much(rooms: tuple[float, ...], expected: int) -> None:
     asked: list[int] = []

@@ -153,7 +153,9 @@ def test_rows_that_differ_in_prices_share_a_simulation_and_its_consequences(tigh
         assert "fleet" not in row
     assert any(row["refuted"] for row in rows)
     told = " ".join(sweep_text(rows, "simple", 100).split())
-    refuted = "Refuted at price.H100 $1.00/h (and at 6 others): a fleet of 1 colocated engine of 1 × H100, $1.00/h by formula"
+    refuted = (
+        "Refuted at price.H100 $1.00/h (and at 6 others): a fleet of 1 colocated engine of 1 × H100, $1.00/h by formula"
+    )
     assert refuted in told
     assert "every fleet keeps its goals" in told
     assert "1 x H100 TP1 colocated" in sweep_csv(rows)
@@ -238,10 +240,8 @@ def test_a_step_ends_where_its_fleet_was_seen_to_hold(tight: Problem, by_formula
     assert (found.steps[0].easy, found.steps[-1].hard) == (first.easy, last.hard)
     assert len(looked) == 2 + frontier_looks.HALVINGS
     told = " ".join(frontier_text(found, 100).split())
-    assert (
-        f"Moved: by formula a fleet of 1 colocated engine of 1 × H100 holds up to {first.hard:.5g} req/s, but there it misses"
-        in told
-    )
+    moved_at = f"holds up to {first.hard:.5g} req/s, but there it misses"
+    assert f"Moved: by formula a fleet of 1 colocated engine of 1 × H100 {moved_at}" in told
     record = frontier_record(found)["steps"][0]
     assert record["hardest"] == moved.hard < record["hardest_by_formula"] == first.hard
     assert record["simulated"]

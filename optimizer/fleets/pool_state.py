@@ -55,8 +55,8 @@ def _state(load: _Load) -> PoolState:
 
 
 def pool_key(pool: FleetPool) -> tuple[object, ...]:
-    """What two pools share that run alike."""
-    return *_engines(pool), pool.route.tobytes()
+    """What two pools share that run alike: role, settings, replicas and routing."""
+    return *_engines(pool), np.round(pool.route, 9).tobytes()
 
 
 def _engines(pool: FleetPool) -> tuple[object, ...]:

@@ -15,6 +15,7 @@ def digest_of(record: Any, leave_out: Iterable[str] = ()) -> str:
     digest = hashlib.sha256()
     for one in fields(record):
         value = getattr(record, one.name)
-        if one.name not in leave_out and isinstance(value, np.ndarray | float):
-            digest.update(np.asarray(value).tobytes())
+        if one.name not in leave_out and isinstance(value, np.ndarray | float | int):
+            array = np.asarray(value)
+            digest.update(f"{one.name} {array.shape} {array.dtype}".encode() + array.tobytes())
     return digest.hexdigest()

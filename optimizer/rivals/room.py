@@ -30,7 +30,7 @@ def roomiest(fleets: Sequence[Some], carries: Callable[[Some, float], bool]) -> 
     """
     best, low, high = fleets[0], 1.0, MOST
     for other in fleets[1:]:
-        while low < MOST and carries(other, more := low * (1.0 + AS_MUCH)):
+        while (more := low * (1.0 + AS_MUCH)) < MOST and carries(other, more):
             if high <= more or (high < MOST and carries(other, high)):
                 best, low, high = other, max(more, high), MOST
                 break

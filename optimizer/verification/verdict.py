@@ -25,7 +25,7 @@ from costmodel.simulator import Fleet as SimulatedFleet
 from optimizer.fleets.build_plan import fleet_cost
 from optimizer.fleets.error_bars import slow_end
 from optimizer.fleets.fleet import Fleet
-from optimizer.fleets.pool_state import pool_state
+from optimizer.fleets.pool_state import pool_key, pool_state
 from optimizer.loads.instance import Instance
 from optimizer.loads.late import Late, never
 
@@ -130,11 +130,8 @@ def slice_of(fleet: Fleet, requests: int, volume: float) -> Slice:
 
 
 def fleet_key(fleet: Fleet) -> Key:
-    """What two fleets share that run alike: pools, settings, replicas and routing."""
-    return tuple(
-        (pool.role, pool.shape, pool.seqs, pool.chunk, pool.replicas, np.round(pool.route, 9).tobytes())
-        for pool in fleet.pools
-    )
+    """What two fleets share that run alike."""
+    return tuple(pool_key(pool) for pool in fleet.pools)
 
 
 class Outcome(StrEnum):

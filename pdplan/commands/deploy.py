@@ -183,9 +183,9 @@ def _check(console: Console, plan: Plan, directory: Path) -> None:
 
 def _left_aside(strays: list[str]) -> str:
     """Name the files that are not the plan's, in one line."""
-    from reports.text import plural
+    from reports.text import clean, plural
 
     more = f" and {len(strays) - MOST_STRAYS:,} more" if len(strays) > MOST_STRAYS else ""
-    names = ", ".join(strays[:MOST_STRAYS])
+    names = ", ".join(clean(name, 200) for name in strays[:MOST_STRAYS])
     count = f"{plural(len(strays), 'file')} there {'are' if len(strays) > 1 else 'is'} not pdplan's"
-    return f"{count}; what applies the whole folder takes them along: {names}{more}"
+    return f"{count}, and would be applied with the whole folder: {names}{more}"

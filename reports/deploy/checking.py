@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Final
 
 from costmodel.errors import InputError
@@ -59,8 +59,8 @@ def checked_directory(plan: Plan, directory: Path, base: Path | None = None) -> 
     options = recorded_options(_text(directory / RECORD), shown_path(directory / RECORD))
     planned = deployment_files(plan, options, base)
     there = [path.relative_to(directory).as_posix() for path in directory.rglob("*") if path.is_file()]
-    found = causes(describe(plan, options, base), planned, _found(directory, planned))
-    return Checked(found, strays([*planned, SUMS], there))
+    others = strays([*planned, SUMS], there)
+    return Checked(causes(describe(plan, options, base), planned, _found(directory, planned, others)), others)
 
 
 def causes(deployment: Deployment, planned: Mapping[str, str], found: Mapping[str, str]) -> list[Cause]:
@@ -88,14 +88,13 @@ def _only(path: str, files: Mapping[str, str]) -> dict[str, str]:
     return {path: files[path]} if path in files else {}
 
 
-def _found(directory: Path, planned: Iterable[str]) -> dict[str, str]:
+def _found(directory: Path, planned: Iterable[str], others: Iterable[str]) -> dict[str, str]:
     """The texts of the planned files that are there, and of others that look like files of a deployment."""
     found = {path: _text(directory / path) for path in planned if (directory / path).exists()}
-    for path in sorted(directory.rglob("*")):
-        name = path.relative_to(directory).as_posix()
-        if path.suffix in PROGRAMS_READ and path.is_file() and name not in found:
+    for path in others:
+        if PurePosixPath(path).suffix in PROGRAMS_READ:
             with suppress(InputError):  # somebody else's file may be anything
-                found[name] = _text(path)
+                found[path] = _text(directory / path)
     return found
 
 

@@ -13,7 +13,7 @@ from typing import Final
 from costmodel.errors import InputError
 from optimizer.plans.plan import ClassResult, Plan
 from reports.asked import Asked
-from reports.numbers import is_number, percent_beside
+from reports.numbers import duration, is_number, percent_beside
 from reports.sentences import slo_words
 from reports.text import clean
 from reports.whole_files import write_whole
@@ -346,19 +346,19 @@ def _asked(one: ClassResult) -> Asked:
 
 
 def _promise(plan: Plan) -> list[tuple[str, str, str]]:
-    """Predicted quantiles, of each class where there are several [ms]."""
+    """Predicted quantiles, of each class where there are several."""
     latencies: list[tuple[str, object, object]] = [("", plan.ttft_s, plan.tpot_s)]
     if told_apart(plan):
         latencies = [(f"{one.name} ", one.ttft_s, one.tpot_s) for one in plan.classes]
     return [
-        (f"{of}{name}", _milliseconds(ttft, name), _milliseconds(tpot, name))
+        (f"{of}{name}", _quantile(ttft, name), _quantile(tpot, name))
         for of, ttft, tpot in latencies
         for name in ("p50", "p90", "p99")
     ]
 
 
-def _milliseconds(found: object, name: str) -> str:
-    return "-" if found is None else f"{getattr(found, name) * 1e3:.0f} ms"
+def _quantile(found: object, name: str) -> str:
+    return "-" if found is None else duration(getattr(found, name))
 
 
 def _notes(deployment: Deployment) -> list[str]:
