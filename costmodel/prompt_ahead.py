@@ -33,7 +33,8 @@ from numpy.typing import NDArray
 
 from .cells import CELLS, cells_of, centred, placed, transform
 from .prompts import BUSIEST, Prompts
-from .queueing import NEWTON, normal_quantile, wait_probability
+from .queueing import NEWTON, wait_probability
+from .routing import largest_of
 
 FloatArray = NDArray[np.float64]
 
@@ -78,7 +79,7 @@ def bubble_grown(prompts: Prompts, together: FloatArray) -> FloatArray:
     """How much longer a stage of a pipeline idles beside a step of n prompts than beside one of a single prompt [s].
 
     A cycle lasts as long as the longest of k consecutive steps (`queueing.pipeline_cycle`), which is q sd longer than
-    the mean one, q the mean of the largest of k normals (Blom 1958). The variance is that of the single prompts, as
+    the mean one, q the mean of the largest of k normals (`largest_of`). The variance is that of the single prompts, as
     `bubble` = q sd has it, and of the compound Poisson work of n - 1 others. Each cycle brings the work of the next
     step, so consecutive ones are alike: with two in flight, (1 - r) var = 1 / (1 + rho / 2) of what is new in each. No
     step of several is longer than K: 1 / var grows by 1 / (K - E)^2. But the full steps of long prompts differ, by the
@@ -87,7 +88,7 @@ def bubble_grown(prompts: Prompts, together: FloatArray) -> FloatArray:
     if prompts.bare is None:
         return np.zeros_like(together)
     weight, others = prompts.weight, together - 1.0
-    longest = normal_quantile(0.625 / (prompts.stages + 0.25))
+    longest = largest_of(round(prompts.stages))
     shared = float(weight @ prompts.shared)
     alike = 1.0 + min(prompts.per_engine * shared, 1.0) / 2.0
     second = float(weight @ np.minimum(prompts.shared, prompts.full_step) ** 2)
@@ -97,8 +98,11 @@ def bubble_grown(prompts: Prompts, together: FloatArray) -> FloatArray:
     return np.asarray(np.maximum(idle - prompts.bubble, 0.0))
 
 
-def work_ahead(prompts: Prompts, together: float) -> tuple[FloatArray, FloatArray]:
-    """Edges of the cells [s], and the distribution of V on them, of those who find all engines busy."""
+def work_ahead(prompts: Prompts, together: float, alike: float) -> tuple[FloatArray, FloatArray]:
+    """Edges of the cells [s], and the distribution of V on them, of those who find all engines busy.
+
+    together: prompts of a step [1]; alike: their `likeness` [1].
+    """
     weight, engines, rate = prompts.weight, prompts.engines, float(prompts.rate.sum())
     shared = float(weight @ prompts.shared)
     jobs = prompts.shared * min(1.0, BUSIEST / max(prompts.per_engine * shared, 1e-12)) / engines
@@ -113,7 +117,7 @@ def work_ahead(prompts: Prompts, together: float) -> tuple[FloatArray, FloatArra
     whole = length + beside + 2.0 * overhead_ahead(prompts) / engines
     first = transform(centred(residual_below(whole, met * length / whole, edges)))
     others = transform(centred(residual_below(jobs, weight, edges)))
-    queued, alike = (1.0 - again) / (1.0 - again * others), likeness(prompts)
+    queued = (1.0 - again) / (1.0 - again * others)
     if alike > 0.0:
         even = edges[:-1]
         turns = shared * np.floor(np.rint(even * engines / shared) / engines)

@@ -76,11 +76,12 @@ def prompt_wait(prompts: Prompts) -> PromptWait:
     load = prompts.per_engine * float(prompts.weight @ prompts.shared)
     grown = float(bubble_grown(prompts, np.array(together)))
     prompts = replace(prompts, alone=np.maximum(prompts.alone + grown, prompts.shared))
-    edges, ahead = work_ahead(prompts, together)
+    alike = likeness(prompts)
+    edges, ahead = work_ahead(prompts, together, alike)
     member = own_classes(prompts)
     rate, step = rate_behind(prompts, busy, chance), chance / (1.0 + chance)
     parts = in_classes(prompts, ahead, edges, step)
-    shared, alike = float(prompts.weight @ prompts.shared), likeness(prompts)
+    shared = float(prompts.weight @ prompts.shared)
     late, means, behind = [], [], []
     for number in range(int(member.max()) + 1):
         share = prompts.weight * (member == number)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -65,8 +66,10 @@ def share_within(limits: Bounds) -> Callable[[click.Context, click.Parameter, st
         from search_spaces.fields import share, stated
         from search_spaces.yaml_source import parse_value
 
-        try:
+        plain = None
+        with suppress(InputError):  # a text that is no YAML is no share either
             plain = parse_value(value)
+        try:
             found: float = stated(share(limits), value if plain is None else plain)
         except InputError as error:
             raise click.BadParameter(str(error)) from None

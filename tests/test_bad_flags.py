@@ -63,6 +63,7 @@ def test_a_column_that_is_not_recognised_is_named_as_on_the_command_line(
         (("optimize", CHAT, "--set", "accelerators.²=H200"), "accelerators.²"),
         (("optimize", CHAT, "--set", f"accelerators.{LARGE}=H200"), "accelerators.1000"),
         (("buy", CHAT, "--growth", "ab"), "'--growth': 'ab' is not a share; write for example 0.3 or 30%"),
+        (("buy", CHAT, "--growth", "%"), "'--growth': '%' is not a share; write for example 0.3 or 30%"),
         (("buy", CHAT, "--growth", "500%"), "'--growth': '500%' is out of range; must be at least -0.9 and at most 1"),
         (
             ("buy", CHAT, "--high", "8"),
