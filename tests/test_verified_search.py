@@ -17,12 +17,14 @@ from costmodel.simulator.metrics import Attainment, Overload
 from optimizer.fleets.build_plan import fleet_cost
 from optimizer.fleets.evaluate import holds, predict_misses
 from optimizer.fleets.fleet import Fleet
+from optimizer.loads.columns import Grid, make_columns
 from optimizer.loads.instance import Instance
 from optimizer.recommend.formula_search import solved_by_formula
 from optimizer.recommend.optimize import resolver_of
 from optimizer.rivals.allowed import allowed
 from optimizer.rivals.fewer import fewer_replicas, without_pool
 from optimizer.solver.search import Effort
+from optimizer.solver.simple_plans import price_space
 from optimizer.verification.blame import Blame
 from optimizer.verification.cuts import PROMPTS, TOKENS, TOP, raised, slower
 from optimizer.verification.judge import ClassJudgement, Judgement
@@ -57,6 +59,9 @@ class Oracle:
         fault = None if held else Blame(short / short.sum(), 1.0, 0.0)
         said = Verdict(fleet, fleet_cost(self.instance, fleet), found, held, fault)
         return self.verdicts.setdefault(fleet_key(fleet), said)
+
+    def candidate(self, fleet: Fleet) -> Verdict:
+        return self.verdict(fleet)
 
 
 counts = st.tuples(st.integers(1, 9), st.integers(1, 9))
@@ -192,9 +197,9 @@ def test_repairs_end_and_keep_the_limits(
 
 
 def test_a_search_again_finds_a_fleet_of_slower_engines_by_columns_and_evaluation() -> None:
-    instance = small(30.0)
-    effort = Effort()
-    solved = solved_by_formula(instance, effort, lambda label, fraction: None)
+    instance, effort = small(30.0), Effort()
+    priced = price_space(instance, make_columns(instance, Grid()))
+    solved = solved_by_formula(instance, priced, effort, lambda label, fraction: None)
     rungs = {(one.shape, one.role is not Role.PREFILL): 20 for one in solved.fleet.pools}
     stricter = slower(instance, rungs)
     found = resolver_of(solved, effort)(stricter)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from optimizer.loads.columns import ROLES
+from optimizer.solver import whole
 from optimizer.solver.blocks import Blocks, Work, nothing, relax, whole_blocks, whole_cost
 from optimizer.solver.counts import by_counts, kinds_of
 from optimizer.solver.dominance import undominated
@@ -181,6 +183,41 @@ class TestImprove:
         assert not below.index.size
         again = improve(matrices, Aim(), EXACT, prices, best.objective * (1.0 + 1e-6))
         assert again.objective == pytest.approx(best.objective)
+
+    @settings(deadline=None, max_examples=40)
+    @given(seed=SEEDS, share=st.sampled_from([0.5, 0.8, 1.0, 1.2]))
+    def test_beyond_a_known_fleet_only_what_costs_no_more_is_asked_for(self, seed: int, share: float) -> None:
+        matrices = wider(seed, columns=10)
+        prices = relax(matrices, Aim(), 10.0)
+        assert prices is not None
+        best = cheapest(matrices, Aim(), EXACT)
+        work = replace(EXACT, columns=2, more=3, liftable=0)
+        found = improve(matrices, Aim(), work, prices, np.inf, rival := share * best.objective * (1.0 + 1e-6))
+        assert found.bound <= best.objective * (1.0 + 1e-6) <= found.objective * (1.0 + 2e-6)
+        if share >= 1.0:
+            assert found.objective <= rival
+        elif found.outcome is not Outcome.OPTIMAL:
+            assert found.bound >= rival * (1.0 - 1e-6)
+
+    def test_where_a_known_fleet_is_below_the_relaxation_the_first_look_is_enough(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        matrices = wider(5, columns=40)
+        prices = relax(matrices, Aim(), 10.0)
+        assert prices is not None
+        asked: list[float] = []
+
+        def counted(*given: Any) -> Blocks:
+            asked.append(given[-1])
+            return by_counts(*given)
+
+        monkeypatch.setattr(whole, "by_counts", counted)
+        work = Work(columns=3, more=5, liftable=0)
+        first = improve(matrices, Aim(), work, prices, np.inf, 0.9 * prices.objective)
+        assert not asked
+        assert first.bound < first.objective
+        assert improve(matrices, Aim(), work, prices).objective <= first.objective
+        assert asked
 
     def test_work_and_not_time_decides(self) -> None:
         matrices = wider(11, columns=40)

@@ -23,7 +23,7 @@ from optimizer.rivals.alternatives import Rival, cheapest_first, compare, kinds,
 from optimizer.rivals.by_evaluation import NO_DEARER, Evaluated
 from optimizer.rivals.fewer import trimmed
 from optimizer.rivals.floor import least_cost
-from optimizer.rivals.leanest import evaluated, leanest, unmixed
+from optimizer.rivals.leanest import cost_without_promises, evaluated, leanest, unmixed
 from optimizer.rivals.other_fleets import other_fleets
 from optimizer.rivals.per_class import by_class, classes_apart
 from optimizer.rivals.ratio import (
@@ -52,18 +52,21 @@ PROMISED = 0.5
 """Share of the time left in which promised fleets are searched for where the volume is open [1]."""
 
 
-def solved_by_formula(instance: Instance, effort: Effort, told: Told, late: Late = never) -> Solved:
+def solved_by_formula(
+    instance: Instance, priced: tuple[Columns, Totals], effort: Effort, told: Told, late: Late = never
+) -> Solved:
     """What the search finds by formula: the best fleet, if any, and what it is compared with.
 
-    late: whether even columns are not to be priced any more; then nothing is proven.
+    priced: what `price_space` says of all columns; late: whether it left some out; then nothing is proven.
     """
     space = make_columns(instance, Grid())
-    priced = price_space(instance, space, late)
     cut = late()
     told("searching fleets", 0.3)
     least_cost_asked = instance.problem.objective.goal is Goal.MIN_COST
-    promised = find_that_holds(instance, space, priced, effort if least_cost_asked else effort.part(PROMISED))
     known = evaluated(instance, priced, effort.late)
+    rival = cost_without_promises(known, priced)
+    some = effort if least_cost_asked else effort.part(PROMISED)
+    promised = find_that_holds(instance, space, priced, some, rival)
     found, proof, fleet = with_floor(known, or_leaner(known, promised, effort), effort)
     if cut or (effort.late() and not fleet.pools):
         proof = Proof(Status.FEASIBLE if fleet.pools else Status.TIME_LIMIT, None, None)
@@ -83,19 +86,20 @@ def solved_by_formula(instance: Instance, effort: Effort, told: Told, late: Late
 
 
 def find_that_holds(
-    instance: Instance, space: Columns, priced: tuple[Columns, Totals], effort: Effort
+    instance: Instance, space: Columns, priced: tuple[Columns, Totals], effort: Effort, rival: float = math.inf
 ) -> tuple[Found, Proof, Fleet]:
     """Search, evaluate, and where the fleet misses a goal at its real loads, search again for a stricter one.
 
     The loads promise each goal to within approximations of the queues; the evaluation has the last word, so that a
     fleet which misses is never called feasible. Each round halves the misses that the search may plan on.
+    rival: cost of a fleet that holds whatever columns promise (see `search`) [$/h].
     """
     if classes_apart(instance.problem):
         return by_class(instance, lambda alone: _alone(alone, space, effort))
     strict, bound = instance, None
     first = Fleet(())
     for attempt in range(REPAIRS + 1):
-        found, columns, proof = find(strict, space, priced, effort)
+        found, columns, proof = find(strict, space, priced, effort, rival)
         fleet = make_fleet(strict, polish(strict, columns, found))
         first = first if first.pools else fleet
         if not fleet.pools or holds(instance, predict_misses(instance, fleet, found.volume)):
@@ -118,8 +122,9 @@ def _alone(instance: Instance, space: Columns, effort: Effort) -> tuple[Found, P
     allowed = np.unique(np.stack([space.role, instance.tables.offer[space.shape]]), axis=1)
     columns = columns.take((kind[:, :, None] == allowed[:, None, :]).all(axis=0).any(axis=1))
     priced = price_space(instance, columns)
-    promised = find_that_holds(instance, columns, priced, effort)
-    return or_leaner(evaluated(instance, priced, effort.late), promised, effort)
+    known = evaluated(instance, priced, effort.late)
+    promised = find_that_holds(instance, columns, priced, effort, cost_without_promises(known, priced))
+    return or_leaner(known, promised, effort)
 
 
 def with_more_engines(instance: Instance, fleet: Fleet, volume: float) -> Fleet:
@@ -267,7 +272,7 @@ def _of_stricter(proof: Proof, bound: float | None) -> Proof:
 
 
 def find(
-    instance: Instance, space: Columns, priced: tuple[Columns, Totals], effort: Effort
+    instance: Instance, space: Columns, priced: tuple[Columns, Totals], effort: Effort, rival: float = math.inf
 ) -> tuple[Found, Columns, Proof]:
     """Search for the goal of the problem: the result, the columns it was found among, and what was proven."""
     problem, aim = instance.problem, aim_of(instance.problem)
@@ -278,7 +283,7 @@ def find(
         found, gap = best_ratio(instance, space, aim, effort)
         return found, space, Proof(_status(found, gap), None, gap)
     columns, totals = priced
-    found = search(instance, columns, totals, aim, effort)
+    found = search(instance, columns, totals, aim, effort, rival=rival)
     if not found.columns.size:
         return found, columns, Proof(_status(found, None), None, None)
     cost = fleet_cost(instance, make_fleet(instance, found))

@@ -22,8 +22,8 @@ from optimizer.rivals.leanest import evaluated, leanest
 from optimizer.rivals.per_class import classes_apart
 from optimizer.solver.fleet_model import aim_of
 from optimizer.solver.search import plan_blocks, search
-from optimizer.solver.simple_plans import price_space, simple_plans
-from optimizer.solver.split import with_best_split
+from optimizer.solver.simple_plans import simple_plans
+from optimizer.solver.split import priced_at_best_split
 from optimizer.verification.verdict import Verdict
 from search_spaces.problem import Goal, Slo
 
@@ -191,10 +191,9 @@ def by_formula(instance: Instance, late: Late = never) -> Held | None:
     """
     if late():
         return None
-    instance = with_best_split(instance, late, late)
-    space = make_columns(instance, Grid())
-    columns, totals = price_space(instance, space, late)
+    instance, (columns, totals) = priced_at_best_split(instance, late, late)
     if classes_apart(instance.problem):
+        space = make_columns(instance, Grid())
         fleet = find_that_holds(instance, space, (columns, totals), QUICK)[2]
         return Held(instance, fleet) if fleet.pools else None
     plans = simple_plans(instance, columns, totals)

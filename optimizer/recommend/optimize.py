@@ -18,7 +18,7 @@ from optimizer.rivals.alternatives import little, recommended
 from optimizer.rivals.leanest import evaluated
 from optimizer.solver.search import Effort
 from optimizer.solver.simple_plans import price_space
-from optimizer.solver.split import with_best_split
+from optimizer.solver.split import priced_at_best_split
 from optimizer.verification.tune import Wish
 from optimizer.verification.verdict import make_bench
 from optimizer.verification.verify import Resolve
@@ -94,8 +94,8 @@ def optimize(
     brake.until = until
     first = effort if level is Level.QUICK else effort.part(BY_FORMULA)
     planned = at_quantile(expected, slow_end(problem.confidence))
-    instance = with_best_split(planned, first.part(SPLITTING).late, effort.late)
-    solved = solved_by_formula(instance, first, watch.stage, effort.late)
+    instance, priced = priced_at_best_split(planned, first.part(SPLITTING).late, effort.late)
+    solved = solved_by_formula(instance, priced, first, watch.stage, effort.late)
     origin = provenance(instance, solved.size, RunInfo(created=_now(), command="", timings_s={}))
     plan = _plan(Wanted(expected, origin, level, effort, brake, watch.stage, tune), solved)
     watch.stage("done", 1.0)
@@ -191,7 +191,8 @@ def solver_of(wanted: Wanted) -> Solve:
         late = wanted.brake.stopped
         if late() or by_formula(instance, late) is None:
             return None
-        solved = solved_by_formula(with_best_split(instance, late, late), wanted.effort, _untold, late)
+        split, priced = priced_at_best_split(instance, late, late)
+        solved = solved_by_formula(split, priced, wanted.effort, _untold, late)
         if not solved.fleet.pools:
             return None
         bench = make_bench(solved.instance, late=late)

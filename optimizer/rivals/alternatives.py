@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
@@ -24,7 +25,7 @@ from optimizer.solver.simple_plans import Totals, price_space, simple_plans
 from search_spaces.problem import Goal
 
 from .by_evaluation import Evaluated
-from .leanest import evaluated, or_mixed, unmixed
+from .leanest import cost_without_promises, evaluated, or_mixed, unmixed
 
 QUICK = Effort(rounds=3, columns=20, more=30, nodes=50, choices=6, lifted=0, provable=0, most_columns=5000, gap=2e-3)
 """Effort for an alternative: it only has to be good enough to show that it loses."""
@@ -182,15 +183,16 @@ def _alternative(
     """The best fleet of one kind, found with little effort, and what it costs more."""
     instance = known.instance
     aim, columns = aim_of(instance.problem), priced[0]
-    found = _best_of_kind(instance, priced, aim, effort)
+    mine = kind.mask(instance, known.settings)
+    found = _best_of_kind(instance, priced, aim, effort, cost_without_promises(known, priced, mine))
     if not found.columns.size and space.size > columns.size:
         columns, totals = price_space(instance, space)
         priced = columns, totals
         known, found = evaluated(instance, priced, effort.late), _best_of_kind(instance, priced, aim, effort)
+        mine = kind.mask(instance, known.settings)
     promised = make_fleet(instance, polish(instance, columns, found))
     misses = predict_misses(instance, promised) if promised.pools else None
     start = promised if misses is not None and holds(instance, misses) else Fleet(())
-    mine = kind.mask(instance, known.settings)
     simple = unmixed(known, start, mine)
     fleet = or_mixed(known, simple, start, mine)
     if fleet.pools:
@@ -246,13 +248,18 @@ def proven_bound(found: Found, scale: float) -> float | None:
     return found.bound / scale if found.bound > 0.0 else None
 
 
-def _best_of_kind(instance: Instance, priced: tuple[Columns, Totals], aim: Aim, effort: Effort) -> Found:
-    """The best simple plan when it is small, of which nothing is proven, else the best that little effort finds."""
+def _best_of_kind(
+    instance: Instance, priced: tuple[Columns, Totals], aim: Aim, effort: Effort, rival: float = math.inf
+) -> Found:
+    """The best simple plan when it is small, of which nothing is proven, else the best that little effort finds.
+
+    rival: cost of a fleet of the kind that holds whatever columns promise (see `search`) [$/h].
+    """
     columns, totals = priced
     simple = simple_plans(instance, columns, totals)
     if simple and simple[0].engines(columns) <= FEW_ENGINES:
         return plan_blocks(instance, columns, simple[0])
-    return search(instance, columns, totals, aim, effort)
+    return search(instance, columns, totals, aim, effort, rival=rival)
 
 
 def why_not(cost: float, best: float) -> str:

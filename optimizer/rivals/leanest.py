@@ -15,7 +15,8 @@ from optimizer.fleets.fleet import Fleet
 from optimizer.loads.columns import Columns
 from optimizer.loads.instance import Instance
 from optimizer.loads.late import Late, never
-from optimizer.solver.simple_plans import Totals
+from optimizer.solver.simple_plans import Totals, simple_plans
+from search_spaces.problem import Goal
 
 from .by_evaluation import NO_DEARER, SAME_COST, BoolArray, Evaluated, cheapest_held, settings_of, settled
 from .fewer import trimmed
@@ -27,6 +28,20 @@ from .room import roomiest_fleet
 def evaluated(instance: Instance, priced: tuple[Columns, Totals], late: Late = never) -> Evaluated:
     """What is to be known of the pools that priced columns can make up; late: whether no more are to be looked at."""
     return Evaluated.of(instance, settings_of(*priced), late)
+
+
+def cost_without_promises(known: Evaluated, priced: tuple[Columns, Totals], allowed: BoolArray | None = None) -> float:
+    """Cost up to which promises are of use: of the cheapest fleet of one pool or two that holds without them [$/h].
+
+    What costs as much is within it, as a bound says more of a fleet that is promised. Infinite where the cheapest such
+    fleet of the priced columns costs no more, for classes with pools of their own, and for goals other than the cost.
+    """
+    problem = known.instance.problem
+    if classes_apart(problem) or problem.objective.goal is not Goal.MIN_COST:
+        return math.inf
+    simple = simple_plans(known.instance, *priced)
+    found = cheapest_held(known, pools_apart(problem), simple[0].cost if simple else math.inf, allowed)
+    return math.inf if found is None else fleet_cost(known.instance, known.fleet(found[0])) * NO_DEARER
 
 
 def leanest(known: Evaluated, fleet: Fleet, allowed: BoolArray | None = None) -> Fleet:

@@ -3,9 +3,9 @@
 A promise of a column holds for any routing, at small counts often for half of what an engine could serve. So fleets
 of two kinds of engines in a stage are looked for by evaluation too: for each two engines, so many of the dearer one,
 and as many of the other as cost less than the best fleet known. Those that do not keep up with the demand, however it
-is parted (`keeping_up`), are left out, and the others are looked at in the order of how busy they would be. Where the
-most of the other engines hold, the fewest that do are taken, as more engines never miss more. What is found is mixed
-further, one of its pools at a time.
+is parted (`keeping_up`), are left out, and the others are looked at in the order of how busy they would be; once more
+where they miss, with other orders of the lengths (`parting`). Where the most of the other engines hold, the fewest that
+do are taken, as more engines never miss more. What is found is mixed further, one of its pools at a time.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from optimizer.solver.fleet_model import COLOCATED, DECODE, PREFILL
 from search_spaces.problem import Problem
 
 from .by_evaluation import SAME_COST, BoolArray, Evaluated, FloatArray, IntArray
-from .parting import Parting, Pick, Stage
+from .parting import Order, Parting, Pick, Stage
 
 LOOKS = 60
 """Fleets that are evaluated in one search; each takes the states of two pools."""
@@ -41,8 +41,9 @@ PARTNERS = 2
 USUAL = 0.75
 """Busy share of engines that keep up at which they hold, where it is not known [1]."""
 
-Candidate = tuple[float, int, int, int, int, int]
-"""How busy the pools would be; stage, setting and engines of the first pool, setting of the second, step of sizes."""
+Candidate = tuple[int, float, int, int, int, int, int]
+"""Which of `Parting.orders`, and how busy the pools would be; stage, setting and engines of the first pool, setting of
+the second, step of sizes."""
 
 
 @dataclass(slots=True, eq=False)
@@ -79,20 +80,22 @@ class Mixing:
         waiting = [one for place, stage in enumerate(stages) for one in self._candidates(place, stage)]
         heapq.heapify(waiting)
         while waiting and self.parting.left > 0 and not known.late():
-            _, place, first, size, second, step = heapq.heappop(waiting)
-            if self._improved(stages[place], (first, size), second):
+            number, busy, place, first, size, second, step = heapq.heappop(waiting)
+            orders = self.parting.orders(stages[place], first, second)
+            if self._improved(stages[place], (first, size), second, orders[number]):
                 near = [other for other in (size - step // 2, size + step // 2) if other > 0 and step > 1]
                 for one in self._ranked(place, stages[place], [(first, other, second, step // 2) for other in near]):
                     heapq.heappush(waiting, one)
+            elif number + 1 < len(orders):
+                heapq.heappush(waiting, (number + 1, busy, place, first, size, second, step))
         return self.cost < before
 
-    def _improved(self, stage: Stage, pick: Pick, other: int) -> bool:
+    def _improved(self, stage: Stage, pick: Pick, other: int, order: Order) -> bool:
         """Take so many engines of one setting and the fewest of another that hold, if that costs less."""
         rows = np.array([[*pick, other]])
         most = int(self._most(stage, rows)[0])
         if most == 0 or self._busy(stage, rows, np.array([most]))[0] > 1.0:
             return False
-        order = self.parting.order(stage, pick[0], other)
         found = self.parting.parted(stage, (pick, (other, most)), order)
         if found is None:
             return False
@@ -102,7 +105,7 @@ class Mixing:
             fewer = self.parting.parted(stage, (pick, (other, middle)), order)
             low, high, found = (middle, high, found) if fewer is None else (low, middle, fewer)
         found = (
-            self.parting.parted(stage, (pick, (other, high)), self.parting.by_length(stage, pick[0], other)) or found
+            self.parting.parted(stage, (pick, (other, high)), self.parting.thresholds(stage, pick[0], other)) or found
         )
         self.best, self.cost = found, float(gpu_cost(self.problem, fleet_gpus(self.parting.known.instance, found)))
         return True
@@ -129,7 +132,7 @@ class Mixing:
         table, most = table[good], most[good]
         busy = self._strained(stage, table[:, :3], most) if most.size else np.zeros(0)
         return [
-            (share, place, first, size, second, step)
+            (0, share, place, first, size, second, step)
             for share, (first, size, second, step) in zip(busy.tolist(), table.tolist(), strict=True)
         ]
 

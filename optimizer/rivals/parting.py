@@ -2,9 +2,11 @@
 
 What engines need of each length differs, so the best parts are neighbours in the order of comparative advantage,
 need_i / need_j (`keeping_up`): one pool serves the flows before a cut, the other those behind it, and a flow that the
-cut goes through is shared. Where the gateway knows thresholds of the prompt length only, the order is that length, and
-no length is shared. Moving the cut gives one pool more to do and the other less; so where a pool misses too much even
-beside one that idles, the cut has to move away from it, and where both do, no cut holds.
+cut goes through is shared. That order knows nothing of queues: where it fails, the flows are cut by prompt length, from
+either end, for a pool of prompts that are all as long bears more than one of any mix. Where the gateway knows
+thresholds of that length only, the order is that length, and no length is shared. Moving the cut gives one pool more to
+do and the other less; so where a pool misses too much even beside one that idles, the cut has to move away from it, and
+where both do, no cut holds.
 """
 
 from __future__ import annotations
@@ -109,20 +111,31 @@ class Parting:
             self.factors[key] = 1.0 + UNABLE * (1.0 - kept)
         return self.factors[key]
 
-    def order(self, stage: Stage, first: int, second: int) -> Order:
-        """The flows of a stage in the order in which the first of two settings should take them."""
-        if self.known.instance.problem.constraints.routing is Routing.THRESHOLD:
-            return self.by_length(stage, first, second)
-        one, other = self._strain(stage, first), self._strain(stage, second)
-        return self._ordered(stage, (first, second), one / np.maximum(other, 1e-300), None)
+    def orders(self, stage: Stage, first: int, second: int) -> tuple[Order, ...]:
+        """The orders in which the first of two settings might take the flows of a stage, the best one to begin with.
 
-    def by_length(self, stage: Stage, first: int, second: int) -> Order:
+        By comparative advantage; by length, as `thresholds` has it; and by length the other way round.
+        """
+        if self.known.instance.problem.constraints.routing is Routing.THRESHOLD:
+            return (self.thresholds(stage, first, second),)
+        one, other = self._strain(stage, first), self._strain(stage, second)
+        length = self._length(stage, first, second)
+        keys = (one / np.maximum(other, 1e-300), length, -length)
+        orders = [self._ordered(stage, (first, second), key, None) for key in keys]
+        return tuple({order.flows.tobytes(): order for order in reversed(orders)}.values())[::-1]
+
+    def thresholds(self, stage: Stage, first: int, second: int) -> Order:
         """The flows by prompt length, the shorter or the longer first, to be cut between two lengths only."""
+        length = self._length(stage, first, second)
+        cuts = np.flatnonzero(np.diff(np.sort(length))) + np.float64(1.0)
+        return self._ordered(stage, (first, second), length, cuts)
+
+    def _length(self, stage: Stage, first: int, second: int) -> FloatArray:
+        """Prompt lengths, negative where the first of two settings should take the longer ones, (flows,)."""
         isl = self.known.instance.flows.isl
         one, other, short = self._strain(stage, first), self._strain(stage, second), isl < isl.mean()
         rising = bool(one[short].sum() * other.sum() <= other[short].sum() * one.sum())
-        length = isl if rising else -isl
-        return self._ordered(stage, (first, second), length, np.flatnonzero(np.diff(np.sort(length))) + np.float64(1.0))
+        return isl if rising else -isl
 
     def _strain(self, stage: Stage, setting: int) -> FloatArray:
         """What a setting needs of each flow of a stage, far more where that is late anyway, (flows,)."""

@@ -214,13 +214,21 @@ def generate_from(instance: Instance, columns: Columns, totals: Totals, aim: Aim
 
 
 def search(  # noqa: PLR0917
-    instance: Instance, columns: Columns, totals: Totals, aim: Aim, effort: Effort, most: float = np.inf
+    instance: Instance,
+    columns: Columns,
+    totals: Totals,
+    aim: Aim,
+    effort: Effort,
+    most: float = np.inf,
+    *,
+    rival: float = np.inf,
 ) -> Found:
     """Find the best fleet over `columns` and a proven bound of its cost.
 
     The best simple plan is the ceiling: a block that alone costs more is in no better fleet. It serves the demand
     once, so there is none for more. most: cost above which nothing is looked for [$/h]; where all is dearer, the
-    outcome is infeasible and the bound infinite.
+    outcome is infeasible and the bound infinite. rival: cost of a fleet that is known to hold whatever these columns
+    promise: after a first look it is only asked whether they promise one that costs no more than that [$/h].
     """
     simple = simple_plans(instance, columns, totals) if aim.volume_weight == 0.0 and aim.min_volume <= 1.0 else []
     if simple and (effort.late() or simple[0].engines(columns) > MOST_ENGINES):
@@ -248,7 +256,8 @@ def search(  # noqa: PLR0917
     if effort.late():
         found = _nothing(instance, columns, Outcome.NOTHING_FOUND)
     else:
-        found = _improved(instance, near.take(chosen), (relaxed, chosen), (aim, effort), ceiling)
+        rival *= aim.cost_weight
+        found = _improved(instance, near.take(chosen), (relaxed, chosen), (aim, effort), (ceiling, rival))
     bound = max(relaxed.bound, found.bound) if exact else relaxed.bound
     if found.columns.size:
         return replace(found, bound=min(bound, found.objective), exact=exact, priced=columns.size)
@@ -265,18 +274,19 @@ def _improved(
     chosen: Columns,
     priced: tuple[Relaxed, IntArray],
     how: tuple[Aim, Effort],
-    ceiling: float,
+    limits: tuple[float, float],
 ) -> Found:
-    """The best fleet of the chosen columns of objective at most `ceiling`.
+    """The best fleet of the chosen columns.
 
-    priced: the relaxation, and which of its columns these are; how: the aim and the effort.
+    priced: the relaxation, and which of its columns these are; how: the aim and the effort; limits: on the objective,
+    and that of a rival (see `improve`).
     """
     (relaxed, index), (aim, effort) = priced, how
     loads = column_loads(instance, chosen)
     matrices = matrices_of(instance, chosen, loads)
     bought = np.flatnonzero(np.isin(index, relaxed.bought))
     prices = Prices(relaxed.bound, relaxed.price[index], relaxed.reduced[index], bought)
-    best = improve(matrices, aim, effort.work(), prices, ceiling)
+    best = improve(matrices, aim, effort.work(), prices, *limits)
     used = best.index
     return Found(
         outcome=best.outcome,

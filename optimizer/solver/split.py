@@ -12,13 +12,13 @@ from dataclasses import replace
 import numpy as np
 
 from costmodel.engine import Role
-from optimizer.loads.columns import Grid, make_columns
+from optimizer.loads.columns import Columns, Grid, make_columns
 from optimizer.loads.flows import Flows, make_flows
 from optimizer.loads.instance import Instance
 from optimizer.loads.late import Late, never
 from search_spaces.problem import Problem
 
-from .simple_plans import price_space, simple_plans
+from .simple_plans import Totals, price_space, simple_plans
 
 FIRST_SHARES = (1.0 / 3.0, 0.05, 0.1, 0.2, 0.5)
 """Parts of an end-to-end limit that are tried for the first token."""
@@ -34,18 +34,30 @@ def with_best_split(instance: Instance, late: Late = never, at_last: Late = neve
     are tried; columns are priced until the time is up at last.
     """
     every = list(splits(instance.problem))
-    if len(every) == 1:
-        return replace(instance, flows=every[0])
-    best, least = replace(instance, flows=every[-1]), np.inf
-    for number, flows in enumerate(every):
-        if number and late():
+    return replace(instance, flows=every[0]) if len(every) == 1 else priced_at_best_split(instance, late, at_last)[0]
+
+
+def priced_at_best_split(
+    instance: Instance, late: Late = never, at_last: Late = never
+) -> tuple[Instance, tuple[Columns, Totals]]:
+    """The same, and what `price_space` says of all its columns there."""
+    first, *others = (replace(instance, flows=flows) for flows in splits(instance.problem))
+    best, priced = first, price_space(first, make_columns(first, Grid()), at_last)
+    least = _simple_cost(first, priced) if others else 0.0
+    for here in others:
+        if late():
             break
-        here = replace(instance, flows=flows)
-        columns, totals = price_space(here, make_columns(here, Grid()), at_last)
-        plans = simple_plans(here, columns, totals)
-        if plans and plans[0].cost < least:
-            best, least = here, plans[0].cost
-    return best
+        some = price_space(here, make_columns(here, Grid()), at_last)
+        cost = _simple_cost(here, some)
+        if cost < least or np.isinf(least):
+            best, priced, least = here, some, cost
+    return best, priced
+
+
+def _simple_cost(instance: Instance, priced: tuple[Columns, Totals]) -> float:
+    """Cost of the cheapest fleet of one pool or two that columns promise [$/h]; infinite without any."""
+    plans = simple_plans(instance, *priced)
+    return plans[0].cost if plans else np.inf
 
 
 def splits(problem: Problem) -> Iterator[Flows]:

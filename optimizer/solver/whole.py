@@ -73,15 +73,44 @@ def cheapest(matrices: Matrices, aim: Aim, work: Work, *, prune: bool = True, kn
     return replace(known, outcome=outcome, bound=bound, complete=outcome is Outcome.OPTIMAL)
 
 
-def improve(matrices: Matrices, aim: Aim, work: Work, prices: Prices, ceiling: float = np.inf) -> Blocks:
+def improve(  # noqa: PLR0917
+    matrices: Matrices, aim: Aim, work: Work, prices: Prices, ceiling: float = np.inf, rival: float = np.inf
+) -> Blocks:
     """The best fleet of objective at most `ceiling`, and a proven bound; infeasible: there is none.
 
     Columns near the relaxation first; where the demand is to be served once, choices of blocks, or of engines where
     there are many columns (before anything else where only a few engines can be paid); then more columns, each time for
     something cheaper; and at last every column that could be in anything cheaper, if these are few enough.
+    rival: objective of a fleet that is known without these columns. After the first look it is only asked whether one
+    of them costs no more than that.
     """
     clock, steps = Clock(work.time_limit), Steps.of(matrices, aim)
-    best, limit = nothing(matrices, Outcome.NOTHING_FOUND, steps.up(prices.objective)), ceiling
+    best, own, below = nothing(matrices, Outcome.NOTHING_FOUND, steps.up(prices.objective)), ceiling, np.inf
+    stages, prices = _stages(matrices, aim, work, prices, ceiling if ceiling <= rival else np.inf)
+    for stage in stages:
+        limit = min(own, below)
+        some = work.lifted if best.bound < (1.0 - WORTH) * limit else 0
+        found = stage(matrices, aim, replace(clock.rest_of(work), lifted=some), prices, limit)
+        bound = max(best.bound, steps.up(found.bound))
+        if found.index.size:
+            best, own = found, steps.below(found.objective, work.gap)
+        best, below = replace(best, bound=bound), rival
+        if _reached(bound, min(own, below)):
+            break
+    done = _reached(best.bound, own)
+    if not best.index.size:
+        return replace(best, outcome=Outcome.INFEASIBLE if done else Outcome.NOTHING_FOUND)
+    outcome = Outcome.OPTIMAL if done else Outcome.FEASIBLE
+    return replace(best, outcome=outcome, bound=min(best.bound, best.objective), complete=done)
+
+
+def _reached(bound: float, limit: float) -> bool:
+    """Whether nothing below the limit is left, but for rounding."""
+    return bound >= limit or math.isclose(bound, limit, rel_tol=SAME)
+
+
+def _stages(matrices: Matrices, aim: Aim, work: Work, prices: Prices, limit: float) -> tuple[list[Stage], Prices]:
+    """How a fleet is looked for, one way after another, and the prices by which; limit: what the first may cost."""
     stages: list[Stage] = [_by_few_columns, _by_more_columns, _by_all_columns]
     if countable(aim) and plain(matrices):
         stages.insert(0, _by_types)
@@ -91,23 +120,10 @@ def improve(matrices: Matrices, aim: Aim, work: Work, prices: Prices, ceiling: f
         tight = lifted if lifted.objective > prices.objective else prices
         first = (diverse(matrices, tight, *FIRST[0]), diverse(matrices, prices, *FIRST[1]))
         looks = (first, (diverse(matrices, prices, *EVERY_KIND),))
-        stages, prices = [_by_choices(projection, looks), _by_all_columns], tight
+        return [_by_choices(projection, looks), _by_all_columns], tight
     elif countable(aim):
-        stages.insert(0 if ceiling <= FEW * _cheapest_engine(matrices, prices) else 1, _by_counts)
-    for stage in stages:
-        some = work.lifted if best.bound < (1.0 - WORTH) * limit else 0
-        found = stage(matrices, aim, replace(clock.rest_of(work), lifted=some), prices, limit)
-        bound = max(best.bound, steps.up(found.bound))
-        if found.index.size:
-            best, limit = found, steps.below(found.objective, work.gap)
-        best = replace(best, bound=bound)
-        done = bound >= limit or math.isclose(bound, limit, rel_tol=SAME)
-        if done:
-            break
-    if not best.index.size:
-        return replace(best, outcome=Outcome.INFEASIBLE if done else Outcome.NOTHING_FOUND)
-    outcome = Outcome.OPTIMAL if done else Outcome.FEASIBLE
-    return replace(best, outcome=outcome, bound=min(best.bound, best.objective), complete=done)
+        stages.insert(0 if limit <= FEW * _cheapest_engine(matrices, prices) else 1, _by_counts)
+    return stages, prices
 
 
 Stage = Callable[[Matrices, Aim, Work, Prices, float], Blocks]
@@ -162,7 +178,15 @@ def _by_all_columns(matrices: Matrices, aim: Aim, work: Work, prices: Prices, li
 
 
 def _by_counts(matrices: Matrices, aim: Aim, work: Work, prices: Prices, limit: float) -> Blocks:
-    return by_counts(matrices, aim, replace(work, time_limit=0.8 * work.time_limit), nearest(prices, 0), limit)
+    """Choices of the engines of those columns that can be in a fleet below the limit."""
+    alive = prices.within(limit)
+    some, near, work = (
+        matrices.take(alive),
+        nearest(prices.take(alive), 0),
+        replace(work, time_limit=0.8 * work.time_limit),
+    )
+    found = by_counts(some, aim, work, near, limit)
+    return replace(found, index=alive[found.index], bound=min(found.bound, limit))
 
 
 def _cheapest_engine(matrices: Matrices, prices: Prices) -> float:
