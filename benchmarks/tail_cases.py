@@ -143,6 +143,24 @@ CASES = (
 )
 """Pools of every role, engine size, mix of lengths and burstiness; 1 to 64 servers, busy from 0.3 to 0.9."""
 
+CROWDED = (
+    ("fixed", SMALL, "H100", 1, 2048),
+    ("chat", LARGE, "H200", 2, 4096),
+    ("reasoning", MIDDLE, "H200", 1, 4096),
+    ("questions", "Qwen2.5-72B", "H100", 4, 4096),
+)
+"""Engines of 32 seats, all of which are taken for up to half of the time: mix, model, GPU, tensor, chunk."""
+FILLED = (
+    *((1, 0.5, 1.0), (1, 0.75, 1.0), (2, 0.85, 1.0), (1, 0.5, 2.0), (1, 0.6, 3.0)),
+    *((2, 0.7, 2.0), (4, 0.6, 3.0), (8, 0.8, 2.0), (16, 0.9, 1.0), (16, 0.75, 3.0)),
+)
+"""How they are filled: engines, share of their seats taken on average, coefficient of variation of the gaps."""
+FULL_CASES = tuple(
+    Case(COLOCATED, mix, model, gpu, tensor, 1, *filled, seqs=32, chunk=chunk)
+    for mix, model, gpu, tensor, chunk in CROWDED
+    for filled in FILLED
+)
+
 
 @cache
 def lengths_of(mix: str) -> Workload:

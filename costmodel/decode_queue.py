@@ -39,7 +39,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from .queueing import normal_exceeds
+from .queueing import held_at, normal_exceeds
 
 FloatArray = NDArray[np.float64]
 
@@ -58,7 +58,8 @@ class Beside:
     it adds to each [s^2]; steps (flows,): n of a request of each flow [1]; quiet: tau [s]; slope [s]; busy: rho [1];
     sent: share of the arrivals due to an engine that come while it is busy [1]; mixed_steps (flows,): steps of a
     request beside a prompt that carry it [1]; lanes: micro-batches that go on at once, whose prompts it all meets;
-    arrival_scv: squared coefficient of variation of the gaps between arrivals; seats: requests in a batch at most [1].
+    arrival_scv: squared coefficient of variation of the gaps between arrivals; seats: requests in a batch at most [1];
+    full_step: step of such a batch without prompts [s].
     """
 
     rate: float
@@ -76,6 +77,7 @@ class Beside:
     engines: float
     arrival_scv: float
     seats: float
+    full_step: float
 
     @cached_property
     def mean(self) -> float:
@@ -149,15 +151,19 @@ class Beside:
         return self.rate * self.length * self.step
 
     @cached_property
+    def overlap(self) -> float:
+        """E[G^2] / E[G], the share of a burst that is there at once, as requests of it end at other times [1]."""
+        order = np.argsort(self.steps, kind="stable")
+        longer = 1.0 - np.r_[0.0, np.cumsum(self.weight[order])[:-1]]
+        return float(np.diff(self.steps[order], prepend=0.0) @ longer**2) / self.length
+
+    @cached_property
     def variance(self) -> float:
         """Var N, of the decodes of one engine [1]."""
         count, work = (float(found) for found in dispersion(self, np.array(self.length)))
         arrivals = count * (1.0 + self.taken) / (1.0 - self.taken)
         arrivals += work * self.met**2 * self.second / (1.0 - self.taken) ** 2
-        order = np.argsort(self.steps, kind="stable")
-        longer = 1.0 - np.r_[0.0, np.cumsum(self.weight[order])[:-1]]
-        shared = float(np.diff(self.steps[order], prepend=0.0) @ longer**2) / self.length
-        return self.batch * max(1.0 + (arrivals - 1.0) * shared, 0.0) / (1.0 - feedback(self))
+        return self.batch * max(1.0 + (arrivals - 1.0) * self.overlap, 0.0) / (1.0 - feedback(self))
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +184,7 @@ def dispersion(beside: Beside, steps: FloatArray) -> tuple[FloatArray, FloatArra
     steps: decode steps in which they come, of any shape; both have it.
 
     >>> one = np.ones(1)
-    >>> beside = Beside(1.0, one, 0.4 * one, 1.0, one, one, 0.1, 0.0, 0.5, 1.0, one, 1.0, 1.0, 1.0, 9.0)
+    >>> beside = Beside(1.0, one, 0.4 * one, 1.0, one, one, 0.1, 0.0, 0.5, 1.0, one, 1.0, 1.0, 1.0, 9.0, 0.1)
     >>> [float(found) for found in dispersion(beside, np.array(5.0))]
     [1.0, 1.0]
     """
@@ -207,12 +213,10 @@ def _extended(beside: Beside, often: float) -> float:
 
 
 def _seated(beside: Beside) -> float:
-    """Var N where no more than the seats are taken [1]: that of a normal cut off there."""
+    """Var N where no more than the seats are taken [1]: others wait for one."""
     variance = beside.variance
-    above = float((beside.seats - beside.batch) / np.sqrt(max(variance, 1e-12)))
-    density = float(np.exp(-0.5 * min(above**2, 1400.0)) / np.sqrt(2.0 * np.pi))
-    rate = density / max(1.0 - float(normal_exceeds(above)), 1e-12)
-    return variance * max(1.0 - above * rate - rate**2, 0.0)
+    above = (beside.seats - beside.batch) / np.sqrt(max(variance, 1e-12))
+    return variance * float(held_at(above)[1])
 
 
 def feedback(beside: Beside) -> float:
@@ -355,7 +359,7 @@ def _remembered(beside: Beside) -> tuple[FloatArray, FloatArray]:
     return (2.0 / n**2 * both) @ tokens, (2.0 / n**2 * there) @ beside.weight
 
 
-def beta_exceeds(x: FloatArray, mean: FloatArray, spread: FloatArray, most: float) -> FloatArray:
+def beta_exceeds(x: FloatArray, mean: FloatArray, spread: FloatArray, most: float | FloatArray) -> FloatArray:
     """P(X > x) of a beta variable on (0, most) with this mean and standard deviation, 1 up to 0 [1].
 
     With X / most of parameters a and b, F = (X / a) / ((most - X) / b) has Fisher's distribution, whose cube root is

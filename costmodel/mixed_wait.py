@@ -5,9 +5,8 @@
    share of the time in which an engine has a prompt, waiting or computed, C(rho') of the arrivals find all engines so.
    Of these the share 1 - rho / rho' is sent to one whose prompt waits: they have it before them in their step, and as
    many have one behind.
-2. A full batch. While all seats of an engine are taken, its prompts wait. The number that would sit there, of mean N
-   and variance V, exceeds S seats with the chance of a normal, by V / (S - N) on average (the slope of its tail), and
-   the engine works these off one after another as fast as a full batch lets it.
+2. A full batch. While all seats of the engines are taken, prompts wait for one: how often and how long is in
+   `seat_queue`. The wait is taken for exponential, and to go on beside that for the prompts ahead, whichever is longer.
 3. Pipelines. A mixed step goes through all k stages and holds up those behind it, which are decodes that are soon all
    stuck: a prompt that finds the first stage free starts when the last mixed step has left. Mixed steps come at rate r
    and take (k - 1) M beyond the first stage: the last one of those in transit leaves within t with chance

@@ -188,6 +188,21 @@ def normal_exceeds(z: ArrayLike) -> FloatArray:
     return np.where(score < 0.0, 1.0 - tail, tail)
 
 
+def held_at(limit: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Mean and variance of min(Z, a), Z a standard normal and a the limit [1].
+
+    -(phi - a Q) =: m and Phi - a phi + a^2 Q - m^2, with Q = 1 - Phi.
+
+    >>> [round(float(found), 4) for found in held_at(np.array(0.0))]  # -1 / sqrt(2 pi), 1 / 2 - 1 / (2 pi)
+    [-0.3989, 0.3408]
+    """
+    edge = np.clip(limit, -37.0, 37.0)
+    density, beyond = np.exp(-0.5 * edge**2) / np.sqrt(2.0 * np.pi), normal_exceeds(edge)
+    mean = edge * beyond - density
+    square = 1.0 - beyond - edge * density + edge**2 * beyond
+    return np.minimum(mean, limit), np.maximum(square - mean**2, 0.0)
+
+
 def gamma_exceeds(x: ArrayLike, mean: ArrayLike, spread: ArrayLike) -> FloatArray:
     """P(X > x) of a gamma variable with this mean and standard deviation, 1 up to 0 [1].
 

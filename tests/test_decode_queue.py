@@ -41,6 +41,7 @@ def beside(**changed: object) -> Beside:
         engines=1.0,
         arrival_scv=1.0,
         seats=1e6,
+        full_step=0.02,
     )
     return replace(usual, **changed)  # type: ignore[arg-type]
 
@@ -166,3 +167,9 @@ def test_beta_tail(x: float, share: float) -> None:
 
 def test_a_beta_far_below_its_limit_is_a_gamma() -> None:
     assert float(beta_exceeds(np.array(2.0), np.array(1.0), np.array(0.5), 1e6)) == pytest.approx(0.0424, abs=0.001)
+
+
+def test_a_burst_overlaps_as_long_as_its_requests_stay() -> None:
+    """E[G^2] / E[G] of 100 and 300 steps, a half each: (100 + 200 / 4) / 200; of equal ones all of it."""
+    assert beside().overlap == pytest.approx(0.75)
+    assert beside(steps=np.full(2, 80.0)).overlap == pytest.approx(1.0)

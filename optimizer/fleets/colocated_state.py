@@ -6,7 +6,8 @@ steps of others,
     t = (b + a) / (1 - P),  P = sum rate e          mean step; N = t sum rate osl requests decode (Little)
 
 It is a prompt queue too, whose jobs are mixed steps (`costmodel.prompt_queue`); what its decodes add to that wait is in
-`costmodel.mixed_wait`, how its steps vary in `costmodel.decode_queue`.
+`costmodel.mixed_wait` and, where its batches are full, `costmodel.seat_queue`, how its steps vary in
+`costmodel.decode_queue`.
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.decode_queue import Beside, any_of, decode_time, first_of
+from costmodel.decode_queue import Beside, any_of, decode_time, feedback, first_of
 from costmodel.mixed_wait import Company, Transit, with_company, with_crowd, with_transit
 from costmodel.prompt_queue import Prompts, PromptWait, bunch_behind, prompt_wait
 from costmodel.queueing import lanes_held_up, normal_exceeds, wait_probability
+from costmodel.seat_queue import Seats, at_once, seat_wait, taken_chance, within_seats
 from optimizer.loads.instance import Instance
 from optimizer.loads.lanes import beside_prompts, busy_beside, lockstep
 from optimizer.loads.loads import peakedness
@@ -93,8 +95,12 @@ def colocated_state(instance: Instance, pool: FleetPool, rate: FloatArray) -> Po
     capacity = float(tables.kv_capacity[pool.shape, pool.chunk]) * ranks
     memory, over = overflow(capacity, resident, tables.kv_held[pool.shape], peakedness(instance.flows))
     stable = mean.running <= float(tables.seqs[pool.seqs]) and memory < 1.0 and wait.load < 1.0
-    waits = _first_waits(instance, pool, mean, beside, wait) if stable else wait
-    return PoolState(rate, waits, latency, steps, mean.running, min(over, 1.0), memory, stable, *lanes)
+    waits = wait
+    if stable:
+        seats = _seats(beside, steps, latency, wait)
+        waits = with_crowd(_first_waits(instance, pool, mean, beside, wait), taken_chance(seats), seat_wait(seats))
+    back = mean.running / mean.rate / (1.0 - feedback(beside))
+    return PoolState(rate, waits, latency, steps, mean.running, min(over, 1.0), memory, stable, *lanes, back)
 
 
 def _mean_engine(instance: Instance, pool: FleetPool, per_engine: FloatArray) -> _Mean | None:
@@ -170,6 +176,7 @@ def _beside(instance: Instance, pool: FleetPool, mean: _Mean, met: tuple[float, 
         engines=float(pool.replicas),
         arrival_scv=flows.arrival_scv,
         seats=float(tables.seqs[pool.seqs]),
+        full_step=_full_step(instance, pool, mean),
     )
 
 
@@ -260,6 +267,13 @@ def _prompts(instance: Instance, pool: FleetPool, rate: FloatArray, mixed: _Mixe
     return prompt_wait(Prompts(rate, service, shared, full, engines, instance.flows.arrival_scv, stages))
 
 
+def _full_step(instance: Instance, pool: FleetPool, mean: _Mean) -> float:
+    """Step of a full batch without prompts [s]."""
+    batch = max(mean.step * float(mean.per_engine @ instance.flows.osl), 1e-9)
+    seats = float(instance.tables.seqs[pool.seqs])
+    return decode_base(instance, pool, seats) + mean.attention / batch * seats
+
+
 def _steps(instance: Instance, pool: FleetPool, mean: _Mean, beside: Beside, wait: PromptWait) -> Steps:
     """Distribution of the TPOT of each flow beside prompts."""
     mixed = mean.mixed
@@ -268,7 +282,7 @@ def _steps(instance: Instance, pool: FleetPool, mean: _Mean, beside: Beside, wai
     one = float(beside.weight @ np.minimum(mixed.extra / mixed.count, most))
     number = float(beside.weight @ left)
     several = max(number / max(float(any_of(np.array(number), beside.arrival_scv, beside.engines)), 1e-12), 1.0)
-    time = decode_time(beside, left, first_of(several, one, most))
+    time, longest = within_seats(beside, decode_time(beside, left, first_of(several, one, most)))
     return Steps(
         step=mean.step,
         quiet=mean.quiet,
@@ -276,7 +290,7 @@ def _steps(instance: Instance, pool: FleetPool, mean: _Mean, beside: Beside, wai
         mean=time.mean,
         spread=time.spread,
         jitter=batch_jitter(instance, pool, mean.per_engine, mean.step),
-        ceiling=max(mean.step, mixed.full + mean.attention),
+        ceiling=np.minimum(max(mean.step, mixed.full + mean.attention), longest),
     )
 
 
@@ -308,12 +322,28 @@ def _first_waits(instance: Instance, pool: FleetPool, mean: _Mean, beside: Besid
         behind = np.minimum(mixed.extra, mixed.full - mixed.base)
         pending = 1.0 - wait.utilization / held
         wait = with_company(wait, Company(occupied, pending, rest, mixed.extra, behind, beside.weight))
-    return with_crowd(wait, *_crowd(beside))
+    return wait
 
 
-def _crowd(beside: Beside) -> tuple[float, float]:
-    """Chance that all seats of an engine are taken [1], and the mean wait for one [s]; see `mixed_wait`."""
-    free = max(beside.seats - beside.batch, 1e-9)
-    step = beside.quiet + free * beside.slope
-    each = beside.mean + beside.length * step / beside.seats
-    return float(normal_exceeds(free / np.sqrt(max(beside.variance, 1e-12)))), beside.variance / free * each
+def _seats(beside: Beside, steps: Steps, latency: FloatArray, wait: PromptWait) -> Seats:
+    """The pool's seats; latency (flows,): of prompts [s].
+
+    All engines vary together as one would by itself with arrivals like theirs: the router evens out the rest. The seats
+    of a full batch advance by a step at once, but while prompts are computed: all wait for any, and each for its own.
+    """
+    engines, seats = beside.engines, beside.seats
+    tpot = steps.quiet + (1.0 - steps.undisturbed) * steps.mean
+    lives = wait.chance * wait.mean + float(beside.weight @ (latency + beside.steps * tpot))
+    together = replace(beside, engines=1.0)
+    swings = together.variance / together.batch * (1.0 - feedback(together)) * (1.0 - together.taken)
+    return Seats(
+        engines=engines,
+        seats=seats,
+        rate=engines * beside.rate,
+        present=engines * beside.rate * lives,
+        variance=engines * together.variance,
+        peaked=swings * at_once(beside.steps, beside.weight, beside.arrival_scv, beside.overlap),
+        turn=beside.extra + (latency + beside.steps * beside.full_step) / seats,
+        weight=beside.weight,
+        arrival_scv=beside.arrival_scv,
+    )

@@ -26,7 +26,7 @@ class Steps:
 
     step: mean decode step [s]; quiet: mean step without prompts [s]; undisturbed (flows,): share of requests that meet
     no prompt; mean, spread (flows,): of the TPOT of the others, above `quiet` [s]; jitter: spread of a step that comes
-    from the batch [s]; ceiling: mean step if every step carried a full chunk [s].
+    from the batch [s]; ceiling (flows,): TPOT at most [s].
     """
 
     step: float
@@ -35,7 +35,7 @@ class Steps:
     mean: FloatArray
     spread: FloatArray
     jitter: float
-    ceiling: float
+    ceiling: FloatArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,9 @@ class PoolState:
     latency (flows,): prompt time once started [s]; steps: None on a prefill engine; running: requests per engine;
     full: probability that slots or KV memory are full; memory: mean share of KV memory in use; stable: whether the load
     is below capacity; beside, under_way: length of the step of an engine's other lanes, for the end of which a prompt
-    waits that finds a lane free [s], and the chance that they have prompts [1]; 0 on engines with one lane.
+    waits that finds a lane free [s], and the chance that they have prompts [1]; 0 on engines with one lane;
+    relaxation: time in which a batch that is larger than on average comes back by a factor e: requests of mean life T
+    end as they came, but others come in the share D of it that is due to longer steps, T / (1 - D) [s].
     """
 
     rate: FloatArray
@@ -59,6 +61,7 @@ class PoolState:
     stable: bool
     beside: float = 0.0
     under_way: float = 0.0
+    relaxation: float = 0.0
 
     @property
     def utilization(self) -> float:
@@ -113,5 +116,5 @@ def overloaded(rate: FloatArray) -> PoolState:
     everyone = np.zeros(rate.size, dtype=np.int64)
     wait = PromptWait(np.inf, np.inf, 1.0, np.array([0.0, 1e6]), np.array([[1.0, 0.0]]), everyone, 5e5, 0.0)
     nothing = np.zeros(rate.size)
-    steps = Steps(1e6, 1e6, nothing + 1.0, nothing, nothing, 0.0, 1e6)
+    steps = Steps(1e6, 1e6, nothing + 1.0, nothing, nothing, 0.0, nothing + 1e6)
     return PoolState(rate, wait, endless, steps, np.inf, 1.0, np.inf, stable=False)

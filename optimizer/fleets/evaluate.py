@@ -111,7 +111,7 @@ def evaluate(instance: Instance, fleet: Fleet, volume: float = 1.0) -> Evaluatio
     misses = _misses(instance, fleet, states, (first, later))
     rows = np.array([*_class_shares(instance), flows.share])
     longest = max((float(part.offset.max() + part.delay.seconds[-1]) for part in first), default=0.0)
-    slowest = max((one.ceiling + 8.0 * one.jitter for one in (part.steps for part in later)), default=0.0)
+    slowest = max((float(one.ceiling.max()) + 8.0 * one.jitter for one in (part.steps for part in later)), default=0.0)
     ttft = _quantiles(first, rows, longest + 1.0)
     tpot = _quantiles(later, rows * (flows.osl > 1.0), slowest + 1e-3)
     overall = float(flows.share @ misses.flow_attainment / flows.share.sum())
@@ -176,7 +176,7 @@ class _LaterTokens:
         steps = self.steps
         above, jitter = limit - steps.quiet, max(steps.jitter, 1e-12)
         calm = normal_exceeds(above / jitter)
-        held_up = beta_exceeds(above, steps.mean, steps.spread, max(steps.ceiling - steps.quiet, 1e-9))
+        held_up = beta_exceeds(above, steps.mean, steps.spread, np.maximum(steps.ceiling - steps.quiet, 1e-9))
         usual = steps.undisturbed * calm + (1.0 - steps.undisturbed) * held_up
         worst = normal_exceeds((limit - steps.ceiling) / jitter)
         return np.asarray(self.weight * np.minimum(usual, worst) * self.generates)

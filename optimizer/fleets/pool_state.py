@@ -132,10 +132,11 @@ def _decode_state(instance: Instance, pool: FleetPool, rate: FloatArray) -> Pool
             break
     quiet, jitter = _met_by_requests(instance, pool, per_engine, running)
     nothing = np.zeros(rate.size)
-    steps = Steps(step, quiet, nothing + 1.0, nothing, nothing, jitter, quiet)
+    steps = Steps(step, quiet, nothing + 1.0, nothing, nothing, jitter, nothing + quiet)
     full, memory = fullness(instance, pool, step * work, running)
     stable = running <= float(tables.seqs[pool.seqs]) and memory < 1.0
-    return PoolState(rate, None, nothing, steps, running, full, memory, stable, 0.0, 0.0)
+    back = running / max(float(per_engine.sum()), 1e-300) * step / decode_base(instance, pool, 0.0)
+    return PoolState(rate, None, nothing, steps, running, full, memory, stable, relaxation=back)
 
 
 def _met_by_requests(
