@@ -25,7 +25,7 @@ from optimizer.fleets.fleet import Fleet, pool_config  # noqa: E402
 from optimizer.fleets.operating import utilization  # noqa: E402
 from optimizer.fleets.pool_state import pool_state  # noqa: E402
 from optimizer.loads.instance import Instance  # noqa: E402
-from optimizer.verification.confirm import confirmed  # noqa: E402
+from optimizer.verification.confirm import confirmed_once  # noqa: E402
 from optimizer.verification.judge import judge_runs, simulated_fleet  # noqa: E402
 from optimizer.verification.pressed import gives_way  # noqa: E402
 from optimizer.verification.verdict import Bench, make_bench  # noqa: E402
@@ -69,7 +69,7 @@ def rules(bench: Bench, fleet: Fleet) -> str:
     chosen = bench.verdict(fleet)
     then = ""
     if chosen.held:
-        last = confirmed(bench, chosen, 1)
+        last = confirmed_once(bench, chosen, 1)
         fresh = last.judgement.classes[0].attainment
         then = f"; its confirmation {last.outcome}, {fresh.share:.1%} ({fresh.low:.1%} to {fresh.high:.1%})"
     return (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 from itertools import pairwise
@@ -17,8 +18,8 @@ from optimizer.loads.instance import Instance
 from optimizer.recommend import judged
 from optimizer.recommend.optimize import optimize
 from optimizer.verification import verdict
-from optimizer.verification.confirm import APART, LEVEL, MOST_CONFIRMED, confirmed, tail_of
-from optimizer.verification.judge import ClassJudgement, Judgement
+from optimizer.verification.confirm import APART, LEVEL, MOST_CONFIRMED, confirmed, confirmed_once, enough, tail_of
+from optimizer.verification.judge import ClassJudgement, Judgement, judge_runs, simulated_fleet
 from optimizer.verification.verdict import REPLICATIONS, Bench, Outcome, Verdict, fleet_key, run_length
 from tests.optimizer_cases import instance_of, problem, slo, space, workload
 from tests.small_fleets import apart, pool, small
@@ -79,7 +80,7 @@ def test_a_fleet_that_misses_narrowly_is_confirmed_on_no_seed_and_one_that_holds
         chosen = Verdict(fleet, 1.0, judgement(TRUTH, goal, 1.0, goal), True)
         for seed in range(seeds):
             bench = Bench(instance, seed, run_length(instance, 1.0))
-            found = confirmed(bench, chosen, 1)
+            found = confirmed_once(bench, chosen, 1)
             assert found.held is holds
             assert found.confirmation == 1
             assert found.judgement.classes[0].attainment.count == 2 * 0.9 * verdict.LEAST_REQUESTS
@@ -92,7 +93,7 @@ def test_a_confirmation_has_as_many_runs_as_the_choice_and_requests_of_its_own()
     instance, fleet = marginal(0.8)
     bench = Bench(instance, 0, 500, least=3)
     chosen = Verdict(fleet, 1.0, judgement(0.9, 0.9, 0.9), True)
-    first, again, other = (confirmed(bench, chosen, k) for k in (1, 1, 2))
+    first, again, other = (confirmed_once(bench, chosen, k) for k in (1, 1, 2))
     assert [len(one.judgement.runs) for one in (first, again, other)] == [3, 3, 3]
     arrivals = [one.judgement.runs[0].demand.trace.arrival for one in (first, again, other)]
     np.testing.assert_array_equal(arrivals[0], arrivals[1])
@@ -110,9 +111,10 @@ def test_a_verdict_has_three_outcomes() -> None:
 def test_what_is_refuted_makes_way_for_the_next(short_runs: None, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[int, float]] = []
 
-    def doubtful(bench: Bench, chosen: Verdict, number: int) -> Verdict:
+    def doubtful(bench: Bench, chosen: Verdict, numbers: Iterator[int]) -> Verdict:
+        number = next(numbers)
         asked.append((number, chosen.cost))
-        found = confirmed(bench, chosen, number)
+        found = confirmed_once(bench, chosen, number)
         if number == 1:
             found = bench.settled(found.fleet, found.judgement, stuck=None, held=False, number=number)
             bench.verdicts[fleet_key(found.fleet)] = found
@@ -131,16 +133,47 @@ def test_what_is_refuted_makes_way_for_the_next(short_runs: None, monkeypatch: p
     assert refuted in [pytest.approx(row.cost_usd_per_hour) for row in plan.simulation.others]
 
 
+def test_near_a_goal_a_confirmation_has_as_many_runs_as_the_choice_says_it_takes() -> None:
+    needed = {goal: [] for goal in (0.0, TRUTH - 0.02, TRUTH - 0.012)}
+    for goal, counts in needed.items():
+        instance, fleet = marginal(max(goal, 0.5))
+        bench = Bench(instance, 0, 4000)
+        part, engines = bench.part(fleet), simulated_fleet(instance, fleet)
+        told = judge_runs(instance, engines, bench.runs(part, engines, 4000, 0, 2), tail=tail_of(1))
+        chosen = Verdict(fleet, 1.0, told, True)
+        one = told.classes[0].attainment
+        wider = (1.0 + 1.281552 / 2.241403) * (one.share - one.low) / (one.share - max(goal, 0.5))
+        counts += [enough(bench, part, engines, chosen, tail_of(1)), 2.0 * wider**2]
+    assert [counts[0] for counts in needed.values()] == [
+        next(number for number in (2, 4, 8) if number >= min(counts[1], 8.0)) for counts in needed.values()
+    ]
+    assert needed[0.0][0] == 2 < needed[TRUTH - 0.012][0]
+
+
+def test_a_fleet_that_is_left_between_gets_a_second_confirmation_of_more_runs() -> None:
+    instance, fleet = marginal(TRUTH - 0.01)
+    chosen = Verdict(fleet, 1.0, judgement(TRUTH, 0.9, 1.0), True)
+    for seed in range(20):
+        numbers, bench = iter(range(1, MOST_CONFIRMED + 1)), Bench(instance, seed, 2000)
+        if confirmed_once(bench, chosen, 1).outcome is Outcome.UNDECIDED:
+            break
+    found = confirmed(bench, chosen, numbers)
+    assert found.confirmation == 2
+    assert next(numbers) == 3
+    assert found.judgement.classes[0].attainment.count == REPLICATIONS[-1] * 0.9 * 2000
+    assert confirmed(bench, chosen, iter([1])).confirmation == 1  # none is left
+
+
 def test_the_interval_that_decides_is_wider_than_the_one_that_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     instance, fleet = marginal(0.9)
     bench = Bench(instance, 0, 2000)
     chosen = Verdict(fleet, 1.0, judgement(TRUTH, 0.9, 1.0), True)
-    told = confirmed(bench, chosen, 1).judgement.classes[0].attainment
+    told = confirmed_once(bench, chosen, 1).judgement.classes[0].attainment
     between = told.low - 1e-4
     strict = replace(instance.problem.slos[0], attainment=between)
     narrow = Bench(replace(instance, problem=replace(instance.problem, slos=(strict,))), 0, 2000)
-    found = confirmed(narrow, chosen, 1)
+    found = confirmed_once(narrow, chosen, 1)
     assert found.judgement.proven
     assert not found.held
     monkeypatch.setattr("optimizer.verification.confirm.LEVEL", 2.0 * TAIL)
-    assert confirmed(narrow, chosen, 1).held
+    assert confirmed_once(narrow, chosen, 1).held

@@ -10,11 +10,19 @@ import pytest
 
 from costmodel.engine import Parallelism, Role
 from costmodel.errors import InputError
-from costmodel.simulator.metrics import overload
+from costmodel.simulator.metrics import Attainment, overload
 from optimizer.fleets.evaluate import evaluate, goodput_volume
 from optimizer.fleets.fleet import Fleet, FleetPool
 from optimizer.loads.instance import Instance
-from optimizer.verification.judge import judge, judge_demands, replayed_trace, simulated_fleet, simulated_trace
+from optimizer.recommend.judged import _interval_words
+from optimizer.verification.judge import (
+    ClassJudgement,
+    judge,
+    judge_demands,
+    replayed_trace,
+    simulated_fleet,
+    simulated_trace,
+)
 from optimizer.verification.simulated_goodput import goodput
 from tests.optimizer_cases import instance_of, problem, slo, workload
 
@@ -151,3 +159,15 @@ def test_no_rate_is_good_enough_for_a_limit_below_the_floor() -> None:
     found = goodput(instance, colocated(instance), requests=200)
     assert found.rate == 0.0
     assert not any(point.held for point in found.points)
+
+
+@pytest.mark.parametrize(
+    ("ends", "said"),
+    [
+        ((0.839, 0.753, 0.925), "75.3 % to 92.5 %"),
+        ((0.919, 0.872, 0.966), "87.2 % to 96.6 %, the lower end counts"),
+        ((0.914, 0.901, 0.926), "90.1 % to 92.6 % at 95 %, lower at the level that confirms"),
+    ],
+)
+def test_a_miss_says_why_a_share_at_the_goal_is_not_enough(ends: tuple[float, float, float], said: str) -> None:
+    assert _interval_words(ClassJudgement("chat", 0.9, Attainment(*ends, 9000), (), ())) == said

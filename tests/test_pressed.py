@@ -10,7 +10,7 @@ from costmodel.engine import Role
 from optimizer.fleets.fleet import Fleet
 from optimizer.fleets.pool_state import pool_state
 from optimizer.loads.instance import Instance
-from optimizer.verification.confirm import confirmed
+from optimizer.verification.confirm import confirmed_once
 from optimizer.verification.judge import simulated_fleet
 from optimizer.verification.pressed import BUSY, MORE, gives_way, near_capacity
 from optimizer.verification.verdict import Bench, Outcome
@@ -56,7 +56,7 @@ def test_what_its_own_runs_let_pass_is_not_confirmed_where_it_has_nothing_left(m
     instance, fleet = busy(0.985)
     chosen = Bench(instance, 0, 8_000).verdict(fleet)
     assert chosen.held
-    found = confirmed(Bench(instance, 0, 8_000), chosen, 1)
+    found = confirmed_once(Bench(instance, 0, 8_000), chosen, 1)
     assert not found.held
     assert found.outcome is Outcome.MISSES
     assert found.judgement.overload.overloaded

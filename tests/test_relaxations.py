@@ -40,6 +40,7 @@ def strict_judge(short_runs: None, monkeypatch: pytest.MonkeyPatch) -> None:
         return replace(found, classes=sure, overload=overload), held
 
     monkeypatch.setattr(Bench, "_runs_until_clear", runs)
+    monkeypatch.setattr(Bench, "_clear", lambda *_: None)
 
 
 def asked(**limits: Any) -> Problem:

@@ -42,7 +42,7 @@ def judged(monkeypatch: pytest.MonkeyPatch) -> Look:
             return waiting.pop(0)
 
         monkeypatch.setattr(Bench, "verdict", lambda _bench, _fleet, runs: told(runs))
-        monkeypatch.setattr(second_look, "confirmed", lambda _bench, _chosen, number: told(f"confirm {number}"))
+        monkeypatch.setattr(second_look, "confirmed_once", lambda _bench, _chosen, number: told(f"confirm {number}"))
         found = second_look.look(instance, fleet, most)
         assert not waiting
         return found, asked

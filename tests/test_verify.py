@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from functools import cache
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 from costmodel.engine import Role
+from costmodel.simulator import Fleet as SimulatedFleet
 from costmodel.simulator.metrics import Attainment
 from optimizer.fleets.fleet import Fleet
 from optimizer.loads.instance import Instance
@@ -18,9 +20,9 @@ from optimizer.recommend.optimize import optimize
 from optimizer.rivals.fewer import with_replicas
 from optimizer.verification import verdict
 from optimizer.verification.blame import blame
-from optimizer.verification.judge import Judgement, judge, simulated_fleet
+from optimizer.verification.judge import Judgement, Run, judge, simulated_fleet
 from optimizer.verification.simulated_headroom import POOL_LIMITS
-from optimizer.verification.verdict import Bench, make_bench, run_length, slice_of
+from optimizer.verification.verdict import Bench, Outcome, Slice, make_bench, run_length, slice_of
 from reports.json_text import plan_json
 from reports.terminal import render_plan
 from search_spaces.problem import Constraints, Goal, Objective
@@ -52,6 +54,61 @@ def test_a_fleet_that_idles_holds_and_one_that_drowns_does_not() -> None:
     assert drowned.blame is not None
     assert drowned.blame.pools[0] == pytest.approx(1.0, abs=0.05)  # the prompts wait
     assert drowned.blame.first > 0.95
+
+
+def test_a_candidate_of_which_a_short_run_is_clear_gets_its_full_runs_where_it_is_judged_by_itself() -> None:
+    instance = small()
+    bench, fleet = bench_of(instance), apart(instance, 3, 1)
+    likely = bench.candidate(fleet)
+    assert likely.held
+    assert [run.demand.trace.size for run in likely.judgement.runs] == [bench.part(fleet).short]
+    assert bench.candidate(fleet) is likely
+    judged = bench.verdict(fleet)
+    assert judged.held
+    assert [run.demand.trace.size for run in judged.judgement.runs] == [2000, 2000]
+    assert bench.candidate(fleet) is judged is bench.verdict(fleet)
+
+
+@pytest.mark.parametrize("remembered", [801.0, math.inf, math.nan])
+def test_a_candidate_whose_queues_remember_more_than_a_short_run_gets_full_runs_at_once(
+    monkeypatch: pytest.MonkeyPatch, remembered: float
+) -> None:
+    monkeypatch.setattr(verdict, "RELAXATIONS", 1.0)
+    monkeypatch.setattr(verdict, "memory", lambda *_: remembered)
+    bench = bench_of(small())
+    monkeypatch.setattr(Bench, "full", lambda *_: 2000)
+    assert len(bench.candidate(apart(small(), 3, 1)).judgement.runs) == 2
+
+
+def test_a_candidate_that_misses_is_judged_like_any_other_fleet() -> None:
+    instance = small(60.0)
+    likely, judged = (
+        judge(apart(instance, 1, 1)) for judge in (bench_of(instance).candidate, bench_of(instance).verdict)
+    )
+    assert not likely.held
+    assert likely.judgement.classes == judged.judgement.classes
+
+
+def test_a_miss_that_a_run_of_middle_length_shows_takes_no_full_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+    runs = Bench.runs
+
+    def counted(self: Bench, part: Slice, engines: SimulatedFleet, requests: int, first: int, last: int) -> list[Run]:
+        made.extend([requests] * (last - first))
+        return runs(self, part, engines, requests, first, last)
+
+    monkeypatch.setattr(Bench, "runs", counted)
+    monkeypatch.setattr(Bench, "full", lambda *_: 10_000)
+    monkeypatch.setattr(verdict, "LEAST_SHORT", 40)
+    monkeypatch.setattr(verdict, "SHORT", 8)
+    instance = small(23.0)
+    missed = Bench(instance, seed=3, requests=2000).verdict(apart(instance, 1, 1))
+    assert missed.outcome is Outcome.MISSES
+    assert made == [250, 2000]
+    made.clear()
+    held = Bench(small(), seed=3, requests=2000).verdict(apart(small(), 3, 1))
+    assert held.held
+    assert made == [250, 2000, 10_000, 10_000]
 
 
 def test_slow_tokens_are_the_decode_pools_fault() -> None:
@@ -207,6 +264,7 @@ def test_where_nothing_is_proven_there_is_no_plan_but_the_nearest_miss(monkeypat
         return replace(found, classes=low), False
 
     monkeypatch.setattr(Bench, "_runs_until_clear", never)
+    monkeypatch.setattr(Bench, "_clear", lambda *_: None)
     plan = optimize(problem(space=QUICK_SPACE, constraints=Constraints(max_gpus=3)))
     assert plan.status is Status.TIME_LIMIT
     assert plan.pools == []

@@ -209,7 +209,8 @@ def make_room(w: World, lane: Lane) -> int:
         return 0
     group = w.groups[lane.group]
     preempted = 0
-    if group.free - blocks_needed(w, lane, 1) < lane.spare:
+    needed = blocks_needed(w, lane, 1)
+    if group.free - needed < lane.spare:
         taken = 0
         r = lane.head
         while r >= 0:
@@ -227,7 +228,8 @@ def make_room(w: World, lane: Lane) -> int:
                 taken += wanted
             r = request.next
         rebuild_heap(w, lane)
-    group.free -= blocks_needed(w, lane, 1)
+        needed = blocks_needed(w, lane, 1)
+    group.free -= needed
     return preempted
 
 

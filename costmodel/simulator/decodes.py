@@ -21,9 +21,11 @@ def blocks_of(tokens: int, block: int) -> int:
 @compile_loop
 def blocks_needed(w: World, lane: Lane, steps: int) -> int:
     """New blocks that the decodes take in their next `steps` steps."""
-    need = lane.live * (steps // lane.block)
-    for j in range(steps % lane.block):
-        need += w.counts[lane.phase_at + (1 - lane.steps - j) % lane.block]
+    counts, first, block = w.counts, lane.phase_at, lane.block
+    need, phase = lane.live * (steps // block), (1 - lane.steps) % block
+    for _ in range(steps % block):
+        need += counts[first + phase]
+        phase = phase - 1 if phase > 0 else block - 1
     return need
 
 

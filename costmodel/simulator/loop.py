@@ -23,13 +23,15 @@ def run_loop(w: World, opened: int, until: float) -> int:
     events: Events = [(-1.0, ARRIVAL, -1, -1)]
     heapq.heappop(events)
     coming, handled = 0, 0
+    due = w.requests[0].arrival if opened > 0 else 0.0
     while coming < opened or len(events) > 0:
-        if coming < opened and (len(events) == 0 or w.requests[coming].arrival <= events[0][0]):
-            t = w.requests[coming].arrival
-            if t > until:
+        if coming < opened and (len(events) == 0 or due <= events[0][0]):
+            if due > until:
                 break
-            arrive(w, events, coming, t)
+            arrive(w, events, coming, due)
             coming += 1
+            if coming < opened:
+                due = w.requests[coming].arrival
         else:
             t, kind, sequence, which = heapq.heappop(events)
             if t > until:

@@ -25,6 +25,7 @@ from optimizer.plans.proof import OPTIMAL_GAP, Proof, bound_for, gap_of, proof_o
 from optimizer.rivals.alternatives import SAME, Rival, kinds, recommended, why_not
 from optimizer.verification.batch_limits import with_larger_batches
 from optimizer.verification.confirm import MOST_CONFIRMED, confirmed
+from optimizer.verification.judge import ClassJudgement
 from optimizer.verification.simulated_goodput import OutOfTimeError, goodput_among
 from optimizer.verification.simulation_record import (
     Trail,
@@ -134,15 +135,16 @@ def proven(
     bench: of the same instance. A fleet that fresh requests refute has missed, and the search is made again: what the
     bench knows takes it no time. Where it is to stop the fleet is not confirmed any more; None where nothing held.
     """
-    expect(2 * bench.least * bench.part(solved.fleet).requests)  # to prove the first fleet, if it holds, and to confirm
+    expect(2 * bench.least * bench.part(solved.fleet).requests)  # to confirm the first fleet and to find its goodput
     again = _remembered(resolve)
-    for number in range(1, MOST_CONFIRMED + 1):
+    numbers = iter(range(1, MOST_CONFIRMED + 1))
+    for number in numbers:
         chosen = _chosen(solved, bench, again, brake, told, tune=tune)
         searched, lean, tuning = chosen
         if lean is None or brake.stopped():
             return chosen
         told("confirming the fleet", 0.8)
-        found = confirmed(bench, lean.winner, number)
+        found = confirmed(bench, lean.winner, itertools.chain([number], numbers))
         if found.held:
             return searched, replace(lean, winner=found), tuning
     return replace(searched, winner=None, nearest=found), None, None
@@ -268,7 +270,7 @@ def _volume_of(solved: Solved, fleet: Fleet, least: int, late: Late, numbers: It
             raise OutOfTimeError(f"{fleet}: the time is up")
         bench = make_bench(instance, served, least)
         found = bench.verdict(fleet)
-        found = confirmed(bench, found, next(numbers)) if found.held else found
+        found = confirmed(bench, found, numbers) if found.held else found
         if found.held:
             return bench, Searched(found, None)
         nearest = found
@@ -342,12 +344,20 @@ def miss_words(found: Verdict) -> str:
         return "falls behind its arrivals when simulated"
     behind = [one for one in found.judgement.classes if not one.proven] or list(found.judgement.classes)
     shares = [
-        f"{percentage(one.attainment.share, 1)} of {one.name} ({percentage(one.attainment.low, 1)} to "
-        f"{percentage(one.attainment.high, 1)}) where {percentage(one.goal, 1)} should"
+        f"{percentage(one.attainment.share, 1)} of {one.name} ({_interval_words(one)}) "
+        f"where {percentage(one.goal, 1)} should"
         for one in behind
     ]
     only = "only " if any(not one.held for one in behind) else ""
     return f"keeps the SLOs of {only}{join_words(shares)} when simulated"
+
+
+def _interval_words(one: ClassJudgement) -> str:
+    """The 95 % interval, and why it does not show that a class holds whose share reaches the goal."""
+    low, high = (percentage(end, 1) for end in (one.attainment.low, one.attainment.high))
+    if one.proven:
+        return f"{low} to {high} at 95 %, lower at the level that confirms"
+    return f"{low} to {high}, the lower end counts" if one.held else f"{low} to {high}"
 
 
 def _undecided(solved: Solved, bench: Bench, fleet: Fleet) -> Judged:

@@ -29,7 +29,7 @@ def with_larger_batches(bench: Bench, winner: Verdict, late: Late) -> Verdict:
         fleet = _raised_while_better(bench, winner.fleet, late)
     except OutOfTimeError:
         return winner
-    found = winner if fleet is winner.fleet else bench.verdict(fleet)
+    found = winner if fleet is winner.fleet else bench.candidate(fleet)
     return found if found.held else winner
 
 
@@ -37,8 +37,10 @@ def _raised_while_better(bench: Bench, fleet: Fleet, late: Late) -> Fleet:
     demand = bench.instance.problem.workload.request_rate
     larger = raised(bench.instance, fleet)
     while larger is not None:
-        fails = goodput_of(bench, fleet, demand * goodput_volume(bench.instance, fleet), late).fails
-        part = bench.part(larger)
+        found = goodput_of(bench, fleet, demand * goodput_volume(bench.instance, fleet), late)
+        fails, part = found.fails, bench.part(larger)
+        if not any(point.full for point in found.points if point.rate == fails):
+            break  # with larger limits the same requests would run at the same time
         if not trials_of(bench, part, part.requests, late).at(fails / demand).held:
             break
         fleet, larger = larger, raised(bench.instance, larger)

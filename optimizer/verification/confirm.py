@@ -6,7 +6,8 @@ holds it 19 times in 20. So the winner is simulated once more, with seeds that w
 it took to choose it, a number that the new runs have no part in. Where the lower end of every class's interval reaches
 its goal and the fleet comes out of a crowd (`crowd`), it is confirmed, and these runs are what the plan tells; one near
 its capacity must keep up with more, too (`pressed`). Else it is refuted, and the search goes on as if it had missed:
-the next that it chooses gets the next confirmation.
+the next that it chooses gets the next confirmation. Few fleets that hold are to be lost to chance: the runs by which
+one was chosen say how many confirm it (`enough`), and one that is left between gets a second confirmation of eight.
 
 The k-th confirmation has intervals beyond whose lower end the true share lies with a chance of LEVEL / 2^k. A fleet
 that misses a goal passes the k-th with that chance at most, so that the chance that any is ever printed is at most
@@ -15,12 +16,19 @@ LEVEL (1/2 + 1/4 + ...) = LEVEL, whatever the search does in between: no test is
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from statistics import NormalDist
+
+from costmodel.simulator import Fleet as SimulatedFleet
+
 from .judge import judge_runs, simulated_fleet
 from .pressed import gives_way
-from .verdict import REPLICATIONS, Bench, Verdict, fleet_key
+from .verdict import MOST_JUDGED, REPLICATIONS, Bench, Outcome, Slice, Verdict, fleet_key
 
 LEVEL = 0.025
 """Chance at most that a fleet which misses a goal is said to hold [1]."""
+POWER = 0.9
+"""Chance at least that a fleet is confirmed which is as good as the runs showed by which it was chosen [1]."""
 MOST_CONFIRMED = 8
 """Confirmations of one search; fleets that are refuted so often are no chance."""
 APART = REPLICATIONS[-1] + 1
@@ -36,14 +44,27 @@ def tail_of(number: int) -> float:
     return LEVEL / 2.0**number
 
 
-def confirmed(bench: Bench, chosen: Verdict, number: int) -> Verdict:
+def confirmed(bench: Bench, chosen: Verdict, numbers: Iterator[int]) -> Verdict:
     """The fleet on fresh requests, held where they confirm it; it takes the place of what the bench knew.
 
-    number: of the confirmation, from 1. The plan's interval is the usual one of 95 %; what decides is the wider.
+    Where its share reaches every goal but not the lower end of its interval, a second one of more runs may tell.
+    numbers: of the confirmations that are left.
+    """
+    found = confirmed_once(bench, chosen, next(numbers))
+    between = found.outcome is Outcome.UNDECIDED and found.judgement.held and not found.stuck
+    number = next(numbers, None) if between else None
+    return found if number is None else confirmed_once(bench, chosen, number, REPLICATIONS[-1])
+
+
+def confirmed_once(bench: Bench, chosen: Verdict, number: int, runs: int = 0) -> Verdict:
+    """The fleet on the requests of one confirmation.
+
+    number: of it, from 1; runs: full ones that it has at least, as far as MOST_JUDGED goes. The plan's interval is the
+    usual one of 95 %; what decides is the wider.
     """
     part, instance = bench.part(chosen.fleet), bench.instance
     engines = simulated_fleet(instance, part.fleet, bench.probability)
-    first, count = APART * number, max(len(chosen.judgement.runs), bench.least)
+    first, count = APART * number, enough(bench, part, engines, chosen, tail_of(number), runs)
     made = bench.runs(part, engines, bench.full(part), first, first + count)
     told, last = judge_runs(instance, engines, made), first + REPLICATIONS[-1]
     held = judge_runs(instance, engines, made, tail=tail_of(number)).proven
@@ -52,3 +73,23 @@ def confirmed(bench: Bench, chosen: Verdict, number: int) -> Verdict:
     found = bench.settled(chosen.fleet, behind or told, stuck=stuck, held=held and behind is None, number=number)
     bench.verdicts[fleet_key(chosen.fleet)] = found
     return found
+
+
+def enough(  # noqa: PLR0917
+    bench: Bench, part: Slice, engines: SimulatedFleet, chosen: Verdict, tail: float, runs: int = 0
+) -> int:
+    """Full runs of a confirmation, from those by which the fleet was chosen: as many at least (two-stage, Stein 1945).
+
+    A share p with the lower end p - h at `tail`, z of its standard errors below, is confirmed above a goal g with a
+    chance of POWER, whose normal quantile is y, by (1 + y / z)^2 h^2 / (p - g)^2 times as many requests.
+    """
+    had, full = chosen.judgement.runs, bench.full(part)
+    least, wanted = max(len(had), bench.least), float(runs)
+    if had:
+        wider = 1.0 + NormalDist().inv_cdf(POWER) / NormalDist().inv_cdf(1.0 - tail)
+        told = [one.attainment for one in judge_runs(bench.instance, engines, had, tail=tail).classes]
+        goals = [slo.attainment for slo in bench.instance.problem.slos]
+        short = max((one.share - one.low) / (one.share - goal) for one, goal in zip(told, goals, strict=True))
+        wanted = max(wanted, (wider * short) ** 2 * sum(run.demand.trace.size for run in had) / full)
+    count = next((number for number in (least, *REPLICATIONS) if number >= max(wanted, least)), REPLICATIONS[-1])
+    return min(count, max(least, MOST_JUDGED // full))

@@ -33,7 +33,7 @@ class RatePoint:
     rate: arrivals [1/s]; classes: attainment and latencies of each; served: requests ended [1/s]; tokens: output tokens
     [1/s]; in_time: requests ended within the SLO of their class [1/s]; e2e: mean time from arrival to last token [s];
     overloaded: it falls behind its arrivals; held: it does not, and every class keeps its goal; proven: at the lower
-    end of its interval too.
+    end of its interval too; full: some engine had as many requests running at once as its batch limit allows.
     """
 
     rate: float
@@ -45,6 +45,7 @@ class RatePoint:
     overloaded: bool
     held: bool
     proven: bool
+    full: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,4 +170,13 @@ def _point(instance: Instance, found: Judgement) -> RatePoint:
         overloaded=found.overload.overloaded,
         held=found.held,
         proven=found.proven,
+        full=_full(found),
     )
+
+
+def _full(found: Judgement) -> bool:
+    """Whether some engine had no request slot left; a pipeline shares its slots out among its micro-batches."""
+    uses = [use for run in found.runs for use in run.result.engines]
+    pools = [found.engines.pools[use.pool] for use in uses]
+    slots = [max(1, pool.limits.max_num_seqs // pool.pipeline) for pool in pools]
+    return any(use.peak_running >= most for use, most in zip(uses, slots, strict=True))

@@ -6,7 +6,8 @@ which one short run may show: a run starts empty, so its beginning only flatters
 the runs are doubled, up to eight; a fleet that is then still between is undecided, and not taken.
 
 This chooses a fleet; the same requests cannot prove it too: it looks at them more than once, and for many fleets. What
-is chosen is confirmed on others (`confirm`).
+is chosen is confirmed on others (`confirm`), in two full runs at least. So a fleet that a short run shows clearly to
+hold need not have full ones before (`Bench.candidate`).
 
 An interval tells only of what the run has seen: a queue near its capacity is short for a long time, then long for as
 long. So the runs of a fleet last many times as long as its queues remember (`memory`).
@@ -15,7 +16,7 @@ long. So the runs of a fleet last many times as long as its queues remember (`me
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
@@ -54,6 +55,12 @@ LONGEST = 400_000
 """Requests of a full run of a fleet that cannot be sliced."""
 SHORT, LEAST_SHORT = 4, 2_000
 """A full run is so many short ones; requests of a short one, at least."""
+
+SETTLED = 20.0
+"""Length of a short run that is believed in times in which batches come back to their means: each of the 20 parts that
+its interval is of (`share_of`) is as long as one [1]."""
+CLEAR = 0.001
+"""Chance at most that a fleet misses a goal of which a short run is clear [1]; the first confirmations allow more."""
 
 PoolKey = tuple[object, ...]
 Key = tuple[PoolKey, ...]
@@ -99,6 +106,12 @@ def memory(instance: Instance, fleet: Fleet, volume: float) -> float:
         prompts = busy * spread / (1.0 - busy) ** 2 if busy < 1.0 else math.inf
         longest = max(longest, prompts * float(instance.flows.rate.sum() / rate.sum()))
     return longest
+
+
+def settling(instance: Instance, fleet: Fleet, volume: float) -> float:
+    """Requests that come in the time in which the slowest batches come back to their means (`PoolState.relaxation`)."""
+    slowest = max(pool_state(instance, pool, volume).relaxation for pool in fleet.pools)
+    return slowest * float(instance.flows.rate.sum()) * volume
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,8 +207,17 @@ class Bench:
     def verdict(self, fleet: Fleet, most: int = REPLICATIONS[-1]) -> Verdict:
         """Judge a fleet in `most` full runs at most, or repeat what was found."""
         key = fleet_key(fleet)
-        if key not in self.verdicts:
+        known = self.verdicts.get(key)
+        if known is None or (known.held and len(known.judgement.runs) < self.least):
             self.verdicts[key] = self._judge(fleet, most)
+        return self.verdicts[key]
+
+    def candidate(self, fleet: Fleet) -> Verdict:
+        """Judge a fleet that is confirmed before it is taken, by a short run where that is clear; or repeat it."""
+        key = fleet_key(fleet)
+        if key not in self.verdicts:
+            found = self._clear(self.part(fleet))
+            self.verdicts[key] = self._judge(fleet, REPLICATIONS[-1]) if found is None else self.settled(fleet, found)
         return self.verdicts[key]
 
     def judged(self, fleet: Fleet) -> bool:
@@ -237,7 +259,7 @@ class Bench:
         return lasting(self.instance, engines, Run.of(demand, engines))
 
     def settled(
-        self, fleet: Fleet, found: Judgement, *, stuck: Judgement | None, held: bool, number: int = 0
+        self, fleet: Fleet, found: Judgement, *, stuck: Judgement | None = None, held: bool = True, number: int = 0
     ) -> Verdict:
         """The verdict on a fleet from what its runs say; stuck: what the one with a crowd says, where it misses."""
         cost, found = fleet_cost(self.instance, fleet), stuck or found
@@ -245,6 +267,16 @@ class Bench:
             return Verdict(fleet, cost, found, True, confirmation=number)
         fault, lean = blame(self.instance, found), replace(found, runs=())
         return Verdict(fleet, cost, lean, False, fault, number, stuck is not None)
+
+    def _clear(self, part: Slice) -> Judgement | None:
+        """What a short run says of a fleet that clearly holds, if its queues and batches forget often enough in it."""
+        told = self.instance, part.fleet, part.volume
+        if not (RELAXATIONS * memory(*told) <= part.short and SETTLED * settling(*told) <= part.short):
+            return None
+        engines = simulated_fleet(self.instance, part.fleet, self.probability)
+        made = self.runs(part, engines, min(part.short, part.requests), 0, 1)
+        clear = fullest(engines, made) <= HALF and judge_runs(self.instance, engines, made, tail=CLEAR).proven
+        return judge_runs(self.instance, engines, made) if clear else None
 
     def _judge(self, fleet: Fleet, most: int) -> Verdict:
         found, held = self._runs_until_clear(fleet, most)
@@ -256,10 +288,10 @@ class Bench:
         """What the runs say once they are clear, and whether the fleet holds."""
         part = self.part(fleet)
         engines = simulated_fleet(self.instance, part.fleet, self.probability)
-        first = self.brief(part) if most == BRIEFLY else part.short
-        found = judge_runs(self.instance, engines, self.runs(part, engines, min(first, part.requests), 0, 1))
-        if found.missed or (most == BRIEFLY and found.proven):
-            return found, False
+        for length in self._lengths(part, most):
+            found = judge_runs(self.instance, engines, self.runs(part, engines, length, 0, 1))
+            if found.missed or (most == BRIEFLY and found.proven):
+                return found, False
         requests, made = part.requests if most == BRIEFLY else self.full(part), list[Run]()
         for count in (number for number in REPLICATIONS if number <= most):
             if self.late() or (count > self.least and count * requests > MOST_JUDGED):
@@ -271,6 +303,12 @@ class Bench:
             if count >= self.least and found.proven:
                 return found, True
         return found, False
+
+    def _lengths(self, part: Slice, most: int) -> Iterator[int]:
+        """Requests of the runs, rising, that may show a miss before a full one is made."""
+        yield self.brief(part) if most == BRIEFLY else min(part.short, part.requests)
+        if most > BRIEFLY and self.full(part) >= 2 * part.requests:
+            yield part.requests
 
 
 def make_bench(instance: Instance, volume: float = 1.0, least: int = 2, late: Late = never) -> Bench:

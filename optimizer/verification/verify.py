@@ -140,7 +140,7 @@ def cheapest_verified(bench: Bench, fleets: Sequence[Fleet], resolve: Resolve | 
         if fleet_key(best.fleet) in seen:  # what held has ended the search
             continue
         seen.add(fleet_key(best.fleet))
-        found = bench.verdict(best.fleet) if bench.judged(best.fleet) or not bench.late() else None
+        found = bench.candidate(best.fleet) if bench.judged(best.fleet) or not bench.late() else None
         if found is None or (bench.late() and found.outcome is Outcome.UNDECIDED and not found.confirmation):
             return Searched(None, nearest, tuple(missed), best.fleet)
         if found.held:

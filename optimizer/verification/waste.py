@@ -79,7 +79,7 @@ def first_that_holds(bench: Bench, fleets: Iterable[Named], stopped: Callable[[]
             break
         if not allowed(bench.instance, fleet):
             continue
-        tried.append((what, bench.verdict(fleet)))
+        tried.append((what, bench.candidate(fleet)))
         if tried[-1][1].held:
             break
     return tried

@@ -18,7 +18,7 @@ from optimizer.fleets.fleet import Fleet
 from optimizer.fleets.volume import at_volume
 from optimizer.loads.instance import Instance
 from optimizer.recommend.judged import miss_words, overall
-from optimizer.verification.confirm import confirmed
+from optimizer.verification.confirm import confirmed_once
 from optimizer.verification.verdict import REPLICATIONS, Outcome, Verdict, make_bench
 from optimizer.verification.verify import ROUNDS
 from search_spaces.problem import Problem
@@ -50,12 +50,12 @@ def _looked(instance: Instance, fleet: Fleet, most: int) -> Verdict:
     found = bench.verdict(fleet, SHORTLY)
     if found.judgement.missed:
         return found
-    found = confirmed(bench, found, 1)
+    found = confirmed_once(bench, found, 1)
     if found.outcome is not Outcome.UNDECIDED or most <= bench.least:
         return found
     again = make_bench(instance)
     found = again.verdict(fleet, most)
-    return confirmed(again, found, 2) if found.held else found
+    return confirmed_once(again, found, 2) if found.held else found
 
 
 @lru_cache(maxsize=1000)
