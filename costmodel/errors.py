@@ -59,13 +59,15 @@ class InfeasibleError(PdplanError):
     """No fleet meets the SLOs within the constraints; the message names the one that binds."""
 
 
-def nearest_name(name: str, known: Iterable[str], least: float = 0.5) -> str | None:
+def nearest_name(name: str, known: Iterable[str], least: float = 0.6) -> str | None:
     """Return the known name most like `name`, or None if nothing is close; case and O for 0 make no difference.
 
     least: likeness [1] that counts as close, as `difflib` has it.
 
     >>> nearest_name("h20O", ["H20", "H100", "H200"])
     'H200'
+    >>> nearest_name("foo", ["BLOOM-176B", "H800"]) is None
+    True
     """
     by_plain = {_plain(candidate): candidate for candidate in known}
     close = difflib.get_close_matches(_plain(name[:LONGEST_NAME]), by_plain, n=1, cutoff=least)

@@ -15,7 +15,7 @@ from typing import NoReturn
 
 import click
 
-from costmodel.errors import BelowFloorError, InfeasibleError, PdplanError
+from costmodel.errors import BelowFloorError, InfeasibleError, PdplanError, nearest_name
 from pdplan._version import __version__
 from search_spaces.files import shown_path
 
@@ -145,9 +145,17 @@ def _fail_on_file(error: OSError) -> int:
 def _refusal(error: PdplanError | click.ClickException) -> str:
     if isinstance(error, PdplanError):
         return str(error)
-    message = " ".join(error.format_message().split()).rstrip(".")
+    message = " ".join(_message(error).split()).rstrip(".")
     where = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "pdplan"
     return f"{message[:1].lower()}{message[1:]}{'' if message.endswith('?') else ';'} see '{where} --help'"
+
+
+def _message(error: click.ClickException) -> str:
+    """Click's sentence; of an unknown option the one that is really near, where it offers several that are not."""
+    if not isinstance(error, click.NoSuchOption):
+        return error.format_message()
+    close = nearest_name(error.option_name.strip("-"), [name.strip("-") for name in error.possibilities or ()])
+    return f"no such option '{error.option_name}'{f'; did you mean --{close}?' if close else ''}"
 
 
 def _report_bug(error: Exception, console: Console) -> int:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import click
 
-from costmodel.errors import InputError
+from costmodel.errors import InputError, nearest_name
 from search_spaces.bounds import DAY, REQUEST_RATE, Bounds
 from search_spaces.files import shown_path
 
@@ -42,6 +42,16 @@ def _setter(attribute: str) -> Callable[[click.Context, click.Parameter, bool], 
         return value
 
     return store
+
+
+class Choice(click.Choice[str]):
+    """One of a few names; the refusal of another ends with the nearest."""
+
+    def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:
+        """Click's sentence, with the nearest name where there is one."""
+        close = nearest_name(str(value), self.choices)
+        said = super().get_invalid_choice_message(value, ctx)
+        return f"{said.rstrip('.')}; did you mean {close!r}?" if close else said
 
 
 TIME_LIMIT = Bounds(0, DAY, "s")

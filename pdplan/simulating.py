@@ -210,7 +210,9 @@ def replay(instance: Instance, fleet: Fleet, asked: Asked) -> Demand:
     )
     least = max(int(REQUESTS.low), PER_USER * asked.concurrency)
     if isl.size < least:
-        raise InputError(f"{path}: has {isl.size} requests with output; {least} are needed at least")
+        from reports.text import plural
+
+        raise InputError(f"{path}: has {plural(isl.size, 'request')} with output; {least:,} are needed at least")
     arrival = (nanoseconds - nanoseconds[0]) / NANOSECONDS
     span = float(arrival[-1])
     if span <= 0.0:

@@ -11,7 +11,7 @@ from costmodel.errors import InputError
 from costmodel.words import join_words
 
 from .console import Console, write_text
-from .options import PATH, Function
+from .options import PATH, Choice, Function
 from .plan_files import is_plan
 
 
@@ -20,7 +20,7 @@ def view_options(function: Function) -> Function:
     form = click.option(
         "--format",
         "view",
-        type=click.Choice(["text", "html", "md", "json"]),
+        type=Choice(["text", "html", "md", "json"]),
         help="Default: by the ending of -o, or text on stdout.",
     )
     out = click.option("-o", "--output", type=PATH, metavar="FILE", help="Write to FILE, not to stdout.")

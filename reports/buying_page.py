@@ -92,7 +92,11 @@ def _cost_chart(found: Bought) -> Chart:
     most, usd = max(shares, key=lambda pair: pair[1], default=(Tier.ON_DEMAND, 0.0))
     total = bill.total or 1.0
     frame = Frame(
-        "month", "$ a month", _month_ticks(len(stacks)), [(v, money(v)) for v in round_steps(high)], 1.05 * high
+        "month",
+        "$ a month",
+        _month_ticks(len(stacks)),
+        [(v, money(v).removesuffix(".00")) for v in round_steps(high)],
+        1.05 * high,
     )
     return Chart(
         title=f"{most.value.capitalize()} is {percent(usd / total)} of the {money(bill.total)} of the expected path",

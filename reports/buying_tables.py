@@ -172,12 +172,14 @@ def peak_hours(found: Bought, month: int) -> Hours:
 def verdict(found: Bought) -> str:
     """What to sign, and what it is expected to cost."""
     months, several = plural(found.terms.forecast.months, "month"), len(found.outcomes) > 1
+    owned = any(one.held for one in found.terms.contracts)
     what = f"Sign now: {signed(found, found.now)}" if found.now else "Sign nothing now"
+    rent = "use what is owned and rent the rest" if owned else "rent the rest" if found.now else "rent all GPUs"
     paid = sum(one.count * one.contract.once for one in found.now)
     cost = f"{months} cost {money(found.total)}{' on average' if several else ''}"
     saved = signed_percent(found.total / found.on_demand - 1.0) if found.on_demand else MISSING
     return (
-        f"{what}{f' ({money(paid)} at once)' if paid else ''}; rent the rest by the hour. {cost}: {saved} against "
+        f"{what}{f' ({money(paid)} at once)' if paid else ''}; {rent} by the hour. {cost}: {saved} against "
         f"renting everything on demand by the hour ({money(found.on_demand)})."
     )
 

@@ -95,7 +95,7 @@ def point_text(row: Row) -> str:
     step = row.step
     words = []
     if step.prompts:
-        words.append(f"{count(round(step.prompts))} x {count(round(step.new))} prompt tokens")
+        words.append(f"{count(round(step.prompts))} × {count(round(step.new))} prompt tokens")
     if step.decodes:
         words.append(f"{plural(round(step.decodes), 'decode')} at {count(round(step.context))}")
     return ", ".join(words)
@@ -122,7 +122,7 @@ def _scales_table(value: dict[str, Any], width: int) -> str:
         rows.append(
             [
                 MEANING[name],
-                f"x {significant(one['scale'])}" if one["fitted"] else "x 1",
+                f"× {significant(one['scale'])}" if one["fitted"] else "× 1",
                 percent(one["spread_after"]) if one["fitted"] else "–",
                 state if one["fitted"] else f"kept: needs {NEEDS[name]}",
             ]
@@ -164,4 +164,5 @@ def _errors(value: dict[str, Any], width: int) -> str:
 
 
 def _signed(share: float) -> str:
-    return f"{100 * share:+.0f} %"
+    text = f"{100 * share:+.0f} %"
+    return "±0 %" if text in {"+0 %", "-0 %"} else text

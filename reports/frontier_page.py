@@ -13,10 +13,10 @@ from .answer_page import HEIGHT, PLOT, AnswerPage, Part, render_answer
 from .charts import WIDTH
 from .frontier_text import curve_findings, curve_headers, curve_notes, curve_rows, end_words
 from .marks import Drawing, Mark, Path, Text
-from .numbers import hourly, significant
+from .numbers import hourly, percent, significant
 from .page_charts import Chart, Table
 from .plots import Plot, axes, plot
-from .scales import round_steps
+from .scales import round_steps, round_ticks
 from .sensitivity import fleet_told, value_words
 from .text import plural
 from .whatif_text import FLEET
@@ -92,7 +92,7 @@ def _chart(curve: Frontier, steps: Sequence[Step]) -> Chart:
     top = max(float(step.answer.cost or 0.0) for step in steps) or 1.0
     drawn = plot(PLOT, (low, high), (0.0, 1.1 * top))
     unit = "" if curve.unit == "1" else f" [{curve.unit}]"
-    ticks = [(low + (high - low) * part / 4, significant(low + (high - low) * part / 4, 3)) for part in range(5)]
+    ticks = [(value, percent(value) if curve.unit == "1" else significant(value)) for value in round_ticks(low, high)]
     heights = [(value, significant(value)) for value in round_steps(top)]
     marks = axes(drawn, ticks, heights, f"{word}{unit}", "least cost [$/h]")
     marks += [_stair(drawn, curve, step) for step in steps]

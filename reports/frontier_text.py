@@ -20,6 +20,9 @@ PER_DOLLAR: Final = "per dollar"
 IN_SLO: Final = "in SLO"
 DIGITS: Final = 5
 """Of the values at which steps end."""
+TAKEN_OVER: Final = (
+    "Where a fleet was found to miss, the cheapest that holds when simulated was searched for, a few times at most."
+)
 
 
 def frontier_record(curve: Frontier) -> dict[str, Any]:
@@ -106,7 +109,8 @@ def curve_notes(curve: Frontier) -> list[str]:
     )
     having = [step for step in curve.steps if step.answer.cost is not None]
     simulated = sum(step.answer.attainment is not None for step in having)
-    return [said, *simulated_note(simulated, len(having), "steps")]
+    short = bool(curve.refuted) or any(step.promised is not None for step in having)
+    return [said, *([TAKEN_OVER] if short else []), *simulated_note(simulated, len(having), "steps")]
 
 
 def curve_findings(curve: Frontier) -> list[str]:

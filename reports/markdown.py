@@ -30,7 +30,6 @@ from .words import (
     has_tpot,
     is_feasible,
     nearest_miss,
-    own_lines,
     split_words,
     violated,
 )
@@ -167,7 +166,7 @@ def _alternative(row: Alternative, plan: Plan) -> tuple[str, ...]:
 
 
 def _sensitivity(plan: Plan, found: Sensitivity) -> list[str]:
-    said = [escaped(text) for text in (base_sentence(plan, found), *told(found, own_lines(plan)))]
+    said = [escaped(text) for text in (base_sentence(plan, found), *told(plan, found))]
     return [*said, "", *table(LEVER_HEADERS, lever_rows(found))] if found.levers else said
 
 

@@ -67,6 +67,18 @@ def round_steps(high: float, most: int = 5) -> list[float]:
     return [float(f"{step * number:.6g}") for number in range(int(high / step * (1 + 1e-9)) + 1)]
 
 
+def round_ticks(low: float, high: float) -> list[float]:
+    """Return the multiples of 1, 2 or 5 times a power of ten from `low` to `high`, about five; both ends if too few.
+
+    >>> round_ticks(0.3, 4.0), round_ticks(0.5, 0.999), round_ticks(2.0, 2.0)
+    ([1.0, 2.0, 3.0, 4.0], [0.5, 0.6, 0.7, 0.8, 0.9], [2.0, 2.0])
+    """
+    step = (round_steps(high - low)[1:] or [math.inf])[0]
+    first = math.ceil(low / step * (1 - 1e-9))
+    ticks = [float(f"{step * number:.6g}") for number in range(first, math.floor(high / step * (1 + 1e-9)) + 1)]
+    return ticks if len(ticks) > 1 else [low, high]
+
+
 def decade_range(values: list[float]) -> tuple[float, float]:
     """Return the powers of ten that enclose positive values.
 

@@ -15,7 +15,7 @@ from search_spaces.quantities import BASE_UNIT, Kind
 
 from .numbers import exact, hourly, is_number, listed, percent, quantity, signed_percent, significant
 from .text import clean
-from .words import engine_cell, engine_words, in_words
+from .words import engine_cell, engine_words, in_words, own_lines
 
 MOST_LEVERS: Final = 16
 MOST_STRIPS: Final = 12
@@ -271,23 +271,44 @@ def _nearness(row: BreakEven) -> tuple[float, str]:
     return min(distances, default=math.inf), row.accelerator
 
 
-def flip_sentence(found: Sensitivity) -> str:
-    """Say at which price of a GPU another fleet takes over first."""
+def flip_sentence(plan: Plan, found: Sensitivity) -> str:
+    """Say at which price of a GPU another fleet takes over first.
+
+    What changes is the cheapest fleet by formula, which is named where the recommended one costs more.
+    """
     rows = [(row, *change) for row in found.break_even if row.usd_per_gpu_hour > 0 for change in _changes(row)]
     if not rows:
         return "No price of a GPU, from a quarter of it to four times it, changes the cheapest fleet"
     row, at, piece = min(rows, key=lambda item: abs(item[1] / item[0].usd_per_gpu_hour - 1.0))
     away = at / row.usd_per_gpu_hour - 1.0
+    own = own_lines(plan)
+    start = "The answer changes first"
+    if not _costs_least(plan, found):
+        cheaper = f"{fleet_told(found.pools)}, {hourly(found.usd_per_hour)}"
+        start = f"By formula the cheapest is {cheaper}; this changes first"
     return (
-        f"The answer changes first with the {lever_words(f'price.{row.accelerator}')}: "
+        f"{start} with the {lever_words(f'price.{row.accelerator}')}: "
         f"{'above' if away >= 0 else 'below'} {hourly(at)} a GPU ({signed_percent(away)}), "
-        f"{_taking_over(piece)}"
+        f"{_taking_over(piece, own)}"
     )
 
 
-def _taking_over(piece: PricePiece) -> str:
+def _costs_least(plan: Plan, found: Sensitivity) -> bool:
+    """Whether no fleet by formula is cheaper than the recommended one, which may be what a simulation left."""
+    own = plan.cost_usd_per_hour
+    return own is None or own < found.usd_per_hour or hourly(own) == hourly(found.usd_per_hour)
+
+
+def _taking_over(piece: PricePiece, own: Sequence[str]) -> str:
     """Say which fleet is the cheapest from a price on; a price leaves none but where there is a budget."""
-    return f"{fleet_told(piece.pools)} is the cheapest" if piece.pools else "no fleet fits the budget"
+    if not piece.pools:
+        return "no fleet fits the budget"
+    return f"{'the recommended fleet' if _alike(own, piece.pools) else fleet_told(piece.pools)} is the cheapest"
+
+
+def _alike(own: Sequence[str], pools: Sequence[str]) -> bool:
+    """Whether these are the pools of the recommended fleet, in any order."""
+    return bool(own) and sorted(own) == sorted(pools)
 
 
 def flips(found: Sensitivity) -> list[tuple[LeverSensitivity, Flip]]:
@@ -313,8 +334,8 @@ def flip_words(row: LeverSensitivity, flip: Flip, own: Sequence[str] = ()) -> st
     """
     at, same = value_words(row.lever, flip.other_at), value_words(row.lever, flip.same_at)
     price = f", for {hourly(flip.usd_per_hour)}" if flip.usd_per_hour is not None else ""
-    same_fleet = bool(own) and sorted(own) == sorted(flip.pools)
-    fleet = "the recommended fleet is the cheapest by formula too" if same_fleet else fleet_told(flip.pools)
+    too = "the recommended fleet is the cheapest by formula too"
+    fleet = too if _alike(own, flip.pools) else fleet_told(flip.pools)
     return f"{_capital(lever_words(row.lever))} at {at} (not yet at {same}): {fleet}{price}"
 
 
@@ -328,13 +349,11 @@ def swing_words(found: Sensitivity, cost: float | None) -> str:
     return signed_percent(cost / found.usd_per_hour - 1.0) if found.usd_per_hour else "–"
 
 
-def told(found: Sensitivity, own: Sequence[str] = ()) -> list[str]:
-    """The section in a few sentences: what moves the price most, which price changes the answer, what else does.
-
-    own: the pools of the recommended fleet.
-    """
+def told(plan: Plan, found: Sensitivity) -> list[str]:
+    """The section in a few sentences: what moves the price most, which price changes the answer, what else does."""
+    own = own_lines(plan)
     others = [flip_words(row, flip, own) for row, flip in flips(found)[:MOST_TOLD]] or [flips_sentence(found)]
-    said = [swing_sentence(found) if found.complete else "", flip_sentence(found), *others]
+    said = [swing_sentence(found) if found.complete else "", flip_sentence(plan, found), *others]
     return [f"{text}." for text in said if text]
 
 

@@ -62,7 +62,7 @@ def sensitivity_view(plan: Plan) -> SensitivityView:
     more, command = more_sentence(plan)
     return SensitivityView(
         basis=base_sentence(plan, found),
-        charts=tuple(chart for chart in (_tornado_chart(found), _price_chart(found)) if chart is not None),
+        charts=tuple(chart for chart in (_tornado_chart(found), _price_chart(plan, found)) if chart is not None),
         prices=tuple(price_sentences(found)),
         flips_title=flips_sentence(found),
         flips=_flips(found),
@@ -101,7 +101,7 @@ def _tornado_chart(found: Sensitivity) -> Chart | None:
     )
 
 
-def _price_chart(found: Sensitivity) -> Chart | None:
+def _price_chart(plan: Plan, found: Sensitivity) -> Chart | None:
     strips = price_strips(found)
     if not strips:
         return None
@@ -120,7 +120,7 @@ def _price_chart(found: Sensitivity) -> Chart | None:
     ]
     headers = ("GPU", "#price from", "#to", "cheapest fleet", "#fleet from", "#to", "at hand")
     return Chart(
-        title=flip_sentence(found),
+        title=flip_sentence(plan, found),
         caption="Price of one GPU over its price now (the mark); where a piece ends, another fleet is the cheapest.",
         drawing=draw_strips(strips),
         table=cut_table(headers, rows),

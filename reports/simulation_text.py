@@ -32,14 +32,17 @@ def render_simulation(shown: Simulated, width: int = 100, color: bool = False) -
     width = max(LEAST_WIDTH, width)
     paint: Paint = partial(click.style) if color else _plain
     judgement = shown.judgement
-    verdict = paint(verdict_sentence(judgement, shown.behind), bold=True, fg=None if judgement.held else "red")
+    verdict = [
+        paint(line, bold=True, fg=None if judgement.held else "red")
+        for line in wrap(verdict_sentence(judgement, shown.behind), width)
+    ]
     requests = sum(run.demand.trace.size for run in judgement.runs)
     runs = f" in {len(judgement.runs)} replications" if len(judgement.runs) > 1 else ""
     about = (
         f"{clean(shown.plan.name, 30)}: {count(requests)} requests{runs} at {rate(judgement.rate)}, {shown.source}; "
         "the first 10 % of each run are warm-up and not counted."
     )
-    blocks = [[verdict, *wrap(about, width)], _classes(shown, width), _pools(shown, width), _facts(shown, width)]
+    blocks = [[*verdict, *wrap(about, width)], _classes(shown, width), _pools(shown, width), _facts(shown, width)]
     if shown.curve is not None:
         blocks.append(curve_text(shown.curve, shown.plan, width))
     elif shown.goodput is not None:

@@ -30,6 +30,7 @@ class Column:
     shrink: the column may be cut to make the table fit (others are cut only when that is not enough).
     lines: most lines that a cell may be broken into; 1 cuts it with an ellipsis.
     optional: the column is left out (the last one first) when the table does not fit otherwise.
+    beside: the column says something of the one before it, and is never parted from it; one without a header does so.
     """
 
     header: str
@@ -37,6 +38,7 @@ class Column:
     shrink: bool = False
     lines: int = 1
     optional: bool = False
+    beside: bool = False
 
 
 def render_table(
@@ -70,6 +72,11 @@ def render_table(
     kept = _kept(rows, columns, width - indent)
     parts = [_part(rows, columns, part, width - indent, style) for part in _parts(rows, columns, kept, width - indent)]
     return "\n\n".join("\n".join(_indented(block, indent) for block in blocks) for blocks in parts)
+
+
+def kept_headers(rows: Sequence[Sequence[str]], columns: Sequence[Column], width: int) -> list[str]:
+    """Headers of the columns that `render_table` shows on a terminal of this width."""
+    return [columns[i].header for i in _kept(rows, columns, width)]
 
 
 def table_blocks(
@@ -122,17 +129,21 @@ def _parts(
 ) -> list[list[int]]:
     """The columns in as many tables as they need; more than one only where they have no room in one.
 
-    A column without a header says something of the one before it, and takes that along.
+    A column that says something of the one before it takes that along.
     """
     least = _least(rows, columns)
     first, *others = kept
     parts = [[first]]
     for i in others:
         if len(parts[-1]) > 1 and _sum([least[k] for k in (*parts[-1], i)]) > width:
-            beside = [parts[-1].pop()] if not columns[i].header and len(parts[-1]) > 2 else []
+            beside = [parts[-1].pop()] if _says_of_last(columns[i]) and len(parts[-1]) > 2 else []
             parts.append([first, *beside])
         parts[-1].append(i)
     return parts
+
+
+def _says_of_last(column: Column) -> bool:
+    return column.beside or not column.header
 
 
 def _least(rows: Sequence[Sequence[str]], columns: Sequence[Column]) -> list[int]:

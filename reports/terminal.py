@@ -38,7 +38,6 @@ from .words import (
     is_feasible,
     missed_when_slow,
     nearest_miss,
-    own_lines,
     split_words,
     violated,
 )
@@ -152,9 +151,9 @@ def _classes(plan: Plan, width: int, paint: Paint) -> list[str]:
         Column("class", shrink=True),
         Column("share", "right", optional=True),
         Column("TTFT p50/p90/p99", "right"),
-        Column("limit", "right"),
+        Column("limit", "right", beside=True),
         Column("TPOT p50/p90/p99", "right"),
-        Column("limit", "right"),
+        Column("limit", "right", beside=True),
         Column("in SLO", "right"),
         Column("goal", "right"),
         Column(""),
@@ -224,7 +223,7 @@ def _class_style(classes: Sequence[ClassResult], last: int, paint: Paint) -> Sty
 
 def _cost(plan: Plan, width: int) -> list[str]:
     lines = wrap(sentences.cost_sentence(plan), width)
-    moved = [] if plan.sensitivity is None else told(plan.sensitivity, own_lines(plan))
+    moved = [] if plan.sensitivity is None else told(plan, plan.sensitivity)
     said = (
         verdict.overload_sentence(plan),
         sentences.proof_sentence(plan),

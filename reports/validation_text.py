@@ -9,7 +9,7 @@ from typing import Any, Final
 from costmodel.words import percentage
 
 from .table import GUTTER, Column, render_table
-from .text import clean, display_width, plural
+from .text import clean, display_width, plural, wrap
 
 Figure = tuple[str, str, Callable[[float], str]]
 """A column: header, key of its figure, how that is written."""
@@ -67,6 +67,8 @@ def validation_text(name: str, value: dict[str, Any], width: int | None = None) 
     ] + [f"  {plural(count, 'row')}: {note}" for note, count in value["notes"].items()]
     if value.get("throughput_kendall_tau") is not None:
         lines.append(f"  Kendall's tau of throughput per GPU: {value['throughput_kendall_tau']:.2f}")
+    if width is not None:
+        lines = [f"  {part}" for line in lines for part in wrap(line.strip(), width - 2)]
     return "\n\n".join([*parts, "\n".join(lines)] if lines else parts)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from optimizer.whatif.frontier import OVER
 from optimizer.whatif.near_optimal import NearOptimal
-from optimizer.whatif.pieces import Pieces
+from optimizer.whatif.pieces import Piece, Pieces
 from optimizer.whatif.scenario import Answer, answer_row, refuted_rows
 from optimizer.whatif.shadow import ShadowPrice
 from optimizer.whatif.tornado import TornadoRow
@@ -16,7 +16,7 @@ from optimizer.whatif.tornado import TornadoRow
 from .numbers import hourly, is_number, percent, significant
 from .sensitivity import FACTOR, exact_words, fleet_told, value_words
 from .table import Column, render_table
-from .text import sentence, wrap
+from .text import plural, sentence, wrap
 from .whatif_text import FLEET, LINES, fleet_cell, refuted_sentence, simulated_note
 
 
@@ -68,17 +68,18 @@ def break_even_text(found: Pieces, width: int, *, simulable: bool) -> str:
         Column(FLEET, shrink=True, lines=LINES),
         *([Column("in SLO", "right")] if shown else []),
     ]
+    turns = taking_turns(found.pieces)
     rows = [
         [
             exact_words(found.key, one.low),
-            exact_words(found.key, one.high),
+            exact_words(found.key, last.high),
             str(_bought(one.answer, name) if by_price else sum(one.answer.gpus.values())),
             _cost(one.cost_low),
-            _cost(one.cost_high),
-            fleet_cell(one.answer.pools),
+            _cost(last.cost_high),
+            _with_others(turn),
             *([percent(one.answer.attainment)] if shown else []),
         ]
-        for one in found.pieces
+        for turn, one, last in ((turn, turn[0], turn[-1]) for turn in turns)
     ]
     reasons = [
         f"No fleet from {exact_words(found.key, one.low)} to {exact_words(found.key, one.high)}: {_why(one.answer)}"
@@ -88,7 +89,9 @@ def break_even_text(found: Pieces, width: int, *, simulable: bool) -> str:
     tolerance = exact_words(found.key, found.tolerance, 2).removeprefix(FACTOR)
     close = f"each {'price of one GPU' if by_price else 'value'} is exact to {tolerance}"
     times = {0: "One fleet is best throughout", 1: f"The best fleet changes once; {close}"}
-    said = times.get(len(found.changes), f"The best fleet changes {len(found.changes)} times; {close}") + "."
+    said = times.get(len(turns) - 1, f"The best fleet changes {len(turns) - 1} times; {close}") + "."
+    if len(turns) < len(found.pieces):
+        said += " Others: fleets of the same GPUs at the same cost, which take turns there; --json has each of them."
     missed = [f"Refuted: a fleet of {fleet_told(one.pools)} {one.fault}." for one in found.refuted]
     answers = [one.answer for one in found.pieces]
     looked = _simulated(answers)
@@ -96,6 +99,28 @@ def break_even_text(found: Pieces, width: int, *, simulable: bool) -> str:
         looked = [_unseen(found.key)]
     notes = [*reasons, said, *missed, *looked]
     return "\n".join([render_table(rows, columns, width), "", *(line for note in notes for line in wrap(note, width))])
+
+
+def taking_turns(pieces: Sequence[Piece]) -> list[list[Piece]]:
+    """Pieces side by side whose fleets have the same GPUs and one cost, and differ in how engines are made of them."""
+
+    def worth(one: Piece) -> object:
+        flat = one.cost_low is not None and one.cost_low == one.cost_high
+        return (one.cost_low, one.answer.gpus, one.answer.attainment) if flat else id(one)
+
+    turns: list[list[Piece]] = []
+    for one in pieces:
+        if turns and worth(turns[-1][-1]) == worth(one):
+            turns[-1].append(one)
+        else:
+            turns.append([one])
+    return turns
+
+
+def _with_others(turn: Sequence[Piece]) -> str:
+    """The first fleet of some, and how many others there are."""
+    others = len({one.answer.pools for one in turn}) - 1
+    return fleet_cell(turn[0].answer.pools) + (f", or {plural(others, 'other')}" if others else "")
 
 
 def _unseen(key: str) -> str:

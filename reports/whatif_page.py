@@ -15,7 +15,7 @@ from .marks import Drawing, Mark, Rect, Text, text_width
 from .numbers import MISSING, hourly, percent, rate
 from .page_charts import Chart, Table
 from .text import fit, plural
-from .whatif_text import FLEET, Row, depth_note, fleet_cell, looked, refuted_notes, scenario_keys, told
+from .whatif_text import FLEET, Row, depth_note, fleet_cell, gives_out, looked, refuted_notes, scenario_keys, told
 
 MOST_MAPS: Final = 6
 ALONE: Final = "sweep"
@@ -58,7 +58,7 @@ def make_sweep_page(rows: Sequence[Row], name: str, depth: str) -> SweepPage:
             _cost(row),
             MISSING if row["cost_usd_per_hour"] is None else rate(row["goodput_rps"]),
             fleet_cell(row["pools"]),
-            row["binding"] or MISSING,
+            (gives_out(row["binding"]) if row["cost_usd_per_hour"] is not None else row["binding"]) or MISSING,
             percent(row["gap"]),
             percent(row["simulated_attainment"]),
         )
@@ -141,8 +141,9 @@ def _map(rows: Sequence[Row], keys: tuple[str, str], span: tuple[float, float]) 
     marks += [Text(_LEFT - 6, _TOP + n * _HEIGHT + 17, fit(value, 9), "tick", "end") for n, value in enumerate(down)]
     bottom = _TOP + _HEIGHT * len(down)
     every = max(round(40.0 / width), 1)
+    room = int((every * width - CELL_GAP) / text_width("0"))
     marks += [
-        Text(_LEFT + (n + 0.5) * width, bottom + 16, fit(value, 7), "tick", "middle")
+        Text(_LEFT + (n + 0.5) * width, bottom + 16, fit(value, room), "tick", "middle")
         for n, value in enumerate(across)
         if n % every == 0
     ]

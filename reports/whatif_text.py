@@ -76,7 +76,7 @@ def sweep_text(rows: Sequence[Row], depth: str, width: int) -> str:
             hourly(row["cost_usd_per_hour"]) if row["cost_usd_per_hour"] is not None else row["status"],
             MISSING if row["cost_usd_per_hour"] is None else rate(row["goodput_rps"]),
             fleet_cell(row["pools"]),
-            "" if row["cost_usd_per_hour"] is None else _gives_out(row["binding"]),
+            "" if row["cost_usd_per_hour"] is None else gives_out(row["binding"]),
             percent(row["gap"]),
             *([percent(row["simulated_attainment"])] if shown else []),
         ]
@@ -86,10 +86,10 @@ def sweep_text(rows: Sequence[Row], depth: str, width: int) -> str:
     return "\n".join([render_table(cells, columns, width), "", *(line for note in notes for line in wrap(note, width))])
 
 
-def _gives_out(binding: str) -> str:
+def gives_out(binding: str) -> str:
     """What gives out first, and where, with its short name in words.
 
-    >>> _gives_out("kv_memory of decode-1, 12 % room")
+    >>> gives_out("kv_memory of decode-1, 12 % room")
     'KV memory of decode-1, 12 % room'
     """
     name, blank, rest = binding.partition(" ")

@@ -244,7 +244,8 @@ def rivals_of_other_fleets(plan: Plan) -> list[Alternative]:
 
 def status_words(row: Alternative) -> str:
     """Say how the search for an alternative ended, with its price where it has one."""
-    status = "not found in time" if row.status is Status.TIME_LIMIT else row.status.value.replace("_", " ")
+    spent = "none found to hold" if row.simulated else "not found in time"
+    status = spent if row.status is Status.TIME_LIMIT else row.status.value.replace("_", " ")
     return f"{status} at {hourly(row.cost_usd_per_hour)}" if is_number(row.cost_usd_per_hour) else status
 
 

@@ -164,7 +164,7 @@ def _overlaid(catalog: _Catalog, written: str, change: RawEntry, file: str) -> _
     try:
         return catalog.with_entry(known or written, merged, relative, kernels)
     except ValidationError as error:
-        raise _RefusedError(faults_of(error, path)) from error
+        raise _RefusedError(faults_of(error, path, catalog.accelerators)) from error
     except _TakenError as error:
         raise _RefusedError([Fault(path, str(error))]) from error
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -10,6 +10,7 @@ from pydantic_core import ErrorDetails
 
 from costmodel.accelerator import Origin
 from costmodel.errors import nearest_name
+from costmodel.words import join_words
 
 from .faults import Fault, Path
 from .fields import refusal_of
@@ -97,12 +98,24 @@ _PARTS: Mapping[str, type[_Entry]] = {
 _KEYS = (*AcceleratorEntry.model_fields, PRICE_SHORT, LIKE)
 
 
-def faults_of(error: ValidationError, path: Path) -> list[Fault]:
-    """What pydantic found wrong with the entry at `path`, in sentences; unknown keys hide what they leave missing."""
+def faults_of(error: ValidationError, path: Path, known: Iterable[str] = ()) -> list[Fault]:
+    """What pydantic found wrong with the entry at `path`, in sentences; unknown keys hide what they leave missing.
+
+    known: accelerators, of which a new one without its figures may be meant.
+    """
     faults = error.errors(include_url=False)
     unknown = [fault for fault in faults if fault["type"] == "extra_forbidden"]
-    found = unknown or faults
-    return [Fault((*path, *fault["loc"]), _sentence(fault), bool(unknown)) for fault in found]
+    lacks = [str(fault["loc"][0]) for fault in faults if fault["type"] == "missing" and len(fault["loc"]) == 1]
+    if len(lacks) > 1 and not unknown:
+        close = nearest_name(str(path[-1]), known)
+        sentence = f"is new and lacks {join_words(lacks)}; state them, or 'like:' with a similar one"
+        one = Fault(path, f"{sentence}{f', or did you mean {close!r}?' if close else ''}", on_key=True)
+        return [one, *(_fault(fault, path) for fault in faults if fault["type"] != "missing")]
+    return [_fault(fault, path) for fault in unknown or faults]
+
+
+def _fault(fault: ErrorDetails, path: Path) -> Fault:
+    return Fault((*path, *fault["loc"]), _sentence(fault), fault["type"] == "extra_forbidden")
 
 
 def _sentence(fault: ErrorDetails) -> str:

@@ -142,7 +142,7 @@ def length_faults(workload: Workload, stated_max: int | None, model: Transformer
     if model.max_position and needed > model.max_position:
         stated = stated_max is not None and stated_max >= longest
         where = ("workload", "max_tokens") if stated else ("workload", "lengths")
-        yield Fault(where, f"{needed} tokens exceed the context of {model.name}, {model.max_position} tokens")
+        yield Fault(where, f"{needed:,} tokens exceed the context of {model.name}, {model.max_position:,} tokens")
 
 
 HARDWARE: Mapping[str, tuple[Callable[[Accelerator], Iterable[float]], Bounds]] = {

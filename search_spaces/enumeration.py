@@ -84,7 +84,7 @@ def tensor_divides_widths(problem: Problem, shape: Shape) -> str | None:
     for group in problem.model.layers:
         block = group.feed_forward
         if block.intermediate % split.tensor:
-            return f"TP {split.tensor} does not divide the feed-forward width {block.intermediate}"
+            return f"TP {split.tensor} does not divide the feed-forward width {block.intermediate:,}"
         expert_tensor = split.tensor * split.data // split.expert
         if block.experts and block.expert_intermediate % max(expert_tensor, 1):
             return f"TP {expert_tensor} within an expert does not divide its width {block.expert_intermediate}"

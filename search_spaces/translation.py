@@ -36,13 +36,17 @@ def _fault(details: ErrorDetails, schema: dict[str, Any]) -> Fault:
     if kind == "missing":
         return Fault(path, f"is missing{_meaning(schema, path)}")
     if kind == "extra_forbidden":
-        return Fault(path, _unknown_key(schema, path), on_key=True)
+        comma = given is None and str(path[-1]).isdecimal()
+        return Fault(path, _COMMA if comma else _unknown_key(schema, path), on_key=True)
     if kind in _NOT_A_LIST:
         return Fault(path, f"{shown(given)} is not a list")
     if kind in _NOT_A_MAPPING:
         keys = ", ".join(sorted(_properties(schema, path)))
         return Fault(path, f"{shown(given)} is not a mapping{f' with the keys {keys}' if keys else ''}")
     return Fault(path, f"{shown(given)} cannot stand here")
+
+
+_COMMA = "is not a known key; inside {...} a comma ends a value, so write decimals with a point: 2.50, not 2,50"
 
 
 def _unknown_key(schema: dict[str, Any], path: Path) -> str:

@@ -38,13 +38,40 @@ def refused(capsys: pytest.CaptureFixture[str], *words: object) -> str:
         (("--osl", LARGE), "is not in the range 1<=x<=16777216"),
         (("--max-num-batched-tokens", LARGE), "is not in the range 16<=x<=1048576"),
         (("--tp", LARGE), "is not in the range 1<=x<=1024"),
-        (("--isl", "200000"), "200256 tokens, which exceed the context of Llama-3.1-8B, 131072 tokens"),
+        (("--isl", "200000"), "200,256 tokens, which exceed the context of Llama-3.1-8B, 131,072 tokens"),
     ],
 )
 def test_an_estimate_of_what_cannot_be_is_refused(
     flags: tuple[str, str], words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert words in refused(capsys, *ESTIMATE, *flags)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("deploy", "plan.json", "--target", "llm-d"), "'trtllm'; did you mean 'llmd'? see"),
+        (("deploy", "plan.json", "--target", "ray"), "'trtllm'; see"),
+        (("explain", "w.yaml", "--model", "x"), "no such option '--model'; see 'pdplan explain --help'"),
+        (("explain", "w.yaml", "--confg", "x"), "no such option '--confg'; did you mean --config? see"),
+        (("models", "foo"), "model 'foo' is not known; known: BLOOM-176B, "),
+        (("gpus", "Foo"), "accelerator 'Foo' is not known; known: A10, "),
+    ],
+)
+def test_the_nearest_name_is_offered_where_one_is_near(
+    words: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert said in refused(capsys, *words)
+
+
+def test_a_range_that_is_none_is_shown_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "w.yaml"
+    assert run(["init", str(file)]) == 0
+    capsys.readouterr()
+    asked = ("frontier", file, "--over")
+    assert "is not LOW:HIGH, such as 300ms:2s" in refused(capsys, *asked, "ttft", "--between", "300ms")
+    said = refused(capsys, *asked, "attainment", "--between", "50:99")
+    assert "ends at 99; goals are below 1, such as 0.999; did you mean 99%?" in said
 
 
 def test_a_column_that_is_not_recognised_is_named_as_on_the_command_line(

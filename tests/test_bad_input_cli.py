@@ -54,7 +54,7 @@ VALUES: dict[str, tuple[dict[str, object], tuple[str, ...]]] = {
     "no-output": ({"workload__lengths": lengths((500, 0, 1))}, ("histogram.0.osl: 0", "must be at least 1")),
     "beyond-context": (
         {"workload__lengths": lengths((500_000, 100, 1))},
-        ("500100 tokens exceed the context of Llama-3.1-8B, 131072 tokens",),
+        ("500,100 tokens exceed the context of Llama-3.1-8B, 131,072 tokens",),
     ),
     "attainment-of-90": (
         {"slo": {"ttft": "2s", "tpot": "50ms", "attainment": 90}},

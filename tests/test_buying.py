@@ -370,5 +370,5 @@ def test_a_sure_growth_says_so_and_has_one_total() -> None:
 
 def test_nothing_is_signed_where_renting_is_cheapest() -> None:
     told = buying_text(bought(terms(reserved(2.5))), 100)
-    assert told.startswith("Sign nothing now; rent the rest by the hour.")
+    assert told.startswith("Sign nothing now; rent all GPUs by the hour.")
     assert "never" in told

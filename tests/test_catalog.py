@@ -287,7 +287,7 @@ def test_likeness_may_go_over_another_new_entry(tmp_path: Path) -> None:
         ("accelerators:\n  h100: {like: H200}\n", "'h100' is 'H100' of the catalog, so 'like' cannot define it"),
         (
             "accelerators:\n  X: {memory_gib: 80}\n",
-            "accelerators.X.vendor: is missing; a new accelerator needs it, or 'like:'",
+            "accelerators.X: is new and lacks vendor, bandwidth_tb_s, tflops, scale_up, scale_out",
         ),
         (
             "accelerators:\n  X: {like: H100, aliases: [h200]}\n",

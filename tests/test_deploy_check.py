@@ -176,7 +176,7 @@ def test_the_hosts_are_the_users() -> None:
     for text in ("HOST_A=10.0.0.1\nHOST_B=[fe80::1]\n", "# a\n\nHOST_A=x.example.org\nHOST_B=h_2\n"):
         assert list(differences(planned, {"hosts.env": text})) == []
     for text, sentence in (
-        ("HOST_A=a\n", "hosts.env has 1 entries, not 2: 'HOST_B' is missing"),
+        ("HOST_A=a\n", "hosts.env has 1 entry, not 2: number 2, 'HOST_B', is missing"),
         ("HOST_A=a\nHOST_B=\n", "gives HOST_B no address"),
         ("HOST_A=a\nHOST_B=$(id)\n", "gives HOST_B no address"),
         ("HOST_A=a\nHOST_B=b; id\n", "gives HOST_B no address"),
@@ -192,8 +192,9 @@ def test_the_hosts_are_the_users() -> None:
         ("a: 1", 'a: "1"', "f.yaml: a is '1', not 1"),
         ("a: 1", "a: 1.0", "f.yaml: a is 1.0, not 1"),
         ("a: {b: [x, y]}", "a: {b: [x, z]}", "f.yaml: a: b[1] is 'z', not 'y'"),
-        ("a: [x, y]", "a: [x]", "f.yaml: a has 1 entries, not 2: 'y' is missing"),
-        ("a: [x]", "a: [w, x]", "f.yaml: a has 2 entries, not 1: 'w' is too many"),
+        ("a: [x, y]", "a: [x]", "f.yaml: a has 1 entry, not 2: number 2, 'y', is missing"),
+        ("a: [x]", "a: [x, w]", "f.yaml: a has 2 entries, not 1: number 2, 'w', is too many"),
+        ("a: [x]", "a: [w, x]", "f.yaml: a has 2 entries, not 1: they part at number 1, which is 'w', not 'x'"),
         ("a: 1", "b: 1", "f.yaml: 'a' is missing"),
         ("a: 1", "a: 1\nb: 1", "f.yaml: 'b' does not belong there"),
         ("a: 1", "a: 1\na: 1", "f.yaml: a stands twice"),
@@ -280,7 +281,11 @@ def test_each_fault_is_a_line(
             file.write_text(text, "utf-8")
     assert code == ExitCode.BAD_INPUT
     assert any(one.strip().startswith(line) for one in out.splitlines()), out
-    assert re.fullmatch(r"pdplan: error: \S+ has \d+ faults?, and does not deploy 'case' as it was evaluated\n", err)
+    assert re.fullmatch(
+        r"pdplan: error: \S+ has \d+ faults?,( by which it breaks \d+ rules?,)? "
+        r"and does not deploy 'case' as it was evaluated\n",
+        err,
+    )
 
 
 def test_files_are_missing_and_too_many(deployed: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:

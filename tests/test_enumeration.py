@@ -102,7 +102,7 @@ CASES = (
     Case(
         "tensor_divides_widths",
         Parallelism(tensor=4),
-        "TP 4 does not divide the feed-forward width 14338",
+        "TP 4 does not divide the feed-forward width 14,338",
         ODD_WIDTH,
     ),
     Case(

@@ -209,7 +209,7 @@ def test_a_histogram_with_old_line_ends_is_read() -> None:
 
 
 def test_requests_longer_than_the_context_are_refused_in_every_form() -> None:
-    assert "200100 tokens exceed the context" in refusal({"workload.lengths": {"isl": 200_000, "osl": 100}})
+    assert "200,100 tokens exceed the context" in refusal({"workload.lengths": {"isl": 200_000, "osl": 100}})
 
 
 # --- keys and overrides ---------------------------------------------------------------------------------------------

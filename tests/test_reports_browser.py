@@ -168,7 +168,7 @@ def test_a_cost_curve_is_as_wide_as_the_screen(site: Site, tmp_path: Path) -> No
         for cost in (6.0, 9.0, 10.0)
     ]
     steps = [Step(5.0 * n + 0.01, 5.0 * n + 5.0, fleet) for n, fleet in enumerate([*fleets, nothing("too slow")], 1)]
-    curve = Frontier("rate", "1/s", tuple(steps), 1e-4)
+    curve = Frontier("rate", "req/s", tuple(steps), 1e-4)
     for width in (360, 1200):
         found = site.probe(render_frontier(curve, {"steps": []}, "chat"), tmp_path, width)
         assert found["charts"] == found["drawn"] == 1

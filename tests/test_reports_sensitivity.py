@@ -110,12 +110,20 @@ def test_a_flip_to_the_recommended_fleet_is_called_that() -> None:
 
 
 def test_the_nearest_price_at_which_the_answer_changes_is_named() -> None:
-    assert said.flip_sentence(found()) == (
-        "The answer changes first with the price of H200: below $3.60/h a GPU (-10 %), "
+    first = "first with the price of H200: below $3.60/h a GPU (-10 %), "
+    cheapest = PLAN.model_copy(update={"cost_usd_per_hour": found().usd_per_hour})
+    assert said.flip_sentence(cheapest, found()) == (
+        f"The answer changes {first}4 prefill engines of 4 × H200 (TP4) is the cheapest"
+    )
+    assert said.flip_sentence(PLAN, found()) == (
+        f"By formula the cheapest is 2 prefill engines of 4 × H100 (TP4), $47.11/h; this changes {first}"
         "4 prefill engines of 4 × H200 (TP4) is the cheapest"
     )
+    own = [row.model_copy(update={"pools": ["4 x H200 TP4 prefill"]}) for row in PLAN.alternatives[:1]]
+    same = PLAN.model_copy(update={"alternatives": own})
+    assert said.flip_sentence(same, found()).endswith("(-10 %), the recommended fleet is the cheapest")
     alone = found().model_copy(update={"break_even": found().break_even[:1]})
-    assert said.flip_sentence(alone).startswith("No price of a GPU")
+    assert said.flip_sentence(PLAN, alone).startswith("No price of a GPU")
 
 
 def test_each_price_says_between_which_the_fleet_stays() -> None:

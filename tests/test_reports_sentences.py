@@ -120,9 +120,10 @@ def test_gpus_that_are_billed_and_not_used_are_told(plan: Plan) -> None:
 
 def test_an_alternative_without_a_reason_says_how_its_search_ended(plan: Plan) -> None:
     row = plan.alternatives[-1].model_copy(
-        update={"why_not": "", "status": Status.TIME_LIMIT, "cost_usd_per_hour": None}
+        update={"why_not": "", "status": Status.TIME_LIMIT, "cost_usd_per_hour": None, "simulated": False}
     )
     assert sentences.why_not_sentence(row) == "Not found in time."
+    assert words.status_words(row.model_copy(update={"simulated": True})) == "none found to hold"
 
 
 def test_shares_in_sentences_are_those_of_the_plan(plan: Plan) -> None:

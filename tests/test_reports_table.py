@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reports.table import Column, render_table
+from reports.table import Column, kept_headers, render_table
 from reports.text import clean, display_width, fit, wrap
 
 CELL = st.text(st.characters(codec="utf-8", categories=("L", "N", "P", "Zs")), max_size=30).map(clean)
@@ -106,3 +106,20 @@ def test_wrapped_and_fitted_lines_fit(text: str, width: int) -> None:
 
 def test_numbers_stay_with_their_units() -> None:
     assert wrap("a limit of 600 ms holds", 14) == ["a limit of", "600 ms holds"]
+
+
+def test_a_column_is_not_parted_from_the_one_that_it_says_something_of() -> None:
+    rows = [["chat", "0.2/0.7/1.3 s", "2 s", "26/27/28 ms", "50 ms"]]
+    names = ("class", "TTFT", "limit", "TPOT", "limit")
+    columns = [Column(name, "right", beside=name == "limit") for name in names]
+    for width in range(27, 44):
+        heads = [text.split("\n")[0].split() for text in render_table(rows, columns, width).split("\n\n")]
+        assert all(head[0] == "class" and head[1] != "limit" for head in heads), (width, heads)
+
+
+def test_headers_that_are_left_out_are_known_beforehand() -> None:
+    columns = [Column("name"), Column("W", "right"), Column("spread", "right", optional=True)]
+    rows = [["H100", "700", "1.99-12.29"]]
+    for width in (12, 40):
+        shown = render_table(rows, columns, width).split("\n")[0].split()
+        assert kept_headers(rows, columns, width) == shown

@@ -15,11 +15,12 @@ from optimizer.recommend.level import Level
 from optimizer.recommend.optimize import optimize
 from optimizer.whatif.frontier import by_budget, frontier
 from optimizer.whatif.near_optimal import near_optimal
-from optimizer.whatif.pieces import Along, Piece, _wide, pieces_along, usual_range
-from optimizer.whatif.scenario import nothing, solve_simple
+from optimizer.whatif.pieces import Along, Piece, Pieces, _wide, pieces_along, usual_range
+from optimizer.whatif.scenario import Answer, nothing, solve_simple
 from optimizer.whatif.shadow import shadow_prices
 from optimizer.whatif.tornado import tornado
 from optimizer.whatif.whatif import Depth
+from reports.whatif_answers import break_even_record, break_even_text
 from search_spaces.loader import problem_of
 from search_spaces.problem import Problem
 from search_spaces.scenarios import Scenario, scenario_problem
@@ -257,3 +258,23 @@ def test_pieces_are_wider_than_they_are_exact_and_leave_no_gap(ends: list[float]
     assert (wide[0].low, wide[-1].high) == (ends[0], ends[-1])
     assert all(below.high == above.low for below, above in pairwise(wide))
     assert len(wide) == 1 or all(piece.high - piece.low > least for piece in wide)
+
+
+def test_fleets_of_equal_gpus_and_cost_that_take_turns_are_one_row() -> None:
+    def fleet(cost: float, line: str, gpus: int = 6) -> Answer:
+        return Answer(Status.FEASIBLE, cost, None, None, 9.0, {"H100": gpus}, (line,), "time of a")
+
+    two, four = "3 x H100 TP2 colocated", "6 x H100 TP1 colocated"
+    answers = [fleet(9.0, two), fleet(9.0, four), fleet(9.0, two), fleet(9.0, two, 8), fleet(12.0, four, 8)]
+    pieces = tuple(Piece(n + 1.0, n + 2.0, one, one.cost, one.cost) for n, one in enumerate(answers))
+    text = break_even_text(Pieces("rate", pieces, 1e-6), 100, simulable=False)
+    table, notes = text.split("\n\n")
+    assert [" ".join(line.split()[:5]) for line in table.splitlines()[2:]] == [
+        "1 req/s 4 req/s 6",
+        "4 req/s 5 req/s 8",
+        "5 req/s 6 req/s 8",
+    ]
+    assert table.count("3 × 2 H100 TP2 colocated, or 1 other") == 1
+    assert "changes 2 times" in notes
+    assert "Others: fleets of the same GPUs" in " ".join(notes.split())
+    assert len(break_even_record(Pieces("rate", pieces, 1e-6))["pieces"]) == 5

@@ -203,7 +203,7 @@ def test_the_other_questions_answer_in_text_and_json(workload: Path) -> None:
 def test_the_curve_prints_and_writes_its_steps(workload: Path, tmp_path: Path) -> None:
     target = tmp_path / "rate.csv"
     found = answered("frontier", workload, "--over", "rate", "--between", "10:60", "--csv", target)
-    assert (found["schema"], found["over"], found["unit"]) == ("pdplan.frontier/1", "rate", "1/s")
+    assert (found["schema"], found["over"], found["unit"]) == ("pdplan.frontier/1", "rate", "req/s")
     assert (found["steps"][0]["easiest"], found["steps"][-1]["hardest"]) == (10.0, 60.0)
     with target.open(encoding="utf-8", newline="") as stream:
         assert [float(row["hardest"]) for row in csv.DictReader(stream)] == [one["hardest"] for one in found["steps"]]

@@ -77,12 +77,25 @@ def test_one_lever_makes_one_map_and_maps_that_are_left_out_are_counted() -> Non
     assert not make_sweep_page(many[:4], "name", "simple").cut
 
 
+def test_what_gives_out_is_in_words_and_values_below_a_map_are_whole() -> None:
+    page = make_sweep_page([row(3.0, rate=10), row(4.0, rate=20), row(None, rate=40)], "name", "simple")
+    assert [cells[4] for cells in page.rows.rows] == [
+        "engine time of prefill-1, 3 % room",
+        "engine time of prefill-1, 3 % room",
+        "inventory of H100: short",
+    ]
+    marks = page.charts[0].drawing.marks
+    ticks = [mark.text for mark in marks if isinstance(mark, Text) and mark.tone == "tick" and mark.anchor == "middle"]
+    assert ticks == ["10 req/s", "20 req/s", "40 req/s"]
+    assert 'class="stack named"' in render_sweep([row(3.0, rate=10)], {"rows": []}, "name", "simple")
+
+
 def answer(cost: float) -> Answer:
     return Answer(Status.FEASIBLE, cost, None, None, 9.0, {"H100": 2}, ("2 x H100 TP1 colocated",), "time of a")
 
 
 def curve(*steps: Step) -> Frontier:
-    return Frontier("rate", "1/s", steps, 1e-4)
+    return Frontier("rate", "req/s", steps, 1e-4)
 
 
 def test_the_page_of_a_curve_says_what_its_steps_do() -> None:
@@ -93,6 +106,8 @@ def test_the_page_of_a_curve_says_what_its_steps_do() -> None:
     (chart,) = page.charts
     assert chart.title == "The cost jumps most, by $3.00/h, at 8 req/s"
     assert sum(mark.kind == "path" and mark.tone == "curve decode" for mark in chart.drawing.marks) == 3
+    ticks = [mark for mark in chart.drawing.marks if isinstance(mark, Text) and mark.tone == "tick"]
+    assert [mark.text for mark in ticks if mark.anchor == "middle"] == ["10", "20", "30", "40"]
     assert page.lead == ("No fleet from 30.01 req/s to 40 req/s: inventory of H100: short.",)
     record = frontier_record(found)
     text = render_frontier(found, record, "chat")

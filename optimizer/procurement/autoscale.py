@@ -94,7 +94,7 @@ def autoscale(
     told = progress or (lambda _what, _share: None)
     needed: dict[float, IntArray] = {}
     for number, one in enumerate(dict.fromkeys(volume.tolist())):
-        told(f"replicas at {one * instance.problem.workload.request_rate:.3g}/s", 0.7 * number / volume.size)
+        told(f"replicas at {one * instance.problem.workload.request_rate:.3g} req/s", 0.7 * number / volume.size)
         needed[one] = _enough(reached, one, least)
     need = np.array([needed[one] for one in volume.tolist()])
     attained, late = reached.over(list(_serving(need, start_up)), need)

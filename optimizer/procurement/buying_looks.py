@@ -66,7 +66,7 @@ class LookingAt:
         new = [part for part in parts if part.key not in self.seen][: max(self.most - len(self.seen), 0)]
         for number, part in enumerate(new):
             if progress is not None:
-                progress(f"simulating {part.gpus} at {part.rate:.3g}/s", 0.7 + 0.3 * number / len(new))
+                progress(f"simulating {part.gpus} at {part.rate:.3g} req/s", 0.7 + 0.3 * number / len(new))
             self.seen[part.key] = look_at_part(part)
         mine = [self.seen[part.key] for part in parts if part.key in self.seen]
         used = {part.key for part in parts}

@@ -54,7 +54,7 @@ def search_levels(
     above = parts
     for number, rate in enumerate(rates[::-1].tolist()):
         if progress is not None:
-            progress(f"fleets for {rate:.3g}/s", 0.5 * number / rates.size)
+            progress(f"fleets for {rate:.3g} req/s", 0.5 * number / rates.size)
         above = [_known(problem, stocks, part, rate, last, refuted) for part, last in zip(parts, above, strict=True)]
         if number == 0:
             parts = [part.only(known.used) for part, known in zip(parts, above, strict=True)]

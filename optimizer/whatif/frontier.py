@@ -51,13 +51,14 @@ class Over:
 class Step:
     """A stretch of the curve on which one fleet is the cheapest: from `easy` to `hard`, its hardest value.
 
-    promised: up to which it holds by formula, where a simulation says less.
+    promised: up to which it holds by formula, where a simulation says less; missed: where it was seen to miss then.
     """
 
     easy: float
     hard: float
     answer: Answer
     promised: float | None = None
+    missed: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +102,7 @@ OVER = ("rate", *LATENCY, "attainment", "budget")
 def over_of(problem: Problem, name: str) -> Over:
     """The lever of a name; latency limits of several classes are scaled together."""
     if name in {"rate", "budget"}:
-        return Over("rate", "1/s", upwards=True, change=_rate, low=0.25, high=4.0)
+        return Over("rate", "req/s", upwards=True, change=_rate, low=0.25, high=4.0)
     if name == "attainment":
         return Over("attainment", "1", upwards=True, change=_limit("attainment", scaled=False), low=0.0, high=0.0)
     if name not in LATENCY:
@@ -141,7 +142,8 @@ def frontier(
     if not 0.0 < low < high:
         raise InputError(f"--over {name}: the range from {low:g} to {high:g} is empty or not above zero")
     if name == "attainment" and high >= 1.0:
-        raise InputError(f"--over attainment: the range ends at {high:g}; goals are below 1, such as 0.999")
+        meant = f"; did you mean {high:g}%?" if 1.0 < high < 100.0 else ""
+        raise InputError(f"--over attainment: the range ends at {high:g}; goals are below 1, such as 0.999{meant}")
     budgets = bounds if name == "budget" else None
     if budgets is not None:
         low, high = rates_for(problem, base, budgets)
@@ -197,10 +199,10 @@ def _step(where: Where, easy: float, hard: float, tolerance: float) -> Step:
     pick = None if physics.floor else cheapest(problem, physics)
     if pick is None:
         return Step(easy, hard, why_none(problem, physics))
-    return Step(easy, _held_to(where, physics, pick, (easy, hard), tolerance), answer_of(problem, physics, pick))
+    return Step(easy, held_to(where, physics, pick, (easy, hard), tolerance), answer_of(problem, physics, pick))
 
 
-def _held_to(where: Where, physics: Physics, pick: Pick, ends: tuple[float, float], tolerance: float) -> float:
+def held_to(where: Where, physics: Physics, pick: Pick, ends: tuple[float, float], tolerance: float) -> float:
     """The hardest value at which a fleet still keeps every goal, by bisection."""
     fleet = fleet_of(physics, pick.way, pick.pools)
 

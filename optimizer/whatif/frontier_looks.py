@@ -1,21 +1,24 @@
 """A second look at the steps of a frontier: each fleet is simulated where it is said to hold last.
 
 A fleet that misses there is tried at easier values of its stretch, by bisection; its step ends at the hardest at which
-it holds, and the next fleet, which holds where it is harder, takes over from there. A fleet that holds nowhere in its
-stretch has no step. Named first are the ends of the curve, then the steps before its largest jumps.
+it holds. A fleet that holds nowhere in its stretch has no step. From there on the cheapest fleet that holds when
+simulated is searched for, until the next step begins, whose fleet holds where it is harder and would have taken over.
+Looked at first are the ends of the curve, then the steps before its largest jumps.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 from optimizer.rivals.by_evaluation import settled
+from optimizer.verification.verdict import REPLICATIONS
 from search_spaces.problem import Problem
 
-from .frontier import Frontier, Step, Where, beyond, over_of
+from .frontier import Frontier, Step, Where, beyond, held_to, over_of
 from .physics import fleet_of, physics_of
 from .scenario import Missed
 from .second_look import look, proven
@@ -23,7 +26,10 @@ from .second_look import look, proven
 HALVINGS = 2
 """Of the stretch of a fleet that misses at its end: the end is found to a quarter of it."""
 RUNS = 2
-"""Full runs after which a fleet that straddles a goal is taken for a miss: at its end by formula each is near one."""
+"""Full runs after which a fleet that straddles a goal at its end by formula is taken for a miss: each is near one
+there. Elsewhere it gets as many as in any second look."""
+BETWEEN = 3
+"""Fleets searched for where one misses, before that of the next step takes over."""
 
 Progress = Callable[[str, float], None]
 
@@ -53,7 +59,7 @@ def named_steps(steps: Sequence[Step]) -> list[int]:
 
 def looked_at(where: Where, step: Step) -> Step | Missed:
     """A step as far as its fleet holds when simulated; what it missed by, where that is nowhere."""
-    reached, fault = _look(where, step, step.hard)
+    reached, fault = _look(where, step, step.hard, RUNS)
     if not fault:
         return replace(step, answer=replace(step.answer, attainment=reached))
     missed = Missed(step.answer.cost or 0.0, step.answer.pools, reached, fault)
@@ -68,34 +74,84 @@ def looked_at(where: Where, step: Step) -> Step | Missed:
     if share is None:
         return missed
     answer = replace(step.answer, attainment=share, refuted=(missed,))
-    return replace(step, hard=good, answer=answer, promised=step.hard)
+    return replace(step, hard=good, answer=answer, promised=step.hard, missed=bad)
 
 
-def _look(where: Where, step: Step, value: float) -> tuple[float, str]:
-    """A second look at the fleet of a step at some value, with the batch limits that it would have there."""
+def _look(where: Where, step: Step, value: float, most: int = REPLICATIONS[-1]) -> tuple[float, str]:
+    """A second look at the fleet of a step at some value, with the batch limits that it would have there.
+
+    most: full runs at most (`look`).
+    """
     pick = step.answer.pick
     if pick is None:
         return 0.0, "has no fleet"
     physics = physics_of(where.at(step.easy), where.base)
     here = where.instance_at(physics, pick.way, value)
     fleet = settled(here, fleet_of(physics, pick.way, pick.pools))
-    return look(here, fleet, RUNS)
+    return look(here, fleet, most)
 
 
 def _joined(where: Where, curve: Frontier, seen: Mapping[int, Step | Missed], *, to_the_end: bool) -> Frontier:
-    """The steps that are left, each from where the one before it ends, and the cheapest fleet that holds at the end."""
+    """The steps that are left, each from where the one before ends, and fleets that hold in between and at the end."""
     kept: list[Step] = []
     gone: list[Missed] = []
     for number, step in enumerate(curve.steps):
         found = seen.get(number, step)
         if isinstance(found, Missed):
             gone.append(found)
-            continue
-        easy = curve.steps[0].easy if not kept else beyond(where.over, kept[-1].hard, curve.tolerance)
-        kept.append(replace(found, easy=easy))
+        else:
+            kept += _with_those_before(where, curve, kept, found)
     last = curve.steps[-1] if curve.steps and to_the_end else None
     if last is not None and (not kept or kept[-1].hard != last.hard):
-        easy = last.easy if not kept else beyond(where.over, kept[-1].hard, curve.tolerance)
         there = where.at(last.hard)
-        kept.append(Step(easy, last.hard, proven(there, physics_of(there, where.base))))
-    return replace(curve, steps=tuple(kept), refuted=tuple(gone))
+        final = Step(last.hard, last.hard, proven(there, physics_of(there, where.base)))
+        kept += _with_those_before(where, curve, kept, final)
+    return replace(curve, steps=_merged(kept), refuted=tuple(gone))
+
+
+def _with_those_before(where: Where, curve: Frontier, kept: Sequence[Step], step: Step) -> list[Step]:
+    """A step from where the last one kept ends, after the cheaper fleets that hold where those of the curve do not.
+
+    By formula its own fleet is the cheapest only from its beginning on. Each of these is the cheapest that holds where
+    the one before was seen to miss, as far as it does; where something is harder it holds where it is easier.
+    """
+    found: list[Step] = []
+    easy, at = _after(where, curve, kept)
+    most = math.inf if step.answer.cost is None else step.answer.cost * (1.0 - 1e-9)
+    while len(found) < BETWEEN and _easier(where, beyond(where.over, at, curve.tolerance), step.easy):
+        problem = where.at(at)
+        physics = physics_of(problem, where.base)
+        answer = proven(problem, physics)
+        if answer.pick is None or answer.cost is None or answer.cost >= most:
+            break
+        end = held_to(where, physics, answer.pick, (at, step.easy), curve.tolerance)
+        here = looked_at(where, Step(at, end, answer))
+        if isinstance(here, Missed):  # all the way from here on
+            here = Step(at, at, answer)
+        found.append(replace(here, easy=easy))
+        easy, at = _after(where, curve, found)
+    return found if _easier(where, step.hard, easy) else [*found, replace(step, easy=easy)]
+
+
+def _after(where: Where, curve: Frontier, steps: Sequence[Step]) -> tuple[float, float]:
+    """Where the step after some begins, and where its fleet has to hold."""
+    if not steps:
+        return curve.steps[0].easy, curve.steps[0].easy
+    last = steps[-1]
+    easy = beyond(where.over, last.hard, curve.tolerance)
+    return easy, easy if last.missed is None else last.missed
+
+
+def _easier(where: Where, one: float, other: float) -> bool:
+    return one < other if where.over.upwards else one > other
+
+
+def _merged(steps: Sequence[Step]) -> tuple[Step, ...]:
+    """One step of those next to each other that have the same fleet."""
+    merged: list[Step] = []
+    for step in steps:
+        if merged and step.answer.pools and step.answer.pools == merged[-1].answer.pools:
+            merged[-1] = replace(step, easy=merged[-1].easy)
+        else:
+            merged.append(step)
+    return tuple(merged)

@@ -14,6 +14,7 @@ from costmodel.words import join_words
 from pdplan.console import Console, write_text
 from pdplan.options import (
     PATH,
+    Choice,
     catalog_option,
     console_options,
     force_option,
@@ -62,7 +63,7 @@ class Flags:
 @click.option("--replicas", type=DEGREE, default=1, show_default=True, help="Equal engines that shared the load.")
 @click.option("--engine", metavar="NAME", help="vllm, sglang or trtllm; default: as the results say, else vllm.")
 @click.option("--weight-dtype", metavar="DTYPE", help="bf16, fp8, int8, int4 or fp4; default: the checkpoint's.")
-@click.option("--kv-dtype", type=click.Choice(["bf16", "fp8"]), help="KV cache; default: the engine's habit.")
+@click.option("--kv-dtype", type=Choice(["bf16", "fp8"]), help="KV cache; default: the engine's habit.")
 @click.option(
     "--memory-fraction", callback=share_within(bounds.MEMORY_FRACTION), metavar="SHARE",
     help="Share of HBM that the engine used; default: the engine's.",

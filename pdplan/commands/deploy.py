@@ -10,7 +10,7 @@ from click.core import ParameterSource
 
 from costmodel.errors import InputError
 from pdplan.console import Console
-from pdplan.options import PATH, console_options, force_option, pairs, pass_console
+from pdplan.options import PATH, Choice, console_options, force_option, pairs, pass_console
 from pdplan.plan_files import read_plan
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ TARGETS = ("vllm", "dynamo", "llmd", "sglang", "trtllm")
 @click.option(
     "-t",
     "--target",
-    type=click.Choice(TARGETS),
+    type=Choice(TARGETS),
     help="What runs the engines; default: plain files for the plan's engine.",
 )
 @click.option("-o", "--output", type=PATH, metavar="DIR", help="Write the files to DIR, new or empty.")
@@ -74,7 +74,7 @@ TARGETS = ("vllm", "dynamo", "llmd", "sglang", "trtllm")
 )
 @click.option(
     "--api",
-    type=click.Choice(["v1beta1", "v1alpha1"]),
+    type=Choice(["v1beta1", "v1alpha1"]),
     default="v1beta1",
     show_default=True,
     help="Version of Dynamo's resource; target dynamo.",
@@ -178,7 +178,9 @@ def _check(console: Console, plan: Plan, directory: Path) -> None:
         for rule, sentence in cause.breaks:
             console.show(f"{'  ' if cause.differs else ''}{rule}: {sentence}")
     faults = plural(sum(cause.faults for cause in checked.causes), "fault")
-    raise InputError(f"{directory} has {faults}, and does not deploy {plan.name!r} as it was evaluated")
+    rules = sum(len(cause.breaks) for cause in checked.causes if cause.differs)
+    faults += f", by which it breaks {plural(rules, 'rule')}," if rules else ","
+    raise InputError(f"{directory} has {faults} and does not deploy {plan.name!r} as it was evaluated")
 
 
 def _left_aside(strays: list[str]) -> str:

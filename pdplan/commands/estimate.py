@@ -10,7 +10,7 @@ import click
 
 from costmodel.errors import InputError
 from pdplan.console import Console, facts_text
-from pdplan.options import catalog_option, console_options, json_option, pass_console, share_within, whole
+from pdplan.options import Choice, catalog_option, console_options, json_option, pass_console, share_within, whole
 from search_spaces import bounds
 
 if TYPE_CHECKING:
@@ -56,11 +56,11 @@ class Flags:
 @click.option("--ep", type=DEGREE, default=1, show_default=True, help="Expert parallelism.")
 @click.option("--dp", type=DEGREE, default=1, show_default=True, help="Data parallelism of the attention.")
 @click.option(
-    "--role", type=click.Choice(["colocated", "prefill", "decode"]), default="colocated", show_default=True,
+    "--role", type=Choice(["colocated", "prefill", "decode"]), default="colocated", show_default=True,
     help="What the engine does.",
 )  # fmt: skip
 @click.option("--weight-dtype", metavar="DTYPE", help="bf16, fp8, int8, int4 or fp4; default: the checkpoint's.")
-@click.option("--kv-dtype", type=click.Choice(["bf16", "fp8"]), default="bf16", show_default=True, help="KV cache.")
+@click.option("--kv-dtype", type=Choice(["bf16", "fp8"]), default="bf16", show_default=True, help="KV cache.")
 @click.option("--isl", type=LENGTH, default=2048, show_default=True, help="Input length [token].")
 @click.option("--osl", type=LENGTH, default=256, show_default=True, help="Output length [token].")
 @click.option("--batch", type=REQUESTS, help="Running requests; default: all that fit.")
@@ -121,8 +121,8 @@ def _problem(flags: Flags) -> Problem:
     one, length = np.ones(1), flags.isl + flags.osl
     if length > model.max_position:
         raise InputError(
-            f"--isl {flags.isl} and --osl {flags.osl} are {length} tokens, which exceed the context of {model.name}, "
-            f"{model.max_position} tokens"
+            f"--isl {flags.isl:,} and --osl {flags.osl:,} are {length:,} tokens, which exceed the context of "
+            f"{model.name}, {model.max_position:,} tokens"
         )
     return Problem(
         name="estimate",

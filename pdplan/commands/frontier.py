@@ -10,6 +10,7 @@ from pdplan.console import Console, part_of
 from pdplan.exit_codes import ExitCode
 from pdplan.options import (
     PATH,
+    Choice,
     console_options,
     force_option,
     json_option,
@@ -30,7 +31,7 @@ LOOKING = 0.6
 
 @click.command(short_help="Draw the least cost against rate, TTFT, TPOT, attainment or budget.")
 @click.argument("file", type=PATH)
-@click.option("--over", type=click.Choice(OVER), required=True, help="What the least cost is shown against.")
+@click.option("--over", type=Choice(OVER), required=True, help="What the least cost is shown against.")
 @click.option(
     "--between",
     metavar="LOW:HIGH",

@@ -47,7 +47,7 @@ def gpus(console: Console, name: str | None, catalog: Path | None, as_json: bool
 def _table(known: list[Accelerator], width: int) -> str:
     from costmodel.units import GIB, GIGA, TERA
     from reports.numbers import listed, money, significant
-    from reports.table import Column, render_table
+    from reports.table import Column, kept_headers, render_table
     from reports.text import wrap
 
     def peak(accelerator: Accelerator, dtype: str) -> str:
@@ -74,10 +74,13 @@ def _table(known: list[Accelerator], width: int) -> str:
     ]
     names = ("GiB", "TB/s", "bf16", "fp8", "fp4", "ridge", "up", "out", "node", "W", "$/h", "spread")
     columns = [Column("name"), *(Column(name, "right", optional=name in {"ridge", "spread"}) for name in names)]
+    shown = kept_headers(rows, columns, width)
+    ridge = " ridge: FLOP/byte at bf16." if "ridge" in shown else ""
+    spread = "; spread: the cheapest and the dearest provider" if "spread" in shown else ""
     notes = (
-        "GiB, TB/s: memory and its bandwidth. bf16, fp8, fp4: dense TFLOP/s. ridge: FLOP/byte at bf16.",
+        f"GiB, TB/s: memory and its bandwidth. bf16, fp8, fp4: dense TFLOP/s.{ridge}",
         "up, out: GB/s of one GPU's link inside a node of `node` GPUs, and between nodes. W: board power.",
-        "$/h: median list price of one GPU; spread: the cheapest and the dearest provider.",
+        f"$/h: median list price of one GPU{spread}.",
     )
     lines = [line for note in notes for line in wrap(note, width)]
     return "\n".join([render_table(rows, columns, width), "", *lines])

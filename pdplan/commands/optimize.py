@@ -13,7 +13,17 @@ from costmodel.errors import InputError
 from pdplan.braking import stop_on_interrupt
 from pdplan.console import Console, part_of
 from pdplan.exit_codes import ExitCode
-from pdplan.options import PATH, console_options, json_option, parse_settings, pass_console, seconds, set_option, whole
+from pdplan.options import (
+    PATH,
+    Choice,
+    console_options,
+    json_option,
+    parse_settings,
+    pass_console,
+    seconds,
+    set_option,
+    whole,
+)
 from pdplan.plan_files import is_plan
 from search_spaces.bounds import SEED, Bounds
 
@@ -44,7 +54,7 @@ FRONT = Bounds(2, 10_000)
 )
 @click.option(
     "--effort",
-    type=click.Choice(EFFORTS),
+    type=Choice(EFFORTS),
     default="standard",
     show_default=True,
     help="By formulas only, proven by simulation, or tuned by simulation too.",

@@ -82,6 +82,10 @@ class Told:
     any_fleet: bool
 
 
+_LIKE = {"rate": "5/s:40/s", "ttft": "300ms:2s", "tpot": "20ms:80ms", "e2e": "5s:30s", "attainment": "50%:99%"}
+"""Ranges of levers whose values have units."""
+
+
 def bounds_of(text: str, flag: str, key: str) -> tuple[float, float]:
     """Read LOW:HIGH in units of a lever.
 
@@ -91,7 +95,9 @@ def bounds_of(text: str, flag: str, key: str) -> tuple[float, float]:
     from search_spaces.levers import number_of
     from search_spaces.quantities import QuantityError
 
-    low, _, high = text.partition(":")
+    low, colon, high = text.partition(":")
+    if not (low and colon and high):
+        raise InputError(f"{flag} {text!r} is not LOW:HIGH, such as {_LIKE.get(key, '1:8')}")
     try:
         found = number_of(key, low), number_of(key, high)
     except QuantityError as error:

@@ -64,7 +64,7 @@ def swept(console: Console, sweep: Sweep, jobs: int | None, journal: Path | None
     log = None if journal is None else Journal(journal, sweep.key)
     wanted = min(jobs or all_cores(), len(sweep.scenarios))
     with ExitStack() as stack:
-        progress = stack.enter_context(console.progress())
+        progress = stack.enter_context(console.milestones())
         if address is not None:
             executor, workers = stack.enter_context(dask_executor(address))
         else:

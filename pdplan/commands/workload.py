@@ -11,7 +11,17 @@ import click
 
 from costmodel.errors import InputError
 from pdplan.console import Console, facts_text, write_text
-from pdplan.options import PATH, console_options, force_option, json_option, pairs, pass_console, per_second, whole
+from pdplan.options import (
+    PATH,
+    Choice,
+    console_options,
+    force_option,
+    json_option,
+    pairs,
+    pass_console,
+    per_second,
+    whole,
+)
 from search_spaces.bounds import BUCKETS, WHOLE
 
 if TYPE_CHECKING:
@@ -25,7 +35,7 @@ QUANTILES = (0.5, 0.9, 0.95, 0.99, 1.0)
 @click.option(
     "--format",
     "trace_format",
-    type=click.Choice(["auto", "azure", "mooncake", "csv", "jsonl"]),
+    type=Choice(["auto", "azure", "mooncake", "csv", "jsonl"]),
     default="auto",
     show_default=True,
     help="How the trace is written.",

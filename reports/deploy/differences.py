@@ -65,7 +65,8 @@ def _between(place: str, planned: Any, found: Any) -> Iterator[str]:
                 yield from _between(f"{place}: {key}", planned[key], found[key])
     elif isinstance(planned, list) and isinstance(found, list):
         if len(planned) != len(found):
-            yield f"{place} has {len(found)} entries, not {len(planned)}{_first_strange(planned, found)}"
+            few = "1 entry" if len(found) == 1 else f"{len(found):,} entries"
+            yield f"{place} has {few}, not {len(planned):,}: {_first_strange(planned, found)}"
             return
         for number, (one, other) in enumerate(zip(planned, found, strict=True)):
             yield from (f"{told}{_line(other)}" for told in _between(f"{place}[{number}]", one, other))
@@ -74,12 +75,14 @@ def _between(place: str, planned: Any, found: Any) -> Iterator[str]:
 
 
 def _first_strange(planned: list[Any], found: list[Any]) -> str:
-    """The entry at which two lists part."""
+    """The entry at which two lists part: one too many at the end, one missing there, or another before it."""
     places = (number for number, (one, other) in enumerate(zip(planned, found, strict=False)) if one != other)
-    number = next(places, min(len(planned), len(found)))
-    return (
-        f": {_shown(found[number])} is too many" if number < len(found) else f": {_shown(planned[number])} is missing"
-    )
+    at = next(places, min(len(planned), len(found)))
+    if at >= len(found):
+        return f"number {at + 1:,}, {_shown(planned[at])}, is missing"
+    if at >= len(planned):
+        return f"number {at + 1:,}, {_shown(found[at])}, is too many"
+    return f"they part at number {at + 1:,}, which is {_shown(found[at])}, not {_shown(planned[at])}"
 
 
 def _line(value: Any) -> str:

@@ -111,7 +111,9 @@ class TraceSummary:
     def _rate_or(self, stated: float | None) -> float:
         rate = self.request_rate if stated is None else stated
         if rate is None:
-            raise InputError(f"{self.path}: all requests arrive at one moment, so the trace has no rate; state one")
+            raise InputError(
+                f"{self.path}: all requests arrive at one moment, so the trace has no rate; state one, as --rate does"
+            )
         return rate
 
 
