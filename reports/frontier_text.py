@@ -122,7 +122,7 @@ def _refuted(curve: Frontier) -> list[str]:
     """A sentence for every fleet that misses where the formulas say that it holds."""
     moved = [(step, one) for step in curve.steps if step.promised is not None for one in step.answer.refuted]
     ends = [
-        f"Moved: by formula a fleet of {fleet_told(one.pools)} holds up to "
+        f"Moved: by formula a fleet of {fleet_told(one.pools)} holds {'down' if step.hard < step.easy else 'up'} to "
         f"{end_words(curve, step.promised or step.hard)}, but there it {one.fault}; its step ends "
         "where it was found to hold."
         for step, one in moved

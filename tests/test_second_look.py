@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,12 @@ from optimizer.procurement import buying_looks
 from optimizer.procurement.buying import Bought, buy
 from optimizer.verification.verify import ROUNDS
 from optimizer.whatif import frontier_looks, second_look
-from optimizer.whatif.frontier import Frontier, frontier
+from optimizer.whatif.frontier import Frontier, Step, frontier
 from optimizer.whatif.near_optimal import near_optimal
 from optimizer.whatif.physics import physics_of
 from optimizer.whatif.proven_pieces import proven_pieces
 from optimizer.whatif.refuted import refuted_with
-from optimizer.whatif.scenario import cheapest, solve_simple
+from optimizer.whatif.scenario import Missed, cheapest, solve_simple
 from optimizer.whatif.second_look import look_at, proven
 from optimizer.whatif.sweep import Row, run_sweep
 from optimizer.whatif.tornado import levers, tornado_of, with_looks
@@ -246,6 +247,12 @@ def test_a_step_ends_where_its_fleet_was_seen_to_hold(tight: Problem, by_formula
     assert record["hardest"] == moved.hard < record["hardest_by_formula"] == first.hard
     assert record["simulated"]
     assert frontier_csv(found).count("\n") == len(found.steps) + 1
+
+
+def test_of_a_limit_that_gets_harder_downwards_a_step_holds_down_to_its_end(by_formula: Frontier) -> None:
+    answer = replace(by_formula.steps[0].answer, refuted=(Missed(3.0, ("1 x H100 TP1 colocated",), *MISSED),))
+    curve = replace(by_formula, over="ttft", steps=(Step(4.0, 2.0, answer, promised=1.0, missed=1.5),))
+    assert "1 × H100 holds down to 1 s, but there it misses" in " ".join(frontier_text(curve, 100).split())
 
 
 def test_a_fleet_that_holds_nowhere_has_no_step(tight: Problem, by_formula: Frontier, seen: Any) -> None:
