@@ -89,7 +89,8 @@ def enough(  # noqa: PLR0917
         wider = 1.0 + NormalDist().inv_cdf(POWER) / NormalDist().inv_cdf(1.0 - tail)
         told = [one.attainment for one in judge_runs(bench.instance, engines, had, tail=tail).classes]
         goals = [slo.attainment for slo in bench.instance.problem.slos]
-        short = max((one.share - one.low) / (one.share - goal) for one, goal in zip(told, goals, strict=True))
+        over = [max(one.share - goal, 1e-9) for one, goal in zip(told, goals, strict=True)]
+        short = max((one.share - one.low) / more for one, more in zip(told, over, strict=True))
         wanted = max(wanted, (wider * short) ** 2 * sum(run.demand.trace.size for run in had) / full)
     count = next((number for number in (least, *REPLICATIONS) if number >= max(wanted, least)), REPLICATIONS[-1])
     return min(count, max(least, MOST_JUDGED // full))
