@@ -20,7 +20,7 @@ PER_DOLLAR: Final = "per dollar"
 IN_SLO: Final = "in SLO"
 DIGITS: Final = 5
 """Of the values at which steps end."""
-TAKEN_OVER: Final = (
+SEARCHED_ON: Final = (
     "Where a fleet was found to miss, the cheapest that holds when simulated was searched for, a few times at most."
 )
 
@@ -110,7 +110,7 @@ def curve_notes(curve: Frontier) -> list[str]:
     having = [step for step in curve.steps if step.answer.cost is not None]
     simulated = sum(step.answer.attainment is not None for step in having)
     short = bool(curve.refuted) or any(step.promised is not None for step in having)
-    return [said, *([TAKEN_OVER] if short else []), *simulated_note(simulated, len(having), "steps")]
+    return [said, *([SEARCHED_ON] if short else []), *simulated_note(simulated, len(having), "steps")]
 
 
 def curve_findings(curve: Frontier) -> list[str]:

@@ -14,7 +14,6 @@ from costmodel.simulator.metrics import Attainment, overload
 from optimizer.fleets.evaluate import evaluate, goodput_volume
 from optimizer.fleets.fleet import Fleet, FleetPool
 from optimizer.loads.instance import Instance
-from optimizer.recommend.judged import _interval_words
 from optimizer.verification.judge import (
     ClassJudgement,
     judge,
@@ -23,6 +22,7 @@ from optimizer.verification.judge import (
     simulated_fleet,
     simulated_trace,
 )
+from optimizer.verification.miss_words import interval_words
 from optimizer.verification.simulated_goodput import goodput
 from tests.optimizer_cases import instance_of, problem, slo, workload
 
@@ -170,4 +170,4 @@ def test_no_rate_is_good_enough_for_a_limit_below_the_floor() -> None:
     ],
 )
 def test_a_miss_says_why_a_share_at_the_goal_is_not_enough(ends: tuple[float, float, float], said: str) -> None:
-    assert _interval_words(ClassJudgement("chat", 0.9, Attainment(*ends, 9000), (), ())) == said
+    assert interval_words(ClassJudgement("chat", 0.9, Attainment(*ends, 9000), (), ())) == said

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from costmodel.simulator import expect
-from costmodel.words import dollars, join_words, percentage
+from costmodel.words import dollars, percentage
 from optimizer.fleets.binding import binding
 from optimizer.fleets.build_plan import fleet_cost, pool_line
 from optimizer.fleets.evaluate import holds, predict_misses
@@ -25,7 +25,7 @@ from optimizer.plans.proof import OPTIMAL_GAP, Proof, bound_for, gap_of, proof_o
 from optimizer.rivals.alternatives import SAME, Rival, kinds, recommended, why_not
 from optimizer.verification.batch_limits import with_larger_batches
 from optimizer.verification.confirm import MOST_CONFIRMED, confirmed
-from optimizer.verification.judge import ClassJudgement
+from optimizer.verification.miss_words import miss_words
 from optimizer.verification.simulated_goodput import OutOfTimeError, goodput_among
 from optimizer.verification.simulation_record import (
     Trail,
@@ -334,30 +334,6 @@ def overall(instance: Instance, found: Verdict) -> float:
     """Share of all requests within their SLOs."""
     shares = np.array([slo.share for slo in instance.problem.slos])
     return float(shares @ [one.attainment.share for one in found.judgement.classes] / shares.sum())
-
-
-def miss_words(found: Verdict) -> str:
-    """How a fleet missed, as the end of a sentence."""
-    if found.stuck:
-        return "stays behind when simulated, once its KV memory was full"
-    if found.judgement.overload.overloaded:
-        return "falls behind its arrivals when simulated"
-    behind = [one for one in found.judgement.classes if not one.proven] or list(found.judgement.classes)
-    shares = [
-        f"{percentage(one.attainment.share, 1)} of {one.name} ({_interval_words(one)}) "
-        f"where {percentage(one.goal, 1)} should"
-        for one in behind
-    ]
-    only = "only " if any(not one.held for one in behind) else ""
-    return f"keeps the SLOs of {only}{join_words(shares)} when simulated"
-
-
-def _interval_words(one: ClassJudgement) -> str:
-    """The 95 % interval, and why it does not show that a class holds whose share reaches the goal."""
-    low, high = (percentage(end, 1) for end in (one.attainment.low, one.attainment.high))
-    if one.proven:
-        return f"{low} to {high} at 95 %, lower at the level that confirms"
-    return f"{low} to {high}, the lower end counts" if one.held else f"{low} to {high}"
 
 
 def _undecided(solved: Solved, bench: Bench, fleet: Fleet) -> Judged:

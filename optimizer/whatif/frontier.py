@@ -150,7 +150,7 @@ def frontier(
     easy, hard = (low, high) if over.upwards else (high, low)
     steps: list[Step] = []
     value = easy
-    while (value < hard) if over.upwards else (value > hard):
+    while easier(over, value, hard):
         if len(steps) >= MOST_STEPS:
             raise InputError(f"--over {name}: more than {MOST_STEPS} fleets; narrow the range with --between")
         step = _step(Where(problem, base, over), value, hard, tolerance)
@@ -160,6 +160,11 @@ def frontier(
             progress(f"{len(steps)} fleet{'s' * (len(steps) > 1)}, at {value:.4g}", (value - easy) / (hard - easy))
     curve = Frontier(over.key, over.unit, _rising(steps), tolerance, by_budget=name == "budget")
     return within(curve, budgets)
+
+
+def easier(over: Over, one: float, other: float) -> bool:
+    """Whether the problem is easier at one value of the lever than at the other."""
+    return one < other if over.upwards else one > other
 
 
 def beyond(over: Over, value: float, tolerance: float) -> float:

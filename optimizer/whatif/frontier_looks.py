@@ -18,7 +18,7 @@ from optimizer.rivals.by_evaluation import settled
 from optimizer.verification.verdict import REPLICATIONS
 from search_spaces.problem import Problem
 
-from .frontier import Frontier, Step, Where, beyond, held_to, over_of
+from .frontier import Frontier, Step, Where, beyond, easier, held_to, over_of
 from .physics import fleet_of, physics_of
 from .scenario import Missed
 from .second_look import look, proven
@@ -118,7 +118,7 @@ def _with_those_before(where: Where, curve: Frontier, kept: Sequence[Step], step
     found: list[Step] = []
     easy, at = _after(where, curve, kept)
     most = math.inf if step.answer.cost is None else step.answer.cost * (1.0 - 1e-9)
-    while len(found) < BETWEEN and _easier(where, beyond(where.over, at, curve.tolerance), step.easy):
+    while len(found) < BETWEEN and easier(where.over, beyond(where.over, at, curve.tolerance), step.easy):
         problem = where.at(at)
         physics = physics_of(problem, where.base)
         answer = proven(problem, physics)
@@ -130,7 +130,7 @@ def _with_those_before(where: Where, curve: Frontier, kept: Sequence[Step], step
             here = Step(at, at, answer)
         found.append(replace(here, easy=easy))
         easy, at = _after(where, curve, found)
-    return found if _easier(where, step.hard, easy) else [*found, replace(step, easy=easy)]
+    return found if easier(where.over, step.hard, easy) else [*found, replace(step, easy=easy)]
 
 
 def _after(where: Where, curve: Frontier, steps: Sequence[Step]) -> tuple[float, float]:
@@ -140,10 +140,6 @@ def _after(where: Where, curve: Frontier, steps: Sequence[Step]) -> tuple[float,
     last = steps[-1]
     easy = beyond(where.over, last.hard, curve.tolerance)
     return easy, easy if last.missed is None else last.missed
-
-
-def _easier(where: Where, one: float, other: float) -> bool:
-    return one < other if where.over.upwards else one > other
 
 
 def _merged(steps: Sequence[Step]) -> tuple[Step, ...]:
