@@ -31,7 +31,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .decode_queue import Beside, DecodeTime
+from .beside import Beside
+from .decode_queue import DecodeTime
 from .queueing import conditional_wait, gamma_exceeds, held_at, normal_exceeds
 
 FloatArray = NDArray[np.float64]
@@ -79,7 +80,7 @@ def at_once(steps: FloatArray, weight: FloatArray, arrival_scv: float, overlap: 
 
     Arrivals of dispersion ca2 that stay equally long end so too, each length by itself; of lengths (flows,) with
     weights w (flows,), the ends have the dispersion 1 + (ca2 - 1) sum w^2, and half of both is the peakedness. That of
-    the number is 1 + (ca2 - 1) `overlap` (`decode_queue.Beside`; Eckberg 1983): both are ca2 for equal lengths.
+    the number is 1 + (ca2 - 1) `overlap` (`beside.Beside`; Eckberg 1983): both are ca2 for equal lengths.
 
     >>> half = np.full(2, 0.5)
     >>> at_once(np.array([9.0, 9.0]), half, 4.0, 1.0), at_once(np.array([1.0, 9.0]), half, 4.0, 0.5)

@@ -9,17 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodel.decode_queue import (
-    Beside,
-    after_prompt,
-    any_of,
-    beta_exceeds,
-    decode_time,
-    dispersion,
-    feedback,
-    first_of,
-    free_engines,
-)
+from costmodel.beside import Beside, dispersion, feedback
+from costmodel.decode_queue import after_prompt, any_of, beta_exceeds, decode_time, first_of, free_engines
 from costmodel.queueing import erlang_c
 
 
@@ -37,6 +28,7 @@ def beside(**changed: object) -> Beside:
         busy=0.45,
         sent=1.0,
         mixed_steps=np.ones(2),
+        carried=1.0,
         lanes=1.0,
         engines=1.0,
         arrival_scv=1.0,
@@ -100,6 +92,47 @@ def test_steps_of_one_engine_vary_as_in_a_simulation() -> None:
         sampled = (summed[n:] - summed[:-n]) / n - 0.02
         assert float(mean[index]) == pytest.approx(sampled.mean(), rel=0.1)
         assert float(np.sqrt(second[index] - mean[index] ** 2)) == pytest.approx(sampled.std(), rel=0.15)
+
+
+def stalled(n: tuple[float, float]) -> Beside:
+    """A step of 20 ms, and before the next one prompts of 100 ms as long as there are any, 0.4 of the time."""
+    return beside(extra=np.full(2, 0.1), square=np.full(2, 0.01), steps=np.array(n), busy=0.4, carried=0.0)
+
+
+def test_prompts_that_go_first_come_in_busy_periods() -> None:
+    """A step is followed by a prompt if one came in its 20 ms; the work of busy periods has E[z^2] by Takacs."""
+    one = stalled((20.0, 400.0))
+    assert one.step == pytest.approx(0.02 / 0.6)
+    assert one.joined == pytest.approx(0.4)
+    assert one.often == pytest.approx(1.0 - np.exp(-4.0 * 0.02))
+
+
+def test_steps_between_which_prompts_go_first_vary_as_in_a_simulation() -> None:
+    """The first step of a request that left no prompt behind comes at once."""
+    one = stalled((20.0, 400.0))
+    rng, steps = np.random.default_rng(2), np.empty(200_000)
+    for at in range(steps.size):
+        length, came = 0.02, rng.poisson(4.0 * 0.02)
+        while came:
+            length, came = length + 0.1 * came, rng.poisson(4.0 * 0.1 * came)
+        steps[at] = length
+    summed = np.cumsum(np.r_[0.0, steps])
+    found = decode_time(one, np.zeros(2), 0.1)
+    mean = found.mean * (1.0 - found.undisturbed)
+    second = (found.spread**2 + found.mean**2) * (1.0 - found.undisturbed)
+    for index, n in enumerate((20, 400)):
+        sampled = (0.02 + summed[n - 1 :] - summed[: 1 - n]) / n - 0.02
+        assert float(mean[index]) == pytest.approx(sampled.mean(), rel=0.05)
+        assert float(np.sqrt(second[index] - mean[index] ** 2)) == pytest.approx(sampled.std(), rel=0.05)
+
+
+def test_prompts_left_behind_go_before_the_first_step_with_all_that_come_meanwhile() -> None:
+    """One of 100 ms left for sure: 100 / (1 - 0.4) ms in 20 steps, and in 19 of them as much as usual."""
+    one = stalled((20.0, 20.0))
+    usual = one.step - one.quiet
+    found = decode_time(one, np.full(2, 50.0), 0.1)
+    mean = float((found.mean * (1.0 - found.undisturbed))[0])
+    assert mean == pytest.approx((0.1 / 0.6 + 19.0 * usual) / 20.0, rel=1e-6)
 
 
 def test_prompts_left_behind_are_geometric_and_fill_the_step() -> None:

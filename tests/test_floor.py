@@ -41,7 +41,7 @@ BATCHES = (8, 32, 128, 512)
 
 
 @cache
-def unit(which: int, *cards: str) -> tuple[Instance, Columns]:
+def unit(which: int, *cards: str, engine: str = "vllm") -> tuple[Instance, Columns]:
     """Llama-3.1-8B at a request per second within one of the limits, and the settings of its engines."""
     ttft, tpot, goal = LIMITS[which]
     engines = space(
@@ -53,6 +53,7 @@ def unit(which: int, *cards: str) -> tuple[Instance, Columns]:
             slos=(slo(ttft, tpot, goal, share=0.5), slo(2.0 * ttft, 3.0 * tpot, goal, name="batch", share=0.5)),
             space=engines,
             offers=tuple(offer(card) for card in cards),
+            engine=engine,
         )
     )
     return instance, every_setting(instance)
@@ -82,7 +83,8 @@ def every_setting(instance: Instance) -> Columns:
 @st.composite
 def fleets(draw: st.DrawFn) -> tuple[Instance, Evaluated, Fleet]:
     """A fleet of up to four pools of any engines with any routing, some of them hardly loaded and others near full."""
-    instance, every = unit(draw(st.integers(0, len(LIMITS) - 1)), "H100", "L40S")
+    engine = draw(st.sampled_from(("vllm", "sglang")))
+    instance, every = unit(draw(st.integers(0, len(LIMITS) - 1)), "H100", "L40S", engine=engine)
     instance = at_volume(instance, 10.0 ** draw(st.floats(-1.0, 2.5)))
     known = Evaluated.of(instance, every)
     seed = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))

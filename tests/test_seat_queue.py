@@ -7,7 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from costmodel.decode_queue import Beside, DecodeTime
+from costmodel.beside import Beside
+from costmodel.decode_queue import DecodeTime
 from costmodel.queueing import erlang_c
 from costmodel.seat_queue import FAR, Seats, at_once, seat_wait, taken_chance, within_seats
 
@@ -71,7 +72,7 @@ def crowded(steps: float) -> Beside:
     """Equal requests at an engine of 10 seats, half of which are taken: prompts of 0.1 s, full batches of 20 ms."""
     one = np.ones(1)
     each = np.full(1, 0.1)
-    return Beside(1.0, one, each, 1.0, each**2, steps * one, 0.02, 0.0, 0.1, 1.0, one, 1.0, 1.0, 1.0, 10.0, 0.02)
+    return Beside(1.0, one, each, 1.0, each**2, steps * one, 0.02, 0.0, 0.1, 1.0, one, 1.0, 1.0, 1.0, 1.0, 10.0, 0.02)
 
 
 def test_tokens_are_as_slow_as_ends_of_others_let_prompts_in() -> None:

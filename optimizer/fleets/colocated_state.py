@@ -1,7 +1,7 @@
 """How an engine runs that computes prompts in chunks beside its decodes.
 
 With b the step of its mean batch without KV reads, a the attention time of the batch and e what a prompt adds to the
-steps of others,
+steps of others (what its chunks add to those that carry them; all of its own steps where prompts go first and alone),
 
     t = (b + a) / (1 - P),  P = sum rate e          mean step; N = t sum rate osl requests decode (Little)
 
@@ -17,7 +17,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.decode_queue import Beside, any_of, decode_time, feedback, first_of
+from costmodel.beside import Beside, feedback
+from costmodel.decode_queue import any_of, decode_time, first_of
 from costmodel.mixed_wait import Company, Transit, with_company, with_crowd, with_transit
 from costmodel.prompt_queue import Prompts, PromptWait, bunch_behind, prompt_wait
 from costmodel.queueing import lanes_held_up, normal_exceeds, wait_probability
@@ -39,16 +40,28 @@ NOTHING = 1e-9
 class _Mixed:
     """Steps that carry prompts beside `running` requests, KV reads apart.
 
-    base: decode step [s]; turn, count (flows,): mixed step [s] and how many of them a prompt needs; extra (flows,):
-    time that a prompt adds to the steps of others [s]; full: step that prompts fill [s]; room: tokens of prompts in it.
+    base: decode step [s], of which such a step carries the share `carried` [1] (`Tables`); turn, count (flows,): mixed
+    step [s] and how many of them a prompt needs; extra (flows,): time that a prompt adds to the steps of others [s];
+    full: step that prompts fill [s]; room: tokens of prompts in it.
     """
 
     base: float
+    carried: float
     turn: FloatArray
     count: FloatArray
     extra: FloatArray
     full: float
     room: float
+
+    @property
+    def most(self) -> float:
+        """What prompts add to one step of a decode at most: no end of them where they go first [s]."""
+        return max(self.full - self.base, 1e-12) if self.carried else np.inf
+
+    @property
+    def spans(self) -> FloatArray:
+        """Steps of a decode that a prompt makes longer, (flows,) [1]: one where all of it goes first."""
+        return 1.0 + self.carried * (self.count - 1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +88,11 @@ class _Mean:
         """Step without prompts [s]."""
         return self.mixed.base + self.attention
 
+    @property
+    def reads(self) -> float:
+        """KV reads in a mixed step [s]."""
+        return self.mixed.carried * self.attention
+
 
 def colocated_state(instance: Instance, pool: FleetPool, rate: FloatArray) -> PoolState:
     """The state of a pool of such engines under `rate` (flows,) requests per second."""
@@ -83,9 +101,9 @@ def colocated_state(instance: Instance, pool: FleetPool, rate: FloatArray) -> Po
     mean = _mean_engine(instance, pool, sent / pool.replicas)
     if mean is None:
         return overloaded(rate)
-    crowded = mean.mixed if ranks == 1.0 else _mixed(instance, pool, mean.per_engine, mean.running, 1.0)
-    wait = _prompts(instance, pool, sent, crowded, mean.attention)
-    latency = _turns(instance, pool, mean.mixed, mean.attention)[0]
+    crowded = mean.mixed if ranks == 1.0 else _mixed(instance, pool, mean, 1.0)
+    wait = _prompts(instance, pool, sent, crowded, mean.reads)
+    latency = _turns(instance, pool, mean.mixed, mean.reads)[0]
     lanes = (0.0, 0.0)
     if ranks > 1.0:
         latency, lanes = _mixed_lockstep(instance, pool, mean)
@@ -107,15 +125,16 @@ def _mean_engine(instance: Instance, pool: FleetPool, per_engine: FloatArray) ->
     """Fixed point of t = (b + a) / (1 - P) with a = t sum rate osl slope; None where there is none."""
     flows, tables = instance.flows, instance.tables
     work, slope = per_engine * flows.osl, tables.attention_slope[pool.shape]
-    mean = _Mean(per_engine, _mixed(instance, pool, per_engine, 1.0, 0.0), 1.0, 0.0, 0.0, 0.0)
+    nothing = np.zeros_like(per_engine)
+    mean = _Mean(per_engine, _Mixed(0.0, 1.0, nothing, nothing, nothing, 0.0, 0.0), 1.0, 0.0, 0.0, 0.0)
     for _ in range(ROUNDS):
-        mixed = _mixed(instance, pool, per_engine, mean.running, mean.busy)
+        mixed = _mixed(instance, pool, mean, mean.busy)
         free = 1.0 - float(per_engine @ mixed.extra) - float(work @ slope)
         if free <= 0.0:
             return None
         step = mixed.base / free
         attention = step * float(work @ slope)
-        latency, service = _turns(instance, pool, mixed, attention)
+        latency, service = _turns(instance, pool, mixed, mixed.carried * attention)
         busy = float(per_engine @ service) / float(tables.ranks[pool.shape])
         running = step * float(work.sum()) + float(per_engine @ latency)
         settled = (running, busy) == (mean.running, mean.busy)
@@ -125,7 +144,7 @@ def _mean_engine(instance: Instance, pool: FleetPool, per_engine: FloatArray) ->
     servers = pool.replicas * float(tables.ranks[pool.shape])
     found = min(mean.busy, 0.999999) ** (np.sqrt(2.0 * (servers + 1.0)) - 1.0)  # Sakasegawa's P(all busy)
     spread = float(np.sqrt(_beside(instance, pool, mean, (mean.busy, found)).variance))
-    mixed = _mixed(instance, pool, per_engine, mean.running, mean.busy, spread=spread)
+    mixed = _mixed(instance, pool, mean, mean.busy, spread=spread)
     longer = _together(instance, mean, mixed, (servers, float(tables.pipeline[pool.shape]), found))
     taken = float(per_engine @ (mixed.extra * longer)) + float(work @ slope)
     if taken >= 1.0:
@@ -139,21 +158,25 @@ def _together(instance: Instance, mean: _Mean, mixed: _Mixed, pool: tuple[float,
     """What prompts add to steps, over what each adds by itself, (flows,) [1].
 
     The first tokens of a step cost less, as they share the weights that decodes read anyway; prompts that share a step
-    save that once. x prompts come to a busy engine in the step of another, n = x + exp(-x) share one.
+    save that once. Where prompts go alone those that share a step read the weights once for all of them. x prompts come
+    to a busy engine in the step of another, n = x + exp(-x) share one.
     pool: prompt servers, stages of an engine, P(all servers busy).
     """
-    (servers, stages, found), flows, work = pool, instance.flows, (mixed.turn - mixed.base) * mixed.count
+    (servers, stages, found), flows = pool, instance.flows
+    ridden = mixed.carried * mixed.base
+    work = (mixed.turn - ridden) * mixed.count
     weight = mean.per_engine / mean.rate
     burst = 1.0 + max(flows.arrival_scv - 1.0, 0.0) / (2.0 * servers)
     sent = min(found / max(mean.busy, 1e-12), 1.0)
-    come = mean.rate * float(weight @ (mixed.turn + mean.attention)) / stages * burst * sent
+    come = mean.rate * float(weight @ (mixed.turn + mean.reads)) / stages * burst * sent
     shared = 1.0 - 1.0 / (come + np.exp(-come))
-    dense = flows.new_tokens / mixed.room * (mixed.full - mixed.base)
-    return np.asarray(1.0 + shared * np.maximum(dense - work, 0.0) / np.maximum(work, 1e-12))
+    dense = flows.new_tokens / mixed.room * (mixed.full - ridden)
+    more = np.maximum(dense - work, 0.0) if mixed.carried else dense - work
+    return np.asarray(1.0 + shared * more / np.maximum(work, 1e-12))
 
 
 def _beside(instance: Instance, pool: FleetPool, mean: _Mean, met: tuple[float, float]) -> Beside:
-    """Prompts beside decodes, as `decode_queue` wants them; met: busy share of a lane, and P(all lanes busy)."""
+    """Prompts beside decodes, as `costmodel.beside` wants them; met: busy share of a lane, and P(all lanes busy)."""
     flows, tables, mixed = instance.flows, instance.tables, mean.mixed
     stages, ranks = float(tables.pipeline[pool.shape]), float(tables.ranks[pool.shape])
     whole = np.floor(flows.new_tokens / mixed.room)
@@ -165,13 +188,14 @@ def _beside(instance: Instance, pool: FleetPool, mean: _Mean, met: tuple[float, 
         weight=mean.per_engine / mean.rate,
         extra=mixed.extra,
         swing=_swing(instance, pool, mean),
-        square=mixed.extra**2 * np.maximum(square, 1.0 / np.maximum(mixed.count / stages, 1.0)),
+        square=mixed.extra**2 * np.maximum(square, 1.0 / np.maximum(mixed.spans / stages, 1.0)),
         steps=np.maximum(flows.osl - 1.0, 1.0),
         quiet=mean.quiet,
         slope=_slope(instance, pool, mean),
         busy=any_busy(busy, ranks),
         sent=min(chance / max(busy, 1e-12), 1.0),
-        mixed_steps=np.maximum(mixed.count / stages, 1.0),
+        mixed_steps=np.maximum(mixed.spans / stages, 1.0),
+        carried=mixed.carried,
         lanes=stages,
         engines=float(pool.replicas),
         arrival_scv=flows.arrival_scv,
@@ -203,15 +227,15 @@ def _slope(instance: Instance, pool: FleetPool, mean: _Mean) -> float:
     return mean.attention / batch + grown / (more - less)
 
 
-def _mixed(
-    instance: Instance, pool: FleetPool, per_engine: FloatArray, running: float, busy: float, *, spread: float = 0.0
-) -> _Mixed:
-    """Mixed steps read off the tables between the batch limits next to `running`, whose standard deviation is `spread`.
+def _mixed(instance: Instance, pool: FleetPool, mean: _Mean, busy: float, *, spread: float = 0.0) -> _Mixed:
+    """Mixed steps read off the tables between the batch limits next to those that run.
 
-    The room that a batch leaves decides how many steps a prompt needs: on average over the batches that it may meet,
-    each a normal one.
+    busy: share of the time in which a lane has a prompt [1]; spread: standard deviation of the batch [1]. The room that
+    a batch leaves decides how many steps a prompt needs: on average over the batches that it may meet, each a normal
+    one. In a pipeline a chunk holds up the steps behind it, for as long as it takes longer than they: the whole of them
+    where it carries no decodes, as those of the other stages pass meanwhile.
     """
-    tables, shape = instance.tables, pool.shape
+    tables, shape, per_engine, running = instance.tables, pool.shape, mean.per_engine, mean.running
     base = decode_base(instance, pool, running)
     above = int(np.clip(np.searchsorted(tables.seqs, running), 1, max(tables.seqs.size - 1, 1))) % tables.seqs.size
     below = max(above - 1, 0)
@@ -222,46 +246,49 @@ def _mixed(
         return np.asarray((1.0 - part) * values[below] + part * values[above])
 
     lanes = float(tables.pipeline[shape] * tables.ranks[shape])
-    room = max(float(tables.rank_chunks[shape, pool.chunk]) - running / lanes, 1.0)
+    room = max(float(tables.rank_chunks[shape, pool.chunk]) - tables.carried * running / lanes, 1.0)
     count = np.ceil(instance.flows.new_tokens / room)
-    if spread > 0.0:
+    if tables.carried * spread > 0.0:
         fewer, more = (room - instance.flows.new_tokens / np.maximum(count - less, 1e-12) for less in (1.0, 0.0))
         count = count + normal_exceeds(more * lanes / spread) - normal_exceeds(-fewer * lanes / spread)
         count = np.maximum(count, np.ceil(instance.flows.new_tokens / float(tables.rank_chunks[shape, pool.chunk])))
     at = (shape, slice(None), pool.chunk)
     steps = beside_prompts(tables.mixed_alone[at], tables.mixed_base[at], min(busy, 1.0))
-    longer = np.maximum(steps - tables.decode_base[shape][:, None], 0.0)
+    longer = np.maximum(steps - tables.carried * tables.decode_base[shape][:, None], 0.0)
     work = read(longer * tables.chunk_count[shape, :, pool.chunk])
     chunks = float(per_engine @ count) / max(float(per_engine.sum()), 1e-12) if tables.ranks[shape] == 1.0 else 1.0
     pace = float(lanes_held_up(np.array(lanes), np.array(min(busy, 1.0)), np.array(chunks)))
-    full = max(float(read(tables.full_base[shape, :, pool.chunk])), float((base + work / count).max()))
-    return _Mixed(base, base + work / count, count, pace * work / lanes, full, room)
+    turn = tables.carried * base + work / count
+    full = max(float(read(tables.full_base[shape, :, pool.chunk])), float(turn.max()))
+    passed = (1.0 - tables.carried) * (base + mean.attention) if tables.pipeline[shape] > 1.0 else 0.0
+    held = (pace - 1.0) * np.maximum(work - count * passed, 0.0)
+    return _Mixed(base, tables.carried, turn, count, (work + held) / lanes, full, room)
 
 
 def _mixed_lockstep(instance: Instance, pool: FleetPool, mean: _Mean) -> tuple[FloatArray, tuple[float, float]]:
     """Latency of prompts on a colocated engine of several lanes (flows,) [s], and the last two of `PoolState`."""
     lanes, stages = (float(values[pool.shape]) for values in (instance.tables.ranks, instance.tables.pipeline))
     beside = busy_beside(np.array([mean.busy]), instance.flows.arrival_scv, np.array([pool.replicas * lanes]))
-    mixed = _mixed(instance, pool, mean.per_engine, mean.running, float(beside[0]))
-    step = (mixed.turn + mean.attention)[None] / stages
+    mixed = _mixed(instance, pool, mean, float(beside[0]))
+    step = (mixed.turn + mean.reads)[None] / stages
     found = lockstep(step, mixed.count[None], mean.per_engine, lanes=np.array([lanes]), busy=beside)
-    latency = _turns(instance, pool, mixed, mean.attention)[0] + found.excess[0]
+    latency = _turns(instance, pool, mixed, mean.reads)[0] + found.excess[0]
     return latency, (float(found.step[0]), any_busy(float(beside[0]), lanes))
 
 
-def _turns(instance: Instance, pool: FleetPool, mixed: _Mixed, attention: float) -> tuple[FloatArray, FloatArray]:
-    """Latency and service time of prompts in mixed steps [s]."""
-    turn, stages = mixed.turn + attention, float(instance.tables.pipeline[pool.shape])
+def _turns(instance: Instance, pool: FleetPool, mixed: _Mixed, reads: float) -> tuple[FloatArray, FloatArray]:
+    """Latency and service time of prompts in mixed steps [s]; reads: of KV in each [s]."""
+    turn, stages = mixed.turn + reads, float(instance.tables.pipeline[pool.shape])
     service = mixed.count * turn / stages
     return service + turn * (1.0 - 1.0 / stages), service
 
 
-def _prompts(instance: Instance, pool: FleetPool, rate: FloatArray, mixed: _Mixed, attention: float) -> PromptWait:
+def _prompts(instance: Instance, pool: FleetPool, rate: FloatArray, mixed: _Mixed, reads: float) -> PromptWait:
     """Wait of prompts for mixed steps; mixed: as they are when prompts wait, that is with one on every lane."""
     tables = instance.tables
     stages = float(tables.pipeline[pool.shape])
-    service = _turns(instance, pool, mixed, attention)[1]
-    full = (mixed.full + attention) / stages
+    service = _turns(instance, pool, mixed, reads)[1]
+    full = (mixed.full + reads) / stages
     shared = np.minimum(instance.flows.new_tokens / mixed.room * full, service)
     engines = pool.replicas * float(tables.ranks[pool.shape])
     return prompt_wait(Prompts(rate, service, shared, full, engines, instance.flows.arrival_scv, stages))
@@ -277,12 +304,11 @@ def _full_step(instance: Instance, pool: FleetPool, mean: _Mean) -> float:
 def _steps(instance: Instance, pool: FleetPool, mean: _Mean, beside: Beside, wait: PromptWait) -> Steps:
     """Distribution of the TPOT of each flow beside prompts."""
     mixed = mean.mixed
-    left = _left_behind(instance, pool, mean.rate, wait, mixed.count * (mixed.turn + mean.attention))
-    most = max(mixed.full - mixed.base, 1e-12)
-    one = float(beside.weight @ np.minimum(mixed.extra / mixed.count, most))
+    left = _left_behind(instance, pool, mean.rate, wait, mixed.count * (mixed.turn + mean.reads))
+    one = float(beside.weight @ np.minimum(mixed.extra / mixed.spans, mixed.most))
     number = float(beside.weight @ left)
     several = max(number / max(float(any_of(np.array(number), beside.arrival_scv, beside.engines)), 1e-12), 1.0)
-    time, longest = within_seats(beside, decode_time(beside, left, first_of(several, one, most)))
+    time, longest = within_seats(beside, decode_time(beside, left, first_of(several, one, mixed.most)))
     return Steps(
         step=mean.step,
         quiet=mean.quiet,
@@ -290,7 +316,7 @@ def _steps(instance: Instance, pool: FleetPool, mean: _Mean, beside: Beside, wai
         mean=time.mean,
         spread=time.spread,
         jitter=batch_jitter(instance, pool, mean.per_engine, mean.step),
-        ceiling=np.minimum(max(mean.step, mixed.full + mean.attention), longest),
+        ceiling=np.minimum(max(mean.step, mean.quiet + mixed.most), longest),
     )
 
 
@@ -313,13 +339,13 @@ def _first_waits(instance: Instance, pool: FleetPool, mean: _Mean, beside: Besid
     flows, tables, mixed = instance.flows, instance.tables, mean.mixed
     stages, ranks = float(tables.pipeline[pool.shape]), float(tables.ranks[pool.shape])
     if stages > 1.0:
-        step, times = (mixed.turn + mean.attention) / stages, mean.per_engine * mixed.count
+        step, times = (mixed.turn + mean.reads) / stages, mean.per_engine * mixed.count
         wait = with_transit(wait, Transit(float(times.sum()), step, times, stages))
     if ranks == 1.0:
         rest = mean.quiet / stages
         held = min(wait.utilization + 0.5 * rest * mean.rate * (1.0 - wait.utilization), 0.999999)
         occupied = float(wait_probability(float(pool.replicas), held, flows.arrival_scv))
-        behind = np.minimum(mixed.extra, mixed.full - mixed.base)
+        behind = np.minimum(mixed.extra, mixed.full - mixed.carried * mixed.base)
         pending = 1.0 - wait.utilization / held
         wait = with_company(wait, Company(occupied, pending, rest, mixed.extra, behind, beside.weight))
     return wait

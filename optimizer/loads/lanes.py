@@ -91,8 +91,8 @@ def mixed_beside(flows: Flows, tables: Tables, columns: Columns) -> FloatArray:
 
 def mixed_lockstep(flows: Flows, tables: Tables, columns: Columns, room: FloatArray) -> Lockstep:
     """What lanes of colocated blocks cost each other's prompts; room (columns,): attention time of their steps [s]."""
-    ranks = tables.ranks[columns.shape]
-    step = (mixed_beside(flows, tables, columns) + room[:, None]) / tables.pipeline[columns.shape][:, None]
+    ranks, reads = tables.ranks[columns.shape], tables.carried * room[:, None]
+    step = (mixed_beside(flows, tables, columns) + reads) / tables.pipeline[columns.shape][:, None]
     count = tables.chunk_count[columns.shape, columns.seqs, columns.chunk]
     busy = busy_beside(columns.utilization, flows.arrival_scv, columns.replicas * ranks)
     return lockstep(step, count, flows.share, lanes=ranks, busy=busy)

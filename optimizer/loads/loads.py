@@ -313,9 +313,10 @@ def colocated_loads(instance: Instance, columns: Columns) -> Loads:
     load[_impossible_mix(tables, columns)] = np.inf
     rest = np.maximum(0.5 * (base + room) / tables.pipeline[columns.shape], lanes.step)
     miss = wait_exceeds(flows.ttft - latency - lanes.excess - rest[:, None], waits, theta)
-    gap = np.maximum(tables.full_base[columns.shape, columns.seqs, columns.chunk] - base, 0.0)
+    gap = np.maximum(tables.full_base[columns.shape, columns.seqs, columns.chunk] - tables.carried * base, 0.0)
     held_up = np.minimum(chunks_held_up(flows, columns, tables)[1] * columns.utilization[:, None], 1.0)
-    miss += _late_tokens(flows, columns, (base + room, gap, held_up[:, 0]), service @ weight, service**2 @ weight)
+    steps = base + room, gap, held_up[:, 0], tables.carried * (base + room)
+    miss += _late_tokens(flows, columns, steps, service @ weight, service**2 @ weight)
     miss += (columns.chance * permitted_misses(instance.problem))[:, None]
     return Loads(load, np.minimum(miss, 1.0))
 
@@ -328,12 +329,13 @@ def _prompt_turns(instance: Instance, columns: Columns, room: FloatArray) -> tup
     flows, tables = instance.flows, instance.tables
     at = (columns.shape, columns.seqs, columns.chunk)
     count, pipeline = tables.chunk_count[at], tables.pipeline[columns.shape][:, None]
-    service = count * (tables.mixed_base[at] + room[:, None]) / pipeline
-    turn = mixed_beside(flows, tables, columns) + room[:, None]
+    reads = tables.carried * room[:, None]
+    service = count * (tables.mixed_base[at] + reads) / pipeline
+    turn = mixed_beside(flows, tables, columns) + reads
     latency = count * turn / pipeline + turn * (1.0 - 1.0 / pipeline)
     lanes, pace = chunks_held_up(flows, columns, tables)
     mixed = beside_prompts(tables.mixed_alone[at], tables.mixed_base[at], columns.utilization[:, None])
-    extra = pace * count * np.maximum(mixed - tables.decode_base[at[:2]][:, None], 0.0) / lanes
+    extra = pace * count * np.maximum(mixed - tables.carried * tables.decode_base[at[:2]][:, None], 0.0) / lanes
     return service, latency, extra
 
 
@@ -373,7 +375,7 @@ def _impossible_mix(tables: Tables, columns: Columns) -> NDArray[np.bool_]:
     """No memory, or a token budget that the decodes use up before any prompt is served."""
     shape = columns.shape
     decodes = tables.seqs[columns.seqs] / (tables.pipeline[shape] * tables.ranks[shape])
-    starved = decodes > 0.75 * tables.rank_chunks[shape, columns.chunk]
+    starved = tables.carried * decodes > 0.75 * tables.rank_chunks[shape, columns.chunk]
     return np.asarray((tables.kv_capacity[shape, columns.chunk] <= 0.0) | starved)
 
 
@@ -382,16 +384,16 @@ def _late_tokens(
 ) -> FloatArray:
     """P(TPOT of a request exceeds its limit) because more prompts than usual came while it ran, (columns, flows).
 
-    steps: pure decode step b, what a full prompt chunk adds, g [s], and the share rho of time in which some lane of the
-    engine carries a chunk. A window of which the share y is spent in mixed
-    steps has steps of 1 / ((1 - y) / b + y / (b + g)) on average, so TPOT exceeds the limit when y exceeds
-    (1 / b - 1 / limit) / (1 / b - 1 / (b + g)). The share has mean rho and the variance of `busy_share_variance`.
+    steps: pure decode step b, what a full prompt chunk adds, g [s], the share rho of time in which some lane of the
+    engine carries a chunk, and b', what such steps carry of b, all or nothing [s]. A window of which the share y is
+    spent in them has (1 - y) / b + y / (b' + g) b' / b steps per second, so TPOT exceeds the limit when y exceeds
+    (1 - b / limit) / (1 - b' / (b' + g)). The share has mean rho and the variance of `busy_share_variance`.
     """
-    step, gap, rho = (value[:, None] for value in steps)
+    step, gap, rho, carried = (value[:, None] for value in steps)
     with np.errstate(divide="ignore", invalid="ignore"):
-        threshold = np.where(gap > 0.0, (1.0 / step - 1.0 / flows.tpot) * step * (step + gap) / gap, np.inf)
+        threshold = np.where(gap > 0.0, (1.0 - step / flows.tpot) * (carried + gap) / gap, np.inf)
     threshold = np.where(step > flows.tpot, -np.inf, threshold)
-    window = np.maximum(flows.osl - 1.0, 1.0) / ((1.0 - rho) / step + rho / (step + gap))
+    window = np.maximum(flows.osl - 1.0, 1.0) * step / (1.0 - rho + rho * carried / (carried + gap))
     residual = columns.moment * second / np.maximum(mean, 1e-300) + max(flows.arrival_scv - 1.0, 0.0) * mean
     z = (threshold - rho) / np.sqrt(busy_share_variance(rho, residual[:, None], window))
     late = np.where(threshold >= 1.0, 0.0, normal_exceeds(z))

@@ -1,5 +1,9 @@
 """Times and bytes of every feasible engine shape for every flow, from the cost model, as arrays.
 
+A step with prompts carries the share `carried` of the decodes: all of them under one token budget (vLLM, TensorRT-LLM),
+none where prompts go first and alone (SGLang). What it lasts beyond the decode step that it carries is what prompts add
+to the steps of others.
+
 Data-parallel ranks are lanes of one engine that begin and end their steps together. Each has its part of the engine's
 requests and of its token budget; a prompt keeps to one lane. Steps are those in which all lanes have as much to do, and
 what prompts take of them is longer by as much as measured lanes are uneven (`serving.load.uneven_lanes`).
@@ -18,6 +22,7 @@ from costmodel.engine import EngineConfig, Role
 from costmodel.host import EngineOverhead
 from costmodel.memory import kv_bytes_peak_per_gpu, kv_bytes_per_request_per_gpu, kv_capacity_bytes
 from costmodel.serving.load import uneven_lanes
+from costmodel.serving.policy import Scheduler
 from costmodel.step import EngineArrays, StepLoad, StepTime, engine_arrays, step_time
 from costmodel.transformer import Transformer
 from search_spaces.engines import load_serving_policy
@@ -29,6 +34,9 @@ from .flows import Flows
 from .pairing import Pairing, hand_over
 
 FloatArray = NDArray[np.float64]
+
+CARRIED = {Scheduler.TOKEN_BUDGET: 1.0, Scheduler.PREFILL_FIRST: 0.0}
+"""Share of the decodes that a step with prompts carries [1]."""
 
 REFERENCE_BATCH = 32.0
 """Decode attention is affine in requests x context; its slope is read between no context and this batch."""
@@ -52,12 +60,13 @@ class Tables:
     kv_held (S, F): KV bytes per GPU that one running request holds on average [byte].
     kv_capacity (S, C): KV bytes per GPU that fit beside weights and activations [byte].
     kv_longest (S,): KV bytes per GPU of the longest request that an engine must accept [byte].
-    mixed_base (S, B, C, F): step of a full batch plus one prompt chunk of the flow on each rank, KV reads of decodes
-    apart [s].
+    mixed_base (S, B, C, F): step of what is carried of a full batch plus one prompt chunk of the flow on each rank, KV
+    reads of decodes apart [s].
     mixed_alone (S, B, C, F): the same with a prompt on one rank only [s].
     chunk_count (S, B, C, F): such steps that the prompt needs [1].
     full_base (S, B, C): the same step when prompts fill the token budget [s]: no mixed step takes longer.
     kv_transferred (S, F): bytes that a prefill engine hands to a decode engine per request [byte].
+    carried: share of the decodes that steps with prompts carry, 1 or 0 [1].
     """
 
     shapes: tuple[Shape, ...]
@@ -87,6 +96,7 @@ class Tables:
     chunk_count: FloatArray
     full_base: FloatArray
     kv_transferred: FloatArray
+    carried: float
 
     @cached_property
     def alike(self) -> str:
@@ -162,16 +172,16 @@ def decode_step(model: Transformer, engines: EngineArrays, requests: FloatArray,
 
 
 def mixed_step(
-    problem: Problem, engines: EngineArrays, flows: Flows, prompts: FloatArray
+    problem: Problem, engines: EngineArrays, flows: Flows, prompts: FloatArray, carried: float
 ) -> tuple[FloatArray, FloatArray]:
     """Chunked-prefill steps: mean time without the decodes' KV reads, and number of steps, shape (S, B, C, F).
 
     All chunks of a prompt but its last fill the token budget that the decodes leave. prompts (S, 1): in a step, one per
-    data-parallel rank at most [1].
+    data-parallel rank at most [1]; carried: share of the decodes in it [1].
     """
     pipeline, ranks = (value[:, :, None, None] for value in (engines.pipeline, engines.data))
     seqs, chunks = np.array(problem.space.max_num_seqs), np.array(problem.space.max_num_batched_tokens)
-    batch = seqs[None, :, None, None] / pipeline
+    batch = carried * seqs[None, :, None, None] / pipeline
     room = np.maximum((chunks[None, None, :, None] - batch) / ranks, 1.0)
     count = np.ceil(flows.new_tokens / room)
     before = (count - 1.0) * room
@@ -191,11 +201,11 @@ def mixed_step(
     return ((count - 1.0) * full + last) / count, count
 
 
-def full_step(problem: Problem, engines: EngineArrays, flows: Flows) -> FloatArray:
+def full_step(problem: Problem, engines: EngineArrays, flows: Flows, carried: float) -> FloatArray:
     """Mixed steps whose token budget prompts use up, without the decodes' KV reads [s], shape (S, B, C)."""
     pipeline, ranks = (value[:, :, None] for value in (engines.pipeline, engines.data))
     seqs, chunks = np.array(problem.space.max_num_seqs), np.array(problem.space.max_num_batched_tokens)
-    batch = np.broadcast_to(seqs[None, :, None] / pipeline, (pipeline.shape[0], seqs.size, chunks.size))
+    batch = np.broadcast_to(carried * seqs[None, :, None] / pipeline, (pipeline.shape[0], seqs.size, chunks.size))
     room = np.maximum((chunks - batch) / ranks, 1.0)
     tokens = flows.share * flows.new_tokens
     past = float(tokens @ (flows.past_tokens + flows.new_tokens / 2.0) / tokens.sum())
@@ -211,11 +221,12 @@ def full_step(problem: Problem, engines: EngineArrays, flows: Flows) -> FloatArr
 
 
 def mixed_steps(
-    problem: Problem, engines: EngineArrays, flows: Flows, base: FloatArray, uneven: FloatArray
+    problem: Problem, engines: EngineArrays, flows: Flows, base: FloatArray, uneven: FloatArray, *, carried: float
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     """`mixed_base`, `chunk_count` and `full_base` of `Tables`.
 
-    base (S, B): decode steps [s], to which prompts add `uneven` (S,) times as much as on evenly busy ranks.
+    base (S, B): decode steps that are carried [s], to which prompts add `uneven` (S,) times as much as on evenly busy
+    ranks.
     """
 
     def unevenly(steps: FloatArray) -> FloatArray:
@@ -223,19 +234,25 @@ def mixed_steps(
         longer = uneven[:, None][apart]
         return np.asarray(np.where(longer > 1.0, base[apart] + (steps - base[apart]) * longer, steps))
 
-    mixed, count = mixed_step(problem, engines, flows, engines.data)
+    mixed, count = mixed_step(problem, engines, flows, engines.data, carried)
     mixed = unevenly(mixed)
-    return mixed, count, np.maximum(unevenly(full_step(problem, engines, flows)), mixed.max(axis=3))
+    return mixed, count, np.maximum(unevenly(full_step(problem, engines, flows, carried)), mixed.max(axis=3))
 
 
 def mixed_steps_alone(
-    problem: Problem, configs: Sequence[EngineConfig], overhead: EngineOverhead, flows: Flows, mixed: FloatArray
+    problem: Problem,
+    configs: Sequence[EngineConfig],
+    overhead: EngineOverhead,
+    flows: Flows,
+    mixed: FloatArray,
+    *,
+    carried: float,
 ) -> FloatArray:
     """`mixed_alone` of `Tables`: `mixed` (S, B, C, F) but for engines of several data-parallel ranks."""
     alone, many = mixed.copy(), [index for index, config in enumerate(configs) if config.parallelism.data > 1]
     if many:
         engines = engine_arrays(problem.model, [configs[index] for index in many], overhead)
-        alone[many] = mixed_step(problem, engines, flows, np.ones_like(engines.data))[0]
+        alone[many] = mixed_step(problem, engines, flows, np.ones_like(engines.data), carried)[0]
     return alone
 
 
@@ -266,9 +283,10 @@ def build_tables(problem: Problem, flows: Flows, shapes: tuple[Shape, ...], over
     reference = np.full((1, flows.isl.size), REFERENCE_BATCH)
     loaded = decode_step(model, engines, reference, flows.mean_context[None, :])[1]
     empty = decode_step(model, engines, reference, np.zeros((1, flows.isl.size)))[1]
-    uneven = uneven_lanes(load_serving_policy(problem.engine).lane_balance, ranks)
+    policy = load_serving_policy(problem.engine)
+    uneven, carried = uneven_lanes(policy.lane_balance, ranks), CARRIED[policy.scheduler]
     base = decode_step(model, engines, seqs[None, :] / pipeline[:, None], np.zeros((1, 1)))[0]
-    mixed, count, full = mixed_steps(problem, engines, flows, base, uneven)
+    mixed, count, full = mixed_steps(problem, engines, flows, carried * base, uneven, carried=carried)
     held = [kv_bytes_per_request_per_gpu(model, config, flows.isl, flows.osl) for config in configs]
     return Tables(
         shapes=shapes,
@@ -294,8 +312,9 @@ def build_tables(problem: Problem, flows: Flows, shapes: tuple[Shape, ...], over
         kv_capacity=kv_capacities(problem, shapes),
         kv_longest=np.array([kv_bytes_peak_per_gpu(model, one, float(one.max_model_len)) for one in configs]),
         mixed_base=mixed,
-        mixed_alone=mixed_steps_alone(problem, configs, overhead, flows, mixed),
+        mixed_alone=mixed_steps_alone(problem, configs, overhead, flows, mixed, carried=carried),
         chunk_count=count,
         full_base=full,
         kv_transferred=np.array([handed[shape.kv_dtype] for shape in shapes]).reshape(len(shapes), flows.isl.size),
+        carried=carried,
     )

@@ -93,14 +93,18 @@ def _summed(q: FloatArray) -> FloatArray:
 def prompt_work(instance: Instance, settings: Columns) -> FloatArray:
     """What a prompt adds at least to the steps of others on colocated engines, 0 elsewhere [s], (settings, flows).
 
-    At the batch where that is least, by itself or with one on each lane.
+    At the batch where that is least, by itself or with one on each lane; where prompts go first and alone, no more than
+    its tokens of a step that they fill.
     """
-    tables, shape = instance.tables, settings.shape
-    base = tables.decode_base[:, :, None, None]
+    tables, shape, flows = instance.tables, settings.shape, instance.flows
+    base = tables.carried * tables.decode_base[:, :, None, None]
     lanes = (tables.pipeline * tables.ranks)[:, None, None, None]
     longer = np.maximum(tables.mixed_base - base, 0.0) / lanes
     alone = np.maximum(tables.mixed_alone - base, 0.0)
     extra = (np.minimum(longer, alone) * tables.chunk_count).min(axis=1)[shape, settings.chunk]
+    if not tables.carried:
+        each = tables.full_base.min(axis=1) / (tables.chunks * tables.pipeline[:, None])
+        extra = np.minimum(extra, flows.new_tokens * each[shape, settings.chunk][:, None])
     return np.where((settings.role == COLOCATED)[:, None], extra, 0.0)
 
 
@@ -180,7 +184,7 @@ def _handed_over(instance: Instance, settings: Columns) -> FloatArray:
 def _colocated_prompt(instance: Instance) -> FloatArray:
     """Prompt on an idle colocated engine [s], (shapes, token budgets, flows): see `colocated_state._turns`."""
     tables = instance.tables
-    base = tables.decode_base[:, :, None, None]
+    base = tables.carried * tables.decode_base[:, :, None, None]
     stages = tables.pipeline[:, None, None]
     steps = np.maximum(np.minimum(tables.mixed_alone, tables.mixed_base) - base, 0.0)
     count = np.ceil(instance.flows.new_tokens / tables.rank_chunks[:, :, None])

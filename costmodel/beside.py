@@ -1,0 +1,218 @@
+"""Prompts that come to an engine and the batch that decodes there, as each is due to the other.
+
+Time is counted in decode steps. A step lasts tau while no prompt is computed, and every request more in the batch adds
+`slope`; a prompt adds e to the steps that carry it, P = lambda E[e] of the time in all, and they make rho of the time.
+So a step lasts T = tau / (1 - P) on average, z = T - tau of it for prompts, and carries one with chance
+p = 1 - (1 - rho) / (1 - P). Symbols: c engines, lambda prompts per second of each, n steps of a request.
+
+1. What comes to one engine. The router sends a prompt to an engine that has none while there is one, so an engine is
+   busy for the busy periods of the arrivals that it gets while busy, the share sigma of rho, and then idle for a while.
+   The work done in a long time is that of an alternating renewal process, whose variance is
+
+       d = (1 - rho)^2 (1 - sigma) E[X^2] / E[e^2],   E[X^2] = E[e^2 / (1 - sigma')^3]
+
+   of that of a compound Poisson one: all of it for one engine (sigma = rho), (1 - rho)^2 for very many. X is a busy
+   period; behind a prompt that is longer than those of the other engines fewer come, sigma' < sigma, as the router
+   chooses the engine with fewest tokens (`_extended`). Of free engines it takes the one with fewest decodes, so that
+   idle times end as requests end, and are as regular as their lengths in a window as long as these. Arrivals of all
+   engines together vary as they do, and each has 1 / c of that.
+2. The batch. More requests make longer steps, in which more prompts come: of the requests in a batch of N the share
+   D = N slope / tau is due to others there. N is the number of arrivals in the last steps, weighted with the share G of
+   outputs that are longer: Var N = N (1 + (v - 1) E[G^2] / E[G]) / (1 - D), v the variance over mean of the arrivals in
+   many steps. (A processor-sharing queue with Poisson arrivals and no prompts, v = 1, is negative binomial: exact.)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .queueing import held_at
+
+FloatArray = NDArray[np.float64]
+
+MOST_FEEDBACK = 0.9
+"""Largest share D of a batch that is due to itself [1]: beyond, the equations for small fluctuations say nothing."""
+
+
+@dataclass(frozen=True)
+class Beside:
+    """Prompts and decodes of one of `engines` equal engines that share arrivals.
+
+    rate: prompts per second of one engine; weight (flows,): share of each flow [1]; extra (flows,): e, time that a
+    prompt adds to steps [s], of which one more adds the share `swing` [1]; square (flows,): sum of the squares of what
+    it adds to each [s^2]; steps (flows,): n of a request of each flow [1]; quiet: tau [s]; slope [s]; busy: rho [1];
+    sent: share of the arrivals due to an engine that come while it is busy [1]; mixed_steps (flows,): steps of a
+    request beside a prompt that carry it [1]; carried: share of the decodes in a step with prompts, 1 or 0 [1]; lanes:
+    micro-batches that go on at once, whose prompts it all meets; arrival_scv: squared coefficient of variation of the
+    gaps between arrivals; seats: requests in a batch at most [1]; full_step: step of such a batch without prompts [s].
+    """
+
+    rate: float
+    weight: FloatArray
+    extra: FloatArray
+    swing: float
+    square: FloatArray
+    steps: FloatArray
+    quiet: float
+    slope: float
+    busy: float
+    sent: float
+    mixed_steps: FloatArray
+    carried: float
+    lanes: float
+    engines: float
+    arrival_scv: float
+    seats: float
+    full_step: float
+
+    @cached_property
+    def mean(self) -> float:
+        """E[e], of which there is always a little [s]."""
+        return max(float(self.weight @ self.extra), 1e-15)
+
+    @cached_property
+    def second(self) -> float:
+        """E[e^2] [s^2]."""
+        return max(float(self.weight @ self.extra**2), self.mean**2)
+
+    @cached_property
+    def length(self) -> float:
+        """E[n], mean steps of a request [1]."""
+        return float(self.weight @ self.steps)
+
+    @cached_property
+    def load(self) -> float:
+        """P, share of the time that prompts take [1]."""
+        return min(self.rate * self.mean, 0.999999)
+
+    @cached_property
+    def evened(self) -> float:
+        """Chance that another engine is free when one is [1]: then prompts go to the one with fewest decodes."""
+        return float(1.0 - min(self.busy, 1.0) ** (self.engines - 1.0))
+
+    @cached_property
+    def regular(self) -> float:
+        """1 - c^2 of the idle times of an engine that is kept even: it idles until one of its requests ends [1]."""
+        return self.evened * max(2.0 - float(self.weight @ self.steps**2) / self.length**2, 0.0)
+
+    @cached_property
+    def numbers(self) -> float:
+        """Variance over mean of the number of prompts that come to one engine [1].
+
+        Those that come while it is busy are Poisson; the others begin busy periods, whose cycles vary by their idle
+        time and by their prompt.
+        """
+        busy, sent = min(self.busy, 1.0), min(self.sent, 1.0)
+        jobs = self.second / self.mean**2 - 1.0
+        local = sent + (1.0 - sent) * ((1.0 - busy) ** 2 * (1.0 - self.regular) + busy**2 * jobs)
+        return local + (self.arrival_scv - local) / self.engines
+
+    @cached_property
+    def met(self) -> float:
+        """Prompts per second that the decodes of an engine meet on average.
+
+        A prompt finds N - b of them, b = (1 - numbers) / 2: as many as there are on average where prompts come at
+        random, less where they keep apart; of few N / (N + b). (More where they come in bursts: a request meets those
+        as the prompts that it leaves behind.) N = rate E[n] tau / (1 - met E[e]), a quadratic equation.
+        """
+        half = max(1.0 - self.numbers, 0.0) / 2.0
+        alone = self.rate * self.length * self.quiet
+        both = alone + half
+        root = float(np.sqrt(max(both**2 - 4.0 * half * self.load * alone, 0.0)))
+        return self.rate * 2.0 * alone / max(both + root, 1e-300)
+
+    @cached_property
+    def taken(self) -> float:
+        """P q, share of their time that prompts take from the decodes [1]."""
+        return min(self.met * self.mean, 0.999999)
+
+    @cached_property
+    def step(self) -> float:
+        """T, mean step [s]."""
+        return self.quiet / (1.0 - self.taken)
+
+    @cached_property
+    def batch(self) -> float:
+        """N, mean number of decodes [1]."""
+        return self.rate * self.length * self.step
+
+    @cached_property
+    def joined(self) -> float:
+        """sigma, share of the prompts of an engine that come while it has another one [1]."""
+        return min(self.busy, 0.999999) * min(self.sent, 1.0)
+
+    @cached_property
+    def often(self) -> float:
+        """Share of the steps that prompts make longer [1].
+
+        Prompts that go first are computed between two steps, with all that come meanwhile: only those that find none
+        make another step longer.
+        """
+        came = self.met * self.step
+        if not self.carried:
+            return float(-np.expm1(-came * (1.0 - self.joined)))
+        return min(came * float(self.weight @ self.mixed_steps), 0.99)
+
+    @cached_property
+    def overlap(self) -> float:
+        """E[G^2] / E[G], the share of a burst that is there at once, as requests of it end at other times [1]."""
+        order = np.argsort(self.steps, kind="stable")
+        longer = 1.0 - np.r_[0.0, np.cumsum(self.weight[order])[:-1]]
+        return float(np.diff(self.steps[order], prepend=0.0) @ longer**2) / self.length
+
+    @cached_property
+    def variance(self) -> float:
+        """Var N, of the decodes of one engine [1]."""
+        count, work = (float(found) for found in dispersion(self, np.array(self.length)))
+        arrivals = count * (1.0 + self.taken) / (1.0 - self.taken)
+        arrivals += work * self.met**2 * self.second / (1.0 - self.taken) ** 2
+        return self.batch * max(1.0 + (arrivals - 1.0) * self.overlap, 0.0) / (1.0 - feedback(self))
+
+
+def dispersion(beside: Beside, steps: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Variance over that of a Poisson stream, of the number of prompts that come to one engine and of their work [1].
+
+    steps: decode steps in which they come, of any shape; both have it.
+
+    >>> one = np.ones(1)
+    >>> beside = Beside(1.0, one, 0.4 * one, 1.0, one, one, 0.1, 0.0, 0.5, 1.0, one, 1.0, 1.0, 1.0, 1.0, 9.0, 0.1)
+    >>> [float(found) for found in dispersion(beside, np.array(5.0))]
+    [1.0, 1.0]
+    """
+    busy, often = min(beside.busy, 0.999999), beside.joined
+    alone = min((1.0 - busy) ** 2 * (1.0 - often) * _extended(beside, often), 1.0)
+    uniform = beside.mean**2 / beside.second
+    local = alone * (1.0 - uniform * beside.regular * np.minimum(steps / beside.length, 1.0))
+    burst = beside.arrival_scv - 1.0
+    return local + (1.0 + burst - local) / beside.engines, local + (1.0 + burst * uniform - local) / beside.engines
+
+
+def _extended(beside: Beside, often: float) -> float:
+    """E[X^2] / E[e^2] of the busy periods X that begin with a prompt, sigma = often [1].
+
+    An engine gets arrivals while all are busy if it has the fewest tokens. In service a prompt is met in proportion to
+    its length, and 1 / (1 - sigma) prompts are there; with S the share of engines with more, c S^(c - 1) of an engine's
+    part comes to it, but at most its part.
+    """
+    order = np.argsort(beside.extra, kind="stable")
+    job, weight = beside.extra[order], beside.weight[order]
+    met = weight * job / beside.mean
+    longer = 1.0 - np.interp(job * (1.0 - often), job, np.cumsum(met) - 0.5 * met, left=0.0)
+    extended = 1.0 - often * np.minimum(beside.engines * longer ** (beside.engines - 1.0), 1.0)
+    return float(weight @ (job**2 / extended**3)) / beside.second
+
+
+def seated_variance(beside: Beside) -> float:
+    """Var N where no more than the seats are taken [1]: others wait for one."""
+    variance = beside.variance
+    above = (beside.seats - beside.batch) / np.sqrt(max(variance, 1e-12))
+    return variance * float(held_at(above)[1])
+
+
+def feedback(beside: Beside) -> float:
+    """D, the share of the requests in a batch that came because others made its steps longer [1]."""
+    return min(beside.batch * beside.slope / beside.quiet, MOST_FEEDBACK)

@@ -1,0 +1,84 @@
+"""Engines whose prompts go first and alone (SGLang) beside those that mix them with decodes."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import pytest
+
+from costmodel.engine import Role
+from optimizer.fleets.evaluate import evaluate
+from optimizer.fleets.fleet import Fleet, FleetPool
+from optimizer.loads.columns import ROLES
+from optimizer.loads.instance import Instance
+from optimizer.loads.loads import colocated_loads
+from optimizer.verification.judge import judge
+from tests.optimizer_cases import columns_of, instance_of, problem, space, workload
+
+CHUNK = 1024
+
+
+@cache
+def served_by(engine: str, rate: float = 8.0) -> Instance:
+    """Prompts of 800 or 3000 tokens on single H100, in chunks of 1024."""
+    return instance_of(
+        problem(
+            workload=workload(rate, ((800.0, 150.0, 0.7), (3000.0, 250.0, 0.3))),
+            space=space(tensor_parallel=(1,), max_num_seqs=(2, 8, 32, 256), max_num_batched_tokens=(CHUNK,)),
+            engine=engine,
+        )
+    )
+
+
+def engines(replicas: int) -> Fleet:
+    """Colocated ones."""
+    return Fleet((FleetPool("colocated-1", Role.COLOCATED, 0, 3, 0, replicas, 0, np.ones(2)),))
+
+
+def test_a_step_of_prompts_carries_no_decodes() -> None:
+    """Whatever runs, 800 tokens take one step as on a prefill engine, and 3000 take three of them."""
+    tables = served_by("sglang").tables
+    assert tables.chunk_count[0, :, 0].tolist() == [[1.0, 3.0]] * 4
+    assert tables.mixed_base[0, 0] == pytest.approx(tables.mixed_base[0, 3])
+    assert (tables.mixed_base * tables.chunk_count)[0, 0, 0] == pytest.approx(tables.prefill_alone[0], rel=1e-2)
+
+
+def test_a_mixed_step_carries_all_of_them() -> None:
+    """A batch of 256 leaves 768 of the 1024 tokens."""
+    tables = served_by("vllm").tables
+    assert tables.chunk_count[0, 3, 0].tolist() == [2.0, 4.0]
+    assert (tables.mixed_base[0, :, 0] > tables.decode_base[0][:, None]).all()
+
+
+def test_a_prompt_that_goes_alone_adds_more_to_the_steps_of_others() -> None:
+    """It reads the weights once more, so engines of large batches promise to carry less."""
+    loads = []
+    for engine in ("vllm", "sglang"):
+        instance = served_by(engine)
+        columns = columns_of(instance)
+        mine = columns.take((columns.role == ROLES.index(Role.COLOCATED)) & (columns.seqs >= 2))
+        loads.append(colocated_loads(instance, mine).load[:, 2])
+    mixed, first = loads
+    served = np.isfinite(mixed) & np.isfinite(first)
+    assert served.any()
+    assert (first[served] > mixed[served]).all()
+
+
+def test_tokens_miss_where_prompts_take_more_than_the_limit_leaves() -> None:
+    """TPOT is b / (1 - y) where prompts take the share y of the time: with a limit of b / 0.5, half of it at most."""
+    state = evaluate(served_by("sglang"), engines(2)).states[0]
+    assert state.steps is not None
+    work = float(served_by("sglang").flows.rate @ served_by("sglang").tables.prefill_alone[0]) / 2.0
+    assert state.steps.quiet / state.steps.step == pytest.approx(1.0 - work, rel=0.05)
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
+@pytest.mark.parametrize("rate", [6.0, 11.0])
+def test_the_evaluation_agrees_with_the_simulation(engine: str, rate: float) -> None:
+    instance = served_by(engine, rate)
+    found, seen = evaluate(instance, engines(2)), judge(instance, engines(2), requests=6000, seed=3)
+    one = seen.classes[0]
+    assert not seen.overload.overloaded
+    assert found.ttft[0][:2] == pytest.approx(one.ttft[:2], rel=0.12)
+    assert found.tpot[0][:2] == pytest.approx(one.tpot[:2], rel=0.08)
