@@ -15,7 +15,7 @@ from search_spaces.benchmark_results.deployed import MeasuredRun
 from search_spaces.benchmark_results.physics import where_of
 from search_spaces.benchmark_results.prediction import Row
 
-from .numbers import count, duration, percent, significant
+from .numbers import count, duration, percent, signed_percent, significant
 from .table import Column, render_table
 from .text import clean, plural, wrap
 
@@ -146,7 +146,7 @@ def _times_table(value: dict[str, Any], width: int) -> str:
                 "" if again else one["point"],
                 names[one["quantity"]],
                 duration(one["measured_s"]),
-                *(_signed(one[key]) for key in ("error_before", "error_after", "error_held")),
+                *(signed_percent(one[key], 0) for key in ("error_before", "error_after", "error_held")),
             ]
         )
     heads = [Column(name, "right") for name in ("measured", "before", "after", "held out")]
@@ -157,12 +157,7 @@ def _errors(value: dict[str, Any], width: int) -> str:
     before, after, held = (value["error"][key] for key in ("before", "after", "held"))
     sentence = (
         f"Median error {percent(before['median_abs'])} before and {percent(after['median_abs'])} after, "
-        f"{percent(held['median_abs'])} on rows left out of the fit; bias {_signed(before['bias'])} before, "
-        f"{_signed(after['bias'])} after."
+        f"{percent(held['median_abs'])} on rows left out of the fit; bias {signed_percent(before['bias'], 0)} before, "
+        f"{signed_percent(after['bias'], 0)} after."
     )
     return "\n".join(wrap(sentence, width))
-
-
-def _signed(share: float) -> str:
-    text = f"{100 * share:+.0f} %"
-    return "±0 %" if text in {"+0 %", "-0 %"} else text

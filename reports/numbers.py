@@ -188,15 +188,17 @@ def percent_beside(share: float, other: float) -> str:
     return percent(share)
 
 
-def signed_percent(share: float | None) -> str:
-    """Write a relative difference with its sign.
+def signed_percent(share: float | None, places: int = 1) -> str:
+    """Write a relative difference with its sign and at most `places` decimals.
 
     >>> signed_percent(0.0451), signed_percent(-0.21), signed_percent(0.0), signed_percent(-0.00001)
     ('+4.5 %', '-21 %', '±0 %', '±0 %')
+    >>> signed_percent(0.0451, 0)
+    '+5 %'
     """
     if not is_number(share):
         return significant(share)
-    text = percentage(share, 1)
+    text = percentage(share, places)
     if text == "0 %":
         return "±0 %"
     return f"+{text}" if share > 0 else text

@@ -198,7 +198,27 @@ def growth_sentence(plan: Plan) -> str:
         return f"The fleet serves up to {rate(plan.goodput_rps)} within its SLOs, {there}."
     more = plan.goodput_rps / plan.demand_rps
     room = f"{signed_percent(more - 1)} against" if more < MANY_TIMES else f"{significant(more)} times"
-    return f"The same fleet holds its SLOs up to {rate(plan.goodput_rps)}, {room} the demand, {there}."
+    return (
+        f"The same fleet holds its SLOs up to {rate(plan.goodput_rps)}, {room} the demand, {there}{_next_rate(plan)}."
+    )
+
+
+def _next_rate(plan: Plan) -> str:
+    """How the next higher rate went that was simulated; nothing where none was."""
+    found = plan.simulation
+    if found is None or found.goodput_fails_rps is None:
+        return ""
+    held = any(point.rate_rps == found.goodput_fails_rps and point.held for point in found.curve)
+    return f"; {fails_words(found.goodput_fails_rps, held=held)}"
+
+
+def fails_words(fails: float, *, held: bool) -> str:
+    """Say of the rate above the goodput whether a goal is missed there or may be.
+
+    >>> fails_words(10.8, held=False), fails_words(10.8, held=True)
+    ('at 10.8 req/s a goal is missed', 'at 10.8 req/s that is not proven')
+    """
+    return f"at {rate(fails)} {'that is not proven' if held else 'a goal is missed'}"
 
 
 def error_bar_sentence(item: ClassResult) -> str:

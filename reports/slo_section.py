@@ -24,6 +24,7 @@ from .numbers import (
     significant,
 )
 from .page_charts import Chart, Table, cut_table, slo_charts
+from .sentences import fails_words
 from .simulation_charts import FAR, draw_buckets, draw_distributions, draw_fleets, draw_load
 from .simulation_figures import (
     BucketMap,
@@ -140,8 +141,7 @@ def load_sentence(figure: LoadFigure) -> str:
         return "Latency at the rates that were simulated"
     room = signed_percent(figure.goodput / figure.demand - 1) if figure.demand else MISSING
     reached = any(point.rate == figure.fails and point.held for point in figure.points)
-    fault = "that is not proven" if reached else "a goal is missed"
-    fails = "" if figure.fails is None else f"; at {rate(figure.fails)} {fault}"
+    fails = "" if figure.fails is None else f"; {fails_words(figure.fails, held=reached)}"
     return f"Every goal holds up to {rate(figure.goodput)}, {room} against the demand{fails}"
 
 

@@ -175,7 +175,7 @@ def _pools(draw: st.DrawFn, ask: Ask, role: str, length: int) -> Case:
     data = draw(st.sampled_from([8, 16] if ask.model == "DeepSeek-V3" else [2, 4, 8])) if spread else 1
     tp = 1 if spread else draw(st.sampled_from([8] if ask.model == "DeepSeek-V3" else [2, 4, 8] if big else [1, 2, 4]))
     pp = draw(st.sampled_from([1, 1, 2])) if role != "decode" and not spread and not moe else 1
-    seqs = data * draw(st.sampled_from([1, 2, 8, 24, 64]))
+    seqs = data * pp * draw(st.sampled_from([1, 2, 8, 24, 64]))
     gpus = ["H200", "B200"] if ask.model == "DeepSeek-V3" else ["H100", "H200", "B200", "A100-80"]
     return Case(
         role=role,

@@ -307,6 +307,14 @@ TRTLLM: list[tuple[str, str, Defect]] = [
     ("another model", "weights_are_one_model", edit(SHELL, r"serve \S+ --host", "serve other/model --host")),
     ("one GPU for two", "gpus_are_given_once", edit(r"prefill-1-1\.sh", "DEVICES=2,3", "DEVICES=1,2")),
     ("server on another port", "as_written", edit("disagg", "^port: 8000", "port: 8001")),
+    ("engines take turns", "readable", edit("disagg", "load_balancing", "round_robin", count=1)),
+    ("started requests give way", "readable", edit(DECODE, "GUARANTEED_NO_EVICT", "MAX_UTILIZATION")),
+    ("whole prompts", "readable", edit(PREFILL, "chunked_prefill: true", "chunked_prefill: false")),
+    (
+        "graphs for a part of the batch",
+        "as_written",
+        edit(DECODE, "true, max_batch_size: 128", "true, max_batch_size: 16"),
+    ),
 ]
 
 POOLS = r"^pools/"

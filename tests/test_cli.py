@@ -17,6 +17,7 @@ import jsonschema
 import pytest
 import yaml
 
+from costmodel.words import dollars
 from pdplan import __version__
 from pdplan.cli import cli
 from tests.running import QUICK, ROOT, SECONDS, pdplan, tiny, within
@@ -208,6 +209,10 @@ def test_gpus_lists_the_catalog() -> None:
     assert "H200" in names
     assert all(name in table.stdout for name in names)
     assert all(entry["source"] and entry["date"] for entry in listed)
+    lines = {line.split()[0]: line for line in table.stdout.splitlines() if line}
+    for entry in listed:  # cents in the list, all of the figure on the page of one
+        assert f" {dollars(entry['price']['usd_per_hour'])[1:]} " in f"{lines[entry['name']]} ", entry["name"]
+    assert "$2.8973/h" in within("gpus", "A100-40").stdout
 
 
 @pytest.mark.parametrize("command", ["gpus", "models"])

@@ -189,7 +189,10 @@ def test_the_page_says_which_prompts_a_pool_takes() -> None:
 
 
 def test_no_target_of_tensorrt_llm_can() -> None:
-    with pytest.raises(InputError, match=r"no target's router does: plan again with --set constraints\.max_pools=1"):
+    with pytest.raises(
+        InputError,
+        match=r"no target that runs trtllm has a router that does: plan again with --set constraints\.max_pools=1",
+    ):
         deployment_files(parted_plan("trtllm"), options("trtllm"))
 
 

@@ -155,7 +155,7 @@ def test_the_settings_table_says_what_the_files_say(target: str, engine: str, po
     assert rows.pop("environment") == f"UCX_TLS={found.workers[0].env['UCX_TLS']}"
     connectors = {(one.transfer or {}).get("kv_connector", "nixl").lower() for one in found.workers}
     assert {rows.pop("KV connector").lower()} == connectors
-    assert set(rows) <= {"chunked prefill", "weights", "side channel"}
+    assert set(rows) <= {"chunked prefill", "order", "CUDA graphs", "weights", "side channel"}
 
 
 def told_as(told: dict[str, object]) -> set[str]:

@@ -11,6 +11,7 @@ from reports import proof_words, sentences, verdict, words
 from reports.asked import Asked, asked
 from reports.calibration_text import point_text
 from reports.page_charts import cost_chart
+from tests.report_cases import simulated
 
 PLANS = Path(__file__).parent / "plans"
 
@@ -139,6 +140,19 @@ def test_shares_in_sentences_are_those_of_the_plan(plan: Plan) -> None:
     assert sentences.growth_sentence(plan).endswith(
         "up to 7.81 req/s, +4.1 % against the demand, at 573 requests per $."
     )
+
+
+def test_the_goodput_of_a_simulated_plan_has_both_ends(plan: Plan) -> None:
+    """The rate that held, and the next one tried: a goal was missed there, or it was too near to say."""
+    shown = simulated(plan)
+    assert sentences.growth_sentence(shown).endswith("at 573 requests per $; at 8.1 req/s a goal is missed.")
+    found = shown.simulation
+    assert found is not None
+    curve = [point.model_copy(update={"held": True}) for point in found.curve]
+    near = shown.model_copy(update={"simulation": found.model_copy(update={"curve": curve})})
+    assert sentences.growth_sentence(near).endswith("; at 8.1 req/s that is not proven.")
+    stopped = shown.model_copy(update={"simulation": found.model_copy(update={"goodput_fails_rps": None})})
+    assert sentences.growth_sentence(stopped).endswith("at 573 requests per $.")
 
 
 def bound(pool: Pool, by: str) -> Pool:

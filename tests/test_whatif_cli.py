@@ -136,6 +136,10 @@ def test_the_whole_search_gives_its_gap(workload: Path) -> None:
         (("--vary", "price.H300=1"), "'H300' is not one of H100, A100-80, L4"),
         (("--vary", "price.H100=-1:2:3"), "price: -1.0 is out of range"),
         (("--vary", "rate=1:2"), "a range is LOW:HIGH:COUNT"),
+        (
+            ("--vary", "rate=1:9:101", "--vary", "ttft=1:2:100"),
+            "the axes make 10,100 scenarios; more than 10,000 need --resume LOG",
+        ),
         (("--scenario", "jnue"), "did you mean 'june'"),
         (("--backend", "dask", "--vary", "rate=1"), "--address"),
         (("--break-even", "weight_dtype"), "has no order"),

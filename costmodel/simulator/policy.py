@@ -53,8 +53,11 @@ SARATHI: Final = Policy("sarathi", watermark=0.01)
 SGLANG: Final = Policy("sglang", exclusive_prefill=True, reserve_output=0.3)
 """SGLang: prompt batches (chunked) before decodes; admission keeps room for part of the output. Its estimate of that
 part starts at 0.7 and decays while nothing is preempted; 0.3 is assumed."""
-TRTLLM: Final = Policy("trtllm", chunked=False, reserve_output=1.0)
-"""TensorRT-LLM's in-flight batching with guaranteed no eviction: blocks for the whole output exist at admission."""
+TRTLLM: Final = Policy("trtllm", reserve_output=1.0)
+"""TensorRT-LLM's in-flight batching with guaranteed no eviction: blocks for the whole output exist at admission.
+Running requests take their tokens of a step first, prompts what is left, cut where it ends (`enable_chunked_prefill`;
+without it the server refuses prompts beyond max_num_tokens). Source: microBatchScheduler.cpp and capacityScheduler.cpp
+of TensorRT-LLM; chunks that do not end a prompt are whole KV blocks there, of any length here."""
 
 POLICIES: Final = {policy.name: policy for policy in (STATIC, VLLM_V0, VLLM_V1, SARATHI, SGLANG, TRTLLM)}
 """All policies by name."""

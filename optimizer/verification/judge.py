@@ -32,6 +32,7 @@ from optimizer.fleets.error_bars import factor_at, step_intervals
 from optimizer.fleets.evaluate import QUANTILES
 from optimizer.fleets.fleet import Fleet, FleetPool, hand_over_mix, pool_config
 from optimizer.loads.instance import Instance
+from search_spaces.kv_blocks import block_tokens
 from search_spaces.problem import Slo
 
 FloatArray = NDArray[np.float64]
@@ -44,8 +45,6 @@ SCHEDULERS: dict[str, Policy] = {
     "trtllm": POLICIES["trtllm"],
 }
 """How the serving engines of the catalog schedule."""
-BLOCK = 16
-"""Tokens of one KV block, as vLLM has it by default."""
 TYPICAL_ISL, TYPICAL_OSL = 2048.0, 2.0
 """Lengths at which the KV bytes of one token are read [token]; only windows and linear attention depend on them."""
 SEEDS = 1_000_003
@@ -145,7 +144,8 @@ def _pool(instance: Instance, pool: FleetPool, probability: float) -> Pool:
         TYPICAL_ISL + TYPICAL_OSL / 2.0
     )
     free = kv_capacity_bytes(model, config) * ranks
-    blocks = int(free / (mean * BLOCK)) if mean > 0.0 else 2**31
+    block = block_tokens(instance.problem.engine, model)
+    blocks = int(free / (mean * block)) if mean > 0.0 else 2**31
     prompts, budget = pool.role is Role.PREFILL, max(config.max_num_batched_tokens, config.max_num_seqs)
     handed = tables.kv_transferred[pool.shape]
     per_token = float(handed @ instance.flows.share / (instance.flows.isl @ instance.flows.share))
@@ -158,7 +158,7 @@ def _pool(instance: Instance, pool: FleetPool, probability: float) -> Pool:
             max_num_batched_tokens=budget,
             long_prefill_threshold=budget // ranks if ranks > 1 else UNLIMITED,
             kv_blocks=max(blocks, 1),
-            block_size=BLOCK,
+            block_size=block,
         ),
         replicas=pool.replicas,
         pipeline=config.parallelism.pipeline,

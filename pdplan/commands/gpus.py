@@ -46,7 +46,7 @@ def gpus(console: Console, name: str | None, catalog: Path | None, as_json: bool
 
 def _table(known: list[Accelerator], width: int) -> str:
     from costmodel.units import GIB, GIGA, TERA
-    from reports.numbers import listed, money, significant
+    from reports.numbers import money, significant
     from reports.table import Column, kept_headers, render_table
     from reports.text import wrap
 
@@ -67,7 +67,7 @@ def _table(known: list[Accelerator], width: int) -> str:
             significant(each.scale_out.bandwidth / GIGA),
             str(each.node_size),
             significant(each.tdp, 4),
-            listed(each.price.usd_per_hour)[1:].removesuffix("/h"),
+            money(each.price.usd_per_hour).removeprefix("$"),
             f"{money(each.price.low)}–{money(each.price.high)}".replace("$", ""),
         ]
         for each in known

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from search_spaces.problem import Problem
     from search_spaces.scenarios import Scenario
 
+MOST_UNLOGGED = 10_000
+"""More scenarios than that, minutes to hours of work, are solved only with a log to go on from."""
 PROVING = 0.7
 """Share of the work that is done when proofs and simulations begin."""
 
@@ -32,6 +34,11 @@ def sweep_answer(console: Console, problem: Problem, base: Path, asked: Asked, r
 
     varied, depth = [parse_axis(axis) for axis in asked.axes], asked.depth()
     scenarios = list(grid(varied, chosen_scenarios(problem, asked.names)))
+    if len(scenarios) > MOST_UNLOGGED and asked.journal is None:
+        raise InputError(
+            f"the axes make {len(scenarios):,} scenarios; more than {MOST_UNLOGGED:,} need --resume LOG, which keeps "
+            "finished rows to go on from"
+        )
     check_scenarios(problem, base, scenarios)
     bounds = {None: Bounds.SHARED, True: Bounds.EACH, False: Bounds.NONE}[asked.gap]
     sweep = sweep_of(problem, base, scenarios, [axis.key for axis in varied], depth, bounds, asked.looks)

@@ -20,6 +20,7 @@ from optimizer.fleets.plan_fleet import planned_volume
 from optimizer.plans.plan import Plan, Pool
 from reports.numbers import is_number
 from search_spaces.engines import load_engine_overhead
+from search_spaces.kv_blocks import block_tokens
 from search_spaces.loader import problem_of
 from search_spaces.models import known_names, load_model, served_checkpoint
 from search_spaces.problem import Problem
@@ -262,7 +263,7 @@ def engine_config(pool: Pool, accelerator: Accelerator) -> EngineConfig:
 def _settings(plan: Plan, model: Transformer, config: EngineConfig, options: Options) -> Settings:
     split = config.parallelism
     kind = "latent" if model.is_latent else "plain"
-    block = int(facts.fact("block_tokens", plan.engine, kind))
+    block = block_tokens(plan.engine, model)
     return Settings(
         tensor=split.tensor,
         pipeline=split.pipeline,

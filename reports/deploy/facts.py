@@ -121,8 +121,8 @@ def transfer_facts(version: str) -> dict[str, list[str]]:
 def fact(*path: str) -> Any:
     """An entry of targets.yaml.
 
-    >>> fact("block_tokens", "vllm", "plain")
-    16
+    >>> fact("kv_dtypes", "vllm", "bf16")
+    'bfloat16'
     """
     found: Any = _facts()
     for part in path:

@@ -10,6 +10,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
+from costmodel.engine import Role
 from costmodel.errors import InputError
 from optimizer.plans.plan import ClassResult, Plan
 from reports.asked import Asked
@@ -254,7 +255,8 @@ def _check_lengths(deployment: Deployment) -> None:
     if able:
         refuse(deployment)
     if deployment.options.target not in able:
-        mend = f"the router of --target {able[0]} alone does that: name it, or" if able else "no target's router does:"
+        nobody = f"no target that runs {deployment.engine} has a router that does:"
+        mend = f"the router of --target {able[0]} alone does that: name it, or" if able else nobody
         raise InputError(
             "the plan sends requests of different lengths or classes to different pools of one role, and "
             f"{mend} plan again with --set constraints.max_pools={2 if deployment.disaggregated else 1}"
@@ -371,6 +373,17 @@ def _notes(deployment: Deployment) -> list[str]:
         notes += gateway_notes(deployment)
     elif deployment.routing is Routing.BY_LENGTH:
         notes.append("The router tells prompts apart by length alone; a few may find another pool than planned.")
+    if _scattered(deployment):
+        notes.append(
+            "Prompts with a common prefix may meet different prefill engines, for trtllm-serve's router only counts "
+            "requests: each engine fills a cache of its own."
+        )
     if deployment.mixed and deployment.pools[0].settings.attention_backend is not None:
         notes.append("Step times were predicted for the attention kernels that each GPU would choose by itself.")
     return notes
+
+
+def _scattered(deployment: Deployment) -> bool:
+    """Whether the plan counts on prefixes that the target's router does not keep together."""
+    engines = sum(pool.replicas for pool in deployment.of_role(Role.PREFILL))
+    return deployment.options.target == "trtllm" and deployment.demand.prefix_share > 0.0 and engines > 1

@@ -38,7 +38,10 @@ def sglang_words(deployment: Deployment, pool: DeployedPool) -> Words:
         ("--dtype", "bfloat16"),
         ("--kv-cache-dtype", facts.fact("kv_dtypes", "sglang", settings.kv_dtype)),
         ("--page-size", str(settings.block_tokens)),
+        ("--schedule-policy", "fcfs"),
     ]
+    if pool.role is not Role.PREFILL:
+        words.append(("--cuda-graph-max-bs-decode", str(step_requests(settings))))
     if not settings.prefix_caching:
         words.append(("--disable-radix-cache", None))
     if settings.quantization is not None:
@@ -50,12 +53,21 @@ def sglang_words(deployment: Deployment, pool: DeployedPool) -> Words:
     return tuple(words)
 
 
+def step_requests(settings: Settings) -> int:
+    """Most requests of one decode step of a data rank: its CUDA graphs reach so far, as the step times have it.
+
+    SGLang's default follows the GPU's memory alone; larger batches run without graphs and say nothing of it.
+    """
+    return -(-settings.max_num_seqs // (settings.data * settings.pipeline))
+
+
 def sglang_settings(where: str, words: Words, memory: Memory) -> Settings:
     """The settings that flags of SGLang state; memory: of the engine, for what its memory share leaves out."""
     reader = Reader(where, {name: True if value is None else value for name, value in words})
     reader.must("--served-model-name", reader.text("--model-path"))
     reader.must("--dtype", "bfloat16")
     reader.must("--max-prefill-tokens", reader.text("--chunked-prefill-size"))
+    reader.must("--schedule-policy", "fcfs")
     data = reader.whole("--attn-dp-size")
     ranks = reader.whole("--tp-size")
     if ranks % data:

@@ -44,7 +44,10 @@ def vllm_words(deployment: Deployment, pool: DeployedPool) -> Words:
         ("--block-size", str(settings.block_tokens)),
         (_switch(version, PREFIX_CACHING, on=settings.prefix_caching), None),
         ("--enable-chunked-prefill", None),
+        ("--scheduling-policy", "fcfs"),
     ]
+    if pool.role is not Role.PREFILL:
+        words.append(("--max-cudagraph-capture-size", str(graph_tokens(rank_seqs))))
     if settings.quantization is not None:
         words.append(("--quantization", settings.quantization))
     if settings.attention_backend is not None:
@@ -52,6 +55,18 @@ def vllm_words(deployment: Deployment, pool: DeployedPool) -> Words:
     if pool.role is not Role.COLOCATED:
         words.append((TRANSFER, json.dumps(transfer_config(deployment, pool), separators=(",", ":"))))
     return tuple(words)
+
+
+def graph_tokens(seqs: int) -> int:
+    """Largest step that replays a CUDA graph, as step times have it of every decode batch [token].
+
+    That is vLLM's own default for up to 512 requests (its `_set_cudagraph_sizes`); steps beyond run without graphs.
+    Large sizes are captured every 16 tokens.
+
+    >>> graph_tokens(24), graph_tokens(300), graph_tokens(1000)
+    (48, 512, 1008)
+    """
+    return max(min(2 * seqs, 512), -(-seqs // 16) * 16)
 
 
 def per_rank(pool: DeployedPool) -> tuple[int, int]:
@@ -131,6 +146,7 @@ def vllm_settings(deployment: Deployment, where: str, words: Words) -> Settings:
     reader.must("--served-model-name", reader.text("--model"))
     reader.must("--dtype", "bfloat16")
     reader.must("--enable-chunked-prefill")
+    reader.must("--scheduling-policy", "fcfs")
     tensor, data = reader.whole("--tensor-parallel-size"), reader.whole("--data-parallel-size")
     spread = deployment.model.is_moe and reader.switch(
         EXPERT_PARALLEL, facts.off_switch("vllm", version, EXPERT_PARALLEL)

@@ -1,13 +1,14 @@
 """The settings of a pool as options of TensorRT-LLM's LLM API, and back.
 
 TensorRT-LLM counts all ranks of a stage as tensor-parallel, and lets attention be data-parallel over all of them or
-none; requests and tokens are of one data rank; its memory share is of what weights and activations leave.
+none; requests and tokens are of one data rank, requests of one step: as many steps as stages are in flight. Its memory
+share is of what weights and activations leave.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from costmodel.engine import Role
 from costmodel.errors import InputError
@@ -18,6 +19,12 @@ from .flags_sglang import DIGITS
 from .flags_vllm import per_rank
 from .found import Reader
 
+SCHEDULER: Final = {
+    "capacity_scheduler_policy": "GUARANTEED_NO_EVICT",
+    "context_chunking_policy": "FIRST_COME_FIRST_SERVED",
+}
+"""What the simulator's policy of this name does."""
+
 
 def trtllm_options(deployment: Deployment, pool: DeployedPool) -> dict[str, Any]:
     """All options of one engine that shaped its prediction, as they stand in its YAML file."""
@@ -27,7 +34,7 @@ def trtllm_options(deployment: Deployment, pool: DeployedPool) -> dict[str, Any]
             f"pool {pool.id}: TensorRT-LLM runs attention data-parallel over all ranks or none, not TP "
             f"{settings.tensor} x DP {settings.data}; targets that can: vllm, dynamo and sglang, with their own engines"
         )
-    seqs, tokens = per_rank(pool)
+    seqs, tokens = _per_step(pool)
     options: dict[str, Any] = {
         "backend": "pytorch",
         "tensor_parallel_size": settings.tensor * settings.data,
@@ -42,6 +49,7 @@ def trtllm_options(deployment: Deployment, pool: DeployedPool) -> dict[str, Any]
         "max_seq_len": settings.max_model_len,
         "dtype": "bfloat16",
         "enable_chunked_prefill": True,
+        "scheduler_config": SCHEDULER,
         "kv_cache_config": {
             "free_gpu_memory_fraction": round(pool.memory.free_share(settings.memory_fraction), DIGITS),
             "dtype": facts.fact("kv_dtypes", "trtllm", settings.kv_dtype),
@@ -51,9 +59,22 @@ def trtllm_options(deployment: Deployment, pool: DeployedPool) -> dict[str, Any]
     }
     if pool.role is Role.PREFILL:
         options["disable_overlap_scheduler"] = True  # a context server hands over before a next step could overlap
+    else:
+        options["cuda_graph_config"] = {"enable_padding": True, "max_batch_size": seqs}
     if pool.role is not Role.COLOCATED:
         options["cache_transceiver_config"] = {"backend": "NIXL", "max_tokens_in_buffer": settings.max_model_len}
     return options
+
+
+def _per_step(pool: DeployedPool) -> tuple[int, int]:
+    """Requests and tokens of one step of a data rank."""
+    (seqs, tokens), stages = per_rank(pool), pool.settings.pipeline
+    if seqs % stages:
+        raise InputError(
+            f"pool {pool.id}: max_num_seqs {pool.settings.max_num_seqs} is not a multiple of DP {pool.settings.data} x "
+            f"PP {stages}, and TensorRT-LLM is told how many requests each step has"
+        )
+    return seqs // stages, tokens
 
 
 def trtllm_settings(deployment: Deployment, where: str, options: Mapping[str, Any], memory: Memory) -> Settings:
@@ -64,14 +85,15 @@ def trtllm_settings(deployment: Deployment, where: str, options: Mapping[str, An
     data = ranks if reader.text("enable_attention_dp") == "True" else 1
     free = cache.number("free_gpu_memory_fraction")
     kept = memory.weights + memory.activations
+    stages = reader.whole("pipeline_parallel_size")
     return Settings(
         tensor=ranks // data,
-        pipeline=reader.whole("pipeline_parallel_size"),
+        pipeline=stages,
         expert=reader.whole("moe_expert_parallel_size") if deployment.model.is_moe else 1,
         data=data,
         quantization=None,
         kv_dtype=cache.spelled("dtype", facts.fact("kv_dtypes", "trtllm")),
-        max_num_seqs=reader.whole("max_batch_size") * data,
+        max_num_seqs=reader.whole("max_batch_size") * data * stages,
         max_num_batched_tokens=reader.whole("max_num_tokens") * data,
         max_model_len=reader.whole("max_seq_len"),
         memory_fraction=(free * (memory.hbm - kept) + kept) / memory.hbm,

@@ -92,6 +92,12 @@ def _scheduler(deployment: Deployment) -> list[SettingRow]:
             else "the plan counts on no shared prefix, so none shall flatter a measurement",
         ),
         SettingRow("chunked prefill", "on", "long prompts are computed in chunks of max_num_batched_tokens"),
+        SettingRow("order", "first come, first served", "as requests were simulated"),
+        SettingRow(
+            "CUDA graphs",
+            "all decode batches",
+            "host times are those of graphs; batches beyond an engine's default would run without",
+        ),
     ]
 
 

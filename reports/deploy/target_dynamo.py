@@ -207,6 +207,7 @@ def _events(config: Mapping[str, Any], *, stated: bool) -> Words:
 def _trtllm_words(deployment: Deployment, pool: DeployedPool) -> Words:
     options = trtllm_options(deployment, pool)
     cache = options["kv_cache_config"]
+    del options["scheduler_config"]  # dynamo.trtllm states the same, as an object that no JSON can be laid over
     words: list[tuple[str, str | None]] = [
         ("--model", deployment.weights),
         ("--served-model-name", deployment.weights),

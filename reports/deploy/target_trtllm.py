@@ -13,12 +13,15 @@ from . import facts
 from .description import Deployment
 from .found import Found, FoundRouter, FoundWorker
 from .manifests import dig, load_yaml
-from .options_trtllm import trtllm_options, trtllm_settings
+from .options_trtllm import SCHEDULER, trtllm_options, trtllm_settings
 from .placement import Instance, hosts_of, place
 from .plain import ROUTER_FILE, gpu_count, read_command
 from .rendering import Raw, render
 
 SPLIT_FILE: Final = "disagg_config.yaml"
+BALANCES: Final = "load_balancing"
+"""Who gets a request: the engine that has the fewest. By default engines take turns; chats are refused where it counts
+tokens."""
 OPTIONS: Final = frozenset(
     (
         "backend",
@@ -31,6 +34,8 @@ OPTIONS: Final = frozenset(
         "max_seq_len",
         "dtype",
         "enable_chunked_prefill",
+        "scheduler_config",
+        "cuda_graph_config",
         "disable_overlap_scheduler",
         "kv_cache_config",
         "cache_transceiver_config",
@@ -84,6 +89,7 @@ def _split(instances: tuple[Instance, ...]) -> str:
         port=facts.fact("ports", "http"),
         context=urls[Role.PREFILL],
         generation=urls[Role.DECODE],
+        router=BALANCES,
     )
 
 
@@ -157,6 +163,8 @@ def _check_server(path: str, options: Mapping[str, Any], longest: int) -> None:
         raise InputError(f"{path}: backend {options.get('backend')!r} is not pytorch")
     if options.get("dtype") != "bfloat16" or options.get("enable_chunked_prefill") is not True:
         raise InputError(f"{path}: dtype bfloat16 and enable_chunked_prefill must be stated")
+    if options.get("scheduler_config") != SCHEDULER:
+        raise InputError(f"{path}: scheduler_config is not {SCHEDULER}, by which the plan was simulated")
 
 
 def _read_split(deployment: Deployment, files: Mapping[str, str], addresses: tuple[str, ...]) -> FoundRouter | None:
@@ -171,5 +179,9 @@ def _read_split(deployment: Deployment, files: Mapping[str, str], addresses: tup
         found = dig(loaded, section, "urls") or []
         if dig(loaded, section, "num_instances") != len(found):
             raise InputError(f"{SPLIT_FILE}: num_instances of {section} is not the number of its urls")
+        if dig(loaded, section, "router", "type") != BALANCES:
+            raise InputError(
+                f"{SPLIT_FILE}: router of {section} is not {BALANCES}, so requests are not sent as simulated"
+            )
         urls[role.value] = tuple(str(url) for url in found)
     return FoundRouter(SPLIT_FILE, splits=True, targets=urls)
