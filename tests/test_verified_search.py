@@ -28,9 +28,9 @@ from optimizer.solver.simple_plans import price_space
 from optimizer.verification.blame import Blame
 from optimizer.verification.cuts import PROMPTS, TOKENS, TOP, raised, slower
 from optimizer.verification.judge import ClassJudgement, Judgement
-from optimizer.verification.verdict import Verdict, fleet_key
+from optimizer.verification.verdict import Bench, Verdict, fleet_key
 from optimizer.verification.verify import ROUNDS, SEARCHES, cheapest_verified, repaired
-from optimizer.verification.waste import smaller, without_waste
+from optimizer.verification.waste import first_that_holds, smaller, without_waste
 from search_spaces.problem import Constraints, Routing
 from tests.optimizer_cases import instance_of, problem, workload
 from tests.small_fleets import apart, pool, replicas, small
@@ -64,6 +64,10 @@ class Oracle:
         return self.verdict(fleet)
 
 
+def unmended(bench: Bench, missed: Verdict) -> None:
+    """No other settings."""
+
+
 counts = st.tuples(st.integers(1, 9), st.integers(1, 9))
 
 
@@ -74,7 +78,7 @@ def test_the_winner_is_the_cheapest_that_was_tried_and_held(
 ) -> None:
     instance = small()
     bench: Any = Oracle(instance, needed)
-    found = cheapest_verified(bench, [apart(instance, *start) for start in starts])
+    found = cheapest_verified(bench, [apart(instance, *start) for start in starts], mend=unmended)
     assert len(bench.verdicts) <= len(starts) * (ROUNDS + 1)
     held = [one for one in bench.verdicts.values() if one.held]
     if found.winner is None:
@@ -92,7 +96,7 @@ def test_nothing_can_go_from_what_is_left(needed: tuple[int, int], extra: tuple[
     instance = small()
     bench: Any = Oracle(instance, needed)
     start = apart(instance, *(n + more for n, more in zip(needed, extra, strict=True)))
-    lean = without_waste(bench, bench.verdict(start), [], lambda: False)
+    lean = without_waste(bench, bench.verdict(start), [], lambda: False, unmended)
     assert replicas(lean.winner.fleet) == needed
     assert [what for what, _ in lean.one_less] == [
         f"{name}: one replica less" for name, count in zip(("prefill-1", "decode-1"), needed, strict=True) if count > 1
@@ -104,7 +108,7 @@ def test_a_stopped_search_keeps_what_it_has() -> None:
     instance = small()
     bench: Any = Oracle(instance, (1, 1))
     start = bench.verdict(apart(instance, 3, 3))
-    lean = without_waste(bench, start, [], lambda: True)
+    lean = without_waste(bench, start, [], lambda: True, unmended)
     assert lean.winner is start
     assert lean.one_less == ()
 
@@ -112,7 +116,7 @@ def test_a_stopped_search_keeps_what_it_has() -> None:
 def test_repairs_keep_the_limits() -> None:
     instance = small(constraints=Constraints(max_gpus=4))
     bench: Any = Oracle(instance, (4, 1))
-    found = cheapest_verified(bench, [apart(instance, 1, 1)])
+    found = cheapest_verified(bench, [apart(instance, 1, 1)], mend=unmended)
     assert found.winner is None
     assert found.nearest is not None
     assert replicas(found.nearest.fleet) == (3, 1)
@@ -145,7 +149,7 @@ def test_what_missed_is_searched_for_again_with_the_engines_to_blame_slower() ->
         return apart(instance, 1 + 2 * len(asked), 1)
 
     start = apart(instance, 1, 1)
-    found = cheapest_verified(bench, [start], resolve)
+    found = cheapest_verified(bench, [start], resolve, unmended)
     assert found.winner is not None
     assert found.repairs == len(found.missed) - 1 + found.by_repair
     assert 1 <= len(asked) <= SEARCHES
@@ -159,6 +163,69 @@ def test_what_missed_is_searched_for_again_with_the_engines_to_blame_slower() ->
             np.testing.assert_array_equal(changed[others], was[others])
             np.testing.assert_array_equal(changed, was) if name in TOKENS else None
         assert not holds(stricter, predict_misses(stricter, start))
+
+
+@dataclass
+class Limited(Oracle):
+    """An oracle whose fleets of the first batch limit hold, and of others only with ten times as many engines."""
+
+    def verdict(self, fleet: Fleet, most: int = 8) -> Verdict:
+        needed, self.needed = self.needed, tuple(10 * count for count in self.needed)
+        if fleet.pools[-1].seqs == 0:
+            self.needed = needed
+        found = super().verdict(fleet, most)
+        self.needed = needed
+        return found
+
+
+def mended(bench: Bench, missed: Verdict) -> Fleet | None:
+    """The first batch limit in the last pool, once."""
+    *others, last = missed.fleet.pools
+    return Fleet((*others, replace(last, seqs=0))) if last.seqs else None
+
+
+@settings(deadline=None, max_examples=30)
+@given(counts, counts)
+def test_other_settings_are_tried_before_more_engines(needed: tuple[int, int], start: tuple[int, int]) -> None:
+    instance = small()
+    bench: Any = Limited(instance, needed)
+    found = cheapest_verified(bench, [apart(instance, *start)], mend=mended)
+    first, second, *rest = [*(tried for _, tried in found.missed), *([found.winner] if found.winner else [])]
+    assert (replicas(first.fleet), first.fleet.pools[-1].seqs) == (start, 1)
+    assert (replicas(second.fleet), second.fleet.pools[-1].seqs) == (start, 0)
+    assert second.cost == first.cost
+    assert all(one.fleet.pools[-1].seqs == 0 for one in rest)  # repairs are of what came nearer
+    assert found.repairs == len(found.missed) - 1 + found.by_repair
+    if all(np.array(start) >= needed):
+        assert found.winner is second
+        assert found.by_repair
+
+
+def test_other_settings_that_miss_too_are_not_changed_again() -> None:
+    instance = small()
+    bench: Any = Oracle(instance, (9, 9))
+    asked: list[int] = []
+
+    def other(bench: Bench, missed: Verdict) -> Fleet:
+        asked.append(missed.fleet.pools[-1].seqs)
+        return Fleet((missed.fleet.pools[0], replace(missed.fleet.pools[1], seqs=1 - missed.fleet.pools[1].seqs)))
+
+    found = cheapest_verified(bench, [apart(instance, 1, 1)], mend=other)
+    assert found.winner is None or found.winner.held
+    assert len(found.missed) <= 2 * (ROUNDS + 1)
+    assert len(asked) <= ROUNDS + 1
+
+
+def test_a_smaller_fleet_is_tried_with_other_settings_too() -> None:
+    instance = small()
+    bench: Any = Limited(instance, (1, 1))
+    less = [("decode-1: one replica less", apart(instance, 1, 2))]
+    ((what, found),) = first_that_holds(bench, less, lambda: False, mended)
+    assert (what, replicas(found.fleet), found.fleet.pools[-1].seqs) == (less[0][0], (1, 2), 0)
+    assert found.held
+    ((_, alone),) = first_that_holds(bench, less, lambda: False, unmended)
+    assert not alone.held
+    assert alone.fleet is less[0][1]
 
 
 @settings(deadline=None, max_examples=10)
@@ -190,7 +257,7 @@ def test_repairs_end_and_keep_the_limits(
     bench: Any = Oracle(instance, needed)
     asked = itertools.cycle(apart(instance, *answer) for answer in answers)
     fleets = [fleet for fleet in (apart(instance, *start) for start in starts) if allowed(instance, fleet)]
-    found = cheapest_verified(bench, fleets, lambda _: next(asked))
+    found = cheapest_verified(bench, fleets, lambda _: next(asked), unmended)
     tried = [one.fleet for one in bench.verdicts.values()]
     assert all(allowed(instance, fleet) for fleet in tried)
     assert found.winner is None or found.winner.held
@@ -217,7 +284,7 @@ def test_no_waste_that_the_gateway_cannot_route(sizes: list[int]) -> None:
     parts = (pool(instance, f"colocated-{k + 1}", Role.COLOCATED, sizes[k]) for k in range(3))
     fleet = Fleet(tuple(replace(one, route=np.eye(3)[k]) for k, one in enumerate(parts)))
     bench: Any = Oracle(instance, (0, 0, 0))
-    lean = without_waste(bench, bench.verdict(fleet), [], lambda: False)
+    lean = without_waste(bench, bench.verdict(fleet), [], lambda: False, unmended)
     assert all(allowed(instance, one.fleet) for one in (lean.winner, *(tried for _, tried in lean.others)))
     assert replicas(lean.winner.fleet) == (1, 1, 1)
 

@@ -34,7 +34,6 @@ from optimizer.verification.simulation_record import (
     other_rates,
     simulated_error_bars,
     simulation_of,
-    trials_of,
 )
 from optimizer.verification.tune import Wish
 from optimizer.verification.verdict import BRIEFLY, Bench, Verdict, make_bench
@@ -258,7 +257,7 @@ def _volume_of(solved: Solved, fleet: Fleet, least: int, late: Late, numbers: It
     ratio = asked.goal is Goal.MAX_GOODPUT_PER_DOLLAR
     bench = make_bench(instance, solved.volume, least, late)
     part = bench.part(fleet)
-    trials = trials_of(bench, part, part.requests, late)
+    trials = bench.trials_of(part, part.requests, late)
     found_rate = goodput_among(trials, VOLUME_TOLERANCE, start=part.volume, step=1.0 + 4.0 * VOLUME_TOLERANCE).rate
     volume = found_rate * part.parts / instance.problem.workload.request_rate
     volume = min(volume, asked.max_volume) if ratio else volume

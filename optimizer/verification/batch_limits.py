@@ -15,7 +15,7 @@ from optimizer.loads.instance import Instance
 from optimizer.loads.late import Late
 
 from .simulated_goodput import OutOfTimeError
-from .simulation_record import goodput_of, trials_of
+from .simulation_record import goodput_of
 from .tune import valid
 from .verdict import Bench, Verdict
 
@@ -41,7 +41,7 @@ def _raised_while_better(bench: Bench, fleet: Fleet, late: Late) -> Fleet:
         fails, part = found.fails, bench.part(larger)
         if not any(point.full for point in found.points if point.rate == fails):
             break  # with larger limits the same requests would run at the same time
-        if not trials_of(bench, part, part.requests, late).at(fails / demand).held:
+        if not bench.trials_of(part, part.requests, late).at(fails / demand).held:
             break
         fleet, larger = larger, raised(bench.instance, larger)
     return fleet

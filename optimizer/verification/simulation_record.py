@@ -33,11 +33,11 @@ from optimizer.plans.plan_simulation import (
 from search_spaces.problem import Goal
 
 from .judge import ClassJudgement, Judgement, class_limits, judge, simulated_fleet
-from .simulated_goodput import Goodput, OutOfTimeError, RatePoint, Trials, goodput_among
+from .simulated_goodput import Goodput, OutOfTimeError, RatePoint, goodput_among
 from .simulated_headroom import with_simulated_headroom
 from .simulated_use import class_e2e
 from .tune import Look, Tuned, Wish, front
-from .verdict import Bench, Slice, Verdict, fleet_key
+from .verdict import Bench, Verdict, fleet_key
 from .verify import Tried
 
 FloatArray = NDArray[np.float64]
@@ -79,7 +79,7 @@ def _other_rates(bench: Bench, winner: Verdict, by_formula: float, stopped: Call
     part, demand = bench.part(winner.fleet), bench.instance.problem.workload.request_rate
     found = goodput_of(bench, winner.fleet, by_formula, stopped)
     most = max(found.rate, demand * part.volume)
-    lower = trials_of(bench, part, bench.brief(part), stopped)
+    lower = bench.trials_of(part, bench.brief(part), stopped)
     points = [lower.at(share * part.volume) for share in CURVE]
     points += [point for point in found.points if part.volume * demand < point.rate <= found.fails]
     curve = [_simulated_rate(point, part.parts) for point in points]
@@ -112,17 +112,8 @@ def goodput_of(bench: Bench, fleet: Fleet, by_formula: float, late: Late) -> Goo
     part, step = bench.part(fleet), 1.0 + GOODPUT_TOLERANCE
     demand = bench.instance.problem.workload.request_rate
     expected = max(part.volume * step, by_formula / demand / part.parts)  # also where that is not known
-    trials = trials_of(bench, part, part.requests, late)
+    trials = bench.trials_of(part, part.requests, late)
     return goodput_among(trials, GOODPUT_TOLERANCE, proven=part.volume, start=expected, step=step)
-
-
-def trials_of(bench: Bench, part: Slice, requests: int, late: Late) -> Trials:
-    """Runs of what is simulated of a fleet at several rates, with so many requests each; those made are remembered."""
-    key = fleet_key(part.fleet), requests
-    if key not in bench.trials:
-        engines = simulated_fleet(bench.instance, part.fleet, bench.probability)
-        bench.trials[key] = Trials(bench.instance, part.fleet, engines, requests, bench.seed, late=late)
-    return bench.trials[key]
 
 
 def latencies(one: ClassJudgement) -> SimulatedLatencies:

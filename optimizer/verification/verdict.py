@@ -238,6 +238,14 @@ class Bench:
         remembered = RELAXATIONS * memory(self.instance, part.fleet, part.volume)
         return max(part.requests, math.ceil(min(remembered, MOST_RELAXED)))
 
+    def trials_of(self, part: Slice, requests: int, late: Late) -> Trials:
+        """Runs of what is simulated of a fleet at several rates, with so many requests each; those made are kept."""
+        key = fleet_key(part.fleet), requests
+        if key not in self.trials:
+            engines = simulated_fleet(self.instance, part.fleet, self.probability)
+            self.trials[key] = Trials(self.instance, part.fleet, engines, requests, self.seed, late=late)
+        return self.trials[key]
+
     def runs(self, part: Slice, engines: SimulatedFleet, requests: int, first: int, last: int) -> list[Run]:
         """Runs `first` up to `last` of what is simulated of a fleet, `requests` each; a number has its requests."""
         return [Run.of(self.drawn(part, requests, number), engines) for number in range(first, last)]

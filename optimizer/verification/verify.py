@@ -2,15 +2,16 @@
 
 Candidates wait in order of their cost, of equal cost the one with the most room by formula first. The cheapest is
 simulated (`verdict`); one that holds wins, for all that is left costs as much or more. One that misses is repaired, by
-what made its requests late (`blame`): with more replicas in the pools that are to blame, and by search, for the
-cheapest fleet where these engines bear only what the simulation showed (`cuts`). A search can only find what costs as
-much as the one before it found, so it waits until all that costs less is simulated. Repairs wait like candidates.
+what made its requests late (`blame`): first at no cost, with other settings of the pools that are to blame
+(`settings`); where none look better, with more replicas in these pools, and by search, for the cheapest fleet where
+these engines bear only what the simulation showed (`cuts`). A search can only find what costs as much as the one before
+it found, so it waits until all that costs less is simulated. Repairs wait like candidates.
 
 It ends: each turn takes one fleet away and simulates none twice, or searches. Searches end by themselves (`cuts`), and
-there are SEARCHES at most, one fleet each. A fleet that misses adds one with more replicas; where the limits forbid
-that, one for each part of the pools to blame, at most 2^p - 1 of p pools. Either has one round more than what it mends,
-and none is added after ROUNDS, so that there are finitely many. A fleet that did not hold is never returned as one that
-does.
+there are SEARCHES at most, one fleet each. A fleet that misses adds one with other settings, which adds no further one
+of these; or one with more replicas; where the limits forbid that, one for each part of the pools to blame, at most
+2^p - 1 of p pools. Either of the latter has one round more than what it mends, and none is added after ROUNDS, so that
+there are finitely many. A fleet that did not hold is never returned as one that does.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from optimizer.rivals.fewer import with_replicas
 from optimizer.rivals.room import roomiest_fleet
 
 from .cuts import Rungs, raised, slower
+from .settings import other_settings
 from .verdict import Bench, Key, Outcome, Verdict, fleet_key
 
 ROUNDS = 6
@@ -47,16 +49,27 @@ CANDIDATE, REPAIRED = "found by formula", "repaired"
 Tried = tuple[str, Verdict]
 Resolve = Callable[[Instance], Fleet]
 """Searches for the cheapest fleet of an instance; an empty one where it finds none."""
+Mend = Callable[[Bench, Verdict], Fleet | None]
+"""Finds other settings for a fleet that missed; None where none promise to hold."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Candidate:
-    """A fleet that waits; rounds: repairs that led to it; order decides between equal costs [$/h]."""
+    """A fleet that waits; rounds: repairs that led to it; order decides between equal costs [$/h].
+
+    mended: whether it has other settings than the one that it repairs.
+    """
 
     cost: float
     order: int
     fleet: Fleet = field(compare=False)
     rounds: int = field(compare=False, default=0)
+    mended: bool = field(compare=False, default=False)
+
+    @property
+    def repaired(self) -> bool:
+        """Whether it is a repair of another."""
+        return self.mended or self.rounds > 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +93,39 @@ class Searched:
 
 
 @dataclass(slots=True)
+class _Waiting:
+    """Candidates that wait to be simulated, and what was simulated before (`seen`)."""
+
+    instance: Instance
+    heap: list[Candidate] = field(default_factory=list)
+    seen: set[Key] = field(default_factory=set)
+    added: int = 0
+
+    def add(self, fleet: Fleet, rounds: int = 0, *, mended: bool = False) -> None:
+        """Let a fleet wait, unless it was simulated."""
+        if fleet.pools and fleet_key(fleet) not in self.seen:
+            cost, self.added = fleet_cost(self.instance, fleet), self.added + 1
+            heapq.heappush(self.heap, Candidate(cost, self.added, fleet, rounds, mended))
+
+    @property
+    def cheapest(self) -> float:
+        """Cost of the cheapest that waits [$/h]."""
+        return self.heap[0].cost if self.heap else math.inf
+
+    def next(self) -> Candidate:
+        """Take the cheapest of those that wait; of such that cost the same, the one with the most room by formula."""
+        tied = [heapq.heappop(self.heap)]
+        while self.heap and self.cheapest <= tied[0].cost * (1.0 + SAME_COST):
+            tied.append(heapq.heappop(self.heap))
+        best = roomiest_fleet(self.instance, [one.fleet for one in tied])
+        chosen = next(one for one in tied if one.fleet is best)
+        for other in tied:
+            if other is not chosen:
+                heapq.heappush(self.heap, other)
+        return chosen
+
+
+@dataclass(slots=True)
 class _Searches:
     """Repairs by search; least: what no search can undercut [$/h]; rungs: what it may let engines bear (`cuts`).
 
@@ -98,9 +144,8 @@ class _Searches:
         if self.resolve is not None and self.left:
             self.rungs = raised(self.instance, self.rungs, missed)
 
-    def due(self, waiting: list[Candidate]) -> bool:
-        """Whether a search may find what costs less than all that waits."""
-        cheapest = waiting[0].cost if waiting else math.inf
+    def due(self, cheapest: float) -> bool:
+        """Whether a search may find what costs less than the cheapest that waits [$/h]."""
         return self.left > 0 and self.rungs != self.known and self.least * (1.0 + WORTH) < cheapest
 
     def next(self) -> Fleet:
@@ -114,56 +159,43 @@ class _Searches:
         return fleet
 
 
-def cheapest_verified(bench: Bench, fleets: Sequence[Fleet], resolve: Resolve | None = None) -> Searched:
+def cheapest_verified(
+    bench: Bench, fleets: Sequence[Fleet], resolve: Resolve | None = None, mend: Mend = other_settings
+) -> Searched:
     """Find the cheapest of some fleets, and of what repairs make of them, that holds when it is simulated.
 
-    resolve: repairs by search too, where given.
+    resolve: repairs by search too, where given; mend: repairs at no cost.
     """
-    instance, count = bench.instance, itertools.count()
-    waiting: list[Candidate] = []
-    seen: set[Key] = set()
-
-    def wait(fleet: Fleet, rounds: int) -> None:
-        if fleet.pools and fleet_key(fleet) not in seen:
-            heapq.heappush(waiting, Candidate(fleet_cost(instance, fleet), next(count), fleet, rounds))
-
+    instance = bench.instance
+    waiting = _Waiting(instance)
     for fleet in fleets:
-        wait(fleet, 0)
-    searches = _Searches(instance, resolve, waiting[0].cost if waiting else 0.0)
+        waiting.add(fleet)
+    searches = _Searches(instance, resolve, waiting.cheapest)
     nearest: Verdict | None = None
     missed: list[Tried] = []
-    while waiting or searches.due(waiting):
-        if searches.due(waiting) and not bench.late():
-            wait(searches.next(), 1)
+    while waiting.heap or searches.due(waiting.cheapest):
+        if searches.due(waiting.cheapest) and not bench.late():
+            waiting.add(searches.next(), 1)
             continue
-        best = _next(instance, waiting)
-        if fleet_key(best.fleet) in seen:  # what held has ended the search
+        best = waiting.next()
+        if fleet_key(best.fleet) in waiting.seen:  # what held has ended the search
             continue
-        seen.add(fleet_key(best.fleet))
+        waiting.seen.add(fleet_key(best.fleet))
         found = bench.candidate(best.fleet) if bench.judged(best.fleet) or not bench.late() else None
         if found is None or (bench.late() and found.outcome is Outcome.UNDECIDED and not found.confirmation):
             return Searched(None, nearest, tuple(missed), best.fleet)
         if found.held:
-            return Searched(found, nearest, tuple(missed), by_repair=best.rounds > 0)
-        missed.append((REPAIRED if best.rounds else CANDIDATE, found))
+            return Searched(found, nearest, tuple(missed), by_repair=best.repaired)
+        missed.append((REPAIRED if best.repaired else CANDIDATE, found))
         nearest = found if nearest is None or _distance(found) < _distance(nearest) else nearest
+        other = None if best.mended else mend(bench, found)
+        if other is not None:
+            waiting.add(other, best.rounds, mended=True)
+            continue
         searches.learn(found)
         for fleet in repaired(instance, found, best.rounds):
-            wait(fleet, best.rounds + 1)
+            waiting.add(fleet, best.rounds + 1)
     return Searched(None, nearest, tuple(missed))
-
-
-def _next(instance: Instance, waiting: list[Candidate]) -> Candidate:
-    """Take the cheapest of those that wait; of such that cost the same, the one with the most room by formula."""
-    tied = [heapq.heappop(waiting)]
-    while waiting and waiting[0].cost <= tied[0].cost * (1.0 + SAME_COST):
-        tied.append(heapq.heappop(waiting))
-    best = roomiest_fleet(instance, [one.fleet for one in tied])
-    chosen = next(one for one in tied if one.fleet is best)
-    for other in tied:
-        if other is not chosen:
-            heapq.heappush(waiting, other)
-    return chosen
 
 
 def _distance(missed: Verdict) -> tuple[bool, float]:

@@ -1,9 +1,9 @@
 """No waste: as long as a fleet that costs less holds when it is simulated, it takes the place of the winner.
 
 Tried are, largest saving first, fewer replicas in one pool; then, while one replica less holds nowhere, other engine
-shapes in one pool and smaller fleets of other kinds, as many of them as look promising by the formulas. Every change
-of the winner lowers its cost, and there are finitely many fleets of so few engines, so it ends; what is left misses
-with one replica less in any pool.
+shapes in one pool and smaller fleets of other kinds, as many of them as look promising by the formulas. One that misses
+is tried with other settings too (`settings`), once. Every change of the winner lowers its cost, and there are finitely
+many fleets of so few engines, so it ends; what is left misses with one replica less in any pool.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ from optimizer.loads.instance import Instance
 from optimizer.rivals.allowed import allowed
 from optimizer.rivals.fewer import Named, fewer_replicas, with_replicas
 
+from .settings import other_settings
 from .verdict import Bench, Key, Verdict, fleet_key
-from .verify import Tried
+from .verify import Mend, Tried
 
 IntArray = NDArray[np.int64]
 
@@ -45,23 +46,30 @@ class Lean:
     others: tuple[Tried, ...] = ()
 
 
-def without_waste(bench: Bench, winner: Verdict, rivals: Sequence[Fleet], stopped: Callable[[], bool]) -> Lean:
+def without_waste(
+    bench: Bench,
+    winner: Verdict,
+    rivals: Sequence[Fleet],
+    stopped: Callable[[], bool],
+    mend: Mend = other_settings,
+) -> Lean:
     """Replace the winner by what costs less and holds, until nothing does.
 
-    rivals: other fleets whose smaller versions may hold; stopped: asked before each simulation.
+    rivals: other fleets whose smaller versions may hold; stopped: asked before each simulation; mend: finds other
+    settings for what misses.
     """
     instance, step = bench.instance, 1
     one_less: list[Tried] = []
     others: list[Tried] = []
     while not stopped():
-        tried = first_that_holds(bench, fewer_replicas(instance, winner.fleet, step), stopped)
+        tried = first_that_holds(bench, fewer_replicas(instance, winner.fleet, step), stopped, mend)
         held = bool(tried) and tried[-1][1].held
         if held:
             winner, step = tried[-1][1], 2 * step
         elif step > 1:
             step = 1
         else:
-            one_less, tried = tried, first_that_holds(bench, smaller(instance, winner, rivals), stopped)
+            one_less, tried = tried, first_that_holds(bench, smaller(instance, winner, rivals), stopped, mend)
             if not tried or not tried[-1][1].held:
                 others += tried
                 break
@@ -71,15 +79,22 @@ def without_waste(bench: Bench, winner: Verdict, rivals: Sequence[Fleet], stoppe
     return Lean(winner, tuple(one_less), tuple(row for row in others if id(row[1]) not in known))
 
 
-def first_that_holds(bench: Bench, fleets: Iterable[Named], stopped: Callable[[], bool]) -> list[Tried]:
-    """Simulate fleets in turn up to the first that holds: all that were tried, that one last."""
+def first_that_holds(
+    bench: Bench, fleets: Iterable[Named], stopped: Callable[[], bool], mend: Mend = other_settings
+) -> list[Tried]:
+    """Simulate fleets in turn up to the first that holds: all that were tried, that one last.
+
+    Of one that misses and has settings that look better, these are told.
+    """
     tried: list[Tried] = []
     for what, fleet in fleets:
         if stopped():
             break
         if not allowed(bench.instance, fleet):
             continue
-        tried.append((what, bench.candidate(fleet)))
+        found = bench.candidate(fleet)
+        other = None if found.held else mend(bench, found)
+        tried.append((what, found if other is None else bench.candidate(other)))
         if tried[-1][1].held:
             break
     return tried

@@ -1,0 +1,226 @@
+"""Other settings of the same engines for a fleet that missed: which are looked at, and what is taken of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from costmodel.engine import Role
+from costmodel.simulator import Fleet as SimulatedFleet
+from costmodel.simulator.metrics import Attainment, Overload
+from optimizer.fleets.build_plan import fleet_cost
+from optimizer.fleets.fleet import Fleet
+from optimizer.loads.instance import Instance
+from optimizer.verification import settings as others
+from optimizer.verification.blame import Blame
+from optimizer.verification.judge import ClassJudgement, Judgement
+from optimizer.verification.settings import MOST_LOOKS, NEAR, other_settings
+from optimizer.verification.simulated_goodput import OutOfTimeError, RatePoint
+from optimizer.verification.tune import valid
+from optimizer.verification.verdict import Bench, Outcome, Verdict
+from tests.optimizer_cases import instance_of, problem, slo, space, workload
+from tests.small_fleets import pool
+
+SEQS, CHUNKS = (8, 16, 32, 64, 128, 256), (512, 1024, 2048, 4096, 8192)
+GOAL = 0.9
+
+
+@cache
+def roomy(rate: float = 6.0) -> Instance:
+    """One to four thousand tokens in, on H100s, with many settings."""
+    many = space(tensor_parallel=(1,), max_num_seqs=SEQS, max_num_batched_tokens=CHUNKS)
+    return instance_of(problem(workload=workload(rate), space=many))
+
+
+def with_settings(fleet: Fleet, index: int, seqs: int, chunk: int) -> Fleet:
+    """The fleet with one pool's batch limit and chunk, given as an engine is told them."""
+    changed = replace(fleet.pools[index], seqs=SEQS.index(seqs), chunk=CHUNKS.index(chunk))
+    return Fleet((*fleet.pools[:index], changed, *fleet.pools[index + 1 :]))
+
+
+def colocated(seqs: int, chunk: int) -> Fleet:
+    """Two colocated engines."""
+    return with_settings(Fleet((pool(roomy(), "colocated-1", Role.COLOCATED, 2),)), 0, seqs, chunk)
+
+
+def told(fleet: Fleet) -> list[tuple[int, int]]:
+    """Batch limit and chunk of each pool."""
+    return [(SEQS[one.seqs], CHUNKS[one.chunk]) for one in fleet.pools]
+
+
+def class_at(share: float) -> ClassJudgement:
+    return ClassJudgement("default", GOAL, Attainment(share, share - 0.01, share + 0.01, 1000), (0.0,) * 4, (0.0,) * 4)
+
+
+def missed(fleet: Fleet, share: float, *blamed: int, behind: bool = False) -> Verdict:
+    """A fleet that missed, by the pools to blame."""
+    found = Judgement(1.0, (class_at(share),), Overload(behind, float(behind), 0.0, "queue"), SimulatedFleet(()), ())
+    parts = np.isin(np.arange(len(fleet.pools)), blamed or (0,)) / max(len(blamed), 1)
+    return Verdict(fleet, fleet_cost(roomy(), fleet), found, False, Blame(parts, 0.5, 0.5))
+
+
+@contextmanager
+def simulated(share_of: Callable[[Fleet], float]) -> Iterator[list[Fleet]]:
+    """Looks that know the share; what was looked at."""
+    looked: list[Fleet] = []
+
+    def look(bench: Bench, fleet: Fleet) -> RatePoint:
+        looked.append(fleet)
+        one = class_at(share_of(fleet))
+        return RatePoint(
+            1.0, (one,), 1.0, 1.0, 1.0, 1.0, overloaded=False, held=one.held, proven=one.proven, full=False
+        )
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(others, "_look", look)
+        yield looked
+
+
+def bench() -> Bench:
+    return Bench(roomy(), seed=0, requests=800)
+
+
+def test_larger_chunks_are_found_where_they_help() -> None:
+    """Four times as large holds but not clearly, and sixteen times does."""
+    shares = {512: 0.8, 2048: 0.905, 8192: 0.95}
+    with simulated(lambda fleet: shares[told(fleet)[0][1]]) as looked:
+        found = other_settings(bench(), missed(colocated(256, 512), 0.8))
+    assert found is not None
+    assert told(found) == [(256, 8192)]
+    assert fleet_cost(roomy(), found) == fleet_cost(roomy(), colocated(256, 512))
+    assert len(looked) <= MOST_LOOKS
+
+
+def test_smaller_chunks_are_found_where_they_help() -> None:
+    with simulated(lambda fleet: {8192: 0.8, 2048: 0.93}.get(told(fleet)[0][1], 0.0)):
+        found = other_settings(bench(), missed(colocated(256, 8192), 0.8))
+    assert found is not None
+    assert told(found)[0][1] == 2048
+
+
+def test_a_chunk_and_a_batch_limit_are_found_together() -> None:
+    def share(fleet: Fleet) -> float:
+        ((seqs, chunk),) = told(fleet)
+        return 0.5 + 0.2 * (chunk >= 2048) + 0.25 * (seqs <= 64)
+
+    with simulated(share):
+        found = other_settings(bench(), missed(colocated(256, 512), 0.5))
+    assert found is not None
+    ((seqs, chunk),) = told(found)
+    assert chunk >= 2048
+    assert seqs <= 64
+
+
+def test_the_batch_limit_is_the_smallest_that_the_formulas_think_enough() -> None:
+    instance, start = roomy(), colocated(256, 2048)
+    with simulated(lambda _: 0.0) as looked:
+        other_settings(bench(), missed(start, 0.8))
+    (limit,) = {told(fleet)[0][0] for fleet in looked} - {256}
+    promised = {seqs: others._promise(instance, colocated(seqs, 2048), 1.05) for seqs in SEQS}
+    assert promised[limit] >= 1.0
+    assert all(promised[seqs] < 1.0 for seqs in SEQS if seqs < limit)
+    with simulated(lambda _: 0.0) as looked:
+        other_settings(bench(), missed(colocated(limit, 2048), 0.8))
+    assert {told(fleet)[0][0] for fleet in looked} == {limit, SEQS[SEQS.index(limit) + 2]}
+
+
+@pytest.mark.parametrize(("share", "other", "taken"), [(0.8, 0.905, True), (0.895, 0.905, False), (0.895, 0.95, True)])
+def test_for_a_fleet_that_was_left_between_only_what_is_clear_is_taken(share: float, other: float, taken: bool) -> None:
+    start = missed(colocated(256, 512), share)
+    assert start.outcome is (Outcome.MISSES if share == 0.8 else Outcome.UNDECIDED)
+    with simulated(lambda fleet: other if told(fleet) == [(256, 2048)] else 0.0):
+        assert (other_settings(bench(), start) is not None) is taken
+
+
+def test_what_only_its_confirmation_refuted_is_not_looked_at() -> None:
+    with simulated(lambda _: 1.0) as looked:
+        assert other_settings(bench(), replace(missed(colocated(256, 512), 0.85), confirmation=1)) is None
+    assert looked == []
+
+
+def test_only_pools_to_blame_are_changed() -> None:
+    instance = roomy()
+    pair = Fleet((pool(instance, "prefill-1", Role.PREFILL, 2), pool(instance, "decode-1", Role.DECODE, 1)))
+    pair = with_settings(with_settings(pair, 0, 32, 2048), 1, 256, 512)
+    for blamed in (0, 1):
+        with simulated(lambda _: 0.0) as looked:
+            assert other_settings(bench(), missed(pair, 0.8, blamed)) is None
+        assert looked
+        assert all(fleet.pools[1 - blamed] == pair.pools[1 - blamed] for fleet in looked)
+        assert all(fleet.pools[blamed] != pair.pools[blamed] for fleet in looked)
+    with simulated(lambda _: 0.0) as looked:
+        other_settings(bench(), missed(pair, 0.8, 0))
+    assert sorted(told(fleet)[0] for fleet in looked) == [(32, 512), (32, 8192)]  # a prefill engine has no other limit
+
+
+def test_nothing_is_looked_at_where_the_formulas_say_too_that_it_misses_by_far() -> None:
+    busy = roomy(60.0)
+    start = missed(colocated(256, 512), GOAL - NEAR - 0.01)
+    judge = Bench(busy, seed=0, requests=800)
+    with simulated(lambda _: 1.0) as looked:
+        assert other_settings(judge, start) is None
+        assert other_settings(judge, missed(colocated(256, 512), 0.85, behind=True)) is None
+        assert other_settings(judge, replace(start, blame=None)) is None
+        assert other_settings(bench(), replace(missed(colocated(256, 512), 0.85), stuck=True)) is None
+    assert looked == []
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    st.sampled_from(SEQS),
+    st.sampled_from(CHUNKS),
+    st.lists(st.floats(0.0, 1.0), min_size=len(SEQS) * len(CHUNKS), max_size=len(SEQS) * len(CHUNKS)),
+)
+def test_whatever_is_simulated_it_ends_with_what_held_or_nothing(seqs: int, chunk: int, shares: list[float]) -> None:
+    known = np.array(shares).reshape(len(SEQS), len(CHUNKS))
+    start = colocated(seqs, max(chunk, 512))
+
+    def share(fleet: Fleet) -> float:
+        return float(known[fleet.pools[0].seqs, fleet.pools[0].chunk])
+
+    with simulated(share) as looked:
+        found = other_settings(bench(), missed(start, 0.6))
+    assert len(looked) <= MOST_LOOKS
+    assert len({(fleet.pools[0].seqs, fleet.pools[0].chunk) for fleet in [start, *looked]}) == len(looked) + 1
+    assert all(valid(roomy(), fleet) for fleet in looked)
+    if found is not None:
+        assert any(found is fleet for fleet in looked)
+        assert share(found) >= GOAL
+        assert (found.pools[0].shape, found.pools[0].replicas) == (start.pools[0].shape, 2)
+
+
+def test_where_the_time_is_up_there_are_none() -> None:
+    def late(_: Fleet) -> float:
+        raise OutOfTimeError("the time is up")
+
+    with simulated(late):
+        assert other_settings(bench(), missed(colocated(256, 512), 0.8)) is None
+
+
+@pytest.mark.usefixtures("short_runs")
+def test_an_engine_that_stops_its_decodes_for_prompts_gets_larger_chunks_by_simulation() -> None:
+    """Two thousand tokens in chunks of 512 stop the decodes of others four times, in one of 2048 once."""
+    many = space(tensor_parallel=(1,), max_num_seqs=(64,), max_num_batched_tokens=(512, 2048), roles=(Role.COLOCATED,))
+    instance = instance_of(
+        problem(
+            workload=workload(9.0, ((2000.0, 100.0, 1.0),)), slos=(slo(3.0, 0.026, GOAL),), space=many, engine="sglang"
+        )
+    )
+    start = Fleet((replace(pool(instance, "colocated-1", Role.COLOCATED, 1), seqs=0, chunk=0),))
+    judge = Bench(instance, seed=0, requests=2000)
+    found = judge.verdict(start)
+    assert found.outcome is Outcome.MISSES
+    better = other_settings(judge, found)
+    assert better is not None
+    assert better.pools[0].chunk == 1
+    assert judge.verdict(better).held
+    made = {key: len(trials.points) for key, trials in judge.trials.items()}
+    assert other_settings(judge, found) == better
+    assert {key: len(trials.points) for key, trials in judge.trials.items()} == made  # it was remembered
