@@ -14,7 +14,7 @@ from optimizer.loads.instance import Instance
 from optimizer.rivals.by_evaluation import Evaluated, cheapest_held, settled
 from optimizer.rivals.leanest import evaluated, leanest
 from optimizer.rivals.room import AS_MUCH, roomiest, roomiest_fleet
-from optimizer.verification.verify import Candidate, _next
+from optimizer.verification.verify import _Waiting
 from tests.small_fleets import apart, small
 from tests.test_by_evaluation import at, priced
 
@@ -112,6 +112,8 @@ def test_of_candidates_that_cost_the_same_the_one_with_most_room_is_simulated_fi
     instance: Instance = small()
     fleets = [apart(instance, 1, 3), apart(instance, 3, 1), apart(instance, 2, 2)]
     rooms = [goodput_volume(instance, fleet) for fleet in fleets]
-    waiting = [Candidate(fleet_cost(instance, fleet), order, fleet) for order, fleet in enumerate(fleets)]
-    assert _next(instance, waiting).fleet is fleets[int(np.argmax(rooms))]
-    assert len(waiting) == 2
+    waiting = _Waiting(instance)
+    for fleet in fleets:
+        waiting.add(fleet)
+    assert waiting.next().fleet is fleets[int(np.argmax(rooms))]
+    assert len(waiting.heap) == 2
