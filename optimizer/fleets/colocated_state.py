@@ -232,8 +232,8 @@ def _mixed(instance: Instance, pool: FleetPool, mean: _Mean, busy: float, *, spr
 
     busy: share of the time in which a lane has a prompt [1]; spread: standard deviation of the batch [1]. The room that
     a batch leaves decides how many steps a prompt needs: on average over the batches that it may meet, each a normal
-    one. In a pipeline a chunk holds up the steps behind it, for as long as it takes longer than they: the whole of them
-    where it carries no decodes, as those of the other stages pass meanwhile.
+    one. In a pipeline a chunk holds up the steps behind it for as long as it takes longer than they: by what it adds to
+    the decodes that it carries; where it carries none by its whole length, less the decode step that they do meanwhile.
     """
     tables, shape, per_engine, running = instance.tables, pool.shape, mean.per_engine, mean.running
     base = decode_base(instance, pool, running)
