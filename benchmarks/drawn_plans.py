@@ -3,7 +3,7 @@
     python benchmarks/drawn_plans.py [--problems 40] [--first 0] [--seed SEED] [--exhaustive] [--looks 300]
 
 Plans each problem (`drawn_problems`) at --effort quick (by formula) and standard (proven), simulates the proven fleet
-in RUNS runs with another seed, LONGER times as long as the plan's, and prints a row per problem: cost by formula and
+in RUNS runs with another seed, five times as long as the plan's, and prints a row per problem: cost by formula and
 proven, simulated attainment of the class with the least room with its 95 % interval (UNSURE where its lower end is
 below the goal), the goal, and CPU seconds of the proven plan. Problems without a plan are counted and left out where
 the model fits on no engine, or no engine keeps a limit however idle it is.
@@ -33,15 +33,14 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.drawn_problems import SEED, drawn  # noqa: E402 -- the repository is found first
-from benchmarks.problems import EXAMPLES, instance_of, problem_of  # noqa: E402
+from benchmarks.fresh_requests import FRESH_SEED, dollars, on_fresh_requests, print_table  # noqa: E402
+from benchmarks.problems import instance_of, problem_of  # noqa: E402
 from costmodel.engine import Role  # noqa: E402
 from costmodel.errors import InputError  # noqa: E402
-from optimizer.fleets.build_plan import fleet_cost  # noqa: E402
-from optimizer.fleets.evaluate import predict_misses  # noqa: E402
+from optimizer.fleets.build_plan import fleet_cost, pool_line  # noqa: E402
+from optimizer.fleets.evaluate import promise  # noqa: E402
 from optimizer.fleets.fleet import Fleet, FleetPool, prefill_seqs  # noqa: E402
-from optimizer.fleets.plan_fleet import fleet_of_plan, planned_volume  # noqa: E402
 from optimizer.loads.instance import Instance  # noqa: E402
-from optimizer.plans.plan import Plan  # noqa: E402
 from optimizer.recommend.level import Level  # noqa: E402
 from optimizer.recommend.optimize import optimize  # noqa: E402
 from optimizer.rivals.allowed import allowed  # noqa: E402
@@ -49,10 +48,8 @@ from optimizer.rivals.fewer import with_replicas  # noqa: E402
 from optimizer.verification.judge import Judgement, judge  # noqa: E402
 from optimizer.verification.tune import valid  # noqa: E402
 
-FRESH_SEED, RUNS = 77_003, 4
-"""No plan below is made with this seed; runs of a proven fleet."""
-LONGER, MOST = 5, 200_000
-"""Length of a fresh run over that of the plan's, and requests of one at most."""
+RUNS = 4
+"""Fresh runs of a proven fleet."""
 SHORT, LONG, PROOF = (2_500, 0.03), (12_000, 0.005), 40_000
 """Requests of the first two runs of a fleet that is tried, and by how much it may miss there; of each of two more."""
 CHEAPER = 1.0 - 1e-6
@@ -95,10 +92,11 @@ def row_of(number: int, seed: int, looks: int) -> Row:
     start = time.process_time()
     plan = optimize(problem)
     spent = f"{time.process_time() - start:.0f}"
-    about = (str(number), posed[1]["model.name"], problem.engine, _money(formula), _money(plan.cost_usd_per_hour))
+    about = (str(number), posed[1]["model.name"], problem.engine, dollars(formula), dollars(plan.cost_usd_per_hour))
     if plan.simulation is None or plan.cost_usd_per_hour is None:
         return Row((*about, "", "", spent, ""), -1.0)
-    shown, miss = _on_fresh_requests(plan)
+    fresh = on_fresh_requests(plan, plan.simulation, RUNS)
+    shown, miss = fresh.words, fresh.miss
     if not looks:
         return Row((*about, *shown, spent, ""), miss)
     instance = instance_of(posed)
@@ -107,23 +105,8 @@ def row_of(number: int, seed: int, looks: int) -> Row:
     if tried.found is None:
         return Row((*about, *shown, spent, told), miss, capped=tried.capped)
     cost = fleet_cost(instance, tried.found)
-    told = f"{told}: {_money(cost)}, {described(instance, tried.found)}"
+    told = f"{told}: {dollars(cost)}, {described(instance, tried.found)}"
     return Row((*about, *shown, spent, told), miss, cost / plan.cost_usd_per_hour, tried.capped)
-
-
-def _on_fresh_requests(plan: Plan) -> tuple[tuple[str, str], float]:
-    """Attainment and goal of the class with the least room, in words; by how much it misses [1]."""
-    if plan.simulation is None:
-        return ("", ""), -1.0
-    instance, fleet = fleet_of_plan(plan, EXAMPLES)
-    requests = min(LONGER * plan.simulation.parts * plan.simulation.requests // plan.simulation.replications, MOST)
-    fresh = judge(instance, fleet, requests=requests, seed=FRESH_SEED, volume=planned_volume(plan), replications=RUNS)
-    one = min(fresh.classes, key=lambda item: item.attainment.share - item.goal)
-    share = one.attainment
-    mark = "" if fresh.proven else " UNSURE" if fresh.held else " MISSED"
-    mark = " OVERLOADED" if fresh.overload.overloaded else mark
-    words = f"{share.share:.2%} ({share.low:.2%} to {share.high:.2%}){mark}", f"{one.goal:.0%}"
-    return words, -margin(fresh)
 
 
 def margin(found: Judgement) -> float:
@@ -200,16 +183,10 @@ def _settings(instance: Instance, fleet: Fleet) -> list[tuple[float, Fleet]]:
     Empty where the formulas promise too little of large batch limits with any chunk.
     """
     last = instance.tables.seqs.size - 1
-    if max((_promise(instance, one) for one in _variants(instance, fleet, [last // 2, last])), default=0.0) < PROMISING:
+    if max((promise(instance, one) for one in _variants(instance, fleet, [last // 2, last])), default=0.0) < PROMISING:
         return []
     every = _variants(instance, fleet, range(last + 1))
-    return sorted(((_promise(instance, one), one) for one in every), key=lambda row: -min(row[0], 1.0))
-
-
-def _promise(instance: Instance, fleet: Fleet) -> float:
-    """Share of its goal that the worst class reaches by formula [1]."""
-    goals = np.array([slo.attainment for slo in instance.problem.slos])
-    return float((predict_misses(instance, fleet).attainment / goals).min())
+    return sorted(((promise(instance, one), one) for one in every), key=lambda row: -min(row[0], 1.0))
 
 
 def _variants(instance: Instance, fleet: Fleet, limits: Sequence[int]) -> list[Fleet]:
@@ -233,20 +210,10 @@ def _keeps_its_goals(instance: Instance, fleet: Fleet) -> bool:
 
 def described(instance: Instance, fleet: Fleet) -> str:
     """Engines and settings in a line: batch limit / chunk."""
-    tables, offers = instance.tables, instance.problem.offers
-
-    def one(pool: FleetPool) -> str:
-        split, gpu = tables.shapes[pool.shape].parallelism, offers[int(tables.offer[pool.shape])].accelerator.name
-        settings = f"{int(tables.seqs[pool.seqs])}/{int(tables.chunks[pool.chunk])}"
-        return f"{pool.replicas} x {gpu} TP{split.tensor} PP{split.pipeline} {pool.role.value} {settings}"
-
-    return " + ".join(map(one, fleet.pools))
-
-
-def _money(value: float | None) -> str:
-    from reports.numbers import money
-
-    return "none" if value is None else money(value)
+    seqs, chunks = instance.tables.seqs, instance.tables.chunks
+    settings = (f"{seqs[pool.seqs]:.0f}/{chunks[pool.chunk]:.0f}" for pool in fleet.pools)
+    lines = (pool_line(instance, pool) for pool in fleet.pools)
+    return " + ".join(f"{line} {one}" for line, one in zip(lines, settings, strict=True))
 
 
 HEAD = (
@@ -280,7 +247,7 @@ def main() -> None:
             print(f"{number}: left out, {reason}"[:160], file=sys.stderr)
         else:
             print("; ".join(rows[-1].cells), file=sys.stderr, flush=True)
-    _print_table([HEAD, *(row.cells for row in rows)])
+    print_table([HEAD, *(row.cells for row in rows)])
     held = sum(row.miss <= 0.0 for row in rows)
     print(f"\n{held} of {len(rows)} hold on fresh requests (no plan counts as held); {skipped} left out")
     if looks:
@@ -290,12 +257,6 @@ def main() -> None:
         print(f"cheaper fleets found in {len(found)} of {len(rows)}{by}; not all were looked at in {capped}")
     if held < 0.9 * len(rows):
         raise SystemExit(1)
-
-
-def _print_table(rows: list[tuple[str, ...]]) -> None:
-    widths = [max(len(row[k]) for row in rows) for k in range(len(HEAD))]
-    for row in rows:
-        print("  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())
 
 
 if __name__ == "__main__":

@@ -248,8 +248,7 @@ def main() -> None:
     arguments = parser.parse_args()
     rows = []
     print("predicted / simulated - 1 [%]        ttft p50   p90   p99    tpot p50   p90   p99")
-    chosen = FULL_CASES if arguments.full else CASES
-    chosen = drawn_cases(HELD_OUT, arguments.seed) if arguments.held_out else chosen
+    chosen = drawn_cases(HELD_OUT, arguments.seed) if arguments.held_out else FULL_CASES if arguments.full else CASES
     for case in (replace(one, engine=arguments.engine) for one in chosen):
         if arguments.only not in f"{case.kind} {case.name}":
             continue

@@ -3,7 +3,7 @@
     python benchmarks/verified_plans.py [--runs 4] [NAME ...]
 
 Plans eleven problems at --effort quick (by formula) and standard (proven), simulates the proven fleet with other seeds
-and in runs LONGER times as long as the plan's, and prints a row per problem: cost by formula and proven, simulated
+and in runs five times as long as the plan's, and prints a row per problem: cost by formula and proven, simulated
 attainment of the class with the least room on the fresh requests with its 95 % interval (UNSURE where its lower end is
 below the goal), the goal, the worst of the runs, and price and attainment of the best fleet with one replica less. Ends
 with how many hold on fresh requests, and the largest miss; exit code 1 where fewer than nine in ten hold or one misses
@@ -22,21 +22,15 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 os.environ.setdefault("PDPLAN_SIMULATOR", "python")
 
-from benchmarks.problems import EXAMPLES, PROBLEMS, problem_of  # noqa: E402 -- the repository is found first
-
-FRESH_SEED = 77_003
-"""No plan below is made with it."""
-LONGER = 5
-"""Length of a fresh run over that of the plan's, and requests of one at most."""
-MOST = 200_000
+from benchmarks.fresh_requests import dollars, on_fresh_requests, print_table  # noqa: E402 -- first the repository
+from benchmarks.problems import PROBLEMS, problem_of  # noqa: E402
 
 
 def row_of(name: str, runs: int) -> tuple[list[str], float]:
     """Cells of one problem, and by how much the fresh requests miss the goal (negative: they hold) [1]."""
-    from optimizer.fleets.plan_fleet import fleet_of_plan, planned_volume
     from optimizer.recommend.level import Level
     from optimizer.recommend.optimize import optimize
-    from optimizer.verification.judge import judge, judge_runs, simulated_fleet
+    from optimizer.verification.judge import judge_runs
 
     problem = problem_of(PROBLEMS[name])
     formula = optimize(problem, level=Level.QUICK)
@@ -44,45 +38,23 @@ def row_of(name: str, runs: int) -> tuple[list[str], float]:
     plan = optimize(problem)
     spent = time.process_time() - start
     if plan.simulation is None or plan.cost_usd_per_hour is None:
-        return [name, _money(formula.cost_usd_per_hour), "none", "", "", "", "", "", f"{spent:.0f}"], -1.0
-    instance, fleet = fleet_of_plan(plan, EXAMPLES)
-    requests = min(LONGER * plan.simulation.parts * plan.simulation.requests // plan.simulation.replications, MOST)
-    engines = simulated_fleet(instance, fleet)
-    fresh = judge(
-        instance,
-        fleet,
-        requests=requests,
-        seed=FRESH_SEED,
-        volume=planned_volume(plan),
-        replications=runs,
-        engines=engines,
-    )
-    alone = [judge_runs(instance, engines, [run]) for run in fresh.runs]
+        return [name, dollars(formula.cost_usd_per_hour), "none", "", "", "", "", "", f"{spent:.0f}"], -1.0
+    fresh = on_fresh_requests(plan, plan.simulation, runs)
+    alone = [judge_runs(fresh.instance, fresh.engines, [run]) for run in fresh.judgement.runs]
     worst = min(min(item.attainment.share - item.goal for item in each.classes) for each in alone)
-    one = min(fresh.classes, key=lambda item: item.attainment.share - item.goal)
-    share = one.attainment
-    mark = "" if fresh.proven else " UNSURE" if fresh.held else " MISSED"
-    mark = " OVERLOADED" if fresh.overload.overloaded else mark
     less = plan.simulation.one_replica_less
     best = max(less, key=lambda row: min(row.attainment.values()), default=None)
     cells = [
         name,
-        _money(formula.cost_usd_per_hour),
-        _money(plan.cost_usd_per_hour),
-        f"{share.share:.2%} ({share.low:.2%} to {share.high:.2%}){mark}",
-        f"{one.goal:.0%}",
+        dollars(formula.cost_usd_per_hour),
+        dollars(plan.cost_usd_per_hour),
+        *fresh.words,
         f"{worst:+.1%}",
-        "-" if best is None else f"{_money(best.cost_usd_per_hour)} {best.what.partition(':')[0]}",
+        "-" if best is None else f"{dollars(best.cost_usd_per_hour)} {best.what.partition(':')[0]}",
         "-" if best is None else f"{min(best.attainment.values()):.1%}{' HOLDS' if best.held else ''}",
         f"{spent:.0f}",
     ]
-    return cells, one.goal - share.share if not fresh.overload.overloaded else 1.0
-
-
-def _money(value: float | None) -> str:
-    from reports.numbers import money
-
-    return "none" if value is None else money(value)
+    return cells, fresh.miss
 
 
 def main() -> None:
@@ -110,9 +82,7 @@ def main() -> None:
         rows.append(cells)
         misses.append(miss)
         print("; ".join(cells), file=sys.stderr)
-    widths = [max(len(row[k]) for row in [head, *rows]) for k in range(len(head))]
-    for row in [head, *rows]:
-        print("  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())
+    print_table([head, *rows])
     held = sum(miss <= 0.0 for miss in misses)
     print(f"\n{held} of {len(misses)} hold on fresh requests (no plan counts as held); largest miss {max(misses):.2%}")
     if held < 0.9 * len(misses) or max(misses) > 0.02:

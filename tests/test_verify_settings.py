@@ -16,6 +16,7 @@ from costmodel.engine import Role
 from costmodel.simulator import Fleet as SimulatedFleet
 from costmodel.simulator.metrics import Attainment, Overload
 from optimizer.fleets.build_plan import fleet_cost
+from optimizer.fleets.evaluate import promise
 from optimizer.fleets.fleet import Fleet
 from optimizer.loads.instance import Instance
 from optimizer.verification import settings as others
@@ -123,7 +124,7 @@ def test_the_batch_limit_is_the_smallest_that_the_formulas_think_enough() -> Non
     with simulated(lambda _: 0.0) as looked:
         other_settings(bench(), missed(start, 0.8))
     (limit,) = {told(fleet)[0][0] for fleet in looked} - {256}
-    promised = {seqs: others._promise(instance, colocated(seqs, 2048), 1.05) for seqs in SEQS}
+    promised = {seqs: promise(instance, colocated(seqs, 2048), 1.05) for seqs in SEQS}
     assert promised[limit] >= 1.0
     assert all(promised[seqs] < 1.0 for seqs in SEQS if seqs < limit)
     with simulated(lambda _: 0.0) as looked:

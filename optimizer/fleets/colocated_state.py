@@ -54,6 +54,11 @@ class _Mixed:
     room: float
 
     @property
+    def ridden(self) -> float:
+        """What such a step carries of the decode step [s]."""
+        return self.carried * self.base
+
+    @property
     def most(self) -> float:
         """What prompts add to one step of a decode at most: no end of them where they go first [s]."""
         return max(self.full - self.base, 1e-12) if self.carried else np.inf
@@ -163,14 +168,13 @@ def _together(instance: Instance, mean: _Mean, mixed: _Mixed, pool: tuple[float,
     pool: prompt servers, stages of an engine, P(all servers busy).
     """
     (servers, stages, found), flows = pool, instance.flows
-    ridden = mixed.carried * mixed.base
-    work = (mixed.turn - ridden) * mixed.count
+    work = (mixed.turn - mixed.ridden) * mixed.count
     weight = mean.per_engine / mean.rate
     burst = 1.0 + max(flows.arrival_scv - 1.0, 0.0) / (2.0 * servers)
     sent = min(found / max(mean.busy, 1e-12), 1.0)
     come = mean.rate * float(weight @ (mixed.turn + mean.reads)) / stages * burst * sent
     shared = 1.0 - 1.0 / (come + np.exp(-come))
-    dense = flows.new_tokens / mixed.room * (mixed.full - ridden)
+    dense = flows.new_tokens / mixed.room * (mixed.full - mixed.ridden)
     more = np.maximum(dense - work, 0.0) if mixed.carried else dense - work
     return np.asarray(1.0 + shared * more / np.maximum(work, 1e-12))
 
@@ -345,7 +349,7 @@ def _first_waits(instance: Instance, pool: FleetPool, mean: _Mean, beside: Besid
         rest = mean.quiet / stages
         held = min(wait.utilization + 0.5 * rest * mean.rate * (1.0 - wait.utilization), 0.999999)
         occupied = float(wait_probability(float(pool.replicas), held, flows.arrival_scv))
-        behind = np.minimum(mixed.extra, mixed.full - mixed.carried * mixed.base)
+        behind = np.minimum(mixed.extra, mixed.full - mixed.ridden)
         pending = 1.0 - wait.utilization / held
         wait = with_company(wait, Company(occupied, pending, rest, mixed.extra, behind, beside.weight))
     return wait

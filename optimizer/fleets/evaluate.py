@@ -130,6 +130,12 @@ def holds(instance: Instance, prediction: Misses | Evaluation) -> bool:
     return prediction.stable and bool((prediction.attainment >= goals - 1e-9).all())
 
 
+def promise(instance: Instance, fleet: Fleet, volume: float = 1.0) -> float:
+    """Share of its goal that the worst class reaches by formula at `volume` times the demand [1]."""
+    goals = np.array([slo.attainment for slo in instance.problem.slos])
+    return float((predict_misses(instance, fleet, volume).attainment / goals).min())
+
+
 def largest_load(good: Callable[[float], bool], most: float = 1e9, tolerance: float = 1e-3) -> float:
     """Largest multiple of a load that is still good (bisection to `tolerance`, relative); 0 if none is."""
     low, high = 1e-6, 1.0

@@ -19,17 +19,15 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 
-import numpy as np
-
 from costmodel.engine import Role
-from optimizer.fleets.evaluate import predict_misses
+from optimizer.fleets.evaluate import promise
 from optimizer.fleets.fleet import Fleet, FleetPool
 from optimizer.loads.instance import Instance
 
 from .pressed import MORE
 from .simulated_goodput import OutOfTimeError, RatePoint
-from .tune import valid
-from .verdict import Bench, Key, Verdict, fleet_key
+from .tune import chunks_of, valid
+from .verdict import Bench, Distance, Key, Verdict, fleet_key
 
 FURTHER = 2
 """Places in the tables by which a setting is moved: chunks become four times as large, batch limits twice."""
@@ -45,9 +43,6 @@ LESS = 0.05
 NOTABLE = 1e-3
 """Share by which a fleet must miss less to count as nearer [1]."""
 
-Distance = tuple[bool, float]
-"""Whether a fleet falls behind, and the share by which its worst class misses; negative where it holds."""
-
 
 def other_settings(bench: Bench, missed: Verdict) -> Fleet | None:
     """The same engines with settings that keep every goal in a short run; None where none do.
@@ -57,7 +52,7 @@ def other_settings(bench: Bench, missed: Verdict) -> Fleet | None:
     """
     if missed.blame is None or missed.stuck or missed.confirmation or not _hopeful(bench.instance, missed):
         return None
-    fleet, far = missed.fleet, (missed.judgement.overload.overloaded, missed.shortfall)
+    fleet, far = missed.fleet, missed.distance
     seen, best = {fleet_key(fleet)}, None
     while (nearer := _nearer(bench, fleet, far, missed.blame.worst, seen)) is not None:
         fleet, point = nearer
@@ -71,13 +66,7 @@ def other_settings(bench: Bench, missed: Verdict) -> Fleet | None:
 def _hopeful(instance: Instance, missed: Verdict) -> bool:
     """Whether the fleet misses narrowly, or though the formulas say that it holds."""
     near = not missed.judgement.overload.overloaded and missed.shortfall <= NEAR
-    return near or _promise(instance, missed.fleet) >= 1.0
-
-
-def _promise(instance: Instance, fleet: Fleet, volume: float = 1.0) -> float:
-    """Share of its goal that the worst class reaches by formula at `volume` times the demand [1]."""
-    goals = np.array([slo.attainment for slo in instance.problem.slos])
-    return float((predict_misses(instance, fleet, volume).attainment / goals).min())
+    return near or promise(instance, missed.fleet) >= 1.0
 
 
 def _nearer(
@@ -115,9 +104,9 @@ def _distance(point: RatePoint) -> Distance:
 def _changes(instance: Instance, fleet: Fleet, blamed: Collection[int]) -> list[Fleet]:
     """The fleet with one setting of all the pools to blame changed; what the formulas promise most of first."""
     changed = [fleet_with for fleet_with in _each_change(instance, fleet, blamed) if valid(instance, fleet_with)]
-    promised = [(_promise(instance, one), one) for one in changed]
+    promised = [(promise(instance, one), one) for one in changed]
     ranked = sorted(promised, key=lambda row: -min(row[0], 1.0))
-    return [one for promise, one in ranked if promise >= PROMISING]
+    return [one for share, one in ranked if share >= PROMISING]
 
 
 def _each_change(instance: Instance, fleet: Fleet, blamed: Collection[int]) -> Iterator[Fleet]:
@@ -135,7 +124,7 @@ def _each_change(instance: Instance, fleet: Fleet, blamed: Collection[int]) -> I
 
 def _other_chunk(instance: Instance, pool: FleetPool, places: int) -> FleetPool:
     """The pool with another chunk, so many places away among those that there is memory for, or the last of them."""
-    chunks = sorted({*np.flatnonzero(instance.tables.roomy[pool.shape]).tolist(), pool.chunk})
+    chunks = chunks_of(instance, pool)
     place = chunks.index(pool.chunk) + places
     return replace(pool, chunk=chunks[min(max(place, 0), len(chunks) - 1)])
 
@@ -143,9 +132,9 @@ def _other_chunk(instance: Instance, pool: FleetPool, places: int) -> FleetPool:
 def _other_limit(instance: Instance, fleet: Fleet, index: int) -> FleetPool:
     """The pool with the smallest batch limit that the formulas think enough; where it has that, a larger one."""
     pool = fleet.pools[index]
-    enough = min(1.0, _promise(instance, fleet, MORE) - LESS)
+    enough = min(1.0, promise(instance, fleet, MORE) - LESS)
     for seqs in range(pool.seqs):
         less = replace(pool, seqs=seqs)
-        if _promise(instance, Fleet((*fleet.pools[:index], less, *fleet.pools[index + 1 :])), MORE) >= enough:
+        if promise(instance, Fleet((*fleet.pools[:index], less, *fleet.pools[index + 1 :])), MORE) >= enough:
             return less
     return replace(pool, seqs=min(pool.seqs + FURTHER, instance.tables.seqs.size - 1))

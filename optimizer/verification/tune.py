@@ -111,7 +111,7 @@ def knobs_of(instance: Instance, fleet: Fleet) -> tuple[Knob, ...]:
         if pool.role is not Role.PREFILL:
             knobs.append(Knob(index, "seqs", tuple(range(instance.tables.seqs.size)), pool.seqs))
         if pool.role is not Role.DECODE:
-            chunks = sorted({*np.flatnonzero(instance.tables.roomy[pool.shape]).tolist(), pool.chunk})
+            chunks = chunks_of(instance, pool)
             knobs.append(Knob(index, "chunk", tuple(chunks), chunks.index(pool.chunk)))
         if anyone and _has_a_share(fleet, index):
             knobs.append(Knob(index, "share", SHARES, SHARES.index(1.0)))
@@ -264,6 +264,11 @@ class Tuner:
         if key not in self.engines:
             self.engines[key] = simulated_fleet(self.bench.instance, Fleet((pool,)), self.bench.probability).pools[0]
         return replace(self.engines[key], replicas=pool.replicas)
+
+
+def chunks_of(instance: Instance, pool: FleetPool) -> list[int]:
+    """Token budgets beside which a pool's engines have memory, its own among them, as indices."""
+    return sorted({*np.flatnonzero(instance.tables.roomy[pool.shape]).tolist(), pool.chunk})
 
 
 def valid(instance: Instance, fleet: Fleet) -> bool:

@@ -62,6 +62,8 @@ its interval is of (`share_of`) is as long as one [1]."""
 CLEAR = 0.001
 """Chance at most that a fleet misses a goal of which a short run is clear [1]; the first confirmations allow more."""
 
+Distance = tuple[bool, float]
+"""Whether a fleet falls behind, and the share by which its worst class misses; negative where it holds."""
 PoolKey = tuple[object, ...]
 Key = tuple[PoolKey, ...]
 
@@ -183,6 +185,11 @@ class Verdict:
     def shortfall(self) -> float:
         """By how much the worst class misses its goal [1]; 0 or less where the run itself had no miss."""
         return max(one.goal - one.attainment.share for one in self.judgement.classes)
+
+    @property
+    def distance(self) -> Distance:
+        """How far the fleet is from holding: one that keeps up is nearer than one that does not."""
+        return self.judgement.overload.overloaded, self.shortfall
 
 
 @dataclass(slots=True)

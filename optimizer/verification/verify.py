@@ -187,7 +187,7 @@ def cheapest_verified(
         if found.held:
             return Searched(found, nearest, tuple(missed), by_repair=best.repaired)
         missed.append((REPAIRED if best.repaired else CANDIDATE, found))
-        nearest = found if nearest is None or _distance(found) < _distance(nearest) else nearest
+        nearest = found if nearest is None or found.distance < nearest.distance else nearest
         other = None if best.mended else mend(bench, found)
         if other is not None:
             waiting.add(other, best.rounds, mended=True)
@@ -196,11 +196,6 @@ def cheapest_verified(
         for fleet in repaired(instance, found, best.rounds):
             waiting.add(fleet, best.rounds + 1)
     return Searched(None, nearest, tuple(missed))
-
-
-def _distance(missed: Verdict) -> tuple[bool, float]:
-    """How far a fleet is from holding: one that keeps up is nearer than one that does not."""
-    return missed.judgement.overload.overloaded, missed.shortfall
 
 
 def repaired(instance: Instance, missed: Verdict, rounds: int) -> list[Fleet]:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from costmodel.engine import Role
 from optimizer.fleets.build_plan import fleet_cost
-from optimizer.fleets.evaluate import predict_misses
+from optimizer.fleets.evaluate import promise
 from optimizer.fleets.fleet import Fleet, FleetPool
 from optimizer.loads.columns import ROLES
 from optimizer.loads.instance import Instance
@@ -102,12 +102,11 @@ def first_that_holds(
 
 def smaller(instance: Instance, winner: Verdict, rivals: Sequence[Fleet]) -> list[Named]:
     """Fleets that cost less than the winner, other shapes of it and less of the rivals; the most promising first."""
-    goals = np.array([slo.attainment for slo in instance.problem.slos])
     ranked = []
     for order, (what, fleet) in enumerate([*_swaps(instance, winner), *_shrunk(instance, winner, rivals)]):
-        promise = float((predict_misses(instance, fleet).attainment / goals).min())
-        if promise >= PROMISING:
-            ranked.append((-promise, order, what, fleet))
+        promised = promise(instance, fleet)
+        if promised >= PROMISING:
+            ranked.append((-promised, order, what, fleet))
     best: dict[str, Named] = {}  # the most promising setting of each shape
     alone: dict[Key, Named] = {}  # all of a rival is the same fleet, whichever of its pools it is named by
     for _, _, what, fleet in sorted(ranked, key=lambda row: row[:2]):
