@@ -16,6 +16,7 @@ sys.path.insert(0, str(ROOT))
 from costmodel.engine import Role  # noqa: E402
 from costmodel.workload import Workload  # noqa: E402
 from search_spaces.loader import load_problem  # noqa: E402
+from search_spaces.problem import Balancing  # noqa: E402
 
 MIXES = {"fixed": ((2000.0, 200.0, 1.0),), "two": ((500.0, 300.0, 0.7), (6000.0, 100.0, 0.3))}
 """Lengths of our own beside those of the examples: (isl, osl, share)."""
@@ -63,6 +64,7 @@ class Case:
     seqs: int = 128
     chunk: int = 8192
     engine: str = "vllm"
+    balancing: Balancing = Balancing.FEWEST_TOKENS
 
     @property
     def kind(self) -> str:

@@ -1,7 +1,7 @@
 """The formulas' tails of TTFT and TPOT against the simulator, on pools of every kind.
 
     python benchmarks/tail_model.py [--full | --held-out [--seed 20261122]] [--engine vllm] [--requests 100000]
-                                    [--only KIND] [--json FILE]
+                                    [--balancing fewest_tokens] [--only KIND] [--json FILE]
 
 Each case is one pool of engines at a stated utilisation (of its prompt servers; of its slots or KV memory for decode),
 under the policy of its engine; steps are read off the batches of the standard preset and smaller ones. Where roles are
@@ -9,7 +9,8 @@ apart, the other side of the fleet is made so large that it hardly queues. Runs 
 Prints P50, P90 and P99 predicted over simulated for each case, then by kind the mean absolute error and the share of
 cases within 5 % (P90) and 10 % (P99), and of those that are not further off than chance in the simulated quantile
 explains (two standard errors). `--held-out` takes pools drawn at random instead, of other models, GPUs and lengths;
-`--full` pools whose batches are full for a part of the time; `--engine sglang` has prompts go first and alone.
+`--full` pools whose batches are full for a part of the time; `--engine sglang` has prompts go first and alone;
+`--balancing fewest_requests` has a router that counts requests, which the formulas do not know.
 Fleets that fall behind in the simulation have no quantiles to compare; they are named and left out of the means.
 """
 
@@ -39,7 +40,7 @@ from optimizer.verification.judge import Judgement, judge  # noqa: E402
 from search_spaces.catalog import load_catalog  # noqa: E402
 from search_spaces.engines import engine_names, load_engine_overhead  # noqa: E402
 from search_spaces.models import load_model  # noqa: E402
-from search_spaces.problem import Constraints, Objective, Offer, Problem, SearchSpace, Slo  # noqa: E402
+from search_spaces.problem import Balancing, Constraints, Objective, Offer, Problem, SearchSpace, Slo  # noqa: E402
 from search_spaces.schema_search import Span  # noqa: E402
 from search_spaces.spaces import SEQS_FACTOR, sizes  # noqa: E402
 
@@ -79,7 +80,7 @@ def problem_of(case: Case) -> Problem:
         offers=(Offer(accelerator, accelerator.price.usd_per_hour),),
         space=space,
         objective=Objective(),
-        constraints=Constraints(),
+        constraints=Constraints(balancing=case.balancing),
         engine=case.engine,
     )
 
@@ -242,6 +243,7 @@ def main() -> None:
     parser.add_argument("--full", action="store_true", help="pools with full batches instead of the chosen ones")
     parser.add_argument("--held-out", action="store_true", help="pools drawn at random instead of the chosen ones")
     parser.add_argument("--seed", type=int, default=HELD_OUT_SEED, help="of the draw")
+    parser.add_argument("--balancing", choices=[one.value for one in Balancing], default="fewest_tokens")
     parser.add_argument("--engine", choices=engine_names(), default="vllm", help="whose scheduler the engines have")
     parser.add_argument("--only", default="", help="cases whose kind or name contains this")
     parser.add_argument("--json", type=Path, help="write predicted and simulated quantiles there")
@@ -249,7 +251,8 @@ def main() -> None:
     rows = []
     print("predicted / simulated - 1 [%]        ttft p50   p90   p99    tpot p50   p90   p99")
     chosen = drawn_cases(HELD_OUT, arguments.seed) if arguments.held_out else FULL_CASES if arguments.full else CASES
-    for case in (replace(one, engine=arguments.engine) for one in chosen):
+    balancing = Balancing(arguments.balancing)
+    for case in (replace(one, engine=arguments.engine, balancing=balancing) for one in chosen):
         if arguments.only not in f"{case.kind} {case.name}":
             continue
         start = time.process_time()

@@ -1,6 +1,6 @@
 """Plans that were proven by simulation, tried on requests that they have not seen.
 
-    python benchmarks/verified_plans.py [--runs 4] [NAME ...]
+    python benchmarks/verified_plans.py [--runs 4] [--set KEY=VALUE] [NAME ...]
 
 Plans eleven problems at --effort quick (by formula) and standard (proven), simulates the proven fleet with other seeds
 and in runs five times as long as the plan's, and prints a row per problem: cost by formula and proven, simulated
@@ -26,13 +26,14 @@ from benchmarks.fresh_requests import dollars, on_fresh_requests, print_table  #
 from benchmarks.problems import PROBLEMS, problem_of  # noqa: E402
 
 
-def row_of(name: str, runs: int) -> tuple[list[str], float]:
+def row_of(name: str, runs: int, changes: dict[str, str]) -> tuple[list[str], float]:
     """Cells of one problem, and by how much the fresh requests miss the goal (negative: they hold) [1]."""
     from optimizer.recommend.level import Level
     from optimizer.recommend.optimize import optimize
     from optimizer.verification.judge import judge_runs
 
-    problem = problem_of(PROBLEMS[name])
+    example, posed = PROBLEMS[name]
+    problem = problem_of((example, posed | changes))
     formula = optimize(problem, level=Level.QUICK)
     start = time.process_time()
     plan = optimize(problem)
@@ -61,7 +62,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", default=list(PROBLEMS), metavar="NAME", help=", ".join(PROBLEMS))
     parser.add_argument("--runs", type=int, default=4, help="fresh runs of each proven fleet")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="in every problem")
     arguments = parser.parse_args()
+    changes = dict(one.split("=", 1) for one in arguments.set)
     unknown = [name for name in arguments.names if name not in PROBLEMS]
     if unknown:
         parser.error(f"{unknown[0]!r} is none of {', '.join(PROBLEMS)}")
@@ -78,7 +81,7 @@ def main() -> None:
     ]
     rows, misses = [], []
     for name in arguments.names:
-        cells, miss = row_of(name, arguments.runs)
+        cells, miss = row_of(name, arguments.runs, changes)
         rows.append(cells)
         misses.append(miss)
         print("; ".join(cells), file=sys.stderr)

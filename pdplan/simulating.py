@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from optimizer.plans.plan import Plan
     from optimizer.verification.judge import Demand, Judgement
     from reports.simulated import Simulated
+    from search_spaces.problem import Balancing
 
 Progress = Callable[[str, float], None]
 
@@ -37,7 +38,7 @@ class Asked:
     """What to simulate.
 
     rate: arrivals [1/s], None for the plan's own; profile: rate in each part of a day as multiples of it, `PLANNED` or
-    None for one rate; concurrency: requests at once of a closed loop, 0 for an open one.
+    None for one rate; concurrency: requests at once of a closed loop, 0 for an open one; balancing: None as planned.
     """
 
     rate: float | None
@@ -49,6 +50,7 @@ class Asked:
     concurrency: int
     goodput: bool
     curve: bool
+    balancing: Balancing | None = None
 
     @property
     def work(self) -> int:
@@ -93,6 +95,9 @@ def simulated(plan: Plan, asked: Asked, progress: Progress | None) -> Simulated:
     from optimizer.verification.simulated_goodput import goodput
 
     instance, fleet = fleet_of_plan(plan)
+    if asked.balancing is not None:
+        limits = replace(instance.problem.constraints, balancing=asked.balancing)
+        instance = replace(instance, problem=replace(instance.problem, constraints=limits))
     if progress is not None:
         progress("simulating", 0.3)
     shown = _judged(plan, instance, fleet, asked)

@@ -17,7 +17,7 @@ from .front import front_headers, front_note, front_rows, front_sentence
 from .numbers import MISSING, count, duration, hourly, percent, percent_beside, rate, signed_percent
 from .sensitivity import base_sentence, told
 from .sensitivity_section import LEVER_HEADERS, lever_rows
-from .simulation_sentences import simulation_sentence, waste_sentence
+from .simulation_sentences import router_sentence, simulation_sentence, waste_sentence
 from .text import clean, plural
 from .words import (
     alternative_name,
@@ -94,7 +94,7 @@ def _lead(plan: Plan) -> list[str]:
             sentences.cost_sentence,
             sentences.proof_sentence,
         )
-        also = (sentences.growth_sentence, waste_sentence, deploy_sentence)
+        also = (sentences.growth_sentence, waste_sentence, router_sentence, deploy_sentence)
         said = [say(plan) for say in (*told, *also)]
     return [escaped(line) for line in said if line]
 

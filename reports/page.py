@@ -60,7 +60,7 @@ from .reasons import (
 )
 from .sensitivity_section import sensitivity_view
 from .simulation_figures import slack
-from .simulation_sentences import simulation_sentence, waste_sentence
+from .simulation_sentences import router_sentence, simulation_sentence, waste_sentence
 from .slo_section import fleets_chart, slo_check
 from .sources import facts, searched, source_rows
 from .text import clean, moment, plural, sentence
@@ -133,6 +133,7 @@ def _lead(plan: Plan) -> tuple[LeadLine, ...]:
         LeadLine("Risk", verdict.risk_sentence(plan), "bad" if any(map(missed_when_slow, plan.classes)) else ""),
         LeadLine("Price" if plan.objective == "min_cost" else "Goodput", sentences.proof_sentence(plan)),
         LeadLine("Spare", waste_sentence(plan)),
+        LeadLine("Router", router_sentence(plan)),
         LeadLine("Deploy", deploy_sentence(plan).removeprefix("Deploy: "), "bad"),
     )
     return tuple(line for line in lines if line.text)

@@ -54,6 +54,22 @@ def waste_sentence(plan: Plan) -> str:
     return f"With the spare engines idle, o{told}; pdplan resilience says what is borne where they serve."
 
 
+def router_sentence(plan: Plan) -> str:
+    """Say what the fleet attains behind a router that counts requests; empty where that was not simulated."""
+    found = plan.simulation
+    if found is None or found.fewest_requests is None:
+        return ""
+    row, goals = found.fewest_requests, {item.name: item.attainment_goal for item in found.classes}
+    worst = _worst_class(row, goals)
+    kept = f"{percent_beside(row.attainment[worst], goals[worst])} of {clean(worst, 30)} in time"
+    if row.held:
+        return f"Behind a router that counts requests, not the tokens of prompts: {kept}."
+    return (
+        f"Behind a router that counts requests, not the tokens of prompts, it is not shown to hold ({kept}): deploy it "
+        "with one that counts tokens, as llm-d's does, or plan with --set constraints.balancing=fewest_requests."
+    )
+
+
 def _pools_words(rows: Sequence[JudgedFleet], goals: dict[str, float]) -> str:
     """The pools that a replica was taken from, with what is kept then."""
     words = [_less_words(row, goals) for row in rows[:MOST_LESS]]
@@ -63,7 +79,12 @@ def _pools_words(rows: Sequence[JudgedFleet], goals: dict[str, float]) -> str:
 
 def _less_words(row: JudgedFleet, goals: dict[str, float]) -> str:
     """The share that a fleet with one replica less keeps of the class that suffers most."""
-    worst = min(row.attainment, key=lambda name: row.attainment[name] - goals.get(name, 0.0))
+    worst = _worst_class(row, goals)
     where = clean(row.what).partition(":")[0]
     why = " (overloaded)" if row.overloaded else " (once its KV memory was full)" if row.stuck else ""
     return f"{where} {percent(row.attainment[worst])}{why}"
+
+
+def _worst_class(row: JudgedFleet, goals: dict[str, float]) -> str:
+    """The class that is furthest below its goal, or the least above it."""
+    return min(row.attainment, key=lambda name: row.attainment[name] - goals.get(name, 0.0))

@@ -20,7 +20,7 @@ from .numbers import MISSING, count, duration, hourly, is_number, money, percent
 from .proof_words import outcome_words
 from .sensitivity import told
 from .sentences import binding_sentence, relax_sentence
-from .simulation_sentences import simulation_sentence, waste_sentence
+from .simulation_sentences import router_sentence, simulation_sentence, waste_sentence
 from .table import Column, Style, render_table, table_blocks
 from .text import clean, fit, plural, wrap
 from .words import (
@@ -229,6 +229,7 @@ def _cost(plan: Plan, width: int) -> list[str]:
         sentences.proof_sentence(plan),
         sentences.growth_sentence(plan),
         waste_sentence(plan),
+        router_sentence(plan),
         *moved,
         deploy_sentence(plan),
     )

@@ -43,6 +43,7 @@ def inputs_echo(file: WorkloadFile, problem: Problem) -> dict[str, Any]:
             "max_pools": limits.max_pools,
             "headroom": {"replicas": limits.spare_replicas},
             "routing": limits.routing.value,
+            "balancing": limits.balancing.value,
             "pools": limits.pools.value,
         },
         "confidence": problem.confidence,

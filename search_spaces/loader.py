@@ -248,5 +248,6 @@ def _constraints(section: ConstraintsSection) -> Constraints:
         max_pools=section.max_pools,
         spare_replicas=section.headroom.replicas,
         routing=section.routing,
+        balancing=section.balancing,
         pools=section.pools,
     )

@@ -114,6 +114,16 @@ class Routing(StrEnum):
     THRESHOLD = "threshold"
 
 
+class Balancing(StrEnum):
+    """Which engine of a pool a gateway sends a request to: fewest requests in it, or fewest prompt tokens to compute.
+
+    Tokens are of prompts alone: a decode engine gets the next request if it has fewest either way.
+    """
+
+    FEWEST_REQUESTS = "fewest_requests"
+    FEWEST_TOKENS = "fewest_tokens"
+
+
 class Pools(StrEnum):
     """Whether a pool may serve several SLO classes, or every class has pools of its own."""
 
@@ -126,7 +136,7 @@ class Constraints:
     """Limits on the whole fleet; None means no limit.
 
     budget [$/h]; power [W] of the boards (TDP); spare_replicas: k of N+k, kept idle in every pool;
-    routing: what the gateway can do; pools: whether SLO classes share them.
+    routing, balancing: what the gateway can do; pools: whether SLO classes share them.
     """
 
     budget: float | None = None
@@ -135,6 +145,7 @@ class Constraints:
     max_pools: int | None = None
     spare_replicas: int = 0
     routing: Routing = Routing.FRACTIONAL
+    balancing: Balancing = Balancing.FEWEST_TOKENS
     pools: Pools = Pools.SHARED
 
 

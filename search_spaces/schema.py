@@ -40,7 +40,7 @@ from .fields import (
     quantity,
     share,
 )
-from .problem import Billing, Goal, Pools, Routing
+from .problem import Balancing, Billing, Goal, Pools, Routing
 from .quantities import Kind, as_probability
 from .schema_lengths import LengthsSection
 from .schema_search import KV_DTYPES, WEIGHT_DTYPES, SearchSection
@@ -267,6 +267,8 @@ class ConstraintsSection(Section):
     """Spare engines for failures and upgrades."""
     routing: Annotated[Routing, member(Routing)] = Routing.FRACTIONAL
     """fractional: any share of a length to any pool; threshold: each prompt length whole to one pool of a stage."""
+    balancing: Annotated[Balancing, member(Balancing)] = Balancing.FEWEST_TOKENS
+    """Which engine of a pool gets a request: that with the fewest_tokens of prompts to compute, or fewest_requests."""
     pools: Annotated[Pools, member(Pools)] = Pools.SHARED
     """shared: any pool may serve every SLO class; per_class: no pool serves two of them."""
 

@@ -42,8 +42,22 @@ needs_sglang_router = pytest.mark.skipif(
 PD = (Case("prefill", seqs=8, tokens=8192), Case("decode"))
 
 
+class Held:
+    """A prompt "hold" occupies its engine until it is released; where it is, and how many there were."""
+
+    def __init__(self) -> None:
+        self.arrived, self.released = threading.Event(), threading.Event()
+        self.port = 0
+
+    def occupy(self, port: int) -> None:
+        """Keep the engine at this port busy."""
+        self.port = port
+        self.arrived.set()
+        self.released.wait(START_SECONDS)
+
+
 @contextmanager
-def engine(role: str, seen: Seen) -> Iterator[int]:
+def engine(role: str, seen: Seen, held: Held | None = None) -> Iterator[int]:
     """A mock engine with the engines' HTTP interface; yields its port, and notes what it is asked."""
 
     class Handler(BaseHTTPRequestHandler):
@@ -57,7 +71,9 @@ def engine(role: str, seen: Seen) -> Iterator[int]:
             if self.path != "/v1/completions":  # routers ask engines to split prompts into tokens, and do without
                 self.send_error(404)
                 return
-            seen.append((role, asked))
+            seen.append((role, asked | {"port": self.server.server_address[1]}))
+            if held is not None and role != "decode" and asked["prompt"] == "hold":
+                held.occupy(self.server.server_address[1])
             choices = [{"index": 0, "text": role, "finish_reason": "length"}]
             extra = {"kv_transfer_params": {"do_remote_prefill": True, **BLOCKS}} if role == "prefill" else {}
             self.answer(
@@ -102,9 +118,9 @@ def router(folder: Path, programs: Path, ports: dict[str, int]) -> Iterator[int]
         process.wait(20)
 
 
-def ask(port: int, seen: Seen) -> dict[str, Any]:
+def ask(port: int, seen: Seen, prompt: str = "hello") -> dict[str, Any]:
     """Ask for five tokens; tries until the router has started and knows its engines, and forgets what failed."""
-    body = json.dumps({"model": "model", "prompt": "hello", "max_tokens": 5}).encode()
+    body = json.dumps({"model": "model", "prompt": prompt, "max_tokens": 5}).encode()
     request = urllib.request.Request(
         f"http://127.0.0.1:{port}/v1/completions", body, {"Content-Type": "application/json"}
     )
@@ -112,7 +128,7 @@ def ask(port: int, seen: Seen) -> dict[str, Any]:
     while True:
         seen.clear()
         try:
-            with urllib.request.urlopen(request, timeout=10) as reply:
+            with urllib.request.urlopen(request, timeout=2 * START_SECONDS) as reply:
                 return dict(json.load(reply))
         except (urllib.error.URLError, ConnectionError):
             if time.monotonic() > deadline:
@@ -163,3 +179,47 @@ def test_a_single_engine_of_both_stages_is_reached(tmp_path: Path) -> None:
         client = stack.enter_context(router(tmp_path / "out", PROGRAMS, {"HOST_H100_0}:8100": only}))
         assert ask(client, seen)["choices"][0]["text"] == "colocated"
     assert "kv_transfer_params" not in seen[-1][1]
+
+
+def sent_to_the_busy(
+    folder: Path, programs: Path, pools: tuple[Case, ...], ask_for: Ask, emitted: dict[str, str]
+) -> int:
+    """How many of twelve prompts reach the one engine of three that is busy with another; emitted: roles by URL."""
+    write_deployment(plan_of(pools, ask_for), options(ask_for.engine), folder)
+    seen: Seen = []
+    held = Held()
+    with ExitStack() as stack:
+        ports = {url: stack.enter_context(engine(role, seen, held)) for url, role in emitted.items()}
+        client = stack.enter_context(router(folder, programs, ports))
+        ask(client, seen)
+        waiting = threading.Thread(target=ask, args=(client, [], "hold"))
+        waiting.start()
+        try:
+            assert held.arrived.wait(START_SECONDS)
+            answers: Seen = []
+            for number in range(12):
+                ask(client, seen, f"{number}: {'not the same ' * number}")
+                answers += [one for one in seen if one[0] != "decode" and one[1]["prompt"] != "hold"]
+        finally:
+            held.released.set()
+            waiting.join(START_SECONDS)
+    assert len(answers) == 12
+    return sum(asked["port"] == held.port for _, asked in answers)
+
+
+PREFILLS = {f"HOST_H100_0}}:8{number}00": "prefill" for number in (1, 2, 3)}
+PAIR = (Case("prefill", replicas=3, seqs=8, tokens=8192), Case("decode")), PREFILLS | {"HOST_H100_0}:8400": "decode"}
+ALIKE = (Case("colocated", replicas=3, tokens=8192),), dict.fromkeys(PREFILLS, "colocated")
+
+
+@needs_vllm_router
+@pytest.mark.parametrize(("pools", "emitted"), [PAIR, ALIKE], ids=["prefill", "colocated"])
+def test_prompts_avoid_a_busy_engine(tmp_path: Path, pools: tuple[Case, ...], emitted: dict[str, str]) -> None:
+    """As in the simulation. By the router's own power_of_two a third of them would meet a busy prefill engine."""
+    assert sent_to_the_busy(tmp_path / "out", PROGRAMS, pools, Ask(), emitted) == 0
+
+
+@needs_sglang_router
+@pytest.mark.parametrize(("pools", "emitted"), [PAIR, ALIKE], ids=["prefill", "colocated"])
+def test_sglangs_router_avoids_a_busy_engine(tmp_path: Path, pools: tuple[Case, ...], emitted: dict[str, str]) -> None:
+    assert sent_to_the_busy(tmp_path / "out", SGLANG, pools, Ask(engine="sglang"), emitted) == 0

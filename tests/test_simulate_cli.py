@@ -104,6 +104,23 @@ def test_simulate_json_tells_the_same_and_the_same_again(plan_file: Path, capsys
         assert gaps[0] >= one["tpot_s"]["p50"]
 
 
+def test_the_router_counts_what_is_asked_for(
+    plan_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Three engines at three times the rate: behind a router that counts requests prompts meet others more often."""
+    several = json.loads(plan_file.read_text())
+    several["pools"][0]["replicas"] = 3
+    (tmp_path / "plan.json").write_text(json.dumps(several))
+    told = []
+    for options in ([], ["--balancing", "fewest_tokens"], ["--balancing", "fewest_requests"]):
+        run(["simulate", str(tmp_path / "plan.json"), "--requests", "4000", "--rate", "18/s", "--json", *options])
+        told.append(json.loads(capsys.readouterr().out))
+    assert told[0] == told[1]
+    tokens, requests = (found["classes"][0]["ttft_s"]["p90"] for found in told[1:])
+    assert tokens < requests
+    assert run(["simulate", str(tmp_path / "plan.json"), "--balancing", "turns"]) == 2
+
+
 def test_a_curve_is_shown_and_told(plan_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["simulate", str(plan_file), "--requests", "600", "--curve"]
     assert run(arguments) == 0

@@ -13,7 +13,7 @@ from costmodel.errors import BelowFloorError
 from search_spaces.enumeration import Enumeration
 from search_spaces.faults import Fault
 from search_spaces.feasibility import impossible_faults
-from search_spaces.problem import Constraints, Problem, Slo
+from search_spaces.problem import Problem, Slo
 
 from .instance import Instance
 
@@ -88,8 +88,7 @@ def _share_quantile(values: FloatArray, share: FloatArray, goal: float) -> float
 def without_limits(problem: Problem) -> Problem:
     """The same problem with all the GPUs, money and power one could wish for; more than are owned are rented."""
     offers = tuple(offer if offer.owned else replace(offer, inventory=None) for offer in problem.offers)
-    asked = problem.constraints
-    limits = Constraints(spare_replicas=asked.spare_replicas, routing=asked.routing, pools=asked.pools)
+    limits = replace(problem.constraints, budget=None, power=None, max_gpus=None, max_pools=None)
     return replace(problem, offers=offers, constraints=limits)
 
 

@@ -135,6 +135,9 @@ class Simulation(Record):
     """Requests of the run at each rate above the planned one, whose runs are those above; fewer at lower rates."""
     one_replica_less: list[JudgedFleet]
     """The plan's fleet with one replica less in one pool: none holds, or the plan would be cheaper."""
+    fewest_requests: JudgedFleet | None = None
+    """The plan's fleet behind a router that counts requests, not prompt tokens; null where that is the plan's own or
+    chooses alike, where time ran out, and in plans of older versions."""
     others: list[JudgedFleet]
     """Other fleets that were simulated, in order: cheaper ones that missed, or best of their kind."""
     tuning: Tuning | None = None

@@ -103,7 +103,9 @@ def _at_one(problem: Problem) -> Iterator[tuple[Evaluated, ...]]:
         workload=replace(problem.workload, request_rate=1.0),
         offers=tuple(replace(one, usd_per_hour=1.0, inventory=None, billing=Billing.GPU) for one in problem.offers),
         objective=Objective(),
-        constraints=Constraints(spare_replicas=problem.constraints.spare_replicas),
+        constraints=Constraints(
+            spare_replicas=problem.constraints.spare_replicas, balancing=problem.constraints.balancing
+        ),
     )
     whole = make_instance(free, load_engine_overhead(free.engine, free.engine_changes))
     check_shapes(free, whole.enumeration)

@@ -23,6 +23,7 @@ from optimizer.plans.plan import Alternative, Binding, Plan, Status
 from optimizer.plans.plan_simulation import SimulatedLatencies, Tuning
 from optimizer.plans.proof import OPTIMAL_GAP, Proof, bound_for, gap_of, proof_of_judged
 from optimizer.rivals.alternatives import SAME, Rival, kinds, recommended, why_not
+from optimizer.verification.balancing import by_requests
 from optimizer.verification.batch_limits import with_larger_batches
 from optimizer.verification.confirm import MOST_CONFIRMED, confirmed
 from optimizer.verification.miss_words import miss_words
@@ -198,7 +199,8 @@ def with_simulation(found: Judged, plan: Plan, brake: Brake, told: Told) -> Plan
         return plan
     told("simulating other rates", 0.9)
     rates = other_rates(found.bench, found.winner, plan.goodput_rps, brake.stopped)
-    trail = replace(found.trail, interrupted=brake.stopped())
+    counted = None if brake.stopped() else by_requests(found.bench, found.winner)
+    trail = replace(found.trail, interrupted=brake.stopped(), counted=counted)
     simulation = simulation_of(found.bench, found.winner, plan, rates, trail)
     shown = as_simulated(found.bench.instance, plan, found.winner.judgement, simulation)
     if brake.stopped():

@@ -33,7 +33,7 @@ from optimizer.fleets.evaluate import QUANTILES
 from optimizer.fleets.fleet import Fleet, FleetPool, hand_over_mix, pool_config
 from optimizer.loads.instance import Instance
 from search_spaces.kv_blocks import block_tokens
-from search_spaces.problem import Slo
+from search_spaces.problem import Balancing, Slo
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -146,7 +146,8 @@ def _pool(instance: Instance, pool: FleetPool, probability: float) -> Pool:
     free = kv_capacity_bytes(model, config) * ranks
     block = block_tokens(instance.problem.engine, model)
     blocks = int(free / (mean * block)) if mean > 0.0 else 2**31
-    prompts, budget = pool.role is Role.PREFILL, max(config.max_num_batched_tokens, config.max_num_seqs)
+    budget = max(config.max_num_batched_tokens, config.max_num_seqs)
+    by_tokens = pool.role is not Role.DECODE and instance.problem.constraints.balancing is Balancing.FEWEST_TOKENS
     handed = tables.kv_transferred[pool.shape]
     per_token = float(handed @ instance.flows.share / (instance.flows.isl @ instance.flows.share))
     return Pool(
@@ -162,7 +163,7 @@ def _pool(instance: Instance, pool: FleetPool, probability: float) -> Pool:
         ),
         replicas=pool.replicas,
         pipeline=config.parallelism.pipeline,
-        router=Router.LENGTH_AWARE if prompts or pool.role is Role.COLOCATED else Router.LEAST_LOADED,
+        router=Router.LENGTH_AWARE if by_tokens else Router.LEAST_LOADED,
         kv_seconds_per_token=per_token / float(tables.link[pool.shape]) if pool.role is not Role.COLOCATED else 0.0,
     )
 

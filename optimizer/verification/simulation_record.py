@@ -167,9 +167,16 @@ def _tuned_fleet(instance: Instance, look: Look, judged: Verdict | None) -> Tune
     )
 
 
+BY_REQUESTS = "router: counts requests"
+"""How the plan's fleet behind another router differs, in words."""
+
+
 @dataclass(frozen=True, slots=True)
 class Trail:
-    """How the winner was found: fleets with one replica less, other fleets, how many were judged, and repaired."""
+    """How the winner was found: fleets with one replica less, other fleets, how many were judged, and repaired.
+
+    counted: the winner behind a router that counts requests (`balancing`).
+    """
 
     one_less: Sequence[Tried]
     others: Sequence[Tried]
@@ -177,6 +184,7 @@ class Trail:
     repairs: int
     interrupted: bool
     tuning: Tuning | None = None
+    counted: Verdict | None = None
 
 
 def simulation_of(bench: Bench, winner: Verdict, plan: Plan, rates: Rates, trail: Trail) -> Simulation:
@@ -208,6 +216,7 @@ def simulation_of(bench: Bench, winner: Verdict, plan: Plan, rates: Rates, trail
         curve=list(rates.curve),
         curve_requests=rates.requests,
         one_replica_less=[judged_fleet(instance, what, one) for what, one in trail.one_less],
+        fewest_requests=None if trail.counted is None else judged_fleet(instance, BY_REQUESTS, trail.counted),
         others=[judged_fleet(instance, what, one) for what, one in trail.others],
         tuning=trail.tuning,
         judged=trail.judged,

@@ -94,7 +94,10 @@ def physics_text(problem: Problem) -> str:
         "confidence": 0.0,
         "objective": {"goal": "min_cost"},
         "workload": problem.inputs["workload"] | {"request_rate": 1.0, "diurnal": None},
-        "constraints": {"headroom": {"replicas": problem.constraints.spare_replicas}},
+        "constraints": {
+            "headroom": {"replicas": problem.constraints.spare_replicas},
+            "balancing": problem.constraints.balancing.value,
+        },
         "accelerators": [
             entry
             | {"price": 1.0, "inventory": None, "billing": "gpu"}

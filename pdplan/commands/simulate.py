@@ -25,6 +25,7 @@ from pdplan.plan_files import read_plan
 from pdplan.simulating import PLANNED, REQUESTS, Asked, simulated, timeline_text
 from pdplan.views import check_files
 from search_spaces.bounds import SEED, Bounds
+from search_spaces.problem import Balancing
 
 if TYPE_CHECKING:
     from reports.simulated import Simulated
@@ -89,6 +90,11 @@ def day_profile(_context: click.Context, _parameter: click.Parameter, value: str
     show_default=True,
     help="Runs, each with a seed of its own, for confidence intervals.",
 )
+@click.option(
+    "--balancing",
+    type=click.Choice([one.value for one in Balancing]),
+    help="How the router chooses an engine of a pool; default: as the plan was made.",
+)
 @click.option("--goodput", "find_goodput", is_flag=True, help="Also find the highest rate at which every class holds.")
 @click.option("--curve", is_flag=True, help="Also go through the rates from light load to beyond saturation.")
 @click.option("--csv", "csv_file", type=PATH, metavar="FILE", help="Write a row per request, as CSV.")
@@ -118,6 +124,7 @@ def simulate(
     requests: int,
     seed: int,
     replications: int,
+    balancing: str | None,
     find_goodput: bool,
     curve: bool,
     csv_file: Path | None,
@@ -141,7 +148,8 @@ def simulate(
     Exits with 3 when a class misses its goal or the fleet cannot keep up.
     """
     files = {"--csv": csv_file, "--parquet": parquet_file, "--timeline": timeline}
-    asked = Asked(rate, requests, seed, replications, trace, profile, concurrency or 0, find_goodput, curve)
+    router = None if balancing is None else Balancing(balancing)
+    asked = Asked(rate, requests, seed, replications, trace, profile, concurrency or 0, find_goodput, curve, router)
     asked.check()
     check_files(files, force=force)
     telling = console.progress() if asked.work <= SOON_DONE else console.milestones()

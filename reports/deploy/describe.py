@@ -62,6 +62,7 @@ def describe(plan: Plan, options: Options, base: Path | None = None) -> Deployme
         options=options,
         pools=tuple(_pool(plan, problem, pool, name, options) for pool, name in zip(plan.pools, names, strict=True)),
         routing=routing_of(plan),
+        balancing=problem.constraints.balancing,
         lanes=_lanes(plan, dict(zip([pool.id for pool in plan.pools], names, strict=True))),
         demand=demand_of(plan),
         limits=limits_of(plan),

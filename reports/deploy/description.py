@@ -9,6 +9,9 @@ from enum import StrEnum
 from costmodel.engine import EngineConfig, Role
 from costmodel.host import EngineOverhead
 from costmodel.transformer import Transformer
+from search_spaces.problem import Balancing
+
+from . import facts
 
 
 class Routing(StrEnum):
@@ -199,7 +202,8 @@ class Deployment:
     """Everything that files are written from.
 
     name: the plan's, where it can name objects; title: as the user wrote it; weights: name or path that the engines
-    load; engine, engine_version: what serves; mixed: whether the pools' GPUs differ.
+    load; engine, engine_version: what serves; balancing: how requests were spread over the engines of a pool when the
+    plan was simulated; mixed: whether the pools' GPUs differ.
     """
 
     name: str
@@ -211,6 +215,7 @@ class Deployment:
     options: Options
     pools: tuple[DeployedPool, ...]
     routing: Routing
+    balancing: Balancing
     lanes: tuple[Lane, ...]
     demand: Demand
     limits: Limits
@@ -227,6 +232,11 @@ class Deployment:
     def disaggregated(self) -> bool:
         """Whether KV caches are handed over between pools."""
         return bool(self.of_role(Role.PREFILL))
+
+    @property
+    def router(self) -> Balancing:
+        """How the target's router spreads them: as planned, where it can."""
+        return facts.router_of(self.options.target, self.balancing)
 
     @property
     def template_room(self) -> int:

@@ -11,6 +11,7 @@ from typing import Any, Final
 import yaml
 
 from costmodel.errors import InputError, UnknownNameError
+from search_spaces.problem import Balancing
 
 SWITCH: Final = "switch"
 """A flag without a value."""
@@ -64,6 +65,15 @@ def length_routers(roles: Collection[str]) -> tuple[str, ...]:
     (('vllm', 'sglang'), ('dynamo',))
     """
     return ("dynamo",) if "prefill" in roles else ("vllm", "sglang")
+
+
+def router_of(target: str, planned: Balancing) -> Balancing:
+    """How the target's router chooses an engine: as planned, where it can.
+
+    >>> router_of("llmd", Balancing.FEWEST_TOKENS).value, router_of("vllm", Balancing.FEWEST_TOKENS).value
+    ('fewest_tokens', 'fewest_requests')
+    """
+    return planned if target == "llmd" else Balancing.FEWEST_REQUESTS
 
 
 def engine_version(target: str, version: str, engine: str) -> str | None:

@@ -25,13 +25,12 @@ from .benchmark import FOLDER, benchmark_files, requests_of, results_folder
 from .describe import describe, told_apart
 from .description import Deployment, Options, Routing
 from .found import Found
-from .gateway import by_size, gateway_rules
 from .gateway_file import gateway_notes, pool_lines
 from .read_dynamo import read_dynamo
 from .read_vllm import read_vllm
 from .record import RECORD, record_text
+from .refusals import refuse_undeployable
 from .rendering import Raw, render
-from .routing_grid import refuse_coarse
 from .settings import accepted_words, setting_rows
 from .steps import (
     benchmark_steps,
@@ -101,9 +100,7 @@ def deployment_files(plan: Plan, options: Options, base: Path | None = None) -> 
     base: folder from which files that the plan's problem names are looked up.
     """
     deployment = describe(plan, options, base)
-    _check_routing(deployment)
-    _check_vendor(deployment)
-    _check_size(deployment)
+    refuse_undeployable(plan, deployment)
     target = TARGETS[options.target]
     _check_claim(deployment)
     files = target.files(deployment)
@@ -235,49 +232,6 @@ def _make_folder(directory: Path, path: Path) -> None:
         raise InputError(f"{shown_path(path)} cannot be written: {error.strerror}") from error
     if not inside:
         raise InputError(f"{shown_path(path)} leads out of {shown_path(directory)}; nothing is written there")
-
-
-def _check_routing(deployment: Deployment) -> None:
-    if deployment.routing is Routing.BY_LENGTH:
-        _check_lengths(deployment)
-    if deployment.routing is Routing.BOTH_KINDS:
-        raise InputError(
-            "the plan serves some requests in one engine and hands others over, and no router of a target does both; "
-            "plan again with search: {roles: [prefill, decode]} or [colocated]"
-        )
-
-
-def _check_lengths(deployment: Deployment) -> None:
-    """Refuse what no router keeps to, and a target without the router that does."""
-    refuse = refuse_coarse if deployment.disaggregated else gateway_rules
-    routers = facts.length_routers({pool.role.value for pool in deployment.pools})
-    able = [name for name in routers if deployment.engine in facts.engines_of(name)]
-    if able:
-        refuse(deployment)
-    if deployment.options.target not in able:
-        nobody = f"no target that runs {deployment.engine} has a router that does:"
-        mend = f"the router of --target {able[0]} alone does that: name it, or" if able else nobody
-        raise InputError(
-            "the plan sends requests of different lengths or classes to different pools of one role, and "
-            f"{mend} plan again with --set constraints.max_pools={2 if deployment.disaggregated else 1}"
-        )
-
-
-def _check_size(deployment: Deployment) -> None:
-    sized = deployment.parted and by_size(gateway_rules(deployment))
-    if deployment.options.bytes_per_token is not None and not sized:
-        raise InputError(
-            "--bytes-per-token is for a router that chooses a pool by the size of a request, and this plan needs none"
-        )
-
-
-def _check_vendor(deployment: Deployment) -> None:
-    other = next((pool for pool in deployment.pools if pool.vendor != "nvidia"), None)
-    if other is not None:
-        raise InputError(
-            f"pool {other.id}: {other.accelerator} is a GPU of {other.vendor}, and the files of every target ask for "
-            "NVIDIA's devices and labels; plan again without it"
-        )
 
 
 def _check_claim(deployment: Deployment) -> None:

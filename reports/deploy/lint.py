@@ -28,7 +28,7 @@ from .lint_routing import (
     backends_are_the_pools,
     lengths_find_their_pools,
     planner_keeps_the_plan,
-    router_can_choose,
+    router_balances,
     router_knows_all,
 )
 
@@ -352,7 +352,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(
             names_are_short,
             objects_share_a_namespace,
             router_knows_all,
-            router_can_choose,
+            router_balances,
             backends_are_the_pools,
             lengths_find_their_pools,
             planner_keeps_the_plan,

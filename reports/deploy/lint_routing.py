@@ -12,7 +12,7 @@ from costmodel.words import percentage
 from .description import Deployment
 from .found import Found
 from .gateway import SURPLUS, bytes_per_token, misplaced
-from .plain import COMPARES_TWO
+from .plain import BALANCES, thresholds
 from .planner import FROM_FILES
 from .routing_grid import MISROUTED, STAGES, misrouted
 
@@ -44,13 +44,19 @@ def router_knows_all(deployment: Deployment, found: Found) -> Iterator[str]:
                 yield f"{router.where}: no {role.value} engine listens at {url}"
 
 
-def router_can_choose(deployment: Deployment, found: Found) -> Iterator[str]:  # noqa: ARG001
-    """Routers do not start with a policy that compares two engines where a role has one."""
-    options = dict(found.router.words) if found.router is not None else {}
-    for role, urls in found.router.targets.items() if found.router is not None else ():
+def router_balances(deployment: Deployment, found: Found) -> Iterator[str]:
+    """A request goes to the engine with the fewest, as it did when the plan was simulated."""
+    if found.router is None or not {"--policy", "--prefill-policy"} & set(dict(found.router.words)):
+        return
+    options = dict(found.router.words)
+    for role, urls in found.router.targets.items():
         policy = options.get(f"--{role}-policy") or options.get("--policy")
-        if policy == COMPARES_TWO and len(urls) == 1:
-            yield f"router: {COMPARES_TWO} chooses between two engines, and there is one {role} engine"
+        if urls and policy != BALANCES:
+            yield f"router: {role} engines are chosen by {policy}, not by {BALANCES}, which counts their requests"
+    told = thresholds(deployment)
+    for name, wanted in zip(told[::2], told[1::2], strict=True):
+        if options.get(name) != wanted:
+            yield f"router: {name} is {options.get(name)}, not {wanted}, beyond which the fewest requests decide"
 
 
 def lengths_find_their_pools(deployment: Deployment, found: Found) -> Iterator[str]:

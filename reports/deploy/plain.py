@@ -20,8 +20,12 @@ ROUTER_FILE: Final = "router.sh"
 HOSTS_FILE: Final = "hosts.env"
 SCRIPT: Final = re.compile(r"workers/([^/]+?)(\.node[0-9]+)?\.sh")
 """A start script: name of the engine, and which of its hosts it is for if there are several."""
-COMPARES_TWO: Final = "power_of_two"
-"""Policy of both routers that sends to the less busy of two engines; they do not start with it for a single one."""
+BALANCES: Final = "cache_aware"
+"""Policy of both routers that sends to the engine with the fewest requests once loads differ by more than a threshold.
+
+Their power_of_two compares loads that are not always counted: that of vllm-router 0.1.17 sends to prefill and decode
+engines, and that of SGLang's router 0.3.2 to colocated ones, at random.
+"""
 
 
 def script_files(
@@ -74,10 +78,11 @@ def router_words(
     """
     words = ["--host", "0.0.0.0", "--port", str(facts.fact("ports", "http"))]  # noqa: S104
     words += ["--worker-startup-timeout-secs", str(facts.fact("startup_seconds"))]
+    words += thresholds(deployment)
     if not deployment.disaggregated:
-        return [*words, "--policy", _policy(deployment, Role.COLOCATED), "--worker-urls", *map(_url, instances)]
+        return [*words, "--policy", BALANCES, "--worker-urls", *map(_url, instances)]
     for role in (Role.PREFILL, Role.DECODE):
-        words += [f"--{role.value}-policy", _policy(deployment, role)]
+        words += [f"--{role.value}-policy", BALANCES]
     words += split
     for one in instances:
         words += [f"--{one.pool.role.value}", _url(one)]
@@ -90,11 +95,13 @@ def _url(one: Instance) -> Raw:
     return Raw(f'"http://{one.hosts[0].address}:{one.port("worker")}"')
 
 
-def _policy(deployment: Deployment, role: Role) -> str:
-    """Who gets a prompt: whoever holds its prefix if the plan counts on prefixes; else whoever has less to do."""
-    if deployment.demand.prefix_share > 0.0 and role is not Role.DECODE:
-        return "cache_aware"
-    return COMPARES_TWO if sum(pool.replicas for pool in deployment.of_role(role)) > 1 else "round_robin"
+def thresholds(deployment: Deployment) -> list[str]:
+    """By how much loads may differ before the engine with the fewest requests is next, rather than a prompt's own.
+
+    Not at all, unless the plan counts on prefixes: then by two requests, and a tenth of those that an engine has.
+    """
+    more, ratio = ("2", "1.1") if deployment.demand.prefix_share > 0.0 else ("0", "1.0")
+    return ["--balance-abs-threshold", more, "--balance-rel-threshold", ratio]
 
 
 def check_hosts(files: Mapping[str, str]) -> None:

@@ -94,6 +94,11 @@ def _scheduler(deployment: Deployment) -> list[SettingRow]:
         SettingRow("chunked prefill", "on", "long prompts are computed in chunks of max_num_batched_tokens"),
         SettingRow("order", "first come, first served", "as requests were simulated"),
         SettingRow(
+            "router",
+            deployment.router.value.replace("_", " "),
+            "the engine of a pool that gets a request, as when the plan was simulated with such a router",
+        ),
+        SettingRow(
             "CUDA graphs",
             "all decode batches",
             "host times are those of graphs; batches beyond an engine's default would run without",

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from costmodel.engine import Role
 from costmodel.errors import InputError
+from search_spaces.problem import Balancing
 
 from . import facts
 from .description import DeployedPool, Deployment
@@ -21,6 +22,9 @@ from .weights import CACHE_ENV, CACHE_MOUNT, weights_volume
 PICKER_FILE: Final = "epp-config.yaml"
 ROUTER_FILE: Final = "router-values.yaml"
 POOL_FILE: Final = "inferencepool.yaml"
+BY_REQUESTS: Final = "active-request-scorer"
+BY_TOKENS: Final = "token-load-scorer"
+"""Scorers of the picker: fewest requests, fewest tokens of prompts to compute."""
 KEEP_ALIVE: Final = "120"
 """Seconds that engines keep idle connections, longer than the proxy's 90, which else meets closed ones."""
 
@@ -161,22 +165,28 @@ def _picker(deployment: Deployment) -> str:
     prefixes = deployment.demand.prefix_share > 0.0
     rates = [pool.prompt_rate for pool in deployment.pools if pool.prompt_rate > 0.0]
     affinity = ["prefix-cache-affinity-filter"] * prefixes
+    scorers = _prompt_scorers(deployment)
     if deployment.disaggregated:
         profiles = [
-            {"name": "prefill", "plugins": ["prefill-filter", *affinity, "token-load-scorer", "max-score-picker"]},
-            {"name": "decode", "plugins": ["decode-filter", "active-request-scorer", "max-score-picker"]},
+            {"name": "prefill", "plugins": ["prefill-filter", *affinity, *scorers[:1], "max-score-picker"]},
+            {"name": "decode", "plugins": ["decode-filter", BY_REQUESTS, "max-score-picker"]},
         ]
     else:
-        scorers = ["token-load-scorer", "active-request-scorer", "max-score-picker"]
-        profiles = [{"name": "default", "plugins": [*affinity, *scorers]}]
+        profiles = [{"name": "default", "plugins": [*affinity, *scorers, "max-score-picker"]}]
     return render(
         "llmd/epp-config.yaml",
         disaggregated=deployment.disaggregated,
         prefixes=prefixes,
         longest=max(pool.settings.max_model_len for pool in deployment.pools),
+        scorers=dict.fromkeys([*scorers, BY_REQUESTS]),
         prompt_rate=int(float(f"{min(rates):.3g}")),  # three digits: more than a cost model knows
         profiles=profiles,
     )
+
+
+def _prompt_scorers(deployment: Deployment) -> list[str]:
+    """What chooses the engine for a prompt, as in the simulation; requests decide between equal loads of tokens."""
+    return [BY_TOKENS, BY_REQUESTS] if deployment.router is Balancing.FEWEST_TOKENS else [BY_REQUESTS]
 
 
 def read_llmd(deployment: Deployment, files: Mapping[str, str]) -> Found:
@@ -191,7 +201,7 @@ def read_llmd(deployment: Deployment, files: Mapping[str, str]) -> Found:
         raise InputError(f"{POOL_FILE}: it does not select the labels that the releases give their pods")
     _check_router(deployment, files)
     names = tuple(f"{deployment.name}-{one.pool}-{one.role}" for one in workers)
-    return Found(tuple(workers), _read_picker(files), None, names, namespaces(files))
+    return Found(tuple(workers), _read_picker(deployment, files), None, names, namespaces(files))
 
 
 def _check_router(deployment: Deployment, files: Mapping[str, str]) -> None:
@@ -205,7 +215,7 @@ def _check_router(deployment: Deployment, files: Mapping[str, str]) -> None:
         raise InputError(f"{ROUTER_FILE}: it does not select the labels that the releases give their pods")
 
 
-def _read_picker(files: Mapping[str, str]) -> FoundRouter | None:
+def _read_picker(deployment: Deployment, files: Mapping[str, str]) -> FoundRouter | None:
     if PICKER_FILE not in files:
         return None
     loaded = load_yaml(PICKER_FILE, files[PICKER_FILE])
@@ -219,6 +229,9 @@ def _read_picker(files: Mapping[str, str]) -> FoundRouter | None:
             raise InputError(f"{PICKER_FILE}: profile {name} refers to {missing}, which is not declared")
         if "max-score-picker" not in plugins:
             raise InputError(f"{PICKER_FILE}: profile {name} picks nobody")
+        wanted = [BY_REQUESTS] if name == "decode" else _prompt_scorers(deployment)[: 1 if name == "prefill" else 2]
+        if [plugin for plugin in plugins if plugin.endswith("-scorer")] != wanted:
+            raise InputError(f"{PICKER_FILE}: profile {name} does not score by {' and '.join(wanted)}, as simulated")
     splits = "disagg-profile-handler" in declared
     _check_decider(loaded, declared, splits=splits)
     for name in ("prefill", "decode") if splits else ():

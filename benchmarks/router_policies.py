@@ -1,0 +1,190 @@
+"""Which engine the engines' own routers send a request to: the one with the fewest, or any.
+
+    python benchmarks/router_policies.py [--router vllm|sglang] [--python PYTHON] [--requests 400] [--engines 3]
+
+Starts the router (vllm-router comes with the extra `test`; --python names the Python that has sglang-router) before
+mock engines on loopback, which take one prompt after another, of exponential times, and all answers at once. Poisson
+arrivals keep them busy for 0.8 of the time. Prints for every policy, of one stage and of two, the share of the requests
+that went to an engine with the fewest of that moment, where engines had different numbers of them (by chance about 40 %
+of three engines), and the mean and P90 of the time that a request takes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import random
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from aiohttp import ClientError, ClientSession, ClientTimeout, web
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from benchmarks.fresh_requests import print_table  # noqa: E402 -- the repository is found first
+
+POLICIES = (
+    ("round_robin",),
+    ("power_of_two",),
+    ("cache_aware",),
+    ("cache_aware", "--balance-abs-threshold", "0", "--balance-rel-threshold", "1.0"),
+)
+"""As they come, and as `pdplan deploy` writes them."""
+LOAD, SECONDS, ANSWER = 0.8, 0.06, 4.0
+"""Busy share of a prompt server; mean time of a prompt [s]; of an answer, over that of its prompt."""
+START = 60.0
+"""Longest time that a router may take to start [s]."""
+BLOCKS = {"do_remote_prefill": True, "remote_engine_id": "e", "remote_block_ids": [1], "remote_host": "127.0.0.1"}
+
+
+@dataclass
+class Engine:
+    """A mock engine; load: requests in it; chosen: loads of all engines of its stage when a request came to it."""
+
+    role: str
+    stage: list[Engine]
+    port: int = 0
+    load: int = 0
+    chosen: list[tuple[int, ...]] = field(default_factory=list)
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    async def get(self, _request: web.Request) -> web.Response:
+        """Healthy, with one model."""
+        return web.json_response({"status": "ok", "object": "list", "data": [{"id": "model"}]})
+
+    async def post(self, request: web.Request) -> web.Response:
+        """A completion, after the seconds that the prompt begins with."""
+        if request.path != "/v1/completions":
+            raise web.HTTPNotFound
+        seconds = float((await request.json())["prompt"].split()[0])
+        self.chosen.append((self.load, *(one.load for one in self.stage)))
+        self.load += 1
+        try:
+            if self.role == "decode":
+                await asyncio.sleep(ANSWER * seconds)
+            else:
+                async with self.turn:
+                    await asyncio.sleep(seconds)
+        finally:
+            self.load -= 1
+        choice = {"index": 0, "text": self.role, "finish_reason": "length"}
+        extra = {"kv_transfer_params": BLOCKS} if self.role == "prefill" else {}
+        shown = {"id": "1", "object": "text_completion", "created": 1, "model": "model", "choices": [choice]}
+        return web.json_response(shown | extra)
+
+
+@contextlib.asynccontextmanager
+async def serving(engines: Sequence[Engine]) -> AsyncIterator[None]:
+    """The engines listen, each on a port of its own."""
+    async with contextlib.AsyncExitStack() as stack:
+        for one in engines:
+            app = web.Application(client_max_size=2**24)
+            app.router.add_get("/{path:.*}", one.get)
+            app.router.add_post("/{path:.*}", one.post)
+            runner = web.AppRunner(app, access_log=None)
+            await runner.setup()
+            stack.push_async_callback(runner.cleanup)
+            one.port = free_port()
+            await web.TCPSite(runner, "127.0.0.1", one.port).start()
+        yield
+
+
+def free_port() -> int:
+    """A port that nothing listens on."""
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+def command(router: str, python: str, stages: Sequence[list[Engine]], policy: Sequence[str], port: int) -> list[str]:
+    """What starts the router."""
+    program = (
+        [f"{Path(python).parent}/vllm-router"] if router == "vllm" else [python, "-m", "sglang_router.launch_router"]
+    )
+    words = ["--host", "127.0.0.1", "--port", str(port), "--prometheus-port", str(free_port()), "--policy", *policy]
+    urls = [[f"http://127.0.0.1:{one.port}" for one in stage] for stage in stages]
+    if len(stages) == 1:
+        return [*program, *words, "--worker-urls", *urls[0]]
+    split = "--vllm-pd-disaggregation" if router == "vllm" else "--pd-disaggregation"
+    ends = [
+        word
+        for role, these in zip(("--prefill", "--decode"), urls, strict=True)
+        for url in these
+        for word in (role, url)
+    ]
+    return [*program, *words, split, *ends]
+
+
+async def times_behind(words: list[str], port: int, requests: int, engines: int) -> list[float]:
+    """Times that requests take behind a router [s]; raises TimeoutError where it does not start."""
+    draw, taken = random.Random(7), list[float]()
+
+    async def ask(session: ClientSession, prompt: str) -> None:
+        body = {"model": "model", "prompt": prompt, "max_tokens": 5}
+        begin = time.monotonic()
+        async with session.post(f"http://127.0.0.1:{port}/v1/completions", json=body) as reply:
+            await reply.text()
+            reply.raise_for_status()
+        taken.append(time.monotonic() - begin)
+
+    process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        async with ClientSession(timeout=ClientTimeout(600)) as session:
+            async with asyncio.timeout(START):
+                while not taken:
+                    with contextlib.suppress(ClientError):
+                        await ask(session, "0.001")
+                    await asyncio.sleep(0.2)
+            under_way = []
+            for _ in range(requests):
+                await asyncio.sleep(draw.expovariate(LOAD * engines / SECONDS))
+                text = " ".join(str(draw.random()) for _ in range(40))
+                under_way.append(asyncio.create_task(ask(session, f"{draw.expovariate(1.0 / SECONDS):.4f} {text}")))
+            await asyncio.gather(*under_way)
+    finally:
+        process.terminate()
+        process.wait(20)
+    return taken[1:]
+
+
+async def row_of(arguments: argparse.Namespace, roles: Sequence[str], policy: Sequence[str]) -> list[str]:
+    """Cells of one policy."""
+    stages = []
+    for role in roles:
+        stage: list[Engine] = []
+        stage += [Engine(role, stage) for _ in range(arguments.engines)]
+        stages.append(stage)
+    async with serving([one for stage in stages for one in stage]):
+        port = free_port()
+        words = command(arguments.router, arguments.python, stages, policy, port)
+        taken = sorted(await times_behind(words, port, arguments.requests, arguments.engines))
+    shares = []
+    for stage in stages:
+        uneven = [loads for one in stage for loads in one.chosen if len(set(loads[1:])) > 1]
+        shares.append(f"{sum(loads[0] == min(loads[1:]) for loads in uneven) / len(uneven):.0%}")
+    mean, tail = sum(taken) / len(taken), taken[int(0.9 * len(taken))]
+    return [" and ".join(roles), " ".join(policy), " and ".join(shares), f"{mean:.3f}", f"{tail:.3f}"]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--router", choices=("vllm", "sglang"), default="vllm")
+    parser.add_argument("--python", default=sys.executable, help="whose packages have the router")
+    parser.add_argument("--requests", type=int, default=400)
+    parser.add_argument("--engines", type=int, default=3, help="of each role")
+    arguments = parser.parse_args()
+    rows = [["engines", "policy", "to one of the fewest", "mean s", "P90 s"]]
+    for roles in (("prefill", "decode"), ("colocated",)):
+        rows += [asyncio.run(row_of(arguments, roles, policy)) for policy in POLICIES]
+    print_table(rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,123 @@
+"""Routers that count requests: the winner is served behind one, and files say only what was shown to hold."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+
+from costmodel.engine import Parallelism, Role
+from costmodel.errors import InputError
+from costmodel.simulator import Router
+from optimizer.fleets.fleet import Fleet, FleetPool
+from optimizer.loads.instance import Instance
+from optimizer.plans.plan import Plan
+from optimizer.plans.plan_simulation import JudgedFleet
+from optimizer.verification.balancing import by_requests
+from optimizer.verification.judge import simulated_fleet
+from optimizer.verification.verdict import make_bench
+from reports.deploy.files import deployment_files
+from reports.simulation_sentences import router_sentence
+from search_spaces.problem import Balancing, Constraints
+from tests.deploy_cases import Case, options, plan_of
+from tests.optimizer_cases import instance_of, problem, workload
+from tests.report_cases import load
+from tests.report_cases import simulated as with_simulation
+
+COUNTS_REQUESTS = {"constraints": {"balancing": "fewest_requests"}}
+THREE = (Case("colocated", replicas=3, tokens=8192),)
+
+
+@cache
+def served(balancing: Balancing) -> Instance:
+    return instance_of(replace(problem(workload=workload(rate=4.0)), constraints=Constraints(balancing=balancing)))
+
+
+def colocated(instance: Instance, replicas: int) -> Fleet:
+    shape = next(k for k, one in enumerate(instance.tables.shapes) if one.parallelism == Parallelism())
+    everything = np.ones(instance.flows.isl.size)
+    return Fleet((FleetPool("colocated-1", Role.COLOCATED, shape, 1, 0, replicas, 0, everything),))
+
+
+@pytest.mark.parametrize(
+    ("balancing", "router"),
+    [(Balancing.FEWEST_TOKENS, Router.LENGTH_AWARE), (Balancing.FEWEST_REQUESTS, Router.LEAST_LOADED)],
+)
+def test_the_simulated_router_counts_what_the_problem_says(balancing: Balancing, router: Router) -> None:
+    instance = served(balancing)
+    assert [one.router for one in simulated_fleet(instance, colocated(instance, 3)).pools] == [router]
+
+
+def test_the_requests_of_the_proof_meet_the_other_router() -> None:
+    instance = served(Balancing.FEWEST_TOKENS)
+    bench = make_bench(instance)
+    winner = bench.candidate(colocated(instance, 3))
+    assert winner.held
+    other = by_requests(bench, winner)
+    assert other is not None
+    assert {one.router for one in other.judgement.engines.pools} == {Router.LEAST_LOADED}
+    assert len(other.judgement.runs) <= len(winner.judgement.runs)
+    for mine, theirs in zip(other.judgement.runs, winner.judgement.runs, strict=False):
+        assert mine.demand is theirs.demand
+        assert not np.array_equal(mine.result.ttft, theirs.result.ttft)
+    assert other.held == other.judgement.proven
+
+
+def test_one_engine_and_routers_that_count_requests_are_not_served_twice() -> None:
+    for balancing, replicas in ((Balancing.FEWEST_TOKENS, 1), (Balancing.FEWEST_REQUESTS, 3)):
+        bench = make_bench(served(balancing))
+        winner = bench.candidate(colocated(bench.instance, replicas))
+        assert by_requests(bench, winner) is None
+
+
+def simulated(plan: Plan, counted: JudgedFleet | None) -> Plan:
+    """The plan with some simulation, which says this of a router that counts requests."""
+    shown = with_simulation(load("disaggregated")).simulation
+    assert shown is not None
+    return plan.model_copy(update={"simulation": shown.model_copy(update={"fewest_requests": counted})})
+
+
+def judged(*, held: bool) -> JudgedFleet:
+    share = 0.95 if held else 0.84
+    return JudgedFleet(
+        what="router: counts requests",
+        pools=[],
+        cost_usd_per_hour=1.0,
+        held=held,
+        overloaded=False,
+        attainment={one.name: share for one in load("disaggregated").classes},
+    )
+
+
+def test_files_for_a_router_that_counts_requests_need_a_proof() -> None:
+    plan = plan_of(THREE)
+    assert "router.sh" in deployment_files(simulated(plan, judged(held=True)), options("vllm"))
+    with pytest.raises(InputError, match=r"--target vllm: .* not shown to hold \(84 % of chat in time\)"):
+        deployment_files(simulated(plan, judged(held=False)), options("vllm"))
+    with pytest.raises(InputError, match=r"--target vllm counts requests, .* constraints\.balancing=fewest_requests"):
+        deployment_files(simulated(plan, None), options("vllm"))
+
+
+def test_a_router_that_counts_tokens_and_a_single_engine_need_none() -> None:
+    failed = judged(held=False)
+    picker = deployment_files(simulated(plan_of(THREE), failed), options("llmd"))["epp-config.yaml"]
+    assert "token-load-scorer" in picker
+    alone = plan_of((Case("colocated", tokens=8192),))
+    assert "router.sh" in deployment_files(simulated(alone, failed), options("vllm"))
+
+
+def test_llm_d_counts_requests_where_the_plan_does() -> None:
+    plan = plan_of(THREE)
+    source = plan.provenance.model_copy(update={"inputs": plan.provenance.inputs | COUNTS_REQUESTS})
+    picker = deployment_files(plan.model_copy(update={"provenance": source}), options("llmd"))["epp-config.yaml"]
+    assert "token-load-scorer" not in picker
+    assert "active-request-scorer" in picker
+
+
+def test_the_sentence_says_what_is_kept_and_what_to_do() -> None:
+    plan = load("disaggregated")
+    assert router_sentence(simulated(plan, None)) == ""
+    assert router_sentence(simulated(plan, judged(held=True))).endswith("prompts: 95 % of chat in time.")
+    assert "llm-d" in router_sentence(simulated(plan, judged(held=False)))
