@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from optimizer.plans.plan import Plan
     from optimizer.verification.judge import Demand, Judgement
     from reports.simulated import Simulated
-    from search_spaces.problem import Balancing
 
 Progress = Callable[[str, float], None]
 
@@ -50,7 +49,7 @@ class Asked:
     concurrency: int
     goodput: bool
     curve: bool
-    balancing: Balancing | None = None
+    balancing: str | None = None
 
     @property
     def work(self) -> int:
@@ -93,10 +92,11 @@ def simulated(plan: Plan, asked: Asked, progress: Progress | None) -> Simulated:
     from optimizer.fleets.plan_fleet import fleet_of_plan
     from optimizer.verification.latency_curve import latency_curve
     from optimizer.verification.simulated_goodput import goodput
+    from search_spaces.problem import Balancing
 
     instance, fleet = fleet_of_plan(plan)
     if asked.balancing is not None:
-        limits = replace(instance.problem.constraints, balancing=asked.balancing)
+        limits = replace(instance.problem.constraints, balancing=Balancing(asked.balancing))
         instance = replace(instance, problem=replace(instance.problem, constraints=limits))
     if progress is not None:
         progress("simulating", 0.3)

@@ -14,9 +14,11 @@ import pytest
 from optimizer.fleets.evaluate import evaluate
 from optimizer.fleets.plan_fleet import fleet_of_plan, planned_volume
 from pdplan.cli import run
+from pdplan.commands.simulate import ROUTERS
 from pdplan.plan_files import read_plan
 from reports.numbers import rate
 from reports.request_rows import REQUEST_COLUMNS
+from search_spaces.problem import Balancing
 from tests.running import QUICK, tiny
 
 
@@ -111,6 +113,7 @@ def test_the_router_counts_what_is_asked_for(
     several = json.loads(plan_file.read_text())
     several["pools"][0]["replicas"] = 3
     (tmp_path / "plan.json").write_text(json.dumps(several))
+    assert set(ROUTERS) == set(Balancing)
     told = []
     for options in ([], ["--balancing", "fewest_tokens"], ["--balancing", "fewest_requests"]):
         run(["simulate", str(tmp_path / "plan.json"), "--requests", "4000", "--rate", "18/s", "--json", *options])

@@ -25,7 +25,6 @@ from pdplan.plan_files import read_plan
 from pdplan.simulating import PLANNED, REQUESTS, Asked, simulated, timeline_text
 from pdplan.views import check_files
 from search_spaces.bounds import SEED, Bounds
-from search_spaces.problem import Balancing
 
 if TYPE_CHECKING:
     from reports.simulated import Simulated
@@ -33,6 +32,8 @@ if TYPE_CHECKING:
 REPLICATIONS = Bounds(1, 100, "replications")
 CONCURRENCY = Bounds(1, 100_000, "requests")
 PARTS = Bounds(2, 1440, "parts of a day")
+ROUTERS = ("fewest_tokens", "fewest_requests")
+"""Values of `constraints.balancing`."""
 SOON_DONE = 50_000
 """So many requests take a few seconds: nobody needs to be told that they are under way."""
 
@@ -92,7 +93,7 @@ def day_profile(_context: click.Context, _parameter: click.Parameter, value: str
 )
 @click.option(
     "--balancing",
-    type=click.Choice([one.value for one in Balancing]),
+    type=click.Choice(ROUTERS),
     help="How the router chooses an engine of a pool; default: as the plan was made.",
 )
 @click.option("--goodput", "find_goodput", is_flag=True, help="Also find the highest rate at which every class holds.")
@@ -148,8 +149,7 @@ def simulate(
     Exits with 3 when a class misses its goal or the fleet cannot keep up.
     """
     files = {"--csv": csv_file, "--parquet": parquet_file, "--timeline": timeline}
-    router = None if balancing is None else Balancing(balancing)
-    asked = Asked(rate, requests, seed, replications, trace, profile, concurrency or 0, find_goodput, curve, router)
+    asked = Asked(rate, requests, seed, replications, trace, profile, concurrency or 0, find_goodput, curve, balancing)
     asked.check()
     check_files(files, force=force)
     telling = console.progress() if asked.work <= SOON_DONE else console.milestones()
