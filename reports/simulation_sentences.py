@@ -7,7 +7,7 @@ from typing import Final
 
 from costmodel.words import join_words
 from optimizer.plans.plan import Plan
-from optimizer.plans.plan_simulation import JudgedFleet
+from optimizer.plans.plan_simulation import JudgedFleet, Simulation
 
 from .numbers import count, percent, percent_beside
 from .text import clean, plural
@@ -59,15 +59,20 @@ def router_sentence(plan: Plan) -> str:
     found = plan.simulation
     if found is None or found.fewest_requests is None:
         return ""
-    row, goals = found.fewest_requests, {item.name: item.attainment_goal for item in found.classes}
-    worst = _worst_class(row, goals)
-    kept = f"{percent_beside(row.attainment[worst], goals[worst])} of {clean(worst, 30)} in time"
-    if row.held:
+    kept = kept_by_requests(found, found.fewest_requests)
+    if found.fewest_requests.held:
         return f"Behind a router that counts requests, not the tokens of prompts: {kept}."
     return (
         f"Behind a router that counts requests, not the tokens of prompts, it is not shown to hold ({kept}): deploy it "
         "with one that counts tokens, as llm-d's does, or plan with --set constraints.balancing=fewest_requests."
     )
+
+
+def kept_by_requests(found: Simulation, row: JudgedFleet) -> str:
+    """The share in time of the class with the least room, behind a router that counts requests."""
+    goals = {item.name: item.attainment_goal for item in found.classes}
+    worst = _worst_class(row, goals)
+    return f"{percent_beside(row.attainment[worst], goals[worst])} of {clean(worst, 30)} in time"
 
 
 def _pools_words(rows: Sequence[JudgedFleet], goals: dict[str, float]) -> str:

@@ -19,6 +19,7 @@ from optimizer.verification.balancing import by_requests
 from optimizer.verification.judge import simulated_fleet
 from optimizer.verification.verdict import make_bench
 from reports.deploy.files import deployment_files
+from reports.deployable import deploy_sentence
 from reports.simulation_sentences import router_sentence
 from search_spaces.problem import Balancing, Constraints
 from tests.deploy_cases import Case, options, plan_of
@@ -94,9 +95,13 @@ def judged(*, held: bool) -> JudgedFleet:
 def test_files_for_a_router_that_counts_requests_need_a_proof() -> None:
     plan = plan_of(THREE)
     assert "router.sh" in deployment_files(simulated(plan, judged(held=True)), options("vllm"))
-    with pytest.raises(InputError, match=r"--target vllm: .* not shown to hold \(84 % of chat in time\)"):
+    with pytest.raises(
+        InputError, match=r"behind the former it is not shown to hold: 84 % of chat in time; choose --target llmd"
+    ):
         deployment_files(simulated(plan, judged(held=False)), options("vllm"))
-    with pytest.raises(InputError, match=r"--target vllm counts requests, .* constraints\.balancing=fewest_requests"):
+    with pytest.raises(
+        InputError, match=r"behind the former it was not simulated; .* constraints\.balancing=fewest_requests"
+    ):
         deployment_files(simulated(plan, None), options("vllm"))
 
 
@@ -121,3 +126,6 @@ def test_the_sentence_says_what_is_kept_and_what_to_do() -> None:
     assert router_sentence(simulated(plan, None)) == ""
     assert router_sentence(simulated(plan, judged(held=True))).endswith("prompts: 95 % of chat in time.")
     assert "llm-d" in router_sentence(simulated(plan, judged(held=False)))
+    told = deploy_sentence(simulated(plan_of(THREE), judged(held=False)))
+    assert told.startswith("Deploy: with llm-d")
+    assert told.count("84 % of chat") == 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from costmodel.engine import Role
 from costmodel.errors import InputError
 from optimizer.plans.plan import Plan
-from reports.simulation_sentences import router_sentence
+from reports.simulation_sentences import kept_by_requests
 
 from . import facts
 from .description import Deployment, Routing
@@ -38,14 +38,18 @@ def _balancing(plan: Plan, deployment: Deployment) -> None:
     if alike or plan.simulation is None:
         return
     found = plan.simulation.fewest_requests
-    if found is None:
-        raise InputError(
-            f"the router of --target {deployment.options.target} counts requests, and the plan was simulated with one "
-            "that counts the tokens of prompts; plan again with this version, or with "
-            "--set constraints.balancing=fewest_requests"
-        )
-    if not found.held:
-        raise InputError(f"--target {deployment.options.target}: {router_sentence(plan)}")
+    if found is not None and found.held:
+        return
+    shown = (
+        "it was not simulated"
+        if found is None
+        else f"it is not shown to hold: {kept_by_requests(plan.simulation, found)}"
+    )
+    able = "choose --target llmd, or " if deployment.engine in facts.engines_of("llmd") else ""
+    raise InputError(
+        f"the target's router counts requests, not the tokens of prompts, and the plan is for one that does; behind the "
+        f"former {shown}; {able}plan again with --set constraints.balancing=fewest_requests"
+    )
 
 
 def _lengths(deployment: Deployment) -> None:
