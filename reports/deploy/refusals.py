@@ -40,15 +40,13 @@ def _balancing(plan: Plan, deployment: Deployment) -> None:
     found = plan.simulation.fewest_requests
     if found is not None and found.held:
         return
-    shown = (
-        "it was not simulated"
-        if found is None
-        else f"it is not shown to hold: {kept_by_requests(plan.simulation, found)}"
-    )
+    shown = "was not simulated"
+    if found is not None:
+        shown = f"is not shown to hold: {kept_by_requests(plan.simulation, found)}"
     able = "choose --target llmd, or " if deployment.engine in facts.engines_of("llmd") else ""
     raise InputError(
-        f"the target's router counts requests, not the tokens of prompts, and the plan is for one that does; behind the "
-        f"former {shown}; {able}plan again with --set constraints.balancing=fewest_requests"
+        f"its router counts requests, not the tokens of prompts, and behind such a one the plan {shown}; {able}plan "
+        "again with --set constraints.balancing=fewest_requests"
     )
 
 
