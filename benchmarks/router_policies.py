@@ -1,12 +1,15 @@
 """Which engine the engines' own routers send a request to: the one with the fewest, or any.
 
     python benchmarks/router_policies.py [--router vllm|sglang] [--python PYTHON] [--requests 400] [--engines 3]
+                                         [--texts 12]
 
 Starts the router (vllm-router comes with the extra `test`; --python names the Python that has sglang-router) before
 mock engines on loopback, which take one prompt after another, of exponential times, and all answers at once. Poisson
 arrivals keep them busy for 0.8 of the time. Prints for every policy, of one stage and of two, the share of the requests
 that went to an engine with the fewest of that moment, where engines had different numbers of them (by chance about 40 %
-of three engines), and the mean and P90 of the time that a request takes.
+of three engines), and the mean and P90 of the time that a request takes. With --texts every prompt is one of so many
+long texts with a few words behind it, and the share of those is printed too that met the engine of the last one with
+their text.
 """
 
 from __future__ import annotations
@@ -35,10 +38,13 @@ POLICIES = (
     ("power_of_two",),
     ("cache_aware",),
     ("cache_aware", "--balance-abs-threshold", "0", "--balance-rel-threshold", "1.0"),
+    ("cache_aware", "--balance-abs-threshold", "2", "--balance-rel-threshold", "1.1"),
 )
-"""As they come, and as `pdplan deploy` writes them."""
+"""As they come, and as `pdplan deploy` writes them for a plan without prefixes and with."""
 LOAD, SECONDS, ANSWER = 0.8, 0.06, 4.0
 """Busy share of a prompt server; mean time of a prompt [s]; of an answer, over that of its prompt."""
+WORDS = 60
+"""Characters by which a text is known."""
 START = 60.0
 """Longest time that a router may take to start [s]."""
 BLOCKS = {"do_remote_prefill": True, "remote_engine_id": "e", "remote_block_ids": [1], "remote_host": "127.0.0.1"}
@@ -46,13 +52,19 @@ BLOCKS = {"do_remote_prefill": True, "remote_engine_id": "e", "remote_block_ids"
 
 @dataclass
 class Engine:
-    """A mock engine; load: requests in it; chosen: loads of all engines of its stage when a request came to it."""
+    """A mock engine; load: requests in it.
+
+    chosen: its load and those of all engines of its stage when a request came to it; last: where the last prompt with a
+    text went, by its first words; back: of those with a text known there, how many came to the same engine.
+    """
 
     role: str
     stage: list[Engine]
     port: int = 0
     load: int = 0
     chosen: list[tuple[int, ...]] = field(default_factory=list)
+    last: dict[str, Engine] = field(default_factory=dict)
+    back: list[bool] = field(default_factory=list)
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def get(self, _request: web.Request) -> web.Response:
@@ -60,10 +72,14 @@ class Engine:
         return web.json_response({"status": "ok", "object": "list", "data": [{"id": "model"}]})
 
     async def post(self, request: web.Request) -> web.Response:
-        """A completion, after the seconds that the prompt begins with."""
+        """A completion, after the seconds that the prompt ends with."""
         if request.path != "/v1/completions":
             raise web.HTTPNotFound
-        seconds = float((await request.json())["prompt"].split()[0])
+        prompt = (await request.json())["prompt"]
+        seconds, first = float(prompt.split()[-1]), self.stage[0]
+        if prompt[:WORDS] in first.last:
+            first.back.append(first.last[prompt[:WORDS]] is self)
+        first.last[prompt[:WORDS]] = self
         self.chosen.append((self.load, *(one.load for one in self.stage)))
         self.load += 1
         try:
@@ -122,7 +138,7 @@ def command(router: str, python: str, stages: Sequence[list[Engine]], policy: Se
     return [*program, *words, split, *ends]
 
 
-async def times_behind(words: list[str], port: int, requests: int, engines: int) -> list[float]:
+async def times_behind(words: list[str], port: int, asked: argparse.Namespace) -> list[float]:
     """Times that requests take behind a router [s]; raises TimeoutError where it does not start."""
     draw, taken = random.Random(7), list[float]()
 
@@ -143,10 +159,12 @@ async def times_behind(words: list[str], port: int, requests: int, engines: int)
                         await ask(session, "0.001")
                     await asyncio.sleep(0.2)
             under_way = []
-            for _ in range(requests):
-                await asyncio.sleep(draw.expovariate(LOAD * engines / SECONDS))
-                text = " ".join(str(draw.random()) for _ in range(40))
-                under_way.append(asyncio.create_task(ask(session, f"{draw.expovariate(1.0 / SECONDS):.4f} {text}")))
+            texts = [" ".join(str(draw.random()) for _ in range(40)) for _ in range(asked.texts or asked.requests)]
+            for number in range(asked.requests):
+                await asyncio.sleep(draw.expovariate(LOAD * asked.engines / SECONDS))
+                text = draw.choice(texts) if asked.texts else texts[number]
+                prompt = f"{text} {number} {draw.expovariate(1.0 / SECONDS):.4f}"
+                under_way.append(asyncio.create_task(ask(session, prompt)))
             await asyncio.gather(*under_way)
     finally:
         process.terminate()
@@ -164,13 +182,15 @@ async def row_of(arguments: argparse.Namespace, roles: Sequence[str], policy: Se
     async with serving([one for stage in stages for one in stage]):
         port = free_port()
         words = command(arguments.router, arguments.python, stages, policy, port)
-        taken = sorted(await times_behind(words, port, arguments.requests, arguments.engines))
+        taken = sorted(await times_behind(words, port, arguments))
     shares = []
     for stage in stages:
         uneven = [loads for one in stage for loads in one.chosen if len(set(loads[1:])) > 1]
         shares.append(f"{sum(loads[0] == min(loads[1:]) for loads in uneven) / len(uneven):.0%}")
     mean, tail = sum(taken) / len(taken), taken[int(0.9 * len(taken))]
-    return [" and ".join(roles), " ".join(policy), " and ".join(shares), f"{mean:.3f}", f"{tail:.3f}"]
+    back = [stage[0].back for stage in stages]
+    again = [" and ".join(f"{sum(one) / len(one):.0%}" for one in back)] if arguments.texts else []
+    return [" and ".join(roles), " ".join(policy), " and ".join(shares), *again, f"{mean:.3f}", f"{tail:.3f}"]
 
 
 def main() -> None:
@@ -179,8 +199,10 @@ def main() -> None:
     parser.add_argument("--python", default=sys.executable, help="whose packages have the router")
     parser.add_argument("--requests", type=int, default=400)
     parser.add_argument("--engines", type=int, default=3, help="of each role")
+    parser.add_argument("--texts", type=int, default=0, help="that prompts begin with; 0: all differ")
     arguments = parser.parse_args()
-    rows = [["engines", "policy", "to one of the fewest", "mean s", "P90 s"]]
+    again = ["as the text before"] * bool(arguments.texts)
+    rows = [["engines", "policy", "to one of the fewest", *again, "mean s", "P90 s"]]
     for roles in (("prefill", "decode"), ("colocated",)):
         rows += [asyncio.run(row_of(arguments, roles, policy)) for policy in POLICIES]
     print_table(rows)

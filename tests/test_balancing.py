@@ -22,7 +22,7 @@ from reports.deploy.files import deployment_files
 from reports.deployable import deploy_sentence
 from reports.simulation_sentences import router_sentence
 from search_spaces.problem import Balancing, Constraints
-from tests.deploy_cases import Case, options, plan_of
+from tests.deploy_cases import Ask, Case, options, plan_of
 from tests.optimizer_cases import instance_of, problem, workload
 from tests.report_cases import load
 from tests.report_cases import simulated as with_simulation
@@ -125,3 +125,18 @@ def test_the_sentence_says_what_is_kept_and_what_to_do() -> None:
     told = deploy_sentence(simulated(plan_of(THREE), judged(held=False)))
     assert told.startswith("Deploy: with llm-d")
     assert told.count("84 % of chat") == 1
+
+
+def test_readers_are_told_where_prefixes_are_not_kept_together() -> None:
+    """As seen in front of mock engines: SGLang's router keeps them together for colocated engines only."""
+    pair = (Case("prefill", replicas=2, seqs=8, tokens=8192), Case("decode"))
+    for engine, pools, told in (
+        ("vllm", THREE, True),
+        ("vllm", pair, True),
+        ("sglang", pair, True),
+        ("sglang", THREE, False),
+        ("vllm", (Case("colocated", tokens=8192),), False),
+    ):
+        for prefix in (0.0, 0.3):
+            files = deployment_files(plan_of(pools, Ask(engine=engine, prefix=prefix)), options(engine))
+            assert ("common prefix may meet different engines" in files["README.md"]) == (told and prefix > 0.0)

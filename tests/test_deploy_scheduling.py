@@ -138,4 +138,4 @@ def test_engines_of_tensorrt_llm_do_not_take_turns() -> None:
         assert [router[end]["router"] for end in ("context_servers", "generation_servers")] == [
             {"type": "load_balancing"}
         ] * 2
-        assert ("may meet different prefill engines" in files["README.md"]) == (prefix > 0.0)
+        assert ("may meet different engines" in files["README.md"]) == (prefix > 0.0)

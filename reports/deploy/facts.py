@@ -76,6 +76,18 @@ def router_of(target: str, planned: Balancing) -> Balancing:
     return planned if target == "llmd" else Balancing.FEWEST_REQUESTS
 
 
+def scatters(target: str, *, apart: bool) -> str:
+    """Why the target's router keeps no prefixes together, empty if it does; apart: between prefill and decode engines.
+
+    As seen in `benchmarks/router_policies.py --texts 12`; trtllm-serve has no colocated router at all.
+    """
+    if target == "vllm":
+        return "vllm-router 0.1.17 sends to the engine with the fewest requests, whatever it holds"
+    if target == "sglang" and apart:
+        return "SGLang's router 0.3.2 does not keep them together before prefill engines"
+    return "trtllm-serve's router only counts requests" if target == "trtllm" else ""
+
+
 def engine_version(target: str, version: str, engine: str) -> str | None:
     """Version of the serving engine that a version of a target runs; None if it runs another engine."""
     found: str | None = _version(target, version)["engines"].get(engine)

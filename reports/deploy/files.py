@@ -327,17 +327,20 @@ def _notes(deployment: Deployment) -> list[str]:
         notes += gateway_notes(deployment)
     elif deployment.routing is Routing.BY_LENGTH:
         notes.append("The router tells prompts apart by length alone; a few may find another pool than planned.")
-    if _scattered(deployment):
+    scatters = _scatters(deployment)
+    if scatters:
         notes.append(
-            "Prompts with a common prefix may meet different prefill engines, for trtllm-serve's router only counts "
-            "requests: each engine fills a cache of its own."
+            f"Prompts with a common prefix may meet different engines, for {scatters}: each fills a cache of its "
+            "own. A prefix that all prompts share is soon in all of them; those of conversations are found less often."
         )
     if deployment.mixed and deployment.pools[0].settings.attention_backend is not None:
         notes.append("Step times were predicted for the attention kernels that each GPU would choose by itself.")
     return notes
 
 
-def _scattered(deployment: Deployment) -> bool:
-    """Whether the plan counts on prefixes that the target's router does not keep together."""
-    engines = sum(pool.replicas for pool in deployment.of_role(Role.PREFILL))
-    return deployment.options.target == "trtllm" and deployment.demand.prefix_share > 0.0 and engines > 1
+def _scatters(deployment: Deployment) -> str:
+    """What keeps no prefixes together where the plan counts on them; empty where nothing has to, or the router does."""
+    prompts = deployment.of_role(Role.PREFILL) or deployment.of_role(Role.COLOCATED)
+    if deployment.demand.prefix_share == 0.0 or deployment.parted or sum(pool.replicas for pool in prompts) < 2:
+        return ""
+    return facts.scatters(deployment.options.target, apart=deployment.disaggregated)
