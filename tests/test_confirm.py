@@ -18,7 +18,16 @@ from optimizer.loads.instance import Instance
 from optimizer.recommend import judged
 from optimizer.recommend.optimize import optimize
 from optimizer.verification import verdict
-from optimizer.verification.confirm import APART, LEVEL, MOST_CONFIRMED, confirmed, confirmed_once, enough, tail_of
+from optimizer.verification.confirm import (
+    APART,
+    LEVEL,
+    MOST_CONFIRMED,
+    confirmed,
+    confirmed_once,
+    enough,
+    tail_of,
+    without_room,
+)
 from optimizer.verification.judge import ClassJudgement, Judgement, judge_runs, simulated_fleet
 from optimizer.verification.verdict import REPLICATIONS, Bench, Outcome, Verdict, fleet_key, run_length
 from tests.optimizer_cases import instance_of, problem, slo, space, workload
@@ -177,3 +186,43 @@ def test_the_interval_that_decides_is_wider_than_the_one_that_is_told(monkeypatc
     assert not found.held
     monkeypatch.setattr("optimizer.verification.confirm.LEVEL", 2.0 * TAIL)
     assert confirmed_once(narrow, chosen, 1).held
+
+
+def test_a_fleet_has_room_that_keeps_its_goals_at_more_load() -> None:
+    """TRUTH at the planned rate leaves room for a goal far below it, and none for one that is just kept."""
+    for goal, roomy in ((0.8, True), (0.921, False)):
+        instance, fleet = marginal(goal)
+        bench = Bench(instance, 3, 40_000)
+        found = without_room(bench, bench.candidate(fleet))
+        assert (found is None) == roomy
+        if found is not None:
+            assert not found.held
+            assert bench.candidate(fleet) is found
+
+
+def test_the_later_confirmations_are_for_fleets_with_room(short_runs: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half of them are used up: then the first fleet that is chosen has no room and gets none of the others."""
+    asked: list[tuple[int, float]] = []
+    dropped: list[float] = []
+
+    def refuted_at_first(bench: Bench, chosen: Verdict, numbers: Iterator[int]) -> Verdict:
+        asked.append((next(numbers), chosen.cost))
+        if asked[-1][0] > MOST_CONFIRMED // 2:
+            return replace(chosen, held=True, confirmation=asked[-1][0])
+        return struck(bench, chosen)
+
+    def roomless_at_first(bench: Bench, chosen: Verdict) -> Verdict | None:
+        dropped.append(chosen.cost)
+        return struck(bench, chosen) if len(dropped) == 1 else None
+
+    def struck(bench: Bench, chosen: Verdict) -> Verdict:
+        found = bench.settled(chosen.fleet, chosen.judgement, held=False)
+        bench.verdicts[fleet_key(chosen.fleet)] = found
+        return found
+
+    monkeypatch.setattr(judged, "confirmed", refuted_at_first)
+    monkeypatch.setattr(judged, "without_room", roomless_at_first)
+    plan = optimize(problem(workload=workload(6.0)))
+    assert [number for number, _ in asked] == [1, 2, 3, 4, 5]
+    assert len(dropped) == 2
+    assert dropped[0] <= dropped[1] == asked[-1][1] == pytest.approx(plan.cost_usd_per_hour)

@@ -25,7 +25,7 @@ from optimizer.plans.proof import OPTIMAL_GAP, Proof, bound_for, gap_of, proof_o
 from optimizer.rivals.alternatives import SAME, Rival, kinds, recommended, why_not
 from optimizer.verification.balancing import by_requests
 from optimizer.verification.batch_limits import with_larger_batches
-from optimizer.verification.confirm import MOST_CONFIRMED, confirmed
+from optimizer.verification.confirm import MOST_CONFIRMED, confirmed, without_room
 from optimizer.verification.miss_words import miss_words
 from optimizer.verification.simulated_goodput import OutOfTimeError, goodput_among
 from optimizer.verification.simulation_record import (
@@ -138,15 +138,19 @@ def proven(
     expect(2 * bench.least * bench.part(solved.fleet).requests)  # to confirm the first fleet and to find its goodput
     again = _remembered(resolve)
     numbers = iter(range(1, MOST_CONFIRMED + 1))
-    for number in numbers:
+    number = next(numbers, None)
+    while number is not None:
         chosen = _chosen(solved, bench, again, brake, told, tune=tune)
         searched, lean, tuning = chosen
         if lean is None or brake.stopped():
             return chosen
         told("confirming the fleet", 0.8)
+        if number > MOST_CONFIRMED // 2 and (found := without_room(bench, lean.winner)) is not None:
+            continue
         found = confirmed(bench, lean.winner, itertools.chain([number], numbers))
         if found.held:
             return searched, replace(lean, winner=found), tuning
+        number = next(numbers, None)
     return replace(searched, winner=None, nearest=found), None, None
 
 

@@ -21,8 +21,8 @@ from statistics import NormalDist
 
 from costmodel.simulator import Fleet as SimulatedFleet
 
-from .judge import judge_runs, simulated_fleet
-from .pressed import gives_way
+from .judge import Run, judge_runs, simulated_fleet
+from .pressed import MORE, gives_way
 from .verdict import MOST_JUDGED, REPLICATIONS, Bench, Outcome, Slice, Verdict, fleet_key
 
 LEVEL = 0.025
@@ -54,6 +54,22 @@ def confirmed(bench: Bench, chosen: Verdict, numbers: Iterator[int]) -> Verdict:
     between = found.outcome is Outcome.UNDECIDED and found.judgement.held and not found.stuck
     number = next(numbers, None) if between else None
     return found if number is None else confirmed_once(bench, chosen, number, REPLICATIONS[-1])
+
+
+def without_room(bench: Bench, chosen: Verdict) -> Verdict | None:
+    """The fleet as one that missed, where it does not keep its goals at MORE times the rate; None where it does.
+
+    The second half of the confirmations is for fleets with room: near a capacity runs flatter one fleet after another.
+    """
+    part = bench.part(chosen.fleet)
+    engines = simulated_fleet(bench.instance, part.fleet, bench.probability)
+    run = Run.of(bench.drawn(part, bench.full(part), 0, MORE), engines)
+    told = judge_runs(bench.instance, engines, [run])
+    if told.held:
+        return None
+    found = bench.settled(chosen.fleet, told, held=False)
+    bench.verdicts[fleet_key(chosen.fleet)] = found
+    return found
 
 
 def confirmed_once(bench: Bench, chosen: Verdict, number: int, runs: int = 0) -> Verdict:
