@@ -46,7 +46,7 @@ def router_knows_all(deployment: Deployment, found: Found) -> Iterator[str]:
 
 def router_balances(deployment: Deployment, found: Found) -> Iterator[str]:
     """A request goes to the engine with the fewest, as it did when the plan was simulated."""
-    if found.router is None or not {"--policy", "--prefill-policy"} & set(dict(found.router.words)):
+    if found.router is None or not found.router.command:
         return
     options = dict(found.router.words)
     for role, urls in found.router.targets.items():

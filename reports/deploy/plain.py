@@ -98,7 +98,7 @@ def _url(one: Instance) -> Raw:
 def thresholds(deployment: Deployment) -> list[str]:
     """By how much loads may differ before the engine with the fewest requests is next, rather than a prompt's own.
 
-    Not at all, unless the plan counts on prefixes: then by two requests, and a tenth of those that an engine has.
+    Not at all, unless the plan counts on prefixes: then by two requests, or by a tenth where that is more.
     """
     more, ratio = ("2", "1.1") if deployment.demand.prefix_share > 0.0 else ("0", "1.0")
     return ["--balance-abs-threshold", more, "--balance-rel-threshold", ratio]
