@@ -193,6 +193,8 @@ def _source(asked: Asked, profile: np.ndarray[tuple[int, ...], np.dtype[np.float
     from reports.numbers import duration
 
     words = "drawn from the plan's demand" if asked.trace is None else f"replayed from {asked.trace.name}"
+    if asked.balancing is not None:
+        words += f", sent to the engine with the {asked.balancing.replace('_', ' ')}"
     if asked.concurrency:
         return f"{words}, {asked.concurrency} at a time"
     if profile is not None:

@@ -60,19 +60,16 @@ def router_sentence(plan: Plan) -> str:
     if found is None or found.fewest_requests is None:
         return ""
     kept = kept_by_requests(found, found.fewest_requests)
-    if found.fewest_requests.held:
-        return f"Behind a router that counts requests, not the tokens of prompts: {kept}."
-    return (
-        f"Behind a router that counts requests, not the tokens of prompts, it is not shown to hold ({kept}): deploy it "
-        "with one that counts tokens, as llm-d's does, or plan with --set constraints.balancing=fewest_requests."
-    )
+    verdict = "holds too" if found.fewest_requests.held else "is not shown to hold"
+    return f"Behind a router that counts requests, not prompt tokens as assumed here, it {verdict}: {kept}."
 
 
 def kept_by_requests(found: Simulation, row: JudgedFleet) -> str:
     """The share in time of the class with the least room, behind a router that counts requests."""
     goals = {item.name: item.attainment_goal for item in found.classes}
     worst = _worst_class(row, goals)
-    return f"{percent_beside(row.attainment[worst], goals[worst])} of {clean(worst, 30)} in time"
+    share = percent_beside(row.attainment[worst], goals[worst])
+    return f"{share} of {clean(worst, 30)} in time for a goal of {percent(goals[worst])}"
 
 
 def _pools_words(rows: Sequence[JudgedFleet], goals: dict[str, float]) -> str:

@@ -120,8 +120,8 @@ class Balancing(StrEnum):
     Tokens are of prompts alone: a decode engine gets the next request if it has fewest either way.
     """
 
-    FEWEST_REQUESTS = "fewest_requests"
     FEWEST_TOKENS = "fewest_tokens"
+    FEWEST_REQUESTS = "fewest_requests"
 
 
 class Pools(StrEnum):

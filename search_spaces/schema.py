@@ -268,7 +268,8 @@ class ConstraintsSection(Section):
     routing: Annotated[Routing, member(Routing)] = Routing.FRACTIONAL
     """fractional: any share of a length to any pool; threshold: each prompt length whole to one pool of a stage."""
     balancing: Annotated[Balancing, member(Balancing)] = Balancing.FEWEST_TOKENS
-    """Which engine of a pool gets a request: that with the fewest_tokens of prompts to compute, or fewest_requests."""
+    """Which engine of a pool the deployed router sends a prompt to: fewest_tokens of prompts to compute, as llm-d's, or
+    fewest_requests, as those of vLLM, SGLang, TensorRT-LLM and Dynamo. Decode engines go by requests either way."""
     pools: Annotated[Pools, member(Pools)] = Pools.SHARED
     """shared: any pool may serve every SLO class; per_class: no pool serves two of them."""
 

@@ -155,7 +155,8 @@ def test_the_settings_table_says_what_the_files_say(target: str, engine: str, po
     assert rows.pop("environment") == f"UCX_TLS={found.workers[0].env['UCX_TLS']}"
     connectors = {(one.transfer or {}).get("kv_connector", "nixl").lower() for one in found.workers}
     assert {rows.pop("KV connector").lower()} == connectors
-    assert rows.pop("router") == ("fewest tokens" if deployment.options.target == "llmd" else "fewest requests")
+    by_tokens = deployment.options.target == "llmd" or (deployment.options.target == "dynamo" and ask.prefix > 0.0)
+    assert rows.pop("router") == ("fewest tokens" if by_tokens else "fewest requests")
     assert set(rows) <= {"chunked prefill", "order", "CUDA graphs", "weights", "side channel"}
 
 

@@ -37,7 +37,7 @@ from optimizer.plans.proof import Proof, bound_for, gap_of
 from search_spaces.catalog import entry_dict
 from search_spaces.enumeration import precision_told
 from search_spaces.models import model_entry
-from search_spaces.problem import Problem
+from search_spaces.problem import Balancing, Problem
 
 from .accuracy import accuracy_records
 from .binding import binding_limits, fleet_bindings, limits_by_use
@@ -52,6 +52,11 @@ FloatArray = NDArray[np.float64]
 
 ANALYTIC = "Latencies and attainment are analytic; the plan has not been simulated."
 """First of the assumptions of a plan by formula."""
+ROUTER = {
+    Balancing.FEWEST_TOKENS: "The router sends a prompt to the engine of a pool with the fewest prompt tokens left.",
+    Balancing.FEWEST_REQUESTS: "The router sends a request to the engine of a pool that has the fewest, as simulated; "
+    "the formulas take it to count prompt tokens.",
+}
 
 PACKAGES = ("numpy", "ortools", "optuna", "pydantic", "jinja2", "click")
 
@@ -224,8 +229,8 @@ def assumptions(instance: Instance) -> list[str]:
         f"Engines may use {percentage(problem.memory_fraction, 1)} of GPU memory.",
         f"Network cards carry KV transfers up to {percentage(LINK_UTILIZATION)} of their bandwidth; transfers do not "
         "overlap with prefill.",
-        "Prompts of one prefill replica are served one at a time, in order of arrival.",
-        "Replicas of a pool share one queue: the router sends a prompt where the fewest prompt tokens wait.",
+        "Prompts that wait at an engine are computed in order of arrival, max_num_batched_tokens in a step.",
+        ROUTER[problem.constraints.balancing],
     ]
     stated += _assumed_figures(problem) + limits_by_use(problem)
     if problem.workload.prefix_hit_share > 0.0:

@@ -392,8 +392,8 @@ def _late_tokens(
     step, gap, rho, carried = (value[:, None] for value in steps)
     with np.errstate(divide="ignore", invalid="ignore"):
         threshold = np.where(gap > 0.0, (1.0 - step / flows.tpot) * (carried + gap) / gap, np.inf)
+        window = np.maximum(flows.osl - 1.0, 1.0) * step / (1.0 - rho + rho * carried / (carried + gap))
     threshold = np.where(step > flows.tpot, -np.inf, threshold)
-    window = np.maximum(flows.osl - 1.0, 1.0) * step / (1.0 - rho + rho * carried / (carried + gap))
     residual = columns.moment * second / np.maximum(mean, 1e-300) + max(flows.arrival_scv - 1.0, 0.0) * mean
     z = (threshold - rho) / np.sqrt(busy_share_variance(rho, residual[:, None], window))
     late = np.where(threshold >= 1.0, 0.0, normal_exceeds(z))

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from costmodel.simulator import Router
 
+from .confirm import tail_of
 from .judge import Run, judge_runs
 from .verdict import Bench, Verdict
 
@@ -13,16 +14,13 @@ from .verdict import Bench, Verdict
 def by_requests(bench: Bench, winner: Verdict) -> Verdict | None:
     """What the requests that proved the winner say of it there; None where the routers choose alike.
 
-    They do for one engine, and for those of a problem with `fewest_requests`.
+    They do for one engine, and for those of a problem with `fewest_requests`. It holds by the interval that decided of
+    the winner.
     """
     engines = winner.judgement.engines
     if not any(pool.router is Router.LENGTH_AWARE and pool.replicas > 1 for pool in engines.pools):
         return None
     counting = replace(engines, pools=tuple(replace(pool, router=Router.LEAST_LOADED) for pool in engines.pools))
-    runs: list[Run] = []
-    for proof in winner.judgement.runs:
-        runs.append(Run.of(proof.demand, counting))
-        found = judge_runs(bench.instance, counting, runs)
-        if found.proven or found.refuted:
-            break
-    return bench.settled(winner.fleet, found, held=found.proven)
+    runs = [Run.of(proof.demand, counting) for proof in winner.judgement.runs]
+    held = judge_runs(bench.instance, counting, runs, tail=tail_of(max(winner.confirmation, 1))).proven
+    return bench.settled(winner.fleet, judge_runs(bench.instance, counting, runs), held=held)

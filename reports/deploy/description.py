@@ -236,7 +236,7 @@ class Deployment:
     @property
     def router(self) -> Balancing:
         """How the target's router spreads them: as planned, where it can."""
-        return facts.router_of(self.options.target, self.balancing)
+        return facts.router_of(self.options.target, self.balancing, prefixes=self.demand.prefix_share > 0.0)
 
     @property
     def template_room(self) -> int:

@@ -5,6 +5,7 @@ Comments, the order of keys and quoting make no difference, nor do the addresses
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import shlex
@@ -27,6 +28,8 @@ RESULTS: Final = "benchmark/"
 """Folder in which the benchmark leaves its results."""
 SHOWN: Final = 80
 """Characters of a value that a sentence shows."""
+BEFORE: Final = 20
+"""Characters before the place where two long texts part that are shown too."""
 
 
 def differences(planned: Mapping[str, str], found: Mapping[str, str]) -> Iterator[str]:
@@ -71,7 +74,7 @@ def _between(place: str, planned: Any, found: Any) -> Iterator[str]:
         for number, (one, other) in enumerate(zip(planned, found, strict=True)):
             yield from (f"{told}{_line(other)}" for told in _between(f"{place}[{number}]", one, other))
     elif type(planned) is not type(found) or planned != found:
-        yield f"{place} is {_shown(found)}, not {_shown(planned)}"
+        yield f"{place} is {_beside(found, planned)}, not {_beside(planned, found)}"
 
 
 def _first_strange(planned: list[Any], found: list[Any]) -> str:
@@ -94,6 +97,14 @@ def _line(value: Any) -> str:
 def _shown(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
+
+
+def _beside(value: Any, other: Any) -> str:
+    """A value as `_shown`; of a long text that begins like the other one, the part where they differ."""
+    if not (isinstance(value, str) and isinstance(other, str) and _shown(value) == _shown(other)):
+        return _shown(value)
+    at = next(k for k, pair in enumerate(itertools.zip_longest(value, other)) if pair[0] != pair[1]) - BEFORE
+    return f"...{_shown(value[at:])}"
 
 
 def _meaning(path: str, text: str) -> Any:

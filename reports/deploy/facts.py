@@ -67,13 +67,15 @@ def length_routers(roles: Collection[str]) -> tuple[str, ...]:
     return ("dynamo",) if "prefill" in roles else ("vllm", "sglang")
 
 
-def router_of(target: str, planned: Balancing) -> Balancing:
+def router_of(target: str, planned: Balancing, *, prefixes: bool) -> Balancing:
     """How the target's router chooses an engine: as planned, where it can.
 
-    >>> router_of("llmd", Balancing.FEWEST_TOKENS).value, router_of("vllm", Balancing.FEWEST_TOKENS).value
-    ('fewest_tokens', 'fewest_requests')
+    prefixes: whether the plan counts on them; Dynamo's router counts the blocks of prompts then, else requests.
+
+    >>> [router_of(name, Balancing.FEWEST_TOKENS, prefixes=False).value for name in ("llmd", "vllm")]
+    ['fewest_tokens', 'fewest_requests']
     """
-    return planned if target == "llmd" else Balancing.FEWEST_REQUESTS
+    return planned if target == "llmd" or (target == "dynamo" and prefixes) else Balancing.FEWEST_REQUESTS
 
 
 def scatters(target: str, *, apart: bool) -> str:

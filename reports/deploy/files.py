@@ -244,6 +244,7 @@ def _check_claim(deployment: Deployment) -> None:
 
 
 def _readme(plan: Plan, deployment: Deployment, target: Target) -> str:
+    promised = _as_routed(plan, deployment)
     page = render(
         "benchmark/README.md",
         title=deployment.title,
@@ -269,12 +270,25 @@ def _readme(plan: Plan, deployment: Deployment, target: Target) -> str:
         job=[Raw(step) for step in benchmark_steps(deployment)] if target.pods else [],
         requests=requests_of(deployment.demand),
         rate=f"{deployment.demand.rate:g}",
-        promise=_promise(plan),
+        promise=_promise(promised),
         several=told_apart(plan),
-        goals=_goals(plan),
+        goals=_goals(promised),
         notes=_notes(deployment),
     )
     return f"{MARKER}\n{page}"
+
+
+def _as_routed(plan: Plan, deployment: Deployment) -> Plan:
+    """The plan with the figures behind the target's router, where it is another than the plan was made for."""
+    found = None if plan.simulation is None else plan.simulation.fewest_requests
+    if found is None or not found.latencies or deployment.router is deployment.balancing:
+        return plan
+    classes = [
+        one.model_copy(update={"attainment": row.attainment, "ttft_s": row.ttft_s, "tpot_s": row.tpot_s})
+        for one, row in zip(plan.classes, found.latencies, strict=True)
+    ]
+    whole = {"ttft_s": classes[0].ttft_s, "tpot_s": classes[0].tpot_s} if len(classes) == 1 else {}
+    return plan.model_copy(update={"classes": classes, **whole})
 
 
 def _checks(deployment: Deployment, target: Target) -> list[str]:
@@ -332,6 +346,11 @@ def _notes(deployment: Deployment) -> list[str]:
         notes.append(
             f"Prompts with a common prefix may meet different engines, for {scatters}: each fills a cache of its "
             "own. A prefix that all prompts share is soon in all of them; those of conversations are found less often."
+        )
+    if deployment.options.target == "sglang" and sum(pool.replicas for pool in deployment.of_role(Role.PREFILL)) > 1:
+        notes.append(
+            "SGLang's router counts a request at its prefill engine beyond the prompt, so prompts may wait longer than "
+            "behind a router that counts those in prefill."
         )
     if deployment.mixed and deployment.pools[0].settings.attention_backend is not None:
         notes.append("Step times were predicted for the attention kernels that each GPU would choose by itself.")

@@ -52,11 +52,12 @@ def router_balances(deployment: Deployment, found: Found) -> Iterator[str]:
     for role, urls in found.router.targets.items():
         policy = options.get(f"--{role}-policy") or options.get("--policy")
         if urls and policy != BALANCES:
-            yield f"router: {role} engines are chosen by {policy}, not by {BALANCES}, which counts their requests"
+            chosen = f"chosen by {policy}" if policy else "not chosen by any policy that is stated"
+            yield f"router: {role} engines are {chosen}; {BALANCES} sends to the one with the fewest requests"
     told = thresholds(deployment)
     for name, wanted in zip(told[::2], told[1::2], strict=True):
         if options.get(name) != wanted:
-            yield f"router: {name} is {options.get(name)}, not {wanted}, beyond which the fewest requests decide"
+            yield f"router: {name} is {options.get(name, 'not stated')}, not {wanted}, beyond which requests decide"
 
 
 def lengths_find_their_pools(deployment: Deployment, found: Found) -> Iterator[str]:

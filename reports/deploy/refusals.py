@@ -42,11 +42,11 @@ def _balancing(plan: Plan, deployment: Deployment) -> None:
         return
     shown = "was not simulated"
     if found is not None:
-        shown = f"is not shown to hold: {kept_by_requests(plan.simulation, found)}"
+        shown = f"is not shown to hold ({kept_by_requests(plan.simulation, found)})"
     able = "choose --target llmd, or " if deployment.engine in facts.engines_of("llmd") else ""
     raise InputError(
-        f"its router counts requests, not the tokens of prompts, and behind such a one the plan {shown}; {able}plan "
-        "again with --set constraints.balancing=fewest_requests"
+        f"the router there counts requests, not the tokens of prompts, and behind such a router the plan {shown}; "
+        f"{able}plan again with --set constraints.balancing=fewest_requests"
     )
 
 

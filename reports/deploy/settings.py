@@ -96,7 +96,7 @@ def _scheduler(deployment: Deployment) -> list[SettingRow]:
         SettingRow(
             "router",
             deployment.router.value.replace("_", " "),
-            "the engine of a pool that gets a request, as when the plan was simulated with such a router",
+            "which engine of a pool gets the next prompt; the figures here are for a router that chooses so",
         ),
         SettingRow(
             "CUDA graphs",
