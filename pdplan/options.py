@@ -186,6 +186,8 @@ def whole(bounds: Bounds) -> click.IntRange:
 
 
 PATH = UsablePath()
+ROUTERS = ("fewest_tokens", "fewest_requests")
+"""Values of `constraints.balancing`."""
 
 catalog_option = click.option(
     "--catalog", type=PATH, metavar="FILE", help="YAML file with accelerators of your own, laid over the catalog."

@@ -19,8 +19,10 @@ from optimizer.plans.plan_simulation import JudgedFleet, SimulatedLatencies
 from optimizer.verification.balancing import by_requests
 from optimizer.verification.judge import simulated_fleet
 from optimizer.verification.verdict import make_bench
+from pdplan.cli import run
 from reports.deploy.differences import differences
 from reports.deploy.files import deployment_files
+from reports.deploy.promise import behind
 from reports.deployable import deploy_sentence
 from reports.simulation_sentences import router_sentence
 from search_spaces.problem import Balancing, Constraints
@@ -160,6 +162,15 @@ def test_the_readme_promises_what_the_target_s_router_reaches() -> None:
         readme = deployment_files(plan, options(target))["README.md"]
         assert ("| p99 | 4.57 s | 4.57 s |" in readme) == told
         assert ("promised: 95 %" in readme) == told
+        assert ("--plan plan.json --balancing fewest_requests" in readme) == told
+    assert behind(plan, Balancing.FEWEST_TOKENS) is plan
+    assert behind(plan, Balancing.FEWEST_REQUESTS).ttft_s == slower
+    assert behind(plan_of(THREE), Balancing.FEWEST_REQUESTS) == plan_of(THREE)  # nothing was simulated
+
+
+def test_the_router_of_a_promise_goes_with_a_plan(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["validate", "--balancing", "fewest_requests"]) == 2
+    assert "--balancing goes with --plan" in capsys.readouterr().err
 
 
 def test_a_long_text_is_shown_where_it_was_changed() -> None:

@@ -14,7 +14,7 @@ import pytest
 from optimizer.fleets.evaluate import evaluate
 from optimizer.fleets.plan_fleet import fleet_of_plan, planned_volume
 from pdplan.cli import run
-from pdplan.commands.simulate import ROUTERS
+from pdplan.options import ROUTERS
 from pdplan.plan_files import read_plan
 from reports.numbers import rate
 from reports.request_rows import REQUEST_COLUMNS

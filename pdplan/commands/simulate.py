@@ -13,6 +13,7 @@ from pdplan.console import Console
 from pdplan.exit_codes import ExitCode
 from pdplan.options import (
     PATH,
+    ROUTERS,
     console_options,
     force_option,
     json_option,
@@ -32,8 +33,6 @@ if TYPE_CHECKING:
 REPLICATIONS = Bounds(1, 100, "replications")
 CONCURRENCY = Bounds(1, 100_000, "requests")
 PARTS = Bounds(2, 1440, "parts of a day")
-ROUTERS = ("fewest_tokens", "fewest_requests")
-"""Values of `constraints.balancing`."""
 SOON_DONE = 50_000
 """So many requests take a few seconds: nobody needs to be told that they are under way."""
 

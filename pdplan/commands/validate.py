@@ -12,7 +12,7 @@ import click
 
 from costmodel.errors import InputError
 from pdplan.console import Console, write_text
-from pdplan.options import catalog_option, console_options, force_option, json_option, pass_console
+from pdplan.options import ROUTERS, catalog_option, console_options, force_option, json_option, pass_console
 
 if TYPE_CHECKING:
     from search_spaces.catalog import AcceleratorCatalog
@@ -29,6 +29,7 @@ class Flags:
     against: Path | None
     plan: Path | None
     slo_class: str | None
+    balancing: str | None
     models: Path | None
     catalog: Path | None
     page: Path | None
@@ -49,6 +50,11 @@ class Flags:
     help="With --against: compare what the benchmark of this plan's deployment measured with what the plan promised.",
 )  # fmt: skip
 @click.option("--slo-class", metavar="NAME", help="With --plan: the class whose requests FILE is about.")
+@click.option(
+    "--balancing",
+    type=click.Choice(ROUTERS),
+    help="With --plan: how the router chose an engine of a pool; default: as the plan was made.",
+)
 @click.option(
     "--models", type=click.Path(path_type=Path), metavar="DIR",
     help="Models that the catalog lacks: DIR/ORG/NAME/config.json; default: DATA_DIR/models.",
@@ -86,8 +92,9 @@ def validate(console: Console, /, as_json: bool, **options: Any) -> None:
     from search_spaces.catalog import load_catalog
 
     flags = Flags(**options)
-    if flags.slo_class is not None and flags.plan is None:
-        raise click.UsageError("--slo-class goes with --plan")
+    for flag, value in (("--slo-class", flags.slo_class), ("--balancing", flags.balancing)):
+        if value is not None and flags.plan is None:
+            raise click.UsageError(f"{flag} goes with --plan")
     if flags.plan is not None:
         _promise(console, flags, as_json=as_json)
         return
@@ -114,12 +121,15 @@ def validate(console: Console, /, as_json: bool, **options: Any) -> None:
 def _promise(console: Console, flags: Flags, *, as_json: bool) -> None:
     """Show what a plan promised beside what a run of its benchmark measured."""
     from pdplan.plan_files import read_plan
-    from reports.deploy.promise import promise_dict, promise_text
+    from reports.deploy.promise import behind, promise_dict, promise_text
+    from search_spaces.problem import Balancing
 
     others = [flags.data_dir, flags.models, flags.catalog, flags.page, flags.with_rows]
     if flags.plan is None or flags.against is None or any(others):
         raise click.UsageError("--plan goes with --against FILE alone, a benchmark's result")
-    value = promise_dict(read_plan(flags.plan), flags.against, flags.slo_class)
+    plan = read_plan(flags.plan)
+    promised = plan if flags.balancing is None else behind(plan, Balancing(flags.balancing))
+    value = promise_dict(promised, flags.against, flags.slo_class)
     console.show(value if as_json else promise_text(value, console.width))
 
 

@@ -26,6 +26,7 @@ from .describe import describe, told_apart
 from .description import Deployment, Options, Routing
 from .found import Found
 from .gateway_file import gateway_notes, pool_lines
+from .promise import behind
 from .read_dynamo import read_dynamo
 from .read_vllm import read_vllm
 from .record import RECORD, record_text
@@ -244,7 +245,7 @@ def _check_claim(deployment: Deployment) -> None:
 
 
 def _readme(plan: Plan, deployment: Deployment, target: Target) -> str:
-    promised = _as_routed(plan, deployment)
+    promised = behind(plan, deployment.router)
     page = render(
         "benchmark/README.md",
         title=deployment.title,
@@ -266,7 +267,7 @@ def _readme(plan: Plan, deployment: Deployment, target: Target) -> str:
         steps=[Raw(step) for step in folder_steps(deployment, pods=target.pods) + target.steps(deployment)],
         accepted=accepted_words(deployment),
         rows=setting_rows(deployment),
-        checks=[Raw(line) for line in _checks(deployment, target)],
+        checks=[Raw(line) for line in _checks(deployment, target, other=promised is not plan)],
         job=[Raw(step) for step in benchmark_steps(deployment)] if target.pods else [],
         requests=requests_of(deployment.demand),
         rate=f"{deployment.demand.rate:g}",
@@ -278,26 +279,14 @@ def _readme(plan: Plan, deployment: Deployment, target: Target) -> str:
     return f"{MARKER}\n{page}"
 
 
-def _as_routed(plan: Plan, deployment: Deployment) -> Plan:
-    """The plan with the figures behind the target's router, where it is another than the plan was made for."""
-    found = None if plan.simulation is None else plan.simulation.fewest_requests
-    if found is None or not found.latencies or deployment.router is deployment.balancing:
-        return plan
-    classes = [
-        one.model_copy(update={"attainment": row.attainment, "ttft_s": row.ttft_s, "tpot_s": row.tpot_s})
-        for one, row in zip(plan.classes, found.latencies, strict=True)
-    ]
-    whole = {"ttft_s": classes[0].ttft_s, "tpot_s": classes[0].tpot_s} if len(classes) == 1 else {}
-    return plan.model_copy(update={"classes": classes, **whole})
-
-
-def _checks(deployment: Deployment, target: Target) -> list[str]:
-    """The commands that set what was measured beside the promise, one for each class."""
+def _checks(deployment: Deployment, target: Target, *, other: bool) -> list[str]:
+    """The commands that set what was measured beside the promise, one for each class; other: router than the plan's."""
     result = str(facts.fact("benchmark", "result"))
     checks = []
     for one in deployment.classes:
         file = job_result(one) if target.pods else f"{FOLDER}/{results_folder(one)}/{result}"
         chosen = f" --slo-class {shlex.quote(one.name)}" if one.ending else ""
+        chosen += f" --balancing {deployment.router}" if other else ""
         checks.append(clean(f"pdplan validate --against {file} --plan plan.json{chosen}", LONGEST_COMMAND))
     return checks
 

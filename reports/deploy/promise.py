@@ -13,6 +13,7 @@ from reports.table import Column, render_table
 from search_spaces.benchmark_results.reader import read_results
 from search_spaces.benchmark_results.records import BenchmarkRun
 from search_spaces.files import shown_path
+from search_spaces.problem import Balancing
 
 from .describe import demand_of, told_apart
 from .description import Demand
@@ -20,6 +21,22 @@ from .description import Demand
 QUANTILES: Final = ("p50", "p90", "p99")
 OTHER_WORKLOAD: Final = 0.1
 """Difference of mean lengths [1] beyond which a run replayed another workload: chance and tokenizers explain less."""
+
+
+def behind(plan: Plan, router: Balancing) -> Plan:
+    """The plan with its figures behind a router; as it is where that is its own, or was not simulated.
+
+    Latencies of several classes together are known behind its own only.
+    """
+    found = None if plan.simulation is None else plan.simulation.fewest_requests
+    if found is None or not found.latencies or router is not Balancing.FEWEST_REQUESTS:
+        return plan
+    classes = [
+        one.model_copy(update={"attainment": row.attainment, "ttft_s": row.ttft_s, "tpot_s": row.tpot_s})
+        for one, row in zip(plan.classes, found.latencies, strict=True)
+    ]
+    whole = {"ttft_s": classes[0].ttft_s, "tpot_s": classes[0].tpot_s} if len(classes) == 1 else {}
+    return plan.model_copy(update={"classes": classes, **whole})
 
 
 def promise_dict(plan: Plan, file: Path, slo_class: str | None = None) -> dict[str, Any]:
