@@ -32,13 +32,14 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.fresh_requests import print_table  # noqa: E402 -- the repository is found first
+from reports.deploy.plain import BALANCES, thresholds  # noqa: E402
 
 POLICIES = (
     ("round_robin",),
     ("power_of_two",),
-    ("cache_aware",),
-    ("cache_aware", "--balance-abs-threshold", "0", "--balance-rel-threshold", "1.0"),
-    ("cache_aware", "--balance-abs-threshold", "2", "--balance-rel-threshold", "1.1"),
+    (BALANCES,),
+    (BALANCES, *thresholds(prefixes=False)),
+    (BALANCES, *thresholds(prefixes=True)),
 )
 """As they come, and as `pdplan deploy` writes them for a plan without prefixes and with."""
 LOAD, SECONDS, ANSWER = 0.8, 0.06, 4.0

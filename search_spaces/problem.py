@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -147,6 +147,11 @@ class Constraints:
     routing: Routing = Routing.FRACTIONAL
     balancing: Balancing = Balancing.FEWEST_TOKENS
     pools: Pools = Pools.SHARED
+
+    @property
+    def lifted(self) -> Constraints:
+        """The same with all the money, power, GPUs and pools one could wish for."""
+        return replace(self, budget=None, power=None, max_gpus=None, max_pools=None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,10 +8,10 @@ from functools import cache
 import numpy as np
 import pytest
 
-from costmodel.engine import Parallelism, Role
+from costmodel.engine import Role
 from costmodel.errors import InputError
 from costmodel.simulator import Router
-from optimizer.fleets.fleet import Fleet, FleetPool
+from optimizer.fleets.fleet import Fleet
 from optimizer.loads.instance import Instance
 from optimizer.plans.plan import Plan
 from optimizer.plans.plan_fields import Quantiles
@@ -30,6 +30,7 @@ from tests.deploy_cases import Ask, Case, options, plan_of
 from tests.optimizer_cases import instance_of, problem, workload
 from tests.report_cases import load
 from tests.report_cases import simulated as with_simulation
+from tests.small_fleets import pool
 
 COUNTS_REQUESTS = {"constraints": {"balancing": "fewest_requests"}}
 THREE = (Case("colocated", replicas=3, tokens=8192),)
@@ -41,9 +42,7 @@ def served(balancing: Balancing) -> Instance:
 
 
 def colocated(instance: Instance, replicas: int) -> Fleet:
-    shape = next(k for k, one in enumerate(instance.tables.shapes) if one.parallelism == Parallelism())
-    everything = np.ones(instance.flows.isl.size)
-    return Fleet((FleetPool("colocated-1", Role.COLOCATED, shape, 1, 0, replicas, 0, everything),))
+    return Fleet((pool(instance, "colocated-1", Role.COLOCATED, replicas),))
 
 
 @pytest.mark.parametrize(
@@ -140,6 +139,7 @@ def test_readers_are_told_where_prefixes_are_not_kept_together() -> None:
         ("vllm", pair, True),
         ("sglang", pair, True),
         ("sglang", THREE, False),
+        ("trtllm", pair, True),
         ("vllm", (Case("colocated", tokens=8192),), False),
     ):
         for prefix in (0.0, 0.3):

@@ -43,7 +43,7 @@ PD = (Case("prefill", seqs=8, tokens=8192), Case("decode"))
 
 
 class Held:
-    """A prompt "hold" occupies its engine until it is released; where it is, and how many there were."""
+    """A prompt "hold" occupies its engine until it is released; port: of that engine."""
 
     def __init__(self) -> None:
         self.arrived, self.released = threading.Event(), threading.Event()
@@ -118,7 +118,7 @@ def router(folder: Path, programs: Path, ports: dict[str, int]) -> Iterator[int]
         process.wait(20)
 
 
-def ask(port: int, seen: Seen, prompt: str = "hello") -> dict[str, Any]:
+def ask(port: int, seen: Seen, prompt: str = "hello", seconds: float = 10.0) -> dict[str, Any]:
     """Ask for five tokens; tries until the router has started and knows its engines, and forgets what failed."""
     body = json.dumps({"model": "model", "prompt": prompt, "max_tokens": 5}).encode()
     request = urllib.request.Request(
@@ -128,7 +128,7 @@ def ask(port: int, seen: Seen, prompt: str = "hello") -> dict[str, Any]:
     while True:
         seen.clear()
         try:
-            with urllib.request.urlopen(request, timeout=2 * START_SECONDS) as reply:
+            with urllib.request.urlopen(request, timeout=seconds) as reply:
                 return dict(json.load(reply))
         except (urllib.error.URLError, ConnectionError):
             if time.monotonic() > deadline:
@@ -171,7 +171,7 @@ def test_sglangs_router_tells_both_ends_where_to_meet(tmp_path: Path) -> None:
 
 @needs_vllm_router
 def test_a_single_engine_of_both_stages_is_reached(tmp_path: Path) -> None:
-    """Routers do not start with a policy that compares two engines where there is one."""
+    """Routers start with the policy where there is nothing to choose from, too."""
     write_deployment(plan_of((Case("colocated", tokens=8192),)), options("vllm"), tmp_path / "out")
     seen: Seen = []
     with ExitStack() as stack:
@@ -192,7 +192,7 @@ def sent_to_the_busy(
         ports = {url: stack.enter_context(engine(role, seen, held)) for url, role in emitted.items()}
         client = stack.enter_context(router(folder, programs, ports))
         ask(client, seen)
-        waiting = threading.Thread(target=ask, args=(client, [], "hold"))
+        waiting = threading.Thread(target=ask, args=(client, [], "hold", 2.0 * START_SECONDS))
         waiting.start()
         try:
             assert held.arrived.wait(START_SECONDS)

@@ -88,8 +88,7 @@ def _share_quantile(values: FloatArray, share: FloatArray, goal: float) -> float
 def without_limits(problem: Problem) -> Problem:
     """The same problem with all the GPUs, money and power one could wish for; more than are owned are rented."""
     offers = tuple(offer if offer.owned else replace(offer, inventory=None) for offer in problem.offers)
-    limits = replace(problem.constraints, budget=None, power=None, max_gpus=None, max_pools=None)
-    return replace(problem, offers=offers, constraints=limits)
+    return replace(problem, offers=offers, constraints=problem.constraints.lifted)
 
 
 LATENCIES = ("ttft", "tpot", "e2e")

@@ -21,8 +21,8 @@ from statistics import NormalDist
 
 from costmodel.simulator import Fleet as SimulatedFleet
 
-from .judge import Run, judge_runs, simulated_fleet
-from .pressed import MORE, gives_way
+from .judge import judge_runs, simulated_fleet
+from .pressed import at_more, gives_way
 from .verdict import MOST_JUDGED, REPLICATIONS, Bench, Outcome, Slice, Verdict, fleet_key
 
 LEVEL = 0.025
@@ -62,9 +62,7 @@ def without_room(bench: Bench, chosen: Verdict) -> Verdict | None:
     The second half of the confirmations is for fleets with room: near a capacity runs flatter one fleet after another.
     """
     part = bench.part(chosen.fleet)
-    engines = simulated_fleet(bench.instance, part.fleet, bench.probability)
-    run = Run.of(bench.drawn(part, bench.full(part), 0, MORE), engines)
-    told = judge_runs(bench.instance, engines, [run])
+    told = at_more(bench, part, simulated_fleet(bench.instance, part.fleet, bench.probability), 0)
     if told.held:
         return None
     found = bench.settled(chosen.fleet, told, held=False)

@@ -34,6 +34,11 @@ def gives_way(bench: Bench, part: Slice, engines: SimulatedFleet, number: int) -
     """What a run of requests `number` at MORE times the rate says of a fleet that falls behind in it; else None."""
     if not near_capacity(bench.instance, part.fleet, part.volume):
         return None
-    run = Run.of(bench.drawn(part, bench.full(part), number, MORE), engines)
-    found = judge_runs(bench.instance, engines, [run])
+    found = at_more(bench, part, engines, number)
     return found if found.overload.overloaded else None
+
+
+def at_more(bench: Bench, part: Slice, engines: SimulatedFleet, number: int) -> Judgement:
+    """What a full run of requests `number` at MORE times the rate says of a fleet."""
+    run = Run.of(bench.drawn(part, bench.full(part), number, MORE), engines)
+    return judge_runs(bench.instance, engines, [run])

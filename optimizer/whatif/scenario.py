@@ -211,9 +211,8 @@ def why_none(problem: Problem, physics: Physics) -> Answer:
 
 def _in_the_way(problem: Problem, physics: Physics) -> str:
     """Which limit the cheapest fleet breaks that there would be without limits; or that there is none at all."""
-    limits = replace(problem.constraints, budget=None, power=None, max_gpus=None, max_pools=None)
     offers = tuple(replace(offer, inventory=None) for offer in problem.offers)
-    pick = cheapest(replace(problem, constraints=limits, offers=offers), physics)
+    pick = cheapest(replace(problem, constraints=problem.constraints.lifted, offers=offers), physics)
     if pick is None:
         return "no fleet of one or two pools keeps the SLOs"
     here = replace(physics.ways[pick.way].instance, problem=problem)

@@ -78,7 +78,7 @@ def router_words(
     """
     words = ["--host", "0.0.0.0", "--port", str(facts.fact("ports", "http"))]  # noqa: S104
     words += ["--worker-startup-timeout-secs", str(facts.fact("startup_seconds"))]
-    words += thresholds(deployment)
+    words += thresholds(prefixes=deployment.demand.prefix_share > 0.0)
     if not deployment.disaggregated:
         return [*words, "--policy", BALANCES, "--worker-urls", *map(_url, instances)]
     for role in (Role.PREFILL, Role.DECODE):
@@ -95,12 +95,15 @@ def _url(one: Instance) -> Raw:
     return Raw(f'"http://{one.hosts[0].address}:{one.port("worker")}"')
 
 
-def thresholds(deployment: Deployment) -> list[str]:
+def thresholds(*, prefixes: bool) -> list[str]:
     """By how much loads may differ before the engine with the fewest requests is next, rather than a prompt's own.
 
     Not at all, unless the plan counts on prefixes: then by two requests, or by a tenth where that is more.
+
+    >>> thresholds(prefixes=False)
+    ['--balance-abs-threshold', '0', '--balance-rel-threshold', '1.0']
     """
-    more, ratio = ("2", "1.1") if deployment.demand.prefix_share > 0.0 else ("0", "1.0")
+    more, ratio = ("2", "1.1") if prefixes else ("0", "1.0")
     return ["--balance-abs-threshold", more, "--balance-rel-threshold", ratio]
 
 

@@ -165,28 +165,30 @@ def _picker(deployment: Deployment) -> str:
     prefixes = deployment.demand.prefix_share > 0.0
     rates = [pool.prompt_rate for pool in deployment.pools if pool.prompt_rate > 0.0]
     affinity = ["prefix-cache-affinity-filter"] * prefixes
-    scorers = _prompt_scorers(deployment)
+    scorers = _scorers(deployment)
     if deployment.disaggregated:
         profiles = [
-            {"name": "prefill", "plugins": ["prefill-filter", *affinity, *scorers[:1], "max-score-picker"]},
-            {"name": "decode", "plugins": ["decode-filter", BY_REQUESTS, "max-score-picker"]},
+            {"name": "prefill", "plugins": ["prefill-filter", *affinity, *scorers["prefill"], "max-score-picker"]},
+            {"name": "decode", "plugins": ["decode-filter", *scorers["decode"], "max-score-picker"]},
         ]
     else:
-        profiles = [{"name": "default", "plugins": [*affinity, *scorers, "max-score-picker"]}]
+        profiles = [{"name": "default", "plugins": [*affinity, *scorers["default"], "max-score-picker"]}]
     return render(
         "llmd/epp-config.yaml",
         disaggregated=deployment.disaggregated,
         prefixes=prefixes,
         longest=max(pool.settings.max_model_len for pool in deployment.pools),
-        scorers=dict.fromkeys([*scorers, BY_REQUESTS]),
+        scorers=[name for name in (BY_TOKENS, BY_REQUESTS) if any(name in one["plugins"] for one in profiles)],
         prompt_rate=int(float(f"{min(rates):.3g}")),  # three digits: more than a cost model knows
         profiles=profiles,
     )
 
 
-def _prompt_scorers(deployment: Deployment) -> list[str]:
-    """What chooses the engine for a prompt, as in the simulation; requests decide between equal loads of tokens."""
-    return [BY_TOKENS, BY_REQUESTS] if deployment.router is Balancing.FEWEST_TOKENS else [BY_REQUESTS]
+def _scorers(deployment: Deployment) -> dict[str, tuple[str, ...]]:
+    """What chooses the engine in each profile, as in the simulation; of a colocated pool both loads count."""
+    if deployment.router is Balancing.FEWEST_REQUESTS:
+        return dict.fromkeys(("prefill", "decode", "default"), (BY_REQUESTS,))
+    return {"prefill": (BY_TOKENS,), "decode": (BY_REQUESTS,), "default": (BY_TOKENS, BY_REQUESTS)}
 
 
 def read_llmd(deployment: Deployment, files: Mapping[str, str]) -> Found:
@@ -229,8 +231,8 @@ def _read_picker(deployment: Deployment, files: Mapping[str, str]) -> FoundRoute
             raise InputError(f"{PICKER_FILE}: profile {name} refers to {missing}, which is not declared")
         if "max-score-picker" not in plugins:
             raise InputError(f"{PICKER_FILE}: profile {name} picks nobody")
-        wanted = [BY_REQUESTS] if name == "decode" else _prompt_scorers(deployment)[: 1 if name == "prefill" else 2]
-        if [plugin for plugin in plugins if plugin.endswith("-scorer")] != wanted:
+        wanted = _scorers(deployment).get(name, ())
+        if tuple(plugin for plugin in plugins if plugin.endswith("-scorer")) != wanted:
             raise InputError(f"{PICKER_FILE}: profile {name} does not score by {' and '.join(wanted)}, as simulated")
     splits = "disagg-profile-handler" in declared
     _check_decider(loaded, declared, splits=splits)
