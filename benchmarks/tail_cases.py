@@ -164,6 +164,33 @@ FULL_CASES = tuple(
 )
 
 
+CHUNKED_CASES = (
+    Case(PREFILL, "chat", LARGE, "H100", 1, 2, 2, 0.8, 1.0, chunk=2048),
+    Case(PREFILL, "chat", LARGE, "H100", 1, 2, 4, 0.7, 2.0, chunk=1024),
+    Case(PREFILL, "chat", LARGE, "H200", 1, 2, 8, 0.85, 1.0, chunk=4096),
+    Case(PREFILL, "chat", LARGE, "H200", 1, 4, 1, 0.6, 1.0, chunk=2048),
+    Case(PREFILL, "chat", SMALL, "L40S", 1, 2, 16, 0.8, 1.0, chunk=512),
+    Case(PREFILL, "code", MIDDLE, "H100", 1, 2, 1, 0.6, 1.0, chunk=1024),
+    Case(PREFILL, "code", MIDDLE, "H100", 1, 2, 2, 0.7, 1.0, chunk=2048),
+    Case(PREFILL, "code", MIDDLE, "A100-80", 1, 4, 2, 0.6, 1.0, chunk=512),
+    Case(PREFILL, "code", MIDDLE, "A100-80", 2, 2, 4, 0.7, 2.0, chunk=2048),
+    Case(PREFILL, "code", MIDDLE, "L40S", 2, 4, 8, 0.6, 3.0, chunk=4096),
+    Case(PREFILL, "long-context", LARGE, "H200", 2, 2, 2, 0.6, 1.0, chunk=2048),
+    Case(PREFILL, "long-context", LARGE, "H200", 1, 4, 4, 0.7, 1.0, chunk=4096),
+    Case(PREFILL, "long-context", LARGE, "B200", 1, 2, 3, 0.6, 2.0, chunk=1024),
+    Case(PREFILL, "two", SMALL, "H100", 1, 2, 2, 0.7, 1.0, chunk=1024),
+    Case(PREFILL, "two", SMALL, "A100-80", 1, 2, 6, 0.75, 2.0, chunk=2048),
+    Case(PREFILL, "fixed", SMALL, "H100", 1, 2, 1, 0.6, 1.0, chunk=512),
+    Case(PREFILL, "chat", LARGE, "H100", 4, 1, 2, 0.7, 1.0, chunk=1024),
+    Case(PREFILL, "chat", LARGE, "H200", 2, 1, 8, 0.8, 1.0, chunk=2048),
+    Case(PREFILL, "code", MIDDLE, "H100", 2, 1, 3, 0.8, 1.0, chunk=512),
+    Case(PREFILL, "code", MIDDLE, "L40S", 4, 1, 16, 0.8, 3.0, chunk=1024),
+    Case(PREFILL, "long-context", LARGE, "H200", 4, 1, 4, 0.6, 2.0, chunk=2048),
+    Case(PREFILL, "two", SMALL, "H100", 1, 1, 2, 0.7, 1.0, chunk=512),
+)
+"""Prefill engines that compute prompts in small chunks, most of them pipelines, whose stages so work side by side."""
+
+
 @cache
 def lengths_of(mix: str) -> Workload:
     """The workload of an example, or lengths of our own, at one request per second."""

@@ -24,7 +24,15 @@ from optimizer.loads.columns import (
     step_levels,
 )
 from optimizer.loads.instance import Instance
-from optimizer.loads.loads import RESOURCES, Resource, column_loads, mean_below, prompt_service, slot_utilization
+from optimizer.loads.loads import (
+    RESOURCES,
+    Resource,
+    column_loads,
+    mean_below,
+    prefill_chunks,
+    prompt_service,
+    slot_utilization,
+)
 from search_spaces.problem import Constraints, Problem
 from tests.optimizer_cases import EVERY_ROLE, FEW, columns_of, instance_of, model, offer, problem, slo, space, workload
 
@@ -226,7 +234,9 @@ class TestAtTheLimit:
         prefill = of(COLUMNS, Role.PREFILL)
         rate = 1.0 / column_loads(INSTANCE, prefill).load[:, AT[Resource.TIME]]
         tables = INSTANCE.tables
-        service = prompt_service(INSTANCE, tables.prefill_time[prefill.shape], tables.pipeline[prefill.shape])
+        at = prefill.shape, prefill.chunk
+        chunks = prefill_chunks(INSTANCE, *at)
+        service = prompt_service(INSTANCE.flows, tables.prefill_time[at], chunks, tables.pipeline[prefill.shape])
         servers = prefill.replicas * tables.ranks[prefill.shape]
         np.testing.assert_allclose(rate * service / servers[:, None], prefill.utilization[:, None] * np.ones((1, 3)))
 
@@ -242,7 +252,7 @@ class TestAtTheLimit:
         load, share = column_loads(instance, prefill).load[k], np.array(mix)
         rate = share / (load @ share).max()
         shape, rho, v = prefill.shape[k], prefill.utilization[k], prefill.moment[k]
-        service = instance.tables.prefill_time[shape] / instance.tables.pipeline[shape]
+        service = instance.tables.prefill_time[shape, prefill.chunk[k]] / instance.tables.pipeline[shape]
         servers = float(prefill.replicas[k] * instance.tables.ranks[shape])
         busy = float(rate @ service) / servers
 

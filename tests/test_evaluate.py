@@ -233,7 +233,7 @@ class TestByHand:
         instance = one_flow(8.0)
         tables = instance.tables
         state = evaluate(instance, pair(1, 1)).states[0]
-        alone, shared = tables.prefill_time[0], tables.prefill_shared[0]
+        alone, shared = tables.prefill_time[0, -1], tables.prefill_shared[0, -1]
         assert 0.1 < 8.0 * float(alone[0]) < 0.9
         assert float(shared[0]) < float(alone[0])
         full = float(shared[0]) * tables.chunks[-1] / 1000.0

@@ -41,7 +41,7 @@ def test_a_step_of_prompts_carries_no_decodes() -> None:
     tables = served_by("sglang").tables
     assert tables.chunk_count[0, :, 0].tolist() == [[1.0, 3.0]] * 4
     assert tables.mixed_base[0, 0] == pytest.approx(tables.mixed_base[0, 3])
-    assert (tables.mixed_base * tables.chunk_count)[0, 0, 0] == pytest.approx(tables.prefill_alone[0], rel=1e-2)
+    assert (tables.mixed_base * tables.chunk_count)[0, 0, 0] == pytest.approx(tables.prefill_alone[0, 0], rel=1e-2)
 
 
 def test_a_mixed_step_carries_all_of_them() -> None:
@@ -69,7 +69,7 @@ def test_tokens_miss_where_prompts_take_more_than_the_limit_leaves() -> None:
     """TPOT is b / (1 - y) where prompts take the share y of the time: with a limit of b / 0.5, half of it at most."""
     state = evaluate(served_by("sglang"), engines(2)).states[0]
     assert state.steps is not None
-    work = float(served_by("sglang").flows.rate @ served_by("sglang").tables.prefill_alone[0]) / 2.0
+    work = float(served_by("sglang").flows.rate @ served_by("sglang").tables.prefill_alone[0, 0]) / 2.0
     assert state.steps.quiet / state.steps.step == pytest.approx(1.0 - work, rel=0.05)
 
 

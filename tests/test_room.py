@@ -13,7 +13,7 @@ from optimizer.fleets.fleet import Fleet
 from optimizer.loads.instance import Instance
 from optimizer.rivals.by_evaluation import Evaluated, cheapest_held, settled
 from optimizer.rivals.leanest import evaluated, leanest
-from optimizer.rivals.room import AS_MUCH, roomiest, roomiest_fleet
+from optimizer.rivals.room import AS_MUCH, foreseeable, roomiest, roomiest_fleet
 from optimizer.verification.verify import _Waiting
 from tests.small_fleets import apart, small
 from tests.test_by_evaluation import at, priced
@@ -117,3 +117,20 @@ def test_of_candidates_that_cost_the_same_the_one_with_most_room_is_simulated_fi
         waiting.add(fleet)
     assert waiting.next().fleet is fleets[int(np.argmax(rooms))]
     assert len(waiting.heap) == 2
+
+
+@pytest.mark.parametrize(
+    ("rooms", "piped", "expected"),
+    [
+        ((1.2, 1.5), (False, True), [0]),  # with room enough the pipeline is left out, whatever it has
+        ((1.05, 1.5), (False, True), [0, 1]),
+        ((1.5, 1.2, 1.05), (False, False, True), [0, 1]),
+        ((1.05, 1.5), (False, False), [0, 1]),  # no pipelines to be preferred to
+        ((1.2, 1.5), (True, True), [0, 1]),
+    ],
+)
+def test_pipelines_are_left_out_where_others_have_ample_room(
+    rooms: tuple[float, ...], piped: tuple[bool, ...], expected: list[int]
+) -> None:
+    fleets = range(len(rooms))
+    assert foreseeable(fleets, lambda fleet: piped[fleet], lambda fleet, volume: volume <= rooms[fleet]) == expected

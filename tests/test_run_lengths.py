@@ -36,7 +36,8 @@ def colocated(instance: Instance, replicas: int, share: float = 1.0) -> FleetPoo
 def test_a_queue_remembers_as_a_brownian_motion_does(instance: Instance) -> None:
     fleet = Fleet((colocated(instance, 2),))
     busy = predict_misses(instance, fleet).states[0].utilization
-    work, weight = instance.tables.prefill_time[fleet.pools[0].shape], instance.flows.share / instance.flows.share.sum()
+    pool, weight = fleet.pools[0], instance.flows.share / instance.flows.share.sum()
+    work = instance.tables.prefill_time[pool.shape, pool.chunk]
     mean = float(weight @ work)
     spread = float(weight @ (work - mean) ** 2) / mean**2 + instance.flows.arrival_scv
     assert memory(instance, fleet, 1.0) == pytest.approx(busy * spread / (1.0 - busy) ** 2)

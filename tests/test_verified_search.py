@@ -154,7 +154,8 @@ def test_what_missed_is_searched_for_again_with_the_engines_to_blame_slower() ->
     assert found.repairs == len(found.missed) - 1 + found.by_repair
     assert 1 <= len(asked) <= SEARCHES
     shape, others = start.pools[0].shape, np.arange(len(instance.tables.shapes)) != start.pools[0].shape
-    factors = [float(one.tables.prefill_shared[shape, 0] / instance.tables.prefill_shared[shape, 0]) for one in asked]
+    own = instance.tables.prefill_shared[shape, 0, 0]
+    factors = [float(one.tables.prefill_shared[shape, 0, 0] / own) for one in asked]
     assert factors[0] > 1.0
     assert factors == sorted(set(factors))
     for stricter in asked:

@@ -80,9 +80,9 @@ def at_quantile(instance: Instance, probability: float) -> Instance:
     decode = np.array([factor_at(interval.decode, probability) for interval in intervals])[tables.offer]
     slower = replace(
         tables,
-        prefill_alone=tables.prefill_alone * prefill[:, None],
-        prefill_time=tables.prefill_time * prefill[:, None],
-        prefill_shared=tables.prefill_shared * prefill[:, None],
+        prefill_alone=tables.prefill_alone * prefill[:, None, None],
+        prefill_time=tables.prefill_time * prefill[:, None, None],
+        prefill_shared=tables.prefill_shared * prefill[:, None, None],
         decode_base=tables.decode_base * decode[:, None],
         attention_slope=tables.attention_slope * decode[:, None],
         mixed_alone=tables.mixed_alone * decode[:, None, None, None],

@@ -17,7 +17,7 @@ from costmodel.engine import Role
 from costmodel.prompt_queue import Prompts, prompt_wait
 from optimizer.loads.instance import Instance
 from optimizer.loads.lanes import Lockstep, busy_beside, latency_beside, prefill_lockstep
-from optimizer.loads.loads import peakedness, prompt_latency, prompt_service
+from optimizer.loads.loads import peakedness, prefill_chunks, prompt_latency, prompt_service
 
 from .colocated_state import colocated_state
 from .engine_state import ROUNDS, PoolState, Steps, any_busy, decode_base, fullness, overloaded
@@ -66,14 +66,16 @@ def _engines(pool: FleetPool) -> tuple[object, ...]:
 def _prefill_state(instance: Instance, pool: FleetPool, rate: FloatArray) -> PoolState:
     tables, flows = instance.tables, instance.flows
     stages, ranks = (float(values[pool.shape]) for values in (tables.pipeline, tables.ranks))
-    service = prompt_service(instance, tables.prefill_time[[pool.shape]], np.array([stages]))[0]
-    shared = np.minimum(tables.prefill_shared[pool.shape] / stages, service)
+    at, deep = (np.array([pool.shape]), np.array([pool.chunk])), np.array([stages])
+    chunks = prefill_chunks(instance, *at)
+    service = prompt_service(flows, tables.prefill_time[at], chunks, deep)[0]
+    shared = np.minimum(tables.prefill_shared[at][0] / stages, service)
     tokens = rate @ flows.new_tokens
-    budget = float(tables.rank_chunks[pool.shape, -1])
+    budget = float(tables.rank_chunks[pool.shape, pool.chunk])
     alone, lanes = _prompts_on_lanes(instance, pool, rate)
     full_step = float(rate @ shared) / max(float(tokens), 1e-12) * budget
     later = (stages - 1.0) * np.where(flows.new_tokens > budget, full_step, 0.0)
-    latency = np.maximum(prompt_latency(instance, alone, np.array([stages]))[0], alone[0] / stages + later)
+    latency = np.maximum(prompt_latency(alone, chunks, deep)[0], alone[0] / stages + later)
     latency += lanes.excess[0]
     wait = prompt_wait(
         Prompts(
@@ -85,7 +87,7 @@ def _prefill_state(instance: Instance, pool: FleetPool, rate: FloatArray) -> Poo
             arrival_scv=flows.arrival_scv,
             stages=stages,
             bare=np.minimum(latency / stages, full_step) if stages > 1.0 else None,
-            bubble=float(rate @ (service - tables.prefill_time[pool.shape] / stages)) / max(float(rate.sum()), 1e-300),
+            bubble=float(rate @ (service - tables.prefill_time[at][0] / stages)) / max(float(rate.sum()), 1e-300),
         )
     )
     rest = (float(lanes.step[0]), any_busy(wait.utilization, ranks) if ranks > 1.0 else 0.0)
@@ -98,20 +100,19 @@ def _prompts_on_lanes(instance: Instance, pool: FleetPool, rate: FloatArray) -> 
     A prompt takes a + rho (f - a), a alone and f on lanes that are all busy: rho = A / (1 - F + A), where A and F are
     the busy shares that a and f would give. Lockstep keeps them busy for longer, as far as they are not yet full.
     """
-    flows, tables, shape = instance.flows, instance.tables, np.array([pool.shape])
+    flows, tables, at = instance.flows, instance.tables, (np.array([pool.shape]), np.array([pool.chunk]))
     if tables.ranks[pool.shape] == 1.0:
-        return tables.prefill_time[shape], Lockstep(np.zeros((1, rate.size)), np.zeros(1))
+        return tables.prefill_time[at], Lockstep(np.zeros((1, rate.size)), np.zeros(1))
     servers = pool.replicas * float(tables.ranks[pool.shape])
     times = (tables.prefill_alone, tables.prefill_time)
-    alone, full = (
-        float(rate @ prompt_service(instance, time[shape], tables.pipeline[shape])[0]) / servers for time in times
-    )
+    chunks, stages = prefill_chunks(instance, *at), tables.pipeline[at[0]]
+    alone, full = (float(rate @ prompt_service(flows, time[at], chunks, stages)[0]) / servers for time in times)
     busy = alone / (1.0 - full + alone) if full < 1.0 else 1.0
     beside = busy_beside(np.array([busy]), flows.arrival_scv, np.array([servers]))
     weight = np.where(rate.any(), rate, flows.share)
-    first = prefill_lockstep(flows, tables, shape, weight, beside)
+    first = prefill_lockstep(flows, tables, at, weight, beside)
     longer = np.minimum(beside + rate @ first.excess[0] / servers, 1.0)
-    return latency_beside(tables, shape, beside), prefill_lockstep(flows, tables, shape, weight, longer)
+    return latency_beside(tables, at, beside), prefill_lockstep(flows, tables, at, weight, longer)
 
 
 def _decode_state(instance: Instance, pool: FleetPool, rate: FloatArray) -> PoolState:

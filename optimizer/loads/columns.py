@@ -120,16 +120,15 @@ def make_columns(instance: Instance, grid: Grid) -> Columns:
     limits = step_levels(flows)
     parts = []
     if Role.PREFILL in problem.space.roles:
-        parts.append(
-            _product(
-                Role.PREFILL,
-                shape=shapes[sends],
-                replicas=grid.blocks,
-                chunk=chunks[-1:],
-                utilization=grid.utilization,
-                moment=grid.moments,
-            )
+        prefills = _product(
+            Role.PREFILL,
+            shape=shapes[sends],
+            replicas=grid.blocks,
+            chunk=chunks,
+            utilization=grid.utilization,
+            moment=grid.moments,
         )
+        parts.append(prefills.take(_worth_trying(tables, prefills)))
     if Role.DECODE in problem.space.roles:
         parts.append(
             _product(
@@ -157,6 +156,15 @@ def make_columns(instance: Instance, grid: Grid) -> Columns:
         )
     columns = join(parts)
     return columns.take(_sensible(instance, columns))
+
+
+def _worth_trying(tables: Tables, prefills: Columns) -> NDArray[np.bool_]:
+    """Prefill blocks with token budgets that may be best: the largest that there is memory for, or any in a pipeline.
+
+    Larger steps are more efficient and no decode waits for them; but stages only work side by side on several of them.
+    """
+    largest = tables.chunks.size - 1 - np.argmax(tables.roomy[:, ::-1], axis=1)
+    return np.asarray((prefills.chunk == largest[prefills.shape]) | (tables.pipeline[prefills.shape] > 1.0))
 
 
 def _sensible(instance: Instance, columns: Columns) -> NDArray[np.bool_]:

@@ -67,14 +67,16 @@ def _floor_faults(instance: Instance, k: int) -> Iterator[Fault]:
 def fastest_prompt(instance: Instance) -> FloatArray:
     """Shortest time in which any engine of the space computes a prompt of each flow when it is idle [s], (flows,).
 
-    Colocated engines may be quicker than prefill engines: with small chunks the stages of a pipeline overlap.
+    With small chunks the stages of a pipeline overlap.
     """
     tables = instance.tables
-    best = tables.prefill_alone.min(axis=0)
+    stages, steps = tables.pipeline[:, None, None], np.ceil(instance.flows.new_tokens / tables.rank_chunks[:, :, None])
+    alone = tables.prefill_alone / stages * (1.0 + (stages - 1.0) / steps)
+    best = alone.min(axis=(0, 1))
     if Role.COLOCATED not in instance.problem.space.roles:
         return np.asarray(best)
-    stages = tables.pipeline[:, None, None, None]
-    turns = tables.mixed_alone * (tables.chunk_count / stages + 1.0 - 1.0 / stages)
+    deep = stages[:, None]
+    turns = tables.mixed_alone * (tables.chunk_count / deep + 1.0 - 1.0 / deep)
     return np.asarray(np.minimum(best, turns.min(axis=(0, 1, 2))))
 
 

@@ -19,6 +19,8 @@ from .tables import Tables
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
+Prefills = tuple[IntArray, IntArray]
+"""Shape and token budget of prefill engines, both (columns,): indices into the tables."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,16 +52,16 @@ def lockstep(step: FloatArray, count: FloatArray, rate: FloatArray, *, lanes: Fl
     return Lockstep(excess, met)
 
 
-def prefill_lockstep(flows: Flows, tables: Tables, shape: IntArray, rate: FloatArray, busy: FloatArray) -> Lockstep:
-    """The same for prefill engines of `shape` (columns,), whose lanes are busy for that share of the time."""
-    count = np.ceil(flows.new_tokens / tables.rank_chunks[shape, -1][:, None])
-    step = latency_beside(tables, shape, busy) / tables.pipeline[shape][:, None] / count
+def prefill_lockstep(flows: Flows, tables: Tables, at: Prefills, rate: FloatArray, busy: FloatArray) -> Lockstep:
+    """The same for prefill engines, whose lanes are busy for that share of the time."""
+    count, shape = np.ceil(flows.new_tokens / tables.rank_chunks[at][:, None]), at[0]
+    step = latency_beside(tables, at, busy) / tables.pipeline[shape][:, None] / count
     return lockstep(step, count, rate, lanes=tables.ranks[shape], busy=busy)
 
 
-def latency_beside(tables: Tables, shape: IntArray, busy: FloatArray) -> FloatArray:
-    """Latency of a prompt with the share `busy` (columns,) of a prefill engine's lanes busy [s], (columns, flows)."""
-    return beside_prompts(tables.prefill_alone[shape], tables.prefill_time[shape], busy[:, None])
+def latency_beside(tables: Tables, at: Prefills, busy: FloatArray) -> FloatArray:
+    """Time of a prompt with the share `busy` (columns,) of a prefill engine's lanes busy [s], (columns, flows)."""
+    return beside_prompts(tables.prefill_alone[at], tables.prefill_time[at], busy[:, None])
 
 
 def beside_prompts(alone: FloatArray, full: FloatArray, busy: FloatArray | float) -> FloatArray:

@@ -155,28 +155,32 @@ def slowest_peer(tables: Tables) -> FloatArray:
     return np.asarray(np.minimum(partners.min(axis=1, initial=np.inf), tables.link))
 
 
-def prompt_service(instance: Instance, latency: FloatArray, stages: FloatArray) -> FloatArray:
+def prefill_chunks(instance: Instance, shape: IntArray, chunk: IntArray) -> FloatArray:
+    """Steps that a prompt takes on prefill engines of `shape` with token budgets `chunk`, (columns, flows) [1]."""
+    return np.asarray(np.ceil(instance.flows.new_tokens / instance.tables.rank_chunks[shape, chunk][:, None]))
+
+
+def prompt_service(flows: Flows, latency: FloatArray, chunks: FloatArray, stages: FloatArray) -> FloatArray:
     """Seconds that a prompt keeps a prefill engine from others, (columns, flows).
 
-    latency (columns, flows): of a prompt alone. Its chunks go through `stages` (columns,) stages one after another; in
-    a pipeline the first waits for the longest of other prompts' steps beside it, the others follow steps like theirs.
+    latency, chunks (columns, flows): of a prompt alone. Its chunks go through `stages` (columns,) stages one after
+    another; in a pipeline the first waits for the longest of other prompts' steps beside it, the others follow steps
+    like theirs.
     """
-    flows = instance.flows
-    chunks = np.ceil(flows.new_tokens / instance.tables.chunks[-1])
     service = latency / stages[:, None]
     deep = np.flatnonzero(stages > 1.0)
-    step = service[deep] / chunks
+    step = service[deep] / chunks[deep]
     service[deep] += pipeline_cycle(step, flows.share / flows.share.sum(), stages[deep]) - step
     return np.asarray(service)
 
 
-def prompt_latency(instance: Instance, latency: FloatArray, stages: FloatArray) -> FloatArray:
+def prompt_latency(latency: FloatArray, chunks: FloatArray, stages: FloatArray) -> FloatArray:
     """Time from the start of a prompt to its end on an otherwise idle prefill engine [s], (columns, flows).
 
-    latency (columns, flows): of its chunks one after another. In a pipeline of k stages the next chunk enters when the
-    one before has left the first stage: n steps of t / k, and the last one's way through the other stages.
+    latency (columns, flows): of its n `chunks` (columns, flows) one after another. In a pipeline of k stages the next
+    chunk enters when the one before has left the first stage: n steps of t / k, and the last one's way through the
+    other stages.
     """
-    chunks = np.ceil(instance.flows.new_tokens / instance.tables.chunks[-1])
     deep = stages[:, None]
     return np.asarray(latency / deep * (1.0 + (deep - 1.0) / chunks))
 
@@ -184,13 +188,14 @@ def prompt_latency(instance: Instance, latency: FloatArray, stages: FloatArray) 
 def prefill_loads(instance: Instance, columns: Columns) -> Loads:
     """Prefill blocks: prompts queue for servers; the TTFT limit must also cover hand-over and first decode step."""
     flows, tables, stages = instance.flows, instance.tables, instance.tables.pipeline[columns.shape]
+    at, chunks = (columns.shape, columns.chunk), prefill_chunks(instance, columns.shape, columns.chunk)
     busy = busy_beside(columns.utilization, flows.arrival_scv, columns.replicas * tables.ranks[columns.shape])
-    lanes = prefill_lockstep(flows, tables, columns.shape, flows.share, busy)
-    service = prompt_service(instance, tables.prefill_time[columns.shape], stages)
+    lanes = prefill_lockstep(flows, tables, at, flows.share, busy)
+    service = prompt_service(flows, tables.prefill_time[at], chunks, stages)
     time, queue, waits, theta = _queue(flows, columns, tables, service)
     deep = np.flatnonzero(stages > 1.0)
     behind = pipeline_bubble(service[deep], flows.share / flows.share.sum(), columns.utilization[deep])
-    latency = prompt_latency(instance, latency_beside(tables, columns.shape, busy), stages) + lanes.excess
+    latency = prompt_latency(latency_beside(tables, at, busy), chunks, stages) + lanes.excess
     latency[deep] += (stages[deep] - 1.0)[:, None] * behind
     handover = kv_handover_time(tables, columns.shape, slowest_peer(tables)[columns.shape])
     slack = flows.ttft - latency - handover - flows.first_step - lanes.step[:, None]

@@ -52,9 +52,9 @@ class Tables:
     talks (S, S), domain (S,), group (3, S), pairing: who can hand KV blocks to whom, see `pairing.HandOver`.
     link (S,): scale-out bandwidth of one engine [byte/s].
     seqs (B,): batch limits; chunks (C,): token budgets; both of a whole engine.
-    prefill_alone (S, F): latency of one prompt alone on a prefill engine [s].
-    prefill_time (S, F): the same with one prompt on each of its ranks; with a single rank there is no difference [s].
-    prefill_shared (S, F): what one prompt adds there to steps that prompts of its length fill [s].
+    prefill_alone (S, C, F): time of the chunks of one prompt alone on a prefill engine, one after another [s].
+    prefill_time (S, C, F): the same with one prompt on each of its ranks; with a single rank there is no difference.
+    prefill_shared (S, C, F): what one prompt adds there to steps that prompts of its length fill [s].
     decode_base (S, B): decode step of a full batch without its KV reads [s].
     attention_slope (S, F): what one running request of the flow adds to that step [s].
     kv_held (S, F): KV bytes per GPU that one running request holds on average [byte].
@@ -127,40 +127,42 @@ def prompt_chunks(new_tokens: FloatArray, past: FloatArray, room: FloatArray) ->
 def prefill_latency(
     model: Transformer, engines: EngineArrays, flows: Flows, budget: FloatArray, prompts: FloatArray
 ) -> FloatArray:
-    """Latency of so many prompts, one per data-parallel rank at most, on otherwise idle engines [s], shape (S, F).
+    """Time of so many prompts, one per data-parallel rank at most, on otherwise idle engines [s], shape (S, C, F).
 
-    budget, prompts: token budget of each rank [token], prompts of each engine [1], both (S,).
+    budget (S, C): token budget of each rank [token]; prompts (S,): of each engine [1].
     """
-    count, size, past = prompt_chunks(flows.new_tokens, flows.past_tokens, budget[:, None])
+    count, size, past = prompt_chunks(flows.new_tokens, flows.past_tokens, budget[:, :, None])
+    rows = count.shape[0]
     load = StepLoad(
         prefill_requests=prompts[:, None],
-        prefill_tokens=size,
-        prefill_past=past,
+        prefill_tokens=size.reshape(rows, -1),
+        prefill_past=past.reshape(rows, -1),
         decode_requests=np.zeros((1, 1)),
         decode_context=np.zeros((1, 1)),
     )
-    return np.asarray(count * step_time(model, engines, load).total)
+    return np.asarray(count * step_time(model, engines, load).total.reshape(count.shape))
 
 
 def prefill_share(
     model: Transformer, engines: EngineArrays, flows: Flows, budget: FloatArray, ranks: FloatArray
 ) -> FloatArray:
-    """Time of one prompt in steps whose token budget prompts of its length fill [s], shape (S, F).
+    """Time of one prompt in steps whose token budget prompts of its length fill [s], shape (S, C, F).
 
-    new / budget of the step that `budget` (S,) tokens of such prompts, or of parts of one, take on every rank. The
+    new / budget of the step that `budget` (S, C) tokens of such prompts, or of parts of one, take on every rank. The
     attention is that of each prompt by itself, as the simulator counts it.
     """
-    budgets = budget[:, None]
-    size = np.minimum(flows.new_tokens, budgets)
-    past = flows.past_tokens + (flows.new_tokens - size) / 2.0
+    size = np.minimum(flows.new_tokens, budget[:, :, None])
+    rows = size.shape[0]
+    past = (flows.past_tokens + (flows.new_tokens - size) / 2.0).reshape(rows, -1)
+    together = (budget[:, :, None] / size).reshape(rows, -1)
     zero = np.zeros((1, 1))
 
     def step(prompts: FloatArray) -> StepTime:
-        return step_time(model, engines, StepLoad(ranks[:, None] * prompts, size, past, zero, zero))
+        return step_time(model, engines, StepLoad(ranks[:, None] * prompts, size.reshape(rows, -1), past, zero, zero))
 
-    full, single = step(budgets / size), step(np.ones_like(size))
-    whole = full.total - full.attention_prefill + single.attention_prefill * budgets / size
-    return np.asarray(whole * (flows.new_tokens / budgets))
+    full, single = step(together), step(np.ones_like(together))
+    whole = full.total - full.attention_prefill + single.attention_prefill * together
+    return np.asarray(whole.reshape(size.shape) * (flows.new_tokens / budget[:, :, None]))
 
 
 def decode_step(model: Transformer, engines: EngineArrays, requests: FloatArray, context: FloatArray) -> FloatArray:
@@ -280,6 +282,7 @@ def build_tables(problem: Problem, flows: Flows, shapes: tuple[Shape, ...], over
     pairs = hand_over(problem, shapes)
     handed = {dtype: np.asarray(model.kv_bytes(flows.isl, dtype), dtype=np.float64) for dtype in problem.kv_dtypes}
     gpus = np.array([shape.parallelism.gpus for shape in shapes], dtype=np.float64)
+    budgets = chunks / ranks[:, None]
     reference = np.full((1, flows.isl.size), REFERENCE_BATCH)
     loaded = decode_step(model, engines, reference, flows.mean_context[None, :])[1]
     empty = decode_step(model, engines, reference, np.zeros((1, flows.isl.size)))[1]
@@ -303,9 +306,9 @@ def build_tables(problem: Problem, flows: Flows, shapes: tuple[Shape, ...], over
         link=gpus * np.array([offer.accelerator.scale_out.bandwidth for offer in offers]),
         seqs=seqs,
         chunks=chunks,
-        prefill_alone=prefill_latency(model, engines, flows, chunks[-1] / ranks, np.ones_like(ranks)),
-        prefill_time=prefill_latency(model, engines, flows, chunks[-1] / ranks, ranks) * uneven[:, None],
-        prefill_shared=prefill_share(model, engines, flows, chunks[-1] / ranks, ranks) * uneven[:, None],
+        prefill_alone=prefill_latency(model, engines, flows, budgets, np.ones_like(ranks)),
+        prefill_time=prefill_latency(model, engines, flows, budgets, ranks) * uneven[:, None, None],
+        prefill_shared=prefill_share(model, engines, flows, budgets, ranks) * uneven[:, None, None],
         decode_base=base,
         attention_slope=(loaded - empty) / REFERENCE_BATCH / pipeline[:, None],
         kv_held=np.array(held).reshape(len(shapes), flows.isl.size),

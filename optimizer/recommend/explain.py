@@ -155,7 +155,8 @@ def _mask(instance: Instance, columns: Columns, wanted: Wanted, role: int) -> Bo
     mine = (columns.shape == shape) & (columns.role == role)
     if wanted.max_num_seqs is not None and role != PREFILL:
         mine &= tables.seqs[columns.seqs] == wanted.max_num_seqs
-    if wanted.max_num_batched_tokens is not None and role == COLOCATED:
+    several = role == COLOCATED or (role == PREFILL and tables.pipeline[shape] > 1.0)  # budgets are searched
+    if wanted.max_num_batched_tokens is not None and several:
         mine &= tables.chunks[columns.chunk] == wanted.max_num_batched_tokens
     return np.asarray(mine)
 

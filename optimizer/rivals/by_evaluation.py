@@ -30,7 +30,7 @@ from optimizer.solver.fleet_model import COLOCATED, DECODE, PREFILL
 from optimizer.solver.simple_plans import Totals
 from search_spaces.problem import Problem
 
-from .room import AS_MUCH, roomiest
+from .room import AS_MUCH, foreseeable, roomiest
 from .unavoidable import prefill_work, prompt_work, sending_work
 
 FloatArray = NDArray[np.float64]
@@ -201,7 +201,7 @@ def cheapest_held(
     """The cheapest fleet of one pool or two that holds, within the limits and below some cost, and its cost [$/h].
 
     problem: the instance's own, or one that differs in prices and limits alone; allowed (settings,): which may be used.
-    Of fleets that cost the same, the one with the most room for more load; then the simplest.
+    Of fleets that cost the same, the one with the most room for more load (see `room`); then the simplest.
     """
     free = np.ones(known.settings.size, dtype=np.bool_) if allowed is None else allowed
     held = _cheapest_pairs(known, problem, below, free)
@@ -211,8 +211,15 @@ def cheapest_held(
         return None
     least = min(cost for _, cost in held)
     tied = [picks for picks, cost in held if cost <= least * (1.0 + SAME_COST)]
-    best = roomiest(sorted(tied, key=lambda picks: _simplicity(known, picks)), known.carries)
+    simplest = sorted(tied, key=lambda picks: _simplicity(known, picks))
+    plain = foreseeable(simplest, lambda picks: _stages(known, picks) > len(picks), known.carries)
+    best = roomiest(plain, known.carries)
     return best, _price(known, problem, best)
+
+
+def _stages(known: Evaluated, picks: Picks) -> float:
+    """Pipeline stages of one engine of each pool, summed."""
+    return sum(float(known.instance.tables.pipeline[int(known.settings.shape[setting])]) for setting, _ in picks)
 
 
 def _simplicity(known: Evaluated, picks: Picks) -> tuple[object, ...]:
@@ -220,7 +227,7 @@ def _simplicity(known: Evaluated, picks: Picks) -> tuple[object, ...]:
     tables, shapes = known.instance.tables, [int(known.settings.shape[setting]) for setting, _ in picks]
     offers = known.instance.problem.offers
     names = tuple(offers[int(tables.offer[shape])].accelerator.name for shape in shapes)
-    return len(picks), sum(float(tables.pipeline[shape]) for shape in shapes), names, picks
+    return len(picks), _stages(known, picks), names, picks
 
 
 def _cheapest_pairs(known: Evaluated, problem: Problem, below: float, free: BoolArray) -> list[tuple[Picks, float]]:

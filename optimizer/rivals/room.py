@@ -1,4 +1,8 @@
-"""Which of several fleets of one cost to take: the one with the most room for more load, then the first of them."""
+"""Which of several fleets of one cost to take: the one with the most room for more load, then the first of them.
+
+Only of those without pipelines where some of them have AMPLE room: pipelines are the hardest to foresee, and not every
+way to deploy a fleet hands over from their stages.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +17,9 @@ Some = TypeVar("Some")
 
 AS_MUCH = 2e-3
 """Relative difference up to which two fleets have as much room."""
+
+AMPLE = 1.1
+"""Multiple of the demand at which a fleet must keep its goals to be preferred to pipelines."""
 
 STEP = 1.25
 """Factor between the multiples of the demand at which a fleet is tried until it does not keep its goals."""
@@ -39,11 +46,26 @@ def roomiest(fleets: Sequence[Some], carries: Callable[[Some, float], bool]) -> 
     return best
 
 
+def foreseeable(
+    fleets: Sequence[Some], piped: Callable[[Some], bool], carries: Callable[[Some, float], bool]
+) -> list[Some]:
+    """Those of the fleets that are no pipelines and have AMPLE room; all of them where there are none.
+
+    piped: whether a fleet has pipelines; carries: whether it keeps its goals at a multiple of the demand.
+    """
+    if not any(map(piped, fleets)):
+        return list(fleets)
+    return [one for one in fleets if not piped(one) and carries(one, AMPLE)] or list(fleets)
+
+
 def roomiest_fleet(instance: Instance, fleets: Sequence[Fleet]) -> Fleet:
     """The same by the evaluation; of fleets with as much room, the one of fewest pools, then of fewest stages."""
 
     def stages(fleet: Fleet) -> float:
         return sum(float(instance.tables.pipeline[pool.shape]) for pool in fleet.pools)
 
+    def carries(fleet: Fleet, volume: float) -> bool:
+        return holds(instance, predict_misses(instance, fleet, volume))
+
     simplest = sorted(fleets, key=lambda fleet: (len(fleet.pools), stages(fleet)))
-    return roomiest(simplest, lambda fleet, volume: holds(instance, predict_misses(instance, fleet, volume)))
+    return roomiest(foreseeable(simplest, lambda fleet: stages(fleet) > len(fleet.pools), carries), carries)

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from optimizer.fleets.pool_state import ROUNDS
 from optimizer.loads.columns import Columns
 from optimizer.loads.instance import Instance
-from optimizer.loads.loads import LINK_UTILIZATION, prompt_latency, prompt_service
+from optimizer.loads.loads import LINK_UTILIZATION, prefill_chunks, prompt_latency, prompt_service
 from optimizer.solver.fleet_model import COLOCATED, DECODE, PREFILL
 
 FloatArray = NDArray[np.float64]
@@ -138,10 +138,11 @@ def generating_work(instance: Instance, settings: Columns, tau: float) -> FloatA
 
 def prefill_work(instance: Instance, settings: Columns) -> FloatArray:
     """Prefill engines that a request per second takes at least for the queue not to grow [1], (settings, flows)."""
-    tables = instance.tables
-    service = prompt_service(instance, tables.prefill_time, tables.pipeline)
-    shared = np.minimum(tables.prefill_shared / tables.pipeline[:, None], service)
-    return np.asarray((shared / tables.ranks[:, None])[settings.shape])
+    tables, at = instance.tables, (settings.shape, settings.chunk)
+    stages = tables.pipeline[settings.shape]
+    service = prompt_service(instance.flows, tables.prefill_time[at], prefill_chunks(instance, *at), stages)
+    shared = np.minimum(tables.prefill_shared[at] / stages[:, None], service)
+    return np.asarray(shared / tables.ranks[settings.shape][:, None])
 
 
 def sending_work(instance: Instance, settings: Columns) -> FloatArray:
@@ -164,21 +165,23 @@ def late_first_tokens(instance: Instance, settings: Columns) -> FloatArray:
     fastest = np.where(
         (settings.role == COLOCATED)[:, None],
         _colocated_prompt(instance)[shape, settings.chunk],
-        _handed_over(instance, settings)[shape],
+        _handed_over(instance, settings),
     )
     late = fastest > flows.ttft * WITHIN
     return np.where(late & (settings.role != DECODE)[:, None], 1.0, 0.0)
 
 
 def _handed_over(instance: Instance, settings: Columns) -> FloatArray:
-    """Prompt, hand-over and first step on idle engines that may talk [s], (shapes, flows)."""
-    tables = instance.tables
-    prompt = prompt_latency(instance, np.minimum(tables.prefill_alone, tables.prefill_time), tables.pipeline)
+    """Prompt, hand-over and first step on idle engines that may talk [s], (settings, flows)."""
+    tables, at = instance.tables, (settings.shape, settings.chunk)
+    alone = np.minimum(tables.prefill_alone[at], tables.prefill_time[at])
+    prompt = prompt_latency(alone, prefill_chunks(instance, *at), tables.pipeline[settings.shape])
     takes = np.zeros(tables.pipeline.size, dtype=np.bool_)
     takes[settings.shape[settings.role == DECODE]] = True
     step = np.where(tables.talks & takes, tables.decode_base.min(axis=1), np.inf).min(axis=1, initial=np.inf)
     step = np.where(np.isfinite(step), HANDED * step, 0.0)
-    return np.asarray(prompt + tables.kv_transferred / tables.link[:, None] + step[:, None])
+    after = tables.kv_transferred / tables.link[:, None] + step[:, None]
+    return np.asarray(prompt + after[settings.shape])
 
 
 def _colocated_prompt(instance: Instance) -> FloatArray:

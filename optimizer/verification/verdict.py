@@ -101,7 +101,7 @@ def memory(instance: Instance, fleet: Fleet, volume: float) -> float:
         wait = pool_state(instance, pool, volume).wait if rate.any() else None
         if wait is None:
             continue
-        weight, work = rate / rate.sum(), instance.tables.prefill_time[pool.shape]
+        weight, work = rate / rate.sum(), instance.tables.prefill_time[pool.shape, pool.chunk]
         scv = float(weight @ work**2) / float(weight @ work) ** 2 - 1.0
         spread = instance.flows.arrival_scv + scv
         busy = wait.utilization
