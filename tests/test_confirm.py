@@ -15,7 +15,7 @@ from costmodel.simulator import Fleet as SimulatedFleet
 from costmodel.simulator.metrics import TAIL, Attainment, Overload, share_of, widths
 from optimizer.fleets.fleet import Fleet
 from optimizer.loads.instance import Instance
-from optimizer.recommend import judged
+from optimizer.recommend import proven
 from optimizer.recommend.optimize import optimize
 from optimizer.verification import verdict
 from optimizer.verification.confirm import (
@@ -120,7 +120,8 @@ def test_a_verdict_has_three_outcomes() -> None:
 def test_what_is_refuted_makes_way_for_the_next(short_runs: None, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[int, float]] = []
 
-    def doubtful(bench: Bench, chosen: Verdict, numbers: Iterator[int]) -> Verdict:
+    def doubtful(bench: Bench, chosen: Verdict, numbers: Iterator[int], least: int) -> Verdict:
+        assert least == 2
         number = next(numbers)
         asked.append((number, chosen.cost))
         found = confirmed_once(bench, chosen, number)
@@ -131,7 +132,7 @@ def test_what_is_refuted_makes_way_for_the_next(short_runs: None, monkeypatch: p
 
     few = space(tensor_parallel=(1,), max_num_seqs=(128,), roles=(Role.COLOCATED,))
     given = problem(space=few, workload=workload(20.0))
-    monkeypatch.setattr(judged, "confirmed", doubtful)
+    monkeypatch.setattr(proven, "confirmed", doubtful)
     plan = optimize(given)
     assert plan.simulation is not None
     assert plan.simulation.confirmation == 2
@@ -205,7 +206,8 @@ def test_the_later_confirmations_are_for_fleets_with_room(short_runs: None, monk
     asked: list[tuple[int, float]] = []
     dropped: list[float] = []
 
-    def refuted_at_first(bench: Bench, chosen: Verdict, numbers: Iterator[int]) -> Verdict:
+    def refuted_at_first(bench: Bench, chosen: Verdict, numbers: Iterator[int], least: int) -> Verdict:
+        assert least == 2
         asked.append((next(numbers), chosen.cost))
         if asked[-1][0] > MOST_CONFIRMED // 2:
             return replace(chosen, held=True, confirmation=asked[-1][0])
@@ -220,8 +222,8 @@ def test_the_later_confirmations_are_for_fleets_with_room(short_runs: None, monk
         bench.verdicts[fleet_key(chosen.fleet)] = found
         return found
 
-    monkeypatch.setattr(judged, "confirmed", refuted_at_first)
-    monkeypatch.setattr(judged, "without_room", roomless_at_first)
+    monkeypatch.setattr(proven, "confirmed", refuted_at_first)
+    monkeypatch.setattr(proven, "without_room", roomless_at_first)
     plan = optimize(problem(workload=workload(6.0)))
     assert [number for number, _ in asked] == [1, 2, 3, 4, 5]
     assert len(dropped) == 2

@@ -10,7 +10,7 @@ from optimizer.fleets.build_plan import fleet_cost
 from optimizer.fleets.fleet import Fleet
 from optimizer.loads.columns import Grid, make_columns
 from optimizer.recommend.formula_search import solved_by_formula
-from optimizer.recommend.judged import Solved
+from optimizer.recommend.proven import Solved
 from optimizer.rivals.leanest import cost_without_promises, evaluated, unmixed
 from optimizer.solver.search import Effort
 from optimizer.solver.simple_plans import price_space, simple_plans

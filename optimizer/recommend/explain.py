@@ -190,7 +190,7 @@ def _why_rank(cost: float, best: float, binding: str, used: float) -> str:
     full = f"its pool uses {percentage(used)} of its {binding}"
     if cost <= best * (1.0 + 1e-9):
         return f"no engine of this role makes a cheaper fleet; {full}"
-    return f"its fleet costs {dearer(cost, best)} than the best; {full}"
+    return f"its fleet costs {dearer(cost, best)} than the best fleet with an engine of this role; {full}"
 
 
 def _why_silent(instance: Instance, shape: int, role: Role) -> str:

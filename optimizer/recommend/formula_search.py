@@ -40,7 +40,7 @@ from optimizer.solver.search import Effort, Found, search
 from optimizer.solver.simple_plans import Totals, column_totals, price_space
 from search_spaces.problem import Goal
 
-from .judged import Solved, Told
+from .proven import Solved, Told
 
 GROWTH = (1.02, 1.05, 1.1, 1.2, 1.4, 1.7, 2.0)
 """Factors by which the pools of a fleet that no repair mends are enlarged."""

@@ -4,29 +4,26 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from costmodel.simulator import expect
 from costmodel.words import dollars, percentage
 from optimizer.fleets.binding import binding
 from optimizer.fleets.build_plan import fleet_cost, pool_line
 from optimizer.fleets.evaluate import holds, predict_misses
 from optimizer.fleets.fleet import Fleet
-from optimizer.loads.columns import Columns
 from optimizer.loads.instance import Instance
 from optimizer.loads.late import Late
 from optimizer.plans.plan import Alternative, Binding, Plan, Status
-from optimizer.plans.plan_simulation import SimulatedLatencies, Tuning
+from optimizer.plans.plan_simulation import SimulatedLatencies
 from optimizer.plans.proof import OPTIMAL_GAP, Proof, bound_for, gap_of, proof_of_judged
 from optimizer.rivals.alternatives import SAME, Rival, kinds, recommended, why_not
 from optimizer.verification.balancing import by_requests
-from optimizer.verification.batch_limits import with_larger_batches
-from optimizer.verification.confirm import MOST_CONFIRMED, confirmed, without_room
+from optimizer.verification.confirm import confirmed
 from optimizer.verification.miss_words import miss_words
+from optimizer.verification.settings import other_settings
 from optimizer.verification.simulated_goodput import OutOfTimeError, goodput_among
 from optimizer.verification.simulation_record import (
     Trail,
@@ -38,12 +35,12 @@ from optimizer.verification.simulation_record import (
 )
 from optimizer.verification.tune import Wish
 from optimizer.verification.verdict import BRIEFLY, Bench, Verdict, make_bench
-from optimizer.verification.verify import Resolve, Searched, cheapest_verified
-from optimizer.verification.waste import Lean, without_waste
+from optimizer.verification.verify import Resolve, Searched
+from optimizer.verification.waste import Lean
 from search_spaces.problem import Goal
 
 from .level import Brake, Level
-from .tuning import with_tuning
+from .proven import Solved, Told, proven
 
 STEPS_DOWN = (0.0, 0.02, 0.04, 0.08, 0.15, 0.3, 0.5)
 """How far below the goodput of one run volumes are tried, as shares of it."""
@@ -55,26 +52,7 @@ FINE = 1e-4
 """To which a lower goal is stated [1]."""
 
 THOROUGH_RUNS = 4
-"""Full runs of a fleet that holds, at the highest effort."""
-
-Told = Callable[[str, float], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Solved:
-    """What the search found by formula: the fleet, what is proven of it, the volume it serves and its rivals.
-
-    promised: the best fleet that columns promise, from which the fleet came; size: of the search, as the plan has it.
-    """
-
-    instance: Instance
-    space: Columns
-    fleet: Fleet
-    promised: Fleet
-    proof: Proof
-    volume: float
-    rivals: tuple[Rival, ...]
-    size: dict[str, Any] = field(default_factory=dict)
+"""Full runs that confirm a fleet at least, at the highest effort."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +76,8 @@ def judged(
     told("simulating fleets", 0.65)
     least, tuning = THOROUGH_RUNS if level is Level.THOROUGH else 2, None
     if solved.instance.problem.objective.goal is Goal.MIN_COST:
-        bench = make_bench(solved.instance, least=least, late=brake.stopped)
-        searched, lean, tuning = proven(solved, bench, resolve, brake, told, tune=tune)
+        bench = make_bench(solved.instance, late=brake.stopped)
+        searched, lean, tuning = proven(solved, bench, resolve, brake, told, tune=tune, least=least)
     else:
         bench, searched = verified_volume(solved, least, brake.stopped)
         lean = None if searched.winner is None else Lean(searched.winner, ())
@@ -122,71 +100,6 @@ def judged(
     )
     rows = _rows(solved, bench, lean.winner, proof, brake)
     return Judged(lean.winner.fleet, proof, bench.volume, rows, [], bench, lean.winner, trail)
-
-
-Chosen = tuple[Searched, Lean | None, Tuning | None]
-
-
-def proven(
-    solved: Solved, bench: Bench, resolve: Resolve, brake: Brake, told: Told, *, tune: Wish | None = None
-) -> Chosen:
-    """The cheapest of the fleets found by formula, and of their repairs, that is confirmed, without what it can spare.
-
-    bench: of the same instance. A fleet that fresh requests refute has missed, and the search is made again: what the
-    bench knows takes it no time. Where it is to stop the fleet is not confirmed any more; None where nothing held.
-    """
-    expect(2 * bench.least * bench.part(solved.fleet).requests)  # to confirm the first fleet and to find its goodput
-    again = _remembered(resolve)
-    numbers = iter(range(1, MOST_CONFIRMED + 1))
-    number = next(numbers, None)
-    while number is not None:
-        chosen = _chosen(solved, bench, again, brake, told, tune=tune)
-        searched, lean, tuning = chosen
-        if lean is None or brake.stopped():
-            return chosen
-        told("confirming the fleet", 0.8)
-        if number > MOST_CONFIRMED // 2 and (found := without_room(bench, lean.winner)) is not None:
-            continue
-        found = confirmed(bench, lean.winner, itertools.chain([number], numbers))
-        if found.held:
-            return searched, replace(lean, winner=found), tuning
-        number = next(numbers, None)
-    return replace(searched, winner=None, nearest=found), None, None
-
-
-def _chosen(solved: Solved, bench: Bench, resolve: Resolve, brake: Brake, told: Told, *, tune: Wish | None) -> Chosen:
-    """The cheapest fleet that holds on the requests that all fleets get."""
-    fleets = _candidates(solved)
-    searched = cheapest_verified(bench, fleets, resolve)
-    if searched.winner is None:
-        return searched, None, None
-    brake.armed = True
-    told("simulating smaller fleets", 0.75)
-    lean = without_waste(bench, searched.winner, fleets, brake.stopped)
-    lean = replace(lean, winner=with_larger_batches(bench, lean.winner, brake.stopped))
-    if tune is None:
-        return searched, lean, None
-    told("tuning", 0.8)
-    return searched, *with_tuning(bench, lean, fleets, tune, brake.stopped)
-
-
-def _remembered(resolve: Resolve) -> Resolve:
-    """The same search by formula, which is made once for each way in which steps may be slower."""
-    known: dict[tuple[bytes, bytes], Fleet] = {}
-
-    def remembered(stricter: Instance) -> Fleet:
-        steps = stricter.tables.prefill_time.tobytes(), stricter.tables.decode_base.tobytes()
-        if steps not in known:
-            known[steps] = resolve(stricter)
-        return known[steps]
-
-    return remembered
-
-
-def _candidates(solved: Solved) -> list[Fleet]:
-    """The fleets found by formula, the best first."""
-    rivals = [fleet for rival in solved.rivals for fleet in rival.fleets]
-    return _distinct([solved.fleet, solved.promised, *rivals])
 
 
 def as_judged(solved: Solved, winner: Verdict, level: Level, brake: Brake) -> Judged:
@@ -214,23 +127,16 @@ def with_simulation(found: Judged, plan: Plan, brake: Brake, told: Told) -> Plan
     return shown.model_copy(update={"classes": classes})
 
 
-def _distinct(fleets: Iterable[Fleet]) -> list[Fleet]:
-    """Fleets with pools, each once."""
-    found: list[Fleet] = []
-    for fleet in fleets:
-        if fleet.pools and not any(fleet is other for other in found):
-            found.append(fleet)
-    return found
-
-
 def proof_of(solved: Solved, winner: Verdict, volume: float) -> Proof:
     """What the search proved of the winner: its bound is over fleets that columns promise.
 
-    A fleet that serves more than those is none of them: then no bound is known.
+    A fleet that serves more than those is none of them: then no bound is known. Where the formulas' own choice costs
+    less than the promised ones that bound says nothing of what might be found.
     """
     proof = solved.proof
     if solved.instance.problem.objective.goal is Goal.MIN_COST:
-        return proof_of_judged(proof.promised, proof.floor, winner.cost)
+        promised = bound_for(proof.promised, fleet_cost(solved.instance, solved.fleet))
+        return proof_of_judged(promised, proof.floor, winner.cost)
     part = volume / solved.volume
     if solved.instance.problem.objective.goal is Goal.MAX_GOODPUT_PER_DOLLAR:
         part *= fleet_cost(solved.instance, solved.fleet) / winner.cost
@@ -297,23 +203,39 @@ def _rows(solved: Solved, bench: Bench, winner: Verdict, proof: Proof, brake: Br
         elif rival.row.cost_usd_per_hour is None or (brake.stopped() and not bench.judged(rival.fleet)):
             rows.append(rival.row)
         else:
-            rows.append(_row(instance, rival.row, _of_rival(bench, rival, brake), winner.cost))
+            rows.append(_row(instance, rival.row, _of_rival(bench, rival, winner.cost, brake), winner.cost))
     rows.sort(key=lambda row: (row.cost_usd_per_hour is None, row.cost_usd_per_hour or 0.0, row.label))
     return [best, *rows]
 
 
-def _of_rival(bench: Bench, rival: Rival, brake: Brake) -> Verdict:
-    """How the best fleet of a kind did; where it misses, the first to fall back on that does not."""
+def _of_rival(bench: Bench, rival: Rival, best: float, brake: Brake) -> Verdict:
+    """How the best fleet of a kind did; where that does not count, the first to fall back on that does.
+
+    best: cost of the recommended [$/h]. What misses is tried with other settings, as the recommended one would have
+    been: no kind is to lose for these.
+    """
     first = bench.verdict(rival.fleet, BRIEFLY)
-    if first.judgement.held:
-        return first
-    others = (bench.verdict(fleet, BRIEFLY) for fleet in rival.fleets[1:] if not brake.stopped())
-    return next((one for one in others if one.judgement.held), first)
+    tried = (one for fleet in rival.fleets if not brake.stopped() for one in _with_other_settings(bench, fleet))
+    return next((one for one in tried if _counts(one, best)), first)
+
+
+def _counts(found: Verdict, best: float) -> bool:
+    """Whether a rival counts as one that holds: what costs less than the best [$/h] must be proven to."""
+    return found.held or (found.judgement.held and found.cost >= best)
+
+
+def _with_other_settings(bench: Bench, fleet: Fleet) -> Iterator[Verdict]:
+    """How a fleet did, and how it does with other settings that look better."""
+    own = bench.verdict(fleet, BRIEFLY)
+    yield own
+    other = None if own.judgement.held else other_settings(bench, own)
+    if other is not None:
+        yield bench.verdict(other, BRIEFLY)
 
 
 def _row(instance: Instance, row: Alternative, found: Verdict, best: float) -> Alternative:
-    """The row of a kind whose best fleet by formula was simulated; a cheaper one had to be proven to count."""
-    if found.held or (found.judgement.held and found.cost >= best):
+    """The row of a kind whose best fleet by formula was simulated."""
+    if _counts(found, best):
         bound = bound_for(row.bound_usd_per_hour, found.cost)
         shown = {
             "cost_usd_per_hour": found.cost,

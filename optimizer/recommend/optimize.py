@@ -27,9 +27,10 @@ from search_spaces.enumeration import enumerate_shapes
 from search_spaces.problem import Problem
 
 from .formula_search import find_that_holds, or_leaner, solved_by_formula
-from .judged import Judged, Solved, as_judged, judged, proven, with_simulation
+from .judged import Judged, as_judged, judged, with_simulation
 from .level import Brake, Level
 from .nearest_miss import Held, Miss, Solve, by_formula, describe_miss, without_a_limit
+from .proven import Solved, proven
 from .tuning import wish_of
 
 Progress = Callable[[str, float], None]

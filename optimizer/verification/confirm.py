@@ -44,13 +44,13 @@ def tail_of(number: int) -> float:
     return LEVEL / 2.0**number
 
 
-def confirmed(bench: Bench, chosen: Verdict, numbers: Iterator[int]) -> Verdict:
+def confirmed(bench: Bench, chosen: Verdict, numbers: Iterator[int], least: int = 0) -> Verdict:
     """The fleet on fresh requests, held where they confirm it; it takes the place of what the bench knew.
 
     Where its share reaches every goal but not the lower end of its interval, a second one of more runs may tell.
-    numbers: of the confirmations that are left.
+    numbers: of the confirmations that are left; least: full runs of each, if more than the bench has.
     """
-    found = confirmed_once(bench, chosen, next(numbers))
+    found = confirmed_once(bench, chosen, next(numbers), least)
     between = found.outcome is Outcome.UNDECIDED and found.judgement.held and not found.stuck
     number = next(numbers, None) if between else None
     return found if number is None else confirmed_once(bench, chosen, number, REPLICATIONS[-1])

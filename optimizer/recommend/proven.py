@@ -1,0 +1,146 @@
+"""The cheapest fleet that is proven: chosen by simulation, confirmed on fresh requests, and tuned if it is to be."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from costmodel.simulator import expect
+from optimizer.fleets.fleet import Fleet
+from optimizer.loads.columns import Columns
+from optimizer.loads.instance import Instance
+from optimizer.loads.late import Late
+from optimizer.plans.plan_simulation import Tuning
+from optimizer.plans.proof import Proof
+from optimizer.rivals.alternatives import Rival
+from optimizer.verification.batch_limits import with_larger_batches
+from optimizer.verification.confirm import MOST_CONFIRMED, confirmed, without_room
+from optimizer.verification.tune import Wish
+from optimizer.verification.verdict import Bench
+from optimizer.verification.verify import Resolve, Searched, cheapest_verified
+from optimizer.verification.waste import Lean, without_waste
+
+from .level import Brake
+from .tuning import with_tuning
+
+TUNED = "tuned"
+"""What the tuned fleet is called that fresh requests did not confirm."""
+
+Told = Callable[[str, float], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Solved:
+    """What the search found by formula: the fleet, what is proven of it, the volume it serves and its rivals.
+
+    promised: the best fleet that columns promise, from which the fleet came; size: of the search, as the plan has it.
+    """
+
+    instance: Instance
+    space: Columns
+    fleet: Fleet
+    promised: Fleet
+    proof: Proof
+    volume: float
+    rivals: tuple[Rival, ...]
+    size: dict[str, Any] = field(default_factory=dict)
+
+
+Chosen = tuple[Searched, Lean | None, Tuning | None]
+
+
+def proven(
+    solved: Solved,
+    bench: Bench,
+    resolve: Resolve,
+    brake: Brake,
+    told: Told,
+    *,
+    tune: Wish | None = None,
+    least: int = 2,
+) -> Chosen:
+    """The cheapest of the fleets found by formula, and of their repairs, that is confirmed, without what it can spare.
+
+    bench: of the same instance; least: full runs that confirm a fleet. A fleet that fresh requests refute has missed,
+    and the search is made again: what the bench knows takes it no time. Where it is to stop the fleet is not confirmed
+    any more; None where nothing held. What is confirmed is tuned then, so that no tuning ends dearer than it began.
+    """
+    expect(2 * least * bench.part(solved.fleet).requests)  # to confirm the first fleet and to find its goodput
+    again, numbers = _remembered(resolve), iter(range(1, MOST_CONFIRMED + 1))
+    for number in numbers:
+        searched, lean = _chosen(solved, bench, again, brake, told)
+        while number > MOST_CONFIRMED // 2 and lean is not None and not brake.stopped():
+            if without_room(bench, lean.winner) is None:
+                break
+            searched, lean = _chosen(solved, bench, again, brake, told)
+        if lean is None or brake.stopped():
+            return searched, lean, None
+        told("confirming the fleet", 0.8)
+        found = confirmed(bench, lean.winner, itertools.chain([number], numbers), least)
+        if found.held:
+            lean = replace(lean, winner=found)
+            if tune is None or brake.stopped():
+                return searched, lean, None
+            told("tuning", 0.8)
+            fleets = _candidates(solved)
+            return searched, *_tuned(bench, lean, fleets, brake.stopped, numbers, tune=tune, least=least)
+    return replace(searched, winner=None, nearest=found), None, None
+
+
+def _tuned(
+    bench: Bench, lean: Lean, fleets: Sequence[Fleet], stopped: Late, numbers: Iterator[int], *, tune: Wish, least: int
+) -> tuple[Lean, Tuning]:
+    """The confirmed fleet with its knobs tuned, where fresh requests confirm that too; else as it was.
+
+    numbers: of the confirmations that are left; fleets, stopped: see `with_tuning`.
+    """
+    better, record = with_tuning(bench, lean, fleets, tune, stopped)
+    number = next(numbers, None) if record.improved else None
+    if number is not None and not stopped():
+        found = confirmed(bench, better.winner, itertools.chain([number], numbers), least)
+        if found.held:
+            return replace(better, winner=found), record
+        lean = replace(lean, others=(*better.others, (TUNED, found)))
+    return lean, record.model_copy(update={"improved": False})
+
+
+def _chosen(solved: Solved, bench: Bench, resolve: Resolve, brake: Brake, told: Told) -> tuple[Searched, Lean | None]:
+    """The cheapest fleet that holds on the requests that all fleets get."""
+    fleets = _candidates(solved)
+    searched = cheapest_verified(bench, fleets, resolve)
+    if searched.winner is None:
+        return searched, None
+    brake.armed = True
+    told("simulating smaller fleets", 0.75)
+    lean = without_waste(bench, searched.winner, fleets, brake.stopped)
+    return searched, replace(lean, winner=with_larger_batches(bench, lean.winner, brake.stopped))
+
+
+def _remembered(resolve: Resolve) -> Resolve:
+    """The same search by formula, which is made once for each way in which steps may be slower."""
+    known: dict[tuple[bytes, bytes], Fleet] = {}
+
+    def remembered(stricter: Instance) -> Fleet:
+        steps = stricter.tables.prefill_time.tobytes(), stricter.tables.decode_base.tobytes()
+        if steps not in known:
+            known[steps] = resolve(stricter)
+        return known[steps]
+
+    return remembered
+
+
+def _candidates(solved: Solved) -> list[Fleet]:
+    """The fleets found by formula, the best first."""
+    rivals = [fleet for rival in solved.rivals for fleet in rival.fleets]
+    return _distinct([solved.fleet, solved.promised, *rivals])
+
+
+def _distinct(fleets: Iterable[Fleet]) -> list[Fleet]:
+    """Fleets with pools, each once."""
+    found: list[Fleet] = []
+    for fleet in fleets:
+        if fleet.pools and not any(fleet is other for other in found):
+            found.append(fleet)
+    return found
