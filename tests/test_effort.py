@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -85,6 +86,26 @@ def test_when_it_is_late_one_round_bounds_the_cost_and_there_is_a_fleet(clock: C
     assert found.outcome in {Outcome.OPTIMAL, Outcome.FEASIBLE}
     assert found.bound <= found.objective
     assert full.bound <= found.objective
+
+
+def test_when_it_is_late_nothing_is_said_to_be_impossible(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bursts that no column promises to bear: proven with time, not known without; columns are priced once at most."""
+    bursty = replace(workload(40.0), burstiness=40.0)
+    instance = instance_of(problem(offers=(offer("L40S"),), workload=bursty))
+    columns = columns_of(instance)
+    totals, priced = column_totals(instance, columns), []
+    real = searching.price_columns
+
+    def counted(*given: Any) -> Any:
+        priced.append(1)
+        return real(*given)
+
+    monkeypatch.setattr(searching, "price_columns", counted)
+    outcomes = {
+        until: search(instance, columns, totals, Aim(), replace(SLOW, until=until)).outcome for until in (99.0, 101.0)
+    }
+    assert outcomes == {99.0: Outcome.NOTHING_FOUND, 101.0: Outcome.INFEASIBLE}
+    assert len(priced) == 1
 
 
 # --- the time that the user gave ------------------------------------------------------------------------------------

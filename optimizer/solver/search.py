@@ -29,7 +29,7 @@ from .fleet_model import (
     matrices_of,
     write_model,
 )
-from .pricing import price_columns, read_duals, reduced_costs
+from .pricing import Priced, price_columns, read_duals, reduced_costs
 from .program import Outcome, Solution, solve
 from .simple_plans import SimplePlan, Totals, block_costs, possible, simple_plans
 from .tolerances import DEARER, SAME
@@ -145,12 +145,13 @@ class Relaxed:
     feasible: bool
 
 
-def generate(instance: Instance, columns: Columns, active: IntArray, aim: Aim, effort: Effort) -> Relaxed:
-    """Solve the linear relaxation over all columns, from some active ones on.
+def generate(  # noqa: PLR0917
+    instance: Instance, columns: Columns, priced: tuple[Priced, ...], active: IntArray, aim: Aim, effort: Effort
+) -> Relaxed:
+    """Solve the linear relaxation over all columns, from some active ones on; priced: these columns.
 
     Rounds end when the bound is tight, when two of them in a row brought nothing, or when it is late.
     """
-    priced = price_columns(instance, columns)
     best = cost = np.zeros(columns.size)
     bought, bound, value, idle = active, -np.inf, np.inf, 0
     for _ in range(effort.rounds):
@@ -210,7 +211,21 @@ def proven_bound(
 
 def generate_from(instance: Instance, columns: Columns, totals: Totals, aim: Aim, effort: Effort) -> Relaxed:
     """Column generation from the usual starters: the bound of the relaxation without a fleet."""
-    return generate(instance, columns, choose_starters(instance, columns, totals, effort.starters), aim, effort)
+    starters = choose_starters(instance, columns, totals, effort.starters)
+    return generate(instance, columns, price_columns(instance, columns), starters, aim, effort)
+
+
+def _relaxed(  # noqa: PLR0917
+    instance: Instance, columns: Columns, starters: IntArray, incumbent: IntArray, aim: Aim, effort: Effort
+) -> Relaxed:
+    """The relaxation over the columns; infeasible also where it was too late to find some that serve the demand."""
+    priced = price_columns(instance, columns)
+    relaxed = generate(instance, columns, priced, np.union1d(starters, incumbent), aim, effort)
+    if relaxed.feasible or effort.late():
+        return relaxed
+    served = Aim(cost_weight=0.0, volume_weight=1.0, min_volume=0.0, max_volume=aim.min_volume)
+    most_served = generate(instance, columns, priced, starters, served, effort).active  # whatever they cost
+    return generate(instance, columns, priced, most_served, aim, effort)
 
 
 def search(  # noqa: PLR0917
@@ -238,16 +253,13 @@ def search(  # noqa: PLR0917
     cheap = block_costs(instance, columns) <= ceiling * (1.0 + SAME)
     keep = np.flatnonzero(cheap & np.isfinite(totals.busiest) & possible(instance, columns))
     near, near_totals = columns.take(keep), totals.take(keep)
-    if near.size == 0:
-        return _nothing(instance, columns, Outcome.INFEASIBLE)
+    if near.size == 0 or effort.late():
+        return _nothing(instance, columns, Outcome.NOTHING_FOUND if near.size else Outcome.INFEASIBLE)
     incumbent = np.flatnonzero(np.isin(keep, [column for plan in simple for column in plan.columns]))
     starters = choose_starters(instance, near, near_totals, effort.starters)
-    relaxed = generate(instance, near, np.union1d(starters, incumbent), aim, effort)
-    if not relaxed.feasible:  # so far: look for columns that serve as much as can be, whatever they cost
-        served = Aim(cost_weight=0.0, volume_weight=1.0, min_volume=0.0, max_volume=aim.min_volume)
-        relaxed = generate(instance, near, generate(instance, near, starters, served, effort).active, aim, effort)
+    relaxed = _relaxed(instance, near, starters, incumbent, aim, effort)
     if not relaxed.feasible:
-        return _nothing(instance, columns, Outcome.INFEASIBLE)
+        return _nothing(instance, columns, Outcome.NOTHING_FOUND if effort.late() else Outcome.INFEASIBLE)
     slack = ceiling * aim.cost_weight - relaxed.bound
     alive = np.flatnonzero(relaxed.reduced <= slack + DEARER)
     exact = alive.size <= effort.most_columns and not effort.late()

@@ -22,7 +22,7 @@ from optimizer.loads.instance import Instance
 from optimizer.loads.loads import column_loads
 from optimizer.solver.fleet_model import Aim, aim_of, matrices_of, write_model
 from optimizer.solver.program import solve
-from optimizer.solver.search import Effort, choose_starters, generate
+from optimizer.solver.search import Effort, generate_from
 from optimizer.solver.simple_plans import column_totals
 from search_spaces.engines import load_engine_overhead
 from search_spaces.problem import Goal, Problem
@@ -106,7 +106,7 @@ def _relax(instance: Instance, space: Columns, *, goodput: bool) -> Relaxation |
     totals = column_totals(instance, space)
     able = np.flatnonzero(np.isfinite(totals.busiest))
     space, totals = space.take(able), totals.take(able)
-    found = generate(instance, space, choose_starters(instance, space, totals, EFFORT.starters), aim, EFFORT)
+    found = generate_from(instance, space, totals, aim, EFFORT)
     if not found.feasible:
         return None
     chosen = space.take(found.active)
