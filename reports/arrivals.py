@@ -1,47 +1,17 @@
-"""Arrivals over a day: the rates that were stated for its hours, and the one that the fleet is planned for."""
+"""Chart of the arrivals over a day: the rates of its hours, and the one that the fleet is planned for."""
 
 from __future__ import annotations
-
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Final
 
 from optimizer.plans.plan import Plan
 
 from .charts import WIDTH
+from .day import HOURS, Arrivals, arrivals
 from .marks import Box, Drawing, Mark, Path, Rect
-from .numbers import is_number, percent, rate, significant
+from .numbers import percent, rate, significant
 from .page_charts import Chart, Table
 from .plots import axes, headings, plot
 from .scales import round_steps
 from .text import plural
-
-HOURS: Final = 24
-
-
-@dataclass(frozen=True, slots=True)
-class Arrivals:
-    """Mean rate of each hour [1/s], and the one that the fleet carries."""
-
-    hourly: tuple[float, ...]
-    planned: float
-
-    @property
-    def use(self) -> float:
-        """Mean rate over the planned one: what the fleet is used over the day, were it never more than planned [1]."""
-        return sum(min(value, self.planned) for value in self.hourly) / (len(self.hourly) * self.planned)
-
-
-def arrivals(plan: Plan) -> Arrivals | None:
-    """The stated profile; None where one mean rate was stated."""
-    workload: Any = plan.provenance.inputs.get("workload")
-    profile = workload.get("diurnal") if isinstance(workload, Mapping) else None
-    rates = profile.get("requests_per_second_by_hour") if isinstance(profile, Mapping) else None
-    if not isinstance(rates, list) or len(rates) != HOURS or plan.demand_rps <= 0:
-        return None
-    if not all(isinstance(value, int | float) and is_number(value) and value >= 0 for value in rates):
-        return None
-    return Arrivals(tuple(float(value) for value in rates), plan.demand_rps)
 
 
 def arrivals_chart(plan: Plan) -> Chart | None:

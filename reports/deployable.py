@@ -12,11 +12,11 @@ from optimizer.plans.plan import Plan
 
 from .deploy import facts
 from .deploy.description import Options
-from .deploy.files import deployment_files
+from .deploy.files import target_files, targets_of
 from .text import clean
 from .words import has_fleet
 
-REASON_LIMIT: Final = 400
+REASON_LIMIT: Final = 600
 """Characters of one reason."""
 
 
@@ -46,11 +46,10 @@ def deployable(plan: Plan) -> Deployable | None:
     """The first target that runs a plan with every choice left to its default; None where views cannot tell."""
     if not described_by_catalog(plan):
         return None
-    able = [name for name in facts.target_names() if plan.engine in facts.engines_of(name)]
     refused: dict[str, list[str]] = {}
-    for target in sorted(able, key=lambda name: name != plan.engine):
+    for target in targets_of(plan):
         try:
-            files = deployment_files(plan, Options(target, facts.checked_version(target, None)))
+            files = target_files(plan, Options(target, facts.checked_version(target, None)))
         except InputError as error:
             refused.setdefault(clean(str(error), REASON_LIMIT), []).append(facts.target_title(target))
         else:

@@ -16,7 +16,16 @@ from optimizer.plans.plan_fields import Quantiles
 
 from .numbers import is_number, power_of_two
 from .text import clean
-from .words import by_slack, constraint_words, distinct_alternatives, has_tpot, is_feasible, named_fleet, status_words
+from .words import (
+    by_slack,
+    constraint_words,
+    distinct_alternatives,
+    has_tpot,
+    is_feasible,
+    named_fleet,
+    status_words,
+    tightest_first,
+)
 
 QUANTILES: Final = (("p50", 0.5), ("p90", 0.9), ("p95", 0.95), ("p99", 0.99))
 PARTS: Final = ("gemm", "attention", "experts", "communication", "host")
@@ -168,9 +177,8 @@ def _quantile_bars(metric: str, values: Quantiles, limit: float, goal: float) ->
 
 
 def class_figures(plan: Plan) -> tuple[ClassFigure, ...]:
-    """Classes by slack to their goal, tightest first; all of them but those with a limit on whole requests alone."""
-    order = sorted(plan.classes, key=lambda c: (c.attainment - c.attainment_goal, c.name))
-    return tuple(figure for figure in map(class_figure, order) if figure.groups)
+    """Classes, tightest first; all of them but those with a limit on whole requests alone."""
+    return tuple(figure for figure in map(class_figure, tightest_first(plan)) if figure.groups)
 
 
 def alternative_costs(plan: Plan) -> CostBars:

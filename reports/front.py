@@ -13,7 +13,7 @@ from optimizer.plans.plan_simulation import SimulatedLatencies, TunedFleet, Tuni
 from .figures import goal_label
 from .numbers import MISSING, count, duration, hourly, is_number, percent, signed_percent
 from .text import clean, plural
-from .words import engine_cell, own_lines
+from .words import engine_cell, misses_used, own_lines
 
 OUTCOMES: Final = {"holds": "judged: holds", "misses": "judged: misses", "undecided": "judged: not proven"}
 Found = ClassResult | SimulatedLatencies
@@ -94,7 +94,8 @@ def _times(plan: Plan, found: Sequence[Found]) -> tuple[str, str, str, str]:
     """Share of the limit, share in time, TTFT, TPOT: of several classes the nearest to the limit."""
     tails = _tails(plan, found)
     ttft, tpot = (max((one for one in tails if one.metric == metric), key=_share) for metric in ("TTFT", "TPOT"))
-    in_time = percent(min(item.attainment for item in found))
+    goals = {item.name: item.attainment_goal for item in plan.classes}
+    in_time = percent(max(found, key=lambda item: misses_used(item.attainment, goals[item.name])).attainment)
     nearest = max(map(_share, tails))
     return percent(nearest) if nearest else MISSING, in_time, duration(ttft.seconds), duration(tpot.seconds)
 

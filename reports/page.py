@@ -9,8 +9,9 @@ from typing import Final
 from optimizer.plans.plan import Alternative, Plan
 
 from . import sentences, verdict
-from .arrivals import arrivals, arrivals_chart
+from .arrivals import arrivals_chart
 from .asked import asked, offered
+from .day import arrivals, day_price_words
 from .deployable import deploy_sentence
 from .deployment_card import deployment_card
 from .fleet_figure import ClassShare, fleet_diagram, routed
@@ -144,11 +145,12 @@ def _kpis(plan: Plan) -> tuple[Kpi, ...]:
     least = tightest(plan)
     spare = percent(least.slack) if least else MISSING
     where = f"slack of {sentences.limit_words(least)}" if least else "no limit is known"
+    served = rate(sentences.served_rate(plan))
     return (
         Kpi(hourly(plan.cost_usd_per_hour), f"{monthly(plan.cost_usd_per_hour)} a month of 730 h"),
         Kpi(
             money(plan.usd_per_million_output_tokens),
-            f"per million output tokens at {rate(sentences.served_rate(plan))}",
+            "; ".join(filter(None, (f"per million output tokens at {served}", day_price_words(plan)))),
         ),
         Kpi(plural(sum(plan.gpus.values()), "GPU"), gpu_words(plan)),
         Kpi(

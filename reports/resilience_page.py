@@ -9,11 +9,15 @@ from .answer_page import AnswerPage, Part, Share, draw_shares, render_answer
 from .numbers import percent
 from .page_charts import Chart, Table
 from .resilience_text import losses_table, named, notes, resilience_dict, verdict
+from .words import misses_used
 
 
-def render_resilience(found: Resilience, count: int, name: str) -> str:
-    """Return the page as one HTML document; name: of the plan; count: replicas or nodes that are lost at once."""
-    told = notes(found, count)
+def render_resilience(found: Resilience, count: int, name: str, seen: str = "") -> str:
+    """Return the page as one HTML document.
+
+    name: of the plan; count: replicas or nodes that are lost at once; seen: of the same losses in other runs.
+    """
+    told = notes(found, count, seen)
     page = AnswerPage(
         name=name,
         question="Which loss breaks an SLO?",
@@ -47,6 +51,6 @@ def _after(found: Resilience, one: Loss) -> Share:
 
 def _share(label: str, judgement: Judgement) -> Share:
     """The class with the least room."""
-    worst = min(judgement.classes, key=lambda one: one.attainment.share - one.goal)
+    worst = max(judgement.classes, key=lambda one: misses_used(one.attainment.share, one.goal))
     told = f"{percent(worst.attainment.share)}{', overloaded' if judgement.overload.overloaded else ''}"
     return Share(label, worst.attainment.share, worst.goal, told)

@@ -5,18 +5,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
+from optimizer.plans.plan import Plan
 from optimizer.procurement.resilience import Loss, Resilience
 from optimizer.verification.behind import pool_behind
 from optimizer.verification.judge import Judgement
 
 from .numbers import MISSING, hourly, percent, signed_percent
 from .page_charts import Table
+from .simulation_sentences import waste_sentence
 from .table import Column, render_table
 from .text import plural, wrap
 
 MOST_LINES: Final = 12
 """Of a cell: a narrow terminal makes cells tall, and cuts none."""
-UNSURE: Final = "Unsure: the goal lies within the 95 % interval of the simulated share; --requests raises their number."
+UNSURE: Final = (
+    "Unsure: the goal lies within the 95 % interval of the simulated share, as happens near saturation, where queues "
+    "come and go slowly; longer runs (--requests) tell more."
+)
 METHOD: Final = (
     "Simulated after the loss, requests re-routed to what is left; requests that were running when it happened are "
     "not in it. Engines stand on nodes as the deployment files place them. Against nodes, each pool is spread evenly "
@@ -73,8 +78,8 @@ def _classes(judgement: Judgement) -> list[dict[str, Any]]:
     ]
 
 
-def resilience_text(found: Resilience, count: int, width: int) -> str:
-    """The verdict first, then every loss, then what N+k costs."""
+def resilience_text(found: Resilience, count: int, width: int, seen: str = "") -> str:
+    """The verdict first, then every loss, then what N+k costs; seen: of the same losses in other runs."""
     table = losses_table(found)
     columns = [
         Column("loss", shrink=True, lines=MOST_LINES),
@@ -85,22 +90,29 @@ def resilience_text(found: Resilience, count: int, width: int) -> str:
         Column("spares against it", "right"),
     ]
     blocks = ["\n".join(wrap(verdict(found), width)), render_table(table.rows, columns, width)]
-    return "\n\n".join([*blocks, *("\n".join(wrap(text, width)) for text in notes(found, count))])
+    return "\n\n".join([*blocks, *("\n".join(wrap(text, width)) for text in notes(found, count, seen))])
 
 
 def verdict(found: Resilience) -> str:
-    """Which losses the fleet bears."""
+    """Which losses the fleet bears, and of which the runs do not tell."""
     if not found.whole.held:
         return f"Even without a loss the fleet misses an SLO: {attained(found.whole, found.pools)}."
-    broken = [named(found, one) for one in found.losses if not one.held]
-    borne = [named(found, one) for one in found.losses if one.held]
-    if not broken:
-        return f"The fleet bears each loss alone: {'; '.join(borne)}."
-    if not borne:
-        return f"Each of these losses alone breaks an SLO: {'; '.join(broken)}."
-    return (
-        f"An SLO breaks with the loss of {'; or of '.join(broken)}. It holds with the loss of {'; or of '.join(borne)}."
+    broken, borne, seems_broken, seems_borne = (
+        [named(found, one) for one in found.losses if (one.held, _settled(one)) == (held, settled)]
+        for settled in (True, False)
+        for held in (False, True)
     )
+    if len(borne) == len(found.losses):
+        return f"The fleet bears each loss alone: {'; '.join(borne)}."
+    if len(broken) == len(found.losses):
+        return f"Each of these losses alone breaks an SLO: {'; '.join(broken)}."
+    said = (
+        ("An SLO breaks with the loss of", broken, ""),
+        ("Every SLO holds with the loss of", borne, ""),
+        ("An SLO is missed with the loss of", seems_broken, ", but not for sure: the 95 % interval reaches the goal"),
+        ("Every SLO holds with the loss of", seems_borne, ", but not for sure: the 95 % interval reaches below a goal"),
+    )
+    return " ".join(f"{what} {'; or of '.join(losses)}{doubt}." for what, losses, doubt in said if losses)
 
 
 def losses_table(found: Resilience) -> Table:
@@ -115,14 +127,23 @@ def losses_table(found: Resilience) -> Table:
     return Table(("loss", "left", "#costs", "in SLO", "holds", "#spares against it"), tuple(rows))
 
 
-def notes(found: Resilience, count: int) -> list[str]:
-    """What N+k costs, and how it was found."""
+def notes(found: Resilience, count: int, seen: str = "") -> list[str]:
+    """What N+k costs, what other runs showed of the same losses, and how it was found."""
     nodes = "node" if count == 1 else f"{count} nodes"
     replicas = f"{plural(count, 'replica')} of any pool"
     told = f"N+{count} against the loss of {replicas}: {_extra(found, 'replica')}. "
     told += f"Against the loss of any {nodes}: {_extra(found, 'node')}."
     judged = [found.whole, *(one.judgement for one in found.losses if one.judgement is not None)]
-    return [told, *([] if all(map(_sure, judged)) else [UNSURE]), METHOD, _runs(judged)]
+    unsure = [] if all(map(_sure, judged)) else [UNSURE]
+    return [told, *unsure, *([seen] if seen else []), METHOD, _runs(judged)]
+
+
+def seen_in_the_plan(plan: Plan, count: int) -> str:
+    """What the runs that proved a plan showed of one replica less; empty where more are lost, or spares idle there."""
+    said = waste_sentence(plan)
+    if not said or count > 1 or any(pool.spare_replicas for pool in plan.pools):
+        return ""
+    return f"In the plan's own runs: {said[:1].lower()}{said[1:]}"
 
 
 def _runs(judged: Sequence[Judgement]) -> str:
@@ -133,8 +154,8 @@ def _runs(judged: Sequence[Judgement]) -> str:
         long += f", or of up to {max(lengths):,} where fewer do not tell whether a pool falls behind,"
     return (
         f"Each row is a run of {long} with the expected step times, in which spare engines serve too. The plan's own "
-        "shares come from other runs, most of them longer, with spare engines idle, and from the slow end of the step "
-        "times if it has a confidence; so the row without a loss may differ from them."
+        "shares come from several other runs, with spare engines idle, and from the slow end of the step times if it "
+        "has a confidence; so the row without a loss may differ from them."
     )
 
 
@@ -163,6 +184,11 @@ def _extra(found: Resilience, what: str) -> str:
 
 def _sure(judgement: Judgement) -> bool:
     return judgement.overload.overloaded or all(one.sure for one in judgement.classes)
+
+
+def _settled(one: Loss) -> bool:
+    """Whether the run tells if every SLO holds; where some requests have no engine, none was needed."""
+    return one.judgement is None or _sure(one.judgement)
 
 
 def _holds(judgement: Judgement | None) -> str:

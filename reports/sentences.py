@@ -6,7 +6,7 @@ A sentence never states more than the plan holds: "cheapest" is compared, "holds
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from costmodel.units import SECONDS_PER_HOUR
@@ -14,6 +14,7 @@ from costmodel.words import join_words
 from optimizer.plans.plan import Alternative, Binding, ClassResult, Plan, Pool, Range, Status
 
 from .asked import Asked, asked
+from .day import day_price_words
 from .numbers import (
     duration,
     hourly,
@@ -45,10 +46,13 @@ from .words import (
     rivals_of_other_fleets,
     same_fleets,
     status_words,
+    tightest_first,
 )
 
 UNSEEN_GAP: Final = 5e-4
 """Gap of a goodput, which carries three digits, below which it counts as proved."""
+SAME_RATE: Final = 1e-6
+"""Relative difference of two rates that are one: those that are tried lie whole per cents apart."""
 MANY_TIMES: Final = 10.0
 """From how many times the demand on its multiple is said, not the percentage."""
 
@@ -186,7 +190,8 @@ def cost_sentence(plan: Plan) -> str:
     """Say what the fleet costs by hour and, at the rate that it then serves, by token."""
     served = "the demand" if plan.objective == "min_cost" else "a load"
     per_token = f"{money(plan.usd_per_million_output_tokens)} per million output tokens"
-    return f"Cost: {hourly(plan.cost_usd_per_hour)}; {per_token} at {served} of {rate(served_rate(plan))}."
+    prices = [f"{per_token} at {served} of {rate(served_rate(plan))}", day_price_words(plan)]
+    return f"Cost: {hourly(plan.cost_usd_per_hour)}; {', '.join(filter(None, prices))}."
 
 
 def growth_sentence(plan: Plan) -> str:
@@ -208,17 +213,19 @@ def _next_rate(plan: Plan) -> str:
     found = plan.simulation
     if found is None or found.goodput_fails_rps is None:
         return ""
-    held = any(point.rate_rps == found.goodput_fails_rps and point.held for point in found.curve)
-    return f"; {fails_words(found.goodput_fails_rps, held=held)}"
+    return f"; {fails_words(found.goodput_fails_rps, [point.rate_rps for point in found.curve if point.held])}"
 
 
-def fails_words(fails: float, *, held: bool) -> str:
-    """Say of the rate above the goodput whether a goal is missed there or may be.
+def fails_words(fails: float, held: Iterable[float]) -> str:
+    """Say of the rate above the goodput whether a goal is missed there, or kept in a run that does not prove it.
 
-    >>> fails_words(10.8, held=False), fails_words(10.8, held=True)
+    held: rates at which a run kept every goal [1/s]; the same rate may differ in its last digits.
+
+    >>> fails_words(10.8, []), fails_words(10.8, [10.8 * (1.0 + 1e-15)])
     ('at 10.8 req/s a goal is missed', 'at 10.8 req/s that is not proven')
     """
-    return f"at {rate(fails)} {'that is not proven' if held else 'a goal is missed'}"
+    kept = any(math.isclose(fails, one, rel_tol=SAME_RATE) for one in held)
+    return f"at {rate(fails)} {'that is not proven' if kept else 'a goal is missed'}"
 
 
 def error_bar_sentence(item: ClassResult) -> str:
@@ -265,7 +272,7 @@ def slo_sentence(plan: Plan) -> str:
     """Say how the tightest class stands against its goal."""
     if not plan.classes:
         return "No SLO class is stated."
-    worst = min(plan.classes, key=_attainment_room)
+    worst = tightest_first(plan)[0]
     missed, total = len(missed_classes(plan)), len(plan.classes)
     held = percent_beside(worst.attainment, worst.attainment_goal)
     share = f"{held} of its requests in time for a goal of {percent(worst.attainment_goal)}"
@@ -277,11 +284,6 @@ def slo_sentence(plan: Plan) -> str:
 
 def _all(number: int) -> str:
     return "Both classes are" if number == 2 else f"All {number} classes are"
-
-
-def _attainment_room(result: ClassResult) -> float:
-    room = result.attainment - result.attainment_goal
-    return -math.inf if math.isnan(room) else room
 
 
 def alternatives_sentence(plan: Plan) -> str:

@@ -150,8 +150,8 @@ def _fleet_panel(points: Sequence[FleetPoint], metric: str, top: float) -> list[
 
 
 def _fleet_tip(point: FleetPoint, metric: str) -> str:
-    held = "holds" if point.held else "does not hold"
-    return f"{point.name}: {hourly(point.cost)}, {metric.upper()} {percent(getattr(point, metric))} of limit, {held}"
+    share = percent(getattr(point, metric))
+    return f"{point.name}: {hourly(point.cost)}, {metric.upper()} {share} of limit, {point.outcome}"
 
 
 def draw_buckets(figure: BucketMap) -> Drawing:

@@ -13,8 +13,8 @@ from optimizer.plans.plan_simulation import SimulatedLatencies
 from .figures import QUANTILES, bin_edges, bin_of, edge_labels, goal_label
 from .numbers import is_number
 from .text import clean
-from .tried_fleets import origin_words, tried_fleets
-from .words import distinct_alternatives, has_tpot, is_feasible, named_fleet
+from .tried_fleets import HOLDS, NOT_SHOWN, origin_words, outcome_words, tried_fleets
+from .words import distinct_alternatives, has_tpot, is_feasible, misses_used, named_fleet, tightest_first
 
 Point = tuple[float, float]
 
@@ -70,14 +70,22 @@ class LoadFigure:
 
 @dataclass(frozen=True, slots=True)
 class FleetPoint:
-    """One simulated fleet: cost [$/h] and its latencies at the goal's quantile over their limits, worst class."""
+    """One simulated fleet: cost [$/h] and its latencies at the goal's quantile over their limits, worst class.
+
+    outcome: whether it holds, in the words of the table of tried fleets.
+    """
 
     name: str
     cost: float
     ttft: float
     tpot: float
-    held: bool
+    outcome: str
     recommended: bool
+
+    @property
+    def held(self) -> bool:
+        """Whether it was shown to hold."""
+        return self.outcome == HOLDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,11 +102,6 @@ class BucketMap:
     cells: tuple[tuple[float | None, ...], ...]
     column_labels: tuple[str, ...]
     row_labels: tuple[str, ...]
-
-
-def tightest_first(plan: Plan) -> list[ClassResult]:
-    """Classes by slack to their goal."""
-    return sorted(plan.classes, key=lambda c: (c.attainment - c.attainment_goal, c.name))
 
 
 def distributions(plan: Plan) -> tuple[ClassDistributions, ...]:
@@ -167,15 +170,17 @@ def fleet_points(plan: Plan) -> tuple[FleetPoint, ...]:
     if found is None or plan.cost_usd_per_hour is None:
         return ()
     own = _tails(found.classes, plan.classes)
-    points = [FleetPoint("recommended", plan.cost_usd_per_hour, *own, found.held, True)]
+    points = [FleetPoint("recommended", plan.cost_usd_per_hour, *own, HOLDS if found.held else NOT_SHOWN, True)]
     for row in distinct_alternatives(plan):
         if row.kind != "recommended" and row.latencies and row.cost_usd_per_hour is not None:
             tails = _tails(row.latencies, plan.classes)
-            points.append(FleetPoint(named_fleet(row), row.cost_usd_per_hour, *tails, is_feasible(row), False))
+            outcome = HOLDS if is_feasible(row) else NOT_SHOWN
+            points.append(FleetPoint(named_fleet(row), row.cost_usd_per_hour, *tails, outcome, False))
     for fleet in (one.best for one in tried_fleets(plan)):
         if fleet.latencies:
             tails = _tails(fleet.latencies, plan.classes)
-            points.append(FleetPoint(origin_words(fleet), fleet.cost_usd_per_hour, *tails, fleet.held, False))
+            outcome = outcome_words(fleet, plan)
+            points.append(FleetPoint(origin_words(fleet), fleet.cost_usd_per_hour, *tails, outcome, False))
     return tuple(sorted(points, key=lambda point: (point.cost, not point.recommended, point.name)))
 
 
@@ -254,7 +259,9 @@ def _cells(
 
 
 def worst_bucket(plan: Plan) -> Route | None:
-    """The bucket with the least slack to its class's goal; None without routes."""
+    """The bucket that uses most of the misses that its class's goal permits; None without routes."""
     goals = {item.name: item.attainment_goal for item in plan.classes}
     routes = [route for route in plan.routing if route.slo_class in goals and route.share > 0]
-    return min(routes, key=lambda r: (r.attainment - goals[r.slo_class], r.isl, r.osl)) if routes else None
+    if not routes:
+        return None
+    return min(routes, key=lambda r: (-misses_used(r.attainment, goals[r.slo_class]), r.isl, r.osl))

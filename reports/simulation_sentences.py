@@ -12,6 +12,7 @@ from optimizer.plans.plan_simulation import JudgedFleet, Simulation
 from .numbers import count, percent, percent_beside
 from .text import clean, plural
 from .tried_fleets import undecided
+from .words import misses_used
 
 MOST_LESS: Final = 4
 """Pools that are named of those that cannot lose a replica."""
@@ -22,7 +23,7 @@ def simulation_sentence(plan: Plan) -> str:
     found = plan.simulation
     if found is None or not found.classes:
         return ""
-    one = min(found.classes, key=lambda item: item.attainment_low - item.attainment_goal)
+    one = max(found.classes, key=lambda item: misses_used(item.attainment_low, item.attainment_goal))
     held, low, high = (
         percent_beside(share, one.attainment_goal)
         for share in (one.attainment, one.attainment_low, one.attainment_high)
@@ -88,5 +89,5 @@ def _less_words(row: JudgedFleet, goals: dict[str, float]) -> str:
 
 
 def _worst_class(row: JudgedFleet, goals: dict[str, float]) -> str:
-    """The class that is furthest below its goal, or the least above it."""
-    return min(row.attainment, key=lambda name: row.attainment[name] - goals.get(name, 0.0))
+    """The class that uses most of its permitted misses."""
+    return max(row.attainment, key=lambda name: misses_used(row.attainment[name], goals.get(name, 0.0)))

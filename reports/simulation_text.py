@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Final
@@ -13,12 +14,14 @@ from costmodel.power import POWER
 from costmodel.simulator.metrics import steady_throughput
 from costmodel.words import join_words
 from optimizer.verification.judge import Judgement
+from optimizer.verification.simulated_demand import Slot
 
 from .curve_text import curve_text, goodput_text, three
 from .numbers import count, duration, is_number, percent, rate, si, significant
 from .simulated import Simulated
 from .table import Column, render_table
 from .text import clean, plural, wrap
+from .words import misses_used
 
 LEAST_WIDTH: Final = 56
 HOURS: Final = 24.0
@@ -177,7 +180,13 @@ def _energy_words(shown: Simulated) -> str:
 
 def _slot_words(shown: Simulated) -> str:
     """Say which slot of the day went worst."""
-    worst = min(shown.slots, key=lambda slot: np.nan_to_num(np.array(slot.attainment), nan=1.0).min())
+    goals = [one.goal for one in shown.judgement.classes]
+
+    def used(slot: Slot) -> float:
+        """Of the permitted misses, in the class that uses most; a class without a request in the slot uses none."""
+        return max(misses_used(1.0 if math.isnan(a) else a, g) for a, g in zip(slot.attainment, goals, strict=True))
+
+    worst = max(shown.slots, key=used)
     number = shown.slots.index(worst)
     length = HOURS / len(shown.slots)
     shares = ", ".join(

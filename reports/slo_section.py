@@ -38,7 +38,7 @@ from .simulation_figures import (
     worst_bucket,
 )
 from .text import clean, plural
-from .tried_fleets import TriedFleet, origin_words, outcome_words, tried_fleets
+from .tried_fleets import HOLDS, NOT_SHOWN, TriedFleet, held_words, origin_words, outcome_words, tried_fleets
 from .words import engine_cell, has_tpot
 
 MOST_CLASSES: Final = 3
@@ -105,8 +105,8 @@ def judged_sentence(plan: Plan) -> str:
     cheaper = [one.best for one in tried_fleets(plan) if one.best.cost_usd_per_hour < own]
     if not cheaper:
         return "Also simulated: no fleet that costs less"
-    held = sum(row.held for row in cheaper)
-    return f"Tried on the way: {plural(len(cheaper), 'cheaper fleet')}, of which {held or 'none'} held"
+    held = held_words([outcome_words(row, plan) for row in cheaper])
+    return f"Tried on the way: {plural(len(cheaper), 'cheaper fleet')}, of which {held}"
 
 
 def _distribution_chart(figure: ClassDistributions, plan: Plan) -> Chart:
@@ -140,8 +140,8 @@ def load_sentence(figure: LoadFigure) -> str:
     if figure.goodput is None:
         return "Latency at the rates that were simulated"
     room = signed_percent(figure.goodput / figure.demand - 1) if figure.demand else MISSING
-    reached = any(point.rate == figure.fails and point.held for point in figure.points)
-    fails = "" if figure.fails is None else f"; {fails_words(figure.fails, held=reached)}"
+    held = [point.rate for point in figure.points if point.held]
+    fails = "" if figure.fails is None else f"; {fails_words(figure.fails, held)}"
     return f"Every goal holds up to {rate(figure.goodput)}, {room} against the demand{fails}"
 
 
@@ -288,10 +288,7 @@ def fleets_chart(plan: Plan) -> Chart | None:
     points = fleet_points(plan)
     if len(points) < 2:
         return None
-    rows = [
-        (p.name, hourly(p.cost), percent(p.ttft), percent(p.tpot), "holds" if p.held else "does not hold")
-        for p in points
-    ]
+    rows = [(p.name, hourly(p.cost), percent(p.ttft), percent(p.tpot), p.outcome) for p in points]
     far = sum(p.cost > FAR * (plan.cost_usd_per_hour or 0.0) for p in points)
     left = f" {plural(far, 'fleet')} of over {FAR:g} times the price only in the data." if far else ""
     return Chart(
@@ -302,7 +299,7 @@ def fleets_chart(plan: Plan) -> Chart | None:
         ),
         drawing=draw_fleets(points),
         table=cut_table(("fleet", "#price", "#TTFT of limit", "#TPOT of limit", "outcome"), rows),
-        legend=(("good", "recommended"), ("other", "holds"), ("over", "does not hold")),
+        legend=(("good", "recommended"), ("other", HOLDS), ("over", NOT_SHOWN)),
     )
 
 
@@ -312,6 +309,5 @@ def fleets_sentence(points: Sequence[FleetPoint]) -> str:
     cheaper = [point for point in points if point.cost < own.cost]
     if not cheaper:
         return f"The cheapest of {len(points)} fleets simulated"
-    held = sum(point.held for point in cheaper)
-    which = plural(len(cheaper), "cheaper fleet")
-    return f"{which} simulated, of which {held or 'none'} {'holds' if held <= 1 else 'hold'}"
+    held = held_words([point.outcome for point in cheaper])
+    return f"{plural(len(cheaper), 'cheaper fleet')} simulated, of which {held}"

@@ -21,7 +21,7 @@ from .proof_words import outcome_words
 from .sensitivity import told
 from .sentences import binding_sentence, relax_sentence
 from .simulation_sentences import router_sentence, simulation_sentence, waste_sentence
-from .table import Column, Style, render_table, table_blocks
+from .table import Column, Style, kept_headers, render_table, table_blocks
 from .text import clean, fit, plural, wrap
 from .words import (
     alternative_name,
@@ -39,6 +39,7 @@ from .words import (
     missed_when_slow,
     nearest_miss,
     split_words,
+    tightest_first,
     violated,
 )
 
@@ -55,6 +56,9 @@ MOST_BECAUSE: Final = 12
 SCREEN_LINES: Final = 45
 """Lines that the whole text may take; the alternatives, two lines each, get what the rest leaves."""
 LEAST_WIDTH: Final = 56
+
+SETTINGS: Final = ("dtype/KV", "chunk")
+"""Columns of the fleet that are told below it where they have no room: engines have to be given them."""
 
 Paint = Callable[..., str]
 
@@ -115,17 +119,33 @@ def _pools(plan: Plan, width: int) -> list[str]:
         Column("max seqs", "right"),
         Column("chunk", "right", optional=True),
         Column("$/h", "right"),
-        Column("busiest", shrink=True, lines=2),
+        Column("busiest", shrink=True, lines=2, optional=True),  # the limits below tell of it, settings stand only here
     ]
-    table = render_table([_pool_row(pool) for pool in pools], columns, width, indent=2)
+    rows = [_pool_row(pool) for pool in pools]
+    table = render_table(rows, columns, width, indent=2)
     heading = _heading("Fleet", len(pools), len(plan.pools))
     spares = sum(pool.spare_replicas for pool in plan.pools)
     spare = f"; {plural(spares, 'engine')} {'is' if spares == 1 else 'are'} spare" if spares else ""
     lines = [fit(f"{heading}: {gpu_words(plan)}{spare}", width), *table.split("\n")]
+    lines += _left_out(rows, columns, width)
     rest = sum(pool.usd_per_hour for pool in plan.pools) - sum(pool.usd_per_hour for pool in pools)
     if len(pools) < len(plan.pools):
         lines.append(f"  … and {plural(len(plan.pools) - len(pools), 'more pool')} for {hourly(rest)}")
     return lines
+
+
+def _left_out(rows: Sequence[Sequence[str]], columns: Sequence[Column], width: int) -> list[str]:
+    """Settings whose columns have no room, in a sentence: once for pools that agree."""
+    shown, said = kept_headers(rows, columns, width - 2), []
+    for at, column in enumerate(columns):
+        if column.header in shown or column.header not in SETTINGS:
+            continue
+        pools: dict[str, list[str]] = {}
+        for row in rows:
+            pools.setdefault(row[at], []).append(row[0])
+        each = [value + (f" ({', '.join(names)})" if len(pools) > 1 else "") for value, names in pools.items()]
+        said.append(f"{column.header} {', '.join(each)}")
+    return _indented(f"Also set: {'; '.join(said)}.", width) if said else []
 
 
 def _pool_row(pool: Pool) -> list[str]:
@@ -146,7 +166,7 @@ def _pool_row(pool: Pool) -> list[str]:
 def _classes(plan: Plan, width: int, paint: Paint) -> list[str]:
     classes = plan.classes
     if len(classes) > MOST_CLASSES:
-        classes = sorted(classes, key=lambda c: (c.attainment - c.attainment_goal, c.name))[:MOST_CLASSES]
+        classes = tightest_first(plan)[:MOST_CLASSES]
     columns = [
         Column("class", shrink=True),
         Column("share", "right", optional=True),

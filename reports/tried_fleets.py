@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -10,7 +12,12 @@ from optimizer.plans.plan import Plan
 from optimizer.plans.plan_simulation import JudgedFleet
 
 from .text import clean
+from .words import misses_used
 
+HOLDS: Final = "holds"
+UNPROVEN: Final = "not proven"
+NOT_SHOWN: Final = "not shown to hold"
+"""What can be said of every fleet that does not hold, whether it misses a goal or only is not proven."""
 _RIVAL: Final = re.compile(r"rival \d+, (.+): (\d+) of (\d+)")
 _OF_A_SEARCH: Final = {"found by formula": "cheapest by formula", "repaired": "repaired after a miss"}
 
@@ -33,11 +40,13 @@ def tried_fleets(plan: Plan) -> list[TriedFleet]:
     attempts: dict[tuple[tuple[str, ...], float], list[JudgedFleet]] = {}
     for one in (*plan.simulation.one_replica_less, *plan.simulation.others):
         attempts.setdefault((tuple(sorted(one.pools)), one.cost_usd_per_hour), []).append(one)
-    return [TriedFleet(max(alike, key=_merit), len(alike)) for alike in attempts.values()]
+    goals = {item.name: item.attainment_goal for item in plan.classes}
 
+    def merit(one: JudgedFleet) -> tuple[bool, bool, float]:
+        used = [misses_used(share, goals.get(name, 0.0)) for name, share in one.attainment.items()]
+        return one.held, not one.overloaded, -max(used, default=math.inf)
 
-def _merit(one: JudgedFleet) -> tuple[bool, bool, float]:
-    return one.held, not one.overloaded, min(one.attainment.values(), default=0.0)
+    return [TriedFleet(max(alike, key=merit), len(alike)) for alike in attempts.values()]
 
 
 def origin_words(one: JudgedFleet) -> str:
@@ -54,10 +63,22 @@ def origin_words(one: JudgedFleet) -> str:
 def outcome_words(one: JudgedFleet, plan: Plan) -> str:
     """Say whether a fleet holds; one whose interval straddles a goal is not proven to."""
     if one.held or one.stuck:
-        return "holds" if one.held else "behind once its KV memory was full"
+        return HOLDS if one.held else "behind once its KV memory was full"
     if one.overloaded:
         return "overloaded"
-    return "not proven" if undecided(one, plan) else "misses a goal"
+    return UNPROVEN if undecided(one, plan) else "misses a goal"
+
+
+def held_words(outcomes: Sequence[str]) -> str:
+    """Say how many of several fleets hold, by their outcomes.
+
+    >>> held_words(["misses a goal"]), held_words(["misses a goal", "not proven"]), held_words(["holds", "not proven"])
+    ('none holds', 'none is shown to hold', '1 holds')
+    """
+    held = outcomes.count(HOLDS)
+    if held:
+        return f"{held} {'holds' if held == 1 else 'hold'}"
+    return "none is shown to hold" if {UNPROVEN, NOT_SHOWN} & set(outcomes) else "none holds"
 
 
 def undecided(one: JudgedFleet, plan: Plan) -> bool:

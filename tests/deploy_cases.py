@@ -68,7 +68,9 @@ def plan_of(pools: tuple[Case, ...] = PAIR, ask: Ask | None = None) -> Plan:
     ids = [case.name or f"{case.role}-{number}" for number, case in enumerate(pools, start=1)]
     text |= {"name": ask.title, "model": ask.model, "engine": ask.engine, "transfers": []}
     text["pools"] = [_pool(case, name, ask) for case, name in zip(pools, ids, strict=True)]
-    text["gpus"] = {case.gpu: 1 for case in pools}
+    text["gpus"] = {}
+    for pool in text["pools"]:
+        text["gpus"][pool["accelerator"]] = text["gpus"].get(pool["accelerator"], 0) + pool["gpus"]
     text["provenance"]["inputs"] = _inputs(pools, ask)
     text["workload"] |= {
         "prefix_hit_share": ask.prefix,

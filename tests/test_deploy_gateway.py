@@ -106,7 +106,9 @@ def test_lengths_that_a_gateway_cannot_tell_apart_are_refused() -> None:
         InputError, match=r"a pool would get 81.8 % on top of the requests .* constraints\.routing=threshold$"
     ):
         deployment_files(alike, options("vllm"))
-    assert deploy_sentence(alike).startswith("Deploy: not with vLLM, NVIDIA Dynamo and llm-d: a pool would get 81.8 %")
+    said = deploy_sentence(alike)
+    assert said.startswith("Deploy: not with vLLM: a pool would get 81.8 %")
+    assert "--target" not in said
 
 
 def test_a_size_that_finds_no_pool_is_misplaced() -> None:
@@ -166,14 +168,16 @@ def test_a_plan_by_length_is_run_by_its_engines_own_target() -> None:
 
 @pytest.mark.parametrize("target", ["dynamo", "llmd"])
 def test_other_targets_say_who_can(target: str) -> None:
-    with pytest.raises(InputError, match=r"the router of --target vllm alone does that: name it, or plan again with "):
+    with pytest.raises(
+        InputError, match=r"constraints\.max_pools=1; or choose --target vllm, which runs this plan as it is$"
+    ):
         deployment_files(parted_plan(), options(target))
 
 
 def test_a_target_of_another_engine_says_at_once_that_it_cannot_either() -> None:
     with pytest.raises(InputError, match=r"needs engine: trtllm in the workload, and --set constraints\.max_pools=1, "):
         deployment_files(parted_plan(), options("trtllm"))
-    with pytest.raises(InputError, match=r"needs engine: sglang in the workload$"):
+    with pytest.raises(InputError, match=r"needs engine: sglang in the workload; or choose --target vllm, "):
         deployment_files(parted_plan(), options("sglang"))
 
 
@@ -191,7 +195,7 @@ def test_the_page_says_which_prompts_a_pool_takes() -> None:
 def test_no_target_of_tensorrt_llm_can() -> None:
     with pytest.raises(
         InputError,
-        match=r"no target that runs trtllm has a router that does: plan again with --set constraints\.max_pools=1",
+        match=r"which no router of TensorRT-LLM does; plan again with --set constraints\.max_pools=1$",
     ):
         deployment_files(parted_plan("trtllm"), options("trtllm"))
 

@@ -288,7 +288,7 @@ def test_a_claim_keeps_the_weights_of_releases_and_groups(data: Path) -> None:
 @pytest.mark.parametrize(
     ("target", "more", "sentence"),
     [
-        ("vllm", {"claim": "models"}, "target vllm has none; targets that have: dynamo, llmd"),
+        ("vllm", {"claim": "models"}, "target vllm has none; or choose --target dynamo or llmd, which run this plan"),
         ("dynamo", {"claim": "my models"}, "--claim 'my models' is not of the form"),
         ("dynamo", {"claim": "models", "model": "/models/mine"}, "'/models/mine' is a folder of the nodes"),
     ],

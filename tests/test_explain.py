@@ -61,6 +61,8 @@ def test_ranks_agree_with_costs(problem: Problem) -> None:
                 if one.cost is not None and one.rank is not None and one.best is not None:
                     seen.setdefault(one.role, []).append((one.rank, one.cost))
                     assert one.cost >= one.best
+                    better = "best fleet with an engine of this role" in one.why
+                    assert better == (one.cost > one.best * (1.0 + 1e-9))
     for ranked in seen.values():
         costs = [cost for _, cost in sorted(ranked)]
         assert np.all(np.diff(costs) >= -1e-9)

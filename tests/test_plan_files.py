@@ -46,6 +46,9 @@ WRONG: dict[str, tuple[tuple[str | int, ...], object, str]] = {
     "absurd": (("pools", 0, "operating_point", "ridge_point"), 1e300, "1e+300 is beyond any plan"),
     "huge-integer": (("gpus",), {"H100": 10**400}, "gpus.H100"),
     "same-id": (("pools", 1, "id"), FLEET["pools"][0]["id"], "two pools have one id"),
+    "replica-less": (("pools", 0, "replicas"), 1, "pools.0.gpus: 8 is not 4, which replicas (1) of 4 GPUs each have"),
+    "gpu-more": (("gpus", "H200-SXM"), 7, "gpus.H200-SXM: 7 is not 6, which its pools have"),
+    "gpu-of-no-pool": (("gpus", "L4"), 1, "gpus.L4: 1 is not 0, which its pools have"),
     "stranger": (
         ("transfers", 0, "source"),
         "nobody",

@@ -8,19 +8,23 @@ from hypothesis import given
 from hypothesis import settings as tried
 from hypothesis import strategies as st
 
+from optimizer.fleets.binding import attainment_binding
 from optimizer.plans.plan import Plan, Worth
-from reports.arrivals import arrivals, arrivals_chart
+from reports.arrivals import arrivals_chart
+from reports.day import arrivals, day_price_words
 from reports.deploy.settings import settings
 from reports.figures import worth_costs
 from reports.html import render_plan
+from reports.markdown import render_plan as as_markdown
 from reports.marks import Box, Drawing, Rect, Text
 from reports.marks import Path as Line
-from reports.numbers import duration, percent, rate
+from reports.numbers import duration, money, percent, rate
 from reports.page import make_page
 from reports.page_charts import why_charts
 from reports.plots import axes, headings, line, plot
 from reports.reasons import hand_over_sentence, origins_table, pools_table, settings_table
 from reports.scales import round_steps
+from reports.sentences import cost_sentence, growth_sentence, slo_sentence
 from reports.simulation_figures import (
     bucket_maps,
     distributions,
@@ -30,8 +34,11 @@ from reports.simulation_figures import (
     undominated,
     worst_bucket,
 )
+from reports.simulation_sentences import simulation_sentence
 from reports.slo_section import fleets_chart, fleets_sentence, judged_sentence, knee_sentence, load_sentence, slo_check
 from reports.sources import source_rows
+from reports.terminal import render_plan as as_text
+from reports.words import tightest_first
 from tests.deploy_cases import plan_of
 from tests.report_cases import RATES, SHARES, load, simulated, with_routes
 
@@ -84,13 +91,67 @@ def test_latency_against_load_is_that_of_the_worst_class_over_its_limit(plan: Pl
     )
 
 
+def test_a_rate_that_a_run_held_is_not_one_that_misses_however_it_is_rounded(plan: Plan) -> None:
+    """The curve and the rate above the goodput come from products in another order: their last digits differ."""
+    found = plan.simulation
+    assert found is not None
+    curve = [*found.curve[:-1], found.curve[-1].model_copy(update={"rate_rps": 8.1 * (1 + 2e-16), "held": True})]
+    assert curve[-1].rate_rps != found.goodput_fails_rps
+    held = plan.model_copy(update={"simulation": found.model_copy(update={"curve": curve})})
+    figure = load_figure(held)
+    assert figure is not None
+    assert load_sentence(figure).endswith("; at 8.1 req/s that is not proven")
+    assert growth_sentence(held).endswith("; at 8.1 req/s that is not proven.")
+    assert growth_sentence(plan).endswith("; at 8.1 req/s a goal is missed.")
+
+
+def test_the_tightest_class_is_the_one_that_uses_most_of_its_permitted_misses(plan: Plan) -> None:
+    """2.3 % missed of 10 % permitted is nearer to the goal than 0.1 % of 5 %, and yet further above it."""
+    first, second = plan.classes
+    classes = [
+        first.model_copy(update={"name": "interactive", "attainment": 0.977, "attainment_goal": 0.9}),
+        second.model_copy(update={"name": "batch", "attainment": 0.999, "attainment_goal": 0.95}),
+    ]
+    other = simulated(plan.model_copy(update={"classes": classes}))
+    assert simulation_sentence(other).startswith("Simulated: 97.7 % of interactive, the tightest class, in time")
+    assert slo_sentence(other).startswith("Both classes are within the goal: interactive is tightest, 97.7 %")
+    assert [item.name for item in tightest_first(other)] == ["interactive", "batch"]
+    assert [figure.name for figure in distributions(other)] == ["interactive", "batch"]
+
+
+@given(st.lists(st.tuples(st.floats(0.0, 1.0), st.floats(0.5, 0.99)), min_size=2, max_size=5))
+def test_the_tightest_class_has_the_least_slack_of_permitted_misses(rows: list[tuple[float, float]]) -> None:
+    plan = load("disaggregated")
+    changes = [{"name": f"c{n}", "attainment": held, "attainment_goal": goal} for n, (held, goal) in enumerate(rows)]
+    classes = [plan.classes[0].model_copy(update=change) for change in changes]
+    first = tightest_first(plan.model_copy(update={"classes": classes}))[0]
+    slacks = {
+        item.name: attainment_binding("", 1 - item.attainment, 1 - item.attainment_goal).slack for item in classes
+    }
+    assert slacks[first.name] == pytest.approx(min(slacks.values()), abs=1e-12)
+
+
+def test_fleets_that_are_only_unproven_are_not_said_to_miss(plan: Plan) -> None:
+    found = plan.simulation
+    assert found is not None
+    less = found.one_replica_less[0].model_copy(update={"outcome": "undecided"})
+    open_ = plan.model_copy(update={"simulation": found.model_copy(update={"one_replica_less": [less]})})
+    assert judged_sentence(open_).endswith("1 cheaper fleet, of which none is shown to hold")
+    assert fleets_sentence(fleet_points(open_)) == "1 cheaper fleet simulated, of which none is shown to hold"
+    chart = fleets_chart(open_)
+    assert chart is not None
+    named = {row[0]: row[-1] for row in chart.table.rows}
+    assert named["p0: one replica less"] == "not proven"
+    assert {row[0]: row[-1] for row in slo_check(open_).judged.rows}["p0: one replica less"] == "not proven"
+
+
 def test_fleets_stand_where_they_cost_and_the_front_only_falls(plan: Plan) -> None:
     points = fleet_points(plan)
     assert [point.cost for point in points] == [39.12, 49.08, 51.2, 53.08, 54.78, 57.6]
     assert [point.held for point in points] == [False, True, True, True, True, True]
     assert [point.recommended for point in points].index(True) == 1
     assert fleets_sentence(points) == "1 cheaper fleet simulated, of which none holds"
-    assert judged_sentence(plan) == "Tried on the way: 1 cheaper fleet, of which none held"
+    assert judged_sentence(plan) == "Tried on the way: 1 cheaper fleet, of which none holds"
     for metric in ("ttft", "tpot"):
         front = undominated(points, metric)
         assert [p.cost for p in front] == sorted(p.cost for p in front)
@@ -240,6 +301,22 @@ def test_a_daily_profile_is_drawn_and_the_mean_use_of_it_said() -> None:
     assert [float(row[1].removesuffix(" req/s")) for row in chart.table.rows] == rates
     columns = [mark for mark in chart.drawing.marks if isinstance(mark, Rect) and mark.tip]
     assert sorted(mark.tone for mark in columns) == ["over"] + ["prefill"] * 24
+
+
+def test_a_token_costs_more_over_the_day_than_at_the_rate_planned_for() -> None:
+    """Six hours at the peak and none else: the same dollars buy a quarter of the tokens."""
+    once = load("disaggregated")
+    rates = [0.0] * 18 + [once.demand_rps] * 6
+    plan = stated(once, diurnal={"requests_per_second_by_hour": rates, "percentile": 100})
+    price = once.usd_per_million_output_tokens
+    assert price is not None
+    said = f"{money(4.0 * price)} over the day's mean of 1.88 req/s"
+    assert day_price_words(plan) == said
+    assert cost_sentence(plan).endswith(f"at the demand of 7.5 req/s, {said}.")
+    for view in (render_plan(plan).replace("&#39;", "'"), as_text(plan), as_markdown(plan)):
+        assert said in " ".join(view.replace("\N{NO-BREAK SPACE}", " ").replace("\\", "").split())
+    assert day_price_words(once) == ""
+    assert day_price_words(plan.model_copy(update={"objective": "max_goodput"})) == ""
 
 
 @pytest.mark.parametrize(

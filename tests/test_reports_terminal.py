@@ -43,6 +43,23 @@ def test_colour_changes_nothing_but_colour(name: str) -> None:
     assert click.unstyle(coloured) == render_plan(plan, 100)
 
 
+@pytest.mark.parametrize("width", [56, 64, 72, 80, 90, 100, 120, 200])
+@pytest.mark.parametrize("name", ["disaggregated", "colocated"])
+def test_settings_of_the_engines_stand_somewhere_at_every_width(name: str, width: int) -> None:
+    plan = load(name)
+    fleet = render_plan(plan, width).partition("\nFleet")[2].partition("\nSLOs")[0]
+    for pool in plan.pools:
+        assert f"{pool.weight_dtype}/{pool.kv_dtype}" in fleet
+        assert f"{pool.max_num_batched_tokens:,}" in fleet
+    assert ("Also set: " in fleet) == (len([word for word in ("dtype/KV  ", "chunk  ") if word in fleet]) < 2)
+
+
+def test_pools_that_differ_in_what_has_no_room_are_named() -> None:
+    assert "Also set: dtype/KV bf16/bf16; chunk 16,384 (p0), 96 (d0), 48 (d1)." in " ".join(
+        render_plan(load("disaggregated"), 60).split()
+    )
+
+
 def test_a_hostile_name_sends_no_escape_to_the_terminal() -> None:
     text = render_plan(load("hostile"), 100)
     assert not set(text) & set("\x1b\u202e\u2066\u2028")

@@ -24,10 +24,12 @@ from optimizer.procurement.resilience import (
     without,
 )
 from optimizer.verification.judge import Judgement, judge
+from pdplan.commands.resilience import least_requests
 from reports.resilience_page import render_resilience
-from reports.resilience_text import resilience_dict, resilience_text
+from reports.resilience_text import resilience_dict, resilience_text, seen_in_the_plan
 from search_spaces.problem import Billing
 from tests.optimizer_cases import instance_of, offer, problem, space, workload
+from tests.report_cases import load, simulated
 
 LEFT = st.one_of(st.just(0.0), st.floats(0.01, 1.0))
 P, D, C = Role.PREFILL, Role.DECODE, Role.COLOCATED
@@ -198,11 +200,11 @@ def test_the_loss_of_what_the_load_needs_breaks_the_slo() -> None:
     told = " ".join(resilience_text(resilience(*case(3), requests=600), 1, 100).split())
     assert (
         "Each row is a run of 630 requests with the expected step times, in which spare engines serve too. The plan's "
-        "own shares come from other runs, most of them longer, with spare engines idle" in told
+        "own shares come from several other runs, with spare engines idle" in told
     )
     assert told.startswith(
-        "An SLO breaks with the loss of 1 node of H100, its only one (3 × colocated-1). It holds with the loss of "
-        "1 replica of colocated-1."
+        "An SLO breaks with the loss of 1 node of H100, its only one (3 × colocated-1). Every SLO holds with the loss "
+        "of 1 replica of colocated-1."
     )
 
 
@@ -244,6 +246,52 @@ def test_a_fleet_that_misses_without_a_loss_says_so_first() -> None:
     page = render_resilience(found, 1, "shop")
     assert "Even without a loss the fleet misses an SLO" in page
     assert page.count('<svg class="chart"') == 1
+
+
+def test_a_loss_that_a_run_does_not_settle_is_said_so_in_the_headline_and_in_its_row() -> None:
+    """The share reaches the goal, and its interval does not; and the other way round."""
+    found = resilience(*case(12), requests=600)
+    whole = found.whole
+    goal = whole.classes[0].goal
+
+    def seen(share: float, low: float, high: float) -> Judgement:
+        one = replace(
+            whole.classes[0], attainment=replace(whole.classes[0].attainment, share=share, low=low, high=high)
+        )
+        return replace(whole, classes=(one,))
+
+    above, below = seen(goal + 0.01, goal - 0.01, 1.0), seen(goal - 0.01, goal - 0.03, goal + 0.01)
+    first, second, third = found.losses
+    losses = (replace(first, judgement=above), replace(second, judgement=below), third)
+    told = " ".join(resilience_text(replace(found, losses=losses), 1, 200, seen="Seen elsewhere.").split())
+    assert told.startswith(
+        "Every SLO holds with the loss of 1 node of H100 (4 × colocated-1). "
+        "An SLO is missed with the loss of 1 node of H100 (8 × colocated-1), but not for sure: the 95 % interval "
+        "reaches the goal. "
+        "Every SLO holds with the loss of 1 replica of colocated-1, but not for sure: the 95 % interval reaches below "
+        "a goal."
+    )
+    assert "yes, unsure" in told
+    assert "no, unsure" in told
+    assert "longer runs (--requests) tell more. Seen elsewhere. Simulated after the loss" in told
+
+
+def test_the_plans_own_runs_are_told_where_they_lost_the_same() -> None:
+    plan = simulated(load("colocated"))
+    less = "In the plan's own runs: one replica less misses a goal: p0 "
+    assert seen_in_the_plan(plan, 1).startswith(less)
+    assert seen_in_the_plan(plan, 2) == ""
+    assert seen_in_the_plan(load("colocated"), 1) == ""
+    assert seen_in_the_plan(simulated(load("disaggregated")), 1) == ""  # its spare engine idles there
+
+
+def test_runs_are_as_long_as_those_that_proved_the_plan() -> None:
+    plan = simulated(load("colocated"))
+    assert plan.simulation is not None
+    assert least_requests(plan) == 20_000 // 2
+    assert least_requests(load("colocated")) == 5_000
+    short = plan.model_copy(update={"simulation": plan.simulation.model_copy(update={"requests": 300})})
+    assert least_requests(short) == 5_000
 
 
 def test_a_spare_stands_in_for_what_is_lost() -> None:

@@ -34,7 +34,7 @@ def test_each_fleet_is_one_row_with_its_best_attempt(plan: Plan) -> None:
     assert [(row[0], row[4]) for row in rows] == [
         ("p0: one replica less", "1"), ("a rival", "3"), ("cheapest by formula", "1"),
     ]  # fmt: skip
-    assert judged_sentence(plan) == "Tried on the way: 2 cheaper fleets, of which none held"
+    assert judged_sentence(plan) == "Tried on the way: 2 cheaper fleets, of which none holds"
 
 
 def test_the_chart_has_a_mark_for_each_fleet(plan: Plan) -> None:

@@ -5,6 +5,7 @@ The field names at the top level are a promise to other programs: units are part
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from enum import StrEnum
 from typing import Any, Literal, Self
@@ -323,6 +324,19 @@ class Plan(Record):
             yield from ((f"routing.{number}.prefill", pool) for pool in route.prefill)
             yield from ((f"routing.{number}.decode", pool) for pool in route.decode)
 
+    def _miscounts(self) -> Iterator[str]:
+        """Where GPUs do not add up: of a pool, or of all pools of an accelerator."""
+        total = Counter[str]()
+        for number, pool in enumerate(self.pools):
+            each = pool.tensor_parallel * pool.pipeline_parallel * pool.data_parallel
+            total[pool.accelerator] += pool.gpus
+            wanted, engines = pool.replicas * each, f"replicas ({pool.replicas}) of {each} GPUs each"
+            if pool.gpus != wanted:
+                yield f"pools.{number}.gpus: {pool.gpus} is not {wanted}, which {engines} have"
+        for name in sorted(total.keys() | self.gpus.keys()):
+            if self.gpus.get(name, 0) != total[name]:
+                yield f"gpus.{name}: {self.gpus.get(name, 0)} is not {total[name]}, which its pools have"
+
     @model_validator(mode="after")
     def _agree(self) -> Self:
         """Check what no single field can tell: a fleet where the status promises one, names that lead somewhere."""
@@ -336,6 +350,7 @@ class Plan(Record):
             "two pools have one id": len(set(pools)) < len(pools),
             f"{lost[0]}: {UnknownNameError('pool', lost[1], pools)}": bool(lost[0]),
             "workload.isl, osl and share differ in length": not len(load.isl) == len(load.osl) == len(load.share),
+            **dict.fromkeys(self._miscounts(), True),
         }
         for sentence, wrong in faults.items():
             if wrong:

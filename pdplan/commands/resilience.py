@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -17,16 +18,21 @@ from search_spaces.bounds import HOURLY_RATE, SEED, Bounds
 html_option = click.option("--html", "html_file", type=PATH, metavar="OUT", help="Write a page with charts.")
 
 REQUESTS = Bounds(100, 1_000_000)
+LEAST_REQUESTS = 5_000
 LOSSES = Bounds(1, 100)
 LEAST = Bounds(1, 100_000)
 HOURS = 24
+
+if TYPE_CHECKING:
+    from optimizer.plans.plan import Plan
 
 
 @click.command(short_help="Say which loss of a replica or node breaks an SLO.")
 @click.argument("file", metavar="PLAN", type=PATH)
 @click.option("--losses", type=whole(LOSSES), default=1, show_default=True, help="Replicas or nodes lost at once.")
-@click.option("--requests", type=whole(REQUESTS), default=5_000, show_default=True,
-              help="Simulated after each loss, at least.")  # fmt: skip
+@click.option("--requests", type=whole(REQUESTS),
+              help="Simulated after each loss, at least. Default: as many as in each run that proved the plan, and at "
+              "least 5,000.")  # fmt: skip
 @click.option("--seed", type=whole(SEED), default=0, show_default=True, metavar="N", help="Seed of the requests.")
 @html_option
 @json_option
@@ -39,7 +45,7 @@ def resilience(
     *,
     file: Path,
     losses: int,
-    requests: int,
+    requests: int | None,
     seed: int,
     html_file: Path | None,
     as_json: bool,
@@ -63,7 +69,7 @@ def resilience(
     from optimizer.procurement.resilience import resilience as ask
     from optimizer.procurement.resilience import with_spares
     from reports.resilience_page import render_resilience
-    from reports.resilience_text import resilience_dict, resilience_text
+    from reports.resilience_text import resilience_dict, resilience_text, seen_in_the_plan
 
     check_files({"--html": html_file}, force=force)
     plan = read_plan(file)
@@ -74,14 +80,21 @@ def resilience(
             with_spares(fleet, [pool.spare_replicas for pool in plan.pools]),
             count=losses,
             needed=[pool.replicas for pool in fleet.pools],
-            requests=requests,
+            requests=requests or least_requests(plan),
             seed=seed,
             volume=planned_volume(plan),
             progress=progress,
         )
-    write_page(console, html_file, lambda: render_resilience(found, losses, plan.name))
-    console.show(resilience_dict(found) if as_json else resilience_text(found, losses, console.width))
+    seen = seen_in_the_plan(plan, losses)
+    write_page(console, html_file, lambda: render_resilience(found, losses, plan.name, seen))
+    console.show(resilience_dict(found) if as_json else resilience_text(found, losses, console.width, seen))
     return 0 if all(one.held for one in found.losses) else ExitCode.INFEASIBLE
+
+
+def least_requests(plan: Plan) -> int:
+    """Requests of a run that tells as much as one of those that proved the plan."""
+    found = plan.simulation
+    return LEAST_REQUESTS if found is None else max(LEAST_REQUESTS, found.requests // found.replications)
 
 
 @click.command(short_help="Say what scaling a plan's fleet over the day saves.")

@@ -98,13 +98,12 @@ def _check_options(plan: Plan, options: Options) -> None:
 def _engine_version(plan: Plan, options: Options) -> str:
     found = facts.engine_version(options.target, options.version, plan.engine)
     if found is None:
-        able = [name for name in facts.target_names() if plan.engine in facts.engines_of(name)]
         roles = {pool.role for pool in plan.pools}
         lengths = routing_of(plan) is Routing.BY_LENGTH and options.target not in facts.length_routers(roles)
         pools = f", and --set constraints.max_pools={len(roles)}, as none of its routers chooses by length or class"
         raise InputError(
             f"the plan was evaluated for {plan.engine}, which target {options.target} does not run; "
-            f"targets that do: {', '.join(able)}; a plan for {options.target} needs engine: "
+            f"a plan for {options.target} needs engine: "
             f"{' or '.join(facts.engines_of(options.target))} in the workload{pools * lengths}"
         )
     return found

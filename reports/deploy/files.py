@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Final
@@ -96,7 +96,38 @@ TARGETS: Final[Mapping[str, Target]] = {
 
 
 def deployment_files(plan: Plan, options: Options, base: Path | None = None) -> dict[str, str]:
-    """Every file of a plan's deployment by its path in the directory; InputError for the first rule that is broken.
+    """Every file of a plan's deployment by its path in the directory.
+
+    InputError for the first rule that is broken; it names the other targets that the same plan and options do for.
+    base: folder from which files that the plan's problem names are looked up.
+    """
+    try:
+        return target_files(plan, options, base)
+    except InputError as error:
+        able = [name for name in targets_of(plan) if name != options.target and _accepted(plan, options, name, base)]
+        if not able:
+            raise
+        verb = "runs" if len(able) == 1 else "run"
+        raise InputError(f"{error}; or choose --target {' or '.join(able)}, which {verb} this plan as it is") from error
+
+
+def targets_of(plan: Plan) -> list[str]:
+    """The targets that run the plan's engine, the plain one of that engine before all."""
+    able = [name for name in facts.target_names() if plan.engine in facts.engines_of(name)]
+    return sorted(able, key=lambda name: name != plan.engine)
+
+
+def _accepted(plan: Plan, options: Options, target: str, base: Path | None) -> bool:
+    """Whether another target, of the newest version known, deploys the plan with the same options."""
+    try:
+        target_files(plan, replace(options, target=target, version=facts.checked_version(target, None)), base)
+    except InputError:
+        return False
+    return True
+
+
+def target_files(plan: Plan, options: Options, base: Path | None = None) -> dict[str, str]:
+    """Every file that a target has for a plan; InputError for the first rule that is broken, without a word of others.
 
     base: folder from which files that the plan's problem names are looked up.
     """
@@ -238,8 +269,7 @@ def _make_folder(directory: Path, path: Path) -> None:
 def _check_claim(deployment: Deployment) -> None:
     options = deployment.options
     if options.claim is not None and not TARGETS[options.target].pods:
-        able = ", ".join(name for name, one in TARGETS.items() if one.pods)
-        raise InputError(f"--claim is for pods, and target {options.target} has none; targets that have: {able}")
+        raise InputError(f"--claim is for pods, and target {options.target} has none")
     if options.claim is not None and deployment.weights.startswith("/"):
         raise InputError(f"--claim keeps weights that are fetched, and {deployment.weights!r} is a folder of the nodes")
 

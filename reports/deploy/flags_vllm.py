@@ -129,7 +129,7 @@ def connector(deployment: Deployment) -> str:
     if PUSH not in facts.hand_over_of(deployment.options.target, deployment.options.version, (PUSH,)):
         raise InputError(
             f"PP above 1 of a prefill pool needs the {PUSH}, which {facts.target_title(deployment.options.target)} "
-            f"{deployment.options.version} does not hand over with; targets that do: vllm, llmd; or plan with "
+            f"{deployment.options.version} does not hand over with; plan with "
             "pipeline_parallel: [1]"
         )
     return PUSH

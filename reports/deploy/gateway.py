@@ -74,7 +74,7 @@ def gateway_rules(deployment: Deployment) -> tuple[Rule, ...]:
     known = "class and prompt length" if len(deployment.classes) > 1 else "prompt length"
     raise InputError(
         f"a pool would get {percentage(lost, 1)} on top of the requests that were planned for it, as a gateway tells "
-        f"requests apart by {known} alone; plan again with --set constraints.routing=threshold"
+        f"requests apart by {known} alone"
     )
 
 

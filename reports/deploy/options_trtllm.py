@@ -32,7 +32,7 @@ def trtllm_options(deployment: Deployment, pool: DeployedPool) -> dict[str, Any]
     if settings.data > 1 and settings.tensor > 1:
         raise InputError(
             f"pool {pool.id}: TensorRT-LLM runs attention data-parallel over all ranks or none, not TP "
-            f"{settings.tensor} x DP {settings.data}; targets that can: vllm, dynamo and sglang, with their own engines"
+            f"{settings.tensor} x DP {settings.data}; plan again with engine: vllm or sglang in the workload"
         )
     seqs, tokens = _per_step(pool)
     options: dict[str, Any] = {

@@ -103,12 +103,13 @@ def misrouted(deployment: Deployment, role: Role, config: Mapping[str, Any]) -> 
     return max(0.0, 1.0 - kept / sum(lane.share for lane in deployment.lanes))
 
 
-def refuse_coarse(deployment: Deployment) -> None:
-    """Raise InputError where no grid of lengths comes near the plan's routing."""
+def coarse_words(deployment: Deployment) -> str:
+    """Why no grid of lengths comes near the plan's routing; empty where one does."""
     for role in STAGES:
         lost = misrouted(deployment, role, router_config(deployment, lambda pool: pool.name))
         if lost > MISROUTED:
-            raise InputError(
+            return (
                 f"{percentage(lost)} of the requests would find another {role.value} pool than planned, for Dynamo's "
-                "router chooses by the prompt's length alone; plan again with constraints: {max_pools: 2}"
+                "router chooses by the prompt's length alone"
             )
+    return ""

@@ -64,12 +64,10 @@ def _check(deployment: Deployment, instances: tuple[Instance, ...]) -> None:
         if len(one.hosts) > 1:
             raise InputError(
                 f"pool {one.pool.id}: an engine of {one.pool.settings.gpus} GPUs spans {len(one.hosts)} hosts, which "
-                "trtllm-serve starts only under MPI; target that can: dynamo"
+                "trtllm-serve starts only under MPI"
             )
     if not deployment.disaggregated and len(instances) > 1:
-        raise InputError(
-            f"trtllm-serve has no router for {len(instances)} engines that do both stages; target that has: dynamo"
-        )
+        raise InputError(f"trtllm-serve has no router for {len(instances)} engines that do both stages")
 
 
 def _address(one: Instance, instances: tuple[Instance, ...]) -> str:
