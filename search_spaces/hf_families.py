@@ -1,11 +1,12 @@
 """What a model family leaves unsaid in its `config.json`, as data: a config omits the defaults of its own class.
 
-A default is used only where the config is silent. Besides Hugging Face's own fields there are five of ours, which a
+A default is used only where the config is silent. Besides Hugging Face's own fields there are six of ours, which a
 hand-written config may use too:
 
 is_gated_act: feed-forward with gate and up projections; multi_head: KV heads equal query heads;
 ffn_ratio: feed-forward width over hidden size; learned_position_offset: rows that a learned position table has beyond
-max_position_embeddings; windowed_everywhere: `sliding_window` holds for every layer.
+max_position_embeddings; windowed_everywhere: `sliding_window` holds for every layer; context_is_scaled:
+max_position_embeddings is the length that `rope_scaling` extends to.
 """
 
 from __future__ import annotations
@@ -99,8 +100,10 @@ FAMILIES: Mapping[str, Family] = {
             "num_attention_heads": 8,
             "num_key_value_heads": 4,
             "head_dim": 256,
+            "context_is_scaled": True,
         },
-        "Gemma3TextConfig: every sixth layer attends in full; published configs omit what equals the class",
+        "Gemma3TextConfig: every sixth layer attends in full, max_position_embeddings includes the linear scaling; "
+        "published configs omit what equals the class",
     ),
     "deepseek_v2": _UNTIED,
     "deepseek_v3": _UNTIED,

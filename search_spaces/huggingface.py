@@ -22,6 +22,7 @@ from costmodel.transformer import (
     Transformer,
 )
 
+from .hf_context import context_length
 from .hf_fields import ConfigFields, open_config, other_towers
 from .hf_quantization import QUANTIZABLE, fp4_block, quantized_parts, weight_format
 
@@ -54,15 +55,14 @@ def parse_config(config: Mapping[str, Any], name: str, source: str = "", date: s
     parallel = bool(fields.flag("use_parallel_residual"))
     groups = Counter(layers)
     weight_dtype, quantized = _quantization(fields, layers)
-    max_position = fields.count("max_position_embeddings")
     return Transformer(
         name=name,
         hidden=hidden,
         vocab=fields.count("vocab_size"),
         layers=tuple(LayerGroup(count, *layer, parallel=parallel) for layer, count in groups.items()),
         tied_embeddings=_tied(fields, hidden),
-        max_position=max_position,
-        position_embeddings=_position_rows(fields, max_position),
+        max_position=context_length(fields),
+        position_embeddings=_position_rows(fields),
         native_weight_dtype=weight_dtype,
         quantized=quantized,
         fp4_block=fp4_block(fields.get("quantization_config")),
@@ -127,7 +127,7 @@ def _windowed_kinds(fields: ConfigFields, layers: int) -> tuple[str, ...]:
         return tuple("sliding_attention" if layer >= first else "full_attention" for layer in range(layers))
     if fields.flag("windowed_everywhere"):
         return ("sliding_attention",) * layers
-    if fields.count("sliding_window") >= fields.count("max_position_embeddings"):
+    if fields.count("sliding_window") >= context_length(fields):
         return ("full_attention",) * layers
     raise fields.missing("layer_types", "it says which layers 'sliding_window' holds for")
 
@@ -321,9 +321,9 @@ def _tied(fields: ConfigFields, hidden: int) -> bool:
     return tied
 
 
-def _position_rows(fields: ConfigFields, max_position: int) -> int:
+def _position_rows(fields: ConfigFields) -> int:
     offset = fields.optional("learned_position_offset")
-    return 0 if offset is None else max_position + offset
+    return 0 if offset is None else fields.count("max_position_embeddings") + offset
 
 
 def _quantization(fields: ConfigFields, layers: list[tuple[Attention, FeedForward]]) -> tuple[str, frozenset[Part]]:

@@ -8,11 +8,16 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+from pydantic import ValidationError
+
 from costmodel.errors import InputError, nearest_name
 
-from .bounds import PLAIN_LIMITS
+from .bounds import PLAIN_LIMITS, REQUEST_RATE
 from .catalog import normalized_name
+from .demand import planned_rate
+from .fields import refusal_of
 from .quantities import Kind, QuantityError, as_share, check_plain, parse
+from .schema import Diurnal
 
 Inputs = dict[str, Any]
 Setter = Callable[[Inputs, tuple[str, ...], Any], None]
@@ -36,18 +41,20 @@ def below(here: Any, part: str, dotted: str) -> Any:
     if isinstance(here, dict) and part in here:
         return here[part]
     if isinstance(here, list):
-        if part.isdigit() and int(part) < len(here):
-            return here[int(part)]
-        named = [
-            item
-            for item in here
-            if isinstance(item, dict) and normalized_name(str(item.get("name"))) == normalized_name(part)
-        ]
-        if named:
-            return named[0]
-        names = [str(item.get("name")) for item in here if isinstance(item, dict)]
-        raise InputError(f"{dotted}: {part!r} is not one of {', '.join(names)}{_meant(part, names)}")
+        return here[place_in(here, part, dotted)]
     raise InputError(f"{dotted}: there is no {part!r}{_meant(part, LEVERS) or ';'} levers: {', '.join(LEVERS)}")
+
+
+def place_in(items: list[Any], part: str, dotted: str) -> int:
+    """Where in a list an item stands that is told by its name or number."""
+    if part.isdigit() and int(part) < len(items):
+        return int(part)
+    names = {at: str(item.get("name")) for at, item in enumerate(items) if isinstance(item, dict)}
+    found = [at for at, name in names.items() if normalized_name(name) == normalized_name(part)]
+    if found:
+        return found[0]
+    known = list(names.values())
+    raise InputError(f"{dotted}: {part!r} is not one of {', '.join(known)}{_meant(part, known)}")
 
 
 def _meant(part: str, known: Iterable[str]) -> str:
@@ -121,13 +128,48 @@ def _scaled_lengths(key: str) -> Setter:
     return apply
 
 
+def _rate(inputs: Inputs, rest: tuple[str, ...], value: Any) -> None:
+    """The rate to plan for."""
+    _no_more("rate", rest)
+    rate = _quantity("rate", value, Kind.RATE)
+    if not REQUEST_RATE.holds(rate):
+        raise InputError(f"rate={value} is out of range; it {REQUEST_RATE.sentence()}")
+    _demand(inputs["workload"], lambda _: rate)
+
+
 def _scaled_rate(inputs: Inputs, rest: tuple[str, ...], value: Any) -> None:
     """The demand times a factor."""
     _no_more("rate_scale", rest)
-    load, factor = inputs["workload"], _factor("rate_scale", value)
-    if load["request_rate"] is None:
-        raise InputError("rate_scale: the rate follows a daily profile; change workload.diurnal instead")
-    load["request_rate"] *= factor
+    factor = _factor("rate_scale", value)
+    _demand(inputs["workload"], lambda rate: rate * factor)
+
+
+def _demand(load: Inputs, change: Callable[[float], float]) -> None:
+    """Change the rate that is planned for [1/s]; of a daily profile, every hour in proportion."""
+    if load["diurnal"] is None:
+        load["request_rate"] = change(_quantity("workload.request_rate", load["request_rate"], Kind.RATE))
+        return
+    day = _profile(load["diurnal"])
+    planned = planned_rate(day)
+    rate = change(planned)
+    hours = [rate * (hour / planned) for hour in day.requests_per_second_by_hour]  # the hour planned for: rate exactly
+    load["diurnal"] = {"requests_per_second_by_hour": hours, "percentile": day.percentile}
+
+
+def _profile(stated: Any) -> Diurnal:
+    """A daily profile, which an earlier change of the scenario may have written."""
+    try:
+        return Diurnal.model_validate(stated)
+    except ValidationError as error:
+        raise InputError("; ".join(f"workload.diurnal: {refusal_of(one)}" for one in error.errors())) from None
+
+
+def _quantity(key: str, value: Any, kind: Kind) -> float:
+    """A value in the base unit of its kind, which an earlier change of the scenario may have written as a text."""
+    try:
+        return parse(value, kind)
+    except QuantityError as error:
+        raise InputError(f"{key}: {error}") from None
 
 
 def _scaled_limits(name: str, *keys: str) -> Setter:
@@ -139,7 +181,7 @@ def _scaled_limits(name: str, *keys: str) -> Setter:
         for slo in inputs["slo"]:
             for key in keys:
                 if slo[key] is not None:
-                    slo[key] = f"{float(str(slo[key]).removesuffix('s')) * factor!r}s"
+                    slo[key] = f"{_quantity(f'slo.{key}', slo[key], Kind.DURATION) * factor!r}s"
 
     return apply
 
@@ -149,7 +191,8 @@ def _scaled_links(inputs: Inputs, rest: tuple[str, ...], value: Any) -> None:
     _no_more("link_scale", rest)
     factor = _factor("link_scale", value)
     for entry in inputs["accelerators"]:
-        entry["scale_out"]["bandwidth"] *= factor
+        link = entry["scale_out"]
+        link["bandwidth"] = _quantity("scale_out.bandwidth", link["bandwidth"], Kind.BANDWIDTH) * factor
 
 
 def _without(inputs: Inputs, rest: tuple[str, ...], value: Any) -> None:
@@ -228,7 +271,7 @@ LEVERS: Mapping[str, Lever] = MappingProxyType(
         "with": Lever(
             _added, "with.B200=4:8:5", "one more GPU type, of the catalog or your own, at a price [$/h]", Kind.PRICE
         ),
-        "rate": Lever(_value_at("workload", "request_rate"), "rate=5/s,10/s,20/s", "requests per second", Kind.RATE),
+        "rate": Lever(_rate, "rate=5/s,10/s,20/s", "requests per second", Kind.RATE),
         "rate_scale": Lever(_scaled_rate, "rate_scale=1,1.5,2", "the demand times a factor"),
         "growth": Lever(_growing, "growth.6=5%,12%", "the demand after so many months of growth per month"),
         "burstiness": Lever(

@@ -17,7 +17,7 @@ from typing import Any
 
 from costmodel.errors import InputError, UnknownNameError
 
-from .levers import LEVERS, Inputs, below, number_of
+from .levers import LEVERS, Inputs, below, number_of, place_in
 from .loader import problem_of_values
 from .problem import Problem
 from .quantities import QuantityError
@@ -187,7 +187,7 @@ def _set(inputs: Inputs, dotted: str, value: Any) -> None:
     for part in path:
         here = below(here, part, dotted)
     if isinstance(here, list):
-        here[here.index(below(here, last, dotted))] = value
+        here[place_in(here, last, dotted)] = value
     elif isinstance(here, dict) and last in here:
         here[last] = value
     else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from importlib import resources
+from textwrap import wrap
 from typing import Any
 
 from .schema import WORKLOAD_SCHEMA
@@ -16,6 +17,7 @@ _COMMENTS: Mapping[str, str] = {
     "prefix_hit_share": "share of input tokens that a prefix cache already holds",
     "max_tokens": "longest ISL + OSL [token]",
 }
+COMMENT_WIDTH = 110
 
 
 def init_text() -> str:
@@ -24,7 +26,11 @@ def init_text() -> str:
 
 
 def workload_yaml_text(
-    mapping: Mapping[str, Any], name: str, model: str, accelerators: Sequence[str] = ("A100-80", "H100", "H200")
+    mapping: Mapping[str, Any],
+    name: str,
+    model: str,
+    accelerators: Sequence[str] = ("A100-80", "H100", "H200"),
+    notes: Sequence[str] = (),
 ) -> str:
     """Return a workload.yaml around a measured `workload:` block; the user then sets service level and accelerators.
 
@@ -33,6 +39,7 @@ def workload_yaml_text(
         name: name of the problem, and where its lengths came from unless the mapping says so.
         model: catalog name, Hugging Face id, or path to a config.json.
         accelerators: names to start with.
+        notes: sentences that become comments above the demand.
     """
     lengths = mapping["lengths"]
     rows = [f"      - {_flow(row)}" for row in lengths["histogram"]]
@@ -44,6 +51,7 @@ def workload_yaml_text(
         "",
         f"model: {{{model_key}: {_text(model)}}}",
         "",
+        *(f"# {line}" for note in notes for line in wrap(f"Note: {note}", COMMENT_WIDTH)),
         "workload:",
         *scalars,
         "  lengths:",

@@ -374,7 +374,7 @@ def test_layer_types_are_checked() -> None:
 
 FIELDS = sorted({**MOE, **LINEAR, "sliding_window": 1, "layer_types": 1, "quantization_config": 1, "index_topk": 1,
                  "text_config": 1, "attn_type_list": 1, "moe_layer_freq": 1, "mlp_only_layers": 1, "head_dim": 1,
-                 "moe_layers": 1, "full_attention_interval": 1})  # fmt: skip
+                 "moe_layers": 1, "full_attention_interval": 1, "rope_scaling": 1})  # fmt: skip
 junk = st.recursive(
     st.one_of(st.none(), st.booleans(), st.integers(-2, 300), st.floats(), st.text(max_size=8)),
     lambda inner: st.one_of(st.lists(inner, max_size=9), st.dictionaries(st.text(max_size=12), inner, max_size=3)),
@@ -397,3 +397,73 @@ def test_any_config_is_understood_or_refused(base: dict[str, Any], changes: dict
         assert model.parameters > 0
         json.dumps(model_entry(model))
     assert refusal.startswith("fuzz: ")
+
+
+YARN: dict[str, Any] = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 2048}
+
+
+@pytest.mark.parametrize(
+    ("fields", "context"),
+    [
+        ({}, 4096),
+        ({"rope_scaling": None}, 4096),
+        ({"rope_scaling": {}}, 4096),
+        ({"rope_scaling": YARN}, 8192),
+        ({"rope_parameters": YARN}, 8192),
+        ({"rope_parameters": YARN, "rope_scaling": YARN}, 8192),
+        ({"rope_scaling": {"type": "yarn", "factor": 40, "original_max_position_embeddings": 4096}}, 163_840),
+        ({"rope_scaling": {"type": "yarn", "factor": 2.5}, "original_max_position_embeddings": 1000}, 2500),
+        ({"rope_parameters": {"full_attention": YARN, "sliding_attention": {"rope_type": "default"}}}, 8192),
+        ({"rope_scaling": {"type": "linear", "factor": 4.0}}, 16_384),
+        ({"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, 8192),
+        ({"rope_scaling": {"type": "dynamic", "alpha": 1000.0, "factor": 1.0}}, 4096),
+        ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0, "original_max_position_embeddings": 512}}, 4096),
+        ({"rope_scaling": {"type": "su", "long_factor": [1.0], "short_factor": [1.0]}}, 4096),
+        ({"rope_scaling": {"rope_type": "longrope", "factor": 32.0}}, 4096),
+        ({"rope_scaling": {"type": "mrope", "mrope_section": [16, 24, 24]}}, 4096),
+        ({"rope_parameters": {"rope_theta": 1e6}}, 4096),
+        ({"rope_scaling": {"rope_type": "linear", "factor": 8.0}, "context_is_scaled": True}, 4096),
+    ],
+)
+def test_the_context_is_what_the_rotary_embedding_extends_it_to(fields: dict[str, Any], context: int) -> None:
+    assert parse(**fields).max_position == context
+
+
+def test_qwen3_with_yarn_takes_131072_tokens() -> None:
+    """The model card's setting: 4 times the 32,768 that it was trained on, not the 40,960 of its plain config."""
+    rope = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32_768}
+    assert parse(max_position_embeddings=40_960, rope_scaling=rope).max_position == 131_072
+
+
+def test_the_context_of_gemma3_is_scaled_already() -> None:
+    gemma = {"model_type": "gemma3_text", "max_position_embeddings": 131_072, "sliding_window": 512}
+    assert parse(LLAMA, gemma, rope_scaling={"rope_type": "linear", "factor": 8.0}).max_position == 131_072
+
+
+@pytest.mark.parametrize(
+    ("fields", "sentence"),
+    [
+        ({"rope_scaling": {"rope_type": "ntk", "factor": 4.0}}, "'rope_scaling' scales by the kind 'ntk'"),
+        ({"rope_scaling": {"rope_type": ["yarn"], "factor": 4.0}}, "scales by the kind ['yarn']"),
+        ({"rope_scaling": {"factor": 4.0}}, "scales by the kind None"),
+        ({"rope_scaling": "yarn"}, "'rope_scaling' is 'yarn', but must be an object"),
+        ({"rope_scaling": YARN | {"factor": None}}, "'rope_scaling.factor' is None, but must be a number"),
+        ({"rope_scaling": YARN | {"factor": float("nan")}}, "'rope_scaling.factor' is nan"),
+        ({"rope_scaling": YARN | {"factor": 0.5}}, "must be a number from 1"),
+        ({"rope_scaling": YARN | {"factor": True}}, "must be a number from 1"),
+        ({"rope_scaling": YARN | {"factor": 1e7}}, "extends the context to"),
+        ({"rope_scaling": YARN | {"original_max_position_embeddings": "2k"}}, "must be a whole number"),
+        ({"rope_scaling": {"type": "yarn", "factor": 4.0}}, "lacks 'rope_scaling.original_max_position_embeddings'"),
+        (
+            {"rope_parameters": {"full_attention": YARN, "sliding_attention": {"type": "linear", "factor": 3}}},
+            "a context of 8192 by 'rope_parameters.full_attention', 12288 by 'rope_parameters.sliding_attention'",
+        ),
+    ],
+)
+def test_a_scaling_that_is_not_understood_is_an_error(fields: dict[str, Any], sentence: str) -> None:
+    assert sentence in error_of(**fields)
+
+
+def test_a_window_as_long_as_the_extended_context_is_none() -> None:
+    assert windows(parse(sliding_window=8192, rope_scaling=YARN)) == {None: 8}
+    assert "lacks 'layer_types'" in error_of(sliding_window=8191, rope_scaling=YARN)

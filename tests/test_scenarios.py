@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,7 @@ from costmodel.errors import InputError
 from search_spaces.buying_schema import ProcurementSection
 from search_spaces.buying_terms import owned_price
 from search_spaces.levers import EFFICIENCIES, LEVERS, kind_of, number_of
-from search_spaces.loader import load_problem
+from search_spaces.loader import load_problem, problem_of
 from search_spaces.problem import Problem
 from search_spaces.scenarios import Axis, Scenario, changed, grid, named_scenarios, parse_axis, scenario_problem
 
@@ -252,3 +253,85 @@ def test_scenarios_leave_the_problem_itself_alone(tmp_path: Path, problem: Probl
 def test_bad_scenario_blocks_are_refused(tmp_path: Path, text: str, sentence: str) -> None:
     with pytest.raises(InputError, match=sentence):
         named(tmp_path, text)
+
+
+HOURS = [3, 1, 2, 2, 0, 4, *[5] * 12, 6, 7, 8, 8, 2, 1]
+"""Peak 8, three quarters of the hours up to 5 [1/s]."""
+
+
+def daily(tmp_path: Path, percentile: float = 100.0) -> Problem:
+    profile = f"diurnal: {{requests_per_second_by_hour: {HOURS}, percentile: {percentile}}}"
+    path = tmp_path / "daily.yaml"
+    path.write_text(WORKLOAD.replace("request_rate: 6/s", profile), "utf-8")
+    return load_problem(path)
+
+
+def profile_of(problem: Problem) -> list[float]:
+    hours: list[float] = problem.inputs["workload"]["diurnal"]["requests_per_second_by_hour"]
+    return hours
+
+
+@pytest.mark.parametrize(("percentile", "planned"), [(100.0, 8.0), (75.0, 5.0)])
+@pytest.mark.parametrize(
+    ("text", "factor"),
+    [("rate_scale=1.3", 1.3), ("rate_scale=50%", 0.5), ("growth.6=3%", 1.03**6), ("growth.2=-10%", 0.81)],
+)
+def test_factors_multiply_a_whole_daily_profile(
+    tmp_path: Path, text: str, factor: float, percentile: float, planned: float
+) -> None:
+    grown = with_change(daily(tmp_path, percentile), text)
+    assert profile_of(grown) == pytest.approx([factor * hour for hour in HOURS])
+    assert grown.workload.request_rate == pytest.approx(factor * planned)
+    assert grown.inputs["workload"]["diurnal"]["percentile"] == percentile
+
+
+@pytest.mark.parametrize("percentile", [100.0, 90.0, 75.0, 1.0])
+@pytest.mark.parametrize("rate", [0.7, 20.0, 26.3, 1e-3, 1 / 3])
+def test_a_rate_is_what_a_daily_profile_is_planned_for(tmp_path: Path, percentile: float, rate: float) -> None:
+    problem = daily(tmp_path, percentile)
+    other = with_change(problem, f"rate={rate!r}/s")
+    assert other.workload.request_rate == rate  # exactly: a frontier compares it
+    factor = rate / problem.workload.request_rate
+    assert profile_of(other) == pytest.approx([factor * hour for hour in HOURS])
+
+
+def test_a_scenario_of_a_daily_profile_is_reproduced_by_its_echo(tmp_path: Path) -> None:
+    grown = scenario_problem(daily(tmp_path), Scenario("", {"rate": "20/s", "growth.6": "3%"}), tmp_path)
+    again = problem_of(grown.inputs, "echo", tmp_path)
+    assert again.inputs == grown.inputs
+    assert again.workload.request_rate == grown.workload.request_rate == pytest.approx(20 * 1.03**6)
+    assert profile_of(daily(tmp_path)) == HOURS
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"rate": "-1/s"}, "rate=-1/s is out of range"),
+        ({"rate": 0}, "rate=0 is out of range"),
+        ({"rate": "fast"}, "rate: 'fast' is not a rate"),
+        ({"rate": 1e7}, "rate=10000000.0 is out of range"),
+        ({"rate_scale": 1e6}, "is out of range"),
+        ({"workload.diurnal.percentile": 200, "rate_scale": 2}, "workload.diurnal: "),
+        ({"workload.diurnal": "high", "rate_scale": 2}, "workload.diurnal: 'high' is not a mapping"),
+    ],
+)
+def test_bad_demands_of_a_daily_profile_are_refused_in_words(
+    tmp_path: Path, changes: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(InputError) as caught:
+        scenario_problem(daily(tmp_path), Scenario("", changes), tmp_path)
+    assert sentence in str(caught.value)
+
+
+def test_one_hour_of_a_profile_is_told_by_its_number(tmp_path: Path) -> None:
+    """Hours 2 and 3 are equal: it is the one named that changes."""
+    other = with_change(daily(tmp_path), "workload.diurnal.requests_per_second_by_hour.3=9/s")
+    assert profile_of(other) == [*HOURS[:3], 9, *HOURS[4:]]
+
+
+def test_scales_multiply_what_a_change_before_them_wrote_with_a_unit(problem: Problem) -> None:
+    changes = {"rate": "120/min", "rate_scale": 2, "ttft": "900ms", "slo_scale": 2, "link.H100": "25GB/s"}
+    found = scenario_problem(problem, Scenario("", {**changes, "link_scale": 2}), Path())
+    assert found.workload.request_rate == 4.0
+    assert [slo.ttft for slo in found.slos] == [1.8, 1.8]
+    assert found.offers[0].accelerator.scale_out.bandwidth == 50e9

@@ -227,8 +227,8 @@ def assumptions(instance: Instance) -> list[str]:
         f"{problem.engine} spends {overhead.step * 1e6:.0f} µs of host time per step and "
         f"{overhead.per_request * 1e6:.0f} µs per request in it ({overhead.origin}).",
         f"Engines may use {percentage(problem.memory_fraction, 1)} of GPU memory.",
-        f"Network cards carry KV transfers up to {percentage(LINK_UTILIZATION)} of their bandwidth; transfers do not "
-        "overlap with prefill.",
+        f"Network cards are busy with KV transfers for {percentage(LINK_UTILIZATION)} of the time at most, each at "
+        "full speed; transfers do not overlap with prefill.",
         "Prompts that wait at an engine are computed in order of arrival, max_num_batched_tokens in a step.",
         ROUTER[problem.constraints.balancing],
     ]

@@ -22,9 +22,10 @@ from pdplan.options import (
     per_second,
     whole,
 )
-from search_spaces.bounds import BUCKETS, WHOLE
+from search_spaces.bounds import BUCKETS, MAX_TOKENS, WHOLE
 
 if TYPE_CHECKING:
+    from costmodel.transformer import Transformer
     from search_spaces.traces import TraceSummary
 
 QUANTILES = (0.5, 0.9, 0.95, 0.99, 1.0)
@@ -51,6 +52,9 @@ QUANTILES = (0.5, 0.9, 0.95, 0.99, 1.0)
 @click.option("--rate", callback=per_second, metavar="RATE", help="Rate to plan for, e.g. 20/s; default: the trace's.")
 @click.option("--buckets", type=whole(BUCKETS), metavar="N", default=48, show_default=True, help="Buckets.")
 @click.option("--limit", type=whole(WHOLE), metavar="N", help="Read the first N requests only.")
+@click.option(
+    "--max-tokens", type=whole(MAX_TOKENS), metavar="N", help="Leave out requests of more than N tokens, ISL + OSL."
+)
 @json_option
 @force_option
 @console_options
@@ -67,6 +71,7 @@ def workload(
     rate: float | None,
     buckets: int,
     limit: int | None,
+    max_tokens: int | None,
     as_json: bool,
     force: bool,
 ) -> None:
@@ -79,7 +84,7 @@ def workload(
 
     Reads a trace (Azure LLM inference CSV, Mooncake JSONL, any CSV or JSONL; .gz too) once, in bounded
     memory, and prints its rate, burstiness, lengths and prefix hits. With -o, writes a workload.yaml
-    around its length histogram, for `pdplan optimize`.
+    around its length histogram, for `pdplan optimize`: for the mean rate, unless --rate states another.
     """
     from reports.whole_files import check_target
     from search_spaces.models import load_model
@@ -89,30 +94,73 @@ def workload(
     named = _model_name(model, output)
     if output is not None:
         check_target(output, force=force)
-        load_model(model)
-    summary = _measured(console, trace, trace_format, columns, limit)
+    served = None if output is None else load_model(model)
+    summary = _measured(console, trace, trace_format, columns, limit, max_tokens)
+    too_long = "" if served is None else _context_advice(summary, served)
+    advice = [one for one in (too_long, _peak_advice(summary, rate)) if one]
     measured = summary_dict(summary)
+    measured["notes"] += advice
     if output is not None:
-        text = workload_yaml_text(workload_mapping(summary, buckets, rate), trace.name.partition(".")[0], named)
-        write_text(output, text, force=force)
+        mapping = workload_mapping(summary, buckets, rate)
+        write_text(output, workload_yaml_text(mapping, trace.name.partition(".")[0], named, notes=advice), force=force)
     console.show(measured if as_json else _page(measured, console.width))
     if output is None:
         console.hint(f"{console.command} -o workload.yaml")
-    else:
-        console.note(f"\nwrote {output}; set its slo and accelerators")
-        console.note(f"Next: pdplan optimize {quote(str(output))} -o plan")
+        return
+    console.note(f"\nwrote {output}; set its slo and accelerators")
+    shorter = f"{console.command} --max-tokens {served.max_position}{'' if force else ' --force'}" if served else ""
+    console.note(f"Next: {shorter if too_long else f'pdplan optimize {quote(str(output))} -o plan'}")
 
 
-def _measured(console: Console, trace: Path, trace_format: str, columns: str, limit: int | None) -> TraceSummary:
+def _measured(  # noqa: PLR0917
+    console: Console, trace: Path, trace_format: str, columns: str, limit: int | None, max_tokens: int | None
+) -> TraceSummary:
     """Read the trace, telling how far that is."""
     from search_spaces.traces import UnnamedColumnError, read_trace
 
+    named = pairs(columns, "--columns") or None
     with console.progress() as progress:
         told = None if progress is None else lambda share: progress("reading the trace", share)
         try:
-            return read_trace(trace, trace_format, pairs(columns, "--columns") or None, limit, told)
+            return read_trace(trace, trace_format, named, limit, told, most_tokens=max_tokens)
         except UnnamedColumnError as error:
             raise InputError(f"{error.told}; name it, e.g. --columns {'='.join(error.example)}") from error
+
+
+def _context_advice(summary: TraceSummary, model: Transformer) -> str:
+    """What to do about requests that the model cannot take; empty where it takes all."""
+    from reports.numbers import count, percent
+
+    beyond = summary.longer_than(model.max_position) if model.max_position else 0
+    if not beyond:
+        return ""
+    verb, context = "is" if beyond == 1 else "are", count(model.max_position)
+    return (
+        f"{count(beyond)} of {count(summary.requests)} requests ({percent(beyond / summary.requests)}) {verb} longer "
+        f"than the context of {model.name}, {context} tokens, so pdplan optimize refuses this workload: leave them out "
+        f"by pdplan workload --max-tokens {model.max_position}, or name a --model of longer context (pdplan models)."
+    )
+
+
+def _peak_advice(summary: TraceSummary, stated: float | None) -> str:
+    """What to do about a long time of more requests than are planned for; empty where there is none."""
+    from reports.numbers import duration, percent, rate
+
+    planned = summary.request_rate if stated is None else stated
+    pauses = stated is None and summary.arrivals.rate_without_pause is not None  # the mean says nothing then
+    busy = None if planned is None or pauses else summary.arrivals.busy_window(planned)
+    if planned is None or busy is None:
+        return ""
+    window, peak = busy
+    replay = (
+        f"; pdplan simulate PLAN --trace {quote(Path(summary.path).name)} --requests {summary.requests} replays all"
+    )
+    return (
+        f"{rate(peak)} came in the busiest {duration(window)}, {percent(peak / planned - 1.0)} more than the "
+        f"{rate(planned)} to plan for: a fleet that just carries these falls behind then and misses its SLOs. To plan "
+        f"for the busiest, add --rate {peak:.3g}/s to pdplan workload, or --set workload.request_rate={peak:.3g} to "
+        f"pdplan optimize{'' if summary.too_long else replay}."
+    )
 
 
 def _model_name(model: str, output: Path | None) -> str:
@@ -132,6 +180,7 @@ def summary_dict(summary: TraceSummary) -> dict[str, Any]:
         "format": str(summary.format),
         "requests": summary.requests,
         "dropped": summary.dropped,
+        "too_long": summary.too_long,
         "out_of_order": summary.out_of_order,
         "duration_s": arrivals.duration,
         "request_rate_rps": summary.request_rate,

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from costmodel.errors import InputError
 from costmodel.workload import FloatArray
 
-from .rows import NANOSECONDS, IntArray
+from .rows import NANOSECONDS, IntArray, Rows
 
 SLOT_SECONDS = 10
 MAX_SLOTS = 16_000_000
@@ -22,6 +22,16 @@ TIE_SHARE = 0.2
 """Share of arrivals at the very time of their predecessor from which the clock is taken as too coarse for gaps."""
 LEAST_EXPOSURE = 60.0
 """Seconds that an hour of the day must have been observed for its rate to be shown."""
+LEAST_GAPS = 20
+"""One of so many gaps of a Poisson process is longer than all the others together in 1 of 26,000 traces."""
+MOST_OF_TRACE = 0.5
+"""Share of a trace's duration from which on one gap rules its rate; assumed."""
+LEAST_WINDOW = 60
+"""Shorter peaks [s] are what burstiness tells of."""
+NOTABLE = 0.1
+"""How far a peak is above a rate, as a share of it, before a plan for that rate is called too small; assumed."""
+MOST_DEVIATIONS = 3.0
+"""Standard deviations by which the count in the busiest of many windows may be above the mean by chance; assumed."""
 _BINS_PER_OCTAVE = 16
 
 
@@ -30,7 +40,8 @@ class ArrivalStats:
     """What is known of the arrivals.
 
     duration: first to last arrival [s]; mean_rate [1/s], None if all came at once; gap_cv: coefficient of variation
-    of the gaps as recorded [1]; longest_gap [s]; tie_share: share of gaps that are 0 [1]; quantum: step of a coarse
+    of the gaps as recorded [1]; longest_gap [s]; gap_lines: lines of the file of the requests before and after it, the
+    later in time second; tie_share: share of gaps that are 0 [1]; quantum: step of a coarse
     clock [s] or None; dispersion: variance over mean of the counts per quantum [1] or None; burstiness: CV of gaps
     that a plan should use [1]; peak_rate: highest rate [1/s] by window [s]; hourly_rate: mean rate [1/s] by hour
     0-23 observed.
@@ -47,6 +58,29 @@ class ArrivalStats:
     burstiness: float
     peak_rate: Mapping[int, float]
     hourly_rate: Mapping[int, float]
+    gap_lines: tuple[int, int] = field(default=(0, 0), compare=False)  # where it stands is no figure of the arrivals
+
+    @property
+    def rate_without_pause(self) -> float | None:
+        """Mean rate [1/s] less the longest gap, where that is most of the trace and not by chance; else None."""
+        if self.requests <= LEAST_GAPS or not self.longest_gap > MOST_OF_TRACE * self.duration:
+            return None
+        rest = self.duration - self.longest_gap
+        return (self.requests - 2) / rest if rest > 0 else None
+
+    def busy_window(self, rate: float) -> tuple[int, float] | None:
+        """The long window [s] with its peak rate [1/s] where that is well above a rate [1/s], and not by chance.
+
+        Long is the longest window of a minute or more that the trace holds twice. The count in a window of w seconds
+        has a standard deviation of CV sqrt(rate w), as that of a renewal process has for long windows (Cox 1962).
+        """
+        long = [window for window in self.peak_rate if LEAST_WINDOW <= window <= self.duration / 2.0]
+        if not long:
+            return None
+        window = max(long)
+        peak = self.peak_rate[window]
+        chance = MOST_DEVIATIONS * self.burstiness * math.sqrt(rate / window)
+        return (window, peak) if peak > rate * (1.0 + NOTABLE) and peak > rate + chance else None
 
 
 class ArrivalCounter:
@@ -59,6 +93,8 @@ class ArrivalCounter:
         self._mean_gap = 0.0
         self._square_gap = 0.0
         self._longest_gap = 0.0
+        self._gap_lines = (0, 0)
+        self._last_line = 0
         self._ties = 0
         self._tie_run = 1
         self._square_runs = 0
@@ -66,18 +102,29 @@ class ArrivalCounter:
         self._gap_sums = np.zeros(64 * _BINS_PER_OCTAVE)
         self._slots: IntArray = np.zeros(1024, dtype=np.int64)
 
-    def add(self, nanoseconds: IntArray, where: str = "") -> None:
+    def add(self, rows: Rows, where: str = "") -> None:
         """Take in the next arrivals; they must not be earlier than those before. `where` opens a refusal."""
+        nanoseconds, lines = rows.nanoseconds, rows.line
         if not self.requests:
             self.origin = self.last = int(nanoseconds[0])
             gaps = np.diff(nanoseconds)
         else:
             gaps = np.diff(nanoseconds, prepend=self.last)
+            lines = np.concatenate([[self._last_line], lines])
         if gaps.size:
+            self._mark_longest(gaps, lines)
             self._add_gaps(gaps)
+        self._last_line = int(lines[-1])
         self._add_slots(nanoseconds, where)
         self.requests += nanoseconds.size
         self.last = int(nanoseconds[-1])
+
+    def _mark_longest(self, gaps: IntArray, lines: IntArray) -> None:
+        """Keep the longest gap and the lines at its ends; lines: one more than gaps."""
+        at = int(gaps.argmax())
+        if gaps[at] > self._longest_gap * NANOSECONDS:
+            self._longest_gap = float(gaps[at]) / NANOSECONDS
+            self._gap_lines = int(lines[at]), int(lines[at + 1])
 
     def _add_gaps(self, gaps: IntArray) -> None:
         seconds = gaps / NANOSECONDS
@@ -86,7 +133,6 @@ class ArrivalCounter:
         shift = mean - self._mean_gap
         self._square_gap += float(((seconds - mean) ** 2).sum()) + shift**2 * before * added / (before + added)
         self._mean_gap += shift * added / (before + added)
-        self._longest_gap = max(self._longest_gap, float(seconds.max()))
         self._ties += int(np.count_nonzero(gaps == 0))
         moves = np.flatnonzero(gaps)
         if moves.size:
@@ -135,6 +181,7 @@ class ArrivalCounter:
             burstiness=1.0 if measured is None else measured,
             peak_rate=self._peak_rates(duration),
             hourly_rate=self._hourly_rates(duration, wall_clock),
+            gap_lines=self._gap_lines,
         )
 
     def _quantum(self) -> float:

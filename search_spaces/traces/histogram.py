@@ -42,8 +42,8 @@ class LengthCounter:
     def __init__(self) -> None:
         self.isl_counts: IntArray = np.zeros(1, dtype=np.int64)
         self.osl_counts: IntArray = np.zeros(1, dtype=np.int64)
+        self.total_counts: IntArray = np.zeros(1, dtype=np.int64)
         self.product = 0.0
-        self.longest = 0
         self._requests = np.zeros(_CELLS * _CELLS, dtype=np.int64)
         self._isl_sums = np.zeros(_CELLS * _CELLS, dtype=np.int64)
         self._osl_sums = np.zeros(_CELLS * _CELLS, dtype=np.int64)
@@ -53,11 +53,16 @@ class LengthCounter:
         self.isl_counts = _counted(self.isl_counts, rows.isl)
         self.osl_counts = _counted(self.osl_counts, rows.osl)
         self.product += float((rows.isl * rows.osl).astype(np.float64).sum())
-        self.longest = max(self.longest, int((rows.isl + rows.osl).max()))
+        self.total_counts = _counted(self.total_counts, rows.isl + rows.osl)
         cell = cell_of(rows.isl) * _CELLS + cell_of(rows.osl)
         np.add.at(self._requests, cell, 1)
         np.add.at(self._isl_sums, cell, rows.isl)
         np.add.at(self._osl_sums, cell, rows.osl)
+
+    @property
+    def longest(self) -> int:
+        """Longest ISL + OSL [token]."""
+        return int(np.flatnonzero(self.total_counts)[-1])
 
     def joint(self) -> JointHistogram:
         """Return the cells that hold requests."""

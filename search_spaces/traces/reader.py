@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 
 from costmodel.errors import InputError, UnknownNameError
-from costmodel.words import percentage
 
-from .arrivals import TIE_SHARE, ArrivalCounter, ArrivalStats
+from .arrival_notes import arrival_notes
+from .arrivals import ArrivalCounter, ArrivalStats
 from .csv_rows import csv_layout, csv_rows, split_header
 from .histogram import LengthCounter
 from .jsonl_rows import jsonl_rows, parse_object
@@ -20,6 +20,7 @@ from .prefix import MAX_BLOCKS, PrefixCache
 from .rows import (
     AZURE_COLUMNS,
     MOONCAKE_COLUMNS,
+    MOST_TOGETHER,
     NANOSECONDS,
     ArrivalUnit,
     Columns,
@@ -35,8 +36,6 @@ from .summary import TraceSummary
 AUTO = "auto"
 WALL_CLOCK_FROM = 10**8 * NANOSECONDS
 """Numeric arrivals from here on (the year 1973) are taken as Unix time, earlier ones as time since a start [ns]."""
-WAVY_CV = 3.0
-"""CV of the gaps from which the summary says that it is ruled by pauses [1]."""
 _MOONCAKE_KEYS = {"timestamp", "input_length", "output_length", "hash_ids"}
 
 
@@ -96,16 +95,20 @@ def read_trace(
     columns: Mapping[str, str] | None = None,
     limit: int | None = None,
     progress: Progress | None = None,
+    *,
+    most_tokens: int | None = None,
 ) -> TraceSummary:
-    """Read a trace once and return what it says; arguments as for read_rows. Memory does not grow with its length."""
+    """Read a trace once and return what it says; arguments as for read_rows. Memory does not grow with its length.
+
+    most_tokens: requests whose ISL + OSL [token] is above it are left out.
+    """
     plan = _plan(Path(path), format, columns)
-    tally = _Tally(plan)
+    tally = _Tally(plan, MOST_TOGETHER if most_tokens is None else most_tokens)
     arrivals = ArrivalCounter()
     for rows in in_order(path, tally.passing(_stream(plan, limit, progress))):
-        arrivals.add(rows.nanoseconds, str(path))
+        arrivals.add(rows, str(path))
     if not arrivals.requests:
-        found = f"only {tally.dropped} requests without output" if tally.dropped else "no requests"
-        raise InputError(f"{path}: the trace is empty: it has {found}")
+        raise InputError(f"{path}: the trace is empty: it has {tally.found()}")
     wall_clock = plan.columns.unit is ArrivalUnit.ISO or arrivals.origin >= WALL_CLOCK_FROM
     return tally.summary(arrivals.finish(wall_clock))
 
@@ -113,17 +116,21 @@ def read_trace(
 class _Tally:
     """Counts what does not depend on the order of arrival, while the rows pass by."""
 
-    def __init__(self, plan: _Plan) -> None:
+    def __init__(self, plan: _Plan, most_tokens: int) -> None:
         self.plan = plan
+        self.most_tokens = most_tokens
         self.dropped = 0
+        self.too_long = 0
         self.out_of_order = 0
         self._latest: int | None = None
         self._lengths = LengthCounter()
         self._prefix = PrefixCache()
 
     def passing(self, chunks: Iterable[Rows]) -> Iterator[Rows]:
-        """Yield the rows on, with prefix hits and without requests that have no output."""
-        for chunk in chunks:
+        """Yield the rows on, with prefix hits and without requests that have no output or are too long."""
+        for chunk in map(self._short, chunks):
+            if not len(chunk):
+                continue
             rows = self._prefix.look_up(chunk)
             rows = rows.pick(np.flatnonzero(rows.osl > 0))
             self.dropped += len(chunk) - len(rows)
@@ -131,6 +138,21 @@ class _Tally:
                 self._count_disorder(rows)
                 self._lengths.add(rows)
                 yield rows
+
+    def _short(self, chunk: Rows) -> Rows:
+        """The rows that are not too long: no engine would take the others, nor cache their prefixes."""
+        fits = chunk.isl + chunk.osl <= self.most_tokens
+        self.too_long += int(np.count_nonzero(~fits))
+        return chunk if fits.all() else chunk.keep(fits)
+
+    def found(self) -> str:
+        """What there is instead of requests that count."""
+        counted = (
+            (self.dropped, f"{self.dropped} requests without output"),
+            (self.too_long, f"{self.too_long} of more than {self.most_tokens:,} tokens"),
+        )
+        left_out = [words for number, words in counted if number]
+        return f"only {' and '.join(left_out)}" if left_out else "no requests"
 
     def _count_disorder(self, rows: Rows) -> None:
         first = rows.nanoseconds[0] if self._latest is None else self._latest
@@ -146,12 +168,14 @@ class _Tally:
             columns=self.plan.columns,
             requests=arrivals.requests,
             dropped=self.dropped,
+            too_long=self.too_long,
             out_of_order=self.out_of_order,
             arrivals=arrivals,
             isl_counts=lengths.isl_counts,
             osl_counts=lengths.osl_counts,
             histogram=lengths.joint(),
             mean_isl_osl=lengths.product / arrivals.requests,
+            total_counts=lengths.total_counts,
             max_tokens=lengths.longest,
             prefix_hit_share=prefix.hit_share,
             prefix_block_tokens=prefix.block_tokens if prefix.hit_share is not None else None,
@@ -166,23 +190,14 @@ class _Tally:
                 else (f"{self.dropped} requests generated no token and are")
             )
             yield f"{some} left out of all figures."
+        if self.too_long:
+            some = "1 request has" if self.too_long == 1 else f"{self.too_long:,} requests have"
+            gone = "is" if self.too_long == 1 else "are"
+            yield f"{some} more than {self.most_tokens:,} tokens (ISL + OSL) and {gone} left out of all figures."
         if self.out_of_order:
             some = "1 arrival is" if self.out_of_order == 1 else f"{self.out_of_order} arrivals are"
             yield f"{some} earlier than the line before; the trace was sorted by arrival."
-        if arrivals.quantum is not None and arrivals.dispersion is not None:
-            yield (
-                f"{percentage(arrivals.tie_share)} of the arrivals share the time of the one before "
-                f"(over {percentage(TIE_SHARE)}): the clock steps by {arrivals.quantum:.4g} s, so burstiness "
-                f"{arrivals.burstiness:.2f} is the root of the dispersion of counts per step, not the CV of the "
-                f"recorded gaps ({arrivals.gap_cv or 0:.2f})."
-            )
-        elif arrivals.gap_cv is None:
-            yield "too few distinct arrivals to measure burstiness; 1 (Poisson) is assumed."
-        elif arrivals.gap_cv > WAVY_CV:
-            yield (
-                f"the gaps between arrivals vary by {arrivals.gap_cv:.1f} times their mean (longest pause "
-                f"{arrivals.longest_gap:.0f} s): requests come in waves, so look at the peak rates too."
-            )
+        yield from arrival_notes(arrivals)
         if self._prefix.full:
             yield f"only the first {MAX_BLOCKS} prefix blocks were remembered: the prefix-hit share is a lower bound."
         if self._prefix.unfit and self._prefix.block_tokens is None and self.plan.format is TraceFormat.MOONCAKE:

@@ -16,6 +16,8 @@ IntArray = NDArray[np.int64]
 
 MAX_TOKENS = 2**24
 """Longest input or output that is believed [token]; more is another column or another unit."""
+MOST_TOGETHER = 2 * MAX_TOKENS
+"""Longest ISL + OSL [token]."""
 NANOSECONDS = 1_000_000_000
 MAX_SECONDS = 4_500_000_000.0
 """Farthest arrival from the year 1970, either way (1827 .. 2112): 64 bits of nanoseconds hold the span of any two."""
@@ -117,11 +119,15 @@ class Rows:
 
     def first(self, rows: int) -> Rows:
         """Return the first `rows` rows, hash blocks and all."""
-        head = self.pick(slice(0, rows))
+        return self.keep(np.arange(len(self)) < rows)
+
+    def keep(self, kept: NDArray[np.bool_]) -> Rows:
+        """Return the rows that are kept, hash blocks and all."""
+        rows = self.pick(np.flatnonzero(kept))
         if self.hash_ids is None or self.hash_counts is None:
-            return head
-        counts = self.hash_counts[:rows]
-        return replace(head, hash_ids=self.hash_ids[: int(counts.sum())], hash_counts=counts)
+            return rows
+        ids = self.hash_ids[np.repeat(kept, self.hash_counts)]
+        return replace(rows, hash_ids=ids, hash_counts=self.hash_counts[kept])
 
     def pick(self, chosen: NDArray[np.intp] | slice) -> Rows:
         """Return the chosen rows without their hash blocks, in the order given."""

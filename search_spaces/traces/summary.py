@@ -24,11 +24,11 @@ _SHARE_UNITS = 1_000_000
 class TraceSummary:
     """A trace, read once.
 
-    requests: those that count; dropped: requests with an OSL of 0, left out; out_of_order: arrivals earlier than
-    the line before; isl_counts, osl_counts: requests by length [token]; max_tokens: longest ISL + OSL [token];
-    mean_isl_osl: mean product [token^2]; prefix_hit_share: share of input tokens that an infinite prefix cache
-    holds [1], None if the trace does not tell; prefix_block_tokens: tokens per hash block; notes: what a reader
-    of the figures must know, one sentence each.
+    requests: those that count; dropped: requests with an OSL of 0, left out; too_long: others left out as longer than
+    asked for; out_of_order: arrivals earlier than the line before; isl_counts, osl_counts, total_counts: requests by
+    ISL, OSL and their sum [token]; max_tokens: longest ISL + OSL [token]; mean_isl_osl: mean product [token^2];
+    prefix_hit_share: share of input tokens that an infinite prefix cache holds [1], None if the trace does not tell;
+    prefix_block_tokens: tokens per hash block; notes: what a reader of the figures must know, one sentence each.
     """
 
     path: str
@@ -36,10 +36,12 @@ class TraceSummary:
     columns: Columns
     requests: int
     dropped: int
+    too_long: int
     out_of_order: int
     arrivals: ArrivalStats
     isl_counts: IntArray
     osl_counts: IntArray
+    total_counts: IntArray
     histogram: JointHistogram
     mean_isl_osl: float
     max_tokens: int
@@ -84,6 +86,10 @@ class TraceSummary:
     def osl_quantile(self, probability: float) -> int:
         """Return the output length [token] that `probability` of the requests do not exceed; exact."""
         return quantile_of(self.osl_counts, probability)
+
+    def longer_than(self, tokens: int) -> int:
+        """Return how many requests have an ISL + OSL above `tokens` [token]; exact."""
+        return int(self.total_counts[tokens + 1 :].sum())
 
     def bucketed(self, buckets: int = DEFAULT_BUCKETS) -> Buckets:
         """Return the joint histogram in at most `buckets` buckets; total share and mean lengths are exact."""

@@ -1,0 +1,164 @@
+"""`pdplan workload`: what it advises about a trace that the model, or a plan for its mean rate, cannot take."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from costmodel.errors import InputError
+from pdplan.cli import cli
+from search_spaces.loader import load_problem
+from search_spaces.traces import read_trace
+from tests.trace_files import Write, jsonl, mooncake
+
+WINDOW = 600
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+
+
+def run(*arguments: str) -> Result:
+    done = CliRunner().invoke(cli, ["workload", *arguments], standalone_mode=False)
+    assert done.exception is None, done.output
+    return done
+
+
+def notes_of(*arguments: str) -> list[str]:
+    notes: list[str] = json.loads(run(*arguments, "--json").stdout)["notes"]
+    return notes
+
+
+def trace(name: str, times: list[float], lengths: list[int] | None = None) -> str:
+    rows = zip(times, lengths or [100] * len(times), strict=True)
+    Path(name).write_text("arrival,isl,osl\n" + "".join(f"{time:.6f},{isl},60\n" for time, isl in rows), "utf-8")
+    return name
+
+
+def steady(seconds: float, rate: float, start: float = 0.0) -> list[float]:
+    return [start + number / rate for number in range(int(seconds * rate))]
+
+
+def busy(rate: float) -> list[float]:
+    """1 request/s for an hour, but for `rate` in ten minutes of it."""
+    return [*steady(1500, 1.0), *steady(WINDOW, rate, 1500.0), *steady(1500, 1.0, 1500.0 + WINDOW)]
+
+
+LONG = [100] * 97 + [50_000, 45_000, 40_901]
+"""With 60 output tokens each, three are longer than the 40,960 of Qwen3-32B, the last by one."""
+
+
+def test_requests_beyond_the_context_are_counted_and_the_next_command_leaves_them_out() -> None:
+    path = trace("t.csv", steady(100, 1.0), LONG)
+    done = run(path, "--model", "Qwen3-32B", "-o", "w.yaml")
+    said = " ".join(done.stdout.split())
+    assert "3 of 100 requests (3 %) are longer than the context of Qwen3-32B, 40,960 tokens" in said
+    assert "--max-tokens 40960, or name a --model of longer context" in said
+    assert "# Note: 3 of 100 requests (3 %)" in Path("w.yaml").read_text("utf-8")
+    with pytest.raises(InputError, match="50,060 tokens exceed the context"):
+        load_problem(Path("w.yaml"))
+    following = done.stderr.splitlines()[-1].removeprefix("Next: ")
+    assert following.endswith("--max-tokens 40960 --force")
+    again = run(path, "--model", "Qwen3-32B", "-o", "w.yaml", *shlex.split(following)[-3:])
+    assert "Note: 3 requests have more than 40,960 tokens (ISL + OSL) and are left out of all figures." in again.stdout
+    assert again.stderr.splitlines()[-1] == "Next: pdplan optimize w.yaml -o plan"
+    load = load_problem(Path("w.yaml")).workload
+    assert (load.isl.tolist(), load.max_tokens) == ([100.0], 160)
+
+
+def test_one_request_too_long_is_singular_and_a_longer_context_takes_it() -> None:
+    path = trace("t.csv", steady(100, 1.0), [*LONG[:97], 50_000, 100, 100])
+    (note,) = notes_of(path, "--model", "Qwen3-32B", "-o", "w.yaml")
+    assert note.startswith("1 of 100 requests (1 %) is longer than the context")
+    assert notes_of(path, "--model", "Llama-3.1-8B", "-o", "v.yaml") == []
+    assert load_problem(Path("v.yaml")).workload.max_tokens == 50_060
+
+
+@pytest.mark.parametrize(("rate", "noted"), [(1.05, False), (1.15, True), (3.0, True)])
+def test_a_long_peak_well_above_the_mean_is_noted_with_what_to_do(rate: float, noted: bool) -> None:
+    """An hour of evenly spaced requests: the count of ten minutes is sure to one request."""
+    times = busy(rate)
+    found = notes_of(trace("t.csv", times))
+    assert bool(found) is noted
+    if noted:
+        mean = (len(times) - 1) / (times[-1] - times[0])
+        assert f"{rate:.3g} req/s came in the busiest 10 min, {100 * (rate / mean - 1):.3g} % more than" in found[0]
+        assert f"add --rate {rate:.3g}/s to pdplan workload" in found[0]
+        assert f"--set workload.request_rate={rate:.3g} to pdplan optimize" in found[0]
+        assert f"pdplan simulate PLAN --trace t.csv --requests {len(times)} replays all" in found[0]
+
+
+def test_a_plan_for_the_peak_is_not_warned_of_it() -> None:
+    path = trace("t.csv", busy(3.0))
+    assert notes_of(path, "--rate", "3/s", "-o", "w.yaml") == []
+    assert load_problem(Path("w.yaml")).workload.request_rate == 3.0
+    assert len(notes_of(path, "--rate", "2.5/s")) == 1
+    assert "# Note: " not in Path("w.yaml").read_text("utf-8")
+
+
+def test_a_peak_that_chance_explains_is_not_noted() -> None:
+    """In 20 min of 200 requests with CV 1, ten minutes with 115 instead of 100 are 1.5 standard deviations."""
+    times = [*steady(600, 115 / 600), *steady(600, 85 / 600, 600.0)]
+    stats = read_trace(trace("t.csv", times)).arrivals
+    assert stats.peak_rate[WINDOW] > 1.1 * (stats.mean_rate or 0.0)
+    assert stats.busy_window(stats.mean_rate or 0.0) is not None  # even gaps: nothing by chance
+    jittered = [time + (0.9 if number % 2 else 0.0) * 5.0 for number, time in enumerate(times)]
+    waves = read_trace(trace("w.csv", sorted(jittered))).arrivals
+    assert waves.burstiness > stats.burstiness
+    assert waves.busy_window(waves.mean_rate or 0.0) is None
+
+
+@pytest.mark.parametrize("at", [1, 2500, 4999])
+def test_one_wrong_timestamp_is_named_with_its_line_and_the_rate_without_it(at: int) -> None:
+    times = steady(2500, 2.0)
+    times[at] = 99_999.0
+    found = notes_of(trace("t.csv", times))
+    last = 5000 if at == 4999 else 5001
+    gap = 99_999.0 - (2499.0 if at == 4999 else 2499.5)
+    pause = next(note for note in found if "one gap" in note)
+    assert f"98 % of the trace is one gap of {gap:,.0f} s without a request" in pause
+    assert f"between those of line {last:,} and line {at + 2:,}: without it the rate is 2 req/s" in pause
+    assert not any("waves" in note or "busiest" in note for note in found)
+
+
+def test_a_pause_in_the_middle_is_named_too_and_a_trace_without_one_is_not() -> None:
+    pause = notes_of(trace("t.csv", [*steady(50, 1.0), *steady(50, 1.0, 1000.0)]))[0]
+    assert "one gap of 951 s without a request, between those of line 51 and line 52" in pause
+    assert notes_of(trace("t.csv", steady(100, 1.0))) == []
+    few = notes_of(trace("t.csv", [0.0, 1.0, 2.0, 100.0]))
+    assert not any("one gap" in note for note in few)
+
+
+def test_a_gap_at_the_edge_of_a_block_is_found(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write("arrival,isl,osl\n" + "".join(f"{time},10,10\n" for time in [*range(30), *range(900, 930)]))
+    for block in (40, 47, 64, 2**20):
+        monkeypatch.setattr("search_spaces.traces.source.BLOCK_BYTES", block)
+        assert read_trace(path).arrivals.gap_lines == (31, 32)
+
+
+def test_requests_left_out_count_nowhere(write: Write) -> None:
+    def record(number: int, isl: int, first: int) -> dict[str, Any]:
+        return mooncake(1000 * number, isl, 10, list(range(first, first + -(-isl // 512))))
+
+    kept = [record(0, 1024, 0), record(2, 1024, 0), record(3, 2048, 50), record(4, 600, 0)]
+    other = [record(1, 9000, 50), record(5, 8000, 0)]
+    short = read_trace(write(jsonl(*kept), "short.jsonl"))
+    rows = sorted([*kept, *other], key=lambda one: int(one["timestamp"]))
+    cut = read_trace(write(jsonl(*rows), "all.jsonl"), most_tokens=2058)
+    assert (cut.requests, cut.too_long, cut.max_tokens) == (4, 2, 2058)
+    assert (cut.mean_isl, cut.prefix_hit_share, cut.arrivals) == (
+        short.mean_isl,
+        short.prefix_hit_share,
+        short.arrivals,
+    )
+    assert cut.notes[0] == "2 requests have more than 2,058 tokens (ISL + OSL) and are left out of all figures."
+    with pytest.raises(InputError, match=r"it has only 6 of more than 9 tokens$"):
+        read_trace(write(jsonl(*rows), "all.jsonl"), most_tokens=9)
+    assert [cut.longer_than(tokens) for tokens in (0, 609, 610, 1034, 2057, 2058, 10**9)] == [4, 4, 3, 1, 1, 0, 0]
