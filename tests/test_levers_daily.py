@@ -8,6 +8,7 @@ import pytest
 
 from optimizer.whatif.frontier import Frontier, frontier
 from optimizer.whatif.scenario import solve_simple
+from optimizer.whatif.tornado import levers
 from search_spaces.loader import load_problem
 from search_spaces.problem import Problem
 from search_spaces.scenarios import Scenario, scenario_problem
@@ -63,3 +64,15 @@ def test_more_demand_costs_what_it_costs_at_the_peak(
     costs = [solve_simple(scenario_problem(one, Scenario("", change), Path()), Path()).cost for one in (steady, daily)]
     assert costs[0] == costs[1]
     assert costs[0] is not None
+
+
+def test_the_tornado_moves_the_demand_of_a_day_as_that_of_its_peak(
+    steady: Problem, daily: Problem, tmp_path: Path
+) -> None:
+    swings = []
+    for problem in (steady, daily):
+        (scale,) = (lever for lever in levers(problem) if lever.key == "rate_scale")
+        ends = [scenario_problem(problem, Scenario("", {scale.key: end}), tmp_path) for end in (scale.low, scale.high)]
+        swings.append([one.workload.request_rate for one in ends])
+    assert swings[0] == pytest.approx(swings[1])
+    assert swings[0][0] < 20.0 < swings[0][1]

@@ -111,7 +111,10 @@ def test_the_router_counts_what_is_asked_for(
 ) -> None:
     """Three engines at three times the rate: behind a router that counts requests prompts meet others more often."""
     several = json.loads(plan_file.read_text())
-    several["pools"][0]["replicas"] = 3
+    (pool,) = several["pools"]
+    each = pool["gpus"] // pool["replicas"]
+    pool |= {"replicas": 3, "gpus": 3 * each}
+    several["gpus"][pool["accelerator"]] = 3 * each
     (tmp_path / "plan.json").write_text(json.dumps(several))
     assert set(ROUTERS) == set(Balancing)
     told = []

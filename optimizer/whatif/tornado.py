@@ -67,8 +67,8 @@ class TornadoRow:
 def levers(problem: Problem, share: float = SHARE, depth: Depth = Depth.SIMPLE) -> Iterator[Lever]:
     """Levers worth asking about, `share` lower and higher than they are; factors stand at 1.
 
-    A daily profile has no rate to scale. Lengths grow no further than the model's context, shares no further than 1.
-    Step times go over the interval of their errors, where fleets are by formula.
+    Lengths grow no further than the model's context, shares no further than 1. Step times go over the interval of their
+    errors, where fleets are by formula.
     """
     load = problem.workload
     longest = problem.model.max_position / load.max_tokens if problem.model.max_position else float("inf")
@@ -78,8 +78,7 @@ def levers(problem: Problem, share: float = SHARE, depth: Depth = Depth.SIMPLE) 
 
     for offer in problem.offers:
         yield lever(f"price.{offer.accelerator.name}", offer.usd_per_hour)
-    if problem.inputs["workload"]["request_rate"] is not None:
-        yield lever("rate_scale", 1.0)
+    yield lever("rate_scale", 1.0)
     for key in ("isl_scale", "osl_scale"):
         yield lever(key, 1.0, longest)
     for key in ("ttft_scale", "tpot_scale", "link_scale"):
