@@ -153,7 +153,7 @@ def completed(instance: Instance, pool: FleetPool) -> Fleet:
     if pool.role is Role.COLOCATED:
         return Fleet((pool,))
     tables = instance.tables
-    quickest = int(np.argmin(tables.prefill_time.mean(axis=1)))
+    quickest = int(np.argmin(tables.prefill_time[:, -1].mean(axis=1)))
     decoding = int(np.argmin(tables.decode_base[:, 0]))
     if pool.role is Role.PREFILL:
         return Fleet((pool, pool_of(Role.DECODE, decoding, 0, 0, AMPLE)))
