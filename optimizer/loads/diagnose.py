@@ -16,6 +16,7 @@ from search_spaces.feasibility import impossible_faults
 from search_spaces.problem import Problem, Slo
 
 from .instance import Instance
+from .loads import prompt_latency
 
 FloatArray = NDArray[np.float64]
 
@@ -69,13 +70,12 @@ def fastest_prompt(instance: Instance) -> FloatArray:
 
     With small chunks the stages of a pipeline overlap.
     """
-    tables = instance.tables
-    stages, steps = tables.pipeline[:, None, None], np.ceil(instance.flows.new_tokens / tables.rank_chunks[:, :, None])
-    alone = tables.prefill_alone / stages * (1.0 + (stages - 1.0) / steps)
-    best = alone.min(axis=(0, 1))
+    tables, stages = instance.tables, instance.tables.pipeline[:, None]
+    steps = np.ceil(instance.flows.new_tokens / tables.rank_chunks[:, :, None])
+    best = prompt_latency(tables.prefill_alone, steps, stages).min(axis=(0, 1))
     if Role.COLOCATED not in instance.problem.space.roles:
         return np.asarray(best)
-    deep = stages[:, None]
+    deep = stages[:, :, None, None]
     turns = tables.mixed_alone * (tables.chunk_count / deep + 1.0 - 1.0 / deep)
     return np.asarray(np.minimum(best, turns.min(axis=(0, 1, 2))))
 

@@ -179,9 +179,9 @@ def prompt_latency(latency: FloatArray, chunks: FloatArray, stages: FloatArray) 
 
     latency (columns, flows): of its n `chunks` (columns, flows) one after another. In a pipeline of k stages the next
     chunk enters when the one before has left the first stage: n steps of t / k, and the last one's way through the
-    other stages.
+    other stages (columns,). Any axes may stand for the columns.
     """
-    deep = stages[:, None]
+    deep = stages[..., None]
     return np.asarray(latency / deep * (1.0 + (deep - 1.0) / chunks))
 
 
