@@ -29,7 +29,6 @@ from optimizer.loads.loads import (
     Resource,
     column_loads,
     mean_below,
-    prefill_chunks,
     prompt_service,
     slot_utilization,
 )
@@ -235,7 +234,7 @@ class TestAtTheLimit:
         rate = 1.0 / column_loads(INSTANCE, prefill).load[:, AT[Resource.TIME]]
         tables = INSTANCE.tables
         at = prefill.shape, prefill.chunk
-        chunks = prefill_chunks(INSTANCE, *at)
+        chunks = INSTANCE.flows.chunks_of(tables.rank_chunks[at])
         service = prompt_service(INSTANCE.flows, tables.prefill_time[at], chunks, tables.pipeline[prefill.shape])
         servers = prefill.replicas * tables.ranks[prefill.shape]
         np.testing.assert_allclose(rate * service / servers[:, None], prefill.utilization[:, None] * np.ones((1, 3)))

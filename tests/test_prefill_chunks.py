@@ -12,22 +12,14 @@ from optimizer.fleets.evaluate import evaluate
 from optimizer.fleets.fleet import Fleet, FleetPool, prefill_seqs
 from optimizer.loads.columns import ROLES, Grid, make_columns
 from optimizer.loads.instance import Instance
-from optimizer.loads.loads import prefill_chunks, prompt_latency
+from optimizer.loads.loads import prompt_latency
 from optimizer.verification.judge import judge
-from search_spaces.problem import SearchSpace
 from tests.optimizer_cases import instance_of, problem, workload
+from tests.test_prefill_seqs import SPACE as ONE_CHUNK
+from tests.test_prefill_seqs import stages
 
 CHUNKS = (512, 1024, 2048, 8192)
-SPACE = SearchSpace(
-    roles=(Role.PREFILL, Role.DECODE),
-    tensor_parallel=(1,),
-    pipeline_parallel=(1, 4),
-    expert_parallel=(1,),
-    data_parallel=(1,),
-    max_num_seqs=(8, 64, 256),
-    max_num_batched_tokens=CHUNKS,
-    max_gpus_per_engine=8,
-)
+SPACE = replace(ONE_CHUNK, max_num_seqs=(8, 64, 256), max_num_batched_tokens=CHUNKS)
 LENGTHS = ((1500.0, 50.0, 0.7), (6000.0, 50.0, 0.3))
 
 
@@ -39,10 +31,6 @@ def instance() -> Instance:
 def posed(chunks: tuple[int, ...], rate: float = 20.0) -> Instance:
     space = replace(SPACE, max_num_batched_tokens=chunks)
     return instance_of(problem(workload=workload(rate, LENGTHS), space=space))
-
-
-def stages(instance: Instance, number: int) -> int:
-    return next(k for k, one in enumerate(instance.tables.shapes) if one.parallelism.pipeline == number)
 
 
 def fleet(instance: Instance, chunk: int, number: int = 4, replicas: int = 1) -> Fleet:
@@ -68,12 +56,13 @@ def test_stages_work_side_by_side_on_the_chunks_of_a_long_prompt(instance: Insta
     """6000 tokens in three chunks of 2048: t / k (1 + (k - 1) / 3), which is less than all at once takes."""
     shape = np.array([stages(instance, 4)])
     small, whole = np.array([CHUNKS.index(2048)]), np.array([CHUNKS.index(8192)])
-    assert prefill_chunks(instance, shape, small).tolist() == [[1.0, 3.0]]
+    chunks = [instance.flows.chunks_of(instance.tables.rank_chunks[shape, chunk]) for chunk in (small, whole)]
+    assert [count.tolist() for count in chunks] == [[[1.0, 3.0]], [[1.0, 1.0]]]
     times = [instance.tables.prefill_alone[shape, chunk] for chunk in (small, whole)]
     deep = np.array([4.0])
-    piped = prompt_latency(times[0], prefill_chunks(instance, shape, small), deep)
+    piped = prompt_latency(times[0], chunks[0], deep)
     assert piped[0, 1] == pytest.approx(times[0][0, 1] / 4.0 * (1.0 + 3.0 / 3.0))
-    at_once = prompt_latency(times[1], prefill_chunks(instance, shape, whole), deep)
+    at_once = prompt_latency(times[1], chunks[1], deep)
     assert at_once[0] == pytest.approx(times[1][0])
     assert piped[0, 1] < 0.7 * at_once[0, 1]
 

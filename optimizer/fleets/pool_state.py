@@ -17,7 +17,7 @@ from costmodel.engine import Role
 from costmodel.prompt_queue import Prompts, prompt_wait
 from optimizer.loads.instance import Instance
 from optimizer.loads.lanes import Lockstep, busy_beside, latency_beside, prefill_lockstep
-from optimizer.loads.loads import peakedness, prefill_chunks, prompt_latency, prompt_service
+from optimizer.loads.loads import peakedness, prompt_latency, prompt_service
 
 from .colocated_state import colocated_state
 from .engine_state import ROUNDS, PoolState, Steps, any_busy, decode_base, fullness, overloaded
@@ -67,7 +67,7 @@ def _prefill_state(instance: Instance, pool: FleetPool, rate: FloatArray) -> Poo
     tables, flows = instance.tables, instance.flows
     stages, ranks = (float(values[pool.shape]) for values in (tables.pipeline, tables.ranks))
     at, deep = (np.array([pool.shape]), np.array([pool.chunk])), np.array([stages])
-    chunks = prefill_chunks(instance, *at)
+    chunks = flows.chunks_of(tables.rank_chunks[at])
     service = prompt_service(flows, tables.prefill_time[at], chunks, deep)[0]
     shared = np.minimum(tables.prefill_shared[at][0] / stages, service)
     tokens = rate @ flows.new_tokens
@@ -105,7 +105,7 @@ def _prompts_on_lanes(instance: Instance, pool: FleetPool, rate: FloatArray) -> 
         return tables.prefill_time[at], Lockstep(np.zeros((1, rate.size)), np.zeros(1))
     servers = pool.replicas * float(tables.ranks[pool.shape])
     times = (tables.prefill_alone, tables.prefill_time)
-    chunks, stages = prefill_chunks(instance, *at), tables.pipeline[at[0]]
+    chunks, stages = flows.chunks_of(tables.rank_chunks[at]), tables.pipeline[at[0]]
     alone, full = (float(rate @ prompt_service(flows, time[at], chunks, stages)[0]) / servers for time in times)
     busy = alone / (1.0 - full + alone) if full < 1.0 else 1.0
     beside = busy_beside(np.array([busy]), flows.arrival_scv, np.array([servers]))

@@ -71,8 +71,8 @@ def fastest_prompt(instance: Instance) -> FloatArray:
     With small chunks the stages of a pipeline overlap.
     """
     tables, stages = instance.tables, instance.tables.pipeline[:, None]
-    steps = np.ceil(instance.flows.new_tokens / tables.rank_chunks[:, :, None])
-    best = prompt_latency(tables.prefill_alone, steps, stages).min(axis=(0, 1))
+    chunks = instance.flows.chunks_of(tables.rank_chunks)
+    best = prompt_latency(tables.prefill_alone, chunks, stages).min(axis=(0, 1))
     if Role.COLOCATED not in instance.problem.space.roles:
         return np.asarray(best)
     deep = stages[:, :, None, None]

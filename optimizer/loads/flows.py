@@ -57,6 +57,10 @@ class Flows:
         """Mean context of a request while it generates, isl + osl / 2 [token]."""
         return self.isl + self.osl / 2.0
 
+    def chunks_of(self, budget: FloatArray) -> FloatArray:
+        """Steps that a prompt by itself takes with token budgets (...,) [token], (..., flows) [1]."""
+        return np.asarray(np.ceil(self.new_tokens / budget[..., None]))
+
 
 def make_flows(problem: Problem, first_share: float = 1.0 / 3.0, step_share: float = 1.0 / 16.0) -> Flows:
     """Cross the SLO classes with the length buckets.

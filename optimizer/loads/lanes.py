@@ -54,7 +54,7 @@ def lockstep(step: FloatArray, count: FloatArray, rate: FloatArray, *, lanes: Fl
 
 def prefill_lockstep(flows: Flows, tables: Tables, at: Prefills, rate: FloatArray, busy: FloatArray) -> Lockstep:
     """The same for prefill engines, whose lanes are busy for that share of the time."""
-    count, shape = np.ceil(flows.new_tokens / tables.rank_chunks[at][:, None]), at[0]
+    count, shape = flows.chunks_of(tables.rank_chunks[at]), at[0]
     step = latency_beside(tables, at, busy) / tables.pipeline[shape][:, None] / count
     return lockstep(step, count, rate, lanes=tables.ranks[shape], busy=busy)
 

@@ -155,17 +155,11 @@ def slowest_peer(tables: Tables) -> FloatArray:
     return np.asarray(np.minimum(partners.min(axis=1, initial=np.inf), tables.link))
 
 
-def prefill_chunks(instance: Instance, shape: IntArray, chunk: IntArray) -> FloatArray:
-    """Steps that a prompt takes on prefill engines of `shape` with token budgets `chunk`, (columns, flows) [1]."""
-    return np.asarray(np.ceil(instance.flows.new_tokens / instance.tables.rank_chunks[shape, chunk][:, None]))
-
-
 def prompt_service(flows: Flows, latency: FloatArray, chunks: FloatArray, stages: FloatArray) -> FloatArray:
     """Seconds that a prompt keeps a prefill engine from others, (columns, flows).
 
-    latency, chunks (columns, flows): of a prompt alone. Its chunks go through `stages` (columns,) stages one after
-    another; in a pipeline the first waits for the longest of other prompts' steps beside it, the others follow steps
-    like theirs.
+    latency, chunks (columns, flows): of a prompt alone. Its chunks go through `stages` (columns,) one after another; in
+    a pipeline the first waits for the longest of other prompts' steps beside it, the others follow steps like theirs.
     """
     service = latency / stages[:, None]
     deep = np.flatnonzero(stages > 1.0)
@@ -188,7 +182,8 @@ def prompt_latency(latency: FloatArray, chunks: FloatArray, stages: FloatArray) 
 def prefill_loads(instance: Instance, columns: Columns) -> Loads:
     """Prefill blocks: prompts queue for servers; the TTFT limit must also cover hand-over and first decode step."""
     flows, tables, stages = instance.flows, instance.tables, instance.tables.pipeline[columns.shape]
-    at, chunks = (columns.shape, columns.chunk), prefill_chunks(instance, columns.shape, columns.chunk)
+    at = (columns.shape, columns.chunk)
+    chunks = flows.chunks_of(tables.rank_chunks[at])
     busy = busy_beside(columns.utilization, flows.arrival_scv, columns.replicas * tables.ranks[columns.shape])
     lanes = prefill_lockstep(flows, tables, at, flows.share, busy)
     service = prompt_service(flows, tables.prefill_time[at], chunks, stages)

@@ -69,15 +69,14 @@ def proven(
     """
     expect(2 * least * bench.part(solved.fleet).requests)  # to confirm the first fleet and to find its goodput
     again, numbers = _remembered(resolve), iter(range(1, MOST_CONFIRMED + 1))
-    for number in numbers:
+    number = next(numbers, None)
+    while number is not None:
         searched, lean = _chosen(solved, bench, again, brake, told)
-        while number > MOST_CONFIRMED // 2 and lean is not None and not brake.stopped():
-            if without_room(bench, lean.winner) is None:
-                break
-            searched, lean = _chosen(solved, bench, again, brake, told)
         if lean is None or brake.stopped():
             return searched, lean, None
         told("confirming the fleet", 0.8)
+        if number > MOST_CONFIRMED // 2 and without_room(bench, lean.winner) is not None:
+            continue
         found = confirmed(bench, lean.winner, itertools.chain([number], numbers), least)
         if found.held:
             lean = replace(lean, winner=found)
@@ -86,6 +85,7 @@ def proven(
             told("tuning", 0.8)
             fleets = _candidates(solved)
             return searched, *_tuned(bench, lean, fleets, brake.stopped, numbers, tune=tune, least=least)
+        number = next(numbers, None)
     return replace(searched, winner=None, nearest=found), None, None
 
 

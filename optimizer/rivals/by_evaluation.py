@@ -30,7 +30,7 @@ from optimizer.solver.fleet_model import COLOCATED, DECODE, PREFILL
 from optimizer.solver.simple_plans import Totals
 from search_spaces.problem import Problem
 
-from .room import AS_MUCH, foreseeable, roomiest
+from .room import AS_MUCH, preferred
 from .unavoidable import prefill_work, prompt_work, sending_work
 
 FloatArray = NDArray[np.float64]
@@ -212,8 +212,7 @@ def cheapest_held(
     least = min(cost for _, cost in held)
     tied = [picks for picks, cost in held if cost <= least * (1.0 + SAME_COST)]
     simplest = sorted(tied, key=lambda picks: _simplicity(known, picks))
-    plain = foreseeable(simplest, lambda picks: _stages(known, picks) > len(picks), known.carries)
-    best = roomiest(plain, known.carries)
+    best = preferred(simplest, lambda picks: _stages(known, picks) > len(picks), known.carries)
     return best, _price(known, problem, best)
 
 

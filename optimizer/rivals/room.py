@@ -58,6 +58,11 @@ def foreseeable(
     return [one for one in fleets if not piped(one) and carries(one, AMPLE)] or list(fleets)
 
 
+def preferred(fleets: Sequence[Some], piped: Callable[[Some], bool], carries: Callable[[Some, float], bool]) -> Some:
+    """The roomiest of the foreseeable ones."""
+    return roomiest(foreseeable(fleets, piped, carries), carries)
+
+
 def roomiest_fleet(instance: Instance, fleets: Sequence[Fleet]) -> Fleet:
     """The same by the evaluation; of fleets with as much room, the one of fewest pools, then of fewest stages."""
 
@@ -68,4 +73,4 @@ def roomiest_fleet(instance: Instance, fleets: Sequence[Fleet]) -> Fleet:
         return holds(instance, predict_misses(instance, fleet, volume))
 
     simplest = sorted(fleets, key=lambda fleet: (len(fleet.pools), stages(fleet)))
-    return roomiest(foreseeable(simplest, lambda fleet: stages(fleet) > len(fleet.pools), carries), carries)
+    return preferred(simplest, lambda fleet: stages(fleet) > len(fleet.pools), carries)

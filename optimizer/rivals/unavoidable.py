@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from optimizer.fleets.pool_state import ROUNDS
 from optimizer.loads.columns import Columns
 from optimizer.loads.instance import Instance
-from optimizer.loads.loads import LINK_UTILIZATION, prefill_chunks, prompt_latency, prompt_service
+from optimizer.loads.loads import LINK_UTILIZATION, prompt_latency, prompt_service
 from optimizer.solver.fleet_model import COLOCATED, DECODE, PREFILL
 
 FloatArray = NDArray[np.float64]
@@ -139,8 +139,8 @@ def generating_work(instance: Instance, settings: Columns, tau: float) -> FloatA
 def prefill_work(instance: Instance, settings: Columns) -> FloatArray:
     """Prefill engines that a request per second takes at least for the queue not to grow [1], (settings, flows)."""
     tables, at = instance.tables, (settings.shape, settings.chunk)
-    stages = tables.pipeline[settings.shape]
-    service = prompt_service(instance.flows, tables.prefill_time[at], prefill_chunks(instance, *at), stages)
+    flows, stages = instance.flows, tables.pipeline[settings.shape]
+    service = prompt_service(flows, tables.prefill_time[at], flows.chunks_of(tables.rank_chunks[at]), stages)
     shared = np.minimum(tables.prefill_shared[at] / stages[:, None], service)
     return np.asarray(shared / tables.ranks[settings.shape][:, None])
 
@@ -175,7 +175,8 @@ def _handed_over(instance: Instance, settings: Columns) -> FloatArray:
     """Prompt, hand-over and first step on idle engines that may talk [s], (settings, flows)."""
     tables, at = instance.tables, (settings.shape, settings.chunk)
     alone = np.minimum(tables.prefill_alone[at], tables.prefill_time[at])
-    prompt = prompt_latency(alone, prefill_chunks(instance, *at), tables.pipeline[settings.shape])
+    chunks = instance.flows.chunks_of(tables.rank_chunks[at])
+    prompt = prompt_latency(alone, chunks, tables.pipeline[settings.shape])
     takes = np.zeros(tables.pipeline.size, dtype=np.bool_)
     takes[settings.shape[settings.role == DECODE]] = True
     step = np.where(tables.talks & takes, tables.decode_base.min(axis=1), np.inf).min(axis=1, initial=np.inf)
@@ -190,6 +191,6 @@ def _colocated_prompt(instance: Instance) -> FloatArray:
     base = tables.carried * tables.decode_base[:, :, None, None]
     stages = tables.pipeline[:, None, None]
     steps = np.maximum(np.minimum(tables.mixed_alone, tables.mixed_base) - base, 0.0)
-    count = np.ceil(instance.flows.new_tokens / tables.rank_chunks[:, :, None])
+    count = instance.flows.chunks_of(tables.rank_chunks)
     whole = (count[:, None] * base + steps * tables.chunk_count).min(axis=1) / stages
     return np.asarray(whole + tables.decode_base.min(axis=1)[:, None, None] * (1.0 - 1.0 / stages))
