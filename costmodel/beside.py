@@ -48,7 +48,10 @@ class Beside:
     sent: share of the arrivals due to an engine that come while it is busy [1]; mixed_steps (flows,): steps of a
     request beside a prompt that carry it [1]; carried: share of the decodes in a step with prompts, 1 or 0 [1]; lanes:
     micro-batches that go on at once, whose prompts it all meets; arrival_scv: squared coefficient of variation of the
-    gaps between arrivals; seats: requests in a batch at most [1]; full_step: step of such a batch without prompts [s].
+    gaps between arrivals; seats: requests in a batch at most [1]; full_step: step of such a batch without prompts [s];
+    reads, alone (flows,): by how much the KV reads of a request of each flow are longer than those in `slope`, beside
+    the mean batch and by itself [s]; saved: by how much the step of one request is shorter than that of the smallest
+    batch in `quiet`, KV reads apart [s].
     """
 
     rate: float
@@ -68,6 +71,9 @@ class Beside:
     arrival_scv: float
     seats: float
     full_step: float
+    reads: FloatArray | float = 0.0
+    alone: FloatArray | float = 0.0
+    saved: float = 0.0
 
     @cached_property
     def mean(self) -> float:

@@ -7,8 +7,9 @@
 
    s2 = lambda tau E[e^2] d / (1 - P)^3; h(y) = 2 (y - 1 + exp(-y)) / y^2, b = 2 Var z / s2; k and j the means over the
    window of the correlations of the batch, and of the chance to be there still (`_remembered`). A request sees its own
-   prompt's company: Var N / N requests more in the batch than there are on average, and first of all the prompts that
-   it leaves behind, or the early next one where it leaves none (`after_prompt`).
+   prompt's company: Var N / N requests more in the batch than there are on average, itself among them (`_own`; where no
+   prompt comes none join it, `calm_company`), and first of all the prompts that it leaves behind, or the early next one
+   where it leaves none (`after_prompt`).
 2. Prompts that go first. Where no step carries both, all prompts that came since the last step, and while these are
    computed, come between it and the next: rho = P, a step of decodes lasts tau, and z is a sum of busy periods X, of
    the prompts that came during it. So z has nothing to do with the next one, Var z = s2, and p = 1 - exp(-lambda T
@@ -36,12 +37,17 @@ HORIZON = 256
 class DecodeTime:
     """Time of the steps of a request of each flow, each (flows,).
 
-    mean, spread: of the mean step above `quiet` [s]; undisturbed: share of requests that meet no prompt [1].
+    mean, spread: of the mean step of those who meet prompts, above `quiet` and `own` [s]; undisturbed: share of
+    requests that meet none [1]; own: what a request adds to its steps then, with those that it finds there [s]; alone:
+    the chance that it finds nobody [1], and lone: what it adds then, less what the mean batch does [s].
     """
 
     mean: FloatArray
     spread: FloatArray
     undisturbed: FloatArray
+    own: FloatArray | float = 0.0
+    lone: FloatArray | float = 0.0
+    alone: float = 0.0
 
 
 def decode_time(beside: Beside, left: FloatArray, first: float) -> DecodeTime:
@@ -64,12 +70,44 @@ def decode_time(beside: Beside, left: FloatArray, first: float) -> DecodeTime:
     kept, there = _remembered(beside)
     common = beside.met * drift + work * beside.met * beside.quiet * beside.mean / (1.0 - taken) ** 2
     variance = spread_now * smoothed + gain**2 * crowd * kept + gain * common * there
-    own = crowd / max(beside.batch, 1e-12) * gain * kept / max(float(_shares(beside) @ kept), 1e-12)
-    mean = above + own
+    usually = _own(beside, crowd, kept)
+    own, lone, alone = calm_company(beside, usually)
+    mean = above + np.maximum(usually / (1.0 - taken) - own, 0.0)
     undisturbed = (1.0 - any_left) * none_came
     met = np.maximum(1.0 - undisturbed, 1e-9)
     spread = np.sqrt(np.maximum((variance + mean**2) / met - (mean / met) ** 2, 0.0))
-    return DecodeTime(mean / met, spread, undisturbed)
+    return DecodeTime(mean / met, spread, undisturbed, own, lone, alone)
+
+
+def _own(beside: Beside, crowd: float, kept: FloatArray) -> FloatArray:
+    """What a request of each flow adds to quiet steps on average, with those that come with it, (flows,) [s].
+
+    Requests meet batches of E[N^2] / E[N] = N + Var N / N, themselves among them. N is a whole number, of a variance of
+    (1 - N) N at least.
+    crowd: Var N of seated requests [1]; kept: see `_remembered`.
+    """
+    company = max(crowd / max(beside.batch, 1e-12), 1.0 - beside.batch)
+    longer = company * beside.slope * kept / max(float(_shares(beside) @ kept), 1e-12)
+    return np.asarray(np.maximum(longer + beside.reads, 0.0))
+
+
+def calm_company(beside: Beside, own: FloatArray) -> tuple[FloatArray, FloatArray, float]:
+    """The same where no prompt comes: on average and alone, both (flows,) [s], and the chance to be alone [1].
+
+    Nobody joins a request there, which so only meets those that it found, until they end. Of the engines without a
+    prompt, c (1 - rho) or its own, it got one with fewest decodes: with others only where all have some, each with
+    chance 1 - exp(-N). By itself it still has its own KV cache to read. No step is taken for shorter than the mean
+    quiet one, as the bounds on fleets have it.
+    own (flows,): see `_own` [s].
+    """
+    some = float(-np.expm1(-beside.batch))
+    chance = some ** max(beside.engines * (1.0 - beside.busy), 1.0)
+    n, until = beside.steps[:, None], np.minimum(beside.steps[:, None], beside.steps)
+    left = ((beside.steps - until / 2.0) * until / n) @ beside.weight / beside.length
+    lone = np.maximum((1.0 - beside.batch) * beside.slope + beside.alone, 0.0)
+    saved = np.minimum(beside.saved, lone)
+    gone = beside.batch * beside.slope * (1.0 - chance / max(some, 1e-12) * left)
+    return np.maximum(own - gone, lone) - (1.0 - chance) * saved, lone - saved, 1.0 - chance
 
 
 def _memory(beside: Beside, usual: float, drift: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:

@@ -26,7 +26,7 @@ batch takes for one request on average, rho = lambda h / c.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -145,7 +145,7 @@ def within_seats(beside: Beside, time: DecodeTime) -> tuple[DecodeTime, FloatArr
     square = max(beside.second - beside.mean**2 + length_scv * beside.mean**2, 0.0)
     around = np.sqrt(came * square) / beside.steps
     most = beside.full_step + came * beside.mean / beside.steps
-    above = (most - beside.quiet - time.mean) / np.maximum(time.spread, 1e-12)
+    above = (most - beside.quiet - time.own - time.mean) / np.maximum(time.spread, 1e-12)
     (less, kept), held = held_at(above), normal_exceeds(above)
     spread = np.sqrt(kept * time.spread**2 + held * np.minimum(around, time.spread) ** 2)
-    return DecodeTime(time.mean + less * time.spread, spread, time.undisturbed), most + FAR * around
+    return replace(time, mean=time.mean + less * time.spread, spread=spread), most + FAR * around

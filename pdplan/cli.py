@@ -102,7 +102,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         code = cli.main(words, prog_name="pdplan", obj=console, standalone_mode=False)
         sys.stdout.flush()
     except (PdplanError, click.ClickException) as error:
-        return _refuse(error)
+        return _refuse(error, console)
     except (click.Abort, KeyboardInterrupt):
         return _fail("interrupted", ExitCode.INTERRUPTED)
     except ReaderGoneError:
@@ -129,12 +129,17 @@ def _fail(sentence: str, code: ExitCode) -> int:
     return code
 
 
-def _refuse(error: PdplanError | click.ClickException) -> int:
-    """Say what is wrong with the input, or show the help to who typed the program's name alone."""
+def _refuse(error: PdplanError | click.ClickException, console: Console) -> int:
+    """Say what is wrong with the input, or show the help to who typed the program's name alone.
+
+    A program that asked for JSON gets a document with every answer, also with one that is no.
+    """
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
         error.show()
         return ExitCode.BAD_INPUT
     unmet = isinstance(error, InfeasibleError | BelowFloorError)
+    if unmet and console.json_only and not console.shown:
+        console.show({"schema": "pdplan.refusal/1", "status": "infeasible", "reason": _refusal(error)})
     return _fail(_refusal(error), ExitCode.INFEASIBLE if unmet else ExitCode.BAD_INPUT)
 
 

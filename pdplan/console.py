@@ -26,7 +26,7 @@ class Console:
 
     command: the command line, as it may be typed again;
     quiet: no narration; json_only: nor any beside a JSON document; verbose: narration all the same, and tracebacks;
-    plain: no colour even on a terminal.
+    plain: no colour even on a terminal; shown: whether there is a result on stdout already.
     """
 
     command: str = "pdplan"
@@ -35,6 +35,7 @@ class Console:
     verbose: bool = False
     plain: bool = False
     json_only: bool = False
+    shown: bool = False
 
     @property
     def colored(self) -> bool:
@@ -63,6 +64,7 @@ class Console:
         from reports.json_text import finite
 
         text = value if isinstance(value, str) else json.dumps(finite(value), indent=2)
+        self.shown = True
         click.echo(text, color=self.colored, nl=not text.endswith("\n"))
 
     def note(self, text: str) -> None:

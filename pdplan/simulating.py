@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from optimizer.plans.plan import Plan
     from optimizer.verification.judge import Demand, Judgement
     from reports.simulated import Simulated
+    from search_spaces.recorded import Recorded
 
 Progress = Callable[[str, float], None]
 
@@ -26,6 +27,8 @@ REQUESTS = Bounds(100, 5_000_000, "requests")
 NANOSECONDS = 1e9
 GOODPUT_RUNS, CURVE_RUNS = 8, 30
 """Rates that a search for the goodput, and a curve, try, about."""
+OTHER_RATE = 0.05
+"""Relative difference from which on the rate of a trace is not the plan's."""
 PER_USER = 10
 """Requests for each one of a closed loop, so that those with which it starts are warm-up."""
 PLANNED: tuple[float, ...] = ()
@@ -124,7 +127,7 @@ def _judged(plan: Plan, instance: Instance, fleet: Fleet, asked: Asked) -> Simul
     from reports.simulated import Simulated
 
     volume = _volume(plan, instance, asked)
-    demands = _demands(instance, fleet, asked, volume)
+    demands, too_long = _demands(instance, fleet, asked, volume)
     found = judge_demands(instance, simulated_fleet(instance, fleet), demands)
     steady = asked.trace is None and asked.profile is None and not asked.concurrency
     profile = None if asked.profile is None else _profile(instance, asked.profile)
@@ -137,11 +140,21 @@ def _judged(plan: Plan, instance: Instance, fleet: Fleet, asked: Asked) -> Simul
         gaps=class_gaps(instance, found),
         e2e=class_e2e(instance, found),
         behind=None if behind is None else fleet.pools[behind].name,
-        source=_source(asked, profile, found),
+        source=_source(asked, profile, found, instance.problem.recorded) + too_long + own_rate(plan, asked, found),
         concurrency=asked.concurrency,
         analytic=evaluate(instance, fleet, volume) if steady else None,
         slots=() if profile is None else slots_of_day(instance, found, profile, volume),
     )
+
+
+def own_rate(plan: Plan, asked: Asked, found: Judgement) -> str:
+    """That a trace came at another rate than that of the plan; empty where it did not, or one was asked for."""
+    from reports.numbers import rate
+
+    if asked.trace is None or asked.rate is not None or asked.concurrency:
+        return ""
+    near = abs(found.rate / plan.demand_rps - 1.0) <= OTHER_RATE
+    return "" if near else f", at its own rate; the plan is for {rate(plan.demand_rps)} (--rate)"
 
 
 def _volume(plan: Plan, instance: Instance, asked: Asked) -> float:
@@ -151,8 +164,8 @@ def _volume(plan: Plan, instance: Instance, asked: Asked) -> float:
     return planned_volume(plan) if asked.rate is None else asked.rate / instance.problem.workload.request_rate
 
 
-def _demands(instance: Instance, fleet: Fleet, asked: Asked, volume: float) -> list[Demand]:
-    """Requests of each run."""
+def _demands(instance: Instance, fleet: Fleet, asked: Asked, volume: float) -> tuple[list[Demand], str]:
+    """Requests of each run, and what is to be said of those of a trace that no engine takes."""
     from optimizer.verification.judge import SEEDS, simulated_trace
     from optimizer.verification.simulated_demand import closed_demand, diurnal_demands
 
@@ -165,13 +178,20 @@ def _demands(instance: Instance, fleet: Fleet, asked: Asked, volume: float) -> l
             seed=asked.seed,
             volume=volume,
             replications=asked.replications,
-        )
+        ), ""
+    too_long = ""
     if asked.trace is not None:
-        demands = [replay(instance, fleet, asked)]
+        demand, left_out = replay(instance, fleet, asked)
+        demands = [demand]
+        if left_out:
+            most = instance.problem.workload.max_tokens
+            too_long = f", less {left_out:,} of more than {most:,} tokens, which its engines do not take"
     else:
         seeds = [asked.seed + SEEDS * number for number in range(asked.replications)]
         demands = [simulated_trace(instance, fleet, asked.requests, seed, volume) for seed in seeds]
-    return [closed_demand(demand, asked.concurrency) for demand in demands] if asked.concurrency else demands
+    if asked.concurrency:
+        demands = [closed_demand(demand, asked.concurrency) for demand in demands]
+    return demands, too_long
 
 
 def _profile(instance: Instance, profile: tuple[float, ...]) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
@@ -188,11 +208,17 @@ def _profile(instance: Instance, profile: tuple[float, ...]) -> np.ndarray[tuple
     return planned
 
 
-def _source(asked: Asked, profile: np.ndarray[tuple[int, ...], np.dtype[np.float64]] | None, found: Judgement) -> str:
+def _source(
+    asked: Asked,
+    profile: np.ndarray[tuple[int, ...], np.dtype[np.float64]] | None,
+    found: Judgement,
+    recorded: Recorded | None,
+) -> str:
     """Where the requests come from, in words."""
     from reports.numbers import duration
 
-    words = "drawn from the plan's demand" if asked.trace is None else f"replayed from {asked.trace.name}"
+    drawn = "the plan's demand" if recorded is None else f"{recorded.source}, as the plan's were"
+    words = f"drawn from {drawn}" if asked.trace is None else f"replayed from {asked.trace.name}"
     if asked.balancing is not None:
         words += f", sent to the engine with the {asked.balancing.replace('_', ' ')}"
     if asked.concurrency:
@@ -202,15 +228,23 @@ def _source(asked: Asked, profile: np.ndarray[tuple[int, ...], np.dtype[np.float
     return words
 
 
-def replay(instance: Instance, fleet: Fleet, asked: Asked) -> Demand:
-    """The first requests of a trace that generate tokens; with a rate, their arrivals are stretched to it."""
+def replay(instance: Instance, fleet: Fleet, asked: Asked) -> tuple[Demand, int]:
+    """The first requests of a trace that generate tokens; with a rate, their arrivals are stretched to it.
+
+    Those beyond the engines' max_model_len are left out: how many.
+    """
     import numpy as np
 
     from optimizer.verification.judge import replayed_trace
-    from search_spaces.traces import in_order, read_rows
+    from search_spaces.recorded import spread
+    from search_spaces.traces import in_order, read_rows, read_trace
 
-    path = asked.trace or Path()
-    parts = [rows.pick(np.flatnonzero(rows.osl > 0)) for rows in in_order(path, read_rows(path, limit=asked.requests))]
+    path, most = asked.trace or Path(), instance.problem.workload.max_tokens
+    rows_of = [
+        rows.pick(np.flatnonzero(rows.osl > 0)) for rows in in_order(path, read_rows(path, limit=asked.requests))
+    ]
+    parts = [rows.pick(np.flatnonzero(rows.isl + rows.osl <= most)) for rows in rows_of]
+    left_out = sum(len(rows) for rows in rows_of) - sum(len(rows) for rows in parts)
     nanoseconds, isl, osl = (
         np.concatenate([getattr(rows, name) for rows in parts]) if parts else np.zeros(0, dtype=np.int64)
         for name in ("nanoseconds", "isl", "osl")
@@ -219,14 +253,16 @@ def replay(instance: Instance, fleet: Fleet, asked: Asked) -> Demand:
     if isl.size < least:
         from reports.text import plural
 
-        raise InputError(f"{path}: has {plural(isl.size, 'request')} with output; {least:,} are needed at least")
-    arrival = (nanoseconds - nanoseconds[0]) / NANOSECONDS
+        fit = f" and at most {most:,} tokens" if left_out else ""
+        raise InputError(f"{path}: has {plural(isl.size, 'request')} with output{fit}; {least:,} are needed at least")
+    stats = read_trace(path, limit=asked.requests, most_tokens=most).arrivals
+    arrival = spread((nanoseconds - nanoseconds[0]) / NANOSECONDS, stats)
     span = float(arrival[-1])
     if span <= 0.0:
         raise InputError(f"{path}: all requests arrive at once")
     if asked.rate is not None:
         arrival *= (isl.size - 1) / span / asked.rate
-    return replayed_trace(instance, fleet, arrival, np.maximum(isl, 1), osl, seed=asked.seed)
+    return replayed_trace(instance, fleet, arrival, np.maximum(isl, 1), osl, seed=asked.seed), left_out
 
 
 def timeline_text(pools: list[str], found: Judgement, window: float) -> str:

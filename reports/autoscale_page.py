@@ -85,9 +85,10 @@ def _share_chart(instance: Instance, day: Day) -> Chart:
             Share(f"{name}, whole day, on load", over, slo.attainment, percent(over)),
         ]
     told = tuple((row.label, row.note, percent(row.goal)) for row in rows)
-    kept = all(row.value >= row.goal for row in rows)
+    kept = not day.short and bool((day.attainment >= [slo.attainment for slo in instance.problem.slos]).all())
+    sure = "Both ways keep every goal, but for hours that are unsure" if day.unsure else "Both ways keep every goal"
     return Chart(
-        title="Both ways keep every goal" if kept else "Not every goal is kept",
+        title=sure if kept else "Not every goal is kept",
         caption="Share of requests within their SLO; the line is the goal.",
         drawing=draw_shares(rows, "; ".join(f"{row.label} {row.note}" for row in rows)),
         table=Table(("case", "#in SLO", "#goal"), told),

@@ -40,7 +40,10 @@ def autoscale_dict(instance: Instance, fleet: Fleet, day: Day) -> dict[str, Any]
                 "rate_rps": float(volume * load),
                 "replicas": {pool.name: int(n) for pool, n in zip(fleet.pools, row, strict=True)},
                 "attainment": dict(zip(names, day.hourly[hour].tolist(), strict=True)),
+                "low": dict(zip(names, day.low[hour].tolist(), strict=True)),
+                "high": dict(zip(names, day.high[hour].tolist(), strict=True)),
                 "carried": hour not in day.short,
+                "settled": hour not in day.unsure,
             }
             for hour, (volume, row) in enumerate(zip(day.volume, day.need, strict=True))
         ],
@@ -57,7 +60,7 @@ def autoscale_text(instance: Instance, fleet: Fleet, day: Day, width: int) -> st
 
 
 def verdict(instance: Instance, day: Day) -> str:
-    """Whether the fleet keeps its goals in every hour, and only then what scaling ahead saves."""
+    """Whether the fleet keeps its goals in every hour, and only where none is missed what scaling ahead saves."""
     cost = (
         f"Scaled ahead by the daily profile, {duration(day.start_up)} before each rise, the fleet costs "
         f"{money(day.ahead)} a day instead of {money(day.fixed)}"
@@ -67,13 +70,39 @@ def verdict(instance: Instance, day: Day) -> str:
         return (
             f"The whole fleet misses a goal in {plural(len(day.short), 'hour')} of the day, of up to {rate(most)}, "
             f"scaled or not ({lowest(instance, day)}). {cost}, which does not keep the SLO either."
+            f"{unsure(instance, day)}"
         )
     if day.saved <= NEGLIGIBLE * day.fixed:
-        return f"Scaling saves nothing: every hour needs the whole fleet, or the start-up time fills the gaps. {cost}."
-    how = "when simulated" if day.requests else "by formula"
+        return (
+            "Scaling saves nothing: every hour needs the whole fleet, or the start-up time fills the gaps. "
+            f"{cost}.{unsure(instance, day)}"
+        )
+    how, every = "when simulated" if day.requests else "by formula", "Every other hour" if day.unsure else "Every hour"
     return (
-        f"{cost}: {money(day.saved)} saved ({percent(day.saved / day.fixed)}). Every hour keeps its goals {how} "
-        f"({lowest(instance, day)})."
+        f"{cost}: {money(day.saved)} saved ({percent(day.saved / day.fixed)}).{unsure(instance, day)} {every} keeps "
+        f"its goals {how} ({lowest(instance, day)})."
+    )
+
+
+def unsure(instance: Instance, day: Day) -> str:
+    """Of which hours the runs of the whole fleet do not tell whether it keeps its goals; empty where they all tell."""
+    if not day.unsure:
+        return ""
+    hours = list(day.unsure)
+    most = float(day.volume[hours].max() * instance.problem.workload.request_rate)
+    slos = instance.problem.slos
+    doubts = [
+        (day.low[hour, k] - slo.attainment, hour, k)
+        for hour in hours
+        for k, slo in enumerate(slos)
+        if day.low[hour, k] < slo.attainment
+    ]
+    _, hour, k = min(doubts)
+    seen = f"{slos[k].name} {percent(day.low[hour, k])} to {percent(day.high[hour, k])} at {hour:02d}:00"
+    return (
+        f" Unsure: of {plural(len(hours), 'hour')}, of up to {rate(most)}, the runs of the whole fleet do not tell, as "
+        f"the goal lies within the 95 % interval ({seen}, goal {percent(slos[k].attainment)}); longer runs "
+        "(--requests) tell more."
     )
 
 
@@ -96,7 +125,7 @@ def on_load(instance: Instance, day: Day) -> str:
         if share < slo.attainment - 1e-9
     ]
     if day.short:
-        limit = "No start-up time is short enough for it."
+        limit = "No start-up time is short enough for the hours in which the whole fleet misses one."
     elif day.longest <= 0.0:
         limit = "It keeps them with no start-up time at all only."
     elif day.longest >= DAY:
@@ -126,7 +155,8 @@ def stretches(instance: Instance, fleet: Fleet, day: Day) -> Table:
     for hours in np.split(np.arange(len(day.need)), change):
         peak = float(day.volume[hours].max() * instance.problem.workload.request_rate)
         counts = [str(n) for n in day.need[hours[0]].tolist()]
-        least = [percent(share) for share in day.hourly[hours].min(axis=0).tolist()]
+        doubt = ", unsure" if set(hours.tolist()) & set(day.unsure) else ""
+        least = [f"{percent(share)}{doubt}" for share in day.hourly[hours].min(axis=0).tolist()]
         rows.append((f"{hours[0]:02d}:00 to {hours[-1] + 1:02d}:00", rate(peak), *counts, *least))
     pools = (f"#{pool.name}" for pool in fleet.pools)
     classes = (f"#{slo.name} in SLO" for slo in instance.problem.slos)

@@ -9,6 +9,7 @@ import numpy as np
 
 from costmodel.units import KILO
 from optimizer.fleets.binding import limits_by_use
+from optimizer.fleets.build_plan import fleet_gpus
 from optimizer.procurement.bill import Hours
 from optimizer.procurement.buying import Bought
 from optimizer.procurement.buying_looks import Seen
@@ -198,8 +199,8 @@ def value_of_information(found: Bought) -> list[str]:
     return [f"{alone}. Knowing the growth beforehand would save {money(found.total - found.hindsight)} on average."]
 
 
-def notes(found: Bought) -> list[str]:
-    """What else a buyer should know, each with its unit and what it is made of."""
+def notes(found: Bought, most: int | None = None) -> list[str]:
+    """What else a buyer should know, each with its unit and what it is made of; most: refuted fleets, None: all."""
     terms, expected = found.terms, found.expected
     saved = 1.0 - expected.all_rented / found.fixed if found.fixed else 0.0
     kilograms = carbon(found)
@@ -215,7 +216,7 @@ def notes(found: Bought) -> list[str]:
         + ("" if kilograms is None else f", {significant(kilograms / KILO)} t of CO2 at {terms.grams_per_kwh:g} g/kWh")
         + (" on average." if len(found.outcomes) > 1 else "."),
     ]
-    told += _assumptions(found)
+    told += _assumptions(found, most)
     return told
 
 
@@ -237,7 +238,7 @@ def left_over(found: Bought) -> list[str]:
     ]
 
 
-def _assumptions(found: Bought) -> list[str]:
+def _assumptions(found: Bought, most: int | None) -> list[str]:
     terms = found.terms
     months, taken = terms.forecast.months, [*found.now, *found.expected.later]
     beyond = [one for one in taken if one.contract.term and one.first + one.contract.term > months]
@@ -253,7 +254,7 @@ def _assumptions(found: Bought) -> list[str]:
         )
     if terms.unused:
         told.append(f"Terms of {', '.join(terms.unused)} are not used: the workload file does not offer it.")
-    told += _simulated(found)
+    told += _simulated(found, most)
     if len(found.outcomes) > 1 and terms.decide_every < months:
         told.append(f"The growth is taken to be known by the second decision, in month {terms.decide_every + 1}.")
     return told
@@ -274,7 +275,7 @@ def _fault(one: Seen) -> str:
     return f"At {rate(one.part.rate)} a fleet of {fleet_told(one.part.pools)} {one.fault}."
 
 
-def _simulated(found: Bought) -> list[str]:
+def _simulated(found: Bought, most: int | None) -> list[str]:
     """Which of the fleets that serve an hour of some path were simulated, and which it does without therefore."""
     looks = found.looks
     before = "Before a month begins, run pdplan optimize for its rates."
@@ -293,10 +294,26 @@ def _simulated(found: Bought) -> list[str]:
         said += f" {many} of them keep their goals; the least share within its SLOs is {where}."
     if seen < looks.every:
         said += f" The others are by formula (--verify N). {before}"
+    return [said, *_refuted_fleets(found, most)]
+
+
+def _refuted_fleets(found: Bought, most: int | None) -> list[str]:
+    """The fleets that were refuted; where they are more than `most`, their number and the dearest few."""
     alike: dict[tuple[object, ...], list[Seen]] = {}
-    for one in looks.refuted:
+    for one in found.looks.refuted:
         alike.setdefault((one.part.rate, one.part.pools), []).append(one)
-    return [said, *map(_refuted, alike.values())]
+    every = list(alike.values())
+    if most is None or len(every) <= most:
+        return [_refuted(one) for one in every]
+    every.sort(key=lambda one: -_list_price(found, one[0]))
+    more = f"{plural(len(every), 'fleet')} were refuted; the {most} dearest follow, all are in --json and --html."
+    return [more, *map(_refuted, every[:most])]
+
+
+def _list_price(found: Bought, one: Seen) -> float:
+    """What the GPUs of a fleet would cost at the prices of the workload file [$/h]."""
+    count = fleet_gpus(one.part.known.instance, one.part.fleet)
+    return float(count @ np.array([offer.usd_per_hour for offer in found.problem.offers]))
 
 
 def _refuted(alike: Sequence[Seen]) -> str:

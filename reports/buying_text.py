@@ -145,6 +145,10 @@ def _contracts(found: Bought) -> list[dict[str, Any]]:
     ]
 
 
+REFUTED = 3
+"""Refuted fleets that the text tells of; their number and all of them stand in the page and the document."""
+
+
 def buying_text(found: Bought, width: int) -> str:
     """The verdict first, then what to sign now, what each path of the demand asks for, the months and the terms."""
     path = found.terms.forecast.paths[found.terms.forecast.expected]
@@ -161,4 +165,4 @@ def buying_text(found: Bought, width: int) -> str:
         "\n".join([*wrap("The same by what it is paid for:", width), "", text_table(parts_table(found), width)])
     )
     blocks.append("\n".join([*wrap("One GPU under each contract:", width), "", text_table(terms_table(found), width)]))
-    return "\n\n".join([*blocks, *("\n".join(wrap(text, width)) for text in notes(found))])
+    return "\n\n".join([*blocks, *("\n".join(wrap(text, width)) for text in notes(found, REFUTED))])

@@ -12,6 +12,7 @@ from optimizer.plans.plan import ClassResult, Plan, Pool
 
 from .figures import goal_label
 from .numbers import is_number
+from .recording import readable_inputs
 from .text import clean
 from .words import gpus_per_engine, has_fleet, has_tpot, split_words
 
@@ -114,7 +115,7 @@ class Comparison:
 def compare(before: Plan, after: Plan) -> Comparison:
     """Set two plans side by side."""
     changes = list(_pool_changes(before.pools, after.pools))
-    inputs = tuple(_input_changes(before.provenance.inputs, after.provenance.inputs))
+    inputs = tuple(_input_changes(*(readable_inputs(plan.provenance.inputs) for plan in (before, after))))
     differing = [change for change in changes if change.difference or change.settings or change.kind != "changed"]
     return Comparison(
         names=(_named(before), _named(after)),
@@ -165,7 +166,7 @@ def _figures(before: Plan, after: Plan) -> tuple[Figure, ...]:
         Figure("GPUs", gpus[0], gpus[1], "GPU", "lower"),
         pair("requests in time", "attainment", "1", "higher"),
         pair("goodput", "goodput_rps", "req/s", "higher"),
-        pair("requests within SLO per dollar", "goodput_per_dollar", "req/$", "higher"),
+        pair("goodput per dollar", "goodput_per_dollar", "req/$", "higher"),
         pair("demand", "demand_rps", "req/s", ""),
         pair("gap to the bound", "gap", "1", "lower"),
     )

@@ -17,6 +17,7 @@ def explanation_dict(config: str, assumed: Mapping[str, int | str], found: Expla
     """Everything that was found, ready for JSON; assumed: settings that the config leaves open."""
     return {
         "config": config,
+        "accelerator": found.offer.accelerator.name,
         "assumed": dict(assumed),
         "feasible": found.feasible,
         "rules": [{"rule": one.rule, "holds": one.reason is None, "reason": one.reason} for one in found.rulings],
@@ -35,6 +36,7 @@ def explanation_dict(config: str, assumed: Mapping[str, int | str], found: Expla
             }
             for one in found.standings
         ],
+        "other_offer": None if found.other is None else explanation_dict(config, assumed, found.other),
     }
 
 
@@ -59,6 +61,8 @@ def pair_text(prefill: str, decode: str, rulings: Sequence[Ruling], width: int) 
 def explanation_text(config: str, assumed: Mapping[str, int | str], found: Explanation, width: int) -> str:
     """The verdict first, with what the config leaves open, then each role, then what every rule says."""
     blocks = ["\n".join(wrap(f"{config}: {_verdict(found)}", width))]
+    if found.other is not None:
+        blocks.append("\n".join(wrap(_offers(found, found.other), width)))
     if assumed:
         taken = ", ".join(f"{name} {value}" for name, value in assumed.items())
         blocks.append("\n".join(wrap(f"Assumed, as the config does not say: {taken}.", width)))
@@ -96,9 +100,17 @@ def _verdict(found: Explanation) -> str:
         return f"out, because {refused[0]}."
     ranked = [one for one in found.standings if one.rank is not None]
     if not ranked:
-        return "possible, but in no fleet that holds."
+        return "possible, but part of no fleet that is ranked."
     best = min(ranked, key=lambda one: one.rank or 0)
     return f"possible; at its best as {best.role.value} engine, number {best.rank} of {best.of}."
+
+
+def _offers(found: Explanation, other: Explanation) -> str:
+    """Which of the two offers of a GPU is meant, and what becomes of the config on the other."""
+    mine, more = (f"{one.offer.accelerator.name} at {hourly(one.offer.usd_per_hour)} a GPU" for one in (found, other))
+    unranked = all(one.rank is None for one in other.standings)
+    why = "".join(f" {one.role.value}: {one.why}." for one in other.standings if unranked)
+    return f"Taken for {mine}, the better of two offers; on {more}: {_verdict(other)}{why}"
 
 
 def _standing(one: Standing, width: int) -> str:

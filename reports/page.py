@@ -59,6 +59,7 @@ from .reasons import (
     step_errors_table,
     worth_hint,
 )
+from .recording import arrival_facts, readable_inputs
 from .sensitivity_section import sensitivity_view
 from .simulation_figures import slack
 from .simulation_sentences import router_sentence, simulation_sentence, waste_sentence
@@ -161,7 +162,7 @@ def _kpis(plan: Plan) -> tuple[Kpi, ...]:
         Kpi(rate(plan.goodput_rps), f"goodput; the demand is {rate(plan.demand_rps)}"),
         Kpi(
             significant(plan.goodput_per_dollar),
-            f"requests within SLO per dollar at {rate(plan.goodput_rps)}, the goodput",
+            f"requests per dollar at {rate(plan.goodput_rps)}, the goodput",
         ),
         _proof(plan),
         Kpi(spare, where, "bad" if least and least.slack < 0 else ""),
@@ -273,7 +274,7 @@ def _workload_facts(plan: Plan) -> Facts:
     return (
         ("request rate", rate(load.request_rate_rps)),
         ("arrivals over time", "by the hours of a day" if arrivals(plan) else "one mean rate, without a daily profile"),
-        ("burstiness (CV of inter-arrival times; 1 is Poisson)", significant(load.burstiness)),
+        *arrival_facts(plan),
         ("input tokens found in the prefix cache", percent(load.prefix_hit_share)),
         ("mean input length", f"{tokens(load.mean_isl)} tokens"),
         ("mean output length", f"{tokens(load.mean_osl)} tokens"),
@@ -329,7 +330,7 @@ def _provenance(plan: Plan) -> Facts:
 
 
 def _inputs(plan: Plan) -> str:
-    text = json.dumps(plan.provenance.inputs, indent=2, ensure_ascii=True, sort_keys=False)
+    text = json.dumps(readable_inputs(plan.provenance.inputs), indent=2, ensure_ascii=True, sort_keys=False)
     if len(text) <= INPUTS_LIMIT:
         return text
     return text[:INPUTS_LIMIT] + "\n… the rest is in plan.json"

@@ -11,6 +11,7 @@ from costmodel.words import join_words
 from optimizer.plans.plan import Plan
 from optimizer.plans.plan_sensitivity import BreakEven, Flip, LeverSensitivity, PricePiece, Sensitivity
 from search_spaces.levers import kind_of
+from search_spaces.problem import OWNED
 from search_spaces.quantities import BASE_UNIT, Kind
 
 from .numbers import exact, hourly, is_number, listed, percent, quantity, signed_percent, significant
@@ -278,11 +279,13 @@ def flip_sentence(plan: Plan, found: Sensitivity) -> str:
     """
     rows = [(row, *change) for row in found.break_even if row.usd_per_gpu_hour > 0 for change in _changes(row)]
     if not rows:
-        return "No price of a GPU, from a quarter of it to four times it, changes the cheapest fleet"
+        owned = any(name.endswith(OWNED) for name in plan.gpus)
+        which = "a GPU to rent (what owned ones cost was not moved)" if owned else "a GPU"
+        return f"By formula no price of {which}, from a quarter of it to four times it, changes the cheapest fleet"
     row, at, piece = min(rows, key=lambda item: abs(item[1] / item[0].usd_per_gpu_hour - 1.0))
     away = at / row.usd_per_gpu_hour - 1.0
     own = own_lines(plan)
-    start = "The answer changes first"
+    start = "By formula the answer changes first"
     if not _costs_least(plan, found):
         cheaper = f"{fleet_told(found.pools)}, {hourly(found.usd_per_hour)}"
         start = f"By formula the cheapest is {cheaper}; this changes first"

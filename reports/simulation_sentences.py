@@ -30,11 +30,24 @@ def simulation_sentence(plan: Plan) -> str:
     )
     tightest = "" if len(found.classes) == 1 else ", the tightest class,"
     fresh, by = ("fresh ", "") if found.confirmation else ("", " that it was also chosen by")
+    own = "" if found.recorded is None else f" drawn from {clean(found.recorded.source, 60)} in stretches,"
     return (
         f"Simulated: {held} of {clean(one.name, 30)}{tightest} in time (95 % interval {low} to {high}) "
-        f"for a goal of {percent(one.attainment_goal)}, over {count(found.requests)} {fresh}requests in "
-        f"{plural(found.replications, 'run')}{by}."
+        f"for a goal of {percent(one.attainment_goal)}, over {count(found.requests)} {fresh}requests{own} in "
+        f"{plural(found.replications, 'run')}{by}.{_recorded_words(found)}"
     )
+
+
+def _recorded_words(found: Simulation) -> str:
+    """Say what the fleet attains when the recorded requests come in their own order; empty where there are none."""
+    run = found.recorded
+    if run is None:
+        return ""
+    goals = {item.name: item.attainment_goal for item in found.classes}
+    worst = max(run.classes, key=lambda item: misses_used(item.attainment, goals.get(item.name, 0.0)))
+    held = percent_beside(worst.attainment, goals.get(worst.name, 0.0))
+    part = "all" if run.requests == run.of else f"{count(run.requests)} of"
+    return f" Replayed in order, {part} {count(run.of)} requests of it: {held} of {clean(worst.name, 30)} in time."
 
 
 def waste_sentence(plan: Plan) -> str:
@@ -85,6 +98,7 @@ def _less_words(row: JudgedFleet, goals: dict[str, float]) -> str:
     worst = _worst_class(row, goals)
     where = clean(row.what).partition(":")[0]
     why = " (overloaded)" if row.overloaded else " (once its KV memory was full)" if row.stuck else ""
+    why = " (in the trace's own order)" if row.replayed else why
     return f"{where} {percent(row.attainment[worst])}{why}"
 
 

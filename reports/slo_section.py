@@ -30,6 +30,7 @@ from .simulation_figures import (
     BucketMap,
     ClassDistributions,
     FleetPoint,
+    Load,
     LoadFigure,
     bucket_maps,
     distributions,
@@ -152,6 +153,14 @@ def knee_sentence(figure: LoadFigure) -> str:
     return f"Knee {rate(figure.knee)}: beyond it a typical request's time grows faster than the throughput."
 
 
+def held_cell(figure: LoadFigure, point: Load) -> str:
+    """Say whether every goal holds at a rate; from the first one on at which that is not proven, no run proves it."""
+    if point.overloaded or not point.held:
+        return "overloaded" if point.overloaded else "no"
+    proven = figure.fails is None or point.rate < figure.fails * (1.0 - 1e-9)
+    return "yes" if proven else "not proven"
+
+
 def _load_chart(figure: LoadFigure, plan: Plan) -> Chart:
     labels = {goal_label(item.attainment_goal) for item in plan.classes}
     where = f"at {labels.pop()}" if len(labels) == 1 else "at each class's goal"
@@ -163,7 +172,7 @@ def _load_chart(figure: LoadFigure, plan: Plan) -> Chart:
             percent(p.ttft),
             percent(p.tpot),
             duration(p.time),
-            "overloaded" if p.overloaded else "yes" if p.held else "no",
+            held_cell(figure, p),
         )
         for p in figure.points
     )

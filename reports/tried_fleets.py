@@ -64,6 +64,8 @@ def outcome_words(one: JudgedFleet, plan: Plan) -> str:
     """Say whether a fleet holds; one whose interval straddles a goal is not proven to."""
     if one.held or one.stuck:
         return HOLDS if one.held else "behind once its KV memory was full"
+    if one.replayed:
+        return "misses a goal in the trace's own order"
     if one.overloaded:
         return "overloaded"
     return UNPROVEN if undecided(one, plan) else "misses a goal"

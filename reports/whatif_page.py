@@ -68,7 +68,7 @@ def make_sweep_page(rows: Sequence[Row], name: str, depth: str) -> SweepPage:
     maps = heat_maps(rows)
     few = f"The first {MOST_MAPS} of {len(maps)} maps; all scenarios stand in the table."
     cut = few if len(maps) > MOST_MAPS else ""
-    note = " ".join([depth_note(rows, depth), *refuted_notes(rows), *looked(rows)])
+    note = " ".join([depth_note(rows, depth), *refuted_notes(rows), *looked(rows, depth)])
     return SweepPage(name, headline, maps[:MOST_MAPS], cut, note, Table(headers, cells))
 
 

@@ -82,7 +82,13 @@ def sweep_text(rows: Sequence[Row], depth: str, width: int) -> str:
         ]
         for row in rows
     ]
-    notes = [*reasons(rows), *refuted_notes(rows), *hidden_settings(rows), depth_note(rows, depth), *looked(rows)]
+    notes = [
+        *reasons(rows),
+        *refuted_notes(rows),
+        *hidden_settings(rows),
+        depth_note(rows, depth),
+        *looked(rows, depth),
+    ]
     return "\n".join([render_table(cells, columns, width), "", *(line for note in notes for line in wrap(note, width))])
 
 
@@ -101,9 +107,11 @@ def depth_note(rows: Sequence[Row], depth: str) -> str:
     return DEPTHS["proven" if depth == "simple" and any(row["gap"] is not None for row in rows) else depth]
 
 
-def looked(rows: Sequence[Row]) -> list[str]:
-    """How many of the rows with a fleet were simulated."""
+def looked(rows: Sequence[Row], depth: str) -> list[str]:
+    """How many of the rows with a fleet were simulated; where none is by --full, how to have it."""
     having = [row for row in rows if row["cost_usd_per_hour"] is not None]
+    if having and depth == "full":
+        return ["Not simulated: --simulate, in place of --full, may find that a fleet does not hold."]
     return simulated_note(sum(row["simulated"] for row in having), len(having))
 
 

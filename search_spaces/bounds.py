@@ -53,6 +53,10 @@ HOURLY_RATE: Final = Bounds(0, MEGA, "/s")
 HOURS_PERCENTILE: Final = Bounds(1, 100, "%")
 BURSTINESS: Final = Bounds(0, 1000)
 """The waviest public trace has a coefficient of variation below 100."""
+RECORDED: Final = Bounds(1, 2**53, "requests")
+LEFT_OUT: Final = Bounds(0, 2**53, "requests")
+SPAN: Final = Bounds(1e-3, 1e10, "s")
+"""Three centuries of a trace."""
 PREFIX_HIT_SHARE: Final = Bounds(0, 0.999999)
 """Of every prompt something is new."""
 TOKENS: Final = Bounds(1, 2**24, "tokens")

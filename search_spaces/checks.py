@@ -104,8 +104,9 @@ def objective_faults(
     if ratio and objective.min_volume is None:
         yield Fault(
             ("objective",),
-            "max_goodput_per_dollar needs min_volume (1 serves at least the stated rate): without a floor the ratio is "
-            "best when only the cheapest fraction of the demand is served",
+            "max_goodput_per_dollar needs min_volume, such as {goal: max_goodput_per_dollar, min_volume: 1}, which "
+            "serves at least the stated rate: without a floor the ratio is best when only the cheapest fraction of the "
+            "demand is served",
         )
     if not ratio:
         for key in ("min_volume", "max_volume"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path as FilePath
 
@@ -16,13 +16,22 @@ from costmodel.errors import InputError
 from costmodel.lengths import Buckets, Lengths
 from costmodel.workload import Workload
 
-from .bounds import BUCKETS, BURSTINESS, MAX_HISTOGRAM_ROWS, PREFIX_HIT_SHARE, REQUEST_RATE, SHARE, TOKENS
+from .bounds import BUCKETS, BURSTINESS, MAX_HISTOGRAM_ROWS, MAX_TOKENS, PREFIX_HIT_SHARE, REQUEST_RATE, SHARE, TOKENS
 from .checks import share_sum_fault
 from .faults import Fault, FaultsError, Path
 from .quantities import shown
+from .recorded import Recorded, recorded_requests, tells_waves, unpacked
 from .schema import Diurnal, WorkloadSection
-from .schema_lengths import HistogramGrid, HistogramRow, LengthDistribution, LengthsSection, TraceSource
-from .traces import read_trace
+from .schema_lengths import (
+    HistogramGrid,
+    HistogramRow,
+    LengthDistribution,
+    LengthsSection,
+    PackedRequests,
+    TraceFile,
+    TraceSource,
+)
+from .traces import TraceSummary, read_trace
 from .traces.csv_rows import delimiter_of
 from .yaml_source import read_bytes
 
@@ -39,8 +48,8 @@ JOINT_BUCKETS = 48
 Row = tuple[float, float, float]
 
 
-def read_demand(section: WorkloadSection, base: FilePath, context_length: int) -> Workload:
-    """Return the workload that the section states; raise `FaultsError` with what is wrong in it or its files.
+def read_demand(section: WorkloadSection, base: FilePath, context_length: int) -> tuple[Workload, Recorded | None]:
+    """Return the workload that the section states and what is recorded of it; raise `FaultsError` with what is wrong.
 
     Args:
         section: the sound section.
@@ -49,6 +58,16 @@ def read_demand(section: WorkloadSection, base: FilePath, context_length: int) -
     """
     if section.lengths.trace is not None:
         return _from_trace(section, section.lengths.trace, base)
+    stated = _from_lengths(section, base, context_length)
+    if section.recorded is None:
+        return stated, None
+    longest = section.max_tokens or context_length or MAX_TOKENS.high
+    recorded = _recorded(section.recorded, base, int(longest))
+    return replace(stated, max_tokens=section.max_tokens or max(stated.max_tokens, recorded.longest)), recorded
+
+
+def _from_lengths(section: WorkloadSection, base: FilePath, context_length: int) -> Workload:
+    """Return the workload of a histogram or of named distributions."""
     buckets, longest = _buckets(section.lengths, base, context_length)
     return Workload(
         isl=buckets.isl,
@@ -215,11 +234,31 @@ def _csv_row(line: str, layout: Layout) -> Row:
     return isl, osl, share
 
 
-def _from_trace(section: WorkloadSection, trace: TraceSource, base: FilePath) -> Workload:
-    """Return the trace as a workload; what the section states replaces what was measured."""
-    columns = trace.columns.model_dump(exclude_none=True) if trace.columns is not None else None
+def _recorded(source: TraceFile | PackedRequests, base: FilePath, most_tokens: int) -> Recorded:
+    """Return the requests that were recorded, those left out that no engine takes."""
+    place = "workload", "recorded"
+    if not isinstance(source, PackedRequests):
+        return _sound(place, lambda: recorded_requests(_summary(source, base), most_tokens))
+    return _sound(place, lambda: unpacked(**source.model_dump()))
+
+
+def _sound(place: Path, made: Callable[[], Recorded]) -> Recorded:
+    """Return what is made of a file; what is wrong with it is a fault of the place that names it."""
     try:
-        summary = read_trace(base / trace.path, format=trace.format, columns=columns)
+        return made()
+    except InputError as error:
+        raise FaultsError(Fault(place, str(error))) from error
+
+
+def _summary(trace: TraceFile, base: FilePath) -> TraceSummary:
+    columns = trace.columns.model_dump(exclude_none=True) if trace.columns is not None else None
+    return read_trace(base / trace.path, format=trace.format, columns=columns)
+
+
+def _from_trace(section: WorkloadSection, trace: TraceSource, base: FilePath) -> tuple[Workload, Recorded | None]:
+    """Return the trace as a workload; what the section states replaces what was measured."""
+    try:
+        summary = _summary(trace, base)
         measured = summary.to_workload(
             buckets=trace.buckets,
             request_rate=stated_rate(section),
@@ -241,8 +280,13 @@ def _from_trace(section: WorkloadSection, trace: TraceSource, base: FilePath) ->
     ]
     if unbelievable:
         raise FaultsError(*unbelievable)
-    return replace(
+    found = replace(
         measured,
         max_tokens=section.max_tokens or measured.max_tokens,
         prefix_hit_share=min(measured.prefix_hit_share, PREFIX_HIT_SHARE.high),
     )
+    if section.recorded is not None:
+        return found, _recorded(section.recorded, base, found.max_tokens)
+    if section.burstiness is not None or section.diurnal is not None or not tells_waves(summary):
+        return found, None
+    return found, _sound((*LENGTHS, "trace", "path"), lambda: recorded_requests(summary, found.max_tokens))

@@ -54,6 +54,13 @@ def inputs_echo(file: WorkloadFile, problem: Problem) -> dict[str, Any]:
     }
 
 
+def whole_echo(problem: Problem) -> dict[str, Any]:
+    """Return the echo of a problem with the requests that were recorded, which scenarios of it do without."""
+    if problem.recorded is None:
+        return dict(problem.inputs)
+    return {**problem.inputs, "workload": problem.inputs["workload"] | {"recorded": problem.recorded.echo()}}
+
+
 def _workload(file: WorkloadFile, workload: Workload) -> dict[str, Any]:
     diurnal = file.workload.diurnal
     rows = zip(workload.isl.tolist(), workload.osl.tolist(), workload.share.tolist(), strict=True)

@@ -1,16 +1,20 @@
 """The longest context of a Hugging Face config.json: `max_position_embeddings`, as its rotary embedding scales it.
 
-The rule is vLLM's (`_get_and_verify_max_len`, `patch_rope_parameters`): YaRN extends the length that the model was
-trained on; linear and dynamic scaling extend `max_position_embeddings`; where Llama 3's or LongRoPE scales, it is the
-extended length already. A scaling without a factor extends nothing.
+The rule is that of vLLM up to 0.24 (`_get_and_verify_max_len`, `patch_rope_parameters`): YaRN extends the length that
+the model was trained on; linear and dynamic scaling extend `max_position_embeddings`; where Llama 3's or LongRoPE
+scales, it is the extended length already. A scaling without a factor extends nothing.
+
+Engines take less by themselves: vLLM since 0.31, SGLang and TensorRT-LLM hold `max_position_embeddings` for the
+extended length with YaRN too. What they are told then is made of `ContextScaling` and `rope_parameters`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from .hf_fields import LARGEST, ConfigFields, shorten
+from .hf_fields import LARGEST, TEXT_SECTIONS, ConfigFields, open_config, shorten
 
 EXTENDED = ("llama3", "longrope", "su")
 """Kinds whose `max_position_embeddings` is the extended length."""
@@ -19,11 +23,100 @@ STRETCHING = ("linear", "dynamic")
 TRAINED = "original_max_position_embeddings"
 ROPE_FIELDS = ("rope_parameters", "rope_scaling")
 """As transformers 5 writes it, and as it was before."""
+STATED = "max_position_embeddings"
+OTHER_LIMITS = ("n_positions", "seq_length", "max_sequence_length", "max_seq_len", "model_max_length")
+"""Fields that vLLM or SGLang take for the context too, whatever `max_position_embeddings` is."""
+THETA = ("rope_theta", "rotary_emb_base")
+PARTIAL = ("partial_rotary_factor", "rotary_pct", "rotary_emb_fraction")
+"""Names, as vLLM's `patch_rope_parameters` has them, of what transformers 5 keeps with the rotary embedding."""
+
+
+@dataclass(frozen=True, slots=True)
+class ContextScaling:
+    """A rotary embedding that extends the context beyond the length that the model was trained on.
+
+    stated: `max_position_embeddings` [token]; trained: what is extended [token]; length: what it is extended to
+    [token]; multiplies: whether every engine multiplies the one to the other itself, which it does for linear and
+    dynamic scaling; section: of the config that holds the language model, None at the top.
+    """
+
+    stated: int
+    trained: int
+    length: int
+    multiplies: bool
+    section: str | None
+
+
+def context_scaling(config: Mapping[str, Any], name: str) -> ContextScaling | None:
+    """How a config.json extends the context; None where nothing does, or nothing that has to be told (`EXTENDED`).
+
+    name: how the model is called in messages. Raises ArchitectureError.
+    """
+    fields = open_config(config, name)
+    stated, length = fields.count(STATED), context_length(fields)
+    found = [(where, rope) for where, rope in _ropes(fields) if _scaled(fields, where, rope, stated)]
+    if not found or fields.flag("context_is_scaled"):
+        return None
+    multiplies = _kind(found[0][1]) in STRETCHING
+    section = next((one for one in TEXT_SECTIONS if isinstance(config.get(one), Mapping) and config[one]), None)
+    return ContextScaling(stated, stated if multiplies else _trained(fields, *found[0]), length, multiplies, section)
+
+
+def rope_parameters(config: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """The rotary embeddings of a config.json whole, as transformers 5 keeps them, with what stood beside them before.
+
+    An engine that is told them puts them in the place of the checkpoint's, so that nothing may be missing. Raises
+    ArchitectureError where the base is not stated.
+
+    >>> linear = {"type": "linear", "factor": 4.0}
+    >>> rope_parameters({"max_position_embeddings": 4096, "rope_theta": 1e6, "rope_scaling": linear}, "x")
+    {'factor': 4.0, 'rope_type': 'linear', 'rope_theta': 1000000.0}
+    """
+    fields = open_config(config, name)
+    stated = fields.count(STATED)
+    scaled = [where for where, rope in _ropes(fields) if _scaled(fields, where, rope, stated)]
+    # where both notations are there, transformers 5 takes the old one (`convert_rope_params_to_dict`)
+    chosen = next((field for field in reversed(ROPE_FIELDS) if any(_field(where) == field for where in scaled)), None)
+    whole = {where: _whole(fields, where, rope) for where, rope in _ropes(fields) if _field(where) == chosen}
+    by_layer = {where.partition(".")[2]: rope for where, rope in whole.items()}
+    return by_layer.get("", by_layer)
+
+
+def _field(where: str) -> str:
+    return where.partition(".")[0]
+
+
+def check_limits(config: Mapping[str, Any], name: str, length: int) -> None:
+    """Raise ArchitectureError where another field than `max_position_embeddings` keeps the context below a length."""
+    fields = open_config(config, name)
+    for field in OTHER_LIMITS:
+        found = fields.values.get(field)
+        if isinstance(found, int) and found < length:
+            raise fields.error(f"{field!r} is {found}, by which engines would end the context before {length} tokens")
+
+
+def _whole(fields: ConfigFields, where: str, rope: Mapping[str, Any]) -> dict[str, Any]:
+    whole = {name: value for name, value in rope.items() if name != "type"} | {"rope_type": _kind(rope) or "default"}
+    newer = fields.get(ROPE_FIELDS[0])
+    places = (fields.values, newer if isinstance(newer, Mapping) else {})
+    for name, names in (("rope_theta", THETA), ("partial_rotary_factor", PARTIAL)):
+        beside = next((place[one] for place in places for one in names if place.get(one) is not None), None)
+        if whole.get(name) is None and beside is not None:
+            whole[name] = beside
+    if whole.get("rope_theta") is None:
+        raise fields.missing("rope_theta", f"engines that are told {where!r} need the base with it")
+    if whole["rope_type"] == "yarn":
+        whole[TRAINED] = _trained(fields, where, rope)
+    return whole
+
+
+def _kind(rope: Mapping[str, Any]) -> Any:
+    return rope.get("rope_type", rope.get("type"))
 
 
 def context_length(fields: ConfigFields) -> int:
     """Longest ISL + OSL that the model takes [token]; raises ArchitectureError for a scaling that is not understood."""
-    stated = fields.count("max_position_embeddings")
+    stated = fields.count(STATED)
     if fields.flag("context_is_scaled"):
         return stated
     scaled = {name: length for name, rope in _ropes(fields) if (length := _scaled(fields, name, rope, stated))}
@@ -50,8 +143,7 @@ def _scaled(fields: ConfigFields, name: str, rope: Mapping[str, Any], stated: in
 
     stated: `max_position_embeddings` [token].
     """
-    kind = rope.get("rope_type", rope.get("type"))
-    factor = rope.get("factor")
+    kind, factor = _kind(rope), rope.get("factor")
     if kind in EXTENDED or ((factor is None or factor == 1) and kind != "yarn"):
         return None
     if kind != "yarn" and kind not in STRETCHING:

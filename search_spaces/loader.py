@@ -16,6 +16,7 @@ from costmodel.errors import ImpossibleError, InputError
 from costmodel.transformer import Transformer
 from costmodel.workload import Workload
 
+from .bounds import BURSTINESS
 from .buying_schema import ProcurementSection
 from .buying_terms import owned_price
 from .catalog import AcceleratorCatalog, load_catalog
@@ -27,6 +28,7 @@ from .faults import Fault, FaultsError, Source, check_kind
 from .feasibility import feasibility_faults
 from .models import load_model
 from .problem import OWNED, Billing, Constraints, Goal, Objective, Offer, Problem, Slo
+from .recorded import Recorded
 from .schema import (
     WORKLOAD_SCHEMA,
     AcceleratorSection,
@@ -40,6 +42,8 @@ from .schema import (
 from .spaces import search_space
 from .translation import faults_of
 from .yaml_source import override, parse_source, read_source
+
+_Demand = tuple[Workload, Recorded | None]
 
 DEFAULT_ATTAINMENT = 0.9
 DEFAULT_VOLUME_RANGE = 4.0
@@ -63,6 +67,14 @@ def load_problem(path: FilePath, overrides: Mapping[str, Any] | None = None) -> 
     if overrides:
         source = override(source, overrides)
     return _stated(source, faults, path.parent, path.stem)
+
+
+def without_recording(problem: Problem) -> Problem:
+    """The same problem with random requests in place of recorded ones, as its scenarios have them.
+
+    They are as bursty as the formulas take the recorded ones to be.
+    """
+    return replace(problem, recorded=None)
 
 
 def problem_of(inputs: Mapping[str, Any], where: str, base: FilePath) -> Problem:
@@ -99,11 +111,11 @@ def _stated(source: Source, faults: list[Fault], base: FilePath, name: str) -> P
     accelerators = [catalog.accelerator(entry.name) for entry in entries]
     crossed = cross_faults(context.sections, model, accelerators)
     found = [*faults, *catalog_faults, *schema_faults, *crossed]
-    workload, workload_faults = _workload(context, base, model, read_trace=not found)
-    found += workload_faults
-    if found or file is None or model is None or workload is None:
+    demand, demand_faults = _workload(context, base, model, read_trace=not found)
+    found += demand_faults
+    if found or file is None or model is None or demand is None:
         raise InputError(source.render(found))
-    problem = _problem(_Parts(file, name, model, workload, accelerators, catalog.engines, source))
+    problem = _problem(_Parts(file, name, model, demand, accelerators, catalog.engines, source))
     impossible = feasibility_faults(problem)
     if impossible:
         refusal = problem.refusal(impossible)
@@ -139,18 +151,18 @@ def _model(context: Context, base: FilePath) -> Transformer | None:
 
 def _workload(
     context: Context, base: FilePath, model: Transformer | None, *, read_trace: bool
-) -> tuple[Workload | None, list[Fault]]:
+) -> tuple[_Demand | None, list[Fault]]:
     """Return the demand or its faults; a trace, which may be long, is read only if nothing else is wrong."""
     section = context.sections.get("workload")
-    if section is None or (section.lengths.trace is not None and not read_trace):
+    if section is None or (not read_trace and (section.lengths.trace or section.recorded) is not None):
         return None, []
     try:
-        workload = read_demand(section, base, model.max_position if model is not None else 0)
+        workload, recorded = read_demand(section, base, model.max_position if model is not None else 0)
     except FaultsError as error:
         return None, list(error.faults)
     if model is None:
-        return workload, []
-    return workload, list(length_faults(workload, section.max_tokens, model))
+        return (workload, recorded), []
+    return (workload, recorded), list(length_faults(workload, section.max_tokens, model))
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,21 +170,24 @@ class _Parts:
     file: WorkloadFile
     stem: str
     model: Transformer
-    workload: Workload
+    demand: _Demand
     accelerators: list[Accelerator]
     engine_changes: EngineChanges
     source: Source
 
 
 def _problem(parts: _Parts) -> Problem:
-    file, model = parts.file, parts.model
+    file, model, (workload, recorded) = parts.file, parts.model, parts.demand
+    slos = _slos(file.slo)
+    if recorded is not None and file.workload.burstiness is None:
+        workload = replace(workload, burstiness=bunching(recorded, workload, slos))
     problem = Problem(
         name=file.name or parts.stem,
         model=model,
         weight_dtype=file.model.weight_dtype or model.native_weight_dtype,
         kv_dtype=file.model.kv_dtype,
-        workload=parts.workload,
-        slos=_slos(file.slo),
+        workload=workload,
+        slos=slos,
         offers=_offers(file, parts.accelerators),
         space=search_space(file.search, model),
         objective=_objective(file.objective),
@@ -182,8 +197,20 @@ def _problem(parts: _Parts) -> Problem:
         engine_changes=parts.engine_changes,
         memory_fraction=file.memory_fraction,
         seed=file.seed,
+        recorded=recorded,
     )
     return replace(problem, inputs=inputs_echo(file, problem), source=parts.source)
+
+
+def bunching(recorded: Recorded, workload: Workload, slos: Sequence[Slo]) -> float:
+    """The burstiness by which the formulas see recorded requests [1]: of their counts while one of them may be served.
+
+    Requests that come while another one is in the system meet it. The root of the dispersion is the coefficient of
+    variation of gaps that would bunch as much if each were drawn by itself.
+    """
+    lasts = sum(slo.share * min(slo.ttft + workload.mean_osl * slo.tpot, slo.e2e or math.inf) for slo in slos)
+    window = lasts * workload.request_rate / recorded.rate
+    return min(math.sqrt(recorded.dispersion(window)), BURSTINESS.high)
 
 
 def _slos(items: Sequence[SloClass]) -> tuple[Slo, ...]:

@@ -15,6 +15,7 @@ from costmodel.workload import Workload
 
 from .engines import NO_CHANGES, EngineChanges
 from .faults import Fault, Source
+from .recorded import Recorded
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +159,7 @@ class Constraints:
 class Problem:
     """Everything `optimizer` needs, and `inputs`, the JSON-ready echo of what the user wrote, for the plan file.
 
+    `recorded` holds the requests of a trace where these are simulated and no random ones.
     `source` is the file that it was read from, if any: later stages name its lines when they refuse a value.
 
     `weight_dtype` and `kv_dtype` are those of the model section; the search space may allow others besides or instead.
@@ -182,6 +184,7 @@ class Problem:
     memory_fraction: float = 0.9
     seed: int = 0
     inputs: Mapping[str, Any] = field(default_factory=dict)
+    recorded: Recorded | None = field(default=None, compare=False, repr=False)
     source: Source | None = field(default=None, compare=False, repr=False)
 
     @property

@@ -42,7 +42,7 @@ from .fields import (
 )
 from .problem import Balancing, Billing, Goal, Pools, Routing
 from .quantities import Kind, as_probability
-from .schema_lengths import LengthsSection
+from .schema_lengths import LengthsSection, RecordedSource
 from .schema_search import KV_DTYPES, WEIGHT_DTYPES, SearchSection
 
 WORKLOAD_SCHEMA: Literal["pdplan.workload/1"] = "pdplan.workload/1"
@@ -132,6 +132,9 @@ class WorkloadSection(Section):
     """Longest ISL + OSL of any request [token]. Default: the longest of the lengths."""
     lengths: LengthsSection
     """How long requests are."""
+    recorded: RecordedSource | None = None
+    """A trace whose own requests are simulated, in stretches and in order, in place of random ones; a single word is
+    its path, relative to this file. Default: the trace of the lengths, unless burstiness or diurnal is stated."""
 
     @model_validator(mode="after")
     def _has_rate(self) -> Self:
@@ -139,6 +142,8 @@ class WorkloadSection(Section):
             raise house_error("has request_rate and diurnal, but needs one of them")
         if self.request_rate is None and self.diurnal is None and self.lengths.trace is None:
             raise house_error("needs request_rate (such as 10/s) or diurnal; only a trace brings a rate of its own")
+        if self.diurnal is not None and self.recorded is not None:
+            raise house_error("has diurnal and recorded, but a recording has its own times; state request_rate")
         return self
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Self
 from pydantic import BeforeValidator, Discriminator, Tag, ValidationInfo, field_validator, model_validator
 
 from . import bounds
-from .fields import Section, Text, choice, count, exactly_one, house_error, number, share
+from .fields import Section, Text, choice, count, exactly_one, from_word, house_error, number, share
 from .quantities import as_probability
 
 TRACE_FORMATS = ("auto", "azure", "mooncake", "csv", "jsonl")
@@ -75,8 +75,8 @@ class TraceColumns(Section):
     """Unit of the arrival time; auto tells dates from numbers and takes numbers as seconds."""
 
 
-class TraceSource(Section):
-    """A recorded trace; it also gives rate, burstiness and prefix-hit share unless they are stated."""
+class TraceFile(Section):
+    """A recorded trace."""
 
     path: Text
     """The trace file, relative to this file."""
@@ -84,8 +84,40 @@ class TraceSource(Section):
     """How the trace is written; auto recognises the Azure and Mooncake traces."""
     columns: TraceColumns | None = None
     """Which columns to read, for the formats csv and jsonl."""
+
+
+class TraceSource(TraceFile):
+    """A recorded trace; it also gives rate, burstiness and prefix-hit share unless they are stated."""
+
     buckets: Annotated[int, count(bounds.BUCKETS)] = 48
     """Most ISL x OSL buckets that the trace is summed up in."""
+
+
+class PackedRequests(Section):
+    """Requests of a trace as a plan file keeps them."""
+
+    source: Text
+    """Name of the trace."""
+    of: Annotated[int, count(bounds.RECORDED)]
+    """Requests that it had."""
+    too_long: Annotated[int, count(bounds.LEFT_OUT)] = 0
+    """Those left out that have too many tokens."""
+    span: Annotated[float, number(bounds.SPAN)]
+    """Time that the kept ones take [s]."""
+    packed: str
+    """Gaps [us], ISL and OSL of each, as 64-bit numbers, compressed by zlib, in base64."""
+
+
+def _recorded_form(value: object) -> str:
+    packed = "packed" in value if isinstance(value, dict) else isinstance(value, PackedRequests)
+    return "<packed>" if packed else "<file>"
+
+
+RecordedSource = Annotated[
+    Annotated[TraceFile, BeforeValidator(from_word("path"), json_schema_input_type=str | TraceFile), Tag("<file>")]
+    | Annotated[PackedRequests, Tag("<packed>")],
+    Discriminator(_recorded_form),
+]
 
 
 class Lognormal(Section):

@@ -17,6 +17,7 @@ _COMMENTS: Mapping[str, str] = {
     "prefix_hit_share": "share of input tokens that a prefix cache already holds",
     "max_tokens": "longest ISL + OSL [token]",
 }
+_RECORDED = "its requests are simulated as they came; without it, state burstiness (1 is Poisson)"
 COMMENT_WIDTH = 110
 
 
@@ -44,6 +45,9 @@ def workload_yaml_text(
     lengths = mapping["lengths"]
     rows = [f"      - {_flow(row)}" for row in lengths["histogram"]]
     scalars = [f"  {key}: {json.dumps(mapping[key])}  # {_COMMENTS[key]}" for key in _SCALARS if key in mapping]
+    if "recorded" in mapping:
+        source = json.dumps(mapping["recorded"], ensure_ascii=False)
+        scalars.append(f"  recorded: {source}  # {_RECORDED}")
     model_key = "config" if model.endswith(".json") else "name"
     lines = [
         f"schema: {WORKLOAD_SCHEMA}",

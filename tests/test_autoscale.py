@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from costmodel.engine import Role
 from costmodel.simulator import Fleet as SimulatedFleet
 from costmodel.simulator import HandOver, make_trace, simulate
 from costmodel.simulator.arrivals import draw_lengths
-from costmodel.simulator.metrics import within
+from costmodel.simulator.metrics import Attainment, Overload, within
 from optimizer.fleets.evaluate import holds, largest_load, predict_misses
 from optimizer.fleets.fleet import Fleet, FleetPool
 from optimizer.loads.instance import Instance
@@ -30,7 +31,8 @@ from optimizer.procurement.autoscale import (
     replicas_at,
     with_replicas,
 )
-from optimizer.verification.judge import class_limits, simulated_fleet
+from optimizer.procurement.long_runs import judge_until_sure
+from optimizer.verification.judge import ClassJudgement, Judgement, class_limits, simulated_fleet
 from pdplan.cli import cli, run
 from reports.autoscale_page import render_autoscale
 from reports.autoscale_text import autoscale_dict, autoscale_text
@@ -196,12 +198,70 @@ def test_a_fleet_that_misses_a_goal_claims_no_saving() -> None:
         "The whole fleet misses a goal in 1 hour of the day, of up to 16 req/s, scaled or not (lowest:"
     )
     assert "saved" not in one
-    assert "No start-up time is short enough for it." in " ".join(one.split())
+    assert "No start-up time is short enough for the hours in which the whole fleet misses one." in " ".join(
+        one.split()
+    )
     assert "in 2 hours of the day" in autoscale_text(instance, fleet, replace(day(900.0), short=(3, 4)), 100)
     flat = autoscale_text(instance, fleet, autoscale(instance, fleet, np.ones(24), 900.0), 100)
     assert flat.startswith("Scaling saves nothing")
     broken = autoscale_text(instance, fleet, day(9000.0), 100)
     assert "that breaks a goal over the day (default," in " ".join(broken.split())
+
+
+def test_an_hour_that_no_run_settles_is_unsure_not_missed() -> None:
+    """Below its goal of 90 % but for an interval that reaches it: no verdict, no exit code 3, and no contradiction."""
+    instance, fleet = case()
+    sure = day(900.0)
+    doubt = np.arange(24)[:, None] == 15
+    seen = replace(
+        sure,
+        hourly=np.where(doubt, 0.883, sure.hourly),
+        low=np.where(doubt, 0.77, sure.low),
+        high=np.where(doubt, 0.99, sure.high),
+        unsure=(15,),
+        requests=500,
+    )
+    told = " ".join(autoscale_text(instance, fleet, seen, 100).split())
+    assert "Unsure: of 1 hour, of up to 64 req/s, the runs of the whole fleet do not tell" in told
+    assert "(default 77 % to 99 % at 15:00, goal 90 %)" in told
+    assert "Every other hour keeps its goals when simulated" in told
+    assert "misses a goal" not in told
+    assert "88.3 %, unsure" in told
+    assert "Unsure: of 1 hour" in render_autoscale(instance, fleet, seen)
+    hour = autoscale_dict(instance, fleet, seen)["hours"][15]
+    assert (hour["carried"], hour["settled"], hour["low"], hour["high"]) == (
+        True,
+        False,
+        {"default": 0.77},
+        {"default": 0.99},
+    )
+
+
+def test_runs_are_added_until_they_tell(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of four runs together the first is one; a fleet with room to spare needs no other, and has a narrow interval."""
+    instance, fleet = case()
+    assert len(judge_until_sure(instance, fleet, requests=400, volume=0.25).runs) == 1
+    monkeypatch.setattr(ClassJudgement, "sure", property(lambda _: False))
+    doubtful = judge_until_sure(instance, fleet, requests=400, volume=0.25)
+    assert len(doubtful.runs) == 4
+    assert len({float(run.result.arrival[-1]) for run in doubtful.runs}) == 4
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "short", "unsure"), [(0.95, 0.99, 0, 0), (0.85, 0.95, 0, 1), (0.7, 0.85, 1, 0)]
+)
+def test_an_hour_counts_by_the_interval_of_its_runs(
+    low: float, high: float, short: int, unsure: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The goal is 90 %: kept above it, missed below it, unsettled around it; the share of the run says nothing."""
+    instance, fleet = case()
+    classes = (ClassJudgement("default", 0.9, Attainment(0.8999, low, high, 100), (), ()),)
+    made = Judgement(64.0, classes, Overload(overloaded=False, growth=0.0, drift=0.0, where=""), Mock(), ())
+    monkeypatch.setattr("optimizer.procurement.autoscale.judge_until_sure", lambda *_, **__: made)
+    found = autoscale(instance, fleet, HOURS, 0.0, requests=400)
+    assert (len(found.short), len(found.unsure)) == (24 * short, 24 * unsure)
+    assert (found.low[0, 0], found.high[0, 0]) == (low, high)
+    assert short or not unsure or (found.need == fleet.pools[0].replicas).all()
 
 
 def test_a_plan_without_a_profile_asks_for_one(tmp_path: Path) -> None:

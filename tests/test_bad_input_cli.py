@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.bad_input_cases import BASE, GONE, lengths, optimize, optimize_within, problem, refused
-from tests.running import ROOT, SECONDS, within
+from tests.running import ROOT, SECONDS, tiny, within
 
 INFEASIBLE, INTERRUPTED = 3, 130
 
@@ -155,6 +155,22 @@ def test_an_slo_below_the_floor_says_by_how_much(limit: str, value: str, tmp_pat
     said = refused(done, limit, "below the physical floor", " ms more", code=INFEASIBLE)
     needed, more = (float(said.split(" ms" + after)[0].split()[-1]) for after in (" for ", " more"))
     assert needed - more == pytest.approx(float(value.removesuffix("ms")), abs=0.51 if limit == "ttft" else 0.011)
+
+
+def test_a_program_gets_a_document_of_a_limit_that_physics_forbids(tmp_path: Path) -> None:
+    """Exit code 3 means that there is one: of `optimize` a plan, of a command with no answer to state the reason."""
+    slo = {"ttft": "1s", "tpot": "0.1ms", "attainment": 0.9}
+    file = tiny(tmp_path, slo=slo, procurement={"demand": {"months": 6, "growth": "5%"}})
+    plan, purchase = within("optimize", file, "--json"), within("buy", file, "--json")
+    assert (plan.returncode, purchase.returncode) == (INFEASIBLE, INFEASIBLE)
+    document = json.loads(plan.stdout)
+    assert (document["schema"], document["status"]) == ("pdplan.plan/1", "infeasible")
+    assert [row["constraint"] for row in document["binding"]] == ["tpot"]
+    refusal = json.loads(purchase.stdout)
+    assert (refusal["schema"], refusal["status"]) == ("pdplan.refusal/1", "infeasible")
+    assert "below the physical floor" in refusal["reason"]
+    assert "below the physical floor" in plan.stderr
+    assert not within("optimize", file).stdout
 
 
 def test_a_model_that_fits_nowhere_says_how_large_it_is(tmp_path: Path) -> None:

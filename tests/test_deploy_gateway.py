@@ -195,7 +195,7 @@ def test_the_page_says_which_prompts_a_pool_takes() -> None:
 def test_no_target_of_tensorrt_llm_can() -> None:
     with pytest.raises(
         InputError,
-        match=r"which no router of TensorRT-LLM does; plan again with --set constraints\.max_pools=1$",
+        match=r"which no router there does; plan again with --set constraints\.max_pools=1$",
     ):
         deployment_files(parted_plan("trtllm"), options("trtllm"))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -130,6 +131,41 @@ def test_the_command_end_to_end(file: Path, capsys: pytest.CaptureFixture[str]) 
     assert said_json["standings"] == []
     assert run(["explain", str(file), "--config", "gpu"]) == 2
     assert capsys.readouterr().err == "pdplan: error: --config 'gpu' is not KEY=VALUE\n"
+
+
+def test_a_gpu_that_is_owned_too_is_taken_for_the_better_offer(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whoever writes H100 means the owned ones as well, and is told so; stated by name, an offer stands alone."""
+    gpus = [{"name": "H100", "owned": 16}, {"name": "L4"}]
+    file = tiny(tmp_path, accelerators=gpus, search={"preset": "quick", "tensor_parallel": [1, 2]})
+    assert run(["explain", str(file), "--config", "gpu=H100,tp=2,role=colocated"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "Taken for H100 (owned) at $0.091/h a GPU, the better of two offers; on H100 at $3.99/h a GPU: " in said
+    assert "colocated: one engine of it costs $7.98/h, over 3 times the best prefill-decode fleet." in said
+    either, owned = (
+        explain(load_problem(file), parse_wanted({"gpu": name, "role": "colocated"}, load_problem(file)))
+        for name in ("H100", "H100 (owned)")
+    )
+    assert either.standings == owned.standings
+    assert either.other is not None
+    assert either.other.offer.accelerator.name == "H100"
+    assert owned.other is None
+
+
+def test_an_engine_over_the_budget_is_told_from_one_that_is_too_dear(file: Path) -> None:
+    """One H100 costs $3.99/h."""
+    problem = load_problem(file, overrides={"constraints.budget": 5.0})
+    (standing,) = explain(problem, parse_wanted({"gpu": "H100", "tp": "2", "role": "colocated"}, problem)).standings
+    assert standing.why == "one engine of it costs $7.98/h, over the budget of $5.00/h"
+
+
+def test_steps_of_a_stated_batch_limit_that_are_too_long_are_told_as_such(problem: Problem) -> None:
+    """An L4 reads all weights in some 50 ms, within the limit of 100 ms; a batch of 8,192 is not."""
+    slow = replace(problem, slos=tuple(replace(one, tpot=0.1) for one in problem.slos))
+    stated = {"gpu": "L4", "tp": "1", "role": "decode", "max_num_seqs": "8192"}
+    (standing,) = explain(slow, parse_wanted(stated, slow)).standings
+    assert standing.why == "its decode steps of 8192 requests are not below the TPOT limit"
 
 
 def test_no_fleet_is_explained(file: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -252,6 +252,9 @@ def test_goals(folder: Path) -> None:
     assert load(SOUND).objective.goal is Goal.MIN_COST
     ratio = load(SOUND, {"objective": "{goal: max_goodput_per_dollar, min_volume: 0.5}"}).objective
     assert (ratio.goal, ratio.min_volume, ratio.max_volume) == (Goal.MAX_GOODPUT_PER_DOLLAR, 0.5, 2.0)
+    shown = "{goal: max_goodput_per_dollar, min_volume: 1}"
+    assert f"needs min_volume, such as {shown}," in refusal(SOUND, {"objective": "max_goodput_per_dollar"})
+    assert load(SOUND, {"objective": shown}).objective.min_volume == 1.0
     assert load(SOUND, {"objective": "max_goodput", "constraints.budget": "100"}).constraints.budget == 100
     assert (
         load(SOUND, {"objective": "max_goodput", "accelerators.0": "{name: H100, inventory: 8}"}).offers[0].inventory

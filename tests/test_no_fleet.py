@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from costmodel.errors import InputError
+from optimizer.loads.diagnose import check_floors, fastest_step
 from optimizer.plans.plan import Status
+from optimizer.recommend.below_floor import plan_below_floor
+from reports.terminal import render_plan
 from search_spaces.problem import Constraints, Goal, Objective
 from tests.optimizer_cases import instance_of, model, offer, slo, workload
 from tests.small_problems import MIX, ONE, SOLVED, given, optimize
@@ -101,6 +105,23 @@ class TestNoFleet:
             optimize(given(slos=(slo(ttft=1e-3),)))
         with pytest.raises(InputError, match=r"tpot: 0\.1 ms of class default is below the .* floor: .* decode step"):
             optimize(given(slos=(slo(tpot=1e-4),)))
+
+    def test_a_batch_limit_is_no_floor_as_one_request_may_run_alone(self) -> None:
+        """At the least batch limit of the space, 32, steps are longer than that of one request: which the floor is."""
+        problem = given()
+        instance = instance_of(problem)
+        full, alone = float(instance.tables.decode_base.min()), fastest_step(instance)
+        assert alone < full
+        check_floors(instance_of(replace(problem, slos=(slo(tpot=(alone + full) / 2.0),))))
+        with pytest.raises(InputError, match="for a decode step of one request"):
+            check_floors(instance_of(replace(problem, slos=(slo(tpot=alone * 0.99),))))
+
+    def test_the_plan_of_limits_below_the_floor_names_the_least_possible(self) -> None:
+        plan = plan_below_floor(given(slos=(slo(ttft=1e-3, tpot=1e-4),)))
+        assert (plan.status, plan.pools, plan.cost_usd_per_hour) == (Status.INFEASIBLE, [], None)
+        assert {row.constraint: row.limit for row in plan.binding} == {"ttft": 1e-3, "tpot": 1e-4}
+        assert all(row.used > row.limit and "below the physical floor" in row.sentence for row in plan.binding)
+        assert "TPOT: 0.1 ms of class default is below the physical floor" in " ".join(render_plan(plan).split())
 
     def test_only_the_class_below_the_floor_is_blamed(self) -> None:
         two = (slo(name="easy", share=0.5), slo(1e-3, name="hard", share=0.5))

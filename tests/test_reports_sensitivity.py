@@ -113,7 +113,7 @@ def test_the_nearest_price_at_which_the_answer_changes_is_named() -> None:
     first = "first with the price of H200: below $3.60/h a GPU (-10 %), "
     cheapest = PLAN.model_copy(update={"cost_usd_per_hour": found().usd_per_hour})
     assert said.flip_sentence(cheapest, found()) == (
-        f"The answer changes {first}4 prefill engines of 4 × H200 (TP4) is the cheapest"
+        f"By formula the answer changes {first}4 prefill engines of 4 × H200 (TP4) is the cheapest"
     )
     assert said.flip_sentence(PLAN, found()) == (
         f"By formula the cheapest is 2 prefill engines of 4 × H100 (TP4), $47.11/h; this changes {first}"
@@ -123,7 +123,9 @@ def test_the_nearest_price_at_which_the_answer_changes_is_named() -> None:
     same = PLAN.model_copy(update={"alternatives": own})
     assert said.flip_sentence(same, found()).endswith("(-10 %), the recommended fleet is the cheapest")
     alone = found().model_copy(update={"break_even": found().break_even[:1]})
-    assert said.flip_sentence(PLAN, alone).startswith("No price of a GPU")
+    assert said.flip_sentence(PLAN, alone).startswith("By formula no price of a GPU,")
+    owned = PLAN.model_copy(update={"gpus": {"H100 (owned)": 8}})
+    assert "no price of a GPU to rent (what owned ones cost was not moved)" in said.flip_sentence(owned, alone)
 
 
 def test_each_price_says_between_which_the_fleet_stays() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -31,6 +32,7 @@ from optimizer.whatif.sweep import Row, run_sweep
 from optimizer.whatif.tornado import levers, tornado_of, with_looks
 from optimizer.whatif.whatif import Bounds, Depth, sweep_of
 from pdplan.cli import cli
+from reports.buying_page import make_buying_page
 from reports.buying_text import buying_dict, buying_text
 from reports.frontier_text import frontier_csv, frontier_record, frontier_text
 from reports.whatif_files import sweep_csv
@@ -313,6 +315,25 @@ def test_a_purchase_does_without_fleets_that_were_refuted(seen: Any) -> None:
     assert "were simulated at the rate that each is bought for" in told
     assert "Refuted, and not used: At 20 req/s" in told
     assert "by formula, not simulated" in " ".join(buying_text(promised, 100).split())
+
+
+def test_the_terminal_counts_refuted_fleets_and_tells_of_the_dearest(seen: Any) -> None:
+    """All that miss once is refuted; the page and the document have each, the text no more than three."""
+    seen(lambda _instance, _fleet: MISSED)
+    found = bought(40)
+    missed = found.looks.missed[0]
+
+    def refuted(engines: int) -> buying_looks.Seen:
+        pools = tuple(replace(pool, replicas=engines) for pool in missed.part.fleet.pools)
+        words = (f"{engines} x H100 TP1 colocated",)
+        return replace(missed, part=replace(missed.part, fleet=Fleet(pools), pools=words))
+
+    many = replace(found, looks=replace(found.looks, refuted=tuple(refuted(count) for count in (2, 9, 4, 3, 7))))
+    told = " ".join(buying_text(many, 100).split())
+    assert "5 fleets were refuted; the 3 dearest follow, all are in --json and --html." in told
+    assert re.findall(r"Refuted, and not used: At [\d.]+ req/s a fleet of (\d)", told) == ["9", "7", "4"]
+    assert len(buying_dict(many)["fleets"]["refuted"]) == 5
+    assert sum(note.startswith("Refuted, and not used: ") for note in make_buying_page(many).notes) == 5
 
 
 def test_a_purchase_that_does_not_hold_is_no_success(seen: Any) -> None:

@@ -257,6 +257,11 @@ def test_a_trace_is_replayed(plan_file: Path, tmp_path: Path, capsys: pytest.Cap
     assert run(["simulate", str(plan_file), "--trace", str(trace), "--rate", "8/s"]) == 0
     said = capsys.readouterr().out
     assert "300 requests at 8 req/s, replayed from log.csv" in said
+    trace.write_text("\n".join(["arrival_s,isl,osl", *lines, "60.0,900000,5", "60.1,900000,5"]) + "\n", "utf-8")
+    assert run(["simulate", str(plan_file), "--trace", str(trace), "--rate", "8/s"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "300 requests at 8 req/s, replayed from log.csv, less 2 of more than" in said
+    assert "tokens, which its engines do not take" in said
 
 
 @pytest.mark.parametrize(

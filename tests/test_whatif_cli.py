@@ -146,6 +146,11 @@ def test_the_whole_search_gives_its_gap(workload: Path) -> None:
         (("--break-even", "with", "--between", "1:2"), "has no order"),
         (("--break-even", "rate", "--csv", "x.csv"), "is for the rows of a sweep"),
         (("--vary", "rate=1", "--between", "1:2"), "--break-even, which is not stated"),
+        (
+            ("--vary", "rate=1", "--full", "--verify", "8"),
+            "so it does not go with --full; --simulate alone proves every",
+        ),
+        (("--tornado", "20%", "--simulate", "--verify", "1"), "so it does not go with --simulate; --simulate alone"),
         (("--break-even", "price.H100", "--between", "8:1"), "LOW must be below HIGH"),
         (("--slack", "much"), "is not a share"),
         (

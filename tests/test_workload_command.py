@@ -92,7 +92,7 @@ def test_a_long_peak_well_above_the_mean_is_noted_with_what_to_do(rate: float, n
         assert f"{rate:.3g} req/s came in the busiest 10 min, {100 * (rate / mean - 1):.3g} % more than" in found[0]
         assert f"add --rate {rate:.3g}/s to pdplan workload" in found[0]
         assert f"--set workload.request_rate={rate:.3g} to pdplan optimize" in found[0]
-        assert f"pdplan simulate PLAN --trace t.csv --requests {len(times)} replays all" in found[0]
+        assert ("pdplan optimize serves the recorded requests" in found[0]) == (len(times) >= 1000)
 
 
 def test_a_plan_for_the_peak_is_not_warned_of_it() -> None:

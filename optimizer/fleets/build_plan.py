@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.accelerator import Origin
 from costmodel.engine import Role
 from costmodel.engine_arrays import ACTIVATION_DTYPE
 from costmodel.units import SECONDS_PER_HOUR
@@ -35,11 +34,13 @@ from optimizer.plans.plan import (
 from optimizer.plans.plan_fields import Quantiles
 from optimizer.plans.proof import Proof, bound_for, gap_of
 from search_spaces.catalog import entry_dict
+from search_spaces.echo import whole_echo
 from search_spaces.enumeration import precision_told
 from search_spaces.models import model_entry
 from search_spaces.problem import Balancing, Problem
 
 from .accuracy import accuracy_records
+from .assumed import assumed_arrivals, assumed_figures
 from .binding import binding_limits, fleet_bindings, limits_by_use
 from .bought import billed_gpus, offer_prices, pools_apart, within_limits
 from .error_bars import step_errors
@@ -232,25 +233,11 @@ def assumptions(instance: Instance) -> list[str]:
         "Prompts that wait at an engine are computed in order of arrival, max_num_batched_tokens in a step.",
         ROUTER[problem.constraints.balancing],
     ]
-    stated += _assumed_figures(problem) + limits_by_use(problem)
+    stated += assumed_figures(problem) + limits_by_use(problem)
     if problem.workload.prefix_hit_share > 0.0:
         share = percentage(problem.workload.prefix_hit_share, 1)
         stated.append(f"{share} of every prompt is found in the prefix cache, whatever its length.")
-    if problem.workload.burstiness != 1.0:
-        stated.append(f"Arrivals are independent with a coefficient of variation of {problem.workload.burstiness:g}.")
-    return stated
-
-
-def _assumed_figures(problem: Problem) -> list[str]:
-    """Prices and efficiencies of the offers that nobody measured or quoted."""
-    stated = []
-    for offer in problem.offers:
-        name, price = offer.accelerator.name, offer.accelerator.price
-        if price.origin is Origin.ASSUMED and offer.usd_per_hour == price.usd_per_hour:
-            stated.append(f"The price of {name}, ${price.usd_per_hour:g}/h, is assumed: {price.source}.")
-        if offer.accelerator.efficiency["gemm", "bf16"].origin is Origin.ASSUMED:
-            stated.append(f"The kernel efficiencies of {name} are assumed from other accelerators, not measured.")
-    return stated
+    return stated + assumed_arrivals(problem)
 
 
 def _other_precision(instance: Instance, fleet: Fleet) -> list[str]:
@@ -286,7 +273,7 @@ def package_versions() -> dict[str, str]:
 def provenance(instance: Instance, search: dict[str, Any], run: RunInfo) -> Provenance:
     """Everything needed to reproduce the plan."""
     problem = instance.problem
-    inputs = dict(problem.inputs)
+    inputs = whole_echo(problem)
     digest = hashlib.sha256(json.dumps(inputs, sort_keys=True, default=str).encode()).hexdigest()
     try:
         own = version("pdplan")

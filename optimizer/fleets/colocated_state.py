@@ -27,7 +27,18 @@ from optimizer.loads.instance import Instance
 from optimizer.loads.lanes import beside_prompts, busy_beside, lockstep
 from optimizer.loads.loads import peakedness
 
-from .engine_state import ROUNDS, PoolState, Steps, any_busy, batch_jitter, decode_base, overflow, overloaded
+from .engine_state import (
+    ROUNDS,
+    PoolState,
+    Steps,
+    any_busy,
+    batch_jitter,
+    decode_base,
+    overflow,
+    overloaded,
+    own_reads,
+    saved_alone,
+)
 from .fleet import FleetPool
 
 FloatArray = NDArray[np.float64]
@@ -205,6 +216,9 @@ def _beside(instance: Instance, pool: FleetPool, mean: _Mean, met: tuple[float, 
         arrival_scv=flows.arrival_scv,
         seats=float(tables.seqs[pool.seqs]),
         full_step=_full_step(instance, pool, mean),
+        reads=own_reads(instance, pool, mean.per_engine, mean.step * float(mean.per_engine @ flows.osl)),
+        alone=own_reads(instance, pool, mean.per_engine, 0.0),
+        saved=saved_alone(instance, pool),
     )
 
 
@@ -320,7 +334,10 @@ def _steps(instance: Instance, pool: FleetPool, mean: _Mean, beside: Beside, wai
         mean=time.mean,
         spread=time.spread,
         jitter=batch_jitter(instance, pool, mean.per_engine, mean.step),
-        ceiling=np.minimum(max(mean.step, mean.quiet + mixed.most), longest),
+        ceiling=np.clip(longest, mean.quiet + time.own, max(mean.step, mean.quiet + mixed.most) + time.own),
+        own=time.own,
+        alone=time.alone,
+        lone=time.lone,
     )
 
 
@@ -362,7 +379,7 @@ def _seats(beside: Beside, steps: Steps, latency: FloatArray, wait: PromptWait) 
     of a full batch advance by a step at once, but while prompts are computed: all wait for any, and each for its own.
     """
     engines, seats = beside.engines, beside.seats
-    tpot = steps.quiet + (1.0 - steps.undisturbed) * steps.mean
+    tpot = steps.quiet + steps.own + (1.0 - steps.undisturbed) * steps.mean
     lives = wait.chance * wait.mean + float(beside.weight @ (latency + beside.steps * tpot))
     together = replace(beside, engines=1.0)
     swings = together.variance / together.batch * (1.0 - feedback(together)) * (1.0 - together.taken)

@@ -25,8 +25,10 @@ class Steps:
     """Steps of the requests that run at a pool.
 
     step: mean decode step [s]; quiet: mean step without prompts [s]; undisturbed (flows,): share of requests that meet
-    no prompt; mean, spread (flows,): of the TPOT of the others, above `quiet` [s]; jitter: spread of a step that comes
-    from the batch [s]; ceiling (flows,): TPOT at most [s].
+    no prompt; mean, spread (flows,): of the TPOT of the others, above `quiet` and `own` [s]; jitter: spread of a step
+    that comes from the batch [s]; ceiling (flows,): TPOT at most [s]; own (flows,): by how much the quiet steps that a
+    request meets are longer than `quiet`, as they hold it too [s]; alone: share of requests that find an engine without
+    others [1], and lone (flows,): by how much their steps are longer than `quiet` [s].
     """
 
     step: float
@@ -36,6 +38,26 @@ class Steps:
     spread: FloatArray
     jitter: float
     ceiling: FloatArray
+    own: FloatArray | float = 0.0
+    alone: float = 0.0
+    lone: FloatArray | float = 0.0
+
+    def met(self, rate: FloatArray) -> float:
+        """Mean step without prompts that requests at `rate` (flows,) [1/s] meet [s]."""
+        return self.quiet + float(np.average(np.broadcast_to(self.own, rate.shape), weights=np.maximum(rate, 1e-300)))
+
+    def calm_exceeds(self, limit: FloatArray) -> FloatArray:
+        """P(TPOT > limit) of requests of each flow that meet no prompt, limit (..., flows) or (..., 1) [1].
+
+        Others than those who decode alone meet a batch that is normally distributed, of such a mean and variance that
+        both together have `own` and `jitter`.
+        """
+        beside = max(1.0 - self.alone, 1e-12)
+        more = np.maximum(self.own - self.alone * self.lone, 0.0) / beside
+        between = self.alone * (self.lone - self.own) ** 2 + beside * (more - self.own) ** 2
+        jitter = np.sqrt(np.maximum(self.jitter**2 - between, 0.0) / beside)
+        others = normal_exceeds((limit - self.quiet - more) / np.maximum(jitter, 1e-12))
+        return np.asarray(self.alone * (limit < self.quiet + self.lone) + (1.0 - self.alone) * others)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +104,24 @@ def any_busy(busy: float, lanes: float) -> float:
 def decode_base(instance: Instance, pool: FleetPool, running: float) -> float:
     """Step of a batch without KV reads [s]."""
     return float(np.interp(running, instance.tables.seqs, instance.tables.decode_base[pool.shape]))
+
+
+def own_reads(instance: Instance, pool: FleetPool, per_engine: FloatArray, beside: float) -> FloatArray:
+    """By how much the KV reads of a request of each flow exceed those of a mean one of a large batch, (flows,) [s].
+
+    Those are spread over all lanes of an engine. A request keeps to one, whose step it makes longer for all unless so
+    many others are beside it that each lane has its part.
+    per_engine (flows,): rate of each flow at an engine [1/s]; beside: others in its batch [1].
+    """
+    tables, slope = instance.tables, instance.tables.attention_slope[pool.shape]
+    tokens, lanes = per_engine * instance.flows.osl, float(tables.pipeline[pool.shape] * tables.ranks[pool.shape])
+    return np.asarray(max(lanes - beside, 1.0) * slope - float(tokens @ slope) / float(tokens.sum()))
+
+
+def saved_alone(instance: Instance, pool: FleetPool) -> float:
+    """By how much a step of the smallest batch limit is longer than one of one request, KV reads apart [s]."""
+    tables, shape = instance.tables, pool.shape
+    return float(tables.decode_base[shape, 0] * (1.0 - tables.decode_alone[shape]))
 
 
 def batch_jitter(instance: Instance, pool: FleetPool, per_engine: FloatArray, step: float) -> float:

@@ -180,10 +180,10 @@ class _LaterTokens:
     def exceeds(self, limit: FloatArray) -> FloatArray:
         """Share of each flow that is served here and exceeds the limit; requests of one token have none, (flows,)."""
         steps = self.steps
-        above, jitter = limit - steps.quiet, max(steps.jitter, 1e-12)
-        calm = normal_exceeds(above / jitter)
-        held_up = beta_exceeds(above, steps.mean, steps.spread, np.maximum(steps.ceiling - steps.quiet, 1e-9))
-        usual = steps.undisturbed * calm + (1.0 - steps.undisturbed) * held_up
+        usually, jitter = steps.quiet + steps.own, max(steps.jitter, 1e-12)
+        above = limit - usually
+        held_up = beta_exceeds(above, steps.mean, steps.spread, np.maximum(steps.ceiling - usually, 1e-9))
+        usual = steps.undisturbed * steps.calm_exceeds(limit) + (1.0 - steps.undisturbed) * held_up
         worst = normal_exceeds((limit - steps.ceiling) / jitter)
         return np.asarray(self.weight * np.minimum(usual, worst) * self.generates)
 

@@ -68,7 +68,7 @@ def entry_steps(state: PoolState, levels: FloatArray) -> FloatArray:
     The rest of the step in progress, if there is any (P = 1 - exp(-running)), and a step.
     """
     met = max(float(-np.expm1(-min(state.running, 700.0))), 1e-12)
-    step = 0.0 if state.steps is None else state.steps.quiet
+    step = 0.0 if state.steps is None else state.steps.met(state.rate)
     return np.asarray(step * (1.0 + np.maximum(levels - (1.0 - met), 0.0) / met))
 
 

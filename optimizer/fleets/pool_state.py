@@ -20,7 +20,7 @@ from optimizer.loads.lanes import Lockstep, busy_beside, latency_beside, prefill
 from optimizer.loads.loads import peakedness, prompt_latency, prompt_service
 
 from .colocated_state import colocated_state
-from .engine_state import ROUNDS, PoolState, Steps, any_busy, decode_base, fullness, overloaded
+from .engine_state import ROUNDS, PoolState, Steps, any_busy, decode_base, fullness, overloaded, saved_alone
 from .fleet import FleetPool
 
 __all__ = ["ROUNDS", "PoolState", "Steps", "pool_key", "pool_state"]
@@ -131,9 +131,9 @@ def _decode_state(instance: Instance, pool: FleetPool, rate: FloatArray) -> Pool
         running = step * total
         if running == before:  # and so for ever
             break
-    quiet, jitter = _met_by_requests(instance, pool, per_engine, running)
+    own, jitter = _met_by_requests(instance, pool, per_engine, running)
     nothing = np.zeros(rate.size)
-    steps = Steps(step, quiet, nothing + 1.0, nothing, nothing, jitter, nothing + quiet)
+    steps = Steps(step, step, nothing + 1.0, nothing, nothing, jitter, step + own, own)
     full, memory = fullness(instance, pool, step * work, running)
     stable = running <= float(tables.seqs[pool.seqs]) and memory < 1.0
     back = running / max(float(per_engine.sum()), 1e-300) * step / decode_base(instance, pool, 0.0)
@@ -142,11 +142,12 @@ def _decode_state(instance: Instance, pool: FleetPool, rate: FloatArray) -> Pool
 
 def _met_by_requests(
     instance: Instance, pool: FleetPool, per_engine: FloatArray, running: float
-) -> tuple[float, float]:
-    """Step that a request of a decode pool meets on average [s], and its standard deviation [s].
+) -> tuple[FloatArray, float]:
+    """By how much the steps that requests of each flow meet are longer, (flows,) [s], and their standard deviation [s].
 
-    Beside N others on average it runs itself, and bursts bring more: (ca2 - 1) / 2, which the router spreads over the c
-    engines. It evens out the number of requests, of variance q N / c (q the peakedness), not the KV that each holds.
+    Beside N others on average a request runs itself, and bursts bring more: (ca2 - 1) / 2, which the router spreads
+    over the c engines. It evens out the number of requests, of variance q N / c (q the peakedness), not the KV of each.
+    One that runs alone, with chance exp(-N), has a batch below all limits in the tables.
     """
     flows, slope = instance.flows, instance.tables.attention_slope[pool.shape]
     tokens = per_engine * flows.osl / max(float(per_engine @ flows.osl), 1e-300)
@@ -154,7 +155,8 @@ def _met_by_requests(
     spread = max(float(tokens @ slope**2) - mean**2, 0.0)
     burst = peakedness(flows)
     more = 1.0 + (burst - 1.0) / pool.replicas
-    base = decode_base(instance, pool, running)
-    longer = decode_base(instance, pool, running + more) - base + more * mean
+    longer = decode_base(instance, pool, running + more) - decode_base(instance, pool, running) + more * mean
     variance = running * (burst / pool.replicas * (longer / more) ** 2 + spread)
-    return base + running * mean + longer, float(np.sqrt(variance))
+    own = longer + (slope - mean)
+    saved = np.minimum(saved_alone(instance, pool), own) * np.exp(-running)
+    return own - saved, float(np.sqrt(variance))

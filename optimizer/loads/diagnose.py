@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.engine import Role
 from costmodel.errors import BelowFloorError
-from search_spaces.enumeration import Enumeration
+from costmodel.step import engine_arrays
+from search_spaces.enumeration import Enumeration, engine_config, min_chunk
 from search_spaces.faults import Fault
 from search_spaces.feasibility import impossible_faults
 from search_spaces.problem import Problem, Slo
 
 from .instance import Instance
 from .loads import prompt_latency
+from .tables import decode_step
 
 FloatArray = NDArray[np.float64]
 
@@ -27,42 +29,76 @@ def check_shapes(problem: Problem, enumeration: Enumeration) -> None:
         raise problem.refusal(list(impossible_faults(problem)))
 
 
+@dataclass(frozen=True, slots=True)
+class Floor:
+    """A limit of class `k` that no engine can keep, even an idle one: its name, the least possible [s], and why."""
+
+    k: int
+    limit: str
+    least: float
+    why: str
+
+
 def check_floors(instance: Instance) -> None:
     """Raise BelowFloorError for every SLO below what the fastest idle engine can do for the share that it must hold."""
-    faults = [fault for k in range(len(instance.problem.slos)) for fault in _floor_faults(instance, k)]
+    faults = [Fault(("slo", floor.k, floor.limit), floor.why) for floor in floors(instance)]
     if faults:
         raise BelowFloorError(str(instance.problem.refusal(faults)))
 
 
-def _floor_faults(instance: Instance, k: int) -> Iterator[Fault]:
-    """The limits of class `k` that no engine can keep, even when it is idle."""
-    flows, tables, slo = instance.flows, instance.tables, instance.problem.slos[k]
-    fastest, step, mine = fastest_prompt(instance), float(tables.decode_base.min()), flows.slo == k
+def floors(instance: Instance) -> list[Floor]:
+    """Every limit on latency that no engine can keep."""
+    step = fastest_step(instance)
+    return [floor for k in range(len(instance.problem.slos)) for floor in _floors(instance, k, step)]
+
+
+def _floors(instance: Instance, k: int, step: float) -> Iterator[Floor]:
+    """Those of class `k`; step: the shortest for decodes [s]."""
+    flows, slo = instance.flows, instance.problem.slos[k]
+    fastest, mine = fastest_prompt(instance), flows.slo == k
     floor = _share_quantile(fastest[mine], flows.share[mine], slo.attainment)
     if slo.ttft < floor:
-        yield Fault(
-            ("slo", k, "ttft"),
+        yield Floor(
+            k,
+            "ttft",
+            floor,
             f"{slo.ttft * 1e3:,.4g} ms of class {slo.name} is below the physical floor: the fastest engine alone needs "
             f"{floor * 1e3:,.4g} ms for the prompts that attainment {slo.attainment:g} includes, "
             f"{(floor - slo.ttft) * 1e3:,.4g} ms more",
         )
     generating = mine & (flows.osl > 1.0)
     if slo.tpot < step and float(flows.share[generating].sum() / flows.share[mine].sum()) > 1.0 - slo.attainment:
-        least = int(tables.seqs.min())
-        of = f"one decode step of {least} requests, the least max_num_seqs allowed" if least > 1 else "one decode step"
-        yield Fault(
-            ("slo", k, "tpot"),
+        yield Floor(
+            k,
+            "tpot",
+            step,
             f"{slo.tpot * 1e3:,.4g} ms of class {slo.name} is below the physical floor: the fastest engine needs "
-            f"{step * 1e3:,.4g} ms for {of}, {(step - slo.tpot) * 1e3:,.4g} ms more",
+            f"{step * 1e3:,.4g} ms for a decode step of one request, {(step - slo.tpot) * 1e3:,.4g} ms more",
         )
     whole = _share_quantile((fastest + (flows.osl - 1.0) * step)[mine], flows.share[mine], slo.attainment)
     if slo.e2e is not None and slo.e2e < whole:
-        yield Fault(
-            ("slo", k, "e2e"),
+        yield Floor(
+            k,
+            "e2e",
+            whole,
             f"{slo.e2e:,.4g} s of class {slo.name} is below the physical floor: the fastest engine alone needs "
             f"{whole:,.4g} s for the requests that attainment {slo.attainment:g} includes, "
             f"{whole - slo.e2e:,.4g} s more",
         )
+
+
+def fastest_step(instance: Instance) -> float:
+    """Shortest decode step of any engine of the space, its KV reads apart [s].
+
+    A batch limit bounds the requests that run from above alone, so one request may run by itself whatever the limits
+    are; the tables begin at the least of these.
+    """
+    problem, tables = instance.problem, instance.tables
+    seqs, chunk = problem.space.max_num_seqs[-1], min_chunk(problem)
+    configs = [engine_config(problem, shape, Role.COLOCATED, seqs, chunk) for shape in tables.shapes]
+    engines = engine_arrays(problem.model, configs, instance.overhead)
+    alone = decode_step(problem.model, engines, np.ones((1, 1)), np.zeros((1, 1)))[0]
+    return float(min(alone.min(), tables.decode_base.min()))
 
 
 def fastest_prompt(instance: Instance) -> FloatArray:

@@ -56,6 +56,7 @@ class Tables:
     prefill_time (S, C, F): the same with one prompt on each of its ranks; with a single rank there is no difference.
     prefill_shared (S, C, F): what one prompt adds there to steps that prompts of its length fill [s].
     decode_base (S, B): decode step of a full batch without its KV reads [s].
+    decode_alone (S,): decode step of one request over that of the smallest batch limit, KV reads apart [1].
     attention_slope (S, F): what one running request of the flow adds to that step [s].
     kv_held (S, F): KV bytes per GPU that one running request holds on average [byte].
     kv_capacity (S, C): KV bytes per GPU that fit beside weights and activations [byte].
@@ -87,6 +88,7 @@ class Tables:
     prefill_time: FloatArray
     prefill_shared: FloatArray
     decode_base: FloatArray
+    decode_alone: FloatArray
     attention_slope: FloatArray
     kv_held: FloatArray
     kv_capacity: FloatArray
@@ -310,6 +312,7 @@ def build_tables(problem: Problem, flows: Flows, shapes: tuple[Shape, ...], over
         prefill_time=prefill_latency(model, engines, flows, budgets, ranks) * uneven[:, None, None],
         prefill_shared=prefill_share(model, engines, flows, budgets, ranks) * uneven[:, None, None],
         decode_base=base,
+        decode_alone=decode_step(model, engines, np.ones((1, 1)), np.zeros((1, 1)))[0, :, 0] / base[:, 0],
         attention_slope=(loaded - empty) / REFERENCE_BATCH / pipeline[:, None],
         kv_held=np.array(held).reshape(len(shapes), flows.isl.size),
         kv_capacity=kv_capacities(problem, shapes),

@@ -285,7 +285,7 @@ class Plan(Record):
     goodput_rps: Measure
     """Highest arrival rate, same mix and routing, at which every class still holds its attainment."""
     goodput_per_dollar: Measure
-    """Requests within SLO per dollar."""
+    """Goodput over price: requests per dollar at `goodput_rps`."""
     usd_per_million_output_tokens: Amount | None
     attainment: Share
     """Share of all requests within all their SLOs at the stated demand."""

@@ -58,11 +58,28 @@ class JudgedFleet(Record):
     """"holds", "misses", or "undecided" where an interval straddles its goal; null in plans of older versions."""
     stuck: bool = False
     """Whether it kept its goals until a crowd filled its KV memory, and not any more after that."""
+    replayed: bool = False
+    """Whether it kept its goals for stretches of the recorded requests, and not for all of them in their order."""
     overloaded: bool
     attainment: dict[str, Share]
     """Simulated share of each SLO class within its SLOs."""
     latencies: list[SimulatedLatencies] = Field(default_factory=list)
     """Of each SLO class."""
+
+
+class RecordedRun(Record):
+    """The plan's fleet when the requests of a trace come in their own order."""
+
+    source: str
+    """Name of the trace."""
+    requests: Count
+    """Requests that were simulated."""
+    of: Count
+    """Requests of the trace; where it has more, stretches of it are."""
+    stretch_s: Amount
+    """Mean length of the stretches that the simulation's other runs draw from it, at the rate of the plan."""
+    classes: list[SimulatedLatencies]
+    """The first tenth of the requests, which find the fleet empty, is not counted."""
 
 
 class TunedFleet(Record):
@@ -138,6 +155,8 @@ class Simulation(Record):
     fewest_requests: JudgedFleet | None = None
     """The plan's fleet behind a router that counts requests, not prompt tokens; null where that is the plan's own or
     chooses alike, where time ran out, and in plans of older versions."""
+    recorded: RecordedRun | None = None
+    """Null where no trace was given, and in plans of older versions."""
     others: list[JudgedFleet]
     """Other fleets that were simulated, in order: cheaper ones that missed, or best of their kind."""
     tuning: Tuning | None = None

@@ -21,7 +21,7 @@ from optimizer.fleets.evaluate import holds, largest_load, predict_misses
 from optimizer.fleets.fleet import Fleet
 from optimizer.loads.instance import Instance
 
-from .long_runs import judge_long
+from .long_runs import judge_until_sure
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -40,10 +40,12 @@ class Day:
 
     volume (hours,): rate of each hour over the rate of the plan [1]; need (hours, pools): replicas.
     start_up [s]; fixed, ahead, on_load: cost of a day [$].
-    hourly (hours, classes): attainment with the replicas needed [1]; attainment (classes,): over the day, on load [1].
+    hourly (hours, classes): attainment with the replicas needed [1]; low, high: its 95 % interval, itself by formula.
+    attainment (classes,): over the day, on load [1].
     late: share of the day's requests that meet a fleet smaller than their hour needs, or its queue [1].
     longest: start-up time up to which scaling on load keeps every goal over the day [s].
-    short: hours whose rate even the whole fleet does not carry.
+    short: hours whose rate even the whole fleet does not carry; unsure: of which the runs of the whole fleet do not
+    tell, as a goal lies within its interval.
     """
 
     volume: FloatArray
@@ -53,16 +55,28 @@ class Day:
     ahead: float
     on_load: float
     hourly: FloatArray
+    low: FloatArray
+    high: FloatArray
     attainment: FloatArray
     late: float
     longest: float
     short: tuple[int, ...]
+    unsure: tuple[int, ...]
     requests: int
 
     @property
     def saved(self) -> float:
         """What scaling ahead saves in a day [$]."""
         return self.fixed - self.ahead
+
+
+@dataclass(frozen=True, slots=True)
+class _Share:
+    """Share of the requests of each class that are in time, (classes,), and its interval; the same by formula."""
+
+    share: FloatArray
+    low: FloatArray
+    high: FloatArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +102,7 @@ def autoscale(
 
     volume (hours,): rate of each hour over the rate that the fleet is for [1]; start_up: from the decision to the first
     request [s]; least: replicas that every pool keeps; requests: simulated for each rate and fleet, more where these
-    are too few to tell (`judge_long`), 0: by formula.
+    are too few to tell (`judge_until_sure`), 0: by formula.
     """
     reached = _Reached(instance, fleet, volume, requests)
     told = progress or (lambda _what, _share: None)
@@ -99,6 +113,8 @@ def autoscale(
     need = np.array([needed[one] for one in volume.tolist()])
     attained, late = reached.over(list(_serving(need, start_up)), need)
     told("longest start-up time", 0.8)
+    seen = [reached.at(one, row) for one, row in zip(volume.tolist(), need, strict=True)]
+    short = [reached.fails(one) for one in seen]
     return Day(
         volume=volume,
         need=need,
@@ -106,20 +122,23 @@ def autoscale(
         fixed=fleet_cost(instance, fleet) * volume.size,
         ahead=_cost(instance, fleet, _running(need, start_up)),
         on_load=_cost(instance, fleet, _running(need, 0.0)),
-        hourly=np.array([reached.at(one, row) for one, row in zip(volume.tolist(), need, strict=True)]),
+        hourly=np.array([one.share for one in seen]),
+        low=np.array([one.low for one in seen]),
+        high=np.array([one.high for one in seen]),
         attainment=attained,
         late=late,
         longest=longest_start_up(lambda seconds: reached.keeps_goals(list(_serving(need, seconds)), need)),
-        short=tuple(h for h, one in enumerate(volume.tolist()) if not reached.holds(one, needed[one])),
+        short=tuple(np.flatnonzero(short).tolist()),
+        unsure=tuple(h for h, one in enumerate(seen) if not short[h] and not reached.holds(one)),
         requests=requests,
     )
 
 
 def _enough(reached: _Reached, volume: float, least: int) -> IntArray:
-    """Replicas that keep every goal at a volume: those of the formula, one more of each pool while that is refuted."""
+    """Replicas that keep every goal at a volume: those of the formula, one more of each pool while that is not sure."""
     full = np.array([pool.replicas for pool in reached.fleet.pools])
     replicas = replicas_at(reached.instance, reached.fleet, volume, least)
-    while (replicas < full).any() and not reached.holds(volume, replicas):
+    while (replicas < full).any() and not reached.holds(reached.at(volume, replicas)):
         replicas = np.minimum(replicas + 1, full)
     return replicas
 
@@ -188,28 +207,35 @@ class _Reached:
     fleet: Fleet
     volume: FloatArray
     requests: int
-    known: dict[tuple[float, tuple[int, ...]], FloatArray] = field(default_factory=dict)
+    known: dict[tuple[float, tuple[int, ...]], _Share] = field(default_factory=dict)
     limits: dict[tuple[int, ...], float] = field(default_factory=dict)
 
-    def at(self, volume: float, replicas: IntArray) -> FloatArray:
-        """Share of the requests of each class that are in time, in the long run, (classes,)."""
+    def at(self, volume: float, replicas: IntArray) -> _Share:
+        """Share of the requests of each class that are in time, in the long run."""
         key = volume, tuple(replicas.tolist())
         if key not in self.known:
             self.known[key] = self._attained(volume, with_replicas(self.fleet, replicas))
         return self.known[key]
 
-    def _attained(self, volume: float, fleet: Fleet) -> FloatArray:
+    def _attained(self, volume: float, fleet: Fleet) -> _Share:
+        every = np.ones(len(self.instance.problem.slos))
         if volume == 0.0:
-            return np.ones(len(self.instance.problem.slos))
+            return _Share(every, every, every)
         foreseen = predict_misses(self.instance, fleet, volume)
         if not self.requests or not foreseen.stable:
-            return foreseen.attainment
-        seen = judge_long(self.instance, fleet, requests=self.requests, volume=volume)
-        return np.array([one.attainment.share for one in seen.classes]) * (not seen.overload.overloaded)
+            return _Share(foreseen.attainment, foreseen.attainment, foreseen.attainment)
+        seen = judge_until_sure(self.instance, fleet, requests=self.requests, volume=volume)
+        found = [(one.attainment.share, one.attainment.low, one.attainment.high) for one in seen.classes]
+        share, low, high = np.array(found).T * (not seen.overload.overloaded)
+        return _Share(share, low, high)
 
-    def holds(self, volume: float, replicas: IntArray) -> bool:
-        """Whether every class keeps its goal."""
-        return self._good(self.at(volume, replicas))
+    def holds(self, seen: _Share) -> bool:
+        """Whether every class surely keeps its goal."""
+        return self._good(seen.low)
+
+    def fails(self, seen: _Share) -> bool:
+        """Whether some class surely misses its goal."""
+        return not self._good(seen.high)
 
     def _good(self, attainment: FloatArray) -> bool:
         goals = np.array([slo.attainment for slo in self.instance.problem.slos])
@@ -233,7 +259,7 @@ class _Reached:
                 if day and part.share:
                     small = bool((part.replicas < need[part.hour]).any())
                     late += part.share * volume * (1.0 if small else queued)
-                    total += part.share * volume * (1.0 - queued) * self.at(volume, part.replicas)
+                    total += part.share * volume * (1.0 - queued) * self.at(volume, part.replicas).share
         return np.asarray(total / self.volume.sum()), float(late / self.volume.sum())
 
     def keeps_goals(self, parts: list[_Part], need: IntArray) -> bool:

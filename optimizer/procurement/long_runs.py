@@ -8,14 +8,17 @@ until that ends, or until the queue has made them late: what falls behind does s
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from optimizer.fleets.fleet import Fleet
 from optimizer.loads.instance import Instance
-from optimizer.verification.judge import Judgement, judge
+from optimizer.verification.judge import SEEDS, Judgement, Run, judge, judge_runs, simulated_trace
 from optimizer.verification.verdict import LIFETIMES, LONGEST, MOST_REQUESTS, in_system
 
 LONGER = 2
 """Factor from one run to the next."""
+MOST_RUNS = 4
+"""Runs of different requests at most, where fewer leave open whether a goal is kept."""
 
 
 def judge_long(instance: Instance, fleet: Fleet, *, requests: int, seed: int = 0, volume: float = 1.0) -> Judgement:
@@ -29,4 +32,19 @@ def judge_long(instance: Instance, fleet: Fleet, *, requests: int, seed: int = 0
     while found.overload.overloaded and not found.missed and requests < LONGEST:
         requests = min(LONGER * requests, LONGEST)
         found = judge(instance, fleet, requests=requests, seed=seed, volume=volume)
+    return found
+
+
+def judge_until_sure(instance: Instance, fleet: Fleet, *, requests: int, volume: float = 1.0) -> Judgement:
+    """The same run; with others of as many requests, up to MOST_RUNS, until a goal lies in no confidence interval.
+
+    Near saturation queues come and go so slowly that one run may be of one of them.
+    """
+    found = judge_long(instance, fleet, requests=requests, volume=volume)
+    long = found.runs[0].demand.trace.size
+    for number in range(1, MOST_RUNS):
+        if found.refuted or all(one.sure for one in found.classes):
+            break
+        other = Run.of(simulated_trace(instance, fleet, long, SEEDS * number, volume), found.engines)
+        found = replace(judge_runs(instance, found.engines, [*found.runs, other]), rate=found.rate)
     return found

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.engine import Role
-from costmodel.words import dearer, join_words, percentage
+from costmodel.words import dearer, dollars, join_words, percentage
 from optimizer.fleets.bought import pools_apart
 from optimizer.fleets.build_plan import pool_line
 from optimizer.fleets.error_bars import planned_instance
@@ -22,12 +22,12 @@ from optimizer.loads.loads import Resource
 from optimizer.rivals.by_evaluation import Evaluated, Picks, cheapest_held
 from optimizer.rivals.leanest import evaluated
 from optimizer.solver.fleet_model import COLOCATED, DECODE, PREFILL
-from optimizer.solver.simple_plans import Totals, price_space
+from optimizer.solver.simple_plans import COMPARED, Totals, block_costs, price_space
 from optimizer.solver.split import with_best_split
 from search_spaces.engines import load_engine_overhead
 from search_spaces.enumeration import RULES
 from search_spaces.pairs import END_RULES, end_of, pair_refusal
-from search_spaces.problem import Problem, SearchSpace
+from search_spaces.problem import Offer, Problem, SearchSpace
 from search_spaces.wanted import Wanted, with_wanted
 
 BoolArray = NDArray[np.bool_]
@@ -73,16 +73,27 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """What is to be said of one config; unsearched: settings of it, and the range of the search that lacks them."""
+    """What is to be said of one config; unsearched: settings of it, and the range of the search that lacks them.
 
+    offer: the GPUs that it is taken to run on; other: of the same config on the other offer of these GPUs, owned ones
+    or more of them at full price, where the config means either and that makes no cheaper fleet.
+    """
+
+    offer: Offer
     rulings: tuple[Ruling, ...]
     unsearched: dict[str, tuple[int | str, ...]]
     standings: tuple[Standing, ...]
+    other: Explanation | None = None
 
     @property
     def feasible(self) -> bool:
         """Whether no rule refuses the config."""
         return all(ruling.reason is None for ruling in self.rulings)
+
+    @property
+    def cost(self) -> float:
+        """Cost of the cheapest fleet that has the config in any role, infinite where there is none [$/h]."""
+        return min((one.cost for one in self.standings if one.cost is not None), default=np.inf)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +108,8 @@ class _Priced:
 def explain(problem: Problem, wanted: Wanted) -> Explanation:
     """Check a config against every rule; where it can be, rank it by the cheapest fleet that it is part of.
 
-    Settings outside the search space are tried all the same, and named.
+    Settings outside the search space are tried all the same, and named. Of GPUs that are owned, and more of which can
+    be had, the better of the two offers counts.
     """
     return explain_each(problem, [wanted])[0]
 
@@ -105,22 +117,39 @@ def explain(problem: Problem, wanted: Wanted) -> Explanation:
 def explain_each(problem: Problem, configs: Sequence[Wanted]) -> list[Explanation]:
     """The same for several configs; a search space is priced once, for all of those within it."""
     priced: dict[SearchSpace, _Priced] = {}
-    return [_explain(problem, wanted, priced) for wanted in configs]
+    return [_explain_gpu(problem, wanted, priced) for wanted in configs]
+
+
+def _explain_gpu(problem: Problem, wanted: Wanted, priced: dict[SearchSpace, _Priced]) -> Explanation:
+    """Of the offers that a config means, the one with the cheapest fleet, or that no rule refuses; the stated if any.
+
+    Whoever writes a GPU's name means those that are owned too; whoever writes that of the owned ones means no others.
+    """
+    stated = problem.offers[wanted.offer]
+    meant = [wanted] + [
+        replace(wanted, offer=number)
+        for number, one in enumerate(problem.offers)
+        if one.owned and one.gpu == stated.gpu and not stated.owned
+    ]
+    told = [_explain(problem, one, priced) for one in meant]
+    best, *others = sorted(told, key=lambda one: (one.cost, not one.feasible))
+    return replace(best, other=next(iter(others), None))
 
 
 def _explain(problem: Problem, wanted: Wanted, priced: dict[SearchSpace, _Priced]) -> Explanation:
     wider, unsearched = with_wanted(problem, wanted)
-    shape = wanted.shape(wider)
+    offer, shape = wider.offers[wanted.offer], wanted.shape(wider)
     rulings = tuple(Ruling(name, rule(wider, shape)) for name, rule in RULES.items())
     if any(ruling.reason is not None for ruling in rulings):
-        return Explanation(rulings, unsearched, ())
+        return Explanation(offer, rulings, unsearched, ())
     if wider.space not in priced:
         overhead = load_engine_overhead(wider.engine, wider.engine_changes)
         instance = with_best_split(planned_instance(wider, overhead))
         columns, totals = price_space(instance, make_columns(instance, Grid()))
         priced[wider.space] = _Priced(columns, totals, evaluated(instance, (columns, totals)))
     roles = wider.space.roles if wanted.role is None else (wanted.role,)
-    return Explanation(rulings, unsearched, tuple(_standing(priced[wider.space], wanted, role) for role in roles))
+    standings = tuple(_standing(priced[wider.space], wanted, role) for role in roles)
+    return Explanation(offer, rulings, unsearched, standings)
 
 
 def explain_pair(problem: Problem, prefill: Wanted, decode: Wanted) -> tuple[Ruling, ...]:
@@ -215,7 +244,7 @@ def _why_none(instance: Instance, priced: tuple[Columns, Totals], mine: BoolArra
             return (
                 f"its shortest decode step, {step * 1e3:,.4g} ms, is not below the TPOT limit of {limit * 1e3:,.4g} ms"
             )
-        return "one engine of it already costs over three times the best fleet, or exceeds a limit of the fleet"
+        return _why_unpriced(instance, wanted, role)
     late = float(totals.late[mine].max(axis=1).min())
     if late > 1.0:
         return f"at its best setting {late:,.3g} times as many requests miss their SLO as may"
@@ -224,6 +253,24 @@ def _why_none(instance: Instance, priced: tuple[Columns, Totals], mine: BoolArra
     limits = [name for name in ("budget", "power", "max_gpus", "max_pools") if _limited(instance, name)]
     held = join_words(limits) if limits else "the inventory or the links of its possible partners"
     return f"no fleet with it that serves the whole demand keeps {held}"
+
+
+def _why_unpriced(instance: Instance, wanted: Wanted, role: Role) -> str:
+    """Why no block of an engine is priced that no rule refuses, and that has partners and short enough steps."""
+    made, number = make_columns(instance, Grid()), ROLES.index(role)
+    mine = _mask(instance, made, wanted, number)
+    if mine.any():
+        cost = float(block_costs(instance, made.take(mine)).min())
+        one = "one engine of it" + " with its spare replicas" * (instance.problem.constraints.spare_replicas > 0)
+        return f"{one} costs {dollars(cost)}/h, over {COMPARED:g} times the best prefill-decode fleet"
+    tables, budget = instance.tables, instance.problem.constraints.budget
+    shape = tables.shapes.index(wanted.shape(instance.problem))
+    price, chunk = float(tables.usd_per_hour[shape]), wanted.max_num_batched_tokens
+    if budget is not None and price > budget:
+        return f"one engine of it costs {dollars(price)}/h, over the budget of {dollars(budget)}/h"
+    if not tables.roomy[shape, slice(None) if chunk is None else tables.chunks == chunk].any():
+        return "beside a batch of its token budget there is no memory for the longest request"
+    return f"its decode steps of {wanted.max_num_seqs} requests are not below the TPOT limit"
 
 
 def _limited(instance: Instance, name: str) -> bool:

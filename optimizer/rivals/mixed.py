@@ -29,8 +29,9 @@ from search_spaces.problem import Problem
 from .by_evaluation import SAME_COST, BoolArray, Evaluated, FloatArray, IntArray
 from .parting import Order, Parting, Pick, Stage
 
-LOOKS = 60
-"""Fleets that are evaluated in one search; each takes the states of two pools."""
+LOOKS = 120
+"""Fleets that are evaluated in one search; each takes the states of two pools. At half as many fleets of six engines of
+two types were 5 to 8 % dearer, and rarely found at more: at twice as many, none was cheaper."""
 
 SIZES = 8
 """Sizes of the pool of dearer engines that are tried first, of each two engines."""

@@ -34,6 +34,7 @@ from optimizer.fleets.fleet import Fleet, FleetPool, hand_over_mix, pool_config
 from optimizer.loads.instance import Instance
 from search_spaces.kv_blocks import block_tokens
 from search_spaces.problem import Balancing, Slo
+from search_spaces.recorded import Recorded
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -180,11 +181,23 @@ def _steps(instance: Instance, pool: FleetPool, probability: float) -> GridSteps
 
 
 def simulated_trace(instance: Instance, fleet: Fleet, requests: int, seed: int, volume: float = 1.0) -> Demand:
-    """Requests drawn from the demand and routed as the plan routes; the draws do not depend on the volume."""
-    flows, load = instance.flows, instance.problem.workload
+    """Requests drawn from the demand and routed as the plan routes; the draws do not depend on the volume.
+
+    Of a demand that was recorded they are stretches of the recording, at the rate of the demand.
+    """
+    flows, load, recorded = instance.flows, instance.problem.workload, instance.problem.recorded
+    if recorded is not None:
+        arrival, chosen = recorded.drawn(requests, load.request_rate * volume, seed)
+        return replayed_trace(instance, fleet, arrival, recorded.isl[chosen], recorded.osl[chosen], seed=seed)
     isl, osl, flow = draw_lengths(flows.isl, flows.osl, flows.share, requests, seed)
     arrival = gamma_arrivals(requests, load.request_rate * volume, load.burstiness, seed)
     return _demand(instance, fleet, (arrival, isl, osl), flow, seed)
+
+
+def recorded_trace(instance: Instance, fleet: Fleet, recorded: Recorded, volume: float = 1.0) -> Demand:
+    """Recorded requests in their own order, at the rate of the demand times `volume`."""
+    pace = recorded.rate / (instance.problem.workload.request_rate * volume)
+    return replayed_trace(instance, fleet, recorded.arrival * pace, recorded.isl, recorded.osl)
 
 
 def replayed_trace(

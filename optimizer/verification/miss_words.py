@@ -10,18 +10,20 @@ from .verdict import Verdict
 
 def miss_words(found: Verdict) -> str:
     """How a fleet missed, as the end of a sentence."""
+    where = "the recorded requests come in their own order" if found.replayed else "simulated"
     if found.stuck:
         return "stays behind when simulated, once its KV memory was full"
     if found.judgement.overload.overloaded:
-        return "falls behind its arrivals when simulated"
-    behind = [one for one in found.judgement.classes if not one.proven] or list(found.judgement.classes)
+        return f"falls behind its arrivals when {where}"
+    classes = found.judgement.classes
+    behind = [one for one in classes if not (one.held if found.replayed else one.proven)] or list(classes)
     shares = [
-        f"{percentage(one.attainment.share, 1)} of {one.name} ({interval_words(one)}) "
-        f"where {percentage(one.goal, 1)} should"
+        f"{percentage(one.attainment.share, 1)} of {one.name}"
+        f"{'' if found.replayed else f' ({interval_words(one)})'} where {percentage(one.goal, 1)} should"
         for one in behind
     ]
     only = "only " if any(not one.held for one in behind) else ""
-    return f"keeps the SLOs of {only}{join_words(shares)} when simulated"
+    return f"keeps the SLOs of {only}{join_words(shares)} when {where}"
 
 
 def interval_words(one: ClassJudgement) -> str:

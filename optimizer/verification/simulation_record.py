@@ -23,6 +23,7 @@ from optimizer.plans.plan import Binding, ClassResult, ErrorBars, Plan, Range
 from optimizer.plans.plan_fields import Quantiles
 from optimizer.plans.plan_simulation import (
     JudgedFleet,
+    RecordedRun,
     SimulatedClass,
     SimulatedLatencies,
     SimulatedRate,
@@ -31,8 +32,9 @@ from optimizer.plans.plan_simulation import (
     Tuning,
 )
 from search_spaces.problem import Goal
+from search_spaces.recorded import STRETCHES
 
-from .judge import ClassJudgement, Judgement, class_limits, judge, simulated_fleet
+from .judge import ClassJudgement, Judgement, class_limits, judge_demands, recorded_trace, simulated_fleet
 from .simulated_goodput import Goodput, OutOfTimeError, RatePoint, goodput_among
 from .simulated_headroom import with_simulated_headroom
 from .simulated_use import class_e2e
@@ -137,6 +139,7 @@ def judged_fleet(instance: Instance, what: str, found: Verdict) -> JudgedFleet:
         held=found.held,
         outcome=str(found.outcome),
         stuck=found.stuck,
+        replayed=found.replayed,
         overloaded=found.judgement.overload.overloaded,
         attainment={one.name: one.attainment.share for one in found.judgement.classes},
         latencies=[latencies(one) for one in found.judgement.classes],
@@ -217,11 +220,26 @@ def simulation_of(bench: Bench, winner: Verdict, plan: Plan, rates: Rates, trail
         curve_requests=rates.requests,
         one_replica_less=[judged_fleet(instance, what, one) for what, one in trail.one_less],
         fewest_requests=None if trail.counted is None else judged_fleet(instance, BY_REQUESTS, trail.counted),
+        recorded=recorded_run(bench, winner.fleet),
         others=[judged_fleet(instance, what, one) for what, one in trail.others],
         tuning=trail.tuning,
         judged=trail.judged,
         repairs=trail.repairs,
         interrupted=trail.interrupted,
+    )
+
+
+def recorded_run(bench: Bench, fleet: Fleet) -> RecordedRun | None:
+    """What the recorded requests in their own order say of the plan's fleet; None where there are none."""
+    recorded, found = bench.instance.problem.recorded, bench.replayed(fleet)
+    if recorded is None or found is None:
+        return None
+    return RecordedRun(
+        source=recorded.source,
+        requests=recorded.arrival.size,
+        of=recorded.of,
+        stretch_s=recorded.arrival.size / found.rate / STRETCHES,
+        classes=[latencies(one) for one in found.classes],
     )
 
 
@@ -259,19 +277,16 @@ def _class(instance: Instance, found: Judgement, planned: ClassResult, number: i
 
 
 def simulated_error_bars(bench: Bench, fleet: Fleet) -> list[ErrorBars]:
-    """Each class with all steps at the quick and at the slow end of their 90 % interval, simulated."""
-    instance, part = bench.instance, bench.part(fleet)
-    quick, slow = (
-        judge(
-            instance,
-            part.fleet,
-            requests=bench.brief(part),
-            seed=bench.seed,
-            volume=part.volume,
-            engines=simulated_fleet(instance, part.fleet, end),
-        )
-        for end in ENDS
-    )
+    """Each class with all steps at the quick and at the slow end of their 90 % interval, simulated.
+
+    Stretches of a recording differ much, so that all of it is served, in order.
+    """
+    instance, part, recorded = bench.instance, bench.part(fleet), bench.instance.problem.recorded
+    if recorded is None:
+        demand = bench.drawn(part, bench.brief(part), 0)
+    else:
+        demand = recorded_trace(instance, fleet, recorded, bench.volume)
+    quick, slow = (judge_demands(instance, simulated_fleet(instance, part.fleet, end), [demand]) for end in ENDS)
 
     def p90(low: Sequence[float], high: Sequence[float]) -> Range:
         ends = [quantiles(values).p90 for values in (low, high)]

@@ -32,7 +32,7 @@ from optimizer.loads.late import Late, never
 
 from .blame import Blame, blame
 from .crowd import HALF, crowd_of, crowded, fullest, lasting
-from .judge import SEEDS, Demand, Judgement, Run, judge_runs, simulated_fleet, simulated_trace
+from .judge import SEEDS, Demand, Judgement, Run, judge_runs, recorded_trace, simulated_fleet, simulated_trace
 from .simulated_goodput import Trials
 
 REPLICATIONS = (1, 2, 4, 8)
@@ -71,9 +71,12 @@ Key = tuple[PoolKey, ...]
 def run_length(instance: Instance, volume: float) -> int:
     """Requests of a full run at `volume` times the demand, whatever the fleet.
 
-    Bursts make requests share their fate, so that of so many only one in (ca^2 + 1) / 2 tells something new.
+    Bursts make requests share their fate, so that of so many only one in (ca^2 + 1) / 2 tells something new. Recorded
+    requests are as many as they are.
     """
-    return math.ceil(max(LIFETIMES * in_system(instance, volume), LEAST_REQUESTS) * _alike(instance))
+    recorded = instance.problem.recorded
+    least = LEAST_REQUESTS if recorded is None else max(LEAST_REQUESTS, recorded.arrival.size)
+    return math.ceil(max(LIFETIMES * in_system(instance, volume), least) * _alike(instance))
 
 
 def in_system(instance: Instance, volume: float) -> float:
@@ -85,6 +88,8 @@ def in_system(instance: Instance, volume: float) -> float:
 
 
 def _alike(instance: Instance) -> float:
+    if instance.problem.recorded is not None:
+        return 1.0
     return max(1.0, (instance.flows.arrival_scv + 1.0) / 2.0)
 
 
@@ -163,7 +168,8 @@ class Verdict:
 
     blame: what made it miss, None where it held; the runs of one that did not hold are not kept.
     confirmation: the number of the one that it was put to last, and that `judgement` is of (`confirm`); 0: none.
-    stuck: it did not come out of a crowd, whose run `judgement` is of then (`crowd`).
+    stuck: it did not come out of a crowd, whose run `judgement` is of then (`crowd`); replayed: it missed a goal when
+    the recorded requests came in order, whose run `judgement` is of then.
     """
 
     fleet: Fleet
@@ -173,13 +179,14 @@ class Verdict:
     blame: Blame | None = None
     confirmation: int = 0
     stuck: bool = False
+    replayed: bool = False
 
     @property
     def outcome(self) -> Outcome:
         """Whether it holds, misses, or is between."""
         if self.held:
             return Outcome.HOLDS
-        return Outcome.MISSES if self.judgement.refuted else Outcome.UNDECIDED
+        return Outcome.MISSES if self.judgement.refuted or self.replayed else Outcome.UNDECIDED
 
     @property
     def shortfall(self) -> float:
@@ -198,7 +205,8 @@ class Bench:
 
     seed: of the first run; requests: of a full run of the whole fleet; probability: quantile of the step times;
     volume: multiple of the demand; least: full runs of a fleet that holds; verdicts: of all fleets so far, in order;
-    late: whether no more runs are to be made, asked before each; trials: of fleets at other rates, by their requests.
+    late: whether no more runs are to be made, asked before each; trials: of fleets at other rates, by their requests;
+    replays: of fleets that recorded requests in order were tried on.
     """
 
     instance: Instance
@@ -210,6 +218,7 @@ class Bench:
     verdicts: dict[Key, Verdict] = field(default_factory=dict)
     late: Late = never
     trials: dict[tuple[Key, int], Trials] = field(default_factory=dict)
+    replays: dict[Key, Judgement] = field(default_factory=dict)
 
     def verdict(self, fleet: Fleet, most: int = REPLICATIONS[-1]) -> Verdict:
         """Judge a fleet in `most` full runs at most, or repeat what was found."""
@@ -224,7 +233,8 @@ class Bench:
         key = fleet_key(fleet)
         if key not in self.verdicts:
             found = self._clear(self.part(fleet))
-            self.verdicts[key] = self._judge(fleet, REPLICATIONS[-1]) if found is None else self.settled(fleet, found)
+            made = self._judge(fleet, REPLICATIONS[-1]) if found is None else self._in_order(fleet, found)
+            self.verdicts[key] = made
         return self.verdicts[key]
 
     def judged(self, fleet: Fleet) -> bool:
@@ -232,7 +242,9 @@ class Bench:
         return fleet_key(fleet) in self.verdicts
 
     def part(self, fleet: Fleet) -> Slice:
-        """What is simulated of a fleet."""
+        """What is simulated of a fleet; all of it where requests were recorded, whose waves have no parts."""
+        if self.instance.problem.recorded is not None:
+            return Slice(fleet, 1, self.volume, min(self.requests, LONGEST))
         return slice_of(fleet, self.requests, self.volume)
 
     def brief(self, part: Slice) -> int:
@@ -273,6 +285,18 @@ class Bench:
         demand = crowded(self.drawn(part, part.requests, number), count)
         return lasting(self.instance, engines, Run.of(demand, engines))
 
+    def replayed(self, fleet: Fleet) -> Judgement | None:
+        """What the recorded requests say of a fleet when they come in order; None where there are none."""
+        recorded = self.instance.problem.recorded
+        if recorded is None:
+            return None
+        key = fleet_key(fleet)
+        if key not in self.replays:
+            engines = simulated_fleet(self.instance, fleet, self.probability)
+            run = Run.of(recorded_trace(self.instance, fleet, recorded, self.volume), engines)
+            self.replays[key] = judge_runs(self.instance, engines, [run])
+        return self.replays[key]
+
     def settled(
         self, fleet: Fleet, found: Judgement, *, stuck: Judgement | None = None, held: bool = True, number: int = 0
     ) -> Verdict:
@@ -297,7 +321,20 @@ class Bench:
         found, held = self._runs_until_clear(fleet, most)
         part = self.part(fleet)
         stuck = self.stays_behind(part, found.engines, found.runs, 0) if held else None
+        if stuck is None and (held or (most == BRIEFLY and found.held)):
+            return self._in_order(fleet, found, held=held)
         return self.settled(fleet, found, stuck=stuck, held=held)
+
+    def _in_order(self, fleet: Fleet, found: Judgement, *, held: bool = True) -> Verdict:
+        """The verdict on a fleet that keeps its goals, unless the recorded requests in their own order say otherwise.
+
+        They come once, so what counts is the share of them in time: there is no interval about it. held: whether the
+        fleet is shown to.
+        """
+        recorded = self.replayed(fleet)
+        if recorded is None or all(one.held for one in recorded.classes):
+            return self.settled(fleet, found, held=held)
+        return replace(self.settled(fleet, recorded, held=False), replayed=True)
 
     def _runs_until_clear(self, fleet: Fleet, most: int) -> tuple[Judgement, bool]:
         """What the runs say once they are clear, and whether the fleet holds."""

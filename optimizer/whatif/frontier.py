@@ -275,7 +275,7 @@ def within(curve: Frontier, budgets: tuple[float, float] | None) -> Frontier:
 def by_budget(curve: Frontier) -> list[Mapping[str, float]]:
     """The curve over the rate read the other way: what each budget buys.
 
-    Each row: budget from which on [$/h], the highest rate [1/s], requests within their SLOs per dollar [1/$].
+    Each row: budget from which on [$/h], the highest rate [1/s], requests per dollar at it [1/$].
     """
     return [
         {

@@ -75,7 +75,7 @@ class Answer:
 
     @property
     def goodput_per_dollar(self) -> float:
-        """Requests within their SLOs per dollar [1/$]."""
+        """Goodput over price: requests per dollar [1/$]."""
         return self.goodput * SECONDS_PER_HOUR / self.cost if self.cost else 0.0
 
 

@@ -21,6 +21,7 @@ from pdplan.options import (
     verify_option,
     whole,
 )
+from pdplan.random_arrivals import random_arrivals
 from pdplan.views import check_files, write_page
 from search_spaces import bounds
 
@@ -109,7 +110,7 @@ def buy(
     from search_spaces.loader import load_problem
 
     check_files({"--html": html_file}, force=force)
-    problem = load_problem(file, overrides=parse_settings(settings))
+    problem = random_arrivals(console, load_problem(file, overrides=parse_settings(settings)))
     stated = load_terms(problem, terms, stated_of(months=months, growth=growth, low=low, high=high))
     with console.milestones() as progress:
         found = choose(problem, stated, progress, looks)

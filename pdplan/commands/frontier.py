@@ -19,6 +19,7 @@ from pdplan.options import (
     set_option,
     verify_option,
 )
+from pdplan.random_arrivals import random_arrivals
 from pdplan.views import check_files, write_page
 
 from .whatif_asked import bounds_of
@@ -84,7 +85,7 @@ def frontier(
     from search_spaces.loader import load_problem
 
     check_files({"--csv": csv_file, "--html": html_file}, force=force)
-    problem = load_problem(file, overrides=parse_settings(settings))
+    problem = random_arrivals(console, load_problem(file, overrides=parse_settings(settings)))
     unit = over if over == "budget" else over_of(problem, over).key
     bounds = None if between is None else bounds_of(between, "--between", unit)
     with console.milestones() as progress:

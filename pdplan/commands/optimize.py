@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from costmodel.errors import InputError
+from costmodel.errors import BelowFloorError, InputError
 from pdplan.braking import stop_on_interrupt
 from pdplan.console import Console, part_of
 from pdplan.exit_codes import ExitCode
@@ -105,14 +105,20 @@ def optimize(
     report; with everything else, of --effort thorough, or with --sensitivity. --front tells what
     dearer fleets do for latency: those that no other beats in cost and tail, of N that are simulated.
 
-    Exits with 3 when no fleet meets the SLOs; the plan then names the nearest miss.
+    Exits with 3 when no fleet meets the SLOs; the plan then names the nearest miss, or the least
+    limit that physics allows.
     """
     from search_spaces.loader import load_problem
 
     overrides = parse_settings(settings) | ({} if seed is None else {"seed": str(seed)})
     problem = load_problem(file, overrides=overrides)
     prepare_folders(output, deploy, force)
-    found = searched(console, problem, file.resolve().parent, Effort(effort, time_limit, sensitivity, front))
+    try:
+        found = searched(console, problem, file.resolve().parent, Effort(effort, time_limit, sensitivity, front))
+    except BelowFloorError:
+        if as_json:
+            show_below_floor(console, problem)
+        raise
     plan = stamped(found, console.command)
     show(console, plan, output, as_json=as_json)
     if deploy is not None and plan.pools:
@@ -175,6 +181,14 @@ def show(console: Console, plan: Plan, output: Path | None, *, as_json: bool) ->
     if output is not None:
         console.note(f"wrote {' and '.join(str(path) for path in write_outputs(plan, output))}")
     console.show(plan_json(plan) if as_json else render_plan(plan, console.width, console.colored))
+
+
+def show_below_floor(console: Console, problem: Problem) -> None:
+    """Give a program the plan of limits that physics forbids, as of any problem without a fleet; no file is written."""
+    from optimizer.recommend.below_floor import plan_below_floor
+    from reports.json_text import plan_json
+
+    console.show(plan_json(stamped(plan_below_floor(problem), console.command)))
 
 
 def with_more(

@@ -57,7 +57,10 @@ def day_profile(_context: click.Context, _parameter: click.Parameter, value: str
 @click.command(short_help="Simulate the requests that a plan's fleet would serve.")
 @click.argument("file", type=PATH)
 @click.option(
-    "--rate", callback=per_second, metavar="RATE", help="Mean arrivals, such as 12/s or 600/min; default: the plan's."
+    "--rate",
+    callback=per_second,
+    metavar="RATE",
+    help="Mean arrivals, such as 12/s or 600/min; default: the plan's, or those of --trace.",
 )
 @click.option(
     "--diurnal",

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from pdplan.console import Console
 from pdplan.exit_codes import ExitCode
@@ -21,6 +22,7 @@ from pdplan.options import (
     verify_option,
     whole,
 )
+from pdplan.random_arrivals import random_arrivals
 from pdplan.views import check_files
 from search_spaces import bounds
 
@@ -138,8 +140,10 @@ def whatif(
     asked = Asked(**options)
     asked.check_backend()
     check_files(asked.files, force=force)
-    problem, base = load_problem(file, overrides=parse_settings(settings)), file.resolve().parent
-    asked.check_any()
+    problem = random_arrivals(console, load_problem(file, overrides=parse_settings(settings)))
+    base = file.resolve().parent
+    verifies = click.get_current_context().get_parameter_source("looks") is ParameterSource.COMMANDLINE
+    asked.check_any(verifies=verifies)
     depth = asked.depth()
     record: dict[str, Any] = {
         "schema": "pdplan.whatif/1",

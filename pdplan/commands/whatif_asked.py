@@ -56,8 +56,11 @@ class Asked:
         if (self.address is None) == (self.backend == "dask"):
             raise InputError("--address names Dask's scheduler: state it with --backend dask, and only there")
 
-    def check_any(self) -> None:
-        """Raise InputError where nothing is asked, or more than what is asked has use for."""
+    def check_any(self, *, verifies: bool) -> None:
+        """Raise InputError where nothing is asked, or more than what is asked has use for; verifies: --verify stands.
+
+        Whole searches take no second looks: neither the rows of a sweep nor the ends of a tornado.
+        """
         if self.break_even is not None and not self.break_even.strip():
             raise InputError(f"--break-even {self.break_even!r} names no lever; state one, such as price.H200 or rate")
         answered = self.swing is not None or self.slack is not None
@@ -68,6 +71,11 @@ class Asked:
         for flag, path in self.files.items():
             if path is not None and not (self.axes or self.names):
                 raise InputError(f"{flag} {path} is for the rows of a sweep; state --vary or --scenario with it")
+        if verifies and self.looks and (self.full or self.simulated) and (self.axes or self.names or self.swing):
+            raise InputError(
+                f"--verify {self.looks} takes up fleets of one or two pools, found by formula, so it does not go with "
+                f"{'--simulate' if self.simulated else '--full'}; --simulate alone proves every fleet by simulation"
+            )
         if self.between is not None and not self.break_even:
             raise InputError("--between is the range of --break-even, which is not stated")
 

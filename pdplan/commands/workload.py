@@ -88,6 +88,7 @@ def workload(
     """
     from reports.whole_files import check_target
     from search_spaces.models import load_model
+    from search_spaces.recorded import tells_waves, trace_source
     from search_spaces.traces import workload_mapping
     from search_spaces.writing import workload_yaml_text
 
@@ -97,17 +98,24 @@ def workload(
     served = None if output is None else load_model(model)
     summary = _measured(console, trace, trace_format, columns, limit, max_tokens)
     too_long = "" if served is None else _context_advice(summary, served)
-    advice = [one for one in (too_long, _peak_advice(summary, rate)) if one]
+    whole = limit is None or summary.requests + summary.dropped + summary.too_long < limit
+    recorded = whole and tells_waves(summary)
+    advice = [one for one in (too_long, _peak_advice(summary, rate, recorded=recorded)) if one]
     measured = summary_dict(summary)
     measured["notes"] += advice
     if output is not None:
         mapping = workload_mapping(summary, buckets, rate)
+        if recorded:
+            del mapping["burstiness"]
+            mapping["recorded"] = trace_source(summary, output.parent)
         write_text(output, workload_yaml_text(mapping, trace.name.partition(".")[0], named, notes=advice), force=force)
     console.show(measured if as_json else _page(measured, console.width))
     if output is None:
         console.hint(f"{console.command} -o workload.yaml")
         return
     console.note(f"\nwrote {output}; set its slo and accelerators")
+    if not recorded:
+        console.note(_random_note(summary, whole=whole))
     shorter = f"{console.command} --max-tokens {served.max_position}{'' if force else ' --force'}" if served else ""
     console.note(f"Next: {shorter if too_long else f'pdplan optimize {quote(str(output))} -o plan'}")
 
@@ -142,7 +150,18 @@ def _context_advice(summary: TraceSummary, model: Transformer) -> str:
     )
 
 
-def _peak_advice(summary: TraceSummary, stated: float | None) -> str:
+def _random_note(summary: TraceSummary, *, whole: bool) -> str:
+    """Why the requests of the trace are not simulated as they came."""
+    from search_spaces.recorded import LEAST
+
+    few = f"it has fewer than {LEAST:,} requests" if summary.requests < LEAST else "all came at one moment"
+    return (
+        "Note: pdplan optimize will draw random requests of these lengths, not those of the trace as they came: "
+        f"{few if whole else 'only part of it was read (--limit)'}."
+    )
+
+
+def _peak_advice(summary: TraceSummary, stated: float | None, *, recorded: bool) -> str:
     """What to do about a long time of more requests than are planned for; empty where there is none."""
     from reports.numbers import duration, percent, rate
 
@@ -152,14 +171,15 @@ def _peak_advice(summary: TraceSummary, stated: float | None) -> str:
     if planned is None or busy is None:
         return ""
     window, peak = busy
-    replay = (
-        f"; pdplan simulate PLAN --trace {quote(Path(summary.path).name)} --requests {summary.requests} replays all"
+    behind = (
+        "pdplan optimize serves the recorded requests, these among them, but its goals are for all of them together"
+        if recorded
+        else "a fleet that just carries these falls behind then and misses its SLOs"
     )
     return (
         f"{rate(peak)} came in the busiest {duration(window)}, {percent(peak / planned - 1.0)} more than the "
-        f"{rate(planned)} to plan for: a fleet that just carries these falls behind then and misses its SLOs. To plan "
-        f"for the busiest, add --rate {peak:.3g}/s to pdplan workload, or --set workload.request_rate={peak:.3g} to "
-        f"pdplan optimize{'' if summary.too_long else replay}."
+        f"{rate(planned)} to plan for: {behind}. To plan for the busiest, add --rate {peak:.3g}/s to pdplan workload, "
+        f"or --set workload.request_rate={peak:.3g} to pdplan optimize."
     )
 
 

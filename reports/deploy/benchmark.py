@@ -22,6 +22,8 @@ SCRIPT_FILE: Final = "benchmark/run.sh"
 JOB_FILE: Final = "benchmark/job.yaml"
 BLOCK_TOKENS: Final = 128
 """Tokens of a block that requests share or do not, in the trace."""
+DRAWS: Final = 200
+"""Parts of a recording of which the one is taken that comes nearest to the planned rate."""
 MOST_BLOCKS: Final = 100_000
 """Block ids in a trace, so that it stays below the 1 MiB that a ConfigMap may hold."""
 
@@ -138,7 +140,7 @@ def drawn_rows(demand: Demand) -> list[tuple[int, dict[str, Any]]]:
     bucket = generator.permutation(np.repeat(np.arange(len(demand.share)), bucket_counts(demand.share, count)))
     isl = np.maximum(np.rint(np.asarray(demand.isl)[bucket]), 1).astype(int)
     osl = np.maximum(np.rint(np.asarray(demand.osl)[bucket]), 1).astype(int)
-    arrival = np.concatenate([[0.0], np.cumsum(_gaps(generator, demand, count - 1))])
+    arrival = _arrivals(generator, demand, count)
     shared = shared_blocks(isl, demand.prefix_share)
     rows: list[tuple[int, dict[str, Any]]] = []
     unique = int(shared.max(initial=0))
@@ -192,8 +194,13 @@ def shared_blocks(isl: NDArray[np.int64], share: float) -> NDArray[np.int64]:
     return blocks
 
 
-def _gaps(generator: np.random.Generator, demand: Demand, count: int) -> NDArray[np.float64]:
-    """Times between arrivals [s]: Gamma of the planned mean and coefficient of variation."""
+def _arrivals(generator: np.random.Generator, demand: Demand, count: int) -> NDArray[np.float64]:
+    """Times of the requests [s], the first at 0: those of a recording, or with gaps from a Gamma distribution."""
+    if demand.recorded is not None:
+        lasts = count / demand.rate
+        drawn = (demand.recorded.drawn(count, demand.rate, demand.seed + number)[0] for number in range(DRAWS))
+        times = min(drawn, key=lambda one: abs(float(np.ptp(one)) / lasts - 1.0))
+        return np.asarray(times - times[0])
     variation = max(demand.burstiness, 1e-3) ** 2
-    gaps: NDArray[np.float64] = generator.gamma(1.0 / variation, variation / demand.rate, size=count)
-    return gaps
+    gaps = generator.gamma(1.0 / variation, variation / demand.rate, size=count - 1)
+    return np.concatenate([[0.0], np.cumsum(gaps)])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -16,9 +15,7 @@ from costmodel.errors import InputError, UnknownNameError
 from costmodel.memory import activation_bytes, kv_bytes_peak_per_gpu, kv_capacity_bytes, weight_bytes_per_gpu
 from costmodel.step import StepLoad, step_time_one
 from costmodel.transformer import Transformer
-from optimizer.fleets.plan_fleet import planned_volume
 from optimizer.plans.plan import Plan, Pool
-from reports.numbers import is_number
 from search_spaces.engines import load_engine_overhead
 from search_spaces.kv_blocks import block_tokens
 from search_spaces.loader import problem_of
@@ -26,9 +23,10 @@ from search_spaces.models import known_names, load_model, served_checkpoint
 from search_spaces.problem import Problem
 
 from . import facts
-from .description import ClassLimits, Demand, DeployedPool, Deployment, Lane, Limits, Memory, Options, Routing, Settings
+from .context import with_context
+from .demand import NAME, classes_of, demand_of, limits_of
+from .description import DeployedPool, Deployment, Lane, Memory, Options, Routing, Settings
 
-_NAME: Final = re.compile(r"[a-z]([-a-z0-9]{0,18}[a-z0-9])?")
 _LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _RESOURCE: Final = re.compile(r"[A-Za-z0-9.-]+/[A-Za-z0-9._-]+")
 _API: Final = re.compile(r"v1beta1|v1alpha1")
@@ -52,8 +50,8 @@ def describe(plan: Plan, options: Options, base: Path | None = None) -> Deployme
     problem = problem_of(plan.provenance.inputs, "provenance.inputs", base or Path())
     names = file_names([pool.id for pool in plan.pools])
     weights = weights_name(plan, problem, options)
-    return Deployment(
-        name=plan.name if _NAME.fullmatch(plan.name) else "pdplan",
+    deployment = Deployment(
+        name=plan.name if NAME.fullmatch(plan.name) else "pdplan",
         title=plan.name,
         plan_sha=plan.provenance.inputs_sha256,
         weights=weights,
@@ -64,13 +62,15 @@ def describe(plan: Plan, options: Options, base: Path | None = None) -> Deployme
         routing=routing_of(plan),
         balancing=problem.constraints.balancing,
         lanes=_lanes(plan, dict(zip([pool.id for pool in plan.pools], names, strict=True))),
-        demand=demand_of(plan),
+        demand=demand_of(plan, recorded=problem.recorded),
         limits=limits_of(plan),
         classes=classes_of(plan),
         budget_gpus=sum(pool.gpus for pool in plan.pools),
+        own_context=problem.model.max_position,
         model=problem.model,
         overhead=load_engine_overhead(problem.engine, problem.engine_changes),
     )
+    return with_context(deployment, plan, base)
 
 
 def _check_options(plan: Plan, options: Options) -> None:
@@ -115,7 +115,7 @@ def file_names(ids: Sequence[str]) -> list[str]:
     >>> file_names(["prefill-1", "../x", "p 2"])
     ['prefill-1', 'pool-2', 'pool-3']
     """
-    taken = {one for one in ids if _NAME.fullmatch(one) and one not in _TAKEN}
+    taken = {one for one in ids if NAME.fullmatch(one) and one not in _TAKEN}
     names = []
     for number, one in enumerate(ids, start=1):
         if one not in taken:
@@ -326,71 +326,3 @@ def _prompt_rate(problem: Problem, config: EngineConfig) -> float:
     chunk = float(min(config.max_num_batched_tokens, config.max_model_len))
     step = step_time_one(problem.model, config, overhead, StepLoad.prefill(chunk))
     return chunk / float(np.asarray(step.total).item())
-
-
-def limits_of(plan: Plan) -> Limits:
-    """The tightest limits of all classes.
-
-    Where a class limits whole requests alone, its first token may take all of that, and so may the later tokens of a
-    request of mean length together.
-    """
-    gaps = max(plan.workload.mean_osl - 1.0, 1.0)
-    wholes = [one.e2e_limit_s or math.inf for one in plan.classes]
-    pairs = [(one.ttft_limit_s, one.tpot_limit_s) for one in plan.classes]
-    return Limits(
-        ttft=min(ttft if is_number(ttft) else whole for (ttft, _), whole in zip(pairs, wholes, strict=True)),
-        tpot=min(tpot if is_number(tpot) else whole / gaps for (_, tpot), whole in zip(pairs, wholes, strict=True)),
-    )
-
-
-def classes_of(plan: Plan) -> tuple[ClassLimits, ...]:
-    """The limits of every class, and what its files are called by; of all together where no route tells them apart."""
-    if not told_apart(plan) and len(plan.classes) > 1:
-        tightest = limits_of(plan)
-        return (ClassLimits("", "", tightest.ttft, tightest.tpot, None),)
-    return tuple(
-        ClassLimits(
-            name=one.name,
-            ending=_ending(one.name, number) if told_apart(plan) else "",
-            ttft=one.ttft_limit_s if is_number(one.ttft_limit_s) else None,
-            tpot=one.tpot_limit_s if is_number(one.tpot_limit_s) else None,
-            whole=one.e2e_limit_s,
-        )
-        for number, one in enumerate(plan.classes, start=1)
-    )
-
-
-def told_apart(plan: Plan) -> bool:
-    """Whether there are several classes, and the routes tell the requests of each."""
-    names = {one.name for one in plan.classes}
-    return len(names) > 1 and {one.slo_class for one in plan.routing if one.share > 0.0} == names
-
-
-def _ending(name: str, number: int) -> str:
-    """What names the files of a class: its own name where that can be part of one.
-
-    >>> _ending("interactive", 1), _ending("Day & night", 2)
-    ('-interactive', '-class-2')
-    """
-    return f"-{name}" if _NAME.fullmatch(name) and not name.startswith("class-") else f"-class-{number}"
-
-
-def demand_of(plan: Plan, slo_class: str | None = None) -> Demand:
-    """The workload at the volume that was planned for; slo_class: only the requests of this one."""
-    load, rate = plan.workload, plan.workload.request_rate_rps * planned_volume(plan)
-    names = [one.name for one in plan.classes]
-    if slo_class is not None and slo_class not in names:
-        raise UnknownNameError("SLO class", slo_class, names)
-    wanted = names if slo_class is None else [slo_class]
-    rows = [(names.index(one.slo_class), one) for one in plan.routing if one.slo_class in wanted]
-    several = told_apart(plan)
-    return Demand(
-        rate=rate * sum(one.share for _, one in rows) if several and slo_class is not None else rate,
-        burstiness=load.burstiness,
-        prefix_share=load.prefix_hit_share,
-        isl=tuple(one.isl for _, one in rows) if several else tuple(load.isl),
-        osl=tuple(one.osl for _, one in rows) if several else tuple(load.osl),
-        share=tuple(one.share for _, one in rows) if several else tuple(load.share),
-        seed=plan.provenance.seed,
-        slo_class=tuple(number for number, _ in rows) if several else (),
-    )

@@ -10,6 +10,7 @@ from costmodel.engine import EngineConfig, Role
 from costmodel.host import EngineOverhead
 from costmodel.transformer import Transformer
 from search_spaces.problem import Balancing
+from search_spaces.recorded import Recorded
 
 from . import facts
 
@@ -32,7 +33,8 @@ class Settings:
     """One engine as it was evaluated, all data ranks together; what `EngineConfig` has, in the engines' terms.
 
     quantization: method that the engine applies to 16-bit weights while loading, None: weights are used as stored;
-    block_tokens: tokens of a KV block; attention_backend: None where the engine's own choice is the same everywhere.
+    block_tokens: tokens of a KV block; attention_backend: None where the engine's own choice is the same everywhere;
+    config_overrides: what is laid over the checkpoint's config.json, as one line of JSON, empty where nothing is.
     """
 
     tensor: int
@@ -48,6 +50,7 @@ class Settings:
     block_tokens: int
     prefix_caching: bool
     attention_backend: str | None
+    config_overrides: str = ""
 
     @property
     def gpus(self) -> int:
@@ -120,7 +123,8 @@ class DeployedPool:
 class Demand:
     """The planned workload: arrivals [1/s], their coefficient of variation, prefix share [1], lengths [token].
 
-    slo_class: number of the class that each bucket is of; empty where there is one class.
+    slo_class: number of the class that each bucket is of; empty where there is one class. recorded: requests of a
+    trace, whose times the benchmark's are.
     """
 
     rate: float
@@ -131,6 +135,7 @@ class Demand:
     share: tuple[float, ...]
     seed: int
     slo_class: tuple[int, ...] = ()
+    recorded: Recorded | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +208,8 @@ class Deployment:
 
     name: the plan's, where it can name objects; title: as the user wrote it; weights: name or path that the engines
     load; engine, engine_version: what serves; balancing: how requests were spread over the engines of a pool when the
-    plan was simulated; mixed: whether the pools' GPUs differ.
+    plan was simulated; mixed: whether the pools' GPUs differ; own_context: longest request that engines take by the
+    config.json of the weights alone [token].
     """
 
     name: str
@@ -221,6 +227,7 @@ class Deployment:
     limits: Limits
     classes: tuple[ClassLimits, ...]
     budget_gpus: int
+    own_context: int
     model: Transformer = field(compare=False, repr=False)
     overhead: EngineOverhead = field(compare=False, repr=False)
 

@@ -22,7 +22,8 @@ from search_spaces.files import shown_path
 
 from . import facts, lint
 from .benchmark import FOLDER, benchmark_files, requests_of, results_folder
-from .describe import describe, told_apart
+from .demand import told_apart
+from .describe import describe
 from .description import Deployment, Options, Routing
 from .found import Found
 from .gateway_file import gateway_notes, pool_lines

@@ -15,6 +15,7 @@ from . import facts
 from .description import DeployedPool, Deployment, Memory, Settings
 from .found import Reader, Words
 
+OVERRIDES: Final = "--json-model-override-args"
 MODE: Final = "--disaggregation-mode"
 DIGITS: Final = 6
 """Digits of a memory share that stand in a file."""
@@ -46,6 +47,8 @@ def sglang_words(deployment: Deployment, pool: DeployedPool) -> Words:
         words.append(("--disable-radix-cache", None))
     if settings.quantization is not None:
         words.append(("--quantization", settings.quantization))
+    if settings.config_overrides:
+        words.append((OVERRIDES, settings.config_overrides))
     if settings.attention_backend is not None:
         words.append(("--attention-backend", settings.attention_backend))
     if pool.role is not Role.COLOCATED:
@@ -86,4 +89,5 @@ def sglang_settings(where: str, words: Words, memory: Memory) -> Settings:
         block_tokens=reader.whole("--page-size"),
         prefix_caching=not reader.has("--disable-radix-cache"),
         attention_backend=reader.text("--attention-backend") if reader.has("--attention-backend") else None,
+        config_overrides=reader.overrides(OVERRIDES),
     )

@@ -15,6 +15,7 @@ from .found import Reader, Words
 
 PREFIX_CACHING: Final = "--enable-prefix-caching"
 EXPERT_PARALLEL: Final = "--enable-expert-parallel"
+OVERRIDES: Final = "--hf-overrides"
 TRANSFER: Final = "--kv-transfer-config"
 PULL: Final = "NixlConnector"
 PUSH: Final = "NixlPushConnector"
@@ -50,6 +51,8 @@ def vllm_words(deployment: Deployment, pool: DeployedPool) -> Words:
         words.append(("--max-cudagraph-capture-size", str(graph_tokens(rank_seqs))))
     if settings.quantization is not None:
         words.append(("--quantization", settings.quantization))
+    if settings.config_overrides:
+        words.append((OVERRIDES, settings.config_overrides))
     if settings.attention_backend is not None:
         words.append(("--attention-backend", settings.attention_backend))
     if pool.role is not Role.COLOCATED:
@@ -165,6 +168,7 @@ def vllm_settings(deployment: Deployment, where: str, words: Words) -> Settings:
         block_tokens=reader.whole("--block-size"),
         prefix_caching=reader.switch(PREFIX_CACHING, facts.off_switch("vllm", version, PREFIX_CACHING)),
         attention_backend=reader.text("--attention-backend") if reader.has("--attention-backend") else None,
+        config_overrides=reader.overrides(OVERRIDES),
     )
 
 

@@ -103,6 +103,15 @@ def plain_words(words: Words) -> list[str]:
     return [part for name, value in words for part in ((name,) if value is None else (name, value))]
 
 
+def one_line(value: Mapping[str, Any]) -> str:
+    """An object as one line of JSON that is the same for the same content; empty for none.
+
+    >>> one_line({"b": 1, "a": {"c": 2.0}}), one_line({})
+    ('{"a":{"c":2.0},"b":1}', '')
+    """
+    return json.dumps(value, sort_keys=True, separators=(",", ":")) if value else ""
+
+
 def json_object(where: str, text: str) -> dict[str, Any]:
     """Read a JSON object, such as the value of --kv-transfer-config."""
     try:
@@ -163,6 +172,10 @@ class Reader:
             if text == spelling:
                 return word
         raise InputError(f"{self.where}: {name} {text!r} is none of {', '.join(spellings.values())}")
+
+    def overrides(self, name: str) -> str:
+        """What is laid over the checkpoint's config.json, as one line of JSON; empty where the flag is not there."""
+        return one_line(json_object(f"{self.where}: {name}", self.text(name))) if self.has(name) else ""
 
     def switch(self, on: str, off: str | None) -> bool:
         """A setting that is stated by one of two switches, or by one that stands there or not."""

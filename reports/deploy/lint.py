@@ -20,6 +20,7 @@ from costmodel.engine import Parallelism, Role
 from search_spaces.kv_hand_over import cannot_talk
 
 from . import facts
+from .context import reach
 from .description import Deployment, Settings
 from .flags_vllm import PUSH
 from .found import Found, FoundWorker
@@ -85,7 +86,8 @@ def settings_are_the_plans(deployment: Deployment, found: Found) -> Iterator[str
                 told, planned = getattr(one.settings, name), getattr(pool.settings, name)
                 alike = isinstance(told, float) and math.isclose(told, planned, rel_tol=0.0, abs_tol=SAME_SHARE)
                 if told != planned and not alike:
-                    yield f"{one.where}: {name} is {told}, but the plan was evaluated with {planned}"
+                    shown = "(unset)" if told == "" else told
+                    yield f"{one.where}: {name} is {shown}, but the plan was evaluated with {planned}"
 
 
 def weights_are_one_model(deployment: Deployment, found: Found) -> Iterator[str]:
@@ -187,6 +189,17 @@ def longest_request_fits(deployment: Deployment, found: Found) -> Iterator[str]:
             )
 
 
+def contexts_are_reached(deployment: Deployment, found: Found) -> Iterator[str]:
+    """The model has positions for the longest request, or engines refuse to start, or take less (TensorRT-LLM)."""
+    for one in found.workers:
+        most = reach(deployment, one.settings)
+        if one.settings.max_model_len > most:
+            yield (
+                f"{one.where}: it shall take requests of {one.settings.max_model_len} tokens, but by what it is told "
+                f"of the model's config.json its positions end at {most}"
+            )
+
+
 def ends_have_connectors(deployment: Deployment, found: Found) -> Iterator[str]:
     """Prefill and decode name the connector and their end of it; engines that do both have none."""
     if deployment.engine != "vllm":
@@ -215,6 +228,7 @@ def ends_agree(deployment: Deployment, found: Found) -> Iterator[str]:  # noqa: 
         for name, left, right in (
             ("KV dtypes", prefill.settings.kv_dtype, decode.settings.kv_dtype),
             ("block sizes", prefill.settings.block_tokens, decode.settings.block_tokens),
+            ("overrides of config.json", prefill.settings.config_overrides, decode.settings.config_overrides),
             ("attention backends", prefill.settings.attention_backend, decode.settings.attention_backend),
             ("connectors", (prefill.transfer or {}).get("kv_connector"), (decode.transfer or {}).get("kv_connector")),
             ("images", prefill.image, decode.image),
@@ -339,6 +353,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(
             gpus_are_the_engines,
             tokens_cover_requests,
             longest_request_fits,
+            contexts_are_reached,
             ends_have_connectors,
             ends_agree,
             ends_can_talk,

@@ -15,7 +15,7 @@ from search_spaces.benchmark_results.records import BenchmarkRun
 from search_spaces.files import shown_path
 from search_spaces.problem import Balancing
 
-from .describe import demand_of, told_apart
+from .demand import demand_of, told_apart
 from .description import Demand
 
 QUANTILES: Final = ("p50", "p90", "p99")

@@ -51,8 +51,7 @@ def _lengths(plan: Plan, deployment: Deployment) -> Refusal | None:
         return None
     if deployment.options.target not in facts.length_routers({pool.role.value for pool in deployment.pools}):
         reason = "sends requests of different lengths or classes to different pools of one role"
-        title = facts.target_title(deployment.options.target)
-        return Refusal(f"the plan {reason}, which no router of {title} does", _one_of_each(plan, deployment))
+        return Refusal(f"the plan {reason}, which no router there does", _one_of_each(plan, deployment))
     if deployment.disaggregated:
         coarse = coarse_words(deployment)
         return Refusal(coarse, _one_of_each(plan, deployment)) if coarse else None

@@ -91,6 +91,7 @@ def _scheduler(deployment: Deployment) -> list[SettingRow]:
             if hit > 0.0
             else "the plan counts on no shared prefix, so none shall flatter a measurement",
         ),
+        *_positions(deployment),
         SettingRow("chunked prefill", "on", "long prompts are computed in chunks of max_num_batched_tokens"),
         SettingRow("order", "first come, first served", "as requests were simulated"),
         SettingRow(
@@ -103,6 +104,20 @@ def _scheduler(deployment: Deployment) -> list[SettingRow]:
             "all decode batches",
             "host times are those of graphs; batches beyond an engine's default would run without",
         ),
+    ]
+
+
+def _positions(deployment: Deployment) -> list[SettingRow]:
+    told = deployment.pools[0].settings.config_overrides
+    if not told:
+        return []
+    also = "; static scaling holds for short prompts too, whose answers it may change" if "factor" in told else ""
+    return [
+        SettingRow(
+            "overrides of config.json",
+            told,
+            f"requests exceed {deployment.own_context:,} tokens; by the weights' own, engines may go no further{also}",
+        )
     ]
 
 

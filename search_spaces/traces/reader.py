@@ -15,7 +15,7 @@ from .arrival_notes import arrival_notes
 from .arrivals import ArrivalCounter, ArrivalStats
 from .csv_rows import csv_layout, csv_rows, split_header
 from .histogram import LengthCounter
-from .jsonl_rows import jsonl_rows, parse_object
+from .jsonl_rows import HASH_KEY, jsonl_rows, parse_object
 from .prefix import MAX_BLOCKS, PrefixCache
 from .rows import (
     AZURE_COLUMNS,
@@ -36,7 +36,8 @@ from .summary import TraceSummary
 AUTO = "auto"
 WALL_CLOCK_FROM = 10**8 * NANOSECONDS
 """Numeric arrivals from here on (the year 1973) are taken as Unix time, earlier ones as time since a start [ns]."""
-_MOONCAKE_KEYS = {"timestamp", "input_length", "output_length", "hash_ids"}
+_MOONCAKE_KEYS = {"timestamp", "input_length", "output_length", HASH_KEY}
+"""Without prefixes the last one is left out, as in the benchmarks that `pdplan deploy` writes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,7 +258,7 @@ def _detect(path: Path, head: str) -> TraceFormat:
         raise InputError(f"{path}:1: the file is a JSON array, one JSON object per line (JSONL) is wanted")
     if head.startswith("{"):
         keys = set(parse_object(f"{path}:1", head.encode()))
-        return TraceFormat.MOONCAKE if keys == _MOONCAKE_KEYS else TraceFormat.JSONL
+        return TraceFormat.MOONCAKE if keys | {HASH_KEY} == _MOONCAKE_KEYS else TraceFormat.JSONL
     names = set(split_header(head, f"{path}:1")[1])
     return TraceFormat.AZURE if names == set(AZURE_COLUMNS.names) else TraceFormat.CSV
 

@@ -1,0 +1,202 @@
+"""Requests as a trace recorded them: the simulation draws stretches of them, and the formulas ask how they bunch.
+
+Waves of requests, pauses and lengths that come together are in no coefficient of variation. The arrivals of one pause
+and one wave have that of a process whose gaps are drawn each by itself and that is far burstier within seconds, and far
+calmer within minutes. So where there is a trace the simulation takes its requests, and the formulas, which know one
+number only, take the dispersion of its counts over the time that a request may take.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import os
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.errors import InputError
+
+from .traces import ArrivalStats, ArrivalUnit, TraceFormat, TraceSummary, in_order, read_rows
+from .traces.rows import NANOSECONDS
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+MICROSECONDS = 1e6
+LEAST, MOST = 1_000, 20_000
+"""Requests of a trace that tells of waves at all, assumed; and those that are kept of a longer one."""
+LARGEST = 3 * 8 * (MOST + MOST // 10)
+"""Bytes of a packed one at most: stretches have some more or less than MOST requests."""
+PARTS = 20
+"""Stretches of equal length, at equal distances, that are kept of a longer one."""
+STRETCHES = 10
+"""Stretches of mean length that a recording has."""
+LEAST_WINDOWS, LEAST_COUNT = 20, 10.0
+"""Windows that a dispersion is of, and mean arrivals in one, at least: in shorter ones any process is like Poisson."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Recorded:
+    """Requests of a trace in order of arrival, each array of shape (requests,).
+
+    source: name of the trace; of: requests that it has; too_long: those left out that have too many tokens; arrival
+    [s], within [0, span); isl, osl [token].
+    """
+
+    source: str
+    of: int
+    too_long: int
+    span: float
+    arrival: FloatArray
+    isl: IntArray
+    osl: IntArray
+
+    @property
+    def rate(self) -> float:
+        """Mean arrivals [1/s]."""
+        return self.arrival.size / self.span
+
+    @property
+    def longest(self) -> int:
+        """Most tokens of a request, ISL + OSL [token]."""
+        return int((self.isl + self.osl).max())
+
+    def dispersion(self, window: float) -> float:
+        """Index of dispersion of the counts in windows of so many seconds, variance over mean [1].
+
+        1 for Poisson arrivals; the squared coefficient of variation of the gaps for a renewal process, in windows of
+        many gaps (Fendick and Whitt 1989). Too short and too long windows are replaced by the nearest fit ones.
+        """
+        window = min(max(window, LEAST_COUNT / self.rate), self.span / LEAST_WINDOWS)
+        windows = int(self.span / window)
+        counts = np.bincount((self.arrival / window).astype(np.int64), minlength=windows)[:windows]
+        return float(counts.var() / counts.mean())
+
+    def drawn(self, count: int, rate: float, seed: int = 0) -> tuple[FloatArray, IntArray]:
+        """Arrival [s] and index of `count` requests in stretches of the recording, at a mean rate [1/s].
+
+        Stretches start anywhere, go over its end to its start, and last a tenth of it on average, exponentially
+        distributed (stationary bootstrap, Politis and Romano 1994): waves that last no longer are kept as they are.
+        The draws do not depend on the rate.
+        """
+        rng = np.random.default_rng([seed, 1])
+        index, times, clock, drawn = list[IntArray](), list[FloatArray](), 0.0, 0
+        while drawn < count:
+            start, lasts = rng.uniform(0.0, self.span), min(rng.exponential(self.span / STRETCHES), self.span)
+            place = np.arange(self._before(start), self._before(start + lasts))
+            index.append(place % self.arrival.size)
+            times.append(clock - start + self.arrival[index[-1]] + place // self.arrival.size * self.span)
+            clock, drawn = clock + lasts, drawn + place.size
+        return np.concatenate(times)[:count] * (self.rate / rate), np.concatenate(index)[:count]
+
+    def _before(self, time: float) -> int:
+        """Requests that come before a time, in the first or second pass."""
+        passes, rest = divmod(time, self.span)
+        return int(passes) * self.arrival.size + int(np.searchsorted(self.arrival, rest))
+
+    def echo(self) -> dict[str, Any]:
+        """The same, ready for JSON and small: times to the microsecond (see `unpacked`)."""
+        columns = np.stack([np.floor(self.arrival * MICROSECONDS).astype("<i8"), self.isl, self.osl])
+        columns[0] = np.diff(columns[0], prepend=0)  # gaps compress better
+        packed = base64.b64encode(zlib.compress(columns.astype("<i8").tobytes(), 9)).decode()
+        return {"source": self.source, "of": self.of, "too_long": self.too_long, "span": self.span, "packed": packed}
+
+
+def tells_waves(summary: TraceSummary) -> bool:
+    """Whether a trace has requests enough to be simulated as they came."""
+    return summary.requests >= LEAST and summary.arrivals.duration > 0.0
+
+
+def trace_source(summary: TraceSummary, folder: Path) -> dict[str, Any]:
+    """How a workload.yaml in a folder names a trace."""
+    columns = _columns(summary)
+    named = {} if columns is None else {"format": summary.format.value, "columns": columns}
+    return {"path": os.path.relpath(summary.path, folder), **named}
+
+
+def recorded_requests(summary: TraceSummary, most_tokens: int) -> Recorded:
+    """The requests of a trace of at most `most_tokens` tokens (ISL + OSL), or stretches of it where there are many.
+
+    Where the clock is too coarse for gaps the requests of one tick are spread over it. Raises InputError where there
+    are so few, or all at one moment, that they tell nothing.
+    """
+    stats, path = summary.arrivals, Path(summary.path)
+    if summary.requests < LEAST:
+        raise InputError(f"{path}: has {summary.requests:,} requests with output; {LEAST:,} are needed at least")
+    if stats.duration <= 0.0:
+        raise InputError(f"{path}: all requests arrive at one moment")
+    stride = (stats.duration + (stats.quantum or stats.duration / (summary.requests - 1))) / PARTS
+    length = stride * min(1.0, MOST / summary.requests)
+    parts = list(_kept(summary, most_tokens, stride, length))
+    arrival, isl, osl = (np.concatenate([part[k] for part in parts]) for k in range(3))
+    if arrival.size < LEAST:
+        raise InputError(
+            f"{path}: has {arrival.size:,} requests of at most {most_tokens:,} tokens; {LEAST:,} are needed at least"
+        )
+    arrival = np.minimum(spread(arrival, stats), np.nextafter(length * PARTS, 0.0))
+    whole = np.maximum(isl, 1.0).astype(np.int64), osl.astype(np.int64)
+    too_long = sum(part[3].size for part in parts)
+    return Recorded(path.name, summary.requests, too_long, length * PARTS, arrival, *whole)
+
+
+def spread(arrival: FloatArray, stats: ArrivalStats) -> FloatArray:
+    """Arrivals [s] of a trace whose clock is too coarse for gaps, those of one tick anywhere in it; others as they are.
+
+    Else the requests of some seconds would come at one moment.
+    """
+    if stats.quantum is None:
+        return arrival
+    return np.sort(arrival + np.random.default_rng(0).uniform(0.0, stats.quantum, arrival.size))
+
+
+def _kept(summary: TraceSummary, most_tokens: int, stride: float, length: float) -> Iterator[tuple[FloatArray, ...]]:
+    """Arrival, ISL, OSL of the requests in the first `length` of each `stride` seconds, the time between left out.
+
+    Fourth: arrivals of those of too many tokens.
+    """
+    path, columns = Path(summary.path), _columns(summary)
+    origin: int | None = None
+    for rows in in_order(path, read_rows(path, summary.format.value, columns)):
+        some = rows.pick(np.flatnonzero(rows.osl > 0))
+        if not len(some):
+            continue
+        origin = int(some.nanoseconds[0]) if origin is None else origin
+        part, offset = np.divmod((some.nanoseconds - origin) / NANOSECONDS, stride)
+        within, short = offset < length, some.isl + some.osl <= most_tokens
+        arrival, fits = part * length + offset, within & short
+        lengths = some.isl[fits].astype(np.float64), some.osl[fits].astype(np.float64)
+        yield arrival[fits], *lengths, arrival[within & ~short]
+
+
+def _columns(summary: TraceSummary) -> dict[str, str] | None:
+    """Names of the columns of a trace, as its reader is told them; None for a format that has its own."""
+    if summary.format not in (TraceFormat.CSV, TraceFormat.JSONL):
+        return None
+    names, unit = summary.columns, summary.columns.unit
+    told = {"arrival": names.arrival, "isl": names.isl, "osl": names.osl}
+    return told if unit is ArrivalUnit.AUTO else told | {"arrival_unit": unit.value}
+
+
+def unpacked(source: str, of: int, too_long: int, span: float, packed: str) -> Recorded:
+    """What `Recorded.echo` wrote: rows of gaps [us], ISL and OSL as 64-bit numbers, compressed by zlib, in base64.
+
+    Raises InputError where that is not what stands there.
+    """
+    try:
+        reader = zlib.decompressobj()
+        data = reader.decompress(base64.b64decode(packed, validate=True), LARGEST)
+        gaps, isl, osl = np.frombuffer(data, dtype="<i8").reshape(3, -1)
+    except (binascii.Error, zlib.error, ValueError):
+        raise InputError("is damaged: it is no recording that pdplan packed") from None
+    arrival = np.cumsum(gaps) / MICROSECONDS
+    if not reader.eof:
+        raise InputError("is damaged: its end is missing, or it is too long")
+    if arrival.size < LEAST or gaps.min() < 0 or arrival[-1] >= span or min(isl.min(), osl.min()) < 1:
+        raise InputError(f"is damaged: {LEAST:,} requests at least must come within its span of {span:g} s")
+    return Recorded(source, of, too_long, span, arrival, isl.astype(np.int64), osl.astype(np.int64))

@@ -1,0 +1,270 @@
+"""Models whose rotary embedding is scaled: every engine is told what it needs to start with the planned context."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from costmodel.errors import InputError
+from optimizer.plans.plan import Plan
+from reports.deploy.checking import causes
+from reports.deploy.describe import describe
+from reports.deploy.description import Settings
+from reports.deploy.files import TARGETS, deployment_files, refuse_faults
+from search_spaces.models import load_model, model_names
+from tests.deploy_cases import ENGINES, Ask, Case, options, plan_of
+
+GOLDEN = Path(__file__).parent / "golden" / "deploy" / "context.txt"
+QWEN3: dict[str, Any] = {
+    "model_type": "qwen3",
+    "num_hidden_layers": 36,
+    "hidden_size": 4096,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "intermediate_size": 12288,
+    "hidden_act": "silu",
+    "vocab_size": 151936,
+    "max_position_embeddings": 40_960,
+    "rope_theta": 1_000_000,
+    "tie_word_embeddings": False,
+}
+"""config.json of Qwen/Qwen3-8B."""
+YARN: dict[str, Any] = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32_768}
+"""What its model card says to add for 131,072 tokens."""
+LINEAR: dict[str, Any] = {"rope_type": "linear", "factor": 2.0}
+PUBLIC = "Qwen/Qwen3-8B"
+UNKNOWN = "somebody/Qwen3-8B-merged"
+LENGTH = 131_072
+ABLE = ("vllm", "dynamo", "llmd", "sglang")
+"""Targets whose engines can be told."""
+
+
+def scaled_plan(
+    folder: Path, engine: str, rope: dict[str, Any], length: int = 100_000, name: str = "config.json", **fields: Any
+) -> Plan:
+    """A plan whose model is described by a config.json of the user's."""
+    file = folder / name
+    file.write_text(json.dumps({**QWEN3, "rope_scaling": rope, **fields}), "utf-8")
+    pools = (Case("prefill", seqs=8, tokens=8192, length=length), Case("decode", "H200", seqs=32, length=length))
+    plan = plan_of(pools, Ask("Qwen3-8B", engine=engine))
+    model = {"config": str(file), "weight_dtype": "bf16", "kv_dtype": "bf16"}
+    inputs = {**plan.provenance.inputs, "model": model}
+    return plan.model_copy(update={"provenance": plan.provenance.model_copy(update={"inputs": inputs})})
+
+
+def told(plan: Plan, target: str, **more: Any) -> Settings:
+    """The settings of the pools, which must all be told the same."""
+    pools = describe(plan, options(target, **more)).pools
+    assert len({pool.settings.config_overrides for pool in pools}) == 1
+    return pools[0].settings
+
+
+def derived(engine: str, version: str, config: dict[str, Any]) -> float:
+    """The context that an engine derives from a config.json, by its own code (docs/deploy.md has the places)."""
+    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    length, factor = float(config["max_position_embeddings"]), float(rope.get("factor", 1.0))
+    if engine == "vllm" and version in {"0.20.1", "0.24.0"} and rope.get("rope_type") == "yarn":
+        return float(rope["original_max_position_embeddings"]) * factor
+    if engine == "sglang":
+        return length if "original_max_position_embeddings" in rope else length * factor
+    return length if rope.get("rope_type") == "yarn" else length * factor
+
+
+@pytest.mark.parametrize("named", [False, True], ids=["the file's own weights", "published weights"])
+@pytest.mark.parametrize(
+    ("target", "version"),
+    [
+        *(("vllm", version) for version in ("0.20.1", "0.24.0", "0.31.0", "0.33.0")),
+        *((target, None) for target in ABLE if target != "vllm"),
+    ],
+)
+def test_engines_derive_the_planned_context(tmp_path: Path, target: str, version: str | None, named: bool) -> None:
+    engine = ENGINES[target]
+    plan = scaled_plan(tmp_path, engine, YARN)
+    settings = told(plan, target, version=version, **({"model": PUBLIC} if named else {}))
+    served = QWEN3 if named else {**QWEN3, "rope_scaling": YARN}
+    overlaid = {**served, **json.loads(settings.config_overrides)}
+    assert settings.max_model_len > 100_000
+    assert derived(engine, version or "", overlaid) == LENGTH
+    if named or version not in {"0.20.1", "0.24.0"}:
+        assert derived(engine, version or "", served) < settings.max_model_len  # so it would not start untold
+    if named:  # whole, or transformers 5 has no base of it
+        assert overlaid["rope_parameters"] == {**YARN, "rope_theta": 1_000_000}
+    else:
+        assert json.loads(settings.config_overrides) == {"max_position_embeddings": LENGTH}
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_nothing_is_told_where_no_request_needs_it(tmp_path: Path, target: str) -> None:
+    plan = scaled_plan(tmp_path, ENGINES[target], YARN, length=32_768)
+    assert told(plan, target, model=PUBLIC).config_overrides == ""
+    files = deployment_files(plan, options(target, model=PUBLIC))
+    assert not any("max_position_embeddings" in text or "overrides of config" in text for text in files.values())
+
+
+def test_a_config_beside_another_one_is_not_the_served_one(tmp_path: Path) -> None:
+    plan = scaled_plan(tmp_path, "vllm", YARN, name="long.json")
+    assert "rope_parameters" in json.loads(told(plan, "vllm").config_overrides)
+
+
+def test_a_section_is_told_as_a_section(tmp_path: Path) -> None:
+    plan = scaled_plan(tmp_path, "vllm", YARN)
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps({"model_type": "x", "text_config": {**QWEN3, "rope_scaling": YARN}}), "utf-8")
+    settings = told(plan, "vllm")
+    assert json.loads(settings.config_overrides) == {"text_config": {"max_position_embeddings": LENGTH}}
+    deployment_files(plan, options("vllm"))
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_linear_scaling_is_multiplied_by_engines_themselves(tmp_path: Path, engine: str) -> None:
+    plan = scaled_plan(tmp_path, engine, LINEAR, length=65_536)
+    assert told(plan, engine).config_overrides == ""
+    overlaid = json.loads(told(plan, engine, model=PUBLIC).config_overrides)
+    assert overlaid == {"rope_parameters": {**LINEAR, "rope_theta": 1_000_000}}
+    assert derived(engine, "", {**QWEN3, **overlaid}) == 81_920
+    deployment_files(plan, options(engine))
+    deployment_files(plan, options(engine, model=PUBLIC))
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "length", "expected"),
+    [
+        (None, 100_000, set()),
+        (PUBLIC, 100_000, {"max_position_embeddings", "rope_parameters"}),
+        (PUBLIC, 40_000, set()),
+        (UNKNOWN, 40_000, {"max_position_embeddings", "rope_parameters"}),
+        (UNKNOWN, 32_000, set()),
+        ("Qwen/Qwen3-30B-A3B-Instruct-2507", 100_000, set()),
+    ],
+)
+def test_a_file_that_states_the_extended_length_says_nothing_of_the_checkpoint(
+    tmp_path: Path, checkpoint: str | None, length: int, expected: set[str]
+) -> None:
+    """The scaling may be the publisher's (as DeepSeek's) or the user's; of known checkpoints the context is known."""
+    plan = scaled_plan(tmp_path, "vllm", YARN, length=length, max_position_embeddings=LENGTH)
+    settings = told(plan, "vllm", model=checkpoint)
+    assert set(json.loads(settings.config_overrides or "{}")) == expected
+    deployment_files(plan, options("vllm", model=checkpoint))
+
+
+@pytest.mark.parametrize(
+    ("engine", "rope", "fields", "sentence"),
+    [
+        ("vllm", YARN, {"rope_theta": None}, r"^config\.json: config\.json lacks 'rope_theta'; engines that are told"),
+        ("sglang", YARN, {"model_max_length": 40_960}, r"^config\.json: 'model_max_length' is 40960, by which engines"),
+    ],
+)
+def test_what_cannot_be_told_is_refused(
+    tmp_path: Path, engine: str, rope: dict[str, Any], fields: dict[str, Any], sentence: str
+) -> None:
+    plan = scaled_plan(tmp_path, engine, rope, length=65_536, **fields)
+    with pytest.raises(InputError, match=sentence):
+        deployment_files(plan, options(engine, model=PUBLIC))
+
+
+@pytest.mark.parametrize("named", [None, PUBLIC, UNKNOWN])
+@pytest.mark.parametrize(
+    ("rope", "fields", "most"),
+    [
+        (YARN, {}, 40_960),
+        (LINEAR, {}, 40_960),
+        (YARN, {"model_type": "llama"}, 40_960),
+        (YARN, {"max_position_embeddings": LENGTH}, 32_768),
+        (YARN, {"max_position_embeddings": LENGTH, "model_type": "llama"}, LENGTH),
+    ],
+)
+def test_tensorrt_llm_goes_no_further_than_it_surely_does(
+    tmp_path: Path, rope: dict[str, Any], fields: dict[str, Any], most: int, named: str | None
+) -> None:
+    """It passes over YaRN in models like Qwen3 without a word, and has no positions for other scalings."""
+    most = 40_960 if named == PUBLIC else most  # of the catalog
+    plan = scaled_plan(tmp_path, "trtllm", rope, length=65_536, **fields)
+    if most == LENGTH:
+        assert told(plan, "trtllm", model=named).config_overrides == ""
+        return
+    with pytest.raises(InputError, match=f"which TensorRT-LLM cannot be relied on to apply beyond {most} tokens; plan"):
+        deployment_files(plan, options("trtllm", model=named))
+    deployment_files(scaled_plan(tmp_path, "trtllm", rope, length=32_000, **fields), options("trtllm", model=named))
+
+
+CUT = [
+    ("vllm", r"^hf-overrides:.*\n", ""),
+    ("vllm", r'"max_position_embeddings":131072', '"max_position_embeddings":40960'),
+    ("dynamo", r'^ *- --hf-overrides\n.*\n|^ *- "--hf-overrides"\n.*\n', ""),
+    ("llmd", r'^ *- --hf-overrides\n.*\n|^ *- "--hf-overrides"\n.*\n', ""),
+    ("sglang", r" --json-model-override-args '[^']*'", ""),
+]
+
+
+@pytest.mark.parametrize(("target", "old", "new"), CUT)
+def test_files_without_it_break_the_rule(tmp_path: Path, target: str, old: str, new: str) -> None:
+    plan = scaled_plan(tmp_path, ENGINES[target], YARN)
+    deployment = describe(plan, options(target, model=PUBLIC))
+    files = TARGETS[target].files(deployment)
+    assert causes(deployment, files, files) == []
+    changed = {path: re.sub(old, new, text, flags=re.MULTILINE) for path, text in files.items()}
+    assert changed != files
+    broken = {rule for cause in causes(deployment, files, changed) for rule, _ in cause.breaks}
+    assert {"contexts_are_reached", "settings_are_the_plans"} <= broken
+    with pytest.raises(InputError, match=r"config_overrides is (\(unset\)|\{.*), but"):
+        refuse_faults(deployment, changed)
+
+
+def test_ends_with_different_positions_break_the_rule(tmp_path: Path) -> None:
+    """Keys that one end turned otherwise are noise to the other."""
+    plan = scaled_plan(tmp_path, "vllm", YARN)
+    deployment = describe(plan, options("vllm", model=PUBLIC))
+    files = TARGETS["vllm"].files(deployment)
+    changed = {path: text.replace('"factor":4.0', '"factor":2.0') if "prefill" in path else text
+               for path, text in files.items()}  # fmt: skip
+    (cause,) = causes(deployment, files, changed)
+    assert "ends_agree" in {rule for rule, _ in cause.breaks}
+
+
+@pytest.mark.parametrize("target", ABLE)
+def test_the_readme_says_what_is_overlaid_and_why(tmp_path: Path, target: str) -> None:
+    readme = deployment_files(scaled_plan(tmp_path, ENGINES[target], YARN), options(target, model=PUBLIC))["README.md"]
+    (row,) = [line for line in readme.splitlines() if line.startswith("| overrides of config.json")]
+    assert "requests exceed 40,960 tokens; by the weights' own, engines may go no further; static scaling" in row
+
+
+def test_the_readme_of_weights_that_hold_the_scaling_is_silent_about_it(tmp_path: Path) -> None:
+    readme = deployment_files(scaled_plan(tmp_path, "vllm", YARN), options("vllm"))["README.md"]
+    (row,) = [line for line in readme.splitlines() if line.startswith("| overrides of config.json")]
+    assert row.endswith("engines may go no further |")
+
+
+def test_models_of_the_catalog_state_their_extended_context() -> None:
+    """So that nothing has to be told of them: only a user's own file can go beyond what it states."""
+    for name in model_names():
+        assert load_model(name).max_position > 0
+    folder = Path(__file__).parent.parent / "costmodel" / "catalog" / "models"
+    assert not [
+        file.name for file in folder.glob("*.yaml") if re.search(r"rope_(scaling|parameters)", file.read_text())
+    ]
+
+
+def test_golden_lines(tmp_path: Path) -> None:
+    """How each target states it, in both cases."""
+    lines = []
+    for target in ABLE:
+        plan = scaled_plan(tmp_path, ENGINES[target], YARN)
+        for case, more in (("served as described", {}), ("served as published", {"model": PUBLIC})):
+            if target == "llmd" and not more:  # its chart fetches weights by their id only
+                continue
+            files = deployment_files(plan, options(target, **more))
+            texts = {path: text for path, text in files.items() if not path.startswith(("benchmark/", "planner"))}
+            for path, text in texts.items():
+                found = [one for one in re.split(r"\n| (?=--)", text) if "max_position_embeddings" in one]
+                lines += [f"{target}, {case}: {path}: {one.strip()}\n" for one in found]
+    text = "".join(lines).replace(str(tmp_path), "/models/qwen3")
+    if "PDPLAN_UPDATE_GOLDEN" in os.environ:
+        GOLDEN.write_text(text, "utf-8")
+    assert text == GOLDEN.read_text("utf-8")

@@ -1,0 +1,158 @@
+"""A request that decodes by itself takes the cost model's step of one request at its context, however long."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from costmodel.engine import Parallelism, Role
+from costmodel.step import StepLoad, step_time_one
+from optimizer.fleets.engine_state import PoolState, Steps
+from optimizer.fleets.evaluate import evaluate
+from optimizer.fleets.fleet import Fleet, FleetPool
+from optimizer.fleets.pool_state import pool_state
+from optimizer.loads.instance import Instance
+from optimizer.rivals.unavoidable import HALF
+from search_spaces.engines import load_engine_overhead
+from search_spaces.enumeration import engine_config
+from tests.optimizer_cases import EVERY_ROLE, instance_of, problem, space, workload
+
+OUTPUT = 200.0
+SPLITS = (Parallelism(), Parallelism(tensor=2), Parallelism(pipeline=2))
+
+
+def contexts(
+    *isl: float, rate: float = 1e-4, burstiness: float = 1.0, seqs: tuple[int, ...] = (1, 2, 4, 8, 16, 32)
+) -> Instance:
+    """Prompts of these lengths, equally often, on H100 by one, two, and two in a pipeline."""
+    lengths = tuple((length, OUTPUT, 1.0 / len(isl)) for length in isl)
+    return instance_of(
+        problem(
+            workload=workload(rate, lengths, burstiness=burstiness, max_tokens=130_000),
+            space=space(roles=EVERY_ROLE, tensor_parallel=(1, 2), pipeline_parallel=(1, 2), max_num_seqs=seqs),
+        )
+    )
+
+
+def fleet(instance: Instance, split: Parallelism, replicas: int = 1) -> Fleet:
+    """Colocated engines of one split."""
+    shape = next(index for index, one in enumerate(instance.tables.shapes) if one.parallelism == split)
+    everything = np.ones(instance.flows.isl.size)
+    return Fleet((FleetPool("one", Role.COLOCATED, shape, 5, 0, replicas, 0, everything),))
+
+
+def apart(instance: Instance) -> Fleet:
+    """A prefill and a decode engine of one GPU."""
+    colocated = fleet(instance, Parallelism()).pools[0]
+    roles = ((Role.PREFILL, "prefill"), (Role.DECODE, "decode"))
+    return Fleet(tuple(replace(colocated, name=name, role=role) for role, name in roles))
+
+
+def steps_of(state: PoolState) -> Steps:
+    assert state.steps is not None
+    return state.steps
+
+
+def alone(instance: Instance, split: Parallelism) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+    """The cost model's step of one request of each flow at its mean context [s]."""
+    given_ = instance.problem
+    shape = next(one for one in instance.tables.shapes if one.parallelism == split)
+    config = engine_config(given_, shape, Role.COLOCATED, 32, 8192)
+    load = StepLoad.decode(np.ones(instance.flows.isl.size), instance.flows.mean_context)
+    return np.asarray(step_time_one(given_.model, config, load_engine_overhead(given_.engine), load).total[0])
+
+
+@pytest.mark.parametrize("split", SPLITS)
+@pytest.mark.parametrize("isl", [1000.0, 8000.0, 38_000.0, 120_000.0])
+def test_a_lone_request_reads_its_own_cache(isl: float, split: Parallelism) -> None:
+    instance = contexts(isl)
+    expected = float(alone(instance, split)[0])
+    found = evaluate(instance, fleet(instance, split)).tpot[-1]
+    assert found[:2] == pytest.approx([expected, expected], rel=0.002)
+    several = evaluate(instance, fleet(instance, split, 4)).tpot[-1]
+    assert several[:2] == pytest.approx([expected, expected], rel=0.002)
+
+
+@pytest.mark.parametrize("isl", [1000.0, 38_000.0, 120_000.0])
+def test_a_lone_request_does_so_on_a_decode_engine_too(isl: float) -> None:
+    instance = contexts(isl)
+    expected = float(alone(instance, Parallelism())[0])
+    assert float(evaluate(instance, apart(instance)).tpot[-1, 0]) == pytest.approx(expected, rel=0.002)
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_each_request_reads_its_own_cache_and_not_the_mean_one(split: Parallelism) -> None:
+    """Half of the requests have short prompts, half long ones: the median is one, the slowest tenth the other."""
+    instance = contexts(1000.0, 100_000.0)
+    short, long = alone(instance, split)
+    assert long > 1.15 * short
+    steps = steps_of(pool_state(instance, fleet(instance, split).pools[0], 1.0))
+    np.testing.assert_allclose(steps.quiet + steps.lone, [short, long], rtol=0.002)
+    assert float(evaluate(instance, fleet(instance, split)).tpot[-1, 1]) == pytest.approx(float(long), rel=0.002)
+    if split == Parallelism():
+        decode = steps_of(pool_state(instance, apart(instance).pools[1], 1.0))
+        np.testing.assert_allclose(decode.quiet + decode.own, [short, long], rtol=0.002)
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_small_batches_are_known_where_no_limit_is_so_small(split: Parallelism) -> None:
+    """A step of one request, from tables that begin at 16; none is taken for shorter than the mean quiet one."""
+    few = contexts(38_000.0, seqs=(16, 32, 64, 128, 256, 512))
+    expected = float(alone(few, split)[0])
+    assert evaluate(few, fleet(few, split)).tpot[-1, :2] == pytest.approx([expected, expected], rel=0.002)
+    short = contexts(100.0, seqs=(16, 32, 64, 128, 256, 512))
+    found = float(evaluate(short, fleet(short, split)).tpot[-1, 0])
+    assert found == pytest.approx(steps_of(pool_state(short, fleet(short, split).pools[0], 1.0)).quiet, rel=0.005)
+    if split == Parallelism():
+        assert float(evaluate(few, apart(few)).tpot[-1, 0]) == pytest.approx(expected, rel=0.002)
+
+
+def test_longer_contexts_never_have_shorter_steps() -> None:
+    found = [evaluate(contexts(isl), fleet(contexts(isl), Parallelism())).tpot[-1] for isl in (1e3, 4e3, 1.6e4, 6.4e4)]
+    assert (np.diff(np.array(found)[:, :2], axis=0) > 0.0).all()
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_more_requests_never_have_shorter_steps(split: Parallelism) -> None:
+    instance = contexts(8000.0)
+    found = [evaluate(instance, fleet(instance, split), volume).tpot[-1, 1] for volume in np.geomspace(1.0, 1e4, 17)]
+    assert (np.diff(found) >= -1e-3 * np.array(found[1:])).all()
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    log_rate=st.floats(-4.0, 0.5),
+    isl=st.lists(st.sampled_from([200.0, 2000.0, 20_000.0]), min_size=1, max_size=3, unique=True),
+    burstiness=st.sampled_from([1.0, 3.0]),
+    replicas=st.sampled_from([1, 3, 20]),
+    split=st.sampled_from(SPLITS),
+    least=st.sampled_from([1, 16]),
+)
+def test_half_are_late_where_the_mean_quiet_step_is(
+    log_rate: float, isl: list[float], burstiness: float, replicas: int, split: Parallelism, least: int
+) -> None:
+    """What the certified floor takes for granted (`rivals.unavoidable`)."""
+    instance = contexts(*isl, burstiness=burstiness, seqs=tuple(least * 2**k for k in range(6)))
+    pools = [fleet(instance, split, replicas).pools[0], replace(apart(instance).pools[1], replicas=replicas)]
+    for pool in pools:
+        steps = steps_of(pool_state(instance, pool, 10.0 ** (log_rate + 4.0)))
+        assert (np.broadcast_to(steps.own, len(isl)) >= 0.0).all()
+        assert (steps.calm_exceeds(np.full(len(isl), steps.quiet * (1.0 - 1e-9))) >= HALF).all()
+
+
+def test_those_alone_and_those_in_company_have_the_mean_and_the_spread_of_all() -> None:
+    nothing = np.zeros(1)
+    steps = Steps(
+        0.02, 0.02, nothing + 1.0, nothing, nothing, 0.002, nothing + 1.0, nothing + 0.003, 0.4, nothing + 0.002
+    )
+    at = np.linspace(0.0, 0.06, 60_001)
+    density = -np.diff(np.array([float(steps.calm_exceeds(np.array([limit]))[0]) for limit in at]))
+    middle = (at[1:] + at[:-1]) / 2.0
+    assert float(density @ middle) == pytest.approx(0.023, rel=1e-4)
+    assert float(np.sqrt(density @ (middle - 0.023) ** 2)) == pytest.approx(0.002, rel=1e-2)
+    lone = float(steps.calm_exceeds(np.array([0.022 - 1e-9]))[0] - steps.calm_exceeds(np.array([0.022]))[0])
+    assert lone == pytest.approx(0.4, abs=1e-3)

@@ -1,0 +1,351 @@
+"""Requests as a trace recorded them: drawn in stretches, replayed in order, kept in plans, and told of in views."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from costmodel.engine import Role
+from costmodel.errors import InputError
+from optimizer.fleets.fleet import Fleet
+from optimizer.loads.instance import Instance
+from optimizer.verification.judge import recorded_trace, simulated_trace
+from optimizer.verification.miss_words import miss_words
+from optimizer.verification.simulation_record import recorded_run
+from optimizer.verification.verdict import Outcome, make_bench, run_length
+from reports.recording import readable_inputs
+from search_spaces.echo import whole_echo
+from search_spaces.loader import bunching, load_problem, problem_of, without_recording
+from search_spaces.problem import Problem
+from search_spaces.recorded import LEAST, MOST, PARTS, Recorded, recorded_requests, unpacked
+from search_spaces.traces import read_trace
+from tests.optimizer_cases import instance_of, problem, slo, workload
+from tests.running import within
+from tests.small_fleets import pool
+
+HOUR = 3600.0
+
+
+def recording(times: Sequence[float], span: float, isl: int = 1000, osl: int = 200) -> Recorded:
+    lengths = np.full(len(times), isl), np.full(len(times), osl)
+    return Recorded("t.csv", len(times), 0, span, np.asarray(times, dtype=np.float64), *lengths)
+
+
+def waves(calm: float = 1.0, busy: float = 9.0, part: float = 0.2) -> Recorded:
+    """An hour with `part` of it, in ten waves, at `busy` requests per second, the rest at `calm`; evenly spaced."""
+    times: list[float] = []
+    for start in np.arange(10) * HOUR / 10:
+        middle = start + (1.0 - part) * HOUR / 10
+        times += list(np.arange(start, middle, 1.0 / calm)) + list(np.arange(middle, start + HOUR / 10, 1.0 / busy))
+    return recording(times, HOUR)
+
+
+def write_trace(path: Path, found: Recorded) -> Path:
+    rows = zip(found.arrival.tolist(), found.isl.tolist(), found.osl.tolist(), strict=True)
+    path.write_text("arrival,isl,osl\n" + "".join(f"{t:.6f},{isl},{osl}\n" for t, isl, osl in rows), "utf-8")
+    return path
+
+
+# what is drawn
+
+
+@given(st.integers(1, 3000), st.floats(0.1, 50.0), st.integers(0, 9))
+def test_stretches_are_in_order_and_do_not_depend_on_the_rate(count: int, rate: float, seed: int) -> None:
+    found = waves()
+    times, index = found.drawn(count, rate, seed)
+    assert times.size == index.size == count
+    assert (np.diff(times) >= -1e-9).all()
+    assert 0 <= index.min() <= index.max() < found.arrival.size
+    other, same = found.drawn(count, 1.0, seed)
+    np.testing.assert_array_equal(index, same)
+    np.testing.assert_allclose(times * rate, other)
+
+
+def test_stretches_keep_the_rate_and_the_waves() -> None:
+    """Evenly spaced gaps of 1 s and 1/9 s stay so, but for the seams; a fifth of the time is busy."""
+    found = waves()
+    times, _ = found.drawn(200_000, found.rate, 3)
+    assert times.size / times[-1] == pytest.approx(found.rate, rel=0.03)
+    gaps = np.diff(times)
+    assert (np.isclose(gaps, 1.0) | np.isclose(gaps, 1.0 / 9.0)).mean() > 0.995
+    assert gaps[np.isclose(gaps, 1.0 / 9.0)].sum() / times[-1] == pytest.approx(0.2, abs=0.02)
+
+
+def test_a_pause_is_drawn_as_long_as_it_was() -> None:
+    found = recording(np.linspace(0.0, 100.0, 2000, endpoint=False).tolist(), 1000.0)
+    times, _ = found.drawn(20_000, found.rate, 0)
+    assert np.diff(times).max() > 500.0
+    assert times.size / times[-1] == pytest.approx(found.rate, rel=0.25)
+
+
+# how requests bunch
+
+
+def test_poisson_arrivals_have_a_dispersion_of_one() -> None:
+    times = np.cumsum(np.random.default_rng(1).exponential(0.1, 100_000))
+    assert recording(times.tolist(), float(times[-1]) + 0.1).dispersion(10.0) == pytest.approx(1.0, abs=0.15)
+
+
+def test_the_dispersion_of_waves_is_that_of_their_counts() -> None:
+    """In 10 s there are 10 requests in four windows of five and 90 in the fifth: mean 26, variance 1024."""
+    assert waves().dispersion(10.0) == pytest.approx(1024.0 / 26.0, rel=0.05)
+
+
+def test_windows_hold_ten_requests_and_there_are_twenty_of_them() -> None:
+    found = waves()
+    assert found.dispersion(1e-9) == found.dispersion(10.0 / found.rate)
+    assert found.dispersion(1e9) == found.dispersion(HOUR / 20)
+
+
+def test_formulas_see_the_counts_of_the_time_that_a_request_may_take() -> None:
+    """TTFT 2 s and 160 tokens of 50 ms are 10 s; at twice the rate of the recording 20 s of it."""
+    found, load = waves(), workload(rate=waves().rate, buckets=((1000, 160, 1.0),))
+    assert bunching(found, load, (slo(),)) == pytest.approx(found.dispersion(10.0) ** 0.5)
+    assert bunching(found, replace(load, request_rate=2.0 * found.rate), (slo(),)) == pytest.approx(
+        found.dispersion(20.0) ** 0.5
+    )
+    assert bunching(found, load, (slo(ttft=np.inf, tpot=np.inf, e2e=30.0),)) == found.dispersion(30.0) ** 0.5
+
+
+# what is kept
+
+
+def test_a_packed_recording_is_the_same_to_a_microsecond() -> None:
+    found = waves()
+    again = unpacked(**found.echo())
+    np.testing.assert_allclose(again.arrival, found.arrival, atol=2e-6)
+    assert (again.isl == found.isl).all()
+    assert (again.osl == found.osl).all()
+    assert (again.source, again.of, again.span) == ("t.csv", found.of, HOUR)
+
+
+@pytest.mark.parametrize("packed", ["", "abc", "////", waves().echo()["packed"][:-8]])
+def test_a_damaged_recording_is_refused(packed: str) -> None:
+    with pytest.raises(InputError, match="is damaged"):
+        unpacked("t.csv", 9360, 0, HOUR, packed)
+    with pytest.raises(InputError, match="within its span of 10 s"):
+        unpacked(**(waves().echo() | {"span": 10.0}))
+
+
+def test_of_a_long_trace_stretches_are_kept(tmp_path: Path) -> None:
+    """Every other 90 s of an hour: calm and busy times as they come in these, at distances of 180 s."""
+    times = np.arange(2 * MOST) * HOUR / (2 * MOST)
+    found = recorded_requests(read_trace(write_trace(tmp_path / "t.csv", recording(times.tolist(), HOUR))), 10_000)
+    assert (found.of, found.span) == (2 * MOST, pytest.approx(HOUR / 2))
+    assert found.arrival.size == pytest.approx(MOST, abs=PARTS)
+    assert found.rate == pytest.approx(2 * MOST / HOUR, rel=0.01)
+    assert (np.diff(found.arrival) >= 0.0).all()
+
+
+def test_what_no_engine_takes_is_left_out_and_ticks_are_spread(tmp_path: Path) -> None:
+    """Six requests a tick of 3 s, one of which is too long: five come anywhere within their tick."""
+    times = np.repeat(np.arange(400) * 3.0, 6)
+    found = recording(times.tolist(), 1200.0)
+    found.isl[::6] = 50_000
+    kept = recorded_requests(read_trace(write_trace(tmp_path / "t.csv", found)), 10_000)
+    assert (kept.arrival.size, kept.too_long, kept.of, kept.longest) == (5 * 400, 400, 2400, 1200)
+    assert kept.isl.max() == 1000
+    np.testing.assert_array_equal(np.bincount((kept.arrival / 3.0).astype(int)), np.full(400, 5))
+    assert np.unique(kept.arrival).size > 1900
+
+
+def test_too_few_requests_tell_nothing(tmp_path: Path) -> None:
+    few = write_trace(tmp_path / "few.csv", recording(np.arange(LEAST - 1.0).tolist(), LEAST))
+    with pytest.raises(InputError, match="has 999 requests with output; 1,000 are needed"):
+        recorded_requests(read_trace(few), 10_000)
+    long = write_trace(tmp_path / "long.csv", recording(np.arange(2000.0).tolist(), 2000.0))
+    with pytest.raises(InputError, match="has 0 requests of at most 500 tokens"):
+        recorded_requests(read_trace(long), 500)
+
+
+# workload.yaml
+
+BELOW = """
+slo: {ttft: 2s, tpot: 50ms}
+accelerators: [H100]
+model: Llama-3.1-8B
+search: {tensor_parallel: [1], pipeline_parallel: [1]}
+"""
+
+
+def stated(folder: Path, demand: str) -> Problem:
+    write_trace(folder / "t.csv", waves())
+    path = folder / "w.yaml"
+    path.write_text(f"workload: {{{demand}}}{BELOW}", "utf-8")
+    return load_problem(path)
+
+
+LENGTHS = "lengths: {histogram: [{isl: 1000, osl: 200, share: 1}]}"
+
+
+@pytest.mark.parametrize(
+    ("demand", "recorded"),
+    [
+        ("lengths: {trace: {path: t.csv}}", True),
+        ("lengths: {trace: {path: t.csv}}, request_rate: 20/s", True),
+        ("lengths: {trace: {path: t.csv}}, burstiness: 2", False),
+        (f"lengths: {{trace: {{path: t.csv}}}}, diurnal: {{requests_per_second_by_hour: {[3] * 24}}}", False),
+        (f"{LENGTHS}, request_rate: 5/s, recorded: t.csv", True),
+        (f"{LENGTHS}, request_rate: 5/s, recorded: {{path: t.csv, format: csv}}", True),
+        (f"{LENGTHS}, request_rate: 5/s", False),
+    ],
+)
+def test_a_trace_is_simulated_unless_arrivals_are_stated(tmp_path: Path, demand: str, recorded: bool) -> None:
+    assert (stated(tmp_path, demand).recorded is not None) is recorded
+
+
+def test_a_stated_burstiness_is_for_the_formulas(tmp_path: Path) -> None:
+    own = stated(tmp_path, f"{LENGTHS}, request_rate: 5/s, recorded: t.csv")
+    assert own.recorded is not None
+    assert own.workload.burstiness == bunching(own.recorded, own.workload, own.slos)
+    other = stated(tmp_path, f"{LENGTHS}, request_rate: 5/s, recorded: t.csv, burstiness: 2")
+    assert (other.workload.burstiness, other.recorded is None) == (2.0, False)
+
+
+@pytest.mark.parametrize(
+    ("demand", "sentence"),
+    [
+        (f"{LENGTHS}, request_rate: 5/s, recorded: none.csv", "none.csv"),
+        (f"{LENGTHS}, request_rate: 5/s, recorded: {{path: t.csv, colour: red}}", "colour: is not a known key"),
+        (f"{LENGTHS}, request_rate: 5/s, recorded: {{source: x, of: 1, span: 1, packed: abc}}", "is damaged"),
+        (
+            f"{LENGTHS}, diurnal: {{requests_per_second_by_hour: {[3] * 24}}}, recorded: t.csv",
+            "has diurnal and recorded, but a recording has its own times",
+        ),
+    ],
+)
+def test_a_recording_that_cannot_be_is_refused_at_its_place(tmp_path: Path, demand: str, sentence: str) -> None:
+    with pytest.raises(InputError) as caught:
+        stated(tmp_path, demand)
+    assert "w.yaml:1:" in str(caught.value)
+    assert sentence in str(caught.value)
+
+
+def test_a_plan_keeps_the_requests_and_scenarios_do_without(tmp_path: Path) -> None:
+    own = stated(tmp_path, "lengths: {trace: {path: t.csv}}")
+    assert "recorded" not in own.inputs["workload"]
+    again = problem_of(json.loads(json.dumps(whole_echo(own))), "inputs", tmp_path)
+    assert own.recorded is not None
+    assert again.recorded is not None
+    np.testing.assert_allclose(again.recorded.arrival, own.recorded.arrival, atol=2e-6)
+    assert again.workload.burstiness == own.workload.burstiness
+    assert problem_of(own.inputs, "inputs", tmp_path).recorded is None
+    assert without_recording(own).recorded is None
+    shown = readable_inputs(whole_echo(own))["workload"]["recorded"]
+    assert shown["packed"].startswith("SHA-256 ")
+    assert readable_inputs(own.inputs) == own.inputs
+
+
+# fleets
+
+
+@cache
+def served(**more: float) -> Instance:
+    """Ten waves in an hour at 9 requests per second, 1 between them."""
+    found = waves(**more)
+    load = replace(workload(rate=found.rate, buckets=((1000, 200, 1.0),)), burstiness=2.0)
+    return instance_of(problem(workload=load, recorded=found))
+
+
+def colocated(instance: Instance, replicas: int) -> Fleet:
+    return Fleet((pool(instance, "colocated-1", Role.COLOCATED, replicas),))
+
+
+def test_recorded_requests_are_served_in_stretches_and_in_order() -> None:
+    instance = served()
+    found = instance.problem.recorded
+    assert found is not None
+    one = colocated(instance, 1)
+    drawn = simulated_trace(instance, one, 500, seed=4, volume=2.0)
+    times, index = found.drawn(500, 2.0 * found.rate, 4)
+    np.testing.assert_allclose(drawn.trace.arrival, times)
+    np.testing.assert_array_equal(drawn.trace.isl, found.isl[index])
+    ordered = recorded_trace(instance, one, found, volume=2.0)
+    np.testing.assert_allclose(ordered.trace.arrival, found.arrival / 2.0)
+
+
+def test_a_run_is_as_long_as_the_recording_and_of_whole_fleets() -> None:
+    instance = served()
+    found = instance.problem.recorded
+    assert found is not None
+    assert run_length(instance, 1.0) >= found.arrival.size
+    assert make_bench(instance).part(colocated(instance, 40)).parts == 1
+
+
+def test_what_holds_in_stretches_must_hold_in_order() -> None:
+    """Bad luck that lasts: a tenth of the requests come so fast, at the end, that an engine is late for all of these.
+
+    In stretches that start anywhere they are as many; so the test takes a fleet that holds in those by a stub.
+    """
+    instance = served(calm=1.0, busy=60.0, part=0.05)
+    bench, fleet = make_bench(instance), colocated(instance, 1)
+    own = bench.replayed(fleet)
+    assert own is not None
+    assert own.classes[0].attainment.share < 0.9
+    easy = make_bench(replace(instance, problem=replace(instance.problem, recorded=None)))
+    held = easy.candidate(colocated(instance, 4)).judgement
+    missed = bench._in_order(fleet, held)
+    assert (missed.held, missed.replayed, missed.outcome) == (False, True, Outcome.MISSES)
+    assert missed.blame is not None
+    assert "when the recorded requests come in their own order" in miss_words(missed)
+    assert bench._in_order(colocated(instance, 40), held).held
+
+
+def test_the_record_of_a_run_in_order() -> None:
+    bench = make_bench(served())
+    fleet = colocated(bench.instance, 3)
+    told = recorded_run(bench, fleet)
+    assert told is not None
+    assert (told.source, told.requests, told.of) == ("t.csv", 9360, 9360)
+    assert told.stretch_s == pytest.approx(HOUR / 10, rel=0.01)
+    assert told.classes[0].attainment == 1.0
+    assert recorded_run(make_bench(instance_of(problem())), fleet) is None
+
+
+# commands
+
+
+def test_a_trace_of_waves_is_planned_for_and_proven(tmp_path: Path) -> None:
+    """Waves of 60 requests a second: what holds for random arrivals at the mean rate misses on the trace itself."""
+    write_trace(tmp_path / "t.csv", waves(calm=0.5, busy=40.0, part=0.03))
+    made = within("workload", "t.csv", "--model", "Llama-3.1-8B", "-o", "w.yaml", cwd=tmp_path)
+    assert made.returncode == 0, made.stderr
+    text = (tmp_path / "w.yaml").read_text("utf-8")
+    assert 'recorded: {"path": "t.csv", "format": "csv"' in text
+    assert "burstiness:" not in text
+    settings = ("--set", "accelerators=[H100]", "--set", "search.tensor_parallel=[1]", "--set", "slo.ttft=1s")
+    random = ("--set", "workload.recorded=null", "--set", "workload.burstiness=1")
+    plans = {}
+    for name, more in (("own", ()), ("random", random)):
+        done = within("optimize", "w.yaml", *settings, *more, "-o", name, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        plans[name] = json.loads((tmp_path / name / "plan.json").read_text("utf-8"))
+        assert ("Replayed in order, all " in " ".join(done.stdout.split())) == (name == "own")
+    assert plans["own"]["cost_usd_per_hour"] > plans["random"]["cost_usd_per_hour"]
+    assert plans["random"]["simulation"]["recorded"] is None
+    assert plans["own"]["simulation"]["recorded"]["classes"][0]["attainment"] >= 0.9
+    replayed = [
+        within("simulate", f"{name}/plan.json", "--trace", "t.csv", "--requests", "9000", cwd=tmp_path).returncode
+        for name in ("own", "random")
+    ]
+    assert replayed == [0, 3]
+    again = within("simulate", "own/plan.json", cwd=tmp_path)
+    assert again.returncode == 0
+    assert "drawn from t.csv, as the plan's were" in " ".join(again.stdout.split())
+    page = (tmp_path / "own" / "report.html").read_text("utf-8")
+    assert "as t.csv recorded them" in page
+    swept = within("whatif", "w.yaml", *settings, "--vary", "rate=1/s,2/s", "--verify", "0", cwd=tmp_path)
+    assert swept.returncode == 0, swept.stderr
+    deployed = within("deploy", "own/plan.json", "--target", "vllm", "-o", "files", cwd=tmp_path)
+    assert deployed.returncode == 0, deployed.stderr
+    rows = [json.loads(line) for line in (tmp_path / "files/benchmark/workload.jsonl").read_text("utf-8").splitlines()]
+    gaps = np.diff([row["timestamp"] for row in rows])
+    assert np.isclose(gaps, 1000.0 / 40.0, rtol=0.01).mean() > 0.3
