@@ -19,9 +19,11 @@ from optimizer.fleets.fleet import Fleet
 from optimizer.loads.instance import Instance
 from optimizer.verification.judge import recorded_trace, simulated_trace
 from optimizer.verification.miss_words import miss_words
-from optimizer.verification.simulation_record import recorded_run
+from optimizer.verification.simulation_record import recorded_run, simulated_error_bars
 from optimizer.verification.verdict import Outcome, make_bench, run_length
 from reports.recording import readable_inputs
+from reports.simulation_figures import Load, LoadFigure
+from reports.slo_section import held_cell
 from search_spaces.echo import whole_echo
 from search_spaces.loader import bunching, load_problem, problem_of, without_recording
 from search_spaces.problem import Problem
@@ -310,7 +312,39 @@ def test_the_record_of_a_run_in_order() -> None:
     assert recorded_run(make_bench(instance_of(problem())), fleet) is None
 
 
+def test_error_bars_are_of_the_whole_recording() -> None:
+    bench = make_bench(served())
+    bars = simulated_error_bars(bench, colocated(bench.instance, 3))[0]
+    own = bench.replayed(colocated(bench.instance, 3))
+    assert own is not None
+    assert bars.ttft_p90_s.low <= own.classes[0].ttft[1] <= (bars.ttft_p90_s.high or np.inf)
+
+
+def test_a_rate_that_is_not_proven_is_not_said_to_hold() -> None:
+    points = tuple(Load(rate, rate < 9.0, overloaded=False, ttft=0.5, tpot=0.5, time=1.0) for rate in (4.0, 8.0, 9.0))
+    figure = LoadFigure(points, demand=4.0, goodput=4.0, fails=8.0)
+    assert [held_cell(figure, point) for point in points] == ["yes", "not proven", "no"]
+
+
 # commands
+
+
+@pytest.mark.parametrize(
+    ("asked", "why"),
+    [(("few.csv",), "it has fewer than 1,000 requests"), (("t.csv", "--limit", "2000"), "only part of it was read")],
+)
+def test_who_gets_random_requests_is_told(tmp_path: Path, asked: tuple[str, ...], why: str) -> None:
+    found = waves()
+    write_trace(tmp_path / "t.csv", found)
+    write_trace(tmp_path / "few.csv", recording(found.arrival[:900].tolist(), HOUR))
+    done = within("workload", *asked, "-o", "w.yaml", cwd=tmp_path)
+    assert why in " ".join(done.stderr.split())
+    text = (tmp_path / "w.yaml").read_text("utf-8")
+    assert "burstiness:" in text
+    assert "recorded:" not in text
+    whole = within("workload", "t.csv", "--limit", "9999", "-o", "v.yaml", cwd=tmp_path)
+    assert "random" not in whole.stderr
+    assert "recorded:" in (tmp_path / "v.yaml").read_text("utf-8")
 
 
 def test_a_trace_of_waves_is_planned_for_and_proven(tmp_path: Path) -> None:
@@ -344,8 +378,10 @@ def test_a_trace_of_waves_is_planned_for_and_proven(tmp_path: Path) -> None:
     assert "as t.csv recorded them" in page
     swept = within("whatif", "w.yaml", *settings, "--vary", "rate=1/s,2/s", "--verify", "0", cwd=tmp_path)
     assert swept.returncode == 0, swept.stderr
+    assert "Note: requests are random here, with burstiness" in " ".join(swept.stderr.split())
     deployed = within("deploy", "own/plan.json", "--target", "vllm", "-o", "files", cwd=tmp_path)
     assert deployed.returncode == 0, deployed.stderr
     rows = [json.loads(line) for line in (tmp_path / "files/benchmark/workload.jsonl").read_text("utf-8").splitlines()]
     gaps = np.diff([row["timestamp"] for row in rows])
+    assert 1000.0 / gaps.mean() == pytest.approx(plans["own"]["demand_rps"], rel=0.1)
     assert np.isclose(gaps, 1000.0 / 40.0, rtol=0.01).mean() > 0.3

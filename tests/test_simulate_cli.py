@@ -262,6 +262,8 @@ def test_a_trace_is_replayed(plan_file: Path, tmp_path: Path, capsys: pytest.Cap
     said = " ".join(capsys.readouterr().out.split())
     assert "300 requests at 8 req/s, replayed from log.csv, less 2 of more than" in said
     assert "tokens, which its engines do not take" in said
+    assert run(["simulate", str(plan_file), "--trace", str(trace)]) == 0
+    assert ", at its own rate; the plan is for" in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.parametrize(

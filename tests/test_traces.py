@@ -58,6 +58,14 @@ def test_line_endings_and_byte_order_mark(write: Write, ending: str, bom: str, l
     assert (summary.requests, summary.mean_isl, summary.mean_osl) == (2, 2.0, 3.0)
 
 
+def test_mooncake_without_prefixes_is_in_milliseconds_too(write: Write) -> None:
+    rows = [{"timestamp": 1000 * second, "input_length": 5, "output_length": 2} for second in range(3)]
+    path = write("".join(json.dumps(row) + "\n" for row in rows), "workload.jsonl")
+    assert detect_format(path) is TraceFormat.MOONCAKE
+    summary = read_trace(path)
+    assert (summary.requests, summary.arrivals.duration, summary.prefix_hit_share) == (3, 2.0, None)
+
+
 def test_gzip_is_found_by_content(write: Write) -> None:
     path = write(gzip.compress((AZURE + "2023-11-16 18:00:00,1,2\n").encode()), "no-suffix")
     assert read_trace(path).requests == 1
