@@ -5,7 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path as FilePath
 
@@ -37,6 +38,7 @@ from .yaml_source import read_bytes
 
 LENGTHS: Path = ("workload", "lengths")
 HISTOGRAM: Path = (*LENGTHS, "histogram")
+TRACE = ("workload", "lengths", "trace", "path")
 HISTOGRAM_COLUMNS = ("isl", "osl", "share")
 COUNTED_COLUMNS = ("isl", "osl", "count")
 """With requests instead of shares: what is counted is divided by its sum."""
@@ -236,16 +238,17 @@ def _csv_row(line: str, layout: Layout) -> Row:
 
 def _recorded(source: TraceFile | PackedRequests, base: FilePath, most_tokens: int) -> Recorded:
     """Return the requests that were recorded, those left out that no engine takes."""
-    place = "workload", "recorded"
-    if not isinstance(source, PackedRequests):
-        return _sound(place, lambda: recorded_requests(_summary(source, base), most_tokens))
-    return _sound(place, lambda: unpacked(**source.model_dump()))
+    with _faults_at("workload", "recorded"):
+        if isinstance(source, PackedRequests):
+            return unpacked(**source.model_dump())
+        return recorded_requests(_summary(source, base), most_tokens)
 
 
-def _sound(place: Path, made: Callable[[], Recorded]) -> Recorded:
-    """Return what is made of a file; what is wrong with it is a fault of the place that names it."""
+@contextmanager
+def _faults_at(*place: str) -> Iterator[None]:
+    """What is wrong with a file is a fault of the place that names it."""
     try:
-        return made()
+        yield
     except InputError as error:
         raise FaultsError(Fault(place, str(error))) from error
 
@@ -257,7 +260,7 @@ def _summary(trace: TraceFile, base: FilePath) -> TraceSummary:
 
 def _from_trace(section: WorkloadSection, trace: TraceSource, base: FilePath) -> tuple[Workload, Recorded | None]:
     """Return the trace as a workload; what the section states replaces what was measured."""
-    try:
+    with _faults_at(*TRACE):
         summary = _summary(trace, base)
         measured = summary.to_workload(
             buckets=trace.buckets,
@@ -265,11 +268,9 @@ def _from_trace(section: WorkloadSection, trace: TraceSource, base: FilePath) ->
             burstiness=section.burstiness,
             prefix_hit_share=section.prefix_hit_share,
         )
-    except InputError as error:
-        raise FaultsError(Fault((*LENGTHS, "trace", "path"), str(error))) from error
     unbelievable = [
         Fault(
-            (*LENGTHS, "trace", "path"),
+            TRACE,
             f"the trace's {name} is {value:.6g}, but it {range_.sentence()}; state workload.{name}",
         )
         for name, value, range_ in (
@@ -289,4 +290,5 @@ def _from_trace(section: WorkloadSection, trace: TraceSource, base: FilePath) ->
         return found, _recorded(section.recorded, base, found.max_tokens)
     if section.burstiness is not None or section.diurnal is not None or not tells_waves(summary):
         return found, None
-    return found, _sound((*LENGTHS, "trace", "path"), lambda: recorded_requests(summary, found.max_tokens))
+    with _faults_at(*TRACE):
+        return found, recorded_requests(summary, found.max_tokens)

@@ -54,7 +54,7 @@ def context_scaling(config: Mapping[str, Any], name: str) -> ContextScaling | No
     """
     fields = open_config(config, name)
     stated, length = fields.count(STATED), context_length(fields)
-    found = [(where, rope) for where, rope in _ropes(fields) if _scaled(fields, where, rope, stated)]
+    found = [(where, rope) for where, rope, _ in _extended(fields)]
     if not found or fields.flag("context_is_scaled"):
         return None
     multiplies = _kind(found[0][1]) in STRETCHING
@@ -73,8 +73,7 @@ def rope_parameters(config: Mapping[str, Any], name: str) -> dict[str, Any]:
     {'factor': 4.0, 'rope_type': 'linear', 'rope_theta': 1000000.0}
     """
     fields = open_config(config, name)
-    stated = fields.count(STATED)
-    scaled = [where for where, rope in _ropes(fields) if _scaled(fields, where, rope, stated)]
+    scaled = [where for where, _, _ in _extended(fields)]
     # where both notations are there, transformers 5 takes the old one (`convert_rope_params_to_dict`)
     chosen = next((field for field in reversed(ROPE_FIELDS) if any(_field(where) == field for where in scaled)), None)
     whole = {where: _whole(fields, where, rope) for where, rope in _ropes(fields) if _field(where) == chosen}
@@ -119,11 +118,18 @@ def context_length(fields: ConfigFields) -> int:
     stated = fields.count(STATED)
     if fields.flag("context_is_scaled"):
         return stated
-    scaled = {name: length for name, rope in _ropes(fields) if (length := _scaled(fields, name, rope, stated))}
+    scaled = {name: length for name, _, length in _extended(fields)}
     if len(set(scaled.values())) > 1:
         found = ", ".join(f"{length} by {name!r}" for name, length in scaled.items())
         raise fields.error(f"config.json gives a context of {found}, which must agree")
     return next(iter(scaled.values()), stated)
+
+
+def _extended(fields: ConfigFields) -> list[tuple[str, Mapping[str, Any], int]]:
+    """The rotary embeddings that extend the context, with where they stand and to what length [token]."""
+    stated = fields.count(STATED)
+    scaled = [(where, rope, _scaled(fields, where, rope, stated)) for where, rope in _ropes(fields)]
+    return [(where, rope, length) for where, rope, length in scaled if length]
 
 
 def _ropes(fields: ConfigFields) -> Iterator[tuple[str, Mapping[str, Any]]]:
