@@ -201,7 +201,8 @@ set_option = click.option(
     "settings",
     multiple=True,
     metavar="KEY=VALUE",
-    help="Override one value of FILE by its dotted path, such as workload.request_rate=25/s; may be repeated.",
+    help="Override one value of FILE by its dotted path, such as workload.request_rate=25/s or "
+    "accelerators.H100.inventory=8; may be repeated.",
 )
 LOOKS = Bounds(0, 10_000)
 

@@ -14,7 +14,8 @@ from . import bounds
 from .bounds import Bounds
 from .faults import Fault
 from .problem import Goal, Pools
-from .schema import AcceleratorSection, ConstraintsSection, ObjectiveSection, SloClass
+from .schema import AcceleratorSection, ConstraintsSection, ObjectiveSection, SloClass, WorkloadSection
+from .schema_lengths import LengthsSection
 from .schema_search import SearchSection
 from .spaces import allowed_degrees
 
@@ -131,19 +132,35 @@ def objective_faults(
         yield Fault(("constraints", "pools"), f"per_class plans for min_cost only, but the goal is {goal}")
 
 
-def length_faults(workload: Workload, stated_max: int | None, model: Transformer) -> Iterator[Fault]:
+def length_faults(workload: Workload, section: WorkloadSection, model: Transformer) -> Iterator[Fault]:
     """The longest request must fit the stated limit, and the model's context."""
+    stated_max = section.max_tokens
     longest = float((workload.isl + workload.osl).max())
     if stated_max is not None and longest > stated_max:
         yield Fault(
             ("workload", "max_tokens"),
-            f"{stated_max} is below the longest bucket, which has {longest:g} tokens (ISL + OSL)",
+            f"{stated_max} is below the longest bucket, which has {longest:g} tokens (ISL + OSL)"
+            f"{_limited(section.lengths)}",
         )
     needed = max(workload.max_tokens, math.ceil(longest))
     if model.max_position and needed > model.max_position:
         stated = stated_max is not None and stated_max >= longest
         where = ("workload", "max_tokens") if stated else ("workload", "lengths")
-        yield Fault(where, f"{needed:,} tokens exceed the context of {model.name}, {model.max_position:,} tokens")
+        sentence = f"{needed:,} tokens exceed the context of {model.name}, {model.max_position:,} tokens"
+        yield Fault(where, sentence if stated else f"{sentence}{_limited(section.lengths)}")
+
+
+def _limited(lengths: LengthsSection) -> str:
+    """How to end lengths that no one stated an end of: a lognormal reaches far beyond its p99."""
+    stated = {"isl": lengths.isl, "osl": lengths.osl}
+    endless = [
+        f"workload.lengths.{name}.lognormal.maximum"
+        for name, one in stated.items()
+        if one is not None and one.lognormal is not None and one.lognormal.maximum is None
+    ]
+    if not endless:
+        return ""
+    return f"; limit it with {' and '.join(endless)}, which {'is' if len(endless) == 1 else 'are'} not stated"
 
 
 HARDWARE: Mapping[str, tuple[Callable[[Accelerator], Iterable[float]], Bounds]] = {

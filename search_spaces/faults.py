@@ -157,5 +157,5 @@ def pointed(name: str, lines: tuple[str, ...], position: Position, sentence: str
     shown = line[start : start + MAX_SHOWN]
     if not shown.strip():
         return head
-    indent = len(shown) - len(shown.lstrip())
-    return f"{head}\n  {shown[indent:]}\n  {' ' * max(0, offset - start - indent)}^"
+    indent = min(len(shown) - len(shown.lstrip()), offset - start)  # the caret may be at what indents: a tab
+    return f"{head}\n  {shown[indent:]}\n  {' ' * (offset - start - indent)}^"

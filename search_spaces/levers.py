@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -18,6 +19,8 @@ from .demand import planned_rate
 from .fields import refusal_of
 from .quantities import Kind, QuantityError, as_share, check_plain, parse
 from .schema import Diurnal
+
+_INDEX = re.compile(r"[0-9]{1,9}")
 
 Inputs = dict[str, Any]
 Setter = Callable[[Inputs, tuple[str, ...], Any], None]
@@ -47,12 +50,15 @@ def below(here: Any, part: str, dotted: str) -> Any:
 
 def place_in(items: list[Any], part: str, dotted: str) -> int:
     """Where in a list an item stands that is told by its name or number."""
-    if part.isdigit() and int(part) < len(items):
+    if _INDEX.fullmatch(part) and int(part) < len(items):
         return int(part)
-    names = {at: str(item.get("name")) for at, item in enumerate(items) if isinstance(item, dict)}
+    stated = ((at, item.get("name") if isinstance(item, dict) else item) for at, item in enumerate(items))
+    names = {at: name for at, name in stated if isinstance(name, str)}
     found = [at for at, name in names.items() if normalized_name(name) == normalized_name(part)]
     if found:
         return found[0]
+    if re.fullmatch("[0-9]+", part) or not names:
+        raise InputError(f"{dotted}: {part} is not one of the {len(items)} items (0 is the first)")
     known = list(names.values())
     raise InputError(f"{dotted}: {part!r} is not one of {', '.join(known)}{_meant(part, known)}")
 

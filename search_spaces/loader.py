@@ -27,6 +27,7 @@ from .engines import EngineChanges
 from .faults import Fault, FaultsError, Source, check_kind
 from .feasibility import feasibility_faults
 from .models import load_model
+from .overrides import override
 from .problem import OWNED, Billing, Constraints, Goal, Objective, Offer, Problem, Slo
 from .recorded import Recorded
 from .schema import (
@@ -41,7 +42,7 @@ from .schema import (
 )
 from .spaces import search_space
 from .translation import faults_of
-from .yaml_source import override, parse_source, read_source
+from .yaml_source import parse_source, read_source
 
 _Demand = tuple[Workload, Recorded | None]
 
@@ -162,7 +163,7 @@ def _workload(
         return None, list(error.faults)
     if model is None:
         return (workload, recorded), []
-    return (workload, recorded), list(length_faults(workload, section.max_tokens, model))
+    return (workload, recorded), list(length_faults(workload, section, model))
 
 
 @dataclass(frozen=True, slots=True)

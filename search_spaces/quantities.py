@@ -106,6 +106,9 @@ _BIT_UNITS = frozenset(f"{unit}/s" for unit in _BITS)
 
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 
+_AFTER_COMMA = re.compile(r",[0-9]")
+"""What follows the digits of 5,50, which is five and a half, and of 1,000, which is a thousand."""
+
 EXAMPLES: Mapping[Kind, str] = MappingProxyType(
     {
         Kind.DURATION: "500ms, 2s or 3min",
@@ -159,6 +162,8 @@ def _parse_text(text: str, kind: Kind) -> float:
     unit = body[match.end() :].strip()
     if not unit:
         return float(match.group())
+    if _AFTER_COMMA.match(unit):
+        raise QuantityError(f"{text!r} has a comma; write a decimal point, and thousands closed up: {EXAMPLES[kind]}")
     scale = UNITS[kind].get(_SYNONYMS.get(kind, {}).get(unit, unit))
     if scale is None and not any(letter.isalpha() or letter in "$/" for letter in unit):
         raise QuantityError(f"{text!r} is not a {kind}; write for example {EXAMPLES[kind]}")

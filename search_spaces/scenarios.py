@@ -79,10 +79,9 @@ def _spaced(text: str, key: str, parts: list[str]) -> tuple[float, ...]:
         count = int(parts[2])
     except ValueError:
         raise InputError(f"--vary {text!r}: COUNT is a whole number, not {parts[2]!r}") from None
-    if not (math.isfinite(low) and math.isfinite(high) and 1 <= count <= MOST_SCENARIOS):
-        raise InputError(
-            f"--vary {text!r}: LOW and HIGH must be finite, COUNT at least 1 and at most {MOST_SCENARIOS:,}"
-        )
+    wrong = _wrong_range(parts, low, high, count)
+    if wrong:
+        raise InputError(f"--vary {text!r}: {', and '.join(wrong)}")
     if count == 1:
         return (low,)
     if len(parts) == 4:
@@ -90,6 +89,18 @@ def _spaced(text: str, key: str, parts: list[str]) -> tuple[float, ...]:
             raise InputError(f"--vary {text!r}: LOW and HIGH of a log range must be above zero")
         return tuple(low * (high / low) ** (step / (count - 1)) for step in range(count))
     return tuple(low + (high - low) * step / (count - 1) for step in range(count))
+
+
+def _wrong_range(parts: list[str], low: float, high: float, count: int) -> list[str]:
+    """Everything that is wrong with a range, as clauses; parts: as they were written."""
+    wrong = []
+    if not (math.isfinite(low) and math.isfinite(high)):
+        wrong.append("LOW and HIGH must be finite")
+    elif low > high:
+        wrong.append(f"LOW {parts[0]} is above HIGH {parts[1]}")
+    if not 1 <= count <= MOST_SCENARIOS:
+        wrong.append(f"COUNT is {count:,}, but must be at least 1 and at most {MOST_SCENARIOS:,}")
+    return wrong
 
 
 def grid(axes: Sequence[Axis], named: Sequence[Scenario] = ()) -> Iterator[Scenario]:

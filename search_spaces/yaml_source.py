@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path as FilePath
 from typing import Any
 
@@ -156,7 +156,8 @@ _TOO_MANY = (
 def _syntax_sentence(error: yaml.MarkedYAMLError) -> str:
     problem = error.problem or "cannot be understood"
     if "'\\t'" in problem:
-        return "a tab cannot indent or separate in YAML; use spaces"
+        column = f" in column {error.problem_mark.column + 1}" if error.problem_mark else ""
+        return f"a tab{column} cannot indent or separate in YAML; use spaces"
     if "found undefined alias" in problem:
         return f"is not valid YAML: {problem}; no anchor of that name stands before it"
     if problem == "found unexpected end of stream":
@@ -307,65 +308,3 @@ _RESOLVERS: Mapping[str, Callable[[str], tuple[Any, str]]] = {
     "timestamp": lambda text: (text, ""),
     "value": lambda text: (text, ""),
 }
-
-
-def override(source: Source, overrides: Mapping[str, Any]) -> Source:
-    """Return the source with values replaced: dotted path -> value; a text is read as YAML, as on a command line."""
-    value = source.value
-    stated = dict(source.overridden)
-    for dotted, given in overrides.items():
-        path = tuple(int(part) if _INDEX.fullmatch(part) else part for part in dotted.split("."))
-        if len(path) > MAX_DEPTH:
-            raise InputError(f"override {shown(dotted)}: is nested deeper than {MAX_DEPTH} levels")
-        if "" in path:
-            raise InputError(f"override {shown(dotted)}: a key is missing beside a dot; write for example slo.ttft")
-        value = _replaced(value, path, _given(dotted, given), dotted)
-        stated[_as_keyed(value, path)] = _stated(dotted, given)
-    return replace(source, value=value, overridden=stated)
-
-
-SHOWN_OVERRIDE = 60
-"""Characters of an override that a message repeats."""
-
-
-def _stated(dotted: str, given: Any) -> str:
-    """How a message names an override: as it was written, or by its key alone where no line of text wrote it."""
-    if isinstance(given, Mapping | list | tuple):
-        return dotted
-    text = f"{dotted}={given if isinstance(given, str) and given.isprintable() else shown(given)}"
-    return text if len(text) <= SHOWN_OVERRIDE else f"{text[: SHOWN_OVERRIDE - 3]}..."
-
-
-def _as_keyed(value: Any, path: Path) -> Path:
-    """The path with numbers where lists are and texts where mappings are, as `value` has them by now."""
-    keyed: list[str | int] = []
-    for part in path:
-        key = part if isinstance(value, list) else str(part)
-        keyed.append(key)
-        value = value[key]
-    return tuple(keyed)
-
-
-_INDEX = re.compile(r"[0-9]{1,9}")
-
-
-def _given(dotted: str, given: Any) -> Any:
-    try:
-        return parse_value(given) if isinstance(given, str) else given
-    except InputError as error:
-        raise InputError(f"override {dotted!r}: {error}") from error
-
-
-def _replaced(value: Any, path: Path, given: Any, dotted: str) -> Any:
-    if not path:
-        return given
-    head, rest = path[0], path[1:]
-    if isinstance(value, list):
-        if not isinstance(head, int) or head >= len(value):
-            raise InputError(f"override {dotted!r}: {head!r} is not one of the {len(value)} items (0 is the first)")
-        return [_replaced(item, rest, given, dotted) if index == head else item for index, item in enumerate(value)]
-    if value is not None and not isinstance(value, dict):
-        raise InputError(f"override {dotted!r}: {shown(value)} stands above {head!r}; override the whole of it")
-    mapping = dict(value or {})
-    mapping[str(head)] = _replaced(mapping.get(str(head)), rest, given, dotted)
-    return mapping

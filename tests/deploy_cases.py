@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -244,6 +245,17 @@ def classes_plan() -> Plan:
     ]
     classes = [plan.classes[0].model_copy(update={"name": name}) for name in ("interactive", "Day & night")]
     return plan.model_copy(update={"routing": routes, "classes": classes})
+
+
+def two_classes(engine: str = "vllm") -> Plan:
+    """Short requests are interactive, long ones batch, with a limit on the whole request alone."""
+    plan = plan_of(PAIR, Ask(engine=engine))
+    first = plan.classes[0].model_copy(update={"name": "interactive", "share": 0.5})
+    limits = {"ttft_limit_s": math.nan, "tpot_limit_s": math.nan, "e2e_limit_s": 60.0}
+    second = first.model_copy(update={"name": "Day & night", **limits})
+    names = ("interactive", "Day & night")
+    routes = [route.model_copy(update={"slo_class": name}) for route, name in zip(plan.routing, names, strict=True)]
+    return plan.model_copy(update={"classes": [first, second], "routing": routes})
 
 
 def _routed(plan: Plan, parts: tuple[dict[str, float], ...]) -> Plan:

@@ -158,7 +158,7 @@ TEXTS: dict[str, tuple[bytes, tuple[str, ...]]] = {
     "utf-16": (problem().encode("utf-16"), ("w.yaml:1: is not UTF-8 text", "save it as UTF-8")),
     "latin-1": (problem(name="x").replace("x", "café").encode("latin-1"), ("is not UTF-8 text", "byte 0xe9")),
     "nul": (problem().replace("2s", "2\0s").encode(), ("w.yaml:", "control character U+0000")),
-    "tab": (b"workload:\n\trequest_rate: 1\n", ("w.yaml:2:1: a tab cannot indent",)),
+    "tab": (b"workload:\n\trequest_rate: 1\n", ("w.yaml:2:1: a tab in column 1 cannot indent",)),
     "duplicate-key": (f"{problem()}seed: 1\nseed: 2\n".encode(), ("the key 'seed' stands here again", "first on line")),
     "norway": (b"engine: no\n", ("w.yaml:1:9: engine: no without quotes means false",)),
     "base-60": (problem(slo__ttft=0).replace("ttft: 0", "ttft: 1:30").encode(), ("slo.ttft: 1:30 means 90", "90s")),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import shlex
 import subprocess
@@ -16,12 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodel.errors import InputError
-from optimizer.plans.plan import Plan
 from reports.deploy.benchmark import bucket_counts, job_script, shared_blocks, trace_rows
 from reports.deploy.demand import demand_of
 from reports.deploy.description import Demand
 from reports.deploy.files import deployment_files
-from tests.deploy_cases import options, plan_of
+from tests.deploy_cases import options, plan_of, two_classes
 
 
 @pytest.mark.parametrize("works", [True, False])
@@ -78,17 +76,6 @@ def test_the_benchmark_aims_at_the_limits() -> None:
     assert words[words.index("--goodput") + 1] == "time_to_first_token:600 inter_token_latency:30"
     first = json.loads(files["benchmark/workload.jsonl"].splitlines()[0])
     assert first["timestamp"] == 0.0
-
-
-def two_classes() -> Plan:
-    """Short requests are interactive, long ones batch, with a limit on the whole request alone."""
-    plan = plan_of()
-    first = plan.classes[0].model_copy(update={"name": "interactive", "share": 0.5})
-    limits = {"ttft_limit_s": math.nan, "tpot_limit_s": math.nan, "e2e_limit_s": 60.0}
-    second = first.model_copy(update={"name": "Day & night", **limits})
-    names = ("interactive", "Day & night")
-    routes = [route.model_copy(update={"slo_class": name}) for route, name in zip(plan.routing, names, strict=True)]
-    return plan.model_copy(update={"classes": [first, second], "routing": routes})
 
 
 @pytest.mark.parametrize("target", ["vllm", "dynamo"])

@@ -288,6 +288,11 @@ def test_each_fault_is_a_line(
     )
 
 
+def test_the_target_may_be_repeated(deployed: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["deploy", str(deployed[0]), "--check", str(deployed[1]), "-t", "dynamo"]) == ExitCode.DONE
+    assert capsys.readouterr().out == f"{deployed[1]} deploys 'case' as it was evaluated\n"
+
+
 def test_files_are_missing_and_too_many(deployed: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
     plan, directory = deployed
     moved = directory / "dgd2.yaml"
@@ -344,7 +349,7 @@ def test_another_plan_is_told(deployed: tuple[Path, Path]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--check", "{out}", "-t", "vllm"], "--check takes the other options from DIR; leave out --target"),
+        (["--check", "{out}", "-t", "vllm"], "{out} holds a deployment for dynamo, not for vllm"),
         (["--check", "{out}", "-o", "x"], "--check takes the other options from DIR; leave out --output"),
         (["--check", "{out}", "--force"], "--check takes the other options from DIR; leave out --force"),
         (["--check", "{plan}"], "has no deployment.json, so it is no directory that pdplan deploy wrote"),
@@ -357,7 +362,7 @@ def test_bad_requests_are_one_sentence(
     plan, out = deployed
     code = run(["deploy", str(plan), *(word.format(plan=plan, out=out) for word in arguments)])
     assert code == ExitCode.BAD_INPUT
-    assert sentence in capsys.readouterr().err
+    assert sentence.format(out=out) in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

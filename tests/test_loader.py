@@ -222,6 +222,19 @@ def test_quantiles_come_out_as_they_went_in(folder: Path) -> None:
         assert workload.share[workload.osl <= tokens].sum() == pytest.approx(probability, abs=0.05)
 
 
+def test_a_lognormal_without_an_end_is_named_where_requests_are_too_long(folder: Path) -> None:
+    wide = "{lognormal: {median: 1200, p99: 16000}}"
+    endless = SOUND.replace(ROWS, f"    isl: {wide}\n    osl: 100\n")
+    said = refusal(endless, {"workload.max_tokens": "32000"}).splitlines()[0]
+    assert "workload.max_tokens: 32000 is below the longest bucket" in said
+    assert said.endswith("; limit it with workload.lengths.isl.lognormal.maximum, which is not stated")
+    both = refusal(endless.replace("osl: 100", f"osl: {wide}"), {"workload.max_tokens": "32000"}).splitlines()[0]
+    assert both.endswith("isl.lognormal.maximum and workload.lengths.osl.lognormal.maximum, which are not stated")
+    limited = endless.replace("p99: 16000", "p99: 16000, maximum: 30000")
+    assert load(limited, {"workload.max_tokens": "32000"}).workload.max_tokens == 32000
+    assert refusal(limited, {"workload.max_tokens": "20000"}).endswith(" tokens (ISL + OSL)")
+
+
 def test_a_daily_profile_is_planned_at_its_peak_or_percentile(folder: Path) -> None:
     rates = [*range(1, 25)]
     assert planned_rate(Diurnal(requests_per_second_by_hour=rates)) == 24
@@ -244,6 +257,17 @@ def test_overrides_replace_values_and_are_named_in_faults(folder: Path) -> None:
     assert refusal(SOUND, {"seed.x": "8"}) == "w.yaml (overridden by seed.x=8): seed: a mapping is not a number"
     assert refusal(SOUND, {"accelerators.5.inventory": "8"}) == (
         "override 'accelerators.5.inventory': 5 is not one of the 2 items (0 is the first)"
+    )
+    assert load(SOUND, {"accelerators.h200.inventory": "8"}).offers[1].inventory == 8
+    assert load(SOUND, {"accelerators.H100.price": "2.5"}).offers[0].usd_per_hour == 2.5
+    assert refusal(SOUND, {"accelerators.h200.inventory": "-8"}).startswith(
+        "w.yaml (overridden by accelerators.h200.inventory=-8): accelerators.1.inventory: -8 "
+    )
+    assert refusal(SOUND, {"accelerators.H20O.inventory": "8"}) == (
+        "override 'accelerators.H20O.inventory': 'H20O' is not one of H100, H200; did you mean 'H200'?"
+    )
+    assert refusal(SOUND, {"search": "{tensor_parallel: [1, 2]}", "search.tensor_parallel.two": "4"}) == (
+        "override 'search.tensor_parallel.two': two is not one of the 2 items (0 is the first)"
     )
     assert refusal(SOUND, {"name.x": "8"}) == "override 'name.x': 'chat' stands above 'x'; override the whole of it"
 

@@ -71,7 +71,13 @@ def test_a_quantity_is_read_in_base_units(text: object, kind: Kind, value: float
         ("1e999", Kind.RATE, "'1e999' is not a finite number; write for example 10/s or 600/min"),
         ("50 kw", Kind.POWER, "'50 kw' has the unit 'kw', but a power is in W, kW or MW; did you mean 'kW'?"),
         ("€2/h", Kind.PRICE, "'€2/h' is not a price; write a number and a unit, for example 2.50 or $2.50/h"),
-        ("1,000", Kind.RATE, "'1,000' is not a rate; write for example 10/s or 600/min"),
+        ("1,000", Kind.RATE, "'1,000' has a comma; write a decimal point, and thousands closed up: 10/s or 600/min"),
+        (
+            "$5,50/h",
+            Kind.PRICE,
+            "'$5,50/h' has a comma; write a decimal point, and thousands closed up: 2.50 or $2.50/h",
+        ),
+        ("5,5 %", Kind.PERCENTAGE, "'5,5 %' has a comma; write a decimal point, and thousands closed up: 95 or 95%"),
     ],
 )
 def test_what_is_not_a_quantity_is_refused_with_the_allowed_units(text: object, kind: Kind, message: str) -> None:

@@ -27,7 +27,8 @@ from tests.workload_texts import SOUND, load, refusal
         (b"- a\n", "w.yaml: holds a list, but must hold keys and values such as 'name: chat'"),
         (b"hello", "w.yaml: holds a single value, but must hold keys and values such as 'name: chat'"),
         (b"a: 1\nb: \xff", "w.yaml:2: is not UTF-8 text (byte 0xff at offset 8); save it as UTF-8"),
-        (b"a:\n\t- b\n", "w.yaml:2:1: a tab cannot indent or separate in YAML; use spaces\n  - b\n  ^"),
+        (b"a:\n\t- b\n", "w.yaml:2:1: a tab in column 1 cannot indent or separate in YAML; use spaces\n   - b\n  ^"),
+        (b"a: \tb\n", "w.yaml:1:4: a tab in column 4 cannot indent or separate in YAML; use spaces\n  a:  b\n     ^"),
         (
             b"a: 1\n---\nb: 1\n",
             "w.yaml:2:1: a second document starts here ('---'), but one file states one problem\n  ---\n  ^",

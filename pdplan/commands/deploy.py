@@ -111,7 +111,7 @@ def deploy(
 
     plan = read_plan(file)
     if check is not None:
-        _check(console, plan, check)
+        _check(console, plan, check, asked["target"])
         return
     if output is None:
         raise click.UsageError("give -o DIR to write a deployment, or --check DIR to check one")
@@ -155,8 +155,11 @@ def _options(
     )
 
 
-def _check(console: Console, plan: Plan, directory: Path) -> None:
-    """Say what is wrong with a deployment that was written earlier, with the options that it was written with."""
+def _check(console: Console, plan: Plan, directory: Path, target: str | None) -> None:
+    """Say what is wrong with a deployment that was written earlier, with the options that it was written with.
+
+    target: what it has to be for, None: any.
+    """
     from reports.deploy.checking import checked_directory
     from reports.deploy.differences import AS_WRITTEN
     from reports.text import plural
@@ -164,9 +167,9 @@ def _check(console: Console, plan: Plan, directory: Path) -> None:
     context = click.get_current_context()
     for parameter in context.command.params:
         given = context.get_parameter_source(parameter.name or "") is ParameterSource.COMMANDLINE
-        if given and parameter.expose_value and parameter.name not in {"file", "check"}:
+        if given and parameter.expose_value and parameter.name not in {"file", "check", "target"}:
             raise click.UsageError(f"--check takes the other options from DIR; leave out {parameter.opts[-1]}")
-    checked = checked_directory(plan, directory)
+    checked = checked_directory(plan, directory, target=target)
     if checked.strays:
         console.show(_left_aside(checked.strays))
     if not checked.causes:

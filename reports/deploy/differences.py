@@ -15,13 +15,14 @@ from typing import Any, Final
 
 from costmodel.errors import InputError
 
-from .manifests import load_sections, load_yaml
+from .manifests import load_documents, load_sections, title
 
 AS_WRITTEN: Final = "as_written"
 """The rule that files say what was written, whether or not another rule is about it."""
 ADDRESS: Final = re.compile(r"[A-Za-z0-9_.-]+|\[?[0-9A-Fa-f:.]+\]?")
 """A host's name or address, as it may stand in a URL and in a shell's file of variables."""
 PROSE: Final = ".md"
+YAML: Final = ".yaml"
 PROGRAMS_READ: Final = frozenset((".yaml", ".yml", ".sh", ".json", ".env", ".cfg"))
 """Endings of files that somebody may apply or run along with ours."""
 RESULTS: Final = "benchmark/"
@@ -44,7 +45,8 @@ def differences(planned: Mapping[str, str], found: Mapping[str, str]) -> Iterato
             yield f"{path} is missing"
             continue
         try:
-            yield from _between(path, _meaning(path, text), _meaning(path, found[path]))
+            between = _between_documents if path.endswith(YAML) else _between
+            yield from between(path, _meaning(path, text), _meaning(path, found[path]))
         except InputError as error:
             yield str(error)
 
@@ -57,6 +59,17 @@ def strays(planned: Collection[str], there: Iterable[str]) -> list[str]:
     """
     others = (path for path in sorted(there) if path not in planned and not path.startswith(RESULTS))
     return [path for path in others if not any(part.startswith(".") for part in path.split("/"))]
+
+
+def _between_documents(path: str, planned: list[Any], found: list[Any]) -> Iterator[str]:
+    """The differences of a file of YAML, which may hold several objects: a benchmark has a job for each class."""
+    if len(planned) != len(found):
+        few = "1 document" if len(found) == 1 else f"{len(found):,} documents"
+        strange = _first_strange([title(one) for one in planned], [title(one) for one in found])
+        yield f"{path} has {few}, not {len(planned):,}: {strange}"
+        return
+    for one, other in zip(planned, found, strict=True):
+        yield from _between(path if len(planned) == 1 else f"{path}: {title(one)}", one, other)
 
 
 def _between(place: str, planned: Any, found: Any) -> Iterator[str]:
@@ -150,7 +163,7 @@ def _addresses(path: str, text: str) -> list[str]:
 
 
 _READERS: Final[Mapping[str, Callable[[str, str], Any]]] = {
-    ".yaml": load_yaml,
+    YAML: load_documents,
     ".json": _json,
     ".jsonl": _json_lines,
     ".sh": _commands,

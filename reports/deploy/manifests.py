@@ -18,17 +18,44 @@ DEEPEST: Final = 50
 
 
 def load_yaml(path: str, text: str) -> Any:
-    """Read YAML in which no key stands twice, and nothing stands for another thing."""
+    """Read the one document of a file of YAML, None where it is empty; see `load_documents`."""
+    found = load_documents(path, text)
+    if len(found) > 1:
+        raise InputError(f"{path} holds {len(found)} documents, parted by '---', where one is expected")
+    return found[0] if found else None
+
+
+def load_documents(path: str, text: str) -> list[Any]:
+    r"""Read the documents of YAML in which no key stands twice, and nothing stands for another thing.
+
+    Empty ones count for nothing, as for kubectl.
+
+    >>> load_documents("x.yaml", "a: 1\n---\nb: 2\n---\n")
+    [{'a': 1}, {'b': 2}]
+    """
     _refuse_mazes(path, text)
     loader = _LOADER(text)
+    found = []
     try:
-        node = loader.get_single_node()
-        _refuse_twice(path, node)
-        return None if node is None else loader.construct_document(node)
+        while loader.check_node():
+            node = loader.get_node()
+            _refuse_twice(path, node)
+            found.append(loader.construct_document(node))
     except (yaml.YAMLError, ValueError) as error:  # ValueError: a number or date that is none
         raise InputError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
     finally:
         loader.dispose()
+    return [document for document in found if document is not None]
+
+
+def title(document: Any) -> str:
+    """What people call a document of Kubernetes: kind and name.
+
+    >>> title({"kind": "Job", "metadata": {"name": "chat"}}), title({"tensor-parallel-size": 2})
+    ('Job chat', 'one without a name')
+    """
+    name = dig(document, "metadata", "name")
+    return "one without a name" if name is None else f"{dig(document, 'kind')} {name}"
 
 
 def load_sections(path: str, text: str) -> dict[str, list[list[str]]]:
@@ -94,9 +121,12 @@ def dig(found: Any, *path: str) -> Any:
 
 def namespaces(files: Mapping[str, str]) -> tuple[tuple[str, str | None], ...]:
     """The namespace of every Kubernetes object among the files, None where none is stated."""
-    loaded = {path: load_yaml(path, text) for path, text in sorted(files.items()) if path.endswith(".yaml")}
+    loaded = [(path, load_documents(path, text)) for path, text in sorted(files.items()) if path.endswith(".yaml")]
     return tuple(
-        (path, dig(found, "metadata", "namespace")) for path, found in loaded.items() if dig(found, "metadata")
+        (path if len(documents) == 1 else f"{path}: {title(one)}", dig(one, "metadata", "namespace"))
+        for path, documents in loaded
+        for one in documents
+        if dig(one, "metadata")
     )
 
 

@@ -45,7 +45,7 @@ def _lengths(plan: Plan, deployment: Deployment) -> Refusal | None:
     if deployment.routing is Routing.BOTH_KINDS:
         return Refusal(
             "the plan serves some requests in one engine and hands others over, and no router of a target does both",
-            "search: {roles: [prefill, decode]} or [colocated] in the workload",
+            "--set constraints.max_pools=2",  # of either kind, whichever is cheaper
         )
     if deployment.routing is not Routing.BY_LENGTH:
         return None

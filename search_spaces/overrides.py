@@ -1,0 +1,79 @@
+"""Values of a file replaced from elsewhere, as `--set` does: by dotted path, before anything is checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from costmodel.errors import InputError
+
+from .faults import Path, Source
+from .levers import place_in
+from .quantities import shown
+from .yaml_source import MAX_DEPTH, parse_value
+
+SHOWN_OVERRIDE = 60
+"""Characters of an override that a message repeats."""
+
+
+def override(source: Source, overrides: Mapping[str, Any]) -> Source:
+    """Return the source with values replaced: dotted path -> value; a text is read as YAML, as on a command line.
+
+    Items of lists are told by their number, from 0, or by their name: accelerators.H100.price.
+    """
+    value = source.value
+    stated = dict(source.overridden)
+    for dotted, given in overrides.items():
+        parts = dotted.split(".")
+        if len(parts) > MAX_DEPTH:
+            raise InputError(f"override {shown(dotted)}: is nested deeper than {MAX_DEPTH} levels")
+        if "" in parts:
+            raise InputError(f"override {shown(dotted)}: a key is missing beside a dot; write for example slo.ttft")
+        path = _path(value, parts, f"override {dotted!r}")
+        value = _replaced(value, path, _given(dotted, given))
+        stated[path] = _stated(dotted, given)
+    return replace(source, value=value, overridden=stated)
+
+
+def _stated(dotted: str, given: Any) -> str:
+    """How a message names an override: as it was written, or by its key alone where no line of text wrote it."""
+    if isinstance(given, Mapping | list | tuple):
+        return dotted
+    text = f"{dotted}={given if isinstance(given, str) and given.isprintable() else shown(given)}"
+    return text if len(text) <= SHOWN_OVERRIDE else f"{text[: SHOWN_OVERRIDE - 3]}..."
+
+
+def _given(dotted: str, given: Any) -> Any:
+    try:
+        return parse_value(given) if isinstance(given, str) else given
+    except InputError as error:
+        raise InputError(f"override {dotted!r}: {error}") from error
+
+
+def _path(value: Any, parts: list[str], where: str) -> Path:
+    """Where the parts lead in a value, with numbers for items of lists; where: the override, in messages."""
+    path: list[str | int] = []
+    for part in parts:
+        if isinstance(value, list):
+            place = place_in(value, part, where)
+            path.append(place)
+            value = value[place]
+            value = {"name": value} if isinstance(value, str) else value  # `- H100` is short for `- {name: H100}`
+        elif value is None or isinstance(value, dict):
+            path.append(part)
+            value = (value or {}).get(part)
+        else:
+            raise InputError(f"{where}: {shown(value)} stands above {part!r}; override the whole of it")
+    return tuple(path)
+
+
+def _replaced(value: Any, path: Path, given: Any) -> Any:
+    if not path:
+        return given
+    head, rest = path[0], path[1:]
+    if isinstance(value, list):
+        return [_replaced(item, rest, given) if place == head else item for place, item in enumerate(value)]
+    mapping = {"name": value} if isinstance(value, str) else dict(value or {})
+    mapping[str(head)] = _replaced(mapping.get(str(head)), rest, given)
+    return mapping
