@@ -233,13 +233,23 @@ def test_where_two_pools_are_as_busy() -> None:
 
 
 def test_places_between_which_both_pools_keep_up() -> None:
-    order = Order(np.arange(3), None, np.array([0.0, 1.0, 2.0, 4.0]), np.array([6.0, 4.0, 1.0, 0.0]))
-    assert order.bracket(3, 5) == pytest.approx((0.5, 2.5))
-    assert order.bracket(1, 2)[0] > order.bracket(1, 2)[1]
-    assert order.place((0.5, 2.5), (3, 5), 0.0) == pytest.approx(1.0 + 7.0 / 14.0)
+    order = Order(np.arange(3), None, np.array([[0.0, 1.0, 2.0, 4.0]]), np.array([[6.0, 4.0, 1.0, 0.0]]))
+    sides, few = (((0, 3),), ((1, 5),)), (((0, 1),), ((1, 2),))
+    assert order.bracket(*sides) == pytest.approx((0.5, 2.5))
+    assert order.bracket(*few)[0] > order.bracket(*few)[1]
+    assert order.place((0.5, 2.5), sides, 0.0) == pytest.approx(1.0 + 7.0 / 14.0)
     whole = replace(order, cuts=np.array([1.0, 2.0]))
-    assert whole.place((0.5, 2.5), (3, 5), 0.0) in {1.0, 2.0}
-    assert whole.place((1.0, 2.0), (3, 5)) is None
+    assert whole.place((0.5, 2.5), sides, 0.0) in {1.0, 2.0}
+    assert whole.place((1.0, 2.0), sides) is None
+
+
+def test_of_a_side_of_two_pools_the_busier_one_counts() -> None:
+    """Of 2 prefill engines 1, 2, 4 keep up before each place, of 4 decode engines 1, 4, 8: busy 0.5, 1, 2."""
+    first = np.array([[0.0, 1.0, 2.0, 4.0], [0.0, 1.0, 4.0, 8.0]])
+    order = Order(np.arange(3), None, first, np.array([[6.0, 4.0, 1.0, 0.0]]))
+    pair, alone = ((0, 2), (1, 4)), ((2, 4),)
+    assert order.lean(pair, alone) == pytest.approx([-1.5, -0.5, 0.75, 2.0])
+    assert order.bracket(pair, alone) == pytest.approx((1.0, 2.0))
 
 
 def test_no_more_fleets_are_evaluated_than_were_granted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -247,7 +257,7 @@ def test_no_more_fleets_are_evaluated_than_were_granted(monkeypatch: pytest.Monk
     parting = Parting(given, 0)
     stage = Stage(COLOCATED, np.ones(2))
     first, second = (int(setting) for setting in np.flatnonzero(given.settings.role == COLOCATED)[:2])
-    order = parting.orders(stage, first, second)[0]
+    order = parting.orders(stage, (first,), (second,))[0]
     monkeypatch.setattr("optimizer.rivals.parting.pool_state", lambda *_: pytest.fail("evaluated"))
-    assert parting.parted(stage, ((first, 9), (second, 9)), order) is None
+    assert parting.parted(stage, (((first, 9),), ((second, 9),)), order) is None
     assert LOOKS > 0

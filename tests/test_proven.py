@@ -14,11 +14,9 @@ from optimizer.fleets.fleet import Fleet
 from optimizer.plans.plan import Status
 from optimizer.plans.plan_simulation import Tuning
 from optimizer.plans.proof import Proof
-from optimizer.recommend import judged, proven
+from optimizer.recommend import proven
 from optimizer.recommend.judged import proof_of
-from optimizer.recommend.level import Brake
 from optimizer.recommend.proven import TUNED, Solved
-from optimizer.rivals.alternatives import Rival, rival_row
 from optimizer.verification.tune import Wish
 from optimizer.verification.verdict import Bench, Verdict
 from optimizer.verification.waste import Lean
@@ -62,34 +60,6 @@ def test_a_tuned_fleet_for_which_no_confirmation_is_left_is_not_taken(monkeypatc
     lean, record = proven._tuned(bench, start, [], lambda: False, iter(()), tune=Wish(), least=2)
     assert lean is start
     assert not record.improved
-
-
-def rival(fleet: Fleet, fallback: Fleet) -> Rival:
-    row = rival_row(small(), "single_type", "only", fleet, None, None)
-    return Rival(row, fleet, promised=fallback)
-
-
-def test_a_rival_that_misses_gets_other_settings_before_a_dearer_one_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    instance = small()
-    bench: Any = Oracle(instance, (3, 1))
-    first, dearer, mended = apart(instance, 2, 1), apart(instance, 3, 2), apart(instance, 3, 1)
-    monkeypatch.setattr(judged, "other_settings", lambda *_: None)
-    assert judged._of_rival(bench, rival(first, dearer), 0.0, Brake()).fleet is dearer
-    monkeypatch.setattr(judged, "other_settings", lambda _, missed: mended if missed.fleet is first else None)
-    assert judged._of_rival(bench, rival(first, dearer), 0.0, Brake()).fleet is mended
-
-
-def test_a_rival_that_costs_less_counts_only_if_it_is_proven() -> None:
-    """Left between at a lower cost it is passed over for one to fall back on; at a higher cost it is shown."""
-    instance = small()
-    bench: Any = Oracle(instance, (1, 1))
-    first, dearer = apart(instance, 1, 1), apart(instance, 2, 1)
-    for fleet in (first, dearer):
-        between = replace(bench.verdict(fleet), held=False)
-        bench.verdicts |= {key: between for key, one in bench.verdicts.items() if one.fleet is fleet}
-    cost = fleet_cost(instance, dearer)
-    assert judged._of_rival(bench, rival(first, dearer), cost, Brake()).fleet is dearer
-    assert judged._of_rival(bench, rival(first, dearer), 0.0, Brake()).fleet is first
 
 
 @pytest.mark.parametrize(("chosen", "known"), [(2, True), (1, False)])

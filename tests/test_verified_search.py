@@ -270,10 +270,10 @@ def test_a_search_again_finds_a_fleet_of_slower_engines_by_columns_and_evaluatio
     solved = solved_by_formula(instance, priced, effort, lambda label, fraction: None)
     rungs = {(one.shape, one.role is not Role.PREFILL): 20 for one in solved.fleet.pools}
     stricter = slower(instance, rungs)
-    found = resolver_of(solved, effort)(stricter)
+    found = resolver_of(effort, solved.space)(stricter)
     assert holds(stricter, predict_misses(stricter, found))
     assert fleet_cost(instance, found) >= fleet_cost(instance, solved.fleet)
-    assert resolver_of(solved, Effort(until=0.0))(stricter).pools == ()
+    assert resolver_of(Effort(until=0.0), solved.space)(stricter).pools == ()
 
 
 @settings(deadline=None, max_examples=20)

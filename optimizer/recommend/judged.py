@@ -7,40 +7,35 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-import numpy as np
-
-from costmodel.words import dollars, percentage
+from costmodel.words import percentage
 from optimizer.fleets.binding import binding
 from optimizer.fleets.build_plan import fleet_cost, pool_line
 from optimizer.fleets.evaluate import holds, predict_misses
 from optimizer.fleets.fleet import Fleet
-from optimizer.loads.instance import Instance
 from optimizer.loads.late import Late
 from optimizer.plans.plan import Alternative, Binding, Plan, Status
-from optimizer.plans.plan_simulation import SimulatedLatencies
-from optimizer.plans.proof import OPTIMAL_GAP, Proof, bound_for, gap_of, proof_of_judged
-from optimizer.rivals.alternatives import SAME, Rival, kinds, recommended, why_not
+from optimizer.plans.proof import OPTIMAL_GAP, Proof, bound_for, proof_of_judged
+from optimizer.rivals.alternatives import recommended
 from optimizer.verification.balancing import by_requests
 from optimizer.verification.confirm import confirmed
 from optimizer.verification.miss_words import miss_words
-from optimizer.verification.settings import other_settings
 from optimizer.verification.simulated_goodput import OutOfTimeError, goodput_among
 from optimizer.verification.simulation_record import (
     Trail,
     as_simulated,
-    latencies,
     other_rates,
     simulated_error_bars,
     simulation_of,
 )
 from optimizer.verification.tune import Wish
-from optimizer.verification.verdict import BRIEFLY, Bench, Verdict, make_bench
-from optimizer.verification.verify import Resolve, Searched
+from optimizer.verification.verdict import Bench, Verdict, make_bench
+from optimizer.verification.verify import Searched
 from optimizer.verification.waste import Lean
 from search_spaces.problem import Goal
 
 from .level import Brake, Level
 from .proven import Solved, Told, proven
+from .rival_rows import Resolver, compared, overall, winner_row
 
 STEPS_DOWN = (0.0, 0.02, 0.04, 0.08, 0.15, 0.3, 0.5)
 """How far below the goodput of one run volumes are tried, as shares of it."""
@@ -70,14 +65,17 @@ class Judged:
 
 
 def judged(
-    solved: Solved, resolve: Resolve, level: Level, brake: Brake, told: Told, *, tune: Wish | None = None
+    solved: Solved, resolver: Resolver, level: Level, brake: Brake, told: Told, *, tune: Wish | None = None
 ) -> Judged:
-    """Find the cheapest fleet that holds when it is simulated, tuned if so; the bound stays that of the formulas."""
+    """Find the cheapest fleet that holds when it is simulated, tuned if so; the bound stays that of the formulas.
+
+    resolver: searches again, among what columns it is given.
+    """
     told("simulating fleets", 0.65)
     least, tuning = THOROUGH_RUNS if level is Level.THOROUGH else 2, None
     if solved.instance.problem.objective.goal is Goal.MIN_COST:
         bench = make_bench(solved.instance, late=brake.stopped)
-        searched, lean, tuning = proven(solved, bench, resolve, brake, told, tune=tune, least=least)
+        searched, lean, tuning = proven(solved, bench, resolver(solved.space), brake, told, tune=tune, least=least)
     else:
         bench, searched = verified_volume(solved, least, brake.stopped)
         lean = None if searched.winner is None else Lean(searched.winner, ())
@@ -98,7 +96,7 @@ def judged(
         interrupted=brake.stopped(),
         tuning=tuning,
     )
-    rows = _rows(solved, bench, lean.winner, proof, brake)
+    rows = compared(solved, bench, lean.winner, proof, resolver)
     return Judged(lean.winner.fleet, proof, bench.volume, rows, [], bench, lean.winner, trail)
 
 
@@ -106,8 +104,8 @@ def as_judged(solved: Solved, winner: Verdict, level: Level, brake: Brake) -> Ju
     """The fleet of `solved`, which held when it was simulated, with nothing beside it."""
     bench = make_bench(solved.instance, least=THOROUGH_RUNS if level is Level.THOROUGH else 2, late=brake.stopped)
     trail = Trail((), (), 1, 0, interrupted=brake.stopped())
-    rows = _rows(solved, bench, winner, solved.proof, brake)
-    return Judged(winner.fleet, solved.proof, 1.0, rows, [], bench, winner, trail)
+    row = winner_row(bench, winner, solved.proof)
+    return Judged(winner.fleet, solved.proof, 1.0, [row], [], bench, winner, trail)
 
 
 def with_simulation(found: Judged, plan: Plan, brake: Brake, told: Told) -> Plan:
@@ -186,81 +184,6 @@ def _volume_of(solved: Solved, fleet: Fleet, least: int, late: Late, numbers: It
             return bench, Searched(found, None)
         nearest = found
     return bench, Searched(None, nearest or bench.verdict(fleet))
-
-
-def _rows(solved: Solved, bench: Bench, winner: Verdict, proof: Proof, brake: Brake) -> list[Alternative]:
-    """The comparison with every kind, all simulated that can be: the winner first, the best of each kind after it."""
-    instance = solved.instance
-    reached = overall(instance, winner)
-    best = recommended(instance, winner.fleet, proof, bench.volume)
-    best = best.model_copy(update={"attainment": reached, "simulated": True, "latencies": _latencies(winner)})
-    own = {kind.label for kind in kinds(instance, solved.space) if kind.has(instance, winner.fleet)}
-    rows = []
-    for rival in solved.rivals[1:]:
-        if rival.row.label in own:
-            same = {"kind": rival.row.kind, "label": rival.row.label, "why_not": SAME}
-            rows.append(best.model_copy(update=same))
-        elif rival.row.cost_usd_per_hour is None or (brake.stopped() and not bench.judged(rival.fleet)):
-            rows.append(rival.row)
-        else:
-            rows.append(_row(instance, rival.row, _of_rival(bench, rival, winner.cost, brake), winner.cost))
-    rows.sort(key=lambda row: (row.cost_usd_per_hour is None, row.cost_usd_per_hour or 0.0, row.label))
-    return [best, *rows]
-
-
-def _of_rival(bench: Bench, rival: Rival, best: float, brake: Brake) -> Verdict:
-    """How the best fleet of a kind did; where that does not count, the first to fall back on that does.
-
-    best: cost of the recommended [$/h]. What misses is tried with other settings, as the recommended one would have
-    been: no kind is to lose for these.
-    """
-    first = bench.verdict(rival.fleet, BRIEFLY)
-    tried = (one for fleet in rival.fleets if not brake.stopped() for one in _with_other_settings(bench, fleet))
-    return next((one for one in tried if _counts(one, best)), first)
-
-
-def _counts(found: Verdict, best: float) -> bool:
-    """Whether a rival counts as one that holds: what costs less than the best [$/h] must be proven to."""
-    return found.held or (found.judgement.held and found.cost >= best)
-
-
-def _with_other_settings(bench: Bench, fleet: Fleet) -> Iterator[Verdict]:
-    """How a fleet did, and how it does with other settings that look better."""
-    own = bench.verdict(fleet, BRIEFLY)
-    yield own
-    other = None if own.judgement.held else other_settings(bench, own)
-    if other is not None:
-        yield bench.verdict(other, BRIEFLY)
-
-
-def _row(instance: Instance, row: Alternative, found: Verdict, best: float) -> Alternative:
-    """The row of a kind whose best fleet by formula was simulated."""
-    if _counts(found, best):
-        bound = bound_for(row.bound_usd_per_hour, found.cost)
-        shown = {
-            "cost_usd_per_hour": found.cost,
-            "bound_usd_per_hour": bound,
-            "gap": gap_of(bound, found.cost),
-            "pools": [pool_line(instance, pool) for pool in found.fleet.pools],
-            "attainment": overall(instance, found),
-            "simulated": True,
-            "latencies": _latencies(found),
-        }
-        return row.model_copy(update=shown | {"why_not": why_not(found.cost, best)})
-    lost = {"status": Status.TIME_LIMIT, "cost_usd_per_hour": None, "bound_usd_per_hour": None, "gap": None}
-    reason = f"the cheapest found by formula ({dollars(found.cost)}/h) {miss_words(found)}"
-    return row.model_copy(update=lost | {"pools": [], "attainment": None, "simulated": True, "why_not": reason})
-
-
-def _latencies(found: Verdict) -> list[SimulatedLatencies]:
-    """Of each class, as simulated."""
-    return [latencies(one) for one in found.judgement.classes]
-
-
-def overall(instance: Instance, found: Verdict) -> float:
-    """Share of all requests within their SLOs."""
-    shares = np.array([slo.share for slo in instance.problem.slos])
-    return float(shares @ [one.attainment.share for one in found.judgement.classes] / shares.sum())
 
 
 def _undecided(solved: Solved, bench: Bench, fleet: Fleet) -> Judged:

@@ -28,8 +28,9 @@ from optimizer.verification.verdict import Verdict
 from search_spaces.problem import Goal, Slo
 
 from .formula_search import find_that_holds
-from .judged import goal_missed, overall
+from .judged import goal_missed
 from .lifting import least_demand, lifts
+from .rival_rows import overall
 
 ROUNDING = 1e-9
 """Relative excess of a limit that is none."""

@@ -6,10 +6,12 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 
 from optimizer.fleets.build_plan import build_plan, fleet_cost, provenance
 from optimizer.fleets.error_bars import at_quantile, class_error_bars, slow_end
 from optimizer.fleets.fleet import Fleet
+from optimizer.loads.columns import Columns
 from optimizer.loads.diagnose import check_floors, check_shapes
 from optimizer.loads.instance import Instance, make_instance
 from optimizer.plans.plan import Alternative, Binding, Plan, Provenance, RunInfo, Status
@@ -128,8 +130,8 @@ def _plan(wanted: Wanted, solved: Solved) -> Plan:
         return _in_the_way(wanted, solved, describe_miss(solved.instance, solver_of(wanted), wanted.brake.stopped))
     if wanted.level is Level.QUICK:
         return _written(wanted, solved, [rival.row for rival in solved.rivals], [])
-    resolve = resolver_of(solved, wanted.effort)
-    answer = judged(solved, resolve, wanted.level, wanted.brake, wanted.told, tune=wanted.tune)
+    resolver = partial(resolver_of, wanted.effort)
+    answer = judged(solved, resolver, wanted.level, wanted.brake, wanted.told, tune=wanted.tune)
     if answer.winner is not None:
         return _judged_plan(wanted, solved, answer)
     if answer.fleet.pools:
@@ -171,15 +173,18 @@ def _judged_plan(wanted: Wanted, solved: Solved, answer: Judged) -> Plan:
     return with_simulation(answer, plan, wanted.brake, wanted.told)
 
 
-def resolver_of(solved: Solved, effort: Effort) -> Resolve:
-    """Searches again, for the cheapest fleet of engines that bear less: by columns, then by evaluation."""
+def resolver_of(effort: Effort, space: Columns) -> Resolve:
+    """Searches again, for the cheapest fleet of engines that bear less: by columns, then by evaluation.
+
+    space: the columns among which it is searched.
+    """
 
     def resolve(stricter: Instance) -> Fleet:
         if effort.late():
             return Fleet(())
         some = little(effort.part(AGAIN))
-        priced = price_space(stricter, solved.space, some.late)
-        promised = find_that_holds(stricter, solved.space, priced, some)
+        priced = price_space(stricter, space, some.late)
+        promised = find_that_holds(stricter, space, priced, some)
         return or_leaner(evaluated(stricter, priced, some.late), promised, some)[2]
 
     return resolve
@@ -197,7 +202,7 @@ def solver_of(wanted: Wanted) -> Solve:
         if not solved.fleet.pools:
             return None
         bench = make_bench(solved.instance, late=late)
-        _, lean, _ = proven(solved, bench, resolver_of(solved, wanted.effort), wanted.brake, _untold)
+        _, lean, _ = proven(solved, bench, resolver_of(wanted.effort, solved.space), wanted.brake, _untold)
         return None if lean is None else Held(solved.instance, lean.winner.fleet, lean.winner)
 
     def formula(instance: Instance) -> Held | None:

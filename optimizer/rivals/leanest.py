@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from optimizer.fleets.bought import pools_apart
 from optimizer.fleets.build_plan import fleet_cost
 from optimizer.fleets.fleet import Fleet
@@ -18,10 +20,12 @@ from optimizer.loads.late import Late, never
 from optimizer.solver.simple_plans import Totals, simple_plans
 from search_spaces.problem import Goal
 
+from .beside import cheaper_beside
 from .by_evaluation import NO_DEARER, SAME_COST, BoolArray, Evaluated, cheapest_held, settings_of, settled
 from .fewer import trimmed
 from .mixed import cheaper_mix
 from .per_class import classes_apart
+from .recut import with_room
 from .room import roomiest_fleet
 
 
@@ -50,14 +54,20 @@ def leanest(known: Evaluated, fleet: Fleet, allowed: BoolArray | None = None) ->
 
 
 def or_mixed(known: Evaluated, best: Fleet, promised: Fleet, allowed: BoolArray | None = None) -> Fleet:
-    """A fleet that holds, or a cheaper one of mixed engines in a stage of it, or of the promised one, or of others."""
+    """A fleet that holds, or a cheaper one of mixed engines in a stage of it, or of the promised one, or of others.
+
+    Or one of colocated engines beside prefill and decode engines.
+    """
     problem = known.instance.problem
     if classes_apart(problem):
         return best
     cost = fleet_cost(known.instance, best) if best.pools else math.inf
     starts = [one for one in (best, promised) if one.pools]
-    mixed = cheaper_mix(known, pools_apart(problem), starts, cost, allowed)
-    return best if mixed is None else settled(known.instance, mixed)
+    free = np.ones(known.settings.size, dtype=np.bool_) if allowed is None else allowed
+    mixed = cheaper_mix(known, pools_apart(problem), starts, cost, free)
+    cost = cost if mixed is None else fleet_cost(known.instance, mixed)
+    mixed = cheaper_beside(known, pools_apart(problem), starts, cost, free) or mixed
+    return best if mixed is None else settled(known.instance, with_room(known, mixed))
 
 
 def unmixed(known: Evaluated, fleet: Fleet, allowed: BoolArray | None = None) -> Fleet:

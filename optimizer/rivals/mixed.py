@@ -1,11 +1,12 @@
-"""Fleets that mix GPU types within a stage: two pools of other engines in the place of one, wherever that costs less.
+"""Fleets that mix engines within a stage: two pools of other engines in the place of one, wherever that costs less.
 
 A promise of a column holds for any routing, at small counts often for half of what an engine could serve. So fleets
 of two kinds of engines in a stage are looked for by evaluation too: for each two engines, so many of the dearer one,
 and as many of the other as cost less than the best fleet known. Those that do not keep up with the demand, however it
 is parted (`keeping_up`), are left out, and the others are looked at in the order of how busy they would be; once more
 where they miss, with other orders of the lengths (`parting`). Where the most of the other engines hold, the fewest that
-do are taken, as more engines never miss more. What is found is mixed further, one of its pools at a time.
+do are taken, as more engines never miss more. What is found is mixed further, one of its pools at a time. Engines of
+different GPU types come first, then those of one type, which save a part of an engine: much where there are few.
 """
 
 from __future__ import annotations
@@ -32,6 +33,11 @@ from .parting import Order, Parting, Pick, Stage
 LOOKS = 120
 """Fleets that are evaluated in one search; each takes the states of two pools. At half as many fleets of six engines of
 two types were 5 to 8 % dearer, and rarely found at more: at twice as many, none was cheaper."""
+LOOKS_ALIKE = 60
+"""The same where both are of one GPU type."""
+WORTH = 0.02
+"""Share of the cost that a pool more of the same GPU type must save [1]: it is more to run, and what saves less by a
+better fit has no room left."""
 
 SIZES = 8
 """Sizes of the pool of dearer engines that are tried first, of each two engines."""
@@ -51,13 +57,15 @@ the second, step of sizes."""
 class Mixing:
     """A search for mixed fleets that cost less than the best so far.
 
-    allowed (settings,): which engines may be used; cost: of the best fleet [$/h]; best: the cheapest that was found.
+    allowed (settings,): which engines may be used; cost: of the best fleet [$/h]; alike: whether those of a stage are
+    of one offer, or of different ones; best: the cheapest that was found.
     """
 
     parting: Parting
     problem: Problem
     allowed: BoolArray
     cost: float
+    alike: bool = False
     best: Fleet | None = None
 
     def partnered(self) -> list[Stage]:
@@ -82,7 +90,7 @@ class Mixing:
         heapq.heapify(waiting)
         while waiting and self.parting.left > 0 and not known.late():
             number, busy, place, first, size, second, step = heapq.heappop(waiting)
-            orders = self.parting.orders(stages[place], first, second)
+            orders = self.parting.orders(stages[place], (first,), (second,))
             if self._improved(stages[place], (first, size), second, orders[number]):
                 near = [other for other in (size - step // 2, size + step // 2) if other > 0 and step > 1]
                 for one in self._ranked(place, stages[place], [(first, other, second, step // 2) for other in near]):
@@ -97,17 +105,16 @@ class Mixing:
         most = int(self._most(stage, rows)[0])
         if most == 0 or self._busy(stage, rows, np.array([most]))[0] > 1.0:
             return False
-        found = self.parting.parted(stage, (pick, (other, most)), order)
+        found = self.parting.parted(stage, ((pick,), ((other, most),)), order)
         if found is None:
             return False
         low, high = 0, most
         while high - low > 1:
             middle = (low + high) // 2
-            fewer = self.parting.parted(stage, (pick, (other, middle)), order)
+            fewer = self.parting.parted(stage, ((pick,), ((other, middle),)), order)
             low, high, found = (middle, high, found) if fewer is None else (low, middle, fewer)
-        found = (
-            self.parting.parted(stage, (pick, (other, high)), self.parting.thresholds(stage, pick[0], other)) or found
-        )
+        routable = self.parting.thresholds(stage, (pick[0],), (other,))
+        found = self.parting.parted(stage, ((pick,), ((other, high),)), routable) or found
         self.best, self.cost = found, float(gpu_cost(self.problem, fleet_gpus(self.parting.known.instance, found)))
         return True
 
@@ -138,15 +145,15 @@ class Mixing:
         ]
 
     def _pairs(self, stage: Stage) -> list[tuple[int, int, int]]:
-        """Each two engines of different offers, the dearer one first, and how many of it can be paid for beside one."""
+        """Each two engines that may be mixed, the dearer one first, and how many of it can be paid for beside one."""
         settings, tables = self.parting.known.settings, self.parting.known.instance.tables
-        some = self._settings(stage)
+        some = self.settings(stage)
         offer, price = tables.offer[settings.shape], tables.usd_per_hour[settings.shape]
         pairs = [
             (int(one), int(other))
             for one in some
             for other in some
-            if offer[one] != offer[other] and (price[one], -one) > (price[other], -other)
+            if bool(offer[one] == offer[other]) is self.alike and (price[one], -one) > (price[other], -other)
         ]
         if not pairs:
             return []
@@ -154,7 +161,7 @@ class Mixing:
         top = self._most(stage, np.stack([table[:, 1], np.ones(len(pairs), dtype=np.int64), table[:, 0]], axis=1))
         return [(one, other, count) for (one, other), count in zip(pairs, top.tolist(), strict=True) if count]
 
-    def _settings(self, stage: Stage) -> IntArray:
+    def settings(self, stage: Stage) -> IntArray:
         """Settings of a stage that may be used and talk to all others, one of each shape."""
         known, tables = self.parting.known, self.parting.known.instance.tables
         shape, role = known.settings.shape, ROLES[stage.role]
@@ -191,18 +198,10 @@ class Mixing:
 
         rows (rows, 3): first setting, engines of it, second setting.
         """
-        known, problem = self.parting.known, self.problem
-        mine, spares = known.gpus_each(), problem.constraints.spare_replicas
+        known = self.parting.known
+        mine, spares = known.gpus_each(), self.problem.constraints.spare_replicas
         fixed = fleet_gpus(known.instance, Fleet(stage.others)) + mine[rows[:, 0]] * (rows[:, 1:2] + spares)
-        each = mine[rows[:, 2]]
-        low = np.zeros(rows.shape[0], dtype=np.int64)
-        high = np.array([known.most(int(setting)) + 1 for setting in rows[:, 2]])
-        while (high - low > 1).any():
-            middle = np.maximum((low + high) // 2, 1)
-            gpus = fixed + each * (middle + spares)[:, None]
-            fits = within_limits(problem, gpus) & (gpu_cost(problem, gpus) < self.cost * (1.0 - SAME_COST))
-            low, high = np.where(fits & (high > middle), middle, low), np.where(fits, high, middle)
-        return low
+        return most_beside(known, self.problem, fixed, rows[:, 2], self.cost)
 
     def _busy(self, stage: Stage, rows: IntArray, counts: IntArray) -> FloatArray:
         """The least that the busier of two pools can be busy, (rows,) [1]; counts (rows,): of the second setting."""
@@ -221,6 +220,24 @@ class Mixing:
         return balance(
             need[first] / sizes[0], need[second] / sizes[1], worse[first] / np.maximum(worse[second], 1e-300)
         )
+
+
+def most_beside(
+    known: Evaluated, problem: Problem, fixed: FloatArray | IntArray, settings: IntArray, below: float
+) -> IntArray:
+    """Engines of a setting that the limits allow beside other GPUs for less than `below` [$/h], (rows,).
+
+    fixed (rows, offers): the other GPUs; settings (rows,): of the engines, which have spares too.
+    """
+    each, spares = known.gpus_each()[settings], problem.constraints.spare_replicas
+    low = np.zeros(settings.size, dtype=np.int64)
+    high = np.array([known.most(int(setting)) + 1 for setting in settings], dtype=np.int64)
+    while (high - low > 1).any():
+        middle = np.maximum((low + high) // 2, 1)
+        gpus = fixed + each * (middle + spares)[:, None]
+        fits = within_limits(problem, gpus) & (gpu_cost(problem, gpus) < below * (1.0 - SAME_COST))
+        low, high = np.where(fits & (high > middle), middle, low), np.where(fits, high, middle)
+    return low
 
 
 def balance(first: FloatArray, second: FloatArray, order: FloatArray) -> FloatArray:
@@ -268,11 +285,15 @@ def cheaper_mix(
     problem: the instance's own, or one that differs in prices and limits alone; starts: fleets that hold, whose pools
     may be mixed; allowed (settings,): which engines may be used.
     """
-    if len(problem.offers) < 2:
-        return None
     free = np.ones(known.settings.size, dtype=np.bool_) if allowed is None else allowed
-    mixing = Mixing(Parting(known, LOOKS), problem, free, below)
-    stages = [*mixing.partnered(), *(stage for fleet in starts for stage in stages_of(fleet))]
-    while mixing.search(_distinct(stages)) and mixing.best is not None:
-        stages = stages_of(mixing.best)
-    return mixing.best
+    best: Fleet | None = None
+    for alike, looks in ((False, LOOKS), (True, LOOKS_ALIKE)):
+        ceiling = below * (1.0 - WORTH) if alike else below
+        mixing = Mixing(Parting(known, looks), problem, free, ceiling, alike)
+        fleets = starts if best is None else (best, *starts)
+        stages = [*mixing.partnered(), *(stage for fleet in fleets for stage in stages_of(fleet))]
+        while mixing.search(_distinct(stages)) and mixing.best is not None:
+            stages = stages_of(mixing.best)
+        if mixing.best is not None:
+            best, below = mixing.best, mixing.cost
+    return best

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from optimizer.fleets.bought import pools_apart
 from optimizer.fleets.build_plan import fleet_cost
 from optimizer.fleets.evaluate import goodput_volume
@@ -15,14 +17,17 @@ from optimizer.fleets.fleet import Fleet
 from optimizer.fleets.volume import at_volume
 from optimizer.loads.instance import Instance
 
-from .by_evaluation import Evaluated, settled
+from .beside import cheaper_beside
+from .by_evaluation import Evaluated, cheapest_held, settled
 from .fewer import trimmed
 from .floor import least_per_demand, most_volume
 from .mixed import cheaper_mix
 from .most import best_of_few_pools
+from .recut import with_room
 
-BEYOND = 1.02
-"""Factor on what the best fleet serves with which one that mixes GPU types is looked for."""
+BEYOND = (1.16, 1.08, 1.04, 1.02)
+"""Factors on what the best fleet serves with which one of mixed engines is looked for: the largest first, as what
+serves a little more may be nothing to go on from."""
 
 Serving = tuple[Fleet, float]
 """A fleet, and the most that it is known to serve, as a multiple of the demand."""
@@ -37,11 +42,12 @@ def per_dollar(instance: Instance, serving: Serving) -> float:
 def most_served(known: Evaluated, promised: Serving) -> Serving:
     """The fleet within the limits that serves most: the promised one, if any, or one of those that are evaluated."""
     instance, best = known.instance, max(_promised(known, promised), _of_few_pools(known), key=lambda one: one[1])
-    while best[0].pools and not known.late():
-        mixed = _mixed(known, best[0], best[1] * BEYOND, math.inf)
-        if mixed is None:
-            break
-        best = mixed, max(best[1] * BEYOND, goodput_volume(instance, mixed))
+    waiting = list(BEYOND)
+    while waiting and best[0].pools and not known.late():
+        more = best[1] * waiting.pop(0)
+        mixed = _mixed(known, best[0], more, math.inf)
+        if mixed is not None:
+            best, waiting = (mixed, max(more, goodput_volume(instance, mixed))), list(BEYOND)
     return best
 
 
@@ -93,6 +99,14 @@ def _of_few_pools(known: Evaluated) -> Serving:
 
 
 def _mixed(known: Evaluated, fleet: Fleet, volume: float, below: float) -> Fleet | None:
-    """A fleet that mixes GPU types in a stage of this one, serves a volume, and costs less than `below` [$/h]."""
+    """A fleet that mixes engines in a stage of this one, or has colocated ones beside fewer of its own.
+
+    It serves a volume, and costs less than `below` [$/h].
+    """
     there = Evaluated.of(at_volume(known.instance, volume), known.settings, known.late)
-    return cheaper_mix(there, pools_apart(known.instance.problem), [fleet], below)
+    problem, free = pools_apart(known.instance.problem), np.ones(known.settings.size, dtype=np.bool_)
+    cheapest_held(there, problem, below)  # none, but now it is known which engines are enough apart
+    mixed = cheaper_mix(there, problem, [fleet], below, free)
+    cost = below if mixed is None else fleet_cost(known.instance, mixed)
+    found = cheaper_beside(there, problem, [fleet], cost, free) or mixed
+    return None if found is None else with_room(there, found)

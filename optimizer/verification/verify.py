@@ -49,6 +49,8 @@ CANDIDATE, REPAIRED = "found by formula", "repaired"
 Tried = tuple[str, Verdict]
 Resolve = Callable[[Instance], Fleet]
 """Searches for the cheapest fleet of an instance; an empty one where it finds none."""
+Judge = Callable[[Fleet], Verdict]
+"""Simulates a fleet."""
 Mend = Callable[[Bench, Verdict], Fleet | None]
 """Finds other settings for a fleet that missed; None where none promise to hold."""
 
@@ -135,9 +137,9 @@ class _Searches:
     instance: Instance
     resolve: Resolve | None
     least: float
+    left: int = SEARCHES
     rungs: Rungs = field(default_factory=dict)
     known: Rungs = field(default_factory=dict)
-    left: int = SEARCHES
 
     def learn(self, missed: Verdict) -> None:
         """Engines bear no more than a fleet that missed had to."""
@@ -160,28 +162,36 @@ class _Searches:
 
 
 def cheapest_verified(
-    bench: Bench, fleets: Sequence[Fleet], resolve: Resolve | None = None, mend: Mend = other_settings
+    bench: Bench,
+    fleets: Sequence[Fleet],
+    resolve: Resolve | None = None,
+    mend: Mend = other_settings,
+    *,
+    judge: Judge | None = None,
+    most: float = math.inf,
+    searches: int = SEARCHES,
 ) -> Searched:
     """Find the cheapest of some fleets, and of what repairs make of them, that holds when it is simulated.
 
-    resolve: repairs by search too, where given; mend: repairs at no cost.
+    resolve: repairs by search too, where given, `searches` times at most; mend: repairs at no cost.
+    judge: what says whether a fleet holds, the bench's word on candidates if not given; most: fleets that are judged.
     """
-    instance = bench.instance
+    instance, judge = bench.instance, judge or bench.candidate
     waiting = _Waiting(instance)
     for fleet in fleets:
         waiting.add(fleet)
-    searches = _Searches(instance, resolve, waiting.cheapest)
+    search = _Searches(instance, resolve, waiting.cheapest, searches)
     nearest: Verdict | None = None
     missed: list[Tried] = []
-    while waiting.heap or searches.due(waiting.cheapest):
-        if searches.due(waiting.cheapest) and not bench.late():
-            waiting.add(searches.next(), 1)
+    while len(missed) < most and (waiting.heap or search.due(waiting.cheapest)):
+        if search.due(waiting.cheapest) and not bench.late():
+            waiting.add(search.next(), 1)
             continue
         best = waiting.next()
         if fleet_key(best.fleet) in waiting.seen:  # what held has ended the search
             continue
         waiting.seen.add(fleet_key(best.fleet))
-        found = bench.candidate(best.fleet) if bench.judged(best.fleet) or not bench.late() else None
+        found = judge(best.fleet) if bench.judged(best.fleet) or not bench.late() else None
         if found is None or (bench.late() and found.outcome is Outcome.UNDECIDED and not found.confirmation):
             return Searched(None, nearest, tuple(missed), best.fleet)
         if found.held:
@@ -192,7 +202,7 @@ def cheapest_verified(
         if other is not None:
             waiting.add(other, best.rounds, mended=True)
             continue
-        searches.learn(found)
+        search.learn(found)
         for fleet in repaired(instance, found, best.rounds):
             waiting.add(fleet, best.rounds + 1)
     return Searched(None, nearest, tuple(missed))

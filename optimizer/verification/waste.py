@@ -100,11 +100,16 @@ def first_that_holds(
     return tried
 
 
-def smaller(instance: Instance, winner: Verdict, rivals: Sequence[Fleet]) -> list[Named]:
-    """Fleets that cost less than the winner, other shapes of it and less of the rivals; the most promising first."""
+def smaller(
+    instance: Instance, winner: Verdict, rivals: Sequence[Fleet], wanted: Callable[[Fleet], bool] = lambda _: True
+) -> list[Named]:
+    """Fleets that cost less than the winner, other shapes of it and less of the rivals; the most promising first.
+
+    wanted: which of them may be looked at.
+    """
     ranked = []
     for order, (what, fleet) in enumerate([*_swaps(instance, winner), *_shrunk(instance, winner, rivals)]):
-        promised = promise(instance, fleet)
+        promised = promise(instance, fleet) if wanted(fleet) else 0.0
         if promised >= PROMISING:
             ranked.append((-promised, order, what, fleet))
     best: dict[str, Named] = {}  # the most promising setting of each shape

@@ -17,7 +17,7 @@ from functools import lru_cache
 from optimizer.fleets.fleet import Fleet
 from optimizer.fleets.volume import at_volume
 from optimizer.loads.instance import Instance
-from optimizer.recommend.judged import overall
+from optimizer.recommend.rival_rows import overall
 from optimizer.verification.confirm import confirmed_once
 from optimizer.verification.miss_words import miss_words
 from optimizer.verification.verdict import REPLICATIONS, Outcome, Verdict, make_bench

@@ -1,0 +1,156 @@
+"""The comparison as simulated: of each kind of fleet the cheapest that keeps its goals, beside the recommended one.
+
+A kind is to lose for what it is, not for an error of the formulas about its cheapest fleet. So the cheapest that holds
+is searched for as the recommended one was (`verify`), with less effort: among all fleets of the kind that any search
+came by, with other settings and more engines for what misses, and by SEARCHES searches for engines that bear less; and
+what holds gives up the engines that it can spare.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from costmodel.words import dollars
+from optimizer.fleets.build_plan import fleet_cost, pool_line
+from optimizer.fleets.fleet import Fleet
+from optimizer.loads.columns import Columns
+from optimizer.loads.instance import Instance
+from optimizer.plans.plan import Alternative, Status
+from optimizer.plans.plan_simulation import SimulatedLatencies
+from optimizer.plans.proof import Proof, bound_for, gap_of
+from optimizer.rivals.allowed import allowed
+from optimizer.rivals.alternatives import SAME, Kind, kinds, recommended, why_not
+from optimizer.rivals.fewer import fewer_replicas
+from optimizer.verification.miss_words import miss_words
+from optimizer.verification.settings import other_settings
+from optimizer.verification.simulation_record import latencies
+from optimizer.verification.verdict import BRIEFLY, Bench, Verdict
+from optimizer.verification.verify import Judge, Mend, Resolve, cheapest_verified
+from optimizer.verification.waste import smaller
+
+from .proven import Solved
+
+SEARCHES = 1
+"""Searches for the cheapest fleet of a kind after the first ones missed."""
+MOST_LOOKS = 10
+"""Fleets of a kind that are looked at before one holds."""
+SWAPS = 3
+"""Other engines in one pool that each fleet of a kind which holds is looked at with."""
+
+Resolver = Callable[[Columns], Resolve]
+"""Searches again among some columns."""
+
+
+def compared(solved: Solved, bench: Bench, winner: Verdict, proof: Proof, resolver: Resolver) -> list[Alternative]:
+    """The comparison with every kind, all simulated that can be: the winner first, the best of each kind after it."""
+    instance, space = solved.instance, solved.space
+    best = winner_row(bench, winner, proof)
+    every = {kind.label: kind for kind in kinds(instance, space)}
+    known = [one for rival in solved.rivals for one in rival.fleets if rival.row.cost_usd_per_hour is not None]
+    rows = []
+    for rival in solved.rivals[1:]:
+        kind = every.get(rival.row.label)
+        if kind is not None and kind.has(instance, winner.fleet):
+            same = {"kind": rival.row.kind, "label": rival.row.label, "why_not": SAME}
+            rows.append(best.model_copy(update=same))
+            continue
+        fleets = rival.fleets if kind is None else [one for one in known if kind.has(instance, one)]
+        if not fleets or (bench.late() and not any(bench.judged(fleet) for fleet in fleets)):
+            rows.append(rival.row)
+            continue
+        judge = _judge(bench, winner.cost)
+        if kind is None:
+            found = _cheapest_of(bench, fleets, judge)
+        else:
+            found = _cheapest_of(bench, fleets, judge, resolver(space.take(kind.mask(instance, space))))
+            found = found if found is None or not found.held else _leaner(bench, found, kind, winner.cost)
+        rows.append(rival.row if found is None else _row(instance, rival.row, found, winner.cost))
+    rows.sort(key=lambda row: (row.cost_usd_per_hour is None, row.cost_usd_per_hour or 0.0, row.label))
+    return [best, *rows]
+
+
+def winner_row(bench: Bench, winner: Verdict, proof: Proof) -> Alternative:
+    """The row of the recommended fleet."""
+    row = recommended(bench.instance, winner.fleet, proof, bench.volume)
+    simulated = {"attainment": overall(bench.instance, winner), "simulated": True, "latencies": _latencies(winner)}
+    return row.model_copy(update=simulated)
+
+
+def overall(instance: Instance, found: Verdict) -> float:
+    """Share of all requests within their SLOs."""
+    shares = np.array([slo.share for slo in instance.problem.slos])
+    return float(shares @ [one.attainment.share for one in found.judgement.classes] / shares.sum())
+
+
+def _judge(bench: Bench, best: float) -> Judge:
+    """Says of a fleet whether it counts as one that holds; best: cost of the recommended [$/h]."""
+
+    def judge(fleet: Fleet) -> Verdict:
+        found = bench.verdict(fleet, BRIEFLY)
+        return replace(found, held=_counts(found, best))
+
+    return judge
+
+
+def _cheapest_of(
+    bench: Bench, fleets: Sequence[Fleet], judge: Judge, resolve: Resolve | None = None, mend: Mend = other_settings
+) -> Verdict | None:
+    """The cheapest of some fleets that counts, or of what they are mended to; else the nearest miss.
+
+    None where the time was up before any was looked at.
+    """
+    found = cheapest_verified(bench, fleets, resolve, mend, judge=judge, most=MOST_LOOKS, searches=SEARCHES)
+    first = found.missed[0][1] if found.missed else None
+    return first if found.winner is None else found.winner
+
+
+def _leaner(bench: Bench, found: Verdict, kind: Kind, best: float) -> Verdict:
+    """The fleet without what it can spare: as long as one of its kind that costs less holds, this takes its place.
+
+    best: cost of the recommended [$/h], below which no kind is looked for.
+    """
+    instance, judge = bench.instance, _judge(bench, best)
+
+    def wanted(fleet: Fleet) -> bool:
+        return fleet_cost(instance, fleet) >= best and kind.has(instance, fleet) and allowed(instance, fleet)
+
+    while True:
+        fewer = [one for one in fewer_replicas(instance, found.fleet, 1) if wanted(one[1])]
+        less = [*fewer, *smaller(instance, found, [], wanted)[:SWAPS]]
+        tried = (judge(fleet) for _, fleet in less if not bench.late())
+        held = next((one for one in tried if one.held), None)
+        if held is None:
+            return found
+        found = held
+
+
+def _counts(found: Verdict, best: float) -> bool:
+    """Whether a rival counts as one that holds: what costs less than the best [$/h] must be proven to."""
+    return found.held or (found.judgement.held and found.cost >= best)
+
+
+def _row(instance: Instance, row: Alternative, found: Verdict, best: float) -> Alternative:
+    """The row of a kind whose best fleet by formula was simulated."""
+    if found.held:
+        bound = bound_for(row.bound_usd_per_hour, found.cost)
+        shown = {
+            "cost_usd_per_hour": found.cost,
+            "bound_usd_per_hour": bound,
+            "gap": gap_of(bound, found.cost),
+            "pools": [pool_line(instance, pool) for pool in found.fleet.pools],
+            "attainment": overall(instance, found),
+            "simulated": True,
+            "latencies": _latencies(found),
+        }
+        return row.model_copy(update=shown | {"why_not": why_not(found.cost, best)})
+    lost = {"status": Status.TIME_LIMIT, "cost_usd_per_hour": None, "bound_usd_per_hour": None, "gap": None}
+    reason = f"the cheapest found by formula ({dollars(found.cost)}/h) {miss_words(found)}"
+    return row.model_copy(update=lost | {"pools": [], "attainment": None, "simulated": True, "why_not": reason})
+
+
+def _latencies(found: Verdict) -> list[SimulatedLatencies]:
+    """Of each class, as simulated."""
+    return [latencies(one) for one in found.judgement.classes]

@@ -1,0 +1,134 @@
+"""Colocated engines beside prefill and decode engines, wherever a fleet of both costs less.
+
+Prefill and decode engines come in whole numbers of each role. What a last engine of one or both would do for a few
+requests a colocated engine may do for less, in the place of both. So for the cheapest prefill and decode engines that
+are enough apart, a few less of each are looked at beside as many colocated engines as cost less than the best fleet
+known, in the order of how much of the demand the two sides keep up with (`keeping_up`). How they part the flows is up
+to `parting`; where the most colocated engines hold, the fewest that do are taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+
+from optimizer.fleets.bought import gpu_cost
+from optimizer.fleets.build_plan import fleet_gpus
+from optimizer.fleets.fleet import Fleet
+from optimizer.loads.columns import ROLES
+from optimizer.solver.fleet_model import COLOCATED, DECODE, PREFILL
+from search_spaces.problem import Problem
+
+from .by_evaluation import BoolArray, Evaluated, IntArray
+from .mixed import PARTNERS, WORTH, Mixing, most_beside
+from .parting import Parting, Pick, Side, Stage
+
+LOOKS = 60
+"""Fleets that are evaluated in one search."""
+
+FEWER = 3
+"""Engines by which a pool is smaller at most than it has to be without colocated ones (assumed)."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pair:
+    """Prefill and decode engines, and colocated ones beside them; reach: share of the demand that they keep up with."""
+
+    pair: Side
+    beside: int
+    most: int
+    reach: float
+
+
+def cheaper_beside(
+    known: Evaluated, problem: Problem, starts: Sequence[Fleet], below: float, allowed: BoolArray
+) -> Fleet | None:
+    """The cheapest fleet found of colocated beside prefill and decode engines that holds and costs less than `below`.
+
+    problem, starts: see `cheaper_mix`; below: a cost [$/h], of which it must save WORTH; allowed (settings,): which
+    engines may be used. None where none is found.
+    """
+    pools = problem.constraints.max_pools
+    if pools is not None and pools < 3:
+        return None
+    parting, best, below = Parting(known, LOOKS), None, below * (1.0 - WORTH)
+    stage = Stage(COLOCATED, np.ones(known.instance.flows.isl.size))
+    alone = Mixing(parting, problem, allowed, below).settings(stage)
+    for one in _ranked(parting, problem, alone, _pairs(known, allowed, starts), below):
+        most = int(most_beside(known, problem, _gpus(known, one.pair)[None], np.array([one.beside]), below)[0])
+        if parting.left <= 0 or known.late():
+            break
+        found = _fewest(parting, stage, one, most)
+        if found is not None:
+            best, below = found, float(gpu_cost(problem, fleet_gpus(known.instance, found)))
+    return best
+
+
+def _fewest(parting: Parting, stage: Stage, one: Pair, most: int) -> Fleet | None:
+    """The fewest colocated engines, `most` at most, with which the fleet holds; None where none do."""
+    settings = tuple(setting for setting, _ in one.pair)
+    for order in parting.orders(stage, settings, (one.beside,)) if most else ():
+        found = parting.parted(stage, (one.pair, ((one.beside, most),)), order)
+        for count in range(most - 1, 0, -1) if found is not None else ():
+            fewer = parting.parted(stage, (one.pair, ((one.beside, count),)), order)
+            if fewer is None:
+                break
+            found = fewer
+        if found is not None:
+            return found
+    return None
+
+
+def _pairs(known: Evaluated, allowed: BoolArray, starts: Sequence[Fleet]) -> list[tuple[Pick, Pick]]:
+    """The cheapest engines of either role that are enough apart and can hand over, so many of each; those of starts."""
+    tables, one = known.instance.tables, known.settings
+    pairs = [pair for fleet in starts if (pair := _pair_of(known, fleet)) is not None]
+    ends: list[list[Pick]] = []
+    for role in (PREFILL, DECODE):
+        enough = [
+            (count * float(tables.usd_per_hour[one.shape[setting]]), setting, count)
+            for setting, (_, count) in sorted(known.known.items())
+            if count is not None and one.role[setting] == role and allowed[setting]
+        ]
+        ends.append([(setting, count) for _, setting, count in sorted(enough)[:PARTNERS]])
+    some = [(first, last) for first, last in product(*ends) if tables.talks[one.shape[first[0]], one.shape[last[0]]]]
+    return list(dict.fromkeys([*pairs, *some]))
+
+
+def _pair_of(known: Evaluated, fleet: Fleet) -> tuple[Pick, Pick] | None:
+    """The engines of a fleet of a prefill and a decode pool, where their settings are known; else None."""
+    one, pools = known.settings, {ROLES.index(pool.role): pool for pool in fleet.pools}
+    if len(fleet.pools) != 2 or set(pools) != {PREFILL, DECODE}:
+        return None
+    found = []
+    for role in (PREFILL, DECODE):
+        pool = pools[role]
+        alike = np.flatnonzero((one.role == role) & (one.shape == pool.shape) & (one.chunk == pool.chunk))
+        found += [(int(alike[0]), pool.replicas)] if alike.size else []
+    return (found[0], found[1]) if len(found) == 2 else None
+
+
+def _ranked(
+    parting: Parting, problem: Problem, alone: IntArray, pairs: Sequence[tuple[Pick, Pick]], below: float
+) -> list[Pair]:
+    """Fleets that keep up with all of the demand for less than `below` [$/h], those that keep up with most first."""
+    known, total = parting.known, parting.need.sum(axis=1)
+    found = []
+    for (prefill, most_prefill), (decode, most_decode) in pairs:
+        sizes = product(*(range(max(1, top - FEWER), top + 1) for top in (most_prefill, most_decode)))
+        for first, last in sizes:
+            pair = (prefill, first), (decode, last)
+            fixed = np.repeat(_gpus(known, pair)[None], alone.size, axis=0)
+            most = most_beside(known, problem, fixed, alone, below)
+            reach = min(first / total[prefill], last / total[decode]) + most / total[alone]
+            rows = zip(alone.tolist(), most.tolist(), reach.tolist(), strict=True)
+            found += [Pair(pair, *row) for row in rows if row[1] and row[2] > 1.0]
+    return sorted(found, key=lambda one: -one.reach)
+
+
+def _gpus(known: Evaluated, pair: Side) -> IntArray:
+    """GPUs of each offer that engines take, spares included, (offers,)."""
+    return fleet_gpus(known.instance, known.fleet(pair))

@@ -1,0 +1,133 @@
+"""The comparison as simulated: no kind of fleet loses for an error of the formulas about its cheapest fleet."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from costmodel.engine import Parallelism
+from optimizer.fleets.build_plan import fleet_cost, pool_line
+from optimizer.fleets.fleet import Fleet
+from optimizer.loads.columns import Grid, make_columns
+from optimizer.loads.instance import Instance
+from optimizer.plans.plan import Status
+from optimizer.plans.proof import Proof
+from optimizer.recommend.proven import Solved
+from optimizer.recommend.rival_rows import MOST_LOOKS, _cheapest_of, _judge, _leaner, compared
+from optimizer.rivals.alternatives import Kind, Rival, rival_row
+from optimizer.verification.verdict import Bench, Verdict
+from optimizer.verification.verify import Mend, Resolve
+from tests.optimizer_cases import instance_of, offer, problem
+from tests.small_fleets import apart, replicas, small
+from tests.test_verified_search import Oracle, unmended
+
+APART = Kind("disaggregated_only", "only disaggregated pools", colocated=False)
+
+
+def of_type(instance: Instance, name: str, *counts: int) -> Fleet:
+    """Prefill and decode engines of one GPU of a type."""
+    tables, alone = instance.tables, Parallelism()
+    shape = next(
+        number
+        for number, one in enumerate(tables.shapes)
+        if one.parallelism == alone and instance.problem.offers[int(tables.offer[number])].accelerator.name == name
+    )
+    return Fleet(tuple(replace(pool, shape=shape) for pool in apart(instance, *counts).pools))
+
+
+def cheapest(bench: Any, best: float, *fleets: Fleet, resolve: Resolve | None = None, mend: Mend = unmended) -> Verdict:
+    """best: cost of the recommended fleet [$/h]."""
+    found = _cheapest_of(bench, fleets, _judge(bench, best), resolve, mend)
+    assert found is not None
+    return found
+
+
+def test_a_rival_that_misses_gets_other_settings_before_a_dearer_one_is_shown() -> None:
+    instance = small()
+    bench: Any = Oracle(instance, (3, 1))
+    first, dearer, mended = apart(instance, 2, 1), apart(instance, 4, 2), apart(instance, 3, 1)
+
+    def mend(bench: Bench, missed: Verdict) -> Fleet | None:
+        return mended if missed.fleet is first else None
+
+    assert cheapest(bench, 0.0, first, dearer, mend=mend).fleet is mended
+    assert len(bench.verdicts) == 2
+
+
+@pytest.mark.parametrize("needed", [2, 3, 5])
+def test_a_rival_with_too_few_engines_gets_more(needed: int) -> None:
+    bench: Any = Oracle(small(), (needed, 1))
+    found = cheapest(bench, 0.0, apart(bench.instance, 1, 1))
+    assert found.held
+    assert replicas(found.fleet) == (needed, 1)
+
+
+def test_of_a_kind_that_nothing_mends_the_cheapest_is_told_to_miss() -> None:
+    bench: Any = Oracle(small(), (90, 1))
+    found = cheapest(bench, 0.0, apart(bench.instance, 1, 1), apart(bench.instance, 3, 1))
+    assert not found.held
+    assert replicas(found.fleet) == (1, 1)
+    assert len(bench.verdicts) <= MOST_LOOKS
+
+
+def test_a_kind_is_searched_again_for_engines_that_bear_less() -> None:
+    bench: Any = Oracle(small(), (2, 1))
+    again, asked = apart(bench.instance, 2, 1), list[object]()
+
+    def resolve(stricter: object) -> Fleet:
+        asked.append(stricter)
+        return again
+
+    assert cheapest(bench, 0.0, apart(bench.instance, 1, 1), apart(bench.instance, 40, 40), resolve=resolve).held
+    assert len(asked) <= 1
+
+
+def test_a_rival_that_costs_less_counts_only_if_it_is_proven() -> None:
+    """Left between at a lower cost it is passed over for one to fall back on; at a higher cost it is shown."""
+    instance = small()
+    bench: Any = Oracle(instance, (1, 1))
+    first, dearer = apart(instance, 1, 1), apart(instance, 2, 1)
+    for fleet in (first, dearer):
+        between = replace(bench.verdict(fleet), held=False)
+        bench.verdicts |= {key: between for key, one in bench.verdicts.items() if one.fleet is fleet}
+    cost = fleet_cost(instance, dearer)
+    assert cheapest(bench, cost, first, dearer).fleet is dearer
+    assert cheapest(bench, 0.0, first, dearer).fleet is first
+
+
+def test_what_holds_gives_up_what_it_can_spare_but_is_never_looked_for_below_the_recommended() -> None:
+    instance = small()
+    bench: Any = Oracle(instance, (2, 1))
+    rich = bench.verdict(apart(instance, 5, 2))
+    lean = _leaner(bench, rich, APART, 0.0)
+    assert lean.held
+    assert lean.cost <= fleet_cost(instance, apart(instance, 2, 1))
+    assert all(APART.has(instance, one.fleet) for one in bench.verdicts.values())
+    bench = Oracle(instance, (1, 1))
+    bar = fleet_cost(instance, apart(instance, 3, 2))
+    assert _leaner(bench, rich, APART, bar).cost >= bar
+    assert all(one.cost >= bar for one in bench.verdicts.values())
+
+
+def test_the_fleet_of_another_kind_stands_for_a_kind_whose_own_misses() -> None:
+    """The cheapest fleet of H100 alone misses; the best disaggregated one is of H100, so it is the best of both."""
+    instance = instance_of(problem(offers=(offer("H100"), offer("A100-80"))))
+    space = make_columns(instance, Grid())
+    bench: Any = Oracle(instance, (2, 1))
+    winner, misses, holds = of_type(instance, "A100-80", 2, 1), apart(instance, 1, 1), apart(instance, 2, 1)
+    rows = {
+        "only H100": Rival(rival_row(instance, "single_type", "only H100", misses, None, 1.0), misses),
+        APART.label: Rival(rival_row(instance, APART.kind, APART.label, holds, None, 1.0), holds),
+    }
+    bench.volume, proof = 1.0, Proof(Status.FEASIBLE, None, None)
+    first = Rival(rival_row(instance, "recommended", "recommended", winner, None, 1.0), winner)
+    solved = Solved(instance, space, winner, winner, proof, 1.0, (first, *rows.values()))
+    told = {
+        row.label: row
+        for row in compared(solved, bench, bench.verdict(winner), proof, lambda _: lambda stricter: Fleet(()))
+    }
+    assert told["only H100"].cost_usd_per_hour == pytest.approx(fleet_cost(instance, holds))
+    assert told["only H100"].pools == [pool_line(instance, pool) for pool in holds.pools]
+    assert told[APART.label].pools == told["recommended"].pools  # the recommended one is of this kind itself
