@@ -74,7 +74,7 @@ class ClassShare:
 
 
 def fleet_diagram(plan: Plan) -> FleetDiagram:
-    """Lay the plan's pools out by role."""
+    """Lay the plan's pools out by role; of the links those of most requests, beside the pools that they join."""
     prefill, decode = _of_role(plan, "prefill"), _of_role(plan, "decode")
     flow = _flow(plan)
     drawn = {pool.id for pool in (*prefill[: MOST_BOXES - 1], *decode[: MOST_BOXES - 1])}
@@ -82,11 +82,13 @@ def fleet_diagram(plan: Plan) -> FleetDiagram:
         plan.transfers,
         key=lambda t: (t.source not in drawn or t.target not in drawn, -t.requests_per_second, t.source, t.target),
     )
+    place = {pool.id: index for index, pool in enumerate((*prefill, *decode))}
+    shown = sorted(links[:MOST_LINKS], key=lambda t: (place.get(t.source, 0), place.get(t.target, 0)))
     return FleetDiagram(
         prefill=_boxes(prefill, flow),
         decode=_boxes(decode, flow),
         colocated=_boxes(_of_role(plan, "colocated"), flow),
-        links=tuple(_link(item) for item in links[:MOST_LINKS]),
+        links=tuple(_link(item) for item in shown),
         more_links=max(0, len(links) - MOST_LINKS),
     )
 

@@ -129,6 +129,25 @@ def test_the_diagram_accounts_for_every_gpu(name: str) -> None:
     assert len(diagram.links) + diagram.more_links == len(plan.transfers)
 
 
+@pytest.mark.parametrize("name", FOUND)
+def test_links_stand_in_the_order_of_the_pools_that_they_join(name: str) -> None:
+    """Whatever is sent over them: an arrow points to the box beside it."""
+    plan = load(name)
+    sent = {transfer.target: rate for rate, transfer in enumerate(plan.transfers, 1)}  # other pools get most in turn
+    for turn in (1.0, -1.0):
+        transfers = [
+            transfer.model_copy(update={"requests_per_second": 100.0 + turn * sent[transfer.target]})
+            for transfer in plan.transfers
+        ]
+        diagram = fleet_diagram(plan.model_copy(update={"transfers": transfers}))
+        prefill, decode = (
+            [box.title.partition(" · ")[0] for box in boxes] for boxes in (diagram.prefill, diagram.decode)
+        )
+        drawn = [link for link in diagram.links if link.source in prefill and link.target in decode]
+        places = [(prefill.index(link.source), decode.index(link.target)) for link in drawn]
+        assert places == sorted(places)
+
+
 def test_spare_engines_are_drawn_apart(plan: Plan) -> None:
     d0 = fleet_diagram(plan).decode[0]
     assert d0.engines == ((2, False), (2, False), (2, True))
