@@ -117,8 +117,11 @@ def test_the_fleet_of_another_kind_stands_for_a_kind_whose_own_misses() -> None:
     space = make_columns(instance, Grid())
     bench: Any = Oracle(instance, (2, 1))
     winner, misses, holds = of_type(instance, "A100-80", 2, 1), apart(instance, 1, 1), apart(instance, 2, 1)
+    none = {"status": Status.INFEASIBLE, "cost_usd_per_hour": None, "why_not": "no fleet of this kind meets the SLOs"}
     rows = {
-        "only H100": Rival(rival_row(instance, "single_type", "only H100", misses, None, 1.0), misses),
+        "only H100": Rival(
+            rival_row(instance, "single_type", "only H100", misses, None, 1.0).model_copy(update=none), misses
+        ),
         APART.label: Rival(rival_row(instance, APART.kind, APART.label, holds, None, 1.0), holds),
     }
     bench.volume, proof = 1.0, Proof(Status.FEASIBLE, None, None)
@@ -129,5 +132,7 @@ def test_the_fleet_of_another_kind_stands_for_a_kind_whose_own_misses() -> None:
         for row in compared(solved, bench, bench.verdict(winner), proof, lambda _: lambda stricter: Fleet(()))
     }
     assert told["only H100"].cost_usd_per_hour == pytest.approx(fleet_cost(instance, holds))
+    assert told["only H100"].status is Status.FEASIBLE
+    assert told["only H100"].why_not.startswith("costs")
     assert told["only H100"].pools == [pool_line(instance, pool) for pool in holds.pools]
     assert told[APART.label].pools == told["recommended"].pools  # the recommended one is of this kind itself

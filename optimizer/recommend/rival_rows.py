@@ -61,12 +61,10 @@ def compared(solved: Solved, bench: Bench, winner: Verdict, proof: Proof, resolv
         if not fleets or (bench.late() and not any(bench.judged(fleet) for fleet in fleets)):
             rows.append(rival.row)
             continue
-        judge = _judge(bench, winner.cost)
-        if kind is None:
-            found = _cheapest_of(bench, fleets, judge)
-        else:
-            found = _cheapest_of(bench, fleets, judge, resolver(space.take(kind.mask(instance, space))))
-            found = found if found is None or not found.held else _leaner(bench, found, kind, winner.cost)
+        resolve = None if kind is None else resolver(space.take(kind.mask(instance, space)))
+        found = _cheapest_of(bench, fleets, _judge(bench, winner.cost), resolve)
+        if found is not None and found.held and kind is not None:
+            found = _leaner(bench, found, kind, winner.cost)
         rows.append(rival.row if found is None else _row(instance, rival.row, found, winner.cost))
     rows.sort(key=lambda row: (row.cost_usd_per_hour is None, row.cost_usd_per_hour or 0.0, row.label))
     return [best, *rows]
@@ -137,6 +135,7 @@ def _row(instance: Instance, row: Alternative, found: Verdict, best: float) -> A
     if found.held:
         bound = bound_for(row.bound_usd_per_hour, found.cost)
         shown = {
+            "status": Status.FEASIBLE,
             "cost_usd_per_hour": found.cost,
             "bound_usd_per_hour": bound,
             "gap": gap_of(bound, found.cost),
