@@ -23,7 +23,7 @@ from optimizer.solver.fleet_model import COLOCATED, DECODE, PREFILL
 from search_spaces.problem import Problem
 
 from .by_evaluation import BoolArray, Evaluated, IntArray
-from .mixed import PARTNERS, WORTH, Mixing, most_beside
+from .mixed import WORTH, Mixing, cheapest_apart, most_beside
 from .parting import Parting, Pick, Side, Stage
 
 LOOKS = 60
@@ -86,14 +86,7 @@ def _pairs(known: Evaluated, allowed: BoolArray, starts: Sequence[Fleet]) -> lis
     """The cheapest engines of either role that are enough apart and can hand over, so many of each; those of starts."""
     tables, one = known.instance.tables, known.settings
     pairs = [pair for fleet in starts if (pair := _pair_of(known, fleet)) is not None]
-    ends: list[list[Pick]] = []
-    for role in (PREFILL, DECODE):
-        enough = [
-            (count * float(tables.usd_per_hour[one.shape[setting]]), setting, count)
-            for setting, (_, count) in sorted(known.known.items())
-            if count is not None and one.role[setting] == role and allowed[setting]
-        ]
-        ends.append([(setting, count) for _, setting, count in sorted(enough)[:PARTNERS]])
+    ends = (cheapest_apart(known, role, allowed) for role in (PREFILL, DECODE))
     some = [(first, last) for first, last in product(*ends) if tables.talks[one.shape[first[0]], one.shape[last[0]]]]
     return list(dict.fromkeys([*pairs, *some]))
 

@@ -8,6 +8,7 @@ that for one which mixes engines within a stage. Larger fleets are looked at onl
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -63,11 +64,23 @@ def or_mixed(known: Evaluated, best: Fleet, promised: Fleet, allowed: BoolArray 
         return best
     cost = fleet_cost(known.instance, best) if best.pools else math.inf
     starts = [one for one in (best, promised) if one.pools]
+    mixed = cheaper_of_more_pools(known, starts, cost, allowed)
+    return best if mixed is None else settled(known.instance, mixed)
+
+
+def cheaper_of_more_pools(
+    known: Evaluated, starts: Sequence[Fleet], below: float, allowed: BoolArray | None = None
+) -> Fleet | None:
+    """A fleet that mixes engines in a stage, or has colocated ones beside others, and costs less than `below` [$/h].
+
+    With what it serves cut where it has the most room; None where none is found. starts, allowed: see `cheaper_mix`.
+    """
+    problem = pools_apart(known.instance.problem)
     free = np.ones(known.settings.size, dtype=np.bool_) if allowed is None else allowed
-    mixed = cheaper_mix(known, pools_apart(problem), starts, cost, free)
-    cost = cost if mixed is None else fleet_cost(known.instance, mixed)
-    mixed = cheaper_beside(known, pools_apart(problem), starts, cost, free) or mixed
-    return best if mixed is None else settled(known.instance, with_room(known, mixed))
+    mixed = cheaper_mix(known, problem, starts, below, free)
+    cost = below if mixed is None else fleet_cost(known.instance, mixed)
+    found = cheaper_beside(known, problem, starts, cost, free) or mixed
+    return None if found is None else with_room(known, found)
 
 
 def unmixed(known: Evaluated, fleet: Fleet, allowed: BoolArray | None = None) -> Fleet:

@@ -70,17 +70,12 @@ class Mixing:
 
     def partnered(self) -> list[Stage]:
         """A colocated stage by itself, and one of each role beside the cheapest pools of the other that are enough."""
-        known, tables = self.parting.known, self.parting.known.instance.tables
-        roles = known.settings.role
+        known, roles = self.parting.known, self.parting.known.settings.role
         every = np.ones(known.instance.flows.isl.size)
         stages = [Stage(COLOCATED, every)] if (roles == COLOCATED).any() else []
         for role, other in ((PREFILL, DECODE), (DECODE, PREFILL)):
-            enough = [
-                (count * float(tables.usd_per_hour[known.settings.shape[setting]]), setting, count)
-                for setting, (_, count) in sorted(known.known.items())
-                if count is not None and roles[setting] == other and self.allowed[setting]
-            ]
-            stages += [Stage(role, every, (known.pool(*pick),)) for _, *pick in sorted(enough)[:PARTNERS]]
+            partners = cheapest_apart(known, other, self.allowed)
+            stages += [Stage(role, every, (known.pool(*pick),)) for pick in partners]
         return stages
 
     def search(self, stages: Sequence[Stage]) -> bool:
@@ -220,6 +215,17 @@ class Mixing:
         return balance(
             need[first] / sizes[0], need[second] / sizes[1], worse[first] / np.maximum(worse[second], 1e-300)
         )
+
+
+def cheapest_apart(known: Evaluated, role: int, allowed: BoolArray) -> list[Pick]:
+    """The cheapest engines of a role that are known to be enough beside the best of partners, PARTNERS at most."""
+    tables, one = known.instance.tables, known.settings
+    enough = [
+        (count * float(tables.usd_per_hour[one.shape[setting]]), setting, count)
+        for setting, (_, count) in sorted(known.known.items())
+        if count is not None and one.role[setting] == role and allowed[setting]
+    ]
+    return [(setting, count) for _, setting, count in sorted(enough)[:PARTNERS]]
 
 
 def most_beside(

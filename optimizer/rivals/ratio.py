@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-
 from optimizer.fleets.bought import pools_apart
 from optimizer.fleets.build_plan import fleet_cost
 from optimizer.fleets.evaluate import goodput_volume
@@ -17,13 +15,11 @@ from optimizer.fleets.fleet import Fleet
 from optimizer.fleets.volume import at_volume
 from optimizer.loads.instance import Instance
 
-from .beside import cheaper_beside
 from .by_evaluation import Evaluated, cheapest_held, settled
 from .fewer import trimmed
 from .floor import least_per_demand, most_volume
-from .mixed import cheaper_mix
+from .leanest import cheaper_of_more_pools
 from .most import best_of_few_pools
-from .recut import with_room
 
 BEYOND = (1.16, 1.08, 1.04, 1.02)
 """Factors on what the best fleet serves with which one of mixed engines is looked for: the largest first, as what
@@ -104,9 +100,5 @@ def _mixed(known: Evaluated, fleet: Fleet, volume: float, below: float) -> Fleet
     It serves a volume, and costs less than `below` [$/h].
     """
     there = Evaluated.of(at_volume(known.instance, volume), known.settings, known.late)
-    problem, free = pools_apart(known.instance.problem), np.ones(known.settings.size, dtype=np.bool_)
-    cheapest_held(there, problem, below)  # none, but now it is known which engines are enough apart
-    mixed = cheaper_mix(there, problem, [fleet], below, free)
-    cost = below if mixed is None else fleet_cost(known.instance, mixed)
-    found = cheaper_beside(there, problem, [fleet], cost, free) or mixed
-    return None if found is None else with_room(there, found)
+    cheapest_held(there, pools_apart(known.instance.problem), below)  # for which engines are enough apart
+    return cheaper_of_more_pools(there, [fleet], below)
