@@ -19,6 +19,9 @@ from .console import Console
 Function = TypeVar("Function", bound=Callable[..., Any])
 Value = TypeVar("Value")
 
+TARGETS = ("vllm", "dynamo", "llmd", "sglang", "trtllm")
+"""Names of `search_spaces.targets.TARGETS`, which is slow to import."""
+
 pass_console = click.make_pass_decorator(Console, ensure=True)
 
 

@@ -13,6 +13,7 @@ from optimizer.plans.plan import Plan
 from .deploy import facts
 from .deploy.description import Options
 from .deploy.files import target_files, targets_of
+from .deploy.refusals import UndeployableError
 from .text import clean
 from .words import has_fleet
 
@@ -22,14 +23,16 @@ REASON_LIMIT: Final = 600
 
 @dataclass(frozen=True, slots=True)
 class Deployable:
-    """What runs a plan; target: the first that does, the plain one of its engine before all; None where none does.
+    """What runs a plan; target: the first that does, the plan's own or its engine's before all; None where none does.
 
-    files: names of what is written for it; refused: why others do not, each reason with the titles of its targets.
+    files: names of what is written for it; refused: why others do not, each reason with the titles of its targets;
+    again: the first target that does not run this plan, but could run another of its problem, else None.
     """
 
     target: str | None
     files: tuple[str, ...]
     refused: Mapping[str, Sequence[str]]
+    again: str | None = None
 
 
 def described_by_catalog(plan: Plan) -> bool:
@@ -47,18 +50,22 @@ def deployable(plan: Plan) -> Deployable | None:
     if not described_by_catalog(plan):
         return None
     refused: dict[str, list[str]] = {}
+    again: str | None = None
     for target in targets_of(plan):
         try:
             files = target_files(plan, Options(target, facts.checked_version(target, None)))
+        except UndeployableError as error:
+            refused.setdefault(clean(error.reason, REASON_LIMIT), []).append(facts.target_title(target))
+            again = again or target
         except InputError as error:
             refused.setdefault(clean(str(error), REASON_LIMIT), []).append(facts.target_title(target))
         else:
-            return Deployable(target, tuple(sorted(files)), refused)
-    return Deployable(None, (), refused)
+            return Deployable(target, tuple(sorted(files)), refused, again)
+    return Deployable(None, (), refused, again)
 
 
 def deploy_sentence(plan: Plan) -> str:
-    """Say which targets cannot run a plan and why; empty where its engine's plain target can, or where none is known.
+    """Say which targets cannot run a plan and why; empty where its own can, or its engine's, or where none is known.
 
     The targets named are those that run the plan's engine.
     """
@@ -67,4 +74,5 @@ def deploy_sentence(plan: Plan) -> str:
         return ""
     able = "" if found.target is None else f"with {facts.target_title(found.target)}, "
     reasons = "; ".join(f"not with {join_words(names)}: {why}" for why, names in found.refused.items())
-    return f"Deploy: {able}{reasons}."
+    again = "" if found.again is None else f"; for a plan that it runs: pdplan optimize --target {found.again}"
+    return f"Deploy: {able}{reasons}{again}."

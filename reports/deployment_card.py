@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 from optimizer.plans.plan import Plan
 
+from .deploy.files import planned_target
 from .deployable import deployable
 from .text import clean
 
@@ -43,10 +44,10 @@ def deployment_card(plan: Plan) -> DeploymentCard:
     words = _words(clean(plan.provenance.run.command, 300))
     output, folder = _value(words, ("-o", "--output")), _value(words, ("--deploy",))
     found = deployable(plan)
-    target = plan.engine if found is None else found.target
+    target = planned_target(plan) if found is None else found.target
     if found is not None and target is None:
         return DeploymentCard((), "")
-    chosen = "" if target == plan.engine else f" --target {target}"
+    chosen = "" if target == planned_target(plan) else f" --target {target}"
     command = f"pdplan deploy {shlex.quote(posixpath.join(output or 'plan', 'plan.json'))}{chosen} -o deploy"
     where = None if output is None or folder is None else posixpath.relpath(folder, output)
     names = () if found is None else found.files

@@ -79,6 +79,7 @@ from .words import (
     missed_classes,
     missed_when_slow,
     nearest_miss,
+    serving_words,
     tightest,
     violated,
 )
@@ -96,7 +97,7 @@ def make_page(plan: Plan) -> Page:
     found, name = has_fleet(plan), clean(plan.name)
     return Page(
         title=f"{name}: pdplan",
-        eyebrow=(name, f"{clean(plan.model)} on {clean(plan.engine, 20)}", moment(plan.provenance.run.created)),
+        eyebrow=(name, f"{clean(plan.model)} on {serving_words(plan)}", moment(plan.provenance.run.created)),
         chips=("simulated" if plan.simulated else "modelled, not simulated", outcome_words(plan)),
         found=found,
         answer=_answer(plan),

@@ -38,6 +38,7 @@ from .words import (
     is_feasible,
     missed_when_slow,
     nearest_miss,
+    serving_words,
     split_words,
     tightest_first,
     violated,
@@ -94,7 +95,7 @@ def _title(plan: Plan, width: int, paint: Paint) -> list[str]:
     found = has_fleet(plan)
     lines = wrap(verdict.headline(plan), width)
     about = (
-        f"{clean(plan.name, 30)}: {clean(plan.model, 40)} on {clean(plan.engine, 20)}, {rate(plan.demand_rps)}, "
+        f"{clean(plan.name, 30)}: {clean(plan.model, 40)} on {serving_words(plan)}, {rate(plan.demand_rps)}, "
         f"{outcome_words(plan)}{'' if plan.simulated else ', not simulated'}"
     )
     simulated = wrap(simulation_sentence(plan), width) if plan.simulation else []

@@ -31,6 +31,7 @@ _CONSTRAINTS: Final = {
     "power": "power limit",
     "max_gpus": "GPU limit",
     "max_pools": "limit on pools",
+    "gateway": "limit on pools that the target's router serves",
     "ttft": "TTFT limit",
     "tpot": "TPOT limit",
 }
@@ -85,6 +86,12 @@ def is_overloaded(pool: Pool) -> bool:
     """Tell whether, by formula, a pool gets more than it can do, so that its queue grows for as long as that lasts."""
     used = pool.operating_point.utilization.values()
     return pool.operating_point.request_rate_rps > 0 and bool(used) and not any(map(is_number, used))
+
+
+def serving_words(plan: Plan) -> str:
+    """Say which engine serves, and on which target the plan has to run where it was planned for one."""
+    target = plan.provenance.inputs.get("target")
+    return f"{clean(plan.engine, 20)}{f' (target {clean(str(target), 20)})' if target else ''}"
 
 
 def bound_words(name: str) -> str:

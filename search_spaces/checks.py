@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from costmodel.accelerator import Accelerator
+from costmodel.engine import Role
 from costmodel.transformer import Transformer
+from costmodel.words import join_words
 from costmodel.workload import Workload
 
 from . import bounds
@@ -18,6 +20,7 @@ from .schema import AcceleratorSection, ConstraintsSection, ObjectiveSection, Sl
 from .schema_lengths import LengthsSection
 from .schema_search import SearchSection
 from .spaces import allowed_degrees
+from .targets import TARGETS, target_of
 
 SHARE_TOLERANCE = 1e-3
 """How far shares may sum from 1 before that is a mistake and not rounding; within it they are scaled to 1."""
@@ -132,6 +135,33 @@ def objective_faults(
         yield Fault(("constraints", "pools"), f"per_class plans for min_cost only, but the goal is {goal}")
 
 
+def target_faults(sections: Mapping[str, Any]) -> Iterator[Fault]:
+    """The target must run the engine that is stated, and tell SLO classes apart where each has pools of its own."""
+    target, engine = target_of(sections["target"]), sections.get("engine")
+    if engine is not None and engine not in target.engines:
+        yield Fault(
+            ("target",),
+            f"{target.name} runs {' or '.join(target.engines)}, but engine: {engine} is stated; leave it out, or "
+            "state one that it runs",
+        )
+    constraints, search = sections.get("constraints"), sections.get("search")
+    if constraints is None or constraints.pools is not Pools.PER_CLASS or len(sections.get("slo", ())) < 2:
+        return
+    if not target.by_class:
+        able = join_words([one.name for one in TARGETS if one.by_class])
+        yield Fault(
+            ("constraints", "pools"),
+            f"per_class needs a router that tells SLO classes apart, which {target.title} has none of; state "
+            f"pools: {Pools.SHARED}, or a target that does ({able})",
+        )
+    elif search is not None and search.roles and Role.COLOCATED not in search.roles:
+        yield Fault(
+            ("constraints", "pools"),
+            f"per_class with prefill and decode engines: the router of {target.title} tells SLO classes apart for "
+            f"colocated engines alone; state pools: {Pools.SHARED}, or allow the role colocated",
+        )
+
+
 def length_faults(workload: Workload, section: WorkloadSection, model: Transformer) -> Iterator[Fault]:
     """The longest request must fit the stated limit, and the model's context."""
     stated_max = section.max_tokens
@@ -199,6 +229,8 @@ def cross_faults(
         yield from role_faults(search)
         if model is not None:
             yield from degree_faults(search, model)
+    if sections.get("target") is not None:
+        yield from target_faults(sections)
     if "objective" in sections and "accelerators" in sections:
         constraints = sections.get("constraints", ConstraintsSection())
         yield from objective_faults(sections["objective"], constraints, sections["accelerators"])

@@ -48,6 +48,7 @@ def inputs_echo(file: WorkloadFile, problem: Problem) -> dict[str, Any]:
         },
         "confidence": problem.confidence,
         "engine": problem.engine,
+        "target": problem.target,
         "memory_fraction": problem.memory_fraction,
         "seed": problem.seed,
         **({"procurement": file.procurement.model_dump(exclude_none=True)} if file.procurement is not None else {}),

@@ -14,6 +14,10 @@ from costmodel.transformer import LatentAttention, LinearAttention, SoftmaxAtten
 from search_spaces.problem import Problem
 
 from .dtype_support import engine_refused, kv_refused, weights_refused
+from .targets import target_of
+
+DEPLOYED_VENDOR = "nvidia"
+"""Whose devices the files of every target ask for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +49,18 @@ Rule = Callable[[Problem, Shape], str | None]
 def engine_runs_there(problem: Problem, shape: Shape) -> str | None:
     """The serving engine runs on GPUs of this vendor."""
     return engine_refused(problem.engine, problem.offers[shape.offer].accelerator)
+
+
+def target_schedules_there(problem: Problem, shape: Shape) -> str | None:
+    """The files of every target ask for devices of one vendor, and not all start engines of several nodes."""
+    accelerator = problem.offers[shape.offer].accelerator
+    if problem.target is None:
+        return None
+    if accelerator.vendor != DEPLOYED_VENDOR:
+        return f"the files of {problem.target} ask for devices of {DEPLOYED_VENDOR}, not of {accelerator.vendor}"
+    if shape.parallelism.gpus > accelerator.node_size and not target_of(problem.target).spans:
+        return f"the files of {problem.target} start no engine of {shape.parallelism.gpus} GPUs on several nodes"
+    return None
 
 
 def weights_have_kernels(problem: Problem, shape: Shape) -> str | None:
@@ -132,6 +148,14 @@ def data_parallel_shares_experts(problem: Problem, shape: Shape) -> str | None:
     return None
 
 
+def data_parallel_is_the_engines(problem: Problem, shape: Shape) -> str | None:
+    """TensorRT-LLM runs attention data-parallel over all ranks or none (`enable_attention_dp`)."""
+    split = shape.parallelism
+    if problem.engine == "trtllm" and split.tensor > 1 and split.data > 1:
+        return f"TP {split.tensor} x DP {split.data}: TensorRT-LLM runs attention data-parallel over all ranks or none"
+    return None
+
+
 def gpus_make_an_engine(problem: Problem, shape: Shape) -> str | None:
     """An engine is no larger than the space allows and whole nodes can give."""
     split = shape.parallelism
@@ -170,12 +194,14 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         rule.__name__: rule
         for rule in (
             engine_runs_there,
+            target_schedules_there,
             weights_have_kernels,
             kv_cache_has_kernels,
             tensor_divides_heads,
             tensor_matches_kv_heads,
             experts_spread_evenly,
             data_parallel_shares_experts,
+            data_parallel_is_the_engines,
             tensor_divides_widths,
             tensor_fits_scale_up,
             pipeline_has_layers,

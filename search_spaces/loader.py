@@ -41,6 +41,7 @@ from .schema import (
     WorkloadFile,
 )
 from .spaces import search_space
+from .targets import target_of
 from .translation import faults_of
 from .yaml_source import parse_source, read_source
 
@@ -180,6 +181,11 @@ class _Parts:
 def _problem(parts: _Parts) -> Problem:
     file, model, (workload, recorded) = parts.file, parts.model, parts.demand
     slos = _slos(file.slo)
+    target = None if file.target is None else target_of(file.target)
+    space, constraints = search_space(file.search, model), _constraints(file.constraints)
+    if target is not None:
+        space = target.space(space, constraints, len(slos))
+        constraints = target.limits(constraints, len(slos), prefixes=workload.prefix_hit_share > 0.0)
     if recorded is not None and file.workload.burstiness is None:
         workload = replace(workload, burstiness=bunching(recorded, workload, slos))
     problem = Problem(
@@ -190,11 +196,12 @@ def _problem(parts: _Parts) -> Problem:
         workload=workload,
         slos=slos,
         offers=_offers(file, parts.accelerators),
-        space=search_space(file.search, model),
+        space=space,
         objective=_objective(file.objective),
-        constraints=_constraints(file.constraints),
+        constraints=constraints,
         confidence=file.confidence,
-        engine=file.engine,
+        engine=file.engine if target is None or "engine" in file.model_fields_set else target.engines[0],
+        target=file.target,
         engine_changes=parts.engine_changes,
         memory_fraction=file.memory_fraction,
         seed=file.seed,

@@ -17,6 +17,7 @@ from .dtype_support import SIXTEEN_BIT_LATENTS
 from .enumeration import Shape
 from .kv_hand_over import PAIR_RULES, PairRule
 from .problem import Problem
+from .targets import target_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,12 +88,25 @@ def attention_kernels_agree(problem: Problem, prefill: End, decode: End) -> str 
     return None
 
 
+def target_takes_stages(problem: Problem, prefill: End, decode: End) -> str | None:  # noqa: ARG001
+    """The target has a connector that hands over from several pipeline stages."""
+    if problem.target is None or prefill.pipeline == 1:
+        return None
+    target = target_of(problem.target)
+    if problem.engine in target.stage_by_stage:
+        return None
+    return f"PP {prefill.pipeline} of prefill: {target.title} does not hand over from several pipeline stages"
+
+
 def _by_degrees(rule: PairRule) -> EndRule:
     return lambda problem, prefill, decode: rule(problem.model, prefill.parallelism, decode.parallelism)
 
 
 END_RULES: Mapping[str, EndRule] = MappingProxyType(
-    {rule.__name__: rule for rule in (kv_domains_agree, kv_dtypes_agree, weights_agree, attention_kernels_agree)}
+    {
+        rule.__name__: rule
+        for rule in (kv_domains_agree, kv_dtypes_agree, weights_agree, attention_kernels_agree, target_takes_stages)
+    }
     | {name: _by_degrees(rule) for name, rule in PAIR_RULES.items()}
 )
 """Every rule by name."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
@@ -133,11 +133,42 @@ class Pools(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class PoolLimit:
+    """A limit on the pools of a fleet: those of each role, times the weight of the role, sum to `most` at most."""
+
+    name: str
+    most: int
+    weight: Mapping[Role, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Gateway:
+    """Most pools that a router can tell apart: colocated ones, or else prefill and decode ones, so many of each.
+
+    No router sends some requests to colocated engines and others to prefill engines. Every one of them has a kind of
+    fleet of which it knows but one pool of a role, so that linear limits say all of it.
+    """
+
+    colocated: int
+    apart: int
+
+    @property
+    def limits(self) -> tuple[PoolLimit, PoolLimit]:
+        """The same as limits on pools: prefill pools leave no room for colocated ones."""
+        kinds = {Role.COLOCATED: self.apart, Role.PREFILL: self.colocated}
+        return (
+            PoolLimit("gateway", self.colocated * self.apart, kinds),
+            PoolLimit("gateway decode", self.apart, {Role.DECODE: 1}),
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Constraints:
     """Limits on the whole fleet; None means no limit.
 
     budget [$/h]; power [W] of the boards (TDP); spare_replicas: k of N+k, kept idle in every pool;
-    routing, balancing: what the gateway can do; pools: whether SLO classes share them.
+    routing, balancing: what the gateway can do; pools: whether SLO classes share them; gateway: the pools that the
+    deployment target's router can choose among.
     """
 
     budget: float | None = None
@@ -148,11 +179,27 @@ class Constraints:
     routing: Routing = Routing.FRACTIONAL
     balancing: Balancing = Balancing.FEWEST_TOKENS
     pools: Pools = Pools.SHARED
+    gateway: Gateway | None = None
 
     @property
     def lifted(self) -> Constraints:
         """The same with all the money, power, GPUs and pools one could wish for."""
-        return replace(self, budget=None, power=None, max_gpus=None, max_pools=None)
+        return replace(self, budget=None, power=None, max_gpus=None, max_pools=None, gateway=None)
+
+    @property
+    def pool_limits(self) -> tuple[PoolLimit, ...]:
+        """Every limit on the number of pools."""
+        total = () if self.max_pools is None else (PoolLimit("max_pools", self.max_pools, dict.fromkeys(Role, 1)),)
+        return (*total, *(() if self.gateway is None else self.gateway.limits))
+
+    def fits(self, roles: Iterable[Role]) -> bool:
+        """Whether a fleet may have pools of these roles, one for each.
+
+        >>> Constraints(gateway=Gateway(colocated=1, apart=1)).fits([Role.COLOCATED, Role.COLOCATED])
+        False
+        """
+        pools = list(roles)
+        return all(sum(limit.weight.get(role, 0) for role in pools) <= limit.most for limit in self.pool_limits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +212,7 @@ class Problem:
     `weight_dtype` and `kv_dtype` are those of the model section; the search space may allow others besides or instead.
     `confidence` is the probability of the interval of step times whose slow end is planned on; 0: expected times.
     `engine` names the serving engine ("vllm", "sglang", "trtllm") whose scheduler and overheads are modelled;
+    `target` names what the plan has to run on, None: anything;
     `engine_changes` is what the user's catalog file says of its host times.
     """
 
@@ -180,6 +228,7 @@ class Problem:
     constraints: Constraints = field(default_factory=Constraints)
     confidence: float = 0.0
     engine: str = "vllm"
+    target: str | None = None
     engine_changes: EngineChanges = field(default_factory=lambda: NO_CHANGES)
     memory_fraction: float = 0.9
     seed: int = 0

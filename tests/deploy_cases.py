@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -161,11 +161,7 @@ def plans(draw: st.DrawFn, engine: str) -> Plan:
     length = draw(st.sampled_from([4096, 8192, 32768]))
     roles = draw(st.sampled_from([("prefill", "decode"), ("colocated",)]))
     counts = {role: draw(st.integers(1, 2)) for role in roles}
-    if engine == "trtllm" and roles == ("colocated",):
-        counts = {"colocated": 1}
     pools = tuple(draw(_pools(ask, role, length)) for role in roles for _ in range(counts[role]))
-    if engine == "trtllm" and roles == ("colocated",):
-        pools = (replace(pools[0], replicas=1),)
     assume(_can_run(pools, ask))
     return plan_of(pools, ask)
 

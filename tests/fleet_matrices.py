@@ -48,6 +48,11 @@ def random_matrices(seed: int, *, columns: int = 4, flows: int = 3, limited: boo
     )
 
 
+def at_most(pools: int, columns: int) -> tuple[Limit, ...]:
+    """A limit on the number of all pools."""
+    return (Limit("max_pools", float(pools), np.ones(columns)),)
+
+
 def billed_by_node(matrices: Matrices, size: int = 4) -> Matrices:
     """The same with the first half of the columns sold in whole nodes only."""
     mine = (np.arange(matrices.size) < matrices.size // 2).astype(np.float64)

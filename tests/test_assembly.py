@@ -15,7 +15,7 @@ from optimizer.solver.blocks import Blocks, Work, whole_blocks
 from optimizer.solver.counts import kinds_of
 from optimizer.solver.matrices import Limit, Matrices
 from optimizer.solver.program import Outcome
-from tests.fleet_matrices import random_matrices, routable
+from tests.fleet_matrices import at_most, random_matrices, routable
 
 EXACT = Work(gap=0.0)
 
@@ -60,7 +60,8 @@ def test_it_finds_blocks_wherever_there_are_some(seed: int) -> None:
 def test_no_columns_are_no_fleet(most: int | None) -> None:
     matrices, stock = some_engines(1)
     nobody = np.array([], dtype=np.int64)
-    found = assemble(replace(matrices.take(nobody), max_pools=most), Stock(nobody, stock.counts), [], EXACT)
+    limited = replace(matrices, pool_limits=() if most is None else at_most(most, matrices.size))
+    found = assemble(limited.take(nobody), Stock(nobody, stock.counts), [], EXACT)
     assert found.outcome is Outcome.INFEASIBLE
     assert found.complete
 
@@ -69,7 +70,7 @@ def test_no_columns_are_no_fleet(most: int | None) -> None:
 @given(st.integers(0, 2**32 - 1), st.integers(1, 2))
 def test_no_more_pools_than_allowed(seed: int, most: int) -> None:
     matrices, stock = some_engines(seed)
-    limited = replace(matrices, max_pools=most)
+    limited = replace(matrices, pool_limits=at_most(most, matrices.size))
     found, other = assemble(limited, stock, [], EXACT), by_whole_numbers(limited, stock)
     assert (found.index.size > 0) == (other.index.size > 0)
     assert np.unique(matrices.pool[found.index]).size <= most

@@ -25,7 +25,7 @@ from reports.deploy.gateway import PARTS, Rule, gateway_rules, misplacing, place
 from reports.deploy.gateway_file import gateway_files, pool_lines, read_gateway
 from reports.deploy.placement import place
 from reports.deployable import deploy_sentence, deployable
-from tests.deploy_cases import Case, classes_plan, deployment_of, options, parted_plan, plan_of
+from tests.deploy_cases import Ask, Case, classes_plan, deployment_of, options, parted_plan, plan_of
 
 GOLDEN = Path(__file__).parent / "golden" / "deploy"
 SHOWN = ("README.md", "router.cfg", "router.sh", "hosts.env", "benchmark/run.sh")
@@ -102,13 +102,11 @@ def test_lengths_that_a_gateway_cannot_tell_apart_are_refused() -> None:
     plan = parted_plan()
     first, second = plan.routing
     alike = plan.model_copy(update={"routing": [first, second.model_copy(update={"isl": first.isl})]})
-    with pytest.raises(
-        InputError, match=r"a pool would get 81.8 % on top of the requests .* constraints\.routing=threshold$"
-    ):
+    with pytest.raises(InputError, match=r"a pool would get 81.8 % on top of the requests .* optimize --target vllm$"):
         deployment_files(alike, options("vllm"))
     said = deploy_sentence(alike)
     assert said.startswith("Deploy: not with vLLM: a pool would get 81.8 %")
-    assert "--target" not in said
+    assert said.endswith("; for a plan that it runs: pdplan optimize --target vllm.")
 
 
 def test_a_size_that_finds_no_pool_is_misplaced() -> None:
@@ -169,16 +167,16 @@ def test_a_plan_by_length_is_run_by_its_engines_own_target() -> None:
 @pytest.mark.parametrize("target", ["dynamo", "llmd"])
 def test_other_targets_say_who_can(target: str) -> None:
     with pytest.raises(
-        InputError, match=r"constraints\.max_pools=1; or choose --target vllm, which runs this plan as it is$"
+        InputError, match=rf"optimize --target {target}; or choose --target vllm, which runs this plan as it is$"
     ):
         deployment_files(parted_plan(), options(target))
 
 
 def test_a_target_of_another_engine_says_at_once_that_it_cannot_either() -> None:
-    with pytest.raises(InputError, match=r"needs engine: trtllm in the workload, and --set constraints\.max_pools=1, "):
-        deployment_files(parted_plan(), options("trtllm"))
-    with pytest.raises(InputError, match=r"needs engine: sglang in the workload; or choose --target vllm, "):
-        deployment_files(parted_plan(), options("sglang"))
+    for other in ("trtllm", "sglang"):
+        again = f"plan again with pdplan optimize --target {other} --set engine={other}; or choose --target vllm, "
+        with pytest.raises(InputError, match=f"does not run; {again}"):
+            deployment_files(parted_plan(), options(other))
 
 
 def test_the_page_says_which_prompts_a_pool_takes() -> None:
@@ -192,12 +190,18 @@ def test_the_page_says_which_prompts_a_pool_takes() -> None:
     ]
 
 
-def test_no_target_of_tensorrt_llm_can() -> None:
-    with pytest.raises(
-        InputError,
-        match=r"which no router there does; plan again with --set constraints\.max_pools=1$",
-    ):
-        deployment_files(parted_plan("trtllm"), options("trtllm"))
+def test_several_engines_of_tensorrt_llm_stand_behind_the_gateway() -> None:
+    """trtllm-serve has a router for disaggregated engines only; one engine alone needs none."""
+    files = deployment_files(parted_plan("trtllm"), options("trtllm"))
+    assert "use_backend colocated-1 if { req.body_size le 4096 }" in files["router.cfg"]
+    alike = deployment_files(plan_of((Case("colocated", replicas=2),), Ask(engine="trtllm")), options("trtllm"))
+    assert "sends requests to the engine with the fewest" in alike["router.cfg"]
+    assert "Sends requests to the engine with the fewest; needs HAProxy" in alike["router.sh"]
+    assert alike["router.cfg"].count(" check inter 5s") == 2
+    assert "It sends a request to the engine with the fewest (`router.cfg`)." in alike["README.md"]
+    assert "chooses a pool by" not in alike["router.cfg"] + alike["README.md"]
+    alone = deployment_files(plan_of((Case("colocated"),), Ask(engine="trtllm")), options("trtllm"))
+    assert not {"router.cfg", "router.sh", "hosts.env"} & set(alone)
 
 
 @pytest.mark.parametrize("size", [0.0, -1.0, 1000.0, math.nan, math.inf])

@@ -21,7 +21,7 @@ import pytest
 from optimizer.plans.plan import Plan
 from reports.deploy.files import write_deployment
 from reports.deploy.gateway import gateway_rules, placed
-from tests.deploy_cases import classes_plan, deployment_of, options, parted_plan
+from tests.deploy_cases import Ask, Case, classes_plan, deployment_of, options, parted_plan, plan_of
 from tests.test_deploy_handshake import free_port
 
 HAPROXY = shutil.which("haproxy") or "/usr/sbin/haproxy"
@@ -76,7 +76,7 @@ class Answers(BaseHTTPRequestHandler):
 @contextmanager
 def gateway(plan: Plan, folder: Path) -> Iterator[tuple[int, dict[str, Engine]]]:
     """The emitted script on free ports; yields the port for clients, and the engines by name."""
-    write_deployment(plan, options("vllm"), folder)
+    write_deployment(plan, options(plan.engine), folder)
     config, client = (folder / "router.cfg").read_text("utf-8"), free_port()
     config = config.replace("bind :8000", f"bind 127.0.0.1:{client}")
     with ExitStack() as stack:
@@ -131,9 +131,13 @@ def by_length(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, d
         yield running
 
 
-@pytest.mark.parametrize("plan", [parted_plan(), classes_plan()], ids=["length", "class"])
+ALIKE = plan_of((Case("colocated", replicas=3),), Ask(engine="trtllm"))
+"""Engines that do both stages, before which trtllm-serve has no router."""
+
+
+@pytest.mark.parametrize("plan", [parted_plan(), classes_plan(), ALIKE], ids=["length", "class", "alike"])
 def test_haproxy_takes_the_file(plan: Plan, tmp_path: Path) -> None:
-    write_deployment(plan, options("vllm"), tmp_path / "out")
+    write_deployment(plan, options(plan.engine), tmp_path / "out")
     lines = (tmp_path / "out" / "hosts.env").read_text("utf-8").splitlines()
     hosts = {line.partition("=")[0]: "127.0.0.1" for line in lines if not line.startswith("#")}
     command = [HAPROXY, "-c", "-f", str(tmp_path / "out" / "router.cfg")]
@@ -155,6 +159,11 @@ def test_long_prompts_are_parted_as_planned(by_length: tuple[int, dict[str, Engi
     assert expected == pytest.approx({"colocated-1": 0.1, "colocated-2": 0.9})
     assert set(count) == set(expected)
     assert 1 <= count["colocated-1"] <= 60
+
+
+def test_engines_of_tensorrt_llm_all_get_requests(tmp_path: Path) -> None:
+    with gateway(ALIKE, tmp_path / "out") as (port, engines):
+        assert {ask(port, 100)[1] for _ in range(30)} == set(engines)
 
 
 def test_the_engines_of_a_pool_take_turns_when_none_is_busy(by_length: tuple[int, dict[str, Engine]]) -> None:

@@ -136,8 +136,8 @@ REFUSED: list[tuple[str, tuple[Case, ...], Ask, str, dict[str, Any], str]] = [
         Ask(),
         "dynamo",
         {},
-        "NixlPushConnector, which NVIDIA Dynamo 1.6.1 does not hand over with; plan with pipeline_parallel: .1.; "
-        "or choose --target vllm or llmd, which run this plan as it is$",
+        "NixlPushConnector, which NVIDIA Dynamo 1.6.1 does not hand over with; plan again with pdplan "
+        "optimize --target dynamo; or choose --target vllm or llmd, which run this plan as it is$",
     ),
     (
         "requests that ranks cannot share",
@@ -162,14 +162,6 @@ REFUSED: list[tuple[str, tuple[Case, ...], Ask, str, dict[str, Any], str]] = [
         "trtllm",
         {},
         "attention data-parallel over all ranks or none",
-    ),
-    (
-        "several engines without a router",
-        (Case("colocated", replicas=2),),
-        Ask(engine="trtllm"),
-        "trtllm",
-        {},
-        "no router for 2 engines that do both stages; or choose --target dynamo, which runs this plan as it is$",
     ),
     (
         "both kinds",
@@ -228,7 +220,9 @@ def test_lengths_that_a_router_cannot_tell_apart_are_refused() -> None:
     plan = lengths_plan()
     first, second = plan.routing
     halves = [first, second.model_copy(update={"prefill": {"prefill-1": 0.5, "prefill-2": 0.5}})]
-    with pytest.raises(InputError, match=r"25 % of the requests would find another prefill pool .*max_pools=2"):
+    with pytest.raises(
+        InputError, match=r"25 % of the requests would find another prefill pool .*optimize --target dynamo"
+    ):
         deployment_files(plan.model_copy(update={"routing": halves}), options("dynamo"))
 
 

@@ -1,4 +1,4 @@
-"""A refusal names another target only where that one runs the plan, and settings that take its own reason away."""
+"""A refusal names another target only where that one runs the plan, and how to plan for the one that refuses."""
 
 from __future__ import annotations
 
@@ -15,9 +15,6 @@ from reports.deploy.files import deployment_files, targets_of
 from reports.deployable import deploy_sentence, deployable
 from tests.deploy_cases import Case, lengths_plan, options, parted_plan, plan_of
 from tests.test_balancing import judged, simulated
-
-BALANCING, ONE_POOL = "--set constraints.balancing=fewest_requests", "--set constraints.max_pools=1"
-ROLES = "search: {roles: [prefill, decode]} in the workload"
 
 
 def unproven(plan: Plan) -> Plan:
@@ -47,11 +44,13 @@ def wide_lengths_plan() -> Plan:
 @pytest.mark.parametrize("plan", [parted_plan(), wide_lengths_plan()], ids=["colocated", "prefill"])
 def test_a_plan_that_nobody_runs_sends_nobody_in_a_circle(plan: Plan) -> None:
     for target in targets_of(plan):
-        assert "--target" not in refusal(unproven(plan), target)
+        assert "or choose --target" not in refusal(unproven(plan), target)
     found = deployable(unproven(plan))
     assert found is not None
-    assert found.target is None
-    assert "--target" not in deploy_sentence(unproven(plan))
+    assert (found.target, found.again) == (None, "vllm")
+    said = deploy_sentence(unproven(plan))
+    assert said.endswith("; for a plan that it runs: pdplan optimize --target vllm.")
+    assert said.count("--target") == 1
 
 
 @pytest.mark.parametrize("target", target_names())
@@ -71,12 +70,14 @@ def test_a_target_that_is_named_runs_the_plan(plan: Plan, target: str, *, proven
             assert deployment_files(seen, options(other))
 
 
-def test_each_setting_takes_its_own_reason_away() -> None:
+def test_every_reason_is_told() -> None:
     """vLLM's gateway does lengths, llm-d's router counts tokens, and Dynamo's does neither."""
     parted = unproven(parted_plan())
-    assert refusal(parted, "vllm").endswith(f"; plan again with {BALANCING}")
-    assert refusal(parted, "llmd").endswith(f"; plan again with {ONE_POOL}")
-    assert refusal(parted, "dynamo").endswith(f"; plan again with {ONE_POOL} and {BALANCING}")
+    tokens, lengths = "the router there counts requests", "sends requests of different lengths"
+    told = {target: refusal(parted, target) for target in ("vllm", "llmd", "dynamo")}
+    assert [tokens in one for one in told.values()] == [True, False, True]
+    assert [lengths in one for one in told.values()] == [False, True, True]
+    assert all(one.endswith(f"; plan again with pdplan optimize --target {name}") for name, one in told.items())
     counted = {"balancing": "fewest_requests"}
     alone = unproven(plan_of((Case("colocated", replicas=2, tokens=8192),)))
     assert deployment_files(asking(parted, constraints=counted), options("vllm"))
@@ -84,13 +85,10 @@ def test_each_setting_takes_its_own_reason_away() -> None:
     assert deployment_files(asking(alone, constraints=counted), options("dynamo"))
 
 
-def test_one_pool_of_each_role_is_asked_for_so_that_nothing_else_comes_of_it() -> None:
-    plan = lengths_plan()
-    assert f"constraints.max_pools=2 and {ROLES}" in refusal(plan, "vllm")
-    apart = asking(plan, search={"roles": ["prefill", "decode"]}, constraints={"pools": "per_class"})
-    said = refusal(apart, "vllm")
-    assert ROLES not in said
-    assert "constraints.max_pools=2 and --set constraints.pools=shared; or" in said
+@pytest.mark.parametrize(("target", "able"), [("vllm", True), ("llmd", False)])
+def test_pools_for_each_class_are_given_up_where_no_router_tells_classes_apart(target: str, *, able: bool) -> None:
+    apart = asking(lengths_plan(), constraints={"pools": "per_class"})
+    assert ("--set constraints.pools=shared" in refusal(apart, target)) is not able
 
 
 def test_weights_in_a_folder_are_for_others_than_the_chart() -> None:

@@ -98,6 +98,26 @@ CASES = (
         mixtral(),
     ),
     Case("data_parallel_shares_experts", Parallelism(data=2), "DP inside an engine needs a mixture of experts"),
+    Case(
+        "data_parallel_is_the_engines",
+        Parallelism(tensor=2, expert=4, data=2),
+        "TP 2 x DP 2: TensorRT-LLM runs attention data-parallel over all ranks or none",
+        mixtral(),
+        changes=(("engine", "trtllm"),),
+    ),
+    Case(
+        "target_schedules_there",
+        Parallelism(),
+        "the files of vllm ask for devices of nvidia, not of amd",
+        changes=(("target", "vllm"),),
+        offer="MI300X",
+    ),
+    Case(
+        "target_schedules_there",
+        Parallelism(tensor=8, pipeline=2),
+        "the files of trtllm start no engine of 16 GPUs on several nodes",
+        changes=(("target", "trtllm"), ("engine", "trtllm"), ("space", space(max_gpus_per_engine=16))),
+    ),
     Case("data_parallel_shares_experts", Parallelism(data=2), "DP 2 needs EP over all 2 ranks", mixtral()),
     Case(
         "tensor_divides_widths",

@@ -50,13 +50,17 @@ def test_fleets_side_by_side_keep_the_limits_of_the_problem() -> None:
     )
     assert within_limits(few, Option((2,), ("a",)))
     assert not within_limits(few, Option((3,), ("a",)))
-    assert not within_limits(few, Option((2,), ("a",) * 4))
     assert not within_limits(problem(offers=(offer(inventory=2),)), Option((3,), ("a",)))
     assert not within_limits(problem(constraints=Constraints(budget=5.0)), Option((2,), ("a",)))
     levels = search_levels(problem(constraints=Constraints(max_gpus=2)), np.array([4.0, 8.0, 400.0]), [[3.0]])
     assert [max((one.gpus[0] for one in options), default=0) for options in levels.options] == [1, 1, 0]
     nodes = search_levels(problem(offers=(offer(billing=Billing.NODE),)), np.array([4.0]), [[3.0]])
     assert [one.gpus for one in nodes.options[0]] == [(8,)]
+    (one, *_) = levels.options[0]
+    beside = sum(len(part.fleet.pools) for part in one.parts)
+    for most, fits in ((4 * beside, True), (4 * beside - 1, False)):
+        counted = problem(constraints=Constraints(max_pools=most))
+        assert within_limits(counted, replace(one, parts=4 * one.parts)) is fits
 
 
 def test_a_fleet_of_a_lower_rate_costs_no_more_and_is_the_one_searched_for_alone() -> None:

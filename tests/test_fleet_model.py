@@ -28,7 +28,7 @@ from optimizer.solver.fleet_model import (
     pool_of,
 )
 from optimizer.solver.program import Program, lp_text, solve
-from search_spaces.problem import Billing, Constraints, Offer, Problem, Routing
+from search_spaces.problem import Billing, Constraints, Gateway, Offer, Problem, Routing
 from tests.optimizer_cases import problem, slo, space, workload
 from tests.toy import OVERHEAD, llama_8b, toy_accelerator
 
@@ -128,6 +128,7 @@ CASES: dict[str, tuple[Problem, Aim | None, tuple[str, ...]]] = {
     "power": (toy_problem(constraints=Constraints(power=9000.0)), None, ("power",)),
     "max-gpus": (toy_problem(constraints=Constraints(max_gpus=12)), None, ("max_gpus",)),
     "max-pools": (toy_problem(constraints=Constraints(max_pools=2)), None, ("used", "max_pools")),
+    "gateway": (toy_problem(constraints=Constraints(gateway=Gateway(1, 8))), None, ("used", "gateway")),
     "threshold": (
         toy_problem(constraints=Constraints(routing=Routing.THRESHOLD)),
         None,
@@ -156,7 +157,7 @@ def test_every_golden_file_has_a_case() -> None:
 
 
 def test_every_kind_of_row_has_a_case() -> None:
-    limits = Constraints(budget=1e3, power=1e5, max_gpus=99, max_pools=3, spare_replicas=1)
+    limits = Constraints(budget=1e3, power=1e5, max_gpus=99, max_pools=3, spare_replicas=1, gateway=Gateway(1, 1))
     offers = (Offer(NVIDIA, 3.0, 50, Billing.NODE), Offer(AMD, 2.0, 50))
     prefixes = {prefix for name, (_, _, rows) in CASES.items() for prefix in rows if name != "everything"}
     for row in program(toy_problem(offers=offers, constraints=limits)).row_names:

@@ -58,6 +58,11 @@ CASES = {
         replace(H100, kv_dtype="fp8", offer=2),
         "vllm has no one latent attention kernel for H100 and H200 with KV in fp8",
     ),
+    "target_takes_stages": (
+        replace(H100, parallelism=Parallelism(2, 2)),
+        H100,
+        "PP 2 of prefill: NVIDIA Dynamo does not hand over from several pipeline stages",
+    ),
     "tensor_degrees_divide": (
         H100,
         replace(H100, parallelism=Parallelism(3)),
@@ -92,6 +97,9 @@ MODELS = {
 }
 
 
+TARGETS = {"target_takes_stages": "dynamo"}
+
+
 def three_offers(name: str = "Llama-3.1-8B") -> Problem:
     return problem(model=model(name), offers=(offer("H100"), offer("MI300X"), offer("H200")))
 
@@ -99,7 +107,7 @@ def three_offers(name: str = "Llama-3.1-8B") -> Problem:
 @pytest.mark.parametrize("rule", CASES)
 def test_a_pair_is_refused_by_one_rule_with_its_reason(rule: str) -> None:
     prefill, decode, reason = CASES[rule]
-    asked = three_offers(MODELS.get(rule, "Llama-3.1-8B"))
+    asked = replace(three_offers(MODELS.get(rule, "Llama-3.1-8B")), target=TARGETS.get(rule))
     ends = end_of(asked, prefill), end_of(asked, decode)
     said = {name: found for name, one in END_RULES.items() if (found := one(asked, *ends)) is not None}
     assert said == {rule: reason}

@@ -21,7 +21,7 @@ from optimizer.solver.pricing import Duals, price_columns, reduced_costs
 from optimizer.solver.program import Builder, Outcome, Program, Solution, solve
 from optimizer.solver.search import Effort, Found, choose_starters, plan_blocks, search
 from optimizer.solver.simple_plans import block_costs, column_totals, price_space, simple_plans
-from search_spaces.problem import Billing, Constraints, Problem
+from search_spaces.problem import Billing, Constraints, Gateway, Problem
 from tests.optimizer_cases import columns_of, instance_of, model, offer, problem, slo, space, workload
 
 MIXES = (
@@ -31,6 +31,10 @@ MIXES = (
 )
 TWO_CLASSES = (slo(0.5, 0.03, 0.95, name="chat", share=0.6), slo(3.0, 0.1, 0.9, name="batch", share=0.4))
 SOLVED = {Outcome.OPTIMAL, Outcome.FEASIBLE}
+POOL_LIMITS = (
+    *(Constraints(spare_replicas=1), Constraints(max_pools=1), Constraints(max_pools=2)),
+    *(Constraints(gateway=Gateway(1, 1)), Constraints(gateway=Gateway(8, 1)), Constraints(gateway=Gateway(1, 8))),
+)
 STARVED = Effort(starters=1, added=3, rounds=3, columns=4, more=8, nodes=5, choices=2, most_columns=8)
 """So little effort that column generation, pricing and the choice of columns all have to work."""
 
@@ -159,8 +163,8 @@ def test_a_bound_is_a_bound_however_little_the_effort(given_: Problem) -> None:
         assert found.outcome not in SOLVED
 
 
-@settings(deadline=None, max_examples=20)
-@given(problems(), st.sampled_from([Constraints(spare_replicas=1), Constraints(max_pools=1), Constraints(max_pools=2)]))
+@settings(deadline=None, max_examples=40)
+@given(problems(), st.sampled_from(POOL_LIMITS))
 def test_spares_pools_and_whole_nodes(given_: Problem, constraints: Constraints) -> None:
     offers = tuple(replace(one, billing=Billing.NODE, inventory=None) for one in given_.offers)
     instance = instance_of(replace(given_, constraints=constraints, offers=(*offers[:1], *given_.offers[1:])))

@@ -21,6 +21,7 @@ from optimizer.solver.program import Outcome
 from optimizer.solver.whole import cheapest, improve
 from tests.fleet_matrices import (
     MOST_EACH,
+    at_most,
     billed_by_node,
     by_trying_all,
     colocated,
@@ -121,7 +122,7 @@ class TestDominance:
 
     def test_not_where_pools_are_counted(self) -> None:
         need = np.array([[1.0, 2.0], [0.5, 1.0]])
-        assert undominated(replace(colocated(need, [1.0, 2.0]), max_pools=2)).tolist() == [0, 1]
+        assert undominated(replace(colocated(need, [1.0, 2.0]), pool_limits=at_most(2, columns=2))).tolist() == [0, 1]
 
     def test_of_equal_ones_the_first_stays(self) -> None:
         assert undominated(colocated(np.ones((3, 2)), [1.0, 1.0, 1.0])).tolist() == [0]

@@ -142,6 +142,5 @@ def _best(options: Sequence[Option], prices: Sequence[Sequence[float]] | None) -
 
 def within_limits(problem: Problem, option: Option) -> bool:
     """Whether a fleet is within every limit of the problem; its pools are counted as they are, none merged."""
-    most = problem.constraints.max_pools
-    pools_fit = most is None or len(option.pools) <= most
+    pools_fit = problem.constraints.fits(pool.role for part in option.parts for pool in part.fleet.pools)
     return pools_fit and bool(bought.within_limits(problem, np.array(option.gpus)))

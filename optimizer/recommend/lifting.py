@@ -14,7 +14,7 @@ from optimizer.loads.diagnose import without_limits
 from optimizer.loads.instance import Instance
 from search_spaces.problem import Billing, Constraints, Goal, Objective, Problem
 
-ON_THE_FLEET = ("budget", "max_gpus", "power", "max_pools")
+ON_THE_FLEET = ("budget", "max_gpus", "power", "max_pools", "gateway")
 """Limits of the constraints, in the order in which they are lifted."""
 
 LESS_SO = 1e-3

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from costmodel.engine import Role
 from costmodel.words import join_words
 from optimizer.fleets.binding import amount, binding, fleet_bindings
 from optimizer.fleets.build_plan import fleet_cost, fleet_gpus, pool_line
@@ -210,11 +211,18 @@ def by_formula(instance: Instance, late: Late = never) -> Held | None:
 
 
 def _pool_limit(instance: Instance, fleet: Fleet) -> list[Binding]:
-    most = instance.problem.constraints.max_pools
-    if most is None or len(fleet.pools) <= most:
-        return []
-    sentence = f"{len(fleet.pools)} pools are needed where max_pools allows {most}."
-    return [binding("max_pools", "fleet", float(len(fleet.pools)), float(most), "pools", sentence)]
+    """The limits on the number of pools that a fleet breaks: the user's, and what the target's router can serve."""
+    limits, pools = instance.problem.constraints, len(fleet.pools)
+    rows = []
+    if limits.max_pools is not None and pools > limits.max_pools:
+        sentence = f"{pools} pools are needed where max_pools allows {limits.max_pools}."
+        rows.append(binding("max_pools", "fleet", float(pools), float(limits.max_pools), "pools", sentence))
+    if limits.gateway is not None and not replace(limits, max_pools=None).fits(pool.role for pool in fleet.pools):
+        apart = any(pool.role is Role.PREFILL for pool in fleet.pools)
+        most = 2 * limits.gateway.apart if apart else limits.gateway.colocated
+        sentence = f"{pools} pools are needed where the router of {instance.problem.target} serves {most}."
+        rows.append(binding("gateway", "fleet", float(pools), float(most), "pools", sentence))
+    return rows
 
 
 def _miss(held: Held, label: str, why: str) -> Alternative:

@@ -15,6 +15,7 @@ from itertools import product
 
 import numpy as np
 
+from costmodel.engine import Role
 from optimizer.fleets.bought import gpu_cost
 from optimizer.fleets.build_plan import fleet_gpus
 from optimizer.fleets.fleet import Fleet
@@ -51,8 +52,7 @@ def cheaper_beside(
     problem, starts: see `cheaper_mix`; below: a cost [$/h], of which it must save WORTH; allowed (settings,): which
     engines may be used. None where none is found.
     """
-    pools = problem.constraints.max_pools
-    if pools is not None and pools < 3:
+    if not problem.constraints.fits(Role):
         return None
     parting, best, below = Parting(known, LOOKS), None, below * (1.0 - WORTH)
     stage = Stage(COLOCATED, np.ones(known.instance.flows.isl.size))

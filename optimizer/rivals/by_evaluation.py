@@ -332,8 +332,8 @@ def _price(known: Evaluated, problem: Problem, picks: Picks) -> float:
 
 def _pairs(known: Evaluated, problem: Problem, below: float, free: BoolArray) -> list[tuple[float, Picks]]:
     """Every pair of as few engines as keep up that the limits allow and that costs less: cost, pools."""
-    one, tables, most = known.settings, known.instance.tables, problem.constraints.max_pools
-    if most is not None and most < 2:
+    one, tables = known.settings, known.instance.tables
+    if not problem.constraints.fits((Role.PREFILL, Role.DECODE)):
         return []
     ends = [np.flatnonzero(free & (one.role == role)) for role in (PREFILL, DECODE)]
     first, second = np.nonzero(tables.talks[np.ix_(one.shape[ends[0]], one.shape[ends[1]])])

@@ -19,7 +19,7 @@ import numpy as np
 from optimizer.loads.columns import Columns
 from optimizer.loads.instance import Instance
 from optimizer.solver.blocks import Work, relax
-from optimizer.solver.fleet_model import DECODE, PREFILL, Aim, aim_of, engine_cost, fleet_limits
+from optimizer.solver.fleet_model import DECODE, PREFILL, Aim, aim_of, engine_cost, fleet_limits, pool_limits
 from optimizer.solver.matrices import Matrices
 from optimizer.solver.whole import cheapest
 
@@ -102,7 +102,7 @@ def _matrices(known: Evaluated) -> Matrices:
         pairing=instance.tables.pairing,
         limits=tuple(replace(limit, weight=limit.weight[shape]) for limit in fleet_limits(instance)),
         spares=problem.constraints.spare_replicas,
-        max_pools=problem.constraints.max_pools,
+        pool_limits=pool_limits(problem, role),
     )
 
 

@@ -115,8 +115,8 @@ class Mixing:
 
     def _candidates(self, place: int, stage: Stage) -> Iterable[Candidate]:
         """Sizes of the pool of the dearer of each two engines."""
-        limit = self.problem.constraints.max_pools
-        if limit is not None and len(stage.others) + 2 > limit:
+        mine = ROLES[stage.role]
+        if not self.problem.constraints.fits([mine, mine, *(pool.role for pool in stage.others)]):
             return []
         rows = []
         for first, second, top in self._pairs(stage):

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from costmodel.engine import Role
 from optimizer.fleets.bought import gpu_cost, pools_apart, within_limits
 from optimizer.fleets.evaluate import largest_load
 from optimizer.solver.fleet_model import COLOCATED, DECODE, PREFILL
@@ -126,8 +127,7 @@ class Contest:
         role, talks = self.known.settings.role, self.known.instance.tables.talks
         alone = np.flatnonzero(role == COLOCATED)
         parts = [self._sized(np.stack([alone, np.full(alone.size, NOBODY)], axis=1))]
-        most = self.problem.constraints.max_pools
-        if most is None or most > 1:
+        if self.problem.constraints.fits((Role.PREFILL, Role.DECODE)):
             ends = [np.flatnonzero(role == end) for end in (PREFILL, DECODE)]
             shapes = [self.known.settings.shape[end] for end in ends]
             first, second = np.nonzero(talks[np.ix_(*shapes)])

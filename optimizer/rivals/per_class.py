@@ -122,8 +122,8 @@ def _bound(instance: Instance, proofs: Sequence[Proof]) -> float | None:
 
 def keeps_every_limit(instance: Instance, fleet: Fleet) -> bool:
     """Whether a fleet keeps all limits on the whole of it: those on its GPUs and on the number of pools."""
-    most = instance.problem.constraints.max_pools
-    return keeps_limits(instance, fleet) and (most is None or len(fleet.pools) <= most)
+    limits = instance.problem.constraints
+    return keeps_limits(instance, fleet) and limits.fits(pool.role for pool in fleet.pools)
 
 
 def _among(mine: NDArray[np.bool_], route: FloatArray) -> FloatArray:

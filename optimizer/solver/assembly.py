@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .blocks import Blocks, Work, Worths, nothing, priced_load, whole_blocks, worths
-from .fleet_model import Aim, write_model
+from .fleet_model import Aim, pool_limit_rows, write_model
 from .matrices import Limit, Matrices
 from .pricing import most_earned_once
 from .program import Builder, Outcome, Solution, solve
@@ -83,7 +83,7 @@ def _worthy(matrices: Matrices, stock: Stock, cuts: list[FloatArray]) -> IntArra
     A pick with any other column is one with these, so none is lost, and there is none where these have none.
     """
     earned = np.stack([np.ones(matrices.size), *(np.minimum(cut, 1.0) for cut in cuts)])
-    kind = stock.kind if matrices.max_pools is None else np.stack([stock.kind, matrices.pool])
+    kind = stock.kind if not matrices.pool_limits else np.stack([stock.kind, matrices.pool])
     member = np.unique(np.atleast_2d(kind), axis=1, return_inverse=True)[1].ravel()
     order = np.lexsort((np.arange(member.size), -earned.sum(axis=0) / matrices.replicas, member))
     kept: list[int] = []
@@ -112,13 +112,13 @@ def _pick(matrices: Matrices, stock: Stock, cuts: list[FloatArray], barred: list
     for number, columns in enumerate(barred):
         others = np.setdiff1d(np.arange(matrices.size), columns)
         builder.entries(builder.rows([f"barred{number}"], 1.0, np.inf), blocks[others], 1.0)
-    if matrices.max_pools is not None:
-        pool = np.unique(matrices.pool, return_inverse=True)[1].ravel()
-        used = builder.variables([f"y{p}" for p in range(int(pool.max()) + 1)], 0.0, 1.0, whole=True)
+    if matrices.pool_limits:
+        member, pool = (one.ravel() for one in np.unique(matrices.pool, return_index=True, return_inverse=True)[1:])
+        used = builder.variables([f"y{p}" for p in range(member.size)], 0.0, 1.0, whole=True)
         rows = builder.rows([f"used{c}" for c in range(matrices.size)], -np.inf, 0.0)
         builder.entries(rows, blocks, 1.0)
         builder.entries(rows, used[pool], -most)
-        builder.entries(builder.rows(["max_pools"], -np.inf, float(matrices.max_pools)), used, 1.0)
+        pool_limit_rows(matrices, builder, used, member)
     return solve(builder.build(), gap=PICK_GAP, nodes=PICK_NODES, time_limit=work.time_limit)
 
 
@@ -131,7 +131,7 @@ def _just(some: Matrices, count: FloatArray) -> Matrices:
 
 def _served(some: Matrices, count: FloatArray) -> tuple[Worths, FloatArray, float]:
     """The shadow prices of serving as much as these blocks can, what each block earns at them, and how much that is."""
-    free = replace(_just(some, count).linear, max_pools=None)
+    free = replace(_just(some, count).linear, pool_limits=())
     model = write_model(free, SERVE)
     solution = solve(model.program, relaxed=True)
     earned = -solution.duals[[model.limits[limit.name] for limit in free.limits]]

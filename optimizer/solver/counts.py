@@ -255,7 +255,7 @@ def _served(state: Counting, counts: IntArray, chosen: IntArray) -> tuple[Worths
     """
     some, of = state.matrices.take(chosen), state.kinds.of[chosen]
     limits = tuple(Limit(f"engines {k}", counts[k] + TRACE, (of == k).astype(np.float64)) for k in np.unique(of))
-    free = replace(some.linear, price=np.zeros(some.size), limits=limits, spares=0, max_pools=None)
+    free = replace(some.linear, price=np.zeros(some.size), limits=limits, spares=0, pool_limits=())
     model = write_model(free, SERVE)
     solution = solve(model.program, relaxed=True)
     state.spent += solution.iterations

@@ -9,7 +9,7 @@ cover        sum over prefill and colocated c of x_cf = V                 every 
 pair         sum over prefill c of x_cf = sum over decode c of x_cf       every flow f and row of `pairing`; some are <=
 load         sum_f rate_f load_crf x_cf <= n_c                            every column c and resource r
 attainment   sum share_f miss_cf x_cf <= (1 - goal_k) share_k V           every SLO class k
-inventory, budget, power, max_gpus, max_pools
+inventory, budget, power, max_gpus, max_pools, gateway
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from optimizer.loads.columns import Columns
+from optimizer.loads.columns import ROLES, Columns
 from optimizer.loads.instance import Instance
 from optimizer.loads.loads import RESOURCES, Loads
 from search_spaces.problem import Billing, Problem, Routing
@@ -123,7 +123,7 @@ def matrices_of(instance: Instance, columns: Columns, loads: Loads) -> Matrices:
         limits=tuple(replace(limit, weight=limit.weight[columns.shape]) for limit in fleet_limits(instance)),
         level=np.unique(flows.isl, return_inverse=True)[1].ravel() if limits.routing is Routing.THRESHOLD else None,
         spares=limits.spare_replicas,
-        max_pools=limits.max_pools,
+        pool_limits=pool_limits(instance.problem, columns.role),
         most=MOST_IN_POOL if limits.max_gpus is None else float(limits.max_gpus),
     )
 
@@ -239,10 +239,22 @@ def pool_variables(
     rows = builder.rows([f"used{c}" for c in range(matrices.size)], -np.inf, 0.0)
     builder.entries(rows, blocks, 1.0)
     builder.entries(rows, used[pool.ravel()], -matrices.most)
-    if matrices.max_pools is not None:
-        row = builder.rows(["max_pools"], -np.inf, float(matrices.max_pools))
-        builder.entries(np.full(used.size, row[0]), used, 1.0)
+    pool_limit_rows(matrices, builder, used, member)
     return used, member
+
+
+def pool_limit_rows(matrices: Matrices, builder: Builder, used: IntArray, member: IntArray) -> None:
+    """A row per limit on the pools; used: their switches, member: a column of each."""
+    for limit in matrices.pool_limits:
+        row = builder.rows([limit.name.replace(" ", "_")], -np.inf, limit.upper)
+        builder.entries(np.full(used.size, row[0]), used, limit.weight[member])
+
+
+def pool_limits(problem: Problem, role: IntArray) -> tuple[Limit, ...]:
+    """Every limit on the number of pools, with the weight of the pool of each column; role (C,): numbered as here."""
+    limits = problem.constraints.pool_limits
+    weights = [np.array([limit.weight.get(one, 0) for one in ROLES], dtype=np.float64) for limit in limits]
+    return tuple(Limit(one.name, float(one.most), weight[role]) for one, weight in zip(limits, weights, strict=True))
 
 
 def engine_cost(instance: Instance) -> FloatArray:

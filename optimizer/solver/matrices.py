@@ -48,7 +48,8 @@ class Matrices:
     limits: see Limit, weights (C,).
     level (F,): where a router sends each flow whole to one pool by thresholds of its length, the rank of that length
     (flows of one rank go together); else None.
-    spares: idle engines of every pool used; max_pools: None where any number may be used; most: engines of one pool.
+    spares: idle engines of every pool used; pool_limits: on the pools used, weights (C,) of the pool of each column;
+    most: engines of one pool.
     """
 
     role: IntArray
@@ -66,7 +67,7 @@ class Matrices:
     limits: tuple[Limit, ...] = ()
     level: IntArray | None = None
     spares: int = 0
-    max_pools: int | None = None
+    pool_limits: tuple[Limit, ...] = ()
     most: float = 10_000.0
 
     @property
@@ -87,7 +88,7 @@ class Matrices:
     @property
     def counts_pools(self) -> bool:
         """Whether it matters how many pools there are."""
-        return self.spares > 0 or self.max_pools is not None
+        return self.spares > 0 or bool(self.pool_limits)
 
     @cached_property
     def possible(self) -> NDArray[np.bool_]:
@@ -107,8 +108,12 @@ class Matrices:
     def take(self, index: IntArray | NDArray[np.bool_]) -> Matrices:
         """The columns at `index`, in that order."""
         names = ("role", "domain", "pool", "replicas", "price", "need", "late")
-        limits = tuple(replace(limit, weight=limit.weight[index]) for limit in self.limits)
-        return replace(self, limits=limits, **{name: getattr(self, name)[index] for name in names})
+        limits, pool_limits = (
+            tuple(replace(limit, weight=limit.weight[index]) for limit in some)
+            for some in (self.limits, self.pool_limits)
+        )
+        kept = {name: getattr(self, name)[index] for name in names}
+        return replace(self, limits=limits, pool_limits=pool_limits, **kept)
 
 
 def one_resource(need: FloatArray) -> FloatArray:

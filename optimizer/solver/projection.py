@@ -66,7 +66,7 @@ class Projection:
 
         Nothing is said, 0, where all columns together cannot serve the demand.
         """
-        free = replace(self.matrices.linear, limits=(), spares=0, max_pools=None)
+        free = replace(self.matrices.linear, limits=(), spares=0, pool_limits=())
         free = replace(free, price=self.price / free.replicas)
         self.active |= blocks > 0.0
         for _ in range(PRICINGS):

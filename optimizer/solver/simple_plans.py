@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.engine import Role
 from optimizer.loads.columns import Columns, blocks_of, join
 from optimizer.loads.instance import Instance
 from optimizer.loads.late import Late, never
@@ -248,8 +249,8 @@ def possible(instance: Instance, columns: Columns) -> NDArray[np.bool_]:
     """Columns of which one block with its spare replicas, and its partner where roles are apart, break no limit."""
     use, upper = limit_use(instance, columns)
     alone = (use <= upper).all(axis=0)
-    most = instance.problem.constraints.max_pools
-    return np.asarray(alone if most is None or most > 1 else alone & (columns.role == COLOCATED))
+    pairs = instance.problem.constraints.fits((Role.PREFILL, Role.DECODE))
+    return np.asarray(alone if pairs else alone & (columns.role == COLOCATED))
 
 
 def _best_single(columns: Columns, totals: Totals, ready: _Ready) -> SimplePlan | None:
@@ -272,8 +273,7 @@ def _undominated(index: IntArray, values: FloatArray) -> IntArray:
 
 
 def _best_pair(instance: Instance, columns: Columns, totals: Totals, ready: _Ready) -> SimplePlan | None:
-    limits = instance.problem.constraints
-    if limits.max_pools is not None and limits.max_pools < 2:
+    if not instance.problem.constraints.fits((Role.PREFILL, Role.DECODE)):
         return None
     tables, best = instance.tables, None
     able = [np.flatnonzero(ready.able & (columns.role == role)) for role in (PREFILL, DECODE)]

@@ -10,7 +10,7 @@ from click.core import ParameterSource
 
 from costmodel.errors import InputError
 from pdplan.console import Console
-from pdplan.options import PATH, Choice, console_options, force_option, pairs, pass_console
+from pdplan.options import PATH, TARGETS, Choice, console_options, force_option, pairs, pass_console
 from pdplan.plan_files import read_plan
 
 if TYPE_CHECKING:
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from reports.deploy.description import Options
 
 MOST_STRAYS = 5
-TARGETS = ("vllm", "dynamo", "llmd", "sglang", "trtllm")
 
 
 @click.command(short_help="Write the files that run what a plan evaluated.")
@@ -27,7 +26,7 @@ TARGETS = ("vllm", "dynamo", "llmd", "sglang", "trtllm")
     "-t",
     "--target",
     type=Choice(TARGETS),
-    help="What runs the engines; default: plain files for the plan's engine.",
+    help="What runs the engines; default: what it was planned for, else plain files for the plan's engine.",
 )
 @click.option("-o", "--output", type=PATH, metavar="DIR", help="Write the files to DIR, new or empty.")
 @click.option("--check", type=PATH, metavar="DIR", help="Write nothing; check the deployment in DIR against the plan.")
@@ -137,8 +136,9 @@ def _options(
     """The command line's options as those of a deployment."""
     from reports.deploy.description import Options
     from reports.deploy.facts import checked_version
+    from reports.deploy.files import planned_target
 
-    target = target or plan.engine
+    target = target or planned_target(plan)
     if target not in TARGETS:
         raise InputError(f"the plan's engine {target!r} is none of {', '.join(TARGETS)}; name a target with --target")
     return Options(

@@ -15,6 +15,7 @@ from pdplan.console import Console, part_of
 from pdplan.exit_codes import ExitCode
 from pdplan.options import (
     PATH,
+    TARGETS,
     Choice,
     console_options,
     json_option,
@@ -41,6 +42,12 @@ FRONT = Bounds(2, 10_000)
 @click.command(short_help="Find the cheapest fleet for a workload.")
 @click.argument("file", type=PATH)
 @click.option("-o", "--output", type=PATH, metavar="DIR", help="Write plan.json and report.html to DIR.")
+@click.option(
+    "-t",
+    "--target",
+    type=Choice(TARGETS),
+    help="Search only fleets that its routers and hand-overs can run; overrides the file's.",
+)
 @click.option("--deploy", type=PATH, metavar="DIR", help="Write the files that run the plan to DIR; see pdplan deploy.")
 @json_option
 @click.option("--force", is_flag=True, help="Replace files in DIR that pdplan did not write.")
@@ -77,6 +84,7 @@ def optimize(
     *,
     file: Path,
     output: Path | None,
+    target: str | None,
     deploy: Path | None,
     as_json: bool,
     force: bool,
@@ -92,12 +100,13 @@ def optimize(
     \b
       pdplan optimize workload.yaml -o plan
       pdplan optimize workload.yaml --set workload.request_rate=25 --set constraints.max_gpus=32
+      pdplan optimize workload.yaml --target dynamo -o plan --deploy deploy
       pdplan optimize workload.yaml --json | jq .cost_usd_per_hour
 
     Finds the cheapest fleet that serves the workload in FILE within its SLOs, says why it is the
     cheapest and what the runners-up cost. Start from `pdplan init` or `pdplan workload TRACE`.
     With -o, writes DIR/plan.json (the plan, complete) and DIR/report.html (one page, offline);
-    with --deploy, the files that run it on the engine that it was evaluated for.
+    with --deploy, the files that run it on --target, or on the engine that it was evaluated for.
 
     The fleet is chosen by queueing formulas, then its requests are simulated: a fleet that misses a
     goal is repaired, one with an engine too many loses it. --effort quick leaves that out; Ctrl-C,
@@ -110,7 +119,8 @@ def optimize(
     """
     from search_spaces.loader import load_problem
 
-    overrides = parse_settings(settings) | ({} if seed is None else {"seed": str(seed)})
+    asked = {"seed": None if seed is None else str(seed), "target": target}
+    overrides = parse_settings(settings) | {key: value for key, value in asked.items() if value is not None}
     problem = load_problem(file, overrides=overrides)
     prepare_folders(output, deploy, force)
     try:

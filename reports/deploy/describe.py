@@ -26,6 +26,7 @@ from . import facts
 from .context import with_context
 from .demand import NAME, classes_of, demand_of, limits_of
 from .description import DeployedPool, Deployment, Lane, Memory, Options, Routing, Settings
+from .refusals import UndeployableError
 
 _LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _RESOURCE: Final = re.compile(r"[A-Za-z0-9.-]+/[A-Za-z0-9._-]+")
@@ -98,14 +99,9 @@ def _check_options(plan: Plan, options: Options) -> None:
 def _engine_version(plan: Plan, options: Options) -> str:
     found = facts.engine_version(options.target, options.version, plan.engine)
     if found is None:
-        roles = {pool.role for pool in plan.pools}
-        lengths = routing_of(plan) is Routing.BY_LENGTH and options.target not in facts.length_routers(roles)
-        pools = f", and --set constraints.max_pools={len(roles)}, as none of its routers chooses by length or class"
-        raise InputError(
-            f"the plan was evaluated for {plan.engine}, which target {options.target} does not run; "
-            f"a plan for {options.target} needs engine: "
-            f"{' or '.join(facts.engines_of(options.target))} in the workload{pools * lengths}"
-        )
+        engine = facts.engines_of(options.target)[0]
+        reason = f"the plan was evaluated for {plan.engine}, which target {options.target} does not run"
+        raise UndeployableError(reason, f"--target {options.target} --set engine={engine}")
     return found
 
 

@@ -11,8 +11,7 @@ from costmodel.host import EngineOverhead
 from costmodel.transformer import Transformer
 from search_spaces.problem import Balancing
 from search_spaces.recorded import Recorded
-
-from . import facts
+from search_spaces.targets import target_of
 
 
 class Routing(StrEnum):
@@ -243,7 +242,7 @@ class Deployment:
     @property
     def router(self) -> Balancing:
         """How the target's router spreads them: as planned, where it can."""
-        return facts.router_of(self.options.target, self.balancing, prefixes=self.demand.prefix_share > 0.0)
+        return target_of(self.options.target).balancing(self.balancing, prefixes=self.demand.prefix_share > 0.0)
 
     @property
     def template_room(self) -> int:
@@ -254,6 +253,12 @@ class Deployment:
     def parted(self) -> bool:
         """Whether colocated pools take requests of different lengths or classes."""
         return self.routing is Routing.BY_LENGTH and not self.disaggregated
+
+    @property
+    def behind_gateway(self) -> bool:
+        """Whether HAProxy stands before colocated engines: it tells pools apart, and trtllm-serve has no router."""
+        alone = self.options.target == "trtllm" and not self.disaggregated
+        return self.parted or (alone and sum(pool.replicas for pool in self.pools) > 1)
 
     @property
     def leaves_nodes(self) -> bool:

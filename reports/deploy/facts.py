@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
 from functools import cache
 from importlib import resources
 from typing import Any, Final
@@ -11,7 +10,6 @@ from typing import Any, Final
 import yaml
 
 from costmodel.errors import InputError, UnknownNameError
-from search_spaces.problem import Balancing
 
 SWITCH: Final = "switch"
 """A flag without a value."""
@@ -56,26 +54,6 @@ def checked_version(target: str, version: str | None) -> str:
         known = ", ".join(entry["versions"])
         raise InputError(f"{entry['title']} {version} is not supported by this version of pdplan; supported: {known}")
     return version
-
-
-def length_routers(roles: Collection[str]) -> tuple[str, ...]:
-    """Targets with a router that chooses among pools of one role by prompt length; roles: of the plan's pools.
-
-    >>> length_routers({"colocated"}), length_routers({"prefill", "decode"})
-    (('vllm', 'sglang'), ('dynamo',))
-    """
-    return ("dynamo",) if "prefill" in roles else ("vllm", "sglang")
-
-
-def router_of(target: str, planned: Balancing, *, prefixes: bool) -> Balancing:
-    """How the target's router chooses an engine: as planned, where it can.
-
-    prefixes: whether the plan counts on them; Dynamo's router counts the blocks of prompts then, else requests.
-
-    >>> [router_of(name, Balancing.FEWEST_TOKENS, prefixes=False).value for name in ("llmd", "vllm")]
-    ['fewest_tokens', 'fewest_requests']
-    """
-    return planned if target == "llmd" or (target == "dynamo" and prefixes) else Balancing.FEWEST_REQUESTS
 
 
 def scatters(target: str, *, apart: bool) -> str:

@@ -112,10 +112,15 @@ def deployment_files(plan: Plan, options: Options, base: Path | None = None) -> 
         raise InputError(f"{error}; or choose --target {' or '.join(able)}, which {verb} this plan as it is") from error
 
 
+def planned_target(plan: Plan) -> str:
+    """What the plan has to run on, or else the plain target of the engine that it was evaluated for."""
+    return str(plan.provenance.inputs.get("target") or plan.engine)
+
+
 def targets_of(plan: Plan) -> list[str]:
-    """The targets that run the plan's engine, the plain one of that engine before all."""
+    """The targets that run the plan's engine; before all the one that it was planned for, or that engine's own."""
     able = [name for name in facts.target_names() if plan.engine in facts.engines_of(name)]
-    return sorted(able, key=lambda name: name != plan.engine)
+    return sorted(able, key=lambda name: name != planned_target(plan))
 
 
 def _accepted(plan: Plan, options: Options, target: str, base: Path | None) -> bool:
@@ -164,9 +169,9 @@ def rule_faults(deployment: Deployment, files: Mapping[str, str]) -> list[tuple[
 def deploy_plan(plan: Plan, directory: Path, *, target: str | None = None, force: bool = False) -> list[Path]:
     """Write the deployment of a plan with every choice left to its default; see `write_deployment`.
 
-    target: None for the plain target of the engine that the plan was evaluated for.
+    target: None for the one that it was planned for, or else the plain one of the engine that it was evaluated for.
     """
-    name = target or plan.engine
+    name = target or planned_target(plan)
     return write_deployment(plan, Options(name, facts.checked_version(name, None)), directory, force=force)
 
 
@@ -357,7 +362,7 @@ def _notes(deployment: Deployment) -> list[str]:
         notes.append(
             "Pools of one role share requests as the router balances their load, not in the plan's exact shares."
         )
-    if deployment.parted:
+    if deployment.behind_gateway:
         notes += gateway_notes(deployment)
     elif deployment.routing is Routing.BY_LENGTH:
         notes.append("The router tells prompts apart by length alone; a few may find another pool than planned.")
@@ -380,6 +385,6 @@ def _notes(deployment: Deployment) -> list[str]:
 def _scatters(deployment: Deployment) -> str:
     """What keeps no prefixes together where the plan counts on them; empty where nothing has to, or the router does."""
     prompts = deployment.of_role(Role.PREFILL) or deployment.of_role(Role.COLOCATED)
-    if deployment.demand.prefix_share == 0.0 or deployment.parted or sum(pool.replicas for pool in prompts) < 2:
+    if deployment.demand.prefix_share == 0.0 or deployment.behind_gateway or sum(pool.replicas for pool in prompts) < 2:
         return ""
     return facts.scatters(deployment.options.target, apart=deployment.disaggregated)

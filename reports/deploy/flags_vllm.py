@@ -12,6 +12,7 @@ from costmodel.errors import InputError
 from . import facts
 from .description import DeployedPool, Deployment, Settings
 from .found import Reader, Words
+from .refusals import UndeployableError
 
 PREFIX_CACHING: Final = "--enable-prefix-caching"
 EXPERT_PARALLEL: Final = "--enable-expert-parallel"
@@ -130,10 +131,10 @@ def connector(deployment: Deployment) -> str:
             "choose a later version, or plan with pipeline_parallel: [1]"
         )
     if PUSH not in facts.hand_over_of(deployment.options.target, deployment.options.version, (PUSH,)):
-        raise InputError(
-            f"PP above 1 of a prefill pool needs the {PUSH}, which {facts.target_title(deployment.options.target)} "
-            f"{deployment.options.version} does not hand over with; plan with "
-            "pipeline_parallel: [1]"
+        title, version = facts.target_title(deployment.options.target), deployment.options.version
+        raise UndeployableError(
+            f"PP above 1 of a prefill pool needs the {PUSH}, which {title} {version} does not hand over with",
+            f"--target {deployment.options.target}",
         )
     return PUSH
 

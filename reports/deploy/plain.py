@@ -38,7 +38,7 @@ def script_files(
 
     words: of the command line of an engine on its host of that number; env: environment there, besides its GPUs.
     """
-    files = {HOSTS_FILE: _hosts_file(instances)}
+    files = {HOSTS_FILE: hosts_file(instances)}
     for one in instances:
         gpus = [(Raw("CUDA_VISIBLE_DEVICES"), ",".join(map(str, one.gpus)))]
         for rank, host in enumerate(one.hosts):
@@ -51,7 +51,7 @@ def script_files(
     return files
 
 
-def _hosts_file(instances: tuple[Instance, ...]) -> str:
+def hosts_file(instances: tuple[Instance, ...]) -> str:
     """The addresses that the user fills in; one host needs none."""
     hosts = hosts_of(instances)
     alone = len(hosts) == 1

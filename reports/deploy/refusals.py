@@ -1,97 +1,79 @@
-"""Plans that a target cannot run as they were evaluated, each refused in one sentence, with settings that mend it.
+"""Plans that a target cannot run as they were evaluated, each refused in one sentence, with the way to one that it can.
 
 Which other target does run the plan is said where all of them are tried (`files.deployment_files`), and only there.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final
-
 from costmodel.engine import Role
 from costmodel.errors import InputError
 from optimizer.plans.plan import Plan
 from reports.simulation_sentences import kept_by_requests
+from search_spaces.enumeration import DEPLOYED_VENDOR
 from search_spaces.problem import Pools
+from search_spaces.targets import length_routers, target_of
 
-from . import facts
 from .description import Deployment, Routing
 from .gateway import by_size, gateway_rules
 from .routing_grid import coarse_words
 
-APART: Final = ("prefill", "decode")
 
+class UndeployableError(InputError):
+    """A target cannot run a plan, but could run another of the same problem; reason: without the way to that one."""
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """Why no file of a target can say what a plan does; again: settings of a new plan without this reason."""
-
-    reason: str
-    again: str
+    def __init__(self, reason: str, again: str) -> None:
+        super().__init__(f"{reason}; plan again with pdplan optimize {again}")
+        self.reason = reason
 
 
 def refuse_undeployable(plan: Plan, deployment: Deployment) -> None:
-    """Raise InputError for what no file of the target could say, of a plan (with all that mends it) or of options."""
-    _vendor(deployment)
-    found = [one for one in (_lengths(plan, deployment), _balancing(plan, deployment)) if one is not None]
+    """Raise an error for what no file of the target could say, of a plan (all of it) or of options."""
+    target = deployment.options.target
+    vendor = _vendor(deployment)
+    found = [vendor] if vendor else [one for one in (_lengths(deployment), _balancing(plan, deployment)) if one]
     if found:
-        again = " and ".join(one.again for one in found)
-        raise InputError(f"{'; and '.join(one.reason for one in found)}; plan again with {again}")
+        shared = f" --set constraints.pools={Pools.SHARED}" if _classes_apart(plan, target) else ""
+        raise UndeployableError("; and ".join(found), f"--target {target}{shared}")
     _size(deployment)
 
 
-def _lengths(plan: Plan, deployment: Deployment) -> Refusal | None:
-    """Requests that are told apart, by a router that does not, or not as the plan does."""
+def _classes_apart(plan: Plan, target: str) -> bool:
+    """Whether the problem asks for pools that a target could not have: some for each class."""
+    apart = (plan.provenance.inputs.get("constraints") or {}).get("pools") == Pools.PER_CLASS
+    return apart and not target_of(target).by_class
+
+
+def _lengths(deployment: Deployment) -> str:
+    """Requests that are told apart, by a router that does not, or not as the plan does; empty: there are none."""
     if deployment.routing is Routing.BOTH_KINDS:
-        return Refusal(
-            "the plan serves some requests in one engine and hands others over, and no router of a target does both",
-            "--set constraints.max_pools=2",  # of either kind, whichever is cheaper
-        )
+        return "the plan serves some requests in one engine and hands others over, and no router of a target does both"
     if deployment.routing is not Routing.BY_LENGTH:
-        return None
-    if deployment.options.target not in facts.length_routers({pool.role.value for pool in deployment.pools}):
+        return ""
+    if deployment.options.target not in length_routers({pool.role.value for pool in deployment.pools}):
         reason = "sends requests of different lengths or classes to different pools of one role"
-        return Refusal(f"the plan {reason}, which no router there does", _one_of_each(plan, deployment))
+        return f"the plan {reason}, which no router there does"
     if deployment.disaggregated:
-        coarse = coarse_words(deployment)
-        return Refusal(coarse, _one_of_each(plan, deployment)) if coarse else None
+        return coarse_words(deployment)
     try:
         gateway_rules(deployment)
     except InputError as error:
-        return Refusal(str(error), "--set constraints.routing=threshold")
-    return None
+        return str(error)
+    return ""
 
 
-def _one_of_each(plan: Plan, deployment: Deployment) -> str:
-    """Settings that leave one pool of each role, so that nothing tells requests apart.
-
-    Two pools could both be colocated where roles are open, and every class has its own where classes share none.
-    """
-    inputs, apart = plan.provenance.inputs, deployment.disaggregated
-    told = [f"--set constraints.max_pools={1 + apart}"]
-    if (inputs.get("constraints") or {}).get("pools") == Pools.PER_CLASS:
-        told.append(f"--set constraints.pools={Pools.SHARED}")
-    if apart and set((inputs.get("search") or {}).get("roles") or ()) != set(APART):
-        told.append(f"search: {{roles: [{', '.join(APART)}]}} in the workload")
-    return " and ".join(told)
-
-
-def _balancing(plan: Plan, deployment: Deployment) -> Refusal | None:
+def _balancing(plan: Plan, deployment: Deployment) -> str:
     """A router that counts requests where the plan holds with one that counts tokens only."""
     prompts = deployment.of_role(Role.PREFILL) or deployment.of_role(Role.COLOCATED)
     alike = deployment.router is deployment.balancing or all(pool.replicas == 1 for pool in prompts)
     if alike or plan.simulation is None:
-        return None
+        return ""
     found = plan.simulation.fewest_requests
     if found is not None and found.held:
-        return None
+        return ""
     shown = "was not simulated"
     if found is not None:
         shown = f"is not shown to hold ({kept_by_requests(plan.simulation, found)})"
-    return Refusal(
-        f"the router there counts requests, not the tokens of prompts, and behind such a router the plan {shown}",
-        "--set constraints.balancing=fewest_requests",
-    )
+    return f"the router there counts requests, not the tokens of prompts, and behind such a router the plan {shown}"
 
 
 def _size(deployment: Deployment) -> None:
@@ -102,10 +84,11 @@ def _size(deployment: Deployment) -> None:
         )
 
 
-def _vendor(deployment: Deployment) -> None:
-    other = next((pool for pool in deployment.pools if pool.vendor != "nvidia"), None)
-    if other is not None:
-        raise InputError(
-            f"pool {other.id}: {other.accelerator} is a GPU of {other.vendor}, and the files of every target ask for "
-            "NVIDIA's devices and labels; plan again without it"
-        )
+def _vendor(deployment: Deployment) -> str:
+    other = next((pool for pool in deployment.pools if pool.vendor != DEPLOYED_VENDOR), None)
+    if other is None:
+        return ""
+    return (
+        f"pool {other.id}: {other.accelerator} is a GPU of {other.vendor}, and the files of every target ask for "
+        "NVIDIA's devices and labels"
+    )

@@ -8,7 +8,7 @@ from . import facts
 from .benchmark import FOLDER, trace_file
 from .description import ClassLimits, Deployment, Routing
 from .gateway import chosen_by
-from .placement import hosts_of, place
+from .placement import Host, hosts_of, place
 from .planner import can_plan
 
 SECRET: Final = "hf-token-secret"  # noqa: S105 - its name, not what it holds
@@ -24,21 +24,31 @@ def plain_steps(deployment: Deployment) -> list[str]:
     alone = "All engines stand on one host, as `hosts.env` says."
     target = deployment.options.target
     engine = f"Install {facts.target_title(target)} {deployment.options.version} on every host"
-    one = f"on one host, such as {hosts[0].name}" if len(hosts) > 1 else "on that host"
-    clients = f"clients send to {_CLIENTS}"
-    router = f"Run `router.sh` {one}; it waits for the engines, and {clients}."
-    if deployment.parted:
-        router = (
-            f"Install HAProxy {facts.fact('gateway', 'version')} or later and run `router.sh` {one}. It chooses a pool "
-            f"by {chosen_by(deployment)} of a request (`router.cfg`). It answers 503 until engines are healthy; "
-            f"{clients}."
-        )
+    one = _one_of(hosts)
+    router = f"Run `router.sh` {one}; it waits for the engines, and clients send to {_CLIENTS}."
+    if deployment.behind_gateway:
+        router = _gateway_step(deployment)
     return [
         engine + ", and `nixl`, which moves KV caches." if deployment.disaggregated else engine + ".",
         alone if len(hosts) == 1 else addresses,
         f"Run every `workers/*.sh` on the host that it names{_token(deployment)}.",
         router,
     ]
+
+
+def _one_of(hosts: tuple[Host, ...]) -> str:
+    return f"on one host, such as {hosts[0].name}" if len(hosts) > 1 else "on that host"
+
+
+def _gateway_step(deployment: Deployment) -> str:
+    """How HAProxy is started, and what it does."""
+    by = chosen_by(deployment)
+    does = f"chooses a pool by {by} of a request" if by else "sends a request to the engine with the fewest"
+    return (
+        f"Install HAProxy {facts.fact('gateway', 'version')} or later and run `router.sh` "
+        f"{_one_of(hosts_of(place(deployment)))}. It {does} (`router.cfg`). It answers 503 until engines are healthy; "
+        f"clients send to {_CLIENTS}."
+    )
 
 
 def vllm_steps(deployment: Deployment) -> list[str]:
@@ -55,11 +65,14 @@ def vllm_steps(deployment: Deployment) -> list[str]:
 
 def trtllm_steps(deployment: Deployment) -> list[str]:
     """Scripts; a single engine needs no router."""
+    start = f"Run every `workers/*.sh` on the host that it names{_token(deployment)}."
+    if deployment.behind_gateway:
+        return ["Put the addresses of your hosts into `hosts.env`.", start, _gateway_step(deployment)]
     names = ["Let the names of hosts in `disagg_config.yaml` resolve to yours, by DNS or `/etc/hosts`."] * (
         len(hosts_of(place(deployment))) > 1
     )
     router = [f"Run `router.sh` on one of the hosts; clients send to {_CLIENTS}."] * deployment.disaggregated
-    return [*names, f"Run every `workers/*.sh` on the host that it names{_token(deployment)}.", *router]
+    return [*names, start, *router]
 
 
 def dynamo_steps(deployment: Deployment) -> list[str]:

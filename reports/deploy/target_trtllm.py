@@ -1,4 +1,7 @@
-"""Plain TensorRT-LLM: a config file and start script per engine, and the disaggregated server's configuration."""
+"""Plain TensorRT-LLM: a config file and start script per engine, and the disaggregated server's configuration.
+
+That server is the only router of trtllm-serve; before several engines that do both stages stands HAProxy.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +15,11 @@ from costmodel.errors import InputError
 from . import facts
 from .description import Deployment
 from .found import Found, FoundRouter, FoundWorker
+from .gateway_file import gateway_files, read_gateway
 from .manifests import dig, load_yaml
 from .options_trtllm import SCHEDULER, trtllm_options, trtllm_settings
 from .placement import Instance, hosts_of, place
-from .plain import ROUTER_FILE, gpu_count, read_command
+from .plain import HOSTS_FILE, ROUTER_FILE, check_hosts, gpu_count, hosts_file, read_command
 from .rendering import Raw, render
 
 SPLIT_FILE: Final = "disagg_config.yaml"
@@ -47,41 +51,46 @@ OPTIONS: Final = frozenset(
 def trtllm_files(deployment: Deployment) -> dict[str, str]:
     """Every file of the target by its path in the chosen directory."""
     instances = place(deployment)
-    _check(deployment, instances)
+    _check(instances)
     files: dict[str, str] = {}
     for one in instances:
         options = trtllm_options(deployment, one.pool)
         files[f"workers/{one.name}.yaml"] = render("trtllm/worker.yaml", options=list(options.items()))
         files[f"workers/{one.name}.sh"] = _script(deployment, one, instances)
     if deployment.disaggregated:
-        files[SPLIT_FILE] = _split(instances)
+        files[SPLIT_FILE] = _split(deployment, instances)
         files[ROUTER_FILE] = render("trtllm/router.sh", port=facts.fact("ports", "http"))
+    if deployment.behind_gateway:
+        files |= {HOSTS_FILE: hosts_file(instances), **gateway_files(deployment, instances)}
     return files
 
 
-def _check(deployment: Deployment, instances: tuple[Instance, ...]) -> None:
+def _check(instances: tuple[Instance, ...]) -> None:
     for one in instances:
         if len(one.hosts) > 1:
             raise InputError(
                 f"pool {one.pool.id}: an engine of {one.pool.settings.gpus} GPUs spans {len(one.hosts)} hosts, which "
                 "trtllm-serve starts only under MPI"
             )
-    if not deployment.disaggregated and len(instances) > 1:
-        raise InputError(f"trtllm-serve has no router for {len(instances)} engines that do both stages")
 
 
-def _address(one: Instance, instances: tuple[Instance, ...]) -> str:
-    host = "localhost" if len(hosts_of(instances)) == 1 else one.hosts[0].name
-    return f"{host}:{_port(one)}"
+def _host(deployment: Deployment, one: Instance, instances: tuple[Instance, ...]) -> str:
+    """The host that an engine stands on: its name, or for HAProxy what hosts.env calls it."""
+    if deployment.behind_gateway:
+        return one.hosts[0].variable
+    return "localhost" if len(hosts_of(instances)) == 1 else one.hosts[0].name
 
 
-def _port(one: Instance) -> int:
-    """A single engine takes the port that clients know; behind the router engines have their own."""
-    return one.port("worker") if one.pool.role is not Role.COLOCATED else int(facts.fact("ports", "http"))
+def _port(deployment: Deployment, one: Instance) -> int:
+    """A single engine takes the port that clients know; behind a router engines have their own."""
+    routed = deployment.disaggregated or deployment.behind_gateway
+    return one.port("worker") if routed else int(facts.fact("ports", "http"))
 
 
-def _split(instances: tuple[Instance, ...]) -> str:
-    urls = {role: [_address(one, instances) for one in instances if one.pool.role is role] for role in Role}
+def _split(deployment: Deployment, instances: tuple[Instance, ...]) -> str:
+    urls: dict[Role, list[str]] = {Role.PREFILL: [], Role.DECODE: []}
+    for one in instances:
+        urls[one.pool.role].append(f"{_host(deployment, one, instances)}:{_port(deployment, one)}")
     return render(
         "trtllm/disagg_config.yaml",
         port=facts.fact("ports", "http"),
@@ -95,10 +104,10 @@ def _script(deployment: Deployment, one: Instance, instances: tuple[Instance, ..
     env = [(Raw("CUDA_VISIBLE_DEVICES"), ",".join(map(str, one.gpus)))]
     if deployment.disaggregated:
         env.append((Raw("UCX_TLS"), facts.fact("ucx", "hosts")))
-    words = ["serve", deployment.weights, "--host", "0.0.0.0", "--port", str(_port(one))]  # noqa: S104
+    words = ["serve", deployment.weights, "--host", "0.0.0.0", "--port", str(_port(deployment, one))]  # noqa: S104
     return render(
         "trtllm/worker.sh",
-        host=Raw(_address(one, instances).partition(":")[0]),
+        host=Raw(_host(deployment, one, instances)),
         env=env,
         words=words,
         config=f"{one.name}.yaml",
@@ -110,6 +119,9 @@ def read_trtllm(deployment: Deployment, files: Mapping[str, str]) -> Found:
     paths = [path for path in sorted(files) if re.fullmatch(r"workers/[^/]+\.yaml", path)]
     workers = tuple(_read_worker(deployment, files, path) for path in paths)
     addresses = tuple(f"{host}:{port}" for one in workers for host, port in one.addresses)
+    if deployment.behind_gateway:
+        check_hosts(files)
+        return Found(workers, read_gateway(files))
     return Found(workers, _read_split(deployment, files, addresses))
 
 
@@ -126,7 +138,7 @@ def _read_worker(deployment: Deployment, files: Mapping[str, str], path: str) ->
     if unknown:
         raise InputError(f"{path}: {unknown[0]} is no option of TensorRT-LLM {deployment.engine_version} that is known")
     _check_server(path, options, pool.settings.max_model_len)
-    host = re.search(r"of host ([a-z0-9-]+)\.", files[script])
+    host = re.search(r"of host ([A-Za-z0-9_-]+)\.", files[script])
     port = command[command.index("--port") + 1] if "--port" in command else ""
     return FoundWorker(
         where=path,

@@ -1,0 +1,215 @@
+"""Deployment targets: what their routers can serve, as limits on a search, and plans that are written as they are."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from costmodel.engine import Parallelism, Role
+from costmodel.errors import InputError, UnknownNameError
+from optimizer.recommend.level import Level
+from optimizer.recommend.optimize import optimize
+from optimizer.solver.blocks import Work, whole_blocks
+from optimizer.solver.fleet_model import Aim, pool_limits
+from optimizer.solver.matrices import Matrices
+from optimizer.solver.program import Outcome
+from optimizer.solver.whole import cheapest
+from pdplan import options as command_line
+from pdplan.cli import run
+from reports.deploy import facts
+from reports.deploy.description import Options
+from reports.deploy.files import target_files
+from search_spaces.enumeration import Shape, enumerate_shapes
+from search_spaces.loader import load_problem
+from search_spaces.pairs import pair_refusal
+from search_spaces.problem import Balancing, Constraints, Gateway, Pools, Problem, Routing
+from search_spaces.targets import TARGET_NAMES, TARGETS, target_of
+from tests.fleet_matrices import random_matrices
+from tests.optimizer_cases import offer, problem
+from tests.running import tiny
+
+EXACT = Work(gap=0.0)
+TWO_CLASSES = [
+    {"name": "near", "share": 0.5, "ttft": "1s", "tpot": "50ms"},
+    {"name": "far", "share": 0.5, "ttft": "9s", "tpot": "200ms"},
+]
+
+
+def test_what_the_search_knows_of_targets_is_what_the_files_know() -> None:
+    assert TARGET_NAMES == facts.target_names() == command_line.TARGETS
+    for one in TARGETS:
+        assert (one.title, one.engines) == (facts.target_title(one.name), facts.engines_of(one.name))
+    connectors = facts.hand_over_of("dynamo", facts.checked_version("dynamo", None), ())
+    assert ("NixlPushConnector" in connectors) is ("vllm" in target_of("dynamo").stage_by_stage)
+
+
+@pytest.mark.parametrize("gateway", [Gateway(1, 1), Gateway(8, 1), Gateway(1, 8)])
+def test_a_gateway_allows_the_pools_that_it_says(gateway: Gateway) -> None:
+    limits = Constraints(gateway=gateway)
+    for colocated, prefill, decode in product(range(4), repeat=3):
+        roles = [Role.COLOCATED] * colocated + [Role.PREFILL] * prefill + [Role.DECODE] * decode
+        one_kind = not (colocated and prefill)
+        allowed = one_kind and colocated <= gateway.colocated and max(prefill, decode) <= gateway.apart
+        assert limits.fits(roles) is allowed
+
+
+def with_gateway(matrices: Matrices, gateway: Gateway) -> Matrices:
+    """Random matrices behind a router."""
+    return replace(matrices, pool_limits=pool_limits(problem(constraints=Constraints(gateway=gateway)), matrices.role))
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.integers(0, 2**32 - 1), st.sampled_from([Gateway(1, 1), Gateway(8, 1), Gateway(1, 8)]))
+def test_the_search_finds_the_cheapest_fleet_behind_a_router(seed: int, gateway: Gateway) -> None:
+    """As the whole programme does, of which each pool used is told; and none cheaper than without a router."""
+    free = random_matrices(seed, columns=6)
+    behind = with_gateway(free, gateway)
+    best, found, anyway = (
+        whole_blocks(behind, Aim(), EXACT),
+        cheapest(behind, Aim(), EXACT),
+        cheapest(free, Aim(), EXACT),
+    )
+    assert (found.index.size > 0) == (best.index.size > 0)
+    if not best.index.size:
+        assert found.outcome is Outcome.INFEASIBLE
+        return
+    assert found.objective == pytest.approx(best.objective)
+    assert found.objective >= anyway.objective * (1.0 - 1e-9)
+    pools = np.unique(np.stack([behind.role, behind.pool])[:, found.index], axis=1)[0]
+    count = Counter((Role.PREFILL, Role.DECODE, Role.COLOCATED)[role] for role in pools)
+    assert Constraints(gateway=gateway).fits(count.elements())
+
+
+class TestStated:
+    """`target:` of a workload file."""
+
+    @pytest.mark.parametrize(
+        ("target", "engine", "routing", "balancing"),
+        [
+            ("vllm", "vllm", Routing.THRESHOLD, Balancing.FEWEST_REQUESTS),
+            ("sglang", "sglang", Routing.THRESHOLD, Balancing.FEWEST_REQUESTS),
+            ("dynamo", "vllm", Routing.THRESHOLD, Balancing.FEWEST_REQUESTS),
+            ("llmd", "vllm", Routing.FRACTIONAL, Balancing.FEWEST_TOKENS),
+            ("trtllm", "trtllm", Routing.THRESHOLD, Balancing.FEWEST_REQUESTS),
+        ],
+    )
+    def test_its_engine_and_router_are_those_of_the_problem(
+        self, tmp_path: Path, target: str, engine: str, routing: Routing, balancing: Balancing
+    ) -> None:
+        found = load_problem(tiny(tmp_path, target=target))
+        assert (found.target, found.engine) == (target, engine)
+        limits = found.constraints
+        assert (limits.routing, limits.balancing) == (routing, balancing)
+        assert limits.gateway == target_of(target).gateway
+        again = load_problem(_written(tmp_path, found))
+        assert (again.constraints, again.engine, again.target) == (limits, engine, target)
+
+    def test_dynamo_counts_the_blocks_of_prompts_where_prefixes_are_shared(self) -> None:
+        tokens = Balancing.FEWEST_TOKENS
+        assert target_of("dynamo").balancing(tokens, prefixes=True) is tokens
+        assert target_of("dynamo").balancing(tokens, prefixes=False) is Balancing.FEWEST_REQUESTS
+
+    def test_an_engine_that_it_does_not_run_is_refused(self, tmp_path: Path) -> None:
+        with pytest.raises(InputError, match=r"target: trtllm runs trtllm, but engine: vllm is stated; leave it out"):
+            load_problem(tiny(tmp_path, target="trtllm", engine="vllm"))
+        assert load_problem(tiny(tmp_path, target="dynamo", engine="sglang")).engine == "sglang"
+
+    def test_unknown_targets_offer_the_nearest(self, tmp_path: Path) -> None:
+        with pytest.raises(InputError, match=r"target: .*'dynmo'.*did you mean 'dynamo'"):
+            load_problem(tiny(tmp_path, target="dynmo"))
+        with pytest.raises(UnknownNameError, match="did you mean 'vllm'"):
+            target_of("vlm")
+
+    def test_classes_with_pools_of_their_own_need_a_router_that_tells_them_apart(self, tmp_path: Path) -> None:
+        apart = {"slo": TWO_CLASSES, "constraints": {"pools": "per_class"}}
+        with pytest.raises(
+            InputError, match=r"per_class needs a router .* NVIDIA Dynamo has none .*\(vllm, sglang and trtllm\)"
+        ):
+            load_problem(tiny(tmp_path, target="dynamo", **apart))
+        with pytest.raises(InputError, match=r"vLLM tells SLO classes apart for colocated engines alone"):
+            load_problem(tiny(tmp_path, target="vllm", search={"roles": ["prefill", "decode"]}, **apart))
+        found = load_problem(tiny(tmp_path, target="vllm", **apart))
+        assert (found.space.roles, found.constraints.gateway) == ((Role.COLOCATED,), None)
+        assert found.constraints.pools is Pools.PER_CLASS
+
+
+class TestEngines:
+    """Engines that a target cannot run are no part of the search."""
+
+    def test_gpus_that_no_files_ask_for(self) -> None:
+        both = problem(offers=(offer("H100"), offer("MI300X")))
+        found = enumerate_shapes(replace(both, target="vllm"))
+        assert {shape.offer for shape in found.shapes} == {0}
+        assert "MI300X: the files of vllm ask for devices of nvidia, not of amd" in found.dropped
+        assert {shape.offer for shape in enumerate_shapes(both).shapes} == {0, 1}
+
+    @pytest.mark.parametrize(("target", "engine", "talks"), [("dynamo", "vllm", False), ("dynamo", "sglang", True)])
+    def test_pipelines_that_hand_over(self, target: str, engine: str, *, talks: bool) -> None:
+        one = Shape(0, Parallelism(1, 1), "bf16", "bf16")
+        stages = replace(one, parallelism=Parallelism(1, 2))
+        asked = problem(target=target, engine=engine)
+        assert (pair_refusal(asked, stages, one) is None) is talks
+        assert pair_refusal(replace(asked, target=None), stages, one) is None
+
+
+def _written(folder: Path, found: Problem) -> Path:
+    path = folder / "again.yaml"
+    path.write_text(json.dumps(found.inputs))
+    return path
+
+
+SEVERAL: dict[str, Any] = {
+    "model": {"name": "Llama-3.1-8B"},
+    "accelerators": ["H100", "L4"],
+    "slo": {"ttft": "1s", "tpot": "80ms"},
+    "workload": {
+        "request_rate": 30,
+        "lengths": {"histogram": [{"isl": 100, "osl": 100, "share": 0.7}, {"isl": 4000, "osl": 100, "share": 0.3}]},
+    },
+    "search": {"preset": "quick", "tensor_parallel": [1]},
+}
+"""Short requests that the small GPUs serve for less than the large ones, and long ones that they are too slow for."""
+
+
+@pytest.mark.parametrize("target", ["vllm", "dynamo", "llmd"])
+def test_a_plan_for_a_target_is_one_that_it_runs(tmp_path: Path, target: str) -> None:
+    free = optimize(load_problem(tiny(tmp_path, **SEVERAL)), level=Level.QUICK)
+    mine = optimize(load_problem(tiny(tmp_path, **SEVERAL, target=target)), level=Level.QUICK)
+    assert free.cost_usd_per_hour is not None
+    assert mine.cost_usd_per_hour is not None
+    assert mine.cost_usd_per_hour >= free.cost_usd_per_hour
+    assert target_files(mine, Options(target, facts.checked_version(target, None)))
+
+
+def test_a_fleet_that_the_router_cannot_serve_is_the_nearest_miss(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    few = [{"name": "H100", "inventory": 1}, {"name": "L4", "inventory": 4}]
+    demand = SEVERAL["workload"] | {"request_rate": 24}
+    alike = SEVERAL["search"] | {"roles": ["colocated"]}
+    file = tiny(tmp_path, **SEVERAL | {"accelerators": few, "workload": demand, "search": alike})
+    assert run(["optimize", str(file), "--effort", "quick", "-q"]) == 0
+    capsys.readouterr()
+    assert run(["optimize", str(file), "--effort", "quick", "-q", "--target", "llmd"]) == 3
+    said = " ".join(capsys.readouterr().out.split())
+    assert "router of llmd serves 1" in said
+
+
+def test_the_command_line_writes_what_was_planned_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file, plan, deployed = tiny(tmp_path), tmp_path / "plan", tmp_path / "deployed"
+    asked = ["optimize", str(file), "--effort", "quick", "-q", "--target", "dynamo"]
+    assert run([*asked, "-o", str(plan), "--deploy", str(deployed)]) == 0
+    assert "vllm (target dynamo)" in " ".join(capsys.readouterr().out.split())
+    assert (deployed / "dgd.yaml").exists()
+    assert run(["deploy", str(plan / "plan.json"), "-q", "-o", str(tmp_path / "other")]) == 0
+    assert (tmp_path / "other" / "dgd.yaml").exists()
+    assert run(["optimize", str(file), "-q", "--set", "engine=sglang", "--target", "llmd"]) == 2
