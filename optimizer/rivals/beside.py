@@ -9,6 +9,7 @@ to `parting`; where the most colocated engines hold, the fewest that do are take
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -25,7 +26,7 @@ from search_spaces.problem import Problem
 
 from .by_evaluation import BoolArray, Evaluated, IntArray
 from .mixed import WORTH, Mixing, cheapest_apart, most_beside
-from .parting import Parting, Pick, Side, Stage
+from .parting import AGAIN, Order, Parting, Pick, Side, Stage
 
 LOOKS = 60
 """Fleets that are evaluated in one search."""
@@ -36,12 +37,14 @@ FEWER = 3
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pair:
-    """Prefill and decode engines, and colocated ones beside them; reach: share of the demand that they keep up with."""
+    """Prefill and decode engines, and the setting of colocated ones beside them.
+
+    busy: by how much they would be busier than such engines usually bear, with as many as can be paid for [1].
+    """
 
     pair: Side
     beside: int
-    most: int
-    reach: float
+    busy: float
 
 
 def cheaper_beside(
@@ -57,29 +60,30 @@ def cheaper_beside(
     parting, best, below = Parting(known, LOOKS), None, below * (1.0 - WORTH)
     stage = Stage(COLOCATED, np.ones(known.instance.flows.isl.size))
     alone = Mixing(parting, problem, allowed, below).settings(stage)
-    for one in _ranked(parting, problem, alone, _pairs(known, allowed, starts), below):
+    ranked = _ranked(parting, problem, alone, _pairs(known, allowed, starts), below)
+    waiting = [(one.busy, 0, place) for place, one in enumerate(ranked)]
+    while waiting and parting.left > 0 and not known.late():
+        busy, number, place = heapq.heappop(waiting)
+        one = ranked[place]
         most = int(most_beside(known, problem, _gpus(known, one.pair)[None], np.array([one.beside]), below)[0])
-        if parting.left <= 0 or known.late():
-            break
-        found = _fewest(parting, stage, one, most)
+        orders = parting.orders(stage, tuple(setting for setting, _ in one.pair), (one.beside,)) if most else ()
+        found = _fewest(parting, stage, one, most, orders[number]) if orders else None
         if found is not None:
             best, below = found, float(gpu_cost(problem, fleet_gpus(known.instance, found)))
+        if number + 1 < len(orders):
+            heapq.heappush(waiting, (AGAIN * busy, number + 1, place))
     return best
 
 
-def _fewest(parting: Parting, stage: Stage, one: Pair, most: int) -> Fleet | None:
+def _fewest(parting: Parting, stage: Stage, one: Pair, most: int, order: Order) -> Fleet | None:
     """The fewest colocated engines, `most` at most, with which the fleet holds; None where none do."""
-    settings = tuple(setting for setting, _ in one.pair)
-    for order in parting.orders(stage, settings, (one.beside,)) if most else ():
-        found = parting.parted(stage, (one.pair, ((one.beside, most),)), order)
-        for count in range(most - 1, 0, -1) if found is not None else ():
-            fewer = parting.parted(stage, (one.pair, ((one.beside, count),)), order)
-            if fewer is None:
-                break
-            found = fewer
-        if found is not None:
-            return found
-    return None
+    found = parting.parted(stage, (one.pair, ((one.beside, most),)), order)
+    for count in range(most - 1, 0, -1) if found is not None else ():
+        fewer = parting.parted(stage, (one.pair, ((one.beside, count),)), order)
+        if fewer is None:
+            break
+        found = fewer
+    return found
 
 
 def _pairs(known: Evaluated, allowed: BoolArray, starts: Sequence[Fleet]) -> list[tuple[Pick, Pick]]:
@@ -107,19 +111,30 @@ def _pair_of(known: Evaluated, fleet: Fleet) -> tuple[Pick, Pick] | None:
 def _ranked(
     parting: Parting, problem: Problem, alone: IntArray, pairs: Sequence[tuple[Pick, Pick]], below: float
 ) -> list[Pair]:
-    """Fleets that keep up with all of the demand for less than `below` [$/h], those that keep up with most first."""
+    """Fleets that keep up with all of the demand for less than `below` [$/h], the least busy first."""
     known, total = parting.known, parting.need.sum(axis=1)
+    usual = np.array([parting.usual(setting) for setting in range(total.size)])
     found = []
-    for (prefill, most_prefill), (decode, most_decode) in pairs:
-        sizes = product(*(range(max(1, top - FEWER), top + 1) for top in (most_prefill, most_decode)))
-        for first, last in sizes:
-            pair = (prefill, first), (decode, last)
-            fixed = np.repeat(_gpus(known, pair)[None], alone.size, axis=0)
-            most = most_beside(known, problem, fixed, alone, below)
-            reach = min(first / total[prefill], last / total[decode]) + most / total[alone]
-            rows = zip(alone.tolist(), most.tolist(), reach.tolist(), strict=True)
-            found += [Pair(pair, *row) for row in rows if row[1] and row[2] > 1.0]
-    return sorted(found, key=lambda one: -one.reach)
+    for pair in _fewer(pairs):
+        fixed = np.repeat(_gpus(known, pair)[None], alone.size, axis=0)
+        most = most_beside(known, problem, fixed, alone, below)
+        reach = min(count / total[setting] for setting, count in pair) + most / total[alone]
+        bears = min(usual[setting] * count / total[setting] for setting, count in pair)
+        bears = bears + usual[alone] * most / total[alone]
+        good = (most > 0) & (reach > 1.0)
+        rows = zip(alone[good].tolist(), (1.0 / bears[good]).tolist(), strict=True)
+        found += [Pair(pair, *row) for row in rows]
+    return sorted(found, key=lambda one: one.busy)
+
+
+def _fewer(pairs: Sequence[tuple[Pick, Pick]]) -> list[tuple[Pick, Pick]]:
+    """The same engines, and up to FEWER less of each; each pair once."""
+    some = (
+        ((prefill, first), (decode, last))
+        for (prefill, most_prefill), (decode, most_decode) in pairs
+        for first, last in product(*(range(max(1, top - FEWER), top + 1) for top in (most_prefill, most_decode)))
+    )
+    return list(dict.fromkeys(some))
 
 
 def _gpus(known: Evaluated, pair: Side) -> IntArray:

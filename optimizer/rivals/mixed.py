@@ -14,6 +14,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import combinations
 
 import numpy as np
@@ -28,7 +29,7 @@ from optimizer.solver.fleet_model import COLOCATED, DECODE, PREFILL
 from search_spaces.problem import Problem
 
 from .by_evaluation import SAME_COST, BoolArray, Evaluated, FloatArray, IntArray
-from .parting import Order, Parting, Pick, Stage
+from .parting import AGAIN, Order, Parting, Pick, Stage, by_limits
 
 LOOKS = 120
 """Fleets that are evaluated in one search; each takes the states of two pools. At half as many fleets of six engines of
@@ -45,12 +46,9 @@ SIZES = 8
 PARTNERS = 2
 """Pools of the other role beside which a stage of a disaggregated fleet is mixed."""
 
-USUAL = 0.75
-"""Busy share of engines that keep up at which they hold, where it is not known [1]."""
-
-Candidate = tuple[int, float, int, int, int, int, int]
-"""Which of `Parting.orders`, and how busy the pools would be; stage, setting and engines of the first pool, setting of
-the second, step of sizes."""
+Candidate = tuple[float, int, int, int, int, int, int]
+"""How busy the pools would be, AGAIN times as much for each order before; which of `Parting.orders`; stage, setting and
+engines of the first pool, setting of the second, step of sizes."""
 
 
 @dataclass(slots=True, eq=False)
@@ -78,21 +76,30 @@ class Mixing:
             stages += [Stage(role, every, (known.pool(*pick),)) for pick in partners]
         return stages
 
-    def search(self, stages: Sequence[Stage]) -> bool:
-        """Look for cheaper fleets with two pools in one of these stages; whether there is one."""
-        before, known = self.cost, self.parting.known
-        waiting = [one for place, stage in enumerate(stages) for one in self._candidates(place, stage)]
-        heapq.heapify(waiting)
+    def search(self, stages: Iterable[Stage]) -> None:
+        """Look for cheaper fleets with two pools in one of these stages, or in one of the fleets that are found."""
+        known, every, seen = self.parting.known, list[Stage](), set[object]()
+        waiting: list[Candidate] = []
+
+        def wait(stages: Iterable[Stage]) -> None:
+            for stage in stages:
+                if (key := _key(stage)) not in seen:
+                    seen.add(key)
+                    waiting.extend(self._candidates(len(every), stage))
+                    every.append(stage)
+            heapq.heapify(waiting)
+
+        wait(stages)
         while waiting and self.parting.left > 0 and not known.late():
-            number, busy, place, first, size, second, step = heapq.heappop(waiting)
-            orders = self.parting.orders(stages[place], (first,), (second,))
-            if self._improved(stages[place], (first, size), second, orders[number]):
+            busy, number, place, first, size, second, step = heapq.heappop(waiting)
+            orders = self.parting.orders(every[place], (first,), (second,))
+            if self._improved(every[place], (first, size), second, orders[number]):
                 near = [other for other in (size - step // 2, size + step // 2) if other > 0 and step > 1]
-                for one in self._ranked(place, stages[place], [(first, other, second, step // 2) for other in near]):
+                for one in self._ranked(place, every[place], [(first, other, second, step // 2) for other in near]):
                     heapq.heappush(waiting, one)
-            elif number + 1 < len(orders):
-                heapq.heappush(waiting, (number + 1, busy, place, first, size, second, step))
-        return self.cost < before
+                wait(stages_of(self.best) if self.best is not None else ())
+            if number + 1 < len(orders):
+                heapq.heappush(waiting, (AGAIN * busy, number + 1, place, first, size, second, step))
 
     def _improved(self, stage: Stage, pick: Pick, other: int, order: Order) -> bool:
         """Take so many engines of one setting and the fewest of another that hold, if that costs less."""
@@ -135,7 +142,7 @@ class Mixing:
         table, most = table[good], most[good]
         busy = self._strained(stage, table[:, :3], most) if most.size else np.zeros(0)
         return [
-            (0, share, place, first, size, second, step)
+            (share, 0, place, first, size, second, step)
             for share, (first, size, second, step) in zip(busy.tolist(), table.tolist(), strict=True)
         ]
 
@@ -148,7 +155,9 @@ class Mixing:
             (int(one), int(other))
             for one in some
             for other in some
-            if bool(offer[one] == offer[other]) is self.alike and (price[one], -one) > (price[other], -other)
+            if bool(offer[one] == offer[other]) is self.alike
+            and settings.shape[one] != settings.shape[other]
+            and (price[one], -one) > (price[other], -other)
         ]
         if not pairs:
             return []
@@ -157,7 +166,10 @@ class Mixing:
         return [(one, other, count) for (one, other), count in zip(pairs, top.tolist(), strict=True) if count]
 
     def settings(self, stage: Stage) -> IntArray:
-        """Settings of a stage that may be used and talk to all others, one of each shape."""
+        """Settings of a stage that may be used and talk to all others: of each shape one, or one for each class.
+
+        An engine that does both may serve a class of lax limits alone, and then bears a larger token budget.
+        """
         known, tables = self.parting.known, self.parting.known.instance.tables
         shape, role = known.settings.shape, ROLES[stage.role]
         good = self.allowed & (known.settings.role == stage.role)
@@ -166,27 +178,30 @@ class Mixing:
                 good &= tables.talks[shape, pool.shape]
             if role is Role.DECODE and pool.role is Role.PREFILL:
                 good &= tables.talks[pool.shape, shape]
-        best: dict[int, int] = {}
-        for setting in sorted(np.flatnonzero(good).tolist(), key=self._preference):
-            best.setdefault(int(shape[setting]), setting)
-        return np.array(sorted(best.values()), dtype=np.int64)
+        some = np.flatnonzero(good).tolist()
+        best = _first_of_each(shape, sorted(some, key=self._preference))
+        if stage.role == COLOCATED:
+            for mine in by_limits(known.instance.flows)[1:]:
+                limit = float(known.instance.flows.tpot[mine].min())
+                best |= _first_of_each(shape, sorted(some, key=partial(self._harmless, limit=limit)))
+        return np.array(sorted(best), dtype=np.int64)
 
     def _preference(self, setting: int) -> tuple[float, float, float]:
         """Of one shape: settings known to be enough, the busiest first; then the largest token budget within the TPOT.
 
         A step full of prompts that is within every TPOT limit harms nobody, and the more it takes the less others wait.
         """
-        known, tables, one = self.parting.known, self.parting.known.instance.tables, self.parting.known.settings
+        known = self.parting.known
         unknown = known.known.get(setting, (0, None))[1] is None
-        chunk = int(one.chunk[setting])
-        harms = bool(tables.full_base[one.shape[setting], 0, chunk] > known.instance.flows.tpot.min())
-        return float(unknown), -self._usual(setting), float(chunk) if harms else -1.0 - chunk
+        busy = 0.0 if unknown else self.parting.usual(setting)
+        return float(unknown), -busy, self._harmless(setting, float(known.instance.flows.tpot.min()))
 
-    def _usual(self, setting: int) -> float:
-        """Busy share at which engines of a setting hold [1]."""
-        enough = self.parting.known.known.get(setting, (0, None))[1]
-        whole = float(self.parting.need[setting].sum())
-        return USUAL if enough is None else min(whole / enough, 1.0)
+    def _harmless(self, setting: int, limit: float) -> float:
+        """Place by token budget: the largest first of which a full step is within a limit, the largest of all last."""
+        tables, one = self.parting.known.instance.tables, self.parting.known.settings
+        chunk = int(one.chunk[setting])
+        harms = bool(tables.full_base[one.shape[setting], 0, chunk] > limit)
+        return float(chunk) if harms else -1.0 - chunk
 
     def _most(self, stage: Stage, rows: IntArray) -> IntArray:
         """Engines of the second setting that cost less than the best fleet beside the first and all others, (rows,).
@@ -210,11 +225,19 @@ class Mixing:
         first, second = place.reshape(-1, 2).T
         need = self.parting.need[settings] * stage.route
         worse = need * np.stack([self.parting.worse(stage, int(setting)) for setting in settings])
-        usual = np.array([self._usual(int(setting)) for setting in settings])[:, None]
+        usual = np.array([self.parting.usual(int(setting)) for setting in settings])[:, None]
         sizes = rows[:, 1:2] * usual[first], counts[:, None] * usual[second]
         return balance(
             need[first] / sizes[0], need[second] / sizes[1], worse[first] / np.maximum(worse[second], 1e-300)
         )
+
+
+def _first_of_each(shape: IntArray, settings: Sequence[int]) -> set[int]:
+    """The first of the settings of each shape."""
+    best: dict[int, int] = {}
+    for setting in settings:
+        best.setdefault(int(shape[setting]), setting)
+    return set(best.values())
 
 
 def cheapest_apart(known: Evaluated, role: int, allowed: BoolArray) -> list[Pick]:
@@ -274,13 +297,9 @@ def stages_of(fleet: Fleet) -> list[Stage]:
     return stages
 
 
-def _distinct(stages: Iterable[Stage]) -> list[Stage]:
-    """Stages, each once."""
-    keyed = {
-        (stage.role, np.round(stage.route, 9).tobytes(), tuple(pool_key(pool) for pool in stage.others)): stage
-        for stage in reversed(list(stages))
-    }
-    return list(keyed.values())[::-1]
+def _key(stage: Stage) -> tuple[object, ...]:
+    """What two stages share that are the same."""
+    return stage.role, np.round(stage.route, 9).tobytes(), tuple(pool_key(pool) for pool in stage.others)
 
 
 def cheaper_mix(
@@ -298,8 +317,7 @@ def cheaper_mix(
         mixing = Mixing(Parting(known, looks), problem, free, ceiling, alike)
         fleets = starts if best is None else (best, *starts)
         stages = [*mixing.partnered(), *(stage for fleet in fleets for stage in stages_of(fleet))]
-        while mixing.search(_distinct(stages)) and mixing.best is not None:
-            stages = stages_of(mixing.best)
+        mixing.search(stages)
         if mixing.best is not None:
             best, below = mixing.best, mixing.cost
     return best

@@ -20,6 +20,7 @@ import numpy as np
 from optimizer.fleets.evaluate import holds, misses_of
 from optimizer.fleets.fleet import Fleet, FleetPool, can_hand_over, named
 from optimizer.fleets.pool_state import PoolState, pool_state
+from optimizer.loads.flows import Flows
 from search_spaces.problem import Routing
 
 from .by_evaluation import Evaluated, FloatArray, IntArray, keeping_up
@@ -31,8 +32,17 @@ IDLE = 1e-6
 UNABLE = 100.0
 """Factor on what an engine needs of flows that all miss there even when it idles, where flows are put in order."""
 
+USUAL = 0.75
+"""Busy share of engines that keep up at which they hold, where it is not known [1]."""
+
+AGAIN = 1.05
+"""Factor on how busy engines would be for each order in which they missed: those that are as much busier come first."""
+
 CUTS, CLOSE = 7, 0.01
 """Cuts that are looked at for the same pools; difference in the busy shares of two of them that counts as none [1]."""
+
+APART = (0.5, 1.0, -0.5, -1.0)
+"""By which part of its requests a class is cut ahead of the one with the next tighter limits; behind it if negative."""
 
 Pick = tuple[int, int]
 """A setting, and how many engines of it."""
@@ -115,6 +125,12 @@ class Parting:
         """The state of an engine that idles."""
         return self.known.state(setting, 1, IDLE)
 
+    def usual(self, setting: int) -> float:
+        """Busy share at which engines of a setting hold [1]: as the fewest that are enough, below those too few."""
+        few, enough = self.known.known.get(setting, (0, None))
+        whole = float(self.need[setting].sum())
+        return min(USUAL, whole / (few + 1)) if enough is None else min(whole / enough, 1.0)
+
     def worse(self, stage: Stage, *settings: int) -> FloatArray:
         """Factor on what a side needs of each flow, large for those that miss there even when it idles, (flows,)."""
         key = stage, settings
@@ -135,9 +151,20 @@ class Parting:
             return (self.thresholds(stage, first, second),)
         one, other = self._strain(stage, first), self._strain(stage, second)
         length = self._length(stage, first, second)
-        keys = (one / np.maximum(other, 1e-300), length, -length)
+        advantage = one / np.maximum(other, 1e-300)
+        keys = (advantage, length, -length, *self._by_class(advantage))
         orders = [self._ordered(stage, (first, second), key, None) for key in keys]
         return tuple({order.flows.tobytes(): order for order in reversed(orders)}.values())[::-1]
+
+    def _by_class(self, advantage: FloatArray) -> list[FloatArray]:
+        """Keys of orders in which one side takes more of the classes of tight limits than of the others, (flows,)."""
+        flows, place, rank = self.known.instance.flows, np.zeros(advantage.size), np.zeros(advantage.size)
+        classes = by_limits(flows)
+        for number, mine in enumerate(classes):
+            order = mine[np.argsort(advantage[mine], kind="stable")]
+            share = flows.share[order] / flows.share[order].sum()
+            place[order], rank[order] = np.cumsum(share) - share / 2.0, number
+        return [place + apart * rank for apart in APART] if len(classes) > 1 else []
 
     def thresholds(self, stage: Stage, first: Settings, second: Settings) -> Order:
         """The flows by prompt length, the shorter or the longer first, to be cut between two lengths only."""
@@ -225,3 +252,9 @@ class Parting:
         instance = self.known.instance
         fleet = Fleet(named(instance, [*pools[0], *pools[1], *stage.others]))
         return fleet if can_hand_over(instance, fleet) and still_holds(instance, fleet) else None
+
+
+def by_limits(flows: Flows) -> list[IntArray]:
+    """The flows of each class, those of the tightest TPOT limit first, then those of the tightest TTFT limit."""
+    classes = [np.flatnonzero(flows.slo == one) for one in np.unique(flows.slo)]
+    return sorted(classes, key=lambda mine: (float(flows.tpot[mine].min()), float(flows.ttft[mine].min())))

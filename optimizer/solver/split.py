@@ -13,12 +13,14 @@ import numpy as np
 
 from costmodel.engine import Role
 from optimizer.loads.columns import Columns, Grid, make_columns
+from optimizer.loads.fewest import fewest_blocks
 from optimizer.loads.flows import Flows, make_flows
 from optimizer.loads.instance import Instance
 from optimizer.loads.late import Late, never
 from search_spaces.problem import Problem
 
-from .simple_plans import Totals, price_space, simple_plans
+from .fleet_model import COLOCATED
+from .simple_plans import Totals, block_costs, block_counts, price_space, simple_plans
 
 FIRST_SHARES = (1.0 / 3.0, 0.05, 0.1, 0.2, 0.5)
 """Parts of an end-to-end limit that are tried for the first token."""
@@ -33,31 +35,58 @@ def with_best_split(instance: Instance, late: Late = never, at_last: Late = neve
     A request that keeps the parts keeps the whole, so a plan for any split is a plan. Once it is late, no more splits
     are tried; columns are priced until the time is up at last.
     """
-    every = list(splits(instance.problem))
-    return replace(instance, flows=every[0]) if len(every) == 1 else priced_at_best_split(instance, late, at_last)[0]
+    first, *others = _tried(instance)
+    return (
+        _best_split((first, price_space(first, make_columns(first, Grid()), at_last)), others, late, at_last)
+        if others
+        else first
+    )
 
 
 def priced_at_best_split(
     instance: Instance, late: Late = never, at_last: Late = never
 ) -> tuple[Instance, tuple[Columns, Totals]]:
     """The same, and what `price_space` says of all its columns there."""
-    first, *others = (replace(instance, flows=flows) for flows in splits(instance.problem))
-    best, priced = first, price_space(first, make_columns(first, Grid()), at_last)
-    least = _simple_cost(first, priced) if others else 0.0
+    first, *others = _tried(instance)
+    priced = price_space(first, make_columns(first, Grid()), at_last)
+    best = _best_split((first, priced), others, late, at_last) if others else first
+    return best, priced if best is first else price_space(best, make_columns(best, Grid()), at_last)
+
+
+def _tried(instance: Instance) -> list[Instance]:
+    """The instance with every split of its limits that is worth trying."""
+    return [replace(instance, flows=flows) for flows in splits(instance.problem)]
+
+
+def _best_split(
+    first: tuple[Instance, tuple[Columns, Totals]], others: list[Instance], late: Late, at_last: Late
+) -> Instance:
+    """Of the first split, with what `price_space` says of its columns, and the others the one of the cheapest fleet."""
+    best, priced = first
+    plans = simple_plans(best, *priced)
+    least = plans[0].cost if plans else np.inf
     for here in others:
         if late():
             break
-        some = price_space(here, make_columns(here, Grid()), at_last)
-        cost = _simple_cost(here, some)
-        if cost < least or np.isinf(least):
-            best, priced, least = here, some, cost
-    return best, priced
+        cost = _cheaper(here, least, at_last)
+        if cost < least:
+            best, least = here, cost
+    return best
 
 
-def _simple_cost(instance: Instance, priced: tuple[Columns, Totals]) -> float:
-    """Cost of the cheapest fleet of one pool or two that columns promise [$/h]; infinite without any."""
-    plans = simple_plans(instance, *priced)
-    return plans[0].cost if plans else np.inf
+def _cheaper(instance: Instance, most: float, late: Late) -> float:
+    """Cost of the cheapest fleet of one pool or two that columns promise [$/h]; infinite unless it is below `most`.
+
+    A column of which the fewest blocks that can serve the demand cost as much is in no such fleet, and not priced.
+    Disaggregated pairs come first, as they are few: what they cost rules out colocated columns.
+    """
+    columns, least = make_columns(instance, Grid()), most
+    for mine in (columns.role != COLOCATED, columns.role == COLOCATED):
+        some = columns.take(mine)
+        cost = block_costs(instance, some, block_counts(fewest_blocks(instance, some)))
+        plans = simple_plans(instance, *price_space(instance, some.take(cost < least), late))
+        least = min([least, *(plan.cost for plan in plans)])
+    return least if least < most else np.inf
 
 
 def splits(problem: Problem) -> Iterator[Flows]:

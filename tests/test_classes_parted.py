@@ -1,0 +1,107 @@
+"""Classes of requests with other limits are parted each by itself, and get engines with the token budget they bear."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import pytest
+
+from costmodel.engine import Role
+from optimizer.fleets.build_plan import fleet_cost
+from optimizer.fleets.evaluate import holds, predict_misses
+from optimizer.fleets.fleet import Fleet
+from optimizer.loads.columns import Grid, make_columns
+from optimizer.rivals.by_evaluation import Evaluated
+from optimizer.rivals.leanest import evaluated, leanest
+from optimizer.rivals.mixed import Mixing
+from optimizer.rivals.parting import USUAL, Parting, Stage, by_limits
+from optimizer.solver.fleet_model import COLOCATED, DECODE
+from optimizer.solver.simple_plans import price_space
+from optimizer.solver.split import with_best_split
+from search_spaces.problem import Slo
+from tests.optimizer_cases import instance_of, model, problem, slo, space, workload
+
+LENGTHS = ((400, 200, 0.5), (2500, 300, 0.3), (9000, 700, 0.2))
+BATCH = slo(np.inf, np.inf, name="batch", share=0.4, e2e=90.0)
+CLASSES = (BATCH, slo(1.0, 0.03, name="interactive", share=0.6))
+"""Those who wait for an answer, and others who do not; the laxer class first, for the order must not matter."""
+
+
+@cache
+def known_of(slos: tuple[Slo, ...] = CLASSES, rate: float = 50.0) -> Evaluated:
+    """Engines of one, two or four H100, with three token budgets each."""
+    posed = problem(
+        model=model("Qwen3-30B-A3B"),
+        workload=workload(rate, LENGTHS, burstiness=1.2, max_tokens=16384),
+        slos=slos,
+        space=space(tensor_parallel=(1, 2, 4), max_num_seqs=(64, 256), max_num_batched_tokens=(512, 4096, 8192)),
+    )
+    instance = with_best_split(instance_of(posed))
+    return evaluated(instance, price_space(instance, make_columns(instance, Grid())))
+
+
+def whole(known: Evaluated, role: int) -> Stage:
+    return Stage(role, np.ones(known.instance.flows.isl.size))
+
+
+def of_role(known: Evaluated, role: int) -> list[int]:
+    return [int(setting) for setting in np.flatnonzero(known.settings.role == role)]
+
+
+def test_each_class_is_cut_at_a_length_of_its_own() -> None:
+    """The long prompts of those who wait go to the engine of four GPUs: no order of lengths alone parts them so."""
+    known = known_of()
+    fleet = leanest(known, Fleet(()))
+    assert holds(known.instance, predict_misses(known.instance, fleet))
+    price = known.instance.problem.offers[0].usd_per_hour
+    assert fleet_cost(known.instance, fleet) <= 9 * price * (1.0 + 1e-9)
+    decode = [pool for pool in fleet.pools if pool.role is Role.DECODE]
+    assert len({pool.shape for pool in decode}) == 2
+
+
+def test_tightest_limits_come_first() -> None:
+    flows = known_of().instance.flows
+    first, second = by_limits(flows)
+    assert flows.tpot[first].max() < flows.tpot[second].min()
+    assert sorted([*first, *second]) == list(range(flows.isl.size))
+
+
+def test_either_side_may_take_a_whole_class_before_any_of_the_other() -> None:
+    known = known_of()
+    orders = Parting(known, 0).orders(whole(known, DECODE), *((one,) for one in of_role(known, DECODE)[:2]))
+    tight = set(by_limits(known.instance.flows)[0].tolist())
+    size = len(tight)
+    starts = [set(order.flows[:size].tolist()) for order in orders]
+    ends = [set(order.flows[-size:].tolist()) for order in orders]
+    assert tight in starts
+    assert tight in ends
+    assert any(
+        start not in (tight, set(order.flows.tolist()) - tight) for start, order in zip(starts, orders, strict=True)
+    )
+
+
+@pytest.mark.parametrize(("slos", "budgets"), [(CLASSES, 2), (CLASSES[1:], 1)])
+def test_colocated_engines_of_a_budget_that_the_laxer_class_bears_are_mixed_too(
+    slos: tuple[Slo, ...], budgets: int
+) -> None:
+    """On two H100 a step of 4096 prompt tokens takes 64 ms: too long for a TPOT of 30 ms, not for one of 86 ms."""
+    known = known_of(slos)
+    mixing = Mixing(Parting(known, 0), known.instance.problem, np.ones(known.settings.size, dtype=np.bool_), np.inf)
+    some = mixing.settings(whole(known, COLOCATED))
+    two = some[known.instance.tables.gpus[known.settings.shape[some]] == 2.0]
+    assert np.unique(known.settings.chunk[two]).size == two.size == budgets
+    alone = mixing.settings(whole(known, DECODE))
+    assert np.unique(known.settings.shape[alone]).size == alone.size
+
+
+def test_engines_that_were_too_few_bear_less_than_is_usual() -> None:
+    known = Evaluated.of(known_of().instance, known_of().settings)
+    parting, setting = Parting(known, 0), of_role(known, COLOCATED)[0]
+    need = float(parting.need[setting].sum())
+    assert parting.usual(setting) == USUAL
+    known.known[setting] = (int(4.0 * need), None)
+    assert parting.usual(setting) == pytest.approx(need / (int(4.0 * need) + 1))
+    assert parting.usual(setting) < USUAL
+    known.known[setting] = (int(need), int(need) + 2)
+    assert parting.usual(setting) == pytest.approx(need / (int(need) + 2))
