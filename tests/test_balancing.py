@@ -99,9 +99,7 @@ def test_files_for_a_router_that_counts_requests_need_a_proof() -> None:
     assert "router.sh" in deployment_files(simulated(plan, judged(held=True)), options("vllm"))
     with pytest.raises(InputError, match=r"\(84 % of chat in time for a goal of 95 %\); .*; or choose --target llmd, "):
         deployment_files(simulated(plan, judged(held=False)), options("vllm"))
-    with pytest.raises(
-        InputError, match=r"was not simulated; plan again with --set constraints\.balancing=fewest_requ"
-    ):
+    with pytest.raises(InputError, match=r"was not simulated; plan again with pdplan optimize --target vllm"):
         deployment_files(simulated(plan, None), options("vllm"))
 
 
