@@ -19,6 +19,7 @@ from .enumeration import (
     kv_cache_has_kernels,
     model_and_one_request_fit,
     refusal,
+    target_schedules_there,
     weights_have_kernels,
 )
 from .faults import Fault
@@ -28,6 +29,7 @@ from .problem import Problem
 _FIT = model_and_one_request_fit.__name__
 _MENDS = {
     engine_runs_there.__name__: "state another engine, or other accelerators",
+    target_schedules_there.__name__: "leave the target out, or state other accelerators",
     weights_have_kernels.__name__: "state another weight_dtype, engine or accelerator",
     kv_cache_has_kernels.__name__: "state kv_dtype: bf16, another engine or another accelerator",
 }
