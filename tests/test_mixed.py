@@ -18,7 +18,7 @@ from optimizer.loads.columns import Grid, make_columns
 from optimizer.rivals.by_evaluation import Evaluated, Picks, keeping_up
 from optimizer.rivals.fewer import still_holds
 from optimizer.rivals.leanest import evaluated, leanest, unmixed
-from optimizer.rivals.mixed import LOOKS, balance, cheaper_mix, stages_of
+from optimizer.rivals.mixed import LOOKS, Mixing, balance, cheaper_mix, stages_of
 from optimizer.rivals.parting import Order, Parting, Stage
 from optimizer.solver.fleet_model import COLOCATED
 from optimizer.solver.simple_plans import price_space
@@ -215,6 +215,20 @@ def test_only_engines_that_are_allowed_are_mixed() -> None:
     apart = pools_apart(given.instance.problem)
     assert cheaper_mix(given, apart, [], np.inf, one) is None
     assert cheaper_mix(given, apart, [], 5.0) is None
+
+
+def test_of_fleets_that_cost_the_same_one_of_fewer_pools_is_taken() -> None:
+    given = known(*COLOCATED_CASES[0])
+    fleet = leanest(given, Fleet(()))
+    larger = Fleet((*fleet.pools, fleet.pools[0]))
+    every, stage = np.ones(given.settings.size, dtype=np.bool_), Stage(COLOCATED, np.ones(2))
+    for best, pools in ((larger, 2), (fleet, 2), (None, None)):
+        mixing = Mixing(
+            Parting(given, LOOKS), pools_apart(given.instance.problem), every, cost_of(given, fleet), best=best
+        )
+        mixing.search([stage])
+        assert (None if mixing.best is None else len(mixing.best.pools)) == pools
+        assert mixing.cost == pytest.approx(cost_of(given, fleet))
 
 
 def test_what_pools_are_parted() -> None:

@@ -3,8 +3,8 @@
 Prefill and decode engines come in whole numbers of each role. What a last engine of one or both would do for a few
 requests a colocated engine may do for less, in the place of both. So for the cheapest prefill and decode engines that
 are enough apart, a few less of each are looked at beside as many colocated engines as cost less than the best fleet
-known, in the order of how much of the demand the two sides keep up with (`keeping_up`). How they part the flows is up
-to `parting`; where the most colocated engines hold, the fewest that do are taken.
+known, in the order of how much busier they would be than such engines usually bear. How they part the flows is up to
+`parting`; where the most colocated engines hold, the fewest that do are taken.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def cheaper_beside(
 
 
 def _fewest(parting: Parting, stage: Stage, one: Pair, most: int, order: Order) -> Fleet | None:
-    """The fewest colocated engines, `most` at most, with which the fleet holds; None where none do."""
+    """The fewest colocated engines, `most` at most, with which the fleet holds in an order; None where none do."""
     found = parting.parted(stage, (one.pair, ((one.beside, most),)), order)
     for count in range(most - 1, 0, -1) if found is not None else ():
         fewer = parting.parted(stage, (one.pair, ((one.beside, count),)), order)

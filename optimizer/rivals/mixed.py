@@ -3,10 +3,12 @@
 A promise of a column holds for any routing, at small counts often for half of what an engine could serve. So fleets
 of two kinds of engines in a stage are looked for by evaluation too: for each two engines, so many of the dearer one,
 and as many of the other as cost less than the best fleet known. Those that do not keep up with the demand, however it
-is parted (`keeping_up`), are left out, and the others are looked at in the order of how busy they would be; once more
-where they miss, with other orders of the lengths (`parting`). Where the most of the other engines hold, the fewest that
-do are taken, as more engines never miss more. What is found is mixed further, one of its pools at a time. Engines of
-different GPU types come first, then those of one type, which save a part of an engine: much where there are few.
+is parted (`keeping_up`), are left out, and the others are looked at in the order of how much busier they would be than
+such engines usually bear; again with other orders of the lengths (`parting`), each of which counts as a little busier:
+so the most hopeful are looked at in all orders before the looks go to those that have little hope. Where the most of
+the other engines hold, the fewest that do are taken, as more engines never miss more. What is found is mixed further at
+once, one of its pools at a time. Engines of different GPU types come first, then those of one type, which save a part
+of an engine: much where there are few.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from optimizer.loads.columns import ROLES
 from optimizer.solver.fleet_model import COLOCATED, DECODE, PREFILL
 from search_spaces.problem import Problem
 
-from .by_evaluation import SAME_COST, BoolArray, Evaluated, FloatArray, IntArray
+from .by_evaluation import NO_DEARER, SAME_COST, BoolArray, Evaluated, FloatArray, IntArray
 from .parting import AGAIN, Order, Parting, Pick, Stage, by_limits
 
 LOOKS = 120
@@ -206,12 +208,21 @@ class Mixing:
     def _most(self, stage: Stage, rows: IntArray) -> IntArray:
         """Engines of the second setting that cost less than the best fleet beside the first and all others, (rows,).
 
+        Or as much, where that fleet is less simple.
+
         rows (rows, 3): first setting, engines of it, second setting.
         """
         known = self.parting.known
         mine, spares = known.gpus_each(), self.problem.constraints.spare_replicas
         fixed = fleet_gpus(known.instance, Fleet(stage.others)) + mine[rows[:, 0]] * (rows[:, 1:2] + spares)
-        return most_beside(known, self.problem, fixed, rows[:, 2], self.cost)
+        cost = self.cost * (NO_DEARER if self._simpler(stage) else 1.0)
+        return most_beside(known, self.problem, fixed, rows[:, 2], cost)
+
+    def _simpler(self, stage: Stage) -> bool:
+        """Whether a stage of two pools and all others are fewer pools of the same roles than the best fleet has."""
+        best = self.best.pools if self.best is not None else ()
+        roles = {ROLES[stage.role], *(pool.role for pool in stage.others)}
+        return len(stage.others) + 2 < len(best) and roles == {pool.role for pool in best}
 
     def _busy(self, stage: Stage, rows: IntArray, counts: IntArray) -> FloatArray:
         """The least that the busier of two pools can be busy, (rows,) [1]; counts (rows,): of the second setting."""

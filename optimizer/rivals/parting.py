@@ -2,13 +2,14 @@
 
 A side is a pool; or a prefill and a decode pool, which serve the same flows, beside colocated engines.
 
-What engines need of each length differs, so the best parts are neighbours in the order of comparative advantage,
-need_i / need_j (`keeping_up`): one side serves the flows before a cut, the other those behind it, and a flow that the
-cut goes through is shared. That order knows nothing of queues: where it fails, the flows are cut by prompt length, from
-either end, for a pool of prompts that are all as long bears more than one of any mix. Where the gateway knows
-thresholds of that length only, the order is that length, and no length is shared. Moving the cut gives one side more to
-do and the other less; so where a side misses too much even beside one that idles, the cut has to move away from it, and
-where both do, no cut holds.
+What engines need of each length differs, so the best parts are neighbours in the order of comparative advantage, need_i
+/ need_j (`keeping_up`): one side serves the flows before a cut, the other those behind it, and a flow that the cut goes
+through is shared. That order knows nothing of queues: where it fails, the flows are cut by prompt length, from either
+end, for a pool of prompts that are all as long bears more than one of any mix. Nor does it know of limits: those who do
+not wait can make room on the faster engines for those who do, so the flows of each class, in that order, are cut at
+places of their own too, which are a part of the class apart. Where the gateway knows thresholds of that length only,
+the order is that length, and no length is shared. Moving the cut gives one side more to do and the other less; so where
+a side misses too much even beside one that idles, the cut has to move away from it, and where both do, no cut holds.
 """
 
 from __future__ import annotations
