@@ -36,11 +36,9 @@ def with_best_split(instance: Instance, late: Late = never, at_last: Late = neve
     are tried; columns are priced until the time is up at last.
     """
     first, *others = _tried(instance)
-    return (
-        _best_split((first, price_space(first, make_columns(first, Grid()), at_last)), others, late, at_last)
-        if others
-        else first
-    )
+    if not others:
+        return first
+    return _best_split((first, price_space(first, make_columns(first, Grid()), at_last)), others, late, at_last)
 
 
 def priced_at_best_split(
@@ -49,7 +47,7 @@ def priced_at_best_split(
     """The same, and what `price_space` says of all its columns there."""
     first, *others = _tried(instance)
     priced = price_space(first, make_columns(first, Grid()), at_last)
-    best = _best_split((first, priced), others, late, at_last) if others else first
+    best = _best_split((first, priced), others, late, at_last)
     return best, priced if best is first else price_space(best, make_columns(best, Grid()), at_last)
 
 
@@ -63,13 +61,13 @@ def _best_split(
 ) -> Instance:
     """Of the first split, with what `price_space` says of its columns, and the others the one of the cheapest fleet."""
     best, priced = first
-    plans = simple_plans(best, *priced)
+    plans = simple_plans(best, *priced) if others else []
     least = plans[0].cost if plans else np.inf
     for here in others:
         if late():
             break
         cost = _cheaper(here, least, at_last)
-        if cost < least:
+        if cost < least or np.isinf(least):
             best, least = here, cost
     return best
 
