@@ -1,0 +1,44 @@
+"""Few requests on routed experts: steps of small batches are short, and the search knows it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from optimizer.recommend.level import Level
+from optimizer.recommend.optimize import optimize
+from search_spaces.loader import problem_of_values
+from search_spaces.problem import Problem
+from tests.running import ROOT
+
+BARE = 5.97
+"""Price of an engine of two A100-80 [$/h], which two or three requests at a time keep within 11 ms a step."""
+
+
+def posed(**search: Any) -> Problem:
+    """A request every three seconds or so, in steps of at most 11 ms."""
+    stated = {
+        "schema": "pdplan.workload/1",
+        "model": {"name": "Qwen3-30B-A3B"},
+        "workload": {"request_rate": "0.3/s", "lengths": {"isl": 800, "osl": 300}},
+        "slo": {"ttft": "1s", "tpot": "11ms"},
+        "accelerators": ["A100-80"],
+    }
+    return problem_of_values(stated | ({"search": search} if search else {}), "few requests", ROOT)
+
+
+@pytest.mark.parametrize("preset", ["quick", "standard", "wide"])
+def test_presets_know_the_steps_of_single_requests(preset: str) -> None:
+    assert posed(preset=preset).space.max_num_seqs[0] == 1
+
+
+def test_few_requests_need_no_engine_for_eight() -> None:
+    problem = posed()
+    later = tuple(one for one in problem.space.max_num_seqs if one >= 8)
+    plan = optimize(problem, level=Level.STANDARD)
+    other = optimize(replace(problem, space=replace(problem.space, max_num_seqs=later)), level=Level.QUICK)
+    assert plan.cost_usd_per_hour == pytest.approx(BARE, abs=0.01)
+    assert plan.simulation is not None  # it holds not by formula alone
+    assert other.cost_usd_per_hour == pytest.approx(2.0 * BARE, abs=0.02)
