@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -22,17 +21,15 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from costmodel.engine import Role  # noqa: E402 -- the repository is found first
+from benchmarks.problems import Posed, instance_of, problem_of  # noqa: E402 -- the repository is found first
+from costmodel.engine import Role  # noqa: E402
 from optimizer.fleets.fleet import Fleet, FleetPool  # noqa: E402
-from optimizer.loads.instance import make_instance  # noqa: E402
+from optimizer.loads.instance import Instance  # noqa: E402
 from optimizer.recommend.optimize import optimize  # noqa: E402
 from optimizer.verification.judge import judge  # noqa: E402
-from search_spaces.engines import load_engine_overhead  # noqa: E402
-from search_spaces.loader import problem_of  # noqa: E402
-from search_spaces.problem import Problem  # noqa: E402
 
-LEAST = 8
-"""Where the other space begins [request]."""
+LATER = {"search.max_num_seqs": "{from: 8, to: 512}"}
+"""What the other space has in place of the preset's batch limits."""
 REQUESTS = 8_000
 """Of each run of the fleets that are tried."""
 ENGINES = 3
@@ -41,27 +38,20 @@ SEATS, BUDGET = 64, 1024
 """Batch limit [request] and token budget [token] of those."""
 
 
-def posed(rate: float, limit: float, gpu: str) -> Problem:
+def posed(rate: float, limit: float, gpu: str) -> Posed:
     """The problem of a rate [1/s] and a TPOT limit [ms]."""
-    stated = {
-        "schema": "pdplan.workload/1",
-        "model": {"name": "Qwen3-30B-A3B"},
-        "workload": {"request_rate": f"{rate:g}/s", "lengths": {"isl": 800, "osl": 300}},
-        "slo": {"ttft": "1s", "tpot": f"{limit:g}ms"},
-        "accelerators": [gpu],
+    return "chat", {
+        "model.name": "Qwen3-30B-A3B",
+        "workload.request_rate": f"{rate:g}",
+        "workload.burstiness": "1",
+        "workload.lengths": "{isl: 800, osl: 300}",
+        "slo": f"{{ttft: 1s, tpot: {limit:g}ms}}",
+        "accelerators": f"[{gpu}]",
     }
-    return problem_of(stated, "small_batches", ROOT)
 
 
-def beginning_at(problem: Problem, least: int) -> Problem:
-    """The problem with batch limits from the least one on."""
-    seqs = tuple(one for one in problem.space.max_num_seqs if one >= least)
-    return replace(problem, space=replace(problem.space, max_num_seqs=seqs))
-
-
-def tried(problem: Problem) -> Iterator[float]:
+def tried(instance: Instance) -> Iterator[float]:
     """Costs of the simple colocated fleets that hold when simulated [$/h]."""
-    instance = make_instance(problem, load_engine_overhead(problem.engine))
     tables, everything = instance.tables, np.ones(instance.flows.isl.size)
     seqs, chunk = (int(np.searchsorted(values, one)) for values, one in ((tables.seqs, SEATS), (tables.chunks, BUDGET)))
     for shape, one in enumerate(tables.shapes):
@@ -71,7 +61,7 @@ def tried(problem: Problem) -> Iterator[float]:
         for engines in range(1, ENGINES + 1):
             fleet = Fleet((FleetPool("all", Role.COLOCATED, shape, seqs, chunk, engines, 0, everything),))
             found = judge(instance, fleet, requests=REQUESTS, seed=7)
-            if found.classes[0].attainment.low >= problem.slos[0].attainment:
+            if found.classes[0].attainment.low >= instance.problem.slos[0].attainment:
                 yield float(tables.usd_per_hour[shape]) * engines
 
 
@@ -85,11 +75,12 @@ def main() -> int:
     dearer = 0
     print(f"{'req/s':>6} {'TPOT ms':>8} {'plan':>8} {'from 8':>8} {'tried':>8}")
     for rate, limit in ((rate, limit) for rate in asked.rates for limit in asked.limits):
-        problem = posed(rate, limit, asked.gpu)
-        plan, other = (optimize(one).cost_usd_per_hour for one in (problem, beginning_at(problem, LEAST)))
-        least = min(tried(problem), default=np.inf)
+        one = posed(rate, limit, asked.gpu)
+        other = one[0], one[1] | LATER
+        plan, later = (optimize(problem_of(each)).cost_usd_per_hour for each in (one, other))
+        least = min(tried(instance_of(one)), default=np.inf)
         dearer += plan > least * 1.001
-        print(f"{rate:>6g} {limit:>8g} {plan:>8.2f} {other:>8.2f} {least:>8.2f}", flush=True)
+        print(f"{rate:>6g} {limit:>8g} {plan:>8.2f} {later:>8.2f} {least:>8.2f}", flush=True)
     return int(dearer > 0)
 
 
