@@ -23,6 +23,7 @@ from search_spaces.problem import Goal
 
 from .beside import cheaper_beside
 from .by_evaluation import NO_DEARER, SAME_COST, BoolArray, Evaluated, cheapest_held, settings_of, settled
+from .few_seats import held_with_few_seats
 from .fewer import trimmed
 from .mixed import cheaper_mix
 from .per_class import classes_apart
@@ -86,6 +87,8 @@ def cheaper_of_more_pools(
 def unmixed(known: Evaluated, fleet: Fleet, allowed: BoolArray | None = None) -> Fleet:
     """The cheapest of a fleet that holds, if any, the same with fewer engines, and all that hold of one pool or two.
 
+    Those of one colocated pool with a batch limit that keeps its steps short too, where they cost less (`few_seats`).
+
     allowed (settings,): which engines those of one pool or two may have. Of fleets that cost the same, the one with the
     most room, the simplest where they have as much; the fleet itself where nothing is better.
     """
@@ -95,6 +98,11 @@ def unmixed(known: Evaluated, fleet: Fleet, allowed: BoolArray | None = None) ->
         return lean
     cost = fleet_cost(instance, lean) if lean.pools else math.inf
     found = cheapest_held(known, pools_apart(instance.problem), cost * NO_DEARER, allowed)
+    least = min(cost, math.inf if found is None else found[1]) * (1.0 - SAME_COST)
+    free = np.ones(known.settings.size, dtype=np.bool_) if allowed is None else allowed
+    few = held_with_few_seats(known, pools_apart(instance.problem), least, free)
+    if few is not None:
+        return settled(instance, few)
     if found is None:
         return lean
     simple = known.fleet(found[0])
