@@ -88,7 +88,6 @@ def unmixed(known: Evaluated, fleet: Fleet, allowed: BoolArray | None = None) ->
     """The cheapest of a fleet that holds, if any, the same with fewer engines, and all that hold of one pool or two.
 
     Those of one colocated pool with a batch limit that keeps its steps short too, where they cost less (`few_seats`).
-
     allowed (settings,): which engines those of one pool or two may have. Of fleets that cost the same, the one with the
     most room, the simplest where they have as much; the fleet itself where nothing is better.
     """
