@@ -22,9 +22,7 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.problems import Posed, instance_of, problem_of  # noqa: E402 -- the repository is found first
-from costmodel.engine import Role  # noqa: E402
-from optimizer.fleets.fleet import Fleet, FleetPool  # noqa: E402
+from benchmarks.problems import Posed, equal_engines, instance_of, problem_of  # noqa: E402 -- found first
 from optimizer.loads.instance import Instance  # noqa: E402
 from optimizer.recommend.level import Level  # noqa: E402
 from optimizer.recommend.optimize import optimize  # noqa: E402
@@ -54,11 +52,10 @@ def posed(burst: float, limit: float, gpu: str) -> Posed:
 
 def tried(instance: Instance) -> Iterator[tuple[float, int]]:
     """Costs of the simple colocated fleets that hold when simulated [$/h], and their batch limits [request]."""
-    tables, everything = instance.tables, np.ones(instance.flows.isl.size)
+    tables = instance.tables
     for shape, seats, budget in product(range(len(tables.shapes)), SEATS, BUDGETS):
-        seqs, chunk = int(np.searchsorted(tables.seqs, seats)), int(np.searchsorted(tables.chunks, budget))
         for engines in range(1, ENGINES + 1):
-            fleet = Fleet((FleetPool("all", Role.COLOCATED, shape, seqs, chunk, engines, 0, everything),))
+            fleet = equal_engines(instance, shape, seats, budget, engines)
             found = judge(instance, fleet, requests=REQUESTS, seed=7)
             if found.proven:
                 yield float(tables.usd_per_hour[shape]) * engines, seats

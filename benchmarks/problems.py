@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from optimizer.fleets.fleet import Fleet
+import numpy as np
+
+from costmodel.engine import Role
+from optimizer.fleets.fleet import Fleet, FleetPool
 from optimizer.fleets.plan_fleet import fleet_of_plan
 from optimizer.loads.instance import Instance, make_instance
 from search_spaces.engines import load_engine_overhead
@@ -52,6 +55,13 @@ def instance_of(posed: Posed) -> Instance:
     """The problem with expected step times."""
     problem = problem_of(posed)
     return make_instance(problem, load_engine_overhead(problem.engine, problem.engine_changes))
+
+
+def equal_engines(instance: Instance, shape: int, seats: int, budget: int, engines: int) -> Fleet:
+    """Colocated engines of one shape that serve everything, with a batch limit [request] and a token budget [token]."""
+    tables, everything = instance.tables, np.ones(instance.flows.isl.size)
+    seqs, chunk = int(np.searchsorted(tables.seqs, seats)), int(np.searchsorted(tables.chunks, budget))
+    return Fleet((FleetPool("all", Role.COLOCATED, shape, seqs, chunk, engines, 0, everything),))
 
 
 def by_formula(posed: Posed) -> tuple[Instance, Fleet]:

@@ -21,9 +21,7 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.problems import Posed, instance_of, problem_of  # noqa: E402 -- the repository is found first
-from costmodel.engine import Role  # noqa: E402
-from optimizer.fleets.fleet import Fleet, FleetPool  # noqa: E402
+from benchmarks.problems import Posed, equal_engines, instance_of, problem_of  # noqa: E402 -- found first
 from optimizer.loads.instance import Instance  # noqa: E402
 from optimizer.recommend.optimize import optimize  # noqa: E402
 from optimizer.verification.judge import judge  # noqa: E402
@@ -52,14 +50,13 @@ def posed(rate: float, limit: float, gpu: str) -> Posed:
 
 def tried(instance: Instance) -> Iterator[float]:
     """Costs of the simple colocated fleets that hold when simulated [$/h]."""
-    tables, everything = instance.tables, np.ones(instance.flows.isl.size)
-    seqs, chunk = (int(np.searchsorted(values, one)) for values, one in ((tables.seqs, SEATS), (tables.chunks, BUDGET)))
+    tables = instance.tables
     for shape, one in enumerate(tables.shapes):
         split = one.parallelism
         if max(split.pipeline, split.expert, split.data) > 1:
             continue
         for engines in range(1, ENGINES + 1):
-            fleet = Fleet((FleetPool("all", Role.COLOCATED, shape, seqs, chunk, engines, 0, everything),))
+            fleet = equal_engines(instance, shape, SEATS, BUDGET, engines)
             found = judge(instance, fleet, requests=REQUESTS, seed=7)
             if found.classes[0].attainment.low >= instance.problem.slos[0].attainment:
                 yield float(tables.usd_per_hour[shape]) * engines

@@ -76,7 +76,9 @@ def keeping_up(instance: Instance, settings: Columns) -> FloatArray:
 
 
 def settings_of(columns: Columns, totals: Totals) -> Columns:
-    """One column for each role, shape and token budget: that of the largest batch limit, which misses least.
+    """One column for each role, shape and token budget: that of the largest batch limit.
+
+    It makes the fewest wait for a seat; where fewer seats miss less, `few_seats` looks at them too.
 
     totals: of the columns, by which those are known that cannot serve some flow at all.
     """

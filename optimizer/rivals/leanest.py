@@ -96,10 +96,11 @@ def unmixed(known: Evaluated, fleet: Fleet, allowed: BoolArray | None = None) ->
     if classes_apart(instance.problem):
         return lean
     cost = fleet_cost(instance, lean) if lean.pools else math.inf
-    found = cheapest_held(known, pools_apart(instance.problem), cost * NO_DEARER, allowed)
-    least = min(cost, math.inf if found is None else found[1]) * (1.0 - SAME_COST)
+    problem = pools_apart(instance.problem)
     free = np.ones(known.settings.size, dtype=np.bool_) if allowed is None else allowed
-    few = held_with_few_seats(known, pools_apart(instance.problem), least, free)
+    found = cheapest_held(known, problem, cost * NO_DEARER, free)
+    least = min(cost, math.inf if found is None else found[1]) * (1.0 - SAME_COST)
+    few = held_with_few_seats(known, problem, least, free)
     if few is not None:
         return settled(instance, few)
     if found is None:
