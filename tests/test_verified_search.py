@@ -38,10 +38,11 @@ from tests.small_fleets import apart, pool, replicas, small
 
 @dataclass
 class Oracle:
-    """A bench whose fleets hold where every pool has as many engines as it needs."""
+    """A bench whose fleets hold where every pool has as many engines as it needs, and those of other pools if told."""
 
     instance: Instance
     needed: tuple[int, ...]
+    others: bool = False
     verdicts: dict[object, Verdict] = field(default_factory=dict)
 
     def late(self) -> bool:
@@ -51,7 +52,9 @@ class Oracle:
         return fleet_key(fleet) in self.verdicts
 
     def verdict(self, fleet: Fleet, most: int = 8) -> Verdict:
-        short = np.maximum(np.array(self.needed) - replicas(fleet), 0.0)
+        short = np.full(len(fleet.pools), 0.0 if self.others else 1.0)
+        if len(fleet.pools) == len(self.needed):
+            short = np.maximum(np.array(self.needed) - replicas(fleet), 0.0)
         held = not short.any()
         share = 1.0 if held else 0.5 / (1.0 + short.sum())
         one = ClassJudgement("default", 0.9, Attainment(share, share, share, 1000), (0.0,) * 4, (0.0,) * 4)
@@ -294,6 +297,31 @@ def test_no_waste_that_the_gateway_cannot_route(sizes: list[int]) -> None:
 def by_threshold(lengths: tuple[tuple[float, float, float], ...]) -> Instance:
     limits = Constraints(routing=Routing.THRESHOLD)
     return instance_of(problem(workload=workload(3.0, lengths), constraints=limits))
+
+
+def test_one_colocated_pool_takes_the_place_of_two_where_it_costs_less_and_holds() -> None:
+    """Whatever the formulas say of it, if they think it likely: each shape once, at most as dear as the winner."""
+    instance = small()
+    start = apart(instance, 6, 6)
+    refusing: Any = Oracle(instance, (6, 6))
+    kept = without_waste(refusing, refusing.verdict(start), [], lambda: False, unmended)
+    assert fleet_key(kept.winner.fleet) == fleet_key(start)
+    looked = [one for _, one in kept.others if len(one.fleet.pools) == 1]
+    assert looked
+    assert all(one.cost < kept.winner.cost for one in looked)
+    assert all([pool.role for pool in one.fleet.pools] == [Role.COLOCATED] for one in looked)
+    assert len({one.fleet.pools[0].shape for one in looked}) == len(looked)
+    taking: Any = Oracle(instance, (6, 6), others=True)
+    found = without_waste(taking, taking.verdict(start), [], lambda: False, unmended).winner
+    assert len(found.fleet.pools) == 1
+    assert found.cost < kept.winner.cost
+
+
+def test_no_colocated_engines_where_the_space_has_none() -> None:
+    instance = small(space=replace(small().problem.space, roles=(Role.PREFILL, Role.DECODE)))
+    bench: Any = Oracle(instance, (6, 6), others=True)
+    lean = without_waste(bench, bench.verdict(apart(instance, 6, 6)), [], lambda: False, unmended)
+    assert replicas(lean.winner.fleet) == (6, 6)
 
 
 def test_a_rival_is_tried_once_by_whatever_name() -> None:

@@ -1,9 +1,10 @@
 """No waste: as long as a fleet that costs less holds when it is simulated, it takes the place of the winner.
 
 Tried are, largest saving first, fewer replicas in one pool; then, while one replica less holds nowhere, other engine
-shapes in one pool and smaller fleets of other kinds, as many of them as look promising by the formulas. One that misses
-is tried with other settings too (`settings`), once. Every change of the winner lowers its cost, and there are finitely
-many fleets of so few engines, so it ends; what is left misses with one replica less in any pool.
+shapes in one pool, one pool of colocated engines for several pools and smaller fleets of other kinds, as many of them
+as look promising by the formulas. One that misses is tried with other settings too (`settings`), once. Every change of
+the winner lowers its cost, and there are finitely many fleets of so few engines, so it ends; what is left misses with
+one replica less in any pool.
 """
 
 from __future__ import annotations
@@ -18,10 +19,12 @@ from costmodel.engine import Role
 from optimizer.fleets.build_plan import fleet_cost
 from optimizer.fleets.evaluate import promise
 from optimizer.fleets.fleet import Fleet, FleetPool
+from optimizer.fleets.pool_state import pool_state
 from optimizer.loads.columns import ROLES
 from optimizer.loads.instance import Instance
 from optimizer.rivals.allowed import allowed
 from optimizer.rivals.fewer import Named, fewer_replicas, with_replicas
+from optimizer.rivals.per_class import classes_apart
 
 from .settings import other_settings
 from .verdict import Bench, Key, Verdict, fleet_key
@@ -108,7 +111,8 @@ def smaller(
     wanted: which of them may be looked at.
     """
     ranked = []
-    for order, (what, fleet) in enumerate([*_swaps(instance, winner), *_shrunk(instance, winner, rivals)]):
+    others = [*_swaps(instance, winner), *_plain(instance, winner), *_shrunk(instance, winner, rivals)]
+    for order, (what, fleet) in enumerate(others):
         promised = promise(instance, fleet) if wanted(fleet) else 0.0
         if promised >= PROMISING:
             ranked.append((-promised, order, what, fleet))
@@ -133,10 +137,32 @@ def _swaps(instance: Instance, winner: Verdict) -> Iterator[Named]:
                 swapped = Fleet((*fleet.pools[:index], other, *fleet.pools[index + 1 :]))
                 most = _most_replicas(instance, swapped, index, winner.cost)
                 if most:
-                    engine = instance.problem.offers[int(tables.offer[shape])].accelerator.name
-                    split = tables.shapes[shape].parallelism
-                    name = f"{pool.name}: {most} x {engine} TP{split.tensor} PP{split.pipeline}"
-                    yield name, with_replicas(swapped, index, most)
+                    yield f"{pool.name}: {most} x {_engine(instance, shape)}", with_replicas(swapped, index, most)
+
+
+def _plain(instance: Instance, winner: Verdict) -> Iterator[Named]:
+    """One pool of colocated engines in the winner's place, as many as cost less; every shape, batch limit and chunk."""
+    tables, problem = instance.tables, instance.problem
+    if len(winner.fleet.pools) == 1 or Role.COLOCATED not in problem.space.roles or classes_apart(problem):
+        return
+    everything, spares = np.ones(instance.flows.isl.size), problem.constraints.spare_replicas
+    in_time = tables.decode_base < instance.flows.tpot.max()
+    for shape, chunk in np.argwhere(tables.roomy & in_time.any(axis=1)[:, None]).tolist():
+        limits = np.flatnonzero(in_time[shape]).tolist()
+        pool = FleetPool("colocated-1", Role.COLOCATED, shape, limits[-1], chunk, 1, spares, everything)
+        most = _most_replicas(instance, Fleet((pool,)), 0, winner.cost)
+        if most and pool_state(instance, replace(pool, replicas=most), 1.0).stable:
+            for limit in limits:
+                yield f"{most} x {_engine(instance, shape)}", Fleet((replace(pool, seqs=limit, replicas=most),))
+
+
+def _engine(instance: Instance, shape: int) -> str:
+    """GPU and parallelism of an engine shape."""
+    split = instance.tables.shapes[shape].parallelism
+    name = instance.problem.offers[int(instance.tables.offer[shape])].accelerator.name
+    experts = f" EP{split.expert}" if split.expert > 1 else ""
+    ranks = f" DP{split.data}" if split.data > 1 else ""
+    return f"{name} TP{split.tensor} PP{split.pipeline}{experts}{ranks}"
 
 
 def _alike(instance: Instance, pool: FleetPool) -> IntArray:
