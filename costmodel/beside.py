@@ -3,23 +3,37 @@
 Time is counted in decode steps. A step lasts tau while no prompt is computed, and every request more in the batch adds
 `slope`; a prompt adds e to the steps that carry it, P = lambda E[e] of the time in all, and they make rho of the time.
 So a step lasts T = tau / (1 - P) on average, z = T - tau of it for prompts, and carries one with chance
-p = 1 - (1 - rho) / (1 - P). Symbols: c engines, lambda prompts per second of each, n steps of a request.
+p = 1 - (1 - rho) / (1 - P). Symbols: c engines, lambda prompts per second of each, n steps of a request, N the batch.
 
 1. What comes to one engine. The router sends a prompt to an engine that has none while there is one, so an engine is
    busy for the busy periods of the arrivals that it gets while busy, the share sigma of rho, and then idle for a while.
-   The work done in a long time is that of an alternating renewal process, whose variance is
+   The work done in many steps is that of an alternating renewal process, whose variance is
 
-       d = (1 - rho)^2 (1 - sigma) E[X^2] / E[e^2],   E[X^2] = E[e^2 / (1 - sigma')^3]
+       d = (1 - sigma) E[j^2 / (1 - sigma')^3] / E[e^2],   j = (1 - P) e - P m tau
 
-   of that of a compound Poisson one: all of it for one engine (sigma = rho), (1 - rho)^2 for very many. X is a busy
-   period; behind a prompt that is longer than those of the other engines fewer come, sigma' < sigma, as the router
-   chooses the engine with fewest tokens (`_extended`). Of free engines it takes the one with fewest decodes, so that
-   idle times end as requests end, and are as regular as their lengths in a window as long as these. Arrivals of all
-   engines together vary as they do, and each has 1 / c of that.
-2. The batch. More requests make longer steps, in which more prompts come: of the requests in a batch of N the share
+   of that of a compound Poisson one, m steps that carry a prompt: all of it for one engine (sigma = rho). E[j] is
+   (1 - rho) E[e]. Behind a prompt that is longer than those of the other engines fewer come, sigma' < sigma, as the
+   router chooses the engine with fewest tokens (`_extended`). Of free engines it takes the one with fewest decodes, so
+   that idle times end as requests end, and are as regular as their lengths in a window as long as these. Arrivals of
+   all engines together vary as they do, and each has 1 / c of that.
+2. The batch. Every request that comes makes the sum of N^2 over the engines 2 N + 1 larger, and one that ends 2 N - 1
+   smaller, itself in N. Both are equal in the long run, and who ends sees on average what all see, E[N^2] / E[N]. So a
+   prompt finds, whatever sends it there,
+
+       K = N + Var N / N - 1   decodes: as many prompts as a request meets.
+
+   Var N is that of all engines together, which one engine would have by itself, over c; and s^2 about their mean.
+   Those who find free engines go to the one with fewest, s l below the mean (l the largest of as many normals as
+   engines are free on average), the share C that finds none to one whose prompt will be a decode more by then:
+
+       s^2 / N = (1 - 1 / c) (1 + C) - (1 - C) s l,   and 1 / 12 more as N is a whole number (Sheppard)
+
+   Alone, an engine gets the more prompts in a step, the longer it is: of the requests in a batch of N the share
    D = N slope / tau is due to others there. N is the number of arrivals in the last steps, weighted with the share G of
    outputs that are longer: Var N = N (1 + (v - 1) E[G^2] / E[G]) / (1 - D), v the variance over mean of the arrivals in
-   many steps. (A processor-sharing queue with Poisson arrivals and no prompts, v = 1, is negative binomial: exact.)
+   many steps. Half of what comes together comes before a prompt, so that K takes 1 / 2 for E[G^2] / E[G], as it is for
+   exponential lengths. (A processor-sharing queue with Poisson arrivals and no prompts, v = 1, is negative binomial:
+   exact.)
 """
 
 from __future__ import annotations
@@ -31,6 +45,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .queueing import held_at
+from .routing import largest_of
 
 FloatArray = NDArray[np.float64]
 
@@ -96,50 +111,39 @@ class Beside:
         return min(self.rate * self.mean, 0.999999)
 
     @cached_property
-    def evened(self) -> float:
-        """Chance that another engine is free when one is [1]: then prompts go to the one with fewest decodes."""
-        return float(1.0 - min(self.busy, 1.0) ** (self.engines - 1.0))
+    def found(self) -> float:
+        """C, chance that a prompt finds all engines busy [1]."""
+        return min(self.busy, 1.0) * min(self.sent, 1.0)
 
     @cached_property
     def regular(self) -> float:
-        """1 - c^2 of the idle times of an engine that is kept even: it idles until one of its requests ends [1]."""
-        return self.evened * max(2.0 - float(self.weight @ self.steps**2) / self.length**2, 0.0)
+        """1 - c^2 of the idle times of an engine that is kept even: it idles until one of its requests ends [1].
 
-    @cached_property
-    def numbers(self) -> float:
-        """Variance over mean of the number of prompts that come to one engine [1].
-
-        Those that come while it is busy are Poisson; the others begin busy periods, whose cycles vary by their idle
-        time and by their prompt.
+        Kept even it is as far as another engine is free when one is.
         """
-        busy, sent = min(self.busy, 1.0), min(self.sent, 1.0)
-        jobs = self.second / self.mean**2 - 1.0
-        local = sent + (1.0 - sent) * ((1.0 - busy) ** 2 * (1.0 - self.regular) + busy**2 * jobs)
-        return local + (self.arrival_scv - local) / self.engines
+        evened = 1.0 - min(self.busy, 1.0) ** (self.engines - 1.0)
+        return float(evened * max(2.0 - float(self.weight @ self.steps**2) / self.length**2, 0.0))
 
     @cached_property
-    def met(self) -> float:
-        """Prompts per second that the decodes of an engine meet on average.
-
-        A prompt finds N - b of them, b = (1 - numbers) / 2: as many as there are on average where prompts come at
-        random, less where they keep apart; of few N / (N + b). (More where they come in bursts: a request meets those
-        as the prompts that it leaves behind.) N = rate E[n] tau / (1 - met E[e]), a quadratic equation.
-        """
-        half = max(1.0 - self.numbers, 0.0) / 2.0
-        alone = self.rate * self.length * self.quiet
-        both = alone + half
-        root = float(np.sqrt(max(both**2 - 4.0 * half * self.load * alone, 0.0)))
-        return self.rate * 2.0 * alone / max(both + root, 1e-300)
+    def apart(self) -> float:
+        """s^2 and 1 / 12, variance of the batches of engines about their mean [1]: nothing for one engine."""
+        others = 1.0 - 1.0 / self.engines
+        low = (1.0 - self.found) * largest_of(max(self.engines * (1.0 - self.busy), 1.0))
+        due = others * (1.0 + self.found)
+        spread = self.batch / 2.0 * (np.sqrt(low**2 + 4.0 * due / max(self.batch, 1e-12)) - low)
+        return float(spread**2) + others / 12.0
 
     @cached_property
-    def taken(self) -> float:
-        """P q, share of their time that prompts take from the decodes [1]."""
-        return min(self.met * self.mean, 0.999999)
+    def peaked(self) -> float:
+        """v, variance over mean of the number of prompts that come to all engines in many steps [1]."""
+        uniform, longer = self.mean**2 / self.second, 1.0 / (1.0 - self.load)
+        number = self.arrival_scv * (1.0 + self.load) * longer
+        return number + (1.0 + (self.arrival_scv - 1.0) * uniform) * self.rate**2 * self.second * longer**2
 
     @cached_property
     def step(self) -> float:
         """T, mean step [s]."""
-        return self.quiet / (1.0 - self.taken)
+        return self.quiet / (1.0 - self.load)
 
     @cached_property
     def batch(self) -> float:
@@ -158,7 +162,7 @@ class Beside:
         Prompts that go first are computed between two steps, with all that come meanwhile: only those that find none
         make another step longer.
         """
-        came = self.met * self.step
+        came = self.rate * self.step
         if not self.carried:
             return float(-np.expm1(-came * (1.0 - self.joined)))
         return min(came * float(self.weight @ self.mixed_steps), 0.99)
@@ -173,43 +177,49 @@ class Beside:
     @cached_property
     def variance(self) -> float:
         """Var N, of the decodes of one engine [1]."""
-        count, work = (float(found) for found in dispersion(self, np.array(self.length)))
-        arrivals = count * (1.0 + self.taken) / (1.0 - self.taken)
-        arrivals += work * self.met**2 * self.second / (1.0 - self.taken) ** 2
-        return self.batch * max(1.0 + (arrivals - 1.0) * self.overlap, 0.0) / (1.0 - feedback(self))
+        alone = self.batch * max(1.0 + (self.peaked - 1.0) * self.overlap, 0.0) / (1.0 - feedback(self))
+        return alone / self.engines + self.apart
+
+    @cached_property
+    def meets(self) -> float:
+        """K, prompts that a request meets on average, those that wait when it begins to decode among them [1]."""
+        alone = self.batch * (self.peaked + 1.0) / 2.0 / (1.0 - feedback(self))
+        return max(self.batch + (alone / self.engines + self.apart) / max(self.batch, 1e-12) - 1.0, 0.0)
 
 
-def dispersion(beside: Beside, steps: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Variance over that of a Poisson stream, of the number of prompts that come to one engine and of their work [1].
+def dispersion(beside: Beside, steps: FloatArray) -> FloatArray:
+    """Variance of the work that comes to one engine in so many of its steps, over that of a Poisson stream [1].
 
-    steps: decode steps in which they come, of any shape; both have it.
+    steps: of any shape, which the result has too.
 
     >>> one = np.ones(1)
     >>> beside = Beside(1.0, one, 0.4 * one, 1.0, one, one, 0.1, 0.0, 0.5, 1.0, one, 1.0, 1.0, 1.0, 1.0, 9.0, 0.1)
-    >>> [float(found) for found in dispersion(beside, np.array(5.0))]
-    [1.0, 1.0]
+    >>> float(dispersion(beside, np.array(5.0)))
+    1.0
     """
-    busy, often = min(beside.busy, 0.999999), beside.joined
-    alone = min((1.0 - busy) ** 2 * (1.0 - often) * _extended(beside, often), 1.0)
-    uniform = beside.mean**2 / beside.second
-    local = alone * (1.0 - uniform * beside.regular * np.minimum(steps / beside.length, 1.0))
-    burst = beside.arrival_scv - 1.0
-    return local + (1.0 + burst - local) / beside.engines, local + (1.0 + burst * uniform - local) / beside.engines
+    carried = beside.carried * beside.quiet * beside.mixed_steps
+    jobs = beside.extra * (1.0 - beside.load) - beside.load * carried
+    square = max(float(beside.weight @ (jobs**2 * _extended(beside))), 1e-30)
+    idle = min(float(beside.weight @ jobs) ** 2 / square, 1.0) * beside.regular
+    alone = min((1.0 - beside.joined) * square / beside.second, 1.0)
+    local = alone * (1.0 - idle * np.minimum(steps / beside.length, 1.0))
+    together = 1.0 + (beside.arrival_scv - 1.0) * beside.mean**2 / beside.second
+    return np.asarray(local + (together - local) / beside.engines)
 
 
-def _extended(beside: Beside, often: float) -> float:
-    """E[X^2] / E[e^2] of the busy periods X that begin with a prompt, sigma = often [1].
+def _extended(beside: Beside) -> FloatArray:
+    """1 / (1 - sigma')^3 of the busy periods that begin with a prompt of each flow, sigma = `joined`, (flows,) [1].
 
     An engine gets arrivals while all are busy if it has the fewest tokens. In service a prompt is met in proportion to
     its length, and 1 / (1 - sigma) prompts are there; with S the share of engines with more, c S^(c - 1) of an engine's
     part comes to it, but at most its part.
     """
-    order = np.argsort(beside.extra, kind="stable")
+    often, order = beside.joined, np.argsort(beside.extra, kind="stable")
     job, weight = beside.extra[order], beside.weight[order]
     met = weight * job / beside.mean
-    longer = 1.0 - np.interp(job * (1.0 - often), job, np.cumsum(met) - 0.5 * met, left=0.0)
-    extended = 1.0 - often * np.minimum(beside.engines * longer ** (beside.engines - 1.0), 1.0)
-    return float(weight @ (job**2 / extended**3)) / beside.second
+    longer = np.empty_like(job)
+    longer[order] = 1.0 - np.interp(job * (1.0 - often), job, np.cumsum(met) - 0.5 * met, left=0.0)
+    return (1.0 - often * np.minimum(beside.engines * longer ** (beside.engines - 1.0), 1.0)) ** -3.0
 
 
 def seated_variance(beside: Beside) -> float:

@@ -8,8 +8,10 @@
    s2 = lambda tau E[e^2] d / (1 - P)^3; h(y) = 2 (y - 1 + exp(-y)) / y^2, b = 2 Var z / s2; k and j the means over the
    window of the correlations of the batch, and of the chance to be there still (`_remembered`). A request sees its own
    prompt's company: Var N / N requests more in the batch than there are on average, itself among them (`_own`; where no
-   prompt comes none join it, `calm_company`), and first of all the prompts that it leaves behind, or the early next one
-   where it leaves none (`after_prompt`).
+   prompt comes none join it, `calm_company`). It meets K prompts (`Beside.meets`) less those that share their step:
+   first of all those that it leaves behind, or an early one where it leaves none (`after_prompt`), the rest at any
+   time. As far as it varies by prompts TPOT is beta distributed above quiet steps; the batch makes it shorter, too
+   (`_below`).
 2. Prompts that go first. Where no step carries both, all prompts that came since the last step, and while these are
    computed, come between it and the next: rho = P, a step of decodes lasts tau, and z is a sum of busy periods X, of
    the prompts that came during it. So z has nothing to do with the next one, Var z = s2, and p = 1 - exp(-lambda T
@@ -29,6 +31,8 @@ from .queueing import normal_exceeds
 
 FloatArray = NDArray[np.float64]
 
+MOST_BELOW = 100.0
+"""Where `_below` is cut off, over the mean [1]: a gamma variable is nearly normal there."""
 HORIZON = 256
 """Steps after a prompt that are looked at one by one [1]: later ones are like any."""
 
@@ -39,7 +43,8 @@ class DecodeTime:
 
     mean, spread: of the mean step of those who meet prompts, above `quiet` and `own` [s]; undisturbed: share of
     requests that meet none [1]; own: what a request adds to its steps then, with those that it finds there [s]; alone:
-    the chance that it finds nobody [1], and lone: what it adds then, less what the mean batch does [s].
+    the chance that it finds nobody [1], and lone: what it adds then, less what the mean batch does [s]; below: where
+    the distribution of the mean step begins, below `quiet` and `own` [s].
     """
 
     mean: FloatArray
@@ -48,35 +53,50 @@ class DecodeTime:
     own: FloatArray | float = 0.0
     lone: FloatArray | float = 0.0
     alone: float = 0.0
+    below: FloatArray | float = 0.0
 
 
-def decode_time(beside: Beside, left: FloatArray, first: float) -> DecodeTime:
+def decode_time(beside: Beside, left: FloatArray, first: float, together: float = 1.0) -> DecodeTime:
     """Distribution of the mean step of requests of each flow.
 
     left (flows,): prompts that wait at the engine when a request begins to decode, on average [1]; first: what they add
-    to its first step where there are any (`any_of`) [s].
+    to its first step where there are any (`any_of`) [s]; together: prompts of a step, who do not meet each other [1].
     """
-    n, taken = beside.steps, beside.taken
-    work = dispersion(beside, n)[1]
+    n, load = beside.steps, beside.load
+    work = dispersion(beside, n)
     usual = beside.step - beside.quiet
-    drift = beside.quiet * beside.met * beside.second * beside.swing**2 * work / (1.0 - taken) ** 3
+    drift = beside.quiet * beside.rate * beside.second * beside.swing**2 * work / (1.0 - load) ** 3
     square, smoothed, first_left = _memory(beside, usual, drift)
     first = first if beside.carried else first / (1.0 - beside.joined)
     any_left = any_of(left, beside.arrival_scv, beside.engines)
     none_came, early = after_prompt(beside)
-    above = usual + any_left * (first - usual) * first_left + (1.0 - any_left) * usual * early
+    behind, others = any_left * first * first_left, 1.0 - any_left * first_left + (1.0 - any_left) * early
+    meets = max(beside.meets + 1.0 - together, 0.0) * beside.mean
+    tokens = beside.weight * n
+    above = behind + others * max(meets - float(tokens @ behind), 0.0) / float(tokens @ others)
     spread_now = np.maximum(above * square / max(usual, 1e-30) - above**2, 0.0)
-    gain, crowd = beside.slope / (1.0 - taken), seated_variance(beside)
+    gain, crowd = beside.slope / (1.0 - load), seated_variance(beside)
     kept, there = _remembered(beside)
-    common = beside.met * drift + work * beside.met * beside.quiet * beside.mean / (1.0 - taken) ** 2
-    variance = spread_now * smoothed + gain**2 * crowd * kept + gain * common * there
+    common = beside.rate * drift + work * beside.rate * beside.quiet * beside.mean / (1.0 - load) ** 2
+    by_prompts, by_batch = spread_now * smoothed + gain * common * there, gain**2 * crowd * kept
     usually = _own(beside, crowd, kept)
     own, lone, alone = calm_company(beside, usually)
-    mean = above + np.maximum(usually / (1.0 - taken) - own, 0.0)
+    mean = above + np.maximum(usually - own, 0.0)
     undisturbed = (1.0 - any_left) * none_came
     met = np.maximum(1.0 - undisturbed, 1e-9)
-    spread = np.sqrt(np.maximum((variance + mean**2) / met - (mean / met) ** 2, 0.0))
-    return DecodeTime(mean / met, spread, undisturbed, own, lone, alone)
+    both = by_prompts + by_batch
+    spread = np.sqrt(np.maximum((both + mean**2) / met - (mean / met) ** 2, 0.0))
+    return DecodeTime(mean / met, spread, undisturbed, own, lone, alone, _below(mean / met, by_prompts, by_batch))
+
+
+def _below(mean: FloatArray, by_prompts: FloatArray, by_batch: FloatArray) -> FloatArray:
+    """How far below its mean, less `mean`, a variable may fall that varies by prompts and by the batch, (flows,) [s].
+
+    Gamma variables of mean m and variance v have the third moment 2 v^2 / m. What the batch adds to v has none (it is
+    normal), so that m (V / v)^2 is the mean of one of variance V with the same third moment.
+    """
+    all_of_it = np.maximum(by_prompts + by_batch, 1e-30)
+    return np.asarray(mean * np.minimum((all_of_it / np.maximum(by_prompts, 1e-3 * all_of_it)) ** 2 - 1.0, MOST_BELOW))
 
 
 def _own(beside: Beside, crowd: float, kept: FloatArray) -> FloatArray:
@@ -158,7 +178,7 @@ def after_prompt(beside: Beside) -> tuple[FloatArray, FloatArray]:
     obeys u = f_I * (P(B > k) + f_B * u), solved by transforms; B is as long as the usual share demands.
     """
     free, chance = free_engines(beside.engines, beside.busy)
-    hazard = beside.met * beside.engines * beside.quiet / free
+    hazard = beside.rate * beside.engines * beside.quiet / free
     usual = beside.often
     ends = min((1.0 - usual) / usual / float(chance @ (1.0 / hazard)), 1.0)
     steps = np.arange(float(HORIZON))
@@ -176,7 +196,7 @@ def after_prompt(beside: Beside) -> tuple[FloatArray, FloatArray]:
 
 def _square(beside: Beside, usual: float) -> float:
     """E z^2 of a step [s^2]: of the prompts in it, one at a time in each lane; no less than their number leaves."""
-    often = beside.met * beside.step
+    often = beside.rate * beside.step
     chance = (1.0 - (1.0 - beside.busy) / (1.0 - beside.load)) * usual * (1.0 / beside.load - 1.0) / beside.quiet
     if beside.lanes > 1.0:
         chance = float(-np.expm1(-often * float(beside.weight @ beside.mixed_steps)))

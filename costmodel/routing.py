@@ -74,7 +74,7 @@ def sampled_spread(tokens: FloatArray) -> FloatArray:
 
 
 @cache
-def largest_of(ranks: int) -> float:
+def largest_of(ranks: float) -> float:
     """Expected largest of `ranks` independent standard normals: inverse normal of (n - 3/8) / (n + 1/4) (Blom 1958).
 
     >>> [round(largest_of(n), 2) for n in (1, 2, 8)]

@@ -39,21 +39,23 @@ def beside(**changed: object) -> Beside:
 
 
 def test_one_engine_gets_what_comes() -> None:
-    assert [float(found) for found in dispersion(beside(), np.array(100.0))] == pytest.approx([1.0, 1.0])
-    assert beside().met == pytest.approx(beside().rate)
+    assert float(dispersion(beside(), np.array(100.0))) == pytest.approx(1.0)
     assert beside().step == pytest.approx(0.02 / 0.6)
+    assert beside().apart == 0.0
 
 
-def test_very_many_engines_vary_by_their_idle_times_alone() -> None:
+def test_very_many_engines_vary_by_their_idle_times_and_by_their_prompts() -> None:
+    """E[j^2] of E[e^2], j = (1 - P) e - P tau: 0.4 of the time prompts, each in one step of 20 ms."""
     many = beside(engines=1e6, sent=0.0, steps=np.array([1.0, 1e5]))
-    assert float(dispersion(many, np.array(1.0))[1]) == pytest.approx((1.0 - many.busy) ** 2, rel=1e-3)
+    jobs = 0.6 * np.array([0.05, 0.15]) - 0.4 * 0.02
+    assert float(dispersion(many, np.array(1.0))) == pytest.approx((jobs**2).mean() / many.second, rel=1e-3)
 
 
 def test_equal_outputs_come_back_when_they_ended() -> None:
     even = beside(engines=1e6, sent=0.0, extra=np.array([0.1, 0.1]), steps=np.array([200.0, 200.0]))
     assert even.regular == pytest.approx(1.0)
-    assert [float(dispersion(even, np.array(n))[1]) for n in (0.0, 100.0, 200.0)] == pytest.approx(
-        [0.55**2, 0.55**2 / 2.0, 0.0], abs=1e-5
+    assert [float(dispersion(even, np.array(n))) for n in (0.0, 100.0, 200.0)] == pytest.approx(
+        [0.52**2, 0.52**2 / 2.0, 0.0], abs=1e-5
     )
 
 
@@ -127,12 +129,24 @@ def test_steps_between_which_prompts_go_first_vary_as_in_a_simulation() -> None:
 
 
 def test_prompts_left_behind_go_before_the_first_step_with_all_that_come_meanwhile() -> None:
-    """One of 100 ms left for sure: 100 / (1 - 0.4) ms in 20 steps, and in 19 of them as much as usual."""
+    """One of 100 ms left for sure, or none: 100 / (1 - 0.4) ms more at once, and one usual step in 20 less."""
     one = stalled((20.0, 20.0))
-    usual = one.step - one.quiet
-    found = decode_time(one, np.full(2, 50.0), 0.1)
-    mean = float((found.mean * (1.0 - found.undisturbed))[0])
-    assert mean == pytest.approx((0.1 / 0.6 + 19.0 * usual) / 20.0, rel=1e-6)
+    found = decode_time(one, np.array([50.0, 0.0]), 0.1)
+    left, calm = (found.mean * (1.0 - found.undisturbed) * 20.0).tolist()
+    met = one.meets * 0.1
+    assert (left + calm) / 2.0 == pytest.approx(met, rel=1e-6)
+    usual = (met - 0.1 / 0.6 / 2.0) / (39.0 + 20.0 * float(after_prompt(one)[1][1])) * 2.0
+    assert left == pytest.approx(0.1 / 0.6 + 19.0 * usual, rel=1e-6)
+
+
+@pytest.mark.parametrize("left", [0.0, 0.3, 5.0])
+def test_requests_meet_as_many_prompts_as_prompts_find_decodes(left: float) -> None:
+    """Whatever they leave behind; those who share a step do not meet each other."""
+    one = beside(steps=np.array([40.0, 300.0]))
+    for together in (1.0, 1.5):
+        found = decode_time(one, np.full(2, left), 0.1, together)
+        met = float(one.weight @ (found.mean * (1.0 - found.undisturbed) * one.steps)) / one.mean
+        assert met == pytest.approx(one.meets + 1.0 - together, rel=1e-6)
 
 
 def test_prompts_left_behind_are_geometric_and_fill_the_step() -> None:

@@ -326,7 +326,7 @@ def _steps(instance: Instance, pool: FleetPool, mean: _Mean, beside: Beside, wai
     one = float(beside.weight @ np.minimum(mixed.extra / mixed.spans, mixed.most))
     number = float(beside.weight @ left)
     several = max(number / max(float(any_of(np.array(number), beside.arrival_scv, beside.engines)), 1e-12), 1.0)
-    time, longest = within_seats(beside, decode_time(beside, left, first_of(several, one, mixed.most)))
+    time, longest = within_seats(beside, decode_time(beside, left, first_of(several, one, mixed.most), wait.together))
     return Steps(
         step=mean.step,
         quiet=mean.quiet,
@@ -338,6 +338,7 @@ def _steps(instance: Instance, pool: FleetPool, mean: _Mean, beside: Beside, wai
         own=time.own,
         alone=time.alone,
         lone=time.lone,
+        below=time.below,
     )
 
 
@@ -382,7 +383,7 @@ def _seats(beside: Beside, steps: Steps, latency: FloatArray, wait: PromptWait) 
     tpot = steps.quiet + steps.own + (1.0 - steps.undisturbed) * steps.mean
     lives = wait.chance * wait.mean + float(beside.weight @ (latency + beside.steps * tpot))
     together = replace(beside, engines=1.0)
-    swings = together.variance / together.batch * (1.0 - feedback(together)) * (1.0 - together.taken)
+    swings = together.variance / together.batch * (1.0 - feedback(together)) * (1.0 - together.load)
     return Seats(
         engines=engines,
         seats=seats,

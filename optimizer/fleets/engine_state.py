@@ -28,7 +28,8 @@ class Steps:
     no prompt; mean, spread (flows,): of the TPOT of the others, above `quiet` and `own` [s]; jitter: spread of a step
     that comes from the batch [s]; ceiling (flows,): TPOT at most [s]; own (flows,): by how much the quiet steps that a
     request meets are longer than `quiet`, as they hold it too [s]; alone: share of requests that find an engine without
-    others [1], and lone (flows,): by how much their steps are longer than `quiet` [s].
+    others [1], and lone (flows,): by how much their steps are longer than `quiet` [s]; below (flows,): by how much the
+    TPOT of those who meet prompts may be shorter than `quiet` and `own`, as the batch varies [s].
     """
 
     step: float
@@ -41,6 +42,7 @@ class Steps:
     own: FloatArray | float = 0.0
     alone: float = 0.0
     lone: FloatArray | float = 0.0
+    below: FloatArray | float = 0.0
 
     def met(self, rate: FloatArray) -> float:
         """Mean step without prompts that requests at `rate` (flows,) [1/s] meet [s]."""

@@ -171,7 +171,7 @@ class _FirstToken:
 
 @dataclass(frozen=True, slots=True)
 class _LaterTokens:
-    """TPOT at one pool: a quiet step with its jitter, or between it and full steps a beta distribution."""
+    """TPOT at one pool: a quiet step with its jitter, or up to full steps a beta distribution."""
 
     weight: FloatArray
     steps: Steps
@@ -181,8 +181,8 @@ class _LaterTokens:
         """Share of each flow that is served here and exceeds the limit; requests of one token have none, (flows,)."""
         steps = self.steps
         usually, jitter = steps.quiet + steps.own, max(steps.jitter, 1e-12)
-        above = limit - usually
-        held_up = beta_exceeds(above, steps.mean, steps.spread, np.maximum(steps.ceiling - usually, 1e-9))
+        above, most = limit - usually + steps.below, np.maximum(steps.ceiling - usually, 1e-9) + steps.below
+        held_up = beta_exceeds(above, steps.mean + steps.below, steps.spread, most)
         usual = steps.undisturbed * steps.calm_exceeds(limit) + (1.0 - steps.undisturbed) * held_up
         worst = normal_exceeds((limit - steps.ceiling) / jitter)
         return np.asarray(self.weight * np.minimum(usual, worst) * self.generates)
