@@ -190,11 +190,12 @@ def test_the_interval_that_decides_is_wider_than_the_one_that_is_told(monkeypatc
 
 
 def test_a_fleet_has_room_that_keeps_its_goals_at_more_load() -> None:
-    """TRUTH at the planned rate leaves room for a goal far below it, and none for one that is just kept."""
-    for goal, roomy in ((0.8, True), (0.921, False)):
+    """TRUTH at the planned rate leaves room for a goal far below it; one that is just kept gets the first half only."""
+    half = MOST_CONFIRMED // 2
+    for goal, number, roomy in ((0.8, half + 1, True), (0.921, half, True), (0.921, MOST_CONFIRMED, False)):
         instance, fleet = marginal(goal)
         bench = Bench(instance, 3, 40_000)
-        found = without_room(bench, bench.candidate(fleet))
+        found = without_room(bench, bench.candidate(fleet), number)
         assert (found is None) == roomy
         if found is not None:
             assert not found.held
@@ -213,7 +214,9 @@ def test_the_later_confirmations_are_for_fleets_with_room(short_runs: None, monk
             return replace(chosen, held=True, confirmation=asked[-1][0])
         return struck(bench, chosen)
 
-    def roomless_at_first(bench: Bench, chosen: Verdict) -> Verdict | None:
+    def roomless_at_first(bench: Bench, chosen: Verdict, number: int) -> Verdict | None:
+        if number <= MOST_CONFIRMED // 2:
+            return None
         dropped.append(chosen.cost)
         return struck(bench, chosen) if len(dropped) == 1 else None
 

@@ -75,7 +75,7 @@ def proven(
         if lean is None or brake.stopped():
             return searched, lean, None
         told("confirming the fleet", 0.8)
-        if number > MOST_CONFIRMED // 2 and without_room(bench, lean.winner) is not None:
+        if without_room(bench, lean.winner, number) is not None:
             continue
         found = confirmed(bench, lean.winner, itertools.chain([number], numbers), least)
         if found.held:

@@ -126,8 +126,8 @@ def _leaner(bench: Bench, found: Verdict, kind: Kind, best: float) -> Verdict:
 
 
 def _counts(found: Verdict, best: float) -> bool:
-    """Whether a rival counts as one that holds: what costs less than the best [$/h] must be proven to."""
-    return found.held or (found.judgement.held and found.cost >= best)
+    """Whether a rival counts as one that holds: in a run that is clear, what costs less than the best [$/h] in two."""
+    return found.held or (found.judgement.proven and found.cost >= best)
 
 
 def _row(instance: Instance, row: Alternative, found: Verdict, best: float) -> Alternative:

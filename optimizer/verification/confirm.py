@@ -22,7 +22,7 @@ from statistics import NormalDist
 from costmodel.simulator import Fleet as SimulatedFleet
 
 from .judge import judge_runs, simulated_fleet
-from .pressed import at_more, gives_way
+from .pressed import MORE, at_more, gives_way
 from .verdict import MOST_JUDGED, REPLICATIONS, Bench, Outcome, Slice, Verdict, fleet_key
 
 LEVEL = 0.025
@@ -56,13 +56,28 @@ def confirmed(bench: Bench, chosen: Verdict, numbers: Iterator[int], least: int 
     return found if number is None else confirmed_once(bench, chosen, number, REPLICATIONS[-1])
 
 
-def without_room(bench: Bench, chosen: Verdict) -> Verdict | None:
-    """The fleet as one that missed, where it does not keep its goals at MORE times the rate; None where it does.
+def room_for(number: int) -> float:
+    """Rate at which a fleet must keep its goals to be put to the k-th confirmation, over the planned one [1].
 
-    The second half of the confirmations is for fleets with room: near a capacity runs flatter one fleet after another.
+    The second half of the confirmations is for fleets with room, ever more of it: near a capacity, or just at a goal,
+    runs flatter one fleet after another, and the last is to find one that holds.
+
+    >>> [round(room_for(number), 2) for number in (4, 5, 8)]
+    [1.0, 1.05, 1.22]
     """
-    part = bench.part(chosen.fleet)
-    told = at_more(bench, part, simulated_fleet(bench.instance, part.fleet, bench.probability), 0)
+    return MORE ** max(number - MOST_CONFIRMED // 2, 0)
+
+
+def without_room(bench: Bench, chosen: Verdict, number: int) -> Verdict | None:
+    """The fleet as one that missed, where it lacks room for the confirmation of that number; None where it has it.
+
+    Its requests are none of those that it was chosen by, which flatter it, nor of any confirmation.
+    """
+    part, more = bench.part(chosen.fleet), room_for(number)
+    if more <= 1.0:
+        return None
+    engines = simulated_fleet(bench.instance, part.fleet, bench.probability)
+    told = at_more(bench, part, engines, APART * (MOST_CONFIRMED + number), more)
     if told.held:
         return None
     found = bench.settled(chosen.fleet, told, held=False)

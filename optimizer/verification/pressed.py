@@ -38,7 +38,7 @@ def gives_way(bench: Bench, part: Slice, engines: SimulatedFleet, number: int) -
     return found if found.overload.overloaded else None
 
 
-def at_more(bench: Bench, part: Slice, engines: SimulatedFleet, number: int) -> Judgement:
-    """What a full run of requests `number` at MORE times the rate says of a fleet."""
-    run = Run.of(bench.drawn(part, bench.full(part), number, MORE), engines)
+def at_more(bench: Bench, part: Slice, engines: SimulatedFleet, number: int, more: float = MORE) -> Judgement:
+    """What a full run of requests `number` at `more` times the rate says of a fleet."""
+    run = Run.of(bench.drawn(part, bench.full(part), number, more), engines)
     return judge_runs(bench.instance, engines, [run])

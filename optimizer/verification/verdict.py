@@ -37,9 +37,9 @@ from .simulated_goodput import Trials
 
 REPLICATIONS = (1, 2, 4, 8)
 """Full runs after which a fleet is judged; a fleet that holds has had two."""
-BRIEFLY = 1
-"""Full runs that a fleet gets at most which is only compared with, none where a brief one is clear; it is not said to
-be proven then."""
+BRIEFLY = 2
+"""Full runs that a fleet gets at most which is only compared with, none where a brief one is clear; it is not confirmed
+by others."""
 MOST_JUDGED = 200_000
 """Requests that a fleet which straddles its goal gets in all, two full runs aside."""
 LIFETIMES = 10.0
@@ -321,7 +321,7 @@ class Bench:
         found, held = self._runs_until_clear(fleet, most)
         part = self.part(fleet)
         stuck = self.stays_behind(part, found.engines, found.runs, 0) if held else None
-        if stuck is None and (held or (most == BRIEFLY and found.held)):
+        if stuck is None and (held or (most == BRIEFLY and found.proven)):
             return self._in_order(fleet, found, held=held)
         return self.settled(fleet, found, stuck=stuck, held=held)
 
@@ -341,8 +341,10 @@ class Bench:
         part = self.part(fleet)
         engines = simulated_fleet(self.instance, part.fleet, self.probability)
         for length in self._lengths(part, most):
-            found = judge_runs(self.instance, engines, self.runs(part, engines, length, 0, 1))
-            if found.missed or (most == BRIEFLY and found.proven):
+            one = self.runs(part, engines, length, 0, 1)
+            found = judge_runs(self.instance, engines, one)
+            clear = most == BRIEFLY and judge_runs(self.instance, engines, one, tail=CLEAR).proven
+            if found.missed or clear:
                 return found, False
         requests, made = part.requests if most == BRIEFLY else self.full(part), list[Run]()
         for count in (number for number in REPLICATIONS if number <= most):
