@@ -31,6 +31,8 @@ POWER = 0.9
 """Chance at least that a fleet is confirmed which is as good as the runs showed by which it was chosen [1]."""
 MOST_CONFIRMED = 8
 """Confirmations of one search; fleets that are refuted so often are no chance."""
+MOST_BETWEEN = 2 * MOST_JUDGED
+"""Requests of the second confirmation of a fleet that the first left between."""
 APART = REPLICATIONS[-1] + 1
 """Distance of the numbers of two confirmations' first runs: each has up to eight runs, and one with a crowd."""
 
@@ -53,7 +55,7 @@ def confirmed(bench: Bench, chosen: Verdict, numbers: Iterator[int], least: int 
     found = confirmed_once(bench, chosen, next(numbers), least)
     between = found.outcome is Outcome.UNDECIDED and found.judgement.held and not found.stuck
     number = next(numbers, None) if between else None
-    return found if number is None else confirmed_once(bench, chosen, number, REPLICATIONS[-1])
+    return found if number is None else confirmed_once(bench, chosen, number, REPLICATIONS[-1], MOST_BETWEEN)
 
 
 def room_for(number: int) -> float:
@@ -85,15 +87,15 @@ def without_room(bench: Bench, chosen: Verdict, number: int) -> Verdict | None:
     return found
 
 
-def confirmed_once(bench: Bench, chosen: Verdict, number: int, runs: int = 0) -> Verdict:
+def confirmed_once(bench: Bench, chosen: Verdict, number: int, runs: int = 0, most: int = MOST_JUDGED) -> Verdict:
     """The fleet on the requests of one confirmation.
 
-    number: of it, from 1; runs: full ones that it has at least, as far as MOST_JUDGED goes. The plan's interval is the
-    usual one of 95 %; what decides is the wider.
+    number: of it, from 1; runs: full ones that it has at least, as far as `most` requests go. The plan's interval is
+    the usual one of 95 %; what decides is the wider.
     """
     part, instance = bench.part(chosen.fleet), bench.instance
     engines = simulated_fleet(instance, part.fleet, bench.probability)
-    first, count = APART * number, enough(bench, part, engines, chosen, tail_of(number), runs)
+    first, count = APART * number, enough(bench, part, engines, chosen, tail_of(number), runs, most)
     made = bench.runs(part, engines, bench.full(part), first, first + count)
     told, last = judge_runs(instance, engines, made), first + REPLICATIONS[-1]
     held = judge_runs(instance, engines, made, tail=tail_of(number)).proven
@@ -105,7 +107,13 @@ def confirmed_once(bench: Bench, chosen: Verdict, number: int, runs: int = 0) ->
 
 
 def enough(  # noqa: PLR0917
-    bench: Bench, part: Slice, engines: SimulatedFleet, chosen: Verdict, tail: float, runs: int = 0
+    bench: Bench,
+    part: Slice,
+    engines: SimulatedFleet,
+    chosen: Verdict,
+    tail: float,
+    runs: int = 0,
+    most: int = MOST_JUDGED,
 ) -> int:
     """Full runs of a confirmation, from those by which the fleet was chosen: as many at least (two-stage, Stein 1945).
 
@@ -122,4 +130,4 @@ def enough(  # noqa: PLR0917
         short = max((one.share - one.low) / more for one, more in zip(told, over, strict=True))
         wanted = max(wanted, (wider * short) ** 2 * sum(run.demand.trace.size for run in had) / full)
     count = next((number for number in (least, *REPLICATIONS) if number >= max(wanted, least)), REPLICATIONS[-1])
-    return min(count, max(least, MOST_JUDGED // full))
+    return min(count, max(least, most // full))
