@@ -128,7 +128,20 @@ def test_the_plan_stands_first_and_only_what_costs_more_and_keeps_its_goals_is_t
     assert first[5:7] == (duration(item.ttft_s.p90), duration(item.tpot_s.p90))
     assert front_headers(plan)[5:7] == ("#TTFT p90", "#TPOT p90")
     more = hourly(0.5 * (plan.cost_usd_per_hour or 0.0))
-    assert front_sentence(plan) == f"9 fleets looked at; +{more} (50 %): TPOT p90 from 80 % to 60 % of its limit"
+    assert (
+        front_sentence(plan)
+        == f"9 fleets around the plan's looked at; +{more} (50 %): TPOT p90 from 80 % to 60 % of its limit"
+    )
+
+
+def test_the_sentence_says_which_fleets_were_considered() -> None:
+    plan = with_front((1.5, 0.75, "holds"))
+    assert plan.simulation is not None
+    tuning = asked_front(plan)
+    assert tuning is not None
+    tuning = tuning.model_copy(update={"compared": 2})
+    plan = plan.model_copy(update={"simulation": plan.simulation.model_copy(update={"tuning": tuning})})
+    assert front_sentence(plan).startswith("9 fleets around the plan's looked at, 2 of other kinds judged; +")
 
 
 def test_the_sentence_names_what_gets_worse() -> None:

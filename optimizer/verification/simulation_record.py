@@ -149,12 +149,12 @@ def judged_fleet(instance: Instance, what: str, found: Verdict) -> JudgedFleet:
 def tuning_record(instance: Instance, found: Tuned, sampler: str, wish: Wish, improved: bool) -> Tuning:
     """What tuning looked at, and what it judged of that."""
     judged = {fleet_key(one.fleet): one for one in (*found.judged, found.winner)}
-    best = [_tuned_fleet(instance, look, judged.get(fleet_key(look.fleet))) for look in front(found.looks)]
+    best = [tuned_fleet(instance, look, judged.get(fleet_key(look.fleet))) for look in front(found.looks)]
     objectives = ["cost", "tail"] if wish.front else ["cost"]
     return Tuning(sampler=sampler, objectives=objectives, looks=len(found.looks), improved=improved, front=best)
 
 
-def _tuned_fleet(instance: Instance, look: Look, judged: Verdict | None) -> TunedFleet:
+def tuned_fleet(instance: Instance, look: Look, judged: Verdict | None) -> TunedFleet:
     """A fleet of the front; judged: what full runs said of it, where there were any."""
     pools, tables = look.fleet.pools, instance.tables
     share = instance.flows.share / instance.flows.share.sum()
