@@ -133,7 +133,7 @@ def _pools(shown: Simulated, width: int) -> list[str]:
     columns = [
         Column("pool", shrink=True),
         Column("engines", "right"),
-        Column("busy", "right"),
+        Column("any step", "right"),
         Column("MFU", "right", optional=True),
         Column("MBU", "right"),
         Column("KV mean/peak", "right"),
@@ -227,8 +227,9 @@ def _facts(shown: Simulated, width: int) -> list[str]:
     sure = shown.plan.confidence
     slow = f", with step times at the slow end of their {percent(sure)} interval" if sure > 0 else ""
     facts.append(
-        "busy: share of the time in which a step runs; one decoding request is enough for that. MFU, MBU: what the "
-        "steps need at least, as shares of the peaks over all of the time."
+        "any step: share of the time in which a step runs; one decoding request is enough for that. The plan's prompt "
+        "time is the share with a prompt. MFU, MBU: what the steps need at least, as shares of the peaks over all of "
+        "the time."
     )
     facts.append(f"plan said: what plan.json states for {rate(shown.plan.demand_rps)}{slow}.")
     return [line for fact in facts for line in wrap(fact, width)]

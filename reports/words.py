@@ -21,7 +21,7 @@ LABEL_LIMIT: Final = 100
 
 _CONSTRAINTS: Final = {
     "slots": "request slots",
-    "time": "engine time",
+    "time": "prompt time",
     "kv_memory": "KV memory",
     "attention_time": "attention time",
     "link": "KV transfer link",
@@ -35,7 +35,7 @@ _CONSTRAINTS: Final = {
     "ttft": "TTFT limit",
     "tpot": "TPOT limit",
 }
-_SHORT: Final = {"slots": "slots", "time": "time", "kv_memory": "KV", "link": "link"}
+_SHORT: Final = {"slots": "slots", "time": "prompt time", "kv_memory": "KV", "link": "link"}
 _KINDS: Final = {
     "recommended": "recommended",
     "single_type": "one GPU type",
@@ -73,13 +73,16 @@ def constraint_words(name: str) -> str:
 
 
 def busiest_words(point: OperatingPoint, *, short: bool = False) -> str:
-    """Say which resource of a pool is used most, and how much of it, such as "62 % of engine time"."""
+    """Say which resource of a pool is used most, and how much of it, such as "62 % of request slots in use".
+
+    The time is that in which engines have a prompt: a step may run in the rest of it too, for tokens.
+    """
     used = {name: value for name, value in point.utilization.items() if is_number(value)}
     if not used:
         return MISSING
     busiest = max(used, key=lambda name: used[name])
-    words = in_words(busiest, _SHORT) if short else f"of {constraint_words(busiest)}"
-    return f"{percent(used[busiest])} {words}"
+    long = "of the time with prompts" if busiest == "time" else f"of {constraint_words(busiest)} in use"
+    return f"{percent(used[busiest])} {in_words(busiest, _SHORT) if short else long}"
 
 
 def is_overloaded(pool: Pool) -> bool:

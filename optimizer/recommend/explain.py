@@ -36,7 +36,7 @@ PARTNERS = {PREFILL: (PREFILL, DECODE), DECODE: (PREFILL, DECODE), COLOCATED: (C
 """Roles of the pools of a fleet that has an engine of the key's role."""
 
 IN_WORDS = {
-    Resource.TIME: "engine time",
+    Resource.TIME: "prompt time",
     Resource.SLOTS: "request slots",
     Resource.KV_MEMORY: "KV memory",
     Resource.LINK: "KV transfer link",
@@ -216,7 +216,8 @@ def _busiest(instance: Instance, fleet: Fleet, role: Role) -> tuple[str, float]:
 
 
 def _why_rank(cost: float, best: float, binding: str, used: float) -> str:
-    full = f"its pool uses {percentage(used)} of its {binding}"
+    share, timed = percentage(used), binding == IN_WORDS[Resource.TIME]
+    full = f"its pool has prompts for {share} of the time" if timed else f"its pool uses {share} of its {binding}"
     if cost <= best * (1.0 + 1e-9):
         return f"no engine of this role makes a cheaper fleet; {full}"
     return f"its fleet costs {dearer(cost, best)} than the best fleet with an engine of this role; {full}"
