@@ -19,6 +19,7 @@ from .sensitivity import base_sentence, told
 from .sensitivity_section import LEVER_HEADERS, lever_rows
 from .simulation_sentences import router_sentence, simulation_sentence, waste_sentence
 from .text import clean, plural
+from .volume_words import volume_sentence
 from .words import (
     alternative_name,
     by_slack,
@@ -94,7 +95,7 @@ def _lead(plan: Plan) -> list[str]:
             sentences.cost_sentence,
             sentences.proof_sentence,
         )
-        also = (sentences.growth_sentence, waste_sentence, router_sentence, deploy_sentence)
+        also = (sentences.growth_sentence, volume_sentence, waste_sentence, router_sentence, deploy_sentence)
         said = [say(plan) for say in (*told, *also)]
     return [escaped(line) for line in said if line]
 

@@ -66,6 +66,7 @@ from .simulation_sentences import router_sentence, simulation_sentence, waste_se
 from .slo_section import fleets_chart, slo_check
 from .sources import facts, searched, source_rows
 from .text import clean, moment, plural, sentence
+from .volume_words import volume_sentence
 from .words import (
     alternative_name,
     alternative_note,
@@ -135,6 +136,7 @@ def _lead(plan: Plan) -> tuple[LeadLine, ...]:
         LeadLine("Proof", simulation_sentence(plan)),
         LeadLine("Risk", verdict.risk_sentence(plan), "bad" if any(map(missed_when_slow, plan.classes)) else ""),
         LeadLine("Price" if plan.objective == "min_cost" else "Goodput", sentences.proof_sentence(plan)),
+        LeadLine("Volume", volume_sentence(plan)),
         LeadLine("Spare", waste_sentence(plan)),
         LeadLine("Router", router_sentence(plan)),
         LeadLine("Deploy", deploy_sentence(plan).removeprefix("Deploy: "), "bad"),

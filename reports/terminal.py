@@ -23,6 +23,7 @@ from .sentences import binding_sentence, relax_sentence
 from .simulation_sentences import router_sentence, simulation_sentence, waste_sentence
 from .table import Column, Style, kept_headers, render_table, table_blocks
 from .text import clean, fit, plural, wrap
+from .volume_words import volume_sentence
 from .words import (
     alternative_name,
     busiest_words,
@@ -254,6 +255,7 @@ def _cost(plan: Plan, width: int) -> list[str]:
         verdict.overload_sentence(plan),
         sentences.proof_sentence(plan),
         sentences.growth_sentence(plan),
+        volume_sentence(plan),
         waste_sentence(plan),
         router_sentence(plan),
         *moved,

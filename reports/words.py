@@ -31,6 +31,7 @@ _CONSTRAINTS: Final = {
     "power": "power limit",
     "max_gpus": "GPU limit",
     "max_pools": "limit on pools",
+    "max_volume": "most volume",
     "gateway": "limit on pools that the target's router serves",
     "ttft": "TTFT limit",
     "tpot": "TPOT limit",

@@ -9,7 +9,7 @@ from costmodel.words import dollars, join_words, percentage
 from optimizer.loads.instance import Instance
 from optimizer.loads.loads import Resource
 from optimizer.plans.plan import Binding
-from search_spaces.problem import Billing, Problem
+from search_spaces.problem import Billing, Goal, Problem
 
 from .evaluate import Evaluation
 from .fleet import Fleet, FleetPool
@@ -106,6 +106,16 @@ def _fleet_limit(constraint: str, where: str, used: float, limit: float | None, 
     else:
         sentence = f"{amount(used, unit)} needed, but {name} is {most}."
     return binding(constraint, where, used, float(limit), unit, sentence)
+
+
+def volume_bindings(problem: Problem, volume: float) -> list[Binding]:
+    """The most that a plan for goodput per dollar may serve, against what it serves, `volume` times the demand [1]."""
+    asked, demand = problem.objective, problem.workload.request_rate
+    if asked.goal is not Goal.MAX_GOODPUT_PER_DOLLAR:
+        return []
+    served, most = volume * demand, asked.max_volume * demand
+    sentence = f"{served:.3g} req/s served, of {most:.3g} req/s at most: max_volume is {asked.max_volume:g}."
+    return [binding("max_volume", "fleet", served, most, "req/s", sentence)]
 
 
 def limits_by_use(problem: Problem) -> list[str]:

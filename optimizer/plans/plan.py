@@ -172,7 +172,8 @@ class Binding(Record):
     """A limit and how close the plan is to it, tightest first."""
 
     constraint: str
-    """Short name: slots, time, kv_memory, attention_time, link, attainment, inventory, budget, power, max_gpus."""
+    """Short name: slots, time, kv_memory, attention_time, link, attainment, inventory, budget, power, max_gpus,
+    max_volume."""
     where: str
     """Pool id, accelerator, SLO class or "fleet"."""
     used: Number

@@ -94,10 +94,9 @@ def _other_rates(bench: Bench, winner: Verdict, by_formula: float, stopped: Call
         )
     )
     curve.sort(key=lambda point: point.rate_rps)
-    fails = max(found.fails, most * (1.0 + GOODPUT_TOLERANCE))
     if bench.instance.problem.objective.goal is not Goal.MIN_COST:
         most = demand * part.volume
-    return Rates(most * part.parts, fails * part.parts, tuple(curve), part.requests)
+    return Rates(most * part.parts, found.fails * part.parts, tuple(curve), part.requests)
 
 
 def _simulated_rate(point: RatePoint, parts: int) -> SimulatedRate:
