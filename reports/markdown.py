@@ -162,7 +162,7 @@ def _alternative(row: Alternative, plan: Plan) -> tuple[str, ...]:
         hourly(row.cost_usd_per_hour),
         signed_percent(extra_cost(row, plan)) if feasible and not recommended else MISSING,
         percent(plan.attainment if recommended else row.attainment),
-        "recommended" if recommended else sentences.why_not_sentence(row) or MISSING,
+        "recommended" if recommended else sentences.alternative_sentence(row) or MISSING,
     )
 
 

@@ -70,6 +70,7 @@ from .volume_words import volume_sentence
 from .words import (
     alternative_name,
     alternative_note,
+    basis_words,
     by_slack,
     distinct_alternatives,
     engine_cell,
@@ -99,7 +100,7 @@ def make_page(plan: Plan) -> Page:
     return Page(
         title=f"{name}: pdplan",
         eyebrow=(name, f"{clean(plan.model)} on {serving_words(plan)}", moment(plan.provenance.run.created)),
-        chips=("simulated" if plan.simulated else "modelled, not simulated", outcome_words(plan)),
+        chips=(basis_words(plan), outcome_words(plan)),
         found=found,
         answer=_answer(plan),
         slo=_slo(plan),

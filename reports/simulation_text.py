@@ -18,6 +18,7 @@ from optimizer.verification.simulated_demand import Slot
 
 from .curve_text import curve_text, goodput_text, three
 from .numbers import count, duration, is_number, percent, rate, si, significant
+from .sentences import served_rate
 from .simulated import Simulated
 from .table import Column, render_table
 from .text import clean, plural, wrap
@@ -231,5 +232,5 @@ def _facts(shown: Simulated, width: int) -> list[str]:
         "time is the share with a prompt. MFU, MBU: what the steps need at least, as shares of the peaks over all of "
         "the time."
     )
-    facts.append(f"plan said: what plan.json states for {rate(shown.plan.demand_rps)}{slow}.")
+    facts.append(f"plan said: what plan.json states for {rate(served_rate(shown.plan))}{slow}.")
     return [line for fact in facts for line in wrap(fact, width)]

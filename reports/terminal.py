@@ -317,9 +317,7 @@ def _alternatives(plan: Plan, width: int, room: int, paint: Paint) -> list[str]:
     lines = [*wrap(heading, width), *head.split("\n")]
     for row, cell in zip(shown, cells, strict=True):
         lines += cell.split("\n") if is_feasible(row) else [paint(line, dim=True) for line in cell.split("\n")]
-        why = sentences.why_not_sentence(row)
-        if why:
-            lines.append(paint("    " + fit(why, width - 4), dim=True))
+        lines += [paint(line, dim=True) for line in _indented(sentences.alternative_sentence(row), width, 4)]
     return lines
 
 
