@@ -36,8 +36,9 @@ from .words import (
 )
 
 MOST_ROWS: Final = 20
-_SPECIAL: Final = re.compile(r"([\\`*{}\[\]<>#|~&@]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9]))")
-"""What Markdown or its mentions of people and issues give a meaning; an underscore within a word has none."""
+_SPECIAL: Final = re.compile(r"([\\`*{}\[\]<#|~&@]|>(?!\d)|^>|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9]))")
+"""What Markdown or its mentions of people and issues give a meaning; an underscore within a word has none, nor has
+the sign in >99.9 %, where it begins no line."""
 
 
 def escaped(text: str) -> str:
