@@ -341,8 +341,9 @@ def as_simulated(instance: Instance, plan: Plan, found: Judgement, simulation: S
 def _assumptions(plan: Plan, simulation: Simulation) -> list[str]:
     runs = "one run" if simulation.replications == 1 else f"{simulation.replications} runs"
     said = (
-        f"Latencies, attainment and goodput are simulated: {simulation.requests:,} requests in {runs} at the stated "
-        "rate, the first tenth of each run left out; loads are by formula, and headroom where the simulation agrees."
+        f"Latencies, attainment and goodput are simulated: {simulation.requests:,} requests in {runs} at "
+        f"{simulation.rate_rps:.3g} req/s, the first tenth of each run left out; loads are by formula, and headroom "
+        "where the simulation agrees."
     )
     return [said if line == ANALYTIC else line for line in plan.provenance.assumptions]
 
