@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -48,8 +49,8 @@ def test_the_plan_stays_the_cheapest_that_holds_and_what_costs_more_is_judged(as
     held = [one for one in tuning.front if one.outcome == "holds"]
     assert min(one.cost_usd_per_hour for one in held) >= own - 1e-9
     assert any(one.cost_usd_per_hour > own for one in held)
-    assert all(a.cost_usd_per_hour < b.cost_usd_per_hour for a, b in zip(tuning.front, tuning.front[1:], strict=False))
-    assert all(a.tail > b.tail for a, b in zip(tuning.front, tuning.front[1:], strict=False))
+    assert all(a.cost_usd_per_hour <= b.cost_usd_per_hour for a, b in pairwise(tuning.front))
+    assert all(a.cost_usd_per_hour < b.cost_usd_per_hour and a.tail > b.tail for a, b in pairwise(held))
     assert all(one.tail <= 1.0 for one in tuning.front)
     assert all(len(one.served) == len(one.pools) for one in tuning.front)
 

@@ -323,11 +323,13 @@ def test_fleets_of_the_comparison_join_the_front(monkeypatch: pytest.MonkeyPatch
     record = tuning_record(instance, Tuned(winner, ()), "TPE", Wish(1, front=True), improved=False)
     told = with_rivals(bench, winner, record, lambda: False)
     assert told.compared == 1
-    (row,) = told.front
+    own, row = told.front
+    assert (own.cost_usd_per_hour, own.tail) == (winner.cost, distance(instance, winner.judgement))
     assert row.outcome == "holds"
     assert row.cost_usd_per_hour == rival.cost
     assert row.pools == [pool_line(instance, one) for one in rival.fleet.pools]
-    assert with_rivals(bench, winner, told, lambda: False).front == [row]
+    again = with_rivals(bench, winner, told, lambda: False)
+    assert (again.front, again.compared) == ([own, row], 0)
 
 
 def test_what_holds_is_beaten_only_by_what_holds() -> None:

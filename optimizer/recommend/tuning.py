@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from costmodel.errors import InputError
 from optimizer.fleets.fleet import Fleet
+from optimizer.loads.instance import Instance
 from optimizer.plans.plan_simulation import TunedFleet, Tuning
 from optimizer.verification.simulation_record import tuned_fleet, tuning_record
 from optimizer.verification.tune import JUDGED, NOTABLE, SAMPLER, Look, Wish, front, tail_of, tuned
@@ -50,15 +51,21 @@ def with_rivals(bench: Bench, winner: Verdict, known: Tuning, stopped: Callable[
 
     A comparison simulates briefly, so those that no other of them beats are judged in full runs, as looks are.
     """
-    instance = bench.instance
-    full = replace(bench, verdicts={key: one for key, one in bench.verdicts.items() if one.held})
+    looked = {_same(row) for row in known.front}
+    held = {key: one for key, one in bench.verdicts.items() if one.held}
     rivals = [one for one in bench.verdicts.values() if one.cost > winner.cost and _keeps_its_goals(one)]
-    best = front(Look(one.fleet, one.cost, tail_of(instance, one.judgement)) for one in rivals)[:JUDGED]
+    others = [one for one in rivals if _same(_row(bench.instance, one)) not in looked]
+    best = front(Look(one.fleet, one.cost, tail_of(bench.instance, one.judgement)) for one in others)[:JUDGED]
+    full = replace(bench, verdicts=held)
     judged = [full.verdict(look.fleet) for look in best if not stopped()]
-    looks = [Look(one.fleet, one.cost, tail_of(instance, one.judgement)) for one in judged]
-    rows = [tuned_fleet(instance, look, one) for look, one in zip(looks, judged, strict=True)]
-    told = {_same(row): row for row in (*rows, *known.front)}  # a look that was judged too stays as it was
+    sure = [_row(bench.instance, one) for one in (winner, *judged)]
+    told = {_same(row): row for row in (*known.front, *sure)}  # full runs say more of a tail than a look
     return known.model_copy(update={"compared": len(judged), "front": unbeaten(told.values())})
+
+
+def _row(instance: Instance, found: Verdict) -> TunedFleet:
+    """The row of a fleet as it was judged."""
+    return tuned_fleet(instance, Look(found.fleet, found.cost, tail_of(instance, found.judgement)), found)
 
 
 def _keeps_its_goals(found: Verdict) -> bool:
