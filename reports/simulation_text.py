@@ -227,8 +227,10 @@ def _facts(shown: Simulated, width: int) -> list[str]:
         facts.append("analytic: the queueing formulas at this rate, with the same expected step times.")
     sure = shown.plan.confidence
     slow = f", with step times at the slow end of their {percent(sure)} interval" if sure > 0 else ""
+    staged = any(pool.pipeline_parallel > 1 for pool in shown.plan.pools)
+    stages = " (of pipelines, of the stages that could run one)" if staged else ""
     facts.append(
-        "any step: share of the time in which a step runs; one decoding request is enough for that. The plan's prompt "
+        f"any step: share of the time in which a step runs{stages}; one decoding request is enough. The plan's prompt "
         "time is the share with a prompt. MFU, MBU: what the steps need at least, as shares of the peaks over all of "
         "the time."
     )
