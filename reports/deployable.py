@@ -14,6 +14,7 @@ from .deploy import facts
 from .deploy.description import Options
 from .deploy.files import target_files, targets_of
 from .deploy.refusals import UndeployableError
+from .next_step import again_command
 from .text import clean
 from .words import has_fleet
 
@@ -26,13 +27,15 @@ class Deployable:
     """What runs a plan; target: the first that does, the plan's own or its engine's before all; None where none does.
 
     files: names of what is written for it; refused: why others do not, each reason with the titles of its targets;
-    again: the first target that does not run this plan, but could run another of its problem, else None.
+    again: the first target that does not run this plan, but could run another of its problem, else None; flags: to plan
+    that one with.
     """
 
     target: str | None
     files: tuple[str, ...]
     refused: Mapping[str, Sequence[str]]
     again: str | None = None
+    flags: str = ""
 
 
 def described_by_catalog(plan: Plan) -> bool:
@@ -50,18 +53,19 @@ def deployable(plan: Plan) -> Deployable | None:
     if not described_by_catalog(plan):
         return None
     refused: dict[str, list[str]] = {}
-    again: str | None = None
+    again: tuple[str | None, str] = None, ""
     for target in targets_of(plan):
         try:
             files = target_files(plan, Options(target, facts.checked_version(target, None)))
         except UndeployableError as error:
-            refused.setdefault(clean(error.reason, REASON_LIMIT), []).append(facts.target_title(target))
-            again = again or target
+            for reason in error.reasons:
+                refused.setdefault(clean(reason, REASON_LIMIT), []).append(facts.target_title(target))
+            again = again if again[0] else (target, error.again)
         except InputError as error:
             refused.setdefault(clean(str(error), REASON_LIMIT), []).append(facts.target_title(target))
         else:
-            return Deployable(target, tuple(sorted(files)), refused, again)
-    return Deployable(None, (), refused, again)
+            return Deployable(target, tuple(sorted(files)), refused, *again)
+    return Deployable(None, (), refused, *again)
 
 
 def deploy_sentence(plan: Plan) -> str:
@@ -74,5 +78,7 @@ def deploy_sentence(plan: Plan) -> str:
         return ""
     able = "" if found.target is None else f"with {facts.target_title(found.target)}, "
     reasons = "; ".join(f"not with {join_words(names)}: {why}" for why, names in found.refused.items())
-    again = "" if found.again is None else f"; for a plan that it runs: pdplan optimize --target {found.again}"
-    return f"Deploy: {able}{reasons}{again}."
+    if found.again is None:
+        return f"Deploy: {able}{reasons}."
+    for_it = facts.target_title(found.again)
+    return f"Deploy: {able}{reasons}. For a plan that {for_it} runs: {again_command(plan, found.flags)}"

@@ -110,7 +110,7 @@ def _boxes(ordered: Sequence[Pool], flow: Mapping[str, str]) -> tuple[PoolBox, .
 def _box(pool: Pool, flow: str, of_many: bool) -> PoolBox:
     at = pool.operating_point
     each = gpus_per_engine(pool)
-    used = "overloaded by formula" if is_overloaded(pool) else f"{busiest_words(at)} busy"
+    used = "overloaded by formula" if is_overloaded(pool) else busiest_words(at)
     squares = min(each, MOST_SQUARES)
     drawn = min(pool.replicas, max(2, MOST_GPUS_OF_MANY // squares) if of_many else MOST_ENGINES)
     working = pool.replicas - pool.spare_replicas

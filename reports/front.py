@@ -129,7 +129,7 @@ def front_sentence(plan: Plan) -> str:
     tuning, own = asked_front(plan), plan.cost_usd_per_hour or 0.0
     if tuning is None:
         return ""
-    looked, before = f"{plural(tuning.looks, 'fleet')} looked at", _tails(plan, plan.classes)
+    looked, before = _considered(tuning), _tails(plan, plan.classes)
     slowest = max(before, key=_share)
     for one in told_fleets(plan):
         after = _tails(plan, one.latencies)
@@ -137,6 +137,15 @@ def front_sentence(plan: Plan) -> str:
             dollars, more = hourly(one.cost_usd_per_hour - own), percent(one.cost_usd_per_hour / own - 1)
             return f"{looked}; +{dollars} ({more}): {_gain(before, after, slowest)}"
     return f"{looked}; none that costs more is shown to hold and to be faster"
+
+
+def _considered(tuning: Tuning) -> str:
+    """Say what the front is of: fleets around the plan's, and those of the comparison that keep their goals."""
+    if not tuning.compared:
+        return f"{plural(tuning.looks, 'fleet')} around the plan's looked at"
+    return (
+        f"{plural(tuning.looks, 'fleet')} around the plan's looked at, {count(tuning.compared)} of other kinds judged"
+    )
 
 
 def _gain(before: Sequence[Tail], after: Sequence[Tail], slowest: Tail) -> str:

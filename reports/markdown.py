@@ -19,6 +19,7 @@ from .sensitivity import base_sentence, told
 from .sensitivity_section import LEVER_HEADERS, lever_rows
 from .simulation_sentences import router_sentence, simulation_sentence, waste_sentence
 from .text import clean, plural
+from .volume_words import volume_sentence
 from .words import (
     alternative_name,
     by_slack,
@@ -35,8 +36,9 @@ from .words import (
 )
 
 MOST_ROWS: Final = 20
-_SPECIAL: Final = re.compile(r"([\\`*{}\[\]<>#|~&@]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9]))")
-"""What Markdown or its mentions of people and issues give a meaning; an underscore within a word has none."""
+_SPECIAL: Final = re.compile(r"([\\`*{}\[\]<#|~&@]|>(?!\d)|^>|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9]))")
+"""What Markdown or its mentions of people and issues give a meaning; an underscore within a word has none, nor has
+the sign in >99.9 %, where it begins no line."""
 
 
 def escaped(text: str) -> str:
@@ -94,7 +96,7 @@ def _lead(plan: Plan) -> list[str]:
             sentences.cost_sentence,
             sentences.proof_sentence,
         )
-        also = (sentences.growth_sentence, waste_sentence, router_sentence, deploy_sentence)
+        also = (sentences.growth_sentence, volume_sentence, waste_sentence, router_sentence, deploy_sentence)
         said = [say(plan) for say in (*told, *also)]
     return [escaped(line) for line in said if line]
 
@@ -161,7 +163,7 @@ def _alternative(row: Alternative, plan: Plan) -> tuple[str, ...]:
         hourly(row.cost_usd_per_hour),
         signed_percent(extra_cost(row, plan)) if feasible and not recommended else MISSING,
         percent(plan.attainment if recommended else row.attainment),
-        "recommended" if recommended else sentences.why_not_sentence(row) or MISSING,
+        "recommended" if recommended else sentences.alternative_sentence(row) or MISSING,
     )
 
 

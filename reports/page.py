@@ -66,9 +66,11 @@ from .simulation_sentences import router_sentence, simulation_sentence, waste_se
 from .slo_section import fleets_chart, slo_check
 from .sources import facts, searched, source_rows
 from .text import clean, moment, plural, sentence
+from .volume_words import volume_sentence
 from .words import (
     alternative_name,
     alternative_note,
+    basis_words,
     by_slack,
     distinct_alternatives,
     engine_cell,
@@ -98,7 +100,7 @@ def make_page(plan: Plan) -> Page:
     return Page(
         title=f"{name}: pdplan",
         eyebrow=(name, f"{clean(plan.model)} on {serving_words(plan)}", moment(plan.provenance.run.created)),
-        chips=("simulated" if plan.simulated else "modelled, not simulated", outcome_words(plan)),
+        chips=(basis_words(plan), outcome_words(plan)),
         found=found,
         answer=_answer(plan),
         slo=_slo(plan),
@@ -135,6 +137,7 @@ def _lead(plan: Plan) -> tuple[LeadLine, ...]:
         LeadLine("Proof", simulation_sentence(plan)),
         LeadLine("Risk", verdict.risk_sentence(plan), "bad" if any(map(missed_when_slow, plan.classes)) else ""),
         LeadLine("Price" if plan.objective == "min_cost" else "Goodput", sentences.proof_sentence(plan)),
+        LeadLine("Volume", volume_sentence(plan)),
         LeadLine("Spare", waste_sentence(plan)),
         LeadLine("Router", router_sentence(plan)),
         LeadLine("Deploy", deploy_sentence(plan).removeprefix("Deploy: "), "bad"),

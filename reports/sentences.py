@@ -6,7 +6,7 @@ A sentence never states more than the plan holds: "cheapest" is compared, "holds
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from costmodel.units import SECONDS_PER_HOUR
@@ -15,6 +15,7 @@ from optimizer.plans.plan import Alternative, Binding, ClassResult, Plan, Pool, 
 
 from .asked import Asked, asked
 from .day import day_price_words
+from .next_rate import next_rate_words
 from .numbers import (
     duration,
     hourly,
@@ -31,7 +32,10 @@ from .numbers import (
 from .proof_words import cost_proof
 from .text import clean, plural, sentence
 from .words import (
+    MISS_SIMULATED,
     alternative_name,
+    alternative_note,
+    basis_words,
     bound_words,
     constraint_words,
     dearest_of_each_role,
@@ -51,8 +55,6 @@ from .words import (
 
 UNSEEN_GAP: Final = 5e-4
 """Gap of a goodput, which carries three digits, below which it counts as proved."""
-SAME_RATE: Final = 1e-6
-"""Relative difference of two rates that are one: those that are tried lie whole per cents apart."""
 MANY_TIMES: Final = 10.0
 """From how many times the demand on its multiple is said, not the percentage."""
 
@@ -81,6 +83,15 @@ def why_not_sentence(row: Alternative) -> str:
     Empty for a fleet that could be bought and of which the plan does not tell more.
     """
     text = planner_words(row.why_not) or ("" if is_feasible(row) else status_words(row))
+    return _as_sentence(text)
+
+
+def alternative_sentence(row: Alternative) -> str:
+    """Say what the name of an alternative leaves out, and why it lost."""
+    return " ".join(text for text in (_as_sentence(alternative_note(row)), why_not_sentence(row)) if text)
+
+
+def _as_sentence(text: str) -> str:
     return text if not text or text.endswith((".", "…")) else f"{_capital(text)}."
 
 
@@ -203,29 +214,8 @@ def growth_sentence(plan: Plan) -> str:
         return f"The fleet serves up to {rate(plan.goodput_rps)} within its SLOs, {there}."
     more = plan.goodput_rps / plan.demand_rps
     room = f"{signed_percent(more - 1)} against" if more < MANY_TIMES else f"{significant(more)} times"
-    return (
-        f"The same fleet holds its SLOs up to {rate(plan.goodput_rps)}, {room} the demand, {there}{_next_rate(plan)}."
-    )
-
-
-def _next_rate(plan: Plan) -> str:
-    """How the next higher rate went that was simulated; nothing where none was."""
-    found = plan.simulation
-    if found is None or found.goodput_fails_rps is None:
-        return ""
-    return f"; {fails_words(found.goodput_fails_rps, [point.rate_rps for point in found.curve if point.held])}"
-
-
-def fails_words(fails: float, held: Iterable[float]) -> str:
-    """Say of the rate above the goodput whether a goal is missed there, or kept in a run that does not prove it.
-
-    held: rates at which a run kept every goal [1/s]; the same rate may differ in its last digits.
-
-    >>> fails_words(10.8, []), fails_words(10.8, [10.8 * (1.0 + 1e-15)])
-    ('at 10.8 req/s a goal is missed', 'at 10.8 req/s that is not proven')
-    """
-    kept = any(math.isclose(fails, one, rel_tol=SAME_RATE) for one in held)
-    return f"at {rate(fails)} {'that is not proven' if kept else 'a goal is missed'}"
+    held = f"The same fleet holds its SLOs up to {rate(plan.goodput_rps)}, {room} the demand"
+    return f"{held}, {there}{next_rate_words(plan)}."
 
 
 def error_bar_sentence(item: ClassResult) -> str:
@@ -390,9 +380,11 @@ def heat_sentence(share: float, isl: str, osl: str, alike: int = 1) -> str:
 
 def origin_sentence(plan: Plan) -> str:
     """Say what the figures rest on."""
-    basis = "simulated" if plan.simulated else "modelled, not simulated"
     loads = "; loads are by formula, and headroom where the simulation agrees" if plan.simulation else ""
-    return f"Latencies and rates are {basis}{loads}; nothing on this page was measured on your machines."
+    told = f"Latencies and rates are {basis_words(plan)}"
+    if basis_words(plan) == MISS_SIMULATED:
+        told = "Latencies of the nearest miss are simulated, other figures by formula"
+    return f"{told}{loads}; nothing on this page was measured on your machines."
 
 
 def _capital(text: str) -> str:

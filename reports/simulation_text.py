@@ -18,6 +18,7 @@ from optimizer.verification.simulated_demand import Slot
 
 from .curve_text import curve_text, goodput_text, three
 from .numbers import count, duration, is_number, percent, rate, si, significant
+from .sentences import served_rate
 from .simulated import Simulated
 from .table import Column, render_table
 from .text import clean, plural, wrap
@@ -133,7 +134,7 @@ def _pools(shown: Simulated, width: int) -> list[str]:
     columns = [
         Column("pool", shrink=True),
         Column("engines", "right"),
-        Column("busy", "right"),
+        Column("any step", "right"),
         Column("MFU", "right", optional=True),
         Column("MBU", "right"),
         Column("KV mean/peak", "right"),
@@ -226,9 +227,12 @@ def _facts(shown: Simulated, width: int) -> list[str]:
         facts.append("analytic: the queueing formulas at this rate, with the same expected step times.")
     sure = shown.plan.confidence
     slow = f", with step times at the slow end of their {percent(sure)} interval" if sure > 0 else ""
+    staged = any(pool.pipeline_parallel > 1 for pool in shown.plan.pools)
+    stages = " (of pipelines, of the stages that could run one)" if staged else ""
     facts.append(
-        "busy: share of the time in which a step runs; one decoding request is enough for that. MFU, MBU: what the "
-        "steps need at least, as shares of the peaks over all of the time."
+        f"any step: share of the time in which a step runs{stages}; one decoding request is enough. The plan's prompt "
+        "time is the share with a prompt. MFU, MBU: what the steps need at least, as shares of the peaks over all of "
+        "the time."
     )
-    facts.append(f"plan said: what plan.json states for {rate(shown.plan.demand_rps)}{slow}.")
+    facts.append(f"plan said: what plan.json states for {rate(served_rate(shown.plan))}{slow}.")
     return [line for fact in facts for line in wrap(fact, width)]

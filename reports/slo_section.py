@@ -11,6 +11,7 @@ from optimizer.plans.plan_simulation import SimulatedClass
 
 from .figures import goal_label
 from .front import front_headers, front_note, front_rows, front_sentence
+from .next_rate import fails_words
 from .numbers import (
     MISSING,
     count,
@@ -24,7 +25,6 @@ from .numbers import (
     significant,
 )
 from .page_charts import Chart, Table, cut_table, slo_charts
-from .sentences import fails_words
 from .simulation_charts import FAR, draw_buckets, draw_distributions, draw_fleets, draw_load
 from .simulation_figures import (
     BucketMap,
@@ -228,7 +228,8 @@ def _facts(plan: Plan) -> tuple[tuple[str, str], ...]:
         ("unfinished", percent(found.unfinished)),
         ("goodput, simulated", rate(found.goodput_rps)),
         ("goodput by formula", rate(found.goodput_by_formula_rps)),
-        ("fleets simulated", f"{count(found.judged)}, of which {count(found.repairs)} repairs"),
+        ("fleets simulated", count(found.judged)),
+        ("repairs of fleets that missed, before one held", count(found.repairs)),
     )
 
 
@@ -317,6 +318,6 @@ def fleets_sentence(points: Sequence[FleetPoint]) -> str:
     own = next(point for point in points if point.recommended)
     cheaper = [point for point in points if point.cost < own.cost]
     if not cheaper:
-        return f"The cheapest of {len(points)} fleets simulated"
+        return f"The cheapest of the {len(points)} fleets drawn"
     held = held_words([point.outcome for point in cheaper])
     return f"{plural(len(cheaper), 'cheaper fleet')} simulated, of which {held}"

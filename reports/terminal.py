@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
@@ -16,6 +15,7 @@ from . import sentences, verdict
 from .asked import asked
 from .deployable import deploy_sentence
 from .front import front_headers, front_note, front_rows, front_sentence
+from .next_step import next_command
 from .numbers import MISSING, count, duration, hourly, is_number, money, percent, rate, signed_percent, significant
 from .proof_words import outcome_words
 from .sensitivity import told
@@ -23,6 +23,7 @@ from .sentences import binding_sentence, relax_sentence
 from .simulation_sentences import router_sentence, simulation_sentence, waste_sentence
 from .table import Column, Style, kept_headers, render_table, table_blocks
 from .text import clean, fit, plural, wrap
+from .volume_words import volume_sentence
 from .words import (
     alternative_name,
     busiest_words,
@@ -60,6 +61,8 @@ LEAST_WIDTH: Final = 56
 
 SETTINGS: Final = ("dtype/KV", "chunk")
 """Columns of the fleet that are told below it where they have no room: engines have to be given them."""
+BUSIEST: Final = "busiest"
+"""The column that goes first where they have no room: told below too."""
 
 Paint = Callable[..., str]
 
@@ -120,7 +123,7 @@ def _pools(plan: Plan, width: int) -> list[str]:
         Column("max seqs", "right"),
         Column("chunk", "right", optional=True),
         Column("$/h", "right"),
-        Column("busiest", shrink=True, lines=2, optional=True),  # the limits below tell of it, settings stand only here
+        Column(BUSIEST, shrink=True, lines=2, optional=True),
     ]
     rows = [_pool_row(pool) for pool in pools]
     table = render_table(rows, columns, width, indent=2)
@@ -136,17 +139,20 @@ def _pools(plan: Plan, width: int) -> list[str]:
 
 
 def _left_out(rows: Sequence[Sequence[str]], columns: Sequence[Column], width: int) -> list[str]:
-    """Settings whose columns have no room, in a sentence: once for pools that agree."""
-    shown, said = kept_headers(rows, columns, width - 2), []
-    for at, column in enumerate(columns):
-        if column.header in shown or column.header not in SETTINGS:
-            continue
-        pools: dict[str, list[str]] = {}
-        for row in rows:
-            pools.setdefault(row[at], []).append(row[0])
-        each = [value + (f" ({', '.join(names)})" if len(pools) > 1 else "") for value, names in pools.items()]
-        said.append(f"{column.header} {', '.join(each)}")
-    return _indented(f"Also set: {'; '.join(said)}.", width) if said else []
+    """Columns that have no room, in sentences: once for pools that agree."""
+    shown = kept_headers(rows, columns, width - 2)
+    absent = {column.header: at for at, column in enumerate(columns) if column.header not in shown}
+    told = [f"{header} {_by_pool(rows, at)}" for header, at in absent.items() if header in SETTINGS]
+    lines = _indented(f"Also set: {'; '.join(told)}.", width) if told else []
+    return lines + (_indented(f"Busiest: {_by_pool(rows, absent[BUSIEST])}.", width) if BUSIEST in absent else [])
+
+
+def _by_pool(rows: Sequence[Sequence[str]], at: int) -> str:
+    """Say what a column holds, with the pools that hold it where they differ."""
+    pools: dict[str, list[str]] = {}
+    for row in rows:
+        pools.setdefault(row[at], []).append(row[0])
+    return ", ".join(value + (f" ({', '.join(names)})" if len(pools) > 1 else "") for value, names in pools.items())
 
 
 def _pool_row(pool: Pool) -> list[str]:
@@ -249,6 +255,7 @@ def _cost(plan: Plan, width: int) -> list[str]:
         verdict.overload_sentence(plan),
         sentences.proof_sentence(plan),
         sentences.growth_sentence(plan),
+        volume_sentence(plan),
         waste_sentence(plan),
         router_sentence(plan),
         *moved,
@@ -310,9 +317,7 @@ def _alternatives(plan: Plan, width: int, room: int, paint: Paint) -> list[str]:
     lines = [*wrap(heading, width), *head.split("\n")]
     for row, cell in zip(shown, cells, strict=True):
         lines += cell.split("\n") if is_feasible(row) else [paint(line, dim=True) for line in cell.split("\n")]
-        why = sentences.why_not_sentence(row)
-        if why:
-            lines.append(paint("    " + fit(why, width - 4), dim=True))
+        lines += [paint(line, dim=True) for line in _indented(sentences.alternative_sentence(row), width, 4)]
     return lines
 
 
@@ -345,28 +350,3 @@ def _notes(plan: Plan, width: int, paint: Paint) -> list[str]:
         number = plural(len(plan.provenance.assumptions), "assumption")
         notes.append(f"{number} in force, listed in plan.json and the report; seed {plan.provenance.seed}.")
     return [paint(line, dim=True) for note in notes for line in wrap(note, width)]
-
-
-HOW_TO_SHOW: Final = frozenset(("-q", "--quiet", "-v", "--verbose", "--no-color"))
-"""Options that say how a run shows itself: nothing of the next one's business."""
-MOST_COMMAND: Final = 2000
-"""Characters of a command; a line that is cut cannot be copied."""
-
-
-def next_command(plan: Plan) -> str:
-    """Name the command that a reader would want next, made from the one that gave the plan, to be copied as it is."""
-    command = clean(plan.provenance.run.command, MOST_COMMAND) or "pdplan optimize workload.yaml"
-    try:
-        words = [word for word in shlex.split(command) if word not in HOW_TO_SHOW]
-        command = shlex.join(words)
-    except ValueError:
-        words = command.split()
-    workload = next((word for word in words if word.endswith((".yaml", ".yml"))), "the workload file")
-    if not has_fleet(plan):
-        if any(word.startswith("--set") for word in words):  # the limit may stand there, so the same would fail again
-            return f"relax a limit (in {workload} or --set), then run again"
-        return f"relax a limit in {workload}, then {command}"
-    for flag in ("-o", "--output"):
-        if flag in words[:-1]:
-            return f"pdplan simulate {shlex.quote(words[words.index(flag) + 1])}/plan.json"
-    return f"{command} -o plan   # writes plan.json and report.html"

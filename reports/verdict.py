@@ -7,6 +7,7 @@ from typing import Final
 from costmodel.words import join_words
 from optimizer.plans.plan import ClassResult, Plan, Status
 
+from .next_rate import is_unproven
 from .numbers import hourly, is_number, money, percent, rate, signed_percent, significant
 from .sentences import MANY_TIMES, is_or_are, limit_words, no_rival
 from .text import clean
@@ -90,7 +91,9 @@ def room_words(plan: Plan) -> str:
     if more >= MANY_TIMES:
         return f"with room for {significant(more)} times the load"
     grown = signed_percent(more - 1)
-    return f"with room for {grown[1:]} more load" if grown.startswith("+") else "with no room for more load"
+    if grown.startswith("+"):
+        return f"with room for {grown[1:]} more load"
+    return f"with no {'proven ' if is_unproven(plan) else ''}room for more load"
 
 
 def served_words(plan: Plan) -> str:

@@ -17,11 +17,13 @@ MOST_POOLS_IN_WORDS: Final = 3
 MOST_NAMES: Final = 2
 """Other kinds of fleet that one fleet is named after."""
 LABEL_LIMIT: Final = 100
+ENGINES_LIMIT: Final = 1000
+"""Of the list of engines that an alternative is without, which no view may cut."""
 """Of the name of an alternative, which may list the engines of two pools."""
 
 _CONSTRAINTS: Final = {
     "slots": "request slots",
-    "time": "engine time",
+    "time": "prompt time",
     "kv_memory": "KV memory",
     "attention_time": "attention time",
     "link": "KV transfer link",
@@ -31,11 +33,14 @@ _CONSTRAINTS: Final = {
     "power": "power limit",
     "max_gpus": "GPU limit",
     "max_pools": "limit on pools",
+    "max_volume": "most volume",
     "gateway": "limit on pools that the target's router serves",
     "ttft": "TTFT limit",
     "tpot": "TPOT limit",
 }
-_SHORT: Final = {"slots": "slots", "time": "time", "kv_memory": "KV", "link": "link"}
+_SHORT: Final = {"slots": "slots", "time": "prompt time", "kv_memory": "KV", "link": "link"}
+MISS_SIMULATED: Final = "nearest miss simulated"
+"""Of the figures of a plan without a fleet."""
 _KINDS: Final = {
     "recommended": "recommended",
     "single_type": "one GPU type",
@@ -44,6 +49,7 @@ _KINDS: Final = {
     "own_precision": "the model's own precision",
     "one_pool_pair": "one pool pair",
     "nearest_miss": "nearest miss",
+    "other_engines": "without some engines",
 }
 _PARTS: Final = {
     "gemm": "matrix products",
@@ -73,13 +79,16 @@ def constraint_words(name: str) -> str:
 
 
 def busiest_words(point: OperatingPoint, *, short: bool = False) -> str:
-    """Say which resource of a pool is used most, and how much of it, such as "62 % of engine time"."""
+    """Say which resource of a pool is used most, and how much of it, such as "62 % of request slots in use".
+
+    The time is that in which engines have a prompt: a step may run in the rest of it too, for tokens.
+    """
     used = {name: value for name, value in point.utilization.items() if is_number(value)}
     if not used:
         return MISSING
     busiest = max(used, key=lambda name: used[name])
-    words = in_words(busiest, _SHORT) if short else f"of {constraint_words(busiest)}"
-    return f"{percent(used[busiest])} {words}"
+    long = "of the time with prompts" if busiest == "time" else f"of {constraint_words(busiest)} in use"
+    return f"{percent(used[busiest])} {in_words(busiest, _SHORT) if short else long}"
 
 
 def is_overloaded(pool: Pool) -> bool:
@@ -265,7 +274,7 @@ def extra_cost(row: Alternative, plan: Plan) -> float | None:
 def alternative_name(row: Alternative) -> str:
     """Name an alternative: its label, or its kind in words when it has none.
 
-    The label of other engines names those that were forbidden, which says nothing of the fleet.
+    The label of a fleet without some engines names them, which says nothing of the fleet (see `alternative_note`).
     """
     label = "" if row.kind == "other_engines" else clean(row.label, LABEL_LIMIT)
     return label or kind_words(row.kind)
@@ -274,7 +283,7 @@ def alternative_name(row: Alternative) -> str:
 def alternative_note(row: Alternative) -> str:
     """Say what the name of an alternative leaves out; empty where that is nothing."""
     if row.kind == "other_engines":
-        return clean(row.label, LABEL_LIMIT)
+        return clean(row.label, ENGINES_LIMIT)
     return kind_words(row.kind) if row.kind == "nearest_miss" and row.label else ""
 
 
@@ -341,6 +350,14 @@ def nearest_miss(plan: Plan) -> Alternative | None:
         return named[0]
     known = [row for row in plan.alternatives if is_number(row.attainment)]
     return max(known, key=lambda row: row.attainment or 0.0) if known else None
+
+
+def basis_words(plan: Plan) -> str:
+    """Say whether a plan's figures are simulated; those of a plan without a fleet are its nearest miss's."""
+    miss = None if has_fleet(plan) else nearest_miss(plan)
+    if miss is not None and miss.simulated:
+        return MISS_SIMULATED
+    return "simulated" if plan.simulated else "modelled, not simulated"
 
 
 def dearest_of_each_role(pools: Sequence[Pool]) -> list[Pool]:

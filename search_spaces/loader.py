@@ -28,7 +28,7 @@ from .faults import Fault, FaultsError, Source, check_kind
 from .feasibility import feasibility_faults
 from .models import load_model
 from .overrides import override
-from .problem import OWNED, Billing, Constraints, Goal, Objective, Offer, Problem, Slo
+from .problem import DEFAULT_VOLUME_RANGE, OWNED, Billing, Constraints, Goal, Objective, Offer, Problem, Slo
 from .recorded import Recorded
 from .schema import (
     WORKLOAD_SCHEMA,
@@ -48,8 +48,6 @@ from .yaml_source import parse_source, read_source
 _Demand = tuple[Workload, Recorded | None]
 
 DEFAULT_ATTAINMENT = 0.9
-DEFAULT_VOLUME_RANGE = 4.0
-"""Greatest volume over the least, where only the least is stated."""
 
 
 def load_problem(path: FilePath, overrides: Mapping[str, Any] | None = None) -> Problem:

@@ -13,6 +13,8 @@ from .levers import place_in
 from .quantities import shown
 from .yaml_source import MAX_DEPTH, parse_value
 
+SHORT_FOR = {"model": "name", "search": "preset", "objective": "goal"}
+"""Sections of which a word is short for a mapping, with the key that the word is the value of, as in `schema`."""
 SHOWN_OVERRIDE = 60
 """Characters of an override that a message repeats."""
 
@@ -55,11 +57,11 @@ def _path(value: Any, parts: list[str], where: str) -> Path:
     """Where the parts lead in a value, with numbers for items of lists; where: the override, in messages."""
     path: list[str | int] = []
     for part in parts:
+        value = _mapping_of(value, tuple(path))
         if isinstance(value, list):
             place = place_in(value, part, where)
             path.append(place)
             value = value[place]
-            value = {"name": value} if isinstance(value, str) else value  # `- H100` is short for `- {name: H100}`
         elif value is None or isinstance(value, dict):
             path.append(part)
             value = (value or {}).get(part)
@@ -68,12 +70,19 @@ def _path(value: Any, parts: list[str], where: str) -> Path:
     return tuple(path)
 
 
-def _replaced(value: Any, path: Path, given: Any) -> Any:
+def _mapping_of(value: Any, path: Path) -> Any:
+    """The mapping that a word at a path is short for: `search: standard`, or `- H100` in a list; else the value."""
+    key = "name" if path and isinstance(path[-1], int) else SHORT_FOR.get(str(path[0])) if len(path) == 1 else None
+    return {key: value} if key is not None and isinstance(value, str) else value
+
+
+def _replaced(value: Any, path: Path, given: Any, above: Path = ()) -> Any:
     if not path:
         return given
-    head, rest = path[0], path[1:]
+    head, rest, value = path[0], path[1:], _mapping_of(value, above)
+    here = (*above, head)
     if isinstance(value, list):
-        return [_replaced(item, rest, given) if place == head else item for place, item in enumerate(value)]
-    mapping = {"name": value} if isinstance(value, str) else dict(value or {})
-    mapping[str(head)] = _replaced(mapping.get(str(head)), rest, given)
+        return [_replaced(item, rest, given, here) if place == head else item for place, item in enumerate(value)]
+    mapping = dict(value or {})
+    mapping[str(head)] = _replaced(mapping.get(str(head)), rest, given, here)
     return mapping

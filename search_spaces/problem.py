@@ -91,6 +91,10 @@ class Goal(StrEnum):
     MAX_GOODPUT_PER_DOLLAR = "max_goodput_per_dollar"
 
 
+DEFAULT_VOLUME_RANGE = 4.0
+"""Greatest volume over the least, where only the least is stated."""
+
+
 @dataclass(frozen=True, slots=True)
 class Objective:
     """The goal and, for the ratio, the range of the demand that may be served.

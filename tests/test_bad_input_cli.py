@@ -173,6 +173,15 @@ def test_a_program_gets_a_document_of_a_limit_that_physics_forbids(tmp_path: Pat
     assert not within("optimize", file).stdout
 
 
+def test_a_run_that_physics_forbids_leaves_no_folder(tmp_path: Path) -> None:
+    file = tiny(tmp_path, slo={"ttft": "1s", "tpot": "0.1ms", "attainment": 0.9})
+    assert within("optimize", file, "-o", tmp_path / "plans" / "first").returncode == INFEASIBLE
+    assert not (tmp_path / "plans").exists()
+    (tmp_path / "mine").mkdir()
+    assert within("optimize", file, "-o", tmp_path / "mine").returncode == INFEASIBLE
+    assert (tmp_path / "mine").exists()
+
+
 def test_a_model_that_fits_nowhere_says_how_large_it_is(tmp_path: Path) -> None:
     done = optimize_within(tmp_path, problem(model="DeepSeek-V3", accelerators=["L4"]))
     refused(

@@ -128,7 +128,7 @@ def test_the_sentence_says_what_is_kept_and_what_to_do() -> None:
     assert "is not shown to hold: 84 %" in router_sentence(simulated(plan, judged(held=False)))
     told = deploy_sentence(simulated(plan_of(THREE), judged(held=False)))
     assert told.startswith("Deploy: with llm-d")
-    assert told.count("84 % of chat") == 1
+    assert told.count("where the plan is not shown to hold") == 1
 
 
 def test_readers_are_told_where_prefixes_are_not_kept_together() -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from optimizer.fleets.binding import limits_by_use
+from optimizer.fleets.binding import limits_by_use, pool_binding
 from optimizer.fleets.bought import billed_gpus
-from optimizer.fleets.headroom import pool_headroom
+from optimizer.fleets.headroom import Headroom, pool_headroom
 from optimizer.loads.loads import Resource
 from search_spaces.problem import Billing, Constraints
 from tests.optimizer_cases import offer, problem
@@ -36,3 +36,12 @@ def test_a_decode_pool_is_never_said_to_keep_prompts_waiting(volume: float) -> N
     assert pool_headroom(instance, fleet, 0, volume).resource is Resource.TIME
     decode = pool_headroom(instance, fleet, 1, volume)
     assert decode.resource in {Resource.SLOTS, Resource.KV_MEMORY, Resource.ATTENTION_TIME}
+
+
+def test_headroom_beyond_the_time_with_prompts_says_why_it_is_there() -> None:
+    """97.8 % of the time and 26 % more load: prompts that wait share steps, so the time grows by less."""
+    (pool, *_) = apart(small(), 2, 2).pools
+    room = Headroom(1.26, Resource.TIME)
+    assert pool_binding(pool, room, 0.75).sentence.endswith("more load: prompts then wait too long for the TTFT limit.")
+    told = pool_binding(pool, room, 0.978).sentence
+    assert told.endswith("limit; its prompt time of 97.8 % grows by less, as prompts that wait share steps.")

@@ -325,7 +325,7 @@ def test_files_of_others_are_named_and_are_no_fault(
         for other in (*others, hidden):
             other.unlink()
     aside, verdict = out.splitlines()
-    assert aside.startswith("7 files there are not pdplan's")
+    assert aside.startswith("7 files there are not of this plan")
     assert aside.endswith("mine-4.yaml and 2 more")
     assert (code, verdict.endswith("as it was evaluated")) == (ExitCode.DONE, True)
 

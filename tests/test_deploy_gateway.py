@@ -106,7 +106,8 @@ def test_lengths_that_a_gateway_cannot_tell_apart_are_refused() -> None:
         deployment_files(alike, options("vllm"))
     said = deploy_sentence(alike)
     assert said.startswith("Deploy: not with vLLM: a pool would get 81.8 %")
-    assert said.endswith("; for a plan that it runs: pdplan optimize --target vllm.")
+    assert ". For a plan that vLLM runs: pdplan optimize " in said
+    assert said.endswith(" --target vllm")
 
 
 def test_a_size_that_finds_no_pool_is_misplaced() -> None:

@@ -14,6 +14,7 @@ from reports.deploy.facts import target_names
 from reports.deploy.files import deployment_files, targets_of
 from reports.deployable import deploy_sentence, deployable
 from tests.deploy_cases import Case, lengths_plan, options, parted_plan, plan_of
+from tests.report_cases import with_command
 from tests.test_balancing import judged, simulated
 
 
@@ -49,7 +50,8 @@ def test_a_plan_that_nobody_runs_sends_nobody_in_a_circle(plan: Plan) -> None:
     assert found is not None
     assert (found.target, found.again) == (None, "vllm")
     said = deploy_sentence(unproven(plan))
-    assert said.endswith("; for a plan that it runs: pdplan optimize --target vllm.")
+    assert ". For a plan that vLLM runs: pdplan optimize " in said
+    assert said.endswith(" --target vllm")
     assert said.count("--target") == 1
 
 
@@ -68,6 +70,16 @@ def test_a_target_that_is_named_runs_the_plan(plan: Plan, target: str, *, proven
         named = re.search(r"; or choose --target (.*), which runs? this plan as it is$", str(refused))
         for other in named[1].split(" or ") if named else []:
             assert deployment_files(seen, options(other))
+
+
+def test_a_view_tells_each_reason_once_and_the_command_that_can_be_copied() -> None:
+    """Of two classes in pools of their own the sentence had seven lines, and no file to plan again."""
+    plan = with_command(unproven(parted_plan()), "pdplan optimize two.yaml --set seed=3 --effort thorough -o plan -q")
+    assert deploy_sentence(plan) == (
+        "Deploy: not with vLLM and NVIDIA Dynamo: the router there counts requests, not the tokens of prompts, where "
+        "the plan is not shown to hold; not with NVIDIA Dynamo and llm-d: no router there parts lengths or classes. "
+        "For a plan that vLLM runs: pdplan optimize two.yaml --set seed=3 --effort thorough --target vllm"
+    )
 
 
 def test_every_reason_is_told() -> None:

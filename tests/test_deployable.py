@@ -31,7 +31,7 @@ def test_a_plan_that_no_target_runs_says_so_in_every_view_and_names_no_command()
 
 def test_a_plan_that_another_target_runs_names_it_and_its_command() -> None:
     plan = lengths_plan()
-    assert deploy_sentence(plan).startswith("Deploy: with NVIDIA Dynamo, not with vLLM: the plan sends requests of")
+    assert deploy_sentence(plan).startswith("Deploy: with NVIDIA Dynamo, not with vLLM: no router there parts lengths")
     assert " --target dynamo -o deploy" in deployment_card(plan).command
     assert deployment_card(plan).files
 

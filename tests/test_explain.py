@@ -69,6 +69,15 @@ def test_ranks_agree_with_costs(problem: Problem) -> None:
         assert np.all(np.diff(costs) >= -1e-9)
 
 
+def test_no_config_is_behind_more_engines_than_there_are(problem: Problem) -> None:
+    """With few requests at once an engine was number 45 of 44: itself with more was counted among the better ones."""
+    for wanted in ("1", "2"):
+        stated = parse_wanted({"gpu": "H100", "role": "decode", "max_num_seqs": wanted}, problem)
+        (standing,) = explain(problem, stated).standings
+        if standing.rank is not None:
+            assert standing.rank <= standing.of
+
+
 def test_settings_outside_the_space_are_tried_and_named(problem: Problem) -> None:
     wanted = parse_wanted({"gpu": "h100", "tp": "4", "max_num_seqs": "48", "role": "decode"}, problem)
     wider, missing = with_wanted(problem, wanted)

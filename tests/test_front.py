@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -48,8 +49,8 @@ def test_the_plan_stays_the_cheapest_that_holds_and_what_costs_more_is_judged(as
     held = [one for one in tuning.front if one.outcome == "holds"]
     assert min(one.cost_usd_per_hour for one in held) >= own - 1e-9
     assert any(one.cost_usd_per_hour > own for one in held)
-    assert all(a.cost_usd_per_hour < b.cost_usd_per_hour for a, b in zip(tuning.front, tuning.front[1:], strict=False))
-    assert all(a.tail > b.tail for a, b in zip(tuning.front, tuning.front[1:], strict=False))
+    assert all(a.cost_usd_per_hour <= b.cost_usd_per_hour for a, b in pairwise(tuning.front))
+    assert all(a.cost_usd_per_hour < b.cost_usd_per_hour and a.tail > b.tail for a, b in pairwise(held))
     assert all(one.tail <= 1.0 for one in tuning.front)
     assert all(len(one.served) == len(one.pools) for one in tuning.front)
 
@@ -128,7 +129,20 @@ def test_the_plan_stands_first_and_only_what_costs_more_and_keeps_its_goals_is_t
     assert first[5:7] == (duration(item.ttft_s.p90), duration(item.tpot_s.p90))
     assert front_headers(plan)[5:7] == ("#TTFT p90", "#TPOT p90")
     more = hourly(0.5 * (plan.cost_usd_per_hour or 0.0))
-    assert front_sentence(plan) == f"9 fleets looked at; +{more} (50 %): TPOT p90 from 80 % to 60 % of its limit"
+    assert (
+        front_sentence(plan)
+        == f"9 fleets around the plan's looked at; +{more} (50 %): TPOT p90 from 80 % to 60 % of its limit"
+    )
+
+
+def test_the_sentence_says_which_fleets_were_considered() -> None:
+    plan = with_front((1.5, 0.75, "holds"))
+    assert plan.simulation is not None
+    tuning = asked_front(plan)
+    assert tuning is not None
+    tuning = tuning.model_copy(update={"compared": 2})
+    plan = plan.model_copy(update={"simulation": plan.simulation.model_copy(update={"tuning": tuning})})
+    assert front_sentence(plan).startswith("9 fleets around the plan's looked at, 2 of other kinds judged; +")
 
 
 def test_the_sentence_names_what_gets_worse() -> None:

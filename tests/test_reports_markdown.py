@@ -84,3 +84,9 @@ def test_the_command_writes_markdown_by_the_ending_too(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["disaggregated", "infeasible", "hostile"])
 def test_golden(name: str) -> None:
     assert_golden(f"plan-{name}.md", render_plan(load(name)))
+
+
+def test_a_share_above_all_that_is_shown_is_readable_as_it_stands() -> None:
+    """Raw text of a pull request had `&#62;99.9 %`; only what begins a line is a quotation."""
+    assert escaped("kept by >99.9 %") == "kept by >99.9 %"
+    assert escaped(">9 and <b>") == "&#62;9 and &#60;b&#62;"

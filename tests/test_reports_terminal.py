@@ -10,8 +10,10 @@ import click
 import pytest
 
 from optimizer.plans.plan import ErrorBars, Range
-from reports.terminal import next_command, render_plan
+from reports.next_step import again_command, next_command
+from reports.terminal import render_plan
 from reports.text import display_width
+from reports.words import busiest_words
 from tests.report_cases import load, with_command
 
 HERE = Path(__file__).parent
@@ -137,3 +139,31 @@ def test_an_unfinished_quotation_in_the_command_is_no_error() -> None:
     run = plan.provenance.run.model_copy(update={"command": "pdplan optimize 'a.yaml -o out"})
     provenance = plan.provenance.model_copy(update={"run": run})
     assert "out/plan.json" in next_command(plan.model_copy(update={"provenance": provenance}))
+
+
+def test_time_with_prompts_is_no_time_in_use() -> None:
+    """A pool with a prompt for 35 % of the time runs a step in all of it, as `simulate` says."""
+    point = load("disaggregated").pools[0].operating_point.model_copy(update={"utilization": {"time": 0.349}})
+    assert busiest_words(point) == "34.9 % of the time with prompts"
+    assert busiest_words(point, short=True) == "34.9 % prompt time"
+    assert busiest_words(point.model_copy(update={"utilization": {"slots": 0.77}})) == "77 % of request slots in use"
+
+
+def test_a_fleet_whose_busiest_column_has_no_room_says_it_below() -> None:
+    for width in (70, 80):
+        said = render_plan(load("disaggregated"), width)
+        assert "Busiest: " in said
+        assert "93 % prompt time (p0)" in " ".join(said.split())
+    assert "Busiest: " not in render_plan(load("disaggregated"), 120)
+
+
+@pytest.mark.parametrize(
+    ("typed", "again"),
+    [
+        ("pdplan optimize a.yaml --output=plan --target dynamo --deploy plan/deploy", "pdplan optimize a.yaml"),
+        ("pdplan optimize 'a b.yaml' -o 'my plan'", "pdplan optimize 'a b.yaml'"),
+        ("", "pdplan optimize workload.yaml"),
+    ],
+)
+def test_planning_again_writes_over_nothing(typed: str, again: str) -> None:
+    assert again_command(with_command(load("colocated"), typed), "--target vllm") == f"{again} --target vllm"

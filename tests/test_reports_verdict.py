@@ -5,19 +5,29 @@ from __future__ import annotations
 import pytest
 
 from optimizer.plans.plan import Alternative, ErrorBars, Plan, Pool, Range, Status
+from optimizer.plans.plan_simulation import SimulatedRate
 from reports import verdict, words
 from reports.asked import offered
 from reports.fleet_figure import fleet_diagram
 from reports.html import render_plan
+from reports.markdown import render_plan as as_markdown
 from reports.marks import Path, Symbol
 from reports.page import make_page
 from reports.page_charts import cost_chart
 from reports.reasons import worth_hint
-from reports.sentences import alternatives_sentence, dollars_sentence, heat_sentence, proof_sentence
+from reports.sentences import (
+    alternatives_sentence,
+    dollars_sentence,
+    growth_sentence,
+    heat_sentence,
+    origin_sentence,
+    proof_sentence,
+)
 from reports.simulation_charts import draw_fleets
 from reports.simulation_figures import fleet_points
 from reports.sources import searched
 from reports.terminal import render_plan as render_text
+from reports.words import nearest_miss
 from tests.report_cases import load, simulated
 
 PLAN = load("disaggregated")
@@ -144,10 +154,20 @@ def test_one_fleet_is_one_row_under_the_names_of_its_kinds() -> None:
 
 def test_other_engines_are_named_by_their_fleet_not_by_what_was_forbidden() -> None:
     row = alternative("other_engines", "without colocated engines of 1 × H100", ["1 x H100 TP2 decode"], 50.0)
-    assert words.alternative_name(row) == "other engines"
+    assert words.alternative_name(row) == "without some engines"
     assert words.alternative_note(row) == "without colocated engines of 1 × H100"
     assert words.named_fleet(row) == "1 × 2 H100 TP2 decode"
     assert words.named_fleet(PLAN.alternatives[0]) == words.alternative_name(PLAN.alternatives[0])
+
+
+def test_what_a_fleet_is_without_is_told_whole_in_every_view() -> None:
+    """It was cut after 100 characters, and absent in Markdown and in the terminal."""
+    every = [f"{role} engines of {n} × H100" for role in ("prefill", "decode", "colocated") for n in (1, 2, 4)]
+    label = f"without {', '.join(every)}"
+    row = alternative("other_engines", label, ["1 x H100 TP2 decode"], 50.0)
+    plan = having(alternatives=[PLAN.alternatives[0], row])
+    for text in (render_text(plan, 100), as_markdown(plan), render_plan(plan)):
+        assert label[1:] in " ".join(text.split())
 
 
 def test_slack_of_latencies_has_a_column_where_it_was_simulated() -> None:
@@ -215,3 +235,28 @@ def test_what_was_on_offer_is_what_the_inputs_say() -> None:
     )
     odd = having(provenance=PLAN.provenance.model_copy(update={"inputs": {"accelerators": "x", "constraints": []}}))
     assert offered(odd) == ()
+
+
+def test_room_that_a_run_shows_and_does_not_prove_is_not_said_to_be_missing() -> None:
+    """The body said that the next rate is not proven, the headline that there is no room."""
+    plan = simulated(load("colocated"))
+    assert plan.simulation is not None
+    tried = SimulatedRate(rate_rps=8.1, held=True, overloaded=False, classes=[])
+    for held, told in ((True, "with no proven room for more load"), (False, "with no room for more load")):
+        curve = [*plan.simulation.curve, tried.model_copy(update={"held": held})]
+        found = plan.simulation.model_copy(update={"goodput_fails_rps": 8.1, "curve": curve})
+        full = plan.model_copy(update={"simulation": found, "demand_rps": 7.5, "goodput_rps": 7.5})
+        assert verdict.room_words(full) == told
+        assert ("that is not proven" in growth_sentence(full)) is held
+
+
+def test_a_simulated_nearest_miss_is_not_said_to_be_modelled() -> None:
+    plan = load("infeasible")
+    miss = nearest_miss(plan)
+    assert miss is not None
+    seen = plan.model_copy(update={"alternatives": [miss.model_copy(update={"simulated": True})]})
+    modelled = plan.model_copy(update={"alternatives": [miss.model_copy(update={"simulated": False})]})
+    assert make_page(seen).chips[0] == "nearest miss simulated"
+    assert origin_sentence(seen).startswith("Latencies of the nearest miss are simulated, other figures by formula;")
+    assert make_page(modelled).chips[0] == "modelled, not simulated"
+    assert origin_sentence(modelled).startswith("Latencies and rates are modelled, not simulated;")

@@ -18,6 +18,7 @@ from pdplan.options import ROUTERS
 from pdplan.plan_files import read_plan
 from reports.numbers import rate
 from reports.request_rows import REQUEST_COLUMNS
+from reports.sentences import served_rate
 from search_spaces.problem import Balancing
 from tests.running import QUICK, tiny
 
@@ -319,3 +320,17 @@ def test_a_plan_whose_routing_is_not_that_of_its_inputs_is_refused(
     changed.write_text(json.dumps(plan), "utf-8")
     assert run(["simulate", str(changed)]) == 2
     assert "routing.0: its class and lengths are not those of row 0" in capsys.readouterr().err
+
+
+def test_what_the_plan_said_is_told_for_the_rate_that_it_serves(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A plan for goodput was compared at the rate that it serves, and said to be for the demand of its file."""
+    given = tiny(tmp_path, objective="max_goodput", constraints={"budget": 8})
+    assert run(["-q", "optimize", *QUICK, str(given), "-o", str(tmp_path / "plan")]) == 0
+    plan = read_plan(tmp_path / "plan" / "plan.json")
+    capsys.readouterr()
+    run(["-q", "simulate", str(tmp_path / "plan" / "plan.json"), "--requests", "1000"])
+    served = rate(served_rate(plan))
+    assert served != rate(plan.demand_rps)
+    assert f"plan said: what plan.json states for {served}." in " ".join(capsys.readouterr().out.split())

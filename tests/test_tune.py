@@ -13,8 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodel.engine import Parallelism, Role
+from optimizer.fleets.build_plan import pool_line
 from optimizer.fleets.fleet import Fleet, FleetPool
 from optimizer.loads.instance import Instance
+from optimizer.plans.plan_simulation import TunedFleet
+from optimizer.recommend.tuning import unbeaten, with_rivals
 from optimizer.verification import verdict
 from optimizer.verification.judge import judge
 from optimizer.verification.samplers import (
@@ -29,8 +32,21 @@ from optimizer.verification.samplers import (
     front_of,
 )
 from optimizer.verification.simulation_record import tuning_record
-from optimizer.verification.tune import WORST, Look, Tuner, Wish, distance, fleet_at, front, knobs_of, tuned, valid
-from optimizer.verification.verdict import Bench
+from optimizer.verification.tune import (
+    WORST,
+    Look,
+    Tuned,
+    Tuner,
+    Wish,
+    distance,
+    fleet_at,
+    front,
+    knobs_of,
+    tail_of,
+    tuned,
+    valid,
+)
+from optimizer.verification.verdict import BRIEFLY, Bench
 from search_spaces.problem import Constraints
 from tests.optimizer_cases import instance_of, problem, space, workload
 
@@ -292,3 +308,36 @@ def test_the_front_keeps_its_goals_and_has_no_look_that_another_beats() -> None:
         for cost, tail in ((3.0, 0.2), (0.5, 1.2), (1.0, 0.9), (2.0, 0.9), (2.0, 0.5), (4.0, 0.3), (2.5, 0.495))
     )
     assert [(look.cost, look.distance) for look in front(looks)] == [(1.0, 0.9), (2.0, 0.5), (3.0, 0.2)]
+
+
+def test_fleets_of_the_comparison_join_the_front(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that was simulated for the comparison, costs more and is faster was passed over: only looks were told."""
+    monkeypatch.setattr(verdict, "LEAST_SHORT", 250)
+    instance = small()
+    bench = Bench(instance, 0, 1000)
+    winner = bench.verdict(Fleet((pool(instance, "c-1", Role.COLOCATED, 2),)))
+    rival = bench.verdict(Fleet((pool(instance, "c-1", Role.COLOCATED, 4),)), BRIEFLY)
+    assert rival.judgement.held
+    assert not rival.held
+    assert tail_of(instance, rival.judgement) < distance(instance, winner.judgement)
+    record = tuning_record(instance, Tuned(winner, ()), "TPE", Wish(1, front=True), improved=False)
+    told = with_rivals(bench, winner, record, lambda: False)
+    assert told.compared == 1
+    own, row = told.front
+    assert (own.cost_usd_per_hour, own.tail) == (winner.cost, distance(instance, winner.judgement))
+    assert row.outcome == "holds"
+    assert row.cost_usd_per_hour == rival.cost
+    assert row.pools == [pool_line(instance, one) for one in rival.fleet.pools]
+    again = with_rivals(bench, winner, told, lambda: False)
+    assert (again.front, again.compared) == ([own, row], 0)
+
+
+def test_what_holds_is_beaten_only_by_what_holds() -> None:
+    def row(cost: float, tail: float, outcome: str | None) -> TunedFleet:
+        return TunedFleet(
+            pools=[], max_num_seqs=[], max_num_batched_tokens=[], cost_usd_per_hour=cost, tail=tail, outcome=outcome
+        )
+
+    looked, held, missed = row(1.0, 0.5, None), row(2.0, 0.6, "holds"), row(3.0, 0.59, "misses")
+    assert unbeaten([missed, held, looked]) == [looked, held]
+    assert unbeaten([held, row(3.0, 0.4, "holds"), row(4.0, 0.4, "holds")]) == [held, row(3.0, 0.4, "holds")]

@@ -181,6 +181,7 @@ def test_a_standard_plan_is_proven_and_wastes_nothing() -> None:
     assert found.goodput_rps is not None
     assert found.goodput_fails_rps is not None
     assert plan.demand_rps <= found.goodput_rps < found.goodput_fails_rps
+    assert any(point.rate_rps == pytest.approx(found.goodput_fails_rps, rel=1e-9) for point in found.curve)
     assert found.one_replica_less
     assert not any(row.held for row in found.one_replica_less)
     assert all(row.cost_usd_per_hour < (plan.cost_usd_per_hour or 0.0) for row in found.one_replica_less)

@@ -80,8 +80,8 @@ def test_one_lever_makes_one_map_and_maps_that_are_left_out_are_counted() -> Non
 def test_what_gives_out_is_in_words_and_values_below_a_map_are_whole() -> None:
     page = make_sweep_page([row(3.0, rate=10), row(4.0, rate=20), row(None, rate=40)], "name", "simple")
     assert [cells[4] for cells in page.rows.rows] == [
-        "engine time of prefill-1, 3 % room",
-        "engine time of prefill-1, 3 % room",
+        "prompt time of prefill-1, 3 % room",
+        "prompt time of prefill-1, 3 % room",
         "inventory of H100: short",
     ]
     marks = page.charts[0].drawing.marks

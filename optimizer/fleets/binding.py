@@ -9,7 +9,7 @@ from costmodel.words import dollars, join_words, percentage
 from optimizer.loads.instance import Instance
 from optimizer.loads.loads import Resource
 from optimizer.plans.plan import Binding
-from search_spaces.problem import Billing, Problem
+from search_spaces.problem import Billing, Goal, Problem
 
 from .evaluate import Evaluation
 from .fleet import Fleet, FleetPool
@@ -48,11 +48,15 @@ def amount(value: float, unit: str) -> str:
     return f"{value:,.6g}" if unit == "1" else f"{value:,.6g} {unit}"
 
 
-def pool_binding(pool: FleetPool, headroom: Headroom) -> Binding:
-    """How close a pool is to the load at which an SLO breaks."""
+def pool_binding(pool: FleetPool, headroom: Headroom, prompt_time: float = 0.0) -> Binding:
+    """How close a pool is to the load at which an SLO breaks; prompt_time: share of the time with a prompt [1].
+
+    Prompts that wait share steps, so that may be nearly all of the time long before the load is all that there can be.
+    """
     share = 1.0 / headroom.load if headroom.load > 0.0 else float("inf")
-    more = headroom.load - 1.0
-    sentence = f"{pool.name} can take {percentage(more)} more load: {MEANING[headroom.resource]}."
+    shared = f"; its prompt time of {percentage(prompt_time, 1)} grows by less, as prompts that wait share steps"
+    why = f"{MEANING[headroom.resource]}{shared if prompt_time * headroom.load > 1.0 else ''}"
+    sentence = f"{pool.name} can take {percentage(headroom.load - 1.0)} more load: {why}."
     return binding(str(headroom.resource), pool.name, share, 1.0, "1", sentence)
 
 
@@ -68,7 +72,8 @@ def binding_limits(
 ) -> list[Binding]:
     """How close the pools and the SLO classes are to their limits, tightest first."""
     problem = instance.problem
-    limits = [pool_binding(pool, headroom) for pool, headroom in zip(fleet.pools, headrooms, strict=True)]
+    pools = zip(fleet.pools, headrooms, evaluation.states, strict=True)
+    limits = [pool_binding(pool, headroom, state.utilization) for pool, headroom, state in pools]
     for k, slo in enumerate(problem.slos):
         missed, permitted = 1.0 - float(evaluation.attainment[k]), 1.0 - slo.attainment
         limits.append(attainment_binding(slo.name, missed, permitted))
@@ -101,6 +106,16 @@ def _fleet_limit(constraint: str, where: str, used: float, limit: float | None, 
     else:
         sentence = f"{amount(used, unit)} needed, but {name} is {most}."
     return binding(constraint, where, used, float(limit), unit, sentence)
+
+
+def volume_bindings(problem: Problem, volume: float) -> list[Binding]:
+    """The most that a plan for goodput per dollar may serve, against what it serves, `volume` times the demand [1]."""
+    asked, demand = problem.objective, problem.workload.request_rate
+    if asked.goal is not Goal.MAX_GOODPUT_PER_DOLLAR:
+        return []
+    served, most = volume * demand, asked.max_volume * demand
+    sentence = f"{served:.3g} req/s served, of {most:.3g} req/s at most: max_volume is {asked.max_volume:g}."
+    return [binding("max_volume", "fleet", served, most, "req/s", sentence)]
 
 
 def limits_by_use(problem: Problem) -> list[str]:

@@ -41,7 +41,7 @@ from search_spaces.problem import Balancing, Problem
 
 from .accuracy import accuracy_records
 from .assumed import assumed_arrivals, assumed_figures
-from .binding import binding_limits, fleet_bindings, limits_by_use
+from .binding import binding_limits, fleet_bindings, limits_by_use, volume_bindings
 from .bought import billed_gpus, offer_prices, pools_apart, within_limits
 from .error_bars import step_errors
 from .evaluate import Evaluation, PoolState, evaluate, goodput_volume
@@ -342,6 +342,7 @@ def build_plan(
     headrooms = [pool_headroom(instance, fleet, index, volume) for index in range(len(fleet.pools))]
     count = fleet_gpus(instance, fleet)
     limits = binding_limits(instance, fleet, evaluation, headrooms) + fleet_bindings(instance, cost, count)
+    limits += volume_bindings(problem, volume)
     gpus = zip(problem.offers, count, strict=True)
     return Plan(
         **common,

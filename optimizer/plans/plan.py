@@ -79,7 +79,7 @@ class OperatingPoint(Record):
     request_rate_rps: Measure
     """Requests per second that the whole pool handles."""
     utilization: dict[str, Measure]
-    """Mean use of what the pool has: time (prompt servers), slots (max_num_seqs), kv_memory, link (network cards)."""
+    """Mean use of what the pool has: time (the share with a prompt), slots (max_num_seqs), kv_memory, link (cards)."""
     binding: str
     """What gives out first when load grows: time, slots, kv_memory or attention_time."""
     step_s: Measure
@@ -172,7 +172,8 @@ class Binding(Record):
     """A limit and how close the plan is to it, tightest first."""
 
     constraint: str
-    """Short name: slots, time, kv_memory, attention_time, link, attainment, inventory, budget, power, max_gpus."""
+    """Short name: slots, time, kv_memory, attention_time, link, attainment, inventory, budget, power, max_gpus,
+    max_volume."""
     where: str
     """Pool id, accelerator, SLO class or "fleet"."""
     used: Number

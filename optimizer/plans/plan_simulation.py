@@ -83,7 +83,7 @@ class RecordedRun(Record):
 
 
 class TunedFleet(Record):
-    """A fleet that tuning looked at in a short run."""
+    """A fleet that tuning looked at in a short run, or one of the comparison that was judged beside these."""
 
     pools: list[str]
     max_num_seqs: list[Degree]
@@ -108,10 +108,13 @@ class Tuning(Record):
     """"cost" alone, or "cost" and "tail", whose front is the answer then and is judged where it costs more."""
     looks: Count
     """Fleets that were simulated in a short run."""
+    compared: Count = 0
+    """Fleets of the comparison that were judged for the front, in full runs; 0 in plans of older versions."""
     improved: bool
-    """Whether one of them was proven and is the plan's."""
+    """Whether one of the looks was proven and is the plan's."""
     front: list[TunedFleet]
-    """Looks that keep their goals and that no other beats in both cost and tail by 0.01 limits, cheapest first."""
+    """Fleets that keep their goals and that no other beats in both cost and tail by 0.01 limits, cheapest first; one
+    that holds in full runs is beaten only by another that does."""
 
 
 class Simulation(Record):

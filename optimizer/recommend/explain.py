@@ -36,7 +36,7 @@ PARTNERS = {PREFILL: (PREFILL, DECODE), DECODE: (PREFILL, DECODE), COLOCATED: (C
 """Roles of the pools of a fleet that has an engine of the key's role."""
 
 IN_WORDS = {
-    Resource.TIME: "engine time",
+    Resource.TIME: "prompt time",
     Resource.SLOTS: "request slots",
     Resource.KV_MEMORY: "KV memory",
     Resource.LINK: "KV transfer link",
@@ -163,18 +163,21 @@ def _standing(priced: _Priced, wanted: Wanted, role: Role) -> Standing:
     instance, known, number = priced.known.instance, priced.known, ROLES.index(role)
     mine = _mask(instance, priced.columns, wanted, number)
     tried = np.unique(known.settings.shape[known.settings.role == number])
+    rivals = tried[tried != instance.tables.shapes.index(wanted.shape(instance.problem))]
     best = _cheapest_with(known, known.settings.role == number, role)
     own = _own_fleet(priced, mine, role)
     if own is None:
         why = _why_none(instance, (priced.columns, priced.totals), mine, wanted, role)
-        return Standing(role, None, (), None, tried.size, None if best is None else best[1], None, None, why)
+        return Standing(role, None, (), None, rivals.size + 1, None if best is None else best[1], None, None, why)
     fleet, cost = own
     least = cost if best is None else min(best[1], cost)
-    others = (known.settings.role == number) & (known.settings.shape == tried[:, None])
+    others = (known.settings.role == number) & (known.settings.shape == rivals[:, None])  # its own settings are none
     rank = 1 + sum(_cheapest_with(known, other, role, cost) is not None for other in others)
     binding, used = _busiest(instance, fleet, role)
     lines = tuple(pool_line(instance, pool) for pool in fleet.pools)
-    return Standing(role, cost, lines, rank, tried.size, least, binding, used, _why_rank(cost, least, binding, used))
+    return Standing(
+        role, cost, lines, rank, rivals.size + 1, least, binding, used, _why_rank(cost, least, binding, used)
+    )
 
 
 def _mask(instance: Instance, columns: Columns, wanted: Wanted, role: int) -> BoolArray:
@@ -216,7 +219,8 @@ def _busiest(instance: Instance, fleet: Fleet, role: Role) -> tuple[str, float]:
 
 
 def _why_rank(cost: float, best: float, binding: str, used: float) -> str:
-    full = f"its pool uses {percentage(used)} of its {binding}"
+    share, timed = percentage(used), binding == IN_WORDS[Resource.TIME]
+    full = f"its pool has prompts for {share} of the time" if timed else f"its pool uses {share} of its {binding}"
     if cost <= best * (1.0 + 1e-9):
         return f"no engine of this role makes a cheaper fleet; {full}"
     return f"its fleet costs {dearer(cost, best)} than the best fleet with an engine of this role; {full}"

@@ -36,6 +36,7 @@ from search_spaces.problem import Goal
 from .level import Brake, Level
 from .proven import Solved, Told, proven
 from .rival_rows import Resolver, compared, overall, winner_row
+from .tuning import with_rivals
 
 STEPS_DOWN = (0.0, 0.02, 0.04, 0.08, 0.15, 0.3, 0.5)
 """How far below the goodput of one run volumes are tried, as shares of it."""
@@ -88,6 +89,9 @@ def judged(
     brake.armed = True
     told("simulating alternatives", 0.85)
     proof = proof_of(solved, lean.winner, bench.volume)
+    rows = compared(solved, bench, lean.winner, proof, resolver)
+    if tuning is not None and tune is not None and tune.front:
+        tuning = with_rivals(bench, lean.winner, tuning, brake.stopped)
     trail = Trail(
         one_less=lean.one_less,
         others=(*searched.missed, *lean.others),
@@ -96,7 +100,6 @@ def judged(
         interrupted=brake.stopped(),
         tuning=tuning,
     )
-    rows = compared(solved, bench, lean.winner, proof, resolver)
     return Judged(lean.winner.fleet, proof, bench.volume, rows, [], bench, lean.winner, trail)
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
 from costmodel.errors import InputError
 from optimizer.fleets.fleet import Fleet
-from optimizer.plans.plan_simulation import Tuning
-from optimizer.verification.simulation_record import tuning_record
-from optimizer.verification.tune import SAMPLER, Wish, tuned
-from optimizer.verification.verdict import Bench
+from optimizer.loads.instance import Instance
+from optimizer.plans.plan_simulation import TunedFleet, Tuning
+from optimizer.verification.simulation_record import tuned_fleet, tuning_record
+from optimizer.verification.tune import JUDGED, NOTABLE, SAMPLER, Look, Wish, front, tail_of, tuned
+from optimizer.verification.verdict import Bench, Outcome, Verdict
 from optimizer.verification.waste import Lean, without_waste
 from search_spaces.problem import Goal, Problem
 
@@ -42,3 +44,51 @@ def with_tuning(
         again = without_waste(bench, found.winner, rivals, stopped)
         lean = Lean(again.winner, again.one_less, (*lean.others, *again.others))
     return lean, record
+
+
+def with_rivals(bench: Bench, winner: Verdict, known: Tuning, stopped: Callable[[], bool]) -> Tuning:
+    """The front with the fleets of the comparison that cost more than the winner and keep their goals.
+
+    A comparison simulates briefly, so those that no other of them beats are judged in full runs, as looks are.
+    """
+    looked = {_same(row) for row in known.front}
+    held = {key: one for key, one in bench.verdicts.items() if one.held}
+    rivals = [one for one in bench.verdicts.values() if one.cost > winner.cost and _keeps_its_goals(one)]
+    others = [one for one in rivals if _same(_row(bench.instance, one)) not in looked]
+    best = front(Look(one.fleet, one.cost, tail_of(bench.instance, one.judgement)) for one in others)[:JUDGED]
+    full = replace(bench, verdicts=held)
+    judged = [full.verdict(look.fleet) for look in best if not stopped()]
+    sure = [_row(bench.instance, one) for one in (winner, *judged)]
+    told = {
+        _same(row): row for row in (*known.front, *sure) if row.tail <= 1.0
+    }  # full runs say more of a tail than a look
+    return known.model_copy(update={"compared": len(judged), "front": unbeaten(told.values())})
+
+
+def _row(instance: Instance, found: Verdict) -> TunedFleet:
+    """The row of a fleet as it was judged."""
+    return tuned_fleet(instance, Look(found.fleet, found.cost, tail_of(instance, found.judgement)), found)
+
+
+def _keeps_its_goals(found: Verdict) -> bool:
+    return found.held or (found.judgement.held and not found.stuck and not found.replayed)
+
+
+def _same(row: TunedFleet) -> tuple[object, ...]:
+    """What equal fleets share."""
+    lines = zip(row.pools, row.max_num_seqs, row.max_num_batched_tokens, row.served, strict=True)
+    return tuple(lines)
+
+
+def unbeaten(rows: Iterable[TunedFleet]) -> list[TunedFleet]:
+    """Fleets that no other beats in both cost and tail, cheapest first.
+
+    What holds in full runs is beaten only by what does so too: of others it is not sure that they keep their goals.
+    """
+    kept: list[TunedFleet] = []
+    for row in sorted(rows, key=lambda one: (one.cost_usd_per_hour, one.tail)):
+        sure = row.outcome == Outcome.HOLDS
+        rivals = [one.tail for one in kept if one.outcome == Outcome.HOLDS or not sure]
+        if not rivals or row.tail <= min(rivals) - NOTABLE:
+            kept.append(row)
+    return kept

@@ -94,10 +94,9 @@ def _other_rates(bench: Bench, winner: Verdict, by_formula: float, stopped: Call
         )
     )
     curve.sort(key=lambda point: point.rate_rps)
-    fails = max(found.fails, most * (1.0 + GOODPUT_TOLERANCE))
     if bench.instance.problem.objective.goal is not Goal.MIN_COST:
         most = demand * part.volume
-    return Rates(most * part.parts, fails * part.parts, tuple(curve), part.requests)
+    return Rates(most * part.parts, found.fails * part.parts, tuple(curve), part.requests)
 
 
 def _simulated_rate(point: RatePoint, parts: int) -> SimulatedRate:
@@ -149,12 +148,12 @@ def judged_fleet(instance: Instance, what: str, found: Verdict) -> JudgedFleet:
 def tuning_record(instance: Instance, found: Tuned, sampler: str, wish: Wish, improved: bool) -> Tuning:
     """What tuning looked at, and what it judged of that."""
     judged = {fleet_key(one.fleet): one for one in (*found.judged, found.winner)}
-    best = [_tuned_fleet(instance, look, judged.get(fleet_key(look.fleet))) for look in front(found.looks)]
+    best = [tuned_fleet(instance, look, judged.get(fleet_key(look.fleet))) for look in front(found.looks)]
     objectives = ["cost", "tail"] if wish.front else ["cost"]
     return Tuning(sampler=sampler, objectives=objectives, looks=len(found.looks), improved=improved, front=best)
 
 
-def _tuned_fleet(instance: Instance, look: Look, judged: Verdict | None) -> TunedFleet:
+def tuned_fleet(instance: Instance, look: Look, judged: Verdict | None) -> TunedFleet:
     """A fleet of the front; judged: what full runs said of it, where there were any."""
     pools, tables = look.fleet.pools, instance.tables
     share = instance.flows.share / instance.flows.share.sum()
@@ -342,8 +341,9 @@ def as_simulated(instance: Instance, plan: Plan, found: Judgement, simulation: S
 def _assumptions(plan: Plan, simulation: Simulation) -> list[str]:
     runs = "one run" if simulation.replications == 1 else f"{simulation.replications} runs"
     said = (
-        f"Latencies, attainment and goodput are simulated: {simulation.requests:,} requests in {runs} at the stated "
-        "rate, the first tenth of each run left out; loads are by formula, and headroom where the simulation agrees."
+        f"Latencies, attainment and goodput are simulated: {simulation.requests:,} requests in {runs} at "
+        f"{simulation.rate_rps:.3g} req/s, the first tenth of each run left out; loads are by formula, and headroom "
+        "where the simulation agrees."
     )
     return [said if line == ANALYTIC else line for line in plan.provenance.assumptions]
 

@@ -26,6 +26,7 @@ from costmodel.simulator import Fleet as SimulatedFleet
 from costmodel.simulator import HandOver, Pool
 from costmodel.simulator.metrics import steady
 from optimizer.fleets.build_plan import fleet_cost
+from optimizer.fleets.evaluate import QUANTILES
 from optimizer.fleets.fleet import Fleet, FleetPool, hand_over_mix
 from optimizer.loads.instance import Instance
 from optimizer.rivals.allowed import allowed
@@ -192,6 +193,18 @@ def distance(instance: Instance, found: Judgement) -> float:
     if found.overload.overloaded:
         worst = max(worst, 1.0 + found.overload.growth)
     return min(worst, WORST)
+
+
+def tail_of(instance: Instance, found: Judgement) -> float:
+    """The same of a fleet whose runs are not kept, by its quantiles of TTFT and TPOT [1]: the next above its goal."""
+    if found.runs:
+        return distance(instance, found)
+    tails = [0.0]
+    for slo, one in zip(instance.problem.slos, found.classes, strict=True):
+        at = next((k for k, level in enumerate(QUANTILES) if level >= slo.attainment), -1)
+        limits = class_limits(slo)
+        tails += [one.ttft[at] / limits.ttft, one.tpot[at] / limits.tpot]
+    return min(float(np.nanmax(tails)), WORST)
 
 
 def _relative(instance: Instance, run: Run, number: int) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:

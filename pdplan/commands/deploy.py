@@ -103,8 +103,8 @@ def deploy(
     that says why each setting is there, and a benchmark that replays the planned workload. The files
     are read back and checked against the plan first; a rule that they break is one sentence, and
     nothing is written. With --check, each fault of the files in DIR, which somebody may have changed,
-    is one line of output, followed by the rules that it breaks, each told once; files that pdplan did
-    not write are named in a line of their own. Exit code 2 if there is any fault.
+    is one line of output, followed by the rules that it breaks, each told once; files that are not of
+    this plan are named in a line of their own. Exit code 2 if there is any fault.
     """
     from reports.deploy.files import write_deployment
 
@@ -192,5 +192,5 @@ def _left_aside(strays: list[str]) -> str:
 
     more = f" and {len(strays) - MOST_STRAYS:,} more" if len(strays) > MOST_STRAYS else ""
     names = ", ".join(clean(name, 200) for name in strays[:MOST_STRAYS])
-    count = f"{plural(len(strays), 'file')} there {'are' if len(strays) > 1 else 'is'} not pdplan's"
+    count = f"{plural(len(strays), 'file')} there {'are' if len(strays) > 1 else 'is'} not of this plan"
     return f"{count}, and would be applied with the whole folder: {names}{more}"

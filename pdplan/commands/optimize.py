@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -122,15 +123,16 @@ def optimize(
     asked = {"seed": None if seed is None else str(seed), "target": target}
     overrides = parse_settings(settings) | {key: value for key, value in asked.items() if value is not None}
     problem = load_problem(file, overrides=overrides)
-    prepare_folders(output, deploy, force)
-    try:
-        found = searched(console, problem, file.resolve().parent, Effort(effort, time_limit, sensitivity, front))
-    except BelowFloorError:
-        if as_json:
-            show_below_floor(console, problem)
-        raise
-    plan = stamped(found, console.command)
-    show(console, plan, output, as_json=as_json)
+    with no_empty_folder(output):
+        prepare_folders(output, deploy, force)
+        try:
+            found = searched(console, problem, file.resolve().parent, Effort(effort, time_limit, sensitivity, front))
+        except BelowFloorError:
+            if as_json:
+                show_below_floor(console, problem)
+            raise
+        plan = stamped(found, console.command)
+        show(console, plan, output, as_json=as_json)
     if deploy is not None and plan.pools:
         from reports.deploy.files import deploy_plan
 
@@ -220,6 +222,18 @@ def with_more(
 
         found = with_sensitivity(found, problem, base, complete=effort.complete, brake=brake, progress=progress)
     return found
+
+
+@contextmanager
+def no_empty_folder(directory: Path | None) -> Iterator[None]:
+    """Take away folders that were made for files which were not written, as no fleet was found."""
+    new = [] if directory is None else [one for one in (directory, *directory.parents) if not one.exists()]
+    try:
+        yield
+    finally:
+        for folder in new:
+            with suppress(OSError):  # there is something in it
+                folder.rmdir()
 
 
 def prepare_folders(output: Path | None, deploy: Path | None, force: bool) -> None:

@@ -5,6 +5,9 @@ Which other target does run the plan is said where all of them are tried (`files
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 from costmodel.engine import Role
 from costmodel.errors import InputError
 from optimizer.plans.plan import Plan
@@ -18,22 +21,35 @@ from .gateway import by_size, gateway_rules
 from .routing_grid import coarse_words
 
 
-class UndeployableError(InputError):
-    """A target cannot run a plan, but could run another of the same problem; reason: without the way to that one."""
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why a target cannot run a plan; brief: where other targets and what they refuse stand beside it."""
 
-    def __init__(self, reason: str, again: str) -> None:
+    full: str
+    brief: str
+
+
+class UndeployableError(InputError):
+    """A target cannot run a plan, but could run another of the same problem.
+
+    reasons: in brief, without the way to that one; again: the flags to plan it with.
+    """
+
+    def __init__(self, reason: str, again: str, reasons: Sequence[Reason] = ()) -> None:
         super().__init__(f"{reason}; plan again with pdplan optimize {again}")
-        self.reason = reason
+        self.reasons = tuple(one.brief for one in reasons) or (reason,)
+        self.again = again
 
 
 def refuse_undeployable(plan: Plan, deployment: Deployment) -> None:
     """Raise an error for what no file of the target could say, of a plan (all of it) or of options."""
     target = deployment.options.target
     vendor = _vendor(deployment)
-    found = [vendor] if vendor else [one for one in (_lengths(deployment), _balancing(plan, deployment)) if one]
+    told = (Reason(vendor, vendor),) if vendor else (_lengths(deployment), _balancing(plan, deployment))
+    found = [one for one in told if one is not None]
     if found:
         shared = f" --set constraints.pools={Pools.SHARED}" if _classes_apart(plan, target) else ""
-        raise UndeployableError("; and ".join(found), f"--target {target}{shared}")
+        raise UndeployableError("; and ".join(one.full for one in found), f"--target {target}{shared}", found)
     _size(deployment)
 
 
@@ -43,15 +59,23 @@ def _classes_apart(plan: Plan, target: str) -> bool:
     return apart and not target_of(target).by_class
 
 
-def _lengths(deployment: Deployment) -> str:
-    """Requests that are told apart, by a router that does not, or not as the plan does; empty: there are none."""
+def _lengths(deployment: Deployment) -> Reason | None:
+    """Requests that are told apart, by a router that does not, or not as the plan does; None: there are none."""
+    if deployment.routing is Routing.BY_LENGTH and deployment.options.target not in length_routers(
+        {pool.role.value for pool in deployment.pools}
+    ):
+        reason = "sends requests of different lengths or classes to different pools of one role"
+        return Reason(f"the plan {reason}, which no router there does", "no router there parts lengths or classes")
+    fault = _parted_fault(deployment)
+    return Reason(fault, fault) if fault else None
+
+
+def _parted_fault(deployment: Deployment) -> str:
+    """What is wrong with how a router that parts requests would do so; empty: nothing."""
     if deployment.routing is Routing.BOTH_KINDS:
         return "the plan serves some requests in one engine and hands others over, and no router of a target does both"
     if deployment.routing is not Routing.BY_LENGTH:
         return ""
-    if deployment.options.target not in length_routers({pool.role.value for pool in deployment.pools}):
-        reason = "sends requests of different lengths or classes to different pools of one role"
-        return f"the plan {reason}, which no router there does"
     if deployment.disaggregated:
         return coarse_words(deployment)
     try:
@@ -61,19 +85,21 @@ def _lengths(deployment: Deployment) -> str:
     return ""
 
 
-def _balancing(plan: Plan, deployment: Deployment) -> str:
+def _balancing(plan: Plan, deployment: Deployment) -> Reason | None:
     """A router that counts requests where the plan holds with one that counts tokens only."""
     prompts = deployment.of_role(Role.PREFILL) or deployment.of_role(Role.COLOCATED)
     alike = deployment.router is deployment.balancing or all(pool.replicas == 1 for pool in prompts)
     if alike or plan.simulation is None:
-        return ""
+        return None
     found = plan.simulation.fewest_requests
     if found is not None and found.held:
-        return ""
-    shown = "was not simulated"
+        return None
+    shown = brief = "was not simulated"
     if found is not None:
-        shown = f"is not shown to hold ({kept_by_requests(plan.simulation, found)})"
-    return f"the router there counts requests, not the tokens of prompts, and behind such a router the plan {shown}"
+        brief = "is not shown to hold"
+        shown = f"{brief} ({kept_by_requests(plan.simulation, found)})"
+    counts = "the router there counts requests, not the tokens of prompts"
+    return Reason(f"{counts}, and behind such a router the plan {shown}", f"{counts}, where the plan {brief}")
 
 
 def _size(deployment: Deployment) -> None:
