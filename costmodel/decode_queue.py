@@ -73,7 +73,7 @@ def decode_time(beside: Beside, left: FloatArray, first: float, together: float 
     behind, others = any_left * first * first_left, 1.0 - any_left * first_left + (1.0 - any_left) * early
     meets = max(beside.meets + 1.0 - together, 0.0) * beside.mean
     tokens = beside.weight * n
-    above = behind + others * max(meets - float(tokens @ behind), 0.0) / float(tokens @ others)
+    above = behind + others * max(meets - float(tokens @ behind), 0.0) / max(float(tokens @ others), 1e-12)
     spread_now = np.maximum(above * square / max(usual, 1e-30) - above**2, 0.0)
     gain, crowd = beside.slope / (1.0 - load), seated_variance(beside)
     kept, there = _remembered(beside)
