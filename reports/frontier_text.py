@@ -121,15 +121,16 @@ def _ends(curve: Frontier, simulated: int, every: int) -> list[str]:
     """Where steps end, and how exactly."""
     fine, coarse = (f"{significant(100.0 * one)} %" for one in (curve.tolerance, RESOLUTION))
     what = PERMITTED if curve.over == "attainment" else ""
-    by_formula = f"where its fleet no longer holds by formula, to {fine}{what}"
-    ends = f"ends, unless the range does, {by_formula}"
-    seen = f", or before that where it misses when simulated, to {coarse}"
-    if simulated == every:
-        said = f"each step {ends}{seen if simulated else ''}."
-    else:
-        said = f"each step {ends}" + (f"{seen}, if it was (those with a share in SLO)." if simulated else ".")
-    narrow = f"What would be the cheapest over less than {coarse}{what} is left out: the next fleet serves there."
-    return [f"Fleets of one or two pools, found by formula; {said}", narrow]
+    said = f"each step ends where its fleet no longer holds by formula, to {fine}{what}, or where the range ends"
+    if simulated:
+        which = "all" if simulated == every else "those with a share in SLO"
+        said += f"; {which} were simulated, and end before that where they miss then, to {coarse}{what}"
+    narrow = (
+        f"A fleet that would be the cheapest over less than {coarse}{what} may be left out: then the next one serves."
+    )
+    whole = curve.own is not None and any(step.answer is curve.own for step in curve.steps)
+    found = "found by formula" + (" but for the one at the file's own value" if whole else "")
+    return [f"Fleets of one or two pools, {found}; {said}.", narrow]
 
 
 def _own(curve: Frontier) -> list[str]:
@@ -142,7 +143,7 @@ def _own(curve: Frontier) -> list[str]:
     if step is None:
         return [f"{said}."]
     if step.answer is curve.own:
-        return [f"{said}, with the fleet of that step; how much further that one holds was not looked at."]
+        return [f"{said}: its fleet has the step that ends there, and how much further it holds is left open."]
     shown = hourly(step.answer.cost)
     return [f"{said}, as this curve has it." if shown == cost else f"{said}, and this curve {shown}."]
 

@@ -185,7 +185,7 @@ def frontier(
 
 
 def _next(over: Over, end: float, others: Sequence[float]) -> float:
-    """Where the fleet after a step's end is searched for: RESOLUTION beyond it, or at one of some values before that."""
+    """Where the fleet after the end of a step is searched for: RESOLUTION beyond, or at one of others before that."""
     return easiest(over, beyond(over, end, RESOLUTION), *(value for value in others if easier(over, end, value)))
 
 

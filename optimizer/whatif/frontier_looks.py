@@ -38,6 +38,7 @@ from .frontier import (
 )
 from .frontier_own import no_dearer, own_answer, with_own
 from .physics import fleet_of, physics_of
+from .refuted import Refuted, refuted_with
 from .scenario import Missed
 from .second_look import look, proven
 
@@ -53,7 +54,7 @@ Progress = Callable[[str, float], None]
 def with_looks(
     problem: Problem, base: Path, name: str, curve: Frontier, *, looks: int, progress: Progress | None = None
 ) -> Frontier:
-    """The curve with so many of its steps simulated, and with what the whole search finds at the problem's own value."""
+    """The curve with so many steps simulated, and with what the whole search finds at the problem's own value."""
     if not looks:
         return curve
     where, told = Where(problem, base, over_of(problem, name)), progress or _untold
@@ -120,7 +121,7 @@ def _last_held(where: Where, step: Step) -> tuple[float, float, float] | None:
 def _look(where: Where, step: Step, value: float, most: int = REPLICATIONS[-1]) -> tuple[float, str]:
     """A second look at the fleet of a step at some value, with the batch limits that it would have there.
 
-    most: full runs at most (`look`). One that was seen to hold where its step begins, in as many runs as that took, holds there.
+    most: full runs at most (`look`). A fleet that was seen to hold where its step begins is not looked at there again.
     """
     pick = step.answer.pick
     if value == step.easy and step.answer.attainment is not None:
@@ -148,7 +149,9 @@ def _joined(where: Where, curve: Frontier, seen: Mapping[int, Step | Missed], *,
         there = where.at(last.hard)
         final = Step(last.hard, last.hard, proven(there, physics_of(there, where.base)))
         kept += _with_those_before(where, curve, kept, final)
-    return replace(curve, steps=_wide(where.over, curve.here, _merged(rising(kept))), refuted=tuple(gone))
+    steps = _wide(where.over, curve.here, _merged(rising(kept)))
+    shown = {step.answer.pools for step in steps}  # at easier values, by a search in between
+    return replace(curve, steps=steps, refuted=tuple(one for one in gone if one.pools not in shown))
 
 
 def _with_those_before(where: Where, curve: Frontier, kept: Sequence[Step], step: Step) -> list[Step]:
@@ -159,23 +162,30 @@ def _with_those_before(where: Where, curve: Frontier, kept: Sequence[Step], step
     """
     found: list[Step] = []
     easy, at = _after(where, curve, kept)
+    before = kept[-1:]
     bare = step.easy  # where nothing holds, if the step has no fleet
     most = math.inf if step.answer.cost is None else step.answer.cost * (1.0 - 1e-9)
     while len(found) < BETWEEN and easier(where.over, beyond(where.over, at, curve.tolerance), step.easy):
         problem = where.at(at)
         physics = physics_of(problem, where.base)
-        answer = proven(problem, physics)
+        answer = proven(problem, physics, _missed_there(before, at))
         if answer.pick is None or answer.cost is None or answer.cost >= most:
             bare = at
             break
         end = held_to(where, physics, answer.pick, (at, step.easy), curve.tolerance)
         here = looked_at(where, Step(at, end, answer))
-        if isinstance(here, Missed):
+        if isinstance(here, Missed):  # not where it was just seen to hold
             break
         found.append(replace(here, easy=easy))
+        before = found[-1:]
         easy, at = _after(where, curve, found)
     begins = easy if step.answer.cost is not None else bare
     return found if easier(where.over, step.hard, begins) else [*found, replace(step, easy=begins)]
+
+
+def _missed_there(before: Sequence[Step], at: float) -> Refuted:
+    """The fleet of the step before, where it is the one that was seen to miss at a value."""
+    return frozenset(refuted_with(step.answer.pick.pools) for step in before if step.answer.pick and step.missed == at)
 
 
 def _after(where: Where, curve: Frontier, steps: Sequence[Step]) -> tuple[float, float]:

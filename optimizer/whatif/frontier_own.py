@@ -38,7 +38,7 @@ def own_answer(problem: Problem, curve: Frontier) -> Answer | None:
 
 
 def no_dearer(over: Over, curve: Frontier) -> list[int]:
-    """Numbers of the steps whose fleets hold at the own value by formula, and cost no more than what was found there."""
+    """Numbers of the steps whose fleets hold at the own value by formula and cost no more than what was found there."""
     if curve.here is None or curve.own is None:
         return []
     first = len(_before(over, curve, curve.here))
