@@ -99,7 +99,7 @@ def _chart(curve: Frontier, steps: Sequence[Step]) -> Chart:
     marks += _gaps(drawn, curve)
     return Chart(
         title=_title(curve, steps),
-        caption="Each line is one fleet, over all values at which it is the cheapest; fleets are whole, so costs jump.",
+        caption="Each line is one fleet; fleets are whole, so costs jump.",
         drawing=Drawing(WIDTH, HEIGHT + 8.0, f"least cost by {word}, {_headline(curve, steps)}", tuple(marks)),
         table=_table(replace(curve, by_budget=False)),
     )

@@ -6,7 +6,7 @@ import csv
 import io
 from typing import Any, Final
 
-from optimizer.whatif.frontier import Frontier
+from optimizer.whatif.frontier import RESOLUTION, Frontier, Step
 from optimizer.whatif.frontier import by_budget as budgets
 from optimizer.whatif.scenario import answer_row, refuted_rows
 
@@ -23,11 +23,17 @@ DIGITS: Final = 5
 SEARCHED_ON: Final = (
     "Where a fleet was found to miss, the cheapest that holds when simulated was searched for, a few times at most."
 )
+PERMITTED: Final = " of the misses that it permits"
+"""What an attainment is exact to so many per cent of."""
 
 
 def frontier_record(curve: Frontier) -> dict[str, Any]:
     """The curve as a record; by budget: each step's cost, and the rate that it serves."""
     gone = refuted_rows(curve.refuted)
+    found = None if curve.own is None else curve.own.cost
+    exact = {"tolerance": curve.tolerance, "resolution": RESOLUTION} | {
+        "own": {"value": curve.here, "found_usd_per_hour": found}
+    }
     if curve.by_budget:
         steps: list[dict[str, Any]] = [
             dict(row)
@@ -35,13 +41,14 @@ def frontier_record(curve: Frontier) -> dict[str, Any]:
             | {"simulated": step.answer.attainment is not None, "simulated_attainment": step.answer.attainment}
             for row, step in zip(budgets(curve), (one for one in curve.steps if one.answer.cost), strict=True)
         ]
-        return {"over": "budget", "unit": "$/h", "tolerance": curve.tolerance, "steps": steps, "refuted": gone}
+        return {"over": "budget", "unit": "$/h"} | exact | {"steps": steps, "refuted": gone}
     steps = [
-        {"easiest": step.easy, "hardest": step.hard, "hardest_by_formula": step.promised or step.hard}
+        {"easiest": step.easy, "hardest": step.hard}
+        | {"hardest_by_formula": step.promised or step.hard, "missed_at": step.missed}
         | answer_row(step.answer)
         for step in curve.steps
     ]
-    return {"over": curve.over, "unit": curve.unit, "tolerance": curve.tolerance, "steps": steps, "refuted": gone}
+    return {"over": curve.over, "unit": curve.unit} | exact | {"steps": steps, "refuted": gone}
 
 
 def frontier_csv(curve: Frontier) -> str:
@@ -103,14 +110,47 @@ def end_words(curve: Frontier, value: float) -> str:
 
 def curve_notes(curve: Frontier) -> list[str]:
     """What was searched, and what of it was simulated."""
-    said = (
-        f"Fleets of one or two pools, found by formula; each step ends where its fleet no longer holds, to "
-        f"{significant(100.0 * curve.tolerance)} %."
-    )
     having = [step for step in curve.steps if step.answer.cost is not None]
     simulated = sum(step.answer.attainment is not None for step in having)
     short = bool(curve.refuted) or any(step.promised is not None for step in having)
-    return [said, *([SEARCHED_ON] if short else []), *simulated_note(simulated, len(having), "steps")]
+    ends = [*_ends(curve, simulated, len(having)), *([SEARCHED_ON] if short else [])]
+    return [*ends, *_own(curve), *simulated_note(simulated, len(having), "steps")]
+
+
+def _ends(curve: Frontier, simulated: int, every: int) -> list[str]:
+    """Where steps end, and how exactly."""
+    fine, coarse = (f"{significant(100.0 * one)} %" for one in (curve.tolerance, RESOLUTION))
+    what = PERMITTED if curve.over == "attainment" else ""
+    said = f"each step ends where its fleet no longer holds by formula, to {fine}{what}, or where the range ends"
+    if simulated:
+        which = "all" if simulated == every else "those with a share in SLO"
+        said += f"; {which} were simulated, and end before that where they miss then, to {coarse}{what}"
+    narrow = (
+        f"A fleet that would be the cheapest over less than {coarse}{what} may be left out: then the next one serves."
+    )
+    whole = curve.own is not None and any(step.answer is curve.own for step in curve.steps)
+    found = "found by formula" + (" but for the one at the file's own value" if whole else "")
+    return [f"Fleets of one or two pools, {found}; {said}.", narrow]
+
+
+def _own(curve: Frontier) -> list[str]:
+    """What the whole search finds for the problem as it stands, and what the curve shows there."""
+    if curve.here is None or curve.own is None:
+        return []
+    value, cost = end_words(curve, curve.here), hourly(curve.own.cost)
+    said = f"At {value}, the file's own value, the whole search of pdplan optimize finds {cost}"
+    step = _at(curve, curve.here)
+    if step is None:
+        return [f"{said}."]
+    if step.answer is curve.own:
+        return [f"{said}: its fleet has the step that ends there, and how much further it holds is left open."]
+    shown = hourly(step.answer.cost)
+    return [f"{said}, as this curve has it." if shown == cost else f"{said}, and this curve {shown}."]
+
+
+def _at(curve: Frontier, value: float) -> Step | None:
+    """The step of a value."""
+    return next((step for step in curve.steps if min(step.easy, step.hard) <= value <= max(step.easy, step.hard)), None)
 
 
 def curve_findings(curve: Frontier) -> list[str]:
@@ -120,14 +160,14 @@ def curve_findings(curve: Frontier) -> list[str]:
 
 def _refuted(curve: Frontier) -> list[str]:
     """A sentence for every fleet that misses where the formulas say that it holds."""
-    moved = [(step, one) for step in curve.steps if step.promised is not None for one in step.answer.refuted]
-    ends = [
+    return [
         f"Moved: by formula a fleet of {fleet_told(one.pools)} holds {'down' if step.hard < step.easy else 'up'} to "
-        f"{end_words(curve, step.promised or step.hard)}, but there it {one.fault}; its step ends "
-        "where it was found to hold."
-        for step, one in moved
-    ]
-    return [*ends, *map(refuted_sentence, curve.refuted)]
+        f"{end_words(curve, step.promised)}, but there it {one.fault}; it was seen to hold to "
+        f"{end_words(curve, step.hard)}, and to miss at {end_words(curve, step.missed)}."
+        for step in curve.steps
+        if step.promised is not None and step.missed is not None
+        for one in step.answer.refuted
+    ] + [refuted_sentence(one) for one in curve.refuted]
 
 
 def _reasons(curve: Frontier) -> list[str]:

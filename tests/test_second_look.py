@@ -21,7 +21,7 @@ from optimizer.procurement import buying_looks
 from optimizer.procurement.buying import Bought, buy
 from optimizer.verification.verify import ROUNDS
 from optimizer.whatif import frontier_looks, second_look
-from optimizer.whatif.frontier import Frontier, Step, frontier
+from optimizer.whatif.frontier import RESOLUTION, Frontier, Step, frontier
 from optimizer.whatif.near_optimal import near_optimal
 from optimizer.whatif.physics import physics_of
 from optimizer.whatif.proven_pieces import proven_pieces
@@ -69,7 +69,7 @@ def tight() -> Problem:
 
 @pytest.fixture
 def seen(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Callable[[Instance, Fleet], Seen]], list[Fleet]]]:
-    """Replace the simulation; returns the fleets that were looked at."""
+    """Replace the simulation, and leave out the whole search, which has its own; returns the fleets looked at."""
 
     def instead(judge: Callable[[Instance, Fleet], Seen]) -> list[Fleet]:
         fleets: list[Fleet] = []
@@ -81,6 +81,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Callable[[Instan
         look_at.cache_clear()
         for module in (second_look, frontier_looks, buying_looks):
             monkeypatch.setattr(module, "look", look)
+        monkeypatch.setattr(frontier_looks, "own_answer", lambda _problem, _curve: None)
         return fleets
 
     yield instead
@@ -234,14 +235,13 @@ def by_formula(tight: Problem) -> Frontier:
 def test_a_step_ends_where_its_fleet_was_seen_to_hold(tight: Problem, by_formula: Frontier, seen: Any) -> None:
     first, last = by_formula.steps[0], by_formula.steps[-1]
     most = 0.6 * first.hard + 0.4 * first.easy
-    looked = seen(lambda instance, fleet: MISSED if engines(fleet) == 1 and instance.flows.rate.sum() > most else KEPT)
+    seen(lambda instance, fleet: MISSED if engines(fleet) == 1 and instance.flows.rate.sum() > most else KEPT)
     found = frontier_looks.with_looks(tight, BASE, "rate", by_formula, looks=2)
     moved, after = found.steps[:2]
     assert moved.promised == first.hard
-    assert most - (first.hard - first.easy) / 4.0 <= moved.hard <= most
+    assert moved.hard <= most < (moved.missed or 0.0) <= moved.hard * (1.0 + 1.001 * RESOLUTION)
     assert after.easy == pytest.approx(moved.hard, rel=1e-3)
     assert (found.steps[0].easy, found.steps[-1].hard) == (first.easy, last.hard)
-    assert len(looked) >= 2 + frontier_looks.HALVINGS
     told = " ".join(frontier_text(found, 100).split())
     moved_at = f"holds up to {first.hard:.5g} req/s, but there it misses"
     assert f"Moved: by formula a fleet of 1 colocated engine of 1 × H100 {moved_at}" in told

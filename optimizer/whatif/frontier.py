@@ -1,12 +1,14 @@
 """Cost against demand or SLO: the whole curve as a staircase whose steps are exact to a stated tolerance.
 
 Along a lever that only makes the problem harder, the cheapest fleet stays the cheapest until it no longer holds; the
-evaluation of that one fleet says where. So each step of the curve takes one search and one bisection.
+evaluation of that one fleet says where. So each step of the curve takes one search and one bisection. The next fleet is
+searched for RESOLUTION beyond that end: what would be the cheapest over less than that has no step.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -25,6 +27,10 @@ from .scenario import Answer, Missed, Pick, answer_of, cheapest, is_simple, noth
 
 MOST_STEPS = 300
 """A curve of more steps than this is asked over too wide a range."""
+
+RESOLUTION = 0.01
+"""Of the curve, relative to the lever's value (of attainment: to the misses that it permits) [1]: no step is narrower
+but by its range, and what simulation says of an end is found to it."""
 
 MOST_DOUBLINGS = 20
 """Of the rate at hand, or halvings, in search of a budget's."""
@@ -51,7 +57,8 @@ class Over:
 class Step:
     """A stretch of the curve on which one fleet is the cheapest: from `easy` to `hard`, its hardest value.
 
-    promised: up to which it holds by formula, where a simulation says less; missed: where it was seen to miss then.
+    promised: up to which it holds by formula, where a simulation says less; missed: where it was seen to miss then, at
+    most RESOLUTION beyond `hard`.
     """
 
     easy: float
@@ -63,10 +70,11 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Frontier:
-    """Steps from the easiest value to the hardest; tolerance: relative, of each step's end.
+    """Steps from the easiest value to the hardest; tolerance: relative, of each step's end by formula.
 
     refuted: fleets of steps that are gone, as they did not hold when simulated; by_budget: whether it is over the rate
-    to be read the other way, see `by_budget`.
+    to be read the other way, see `by_budget`; here: the problem's own value, where the range has it; own: what the
+    whole search finds there, with its simulation, where it was made and found a fleet.
     """
 
     over: str
@@ -75,6 +83,8 @@ class Frontier:
     tolerance: float
     refuted: tuple[Missed, ...] = ()
     by_budget: bool = False
+    here: float | None = None
+    own: Answer | None = None
 
 
 def _rate(problem: Problem, value: float) -> Problem:
@@ -109,15 +119,23 @@ def over_of(problem: Problem, name: str) -> Over:
         raise InputError(f"--over {name!r} is not one of {', '.join(OVER)}")
     several = len(problem.slos) > 1
     key, unit = (f"{name}_scale", "1") if several else (name, LATENCY[name])
-    return Over(key, unit, upwards=False, change=_limit(name, scaled=several), low=0.1, high=4.0)
+    return Over(key, unit, upwards=False, change=_limit(name, scaled=several), low=0.25, high=4.0)
 
 
 def usual_range(problem: Problem, over: Over) -> tuple[float, float]:
     """The range around the problem's own value."""
     if over.key == "attainment":
         return 0.5, 0.999
-    here = problem.workload.request_rate if over.key == "rate" else getattr(problem.slos[0], over.key, 1.0)
+    here = own_value(problem, over) or 1.0
     return over.low * here, over.high * here
+
+
+def own_value(problem: Problem, over: Over) -> float | None:
+    """The problem's own value of the lever; None where its classes have several goals."""
+    if over.key == "rate":
+        return problem.workload.request_rate
+    values = {getattr(slo, over.key, 1.0) for slo in problem.slos}
+    return values.pop() if len(values) == 1 else None
 
 
 def frontier(
@@ -148,18 +166,59 @@ def frontier(
     if budgets is not None:
         low, high = rates_for(problem, base, budgets)
     easy, hard = (low, high) if over.upwards else (high, low)
-    steps: list[Step] = []
-    value = easy
+    here = own_value(problem, over)
+    here = here if here is not None and low <= here <= high else None
+    where, steps, value, at = Where(problem, base, over), list[Step](), easy, easy
     while easier(over, value, hard):
         if len(steps) >= MOST_STEPS:
             raise InputError(f"--over {name}: more than {MOST_STEPS} fleets; narrow the range with --between")
-        step = _step(Where(problem, base, over), value, hard, tolerance)
+        step = _step(where, value, at, hard, tolerance)
         steps.append(step)
-        value = beyond(over, step.hard, tolerance)
+        at = _next(over, step.hard, [hard, *([] if here is None else [here])])
+        value = easiest(over, at, beyond(over, step.hard, tolerance))
         if progress is not None:
             progress(f"{len(steps)} fleet{'s' * (len(steps) > 1)}, at {value:.4g}", (value - easy) / (hard - easy))
-    curve = Frontier(over.key, over.unit, _rising(steps), tolerance, by_budget=name == "budget")
+    if name == "budget" and budgets is None:
+        steps[-1:] = [_to_its_end(steps[-1])]
+    curve = Frontier(over.key, over.unit, rising(steps), tolerance, by_budget=name == "budget", here=here)
     return within(curve, budgets)
+
+
+def _next(over: Over, end: float, others: Sequence[float]) -> float:
+    """Where the fleet after the end of a step is searched for: RESOLUTION beyond, or at one of others before that."""
+    return easiest(over, beyond(over, end, RESOLUTION), *(value for value in others if easier(over, end, value)))
+
+
+def _to_its_end(step: Step) -> Step:
+    """A step over the rate as far as its fleet holds, also beyond the range: a budget buys all of it."""
+    return replace(step, hard=max(step.hard, step.answer.goodput))
+
+
+def hardness(over: Over, value: float) -> float:
+    """How hard the problem is at a value: two values differ by the logarithm of how many times as large one is.
+
+    Of attainment, those of the misses that it permits.
+    """
+    if over.key == "attainment":
+        return -math.log1p(-value)
+    return math.log(value) if over.upwards else -math.log(value)
+
+
+def value_at(over: Over, hard: float) -> float:
+    """The value of some `hardness`."""
+    if over.key == "attainment":
+        return -math.expm1(-hard)
+    return math.exp(hard if over.upwards else -hard)
+
+
+def easiest(over: Over, *values: float) -> float:
+    """The value at which the problem is the easiest."""
+    return min(values) if over.upwards else max(values)
+
+
+def hardest(over: Over, *values: float) -> float:
+    """The value at which the problem is the hardest."""
+    return max(values) if over.upwards else min(values)
 
 
 def easier(over: Over, one: float, other: float) -> bool:
@@ -194,17 +253,20 @@ class Where:
         return replace(physics.ways[way].instance, problem=harder, flows=flows[min(way, len(flows) - 1)])
 
 
-def _step(where: Where, easy: float, hard: float, tolerance: float) -> Step:
-    """The cheapest fleet at one value, and how far on it holds; where there is none, there is none further on."""
+def _step(where: Where, easy: float, at: float, hard: float, tolerance: float) -> Step:
+    """The step from `easy` on of the cheapest fleet at one value, as far as it holds.
+
+    Where there is none, there is none further on, and the step begins there.
+    """
     try:
-        problem = where.at(easy)
+        problem = where.at(at)
     except ImpossibleError as error:
-        return Step(easy, hard, nothing(str(error)))
+        return Step(at, hard, nothing(str(error)))
     physics = physics_of(problem, where.base)
     pick = None if physics.floor else cheapest(problem, physics)
     if pick is None:
-        return Step(easy, hard, why_none(problem, physics))
-    return Step(easy, held_to(where, physics, pick, (easy, hard), tolerance), answer_of(problem, physics, pick))
+        return Step(at, hard, why_none(problem, physics))
+    return Step(easy, held_to(where, physics, pick, (at, hard), tolerance), answer_of(problem, physics, pick))
 
 
 def held_to(where: Where, physics: Physics, pick: Pick, ends: tuple[float, float], tolerance: float) -> float:
@@ -229,7 +291,7 @@ def _size(over: Over, value: float) -> float:
     return 1.0 - value if over.key == "attainment" else value
 
 
-def _rising(steps: list[Step]) -> tuple[Step, ...]:
+def rising(steps: Sequence[Step]) -> tuple[Step, ...]:
     """A fleet that holds where it is harder holds where it is easier: no step costs more than the next."""
     kept: list[Step] = []
     for step in reversed(steps):

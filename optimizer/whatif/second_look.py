@@ -25,7 +25,7 @@ from optimizer.verification.verify import ROUNDS
 from search_spaces.problem import Problem
 
 from .physics import Engines, Physics, fleet_of, physics_text
-from .refuted import Engine, refuted_with
+from .refuted import NONE, Engine, Refuted, refuted_with
 from .scenario import Answer, Missed, answer_of, cheapest_settled, unproven, why_none
 
 SHORTLY = 0
@@ -74,10 +74,13 @@ def family_of(problem: Problem) -> str:
     return hashlib.sha256(repr(told).encode()).hexdigest()
 
 
-def proven(problem: Problem, physics: Physics) -> Answer:
-    """The cheapest fleet of one or two pools that holds when it is simulated, and those that it stands for."""
+def proven(problem: Problem, physics: Physics, known: Refuted = NONE) -> Answer:
+    """The cheapest fleet of one or two pools that holds when it is simulated, and those that it stands for.
+
+    known: fleets that were seen to miss there before.
+    """
     missed: list[Missed] = []
-    out: set[tuple[Engine, ...]] = set()
+    out: set[tuple[Engine, ...]] = set(known)
     for _ in range(1 + ROUNDS):
         pick = None if physics.floor else cheapest_settled(problem, physics, frozenset(out))
         if pick is None:

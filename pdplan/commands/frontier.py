@@ -36,10 +36,10 @@ LOOKING = 0.6
 @click.option(
     "--between",
     metavar="LOW:HIGH",
-    help="Range of the curve, such as 300ms:2s, 5/s:40/s or 20:80 ($/h); default: from 1/4 (latencies: 1/10) to 4 "
-    "times the value in FILE, attainment from 50% to 99.9%.",
+    help="Range of the curve, such as 300ms:2s, 5/s:40/s or 20:80 ($/h); default: from 1/4 to 4 times the "
+    "value in FILE, attainment from 50% to 99.9%.",
 )
-@verify_option(4)
+@verify_option(12)
 @click.option("--csv", "csv_file", type=PATH, metavar="OUT", help="Write a row per step of the curve, as CSV.")
 @click.option("--html", "html_file", type=PATH, metavar="OUT", help="Write a page with the curve.")
 @set_option
@@ -69,11 +69,14 @@ def frontier(
       pdplan frontier workload.yaml --over budget --between 20:80 --json
 
     The cheapest fleet of one or two pools for every value in the range: a staircase, as fleets are
-    whole. Each step ends where its fleet no longer holds, exact to 0.01 %. Where there are several
-    SLO classes, all their limits are scaled together. Over the budget: the most demand it serves.
+    whole. By formula each step ends where its fleet no longer holds, exact to 0.01 %; what would be
+    the cheapest over less than 1 % is left out. Where there are several SLO classes, all their limits
+    are scaled together. Over the budget: the most demand it serves.
 
-    The ends of the curve and the steps before its largest jumps are simulated where they end, as many
-    as --verify says; a fleet that misses there ends where it holds, and the next one takes over.
+    Steps are simulated where they end, as many as --verify says, first the ends of the curve and
+    those before its largest jumps; a fleet that misses there ends where it was seen to hold, to 1 %,
+    and the next one takes over. At the value in FILE the whole search of pdplan optimize is made, so
+    that the curve is never above it there.
 
     Exits with 3 when no value in the range has a fleet that meets the SLOs.
     """

@@ -1,0 +1,208 @@
+"""Where the steps of a frontier end: by formula, where simulation says so, and at the file's own value."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from costmodel.errors import BelowFloorError
+from optimizer.fleets.fleet import Fleet
+from optimizer.loads.instance import Instance
+from optimizer.plans.plan import Status
+from optimizer.whatif import frontier_looks, frontier_own, second_look
+from optimizer.whatif.frontier import (
+    RESOLUTION,
+    Frontier,
+    Step,
+    by_budget,
+    frontier,
+    hardness,
+    over_of,
+    own_value,
+    usual_range,
+    value_at,
+)
+from optimizer.whatif.frontier_looks import _wide, with_looks
+from optimizer.whatif.scenario import Answer, nothing
+from optimizer.whatif.second_look import look_at
+from reports.frontier_text import frontier_record, frontier_text
+from search_spaces.loader import problem_of
+from search_spaces.problem import Problem
+from tests.test_second_look import BASE, KEPT, MISSED, TIGHT, engines
+
+Look = Callable[[Instance, Fleet], tuple[float, str]]
+Judge = Callable[..., None]
+
+
+@pytest.fixture(scope="module")
+def tight() -> Problem:
+    return problem_of(TIGHT, "tight", Path())
+
+
+@pytest.fixture
+def judge(monkeypatch: pytest.MonkeyPatch) -> Judge:
+    """Replace what simulation says of fleets, and what the whole search finds at the file's own value."""
+
+    def instead(look: Look, own: Answer | None = None) -> None:
+        look_at.cache_clear()
+        for module in (second_look, frontier_looks):
+            monkeypatch.setattr(module, "look", lambda instance, fleet, *_most: look(instance, fleet))
+        monkeypatch.setattr(frontier_looks, "own_answer", lambda _problem, _curve: own)
+
+    return instead
+
+
+def answer(cost: float, line: str = "1 x H100 TP1 colocated") -> Answer:
+    return Answer(Status.FEASIBLE, cost, None, None, 9.0, {"H100": 1}, (line,), "time of a", attainment=1.0)
+
+
+def one_engine_until(rate: float) -> Look:
+    """One engine misses beyond a rate, though the formulas promise more of it."""
+    return lambda instance, fleet: MISSED if engines(fleet) == 1 and instance.flows.rate.sum() > rate else KEPT
+
+
+# --- by simulation --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("bounds", [(10.0, 45.0), (12.0, 21.0), (15.0, 30.0)])
+def test_where_a_fleet_misses_does_not_depend_on_the_range(
+    tight: Problem, judge: Judge, bounds: tuple[float, float]
+) -> None:
+    judge(one_engine_until(17.3))
+    first = with_looks(tight, BASE, "rate", frontier(tight, BASE, "rate", bounds), looks=12).steps[0]
+    assert first.hard <= 17.3 < (first.missed or 0.0) <= first.hard * (1.0 + 1.001 * RESOLUTION)
+    assert first.promised == pytest.approx(20.3, rel=0.01)
+
+
+def test_a_limit_is_tightened_down_to_where_its_fleet_misses(tight: Problem, judge: Judge) -> None:
+    judge(lambda instance, _fleet: MISSED if instance.problem.slos[0].tpot < 0.0431 else KEPT)
+    curve = frontier(tight, BASE, "tpot", (0.04, 0.2))
+    found = with_looks(tight, BASE, "tpot", curve, looks=12)
+    last = found.steps[1]
+    assert last.hard >= 0.0431 > (last.missed or 1.0) >= last.hard / (1.0 + 1.001 * RESOLUTION)
+    told = " ".join(frontier_text(found, 100).split())
+    assert (
+        f"it was seen to hold to {1e3 * last.hard:.5g} ms, and to miss at {1e3 * (last.missed or 0.0):.5g} ms" in told
+    )
+
+
+def test_the_curve_over_budgets_is_that_over_rates(tight: Problem, judge: Judge) -> None:
+    judge(one_engine_until(17.3))
+    rates = with_looks(tight, BASE, "rate", frontier(tight, BASE, "rate", (10.0, 30.0)), looks=12)
+    budget = with_looks(tight, BASE, "budget", frontier(tight, BASE, "budget"), looks=12)
+    ends = {step.answer.cost: step.hard for step in budget.steps}
+    assert len(rates.steps) > 2
+    for step in rates.steps[:-1]:
+        assert step.answer.cost is not None
+        assert ends[step.answer.cost] == pytest.approx(step.hard, rel=RESOLUTION)
+
+
+def test_steps_that_simulation_made_narrow_are_left_out() -> None:
+    over = over_of(problem_of(TIGHT, "tight", Path()), "rate")
+    steps = [Step(1.0, 2.0, answer(1.0)), Step(2.0002, 2.01, answer(2.0)), Step(2.0101, 3.0, answer(3.0))]
+    wide = _wide(over, None, steps)
+    assert [(step.easy, step.hard, step.answer.cost) for step in wide] == [(1.0, 2.0, 1.0), (2.0002, 3.0, 3.0)]
+    assert len(_wide(over, 2.005, steps)) == 3  # the file's own value is there
+    assert len(_wide(over, None, steps[:2])) == 2  # there is no next one
+    assert len(_wide(over, None, [*steps[:2], Step(2.0101, 3.0, nothing("too slow"))])) == 3
+
+
+# --- by formula -----------------------------------------------------------------------------------------------------
+
+
+def test_no_step_is_narrower_than_the_curve_is_told_to(tight: Problem) -> None:
+    curve = frontier(tight, BASE, "rate", (5.0, 200.0))
+    over = over_of(tight, "rate")
+    widths = [hardness(over, step.hard) - hardness(over, step.easy) for step in curve.steps[:-1]]
+    assert len(widths) > 3
+    assert min(widths) > 0.98 * RESOLUTION
+    for step, after in pairwise(curve.steps):
+        gap = hardness(over, after.easy) - hardness(over, step.hard)
+        assert gap == pytest.approx(0.0 if after.answer.cost is None else math.log1p(curve.tolerance), abs=1.01e-2)
+
+
+def test_the_last_budget_buys_more_than_the_range_that_was_searched(tight: Problem) -> None:
+    few = problem_of(TIGHT | {"workload": TIGHT["workload"] | {"request_rate": 1.0}}, "few", Path())
+    (last,) = frontier(few, BASE, "budget").steps[-1:]
+    assert usual_range(few, over_of(few, "rate")) == (0.25, 4.0)
+    assert last.hard == last.answer.goodput > 4.0
+    assert by_budget(replace(frontier(few, BASE, "budget"), steps=(last,)))[0]["rate_rps"] == last.hard
+
+
+@pytest.mark.parametrize(("name", "value"), [("rate", 7.0), ("tpot", 0.04), ("attainment", 0.95)])
+def test_what_is_harder_has_more_hardness(tight: Problem, name: str, value: float) -> None:
+    over = over_of(tight, name)
+    harder = 1.01 * value if over.upwards else value / 1.01
+    assert hardness(over, harder) > hardness(over, value)
+    assert value_at(over, hardness(over, value)) == pytest.approx(value)
+
+
+def test_the_own_value_is_that_of_all_classes_or_none(tight: Problem) -> None:
+    classes = [{"name": "a", "ttft": 1.0, "tpot": 0.05, "attainment": 0.9, "share": 0.5}]
+    classes.append(classes[0] | {"name": "b", "ttft": 2.0, "attainment": 0.99})
+    several = problem_of({key: value for key, value in TIGHT.items() if key != "slo"} | {"slo": classes}, "b", BASE)
+    assert [own_value(tight, over_of(tight, one)) for one in ("rate", "ttft", "attainment")] == [20.0, 1.0, 0.99]
+    assert [own_value(several, over_of(several, one)) for one in ("rate", "ttft", "attainment")] == [20.0, 1.0, None]
+
+
+# --- at the file's own value ----------------------------------------------------------------------------------------
+
+
+def told(found: Frontier) -> str:
+    return " ".join(frontier_text(found, 100).split())
+
+
+def test_at_its_own_value_the_curve_is_not_above_the_whole_search(tight: Problem, judge: Judge) -> None:
+    judge(lambda _instance, fleet: MISSED if engines(fleet) <= 2 else KEPT, own=answer(5.0, "mixed"))
+    found = with_looks(tight, BASE, "rate", frontier(tight, BASE, "rate", (10.0, 45.0)), looks=12)
+    at = next(step for step in found.steps if step.easy <= 20.0 <= step.hard)
+    assert (at.answer.cost, at.hard) == (5.0, 20.0)
+    costs = [step.answer.cost or math.inf for step in found.steps]
+    assert costs == sorted(costs)
+    assert "At 20 req/s, the file's own value, the whole search of pdplan optimize finds $5.00/h: its" in told(found)
+    assert "found by formula but for the one at the file's own value; each step ends" in told(found)
+    assert frontier_record(found)["own"] == {"value": 20.0, "found_usd_per_hour": 5.0}
+
+
+def test_what_the_curve_has_cheaper_there_is_simulated_whatever_else_is(tight: Problem, judge: Judge) -> None:
+    curve = frontier(tight, BASE, "rate", (10.0, 45.0))
+    judge(one_engine_until(17.3), own=answer(7.0, "dear"))
+    found = with_looks(tight, BASE, "rate", curve, looks=1)
+    at = next(step for step in found.steps if step.easy <= 20.0 <= step.hard)
+    assert (at.answer.cost, at.answer.attainment) == (5.0, 1.0)
+    assert "the whole search of pdplan optimize finds $7.00/h, and this curve $5.00/h." in told(found)
+
+
+def test_a_curve_by_formula_or_elsewhere_asks_for_no_whole_search(tight: Problem, monkeypatch: Any) -> None:
+    asked: list[Problem] = []
+    monkeypatch.setattr(frontier_own, "solve_full", lambda problem, _level: asked.append(problem) or answer(5.0))
+    beyond = frontier(tight, BASE, "rate", (21.0, 30.0))
+    here = frontier(tight, BASE, "rate", (15.0, 30.0))
+    assert with_looks(tight, BASE, "rate", here, looks=0) is here
+    assert frontier_own.own_answer(tight, beyond) is None
+    assert not asked
+    assert frontier_own.own_answer(tight, here) == answer(5.0)
+    few = replace(here, steps=here.steps[:1], by_budget=True)
+    assert frontier_own.own_answer(tight, few) is None  # dearer than any budget that is shown
+
+    def refuse(_problem: Problem, _level: object) -> Answer:
+        raise BelowFloorError("too slow")
+
+    monkeypatch.setattr(frontier_own, "solve_full", refuse)
+    assert frontier_own.own_answer(tight, here) is None
+
+
+def test_the_curve_agrees_with_optimize_on_a_file(tight: Problem) -> None:
+    """Nothing replaced: one H100 holds by formula, and a simulation refutes it."""
+    found = with_looks(tight, BASE, "rate", frontier(tight, BASE, "rate", (16.0, 24.0)), looks=12)
+    at = next(step for step in found.steps if step.easy <= 20.0 <= step.hard)
+    assert (at.answer.cost, found.own and found.own.cost) == (5.0, 5.0)
+    assert found.steps[0].answer.cost == 3.0
+    assert found.steps[0].hard < 20.0
+    assert "the whole search of pdplan optimize finds $5.00/h, as this curve has it." in told(found)
