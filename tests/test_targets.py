@@ -198,7 +198,7 @@ def test_a_fleet_that_the_router_cannot_serve_is_the_nearest_miss(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     few = [{"name": "H100", "inventory": 1}, {"name": "L4", "inventory": 4}]
-    demand = SEVERAL["workload"] | {"request_rate": 24}
+    demand = SEVERAL["workload"] | {"request_rate": 25}
     alike = SEVERAL["search"] | {"roles": ["colocated"]}
     file = tiny(tmp_path, **SEVERAL | {"accelerators": few, "workload": demand, "search": alike})
     assert run(["optimize", str(file), "--effort", "quick", "-q"]) == 0
