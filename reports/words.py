@@ -38,7 +38,7 @@ _CONSTRAINTS: Final = {
     "ttft": "TTFT limit",
     "tpot": "TPOT limit",
 }
-_SHORT: Final = {"slots": "slots", "time": "prompt time", "kv_memory": "KV", "link": "link"}
+_SHORT: Final = {"slots": "slots", "time": "prompts", "kv_memory": "KV", "link": "link"}
 MISS_SIMULATED: Final = "nearest miss simulated"
 """Of the figures of a plan without a fleet."""
 _KINDS: Final = {

@@ -145,7 +145,7 @@ def test_time_with_prompts_is_no_time_in_use() -> None:
     """A pool with a prompt for 35 % of the time runs a step in all of it, as `simulate` says."""
     point = load("disaggregated").pools[0].operating_point.model_copy(update={"utilization": {"time": 0.349}})
     assert busiest_words(point) == "34.9 % of the time with prompts"
-    assert busiest_words(point, short=True) == "34.9 % prompt time"
+    assert busiest_words(point, short=True) == "34.9 % prompts"
     assert busiest_words(point.model_copy(update={"utilization": {"slots": 0.77}})) == "77 % of request slots in use"
 
 
@@ -153,7 +153,7 @@ def test_a_fleet_whose_busiest_column_has_no_room_says_it_below() -> None:
     for width in (70, 80):
         said = render_plan(load("disaggregated"), width)
         assert "Busiest: " in said
-        assert "93 % prompt time (p0)" in " ".join(said.split())
+        assert "93 % prompts (p0)" in " ".join(said.split())
     assert "Busiest: " not in render_plan(load("disaggregated"), 120)
 
 
