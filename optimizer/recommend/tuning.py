@@ -59,9 +59,8 @@ def with_rivals(bench: Bench, winner: Verdict, known: Tuning, stopped: Callable[
     full = replace(bench, verdicts=held)
     judged = [full.verdict(look.fleet) for look in best if not stopped()]
     sure = [_row(bench.instance, one) for one in (winner, *judged)]
-    told = {
-        _same(row): row for row in (*known.front, *sure) if row.tail <= 1.0
-    }  # full runs say more of a tail than a look
+    # full runs come last, as they say more of a tail than a look
+    told = {_same(row): row for row in (*known.front, *sure) if row.tail <= 1.0}
     return known.model_copy(update={"compared": len(judged), "front": unbeaten(told.values())})
 
 
