@@ -177,14 +177,17 @@ class Beside:
     @cached_property
     def variance(self) -> float:
         """Var N, of the decodes of one engine [1]."""
-        alone = self.batch * max(1.0 + (self.peaked - 1.0) * self.overlap, 0.0) / (1.0 - feedback(self))
-        return alone / self.engines + self.apart
+        return self._varied(self.overlap)
 
     @cached_property
     def meets(self) -> float:
         """K, prompts that a request meets on average, those that wait when it begins to decode among them [1]."""
-        alone = self.batch * (self.peaked + 1.0) / 2.0 / (1.0 - feedback(self))
-        return max(self.batch + (alone / self.engines + self.apart) / max(self.batch, 1e-12) - 1.0, 0.0)
+        return max(self.batch + self._varied(0.5) / max(self.batch, 1e-12) - 1.0, 0.0)
+
+    def _varied(self, overlap: float) -> float:
+        """Var N where this share of what comes together is there at once [1]."""
+        alone = self.batch * max(1.0 + (self.peaked - 1.0) * overlap, 0.0) / (1.0 - feedback(self))
+        return alone / self.engines + self.apart
 
 
 def dispersion(beside: Beside, steps: FloatArray) -> FloatArray:

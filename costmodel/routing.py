@@ -6,7 +6,6 @@ Arrays broadcast against (engines, points).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
 from statistics import NormalDist
 from typing import TypeVar
 
@@ -73,7 +72,6 @@ def sampled_spread(tokens: FloatArray) -> FloatArray:
     return np.asarray(SAMPLED_SPREAD * np.sqrt(np.maximum(variance, 0.0)))
 
 
-@cache
 def largest_of(ranks: float) -> float:
     """Expected largest of `ranks` independent standard normals: inverse normal of (n - 3/8) / (n + 1/4) (Blom 1958).
 

@@ -141,11 +141,8 @@ def front_sentence(plan: Plan) -> str:
 
 def _considered(tuning: Tuning) -> str:
     """Say what the front is of: fleets around the plan's, and those of the comparison that keep their goals."""
-    if not tuning.compared:
-        return f"{plural(tuning.looks, 'fleet')} around the plan's looked at"
-    return (
-        f"{plural(tuning.looks, 'fleet')} around the plan's looked at, {count(tuning.compared)} of other kinds judged"
-    )
+    looked = f"{plural(tuning.looks, 'fleet')} around the plan's looked at"
+    return f"{looked}, {count(tuning.compared)} of other kinds judged" if tuning.compared else looked
 
 
 def _gain(before: Sequence[Tail], after: Sequence[Tail], slowest: Tail) -> str:

@@ -17,9 +17,9 @@ MOST_POOLS_IN_WORDS: Final = 3
 MOST_NAMES: Final = 2
 """Other kinds of fleet that one fleet is named after."""
 LABEL_LIMIT: Final = 100
+"""Of the name of an alternative, which may list the engines of two pools."""
 ENGINES_LIMIT: Final = 1000
 """Of the list of engines that an alternative is without, which no view may cut."""
-"""Of the name of an alternative, which may list the engines of two pools."""
 
 _CONSTRAINTS: Final = {
     "slots": "request slots",
