@@ -111,7 +111,7 @@ def words_of(instance: Instance, pool: FleetPool) -> str:
 def engines_of(instance: Instance, role: Role) -> list[Engine]:
     """The best setting in a role of each shape that the serving engine can be told to have."""
     tables, found = instance.tables, []
-    every_seqs = range(tables.seqs.size) if role is not Role.PREFILL else (0,)
+    every_seqs = tables.limits.tolist() if role is not Role.PREFILL else (0,)
     every_chunk = range(tables.chunks.size) if role is Role.COLOCATED else (tables.chunks.size - 1,)
     for shape, each in enumerate(tables.shapes):
         if not runs(instance.problem.engine, each.parallelism):

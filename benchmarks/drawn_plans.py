@@ -182,10 +182,16 @@ def _settings(instance: Instance, fleet: Fleet) -> list[tuple[float, Fleet]]:
 
     Empty where the formulas promise too little of large batch limits with any chunk.
     """
-    last = instance.tables.seqs.size - 1
-    if max((promise(instance, one) for one in _variants(instance, fleet, [last // 2, last])), default=0.0) < PROMISING:
+    limits = instance.tables.limits.tolist()
+    if (
+        max(
+            (promise(instance, one) for one in _variants(instance, fleet, [limits[len(limits) // 2 - 1], limits[-1]])),
+            default=0.0,
+        )
+        < PROMISING
+    ):
         return []
-    every = _variants(instance, fleet, range(last + 1))
+    every = _variants(instance, fleet, limits)
     return sorted(((promise(instance, one), one) for one in every), key=lambda row: -min(row[0], 1.0))
 
 

@@ -106,14 +106,15 @@ def served_words(plan: Plan) -> str:
 
 def no_fleet_headline(plan: Plan) -> str:
     """Say that there is no fleet, and why as far as the plan knows."""
-    if plan.status is Status.TIME_LIMIT:
-        return "No fleet was found that meets the SLOs; that there is none is not proven."
+    proven = plan.status is not Status.TIME_LIMIT
+    none = "No fleet of the search space meets the SLOs" if proven else "No fleet was found that meets the SLOs"
+    doubt = "" if proven else " That there is none is not proven."
     limits = violated(plan) or by_slack(plan)[:1]
     if not limits:
-        return "No fleet of the search space meets the SLOs."
+        return f"{none}.{doubt}"
     verb = "are" if len(limits) > 1 else is_or_are(constraint_words(limits[0].constraint))
     named = _some([limit_words(limit) for limit in limits])
-    return f"No fleet of the search space meets the SLOs: {named} {verb} in the way."
+    return f"{none}: {named} {verb} in the way.{doubt}"
 
 
 def overload_sentence(plan: Plan) -> str:

@@ -258,6 +258,11 @@ def rivals_of_other_fleets(plan: Plan) -> list[Alternative]:
     return [row for row in distinct_alternatives(plan) if row.kind != "recommended" and is_feasible(row)]
 
 
+def without_fleet(status: str) -> str:
+    """Say how a search ended that has no fleet to show."""
+    return "none found" if status == Status.TIME_LIMIT.value else status.replace("_", " ")
+
+
 def status_words(row: Alternative) -> str:
     """Say how the search for an alternative ended, with its price where it has one."""
     spent = "none found to hold" if row.simulated else "not found in time"

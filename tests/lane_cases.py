@@ -62,11 +62,11 @@ def shape_with(instance: Instance, lanes: int) -> int:
 
 def lane_fleet(instance: Instance, role: Role, lanes: int, replicas: int) -> Fleet:
     """A pool of engines with lanes that serves all there is, and decode engines without where it does not decode."""
-    everything = np.ones(instance.flows.isl.size)
+    everything, (least, _, most) = np.ones(instance.flows.isl.size), instance.tables.limits.tolist()
     if role is Role.COLOCATED:
-        return Fleet((FleetPool("c", role, shape_with(instance, lanes), 2, 0, replicas, 0, everything),))
-    prompts = FleetPool("p", role, shape_with(instance, lanes), 0, 0, replicas, 0, everything)
-    return Fleet((prompts, FleetPool("d", Role.DECODE, shape_with(instance, 1), 0, 0, DECODERS, 0, everything)))
+        return Fleet((FleetPool("c", role, shape_with(instance, lanes), most, 0, replicas, 0, everything),))
+    prompts = FleetPool("p", role, shape_with(instance, lanes), least, 0, replicas, 0, everything)
+    return Fleet((prompts, FleetPool("d", Role.DECODE, shape_with(instance, 1), least, 0, DECODERS, 0, everything)))
 
 
 def at_rate(instance: Instance, rate: float) -> Instance:

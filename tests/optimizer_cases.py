@@ -99,6 +99,12 @@ def problem(**changes: Any) -> Problem:
     return Problem(**(fields | changes))
 
 
+def limit(instance: Instance, place: int) -> int:
+    """Index of the batch limit at a place among those of the space, or of the last."""
+    limits = instance.tables.limits
+    return int(limits[min(place, limits.size - 1)])
+
+
 def instance_of(given: Problem) -> Instance:
     """The instance of a problem, with the overhead of its engine."""
     return make_instance(given, load_engine_overhead(given.engine))

@@ -10,7 +10,7 @@ import numpy as np
 from costmodel.engine import Parallelism, Role
 from optimizer.fleets.fleet import Fleet, FleetPool
 from optimizer.loads.instance import Instance
-from tests.optimizer_cases import instance_of, problem, workload
+from tests.optimizer_cases import instance_of, limit, problem, workload
 
 
 @cache
@@ -20,7 +20,7 @@ def small(rate: float = 6.0, **changes: Any) -> Instance:
 
 def pool(instance: Instance, name: str, role: Role, replicas: int, route: float = 1.0) -> FleetPool:
     shape = next(k for k, one in enumerate(instance.tables.shapes) if one.parallelism == Parallelism())
-    seqs = 1 if role is not Role.PREFILL else 0
+    seqs = limit(instance, int(role is not Role.PREFILL))
     return FleetPool(name, role, shape, seqs, 0, replicas, 0, np.full(instance.flows.isl.size, route))
 
 

@@ -37,7 +37,7 @@ from pdplan.cli import cli, run
 from reports.autoscale_page import render_autoscale
 from reports.autoscale_text import autoscale_dict, autoscale_text
 from reports.numbers import money, percent
-from tests.optimizer_cases import instance_of, problem, workload
+from tests.optimizer_cases import instance_of, limit, problem, workload
 
 HOURS = np.array([0.25] * 12 + [1.0] * 12)
 
@@ -46,7 +46,7 @@ HOURS = np.array([0.25] * 12 + [1.0] * 12)
 def case() -> tuple[Instance, Fleet]:
     """Colocated engines of one H100, as many as 64 requests per second need."""
     instance = instance_of(problem(workload=workload(64.0)))
-    pool = FleetPool("colocated-1", Role.COLOCATED, 0, 1, 0, 64, 0, np.ones(instance.flows.isl.size))
+    pool = FleetPool("colocated-1", Role.COLOCATED, 0, limit(instance, 1), 0, 64, 0, np.ones(instance.flows.isl.size))
     enough = replicas_at(instance, Fleet((pool,)), 1.0)
     return instance, with_replicas(Fleet((pool,)), enough)
 

@@ -14,6 +14,7 @@ from optimizer.verification.batch_limits import raised, with_larger_batches
 from optimizer.verification.simulation_record import goodput_of
 from optimizer.verification.verdict import Bench, fleet_key
 from tests.optimizer_cases import instance_of, problem, slo, space, workload
+from tests.optimizer_cases import limit as place
 
 LIMITS = (4, 8, 16, 32, 64)
 
@@ -37,7 +38,8 @@ def long_prompts() -> Instance:
 def one_engine(limit: int) -> Fleet:
     """One engine with a batch limit."""
     route = np.ones(short_answers().flows.isl.size)
-    return Fleet((FleetPool("colocated-1", Role.COLOCATED, 0, LIMITS.index(limit), 0, 1, 0, route),))
+    seqs = place(short_answers(), LIMITS.index(limit))
+    return Fleet((FleetPool("colocated-1", Role.COLOCATED, 0, seqs, 0, 1, 0, route),))
 
 
 def bench() -> Bench:

@@ -33,7 +33,19 @@ from optimizer.loads.loads import (
     slot_utilization,
 )
 from search_spaces.problem import Constraints, Problem
-from tests.optimizer_cases import EVERY_ROLE, FEW, columns_of, instance_of, model, offer, problem, slo, space, workload
+from tests.optimizer_cases import (
+    EVERY_ROLE,
+    FEW,
+    columns_of,
+    instance_of,
+    limit,
+    model,
+    offer,
+    problem,
+    slo,
+    space,
+    workload,
+)
 
 AT = {resource: index for index, resource in enumerate(RESOURCES)}
 MIXES = (
@@ -92,7 +104,7 @@ class TestRanges:
     def test_a_token_budget_that_decodes_use_up_serves_no_prompt(self) -> None:
         """128 running requests leave nothing of a budget of 64 tokens."""
         together = of(COLUMNS, Role.COLOCATED)
-        starved = together.take((together.seqs == 1) & (together.chunk == 0) & (together.shape == 0))
+        starved = together.take((together.seqs == limit(INSTANCE, 1)) & (together.chunk == 0) & (together.shape == 0))
         assert starved.size
         assert np.isinf(column_loads(INSTANCE, starved).load).all()
 

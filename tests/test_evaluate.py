@@ -21,7 +21,7 @@ from optimizer.solver.program import Outcome
 from optimizer.solver.search import Effort, Found, search
 from optimizer.solver.simple_plans import block_costs, column_totals, price_space
 from search_spaces.problem import Constraints, Problem
-from tests.optimizer_cases import EVERY_ROLE, instance_of, model, offer, problem, slo, space, workload
+from tests.optimizer_cases import EVERY_ROLE, instance_of, limit, model, offer, problem, slo, space, workload
 
 CHAT = ((200.0, 300.0, 0.5), (2000.0, 200.0, 0.4), (12000.0, 400.0, 0.1))
 CODE = ((4000.0, 20.0, 0.7), (8000.0, 100.0, 0.3))
@@ -174,7 +174,9 @@ def test_polishing_splits_no_pool() -> None:
         )
     )
     columns = make_columns(instance, Grid())
-    able = (column_totals(instance, columns).busiest <= 1.0) & (columns.seqs == 0) & (columns.chunk == 0)
+    able = (
+        (column_totals(instance, columns).busiest <= 1.0) & (columns.seqs == limit(instance, 0)) & (columns.chunk == 0)
+    )
     blocks = columns.take(np.array([np.flatnonzero(able & (columns.replicas == size))[-1] for size in (1, 2)]))
     found = Found(
         outcome=Outcome.OPTIMAL,
@@ -216,13 +218,13 @@ def one_flow(rate: float, **changes: float) -> Instance:
     )
 
 
-def pair(prefill: int, decode: int) -> Fleet:
+def pair(instance: Instance, prefill: int, decode: int) -> Fleet:
     """Engines for prompts and engines for tokens."""
-    share = np.ones(1)
+    share, seqs = np.ones(1), limit(instance, 0)
     return Fleet(
         (
-            FleetPool("prefill-1", Role.PREFILL, 0, 0, 0, prefill, 0, share),
-            FleetPool("decode-1", Role.DECODE, 0, 0, 0, decode, 0, share),
+            FleetPool("prefill-1", Role.PREFILL, 0, seqs, 0, prefill, 0, share),
+            FleetPool("decode-1", Role.DECODE, 0, seqs, 0, decode, 0, share),
         )
     )
 
@@ -232,7 +234,7 @@ class TestByHand:
         """The pool's wait is that of `prompt_wait` for its prompts, alone and in full steps."""
         instance = one_flow(8.0)
         tables = instance.tables
-        state = evaluate(instance, pair(1, 1)).states[0]
+        state = evaluate(instance, pair(instance, 1, 1)).states[0]
         alone, shared = tables.prefill_time[0, -1], tables.prefill_shared[0, -1]
         assert 0.1 < 8.0 * float(alone[0]) < 0.9
         assert float(shared[0]) < float(alone[0])
@@ -247,14 +249,14 @@ class TestByHand:
         """The rest of the decode step in progress, met at any time, and the first own one; the cards hardly hold up."""
         instance = one_flow(2.0)
         tables = instance.tables
-        result = evaluate(instance, pair(1, 1))
+        result = evaluate(instance, pair(instance, 1, 1))
         queue, decode = result.states
         moved = float(tables.kv_transferred[0, 0]) / float(tables.link[0])
         assert moved == pytest.approx(1000 * 2 * 32 * 8 * 128 * 2 / 50e9)  # KV of Llama-3.1-8B over a 400 Gbit/s card
         assert decode.steps is not None
         running = 1.0 - math.exp(-decode.running)
         alone = float(queue.latency[0]) + moved + decode.steps.quiet
-        assert running > 0.8
+        assert running > 0.7
         # those who find the engine busy come last: the median is that of 0.5 / (1 - rho) of those who do not
         rest = decode.steps.quiet * max(0.5 / (1.0 - queue.utilization) - (1.0 - running), 0.0) / running
         assert result.ttft[-1, 0] == pytest.approx(alone + rest, abs=0.1 * decode.steps.quiet)
@@ -263,23 +265,26 @@ class TestByHand:
         """running = rate x osl x step, and step = base(running) + running x slope."""
         instance = one_flow(8.0)
         tables = instance.tables
-        state = evaluate(instance, pair(1, 2)).states[1]
+        state = evaluate(instance, pair(instance, 1, 2)).states[1]
         assert state.running == pytest.approx(4.0 * 100.0 * state.step, rel=1e-6)
-        base = float(tables.decode_base[0, 0])
+        base = float(np.interp(state.running, tables.seqs, tables.decode_base[0]))
         assert state.step == pytest.approx(base + state.running * float(tables.attention_slope[0, 0]), rel=1e-6)
         assert state.memory == pytest.approx(state.running * tables.kv_held[0, 0] / tables.kv_capacity[0, 0], rel=1e-6)
 
     def test_a_request_meets_steps_that_hold_it_too(self) -> None:
         """Its tokens come at the step of a batch of one more than the mean; for whole bursts, of more."""
         instance = one_flow(8.0)
-        result = evaluate(instance, pair(1, 1))
-        one = float(instance.tables.attention_slope[0, 0])
+        result = evaluate(instance, pair(instance, 1, 1))
+        base = instance.tables.decode_base[0]  # in which each request more is one token more to compute
+        one = float(instance.tables.attention_slope[0, 0] + base[1] - base[0])
         assert result.tpot[-1, 0] == pytest.approx(result.states[1].step + one, rel=1e-5)
         bursty = instance_of(replace(instance.problem, workload=replace(instance.problem.workload, burstiness=3.0)))
-        assert evaluate(bursty, pair(1, 1)).tpot[-1, 0] == pytest.approx(result.states[1].step + 5.0 * one, rel=1e-5)
+        assert evaluate(bursty, pair(instance, 1, 1)).tpot[-1, 0] == pytest.approx(
+            result.states[1].step + 5.0 * one, rel=1e-5
+        )
 
     def test_an_engine_more_shares_the_queue(self) -> None:
-        one, two = (evaluate(one_flow(12.0), pair(engines, 1)) for engines in (1, 2))
+        one, two = (evaluate(one_flow(12.0), pair(one_flow(12.0), engines, 1)) for engines in (1, 2))
         assert two.states[0].utilization == pytest.approx(one.states[0].utilization / 2.0, rel=0.01)
         assert two.states[0].wait is not None
         assert one.states[0].wait is not None
@@ -293,15 +298,15 @@ class TestByHand:
                 workload=workload(1.0, ((1000.0, 100.0, 1.0),)), space=space(tensor_parallel=(1,), max_num_seqs=(8,))
             )
         )
-        alone = evaluate(instance, pair(1, 1), 8.0).states[1]
-        together = evaluate(instance, pair(8, 8), 64.0).states[1]
+        alone = evaluate(instance, pair(instance, 1, 1), 8.0).states[1]
+        together = evaluate(instance, pair(instance, 8, 8), 64.0).states[1]
         assert together.running == pytest.approx(alone.running)
         assert 1e-3 < alone.full < 1.0
         assert together.full < alone.full / 10.0
 
     def test_overload_attains_nothing(self) -> None:
         instance = one_flow(500.0)
-        result = evaluate(instance, pair(1, 1))
+        result = evaluate(instance, pair(instance, 1, 1))
         assert not result.stable
         assert not holds(instance, result)
         assert result.overall == 0.0
@@ -311,17 +316,17 @@ class TestByHand:
 
     def test_a_fleet_that_is_too_slow_even_when_idle_has_no_goodput(self) -> None:
         instance = instance_of(replace(one_flow(1.0).problem, slos=(slo(ttft=1e-3),)))
-        assert goodput_volume(instance, pair(1, 1)) == 0.0
+        assert goodput_volume(instance, pair(instance, 1, 1)) == 0.0
 
     def test_goodput_far_above_the_demand_is_found(self) -> None:
         """A fleet of a hundred engines at a hundredth of a request per second."""
         instance = one_flow(0.01)
-        few, many = goodput_volume(instance, pair(1, 1)), goodput_volume(instance, pair(100, 100))
+        few, many = goodput_volume(instance, pair(instance, 1, 1)), goodput_volume(instance, pair(instance, 100, 100))
         assert few > 100.0
         assert many > 90.0 * few
 
     def test_a_request_of_one_token_has_no_tpot(self) -> None:
         given: Problem = replace(one_flow(8.0).problem, slos=(slo(tpot=1e-4),))
         one = instance_of(replace(given, workload=workload(8.0, ((1000.0, 1.0, 1.0),))))
-        assert evaluate(one, pair(1, 1)).overall > 0.9
-        assert evaluate(instance_of(given), pair(1, 1)).overall == 0.0
+        assert evaluate(one, pair(one, 1, 1)).overall > 0.9
+        assert evaluate(instance_of(given), pair(instance_of(given), 1, 1)).overall == 0.0

@@ -24,7 +24,7 @@ from optimizer.verification.judge import (
 )
 from optimizer.verification.miss_words import interval_words
 from optimizer.verification.simulated_goodput import goodput
-from tests.optimizer_cases import instance_of, problem, slo, workload
+from tests.optimizer_cases import instance_of, limit, problem, slo, workload
 
 REQUESTS = 4000
 
@@ -37,7 +37,7 @@ def small() -> Instance:
 
 def pool(instance: Instance, name: str, role: Role, route: float, replicas: int = 1) -> FleetPool:
     shape = next(k for k, one in enumerate(instance.tables.shapes) if one.parallelism == Parallelism())
-    seqs = 1 if role is not Role.PREFILL else 0
+    seqs = limit(instance, int(role is not Role.PREFILL))
     return FleetPool(name, role, shape, seqs, 0, replicas, 0, np.full(instance.flows.isl.size, route))
 
 

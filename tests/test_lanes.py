@@ -23,6 +23,7 @@ from optimizer.rivals.by_evaluation import keeping_up
 from optimizer.verification.judge import simulated_fleet
 from search_spaces.engines import load_serving_policy
 from tests.lane_cases import at_rate, compared, lane_fleet, lane_instance, shape_with
+from tests.optimizer_cases import limit
 
 LANES, BUDGET, PROMPT = 8, 65_536, 8192
 BALANCE = load_serving_policy("vllm").lane_balance
@@ -128,7 +129,7 @@ def test_no_pool_keeps_up_with_fewer_engines_than_the_search_takes_for_the_least
     instance = lane_instance(LANES, 16_384, ((1000.0, 300.0, 0.6), (9000.0, 200.0, 0.4)))
     columns = make_columns(instance, Grid(blocks=(1,), colocated_blocks=(1,), decode_blocks=(1,)))
     shape = shape_with(instance, LANES)
-    seqs = 0 if role is Role.PREFILL else 2
+    seqs = 0 if role is Role.PREFILL else limit(instance, 2)
     mine = (columns.shape == shape) & (columns.role == ROLES.index(role)) & (columns.seqs == seqs)
     (need,) = set((keeping_up(instance, columns.take(mine)) @ instance.flows.rate).tolist())
     for engines in (1, 3):

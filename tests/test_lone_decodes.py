@@ -19,7 +19,7 @@ from optimizer.loads.instance import Instance
 from optimizer.rivals.unavoidable import HALF
 from search_spaces.engines import load_engine_overhead
 from search_spaces.enumeration import engine_config
-from tests.optimizer_cases import EVERY_ROLE, instance_of, problem, space, workload
+from tests.optimizer_cases import EVERY_ROLE, instance_of, limit, problem, space, workload
 
 OUTPUT = 200.0
 SPLITS = (Parallelism(), Parallelism(tensor=2), Parallelism(pipeline=2))
@@ -42,7 +42,7 @@ def fleet(instance: Instance, split: Parallelism, replicas: int = 1) -> Fleet:
     """Colocated engines of one split."""
     shape = next(index for index, one in enumerate(instance.tables.shapes) if one.parallelism == split)
     everything = np.ones(instance.flows.isl.size)
-    return Fleet((FleetPool("one", Role.COLOCATED, shape, 5, 0, replicas, 0, everything),))
+    return Fleet((FleetPool("one", Role.COLOCATED, shape, limit(instance, 5), 0, replicas, 0, everything),))
 
 
 def apart(instance: Instance) -> Fleet:

@@ -31,7 +31,7 @@ from search_spaces.enumeration import Shape
 from search_spaces.feasibility import feasibility_faults
 from search_spaces.pairs import END_RULES, end_of, pair_refusal
 from search_spaces.problem import Problem
-from tests.optimizer_cases import accelerator, instance_of, model, offer, problem, slo, space, workload
+from tests.optimizer_cases import accelerator, instance_of, limit, model, offer, problem, slo, space, workload
 from tests.toy import dense
 
 optimize = partial(optimize_at, level=Level.QUICK)
@@ -296,7 +296,7 @@ def hand_made(taken_wide: float) -> tuple[Instance, Fleet]:
     at = {shape.parallelism.tensor: number for number, shape in enumerate(instance.tables.shapes)}
 
     def pool(role: Role, tensor: int, share: float) -> FleetPool:
-        return FleetPool(f"{role.value}-{tensor}", role, at[tensor], 0, 0, 4, 0, np.array([share]))
+        return FleetPool(f"{role.value}-{tensor}", role, at[tensor], limit(instance, 0), 0, 4, 0, np.array([share]))
 
     return instance, Fleet(
         (

@@ -14,7 +14,7 @@ from optimizer.loads.columns import ROLES, Grid, make_columns
 from optimizer.loads.instance import Instance
 from optimizer.loads.loads import prompt_latency
 from optimizer.verification.judge import judge
-from tests.optimizer_cases import instance_of, problem, workload
+from tests.optimizer_cases import instance_of, limit, problem, workload
 from tests.test_prefill_seqs import SPACE as ONE_CHUNK
 from tests.test_prefill_seqs import stages
 
@@ -37,7 +37,7 @@ def fleet(instance: Instance, chunk: int, number: int = 4, replicas: int = 1) ->
     shape, every = stages(instance, number), np.ones(instance.flows.isl.size)
     seats = prefill_seqs(instance, shape), CHUNKS.index(chunk)
     prefill = FleetPool("prefill-1", Role.PREFILL, shape, *seats, replicas, 0, every)
-    return Fleet((prefill, FleetPool("decode-1", Role.DECODE, stages(instance, 1), 2, 0, 8, 0, every)))
+    return Fleet((prefill, FleetPool("decode-1", Role.DECODE, stages(instance, 1), limit(instance, 2), 0, 8, 0, every)))
 
 
 @pytest.mark.parametrize("chunk", CHUNKS)

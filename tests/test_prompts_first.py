@@ -14,7 +14,7 @@ from optimizer.loads.columns import ROLES
 from optimizer.loads.instance import Instance
 from optimizer.loads.loads import colocated_loads
 from optimizer.verification.judge import judge
-from tests.optimizer_cases import columns_of, instance_of, problem, space, workload
+from tests.optimizer_cases import columns_of, instance_of, limit, problem, space, workload
 
 CHUNK = 1024
 
@@ -33,21 +33,22 @@ def served_by(engine: str, rate: float = 8.0) -> Instance:
 
 def engines(replicas: int) -> Fleet:
     """Colocated ones."""
-    return Fleet((FleetPool("colocated-1", Role.COLOCATED, 0, 3, 0, replicas, 0, np.ones(2)),))
+    seqs = limit(served_by("vllm"), 3)
+    return Fleet((FleetPool("colocated-1", Role.COLOCATED, 0, seqs, 0, replicas, 0, np.ones(2)),))
 
 
 def test_a_step_of_prompts_carries_no_decodes() -> None:
     """Whatever runs, 800 tokens take one step as on a prefill engine, and 3000 take three of them."""
     tables = served_by("sglang").tables
-    assert tables.chunk_count[0, :, 0].tolist() == [[1.0, 3.0]] * 4
-    assert tables.mixed_base[0, 0] == pytest.approx(tables.mixed_base[0, 3])
+    assert tables.chunk_count[0, :, 0].tolist() == [[1.0, 3.0]] * tables.seqs.size
+    assert tables.mixed_base[0, 0] == pytest.approx(tables.mixed_base[0, -1])
     assert (tables.mixed_base * tables.chunk_count)[0, 0, 0] == pytest.approx(tables.prefill_alone[0, 0], rel=1e-2)
 
 
 def test_a_mixed_step_carries_all_of_them() -> None:
     """A batch of 256 leaves 768 of the 1024 tokens."""
     tables = served_by("vllm").tables
-    assert tables.chunk_count[0, 3, 0].tolist() == [2.0, 4.0]
+    assert tables.chunk_count[0, -1, 0].tolist() == [2.0, 4.0]
     assert (tables.mixed_base[0, :, 0] > tables.decode_base[0][:, None]).all()
 
 
@@ -57,7 +58,7 @@ def test_a_prompt_that_goes_alone_adds_more_to_the_steps_of_others() -> None:
     for engine in ("vllm", "sglang"):
         instance = served_by(engine)
         columns = columns_of(instance)
-        mine = columns.take((columns.role == ROLES.index(Role.COLOCATED)) & (columns.seqs >= 2))
+        mine = columns.take((columns.role == ROLES.index(Role.COLOCATED)) & (columns.seqs >= limit(instance, 2)))
         loads.append(colocated_loads(instance, mine).load[:, 2])
     mixed, first = loads
     served = np.isfinite(mixed) & np.isfinite(first)

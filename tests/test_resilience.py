@@ -28,7 +28,7 @@ from pdplan.commands.resilience import least_requests
 from reports.resilience_page import render_resilience
 from reports.resilience_text import resilience_dict, resilience_text, seen_in_the_plan
 from search_spaces.problem import Billing
-from tests.optimizer_cases import instance_of, offer, problem, space, workload
+from tests.optimizer_cases import instance_of, limit, offer, problem, space, workload
 from tests.report_cases import load, simulated
 
 LEFT = st.one_of(st.just(0.0), st.floats(0.01, 1.0))
@@ -80,14 +80,16 @@ def test_every_request_is_served_once_per_stage(weights: list[float], left: list
 def case(replicas: int = 3, billing: Billing = Billing.GPU) -> tuple[Instance, Fleet]:
     """Colocated engines of one H100; one serves some 10 requests per second of these."""
     instance = instance_of(problem(workload=workload(12.0), offers=(offer(billing=billing),)))
-    pool = FleetPool("colocated-1", C, 0, 1, 0, replicas, 0, np.ones(instance.flows.isl.size))
+    pool = FleetPool("colocated-1", C, 0, limit(instance, 1), 0, replicas, 0, np.ones(instance.flows.isl.size))
     return instance, Fleet((pool,))
 
 
 def pools(*engines: int) -> Fleet:
     """Colocated pools of one H100 an engine that share the requests evenly."""
     route = np.ones(case()[0].flows.isl.size) / len(engines)
-    return Fleet(tuple(FleetPool(f"colocated-{k}", C, 0, 1, 0, n, 0, route) for k, n in enumerate(engines, 1)))
+    return Fleet(
+        tuple(FleetPool(f"colocated-{k}", C, 0, limit(case()[0], 1), 0, n, 0, route) for k, n in enumerate(engines, 1))
+    )
 
 
 def test_engines_stand_on_the_first_node_with_room() -> None:
@@ -104,7 +106,7 @@ def test_engines_stand_on_the_first_node_with_room() -> None:
 def test_an_engine_larger_than_a_node_takes_whole_nodes() -> None:
     small = replace(offer(), accelerator=replace(offer().accelerator, node_size=1))
     instance = instance_of(problem(workload=workload(12.0), offers=(small,), space=space(tensor_parallel=(2,))))
-    pool = FleetPool("colocated-1", C, 0, 1, 0, 2, 0, np.ones(instance.flows.isl.size))
+    pool = FleetPool("colocated-1", C, 0, limit(instance, 1), 0, 2, 0, np.ones(instance.flows.isl.size))
     gpus = int(instance.tables.gpus[0])
     assert [sorted(node) for node in nodes_of(instance, Fleet((pool,)))[0]] == [[(0, 0)]] * gpus + [[(0, 1)]] * gpus
 

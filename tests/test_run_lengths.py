@@ -19,7 +19,7 @@ from optimizer.plans.plan_simulation import Simulation
 from optimizer.verification import verdict
 from optimizer.verification.simulated_headroom import with_simulated_headroom
 from optimizer.verification.verdict import Bench, memory, run_length
-from tests.optimizer_cases import instance_of, problem, workload
+from tests.optimizer_cases import instance_of, limit, problem, workload
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +30,7 @@ def instance() -> Instance:
 def colocated(instance: Instance, replicas: int, share: float = 1.0) -> FleetPool:
     shape = next(k for k, one in enumerate(instance.tables.shapes) if one.parallelism == Parallelism())
     route = instance.flows.share * 0.0 + share
-    return FleetPool("colocated-1", Role.COLOCATED, shape, 1, 0, replicas, 0, route)
+    return FleetPool("colocated-1", Role.COLOCATED, shape, limit(instance, 1), 0, replicas, 0, route)
 
 
 def test_a_queue_remembers_as_a_brownian_motion_does(instance: Instance) -> None:

@@ -17,7 +17,7 @@ from optimizer.loads.instance import Instance
 from optimizer.verification.judge import judge_demands, simulated_fleet, simulated_trace
 from optimizer.verification.simulated_demand import closed_demand, diurnal_demands, planned_profile, slots_of_day
 from search_spaces.loader import load_problem, problem_of
-from tests.optimizer_cases import instance_of, problem, slo, workload
+from tests.optimizer_cases import instance_of, limit, problem, slo, workload
 
 DAY = """\
 model: Llama-3.1-8B
@@ -41,9 +41,8 @@ def instance() -> Instance:
 def pool(name: str, role: Role, route: float) -> FleetPool:
     tables = instance().tables
     shape = next(k for k, one in enumerate(tables.shapes) if one.parallelism == Parallelism())
-    return FleetPool(
-        name, role, shape, int(role is not Role.PREFILL), 0, 1, 0, np.full(instance().flows.isl.size, route)
-    )
+    seqs = limit(instance(), int(role is not Role.PREFILL))
+    return FleetPool(name, role, shape, seqs, 0, 1, 0, np.full(instance().flows.isl.size, route))
 
 
 @cache

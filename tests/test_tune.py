@@ -48,7 +48,7 @@ from optimizer.verification.tune import (
 )
 from optimizer.verification.verdict import BRIEFLY, Bench
 from search_spaces.problem import Constraints
-from tests.optimizer_cases import instance_of, problem, space, workload
+from tests.optimizer_cases import instance_of, limit, problem, space, workload
 
 SAMPLERS = (at_random, by_tpe)
 SIZES = (4, 3, 5)
@@ -154,7 +154,7 @@ def small(rate: float = 6.0, **changes: Any) -> Instance:
 
 def pool(instance: Instance, name: str, role: Role, replicas: int, route: float = 1.0) -> FleetPool:
     shape = next(k for k, one in enumerate(instance.tables.shapes) if one.parallelism == Parallelism())
-    return FleetPool(name, role, shape, 1, 1, replicas, 0, np.full(instance.flows.isl.size, route))
+    return FleetPool(name, role, shape, limit(instance, 1), 1, replicas, 0, np.full(instance.flows.isl.size, route))
 
 
 def three(instance: Instance) -> Fleet:

@@ -32,7 +32,7 @@ from optimizer.verification.verdict import Bench, Verdict, fleet_key
 from optimizer.verification.verify import ROUNDS, SEARCHES, cheapest_verified, repaired
 from optimizer.verification.waste import first_that_holds, smaller, without_waste
 from search_spaces.problem import Constraints, Routing
-from tests.optimizer_cases import instance_of, problem, workload
+from tests.optimizer_cases import instance_of, limit, problem, workload
 from tests.small_fleets import apart, pool, replicas, small
 
 
@@ -175,7 +175,7 @@ class Limited(Oracle):
 
     def verdict(self, fleet: Fleet, most: int = 8) -> Verdict:
         needed, self.needed = self.needed, tuple(10 * count for count in self.needed)
-        if fleet.pools[-1].seqs == 0:
+        if fleet.pools[-1].seqs == limit(small(), 0):
             self.needed = needed
         found = super().verdict(fleet, most)
         self.needed = needed
@@ -185,7 +185,7 @@ class Limited(Oracle):
 def mended(bench: Bench, missed: Verdict) -> Fleet | None:
     """The first batch limit in the last pool, once."""
     *others, last = missed.fleet.pools
-    return Fleet((*others, replace(last, seqs=0))) if last.seqs else None
+    return Fleet((*others, replace(last, seqs=limit(small(), 0)))) if last.seqs != limit(small(), 0) else None
 
 
 @settings(deadline=None, max_examples=30)
@@ -195,10 +195,10 @@ def test_other_settings_are_tried_before_more_engines(needed: tuple[int, int], s
     bench: Any = Limited(instance, needed)
     found = cheapest_verified(bench, [apart(instance, *start)], mend=mended)
     first, second, *rest = [*(tried for _, tried in found.missed), *([found.winner] if found.winner else [])]
-    assert (replicas(first.fleet), first.fleet.pools[-1].seqs) == (start, 1)
-    assert (replicas(second.fleet), second.fleet.pools[-1].seqs) == (start, 0)
+    assert (replicas(first.fleet), first.fleet.pools[-1].seqs) == (start, limit(instance, 1))
+    assert (replicas(second.fleet), second.fleet.pools[-1].seqs) == (start, limit(instance, 0))
     assert second.cost == first.cost
-    assert all(one.fleet.pools[-1].seqs == 0 for one in rest)  # repairs are of what came nearer
+    assert all(one.fleet.pools[-1].seqs == limit(instance, 0) for one in rest)  # repairs are of what came nearer
     assert found.repairs == len(found.missed) - 1 + found.by_repair
     if all(np.array(start) >= needed):
         assert found.winner is second
@@ -212,7 +212,12 @@ def test_other_settings_that_miss_too_are_not_changed_again() -> None:
 
     def other(bench: Bench, missed: Verdict) -> Fleet:
         asked.append(missed.fleet.pools[-1].seqs)
-        return Fleet((missed.fleet.pools[0], replace(missed.fleet.pools[1], seqs=1 - missed.fleet.pools[1].seqs)))
+        return Fleet(
+            (
+                missed.fleet.pools[0],
+                replace(missed.fleet.pools[1], seqs=sum(instance.tables.limits) - missed.fleet.pools[1].seqs),
+            )
+        )
 
     found = cheapest_verified(bench, [apart(instance, 1, 1)], mend=other)
     assert found.winner is None or found.winner.held
@@ -225,7 +230,7 @@ def test_a_smaller_fleet_is_tried_with_other_settings_too() -> None:
     bench: Any = Limited(instance, (1, 1))
     less = [("decode-1: one replica less", apart(instance, 1, 2))]
     ((what, found),) = first_that_holds(bench, less, lambda: False, mended)
-    assert (what, replicas(found.fleet), found.fleet.pools[-1].seqs) == (less[0][0], (1, 2), 0)
+    assert (what, replicas(found.fleet), found.fleet.pools[-1].seqs) == (less[0][0], (1, 2), limit(instance, 0))
     assert found.held
     ((_, alone),) = first_that_holds(bench, less, lambda: False, unmended)
     assert not alone.held

@@ -26,7 +26,7 @@ from optimizer.verification.settings import MOST_LOOKS, NEAR, other_settings
 from optimizer.verification.simulated_goodput import OutOfTimeError, RatePoint
 from optimizer.verification.tune import valid
 from optimizer.verification.verdict import Bench, Outcome, Verdict
-from tests.optimizer_cases import instance_of, problem, slo, space, workload
+from tests.optimizer_cases import instance_of, limit, problem, slo, space, workload
 from tests.small_fleets import pool
 
 SEQS, CHUNKS = (8, 16, 32, 64, 128, 256), (512, 1024, 2048, 4096, 8192)
@@ -42,7 +42,7 @@ def roomy(rate: float = 6.0) -> Instance:
 
 def with_settings(fleet: Fleet, index: int, seqs: int, chunk: int) -> Fleet:
     """The fleet with one pool's batch limit and chunk, given as an engine is told them."""
-    changed = replace(fleet.pools[index], seqs=SEQS.index(seqs), chunk=CHUNKS.index(chunk))
+    changed = replace(fleet.pools[index], seqs=limit(roomy(), SEQS.index(seqs)), chunk=CHUNKS.index(chunk))
     return Fleet((*fleet.pools[:index], changed, *fleet.pools[index + 1 :]))
 
 
@@ -53,7 +53,7 @@ def colocated(seqs: int, chunk: int) -> Fleet:
 
 def told(fleet: Fleet) -> list[tuple[int, int]]:
     """Batch limit and chunk of each pool."""
-    return [(SEQS[one.seqs], CHUNKS[one.chunk]) for one in fleet.pools]
+    return [(int(roomy().tables.seqs[one.seqs]), CHUNKS[one.chunk]) for one in fleet.pools]
 
 
 def class_at(share: float) -> ClassJudgement:
@@ -184,7 +184,7 @@ def test_whatever_is_simulated_it_ends_with_what_held_or_nothing(seqs: int, chun
     start = colocated(seqs, max(chunk, 512))
 
     def share(fleet: Fleet) -> float:
-        return float(known[fleet.pools[0].seqs, fleet.pools[0].chunk])
+        return float(known[SEQS.index(told(fleet)[0][0]), fleet.pools[0].chunk])
 
     with simulated(share) as looked:
         found = other_settings(bench(), missed(start, 0.6))
@@ -211,10 +211,10 @@ def test_an_engine_that_stops_its_decodes_for_prompts_gets_larger_chunks_by_simu
     many = space(tensor_parallel=(1,), max_num_seqs=(64,), max_num_batched_tokens=(512, 2048), roles=(Role.COLOCATED,))
     instance = instance_of(
         problem(
-            workload=workload(9.0, ((2000.0, 100.0, 1.0),)), slos=(slo(3.0, 0.026, GOAL),), space=many, engine="sglang"
+            workload=workload(9.0, ((2000.0, 100.0, 1.0),)), slos=(slo(3.0, 0.024, GOAL),), space=many, engine="sglang"
         )
     )
-    start = Fleet((replace(pool(instance, "colocated-1", Role.COLOCATED, 1), seqs=0, chunk=0),))
+    start = Fleet((replace(pool(instance, "colocated-1", Role.COLOCATED, 1), seqs=limit(instance, 0), chunk=0),))
     judge = Bench(instance, seed=0, requests=2000)
     found = judge.verdict(start)
     assert found.outcome is Outcome.MISSES

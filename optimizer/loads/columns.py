@@ -115,7 +115,7 @@ def make_columns(instance: Instance, grid: Grid) -> Columns:
     problem, flows, tables = instance.problem, instance.flows, instance.tables
     shapes = np.arange(len(tables.shapes), dtype=np.float64)
     sends, takes = tables.talks.any(axis=1), tables.talks.any(axis=0)
-    seqs = np.arange(tables.seqs.size, dtype=np.float64)
+    seqs = tables.limits.astype(np.float64)
     chunks = np.arange(tables.chunks.size, dtype=np.float64)
     limits = step_levels(flows)
     parts = []
@@ -168,7 +168,10 @@ def _worth_trying(tables: Tables, prefills: Columns) -> NDArray[np.bool_]:
 
 
 def _sensible(instance: Instance, columns: Columns) -> NDArray[np.bool_]:
-    """Blocks that the limits can hold, with memory for the longest request and decode steps within some TPOT limit."""
+    """Blocks that the limits can hold, with memory for the longest request and decode steps within some TPOT limit.
+
+    Of each engine the least batch limit is kept whose full batch is too slow: fewer requests may run.
+    """
     problem, tables, shape = instance.problem, instance.tables, columns.shape
     gpus = column_gpus(tables, columns)
     inventory = np.array([np.inf if offer.inventory is None else offer.inventory for offer in problem.offers])
@@ -178,7 +181,9 @@ def _sensible(instance: Instance, columns: Columns) -> NDArray[np.bool_]:
     if problem.constraints.budget is not None:
         fits &= column_price(tables, columns) <= problem.constraints.budget * (1 + 1e-9)
     generates = columns.role != ROLES.index(Role.PREFILL)
-    slow = tables.decode_base[shape, columns.seqs] >= instance.flows.tpot.max()
+    longest = instance.flows.tpot.max()
+    slow = tables.decode_base[shape, columns.seqs] >= longest
+    slow &= (columns.seqs != tables.limits[0]) | (tables.decode_base[shape].min(axis=1) >= longest)
     return np.asarray(fits & tables.roomy[shape, columns.chunk] & ~(generates & slow))
 
 

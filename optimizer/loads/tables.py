@@ -44,19 +44,20 @@ REFERENCE_BATCH = 32.0
 
 @dataclass(frozen=True)
 class Tables:
-    """Everything the load matrix is made of. S shapes, B batch limits, C token budgets, F flows.
+    """Everything the load matrix is made of. S shapes, B batch sizes, C token budgets, F flows.
 
     gpus, pipeline, ranks (S,): GPUs, pipeline stages and data-parallel ranks of one engine.
     uneven (S,): time of a prompt over that on evenly busy ranks, which all times of prompts have in them [1].
     usd_per_hour (S,): price of one engine. offer (S,): index of its offer.
     talks (S, S), domain (S,), group (3, S), pairing: who can hand KV blocks to whom, see `pairing.HandOver`.
     link (S,): scale-out bandwidth of one engine [byte/s].
-    seqs (B,): batch limits; chunks (C,): token budgets; both of a whole engine.
+    seqs (B,): batch sizes at which steps are priced; limits (L,): indices of those that an engine may be limited to;
+    chunks (C,): token budgets; all of a whole engine.
     prefill_alone (S, C, F): time of the chunks of one prompt alone on a prefill engine, one after another [s].
     prefill_time (S, C, F): the same with one prompt on each of its ranks; with a single rank there is no difference.
     prefill_shared (S, C, F): what one prompt adds there to steps that prompts of its length fill [s].
     decode_base (S, B): decode step of a full batch without its KV reads [s].
-    decode_alone (S,): decode step of one request over that of the smallest batch limit, KV reads apart [1].
+    decode_alone (S,): decode step of one request over that of the smallest batch size, KV reads apart [1].
     attention_slope (S, F): what one running request of the flow adds to that step [s].
     kv_held (S, F): KV bytes per GPU that one running request holds on average [byte].
     kv_capacity (S, C): KV bytes per GPU that fit beside weights and activations [byte].
@@ -83,6 +84,7 @@ class Tables:
     usd_per_hour: FloatArray
     link: FloatArray
     seqs: FloatArray
+    limits: NDArray[np.int64]
     chunks: FloatArray
     prefill_alone: FloatArray
     prefill_time: FloatArray
@@ -105,6 +107,11 @@ class Tables:
         """Digest of all of it but the prices."""
         return digest_of(self, ("usd_per_hour",))
 
+    def limit_above(self, seqs: int, places: int) -> int:
+        """Index of the batch limit so many places above another one, or of the largest."""
+        place = int(np.searchsorted(self.limits, seqs)) + places
+        return int(self.limits[min(place, self.limits.size - 1)])
+
     @property
     def rank_chunks(self) -> FloatArray:
         """Token budgets of one data-parallel rank, (S, C) [token]."""
@@ -114,6 +121,16 @@ class Tables:
     def roomy(self) -> NDArray[np.bool_]:
         """Token budgets beside which an engine has KV memory for the longest request, (S, C)."""
         return np.asarray((self.kv_capacity > 0.0) & (self.kv_capacity >= self.kv_longest[:, None]))
+
+
+def batch_sizes(problem: Problem) -> FloatArray:
+    """Batch sizes at which steps are priced: the batch limits, and powers of two below the largest of them.
+
+    A limit that is never reached says nothing of the steps: those of few requests are priced whatever the limits are.
+    """
+    limits = problem.space.max_num_seqs
+    powers = (1 << power for power in range(max(limits).bit_length()))
+    return np.array(sorted({*limits, *powers}), dtype=np.float64)
 
 
 def prompt_chunks(new_tokens: FloatArray, past: FloatArray, room: FloatArray) -> tuple[FloatArray, ...]:
@@ -184,7 +201,7 @@ def mixed_step(
     data-parallel rank at most [1]; carried: share of the decodes in it [1].
     """
     pipeline, ranks = (value[:, :, None, None] for value in (engines.pipeline, engines.data))
-    seqs, chunks = np.array(problem.space.max_num_seqs), np.array(problem.space.max_num_batched_tokens)
+    seqs, chunks = batch_sizes(problem), np.array(problem.space.max_num_batched_tokens)
     batch = carried * seqs[None, :, None, None] / pipeline
     room = np.maximum((chunks[None, None, :, None] - batch) / ranks, 1.0)
     count = np.ceil(flows.new_tokens / room)
@@ -208,7 +225,7 @@ def mixed_step(
 def full_step(problem: Problem, engines: EngineArrays, flows: Flows, carried: float) -> FloatArray:
     """Mixed steps whose token budget prompts use up, without the decodes' KV reads [s], shape (S, B, C)."""
     pipeline, ranks = (value[:, :, None] for value in (engines.pipeline, engines.data))
-    seqs, chunks = np.array(problem.space.max_num_seqs), np.array(problem.space.max_num_batched_tokens)
+    seqs, chunks = batch_sizes(problem), np.array(problem.space.max_num_batched_tokens)
     batch = np.broadcast_to(carried * seqs[None, :, None] / pipeline, (pipeline.shape[0], seqs.size, chunks.size))
     room = np.maximum((chunks - batch) / ranks, 1.0)
     tokens = flows.share * flows.new_tokens
@@ -274,7 +291,7 @@ def kv_capacities(problem: Problem, shapes: tuple[Shape, ...]) -> FloatArray:
 def build_tables(problem: Problem, flows: Flows, shapes: tuple[Shape, ...], overhead: EngineOverhead) -> Tables:
     """Evaluate the cost model once for everything that the load matrix needs."""
     model, space = problem.model, problem.space
-    seqs = np.array(space.max_num_seqs, dtype=np.float64)
+    seqs = batch_sizes(problem)
     chunks = np.array(space.max_num_batched_tokens, dtype=np.float64)
     configs = [engine_config(problem, shape, Role.COLOCATED, int(seqs[-1]), int(chunks[-1])) for shape in shapes]
     engines = engine_arrays(model, configs, overhead)
@@ -307,6 +324,7 @@ def build_tables(problem: Problem, flows: Flows, shapes: tuple[Shape, ...], over
         usd_per_hour=gpus * np.array([offer.usd_per_hour for offer in offers]),
         link=gpus * np.array([offer.accelerator.scale_out.bandwidth for offer in offers]),
         seqs=seqs,
+        limits=np.searchsorted(seqs, space.max_num_seqs).astype(np.int64),
         chunks=chunks,
         prefill_alone=prefill_latency(model, engines, flows, budgets, np.ones_like(ranks)),
         prefill_time=prefill_latency(model, engines, flows, budgets, ranks) * uneven[:, None, None],

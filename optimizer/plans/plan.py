@@ -200,6 +200,8 @@ class Alternative(Record):
     why_not: str
     simulated: bool = False
     """Whether its attainment was simulated; if not, it is by the queueing formulas."""
+    confirmed: bool = False
+    """Whether it keeps every goal on requests that no choice was made by, as a recommended fleet must."""
     latencies: list[SimulatedLatencies] = Field(default_factory=list)
     """Of each SLO class, where they were simulated."""
 

@@ -35,7 +35,6 @@ from optimizer.rivals.ratio import (
 )
 from optimizer.rivals.room import roomiest_fleet
 from optimizer.solver.fleet_model import aim_of
-from optimizer.solver.program import Outcome
 from optimizer.solver.search import Effort, Found, search
 from optimizer.solver.simple_plans import Totals, column_totals, price_space
 from search_spaces.problem import Goal
@@ -68,6 +67,8 @@ def solved_by_formula(
     some = effort if least_cost_asked else effort.part(PROMISED)
     promised = find_that_holds(instance, space, priced, some, rival)
     found, proof, fleet = with_floor(known, or_leaner(known, promised, effort), effort)
+    if not fleet.pools and proof.status is not Status.INFEASIBLE:
+        proof = _none_found(known, effort)
     if cut or (effort.late() and not fleet.pools):
         proof = Proof(Status.FEASIBLE if fleet.pools else Status.TIME_LIMIT, None, None)
     told("comparing alternatives", 0.6)
@@ -83,6 +84,14 @@ def solved_by_formula(
     if known.cut:
         size["fleets_cut_by"] = sorted(known.cut)
     return Solved(instance, space, fleet, promised[2], proof, volume, tuple(rivals), size)
+
+
+def _none_found(known: Evaluated, effort: Effort) -> Proof:
+    """What is known where no fleet holds by formula: that there is none only where none can do the work in time."""
+    if known.instance.problem.objective.goal is not Goal.MIN_COST:
+        return Proof(Status.TIME_LIMIT, None, None)
+    floor = least_cost(known, effort.seconds())
+    return Proof(Status.INFEASIBLE if floor is None else Status.TIME_LIMIT, None, None, floor)
 
 
 def find_that_holds(
@@ -295,10 +304,8 @@ def find(
 
 
 def _status(found: Found, gap: float | None) -> Status:
-    """Infeasible only where that is proven: a search that found nothing has merely run out of its effort."""
-    if not found.columns.size:
-        return Status.INFEASIBLE if found.outcome is Outcome.INFEASIBLE else Status.TIME_LIMIT
-    return status_of(gap)
+    """A search that found nothing has run out of its effort, or of what columns promise: neither says that none is."""
+    return status_of(gap) if found.columns.size else Status.TIME_LIMIT
 
 
 def search_summary(instance: Instance, space: Columns, priced: Columns, found: Found) -> dict[str, Any]:

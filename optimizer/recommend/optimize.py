@@ -31,6 +31,7 @@ from search_spaces.problem import Problem
 from .formula_search import find_that_holds, or_leaner, solved_by_formula
 from .judged import Judged, as_judged, judged, with_simulation
 from .level import Brake, Level
+from .near_fleets import with_near_fleets
 from .nearest_miss import Held, Miss, Solve, by_formula, describe_miss, without_a_limit
 from .proven import Solved, proven
 from .tuning import wish_of
@@ -126,9 +127,12 @@ class Wanted:
 
 def _plan(wanted: Wanted, solved: Solved) -> Plan:
     """The plan of what the search found, proven by simulation where that is wanted, or of what is in the way."""
+    by_formula, what_is_in_the_way = bool(solved.fleet.pools), without_a_limit
+    if not by_formula and solved.proof.status is not Status.INFEASIBLE:
+        solved, what_is_in_the_way = with_near_fleets(solved, wanted.brake.stopped), describe_miss
     if not solved.fleet.pools:
         return _in_the_way(wanted, solved, describe_miss(solved.instance, solver_of(wanted), wanted.brake.stopped))
-    if wanted.level is Level.QUICK:
+    if by_formula and wanted.level is Level.QUICK:
         return _written(wanted, solved, [rival.row for rival in solved.rivals], [])
     resolver = partial(resolver_of, wanted.effort)
     answer = judged(solved, resolver, wanted.level, wanted.brake, wanted.told, tune=wanted.tune)
@@ -136,8 +140,9 @@ def _plan(wanted: Wanted, solved: Solved) -> Plan:
         return _judged_plan(wanted, solved, answer)
     if answer.fleet.pools:
         return _unproven(wanted, solved, answer)
-    miss = without_a_limit(solved.instance, solver_of(wanted), wanted.brake.stopped) or Miss([], [])
-    nothing = replace(solved, fleet=Fleet(()), proof=replace(solved.proof, status=Status.TIME_LIMIT, gap=None))
+    miss = what_is_in_the_way(solved.instance, solver_of(wanted), wanted.brake.stopped) or Miss([], [])
+    status = Status.TIME_LIMIT if by_formula else solved.proof.status
+    nothing = replace(solved, fleet=Fleet(()), proof=replace(solved.proof, status=status, gap=None))
     rows, shortfalls = [*miss.rows, *answer.rows], miss.shortfalls or answer.shortfalls
     return _in_the_way(wanted, nothing, replace(miss, rows=rows, shortfalls=shortfalls))
 

@@ -3,11 +3,13 @@
 A kind is to lose for what it is, not for an error of the formulas about its cheapest fleet. So the cheapest that holds
 is searched for as the recommended one was (`verify`), with less effort: among all fleets of the kind that any search
 came by, with other settings and more engines for what misses, and by SEARCHES searches for engines that bear less; and
-what holds gives up the engines that it can spare.
+what holds gives up the engines that it can spare. It counts once fresh requests confirm it, as they did the recommended
+one (`confirm`); where they refute it the search goes on, and where no time is left the row says so.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -24,6 +26,7 @@ from optimizer.plans.proof import Proof, bound_for, gap_of
 from optimizer.rivals.allowed import allowed
 from optimizer.rivals.alternatives import SAME, Kind, kinds, recommended, why_not
 from optimizer.rivals.fewer import fewer_replicas
+from optimizer.verification.confirm import confirmed
 from optimizer.verification.miss_words import miss_words
 from optimizer.verification.settings import other_settings
 from optimizer.verification.simulation_record import latencies
@@ -37,8 +40,13 @@ SEARCHES = 1
 """Searches for the cheapest fleet of a kind after the first ones missed."""
 MOST_LOOKS = 10
 """Fleets of a kind that are looked at before one holds."""
+CONFIRMATIONS = 4
+"""Confirmations of the fleets of a kind; what is refuted so often is no rival."""
 SWAPS = 3
 """Other engines in one pool that each fleet of a kind which holds is looked at with."""
+
+UNCONFIRMED = "; not confirmed by simulation, for want of time"
+"""What is said of a rival that was not put to fresh requests."""
 
 Resolver = Callable[[Columns], Resolve]
 """Searches again among some columns."""
@@ -59,13 +67,11 @@ def compared(solved: Solved, bench: Bench, winner: Verdict, proof: Proof, resolv
             continue
         fleets = rival.fleets if kind is None else [one for one in known if kind.has(instance, one)]
         if not fleets or (bench.late() and not any(bench.judged(fleet) for fleet in fleets)):
-            rows.append(rival.row)
+            rows.append(_unconfirmed(rival.row))
             continue
         resolve = None if kind is None else resolver(space.take(kind.mask(instance, space)))
-        found = _cheapest_of(bench, fleets, _judge(bench, winner.cost), resolve)
-        if found is not None and found.held and kind is not None:
-            found = _leaner(bench, found, kind, winner.cost)
-        rows.append(rival.row if found is None else _row(instance, rival.row, found, winner.cost))
+        found = _cheapest_confirmed(bench, fleets, kind, winner.cost, resolve)
+        rows.append(_unconfirmed(rival.row) if found is None else _row(instance, rival.row, found, winner.cost))
     rows.sort(key=lambda row: (row.cost_usd_per_hour is None, row.cost_usd_per_hour or 0.0, row.label))
     return [best, *rows]
 
@@ -73,7 +79,12 @@ def compared(solved: Solved, bench: Bench, winner: Verdict, proof: Proof, resolv
 def winner_row(bench: Bench, winner: Verdict, proof: Proof) -> Alternative:
     """The row of the recommended fleet."""
     row = recommended(bench.instance, winner.fleet, proof, bench.volume)
-    simulated = {"attainment": overall(bench.instance, winner), "simulated": True, "latencies": _latencies(winner)}
+    simulated = {
+        "attainment": overall(bench.instance, winner),
+        "simulated": True,
+        "confirmed": winner.confirmation > 0,
+        "latencies": _latencies(winner),
+    }
     return row.model_copy(update=simulated)
 
 
@@ -91,6 +102,28 @@ def _judge(bench: Bench, best: float) -> Judge:
         return replace(found, held=_counts(found, best))
 
     return judge
+
+
+def _cheapest_confirmed(
+    bench: Bench, fleets: Sequence[Fleet], kind: Kind | None, best: float, resolve: Resolve | None
+) -> Verdict | None:
+    """The cheapest of some fleets, or of what they are mended to, that fresh requests confirm; else the nearest miss.
+
+    best: cost of the recommended [$/h]. Where the time is up, one that they were not put to; None where none was judged.
+    """
+    numbers, found = iter(range(1, CONFIRMATIONS + 1)), None
+    for number in numbers:
+        found = _cheapest_of(bench, fleets, _judge(bench, best), resolve)
+        if found is None or not found.held:
+            return found
+        if kind is not None:
+            found = _leaner(bench, found, kind, best)
+        if bench.late() or found.confirmation:
+            return found
+        found = confirmed(bench, found, itertools.chain([number], numbers))
+        if found.held:
+            return found
+    return found
 
 
 def _cheapest_of(
@@ -127,27 +160,35 @@ def _leaner(bench: Bench, found: Verdict, kind: Kind, best: float) -> Verdict:
 
 def _counts(found: Verdict, best: float) -> bool:
     """Whether a rival counts as one that holds: in a run that is clear, what costs less than the best [$/h] in two."""
-    return found.held or (found.judgement.proven and found.cost >= best)
+    return found.held or (found.judgement.proven and found.cost >= best and not (found.confirmation or found.stuck))
 
 
 def _row(instance: Instance, row: Alternative, found: Verdict, best: float) -> Alternative:
     """The row of a kind whose best fleet by formula was simulated."""
-    if found.held:
-        bound = bound_for(row.bound_usd_per_hour, found.cost)
-        shown = {
-            "status": Status.FEASIBLE,
-            "cost_usd_per_hour": found.cost,
-            "bound_usd_per_hour": bound,
-            "gap": gap_of(bound, found.cost),
-            "pools": [pool_line(instance, pool) for pool in found.fleet.pools],
-            "attainment": overall(instance, found),
-            "simulated": True,
-            "latencies": _latencies(found),
-        }
-        return row.model_copy(update=shown | {"why_not": why_not(found.cost, best)})
-    lost = {"status": Status.TIME_LIMIT, "cost_usd_per_hour": None, "bound_usd_per_hour": None, "gap": None}
-    reason = f"the cheapest found by formula ({dollars(found.cost)}/h) {miss_words(found)}"
-    return row.model_copy(update=lost | {"pools": [], "attainment": None, "simulated": True, "why_not": reason})
+    if not found.held:
+        lost = {"status": Status.TIME_LIMIT, "cost_usd_per_hour": None, "bound_usd_per_hour": None, "gap": None}
+        reason = f"the cheapest found by formula ({dollars(found.cost)}/h) {miss_words(found)}"
+        return row.model_copy(update=lost | {"pools": [], "attainment": None, "simulated": True, "why_not": reason})
+    bound = bound_for(row.bound_usd_per_hour, found.cost)
+    shown = {
+        "status": Status.FEASIBLE,
+        "cost_usd_per_hour": found.cost,
+        "bound_usd_per_hour": bound,
+        "gap": gap_of(bound, found.cost),
+        "pools": [pool_line(instance, pool) for pool in found.fleet.pools],
+        "attainment": overall(instance, found),
+        "simulated": True,
+        "confirmed": found.confirmation > 0,
+        "latencies": _latencies(found),
+        "why_not": why_not(found.cost, best),
+    }
+    judged = row.model_copy(update=shown)
+    return judged if judged.confirmed else _unconfirmed(judged)
+
+
+def _unconfirmed(row: Alternative) -> Alternative:
+    """The row of a fleet with a price that was not put to fresh requests, which it says."""
+    return row if row.cost_usd_per_hour is None else row.model_copy(update={"why_not": f"{row.why_not}{UNCONFIRMED}"})
 
 
 def _latencies(found: Verdict) -> list[SimulatedLatencies]:

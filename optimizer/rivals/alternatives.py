@@ -19,7 +19,6 @@ from optimizer.loads.instance import Instance
 from optimizer.plans.plan import Alternative, Status
 from optimizer.plans.proof import Proof, bound_for, gap_of
 from optimizer.solver.fleet_model import COLOCATED, Aim, aim_of
-from optimizer.solver.program import Outcome
 from optimizer.solver.search import Effort, Found, plan_blocks, search
 from optimizer.solver.simple_plans import Totals, price_space, simple_plans
 from search_spaces.problem import Goal
@@ -200,7 +199,8 @@ def _alternative(
         row = rival_row(instance, kind.kind, kind.label, fleet, bound, best.cost_usd_per_hour)
         return Rival(row, fleet, start, Fleet(()) if simple is fleet else simple)
     if misses is None:
-        return Rival(_without(kind, _status_of(found), _why_infeasible(instance, kind, space, found)), Fleet(()))
+        status = Status.TIME_LIMIT if columns.size else Status.INFEASIBLE
+        return Rival(_without(kind, status, _why_none(instance, kind, columns)), Fleet(()))
     cost, kept = dollars(fleet_cost(instance, promised)), percentage(float(misses.attainment.min()), 1)
     reached = f"the cheapest found ({cost}/h) keeps its SLOs for only {kept}"
     return Rival(_without(kind, Status.TIME_LIMIT, reached), promised)
@@ -269,16 +269,9 @@ def why_not(cost: float, best: float) -> str:
     return f"costs {dearer(cost, best)}"
 
 
-def _status_of(found: Found) -> Status:
-    """Infeasible only where that is proven."""
-    return Status.INFEASIBLE if found.outcome is Outcome.INFEASIBLE else Status.TIME_LIMIT
-
-
-def _why_infeasible(instance: Instance, kind: Kind, columns: Columns, found: Found) -> str:
+def _why_none(instance: Instance, kind: Kind, columns: Columns) -> str:
     if columns.size == 0:
         wanted = kind.label.removeprefix("only ")
         reasons = [key for key in instance.enumeration.dropped if key.startswith(f"{wanted}: ")]
         return reasons[0].partition(": ")[2] if reasons else "no engine of this kind is allowed or fits"
-    if found.outcome is Outcome.INFEASIBLE:
-        return "no fleet of this kind meets the SLOs within the limits"
     return "no fleet of this kind was found that meets the SLOs within the limits; none is ruled out"

@@ -78,15 +78,15 @@ def keeping_up(instance: Instance, settings: Columns) -> FloatArray:
 def settings_of(columns: Columns, totals: Totals) -> Columns:
     """One column for each role, shape and token budget: that of the largest batch limit.
 
-    It makes the fewest wait for a seat; where fewer seats miss less, `few_seats` looks at them too.
+    It makes the fewest wait for a seat; where fewer seats miss less, `few_seats` looks at them too. Where full batches
+    leave prompts no room at any limit, that of the least, which may never be reached.
 
-    totals: of the columns, by which those are known that cannot serve some flow at all.
+    totals: of the columns, by which those are known whose full batches can serve some flow.
     """
-    able = columns.take((columns.role != COLOCATED) | np.isfinite(totals.busiest))
-    first = np.lexsort((-able.seqs, able.chunk, able.shape, able.role))
-    able = able.take(first)
-    key = np.stack([able.role, able.shape, able.chunk])
-    return able.take(np.sort(np.unique(key, axis=1, return_index=True)[1]))
+    able = (columns.role != COLOCATED) | np.isfinite(totals.busiest)
+    order = np.lexsort((np.where(able, -columns.seqs, columns.seqs), ~able, columns.chunk, columns.shape, columns.role))
+    key = np.stack([columns.role, columns.shape, columns.chunk])[:, order]
+    return columns.take(order[np.sort(np.unique(key, axis=1, return_index=True)[1])])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -363,7 +363,7 @@ def settled(instance: Instance, fleet: Fleet) -> Fleet:
             continue
         alone = max(volume * pool_headroom(instance, fleet, index, volume).load, most)
         target = pool_state(instance, pool, alone).full * (1.0 + 1e-3) + 1e-6
-        for seqs in range(pool.seqs):
+        for seqs in instance.tables.limits[instance.tables.limits < pool.seqs].tolist():
             less = replace(pool, seqs=seqs)
             state = pool_state(instance, less, alone)
             if state.stable and state.full <= target:

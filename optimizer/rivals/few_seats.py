@@ -41,14 +41,14 @@ def held_with_few_seats(known: Evaluated, problem: Problem, below: float, free: 
 def _with_few_seats(known: Evaluated, free: BoolArray) -> Columns:
     """The settings at each of the limits that are tried, in their order."""
     tables, rows = known.instance.tables, np.flatnonzero(free)
-    limits: NDArray[np.float64] = known.instance.flows.tpot
-    finite = limits[np.isfinite(limits)]
+    tpot: NDArray[np.float64] = known.instance.flows.tpot
+    finite, limits, seqs = tpot[np.isfinite(tpot)], tables.limits, tables.seqs[tables.limits]
     some = known.settings.take(rows)
     if not finite.size or not rows.size:
         return some.take(np.zeros(0, dtype=np.int64))
-    in_time = (tables.decode_base[some.shape] <= finite.min()).sum(axis=1) - 1  # steps grow with the batch
-    most = tables.seqs[np.maximum(in_time, 0)]
-    picked = [(row, int(np.searchsorted(tables.seqs, most[row] / part))) for row in range(some.size) for part in PARTS]
-    kept = [(row, seqs) for row, seqs in dict.fromkeys(picked) if in_time[row] >= 0 and seqs < some.seqs[row]]
+    in_time = (tables.decode_base[some.shape][:, limits] <= finite.min()).sum(axis=1) - 1  # steps grow with the batch
+    most = seqs[np.maximum(in_time, 0)]
+    picked = [(row, int(limits[np.searchsorted(seqs, most[row] / part)])) for row in range(some.size) for part in PARTS]
+    kept = [(row, limit) for row, limit in dict.fromkeys(picked) if in_time[row] >= 0 and limit < some.seqs[row]]
     order = np.array([row for row, _ in kept], dtype=np.int64)
-    return replace(some.take(order), seqs=np.array([seqs for _, seqs in kept], dtype=np.int64))
+    return replace(some.take(order), seqs=np.array([limit for _, limit in kept], dtype=np.int64))

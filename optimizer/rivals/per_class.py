@@ -66,8 +66,7 @@ def by_class(instance: Instance, solve: Callable[[Instance], Answer]) -> Answer:
     alone = [(k, solve(of_class(instance, k, Fleet(()), later=0))) for k in classes]
     lost = [answer for _, answer in alone if not answer[2].pools]
     if lost:
-        proven = any(answer[1].status is Status.INFEASIBLE for answer in lost)
-        return lost[0][0], Proof(Status.INFEASIBLE if proven else Status.TIME_LIMIT, None, None), Fleet(())
+        return lost[0][0], Proof(Status.TIME_LIMIT, None, None), Fleet(())
     most = instance.problem.constraints.max_pools
     if most is not None and most < len(classes):
         return alone[0][1][0], Proof(Status.INFEASIBLE, None, None), Fleet(())

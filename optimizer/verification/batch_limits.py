@@ -49,9 +49,9 @@ def _raised_while_better(bench: Bench, fleet: Fleet, late: Late) -> Fleet:
 
 def raised(instance: Instance, fleet: Fleet) -> Fleet | None:
     """The fleet with the batch limits of all its pools raised, of each by HIGHER places; None where none can be."""
-    last = instance.tables.seqs.size - 1
     pools = tuple(
-        pool if pool.role is Role.PREFILL else replace(pool, seqs=min(pool.seqs + HIGHER, last)) for pool in fleet.pools
+        pool if pool.role is Role.PREFILL else replace(pool, seqs=instance.tables.limit_above(pool.seqs, HIGHER))
+        for pool in fleet.pools
     )
     larger = Fleet(pools)
     same = all(one.seqs == other.seqs for one, other in zip(pools, fleet.pools, strict=True))

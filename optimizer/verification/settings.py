@@ -133,8 +133,8 @@ def _other_limit(instance: Instance, fleet: Fleet, index: int) -> FleetPool:
     """The pool with the smallest batch limit that the formulas think enough; where it has that, a larger one."""
     pool = fleet.pools[index]
     enough = min(1.0, promise(instance, fleet, MORE) - LESS)
-    for seqs in range(pool.seqs):
+    for seqs in instance.tables.limits[instance.tables.limits < pool.seqs].tolist():
         less = replace(pool, seqs=seqs)
         if promise(instance, Fleet((*fleet.pools[:index], less, *fleet.pools[index + 1 :])), MORE) >= enough:
             return less
-    return replace(pool, seqs=min(pool.seqs + FURTHER, instance.tables.seqs.size - 1))
+    return replace(pool, seqs=instance.tables.limit_above(pool.seqs, FURTHER))

@@ -110,7 +110,8 @@ def knobs_of(instance: Instance, fleet: Fleet) -> tuple[Knob, ...]:
         fewest = max(pool.replicas - 1, 1)
         knobs.append(Knob(index, "replicas", tuple(range(fewest, pool.replicas + 2)), pool.replicas - fewest))
         if pool.role is not Role.PREFILL:
-            knobs.append(Knob(index, "seqs", tuple(range(instance.tables.seqs.size)), pool.seqs))
+            limits = instance.tables.limits.tolist()
+            knobs.append(Knob(index, "seqs", tuple(limits), limits.index(pool.seqs)))
         if pool.role is not Role.DECODE:
             chunks = chunks_of(instance, pool)
             knobs.append(Knob(index, "chunk", tuple(chunks), chunks.index(pool.chunk)))

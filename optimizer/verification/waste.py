@@ -131,7 +131,7 @@ def _swaps(instance: Instance, winner: Verdict) -> Iterator[Named]:
         for shape in _alike(instance, pool):
             if shape == pool.shape:
                 continue
-            seqs = [pool.seqs] if pool.role is Role.PREFILL else range(tables.seqs.size)
+            seqs = [pool.seqs] if pool.role is Role.PREFILL else tables.limits.tolist()
             for limit in seqs:
                 other = replace(pool, shape=int(shape), seqs=int(limit), replicas=1)
                 swapped = Fleet((*fleet.pools[:index], other, *fleet.pools[index + 1 :]))
@@ -148,7 +148,7 @@ def _plain(instance: Instance, winner: Verdict) -> Iterator[Named]:
     everything, spares = np.ones(instance.flows.isl.size), problem.constraints.spare_replicas
     in_time = tables.decode_base < instance.flows.tpot.max()
     for shape, chunk in np.argwhere(tables.roomy & in_time.any(axis=1)[:, None]).tolist():
-        limits = np.flatnonzero(in_time[shape]).tolist()
+        limits = tables.limits[in_time[shape, tables.limits]].tolist() or tables.limits[:1].tolist()
         pool = FleetPool("colocated-1", Role.COLOCATED, shape, limits[-1], chunk, 1, spares, everything)
         most = _most_replicas(instance, Fleet((pool,)), 0, winner.cost)
         if most and pool_state(instance, replace(pool, replicas=most), 1.0).stable:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from costmodel.errors import InputError
+from optimizer.plans.plan import Status
 from search_spaces.problem import Problem
 
 from .physics import physics_of
@@ -47,7 +48,8 @@ def near_optimal(problem: Problem, base: Path, slack: float, looks: int = 0) -> 
         )
         here = replace(problem, offers=offers)
         pick = cheapest_settled(here, physics)
-        answer = nothing(f"no fleet {condition} keeps the SLOs") if pick is None else answer_of(here, physics, pick)
+        none = f"by formula no fleet {condition} keeps the SLOs"
+        answer = nothing(none, Status.TIME_LIMIT) if pick is None else answer_of(here, physics, pick)
         found.append((condition, here, answer))
     found.sort(key=lambda one: _by_cost(one[2]))
     rows = [

@@ -51,7 +51,9 @@ class Missed:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The best fleet of one scenario; without any, its status is infeasible and `binding` says what is in the way.
+    """The best fleet of one scenario; without any, `binding` says what is in the way.
+
+    Its status is then infeasible where physics forbids a fleet, and else that none was found.
 
     cost, bound [$/h]; goodput [1/s]; gap: share of the cost that another fleet could save at most, None where nothing
     is proven; gpus by type; pools in a few words each; binding: what gives out first, and how much of it is left;
@@ -192,21 +194,23 @@ def _bought(problem: Problem, pick: Pick) -> IntArray:
     return np.asarray(with_rented(problem, np.array(pick.gpus, dtype=np.int64)), dtype=np.int64)
 
 
-def nothing(why: str) -> Answer:
-    """The answer where there is no fleet."""
-    return Answer(Status.INFEASIBLE, None, None, None, 0.0, {}, (), why)
+def nothing(why: str, status: Status = Status.INFEASIBLE) -> Answer:
+    """The answer where there is no fleet: none that is possible, if not said otherwise."""
+    return Answer(status, None, None, None, 0.0, {}, (), why)
 
 
 def unproven(missed: Sequence[Missed]) -> Answer:
     """The answer where none of the fleets that were simulated holds: that there is none is not proven."""
     several = f"none of the {len(missed)} fleets that were simulated holds: " if len(missed) > 1 else ""
     why = f"{several}the cheapest by formula, {dollars(missed[0].cost)}/h, {missed[0].fault}"
-    return replace(nothing(why), status=Status.TIME_LIMIT, refuted=tuple(missed))
+    return replace(nothing(why, Status.TIME_LIMIT), refuted=tuple(missed))
 
 
 def why_none(problem: Problem, physics: Physics) -> Answer:
-    """The answer to a scenario without a fleet, with what is in the way."""
-    return nothing(physics.floor or _in_the_way(problem, physics))
+    """The answer to a scenario without a fleet, with what is in the way; only physics says that there is none."""
+    if physics.floor:
+        return nothing(physics.floor)
+    return nothing(_in_the_way(problem, physics), Status.TIME_LIMIT)
 
 
 def _in_the_way(problem: Problem, physics: Physics) -> str:
@@ -214,7 +218,7 @@ def _in_the_way(problem: Problem, physics: Physics) -> str:
     offers = tuple(replace(offer, inventory=None) for offer in problem.offers)
     pick = cheapest(replace(problem, constraints=problem.constraints.lifted, offers=offers), physics)
     if pick is None:
-        return "no fleet of one or two pools keeps the SLOs"
+        return "by formula no fleet of one or two pools keeps the SLOs"
     here = replace(physics.ways[pick.way].instance, problem=problem)
     rows = fleet_bindings(here, pick.cost, _bought(problem, pick))
     short = [f"{row.constraint} of {row.where}: {row.sentence}" for row in rows if row.slack < 0.0]
