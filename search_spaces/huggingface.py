@@ -24,7 +24,7 @@ from costmodel.transformer import (
 
 from .hf_context import context_length
 from .hf_fields import SLIDING_HEADS, ConfigFields, open_config, other_towers, shorten
-from .hf_quantization import QUANTIZABLE, fp4_block, quantized_parts, weight_format
+from .hf_quantization import QUANTIZABLE, quantized_parts, weight_format, weight_scale
 
 MOST_LAYERS = 10_000
 GATED_ACTIVATIONS = frozenset({"silu", "swish", "swiglu", "geglu"})
@@ -65,7 +65,7 @@ def parse_config(config: Mapping[str, Any], name: str, source: str = "", date: s
         position_embeddings=_position_rows(fields),
         native_weight_dtype=weight_dtype,
         quantized=quantized,
-        fp4_block=fp4_block(fields.get("quantization_config")),
+        weight_scale=weight_scale(fields.get("quantization_config"), fields.where),
         source="; ".join(filter(None, (source, *(f"without {tower}" for tower in other_towers(config))))),
         date=date,
     )
