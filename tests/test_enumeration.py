@@ -353,7 +353,7 @@ def test_blocks_that_no_split_keeps_whole_are_said_with_the_mend() -> None:
         offers=(offer("H100"),),
         space=space(tensor_parallel=(8,), expert_parallel=(1,)),
     )
-    with pytest.raises(InputError, match="allow a smaller search.tensor_parallel, or search.expert_parallel"):
+    with pytest.raises(InputError, match=r"allow a smaller search\.tensor_parallel, or search\.expert_parallel"):
         check_shapes(given, enumerate_shapes(given))
 
 
