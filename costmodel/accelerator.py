@@ -87,6 +87,7 @@ class Accelerator:
     node_label: value of the Kubernetes product label (nvidia.com/gpu.product or amd.com/gpu.product-name).
     kv_domain: GPUs that can hand KV blocks to each other carry the same one ("nvidia", "amd").
     efficiency: KernelEfficiency by (kernel class, compute dtype); see `costmodel.roofline`.
+    mxfp4_multiples: what kernels for MXFP4 experts round the hidden size and a rank's width of an expert up to [1].
     """
 
     name: str
@@ -105,6 +106,7 @@ class Accelerator:
     efficiency: Mapping[tuple[str, str], KernelEfficiency]
     source: str
     date: str
+    mxfp4_multiples: tuple[int, int] = (1, 1)
 
     @property
     def measured(self) -> bool:

@@ -32,13 +32,14 @@ class Part(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """One weight matrix: y[tokens, n] = x[tokens, k] @ W[k, n]."""
+    """One weight matrix: y[tokens, n] = x[tokens, k] @ W[k, n]; `merged`: several of one input, side by side."""
 
     name: str
     k: int
     n: int
     sharding: Sharding
     part: Part
+    merged: bool = False
 
     @property
     def elements(self) -> int:
@@ -69,7 +70,7 @@ class SoftmaxAttention:
         queries = self.heads * self.head_dim * (2 if self.output_gate else 1)
         keys_values = self.kv_heads * (self.head_dim + self.value_dim)
         return (
-            Matrix("qkv", self.hidden, queries + keys_values, Sharding.COLUMN, Part.ATTENTION),
+            Matrix("qkv", self.hidden, queries + keys_values, Sharding.COLUMN, Part.ATTENTION, merged=True),
             Matrix("o", self.heads * self.value_dim, self.hidden, Sharding.ROW, Part.ATTENTION),
         )
 
@@ -246,7 +247,7 @@ class LinearAttention:
         values = self.value_heads * self.value_dim
         inputs = 2 * self.key_heads * self.key_dim + 2 * values + 2 * self.value_heads
         return (
-            Matrix("qkvz", self.hidden, inputs, Sharding.COLUMN, Part.ATTENTION),
+            Matrix("qkvz", self.hidden, inputs, Sharding.COLUMN, Part.ATTENTION, merged=True),
             Matrix("o", values, self.hidden, Sharding.ROW, Part.ATTENTION),
         )
 

@@ -59,10 +59,10 @@ def stage_groups(model: Transformer, stages: int) -> tuple[tuple[LayerGroup, ...
 def weight_bytes_per_gpu(model: Transformer, config: EngineConfig) -> float:
     """Weights on the fullest GPU of the engine [byte].
 
-    Split matrices weigh 1 / tp, replicated ones all of it, routed experts 1 / (tp dp), embedding and head 1 / tp on
-    the first and last stage.
+    Split matrices weigh 1 / tp, replicated ones all of it, routed experts 1 / (tp dp) (padded, where they are MXFP4),
+    embedding and head 1 / tp on the first and last stage.
     """
-    return _weight_bytes(model, config.parallelism, config.weight_dtype)
+    return _weight_bytes(model, config.parallelism, config.weight_dtype, config.accelerator.mxfp4_multiples)
 
 
 def activation_bytes(model: Transformer, config: EngineConfig) -> float:
@@ -164,9 +164,9 @@ def _block_width(group: LayerGroup, split: Parallelism) -> float:
 
 
 @lru_cache(maxsize=4096)
-def _weight_bytes(model: Transformer, split: Parallelism, weight_dtype: str) -> float:
+def _weight_bytes(model: Transformer, split: Parallelism, weight_dtype: str, multiples: tuple[int, int]) -> float:
     stages = [
-        sum(group.count * _layer_weight_bytes(model, group, split, weight_dtype) for group in groups)
+        sum(group.count * _layer_weight_bytes(model, group, split, weight_dtype, multiples) for group in groups)
         for groups in stage_groups(model, split.pipeline)
     ]
     sixteen_bit = model.bytes_per_element(Part.EMBEDDING, weight_dtype)
@@ -177,12 +177,15 @@ def _weight_bytes(model: Transformer, split: Parallelism, weight_dtype: str) -> 
     return max(stages)
 
 
-def _layer_weight_bytes(model: Transformer, group: LayerGroup, split: Parallelism, weight_dtype: str) -> float:
+def _layer_weight_bytes(
+    model: Transformer, group: LayerGroup, split: Parallelism, weight_dtype: str, multiples: tuple[int, int]
+) -> float:
     dense = sum(
         matrix.elements
         * model.bytes_per_element(matrix.part, weight_dtype)
         / (1 if matrix.sharding is Sharding.REPLICATED else split.tensor)
         for matrix in group.matrices
     )
-    experts = group.expert_elements * model.bytes_per_element(Part.EXPERTS, weight_dtype)
+    ranks = max(split.tensor * split.data // split.expert, 1)
+    experts = group.expert_elements * model.expert_bytes_per_element(weight_dtype, multiples, ranks)
     return dense + experts / (split.tensor * split.data)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
+from math import ceil
 from typing import TypeVar
 
 import numpy as np
@@ -28,14 +29,38 @@ __all__ = [
     "Sharding",
     "SoftmaxAttention",
     "Transformer",
+    "WeightScale",
 ]
 
 Tokens = TypeVar("Tokens", float, NDArray[np.float64])
 
-DTYPE_BYTES = {"bf16": 2.0, "fp8": 1.0, "int8": 1.0, "int4": 0.5 + 2 / 128, "fp4": 0.5 + 1 / 16}
-"""Bytes per element with scales: int4 in groups of 128 with a 16-bit scale, fp4 in blocks of 16 with an 8-bit one."""
+ELEMENT_BYTES = {"bf16": 2.0, "fp8": 1.0, "int8": 1.0, "int4": 0.5, "fp4": 0.5}
+"""Bytes per element alone."""
+DTYPE_BYTES = {**ELEMENT_BYTES, "int4": 0.5 + 2 / 128, "fp4": 0.5 + 1 / 16}
+"""The same with scales where no checkpoint says otherwise (`WeightScale`): int4 in groups of 128 with a 16-bit one, fp4
+in blocks of 16 with an 8-bit one."""
 STORED_BYTES = {**DTYPE_BYTES, "mxfp4": 0.5 + 1 / 32, "w8a16": 1.0}
 """The same, and formats of some parts only: weights that are expanded to 16 bit whatever the units could compute."""
+
+MXFP4_GROUP = 32
+"""Weights that share a scale in MXFP4 [1] (OCP Microscaling Formats 1.0, table 1); NVFP4 has 16."""
+
+
+@dataclass(frozen=True, slots=True)
+class WeightScale:
+    """Blocks of `outputs` x `inputs` weights [1] that share a scale, with its zero point `size` [byte].
+
+    DeepSeek's FP8 has (128, 128, 4), AWQ (1, 128, 2.5), NVFP4 (1, 16, 1), MXFP4 (1, 32, 1).
+    """
+
+    outputs: int
+    inputs: int
+    size: float
+
+    @property
+    def bytes_per_element(self) -> float:
+        """What a weight bears of its block's scale [byte]."""
+        return self.size / (self.outputs * self.inputs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +84,7 @@ class FeedForward:
         up = (2 if self.gated else 1) * self.intermediate
         dense = (
             (
-                Matrix("up", self.hidden, up, Sharding.COLUMN, Part.FEED_FORWARD),
+                Matrix("up", self.hidden, up, Sharding.COLUMN, Part.FEED_FORWARD, merged=self.gated),
                 Matrix("down", self.intermediate, self.hidden, Sharding.ROW, Part.FEED_FORWARD),
             )
             if self.intermediate
@@ -74,6 +99,18 @@ class FeedForward:
     def elements_per_expert(self) -> int:
         """Weights of one expert."""
         return (3 if self.gated else 2) * self.hidden * self.expert_intermediate
+
+    def padding(self, multiples: tuple[int, int], ranks: int) -> float:
+        """Weights of 1 / `ranks` of an expert with hidden size and width rounded up to `multiples`, over its own [1].
+
+        >>> FeedForward(2880, 0, True, 32, 4, 2880).padding((256, 128), 1)  # 3072 x 2944 of 2880 x 2880
+        1.0903703703703704
+        """
+        if not self.experts:
+            return 1.0
+        share = self.expert_intermediate / ranks
+        hidden, width = ceil(self.hidden / multiples[0]) * multiples[0], ceil(share / multiples[1]) * multiples[1]
+        return hidden * width / (self.hidden * share)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +152,7 @@ class Transformer:
     native_weight_dtype: dtype of the published checkpoint; quantized: the parts that this (or any) quantised
     checkpoint stores in `weight_dtype`, the rest staying at 16 bit;
     own_dtypes: dtypes of parts that are stored in another one than either (`STORED_BYTES`);
-    fp4_block: weights of the 4-bit format that share an 8-bit scale, 16 in NVFP4 and 32 in MXFP4 [1].
+    weight_scale: blocks of the checkpoint's weights that share a scale; None: whole channels or tensors do.
     """
 
     name: str
@@ -130,7 +167,7 @@ class Transformer:
     source: str = ""
     date: str = ""
     own_dtypes: frozenset[tuple[Part, str]] = frozenset()
-    fp4_block: int = 16
+    weight_scale: WeightScale | None = None
 
     @property
     def num_layers(self) -> int:
@@ -187,7 +224,25 @@ class Transformer:
     def bytes_per_element(self, part: Part, weight_dtype: str) -> float:
         """Bytes of one weight of `part` when the model is served in `weight_dtype`; embeddings stay at 16 bit."""
         stored = self.part_dtype(part, weight_dtype)
-        return 0.5 + 1 / self.fp4_block if stored == "fp4" else STORED_BYTES[stored]
+        if stored != self.native_weight_dtype:
+            return STORED_BYTES[stored]
+        return ELEMENT_BYTES[stored] + (self.weight_scale.bytes_per_element if self.weight_scale else 0.0)
+
+    def expert_bytes_per_element(self, weight_dtype: str, multiples: tuple[int, int], ranks: int) -> float:
+        """Bytes that one weight of an expert takes in memory; MXFP4 is padded to `multiples` (`Accelerator`).
+
+        ranks: tensor ranks that share an expert [1]. Steps count `bytes_per_element`: their efficiency is fitted to
+        kernels by unpadded sizes, and so holds what the padding takes.
+        """
+        own = self.bytes_per_element(Part.EXPERTS, weight_dtype)
+        if not self.is_mxfp4(self.part_dtype(Part.EXPERTS, weight_dtype)):
+            return own
+        return own * max(group.feed_forward.padding(multiples, ranks) for group in self.layers)
+
+    def is_mxfp4(self, stored: str) -> bool:
+        """Whether weights stored in a dtype are MXFP4: 4-bit floats of which 32 share a scale."""
+        scale = self.weight_scale if stored == "fp4" == self.native_weight_dtype else None
+        return stored == "mxfp4" or (scale is not None and scale.inputs == MXFP4_GROUP)
 
     def part_dtype(self, part: Part, weight_dtype: str) -> str:
         """Dtype in which the weights of `part` are stored when the model is served in `weight_dtype`."""

@@ -266,6 +266,7 @@ def _accelerator(name: str, entry: AcceleratorEntry, efficiency: EfficiencyTable
         efficiency=efficiency.complete(name),
         source=entry.source,
         date=entry.date,
+        mxfp4_multiples=(entry.mxfp4_multiples[0], entry.mxfp4_multiples[1]),
     )
 
 
@@ -342,6 +343,7 @@ def entry_dict(accelerator: Accelerator) -> dict[str, Any]:
         "tdp_w": accelerator.tdp,
         "node_label": accelerator.node_label,
         "kv_domain": accelerator.kv_domain,
+        "mxfp4_multiples": list(accelerator.mxfp4_multiples),
         "price": {**asdict(accelerator.price), "origin": str(accelerator.price.origin)},
         "efficiency": efficiency,
         "source": accelerator.source,

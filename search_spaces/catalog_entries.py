@@ -84,6 +84,7 @@ class AcceleratorEntry(_Entry):
     tdp_w: Positive
     node_label: Text
     kv_domain: Text
+    mxfp4_multiples: Annotated[list[Count], Field(min_length=2, max_length=2)] = [1, 1]
     source: Text
     date: Text
     price: PriceEntry

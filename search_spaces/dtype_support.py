@@ -24,8 +24,6 @@ from costmodel.transformer import Transformer
 
 NVIDIA = "nvidia"
 AMD = "amd"
-MXFP4_BLOCK = 32
-"""Weights that share a scale in MXFP4 [1]; NVFP4 has 16."""
 
 WEIGHT_ONLY: Mapping[str, Mapping[str, frozenset[str]]] = MappingProxyType(
     {
@@ -58,7 +56,7 @@ def weights_refused(engine: str, accelerator: Accelerator, model: Transformer, w
     known = WEIGHT_ONLY[engine].get(accelerator.vendor)
     if native or known is None or weight_dtype == ACTIVATION_DTYPE:
         return None
-    stored = "mxfp4" if weight_dtype == "fp4" and model.fp4_block == MXFP4_BLOCK else weight_dtype
+    stored = "mxfp4" if model.is_mxfp4(weight_dtype) else weight_dtype
     if stored in known:
         return None
     return f"{accelerator.name} has no {weight_dtype} units, and {engine} no kernels that expand {stored} weights there"

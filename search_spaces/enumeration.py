@@ -14,6 +14,7 @@ from costmodel.transformer import LatentAttention, LinearAttention, SoftmaxAtten
 from search_spaces.problem import Problem
 
 from .dtype_support import engine_refused, kv_refused, weights_refused
+from .scale_blocks import split_refused
 from .targets import target_of
 
 DEPLOYED_VENDOR = "nvidia"
@@ -105,6 +106,11 @@ def tensor_divides_widths(problem: Problem, shape: Shape) -> str | None:
         if block.experts and block.expert_intermediate % max(expert_tensor, 1):
             return f"TP {expert_tensor} within an expert does not divide its width {block.expert_intermediate}"
     return None
+
+
+def tensor_keeps_weight_blocks(problem: Problem, shape: Shape) -> str | None:
+    """No block of quantised weights that shares a scale lies on two ranks."""
+    return split_refused(problem.model, shape.parallelism, shape.weight_dtype)
 
 
 def tensor_fits_scale_up(problem: Problem, shape: Shape) -> str | None:
@@ -203,6 +209,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(
             data_parallel_shares_experts,
             data_parallel_is_the_engines,
             tensor_divides_widths,
+            tensor_keeps_weight_blocks,
             tensor_fits_scale_up,
             pipeline_has_layers,
             gpus_make_an_engine,

@@ -20,6 +20,7 @@ from .enumeration import (
     model_and_one_request_fit,
     refusal,
     target_schedules_there,
+    tensor_keeps_weight_blocks,
     weights_have_kernels,
 )
 from .faults import Fault
@@ -31,6 +32,7 @@ _MENDS = {
     engine_runs_there.__name__: "state another engine, or other accelerators",
     target_schedules_there.__name__: "leave the target out, or state other accelerators",
     weights_have_kernels.__name__: "state another weight_dtype, engine or accelerator",
+    tensor_keeps_weight_blocks.__name__: "allow a smaller search.tensor_parallel, or search.expert_parallel",
     kv_cache_has_kernels.__name__: "state kv_dtype: bf16, another engine or another accelerator",
 }
 _MORE_GPUS = "more GPUs per engine (search.tensor_parallel, search.pipeline_parallel, search.max_gpus_per_engine)"

@@ -1,12 +1,13 @@
 """What a model family leaves unsaid in its `config.json`, as data: a config omits the defaults of its own class.
 
-A default is used only where the config is silent. Besides Hugging Face's own fields there are six of ours, which a
+A default is used only where the config is silent. Besides Hugging Face's own fields there are seven of ours, which a
 hand-written config may use too:
 
 is_gated_act: feed-forward with gate and up projections; multi_head: KV heads equal query heads;
 ffn_ratio: feed-forward width over hidden size; learned_position_offset: rows that a learned position table has beyond
 max_position_embeddings; windowed_everywhere: `sliding_window` holds for every layer; context_is_scaled:
-max_position_embeddings is the length that `rope_scaling` extends to.
+max_position_embeddings is the length that `rope_scaling` extends to; sliding_kv_ratio: KV heads of a sliding layer over
+those of a full one.
 """
 
 from __future__ import annotations
@@ -111,6 +112,10 @@ FAMILIES: Mapping[str, Family] = {
     "kimi_k2": _UNTIED,
     "glm4_moe": _UNTIED,
     "glm_moe_dsa": _UNTIED,
+    "mimo_v2_flash": Family(
+        {**_GATED, "sliding_kv_ratio": 2},
+        "MiMoV2FlashAttention of transformers 5 doubles the KV heads of sliding layers; the published one states them",
+    ),
     "minimax_m2": _UNTIED,
     "gpt_oss": _UNTIED,
 }

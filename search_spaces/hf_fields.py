@@ -29,9 +29,12 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
         "shared_intermediate_size",
     ),
     "hidden_act": ("hidden_act", "hidden_activation", "activation_function"),
+    "sliding_window": ("sliding_window", "sliding_window_size"),
 }
 """Fields that families name differently; they must agree where several are given."""
 
+SLIDING_HEADS = ("swa_num_attention_heads", "swa_num_key_value_heads", "swa_head_dim", "swa_v_head_dim")
+"""Heads of sliding layers, where they are not those of the layers that attend in full (MiMo)."""
 TEXT_SECTIONS = ("text_config", "llm_config", "language_config")
 OTHER_SECTIONS = ("vision_config", "visual", "audio_config")
 
@@ -39,19 +42,21 @@ _UNDERSTOOD = {alias for names in ALIASES.values() for alias in names} | {
     *("head_dim", "v_head_dim", "num_key_value_heads", "multi_head", "multi_query", "attn_output_gate"),
     *("kv_lora_rank", "q_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "qk_head_dim"),
     *("index_topk", "index_n_heads", "index_head_dim", "indexer_types", "index_topk_freq", "index_skip_topk_offset"),
-    *("layer_types", "sliding_window", "use_sliding_window", "max_window_layers", "sliding_window_pattern"),
+    *("layer_types", "hybrid_layer_pattern", "use_sliding_window", "max_window_layers", "sliding_window_pattern"),
+    *(*SLIDING_HEADS, "sliding_kv_ratio"),
     *("windowed_everywhere", "attention_chunk_size", "full_attention_interval", "attn_type_list"),
     *("linear_num_key_heads", "linear_num_value_heads", "linear_key_head_dim", "linear_value_head_dim"),
     *("linear_conv_kernel_dim", "moe_layers", "moe_layer_freq", "decoder_sparse_step", "interleave_moe_layer_step"),
-    *("mlp_layer_types", "mlp_only_layers", "word_embed_proj_dim"),
+    *("mlp_layer_types", "mlp_only_layers", "first_k_dense_replace", "word_embed_proj_dim"),
 }
 _SHAPES = re.compile(
     r"attn|attention|expert|mamba|ssm|^linear_|recurrent|lru_|rwkv|(^|_)conv(_|$)|^index|indexer|sparse|head_dim|heads"
     r"|(^|_)kv_|state_size|layer_types|block_type|block_configs|layers_block|hybrid|encoder|compress_ratio|window|lora_rank"
-    r"|(^|_)swa_|^hc_|per_layer_input|moe_layer|altup|new_decoder_architecture|cross_attention"
+    r"|(^|_)swa_|^hc_|per_layer_input|moe_layer|altup|new_decoder_architecture|cross_attention|latent|dense|hash_layers"
+    r"|layer_group|use_output_gate|^expand$|_rank$|_blocks$|query_group|^[no]_groups$|moe_block"
 )
 _HARMLESS = re.compile(
-    r"dropout|pdrop|bias|dtype|implementation|softcap|softmax|scal|temperature|norm|init|aux|coef|router|loss"
+    r"dropout|pdrop|bias|(?<!expert_)dtype|implementation|softcap|softmax|scal|temperature|norm|init|aux|coef|router|loss"
     r"|multiplier|rope|expert_group|decoder_start|no_repeat|backend|kernels|return_|output_att"
 )
 
@@ -132,6 +137,16 @@ class ConfigFields:
         if len(value) != length:
             raise self.error(f"{field!r} has {len(value)} entries for {length} layers")
         return list(value)
+
+    def switches(self, field: str, length: int) -> list[bool] | None:
+        """One 0 or 1 per layer as truth values, or None where the config is silent."""
+        values = self.sequence(field, length)
+        if values is None:
+            return None
+        odd = next((value for value in values if value not in (0, 1)), None)
+        if odd is not None:
+            raise self.error(f"{field!r} holds {shorten(odd)}, but must hold 0 or 1 for each layer")
+        return [bool(value) for value in values]
 
     def layer_numbers(self, field: str, length: int) -> frozenset[int] | None:
         """A list of layer numbers from 0, or None where the config is silent."""

@@ -7,14 +7,32 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from costmodel.errors import ArchitectureError
-from costmodel.transformer import Attention, FeedForward, LatentAttention, LinearAttention, Part
+from costmodel.transformer import (
+    ELEMENT_BYTES,
+    MXFP4_GROUP,
+    Attention,
+    FeedForward,
+    LatentAttention,
+    LinearAttention,
+    Part,
+    WeightScale,
+)
 
-from .hf_fields import shorten
+from .hf_fields import LARGEST, shorten
 
 QUANTIZABLE = frozenset({Part.ATTENTION, Part.FEED_FORWARD, Part.EXPERTS})
 IGNORE_FIELDS = ("modules_to_not_convert", "ignore", "ignored_layers", "exclude_modules", "exclude")
 LONGEST_PATTERN = 2_000
 MOST_PATTERNS = 5_000
+NVFP4_GROUP = 16
+DEEPSEEK_BLOCK = (128, 128)
+"""Block of ModelOpt's FP8_PB_WO, which its config does not write [1]; that of DeepSeek-V3's FP8."""
+BITSANDBYTES_GROUP = 64
+"""Weights that share a 32-bit scale in bitsandbytes' 4-bit formats [1] (QLoRA, arXiv 2305.14314, section 3)."""
+BITSANDBYTES_NESTED = 1 + 4 / 256
+"""The same scale where 256 of them share one of 32 bit and are kept in 8 [byte] (there: double quantization)."""
+WHOLE_CHANNEL = -1
+"""GPTQ's word for one scale per output channel."""
 
 _BY_ALGORITHM = {
     "fp8": "fp8",
@@ -45,7 +63,7 @@ def weight_format(quantization: object, where: str) -> str:
         return "bf16"
     if not isinstance(quantization, Mapping):
         raise ArchitectureError(f"{where}: 'quantization_config' is {shorten(quantization)}, but must be an object")
-    method = str(quantization.get("quant_method", "modelopt" if "quant_algo" in quantization else "")).lower()
+    method = _method(quantization)
     if method not in _METHODS:
         raise ArchitectureError(
             f"{where}: 'quant_method' is {shorten(quantization.get('quant_method'))}, which pdplan does not know "
@@ -55,9 +73,17 @@ def weight_format(quantization: object, where: str) -> str:
     return found if isinstance(found, str) else found(quantization, where)
 
 
-def fp4_block(quantization: object) -> int:
-    """Weights that share a scale in the 4-bit format of a `quantization_config`: 32 for MXFP4, 16 for NVFP4 [1]."""
-    return 32 if isinstance(quantization, Mapping) and quantization.get("quant_method") == "mxfp4" else 16
+def weight_scale(quantization: object, where: str) -> WeightScale | None:
+    """Blocks of weights that share a scale in a `quantization_config`; None where whole channels or tensors do."""
+    dtype = weight_format(quantization, where)
+    if dtype == "bf16" or not isinstance(quantization, Mapping):
+        return None
+    scales = {_scale(spec, dtype, where) for spec in _weight_specs(quantization)}
+    if len(scales) != 1:
+        raise ArchitectureError(
+            f"{where}: 'quantization_config' states {len(scales)} sizes of groups for its weights, but pdplan needs one"
+        )
+    return scales.pop()
 
 
 def quantized_parts(
@@ -75,6 +101,68 @@ def quantized_parts(
     for part, name in modules:
         kept[part].append(ignored(name) or (targeted is not None and not targeted(name)))
     return frozenset(part for part, spared in kept.items() if 2 * sum(spared) < len(spared))
+
+
+def _weight_specs(quantization: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Where a config says how weights are grouped: in its groups (compressed-tensors), for all (Quark), at its top."""
+    weights = [group["weights"] for group in _groups(quantization) if isinstance(group.get("weights"), Mapping)]
+    everywhere = quantization.get("global_quant_config")
+    if isinstance(everywhere, Mapping) and isinstance(everywhere.get("weight"), Mapping):
+        weights.append(everywhere["weight"])
+    whole = {key: quantization.get(key) for key in ("format", "quant_algo")} | {"quant_method": _method(quantization)}
+    return [{**whole, **spec} for spec in weights] or [{**quantization, **whole}]
+
+
+def _scale(spec: Mapping[str, Any], dtype: str, where: str) -> WeightScale | None:
+    block = spec.get("weight_block_size") or spec.get("block_structure")
+    if block is not None or str(spec.get("quant_algo")).lower() == "fp8_pb_wo":
+        return WeightScale(*_block(DEEPSEEK_BLOCK if block is None else block, where), size=4.0)
+    group = spec.get("group_size", spec.get("q_group_size"))
+    if group is None:
+        group = _default_group(spec, dtype)
+    if dtype == "fp8" or group is None or group == WHOLE_CHANNEL:
+        return None
+    if isinstance(group, bool) or not isinstance(group, int) or not 1 <= group <= LARGEST:
+        raise ArchitectureError(
+            f"{where}: 'group_size' in 'quantization_config' is {shorten(group)}, but must be a whole number from 1, "
+            f"or {WHOLE_CHANNEL} for whole channels"
+        )
+    return WeightScale(1, group, _scale_bytes(spec, dtype))
+
+
+def _default_group(spec: Mapping[str, Any], dtype: str) -> int | None:
+    """Group of a method that does not write it, or whose class has a default."""
+    method = spec["quant_method"]
+    if dtype == "fp4":
+        return MXFP4_GROUP if method in {"mxfp4", "quark"} or "mxfp4" in str(spec.get("format")) else NVFP4_GROUP
+    if dtype == "int4":
+        return {"awq": 128, "gptq": 128, "modelopt": 128, "bitsandbytes": BITSANDBYTES_GROUP}.get(method)
+    return None
+
+
+def _scale_bytes(spec: Mapping[str, Any], dtype: str) -> float:
+    """Scale of a group [byte], 8-bit of FP4 and 16-bit of integers, and its zero point, as wide as a weight."""
+    if dtype == "fp4":
+        return 1.0
+    if spec["quant_method"] == "bitsandbytes":
+        return BITSANDBYTES_NESTED if spec.get("bnb_4bit_use_double_quant") else 4.0
+    symmetric = spec.get("symmetric", spec.get("sym", not spec.get("zero_point", spec["quant_method"] == "awq")))
+    return 2.0 if symmetric else 2.0 + ELEMENT_BYTES[dtype]
+
+
+def _block(block: object, where: str) -> tuple[int, int]:
+    sizes = block.split("x") if isinstance(block, str) else block
+    if isinstance(sizes, list | tuple) and len(sizes) == 2:
+        numbers = [int(size) if isinstance(size, str) and size.isdecimal() else size for size in sizes]
+        if all(isinstance(size, int) and not isinstance(size, bool) and 1 <= size <= LARGEST for size in numbers):
+            return numbers[0], numbers[1]
+    raise ArchitectureError(
+        f"{where}: the block of weights in 'quantization_config' is {shorten(block)}, but must be two whole numbers"
+    )
+
+
+def _method(quantization: Mapping[str, Any]) -> str:
+    return str(quantization.get("quant_method", "modelopt" if "quant_algo" in quantization else "")).lower()
 
 
 def _known(field: str, value: object, table: Mapping[str, str], where: str) -> str:
@@ -108,6 +196,14 @@ def _modelopt(quantization: Mapping[str, Any], where: str) -> str:
 def _quark(quantization: Mapping[str, Any], where: str) -> str:
     everywhere = quantization.get("global_quant_config")
     weight = everywhere.get("weight") if isinstance(everywhere, Mapping) else None
+    single = quantization.get("layer_quant_config") or {}
+    if not isinstance(single, Mapping) or any(
+        not isinstance(own, Mapping) or own.get("weight") != weight for own in single.values()
+    ):
+        raise ArchitectureError(
+            f"{where}: 'layer_quant_config' in 'quantization_config' gives single layers another weight format, "
+            "which pdplan does not model"
+        )
     return _known("dtype", weight.get("dtype") if isinstance(weight, Mapping) else None, _BY_QUARK_DTYPE, where)
 
 

@@ -23,8 +23,8 @@ from costmodel.transformer import (
 )
 
 from .hf_context import context_length
-from .hf_fields import ConfigFields, open_config, other_towers
-from .hf_quantization import QUANTIZABLE, fp4_block, quantized_parts, weight_format
+from .hf_fields import SLIDING_HEADS, ConfigFields, open_config, other_towers, shorten
+from .hf_quantization import QUANTIZABLE, quantized_parts, weight_format, weight_scale
 
 MOST_LAYERS = 10_000
 GATED_ACTIVATIONS = frozenset({"silu", "swish", "swiglu", "geglu"})
@@ -65,7 +65,7 @@ def parse_config(config: Mapping[str, Any], name: str, source: str = "", date: s
         position_embeddings=_position_rows(fields),
         native_weight_dtype=weight_dtype,
         quantized=quantized,
-        fp4_block=fp4_block(fields.get("quantization_config")),
+        weight_scale=weight_scale(fields.get("quantization_config"), fields.where),
         source="; ".join(filter(None, (source, *(f"without {tower}" for tower in other_towers(config))))),
         date=date,
     )
@@ -77,11 +77,19 @@ def _layers(fields: ConfigFields, hidden: int) -> list[tuple[Attention, FeedForw
     if layers > MOST_LAYERS:
         raise fields.error(f"'num_hidden_layers' is {layers}, but must be at most {MOST_LAYERS}")
     kinds = _attention_kinds(fields, layers)
+    if "sliding_attention" not in kinds:
+        _none_is_sliding(fields)
     mixers = _latent(fields, hidden, kinds) if fields.get("kv_lora_rank") else _softmax_or_linear(fields, hidden, kinds)
     sparse = _expert_layers(fields, layers)
     gated = _gated(fields)
     blocks = {moe: _experts(fields, hidden, gated) if moe else _dense(fields, hidden, gated) for moe in set(sparse)}
     return [(mixer, blocks[moe]) for mixer, moe in zip(mixers, sparse, strict=True)]
+
+
+def _none_is_sliding(fields: ConfigFields) -> None:
+    for field in SLIDING_HEADS:
+        if fields.get(field):
+            raise fields.error(f"config.json has {field!r} = {shorten(fields.get(field))}, but no sliding layers")
 
 
 def _attention_kinds(fields: ConfigFields, layers: int) -> tuple[str, ...]:
@@ -93,6 +101,9 @@ def _attention_kinds(fields: ConfigFields, layers: int) -> tuple[str, ...]:
     listed = fields.labels("layer_types", LAYER_TYPES, layers)
     if listed is not None:
         return listed
+    switches = fields.switches("hybrid_layer_pattern", layers)
+    if switches is not None:
+        return tuple("sliding_attention" if switch else "full_attention" for switch in switches)
     interval = fields.optional("full_attention_interval", low=1)
     if interval is not None:
         return _every(interval, layers, "linear_attention")
@@ -144,16 +155,21 @@ def _softmax_or_linear(fields: ConfigFields, hidden: int, kinds: tuple[str, ...]
             made[kind] = _linear(fields, hidden)
         else:
             window = windows[kind]
-            made[kind] = _softmax(fields, hidden, fields.count(window) if window else None)
+            made[kind] = _softmax(fields, hidden, fields.count(window) if window else None, kind == "sliding_attention")
     return [made[kind] for kind in kinds]
 
 
-def _softmax(fields: ConfigFields, hidden: int, window: int | None) -> SoftmaxAttention:
-    heads = fields.count("num_attention_heads")
-    kv_heads = _kv_heads(fields, heads)
+def _softmax(fields: ConfigFields, hidden: int, window: int | None, sliding: bool) -> SoftmaxAttention:
+    """Attention with heads; in sliding layers the fields that begin with "swa_" outweigh the common ones (MiMo)."""
+
+    def stated(field: str) -> int | None:
+        return (fields.optional(f"swa_{field}", low=1) if sliding else None) or fields.optional(field, low=1)
+
+    heads = stated("num_attention_heads") or fields.count("num_attention_heads")
+    kv_heads = _kv_heads(fields, heads, sliding)
     if heads % kv_heads:
         raise fields.error(f"'num_attention_heads' {heads} is not a multiple of 'num_key_value_heads' {kv_heads}")
-    head_dim = fields.optional("head_dim", low=1)
+    head_dim = stated("head_dim")
     if head_dim is None:
         if hidden % heads:
             raise fields.error(f"'hidden_size' {hidden} is not a multiple of 'num_attention_heads' {heads}")
@@ -163,16 +179,19 @@ def _softmax(fields: ConfigFields, hidden: int, window: int | None) -> SoftmaxAt
         heads=heads,
         kv_heads=kv_heads,
         head_dim=head_dim,
-        value_dim=fields.optional("v_head_dim", low=1) or head_dim,
+        value_dim=stated("v_head_dim") or head_dim,
         window=window,
         output_gate=bool(fields.flag("attn_output_gate")),
     )
 
 
-def _kv_heads(fields: ConfigFields, heads: int) -> int:
+def _kv_heads(fields: ConfigFields, heads: int, sliding: bool) -> int:
+    own = fields.optional("swa_num_key_value_heads", low=1) if sliding else None
+    if own is not None:
+        return own
     stated = fields.optional("num_key_value_heads", low=1)
     if stated is not None:
-        return stated
+        return stated * ((fields.optional("sliding_kv_ratio", low=1) or 1) if sliding else 1)
     if fields.flag("multi_query"):
         return 1
     if fields.flag("multi_head"):
@@ -257,7 +276,7 @@ def _expert_layers(fields: ConfigFields, layers: int) -> tuple[bool, ...]:
 def _switched(fields: ConfigFields, layers: int) -> tuple[bool, ...]:
     """`moe_layer_freq`: a period (DeepSeek), or one switch per layer (MiMo)."""
     if isinstance(fields.get("moe_layer_freq"), list):
-        return tuple(bool(switch) for switch in fields.sequence("moe_layer_freq", layers) or [])
+        return tuple(fields.switches("moe_layer_freq", layers) or [])
     period = fields.optional("moe_layer_freq", low=1) or 1
     return tuple(layer % period == 0 for layer in range(layers))
 

@@ -9,7 +9,7 @@ import pytest
 from costmodel.engine import Parallelism, Role
 from costmodel.errors import InputError
 from costmodel.memory import kv_capacity_bytes
-from costmodel.transformer import Transformer
+from costmodel.transformer import Part, Transformer, WeightScale
 from optimizer.loads.diagnose import check_shapes
 from search_spaces.enumeration import (
     RULES,
@@ -20,7 +20,10 @@ from search_spaces.enumeration import (
     enumerate_shapes,
     refusal,
 )
+from search_spaces.huggingface import parse_config
+from search_spaces.models import load_model as catalog_model
 from search_spaces.problem import Constraints, Problem
+from search_spaces.scale_blocks import split_refused
 from tests.optimizer_cases import accelerator, model, offer, problem, space, workload
 from tests.toy import deepseek_v3, dense, llama_8b, mixtral
 
@@ -137,6 +140,20 @@ CASES = (
             ),
         ),
     ),
+    Case(
+        "tensor_keeps_weight_blocks",
+        Parallelism(tensor=8),
+        "TP 8 cuts the expert width 1,536 into 192, no multiple of the 128 weights that share a scale",
+        catalog_model("MiniMax-M2"),
+        changes=(("weight_dtype", "fp8"),),
+    ),
+    Case(
+        "tensor_keeps_weight_blocks",
+        Parallelism(tensor=4),
+        "TP 4 cuts the feed-forward width 29,568 into 7,392, no multiple of the 128 weights that share a scale",
+        replace(catalog_model("Qwen2.5-72B"), native_weight_dtype="int4", weight_scale=WeightScale(1, 128, 2.5)),
+        changes=(("weight_dtype", "int4"),),
+    ),
     Case("tensor_fits_scale_up", Parallelism(tensor=16), "TP 16 does not fit in one scale-up domain of 8 GPUs"),
     Case(
         "tensor_fits_scale_up",
@@ -185,6 +202,81 @@ def test_a_rule_refuses_with_its_reason(case: Case) -> None:
 
 def test_every_rule_has_a_case() -> None:
     assert {case.rule for case in CASES} == set(RULES)
+
+
+BLOCKS = {
+    ("MiniMax-M2", 8): False,
+    ("MiniMax-M2", 4): True,
+    ("Qwen/Qwen3-235B-A22B-FP8", 8): False,
+    ("Qwen/Qwen3-235B-A22B-FP8", 4): True,
+    ("Qwen/Qwen3-30B-A3B-FP8", 4): False,
+    ("Qwen/Qwen3-30B-A3B-FP8", 2): True,
+    ("Qwen/Qwen3-32B-FP8", 8): True,
+    ("zai-org/GLM-4.5-FP8", 8): True,  # a scale per channel
+    ("deepseek-ai/DeepSeek-R1", 16): True,
+    ("deepseek-ai/DeepSeek-R1", 32): False,  # 18,432 / 32 = 576 of the dense layers
+    ("moonshotai/Kimi-K2-Instruct", 16): True,
+    ("moonshotai/Kimi-K2.5", 16): True,  # groups of 32 in experts only
+    ("gpt-oss-120b", 8): True,  # padded
+    ("Qwen/Qwen3-Next-80B-A3B-Instruct-FP8", 4): True,
+    ("Qwen/Qwen3-Next-80B-A3B-Instruct-FP8", 8): False,
+}
+"""Whether an engine takes a checkpoint at a tensor-parallel degree, experts split too; vLLM issues 17569 and 54178,
+SGLang issues 3345 and 10852, QwenLM/Qwen3 issue 1485."""
+
+
+@pytest.mark.parametrize(("name", "tensor"), BLOCKS)
+def test_blocks_of_weights_stay_whole(name: str, tensor: int) -> None:
+    checkpoint = catalog_model(name)
+    dtype = checkpoint.native_weight_dtype
+    refused = split_refused(checkpoint, Parallelism(tensor=tensor), dtype)
+    assert (refused is None) == BLOCKS[name, tensor]
+    assert split_refused(checkpoint, Parallelism(tensor=tensor), "bf16") is None
+    whole = split_refused(checkpoint, Parallelism(tensor=tensor, expert=tensor), dtype)
+    assert (whole is None) == (BLOCKS[name, tensor] or (name, tensor) not in DENSE_TOO)
+
+
+DENSE_TOO = {("deepseek-ai/DeepSeek-R1", 32), ("Qwen/Qwen3-Next-80B-A3B-Instruct-FP8", 8)}
+"""Refused for a dense or shared width, which expert parallelism does not keep whole."""
+
+
+def test_qwen3_coder_in_fp8() -> None:
+    """2,560 / 8 = 320; the config at hand is that of the BF16 checkpoint, from which the FP8 one differs in this."""
+    coder = {"hidden_size": 6144, "num_hidden_layers": 62, "num_attention_heads": 96, "num_key_value_heads": 8}
+    widths = {"intermediate_size": 8192, "moe_intermediate_size": 2560, "num_experts": 160, "num_experts_per_tok": 8}
+    quantization = {"quant_method": "fp8", "weight_block_size": [128, 128]}
+    rest = {"model_type": "qwen3_moe", "head_dim": 128, "vocab_size": 151936, "max_position_embeddings": 262144}
+    checkpoint = parse_config({**coder, **widths, **rest, "quantization_config": quantization}, "coder")
+    assert split_refused(checkpoint, Parallelism(tensor=8), "fp8") == (
+        "TP 8 cuts the expert width 2,560 into 320, no multiple of the 128 weights that share a scale"
+    )
+    for split in (Parallelism(tensor=4), Parallelism(tensor=8, expert=8), Parallelism(tensor=4, pipeline=2)):
+        assert split_refused(checkpoint, split, "fp8") is None
+
+
+@pytest.mark.parametrize(
+    ("scale", "tensor", "reason"),
+    [
+        (WeightScale(128, 128, 4.0), 4, None),
+        (WeightScale(1, 128, 2.0), 8, None),
+        (WeightScale(1, 1024, 2.0), 8, "TP 8 cuts the attention width 4,096 into 512"),
+        (WeightScale(128, 1024, 4.0), 8, "TP 8 cuts the attention width 4,096 into 512"),
+        (WeightScale(4096, 128, 4.0), 8, None),  # QKV, gate and up are stored side by side
+    ],
+)
+def test_rows_are_split_by_inputs(scale: WeightScale, tensor: int, reason: str | None) -> None:
+    quantised = replace(llama_8b(), native_weight_dtype="int8", weight_scale=scale)
+    assert (split_refused(quantised, Parallelism(tensor=tensor), "int8") or "").split(", no")[0] == (reason or "")
+    spared = replace(quantised, quantized=frozenset({Part.EXPERTS}))
+    assert split_refused(spared, Parallelism(tensor=tensor), "int8") is None
+
+
+def test_outputs_of_latent_attention_are_split_too() -> None:
+    """128 heads x 192 wide queries over 128 ranks leave 192 outputs of a block of 128."""
+    latent = replace(deepseek_v3(), native_weight_dtype="fp8", weight_scale=WeightScale(128, 128, 4.0))
+    latent = replace(latent, quantized=frozenset({Part.ATTENTION}))
+    assert split_refused(latent, Parallelism(tensor=64), "fp8") is None
+    assert (split_refused(latent, Parallelism(tensor=128), "fp8") or "").startswith("TP 128 cuts the attention width")
 
 
 @pytest.mark.parametrize("name", ["Llama-3.1-8B", "Llama-3.1-70B", "Mixtral-8x7B", "DeepSeek-V3", "Qwen3-Next-80B-A3B"])
@@ -252,6 +344,17 @@ def test_no_shape_at_all_is_said_for_every_accelerator() -> None:
         check_shapes(given, enumerate_shapes(given))
     for name in ("H100", "L4"):
         assert f"756 GiB of weights) runs on no engine of {name} within the search space: " in str(caught.value)
+
+
+def test_blocks_that_no_split_keeps_whole_are_said_with_the_mend() -> None:
+    given = problem(
+        model=catalog_model("MiniMax-M2"),
+        weight_dtype="fp8",
+        offers=(offer("H100"),),
+        space=space(tensor_parallel=(8,), expert_parallel=(1,)),
+    )
+    with pytest.raises(InputError, match=r"allow a smaller search\.tensor_parallel, or search\.expert_parallel"):
+        check_shapes(given, enumerate_shapes(given))
 
 
 def test_some_shape_is_enough() -> None:

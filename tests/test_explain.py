@@ -43,6 +43,15 @@ def test_a_config_that_breaks_a_rule_is_out_with_the_reason(problem: Problem) ->
     assert len(found.rulings) == len(RULES)
 
 
+def test_a_split_block_of_weights_is_named_with_its_numbers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    search = {"preset": "quick", "tensor_parallel": [4, 8], "expert_parallel": [1, 8]}
+    file = tiny(tmp_path, model="Qwen/Qwen3-30B-A3B-FP8", accelerators=["H200"], search=search)
+    assert run(["explain", str(file), "--config", "gpu=H200,tp=4"]) == 3
+    said = " ".join(capsys.readouterr().out.split())
+    assert "tensor keeps weight blocks" in said
+    assert "TP 4 cuts the expert width 768 into 192, no multiple of the 128 weights that share a scale" in said
+
+
 def test_the_best_config_ranks_first_and_costs_what_the_search_finds(problem: Problem) -> None:
     plan = optimize(problem, level=Level.QUICK)
     pool = plan.pools[0]

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from costmodel.errors import ArchitectureError
-from costmodel.transformer import Part
+from costmodel.transformer import Part, WeightScale
 from search_spaces.huggingface import parse_config
+from search_spaces.models import load_model
 
 MOE: dict[str, Any] = {
     "model_type": "deepseek_v3",
@@ -61,6 +62,89 @@ def test_quantisation(quantization: dict[str, Any], dtype: str, parts: frozenset
     assert (model.native_weight_dtype, model.quantized) == (dtype, parts)
 
 
+GROUPED = {"num_bits": 4, "type": "int", "strategy": "group"}
+
+
+def config_groups(**weights: Any) -> dict[str, Any]:
+    return {"config_groups": {"g": {"targets": ["Linear"], "weights": weights}}, "quant_method": "compressed-tensors"}
+
+
+@pytest.mark.parametrize(
+    ("quantization", "scale", "bytes_per_element"),
+    [
+        ({"quant_method": "awq", "bits": 4, "group_size": 32, "zero_point": True}, (1, 32, 2.5), 0.5 + 2.5 / 32),
+        ({"quant_method": "awq", "bits": 4, "group_size": 64, "zero_point": True}, (1, 64, 2.5), 0.5 + 2.5 / 64),
+        ({"quant_method": "awq", "w_bit": 4, "q_group_size": 128, "zero_point": True}, (1, 128, 2.5), 0.51953125),
+        ({"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": False}, (1, 128, 2.0), 0.515625),
+        ({"quant_method": "gptq", "bits": 4, "group_size": 128, "sym": True}, (1, 128, 2.0), 0.515625),
+        ({"quant_method": "gptq", "bits": 4, "group_size": 32, "sym": False}, (1, 32, 2.5), 0.578125),
+        ({"quant_method": "gptq", "bits": 8, "group_size": 64, "sym": False}, (1, 64, 3.0), 1 + 3 / 64),
+        ({"quant_method": "gptq", "bits": 4, "group_size": -1}, None, 0.5),
+        (config_groups(**GROUPED, group_size=32, symmetric=True), (1, 32, 2.0), 0.5625),
+        (config_groups(**GROUPED, group_size=32, symmetric=False), (1, 32, 2.5), 0.578125),
+        (config_groups(num_bits=4, type="int", strategy="channel"), None, 0.5),
+        (config_groups(num_bits=4, type="float", group_size=16), (1, 16, 1.0), 0.5625),
+        ({**config_groups(num_bits=4, type="float"), "format": "mxfp4-pack-quantized"}, (1, 32, 1.0), 0.53125),
+        (config_groups(num_bits=8, type="float", block_structure=[128, 128]), (128, 128, 4.0), 1 + 4 / 128**2),
+        (config_groups(num_bits=8, type="float", block_structure="128x128"), (128, 128, 4.0), 1 + 4 / 128**2),
+        (config_groups(num_bits=8, type="float", strategy="channel"), None, 1.0),
+        ({"quant_method": "fp8", "weight_block_size": [128, 64]}, (128, 64, 4.0), 1 + 4 / 128 / 64),
+        ({"quant_method": "fp8"}, None, 1.0),
+        ({"quant_algo": "FP8_PB_WO"}, (128, 128, 4.0), 1 + 4 / 128**2),
+        ({"quant_algo": "NVFP4", "group_size": 16}, (1, 16, 1.0), 0.5625),
+        ({"quant_algo": "W4A16_AWQ", "group_size": 64}, (1, 64, 2.0), 0.53125),
+        ({"quant_method": "mxfp4"}, (1, 32, 1.0), 0.53125),
+        ({"quant_method": "quark", "global_quant_config": {"weight": {"dtype": "fp4"}}}, (1, 32, 1.0), 0.53125),
+        (
+            {"quant_method": "quark", "global_quant_config": {"weight": {"dtype": "uint4", "group_size": 128}}},
+            (1, 128, 2.0),
+            0.515625,
+        ),
+        ({"quant_method": "bitsandbytes", "load_in_4bit": True}, (1, 64, 4.0), 0.5625),
+        (
+            {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_use_double_quant": True},
+            (1, 64, 1 + 4 / 256),
+            0.5 + (1 + 4 / 256) / 64,
+        ),
+    ],
+)
+def test_what_shares_a_scale(
+    quantization: dict[str, Any], scale: tuple[int, int, float] | None, bytes_per_element: float
+) -> None:
+    """Scales (8 bit of FP4, 16 of integers, 32 of blocks of FP8) and zero points belong to the bytes of a weight."""
+    model = parse_config({**MOE, "quantization_config": quantization}, "test")
+    assert model.weight_scale == (None if scale is None else WeightScale(*scale))
+    stored = model.bytes_per_element(Part.EXPERTS, model.native_weight_dtype)
+    assert stored == pytest.approx(bytes_per_element, rel=1e-12)
+
+
+def test_scales_of_a_checkpoint_are_not_those_of_another_dtype() -> None:
+    quantization = {"quant_method": "awq", "bits": 4, "group_size": 32, "zero_point": True}
+    model = parse_config({**MOE, "quantization_config": quantization}, "test")
+    assert model.bytes_per_element(Part.EXPERTS, "fp4") == 0.5 + 1 / 16
+    assert parse_config(MOE, "test").bytes_per_element(Part.EXPERTS, "int4") == 0.5 + 2 / 128
+
+
+def test_quark_keeps_one_format() -> None:
+    """AMD's FP8 checkpoints list the layers whose outputs go to the KV cache, in the format of all the others."""
+    weight, other = {"dtype": "fp8_e4m3", "qscheme": "per_tensor"}, {"dtype": "fp4", "group_size": 32}
+    quark = {"quant_method": "quark", "global_quant_config": {"weight": weight}}
+    same = {**quark, "layer_quant_config": {"*k_proj": {"weight": weight, "output_tensors": {"dtype": "fp8_e4m3"}}}}
+    assert parse_config({**MOE, "quantization_config": same}, "test").native_weight_dtype == "fp8"
+    mixed = {**quark, "layer_quant_config": {"*experts*": {"weight": other}}}
+    with pytest.raises(ArchitectureError, match="'layer_quant_config' in 'quantization_config' gives single layers"):
+        parse_config({**MOE, "quantization_config": mixed}, "test")
+
+
+@pytest.mark.parametrize(
+    ("name", "gigabytes"), [("moonshotai/Kimi-K2.5", 594.5), ("MiniMax-M2", 230.0), ("gpt-oss-120b", 65.2)]
+)
+def test_a_checkpoint_weighs_what_its_files_do(name: str, gigabytes: float) -> None:
+    """Sizes of the repositories on Hugging Face, which for Kimi includes the vision tower (1 GB)."""
+    model = load_model(name)
+    assert model.weight_bytes(model.native_weight_dtype) / 1e9 == pytest.approx(gigabytes, rel=0.003)
+
+
 def test_quantisation_nested_in_the_text_config() -> None:
     text = {**MOE, "quantization_config": {"quant_method": "compressed-tensors", "ignore": KIMI_IGNORE, **INT4}}
     model = parse_config({"text_config": text}, "nested")
@@ -77,6 +161,10 @@ def test_quantisation_nested_in_the_text_config() -> None:
         ({"quant_method": "modelopt"}, "'quant_algo'"),
         ({"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION"}, "'MIXED_PRECISION'"),
         ({"quant_method": "compressed-tensors"}, "'config_groups' states no weight format"),
+        ({"quant_method": "gptq", "bits": 4, "group_size": 0}, "'group_size' in 'quantization_config' is 0"),
+        ({"quant_method": "awq", "bits": 4, "group_size": "x"}, "'group_size' in 'quantization_config' is 'x'"),
+        ({"quant_method": "fp8", "weight_block_size": [128]}, "the block of weights in 'quantization_config' is [128]"),
+        ({"quant_method": "fp8", "weight_block_size": [0, 128]}, "must be two whole numbers"),
         ({"quant_method": "fp8", "ignored_layers": "lm_head"}, "'ignored_layers'"),
         ({"quant_method": "fp8", "ignored_layers": ["re:(((" ]}, "malformed"),
         ({"quant_method": "fp8", "ignored_layers": ["x"] * 6000}, "lists 6000 modules"),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -145,6 +147,60 @@ def test_sparse_attention() -> None:
 )  # fmt: skip
 def test_windows(fields: dict[str, Any], expected: dict[int | None, int]) -> None:
     assert windows(parse(**fields)) == expected
+
+
+MIMO: dict[str, Any] = {"model_type": "mimo_v2_flash", "head_dim": 24, "v_head_dim": 16, "sliding_window": 128}
+SWA: dict[str, Any] = {"swa_num_attention_heads": 16, "swa_num_key_value_heads": 4, "swa_head_dim": 12}
+
+
+@pytest.mark.parametrize(
+    ("fields", "full", "sliding"),
+    [
+        ({**MIMO, "layer_types": ["full_attention", "sliding_attention"] * 4}, (8, 2, 24, 16), (8, 4, 24, 16)),
+        ({**MIMO, "hybrid_layer_pattern": [0, 1] * 4, **SWA, "swa_v_head_dim": 8}, (8, 2, 24, 16), (16, 4, 12, 8)),
+        ({"hybrid_layer_pattern": [0, 1] * 4, "sliding_window_size": 128, **SWA}, (8, 2, 8, 8), (16, 4, 12, 12)),
+        ({"sliding_window_pattern": 2, "sliding_window": 128}, (8, 2, 8, 8), (8, 2, 8, 8)),
+    ],
+)  # fmt: skip
+def test_sliding_layers_may_have_heads_of_their_own(
+    fields: dict[str, Any], full: tuple[int, ...], sliding: tuple[int, ...]
+) -> None:
+    """As published (MiMo-V2-Flash: swa_ fields), and as transformers 5 saves it, whose class doubles the KV heads."""
+    model = parse(**fields)
+    expected = {SoftmaxAttention(64, *full), SoftmaxAttention(64, *sliding, window=128)}
+    assert {group.attention for group in model.layers} == expected
+    kv_elements = sum(kv_heads * (key + value) for _, kv_heads, key, value in (full, sliding))
+    assert model.kv_bytes_per_token("bf16") == 4 * kv_elements * 2
+
+
+def test_layer_switches_are_zero_or_one() -> None:
+    assert "'hybrid_layer_pattern' holds 2, but must hold 0 or 1" in error_of(hybrid_layer_pattern=[0, 2] * 4)
+    assert "'moe_layer_freq' holds 'x'" in error_of(LLAMA, ROUTED, moe_layer_freq=[0, "x"] * 4)
+
+
+KV_OF_CONFIGS = {
+    "Qwen__Qwen3-Coder-480B-A35B-Instruct.json": 62 * 2 * 8 * 128 * 2,
+    "Qwen__Qwen3.5-122B-A10B.json": 12 * 2 * 2 * 256 * 2,
+    "XiaomiMiMo__MiMo-V2-Flash.json": 2 * (9 * 4 + 39 * 8) * (192 + 128),
+    "meta-llama__Llama-4-Scout-17B-16E-Instruct.json": 48 * 2 * 8 * 128 * 2,
+    "tf__mimo_v2_flash.json": 222_720,
+}
+"""KV bytes per token in 16 bit of every config at hand that is understood; the others are refused, not guessed."""
+
+
+def test_a_config_is_right_or_refused(data: Path) -> None:
+    """Parameters within 0.1 % of the reference implementation's, and the KV of each layer by hand."""
+    with (data / "configs" / "parameters.csv").open() as file:
+        parameters = {row["file"]: row["text_parameters"] for row in csv.DictReader(file)}
+    understood = {}
+    for name, count in parameters.items():
+        try:
+            model = parse_config(json.loads((data / "configs" / name).read_text()), name)
+        except ArchitectureError:
+            continue
+        understood[name] = model.kv_bytes_per_token("bf16")
+        assert model.parameters == pytest.approx(int(count), rel=1e-3), name
+    assert understood == KV_OF_CONFIGS
 
 
 def test_a_window_without_its_layers_is_not_guessed() -> None:
@@ -339,6 +395,16 @@ def test_heads_must_divide() -> None:
         ("routed_expert_hidden_size", 32),
         ("is_encoder_decoder", True),
         ("global_head_dim", 512),
+        ("dense_intermediate_size", 256),
+        ("moe_latent_size", 16),
+        ("layer_group_size", 4),
+        ("mla_use_output_gate", True),
+        ("enable_moe_block", True),
+        ("num_dense_layers", 2),
+        ("o_groups", 8),
+        ("adapter_rank", 8),
+        ("num_mem_blocks", 2),
+        ("expert_dtype", "fp4"),
     ],
 )
 def test_an_unknown_architecture_is_an_error_that_names_the_field(field: str, value: Any) -> None:
@@ -357,6 +423,8 @@ def test_an_unknown_architecture_is_an_error_that_names_the_field(field: str, va
         ("query_pre_attn_scalar", 256),
         ("num_nextn_predict_layers", 1),
         ("use_mamba_kernels", False),
+        ("output_gate_type", "swish"),
+        ("router_dtype", "float32"),
     ],
 )
 def test_fields_that_shape_nothing_are_passed_over(field: str, value: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,8 +20,9 @@ from costmodel.memory import (
     stage_layers,
     weight_bytes_per_gpu,
 )
-from costmodel.transformer import Transformer
+from costmodel.transformer import FeedForward, Transformer
 from costmodel.units import GIB
+from search_spaces.catalog import load_catalog
 from search_spaces.models import load_model
 from tests.toy import deepseek_v3, llama_8b, llama_70b, mixtral, toy_a100, toy_accelerator, toy_config, windowed
 
@@ -97,6 +99,56 @@ def test_kv_capacity_is_what_engines_print(name: str) -> None:
     accelerator, model, changes, gib = PUBLISHED[name]
     config = toy_config(accelerator, **changes)
     assert kv_capacity_bytes(load_model(model), config) / GIB == pytest.approx(gib, rel=0.10)
+
+
+@pytest.mark.parametrize(
+    ("name", "gpu", "gib"),
+    [
+        # vLLM 0.19, Marlin: "Model loading took 13.72 GiB" (myoceane.fr, vLLM on A100, 2026-04-18)
+        ("gpt-oss-20b", "A100-80", 13.72),
+        # vLLM 0.11.2, Marlin too, on an 80 GB GPU: 65.9651 GiB (blog.huikang.dev, vLLM logs, 2025-12-28)
+        ("gpt-oss-120b", "A100-80", 65.97),
+    ],
+)
+def test_mxfp4_experts_are_padded(name: str, gpu: str, gib: float) -> None:
+    """Hidden size 2,880 and width 2,880 become 3,072 and 2,944; what is left is biases and norms, below 0.5 %."""
+    config = toy_config(load_catalog().accelerator(gpu), weight_dtype="fp4")
+    assert weight_bytes_per_gpu(load_model(name), config) / GIB == pytest.approx(gib, rel=0.005)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "tensor", "expert", "hidden", "width"),
+    [
+        ("H100", 1, 1, 2880, 2880),
+        ("H100", 8, 1, 2880, 384),
+        ("H100", 8, 8, 2880, 2880),
+        ("A100-80", 8, 1, 3072, 384),
+        ("B200", 1, 1, 3072, 3072),
+        ("B200", 8, 1, 3072, 512),
+        ("B200", 8, 8, 3072, 3072),
+        ("MI355X", 4, 1, 3072, 768),
+    ],
+)
+def test_padding_is_of_a_ranks_share(gpu: str, tensor: int, expert: int, hidden: int, width: int) -> None:
+    model, accelerator = load_model("gpt-oss-120b"), load_catalog().accelerator(gpu)
+    padded = toy_config(accelerator, weight_dtype="fp4", tensor=tensor, expert=expert)
+    bare = toy_config(replace(accelerator, mxfp4_multiples=(1, 1)), weight_dtype="fp4", tensor=tensor, expert=expert)
+    added = weight_bytes_per_gpu(model, padded) - weight_bytes_per_gpu(model, bare)
+    experts = 36 * 128 // expert * 3 * (17 / 32)
+    assert added == pytest.approx(experts * (hidden * width - 2880 * 2880 * expert / tensor), abs=1e3)
+
+
+def test_only_mxfp4_is_padded() -> None:
+    """NVFP4, and weights that are served in another dtype than the checkpoint's."""
+    b200 = load_catalog().accelerator("B200")
+    bare = replace(b200, mxfp4_multiples=(1, 1))
+    odd = replace(
+        mixtral(),
+        layers=tuple(replace(g, feed_forward=FeedForward(2880, 0, True, 8, 2, 2880)) for g in mixtral().layers),
+    )
+    for model, dtype in ((odd, "fp4"), (load_model("gpt-oss-20b"), "int4")):
+        padded, own = (weight_bytes_per_gpu(model, toy_config(gpu, weight_dtype=dtype)) for gpu in (b200, bare))
+        assert padded == own
 
 
 def test_kv_of_a_request_by_hand() -> None:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from costmodel.engine import Parallelism, Role
 from costmodel.errors import InputError
+from costmodel.transformer import WeightScale
 from optimizer.fleets.build_plan import plan_transfers
 from optimizer.fleets.fleet import Fleet, FleetPool, can_hand_over, make_fleet
 from optimizer.loads.columns import Grid, make_columns
@@ -145,7 +146,8 @@ def test_precisions_of_weights(engine: str, gpu: str, dtype: str, runs: bool) ->
 
 
 def test_precisions_beside_the_table() -> None:
-    mxfp4, old_amd = replace(model(), fp4_block=32), replace(accelerator("MI300X"), peak_flops={"bf16": 1e14})
+    mxfp4 = replace(model(), native_weight_dtype="fp4", weight_scale=WeightScale(1, 32, 1.0))
+    old_amd = replace(accelerator("MI300X"), peak_flops={"bf16": 1e14})
     assert weights_refused("trtllm", accelerator("H100"), mxfp4, "fp4") is None
     assert weights_refused("vllm", old_amd, model(), "fp8") == (
         "MI300X has no fp8 units, and vllm no kernels that expand fp8 weights there"
