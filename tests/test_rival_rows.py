@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -14,10 +15,19 @@ from optimizer.loads.columns import Grid, make_columns
 from optimizer.loads.instance import Instance
 from optimizer.plans.plan import Status
 from optimizer.plans.proof import Proof
+from optimizer.recommend import rival_rows
 from optimizer.recommend.proven import Solved
-from optimizer.recommend.rival_rows import MOST_LOOKS, _cheapest_of, _judge, _leaner, compared
+from optimizer.recommend.rival_rows import (
+    MOST_LOOKS,
+    _cheapest_confirmed,
+    _cheapest_of,
+    _judge,
+    _leaner,
+    _row,
+    compared,
+)
 from optimizer.rivals.alternatives import Kind, Rival, rival_row
-from optimizer.verification.verdict import Bench, Verdict
+from optimizer.verification.verdict import Bench, Verdict, fleet_key
 from optimizer.verification.verify import Mend, Resolve
 from tests.optimizer_cases import instance_of, offer, problem
 from tests.small_fleets import apart, replicas, small
@@ -111,8 +121,47 @@ def test_what_holds_gives_up_what_it_can_spare_but_is_never_looked_for_below_the
     assert all(one.cost >= bar for one in bench.verdicts.values())
 
 
-def test_the_fleet_of_another_kind_stands_for_a_kind_whose_own_misses() -> None:
+def confirming(least: int) -> Callable[..., Verdict]:
+    """A last word that refutes fleets of fewer engines than `least`, as fresh requests do."""
+
+    def confirmed(bench: Any, chosen: Verdict, numbers: Iterator[int], _least: int = 0) -> Verdict:
+        held = sum(replicas(chosen.fleet)) >= least
+        told = replace(chosen, held=held, confirmation=next(numbers))
+        bench.verdicts[fleet_key(chosen.fleet)] = told
+        return told
+
+    return confirmed
+
+
+@pytest.mark.parametrize(("least", "engines"), [(2, (1, 1)), (3, (2, 1))])
+def test_a_rival_is_put_to_fresh_requests_like_the_winner(
+    monkeypatch: pytest.MonkeyPatch, least: int, engines: tuple[int, int]
+) -> None:
+    """What these refute is no rival, so that no row costs less than a search for its kind alone would find."""
+    monkeypatch.setattr(rival_rows, "confirmed", confirming(least))
+    bench: Any = Oracle(small(), (1, 1))
+    rivals = [apart(bench.instance, *counts) for counts in ((1, 1), (2, 1))]
+    found = _cheapest_confirmed(bench, rivals, None, 0.0, None)
+    assert found is not None
+    assert (found.held, found.confirmation > 0, replicas(found.fleet)) == (True, True, engines)
+
+
+def test_a_rival_for_which_no_time_is_left_is_said_not_to_be_confirmed() -> None:
+    bench: Any = Oracle(small(), (1, 1))
+    first, last = apart(bench.instance, 1, 1), apart(bench.instance, 3, 1)
+    bench.verdict(last)
+    bench.late = lambda: True
+    found = _cheapest_confirmed(bench, [last], None, 0.0, None)
+    assert found is not None
+    row = rival_row(bench.instance, "other_engines", "others", last, None, fleet_cost(bench.instance, first))
+    shown = _row(bench.instance, row, found, fleet_cost(bench.instance, first))
+    assert (shown.simulated, shown.confirmed) == (True, False)
+    assert shown.why_not.endswith("not confirmed by simulation, for want of time")
+
+
+def test_the_fleet_of_another_kind_stands_for_a_kind_whose_own_misses(monkeypatch: pytest.MonkeyPatch) -> None:
     """The cheapest fleet of H100 alone misses; the best disaggregated one is of H100, so it is the best of both."""
+    monkeypatch.setattr(rival_rows, "confirmed", confirming(0))
     instance = instance_of(problem(offers=(offer("H100"), offer("A100-80"))))
     space = make_columns(instance, Grid())
     bench: Any = Oracle(instance, (2, 1))

@@ -109,7 +109,7 @@ def _cheapest_confirmed(
 ) -> Verdict | None:
     """The cheapest of some fleets, or of what they are mended to, that fresh requests confirm; else the nearest miss.
 
-    best: cost of the recommended [$/h]. Where the time is up, one that they were not put to; None where none was judged.
+    best: cost of the recommended [$/h]. Where the time is up, one that was not put to them; None where none was judged.
     """
     numbers, found = iter(range(1, CONFIRMATIONS + 1)), None
     for number in numbers:
