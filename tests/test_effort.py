@@ -13,7 +13,7 @@ import pytest
 
 from optimizer.plans.plan import Status
 from optimizer.recommend.level import Brake, Level
-from optimizer.recommend.optimize import UNPROVEN, optimize
+from optimizer.recommend.optimize import UNCONFIRMED, UNPROVEN, optimize
 from optimizer.rivals.alternatives import little
 from optimizer.solver import search as searching
 from optimizer.solver.blocks import LEAST_TIME
@@ -160,6 +160,17 @@ def test_most_goodput_is_not_called_optimal_either_before_it_is_simulated(
     plan = optimize(problem(objective=Objective(goal), constraints=Constraints(max_gpus=2)))
     assert plan.pools
     assert (plan.simulated, plan.status, plan.warnings) == (False, Status.FEASIBLE, [UNPROVEN])
+
+
+def test_a_fleet_that_there_was_no_time_to_confirm_is_not_optimal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Interrupted as soon as there is a fleet worth keeping: it was simulated, but by no fresh requests."""
+    monkeypatch.setattr(Brake, "stopped", lambda self: self.armed)
+    plan = optimize(problem())
+    assert plan.simulation is not None
+    assert (plan.simulation.confirmation, plan.status, plan.warnings) == (0, Status.FEASIBLE, [UNCONFIRMED])
+    monkeypatch.undo()
+    whole = optimize(problem())
+    assert (whole.simulated, whole.warnings) == (True, [])
 
 
 def test_a_row_of_a_sweep_that_there_was_no_time_to_simulate_is_not_optimal(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,6 +48,9 @@ AGAIN = 0.25
 UNPROVEN = "The time was up before this fleet was simulated: that it meets the SLOs is by formula alone."
 """The warning of a plan by formula that should have been simulated."""
 
+UNCONFIRMED = "The search was stopped before fresh requests confirmed this fleet: it held on those it was chosen by."
+"""The warning of a plan whose fleet was simulated, but not once more."""
+
 
 @dataclass(slots=True)
 class Stopwatch:
@@ -163,7 +166,7 @@ def _in_the_way(wanted: Wanted, solved: Solved, miss: Miss) -> Plan:
 
 
 def as_unconfirmed(plan: Plan) -> Plan:
-    """The plan with nothing called optimal that was to be simulated and was not: its fleet, and its alternatives."""
+    """The plan with nothing called optimal that was to be confirmed by simulation and was not: fleet, alternatives."""
     rows = [
         row.model_copy(update={"status": Status.FEASIBLE})
         if row.status is Status.OPTIMAL and not row.simulated
@@ -171,8 +174,9 @@ def as_unconfirmed(plan: Plan) -> Plan:
         for row in plan.alternatives
     ]
     changes: dict[str, Any] = {"alternatives": rows}
-    if plan.pools and not plan.simulated:
-        changes |= {"status": Status.FEASIBLE, "warnings": [*plan.warnings, UNPROVEN]}
+    if plan.pools and (plan.simulation is None or not plan.simulation.confirmation):
+        warning = UNPROVEN if plan.simulation is None else UNCONFIRMED
+        changes |= {"status": Status.FEASIBLE, "warnings": [*plan.warnings, warning]}
     return plan.model_copy(update=changes)
 
 
