@@ -156,11 +156,13 @@ def whatif(
     verifies = click.get_current_context().get_parameter_source("looks") is ParameterSource.COMMANDLINE
     asked.check_any(verifies=verifies)
     depth = asked.depth()
+    remarks = price_remarks(problem)
     record: dict[str, Any] = {
         "schema": "pdplan.whatif/1",
         "file": str(file),
         "search": depth.value,
         "simulated": asked.simulated,
+        "price_remarks": remarks,
     }
     told = []
     if asked.axes or asked.names:
@@ -168,7 +170,6 @@ def whatif(
     with console.progress() as progress:
         tell = progress or (lambda _what, _share: None)
         told += answers(problem, base, asked, width=console.width, tell=tell)
-    remarks = price_remarks(problem)
-    record |= {one.key: one.record for one in told} | {"price_remarks": remarks}
+    record |= {one.key: one.record for one in told}
     console.show(record if as_json else with_remarks("\n\n".join(one.text for one in told), remarks, console.width))
     return 0 if any(one.any_fleet for one in told) else ExitCode.INFEASIBLE
