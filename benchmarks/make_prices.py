@@ -5,12 +5,12 @@
 
 The quotes are prices/gpu_prices.csv in ../shared/data or $PDPLAN_DATA. What counts:
 
-- kind `on-demand` and `on-demand (secure)`, any date. Left out: historic (2025-03 and older), spot, reserved, capacity
-  blocks, modelled TCO, estimates, assumptions, and quotes that the table itself marks as conflicting with a better
-  source, inconsistent or unconfirmed.
-- Where no on-demand quote exists, the best other kind: capacity block, three-year reservation, modelled TCO, assumed;
-  the price is then marked `assumed`. What has no quote at all takes those of the nearest card of its market
-  (STAND_INS).
+- kind `on-demand` and `on-demand (secure)`, any date. Left out: historic (2025-03 and older), capacity blocks,
+  estimates, and quotes that the table itself marks as conflicting with a better source, inconsistent or unconfirmed.
+- Where no on-demand quote exists, the best other kind: three-year reservation, modelled TCO, assumed; the price is then
+  marked `assumed`. What has no quote at all takes those of the nearest card of its market (STAND_INS).
+- Beside this price, `other_prices` on every other basis of which the table has quotes for the card itself: reserved,
+  spot, TCO. The table has a spot price beside an on-demand one, of the whole instance.
 - A card named without its form factor counts as SXM.
 - The median is taken over each provider's quotes first, then over providers, so that one provider's ten regions weigh
   no more than another's single price. Low and high are the cheapest and the dearest quote.
@@ -24,7 +24,7 @@ import re
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 
@@ -37,8 +37,17 @@ CATALOG = ROOT / "costmodel" / "catalog" / "accelerators.yaml"
 QUOTES = data_folder() / "prices" / "gpu_prices.csv"
 
 ON_DEMAND = ("on-demand", "on-demand (secure)")
-KINDS = (ON_DEMAND, ("capacity block",), ("reserved 3y",), ("modelled TCO",), ("assumed",))
-"""From the best kind of quote to the worst; only the best that exists is used."""
+SPOT = ("spot",)
+KINDS = (ON_DEMAND, ("reserved 3y",), ("modelled TCO",), ("assumed",))
+"""From the best kind of quote to the worst; only the best that exists is the price."""
+
+BASES: Mapping[str, tuple[str, int | None]] = {
+    **dict.fromkeys((*ON_DEMAND, "assumed"), ("on-demand", None)),
+    "reserved 3y": ("reserved", 3),
+    "spot": ("spot", None),
+    "modelled TCO": ("tco", None),
+}
+"""What a kind of quote is of, as `costmodel.accelerator.PriceBasis` has it, and its term [year]."""
 
 DOUBTS = ("conflict", "inconsistent", "unconfirmed")
 
@@ -88,8 +97,11 @@ STAND_INS = {
 
 @dataclass(frozen=True, slots=True)
 class PriceBlock:
-    """The `price` of one catalog entry [$/h of one GPU]."""
+    """A price of one catalog entry [$/h of one GPU]."""
 
+    basis: str
+    term_years: int | None
+    borrowed_from: str | None
     usd_per_hour: float
     low: float
     high: float
@@ -98,31 +110,53 @@ class PriceBlock:
     source: str
     date: str
 
-    def lines(self) -> str:
-        """The block as it stands in the catalog."""
-        return (
-            "    price:\n"
-            f"      usd_per_hour: {self.usd_per_hour:g}\n      low: {self.low:g}\n      high: {self.high:g}\n"
-            f"      quotes: {self.quotes}\n      origin: {self.origin}\n"
-            f'      source: "{self.source}"\n      date: "{self.date}"\n'
-        )
+    def lines(self) -> list[str]:
+        """The keys of the block as they stand in the catalog."""
+        texts = {"source", "date"}
+        return [
+            f'{key}: "{value}"'
+            if key in texts
+            else f"{key}: {value:g}"
+            if isinstance(value, float)
+            else f"{key}: {value}"
+            for key, value in asdict(self).items()
+            if value is not None
+        ]
+
+
+def catalog_lines(price: PriceBlock, others: Iterable[PriceBlock]) -> str:
+    """The price blocks of one entry as they stand in the catalog."""
+    lines = ["    price:", *(f"      {line}" for line in price.lines())]
+    listed = [
+        [f"      - {first}", *(f"        {line}" for line in rest)] for first, *rest in (o.lines() for o in others)
+    ]
+    lines += ["    other_prices:", *(line for block in listed for line in block)] if listed else []
+    return "".join(f"{line}\n" for line in lines)
 
 
 def read_quotes(path: Path) -> list[dict[str, str]]:
-    """Rows of the price table that have a price and no doubt about it."""
+    """Rows of the price table that have a price and no doubt about it, one more for each spot price beside another."""
     with path.open(newline="", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
-    return [row for row in rows if row["price_per_gpu_hour"] and not any(doubt in row["note"] for doubt in DOUBTS)]
+        rows = [row for row in csv.DictReader(file) if not any(doubt in row["note"] for doubt in DOUBTS)]
+    return [row for row in rows if row["price_per_gpu_hour"]] + [
+        row | {"kind": "spot", "price_per_gpu_hour": str(float(row["spot_price"]) / int(row["gpus_per_instance"]))}
+        for row in rows
+        if row["spot_price"] and row["kind"] in (*ON_DEMAND, *SPOT)
+    ]
+
+
+def quotes_of(rows: Iterable[dict[str, str]], spellings: Iterable[str], kinds: Iterable[str]) -> list[dict[str, str]]:
+    """Quotes of one accelerator of some kinds."""
+    return [row for row in rows if row["gpu"] in set(spellings) and row["kind"] in set(kinds)]
 
 
 def best_quotes(rows: Iterable[dict[str, str]], spellings: Iterable[str]) -> list[dict[str, str]]:
     """Quotes of one accelerator of the best kind that it has."""
-    mine = [row for row in rows if row["gpu"] in set(spellings)]
-    for kinds in KINDS:
-        found = [row for row in mine if row["kind"] in kinds]
-        if found:
-            return found
-    raise SystemExit(f"no quote for any of {sorted(spellings)}")
+    table = list(rows)
+    best = next((quotes for kinds in KINDS if (quotes := quotes_of(table, spellings, kinds))), None)
+    if best is None:
+        raise SystemExit(f"no quote for any of {sorted(spellings)}")
+    return best
 
 
 def newest_date(quotes: Iterable[dict[str, str]], fallback: str) -> str:
@@ -138,12 +172,16 @@ def price_block(name: str, quotes: list[dict[str, str]], collected: str) -> Pric
         by_provider[row["cloud"].partition(" (")[0]].append(float(row["price_per_gpu_hour"]))
     medians = {provider: median(prices) for provider, prices in by_provider.items()}
     kind = quotes[0]["kind"]
-    listed = kind in ON_DEMAND and name not in STAND_INS
+    listed = kind in (*ON_DEMAND, *SPOT) and name not in STAND_INS
     label = "on-demand list price" if kind in ON_DEMAND else f"{kind} price"
+    basis, term = BASES[kind]
     substitute = f" of the {STAND_INS[name]}, for want of any quote" if name in STAND_INS else ""
     named = {row["source"] for row in quotes} if kind == "assumed" else medians
     providers = ", ".join(sorted(named, key=str.lower))
     return PriceBlock(
+        basis=basis,
+        term_years=term,
+        borrowed_from=STAND_INS.get(name),
         usd_per_hour=round(median(medians.values()), 4),
         low=round(min(map(min, by_provider.values())), 4),
         high=round(max(map(max, by_provider.values())), 4),
@@ -161,14 +199,30 @@ def price_blocks(path: Path) -> dict[str, PriceBlock]:
     return {name: price_block(name, best_quotes(rows, known), collected) for name, known in SPELLINGS.items()}
 
 
-def rewritten(catalog: str, blocks: Mapping[str, PriceBlock]) -> str:
-    """The catalog's text with its price blocks replaced, all else untouched."""
-    for name, block in blocks.items():
-        pattern = re.compile(rf"(^  {re.escape(name)}:\n(?:    .*\n)*?)    price:\n(?:      .*\n)+", re.MULTILINE)
+def other_blocks(path: Path) -> dict[str, list[PriceBlock]]:
+    """Prices of every catalog accelerator on other bases, of its own quotes alone."""
+    rows = read_quotes(path)
+    collected = newest_date(rows, "")
+    found: dict[str, list[PriceBlock]] = {}
+    for name, block in price_blocks(path).items():
+        kinds = [kind for kind, (basis, _) in BASES.items() if kind not in KINDS[-1] and basis != block.basis]
+        spellings = () if name in STAND_INS else SPELLINGS[name]
+        by_kind = [quotes_of(rows, spellings, (kind,)) for kind in kinds]
+        found[name] = [price_block(name, quotes, collected) for quotes in by_kind if quotes]
+    return found
+
+
+def rewritten(catalog: str, path: Path) -> str:
+    """The catalog's text with its price blocks replaced by those of the table, all else untouched."""
+    others = other_blocks(path)
+    for name, block in price_blocks(path).items():
+        blocks = r"    price:\n(?:      .*\n)+(?:    other_prices:\n(?:      .*\n)+)?"
+        pattern = re.compile(rf"(^  {re.escape(name)}:\n(?:    .*\n)*?){blocks}", re.MULTILINE)
         found = pattern.search(catalog)
         if found is None:
             raise SystemExit(f"{CATALOG.name}: {name} has no price block")
-        catalog = catalog[: found.start()] + found.group(1) + block.lines() + catalog[found.end() :]
+        lines = catalog_lines(block, others[name])
+        catalog = catalog[: found.start()] + found.group(1) + lines + catalog[found.end() :]
     return catalog
 
 
@@ -176,14 +230,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Prices of the catalog's accelerators from a table of quotes.")
     parser.add_argument("--write", action="store_true", help="rewrite the price blocks of the catalog")
     write = parser.parse_args().write
-    blocks = price_blocks(QUOTES)
-    print(f"{'accelerator':<14}{'$/h':>8}{'low':>8}{'high':>8}{'quotes':>8}  origin   newest         source")
-    for name, block in blocks.items():
-        prices = f"{block.usd_per_hour:>8.2f}{block.low:>8.2f}{block.high:>8.2f}{block.quotes:>8}"
-        print(f"{name:<14}{prices}  {block.origin:<8} {block.date:<14} {block.source}")
+    blocks, others = price_blocks(QUOTES), other_blocks(QUOTES)
+    head = f"{'accelerator':<14}{'basis':<10}{'$/h':>8}{'low':>8}{'high':>8}{'quotes':>8}"
+    print(f"{head}  origin   newest         source")
+    for name, first in blocks.items():
+        for block in (first, *others[name]):
+            prices = f"{block.usd_per_hour:>8.2f}{block.low:>8.2f}{block.high:>8.2f}{block.quotes:>8}"
+            print(f"{name:<14}{block.basis:<10}{prices}  {block.origin:<8} {block.date:<14} {block.source}")
     if write:
-        CATALOG.write_text(rewritten(CATALOG.read_text("utf-8"), blocks), "utf-8")
-        print(f"wrote {len(blocks)} prices to {CATALOG.relative_to(ROOT)}")
+        CATALOG.write_text(rewritten(CATALOG.read_text("utf-8"), QUOTES), "utf-8")
+        print(f"wrote the prices of {len(blocks)} accelerators to {CATALOG.relative_to(ROOT)}")
 
 
 if __name__ == "__main__":

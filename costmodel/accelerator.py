@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from .words import listed
+
 
 class Origin(StrEnum):
     """Where a number comes from; shown wherever the number is."""
@@ -14,6 +16,18 @@ class Origin(StrEnum):
     MEASURED = "measured"
     FITTED = "fitted"
     ASSUMED = "assumed"
+    STATED = "stated"
+    """By the user, in a file of their own."""
+
+
+class PriceBasis(StrEnum):
+    """What is paid for the hour of a GPU that a price is of; what `--prices` takes."""
+
+    ON_DEMAND = "on-demand"
+    RESERVED = "reserved"
+    SPOT = "spot"
+    TCO = "tco"
+    """What owning it costs, all in: capital, power and hosting."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +44,10 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """Price of one GPU [$/h] with the spread over providers that its median hides."""
+    """Price of one GPU [$/h] with the spread over providers that its median hides.
+
+    term_years: how long a reservation binds [year]; borrowed_from: the GPU whose quotes these are, if not its own.
+    """
 
     usd_per_hour: float
     low: float
@@ -39,6 +56,41 @@ class Price:
     origin: Origin
     source: str
     date: str
+    basis: PriceBasis = PriceBasis.ON_DEMAND
+    term_years: int | None = None
+    borrowed_from: str | None = None
+
+    @property
+    def guessed(self) -> bool:
+        """Whether nobody quotes it for this GPU: it is another one's, or an on-demand price that no provider lists."""
+        return self.borrowed_from is not None or (self.basis is PriceBasis.ON_DEMAND and self.origin is Origin.ASSUMED)
+
+    @property
+    def basis_words(self) -> str:
+        """The basis in words, such as "3-year reserved"."""
+        return str(self.basis) if self.term_years is None else f"{self.term_years}-year {self.basis}"
+
+    def remark(self, name: str) -> str:
+        """What a buyer of the GPU `name` has to know of its price; empty for on-demand quotes and for one's own price.
+
+        >>> quote = Price(1.8, 1.8, 1.8, 1, Origin.VENDOR, "A", "2026-04-03", PriceBasis.RESERVED, 3)
+        >>> quote.remark("MI325X")
+        'The price of MI325X ($1.80/h) is a 3-year reserved quote.'
+        """
+        if self.origin is Origin.STATED:
+            return ""
+        if self.borrowed_from is not None:
+            what = f"borrowed from {self.borrowed_from}: nobody quotes one for {name}"
+        elif self.guessed:
+            what = f"assumed: nobody quotes one for {name}"
+        elif self.basis is PriceBasis.ON_DEMAND:
+            return ""
+        elif self.basis is PriceBasis.TCO:
+            what = "a modelled cost of ownership, not a quote"
+        else:
+            what = f"{'a' if self.quotes == 1 else f'the median of {self.quotes}'} {self.basis_words} quote"
+            what += "s" if self.quotes > 1 else ""
+        return f"The price of {name} ({listed(self.usd_per_hour)}) is {what}."
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +138,7 @@ class Accelerator:
     node_size: GPUs per server; tdp: board power [W].
     node_label: value of the Kubernetes product label (nvidia.com/gpu.product or amd.com/gpu.product-name).
     kv_domain: GPUs that can hand KV blocks to each other carry the same one ("nvidia", "amd").
+    price: the usual one, on demand where that is quoted; other_prices: those on another basis.
     efficiency: KernelEfficiency by (kernel class, compute dtype); see `costmodel.roofline`.
     mxfp4_multiples: what kernels for MXFP4 experts round the hidden size and a rank's width of an expert up to [1].
     """
@@ -107,6 +160,18 @@ class Accelerator:
     source: str
     date: str
     mxfp4_multiples: tuple[int, int] = (1, 1)
+    other_prices: tuple[Price, ...] = ()
+
+    @property
+    def quotes(self) -> tuple[Price, ...]:
+        """Every price that is quoted for this very GPU."""
+        return tuple(price for price in (self.price, *self.other_prices) if not price.guessed)
+
+    def price_on(self, basis: PriceBasis | None) -> Price | None:
+        """Its price on a basis; the usual one for None, and the user's own on any; None where nobody quotes one."""
+        if basis is None or self.price.origin is Origin.STATED:
+            return self.price
+        return next((price for price in self.quotes if price.basis is basis), None)
 
     @property
     def measured(self) -> bool:

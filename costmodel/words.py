@@ -44,6 +44,17 @@ def dollars(value: float) -> str:
     return f"-${text}" if value < 0 else f"${text}"
 
 
+def listed(usd_per_hour: float) -> str:
+    """Write the listed price of one GPU whole, up to four decimals, so that so many of them are a fleet's price.
+
+    >>> listed(6.325), listed(40.4), listed(1 / 3)
+    ('$6.325/h', '$40.40/h', '$0.33/h')
+    """
+    text = f"{usd_per_hour:,.12g}"
+    whole = 3 <= len(text.partition(".")[2]) <= 4 and usd_per_hour > 0
+    return f"${text}/h" if whole else f"{dollars(usd_per_hour)}/h"
+
+
 def percentage(share: float, places: int = 0) -> str:
     """Write a share with at most `places` decimals, from 100 % on with three significant digits.
 

@@ -72,6 +72,11 @@ class Console:
         if self.narrates:
             click.echo(text, err=True)
 
+    def warn(self, text: str) -> None:
+        """Say on stderr what keeps a result from being what was asked for; beside a JSON document too."""
+        if self.verbose or not self.quiet:
+            click.echo(f"pdplan: warning: {text}", err=True)
+
     def hint(self, command: str) -> None:
         """Name the next command, where a person reads along."""
         if sys.stdout.isatty():

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import click
 
+from costmodel.accelerator import PriceBasis
 from costmodel.errors import InputError, nearest_name
 from search_spaces.bounds import DAY, REQUEST_RATE, Bounds
 from search_spaces.files import shown_path
@@ -137,11 +138,11 @@ def collected(texts: Iterable[str], read: Callable[[str], Value]) -> list[Value]
     return found
 
 
-def parse_settings(settings: tuple[str, ...]) -> dict[str, str]:
-    """Split KEY=VALUE flags.
+def parse_settings(settings: tuple[str, ...], **flags: str | None) -> dict[str, str]:
+    """Split KEY=VALUE flags; flags: others that override a key of the file, None where they were not given.
 
-    >>> parse_settings(("workload.request_rate=25",))
-    {'workload.request_rate': '25'}
+    >>> parse_settings(("workload.request_rate=25",), prices="spot", target=None)
+    {'workload.request_rate': '25', 'prices': 'spot'}
     """
     pairs = {}
     for setting in settings:
@@ -149,7 +150,7 @@ def parse_settings(settings: tuple[str, ...]) -> dict[str, str]:
         if not equals or not key.strip():
             raise InputError(f"--set {setting!r} is not KEY=VALUE, such as workload.request_rate=25")
         pairs[key.strip()] = value.strip()
-    return pairs
+    return pairs | {key: value for key, value in flags.items() if value is not None}
 
 
 class UsablePath(click.Path):
@@ -199,6 +200,13 @@ json_option = click.option(
     "--json", "as_json", is_flag=True, callback=_setter("json_only"), help="Print one JSON document and nothing else."
 )
 force_option = click.option("--force", is_flag=True, help="Replace an existing file.")
+prices_option = click.option(
+    "--prices",
+    type=Choice([basis.value for basis in PriceBasis]),
+    metavar="BASIS",
+    help="Take such quotes of the catalog as prices: on-demand, reserved, spot or tco; overrides the file's. Default: "
+    "on-demand, or the nearest where there are none.",
+)
 set_option = click.option(
     "--set",
     "settings",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import click
@@ -67,6 +67,14 @@ def check_files(files: Mapping[str, Path | None], *, force: bool) -> None:
         check_target(path, force=force)
     if "--parquet" in targets:
         check_parquet()
+
+
+def with_remarks(text: str, remarks: Sequence[str], width: int) -> str:
+    """A result with what a buyer has to know of its prices below it."""
+    from reports.text import wrap
+
+    below = "\n".join(line for remark in remarks for line in wrap(remark, width))
+    return f"{text.rstrip()}\n\n{below}" if below else text
 
 
 def write_page(console: Console, path: Path | None, render: Callable[[], str]) -> None:

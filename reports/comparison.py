@@ -240,8 +240,14 @@ def _held(item: ClassResult | None) -> bool | None:
 
 
 def _input_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Change]:
-    """Inputs that differ; what is null is not there. A class or an accelerator that one plan lacks is one change."""
-    old, new = dict(_flat(before, ())), dict(_flat(after, ()))
+    """Inputs that differ; what is null is not there. A class or an accelerator that one plan lacks is one change.
+
+    What the catalog asked for a GPU is no input, but says whose the price is that stands beside it.
+    """
+    old, new = (
+        {path: value for path, value in _flat(inputs, ()) if path[-1:] != ("catalog_price",)}
+        for inputs in (before, after)
+    )
     lone = ({path[:2] for path in old} ^ {path[:2] for path in new}) - {path for path in (*old, *new) if len(path) < 3}
     told = set()
     for path in [*old, *(path for path in new if path not in old)]:

@@ -97,7 +97,7 @@ def _lead(plan: Plan) -> list[str]:
             sentences.proof_sentence,
         )
         also = (sentences.growth_sentence, volume_sentence, waste_sentence, router_sentence, deploy_sentence)
-        said = [say(plan) for say in (*told, *also)]
+        said = [*verdict.caveats(plan), *(say(plan) for say in (*told, *also))]
     return [escaped(line) for line in said if line]
 
 

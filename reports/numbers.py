@@ -10,6 +10,7 @@ import math
 import re
 from typing import Final, TypeGuard
 
+from costmodel import words
 from costmodel.words import dollars, percentage
 
 MISSING: Final = "–"
@@ -124,15 +125,12 @@ def hourly(value: float | None) -> str:
 
 
 def listed(usd_per_hour: float | None) -> str:
-    """Write the listed price of one GPU whole, up to four decimals, so that so many of them are a fleet's price.
+    """Write the listed price of one GPU, or that it is not known.
 
-    >>> listed(6.325), listed(40.4), listed(1 / 3), listed(None)
-    ('$6.325/h', '$40.40/h', '$0.33/h', '–')
+    >>> listed(6.325), listed(None)
+    ('$6.325/h', '–')
     """
-    if not is_number(usd_per_hour):
-        return money(usd_per_hour)
-    text = f"{usd_per_hour:,.12g}"
-    return f"${text}/h" if 3 <= len(text.partition(".")[2]) <= 4 and usd_per_hour > 0 else hourly(usd_per_hour)
+    return words.listed(usd_per_hour) if is_number(usd_per_hour) else money(usd_per_hour)
 
 
 def monthly(usd_per_hour: float | None) -> str:

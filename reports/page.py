@@ -133,6 +133,7 @@ def _lead(plan: Plan) -> tuple[LeadLine, ...]:
         asked_for = LeadLine("Asked", sentences.demand_sentence(plan))
         return (asked_for,) if miss is None else (asked_for, LeadLine("Nearest miss", sentences.miss_words(miss)))
     lines = (
+        *(LeadLine("Caveat", text, "bad") for text in verdict.caveats(plan)),
         LeadLine("Overload", verdict.overload_sentence(plan), "bad"),
         LeadLine("Proof", simulation_sentence(plan)),
         LeadLine("Risk", verdict.risk_sentence(plan), "bad" if any(map(missed_when_slow, plan.classes)) else ""),
@@ -177,6 +178,7 @@ def _proof(plan: Plan) -> Kpi:
     cheapest = plan.objective == "min_cost"
     if sentences.is_proved(plan):
         who = "cheapest of the promised fleets" if cheapest else f"most {sentences.goal_words(plan)}"
+        who += " at these prices" if plan.price_remarks else ""
         return Kpi("proved", f"{who}{_at_most(plan)}")
     if cheapest:
         share = certified(plan)

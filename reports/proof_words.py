@@ -39,27 +39,33 @@ def holds_for_all(plan: Plan) -> bool:
 
 
 def cost_proof(plan: Plan) -> str:
-    """Say how far the plan could be from the cheapest promised fleet, and from the cheapest of all."""
+    """Say how far the plan could be from the cheapest promised fleet, and from the cheapest of all.
+
+    Where a price of the fleet needs a remark, all that is proven is so at these prices.
+    """
     if beats_the_floor(plan):
         floor = hourly(plan.floor_usd_per_hour)
         return f"No lower bound on the price is known: by formula no fleet below {floor} would hold, but this one did."
     if holds_for_all(plan):
-        return f"Proved by formula: no fleet at all costs less than {hourly(plan.floor_usd_per_hour)} (gap 0 %)."
+        proved = f"Proved by formula{' at these prices' if plan.price_remarks else ''}"
+        return f"{proved}: no fleet at all costs less than {hourly(plan.floor_usd_per_hour)} (gap 0 %)."
     share, least = certified(plan), ""
     if share is not None:
         at_most = f"none below {hourly(plan.floor_usd_per_hour)} (at most {percent(share)} cheaper)"
         least = f"certified against every fleet: {at_most}"
     if not is_number(plan.gap):
-        return _sentence(least) if least else "No lower bound on the price is known."
+        return _sentence(least, plan) if least else "No lower bound on the price is known."
     if share is not None and plan.bound_usd_per_hour == plan.floor_usd_per_hour:
-        return _sentence(least)
+        return _sentence(least, plan)
     bound, gap = hourly(plan.bound_usd_per_hour), percent(max(0.0, plan.gap))
-    if plan.status is Status.OPTIMAL:
+    if plan.gap <= OPTIMAL_GAP:
         cheaper = f"none is cheaper (bound {bound}, gap {gap})"
     else:
         cheaper = f"one may be cheaper, by at most {gap} (bound {bound})"
-    return f"Of fleets whose engines promise the demand {cheaper}{f'; {least}' if least else ''}."
+    return _sentence(f"of fleets whose engines promise the demand {cheaper}{f'; {least}' if least else ''}", plan)
 
 
-def _sentence(words: str) -> str:
+def _sentence(words: str, plan: Plan) -> str:
+    if plan.price_remarks:
+        return f"At these prices, {words}."
     return f"{words[:1].upper()}{words[1:]}."

@@ -96,7 +96,7 @@ def _plain(text: str, **_style: object) -> str:
 
 def _title(plan: Plan, width: int, paint: Paint) -> list[str]:
     found = has_fleet(plan)
-    lines = wrap(verdict.headline(plan), width)
+    lines = wrap(" ".join([verdict.headline(plan), *verdict.caveats(plan)]), width)
     about = (
         f"{clean(plan.name, 30)}: {clean(plan.model, 40)} on {serving_words(plan)}, {rate(plan.demand_rps)}, "
         f"{outcome_words(plan)}{'' if plan.simulated else ', not simulated'}"

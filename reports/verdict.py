@@ -10,7 +10,7 @@ from optimizer.plans.plan import ClassResult, Plan, Status
 from .next_rate import is_unproven
 from .numbers import hourly, is_number, money, percent, rate, signed_percent, significant
 from .sentences import MANY_TIMES, is_or_are, limit_words, no_rival
-from .text import clean
+from .text import clean, sentence
 from .words import (
     alternative_name,
     by_slack,
@@ -34,6 +34,11 @@ def headline(plan: Plan) -> str:
     if not has_fleet(plan):
         return no_fleet_headline(plan)
     return f"Run {fleet_words(plan)} for {hourly(plan.cost_usd_per_hour)}: {price_comparison(plan)}."
+
+
+def caveats(plan: Plan) -> list[str]:
+    """What the headline rests on: prices that are no quotes on demand, and what keeps the plan from what was asked."""
+    return [sentence(text) for text in (*plan.price_remarks, *plan.warnings)] if has_fleet(plan) else []
 
 
 def price_comparison(plan: Plan) -> str:

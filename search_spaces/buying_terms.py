@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from costmodel.accelerator import Accelerator
+from costmodel.accelerator import Accelerator, PriceBasis
 from costmodel.errors import InputError, nearest_name
 from costmodel.units import KILO
 from costmodel.words import dollars, join_words
@@ -40,6 +40,9 @@ def load_terms(problem: Problem, path: FilePath | None = None, changes: Mapping[
     Raises InputError with all faults of the file, and where there are terms in neither place.
     """
     stated = problem.inputs.get("procurement")
+    if problem.inputs.get("prices", PriceBasis.ON_DEMAND) != PriceBasis.ON_DEMAND:
+        sentence = "weighs GPUs on demand against contracts, whose prices stand under procurement; leave it out"
+        raise problem.refusal([Fault(("prices",), f"{problem.inputs['prices']}: pdplan buy {sentence}")])
     if stated is None and path is None:
         raise InputError(_missing(problem))
     section, source = ProcurementSection(), "default"
@@ -195,14 +198,15 @@ def _by_hour(stated: list[float] | None, problem: Problem) -> tuple[float, ...]:
 
 def _contracts(entry: TypeSection, offer: Offer, section: ProcurementSection, source: str) -> list[Contract]:
     """Every way to have one accelerator."""
-    price, listed = offer.usd_per_hour, offer.accelerator.price
+    price, listed = offer.usd_per_hour, offer.quote
     own = source
     if entry.on_demand is not None:
         price = entry.on_demand
-    elif price == listed.usd_per_hour:
-        own = f"catalog, median of {listed.quotes} list prices, {listed.date}" if listed.quotes else "catalog"
-    else:
+    elif listed is None:
         own = "workload file, accelerators"
+    else:
+        remark = listed.remark(offer.gpu).removesuffix(".")
+        own = f"catalog: {remark}" if remark else f"catalog, median of {listed.quotes} list prices, {listed.date}"
     found = [Contract(0, Tier.ON_DEMAND, running=price, source=own)]
     if entry.spot is not None:
         there = availability(entry.spot.interruptions_per_day, entry.spot.recovery)

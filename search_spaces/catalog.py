@@ -46,6 +46,9 @@ MAX_OVERLAY_BYTES = 1_000_000
 
 RawEntry = dict[str, Any]
 
+_BASIS_KEYS = ("basis", "term_years", "borrowed_from", "origin")
+"""What is said of a catalog price that a user's own one does not take over."""
+
 
 def normalized_name(name: str) -> str:
     """A name without case, separators and maker, by which spellings are compared.
@@ -205,12 +208,25 @@ def _merged(base: RawEntry, change: RawEntry, file: str, relative: str | None) -
         origin = f"; else as {relative or 'shipped'}: {base['source']}" if base else ""
         merged["source"] = f"{differs or 'nothing'} from {file}{origin}"
     merged.setdefault("date", "undated")
-    given = change.get("price", {})
-    if base and isinstance(given, Mapping) and "source" not in given and (relative or given):
-        keys = f"{', '.join(sorted(given))} from {file}; else " if given else ""
-        source = f"{keys}as {relative or 'shipped'}: {base['price']['source']}"
-        merged["price"] = {**base["price"], **given, "origin": str(Origin.ASSUMED), "source": source}
+    if base and isinstance(change.get("price", {}), Mapping):
+        merged |= _merged_price(base["price"], change.get("price", {}), file, relative)
+        if "other_prices" not in change and (relative or merged["price"]["origin"] == Origin.STATED):
+            merged.pop("other_prices", None)
     return merged
+
+
+def _merged_price(base: RawEntry, given: Mapping[str, Any], file: str, relative: str | None) -> RawEntry:
+    """The price of an entry: the user's own where one is given, else that of `base`, which another one borrows."""
+    merged = {**base, **given}
+    if "usd_per_hour" in given:
+        taken = {key: value for key, value in base.items() if key not in _BASIS_KEYS}
+        merged = {**taken, "origin": str(Origin.STATED), **given}
+    elif relative:
+        merged |= {"origin": str(Origin.ASSUMED), "borrowed_from": relative}
+    if "source" not in given and (relative or given):
+        keys = f"{', '.join(sorted(given))} from {file}; else " if given else ""
+        merged["source"] = f"{keys}as {relative or 'shipped'}: {base['source']}"
+    return {"price": merged}
 
 
 def _with_price(change: RawEntry, file: str, path: FaultPath) -> RawEntry:
@@ -226,7 +242,7 @@ def _with_price(change: RawEntry, file: str, path: FaultPath) -> RawEntry:
         raise _RefusedError([Fault(place, str(error))]) from error
     if price <= 0:
         raise _RefusedError([Fault(place, f"{shown(change[PRICE_SHORT])} must be above 0")])
-    written = {"usd_per_hour": price, "low": price, "high": price, "quotes": 1, "origin": str(Origin.ASSUMED)}
+    written = {"usd_per_hour": price, "low": price, "high": price, "quotes": 1, "origin": str(Origin.STATED)}
     rest = {key: value for key, value in change.items() if key != PRICE_SHORT}
     return {**rest, "price": {**written, "source": f"given in {file}", "date": str(change.get("date", "undated"))}}
 
@@ -263,6 +279,7 @@ def _accelerator(name: str, entry: AcceleratorEntry, efficiency: EfficiencyTable
         node_label=entry.node_label,
         kv_domain=entry.kv_domain,
         price=Price(**entry.price.model_dump()),
+        other_prices=tuple(Price(**price.model_dump()) for price in entry.other_prices),
         efficiency=efficiency.complete(name),
         source=entry.source,
         date=entry.date,
@@ -344,11 +361,16 @@ def entry_dict(accelerator: Accelerator) -> dict[str, Any]:
         "node_label": accelerator.node_label,
         "kv_domain": accelerator.kv_domain,
         "mxfp4_multiples": list(accelerator.mxfp4_multiples),
-        "price": {**asdict(accelerator.price), "origin": str(accelerator.price.origin)},
+        "price": price_dict(accelerator.price),
         "efficiency": efficiency,
         "source": accelerator.source,
         "date": accelerator.date,
     }
+
+
+def price_dict(price: Price) -> dict[str, Any]:
+    """A price as JSON-ready values; what only reserved and borrowed prices have is left out of others."""
+    return {key: value for key, value in asdict(price).items() if value is not None}
 
 
 def _link_dict(link: Link) -> dict[str, float]:

@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
-from costmodel.accelerator import Origin
+from costmodel.accelerator import Origin, PriceBasis
 from costmodel.errors import nearest_name
 from costmodel.words import join_words
 
@@ -53,7 +53,10 @@ class PeakEntry(_Entry):
 
 
 class PriceEntry(_Entry):
-    """Price of one GPU [$/h]: median over providers, cheapest and dearest provider, number of quotes."""
+    """Price of one GPU [$/h]: median over providers, cheapest and dearest provider, number of quotes.
+
+    basis, term_years, borrowed_from: as `costmodel.accelerator.Price` has them.
+    """
 
     usd_per_hour: Positive
     low: Positive
@@ -62,6 +65,9 @@ class PriceEntry(_Entry):
     origin: Annotated[Origin, Field(strict=False)]
     source: Text
     date: Text
+    basis: Annotated[PriceBasis, Field(strict=False)] = PriceBasis.ON_DEMAND
+    term_years: Count | None = None
+    borrowed_from: Text | None = None
 
     @model_validator(mode="after")
     def _ordered(self) -> PriceEntry:
@@ -88,6 +94,8 @@ class AcceleratorEntry(_Entry):
     source: Text
     date: Text
     price: PriceEntry
+    other_prices: tuple[PriceEntry, ...] = Field(default=(), strict=False)
+    """Of this accelerator on other bases than `price`."""
 
 
 _PARTS: Mapping[str, type[_Entry]] = {

@@ -6,10 +6,10 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from costmodel.accelerator import Accelerator
+from costmodel.accelerator import Accelerator, PriceBasis
 from costmodel.engine import Role
 from costmodel.transformer import Transformer
-from costmodel.words import join_words
+from costmodel.words import join_words, listed
 from costmodel.workload import Workload
 
 from . import bounds
@@ -198,7 +198,7 @@ HARDWARE: Mapping[str, tuple[Callable[[Accelerator], Iterable[float]], Bounds]] 
     "bandwidth": (lambda gpu: (gpu.bandwidth,), bounds.BANDWIDTH),
     "peak": (lambda gpu: gpu.peak_flops.values(), bounds.PEAK_FLOPS),
     "board power": (lambda gpu: (gpu.tdp,), bounds.BOARD_POWER),
-    "price": (lambda gpu: (gpu.price.usd_per_hour,), bounds.PRICE),
+    "price": (lambda gpu: [price.usd_per_hour for price in (gpu.price, *gpu.other_prices)], bounds.PRICE),
     "node size": (lambda gpu: (gpu.node_size, gpu.scale_up_size), bounds.NODE_SIZE),
     "link bandwidth": (lambda gpu: (gpu.scale_up.bandwidth, gpu.scale_out.bandwidth), bounds.BANDWIDTH),
     "link latency": (lambda gpu: (gpu.scale_up.latency, gpu.scale_out.latency), bounds.LATENCY),
@@ -215,6 +215,22 @@ def hardware_faults(accelerators: Sequence[Accelerator]) -> Iterator[Fault]:
                 yield Fault(("accelerators", index), f"{sentence} {allowed.sentence()}")
 
 
+def price_faults(
+    entries: Sequence[AcceleratorSection], accelerators: Sequence[Accelerator], basis: PriceBasis
+) -> Iterator[Fault]:
+    """Where prices of one basis are asked for, every accelerator is quoted on it or has a price of the user's."""
+    for index, (entry, accelerator) in enumerate(zip(entries, accelerators, strict=True)):
+        if entry.price is None and accelerator.price_on(basis) is None:
+            yield Fault(("accelerators", index), unquoted(accelerator, basis))
+
+
+def unquoted(accelerator: Accelerator, basis: PriceBasis) -> str:
+    """That nobody quotes an accelerator on a basis, what else is quoted, and what to do."""
+    others = [f"{price.basis} {listed(price.usd_per_hour)}" for price in accelerator.quotes]
+    there = f"the catalog has {join_words(others)}" if others else "the catalog has none for it at all"
+    return f"{accelerator.name} has no {basis} quote ({there}); state its price, or leave it out"
+
+
 def cross_faults(
     sections: Mapping[str, Any], model: Transformer | None, accelerators: Sequence[Accelerator]
 ) -> Iterator[Fault]:
@@ -224,6 +240,8 @@ def cross_faults(
     if "accelerators" in sections:
         yield from accelerator_faults(sections["accelerators"], [accelerator.name for accelerator in accelerators])
         yield from hardware_faults(accelerators)
+        if accelerators and sections.get("prices") is not None:
+            yield from price_faults(sections["accelerators"], accelerators, sections["prices"])
     search = sections.get("search")
     if search is not None:
         yield from role_faults(search)

@@ -33,6 +33,7 @@ def inputs_echo(file: WorkloadFile, problem: Problem) -> dict[str, Any]:
         "workload": _workload(file, problem.workload),
         "slo": [_slo(slo) for slo in problem.slos],
         "accelerators": [_offer(offer, problem.offers) for offer in problem.offers if not offer.owned],
+        **({} if file.prices is None else {"prices": file.prices.value}),
         "catalog": file.catalog,
         "search": {"preset": file.search.preset, **_space(problem.space)},
         "objective": _objective(problem.objective),
@@ -109,6 +110,7 @@ def _offer(offer: Offer, offers: Sequence[Offer]) -> dict[str, Any]:
     return {
         "name": offer.accelerator.name,
         "price": offer.usd_per_hour,
+        **({} if offer.quote is None else {"catalog_price": offer.quote.usd_per_hour}),
         "inventory": offer.inventory,
         **({} if mine is None else {"owned": mine.inventory, "owned_price": mine.usd_per_hour}),
         "billing": offer.billing.value,

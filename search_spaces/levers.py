@@ -201,6 +201,15 @@ def _scaled_links(inputs: Inputs, rest: tuple[str, ...], value: Any) -> None:
         link["bandwidth"] = _quantity("scale_out.bandwidth", link["bandwidth"], Kind.BANDWIDTH) * factor
 
 
+def _prices(inputs: Inputs, rest: tuple[str, ...], value: Any) -> None:
+    """Take other quotes of the catalog; a price that the user stated, or a lever has changed, stays."""
+    _no_more("prices", rest)
+    inputs["prices"] = value
+    for entry in inputs["accelerators"]:
+        if entry.get("price") == entry.get("catalog_price"):
+            entry["price"] = None
+
+
 def _without(inputs: Inputs, rest: tuple[str, ...], value: Any) -> None:
     """Leave an accelerator out."""
     name = ".".join(rest)
@@ -261,6 +270,7 @@ def _no_more(key: str, rest: tuple[str, ...]) -> None:
 LEVERS: Mapping[str, Lever] = MappingProxyType(
     {
         "price": Lever(_offer_value("price"), "price.H200=1:8:8", "price of a GPU type [$/h]", Kind.PRICE),
+        "prices": Lever(_prices, "prices=on-demand,reserved,spot", "which of the catalog's quotes are prices"),
         "inventory": Lever(_offer_value("inventory"), "inventory.H200=8,16,32", "GPUs of a type that can be had"),
         "owned": Lever(_offer_value("owned"), "owned.A100-80=0,64", "GPUs that you have: power and hosting only"),
         "owned_price": Lever(

@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from costmodel.accelerator import Accelerator, Link
+from costmodel.accelerator import Accelerator, Link, PriceBasis
 from costmodel.errors import ImpossibleError, InputError
 from costmodel.transformer import Transformer
 from costmodel.workload import Workload
@@ -231,7 +231,8 @@ def _slos(items: Sequence[SloClass]) -> tuple[Slo, ...]:
 
 def _offers(file: WorkloadFile, accelerators: Sequence[Accelerator]) -> tuple[Offer, ...]:
     """What is on offer, in the order of the file; behind them the GPUs that are owned."""
-    stated = [_offer(entry, accelerator) for entry, accelerator in zip(file.accelerators, accelerators, strict=True)]
+    pairs = zip(file.accelerators, accelerators, strict=True)
+    stated = [_offer(entry, accelerator, file.prices) for entry, accelerator in pairs]
     terms = file.procurement or ProcurementSection()
     owned = [_owned(entry, one, terms) for entry, one in zip(file.accelerators, stated, strict=True) if entry.owned]
     return (*stated, *owned)
@@ -244,7 +245,7 @@ def _owned(entry: AcceleratorSection, offer: Offer, terms: ProcurementSection) -
     return Offer(accelerator, price, entry.owned, Billing.GPU, owned=True)
 
 
-def _offer(entry: AcceleratorSection, accelerator: Accelerator) -> Offer:
+def _offer(entry: AcceleratorSection, accelerator: Accelerator, basis: PriceBasis | None) -> Offer:
     node_size = entry.node_size or accelerator.node_size
     one_node = accelerator.scale_up_size == accelerator.node_size
     here = replace(
@@ -254,8 +255,10 @@ def _offer(entry: AcceleratorSection, accelerator: Accelerator) -> Offer:
         scale_up_size=node_size if one_node else accelerator.scale_up_size,
         scale_out=_link(entry.scale_out, accelerator.scale_out),
     )
-    price = accelerator.price.usd_per_hour if entry.price is None else entry.price
-    return Offer(here, price, entry.inventory, entry.billing)
+    quote = accelerator.price_on(basis) or accelerator.price
+    if entry.price is not None and (entry.price != entry.catalog_price or entry.price != quote.usd_per_hour):
+        return Offer(here, entry.price, entry.inventory, entry.billing)
+    return Offer(here, quote.usd_per_hour, entry.inventory, entry.billing, quote=quote)
 
 
 def _link(stated: LinkSection | None, link: Link) -> Link:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
-from costmodel.accelerator import Accelerator
+from costmodel.accelerator import Accelerator, Price
 from costmodel.engine import Role
 from costmodel.errors import InputError
 from costmodel.transformer import Transformer
@@ -50,6 +50,7 @@ class Offer:
     """An accelerator as it can be had here: price of one GPU [$/h] and how many there are (None: any number).
 
     owned: GPUs that are paid for already, an offer of their own beside that of more at full price.
+    quote: the price of the catalog that `usd_per_hour` is; None where the user stated it.
     """
 
     accelerator: Accelerator
@@ -57,6 +58,7 @@ class Offer:
     inventory: int | None = None
     billing: Billing = Billing.GPU
     owned: bool = False
+    quote: Price | None = None
 
     @property
     def gpu(self) -> str:

@@ -20,6 +20,7 @@ from pydantic import (
 )
 from pydantic.functional_validators import ModelWrapValidatorHandler
 
+from costmodel.accelerator import PriceBasis
 from costmodel.errors import InputError
 
 from . import bounds
@@ -210,7 +211,9 @@ class AcceleratorSection(Section):
     name: Text
     """Name in the catalog (`pdplan gpus` lists them)."""
     price: Annotated[float, quantity(Kind.PRICE, bounds.PRICE)] | None = None
-    """Price of one GPU [$/h]."""
+    """Price of one GPU [$/h]; default: the catalog's, as `prices` chooses it."""
+    catalog_price: Annotated[float, quantity(Kind.PRICE, bounds.PRICE)] | None = None
+    """Stands in the inputs that a plan repeats [$/h]: a price that equals it is the catalog's, any other is yours."""
     inventory: Annotated[int, count(bounds.INVENTORY)] | None = None
     """GPUs of this type that can be had; default: any number."""
     owned: Annotated[int, count(bounds.INVENTORY)] | None = None
@@ -308,6 +311,10 @@ class WorkloadFile(Section):
         BeforeValidator(listed, json_schema_input_type=list[str | AcceleratorSection] | str | AcceleratorSection),
     ]
     """GPU types that may be used: names, or mappings where price, inventory or links differ from the catalog."""
+    prices: Annotated[PriceBasis, member(PriceBasis)] | None = None
+    """Which quotes of the catalog are prices: on-demand, reserved, spot, or tco, a modelled cost of ownership; a GPU
+    without such a quote needs a price of its own. Default: on-demand where that is quoted, else the nearest, which the
+    plan says. Prices that you state stay as they are."""
     catalog: Text | None = None
     """YAML file with GPU types of your own, laid over the catalog; relative to this file."""
     search: Annotated[

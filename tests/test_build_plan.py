@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -9,8 +11,10 @@ from optimizer.fleets.binding import limits_by_use, pool_binding
 from optimizer.fleets.bought import billed_gpus
 from optimizer.fleets.headroom import Headroom, pool_headroom
 from optimizer.loads.loads import Resource
+from optimizer.recommend.level import Level
+from optimizer.recommend.optimize import optimize
 from search_spaces.problem import Billing, Constraints
-from tests.optimizer_cases import offer, problem
+from tests.optimizer_cases import accelerator, offer, problem
 from tests.small_fleets import apart, small
 
 
@@ -45,3 +49,18 @@ def test_headroom_beyond_the_time_with_prompts_says_why_it_is_there() -> None:
     assert pool_binding(pool, room, 0.75).sentence.endswith("more load: prompts then wait too long for the TTFT limit.")
     told = pool_binding(pool, room, 0.978).sentence
     assert told.endswith("limit; its prompt time of 97.8 % grows by less, as prompts that wait share steps.")
+
+
+def test_a_plan_says_which_prices_of_its_fleet_are_no_quotes_on_demand() -> None:
+    """Of the GPUs bought alone; assumptions have those of every GPU on offer; a stated price needs no remark."""
+    listed, reserved = (offer(name, quote=accelerator(name).price) for name in ("H100", "MI325X"))
+    said = "The price of MI325X ($1.80/h) is a 3-year reserved quote."
+    plan = optimize(problem(offers=(listed, reserved)), level=Level.QUICK)
+    assert set(plan.gpus) == {"MI325X"}
+    assert plan.price_remarks == [said]
+    assert said in plan.provenance.assumptions
+    other = optimize(problem(offers=(listed, replace(reserved, usd_per_hour=80.0))), level=Level.QUICK)
+    assert set(other.gpus) == {"H100"}
+    assert other.price_remarks == []
+    stated = optimize(problem(offers=(replace(reserved, quote=None),)), level=Level.QUICK)
+    assert stated.price_remarks == []

@@ -246,3 +246,18 @@ def test_the_command_writes_a_page_and_refuses_to_replace_it(tmp_path: Path) -> 
     assert f"{data['months']} months cost" in page.read_text("utf-8")
     assert run(asked) == 2
     assert run(["buy", str(path), "--growth", "much"]) == 2
+
+
+def test_a_price_that_is_not_on_demand_is_said_or_refused(tmp_path: Path) -> None:
+    """The contract of GPUs on demand says what its price is; a file whose prices are other quotes is no use here."""
+    path = tmp_path / "workload.yaml"
+    path.write_text(FILE.replace("[H100]", "[H100, MI325X, {name: L4, price: 0.8}]") + BLOCK, "utf-8")
+    rented = [one.source for one in load_terms(load_problem(path)).contracts if one.tier is Tier.ON_DEMAND]
+    assert rented == [
+        "catalog, median of 35 list prices, 2026-11-09",
+        "catalog: The price of MI325X ($1.80/h) is a 3-year reserved quote",
+        "workload file, accelerators",
+    ]
+    reserved = load_problem(path, {"prices": "reserved"})
+    with pytest.raises(InputError, match="prices: reserved: pdplan buy weighs GPUs on demand against contracts"):
+        load_terms(reserved)

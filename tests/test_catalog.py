@@ -15,7 +15,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodel.accelerator import Origin
+from costmodel.accelerator import Origin, PriceBasis
 from costmodel.errors import InputError, UnknownNameError
 from costmodel.roofline import KERNEL_CLASSES
 from costmodel.units import GIB, TERA
@@ -251,7 +251,7 @@ def test_a_price_taken_from_another_is_assumed(tmp_path: Path) -> None:
 def test_a_price_changed_in_part_says_so(tmp_path: Path) -> None:
     text = "accelerators:\n  H100: {price: {usd_per_hour: 3.5, low: 3}}\n"
     price = load_catalog(overlay(tmp_path, text)).accelerator("H100").price
-    assert (price.usd_per_hour, price.low, price.origin) == (3.5, 3.0, Origin.ASSUMED)
+    assert (price.usd_per_hour, price.low, price.origin) == (3.5, 3.0, Origin.STATED)
     assert price.source.startswith("low, usd_per_hour from gpus.yaml; else as shipped: on-demand list price")
 
 
@@ -272,7 +272,7 @@ def test_likeness_may_go_over_another_new_entry(tmp_path: Path) -> None:
         ),
         (
             "accelerators:\n  H100: {price: {median: 2}}\n",
-            "accelerators.H100.price.median: is not a known key; known: date, high, low, origin, quotes, source, usd",
+            "accelerators.H100.price.median: is not a known key; known: basis, borrowed_from, date, high, low, origin",
         ),
         (
             "accelerators:\n  H100: {tflops: {fp6: 5}}\n",
@@ -349,3 +349,47 @@ def test_a_missing_or_huge_overlay_is_refused(tmp_path: Path) -> None:
 def test_names_are_compared_without_maker_case_and_marks() -> None:
     assert normalized_name("AMD Instinct MI300X OAM") == normalized_name("mi300x_oam") == "mi300xoam"
     assert normalized_name("nvidia") == "nvidia"
+
+
+# --- what a price is of
+
+
+@pytest.mark.parametrize(
+    ("name", "remark"),
+    [
+        ("H100", ""),
+        ("MI325X", "The price of MI325X ($1.80/h) is a 3-year reserved quote."),
+        (
+            "RTX-6000-Ada",
+            "The price of RTX-6000-Ada ($1.00/h) is borrowed from L40: nobody quotes one for RTX-6000-Ada.",
+        ),
+        ("H800", "The price of H800 ($2.00/h) is assumed: nobody quotes one for H800."),
+    ],
+)
+def test_a_price_that_is_no_quote_on_demand_says_what_it_is(name: str, remark: str) -> None:
+    assert load_catalog().accelerator(name).price.remark(name) == remark
+
+
+def test_other_prices_are_quotes_of_the_accelerator_itself() -> None:
+    """On each basis one, and spot below what the same GPU costs on demand."""
+    for found in load_catalog().accelerators.values():
+        bases = [price.basis for price in (found.price, *found.other_prices)]
+        assert len(set(bases)) == len(bases)
+        assert not any(price.guessed for price in found.other_prices)
+        spot, listed = found.price_on(PriceBasis.SPOT), found.price_on(PriceBasis.ON_DEMAND)
+        assert spot is None or listed is None or spot.usd_per_hour < listed.usd_per_hour
+
+
+def test_a_price_of_ones_own_wins_on_every_basis(tmp_path: Path) -> None:
+    text = "accelerators:\n  H100: {price_usd_per_hour: 2.10}\n  MyCard: {like: H200, price_usd_per_hour: 3}\n"
+    catalog = load_catalog(overlay(tmp_path, text))
+    for name, price in (("H100", 2.1), ("MyCard", 3.0)):
+        found = catalog.accelerator(name)
+        assert {found.price_on(basis).usd_per_hour for basis in (None, *PriceBasis)} == {price}  # type: ignore[union-attr]
+        assert (found.price.origin, found.price.remark(name)) == (Origin.STATED, "")
+
+
+def test_a_card_like_another_borrows_its_price_and_has_no_quotes(tmp_path: Path) -> None:
+    found = load_catalog(overlay(tmp_path, "accelerators:\n  H850: {like: H100}\n")).accelerator("H850")
+    assert found.price.borrowed_from == "H100"
+    assert found.quotes == ()

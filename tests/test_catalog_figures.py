@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import math
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -120,13 +121,14 @@ def test_prices_are_what_the_script_computes(make_prices: ModuleType, data: Path
     assert set(blocks) == set(accelerators)
     for name, block in blocks.items():
         price = accelerators[name].price
-        for key in ("usd_per_hour", "low", "high", "quotes", "origin", "source", "date"):
-            assert getattr(price, key) == getattr(block, key), (name, key)
+        assert asdict(price) == asdict(block), name
+    for name, others in make_prices.other_blocks(data / "prices" / "gpu_prices.csv").items():
+        assert [asdict(price) for price in accelerators[name].other_prices] == [asdict(block) for block in others]
 
 
 def test_rewriting_the_same_prices_changes_nothing(make_prices: ModuleType, data: Path) -> None:
     text = make_prices.CATALOG.read_text("utf-8")
-    assert make_prices.rewritten(text, make_prices.price_blocks(data / "prices" / "gpu_prices.csv")) == text
+    assert make_prices.rewritten(text, data / "prices" / "gpu_prices.csv") == text
 
 
 def test_one_provider_with_many_regions_does_not_outvote(make_prices: ModuleType) -> None:

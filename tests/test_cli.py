@@ -211,8 +211,31 @@ def test_gpus_lists_the_catalog() -> None:
     assert all(entry["source"] and entry["date"] for entry in listed)
     lines = {line.split()[0]: line for line in table.stdout.splitlines() if line}
     for entry in listed:  # cents in the list, all of the figure on the page of one
-        assert f" {dollars(entry['price']['usd_per_hour'])[1:]} " in f"{lines[entry['name']]} ", entry["name"]
+        unquoted = "borrowed_from" in entry["price"] or entry["price"]["origin"] == "assumed"
+        star = "*" if unquoted else ""
+        assert f" {dollars(entry['price']['usd_per_hour'])[1:]}{star} " in f"{lines[entry['name']]} ", entry["name"]
     assert "$2.8973/h" in within("gpus", "A100-40").stdout
+
+
+def test_gpus_shows_prices_of_one_basis() -> None:
+    listed = {
+        entry["name"]: entry["price"] for entry in json.loads(within("gpus", "--json", "--prices", "spot").stdout)
+    }
+    assert (listed["H100"]["basis"], listed["H100"]["usd_per_hour"], listed["MI325X"]) == ("spot", 1.6, None)
+    table = {line.split()[0]: line for line in within("gpus", "--prices", "spot").stdout.splitlines() if line}
+    assert table["MI325X"].split()[-2:] == ["–", "–"]
+    page = within("gpus", "MI325X", "--prices", "spot").stdout
+    assert "nobody quotes one" in page
+    assert "reserved 3y price" in page
+
+
+def test_estimate_says_what_its_price_is() -> None:
+    asked = ("estimate", "--model", "Llama-3.1-8B", "--gpu")
+    assert "$3.99/h at the catalog's median" in within(*asked, "H100").stdout
+    assert "is a 3-year reserved quote" in " ".join(within(*asked, "MI325X").stdout.split())
+    refused = within(*asked, "L4", "--prices", "spot")
+    assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
+    assert "L4 has no spot quote (the catalog has on-demand $1.15/h); state its price" in refused.stderr
 
 
 @pytest.mark.parametrize("command", ["gpus", "models"])

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +13,7 @@ import pytest
 
 from optimizer.plans.plan import Status
 from optimizer.recommend.level import Brake, Level
-from optimizer.recommend.optimize import UNPROVEN, optimize
+from optimizer.recommend.optimize import UNCONFIRMED, UNPROVEN, optimize
 from optimizer.rivals.alternatives import little
 from optimizer.solver import search as searching
 from optimizer.solver.blocks import LEAST_TIME
@@ -20,7 +22,10 @@ from optimizer.solver.program import Outcome
 from optimizer.solver.search import Effort, generate_from, search
 from optimizer.solver.simple_plans import column_totals, price_space, simple_plans
 from optimizer.solver.split import splits, with_best_split
+from optimizer.whatif.scenario import solve_full
+from search_spaces.problem import Constraints, Goal, Objective
 from tests.optimizer_cases import columns_of, instance_of, offer, problem, slo, workload
+from tests.running import QUICK, tiny, within
 
 SLOW = Effort(starters=1, added=1, rounds=6, bound_gap=0.0, columns=4, more=8, nodes=5, choices=2)
 """So few columns at first that the relaxation takes several rounds."""
@@ -141,8 +146,53 @@ def test_a_fleet_that_there_was_no_time_to_simulate_is_shown_as_what_it_is(monke
     plan = optimize(problem())
     assert not plan.simulated
     assert plan.pools == quick.pools
-    assert plan.provenance.assumptions[0] == UNPROVEN
-    assert UNPROVEN not in quick.provenance.assumptions
+    assert (plan.status, plan.warnings) == (Status.FEASIBLE, [UNPROVEN])
+    assert (quick.status, quick.warnings) == (Status.OPTIMAL, [])
+    assert {row.status for row in plan.alternatives} == {Status.FEASIBLE}
+    assert plan.gap == quick.gap
+
+
+@pytest.mark.parametrize("goal", [Goal.MAX_GOODPUT, Goal.MAX_GOODPUT_PER_DOLLAR])
+def test_most_goodput_is_not_called_optimal_either_before_it_is_simulated(
+    goal: Goal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Brake, "stopped", lambda self: True)
+    plan = optimize(problem(objective=Objective(goal), constraints=Constraints(max_gpus=2)))
+    assert plan.pools
+    assert (plan.simulated, plan.status, plan.warnings) == (False, Status.FEASIBLE, [UNPROVEN])
+
+
+def test_a_fleet_that_there_was_no_time_to_confirm_is_not_optimal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Interrupted as soon as there is a fleet worth keeping: it was simulated, but by no fresh requests."""
+    monkeypatch.setattr(Brake, "stopped", lambda self: self.armed)
+    plan = optimize(problem())
+    assert plan.simulation is not None
+    assert (plan.simulation.confirmation, plan.status, plan.warnings) == (0, Status.FEASIBLE, [UNCONFIRMED])
+    monkeypatch.undo()
+    whole = optimize(problem())
+    assert (whole.simulated, whole.warnings) == (True, [])
+
+
+def test_a_row_of_a_sweep_that_there_was_no_time_to_simulate_is_not_optimal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Brake, "stopped", lambda self: True)
+    answer = solve_full(problem(), Level.STANDARD)
+    assert (answer.status, answer.attainment) == (Status.FEASIBLE, None)
+
+
+def test_a_command_warns_of_a_plan_that_it_had_no_time_to_simulate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Brake, "stopped", lambda self: True)
+    done = within("optimize", tiny(tmp_path), "--json")
+    plan = json.loads(done.stdout)
+    assert (done.returncode, plan["status"], plan["simulated"]) == (0, "feasible", False)
+    assert plan["warnings"] == [UNPROVEN]
+    assert done.stderr == f"pdplan: warning: {UNPROVEN}\n"
+    told = within("optimize", tiny(tmp_path)).stdout
+    assert UNPROVEN in " ".join(told.split())
+    assert "feasible, not simulated" in told
+    quick = within("optimize", tiny(tmp_path), "--json", *QUICK)
+    assert (json.loads(quick.stdout)["status"], quick.stderr) == ("optimal", "")
 
 
 def test_the_brake_stops_at_the_time_and_when_it_is_pulled_for_a_plan() -> None:

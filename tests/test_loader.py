@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 import yaml
 
+from costmodel.accelerator import PriceBasis
 from costmodel.engine import Role
 from search_spaces.demand import planned_rate
-from search_spaces.loader import load_problem
+from search_spaces.loader import load_problem, problem_of
 from search_spaces.overrides import SHORT_FOR
 from search_spaces.problem import Billing, Goal
 from search_spaces.schema import Diurnal, json_schema
@@ -393,3 +394,51 @@ def test_a_users_catalog_and_config_are_relative_to_the_file(folder: Path) -> No
     text = SOUND.replace("[H100, {name: H200, inventory: 64}]", "[Mine]") + "catalog: my.yaml\n"
     (folder / "sub" / "w.yaml").write_text(text, encoding="utf-8")
     assert load_problem(Path("sub/w.yaml")).offers[0].accelerator.memory == 100 * 2**30
+
+
+# --- which quotes of the catalog are prices
+
+
+def test_a_price_is_the_catalogs_or_the_users(folder: Path) -> None:
+    text = SOUND.replace("H100", "{name: MI325X, price: 1.80}").replace("H200, inventory", "RTX-6000-Ada, inventory")
+    stated, borrowed = load(text).offers
+    assert (stated.usd_per_hour, stated.quote) == (1.8, None)
+    assert borrowed.quote is not None
+    assert (borrowed.quote.basis, borrowed.quote.borrowed_from) == (PriceBasis.ON_DEMAND, "L40")
+    (reserved, _) = load(SOUND.replace("H100", "MI325X")).offers
+    assert reserved.quote is not None
+    assert (reserved.usd_per_hour, reserved.quote.basis, reserved.quote.term_years) == (1.8, PriceBasis.RESERVED, 3)
+
+
+@pytest.mark.parametrize(
+    ("basis", "prices"), [("spot", [1.6, 1.45]), ("reserved", [1.3, 1.6]), ("tco", [1.495, 1.575])]
+)
+def test_one_basis_is_chosen_for_all_prices(folder: Path, basis: str, prices: list[float]) -> None:
+    """The medians of the table's quotes: spot by provider first, as for list prices."""
+    assert [offer.usd_per_hour for offer in load(SOUND, {"prices": basis}).offers] == pytest.approx(prices)
+    stated = load(SOUND, {"prices": basis, "accelerators.H100.price": "2.5"})
+    assert [offer.usd_per_hour for offer in stated.offers] == pytest.approx([2.5, prices[1]])
+
+
+def test_a_gpu_that_nobody_quotes_so_needs_a_price(folder: Path) -> None:
+    text = SOUND.replace("H100", "MI325X").replace("H200, inventory", "RTX-6000-Ada, inventory")
+    lines = [
+        line.partition(": ")[2] for line in refusal(text, {"prices": "on-demand"}).splitlines() if "w.yaml" in line
+    ]
+    assert lines == [
+        "accelerators.0: MI325X has no on-demand quote (the catalog has reserved $1.80/h and tco $1.435/h); state its "
+        "price, or leave it out",
+        "accelerators.1: RTX-6000-Ada has no on-demand quote (the catalog has none for it at all); state its price, or "
+        "leave it out",
+    ]
+    assert "prices: 'spott' is not known; did you mean 'spot'?" in refusal(SOUND, {"prices": "spott"})
+
+
+def test_the_echo_keeps_whose_a_price_is(folder: Path) -> None:
+    """Read again, a catalog price is the catalog's still, and one that was stated is not, though they are equal."""
+    text = SOUND.replace("H100", "{name: MI325X, price: 1.80}").replace("H200, inventory", "MI300X, inventory")
+    problem = load(text, {"prices": "reserved"})
+    again = problem_of(problem.inputs, "plan", Path())
+    assert again.offers == problem.offers
+    assert again.inputs == problem.inputs
+    assert [offer.quote is None for offer in again.offers] == [True, False]

@@ -260,3 +260,33 @@ def test_a_simulated_nearest_miss_is_not_said_to_be_modelled() -> None:
     assert origin_sentence(seen).startswith("Latencies of the nearest miss are simulated, other figures by formula;")
     assert make_page(modelled).chips[0] == "modelled, not simulated"
     assert origin_sentence(modelled).startswith("Latencies and rates are modelled, not simulated;")
+
+
+# --- what the headline rests on
+
+REMARK = "The price of MI325X ($1.80/h) is a 3-year reserved quote."
+
+
+def test_a_price_that_is_no_list_price_is_said_with_the_verdict() -> None:
+    plan = having(price_remarks=[REMARK])
+    assert f"{verdict.headline(plan)} {REMARK}" in " ".join(render_text(plan).split())
+    assert as_markdown(plan).splitlines()[2] == REMARK.replace("(", "(")
+    assert [line.text for line in make_page(plan).answer.lead][:1] == [REMARK]
+    assert REMARK in render_plan(plan)
+    assert REMARK not in render_text(PLAN)
+
+
+def test_what_is_proved_of_such_prices_is_so_at_these_prices() -> None:
+    proved = having(floor_usd_per_hour=PLAN.cost_usd_per_hour, bound_usd_per_hour=PLAN.cost_usd_per_hour, gap=0.0)
+    assert proof_sentence(proved).startswith("Proved by formula: no fleet")
+    shown = proved.model_copy(update={"price_remarks": [REMARK]})
+    assert proof_sentence(shown).startswith("Proved by formula at these prices: no fleet")
+    less = shown.model_copy(update={"floor_usd_per_hour": 1.0})
+    assert proof_sentence(less).startswith("At these prices, of fleets")
+
+
+def test_a_fleet_that_there_was_no_time_to_simulate_may_still_be_the_cheapest_by_formula() -> None:
+    plan = having(status=Status.FEASIBLE, gap=0.0, bound_usd_per_hour=PLAN.cost_usd_per_hour, warnings=["Not yet."])
+    assert "none is cheaper" in proof_sentence(plan)
+    assert "Not yet." in render_text(plan)
+    assert "Not yet." in as_markdown(plan)

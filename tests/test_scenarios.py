@@ -338,3 +338,13 @@ def test_scales_multiply_what_a_change_before_them_wrote_with_a_unit(problem: Pr
     assert found.workload.request_rate == 4.0
     assert [slo.ttft for slo in found.slos] == [1.8, 1.8]
     assert found.offers[0].accelerator.scale_out.bandwidth == 50e9
+
+
+def test_other_quotes_move_the_catalogs_prices_and_no_others(problem: Problem) -> None:
+    """H100 has its spot quotes; the price that FILE states for L4, which nobody quotes on spot, stays."""
+    spot = with_change(problem, "prices=spot")
+    assert [offer.usd_per_hour for offer in spot.offers] == [1.6, 0.8]
+    both = scenario_problem(problem, Scenario("", {"price.H100": 3.0, "prices": "spot"}), Path())
+    assert [offer.usd_per_hour for offer in both.offers] == [3.0, 0.8]
+    with pytest.raises(InputError, match="prices: 'cheap' is not known"):
+        with_change(problem, "prices=cheap")

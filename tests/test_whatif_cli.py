@@ -200,7 +200,7 @@ def test_the_other_questions_answer_in_text_and_json(workload: Path) -> None:
     question = ("whatif", workload, "--break-even", "price.A100-80", "--between", "0.2:6", "--slack", "10%")
     asked = (*question, "--verify", "0")
     found = answered(*question)
-    assert set(found) == {"schema", "file", "search", "simulated", "break_even", "alternatives"}
+    assert set(found) == {"schema", "file", "search", "simulated", "price_remarks", "break_even", "alternatives"}
     change = found["break_even"]["changes"][0]
     assert change["cost_below_usd_per_hour"] == pytest.approx(change["cost_above_usd_per_hour"])
     assert found["alternatives"][0]["condition"] == "cheapest"

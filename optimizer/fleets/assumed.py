@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from costmodel.accelerator import Origin
 from search_spaces.problem import Problem
 
@@ -19,13 +21,19 @@ def assumed_arrivals(problem: Problem) -> list[str]:
     ]
 
 
+def price_remarks(problem: Problem, bought: Iterable[int] | None = None) -> list[str]:
+    """What a buyer has to know of prices that are no quotes on demand; bought: the offers that matter, default: all."""
+    numbers = range(len(problem.offers)) if bought is None else bought
+    offers = [problem.offers[number] for number in numbers]
+    remarks = [offer.quote.remark(offer.gpu) for offer in offers if offer.quote is not None]
+    return [remark for remark in remarks if remark]
+
+
 def assumed_figures(problem: Problem) -> list[str]:
     """Prices and efficiencies of the offers that nobody measured or quoted."""
-    stated = []
+    stated = price_remarks(problem)
     for offer in problem.offers:
-        name, price = offer.accelerator.name, offer.accelerator.price
-        if price.origin is Origin.ASSUMED and offer.usd_per_hour == price.usd_per_hour:
-            stated.append(f"The price of {name}, ${price.usd_per_hour:g}/h, is assumed: {price.source}.")
+        name = offer.accelerator.name
         if offer.accelerator.efficiency["gemm", "bf16"].origin is Origin.ASSUMED:
             stated.append(f"The kernel efficiencies of {name} are assumed from other accelerators, not measured.")
     return stated

@@ -33,14 +33,14 @@ from optimizer.plans.plan import (
 )
 from optimizer.plans.plan_fields import Quantiles
 from optimizer.plans.proof import Proof, bound_for, gap_of
-from search_spaces.catalog import entry_dict
+from search_spaces.catalog import entry_dict, price_dict
 from search_spaces.echo import whole_echo
 from search_spaces.enumeration import precision_told
 from search_spaces.models import model_entry
 from search_spaces.problem import Balancing, Problem
 
 from .accuracy import accuracy_records
-from .assumed import assumed_arrivals, assumed_figures
+from .assumed import assumed_arrivals, assumed_figures, price_remarks
 from .binding import binding_limits, fleet_bindings, limits_by_use, volume_bindings
 from .bought import billed_gpus, offer_prices, pools_apart, within_limits
 from .error_bars import step_errors
@@ -287,6 +287,7 @@ def provenance(instance: Instance, search: dict[str, Any], run: RunInfo) -> Prov
         inputs=inputs,
         accelerators=[
             entry_dict(offer.accelerator)
+            | ({} if offer.quote is None else {"price": price_dict(offer.quote)})
             | {"offered_usd_per_hour": offer.usd_per_hour, "inventory": offer.inventory, "billing": offer.billing.value}
             for offer in problem.offers
         ],
@@ -344,6 +345,7 @@ def build_plan(
     limits = binding_limits(instance, fleet, evaluation, headrooms) + fleet_bindings(instance, cost, count)
     limits += volume_bindings(problem, volume)
     gpus = zip(problem.offers, count, strict=True)
+    common["price_remarks"] = price_remarks(problem, np.flatnonzero(count))
     return Plan(
         **common,
         cost_usd_per_hour=cost,

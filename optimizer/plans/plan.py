@@ -27,9 +27,11 @@ class Status(StrEnum):
     """How the search ended."""
 
     OPTIMAL = "optimal"
-    """The fleet meets every SLO, and none that the formulas promise to is cheaper (within 1e-4 of its cost)."""
+    """The fleet meets every SLO, confirmed by simulation where that was asked for, and none that the formulas promise
+    to is cheaper (within 1e-4 of its cost)."""
     FEASIBLE = "feasible"
-    """The fleet meets every SLO; a cheaper one is not ruled out, see `bound_usd_per_hour` and `certified_gap`."""
+    """The fleet meets every SLO; a cheaper one is not ruled out, see `bound_usd_per_hour` and `certified_gap`, or
+    the time was up before it was simulated, see `warnings`."""
     INFEASIBLE = "infeasible"
     """No fleet of the search space meets the SLOs within the constraints; `binding` says what is in the way."""
     TIME_LIMIT = "time_limit"
@@ -265,6 +267,11 @@ class Plan(Record):
     engine: str
     objective: str
     status: Status
+    warnings: list[str] = Field(default_factory=list)
+    """What keeps the plan from being what was asked for, in sentences."""
+    price_remarks: list[str] = Field(default_factory=list)
+    """What a buyer has to know of the prices of the fleet's GPUs: those that are borrowed from another GPU, reserved,
+    spot or assumed, in sentences."""
     simulated: bool
     """Whether latencies, attainment (of classes and routes too) and goodput are those of `simulation`; if not, they
     are by the queueing formulas, as loads, headroom and error bars always are."""

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
+from typing import Any
 
 from optimizer.fleets.build_plan import build_plan, fleet_cost, provenance
 from optimizer.fleets.error_bars import at_quantile, class_error_bars, slow_end
@@ -45,8 +46,11 @@ in which splits of the latency limits are compared [1]."""
 AGAIN = 0.25
 """Of the time left, the share that a repair by search may take [1]."""
 
-UNPROVEN = "The time was up before this fleet could be proven by simulation."
-"""Among the assumptions of a plan by formula that should have been simulated."""
+UNPROVEN = "The time was up before this fleet was simulated: that it meets the SLOs is by formula alone."
+"""The warning of a plan by formula that should have been simulated."""
+
+UNCONFIRMED = "The search was stopped before fresh requests confirmed this fleet: it held on those it was chosen by."
+"""The warning of a plan whose fleet was simulated, but not once more."""
 
 
 @dataclass(slots=True)
@@ -102,6 +106,8 @@ def optimize(
     solved = solved_by_formula(instance, priced, first, watch.stage, effort.late)
     origin = provenance(instance, solved.size, RunInfo(created=_now(), command="", timings_s={}))
     plan = _plan(Wanted(expected, origin, level, effort, brake, watch.stage, tune), solved)
+    if level is not Level.QUICK:
+        plan = as_unconfirmed(plan)
     watch.stage("done", 1.0)
     timings = {label: seconds for label, seconds in watch.timings.items() if label != "done"}
     run = origin.run.model_copy(update={"timings_s": timings})
@@ -138,8 +144,9 @@ def _plan(wanted: Wanted, solved: Solved) -> Plan:
     answer = judged(solved, resolver, wanted.level, wanted.brake, wanted.told, tune=wanted.tune)
     if answer.winner is not None:
         return _judged_plan(wanted, solved, answer)
-    if answer.fleet.pools:
-        return _unproven(wanted, solved, answer)
+    if answer.fleet.pools:  # the best by formula that no simulation refuted before the time was up
+        shown = replace(solved, fleet=answer.fleet, proof=answer.proof, volume=answer.volume)
+        return _written(wanted, shown, answer.rows, [])
     miss = what_is_in_the_way(solved.instance, solver_of(wanted), wanted.brake.stopped) or Miss([], [])
     status = Status.TIME_LIMIT if by_formula else solved.proof.status
     nothing = replace(solved, fleet=Fleet(()), proof=replace(solved.proof, status=status, gap=None))
@@ -163,12 +170,19 @@ def _in_the_way(wanted: Wanted, solved: Solved, miss: Miss) -> Plan:
     return _judged_plan(wanted, found, as_judged(found, replace(held.verdict, cost=cost), wanted.level, wanted.brake))
 
 
-def _unproven(wanted: Wanted, solved: Solved, answer: Judged) -> Plan:
-    """The plan by formula of the best fleet that the simulation had not refuted when the time was up."""
-    shown = replace(solved, fleet=answer.fleet, proof=answer.proof, volume=answer.volume)
-    plan = _written(wanted, shown, answer.rows, [])
-    assumed = [UNPROVEN, *plan.provenance.assumptions]
-    return plan.model_copy(update={"provenance": plan.provenance.model_copy(update={"assumptions": assumed})})
+def as_unconfirmed(plan: Plan) -> Plan:
+    """The plan with nothing called optimal that was to be confirmed by simulation and was not: fleet, alternatives."""
+    rows = [
+        row.model_copy(update={"status": Status.FEASIBLE})
+        if row.status is Status.OPTIMAL and not row.simulated
+        else row
+        for row in plan.alternatives
+    ]
+    changes: dict[str, Any] = {"alternatives": rows}
+    if plan.pools and (plan.simulation is None or not plan.simulation.confirmation):
+        warning = UNPROVEN if plan.simulation is None else UNCONFIRMED
+        changes |= {"status": Status.FEASIBLE, "warnings": [*plan.warnings, warning]}
+    return plan.model_copy(update=changes)
 
 
 def _judged_plan(wanted: Wanted, solved: Solved, answer: Judged) -> Plan:

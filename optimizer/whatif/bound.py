@@ -67,10 +67,12 @@ def place_of(problem: Problem) -> Place:
     """The place of a problem; bounds leave a budget out, as it forbids other fleets at other prices."""
     inputs, limits = problem.inputs, problem.constraints
     rest = {
-        **{key: value for key, value in inputs.items() if key not in {"name", "seed"}},
+        **{key: value for key, value in inputs.items() if key not in {"name", "seed", "prices"}},
         "workload": _without(inputs["workload"], "request_rate"),
         "slo": [_without(slo, "ttft", "tpot", "e2e", "attainment") for slo in inputs["slo"]],
-        "accelerators": [_without(one, "price", "owned_price", "inventory") for one in inputs["accelerators"]],
+        "accelerators": [
+            _without(one, "price", "catalog_price", "owned_price", "inventory") for one in inputs["accelerators"]
+        ],
         "constraints": _without(inputs["constraints"], "budget", "power", "max_gpus", "max_pools"),
     }
     most = [limits.power, limits.max_gpus, limits.max_pools, *(offer.inventory for offer in problem.offers)]

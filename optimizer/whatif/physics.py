@@ -90,6 +90,7 @@ def physics_text(problem: Problem) -> str:
     """The inputs of a problem less what its physics does not depend on, the confidence apart."""
     inputs = dict(problem.inputs) | {
         "name": "physics",
+        "prices": None,
         "seed": 0,
         "confidence": 0.0,
         "objective": {"goal": "min_cost"},
@@ -100,7 +101,7 @@ def physics_text(problem: Problem) -> str:
         },
         "accelerators": [
             entry
-            | {"price": 1.0, "inventory": None, "billing": "gpu"}
+            | {"price": 1.0, "catalog_price": None, "inventory": None, "billing": "gpu"}
             | ({"owned": ANY, "owned_price": 1.0} if entry.get("owned") else {})
             for entry in problem.inputs["accelerators"]
         ],

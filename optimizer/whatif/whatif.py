@@ -27,7 +27,7 @@ from .scenario import Answer, answer_row, is_simple, nothing, solve_cost, solve_
 from .second_look import family_of, look_at
 from .sweep import Batch, OneRound, Row, Sweep, Task
 
-CHEAP_LEVERS = ("price", "inventory", "owned", "owned_price", "budget", "power", "max_gpus", "max_pools")
+CHEAP_LEVERS = ("price", "prices", "inventory", "owned", "owned_price", "budget", "power", "max_gpus", "max_pools")
 """What leaves the physics and the rate alone."""
 SLO_LEVERS = ("slo", "ttft", "tpot", "e2e", "attainment", "ttft_scale", "tpot_scale", "slo_scale")
 """What leaves the engines alone."""

@@ -10,14 +10,23 @@ import click
 
 from costmodel.errors import InputError
 from pdplan.console import Console, facts_text
-from pdplan.options import Choice, catalog_option, console_options, json_option, pass_console, share_within, whole
+from pdplan.options import (
+    Choice,
+    catalog_option,
+    console_options,
+    json_option,
+    pass_console,
+    prices_option,
+    share_within,
+    whole,
+)
 from search_spaces import bounds
 
 if TYPE_CHECKING:
     from costmodel.engine import EngineConfig
     from costmodel.estimate import Estimate, StepEstimate
     from costmodel.transformer import Transformer
-    from search_spaces.problem import Problem
+    from search_spaces.problem import Offer, Problem
 
 DEGREE = whole(bounds.DEGREE)
 LENGTH = whole(bounds.TOKENS)
@@ -31,6 +40,7 @@ class Flags:
     model: str
     gpu: str
     catalog: Path | None
+    prices: str | None
     tp: int
     pp: int
     ep: int
@@ -51,6 +61,7 @@ class Flags:
 @click.option("--model", required=True, metavar="NAME", help="Catalog name, or path to a config.json.")
 @click.option("--gpu", required=True, metavar="NAME", help="Accelerator; pdplan gpus lists them.")
 @catalog_option
+@prices_option
 @click.option("--tp", type=DEGREE, default=1, show_default=True, help="Tensor parallelism.")
 @click.option("--pp", type=DEGREE, default=1, show_default=True, help="Pipeline parallelism.")
 @click.option("--ep", type=DEGREE, default=1, show_default=True, help="Expert parallelism.")
@@ -97,7 +108,7 @@ def estimate(console: Console, /, as_json: bool, **options: Any) -> None:
     config = _config(problem, flags)
     overhead = load_engine_overhead(flags.engine, problem.engine_changes)
     found = predict(problem.model, config, overhead, flags.isl, flags.osl, batch=flags.batch)
-    as_value = estimate_dict(problem.model, config, flags, found)
+    as_value = estimate_dict(problem.model, config, flags, found, problem.offers[0])
     console.show(as_value if as_json else _page(as_value, console.width))
     console.hint("pdplan init   # a workload file; pdplan optimize then finds the fleet")
 
@@ -106,10 +117,12 @@ def _problem(flags: Flags) -> Problem:
     """The one-engine problem whose rules say whether the engine can exist."""
     import numpy as np
 
+    from costmodel.accelerator import PriceBasis
     from costmodel.engine import Role
     from costmodel.transformer import DTYPE_BYTES
     from costmodel.workload import Workload
     from search_spaces.catalog import load_catalog
+    from search_spaces.checks import unquoted
     from search_spaces.models import load_model
     from search_spaces.problem import Offer, Problem, SearchSpace
 
@@ -118,6 +131,9 @@ def _problem(flags: Flags) -> Problem:
     weight_dtype = flags.weight_dtype or model.native_weight_dtype
     if weight_dtype not in DTYPE_BYTES:
         raise InputError(f"--weight-dtype {weight_dtype!r} is not known; allowed: {', '.join(DTYPE_BYTES)}")
+    quote = accelerator.price_on(None if flags.prices is None else PriceBasis(flags.prices))
+    if quote is None:
+        raise InputError(unquoted(accelerator, PriceBasis(str(flags.prices))))
     one, length = np.ones(1), flags.isl + flags.osl
     if length > model.max_position:
         raise InputError(
@@ -131,7 +147,7 @@ def _problem(flags: Flags) -> Problem:
         kv_dtype=flags.kv_dtype,
         workload=Workload(one * flags.isl, one * flags.osl, one, request_rate=1.0, max_tokens=length),
         slos=(),
-        offers=(Offer(accelerator, accelerator.price.usd_per_hour),),
+        offers=(Offer(accelerator, quote.usd_per_hour, quote=quote),),
         space=SearchSpace(
             roles=(Role(flags.role),),
             tensor_parallel=(flags.tp,),
@@ -161,12 +177,14 @@ def _config(problem: Problem, flags: Flags) -> EngineConfig:
     return engine_config(problem, shape, Role(flags.role), seqs, chunk)
 
 
-def estimate_dict(model: Transformer, config: EngineConfig, flags: Flags, found: Estimate) -> dict[str, Any]:
+def estimate_dict(
+    model: Transformer, config: EngineConfig, flags: Flags, found: Estimate, offer: Offer
+) -> dict[str, Any]:
     """The estimate as JSON-ready values; units are in the keys."""
     from costmodel.memory import max_whole_requests
+    from search_spaces.catalog import price_dict
 
-    split = config.parallelism
-    price = config.accelerator.price.usd_per_hour * config.gpus
+    split, quote = config.parallelism, offer.quote or offer.accelerator.price
     return {
         "model": model.name,
         "accelerator": config.accelerator.name,
@@ -194,7 +212,9 @@ def estimate_dict(model: Transformer, config: EngineConfig, flags: Flags, found:
         "requests_per_second": found.requests_per_second,
         "prompt_tokens_per_second": None if found.prefill is None else found.requests_per_second * flags.isl,
         "output_tokens_per_second": _output_rate(config, flags, found),
-        "usd_per_hour": price,
+        "usd_per_hour": offer.usd_per_hour * config.gpus,
+        "price": price_dict(quote),
+        "price_remark": quote.remark(offer.gpu),
         "binds": found.binds,
         "origins": [str(origin) for origin in (*found.origins, found.overhead.origin)],
         "efficiencies": [
@@ -238,13 +258,19 @@ def _page(value: dict[str, Any], width: int) -> str:
         ("memory", f"{_memory(value)} per GPU"),
         _held(value),
         ("throughput", _throughput(value)),
-        ("price", f"{hourly(value['usd_per_hour'])} at the catalog's median"),
+        ("price", f"{hourly(value['usd_per_hour'])}{_priced(value)}"),
         ("binds", value["binds"]),
         ("origins", ", ".join(sorted(set(value["origins"])))),
     ]
     table = render_table(_step_rows([value[step] for step in steps]), columns, width)
     title = "\n".join(wrap(_title(value), width))
     return f"{title}\n\n{table}\n\n{facts_text(facts, width)}"
+
+
+def _priced(value: dict[str, Any]) -> str:
+    """How to end the price of the engine: what that of one GPU is."""
+    remark = value["price_remark"]
+    return f". {remark}" if remark else " at the catalog's median"
 
 
 def _step_rows(steps: list[dict[str, Any]]) -> list[list[str]]:

@@ -16,6 +16,7 @@ from pdplan.options import (
     pairs,
     parse_settings,
     pass_console,
+    prices_option,
     set_option,
 )
 
@@ -28,11 +29,21 @@ from pdplan.options import (
     "1), max_num_seqs, max_num_batched_tokens (default: those of FILE), weight_dtype, kv_dtype (default: FILE's). "
     "Several may be stated.",
 )  # fmt: skip
+@prices_option
 @set_option
 @json_option
 @console_options
 @pass_console
-def explain(console: Console, file: Path, configs: tuple[str, ...], settings: tuple[str, ...], as_json: bool) -> int:
+def explain(
+    console: Console,
+    /,
+    *,
+    file: Path,
+    configs: tuple[str, ...],
+    prices: str | None,
+    settings: tuple[str, ...],
+    as_json: bool,
+) -> int:
     """Examples:
 
     \b
@@ -56,7 +67,7 @@ def explain(console: Console, file: Path, configs: tuple[str, ...], settings: tu
     from search_spaces.loader import load_problem
     from search_spaces.wanted import parse_wanted
 
-    problem = load_problem(file, overrides=parse_settings(settings))
+    problem = load_problem(file, overrides=parse_settings(settings, prices=prices))
     wanted = collected(configs, lambda config: parse_wanted(pairs(config, "--config"), problem))
     assumed = [one.assumed(problem) for one in wanted]
     found = list(zip(configs, assumed, explain_each(problem, wanted), strict=True))

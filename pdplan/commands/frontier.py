@@ -16,11 +16,12 @@ from pdplan.options import (
     json_option,
     parse_settings,
     pass_console,
+    prices_option,
     set_option,
     verify_option,
 )
 from pdplan.random_arrivals import random_arrivals
-from pdplan.views import check_files, write_page
+from pdplan.views import check_files, with_remarks, write_page
 
 from .whatif_asked import bounds_of
 
@@ -42,6 +43,7 @@ LOOKING = 0.6
 @verify_option(12)
 @click.option("--csv", "csv_file", type=PATH, metavar="OUT", help="Write a row per step of the curve, as CSV.")
 @click.option("--html", "html_file", type=PATH, metavar="OUT", help="Write a page with the curve.")
+@prices_option
 @set_option
 @json_option
 @force_option
@@ -57,6 +59,7 @@ def frontier(
     looks: int,
     csv_file: Path | None,
     html_file: Path | None,
+    prices: str | None,
     settings: tuple[str, ...],
     as_json: bool,
     force: bool,
@@ -80,6 +83,7 @@ def frontier(
 
     Exits with 3 when no value in the range has a fleet that meets the SLOs.
     """
+    from optimizer.fleets.assumed import price_remarks
     from optimizer.whatif.frontier import frontier as curve_over
     from optimizer.whatif.frontier import over_of
     from optimizer.whatif.frontier_looks import with_looks
@@ -88,15 +92,16 @@ def frontier(
     from search_spaces.loader import load_problem
 
     check_files({"--csv": csv_file, "--html": html_file}, force=force)
-    problem = random_arrivals(console, load_problem(file, overrides=parse_settings(settings)))
+    problem = random_arrivals(console, load_problem(file, overrides=parse_settings(settings, prices=prices)))
     unit = over if over == "budget" else over_of(problem, over).key
     bounds = None if between is None else bounds_of(between, "--between", unit)
     with console.milestones() as progress:
         base = file.resolve().parent
         curve = curve_over(problem, base, over, bounds, progress=part_of(progress, 0.0, LOOKING))
         curve = with_looks(problem, base, over, curve, looks=looks, progress=part_of(progress, LOOKING, 1.0))
-    record = {"schema": "pdplan.frontier/1", "file": str(file)} | frontier_record(curve)
+    remarks = price_remarks(problem)
+    record = {"schema": "pdplan.frontier/1", "file": str(file)} | frontier_record(curve) | {"price_remarks": remarks}
     write_page(console, csv_file, lambda: frontier_csv(curve))
     write_page(console, html_file, lambda: render_frontier(curve, record, problem.name))
-    console.show(record if as_json else frontier_text(curve, console.width))
+    console.show(record if as_json else with_remarks(frontier_text(curve, console.width), remarks, console.width))
     return 0 if any(step.answer.cost is not None for step in curve.steps) else ExitCode.INFEASIBLE

@@ -8,19 +8,20 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pdplan.console import Console, facts_text
-from pdplan.options import catalog_option, console_options, json_option, pass_console
+from pdplan.options import catalog_option, console_options, json_option, pass_console, prices_option
 
 if TYPE_CHECKING:
-    from costmodel.accelerator import Accelerator
+    from costmodel.accelerator import Accelerator, PriceBasis
 
 
 @click.command(short_help="List the accelerators of the catalog, or show one.")
 @click.argument("name", required=False)
 @catalog_option
+@prices_option
 @json_option
 @console_options
 @pass_console
-def gpus(console: Console, name: str | None, catalog: Path | None, as_json: bool) -> None:
+def gpus(console: Console, /, *, name: str | None, catalog: Path | None, prices: str | None, as_json: bool) -> None:
     """Examples:
 
     \b
@@ -31,22 +32,49 @@ def gpus(console: Console, name: str | None, catalog: Path | None, as_json: bool
     Lists the accelerators: dense peaks, memory, links, power and the median price, or shows all
     that is known of one, with the source and the origin of each figure.
     """
-    from search_spaces.catalog import entry_dict, load_catalog
+    from costmodel.accelerator import PriceBasis
+    from search_spaces.catalog import load_catalog
 
-    known = load_catalog(catalog)
+    known, basis = load_catalog(catalog), None if prices is None else PriceBasis(prices)
     if name is not None:
-        entry = entry_dict(known.accelerator(name))
+        entry = _entry(known.accelerator(name), basis)
         console.show(entry if as_json else _page(entry, console.width))
     elif as_json:
-        console.show([entry_dict(each) for each in known.accelerators.values()])
+        console.show([_entry(each, basis) for each in known.accelerators.values()])
     else:
-        console.show(_table(list(known.accelerators.values()), console.width))
+        console.show(_table(list(known.accelerators.values()), basis, console.width))
         console.hint("pdplan gpus NAME   # sources and efficiencies of one")
 
 
-def _table(known: list[Accelerator], width: int) -> str:
+def _entry(accelerator: Accelerator, basis: PriceBasis | None) -> dict[str, Any]:
+    """The accelerator ready for JSON, its price on the basis first: null where nobody quotes one."""
+    from search_spaces.catalog import entry_dict, price_dict
+
+    price = accelerator.price_on(basis)
+    others = [other for other in (accelerator.price, *accelerator.other_prices) if other is not price]
+    return entry_dict(accelerator) | {
+        "price": None if price is None else price_dict(price),
+        "other_prices": [price_dict(other) for other in others],
+    }
+
+
+def _price_cells(accelerator: Accelerator, basis: PriceBasis | None) -> list[str]:
+    """The price and its spread; a star where it is no on-demand quote though none was asked to be another."""
+    from reports.numbers import MISSING, money
+
+    price = accelerator.price_on(basis)
+    if price is None:
+        return [MISSING, MISSING]
+    star = "*" if basis is None and price.remark(accelerator.name) else ""
+    return [
+        f"{money(price.usd_per_hour)}{star}".removeprefix("$"),
+        f"{money(price.low)}–{money(price.high)}".replace("$", ""),
+    ]
+
+
+def _table(known: list[Accelerator], basis: PriceBasis | None, width: int) -> str:
     from costmodel.units import GIB, GIGA, TERA
-    from reports.numbers import money, significant
+    from reports.numbers import significant
     from reports.table import Column, kept_headers, render_table
     from reports.text import wrap
 
@@ -67,8 +95,7 @@ def _table(known: list[Accelerator], width: int) -> str:
             significant(each.scale_out.bandwidth / GIGA),
             str(each.node_size),
             significant(each.tdp, 4),
-            money(each.price.usd_per_hour).removeprefix("$"),
-            f"{money(each.price.low)}–{money(each.price.high)}".replace("$", ""),
+            *_price_cells(each, basis),
         ]
         for each in known
     ]
@@ -80,18 +107,19 @@ def _table(known: list[Accelerator], width: int) -> str:
     notes = (
         f"GiB, TB/s: memory and its bandwidth. bf16, fp8, fp4: dense TFLOP/s.{ridge}",
         "up, out: GB/s of one GPU's link inside a node of `node` GPUs, and between nodes. W: board power.",
-        f"$/h: median list price of one GPU{spread}.",
+        f"$/h: median {'list price' if basis is None else f'{basis} quote'} of one GPU{spread}.",
+        "*: no on-demand quote of this GPU; `pdplan gpus NAME` says whose or which price it is."
+        if basis is None
+        else "–: nobody quotes one.",
     )
     lines = [line for note in notes for line in wrap(note, width)]
     return "\n".join([render_table(rows, columns, width), "", *lines])
 
 
 def _page(entry: dict[str, Any], width: int) -> str:
-    from reports.numbers import listed, percent, si
+    from reports.numbers import percent, si
     from reports.table import Column, render_table
-    from reports.text import plural
 
-    price = entry["price"]
     peaks = ", ".join(f"{dtype} {si(flops, 'FLOP/s')}" for dtype, flops in entry["peak_flops_per_s"].items())
     ridge = ", ".join(f"{dtype} {value:.1f}" for dtype, value in entry["ridge_point_flop_per_byte"].items())
     facts = [
@@ -102,8 +130,7 @@ def _page(entry: dict[str, Any], width: int) -> str:
         ("between nodes", f"{_link(entry['scale_out'])}, per GPU"),
         ("node", f"{entry['node_size']} GPUs, Kubernetes label {entry['node_label']}"),
         ("board power", f"{entry['tdp_w']:g} W"),
-        ("price", f"{listed(price['usd_per_hour'])}, from {listed(price['low'])} to {listed(price['high'])}"),
-        ("", f"{plural(price['quotes'], 'quote')}, {price['source']} ({price['origin']}, {price['date']})"),
+        *_price_facts(entry),
         ("source", f"{entry['source']} (vendor, {entry['date']})"),
     ]
     rows = [
@@ -127,6 +154,19 @@ def _page(entry: dict[str, Any], width: int) -> str:
         Column("source", shrink=True, lines=12, optional=True),
     ]
     return f"{entry['name']}\n\n{facts_text(facts, width)}\n\n{render_table(rows, columns, width)}"
+
+
+def _price_facts(entry: dict[str, Any]) -> list[tuple[str, str]]:
+    """Every price with its spread and origin, that of the plans first."""
+    from reports.numbers import listed
+    from reports.text import plural
+
+    facts = [("price", "nobody quotes one")] if entry["price"] is None else []
+    for price in filter(None, (entry["price"], *entry["other_prices"])):
+        spread = f"{listed(price['usd_per_hour'])}, from {listed(price['low'])} to {listed(price['high'])}"
+        source = f"{plural(price['quotes'], 'quote')}, {price['source']} ({price['origin']}, {price['date']})"
+        facts += [("" if facts else "price", spread), ("", source)]
+    return facts
 
 
 def _link(link: dict[str, float]) -> str:

@@ -22,6 +22,7 @@ from pdplan.options import (
     json_option,
     parse_settings,
     pass_console,
+    prices_option,
     seconds,
     set_option,
     whole,
@@ -76,6 +77,7 @@ FRONT = Bounds(2, 10_000)
     "buys in latency.",
 )
 @click.option("--seed", type=whole(SEED), metavar="N", help="Seed of everything random; overrides the file's.")
+@prices_option
 @set_option
 @console_options
 @pass_console
@@ -94,6 +96,7 @@ def optimize(
     sensitivity: bool,
     front: int | None,
     seed: int | None,
+    prices: str | None,
     settings: tuple[str, ...],
 ) -> int:
     """Examples:
@@ -120,9 +123,8 @@ def optimize(
     """
     from search_spaces.loader import load_problem
 
-    asked = {"seed": None if seed is None else str(seed), "target": target}
-    overrides = parse_settings(settings) | {key: value for key, value in asked.items() if value is not None}
-    problem = load_problem(file, overrides=overrides)
+    asked = {"seed": None if seed is None else str(seed), "target": target, "prices": prices}
+    problem = load_problem(file, overrides=parse_settings(settings, **asked))
     with no_empty_folder(output):
         prepare_folders(output, deploy, force)
         try:
@@ -132,6 +134,8 @@ def optimize(
                 show_below_floor(console, problem)
             raise
         plan = stamped(found, console.command)
+        for warning in plan.warnings:
+            console.warn(warning)
         show(console, plan, output, as_json=as_json)
     if deploy is not None and plan.pools:
         from reports.deploy.files import deploy_plan

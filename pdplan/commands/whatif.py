@@ -17,13 +17,14 @@ from pdplan.options import (
     json_option,
     parse_settings,
     pass_console,
+    prices_option,
     set_option,
     share_within,
     verify_option,
     whole,
 )
 from pdplan.random_arrivals import random_arrivals
-from pdplan.views import check_files
+from pdplan.views import check_files, with_remarks
 from search_spaces import bounds
 
 from .whatif_answers import answers
@@ -109,13 +110,22 @@ class WithLevers(click.Command):
     help="Solve the sweep on this machine or on a Dask cluster.",
 )
 @click.option("--address", metavar="ADDRESS", help="Scheduler of --backend dask, such as tcp://10.0.0.7:8786.")
+@prices_option
 @set_option
 @json_option
 @force_option
 @console_options
 @pass_console
 def whatif(
-    console: Console, /, *, file: Path, settings: tuple[str, ...], as_json: bool, force: bool, **options: Any
+    console: Console,
+    /,
+    *,
+    file: Path,
+    prices: str | None,
+    settings: tuple[str, ...],
+    as_json: bool,
+    force: bool,
+    **options: Any,
 ) -> int:
     """Examples:
 
@@ -135,21 +145,24 @@ def whatif(
 
     Exits with 3 when no scenario has a fleet that meets the SLOs.
     """
+    from optimizer.fleets.assumed import price_remarks
     from search_spaces.loader import load_problem
 
     asked = Asked(**options)
     asked.check_backend()
     check_files(asked.files, force=force)
-    problem = random_arrivals(console, load_problem(file, overrides=parse_settings(settings)))
+    problem = random_arrivals(console, load_problem(file, overrides=parse_settings(settings, prices=prices)))
     base = file.resolve().parent
     verifies = click.get_current_context().get_parameter_source("looks") is ParameterSource.COMMANDLINE
     asked.check_any(verifies=verifies)
     depth = asked.depth()
+    remarks = price_remarks(problem)
     record: dict[str, Any] = {
         "schema": "pdplan.whatif/1",
         "file": str(file),
         "search": depth.value,
         "simulated": asked.simulated,
+        "price_remarks": remarks,
     }
     told = []
     if asked.axes or asked.names:
@@ -158,5 +171,5 @@ def whatif(
         tell = progress or (lambda _what, _share: None)
         told += answers(problem, base, asked, width=console.width, tell=tell)
     record |= {one.key: one.record for one in told}
-    console.show(record if as_json else "\n\n".join(one.text for one in told))
+    console.show(record if as_json else with_remarks("\n\n".join(one.text for one in told), remarks, console.width))
     return 0 if any(one.any_fleet for one in told) else ExitCode.INFEASIBLE
