@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from costmodel.accelerator import Accelerator
-from costmodel.errors import InputError, nearest_name
+from costmodel.errors import InputError, nearest_name, shown
 from costmodel.units import KILO
 from costmodel.words import dollars, join_words
 
@@ -109,8 +109,8 @@ def _unknown(entries: Sequence[TypeSection], problem: Problem, above: Path = ())
         if normalized_name(entry.name) in map(normalized_name, [*known, *catalog]):
             continue
         near = nearest_name(entry.name, known) or nearest_name(entry.name, catalog)
-        hint = f"did you mean {near!r}?" if near else f"it has {', '.join(known)}"
-        sentence = f"{entry.name!r} is not in the workload file; {hint}"
+        hint = f"did you mean {shown(near)}?" if near else f"it has {', '.join(known)}"
+        sentence = f"{shown(entry.name)} is not in the workload file; {hint}"
         faults.append(Fault((*above, "accelerators", index, "name"), sentence))
     return faults
 

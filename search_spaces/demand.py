@@ -13,14 +13,13 @@ from pathlib import Path as FilePath
 import numpy as np
 
 from costmodel import lengths as discrete
-from costmodel.errors import InputError
+from costmodel.errors import InputError, shown
 from costmodel.lengths import Buckets, Lengths
 from costmodel.workload import Workload
 
 from .bounds import BUCKETS, BURSTINESS, MAX_HISTOGRAM_ROWS, MAX_TOKENS, PREFIX_HIT_SHARE, REQUEST_RATE, SHARE, TOKENS
 from .checks import share_sum_fault
 from .faults import Fault, FaultsError, Path
-from .quantities import shown
 from .recorded import Recorded, recorded_requests, tells_waves, unpacked
 from .schema import Diurnal, WorkloadSection
 from .schema_lengths import (

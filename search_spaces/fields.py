@@ -16,7 +16,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler, model_validator
 from pydantic_core import CoreSchema, ErrorDetails, PydanticCustomError, core_schema
 
-from costmodel.errors import InputError, nearest_name
+from costmodel.errors import InputError, nearest_name, shown
 from costmodel.units import MILLI
 
 from .bounds import Bounds
@@ -30,7 +30,6 @@ from .quantities import (
     check_plain,
     format_quantity,
     parse,
-    shown,
 )
 
 HOUSE = "house"
@@ -215,21 +214,22 @@ MAX_TEXT = 1000
 Text = Annotated[str, Reader(_read_text, {"type": "string", "minLength": 1, "maxLength": MAX_TEXT})]
 
 
-def known(text: str, allowed: tuple[str, ...]) -> str:
-    """Return the allowed word equal to `text` but for case, else raise an error that names the nearest one and all."""
+def word_of(value: object, allowed: tuple[str, ...]) -> str:
+    """Return the allowed word equal to `value` but for case, else raise an error that names the nearest one and all."""
+    text = value if isinstance(value, str) else ""
     for word in allowed:
         if word.lower() == text.lower():
             return word
     close = nearest_name(text, allowed)
-    hint = f"did you mean {close!r}? " if close else ""
-    raise house_error(f"{text!r} is not known; {hint}allowed: {', '.join(allowed)}")
+    hint = f"did you mean {shown(close)}? " if close else ""
+    raise house_error(f"{shown(value)} is not known; {hint}allowed: {', '.join(allowed)}")
 
 
 def choice(*allowed: str) -> Reader:
     """One of a few words, in any case."""
 
     def read(value: object) -> str:
-        return known(value if isinstance(value, str) else shown(value), allowed)
+        return word_of(value, allowed)
 
     return Reader(read, {"type": "string", "enum": list(allowed)})
 
@@ -239,7 +239,7 @@ def member(kind: type[StrEnum]) -> Reader:
     words = tuple(item.value for item in kind)
 
     def read(value: object) -> StrEnum:
-        return kind(known(value if isinstance(value, str) else shown(value), words))
+        return kind(word_of(value, words))
 
     return Reader(read, {"type": "string", "enum": list(words)})
 

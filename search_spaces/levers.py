@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from costmodel.errors import InputError, nearest_name
+from costmodel.errors import InputError, nearest_name, shown
 
 from .bounds import PLAIN_LIMITS, REQUEST_RATE
 from .catalog import normalized_name
@@ -45,7 +45,7 @@ def below(here: Any, part: str, dotted: str) -> Any:
         return here[part]
     if isinstance(here, list):
         return here[place_in(here, part, dotted)]
-    raise InputError(f"{dotted}: there is no {part!r}{_meant(part, LEVERS) or ';'} levers: {', '.join(LEVERS)}")
+    raise InputError(f"{dotted}: there is no {shown(part)}{_meant(part, LEVERS) or ';'} levers: {', '.join(LEVERS)}")
 
 
 def place_in(items: list[Any], part: str, dotted: str) -> int:
@@ -60,12 +60,12 @@ def place_in(items: list[Any], part: str, dotted: str) -> int:
     if re.fullmatch("[0-9]+", part) or not names:
         raise InputError(f"{dotted}: {part} is not one of the {len(items)} items (0 is the first)")
     known = list(names.values())
-    raise InputError(f"{dotted}: {part!r} is not one of {', '.join(known)}{_meant(part, known)}")
+    raise InputError(f"{dotted}: {shown(part)} is not one of {', '.join(known)}{_meant(part, known)}")
 
 
 def _meant(part: str, known: Iterable[str]) -> str:
     near = nearest_name(part, known)
-    return f"; did you mean {near!r}?" if near else ""
+    return f"; did you mean {shown(near)}?" if near else ""
 
 
 def _offer_value(*keys: str) -> Setter:
@@ -255,7 +255,7 @@ def _factor(key: str, value: Any) -> float:
 
 def _no_more(key: str, rest: tuple[str, ...]) -> None:
     if rest:
-        raise InputError(f"{key} stands alone, but {'.'.join(rest)!r} follows it")
+        raise InputError(f"{key} stands alone, but {shown('.'.join(rest))} follows it")
 
 
 LEVERS: Mapping[str, Lever] = MappingProxyType(
@@ -348,5 +348,5 @@ def number_of(key: str, text: str) -> float:
         return found
     number = _share(text)
     if number is None or not math.isfinite(number):
-        raise QuantityError(f"{text.strip()!r} is no number or percentage, as {key} takes")
+        raise QuantityError(f"{shown(text.strip())} is no number or percentage, as {key} takes")
     return number

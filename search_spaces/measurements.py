@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
-from costmodel.errors import InputError
+from costmodel.errors import InputError, shown
 
 from .bounds import TOKENS
 from .measured_cells import (
@@ -172,7 +172,7 @@ def _fields(number: int) -> str:
 def _format(header: Sequence[str], path: Path) -> Format:
     twice = [name for name, times in Counter(header).items() if name and times > 1]
     if twice:
-        raise InputError(f"{path}: the header has the column {twice[0]!r} {header.count(twice[0])} times")
+        raise InputError(f"{path}: the header has the column {shown(twice[0])} {header.count(twice[0])} times")
     lacking = {
         kind: [name for name in needed if name not in header]
         for kind, needed in ((Format.SERVING, SERVING_COLUMNS), (Format.STEPS, STEP_COLUMNS))
@@ -189,7 +189,7 @@ def _no_format(header: Sequence[str], lacking: Mapping[Format, Sequence[str]]) -
         return "there is no header; the first line must name the columns"
     separator = next((mark for mark in SEPARATORS if len(header) == 1 and mark in header[0]), None)
     if separator:
-        return f"the fields are separated by {separator!r}, but must be by ','"
+        return f"the fields are separated by {shown(separator)}, but must be by ','"
     needed = {Format.SERVING: ("serving results", SERVING_COLUMNS), Format.STEPS: ("engine steps", STEP_COLUMNS)}
     kind = min(lacking, key=lambda kind: len(lacking[kind]) / len(needed[kind][1]))
     if len(lacking[kind]) < len(needed[kind][1]):

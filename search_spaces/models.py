@@ -20,7 +20,7 @@ from typing import Any
 
 import yaml
 
-from costmodel.errors import LONGEST_NAME, ArchitectureError, InputError, UnknownNameError, nearest_name
+from costmodel.errors import LONGEST_NAME, ArchitectureError, InputError, UnknownNameError, nearest_name, shown
 from costmodel.transformer import (
     Attention,
     LatentAttention,
@@ -107,7 +107,7 @@ def load_model(name_or_path: str, base_dir: Path | None = None) -> Transformer:
         path = ((base_dir or Path()) / Path(wanted).expanduser()) if wanted else None
         exists = path is not None and path.exists()
     except PermissionError as error:
-        raise InputError(f"model {shown_path(wanted)!r}: cannot be read (permission denied)") from error
+        raise InputError(f"model '{shown_path(wanted)}': cannot be read (permission denied)") from error
     except (OSError, RuntimeError, ValueError):  # too long, NUL inside, no such home: cannot be a path
         path, exists = None, False
     if path is not None and (exists or explicit):
@@ -268,12 +268,12 @@ def _load_file(path: Path, wanted: str) -> Transformer:
     try:
         return parse_config(config, name, source=wanted)
     except ArchitectureError as error:
-        raise ArchitectureError(f"model {wanted!r}: {str(error).removeprefix(f'{name}: ')}") from error
+        raise ArchitectureError(f"model {shown(wanted)}: {str(error).removeprefix(f'{name}: ')}") from error
 
 
 def _read_json(path: Path, wanted: str) -> dict[str, Any]:
     """A JSON object; InputError where it is missing, huge, malformed or ambiguous."""
-    where = f"model {wanted!r}: {path.name}"
+    where = f"model {shown(wanted)}: {path.name}"
     try:
         if path.exists() and not path.is_file():
             raise InputError(f"{where} is not a regular file but a folder, a pipe or a device")
@@ -297,7 +297,7 @@ def _parse_json(text: str, where: str) -> dict[str, Any]:
         fields: dict[str, Any] = {}
         for field, value in pairs:
             if field in fields:
-                raise InputError(f"{where} gives the field {field!r} twice")
+                raise InputError(f"{where} gives the field {shown(field)} twice")
             fields[field] = value
         return fields
 

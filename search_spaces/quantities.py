@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from types import MappingProxyType
 
+from costmodel.errors import shown
 from costmodel.units import GIB, GIGA, KIB, KILO, MEGA, MIB, MICRO, MILLI, SECONDS_PER_HOUR, TERA, TIB
 
 SECONDS_PER_MINUTE = 60.0
@@ -158,18 +159,20 @@ def _parse_text(text: str, kind: Kind) -> float:
     body = stripped.removeprefix("$").lstrip() if dollar else stripped
     match = _NUMBER.match(body)
     if match is None:
-        raise QuantityError(f"{text!r} is not a {kind}; write a number and a unit, for example {EXAMPLES[kind]}")
+        raise QuantityError(f"{shown(text)} is not a {kind}; write a number and a unit, for example {EXAMPLES[kind]}")
     unit = body[match.end() :].strip()
     if not unit:
         return float(match.group())
     if _AFTER_COMMA.match(unit):
-        raise QuantityError(f"{text!r} has a comma; write a decimal point, and thousands closed up: {EXAMPLES[kind]}")
+        raise QuantityError(
+            f"{shown(text)} has a comma; write a decimal point, and thousands closed up: {EXAMPLES[kind]}"
+        )
     scale = UNITS[kind].get(_SYNONYMS.get(kind, {}).get(unit, unit))
     if scale is None and not any(letter.isalpha() or letter in "$/" for letter in unit):
-        raise QuantityError(f"{text!r} is not a {kind}; write for example {EXAMPLES[kind]}")
+        raise QuantityError(f"{shown(text)} is not a {kind}; write for example {EXAMPLES[kind]}")
     if scale is None:
         allowed = f"{allowed_units(kind)}{_meant(unit, kind)}"
-        raise QuantityError(f"{text!r} has the unit {unit!r}, but a {kind} is in {allowed}")
+        raise QuantityError(f"{shown(text)} has the unit {shown(unit)}, but a {kind} is in {allowed}")
     return _scaled(float(match.group()), scale)
 
 
@@ -240,27 +243,3 @@ def format_quantity(value: float, kind: Kind) -> str:
     if texts:
         return min(texts, key=len)
     return f"{value!r}{BASE_UNIT[kind]}"
-
-
-LONGEST_SHOWN_BITS = 190
-"""Whole numbers up to here have at most 58 digits; Python refuses to print some thousands of them."""
-
-
-def shown(value: object) -> str:
-    """How a value of the user's file is quoted in a message: short, and in YAML's words.
-
-    >>> shown(True), shown(None), shown("H20O"), shown([1, 2])
-    ('true', 'nothing', "'H20O'", 'a list')
-    """
-    if value is None:
-        return "nothing"
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, Mapping):
-        return "a mapping"
-    if isinstance(value, list | tuple):
-        return "a list"
-    if isinstance(value, int) and value.bit_length() > LONGEST_SHOWN_BITS:
-        return f"a whole number of {value.bit_length():,} bits"
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."

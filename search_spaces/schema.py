@@ -20,7 +20,7 @@ from pydantic import (
 )
 from pydantic.functional_validators import ModelWrapValidatorHandler
 
-from costmodel.errors import InputError
+from costmodel.errors import InputError, shown
 
 from . import bounds
 from .bounds import HOURS_PER_DAY, PLAIN_LIMITS
@@ -230,7 +230,7 @@ class AcceleratorSection(Section):
     @classmethod
     def _known(cls, name: str, info: ValidationInfo) -> str:
         if "," in name:
-            raise house_error(f"{name!r} is no one name; write a list in brackets: [{name}]")
+            raise house_error(f"{shown(name)} is no one name; write a list in brackets: [{name}]")
         return _look_up(info.context.check_accelerator, name) if isinstance(info.context, Context) else name
 
     @model_validator(mode="after")

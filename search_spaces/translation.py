@@ -8,11 +8,10 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from costmodel.errors import nearest_name
+from costmodel.errors import nearest_name, shown
 
 from .faults import Fault, Path
 from .fields import HOUSE
-from .quantities import shown
 from .schema import json_schema
 
 _NOT_A_LIST = {"list_type", "tuple_type", "iterable_type"}

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from costmodel.engine import Parallelism, Role
-from costmodel.errors import InputError, nearest_name
+from costmodel.errors import InputError, nearest_name, shown
 
 from .bounds import DEGREE, MAX_NUM_BATCHED_TOKENS, MAX_NUM_SEQS, Bounds
 from .catalog import normalized_name
@@ -171,7 +171,7 @@ def _number(key: str, text: str, allowed: Bounds) -> int:
 def _unknown(what: str, found: str, allowed: Mapping[str, object]) -> str:
     near = nearest_name(found, allowed)
     hint = f"; did you mean {near}?" if near else ";"
-    raise InputError(f"--config: unknown {what} {found!r}{hint} allowed: {', '.join(allowed)}")
+    raise InputError(f"--config: unknown {what} {shown(found)}{hint} allowed: {', '.join(allowed)}")
 
 
 def with_wanted(problem: Problem, wanted: Wanted) -> tuple[Problem, dict[str, tuple[int | str, ...]]]:

@@ -15,11 +15,10 @@ from typing import Any
 
 import yaml
 
-from costmodel.errors import InputError
+from costmodel.errors import InputError, shown
 
 from .faults import Fault, Path, Position, Source, pointed
 from .files import regular_size
-from .quantities import shown
 
 MAX_BYTES = 2**20
 """Largest workload.yaml; longer length tables belong in a CSV or a trace."""
@@ -215,7 +214,7 @@ class _Walker:
                 what = "'<<' (merging)" if key is not None else "a list or mapping"
                 self.faults.append(Fault(path, f"{what} cannot be a key here; write the keys out", position=position))
             elif key in found:
-                sentence = f"the key {key!r} stands here again, first on line {found[key].line}; keep one of them"
+                sentence = f"the key {shown(key)} stands here again, first on line {found[key].line}; keep one of them"
                 self.faults.append(Fault(place, sentence, position=position))
             else:
                 found[key] = self.keys[place] = position
@@ -226,7 +225,7 @@ class _Walker:
         plain = getattr(node, "style", None) is None
         resolve = _RESOLVERS.get(node.tag.removeprefix(_TAG))
         if resolve is None:
-            self.faults.append(Fault(path, f"the tag {node.tag!r} is not allowed; write the plain value"))
+            self.faults.append(Fault(path, f"the tag {shown(node.tag)} is not allowed; write the plain value"))
             return text
         value, sentence = resolve(text) if plain else (text, "")
         if sentence:

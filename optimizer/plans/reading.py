@@ -8,8 +8,7 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from costmodel.errors import InputError
-from search_spaces.quantities import shown
+from costmodel.errors import InputError, shown
 
 _TYPES: Final = {
     "string": "a text",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from costmodel.errors import InputError
+from costmodel.errors import InputError, shown
 from pdplan.console import Console, facts_text
 from pdplan.options import Choice, catalog_option, console_options, json_option, pass_console, share_within, whole
 from search_spaces import bounds
@@ -117,7 +117,7 @@ def _problem(flags: Flags) -> Problem:
     model, accelerator = load_model(flags.model), catalog.accelerator(flags.gpu)
     weight_dtype = flags.weight_dtype or model.native_weight_dtype
     if weight_dtype not in DTYPE_BYTES:
-        raise InputError(f"--weight-dtype {weight_dtype!r} is not known; allowed: {', '.join(DTYPE_BYTES)}")
+        raise InputError(f"--weight-dtype {shown(weight_dtype)} is not known; allowed: {', '.join(DTYPE_BYTES)}")
     one, length = np.ones(1), flags.isl + flags.osl
     if length > model.max_position:
         raise InputError(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from costmodel.errors import shown
 from pdplan.console import Console
 from pdplan.exit_codes import ExitCode
 from pdplan.options import (
@@ -45,7 +46,7 @@ def day_profile(_context: click.Context, _parameter: click.Parameter, value: str
         found = tuple(float(part) for part in value.split(","))
     except ValueError as error:
         raise click.BadParameter(
-            f"{value[:80]!r} is neither 'plan' nor multiples of the rate such as 0.4,1,0.8"
+            f"{shown(value[:80])} is neither 'plan' nor multiples of the rate such as 0.4,1,0.8"
         ) from error
     if not PARTS.holds(len(found)):
         raise click.BadParameter(f"has {len(found)} multiples; {PARTS.sentence()}")

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from costmodel.errors import InputError
+from costmodel.errors import InputError, shown
 
 from .description import Settings
 from .gateway import Gateway
@@ -90,7 +90,7 @@ def words_of(where: str, text: list[str]) -> Words:
         elif found and found[-1][1] is None:
             found[-1] = (found[-1][0], word)
         else:
-            raise InputError(f"{where}: {word!r} stands where a flag is expected")
+            raise InputError(f"{where}: {shown(word)} stands where a flag is expected")
     return tuple(found)
 
 
@@ -154,7 +154,7 @@ class Reader:
         try:
             value = kind(text)
         except ValueError as error:
-            raise InputError(f"{self.where}: {name} {text!r} is not a number") from error
+            raise InputError(f"{self.where}: {name} {shown(text)} is not a number") from error
         if value <= 0:
             raise InputError(f"{self.where}: {name} {text} is not above 0")
         return value
@@ -171,7 +171,7 @@ class Reader:
         for word, spelling in spellings.items():
             if text == spelling:
                 return word
-        raise InputError(f"{self.where}: {name} {text!r} is none of {', '.join(spellings.values())}")
+        raise InputError(f"{self.where}: {name} {shown(text)} is none of {', '.join(spellings.values())}")
 
     def overrides(self, name: str) -> str:
         """What is laid over the checkpoint's config.json, as one line of JSON; empty where the flag is not there."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from costmodel.errors import InputError
+from costmodel.errors import InputError, shown
 from costmodel.units import MICRO, MILLI
 
 from .documents import Document
@@ -107,7 +107,7 @@ def _timed(metric: Document, default: str = "ms") -> Latency:
     """The statistics of one time, in the unit that stands beside them."""
     unit = (metric.text("unit") or default).lower()
     if unit not in TIME_UNITS:
-        raise InputError(f"{metric.where}: unit {unit!r} is not a time; known: {', '.join(TIME_UNITS)}")
+        raise InputError(f"{metric.where}: unit {shown(unit)} is not a time; known: {', '.join(TIME_UNITS)}")
     scale = TIME_UNITS[unit]
     return Latency(*(metric.number(key, scale) for key in ("avg", "p50", "p90", "p99")))
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.errors import InputError
+from costmodel.errors import InputError, shown
 
 from .csv_rows import parse_arrival, parse_tokens
 from .rows import ArrivalUnit, Columns, Rows
@@ -75,7 +75,7 @@ def _parse_record(where: str, record: dict[str, Any], columns: Columns, unit: Ar
 
 def _text(where: str, record: dict[str, Any], key: str) -> str:
     if key not in record:
-        raise InputError(f"{where}: the object has no key {key!r}")
+        raise InputError(f"{where}: the object has no key {shown(key)}")
     value = record[key]
     if isinstance(value, bool | dict | list) or value is None:
         raise InputError(f"{where}: {key} is {json.dumps(value)[:60]}, a number is wanted")

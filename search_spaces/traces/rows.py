@@ -9,7 +9,7 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.errors import InputError, UnknownNameError, nearest_name
+from costmodel.errors import InputError, UnknownNameError, nearest_name, shown
 from costmodel.workload import FloatArray
 
 IntArray = NDArray[np.int64]
@@ -204,8 +204,8 @@ def _column_name(role: str, wanted: str | None, found: Sequence[str], where: str
         if wanted in found:
             return wanted
         close = nearest_name(wanted, found)
-        hint = f"did you mean {close!r}?" if close else f"found: {_listed(found)}"
-        raise InputError(f"{where}: there is no column {wanted!r}; {hint}")
+        hint = f"did you mean {shown(close)}?" if close else f"found: {_listed(found)}"
+        raise InputError(f"{where}: there is no column {shown(wanted)}; {hint}")
     by_name = {normalised(name): name for name in found}
     known = next((by_name[name] for name in KNOWN_NAMES[role] if name in by_name), None)
     if known is None:
