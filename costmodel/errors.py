@@ -15,14 +15,12 @@ the nearest match. Anything else that escapes is a bug of ours (exit code 70).
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
+
+from .quoting import name_list, shown
 
 LONGEST_NAME = 100
 """Characters of a name that are compared."""
-LONGEST_SHOWN = 60
-"""Characters of a value that a message quotes."""
-LONGEST_SHOWN_BITS = 190
-"""Whole numbers up to here have at most 58 digits; Python refuses to print some thousands of them."""
 
 
 class PdplanError(Exception):
@@ -42,7 +40,7 @@ class UnknownNameError(InputError):
     def __init__(self, kind: str, name: str, known: Iterable[str], *, close: str | None = None, mend: str = "") -> None:
         known = sorted(known)
         close = close or nearest_name(name, known)
-        hint = f"did you mean {shown(close)}{mend}?" if close else f"known: {', '.join(known)}{mend}"
+        hint = f"did you mean {shown(close)}{mend}?" if close else f"known: {name_list(known)}{mend}"
         super().__init__(f"{kind} {shown(name)} is not known; {hint}")
 
 
@@ -60,26 +58,6 @@ class BelowFloorError(InputError):
 
 class InfeasibleError(PdplanError):
     """No fleet meets the SLOs within the constraints; the message names the one that binds."""
-
-
-def shown(value: object) -> str:
-    """How every message quotes a value of the user: short, and in YAML's words.
-
-    >>> shown(True), shown(None), shown("H20O"), shown([1, 2]), len(shown("x" * 1000))
-    ('true', 'nothing', "'H20O'", 'a list', 60)
-    """
-    if value is None:
-        return "nothing"
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, Mapping):
-        return "a mapping"
-    if isinstance(value, list | tuple):
-        return "a list"
-    if isinstance(value, int) and value.bit_length() > LONGEST_SHOWN_BITS:
-        return f"a whole number of {value.bit_length():,} bits"
-    text = repr(value[: LONGEST_SHOWN + 1] if isinstance(value, str) else value)
-    return text if len(text) <= LONGEST_SHOWN else f"{text[: LONGEST_SHOWN - 3]}..."
 
 
 def nearest_name(name: str, known: Iterable[str], least: float = 0.6) -> str | None:

@@ -10,9 +10,10 @@ from typing import Any, TypeVar
 
 import click
 
-from costmodel.errors import InputError, nearest_name, shown
+from costmodel.errors import InputError, nearest_name
+from costmodel.quoting import shown
 from search_spaces.bounds import REQUEST_RATE, TIME_LIMIT, Bounds
-from search_spaces.files import shown_path
+from search_spaces.files import check_name, shown_path
 
 from .console import Console
 
@@ -150,10 +151,11 @@ def parse_settings(settings: tuple[str, ...]) -> dict[str, str]:
 
 
 class UsablePath(click.Path):
-    """The name of a file or folder that may exist; one that cannot even be looked up is a usage error."""
+    """The name of a file or folder that may exist; one that cannot be looked up or written down is a usage error."""
 
     def convert(self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None) -> Path:
         """Look the name up: no name, a NUL in it, one too long, a folder that may not be searched, a ring of links."""
+        check_name(value)
         if not str(value).strip():
             self.fail("the name of a file or folder is wanted, but it is empty", param, ctx)
         try:

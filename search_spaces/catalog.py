@@ -23,7 +23,8 @@ import yaml
 from pydantic import ValidationError
 
 from costmodel.accelerator import Accelerator, Link, Origin, Price
-from costmodel.errors import InputError, UnknownNameError, shown
+from costmodel.errors import InputError, UnknownNameError
+from costmodel.quoting import shown
 from costmodel.units import GIB, GIGA, MICRO, TERA
 
 from .catalog_entries import LIKE, PRICE_SHORT, AcceleratorEntry, LinkEntry, faults_of

@@ -9,7 +9,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from pydantic_core import ErrorDetails
 
 from costmodel.accelerator import Origin
-from costmodel.errors import nearest_name, shown
+from costmodel.errors import nearest_name
+from costmodel.quoting import name_list, shown
 from costmodel.words import join_words
 
 from .faults import Fault, Path
@@ -124,10 +125,10 @@ def _sentence(fault: ErrorDetails) -> str:
         keys = [str(part) for part in place]
         allowed = tuple(_PARTS[keys[0]].model_fields) if len(keys) > 1 else _KEYS
         close = nearest_name(keys[-1], allowed)
-        hint = f"did you mean {shown(close)}?" if close else f"known: {', '.join(sorted(allowed))}"
+        hint = f"did you mean {shown(close)}?" if close else f"known: {name_list(sorted(allowed))}"
         return f"is not a known key; {hint}"
     if kind == "missing":
         return "is missing; a new accelerator needs it, or 'like:' with a similar one"
     part = _PARTS.get(str(place[-1])) if kind == "model_type" else None
-    known = f" with the keys {', '.join(part.model_fields)}" if part else ""
+    known = f" with the keys {name_list(part.model_fields)}" if part else ""
     return f"{refusal_of(fault)}{known}"

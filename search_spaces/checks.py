@@ -8,7 +8,7 @@ from typing import Any
 
 from costmodel.accelerator import Accelerator
 from costmodel.engine import Role
-from costmodel.errors import shown
+from costmodel.quoting import shown
 from costmodel.transformer import Transformer
 from costmodel.words import join_words
 from costmodel.workload import Workload

@@ -13,8 +13,9 @@ from pathlib import Path as FilePath
 import numpy as np
 
 from costmodel import lengths as discrete
-from costmodel.errors import InputError, shown
+from costmodel.errors import InputError
 from costmodel.lengths import Buckets, Lengths
+from costmodel.quoting import shown
 from costmodel.workload import Workload
 
 from .bounds import BUCKETS, BURSTINESS, MAX_HISTOGRAM_ROWS, MAX_TOKENS, PREFIX_HIT_SHARE, REQUEST_RATE, SHARE, TOKENS

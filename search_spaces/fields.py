@@ -7,7 +7,6 @@ message of the validation library reaches a user.
 from __future__ import annotations
 
 import math
-import unicodedata
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -16,7 +15,8 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler, model_validator
 from pydantic_core import CoreSchema, ErrorDetails, PydanticCustomError, core_schema
 
-from costmodel.errors import InputError, nearest_name, shown
+from costmodel.errors import InputError, nearest_name
+from costmodel.quoting import UNWRITABLE, name_list, shown
 from costmodel.units import MILLI
 
 from .bounds import Bounds
@@ -202,9 +202,9 @@ def _read_text(value: object) -> str:
         raise house_error("is empty, but must be a text")
     if len(value) > MAX_TEXT:
         raise house_error(f"has {len(value):,} characters, but at most {MAX_TEXT:,} may stand here")
-    odd = next((character for character in value.strip() if unicodedata.category(character) in {"Cc", "Cs"}), None)
+    odd = UNWRITABLE.search(value.strip())
     if odd is not None:
-        raise house_error(f"holds the control character U+{ord(odd):04X}; leave it out")
+        raise house_error(f"holds the control character U+{ord(odd[0]):04X}; leave it out")
     return value.strip()
 
 
@@ -222,7 +222,7 @@ def word_of(value: object, allowed: tuple[str, ...]) -> str:
             return word
     close = nearest_name(text, allowed)
     hint = f"did you mean {shown(close)}? " if close else ""
-    raise house_error(f"{shown(value)} is not known; {hint}allowed: {', '.join(allowed)}")
+    raise house_error(f"{shown(value)} is not known; {hint}allowed: {name_list(allowed)}")
 
 
 def choice(*allowed: str) -> Reader:

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from costmodel.errors import shown
+from costmodel.quoting import shown
 
 from .hf_fields import LARGEST, TEXT_SECTIONS, ConfigFields, open_config, shorten
 

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from costmodel.errors import ArchitectureError, shown
+from costmodel.errors import ArchitectureError
+from costmodel.quoting import shown
 
 from .hf_families import FAMILIES
 

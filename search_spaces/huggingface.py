@@ -10,7 +10,8 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from costmodel.errors import ArchitectureError, shown
+from costmodel.errors import ArchitectureError
+from costmodel.quoting import shown
 from costmodel.transformer import (
     Attention,
     FeedForward,

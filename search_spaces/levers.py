@@ -11,7 +11,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from costmodel.errors import InputError, nearest_name, shown
+from costmodel.errors import InputError, nearest_name
+from costmodel.quoting import name_list, shortened, shown
 
 from .bounds import PLAIN_LIMITS, REQUEST_RATE
 from .catalog import normalized_name
@@ -45,7 +46,9 @@ def below(here: Any, part: str, dotted: str) -> Any:
         return here[part]
     if isinstance(here, list):
         return here[place_in(here, part, dotted)]
-    raise InputError(f"{dotted}: there is no {shown(part)}{_meant(part, LEVERS) or ';'} levers: {', '.join(LEVERS)}")
+    raise InputError(
+        f"{shortened(dotted)}: there is no {shown(part)}{_meant(part, LEVERS) or ';'} levers: {name_list(LEVERS)}"
+    )
 
 
 def place_in(items: list[Any], part: str, dotted: str) -> int:
@@ -58,9 +61,11 @@ def place_in(items: list[Any], part: str, dotted: str) -> int:
     if found:
         return found[0]
     if re.fullmatch("[0-9]+", part) or not names:
-        raise InputError(f"{dotted}: {part} is not one of the {len(items)} items (0 is the first)")
+        raise InputError(
+            f"{shortened(dotted)}: {shortened(part)} is not one of the {len(items)} items (0 is the first)"
+        )
     known = list(names.values())
-    raise InputError(f"{dotted}: {shown(part)} is not one of {', '.join(known)}{_meant(part, known)}")
+    raise InputError(f"{shortened(dotted)}: {shown(part)} is not one of {name_list(known)}{_meant(part, known)}")
 
 
 def _meant(part: str, known: Iterable[str]) -> str:
@@ -139,7 +144,7 @@ def _rate(inputs: Inputs, rest: tuple[str, ...], value: Any) -> None:
     _no_more("rate", rest)
     rate = _quantity("rate", value, Kind.RATE)
     if not REQUEST_RATE.holds(rate):
-        raise InputError(f"rate={value} is out of range; it {REQUEST_RATE.sentence()}")
+        raise InputError(f"rate={shortened(str(value))} is out of range; it {REQUEST_RATE.sentence()}")
     _demand(inputs["workload"], lambda _: rate)
 
 
@@ -206,7 +211,7 @@ def _without(inputs: Inputs, rest: tuple[str, ...], value: Any) -> None:
     name = ".".join(rest)
     entry = below(inputs["accelerators"], name, f"accelerators.{name}")
     if value not in {True, False}:
-        raise InputError(f"without.{name}={value} is neither true nor false")
+        raise InputError(f"without.{name}={shortened(str(value))} is neither true nor false")
     if value:
         inputs["accelerators"].remove(entry)
 
@@ -223,7 +228,7 @@ def _growing(inputs: Inputs, rest: tuple[str, ...], value: Any) -> None:
         raise InputError(f"name the months, such as growth.6={value}")
     share = _share(value)
     if share is None or not -1.0 < share < math.inf:
-        raise InputError(f"growth.{months}={value} is not a share per month such as 0.05 or 5%")
+        raise InputError(f"growth.{months}={shortened(str(value))} is not a share per month such as 0.05 or 5%")
     _scaled_rate(inputs, (), (1.0 + share) ** int(months))
 
 
@@ -242,7 +247,7 @@ def _efficiency(inputs: Inputs, rest: tuple[str, ...], value: Any) -> None:
     """How quick the engines are within what past predictions were wrong by."""
     _no_more("efficiency", rest)
     if value not in EFFICIENCIES:
-        raise InputError(f"efficiency={value} is not one of {', '.join(EFFICIENCIES)}")
+        raise InputError(f"efficiency={shortened(str(value))} is not one of {', '.join(EFFICIENCIES)}")
     inputs["confidence"] = EFFICIENCIES[value]
 
 
@@ -250,7 +255,7 @@ def _factor(key: str, value: Any) -> float:
     factor = _share(value)
     if factor is not None and 0.0 < factor < math.inf:
         return factor
-    raise InputError(f"{key}={value} is not a factor above zero")
+    raise InputError(f"{key}={shortened(str(value))} is not a factor above zero")
 
 
 def _no_more(key: str, rest: tuple[str, ...]) -> None:

@@ -8,7 +8,8 @@ from pathlib import Path, PureWindowsPath
 
 from costmodel.engine import EngineConfig, Parallelism, Role
 from costmodel.engine_arrays import TABLES, Conditions
-from costmodel.errors import InputError, UnknownNameError, shown
+from costmodel.errors import InputError, UnknownNameError
+from costmodel.quoting import shown
 from costmodel.transformer import Part, Transformer
 
 from .catalog import AcceleratorCatalog

@@ -20,7 +20,8 @@ from typing import Any
 
 import yaml
 
-from costmodel.errors import LONGEST_NAME, ArchitectureError, InputError, UnknownNameError, nearest_name, shown
+from costmodel.errors import LONGEST_NAME, ArchitectureError, InputError, UnknownNameError, nearest_name
+from costmodel.quoting import shown
 from costmodel.transformer import (
     Attention,
     LatentAttention,
@@ -30,7 +31,7 @@ from costmodel.transformer import (
 )
 from costmodel.units import MIB
 
-from .files import shown_path
+from .files import check_name, shown_path
 from .huggingface import parse_config
 
 LARGEST_CONFIG = 4 * MIB
@@ -265,6 +266,7 @@ def _load_file(path: Path, wanted: str) -> Transformer:
         note = _read_json(folder / MODELOPT_FILE, wanted).get("quantization")
         config = {**config, "quantization_config": note}
     name = (folder.resolve().name if file.name == CONFIG_FILE else file.stem) or wanted
+    check_name(name)
     try:
         return parse_config(config, name, source=wanted)
     except ArchitectureError as error:

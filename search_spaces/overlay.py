@@ -21,7 +21,8 @@ from typing import Annotated, Any, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from costmodel.accelerator import KernelEfficiency, Origin
-from costmodel.errors import UnknownNameError, nearest_name, shown
+from costmodel.errors import UnknownNameError, nearest_name
+from costmodel.quoting import name_list, shown
 from costmodel.roofline import KERNEL_CLASSES
 from costmodel.units import MICRO
 
@@ -126,7 +127,7 @@ def _named(value: object, path: Path, known: tuple[str, ...], kind: str, faults:
     for key in value:
         if key not in known:
             close = nearest_name(str(key), known)
-            hint = f"did you mean {shown(close)}?" if close else f"known: {', '.join(known)}"
+            hint = f"did you mean {shown(close)}?" if close else f"known: {name_list(known)}"
             faults.append(Fault((*path, str(key)), f"{shown(str(key))} is not a {kind}; {hint}", on_key=True))
     return [(key, item) for key, item in value.items() if key in known]
 
@@ -140,7 +141,7 @@ def _validated(kind: type[Change], value: object, path: Path, faults: list[Fault
             if fault["type"] == "extra_forbidden":
                 allowed = tuple(kind.model_fields)
                 close = nearest_name(str(fault["loc"][-1]), allowed)
-                hint = f"did you mean {shown(close)}?" if close else f"known: {', '.join(allowed)}"
+                hint = f"did you mean {shown(close)}?" if close else f"known: {name_list(allowed)}"
                 faults.append(Fault(place, f"is not a known key; {hint}", on_key=True))
             else:
                 faults.append(Fault(place, refusal_of(fault)))

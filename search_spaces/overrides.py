@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from costmodel.errors import InputError, shown
+from costmodel.errors import InputError
+from costmodel.quoting import shown
 
 from .faults import Path, Source
 from .levers import place_in

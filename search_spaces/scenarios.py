@@ -15,7 +15,8 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from costmodel.errors import InputError, UnknownNameError, shown
+from costmodel.errors import InputError, UnknownNameError
+from costmodel.quoting import name_list, shortened, shown
 
 from .levers import LEVERS, Inputs, below, number_of, place_in
 from .loader import problem_of_values
@@ -208,7 +209,7 @@ def _set(inputs: Inputs, dotted: str, value: Any) -> None:
 def _unknown(inputs: Inputs, dotted: str) -> InputError:
     near = difflib.get_close_matches(dotted, [*LEVERS, *_paths(inputs)], n=1)
     hint = f"; did you mean {near[0]}?" if near else ""
-    return InputError(f"{dotted} is no value of the workload file{hint}; levers: {', '.join(LEVERS)}")
+    return InputError(f"{shortened(dotted)} is no value of the workload file{hint}; levers: {name_list(LEVERS)}")
 
 
 def _paths(inputs: Mapping[str, Any], above: str = "") -> Iterator[str]:

@@ -20,7 +20,8 @@ from pydantic import (
 )
 from pydantic.functional_validators import ModelWrapValidatorHandler
 
-from costmodel.errors import InputError, shown
+from costmodel.errors import InputError
+from costmodel.quoting import shown
 
 from . import bounds
 from .bounds import HOURS_PER_DAY, PLAIN_LIMITS

@@ -15,7 +15,8 @@ from typing import Any
 
 import yaml
 
-from costmodel.errors import InputError, shown
+from costmodel.errors import InputError
+from costmodel.quoting import shown
 
 from .faults import Fault, Path, Position, Source, pointed
 from .files import regular_size

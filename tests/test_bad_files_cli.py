@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -229,3 +230,86 @@ def test_a_file_that_may_not_be_read_is_named(tmp_path: Path) -> None:
     (tmp_path / "w.yaml").write_text(problem())
     (tmp_path / "w.yaml").chmod(0)
     refused(within("optimize", "w.yaml", cwd=tmp_path), "w.yaml", "read")
+
+
+# --- names that no file can hold --------------------------------------------------------------------------------------
+
+UNWRITABLE = {"not-utf-8": os.fsdecode(b"caf\xe9"), "escape": "a\x1b[31mb", "newline": "a\nb", "separator": "a\u2028b"}
+PATHS = {
+    "optimize": ("optimize", "{}.yaml", "--effort", "quick"),
+    "output": ("optimize", "w.yaml", "--effort", "quick", "-o", "{}"),
+    "deploy": ("optimize", "w.yaml", "--effort", "quick", "--deploy", "{}"),
+    "trace": ("workload", "{}.csv", "-o", "new.yaml"),
+    "trace-in-a-folder": ("workload", "{}/t.csv", "-o", "new.yaml"),
+    "new-workload": ("workload", "t.csv", "-o", "{}.yaml"),
+    "model": ("workload", "t.csv", "-o", "new.yaml", "--model", "{}/config.json"),
+    "catalog": ("gpus", "--catalog", "{}.yaml"),
+    "models": ("models", "{}/config.json"),
+    "models-file": ("models", "{}.json"),
+    "init": ("init", "{}.yaml"),
+    "report": ("report", "{}.yaml"),
+    "journal": ("whatif", "w.yaml", "--vary", "rate=1:2:2", "--resume", "{}"),
+    "validate": ("validate", "--against", "{}.csv"),
+    "calibrate": ("calibrate", "{}.json", "--model", "Llama-3.1-8B", "--gpu", "H100"),
+}
+"""Command lines that name files and folders, each of which is there."""
+
+
+def named(folder: Path, name: str) -> None:
+    """Good files and a folder of that name, and a workload and a trace beside them."""
+    write(folder, problem())
+    for path in (folder, folder / name):
+        path.mkdir(exist_ok=True)
+        (path / "t.csv").write_text(AZURE + "".join(AZURE_ROW.format(100 + k) for k in range(30)))
+        (path / "config.json").write_text(json.dumps(CONFIG))
+    (folder / f"{name}.csv").write_text((folder / "t.csv").read_text())
+    (folder / f"{name}.json").write_text(json.dumps(CONFIG))
+    (folder / f"{name}.yaml").write_text(problem())
+
+
+@pytest.mark.skipif(sys.platform in {"win32", "darwin"}, reason="file names there are text")
+@pytest.mark.parametrize("case", UNWRITABLE)
+def test_a_name_that_no_plan_can_hold_is_refused_before_anything_is_done(case: str, tmp_path: Path) -> None:
+    name = UNWRITABLE[case]
+    named(tmp_path, name)
+    before = sorted(map(str, tmp_path.rglob("*")))
+    shown = {"not-utf-8": "caf\\xe9", "escape": "a\\x1b[31mb", "newline": "a\\nb", "separator": "a\\u2028b"}[case]
+    for command, words in PATHS.items():
+        done = within(*(word.format(name) for word in words), cwd=tmp_path)
+        said = refused(done, shown, "UTF-8")
+        assert len(said.splitlines()) <= 3, command
+        assert sorted(map(str, tmp_path.rglob("*"))) == before, command
+
+
+@pytest.mark.skipif(sys.platform in {"win32", "darwin"}, reason="file names there are text")
+def test_a_name_of_any_bytes_is_refused_by_the_program(tmp_path: Path) -> None:
+    name = UNWRITABLE["not-utf-8"]
+    named(tmp_path, name)
+    refused(pdplan("workload", f"{name}.csv", "-o", "new.yaml", cwd=tmp_path), "caf\\xe9.csv: is not UTF-8 text")
+    refused(pdplan("optimize", "w.yaml", "--set", f"name={name}", cwd=tmp_path), "name=caf\\xe9: is not UTF-8 text")
+    assert not (tmp_path / "new.yaml").exists()
+
+
+@pytest.mark.skipif(sys.platform in {"win32", "darwin"}, reason="file names there are text")
+def test_a_folder_of_any_bytes_may_be_worked_in(tmp_path: Path) -> None:
+    """Nothing names the folder itself, so plans made in it are read back; what would name it is refused."""
+    name = UNWRITABLE["not-utf-8"]
+    named(tmp_path, name)
+    write(tmp_path / name, problem())
+    here = tmp_path / name
+    assert within("optimize", "w.yaml", "--effort", "quick", "-o", "plan", cwd=here).returncode == 0
+    assert within("deploy", "plan/plan.json", "-o", "deploy", "--target", "vllm", cwd=here).returncode == 0
+    assert within("workload", "t.csv", "-o", "new.yaml", cwd=here).returncode == 0
+    refused(within("workload", "t.csv", "-o", tmp_path / "new.yaml", cwd=here), "caf\\xe9/t.csv: the name of a file")
+    refused(optimize_within(here, problem(model={"config": "config.json"})), "w.yaml:2:11: model.config: caf\\xe9: the")
+
+
+@pytest.mark.parametrize(
+    "name", ["日本語", "a b", "é", "it's", 'say "so"', "🙂", "a\u3000b", "#a: - b", ".hidden", "a\u200db"]
+)
+def test_any_other_name_is_read_back(name: str, tmp_path: Path) -> None:
+    named(tmp_path, name)
+    assert within("workload", f"{name}.csv", "-o", f"{name}.new.yaml", "--rate", "2/s", cwd=tmp_path).returncode == 0
+    assert within("optimize", f"{name}.new.yaml", "--effort", "quick", "-o", name, cwd=tmp_path).returncode == 0
+    done = within("deploy", f"{name}/plan.json", "-o", f"{name}/deploy", "--target", "vllm", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr

@@ -24,7 +24,8 @@ from typing import Any
 
 import numpy as np
 
-from costmodel.errors import InputError, shown
+from costmodel.errors import InputError
+from costmodel.quoting import shown
 
 from .compiled import PARTS, floats, ints, records
 from .loop import run_loop

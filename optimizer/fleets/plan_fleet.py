@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from costmodel.engine import Parallelism, Role
-from costmodel.errors import InputError, shown
+from costmodel.errors import InputError
+from costmodel.quoting import shown
 from optimizer.loads.instance import Instance, make_instance
 from optimizer.plans.plan import Plan, Pool
 from search_spaces.engines import load_engine_overhead

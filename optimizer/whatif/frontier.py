@@ -14,7 +14,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from costmodel.errors import ImpossibleError, InputError, shown
+from costmodel.errors import ImpossibleError, InputError
+from costmodel.quoting import shown
 from costmodel.units import SECONDS_PER_HOUR
 from optimizer.fleets.evaluate import holds, predict_misses
 from optimizer.loads.instance import Instance

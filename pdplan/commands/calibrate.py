@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from costmodel.errors import InputError, shown
+from costmodel.errors import InputError
+from costmodel.quoting import shown
 from costmodel.words import join_words
 from pdplan.console import Console, write_text
 from pdplan.options import (

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from costmodel.errors import InputError, shown
+from costmodel.errors import InputError
+from costmodel.quoting import shown
 from pdplan.console import Console
 from pdplan.options import PATH, TARGETS, Choice, console_options, force_option, pairs, pass_console
 from pdplan.plan_files import read_plan

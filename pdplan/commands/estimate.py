@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from costmodel.errors import InputError, shown
+from costmodel.errors import InputError
+from costmodel.quoting import shown
 from pdplan.console import Console, facts_text
 from pdplan.options import Choice, catalog_option, console_options, json_option, pass_console, share_within, whole
 from search_spaces import bounds

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from costmodel.errors import shown
+from costmodel.quoting import shown
 from pdplan.console import Console
 from pdplan.exit_codes import ExitCode
 from pdplan.options import (
     PATH,
     ROUTERS,
+    Choice,
     console_options,
     force_option,
     json_option,
@@ -96,7 +97,7 @@ def day_profile(_context: click.Context, _parameter: click.Parameter, value: str
 )
 @click.option(
     "--balancing",
-    type=click.Choice(ROUTERS),
+    type=Choice(ROUTERS),
     help="How the router chooses an engine of a pool; default: as the plan was made.",
 )
 @click.option("--goodput", "find_goodput", is_flag=True, help="Also find the highest rate at which every class holds.")

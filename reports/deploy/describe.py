@@ -11,8 +11,9 @@ import numpy as np
 
 from costmodel.accelerator import Accelerator
 from costmodel.engine import EngineConfig, Parallelism, Role
-from costmodel.errors import InputError, UnknownNameError, shown
+from costmodel.errors import InputError, UnknownNameError
 from costmodel.memory import activation_bytes, kv_bytes_peak_per_gpu, kv_capacity_bytes, weight_bytes_per_gpu
+from costmodel.quoting import shown
 from costmodel.step import StepLoad, step_time_one
 from costmodel.transformer import Transformer
 from optimizer.plans.plan import Plan, Pool

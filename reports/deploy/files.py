@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Final
 
 from costmodel.engine import Role
-from costmodel.errors import InputError, shown
+from costmodel.errors import InputError
+from costmodel.quoting import shown
 from optimizer.plans.plan import ClassResult, Plan
 from reports.asked import Asked
 from reports.numbers import duration, is_number, percent_beside

@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from costmodel.engine import Parallelism, Role
-from costmodel.errors import shown
+from costmodel.quoting import shown
 from search_spaces.kv_hand_over import cannot_talk
 
 from . import facts

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from costmodel.errors import shown
+from costmodel.quoting import shown
 
 from .description import Deployment
 from .found import Found, FoundRouter

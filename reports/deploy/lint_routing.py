@@ -6,7 +6,8 @@ import math
 from collections.abc import Iterator
 
 from costmodel.engine import Role
-from costmodel.errors import InputError, shown
+from costmodel.errors import InputError
+from costmodel.quoting import shown
 from costmodel.words import percentage
 
 from .description import Deployment

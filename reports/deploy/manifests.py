@@ -8,7 +8,8 @@ from typing import Any, Final
 
 import yaml
 
-from costmodel.errors import InputError, shown
+from costmodel.errors import InputError
+from costmodel.quoting import shown
 
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 SECTIONS: Final = frozenset(("global", "defaults", "frontend", "backend", "listen"))

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Final
 
-from costmodel.errors import InputError, shown
+from costmodel.errors import InputError
+from costmodel.quoting import shown
 from optimizer.plans.plan import Plan
 from optimizer.plans.plan_fields import Quantiles
 from reports.numbers import count, duration, rate, signed_percent

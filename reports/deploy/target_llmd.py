@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from costmodel.engine import Role
-from costmodel.errors import InputError, shown
+from costmodel.errors import InputError
+from costmodel.quoting import shown
 from search_spaces.problem import Balancing
 
 from . import facts

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from costmodel.engine import Role
-from costmodel.errors import InputError, shown
+from costmodel.errors import InputError
+from costmodel.quoting import shown
 
 from . import facts
 from .description import Deployment

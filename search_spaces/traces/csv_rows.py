@@ -14,7 +14,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.errors import InputError, shown
+from costmodel.errors import InputError
+from costmodel.quoting import shown
 from costmodel.workload import FloatArray
 
 from .rows import MAX_SECONDS, MAX_TOKENS, NANOSECONDS, ArrivalUnit, Columns, IntArray, Rows, nanoseconds_of

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.errors import InputError, shown
+from costmodel.errors import InputError
+from costmodel.quoting import shown
 
 from .csv_rows import parse_arrival, parse_tokens
 from .rows import ArrivalUnit, Columns, Rows

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from costmodel.errors import InputError, UnknownNameError, shown
+from costmodel.errors import InputError, UnknownNameError
+from costmodel.quoting import shown
 
 from .arrival_notes import arrival_notes
 from .arrivals import ArrivalCounter, ArrivalStats
