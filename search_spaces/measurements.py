@@ -9,6 +9,7 @@ row a refusal with a reason: nothing is dropped in silence.
 from __future__ import annotations
 
 import csv
+import io
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -39,6 +40,7 @@ from .measured_cells import (
     text,
     whole,
 )
+from .plain_text import decoded
 
 SERVING_COLUMNS = ("model", "accelerator", "isl", "osl")
 STEP_COLUMNS = ("system", "model", "phase", "batch", "seq")
@@ -136,18 +138,16 @@ Row = ServingRow | StepRow | Refused
 def read_measurements(path: Path) -> tuple[Format, list[Row]]:
     """All rows of a measurement file in its order; InputError where the file as a whole cannot be read."""
     try:
-        with path.open(newline="", encoding="utf-8-sig") as stream:
-            reader = csv.reader(stream)
-            try:
-                header = [name.strip() for name in next(reader, [])]
-                kind = _format(header, path)
-                return kind, list(_rows(reader, header, kind))
-            except csv.Error as error:
-                raise InputError(f"{path}:{reader.line_num}: not readable as CSV: {error}") from error
+        text = decoded(path.read_bytes(), str(path))
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror or error}") from error
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path} is not UTF-8 text (byte {error.start})") from error
+    reader = csv.reader(io.StringIO(text, newline=""))
+    try:
+        header = [name.strip() for name in next(reader, [])]
+        kind = _format(header, path)
+        return kind, list(_rows(reader, header, kind))
+    except csv.Error as error:
+        raise InputError(f"{path}:{reader.line_num}: not readable as CSV: {error}") from error
 
 
 def _rows(reader: Iterator[list[str]], header: Sequence[str], kind: Format) -> Iterator[Row]:

@@ -9,7 +9,6 @@ Listing the names opens no file; an entry is parsed when it is asked for.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import replace
@@ -33,6 +32,8 @@ from costmodel.units import MIB
 
 from .files import check_name, shown_path
 from .huggingface import parse_config
+from .json_source import JsonText, json_kind
+from .plain_text import decoded
 
 LARGEST_CONFIG = 4 * MIB
 """The largest config.json in public use is below 100 kB."""
@@ -286,34 +287,10 @@ def _read_json(path: Path, wanted: str) -> dict[str, Any]:
             raise InputError(
                 f"{where} has {size / MIB:.0f} MiB, but a config.json has at most {LARGEST_CONFIG // MIB} MiB"
             )
-        text = path.read_bytes().decode("utf-8-sig")
+        text = JsonText(where, decoded(path.read_bytes(), where))
     except OSError as error:
         raise InputError(f"{where} cannot be read: {error.strerror or error}") from error
-    except UnicodeDecodeError as error:
-        raise InputError(f"{where} is not UTF-8 text (byte {error.start})") from error
-    return _parse_json(text, where)
-
-
-def _parse_json(text: str, where: str) -> dict[str, Any]:
-    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        fields: dict[str, Any] = {}
-        for field, value in pairs:
-            if field in fields:
-                raise InputError(f"{where} gives the field {shown(field)} twice")
-            fields[field] = value
-        return fields
-
-    def constant(word: str) -> float:
-        raise InputError(f"{where} holds {word}, which is no number")
-
-    try:
-        config = json.loads(text, object_pairs_hook=unique, parse_constant=constant)
-    except json.JSONDecodeError as error:
-        raise InputError(f"{where}:{error.lineno}:{error.colno}: not valid JSON: {error.msg}") from error
-    except RecursionError as error:
-        raise InputError(f"{where} is nested too deeply") from error
-    except ValueError as error:  # an integer of thousands of digits
-        raise InputError(f"{where} is not valid JSON: {error}") from error
+    config: object = text.value()
     if not isinstance(config, dict):
-        raise InputError(f"{where} must hold an object, not {type(config).__name__}")
+        raise text.error(f"is {json_kind(config)}, an object is wanted")
     return config

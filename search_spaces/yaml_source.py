@@ -20,6 +20,7 @@ from costmodel.quoting import shown
 
 from .faults import Fault, Path, Position, Source, pointed
 from .files import regular_size
+from .plain_text import decoded
 
 MAX_BYTES = 2**20
 """Largest workload.yaml; longer length tables belong in a CSV or a trace."""
@@ -41,7 +42,7 @@ def read_source(path: FilePath, max_bytes: int = MAX_BYTES) -> tuple[Source, lis
         path: the file.
         max_bytes: size above which it is refused unread [byte].
     """
-    return parse_source(_decode(str(path), read_bytes(path, max_bytes)), str(path))
+    return parse_source(decoded(read_bytes(path, max_bytes), str(path)), str(path))
 
 
 def read_bytes(path: FilePath, max_bytes: int) -> bytes:
@@ -60,15 +61,6 @@ def read_bytes(path: FilePath, max_bytes: int) -> bytes:
             "long length tables belong in a trace (workload.lengths.trace)"
         )
     return data
-
-
-def _decode(name: str, data: bytes) -> str:
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        found = f"byte 0x{data[error.start]:02x} at offset {error.start}"
-        raise InputError(f"{name}:{line}: is not UTF-8 text ({found}); save it as UTF-8") from error
 
 
 def parse_source(text: str, name: str) -> tuple[Source, list[Fault]]:

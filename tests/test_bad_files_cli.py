@@ -156,7 +156,7 @@ def test_a_yaml_bomb_does_not_go_off(case: str, defused: dict[str, tuple[Path, D
 TEXTS: dict[str, tuple[bytes, tuple[str, ...]]] = {
     "empty": (b"", ("w.yaml: is empty", "pdplan init")),
     "list": (b"- a\n- b\n", ("w.yaml: holds a list", "keys and values")),
-    "utf-16": (problem().encode("utf-16"), ("w.yaml:1: is not UTF-8 text", "save it as UTF-8")),
+    "utf-16": (problem().encode("utf-16"), ("w.yaml: is UTF-16 text; save it as UTF-8",)),
     "latin-1": (problem(name="x").replace("x", "café").encode("latin-1"), ("is not UTF-8 text", "byte 0xe9")),
     "nul": (problem().replace("2s", "2\0s").encode(), ("w.yaml:", "control character U+0000")),
     "tab": (b"workload:\n\trequest_rate: 1\n", ("w.yaml:2:1: a tab in column 1 cannot indent",)),
@@ -180,8 +180,8 @@ def test_wrong_types_everywhere_are_all_named(tmp_path: Path) -> None:
 
 CONFIGS = {
     "not-json": ("{", ("config.json:1:", "not valid JSON")),
-    "nan": (json.dumps(CONFIG | {"hidden_size": float("nan")}), ("config.json holds NaN",)),
-    "deep": ('{"a":' * 100_000, ("config.json is nested too deeply",)),
+    "nan": (json.dumps(CONFIG | {"hidden_size": float("nan")}), ("config.json:1:40: is not valid JSON: NaN is no number there",)),
+    "deep": ('{"a":' * 100_000, ("config.json: is nested too deeply",)),
     "missing": (json.dumps({**CONFIG, "hidden_size": None}), ("lacks 'hidden_size'", "does not guess")),
     "negative": (json.dumps(CONFIG | {"num_hidden_layers": -1}), ("'num_hidden_layers' is -1", "from 1 to")),
     "heads": (json.dumps(CONFIG | {"num_attention_heads": 30}), ("'num_attention_heads' 30", "multiple")),
@@ -313,3 +313,34 @@ def test_any_other_name_is_read_back(name: str, tmp_path: Path) -> None:
     assert within("optimize", f"{name}.new.yaml", "--effort", "quick", "-o", name, cwd=tmp_path).returncode == 0
     done = within("deploy", f"{name}/plan.json", "-o", f"{name}/deploy", "--target", "vllm", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
+
+
+# --- files that are no UTF-8 text -------------------------------------------------------------------------------------
+
+READERS = {
+    "workload": ("optimize", "f"),
+    "histogram": ("optimize", "w.yaml", "--set", "workload.lengths={histogram: f}"),
+    "trace": ("workload", "f"),
+    "catalog": ("gpus", "--catalog", "f"),
+    "model": ("models", "./f"),
+    "plan": ("report", "f"),
+    "result": ("calibrate", "f", "--model", "Llama-3.1-8B", "--gpu", "H100"),
+    "measurements": ("validate", "--against", "f", "-q"),
+    "terms": ("buy", "w.yaml", "--terms", "f"),
+}
+BYTES = {
+    "utf-16": ("name: x\n".encode("utf-16"), "is UTF-16 text"),
+    "utf-16-le": ("name: x\n".encode("utf-16-le"), "is UTF-16 text"),
+    "utf-16-be": ("name: x\n".encode("utf-16-be"), "is UTF-16 text"),
+    "xlsx": (b"PK\x03\x04\x14\x00\x06\x00", "is a zip archive, as .xlsx files are"),
+    "xls": (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "is an old Office file (.xls)"),
+}
+
+
+@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize("kind", BYTES)
+def test_a_file_of_another_encoding_is_named_as_what_it_is(reader: str, kind: str, tmp_path: Path) -> None:
+    write(tmp_path, problem(procurement={"demand": {"months": 6, "growth": "5%"}}))
+    data, words = BYTES[kind]
+    (tmp_path / "f").write_bytes(data)
+    assert len(refused(within(*READERS[reader], cwd=tmp_path), words, "UTF-8").splitlines()) <= 3

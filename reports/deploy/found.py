@@ -9,6 +9,7 @@ from typing import Any
 
 from costmodel.errors import InputError
 from costmodel.quoting import shown
+from search_spaces.json_source import JsonText, json_kind
 
 from .description import Settings
 from .gateway import Gateway
@@ -115,12 +116,9 @@ def one_line(value: Mapping[str, Any]) -> str:
 
 def json_object(where: str, text: str) -> dict[str, Any]:
     """Read a JSON object, such as the value of --kv-transfer-config."""
-    try:
-        found = json.loads(text)
-    except ValueError as error:
-        raise InputError(f"{where} is not JSON: {error}") from error
+    found: dict[str, Any] | object = JsonText(where, text).value()
     if not isinstance(found, dict):
-        raise InputError(f"{where} is not a JSON object")
+        raise InputError(f"{where}: is {json_kind(found)}, an object is wanted")
     return found
 
 
