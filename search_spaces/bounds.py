@@ -75,6 +75,7 @@ BUCKETS: Final = Bounds(1, 400, "buckets")
 TTFT: Final = Bounds(MICRO, DAY, "s")
 TPOT: Final = Bounds(MICRO, SECONDS_PER_HOUR, "s")
 E2E: Final = Bounds(MICRO, 7 * DAY, "s")
+LATENCIES: Final = {"ttft": TTFT, "tpot": TPOT, "e2e": E2E}
 PLAIN_LIMITS: Final = {"ttft": 10.0, "tpot": 1.0, "e2e": 600.0}
 """Limits [s] beyond which a number without a unit is refused, for it reads as milliseconds just as well."""
 ATTAINMENT: Final = Bounds(0.01, 0.999999)

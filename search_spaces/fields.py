@@ -17,15 +17,15 @@ from pydantic_core import CoreSchema, ErrorDetails, PydanticCustomError, core_sc
 
 from costmodel.errors import InputError, nearest_name
 from costmodel.quoting import UNWRITABLE, name_list, shown
-from costmodel.units import MILLI
 
 from .bounds import Bounds
 from .quantities import (
     BASE_UNIT,
-    EXAMPLES,
     Kind,
     QuantityError,
+    accepted_examples,
     allowed_units,
+    alternatives,
     as_share,
     check_plain,
     format_quantity,
@@ -83,14 +83,13 @@ def quantity(kind: Kind, bounds: Bounds, plain_limit: float = math.inf) -> Reade
 
     A plain number of seconds above `plain_limit` is refused, for its writer may have had milliseconds in mind.
     """
-    base = BASE_UNIT[kind]
+    base, forms = BASE_UNIT[kind], accepted_examples(kind, bounds.holds)
     low, high = (format_quantity(end, kind) if end else "0" for end in (bounds.low, bounds.high))
 
     def read(value: object) -> float:
         try:
-            number = parse(value, kind)
-            if bounds.holds(number * MILLI):
-                check_plain(value, number, plain_limit)
+            number = parse(value, kind, forms)
+            check_plain(value, number, plain_limit, bounds.holds)
         except QuantityError as error:
             raise house_error(str(error)) from None
         if not bounds.holds(number):
@@ -103,7 +102,7 @@ def quantity(kind: Kind, bounds: Bounds, plain_limit: float = math.inf) -> Reade
         "maximum": bounds.high,
         "description": f"{kind} in {base}",
     }
-    text = {"type": "string", "description": f"number and unit ({allowed_units(kind)}), for example {EXAMPLES[kind]}"}
+    text = {"type": "string", "description": f"number and unit ({allowed_units(kind)}), for example {forms}"}
     return Reader(read, {"anyOf": [plain, text]})
 
 
@@ -111,29 +110,34 @@ def number(bounds: Bounds) -> Reader:
     """A plain finite number within `bounds`."""
 
     def read(value: object) -> float:
-        return _within(_finite(value), value, bounds)
+        return _within(_finite(value, bounds.holds), value, bounds)
 
     return Reader(read, {"type": "number", "minimum": bounds.low, "maximum": bounds.high})
 
 
-def share(limits: Bounds, forms: str = "0.3 or 30%", in_percent: Callable[[str], float | None] = as_share) -> Reader:
+def share(
+    limits: Bounds,
+    forms: tuple[str, ...] = ("0.3", "30%"),
+    in_percent: Callable[[str], float | None] = as_share,
+) -> Reader:
     """A share within `limits` [1], as a fraction or in percent.
 
     forms: examples of how it may be written; in_percent: reads those that are no plain fraction, None for others.
     """
+    example = alternatives(forms)
 
     def read(value: object) -> float:
         written = in_percent(value) if isinstance(value, str) else None
-        if written is None and isinstance(value, str):
-            raise house_error(f"{shown(value)} is not a share{_unquoted(value) or f'; write for example {forms}'}")
-        found = _finite(value) if written is None else written
+        if written is None and isinstance(value, str) and _number_in(value) is None:
+            raise house_error(f"{shown(value)} is not a share; write for example {example}")
+        found = _finite(value, limits.holds, "a share") if written is None else written
         if not limits.holds(found):
             percentages = f"{100 * limits.low:g}% to {100 * limits.high:g}%"
             hint = _share_hint(found, limits, plain=written is None)
             raise house_error(f"{shown(value)} is out of range; {limits.sentence()} ({percentages}){hint}")
         return found
 
-    text = {"type": "string", "description": f"share, for example {forms}"}
+    text = {"type": "string", "description": f"share, for example {example}"}
     return Reader(read, {"anyOf": [{"type": "number", "minimum": limits.low, "maximum": limits.high}, text]})
 
 
@@ -162,31 +166,52 @@ def _within(number: float, given: object, bounds: Bounds) -> float:
     return number
 
 
-def _finite(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise house_error(f"{shown(value)} is not a number{_unquoted(value)}")
+def _finite(value: object, accepted: Callable[[float], bool], what: str = "a number") -> float:
+    """A number; one in quotes only where it would be refused without them too, for a better reason.
+
+    accepted: whether the number may stand here; what: is wanted.
+    """
+    number = _number_in(value) if isinstance(value, str) else value
+    if isinstance(number, bool) or not isinstance(number, int | float):
+        raise house_error(f"{shown(value)} is not a number")
     try:
-        found = float(value)
+        found = float(number)
     except OverflowError:  # a whole number of hundreds of digits
         found = math.inf
     if not math.isfinite(found):
         raise house_error(f"{shown(value)} is not a finite number")
+    if isinstance(value, str) and accepted(found):
+        raise house_error(f"{shown(value)} is not {what}; write {plain_number(found)} without quotes")
     return found
 
 
-def _unquoted(value: object) -> str:
-    """A hint for numbers in quotes."""
+def _number_in(text: str) -> float | None:
+    """The finite number that a text is; None where it is none."""
     try:
-        return f"; write {value} without quotes" if isinstance(value, str) and math.isfinite(float(value)) else ""
+        found = float(text)
     except ValueError:
-        return ""
+        return None
+    return found if math.isfinite(found) else None
+
+
+def plain_number(value: float) -> str:
+    """A number as it may stand in YAML: whole ones without a point.
+
+    >>> plain_number(90.0), plain_number(0.3), plain_number(1e-9)
+    ('90', '0.3', '1e-09')
+    """
+    return str(int(value)) if value == int(value) and abs(value) < MAX_WHOLE else repr(value)
+
+
+MAX_WHOLE = 1e15
+"""Up to here a whole number is written with all its digits."""
 
 
 def count(bounds: Bounds) -> Reader:
     """A whole number within `bounds`; 1e3 is as good as 1000."""
 
     def read(value: object) -> int:
-        found = _finite(value)
+        found = _finite(value, lambda number: number == int(number) and bounds.holds(number))
         if found != int(found):
             raise house_error(f"{shown(value)} is not a whole number")
         return int(_within(found, value, bounds))
@@ -196,7 +221,7 @@ def count(bounds: Bounds) -> Reader:
 
 def _read_text(value: object) -> str:
     if not isinstance(value, str):
-        quotes = f"; write '{value}' in quotes if the text is meant" if isinstance(value, int | float) else ""
+        quotes = f"; write '{shown(value)}' in quotes if the text is meant" if isinstance(value, int | float) else ""
         raise house_error(f"{shown(value)} is not a text{quotes}")
     if not value.strip():
         raise house_error("is empty, but must be a text")

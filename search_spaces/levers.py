@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from costmodel.errors import InputError, nearest_name
 from costmodel.quoting import name_list, shortened, shown
 
-from .bounds import PLAIN_LIMITS, REQUEST_RATE
+from .bounds import LATENCIES, PLAIN_LIMITS, REQUEST_RATE
 from .catalog import normalized_name
 from .demand import planned_rate
 from .fields import refusal_of
@@ -349,7 +349,9 @@ def number_of(key: str, text: str) -> float:
     kind = kind_of(key)
     if kind is not None:
         found = parse(text, kind)
-        check_plain(text, found, PLAIN_LIMITS.get(key.partition(".")[0], math.inf))
+        name = key.partition(".")[0]
+        if name in LATENCIES:
+            check_plain(text, found, PLAIN_LIMITS[name], LATENCIES[name].holds)
         return found
     number = _share(text)
     if number is None or not math.isfinite(number):

@@ -51,7 +51,7 @@ WORKLOAD_SCHEMA: Literal["pdplan.workload/1"] = "pdplan.workload/1"
 ENGINES = ("vllm", "sglang", "trtllm")
 
 Volume = Annotated[float, number(bounds.VOLUME)]
-Attainment = Annotated[float, share(bounds.ATTAINMENT, "0.9, 90% or p90", as_probability)]
+Attainment = Annotated[float, share(bounds.ATTAINMENT, ("0.9", "90%", "p90"), as_probability)]
 ClassShare = Annotated[float, share(bounds.CLASS_SHARE)]
 Hours = Annotated[float, quantity(Kind.PERCENTAGE, bounds.HOURS_PERCENTILE)]
 

@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 
 from costmodel.errors import InputError
-from costmodel.quoting import shown
+from costmodel.quoting import shortened, shown
 
 from .faults import Fault, Path, Position, Source, pointed
 from .files import regular_size
@@ -247,13 +247,13 @@ def _resolve_bool(text: str) -> tuple[Any, str]:
 def _resolve_int(text: str) -> tuple[Any, str]:
     digits = text.replace("_", "").lstrip("+-").lower()
     if ":" in digits:
-        return 0, f"{text} means {_base_60(text):g} in YAML (base 60); write a number and a unit, such as 90s"
+        return 0, _sexagesimal(text)
     if digits.startswith(("0x", "0b")):
         value = int(digits, 0)
         return _as_written(-value if text.startswith("-") else value), ""
     if len(digits) > 1 and digits.startswith("0"):
-        written, meant = shown(text).strip("'"), shown(int(digits, 8))
-        return 0, f"{written} means {meant} in YAML (octal); write the number without leading zeros"
+        meant = shown(int(digits, 8))
+        return 0, f"{shortened(text)} means {meant} in YAML (octal); write the number without leading zeros"
     if len(digits) > _LONGEST_INT:
         return float(text.replace("_", "")), ""
     return int(text.replace("_", "")), ""
@@ -266,8 +266,13 @@ def _as_written(value: int) -> int | float:
 
 def _resolve_float(text: str) -> tuple[Any, str]:
     if ":" in text:
-        return 0.0, f"{text} means {_base_60(text):g} in YAML (base 60); write a number and a unit, such as 90s"
+        return 0.0, _sexagesimal(text)
     return float(text.replace("_", "").lower().replace(".inf", "inf").replace(".nan", "nan")), ""
+
+
+def _sexagesimal(text: str) -> str:
+    meant = f"{_base_60(text):g}"
+    return f"{shortened(text)} means {meant} in YAML (base 60); write the number that is meant, with its unit if any"
 
 
 def _base_60(text: str) -> float:

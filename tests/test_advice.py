@@ -1,0 +1,156 @@
+"""What a refusal advises is accepted where it is given, and no refusal is longer than a few lines."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import get_args
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from costmodel.errors import InputError, UnknownNameError
+from costmodel.quoting import LONGEST_SHOWN
+from optimizer.recommend.level import Level
+from search_spaces import bounds
+from search_spaces.buying_schema import TermsFile
+from search_spaces.fields import Reader, member, quantity, stated
+from search_spaces.levers import LEVERS, number_of
+from search_spaces.overlay import Share
+from search_spaces.quantities import Kind, QuantityError
+from search_spaces.schema import WorkloadFile
+from search_spaces.yaml_source import parse_value
+
+LONGEST = 300
+"""Characters of a message, without the name of the file."""
+
+
+def readers(annotation: object, seen: set[object]) -> Iterator[Reader]:
+    """The readers of a field type and of the sections in it."""
+    if isinstance(annotation, Reader):
+        yield annotation
+    elif isinstance(annotation, type) and issubclass(annotation, BaseModel) and annotation not in seen:
+        seen.add(annotation)
+        for field in annotation.model_fields.values():
+            yield from readers(field, seen)
+    elif isinstance(annotation, FieldInfo):
+        for part in (annotation.annotation, *annotation.metadata):
+            yield from readers(part, seen)
+    else:
+        for part in (*get_args(annotation), *getattr(annotation, "__metadata__", ())):
+            yield from readers(part, seen)
+
+
+SEEN: set[object] = set()
+READERS = [
+    *readers(WorkloadFile, SEEN),
+    *readers(TermsFile, SEEN),
+    *readers(Share, SEEN),
+    quantity(Kind.DURATION, bounds.TIME_LIMIT),
+    member(Level),
+]
+"""Every way in which a value of a user's file is read."""
+VALUES = (
+    st.floats()
+    | st.integers()
+    | st.floats(0, 1000).map(str)
+    | st.integers(-5, 10**6).map(str)
+    | st.sampled_from(["90", "0.9", "010", "1_000", "٣", " 5 ", "1e3", "+5", "-0.0", "1.5", "50", "5,50", "1,000"])
+    | st.builds("{}{}".format, st.floats(0, 1e9), st.sampled_from(["%", "ms", "S", "kb", "gib/s", "KW", "pc", "/h"]))
+    | st.sampled_from([None, True, False, [], {}, "", " ", "no", "p90", "p100", "FP8x", "colocatd", "quik", "x" * 5000])
+    | st.text(max_size=20)
+)
+
+
+def advised(sentence: str) -> list[str]:
+    """The values that a refusal says to write, as they would stand in a file."""
+    found = re.findall(r"; write (\S+) without quotes", sentence)
+    found += re.findall(r"; write ('.*') in quotes", sentence)
+    found += re.findall(r"did you mean ('.*?')\?", sentence)
+    found += [one for pair in re.findall(r"did you mean ([0-9.e+-]+) \(([0-9.e+-]+%)\)", sentence) for one in pair]
+    if re.search(r"write for example|, for example|closed up: |without a unit means", sentence):
+        examples = re.split(r"for example |closed up: |; write ", sentence)[-1]
+        found += re.split(r", | or ", examples)
+    return found
+
+
+def refused(reader: Reader, value: object) -> str:
+    """The sentence of a refusal; empty for a value that is taken."""
+    try:
+        stated(reader, value)
+    except InputError as error:
+        return str(error)
+    return ""
+
+
+def test_the_readers_of_all_files_are_looked_at() -> None:
+    assert len(READERS) > 60
+
+
+@settings(deadline=None, max_examples=3000)
+@given(st.sampled_from(READERS), VALUES)
+def test_what_a_refusal_advises_is_accepted(reader: Reader, value: object) -> None:
+    sentence = refused(reader, value)
+    assert len(sentence) <= LONGEST
+    for text in advised(sentence):
+        if "has the unit" not in sentence:  # what is meant there is a unit
+            assert not refused(reader, parse_value(text)), sentence
+
+
+@pytest.mark.parametrize(
+    ("reader", "value", "sentence"),
+    [
+        (
+            next(readers(WorkloadFile.model_fields["confidence"], set())),
+            "0.5",
+            "'0.5' is not a share; write 0.5 without quotes",
+        ),
+        (
+            next(readers(WorkloadFile.model_fields["memory_fraction"], set())),
+            "90",
+            "'90' is out of range; must be at least 0.1 and at most 1 (10% to 100%); did you mean 0.9 (90%)?",
+        ),
+        (
+            next(readers(WorkloadFile.model_fields["memory_fraction"], set())),
+            "much",
+            "'much' is not a share; write for example 0.3 or 30%",
+        ),
+        (
+            quantity(Kind.DURATION, bounds.LATENCY),
+            "slow",
+            "'slow' is not a duration; write a number and a unit, for example 500ms",
+        ),
+        (
+            quantity(Kind.DURATION, bounds.TPOT, bounds.PLAIN_LIMITS["tpot"]),
+            7000,
+            "7000 without a unit means 7000 s; write 7000ms",
+        ),
+    ],
+)
+def test_advice_keeps_the_limits_of_its_place(reader: Reader, value: object, sentence: str) -> None:
+    assert refused(reader, value) == sentence
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.sampled_from(["ttft", "tpot", "e2e", "attainment", "rate", "price.H200", "budget"]), VALUES)
+def test_what_a_sweep_advises_is_accepted(key: str, value: object) -> None:
+    sentence = ""
+    try:
+        number_of(key, str(value))
+    except QuantityError as error:
+        sentence = str(error)
+    assert len(sentence) <= LONGEST
+    for text in advised(sentence):
+        if "has the unit" not in sentence:
+            number_of(key, str(parse_value(text)))
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.text(max_size=500), st.lists(st.text(max_size=200), max_size=200))
+def test_an_unknown_name_is_a_short_sentence(name: str, names: list[str]) -> None:
+    assert len(str(UnknownNameError("model", name, names))) <= LONGEST
+    assert len(str(UnknownNameError("lever", name, [*LEVERS, name[:-1]]))) <= LONGEST
+    assert LONGEST_SHOWN < LONGEST
