@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 LONGEST_SHOWN = 60
 """Characters of a value that a message quotes."""
-LONGEST_LIST = 160
+LONGEST_LIST = 110
 """Characters of a list of names in a message."""
 LONGEST_SHOWN_BITS = 190
 """Whole numbers up to here have at most 58 digits; Python refuses to print some thousands of them."""
@@ -44,7 +44,7 @@ def shown(value: object) -> str:
 def name_list(names: Iterable[str]) -> str:
     """How every message lists names: all of them, or the first that fit and how many there are.
 
-    >>> name_list(["H100", "H200"]), name_list(letter * 60 for letter in "ABC")[120:]
+    >>> name_list(["H100", "H200"]), name_list(letter * 40 for letter in "ABC")[80:]
     ('H100, H200', 'BB, ... (3 in all)')
     """
     every = [shortened(name) for name in names]

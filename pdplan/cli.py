@@ -16,8 +16,9 @@ from typing import NoReturn
 import click
 
 from costmodel.errors import BelowFloorError, InfeasibleError, InputError, PdplanError, nearest_name
+from costmodel.quoting import shortened
 from pdplan._version import __version__
-from search_spaces.files import shown_path
+from search_spaces.files import MAX_SHOWN, shown_path
 
 from .commands.buy import buy
 from .commands.calibrate import calibrate
@@ -41,6 +42,11 @@ from .exit_codes import ExitCode
 from .interrupts import end_on_interrupt
 from .options import console_options
 from .streams import ReaderGoneError, guard_streams
+
+LONGEST_LINE = 300 + MAX_SHOWN
+"""Characters of a line of a refusal: a sentence, and the name of a file."""
+LONGEST_USAGE = 250
+"""Characters of a sentence of click's, which quotes what was typed in full."""
 
 
 class InOrder(click.Group):
@@ -133,7 +139,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 
 def _fail(sentence: str, code: ExitCode) -> int:
-    click.echo(f"pdplan: error: {harmless(sentence)}", err=True)
+    lines = (shortened(line, LONGEST_LINE) for line in sentence.split("\n"))
+    click.echo("pdplan: error: " + "\n".join(lines), err=True)
     return code
 
 
@@ -158,7 +165,7 @@ def _fail_on_file(error: OSError) -> int:
 def _refusal(error: PdplanError | click.ClickException) -> str:
     if isinstance(error, PdplanError):
         return str(error)
-    message = " ".join(_message(error).split()).rstrip(".")
+    message = shortened(" ".join(_message(error).split()).rstrip("."), LONGEST_USAGE)
     where = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "pdplan"
     return f"{message[:1].lower()}{message[1:]}{'' if message.endswith('?') else ';'} see '{where} --help'"
 

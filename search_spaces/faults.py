@@ -18,7 +18,7 @@ Path = tuple[str | int, ...]
 
 MAX_FAULTS = 20
 """Faults that are shown; more are counted."""
-LONGEST_PATH = 120
+LONGEST_PATH = 80
 """Characters of the path of keys to a fault."""
 MAX_SHOWN = 100
 """Characters of a source line that are shown; longer ones are cut around the caret."""

@@ -22,11 +22,20 @@ def shown_path(path: str | os.PathLike[str]) -> str:
     return shortened(str(path), MAX_SHOWN)
 
 
+MOST_FOLDERS = 255
+"""Folders in folders that a path may name; Python makes some five hundred at once, and then fails."""
+
+
 def check_name(path: str | os.PathLike[str]) -> None:
     """Raise InputError unless a plan, a workload.yaml or a report can name this path, and be read back."""
     if UNWRITABLE.search(str(path)):
         raise InputError(
             f"{shown_path(path)}: the name of a file or folder must be UTF-8 text without control characters; rename it"
+        )
+    folders = len(Path(path).parts)
+    if folders > MOST_FOLDERS:
+        raise InputError(
+            f"{shown_path(path)}: names {folders:,} folders in folders, at most {MOST_FOLDERS} are used here"
         )
 
 

@@ -128,7 +128,7 @@ def _named(value: object, path: Path, known: tuple[str, ...], kind: str, faults:
         if key not in known:
             close = nearest_name(str(key), known)
             hint = f"did you mean {shown(close)}?" if close else f"known: {name_list(known)}"
-            faults.append(Fault((*path, str(key)), f"{shown(str(key))} is not a {kind}; {hint}", on_key=True))
+            faults.append(Fault((*path, str(key)), f"is not a {kind}; {hint}", on_key=True))
     return [(key, item) for key, item in value.items() if key in known]
 
 

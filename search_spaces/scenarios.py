@@ -150,7 +150,7 @@ def scenario_problem(problem: Problem, scenario: Scenario, base: Path) -> Proble
     base: folder from which files that the problem names are looked up. Raises InputError as `load_problem` does.
     """
     inputs = changed(problem.inputs, scenario.changes)
-    return problem_of_values(inputs, f"scenario {scenario.name or told(scenario.changes)}", base)
+    return problem_of_values(inputs, f"scenario {shortened(scenario.name or told(scenario.changes))}", base)
 
 
 def told(changes: Mapping[str, Any]) -> str:

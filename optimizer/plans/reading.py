@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -22,6 +23,7 @@ _TYPES: Final = {
     "model": "an object",
 }
 """What is wanted, by the first word of the validation library's name of an error."""
+_INDEX: Final = re.compile("[0-9]{1,9}")
 _BOUNDS: Final = {"greater_than_equal": ("ge", "below"), "less_than_equal": ("le", "above")}
 
 
@@ -52,7 +54,7 @@ def first_fault(error: ValidationError) -> Fault:
     place, colon, rest = sentence.partition(": ")
     if path or not colon or " " in place:
         return Fault(path, sentence)
-    return Fault(tuple(int(key) if key.isdecimal() else key for key in place.split(".")), rest)
+    return Fault(tuple(int(key) if _INDEX.fullmatch(key) else key for key in place.split(".")), rest)
 
 
 def _fault(details: Mapping[str, Any]) -> str:
