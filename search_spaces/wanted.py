@@ -155,7 +155,7 @@ def _offer(name: str, problem: Problem) -> int:
     near = nearest_name(name, names)
     hint = f"; did you mean {near}?" if near else ""
     raise InputError(
-        f"--config gpu={shown(name)} is not among the accelerators of the workload file: {name_list(names)}{hint}"
+        f"--config gpu={shortened(name)} is not among the accelerators of the workload file: {name_list(names)}{hint}"
     )
 
 
