@@ -17,8 +17,10 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+from .quoting import name_list, shown
+
 LONGEST_NAME = 100
-"""Characters of a name that are compared and shown."""
+"""Characters of a name that are compared."""
 
 
 class PdplanError(Exception):
@@ -38,9 +40,8 @@ class UnknownNameError(InputError):
     def __init__(self, kind: str, name: str, known: Iterable[str], *, close: str | None = None, mend: str = "") -> None:
         known = sorted(known)
         close = close or nearest_name(name, known)
-        hint = f"did you mean {close!r}{mend}?" if close else f"known: {', '.join(known)}{mend}"
-        shown = name if len(name) <= LONGEST_NAME else f"{name[:LONGEST_NAME]}..."
-        super().__init__(f"{kind} {shown!r} is not known; {hint}")
+        hint = f"did you mean {shown(close)}{mend}?" if close else f"known: {name_list(known)}{mend}"
+        super().__init__(f"{kind} {shown(name)} is not known; {hint}")
 
 
 class ArchitectureError(InputError):

@@ -3,7 +3,7 @@
     import pdplan
 
     problem = pdplan.load_problem("workload.yaml")
-    plan = pdplan.optimize(problem)
+    plan = pdplan.optimize(problem, level="quick")  # as --effort: quick, standard (the default) or thorough
     print(plan.status, plan.cost_usd_per_hour)
 
 The names in `__all__` are the whole public interface. Each is imported on first use: the solver is slow to load.
@@ -19,6 +19,7 @@ TYPE_CHECKING = False  # as typing has it, without the time to import that
 if TYPE_CHECKING:
     from costmodel.errors import ArchitectureError, InfeasibleError, InputError, PdplanError, UnknownNameError
     from optimizer.plans.plan import Plan
+    from optimizer.recommend.level import Level
     from optimizer.recommend.optimize import optimize
     from search_spaces.loader import load_problem
     from search_spaces.problem import Problem
@@ -27,6 +28,7 @@ __all__ = [
     "ArchitectureError",
     "InfeasibleError",
     "InputError",
+    "Level",
     "PdplanError",
     "Plan",
     "Problem",
@@ -40,6 +42,7 @@ _HOMES = {
     "ArchitectureError": "costmodel.errors",
     "InfeasibleError": "costmodel.errors",
     "InputError": "costmodel.errors",
+    "Level": "optimizer.recommend.level",
     "PdplanError": "costmodel.errors",
     "Plan": "optimizer.plans.plan",
     "Problem": "search_spaces.problem",

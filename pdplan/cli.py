@@ -15,9 +15,10 @@ from typing import NoReturn
 
 import click
 
-from costmodel.errors import BelowFloorError, InfeasibleError, PdplanError, nearest_name
+from costmodel.errors import BelowFloorError, InfeasibleError, InputError, PdplanError, nearest_name
+from costmodel.quoting import shortened
 from pdplan._version import __version__
-from search_spaces.files import shown_path
+from search_spaces.files import MAX_SHOWN, shown_path
 
 from .commands.buy import buy
 from .commands.calibrate import calibrate
@@ -36,11 +37,16 @@ from .commands.simulate import simulate
 from .commands.validate import validate
 from .commands.whatif import whatif
 from .commands.workload import workload
-from .console import Console
+from .console import Console, harmless
 from .exit_codes import ExitCode
 from .interrupts import end_on_interrupt
 from .options import console_options
 from .streams import ReaderGoneError, guard_streams
+
+LONGEST_LINE = 300 + MAX_SHOWN
+"""Characters of a line of a refusal: a sentence, and the name of a file."""
+LONGEST_USAGE = 250
+"""Characters of a sentence of click's, which quotes what was typed in full."""
 
 
 class InOrder(click.Group):
@@ -99,6 +105,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if arguments is None else list(arguments)
     console = Console(shlex.join(["pdplan", *words]))
     try:
+        _check_text(words)
         code = cli.main(words, prog_name="pdplan", obj=console, standalone_mode=False)
         sys.stdout.flush()
     except (PdplanError, click.ClickException) as error:
@@ -114,6 +121,13 @@ def run(arguments: Sequence[str] | None = None) -> int:
     return int(code or ExitCode.DONE)
 
 
+def _check_text(words: Sequence[str]) -> None:
+    """Raise InputError for a word with bytes that are not UTF-8: plans and reports hold the whole command line."""
+    for word in words:
+        if not word.isascii() and any(0xD800 <= ord(character) < 0xE000 for character in word):
+            raise InputError(f"{shown_path(word)}: is not UTF-8 text; if it names a file, rename that")
+
+
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the program and exit."""
     end_on_interrupt()
@@ -125,7 +139,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 
 def _fail(sentence: str, code: ExitCode) -> int:
-    click.echo(f"pdplan: error: {sentence}", err=True)
+    lines = (shortened(line, LONGEST_LINE) for line in sentence.split("\n"))
+    click.echo("pdplan: error: " + "\n".join(lines), err=True)
     return code
 
 
@@ -150,7 +165,7 @@ def _fail_on_file(error: OSError) -> int:
 def _refusal(error: PdplanError | click.ClickException) -> str:
     if isinstance(error, PdplanError):
         return str(error)
-    message = " ".join(_message(error).split()).rstrip(".")
+    message = shortened(" ".join(_message(error).split()).rstrip("."), LONGEST_USAGE)
     where = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "pdplan"
     return f"{message[:1].lower()}{message[1:]}{'' if message.endswith('?') else ';'} see '{where} --help'"
 
@@ -166,7 +181,7 @@ def _message(error: click.ClickException) -> str:
 def _report_bug(error: Exception, console: Console) -> int:
     shown = console.verbose or bool(os.environ.get("PDPLAN_DEBUG"))
     if shown:
-        click.echo("".join(traceback.format_exception(error)), err=True, nl=False)
+        click.echo(harmless("".join(traceback.format_exception(error))), err=True, nl=False)
     what = "and its input files" if shown else "its input files, and the traceback that -v shows"
     return _fail(
         f"this is a bug of pdplan {__version__}, not of your input: {type(error).__name__}: {error}; "

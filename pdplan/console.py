@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator
@@ -14,10 +15,13 @@ from typing import TextIO
 
 import click
 
+from costmodel.quoting import escaped
 from costmodel.words import percentage
 
 PIPED_WIDTH = 100
 """Columns of a table when nobody's terminal says otherwise."""
+_STYLE = re.compile(r"(\x1b\[[0-9]{1,2}m)")
+"""What `click.style` writes."""
 
 
 @dataclass(slots=True)
@@ -65,12 +69,12 @@ class Console:
 
         text = value if isinstance(value, str) else json.dumps(finite(value), indent=2)
         self.shown = True
-        click.echo(text, color=self.colored, nl=not text.endswith("\n"))
+        click.echo(harmless(text, styled=self.colored), color=self.colored, nl=not text.endswith("\n"))
 
     def note(self, text: str) -> None:
         """Narrate on stderr."""
         if self.narrates:
-            click.echo(text, err=True)
+            click.echo(harmless(text), err=True)
 
     def warn(self, text: str) -> None:
         """Say on stderr what keeps a result from being what was asked for; beside a JSON document too."""
@@ -104,6 +108,18 @@ class Console:
             yield _rising(tenths.tell)
             if tenths.reached >= 0:
                 tenths.tell("done", 1.0)
+
+
+def harmless(text: str, *, styled: bool = False) -> str:
+    r"""Text for a terminal: what a user's value could tell the terminal to do is written as an escape.
+
+    styled: whether colours and weights, which are ours, stay.
+
+    >>> harmless("\x1b]0;title\x07 \x1b[31mred\n"), harmless("\x1b[1mbold\x1b[0m \x1b[2J", styled=True)
+    ('\\x1b]0;title\\x07 \\x1b[31mred\n', '\x1b[1mbold\x1b[0m \\x1b[2J')
+    """
+    pieces = _STYLE.split(text) if styled else [text]
+    return "".join(piece if at % 2 else escaped(piece, kept="\n\t") for at, piece in enumerate(pieces))
 
 
 def part_of(

@@ -12,8 +12,9 @@ import click
 
 from costmodel.accelerator import PriceBasis
 from costmodel.errors import InputError, nearest_name
-from search_spaces.bounds import DAY, REQUEST_RATE, Bounds
-from search_spaces.files import shown_path
+from costmodel.quoting import shown
+from search_spaces.bounds import REQUEST_RATE, TIME_LIMIT, Bounds
+from search_spaces.files import check_name, shown_path
 
 from .console import Console
 
@@ -55,10 +56,7 @@ class Choice(click.Choice[str]):
         """Click's sentence, with the nearest name where there is one."""
         close = nearest_name(str(value), self.choices)
         said = super().get_invalid_choice_message(value, ctx)
-        return f"{said.rstrip('.')}; did you mean {close!r}?" if close else said
-
-
-TIME_LIMIT = Bounds(0, DAY, "s")
+        return f"{said.rstrip('.')}; did you mean {shown(close)}?" if close else said
 
 
 def seconds(_context: click.Context, _parameter: click.Parameter, value: str) -> float:
@@ -101,9 +99,9 @@ def _quantity(value: str, kind: str, bounds: Bounds) -> float:
     except QuantityError as error:
         raise click.BadParameter(str(error)) from error
     if found <= 0:
-        raise click.BadParameter(f"{value!r} is not above zero")
+        raise click.BadParameter(f"{shown(value)} is not above zero")
     if not bounds.holds(found):
-        raise click.BadParameter(f"{shown_path(value)!r} is {found:g}{bounds.unit}, {bounds.sentence()}")
+        raise click.BadParameter(f"'{shown_path(value)}' is {found:g}{bounds.unit}, {bounds.sentence()}")
     return found
 
 
@@ -117,7 +115,7 @@ def pairs(text: str, flag: str) -> dict[str, str]:
     for pair in filter(str.strip, text.split(",")):
         key, equals, value = pair.partition("=")
         if not equals or not key.strip() or not value.strip():
-            raise InputError(f"{flag} {pair.strip()!r} is not KEY=VALUE")
+            raise InputError(f"{flag} {shown(pair.strip())} is not KEY=VALUE")
         if key.strip() in found:
             raise InputError(f"{flag} states {key.strip()} twice")
         found[key.strip()] = value.strip()
@@ -148,16 +146,17 @@ def parse_settings(settings: tuple[str, ...], **flags: str | None) -> dict[str, 
     for setting in settings:
         key, equals, value = setting.partition("=")
         if not equals or not key.strip():
-            raise InputError(f"--set {setting!r} is not KEY=VALUE, such as workload.request_rate=25")
+            raise InputError(f"--set {shown(setting)} is not KEY=VALUE, such as workload.request_rate=25")
         pairs[key.strip()] = value.strip()
     return pairs | {key: value for key, value in flags.items() if value is not None}
 
 
 class UsablePath(click.Path):
-    """The name of a file or folder that may exist; one that cannot even be looked up is a usage error."""
+    """The name of a file or folder that may exist; one that cannot be looked up or written down is a usage error."""
 
     def convert(self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None) -> Path:
         """Look the name up: no name, a NUL in it, one too long, a folder that may not be searched, a ring of links."""
+        check_name(value)
         if not str(value).strip():
             self.fail("the name of a file or folder is wanted, but it is empty", param, ctx)
         try:
@@ -165,9 +164,9 @@ class UsablePath(click.Path):
         except (FileNotFoundError, NotADirectoryError):
             pass
         except ValueError:
-            self.fail(f"{shown_path(value)!r} cannot be the name of a file", param, ctx)
+            self.fail(f"'{shown_path(value)}' cannot be the name of a file", param, ctx)
         except OSError as error:
-            self.fail(f"{shown_path(value)!r} cannot be used: {error.strerror}", param, ctx)
+            self.fail(f"'{shown_path(value)}' cannot be used: {error.strerror}", param, ctx)
         return Path(value)
 
 
@@ -179,7 +178,7 @@ class Whole(click.IntRange):
         try:
             int(value)
         except ValueError:
-            self.fail(f"{value!r} is not a whole number", param, ctx)
+            self.fail(f"{shown(value)} is not a whole number", param, ctx)
         number: int = super().convert(value, param, ctx)
         return number
 

@@ -36,10 +36,11 @@ def read_plan(path: Path) -> Plan:
     if len(data) > LARGEST_PLAN:
         raise InputError(f"{shown_path(path)} is too large to be a plan (over {LARGEST_PLAN // MIB} MiB)")
     try:
-        return parse_plan(data)
+        return parse_plan(data, shown_path(path))
     except InputError as error:
-        hint = "; a workload becomes one by pdplan optimize" if path.suffix.lower() in {".yaml", ".yml"} else ""
-        raise InputError(f"{shown_path(path)} is not a plan of this version of pdplan: {error}{hint}") from error
+        if path.suffix.lower() not in {".yaml", ".yml"}:
+            raise
+        raise InputError(f"{error}; a workload becomes one by pdplan optimize") from error
 
 
 def _first_bytes(path: Path, most: int) -> bytes:

@@ -75,6 +75,7 @@ BUCKETS: Final = Bounds(1, 400, "buckets")
 TTFT: Final = Bounds(MICRO, DAY, "s")
 TPOT: Final = Bounds(MICRO, SECONDS_PER_HOUR, "s")
 E2E: Final = Bounds(MICRO, 7 * DAY, "s")
+LATENCIES: Final = {"ttft": TTFT, "tpot": TPOT, "e2e": E2E}
 PLAIN_LIMITS: Final = {"ttft": 10.0, "tpot": 1.0, "e2e": 600.0}
 """Limits [s] beyond which a number without a unit is refused, for it reads as milliseconds just as well."""
 ATTAINMENT: Final = Bounds(0.01, 0.999999)
@@ -113,6 +114,8 @@ MAX_NUM_BATCHED_TOKENS: Final = Bounds(16, 2**20, "tokens")
 GPUS_PER_ENGINE: Final = Bounds(1, 4096, "GPUs")
 VOLUME: Final = Bounds(1e-3, 1e3)
 SEED: Final = Bounds(0, 2**53)
+TIME_LIMIT: Final = Bounds(0, DAY, "s")
+"""Of the search, on the clock."""
 
 # The limits on the fleet.
 BUDGET: Final = Bounds(1e-4, GIGA, "$/h")

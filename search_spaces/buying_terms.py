@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from costmodel.accelerator import Accelerator, PriceBasis
 from costmodel.errors import InputError, nearest_name
+from costmodel.quoting import name_list, shown
 from costmodel.units import KILO
 from costmodel.words import dollars, join_words
 
@@ -112,8 +113,8 @@ def _unknown(entries: Sequence[TypeSection], problem: Problem, above: Path = ())
         if normalized_name(entry.name) in map(normalized_name, [*known, *catalog]):
             continue
         near = nearest_name(entry.name, known) or nearest_name(entry.name, catalog)
-        hint = f"did you mean {near!r}?" if near else f"it has {', '.join(known)}"
-        sentence = f"{entry.name!r} is not in the workload file; {hint}"
+        hint = f"did you mean {shown(near)}?" if near else f"it has {name_list(known)}"
+        sentence = f"{shown(entry.name)} is not in the workload file; {hint}"
         faults.append(Fault((*above, "accelerators", index, "name"), sentence))
     return faults
 

@@ -24,6 +24,7 @@ from pydantic import ValidationError
 
 from costmodel.accelerator import Accelerator, Link, Origin, Price
 from costmodel.errors import InputError, UnknownNameError
+from costmodel.quoting import shown
 from costmodel.units import GIB, GIGA, MICRO, TERA
 
 from .catalog_entries import LIKE, PRICE_SHORT, AcceleratorEntry, LinkEntry, faults_of
@@ -32,7 +33,7 @@ from .engines import NO_CHANGES, EngineChanges
 from .faults import Fault, check_kind
 from .faults import Path as FaultPath
 from .overlay import EFFICIENCY, ENGINES, EfficiencyChange, changed_efficiency, efficiency_changes, engine_changes
-from .quantities import Kind, QuantityError, parse, shown
+from .quantities import Kind, QuantityError, parse
 from .yaml_source import read_source
 
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -157,7 +158,9 @@ def _overlaid(catalog: _Catalog, written: str, change: RawEntry, file: str) -> _
     known = catalog.spellings.get(normalized_name(written))
     relative = _relative(catalog, change[LIKE], (*path, LIKE)) if LIKE in change else None
     if known and relative:
-        sentence = f"{written!r} is {known!r} of the catalog, so 'like' cannot define it; give only what differs"
+        sentence = (
+            f"{shown(written)} is {shown(known)} of the catalog, so 'like' cannot define it; give only what differs"
+        )
         raise _RefusedError([Fault((*path, LIKE), sentence)])
     change, kernels = _split(change, file, path)
     base = catalog.raw.get(known or relative or "", {})
@@ -257,7 +260,7 @@ def _with_spellings(spellings: Mapping[str, str], name: str, entry: AcceleratorE
     for spelling in (name, *entry.aliases):
         owner = added.setdefault(normalized_name(spelling), name)
         if owner != name:
-            raise _TakenError(f"{spelling!r} is already a name of {owner!r}; choose another")
+            raise _TakenError(f"{shown(spelling)} is already a name of {shown(owner)}; choose another")
     added.setdefault(normalized_name(entry.node_label), name)
     return added
 
@@ -314,7 +317,7 @@ def _overlay_entries(content: Mapping[str, Any]) -> tuple[dict[str, RawEntry], l
             faults.append(Fault((TOP, name), "must have a name with letters or digits", on_key=True))
         elif first.setdefault(normalized_name(name), name) != name:
             same = first[normalized_name(name)]
-            faults.append(Fault((TOP, name), f"stands here already as {same!r}; keep one of them", on_key=True))
+            faults.append(Fault((TOP, name), f"stands here already as {shown(same)}; keep one of them", on_key=True))
         if not isinstance(change, Mapping):
             faults.append(Fault((TOP, name), f"must be fields such as {PRICE_SHORT!r}, but is {shown(change)}"))
     return {name: dict(change) for name, change in entries.items() if isinstance(change, Mapping)}, faults

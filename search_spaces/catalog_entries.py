@@ -10,6 +10,7 @@ from pydantic_core import ErrorDetails
 
 from costmodel.accelerator import Origin, PriceBasis
 from costmodel.errors import nearest_name
+from costmodel.quoting import name_list, shown
 from costmodel.words import join_words
 
 from .faults import Fault, Path
@@ -118,7 +119,7 @@ def faults_of(error: ValidationError, path: Path, known: Iterable[str] = ()) -> 
     if len(lacks) > 1 and not unknown:
         close = nearest_name(str(path[-1]), known)
         sentence = f"is new and lacks {join_words(lacks)}; state them, or 'like:' with a similar one"
-        one = Fault(path, f"{sentence}{f', or did you mean {close!r}?' if close else ''}", on_key=True)
+        one = Fault(path, f"{sentence}{f', or did you mean {shown(close)}?' if close else ''}", on_key=True)
         return [one, *(_fault(fault, path) for fault in faults if fault["type"] != "missing")]
     return [_fault(fault, path) for fault in unknown or faults]
 
@@ -133,10 +134,10 @@ def _sentence(fault: ErrorDetails) -> str:
         keys = [str(part) for part in place]
         allowed = tuple(_PARTS[keys[0]].model_fields) if len(keys) > 1 else _KEYS
         close = nearest_name(keys[-1], allowed)
-        hint = f"did you mean {close!r}?" if close else f"known: {', '.join(sorted(allowed))}"
+        hint = f"did you mean {shown(close)}?" if close else f"known: {name_list(sorted(allowed))}"
         return f"is not a known key; {hint}"
     if kind == "missing":
         return "is missing; a new accelerator needs it, or 'like:' with a similar one"
     part = _PARTS.get(str(place[-1])) if kind == "model_type" else None
-    known = f" with the keys {', '.join(part.model_fields)}" if part else ""
+    known = f" with the keys {name_list(part.model_fields)}" if part else ""
     return f"{refusal_of(fault)}{known}"

@@ -8,6 +8,7 @@ from typing import Any
 
 from costmodel.accelerator import Accelerator, PriceBasis
 from costmodel.engine import Role
+from costmodel.quoting import shown
 from costmodel.transformer import Transformer
 from costmodel.words import join_words, listed
 from costmodel.workload import Workload
@@ -44,7 +45,8 @@ def class_faults(classes: Sequence[SloClass]) -> Iterator[Fault]:
     for index, item in enumerate(classes):
         if first.setdefault(item.name, index) != index:
             yield Fault(
-                ("slo", index, "name"), f"{item.name!r} is the name of slo.{first[item.name]} too; names must differ"
+                ("slo", index, "name"),
+                f"{shown(item.name)} is the name of slo.{first[item.name]} too; names must differ",
             )
     unstated = [index for index, item in enumerate(classes) if item.share is None]
     if len(classes) > 1 and unstated:
@@ -67,7 +69,8 @@ def accelerator_faults(entries: Sequence[AcceleratorSection], canonical: Sequenc
         if first.setdefault(name, index) != index:
             yield Fault(
                 ("accelerators", index, "name"),
-                f"{entries[index].name!r} is {name!r}, which stands here already as accelerators.{first[name]}",
+                f"{shown(entries[index].name)} is {shown(name)}, which stands here already as "
+                f"accelerators.{first[name]}",
             )
 
 

@@ -15,12 +15,13 @@ import numpy as np
 from costmodel import lengths as discrete
 from costmodel.errors import InputError
 from costmodel.lengths import Buckets, Lengths
+from costmodel.quoting import shown
 from costmodel.workload import Workload
 
 from .bounds import BUCKETS, BURSTINESS, MAX_HISTOGRAM_ROWS, MAX_TOKENS, PREFIX_HIT_SHARE, REQUEST_RATE, SHARE, TOKENS
 from .checks import share_sum_fault
 from .faults import Fault, FaultsError, Path
-from .quantities import shown
+from .plain_text import decoded
 from .recorded import Recorded, recorded_requests, tells_waves, unpacked
 from .schema import Diurnal, WorkloadSection
 from .schema_lengths import (
@@ -160,9 +161,7 @@ def read_histogram(path: FilePath) -> list[Row]:
         FaultsError: its faults name the lines, at most five of them.
     """
     try:
-        text = read_bytes(path, MAX_CSV_BYTES).decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise FaultsError(Fault(HISTOGRAM, f"{path} is not UTF-8 text")) from error
+        text = decoded(read_bytes(path, MAX_CSV_BYTES), str(path))
     except InputError as error:
         raise FaultsError(Fault(HISTOGRAM, str(error))) from error
     lines = (

@@ -12,11 +12,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from costmodel.errors import InputError
+from costmodel.quoting import UNSHOWABLE, shortened
 
 Path = tuple[str | int, ...]
 
 MAX_FAULTS = 20
 """Faults that are shown; more are counted."""
+LONGEST_PATH = 80
+"""Characters of the path of keys to a fault."""
 MAX_SHOWN = 100
 """Characters of a source line that are shown; longer ones are cut around the caret."""
 
@@ -43,7 +46,7 @@ class Fault:
 
     def told(self) -> str:
         """The dotted path and the sentence, without a place in a file."""
-        dotted = ".".join(str(part) for part in self.path)
+        dotted = shortened(".".join(str(part) for part in self.path), LONGEST_PATH)
         return f"{dotted}: {self.sentence}" if dotted else self.sentence
 
 
@@ -154,7 +157,7 @@ def pointed(name: str, lines: tuple[str, ...], position: Position, sentence: str
     line = lines[position.line - 1].replace("\t", " ").rstrip()
     offset = position.column - 1
     start = max(0, offset - MAX_SHOWN // 2) if len(line) > MAX_SHOWN else 0
-    shown = line[start : start + MAX_SHOWN]
+    shown = UNSHOWABLE.sub("?", line[start : start + MAX_SHOWN])
     if not shown.strip():
         return head
     indent = min(len(shown) - len(shown.lstrip()), offset - start)  # the caret may be at what indents: a tab

@@ -35,7 +35,7 @@ _MENDS = {
     tensor_keeps_weight_blocks.__name__: "allow a smaller search.tensor_parallel, or search.expert_parallel",
     kv_cache_has_kernels.__name__: "state kv_dtype: bf16, another engine or another accelerator",
 }
-_MORE_GPUS = "more GPUs per engine (search.tensor_parallel, search.pipeline_parallel, search.max_gpus_per_engine)"
+_MORE_GPUS = "more GPUs per engine (search.tensor_parallel, max_gpus_per_engine)"
 
 
 def feasibility_faults(problem: Problem) -> list[Fault]:
@@ -91,7 +91,7 @@ def impossible_faults(problem: Problem) -> Iterator[Fault]:
         what = f"{problem.model.name} in {shape.weight_dtype} ({weights:,.0f} GiB of weights)"
         mend = _MENDS.get(rule, "widen the ranges of search")
         if rule == _FIT:
-            mend = f"allow {_MORE_GPUS}, a smaller weight_dtype, shorter requests, or an accelerator with more memory"
+            mend = f"allow {_MORE_GPUS}, a smaller weight_dtype, shorter requests or more memory"
         yield Fault(
             ("accelerators", index),
             f"{what} runs on no engine of {offer.accelerator.name} within the search space: with {_told(shape)}, "

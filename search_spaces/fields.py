@@ -7,7 +7,6 @@ message of the validation library reaches a user.
 from __future__ import annotations
 
 import math
-import unicodedata
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -17,20 +16,20 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, GetCoreSchemaHandle
 from pydantic_core import CoreSchema, ErrorDetails, PydanticCustomError, core_schema
 
 from costmodel.errors import InputError, nearest_name
-from costmodel.units import MILLI
+from costmodel.quoting import UNWRITABLE, name_list, shown
 
 from .bounds import Bounds
 from .quantities import (
     BASE_UNIT,
-    EXAMPLES,
     Kind,
     QuantityError,
+    accepted_examples,
     allowed_units,
+    alternatives,
     as_share,
     check_plain,
     format_quantity,
     parse,
-    shown,
 )
 
 HOUSE = "house"
@@ -84,14 +83,13 @@ def quantity(kind: Kind, bounds: Bounds, plain_limit: float = math.inf) -> Reade
 
     A plain number of seconds above `plain_limit` is refused, for its writer may have had milliseconds in mind.
     """
-    base = BASE_UNIT[kind]
+    base, forms = BASE_UNIT[kind], accepted_examples(kind, bounds.holds)
     low, high = (format_quantity(end, kind) if end else "0" for end in (bounds.low, bounds.high))
 
     def read(value: object) -> float:
         try:
-            number = parse(value, kind)
-            if bounds.holds(number * MILLI):
-                check_plain(value, number, plain_limit)
+            number = parse(value, kind, forms)
+            check_plain(value, number, plain_limit, bounds.holds)
         except QuantityError as error:
             raise house_error(str(error)) from None
         if not bounds.holds(number):
@@ -104,7 +102,7 @@ def quantity(kind: Kind, bounds: Bounds, plain_limit: float = math.inf) -> Reade
         "maximum": bounds.high,
         "description": f"{kind} in {base}",
     }
-    text = {"type": "string", "description": f"number and unit ({allowed_units(kind)}), for example {EXAMPLES[kind]}"}
+    text = {"type": "string", "description": f"number and unit ({allowed_units(kind)}), for example {forms}"}
     return Reader(read, {"anyOf": [plain, text]})
 
 
@@ -112,29 +110,34 @@ def number(bounds: Bounds) -> Reader:
     """A plain finite number within `bounds`."""
 
     def read(value: object) -> float:
-        return _within(_finite(value), value, bounds)
+        return _within(_finite(value, bounds.holds), value, bounds)
 
     return Reader(read, {"type": "number", "minimum": bounds.low, "maximum": bounds.high})
 
 
-def share(limits: Bounds, forms: str = "0.3 or 30%", in_percent: Callable[[str], float | None] = as_share) -> Reader:
+def share(
+    limits: Bounds,
+    forms: tuple[str, ...] = ("0.3", "30%"),
+    in_percent: Callable[[str], float | None] = as_share,
+) -> Reader:
     """A share within `limits` [1], as a fraction or in percent.
 
     forms: examples of how it may be written; in_percent: reads those that are no plain fraction, None for others.
     """
+    example = alternatives(forms)
 
     def read(value: object) -> float:
         written = in_percent(value) if isinstance(value, str) else None
-        if written is None and isinstance(value, str):
-            raise house_error(f"{shown(value)} is not a share{_unquoted(value) or f'; write for example {forms}'}")
-        found = _finite(value) if written is None else written
+        if written is None and isinstance(value, str) and _number_in(value) is None:
+            raise house_error(f"{shown(value)} is not a share; write for example {example}")
+        found = _finite(value, limits.holds, "a share") if written is None else written
         if not limits.holds(found):
             percentages = f"{100 * limits.low:g}% to {100 * limits.high:g}%"
             hint = _share_hint(found, limits, plain=written is None)
             raise house_error(f"{shown(value)} is out of range; {limits.sentence()} ({percentages}){hint}")
         return found
 
-    text = {"type": "string", "description": f"share, for example {forms}"}
+    text = {"type": "string", "description": f"share, for example {example}"}
     return Reader(read, {"anyOf": [{"type": "number", "minimum": limits.low, "maximum": limits.high}, text]})
 
 
@@ -163,31 +166,52 @@ def _within(number: float, given: object, bounds: Bounds) -> float:
     return number
 
 
-def _finite(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise house_error(f"{shown(value)} is not a number{_unquoted(value)}")
+def _finite(value: object, accepted: Callable[[float], bool], what: str = "a number") -> float:
+    """A number; one in quotes only where it would be refused without them too, for a better reason.
+
+    accepted: whether the number may stand here; what: is wanted.
+    """
+    number = _number_in(value) if isinstance(value, str) else value
+    if isinstance(number, bool) or not isinstance(number, int | float):
+        raise house_error(f"{shown(value)} is not a number")
     try:
-        found = float(value)
+        found = float(number)
     except OverflowError:  # a whole number of hundreds of digits
         found = math.inf
     if not math.isfinite(found):
         raise house_error(f"{shown(value)} is not a finite number")
+    if isinstance(value, str) and accepted(found):
+        raise house_error(f"{shown(value)} is not {what}; write {plain_number(found)} without quotes")
     return found
 
 
-def _unquoted(value: object) -> str:
-    """A hint for numbers in quotes."""
+def _number_in(text: str) -> float | None:
+    """The finite number that a text is; None where it is none."""
     try:
-        return f"; write {value} without quotes" if isinstance(value, str) and math.isfinite(float(value)) else ""
+        found = float(text)
     except ValueError:
-        return ""
+        return None
+    return found if math.isfinite(found) else None
+
+
+def plain_number(value: float) -> str:
+    """A number as it may stand in YAML: whole ones without a point.
+
+    >>> plain_number(90.0), plain_number(0.3), plain_number(1e-9)
+    ('90', '0.3', '1e-09')
+    """
+    return str(int(value)) if value == int(value) and abs(value) < MAX_WHOLE else repr(value)
+
+
+MAX_WHOLE = 1e15
+"""Up to here a whole number is written with all its digits."""
 
 
 def count(bounds: Bounds) -> Reader:
     """A whole number within `bounds`; 1e3 is as good as 1000."""
 
     def read(value: object) -> int:
-        found = _finite(value)
+        found = _finite(value, lambda number: number == int(number) and bounds.holds(number))
         if found != int(found):
             raise house_error(f"{shown(value)} is not a whole number")
         return int(_within(found, value, bounds))
@@ -197,15 +221,15 @@ def count(bounds: Bounds) -> Reader:
 
 def _read_text(value: object) -> str:
     if not isinstance(value, str):
-        quotes = f"; write '{value}' in quotes if the text is meant" if isinstance(value, int | float) else ""
+        quotes = f"; write '{shown(value)}' in quotes if the text is meant" if isinstance(value, int | float) else ""
         raise house_error(f"{shown(value)} is not a text{quotes}")
     if not value.strip():
         raise house_error("is empty, but must be a text")
     if len(value) > MAX_TEXT:
         raise house_error(f"has {len(value):,} characters, but at most {MAX_TEXT:,} may stand here")
-    odd = next((character for character in value.strip() if unicodedata.category(character) in {"Cc", "Cs"}), None)
+    odd = UNWRITABLE.search(value.strip())
     if odd is not None:
-        raise house_error(f"holds the control character U+{ord(odd):04X}; leave it out")
+        raise house_error(f"holds the control character U+{ord(odd[0]):04X}; leave it out")
     return value.strip()
 
 
@@ -215,21 +239,22 @@ MAX_TEXT = 1000
 Text = Annotated[str, Reader(_read_text, {"type": "string", "minLength": 1, "maxLength": MAX_TEXT})]
 
 
-def known(text: str, allowed: tuple[str, ...]) -> str:
-    """Return the allowed word equal to `text` but for case, else raise an error that names the nearest one and all."""
+def word_of(value: object, allowed: tuple[str, ...]) -> str:
+    """Return the allowed word equal to `value` but for case, else raise an error that names the nearest one and all."""
+    text = value if isinstance(value, str) else ""
     for word in allowed:
         if word.lower() == text.lower():
             return word
     close = nearest_name(text, allowed)
-    hint = f"did you mean {close!r}? " if close else ""
-    raise house_error(f"{text!r} is not known; {hint}allowed: {', '.join(allowed)}")
+    hint = f"did you mean {shown(close)}? " if close else ""
+    raise house_error(f"{shown(value)} is not known; {hint}allowed: {name_list(allowed)}")
 
 
 def choice(*allowed: str) -> Reader:
     """One of a few words, in any case."""
 
     def read(value: object) -> str:
-        return known(value if isinstance(value, str) else shown(value), allowed)
+        return word_of(value, allowed)
 
     return Reader(read, {"type": "string", "enum": list(allowed)})
 
@@ -239,7 +264,7 @@ def member(kind: type[StrEnum]) -> Reader:
     words = tuple(item.value for item in kind)
 
     def read(value: object) -> StrEnum:
-        return kind(known(value if isinstance(value, str) else shown(value), words))
+        return kind(word_of(value, words))
 
     return Reader(read, {"type": "string", "enum": list(words)})
 

@@ -7,6 +7,7 @@ import stat
 from pathlib import Path
 
 from costmodel.errors import InputError
+from costmodel.quoting import UNWRITABLE, shortened
 
 MAX_SHOWN = 200
 """Characters of a path that a message shows."""
@@ -18,8 +19,24 @@ def shown_path(path: str | os.PathLike[str]) -> str:
     >>> shown_path("a/b.yaml"), len(shown_path("x" * 5000))
     ('a/b.yaml', 203)
     """
-    text = str(path).encode("utf-8", "backslashreplace").decode()
-    return text if len(text) <= MAX_SHOWN else f"{text[: MAX_SHOWN // 2]}...{text[-MAX_SHOWN // 2 :]}"
+    return shortened(str(path), MAX_SHOWN)
+
+
+MOST_FOLDERS = 255
+"""Folders in folders that a path may name; Python makes some five hundred at once, and then fails."""
+
+
+def check_name(path: str | os.PathLike[str]) -> None:
+    """Raise InputError unless a plan, a workload.yaml or a report can name this path, and be read back."""
+    if UNWRITABLE.search(str(path)):
+        raise InputError(
+            f"{shown_path(path)}: the name of a file or folder must be UTF-8 text without control characters; rename it"
+        )
+    folders = len(Path(path).parts)
+    if folders > MOST_FOLDERS:
+        raise InputError(
+            f"{shown_path(path)}: names {folders:,} folders in folders, at most {MOST_FOLDERS} are used here"
+        )
 
 
 def regular_size(path: str | os.PathLike[str], wanted: str = "a file") -> int:

@@ -14,6 +14,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from costmodel.quoting import shown
+
 from .hf_fields import LARGEST, TEXT_SECTIONS, ConfigFields, open_config, shorten
 
 EXTENDED = ("llama3", "longrope", "su")
@@ -91,7 +93,9 @@ def check_limits(config: Mapping[str, Any], name: str, length: int) -> None:
     for field in OTHER_LIMITS:
         found = fields.values.get(field)
         if isinstance(found, int) and found < length:
-            raise fields.error(f"{field!r} is {found}, by which engines would end the context before {length} tokens")
+            raise fields.error(
+                f"{shown(field)} is {found}, by which engines would end the context before {length} tokens"
+            )
 
 
 def _whole(fields: ConfigFields, where: str, rope: Mapping[str, Any]) -> dict[str, Any]:
@@ -103,7 +107,7 @@ def _whole(fields: ConfigFields, where: str, rope: Mapping[str, Any]) -> dict[st
         if whole.get(name) is None and beside is not None:
             whole[name] = beside
     if whole.get("rope_theta") is None:
-        raise fields.missing("rope_theta", f"engines that are told {where!r} need the base with it")
+        raise fields.missing("rope_theta", f"engines that are told {shown(where)} need the base with it")
     if whole["rope_type"] == "yarn":
         whole[TRAINED] = _trained(fields, where, rope)
     return whole
@@ -120,7 +124,7 @@ def context_length(fields: ConfigFields) -> int:
         return stated
     scaled = {name: length for name, _, length in _extended(fields)}
     if len(set(scaled.values())) > 1:
-        found = ", ".join(f"{length} by {name!r}" for name, length in scaled.items())
+        found = ", ".join(f"{length} by {shown(name)}" for name, length in scaled.items())
         raise fields.error(f"config.json gives a context of {found}, which must agree")
     return next(iter(scaled.values()), stated)
 
@@ -139,7 +143,7 @@ def _ropes(fields: ConfigFields) -> Iterator[tuple[str, Mapping[str, Any]]]:
         if rope is None:
             continue
         if not isinstance(rope, Mapping):
-            raise fields.error(f"{field!r} is {shorten(rope)}, but must be an object")
+            raise fields.error(f"{shown(field)} is {shorten(rope)}, but must be an object")
         by_layer = [(f"{field}.{kind}", each) for kind, each in rope.items() if isinstance(each, Mapping)]
         yield from by_layer or [(field, rope)]
 
@@ -153,12 +157,12 @@ def _scaled(fields: ConfigFields, name: str, rope: Mapping[str, Any], stated: in
     if kind in EXTENDED or ((factor is None or factor == 1) and kind != "yarn"):
         return None
     if kind != "yarn" and kind not in STRETCHING:
-        raise fields.error(f"{name!r} scales by the kind {shorten(kind)}, which pdplan does not know")
+        raise fields.error(f"{shown(name)} scales by the kind {shorten(kind)}, which pdplan does not know")
     if isinstance(factor, bool) or not isinstance(factor, int | float) or not 1 <= factor <= LARGEST:
         raise fields.error(f"'{name}.factor' is {shorten(factor)}, but must be a number from 1 to {LARGEST}")
     length = int((_trained(fields, name, rope) if kind == "yarn" else stated) * factor)
     if length > LARGEST:
-        raise fields.error(f"{name!r} extends the context to {length} tokens, but at most {LARGEST} are believed")
+        raise fields.error(f"{shown(name)} extends the context to {length} tokens, but at most {LARGEST} are believed")
     return length
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from costmodel.errors import ArchitectureError
+from costmodel.quoting import shown
 
 from .hf_families import FAMILIES
 
@@ -75,14 +76,14 @@ class ConfigFields:
 
     def missing(self, field: str, reason: str = "pdplan does not guess architectures") -> ArchitectureError:
         """The error for a field that is not there."""
-        return self.error(f"config.json lacks {field!r}; {reason}")
+        return self.error(f"config.json lacks {shown(field)}; {reason}")
 
     def get(self, field: str) -> Any:
         """Value of a field or of its alias; else the family's default; None where neither says anything."""
         names = ALIASES.get(field, (field,))
         given = {name: self.values[name] for name in names if self.values.get(name) is not None}
         if len({repr(value) for value in given.values()}) > 1 and field != "hidden_act":
-            found = ", ".join(f"{name!r} {shorten(value)}" for name, value in given.items())
+            found = ", ".join(f"{shown(name)} {shorten(value)}" for name, value in given.items())
             raise self.error(f"config.json gives {found}, which must agree")
         if given:
             return next(iter(given.values()))
@@ -104,14 +105,14 @@ class ConfigFields:
         """A truth value, or None where the config is silent."""
         value = self.get(field)
         if value is not None and not isinstance(value, bool):
-            raise self.error(f"{field!r} is {shorten(value)}, but must be true or false")
+            raise self.error(f"{shown(field)} is {shorten(value)}, but must be true or false")
         return value
 
     def text(self, field: str) -> str | None:
         """A string, or None where the config is silent."""
         value = self.get(field)
         if value is not None and not isinstance(value, str):
-            raise self.error(f"{self._spelling(field)!r} is {shorten(value)}, but must be a string")
+            raise self.error(f"{shown(self._spelling(field))} is {shorten(value)}, but must be a string")
         return value
 
     def labels(self, field: str, allowed: Sequence[str], length: int) -> tuple[str, ...] | None:
@@ -123,7 +124,7 @@ class ConfigFields:
             if value not in allowed:
                 known = ", ".join(allowed)
                 raise self.error(
-                    f"{field!r} says {shorten(value)} for layer {layer}, which pdplan does not know ({known})"
+                    f"{shown(field)} says {shorten(value)} for layer {layer}, which pdplan does not know ({known})"
                 )
         return tuple(values)
 
@@ -133,9 +134,9 @@ class ConfigFields:
         if value is None:
             return None
         if not isinstance(value, list | tuple):
-            raise self.error(f"{field!r} is {shorten(value)}, but must be a list")
+            raise self.error(f"{shown(field)} is {shorten(value)}, but must be a list")
         if len(value) != length:
-            raise self.error(f"{field!r} has {len(value)} entries for {length} layers")
+            raise self.error(f"{shown(field)} has {len(value)} entries for {length} layers")
         return list(value)
 
     def switches(self, field: str, length: int) -> list[bool] | None:
@@ -154,7 +155,7 @@ class ConfigFields:
         if value is None:
             return None
         if not isinstance(value, list | tuple):
-            raise self.error(f"{field!r} is {shorten(value)}, but must be a list of layer numbers")
+            raise self.error(f"{shown(field)} is {shorten(value)}, but must be a list of layer numbers")
         return frozenset(self._whole(field, item, 0, length - 1) for item in value)
 
     def unknown(self) -> Iterator[str]:
@@ -170,7 +171,7 @@ class ConfigFields:
 
     def _whole(self, field: str, value: object, low: int, high: int = LARGEST) -> int:
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-            raise self.error(f"{field!r} is {shorten(value)}, but must be a whole number from {low} to {high}")
+            raise self.error(f"{shown(field)} is {shorten(value)}, but must be a whole number from {low} to {high}")
         return value
 
 
@@ -185,7 +186,9 @@ def open_config(config: Mapping[str, Any], name: str) -> ConfigFields:
     fields = ConfigFields(name, values, family.defaults if family else {})
     unknown = next(fields.unknown(), None)
     if unknown is not None:
-        raise fields.error(f"config.json has {unknown!r} = {shorten(values[unknown])}, which pdplan does not model")
+        raise fields.error(
+            f"config.json has {shown(unknown)} = {shorten(values[unknown])}, which pdplan does not model"
+        )
     return fields
 
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from costmodel.errors import ArchitectureError
+from costmodel.quoting import shown
 from costmodel.transformer import (
     Attention,
     FeedForward,
@@ -97,7 +98,7 @@ def _attention_kinds(fields: ConfigFields, layers: int) -> tuple[str, ...]:
     codes = fields.sequence("attn_type_list", layers)
     if codes is not None and any(code != SOFTMAX_ATTENTION for code in codes):
         odd = next(code for code in codes if code != SOFTMAX_ATTENTION)
-        raise fields.error(f"'attn_type_list' holds {odd!r}, but pdplan models {SOFTMAX_ATTENTION} (softmax) only")
+        raise fields.error(f"'attn_type_list' holds {shown(odd)}, but pdplan models {SOFTMAX_ATTENTION} (softmax) only")
     listed = fields.labels("layer_types", LAYER_TYPES, layers)
     if listed is not None:
         return listed
@@ -203,7 +204,9 @@ def _latent(fields: ConfigFields, hidden: int, kinds: tuple[str, ...]) -> list[A
     """Multi-head latent attention in every layer, with the indexers of sparse attention where there are any."""
     odd = set(kinds) - {"full_attention"}
     if odd:
-        raise fields.error(f"config.json combines 'kv_lora_rank' with {min(odd)!r} layers, which pdplan does not model")
+        raise fields.error(
+            f"config.json combines 'kv_lora_rank' with {shown(min(odd))} layers, which pdplan does not model"
+        )
     if "q_lora_rank" not in fields.values:
         raise fields.missing("q_lora_rank", "it is null where queries are not compressed")
     return [_latent_layer(fields, hidden, full) for full in _index_layers(fields, len(kinds))]
@@ -291,7 +294,9 @@ def _gated(fields: ConfigFields) -> bool:
         raise fields.missing("hidden_act", "it says whether the feed-forward is gated")
     if activation.lower() in GATED_ACTIVATIONS | PLAIN_ACTIVATIONS:
         return activation.lower() in GATED_ACTIVATIONS
-    raise fields.missing("is_gated_act", f"'hidden_act' {activation!r} does not say whether the feed-forward is gated")
+    raise fields.missing(
+        "is_gated_act", f"'hidden_act' {shown(activation)} does not say whether the feed-forward is gated"
+    )
 
 
 def _dense(fields: ConfigFields, hidden: int, gated: bool) -> FeedForward:

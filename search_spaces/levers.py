@@ -12,8 +12,9 @@ from typing import Any
 from pydantic import ValidationError
 
 from costmodel.errors import InputError, nearest_name
+from costmodel.quoting import name_list, shortened, shown
 
-from .bounds import PLAIN_LIMITS, REQUEST_RATE
+from .bounds import LATENCIES, PLAIN_LIMITS, REQUEST_RATE
 from .catalog import normalized_name
 from .demand import planned_rate
 from .fields import refusal_of
@@ -45,7 +46,9 @@ def below(here: Any, part: str, dotted: str) -> Any:
         return here[part]
     if isinstance(here, list):
         return here[place_in(here, part, dotted)]
-    raise InputError(f"{dotted}: there is no {part!r}{_meant(part, LEVERS) or ';'} levers: {', '.join(LEVERS)}")
+    raise InputError(
+        f"{shortened(dotted)}: there is no {shown(part)}{_meant(part, LEVERS) or ';'} levers: {name_list(LEVERS)}"
+    )
 
 
 def place_in(items: list[Any], part: str, dotted: str) -> int:
@@ -58,14 +61,16 @@ def place_in(items: list[Any], part: str, dotted: str) -> int:
     if found:
         return found[0]
     if re.fullmatch("[0-9]+", part) or not names:
-        raise InputError(f"{dotted}: {part} is not one of the {len(items)} items (0 is the first)")
+        raise InputError(
+            f"{shortened(dotted)}: {shortened(part)} is not one of the {len(items)} items (0 is the first)"
+        )
     known = list(names.values())
-    raise InputError(f"{dotted}: {part!r} is not one of {', '.join(known)}{_meant(part, known)}")
+    raise InputError(f"{shortened(dotted)}: {shown(part)} is not one of {name_list(known)}{_meant(part, known)}")
 
 
 def _meant(part: str, known: Iterable[str]) -> str:
     near = nearest_name(part, known)
-    return f"; did you mean {near!r}?" if near else ""
+    return f"; did you mean {shown(near)}?" if near else ""
 
 
 def _offer_value(*keys: str) -> Setter:
@@ -139,7 +144,7 @@ def _rate(inputs: Inputs, rest: tuple[str, ...], value: Any) -> None:
     _no_more("rate", rest)
     rate = _quantity("rate", value, Kind.RATE)
     if not REQUEST_RATE.holds(rate):
-        raise InputError(f"rate={value} is out of range; it {REQUEST_RATE.sentence()}")
+        raise InputError(f"rate={shortened(str(value))} is out of range; it {REQUEST_RATE.sentence()}")
     _demand(inputs["workload"], lambda _: rate)
 
 
@@ -215,7 +220,7 @@ def _without(inputs: Inputs, rest: tuple[str, ...], value: Any) -> None:
     name = ".".join(rest)
     entry = below(inputs["accelerators"], name, f"accelerators.{name}")
     if value not in {True, False}:
-        raise InputError(f"without.{name}={value} is neither true nor false")
+        raise InputError(f"without.{name}={shortened(str(value))} is neither true nor false")
     if value:
         inputs["accelerators"].remove(entry)
 
@@ -232,7 +237,7 @@ def _growing(inputs: Inputs, rest: tuple[str, ...], value: Any) -> None:
         raise InputError(f"name the months, such as growth.6={value}")
     share = _share(value)
     if share is None or not -1.0 < share < math.inf:
-        raise InputError(f"growth.{months}={value} is not a share per month such as 0.05 or 5%")
+        raise InputError(f"growth.{months}={shortened(str(value))} is not a share per month such as 0.05 or 5%")
     _scaled_rate(inputs, (), (1.0 + share) ** int(months))
 
 
@@ -251,7 +256,7 @@ def _efficiency(inputs: Inputs, rest: tuple[str, ...], value: Any) -> None:
     """How quick the engines are within what past predictions were wrong by."""
     _no_more("efficiency", rest)
     if value not in EFFICIENCIES:
-        raise InputError(f"efficiency={value} is not one of {', '.join(EFFICIENCIES)}")
+        raise InputError(f"efficiency={shortened(str(value))} is not one of {', '.join(EFFICIENCIES)}")
     inputs["confidence"] = EFFICIENCIES[value]
 
 
@@ -259,12 +264,12 @@ def _factor(key: str, value: Any) -> float:
     factor = _share(value)
     if factor is not None and 0.0 < factor < math.inf:
         return factor
-    raise InputError(f"{key}={value} is not a factor above zero")
+    raise InputError(f"{key}={shortened(str(value))} is not a factor above zero")
 
 
 def _no_more(key: str, rest: tuple[str, ...]) -> None:
     if rest:
-        raise InputError(f"{key} stands alone, but {'.'.join(rest)!r} follows it")
+        raise InputError(f"{key} stands alone, but {shown('.'.join(rest))} follows it")
 
 
 LEVERS: Mapping[str, Lever] = MappingProxyType(
@@ -354,9 +359,11 @@ def number_of(key: str, text: str) -> float:
     kind = kind_of(key)
     if kind is not None:
         found = parse(text, kind)
-        check_plain(text, found, PLAIN_LIMITS.get(key.partition(".")[0], math.inf))
+        name = key.partition(".")[0]
+        if name in LATENCIES:
+            check_plain(text, found, PLAIN_LIMITS[name], LATENCIES[name].holds)
         return found
     number = _share(text)
     if number is None or not math.isfinite(number):
-        raise QuantityError(f"{text.strip()!r} is no number or percentage, as {key} takes")
+        raise QuantityError(f"{shown(text.strip())} is no number or percentage, as {key} takes")
     return number

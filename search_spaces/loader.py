@@ -26,6 +26,7 @@ from .echo import inputs_echo
 from .engines import EngineChanges
 from .faults import Fault, FaultsError, Source, check_kind
 from .feasibility import feasibility_faults
+from .files import check_name
 from .models import load_model
 from .overrides import override
 from .problem import DEFAULT_VOLUME_RANGE, OWNED, Billing, Constraints, Goal, Objective, Offer, Problem, Slo
@@ -62,6 +63,7 @@ def load_problem(path: FilePath, overrides: Mapping[str, Any] | None = None) -> 
         InputError: with all faults of the file, each with line, column and how to mend it.
     """
     path = FilePath(path)
+    check_name(path)
     source, faults = read_source(path)
     check_kind(source, "workload", WORKLOAD_SCHEMA)
     if overrides:

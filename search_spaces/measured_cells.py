@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
+from costmodel.quoting import shown
 from costmodel.units import MEGA, MILLI
 
 from .bounds import DEGREE, MAX_GPUS, MAX_NUM_SEQS, TOKENS, TPOT, TTFT, Bounds
@@ -52,9 +53,11 @@ def mode_of(cells: Cells) -> str:
     apart = cells.get("decode_workers", "0") not in ("", "0")
     mode = MODES.get(written.lower()) if written else "disaggregated" if apart else "colocated"
     if mode is None:
-        raise CellError(f"mode {written!r} is neither 'colocated' nor 'disaggregated'")
+        raise CellError(f"mode {shown(written)} is neither 'colocated' nor 'disaggregated'")
     if apart and mode == "colocated":
-        raise CellError(f"mode {written!r} has no decode workers, but decode_workers is {cells['decode_workers']!r}")
+        raise CellError(
+            f"mode {shown(written)} has no decode workers, but decode_workers is {shown(cells['decode_workers'])}"
+        )
     return mode
 
 
@@ -63,7 +66,7 @@ def phase_of(cells: Cells) -> str:
     written = text(cells, "phase")
     phase = PHASES.get(written.lower())
     if phase is None:
-        raise CellError(f"phase {written!r} is neither 'prefill' nor 'decode'")
+        raise CellError(f"phase {shown(written)} is neither 'prefill' nor 'decode'")
     return phase
 
 
@@ -72,9 +75,9 @@ def number(written: str, name: str) -> float:
     try:
         value = float(written)
     except ValueError:
-        raise CellError(f"{name} {written!r} is not a number") from None
+        raise CellError(f"{name} {shown(written)} is not a number") from None
     if not math.isfinite(value):
-        raise CellError(f"{name} {written!r} is not a finite number")
+        raise CellError(f"{name} {shown(written)} is not a finite number")
     return value
 
 
@@ -83,7 +86,7 @@ def bounded(cells: Cells, name: str, bounds: Bounds) -> float:
     written = text(cells, name)
     value = number(written, name)
     if not bounds.holds(value):
-        raise CellError(f"{name} {written!r} {bounds.sentence()}")
+        raise CellError(f"{name} {shown(written)} {bounds.sentence()}")
     return value
 
 
@@ -91,7 +94,7 @@ def count(cells: Cells, name: str, bounds: Bounds) -> int:
     """A whole number that must be there."""
     value = bounded(cells, name, bounds)
     if value != int(value):
-        raise CellError(f"{name} {cells[name]!r} must be a whole number")
+        raise CellError(f"{name} {shown(cells[name])} must be a whole number")
     return int(value)
 
 
@@ -101,9 +104,9 @@ def whole(cells: Cells, name: str, default: int, bounds: Bounds = RANKS) -> int:
     prefixed = PREFIXED.fullmatch(written)
     value = number(prefixed[1] if prefixed else written, name) if written else 0.0
     if value != int(value) or value < 0:
-        raise CellError(f"{name} {written!r} must be a whole number")
+        raise CellError(f"{name} {shown(written)} must be a whole number")
     if value and not bounds.holds(value):
-        raise CellError(f"{name} {written!r} {bounds.sentence()}")
+        raise CellError(f"{name} {shown(written)} {bounds.sentence()}")
     return int(value) or default
 
 
@@ -119,5 +122,5 @@ def measured(cells: Cells, name: str, bounds: Bounds) -> float:
         return math.nan
     value = number(written, name)
     if not bounds.holds(value):
-        raise CellError(f"{name} {written!r} {bounds.sentence()}; leave it empty where nothing was measured")
+        raise CellError(f"{name} {shown(written)} {bounds.sentence()}; leave it empty where nothing was measured")
     return value / 1e3

@@ -9,6 +9,7 @@ from pathlib import Path, PureWindowsPath
 from costmodel.engine import EngineConfig, Parallelism, Role
 from costmodel.engine_arrays import TABLES, Conditions
 from costmodel.errors import InputError, UnknownNameError
+from costmodel.quoting import shown
 from costmodel.transformer import Part, Transformer
 
 from .catalog import AcceleratorCatalog
@@ -48,7 +49,7 @@ def stored_dtype(written: str) -> str:
     for dtype, pattern in DTYPE_WORDS:
         if pattern.search(plain):
             return dtype
-    raise InputError(f"dtype {written!r} is not known; known: bf16, fp8, int8, int4, fp4 and their usual variants")
+    raise InputError(f"dtype {shown(written)} is not known; known: bf16, fp8, int8, int4, fp4 and their usual variants")
 
 
 def weight_dtype(written: str) -> str:
@@ -85,7 +86,7 @@ def measured_model(name: str, folder: Path | None = None) -> Transformer:
     except UnknownNameError as unknown:
         if _leaves_its_folder(name):
             raise InputError(
-                f"model {shown_path(name)!r} is a path that leaves the folder of models; write ORG/NAME"
+                f"model '{shown_path(name)}' is a path that leaves the folder of models; write ORG/NAME"
             ) from None
         if folder is not None and _is_file(folder / name / CONFIG_FILE):
             return replace(load_model(str((folder / name).resolve())), name=name.rpartition("/")[2])

@@ -9,6 +9,7 @@ row a refusal with a reason: nothing is dropped in silence.
 from __future__ import annotations
 
 import csv
+import io
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,6 +18,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from costmodel.errors import InputError
+from costmodel.quoting import shown
 
 from .bounds import TOKENS
 from .measured_cells import (
@@ -38,6 +40,7 @@ from .measured_cells import (
     text,
     whole,
 )
+from .plain_text import decoded
 
 SERVING_COLUMNS = ("model", "accelerator", "isl", "osl")
 STEP_COLUMNS = ("system", "model", "phase", "batch", "seq")
@@ -135,18 +138,16 @@ Row = ServingRow | StepRow | Refused
 def read_measurements(path: Path) -> tuple[Format, list[Row]]:
     """All rows of a measurement file in its order; InputError where the file as a whole cannot be read."""
     try:
-        with path.open(newline="", encoding="utf-8-sig") as stream:
-            reader = csv.reader(stream)
-            try:
-                header = [name.strip() for name in next(reader, [])]
-                kind = _format(header, path)
-                return kind, list(_rows(reader, header, kind))
-            except csv.Error as error:
-                raise InputError(f"{path}:{reader.line_num}: not readable as CSV: {error}") from error
+        text = decoded(path.read_bytes(), str(path))
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror or error}") from error
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path} is not UTF-8 text (byte {error.start})") from error
+    reader = csv.reader(io.StringIO(text, newline=""))
+    try:
+        header = [name.strip() for name in next(reader, [])]
+        kind = _format(header, path)
+        return kind, list(_rows(reader, header, kind))
+    except csv.Error as error:
+        raise InputError(f"{path}:{reader.line_num}: not readable as CSV: {error}") from error
 
 
 def _rows(reader: Iterator[list[str]], header: Sequence[str], kind: Format) -> Iterator[Row]:
@@ -172,7 +173,7 @@ def _fields(number: int) -> str:
 def _format(header: Sequence[str], path: Path) -> Format:
     twice = [name for name, times in Counter(header).items() if name and times > 1]
     if twice:
-        raise InputError(f"{path}: the header has the column {twice[0]!r} {header.count(twice[0])} times")
+        raise InputError(f"{path}: the header has the column {shown(twice[0])} {header.count(twice[0])} times")
     lacking = {
         kind: [name for name in needed if name not in header]
         for kind, needed in ((Format.SERVING, SERVING_COLUMNS), (Format.STEPS, STEP_COLUMNS))
@@ -189,7 +190,7 @@ def _no_format(header: Sequence[str], lacking: Mapping[Format, Sequence[str]]) -
         return "there is no header; the first line must name the columns"
     separator = next((mark for mark in SEPARATORS if len(header) == 1 and mark in header[0]), None)
     if separator:
-        return f"the fields are separated by {separator!r}, but must be by ','"
+        return f"the fields are separated by {shown(separator)}, but must be by ','"
     needed = {Format.SERVING: ("serving results", SERVING_COLUMNS), Format.STEPS: ("engine steps", STEP_COLUMNS)}
     kind = min(lacking, key=lambda kind: len(lacking[kind]) / len(needed[kind][1]))
     if len(lacking[kind]) < len(needed[kind][1]):

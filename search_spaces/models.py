@@ -9,7 +9,6 @@ Listing the names opens no file; an entry is parsed when it is asked for.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import replace
@@ -21,6 +20,7 @@ from typing import Any
 import yaml
 
 from costmodel.errors import LONGEST_NAME, ArchitectureError, InputError, UnknownNameError, nearest_name
+from costmodel.quoting import shown
 from costmodel.transformer import (
     Attention,
     LatentAttention,
@@ -30,8 +30,10 @@ from costmodel.transformer import (
 )
 from costmodel.units import MIB
 
-from .files import shown_path
+from .files import check_name, shown_path
 from .huggingface import parse_config
+from .json_source import JsonText, json_kind
+from .plain_text import decoded
 
 LARGEST_CONFIG = 4 * MIB
 """The largest config.json in public use is below 100 kB."""
@@ -107,7 +109,7 @@ def load_model(name_or_path: str, base_dir: Path | None = None) -> Transformer:
         path = ((base_dir or Path()) / Path(wanted).expanduser()) if wanted else None
         exists = path is not None and path.exists()
     except PermissionError as error:
-        raise InputError(f"model {shown_path(wanted)!r}: cannot be read (permission denied)") from error
+        raise InputError(f"model '{shown_path(wanted)}': cannot be read (permission denied)") from error
     except (OSError, RuntimeError, ValueError):  # too long, NUL inside, no such home: cannot be a path
         path, exists = None, False
     if path is not None and (exists or explicit):
@@ -265,15 +267,16 @@ def _load_file(path: Path, wanted: str) -> Transformer:
         note = _read_json(folder / MODELOPT_FILE, wanted).get("quantization")
         config = {**config, "quantization_config": note}
     name = (folder.resolve().name if file.name == CONFIG_FILE else file.stem) or wanted
+    check_name(name)
     try:
         return parse_config(config, name, source=wanted)
     except ArchitectureError as error:
-        raise ArchitectureError(f"model {wanted!r}: {str(error).removeprefix(f'{name}: ')}") from error
+        raise ArchitectureError(f"model {shown(wanted)}: {str(error).removeprefix(f'{name}: ')}") from error
 
 
 def _read_json(path: Path, wanted: str) -> dict[str, Any]:
     """A JSON object; InputError where it is missing, huge, malformed or ambiguous."""
-    where = f"model {wanted!r}: {path.name}"
+    where = f"model {shown(wanted)}: {path.name}"
     try:
         if path.exists() and not path.is_file():
             raise InputError(f"{where} is not a regular file but a folder, a pipe or a device")
@@ -284,34 +287,10 @@ def _read_json(path: Path, wanted: str) -> dict[str, Any]:
             raise InputError(
                 f"{where} has {size / MIB:.0f} MiB, but a config.json has at most {LARGEST_CONFIG // MIB} MiB"
             )
-        text = path.read_bytes().decode("utf-8-sig")
+        text = JsonText(where, decoded(path.read_bytes(), where))
     except OSError as error:
         raise InputError(f"{where} cannot be read: {error.strerror or error}") from error
-    except UnicodeDecodeError as error:
-        raise InputError(f"{where} is not UTF-8 text (byte {error.start})") from error
-    return _parse_json(text, where)
-
-
-def _parse_json(text: str, where: str) -> dict[str, Any]:
-    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        fields: dict[str, Any] = {}
-        for field, value in pairs:
-            if field in fields:
-                raise InputError(f"{where} gives the field {field!r} twice")
-            fields[field] = value
-        return fields
-
-    def constant(word: str) -> float:
-        raise InputError(f"{where} holds {word}, which is no number")
-
-    try:
-        config = json.loads(text, object_pairs_hook=unique, parse_constant=constant)
-    except json.JSONDecodeError as error:
-        raise InputError(f"{where}:{error.lineno}:{error.colno}: not valid JSON: {error.msg}") from error
-    except RecursionError as error:
-        raise InputError(f"{where} is nested too deeply") from error
-    except ValueError as error:  # an integer of thousands of digits
-        raise InputError(f"{where} is not valid JSON: {error}") from error
+    config: object = text.value()
     if not isinstance(config, dict):
-        raise InputError(f"{where} must hold an object, not {type(config).__name__}")
+        raise text.error(f"is {json_kind(config)}, an object is wanted")
     return config

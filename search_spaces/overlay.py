@@ -22,6 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from costmodel.accelerator import KernelEfficiency, Origin
 from costmodel.errors import UnknownNameError, nearest_name
+from costmodel.quoting import name_list, shown
 from costmodel.roofline import KERNEL_CLASSES
 from costmodel.units import MICRO
 
@@ -30,7 +31,6 @@ from .efficiency import WIDER, EfficiencyTable, Pair
 from .engines import EngineChange, EngineChanges, engine_name
 from .faults import Fault, Path
 from .fields import refusal_of, share
-from .quantities import shown
 
 EFFICIENCY = "efficiency"
 """Key of an accelerator's entry in an overlay: kernel class -> dtype -> figures."""
@@ -127,8 +127,8 @@ def _named(value: object, path: Path, known: tuple[str, ...], kind: str, faults:
     for key in value:
         if key not in known:
             close = nearest_name(str(key), known)
-            hint = f"did you mean {close!r}?" if close else f"known: {', '.join(known)}"
-            faults.append(Fault((*path, str(key)), f"{str(key)!r} is not a {kind}; {hint}", on_key=True))
+            hint = f"did you mean {shown(close)}?" if close else f"known: {name_list(known)}"
+            faults.append(Fault((*path, str(key)), f"is not a {kind}; {hint}", on_key=True))
     return [(key, item) for key, item in value.items() if key in known]
 
 
@@ -141,7 +141,7 @@ def _validated(kind: type[Change], value: object, path: Path, faults: list[Fault
             if fault["type"] == "extra_forbidden":
                 allowed = tuple(kind.model_fields)
                 close = nearest_name(str(fault["loc"][-1]), allowed)
-                hint = f"did you mean {close!r}?" if close else f"known: {', '.join(allowed)}"
+                hint = f"did you mean {shown(close)}?" if close else f"known: {name_list(allowed)}"
                 faults.append(Fault(place, f"is not a known key; {hint}", on_key=True))
             else:
                 faults.append(Fault(place, refusal_of(fault)))

@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 from costmodel.errors import InputError
+from costmodel.quoting import shown
 
 from .faults import Path, Source
 from .levers import place_in
-from .quantities import shown
 from .yaml_source import MAX_DEPTH, parse_value
 
 SHORT_FOR = {"model": "name", "search": "preset", "objective": "goal"}
@@ -32,7 +32,7 @@ def override(source: Source, overrides: Mapping[str, Any]) -> Source:
             raise InputError(f"override {shown(dotted)}: is nested deeper than {MAX_DEPTH} levels")
         if "" in parts:
             raise InputError(f"override {shown(dotted)}: a key is missing beside a dot; write for example slo.ttft")
-        path = _path(value, parts, f"override {dotted!r}")
+        path = _path(value, parts, f"override {shown(dotted)}")
         value = _replaced(value, path, _given(dotted, given))
         stated[path] = _stated(dotted, given)
     return replace(source, value=value, overridden=stated)
@@ -50,7 +50,7 @@ def _given(dotted: str, given: Any) -> Any:
     try:
         return parse_value(given) if isinstance(given, str) else given
     except InputError as error:
-        raise InputError(f"override {dotted!r}: {error}") from error
+        raise InputError(f"override {shown(dotted)}: {error}") from error
 
 
 def _path(value: Any, parts: list[str], where: str) -> Path:
@@ -66,7 +66,7 @@ def _path(value: Any, parts: list[str], where: str) -> Path:
             path.append(part)
             value = (value or {}).get(part)
         else:
-            raise InputError(f"{where}: {shown(value)} stands above {part!r}; override the whole of it")
+            raise InputError(f"{where}: {shown(value)} stands above {shown(part)}; override the whole of it")
     return tuple(path)
 
 

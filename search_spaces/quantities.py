@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from types import MappingProxyType
 
+from costmodel.quoting import shown
 from costmodel.units import GIB, GIGA, KIB, KILO, MEGA, MIB, MICRO, MILLI, SECONDS_PER_HOUR, TERA, TIB
 
 SECONDS_PER_MINUTE = 60.0
@@ -109,15 +110,15 @@ _NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?
 _AFTER_COMMA = re.compile(r",[0-9]")
 """What follows the digits of 5,50, which is five and a half, and of 1,000, which is a thousand."""
 
-EXAMPLES: Mapping[Kind, str] = MappingProxyType(
+EXAMPLES: Mapping[Kind, tuple[str, ...]] = MappingProxyType(
     {
-        Kind.DURATION: "500ms, 2s or 3min",
-        Kind.SIZE: "80GiB or 141GB",
-        Kind.BANDWIDTH: "400Gb/s or 450GB/s",
-        Kind.RATE: "10/s or 600/min",
-        Kind.POWER: "700W or 50kW",
-        Kind.PRICE: "2.50 or $2.50/h",
-        Kind.PERCENTAGE: "95 or 95%",
+        Kind.DURATION: ("500ms", "2s", "3min"),
+        Kind.SIZE: ("80GiB", "141GB"),
+        Kind.BANDWIDTH: ("400Gb/s", "450GB/s"),
+        Kind.RATE: ("10/s", "600/min"),
+        Kind.POWER: ("700W", "50kW"),
+        Kind.PRICE: ("2.50", "$2.50/h"),
+        Kind.PERCENTAGE: ("95", "95%"),
     }
 )
 
@@ -126,51 +127,78 @@ class QuantityError(ValueError):
     """A text is not a quantity of the kind wanted; the message is a clause without its place."""
 
 
-def parse(value: object, kind: Kind) -> float:
+def parse(value: object, kind: Kind, forms: str = "") -> float:
     """Return `value` in the base unit of `kind`; raise `QuantityError` if it is not such a quantity.
+
+    forms: how it may be written in this place, for the refusal; default: any example of its kind.
 
     >>> parse("500ms", Kind.DURATION), parse("400Gb/s", Kind.BANDWIDTH), parse("$2.50/h", Kind.PRICE)
     (0.5, 50000000000.0, 2.5)
     """
+    forms = forms or alternatives(EXAMPLES[kind])
     if isinstance(value, bool) or not isinstance(value, int | float | str):
-        raise QuantityError(f"{shown(value)} is not a {kind}; write for example {EXAMPLES[kind]}")
+        raise QuantityError(f"{shown(value)} is not a {kind}; write for example {forms}")
     try:
-        number = _parse_text(value, kind) if isinstance(value, str) else float(value)
+        number = _parse_text(value, kind, forms) if isinstance(value, str) else float(value)
     except OverflowError:  # a whole number of hundreds of digits
         number = math.inf
     if not math.isfinite(number):
-        raise QuantityError(f"{shown(value)} is not a finite number; write for example {EXAMPLES[kind]}")
+        raise QuantityError(f"{shown(value)} is not a finite number; write for example {forms}")
     return number
 
 
-def check_plain(value: object, seconds: float, limit: float) -> None:
+def accepted_examples(kind: Kind, accepted: Callable[[float], bool]) -> str:
+    """The examples of a kind that may stand in some place, by their value in its base unit.
+
+    >>> accepted_examples(Kind.DURATION, lambda seconds: seconds <= 1.0)
+    '500ms'
+    """
+    return alternatives([text for text in EXAMPLES[kind] if accepted(parse(text, kind))])
+
+
+def check_plain(value: object, seconds: float, limit: float, accepted: Callable[[float], bool]) -> None:
     """Raise `QuantityError` for a time above `limit` [s] that was written without a unit: it may mean milliseconds.
 
-    >>> check_plain("50 s", 50.0, limit=10.0)
+    accepted: whether so many seconds may stand in this place; where milliseconds may not, they are not meant.
+
+    >>> check_plain("50 s", 50.0, limit=10.0, accepted=lambda seconds: True)
     """
-    if seconds > limit and (not isinstance(value, str) or _NUMBER.fullmatch(value.strip())):
-        raise QuantityError(f"{seconds:g} without a unit means {seconds:g} s; write {seconds:g}ms or '{seconds:g} s'")
+    unstated = not isinstance(value, str) or _NUMBER.fullmatch(value.strip())
+    if seconds > limit and unstated and accepted(seconds * MILLI):
+        number = f"{seconds:.15g}"
+        forms = f"{number}ms or '{number} s'" if accepted(seconds) else f"{number}ms"
+        raise QuantityError(f"{number} without a unit means {number} s; write {forms}")
 
 
-def _parse_text(text: str, kind: Kind) -> float:
+def _parse_text(text: str, kind: Kind, forms: str) -> float:
     stripped = text.strip()
     dollar = kind is Kind.PRICE and stripped.startswith("$")
     body = stripped.removeprefix("$").lstrip() if dollar else stripped
     match = _NUMBER.match(body)
     if match is None:
-        raise QuantityError(f"{text!r} is not a {kind}; write a number and a unit, for example {EXAMPLES[kind]}")
+        raise QuantityError(f"{shown(text)} is not a {kind}; write a number and a unit, for example {forms}")
     unit = body[match.end() :].strip()
     if not unit:
         return float(match.group())
     if _AFTER_COMMA.match(unit):
-        raise QuantityError(f"{text!r} has a comma; write a decimal point, and thousands closed up: {EXAMPLES[kind]}")
+        raise QuantityError(f"{shown(text)} has a comma; write a decimal point, and thousands closed up: {forms}")
     scale = UNITS[kind].get(_SYNONYMS.get(kind, {}).get(unit, unit))
     if scale is None and not any(letter.isalpha() or letter in "$/" for letter in unit):
-        raise QuantityError(f"{text!r} is not a {kind}; write for example {EXAMPLES[kind]}")
+        raise QuantityError(f"{shown(text)} is not a {kind}; write for example {forms}")
     if scale is None:
         allowed = f"{allowed_units(kind)}{_meant(unit, kind)}"
-        raise QuantityError(f"{text!r} has the unit {unit!r}, but a {kind} is in {allowed}")
+        raise QuantityError(f"{shown(text)} has the unit {shown(unit)}, but a {kind} is in {allowed}")
     return _scaled(float(match.group()), scale)
+
+
+def alternatives(texts: Sequence[str]) -> str:
+    """Texts of which one is to be chosen.
+
+    >>> alternatives(["W", "kW", "MW"]), alternatives(["W"])
+    ('W, kW or MW', 'W')
+    """
+    *most, last = texts
+    return f"{', '.join(most)} or {last}" if most else last
 
 
 def as_share(text: str) -> float | None:
@@ -220,8 +248,7 @@ def allowed_units(kind: Kind) -> str:
     >>> allowed_units(Kind.POWER)
     'W, kW or MW'
     """
-    *most, last = UNITS[kind]
-    return f"{', '.join(most)} or {last}" if most else last
+    return alternatives(list(UNITS[kind]))
 
 
 def format_quantity(value: float, kind: Kind) -> str:
@@ -240,27 +267,3 @@ def format_quantity(value: float, kind: Kind) -> str:
     if texts:
         return min(texts, key=len)
     return f"{value!r}{BASE_UNIT[kind]}"
-
-
-LONGEST_SHOWN_BITS = 190
-"""Whole numbers up to here have at most 58 digits; Python refuses to print some thousands of them."""
-
-
-def shown(value: object) -> str:
-    """How a value of the user's file is quoted in a message: short, and in YAML's words.
-
-    >>> shown(True), shown(None), shown("H20O"), shown([1, 2])
-    ('true', 'nothing', "'H20O'", 'a list')
-    """
-    if value is None:
-        return "nothing"
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, Mapping):
-        return "a mapping"
-    if isinstance(value, list | tuple):
-        return "a list"
-    if isinstance(value, int) and value.bit_length() > LONGEST_SHOWN_BITS:
-        return f"a whole number of {value.bit_length():,} bits"
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."

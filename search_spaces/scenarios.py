@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from costmodel.errors import InputError, UnknownNameError
+from costmodel.quoting import name_list, shortened, shown
 
 from .levers import LEVERS, Inputs, below, number_of, place_in
 from .loader import problem_of_values
@@ -55,7 +56,7 @@ def parse_axis(text: str) -> Axis:
     """
     key, equals, spec = (part.strip() for part in text.partition("="))
     if not equals or not key or not spec:
-        raise InputError(f"--vary {text!r} is not KEY=LOW:HIGH:COUNT or KEY=VALUE,VALUE, such as price.H200=1:8:8")
+        raise InputError(f"--vary {shown(text)} is not KEY=LOW:HIGH:COUNT or KEY=VALUE,VALUE, such as price.H200=1:8:8")
     if ":" in spec:
         return Axis(key, _spaced(text, key, spec.split(":")))
     return Axis(key, tuple(_value(text, part.strip()) for part in spec.split(",")))
@@ -63,30 +64,30 @@ def parse_axis(text: str) -> Axis:
 
 def _value(text: str, part: str) -> Any:
     if not part:
-        raise InputError(f"--vary {text!r} has an empty value")
+        raise InputError(f"--vary {shown(text)} has an empty value")
     return parse_value(part)
 
 
 def _spaced(text: str, key: str, parts: list[str]) -> tuple[float, ...]:
     """Values from low to high, evenly spaced or evenly in their logarithms; units as the key takes them."""
     if not 3 <= len(parts) <= 4 or (len(parts) == 4 and parts[3] != "log"):
-        raise InputError(f"--vary {text!r}: a range is LOW:HIGH:COUNT or LOW:HIGH:COUNT:log")
+        raise InputError(f"--vary {shown(text)}: a range is LOW:HIGH:COUNT or LOW:HIGH:COUNT:log")
     try:
         low, high = (number_of(key, part) for part in parts[:2])
     except QuantityError as error:
-        raise InputError(f"--vary {text!r}: {error}") from None
+        raise InputError(f"--vary {shown(text)}: {error}") from None
     try:
         count = int(parts[2])
     except ValueError:
-        raise InputError(f"--vary {text!r}: COUNT is a whole number, not {parts[2]!r}") from None
+        raise InputError(f"--vary {shown(text)}: COUNT is a whole number, not {shown(parts[2])}") from None
     wrong = _wrong_range(parts, low, high, count)
     if wrong:
-        raise InputError(f"--vary {text!r}: {', and '.join(wrong)}")
+        raise InputError(f"--vary {shown(text)}: {', and '.join(wrong)}")
     if count == 1:
         return (low,)
     if len(parts) == 4:
         if min(low, high) <= 0.0:
-            raise InputError(f"--vary {text!r}: LOW and HIGH of a log range must be above zero")
+            raise InputError(f"--vary {shown(text)}: LOW and HIGH of a log range must be above zero")
         return tuple(low * (high / low) ** (step / (count - 1)) for step in range(count))
     return tuple(low + (high - low) * step / (count - 1) for step in range(count))
 
@@ -149,7 +150,7 @@ def scenario_problem(problem: Problem, scenario: Scenario, base: Path) -> Proble
     base: folder from which files that the problem names are looked up. Raises InputError as `load_problem` does.
     """
     inputs = changed(problem.inputs, scenario.changes)
-    return problem_of_values(inputs, f"scenario {scenario.name or told(scenario.changes)}", base)
+    return problem_of_values(inputs, f"scenario {shortened(scenario.name or told(scenario.changes))}", base)
 
 
 def told(changes: Mapping[str, Any]) -> str:
@@ -208,7 +209,7 @@ def _set(inputs: Inputs, dotted: str, value: Any) -> None:
 def _unknown(inputs: Inputs, dotted: str) -> InputError:
     near = difflib.get_close_matches(dotted, [*LEVERS, *_paths(inputs)], n=1)
     hint = f"; did you mean {near[0]}?" if near else ""
-    return InputError(f"{dotted} is no value of the workload file{hint}; levers: {', '.join(LEVERS)}")
+    return InputError(f"{shortened(dotted)} is no value of the workload file{hint}; levers: {name_list(LEVERS)}")
 
 
 def _paths(inputs: Mapping[str, Any], above: str = "") -> Iterator[str]:

@@ -22,6 +22,7 @@ from pydantic.functional_validators import ModelWrapValidatorHandler
 
 from costmodel.accelerator import PriceBasis
 from costmodel.errors import InputError
+from costmodel.quoting import shown
 
 from . import bounds
 from .bounds import HOURS_PER_DAY, PLAIN_LIMITS
@@ -51,7 +52,7 @@ WORKLOAD_SCHEMA: Literal["pdplan.workload/1"] = "pdplan.workload/1"
 ENGINES = ("vllm", "sglang", "trtllm")
 
 Volume = Annotated[float, number(bounds.VOLUME)]
-Attainment = Annotated[float, share(bounds.ATTAINMENT, "0.9, 90% or p90", as_probability)]
+Attainment = Annotated[float, share(bounds.ATTAINMENT, ("0.9", "90%", "p90"), as_probability)]
 ClassShare = Annotated[float, share(bounds.CLASS_SHARE)]
 Hours = Annotated[float, quantity(Kind.PERCENTAGE, bounds.HOURS_PERCENTILE)]
 
@@ -233,7 +234,7 @@ class AcceleratorSection(Section):
     @classmethod
     def _known(cls, name: str, info: ValidationInfo) -> str:
         if "," in name:
-            raise house_error(f"{name!r} is no one name; write a list in brackets: [{name}]")
+            raise house_error(f"{shown(name)} is no one name; write a list in brackets: [{name}]")
         return _look_up(info.context.check_accelerator, name) if isinstance(info.context, Context) else name
 
     @model_validator(mode="after")

@@ -9,10 +9,10 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from costmodel.errors import nearest_name
+from costmodel.quoting import name_list, shown
 
 from .faults import Fault, Path
 from .fields import HOUSE
-from .quantities import shown
 from .schema import json_schema
 
 _NOT_A_LIST = {"list_type", "tuple_type", "iterable_type"}
@@ -41,7 +41,7 @@ def _fault(details: ErrorDetails, schema: dict[str, Any]) -> Fault:
     if kind in _NOT_A_LIST:
         return Fault(path, f"{shown(given)} is not a list")
     if kind in _NOT_A_MAPPING:
-        keys = ", ".join(sorted(_properties(schema, path)))
+        keys = name_list(sorted(_properties(schema, path)))
         return Fault(path, f"{shown(given)} is not a mapping{f' with the keys {keys}' if keys else ''}")
     return Fault(path, f"{shown(given)} cannot stand here")
 
@@ -52,7 +52,7 @@ _COMMA = "is not a known key; inside {...} a comma ends a value, so write decima
 def _unknown_key(schema: dict[str, Any], path: Path) -> str:
     allowed = _properties(schema, path[:-1])
     close = nearest_name(str(path[-1]), allowed)
-    hint = f"did you mean {close!r}?" if close else f"allowed: {', '.join(sorted(allowed))}"
+    hint = f"did you mean {close!r}?" if close else f"allowed: {name_list(sorted(allowed))}"
     return f"is not a known key; {hint}"
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from costmodel.engine import Parallelism, Role
 from costmodel.errors import InputError, nearest_name
+from costmodel.quoting import name_list, shortened, shown
 
 from .bounds import DEGREE, MAX_NUM_BATCHED_TOKENS, MAX_NUM_SEQS, Bounds
 from .catalog import normalized_name
@@ -154,7 +155,7 @@ def _offer(name: str, problem: Problem) -> int:
     near = nearest_name(name, names)
     hint = f"; did you mean {near}?" if near else ""
     raise InputError(
-        f"--config gpu={name} is not among the accelerators of the workload file: {', '.join(names)}{hint}"
+        f"--config gpu={shortened(name)} is not among the accelerators of the workload file: {name_list(names)}{hint}"
     )
 
 
@@ -162,16 +163,16 @@ def _number(key: str, text: str, allowed: Bounds) -> int:
     try:
         value = int(text)
     except ValueError:
-        raise InputError(f"--config {key}={text} is not a whole number") from None
+        raise InputError(f"--config {key}={shortened(text)} is not a whole number") from None
     if not allowed.holds(value):
-        raise InputError(f"--config {key}={text} is out of range; {allowed.sentence()}")
+        raise InputError(f"--config {key}={shortened(text)} is out of range; {allowed.sentence()}")
     return value
 
 
 def _unknown(what: str, found: str, allowed: Mapping[str, object]) -> str:
     near = nearest_name(found, allowed)
     hint = f"; did you mean {near}?" if near else ";"
-    raise InputError(f"--config: unknown {what} {found!r}{hint} allowed: {', '.join(allowed)}")
+    raise InputError(f"--config: unknown {what} {shown(found)}{hint} allowed: {name_list(allowed)}")
 
 
 def with_wanted(problem: Problem, wanted: Wanted) -> tuple[Problem, dict[str, tuple[int | str, ...]]]:

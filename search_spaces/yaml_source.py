@@ -16,10 +16,11 @@ from typing import Any
 import yaml
 
 from costmodel.errors import InputError
+from costmodel.quoting import shortened, shown
 
 from .faults import Fault, Path, Position, Source, pointed
 from .files import regular_size
-from .quantities import shown
+from .plain_text import decoded
 
 MAX_BYTES = 2**20
 """Largest workload.yaml; longer length tables belong in a CSV or a trace."""
@@ -41,7 +42,7 @@ def read_source(path: FilePath, max_bytes: int = MAX_BYTES) -> tuple[Source, lis
         path: the file.
         max_bytes: size above which it is refused unread [byte].
     """
-    return parse_source(_decode(str(path), read_bytes(path, max_bytes)), str(path))
+    return parse_source(decoded(read_bytes(path, max_bytes), str(path)), str(path))
 
 
 def read_bytes(path: FilePath, max_bytes: int) -> bytes:
@@ -60,15 +61,6 @@ def read_bytes(path: FilePath, max_bytes: int) -> bytes:
             "long length tables belong in a trace (workload.lengths.trace)"
         )
     return data
-
-
-def _decode(name: str, data: bytes) -> str:
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        found = f"byte 0x{data[error.start]:02x} at offset {error.start}"
-        raise InputError(f"{name}:{line}: is not UTF-8 text ({found}); save it as UTF-8") from error
 
 
 def parse_source(text: str, name: str) -> tuple[Source, list[Fault]]:
@@ -215,7 +207,7 @@ class _Walker:
                 what = "'<<' (merging)" if key is not None else "a list or mapping"
                 self.faults.append(Fault(path, f"{what} cannot be a key here; write the keys out", position=position))
             elif key in found:
-                sentence = f"the key {key!r} stands here again, first on line {found[key].line}; keep one of them"
+                sentence = f"the key {shown(key)} stands here again, first on line {found[key].line}; keep one of them"
                 self.faults.append(Fault(place, sentence, position=position))
             else:
                 found[key] = self.keys[place] = position
@@ -226,7 +218,7 @@ class _Walker:
         plain = getattr(node, "style", None) is None
         resolve = _RESOLVERS.get(node.tag.removeprefix(_TAG))
         if resolve is None:
-            self.faults.append(Fault(path, f"the tag {node.tag!r} is not allowed; write the plain value"))
+            self.faults.append(Fault(path, f"the tag {shown(node.tag)} is not allowed; write the plain value"))
             return text
         value, sentence = resolve(text) if plain else (text, "")
         if sentence:
@@ -255,13 +247,13 @@ def _resolve_bool(text: str) -> tuple[Any, str]:
 def _resolve_int(text: str) -> tuple[Any, str]:
     digits = text.replace("_", "").lstrip("+-").lower()
     if ":" in digits:
-        return 0, f"{text} means {_base_60(text):g} in YAML (base 60); write a number and a unit, such as 90s"
+        return 0, _sexagesimal(text)
     if digits.startswith(("0x", "0b")):
         value = int(digits, 0)
         return _as_written(-value if text.startswith("-") else value), ""
     if len(digits) > 1 and digits.startswith("0"):
-        written, meant = shown(text).strip("'"), shown(int(digits, 8))
-        return 0, f"{written} means {meant} in YAML (octal); write the number without leading zeros"
+        meant = shown(int(digits, 8))
+        return 0, f"{shortened(text)} means {meant} in YAML (octal); write the number without leading zeros"
     if len(digits) > _LONGEST_INT:
         return float(text.replace("_", "")), ""
     return int(text.replace("_", "")), ""
@@ -274,8 +266,13 @@ def _as_written(value: int) -> int | float:
 
 def _resolve_float(text: str) -> tuple[Any, str]:
     if ":" in text:
-        return 0.0, f"{text} means {_base_60(text):g} in YAML (base 60); write a number and a unit, such as 90s"
+        return 0.0, _sexagesimal(text)
     return float(text.replace("_", "").lower().replace(".inf", "inf").replace(".nan", "nan")), ""
+
+
+def _sexagesimal(text: str) -> str:
+    meant = f"{_base_60(text):g}"
+    return f"{shortened(text)} means {meant} in YAML (base 60); write the number that is meant, with its unit if any"
 
 
 def _base_60(text: str) -> float:

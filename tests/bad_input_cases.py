@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ import yaml
 from tests.running import QUICK, Done, pdplan, within
 
 BAD_INPUT = 2
+LONGEST = 300
+"""Characters of a line of a refusal, without the names of files."""
 BASE: dict[str, Any] = {
     "model": {"name": "Llama-3.1-8B"},
     "workload": {
@@ -55,6 +58,7 @@ def refused(done: Done, *words: str, code: int = BAD_INPUT) -> str:
     assert "Traceback" not in done.stderr
     assert "bug of pdplan" not in done.stderr
     said = done.stderr.removeprefix("pdplan: error: ")
+    assert all(len(re.sub(r"/\S+", "", line)) <= LONGEST for line in said.splitlines()), said
     missing = [word for word in words if word not in said]
     assert not missing, said
     return said

@@ -160,12 +160,16 @@ def test_files_keep_their_order_and_lists_are_runs() -> None:
         ("", "is empty, benchmark results are wanted"),
         ("{nonsense", r"results.json:1: is not valid JSON"),
         ('{"a": 1}\n{"b": ', r"results.json"),
-        ("[1, 2]", r"results.json\[0\]: holds a JSON int"),
+        ("[1, 2]", r"results.json:1:2: 0: is a number, an object with results is wanted"),
         ('{"hello": 1}', "is not the result of a known benchmark tool; known: vllm bench serve"),
         ('{"avg_latency": 1.0, "latencies": []}', "vllm bench latency"),
-        ('{"request_throughput": 1, "tokenizer_id": "x", "completed": 0}', "completed is missing or zero"),
-        ('{"request_throughput": 1, "tokenizer_id": "x", "completed": "many"}', 'completed is "many", a number is'),
-        ('{"hw": "h100", "conc": 4, "framework": "vllm", "isl": 10, "osl": 10}', "tp is missing"),
+        ('{"request_throughput": 1,\n "tokenizer_id": "x", "completed": 0}', ":2:36: completed: is missing or zero"),
+        (
+            '{"request_throughput": 1,\n "tokenizer_id": "x", "completed": "many"}',
+            ":2:36: completed: is 'many', a number is",
+        ),
+        ('{"a": 1}\n{"hw": "h100", "conc": 4, "framework": "vllm", "isl": 10}', ":1:1: is not the result of a known"),
+        ('\n{"hw": "h100", "conc": 4, "framework": "vllm", "isl": 10, "osl": 10}', ":2:1: tp: is missing"),
     ],
 )
 def test_faults_are_one_sentence(tmp_path: Path, content: str, sentence: str) -> None:
@@ -178,8 +182,13 @@ def test_faults_are_one_sentence(tmp_path: Path, content: str, sentence: str) ->
 
 def test_bytes_that_are_no_text(tmp_path: Path) -> None:
     path = tmp_path / "results.json"
-    path.write_bytes(b"\xff\xfe{}")
-    with pytest.raises(InputError, match="not UTF-8"):
+    path.write_bytes(b'{"a":\n"\xe9"}')
+    with pytest.raises(
+        InputError, match=r"results\.json:2: is not UTF-8 text \(byte 0xe9 at offset 7\); save it as UTF-8"
+    ):
+        read_results([path])
+    path.write_bytes((FOLDER / "profile_export_aiperf.json").read_text("utf-8").encode("utf-16"))
+    with pytest.raises(InputError, match=r"results\.json: is UTF-16 text; save it as UTF-8"):
         read_results([path])
 
 

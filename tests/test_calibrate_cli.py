@@ -67,8 +67,11 @@ def test_overlay_of_a_relative_and_of_engines(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("accelerators: {H100: {efficiency: {gem: {bf16: {}}}}}", "'gem' is not a kernel class; did you mean 'gemm'?"),
-        ("accelerators: {H100: {efficiency: {gemm: {bf61: {}}}}}", "'bf61' is not a dtype; did you mean 'bf16'?"),
+        (
+            "accelerators: {H100: {efficiency: {gem: {bf16: {}}}}}",
+            "efficiency.gem: is not a kernel class; did you mean",
+        ),
+        ("accelerators: {H100: {efficiency: {gemm: {bf61: {}}}}}", "gemm.bf61: is not a dtype; did you mean 'bf16'?"),
         ("accelerators: {H100: {efficiency: {gemm: {bf16: {compute: 1.2}}}}}", "compute: 1.2 is out of range"),
         ("accelerators: {H100: {efficiency: {gemm: {bf16: {comptue: 0.2}}}}}", "did you mean 'compute'?"),
         ("accelerators: {H100: {efficiency: 0.9}}", "must be figures by kernel class, but is 0.9"),

@@ -368,11 +368,14 @@ def test_bad_requests_are_one_sentence(
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("[]", "deployment.json: a list is not an object"),
-        ("{", "deployment.json is not JSON"),
-        ("[" * 100_000, "deployment.json is not JSON"),
-        ('{"schema": "pdplan.deployment/9"}', "schema: 'pdplan.deployment/9' is none of 'pdplan.deployment/1'"),
-        ('{"unheardOf": 1}', "deployment.json: "),
+        ("[]", "deployment.json:1:1: an array is not an object"),
+        ("{", "deployment.json:1:2: is not valid JSON"),
+        ("[" * 100_000, "deployment.json: is nested too deeply"),
+        (
+            '{"schema": "pdplan.deployment/9"}',
+            "deployment.json:1:12: schema: 'pdplan.deployment/9' is none of 'pdplan.deployment/1'",
+        ),
+        ('{"unheardOf": 1}', "deployment.json:1:1: schema: is missing"),
     ],
 )
 def test_a_record_that_is_none_is_refused(text: str, sentence: str) -> None:

@@ -20,6 +20,7 @@ from search_spaces.overrides import SHORT_FOR
 from search_spaces.problem import Billing, Goal
 from search_spaces.schema import Diurnal, json_schema
 from search_spaces.writing import init_text, workload_yaml_text
+from tests.bad_input_cases import LONGEST
 from tests.workload_texts import SOUND, load, refusal
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
@@ -39,6 +40,7 @@ def test_a_fault_is_told_in_golden_words(folder: Path, old: str, new: str, messa
 
 def test_no_message_is_the_validation_librarys() -> None:
     text = GOLDEN.read_text(encoding="utf-8")
+    assert max(map(len, text.splitlines())) <= LONGEST
     assert not any(word in text for word in ("Input should", "pydantic", "validation error", "Traceback", "http"))
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import gzip
 import json
 import os
 import random
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -58,15 +60,15 @@ WRONG: dict[str, tuple[tuple[str | int, ...], object, str]] = {
     "other-version": (
         ("schema",),
         "pdplan.plan/9",
-        "its schema is 'pdplan.plan/9', not pdplan.plan/1; make it again with pdplan optimize",
+        "schema: is 'pdplan.plan/9', not pdplan.plan/1; make it again with pdplan optimize",
     ),
     "text": (("cost_usd_per_hour",), "cheap", "cost_usd_per_hour: 'cheap' is not a number"),
     "stranger-key": (("colour",), "red", "colour: is not known to this version of pdplan"),
     "half": (("pools", 0, "replicas"), 1.5, "pools.0.replicas: 1.5 is not a whole number"),
     "status": (("status",), "fine", "status: 'fine' is none of 'optimal', 'feasible', 'infeasible' or 'time_limit'"),
-    "list": (("classes",), {}, "classes: a mapping is not a list"),
+    "list": (("classes",), {}, "classes: an object is not an array"),
     "object": (("workload",), 3, "workload: 3 is not an object"),
-    "truth": (("simulated",), [], "simulated: a list is not true or false"),
+    "truth": (("simulated",), [], "simulated: an array is not true or false"),
     "too-much": (("attainment",), 7, "attainment: 7 is above 1"),
 }
 
@@ -74,45 +76,57 @@ WRONG: dict[str, tuple[tuple[str | int, ...], object, str]] = {
 @pytest.mark.parametrize("case", WRONG)
 def test_what_no_plan_says_is_refused(case: str) -> None:
     path, value, words = WRONG[case]
+    text = json.dumps(changed(path, value), indent=2)
     with pytest.raises(InputError) as refusal:
-        parse_plan(json.dumps(changed(path, value)).encode())
-    assert words in str(refusal.value)
-    assert "\n" not in str(refusal.value)
+        parse_plan(text.encode(), "my/plan.json")
+    said = str(refusal.value)
+    assert words in said
+    assert "\n" not in said
+    place = re.match(r"my/plan\.json:(\d+):(\d+): is not a plan of this version of pdplan: ", said)
+    assert place is not None
+    line, column = int(place[1]), int(place[2])
+    keys, colon, _ = said[place.end() :].partition(": ")
+    if colon and " " not in keys:
+        assert text.splitlines()[line - 1][: column - 1].strip() == f'"{keys.rpartition(".")[2]}":'
+    else:  # the whole plan is at fault
+        assert text.splitlines()[line - 1][column - 1] == "{"
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (b'{"schema": NaN}', "it is not JSON: NaN is no number there"),
-        (b"", "it is empty"),
-        (b"name: chat\n", "it is not JSON at line 1, column 1"),
-        (b"\xff\xfe\xfa", "it is not a text in UTF-8"),
-        (b"[" * 200_000, "it is nested too deeply"),
-        (b'{"seed": ' + b"9" * 5000 + b"}", "it is not JSON: a number has thousands of digits"),
-        (b"[]", "it is a list, and a plan is an object with the schema pdplan.plan/1"),
-        (b'"chat"', "it is a text, and"),
-        (b"true", "it is true or false, and"),
-        (b"null", "it is null, and"),
-        (b"{}", "it names no schema, which for a plan is pdplan.plan/1"),
-        (b'{"schema": "pdplan.comparison/1"}', "its schema is 'pdplan.comparison/1', not pdplan.plan/1"),
-        (
-            b'{"schema": "pdplan.plan/2"}',
-            "its schema is 'pdplan.plan/2', not pdplan.plan/1; make it again",
-        ),
-        (b'{"schema": "pdplan.plan/1"}', "name: is missing"),
+        (b'{"schema": NaN}', ":1:12: {}it is not valid JSON: NaN is no number there"),
+        (b"", ": {}it is empty"),
+        (b"name: chat\n", ":1:1: {}it is not valid JSON: expecting value"),
+        (b"{\n  'a': 1}", ":2:3: {}it is not valid JSON: expecting property name enclosed in double quotes"),
+        (b'{"seed": 1,\n "seed": 2}', ":2:2: {}seed: stands here again; keep one of them"),
+        (b"\xff\xfe\xfa", ": is UTF-16 text; save it as UTF-8"),
+        (json.dumps(FLEET).encode("utf-16"), ": is UTF-16 text; save it as UTF-8"),
+        (json.dumps(FLEET).encode("utf-16-be"), ": is UTF-16 text; save it as UTF-8"),
+        (b'{"name":\n"\xe9"}', ":2: is not UTF-8 text (byte 0xe9 at offset 10); save it as UTF-8"),
+        (gzip.compress(b"{}"), ": is gzip-compressed; save it as UTF-8"),
+        (b"[" * 200_000, ": {}it is nested too deeply"),
+        (b'{"seed": ' + b"9" * 5000 + b"}", ": {}it is not valid JSON: a number has thousands of digits"),
+        (b"[]", ":1:1: {}it is an array, and a plan is an object with the schema pdplan.plan/1"),
+        (b'\n"chat"', ":2:1: {}it is a string, and"),
+        (b"true", ":1:1: {}it is true, and"),
+        (b"null", ":1:1: {}it is null, and"),
+        (b"1.5", ":1:1: {}it is a number, and"),
+        (b"{}", ":1:1: {}it names no schema, which for a plan is pdplan.plan/1"),
+        (b'{"schema": "pdplan.comparison/1"}', ":1:12: {}schema: is 'pdplan.comparison/1', not pdplan.plan/1"),
+        (b'{"schema": "pdplan.plan/2"}', ":1:12: {}schema: is 'pdplan.plan/2', not pdplan.plan/1; make it again"),
+        (b'{"schema": "pdplan.plan/1"}', ":1:1: {}name: is missing"),
     ],
 )
 def test_what_is_no_json_is_refused(text: bytes, words: str) -> None:
     with pytest.raises(InputError) as refusal:
         parse_plan(text)
-    assert str(refusal.value).startswith(words)
+    assert str(refusal.value).startswith("plan.json" + words.format("is not a plan of this version of pdplan: "))
 
 
 def test_a_workload_in_place_of_a_plan_is_told_what_makes_one(tmp_path: Path) -> None:
     (tmp_path / "chat.yaml").write_text("name: chat\n", "utf-8")
-    with pytest.raises(
-        InputError, match=r"chat\.yaml is not a plan of this version of pdplan: it is not JSON at .*; a "
-    ):
+    with pytest.raises(InputError, match=r"chat\.yaml:1:1: is not a plan of this .*; a workload becomes one by pdplan"):
         read_plan(tmp_path / "chat.yaml")
 
 

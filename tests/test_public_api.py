@@ -11,6 +11,8 @@ import pytest
 
 import pdplan
 from pdplan._siblings import SIBLINGS, check_siblings
+from pdplan.commands.optimize import EFFORTS
+from tests.running import tiny
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -69,3 +71,47 @@ def test_foreign_sibling_is_named(name: str, tmp_path: Path) -> None:
 def test_missing_sibling_is_named(tmp_path: Path) -> None:
     with pytest.raises(ImportError, match=f"at {tmp_path / 'costmodel'}, but Python finds"):
         check_siblings(str(tmp_path))
+
+
+# --- options are those of the command line --------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def problem(tmp_path_factory: pytest.TempPathFactory) -> pdplan.Problem:
+    return pdplan.load_problem(tiny(tmp_path_factory.mktemp("api")))
+
+
+@pytest.mark.parametrize("level", ["quick", "QUICK", pdplan.Level.QUICK])
+def test_a_level_by_its_name_is_that_level(problem: pdplan.Problem, level: pdplan.Level | str) -> None:
+    plan = pdplan.optimize(problem, level=level, time_limit="90s")
+    assert plan.status == "optimal"
+    assert plan.simulation is None
+
+
+def test_a_level_by_its_name_is_simulated_where_the_command_line_simulates(problem: pdplan.Problem) -> None:
+    assert pdplan.optimize(problem, level="standard").simulation is not None
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"level": "quik"}, "level: 'quik' is not known; did you mean 'quick'? allowed: quick, standard, thorough"),
+        ({"level": None}, "level: nothing is not known; allowed: quick, standard, thorough"),
+        ({"level": True}, "level: true is not known; allowed: quick, standard, thorough"),
+        ({"time_limit": "5 parsec"}, "time_limit: '5 parsec' has the unit 'parsec', but a duration is in "),
+        ({"time_limit": -1.0}, "time_limit: -1.0 is out of range; must be at least 0 and at most 1d"),
+        ({"time_limit": None}, "time_limit: nothing is not a duration; write for example 500ms, 2s or 3min"),
+        ({"time_limit": float("nan")}, "time_limit: nan is not a finite number"),
+    ],
+    ids=str,
+)
+def test_another_value_of_an_option_is_refused(
+    problem: pdplan.Problem, options: dict[str, object], sentence: str
+) -> None:
+    with pytest.raises(pdplan.InputError) as caught:
+        pdplan.optimize(problem, **options)  # type: ignore[arg-type]
+    assert str(caught.value).startswith(sentence)
+
+
+def test_the_levels_are_those_of_the_command_line() -> None:
+    assert tuple(pdplan.Level) == EFFORTS

@@ -203,7 +203,7 @@ class TestFiles:
             ({"gpu_info": {"small": {"cost": 1.0}}}, r"gpu_info\.small\.tputs: is missing"),
             ({"gpu_info": {"small": {"cost": "1", "tputs": [[1, 1], [1, 1]]}}}, r"cost: '1' is not a number"),
             ({"gpu_info": {"small": {"cost": 1.0, "tputs": [[1, 1]]}}}, "tputs of small have other rows or cells"),
-            ({"workload_distribution": [0.5, 0.5]}, r"workload_distribution\.0: 0\.5 is not a list"),
+            ({"workload_distribution": [0.5, 0.5]}, r"workload_distribution\.0: 0\.5 is not an array"),
             ({"workload_distribution": [[0.5, -0.5]]}, r"workload_distribution\.0\.1: -0\.5 is below 0"),
             ({"total_request_rate": float("nan")}, "total_request_rate: nan is not a number"),
         ],

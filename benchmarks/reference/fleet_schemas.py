@@ -119,4 +119,4 @@ def read_case(path: Path, schema: type[CaseT]) -> CaseT:
     try:
         return schema.model_validate(data)
     except ValidationError as error:
-        raise InputError(f"{path}: {first_fault(error)}") from None
+        raise InputError(f"{path}: {first_fault(error).told()}") from None

@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 
 from costmodel.errors import InputError
+from costmodel.quoting import shown
 
 from .compiled import PARTS, floats, ints, records
 from .loop import run_loop
@@ -66,7 +67,7 @@ def chosen_loop(requests: int) -> RunLoop | None:
     """The compiled loop where it pays for so many requests more, None for plain Python."""
     mode = os.environ.get(VARIABLE, AUTOMATIC)
     if mode not in (AUTOMATIC, PYTHON, NUMBA):
-        raise InputError(f"{VARIABLE}: {mode[:80]!r} is neither {PYTHON!r} nor {NUMBA!r}")
+        raise InputError(f"{VARIABLE}: {shown(mode[:80])} is neither {PYTHON!r} nor {NUMBA!r}")
     _served.requests += requests
     known = max(_served.requests, _served.expected)
     loop = compiled_loop() if mode == NUMBA or (mode == AUTOMATIC and pays(known)) else None

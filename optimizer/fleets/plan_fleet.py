@@ -8,6 +8,7 @@ import numpy as np
 
 from costmodel.engine import Parallelism, Role
 from costmodel.errors import InputError
+from costmodel.quoting import shown
 from optimizer.loads.instance import Instance, make_instance
 from optimizer.plans.plan import Plan, Pool
 from search_spaces.engines import load_engine_overhead
@@ -26,7 +27,9 @@ def fleet_of_plan(plan: Plan, base: Path | None = None) -> tuple[Instance, Fleet
     Raises InputError for a plan without a fleet, or whose pools or routing do not fit its own problem.
     """
     if not plan.pools:
-        raise InputError(f"the plan {plan.name!r} has no fleet (its status is {plan.status}), so nothing can be served")
+        raise InputError(
+            f"the plan {shown(plan.name)} has no fleet (its status is {plan.status}), so nothing can be served"
+        )
     problem = problem_of(plan.provenance.inputs, "provenance.inputs", base or Path())
     instance = make_instance(problem, load_engine_overhead(problem.engine, problem.engine_changes))
     _check_routes(plan, instance)

@@ -12,7 +12,9 @@ from typing import Any, Literal, Self
 
 from pydantic import ConfigDict, Field, ValidationError, model_validator
 
-from costmodel.errors import InputError, UnknownNameError
+from costmodel.errors import UnknownNameError
+from search_spaces.json_source import JsonText
+from search_spaces.plain_text import decoded
 
 from .plan_accuracy import AccuracyRecord
 from .plan_fields import Amount, Count, Degree, Measure, Number, Quantiles, Record, Share
@@ -368,12 +370,16 @@ class Plan(Record):
         return self
 
 
-def parse_plan(text: bytes) -> Plan:
-    """Return the plan of a plan.json; raise InputError, which says what is wrong first, if it is none."""
+def parse_plan(data: bytes, name: str = "plan.json") -> Plan:
+    """Return the plan of a plan.json; raise InputError, which says what is wrong first and where, if it is none.
+
+    name: stands for the file in messages.
+    """
+    text = JsonText(name, decoded(data, name), clause="is not a plan of this version of pdplan: ")
     record = json_object(text, PLAN_SCHEMA)
     try:
         return Plan.model_validate(record)
     except ValidationError as error:
-        raise InputError(first_fault(error)) from error
+        raise text.fault(first_fault(error)) from error
     except RecursionError as error:
-        raise InputError("it is nested too deeply") from error
+        raise text.error("it is nested too deeply") from error

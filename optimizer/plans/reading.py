@@ -2,70 +2,63 @@
 
 from __future__ import annotations
 
-import json
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
 from pydantic import ValidationError
 
-from costmodel.errors import InputError
-from search_spaces.quantities import shown
+from costmodel.quoting import shown
+from search_spaces.faults import Fault
+from search_spaces.json_source import JsonText, json_kind, json_shown
 
 _TYPES: Final = {
-    "string": "a text",
+    "string": "a string",
     "bool": "true or false",
     "int": "a whole number",
     "float": "a number",
     "finite": "a number",
-    "list": "a list",
+    "list": "an array",
     "dict": "an object",
     "model": "an object",
 }
 """What is wanted, by the first word of the validation library's name of an error."""
+_INDEX: Final = re.compile("[0-9]{1,9}")
 _BOUNDS: Final = {"greater_than_equal": ("ge", "below"), "less_than_equal": ("le", "above")}
-_KINDS: Final = ((str, "a text"), (list, "a list"), (bool, "true or false"), (int | float, "a number"))
 
 
-def json_object(text: bytes, schema: str) -> Mapping[str, Any]:
+def json_object(text: JsonText, schema: str) -> Mapping[str, Any]:
     """Parse a file that holds an object of this schema; raise InputError, which says what it is instead."""
-    try:
-        value = json.loads(text, parse_constant=_no_constant)
-    except RecursionError as error:
-        raise InputError("it is nested too deeply") from error
-    except json.JSONDecodeError as error:
-        what = "it is empty" if not text.strip() else f"it is not JSON at line {error.lineno}, column {error.colno}"
-        raise InputError(what) from error
-    except UnicodeDecodeError as error:
-        raise InputError("it is not a text in UTF-8") from error
-    except ValueError as error:  # an integer of thousands of digits
-        raise InputError("it is not JSON: a number has thousands of digits") from error
+    value = text.value()
     if not isinstance(value, dict):
-        kind = next((words for kind, words in _KINDS if isinstance(value, kind)), "null")
-        raise InputError(f"it is {kind}, and a plan is an object with the schema {schema}")
-    _check_schema(value, schema)
+        raise text.error(f"it is {json_kind(value)}, and a plan is an object with the schema {schema}")
+    _check_schema(text, value, schema)
     return value
 
 
-def _check_schema(value: Mapping[str, Any], schema: str) -> None:
+def _check_schema(text: JsonText, value: Mapping[str, Any], schema: str) -> None:
     found, family = value.get("schema"), schema.partition("/")[0]
     if found == schema:
         return
     if "schema" not in value:
-        raise InputError(f"it names no schema, which for a plan is {schema}")
+        raise text.error(f"it names no schema, which for a plan is {schema}")
     if isinstance(found, str) and found.startswith(f"{family}/"):
-        raise InputError(f"its schema is {shown(found)}, not {schema}; make it again with pdplan optimize")
-    raise InputError(f"its schema is {shown(found)}, not {schema}")
+        raise text.error(f"is {shown(found)}, not {schema}; make it again with pdplan optimize", ("schema",))
+    raise text.error(f"is {json_shown(found)}, not {schema}", ("schema",))
 
 
-def first_fault(error: ValidationError) -> str:
-    """Say where the first fault of a plan is, and what is wrong there."""
+def first_fault(error: ValidationError) -> Fault:
+    """Where the first fault of a file is, and what is wrong there."""
     details: Mapping[str, Any] = dict(error.errors(include_url=False)[0])
-    where = ".".join(str(part) for part in details["loc"])
-    return f"{where}: {_fault(details)}" if where else _fault(details)
+    sentence, path = _fault(details), tuple(details["loc"])
+    place, colon, rest = sentence.partition(": ")
+    if path or not colon or " " in place:
+        return Fault(path, sentence)
+    return Fault(tuple(int(key) if _INDEX.fullmatch(key) else key for key in place.split(".")), rest)
 
 
 def _fault(details: Mapping[str, Any]) -> str:
-    kind, given = details["type"], shown(details["input"])
+    kind, given = details["type"], json_shown(details["input"])
     if kind == "value_error":
         return str(details["msg"]).removeprefix("Value error, ")
     if kind == "missing":
@@ -80,7 +73,3 @@ def _fault(details: Mapping[str, Any]) -> str:
         return f"{given} is none of {context['expected']}"
     wanted = _TYPES.get(kind.partition("_")[0])
     return f"{given} is not {wanted}" if wanted else f"{given} cannot stand here"
-
-
-def _no_constant(word: str) -> float:
-    raise InputError(f"it is not JSON: {word} is no number there")

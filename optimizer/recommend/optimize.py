@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
+from costmodel.errors import InputError
 from optimizer.fleets.build_plan import build_plan, fleet_cost, provenance
 from optimizer.fleets.error_bars import at_quantile, class_error_bars, slow_end
 from optimizer.fleets.fleet import Fleet
@@ -25,9 +26,12 @@ from optimizer.solver.split import priced_at_best_split
 from optimizer.verification.tune import Wish
 from optimizer.verification.verdict import make_bench
 from optimizer.verification.verify import Resolve
+from search_spaces.bounds import TIME_LIMIT
 from search_spaces.engines import load_engine_overhead
 from search_spaces.enumeration import enumerate_shapes
+from search_spaces.fields import Reader, member, quantity, stated
 from search_spaces.problem import Problem
+from search_spaces.quantities import Kind
 
 from .formula_search import find_that_holds, or_leaner, solved_by_formula
 from .judged import Judged, as_judged, judged, with_simulation
@@ -76,42 +80,54 @@ class Stopwatch:
 def optimize(
     problem: Problem,
     progress: Progress | None = None,
-    time_limit: float = 600.0,
+    time_limit: float | str = 600.0,
     *,
-    level: Level = Level.STANDARD,
+    level: Level | str = Level.STANDARD,
     brake: Brake | None = None,
     tune: Wish | None = None,
 ) -> Plan:
     """Find the best fleet for a problem.
 
-    progress is called with a label and the fraction done; time_limit is what all of it may take [s]; work is
-    limited besides, so that a plan does not depend on it where it is generous.
-    level: whether the fleet is proven by simulation; brake: armed once a fleet is proven, and pulled to be content.
+    progress is called with a label and the fraction done; time_limit is what all of it may take [s], or a text such as
+    "90s"; work is limited besides, so that a plan does not depend on it where it is generous.
+    level: whether the fleet is proven by simulation, also by its name, as --effort has it; brake: armed once a fleet is
+    proven, and pulled to be content.
     tune: how the fleet is tuned; at the highest effort it always is.
-    Raises InputError when the model fits on no engine of the space, BelowFloorError when physics forbids an SLO.
+    Raises InputError for another level or time limit and when the model fits on no engine of the space,
+    BelowFloorError when physics forbids an SLO.
     A problem without a feasible fleet gives a plan of status `infeasible` that names what is in the way.
     """
-    tune = wish_of(problem, level, tune)
+    asked: Level = _option("level", member(Level), level)
+    seconds: float = _option("time_limit", quantity(Kind.DURATION, TIME_LIMIT), time_limit)
+    tune = wish_of(problem, asked, tune)
     watch = Stopwatch(progress, {}, time.perf_counter())
-    until = watch.started + time_limit
+    until = watch.started + seconds
     watch.stage("pricing engines", 0.05)
     check_shapes(problem, enumerate_shapes(problem))
     expected = make_instance(problem, load_engine_overhead(problem.engine, problem.engine_changes))
     check_floors(expected)
     effort, brake = Effort(until=until), brake or Brake()
     brake.until = until
-    first = effort if level is Level.QUICK else effort.part(BY_FORMULA)
+    first = effort if asked is Level.QUICK else effort.part(BY_FORMULA)
     planned = at_quantile(expected, slow_end(problem.confidence))
     instance, priced = priced_at_best_split(planned, first.part(SPLITTING).late, effort.late)
     solved = solved_by_formula(instance, priced, first, watch.stage, effort.late)
     origin = provenance(instance, solved.size, RunInfo(created=_now(), command="", timings_s={}))
-    plan = _plan(Wanted(expected, origin, level, effort, brake, watch.stage, tune), solved)
-    if level is not Level.QUICK:
+    plan = _plan(Wanted(expected, origin, asked, effort, brake, watch.stage, tune), solved)
+    if asked is not Level.QUICK:
         plan = as_unconfirmed(plan)
     watch.stage("done", 1.0)
     timings = {label: seconds for label, seconds in watch.timings.items() if label != "done"}
     run = origin.run.model_copy(update={"timings_s": timings})
     return plan.model_copy(update={"provenance": plan.provenance.model_copy(update={"run": run})})
+
+
+def _option(name: str, reader: Reader, value: object) -> Any:
+    """An option as the command line reads it; InputError, which names the option, for what that refuses."""
+    try:
+        return stated(reader, value)
+    except InputError as error:
+        raise InputError(f"{name}: {error}") from None
 
 
 def _now() -> str:

@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import Any
 
 from costmodel.errors import ImpossibleError, InputError
+from costmodel.quoting import shown
 from costmodel.units import SECONDS_PER_HOUR
 from optimizer.fleets.evaluate import holds, predict_misses
 from optimizer.loads.instance import Instance
@@ -116,7 +117,7 @@ def over_of(problem: Problem, name: str) -> Over:
     if name == "attainment":
         return Over("attainment", "1", upwards=True, change=_limit("attainment", scaled=False), low=0.0, high=0.0)
     if name not in LATENCY:
-        raise InputError(f"--over {name!r} is not one of {', '.join(OVER)}")
+        raise InputError(f"--over {shown(name)} is not one of {', '.join(OVER)}")
     several = len(problem.slos) > 1
     key, unit = (f"{name}_scale", "1") if several else (name, LATENCY[name])
     return Over(key, unit, upwards=False, change=_limit(name, scaled=several), low=0.25, high=4.0)

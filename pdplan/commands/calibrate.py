@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from costmodel.errors import InputError
+from costmodel.quoting import shown
 from costmodel.words import join_words
 from pdplan.console import Console, write_text
 from pdplan.options import (
@@ -132,7 +133,7 @@ def _setup(flags: Flags) -> Setup:
     from search_spaces.models import load_model
 
     if flags.weight_dtype is not None and flags.weight_dtype not in DTYPE_BYTES:
-        raise InputError(f"--weight-dtype {flags.weight_dtype!r} is not known; allowed: {', '.join(DTYPE_BYTES)}")
+        raise InputError(f"--weight-dtype {shown(flags.weight_dtype)} is not known; allowed: {', '.join(DTYPE_BYTES)}")
     if (flags.tp * flags.dp) % flags.ep:
         raise InputError(f"--ep {flags.ep} does not divide --tp {flags.tp} x --dp {flags.dp}")
     catalog = load_catalog(flags.catalog)

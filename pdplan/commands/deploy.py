@@ -9,6 +9,7 @@ import click
 from click.core import ParameterSource
 
 from costmodel.errors import InputError
+from costmodel.quoting import shown
 from pdplan.console import Console
 from pdplan.options import PATH, TARGETS, Choice, console_options, force_option, pairs, pass_console
 from pdplan.plan_files import read_plan
@@ -140,7 +141,9 @@ def _options(
 
     target = target or planned_target(plan)
     if target not in TARGETS:
-        raise InputError(f"the plan's engine {target!r} is none of {', '.join(TARGETS)}; name a target with --target")
+        raise InputError(
+            f"the plan's engine {shown(target)} is none of {', '.join(TARGETS)}; name a target with --target"
+        )
     return Options(
         target=target,
         version=checked_version(target, version),
@@ -173,7 +176,7 @@ def _check(console: Console, plan: Plan, directory: Path, target: str | None) ->
     if checked.strays:
         console.show(_left_aside(checked.strays))
     if not checked.causes:
-        console.show(f"{directory} deploys {plan.name!r} as it was evaluated")
+        console.show(f"{directory} deploys {shown(plan.name)} as it was evaluated")
         return
     for cause in checked.causes:
         for sentence in cause.differs:
@@ -183,7 +186,7 @@ def _check(console: Console, plan: Plan, directory: Path, target: str | None) ->
     faults = plural(sum(cause.faults for cause in checked.causes), "fault")
     rules = sum(len(cause.breaks) for cause in checked.causes if cause.differs)
     faults += f", by which it breaks {plural(rules, 'rule')}," if rules else ","
-    raise InputError(f"{directory} has {faults} and does not deploy {plan.name!r} as it was evaluated")
+    raise InputError(f"{directory} has {faults} and does not deploy {shown(plan.name)} as it was evaluated")
 
 
 def _left_aside(strays: list[str]) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from costmodel.errors import InputError
+from costmodel.quoting import shown
 from pdplan.console import Console, facts_text
 from pdplan.options import (
     Choice,
@@ -130,7 +131,7 @@ def _problem(flags: Flags) -> Problem:
     model, accelerator = load_model(flags.model), catalog.accelerator(flags.gpu)
     weight_dtype = flags.weight_dtype or model.native_weight_dtype
     if weight_dtype not in DTYPE_BYTES:
-        raise InputError(f"--weight-dtype {weight_dtype!r} is not known; allowed: {', '.join(DTYPE_BYTES)}")
+        raise InputError(f"--weight-dtype {shown(weight_dtype)} is not known; allowed: {', '.join(DTYPE_BYTES)}")
     quote = accelerator.price_on(None if flags.prices is None else PriceBasis(flags.prices))
     if quote is None:
         raise InputError(unquoted(accelerator, PriceBasis(str(flags.prices))))

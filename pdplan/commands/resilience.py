@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from costmodel.errors import InputError
+from costmodel.quoting import shown
 from pdplan.console import Console
 from pdplan.exit_codes import ExitCode
 from pdplan.options import PATH, console_options, force_option, json_option, pass_console, seconds, whole
@@ -170,7 +171,7 @@ def _rates(text: str) -> list[float]:
     try:
         rates = [float(part) for part in text.split(",")]
     except ValueError:
-        raise InputError(f"--by-hour {text!r} is not a list of 24 numbers") from None
+        raise InputError(f"--by-hour {shown(text)} is not a list of 24 numbers") from None
     if len(rates) != HOURS or not all(HOURLY_RATE.holds(one) for one in rates) or max(rates) <= 0.0:
         raise InputError(f"--by-hour needs {HOURS} rates of at least 0, one above 0, but has {len(rates)} values")
     return rates

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING
 
 import click
 
+from costmodel.quoting import shown
 from pdplan.console import Console
 from pdplan.exit_codes import ExitCode
 from pdplan.options import (
     PATH,
     ROUTERS,
+    Choice,
     console_options,
     force_option,
     json_option,
@@ -45,7 +47,7 @@ def day_profile(_context: click.Context, _parameter: click.Parameter, value: str
         found = tuple(float(part) for part in value.split(","))
     except ValueError as error:
         raise click.BadParameter(
-            f"{value[:80]!r} is neither 'plan' nor multiples of the rate such as 0.4,1,0.8"
+            f"{shown(value[:80])} is neither 'plan' nor multiples of the rate such as 0.4,1,0.8"
         ) from error
     if not PARTS.holds(len(found)):
         raise click.BadParameter(f"has {len(found)} multiples; {PARTS.sentence()}")
@@ -95,7 +97,7 @@ def day_profile(_context: click.Context, _parameter: click.Parameter, value: str
 )
 @click.option(
     "--balancing",
-    type=click.Choice(ROUTERS),
+    type=Choice(ROUTERS),
     help="How the router chooses an engine of a pool; default: as the plan was made.",
 )
 @click.option("--goodput", "find_goodput", is_flag=True, help="Also find the highest rate at which every class holds.")

@@ -12,6 +12,7 @@ from pdplan.console import Console
 from pdplan.exit_codes import ExitCode
 from pdplan.options import (
     PATH,
+    Choice,
     console_options,
     force_option,
     json_option,
@@ -104,7 +105,7 @@ class WithLevers(click.Command):
 @click.option("--resume", "journal", type=PATH, metavar="LOG", help="Keep finished rows in LOG, and go on from there.")
 @click.option(
     "--backend",
-    type=click.Choice(("local", "dask")),
+    type=Choice(("local", "dask")),
     default="local",
     show_default=True,
     help="Solve the sweep on this machine or on a Dask cluster.",

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from costmodel.errors import InputError
+from costmodel.quoting import shown
 
 if TYPE_CHECKING:
     from optimizer.whatif.whatif import Depth
@@ -62,7 +63,9 @@ class Asked:
         Whole searches take no second looks: neither the rows of a sweep nor the ends of a tornado.
         """
         if self.break_even is not None and not self.break_even.strip():
-            raise InputError(f"--break-even {self.break_even!r} names no lever; state one, such as price.H200 or rate")
+            raise InputError(
+                f"--break-even {shown(self.break_even)} names no lever; state one, such as price.H200 or rate"
+            )
         answered = self.swing is not None or self.slack is not None
         if not (self.axes or self.names or self.break_even or self.shadow or answered):
             raise InputError(
@@ -105,11 +108,11 @@ def bounds_of(text: str, flag: str, key: str) -> tuple[float, float]:
 
     low, colon, high = text.partition(":")
     if not (low and colon and high):
-        raise InputError(f"{flag} {text!r} is not LOW:HIGH, such as {_LIKE.get(key, '1:8')}")
+        raise InputError(f"{flag} {shown(text)} is not LOW:HIGH, such as {_LIKE.get(key, '1:8')}")
     try:
         found = number_of(key, low), number_of(key, high)
     except QuantityError as error:
-        raise InputError(f"{flag} {text!r} is not LOW:HIGH in units of {key}: {error}") from None
+        raise InputError(f"{flag} {shown(text)} is not LOW:HIGH in units of {key}: {error}") from None
     if not -math.inf < found[0] < found[1] < math.inf:
-        raise InputError(f"{flag} {text!r}: LOW must be below HIGH, and both finite")
+        raise InputError(f"{flag} {shown(text)}: LOW must be below HIGH, and both finite")
     return found

@@ -23,6 +23,7 @@ from pdplan.options import (
     whole,
 )
 from search_spaces.bounds import BUCKETS, MAX_TOKENS, WHOLE
+from search_spaces.files import check_name
 
 if TYPE_CHECKING:
     from costmodel.transformer import Transformer
@@ -95,6 +96,7 @@ def workload(
     named = _model_name(model, output)
     if output is not None:
         check_target(output, force=force)
+        check_name(os.path.relpath(trace, output.parent))
     served = None if output is None else load_model(model)
     summary = _measured(console, trace, trace_format, columns, limit, max_tokens)
     too_long = "" if served is None else _context_advice(summary, served)
@@ -108,7 +110,8 @@ def workload(
         if recorded:
             del mapping["burstiness"]
             mapping["recorded"] = trace_source(summary, output.parent)
-        write_text(output, workload_yaml_text(mapping, trace.name.partition(".")[0], named, notes=advice), force=force)
+        name = trace.name.partition(".")[0].strip() or trace.name.strip()
+        write_text(output, workload_yaml_text(mapping, name, named, notes=advice), force=force)
     console.show(measured if as_json else _page(measured, console.width))
     if output is None:
         console.hint(f"{console.command} -o workload.yaml")
@@ -189,7 +192,9 @@ def _model_name(model: str, output: Path | None) -> str:
         return model
     if not Path(model).is_file():
         raise InputError(f"--model {model}: there is no such file")
-    return os.path.relpath(model, output.parent)
+    path = os.path.relpath(model, output.parent)
+    check_name(path)
+    return path
 
 
 def summary_dict(summary: TraceSummary) -> dict[str, Any]:

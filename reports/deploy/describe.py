@@ -13,6 +13,7 @@ from costmodel.accelerator import Accelerator
 from costmodel.engine import EngineConfig, Parallelism, Role
 from costmodel.errors import InputError, UnknownNameError
 from costmodel.memory import activation_bytes, kv_bytes_peak_per_gpu, kv_capacity_bytes, weight_bytes_per_gpu
+from costmodel.quoting import shown
 from costmodel.step import StepLoad, step_time_one
 from costmodel.transformer import Transformer
 from optimizer.plans.plan import Plan, Pool
@@ -44,7 +45,7 @@ def describe(plan: Plan, options: Options, base: Path | None = None) -> Deployme
     """
     if not plan.pools:
         raise InputError(
-            f"the plan {plan.name!r} has no fleet (its status is {plan.status}), so nothing can be deployed"
+            f"the plan {shown(plan.name)} has no fleet (its status is {plan.status}), so nothing can be deployed"
         )
     version = _engine_version(plan, options)
     _check_options(plan, options)
@@ -83,7 +84,7 @@ def _check_options(plan: Plan, options: Options) -> None:
         ("--claim", options.claim, _LABEL),
     ):
         if text is not None and shape.fullmatch(text) is None:
-            raise InputError(f"{what} {text!r} is not of the form {shape.pattern}")
+            raise InputError(f"{what} {shown(text)} is not of the form {shape.pattern}")
     if options.image is not None:
         _printable(options.image, "--image")
     least, most = facts.fact("gateway", "limits")
@@ -159,18 +160,18 @@ def _findable(text: str, what: str) -> str:
     """An id of Hugging Face, or a folder that is the same wherever a program runs."""
     if text.startswith((".", "~")):
         raise InputError(
-            f"{what} {text!r} is relative to a folder that servers do not have; name the whole path, or an id"
+            f"{what} {shown(text)} is relative to a folder that servers do not have; name the whole path, or an id"
         )
     if text.startswith("/") and (":" in text or ".." in text.split("/") or not text.strip("/")):
-        raise InputError(f"{what} {text!r} is the root, has a colon or steps up; pods mount no such folder")
+        raise InputError(f"{what} {shown(text)} is the root, has a colon or steps up; pods mount no such folder")
     return _printable(text, what)
 
 
 def _printable(text: str, what: str) -> str:
     if not text.strip() or not text.isprintable():
-        raise InputError(f"{what} {text!r} is empty or has characters that cannot be printed")
+        raise InputError(f"{what} {shown(text)} is empty or has characters that cannot be printed")
     if text.startswith("-"):
-        raise InputError(f"{what} {text!r} begins with a dash, so that programs would take it for a flag")
+        raise InputError(f"{what} {shown(text)} begins with a dash, so that programs would take it for a flag")
     return text
 
 

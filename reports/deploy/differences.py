@@ -6,7 +6,6 @@ Comments, the order of keys and quoting make no difference, nor do the addresses
 from __future__ import annotations
 
 import itertools
-import json
 import re
 import shlex
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -14,6 +13,7 @@ from pathlib import PurePosixPath
 from typing import Any, Final
 
 from costmodel.errors import InputError
+from search_spaces.json_source import JsonText
 
 from .manifests import load_documents, load_sections, title
 
@@ -126,10 +126,7 @@ def _meaning(path: str, text: str) -> Any:
 
 
 def _json(path: str, text: str) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path} is not JSON: {error}") from error
+    return JsonText(path, text).value()
 
 
 def _json_lines(path: str, text: str) -> list[Any]:

@@ -10,6 +10,7 @@ from typing import Any, Final
 import yaml
 
 from costmodel.errors import InputError, UnknownNameError
+from costmodel.quoting import shortened
 
 SWITCH: Final = "switch"
 """A flag without a value."""
@@ -52,7 +53,9 @@ def checked_version(target: str, version: str | None) -> str:
         return str(entry["default"])
     if version not in entry["versions"]:
         known = ", ".join(entry["versions"])
-        raise InputError(f"{entry['title']} {version} is not supported by this version of pdplan; supported: {known}")
+        raise InputError(
+            f"{entry['title']} {shortened(version)} is not supported by this version of pdplan; supported: {known}"
+        )
     return version
 
 

@@ -12,6 +12,7 @@ from typing import Final
 
 from costmodel.engine import Role
 from costmodel.errors import InputError
+from costmodel.quoting import shown
 from optimizer.plans.plan import ClassResult, Plan
 from reports.asked import Asked
 from reports.numbers import duration, is_number, percent_beside
@@ -277,7 +278,9 @@ def _check_claim(deployment: Deployment) -> None:
     if options.claim is not None and not TARGETS[options.target].pods:
         raise InputError(f"--claim is for pods, and target {options.target} has none")
     if options.claim is not None and deployment.weights.startswith("/"):
-        raise InputError(f"--claim keeps weights that are fetched, and {deployment.weights!r} is a folder of the nodes")
+        raise InputError(
+            f"--claim keeps weights that are fetched, and {shown(deployment.weights)} is a folder of the nodes"
+        )
 
 
 def _readme(plan: Plan, deployment: Deployment, target: Target) -> str:

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from costmodel.errors import InputError
+from costmodel.quoting import shown
+from search_spaces.json_source import JsonText, json_kind
 
 from .description import Settings
 from .gateway import Gateway
@@ -90,7 +92,7 @@ def words_of(where: str, text: list[str]) -> Words:
         elif found and found[-1][1] is None:
             found[-1] = (found[-1][0], word)
         else:
-            raise InputError(f"{where}: {word!r} stands where a flag is expected")
+            raise InputError(f"{where}: {shown(word)} stands where a flag is expected")
     return tuple(found)
 
 
@@ -114,12 +116,9 @@ def one_line(value: Mapping[str, Any]) -> str:
 
 def json_object(where: str, text: str) -> dict[str, Any]:
     """Read a JSON object, such as the value of --kv-transfer-config."""
-    try:
-        found = json.loads(text)
-    except ValueError as error:
-        raise InputError(f"{where} is not JSON: {error}") from error
+    found: dict[str, Any] | object = JsonText(where, text).value()
     if not isinstance(found, dict):
-        raise InputError(f"{where} is not a JSON object")
+        raise InputError(f"{where}: is {json_kind(found)}, an object is wanted")
     return found
 
 
@@ -154,7 +153,7 @@ class Reader:
         try:
             value = kind(text)
         except ValueError as error:
-            raise InputError(f"{self.where}: {name} {text!r} is not a number") from error
+            raise InputError(f"{self.where}: {name} {shown(text)} is not a number") from error
         if value <= 0:
             raise InputError(f"{self.where}: {name} {text} is not above 0")
         return value
@@ -171,7 +170,7 @@ class Reader:
         for word, spelling in spellings.items():
             if text == spelling:
                 return word
-        raise InputError(f"{self.where}: {name} {text!r} is none of {', '.join(spellings.values())}")
+        raise InputError(f"{self.where}: {name} {shown(text)} is none of {', '.join(spellings.values())}")
 
     def overrides(self, name: str) -> str:
         """What is laid over the checkpoint's config.json, as one line of JSON; empty where the flag is not there."""

@@ -17,6 +17,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from costmodel.engine import Parallelism, Role
+from costmodel.quoting import shown
 from search_spaces.kv_hand_over import cannot_talk
 
 from . import facts
@@ -69,7 +70,7 @@ def pools_are_complete(deployment: Deployment, found: Found) -> Iterator[str]:
         count[one.pool] += one.replicas
         pool = deployment.pool(one.pool)
         if pool is None:
-            yield f"{one.where}: the plan has no pool {one.pool!r}"
+            yield f"{one.where}: the plan has no pool {shown(one.pool)}"
         elif one.role != pool.role.value:
             yield f"{one.where}: its role is {one.role}, but pool {pool.id} is for {pool.role.value}"
     for pool in deployment.pools:
@@ -94,7 +95,7 @@ def weights_are_one_model(deployment: Deployment, found: Found) -> Iterator[str]
     """All engines load the planned model under one name: a hand-over compares the string."""
     for one in found.workers:
         if one.weights != deployment.weights:
-            yield f"{one.where}: it loads {one.weights!r}, not {deployment.weights!r}"
+            yield f"{one.where}: it loads {shown(one.weights)}, not {shown(deployment.weights)}"
 
 
 def flags_are_legal(deployment: Deployment, found: Found) -> Iterator[str]:
@@ -118,8 +119,8 @@ def _flag_fault(deployment: Deployment, one: FoundWorker, name: str, value: str 
     if (kind == facts.SWITCH) != (value is None):
         return f"{name} {'takes no value' if kind == facts.SWITCH else 'needs a value'}"
     if isinstance(kind, list) and value not in kind:
-        return f"{name} {value!r} is none of {', '.join(kind)}"
-    return None if _is_of_kind(kind, value) else f"{name} {value!r} is not of type {kind}"
+        return f"{name} {shown(value)} is none of {', '.join(kind)}"
+    return None if _is_of_kind(kind, value) else f"{name} {shown(value)} is not of type {kind}"
 
 
 def _program_flag(deployment: Deployment, program: str, name: str) -> Any:
@@ -215,9 +216,12 @@ def ends_have_connectors(deployment: Deployment, found: Found) -> Iterator[str]:
             yield f"{one.where}: a {one.role} engine without a KV connector computes for nobody"
             continue
         if role != one.role:
-            yield f"{one.where}: kv_role {one.transfer.get('kv_role')!r} is not that of a {one.role} engine"
+            yield f"{one.where}: kv_role {shown(one.transfer.get('kv_role'))} is not that of a {one.role} engine"
         if one.transfer.get("kv_connector") not in known["connectors"]:
-            yield f"{one.where}: vLLM {deployment.engine_version} has no connector {one.transfer.get('kv_connector')!r}"
+            yield (
+                f"{one.where}: vLLM {deployment.engine_version} has no connector "
+                f"{shown(one.transfer.get('kv_connector'))}"
+            )
         for name in sorted(set(one.transfer) - set(known["transfer_fields"])):
             yield f"{one.where}: vLLM {deployment.engine_version} has no {name} in --kv-transfer-config"
 
@@ -287,7 +291,10 @@ def peers_can_find_each_other(deployment: Deployment, found: Found) -> Iterator[
     for one in found.workers:
         host = one.env.get("VLLM_NIXL_SIDE_CHANNEL_HOST", "")
         if host in {"", "localhost", "127.0.0.1", "0.0.0.0"}:  # noqa: S104
-            yield f"{one.where}: VLLM_NIXL_SIDE_CHANNEL_HOST {host or '(unset)'!r} cannot be reached from other hosts"
+            yield (
+                f"{one.where}: VLLM_NIXL_SIDE_CHANNEL_HOST {shown(host or '(unset)')} cannot be reached "
+                "from other hosts"
+            )
         if "VLLM_NIXL_SIDE_CHANNEL_PORT" not in one.env:
             yield f"{one.where}: VLLM_NIXL_SIDE_CHANNEL_PORT is not set, so engines of one host would share it"
 
@@ -319,11 +326,11 @@ def labels_are_the_gpus(deployment: Deployment, found: Found) -> Iterator[str]:
         pool = deployment.pool(one.pool)
         if one.pod is not None and pool is not None and one.label != pool.node_label:
             yield (
-                f"{one.where}: its node selector asks for {one.label!r}, but nodes with {pool.accelerator} carry "
-                f"{pool.node_label!r}"
+                f"{one.where}: its node selector asks for {shown(one.label)}, but nodes with {pool.accelerator} carry "
+                f"{shown(pool.node_label)}"
             )
         if one.pod is not None and one.label is not None and LABEL.fullmatch(one.label) is None:
-            yield f"{one.where}: no node can carry the label {one.label!r}; give its GPUs' own with --label"
+            yield f"{one.where}: no node can carry the label {shown(one.label)}; give its GPUs' own with --label"
 
 
 def names_are_short(deployment: Deployment, found: Found) -> Iterator[str]:  # noqa: ARG001
@@ -331,7 +338,7 @@ def names_are_short(deployment: Deployment, found: Found) -> Iterator[str]:  # n
     most = int(facts.fact("longest_name"))
     for name in found.names:
         if len(name) > most:
-            yield f"the name {name!r} has {len(name)} characters, and {most} are allowed"
+            yield f"the name {shown(name)} has {len(name)} characters, and {most} are allowed"
 
 
 def objects_share_a_namespace(deployment: Deployment, found: Found) -> Iterator[str]:

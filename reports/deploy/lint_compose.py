@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from costmodel.quoting import shown
+
 from .description import Deployment
 from .found import Found, FoundRouter
 from .gateway import Gateway
@@ -78,7 +80,7 @@ def _mounts(where: str, service: Mapping[str, Any], declared: Mapping[str, Any])
     for volume in service.get("volumes") or []:
         source = str(volume.get("source")) if isinstance(volume, Mapping) else str(volume).partition(":")[0]
         if _PLACE.match(source) is None and source not in declared:
-            yield f"{where} mounts the volume {source!r}, which the file does not declare"
+            yield f"{where} mounts the volume {shown(source)}, which the file does not declare"
 
 
 def _asked(where: str, service: Mapping[str, Any], ports: Mapping[str, set[int]]) -> Iterator[str]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from costmodel.engine import Role
 from costmodel.errors import InputError
+from costmodel.quoting import shown
 from costmodel.words import percentage
 
 from .description import Deployment
@@ -93,7 +94,7 @@ def backends_are_the_pools(deployment: Deployment, found: Found) -> Iterator[str
         return
     for name in sorted({*gateway.backends, *(rule.pool for rule in gateway.rules)}):
         if deployment.pool(name) is None:
-            yield f"router: the plan has no pool {name!r}"
+            yield f"router: the plan has no pool {shown(name)}"
     for pool in deployment.pools:
         bound = [
             f"${{{host}}}:{port}" for one in found.workers if one.pool == pool.name for host, port in one.addresses

@@ -9,6 +9,7 @@ from typing import Any, Final
 import yaml
 
 from costmodel.errors import InputError
+from costmodel.quoting import shown
 
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 SECTIONS: Final = frozenset(("global", "defaults", "frontend", "backend", "listen"))
@@ -135,7 +136,7 @@ def quantity(where: str, value: Any) -> int:
     try:
         return int(value)
     except (TypeError, ValueError) as error:
-        raise InputError(f"{where}: {value!r} is not a count") from error
+        raise InputError(f"{where}: {shown(value)} is not a count") from error
 
 
 def unescaped(text: str) -> str:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from costmodel.errors import InputError
+from costmodel.quoting import shown
 from optimizer.plans.plan import Plan
 from optimizer.plans.plan_fields import Quantiles
 from reports.numbers import count, duration, rate, signed_percent
@@ -47,13 +48,13 @@ def promise_dict(plan: Plan, file: Path, slo_class: str | None = None) -> dict[s
     did not replay the plan's workload.
     """
     if plan.ttft_s is None or plan.tpot_s is None:
-        raise InputError(f"the plan {plan.name!r} promises no latencies (its status is {plan.status})")
+        raise InputError(f"the plan {shown(plan.name)} promises no latencies (its status is {plan.status})")
     runs = [record for record in read_results([file]) if isinstance(record, BenchmarkRun)]
     if not runs:
         raise InputError(f"{shown_path(file)} has no run of a load generator")
     if slo_class is None and told_apart(plan):
         names = ", ".join(repr(one.name) for one in plan.classes)
-        raise InputError(f"the plan {plan.name!r} has several SLO classes, each with a run; say which: {names}")
+        raise InputError(f"the plan {shown(plan.name)} has several SLO classes, each with a run; say which: {names}")
     demand = demand_of(plan, slo_class)
     promised = next(((one.ttft_s, one.tpot_s) for one in plan.classes if one.name == slo_class), None)
     return {

@@ -8,8 +8,8 @@ from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from costmodel.errors import InputError
 from optimizer.plans.reading import first_fault
+from search_spaces.json_source import JsonText
 
 from .description import Deployment, Options
 
@@ -50,10 +50,9 @@ def record_text(deployment: Deployment) -> str:
 
 def recorded_options(text: str, where: str = RECORD) -> Options:
     """The options of a record; InputError if it is none. where: the file, in messages."""
+    record = JsonText(where, text)
     try:
-        found = Record.model_validate(json.loads(text))
+        found = Record.model_validate(record.value())
     except ValidationError as error:
-        raise InputError(f"{where}: {first_fault(error)}") from error
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{where} is not JSON: {error}") from error
+        raise record.fault(first_fault(error)) from error
     return Options(**found.model_dump(include=set(Options.__dataclass_fields__)))

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from costmodel.engine import Role
 from costmodel.errors import InputError
+from costmodel.quoting import shown
 from search_spaces.problem import Balancing
 
 from . import facts
@@ -64,7 +65,7 @@ def llmd_files(deployment: Deployment) -> dict[str, str]:
 def _check(deployment: Deployment) -> None:
     if deployment.weights.startswith("/"):
         raise InputError(
-            f"the llm-d chart loads weights by Hugging Face id, not from the folder {deployment.weights!r}; "
+            f"the llm-d chart loads weights by Hugging Face id, not from the folder {shown(deployment.weights)}; "
             "name an id with --model"
         )
 
@@ -117,7 +118,7 @@ def _values(deployment: Deployment, pool: DeployedPool) -> str:
 def helm_text(text: str, what: str) -> str:
     """Refuse what Helm would run: the chart takes values for templates."""
     if "{{" in text:
-        raise InputError(f"{what} {text!r} has {{{{ in it, which Helm would take for a template")
+        raise InputError(f"{what} {shown(text)} has {{{{ in it, which Helm would take for a template")
     return text
 
 

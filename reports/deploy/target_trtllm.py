@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from costmodel.engine import Role
 from costmodel.errors import InputError
+from costmodel.quoting import shown
 
 from . import facts
 from .description import Deployment
@@ -170,7 +171,7 @@ def _check_server(path: str, options: Mapping[str, Any], longest: int) -> None:
     if buffer is not None and buffer < longest:
         raise InputError(f"{path}: max_tokens_in_buffer {buffer} is below the longest request of {longest} tokens")
     if options.get("backend") != "pytorch":
-        raise InputError(f"{path}: backend {options.get('backend')!r} is not pytorch")
+        raise InputError(f"{path}: backend {shown(options.get('backend'))} is not pytorch")
     if options.get("dtype") != "bfloat16" or options.get("enable_chunked_prefill") is not True:
         raise InputError(f"{path}: dtype bfloat16 and enable_chunked_prefill must be stated")
     if options.get("scheduler_config") != SCHEDULER:

@@ -10,7 +10,10 @@ from typing import Any
 
 from costmodel.errors import InputError
 from costmodel.units import MIB
+from search_spaces.faults import Path as Keys
 from search_spaces.files import shown_path
+from search_spaces.json_source import JsonText, json_kind, json_shown
+from search_spaces.plain_text import decoded
 from search_spaces.yaml_source import read_bytes
 
 MAX_FILE = 256 * MIB
@@ -21,10 +24,30 @@ _MISSING = object()
 class Document(Mapping[str, Any]):
     """One JSON object of a result file, which knows where it stands and reads its fields as what they must be."""
 
-    def __init__(self, where: str, content: Mapping[str, Any]) -> None:
-        """Take the object that stands at `where`."""
-        self.where = where
+    def __init__(self, file: JsonText, content: Mapping[str, Any], label: str, path: Keys = ()) -> None:
+        """Take the object at a path below a value of the file; label: where that is, as results say it."""
+        self.file = file
         self.content = content
+        self.label = label
+        self.path = path
+
+    @property
+    def where(self) -> str:
+        """The file and where in it this stands, as results say it."""
+        return f"{self.file.name}{self.label}"
+
+    def error(self, sentence: str, *keys: str | int) -> InputError:
+        """The error of the value below these keys: file, line and column, and its keys."""
+        return self.file.error(sentence, (*self.path, *keys))
+
+    def item(self, key: str, index: int) -> Document:
+        """An object of the list under `key`; InputError for an item that is none."""
+        value = self.content[key][index]
+        if not isinstance(value, Mapping):
+            raise self.error(f"is {json_kind(value)}, an object is wanted", key, index)
+        return Document(
+            self.file, value, f"{self.label}{'.' if self.path else ': '}{key}[{index}]", (*self.path, key, index)
+        )
 
     def __getitem__(self, key: str) -> Any:
         return self.content[key]
@@ -40,7 +63,8 @@ class Document(Mapping[str, Any]):
         value: Any = self.content
         for key in keys:
             value = value.get(key) if isinstance(value, Mapping) else None
-        return Document(f"{self.where}: {'.'.join(keys)}", value if isinstance(value, Mapping) else {})
+        content = value if isinstance(value, Mapping) else {}
+        return Document(self.file, content, f"{self.label}: {'.'.join(keys)}", (*self.path, *keys))
 
     def number(self, key: str, scale: float = 1.0) -> float | None:
         """The number under `key` times `scale`; None where it is missing, null or not above zero."""
@@ -49,14 +73,14 @@ class Document(Mapping[str, Any]):
             return None
         found = _as_number(value)
         if found is None:
-            raise InputError(f"{self.where}: {key} is {json.dumps(value)[:60]}, a number is wanted")
+            raise self.error(f"is {json_shown(value)}, a number is wanted", key)
         return found * scale if found > 0 else None
 
     def needed(self, key: str) -> float:
         """The number under `key`, which must be there and above zero."""
         found = self.number(key)
         if found is None:
-            raise InputError(f"{self.where}: {key} is missing or zero, a number above 0 is wanted")
+            raise self.error("is missing or zero, a number above 0 is wanted", key)
         return found
 
     def whole(self, key: str, default: int | None = None) -> int | None:
@@ -65,7 +89,7 @@ class Document(Mapping[str, Any]):
         if found is None or not math.isfinite(found):
             return default
         if found != int(found):
-            raise InputError(f"{self.where}: {key} is {found:g}, a whole number is wanted")
+            raise self.error(f"is {found:g}, a whole number is wanted", key)
         return int(found)
 
     def text(self, key: str) -> str | None:
@@ -76,31 +100,25 @@ class Document(Mapping[str, Any]):
 
 def documents(path: Path) -> Iterator[Document]:
     """The JSON objects of a file: one, one a line, one after the other, or those of a list."""
-    text = _decoded(path)
+    name = shown_path(path)
+    text = decoded(read_bytes(path, MAX_FILE), name)
     decoder = json.JSONDecoder()
     place, count = 0, 0
     while place := _next_value(text, place):
+        file = JsonText(name, text, place - 1)
         try:
             value, end = decoder.raw_decode(text, place - 1)
         except RecursionError:
-            raise InputError(f"{shown_path(path)}: the JSON is nested too deeply for a benchmark result") from None
+            raise InputError(f"{name}: the JSON is nested too deeply for a benchmark result") from None
         except ValueError as error:
             line = text.count("\n", 0, getattr(error, "pos", place - 1)) + 1
             reason = str(error).split(":", maxsplit=1)[0]
-            raise InputError(f"{shown_path(path)}:{line}: is not valid JSON ({reason})") from None
+            raise InputError(f"{name}:{line}: is not valid JSON ({reason})") from None
         alone = not count and not _next_value(text, end)
-        line = text.count("\n", 0, place - 1) + 1
-        yield from _objects(value, shown_path(path) if alone else f"{shown_path(path)}:{line}")
+        yield from _objects(file, value, "" if alone else f":{file.line()}")
         place, count = end, count + 1
     if not count:
-        raise InputError(f"{shown_path(path)}: is empty, benchmark results are wanted")
-
-
-def _decoded(path: Path) -> str:
-    try:
-        return read_bytes(path, MAX_FILE).decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise InputError(f"{shown_path(path)}: is not UTF-8 text (byte {error.start})") from error
+        raise InputError(f"{name}: is empty, benchmark results are wanted")
 
 
 def _next_value(text: str, start: int) -> int:
@@ -110,13 +128,13 @@ def _next_value(text: str, start: int) -> int:
     return start + 1 if start < len(text) else 0
 
 
-def _objects(value: Any, where: str) -> Iterator[Document]:
-    items = value if isinstance(value, list) else [value]
-    for index, item in enumerate(items):
-        place = f"{where}[{index}]" if isinstance(value, list) else where
+def _objects(file: JsonText, value: Any, label: str) -> Iterator[Document]:
+    items = enumerate(value) if isinstance(value, list) else [(None, value)]
+    for index, item in items:
+        path = () if index is None else (index,)
         if not isinstance(item, dict):
-            raise InputError(f"{place}: holds a JSON {type(item).__name__}, an object with results is wanted")
-        yield Document(place, item)
+            raise file.error(f"is {json_kind(item)}, an object with results is wanted", path)
+        yield Document(file, item, label if index is None else f"{label}[{index}]", path)
 
 
 def _as_number(value: object) -> float | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from costmodel.errors import InputError
 from costmodel.units import MILLI
 
 from .documents import Document
@@ -73,7 +72,7 @@ def _spread(document: Document) -> float:
     lengths = document.get("input_lens")
     if isinstance(lengths, list) and lengths:
         if not all(isinstance(each, int | float) for each in lengths):
-            raise InputError(f"{document.where}: input_lens must be a list of numbers")
+            raise document.error("must be an array of numbers", "input_lens")
         longest = max(lengths)
         return 1.0 - min(lengths) / longest if longest > 0 else 0.0
     ratio = document.get("random_range_ratio")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from costmodel.errors import InputError
+from costmodel.quoting import shown
 from costmodel.units import MICRO, MILLI
 
 from .documents import Document
@@ -61,10 +61,9 @@ def read_guidellm(document: Document) -> Iterator[BenchmarkRun]:
     """
     model = _first(document.part("config").content, "model", LARGEST_CONFIG_DEPTH)
     for index, run in enumerate(document["benchmarks"]):
-        place = f"{document.where}: benchmarks[{index}]"
         if not isinstance(run, Mapping) or not isinstance(run.get("metrics"), Mapping):
-            raise InputError(f"{place} has no metrics")
-        yield _guidellm_run(Document(place, run), model if isinstance(model, str) else None)
+            raise document.error("has no metrics", "benchmarks", index)
+        yield _guidellm_run(document.item("benchmarks", index), model if isinstance(model, str) else None)
 
 
 def _guidellm_run(run: Document, model: str | None) -> BenchmarkRun:
@@ -107,7 +106,7 @@ def _timed(metric: Document, default: str = "ms") -> Latency:
     """The statistics of one time, in the unit that stands beside them."""
     unit = (metric.text("unit") or default).lower()
     if unit not in TIME_UNITS:
-        raise InputError(f"{metric.where}: unit {unit!r} is not a time; known: {', '.join(TIME_UNITS)}")
+        raise metric.error(f"{shown(unit)} is not a time; known: {', '.join(TIME_UNITS)}", "unit")
     scale = TIME_UNITS[unit]
     return Latency(*(metric.number(key, scale) for key in ("avg", "p50", "p90", "p99")))
 
@@ -120,9 +119,8 @@ def _length_spread(metric: Document) -> float:
 def _setting(settings: Document, key: str) -> float | None:
     """A number anywhere among the settings: its place differs from version to version."""
     found = _first(settings.content, key, LARGEST_CONFIG_DEPTH)
-    return Document(settings.where, {key: found[0] if isinstance(found, list) and len(found) == 1 else found}).number(
-        key
-    )
+    value = found[0] if isinstance(found, list) and len(found) == 1 else found
+    return Document(settings.file, {key: value}, settings.label, settings.path).number(key)
 
 
 def _model(settings: Document) -> str | None:

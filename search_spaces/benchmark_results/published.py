@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 
-from costmodel.errors import InputError
-
 from .documents import Document
 from .records import BenchmarkRun, Latency, Stated, Tool, Workers
 
@@ -78,7 +76,7 @@ def _workers(document: Document, prefix: str) -> Workers:
     """One side; with data-parallel attention its tp counts all ranks, each of which has the attention to itself."""
     ranks = document.whole(f"{prefix}tp")
     if ranks is None:
-        raise InputError(f"{document.where}: {prefix}tp is missing, so the layout is not known")
+        raise document.error("is missing, so the layout is not known", f"{prefix}tp")
     attention = str(document.get(f"{prefix}dp_attention", "")).lower() == "true"
     return Workers(
         count=document.whole(f"{prefix}num_workers", 1) or 1,

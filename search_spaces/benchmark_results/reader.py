@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from costmodel.errors import InputError
-
 from .documents import Document, documents
 from .load_generators import is_sglang, is_vllm, read_sglang, read_vllm
 from .profilers import is_aiperf, is_guidellm, read_aiperf, read_guidellm
@@ -56,4 +54,4 @@ def _reader(document: Document) -> Reader:
             return read
     known = ", ".join(Tool)
     hint = next((hint for key, hint in _HINTS.items() if key in document), f"known: {known}")
-    raise InputError(f"{document.where}: is not the result of a known benchmark tool; {hint}")
+    raise document.error(f"is not the result of a known benchmark tool; {hint}")

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from statistics import median
-from typing import Any
-
-from costmodel.errors import InputError
 
 from .documents import Document
 from .records import MeasuredStep, Tool
@@ -24,11 +21,11 @@ def read_dynamo(document: Document) -> Iterator[MeasuredStep]:
     Fields as of ai-dynamo 1.6, schema 2.
     """
     for index, item in enumerate(document["results"]):
-        place = f"{document.where}: results[{index}]"
         passes = item.get("fpms") if isinstance(item, Mapping) else None
         if not isinstance(passes, list):
-            raise InputError(f"{place} has no forward passes (fpms)")
-        timed = [_pass(f"{place}.fpms[{number}]", each) for number, each in enumerate(passes)]
+            raise document.error("has no forward passes (fpms)", "results", index)
+        point = document.item("results", index)
+        timed = [_pass(point, number) for number in range(len(passes))]
         steps = [step for step in timed if step is not None]
         if steps:
             kept = steps[1:] or steps
@@ -36,18 +33,16 @@ def read_dynamo(document: Document) -> Iterator[MeasuredStep]:
             yield min(kept, key=lambda step: abs(step.seconds - middle))
 
 
-def _pass(place: str, value: Any) -> MeasuredStep | None:
+def _pass(point: Document, number: int) -> MeasuredStep | None:
     """One forward pass, or None where it held no request."""
-    if not isinstance(value, Mapping):
-        raise InputError(f"{place} is not an object")
-    document = Document(place, value)
+    document = point.item("fpms", number)
     load = document.part("scheduled_requests")
     prompts, decodes = (load.number(f"num_{kind}_requests") or 0.0 for kind in ("prefill", "decode"))
     if not prompts and not decodes:
         return None
     cached = load.number("sum_prefill_kv_tokens") or 0.0
     return MeasuredStep(
-        where=place.rpartition(".")[0],
+        where=point.where,
         tool=Tool.DYNAMO,
         prompts=prompts,
         new=(load.number("sum_prefill_tokens") or 0.0) / prompts if prompts else 0.0,

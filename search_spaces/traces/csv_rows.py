@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.errors import InputError
+from costmodel.quoting import shown
 from costmodel.workload import FloatArray
 
 from .rows import MAX_SECONDS, MAX_TOKENS, NANOSECONDS, ArrivalUnit, Columns, IntArray, Rows, nanoseconds_of
@@ -243,4 +244,4 @@ def _finite(text: str) -> float | None:
 
 
 def _shown(text: str) -> str:
-    return repr(text if len(text) <= 60 else text[:57] + "...")
+    return shown(text)

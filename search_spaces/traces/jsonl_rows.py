@@ -13,6 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.errors import InputError
+from costmodel.quoting import shown
+from search_spaces.json_source import json_kind, json_shown
 
 from .csv_rows import parse_arrival, parse_tokens
 from .rows import ArrivalUnit, Columns, Rows
@@ -36,7 +38,7 @@ def parse_object(where: str, raw: bytes) -> dict[str, Any]:
         reason = str(error).split(":", maxsplit=1)[0]
         raise InputError(f"{where}: the line is not valid JSON ({reason}), one object per line is wanted") from None
     if not isinstance(value, dict):
-        raise InputError(f"{where}: the line holds a JSON {type(value).__name__}, one object per line is wanted")
+        raise InputError(f"{where}: the line is {json_kind(value)}, one object per line is wanted")
     return value
 
 
@@ -63,7 +65,9 @@ def jsonl_rows(path: Path, blocks: Iterable[Block], columns: Columns) -> Iterato
 def _parse_record(where: str, record: dict[str, Any], columns: Columns, unit: ArrivalUnit, line: int) -> Parsed:
     blocks = record.get(HASH_KEY)
     if blocks is not None and not _is_block_list(blocks):
-        raise InputError(f"{where}: {HASH_KEY} must be a list of whole numbers or texts, one per block of the prompt")
+        raise InputError(
+            f"{where}: {HASH_KEY} must be an array of whole numbers or strings, one per block of the prompt"
+        )
     return (
         parse_arrival(f"{where}: {columns.arrival}", _text(where, record, columns.arrival), unit),
         parse_tokens(f"{where}: {columns.isl}", _text(where, record, columns.isl)),
@@ -75,10 +79,10 @@ def _parse_record(where: str, record: dict[str, Any], columns: Columns, unit: Ar
 
 def _text(where: str, record: dict[str, Any], key: str) -> str:
     if key not in record:
-        raise InputError(f"{where}: the object has no key {key!r}")
+        raise InputError(f"{where}: the object has no key {shown(key)}")
     value = record[key]
     if isinstance(value, bool | dict | list) or value is None:
-        raise InputError(f"{where}: {key} is {json.dumps(value)[:60]}, a number is wanted")
+        raise InputError(f"{where}: {key} is {json_shown(value)}, a number is wanted")
     return value if isinstance(value, str) else repr(value)
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from costmodel.errors import InputError, UnknownNameError
+from costmodel.quoting import shown
 
 from .arrival_notes import arrival_notes
 from .arrivals import ArrivalCounter, ArrivalStats
@@ -269,11 +270,10 @@ def _names(path: Path, head: str, found: TraceFormat) -> list[str]:
         return list(parse_object(f"{path}:1", head.encode()))
     names = split_header(head, f"{path}:1")[1]
     if len(names) < 3 or all(name.replace(".", "").isdigit() for name in names):
-        shown = head if len(head) <= 60 else head[:57] + "..."
-        raise InputError(f"{path}:1: a CSV header with columns for arrival, ISL and OSL is wanted, found {shown!r}")
+        raise InputError(f"{path}:1: a CSV header with columns for arrival, ISL and OSL is wanted, found {shown(head)}")
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
-        raise InputError(f"{path}:1: the header has the column {twice!r} twice")
+        raise InputError(f"{path}:1: the header has the column {shown(twice)} twice")
     return names
 
 

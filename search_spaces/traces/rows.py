@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.errors import InputError, UnknownNameError, nearest_name
+from costmodel.quoting import name_list, shown
 from costmodel.workload import FloatArray
 
 IntArray = NDArray[np.int64]
@@ -185,7 +186,7 @@ class UnnamedColumnError(InputError):
     """
 
     def __init__(self, where: str, role: str, found: Sequence[str]) -> None:
-        self.told = f"{where}: no column was recognised as {role} among {_listed(found)}"
+        self.told = f"{where}: no column was recognised as {role} among {name_list(map(shown, found))}"
         self.example = role, KNOWN_NAMES[role][1]
         super().__init__(f"{self.told}; name it, e.g. columns: {{{role}: {KNOWN_NAMES[role][1]}}}")
 
@@ -204,8 +205,8 @@ def _column_name(role: str, wanted: str | None, found: Sequence[str], where: str
         if wanted in found:
             return wanted
         close = nearest_name(wanted, found)
-        hint = f"did you mean {close!r}?" if close else f"found: {_listed(found)}"
-        raise InputError(f"{where}: there is no column {wanted!r}; {hint}")
+        hint = f"did you mean {shown(close)}?" if close else f"found: {name_list(map(shown, found))}"
+        raise InputError(f"{where}: there is no column {shown(wanted)}; {hint}")
     by_name = {normalised(name): name for name in found}
     known = next((by_name[name] for name in KNOWN_NAMES[role] if name in by_name), None)
     if known is None:
@@ -216,8 +217,3 @@ def _column_name(role: str, wanted: str | None, found: Sequence[str], where: str
 def _unit_from_name(name: str) -> str:
     suffix = normalised(name).rpartition("_")[2]
     return suffix if suffix in ("s", "ms", "us", "ns") else ArrivalUnit.AUTO.value
-
-
-def _listed(names: Sequence[str], most: int = 8) -> str:
-    shown = ", ".join(repr(name[:40]) for name in names[:most])
-    return f"{shown}, ... ({len(names)} in all)" if len(names) > most else shown

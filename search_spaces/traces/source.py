@@ -13,6 +13,7 @@ from typing import BinaryIO, cast
 from costmodel.errors import InputError
 from costmodel.units import MIB
 from search_spaces.files import regular_size
+from search_spaces.plain_text import kind_of_bytes
 
 BLOCK_BYTES = 2 * MIB
 MAX_LINE_BYTES = 16 * MIB
@@ -26,16 +27,6 @@ Progress = Callable[[float], None]
 """Told the share of the file that has been read [1]."""
 
 _GZIP = b"\x1f\x8b"
-_KINDS = (
-    (b"PK\x03\x04", "a zip archive"),
-    (b"PAR1", "a Parquet file"),
-    (b"\x28\xb5\x2f\xfd", "zstd-compressed"),
-    (b"\xfd7zXZ", "xz-compressed"),
-    (b"BZh", "bzip2-compressed"),
-    (b"GGUF", "a file of model weights (GGUF)"),
-    (b"\x7fELF", "a program"),
-    (b"%PDF", "a PDF"),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +42,9 @@ def first_bytes(path: Path) -> bytes:
     regular_size(path, WANTED)
     with ExitStack() as stack:
         start = _read(_open(path, stack)[0], SNIFF_BYTES, path, 1)
-    for magic, kind in _KINDS:
-        if start.startswith(magic):
-            raise InputError(f"{path}: the file is {kind}, a trace must be plain or gzip-compressed CSV or JSONL")
+    kind = kind_of_bytes(start)
+    if kind:
+        raise InputError(f"{path}: the file is {kind}, a trace must be plain or gzip-compressed CSV or JSONL in UTF-8")
     control = next((place for place, byte in enumerate(start) if byte < 9), None)
     if control is not None:
         raise InputError(
