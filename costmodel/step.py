@@ -7,7 +7,7 @@ Rules
 - Data-parallel ranks split the requests: attention and dense matrices see the busiest rank, which has n / dp requests
   or, with fewer requests than ranks, one. Experts see the tokens of all ranks.
 - The output head runs once per prompt in the step and once per decoding request.
-- The host deals with the requests of all ranks: one front end takes in and sends out the tokens of the whole engine.
+- Every rank has a host process of its own, so host time counts the requests of the busiest rank (`host.host_time`).
 - A step of decodes only is affine in (sum of contexts) as long as no window is full.
 """
 
@@ -176,7 +176,7 @@ def step_time(model: Transformer, engines: EngineArrays, load: StepLoad) -> Step
         if group.feed_forward.experts:
             experts += expert_work(engines, group.feed_forward, everything).times(group.count)
     communication = _communication(model, engines, tokens, everything)
-    host = engines.host_step + engines.host_request * load.requests
+    host = engines.host_step + engines.host_request * rows
     work = gemm + prefill + decode + experts
     total = work.time + communication + host
 
