@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .engine import EngineConfig, Parallelism
+from .routing import expert_slots
 from .transformer import DTYPE_BYTES, LayerGroup, Part, Sharding, Transformer
 from .units import GIB
 
@@ -59,8 +60,8 @@ def stage_groups(model: Transformer, stages: int) -> tuple[tuple[LayerGroup, ...
 def weight_bytes_per_gpu(model: Transformer, config: EngineConfig) -> float:
     """Weights on the fullest GPU of the engine [byte].
 
-    Split matrices weigh 1 / tp, replicated ones all of it, routed experts 1 / (tp dp), embedding and head 1 / tp on
-    the first and last stage.
+    Split matrices weigh 1 / tp, replicated ones all of it, routed experts and their second copies (`expert_slots`)
+    1 / (tp dp), embedding and head 1 / tp on the first and last stage.
     """
     return _weight_bytes(model, config.parallelism, config.weight_dtype)
 
@@ -184,5 +185,6 @@ def _layer_weight_bytes(model: Transformer, group: LayerGroup, split: Parallelis
         / (1 if matrix.sharding is Sharding.REPLICATED else split.tensor)
         for matrix in group.matrices
     )
-    experts = group.expert_elements * model.bytes_per_element(Part.EXPERTS, weight_dtype)
-    return dense + experts / (split.tensor * split.data)
+    block = group.feed_forward
+    elements = expert_slots(block.experts, split.expert) * block.elements_per_expert
+    return dense + elements * model.bytes_per_element(Part.EXPERTS, weight_dtype) / (split.tensor * split.data)

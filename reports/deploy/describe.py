@@ -273,6 +273,7 @@ def _settings(plan: Plan, model: Transformer, config: EngineConfig, options: Opt
         memory_fraction=config.memory_fraction,
         block_tokens=block,
         prefix_caching=plan.workload.prefix_hit_share > 0.0,
+        redundant=model.redundant_experts(split.expert),
         attention_backend=_attention_backend(plan, kind, config.kv_dtype),
     )
 
