@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import add
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -40,6 +41,7 @@ from .kernels import (
 from .transformer import LatentAttention, LayerGroup, Transformer
 
 FloatArray = NDArray[np.float64]
+Tokens = TypeVar("Tokens", float, FloatArray)
 
 __all__ = [
     "EngineArrays",
@@ -47,6 +49,7 @@ __all__ = [
     "StepTime",
     "busiest_rank",
     "engine_arrays",
+    "prompt_chunks",
     "step_time",
     "step_time_one",
     "step_times",
@@ -153,6 +156,19 @@ def busiest_rank(requests: FloatArray, data: FloatArray) -> FloatArray:
     [0.0, 1.0, 1.0, 10.0]
     """
     return np.asarray(np.maximum(requests / data, np.minimum(requests, 1.0)))
+
+
+def prompt_chunks(new_tokens: Tokens, past: Tokens, room: Tokens) -> tuple[Tokens, Tokens, Tokens]:
+    """Split prompts into equal chunks of at most `room` tokens: (chunks, tokens per chunk, mean tokens already cached).
+
+    Attention of a chunk is linear in what is already cached, so its mean stands for all chunks exactly.
+
+    >>> [float(part) for part in prompt_chunks(4096.0, 0.0, 1024.0)]
+    [4.0, 1024.0, 1536.0]
+    """
+    count: Tokens = np.ceil(new_tokens / room)
+    size = new_tokens / count
+    return count, size, past + (new_tokens - size) / 2.0
 
 
 def step_time(model: Transformer, engines: EngineArrays, load: StepLoad) -> StepTime:
