@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 FloatArray = NDArray[np.float64]
 Count = float | FloatArray
-Ranks = TypeVar("Ranks", float, FloatArray)
+Ranks = TypeVar("Ranks", int, FloatArray)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +36,10 @@ def expert_slots(experts: int, ranks: Ranks) -> Ranks:
     Every rank holds as many. Where ep does not divide E, the places beyond E hold second copies of experts (redundant
     experts), which take their share of the tokens.
 
-    >>> [int(expert_slots(256, ranks)) for ranks in (1, 8, 72, 320)]
+    >>> [expert_slots(256, ranks) for ranks in (1, 8, 72, 320)]
     [256, 256, 288, 320]
     """
-    slots: Ranks = ranks * np.ceil(experts / ranks)
+    slots: Ranks = -(-experts // ranks) * ranks
     return slots
 
 

@@ -198,7 +198,7 @@ class Transformer:
     def redundant_experts(self, ranks: int) -> int:
         """Second copies of experts in each layer, for `ranks` expert-parallel ranks to hold as many each [1]."""
         counts = {group.feed_forward.experts for group in self.layers if group.feed_forward.experts}
-        return max((int(expert_slots(count, ranks)) - count for count in counts), default=0)
+        return max((expert_slots(count, ranks) - count for count in counts), default=0)
 
     def weight_bytes(self, weight_dtype: str) -> float:
         """Weights of the whole model [byte]."""
