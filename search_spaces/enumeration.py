@@ -137,7 +137,7 @@ def experts_spread_evenly(problem: Problem, shape: Shape) -> str | None:
         return f"EP {split.expert} does not span all TP x DP = {split.tensor * split.data} ranks"
     copies = problem.model.redundant_experts(split.expert)
     if copies and problem.target is not None and problem.engine == "trtllm":
-        return f"EP {split.expert} needs {copies} redundant experts, which the files for TensorRT-LLM cannot ask for"
+        return f"EP {split.expert} needs redundant experts ({copies}), which the files for TensorRT-LLM cannot ask for"
     return None
 
 

@@ -125,11 +125,11 @@ def test_second_copies_of_experts_are_asked_for(target: str, engine: str, words:
 def test_second_copies_that_no_file_can_ask_for_are_refused() -> None:
     three = Case("colocated", dp=3, ep=3, seqs=3, tokens=1536)
     for dtype, engine, sentence in (
-        ("bf16", "trtllm", "EP 3 needs 1 redundant experts, which the files for TensorRT-LLM cannot ask for"),
+        ("bf16", "trtllm", "EP 3 needs redundant experts \\(1\\), which the files for TensorRT-LLM cannot ask for"),
         (
             "int4",
             "vllm",
-            "EP 3 needs 1 redundant experts, which vLLM is sure to load in bf16 and fp8 only, not in int4",
+            "EP 3 needs redundant experts \\(1\\), which vLLM is sure to load in bf16 and fp8 only, not in int4",
         ),
     ):
         plan = plan_of((three,), Ask("Mixtral-8x7B", dtype, "bf16", engine))

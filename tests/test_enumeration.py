@@ -87,7 +87,7 @@ CASES = (
     Case(
         "experts_spread_evenly",
         Parallelism(expert=3, data=3),
-        "EP 3 needs 1 redundant experts, which the files for TensorRT-LLM cannot ask for",
+        "EP 3 needs redundant experts (1), which the files for TensorRT-LLM cannot ask for",
         mixtral(),
         changes=(("target", "trtllm"), ("engine", "trtllm")),
     ),

@@ -73,8 +73,8 @@ def _eplb_config(pool: DeployedPool) -> str:
     dtype = pool.config.weight_dtype
     if dtype not in BALANCED_DTYPES:
         raise InputError(
-            f"pool {pool.id}: EP {pool.settings.expert} needs {pool.settings.redundant} redundant experts, which vLLM "
-            f"is sure to load in {' and '.join(BALANCED_DTYPES)} only, not in {dtype}; choose an EP that divides the "
+            f"pool {pool.id}: EP {pool.settings.expert} needs redundant experts ({pool.settings.redundant}), which "
+            f"vLLM is sure to load in {' and '.join(BALANCED_DTYPES)} only, not in {dtype}; choose an EP that divides the "
             "experts, or engine: sglang"
         )
     return one_line({REDUNDANT: pool.settings.redundant})

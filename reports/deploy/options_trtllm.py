@@ -36,7 +36,7 @@ def trtllm_options(deployment: Deployment, pool: DeployedPool) -> dict[str, Any]
         )
     if settings.redundant:
         raise InputError(
-            f"pool {pool.id}: EP {settings.expert} needs {settings.redundant} redundant experts, which the files for "
+            f"pool {pool.id}: EP {settings.expert} needs redundant experts ({settings.redundant}), which the files for "
             "TensorRT-LLM cannot ask for; plan again with an EP that divides the experts, or engine: vllm or sglang"
         )
     seqs, tokens = _per_step(pool)
