@@ -74,8 +74,8 @@ def _eplb_config(pool: DeployedPool) -> str:
     if dtype not in BALANCED_DTYPES:
         raise InputError(
             f"pool {pool.id}: EP {pool.settings.expert} needs redundant experts ({pool.settings.redundant}), which "
-            f"vLLM is sure to load in {' and '.join(BALANCED_DTYPES)} only, not in {dtype}; choose an EP that divides the "
-            "experts, or engine: sglang"
+            f"vLLM is sure to load in {' and '.join(BALANCED_DTYPES)} only, not in {dtype}; choose an EP that divides "
+            "the experts, or engine: sglang"
         )
     return one_line({REDUNDANT: pool.settings.redundant})
 
