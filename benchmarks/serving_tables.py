@@ -28,6 +28,7 @@ from costmodel.serving.load import (  # noqa: E402
     uneven_lanes,
 )
 from costmodel.serving.policy import ServingPolicy  # noqa: E402
+from costmodel.step import busiest_rank  # noqa: E402
 from search_spaces.catalog import load_catalog  # noqa: E402
 from search_spaces.engines import load_serving_policy  # noqa: E402
 from search_spaces.measured_batches import Batch, batches_of, deployments_of  # noqa: E402
@@ -51,6 +52,7 @@ class Table:
     group: Array
     lanes: Array
     pipeline: Array
+    ranks: Array
     top: Array
     steps: Array
     ttft: Array
@@ -61,7 +63,7 @@ class Table:
         step, each = policy.overhead.step, policy.overhead.per_request
         uneven = uneven_lanes(policy.lane_balance, self.lanes)
         together = self.group * self.lanes
-        shared = (self.shared + (step + each * together) / (together * self.pipeline)) * uneven
+        shared = (self.shared + (step + each * self.group) / (together * self.pipeline)) * uneven
         alone = np.maximum(self.alone + step + each, policy.launch * self.batch.model.num_layers)
         return Times(Prompt(alone, shared), lambda running: self.decode(running, step, each))
 
@@ -73,7 +75,7 @@ class Table:
         high = np.take_along_axis(self.steps, left + 1, axis=1)
         part = (place - GRID[left]) / (GRID[left + 1] - GRID[left])
         batch = np.maximum(running / self.pipeline, np.minimum(running, 1.0))
-        time: Array = low + (high - low) * part + step + each * batch
+        time: Array = low + (high - low) * part + step + each * busiest_rank(batch, self.ranks)
         return time
 
     def predict(self, policy: ServingPolicy) -> Steady:
@@ -124,6 +126,7 @@ def make_table(batch: Batch) -> Table:
         group=prompts_in_a_step(prefill, load, bare),
         lanes=prefill.data,
         pipeline=prefill.pipeline,
+        ranks=decode.data,
         top=top,
         steps=np.hstack(steps),
         ttft=np.array([[row.ttft] for row in rows]),

@@ -133,7 +133,7 @@ def use_of(instance: Instance, pool: FleetPool, volume: float) -> float:
         use = max(state.running / float(tables.seqs[pool.seqs]), state.memory)
     if pool.role is Role.DECODE:
         moved = float(rate @ tables.kv_transferred[pool.shape])
-        return max(use, moved / (LINK_UTILIZATION * pool.replicas * float(tables.link[pool.shape])))
+        return max(use, moved / (LINK_UTILIZATION * pool.replicas * float(tables.links[pool.shape])))
     at = (pool.shape, pool.seqs, pool.chunk)
     alone = tables.prefill_time[pool.shape, pool.chunk]
     seconds = alone if pool.role is Role.PREFILL else tables.chunk_count[at] * tables.mixed_base[at]

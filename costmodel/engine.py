@@ -34,7 +34,12 @@ class Parallelism:
     @property
     def gpus(self) -> int:
         """GPUs of one engine."""
-        return self.tensor * self.pipeline * self.data
+        return self.rank_gpus * self.data
+
+    @property
+    def rank_gpus(self) -> int:
+        """GPUs of one data-parallel rank, which hold the KV cache of its requests."""
+        return self.tensor * self.pipeline
 
 
 @dataclass(frozen=True, slots=True)

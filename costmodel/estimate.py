@@ -14,7 +14,8 @@ from .engine_arrays import EngineArrays, compute_dtype, engine_arrays, kernel_ef
 from .errors import InputError
 from .host import EngineOverhead
 from .memory import activation_bytes, kv_capacity_bytes, max_requests, weight_bytes_per_gpu
-from .step import StepLoad, StepTime, step_time
+from .serving.load import uneven_lanes
+from .step import StepLoad, StepTime, prompt_chunks, step_time
 from .transformer import LatentAttention, Part, Transformer
 from .words import percentage
 
@@ -42,9 +43,10 @@ class Estimate:
     batch: requests that decode together, None where none does; max_batch: most requests that memory and max_num_seqs
     allow; prefill: one whole prompt alone; decode: one step of each pipeline stage's share of the batch, at the mean
     context ISL + OSL/2; ridge_point [FLOP/byte]; kv_bytes_per_token: whole model [byte/token]; weights_per_gpu,
-    activations_per_gpu, kv_capacity_per_gpu [byte]; requests_per_second: what the engine sustains in its role, see
-    `saturation_rate` [1/s]; binds: what limits throughput: compute, bandwidth, network, host, or memory if more HBM
-    would allow a larger batch; efficiencies: (kernel class, dtype) -> figures used; overhead: host overhead used.
+    activations_per_gpu, kv_capacity_per_gpu [byte]; requests_per_second: what the engine sustains in its role, never
+    idle: 1 / (`prompt_seconds` + (OSL - 1) x step / batch) [1/s]; binds: what limits throughput: compute, bandwidth,
+    network, host, or memory if more HBM would allow a larger batch; efficiencies: (kernel class, dtype) -> figures
+    used; overhead: host overhead used.
     """
 
     batch: float | None
@@ -75,11 +77,12 @@ def estimate(
     osl: float,
     *,
     batch: float | None = None,
+    lane_balance: float = 1.0,
 ) -> Estimate:
     """Predict what one engine does in its role: prefill, decode or both.
 
     isl, osl: input and output length [token]; batch: requests that decode together; None: as many as fit. Prefill
-    emits the first output token, so with an OSL of 1 nothing decodes.
+    emits the first output token, so with an OSL of 1 nothing decodes. lane_balance: as in `prompt_seconds` [1].
     """
     decodes = config.role is not Role.PREFILL and osl > 1
     _check_lengths(config, isl, osl, batch)
@@ -92,10 +95,12 @@ def estimate(
     engines = engine_arrays(model, [config], overhead)
     prefill = _summary(step_time(model, engines, StepLoad.prefill(isl)), engines)
     prefills = config.role is not Role.DECODE
+    seconds = prompt_seconds(model, config, engines, isl, lane_balance) if prefills else 0.0
     decode = None
     if decodes:
         load = StepLoad.decode(running / config.parallelism.pipeline, isl + osl / 2)
         decode = _summary(step_time(model, engines, load), engines)
+        seconds += (osl - 1.0) * decode.time / running
     return Estimate(
         batch=running if decodes else None,
         max_batch=most,
@@ -106,9 +111,7 @@ def estimate(
         weights_per_gpu=weight_bytes_per_gpu(model, config),
         activations_per_gpu=activation_bytes(model, config),
         kv_capacity_per_gpu=kv_capacity_bytes(model, config),
-        requests_per_second=saturation_rate(
-            config, prefill.time if prefills else 0.0, (osl - 1.0) * decode.time / running if decode else 0.0
-        ),
+        requests_per_second=1.0 / seconds,
         binds=_binds(decode or prefill, memory_full=decode is not None and running == most < config.max_num_seqs),
         efficiencies=used_efficiencies(model, config),
         overhead=overhead,
@@ -124,14 +127,20 @@ def _binds(step: StepEstimate, *, memory_full: bool) -> str:
     return "memory" if memory_full else step.bound_by
 
 
-def saturation_rate(config: EngineConfig, prefill_time: float, decode_time: float) -> float:
-    """Requests per second of an engine that is never idle [1/s].
+def prompt_seconds(
+    model: Transformer, config: EngineConfig, engines: EngineArrays, isl: float, lane_balance: float = 1.0
+) -> float:
+    """Seconds of an engine that one prompt takes where every stage and every data-parallel rank has prompts [s].
 
-    prefill_time: of one prompt [s], shared by pipeline stages and data-parallel ranks; decode_time: of one request's
-    tokens after the first, (OSL - 1) x step / batch [s]. An engine pays what its role does: 0 s stands for the other.
+    chunks x step of one chunk on each of dp ranks x uneven / (pp dp): ranks share the experts and step together, so a
+    prompt alone takes less than its rank does among others. isl: tokens of a prompt; lane_balance: time of a step over
+    that on evenly busy ranks (`serving.load.uneven_lanes`) [1].
     """
-    lanes = config.parallelism.pipeline * config.parallelism.data
-    return 1.0 / (prefill_time / lanes + decode_time)
+    split = config.parallelism
+    count, size, past = prompt_chunks(isl, 0.0, config.max_num_batched_tokens / split.data)
+    step = step_time(model, engines, StepLoad.prefill(size, split.data, past))
+    uneven = uneven_lanes(lane_balance, engines.data)
+    return count * float((step.total * uneven)[0, 0]) / (split.pipeline * split.data)
 
 
 def used_efficiencies(model: Transformer, config: EngineConfig) -> dict[tuple[str, str], KernelEfficiency]:

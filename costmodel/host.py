@@ -11,7 +11,7 @@ from .accelerator import Origin
 class EngineOverhead:
     """CPU time that the GPU waits for.
 
-    step: per engine step, whatever is in it [s]; per_request: per request in the step, of all data-parallel ranks [s].
+    step: per engine step, whatever is in it [s]; per_request: per request in the step, of one data-parallel rank [s].
     """
 
     step: float
@@ -27,7 +27,8 @@ NO_OVERHEAD = EngineOverhead(0.0, 0.0, Origin.ASSUMED, "kernels alone")
 def host_time(overhead: EngineOverhead, requests: float) -> float:
     """Host time of a step = step + per_request x requests [s].
 
-    requests: prompts and decoding requests in the step [1].
+    Every data-parallel rank has a host process of its own, and the step ends with the busiest one.
+    requests: prompts and decoding requests of the busiest rank in the step [1].
 
     >>> host_time(EngineOverhead(0.5e-3, 5e-6, Origin.ASSUMED, ""), 100)
     0.001

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from .engine_arrays import EngineArrays, KernelRates, LinkRates
 from .roofline import kernel_time
-from .routing import busiest_expert_rank, imbalance, sampled_spread, touched_experts
+from .routing import busiest_expert_rank, expert_slots, imbalance, sampled_spread, touched_experts
 from .transformer import (
     DTYPE_BYTES,
     Attention,
@@ -239,7 +239,8 @@ def decode_attention_work(
 def expert_work(engines: EngineArrays, block: FeedForward, tokens: FloatArray) -> Work:
     """Routed experts of one layer on the busiest rank: a grouped GEMM over the tokens of all data ranks.
 
-    R = tp x dp ranks share the experts: ep of them hold different experts, R / ep split each one. With r rows and t
+    R = tp x dp ranks share the experts: ep of them hold different ones (or second copies, `expert_slots`), R / ep split
+    each one. With r rows and t
     experts touched (`costmodel.routing`): FLOP = 2 r |expert|, bytes = t |expert| x weight + activations; an expert
     with h rows reaches half the peak, so FLOP becomes 2 (r + h t) |expert|; h is what it takes to outlast the reading
     of weights as wide as the inputs, so narrower weights need fewer rows. Permuting, activating, converting and summing
@@ -248,11 +249,10 @@ def expert_work(engines: EngineArrays, block: FeedForward, tokens: FloatArray) -
     """
     rates = engines.experts
     split = engines.tensor * engines.data / engines.expert
-    factor = imbalance(
-        block.experts, block.experts_per_token, engines.expert, engines.expert_largest, engines.expert_skew
-    )
+    slots = expert_slots(block.experts, engines.expert)
+    factor = imbalance(slots, block.experts_per_token, engines.expert, engines.expert_largest, engines.expert_skew)
     spread = sampled_spread(tokens) if engines.expert_spread is None else engines.expert_spread
-    routed = busiest_expert_rank(block.experts, block.experts_per_token, tokens, engines.expert, factor, spread=spread)
+    routed = busiest_expert_rank(slots, block.experts_per_token, tokens, engines.expert, factor, spread=spread)
     elements = block.elements_per_expert / split
     outer, between = 2.0 * block.hidden, (3.0 if block.gated else 2.0) * block.expert_intermediate / split
     width, converted = outer + between, converted_width(outer, between, engines.input_bytes[Part.EXPERTS])

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .engine import EngineConfig, Parallelism
+from .routing import expert_slots
 from .transformer import DTYPE_BYTES, LayerGroup, Part, Sharding, Transformer
 from .units import GIB
 
@@ -59,8 +60,8 @@ def stage_groups(model: Transformer, stages: int) -> tuple[tuple[LayerGroup, ...
 def weight_bytes_per_gpu(model: Transformer, config: EngineConfig) -> float:
     """Weights on the fullest GPU of the engine [byte].
 
-    Split matrices weigh 1 / tp, replicated ones all of it, routed experts 1 / (tp dp) (padded, where they are MXFP4),
-    embedding and head 1 / tp on the first and last stage.
+    Split matrices weigh 1 / tp, replicated ones all of it, routed experts and their second copies (`expert_slots`)
+    1 / (tp dp) (padded, where they are MXFP4), embedding and head 1 / tp on the first and last stage.
     """
     return _weight_bytes(model, config.parallelism, config.weight_dtype, config.accelerator.mxfp4_multiples)
 
@@ -186,6 +187,7 @@ def _layer_weight_bytes(
         / (1 if matrix.sharding is Sharding.REPLICATED else split.tensor)
         for matrix in group.matrices
     )
-    ranks = max(split.tensor * split.data // split.expert, 1)
-    experts = group.expert_elements * model.expert_bytes_per_element(weight_dtype, multiples, ranks)
-    return dense + experts / (split.tensor * split.data)
+    block, gpus = group.feed_forward, split.tensor * split.data
+    elements = expert_slots(block.experts, split.expert) * block.elements_per_expert
+    each = model.expert_bytes_per_element(weight_dtype, multiples, max(gpus // split.expert, 1))
+    return dense + elements * each / gpus

@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 FloatArray = NDArray[np.float64]
-Count = TypeVar("Count", float, FloatArray)
+Count = float | FloatArray
+Ranks = TypeVar("Ranks", int, FloatArray)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,19 @@ class Routed:
     rows: FloatArray
     touched: FloatArray
     elsewhere: FloatArray
+
+
+def expert_slots(experts: int, ranks: Ranks) -> Ranks:
+    """Places for the experts of a layer on `ranks` expert-parallel ranks, ep ceil(E / ep) [1].
+
+    Every rank holds as many. Where ep does not divide E, the places beyond E hold second copies of experts (redundant
+    experts), which take their share of the tokens.
+
+    >>> [expert_slots(256, ranks) for ranks in (1, 8, 72, 320)]
+    [256, 256, 288, 320]
+    """
+    slots: Ranks = -(-experts // ranks) * ranks
+    return slots
 
 
 def touched_experts(
@@ -43,9 +57,8 @@ def touched_experts(
     >>> [round(float(touched_experts(256, 8, np.float64(64), s)), 1) for s in (0.0, 0.5, 1.0)]
     [222.4, 207.0, 173.3]
     """
-    if np.ndim(experts) == 0 and per_token >= experts:
-        return np.asarray(experts * np.sign(tokens))
-    further = -np.maximum(tokens - 1.0, 0.0) * np.log1p(-np.asarray(per_token / experts))
+    chosen = np.minimum(per_token / experts, 1.0 - 1e-15)
+    further = -np.maximum(tokens - 1.0, 0.0) * np.log1p(-chosen)
     if spread is not None and np.any(spread):
         variance = np.maximum(np.square(spread), 1e-9)
         further = np.log1p(variance * further) / variance

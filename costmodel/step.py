@@ -7,7 +7,7 @@ Rules
 - Data-parallel ranks split the requests: attention and dense matrices see the busiest rank, which has n / dp requests
   or, with fewer requests than ranks, one. Experts see the tokens of all ranks.
 - The output head runs once per prompt in the step and once per decoding request.
-- The host deals with the requests of all ranks: one front end takes in and sends out the tokens of the whole engine.
+- Every rank has a host process of its own, so host time counts the requests of the busiest rank (`host.host_time`).
 - A step of decodes only is affine in (sum of contexts) as long as no window is full.
 """
 
@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import add
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -40,6 +41,7 @@ from .kernels import (
 from .transformer import LatentAttention, LayerGroup, Transformer
 
 FloatArray = NDArray[np.float64]
+Tokens = TypeVar("Tokens", float, FloatArray)
 
 __all__ = [
     "EngineArrays",
@@ -47,6 +49,7 @@ __all__ = [
     "StepTime",
     "busiest_rank",
     "engine_arrays",
+    "prompt_chunks",
     "step_time",
     "step_time_one",
     "step_times",
@@ -155,6 +158,19 @@ def busiest_rank(requests: FloatArray, data: FloatArray) -> FloatArray:
     return np.asarray(np.maximum(requests / data, np.minimum(requests, 1.0)))
 
 
+def prompt_chunks(new_tokens: Tokens, past: Tokens, room: Tokens) -> tuple[Tokens, Tokens, Tokens]:
+    """Split prompts into equal chunks of at most `room` tokens: (chunks, tokens per chunk, mean tokens already cached).
+
+    Attention of a chunk is linear in what is already cached, so its mean stands for all chunks exactly.
+
+    >>> [float(part) for part in prompt_chunks(4096.0, 0.0, 1024.0)]
+    [4.0, 1024.0, 1536.0]
+    """
+    count: Tokens = np.ceil(new_tokens / room)
+    size = new_tokens / count
+    return count, size, past + (new_tokens - size) / 2.0
+
+
 def step_time(model: Transformer, engines: EngineArrays, load: StepLoad) -> StepTime:
     """Time of one step of each engine at each operating point; loops over layer groups and matrices only."""
     prompts = busiest_rank(load.prefill_requests, engines.data)
@@ -176,7 +192,7 @@ def step_time(model: Transformer, engines: EngineArrays, load: StepLoad) -> Step
         if group.feed_forward.experts:
             experts += expert_work(engines, group.feed_forward, everything).times(group.count)
     communication = _communication(model, engines, tokens, everything)
-    host = engines.host_step + engines.host_request * load.requests
+    host = engines.host_step + engines.host_request * rows
     work = gemm + prefill + decode + experts
     total = work.time + communication + host
 

@@ -45,9 +45,9 @@ def kv_transfer_bytes(model: Transformer, isl: Value, kv_dtype: str, cached_shar
 
 
 def transfer_bandwidth(sender: Link, receiver: Link, sender_nics: int = 1, receiver_nics: int = 1) -> float:
-    """Bandwidth of a hand-over: the slower end, each end with all its network cards [byte/s].
+    """Bandwidth of a hand-over: the slower end, each end with the network cards of one data-parallel rank [byte/s].
 
-    min(n_s B_s, n_r B_r), where n counts the cards of the GPUs that hold the cache (one per GPU: tp x pp).
+    min(n_s B_s, n_r B_r), where n counts the cards of the GPUs that hold the cache (one per GPU: tp x pp, whatever dp).
 
     >>> transfer_bandwidth(Link(50e9, 1e-5), Link(25e9, 1e-5), sender_nics=4, receiver_nics=4) / 1e9
     100.0

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .attention import Attention, LatentAttention, LinearAttention, Matrix, Part, Sharding, SoftmaxAttention
+from .routing import expert_slots
 
 __all__ = [
     "DTYPE_BYTES",
@@ -248,6 +249,11 @@ class Transformer:
         """Dtype in which the weights of `part` are stored when the model is served in `weight_dtype`."""
         own = next((dtype for owner, dtype in self.own_dtypes if owner is part), None)
         return own or (weight_dtype if part in self.quantized else "bf16")
+
+    def redundant_experts(self, ranks: int) -> int:
+        """Second copies of experts in each layer, for `ranks` expert-parallel ranks to hold as many each [1]."""
+        counts = {group.feed_forward.experts for group in self.layers if group.feed_forward.experts}
+        return max((expert_slots(count, ranks) - count for count in counts), default=0)
 
     def weight_bytes(self, weight_dtype: str) -> float:
         """Weights of the whole model [byte]."""

@@ -80,7 +80,7 @@ def degree_faults(search: SearchSection, model: Transformer) -> Iterator[Fault]:
     why = {
         "tensor_parallel": f"which cannot divide the attention heads of {model.name}",
         "pipeline_parallel": f"beyond the {model.num_layers} layers of {model.name}",
-        "expert_parallel": f"which cannot divide the experts of {model.name}" if model.is_moe else no_experts,
+        "expert_parallel": no_experts,
         "data_parallel": f"{no_experts} to share; replicas do the same",
     }
     for key, allowed in allowed_degrees(model).items():

@@ -130,17 +130,20 @@ def pipeline_has_layers(problem: Problem, shape: Shape) -> str | None:
 
 
 def experts_spread_evenly(problem: Problem, shape: Shape) -> str | None:
-    """Expert parallelism needs experts that it divides, and spans all tensor x data ranks, as engines run it."""
+    """Expert parallelism needs experts, and spans all tensor x data ranks, as engines run it.
+
+    Where it does not divide the experts, engines hold second copies of some, which not all files can ask for.
+    """
     split = shape.parallelism
     if split.expert == 1:
         return None
-    counts = [group.feed_forward.experts for group in problem.model.layers if group.feed_forward.experts]
-    if not counts:
+    if not problem.model.is_moe:
         return "EP needs a mixture of experts"
-    if any(count % split.expert for count in counts):
-        return f"EP {split.expert} does not divide {counts[0]} experts"
     if split.expert != split.tensor * split.data:
         return f"EP {split.expert} does not span all TP x DP = {split.tensor * split.data} ranks"
+    copies = problem.model.redundant_experts(split.expert)
+    if copies and problem.target is not None and problem.engine == "trtllm":
+        return f"EP {split.expert} needs redundant experts ({copies}), which the files for TensorRT-LLM cannot ask for"
     return None
 
 

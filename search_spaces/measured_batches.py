@@ -225,7 +225,7 @@ def _transfer(model: Transformer, prefill: EngineConfig, decode: EngineConfig, i
     """Time of handing over the KV cache of a prompt from one worker to another [s]."""
     size = kv_transfer_bytes(model, isl, prefill.kv_dtype)
     links = (prefill.accelerator.scale_out, decode.accelerator.scale_out)
-    bandwidth = transfer_bandwidth(*links, prefill.parallelism.tensor, decode.parallelism.tensor)
+    bandwidth = transfer_bandwidth(*links, prefill.parallelism.rank_gpus, decode.parallelism.rank_gpus)
     return exposed_transfer_time(kv_transfer_time(size, bandwidth, links[0].latency), 0.0, 1)
 
 

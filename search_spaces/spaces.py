@@ -14,7 +14,7 @@ from typing import Annotated
 from costmodel.engine import Role
 from costmodel.transformer import SoftmaxAttention, Transformer
 
-from .bounds import GPUS_PER_ENGINE
+from .bounds import DEGREE, GPUS_PER_ENGINE
 from .enumeration import attention_heads
 from .fields import Section, count, member
 from .problem import SearchSpace
@@ -25,7 +25,6 @@ SEQS_FACTOR = 2**0.5
 TOKENS_FACTOR = 2.0
 GRANULE = 8
 """Batch sizes from twice this on are multiples of it, as engines capture CUDA graphs for those."""
-LARGEST_DEGREE = 64
 
 
 class _Experts(Section):
@@ -58,7 +57,7 @@ def search_space(section: SearchSection, model: Transformer) -> SearchSpace:
     roles = section.roles or preset.roles
     tensor = [degree for degree in preset.tensor_parallel if tensor_parallel_fits(model, degree)]
     pipeline = [degree for degree in preset.pipeline_parallel if degree <= model.num_layers]
-    expert = [degree for degree in experts.expert_parallel if expert_parallel_fits(model, degree)]
+    expert = [degree for degree in experts.expert_parallel if model.redundant_experts(degree) == 0]
     return SearchSpace(
         roles=tuple(role for role in Role if role in roles),
         tensor_parallel=tuple(section.tensor_parallel or tensor),
@@ -102,18 +101,17 @@ def tensor_parallel_fits(model: Transformer, degree: int) -> bool:
     )
 
 
-def expert_parallel_fits(model: Transformer, degree: int) -> bool:
-    """Whether the experts of every layer that has any can be spread evenly over `degree` ranks."""
-    counts = [group.feed_forward.experts for group in model.layers if group.feed_forward.experts]
-    return degree == 1 or (bool(counts) and all(experts % degree == 0 for experts in counts))
-
-
 def allowed_degrees(model: Transformer) -> Mapping[str, tuple[int, ...]]:
-    """Degrees up to 64 that the model allows, by the key of the search section."""
-    every = range(1, LARGEST_DEGREE + 1)
+    """Degrees that the model allows, by the key of the search section.
+
+    Expert parallelism need not divide the experts: engines fill up with second copies (redundant experts). A preset
+    has only degrees that divide them, as copies cost memory.
+    """
+    every = range(1, int(DEGREE.high) + 1)
+    many = tuple(every) if model.is_moe else (1,)
     return {
         "tensor_parallel": tuple(degree for degree in every if tensor_parallel_fits(model, degree)),
         "pipeline_parallel": tuple(degree for degree in every if degree <= model.num_layers),
-        "expert_parallel": tuple(degree for degree in every if expert_parallel_fits(model, degree)),
-        "data_parallel": tuple(every) if model.is_moe else (1,),
+        "expert_parallel": many,
+        "data_parallel": many,
     }

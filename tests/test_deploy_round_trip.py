@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
+from costmodel.errors import InputError
 from costmodel.memory import kv_bytes_peak_per_gpu
 from costmodel.transformer import Transformer
 from optimizer.plans.plan import Plan
@@ -91,6 +93,49 @@ def round_trip(plan: Plan, target: str, version: str, api: str) -> None:
     given = Counter((host, gpu) for one in place(deployment) for host in one.hosts for gpu in one.gpus)
     assert set(given.values()) == {1}
     assert all(max(one.gpus) < one.pool.node_size for one in place(deployment))
+
+
+REDUNDANT = Case("colocated", "GB200", dp=72, ep=72, seqs=72 * 16, tokens=72 * 256)
+"""72 ranks of 256 experts: 32 second copies, so that each holds four."""
+
+
+@pytest.mark.parametrize(
+    ("target", "engine", "words"),
+    [
+        ("vllm", "vllm", ("enable-eplb: true", "eplb-config: '{\"num_redundant_experts\":32}'")),
+        ("llmd", "vllm", ('"--enable-eplb"', "'{\"num_redundant_experts\":32}'")),
+        ("dynamo", "vllm", ('"--enable-eplb"', "'{\"num_redundant_experts\":32}'")),
+        ("dynamo", "sglang", ('"--enable-eplb"', '"--ep-num-redundant-experts"')),
+        ("sglang", "sglang", ("--enable-eplb --ep-num-redundant-experts 32",)),
+    ],
+)
+def test_second_copies_of_experts_are_asked_for(target: str, engine: str, words: tuple[str, ...]) -> None:
+    plan = plan_of((REDUNDANT,), Ask("DeepSeek-V3", "fp8", "bf16", engine))
+    deployment = deployment_of(plan, target)
+    files = TARGETS[target].files(deployment)
+    text = "\n".join(files.values())
+    assert [word for word in words if word not in text] == []
+    assert engines(TARGETS[target].read(deployment, files)) == planned(plan)
+    assert faults(deployment, TARGETS[target].read(deployment, files)) == []
+    fewer = {path: re.sub(r"(redundant.experts\W+)32", r"\g<1>31", text) for path, text in files.items()}
+    sentences = [sentence for _, sentence in faults(deployment, TARGETS[target].read(deployment, fewer))]
+    assert any("redundant is 31, but the plan was evaluated with 32" in sentence for sentence in sentences)
+
+
+def test_second_copies_that_no_file_can_ask_for_are_refused() -> None:
+    three = Case("colocated", dp=3, ep=3, seqs=3, tokens=1536)
+    for dtype, engine, sentence in (
+        ("bf16", "trtllm", "EP 3 needs redundant experts \\(1\\), which the files for TensorRT-LLM cannot ask for"),
+        (
+            "int4",
+            "vllm",
+            "EP 3 needs redundant experts \\(1\\), which vLLM is sure to load in bf16 and fp8 only, not in int4",
+        ),
+    ):
+        plan = plan_of((three,), Ask("Mixtral-8x7B", dtype, "bf16", engine))
+        target = engine if engine == "trtllm" else "vllm"
+        with pytest.raises(InputError, match=sentence):
+            TARGETS[target].files(deployment_of(plan, target, model="org/name"))
 
 
 def holds(pool: DeployedPool | None, model: Transformer, tokens: int) -> bool:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from costmodel.engine import Role
 from costmodel.errors import InputError
-from costmodel.estimate import Estimate, estimate, saturation_rate
+from costmodel.estimate import Estimate, estimate
+from costmodel.step import StepLoad, step_time_one
 from pdplan.cli import run
-from tests.toy import OVERHEAD, llama_8b, toy_config
+from tests.toy import OVERHEAD, deepseek_v3, llama_8b, toy_accelerator, toy_config
 
 FLAGS = ("estimate", "--model", "Llama-3.1-8B", "--gpu", "H100")
 
@@ -70,8 +74,55 @@ def test_what_a_role_cannot_do_is_refused(role: Role, osl: float, batch: float |
         of(role, osl=osl, batch=batch)
 
 
-def test_lanes_share_prompts() -> None:
-    assert saturation_rate(toy_config(pipeline=2), prefill_time=0.1, decode_time=0.05) == pytest.approx(10.0)
+def test_stages_share_prompts() -> None:
+    """Prompts leave at stages / latency."""
+    found = estimate(llama_8b(), toy_config(role=Role.PREFILL, pipeline=2), OVERHEAD, 1000, 200)
+    assert found.prefill is not None
+    assert found.requests_per_second == pytest.approx(2.0 / found.prefill.time)
+
+
+def test_data_ranks_step_together() -> None:
+    """Eight prompts in the time of a step with one on every rank, which is longer than that of a prompt alone."""
+    roomy = toy_accelerator(memory=1e12)
+    config = toy_config(roomy, role=Role.PREFILL, data=8, expert=8, max_num_batched_tokens=8 * 4096)
+    found = estimate(deepseek_v3(), config, OVERHEAD, 4096, 200, lane_balance=1.2)
+    step = step_time_one(deepseek_v3(), config, OVERHEAD, StepLoad.prefill(4096, 8)).total[0, 0]
+    assert found.prefill is not None
+    assert step > 1.5 * found.prefill.time
+    assert found.requests_per_second == pytest.approx(8.0 / (1.2 * step))
+    chunked = replace(config, max_num_batched_tokens=8 * 1024)
+    steps = 4.0 * step_time_one(deepseek_v3(), config, OVERHEAD, StepLoad.prefill(1024, 8, 1536)).total[0, 0]
+    assert estimate(deepseek_v3(), chunked, OVERHEAD, 4096, 200).requests_per_second == pytest.approx(8.0 / steps)
+
+
+@pytest.mark.parametrize("role", [Role.PREFILL, Role.COLOCATED])
+@given(
+    split=st.sampled_from([(1, 1, 1), (1, 8, 8), (2, 8, 4), (8, 8, 1), (1, 32, 32), (1, 72, 72)]),
+    pipeline=st.sampled_from([1, 2]),
+    isl=st.integers(1, 30_000),
+    budget=st.sampled_from([512, 2048, 8192]),
+)
+def test_no_engine_beats_the_floor_of_its_flop(
+    role: Role, split: tuple[int, int, int], pipeline: int, isl: int, budget: int
+) -> None:
+    """Prompts per second x FLOP of a prompt <= GPUs x peak, with the least FLOP: two per weight that a token meets."""
+    tensor, expert, data = split
+    memory = toy_accelerator(memory=1e13)
+    config = toy_config(
+        memory,
+        role=role,
+        tensor=tensor,
+        expert=expert,
+        data=data,
+        pipeline=pipeline,
+        max_num_seqs=16 * data,
+        max_num_batched_tokens=budget * data,
+    )
+    model = deepseek_v3()
+    found = estimate(model, config, OVERHEAD, isl, 200)
+    flop = 2.0 * (model.active_parameters - 2 * model.hidden * model.vocab) * isl
+    reached = memory.peak_flops["bf16"] * memory.efficiency["gemm", "bf16"].compute
+    assert found.requests_per_second * flop <= config.gpus * reached
 
 
 def test_the_page_of_a_prefill_engine_counts_prompts(capsys: pytest.CaptureFixture[str]) -> None:

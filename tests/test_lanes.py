@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
 import pytest
 
+from costmodel.accelerator import Origin
 from costmodel.engine import Role
 from costmodel.engine_arrays import engine_arrays
+from costmodel.estimate import prompt_seconds
+from costmodel.host import EngineOverhead
 from costmodel.queueing import lockstep_excess
 from costmodel.serving.load import ClosedLoad, prompt_time
 from costmodel.simulator.cost_steps import GridSteps, cost_steps
+from costmodel.simulator.run import simulate
 from costmodel.simulator.step_model import PackedSteps
 from costmodel.step import StepLoad, step_time
+from optimizer.fleets.build_plan import plan_transfers
 from optimizer.fleets.fleet import FleetPool, pool_config
 from optimizer.fleets.pool_state import pool_state
 from optimizer.loads.columns import ROLES, Grid, make_columns
 from optimizer.loads.instance import Instance
 from optimizer.loads.lanes import lockstep
 from optimizer.rivals.by_evaluation import keeping_up
-from optimizer.verification.judge import simulated_fleet
+from optimizer.verification.judge import simulated_fleet, simulated_trace
 from search_spaces.engines import load_serving_policy
 from tests.lane_cases import at_rate, compared, lane_fleet, lane_instance, shape_with
 from tests.optimizer_cases import limit
@@ -99,6 +105,52 @@ def test_the_token_budget_is_that_of_all_lanes() -> None:
     at = shape_with(quarter, LANES)
     assert quarter.tables.chunk_count[at, 0, 0, 0] > 4.0
     assert quarter.tables.prefill_alone[at, 0] > instance.tables.prefill_alone[at, 0]
+
+
+def test_the_kv_of_a_request_is_sent_by_one_lane() -> None:
+    """By hand: the card of each of eight lanes, 50 GB/s, carries its own requests, and eight go side by side."""
+    instance = long_prompts()
+    tables, shape, whole = instance.tables, shape_with(instance, LANES), shape_with(instance, 1)
+    assert (tables.link[shape], tables.links[shape]) == (50e9, 8 * 50e9)
+    assert tables.link[whole] == tables.links[whole] == 8 * 50e9
+    seconds = float(tables.kv_transferred[shape, 0]) / 50e9
+    assert seconds == pytest.approx(PROMPT * 61 * 576 / 50e9)
+    fleet = lane_fleet(instance, Role.PREFILL, LANES, 1)
+    (transfer,) = plan_transfers(instance, fleet, 1.0)
+    assert transfer.seconds_per_request == pytest.approx(seconds)
+    assert transfer.link_utilization == pytest.approx(float(instance.flows.rate.sum()) * seconds / LANES)
+    sender, receiver = simulated_fleet(instance, fleet).pools
+    assert (sender.nics, receiver.nics) == (LANES, 1)
+    assert PROMPT * sender.kv_seconds_per_token * sender.nics == pytest.approx(seconds)
+    assert PROMPT * receiver.kv_seconds_per_token * receiver.nics == pytest.approx(seconds / LANES)
+
+
+@pytest.mark.parametrize("requests", [1, 7, 8, 9, 100, 256])
+def test_the_simulator_counts_the_host_time_of_the_busiest_lane(requests: int) -> None:
+    """Of its requests, from one on: a lone request is one of its lane, and not an eighth of one."""
+    instance = long_prompts()
+    pool = lane_fleet(instance, Role.PREFILL, LANES, 1).pools[0]
+    config, host = pool_config(instance, pool), EngineOverhead(0.0, 1.0, Origin.ASSUMED, "toy")
+    config = replace(config, max_num_seqs=256)
+    steps = PackedSteps.of(cost_steps(instance.problem.model, config, host).numbers())
+    assert steps.decode(requests, requests) == pytest.approx(max(requests / LANES, 1.0), abs=0.1)
+
+
+def test_a_prefill_engine_takes_what_the_simulator_takes() -> None:
+    """Capacity by `estimate` and by the tables of the search, against prompts that never stop coming."""
+    quarter = lane_instance(LANES, BUDGET // 4, ((float(PROMPT), 2.0, 1.0),))
+    fleet = lane_fleet(quarter, Role.PREFILL, LANES, 1)
+    pool = fleet.pools[0]
+    engine = engine_arrays(quarter.problem.model, [config := pool_config(quarter, pool)], quarter.overhead)
+    stated = 1.0 / prompt_seconds(quarter.problem.model, config, engine, float(PROMPT), BALANCE)
+    columns = make_columns(quarter, Grid(blocks=(1,), colocated_blocks=(1,), decode_blocks=(1,)))
+    mine = (columns.shape == pool.shape) & (columns.role == ROLES.index(Role.PREFILL))
+    (need,) = set((keeping_up(quarter, columns.take(mine)) @ quarter.flows.rate).tolist())
+    demand = simulated_trace(at_rate(quarter, 3.0 * stated), fleet, 600, 0)
+    result = simulate(demand.trace, simulated_fleet(quarter, fleet))
+    taken = 599.0 / (result.prompt_end.max() - result.prompt_end.min())
+    assert stated == pytest.approx(taken, rel=0.05)
+    assert 1.0 / need == pytest.approx(taken, rel=0.05)
 
 
 def test_engines_with_one_lane_have_nothing_to_be_uneven() -> None:

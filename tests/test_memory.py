@@ -52,6 +52,16 @@ def test_experts_split_over_data_ranks_too() -> None:
     assert one - sixteen == pytest.approx(experts * 15 / 16, rel=1e-12)
 
 
+def test_ranks_hold_as_many_experts_each_where_they_do_not_divide() -> None:
+    """EP 72 of 256 experts: 288 places, four on every rank."""
+    model = deepseek_v3()
+    expert = 2 * 58 * 3 * 7168 * 2048
+    fewer, more = (weight_bytes_per_gpu(model, toy_config(data=d, expert=d)) for d in (64, 72))
+    assert more == pytest.approx(fewer, rel=1e-12)
+    assert weight_bytes_per_gpu(model, toy_config(data=128, expert=128)) == pytest.approx(more - 2 * expert, rel=1e-12)
+    assert [model.redundant_experts(ranks) for ranks in (1, 64, 72, 320)] == [0, 0, 32, 64]
+
+
 def test_pipeline_stages_cover_all_layers_and_the_worst_counts() -> None:
     assert stage_layers(61, 4) == (15, 16, 15, 15)
     assert sum(stage_layers(80, 7)) == 80

@@ -197,7 +197,7 @@ def test_host_time_is_per_step_and_per_request() -> None:
     assert step.host[0, 0] == pytest.approx(host_time(OVERHEAD, 32))
 
 
-def test_the_host_deals_with_the_requests_of_all_data_ranks() -> None:
-    for data in (1, 8):
-        step = step_time_one(deepseek_v3(), toy_config(data=data, expert=data), OVERHEAD, StepLoad.decode(512, 1000))
-        assert step.host[0, 0] == pytest.approx(host_time(OVERHEAD, 512))
+@pytest.mark.parametrize(("requests", "data", "busiest"), [(512, 1, 512), (512, 8, 64), (8192, 32, 256), (3, 8, 1)])
+def test_the_host_of_a_data_rank_deals_with_its_own_requests(requests: int, data: int, busiest: int) -> None:
+    step = step_time_one(deepseek_v3(), toy_config(data=data, expert=data), OVERHEAD, StepLoad.decode(requests, 1000))
+    assert step.host[0, 0] == pytest.approx(host_time(OVERHEAD, busiest))

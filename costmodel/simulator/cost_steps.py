@@ -146,8 +146,8 @@ def cost_steps(model: Transformer, config: EngineConfig, overhead: EngineOverhea
     return GridSteps(
         token_nodes=tokens,
         token_times=base,
-        row_nodes=rows * ranks,
-        row_times=heads - heads[0],
+        row_nodes=np.unique([1.0, *(rows * ranks)]),
+        row_times=np.concatenate([np.zeros(int(ranks > 1.0)), heads - heads[0]]),
         context_nodes=contexts,
         decode_attention=decode,
         chunk_nodes=chunks,

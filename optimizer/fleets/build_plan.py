@@ -145,7 +145,7 @@ def plan_transfers(instance: Instance, fleet: Fleet, volume: float) -> list[Tran
             if total <= 1e-9:
                 continue
             link = float(min(tables.link[source.shape], tables.link[target.shape]))
-            ends = min(source.replicas * tables.link[source.shape], target.replicas * tables.link[target.shape])
+            ends = min(source.replicas * tables.links[source.shape], target.replicas * tables.links[target.shape])
             moved = float(rate @ tables.kv_transferred[source.shape])
             transfers.append(
                 Transfer(

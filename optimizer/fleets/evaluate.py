@@ -240,10 +240,12 @@ def _handed_over(
     seconds = tables.kv_transferred[pool.shape] / np.clip(links @ shares, 1.0, tables.link[pool.shape])
     sent, scv = tables.kv_transferred[pool.shape], instance.flows.arrival_scv
     together = 1.0 if state.wait is None else state.wait.together
-    cards = [card_wait(state.rate, sent / tables.link[pool.shape], float(pool.replicas), scv, together)]
+    ranks = float(pool.replicas * tables.ranks[pool.shape])
+    cards = [card_wait(state.rate, sent / tables.link[pool.shape], ranks, scv, together)]
     parts = shares @ state.rate / max(float(state.rate.sum()), 1e-300)
     for (to, at), part in zip(decodes, parts, strict=True):
-        chance, mean = card_wait(at.rate, sent / tables.link[to.shape], float(to.replicas), scv, 1.0)
+        ranks = float(to.replicas * tables.ranks[to.shape])
+        chance, mean = card_wait(at.rate, sent / tables.link[to.shape], ranks, scv, 1.0)
         cards.append((chance * float(part), mean))
     return seconds, hand_over_waits(cards, [(at, float(part)) for (_, at), part in zip(decodes, parts, strict=True)])
 

@@ -46,7 +46,7 @@ def utilization(instance: Instance, pool: FleetPool, state: PoolState) -> dict[s
         used[Resource.KV_MEMORY] = state.memory
     if pool.role is not Role.COLOCATED:
         moved = float(state.rate @ tables.kv_transferred[pool.shape])
-        used[Resource.LINK] = moved / (pool.replicas * float(tables.link[pool.shape]))
+        used[Resource.LINK] = moved / (pool.replicas * float(tables.links[pool.shape]))
     return {str(resource): float(use) for resource, use in used.items()}
 
 

@@ -194,7 +194,7 @@ def prefill_loads(instance: Instance, columns: Columns) -> Loads:
     latency[deep] += (stages[deep] - 1.0)[:, None] * behind
     handover = kv_handover_time(tables, columns.shape, slowest_peer(tables)[columns.shape])
     slack = flows.ttft - latency - handover - flows.first_step - lanes.step[:, None]
-    card = kv_handover_time(tables, columns.shape, tables.link[columns.shape])
+    card = kv_handover_time(tables, columns.shape, tables.links[columns.shape])
     link = card / (LINK_UTILIZATION * columns.replicas[:, None])
     load = np.zeros((columns.size, len(RESOURCES), flows.isl.size))
     load[:, 0], load[:, 1], load[:, 5] = time, queue, link
@@ -290,7 +290,7 @@ def decode_loads(instance: Instance, columns: Columns) -> Loads:
     room = columns.tpot - base
     load = np.zeros((columns.size, len(RESOURCES), flows.isl.size))
     load[:, 2:5] = _running(instance, columns, np.maximum(room, 0.0), np.zeros((1, 1)))
-    card = kv_handover_time(tables, columns.shape, tables.link[columns.shape])
+    card = kv_handover_time(tables, columns.shape, tables.links[columns.shape])
     load[:, 5] = card / (LINK_UTILIZATION * columns.replicas[:, None])
     load[(room <= 0.0) | (tables.kv_capacity[columns.shape, columns.chunk] <= 0.0)] = np.inf
     late = columns.tpot[:, None] > flows.longest_step * (1.0 + 1e-9)

@@ -23,7 +23,7 @@ from costmodel.host import EngineOverhead
 from costmodel.memory import kv_bytes_peak_per_gpu, kv_bytes_per_request_per_gpu, kv_capacity_bytes
 from costmodel.serving.load import uneven_lanes
 from costmodel.serving.policy import Scheduler
-from costmodel.step import EngineArrays, StepLoad, StepTime, engine_arrays, step_time
+from costmodel.step import EngineArrays, StepLoad, StepTime, engine_arrays, prompt_chunks, step_time
 from costmodel.transformer import Transformer
 from search_spaces.engines import load_serving_policy
 from search_spaces.enumeration import Shape, engine_config
@@ -50,7 +50,7 @@ class Tables:
     uneven (S,): time of a prompt over that on evenly busy ranks, which all times of prompts have in them [1].
     usd_per_hour (S,): price of one engine. offer (S,): index of its offer.
     talks (S, S), domain (S,), group (3, S), pairing: who can hand KV blocks to whom, see `pairing.HandOver`.
-    link (S,): scale-out bandwidth of one engine [byte/s].
+    link (S,): scale-out bandwidth of one data-parallel rank, which alone holds the KV of a request [byte/s].
     seqs (B,): batch sizes at which steps are priced; limits (L,): indices of those that an engine may be limited to;
     chunks (C,): token budgets; all of a whole engine.
     prefill_alone (S, C, F): time of the chunks of one prompt alone on a prefill engine, one after another [s].
@@ -113,6 +113,11 @@ class Tables:
         return int(self.limits[min(place, self.limits.size - 1)])
 
     @property
+    def links(self) -> FloatArray:
+        """Scale-out bandwidth of all ranks of one engine, (S,) [byte/s]."""
+        return np.asarray(self.link * self.ranks)
+
+    @property
     def rank_chunks(self) -> FloatArray:
         """Token budgets of one data-parallel rank, (S, C) [token]."""
         return np.asarray(self.chunks / self.ranks[:, None])
@@ -131,16 +136,6 @@ def batch_sizes(problem: Problem) -> FloatArray:
     limits = problem.space.max_num_seqs
     powers = (1 << power for power in range(max(limits).bit_length()))
     return np.array(sorted({*limits, *powers}), dtype=np.float64)
-
-
-def prompt_chunks(new_tokens: FloatArray, past: FloatArray, room: FloatArray) -> tuple[FloatArray, ...]:
-    """Split prompts into equal chunks: (chunks, tokens per chunk, mean tokens already cached).
-
-    Attention of a chunk is linear in what is already cached, so its mean stands for all chunks exactly.
-    """
-    count = np.ceil(new_tokens / room)
-    size = new_tokens / count
-    return count, size, past + (new_tokens - size) / 2.0
 
 
 def prefill_latency(
@@ -322,7 +317,7 @@ def build_tables(problem: Problem, flows: Flows, shapes: tuple[Shape, ...], over
         ranks=ranks,
         uneven=uneven,
         usd_per_hour=gpus * np.array([offer.usd_per_hour for offer in offers]),
-        link=gpus * np.array([offer.accelerator.scale_out.bandwidth for offer in offers]),
+        link=gpus / ranks * np.array([offer.accelerator.scale_out.bandwidth for offer in offers]),
         seqs=seqs,
         limits=np.searchsorted(seqs, space.max_num_seqs).astype(np.int64),
         chunks=chunks,

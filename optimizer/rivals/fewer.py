@@ -87,7 +87,7 @@ def still_holds(instance: Instance, fleet: Fleet) -> bool:
     tables, rate = instance.tables, instance.flows.rate
     sent = (pool for pool in fleet.pools if pool.role is not Role.COLOCATED)
     busy = [
-        float(pool.route * rate @ tables.kv_transferred[pool.shape]) / tables.link[pool.shape] / pool.replicas
+        float(pool.route * rate @ tables.kv_transferred[pool.shape]) / tables.links[pool.shape] / pool.replicas
         for pool in sent
     ]
     carried = all(share <= LINK_UTILIZATION * (1.0 + 1e-9) for share in busy)

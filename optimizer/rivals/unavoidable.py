@@ -147,7 +147,7 @@ def prefill_work(instance: Instance, settings: Columns) -> FloatArray:
 
 def sending_work(instance: Instance, settings: Columns) -> FloatArray:
     """Engines whose network cards a hand-over per second takes, 0 on colocated ones [1], (settings, flows)."""
-    sent = instance.tables.kv_transferred / (LINK_UTILIZATION * instance.tables.link[:, None])
+    sent = instance.tables.kv_transferred / (LINK_UTILIZATION * instance.tables.links[:, None])
     return np.where((settings.role == COLOCATED)[:, None], 0.0, sent[settings.shape])
 
 

@@ -165,7 +165,8 @@ def _pool(instance: Instance, pool: FleetPool, probability: float) -> Pool:
         replicas=pool.replicas,
         pipeline=config.parallelism.pipeline,
         router=Router.LENGTH_AWARE if by_tokens else Router.LEAST_LOADED,
-        kv_seconds_per_token=per_token / float(tables.link[pool.shape]) if pool.role is not Role.COLOCATED else 0.0,
+        kv_seconds_per_token=per_token / float(tables.links[pool.shape]) if pool.role is not Role.COLOCATED else 0.0,
+        nics=ranks,
     )
 
 

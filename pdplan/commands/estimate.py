@@ -102,13 +102,14 @@ def estimate(console: Console, /, as_json: bool, **options: Any) -> None:
     requests fit, and what binds.
     """
     from costmodel.estimate import estimate as predict
-    from search_spaces.engines import engine_name, load_engine_overhead
+    from search_spaces.engines import engine_name, load_serving_policy
 
     flags = Flags(**options | {"engine": engine_name(options["engine"])})
     problem = _problem(flags)
     config = _config(problem, flags)
-    overhead = load_engine_overhead(flags.engine, problem.engine_changes)
-    found = predict(problem.model, config, overhead, flags.isl, flags.osl, batch=flags.batch)
+    policy = load_serving_policy(flags.engine, problem.engine_changes)
+    lengths, balance = (flags.isl, flags.osl), policy.lane_balance
+    found = predict(problem.model, config, policy.overhead, *lengths, batch=flags.batch, lane_balance=balance)
     as_value = estimate_dict(problem.model, config, flags, found, problem.offers[0])
     console.show(as_value if as_json else _page(as_value, console.width))
     console.hint("pdplan init   # a workload file; pdplan optimize then finds the fleet")

@@ -7,17 +7,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-import numpy as np
-
 from costmodel.accelerator import Accelerator
 from costmodel.engine import EngineConfig, Parallelism, Role
+from costmodel.engine_arrays import engine_arrays
 from costmodel.errors import InputError, UnknownNameError
+from costmodel.estimate import prompt_seconds
 from costmodel.memory import activation_bytes, kv_bytes_peak_per_gpu, kv_capacity_bytes, weight_bytes_per_gpu
 from costmodel.quoting import shown
-from costmodel.step import StepLoad, step_time_one
 from costmodel.transformer import Transformer
 from optimizer.plans.plan import Plan, Pool
-from search_spaces.engines import load_engine_overhead
+from search_spaces.engines import load_engine_overhead, load_serving_policy
 from search_spaces.kv_blocks import block_tokens
 from search_spaces.loader import problem_of
 from search_spaces.models import known_names, load_model, served_checkpoint
@@ -275,6 +274,7 @@ def _settings(plan: Plan, model: Transformer, config: EngineConfig, options: Opt
         block_tokens=block,
         prefix_caching=plan.workload.prefix_hit_share > 0.0,
         attention_backend=_attention_backend(plan, kind, config.kv_dtype),
+        redundant=model.redundant_experts(split.expert),
     )
 
 
@@ -316,10 +316,10 @@ def _attention_backend(plan: Plan, kind: str, kv_dtype: str) -> str | None:
 
 
 def _prompt_rate(problem: Problem, config: EngineConfig) -> float:
-    """Tokens per second that one idle engine prefills in full chunks [token/s]; 0 for decode."""
+    """Tokens per second that an engine prefills in full chunks, on all of its ranks [token/s]; 0 for decode."""
     if config.role is Role.DECODE:
         return 0.0
-    overhead = load_engine_overhead(problem.engine, problem.engine_changes)
-    chunk = float(min(config.max_num_batched_tokens, config.max_model_len))
-    step = step_time_one(problem.model, config, overhead, StepLoad.prefill(chunk))
-    return chunk / float(np.asarray(step.total).item())
+    policy = load_serving_policy(problem.engine, problem.engine_changes)
+    engines = engine_arrays(problem.model, [config], policy.overhead)
+    chunk = float(min(config.max_num_batched_tokens // config.parallelism.data, config.max_model_len))
+    return chunk / prompt_seconds(problem.model, config, engines, chunk, policy.lane_balance)

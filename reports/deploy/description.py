@@ -33,7 +33,8 @@ class Settings:
 
     quantization: method that the engine applies to 16-bit weights while loading, None: weights are used as stored;
     block_tokens: tokens of a KV block; attention_backend: None where the engine's own choice is the same everywhere;
-    config_overrides: what is laid over the checkpoint's config.json, as one line of JSON, empty where nothing is.
+    config_overrides: what is laid over the checkpoint's config.json, as one line of JSON, empty where nothing is;
+    redundant: second copies of experts in each layer, so that all ranks hold as many.
     """
 
     tensor: int
@@ -50,6 +51,7 @@ class Settings:
     prefix_caching: bool
     attention_backend: str | None
     config_overrides: str = ""
+    redundant: int = 0
 
     @property
     def gpus(self) -> int:

@@ -16,6 +16,7 @@ from .description import DeployedPool, Deployment, Memory, Settings
 from .found import Reader, Words
 
 OVERRIDES: Final = "--json-model-override-args"
+REDUNDANT: Final = "--ep-num-redundant-experts"
 MODE: Final = "--disaggregation-mode"
 DIGITS: Final = 6
 """Digits of a memory share that stand in a file."""
@@ -31,6 +32,7 @@ def sglang_words(deployment: Deployment, pool: DeployedPool) -> Words:
         ("--pp-size", str(settings.pipeline)),
         ("--attn-dp-size", str(settings.data)),
         ("--ep-size", str(settings.expert)),
+        *((("--enable-eplb", None), (REDUNDANT, str(settings.redundant))) if settings.redundant else ()),
         ("--max-running-requests", str(settings.max_num_seqs)),
         ("--chunked-prefill-size", str(settings.max_num_batched_tokens)),
         ("--max-prefill-tokens", str(settings.max_num_batched_tokens)),
@@ -90,4 +92,5 @@ def sglang_settings(where: str, words: Words, memory: Memory) -> Settings:
         prefix_caching=not reader.has("--disable-radix-cache"),
         attention_backend=reader.text("--attention-backend") if reader.has("--attention-backend") else None,
         config_overrides=reader.overrides(OVERRIDES),
+        redundant=reader.whole(REDUNDANT) if reader.has("--enable-eplb") else 0,
     )

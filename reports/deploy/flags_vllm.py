@@ -11,11 +11,16 @@ from costmodel.errors import InputError
 
 from . import facts
 from .description import DeployedPool, Deployment, Settings
-from .found import Reader, Words
+from .found import Reader, Words, json_object, one_line
 from .refusals import UndeployableError
 
 PREFIX_CACHING: Final = "--enable-prefix-caching"
 EXPERT_PARALLEL: Final = "--enable-expert-parallel"
+EPLB: Final = "--enable-eplb"
+EPLB_CONFIG: Final = "--eplb-config"
+REDUNDANT: Final = "num_redundant_experts"
+BALANCED_DTYPES: Final = ("bf16", "fp8")
+"""Dtypes of experts that vLLM's load balancer can copy in every version: the others depend on the kernels chosen."""
 OVERRIDES: Final = "--hf-overrides"
 TRANSFER: Final = "--kv-transfer-config"
 PULL: Final = "NixlConnector"
@@ -36,6 +41,8 @@ def vllm_words(deployment: Deployment, pool: DeployedPool) -> Words:
     ]
     if deployment.model.is_moe:
         words.append((_switch(version, EXPERT_PARALLEL, on=settings.expert > 1), None))
+    if settings.redundant:
+        words += [(EPLB, None), (EPLB_CONFIG, _eplb_config(pool))]
     words += [
         ("--max-num-seqs", str(rank_seqs)),
         ("--max-num-batched-tokens", str(rank_tokens)),
@@ -59,6 +66,18 @@ def vllm_words(deployment: Deployment, pool: DeployedPool) -> Words:
     if pool.role is not Role.COLOCATED:
         words.append((TRANSFER, json.dumps(transfer_config(deployment, pool), separators=(",", ":"))))
     return tuple(words)
+
+
+def _eplb_config(pool: DeployedPool) -> str:
+    """Second copies of experts, which vLLM keeps for its load balancer alone: experts and copies must divide by EP."""
+    dtype = pool.config.weight_dtype
+    if dtype not in BALANCED_DTYPES:
+        raise InputError(
+            f"pool {pool.id}: EP {pool.settings.expert} needs redundant experts ({pool.settings.redundant}), which "
+            f"vLLM is sure to load in {' and '.join(BALANCED_DTYPES)} only, not in {dtype}; choose an EP that divides "
+            "the experts, or engine: sglang"
+        )
+    return one_line({REDUNDANT: pool.settings.redundant})
 
 
 def graph_tokens(seqs: int) -> int:
@@ -170,6 +189,16 @@ def vllm_settings(deployment: Deployment, where: str, words: Words) -> Settings:
         prefix_caching=reader.switch(PREFIX_CACHING, facts.off_switch("vllm", version, PREFIX_CACHING)),
         attention_backend=reader.text("--attention-backend") if reader.has("--attention-backend") else None,
         config_overrides=reader.overrides(OVERRIDES),
+        redundant=_redundant(where, reader),
+    )
+
+
+def _redundant(where: str, reader: Reader) -> int:
+    """Second copies of experts that flags ask for; none without the load balancer."""
+    if not reader.has(EPLB):
+        return 0
+    return Reader(f"{where}: {EPLB_CONFIG}", json_object(f"{where}: {EPLB_CONFIG}", reader.text(EPLB_CONFIG))).whole(
+        REDUNDANT
     )
 
 

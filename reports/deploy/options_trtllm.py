@@ -34,6 +34,11 @@ def trtllm_options(deployment: Deployment, pool: DeployedPool) -> dict[str, Any]
             f"pool {pool.id}: TensorRT-LLM runs attention data-parallel over all ranks or none, not TP "
             f"{settings.tensor} x DP {settings.data}; plan again with engine: vllm or sglang in the workload"
         )
+    if settings.redundant:
+        raise InputError(
+            f"pool {pool.id}: EP {settings.expert} needs redundant experts ({settings.redundant}), which the files for "
+            "TensorRT-LLM cannot ask for; plan again with an EP that divides the experts, or engine: vllm or sglang"
+        )
     seqs, tokens = _per_step(pool)
     options: dict[str, Any] = {
         "backend": "pytorch",

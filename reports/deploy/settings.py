@@ -63,6 +63,14 @@ def _parallel(deployment: Deployment) -> list[SettingRow]:
             ),
             SettingRow("data parallel", _each(deployment, "data"), "attention ranks that share the experts"),
         ]
+    if any(pool.settings.redundant for pool in deployment.pools):
+        rows.append(
+            SettingRow(
+                "redundant experts",
+                _each(deployment, "redundant"),
+                "second copies, so that all GPUs hold as many experts",
+            )
+        )
     return rows
 
 
