@@ -104,7 +104,7 @@ def test_what_no_plan_says_is_refused(case: str) -> None:
         (json.dumps(FLEET).encode("utf-16"), ": is UTF-16 text; save it as UTF-8"),
         (json.dumps(FLEET).encode("utf-16-be"), ": is UTF-16 text; save it as UTF-8"),
         (b'{"name":\n"\xe9"}', ":2: is not UTF-8 text (byte 0xe9 at offset 10); save it as UTF-8"),
-        (gzip.compress(b"{}"), ": is gzip-compressed; save it as UTF-8"),
+        (gzip.compress(b"{}", mtime=0), ": is gzip-compressed; save it as UTF-8"),
         (b"[" * 200_000, ": {}it is nested too deeply"),
         (b'{"seed": ' + b"9" * 5000 + b"}", ": {}it is not valid JSON: a number has thousands of digits"),
         (b"[]", ":1:1: {}it is an array, and a plan is an object with the schema pdplan.plan/1"),
