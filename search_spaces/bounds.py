@@ -113,6 +113,8 @@ MAX_NUM_BATCHED_TOKENS: Final = Bounds(16, 2**20, "tokens")
 GPUS_PER_ENGINE: Final = Bounds(1, 4096, "GPUs")
 VOLUME: Final = Bounds(1e-3, 1e3)
 SEED: Final = Bounds(0, 2**53)
+RUN_REQUESTS: Final = Bounds(100, 1_000_000, "requests")
+"""Of a run that simulates one loss, or one hour."""
 
 # The limits on the fleet.
 BUDGET: Final = Bounds(1e-4, GIGA, "$/h")

@@ -21,7 +21,7 @@ ROW = "2023-11-16 18:00:00,1,2\n"
         ("", ": the trace is empty: the file has no lines"),
         ("\n\n", ": the trace is empty: the file has no lines"),
         (AZURE, ": the trace is empty: it has no requests"),
-        ("arrival,isl,osl\n0,5,0\n", ": the trace is empty: it has only 1 requests without output"),
+        ("arrival,isl,osl\n0,5,0\n", ":2: osl is 0, a whole number of tokens from 1 to 16777216 is wanted; 1 of 1 row"),
         (
             AZURE + ROW + "2023-11-16 18:00:01,5\n",
             ":3: the row has 2 fields, the header has 3: '2023-11-16 18:00:01,5'",
@@ -66,7 +66,7 @@ def test_bad_files_get_one_sentence(write: Write, content: str | bytes, sentence
     [
         ("{nonsense", ":2: the line is not valid JSON"),
         ("[1, 2]", ":2: the line holds a JSON list, one object per line is wanted"),
-        ('{"timestamp": 0, "input_length": 5}', ":2: the object has no key 'output_length'"),
+        ('{"timestamp": 0, "input_length": 5}', ":2: output_length is missing, a whole number of tokens"),
         ('{"timestamp": 0, "input_length": NaN, "output_length": 1}', ":2: the line is not valid JSON (NaN is not"),
         ('{"timestamp": 0, "input_length": true, "output_length": 1}', ":2: input_length is true, a number is wanted"),
         ('{"timestamp": 0, "input_length": 1e999, "output_length": 1}', ":2: input_length is 'inf', a whole number"),
