@@ -46,5 +46,5 @@ def requests_to_decide(judgement: Judgement) -> int | None:
     """Requests of each run that would decide, rounded up to two digits; None where it is decided, or none would."""
     if judgement.outcome is not Outcome.UNDECIDED or not math.isfinite(judgement.deciding):
         return None
-    digit = 10 ** max(math.floor(math.log10(judgement.deciding)) - 1, 0)
+    digit = int(10 ** max(math.floor(math.log10(judgement.deciding)) - 1, 0))
     return math.ceil(judgement.deciding / digit) * digit
