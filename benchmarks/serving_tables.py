@@ -74,7 +74,7 @@ class Table:
         low = np.take_along_axis(self.steps, left, axis=1)
         high = np.take_along_axis(self.steps, left + 1, axis=1)
         part = (place - GRID[left]) / (GRID[left + 1] - GRID[left])
-        batch = np.maximum(running / self.pipeline, np.minimum(running, 1.0))
+        batch = np.maximum(running / self.pipeline, 1.0)
         time: Array = low + (high - low) * part + step + each * busiest_rank(batch, self.ranks)
         return time
 

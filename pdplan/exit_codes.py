@@ -11,7 +11,7 @@ class ExitCode(IntEnum):
     DONE = 0
     BAD_INPUT = 2
     INFEASIBLE = 3
-    """The command ran, and its answer is no: no fleet, a missed SLO, a fleet that does not survive a loss."""
+    """The command ran, and its answer is not yes: no fleet, an SLO missed or undecided, a loss that is not survived."""
     BUG = 70
     INTERRUPTED = 130
     BROKEN_PIPE = 141

@@ -127,7 +127,7 @@ def _judged(plan: Plan, instance: Instance, fleet: Fleet, asked: Asked) -> Simul
     from reports.simulated import Simulated
 
     volume = _volume(plan, instance, asked)
-    demands, too_long = _demands(instance, fleet, asked, volume)
+    demands, left_out, most = _demands(instance, fleet, asked, volume)
     found = judge_demands(instance, simulated_fleet(instance, fleet), demands)
     steady = asked.trace is None and asked.profile is None and not asked.concurrency
     profile = None if asked.profile is None else _profile(instance, asked.profile)
@@ -140,7 +140,8 @@ def _judged(plan: Plan, instance: Instance, fleet: Fleet, asked: Asked) -> Simul
         gaps=class_gaps(instance, found),
         e2e=class_e2e(instance, found),
         behind=None if behind is None else fleet.pools[behind].name,
-        source=_source(asked, profile, found, instance.problem.recorded) + too_long + own_rate(plan, asked, found),
+        source=_source(asked, profile, found, instance.problem.recorded) + left_out + own_rate(plan, asked, found),
+        most=most,
         concurrency=asked.concurrency,
         analytic=evaluate(instance, fleet, volume) if steady else None,
         slots=() if profile is None else slots_of_day(instance, found, profile, volume),
@@ -164,34 +165,36 @@ def _volume(plan: Plan, instance: Instance, asked: Asked) -> float:
     return planned_volume(plan) if asked.rate is None else asked.rate / instance.problem.workload.request_rate
 
 
-def _demands(instance: Instance, fleet: Fleet, asked: Asked, volume: float) -> tuple[list[Demand], str]:
-    """Requests of each run, and what is to be said of those of a trace that no engine takes."""
+def _demands(instance: Instance, fleet: Fleet, asked: Asked, volume: float) -> tuple[list[Demand], str, int]:
+    """Requests of each run, what is to be said of those of a trace that no engine takes, the most a run can have."""
     from optimizer.verification.judge import SEEDS, simulated_trace
     from optimizer.verification.simulated_demand import closed_demand, diurnal_demands
 
     if asked.profile is not None:
-        return diurnal_demands(
-            instance,
-            fleet,
-            _profile(instance, asked.profile),
-            requests=asked.requests,
-            seed=asked.seed,
-            volume=volume,
-            replications=asked.replications,
-        ), ""
-    too_long = ""
+        return (
+            diurnal_demands(
+                instance,
+                fleet,
+                _profile(instance, asked.profile),
+                requests=asked.requests,
+                seed=asked.seed,
+                volume=volume,
+                replications=asked.replications,
+            ),
+            "",
+            int(REQUESTS.high),
+        )
+    left_out, most = "", int(REQUESTS.high)
     if asked.trace is not None:
-        demand, left_out = replay(instance, fleet, asked)
+        demand, left_out, whole = replay(instance, fleet, asked)
         demands = [demand]
-        if left_out:
-            most = instance.problem.workload.max_tokens
-            too_long = f", less {left_out:,} of more than {most:,} tokens, which its engines do not take"
+        most = demand.trace.size if whole else most
     else:
         seeds = [asked.seed + SEEDS * number for number in range(asked.replications)]
         demands = [simulated_trace(instance, fleet, asked.requests, seed, volume) for seed in seeds]
     if asked.concurrency:
         demands = [closed_demand(demand, asked.concurrency) for demand in demands]
-    return demands, too_long
+    return demands, left_out, most
 
 
 def _profile(instance: Instance, profile: tuple[float, ...]) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
@@ -228,23 +231,23 @@ def _source(
     return words
 
 
-def replay(instance: Instance, fleet: Fleet, asked: Asked) -> tuple[Demand, int]:
-    """The first requests of a trace that generate tokens; with a rate, their arrivals are stretched to it.
+def replay(instance: Instance, fleet: Fleet, asked: Asked) -> tuple[Demand, str, bool]:
+    """The first requests of a trace; with a rate, their arrivals are stretched to it.
 
-    Those beyond the engines' max_model_len are left out: how many.
+    Also what is to be said of those that are left out as no engine can serve them, or as they are longer than the
+    engines' max_model_len; and whether there are no more in the trace.
     """
     import numpy as np
 
     from optimizer.verification.judge import replayed_trace
     from search_spaces.recorded import spread
-    from search_spaces.traces import in_order, read_rows, read_trace
+    from search_spaces.traces import Unservable, in_order, read_rows, read_trace
 
     path, most = asked.trace or Path(), instance.problem.workload.max_tokens
-    rows_of = [
-        rows.pick(np.flatnonzero(rows.osl > 0)) for rows in in_order(path, read_rows(path, limit=asked.requests))
-    ]
+    unservable = Unservable()
+    rows_of = list(in_order(path, read_rows(path, limit=asked.requests, unservable=unservable)))
     parts = [rows.pick(np.flatnonzero(rows.isl + rows.osl <= most)) for rows in rows_of]
-    left_out = sum(len(rows) for rows in rows_of) - sum(len(rows) for rows in parts)
+    too_long = sum(len(rows) for rows in rows_of) - sum(len(rows) for rows in parts)
     nanoseconds, isl, osl = (
         np.concatenate([getattr(rows, name) for rows in parts]) if parts else np.zeros(0, dtype=np.int64)
         for name in ("nanoseconds", "isl", "osl")
@@ -253,8 +256,8 @@ def replay(instance: Instance, fleet: Fleet, asked: Asked) -> tuple[Demand, int]
     if isl.size < least:
         from reports.text import plural
 
-        fit = f" and at most {most:,} tokens" if left_out else ""
-        raise InputError(f"{path}: has {plural(isl.size, 'request')} with output{fit}; {least:,} are needed at least")
+        fit = f" of at most {most:,} tokens" if too_long else ""
+        raise InputError(f"{path}: has {plural(isl.size, 'request')}{fit}; {least:,} are needed at least")
     stats = read_trace(path, limit=asked.requests, most_tokens=most).arrivals
     arrival = spread((nanoseconds - nanoseconds[0]) / NANOSECONDS, stats)
     span = float(arrival[-1])
@@ -262,7 +265,11 @@ def replay(instance: Instance, fleet: Fleet, asked: Asked) -> tuple[Demand, int]
         raise InputError(f"{path}: all requests arrive at once")
     if asked.rate is not None:
         arrival *= (isl.size - 1) / span / asked.rate
-    return replayed_trace(instance, fleet, arrival, np.maximum(isl, 1), osl, seed=asked.seed), left_out
+    said = f", of which {unservable.words}" if unservable.count else ""
+    if too_long:
+        said += f", less {too_long:,} of more than {most:,} tokens, which its engines do not take"
+    demand = replayed_trace(instance, fleet, arrival, isl, osl, seed=asked.seed)
+    return demand, said, unservable.rows < asked.requests
 
 
 def timeline_text(pools: list[str], found: Judgement, window: float) -> str:

@@ -29,11 +29,10 @@ DeepSeek alone; without it they are what they are drawn to."""
 SUSPECT = """### Suspect rows
 
 These rows contradict physics or their own description, with wide margins. They count in the tables above like all
-others; no parameter is fitted to them. *weights larger than the GPUs*: the layout cannot hold the checkpoint. *load not
-stated*: no concurrency. *more prompts than the kernels can compute*: 1.25 times what the roofline of the fitted kernels
-allows, so a prefix cache or another load. *tokens faster than the memory*: less than one read of the active weights.
-*first token later than any queue*: over three times what all requests in flight take to prefill one after the other,
-with memory for all of them: compilation or warm-up."""
+others; no parameter is fitted to them. *load not stated*: no concurrency. *more prompts than the kernels can compute*:
+1.25 times what the roofline of the fitted kernels allows, so a prefix cache or another load. *tokens faster than the
+memory*: less than one read of the active weights. *first token later than any queue*: over three times what all
+requests in flight take to prefill one after the other, with memory for all of them: compilation or warm-up."""
 
 DISTRUST = """## Where not to trust it
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from costmodel.calibration.scales import LIMITS, SPREAD, Quantity
+from costmodel.calibration.scales import SPREAD, Quantity
 from costmodel.engine import EngineConfig
 from search_spaces.benchmark_results.calibration import Calibration
 from search_spaces.benchmark_results.deployed import MeasuredRun
@@ -49,6 +49,7 @@ def calibration_dict(found: Calibration, overlay: str | None) -> dict[str, Any]:
             name: {
                 "scale": getattr(fit.scales, name),
                 "fitted": name in fit.free,
+                "at_limit": name in fit.at_limit,
                 "spread_before": SPREAD[name],
                 "spread_after": fit.spread.get(name, SPREAD[name]),
             }
@@ -67,6 +68,9 @@ def calibration_dict(found: Calibration, overlay: str | None) -> dict[str, Any]:
             }
             for one, before, after, held in zip(found.seen, fit.before, fit.after, fit.held, strict=True)
         ],
+        "explained": fit.explains,
+        "strain": fit.strain,
+        "refusal": found.refusal or None,
         "notes": [{"where": note.where, "reason": note.reason} for note in found.notes],
         "overlay": overlay,
     }
@@ -116,9 +120,7 @@ def _summary(logs: np.ndarray[Any, np.dtype[np.float64]]) -> dict[str, float]:
 def _scales_table(value: dict[str, Any], width: int) -> str:
     rows = []
     for name, one in value["scales"].items():
-        low, high = LIMITS[name]
-        at_limit = one["fitted"] and not low * 1.02 < one["scale"] < high / 1.02
-        state = "at the limit of what is looked at" if at_limit else "fitted"
+        state = "at the limit of what is looked at" if one["at_limit"] else "fitted"
         rows.append(
             [
                 MEANING[name],

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from optimizer.plans.plan import Plan
+from optimizer.verification.judge import Outcome
 from optimizer.verification.latency_curve import TOLERANCE, Curve
 from optimizer.verification.simulated_goodput import Goodput, RatePoint
 
@@ -44,7 +45,7 @@ def goodput_text(found: Goodput, plan: Plan, width: int) -> list[str]:
 
 def _goodput_sentence(found: Goodput, plan: Plan) -> str:
     if found.rate <= 0.0:
-        return f"Goodput 0: a class misses its goal even at {rate(found.fails)}."
+        return f"Goodput 0: no goal is shown to be met even at {rate(found.fails)}."
     return (
         f"Goodput {rate(found.rate)}, at the lower end of the intervals and to {percent(found.tolerance)}; "
         f"plan: {rate(plan.goodput_rps)}."
@@ -114,9 +115,16 @@ def _point_rows(point: RatePoint) -> list[list[str]]:
 
 
 def _mark(point: RatePoint) -> str:
-    if point.held:
-        return "✓" if point.proven else "✓ (unsure)"
-    return "overloaded" if point.overloaded else "missed"
+    return "overloaded" if point.overloaded else outcome_mark(point.outcome)
+
+
+def outcome_mark(outcome: Outcome) -> str:
+    """Write an outcome in a cell.
+
+    >>> [outcome_mark(one) for one in Outcome]
+    ['✓', 'missed', 'undecided']
+    """
+    return {Outcome.MEETS: "✓", Outcome.MISSES: "missed", Outcome.UNDECIDED: "undecided"}[outcome]
 
 
 def three(values: Sequence[float]) -> str:

@@ -8,19 +8,21 @@ from typing import Any, Final
 from optimizer.plans.plan import Plan
 from optimizer.procurement.resilience import Loss, Resilience
 from optimizer.verification.behind import pool_behind
-from optimizer.verification.judge import Judgement
+from optimizer.verification.judge import Judgement, Outcome
+from search_spaces.bounds import RUN_REQUESTS
 
 from .numbers import MISSING, hourly, percent, signed_percent
 from .page_charts import Table
 from .simulation_sentences import waste_sentence
+from .simulation_text import deciding_words
 from .table import Column, render_table
 from .text import plural, wrap
 
 MOST_LINES: Final = 12
 """Of a cell: a narrow terminal makes cells tall, and cuts none."""
-UNSURE: Final = (
-    "Unsure: the goal lies within the 95 % interval of the simulated share, as happens near saturation, where queues "
-    "come and go slowly; longer runs (--requests) tell more."
+UNDECIDED: Final = (
+    "Undecided: the goal lies within the 95 % interval of the simulated share, as happens near saturation, where "
+    "queues come and go slowly."
 )
 METHOD: Final = (
     "Simulated after the loss, requests re-routed to what is left; requests that were running when it happened are "
@@ -34,7 +36,8 @@ def resilience_dict(found: Resilience) -> dict[str, Any]:
     return {
         "schema": "pdplan.resilience/2",
         "cost_usd_per_hour": found.cost,
-        "held": found.whole.held,
+        "verdict": str(found.whole.outcome),
+        "held": found.whole.outcome is Outcome.MEETS,
         "whole": _classes(found.whole),
         "overloaded": found.whole.overload.overloaded,
         "falls_behind": behind(found.whole, found.pools),
@@ -46,6 +49,7 @@ def resilience_dict(found: Resilience) -> dict[str, Any]:
                 "engines_lost": dict(zip(found.pools, one.lost, strict=True)),
                 "engines_left": dict(zip(found.pools, one.left, strict=True)),
                 "left_usd_per_hour": one.price,
+                "verdict": str(one.outcome),
                 "held": one.held,
                 "classes": None if one.judgement is None else _classes(one.judgement),
                 "overloaded": one.judgement is not None and one.judgement.overload.overloaded,
@@ -72,7 +76,8 @@ def _classes(judgement: Judgement) -> list[dict[str, Any]]:
             "attainment": one.attainment.share,
             "low": one.attainment.low,
             "high": one.attainment.high,
-            "held": one.held,
+            "verdict": str(one.outcome),
+            "held": one.outcome is Outcome.MEETS,
         }
         for one in judgement.classes
     ]
@@ -95,47 +100,50 @@ def resilience_text(found: Resilience, count: int, width: int, seen: str = "") -
 
 def verdict(found: Resilience) -> str:
     """Which losses the fleet bears, and of which the runs do not tell."""
-    if not found.whole.held:
-        return f"Even without a loss the fleet misses an SLO: {attained(found.whole, found.pools)}."
-    broken, borne, seems_broken, seems_borne = (
-        [named(found, one) for one in found.losses if (one.held, _settled(one)) == (held, settled)]
-        for settled in (True, False)
-        for held in (False, True)
+    whole = attained(found.whole, found.pools)
+    if found.whole.outcome is Outcome.MISSES:
+        return f"Even without a loss the fleet misses an SLO: {whole}."
+    if found.whole.outcome is Outcome.UNDECIDED:
+        return f"Even without a loss it is undecided whether the fleet meets its SLOs: {whole}."
+    borne, broken, undecided = (
+        [named(found, one) for one in found.losses if one.outcome is outcome] for outcome in Outcome
     )
     if len(borne) == len(found.losses):
         return f"The fleet bears each loss alone: {'; '.join(borne)}."
     if len(broken) == len(found.losses):
         return f"Each of these losses alone breaks an SLO: {'; '.join(broken)}."
     said = (
-        ("An SLO breaks with the loss of", broken, ""),
-        ("Every SLO holds with the loss of", borne, ""),
-        ("An SLO is missed with the loss of", seems_broken, ", but not for sure: the 95 % interval reaches the goal"),
-        ("Every SLO holds with the loss of", seems_borne, ", but not for sure: the 95 % interval reaches below a goal"),
+        ("An SLO breaks with the loss of", broken),
+        ("Every SLO holds with the loss of", borne),
+        ("It is undecided whether every SLO holds with the loss of", undecided),
     )
-    return " ".join(f"{what} {'; or of '.join(losses)}{doubt}." for what, losses, doubt in said if losses)
+    return " ".join(f"{what} {'; or of '.join(losses)}." for what, losses in said if losses)
 
 
 def losses_table(found: Resilience) -> Table:
     """Every loss, and the fleet without one."""
-    rows = [("none", "all", hourly(found.cost), attained(found.whole, found.pools), _holds(found.whole), MISSING)]
+    rows = [
+        ("none", "all", hourly(found.cost), attained(found.whole, found.pools), _holds(found.whole.outcome), MISSING)
+    ]
     for one in found.losses:
         told = "some requests have no engine left"
         if one.judgement is not None:
             told = attained(one.judgement, pools_left(found, one))
         left, spare = (_engines(found, one.left), hourly(one.price)), hourly(one.spare)
-        rows.append((named(found, one), *left, told, _holds(one.judgement), spare))
+        rows.append((named(found, one), *left, told, _holds(one.outcome), spare))
     return Table(("loss", "left", "#costs", "in SLO", "holds", "#spares against it"), tuple(rows))
 
 
 def notes(found: Resilience, count: int, seen: str = "") -> list[str]:
-    """What N+k costs, what other runs showed of the same losses, and how it was found."""
+    """What N+k costs, what decides the undecided, what other runs showed of the same losses, and how it was found."""
     nodes = "node" if count == 1 else f"{count} nodes"
     replicas = f"{plural(count, 'replica')} of any pool"
     told = f"N+{count} against the loss of {replicas}: {_extra(found, 'replica')}. "
     told += f"Against the loss of any {nodes}: {_extra(found, 'node')}."
     judged = [found.whole, *(one.judgement for one in found.losses if one.judgement is not None)]
-    unsure = [] if all(map(_sure, judged)) else [UNSURE]
-    return [told, *unsure, *([seen] if seen else []), METHOD, _runs(judged)]
+    between = [one for one in judged if one.outcome is Outcome.UNDECIDED]
+    undecided = [f"{UNDECIDED} {deciding_words(between, int(RUN_REQUESTS.high))}"] if between else []
+    return [told, *undecided, *([seen] if seen else []), METHOD, _runs(judged)]
 
 
 def seen_in_the_plan(plan: Plan, count: int) -> str:
@@ -182,19 +190,8 @@ def _extra(found: Resilience, what: str) -> str:
     return f"{more[0]} where a loss breaks an SLO, {more[1]} {whole}"
 
 
-def _sure(judgement: Judgement) -> bool:
-    return judgement.overload.overloaded or all(one.sure for one in judgement.classes)
-
-
-def _settled(one: Loss) -> bool:
-    """Whether the run tells if every SLO holds; where some requests have no engine, none was needed."""
-    return one.judgement is None or _sure(one.judgement)
-
-
-def _holds(judgement: Judgement | None) -> str:
-    if judgement is None:
-        return "no"
-    return ("yes" if judgement.held else "no") + ("" if _sure(judgement) else ", unsure")
+def _holds(outcome: Outcome) -> str:
+    return {Outcome.MEETS: "yes", Outcome.MISSES: "no", Outcome.UNDECIDED: "undecided"}[outcome]
 
 
 def pools_left(found: Resilience, one: Loss) -> list[str]:

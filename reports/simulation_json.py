@@ -7,12 +7,12 @@ from typing import Any, Final
 from costmodel.power import POWER
 from costmodel.simulator.metrics import steady_throughput
 from optimizer.fleets.evaluate import QUANTILES
-from optimizer.verification.judge import ClassJudgement
+from optimizer.verification.judge import ClassJudgement, Outcome
 from optimizer.verification.latency_curve import Curve
 from optimizer.verification.simulated_goodput import Goodput, RatePoint
 from optimizer.verification.simulated_use import ClassGaps, FleetUse, PoolUse
 
-from .simulated import Simulated
+from .simulated import Simulated, requests_to_decide
 
 SIMULATION_SCHEMA: Final = "pdplan.simulation/1"
 NAMES: Final = tuple(f"p{100 * share:g}" for share in QUANTILES)
@@ -32,7 +32,9 @@ def simulation_json(shown: Simulated) -> dict[str, Any]:
         "concurrency": shown.concurrency or None,
         "requests": sum(run.demand.trace.size for run in judgement.runs),
         "replications": len(judgement.runs),
-        "held": judgement.held,
+        "verdict": str(judgement.outcome),
+        "requests_to_decide": requests_to_decide(judgement),
+        "held": judgement.outcome is Outcome.MEETS,
         "overload": {
             "overloaded": state.overloaded,
             "growth": state.growth,
@@ -63,8 +65,8 @@ def _class_json(shown: Simulated, number: int, one: ClassJudgement) -> dict[str,
     return {
         **_attained_json(one),
         "attainment_goal": one.goal,
-        "held": one.held,
-        "sure": one.sure,
+        "verdict": str(one.outcome),
+        "held": one.outcome is Outcome.MEETS,
         "e2e_s": dict(zip(NAMES, shown.e2e[number], strict=True)),
         "itl_max_s": _gaps_json(shown.gaps[number]),
         "analytic": analytic,
@@ -136,6 +138,7 @@ def _point_json(point: RatePoint) -> dict[str, Any]:
         "tpot_p90_s": [one.tpot[1] for one in point.classes],
         "classes": [_attained_json(one) for one in point.classes],
         "overloaded": point.overloaded,
+        "verdict": str(point.outcome),
         "held": point.held,
         "proven": point.proven,
     }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
@@ -13,13 +13,13 @@ import numpy as np
 from costmodel.power import POWER
 from costmodel.simulator.metrics import steady_throughput
 from costmodel.words import join_words
-from optimizer.verification.judge import Judgement
+from optimizer.verification.judge import ClassJudgement, Judgement, Outcome
 from optimizer.verification.simulated_demand import Slot
 
-from .curve_text import curve_text, goodput_text, three
-from .numbers import count, duration, is_number, percent, rate, si, significant
+from .curve_text import curve_text, goodput_text, outcome_mark, three
+from .numbers import count, duration, is_number, percent, percent_beside, rate, si, significant
 from .sentences import served_rate
-from .simulated import Simulated
+from .simulated import Simulated, requests_to_decide
 from .table import Column, render_table
 from .text import clean, plural, wrap
 from .words import misses_used
@@ -27,6 +27,8 @@ from .words import misses_used
 LEAST_WIDTH: Final = 56
 HOURS: Final = 24.0
 """Of a day."""
+COLORS: Final = {Outcome.MEETS: None, Outcome.MISSES: "red", Outcome.UNDECIDED: "yellow"}
+"""Of the verdict."""
 
 Paint = Callable[..., str]
 
@@ -37,8 +39,8 @@ def render_simulation(shown: Simulated, width: int = 100, color: bool = False) -
     paint: Paint = partial(click.style) if color else _plain
     judgement = shown.judgement
     verdict = [
-        paint(line, bold=True, fg=None if judgement.held else "red")
-        for line in wrap(verdict_sentence(judgement, shown.behind), width)
+        paint(line, bold=True, fg=COLORS[judgement.outcome])
+        for line in wrap(verdict_sentence(judgement, shown.behind, shown.most), width)
     ]
     requests = sum(run.demand.trace.size for run in judgement.runs)
     runs = f" in {len(judgement.runs)} replications" if len(judgement.runs) > 1 else ""
@@ -58,8 +60,8 @@ def _plain(text: str, **_style: object) -> str:
     return text
 
 
-def verdict_sentence(judgement: Judgement, behind: str | None) -> str:
-    """Say first whether the fleet holds; behind: the pool that falls behind."""
+def verdict_sentence(judgement: Judgement, behind: str | None, most: int) -> str:
+    """Say first whether the fleet holds; behind: the pool that falls behind; most: requests that a run can have."""
     if judgement.overload.overloaded:
         state, pool = judgement.overload, clean(behind or "the fleet", 30)
         return (
@@ -67,12 +69,34 @@ def verdict_sentence(judgement: Judgement, behind: str | None) -> str:
             f"{significant(100 * state.growth)} pile up, and each second adds {duration(state.drift)} of delay, "
             f"most of it in {state.where}."
         )
-    missed = [one for one in judgement.classes if not one.held]
+    missed, undecided = (
+        [one for one in judgement.classes if one.outcome is outcome] for outcome in (Outcome.MISSES, Outcome.UNDECIDED)
+    )
     if missed:
         names = join_words([clean(one.name, 30) for one in missed])
         return f"Missed at {rate(judgement.rate)}: {names} {'is' if len(missed) == 1 else 'are'} below the goal."
-    unsure = "" if all(one.sure for one in judgement.classes) else " (a goal lies within the confidence interval)"
-    return f"Every class holds its goal at {rate(judgement.rate)}{unsure}."
+    if undecided:
+        parts = "; ".join(map(_undecided_words, undecided))
+        return f"Undecided at {rate(judgement.rate)}: {parts}. {deciding_words([judgement], most)}"
+    return f"Every class holds its goal at {rate(judgement.rate)}."
+
+
+def _undecided_words(one: ClassJudgement) -> str:
+    """Write the share of a class with its interval, in which the goal lies."""
+    share, low, high, goal = (
+        percent_beside(value, one.goal)
+        for value in (one.attainment.share, one.attainment.low, one.attainment.high, one.goal)
+    )
+    return f"{share} of {clean(one.name, 30)} in SLO; the goal of {goal} lies in the 95 % interval, {low} to {high}"
+
+
+def deciding_words(undecided: Sequence[Judgement], most: int) -> str:
+    """Say how many requests of a run would decide all of these; most: that it can have."""
+    needed = [requests_to_decide(one) for one in undecided]
+    enough = max(one or most + 1 for one in needed)
+    if enough > most:
+        return f"Not even {count(most)} requests in a run, the most there can be, would decide if the shares stay."
+    return f"About {count(enough)} requests in each run would decide if the shares stay: --requests {enough}."
 
 
 def _classes(shown: Simulated, width: int) -> list[str]:
@@ -94,7 +118,7 @@ def _class_rows(shown: Simulated, number: int) -> list[list[str]]:
     share, slo = one.attainment, shown.instance.problem.slos[number]
     limits = [f"≤ {duration(limit)}" if is_number(limit) else "" for limit in (slo.ttft, slo.tpot)]
     last = f"e2e ≤ {duration(slo.e2e)}" if slo.e2e is not None else ""
-    mark = ("✓" if one.held else "missed") + ("" if one.sure else " (unsure)")
+    mark = outcome_mark(one.outcome)
     interval = f"{percent(share.low)}–{percent(share.high)}"
     rows = [
         [clean(one.name, 30), *[""] * 5],

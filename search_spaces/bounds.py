@@ -116,6 +116,8 @@ VOLUME: Final = Bounds(1e-3, 1e3)
 SEED: Final = Bounds(0, 2**53)
 TIME_LIMIT: Final = Bounds(0, DAY, "s")
 """Of the search, on the clock."""
+RUN_REQUESTS: Final = Bounds(100, 1_000_000, "requests")
+"""Of a run that simulates one loss, or one hour."""
 
 # The limits on the fleet.
 BUDGET: Final = Bounds(1e-4, GIGA, "$/h")

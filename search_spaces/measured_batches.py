@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -24,6 +24,8 @@ from costmodel.serving.load import MANY_WAVES, ClosedLoad, Steady
 from costmodel.serving.policy import ServingPolicy
 from costmodel.transfer import exposed_transfer_time, kv_transfer_bytes, kv_transfer_time, transfer_bandwidth
 from costmodel.transformer import Transformer
+from costmodel.units import GIB
+from costmodel.words import percentage
 
 from .catalog import AcceleratorCatalog
 from .engines import engine_name, engine_names, load_serving_policy
@@ -144,18 +146,33 @@ def regime_of(deployment: Deployment, prefill_share: float, line: float) -> Regi
     )
 
 
-def deployment_of(row: ServingRow, published: Transformer, catalog: AcceleratorCatalog) -> Deployment:
-    """One row made concrete, of the model as it was published; InputError where a word of the row is not known."""
+def deployment_of(
+    row: ServingRow,
+    published: Transformer,
+    catalog: AcceleratorCatalog,
+    *,
+    kv_dtype: str | None = None,
+    memory_fraction: float | None = None,
+) -> Deployment:
+    """One row made concrete, of the model as it was published; the engine's habits where a flag is None.
+
+    InputError where a word of the row is not known, or where the GPUs cannot hold the model and one request.
+    """
     model, dtype = in_dtype(published, row.gemm_dtype, row.moe_dtype)
     engine, notes = _engine(row)
     policy = load_serving_policy(engine)
-    kv_dtype = policy.quantized_kv_dtype if dtype != "bf16" else "bf16"
+    usual = policy.quantized_kv_dtype if dtype != "bf16" else "bf16"
     layouts = [layout for layout in (row.prefill, row.decode) if layout is not None]
     for layout in layouts:
         check_layers(model, layout)
     sides = [
         measured_engine(
-            catalog, row.accelerator, layout, dtype, kv_dtype=kv_dtype, memory_fraction=policy.memory_fraction
+            catalog,
+            row.accelerator,
+            layout,
+            dtype,
+            kv_dtype=kv_dtype or usual,
+            memory_fraction=memory_fraction or policy.memory_fraction,
         )
         for layout in layouts
     ]
@@ -163,7 +180,9 @@ def deployment_of(row: ServingRow, published: Transformer, catalog: AcceleratorC
     mean = (1.0 + convention.shortest) / 2.0
     isl, osl = row.isl * mean, row.osl * mean
     concurrency, assumed = _concurrency(row)
-    fits, crowded = _fits(model, sides[-1], isl, osl)
+    if row.decode:
+        requests_held(model, sides[0], isl, 0.0)  # no prefill worker may be too small for the model
+    fits, crowded = requests_held(model, sides[-1], isl, osl)
     return Deployment(
         row=row,
         model=model,
@@ -212,13 +231,26 @@ def _concurrency(row: ServingRow) -> tuple[float, tuple[str, ...]]:
     return given / workers, (f"concurrency is not given and taken as {given:g}",)
 
 
-def _fits(model: Transformer, config: EngineConfig, isl: float, osl: float) -> tuple[float, tuple[str, ...]]:
-    """Requests that an engine's memory holds; no limit, and a note, where it should not even hold the weights."""
-    free = kv_capacity_bytes(model, config)
+def requests_held(model: Transformer, config: EngineConfig, isl: float, osl: float) -> tuple[float, tuple[str, ...]]:
+    """Requests that a measured engine's memory holds, and a note where that takes more than its memory fraction.
+
+    An engine that ran held at least one. Where its memory fraction has no room for one it ran with a larger one, so
+    what all of the GPU's memory holds is the limit; InputError where that is none either.
+    """
     each = kv_bytes_per_request_per_gpu(model, config, isl, osl)
-    if free < each:
-        return math.inf, ("does not fit by the memory model, but ran: no memory limit assumed",)
-    return float(config.parallelism.data * (free // each)) if each else math.inf, ()
+    for fraction in (config.memory_fraction, 1.0):
+        free = kv_capacity_bytes(model, replace(config, memory_fraction=fraction))
+        if free >= each:
+            held = float(config.parallelism.data * (free // each)) if each else math.inf
+            share = percentage(config.memory_fraction)
+            beyond = f"does not fit in {share} of the GPU's memory, but ran: all of it is taken as the limit"
+            return held, () if fraction == config.memory_fraction else (beyond,)
+    memory = config.accelerator.memory
+    raise InputError(
+        f"{model.name} in {config.weight_dtype} with one request of {isl + osl:,.0f} tokens needs "
+        f"{(memory - free + each) / GIB:,.0f} GiB of each of {config.gpus} x {config.accelerator.name}, which has "
+        f"{memory / GIB:,.0f} GiB"
+    )
 
 
 def _transfer(model: Transformer, prefill: EngineConfig, decode: EngineConfig, isl: float) -> float:

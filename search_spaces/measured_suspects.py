@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from costmodel.memory import weight_bytes_per_gpu
 from costmodel.serving.load import Steady
 
 from .measured_batches import Batch, Deployment
@@ -33,7 +32,6 @@ class Suspicion:
 
 
 UNSTATED = "load not stated"
-TOO_LARGE = "weights larger than the GPUs"
 TOO_FAST = "more prompts than the kernels can compute"
 TOO_QUICK = "tokens faster than the memory"
 TOO_SLOW = "first token later than any queue"
@@ -52,9 +50,6 @@ def suspicions(batch: Batch, steady: Steady) -> list[Suspicion | None]:
 
 def _suspicion(each: Deployment, alone: float, shared: float, line: float) -> Suspicion | None:
     row, engine = each.row, each.decode or each.prefill
-    memory = weight_bytes_per_gpu(each.model, engine) / engine.accelerator.memory
-    if memory > 1:
-        return Suspicion(TOO_LARGE, memory)
     if row.concurrency is None:
         return Suspicion(UNSTATED, math.nan)
     if not (row.ttft > 0 and row.tpot > 0):

@@ -128,7 +128,7 @@ def recorded_requests(summary: TraceSummary, most_tokens: int) -> Recorded:
     """
     stats, path = summary.arrivals, Path(summary.path)
     if summary.requests < LEAST:
-        raise InputError(f"{path}: has {summary.requests:,} requests with output; {LEAST:,} are needed at least")
+        raise InputError(f"{path}: has {summary.requests:,} requests; {LEAST:,} are needed at least")
     if stats.duration <= 0.0:
         raise InputError(f"{path}: all requests arrive at one moment")
     stride = (stats.duration + (stats.quantum or stats.duration / (summary.requests - 1))) / PARTS
@@ -140,7 +140,7 @@ def recorded_requests(summary: TraceSummary, most_tokens: int) -> Recorded:
             f"{path}: has {arrival.size:,} requests of at most {most_tokens:,} tokens; {LEAST:,} are needed at least"
         )
     arrival = np.minimum(spread(arrival, stats), np.nextafter(length * PARTS, 0.0))
-    whole = np.maximum(isl, 1.0).astype(np.int64), osl.astype(np.int64)
+    whole = isl.astype(np.int64), osl.astype(np.int64)
     too_long = sum(part[3].size for part in parts)
     return Recorded(path.name, summary.requests, too_long, length * PARTS, arrival, *whole)
 
@@ -163,14 +163,11 @@ def _kept(summary: TraceSummary, most_tokens: int, stride: float, length: float)
     path, columns = Path(summary.path), _columns(summary)
     origin: int | None = None
     for rows in in_order(path, read_rows(path, summary.format.value, columns)):
-        some = rows.pick(np.flatnonzero(rows.osl > 0))
-        if not len(some):
-            continue
-        origin = int(some.nanoseconds[0]) if origin is None else origin
-        part, offset = np.divmod((some.nanoseconds - origin) / NANOSECONDS, stride)
-        within, short = offset < length, some.isl + some.osl <= most_tokens
+        origin = int(rows.nanoseconds[0]) if origin is None else origin
+        part, offset = np.divmod((rows.nanoseconds - origin) / NANOSECONDS, stride)
+        within, short = offset < length, rows.isl + rows.osl <= most_tokens
         arrival, fits = part * length + offset, within & short
-        lengths = some.isl[fits].astype(np.float64), some.osl[fits].astype(np.float64)
+        lengths = rows.isl[fits].astype(np.float64), rows.osl[fits].astype(np.float64)
         yield arrival[fits], *lengths, arrival[within & ~short]
 
 

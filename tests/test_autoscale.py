@@ -32,7 +32,7 @@ from optimizer.procurement.autoscale import (
     with_replicas,
 )
 from optimizer.procurement.long_runs import judge_until_sure
-from optimizer.verification.judge import ClassJudgement, Judgement, class_limits, simulated_fleet
+from optimizer.verification.judge import ClassJudgement, Judgement, Outcome, class_limits, simulated_fleet
 from pdplan.cli import cli, run
 from reports.autoscale_page import render_autoscale
 from reports.autoscale_text import autoscale_dict, autoscale_text
@@ -241,7 +241,7 @@ def test_runs_are_added_until_they_tell(monkeypatch: pytest.MonkeyPatch) -> None
     """Of four runs together the first is one; a fleet with room to spare needs no other, and has a narrow interval."""
     instance, fleet = case()
     assert len(judge_until_sure(instance, fleet, requests=400, volume=0.25).runs) == 1
-    monkeypatch.setattr(ClassJudgement, "sure", property(lambda _: False))
+    monkeypatch.setattr(ClassJudgement, "outcome", property(lambda _: Outcome.UNDECIDED))
     doubtful = judge_until_sure(instance, fleet, requests=400, volume=0.25)
     assert len(doubtful.runs) == 4
     assert len({float(run.result.arrival[-1]) for run in doubtful.runs}) == 4

@@ -10,7 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodel.calibration.limits import least_tpot, least_ttft
-from costmodel.calibration.scales import SPREAD, Observation, Quantity, Scales, fit_scales, free_parameters, huber
+from costmodel.calibration.scales import (
+    HUBER,
+    SPREAD,
+    Observation,
+    Quantity,
+    Scales,
+    fit_scales,
+    free_parameters,
+    huber,
+)
 from costmodel.calibration.scaling import calibrated_pairs, scaled_figures, scaled_policy
 from costmodel.errors import InputError
 from costmodel.memory import weight_bytes_per_gpu
@@ -268,3 +277,56 @@ def test_flags_change_the_deployment() -> None:
     assert row.deployment.prefill.kv_dtype == "fp8"
     assert row.deployment.prefill.memory_fraction == 0.5
     assert row.deployment.fits == 3.0
+
+
+# What the model cannot explain
+
+
+def measured_with(setup: Setup, factors: Sequence[float] = (1.0,) * len(POINTS)) -> list[BenchmarkRun]:
+    """Runs with the times that the catalog predicts for a setup, those of each run times a factor."""
+    runs = [run_at(*point) for point in POINTS]
+    times = predictor(measured(runs, setup).rows, CATALOG)(Scales()).reshape(-1, 2) * np.array(factors)[:, None]
+    return [
+        replace(run, ttft=Latency(float(ttft)), tpot=Latency(float(tpot)))
+        for run, (ttft, tpot) in zip(runs, times, strict=True)
+    ]
+
+
+def test_a_wrong_precision_is_refused_and_the_right_one_named() -> None:
+    found = calibrate(measured_with(SETUP), replace(SETUP, weight_dtype="int4"), "x")
+    assert found.fit.far == ("host",)  # it would take a CPU five times as slow
+    assert found.refusal.startswith("no other machine of the kind explains these results: ")
+    assert "the scale of host is" in found.refusal
+    assert "median error of the catalog with --weight-dtype bf16 0 %" in found.refusal
+    assert calibrate(measured_with(SETUP), SETUP, "x").refusal == ""
+
+
+def test_times_that_contradict_physics_name_the_flag_that_does_not() -> None:
+    with pytest.raises(InputError) as refused:
+        calibrate(measured_with(replace(SETUP, weight_dtype="fp8")), SETUP, "x")
+    assert "more than there is" in str(refused.value)
+    assert "; median error of the catalog with --weight-dtype fp8 0 %" in str(refused.value)
+
+
+def test_another_gpu_is_named() -> None:
+    other = replace(SETUP, accelerator=CATALOG.accelerator("L40S"))
+    found = calibrate(measured_with(other), SETUP, "x")
+    assert "host" in found.fit.at_limit
+    assert found.refusal.endswith("median error of the catalog with --gpu L40S 0 %")
+
+
+def test_times_without_a_pattern_are_refused_though_no_scale_is_far() -> None:
+    found = calibrate(measured_with(SETUP, (3, 1, 6, 1, 4, 1, 5, 1, 3)), SETUP, "x")
+    assert found.fit.far == ()
+    assert found.fit.strain > HUBER
+    assert found.refusal == (
+        "no other machine of the kind explains these results: the median error is 58 % after the fit; "
+        "check --weight-dtype, --gpu and the layout"
+    )
+
+
+def test_a_precision_that_a_fit_hides_is_noted() -> None:
+    found = calibrate(measured_with(SETUP), replace(SETUP, weight_dtype="fp8"), "x")
+    assert found.refusal == ""
+    assert any("with --weight-dtype bf16 the catalog's median error is 0 %" in note.reason for note in found.notes)
+    assert not calibrate(measured_with(SETUP), SETUP, "x").notes

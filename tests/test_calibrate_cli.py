@@ -173,3 +173,36 @@ def test_bad_command_lines(words: tuple[str, ...], sentence: str) -> None:
     done = invoke(*words)
     assert isinstance(done.exception, InputError)
     assert sentence in str(done.exception)
+
+
+def test_a_fit_that_explains_nothing_is_refused_and_nothing_is_written(tmp_path: Path) -> None:
+    source = json.loads((FOLDER / "vllm_bench_serve.json").read_text("utf-8").splitlines()[0])
+    times = ((1, 40, 8.0), (2, 900, 9.0), (4, 60, 60.0), (8, 3000, 8.0), (16, 70, 90.0), (32, 9000, 12.0))
+    runs = tmp_path / "runs.jsonl"
+    lines = [
+        {
+            **source,
+            "max_concurrency": load,
+            "num_prompts": 10 * load,
+            "mean_ttft_ms": ttft,
+            "mean_tpot_ms": tpot,
+            "request_throughput": 1e3 * load / (ttft + 255 * tpot),
+        }
+        for load, ttft, tpot in times
+    ]
+    runs.write_text("\n".join(map(json.dumps, lines)), "utf-8")
+    target = tmp_path / "overlay.yaml"
+    words = (str(runs), "--model", MODEL, "--gpu", "H100", "-o", str(target))
+    done = invoke(*words, "--json")
+    assert isinstance(done.exception, InputError)  # exit code 2
+    assert "no other machine of the kind explains these results" in str(done.exception)
+    assert "(--force keeps the fit)" in str(done.exception)
+    assert len(str(done.exception)) < 300
+    value = json.loads(done.stdout)
+    assert value["refusal"] in str(done.exception)
+    assert (value["explained"], value["overlay"]) == (False, None)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["runs.jsonl"]
+    forced = invoke(*words, "--force", "--json")
+    assert forced.exit_code == 0, forced.output
+    assert json.loads(forced.stdout)["overlay"] == str(target)
+    assert load_catalog(target).accelerator("H100").name == "H100"

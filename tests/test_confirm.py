@@ -28,8 +28,8 @@ from optimizer.verification.confirm import (
     tail_of,
     without_room,
 )
-from optimizer.verification.judge import ClassJudgement, Judgement, judge_runs, simulated_fleet
-from optimizer.verification.verdict import REPLICATIONS, Bench, Outcome, Verdict, fleet_key, run_length
+from optimizer.verification.judge import ClassJudgement, Judgement, Outcome, judge_runs, simulated_fleet
+from optimizer.verification.verdict import REPLICATIONS, Bench, Verdict, fleet_key, run_length
 from tests.optimizer_cases import instance_of, problem, slo, space, workload
 from tests.small_fleets import apart, pool, small
 
@@ -94,7 +94,7 @@ def test_a_fleet_that_misses_narrowly_is_confirmed_on_no_seed_and_one_that_holds
             assert found.confirmation == 1
             assert found.judgement.classes[0].attainment.count == 2 * 0.9 * verdict.LEAST_REQUESTS
             assert bench.verdicts == {fleet_key(fleet): found}
-            assert found.outcome is (Outcome.HOLDS if holds else found.outcome)
+            assert found.outcome is (Outcome.MEETS if holds else found.outcome)
             assert (found.blame is None) is holds
 
 
@@ -110,7 +110,7 @@ def test_a_confirmation_has_as_many_runs_as_the_choice_and_requests_of_its_own()
 
 
 def test_a_verdict_has_three_outcomes() -> None:
-    assert said_of(judgement(0.95, 0.93, 0.97), held=True).outcome is Outcome.HOLDS
+    assert said_of(judgement(0.95, 0.93, 0.97), held=True).outcome is Outcome.MEETS
     assert said_of(judgement(0.91, 0.88, 0.94), held=False).outcome is Outcome.UNDECIDED
     assert said_of(judgement(0.8, 0.7, 0.89), held=False).outcome is Outcome.MISSES
     assert said_of(judgement(0.91, 0.88, 0.94, growth=0.1), held=False).outcome is Outcome.MISSES

@@ -46,7 +46,7 @@ def test_the_plan_stays_the_cheapest_that_holds_and_what_costs_more_is_judged(as
     assert 2 <= tuning.looks <= 8
     assert tuning.objectives == ["cost", "tail"]
     own = asked.cost_usd_per_hour or 0.0
-    held = [one for one in tuning.front if one.outcome == "holds"]
+    held = [one for one in tuning.front if one.outcome == "meets"]
     assert min(one.cost_usd_per_hour for one in held) >= own - 1e-9
     assert any(one.cost_usd_per_hour > own for one in held)
     assert all(a.cost_usd_per_hour <= b.cost_usd_per_hour for a, b in pairwise(tuning.front))
@@ -116,7 +116,7 @@ def with_front(*fleets: tuple[float, float, str | None], ttft: float = 1.0) -> P
 
 
 def test_the_plan_stands_first_and_only_what_costs_more_and_keeps_its_goals_is_told() -> None:
-    plan = with_front((0.8, 1.5, None), (1.0, 0.9, None), (1.2, 2.0, None), (1.5, 0.75, "holds"), (2.0, 0.5, None))
+    plan = with_front((0.8, 1.5, None), (1.0, 0.9, None), (1.2, 2.0, None), (1.5, 0.75, "meets"), (2.0, 0.5, None))
     assert [(row[2], row[3], row[-1]) for row in front_rows(plan)] == [
         ("–", "80 %", "recommended"),
         ("+50 %", "60 %", "judged: holds"),
@@ -136,7 +136,7 @@ def test_the_plan_stands_first_and_only_what_costs_more_and_keeps_its_goals_is_t
 
 
 def test_the_sentence_says_which_fleets_were_considered() -> None:
-    plan = with_front((1.5, 0.75, "holds"))
+    plan = with_front((1.5, 0.75, "meets"))
     assert plan.simulation is not None
     tuning = asked_front(plan)
     assert tuning is not None
@@ -146,14 +146,14 @@ def test_the_sentence_says_which_fleets_were_considered() -> None:
 
 
 def test_the_sentence_names_what_gets_worse() -> None:
-    plan = with_front((1.5, 0.75, "holds"), ttft=1.25)
+    plan = with_front((1.5, 0.75, "meets"), ttft=1.25)
     assert front_sentence(plan).endswith(
         "TPOT p90 from 80 % to 60 % of its limit; worse: TTFT p90 from 40 % to 50 % of its limit"
     )
 
 
 def test_of_several_classes_the_nearest_to_its_limit_is_told_by_name() -> None:
-    plan = with_front((1.5, 0.75, "holds"))
+    plan = with_front((1.5, 0.75, "meets"))
     assert plan.simulation is not None
     (item,), tuning = plan.classes, asked_front(plan)
     assert tuning is not None
@@ -169,7 +169,7 @@ def test_of_several_classes_the_nearest_to_its_limit_is_told_by_name() -> None:
 
 
 def test_text_and_markdown_say_what_the_columns_mean() -> None:
-    plan = with_front((1.5, 0.75, "holds"))
+    plan = with_front((1.5, 0.75, "meets"))
     for text in (render_plan(plan, 200), markdown.render_plan(plan)):
         assert "What a dollar more buys" in text
         assert front_note(plan) in text
@@ -179,7 +179,7 @@ def test_text_and_markdown_say_what_the_columns_mean() -> None:
 def test_what_was_only_looked_at_or_is_no_faster_promises_nothing() -> None:
     for plan in (
         with_front((1.5, 0.5, None), (1.7, 0.4, "undecided")),
-        with_front((1.5, 0.5, "holds"), ttft=2.1),
+        with_front((1.5, 0.5, "meets"), ttft=2.1),
     ):
         assert front_sentence(plan).endswith("none that costs more is shown to hold and to be faster")
     assert front_rows(with_front((1.7, 0.4, "undecided")))[-1][-1] == "judged: not proven"

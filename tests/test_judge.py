@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from functools import cache
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 
 from costmodel.engine import Parallelism, Role
 from costmodel.errors import InputError
-from costmodel.simulator.metrics import Attainment, overload
+from costmodel.simulator.metrics import Attainment, Overload, overload
 from optimizer.fleets.evaluate import evaluate, goodput_volume
 from optimizer.fleets.fleet import Fleet, FleetPool
 from optimizer.loads.instance import Instance
 from optimizer.verification.judge import (
     ClassJudgement,
+    Judgement,
+    Outcome,
     judge,
     judge_demands,
     replayed_trace,
@@ -171,3 +175,26 @@ def test_no_rate_is_good_enough_for_a_limit_below_the_floor() -> None:
 )
 def test_a_miss_says_why_a_share_at_the_goal_is_not_enough(ends: tuple[float, float, float], said: str) -> None:
     assert interval_words(ClassJudgement("chat", 0.9, Attainment(*ends, 9000), (), ())) == said
+
+
+@pytest.mark.parametrize(
+    ("share", "low", "high", "outcome", "lacking"),
+    [
+        (0.894, 0.846, 0.942, Outcome.UNDECIDED, 64.0),  # 0.048 / 0.006, squared
+        (0.91, 0.88, 0.94, Outcome.UNDECIDED, 9.0),  # the lower half of the interval counts
+        (0.9, 0.88, 0.92, Outcome.UNDECIDED, math.inf),
+        (math.nan, 0.0, 1.0, Outcome.UNDECIDED, math.inf),  # no request of the class came
+        (0.95, 0.9, 0.97, Outcome.MEETS, None),
+        (0.8, 0.7, 0.899, Outcome.MISSES, None),
+        (0.85, 0.8, 0.9, Outcome.UNDECIDED, 1.0),
+    ],
+)
+def test_a_class_is_judged_by_its_interval_and_not_by_its_share(
+    share: float, low: float, high: float, outcome: Outcome, lacking: float | None
+) -> None:
+    one = ClassJudgement("chat", 0.9, Attainment(share, low, high, 1000), (), ())
+    calm = Overload(overloaded=False, growth=0.0, drift=0.0, where="")
+    assert one.outcome is outcome
+    assert Judgement(1.0, (one,), calm, Mock(), ()).outcome is outcome
+    assert Judgement(1.0, (one,), replace(calm, overloaded=True), Mock(), ()).outcome is Outcome.MISSES
+    assert lacking is None or one.lacking == pytest.approx(lacking)

@@ -11,9 +11,9 @@ from optimizer.fleets.fleet import Fleet
 from optimizer.fleets.pool_state import pool_state
 from optimizer.loads.instance import Instance
 from optimizer.verification.confirm import confirmed_once
-from optimizer.verification.judge import simulated_fleet
+from optimizer.verification.judge import Outcome, simulated_fleet
 from optimizer.verification.pressed import BUSY, MORE, gives_way, near_capacity
-from optimizer.verification.verdict import Bench, Outcome
+from optimizer.verification.verdict import Bench
 from tests.optimizer_cases import instance_of, problem, slo, workload
 from tests.small_fleets import pool
 

@@ -17,10 +17,10 @@ from costmodel.engine import Role
 from costmodel.errors import InputError
 from optimizer.fleets.fleet import Fleet
 from optimizer.loads.instance import Instance
-from optimizer.verification.judge import recorded_trace, simulated_trace
+from optimizer.verification.judge import Outcome, recorded_trace, simulated_trace
 from optimizer.verification.miss_words import miss_words
 from optimizer.verification.simulation_record import recorded_run, simulated_error_bars
-from optimizer.verification.verdict import Outcome, make_bench, run_length
+from optimizer.verification.verdict import make_bench, run_length
 from reports.recording import readable_inputs
 from reports.simulation_figures import Load, LoadFigure
 from reports.slo_section import held_cell
@@ -161,7 +161,7 @@ def test_what_no_engine_takes_is_left_out_and_ticks_are_spread(tmp_path: Path) -
 
 def test_too_few_requests_tell_nothing(tmp_path: Path) -> None:
     few = write_trace(tmp_path / "few.csv", recording(np.arange(LEAST - 1.0).tolist(), LEAST))
-    with pytest.raises(InputError, match="has 999 requests with output; 1,000 are needed"):
+    with pytest.raises(InputError, match="has 999 requests; 1,000 are needed"):
         recorded_requests(read_trace(few), 10_000)
     long = write_trace(tmp_path / "long.csv", recording(np.arange(2000.0).tolist(), 2000.0))
     with pytest.raises(InputError, match="has 0 requests of at most 500 tokens"):

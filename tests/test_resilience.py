@@ -27,6 +27,7 @@ from optimizer.verification.judge import Judgement, judge
 from pdplan.commands.resilience import least_requests
 from reports.resilience_page import render_resilience
 from reports.resilience_text import resilience_dict, resilience_text, seen_in_the_plan
+from reports.simulated import requests_to_decide
 from search_spaces.problem import Billing
 from tests.optimizer_cases import instance_of, limit, offer, problem, space, workload
 from tests.report_cases import load, simulated
@@ -268,14 +269,20 @@ def test_a_loss_that_a_run_does_not_settle_is_said_so_in_the_headline_and_in_its
     told = " ".join(resilience_text(replace(found, losses=losses), 1, 200, seen="Seen elsewhere.").split())
     assert told.startswith(
         "Every SLO holds with the loss of 1 node of H100 (4 × colocated-1). "
-        "An SLO is missed with the loss of 1 node of H100 (8 × colocated-1), but not for sure: the 95 % interval "
-        "reaches the goal. "
-        "Every SLO holds with the loss of 1 replica of colocated-1, but not for sure: the 95 % interval reaches below "
-        "a goal."
+        "It is undecided whether every SLO holds with the loss of 1 replica of colocated-1; or of 1 node of H100 "
+        "(8 × colocated-1)."
     )
-    assert "yes, unsure" in told
-    assert "no, unsure" in told
-    assert "longer runs (--requests) tell more. Seen elsewhere. Simulated after the loss" in told
+    needed = requests_to_decide(above)  # (0.02 / 0.01)^2 as many as in the run
+    assert needed == pytest.approx(4 * whole.runs[0].demand.trace.size, rel=0.1)
+    assert f"requests in each run would decide if the shares stay: --requests {needed}. Seen elsewhere." in told
+    between = replace(found, losses=losses)
+    assert not between.held
+    value = resilience_dict(between)
+    assert [one["verdict"] for one in value["losses"]] == ["undecided", "undecided", "meets"]
+    assert [one["held"] for one in value["losses"]] == [False, False, True]
+    open_question = replace(between, whole=above, losses=(third,))
+    assert not open_question.held
+    assert resilience_text(open_question, 1, 200).startswith("Even without a loss it is undecided whether the fleet")
 
 
 def test_the_plans_own_runs_are_told_where_they_lost_the_same() -> None:

@@ -15,8 +15,8 @@ from costmodel.accelerator import Origin
 from costmodel.engine_arrays import EngineArrays, engine_arrays
 from costmodel.host import NO_OVERHEAD, EngineOverhead
 from costmodel.serving.closed_loop import burst_share, closed_loop, settle
-from costmodel.serving.disaggregated import Pools, settle_pools
-from costmodel.serving.load import ClosedLoad, Prompt, Times, prompt_time
+from costmodel.serving.disaggregated import Pools, disaggregated, settle_pools
+from costmodel.serving.load import ClosedLoad, Prompt, Steady, Times, prompt_time
 from costmodel.serving.open_loop import OpenLoad, open_loop
 from costmodel.serving.policy import Scheduler, ServingPolicy
 from costmodel.transformer import Transformer
@@ -158,6 +158,53 @@ def h100_engine() -> tuple[Transformer, EngineArrays]:
         load_catalog(), "H100", Layout(1, 1, 1, 1, 1), "bf16", kv_dtype="bf16", memory_fraction=0.9
     )
     return model, engine_arrays(model, [config], NO_OVERHEAD)
+
+
+def served(
+    engine: str, concurrency: float, *, isl: float, osl: float, spread: float, workers: int, fits: float
+) -> Steady:
+    """Llama-3.1-8B on one H100 at a concurrency of its own, or on `workers` H100 for each phase."""
+    model, engines = h100_engine()
+    policy, kept = load_serving_policy(engine), load(concurrency, isl, osl, spread)
+    if not workers:
+        return closed_loop(model, engines, policy, kept, cell(fits))
+    pools = Pools(cell(workers), cell(workers), cell(0.01), cell(fits))
+    return disaggregated(model, engines, engines, policy, load=kept, pools=pools)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    engine=st.sampled_from(engine_names()),
+    concurrency=st.floats(0.01, 600),
+    more=st.floats(1.01, 8),
+    isl=st.floats(1, 20_000),
+    osl=st.floats(1, 3000),
+    spread=st.floats(0, 0.5),
+    workers=st.integers(0, 16),
+    fits=st.floats(1, 1000),
+)
+def test_times_are_positive_and_more_in_flight_never_start_sooner(
+    engine: str, concurrency: float, more: float, isl: float, osl: float, spread: float, workers: int, fits: float
+) -> None:
+    less, greater = (
+        served(engine, flight, isl=isl, osl=osl, spread=spread, workers=workers, fits=fits)
+        for flight in (concurrency, more * concurrency)
+    )
+    assert less.ttft[0, 0] > 0
+    assert less.tpot[0, 0] > 0
+    assert 0 < less.rate[0, 0] <= greater.rate[0, 0] * (1 + 1e-2)
+    assert greater.ttft[0, 0] >= less.ttft[0, 0] * (1 - 1e-3)
+
+
+@pytest.mark.parametrize("workers", [0, 4])
+def test_an_engine_that_is_idle_at_times_serves_whole_requests(workers: int) -> None:
+    eighth, lone = (
+        served("vllm", flight, isl=4000, osl=500, spread=0.0, workers=workers, fits=100) for flight in (0.125, 1)
+    )
+    assert eighth.ttft == pytest.approx(lone.ttft)
+    assert eighth.tpot == pytest.approx(lone.tpot)
+    assert eighth.rate == pytest.approx(lone.rate / 8)
+    assert eighth.prefill_share == pytest.approx(lone.prefill_share / 8)
 
 
 def test_open_and_closed_loop_agree_where_nobody_waits() -> None:

@@ -5,14 +5,18 @@ from __future__ import annotations
 import csv
 import json
 import sys
+from dataclasses import replace
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
 
+from costmodel.simulator.metrics import Attainment
 from optimizer.fleets.evaluate import evaluate
 from optimizer.fleets.plan_fleet import fleet_of_plan, planned_volume
+from optimizer.verification.judge import Judgement, judge_demands
 from pdplan.cli import run
 from pdplan.options import ROUTERS
 from pdplan.plan_files import read_plan
@@ -263,6 +267,11 @@ def test_a_trace_is_replayed(plan_file: Path, tmp_path: Path, capsys: pytest.Cap
     said = " ".join(capsys.readouterr().out.split())
     assert "300 requests at 8 req/s, replayed from log.csv, less 2 of more than" in said
     assert "tokens, which its engines do not take" in said
+    trace.write_text("\n".join(["arrival_s,isl,osl", "0.0,0,5", *lines, "60.0,500,"]) + "\n", "utf-8")
+    assert run(["simulate", str(plan_file), "--trace", str(trace), "--rate", "8/s"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "of which 2 of 302 rows cannot be served (line 2: isl is 0)" in said
+    assert "300 requests at 8 req/s" in said
     assert run(["simulate", str(plan_file), "--trace", str(trace)]) == 0
     assert ", at its own rate; the plan is for" in " ".join(capsys.readouterr().out.split())
 
@@ -334,3 +343,47 @@ def test_what_the_plan_said_is_told_for_the_rate_that_it_serves(
     served = rate(served_rate(plan))
     assert served != rate(plan.demand_rps)
     assert f"plan said: what plan.json states for {served}." in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize(
+    ("share", "low", "high", "verdict", "needed", "sentence"),
+    [
+        (
+            *(0.894, 0.846, 0.942, "undecided", 130_000),
+            "Undecided at 6 req/s: 89.4 % of fast in SLO; the goal of 90 % lies in the 95 % interval, 84.6 % to "
+            "94.2 %. About 130,000 requests in each run would decide if the shares stay: --requests 130000.",
+        ),
+        (0.95, 0.91, 0.97, "meets", None, "Every class holds its goal at 6 req/s."),
+        (0.8, 0.7, 0.899, "misses", None, "Missed at 6 req/s: fast is below the goal."),
+        (
+            *(0.9000001, 0.88, 0.92, "undecided", 81_000_000_000_000),
+            "Not even 5,000,000 requests in a run, the most there can be, would decide if the shares stay.",
+        ),
+    ],
+)
+def test_the_interval_decides_and_what_it_leaves_open_is_no_success(
+    plan_file: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    share: float,
+    low: float,
+    high: float,
+    verdict: str,
+    needed: int | None,
+    sentence: str,
+) -> None:
+    def judged(*arguments: Any) -> Judgement:
+        found = judge_demands(*arguments)
+        first, second = found.classes
+        seen = replace(first, attainment=Attainment(share, low, high, 1800))
+        return replace(found, classes=(seen, replace(second, attainment=Attainment(1.0, 0.99, 1.0, 1800))))
+
+    monkeypatch.setattr("optimizer.verification.judge.judge_demands", judged)
+    code = 0 if verdict == "meets" else 3
+    assert run(["simulate", str(plan_file), "--requests", "2000"]) == code
+    assert sentence in " ".join(capsys.readouterr().out.split())
+    assert run(["simulate", str(plan_file), "--requests", "2000", "--json"]) == code
+    told = json.loads(capsys.readouterr().out)
+    assert (told["verdict"], told["held"]) == (verdict, verdict == "meets")
+    assert told["classes"][0]["verdict"] == verdict
+    assert told["requests_to_decide"] == needed

@@ -24,6 +24,7 @@ from search_spaces.traces import (
 )
 from search_spaces.traces.histogram import cell_of
 from search_spaces.traces.prefix import PrefixCache
+from search_spaces.traces.replay import read_replay
 from search_spaces.traces.rows import MAX_TOKENS, Rows
 from search_spaces.traces.timestamps import parse_date
 from tests.trace_files import AZURE, Write, jsonl, mooncake, refusal
@@ -225,10 +226,51 @@ def test_cells_are_narrow_and_ascending(tokens: int) -> None:
     assert far > here
 
 
-def test_requests_without_output_are_dropped_and_noted(write: Write) -> None:
-    summary = read_trace(write("arrival,isl,osl\n0,10,0\n1,20,5\n3,30,5\n"))
-    assert (summary.requests, summary.dropped, summary.mean_isl) == (2, 1, 25.0)
-    assert summary.notes[0] == "1 request generated no token and is left out of all figures."
+SERVABLE = [f"{second},{10 + second},5" for second in range(1, 41)]
+"""A request a second; two rows may be left out beside them."""
+
+
+@pytest.mark.parametrize(
+    ("row", "fault"),
+    [
+        ("0,10,0", "osl is 0"),
+        ("0,0,5", "isl is 0"),
+        ("0,-10,5", "isl is -10"),
+        ("0,10,", "osl is missing"),
+        ("0,,5", "isl is missing"),
+        ("0,10,16777217", "osl is 16777217"),
+    ],
+)
+def test_rows_that_no_engine_can_serve_are_left_out_counted_and_noted(write: Write, row: str, fault: str) -> None:
+    sound = read_trace(write("\n".join(["arrival,isl,osl", *SERVABLE]) + "\n", "sound.csv"))
+    summary = read_trace(write("\n".join(["arrival,isl,osl", row, *SERVABLE]) + "\n"))
+    assert (summary.requests, summary.dropped, summary.mean_isl) == (40, 1, sound.mean_isl)
+    assert summary.request_rate == sound.request_rate  # of the rows that are served: the first comes a second later
+    assert summary.burstiness == sound.burstiness
+    assert summary.notes[0] == f"1 of 41 rows cannot be served (line 2: {fault}); no figure counts them."
+
+
+def test_lengths_of_requests_that_failed_may_be_null_or_absent(write: Write) -> None:
+    sound = [mooncake(1000 * second, 512, 5, [second]) for second in range(60)]
+    lengthless = {**mooncake(60_000, 512, 5, [99]), "output_length": None}
+    absent = {key: value for key, value in mooncake(61_000, 512, 5, [98]).items() if key != "input_length"}
+    path = write(jsonl(*sound, lengthless, absent), "m.jsonl")
+    summary = read_trace(path)
+    assert (summary.requests, summary.dropped) == (60, 2)
+    assert "line 61: output_length is missing" in summary.notes[0]
+    trace = read_replay(path)
+    assert trace.size == 60
+    assert trace.pages is not None
+
+
+def test_more_rows_than_a_slip_explains_are_refused(write: Write) -> None:
+    few = ["arrival,isl,osl", *SERVABLE[:38], "39,0,5", "40,7,0"]  # 5 %
+    assert read_trace(write("\n".join(few) + "\n")).dropped == 2
+    many = ["arrival,isl,osl", *SERVABLE[:37], "38,0,5", "39,7,0", "40,7,"]
+    assert refusal(write("\n".join(many) + "\n")) == (
+        ":39: isl is 0, a whole number of tokens from 1 to 16777216 is wanted; 3 of 40 rows cannot be served, "
+        "where 5 % may"
+    )
 
 
 # Prefixes -------------------------------------------------------------------------------------------------------------

@@ -325,7 +325,7 @@ def test_fleets_of_the_comparison_join_the_front(monkeypatch: pytest.MonkeyPatch
     assert told.compared == 1
     own, row = told.front
     assert (own.cost_usd_per_hour, own.tail) == (winner.cost, distance(instance, winner.judgement))
-    assert row.outcome == "holds"
+    assert row.outcome == "meets"
     assert row.cost_usd_per_hour == rival.cost
     assert row.pools == [pool_line(instance, one) for one in rival.fleet.pools]
     again = with_rivals(bench, winner, told, lambda: False)
@@ -338,6 +338,6 @@ def test_what_holds_is_beaten_only_by_what_holds() -> None:
             pools=[], max_num_seqs=[], max_num_batched_tokens=[], cost_usd_per_hour=cost, tail=tail, outcome=outcome
         )
 
-    looked, held, missed = row(1.0, 0.5, None), row(2.0, 0.6, "holds"), row(3.0, 0.59, "misses")
+    looked, held, missed = row(1.0, 0.5, None), row(2.0, 0.6, "meets"), row(3.0, 0.59, "misses")
     assert unbeaten([missed, held, looked]) == [looked, held]
-    assert unbeaten([held, row(3.0, 0.4, "holds"), row(4.0, 0.4, "holds")]) == [held, row(3.0, 0.4, "holds")]
+    assert unbeaten([held, row(3.0, 0.4, "meets"), row(4.0, 0.4, "meets")]) == [held, row(3.0, 0.4, "meets")]

@@ -21,7 +21,7 @@ from reports.validation import kendall_tau, validation_dict
 from reports.validation_text import validation_text
 from search_spaces.catalog import load_catalog
 from search_spaces.measured_predictions import predict_serving, predict_steps
-from search_spaces.measured_suspects import TOO_FAST, TOO_LARGE, TOO_SLOW
+from search_spaces.measured_suspects import TOO_FAST, TOO_SLOW
 from search_spaces.measurements import Format, read_measurements
 from search_spaces.serving_error import error_table
 
@@ -160,7 +160,8 @@ def test_the_narrowest_regime_decides() -> None:
 def test_the_goals_hold_on_the_measurements() -> None:
     _, rows = read_measurements(DATA / "serving" / "closed_loop.csv")
     outcome = predict_serving(rows, load_catalog(), DATA / "models")
-    assert outcome.refused == ()
+    assert len(outcome.refused) == 11  # Qwen3-235B on a single H200, which does not hold it
+    assert all("Qwen3-235B-A22B-FP8 in fp8 with one request" in row.reason for row in outcome.refused)
     for quantity, goal in (("ttft", 0.25), ("tpot", 0.13)):
         values = [one.values[quantity] for one in outcome.predicted]
         error = np.array([value.error for value in values])
@@ -182,12 +183,43 @@ def test_impossible_rows_are_marked_and_still_scored(tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
     late = GOOD.format(ttft=900_000, tpot=10)
     fast = GOOD.format(ttft=1, tpot=0.5)
-    large = GOOD.format(ttft=100, tpot=10).replace("Llama-3.1-8B-Instruct", "Llama-3.1-405B").replace("fp8", "bf16")
-    path.write_text(HEADER + late + fast + large + GOOD.format(ttft=100, tpot=10), encoding="utf-8")
+    path.write_text(HEADER + late + fast + GOOD.format(ttft=100, tpot=10), encoding="utf-8")
     _, rows = read_measurements(path)
     outcome = predict_serving(rows, load_catalog(), None)
-    assert [one.suspect for one in outcome.predicted] == [TOO_SLOW, TOO_FAST, TOO_LARGE, ""]
+    assert [one.suspect for one in outcome.predicted] == [TOO_SLOW, TOO_FAST, ""]
     assert all(one.values["ttft"].measured > 0 for one in outcome.predicted)
+
+
+def test_fewer_requests_than_engines_are_lone_requests_on_some_of_them(tmp_path: Path) -> None:
+    lines = [
+        GOOD.format(ttft=100, tpot=10).replace("200,16,1,", f"200,{flight},{gpus},")
+        for flight, gpus in ((1, 1), (1, 64), (4, 64), (64, 64))
+    ]
+    rows = document(tmp_path, HEADER + "".join(lines), "--rows")["predictions"]
+    assert [row["ttft_predicted_ms"] for row in rows] == pytest.approx([rows[0]["ttft_predicted_ms"]] * 4)
+    assert [row["tpot_predicted_ms"] for row in rows] == pytest.approx([rows[0]["tpot_predicted_ms"]] * 4)
+    assert rows[0]["tpot_predicted_ms"] > 0
+
+
+def test_what_ran_beyond_its_memory_fraction_is_held_to_the_whole_gpu(tmp_path: Path) -> None:
+    line = GOOD.format(ttft=10_000, tpot=25).replace("meta-llama/Llama-3.1-8B-Instruct", "Qwen/Qwen3-32B")
+    value = document(
+        tmp_path, HEADER + line.replace("fp8,vllm", "bf16,vllm").replace("1000,200,16", "8000,200,64"), "--rows"
+    )
+    assert value["notes"] == {"does not fit in 90 % of the GPU's memory, but ran: all of it is taken as the limit": 1}
+    assert value["predictions"][0]["ttft_predicted_ms"] > 60_000  # 3 of 64 at a time, not all of them
+
+
+def test_gpus_that_cannot_hold_the_model_are_refused_with_both_sizes(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    large = GOOD.format(ttft=100, tpot=10).replace("Llama-3.1-8B-Instruct", "Llama-3.1-405B").replace("fp8", "bf16")
+    path.write_text(HEADER + large, encoding="utf-8")
+    outcome = predict_serving(read_measurements(path)[1], load_catalog(), None)
+    assert outcome.predicted == ()
+    assert [row.line for row in outcome.refused] == [2]
+    assert outcome.refused[0].reason == (
+        "Llama-3.1-405B in bf16 with one request of 1,200 tokens needs 770 GiB of each of 1 x H100, which has 80 GiB"
+    )
 
 
 def test_a_cache_of_any_narrow_dtype_is_read_as_one_of_fp8(tmp_path: Path) -> None:
@@ -257,11 +289,14 @@ def test_a_row_beyond_all_bounds_is_refused_and_the_others_are_predicted(tmp_pat
 @pytest.mark.parametrize("model", ["Llama-3.1-8B", "DeepSeek-V3", "Qwen3-Next-80B-A3B"])
 def test_predictions_are_finite_up_to_the_bounds(tmp_path: Path, model: str) -> None:
     path = tmp_path / "rows.csv"
-    header = "model,accelerator,isl,osl,concurrency,num_gpus,tp,mode,prefill_workers,decode_workers,ttft_ms,tpot_ms\n"
+    header = (
+        "model,accelerator,isl,osl,concurrency,num_gpus,tp,mode,prefill_workers,prefill_tp,decode_workers,decode_tp,"
+        "ttft_ms,tpot_ms\n"
+    )
     lengths = [(isl, osl) for isl in (1, 2**24) for osl in (1, 2**24)]
-    split = ("colocated,,", "disaggregated,1,1024")
+    split = ("colocated,,,,", "disaggregated,1,8,1024,8")
     lines = [
-        f"{model},h100,{isl},{osl},{load},{gpus},1,{mode},0.001,0.001\n"
+        f"{model},mi355x,{isl},{osl},{load},{gpus},8,{mode},0.001,0.001\n"
         for isl, osl in lengths
         for load in (1, 10**6)
         for gpus in ("", 10**7)
@@ -270,7 +305,9 @@ def test_predictions_are_finite_up_to_the_bounds(tmp_path: Path, model: str) -> 
     path.write_text(header + "".join(lines), encoding="utf-8")
     kind, rows = read_measurements(path)
     outcome = predict_serving(rows, load_catalog(), None)
-    assert len(outcome.predicted) == len(lines)
+    assert len(outcome.predicted) + len(outcome.refused) == len(lines)
+    assert len(outcome.predicted) >= len(lines) // 4
+    assert all("GiB of each of" in row.reason for row in outcome.refused)  # no GPU holds a request of 2**25 tokens
     json.dumps(validation_dict(kind, outcome, with_rows=True), allow_nan=False)
 
 
@@ -292,7 +329,7 @@ def test_what_the_row_says_twice_or_not_at_all_is_noted(tmp_path: Path) -> None:
 def two_models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     path = tmp_path_factory.mktemp("two") / "rows.csv"
     names = ("deepseek-ai/DeepSeek-V3", "deepseek-ai/DeepSeek-R1")
-    good = GOOD.format(ttft=100, tpot=10).replace("200,16,1,1", "200,16,8,8")
+    good = GOOD.format(ttft=100, tpot=10).replace("200,16,1,1", "200,16,8,8").replace("h100", "h200")
     path.write_text(HEADER + "".join(good.replace("meta-llama/Llama-3.1-8B-Instruct", name) for name in names), "utf-8")
     kind, rows = read_measurements(path)
     return validation_dict(kind, predict_serving(rows, load_catalog(), None))

@@ -20,9 +20,9 @@ from optimizer.recommend.optimize import optimize
 from optimizer.rivals.fewer import with_replicas
 from optimizer.verification import verdict
 from optimizer.verification.blame import blame
-from optimizer.verification.judge import Judgement, Run, judge, simulated_fleet
+from optimizer.verification.judge import Judgement, Outcome, Run, judge, simulated_fleet
 from optimizer.verification.simulated_headroom import POOL_LIMITS
-from optimizer.verification.verdict import Bench, Outcome, Slice, make_bench, run_length, slice_of
+from optimizer.verification.verdict import Bench, Slice, make_bench, run_length, slice_of
 from reports.json_text import plan_json
 from reports.terminal import render_plan
 from search_spaces.problem import Constraints, Goal, Objective

@@ -162,3 +162,23 @@ def test_requests_left_out_count_nowhere(write: Write) -> None:
     with pytest.raises(InputError, match=r"it has only 6 of more than 9 tokens$"):
         read_trace(write(jsonl(*rows), "all.jsonl"), most_tokens=9)
     assert [cut.longer_than(tokens) for tokens in (0, 609, 610, 1034, 2057, 2058, 10**9)] == [4, 4, 3, 1, 1, 0, 0]
+
+
+def test_rows_that_cannot_be_served_are_told_on_the_page_and_in_json() -> None:
+    path = trace("t.csv", steady(2000, 1.0), [0, *[100] * 1999])
+    said = "1 of 2,000 rows cannot be served (line 2: isl is 0); no figure counts them."
+    assert said in " ".join(run(path).stdout.split())
+    done = run(path, "--json")
+    value = json.loads(done.stdout)
+    assert (value["requests"], value["dropped"]) == (1999, 1)
+    assert value["notes"][0] == said
+    assert value["request_rate_rps"] == pytest.approx(1.0)
+
+
+def test_a_trace_with_a_row_that_cannot_be_served_is_recorded_and_planned_for() -> None:
+    path = trace("t.csv", steady(2000, 1.0), [0, *[100] * 1999])
+    run(path, "-o", "w.yaml", "--model", "Llama-3.1-8B")
+    recorded = load_problem(Path("w.yaml")).recorded
+    assert recorded is not None
+    assert recorded.arrival.size == recorded.of == 1999
+    assert recorded.isl.min() == 100

@@ -1,7 +1,8 @@
 """One colocated engine at fixed concurrency: TTFT and TPOT in steady state, in closed form up to a fixed point.
 
 C requests are in flight, each replaced when it ends; N = min(C, what memory holds) of them are in the engine, of which
-B decode. With s the engine seconds of one prompt, d(B) a decode step, O tokens a request:
+B decode. A mean C below one is that of an engine which is idle at times and serves a single request at others: N = 1.
+With s the engine seconds of one prompt, d(B) a decode step, O tokens a request:
 
     TPOT = d(B) + interference x s x B / (O - 1)          every decode step carries B / (O - 1) prompts
     TTFT = arrival + wait x s' + decode_wait d + burst x (N - 1) / 2 x (s" + frontend) + line
@@ -60,17 +61,18 @@ def settle(times: Times, policy: ServingPolicy, load: ClosedLoad, fits: FloatArr
         inside = base + policy.decode_wait * step
         running = 0.5 * running + 0.5 * admitted * gaps * tpot / (inside + gaps * tpot)
     residence = inside + gaps * tpot
+    rate = np.minimum(load.concurrency, admitted) / residence
     line = waiting_line(load, admitted, residence)
     return Steady(
         ttft=inside + line,
         tpot=tpot,
         running=running,
         admitted=admitted,
-        rate=admitted / residence,
+        rate=rate,
         decode_step=step,
         prefill=prompt.alone,
         shared=prompt.shared,
-        prefill_share=np.minimum(admitted / residence * prompt.shared, 1.0),
+        prefill_share=np.minimum(rate * prompt.shared, 1.0),
         line=line,
     )
 
@@ -96,8 +98,8 @@ def _between(fixed: Figure, random: Figure, load: ClosedLoad) -> FloatArray:
 
 
 def admitted_requests(policy: ServingPolicy, load: ClosedLoad, fits: FloatArray) -> FloatArray:
-    """Requests inside the engine: as many as memory holds and the token budget can keep supplied with prompts [1]."""
-    admitted = np.minimum(load.concurrency, np.maximum(fits, 1.0))
+    """Requests inside a busy engine: what memory holds and the token budget keeps supplied, at least one [1]."""
+    admitted = np.minimum(load.concurrency, fits)
     if policy.scheduler is Scheduler.TOKEN_BUDGET:
-        admitted = np.minimum(admitted, np.maximum(load.gaps * policy.token_budget / load.isl, 1.0))
-    return np.asarray(admitted)
+        admitted = np.minimum(admitted, load.gaps * policy.token_budget / load.isl)
+    return np.asarray(np.maximum(admitted, 1.0))

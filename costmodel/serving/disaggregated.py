@@ -7,7 +7,8 @@ P times as fast): an arrival finds Q (N - 1) / N others, so
 
     W = s / P x (N - 1) / N x Q,   Q = N (W + s) / (W + Z)
 
-Only as many requests are let in as the decode workers' memory holds; the rest wait in front of them.
+Only as many requests are let in as the decode workers' memory holds; the rest wait in front of them. N is at least one:
+a mean C below one is that of a deployment which is idle at times.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ def disaggregated(
 def settle_pools(times: Times, policy: ServingPolicy, load: ClosedLoad, pools: Pools) -> Steady:
     """The fixed point of the equations above; `times` has the prompt of a prefill and the step of a decode worker."""
     prompt, gaps = times.prompt, load.gaps
-    admitted = np.minimum(load.concurrency, pools.decode_workers * np.maximum(pools.fits, 1.0))
+    admitted = np.minimum(np.maximum(load.concurrency, 1.0), pools.decode_workers * np.maximum(pools.fits, 1.0))
     ahead = np.maximum(admitted / pools.prefill_workers - 1.0, 0.0) / 2.0
     fixed = (
         policy.arrival
@@ -78,16 +79,17 @@ def settle_pools(times: Times, policy: ServingPolicy, load: ClosedLoad, pools: P
         found = (admitted - 1.0) * (queue + prompt.shared) / residence
         queue = 0.5 * queue + 0.5 * service * found
         running = 0.5 * running + 0.5 * admitted * gaps * step / residence
+    rate = np.minimum(load.concurrency, admitted) / residence
     line = waiting_line(load, admitted, residence)
     return Steady(
         ttft=inside + line,
         tpot=step,
         running=running,
         admitted=admitted,
-        rate=admitted / residence,
+        rate=rate,
         decode_step=step,
         prefill=prompt.alone,
         shared=prompt.shared,
-        prefill_share=np.minimum(admitted / residence * service, 1.0),
+        prefill_share=np.minimum(rate * service, 1.0),
         line=line,
     )

@@ -126,9 +126,9 @@ def prompts_in_a_step(engines: EngineArrays, load: ClosedLoad, policy: ServingPo
 def decode_time(model: Transformer, engines: EngineArrays, running: FloatArray, load: ClosedLoad) -> FloatArray:
     """A decode step of `running` requests in all, at the mean context ISL + OSL / 2 [s].
 
-    Every pipeline stage holds its share of the requests.
+    Every pipeline stage holds its share of the requests; a step that runs has at least one.
     """
-    batch = np.maximum(running / engines.pipeline, np.minimum(running, 1.0))
+    batch = np.maximum(running / engines.pipeline, 1.0)
     return step_time(model, engines, StepLoad.decode(batch, load.isl + load.osl / 2.0)).total
 
 

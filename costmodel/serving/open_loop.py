@@ -75,7 +75,7 @@ def _settle(times: Times, policy: ServingPolicy, load: OpenLoad, pools: Pools) -
     most = pools.decode_workers * np.minimum(np.maximum(pools.fits, 1.0), 1e9)
     running = np.zeros_like(load.rate)
     for _ in range(ITERATIONS):
-        step = times.decode(np.maximum(running / pools.decode_workers, 1.0))  # a request that decodes is a whole one
+        step = times.decode(running / pools.decode_workers)
         tpot = step / free
         running = np.minimum(load.rate * gaps * tpot, most)
     slots = _slot_wait(running, most, gaps * tpot, load)

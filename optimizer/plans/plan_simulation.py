@@ -55,7 +55,7 @@ class JudgedFleet(Record):
     held: bool
     """Whether the lower end of every class's interval reached its goal and the fleet kept up."""
     outcome: str | None = None
-    """"holds", "misses", or "undecided" where an interval straddles its goal; null in plans of older versions."""
+    """"meets", "misses", or "undecided" where an interval straddles its goal; null in plans of older versions."""
     stuck: bool = False
     """Whether it kept its goals until a crowd filled its KV memory, and not any more after that."""
     replayed: bool = False
@@ -95,7 +95,7 @@ class TunedFleet(Record):
     served: list[Share] = Field(default_factory=list)
     """Share of the requests that each pool serves."""
     outcome: str | None = None
-    """"holds", "misses" or "undecided" in full runs like the plan's; null where it was only looked at."""
+    """"meets", "misses" or "undecided" in full runs like the plan's; null where it was only looked at."""
     latencies: list[SimulatedLatencies] = Field(default_factory=list)
     """Of each SLO class: in full runs where there is an outcome, else in the short run."""
 

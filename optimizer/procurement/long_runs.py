@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from optimizer.fleets.fleet import Fleet
 from optimizer.loads.instance import Instance
-from optimizer.verification.judge import SEEDS, Judgement, Run, judge, judge_runs, simulated_trace
+from optimizer.verification.judge import SEEDS, Judgement, Outcome, Run, judge, judge_runs, simulated_trace
 from optimizer.verification.verdict import LIFETIMES, LONGEST, MOST_REQUESTS, in_system
 
 LONGER = 2
@@ -43,7 +43,7 @@ def judge_until_sure(instance: Instance, fleet: Fleet, *, requests: int, volume:
     found = judge_long(instance, fleet, requests=requests, volume=volume)
     long = found.runs[0].demand.trace.size
     for number in range(1, MOST_RUNS):
-        if found.refuted or all(one.sure for one in found.classes):
+        if found.outcome is not Outcome.UNDECIDED:
             break
         other = Run.of(simulated_trace(instance, fleet, long, SEEDS * number, volume), found.engines)
         found = replace(judge_runs(instance, found.engines, [*found.runs, other]), rate=found.rate)

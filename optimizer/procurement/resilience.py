@@ -17,7 +17,7 @@ from costmodel.engine import Role
 from optimizer.fleets.build_plan import fleet_cost, offer_costs
 from optimizer.fleets.fleet import Fleet
 from optimizer.loads.instance import Instance
-from optimizer.verification.judge import Judgement
+from optimizer.verification.judge import Judgement, Outcome
 from search_spaces.problem import Billing
 
 from .long_runs import judge_long
@@ -48,9 +48,14 @@ class Loss:
     spare: float
 
     @property
+    def outcome(self) -> Outcome:
+        """Whether what is left meets every goal; it misses one where some requests have no engine any more."""
+        return Outcome.MISSES if self.judgement is None else self.judgement.outcome
+
+    @property
     def held(self) -> bool:
-        """Whether every goal is kept."""
-        return self.judgement is not None and self.judgement.held
+        """Whether every goal is shown to be met."""
+        return self.outcome is Outcome.MEETS
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +67,13 @@ class Resilience:
     cost: float
     losses: tuple[Loss, ...]
 
+    @property
+    def held(self) -> bool:
+        """Whether every goal is shown to be met, without a loss and after each."""
+        return self.whole.outcome is Outcome.MEETS and all(one.held for one in self.losses)
+
     def spare_cost(self, what: str, *, only_where_needed: bool) -> float:
-        """What N+k costs more [$/h]: for every pool or type, or for those of which a loss breaks a goal."""
+        """What N+k costs more [$/h]: for every pool or type, or for those of which a loss is not shown to be borne."""
         mine = [one for one in self.losses if one.what == what and not (only_where_needed and one.held)]
         return sum({one.of: one.spare for one in mine}.values())
 

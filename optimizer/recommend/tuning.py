@@ -9,9 +9,10 @@ from costmodel.errors import InputError
 from optimizer.fleets.fleet import Fleet
 from optimizer.loads.instance import Instance
 from optimizer.plans.plan_simulation import TunedFleet, Tuning
+from optimizer.verification.judge import Outcome
 from optimizer.verification.simulation_record import tuned_fleet, tuning_record
 from optimizer.verification.tune import JUDGED, NOTABLE, SAMPLER, Look, Wish, front, tail_of, tuned
-from optimizer.verification.verdict import Bench, Outcome, Verdict
+from optimizer.verification.verdict import Bench, Verdict
 from optimizer.verification.waste import Lean, without_waste
 from search_spaces.problem import Goal, Problem
 
@@ -86,8 +87,8 @@ def unbeaten(rows: Iterable[TunedFleet]) -> list[TunedFleet]:
     """
     kept: list[TunedFleet] = []
     for row in sorted(rows, key=lambda one: (one.cost_usd_per_hour, one.tail)):
-        sure = row.outcome == Outcome.HOLDS
-        rivals = [one.tail for one in kept if one.outcome == Outcome.HOLDS or not sure]
+        sure = row.outcome == Outcome.MEETS
+        rivals = [one.tail for one in kept if one.outcome == Outcome.MEETS or not sure]
         if not rivals or row.tail <= min(rivals) - NOTABLE:
             kept.append(row)
     return kept

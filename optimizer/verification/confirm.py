@@ -21,9 +21,9 @@ from statistics import NormalDist
 
 from costmodel.simulator import Fleet as SimulatedFleet
 
-from .judge import judge_runs, simulated_fleet
+from .judge import Outcome, judge_runs, simulated_fleet
 from .pressed import MORE, at_more, gives_way
-from .verdict import MOST_JUDGED, REPLICATIONS, Bench, Outcome, Slice, Verdict, fleet_key
+from .verdict import MOST_JUDGED, REPLICATIONS, Bench, Slice, Verdict, fleet_key
 
 LEVEL = 0.025
 """Chance at most that a fleet which misses a goal is said to hold [1]."""

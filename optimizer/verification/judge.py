@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,6 +54,18 @@ SEEDS = 1_000_003
 """Distance between the seeds of two replications, so that the replications of nearby seeds differ."""
 
 
+class Outcome(StrEnum):
+    """What simulation says of goals, by the ends of their 95 % intervals.
+
+    All are met at the lower end, one is missed at the upper end, or one lies within its interval and more requests
+    have to tell.
+    """
+
+    MEETS = "meets"
+    MISSES = "misses"
+    UNDECIDED = "undecided"
+
+
 @dataclass(frozen=True, slots=True)
 class ClassJudgement:
     """One SLO class: attainment with its interval, quantiles of TTFT and TPOT [s] at p50, p90, p95, p99."""
@@ -73,9 +87,22 @@ class ClassJudgement:
         return self.attainment.low >= self.goal
 
     @property
-    def sure(self) -> bool:
-        """Whether the run settles it: the goal lies outside the confidence interval."""
-        return not self.attainment.low < self.goal <= self.attainment.high
+    def outcome(self) -> Outcome:
+        """Whether the class meets its goal, misses it, or has it within its confidence interval."""
+        if self.proven:
+            return Outcome.MEETS
+        return Outcome.MISSES if self.attainment.high < self.goal else Outcome.UNDECIDED
+
+    @property
+    def lacking(self) -> float:
+        """Times as many requests as were counted that would decide, if the share stays as it is [1].
+
+        An interval's half-width shrinks with the root of the requests: (half-width / distance to the goal)^2. Infinite
+        where the share is the goal, or nothing was counted.
+        """
+        share, end = self.attainment.share, self.attainment.low if self.held else self.attainment.high
+        distance = abs(share - self.goal)
+        return ((share - end) / distance) ** 2 if distance > 0.0 else math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,12 +149,26 @@ class Judgement:
     @property
     def missed(self) -> bool:
         """Whether some class misses its goal even at the upper end of its confidence interval."""
-        return any(one.attainment.high < one.goal for one in self.classes)
+        return any(one.outcome is Outcome.MISSES for one in self.classes)
 
     @property
     def refuted(self) -> bool:
         """Whether the fleet is shown to miss a goal or to fall behind its arrivals."""
         return self.overload.overloaded or self.missed
+
+    @property
+    def outcome(self) -> Outcome:
+        """Whether the fleet meets every goal, misses one or falls behind, or a goal lies within its interval."""
+        if self.refuted:
+            return Outcome.MISSES
+        between = any(one.outcome is Outcome.UNDECIDED for one in self.classes)
+        return Outcome.UNDECIDED if between else Outcome.MEETS
+
+    @property
+    def deciding(self) -> float:
+        """Requests of each run that would decide, if the shares stay as they are [1]; infinite where none would."""
+        lacking = max((one.lacking for one in self.classes if one.outcome is Outcome.UNDECIDED), default=1.0)
+        return lacking * max(run.demand.trace.size for run in self.runs)
 
 
 def simulated_fleet(instance: Instance, fleet: Fleet, probability: float = 0.5) -> SimulatedFleet:

@@ -18,7 +18,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 
 import numpy as np
 
@@ -32,7 +31,7 @@ from optimizer.loads.late import Late, never
 
 from .blame import Blame, blame
 from .crowd import HALF, crowd_of, crowded, fullest, lasting
-from .judge import SEEDS, Demand, Judgement, Run, judge_runs, recorded_trace, simulated_fleet, simulated_trace
+from .judge import SEEDS, Demand, Judgement, Outcome, Run, judge_runs, recorded_trace, simulated_fleet, simulated_trace
 from .simulated_goodput import Trials
 
 REPLICATIONS = (1, 2, 4, 8)
@@ -154,14 +153,6 @@ def fleet_key(fleet: Fleet) -> Key:
     return tuple(pool_key(pool) for pool in fleet.pools)
 
 
-class Outcome(StrEnum):
-    """What simulation says of a fleet: it keeps its goals, misses one, or the intervals do not tell."""
-
-    HOLDS = "holds"
-    MISSES = "misses"
-    UNDECIDED = "undecided"
-
-
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """A fleet that was simulated; cost [$/h]; held: whether it is shown to keep every goal.
@@ -185,7 +176,7 @@ class Verdict:
     def outcome(self) -> Outcome:
         """Whether it holds, misses, or is between."""
         if self.held:
-            return Outcome.HOLDS
+            return Outcome.MEETS
         return Outcome.MISSES if self.judgement.refuted or self.replayed else Outcome.UNDECIDED
 
     @property

@@ -31,8 +31,9 @@ from optimizer.rivals.fewer import with_replicas
 from optimizer.rivals.room import roomiest_fleet
 
 from .cuts import Rungs, raised, slower
+from .judge import Outcome
 from .settings import other_settings
-from .verdict import Bench, Key, Outcome, Verdict, fleet_key
+from .verdict import Bench, Key, Verdict, fleet_key
 
 ROUNDS = 6
 """Repairs of one candidate after each other."""

@@ -19,8 +19,9 @@ from optimizer.fleets.volume import at_volume
 from optimizer.loads.instance import Instance
 from optimizer.recommend.rival_rows import overall
 from optimizer.verification.confirm import confirmed_once
+from optimizer.verification.judge import Outcome
 from optimizer.verification.miss_words import miss_words
-from optimizer.verification.verdict import REPLICATIONS, Outcome, Verdict, make_bench
+from optimizer.verification.verdict import REPLICATIONS, Verdict, make_bench
 from optimizer.verification.verify import ROUNDS
 from search_spaces.problem import Problem
 

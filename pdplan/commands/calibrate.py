@@ -18,7 +18,6 @@ from pdplan.options import (
     Choice,
     catalog_option,
     console_options,
-    force_option,
     json_option,
     pass_console,
     share_within,
@@ -72,7 +71,7 @@ class Flags:
 @click.option("--max-num-seqs", type=whole(bounds.MAX_NUM_SEQS), help="Most running requests; default: no limit.")
 @click.option("-o", "--output", type=PATH, metavar="FILE", help="Write a catalog file with the fitted figures.")
 @json_option
-@force_option
+@click.option("--force", is_flag=True, help="Replace an existing file, and keep a fit that does not explain the data.")
 @console_options
 @pass_console
 def calibrate(
@@ -96,6 +95,8 @@ def calibrate(
     InferenceX or Dynamo's self-benchmark, compares them with the prediction, and fits four scales:
     of arithmetic, of memory traffic, of the engine's host time and of its TTFT overhead. The file
     that -o writes is a catalog: pdplan estimate --catalog FILE, or catalog: FILE in workload.yaml.
+    Exits with 2, and writes nothing, where no machine of the kind explains the results: a flag is
+    wrong then, or the model does not know what ran; --force keeps the fit all the same.
     """
     from reports.calibration_text import calibration_dict, calibration_text
     from reports.text import plural
@@ -113,10 +114,13 @@ def calibrate(
     console.note(f"read {plural(len(records), 'result')} from {plural(len(results), 'file')}; fitting to them")
     source = _source(results, records, setup)
     found = fit(records, setup, source)
-    if output is not None:
+    kept = not found.refusal or force
+    if output is not None and kept:
         write_text(output, _overlay(found, source, flags, console.command), force=force)
-    value = calibration_dict(found, None if output is None else str(output))
+    value = calibration_dict(found, str(output) if output is not None and kept else None)
     console.show(value if as_json else calibration_text(value, console.width))
+    if not kept:
+        raise InputError(f"{found.refusal} (--force keeps the fit)")
     if output is None:
         console.hint(f"{console.command} -o overlay.yaml   # writes the fitted figures as a catalog file")
     else:

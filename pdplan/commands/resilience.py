@@ -14,11 +14,10 @@ from pdplan.exit_codes import ExitCode
 from pdplan.options import PATH, console_options, force_option, json_option, pass_console, seconds, whole
 from pdplan.plan_files import read_plan
 from pdplan.views import check_files, write_page
-from search_spaces.bounds import HOURLY_RATE, SEED, Bounds
+from search_spaces.bounds import HOURLY_RATE, RUN_REQUESTS, SEED, Bounds
 
 html_option = click.option("--html", "html_file", type=PATH, metavar="OUT", help="Write a page with charts.")
 
-REQUESTS = Bounds(100, 1_000_000)
 LEAST_REQUESTS = 5_000
 LOSSES = Bounds(1, 100)
 LEAST = Bounds(1, 100_000)
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 @click.command(short_help="Say which loss of a replica or node breaks an SLO.")
 @click.argument("file", metavar="PLAN", type=PATH)
 @click.option("--losses", type=whole(LOSSES), default=1, show_default=True, help="Replicas or nodes lost at once.")
-@click.option("--requests", type=whole(REQUESTS),
+@click.option("--requests", type=whole(RUN_REQUESTS),
               help="Simulated after each loss, at least. Default: as many as in each run that proved the plan, and at "
               "least 5,000.")  # fmt: skip
 @click.option("--seed", type=whole(SEED), default=0, show_default=True, metavar="N", help="Seed of the requests.")
@@ -57,14 +56,15 @@ def resilience(
     \b
       pdplan resilience plan/plan.json
       pdplan resilience plan/plan.json --losses 2
-      pdplan resilience plan/plan.json --json | jq '.losses[] | select(.held | not)'
+      pdplan resilience plan/plan.json --json | jq '.losses[] | select(.verdict != "meets")'
 
     Takes a replica from each pool of the plan, then each of its nodes, in turn, routes the requests
     to what is left, and simulates them: which loss breaks an SLO, and what spares against it cost.
     Runs are longer than --requests where these are too few to tell whether a pool falls behind.
     Spares that the plan has (constraints.headroom) serve like the others.
 
-    Exits with 3 when some loss breaks an SLO.
+    Exits with 3 when some loss breaks an SLO, or is not shown to leave all of them met (undecided:
+    the goal lies within the 95 % interval; more --requests decide).
     """
     from optimizer.fleets.plan_fleet import fleet_of_plan, planned_volume
     from optimizer.procurement.resilience import resilience as ask
@@ -89,7 +89,7 @@ def resilience(
     seen = seen_in_the_plan(plan, losses)
     write_page(console, html_file, lambda: render_resilience(found, losses, plan.name, seen))
     console.show(resilience_dict(found) if as_json else resilience_text(found, losses, console.width, seen))
-    return 0 if all(one.held for one in found.losses) else ExitCode.INFEASIBLE
+    return 0 if found.held else ExitCode.INFEASIBLE
 
 
 def least_requests(plan: Plan) -> int:
@@ -104,7 +104,7 @@ def least_requests(plan: Plan) -> int:
               help="From the decision to an engine's first request.")  # fmt: skip
 @click.option("--by-hour", metavar="RATE,…", help="24 mean rates [1/s]. Default: the daily profile of the plan.")
 @click.option("--least", type=whole(LEAST), default=1, show_default=True, help="Replicas that every pool keeps.")
-@click.option("--requests", type=whole(REQUESTS), default=5_000, show_default=True,
+@click.option("--requests", type=whole(RUN_REQUESTS), default=5_000, show_default=True,
               help="Simulated for each rate and fleet, at least.")  # fmt: skip
 @html_option
 @json_option
@@ -135,7 +135,8 @@ def autoscale(
     the day costs if engines are started ahead by the profile, against a fleet of fixed size; and
     what breaks if they are started when the load is there already.
 
-    Exits with 3 when the plan's own fleet misses a goal in some hour.
+    Exits with 3 when the plan's own fleet misses a goal in some hour, or when it is undecided whether
+    it does (the goal lies within the 95 % interval; more --requests decide).
     """
     import numpy as np
 
@@ -159,7 +160,7 @@ def autoscale(
         console.show(autoscale_dict(instance, fleet, day))
     else:
         console.show(autoscale_text(instance, fleet, day, console.width))
-    return ExitCode.INFEASIBLE if day.short else 0
+    return ExitCode.INFEASIBLE if day.short or day.unsure else 0
 
 
 def _rates(text: str) -> list[float]:

@@ -150,8 +150,14 @@ def simulate(
     block and hand-over, with the cost model's expected step times. Prints what share of each SLO class
     came in time, beside what the plan predicted, and how loaded each pool was.
 
-    Exits with 3 when a class misses its goal or the fleet cannot keep up.
+    A class meets its goal when the lower end of its 95 % interval reaches it, and misses it when the
+    upper end does not. Between the two it is undecided, and the text says how many requests decide.
+
+    Exits with 0 when every class meets its goal, and with 3 when one misses it, when the fleet cannot
+    keep up, or when it is undecided ("verdict" in --json: meets, misses or undecided).
     """
+    from optimizer.verification.judge import Outcome
+
     files = {"--csv": csv_file, "--parquet": parquet_file, "--timeline": timeline}
     asked = Asked(rate, requests, seed, replications, trace, profile, concurrency or 0, find_goodput, curve, balancing)
     asked.check()
@@ -164,7 +170,7 @@ def simulate(
     from reports.simulation_text import render_simulation
 
     console.show(simulation_json(shown) if as_json else render_simulation(shown, console.width, console.colored))
-    return 0 if shown.judgement.held else ExitCode.INFEASIBLE
+    return 0 if shown.judgement.outcome is Outcome.MEETS else ExitCode.INFEASIBLE
 
 
 def _write_files(

@@ -86,6 +86,7 @@ def workload(
     Reads a trace (Azure LLM inference CSV, Mooncake JSONL, any CSV or JSONL; .gz too) once, in bounded
     memory, and prints its rate, burstiness, lengths and prefix hits. With -o, writes a workload.yaml
     around its length histogram, for `pdplan optimize`: for the mean rate, unless --rate states another.
+    Rows that no engine can serve (a length missing or below 1) are left out and counted, up to 5 %.
     """
     from reports.whole_files import check_target
     from search_spaces.models import load_model

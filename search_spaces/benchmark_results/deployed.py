@@ -10,7 +10,6 @@ from costmodel.accelerator import Accelerator
 from costmodel.calibration.scales import Observation, Quantity
 from costmodel.engine import EngineConfig
 from costmodel.errors import InputError, UnknownNameError
-from costmodel.memory import max_requests
 from costmodel.serving.load import MANY_WAVES
 from costmodel.transformer import Transformer
 from costmodel.words import percentage
@@ -228,32 +227,12 @@ def _deployment(run: BenchmarkRun, setup: Setup, flight: float) -> Deployment:
         ttft=run.ttft.typical or math.nan,
         tpot=run.tpot.typical or math.nan,
     )
-    found = deployment_of(row, setup.model, setup.catalog)
-    waves = MANY_WAVES if run.prompts is None else max(run.prompts / flight, 1.0)
-    return _as_flagged(replace(found, spread=run.spread, waves=waves), setup)
-
-
-def _as_flagged(deployment: Deployment, setup: Setup) -> Deployment:
-    """The deployment with the KV dtype, memory and limits that the user states instead of the engine's habits."""
-    given = {"kv_dtype": setup.kv_dtype, "memory_fraction": setup.memory_fraction}
-    changes = {key: value for key, value in given.items() if value is not None}
-    if not changes and setup.max_num_seqs is None:
-        return deployment
-    prefill = _with(deployment.prefill, setup)
-    decode = None if deployment.decode is None else _with(deployment.decode, setup)
-    fits = deployment.fits
-    if changes:
-        most = max_requests(deployment.model, decode or prefill, deployment.isl, deployment.osl)
-        fits = float(most) if most else math.inf
-    return replace(deployment, prefill=prefill, decode=decode, fits=min(fits, setup.max_num_seqs or math.inf))
-
-
-def _with(config: EngineConfig, setup: Setup) -> EngineConfig:
-    return replace(
-        config,
-        kv_dtype=setup.kv_dtype or config.kv_dtype,
-        memory_fraction=setup.memory_fraction or config.memory_fraction,
+    deployment = deployment_of(
+        row, setup.model, setup.catalog, kv_dtype=setup.kv_dtype, memory_fraction=setup.memory_fraction
     )
+    waves = MANY_WAVES if run.prompts is None else max(run.prompts / flight, 1.0)
+    fits = min(deployment.fits, setup.max_num_seqs or math.inf)
+    return replace(deployment, spread=run.spread, waves=waves, fits=fits)
 
 
 def _layouts(stated: Stated) -> tuple[Layout, Layout | None]:

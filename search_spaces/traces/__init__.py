@@ -2,7 +2,7 @@
 
 from .arrivals import ArrivalStats
 from .reader import detect_format, in_order, read_rows, read_trace
-from .rows import ArrivalUnit, Columns, Rows, TraceFormat, UnnamedColumnError
+from .rows import ArrivalUnit, Columns, Rows, TraceFormat, UnnamedColumnError, Unservable
 from .summary import TraceSummary, compact_rows, workload_mapping
 
 __all__ = [
@@ -13,6 +13,7 @@ __all__ = [
     "TraceFormat",
     "TraceSummary",
     "UnnamedColumnError",
+    "Unservable",
     "compact_rows",
     "detect_format",
     "in_order",

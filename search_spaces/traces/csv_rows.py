@@ -18,7 +18,7 @@ from costmodel.errors import InputError
 from costmodel.quoting import shown
 from costmodel.workload import FloatArray
 
-from .rows import MAX_SECONDS, MAX_TOKENS, NANOSECONDS, ArrivalUnit, Columns, IntArray, Rows, nanoseconds_of
+from .rows import MAX_SECONDS, MAX_TOKENS, MISSING, NANOSECONDS, ArrivalUnit, Columns, IntArray, Rows, nanoseconds_of
 from .source import Block
 from .timestamps import looks_like_date, parse_date, parse_dates
 
@@ -228,7 +228,13 @@ def parse_arrival(where: str, text: str, unit: ArrivalUnit) -> int:
 
 
 def parse_tokens(where: str, text: str) -> int:
-    """Return one token count, or raise InputError that opens with `where`; its range is checked later."""
+    """Return one token count, or raise InputError that opens with `where`; its range is checked later.
+
+    >>> parse_tokens("", "17"), parse_tokens("", "") == MISSING
+    (17, True)
+    """
+    if not text:
+        return MISSING
     value = _finite(text)
     if value is None or value != int(value) or abs(value) > 2**53:
         raise InputError(f"{where} is {_shown(text)}, a whole number of tokens from 1 to {MAX_TOKENS} is wanted")

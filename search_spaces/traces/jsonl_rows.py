@@ -17,7 +17,7 @@ from costmodel.quoting import shown
 from search_spaces.json_source import json_kind, json_shown
 
 from .csv_rows import parse_arrival, parse_tokens
-from .rows import ArrivalUnit, Columns, Rows
+from .rows import MISSING, ArrivalUnit, Columns, Rows
 from .source import Block
 from .timestamps import looks_like_date
 
@@ -70,11 +70,16 @@ def _parse_record(where: str, record: dict[str, Any], columns: Columns, unit: Ar
         )
     return (
         parse_arrival(f"{where}: {columns.arrival}", _text(where, record, columns.arrival), unit),
-        parse_tokens(f"{where}: {columns.isl}", _text(where, record, columns.isl)),
-        parse_tokens(f"{where}: {columns.osl}", _text(where, record, columns.osl)),
+        _tokens(where, record, columns.isl),
+        _tokens(where, record, columns.osl),
         line,
         blocks,
     )
+
+
+def _tokens(where: str, record: dict[str, Any], key: str) -> int:
+    """Return a length; one that is not there, as of a request that failed, is MISSING."""
+    return MISSING if record.get(key) is None else parse_tokens(f"{where}: {key}", _text(where, record, key))
 
 
 def _text(where: str, record: dict[str, Any], key: str) -> str:

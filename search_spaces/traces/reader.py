@@ -27,7 +27,7 @@ from .rows import (
     Columns,
     Rows,
     TraceFormat,
-    check_tokens,
+    Unservable,
     map_columns,
     require_columns,
 )
@@ -62,13 +62,17 @@ def read_rows(
     columns: Mapping[str, str] | None = None,
     limit: int | None = None,
     progress: Progress | None = None,
+    *,
+    unservable: Unservable | None = None,
 ) -> Iterator[Rows]:
-    """Yield the requests of a trace in chunks, in the order of the file, at most `limit` of them.
+    """Yield the requests of a trace in chunks, in the order of the file, of its first `limit` rows.
+
+    Rows that no engine can serve are left out, and counted in `unservable`; InputError at the end where they are many.
 
     format: a TraceFormat or "auto"; columns: {arrival, isl, osl, arrival_unit} for formats csv and jsonl;
     progress is told the share of the file that has been read [1].
     """
-    yield from _stream(_plan(Path(path), format, columns), limit, progress)
+    yield from _stream(_plan(Path(path), format, columns), limit, progress, unservable or Unservable())
 
 
 def in_order(path: str | os.PathLike[str], chunks: Iterable[Rows]) -> Iterator[Rows]:
@@ -107,7 +111,7 @@ def read_trace(
     plan = _plan(Path(path), format, columns)
     tally = _Tally(plan, MOST_TOGETHER if most_tokens is None else most_tokens)
     arrivals = ArrivalCounter()
-    for rows in in_order(path, tally.passing(_stream(plan, limit, progress))):
+    for rows in in_order(path, tally.passing(_stream(plan, limit, progress, tally.unservable))):
         arrivals.add(rows, str(path))
     if not arrivals.requests:
         raise InputError(f"{path}: the trace is empty: it has {tally.found()}")
@@ -121,7 +125,7 @@ class _Tally:
     def __init__(self, plan: _Plan, most_tokens: int) -> None:
         self.plan = plan
         self.most_tokens = most_tokens
-        self.dropped = 0
+        self.unservable = Unservable()
         self.too_long = 0
         self.out_of_order = 0
         self._latest: int | None = None
@@ -129,17 +133,14 @@ class _Tally:
         self._prefix = PrefixCache()
 
     def passing(self, chunks: Iterable[Rows]) -> Iterator[Rows]:
-        """Yield the rows on, with prefix hits and without requests that have no output or are too long."""
+        """Yield the rows on, with prefix hits and without requests that are too long."""
         for chunk in map(self._short, chunks):
             if not len(chunk):
                 continue
             rows = self._prefix.look_up(chunk)
-            rows = rows.pick(np.flatnonzero(rows.osl > 0))
-            self.dropped += len(chunk) - len(rows)
-            if len(rows):
-                self._count_disorder(rows)
-                self._lengths.add(rows)
-                yield rows
+            self._count_disorder(rows)
+            self._lengths.add(rows)
+            yield rows
 
     def _short(self, chunk: Rows) -> Rows:
         """The rows that are not too long: no engine would take the others, nor cache their prefixes."""
@@ -149,12 +150,7 @@ class _Tally:
 
     def found(self) -> str:
         """What there is instead of requests that count."""
-        counted = (
-            (self.dropped, f"{self.dropped} requests without output"),
-            (self.too_long, f"{self.too_long} of more than {self.most_tokens:,} tokens"),
-        )
-        left_out = [words for number, words in counted if number]
-        return f"only {' and '.join(left_out)}" if left_out else "no requests"
+        return f"only {self.too_long} of more than {self.most_tokens:,} tokens" if self.too_long else "no requests"
 
     def _count_disorder(self, rows: Rows) -> None:
         first = rows.nanoseconds[0] if self._latest is None else self._latest
@@ -169,7 +165,7 @@ class _Tally:
             format=self.plan.format,
             columns=self.plan.columns,
             requests=arrivals.requests,
-            dropped=self.dropped,
+            dropped=self.unservable.count,
             too_long=self.too_long,
             out_of_order=self.out_of_order,
             arrivals=arrivals,
@@ -185,13 +181,8 @@ class _Tally:
         )
 
     def _notes(self, arrivals: ArrivalStats) -> Iterator[str]:
-        if self.dropped:
-            some = (
-                "1 request generated no token and is"
-                if self.dropped == 1
-                else (f"{self.dropped} requests generated no token and are")
-            )
-            yield f"{some} left out of all figures."
+        if self.unservable.count:
+            yield f"{self.unservable.words}; no figure counts them."
         if self.too_long:
             some = "1 request has" if self.too_long == 1 else f"{self.too_long:,} requests have"
             gone = "is" if self.too_long == 1 else "are"
@@ -225,7 +216,7 @@ def _plan(path: Path, wanted: str, columns: Mapping[str, str] | None) -> _Plan:
     return _Plan(path, found, map_columns(columns, names, where), head)
 
 
-def _stream(plan: _Plan, limit: int | None, progress: Progress | None) -> Iterator[Rows]:
+def _stream(plan: _Plan, limit: int | None, progress: Progress | None, unservable: Unservable) -> Iterator[Rows]:
     if limit is not None and limit < 1:
         raise InputError(f"limit: {limit} must be at least 1")
     blocks = read_blocks(plan.path, progress)
@@ -236,12 +227,14 @@ def _stream(plan: _Plan, limit: int | None, progress: Progress | None) -> Iterat
     left = limit
     for chunk in chunks:
         rows = chunk if left is None or len(chunk) <= left else chunk.first(left)
-        check_tokens(plan.path, rows, plan.columns)
-        yield rows
+        servable = unservable.without(rows, plan.columns)
+        if len(servable):
+            yield servable
         if left is not None:
             left -= len(rows)
             if not left:
-                return
+                break
+    unservable.check(plan.path)
 
 
 def _head(path: Path) -> tuple[Path, str]:

@@ -26,31 +26,28 @@ def read_replay(
 ) -> Trace:
     """Return the requests of a trace from time 0 on, at most `limit`; arguments as for read_rows.
 
-    Requests without output are left out, and so are hash blocks of no known size: prefix caches then find nothing.
+    Hash blocks of no known size are left out: prefix caches then find nothing.
     """
     chunks = list(read_rows(path, format, columns, limit))
-    kept = [chunk.osl > 0 for chunk in chunks]
-    if not any(one.any() for one in kept):
-        raise InputError(f"{path}: the trace is empty: it has no request with output")
+    if not chunks:
+        raise InputError(f"{path}: the trace is empty: it has no requests")
     nanoseconds, isl, osl = (
-        np.concatenate([getattr(chunk, name)[one] for chunk, one in zip(chunks, kept, strict=True)])
-        for name in ("nanoseconds", "isl", "osl")
+        np.concatenate([getattr(chunk, name) for chunk in chunks]) for name in ("nanoseconds", "isl", "osl")
     )
     arrival = (nanoseconds - nanoseconds.min()) / NANOSECONDS
     return make_trace(arrival, isl, osl, pages=_pages(chunks))
 
 
 def _pages(chunks: list[Rows]) -> Pages | None:
-    """Hash blocks of the requests with output; None where the trace has none that can be used."""
+    """Hash blocks of the requests; None where the trace has none that can be used."""
     cache = PrefixCache()
     cache.look_up(chunks[0])
     ids, counts = [], []
     for chunk in chunks:
         if chunk.hash_ids is None or chunk.hash_counts is None:
             return None
-        kept = chunk.osl > 0
-        ids.append(chunk.hash_ids[np.repeat(kept, chunk.hash_counts)])
-        counts.append(chunk.hash_counts[kept])
+        ids.append(chunk.hash_ids)
+        counts.append(chunk.hash_counts)
     if cache.block_tokens is None:
         return None
     return Pages(np.concatenate(ids), np.concatenate(counts), cache.block_tokens)

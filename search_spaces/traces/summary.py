@@ -24,9 +24,10 @@ _SHARE_UNITS = 1_000_000
 class TraceSummary:
     """A trace, read once.
 
-    requests: those that count; dropped: requests with an OSL of 0, left out; too_long: others left out as longer than
-    asked for; out_of_order: arrivals earlier than the line before; isl_counts, osl_counts, total_counts: requests by
-    ISL, OSL and their sum [token]; max_tokens: longest ISL + OSL [token]; mean_isl_osl: mean product [token^2];
+    requests: those that count; dropped: rows that no engine can serve, left out (`Unservable`); too_long: others left
+    out as longer than asked for; out_of_order: arrivals earlier than the line before; isl_counts, osl_counts,
+    total_counts: requests by ISL, OSL and their sum [token]; max_tokens: longest ISL + OSL [token]; mean_isl_osl: mean
+    product [token^2];
     prefix_hit_share: share of input tokens that an infinite prefix cache holds [1], None if the trace does not tell;
     prefix_block_tokens: tokens per hash block; notes: what a reader of the figures must know, one sentence each.
     """
