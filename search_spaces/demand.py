@@ -20,6 +20,7 @@ from costmodel.workload import Workload
 from .bounds import BUCKETS, BURSTINESS, MAX_HISTOGRAM_ROWS, MAX_TOKENS, PREFIX_HIT_SHARE, REQUEST_RATE, SHARE, TOKENS
 from .checks import share_sum_fault
 from .faults import Fault, FaultsError, Path
+from .files import read_file
 from .quantities import shown
 from .recorded import Recorded, recorded_requests, tells_waves, unpacked
 from .schema import Diurnal, WorkloadSection
@@ -34,7 +35,7 @@ from .schema_lengths import (
 )
 from .traces import TraceSummary, read_trace
 from .traces.csv_rows import delimiter_of
-from .yaml_source import read_bytes
+from .yaml_source import IN_A_TRACE
 
 LENGTHS: Path = ("workload", "lengths")
 HISTOGRAM: Path = (*LENGTHS, "histogram")
@@ -160,7 +161,7 @@ def read_histogram(path: FilePath) -> list[Row]:
         FaultsError: its faults name the lines, at most five of them.
     """
     try:
-        text = read_bytes(path, MAX_CSV_BYTES).decode("utf-8-sig")
+        text = read_file(path, MAX_CSV_BYTES, mend=IN_A_TRACE).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise FaultsError(Fault(HISTOGRAM, f"{path} is not UTF-8 text")) from error
     except InputError as error:

@@ -9,6 +9,7 @@ row a refusal with a reason: nothing is dropped in silence.
 from __future__ import annotations
 
 import csv
+import io
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,6 +20,7 @@ from pathlib import Path
 from costmodel.errors import InputError
 
 from .bounds import TOKENS
+from .files import LARGEST_RESULTS, read_file
 from .measured_cells import (
     CONCURRENCY,
     FIRST_TOKEN,
@@ -135,18 +137,16 @@ Row = ServingRow | StepRow | Refused
 def read_measurements(path: Path) -> tuple[Format, list[Row]]:
     """All rows of a measurement file in its order; InputError where the file as a whole cannot be read."""
     try:
-        with path.open(newline="", encoding="utf-8-sig") as stream:
-            reader = csv.reader(stream)
-            try:
-                header = [name.strip() for name in next(reader, [])]
-                kind = _format(header, path)
-                return kind, list(_rows(reader, header, kind))
-            except csv.Error as error:
-                raise InputError(f"{path}:{reader.line_num}: not readable as CSV: {error}") from error
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror or error}") from error
+        text = read_file(path, LARGEST_RESULTS, "a CSV file of measurements").decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise InputError(f"{path} is not UTF-8 text (byte {error.start})") from error
+    reader = csv.reader(io.StringIO(text, newline=""))
+    try:
+        header = [name.strip() for name in next(reader, [])]
+        kind = _format(header, path)
+        return kind, list(_rows(reader, header, kind))
+    except csv.Error as error:
+        raise InputError(f"{path}:{reader.line_num}: not readable as CSV: {error}") from error
 
 
 def _rows(reader: Iterator[list[str]], header: Sequence[str], kind: Format) -> Iterator[Row]:

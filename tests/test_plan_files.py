@@ -14,10 +14,11 @@ import pytest
 
 from costmodel.errors import InputError
 from optimizer.plans.plan import Plan, parse_plan
-from pdplan.plan_files import LARGEST_PLAN, is_plan, read_plan
+from pdplan.plan_files import LARGEST_PLAN, read_plan
 from reports.html import render_plan as render_html
 from reports.json_text import plan_json
 from reports.terminal import render_plan as render_text
+from reports.whole_files import is_plan
 
 PLANS = Path(__file__).parent / "plans"
 FLEET = json.loads((PLANS / "disaggregated.json").read_text("utf-8"))

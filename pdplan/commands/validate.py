@@ -12,7 +12,8 @@ import click
 
 from costmodel.errors import InputError
 from pdplan.console import Console, write_text
-from pdplan.options import ROUTERS, catalog_option, console_options, force_option, json_option, pass_console
+from pdplan.options import PATH, ROUTERS, catalog_option, console_options, force_option, json_option, pass_console
+from pdplan.views import check_files
 
 if TYPE_CHECKING:
     from search_spaces.catalog import AcceleratorCatalog
@@ -38,15 +39,15 @@ class Flags:
 
 
 @click.command(short_help="Recompute the prediction errors from measurements.")
-@click.argument("data_dir", required=False, type=click.Path(path_type=Path))
+@click.argument("data_dir", required=False, type=PATH)
 @click.option(
     "--against",
-    type=click.Path(path_type=Path),
+    type=PATH,
     metavar="FILE",
     help="One CSV file of measurements, in place of DATA_DIR; with --plan: the result of a benchmark.",
 )
 @click.option(
-    "--plan", type=click.Path(path_type=Path), metavar="PLAN",
+    "--plan", type=PATH, metavar="PLAN",
     help="With --against: compare what the benchmark of this plan's deployment measured with what the plan promised.",
 )  # fmt: skip
 @click.option("--slo-class", metavar="NAME", help="With --plan: the class whose requests FILE is about.")
@@ -56,13 +57,13 @@ class Flags:
     help="With --plan: how the router chose an engine of a pool; default: as the plan was made.",
 )
 @click.option(
-    "--models", type=click.Path(path_type=Path), metavar="DIR",
+    "--models", type=PATH, metavar="DIR",
     help="Models that the catalog lacks: DIR/ORG/NAME/config.json; default: DATA_DIR/models.",
 )  # fmt: skip
 @click.option(
     "--write",
     "page",
-    type=click.Path(path_type=Path),
+    type=PATH,
     metavar="FILE",
     help="Also write the errors as a page in Markdown.",
 )
@@ -99,6 +100,9 @@ def validate(console: Console, /, as_json: bool, **options: Any) -> None:
         _promise(console, flags, as_json=as_json)
         return
     files = _files(flags)
+    check_files(
+        {"--write": flags.page}, {**{file.name: file for file in files}, "--catalog": flags.catalog}, force=flags.force
+    )
     known, folder = load_catalog(flags.catalog), _models(flags)
     parts: dict[str, dict[str, Any]] = {}
     for file in files:

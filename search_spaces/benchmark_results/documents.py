@@ -9,12 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from costmodel.errors import InputError
-from costmodel.units import MIB
-from search_spaces.files import shown_path
-from search_spaces.yaml_source import read_bytes
+from search_spaces.files import LARGEST_RESULTS, read_file, shown_path
 
-MAX_FILE = 256 * MIB
-"""A file with the details of every request has some 10 kB a request; one larger than this [byte] is something else."""
 _MISSING = object()
 
 
@@ -98,7 +94,7 @@ def documents(path: Path) -> Iterator[Document]:
 
 def _decoded(path: Path) -> str:
     try:
-        return read_bytes(path, MAX_FILE).decode("utf-8-sig")
+        return read_file(path, LARGEST_RESULTS, "a benchmark result").decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise InputError(f"{shown_path(path)}: is not UTF-8 text (byte {error.start})") from error
 
