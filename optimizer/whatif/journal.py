@@ -69,11 +69,19 @@ class Journal:
         try:
             if whole:
                 os.truncate(self.path, whole)
-                return
-            with self.path.open("xb", buffering=0) as file:
-                _write(file, self._header)
+            else:
+                self._begin()
         except OSError as error:
             raise self._unwritable(error) from error
+
+    def _begin(self) -> None:
+        """Make the file with its header, or none."""
+        with self.path.open("xb", buffering=0) as file:
+            try:
+                _write(file, self._header)
+            except OSError:
+                self.path.unlink()
+                raise
 
     def append(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Add lines and see them onto the disk; those before them stay whatever happens."""
@@ -121,7 +129,9 @@ class Journal:
         digest = row.pop(DIGEST, None)
         fault = _number_fault(row) or self.fault_of(row)
         if not fault and digest != self._digest(row):
-            fault = f"{DIGEST}: {'is missing' if digest is None else shown(digest)}, so the row is not as it was written"
+            fault = (
+                f"{DIGEST}: {'is missing' if digest is None else shown(digest)}, so the row is not as it was written"
+            )
         if fault:
             raise InputError(f"{where}: {fault}; {MEND}")
         return row
@@ -134,8 +144,7 @@ class Journal:
 
     def _unwritable(self, error: OSError) -> InputError:
         return InputError(
-            f"{self.where} cannot be written: {error.strerror}; the rows in it are kept, and the same command goes on "
-            "from them"
+            f"{self.where} cannot be written: {error.strerror}; the same command goes on from the rows that are in it"
         )
 
 

@@ -104,7 +104,9 @@ class RowFault:
     def _varied(self, number: int) -> dict[str, Any]:
         """What a row says of its scenario; without values where it was solved again, under a number of its own."""
         task = self.scenarios[number if number < len(self.scenarios) else 0]
-        told = ({"scenario": task["name"]} if task["name"] else {}) | {key: task["changes"][key] for key in task["shown"]}
+        told = ({"scenario": task["name"]} if task["name"] else {}) | {
+            key: task["changes"][key] for key in task["shown"]
+        }
         return told if number < len(self.scenarios) else dict.fromkeys(told)
 
 

@@ -91,7 +91,7 @@ class Sweep:
     kinship: Kinship = no_kinship
     largest: int = LARGEST_BATCH
     rounds: Rounds = OneRound()
-    fault_of: Callable[[Row], str] = no_fault
+    fault_of: Callable[[Mapping[str, Any]], str] = no_fault
 
     @property
     def key(self) -> str:
