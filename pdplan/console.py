@@ -172,11 +172,14 @@ def _draw(stage: str, share: float) -> None:
     click.echo(f"\r\x1b[K{'█' * filled}{'·' * (20 - filled)} {stage}", nl=False, err=True)
 
 
-def write_text(path: Path, text: str, *, force: bool) -> None:
-    """Write a file that the user named; an existing one is kept unless `force`."""
+def write_text(path: Path, text: str | bytes, *, force: bool, rival: str = "the file") -> None:
+    """Write a file that the user named; an existing one is kept unless `force`.
+
+    rival: what would take the place of a plan, which is kept even then; empty for a plan.
+    """
     from reports.whole_files import check_target, write_whole
 
-    check_target(path, force=force)
+    check_target(path, force=force, rival=rival)
     write_whole({path: text})
 
 

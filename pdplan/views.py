@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 import click
 
 from costmodel.errors import InputError
-from costmodel.words import join_words
 
 from .console import Console, write_text
 from .options import PATH, Choice, Function
-from .plan_files import is_plan
 
 
 def view_options(function: Function) -> Function:
@@ -38,33 +37,33 @@ def view_of(output: Path | None) -> str:
     return endings[ending]
 
 
-def keep_plan(output: Path, rival: str) -> None:
-    """Raise InputError where a plan stands in the place of what is to be written."""
-    if is_plan(output):
-        raise InputError(f"{output} is a plan, which {rival} would replace; choose another name")
-
-
-def show_or_write(console: Console, text: str, output: Path | None, *, force: bool) -> None:
-    """Show a view on stdout, or write it to the file named."""
+def show_or_write(console: Console, text: str, output: Path | None, *, force: bool, rival: str) -> None:
+    """Show a view on stdout, or write it to the file named; rival: as of `check_files`."""
     if output is None:
         console.show(text)
         return
-    write_text(output, text, force=force)
+    write_text(output, text, force=force, rival=rival)
     console.note(f"wrote {output}")
 
 
-def check_files(files: Mapping[str, Path | None], *, force: bool) -> None:
-    """Refuse files, by the option that asks for each, that cannot be written: before the work, not after it."""
-    from reports.request_rows import check_parquet
-    from reports.whole_files import check_target
+def check_files(
+    outputs: Mapping[str, Path | None],
+    inputs: Mapping[str, Path | None] = MappingProxyType({}),
+    *,
+    force: bool,
+    rival: str = "the file",
+) -> None:
+    """Refuse files, by the option that asks for each, that cannot be written: before the work, not after it.
 
-    targets = {flag: path for flag, path in files.items() if path is not None}
-    if len({path.resolve() for path in targets.values()}) < len(targets):
-        raise InputError(f"{join_words(list(targets))} name the same file")
+    inputs: files that are read, by option; rival: what would take the place of a plan, empty for a plan.
+    """
+    from reports.request_rows import check_parquet
+    from reports.whole_files import check_distinct, check_target
+
+    targets = {flag: path for flag, path in outputs.items() if path is not None}
+    check_distinct(targets, {flag: path for flag, path in inputs.items() if path is not None})
     for path in targets.values():
-        if is_plan(path):
-            raise InputError(f"{path} is a plan, which the file would replace; choose another name")
-        check_target(path, force=force)
+        check_target(path, force=force, rival=rival)
     if "--parquet" in targets:
         check_parquet()
 
@@ -77,10 +76,8 @@ def with_remarks(text: str, remarks: Sequence[str], width: int) -> str:
     return f"{text.rstrip()}\n\n{below}" if below else text
 
 
-def write_page(console: Console, path: Path | None, render: Callable[[], str]) -> None:
+def write_page(console: Console, path: Path | None, render: Callable[[], str], *, force: bool) -> None:
     """Write the page of a result where one was asked for."""
-    from reports.whole_files import write_whole
-
     if path is not None:
-        write_whole({path: render()})
+        write_text(path, render(), force=force)
         console.note(f"wrote {path}")

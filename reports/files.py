@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from costmodel.errors import InputError
 from optimizer.plans.plan import Plan
 
 from .html import render_plan
@@ -14,15 +13,12 @@ from .whole_files import PLAN_FILE, REPORT_FILE, check_directory, write_whole
 __all__ = ["PLAN_FILE", "REPORT_FILE", "plan_json", "write_outputs"]
 
 
-def write_outputs(plan: Plan, directory: Path, force: bool = True) -> list[Path]:
+def write_outputs(plan: Plan, directory: Path, *, force: bool = False) -> list[Path]:
     """Write plan.json and report.html into the directory, which is made if need be, and return their paths.
 
-    Both appear, whole, or neither does. Without `force`, an existing file of either name is an error.
+    Both appear, whole, or neither does. Without `force`, a file of either name that pdplan did not write is an error.
     """
     texts = {directory / PLAN_FILE: plan_json(plan), directory / REPORT_FILE: render_plan(plan)}
-    check_directory(directory, (PLAN_FILE, REPORT_FILE))
-    for path in texts:
-        if path.exists() and not force:
-            raise InputError(f"{path} exists; choose another directory, or replace it with --force")
+    check_directory(directory, (PLAN_FILE, REPORT_FILE), force=force)
     write_whole(texts)
     return list(texts)

@@ -1,21 +1,56 @@
-"""Files that appear whole or not at all: written beside their place, all of them, and only then put into it."""
+"""Files that appear whole or not at all: written beside their place, all of them, and only then put into it.
+
+Nothing is replaced that pdplan did not write: a file of the user's own is refused before the work, unless its owner
+says --force; a file that is read, a plan in the place of something else, and what a link leads to outside a folder,
+even then.
+"""
 
 from __future__ import annotations
 
 import os
+import re
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from costmodel.errors import InputError
+from search_spaces.files import LARGEST_RESULTS, open_file, read_file, shown_path
 
 PLAN_FILE: Final = "plan.json"
 REPORT_FILE: Final = "report.html"
 
 _UNFINISHED: Final[set[Path]] = set()
 """Files that were begun and are not in their place yet."""
+
+_HEAD_BYTES: Final = 200
+_PLAN_HEAD: Final = re.compile(rb'\s*\{\s*"schema"\s*:\s*"pdplan\.plan/')
+_PAGE_HEAD: Final = b"<!DOCTYPE html>"
+_PAGE_TWIN: Final = b'<script type="application/json" id="plan">{"schema":"pdplan.plan/'
+
+
+def is_plan(path: Path) -> bool:
+    """Whether the file is a plan of any version of pdplan: all begin with their schema, and no more is read."""
+    try:
+        with open_file(path) as stream:
+            return _PLAN_HEAD.match(stream.read(_HEAD_BYTES)) is not None
+    except InputError:
+        return False
+
+
+def is_report(path: Path) -> bool:
+    """Whether the file is the page of a plan, which holds the plan too."""
+    try:
+        page = read_file(path, LARGEST_RESULTS)
+    except InputError:
+        return False
+    return page.startswith(_PAGE_HEAD) and _PAGE_TWIN in page
+
+
+def is_output(path: Path) -> bool:
+    """Whether a file of a plan's folder is what pdplan writes under its name."""
+    return is_plan(path) if path.name == PLAN_FILE else is_report(path)
 
 
 def write_whole(texts: Mapping[Path, str | bytes]) -> None:
@@ -43,22 +78,51 @@ def discard_unfinished() -> None:
     _UNFINISHED.clear()
 
 
-def check_target(path: Path, *, force: bool) -> None:
-    """Raise InputError unless a file may be written here; asked before long work, not after it."""
+def check_distinct(outputs: Mapping[str, Path], inputs: Mapping[str, Path]) -> None:
+    """Raise InputError where two outputs are one file, by whatever links, or an output is a file that is read."""
+    flags = {_identity(path): flag for flag, path in inputs.items()}
+    for flag, path in outputs.items():
+        other = flags.setdefault(_identity(path), flag)
+        if other is not flag:
+            raise InputError(f"{other} and {flag} name the same file, {shown_path(path)}; choose another name")
+
+
+def _identity(path: Path) -> object:
+    """What all names of a file have in common."""
+    try:
+        status = path.stat()
+    except OSError:
+        return os.path.realpath(path)
+    return status.st_dev, status.st_ino
+
+
+def check_target(path: Path, *, force: bool, rival: str = "the file") -> None:
+    """Raise InputError unless a file may be written here; asked before long work, not after it.
+
+    rival: what would take the place of a plan, which is refused; empty for a plan.
+    """
     try:
         if path.is_dir():
             raise InputError(f"{path} is a folder; name a file in it")
         if path.exists() and not path.is_file():
             raise InputError(f"{path} is not a regular file; choose another name")
-        if os.path.lexists(path) and not force:
+        if path.is_symlink() and not path.exists():
+            raise InputError(f"{path} is a link that leads nowhere; choose another name")
+        if rival and is_plan(path):
+            raise InputError(f"{path} is a plan, which {rival} would replace; choose another name")
+        if path.exists() and not force:
             raise InputError(f"{path} exists; choose another name, or replace it with --force")
         _try_a_file_in(Path(os.path.realpath(path)).parent)
     except OSError as error:
         raise InputError(f"{path} cannot be written: {error.strerror}") from error
 
 
-def check_directory(directory: Path, names: Iterable[str]) -> None:
-    """Make the directory if need be; raise InputError unless files of these names may be written into it."""
+def check_directory(directory: Path, names: Iterable[str], *, force: bool) -> None:
+    """Make the directory if need be; raise InputError unless a plan's files may be written into it.
+
+    force: also in the place of files that pdplan did not write.
+    """
+    paths = [directory / name for name in names]
     try:
         if directory.exists() and not directory.is_dir():
             raise InputError(f"{directory} is a file, not a directory; choose another name")
@@ -66,8 +130,25 @@ def check_directory(directory: Path, names: Iterable[str]) -> None:
         _try_a_file_in(directory)
     except OSError as error:
         raise InputError(f"{directory} cannot be written: {error.strerror}") from error
-    for name in names:
-        check_target(directory / name, force=True)
+    for path in paths:
+        check_target(path, force=True, rival="")
+    check_origin(directory, paths, None if force else is_output, ", or replace it with --force")
+
+
+def check_origin(
+    directory: Path, paths: Iterable[Path], is_ours: Callable[[Path], bool] | None, mend: str = ""
+) -> None:
+    """Raise InputError for a file of a folder that leads out of it, or that pdplan did not write.
+
+    is_ours: whether it did, None where any file may be replaced; mend: what can be done but to choose another
+    directory, to end the sentence with.
+    """
+    root = os.path.realpath(directory)
+    for path in paths:
+        if not Path(os.path.realpath(path)).is_relative_to(root):
+            raise InputError(f"{shown_path(path)} leads out of {shown_path(directory)}; nothing is written there")
+        if is_ours is not None and os.path.lexists(path) and not is_ours(path):
+            raise InputError(f"{shown_path(path)} was not written by pdplan; choose another directory{mend}")
 
 
 def _try_a_file_in(directory: Path) -> None:

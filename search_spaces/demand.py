@@ -21,6 +21,7 @@ from costmodel.workload import Workload
 from .bounds import BUCKETS, BURSTINESS, MAX_HISTOGRAM_ROWS, MAX_TOKENS, PREFIX_HIT_SHARE, REQUEST_RATE, SHARE, TOKENS
 from .checks import share_sum_fault
 from .faults import Fault, FaultsError, Path
+from .files import read_file
 from .plain_text import decoded
 from .recorded import Recorded, recorded_requests, tells_waves, unpacked
 from .schema import Diurnal, WorkloadSection
@@ -35,7 +36,7 @@ from .schema_lengths import (
 )
 from .traces import TraceSummary, read_trace
 from .traces.csv_rows import delimiter_of
-from .yaml_source import read_bytes
+from .yaml_source import IN_A_TRACE
 
 LENGTHS: Path = ("workload", "lengths")
 HISTOGRAM: Path = (*LENGTHS, "histogram")
@@ -161,7 +162,7 @@ def read_histogram(path: FilePath) -> list[Row]:
         FaultsError: its faults name the lines, at most five of them.
     """
     try:
-        text = decoded(read_bytes(path, MAX_CSV_BYTES), str(path))
+        text = decoded(read_file(path, MAX_CSV_BYTES, mend=IN_A_TRACE), str(path))
     except InputError as error:
         raise FaultsError(Fault(HISTOGRAM, str(error))) from error
     lines = (

@@ -1,16 +1,26 @@
-"""Files that a user names, looked at before they are opened: only regular files, never folders, pipes or devices."""
+"""Files that a user names: all are opened and read here, only regular files, and none beyond a size.
+
+A folder, a pipe, a device or a socket is refused unopened: reading one could wait or go on for ever.
+"""
 
 from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 from costmodel.errors import InputError
 from costmodel.quoting import UNWRITABLE, shortened
+from costmodel.units import MIB
 
 MAX_SHOWN = 200
 """Characters of a path that a message shows."""
+LARGEST_RESULTS = 256 * MIB
+"""Largest file of results [byte]: one with the details of every request has some 10 kB a request."""
+_KINDS = ((stat.S_ISFIFO, "a pipe"), (stat.S_ISSOCK, "a socket"))
 
 
 def shown_path(path: str | os.PathLike[str]) -> str:
@@ -40,20 +50,49 @@ def check_name(path: str | os.PathLike[str]) -> None:
 
 
 def regular_size(path: str | os.PathLike[str], wanted: str = "a file") -> int:
-    """Return the size of a regular file [byte]; raise InputError, which names the path, if it is none.
-
-    A pipe or a device is refused unopened: reading it could wait or go on for ever.
-    """
+    """Return the size of a regular file [byte]; raise InputError, which names the path, if it is none."""
     where = shown_path(path)
     try:
-        found = Path(path).stat()
+        status = Path(path).stat()
     except OSError as error:
-        reason = (error.strerror or "unknown error").lower()
-        raise InputError(f"{where}: cannot be read ({reason})") from error
+        raise _unreadable(where, error) from error
     except ValueError as error:  # a NUL, or half a character, in the path
         raise InputError(f"{where!r}: cannot be the name of a file") from error
-    if stat.S_ISDIR(found.st_mode):
+    if stat.S_ISDIR(status.st_mode):
         raise InputError(f"{where}: is a folder, {wanted} is wanted")
-    if not stat.S_ISREG(found.st_mode):
-        raise InputError(f"{where}: is not a regular file but a pipe or a device, {wanted} is wanted")
-    return found.st_size
+    if not stat.S_ISREG(status.st_mode):
+        kind = next((name for holds, name in _KINDS if holds(status.st_mode)), "a device")
+        mend = "; save what it gives to a file first" if kind == "a pipe" else ""
+        raise InputError(f"{where}: is not a regular file but {kind}, {wanted} is wanted{mend}")
+    return status.st_size
+
+
+@contextmanager
+def open_file(path: str | os.PathLike[str], wanted: str = "a file") -> Iterator[BinaryIO]:
+    """Open a regular file for reading its bytes; raise InputError if it is none, or cannot be read."""
+    regular_size(path, wanted)
+    try:
+        with Path(path).open("rb") as stream:
+            yield stream
+    except OSError as error:
+        raise _unreadable(shown_path(path), error) from error
+
+
+def read_file(path: str | os.PathLike[str], largest: int, wanted: str = "a file", mend: str = "") -> bytes:
+    """Return the bytes of a regular file; raise InputError, which names the path, if it is none or cannot be read.
+
+    largest: size above which it is refused unread [byte]; mend: what such a file should be instead, to end the
+    sentence with.
+    """
+    size, data = regular_size(path, wanted), b""
+    if size <= largest:
+        with open_file(path, wanted) as stream:
+            data = stream.read(largest + 1)
+        size = max(size, len(data))
+    if size > largest:
+        raise InputError(f"{shown_path(path)}: has {size:,} bytes, but at most {largest:,} are read here{mend}")
+    return data
+
+
+def _unreadable(where: str, error: OSError) -> InputError:
+    return InputError(f"{where}: cannot be read ({(error.strerror or 'unknown error').lower()})")

@@ -21,6 +21,7 @@ from costmodel.errors import InputError
 from costmodel.quoting import shown
 
 from .bounds import TOKENS
+from .files import LARGEST_RESULTS, read_file
 from .measured_cells import (
     CONCURRENCY,
     FIRST_TOKEN,
@@ -137,10 +138,7 @@ Row = ServingRow | StepRow | Refused
 
 def read_measurements(path: Path) -> tuple[Format, list[Row]]:
     """All rows of a measurement file in its order; InputError where the file as a whole cannot be read."""
-    try:
-        text = decoded(path.read_bytes(), str(path))
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror or error}") from error
+    text = decoded(read_file(path, LARGEST_RESULTS, "a CSV file of measurements"), str(path))
     reader = csv.reader(io.StringIO(text, newline=""))
     try:
         header = [name.strip() for name in next(reader, [])]

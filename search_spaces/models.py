@@ -30,7 +30,7 @@ from costmodel.transformer import (
 )
 from costmodel.units import MIB
 
-from .files import check_name, shown_path
+from .files import check_name, read_file, shown_path
 from .huggingface import parse_config
 from .json_source import JsonText, json_kind
 from .plain_text import decoded
@@ -262,9 +262,9 @@ def _load_file(path: Path, wanted: str) -> Transformer:
     """A user's config.json, with the quantiser's note beside it where there is one."""
     folder = path if path.is_dir() else path.parent
     file = path / CONFIG_FILE if path.is_dir() else path
-    config = _read_json(file, wanted)
+    config = read_config(file, wanted)
     if file.name == CONFIG_FILE and "quantization_config" not in config and (folder / MODELOPT_FILE).is_file():
-        note = _read_json(folder / MODELOPT_FILE, wanted).get("quantization")
+        note = read_config(folder / MODELOPT_FILE, wanted).get("quantization")
         config = {**config, "quantization_config": note}
     name = (folder.resolve().name if file.name == CONFIG_FILE else file.stem) or wanted
     check_name(name)
@@ -274,20 +274,16 @@ def _load_file(path: Path, wanted: str) -> Transformer:
         raise ArchitectureError(f"model {shown(wanted)}: {str(error).removeprefix(f'{name}: ')}") from error
 
 
-def _read_json(path: Path, wanted: str) -> dict[str, Any]:
-    """A JSON object; InputError where it is missing, huge, malformed or ambiguous."""
+def read_config(path: Path, wanted: str) -> dict[str, Any]:
+    """The JSON object of a model's file; InputError where it is missing, huge, malformed or ambiguous.
+
+    wanted: the model as the user named it.
+    """
     where = f"model {shown(wanted)}: {path.name}"
     try:
-        if path.exists() and not path.is_file():
-            raise InputError(f"{where} is not a regular file but a folder, a pipe or a device")
-        if not path.is_file():
+        if not path.exists():
             raise InputError(f"{where} is not there; give a catalog name, a config.json or a directory that holds one")
-        size = path.stat().st_size
-        if size > LARGEST_CONFIG:
-            raise InputError(
-                f"{where} has {size / MIB:.0f} MiB, but a config.json has at most {LARGEST_CONFIG // MIB} MiB"
-            )
-        text = JsonText(where, decoded(path.read_bytes(), where))
+        text = JsonText(where, decoded(read_file(path, LARGEST_CONFIG, f"a {CONFIG_FILE}"), where))
     except OSError as error:
         raise InputError(f"{where} cannot be read: {error.strerror or error}") from error
     config: object = text.value()

@@ -19,11 +19,13 @@ from costmodel.errors import InputError
 from costmodel.quoting import shortened, shown
 
 from .faults import Fault, Path, Position, Source, pointed
-from .files import regular_size
+from .files import read_file
 from .plain_text import decoded
 
 MAX_BYTES = 2**20
 """Largest workload.yaml; longer length tables belong in a CSV or a trace."""
+IN_A_TRACE = "; long length tables belong in a trace (workload.lengths.trace)"
+"""What to do with a file that is too large."""
 MAX_DEPTH = 50
 MAX_NODES = 100_000
 """Keys and values of one file; these take 3 s to read. Longer tables belong in a CSV or a trace."""
@@ -42,25 +44,7 @@ def read_source(path: FilePath, max_bytes: int = MAX_BYTES) -> tuple[Source, lis
         path: the file.
         max_bytes: size above which it is refused unread [byte].
     """
-    return parse_source(decoded(read_bytes(path, max_bytes), str(path)), str(path))
-
-
-def read_bytes(path: FilePath, max_bytes: int) -> bytes:
-    """Return the file's bytes; refuse one that is missing, no regular file or larger than `max_bytes` unread."""
-    size = regular_size(path)
-    try:
-        if size <= max_bytes:
-            with path.open("rb") as file:
-                data = file.read(max_bytes + 1)
-            size = max(size, len(data))
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({(error.strerror or 'unknown error').lower()})") from error
-    if size > max_bytes:
-        raise InputError(
-            f"{path}: has {size:,} bytes, but at most {max_bytes:,} are read here; "
-            "long length tables belong in a trace (workload.lengths.trace)"
-        )
-    return data
+    return parse_source(decoded(read_file(path, max_bytes, mend=IN_A_TRACE), str(path)), str(path))
 
 
 def parse_source(text: str, name: str) -> tuple[Source, list[Fault]]:

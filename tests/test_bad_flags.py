@@ -149,11 +149,65 @@ def test_what_cannot_be_written_is_said_before_the_work(
 
 
 def test_a_view_does_not_replace_its_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    plan = tmp_path / "plan.json"
+    plan, other = tmp_path / "plan.json", tmp_path / "other.json"
     plan.write_bytes(PLAN)
+    other.write_bytes(PLAN)
     said = refused(capsys, "report", plan, "-o", plan, "--format", "text", "--force")
-    assert "plan.json is a plan, which its view would replace; choose another name" in said
-    assert plan.read_bytes() == PLAN
+    assert f"FILE and -o name the same file, {plan}; choose another name" in said
+    said = refused(capsys, "report", plan, "-o", other, "--format", "text", "--force")
+    assert "other.json is a plan, which its view would replace; choose another name" in said
+    assert plan.read_bytes() == other.read_bytes() == PLAN
+
+
+def test_what_is_read_is_not_written_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = {name: tmp_path / name for name in ("plan.json", "t.csv", "w.yaml", "r.json", "terms.yaml")}
+    for path in files.values():
+        path.write_bytes(PLAN if path.name == "plan.json" else b"mine")
+    (tmp_path / "link.csv").symlink_to("t.csv")
+    (tmp_path / "hard.csv").hardlink_to(tmp_path / "t.csv")
+    w, t, r = (files[name] for name in ("w.yaml", "t.csv", "r.json"))
+    calibrated = ("calibrate", r, "--model", "Llama-3.1-8B", "--gpu", "H100")
+    for words in (
+        ("workload", t, "-o", t),
+        ("workload", t, "-o", tmp_path / "link.csv"),
+        ("workload", tmp_path / "hard.csv", "-o", t),
+        ("simulate", files["plan.json"], "--trace", t, "--csv", t),
+        ("whatif", w, "--vary", "rate=1,2", "--csv", w),
+        ("whatif", w, "--vary", "rate=1,2", "--resume", tmp_path / "x", "--csv", tmp_path / "x"),
+        ("whatif", w, "--vary", "rate=1,2", "--resume", t, "--html", tmp_path / "hard.csv"),
+        ("frontier", w, "--over", "rate", "--csv", tmp_path / "x", "--html", f"{tmp_path}/./x"),
+        ("buy", w, "--terms", files["terms.yaml"], "--html", files["terms.yaml"]),
+        ("resilience", files["plan.json"], "--html", files["plan.json"]),
+        ("autoscale", files["plan.json"], "--html", files["plan.json"]),
+        (*calibrated, "-o", r),
+        ("validate", "--against", t, "--write", t),
+        ("compare", files["plan.json"], files["plan.json"], "-o", files["plan.json"]),
+    ):
+        assert "name the same file" in refused(capsys, *words, "--force"), words
+    assert {path.read_bytes() for path in files.values()} == {PLAN, b"mine"}
+    assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs pipes")
+@pytest.mark.parametrize("name", ["pipe", "/dev/zero", "/dev/null", "/dev/full"])
+def test_what_is_no_file_is_neither_read_nor_written(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "plan.json").write_bytes(PLAN)
+    path = tmp_path / name
+    for words in (
+        ("validate", "-q", "--against", path),
+        ("validate", "--against", path, "--plan", tmp_path / "plan.json"),
+        ("whatif", CHAT, "--vary", "rate=1,2", "--jobs", "1", "--resume", path),
+        ("whatif", CHAT, "--vary", "rate=1,2", "--csv", path, "--force"),
+        ("buy", CHAT, "--terms", path),
+        ("calibrate", path, "--model", "Llama-3.1-8B", "--gpu", "H100"),
+        ("estimate", "--model", "Llama-3.1-8B", "--gpu", "H100", "--catalog", path),
+        ("deploy", tmp_path / "plan.json", "-o", path),
+    ):
+        said = refused(capsys, *words)
+        assert "is not a regular file" in said or "is a file, not a directory" in said, words
 
 
 def test_a_search_that_finds_a_deep_or_huge_plan_in_its_way_leaves_it(

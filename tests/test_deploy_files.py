@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import shutil
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -229,6 +230,21 @@ def test_a_failure_leaves_no_half_of_a_deployment(last: int, tmp_path: Path, mon
         with pytest.raises(InputError, match="cannot be written: No space left on device"):
             write_deployment(plan_of(), options("vllm"), tmp_path / "old", force=True)
     assert {path: path.read_bytes() for path in (tmp_path / "old").rglob("*") if path.is_file()} == before
+
+
+def test_force_replaces_only_what_the_old_deployment_lists(tmp_path: Path) -> None:
+    small = plan_of((Case("colocated", tokens=8192),))
+    write_deployment(small, options("vllm"), tmp_path)
+    new = next(path for path in write_deployment(plan_of(), options("vllm"), tmp_path / "x") if "workers" in path.parts)
+    mine = tmp_path / new.relative_to(tmp_path / "x")
+    shutil.rmtree(tmp_path / "x")
+    assert not mine.exists()
+    mine.parent.mkdir(exist_ok=True)
+    mine.write_text("mine")
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    with pytest.raises(InputError, match=f"{mine.name} was not written by pdplan; choose another directory"):
+        write_deployment(plan_of(), options("vllm"), tmp_path, force=True)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
 def test_a_link_that_leads_out_is_refused(tmp_path: Path) -> None:

@@ -101,7 +101,7 @@ def test_a_file_or_its_directory(tmp_path: Path) -> None:
         (b"[" * 100_000, "nested too deeply"),
         (b'{"a": ' + b"9" * 5000 + b"}", "is not valid JSON"),
         (b"", "config.json: is empty"),
-        (b" " * (4 * 2**20 + 1), "has 4 MiB, but a config.json has at most 4 MiB"),
+        (b" " * (4 * 2**20 + 1), "has 4,194,305 bytes, but at most 4,194,304 are read here"),
         (b"{}", "config.json lacks"),
     ],
 )

@@ -43,11 +43,16 @@ def test_json_keeps_the_models_order_and_has_no_nan(plan: Plan) -> None:
 
 def test_without_force_nothing_is_replaced(plan: Plan, tmp_path: Path) -> None:
     (tmp_path / "report.html").write_text("mine")
-    with pytest.raises(InputError, match=r"report\.html exists; choose another directory"):
+    with pytest.raises(InputError, match=r"report\.html was not written by pdplan; choose another directory, or"):
         write_outputs(plan, tmp_path, force=False)
     assert not (tmp_path / "plan.json").exists()
+    (tmp_path / "plan.json").write_text(plan_json(plan), "utf-8")
+    with pytest.raises(InputError, match=r"report\.html was not written by pdplan"):
+        write_outputs(plan, tmp_path)
+    assert (tmp_path / "report.html").read_text() == "mine"
     write_outputs(plan, tmp_path, force=True)
     assert (tmp_path / "report.html").read_text(encoding="utf-8") != "mine"
+    write_outputs(plan, tmp_path)
 
 
 def test_a_failed_write_leaves_the_old_file_and_no_litter(
@@ -60,7 +65,7 @@ def test_a_failed_write_leaves_the_old_file_and_no_litter(
 
     monkeypatch.setattr(whole_files.os, "fsync", full)
     with pytest.raises(InputError, match="cannot be written: No space left on device"):
-        write_outputs(plan, tmp_path)
+        write_outputs(plan, tmp_path, force=True)
     assert [path.name for path in tmp_path.iterdir()] == ["plan.json"]
     assert (tmp_path / "plan.json").read_text() == "old"
 

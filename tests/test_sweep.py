@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodel.errors import InputError
+from optimizer.whatif import journal
 from optimizer.whatif.journal import Journal
 from optimizer.whatif.sweep import BATCHES_PER_WORKER, Batch, Row, Sweep, Task, batches, local_executor, run_sweep
 
@@ -100,7 +101,7 @@ def test_a_journal_cut_anywhere_costs_only_the_rows_behind_the_cut(data: st.Data
         with ThreadPoolExecutor(1) as executor:
             run_sweep(made(40), executor, 1, journal)
             content = journal.path.read_bytes()
-            cut = data.draw(st.integers(0, len(content)))
+            cut = data.draw(st.integers(content.index(b"\n") + 1, len(content)))
             journal.path.write_bytes(content[:cut])
             assert run_sweep(made(40), executor, 1, journal) == EXPECTED
         lines = [json.loads(line) for line in journal.path.read_bytes().splitlines()]
@@ -114,8 +115,88 @@ def test_a_journal_of_another_sweep_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="holds another sweep"):
         Journal(path, made(4).key).read()
     path.write_text("a,b\n1,2\n", "utf-8")
-    with pytest.raises(InputError, match=r"sweep.jsonl:1 is no line of a sweep's journal"):
+    with pytest.raises(InputError, match=r"sweep.jsonl is no journal of a sweep, and is left as it is"):
         Journal(path, made(3).key).read()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{",
+        b"SECRET",
+        b'{"a": 1}',
+        b'{"a": 1}\n{"b": 2}',
+        b"a,b\n1,2",
+        b"\0" * 3_000_000,
+        b'{"schema": "pdplan.sw',
+    ],
+    ids=["empty", "brace", "key", "json", "jsonl", "csv", "zeros", "half-a-header"],
+)
+def test_a_file_that_is_no_journal_is_left_as_it_is(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(content)
+    with ThreadPoolExecutor(1) as executor, pytest.raises(InputError, match="is no journal of a sweep, and is left as"):
+        run_sweep(made(3), executor, 1, Journal(path, made(3).key))
+    assert path.read_bytes() == content
+    (tmp_path / "link").symlink_to("nowhere")
+    with ThreadPoolExecutor(1) as executor, pytest.raises(InputError, match="link: cannot be read"):
+        run_sweep(made(3), executor, 1, Journal(tmp_path / "link", made(3).key))
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_a_full_disk_is_one_sentence_and_costs_no_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sweep = made(40)
+    log = Journal(tmp_path / "sweep.jsonl", sweep.key)
+    synced: list[int] = []
+
+    def full(handle: int) -> None:
+        synced.append(handle)
+        if len(synced) > left:
+            raise OSError(28, "No space left on device")
+
+    for left in (0, 3):
+        with monkeypatch.context() as patch, ThreadPoolExecutor(1) as executor:
+            patch.setattr(journal.os, "fsync", full)
+            with pytest.raises(InputError, match=r"sweep\.jsonl cannot be written: No space left on device; the same"):
+                run_sweep(sweep, executor, 1, log)
+        assert log.path.exists() == bool(left)
+        synced.clear()
+    assert log.read()
+    with ThreadPoolExecutor(1) as executor:
+        assert run_sweep(sweep, executor, 1, log) == EXPECTED
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        ((b'"square": 4', b'"square": 5'), ":4: sha256: '"),
+        ((b'"square": 4, ', b""), ":4: sha256: '"),
+        ((b'"number": 2, ', b""), ":4: number: is missing, a whole number of at least 0 is wanted; remove the line"),
+        ((b'"number": 2', b'"number": -1'), ":4: number: -1, a whole number"),
+        ((b'"number": 2', b'"number": 2.0'), ":4: number: 2.0, a whole number"),
+        ((b'"number": 2', b'"number": true'), ":4: number: true, a whole number"),
+        ((b'"number": 2', b'"number": 1'), ":4: sha256: '"),
+        ((b'"number": 2', b'"number": 2, "number": 2'), ":4: 'number': stands twice"),
+        ((b'{"number": 2', b'[1]\n{"number": 2'), ":4: is a list, an object with a row of the sweep is wanted"),
+        ((b'{"number": 2', b'\n{"number": 2'), ":4: is not JSON"),
+        ((b'{"number": 2', b"[" * 100_000 + b'\n{"number": 2'), ":4: is not JSON"),
+        ((b'{"number": 2', b"9" * 9999 + b'\n{"number": 2'), ":4: is not JSON"),
+        ((b'{"number": 2', b"\xff\n{"), ":4: is not JSON"),
+        ((b'{"number": 2', b" " * 2**21 + b'{"number": 2'), "has a line of over 1,048,576 bytes"),
+    ],
+)
+def test_a_row_that_is_not_as_it_was_written_is_named(damage: tuple[bytes, bytes], words: str, tmp_path: Path) -> None:
+    log = Journal(tmp_path / "sweep.jsonl", made(5).key)
+    with ThreadPoolExecutor(1) as executor:
+        run_sweep(made(5), executor, 1, log)
+        content = log.path.read_bytes().replace(*damage, 1)
+        log.path.write_bytes(content)
+        with pytest.raises(InputError) as refusal:
+            run_sweep(made(5), executor, 1, log)
+    assert words in str(refusal.value)
+    assert len(str(refusal.value)) < 300
+    assert log.path.read_bytes() == content
 
 
 def test_progress_counts_up_to_all(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import csv
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -325,6 +326,96 @@ def test_a_sweep_killed_in_the_middle_goes_on_and_gives_the_same_table(workload:
     assert again["rows"] == whole["rows"]
     numbers = [json.loads(line)["number"] for line in log.read_bytes().splitlines()[1:]]
     assert sorted(numbers) == list(range(rows))
+
+
+@pytest.fixture(scope="module")
+def journal(tmp_path_factory: pytest.TempPathFactory) -> tuple[tuple[str, ...], list[str]]:
+    """A question that makes all three kinds of rows, and the lines of its journal."""
+    folder = tmp_path_factory.mktemp("journal")
+    (folder / "workload.yaml").write_text(WORKLOAD, "utf-8")
+    question = ("whatif", str(folder / "workload.yaml"), "--vary", "rate=5,20", "--jobs", "1")
+    answered(*question, "--resume", folder / "sweep.log", verify=1)
+    lines = (folder / "sweep.log").read_text("utf-8").splitlines(keepends=True)
+    assert {key for line in lines[1:] for key in json.loads(line)} >= {"rate", "gap", "priced", "attainment"}
+    return question, lines
+
+
+GONE = object()
+DAMAGED: list[tuple[str, object, str]] = [
+    *((key, GONE, f"{key}: is missing") for key in ("rate", "status", "cost_usd_per_hour", "goodput_rps", "pools")),
+    *((key, GONE, f"{key}: is missing") for key in ("number", "gpus", "binding", "gap", "refuted", "sha256")),
+    *((key, GONE, f"{key}: is missing") for key in ("priced", "bound", "attainment", "fault")),
+    ("rate", 6.0, "rate: 6.0 is not 20, which the scenario has"),
+    ("cost_usd_per_hour", "cheap", "cost_usd_per_hour: 'cheap' is not a number"),
+    ("cost_usd_per_hour", None, "sha256: "),
+    ("cost_usd_per_hour", 1.0, "sha256: "),
+    ("cost_usd_per_hour", -1, "cost_usd_per_hour: -1 is below 0"),
+    ("cost_usd_per_hour", float("inf"), "cost_usd_per_hour: inf is"),
+    ("goodput_rps", float("nan"), "goodput_rps: nan is"),
+    ("goodput_rps", 10**400, "goodput_rps: a whole number of 1,329 bits"),
+    ("gpus", [], "gpus: a list is not an object"),
+    ("gpus", {"H100": "two"}, "gpus.H100: 'two' is not a whole number"),
+    ("pools", "x", "pools: 'x' is not a list"),
+    ("status", "fine", "status: 'fine' is none of"),
+    ("simulated", "no", "simulated: 'no' is not true or false"),
+    ("fleet", 7, "fleet: 7 is not an object"),
+    ("place", [], "place: a list is not an object"),
+    ("more", 1, "more: is not known"),
+    ("priced", 0.5, "priced: 0.5 is not a whole number"),
+    ("attainment", 2, "attainment: 2 is above 1"),
+    ("fault", None, "fault: nothing is not a text"),
+]
+
+
+@pytest.mark.parametrize(("key", "value", "words"), DAMAGED, ids=[f"{key}-{n}" for n, (key, *_) in enumerate(DAMAGED)])
+def test_a_damaged_row_of_a_journal_is_named(
+    key: str,
+    value: object,
+    words: str,
+    journal: tuple[tuple[str, ...], list[str]],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    question, lines = journal
+    number = next((number for number, line in enumerate(lines) if number and f'"{key}"' in line), 1)
+    row = json.loads(lines[number]) | {key: value}
+    damaged = json.dumps({name: held for name, held in row.items() if held is not GONE}) + "\n"
+    log = tmp_path / "sweep.log"
+    log.write_text("".join([*lines[:number], damaged, *lines[number + 1 :]]), "utf-8")
+    before = log.read_bytes()
+    said = refused(capsys, *question, "--verify", 1, "--resume", log)
+    assert f"sweep.log:{number + 1}: {words}" in said
+    assert "remove the line, and its scenario is solved again" in said
+    assert len(said) < 300 + len(str(log))
+    assert log.read_bytes() == before
+
+
+def test_a_row_that_is_taken_out_is_solved_again(
+    journal: tuple[tuple[str, ...], list[str]], tmp_path: Path, workload: Path
+) -> None:
+    question, lines = journal
+    whole = answered(*question, verify=1)
+    for number in range(1, len(lines)):
+        log = tmp_path / f"{number}.log"
+        log.write_text("".join([*lines[:number], *lines[number + 1 :]]), "utf-8")
+        assert answered(*question, "--resume", log, verify=1) == whole
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
+@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+def test_workers_end_with_their_parent_whatever_ends_it(end: signal.Signals, workload: Path, tmp_path: Path) -> None:
+    log = tmp_path / "sweep.log"
+    asked = program("whatif", workload, "--vary", "rate=1:60:24", "--jobs", 2, "--no-gap", "--verify", 0)
+    with subprocess.Popen(
+        [*asked, "--resume", str(log)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT
+    ) as parent:
+        while parent.poll() is None and (not log.exists() or log.read_bytes().count(b"\n") < 2):
+            time.sleep(0.02)
+        parent.send_signal(end)
+        shown, said = parent.communicate(timeout=60)  # ends when the last worker has closed its streams
+    assert parent.returncode == (130 if end is signal.SIGINT else -end)
+    assert shown == b""
+    assert said.decode().splitlines()[-1:] in ([], ["pdplan: error: interrupted"]), said
 
 
 CLUSTER = """

@@ -10,7 +10,7 @@ import pytest
 
 from costmodel.errors import InputError
 from reports import whole_files
-from reports.whole_files import check_directory, check_target, write_whole
+from reports.whole_files import check_directory, check_distinct, check_target, write_whole
 
 
 def test_all_files_are_written_or_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,7 +62,7 @@ def test_a_target_that_is_no_file_is_refused(force: bool, tmp_path: Path) -> Non
 
 def test_a_check_leaves_nothing_behind(tmp_path: Path) -> None:
     check_target(tmp_path / "a", force=False)
-    check_directory(tmp_path / "deep" / "plan", ("plan.json",))
+    check_directory(tmp_path / "deep" / "plan", ("plan.json",), force=False)
     assert [path.name for path in tmp_path.rglob("*")] == ["deep", "plan"]
 
 
@@ -72,7 +72,7 @@ def test_a_directory_in_which_nothing_can_be_made_is_refused(tmp_path: Path, mon
 
     monkeypatch.setattr(whole_files.tempfile, "TemporaryFile", readonly)
     with pytest.raises(InputError, match="plan cannot be written: Read-only file system"):
-        check_directory(tmp_path / "plan", ())
+        check_directory(tmp_path / "plan", (), force=False)
     with pytest.raises(InputError, match="a cannot be written: Read-only file system"):
         check_target(tmp_path / "a", force=True)
 
@@ -80,4 +80,43 @@ def test_a_directory_in_which_nothing_can_be_made_is_refused(tmp_path: Path, mon
 def test_a_folder_in_a_files_place_is_noticed_before(tmp_path: Path) -> None:
     (tmp_path / "report.html").mkdir()
     with pytest.raises(InputError, match=r"report\.html is a folder"):
-        check_directory(tmp_path, ("plan.json", "report.html"))
+        check_directory(tmp_path, ("plan.json", "report.html"), force=False)
+
+
+def test_what_leads_nowhere_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("nowhere")
+    (tmp_path / "ring").symlink_to("ring")
+    for name in ("link", "ring"):
+        with pytest.raises(InputError, match=f"{name} is a link that leads nowhere"):
+            check_target(tmp_path / name, force=True)
+
+
+def test_a_link_out_of_the_folder_is_refused_even_with_force(tmp_path: Path) -> None:
+    folder, outside = tmp_path / "plan", tmp_path / "outside.html"
+    folder.mkdir()
+    outside.write_text("mine")
+    (folder / "report.html").symlink_to(outside)
+    for force in (False, True):
+        with pytest.raises(InputError, match=r"report\.html leads out of .*plan; nothing is written there"):
+            check_directory(folder, ("plan.json", "report.html"), force=force)
+    assert outside.read_text() == "mine"
+
+
+@pytest.mark.parametrize("name", ["same", "./same", "link", "hard", "sub/../same"])
+def test_two_names_of_one_file_are_refused(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "same").touch()
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "link").symlink_to("same")
+    (tmp_path / "hard").hardlink_to("same")
+    with pytest.raises(InputError, match="--csv and --html name the same file"):
+        check_distinct({"--csv": Path("same"), "--html": Path(name)}, {})
+    with pytest.raises(InputError, match="FILE and --csv name the same file"):
+        check_distinct({"--csv": Path(name)}, {"FILE": Path("same")})
+    check_distinct({"--csv": Path("same")}, {"FILE": Path("other"), "--terms": Path("other")})
+
+
+def test_names_of_a_file_that_is_not_there_yet_are_told_to_be_one(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("new")
+    with pytest.raises(InputError, match="--csv and --html name the same file"):
+        check_distinct({"--csv": tmp_path / "new", "--html": tmp_path / "link"}, {})

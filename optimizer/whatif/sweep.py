@@ -10,6 +10,8 @@ import hashlib
 import json
 import multiprocessing
 import os
+import signal
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor, as_completed
@@ -20,7 +22,7 @@ from typing import Any, Protocol
 
 from costmodel.errors import InputError
 
-from .journal import Journal
+from .journal import Journal, no_fault
 
 Row = dict[str, Any]
 """One scenario's result, ready for JSON; `number` is its place in the sweep."""
@@ -71,6 +73,8 @@ BATCHES_PER_WORKER = 8
 """At least as many batches as this for each worker, so that none idles long at the end."""
 ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 """Read by libraries as they start: a worker for each core needs no threads beside it."""
+NO_LEAKS = "ignore:resource_tracker"
+"""Semaphores that a parent leaves as it is ended are cleaned up by a helper of Python's, of which nobody need hear."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +82,7 @@ class Sweep:
     """Scenarios to solve, how, and what their rows depend on besides (`identity`, ready for JSON).
 
     kinship: scenarios are handed out in its order, so that those which share work meet the same worker; largest: batch;
-    rounds: what follows when all are solved.
+    rounds: what follows when all are solved; fault_of: what is wrong with a row of its journal, see `Journal`.
     """
 
     scenarios: tuple[Task, ...]
@@ -87,6 +91,7 @@ class Sweep:
     kinship: Kinship = no_kinship
     largest: int = LARGEST_BATCH
     rounds: Rounds = OneRound()
+    fault_of: Callable[[Mapping[str, Any]], str] = no_fault
 
     @property
     def key(self) -> str:
@@ -203,11 +208,51 @@ def local_executor(jobs: int) -> Iterator[Executor]:
             yield thread
         return
     spawn = multiprocessing.get_context("spawn")
-    with _environment(dict.fromkeys(ONE_THREAD, "1")), ProcessPoolExecutor(jobs, mp_context=spawn) as executor:
+    with (
+        _environment(dict.fromkeys(ONE_THREAD, "1") | {"PYTHONWARNINGS": NO_LEAKS}),
+        ProcessPoolExecutor(jobs, mp_context=spawn, initializer=end_with_parent) as executor,
+    ):
         try:
+            with _interrupts_held():  # by all of them from their first line on
+                for _ in range(jobs):
+                    executor.submit(os.getpid)
             yield executor
         finally:
             executor.shutdown(wait=False, cancel_futures=True)
+
+
+def end_with_parent() -> None:
+    """Let this worker end as soon as its parent does, whatever ends that, and hold no output of the parent open.
+
+    The parent's end closes a pipe that `multiprocessing` has between the two.
+    """
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.close(nowhere)
+    threading.Thread(target=_wait_for_parent, daemon=True).start()
+
+
+def _wait_for_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+@contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Hold Ctrl-C back from this process for a moment, and for good from those that it starts meanwhile.
+
+    A terminal sends it to all of them, but it is the parent's business.
+    """
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextmanager

@@ -19,6 +19,7 @@ from search_spaces.problem import Problem
 from search_spaces.scenarios import Scenario, scenario_problem
 
 from .bound import floor_cost, lower_bound, place_of
+from .journal_rows import RowFault
 from .looks import Looks
 from .physics import Engines, physics_of
 from .proofs import Proofs
@@ -163,7 +164,8 @@ def sweep_of(  # noqa: PLR0917
     identity = {"inputs": json.loads(inputs), "depth": depth.value, "bounds": bounds.value, "looks": looks}
     rounds = Looks(Proofs(every=bounds is Bounds.EACH) if bounded else OneRound(), looks)
     solver = Solver(inputs, base, depth, bounded)
-    return Sweep(tasks, solver, identity | {"versions": package_versions()}, kinship, LARGEST[depth], rounds)
+    identity |= {"versions": package_versions()}
+    return Sweep(tasks, solver, identity, kinship, LARGEST[depth], rounds, RowFault(tasks))
 
 
 def kinship(task: Task) -> str:

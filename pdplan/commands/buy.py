@@ -109,11 +109,11 @@ def buy(
     from search_spaces.buying_terms import load_terms
     from search_spaces.loader import load_problem
 
-    check_files({"--html": html_file}, force=force)
+    check_files({"--html": html_file}, {"FILE": file, "--terms": terms}, force=force)
     problem = random_arrivals(console, load_problem(file, overrides=parse_settings(settings)))
     stated = load_terms(problem, terms, stated_of(months=months, growth=growth, low=low, high=high))
     with console.milestones() as progress:
         found = choose(problem, stated, progress, looks)
-    write_page(console, html_file, lambda: render_buying(found))
+    write_page(console, html_file, lambda: render_buying(found), force=force)
     console.show(buying_dict(found) if as_json else buying_text(found, console.width))
     return ExitCode.INFEASIBLE if found.looks.missed else 0

@@ -23,6 +23,7 @@ from pdplan.options import (
     share_within,
     whole,
 )
+from pdplan.views import check_files
 from search_spaces import bounds
 
 if TYPE_CHECKING:
@@ -100,13 +101,12 @@ def calibrate(
     """
     from reports.calibration_text import calibration_dict, calibration_text
     from reports.text import plural
-    from reports.whole_files import check_target
     from search_spaces.benchmark_results import read_results
     from search_spaces.benchmark_results.calibration import calibrate as fit
 
     flags = Flags(**options)
-    if output is not None:
-        check_target(output, force=force)
+    inputs = {f"result {number}": path for number, path in enumerate(results, start=1)}
+    check_files({"-o": output}, {**inputs, "--catalog": flags.catalog}, force=force)
     setup = _setup(flags)
     records = read_results(results)
     if not records:

@@ -10,7 +10,7 @@ import click
 from pdplan.console import Console
 from pdplan.options import PATH, console_options, force_option, pass_console
 from pdplan.plan_files import read_plan
-from pdplan.views import keep_plan, show_or_write, view_of, view_options
+from pdplan.views import check_files, show_or_write, view_of, view_options
 
 if TYPE_CHECKING:
     from reports.comparison import Comparison
@@ -38,11 +38,10 @@ def compare(
     """
     from reports.comparison import compare as compare_plans
 
+    view, rival = view or view_of(output), "the comparison"
+    check_files({"-o": output}, {"BEFORE": before, "AFTER": after}, force=force, rival=rival)
     found = compare_plans(read_plan(before), read_plan(after))
-    text = _render(console, found, view or view_of(output), to_file=output is not None)
-    if output is not None:
-        keep_plan(output, "the comparison")
-    show_or_write(console, text, output, force=force)
+    show_or_write(console, _render(console, found, view, to_file=output is not None), output, force=force, rival=rival)
 
 
 def _render(console: Console, found: Comparison, view: str, *, to_file: bool) -> str:

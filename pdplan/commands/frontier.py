@@ -91,7 +91,7 @@ def frontier(
     from reports.frontier_text import frontier_csv, frontier_record, frontier_text
     from search_spaces.loader import load_problem
 
-    check_files({"--csv": csv_file, "--html": html_file}, force=force)
+    check_files({"--csv": csv_file, "--html": html_file}, {"FILE": file}, force=force)
     problem = random_arrivals(console, load_problem(file, overrides=parse_settings(settings, prices=prices)))
     unit = over if over == "budget" else over_of(problem, over).key
     bounds = None if between is None else bounds_of(between, "--between", unit)
@@ -101,7 +101,7 @@ def frontier(
         curve = with_looks(problem, base, over, curve, looks=looks, progress=part_of(progress, LOOKING, 1.0))
     remarks = price_remarks(problem)
     record = {"schema": "pdplan.frontier/1", "file": str(file)} | frontier_record(curve) | {"price_remarks": remarks}
-    write_page(console, csv_file, lambda: frontier_csv(curve))
-    write_page(console, html_file, lambda: render_frontier(curve, record, problem.name))
+    write_page(console, csv_file, lambda: frontier_csv(curve), force=force)
+    write_page(console, html_file, lambda: render_frontier(curve, record, problem.name), force=force)
     console.show(record if as_json else with_remarks(frontier_text(curve, console.width), remarks, console.width))
     return 0 if any(step.answer.cost is not None for step in curve.steps) else ExitCode.INFEASIBLE

@@ -27,7 +27,6 @@ from pdplan.options import (
     set_option,
     whole,
 )
-from pdplan.plan_files import is_plan
 from search_spaces.bounds import SEED, Bounds
 
 if TYPE_CHECKING:
@@ -136,7 +135,7 @@ def optimize(
         plan = stamped(found, console.command)
         for warning in plan.warnings:
             console.warn(warning)
-        show(console, plan, output, as_json=as_json)
+        show(console, plan, output, as_json=as_json, force=force)
     if deploy is not None and plan.pools:
         from reports.deploy.files import deploy_plan
 
@@ -188,14 +187,14 @@ def searched(console: Console, problem: Problem, base: Path, effort: Effort) -> 
     return found
 
 
-def show(console: Console, plan: Plan, output: Path | None, *, as_json: bool) -> None:
+def show(console: Console, plan: Plan, output: Path | None, *, as_json: bool, force: bool) -> None:
     """Write plan and report where they are asked for, and show the plan."""
     from reports.files import write_outputs
     from reports.json_text import plan_json
     from reports.terminal import render_plan
 
     if output is not None:
-        console.note(f"wrote {' and '.join(str(path) for path in write_outputs(plan, output))}")
+        console.note(f"wrote {' and '.join(str(path) for path in write_outputs(plan, output, force=force))}")
     console.show(plan_json(plan) if as_json else render_plan(plan, console.width, console.colored))
 
 
@@ -245,24 +244,13 @@ def prepare_folders(output: Path | None, deploy: Path | None, force: bool) -> No
     if output is not None and deploy is not None and output.resolve() == deploy.resolve():
         raise InputError(f"-o and --deploy name the same folder, {output}; deploy for example to {output / 'deploy'}")
     if output is not None:
-        prepare_directory(output, force)
+        from reports.whole_files import PLAN_FILE, REPORT_FILE, check_directory
+
+        check_directory(output, (PLAN_FILE, REPORT_FILE), force=force)
     if deploy is not None:
-        from reports.deploy.files import check_directory
+        from reports.deploy.files import check_deployment
 
-        check_directory(deploy, force=force)
-
-
-def prepare_directory(directory: Path, force: bool) -> None:
-    """Make the directory, before the search; refuse one whose plan.json or report.html pdplan did not write."""
-    from reports.whole_files import PLAN_FILE, REPORT_FILE, check_directory
-
-    names = (PLAN_FILE, REPORT_FILE)
-    check_directory(directory, names)
-    if force or is_plan(directory / PLAN_FILE):
-        return
-    for path in (directory / name for name in names):
-        if path.exists():
-            raise InputError(f"{path} was not written by pdplan; choose another directory, or replace it with --force")
+        check_deployment(deploy, force=force)
 
 
 def stamped(plan: Plan, command: str) -> Plan:

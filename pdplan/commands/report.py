@@ -10,7 +10,7 @@ import click
 from pdplan.console import Console
 from pdplan.options import PATH, console_options, force_option, pass_console
 from pdplan.plan_files import read_plan
-from pdplan.views import keep_plan, show_or_write, view_of, view_options
+from pdplan.views import check_files, show_or_write, view_of, view_options
 
 if TYPE_CHECKING:
     from optimizer.plans.plan import Plan
@@ -34,11 +34,10 @@ def report(console: Console, file: Path, output: Path | None, view: str | None, 
     for a pull request: verdict, fleet, SLOs, alternatives, and the command that gives it again.
     """
     view = view or view_of(output)
-    plan = read_plan(file)
-    text = render(console, plan, view, to_file=output is not None)
-    if output is not None and view != "json":
-        keep_plan(output, "its view")
-    show_or_write(console, text, output, force=force)
+    rival = "" if view == "json" else "its view"
+    check_files({"-o": output}, {"FILE": file}, force=force, rival=rival)
+    text = render(console, read_plan(file), view, to_file=output is not None)
+    show_or_write(console, text, output, force=force, rival=rival)
 
 
 def render(console: Console, plan: Plan, view: str, *, to_file: bool) -> str:

@@ -72,7 +72,7 @@ def resilience(
     from reports.resilience_page import render_resilience
     from reports.resilience_text import resilience_dict, resilience_text, seen_in_the_plan
 
-    check_files({"--html": html_file}, force=force)
+    check_files({"--html": html_file}, {"PLAN": file}, force=force)
     plan = read_plan(file)
     instance, fleet = fleet_of_plan(plan, file.parent)
     with console.milestones() as progress:
@@ -87,7 +87,7 @@ def resilience(
             progress=progress,
         )
     seen = seen_in_the_plan(plan, losses)
-    write_page(console, html_file, lambda: render_resilience(found, losses, plan.name, seen))
+    write_page(console, html_file, lambda: render_resilience(found, losses, plan.name, seen), force=force)
     console.show(resilience_dict(found) if as_json else resilience_text(found, losses, console.width, seen))
     return 0 if found.held else ExitCode.INFEASIBLE
 
@@ -146,7 +146,7 @@ def autoscale(
     from reports.autoscale_page import render_autoscale
     from reports.autoscale_text import autoscale_dict, autoscale_text
 
-    check_files({"--html": html_file}, force=force)
+    check_files({"--html": html_file}, {"PLAN": file}, force=force)
     instance, fleet = fleet_of_plan(read_plan(file), file.parent)
     volume = planned_profile(instance)
     if by_hour is not None:
@@ -155,7 +155,7 @@ def autoscale(
         raise InputError("the plan has no daily profile (workload.diurnal); state one with --by-hour")
     with console.milestones() as progress:
         day = scale(instance, fleet, volume, start_up, least, requests=requests, progress=progress)
-    write_page(console, html_file, lambda: render_autoscale(instance, fleet, day))
+    write_page(console, html_file, lambda: render_autoscale(instance, fleet, day), force=force)
     if as_json:
         console.show(autoscale_dict(instance, fleet, day))
     else:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from costmodel.quoting import shown
-from pdplan.console import Console
+from pdplan.console import Console, write_text
 from pdplan.exit_codes import ExitCode
 from pdplan.options import (
     PATH,
@@ -161,7 +161,7 @@ def simulate(
     files = {"--csv": csv_file, "--parquet": parquet_file, "--timeline": timeline}
     asked = Asked(rate, requests, seed, replications, trace, profile, concurrency or 0, find_goodput, curve, balancing)
     asked.check()
-    check_files(files, force=force)
+    check_files(files, {"FILE": file, "--trace": trace}, force=force)
     telling = console.progress() if asked.work <= SOON_DONE else console.milestones()
     with telling as progress:
         shown = simulated(read_plan(file), asked, progress)
@@ -178,7 +178,6 @@ def _write_files(
 ) -> None:
     """Write what was asked for beside the result."""
     from reports.request_rows import requests_csv, requests_parquet
-    from reports.whole_files import check_target, write_whole
 
     pools = [pool.name for pool in shown.use.pools]
     makers: dict[str, Callable[[], str | bytes]] = {
@@ -188,7 +187,6 @@ def _write_files(
     }
     for flag, path in files.items():
         if path is not None:
-            check_target(path, force=force)
-            write_whole({path: makers[flag]()})
+            write_text(path, makers[flag](), force=force)
             hint = "; open it at ui.perfetto.dev or chrome://tracing" if flag == "--timeline" else ""
             console.note(f"wrote {path}{hint}")

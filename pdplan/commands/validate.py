@@ -22,6 +22,7 @@ from pdplan.options import (
     json_option,
     pass_console,
 )
+from pdplan.views import check_files
 
 if TYPE_CHECKING:
     from search_spaces.catalog import AcceleratorCatalog
@@ -108,6 +109,9 @@ def validate(console: Console, /, as_json: bool, **options: Any) -> None:
         _promise(console, flags, as_json=as_json)
         return
     files = _files(flags)
+    check_files(
+        {"--write": flags.page}, {**{file.name: file for file in files}, "--catalog": flags.catalog}, force=flags.force
+    )
     known, folder = load_catalog(flags.catalog), _models(flags)
     parts: dict[str, dict[str, Any]] = {}
     for file in files:

@@ -151,7 +151,7 @@ def whatif(
 
     asked = Asked(**options)
     asked.check_backend()
-    check_files(asked.files, force=force)
+    check_files(asked.files, {"FILE": file, "--resume": asked.journal}, force=force)
     problem = random_arrivals(console, load_problem(file, overrides=parse_settings(settings, prices=prices)))
     base = file.resolve().parent
     verifies = click.get_current_context().get_parameter_source("looks") is ParameterSource.COMMANDLINE
@@ -167,7 +167,7 @@ def whatif(
     }
     told = []
     if asked.axes or asked.names:
-        told.append(sweep_answer(console, problem, base, asked, record))
+        told.append(sweep_answer(console, problem, base, asked, record, force=force))
     with console.progress() as progress:
         tell = progress or (lambda _what, _share: None)
         told += answers(problem, base, asked, width=console.width, tell=tell)

@@ -23,10 +23,12 @@ PROVING = 0.7
 """Share of the work that is done when proofs and simulations begin."""
 
 
-def sweep_answer(console: Console, problem: Problem, base: Path, asked: Asked, record: Mapping[str, Any]) -> Told:
+def sweep_answer(
+    console: Console, problem: Problem, base: Path, asked: Asked, record: Mapping[str, Any], *, force: bool
+) -> Told:
     """The rows of a sweep, written beside the result where files are named; record: what the page embeds besides.
 
-    base: folder of the files that the problem names.
+    base: folder of the files that the problem names; force: files that are there already are replaced.
     """
     from optimizer.whatif.whatif import Bounds, check_scenarios, sweep_of
     from reports.whatif_text import sweep_text
@@ -43,7 +45,7 @@ def sweep_answer(console: Console, problem: Problem, base: Path, asked: Asked, r
     bounds = {None: Bounds.SHARED, True: Bounds.EACH, False: Bounds.NONE}[asked.gap]
     sweep = sweep_of(problem, base, scenarios, [axis.key for axis in varied], depth, bounds, asked.looks)
     rows = swept(console, sweep, asked.jobs, asked.journal, asked.address)
-    write_tables(console, {**record, "rows": rows}, asked.files, problem.name)
+    write_tables(console, {**record, "rows": rows}, asked.files, problem.name, force=force)
     any_fleet = any(row["cost_usd_per_hour"] is not None for row in rows)
     return Told("rows", rows, sweep_text(rows, depth.value, console.width), any_fleet)
 
@@ -68,7 +70,7 @@ def swept(console: Console, sweep: Sweep, jobs: int | None, journal: Path | None
     from optimizer.whatif.journal import Journal
     from optimizer.whatif.sweep import all_cores, dask_executor, local_executor, run_sweep
 
-    log = None if journal is None else Journal(journal, sweep.key)
+    log = None if journal is None else Journal(journal, sweep.key, sweep.fault_of)
     wanted = min(jobs or all_cores(), len(sweep.scenarios))
     with ExitStack() as stack:
         progress = stack.enter_context(console.milestones())
@@ -90,11 +92,13 @@ def swept(console: Console, sweep: Sweep, jobs: int | None, journal: Path | None
         return run_sweep(sweep, executor, workers, log, told)
 
 
-def write_tables(console: Console, record: dict[str, Any], files: dict[str, Path | None], name: str) -> None:
+def write_tables(
+    console: Console, record: dict[str, Any], files: dict[str, Path | None], name: str, *, force: bool
+) -> None:
     """Write the rows beside the result."""
     from reports.whatif_files import sweep_csv, sweep_parquet
     from reports.whatif_page import render_sweep
-    from reports.whole_files import write_whole
+    from reports.whole_files import check_target, write_whole
 
     rows = record["rows"]
     makers: dict[str, Callable[[], str | bytes]] = {
@@ -103,6 +107,8 @@ def write_tables(console: Console, record: dict[str, Any], files: dict[str, Path
         "--html": lambda: render_sweep(rows, record, name, record["search"]),
     }
     wanted = {path: makers[flag]() for flag, path in files.items() if path is not None}
+    for path in wanted:  # something may have come into its place meanwhile
+        check_target(path, force=force)
     write_whole(wanted)
     for path in wanted:
         console.note(f"wrote {path}")

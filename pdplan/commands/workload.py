@@ -22,6 +22,7 @@ from pdplan.options import (
     per_second,
     whole,
 )
+from pdplan.views import check_files
 from search_spaces.bounds import BUCKETS, MAX_TOKENS, WHOLE
 from search_spaces.files import check_name
 
@@ -88,15 +89,16 @@ def workload(
     around its length histogram, for `pdplan optimize`: for the mean rate, unless --rate states another.
     Rows that no engine can serve (a length missing or below 1) are left out and counted, up to 5 %.
     """
-    from reports.whole_files import check_target
     from search_spaces.models import load_model
     from search_spaces.recorded import tells_waves, trace_source
     from search_spaces.traces import workload_mapping
     from search_spaces.writing import workload_yaml_text
 
     named = _model_name(model, output)
+    check_files(
+        {"-o": output}, {"TRACE": trace, "--model": Path(model) if model.endswith(".json") else None}, force=force
+    )
     if output is not None:
-        check_target(output, force=force)
         check_name(os.path.relpath(trace, output.parent))
     served = None if output is None else load_model(model)
     summary = _measured(console, trace, trace_format, columns, limit, max_tokens)

@@ -6,21 +6,16 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Final
 
 from costmodel.errors import InputError
-from costmodel.units import MIB
 from optimizer.plans.plan import Plan
-from search_spaces.files import regular_size, shown_path
+from search_spaces.files import read_file, shown_path
 
 from .describe import describe
 from .description import Deployment
 from .differences import PROGRAMS_READ, differences, strays
-from .files import SUMS, deployment_files, rule_faults
+from .files import LARGEST, SUMS, deployment_files, rule_faults
 from .record import RECORD, recorded_options
-
-LARGEST: Final = 16 * MIB
-"""A larger file [byte] is none of ours."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,12 +97,7 @@ def _found(directory: Path, planned: Iterable[str], others: Iterable[str]) -> di
 
 
 def _text(path: Path) -> str:
-    size = regular_size(path)
-    if size > LARGEST:
-        raise InputError(f"{shown_path(path)} has {size:,} bytes, and no file of a deployment has over {LARGEST:,}")
     try:
-        return path.read_text("utf-8")
-    except OSError as error:
-        raise InputError(f"{shown_path(path)}: cannot be read ({error.strerror})") from error
+        return read_file(path, LARGEST).decode("utf-8")
     except ValueError as error:
         raise InputError(f"{shown_path(path)} is not UTF-8 text") from error

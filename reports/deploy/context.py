@@ -32,7 +32,7 @@ from search_spaces.hf_context import (
     context_scaling,
     rope_parameters,
 )
-from search_spaces.models import CONFIG_FILE, known_names, load_model
+from search_spaces.models import CONFIG_FILE, known_names, load_model, read_config
 
 from . import facts
 from .description import Deployment, Settings
@@ -48,7 +48,7 @@ def with_context(deployment: Deployment, plan: Plan, base: Path | None = None) -
     path = _config_file(plan, base or Path())
     if path is None:
         return deployment
-    config: dict[str, Any] = json.loads(path.read_text("utf-8-sig"))  # `problem_of` has read and checked it
+    config = read_config(path, str(path))
     scaling = context_scaling(config, path.name)
     if scaling is None:
         return deployment

@@ -13,13 +13,14 @@ from typing import Final
 from costmodel.engine import Role
 from costmodel.errors import InputError
 from costmodel.quoting import shown
+from costmodel.units import MIB
 from optimizer.plans.plan import ClassResult, Plan
 from reports.asked import Asked
 from reports.numbers import duration, is_number, percent_beside
 from reports.sentences import slo_words
 from reports.text import clean
-from reports.whole_files import write_whole
-from search_spaces.files import shown_path
+from reports.whole_files import check_origin, write_whole
+from search_spaces.files import open_file, read_file, shown_path
 
 from . import facts, lint
 from .benchmark import FOLDER, benchmark_files, requests_of, results_folder
@@ -56,6 +57,8 @@ SUMS: Final = "SHA256SUMS"
 """Checksums of all files, for `sha256sum -c`, and the list of what a later deployment may replace."""
 MARKER: Final = "<!-- pdplan.deployment/1 -->"
 """First line of the page in every directory of ours."""
+LARGEST: Final = 16 * MIB
+"""A larger file [byte] is none of ours."""
 LONGEST_COMMAND: Final = 400
 """Characters of a command on the page."""
 _MISSHAPEN: Final = (AttributeError, IndexError, KeyError, TypeError, ValueError, RecursionError)
@@ -184,14 +187,15 @@ def write_deployment(
     A directory that holds anything is refused; with `force`, one that holds an earlier deployment of ours is written
     over. Nothing is written where a rule is broken, and nothing outside the directory.
     """
-    check_directory(directory, force=force)
+    check_deployment(directory, force=force)
     files = deployment_files(plan, options, base)
     files[SUMS] = "".join(f"{sha256(text.encode()).hexdigest()}  {name}\n" for name, text in sorted(files.items()))
     paths = {directory / name: text for name, text in files.items()}
     old = _listed(directory)
+    check_origin(directory, paths, old.__contains__)
     with _nothing_left(directory, paths):
         for path in paths:
-            _make_folder(directory, path)
+            _make_folder(path)
         write_whole(paths)
     _remove(old - set(paths))
     for path in paths:
@@ -203,11 +207,11 @@ def write_deployment(
 def _listed(directory: Path) -> set[Path]:
     """Files of an earlier deployment in the directory, by its own list; whatever leads out of it is left alone."""
     try:
-        lines = (directory / SUMS).read_text("utf-8").splitlines() if (directory / SUMS).is_file() else []
-    except (OSError, ValueError):
+        lines = read_file(directory / SUMS, LARGEST).decode("utf-8").splitlines()
+    except (InputError, ValueError):
         return set()
     root = directory.resolve()
-    named = {directory / line.partition("  ")[2] for line in lines if line.partition("  ")[2]}
+    named = {directory / name for name in (SUMS, *(line.partition("  ")[2] for line in lines)) if name}
     return {path for path in named if path.is_file() and path.resolve().is_relative_to(root)}
 
 
@@ -222,7 +226,7 @@ def _remove(paths: set[Path]) -> None:
             raise InputError(f"{shown_path(path)} cannot be removed: {error.strerror}") from error
 
 
-def check_directory(directory: Path, *, force: bool) -> None:
+def check_deployment(directory: Path, *, force: bool) -> None:
     """Raise InputError unless a deployment may be written here: a new directory, an empty one, or any with `force`."""
     try:
         if directory.is_symlink() and not directory.exists():
@@ -240,9 +244,16 @@ def check_directory(directory: Path, *, force: bool) -> None:
             f"{shown_path(directory)} is not empty; choose another directory, or replace the deployment in it with "
             "--force"
         )
-    readme = directory / README
-    if not (readme.is_file() and readme.read_bytes().startswith(MARKER.encode())):
+    if not _is_deployment(directory):
         raise InputError(f"{shown_path(directory)} holds something else than a deployment; choose another directory")
+
+
+def _is_deployment(directory: Path) -> bool:
+    try:
+        with open_file(directory / README) as stream:
+            return stream.read(len(MARKER)) == MARKER.encode()
+    except InputError:
+        return False
 
 
 @contextmanager
@@ -262,15 +273,11 @@ def _nothing_left(directory: Path, paths: Iterable[Path]) -> Iterator[None]:
                 folder.rmdir()
 
 
-def _make_folder(directory: Path, path: Path) -> None:
-    """Make the folder of a file, and refuse links that lead out of the directory."""
+def _make_folder(path: Path) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        inside = path.resolve().is_relative_to(directory.resolve())
     except OSError as error:
         raise InputError(f"{shown_path(path)} cannot be written: {error.strerror}") from error
-    if not inside:
-        raise InputError(f"{shown_path(path)} leads out of {shown_path(directory)}; nothing is written there")
 
 
 def _check_claim(deployment: Deployment) -> None:

@@ -9,15 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from costmodel.errors import InputError
-from costmodel.units import MIB
 from search_spaces.faults import Path as Keys
-from search_spaces.files import shown_path
+from search_spaces.files import LARGEST_RESULTS, read_file, shown_path
 from search_spaces.json_source import JsonText, json_kind, json_shown
 from search_spaces.plain_text import decoded
-from search_spaces.yaml_source import read_bytes
 
-MAX_FILE = 256 * MIB
-"""A file with the details of every request has some 10 kB a request; one larger than this [byte] is something else."""
 _MISSING = object()
 
 
@@ -101,7 +97,7 @@ class Document(Mapping[str, Any]):
 def documents(path: Path) -> Iterator[Document]:
     """The JSON objects of a file: one, one a line, one after the other, or those of a list."""
     name = shown_path(path)
-    text = decoded(read_bytes(path, MAX_FILE), name)
+    text = decoded(read_file(path, LARGEST_RESULTS, "a benchmark result"), name)
     decoder = json.JSONDecoder()
     place, count = 0, 0
     while place := _next_value(text, place):

@@ -12,7 +12,7 @@ from typing import BinaryIO, cast
 
 from costmodel.errors import InputError
 from costmodel.units import MIB
-from search_spaces.files import regular_size
+from search_spaces.files import open_file, regular_size
 from search_spaces.plain_text import kind_of_bytes
 
 BLOCK_BYTES = 2 * MIB
@@ -39,7 +39,6 @@ class Block:
 
 def first_bytes(path: Path) -> bytes:
     """Return the start of the trace's text without byte-order mark, or raise InputError if it is no text at all."""
-    regular_size(path, WANTED)
     with ExitStack() as stack:
         start = _read(_open(path, stack)[0], SNIFF_BYTES, path, 1)
     kind = kind_of_bytes(start)
@@ -95,10 +94,7 @@ def read_blocks(path: Path, progress: Progress | None = None) -> Iterator[Block]
 
 def _open(path: Path, stack: ExitStack) -> tuple[BinaryIO, BinaryIO]:
     """Return the stream of text bytes and the one of file bytes below it, both closed by `stack`."""
-    try:
-        raw = stack.enter_context(path.open("rb"))
-    except OSError as error:
-        raise InputError(f"{path}: cannot be opened: {error.strerror}") from None
+    raw = stack.enter_context(open_file(path, WANTED))
     packed = raw.read(2) == _GZIP
     raw.seek(0)
     return (cast(BinaryIO, stack.enter_context(gzip.GzipFile(fileobj=raw))), raw) if packed else (raw, raw)
