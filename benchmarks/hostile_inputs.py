@@ -231,7 +231,7 @@ STRANGERS = (
     b"[" * 9999,
 )
 """Files that are no journal."""
-PLACE = re.compile(r"--[a-z]|option '-|\b[Aa]rgument|" + "|".join(map(re.escape, FILES)))
+PLACE = re.compile(r"--[a-z]|option '-|no such command|\A-: |\b[Aa]rgument|" + "|".join(map(re.escape, FILES)))
 """What a refusal of a command line names: an option, an argument or a file."""
 TERMS = {
     "schema": "pdplan.terms/1",

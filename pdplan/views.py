@@ -61,6 +61,8 @@ def check_files(
     from reports.whole_files import check_distinct, check_target
 
     targets = {flag: path for flag, path in outputs.items() if path is not None}
+    for path in targets.values():
+        check_target(path, force=True, rival=rival)
     check_distinct(targets, {flag: path for flag, path in inputs.items() if path is not None})
     for path in targets.values():
         check_target(path, force=force, rival=rival)

@@ -83,7 +83,7 @@ def check_distinct(outputs: Mapping[str, Path], inputs: Mapping[str, Path]) -> N
     flags = {_identity(path): flag for flag, path in inputs.items()}
     for flag, path in outputs.items():
         other = flags.setdefault(_identity(path), flag)
-        if other is not flag:
+        if other != flag:
             raise InputError(f"{other} and {flag} name the same file, {shown_path(path)}; choose another name")
 
 
@@ -138,15 +138,18 @@ def check_directory(directory: Path, names: Iterable[str], *, force: bool) -> No
 def check_origin(
     directory: Path, paths: Iterable[Path], is_ours: Callable[[Path], bool] | None, mend: str = ""
 ) -> None:
-    """Raise InputError for a file of a folder that leads out of it, or that pdplan did not write.
+    """Raise InputError for a file of a folder that leads out of it or to another, or that pdplan did not write.
 
     is_ours: whether it did, None where any file may be replaced; mend: what can be done but to choose another
     directory, to end the sentence with.
     """
-    root = os.path.realpath(directory)
+    root, places = os.path.realpath(directory), dict[str, Path]()
     for path in paths:
-        if not Path(os.path.realpath(path)).is_relative_to(root):
+        place = os.path.realpath(path)
+        if not Path(place).is_relative_to(root):
             raise InputError(f"{shown_path(path)} leads out of {shown_path(directory)}; nothing is written there")
+        if (other := places.setdefault(place, path)) != path:
+            raise InputError(f"{shown_path(other)} and {path.name} name the same file; choose another directory")
         if is_ours is not None and os.path.lexists(path) and not is_ours(path):
             raise InputError(f"{shown_path(path)} was not written by pdplan; choose another directory{mend}")
 
