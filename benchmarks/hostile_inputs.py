@@ -1,7 +1,7 @@
 """Hostile input: files, command lines, journals, devices, links and names with one thing wrong, through every command.
 
-    python benchmarks/hostile_inputs.py [--files 300] [--lines 350] [--journals 3350] [--devices 2000] [--links 2000]
-                                        [--names 2000] [--seed 0] [--jobs 2] [--number links-17 ...]
+    python benchmarks/hostile_inputs.py [--files 300] [--lines 350] [--journals 1500] [--devices 4000] [--links 2000]
+                                        [--names 1850] [--seed 0] [--jobs 2] [--number links-17 ...]
 
 Files are the examples with one value replaced, left out, renamed or added, or with their text damaged, read by
 `pdplan optimize --effort quick`. Command lines are one for each use of each command, with one word replaced, dropped,
@@ -53,6 +53,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from reports.whole_files import is_plan, is_report  # noqa: E402 -- run as a script, the repository is found first
+from search_spaces.files import shown_path  # noqa: E402
 from tests.running import TINY, tiny, within  # noqa: E402
 
 LONGEST = 20
@@ -484,7 +485,12 @@ def name_case(draw: random.Random) -> Case:
             with suppress(OSError):
                 shutil.copy(folder / word, made)
 
-    return Case([*words, *forced(draw, words)], yaml.safe_dump(TINY, sort_keys=False), (name, word, words[at - 1]), lay)
+    return Case(
+        [*words, *forced(draw, words)],
+        yaml.safe_dump(TINY, sort_keys=False),
+        (name, word, words[at - 1], *words[at + 1 : at + 3]),
+        lay,
+    )
 
 
 def prepare(folder: Path) -> None:
@@ -503,7 +509,9 @@ def prepare(folder: Path) -> None:
     (folder / "folder").mkdir()
     (folder / "empty").touch()
     (folder / "binary").write_bytes(bytes(range(256)))
-    (folder / "own.yaml").write_text("accelerators: {H100: {price: 3}}\n")
+    (folder / "own.yaml").write_text(
+        "accelerators: {H100: {price: {usd_per_hour: 3, source: mine, date: 2026-01-01}}}\n"
+    )
     rows = "Llama-3.1-8B,H100,vllm,1000,100,4,1,1,50,9\n"
     (folder / "measured.csv").write_text(
         f"model,accelerator,engine,isl,osl,concurrency,num_gpus,tp,ttft_ms,tpot_ms\n{rows}"
@@ -571,10 +579,10 @@ def fault_of(case: Case, folder: Path) -> tuple[str, int | None]:
         return "", done.returncode
     if "pdplan: error: " not in said and case.words:  # to the program's name alone the help is an answer
         return f"no sentence: {said.strip()!r}", 2
-    if done.stdout:
+    if done.stdout and "--check" not in case.words:  # the faults of a deployment are its answer
         return f"prints beside a refusal: {done.stdout[:200]!r}", 2
     sentence = said.partition("; see 'pdplan ")[0].removeprefix("pdplan: error: ")
-    names = [name for word in case.named for name in (word[:MOST_NAMED], os.path.normpath(word)[:MOST_NAMED])]
+    names = [shown_path(form)[:MOST_NAMED] for word in case.named for form in (word, os.path.normpath(word))]
     told = PLACE.search(sentence) or any(name in sentence for name in names)
     return ("" if told else f"names nothing: {said.strip()}"), 2
 
@@ -596,7 +604,7 @@ def time_is_up(*_: object) -> None:
     raise TooLong
 
 
-KINDS = {"files": 300, "lines": 350, "journals": 3350, "devices": 2000, "links": 2000, "names": 2000}
+KINDS = {"files": 300, "lines": 350, "journals": 1500, "devices": 4000, "links": 2000, "names": 1850}
 """How many inputs of each kind."""
 
 
