@@ -15,7 +15,7 @@ from .numbers import MISSING, count, duration, hourly, is_number, percent, signe
 from .text import clean, plural
 from .words import engine_cell, misses_used, own_lines
 
-OUTCOMES: Final = {"holds": "judged: holds", "misses": "judged: misses", "undecided": "judged: not proven"}
+OUTCOMES: Final = {"meets": "judged: holds", "misses": "judged: misses", "undecided": "judged: not proven"}
 Found = ClassResult | SimulatedLatencies
 """What was simulated of a class: in the plan, or in a fleet of the front."""
 NOTABLE: Final = 0.01
@@ -133,7 +133,7 @@ def front_sentence(plan: Plan) -> str:
     slowest = max(before, key=_share)
     for one in told_fleets(plan):
         after = _tails(plan, one.latencies)
-        if one.outcome == "holds" and max(map(_share, after)) < slowest.share:
+        if one.outcome == "meets" and max(map(_share, after)) < slowest.share:
             dollars, more = hourly(one.cost_usd_per_hour - own), percent(one.cost_usd_per_hour / own - 1)
             return f"{looked}; +{dollars} ({more}): {_gain(before, after, slowest)}"
     return f"{looked}; none that costs more is shown to hold and to be faster"

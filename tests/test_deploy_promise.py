@@ -68,7 +68,7 @@ def test_what_was_measured_stands_beside_what_was_promised(tmp_path: Path, capsy
 
 def test_the_same_result_calibrates(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     engine = ["--model", "Llama-3.1-8B", "--gpu", "H100", "--tp", "2", "--replicas", "2"]
-    assert run(["calibrate", str(result(tmp_path, tpot=0.008)), *engine, "--json"]) == ExitCode.DONE
+    assert run(["calibrate", str(result(tmp_path, tpot=0.006)), *engine, "--json"]) == ExitCode.DONE
     value = json.loads(capsys.readouterr().out)
     assert value["schema"].startswith("pdplan.calibration/")
 

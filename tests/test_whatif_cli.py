@@ -106,9 +106,9 @@ def test_scenarios_of_the_file_compose_with_axes(workload: Path) -> None:
     assert rows[2]["cost_usd_per_hour"] >= rows[0]["cost_usd_per_hour"]
 
 
-def test_an_infeasible_scenario_is_a_row_and_no_error(workload: Path) -> None:
+def test_a_scenario_without_a_fleet_is_a_row_and_no_error(workload: Path) -> None:
     rows = answered("whatif", workload, "--vary", "budget=0.1,100", "--jobs", 1)["rows"]
-    assert [row["status"] for row in rows] == ["infeasible", "optimal"]
+    assert [row["status"] for row in rows] == ["time_limit", "optimal"]
     assert (rows[0]["cost_usd_per_hour"], rows[0]["gpus"], rows[0]["pools"]) == (None, {}, [])
     assert rows[0]["binding"].startswith("budget of fleet: ")
     assert rows[0]["binding"].endswith(" needed, but the budget is $0.10/h.")
@@ -248,7 +248,7 @@ def test_reasons_stand_below_the_table_and_not_among_the_fleets(workload: Path) 
 
     sweep = text("whatif", workload, "--vary", "budget=0.1,0.2,100", "--jobs", 1, "--no-gap", code=0)
     assert "No fleet at budget $0.10/h (nor at 1 other): budget of fleet: $" in sweep
-    assert "$0.10/h infeasible – – –" in sweep
+    assert "$0.10/h none found – – –" in sweep
     shadow = text("whatif", workload, "--shadow-prices", "--set", "constraints.budget=0.1", code=3)
     assert shadow.startswith("No fleet holds, so no limit has a worth: budget of fleet: $")
     assert "needed, but the budget is $0.10/h." in shadow
@@ -353,17 +353,17 @@ DAMAGED: list[tuple[str, object, str]] = [
     ("cost_usd_per_hour", float("inf"), "cost_usd_per_hour: inf is"),
     ("goodput_rps", float("nan"), "goodput_rps: nan is"),
     ("goodput_rps", 10**400, "goodput_rps: a whole number of 1,329 bits"),
-    ("gpus", [], "gpus: a list is not an object"),
+    ("gpus", [], "gpus: an array is not an object"),
     ("gpus", {"H100": "two"}, "gpus.H100: 'two' is not a whole number"),
-    ("pools", "x", "pools: 'x' is not a list"),
+    ("pools", "x", "pools: 'x' is not an array"),
     ("status", "fine", "status: 'fine' is none of"),
     ("simulated", "no", "simulated: 'no' is not true or false"),
     ("fleet", 7, "fleet: 7 is not an object"),
-    ("place", [], "place: a list is not an object"),
+    ("place", [], "place: an array is not an object"),
     ("more", 1, "more: is not known"),
     ("priced", 0.5, "priced: 0.5 is not a whole number"),
     ("attainment", 2, "attainment: 2 is above 1"),
-    ("fault", None, "fault: nothing is not a text"),
+    ("fault", None, "fault: null is not a string"),
 ]
 
 

@@ -87,11 +87,14 @@ def solved_by_formula(
 
 
 def _none_found(known: Evaluated, effort: Effort) -> Proof:
-    """What is known where no fleet holds by formula: that there is none only where none can do the work in time."""
-    if known.instance.problem.objective.goal is not Goal.MIN_COST:
-        return Proof(Status.TIME_LIMIT, None, None)
-    floor = least_cost(known, effort.seconds())
-    return Proof(Status.INFEASIBLE if floor is None else Status.TIME_LIMIT, None, None, floor)
+    """What is known where no fleet holds by formula: that there is none only where none can do the work in time.
+
+    Where the rate is open, no work is too little: there is none only where the limits allow no engine.
+    """
+    least_cost_asked = known.instance.problem.objective.goal is Goal.MIN_COST
+    floor = least_cost(known, effort.seconds()) if least_cost_asked else None
+    impossible = floor is None if least_cost_asked else not known.settings.size
+    return Proof(Status.INFEASIBLE if impossible else Status.TIME_LIMIT, None, None, floor)
 
 
 def find_that_holds(
