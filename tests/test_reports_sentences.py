@@ -184,7 +184,8 @@ def test_no_fleet_says_what_is_in_the_way_and_what_to_relax() -> None:
     assert miss.kind == "nearest_miss"
     assert "$49.08/h" in sentences.miss_sentence(miss)
     late = plan.model_copy(update={"status": Status.TIME_LIMIT})
-    assert verdict.headline(late).startswith("No fleet was found that meets the SLOs; that there is none is not proven")
+    assert verdict.headline(late).startswith("No fleet was found that meets the SLOs: the budget and ")
+    assert verdict.headline(late).endswith(" in the way. That there is none is not proven.")
     bare = plan.model_copy(update={"binding": [], "alternatives": []})
     assert verdict.headline(bare) == "No fleet of the search space meets the SLOs."
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -124,13 +124,13 @@ def test_what_holds_gives_up_what_it_can_spare_but_is_never_looked_for_below_the
 def confirming(least: int) -> Callable[..., Verdict]:
     """A last word that refutes fleets of fewer engines than `least`, as fresh requests do."""
 
-    def confirmed(bench: Any, chosen: Verdict, numbers: Iterator[int], _least: int = 0) -> Verdict:
+    def confirmed_once(bench: Any, chosen: Verdict, number: int) -> Verdict:
         held = sum(replicas(chosen.fleet)) >= least
-        told = replace(chosen, held=held, confirmation=next(numbers))
+        told = replace(chosen, held=held, confirmation=number)
         bench.verdicts[fleet_key(chosen.fleet)] = told
         return told
 
-    return confirmed
+    return confirmed_once
 
 
 @pytest.mark.parametrize(("least", "engines"), [(2, (1, 1)), (3, (2, 1))])
@@ -138,7 +138,7 @@ def test_a_rival_is_put_to_fresh_requests_like_the_winner(
     monkeypatch: pytest.MonkeyPatch, least: int, engines: tuple[int, int]
 ) -> None:
     """What these refute is no rival, so that no row costs less than a search for its kind alone would find."""
-    monkeypatch.setattr(rival_rows, "confirmed", confirming(least))
+    monkeypatch.setattr(rival_rows, "confirmed_once", confirming(least))
     bench: Any = Oracle(small(), (1, 1))
     rivals = [apart(bench.instance, *counts) for counts in ((1, 1), (2, 1))]
     found = _cheapest_confirmed(bench, rivals, None, 0.0, None)
@@ -161,7 +161,7 @@ def test_a_rival_for_which_no_time_is_left_is_said_not_to_be_confirmed() -> None
 
 def test_the_fleet_of_another_kind_stands_for_a_kind_whose_own_misses(monkeypatch: pytest.MonkeyPatch) -> None:
     """The cheapest fleet of H100 alone misses; the best disaggregated one is of H100, so it is the best of both."""
-    monkeypatch.setattr(rival_rows, "confirmed", confirming(0))
+    monkeypatch.setattr(rival_rows, "confirmed_once", confirming(0))
     instance = instance_of(problem(offers=(offer("H100"), offer("A100-80"))))
     space = make_columns(instance, Grid())
     bench: Any = Oracle(instance, (2, 1))

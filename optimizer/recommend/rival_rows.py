@@ -4,12 +4,12 @@ A kind is to lose for what it is, not for an error of the formulas about its che
 is searched for as the recommended one was (`verify`), with less effort: among all fleets of the kind that any search
 came by, with other settings and more engines for what misses, and by SEARCHES searches for engines that bear less; and
 what holds gives up the engines that it can spare. It counts once fresh requests confirm it, as they did the recommended
-one (`confirm`); where they refute it the search goes on, and where no time is left the row says so.
+one (`confirm`), but once each: where they do not confirm it the search goes on, and where no time is left the row says
+so.
 """
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -26,7 +26,7 @@ from optimizer.plans.proof import Proof, bound_for, gap_of
 from optimizer.rivals.allowed import allowed
 from optimizer.rivals.alternatives import SAME, Kind, kinds, recommended, why_not
 from optimizer.rivals.fewer import fewer_replicas
-from optimizer.verification.confirm import confirmed
+from optimizer.verification.confirm import confirmed_once
 from optimizer.verification.miss_words import miss_words
 from optimizer.verification.settings import other_settings
 from optimizer.verification.simulation_record import latencies
@@ -40,7 +40,7 @@ SEARCHES = 1
 """Searches for the cheapest fleet of a kind after the first ones missed."""
 MOST_LOOKS = 10
 """Fleets of a kind that are looked at before one holds."""
-CONFIRMATIONS = 4
+CONFIRMATIONS = 3
 """Confirmations of the fleets of a kind; what is refuted so often is no rival."""
 SWAPS = 3
 """Other engines in one pool that each fleet of a kind which holds is looked at with."""
@@ -111,8 +111,8 @@ def _cheapest_confirmed(
 
     best: cost of the recommended [$/h]. Where the time is up, one that was not put to them; None where none was judged.
     """
-    numbers, found = iter(range(1, CONFIRMATIONS + 1)), None
-    for number in numbers:
+    found = None
+    for number in range(1, CONFIRMATIONS + 1):
         found = _cheapest_of(bench, fleets, _judge(bench, best), resolve)
         if found is None or not found.held:
             return found
@@ -120,7 +120,7 @@ def _cheapest_confirmed(
             found = _leaner(bench, found, kind, best)
         if bench.late() or found.confirmation:
             return found
-        found = confirmed(bench, found, itertools.chain([number], numbers))
+        found = confirmed_once(bench, found, number)
         if found.held:
             return found
     return found
