@@ -124,7 +124,7 @@ def test_what_holds_gives_up_what_it_can_spare_but_is_never_looked_for_below_the
 def confirming(least: int) -> Callable[..., Verdict]:
     """A last word that refutes fleets of fewer engines than `least`, as fresh requests do."""
 
-    def confirmed_once(bench: Any, chosen: Verdict, number: int) -> Verdict:
+    def confirmed_once(bench: Any, chosen: Verdict, number: int, *, most: int) -> Verdict:
         held = sum(replicas(chosen.fleet)) >= least
         told = replace(chosen, held=held, confirmation=number)
         bench.verdicts[fleet_key(chosen.fleet)] = told

@@ -40,8 +40,10 @@ SEARCHES = 1
 """Searches for the cheapest fleet of a kind after the first ones missed."""
 MOST_LOOKS = 10
 """Fleets of a kind that are looked at before one holds."""
-CONFIRMATIONS = 3
+CONFIRMATIONS = 2
 """Confirmations of the fleets of a kind; what is refuted so often is no rival."""
+FEWEST = 0
+"""Requests of a confirmation beyond which no runs are added to the fewest that confirm any fleet."""
 SWAPS = 3
 """Other engines in one pool that each fleet of a kind which holds is looked at with."""
 
@@ -120,7 +122,7 @@ def _cheapest_confirmed(
             found = _leaner(bench, found, kind, best)
         if bench.late() or found.confirmation:
             return found
-        found = confirmed_once(bench, found, number)
+        found = confirmed_once(bench, found, number, most=FEWEST)
         if found.held:
             return found
     return found
