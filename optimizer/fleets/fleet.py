@@ -78,7 +78,7 @@ def prefill_seqs(instance: Instance, shape: int) -> int:
     short = flows.new_tokens[order][min(int(np.searchsorted(below, SHORTER)), order.size - 1)]
     steps = float(tables.pipeline[shape] * tables.ranks[shape])
     wanted = steps * np.ceil(tables.rank_chunks[shape, -1] / short)
-    return int(tables.limits[min(int(np.searchsorted(tables.seqs[tables.limits], wanted)), tables.limits.size - 1)])
+    return tables.limit_for(wanted)
 
 
 def hand_over_mix(instance: Instance, fleet: Fleet) -> FloatArray:

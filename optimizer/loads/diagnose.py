@@ -10,15 +10,13 @@ from numpy.typing import NDArray
 
 from costmodel.engine import Role
 from costmodel.errors import BelowFloorError
-from costmodel.step import engine_arrays
-from search_spaces.enumeration import Enumeration, engine_config, min_chunk
+from search_spaces.enumeration import Enumeration
 from search_spaces.faults import Fault
 from search_spaces.feasibility import impossible_faults
 from search_spaces.problem import Problem, Slo
 
 from .instance import Instance
 from .loads import prompt_latency
-from .tables import decode_step
 
 FloatArray = NDArray[np.float64]
 
@@ -91,14 +89,9 @@ def fastest_step(instance: Instance) -> float:
     """Shortest decode step of any engine of the space, its KV reads apart [s].
 
     A batch limit bounds the requests that run from above alone, so one request may run by itself whatever the limits
-    are; the tables begin at the least of these.
+    are: the tables begin there.
     """
-    problem, tables = instance.problem, instance.tables
-    seqs, chunk = problem.space.max_num_seqs[-1], min_chunk(problem)
-    configs = [engine_config(problem, shape, Role.COLOCATED, seqs, chunk) for shape in tables.shapes]
-    engines = engine_arrays(problem.model, configs, instance.overhead)
-    alone = decode_step(problem.model, engines, np.ones((1, 1)), np.zeros((1, 1)))[0]
-    return float(min(alone.min(), tables.decode_base.min()))
+    return float(instance.tables.decode_base.min())
 
 
 def fastest_prompt(instance: Instance) -> FloatArray:

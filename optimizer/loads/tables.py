@@ -107,6 +107,15 @@ class Tables:
         """Digest of all of it but the prices."""
         return digest_of(self, ("usd_per_hour",))
 
+    def limit_for(self, requests: float) -> int:
+        """Index of the smallest batch limit of at least so many requests, or of the largest."""
+        place = int(np.searchsorted(self.seqs[self.limits], requests))
+        return int(self.limits[min(place, self.limits.size - 1)])
+
+    def limits_below(self, seqs: int) -> list[int]:
+        """Indices of the batch limits below another one, the smallest first."""
+        return [int(limit) for limit in self.limits if limit < seqs]
+
     def limit_above(self, seqs: int, places: int) -> int:
         """Index of the batch limit so many places above another one, or of the largest."""
         place = int(np.searchsorted(self.limits, seqs)) + places

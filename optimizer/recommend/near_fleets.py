@@ -39,20 +39,20 @@ def with_near_fleets(solved: Solved, late: Late) -> Solved:
     if not fleets:
         return solved
     rivals = []
-    for fleet, cost in fleets:
-        proof = proof_of_judged(None, solved.proof.floor, cost)
+    for fleet in fleets:
+        proof = proof_of_judged(None, solved.proof.floor, fleet_cost(instance, fleet))
         rivals.append(Rival(recommended(instance, fleet, proof, 1.0), fleet))
-    return replace(solved, fleet=fleets[0][0], volume=1.0, rivals=tuple(rivals))
+    return replace(solved, fleet=fleets[0], volume=1.0, rivals=tuple(rivals))
 
 
-def near_fleets(instance: Instance, late: Late) -> list[tuple[Fleet, float]]:
-    """Fleets within the limits that hold by formula of an easier problem, each once, with their costs [$/h]."""
-    problem, fleets = instance.problem, dict[Key, tuple[Fleet, float]]()
+def near_fleets(instance: Instance, late: Late) -> list[Fleet]:
+    """Fleets within the limits that hold by formula of an easier problem, each once."""
+    problem, fleets = instance.problem, dict[Key, Fleet]()
     easier = [with_looser_slos(problem, factor) for factor in LOOSER] + [_at_rate(problem, factor) for factor in LESS]
-    for one in easier:
-        held = None if late() else by_formula(planned_instance(one, instance.overhead), late)
+    for relaxed in easier:
+        held = None if late() else by_formula(planned_instance(relaxed, instance.overhead), late)
         if held is not None:
-            fleets.setdefault(fleet_key(held.fleet), (held.fleet, fleet_cost(instance, held.fleet)))
+            fleets.setdefault(fleet_key(held.fleet), held.fleet)
     return list(fleets.values())
 
 

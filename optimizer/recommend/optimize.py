@@ -95,7 +95,7 @@ def optimize(
     tune: how the fleet is tuned; at the highest effort it always is.
     Raises InputError for another level or time limit and when the model fits on no engine of the space,
     BelowFloorError when physics forbids an SLO.
-    A problem without a feasible fleet gives a plan of status `infeasible` that names what is in the way.
+    Where no fleet is found, or none is possible, the plan says what is in the way (`Status`).
     """
     asked: Level = _option("level", member(Level), level)
     seconds: float = _option("time_limit", quantity(Kind.DURATION, TIME_LIMIT), time_limit)
@@ -149,13 +149,13 @@ class Wanted:
 
 def _plan(wanted: Wanted, solved: Solved) -> Plan:
     """The plan of what the search found, proven by simulation where that is wanted, or of what is in the way."""
-    by_formula, what_is_in_the_way = bool(solved.fleet.pools), without_a_limit
-    if not by_formula and solved.proof.status is not Status.INFEASIBLE:
-        solved, what_is_in_the_way = with_near_fleets(solved, wanted.brake.stopped), describe_miss
+    explain = without_a_limit if solved.fleet.pools else describe_miss
+    if solved.fleet.pools and wanted.level is Level.QUICK:
+        return _written(wanted, solved, [rival.row for rival in solved.rivals], [])
+    if not solved.fleet.pools and solved.proof.status is not Status.INFEASIBLE:
+        solved = with_near_fleets(solved, wanted.brake.stopped)
     if not solved.fleet.pools:
         return _in_the_way(wanted, solved, describe_miss(solved.instance, solver_of(wanted), wanted.brake.stopped))
-    if by_formula and wanted.level is Level.QUICK:
-        return _written(wanted, solved, [rival.row for rival in solved.rivals], [])
     resolver = partial(resolver_of, wanted.effort)
     answer = judged(solved, resolver, wanted.level, wanted.brake, wanted.told, tune=wanted.tune)
     if answer.winner is not None:
@@ -163,9 +163,8 @@ def _plan(wanted: Wanted, solved: Solved) -> Plan:
     if answer.fleet.pools:  # the best by formula that no simulation refuted before the time was up
         shown = replace(solved, fleet=answer.fleet, proof=answer.proof, volume=answer.volume)
         return _written(wanted, shown, answer.rows, [])
-    miss = what_is_in_the_way(solved.instance, solver_of(wanted), wanted.brake.stopped) or Miss([], [])
-    status = Status.TIME_LIMIT if by_formula else solved.proof.status
-    nothing = replace(solved, fleet=Fleet(()), proof=replace(solved.proof, status=status, gap=None))
+    miss = explain(solved.instance, solver_of(wanted), wanted.brake.stopped) or Miss([], [])
+    nothing = replace(solved, fleet=Fleet(()), proof=replace(solved.proof, status=Status.TIME_LIMIT, gap=None))
     rows, shortfalls = [*miss.rows, *answer.rows], miss.shortfalls or answer.shortfalls
     return _in_the_way(wanted, nothing, replace(miss, rows=rows, shortfalls=shortfalls))
 

@@ -68,7 +68,7 @@ def proven(
     any more; None where nothing held. What is confirmed is tuned then, so that no tuning ends dearer than it began.
     """
     expect(2 * least * bench.part(solved.fleet).requests)  # to confirm the first fleet and to find its goodput
-    again, numbers = _remembered(resolve), iter(range(1, MOST_CONFIRMED + 1))
+    again, numbers = remembered(resolve), iter(range(1, MOST_CONFIRMED + 1))
     number = next(numbers, None)
     while number is not None:
         searched, lean = _chosen(solved, bench, again, brake, told)
@@ -118,7 +118,7 @@ def _chosen(solved: Solved, bench: Bench, resolve: Resolve, brake: Brake, told: 
     return searched, replace(lean, winner=with_larger_batches(bench, lean.winner, brake.stopped))
 
 
-def _remembered(resolve: Resolve) -> Resolve:
+def remembered(resolve: Resolve) -> Resolve:
     """The same search by formula, which is made once for each way in which steps may be slower."""
     known: dict[tuple[bytes, bytes], Fleet] = {}
 

@@ -34,7 +34,7 @@ from optimizer.verification.verdict import BRIEFLY, Bench, Verdict
 from optimizer.verification.verify import Judge, Mend, Resolve, cheapest_verified
 from optimizer.verification.waste import smaller
 
-from .proven import Solved
+from .proven import Solved, remembered
 
 SEARCHES = 1
 """Searches for the cheapest fleet of a kind after the first ones missed."""
@@ -71,7 +71,7 @@ def compared(solved: Solved, bench: Bench, winner: Verdict, proof: Proof, resolv
         if not fleets or (bench.late() and not any(bench.judged(fleet) for fleet in fleets)):
             rows.append(_unconfirmed(rival.row))
             continue
-        resolve = None if kind is None else resolver(space.take(kind.mask(instance, space)))
+        resolve = None if kind is None else remembered(resolver(space.take(kind.mask(instance, space))))
         found = _cheapest_confirmed(bench, fleets, kind, winner.cost, resolve)
         rows.append(_unconfirmed(rival.row) if found is None else _row(instance, rival.row, found, winner.cost))
     rows.sort(key=lambda row: (row.cost_usd_per_hour is None, row.cost_usd_per_hour or 0.0, row.label))

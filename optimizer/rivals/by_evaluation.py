@@ -363,7 +363,7 @@ def settled(instance: Instance, fleet: Fleet) -> Fleet:
             continue
         alone = max(volume * pool_headroom(instance, fleet, index, volume).load, most)
         target = pool_state(instance, pool, alone).full * (1.0 + 1e-3) + 1e-6
-        for seqs in instance.tables.limits[instance.tables.limits < pool.seqs].tolist():
+        for seqs in instance.tables.limits_below(pool.seqs):
             less = replace(pool, seqs=seqs)
             state = pool_state(instance, less, alone)
             if state.stable and state.full <= target:

@@ -48,7 +48,7 @@ def _with_few_seats(known: Evaluated, free: BoolArray) -> Columns:
         return some.take(np.zeros(0, dtype=np.int64))
     in_time = (tables.decode_base[some.shape][:, limits] <= finite.min()).sum(axis=1) - 1  # steps grow with the batch
     most = seqs[np.maximum(in_time, 0)]
-    picked = [(row, int(limits[np.searchsorted(seqs, most[row] / part)])) for row in range(some.size) for part in PARTS]
+    picked = [(row, tables.limit_for(most[row] / part)) for row in range(some.size) for part in PARTS]
     kept = [(row, limit) for row, limit in dict.fromkeys(picked) if in_time[row] >= 0 and limit < some.seqs[row]]
     order = np.array([row for row, _ in kept], dtype=np.int64)
     return replace(some.take(order), seqs=np.array([limit for _, limit in kept], dtype=np.int64))

@@ -126,6 +126,14 @@ class Run:
         return cls(demand, simulate(demand.trace, engines))
 
 
+def outcome_of(classes: Sequence[ClassJudgement], *, overloaded: bool) -> Outcome:
+    """The outcome of a fleet from those of its classes; one that falls behind its arrivals misses."""
+    outcomes = {judgement.outcome for judgement in classes}
+    if overloaded or Outcome.MISSES in outcomes:
+        return Outcome.MISSES
+    return Outcome.UNDECIDED if Outcome.UNDECIDED in outcomes else Outcome.MEETS
+
+
 @dataclass(frozen=True, slots=True)
 class Judgement:
     """What runs say of a fleet; rate: arrivals [1/s]; overload: of the run, or of its pool, that falls behind most."""
@@ -159,10 +167,7 @@ class Judgement:
     @property
     def outcome(self) -> Outcome:
         """Whether the fleet meets every goal, misses one or falls behind, or a goal lies within its interval."""
-        if self.refuted:
-            return Outcome.MISSES
-        between = any(one.outcome is Outcome.UNDECIDED for one in self.classes)
-        return Outcome.UNDECIDED if between else Outcome.MEETS
+        return outcome_of(self.classes, overloaded=self.overload.overloaded)
 
     @property
     def deciding(self) -> float:

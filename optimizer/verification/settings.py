@@ -133,7 +133,7 @@ def _other_limit(instance: Instance, fleet: Fleet, index: int) -> FleetPool:
     """The pool with the smallest batch limit that the formulas think enough; where it has that, a larger one."""
     pool = fleet.pools[index]
     enough = min(1.0, promise(instance, fleet, MORE) - LESS)
-    for seqs in instance.tables.limits[instance.tables.limits < pool.seqs].tolist():
+    for seqs in instance.tables.limits_below(pool.seqs):
         less = replace(pool, seqs=seqs)
         if promise(instance, Fleet((*fleet.pools[:index], less, *fleet.pools[index + 1 :])), MORE) >= enough:
             return less

@@ -14,7 +14,7 @@ from optimizer.fleets.fleet import Fleet
 from optimizer.loads.instance import Instance
 from optimizer.loads.late import Late, never
 
-from .judge import ClassJudgement, Judgement, Outcome, judge, simulated_fleet
+from .judge import ClassJudgement, Judgement, Outcome, judge, outcome_of, simulated_fleet
 from .simulated_use import in_time
 
 LEAST_VOLUME = 1e-3
@@ -50,9 +50,7 @@ class RatePoint:
     @property
     def outcome(self) -> Outcome:
         """Whether the fleet meets every goal at this rate, misses one or falls behind, or the intervals do not tell."""
-        if self.overloaded or any(one.outcome is Outcome.MISSES for one in self.classes):
-            return Outcome.MISSES
-        return Outcome.MEETS if self.proven else Outcome.UNDECIDED
+        return outcome_of(self.classes, overloaded=self.overloaded)
 
 
 @dataclass(frozen=True, slots=True)
