@@ -170,22 +170,18 @@ def _demands(instance: Instance, fleet: Fleet, asked: Asked, volume: float) -> t
     from optimizer.verification.judge import SEEDS, simulated_trace
     from optimizer.verification.simulated_demand import closed_demand, diurnal_demands
 
-    if asked.profile is not None:
-        return (
-            diurnal_demands(
-                instance,
-                fleet,
-                _profile(instance, asked.profile),
-                requests=asked.requests,
-                seed=asked.seed,
-                volume=volume,
-                replications=asked.replications,
-            ),
-            "",
-            int(REQUESTS.high),
-        )
     left_out, most = "", int(REQUESTS.high)
-    if asked.trace is not None:
+    if asked.profile is not None:
+        demands = diurnal_demands(
+            instance,
+            fleet,
+            _profile(instance, asked.profile),
+            requests=asked.requests,
+            seed=asked.seed,
+            volume=volume,
+            replications=asked.replications,
+        )
+    elif asked.trace is not None:
         demand, left_out, whole = replay(instance, fleet, asked)
         demands = [demand]
         most = demand.trace.size if whole else most

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 
 import click
 
@@ -48,7 +47,7 @@ def show_or_write(console: Console, text: str, output: Path | None, *, force: bo
 
 def check_files(
     outputs: Mapping[str, Path | None],
-    inputs: Mapping[str, Path | None] = MappingProxyType({}),
+    inputs: Mapping[str, Path | None],
     *,
     force: bool,
     rival: str = "the file",
@@ -58,14 +57,14 @@ def check_files(
     inputs: files that are read, by option; rival: what would take the place of a plan, empty for a plan.
     """
     from reports.request_rows import check_parquet
-    from reports.whole_files import check_distinct, check_target
+    from reports.whole_files import check_distinct, check_free, check_target
 
     targets = {flag: path for flag, path in outputs.items() if path is not None}
     for path in targets.values():
         check_target(path, force=True, rival=rival)
     check_distinct(targets, {flag: path for flag, path in inputs.items() if path is not None})
     for path in targets.values():
-        check_target(path, force=force, rival=rival)
+        check_free(path, force=force)
     if "--parquet" in targets:
         check_parquet()
 

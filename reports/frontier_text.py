@@ -15,7 +15,7 @@ from .sensitivity import exact_words, fleet_told
 from .table import Column, render_table
 from .text import sentence, wrap
 from .whatif_text import FLEET, LINES, fleet_cell, refuted_sentence, simulated_note
-from .words import without_fleet
+from .words import cost_or_status
 
 PER_DOLLAR: Final = "per dollar"
 IN_SLO: Final = "in SLO"
@@ -98,7 +98,7 @@ def curve_rows(curve: Frontier) -> list[list[str]]:
             rows.append([hourly(row["budget_usd_per_hour"]), rate(row["rate_rps"]), worth, fleet])
         return [[*row, *share] for row, share in zip(rows, seen, strict=True)]
     for step in having:
-        cost = hourly(step.answer.cost) if step.answer.cost is not None else without_fleet(step.answer.status.value)
+        cost = cost_or_status(step.answer.cost, step.answer.status.value)
         ends = end_words(curve, step.easy), end_words(curve, step.hard)
         rows.append([*ends, cost, fleet_cell(step.answer.pools)])
     return [[*row, *share] for row, share in zip(rows, seen, strict=True)]

@@ -6,7 +6,7 @@ from optimizer.plans.plan import Plan, Status
 from optimizer.plans.proof import OPTIMAL_GAP, is_below
 
 from .numbers import hourly, is_number, percent
-from .words import without_fleet
+from .words import search_words
 
 
 def certified(plan: Plan) -> float | None:
@@ -26,7 +26,7 @@ def beats_the_floor(plan: Plan) -> bool:
 def outcome_words(plan: Plan) -> str:
     """Say how the search ended; optimal only with those among which the fleet is."""
     if plan.status is not Status.OPTIMAL:
-        return without_fleet(plan.status.value)
+        return search_words(plan.status.value)
     if plan.objective != "min_cost":
         return "optimal by formula"
     return "optimal among all fleets" if holds_for_all(plan) else "optimal among promised fleets"

@@ -37,7 +37,7 @@ def resilience_dict(found: Resilience) -> dict[str, Any]:
         "schema": "pdplan.resilience/2",
         "cost_usd_per_hour": found.cost,
         "verdict": str(found.whole.outcome),
-        "held": found.whole.outcome is Outcome.MEETS,
+        "held": found.whole.proven,
         "whole": _classes(found.whole),
         "overloaded": found.whole.overload.overloaded,
         "falls_behind": behind(found.whole, found.pools),
@@ -77,7 +77,7 @@ def _classes(judgement: Judgement) -> list[dict[str, Any]]:
             "low": one.attainment.low,
             "high": one.attainment.high,
             "verdict": str(one.outcome),
-            "held": one.outcome is Outcome.MEETS,
+            "held": one.proven,
         }
         for one in judgement.classes
     ]

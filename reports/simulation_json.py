@@ -7,7 +7,7 @@ from typing import Any, Final
 from costmodel.power import POWER
 from costmodel.simulator.metrics import steady_throughput
 from optimizer.fleets.evaluate import QUANTILES
-from optimizer.verification.judge import ClassJudgement, Outcome
+from optimizer.verification.judge import ClassJudgement
 from optimizer.verification.latency_curve import Curve
 from optimizer.verification.simulated_goodput import Goodput, RatePoint
 from optimizer.verification.simulated_use import ClassGaps, FleetUse, PoolUse
@@ -34,7 +34,7 @@ def simulation_json(shown: Simulated) -> dict[str, Any]:
         "replications": len(judgement.runs),
         "verdict": str(judgement.outcome),
         "requests_to_decide": requests_to_decide(judgement),
-        "held": judgement.outcome is Outcome.MEETS,
+        "held": judgement.proven,
         "overload": {
             "overloaded": state.overloaded,
             "growth": state.growth,
@@ -66,7 +66,7 @@ def _class_json(shown: Simulated, number: int, one: ClassJudgement) -> dict[str,
         **_attained_json(one),
         "attainment_goal": one.goal,
         "verdict": str(one.outcome),
-        "held": one.outcome is Outcome.MEETS,
+        "held": one.proven,
         "e2e_s": dict(zip(NAMES, shown.e2e[number], strict=True)),
         "itl_max_s": _gaps_json(shown.gaps[number]),
         "analytic": analytic,

@@ -16,7 +16,7 @@ from .numbers import MISSING, hourly, percent, rate
 from .page_charts import Chart, Table
 from .text import fit, plural
 from .whatif_text import FLEET, Row, depth_note, fleet_cell, gives_out, looked, refuted_notes, scenario_keys, told
-from .words import without_fleet
+from .words import cost_or_status
 
 MOST_MAPS: Final = 6
 ALONE: Final = "sweep"
@@ -116,7 +116,7 @@ def _axes(down: str, across: str) -> str:
 
 
 def _cost(row: Row) -> str:
-    return hourly(row["cost_usd_per_hour"]) if row["cost_usd_per_hour"] is not None else without_fleet(row["status"])
+    return cost_or_status(row["cost_usd_per_hour"], row["status"])
 
 
 def _in_cell(row: Row) -> str:

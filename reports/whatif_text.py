@@ -13,7 +13,7 @@ from .numbers import MISSING, hourly, percent, rate
 from .sensitivity import exact_words, fleet_line, fleet_told
 from .table import Column, render_table
 from .text import clean, plural, sentence, wrap
-from .words import constraint_words, without_fleet
+from .words import constraint_words, cost_or_status
 
 ANSWER_KEYS: Final = (
     "number",
@@ -73,7 +73,7 @@ def sweep_text(rows: Sequence[Row], depth: str, width: int) -> str:
     cells = [
         [
             *(clean(told(key, row.get(key))) for key in keys),
-            hourly(row["cost_usd_per_hour"]) if row["cost_usd_per_hour"] is not None else without_fleet(row["status"]),
+            cost_or_status(row["cost_usd_per_hour"], row["status"]),
             MISSING if row["cost_usd_per_hour"] is None else rate(row["goodput_rps"]),
             fleet_cell(row["pools"]),
             "" if row["cost_usd_per_hour"] is None else gives_out(row["binding"]),

@@ -30,13 +30,18 @@ _PAGE_HEAD: Final = b"<!DOCTYPE html>"
 _PAGE_TWIN: Final = b'<script type="application/json" id="plan">{"schema":"pdplan.plan/'
 
 
-def is_plan(path: Path) -> bool:
-    """Whether the file is a plan of any version of pdplan: all begin with their schema, and no more is read."""
+def first_bytes(path: Path, most: int) -> bytes:
+    """The first bytes of a file, at most so many; none of one that cannot be read."""
     try:
         with open_file(path) as stream:
-            return _PLAN_HEAD.match(stream.read(_HEAD_BYTES)) is not None
+            return stream.read(most)
     except InputError:
-        return False
+        return b""
+
+
+def is_plan(path: Path) -> bool:
+    """Whether the file is a plan of any version of pdplan: all begin with their schema, and no more is read."""
+    return _PLAN_HEAD.match(first_bytes(path, _HEAD_BYTES)) is not None
 
 
 def is_report(path: Path) -> bool:
@@ -110,11 +115,16 @@ def check_target(path: Path, *, force: bool, rival: str = "the file") -> None:
             raise InputError(f"{path} is a link that leads nowhere; choose another name")
         if rival and is_plan(path):
             raise InputError(f"{path} is a plan, which {rival} would replace; choose another name")
-        if path.exists() and not force:
-            raise InputError(f"{path} exists; choose another name, or replace it with --force")
+        check_free(path, force=force)
         _try_a_file_in(Path(os.path.realpath(path)).parent)
     except OSError as error:
         raise InputError(f"{path} cannot be written: {error.strerror}") from error
+
+
+def check_free(path: Path, *, force: bool) -> None:
+    """Raise InputError for a file that exists, unless it may be replaced."""
+    if path.exists() and not force:
+        raise InputError(f"{path} exists; choose another name, or replace it with --force")
 
 
 def check_directory(directory: Path, names: Iterable[str], *, force: bool) -> None:

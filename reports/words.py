@@ -258,15 +258,20 @@ def rivals_of_other_fleets(plan: Plan) -> list[Alternative]:
     return [row for row in distinct_alternatives(plan) if row.kind != "recommended" and is_feasible(row)]
 
 
-def without_fleet(status: str) -> str:
-    """Say how a search ended that has no fleet to show."""
-    return "none found" if status == Status.TIME_LIMIT.value else status.replace("_", " ")
+def search_words(status: str) -> str:
+    """Say how a search ended."""
+    return "none found" if status == Status.TIME_LIMIT.value else status
+
+
+def cost_or_status(cost: float | None, status: str) -> str:
+    """The price of what a search found, or how it ended without a fleet."""
+    return search_words(status) if cost is None else hourly(cost)
 
 
 def status_words(row: Alternative) -> str:
     """Say how the search for an alternative ended, with its price where it has one."""
     spent = "none found to hold" if row.simulated else "not found in time"
-    status = spent if row.status is Status.TIME_LIMIT else row.status.value.replace("_", " ")
+    status = spent if row.status is Status.TIME_LIMIT else row.status.value
     return f"{status} at {hourly(row.cost_usd_per_hour)}" if is_number(row.cost_usd_per_hour) else status
 
 

@@ -70,7 +70,7 @@ class Resilience:
     @property
     def held(self) -> bool:
         """Whether every goal is shown to be met, without a loss and after each."""
-        return self.whole.outcome is Outcome.MEETS and all(one.held for one in self.losses)
+        return self.whole.proven and all(one.held for one in self.losses)
 
     def spare_cost(self, what: str, *, only_where_needed: bool) -> float:
         """What N+k costs more [$/h]: for every pool or type, or for those of which a loss is not shown to be borne."""

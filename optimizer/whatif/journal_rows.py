@@ -14,33 +14,31 @@ from optimizer.plans.plan import Status
 from optimizer.plans.plan_fields import Amount, Count, Degree, Record, Share
 from optimizer.plans.reading import first_fault
 
-from .sweep import Task
+from .sweep import Task, varied
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Engines = Annotated[list[Count], Field(min_length=5, max_length=5)]
 """Role, shape, batch limit, token budget and replicas, as of `physics.Engines`."""
 
 
-class _Row(Record):
+class _Strict(Record):
     model_config = ConfigDict(strict=True)
 
+
+class _Row(_Strict):
     number: Count
 
 
-class Fleet(Record):
+class Fleet(_Strict):
     """The fleet of a row, as `whatif.Solver` knows it again."""
-
-    model_config = ConfigDict(strict=True)
 
     family: str
     way: Count
     pools: list[Engines]
 
 
-class Standing(Record):
+class Standing(_Strict):
     """Where a row stands among those that share proofs, as of `bound.Place`."""
-
-    model_config = ConfigDict(strict=True)
 
     family: str
     prices: list[Finite]
@@ -103,11 +101,8 @@ class RowFault:
 
     def _varied(self, number: int) -> dict[str, Any]:
         """What a row says of its scenario; without values where it was solved again, under a number of its own."""
-        task = self.scenarios[number if number < len(self.scenarios) else 0]
-        told = ({"scenario": task["name"]} if task["name"] else {}) | {
-            key: task["changes"][key] for key in task["shown"]
-        }
-        return told if number < len(self.scenarios) else dict.fromkeys(told)
+        stated = varied(self.scenarios[number if number < len(self.scenarios) else 0])
+        return stated if number < len(self.scenarios) else dict.fromkeys(stated)
 
 
 def _fault(kind: type[_Row], row: Mapping[str, Any]) -> str:

@@ -39,6 +39,11 @@ Kinship = Callable[[Mapping[str, Any]], str]
 """What scenarios have in common, as a text."""
 
 
+def varied(task: Task) -> Row:
+    """What the row of a scenario says of it: its name, if it has one, and the values that vary."""
+    return ({"scenario": task["name"]} if task["name"] else {}) | {key: task["changes"][key] for key in task["shown"]}
+
+
 class Rounds(Protocol):
     """What is done once all scenarios are solved; a function of their rows alone, whoever solved them."""
 

@@ -26,7 +26,7 @@ from .proofs import Proofs
 from .refuted import NONE, Refuted, refuted_of
 from .scenario import Answer, answer_row, is_simple, nothing, solve_cost, solve_full, solve_simple
 from .second_look import family_of, look_at
-from .sweep import Batch, OneRound, Row, Sweep, Task
+from .sweep import Batch, OneRound, Row, Sweep, Task, varied
 
 CHEAP_LEVERS = ("price", "prices", "inventory", "owned", "owned_price", "budget", "power", "max_gpus", "max_pools")
 """What leaves the physics and the rate alone."""
@@ -79,11 +79,9 @@ class Solver:
 
         A task may name fleets that were refuted.
         """
-        scenario = Scenario(task["name"], task["changes"])
-        shown: Row = {"scenario": scenario.name} if scenario.name else {}
-        shown |= {key: scenario.changes[key] for key in task["shown"]}
+        shown = varied(task)
         try:
-            problem = self.problem(scenario)
+            problem = self.problem(Scenario(task["name"], task["changes"]))
         except ImpossibleError as error:
             return shown | answer_row(nothing(_first_sentence(error)))
         answer = solve(problem, self.base, self.depth, refuted_of(task.get("refuted", ())))

@@ -156,8 +156,6 @@ def simulate(
     Exits with 0 when every class meets its goal, and with 3 when one misses it, when the fleet cannot
     keep up, or when it is undecided ("verdict" in --json: meets, misses or undecided).
     """
-    from optimizer.verification.judge import Outcome
-
     files = {"--csv": csv_file, "--parquet": parquet_file, "--timeline": timeline}
     asked = Asked(rate, requests, seed, replications, trace, profile, concurrency or 0, find_goodput, curve, balancing)
     asked.check()
@@ -170,7 +168,7 @@ def simulate(
     from reports.simulation_text import render_simulation
 
     console.show(simulation_json(shown) if as_json else render_simulation(shown, console.width, console.colored))
-    return 0 if shown.judgement.outcome is Outcome.MEETS else ExitCode.INFEASIBLE
+    return 0 if shown.judgement.proven else ExitCode.INFEASIBLE
 
 
 def _write_files(

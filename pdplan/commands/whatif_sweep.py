@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from costmodel.errors import InputError, UnknownNameError
-from pdplan.console import Console
+from pdplan.console import Console, write_texts
 
 from .whatif_asked import Asked, Told
 
@@ -98,7 +98,6 @@ def write_tables(
     """Write the rows beside the result."""
     from reports.whatif_files import sweep_csv, sweep_parquet
     from reports.whatif_page import render_sweep
-    from reports.whole_files import check_target, write_whole
 
     rows = record["rows"]
     makers: dict[str, Callable[[], str | bytes]] = {
@@ -107,8 +106,6 @@ def write_tables(
         "--html": lambda: render_sweep(rows, record, name, record["search"]),
     }
     wanted = {path: makers[flag]() for flag, path in files.items() if path is not None}
-    for path in wanted:  # something may have come into its place meanwhile
-        check_target(path, force=force)
-    write_whole(wanted)
+    write_texts(wanted, force=force)
     for path in wanted:
         console.note(f"wrote {path}")

@@ -19,8 +19,8 @@ from reports.asked import Asked
 from reports.numbers import duration, is_number, percent_beside
 from reports.sentences import slo_words
 from reports.text import clean
-from reports.whole_files import check_origin, write_whole
-from search_spaces.files import open_file, read_file, shown_path
+from reports.whole_files import check_origin, first_bytes, write_whole
+from search_spaces.files import read_file, shown_path
 
 from . import facts, lint
 from .benchmark import FOLDER, benchmark_files, requests_of, results_folder
@@ -244,16 +244,8 @@ def check_deployment(directory: Path, *, force: bool) -> None:
             f"{shown_path(directory)} is not empty; choose another directory, or replace the deployment in it with "
             "--force"
         )
-    if not _is_deployment(directory):
+    if first_bytes(directory / README, len(MARKER)) != MARKER.encode():
         raise InputError(f"{shown_path(directory)} holds something else than a deployment; choose another directory")
-
-
-def _is_deployment(directory: Path) -> bool:
-    try:
-        with open_file(directory / README) as stream:
-            return stream.read(len(MARKER)) == MARKER.encode()
-    except InputError:
-        return False
 
 
 @contextmanager

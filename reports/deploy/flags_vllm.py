@@ -197,9 +197,8 @@ def _redundant(where: str, reader: Reader) -> int:
     """Second copies of experts that flags ask for; none without the load balancer."""
     if not reader.has(EPLB):
         return 0
-    return Reader(f"{where}: {EPLB_CONFIG}", json_object(f"{where}: {EPLB_CONFIG}", reader.text(EPLB_CONFIG))).whole(
-        REDUNDANT
-    )
+    place = f"{where}: {EPLB_CONFIG}"
+    return Reader(place, json_object(place, reader.text(EPLB_CONFIG))).whole(REDUNDANT)
 
 
 def role_of_transfer(transfer: dict[str, Any] | None) -> str:
