@@ -41,6 +41,11 @@ class Parallelism:
         """GPUs of one data-parallel rank, which hold the KV cache of its requests."""
         return self.tensor * self.pipeline
 
+    @property
+    def expert_ranks(self) -> int:
+        """Tensor ranks that share an expert."""
+        return max(self.tensor * self.data // self.expert, 1)
+
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:

@@ -31,6 +31,12 @@ class InputError(PdplanError):
     """The user's input is wrong; the message says where and how to mend it."""
 
 
+def name_hint(name: str, known: Iterable[str], otherwise: str = "known") -> str:
+    """What may have been meant by a name, as the end of a sentence: the nearest one, or all that are known."""
+    close = nearest_name(name, known)
+    return f"did you mean {shown(close)}?" if close else f"{otherwise}: {name_list(known)}"
+
+
 class UnknownNameError(InputError):
     """A name is not known; the message offers the nearest known one.
 

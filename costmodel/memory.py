@@ -189,5 +189,7 @@ def _layer_weight_bytes(
     )
     block, gpus = group.feed_forward, split.tensor * split.data
     elements = expert_slots(block.experts, split.expert) * block.elements_per_expert
-    each = model.expert_bytes_per_element(weight_dtype, multiples, max(gpus // split.expert, 1))
+    each = model.bytes_per_element(Part.EXPERTS, weight_dtype)
+    if model.is_mxfp4(model.part_dtype(Part.EXPERTS, weight_dtype)):
+        each *= block.padding(multiples, split.expert_ranks)  # steps count none: see `FeedForward.padding`
     return dense + elements * each / gpus

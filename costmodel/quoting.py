@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
+DOTS = "..."
+"""Stand for what is cut out."""
 LONGEST_SHOWN = 60
 """Characters of a value that a message quotes."""
 LONGEST_LIST = 110
@@ -60,9 +62,13 @@ def shortened(text: str, most: int = LONGEST_SHOWN) -> str:
     >>> shortened("a\nb.csv"), len(shortened("x" * 5000))
     ('a\\nb.csv', 63)
     """
-    text = text if len(text) <= most else f"{text[: most // 2]}...{text[-most // 2 :]}"
-    text = escaped(text)
-    return text if len(text) <= most + 3 else f"{text[: most // 2]}...{text[-most // 2 :]}"
+    text = escaped(_cut(text, most))
+    return text if len(text) <= most + len(DOTS) else _cut(text, most)
+
+
+def _cut(text: str, most: int) -> str:
+    """The text without what is in its middle beyond so many characters, where dots stand."""
+    return text if len(text) <= most else f"{text[: most // 2]}{DOTS}{text[-most // 2 :]}"
 
 
 def escaped(text: str, kept: str = "") -> str:

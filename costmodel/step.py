@@ -95,11 +95,6 @@ class StepLoad:
         return cls.of(decode_requests=requests, decode_context=context)
 
     @property
-    def requests(self) -> FloatArray:
-        """Requests in the step, and so rows of the output head [1]."""
-        return self.prefill_requests * np.sign(self.prefill_tokens) + self.decode_requests
-
-    @property
     def tokens(self) -> FloatArray:
         """Tokens in the step [token]."""
         return self.prefill_requests * self.prefill_tokens + self.decode_requests

@@ -40,11 +40,10 @@ ELEMENT_BYTES = {"bf16": 2.0, "fp8": 1.0, "int8": 1.0, "int4": 0.5, "fp4": 0.5}
 DTYPE_BYTES = {**ELEMENT_BYTES, "int4": 0.5 + 2 / 128, "fp4": 0.5 + 1 / 16}
 """The same with scales where no checkpoint says otherwise (`WeightScale`): int4 in groups of 128 with a 16-bit one, fp4
 in blocks of 16 with an 8-bit one."""
-STORED_BYTES = {**DTYPE_BYTES, "mxfp4": 0.5 + 1 / 32, "w8a16": 1.0}
-"""The same, and formats of some parts only: weights that are expanded to 16 bit whatever the units could compute."""
-
 MXFP4_GROUP = 32
 """Weights that share a scale in MXFP4 [1] (OCP Microscaling Formats 1.0, table 1); NVFP4 has 16."""
+STORED_BYTES = {**DTYPE_BYTES, "mxfp4": 0.5 + 1 / MXFP4_GROUP, "w8a16": 1.0}
+"""The same, and formats of some parts only: weights that are expanded to 16 bit whatever the units could compute."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +102,8 @@ class FeedForward:
 
     def padding(self, multiples: tuple[int, int], ranks: int) -> float:
         """Weights of 1 / `ranks` of an expert with hidden size and width rounded up to `multiples`, over its own [1].
+
+        Of memory alone: the efficiency of steps is fitted to kernels by unpadded sizes, and so holds what it takes.
 
         >>> FeedForward(2880, 0, True, 32, 4, 2880).padding((256, 128), 1)  # 3072 x 2944 of 2880 x 2880
         1.0903703703703704
@@ -228,17 +229,6 @@ class Transformer:
         if stored != self.native_weight_dtype:
             return STORED_BYTES[stored]
         return ELEMENT_BYTES[stored] + (self.weight_scale.bytes_per_element if self.weight_scale else 0.0)
-
-    def expert_bytes_per_element(self, weight_dtype: str, multiples: tuple[int, int], ranks: int) -> float:
-        """Bytes that one weight of an expert takes in memory; MXFP4 is padded to `multiples` (`Accelerator`).
-
-        ranks: tensor ranks that share an expert [1]. Steps count `bytes_per_element`: their efficiency is fitted to
-        kernels by unpadded sizes, and so holds what the padding takes.
-        """
-        own = self.bytes_per_element(Part.EXPERTS, weight_dtype)
-        if not self.is_mxfp4(self.part_dtype(Part.EXPERTS, weight_dtype)):
-            return own
-        return own * max(group.feed_forward.padding(multiples, ranks) for group in self.layers)
 
     def is_mxfp4(self, stored: str) -> bool:
         """Whether weights stored in a dtype are MXFP4: 4-bit floats of which 32 share a scale."""

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from pydantic_core import ErrorDetails
 
 from costmodel.accelerator import Origin, PriceBasis
-from costmodel.errors import nearest_name
+from costmodel.errors import name_hint, nearest_name
 from costmodel.quoting import name_list, shown
 from costmodel.words import join_words
 
@@ -133,9 +133,7 @@ def _sentence(fault: ErrorDetails) -> str:
     if kind == "extra_forbidden":
         keys = [str(part) for part in place]
         allowed = tuple(_PARTS[keys[0]].model_fields) if len(keys) > 1 else _KEYS
-        close = nearest_name(keys[-1], allowed)
-        hint = f"did you mean {shown(close)}?" if close else f"known: {name_list(sorted(allowed))}"
-        return f"is not a known key; {hint}"
+        return f"is not a known key; {name_hint(keys[-1], sorted(allowed))}"
     if kind == "missing":
         return "is missing; a new accelerator needs it, or 'like:' with a similar one"
     part = _PARTS.get(str(place[-1])) if kind == "model_type" else None

@@ -102,9 +102,8 @@ def tensor_divides_widths(problem: Problem, shape: Shape) -> str | None:
         block = group.feed_forward
         if block.intermediate % split.tensor:
             return f"TP {split.tensor} does not divide the feed-forward width {block.intermediate:,}"
-        expert_tensor = split.tensor * split.data // split.expert
-        if block.experts and block.expert_intermediate % max(expert_tensor, 1):
-            return f"TP {expert_tensor} within an expert does not divide its width {block.expert_intermediate}"
+        if block.experts and block.expert_intermediate % split.expert_ranks:
+            return f"TP {split.expert_ranks} within an expert does not divide its width {block.expert_intermediate}"
     return None
 
 

@@ -73,9 +73,11 @@ def weight_format(quantization: object, where: str) -> str:
     return found if isinstance(found, str) else found(quantization, where)
 
 
-def weight_scale(quantization: object, where: str) -> WeightScale | None:
-    """Blocks of weights that share a scale in a `quantization_config`; None where whole channels or tensors do."""
-    dtype = weight_format(quantization, where)
+def weight_scale(quantization: object, dtype: str, where: str) -> WeightScale | None:
+    """Blocks of weights that share a scale in a `quantization_config`; None where whole channels or tensors do.
+
+    dtype: as `weight_format` has it.
+    """
     if dtype == "bf16" or not isinstance(quantization, Mapping):
         return None
     scales = {_scale(spec, dtype, where) for spec in _weight_specs(quantization)}
@@ -105,10 +107,9 @@ def quantized_parts(
 
 def _weight_specs(quantization: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """Where a config says how weights are grouped: in its groups (compressed-tensors), for all (Quark), at its top."""
-    weights = [group["weights"] for group in _groups(quantization) if isinstance(group.get("weights"), Mapping)]
-    everywhere = quantization.get("global_quant_config")
-    if isinstance(everywhere, Mapping) and isinstance(everywhere.get("weight"), Mapping):
-        weights.append(everywhere["weight"])
+    weights, everywhere = _group_weights(quantization), _global_weight(quantization)
+    if everywhere is not None:
+        weights.append(everywhere)
     whole = {key: quantization.get(key) for key in ("format", "quant_algo")} | {"quant_method": _method(quantization)}
     return [{**whole, **spec} for spec in weights] or [{**quantization, **whole}]
 
@@ -194,8 +195,7 @@ def _modelopt(quantization: Mapping[str, Any], where: str) -> str:
 
 
 def _quark(quantization: Mapping[str, Any], where: str) -> str:
-    everywhere = quantization.get("global_quant_config")
-    weight = everywhere.get("weight") if isinstance(everywhere, Mapping) else None
+    weight = _global_weight(quantization)
     single = quantization.get("layer_quant_config") or {}
     if not isinstance(single, Mapping) or any(
         not isinstance(own, Mapping) or own.get("weight") != weight for own in single.values()
@@ -204,7 +204,13 @@ def _quark(quantization: Mapping[str, Any], where: str) -> str:
             f"{where}: 'layer_quant_config' in 'quantization_config' gives single layers another weight format, "
             "which pdplan does not model"
         )
-    return _known("dtype", weight.get("dtype") if isinstance(weight, Mapping) else None, _BY_QUARK_DTYPE, where)
+    return _known("dtype", None if weight is None else weight.get("dtype"), _BY_QUARK_DTYPE, where)
+
+
+def _global_weight(quantization: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    everywhere = quantization.get("global_quant_config")
+    weight = everywhere.get("weight") if isinstance(everywhere, Mapping) else None
+    return weight if isinstance(weight, Mapping) else None
 
 
 def _groups(quantization: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -212,12 +218,14 @@ def _groups(quantization: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return [group for group in groups.values() if isinstance(group, Mapping)] if isinstance(groups, Mapping) else []
 
 
+def _group_weights(quantization: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return [group["weights"] for group in _groups(quantization) if isinstance(group.get("weights"), Mapping)]
+
+
 def _compressed_tensors(quantization: Mapping[str, Any], where: str) -> str:
     kind = "float" if "fp4" in str(quantization.get("format")) else "int"
     formats = {
-        _by_bits(group["weights"].get("type", kind), group["weights"].get("num_bits"), where)
-        for group in _groups(quantization)
-        if isinstance(group.get("weights"), Mapping)
+        _by_bits(weights.get("type", kind), weights.get("num_bits"), where) for weights in _group_weights(quantization)
     }
     if len(formats) != 1:
         found = "no weight format" if not formats else f"several weight formats ({', '.join(sorted(formats))})"

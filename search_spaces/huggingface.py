@@ -66,7 +66,7 @@ def parse_config(config: Mapping[str, Any], name: str, source: str = "", date: s
         position_embeddings=_position_rows(fields),
         native_weight_dtype=weight_dtype,
         quantized=quantized,
-        weight_scale=weight_scale(fields.get("quantization_config"), fields.where),
+        weight_scale=weight_scale(fields.get("quantization_config"), weight_dtype, fields.where),
         source="; ".join(filter(None, (source, *(f"without {tower}" for tower in other_towers(config))))),
         date=date,
     )

@@ -21,8 +21,8 @@ from typing import Annotated, Any, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from costmodel.accelerator import KernelEfficiency, Origin
-from costmodel.errors import UnknownNameError, nearest_name
-from costmodel.quoting import name_list, shown
+from costmodel.errors import UnknownNameError, name_hint
+from costmodel.quoting import shown
 from costmodel.roofline import KERNEL_CLASSES
 from costmodel.units import MICRO
 
@@ -124,11 +124,11 @@ def _named(value: object, path: Path, known: tuple[str, ...], kind: str, faults:
     if not isinstance(value, Mapping):
         faults.append(Fault(path, f"must be figures by {kind}, but is {shown(value)}"))
         return []
-    for key in value:
-        if key not in known:
-            close = nearest_name(str(key), known)
-            hint = f"did you mean {shown(close)}?" if close else f"known: {name_list(known)}"
-            faults.append(Fault((*path, str(key)), f"is not a {kind}; {hint}", on_key=True))
+    faults += [
+        Fault((*path, str(key)), f"is not a {kind}; {name_hint(str(key), known)}", on_key=True)
+        for key in value
+        if key not in known
+    ]
     return [(key, item) for key, item in value.items() if key in known]
 
 
@@ -139,9 +139,7 @@ def _validated(kind: type[Change], value: object, path: Path, faults: list[Fault
         for fault in error.errors(include_url=False):
             place = (*path, *fault["loc"])
             if fault["type"] == "extra_forbidden":
-                allowed = tuple(kind.model_fields)
-                close = nearest_name(str(fault["loc"][-1]), allowed)
-                hint = f"did you mean {shown(close)}?" if close else f"known: {name_list(allowed)}"
+                hint = name_hint(str(fault["loc"][-1]), tuple(kind.model_fields))
                 faults.append(Fault(place, f"is not a known key; {hint}", on_key=True))
             else:
                 faults.append(Fault(place, refusal_of(fault)))

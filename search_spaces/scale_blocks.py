@@ -17,6 +17,8 @@ engines halve the group (`MoeWNA16Method`) or pad the expert (MXFP4).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from costmodel.engine import Parallelism
 from costmodel.transformer import LayerGroup, Part, Sharding, Transformer, WeightScale
 
@@ -34,7 +36,7 @@ def split_refused(model: Transformer, split: Parallelism, weight_dtype: str) -> 
         return None
     for group in model.layers:
         for part, width, ranks, block in _split_dimensions(group, split, scale):
-            if model.part_dtype(part, weight_dtype) == weight_dtype and width % (ranks * block):
+            if ranks > 1 and model.part_dtype(part, weight_dtype) == weight_dtype and width % (ranks * block):
                 return (
                     f"TP {ranks} cuts the {_WIDTHS[part]} {width:,} into {width // ranks:,}, no multiple of the "
                     f"{block} weights that share a scale"
@@ -42,20 +44,16 @@ def split_refused(model: Transformer, split: Parallelism, weight_dtype: str) -> 
     return None
 
 
-def _split_dimensions(group: LayerGroup, split: Parallelism, scale: WeightScale) -> list[tuple[Part, int, int, int]]:
+def _split_dimensions(
+    group: LayerGroup, split: Parallelism, scale: WeightScale
+) -> Iterator[tuple[Part, int, int, int]]:
     """Of every matrix that is split: its part, the width that is, over how many ranks, and the block along it."""
-    dense = [
-        (matrix.part, matrix.k, split.tensor, scale.inputs)
-        if matrix.sharding is Sharding.ROW
-        else (matrix.part, matrix.n, split.tensor, scale.outputs)
-        for matrix in group.matrices
-        if matrix.sharding is Sharding.ROW or (matrix.sharding is Sharding.COLUMN and not matrix.merged)
-    ]
-    ranks = max(split.tensor * split.data // split.expert, 1)
+    for matrix in group.matrices:
+        if matrix.sharding is Sharding.ROW:
+            yield matrix.part, matrix.k, split.tensor, scale.inputs
+        elif matrix.sharding is Sharding.COLUMN and not matrix.merged:
+            yield matrix.part, matrix.n, split.tensor, scale.outputs
     block = group.feed_forward
-    experts = [
-        (Part.EXPERTS, block.expert_intermediate, ranks, size)
-        for size in (scale.outputs, scale.inputs)
-        if block.experts and scale.outputs > 1
-    ]
-    return [dimension for dimension in (*dense, *experts) if dimension[2] > 1]
+    if block.experts and scale.outputs > 1:
+        yield Part.EXPERTS, block.expert_intermediate, split.expert_ranks, scale.outputs
+        yield Part.EXPERTS, block.expert_intermediate, split.expert_ranks, scale.inputs

@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from costmodel.errors import nearest_name
+from costmodel.errors import name_hint
 from costmodel.quoting import name_list, shown
 
 from .faults import Fault, Path
@@ -50,10 +50,8 @@ _COMMA = "is not a known key; inside {...} a comma ends a value, so write decima
 
 
 def _unknown_key(schema: dict[str, Any], path: Path) -> str:
-    allowed = _properties(schema, path[:-1])
-    close = nearest_name(str(path[-1]), allowed)
-    hint = f"did you mean {close!r}?" if close else f"allowed: {name_list(sorted(allowed))}"
-    return f"is not a known key; {hint}"
+    allowed = sorted(_properties(schema, path[:-1]))
+    return f"is not a known key; {name_hint(str(path[-1]), allowed, 'allowed')}"
 
 
 def _meaning(schema: dict[str, Any], path: Path) -> str:

@@ -106,9 +106,8 @@ class ScaleFit:
     @property
     def at_limit(self) -> tuple[str, ...]:
         """Scales that stand at the end of what is looked at."""
-        low, high = ({name: LIMITS[name][side] for name in self.free} for side in (0, 1))
-        values = {name: getattr(self.scales, name) for name in self.free}
-        return tuple(n for n in self.free if not NEAR_LIMIT * low[n] < values[n] < high[n] / NEAR_LIMIT)
+        values = ((name, getattr(self.scales, name), *LIMITS[name]) for name in self.free)
+        return tuple(name for name, value, low, high in values if not NEAR_LIMIT * low < value < high / NEAR_LIMIT)
 
     @property
     def far(self) -> tuple[str, ...]:

@@ -67,7 +67,7 @@ def chosen_loop(requests: int) -> RunLoop | None:
     """The compiled loop where it pays for so many requests more, None for plain Python."""
     mode = os.environ.get(VARIABLE, AUTOMATIC)
     if mode not in (AUTOMATIC, PYTHON, NUMBA):
-        raise InputError(f"{VARIABLE}: {shown(mode[:80])} is neither {PYTHON!r} nor {NUMBA!r}")
+        raise InputError(f"{VARIABLE}: {shown(mode)} is neither {PYTHON!r} nor {NUMBA!r}")
     _served.requests += requests
     known = max(_served.requests, _served.expected)
     loop = compiled_loop() if mode == NUMBA or (mode == AUTOMATIC and pays(known)) else None

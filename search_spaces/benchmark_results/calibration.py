@@ -98,7 +98,8 @@ def nearer_flags(records: Sequence[Record], setup: Setup, times: int) -> str:
 
     Of the precisions, the GPUs and half or twice the tensor ranks the best of each, the two best of these.
     """
-    gpus = {f"--gpu {one.name}": replace(setup, accelerator=one) for one in setup.catalog.accelerators.values()}
+    others = (one for one in setup.catalog.accelerators.values() if one.name != setup.accelerator.name)
+    gpus = {f"--gpu {one.name}": replace(setup, accelerator=one) for one in others}
     ranks = {setup.layout.tensor * 2, setup.layout.tensor // 2} - {0}
     layouts = {f"--tp {one}": replace(setup, layout=replace(setup.layout, tensor=one)) for one in sorted(ranks)}
     own = _catalog_error(records, setup, times)
@@ -118,7 +119,9 @@ def precision_note(records: Sequence[Record], setup: Setup, times: int) -> tuple
 
 
 def _precisions(setup: Setup) -> dict[str, Setup]:
-    return {f"--weight-dtype {one}": replace(setup, weight_dtype=one) for one in DTYPE_BYTES}
+    return {
+        f"--weight-dtype {one}": replace(setup, weight_dtype=one) for one in DTYPE_BYTES if one != setup.weight_dtype
+    }
 
 
 def _nearest(records: Sequence[Record], kind: Mapping[str, Setup], times: int) -> tuple[float, str]:

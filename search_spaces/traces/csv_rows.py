@@ -63,7 +63,7 @@ def split_header(line: str, where: str = "") -> tuple[str, list[str]]:
     try:
         names = next(csv.reader([line], delimiter=delimiter), [])
     except csv.Error:
-        raise InputError(f"{where}: the header is not valid CSV: {_shown(line)}") from None
+        raise InputError(f"{where}: the header is not valid CSV: {shown(line)}") from None
     return delimiter, [name.strip() for name in names]
 
 
@@ -197,11 +197,11 @@ def _parse_line(where: str, raw: bytes, layout: CsvLayout, unit: ArrivalUnit) ->
     try:
         fields = next(csv.reader([raw.decode()], delimiter=layout.delimiter, strict=True))
     except (UnicodeDecodeError, csv.Error):
-        raise InputError(f"{where}: the line is not valid CSV: {_shown(raw.decode(errors='replace'))}") from None
+        raise InputError(f"{where}: the line is not valid CSV: {shown(raw.decode(errors='replace'))}") from None
     if len(fields) != layout.width:
         raise InputError(
             f"{where}: the row has {len(fields)} fields, the header has {layout.width}: "
-            f"{_shown(raw.decode(errors='replace'))}"
+            f"{shown(raw.decode(errors='replace'))}"
         )
     arrival, isl, osl = (fields[place].strip() for place in layout.places)
     names = layout.columns
@@ -217,13 +217,13 @@ def parse_arrival(where: str, text: str, unit: ArrivalUnit) -> int:
     if unit is ArrivalUnit.ISO:
         moment = parse_date(text)
         if moment is None:
-            raise InputError(f"{where} is {_shown(text)}, a date and time such as 2023-11-16 18:15:46.68 is wanted")
+            raise InputError(f"{where} is {shown(text)}, a date and time such as 2023-11-16 18:15:46.68 is wanted")
         if abs(moment) > MAX_SECONDS * NANOSECONDS:
-            raise InputError(f"{where} is {_shown(text)}, a time between the years 1828 and 2112 is wanted")
+            raise InputError(f"{where} is {shown(text)}, a time between the years 1828 and 2112 is wanted")
         return moment
     value = _finite(text)
     if value is None:
-        raise InputError(f"{where} is {_shown(text)}, a finite number of {unit.value} is wanted")
+        raise InputError(f"{where} is {shown(text)}, a finite number of {unit.value} is wanted")
     return nanoseconds_of(value, unit, where)
 
 
@@ -237,7 +237,7 @@ def parse_tokens(where: str, text: str) -> int:
         return MISSING
     value = _finite(text)
     if value is None or value != int(value) or abs(value) > 2**53:
-        raise InputError(f"{where} is {_shown(text)}, a whole number of tokens from 1 to {MAX_TOKENS} is wanted")
+        raise InputError(f"{where} is {shown(text)}, a whole number of tokens from 1 to {MAX_TOKENS} is wanted")
     return int(value)
 
 
@@ -247,7 +247,3 @@ def _finite(text: str) -> float | None:
     except ValueError:
         return None
     return value if math.isfinite(value) else None
-
-
-def _shown(text: str) -> str:
-    return shown(text)
