@@ -135,6 +135,12 @@ def test_the_plan_stands_first_and_only_what_costs_more_and_keeps_its_goals_is_t
     )
 
 
+def test_a_plan_of_before_says_holds_of_what_meets_its_goals() -> None:
+    now, before = (with_front((1.5, 0.75, outcome)) for outcome in ("meets", "holds"))
+    assert front_rows(before) == front_rows(now)
+    assert front_sentence(before) == front_sentence(now)
+
+
 def test_the_sentence_says_which_fleets_were_considered() -> None:
     plan = with_front((1.5, 0.75, "meets"))
     assert plan.simulation is not None

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from typing import Annotated
+
+from pydantic import BeforeValidator, Field
 
 from .plan_fields import Amount, Count, Degree, Measure, Quantiles, Record, Share
+
+
+Judged = Annotated[str, BeforeValidator(lambda outcome: "meets" if outcome == "holds" else outcome)]
+"""The outcome of full runs: "meets" (in plans of older versions "holds"), "misses", or "undecided" where an interval
+straddles its goal."""
 
 
 class SimulatedLatencies(Record):
@@ -54,8 +61,8 @@ class JudgedFleet(Record):
     cost_usd_per_hour: Amount
     held: bool
     """Whether the lower end of every class's interval reached its goal and the fleet kept up."""
-    outcome: str | None = None
-    """"meets", "misses", or "undecided" where an interval straddles its goal; null in plans of older versions."""
+    outcome: Judged | None = None
+    """Null in plans of older versions."""
     stuck: bool = False
     """Whether it kept its goals until a crowd filled its KV memory, and not any more after that."""
     replayed: bool = False
@@ -94,8 +101,8 @@ class TunedFleet(Record):
     """Largest latency, at the quantile of its goal, as a share of its limit; at most 1 where every goal is kept."""
     served: list[Share] = Field(default_factory=list)
     """Share of the requests that each pool serves."""
-    outcome: str | None = None
-    """"meets", "misses" or "undecided" in full runs like the plan's; null where it was only looked at."""
+    outcome: Judged | None = None
+    """Null where it was only looked at."""
     latencies: list[SimulatedLatencies] = Field(default_factory=list)
     """Of each SLO class: in full runs where there is an outcome, else in the short run."""
 
