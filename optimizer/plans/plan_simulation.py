@@ -8,7 +8,6 @@ from pydantic import BeforeValidator, Field
 
 from .plan_fields import Amount, Count, Degree, Measure, Quantiles, Record, Share
 
-
 Judged = Annotated[str, BeforeValidator(lambda outcome: "meets" if outcome == "holds" else outcome)]
 """The outcome of full runs: "meets" (in plans of older versions "holds"), "misses", or "undecided" where an interval
 straddles its goal."""
