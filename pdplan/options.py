@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -88,6 +88,22 @@ def share_within(limits: Bounds) -> Callable[[click.Context, click.Parameter, st
         return found
 
     return read
+
+
+@contextmanager
+def value_of(option: str) -> Iterator[None]:
+    """Let the refusal of a value begin with the option, or argument, that stated it.
+
+    >>> with value_of("--gpu"):
+    ...     raise InputError("accelerator 'H10' is not known; did you mean 'H100'?")
+    Traceback (most recent call last):
+        ...
+    costmodel.errors.InputError: --gpu: accelerator 'H10' is not known; did you mean 'H100'?
+    """
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"{option}: {error}") from None
 
 
 def _quantity(value: str, kind: str, bounds: Bounds) -> float:

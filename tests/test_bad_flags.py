@@ -54,14 +54,41 @@ def test_an_estimate_of_what_cannot_be_is_refused(
         (("deploy", "plan.json", "--target", "ray"), "'trtllm'; see"),
         (("explain", "w.yaml", "--model", "x"), "no such option '--model'; see 'pdplan explain --help'"),
         (("explain", "w.yaml", "--confg", "x"), "no such option '--confg'; did you mean --config? see"),
-        (("models", "foo"), "model 'foo' is not known; known: BLOOM-176B, "),
-        (("gpus", "Foo"), "accelerator 'Foo' is not known; known: A10, "),
+        (("models", "foo"), "NAME: model 'foo' is not known; known: BLOOM-176B, "),
+        (("gpus", "Foo"), "NAME: accelerator 'Foo' is not known; known: A10, "),
     ],
 )
 def test_the_nearest_name_is_offered_where_one_is_near(
     words: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert said in refused(capsys, *words)
+
+
+CALIBRATE = ("calibrate", str(ROOT / "tests" / "benchmark_results" / "vllm_bench_serve.json"))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("estimate", "--model", "Llama-3.1-8B", "--gpu", " "),
+        ("estimate", "--gpu", "H100", "--model", " "),
+        (*ESTIMATE, "--engine", " "),
+        (*ESTIMATE, "--weight-dtype", " "),
+        (*CALIBRATE, "--model", "Llama-3.1-8B", "--gpu", " "),
+        (*CALIBRATE, "--gpu", "H100", "--model", " "),
+        (*CALIBRATE, "--model", "Llama-3.1-8B", "--gpu", "H100", "--engine", " "),
+        ("workload", "absent.csv", "-o", "absent.yaml", "--model", " "),
+        ("deploy", str(ROOT / "tests" / "plans" / "colocated.json"), "-o", "absent", "--engine-version", " "),
+        ("gpus", " "),
+        ("models", " "),
+    ],
+    ids=" ".join,
+)
+def test_a_blank_name_is_refused_by_the_option_that_states_it(
+    words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    option = words[-2] if words[-2].startswith("-") else "NAME"
+    assert option in refused(capsys, *words)
 
 
 def test_a_range_that_is_none_is_shown_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

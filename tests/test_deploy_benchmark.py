@@ -112,7 +112,7 @@ def test_the_demand_of_a_class_is_its_part_of_the_whole() -> None:
     whole, part = demand_of(plan), demand_of(plan, "interactive")
     assert part.rate == pytest.approx(whole.rate / 2)
     assert part.isl == (512.0,)
-    with pytest.raises(InputError, match="SLO class 'interactiv' is not known; did you mean 'interactive'"):
+    with pytest.raises(InputError, match="--slo-class 'interactiv' is not known; did you mean 'interactive'"):
         demand_of(plan, "interactiv")
 
 

@@ -21,6 +21,7 @@ from pdplan.options import (
     json_option,
     pass_console,
     share_within,
+    value_of,
     whole,
 )
 from pdplan.views import check_files
@@ -141,13 +142,19 @@ def _setup(flags: Flags) -> Setup:
     if (flags.tp * flags.dp) % flags.ep:
         raise InputError(f"--ep {flags.ep} does not divide --tp {flags.tp} x --dp {flags.dp}")
     catalog = load_catalog(flags.catalog)
+    with value_of("--model"):
+        model = load_model(flags.model)
+    with value_of("--gpu"):
+        accelerator = catalog.accelerator(flags.gpu)
+    with value_of("--engine"):
+        engine = None if flags.engine is None else engine_name(flags.engine)
     return Setup(
         catalog=catalog,
         model_name=flags.model,
-        model=load_model(flags.model),
-        accelerator=catalog.accelerator(flags.gpu),
+        model=model,
+        accelerator=accelerator,
         layout=Layout(flags.replicas, flags.tp, flags.pp, flags.dp, flags.ep),
-        engine=None if flags.engine is None else engine_name(flags.engine),
+        engine=engine,
         weight_dtype=flags.weight_dtype,
         kv_dtype=flags.kv_dtype,
         memory_fraction=flags.memory_fraction,

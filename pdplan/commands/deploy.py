@@ -11,7 +11,7 @@ from click.core import ParameterSource
 from costmodel.errors import InputError
 from costmodel.quoting import shown
 from pdplan.console import Console
-from pdplan.options import PATH, TARGETS, Choice, console_options, force_option, pairs, pass_console
+from pdplan.options import PATH, TARGETS, Choice, console_options, force_option, pairs, pass_console, value_of
 from pdplan.plan_files import read_plan
 
 if TYPE_CHECKING:
@@ -144,9 +144,11 @@ def _options(
         raise InputError(
             f"the plan's engine {shown(target)} is none of {', '.join(TARGETS)}; name a target with --target"
         )
+    with value_of("--engine-version"):
+        version = checked_version(target, version)
     return Options(
         target=target,
-        version=checked_version(target, version),
+        version=version,
         model=weights,
         image=image,
         namespace=namespace,

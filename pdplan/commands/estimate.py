@@ -19,6 +19,7 @@ from pdplan.options import (
     pass_console,
     prices_option,
     share_within,
+    value_of,
     whole,
 )
 from search_spaces import bounds
@@ -104,7 +105,8 @@ def estimate(console: Console, /, as_json: bool, **options: Any) -> None:
     from costmodel.estimate import estimate as predict
     from search_spaces.engines import engine_name, load_serving_policy
 
-    flags = Flags(**options | {"engine": engine_name(options["engine"])})
+    with value_of("--engine"):
+        flags = Flags(**options | {"engine": engine_name(options["engine"])})
     problem = _problem(flags)
     config = _config(problem, flags)
     policy = load_serving_policy(flags.engine, problem.engine_changes)
@@ -129,7 +131,10 @@ def _problem(flags: Flags) -> Problem:
     from search_spaces.problem import Offer, Problem, SearchSpace
 
     catalog = load_catalog(flags.catalog)
-    model, accelerator = load_model(flags.model), catalog.accelerator(flags.gpu)
+    with value_of("--model"):
+        model = load_model(flags.model)
+    with value_of("--gpu"):
+        accelerator = catalog.accelerator(flags.gpu)
     weight_dtype = flags.weight_dtype or model.native_weight_dtype
     if weight_dtype not in DTYPE_BYTES:
         raise InputError(f"--weight-dtype {shown(weight_dtype)} is not known; allowed: {', '.join(DTYPE_BYTES)}")

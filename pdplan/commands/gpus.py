@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pdplan.console import Console, facts_text
-from pdplan.options import catalog_option, console_options, json_option, pass_console, prices_option
+from pdplan.options import catalog_option, console_options, json_option, pass_console, prices_option, value_of
 
 if TYPE_CHECKING:
     from costmodel.accelerator import Accelerator, PriceBasis
@@ -37,7 +37,8 @@ def gpus(console: Console, /, *, name: str | None, catalog: Path | None, prices:
 
     known, basis = load_catalog(catalog), None if prices is None else PriceBasis(prices)
     if name is not None:
-        entry = _entry(known.accelerator(name), basis)
+        with value_of("NAME"):
+            entry = _entry(known.accelerator(name), basis)
         console.show(entry if as_json else _page(entry, console.width))
     elif as_json:
         console.show([_entry(each, basis) for each in known.accelerators.values()])

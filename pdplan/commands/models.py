@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pdplan.console import Console, facts_text
-from pdplan.options import console_options, json_option, pass_console
+from pdplan.options import console_options, json_option, pass_console, value_of
 
 if TYPE_CHECKING:
     from costmodel.transformer import Transformer
@@ -32,7 +32,8 @@ def models(console: Console, name: str | None, as_json: bool) -> None:
     from search_spaces.models import load_model, model_entry, model_names
 
     if name is not None:
-        entry = model_entry(load_model(name))
+        with value_of("NAME"):
+            entry = model_entry(load_model(name))
         console.show(entry if as_json else _page(entry, console.width))
         return
     known = [load_model(each) for each in model_names()]

@@ -20,6 +20,7 @@ from pdplan.options import (
     pairs,
     pass_console,
     per_second,
+    value_of,
     whole,
 )
 from pdplan.views import check_files
@@ -100,7 +101,8 @@ def workload(
     )
     if output is not None:
         check_name(os.path.relpath(trace, output.parent))
-    served = None if output is None else load_model(model)
+    with value_of("--model"):
+        served = None if output is None else load_model(model)
     summary = _measured(console, trace, trace_format, columns, limit, max_tokens)
     too_long = "" if served is None else _context_advice(summary, served)
     whole = limit is None or summary.requests + summary.dropped + summary.too_long < limit

@@ -70,7 +70,7 @@ def demand_of(plan: Plan, slo_class: str | None = None, recorded: Recorded | Non
     load, rate = plan.workload, plan.workload.request_rate_rps * planned_volume(plan)
     names = [one.name for one in plan.classes]
     if slo_class is not None and slo_class not in names:
-        raise UnknownNameError("SLO class", slo_class, names)
+        raise UnknownNameError("--slo-class", slo_class, names)
     wanted = names if slo_class is None else [slo_class]
     rows = [(names.index(one.slo_class), one) for one in plan.routing if one.slo_class in wanted]
     several = told_apart(plan)

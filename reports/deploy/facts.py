@@ -10,7 +10,7 @@ from typing import Any, Final
 import yaml
 
 from costmodel.errors import InputError, UnknownNameError
-from costmodel.quoting import shortened
+from costmodel.quoting import shown
 
 SWITCH: Final = "switch"
 """A flag without a value."""
@@ -54,7 +54,7 @@ def checked_version(target: str, version: str | None) -> str:
     if version not in entry["versions"]:
         known = ", ".join(entry["versions"])
         raise InputError(
-            f"{entry['title']} {shortened(version)} is not supported by this version of pdplan; supported: {known}"
+            f"{entry['title']} {shown(version)} is not supported by this version of pdplan; supported: {known}"
         )
     return version
 
