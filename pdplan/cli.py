@@ -114,6 +114,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return _fail("interrupted", ExitCode.INTERRUPTED)
     except ReaderGoneError:
         return ExitCode.BROKEN_PIPE
+    except MemoryError:
+        return _fail("the memory of this machine does not suffice; ask for less of it", ExitCode.BAD_INPUT)
     except OSError as error:  # a file or folder that no command looked at closely enough is no bug: the system says why
         return _fail_on_file(error) if error.filename else _report_bug(error, console)
     except Exception as error:  # noqa: BLE001 - the outermost frame: anything that gets here is a bug of ours

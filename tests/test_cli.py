@@ -19,7 +19,7 @@ import yaml
 
 from costmodel.words import dollars
 from pdplan import __version__
-from pdplan.cli import cli
+from pdplan.cli import cli, run
 from tests.running import QUICK, ROOT, SECONDS, pdplan, tiny, within
 
 GOLDEN = ROOT / "tests" / "golden" / "cli"
@@ -363,6 +363,17 @@ def test_interrupt_is_exit_code_130() -> None:
     code = BUG.replace('RuntimeError("wires crossed")', "KeyboardInterrupt")
     done = subprocess.run([sys.executable, "-c", code, "gpus"], capture_output=True, text=True, check=False, cwd=ROOT)
     assert (done.returncode, done.stderr.strip()) == (130, "pdplan: error: interrupted")
+
+
+def test_memory_that_does_not_suffice_is_no_bug(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def exhausted(*_: object, **__: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("search_spaces.catalog.load_catalog", exhausted)
+    assert run(["gpus"]) == 2
+    assert "pdplan: error: the memory of this machine does not suffice" in capsys.readouterr().err
 
 
 def test_a_reader_that_goes_away_is_no_error() -> None:

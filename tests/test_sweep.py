@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -46,6 +49,24 @@ def test_rows_do_not_depend_on_the_workers(workers: int) -> None:
 def test_processes_of_their_own_give_the_same_rows() -> None:
     with local_executor(2) as executor:
         assert run_sweep(made(40), executor, 2) == EXPECTED
+
+
+def is_killed_at_27(batch: Batch) -> list[Row]:
+    if any(changes["x"] == 27 for _, changes in batch):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return square(batch)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
+def test_a_killed_worker_is_no_bug_and_loses_no_row_that_was_done(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "sweep.jsonl", made(40).key)
+    with pytest.raises(InputError, match="a worker process of --jobs 2 was killed.*; use fewer --jobs"):  # noqa: SIM117
+        with local_executor(2) as executor:
+            run_sweep(made(40, is_killed_at_27), executor, 2, journal)
+    kept = journal.read()
+    assert kept
+    with ThreadPoolExecutor(1) as executor:
+        assert run_sweep(made(40), executor, 1, journal) == EXPECTED
 
 
 @settings(deadline=None, max_examples=50)

@@ -14,7 +14,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor, as_completed
+from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby
@@ -206,7 +206,8 @@ def apart(parts: Sequence[Batch], workers: int) -> list[Batch]:
 def local_executor(jobs: int) -> Iterator[Executor]:
     """Processes of this machine, started afresh: a fork would copy locks that threads of the solver hold.
 
-    A single job stays in this process.
+    A single job stays in this process. Raises InputError where one of several is killed, which is what systems that run
+    out of memory do.
     """
     if jobs == 1:
         with ThreadPoolExecutor(1) as thread:
@@ -222,6 +223,10 @@ def local_executor(jobs: int) -> Iterator[Executor]:
                 for _ in range(jobs):
                     executor.submit(os.getpid)
             yield executor
+        except BrokenExecutor:
+            raise InputError(
+                f"a worker process of --jobs {jobs} was killed, probably for want of memory; use fewer --jobs"
+            ) from None
         finally:
             executor.shutdown(wait=False, cancel_futures=True)
 
