@@ -114,12 +114,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return _fail("interrupted", ExitCode.INTERRUPTED)
     except ReaderGoneError:
         return ExitCode.BROKEN_PIPE
-    except MemoryError:
-        return _fail("the memory of this machine does not suffice; ask for less of it", ExitCode.BAD_INPUT)
-    except OSError as error:  # a file or folder that no command looked at closely enough is no bug: the system says why
-        return _fail_on_file(error) if error.filename else _report_bug(error, console)
-    except Exception as error:  # noqa: BLE001 - the outermost frame: anything that gets here is a bug of ours
-        return _report_bug(error, console)
+    except Exception as error:  # noqa: BLE001 - the outermost frame: what gets here is the machine's fault, or ours
+        return _fail_on_machine(error) or _report_bug(error, console)
     return int(code or ExitCode.DONE)
 
 
@@ -160,8 +156,16 @@ def _refuse(error: PdplanError | click.ClickException, console: Console) -> int:
     return _fail(_refusal(error), ExitCode.INFEASIBLE if unmet else ExitCode.BAD_INPUT)
 
 
-def _fail_on_file(error: OSError) -> int:
-    return _fail(f"{shown_path(error.filename)}: {error.strerror}", ExitCode.BAD_INPUT)
+def _fail_on_machine(error: Exception) -> int | None:
+    """Refuse what the machine cannot do, None where a bug is to blame.
+
+    A file or folder that no command looked at closely enough is no bug: the system says why.
+    """
+    if isinstance(error, OSError) and error.filename:
+        return _fail(f"{shown_path(error.filename)}: {error.strerror}", ExitCode.BAD_INPUT)
+    if isinstance(error, MemoryError):
+        return _fail("the memory of this machine does not suffice; ask for less of it", ExitCode.BAD_INPUT)
+    return None
 
 
 def _refusal(error: PdplanError | click.ClickException) -> str:

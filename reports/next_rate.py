@@ -19,30 +19,32 @@ def next_rate_words(plan: Plan) -> str:
     found = plan.simulation
     if found is None or found.goodput_fails_rps is None:
         return ""
-    return f"; {fails_words(found.goodput_fails_rps, _held(plan))}"
+    return f"; {fails_words(found.goodput_fails_rps, _not_missed(plan))}"
 
 
 def is_unproven(plan: Plan) -> bool:
-    """Tell whether the next higher rate kept every goal in its run, though it is not proven to."""
+    """Tell whether no goal is shown to be missed at the next higher rate, though none is proven to be kept."""
     found = plan.simulation
-    return found is not None and found.goodput_fails_rps is not None and kept(found.goodput_fails_rps, _held(plan))
+    return (
+        found is not None and found.goodput_fails_rps is not None and kept(found.goodput_fails_rps, _not_missed(plan))
+    )
 
 
-def _held(plan: Plan) -> list[float]:
-    return [] if plan.simulation is None else [point.rate_rps for point in plan.simulation.curve if point.held]
+def _not_missed(plan: Plan) -> list[float]:
+    return [] if plan.simulation is None else [point.rate_rps for point in plan.simulation.curve if not point.missed]
 
 
-def kept(fails: float, held: Iterable[float]) -> bool:
-    """Tell whether a rate is among those at which a run kept every goal [1/s]; its last digits may differ."""
-    return any(math.isclose(fails, one, rel_tol=SAME_RATE) for one in held)
+def kept(fails: float, not_missed: Iterable[float]) -> bool:
+    """Tell whether a rate is among those at which a run missed no goal [1/s]; its last digits may differ."""
+    return any(math.isclose(fails, rate_rps, rel_tol=SAME_RATE) for rate_rps in not_missed)
 
 
-def fails_words(fails: float, held: Iterable[float]) -> str:
-    """Say of the rate above the goodput whether a goal is missed there, or kept in a run that does not prove it.
+def fails_words(fails: float, not_missed: Iterable[float]) -> str:
+    """Say of the rate above the goodput whether a goal is missed there, or its run does not tell.
 
-    held: rates at which a run kept every goal [1/s].
+    not_missed: rates at which a run missed no goal, by the upper ends of its intervals [1/s].
 
     >>> fails_words(10.8, []), fails_words(10.8, [10.8 * (1.0 + 1e-15)])
     ('at 10.8 req/s a goal is missed', 'at 10.8 req/s that is not proven')
     """
-    return f"at {rate(fails)} {'that is not proven' if kept(fails, held) else 'a goal is missed'}"
+    return f"at {rate(fails)} {'that is not proven' if kept(fails, not_missed) else 'a goal is missed'}"

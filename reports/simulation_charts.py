@@ -83,7 +83,7 @@ def draw_load(figure: LoadFigure) -> Drawing:
                 tip = f"{rate(point.rate)}: {metric.upper()} {percent(value)} of its limit"
                 marks.append(Symbol(*frame.at((point.rate, value)), tone, tip))
     summary = "; ".join(
-        f"{rate(p.rate)}: TTFT {percent(p.ttft)}, TPOT {percent(p.tpot)}{'' if p.held else ', missed'}"
+        f"{rate(p.rate)}: TTFT {percent(p.ttft)}, TPOT {percent(p.tpot)}{', missed' if p.missed else ''}"
         for p in figure.points
     )
     return Drawing(WIDTH, 288, f"latency over limit against load: {summary}", tuple(marks))

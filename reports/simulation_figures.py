@@ -46,7 +46,7 @@ class Load:
     """
 
     rate: float
-    held: bool
+    missed: bool
     overloaded: bool
     ttft: float
     tpot: float
@@ -138,7 +138,7 @@ def load_figure(plan: Plan) -> LoadFigure | None:
     if found is None or len(found.curve) < 2:
         return None
     points = tuple(
-        Load(one.rate_rps, one.held, one.overloaded, *_tails(one.classes, plan.classes), _typical(one.classes, plan))
+        Load(one.rate_rps, one.missed, one.overloaded, *_tails(one.classes, plan.classes), _typical(one.classes, plan))
         for one in found.curve
     )
     return LoadFigure(points, plan.demand_rps, found.goodput_rps, found.goodput_fails_rps, _knee(points))

@@ -139,6 +139,6 @@ def _point_json(point: RatePoint) -> dict[str, Any]:
         "classes": [_attained_json(one) for one in point.classes],
         "overloaded": point.overloaded,
         "verdict": str(point.outcome),
-        "held": point.held,
+        "held": point.proven,
         "proven": point.proven,
     }

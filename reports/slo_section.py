@@ -141,8 +141,8 @@ def load_sentence(figure: LoadFigure) -> str:
     if figure.goodput is None:
         return "Latency at the rates that were simulated"
     room = signed_percent(figure.goodput / figure.demand - 1) if figure.demand else MISSING
-    held = [point.rate for point in figure.points if point.held]
-    fails = "" if figure.fails is None else f"; {fails_words(figure.fails, held)}"
+    not_missed = [point.rate for point in figure.points if not point.missed]
+    fails = "" if figure.fails is None else f"; {fails_words(figure.fails, not_missed)}"
     return f"Every goal holds up to {rate(figure.goodput)}, {room} against the demand{fails}"
 
 
@@ -155,7 +155,7 @@ def knee_sentence(figure: LoadFigure) -> str:
 
 def held_cell(figure: LoadFigure, point: Load) -> str:
     """Say whether every goal holds at a rate; from the first one on at which that is not proven, no run proves it."""
-    if point.overloaded or not point.held:
+    if point.overloaded or point.missed:
         return "overloaded" if point.overloaded else "no"
     proven = figure.fails is None or point.rate < figure.fails * (1.0 - 1e-9)
     return "yes" if proven else "not proven"

@@ -35,7 +35,15 @@ from reports.simulation_figures import (
     worst_bucket,
 )
 from reports.simulation_sentences import simulation_sentence
-from reports.slo_section import fleets_chart, fleets_sentence, judged_sentence, knee_sentence, load_sentence, slo_check
+from reports.slo_section import (
+    fleets_chart,
+    fleets_sentence,
+    held_cell,
+    judged_sentence,
+    knee_sentence,
+    load_sentence,
+    slo_check,
+)
 from reports.sources import source_rows
 from reports.terminal import render_plan as as_text
 from reports.words import tightest_first
@@ -75,7 +83,7 @@ def test_a_distribution_ends_where_requests_never_got_a_token(plan: Plan) -> Non
 def test_latency_against_load_is_that_of_the_worst_class_over_its_limit(plan: Plan) -> None:
     figure = load_figure(plan)
     assert figure is not None
-    assert [(point.rate, point.held) for point in figure.points] == [
+    assert [(point.rate, not point.missed) for point in figure.points] == [
         (3.0, True),
         (6.0, True),
         (7.8, True),
@@ -129,6 +137,24 @@ def test_the_tightest_class_has_the_least_slack_of_permitted_misses(rows: list[t
         item.name: attainment_binding("", 1 - item.attainment, 1 - item.attainment_goal).slack for item in classes
     }
     assert slacks[first.name] == pytest.approx(min(slacks.values()), abs=1e-12)
+
+
+def test_a_rate_whose_run_does_not_tell_is_not_said_to_miss(plan: Plan) -> None:
+    """The curve's points are judged by their intervals, those of older plans, which have no outcome, as they were."""
+    found = plan.simulation
+    assert found is not None
+    *curve, last = found.curve
+    cells = {}
+    for outcome in ("undecided", "misses", None):
+        points = [*curve, last.model_copy(update={"held": False, "outcome": outcome})]
+        figure = load_figure(plan.model_copy(update={"simulation": found.model_copy(update={"curve": points})}))
+        assert figure is not None
+        cells[outcome] = held_cell(figure, figure.points[-1]), load_sentence(figure).partition("8.1 req/s ")[2]
+    assert cells == {
+        "undecided": ("not proven", "that is not proven"),
+        "misses": ("no", "a goal is missed"),
+        None: ("no", "a goal is missed"),
+    }
 
 
 def test_fleets_that_are_only_unproven_are_not_said_to_miss(plan: Plan) -> None:

@@ -202,6 +202,7 @@ def test_the_record_has_distributions_and_a_rising_curve() -> None:
     assert len(rates) >= 5
     assert rates == sorted(rates)
     assert [point.held for point in found.curve] == [True] * (len(rates) - 1) + [False]
+    assert [point.outcome for point in found.curve if point.held] == ["meets"] * (len(rates) - 1)
     ttft = [point.classes[0].ttft_s.p90 for point in found.curve]
     assert ttft == sorted(ttft)
     (planned_rate,) = [point for point in found.curve if point.rate_rps == RATE]

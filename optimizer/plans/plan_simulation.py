@@ -46,9 +46,17 @@ class SimulatedRate(Record):
 
     rate_rps: Amount
     held: bool
-    """Whether every class kept its goal and the fleet kept up."""
+    """Whether the lower end of every class's interval reached its goal and the fleet kept up; in plans of older
+    versions, which have no `outcome`, whether every class's share did."""
+    outcome: Judged | None = None
+    """Null in plans of older versions."""
     overloaded: bool
     classes: list[SimulatedLatencies]
+
+    @property
+    def missed(self) -> bool:
+        """Whether some goal was missed at the upper end of its interval, or the fleet fell behind."""
+        return not self.held if self.outcome is None else self.outcome == "misses"
 
 
 class JudgedFleet(Record):

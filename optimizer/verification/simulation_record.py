@@ -88,7 +88,8 @@ def _other_rates(bench: Bench, winner: Verdict, by_formula: float, stopped: Call
     curve.append(
         SimulatedRate(
             rate_rps=demand * part.volume * part.parts,
-            held=winner.judgement.held,
+            held=winner.judgement.proven,
+            outcome=winner.judgement.outcome,
             overloaded=winner.judgement.overload.overloaded,
             classes=[latencies(one) for one in winner.judgement.classes],
         )
@@ -102,7 +103,8 @@ def _other_rates(bench: Bench, winner: Verdict, by_formula: float, stopped: Call
 def _simulated_rate(point: RatePoint, parts: int) -> SimulatedRate:
     return SimulatedRate(
         rate_rps=point.rate * parts,
-        held=point.held,
+        held=point.proven,
+        outcome=point.outcome,
         overloaded=point.overloaded,
         classes=[latencies(one) for one in point.classes],
     )
