@@ -12,7 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .accelerator import Link
+from .engine import EngineConfig
 from .errors import InputError
+from .memory import kv_bytes_peak_per_gpu
 from .transformer import Transformer
 
 FloatArray = NDArray[np.float64]
@@ -44,10 +46,25 @@ def kv_transfer_bytes(model: Transformer, isl: Value, kv_dtype: str, cached_shar
     return whole * (1.0 - cached_share)
 
 
-def transfer_bandwidth(sender: Link, receiver: Link, sender_nics: int = 1, receiver_nics: int = 1) -> float:
-    """Bandwidth of a hand-over: the slower end, each end with the network cards of one data-parallel rank [byte/s].
+def hand_over_cards(model: Transformer, config: EngineConfig, isl: Value, share: Value) -> float:
+    """Network cards over which one copy of a prompt's KV leaves or reaches an engine [1].
 
-    min(n_s B_s, n_r B_r), where n counts the cards of the GPUs that hold the cache (one per GPU: tp x pp, whatever dp).
+    n = kv_bytes(ISL) / KV of the prompt on one GPU of its data rank, both as means of prompts of isl [token] by their
+    share [1]. Each GPU has a card for what it holds: tp x pp, whatever dp; beyond the KV shards tensor ranks hold
+    copies, and each rank of the receiver reads all that it holds from one rank of the sender, so that no card carries
+    part of another's copy: for latents n = pp. Sources: vLLM's NIXL connector (vllm-project/vllm#27274: "each D worker
+    reads from some other single P worker ... as MLA cache is duplicated. Some P workers will not be read from at all"),
+    SGLang's `disaggregation/common/conn.py` ("for MLA models, we can retrieve KVCache from only one prefill rank").
+    """
+    whole = float(np.sum(model.kv_bytes(isl, config.kv_dtype) * share))
+    each = float(np.sum(kv_bytes_peak_per_gpu(model, config, isl) * share))
+    return whole / each if each else float(config.parallelism.rank_gpus)
+
+
+def transfer_bandwidth(sender: Link, receiver: Link, sender_nics: float = 1.0, receiver_nics: float = 1.0) -> float:
+    """Bandwidth of a hand-over: the slower end, each end with the cards that one copy uses there [byte/s].
+
+    min(n_s B_s, n_r B_r); n: `hand_over_cards`.
 
     >>> transfer_bandwidth(Link(50e9, 1e-5), Link(25e9, 1e-5), sender_nics=4, receiver_nics=4) / 1e9
     100.0

@@ -22,7 +22,13 @@ from costmodel.serving.disaggregated import Pools, disaggregated
 from costmodel.serving.interval import PREFILL_BOUND, Regime
 from costmodel.serving.load import MANY_WAVES, ClosedLoad, Steady
 from costmodel.serving.policy import ServingPolicy
-from costmodel.transfer import exposed_transfer_time, kv_transfer_bytes, kv_transfer_time, transfer_bandwidth
+from costmodel.transfer import (
+    exposed_transfer_time,
+    hand_over_cards,
+    kv_transfer_bytes,
+    kv_transfer_time,
+    transfer_bandwidth,
+)
 from costmodel.transformer import Transformer
 from costmodel.units import GIB
 from costmodel.words import percentage
@@ -257,7 +263,8 @@ def _transfer(model: Transformer, prefill: EngineConfig, decode: EngineConfig, i
     """Time of handing over the KV cache of a prompt from one worker to another [s]."""
     size = kv_transfer_bytes(model, isl, prefill.kv_dtype)
     links = (prefill.accelerator.scale_out, decode.accelerator.scale_out)
-    bandwidth = transfer_bandwidth(*links, prefill.parallelism.rank_gpus, decode.parallelism.rank_gpus)
+    cards = (hand_over_cards(model, config, isl, 1.0) for config in (prefill, decode))
+    bandwidth = transfer_bandwidth(*links, *cards)
     return exposed_transfer_time(kv_transfer_time(size, bandwidth, links[0].latency), 0.0, 1)
 
 

@@ -8,16 +8,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodel.accelerator import Link
+from costmodel.engine import Parallelism
 from costmodel.errors import InputError
 from costmodel.transfer import (
     KvStore,
     exposed_transfer_time,
+    hand_over_cards,
     kv_transfer_bytes,
     kv_transfer_time,
     store_read_time,
     transfer_bandwidth,
 )
-from tests.toy import llama_8b, llama_70b, windowed
+from search_spaces.models import load_model
+from tests.toy import llama_8b, llama_70b, toy_accelerator, toy_config, windowed
 
 times = st.floats(0.0, 1e3)
 
@@ -47,6 +50,34 @@ def test_the_slower_end_decides() -> None:
     assert transfer_bandwidth(fast, slow, 1, 4) == 50e9
     with pytest.raises(InputError, match="at least one NIC at each end; found 0 and 1"):
         transfer_bandwidth(fast, slow, 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "split", "cards"),
+    [
+        ("Llama-3.1-70B", Parallelism(8), 8.0),
+        ("Llama-3.1-70B", Parallelism(4, 2), 8.0),
+        ("Llama-3.1-70B", Parallelism(16), 8.0),  # 8 KV heads, each on two ranks
+        ("Qwen3-30B-A3B", Parallelism(8), 4.0),
+        ("DeepSeek-V3", Parallelism(8), 1.0),  # every rank holds the whole latent, and is sent all of it
+        ("DeepSeek-V3", Parallelism(8, 1, 8, 4), 1.0),
+    ],
+)
+def test_one_copy_uses_the_cards_of_what_is_no_copy(name: str, split: Parallelism, cards: float) -> None:
+    engine = toy_config(parallelism=split)
+    assert hand_over_cards(load_model(name), engine, np.array([500.0, 4000.0]), np.array([0.3, 0.7])) == cards
+
+
+def test_a_latent_takes_as_long_on_eight_ranks_as_on_one() -> None:
+    model, gpu = load_model("DeepSeek-V3"), toy_accelerator()
+    one, eight = (
+        hand_over_cards(model, toy_config(gpu, parallelism=Parallelism(tensor)), 4096.0, 1.0) for tensor in (1, 8)
+    )
+    size = kv_transfer_bytes(model, 4096.0, "bf16")
+    times = [
+        kv_transfer_time(size, transfer_bandwidth(gpu.scale_out, gpu.scale_out, cards, cards)) for cards in (one, eight)
+    ]
+    assert times[0] == times[1] == pytest.approx(4096 * 70_272 / (0.92 * gpu.scale_out.bandwidth))
 
 
 def test_time_by_hand() -> None:

@@ -24,6 +24,7 @@ from costmodel.memory import kv_bytes_peak_per_gpu, kv_bytes_per_request_per_gpu
 from costmodel.serving.load import uneven_lanes
 from costmodel.serving.policy import Scheduler
 from costmodel.step import EngineArrays, StepLoad, StepTime, engine_arrays, prompt_chunks, step_time
+from costmodel.transfer import hand_over_cards
 from costmodel.transformer import Transformer
 from search_spaces.engines import load_serving_policy
 from search_spaces.enumeration import Shape, engine_config
@@ -50,7 +51,7 @@ class Tables:
     uneven (S,): time of a prompt over that on evenly busy ranks, which all times of prompts have in them [1].
     usd_per_hour (S,): price of one engine. offer (S,): index of its offer.
     talks (S, S), domain (S,), group (3, S), pairing: who can hand KV blocks to whom, see `pairing.HandOver`.
-    link (S,): scale-out bandwidth of one data-parallel rank, which alone holds the KV of a request [byte/s].
+    link (S,): scale-out bandwidth for one copy of a request's KV, which one data-parallel rank alone holds [byte/s].
     seqs (B,): batch sizes at which steps are priced; limits (L,): indices of those that an engine may be limited to;
     chunks (C,): token budgets; all of a whole engine.
     prefill_alone (S, C, F): time of the chunks of one prompt alone on a prefill engine, one after another [s].
@@ -305,6 +306,7 @@ def build_tables(problem: Problem, flows: Flows, shapes: tuple[Shape, ...], over
     pairs = hand_over(problem, shapes)
     handed = {dtype: np.asarray(model.kv_bytes(flows.isl, dtype), dtype=np.float64) for dtype in problem.kv_dtypes}
     gpus = np.array([shape.parallelism.gpus for shape in shapes], dtype=np.float64)
+    cards = np.array([hand_over_cards(model, config, flows.isl, flows.share) for config in configs])
     budgets = chunks / ranks[:, None]
     reference = np.full((1, flows.isl.size), REFERENCE_BATCH)
     loaded = decode_step(model, engines, reference, flows.mean_context[None, :])[1]
@@ -326,7 +328,7 @@ def build_tables(problem: Problem, flows: Flows, shapes: tuple[Shape, ...], over
         ranks=ranks,
         uneven=uneven,
         usd_per_hour=gpus * np.array([offer.usd_per_hour for offer in offers]),
-        link=gpus / ranks * np.array([offer.accelerator.scale_out.bandwidth for offer in offers]),
+        link=cards * np.array([offer.accelerator.scale_out.bandwidth for offer in offers]),
         seqs=seqs,
         limits=np.searchsorted(seqs, space.max_num_seqs).astype(np.int64),
         chunks=chunks,
