@@ -192,36 +192,28 @@ def price_block(name: str, quotes: list[dict[str, str]], collected: str) -> Pric
     )
 
 
-def price_blocks(path: Path) -> dict[str, PriceBlock]:
-    """Price of every catalog accelerator."""
+def price_blocks(path: Path) -> dict[str, tuple[PriceBlock, ...]]:
+    """Price of every catalog accelerator, followed by its prices on other bases, of its own quotes alone."""
     rows = read_quotes(path)
     collected = newest_date(rows, "")
-    return {name: price_block(name, best_quotes(rows, known), collected) for name, known in SPELLINGS.items()}
+    blocks: dict[str, tuple[PriceBlock, ...]] = {}
+    for name, spellings in SPELLINGS.items():
+        price = price_block(name, best_quotes(rows, spellings), collected)
+        kinds = [kind for kind, (basis, _) in BASES.items() if kind not in KINDS[-1] and basis != price.basis]
+        by_kind = [quotes_of(rows, () if name in STAND_INS else spellings, (kind,)) for kind in kinds]
+        blocks[name] = price, *(price_block(name, quotes, collected) for quotes in by_kind if quotes)
+    return blocks
 
 
-def other_blocks(path: Path) -> dict[str, list[PriceBlock]]:
-    """Prices of every catalog accelerator on other bases, of its own quotes alone."""
-    rows = read_quotes(path)
-    collected = newest_date(rows, "")
-    found: dict[str, list[PriceBlock]] = {}
-    for name, block in price_blocks(path).items():
-        kinds = [kind for kind, (basis, _) in BASES.items() if kind not in KINDS[-1] and basis != block.basis]
-        spellings = () if name in STAND_INS else SPELLINGS[name]
-        by_kind = [quotes_of(rows, spellings, (kind,)) for kind in kinds]
-        found[name] = [price_block(name, quotes, collected) for quotes in by_kind if quotes]
-    return found
-
-
-def rewritten(catalog: str, path: Path) -> str:
-    """The catalog's text with its price blocks replaced by those of the table, all else untouched."""
-    others = other_blocks(path)
-    for name, block in price_blocks(path).items():
-        blocks = r"    price:\n(?:      .*\n)+(?:    other_prices:\n(?:      .*\n)+)?"
-        pattern = re.compile(rf"(^  {re.escape(name)}:\n(?:    .*\n)*?){blocks}", re.MULTILINE)
+def rewritten(catalog: str, blocks: Mapping[str, tuple[PriceBlock, ...]]) -> str:
+    """The catalog's text with these price blocks in the place of its own, all else untouched."""
+    block = r"    price:\n(?:      .*\n)+(?:    other_prices:\n(?:      .*\n)+)?"
+    for name, (price, *others) in blocks.items():
+        pattern = re.compile(rf"(^  {re.escape(name)}:\n(?:    .*\n)*?){block}", re.MULTILINE)
         found = pattern.search(catalog)
         if found is None:
             raise SystemExit(f"{CATALOG.name}: {name} has no price block")
-        lines = catalog_lines(block, others[name])
+        lines = catalog_lines(price, others)
         catalog = catalog[: found.start()] + found.group(1) + lines + catalog[found.end() :]
     return catalog
 
@@ -230,15 +222,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Prices of the catalog's accelerators from a table of quotes.")
     parser.add_argument("--write", action="store_true", help="rewrite the price blocks of the catalog")
     write = parser.parse_args().write
-    blocks, others = price_blocks(QUOTES), other_blocks(QUOTES)
+    blocks = price_blocks(QUOTES)
     head = f"{'accelerator':<14}{'basis':<10}{'$/h':>8}{'low':>8}{'high':>8}{'quotes':>8}"
     print(f"{head}  origin   newest         source")
-    for name, first in blocks.items():
-        for block in (first, *others[name]):
+    for name, every in blocks.items():
+        for block in every:
             prices = f"{block.usd_per_hour:>8.2f}{block.low:>8.2f}{block.high:>8.2f}{block.quotes:>8}"
             print(f"{name:<14}{block.basis:<10}{prices}  {block.origin:<8} {block.date:<14} {block.source}")
     if write:
-        CATALOG.write_text(rewritten(CATALOG.read_text("utf-8"), QUOTES), "utf-8")
+        CATALOG.write_text(rewritten(CATALOG.read_text("utf-8"), blocks), "utf-8")
         print(f"wrote the prices of {len(blocks)} accelerators to {CATALOG.relative_to(ROOT)}")
 
 

@@ -119,16 +119,26 @@ def test_prices_are_what_the_script_computes(make_prices: ModuleType, data: Path
     blocks = make_prices.price_blocks(data / "prices" / "gpu_prices.csv")
     accelerators = load_catalog().accelerators
     assert set(blocks) == set(accelerators)
-    for name, block in blocks.items():
-        price = accelerators[name].price
-        assert asdict(price) == asdict(block), name
-    for name, others in make_prices.other_blocks(data / "prices" / "gpu_prices.csv").items():
-        assert [asdict(price) for price in accelerators[name].other_prices] == [asdict(block) for block in others]
+    for name, priced in blocks.items():
+        prices = (accelerators[name].price, *accelerators[name].other_prices)
+        assert list(map(asdict, prices)) == list(map(asdict, priced)), name
 
 
-def test_rewriting_the_same_prices_changes_nothing(make_prices: ModuleType, data: Path) -> None:
-    text = make_prices.CATALOG.read_text("utf-8")
-    assert make_prices.rewritten(text, data / "prices" / "gpu_prices.csv") == text
+def test_rewriting_the_same_prices_changes_nothing_and_reads_the_table_once(
+    make_prices: ModuleType, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = []
+    table = make_prices.read_quotes(data / "prices" / "gpu_prices.csv")
+    copy = tmp_path / "accelerators.yaml"
+    copy.write_text(make_prices.CATALOG.read_text("utf-8"), "utf-8")
+    monkeypatch.setattr(make_prices, "read_quotes", lambda path: read.append(path) or table)
+    monkeypatch.setattr(make_prices, "ROOT", tmp_path)
+    monkeypatch.setattr(make_prices, "CATALOG", copy)
+    monkeypatch.setattr(sys, "argv", ["make_prices.py", "--write"])
+    before = copy.read_text("utf-8")
+    make_prices.main()
+    assert copy.read_text("utf-8") == before
+    assert len(read) == 1
 
 
 def test_one_provider_with_many_regions_does_not_outvote(make_prices: ModuleType) -> None:

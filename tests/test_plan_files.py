@@ -93,6 +93,14 @@ def test_what_no_plan_says_is_refused(case: str) -> None:
         assert text.splitlines()[line - 1][column - 1] == "{"
 
 
+@pytest.mark.parametrize("name", ["RTX.6", "8.1", "7", "a: b"])
+def test_a_name_with_signs_in_it_is_found_where_it_stands(name: str) -> None:
+    text = json.dumps(changed(("gpus", name), 1), indent=2)
+    line = next(number for number, row in enumerate(text.splitlines(), 1) if row.strip() == f'"{name}": 1')
+    with pytest.raises(InputError, match=rf"plan.json:{line}:\d+: .*: gpus.{name}: 1 is not 0, which its pools have"):
+        parse_plan(text.encode(), "plan.json")
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [

@@ -13,6 +13,7 @@ from typing import Any, Literal, Self
 from pydantic import ConfigDict, Field, ValidationError, model_validator
 
 from costmodel.errors import UnknownNameError
+from search_spaces.faults import Path
 from search_spaces.json_source import JsonText
 from search_spaces.plain_text import decoded
 
@@ -20,7 +21,7 @@ from .plan_accuracy import AccuracyRecord
 from .plan_fields import Amount, Count, Degree, Measure, Number, Quantiles, Record, Share
 from .plan_sensitivity import Sensitivity
 from .plan_simulation import SimulatedLatencies, Simulation
-from .reading import first_fault, json_object
+from .reading import fault_at, first_fault, json_object
 
 PLAN_SCHEMA: Literal["pdplan.plan/1"] = "pdplan.plan/1"
 
@@ -328,15 +329,15 @@ class Plan(Record):
     def _serves(self) -> bool:
         return self.status in {Status.OPTIMAL, Status.FEASIBLE}
 
-    def _named_pools(self) -> Iterator[tuple[str, str]]:
+    def _named_pools(self) -> Iterator[tuple[Path, str]]:
         """Where the plan names a pool, and which."""
         for number, move in enumerate(self.transfers):
-            yield from ((f"transfers.{number}.source", move.source), (f"transfers.{number}.target", move.target))
+            yield from ((("transfers", number, end), getattr(move, end)) for end in ("source", "target"))
         for number, route in enumerate(self.routing):
-            yield from ((f"routing.{number}.prefill", pool) for pool in route.prefill)
-            yield from ((f"routing.{number}.decode", pool) for pool in route.decode)
+            yield from ((("routing", number, "prefill"), pool) for pool in route.prefill)
+            yield from ((("routing", number, "decode"), pool) for pool in route.decode)
 
-    def _miscounts(self) -> Iterator[str]:
+    def _miscounts(self) -> Iterator[tuple[Path, str]]:
         """Where GPUs do not add up: of a pool, or of all pools of an accelerator."""
         total = Counter[str]()
         for number, pool in enumerate(self.pools):
@@ -344,29 +345,32 @@ class Plan(Record):
             total[pool.accelerator] += pool.gpus
             wanted, engines = pool.replicas * each, f"replicas ({pool.replicas}) of {each} GPUs each"
             if pool.gpus != wanted:
-                yield f"pools.{number}.gpus: {pool.gpus} is not {wanted}, which {engines} have"
+                yield ("pools", number, "gpus"), f"{pool.gpus} is not {wanted}, which {engines} have"
         for name in sorted(total.keys() | self.gpus.keys()):
             if self.gpus.get(name, 0) != total[name]:
-                yield f"gpus.{name}: {self.gpus.get(name, 0)} is not {total[name]}, which its pools have"
+                yield ("gpus", name), f"{self.gpus.get(name, 0)} is not {total[name]}, which its pools have"
+
+    def _faults(self) -> Iterator[tuple[Path, str]]:
+        """What no single field can tell: a fleet where the status promises one, names that lead somewhere."""
+        pools, load = [pool.id for pool in self.pools], self.workload
+        if self._serves and not (self.pools and self.gpus and self.classes and self.cost_usd_per_hour is not None):
+            yield (), f"the status is {self.status}, but pools or cost_usd_per_hour are missing"
+        if self.pools and not self._serves:
+            yield (), f"the status is {self.status}, but there are pools"
+        if len(set(pools)) < len(pools):
+            yield (), "two pools have one id"
+        for place, name in self._named_pools():
+            if name not in pools:
+                yield place, str(UnknownNameError("pool", name, pools))
+        if not len(load.isl) == len(load.osl) == len(load.share):
+            yield (), "workload.isl, osl and share differ in length"
+        yield from self._miscounts()
 
     @model_validator(mode="after")
     def _agree(self) -> Self:
-        """Check what no single field can tell: a fleet where the status promises one, names that lead somewhere."""
-        pools = [pool.id for pool in self.pools]
-        lost = next(((place, name) for place, name in self._named_pools() if name not in pools), ("", ""))
-        load = self.workload
-        faults = {
-            f"the status is {self.status}, but pools or cost_usd_per_hour are missing": self._serves
-            and not (self.pools and self.gpus and self.classes and self.cost_usd_per_hour is not None),
-            f"the status is {self.status}, but there are pools": not self._serves and bool(self.pools),
-            "two pools have one id": len(set(pools)) < len(pools),
-            f"{lost[0]}: {UnknownNameError('pool', lost[1], pools)}": bool(lost[0]),
-            "workload.isl, osl and share differ in length": not len(load.isl) == len(load.osl) == len(load.share),
-            **dict.fromkeys(self._miscounts(), True),
-        }
-        for sentence, wrong in faults.items():
-            if wrong:
-                raise ValueError(sentence)
+        """Check what no single field can tell."""
+        for path, sentence in self._faults():
+            raise fault_at(path, sentence)
         return self
 
 
