@@ -192,9 +192,9 @@ def test_the_interval_that_decides_is_wider_than_the_one_that_is_told(monkeypatc
 def test_a_fleet_has_room_that_keeps_its_goals_at_more_load() -> None:
     """TRUTH at the planned rate leaves room for a goal far below it; one that is just kept gets the first half only."""
     half = MOST_CONFIRMED // 2
+    benches = {goal: Bench(marginal(goal)[0], 3, 10_000) for goal in (0.8, 0.921)}
     for goal, number, roomy in ((0.8, half + 1, True), (0.921, half, True), (0.921, MOST_CONFIRMED, False)):
-        instance, fleet = marginal(goal)
-        bench = Bench(instance, 3, 40_000)
+        bench, (_, fleet) = benches[goal], marginal(goal)
         found = without_room(bench, bench.candidate(fleet), number)
         assert (found is None) == roomy
         if found is not None:

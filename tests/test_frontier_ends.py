@@ -198,7 +198,7 @@ def test_a_curve_by_formula_or_elsewhere_asks_for_no_whole_search(tight: Problem
     assert frontier_own.own_answer(tight, here) is None
 
 
-def test_the_curve_agrees_with_optimize_on_a_file(tight: Problem) -> None:
+def test_the_curve_agrees_with_optimize_on_a_file(tight: Problem, short_runs: None) -> None:
     """Nothing replaced: one H100 holds by formula, and a simulation refutes it."""
     found = with_looks(tight, BASE, "rate", frontier(tight, BASE, "rate", (16.0, 24.0)), looks=12)
     at = next(step for step in found.steps if step.easy <= 20.0 <= step.hard)

@@ -347,7 +347,7 @@ def test_who_gets_random_requests_is_told(tmp_path: Path, asked: tuple[str, ...]
     assert "recorded:" in (tmp_path / "v.yaml").read_text("utf-8")
 
 
-def test_a_trace_of_waves_is_planned_for_and_proven(tmp_path: Path) -> None:
+def test_a_trace_of_waves_is_planned_for_and_proven(tmp_path: Path, short_runs: None) -> None:
     """Waves of 60 requests a second: what holds for random arrivals at the mean rate misses on the trace itself."""
     write_trace(tmp_path / "t.csv", waves(calm=0.5, busy=40.0, part=0.03))
     made = within("workload", "t.csv", "--model", "Llama-3.1-8B", "-o", "w.yaml", cwd=tmp_path)

@@ -34,7 +34,7 @@ def test_presets_know_the_steps_of_single_requests(preset: str) -> None:
     assert posed(preset=preset).space.max_num_seqs[0] == 1
 
 
-def test_few_requests_need_no_engine_for_eight() -> None:
+def test_few_requests_need_no_engine_for_eight(short_runs: None) -> None:
     """Whatever the least batch limit is: fewer requests may run."""
     problem = posed()
     later = tuple(one for one in problem.space.max_num_seqs if one >= 8)

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from costmodel.engine import Parallelism, Role
 from costmodel.errors import InputError, UnknownNameError
+from optimizer.plans.plan import Plan
 from optimizer.recommend.level import Level
 from optimizer.recommend.optimize import optimize
 from optimizer.solver.blocks import Work, whole_blocks
@@ -184,9 +185,14 @@ SEVERAL: dict[str, Any] = {
 """Short requests that the small GPUs serve for less than the large ones, and long ones that they are too slow for."""
 
 
+@pytest.fixture(scope="module")
+def free(tmp_path_factory: pytest.TempPathFactory) -> Plan:
+    """The plan for no target."""
+    return optimize(load_problem(tiny(tmp_path_factory.mktemp("free"), **SEVERAL)), level=Level.QUICK)
+
+
 @pytest.mark.parametrize("target", ["vllm", "dynamo", "llmd"])
-def test_a_plan_for_a_target_is_one_that_it_runs(tmp_path: Path, target: str) -> None:
-    free = optimize(load_problem(tiny(tmp_path, **SEVERAL)), level=Level.QUICK)
+def test_a_plan_for_a_target_is_one_that_it_runs(tmp_path: Path, target: str, free: Plan) -> None:
     mine = optimize(load_problem(tiny(tmp_path, **SEVERAL, target=target)), level=Level.QUICK)
     assert free.cost_usd_per_hour is not None
     assert mine.cost_usd_per_hour is not None
