@@ -20,20 +20,23 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell leaves it to
     signal.signal(signal.SIGINT, signal.default_int_handler)  # programs that tests interrupt inherit this
 
 ROOT = Path(__file__).resolve().parent.parent
-LONGEST = {
+LONGEST = (
+    "test_whatif_docs",
+    "test_recorded",
     "test_buying_docs",
     "test_cli",
+    "test_frontier_ends",
     "test_monotonicity",
-    "test_optimize",
     "test_whatif_answers",
     "test_whatif_cli",
-    "test_whatif_docs",
-}
-"""Files that take longest: they come first, so that no worker is left with one at the end."""
+    "test_optimize",
+)
+"""Files that take longest, the longest first: they come first, so that no worker is left with one at the end."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: item.path.stem not in LONGEST)
+    places = {name: place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: places.get(item.path.stem, len(LONGEST)))
 
 
 @pytest.fixture(scope="session")

@@ -278,7 +278,7 @@ def test_where_nothing_is_proven_there_is_no_plan_but_the_nearest_miss(monkeypat
     assert "Nearest miss" in render_plan(plan)
 
 
-def test_the_most_goodput_is_what_the_simulation_proves() -> None:
+def test_the_most_goodput_is_what_the_simulation_proves(short_runs: None) -> None:
     given_ = problem(
         space=QUICK_SPACE, objective=Objective(Goal.MAX_GOODPUT), constraints=Constraints(max_gpus=1), offers=(offer(),)
     )
@@ -290,7 +290,7 @@ def test_the_most_goodput_is_what_the_simulation_proves() -> None:
     assert sum(plan.gpus.values()) == 1
 
 
-def test_a_pulled_brake_gives_the_first_proven_fleet() -> None:
+def test_a_pulled_brake_gives_the_first_proven_fleet(short_runs: None) -> None:
     brake = Brake(pulled=True)
     plan = optimize(problem(space=QUICK_SPACE, workload=workload(RATE)), brake=brake)
     assert brake.armed
