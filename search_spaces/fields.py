@@ -36,9 +36,9 @@ HOUSE = "house"
 """Type of the validation errors whose message is already a sentence for the user."""
 
 
-def house_error(sentence: str) -> PydanticCustomError:
-    """An error whose message is shown as it stands."""
-    return PydanticCustomError(HOUSE, "{sentence}", {"sentence": sentence})
+def house_error(sentence: str, path: tuple[str | int, ...] = ()) -> PydanticCustomError:
+    """An error whose message is shown as it stands; path: to what is wrong within what is validated."""
+    return PydanticCustomError(HOUSE, "{sentence}", {"sentence": sentence, "path": path})
 
 
 _WANTED = {

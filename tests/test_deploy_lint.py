@@ -227,7 +227,9 @@ def test_lengths_that_a_router_cannot_tell_apart_are_refused() -> None:
 
 
 def test_an_unsupported_version_names_the_supported() -> None:
-    with pytest.raises(InputError, match=r"vLLM 0\.30\.0 is not supported .*; supported: 0\.20\.1, 0\.24\.0, 0\.31\.0"):
+    with pytest.raises(
+        InputError, match=r"vLLM '0\.30\.0' is not supported .*; supported: 0\.20\.1, 0\.24\.0, 0\.31\.0"
+    ):
         options("vllm", "0.30.0")
 
 

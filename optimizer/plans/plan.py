@@ -14,6 +14,7 @@ from pydantic import ConfigDict, Field, ValidationError, model_validator
 
 from costmodel.errors import UnknownNameError
 from search_spaces.faults import Path
+from search_spaces.fields import house_error
 from search_spaces.json_source import JsonText
 from search_spaces.plain_text import decoded
 
@@ -21,7 +22,7 @@ from .plan_accuracy import AccuracyRecord
 from .plan_fields import Amount, Count, Degree, Measure, Number, Quantiles, Record, Share
 from .plan_sensitivity import Sensitivity
 from .plan_simulation import SimulatedLatencies, Simulation
-from .reading import fault_at, first_fault, json_object
+from .reading import first_fault, json_object
 
 PLAN_SCHEMA: Literal["pdplan.plan/1"] = "pdplan.plan/1"
 
@@ -370,7 +371,7 @@ class Plan(Record):
     def _agree(self) -> Self:
         """Check what no single field can tell."""
         for path, sentence in self._faults():
-            raise fault_at(path, sentence)
+            raise house_error(sentence, path)
         return self
 
 

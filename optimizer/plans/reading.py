@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from pydantic import ValidationError
-from pydantic_core import PydanticCustomError
 
 from costmodel.quoting import shown
-from search_spaces.faults import Fault, Path
+from search_spaces.faults import Fault
+from search_spaces.fields import HOUSE
 from search_spaces.json_source import JsonText, json_kind, json_shown
 
 _TYPES: Final = {
@@ -23,7 +23,6 @@ _TYPES: Final = {
     "model": "an object",
 }
 """What is wanted, by the first word of the validation library's name of an error."""
-_ELSEWHERE: Final = "elsewhere"
 _BOUNDS: Final = {"greater_than_equal": ("ge", "below"), "less_than_equal": ("le", "above")}
 
 
@@ -47,16 +46,11 @@ def _check_schema(text: JsonText, value: Mapping[str, Any], schema: str) -> None
     raise text.error(f"is {json_shown(found)}, not {schema}", ("schema",))
 
 
-def fault_at(path: Path, sentence: str) -> PydanticCustomError:
-    """What a validator of a whole section raises: what is wrong, and where in the section."""
-    return PydanticCustomError(_ELSEWHERE, "{sentence}", {"sentence": sentence, "path": path})
-
-
 def first_fault(error: ValidationError) -> Fault:
     """Where the first fault of a file is, and what is wrong there."""
     details: Mapping[str, Any] = dict(error.errors(include_url=False)[0])
     path = tuple(details["loc"])
-    if details["type"] == _ELSEWHERE:
+    if details["type"] == HOUSE:
         return Fault((*path, *details["ctx"]["path"]), details["ctx"]["sentence"])
     return Fault(path, _fault(details))
 
