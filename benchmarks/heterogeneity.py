@@ -16,7 +16,6 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
-os.environ.setdefault("PDPLAN_SIMULATOR", "python")
 
 SMALL = {"model.name": "Llama-3.1-8B", "workload.request_rate": "2"}
 TWO_LENGTHS = {

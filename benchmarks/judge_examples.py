@@ -16,7 +16,6 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
-os.environ.setdefault("PDPLAN_SIMULATOR", "python")
 GOODPUT_REQUESTS = 10_000
 
 
