@@ -10,7 +10,6 @@ one comes out the other way.
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 

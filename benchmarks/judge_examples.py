@@ -9,7 +9,6 @@ class: share within the SLO, TTFT and TPOT p90, analytic and simulated, and the 
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import time
 from pathlib import Path

@@ -46,8 +46,7 @@ def steps_of(lanes: int) -> GridSteps:
     instance = long_prompts()
     pool = lane_fleet(instance, Role.PREFILL, lanes, 1).pools[0]
     uneven = float(instance.tables.uneven[pool.shape])
-    steps = cost_steps(instance.problem.model, pool_config(instance, pool), instance.overhead, uneven)
-    return steps
+    return cost_steps(instance.problem.model, pool_config(instance, pool), instance.overhead, uneven)
 
 
 def toy_lanes(lanes: float, uneven: float) -> GridSteps:

@@ -125,7 +125,7 @@ def test_everything_together_conserves_blocks(
     np.testing.assert_allclose(one.moved, other.moved, rtol=1e-9)
     assert int(one.finished.sum()) + sum(engine.rejected for engine in one.engines) == trace.size
     world = make_world(trace, fleet)
-    run_loop(*world, float("inf"))
+    run_loop(world, float("inf"))
     pools = [pool for pool in fleet.pools for _ in range(pool.replicas)]
     for engine, pool in zip(world.engines.view(np.recarray), pools, strict=True):
         assert (engine.free, engine.promised) == (pool.limits.kv_blocks, 0)

@@ -21,18 +21,17 @@ from tests.simulator_paged import random_paged, random_paged_fleet
 from costmodel.simulator import POLICIES, simulate
 
 digest = hashlib.sha256()
-for policy in POLICIES.values():
-    for seed in range(6):
-        for disaggregated in (False, True):
-            trace, fleet = random_trace(seed), random_fleet(seed, policy, disaggregated)
-            if seed % 2 and not policy.static:
-                trace, fleet = random_paged(seed), random_paged_fleet(seed, policy, disaggregated)
-            fleet = on_lanes(fleet) if seed % 4 == 0 and not disaggregated else fleet
-            hand_over = replace(fleet.hand_over, pull=seed % 3 == 0, max_coming=seed % 4)
-            result = simulate(trace, replace(fleet, hand_over=hand_over), log_rows=500)
-            for name in ("first", "finish", "itl_max", "restarts", "engine", "hit", "steps_log"):
-                digest.update(getattr(result, name).tobytes())
-            digest.update(repr((result.engines, result.work, result.prefix, result.events)).encode())
+for seed, policy in enumerate(POLICIES.values()):
+    for disaggregated in (False, True):
+        trace, fleet = random_trace(seed, 12), random_fleet(seed, policy, disaggregated)
+        if disaggregated and not policy.static:
+            trace, fleet = random_paged(seed), random_paged_fleet(seed, policy, disaggregated)
+        fleet = on_lanes(fleet) if seed % 2 == 0 and not disaggregated else fleet
+        hand_over = replace(fleet.hand_over, pull=seed % 3 == 0, max_coming=seed % 4)
+        result = simulate(trace, replace(fleet, hand_over=hand_over), log_rows=500)
+        for name in ("first", "finish", "itl_max", "restarts", "engine", "hit", "steps_log"):
+            digest.update(getattr(result, name).tobytes())
+        digest.update(repr((result.engines, result.work, result.prefix, result.events)).encode())
 print(digest.hexdigest())
 """
 

@@ -14,7 +14,6 @@ from tests.toy import llama_8b
 from costmodel.engine import EngineConfig, Parallelism, Role
 from costmodel.errors import InputError
 from costmodel.simulator import VLLM_V1, Limits, TableSteps, make_trace, simulate
-from costmodel.simulator.trace import diurnal_arrivals, draw_lengths, gamma_arrivals, poisson_arrivals
 from costmodel.simulator.cost_steps import cost_steps
 from costmodel.simulator.metrics import (
     Slo,
@@ -29,6 +28,7 @@ from costmodel.simulator.metrics import (
     throughput,
     within,
 )
+from costmodel.simulator.trace import diurnal_arrivals, draw_lengths, gamma_arrivals, poisson_arrivals
 from costmodel.step import StepLoad, step_time_one
 
 

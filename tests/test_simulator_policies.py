@@ -50,7 +50,7 @@ def test_requests_tokens_and_blocks_are_conserved(policy: Policy, disaggregated:
     rejected = sum(engine.rejected for engine in result.engines)
     assert int(result.finished.sum()) + rejected == trace.size
     world = make_world(trace, fleet)
-    run_loop(*world, float("inf"))
+    run_loop(world, float("inf"))
     pools = [pool for pool in fleet.pools for _ in range(pool.replicas)]
     for engine, pool in zip(world.engines.view(np.recarray), pools, strict=True):
         assert engine.free == pool.limits.kv_blocks

@@ -129,7 +129,7 @@ def test_caches_conserve_blocks_and_jumps_change_nothing(policy: Policy, disaggr
     if not one.restarts.any():
         assert one.work.prompt_tokens.sum() == (trace.isl - one.hit)[one.finished].sum()
     world = make_world(trace, fleet)
-    run_loop(*world, float("inf"))
+    run_loop(world, float("inf"))
     pools = [pool for pool in fleet.pools for _ in range(pool.replicas)]
     for engine, pool in zip(world.engines.view(np.recarray), pools, strict=True):
         assert (engine.free, engine.promised) == (pool.limits.kv_blocks, 0)

@@ -160,7 +160,7 @@ def use_page(w: World, page: int) -> None:
 
 @compiled
 def fetch_pages(w: World, engine: Engine, slot: Slot, t: float) -> float:
-    """Begin to read the prompt's pages that the store has and the engine lacks, if that is quicker: when it ends, or -1.
+    """Begin to read the pages that the store has and the engine lacks, if that is quicker. When it ends, or -1.
 
     The time saved is that of the prompt alone without these pages, less that with them.
     """
@@ -192,4 +192,4 @@ def fetch_pages(w: World, engine: Engine, slot: Slot, t: float) -> float:
     slot.staged = count
     for k in range(count - 1, own - 1, -1):
         use_page(w, w.pages[request.page_at + k])
-    return ready
+    return float(ready)

@@ -45,7 +45,7 @@ def entry(function: Function) -> Function:
     return made
 
 
-class Rows(types.Type):  # type: ignore[misc]
+class Rows(types.Type):
     """numba's type of a pointer to the records, or numbers, of an array."""
 
     def __init__(self, row: types.Type) -> None:
@@ -64,7 +64,7 @@ def rows(array: np.ndarray[Any, Any]) -> Any:
     return array.view(np.recarray) if array.dtype.names else array
 
 
-@intrinsic
+@intrinsic  # type: ignore[untyped-decorator]
 def _pointer(_context: Any, array: types.Array) -> Any:
     def code(context: Any, builder: Any, sig: Any, values: Any) -> Any:
         data = context.make_array(sig.args[0])(context, builder, values[0]).data
@@ -73,8 +73,8 @@ def _pointer(_context: Any, array: types.Array) -> Any:
     return Rows(array.dtype)(array), code
 
 
-@overload(rows)
-def _rows(array: types.Array) -> Any:  # pragma: no cover -- compiled
+@overload(rows)  # type: ignore[untyped-decorator]
+def _rows(array: types.Array) -> Any:  # noqa: ARG001 -- numba compares the names of arguments
     def code(array: types.Array) -> Any:
         return _pointer(array)
 
@@ -83,7 +83,7 @@ def _rows(array: types.Array) -> Any:  # pragma: no cover -- compiled
 
 @infer_global(operator.getitem)
 class _GetRow(AbstractTemplate):  # type: ignore[misc]
-    def generic(self, args: Any, kws: Any) -> Any:
+    def generic(self, args: Any, kws: Any) -> Any:  # noqa: ARG002 -- as numba calls it
         if isinstance(args[0], Rows) and isinstance(args[1], types.Integer):
             return signature(args[0].row, args[0], types.intp)
         return None
@@ -91,7 +91,7 @@ class _GetRow(AbstractTemplate):  # type: ignore[misc]
 
 @infer_global(operator.setitem)
 class _SetRow(AbstractTemplate):  # type: ignore[misc]
-    def generic(self, args: Any, kws: Any) -> Any:
+    def generic(self, args: Any, kws: Any) -> Any:  # noqa: ARG002 -- as numba calls it
         if isinstance(args[0], Rows) and isinstance(args[1], types.Integer):
             return signature(types.none, args[0], types.intp, args[0].row)
         return None
@@ -104,13 +104,13 @@ def _place(context: Any, builder: Any, of: Rows, pointer: Any, index: Any) -> An
     return builder.bitcast(at, context.get_data_type(of.row).as_pointer())
 
 
-@lower_builtin(operator.getitem, Rows, types.intp)
+@lower_builtin(operator.getitem, Rows, types.intp)  # type: ignore[untyped-decorator]
 def _get_row(context: Any, builder: Any, sig: Any, values: Any) -> Any:
     at = _place(context, builder, sig.args[0], *values)
     return at if isinstance(sig.return_type, types.Record) else builder.load(at)
 
 
-@lower_builtin(operator.setitem, Rows, types.intp, types.Any)
+@lower_builtin(operator.setitem, Rows, types.intp, types.Any)  # type: ignore[untyped-decorator]
 def _set_row(context: Any, builder: Any, sig: Any, values: Any) -> Any:
     pointer, index, value = values
     builder.store(value, _place(context, builder, sig.args[0], pointer, index))

@@ -1,7 +1,7 @@
 """The decodes of a lane, counted lazily: joining, leaving, advancing, and runs of equal steps; compiled.
 
-At decode step S of its lane a request has processed offset + S tokens. It needs a new KV block in the step that finds it
-with q tokens if q mod block = 1, so a lane counts its decodes by offset mod block and never looks at each of them.
+At decode step S of its lane a request has processed offset + S tokens. It needs a new KV block in the step that finds
+it with q tokens if q mod block = 1, so a lane counts its decodes by offset mod block and never looks at each of them.
 
 While the batch stays, each step lasts `growth` longer than the one before: k steps take k d + g k (k - 1) / 2, with d
 the first step's time and g = slope x batch. Which step is under way at a time follows by solving for k.
@@ -87,7 +87,7 @@ def join(w: World, lane: Lane, s: int, processed: int) -> None:
 
 @compiled
 def count_lazily(w: World, lane: Lane, s: int) -> None:
-    """Take a decode's blocks (those of its newest token are taken in its next step), whose end is noted for it alone."""
+    """Take a decode's blocks; those of its newest token are taken in its next step, whose end is noted for it alone."""
     slot = w.slots[s]
     w.engines[lane.engine].free -= blocks_of(slot.offset + lane.steps - 1, lane.block)
     w.phases[lane.phase_at + slot.offset % lane.block] += 1

@@ -28,7 +28,7 @@ def is_earlier(event: Event, time: float, kind: int, sequence: int) -> bool:
 
 
 @compiled
-def place(w: World, at: int, time: float, kind: int, sequence: int, which: int) -> None:
+def place(w: World, at: int, time: float, kind: int, sequence: int, which: int) -> None:  # noqa: PLR0917 -- an event
     """Put an event into the hole at place `at` of the heap: the hole moves up, or else down, to where it belongs."""
     events = w.events
     while at > 1 and not is_earlier(events[at // 2], time, kind, sequence):
@@ -48,7 +48,7 @@ def place(w: World, at: int, time: float, kind: int, sequence: int, which: int) 
     event.kind = kind
     event.sequence = sequence
     event.which = which
-    if kind == STEP_END or kind == WAKE:
+    if kind in (STEP_END, WAKE):
         w.lanes[which].event = at
 
 
@@ -60,7 +60,7 @@ def move(w: World, source: int, target: int) -> None:
     hole.kind = event.kind
     hole.sequence = event.sequence
     hole.which = event.which
-    if event.kind == STEP_END or event.kind == WAKE:
+    if event.kind in (STEP_END, WAKE):
         w.lanes[event.which].event = target
 
 
@@ -90,7 +90,7 @@ def take_event(w: World) -> None:
     """Take the first event out of the heap; what it was is the caller's to read before."""
     rules = w.rules
     first, last = w.events[1], w.events[rules.events]
-    if first.kind == STEP_END or first.kind == WAKE:
+    if first.kind in (STEP_END, WAKE):
         w.lanes[first.which].event = 0
     rules.events -= 1
     if rules.events > 0:

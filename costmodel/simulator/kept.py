@@ -50,4 +50,5 @@ def _writable(folder: Path) -> bool:
 def is_kept() -> bool:
     """Whether the loop compiled for this version of Python is there."""
     folder = kept_folder()
-    return folder is not None and any(folder.glob(f"**/*run_loop*.py{sys.version_info.major}{sys.version_info.minor}*.nbc"))
+    files = f"**/*run_loop*.py{sys.version_info.major}{sys.version_info.minor}*.nbc"
+    return folder is not None and any(folder.glob(files))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from .blocks import evict, fetch_pages, hold_pages, leading_pages, release_pages, store_pages
 from .compiled import compiled, entry, rows
 from .decodes import (
@@ -20,7 +18,7 @@ from .decodes import (
     run_time,
     uncount,
 )
-from .events import add_event, interrupt, send_kv, set_event, take_event, wake_idle, wake_lanes
+from .events import add_event, interrupt, send_kv, set_event, take_event, wake_lanes
 from .records import (
     ARRIVAL,
     FETCHED,
@@ -36,8 +34,8 @@ from .records import (
     ZERO,
     Engine,
     Lane,
+    PoolRecord,
     Request,
-    Slot,
     World,
 )
 from .scheduler import come_in, queue_back, queue_front, running_remove, start_step, too_long
@@ -55,41 +53,24 @@ SLACK = 1.0 + 1e-9
 
 
 @entry
-def run_loop(
-    requests: Any,
-    slots: Any,
-    lanes: Any,
-    engines: Any,
-    pools: Any,
-    models: Any,
-    rules: Any,
-    events: Any,
-    gaps: Any,
-    cached: Any,
-    log: Any,
-    tables: Any,
-    free_at: Any,
-    phases: Any,
-    pages: Any,
-    until: float,
-) -> int:
-    """Simulate the world, whose arrays these are, until all is done or `until` [s]. Events handled."""
+def run_loop(world: World, until: float) -> int:
+    """Simulate the world until all is done or `until` [s]. Events handled."""
     w = World(
-        rows(requests),
-        rows(slots),
-        rows(lanes),
-        rows(engines),
-        rows(pools),
-        rows(models),
-        rows(rules)[0],
-        rows(events),
-        rows(gaps),
-        rows(cached),
-        rows(log),
-        rows(tables),
-        rows(free_at),
-        rows(phases),
-        rows(pages),
+        rows(world.requests),
+        rows(world.slots),
+        rows(world.lanes),
+        rows(world.engines),
+        rows(world.pools),
+        rows(world.models),
+        rows(world.rules)[0],
+        rows(world.events),
+        rows(world.gaps),
+        rows(world.cached),
+        rows(world.log),
+        rows(world.tables),
+        rows(world.free_at),
+        rows(world.phases),
+        rows(world.pages),
     )
     coming, handled = 0, 0
     while coming < w.rules.opened or w.rules.events > 0:
@@ -157,7 +138,7 @@ def arrive(w: World, r: int, t: float) -> int:
 def take_slot(w: World) -> int:
     """An empty slot."""
     rules = w.rules
-    s = rules.free_slot
+    s: int = rules.free_slot
     if s >= 0:
         rules.free_slot = w.slots[s].next
     else:
@@ -284,15 +265,20 @@ def choose_engine(w: World, request: Request, decode: int, t: float) -> int:
             if w.pools[k].decode == decode:
                 count += 1
                 p = k
-    best, best_load = -1, 0
-    if count > 1:
-        for k in range(w.rules.pools):
-            if w.pools[k].decode == decode:
-                for e in range(w.pools[k].first_engine, w.pools[k].end_engine):
-                    if best < 0 or w.engines[e].requests < best_load:
-                        best, best_load = e, w.engines[e].requests
-        return best
-    pool = w.pools[p]
+    if count == 1:
+        return choose_in_pool(w, request, w.pools[p], t)
+    best = -1
+    for k in range(w.rules.pools):
+        if w.pools[k].decode == decode:
+            for e in range(w.pools[k].first_engine, w.pools[k].end_engine):
+                if best < 0 or w.engines[e].requests < w.engines[best].requests:
+                    best = e
+    return best
+
+
+@compiled
+def choose_in_pool(w: World, request: Request, pool: PoolRecord, t: float) -> int:
+    """Engine of the pool, by its router."""
     first, last = pool.first_engine, pool.end_engine
     if last - first == 1:
         return first
@@ -303,6 +289,7 @@ def choose_engine(w: World, request: Request, decode: int, t: float) -> int:
         home = prefix_home(w, request, first, last, t)
         if home >= 0:
             return home
+    best, best_load = -1, 0
     for e in range(first, last):
         load = load_of(w, w.engines[e], pool.router, t)
         if best < 0 or load < best_load:
@@ -343,7 +330,7 @@ def prefix_home(w: World, request: Request, first: int, last: int, t: float) -> 
 def end_step(w: World, lane: Lane, engine: Engine, t: float) -> None:
     """The step, run or sleep of the lane ends at t: tokens are handed out, prompts end, requests leave."""
     tally(engine, t)
-    if lane.mode == IDLE or lane.mode == SLEEP:
+    if lane.mode in (IDLE, SLEEP):
         return
     grown = blocks_needed(w, lane, lane.run) - next_blocks(w, lane) if lane.mode == RUN and lane.run > 1 else 0
     account(w, lane, engine, t, grown)
@@ -489,8 +476,7 @@ def tally(engine: Engine, t: float) -> None:
 def account(w: World, lane: Lane, engine: Engine, t: float, grown: int) -> None:
     """Add the step, or run of steps, that ends at t to the engine's counters and to the log.
 
-    grown: blocks that a run takes after its first step. The first and the last step of a run are checked against their
-    floors; in between, its time and its floors are both affine in the number of the step.
+    grown: blocks that a run takes after its first step.
     """
     rules, work = w.rules, w.models[lane.model]
     steps = max(1, lane.run)
@@ -518,21 +504,7 @@ def account(w: World, lane: Lane, engine: Engine, t: float, grown: int) -> None:
     engine.decode_rows += steps * batch
     engine.decode_context += steps * context + batch * (steps * (steps - 1) // 2)
     if work.peak > 0.0:
-        held = StepContent(1, tokens, capped, chunks + batch, pairs, reach, batch, context)
-        flop, moved, later = least_flop(work, held), least_bytes(work, held), (steps - 1) * batch
-        for k in range(min(steps, 2)):
-            start, duration = lane.start, lane.first_duration
-            if k == 1:
-                start, duration = start + run_time(lane, steps - 1), duration + (steps - 1) * lane.growth
-                flop, moved = flop + work.context_flop * later, moved + work.context_bytes * later
-            floor = max(flop / work.peak, moved / work.bandwidth)
-            if duration * SLACK < floor:
-                if rules.too_fast == 0:
-                    rules.fast_lane = lane.index
-                    rules.fast_start = start
-                    rules.fast_time = duration
-                    rules.fast_floor = floor
-                rules.too_fast += 1
+        check_floors(w, lane, StepContent(1, tokens, capped, chunks + batch, pairs, reach, batch, context), steps)
     if rules.logged < rules.log_rows:
         row = w.log[rules.logged]
         row.lane = lane.index
@@ -543,6 +515,29 @@ def account(w: World, lane: Lane, engine: Engine, t: float, grown: int) -> None:
         row.context = lane.context
         row.steps = steps
         rules.logged += 1
+
+
+@compiled
+def check_floors(w: World, lane: Lane, held: StepContent, steps: int) -> None:
+    """Count a step faster than its FLOP or bytes allow, and keep the first of them for the message.
+
+    Of a run the first and the last step; in between, its time and its floors are both affine in the number of the step.
+    """
+    rules, work, later = w.rules, w.models[lane.model], (steps - 1) * held.decodes
+    flop, moved = least_flop(work, held), least_bytes(work, held)
+    for k in range(min(steps, 2)):
+        start, duration = lane.start, lane.first_duration
+        if k == 1:
+            start, duration = start + run_time(lane, steps - 1), duration + (steps - 1) * lane.growth
+            flop, moved = flop + work.context_flop * later, moved + work.context_bytes * later
+        floor = max(flop / work.peak, moved / work.bandwidth)
+        if duration * SLACK < floor:
+            if rules.too_fast == 0:
+                rules.fast_lane = lane.index
+                rules.fast_start = start
+                rules.fast_time = duration
+                rules.fast_floor = floor
+            rules.too_fast += 1
 
 
 @compiled

@@ -31,7 +31,6 @@ Column = NDArray[Any] | Sequence[float] | Sequence[int] | float | int
 Array = NDArray[Any]
 
 
-
 def _numbers(values: Sequence[int]) -> tuple[int, ...]:
     """Constants that numba takes for whole numbers; for a plain one it would compile each function anew."""
     return tuple(np.array(values, dtype=np.int64))
@@ -422,7 +421,8 @@ def dtype_of(kind: type) -> np.dtype[Any]:
     """Layout of a record."""
     hints = get_type_hints(kind)
     codes = {float: "f8", int: "i8"}
-    return np.dtype([(name, "i4" if kind is Request and name in SHORT else codes[hints[name]]) for name in hints], align=True)
+    short = SHORT if kind is Request else ()
+    return np.dtype([(name, "i4" if name in short else codes[hints[name]]) for name in hints], align=True)
 
 
 def records(kind: type, size: int, columns: Mapping[str, Column]) -> Array:
@@ -479,11 +479,11 @@ def make_world(trace: Trace, fleet: Fleet, fast_forward: bool = True, log_rows: 
 
 def empty_world() -> World:
     """A fleet without engines that nobody asks: enough to compile for."""
-    kinds = (Request, Slot, Lane, Engine, PoolRecord, StepRecord)
     none, nothing = np.zeros(0), np.zeros(0, dtype=np.int64)
-    rules, rest = records(Rules, 1, dict.fromkeys(Rules.__dataclass_fields__, 0)), (Event, Gap, CachedPage, LogRow)
-    arrays = [*(records(kind, 0, {}) for kind in kinds), rules, *(records(kind, 0, {}) for kind in rest)]
-    return World(*arrays, none, none, nothing, nothing)
+    before = [records(kind, 0, {}) for kind in (Request, Slot, Lane, Engine, PoolRecord, StepRecord)]
+    rules = records(Rules, 1, dict.fromkeys(Rules.__dataclass_fields__, 0))
+    behind = [records(kind, 0, {}) for kind in (Event, Gap, CachedPage, LogRow)]
+    return World._make([*before, rules, *behind, none, none, nothing, nothing])
 
 
 def _requests(trace: Trace) -> Array:

@@ -28,7 +28,7 @@ def prepare(say: Callable[[str], None] | None = None) -> None:
     """
     if say is not None and not is_kept():
         say("compiling the simulator, once")
-    _load()(*empty_world(), 0.0)
+    _load()(empty_world(), 0.0)
 
 
 @cache
@@ -53,7 +53,7 @@ def simulate(
     if trace.pages is not None:
         check_pages(fleet, trace.pages.tokens)
     world = make_world(trace, fleet, fast_forward, log_rows)
-    events = _load()(*world, until)
+    events = _load()(world, until)
     _check_floors(world)
     return _result(trace, fleet, world, int(events))
 
@@ -118,7 +118,8 @@ def _work(world: World, fleet: Fleet) -> EngineWork:
     """Work of all engines from the counters that the loop kept."""
     engines, models = world.engines, world.models
     stages = np.array([fleet.pools[pool].pipeline for pool in engines["pool"]], dtype=np.float64)
-    works = [StepWork(*(models[name][pool].item() for name in StepWork.__dataclass_fields__)) for pool in engines["pool"]]
+    names = StepWork.__dataclass_fields__
+    works = [StepWork(*(models[name][pool].item() for name in names)) for pool in engines["pool"]]
     contents = [_content(engine) for engine in engines]
     return EngineWork(
         flop=np.array([least_flop(work, held) for work, held in zip(works, contents, strict=True)]),

@@ -1,4 +1,4 @@
-"""The one scheduler, which reads the answers of its policy: who enters a batch, what a step holds, who leaves; compiled.
+"""The one scheduler, which reads its policy: who enters a batch, what a step holds, who leaves; compiled.
 
 Order in a step: decodes first (they take the KV blocks that they need, preempting the youngest if there are none), then
 prompts already begun, then waiting requests, each as far as token budget, sequences and blocks go. With an exclusive
@@ -42,20 +42,17 @@ def start_step(w: World, lane: Lane, t: float) -> None:
         set_event(w, lane, STEP_END, w.free_at[engine.stage_at])
         return
     enter_ready(w, lane, engine)
-    if engine.gate_head >= 0:
-        open_gate(w, lane, engine, t)
+    open_gate(w, lane, engine, t)
     if lane.rotating == 1:
         collect_rotated(w, lane)
     if lane.stages > 1 and lane.chunked == 1:
         gather_prompts(w, lane, engine)
     preempted = make_room(w, lane, engine) if lane.exclusive == 0 else 0
-    chosen = no_prompts()
-    if lane.prompts > 0 or engine.wait_head >= 0:
+    chosen = fill_prompts(w, lane, engine, t, preempted)
+    while chosen.prompts == 0 and lane.decodes == 0 and lane.prompts > (1 if lane.stages == 1 else 0):
+        preempt(w, lane, engine, lane.tail)
+        preempted += 1
         chosen = fill_prompts(w, lane, engine, t, preempted)
-        while chosen.prompts == 0 and lane.decodes == 0 and lane.prompts > (1 if lane.stages == 1 else 0):
-            preempt(w, lane, engine, lane.tail)
-            preempted += 1
-            chosen = fill_prompts(w, lane, engine, t, preempted)
     if chosen.prompts > 0:
         begin_mixed(w, lane, engine, t, chosen)
         return
@@ -217,7 +214,7 @@ def fill_prompts(w: World, lane: Lane, engine: Engine, t: float, preempted: int)
                 return chosen
         slot = w.slots[s]
         if waiting:
-            size = admit_prompt(w, lane, engine, slot, s, room, chosen)
+            size = admit_prompt(w, lane, engine, s, room, chosen)
             if size <= 0:
                 return chosen
             request = w.requests[slot.request]
@@ -244,13 +241,13 @@ def next_chunk(lane: Lane, engine: Engine, slot: Slot, room: int) -> int:
 
 
 @compiled
-def admit_prompt(w: World, lane: Lane, engine: Engine, slot: Slot, s: int, room: int, chosen: Chosen) -> int:
+def admit_prompt(w: World, lane: Lane, engine: Engine, s: int, room: int, chosen: Chosen) -> int:  # noqa: PLR0917 -- compiled
     """Admit the first waiting request if its prompt, or a chunk of it, fits into the step and its blocks are there.
 
     Tokens of the chunk, 0 if it is refused. Some blocks may be shared; a whole prompt longer than the budget may go
     alone.
     """
-    shared = 0
+    slot, shared = w.slots[s], 0
     if engine.cache >= 0 and slot.done < slot.prompt:
         shared = find_prefix(w, engine, slot)
     size = slot.prompt - slot.done
@@ -272,7 +269,7 @@ def admit_prompt(w: World, lane: Lane, engine: Engine, slot: Slot, s: int, room:
     queue_pop(w, engine, lane)
     running_insert(w, lane, s, NONE)
     prompt_append(w, lane, s)
-    return size
+    return int(size)
 
 
 @compiled

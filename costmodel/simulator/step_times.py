@@ -39,7 +39,7 @@ class Chosen(NamedTuple):
 
 
 @entry
-def step_seconds(
+def step_seconds(  # noqa: PLR0917 -- numba takes no names
     models: NDArray[Any],
     tables: NDArray[np.float64],
     lengths: NDArray[np.int64],
