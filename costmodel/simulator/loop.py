@@ -87,7 +87,7 @@ def run_loop(world: World, until: float) -> int:
         handled += 1
         come = -1
         if kind == ARRIVAL:
-            come = arrive(w, which, t)
+            come = arrive(w, which, choose_engine(w, w.requests[which], ZERO, t), t)
         elif kind == HAND_OVER:
             come = receive(w, which, t)
         elif kind == FETCHED:
@@ -98,7 +98,7 @@ def run_loop(world: World, until: float) -> int:
             while w.rules.computed >= 0:
                 s = w.rules.computed
                 w.rules.computed = w.slots[s].next
-                hand_over(w, s, t)
+                hand_over(w, s, choose_engine(w, w.requests[w.slots[s].request], ONE, t), t)
             start_step(w, lane, t)
         if come >= 0:
             enqueue(w, come, t)
@@ -106,10 +106,9 @@ def run_loop(world: World, until: float) -> int:
 
 
 @compiled
-def arrive(w: World, r: int, t: float) -> int:
-    """Request r comes at t and is routed to an engine that computes prompts. The slot to queue there now, or -1."""
-    request = w.requests[r]
-    engine = w.engines[choose_engine(w, request, ZERO, t)]
+def arrive(w: World, r: int, e: int, t: float) -> int:
+    """Request r comes at t to engine e, which computes prompts. The slot to queue there now, or -1."""
+    request, engine = w.requests[r], w.engines[e]
     lane, s = w.lanes[engine.first_lane], take_slot(w)
     slot = w.slots[s]
     slot.request = r
@@ -235,10 +234,9 @@ def notify(w: World, engine: Engine, t: float, fresh: bool) -> None:
 
 
 @compiled
-def hand_over(w: World, s: int, t: float) -> None:
-    """Send the KV of the prompt in slot s to a decode engine, or let it wait before its gate."""
-    slot = w.slots[s]
-    receiver = w.engines[choose_engine(w, w.requests[slot.request], ONE, t)]
+def hand_over(w: World, s: int, e: int, t: float) -> None:
+    """Send the KV of the prompt in slot s to decode engine e, or let it wait before its gate."""
+    slot, receiver = w.slots[s], w.engines[e]
     slot.lane = receiver.first_lane
     receiver.requests += 1
     receiver.tokens += slot.total
