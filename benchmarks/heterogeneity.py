@@ -10,13 +10,11 @@ one comes out the other way.
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
-os.environ.setdefault("PDPLAN_SIMULATOR", "python")
 
 SMALL = {"model.name": "Llama-3.1-8B", "workload.request_rate": "2"}
 TWO_LENGTHS = {

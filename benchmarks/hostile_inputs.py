@@ -639,7 +639,6 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=2, help="processes")
     parser.add_argument("--number", action="append", help="only these, such as links-17, and all that they say")
     arguments = parser.parse_args()
-    os.environ["PDPLAN_SIMULATOR"] = "python"
     numbers = [f"{kind}-{number}" for kind in KINDS for number in range(getattr(arguments, kind))]
     codes, faults = Counter[str](), Counter[str]()
     with tempfile.TemporaryDirectory() as base, multiprocessing.get_context("fork").Pool(arguments.jobs, limit) as pool:

@@ -9,14 +9,12 @@ class: share within the SLO, TTFT and TPOT p90, analytic and simulated, and the 
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
-os.environ.setdefault("PDPLAN_SIMULATOR", "python")
 GOODPUT_REQUESTS = 10_000
 
 

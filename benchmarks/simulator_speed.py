@@ -1,11 +1,12 @@
-"""Speed and memory of the simulator.
+"""Speed, memory and compilation of the simulator.
 
-    python benchmarks/simulator_speed.py [--data ../shared/data] [--runs 5]
+    python benchmarks/simulator_speed.py [--data ../shared/data] [--before CHECKOUT] [--runs 3]
 
-Prints simulated requests per CPU-second on one core, with and without the compiled loop, each in a fresh process:
-OPT-13B disaggregated on DistServe's reference traces, Llama-2-7B colocated with chunked prefill on Vidur's, as they are
-(1,000 requests) and twenty times as long; and time and peak memory of 1,000,000 requests. Compiling is not counted:
-it happens once and is kept on disk.
+Prints simulated requests per CPU-second on one core, each fleet in a process of its own: OPT-13B disaggregated on
+DistServe's reference trace and Llama-2-7B colocated with chunked prefill on Vidur's, both twenty times as long, and the
+fleets planned for the three examples, 20,000 requests drawn from the demand; then time and peak memory of 1,000,000
+requests, and the CPU seconds of compiling the loop and of loading it. --before: another checkout, measured beside
+this one as it comes (without numba where its default install has none).
 """
 
 from __future__ import annotations
@@ -15,24 +16,23 @@ import os
 import resource
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
-
-ROOT = Path(__file__).resolve().parents[1]
+HERE = Path(__file__).resolve().parents[1]
+ROOT = Path(os.environ.get("SIMULATOR_SPEED_ROOT", HERE))
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.folders import data_folder  # noqa: E402 -- run as a script, the repository is found first
-
 PEERS = "simdistserve 305, Vidur 193-280, BLIS 125-262, splitwise-sim 90-214 requests per CPU-second"
-LONG = 20
-MILLION = 1_000_000
+LONG, MILLION, DRAWN = 20, 1_000_000, 20_000
+EXAMPLES = ("chat", "code", "long-context")
 
 
 def longer(trace, times):
     """The trace `times` times over, one after the other."""
+    import numpy as np
+
     from costmodel.simulator import make_trace
 
     span = trace.arrival[-1] * trace.size / max(1, trace.size - 1)
@@ -40,72 +40,120 @@ def longer(trace, times):
     return make_trace(arrival, np.tile(trace.isl, times), np.tile(trace.osl, times))
 
 
-def cases(data: Path) -> Iterator[tuple[str, object, object]]:
-    """(name, trace, fleet) of the reference cases."""
+def reference(data: Path, name: str):
+    """Trace and fleet of a reference case."""
     import json
 
     from benchmarks.reference import simdistserve, vidur
     from benchmarks.reference.files import rows_of, trace_of
 
-    folder = data / "simulation" / "simdistserve"
-    coefficients = json.loads((folder / "coefficients.json").read_text("utf-8"))
-    for row in rows_of(folder / "results.csv"):
-        if row["backend"] == "distserve":
-            fleet = simdistserve.fleet_of(row, coefficients)
-            yield f"disaggregated OPT-13B, {row['rate_rps']} req/s", trace_of(folder / row["trace"]), fleet
+    if name == "OPT-13B":
+        folder = data / "simulation" / "simdistserve"
+        coefficients = json.loads((folder / "coefficients.json").read_text("utf-8"))
+        row = next(row for row in rows_of(folder / "results.csv") if row["backend"] == "distserve")
+        return trace_of(folder / row["trace"]), simdistserve.fleet_of(row, coefficients)
     folder = data / "simulation" / "vidur"
-    for row in rows_of(folder / "results_7b.csv"):
-        if row["scheduler"] == "sarathi":
-            fleet = vidur.fleet_of(row, folder / "tables_7b")
-            yield f"chunked colocated 7B, {row['rate_rps']} req/s", trace_of(folder / row["trace"]), fleet
+    row = next(row for row in rows_of(folder / "results_7b.csv") if row["scheduler"] == "sarathi")
+    return trace_of(folder / row["trace"]), vidur.fleet_of(row, folder / "tables_7b")
 
 
-def best(trace, fleet, runs: int) -> float:
-    """Requests per CPU-second, the best of several runs."""
+def planned(plan: Path, requests: int):
+    """Trace and fleet of a plan."""
+    from optimizer.fleets.plan_fleet import fleet_of_plan
+    from optimizer.verification.judge import simulated_fleet, simulated_trace
+    from pdplan.plan_files import read_plan
+
+    instance, fleet = fleet_of_plan(read_plan(plan))
+    return simulated_trace(instance, fleet, requests, 1).trace, simulated_fleet(instance, fleet)
+
+
+def child(arguments: argparse.Namespace) -> None:
+    """One measurement, printed as numbers."""
     from costmodel.simulator import simulate
 
-    simulate(trace, fleet)
-    times = []
-    for _ in range(runs):
+    name = arguments.child
+    if name == "million":
+        trace, fleet = reference(arguments.data, "OPT-13B")
+        trace = longer(trace, MILLION // trace.size)
         start = time.process_time()
         simulate(trace, fleet)
-        times.append(time.process_time() - start)
-    return trace.size / min(times)
-
-
-def child(data: Path, runs: int, memory: bool) -> None:
-    from costmodel.simulator import simulate
-    from costmodel.simulator.backend import chosen_loop
-
-    kind = "plain Python" if chosen_loop(0) is None else "compiled"
-    if memory:
-        trace, fleet = next((trace, fleet) for name, trace, fleet in cases(data) if "OPT-13B, 4" in name)
-        start = time.process_time()
-        result = simulate(longer(trace, MILLION // trace.size), fleet)
-        spent = time.process_time() - start
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-        print(f"{kind}: {int(result.finished.sum()):,} requests in {spent:.1f} CPU-s, peak memory {peak:,.0f} MiB")
+        print(time.process_time() - start, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
         return
-    for name, trace, fleet in cases(data):
-        short, long = best(trace, fleet, runs), best(longer(trace, LONG), fleet, max(1, runs // 3))
-        print(f"{kind}, {name}: {short:,.0f} requests per CPU-s (1,000 requests), {long:,.0f} ({LONG},000)", flush=True)
+    if name in EXAMPLES:
+        trace, fleet = planned(arguments.plans / f"{name}.json", DRAWN)
+    else:
+        trace, fleet = reference(arguments.data, name)
+        simulate(trace, fleet)
+        trace = longer(trace, LONG)
+    simulate(trace, fleet, until=float(trace.arrival[100]))
+    spent = []
+    for _ in range(arguments.runs):
+        start = time.process_time()
+        simulate(trace, fleet)
+        spent.append(time.process_time() - start)
+    print(trace.size / min(spent))
+
+
+def compilation() -> tuple[float, float]:
+    """CPU seconds of the first and of a later process, from import to the first run, where nothing was kept before."""
+    script = "import time; from costmodel.simulator.run import prepare; prepare(); print(time.process_time())"
+    with tempfile.TemporaryDirectory() as folder:
+        redirected = f"from pathlib import Path; kept.places = lambda: [Path({folder!r})]; "
+        command = [sys.executable, "-c", "from costmodel.simulator import kept; " + redirected + script]
+        first, later = (
+            float(subprocess.run(command, cwd=HERE, capture_output=True, text=True, check=True).stdout)
+            for _ in range(2)
+        )
+    return first, later
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, default=data_folder())
-    parser.add_argument("--runs", type=int, default=5)
-    parser.add_argument("--child", choices=("speed", "memory"), help=argparse.SUPPRESS)
+    parser.add_argument("--data", type=Path, default=HERE.parent / "shared" / "data")
+    parser.add_argument("--before", type=Path, help="another checkout of pdplan")
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--plans", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--child", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.child:
-        child(arguments.data, arguments.runs, arguments.child == "memory")
+        child(arguments)
         return
+    roots = [HERE] + ([arguments.before.resolve()] if arguments.before else [])
     print(f"measured elsewhere: {PEERS}")
-    for mode in ("numba", "python"):
-        for part in ("speed", "memory"):
-            command = [sys.executable, __file__, "--data", str(arguments.data), "--runs", str(arguments.runs)]
-            environment = os.environ | {"PDPLAN_SIMULATOR": mode, "OMP_NUM_THREADS": "1"}
-            subprocess.run([*command, "--child", part], env=environment, check=True)
+    with tempfile.TemporaryDirectory() as folder:
+        for name in EXAMPLES:
+            workload = HERE / "examples" / f"{name}.yaml"
+            command = [
+                sys.executable,
+                "-m",
+                "pdplan",
+                "optimize",
+                str(workload),
+                "-o",
+                f"{folder}/{name}",
+                "--effort",
+                "quick",
+            ]
+            subprocess.run(command, cwd=HERE, check=True, capture_output=True)
+            Path(folder, name, "plan.json").rename(Path(folder, f"{name}.json"))
+        for name in ("OPT-13B", "Llama-2-7B", *EXAMPLES, "million"):
+            for root in roots:
+                environment = os.environ | {"SIMULATOR_SPEED_ROOT": str(root), "PYTHONPATH": str(root)}
+                environment |= {
+                    "OMP_NUM_THREADS": "1",
+                    "PDPLAN_SIMULATOR": "python",
+                }  # the second as former ones read it
+                command = [sys.executable, __file__, "--data", str(arguments.data), "--runs", str(arguments.runs)]
+                command += ["--plans", folder, "--child", name]
+                done = subprocess.run(command, env=environment, cwd=root, capture_output=True, text=True, check=True)
+                numbers = [float(number) for number in done.stdout.split()]
+                which = "now" if root == HERE else "before"
+                if name == "million":
+                    print(f"{which:<7} 1,000,000 requests  {numbers[0]:6.1f} CPU-s, peak memory {numbers[1]:,.0f} MiB")
+                else:
+                    print(f"{which:<7} {name:<13} {numbers[0]:>10,.0f} requests per CPU-second", flush=True)
+    first, later = compilation()
+    print(f"compiling, once: {first:.1f} CPU-s with imports; loading later: {later:.1f}")
 
 
 if __name__ == "__main__":

@@ -18,7 +18,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import math
-import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -30,7 +29,6 @@ from numpy.typing import NDArray
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
-os.environ.setdefault("PDPLAN_SIMULATOR", "numba")
 
 from benchmarks.problems import TWO_CLASSES, Posed, by_formula  # noqa: E402 -- the repository is found first
 from optimizer.verification.samplers import (  # noqa: E402

@@ -13,14 +13,12 @@ by more than two points.
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
-os.environ.setdefault("PDPLAN_SIMULATOR", "python")
 
 from benchmarks.fresh_requests import dollars, on_fresh_requests, print_table  # noqa: E402 -- first the repository
 from benchmarks.problems import PROBLEMS, problem_of  # noqa: E402

@@ -49,7 +49,7 @@ def pdplan(*arguments: object, cwd: Path = ROOT, code: str = "", **environment: 
     """Run the program, or `code` with the same arguments, in a process of its own with both streams piped."""
     start = ["-c", code] if code else ["-m", "pdplan"]
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("PDPLAN_", "NO_COLOR", "COLUMNS"))}
-    settings = {"COLUMNS": "100", "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "utf-8", "PDPLAN_SIMULATOR": "python"}
+    settings = {"COLUMNS": "100", "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "utf-8"}
     return subprocess.run(
         [sys.executable, *start, *map(str, arguments)],
         capture_output=True,

@@ -1,11 +1,6 @@
-"""Small fleets and traces for the simulator's tests, drawn from a seed. Tests run the plain Python loop, which needs no
-compiling; `test_simulator_compiled.py` shows that numba's gives the same bytes."""
+"""Small fleets and traces for the simulator's tests, drawn from a seed."""
 
 from __future__ import annotations
-
-import os
-
-os.environ.setdefault("PDPLAN_SIMULATOR", "python")
 
 from dataclasses import replace
 

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from costmodel.engine import Role
 from costmodel.simulator import Fleet as SimulatedFleet
 from costmodel.simulator import HandOver, make_trace, simulate
-from costmodel.simulator.arrivals import draw_lengths
 from costmodel.simulator.metrics import Attainment, Overload, within
+from costmodel.simulator.trace import draw_lengths
 from optimizer.fleets.evaluate import holds, largest_load, predict_misses
 from optimizer.fleets.fleet import Fleet, FleetPool
 from optimizer.loads.instance import Instance

@@ -17,7 +17,6 @@ from costmodel.queueing import lockstep_excess
 from costmodel.serving.load import ClosedLoad, prompt_time
 from costmodel.simulator.cost_steps import GridSteps, cost_steps
 from costmodel.simulator.run import simulate
-from costmodel.simulator.step_model import PackedSteps
 from costmodel.step import StepLoad, step_time
 from optimizer.fleets.build_plan import plan_transfers
 from optimizer.fleets.fleet import FleetPool, pool_config
@@ -42,23 +41,20 @@ def long_prompts() -> Instance:
 
 
 @cache
-def steps_of(lanes: int) -> PackedSteps:
+def steps_of(lanes: int) -> GridSteps:
     """Step times of a prefill engine with so many lanes, as plans are simulated with."""
     instance = long_prompts()
     pool = lane_fleet(instance, Role.PREFILL, lanes, 1).pools[0]
     uneven = float(instance.tables.uneven[pool.shape])
-    steps = cost_steps(instance.problem.model, pool_config(instance, pool), instance.overhead, uneven)
-    return PackedSteps.of(steps.numbers())
+    return cost_steps(instance.problem.model, pool_config(instance, pool), instance.overhead, uneven)
 
 
-def toy_lanes(lanes: float, uneven: float) -> PackedSteps:
+def toy_lanes(lanes: float, uneven: float) -> GridSteps:
     """1 s per token of all lanes, of which half is each lane's own work; attention is 1 s per pair."""
     nodes, ones = np.array([1.0, 1000.0]), np.ones((2, 2))
     pairs = (nodes, np.array([0.0, 1000.0]), ones)
     grids = (nodes, nodes / lanes, np.array([1.0, 9.0]), np.zeros(2), nodes, np.zeros((1, 2)), *pairs)
-    return PackedSteps.of(
-        GridSteps(*grids, lanes=lanes, uneven=uneven, lane_nodes=nodes, lane_times=0.5 * nodes / lanes).numbers()
-    )
+    return GridSteps(*grids, lanes=lanes, uneven=uneven, lane_nodes=nodes, lane_times=0.5 * nodes / lanes)
 
 
 def test_a_step_lasts_as_long_as_its_busiest_lane() -> None:
@@ -135,7 +131,7 @@ def test_the_simulator_counts_the_host_time_of_the_busiest_lane(requests: int) -
     pool = lane_fleet(instance, Role.PREFILL, LANES, 1).pools[0]
     config, host = pool_config(instance, pool), EngineOverhead(0.0, 1.0, Origin.ASSUMED, "toy")
     config = replace(config, max_num_seqs=256)
-    steps = PackedSteps.of(cost_steps(instance.problem.model, config, host).numbers())
+    steps = cost_steps(instance.problem.model, config, host)
     assert steps.decode(requests, requests) == pytest.approx(max(requests / LANES, 1.0), abs=0.1)
 
 

@@ -29,7 +29,7 @@ from costmodel.simulator import (
     simulate,
 )
 from costmodel.simulator.loop import run_loop
-from costmodel.simulator.setup import make_world
+from costmodel.simulator.records import make_world
 
 FLAT = CoefficientSteps((0.1, 0.0, 0.0), (0.01, 0.0, 0.0))
 """Every prompt step takes 100 ms, every decode step 10 ms."""
@@ -124,12 +124,13 @@ def test_everything_together_conserves_blocks(
     np.testing.assert_allclose(one.finish, other.finish, rtol=1e-9)
     np.testing.assert_allclose(one.moved, other.moved, rtol=1e-9)
     assert int(one.finished.sum()) + sum(engine.rejected for engine in one.engines) == trace.size
-    world = make_world(trace, fleet, True, 0)
-    run_loop(world, trace.opened, float("inf"))
-    for group, pool in zip(world.groups, [p for p in fleet.pools for _ in range(p.replicas)], strict=True):
-        assert (group.free, group.promised) == (pool.limits.kv_blocks, 0)
-        assert (group.coming, group.gate_head, group.gate_tail) == (0, -1, -1)
-        assert (group.requests, group.tokens) == (0, 0)
+    world = make_world(trace, fleet)
+    run_loop(world, float("inf"))
+    pools = [pool for pool in fleet.pools for _ in range(pool.replicas)]
+    for engine, pool in zip(world.engines.view(np.recarray), pools, strict=True):
+        assert (engine.free, engine.promised) == (pool.limits.kv_blocks, 0)
+        assert (engine.coming, engine.gate_head, engine.gate_tail) == (0, -1, -1)
+        assert (engine.requests, engine.tokens) == (0, 0)
 
 
 def test_a_negative_bound_is_named() -> None:

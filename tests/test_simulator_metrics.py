@@ -14,7 +14,6 @@ from tests.toy import llama_8b
 from costmodel.engine import EngineConfig, Parallelism, Role
 from costmodel.errors import InputError
 from costmodel.simulator import VLLM_V1, Limits, TableSteps, make_trace, simulate
-from costmodel.simulator.arrivals import diurnal_arrivals, draw_lengths, gamma_arrivals, poisson_arrivals
 from costmodel.simulator.cost_steps import cost_steps
 from costmodel.simulator.metrics import (
     Slo,
@@ -29,7 +28,7 @@ from costmodel.simulator.metrics import (
     throughput,
     within,
 )
-from costmodel.simulator.step_model import PackedSteps
+from costmodel.simulator.trace import diurnal_arrivals, draw_lengths, gamma_arrivals, poisson_arrivals
 from costmodel.step import StepLoad, step_time_one
 
 
@@ -188,7 +187,7 @@ def test_the_grid_follows_the_cost_model() -> None:
 
     model = llama_8b()
     config = EngineConfig(accelerator("H100"), Role.COLOCATED, Parallelism(tensor=2), "bf16", "bf16", 64, 1024, 8192)
-    packed = PackedSteps.of(cost_steps(model, config, NO_OVERHEAD).numbers())
+    steps = cost_steps(model, config, NO_OVERHEAD)
     rng = np.random.default_rng(0)
     errors = []
     for _ in range(120):
@@ -196,7 +195,7 @@ def test_the_grid_follows_the_cost_model() -> None:
         batch, context = int(rng.integers(1, 65)), int(rng.integers(1, 8000))
         mixed = step_time_one(model, config, NO_OVERHEAD, StepLoad.of(1, new, past, batch, context)).total[0, 0]
         decode = step_time_one(model, config, NO_OVERHEAD, StepLoad.decode(batch, context)).total[0, 0]
-        errors.append(packed.mixed([new], [past], batch, batch * context) / mixed - 1)
-        errors.append(packed.decode(batch, batch * context) / decode - 1)
+        errors.append(steps.mixed([new], [past], batch, batch * context) / mixed - 1)
+        errors.append(steps.decode(batch, batch * context) / decode - 1)
     assert np.abs(errors).max() < 0.01
     assert np.abs(errors).mean() < 0.002

@@ -15,7 +15,7 @@ from tests.simulator_cases import STEPS, colocated, random_fleet, random_trace
 from costmodel.engine import Role
 from costmodel.simulator import POLICIES, FirstToken, Fleet, Policy, Result, simulate
 from costmodel.simulator.loop import run_loop
-from costmodel.simulator.setup import make_world
+from costmodel.simulator.records import make_world
 
 every_policy = pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
 either_way = pytest.mark.parametrize("disaggregated", [False, True], ids=["colocated", "disaggregated"])
@@ -49,12 +49,13 @@ def test_requests_tokens_and_blocks_are_conserved(policy: Policy, disaggregated:
     result = simulate(trace, fleet)
     rejected = sum(engine.rejected for engine in result.engines)
     assert int(result.finished.sum()) + rejected == trace.size
-    world = make_world(trace, fleet, True, 0)
-    run_loop(world, trace.opened, float("inf"))
-    for group, pool in zip(world.groups, [p for p in fleet.pools for _ in range(p.replicas)], strict=True):
-        assert group.free == pool.limits.kv_blocks
-        assert group.promised == 0
-        assert (group.requests, group.tokens, group.prompt_tokens) == (0, 0, 0)
+    world = make_world(trace, fleet)
+    run_loop(world, float("inf"))
+    pools = [pool for pool in fleet.pools for _ in range(pool.replicas)]
+    for engine, pool in zip(world.engines.view(np.recarray), pools, strict=True):
+        assert engine.free == pool.limits.kv_blocks
+        assert engine.promised == 0
+        assert (engine.requests, engine.tokens, engine.prompt_tokens) == (0, 0, 0)
     done = result.finished & (result.restarts == 0)
     if done.all():
         from_prompt = fleet.hand_over.first_token is FirstToken.PREFILL or not disaggregated

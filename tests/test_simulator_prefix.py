@@ -31,8 +31,7 @@ from costmodel.simulator import (
     simulate,
 )
 from costmodel.simulator.loop import run_loop
-from costmodel.simulator.prefix import FIELDS, HEAD
-from costmodel.simulator.setup import make_world
+from costmodel.simulator.records import make_world
 from search_spaces.traces import read_trace
 from search_spaces.traces.replay import read_replay
 
@@ -129,16 +128,17 @@ def test_caches_conserve_blocks_and_jumps_change_nothing(policy: Policy, disaggr
     assert np.all(one.hit < trace.isl)
     if not one.restarts.any():
         assert one.work.prompt_tokens.sum() == (trace.isl - one.hit)[one.finished].sum()
-    world = make_world(trace, fleet, True, 0)
-    run_loop(world, trace.opened, float("inf"))
-    for group, pool in zip(world.groups, [p for p in fleet.pools for _ in range(p.replicas)], strict=True):
-        assert (group.free, group.promised) == (pool.limits.kv_blocks, 0)
-        if group.cache >= 0:
+    world = make_world(trace, fleet)
+    run_loop(world, float("inf"))
+    pools = [pool for pool in fleet.pools for _ in range(pool.replicas)]
+    for engine, pool in zip(world.engines.view(np.recarray), pools, strict=True):
+        assert (engine.free, engine.promised) == (pool.limits.kv_blocks, 0)
+        if engine.cache >= 0:
             count = int(trace.pages.ids.max()) + 1 if trace.pages is not None else 0
-            references = [world.counts[group.cache + HEAD + FIELDS * page] for page in range(count)]
+            listed, *references = world.cached["references"][engine.cache :][: count + 1].tolist()
             assert max(references) <= 0
-            assert references.count(0) == world.counts[group.cache + HEAD - 1]
-            assert references.count(0) * group.page_blocks <= group.free
+            assert references.count(0) == listed
+            assert references.count(0) * engine.page_blocks <= engine.free
 
 
 def test_pages_follow_their_requests_when_sorted() -> None:

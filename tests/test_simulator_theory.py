@@ -17,8 +17,8 @@ from tests.simulator_cases import ONLY_PROMPTS, colocated
 # isort: split
 from costmodel.queueing import erlang_c
 from costmodel.simulator import SARATHI, CoefficientSteps, Limits, Result, make_trace, simulate
-from costmodel.simulator.arrivals import poisson_arrivals
 from costmodel.simulator.metrics import BATCHES, STUDENT
+from costmodel.simulator.trace import poisson_arrivals
 
 COUNT = 30_000
 UNIT = 1e-6

@@ -33,7 +33,7 @@ from costmodel.simulator import (
     simulate,
 )
 from costmodel.simulator.cost_steps import cost_steps
-from costmodel.simulator.step_work import StepContent, least_bytes, least_flop
+from costmodel.simulator.step_model import StepContent, least_bytes, least_flop
 from costmodel.step import StepLoad, step_time
 
 WORK = StepWork(

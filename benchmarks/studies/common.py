@@ -11,9 +11,9 @@ from costmodel.accelerator import Accelerator
 from costmodel.engine import EngineConfig, Parallelism, Role
 from costmodel.memory import kv_bytes_per_token_per_gpu, kv_capacity_bytes
 from costmodel.simulator import Fleet, Limits, Policy, Pool, Result, Router, StepModel, Trace, make_trace, simulate
-from costmodel.simulator.arrivals import poisson_arrivals
 from costmodel.simulator.cost_steps import cost_steps
 from costmodel.simulator.metrics import Slo, attainment, overload, within
+from costmodel.simulator.trace import poisson_arrivals
 from costmodel.transfer import TRANSFER_EFFICIENCY
 from costmodel.transformer import Transformer
 from search_spaces.catalog import load_catalog

@@ -36,7 +36,7 @@ from costmodel.simulator import (
     make_trace,
     simulate,
 )
-from costmodel.simulator.arrivals import poisson_arrivals
+from costmodel.simulator.trace import poisson_arrivals
 from costmodel.units import TERA
 from search_spaces.models import load_model
 

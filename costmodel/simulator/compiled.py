@@ -1,87 +1,117 @@
-"""What the event loop is made of: functions and records that run as plain Python, and that numba can compile.
+"""The one back end: numba compiles the event loop once, and keeps it on disk.
 
-State is kept in records (requests, lanes, groups ...): objects with slots in plain Python, rows of a structured array
-where the loop is compiled. Both do the same floating-point operations in the same order (no fast-math, no fused
-multiply-add), so results are identical to the bit. `backend` says which of the two serves a run.
+The loop works on records (`records`), held in structured arrays and passed on as bare pointers, which compile several
+times as fast as arrays do. No fast-math and no fused multiply-add, so every machine gives the same bytes. With
+`NUMBA_DISABLE_JIT=1` the same functions run as plain Python, slowly, for a debugger.
+
+Source: numba's extension API (https://numba.readthedocs.io/en/stable/extending).
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Mapping, MutableSequence, Sequence
-from typing import Any, TypeVar, cast, get_type_hints
+import operator
+from collections.abc import Callable
+from typing import Any, TypeVar
 
+import numba
 import numpy as np
-from numpy.typing import NDArray
+from llvmlite import ir
+from numba.core import types
+from numba.core.datamodel import models
+from numba.core.typing.templates import AbstractTemplate, infer_global, signature
+from numba.extending import intrinsic, lower_builtin, overload, register_model
 
-AnyFunction = Callable[..., Any]
-Function = TypeVar("Function", bound=AnyFunction)
-Record = TypeVar("Record")
-Floats = MutableSequence[float]
-Ints = MutableSequence[int]
-Events = list[tuple[float, int, int, int]]
-"""Heap of (time [s], priority, sequence number, request or lane)."""
-Column = NDArray[Any] | Sequence[float] | Sequence[int] | float | int
+from .kept import kept_folder
 
-PARTS: dict[AnyFunction, AnyFunction] = {}
-"""The functions of the loop, and what numba compiles for each."""
+Function = TypeVar("Function", bound=Callable[..., Any])
+OPTIONS = {"error_model": "numpy", "_nrt": False, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+"""Our functions divide by nothing that may be 0, own no memory, and are called by each other only."""
 
 
-def compile_loop(function: Function) -> Function:
-    """Make the function a part of the loop; as it stands, it is the plain one."""
-    PARTS[function] = function
-    return function
-
-
-def compiled_as(other: Function) -> Callable[[Function], Function]:
-    """Make a function a part of the loop that numba does not know; `other` gives the same and is compiled for it."""
-
-    def mark(function: Function) -> Function:
-        PARTS[function] = other
-        return function
-
-    return mark
-
-
-def records(
-    kind: type[Record], size: int, columns: Mapping[str, Column], *, compiled: bool = False
-) -> Sequence[Record]:
-    """`size` records; a field is filled from its column or constant, and -1 (no link, never) if it has none."""
-    types = get_type_hints(kind)
-    if not compiled:
-        return _objects(kind, size, columns, types)
-    rows = np.full(size, -1, dtype=np.dtype([(name, _code(types[name])) for name in types], align=True))
-    for name in types:
-        rows[name] = columns.get(name, -1)
-    return cast("Sequence[Record]", rows)
-
-
-def _objects(
-    kind: type[Record], size: int, columns: Mapping[str, Column], types: Mapping[str, type]
-) -> Sequence[Record]:
-    made = [kind.__new__(kind) for _ in range(size)]
-    for name, of in types.items():
-        value = np.broadcast_to(np.asarray(columns.get(name, -1), dtype=_code(of)), (size,)).tolist()
-        deque(map(getattr(kind, name).__set__, made, value), maxlen=0)  # the slot itself: half the time of setattr
+def compiled(function: Function) -> Function:
+    """Make the function a part of the loop."""
+    made: Function = numba.njit(**OPTIONS)(function)
     return made
 
 
-def _code(of: type) -> str:
-    return "f8" if of is float else "i8"
+def entry(function: Function) -> Function:
+    """Make the function one that Python calls; with all that it calls it is compiled once and kept."""
+    folder, before = kept_folder(), numba.config.CACHE_DIR
+    numba.config.CACHE_DIR = "" if folder is None else str(folder)
+    try:
+        made: Function = numba.njit(error_model="numpy", cache=folder is not None)(function)
+    finally:
+        numba.config.CACHE_DIR = before
+    return made
 
 
-def column(rows: Sequence[Any], name: str) -> NDArray[Any]:
-    """One field of all records."""
-    if isinstance(rows, np.ndarray):
-        return np.array(rows[name])
-    return np.array([getattr(row, name) for row in rows])
+class Rows(types.Type):
+    """numba's type of a pointer to the records, or numbers, of an array."""
+
+    def __init__(self, row: types.Type) -> None:
+        self.row = row
+        super().__init__(name=f"Rows({row})")
 
 
-def floats(values: NDArray[np.float64], *, compiled: bool = False) -> Floats:
-    """The numbers as the loop's mutable sequence; always a copy."""
-    return cast("Floats", np.array(values, dtype=np.float64) if compiled else values.tolist())
+@register_model(Rows)
+class _RowsModel(models.PrimitiveModel):  # type: ignore[misc]
+    def __init__(self, manager: Any, of: Rows) -> None:
+        super().__init__(manager, of, ir.IntType(8).as_pointer())
 
 
-def ints(values: NDArray[np.int64], *, compiled: bool = False) -> Ints:
-    """The integers as the loop's mutable sequence; always a copy."""
-    return cast("Ints", np.array(values, dtype=np.int64) if compiled else values.tolist())
+def rows(array: np.ndarray[Any, Any]) -> Any:
+    """The array as the loop reads it: `rows(array)[k].field` of records, `rows(array)[k]` of numbers."""
+    return array.view(np.recarray) if array.dtype.names else array
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def _pointer(_context: Any, array: types.Array) -> Any:
+    def code(context: Any, builder: Any, sig: Any, values: Any) -> Any:
+        data = context.make_array(sig.args[0])(context, builder, values[0]).data
+        return builder.bitcast(data, context.get_value_type(sig.return_type))
+
+    return Rows(array.dtype)(array), code
+
+
+@overload(rows)  # type: ignore[untyped-decorator]
+def _rows(array: types.Array) -> Any:  # noqa: ARG001 -- numba compares the names of arguments
+    def code(array: types.Array) -> Any:
+        return _pointer(array)
+
+    return code
+
+
+@infer_global(operator.getitem)
+class _GetRow(AbstractTemplate):  # type: ignore[misc]
+    def generic(self, args: Any, kws: Any) -> Any:  # noqa: ARG002 -- as numba calls it
+        if isinstance(args[0], Rows) and isinstance(args[1], types.Integer):
+            return signature(args[0].row, args[0], types.intp)
+        return None
+
+
+@infer_global(operator.setitem)
+class _SetRow(AbstractTemplate):  # type: ignore[misc]
+    def generic(self, args: Any, kws: Any) -> Any:  # noqa: ARG002 -- as numba calls it
+        if isinstance(args[0], Rows) and isinstance(args[1], types.Integer):
+            return signature(types.none, args[0], types.intp, args[0].row)
+        return None
+
+
+def _place(context: Any, builder: Any, of: Rows, pointer: Any, index: Any) -> Any:
+    """Address of row `index`."""
+    size = context.get_abi_sizeof(context.get_data_type(of.row))
+    at = builder.gep(pointer, [builder.mul(index, ir.Constant(ir.IntType(64), size))])
+    return builder.bitcast(at, context.get_data_type(of.row).as_pointer())
+
+
+@lower_builtin(operator.getitem, Rows, types.intp)  # type: ignore[untyped-decorator]
+def _get_row(context: Any, builder: Any, sig: Any, values: Any) -> Any:
+    at = _place(context, builder, sig.args[0], *values)
+    return at if isinstance(sig.return_type, types.Record) else builder.load(at)
+
+
+@lower_builtin(operator.setitem, Rows, types.intp, types.Any)  # type: ignore[untyped-decorator]
+def _set_row(context: Any, builder: Any, sig: Any, values: Any) -> Any:
+    pointer, index, value = values
+    builder.store(value, _place(context, builder, sig.args[0], pointer, index))
+    return context.get_dummy_value()

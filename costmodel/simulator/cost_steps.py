@@ -27,9 +27,7 @@ from costmodel.step import EngineArrays, StepLoad, StepTime, engine_arrays, step
 from costmodel.transformer import Transformer
 
 from .cost_work import cost_work
-from .step_model import NumberedSteps
-from .step_numbers import GRIDS, StepNumbers
-from .step_work import StepWork
+from .step_model import GRIDS, NumberedSteps, StepNumbers, StepWork
 
 FloatArray = NDArray[np.float64]
 FINE = 64

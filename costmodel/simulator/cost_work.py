@@ -29,7 +29,7 @@ from costmodel.kernels import (
 )
 from costmodel.transformer import LayerGroup, Transformer
 
-from .step_work import StepWork
+from .step_model import StepWork
 
 FloatArray = NDArray[np.float64]
 

@@ -1,167 +1,391 @@
-"""Joining, leaving and advancing the decodes of a lane, counted lazily; compiled.
+"""The decodes of a lane, counted lazily: joining, leaving, advancing, and runs of equal steps; compiled.
 
-At decode step S of its lane a request has processed base + S tokens. It needs a new KV block in the step that finds it
-with q tokens if q mod block = 1, so a lane counts its decodes by base mod block and never looks at each of them.
+At decode step S of its lane a request has processed offset + S tokens. It needs a new KV block in the step that finds
+it with q tokens if q mod block = 1, so a lane counts its decodes by offset mod block and never looks at each of them.
+
+While the batch stays, each step lasts `growth` longer than the one before: k steps take k d + g k (k - 1) / 2, with d
+the first step's time and g = slope x batch. Which step is under way at a time follows by solving for k.
 """
 
 from __future__ import annotations
 
-from .compiled import compile_loop
-from .gaps import longest_gap, push_gap
-from .heap import heap_push
-from .state import Lane, Request, World
+import math
+
+from .compiled import compiled
+from .records import GAPS, NONE, RUN, Engine, Lane, Request, Slot, World
 
 
-@compile_loop
+@compiled
 def blocks_of(tokens: int, block: int) -> int:
     """KV blocks that hold so many tokens."""
     return (tokens + block - 1) // block
 
 
-@compile_loop
+@compiled
 def blocks_needed(w: World, lane: Lane, steps: int) -> int:
     """New blocks that the decodes take in their next `steps` steps."""
-    counts, first, block = w.counts, lane.phase_at, lane.block
-    need, phase = lane.live * (steps // block), (1 - lane.steps) % block
-    for _ in range(steps % block):
-        need += counts[first + phase]
-        phase = phase - 1 if phase > 0 else block - 1
+    need, phase = lane.live * (steps // lane.block), (1 - lane.steps) % lane.block
+    for _ in range(steps % lane.block):
+        need += w.phases[lane.phase_at + phase]
+        phase = phase - 1 if phase > 0 else lane.block - 1
     return need
 
 
-@compile_loop
+@compiled
+def next_blocks(w: World, lane: Lane) -> int:
+    """New blocks that the decodes take in their next step."""
+    blocks: int = w.phases[lane.phase_at + (1 - lane.steps) % lane.block]
+    return blocks
+
+
+@compiled
 def steps_within(w: World, lane: Lane, room: int) -> int:
     """Most decode steps that take at most `room` blocks."""
     cycles = max(room, 0) // lane.live
     room -= cycles * lane.live
     steps = 0
     while steps < lane.block:
-        room -= w.counts[lane.phase_at + (1 - lane.steps - steps) % lane.block]
+        room -= w.phases[lane.phase_at + (1 - lane.steps - steps) % lane.block]
         if room < 0:
             break
         steps += 1
     return cycles * lane.block + steps
 
 
-@compile_loop
-def join(w: World, lane: Lane, r: int, processed: int) -> None:
-    """Request r, already among the running, begins to decode with so many tokens processed."""
-    request = w.requests[r]
-    request.base = processed - lane.steps
-    request.joined = lane.steps
+@compiled
+def run_time(lane: Lane, steps: int) -> float:
+    """Time of the first `steps` steps of a run: k d + g k (k - 1) / 2 [s]."""
+    return steps * lane.first_duration + lane.growth * (0.5 * steps * (steps - 1))
+
+
+@compiled
+def steps_by(lane: Lane, t: float) -> int:
+    """Number of the step of the run that ends first at or after t: k = 2 s / (h + sqrt(h^2 + 2 g s)), h = d - g / 2."""
+    growth, elapsed = lane.growth, t - lane.start
+    half = lane.first_duration - 0.5 * growth
+    steps = max(1, min(lane.run, int(2.0 * elapsed / (half + math.sqrt(half * half + 2.0 * growth * elapsed)))))
+    while steps > 1 and lane.start + run_time(lane, steps - 1) >= t:
+        steps -= 1
+    while steps < lane.run and lane.start + run_time(lane, steps) < t:
+        steps += 1
+    return steps
+
+
+@compiled
+def join(w: World, lane: Lane, s: int, processed: int) -> None:
+    """The request in slot s, already among the running, begins to decode with so many tokens processed."""
+    slot = w.slots[s]
+    slot.offset = processed - lane.steps
+    slot.joined = lane.steps
     lane.decodes += 1
     lane.live += 1
     lane.context += processed
-    count_blocks(w, lane, request)
     if lane.rotating == 0:
-        freshen(w, lane, r)
-        lane.heap = heap_push(w, lane.heap, r)
+        count_lazily(w, lane, s)
+        lane.heap = heap_push(w, lane.heap, s)
 
 
-@compile_loop
-def count_blocks(w: World, lane: Lane, request: Request) -> None:
-    """Take the blocks of a decoding request (those of its newest token are taken in its next step)."""
-    if lane.rotating == 0:
-        w.groups[lane.group].free -= blocks_of(request.base + lane.steps - 1, lane.block)
-        w.counts[lane.phase_at + request.base % lane.block] += 1
-
-
-@compile_loop
-def uncount_blocks(w: World, lane: Lane, request: Request) -> None:
-    """Give back the blocks of a decoding request."""
-    if lane.rotating == 0:
-        w.groups[lane.group].free += blocks_of(request.base + lane.steps - 1, lane.block)
-        w.counts[lane.phase_at + request.base % lane.block] -= 1
-
-
-@compile_loop
-def freshen(w: World, lane: Lane, r: int) -> None:
-    """The end of r's next decode step is to be noted for it alone."""
-    request = w.requests[r]
+@compiled
+def count_lazily(w: World, lane: Lane, s: int) -> None:
+    """Take a decode's blocks; those of its newest token are taken in its next step, whose end is noted for it alone."""
+    slot = w.slots[s]
+    w.engines[lane.engine].free -= blocks_of(slot.offset + lane.steps - 1, lane.block)
+    w.phases[lane.phase_at + slot.offset % lane.block] += 1
     lane.gap_joined = 2
-    if request.fresh == 0:
-        request.fresh = 1
-        request.next_fresh = lane.fresh_head
-        lane.fresh_head = r
+    if slot.fresh == 0:
+        slot.fresh = 1
+        slot.next_fresh = lane.fresh_head
+        lane.fresh_head = s
 
 
-@compile_loop
-def unfreshen(w: World, lane: Lane, r: int) -> None:
-    """Forget that r's next decode step is to be noted: it leaves the lane before, and may go on in another one."""
-    if w.requests[r].fresh == 0:
+@compiled
+def uncount_blocks(w: World, lane: Lane, slot: Slot) -> None:
+    """Give back the blocks of a decoding request."""
+    w.engines[lane.engine].free += blocks_of(slot.offset + lane.steps - 1, lane.block)
+    w.phases[lane.phase_at + slot.offset % lane.block] -= 1
+
+
+@compiled
+def unfreshen(w: World, lane: Lane, s: int) -> None:
+    """Forget that s's next decode step is to be noted: it leaves the lane before, and may go on in another one."""
+    if w.slots[s].fresh == 0:
         return
-    w.requests[r].fresh = 0
-    if lane.fresh_head == r:
-        lane.fresh_head = w.requests[r].next_fresh
+    w.slots[s].fresh = 0
+    if lane.fresh_head == s:
+        lane.fresh_head = w.slots[s].next_fresh
         return
     other = lane.fresh_head
     while other >= 0:
-        if w.requests[other].next_fresh == r:
-            w.requests[other].next_fresh = w.requests[r].next_fresh
-        other = w.requests[other].next_fresh
+        if w.slots[other].next_fresh == s:
+            w.slots[other].next_fresh = w.slots[s].next_fresh
+        other = w.slots[other].next_fresh
 
 
-@compile_loop
-def settle(w: World, lane: Lane, request: Request) -> None:
-    """Write the longest gap and the last token into the request, as it stops being counted lazily."""
-    if request.joined < lane.steps:
-        request.itl = max(request.itl, longest_gap(w, lane, request.joined))
-        request.last = lane.last
+@compiled
+def settle(w: World, lane: Lane, slot: Slot) -> None:
+    """Write the longest gap and the last token down, as the request stops being counted lazily."""
+    if slot.joined < lane.steps:
+        note_gap(w, lane, slot)
+        slot.last = lane.last
 
 
-@compile_loop
-def uncount(w: World, lane: Lane, request: Request) -> int:
+@compiled
+def uncount(w: World, lane: Lane, slot: Slot) -> int:
     """Take the request and its blocks out of the counts; tokens it has processed. The heap is the caller's to mend."""
-    processed = request.base + lane.steps
+    processed = slot.offset + lane.steps
     lane.decodes -= 1
     lane.live -= 1
     lane.context -= processed
-    uncount_blocks(w, lane, request)
-    request.joined = -1
+    if lane.rotating == 0:
+        uncount_blocks(w, lane, slot)
+    slot.joined = -1
     if lane.decodes == 0:
         lane.depth = 0
     return processed
 
 
-@compile_loop
-def note_token(request: Request, t: float) -> None:
+@compiled
+def note_token(request: Request, slot: Slot, t: float) -> None:
     """The request gets a token at t: its first, or one that ends a gap."""
     if request.first < 0.0:
         request.first = t
     else:
-        request.itl = max(request.itl, t - request.last)
-    request.last = t
+        request.itl = max(request.itl, t - slot.last)
+    slot.last = t
 
 
-@compile_loop
+@compiled
 def advance_decodes(w: World, lane: Lane, t: float) -> None:
     """The decode steps in flight have ended at t."""
     steps = lane.run
     first_end = t if steps == 1 else lane.start + lane.first_duration
-    r = lane.fresh_head
-    while r >= 0:
-        request = w.requests[r]
-        request.fresh = 0
-        if request.joined == lane.steps:
-            note_token(request, first_end)
-        r = request.next_fresh
+    s = lane.fresh_head
+    while s >= 0:
+        slot = w.slots[s]
+        slot.fresh = 0
+        if slot.joined == lane.steps:
+            note_token(w.requests[slot.request], slot, first_end)
+        s = slot.next_fresh
     lane.fresh_head = -1
-    push_gap(w, lane, lane.steps + 1, first_end - lane.last)
-    if steps > 1:
-        push_gap(w, lane, lane.steps + steps, lane.first_duration + (steps - 1) * lane.growth)
+    gap, step = first_end - lane.last, lane.steps + 1
+    for k in range(min(steps, 2)):  # of all later steps the last one is the longest
+        if k == 1:
+            gap, step = lane.first_duration + (steps - 1) * lane.growth, lane.steps + steps
+        push_gap(w, lane, step, gap)
     lane.steps += steps
     lane.context += steps * lane.decodes
     lane.last = t
 
 
-@compile_loop
+@compiled
+def push_gap(w: World, lane: Lane, step: int, gap: float) -> None:
+    """Note that the decode step with this number ended `gap` seconds after the one before.
+
+    All decodes of a lane get a token at the same steps, so a lane keeps its gaps as a stack, larger ones below smaller
+    and later ones; a request's longest gap is the lowest entry after its first decode step. That first gap differs
+    between requests and is settled once, when the step ends. Where no request joined between two entries they are one.
+    A stack that overflows merges its two oldest entries (that can only lengthen the gap of requests older than GAPS
+    joinings).
+    """
+    at, depth = lane.gap_at, lane.depth
+    if depth > 0 and lane.gap_joined == 0:
+        depth -= 1
+        gap = max(gap, w.gaps[at + depth].seconds)
+        step = w.gaps[at + depth].step
+    elif lane.gap_joined > 0:
+        lane.gap_joined -= 1
+    while depth > 0 and w.gaps[at + depth - 1].seconds <= gap:
+        depth -= 1
+    if depth == GAPS:
+        w.gaps[at].step = w.gaps[at + 1].step
+        for k in range(at + 1, at + GAPS - 1):
+            w.gaps[k].seconds = w.gaps[k + 1].seconds
+            w.gaps[k].step = w.gaps[k + 1].step
+        depth -= 1
+    w.gaps[at + depth].step = step
+    w.gaps[at + depth].seconds = gap
+    lane.depth = depth + 1
+
+
+@compiled
+def note_gap(w: World, lane: Lane, slot: Slot) -> None:
+    """Write down the longest gap of a decode, its first step aside, which is noted already."""
+    k, longest = lane.gap_at + lane.depth - 1, 0.0
+    while k >= lane.gap_at and w.gaps[k].step > slot.joined + 1:
+        longest = w.gaps[k].seconds
+        k -= 1
+    request = w.requests[slot.request]
+    request.itl = max(request.itl, longest)
+
+
+@compiled
+def heap_merge(w: World, a: int, b: int) -> int:
+    """Root of two heaps made one: pairing heaps of decodes by total - offset, the lane's step at which each ends.
+
+    Ties are broken by request. Insertion takes constant time, removal of the least amortized logarithmic time (Fredman
+    et al. 1986).
+    """
+    if a < 0:
+        return b
+    if b < 0:
+        return a
+    left, right = w.slots[a], w.slots[b]
+    first, second = left.total - left.offset, right.total - right.offset
+    if second < first or (second == first and right.request < left.request):
+        left.sibling = right.child
+        right.child = a
+        return b
+    right.sibling = left.child
+    left.child = b
+    return a
+
+
+@compiled
+def heap_push(w: World, root: int, s: int) -> int:
+    """Root after adding slot s."""
+    slot = w.slots[s]
+    slot.child = -1
+    slot.sibling = -1
+    return heap_merge(w, root, s)
+
+
+@compiled
+def heap_pop(w: World, root: int) -> int:
+    """Root after removing the root: children are merged in pairs, then from the last pair to the first."""
+    s, pairs = w.slots[root].child, -1
+    while s >= 0:
+        merged, other, following = s, w.slots[s].sibling, -1
+        if other >= 0:
+            following = w.slots[other].sibling
+            merged = heap_merge(w, s, other)
+        w.slots[merged].sibling = pairs
+        pairs, s = merged, following
+    root = NONE
+    while pairs >= 0:
+        following = w.slots[pairs].sibling
+        root = heap_merge(w, root, pairs)
+        pairs = following
+    return root
+
+
+@compiled
 def rebuild_heap(w: World, lane: Lane) -> None:
     """Heap of the decodes, after one was taken from its middle."""
-    root = -1
-    r = lane.head
-    while r >= 0:
-        request = w.requests[r]
-        if request.joined >= 0 and request.finish < 0.0:
-            root = heap_push(w, root, r)
-        r = request.next
+    root, s = NONE, lane.head
+    while s >= 0:
+        slot = w.slots[s]
+        if slot.joined >= 0 and slot.ended == 0:
+            root = heap_push(w, root, s)
+        s = slot.next
     lane.heap = root
+
+
+@compiled
+def choose_rotated(w: World, lane: Lane) -> None:
+    """Take the first decodes of the running list that fit into one step (one at least), for a round robin.
+
+    Where decodes do not fit into one step (a cap on its tokens of context), the running list is a queue: a step takes
+    requests from its front while sum(context + 1) stays within the cap; those that go on are put last, after requests
+    that joined meanwhile. While a lane rotates, its step count stands still and each request's offset grows instead;
+    blocks, of which such a lane has no limit, are not counted. Rotation ends when all requests fit again.
+    """
+    if lane.rotating == 0:
+        stop_counting(w, lane)
+    taken, context = 0, 0
+    s, last = lane.head, -1
+    while s >= 0:
+        slot = w.slots[s]
+        tokens = slot.offset + lane.steps
+        if taken > 0 and context + tokens + taken + 1 > lane.cap:
+            break
+        taken, context = taken + 1, context + tokens
+        last = s
+        s = slot.next
+    lane.rotated = lane.head
+    lane.rotated_tail = last
+    w.slots[last].next = -1
+    lane.head = s
+    if s < 0:
+        lane.tail = -1
+    else:
+        w.slots[s].previous = -1
+    lane.rotated_count = taken
+    lane.step_context = context
+
+
+@compiled
+def stop_counting(w: World, lane: Lane) -> None:
+    """From here on each request is counted by itself."""
+    s = lane.head
+    while s >= 0:
+        slot = w.slots[s]
+        settle(w, lane, slot)
+        uncount_blocks(w, lane, slot)
+        slot.fresh = 0
+        s = slot.next
+    lane.rotating = 1
+    lane.fresh_head = -1
+    lane.heap = -1
+    lane.depth = 0
+
+
+@compiled
+def count_rotated(w: World, lane: Lane, t: float) -> int:
+    """The requests of the step that ended at t have one token more; a list of those that have made their last one."""
+    ended = -1
+    lane.context += lane.rotated_count
+    s = lane.rotated
+    while s >= 0:
+        slot = w.slots[s]
+        following = slot.next
+        note_token(w.requests[slot.request], slot, t)
+        slot.offset += 1
+        if slot.offset + lane.steps >= slot.total:
+            before = slot.previous
+            if before < 0:
+                lane.rotated = following
+            else:
+                w.slots[before].next = following
+            if following < 0:
+                lane.rotated_tail = before
+            else:
+                w.slots[following].previous = before
+            slot.next = ended
+            ended = s
+        s = following
+    return ended
+
+
+@compiled
+def collect_rotated(w: World, lane: Lane) -> None:
+    """Put the requests of the last step back, last; count all lazily again if they fit into one step."""
+    if lane.rotated >= 0:
+        w.slots[lane.rotated].previous = lane.tail
+        if lane.tail < 0:
+            lane.head = lane.rotated
+        else:
+            w.slots[lane.tail].next = lane.rotated
+        lane.tail = lane.rotated_tail
+        lane.rotated = -1
+    if lane.context + lane.decodes > lane.cap:
+        return
+    lane.rotating = 0
+    s = lane.head
+    while s >= 0:
+        slot = w.slots[s]
+        if slot.joined >= 0:
+            slot.joined = lane.steps
+            count_lazily(w, lane, s)
+        s = slot.next
+    rebuild_heap(w, lane)
+
+
+@compiled
+def free_blocks(w: World, engine: Engine, t: float) -> int:
+    """Blocks that no request holds at t; a run of decode steps has taken those of its steps begun by then."""
+    free = engine.free
+    for e in range(engine.first_lane, engine.end_lane):
+        lane = w.lanes[e]
+        if lane.mode == RUN and lane.run > 1:
+            free -= blocks_needed(w, lane, steps_by(lane, t)) - next_blocks(w, lane)
+    return free

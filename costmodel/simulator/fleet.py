@@ -1,21 +1,81 @@
-"""What is simulated: pools of engines, each with its policy, limits, step times and links."""
+"""What is simulated: pools of engines, each with its policy, limits, step times and links.
+
+A policy is a set of answers; `scheduler` is the one scheduler that reads them. All policies are first come, first
+served, and let running requests go before waiting ones, except that an exclusive policy runs waiting prompts before the
+decodes. Recomputed requests go to the front of the queue.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Final
 
 from costmodel.engine import Role
 from costmodel.errors import InputError
 
-from .policy import Policy
-from .state import STAGES
-from .step_kernel import UNLIMITED
 from .step_model import StepModel
+
+UNLIMITED: Final = 1 << 60
+"""A limit that nothing reaches [token or block]."""
+STAGES: Final = 16
+"""Most pipeline stages of an engine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """How an engine fills its next step.
+
+    exclusive_prefill: prompts and decodes never share a step, and prompts go first.
+    chunked: a prompt may be computed in parts that fill the token budget; otherwise whole (a prompt longer than the
+        budget then goes alone).
+    static: no admission before the whole batch has ended; ended requests go on being computed as padding.
+    padded_budget: a batch of n prompts counts n x longest tokens, not their sum.
+    whole_prompt_blocks: blocks of the whole prompt are taken at admission; otherwise chunk by chunk.
+    watermark: share of all blocks that admission leaves free [1].
+    reserve_output: share of its output for which a newcomer is promised blocks [1]; promises of running requests never
+        exceed all blocks, so with 1 nothing is ever preempted.
+    admit_after_preemption: new requests may enter in the step in which one was preempted.
+    spare_block: a decode needs one free block even if its last one has room.
+    partial_prompt_ends: a prompt that is preempted half-way counts as ending there, the rest as output (Vidur).
+    """
+
+    name: str
+    exclusive_prefill: bool = False
+    chunked: bool = True
+    static: bool = False
+    padded_budget: bool = False
+    whole_prompt_blocks: bool = True
+    watermark: float = 0.0
+    reserve_output: float = 0.0
+    admit_after_preemption: bool = True
+    spare_block: bool = False
+    partial_prompt_ends: bool = False
+
+
+STATIC: Final = Policy("static", exclusive_prefill=True, chunked=False, static=True, reserve_output=1.0)
+"""Static batching: a batch enters together, runs until its longest request ends, then the next one enters."""
+VLLM_V0: Final = Policy("vllm_v0", exclusive_prefill=True, chunked=False, watermark=0.01)
+"""vLLM before 2025: whole prompts first, decodes when no prompt can enter; preempts the youngest."""
+VLLM_V1: Final = Policy("vllm_v1", whole_prompt_blocks=False, admit_after_preemption=False)
+"""vLLM since 2025: one token budget, running requests first, prompts in chunks, blocks as they are needed."""
+SARATHI: Final = Policy("sarathi", watermark=0.01)
+"""Sarathi-Serve: all decodes, then started prompts, then new ones, up to the chunk size; blocks of a prompt at once."""
+SGLANG: Final = Policy("sglang", exclusive_prefill=True, reserve_output=0.3)
+"""SGLang: prompt batches (chunked) before decodes; admission keeps room for part of the output. Its estimate of that
+part starts at 0.7 and decays while nothing is preempted; 0.3 is assumed."""
+TRTLLM: Final = Policy("trtllm", reserve_output=1.0)
+"""TensorRT-LLM's in-flight batching with guaranteed no eviction: blocks for the whole output exist at admission.
+Running requests take their tokens of a step first, prompts what is left, cut where it ends (`enable_chunked_prefill`;
+without it the server refuses prompts beyond max_num_tokens). Source: microBatchScheduler.cpp and capacityScheduler.cpp
+of TensorRT-LLM; chunks that do not end a prompt are whole KV blocks there, of any length here."""
+
+POLICIES: Final = {policy.name: policy for policy in (STATIC, VLLM_V0, VLLM_V1, SARATHI, SGLANG, TRTLLM)}
+"""All policies by name."""
 
 
 class Router(StrEnum):
-    """How a pool's router chooses an engine; see `transfer`."""
+    """How a pool's router chooses an engine; see `loop`."""
 
     ROUND_ROBIN = "round_robin"
     LEAST_LOADED = "least_loaded"

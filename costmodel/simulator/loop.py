@@ -1,95 +1,561 @@
-"""The event loop: arrivals, hand-overs and step ends in order of time; compiled."""
+"""The event loop: arrivals, hand-overs and step ends in order of time; routing and counters; compiled."""
 
 from __future__ import annotations
 
-import heapq
+from .blocks import evict, fetch_pages, hold_pages, leading_pages, release_pages, store_pages
+from .compiled import compiled, entry, rows
+from .decodes import (
+    advance_decodes,
+    blocks_needed,
+    blocks_of,
+    count_rotated,
+    free_blocks,
+    heap_pop,
+    join,
+    next_blocks,
+    note_gap,
+    note_token,
+    run_time,
+    uncount,
+)
+from .events import add_event, interrupt, send_kv, set_event, take_event, wake_lanes
+from .records import (
+    ARRIVAL,
+    FETCHED,
+    HAND_OVER,
+    IDLE,
+    ONE,
+    RESERVED,
+    ROTATE,
+    RUN,
+    SLEEP,
+    STEP,
+    WAKE,
+    ZERO,
+    Engine,
+    Lane,
+    PoolRecord,
+    Request,
+    World,
+)
+from .scheduler import come_in, queue_back, queue_front, running_remove, start_step, too_long
+from .step_model import StepContent
+from .step_times import least_bytes, least_flop
 
-from .accounting import tally
-from .admission import come_in, too_long
-from .compiled import Events, compile_loop
-from .decodes import blocks_of
-from .gate import enqueue, notify
-from .prefix import evict, release_pages
-from .progress import end_step, release_next
-from .routing import choose_group
-from .schedule import ARRIVAL, FETCHED, HAND_OVER, wake_lanes
-from .state import World
-from .store import fetch_pages
+ROUND_ROBIN, LEAST_LOADED, LEAST_KV, LENGTH_AWARE, PREFIX_AFFINE = range(5)
+"""Routers, in the order of `Router`: next in turn; fewest requests; fewest blocks in use; fewest prompt tokens to
+compute; by prefix unless that engine has over twice the mean number of requests (and two). By prefix: with caches of
+hash blocks, the engine that has most of the prompt, if any has; without, an engine for each prefix number."""
+TIE = 1 << 20
+"""Weight of a prompt token beside a request: of engines with equally many tokens the one with fewest requests."""
+SLACK = 1.0 + 1e-9
+"""By how much rounding may take a step below its floor [1]."""
 
 
-@compile_loop
-def run_loop(w: World, opened: int, until: float) -> int:
-    """Simulate until all is done or `until` [s]; the first `opened` requests come by themselves. Events handled."""
-    events: Events = [(-1.0, ARRIVAL, -1, -1)]
-    heapq.heappop(events)
+@entry
+def run_loop(world: World, until: float) -> int:
+    """Simulate the world until all is done or `until` [s]. Events handled."""
+    w = World(
+        rows(world.requests),
+        rows(world.slots),
+        rows(world.lanes),
+        rows(world.engines),
+        rows(world.pools),
+        rows(world.models),
+        rows(world.rules)[0],
+        rows(world.events),
+        rows(world.gaps),
+        rows(world.cached),
+        rows(world.log),
+        rows(world.tables),
+        rows(world.free_at),
+        rows(world.phases),
+        rows(world.pages),
+    )
     coming, handled = 0, 0
-    due = w.requests[0].arrival if opened > 0 else 0.0
-    while coming < opened or len(events) > 0:
-        if coming < opened and (len(events) == 0 or due <= events[0][0]):
-            if due > until:
-                break
-            arrive(w, events, coming, due)
+    while coming < w.rules.opened or w.rules.events > 0:
+        first, which = w.events[1], coming
+        kind, t = ARRIVAL, 0.0
+        if coming < w.rules.opened and (w.rules.events == 0 or w.requests[coming].arrival <= first.time):
+            t = w.requests[coming].arrival
             coming += 1
-            if coming < opened:
-                due = w.requests[coming].arrival
         else:
-            t, kind, sequence, which = heapq.heappop(events)
-            if t > until:
-                break
-            if kind == ARRIVAL:
-                arrive(w, events, which, t)
-            elif kind == HAND_OVER:
-                receive(w, events, which, t)
-            elif kind == FETCHED:
-                enqueue(w, events, w.groups[w.lanes[w.requests[which].lane].group], which, t)
-            elif w.lanes[which].pending == sequence:
-                end_step(w, events, w.lanes[which], t)
+            t, kind, which = first.time, first.kind, first.which
+            take_event(w)
+        if t > until:
+            break
         handled += 1
+        come = -1
+        if kind == ARRIVAL:
+            come = arrive(w, which, choose_engine(w, w.requests[which], ZERO, t), t)
+        elif kind == HAND_OVER:
+            come = receive(w, which, t)
+        elif kind == FETCHED:
+            come = which
+        else:
+            lane = w.lanes[which]
+            end_step(w, lane, w.engines[lane.engine], t)
+            while w.rules.computed >= 0:
+                s = w.rules.computed
+                w.rules.computed = w.slots[s].next
+                hand_over(w, s, choose_engine(w, w.requests[w.slots[s].request], ONE, t), t)
+            start_step(w, lane, t)
+        if come >= 0:
+            enqueue(w, come, t)
     return handled
 
 
-@compile_loop
-def arrive(w: World, events: Events, r: int, t: float) -> None:
-    """Request r comes at t and is routed to an engine that computes prompts."""
-    request = w.requests[r]
-    group = w.groups[choose_group(w, request, request.pool, 0, t)]
-    lane = w.lanes[group.first_lane]
-    if too_long(group, lane, request):
-        group.rejected += 1
-        release_next(w, events, t)
-        return
-    request.lane = lane.index
-    request.first_lane = lane.index
-    group.requests += 1
-    group.tokens += request.total
-    group.prompt_tokens += request.prompt
-    if w.rules[0].store >= 0 and fetch_pages(w, events, group, r, t):
-        return
-    enqueue(w, events, group, r, t)
+@compiled
+def arrive(w: World, r: int, e: int, t: float) -> int:
+    """Request r comes at t to engine e, which computes prompts. The slot to queue there now, or -1."""
+    request, engine = w.requests[r], w.engines[e]
+    lane, s = w.lanes[engine.first_lane], take_slot(w)
+    slot = w.slots[s]
+    slot.request = r
+    slot.prompt = request.isl
+    slot.done = request.cached
+    slot.total = slot.prompt + request.osl
+    slot.lane = lane.index
+    slot.first_lane = lane.index
+    if too_long(engine, lane, slot):
+        engine.rejected += 1
+        give_back(w, s, t)
+        return -1
+    request.engine = lane.engine
+    engine.requests += 1
+    engine.tokens += slot.total
+    engine.prompt_tokens += slot.prompt
+    if w.rules.store >= 0:
+        ready = fetch_pages(w, engine, slot, t)
+        if ready >= 0.0:
+            add_event(w, FETCHED, s, ready)
+            return -1
+    return s
 
 
-@compile_loop
-def receive(w: World, events: Events, r: int, t: float) -> None:
-    """The KV of request r has arrived at its decode engine at t; the prefill engine's blocks are free."""
-    request = w.requests[r]
-    sender, lane = w.lanes[request.first_lane], w.lanes[request.lane]
-    prefill = w.groups[sender.group]
+@compiled
+def take_slot(w: World) -> int:
+    """An empty slot."""
+    rules = w.rules
+    s: int = rules.free_slot
+    if s >= 0:
+        rules.free_slot = w.slots[s].next
+    else:
+        s = rules.slots
+        rules.slots += 1
+    slot = w.slots[s]
+    slot.last = -1.0
+    slot.gate_time = -1.0
+    slot.chunk = -1
+    slot.offset = 0
+    slot.joined = -1
+    slot.ended = 0
+    slot.fresh = 0
+    slot.promise = 0
+    slot.held = 0
+    slot.staged_from = 0
+    slot.staged = 0
+    slot.gated = 0
+    slot.reserved = 0
+    return s
+
+
+@compiled
+def free_slot(w: World, s: int) -> None:
+    """The slot is empty."""
+    w.slots[s].next = w.rules.free_slot
+    w.rules.free_slot = s
+
+
+@compiled
+def give_back(w: World, s: int, t: float) -> None:
+    """The request in slot s is over: the slot is free, and in a closed loop the next one comes after the think time."""
+    rules = w.rules
+    if w.slots[s].ended == 0:
+        free_slot(w, s)
+    if 0 <= rules.released < rules.count:
+        w.requests[rules.released].arrival = t + rules.think
+        add_event(w, ARRIVAL, rules.released, t + rules.think)
+        rules.released += 1
+
+
+@compiled
+def receive(w: World, s: int, t: float) -> int:
+    """The KV of slot s has arrived at its decode engine; the prefill engine's blocks are free. The slot, or -1."""
+    slot = w.slots[s]
+    sender, lane = w.lanes[slot.first_lane], w.lanes[slot.lane]
+    prefill, engine = w.engines[sender.engine], w.engines[lane.engine]
+    request = w.requests[slot.request]
     tally(prefill, t)
-    if prefill.cache >= 0:
-        evict(w, prefill, prefill.free)
-    prefill.free += blocks_of(request.prompt, sender.block)
-    if request.held > 0:
-        release_pages(w, prefill, request)
+    evict(w, prefill, prefill.free)
+    prefill.free += blocks_of(slot.prompt, sender.block)
+    release_pages(w, prefill, slot)
     request.moved = t
-    wake_lanes(w, events, prefill, t)
-    group = w.groups[lane.group]
-    if too_long(group, lane, request):
-        group.rejected += 1
-        group.requests -= 1
-        group.tokens -= request.total
-        if request.gated > 0:
-            come_in(group, request)
-            notify(w, events, group, t, True)
-        release_next(w, events, t)
+    request.decode_engine = lane.engine
+    wake_lanes(w, prefill, t)
+    if not too_long(engine, lane, slot):
+        return s
+    engine.rejected += 1
+    engine.requests -= 1
+    engine.tokens -= slot.total
+    if slot.gated > 0:
+        come_in(engine, slot)
+        notify(w, engine, t, slot.gated == 0)
+    give_back(w, s, t)
+    return -1
+
+
+@compiled
+def enqueue(w: World, s: int, t: float) -> None:
+    """Put slot s into the queue of its engine."""
+    slot = w.slots[s]
+    lane = w.lanes[slot.lane]
+    engine = w.engines[lane.engine]
+    fresh = engine.wait_head < 0 or slot.gated == RESERVED
+    fresh = fresh and lane.static == 0 and lane.decodes + lane.prompts < lane.seqs
+    if slot.gated == RESERVED:
+        queue_front(w, engine, s)
+    else:
+        queue_back(w, engine, s)
+    notify(w, engine, t, fresh)
+
+
+@compiled
+def notify(w: World, engine: Engine, t: float, fresh: bool) -> None:
+    """Something waits for the engine: idle lanes look at once; if it is fresh, a run of steps ends early for it."""
+    if engine.end_lane - engine.first_lane > 1:
+        wake_lanes(w, engine, t)
         return
-    enqueue(w, events, group, r, t)
+    lane = w.lanes[engine.first_lane]
+    if lane.mode == IDLE:
+        set_event(w, lane, WAKE, t)
+    elif fresh and lane.mode == RUN and lane.run > 1:
+        interrupt(w, lane, t)
+
+
+@compiled
+def hand_over(w: World, s: int, e: int, t: float) -> None:
+    """Send the KV of the prompt in slot s to decode engine e, or let it wait before its gate."""
+    slot, receiver = w.slots[s], w.engines[e]
+    slot.lane = receiver.first_lane
+    receiver.requests += 1
+    receiver.tokens += slot.total
+    if receiver.gated == 0:
+        send_kv(w, s, t, w.rules.hidden)
+        return
+    slot.gate_time = t
+    slot.next = -1
+    if receiver.gate_tail < 0:
+        receiver.gate_head = s
+    else:
+        w.slots[receiver.gate_tail].next = s
+    receiver.gate_tail = s
+    notify(w, receiver, t, receiver.gate_head == s)
+
+
+@compiled
+def choose_engine(w: World, request: Request, decode: int, t: float) -> int:
+    """Engine of the request's pool, by its router; of several pools that may serve it, the one with fewest requests."""
+    p, count = request.decode_pool if decode == 1 else request.pool, 1
+    if p < 0:
+        count = 0
+        for k in range(w.rules.pools):
+            if w.pools[k].decode == decode:
+                count += 1
+                p = k
+    if count == 1:
+        return choose_in_pool(w, request, w.pools[p], t)
+    best = -1
+    for k in range(w.rules.pools):
+        if w.pools[k].decode == decode:
+            for e in range(w.pools[k].first_engine, w.pools[k].end_engine):
+                if best < 0 or w.engines[e].requests < w.engines[best].requests:
+                    best = e
+    return best
+
+
+@compiled
+def choose_in_pool(w: World, request: Request, pool: PoolRecord, t: float) -> int:
+    """Engine of the pool, by its router."""
+    first, last = pool.first_engine, pool.end_engine
+    if last - first == 1:
+        return first
+    if pool.router == ROUND_ROBIN:
+        pool.turn += 1
+        return first + (pool.turn - 1) % (last - first)
+    if pool.router == PREFIX_AFFINE and (request.prefix >= 0 or request.pages > 0):
+        home = prefix_home(w, request, first, last, t)
+        if home >= 0:
+            return home
+    best, best_load = -1, 0
+    for e in range(first, last):
+        load = load_of(w, w.engines[e], pool.router, t)
+        if best < 0 or load < best_load:
+            best, best_load = e, load
+    return best
+
+
+@compiled
+def load_of(w: World, engine: Engine, router: int, t: float) -> int:
+    """What the router minimizes. The blocks of a run of decode steps are those of its steps begun by t."""
+    if router == LEAST_KV:
+        return engine.blocks - free_blocks(w, engine, t)
+    if router == LENGTH_AWARE:
+        return engine.prompt_tokens * TIE + engine.requests
+    return engine.requests
+
+
+@compiled
+def prefix_home(w: World, request: Request, first: int, last: int, t: float) -> int:
+    """Engine that has most of the prompt, of equal ones that with the fewest requests; -1 if none has or it is full."""
+    home, most, total = -1, 0, 0
+    if request.pages == 0:
+        home = first + request.prefix % (last - first)
+    for e in range(first, last):
+        engine = w.engines[e]
+        total += engine.requests
+        if request.pages > 0 and engine.cache >= 0:
+            evict(w, engine, free_blocks(w, engine, t))
+            count = leading_pages(w, engine.cache, request, ZERO, ZERO)
+            if count > most or (home >= 0 and count == most and engine.requests < w.engines[home].requests):
+                home, most = e, count
+    if home >= 0 and w.engines[home].requests * (last - first) <= 2 * total + 2 * (last - first):
+        return home
+    return -1
+
+
+@compiled
+def end_step(w: World, lane: Lane, engine: Engine, t: float) -> None:
+    """The step, run or sleep of the lane ends at t: tokens are handed out, prompts end, requests leave."""
+    tally(engine, t)
+    if lane.mode in (IDLE, SLEEP):
+        return
+    grown = blocks_needed(w, lane, lane.run) - next_blocks(w, lane) if lane.mode == RUN and lane.run > 1 else 0
+    account(w, lane, engine, t, grown)
+    if lane.mode == ROTATE:
+        s = count_rotated(w, lane, t)
+        while s >= 0:
+            following = w.slots[s].next
+            uncount(w, lane, w.slots[s])
+            leave(w, lane, engine, s, t)
+            s = following
+    elif lane.run > 0:
+        engine.free -= grown
+        advance_decodes(w, lane, t)
+        evict(w, engine, engine.free)
+        end_decodes(w, lane, engine, t)
+    if lane.mode == STEP:
+        advance_prompts(w, lane, engine, t)
+    if lane.stages > 1:
+        wake_lanes(w, engine, t)
+
+
+@compiled
+def end_decodes(w: World, lane: Lane, engine: Engine, t: float) -> None:
+    """Let all decodes go that have made their last token."""
+    s = lane.heap
+    while s >= 0:
+        slot = w.slots[s]
+        if slot.total - slot.offset > lane.steps:
+            break
+        lane.heap = heap_pop(w, s)
+        note_gap(w, lane, slot)
+        if lane.static == 1:
+            lane.live -= 1
+            w.phases[lane.phase_at + slot.offset % lane.block] -= 1
+            slot.ended = 1
+        else:
+            uncount(w, lane, slot)
+            running_remove(w, lane, s)
+        leave(w, lane, engine, s, t)
+        s = lane.heap
+    if lane.live == 0 and lane.decodes > 0:
+        release_batch(w, lane, engine)
+
+
+@compiled
+def release_batch(w: World, lane: Lane, engine: Engine) -> None:
+    """The static batch has ended: its padding goes and its blocks are free."""
+    s = lane.head
+    while s >= 0:
+        slot = w.slots[s]
+        following = slot.next
+        engine.free += blocks_of(slot.total - 1, lane.block)
+        engine.promised -= slot.promise
+        free_slot(w, s)
+        s = following
+    lane.head = -1
+    lane.tail = -1
+    lane.decodes = 0
+    lane.context = 0
+    lane.depth = 0
+
+
+@compiled
+def advance_prompts(w: World, lane: Lane, engine: Engine, t: float) -> None:
+    """Count the chunks of the step; prompts that are complete end."""
+    evict(w, engine, engine.free)
+    s, kept, sent = lane.prompt_head, -1, -1
+    while s >= 0:
+        slot = w.slots[s]
+        following = slot.next_prompt
+        slot.done += slot.chunk
+        hold_pages(w, engine, slot)
+        if slot.done < slot.prompt:
+            kept = s
+        else:
+            slot.chunk = -1
+            lane.prompts -= 1
+            if kept < 0:
+                lane.prompt_head = following
+            else:
+                w.slots[kept].next_prompt = following
+            if end_prompt(w, lane, engine, s, t):
+                slot.next = -1
+                if sent < 0:
+                    w.rules.computed = s
+                else:
+                    w.slots[sent].next = s
+                sent = s
+        s = following
+    lane.prompt_tail = kept
+
+
+@compiled
+def end_prompt(w: World, lane: Lane, engine: Engine, s: int, t: float) -> bool:
+    """The prompt in slot s is computed: its request ends, decodes here, or is to be handed over (then True)."""
+    slot = w.slots[s]
+    request = w.requests[slot.request]
+    if request.prompt_end < 0.0:
+        request.prompt_end = t
+        engine.prompt_tokens -= slot.prompt
+    if w.rules.store >= 0:
+        store_pages(w, request)
+    processed = slot.prompt + lane.yields
+    engine.yielded += lane.yields
+    if lane.yields == 1 or (lane.early == 1 and request.first < 0.0):
+        note_token(request, slot, t)
+    if processed < slot.total and lane.hands_over == 0:
+        engine.free += blocks_of(slot.prompt, lane.block)
+        join(w, lane, s, processed)
+        return False
+    running_remove(w, lane, s)
+    if processed < slot.total:
+        engine.requests -= 1
+        engine.tokens -= slot.total
+        return True
+    engine.free += blocks_of(slot.prompt, lane.block)
+    engine.promised -= slot.promise if lane.static == 1 else 0
+    leave(w, lane, engine, s, t)
+    return False
+
+
+@compiled
+def leave(w: World, lane: Lane, engine: Engine, s: int, t: float) -> None:
+    """The request in slot s has its last token."""
+    slot = w.slots[s]
+    w.requests[slot.request].finish = t
+    engine.requests -= 1
+    engine.tokens -= slot.total
+    if lane.static == 0:
+        engine.promised -= slot.promise
+    release_pages(w, engine, slot)
+    give_back(w, s, t)
+
+
+@compiled
+def tally(engine: Engine, t: float) -> None:
+    """Sum up the blocks in use until now; called before their number changes. A run's growth comes at its end."""
+    engine.kv_block_seconds += (engine.blocks - engine.free) * (t - engine.clock)
+    engine.clock = t
+
+
+@compiled
+def account(w: World, lane: Lane, engine: Engine, t: float, grown: int) -> None:
+    """Add the step, or run of steps, that ends at t to the engine's counters and to the log.
+
+    grown: blocks that a run takes after its first step.
+    """
+    rules, work = w.rules, w.models[lane.model]
+    steps = max(1, lane.run)
+    batch = lane.decodes if lane.run > 0 else 0
+    if lane.mode == ROTATE:
+        batch = lane.rotated_count
+    engine.steps += steps
+    engine.computed_prompts += lane.step_tokens
+    engine.computed_decodes += steps * min(batch, lane.live)
+    if lane.mode == RUN and steps > 1:
+        engine.kv_block_seconds += grown_block_seconds(w, lane, steps)
+    engine.peak_blocks = max(engine.peak_blocks, engine.blocks - engine.free + grown)
+    engine.peak_running = max(engine.peak_running, lane.decodes + lane.prompts)
+    engine.busy += t - lane.start
+    chunks, pairs, reach = 0, 0, 0
+    if lane.step_tokens > 0:
+        chunks, pairs, reach = lane.step_prompts, lane.step_pairs, lane.step_reach
+        engine.prompt_steps += 1
+        engine.chunks += chunks
+        engine.pairs += pairs
+        engine.reach += reach
+    tokens, context = lane.step_tokens + batch, lane.step_context
+    capped = min(tokens, work.knee)
+    engine.capped += steps * capped
+    engine.decode_rows += steps * batch
+    engine.decode_context += steps * context + batch * (steps * (steps - 1) // 2)
+    if work.peak > 0.0:
+        check_floors(w, lane, StepContent(1, tokens, capped, chunks + batch, pairs, reach, batch, context), steps)
+    if rules.logged < rules.log_rows:
+        row = w.log[rules.logged]
+        row.lane = lane.index
+        row.start = lane.start
+        row.end = t
+        row.prompt_tokens = lane.step_tokens
+        row.decodes = batch
+        row.context = lane.context
+        row.steps = steps
+        rules.logged += 1
+
+
+@compiled
+def check_floors(w: World, lane: Lane, held: StepContent, steps: int) -> None:
+    """Count a step faster than its FLOP or bytes allow, and keep the first of them for the message.
+
+    Of a run the first and the last step; in between, its time and its floors are both affine in the number of the step.
+    """
+    rules, work, later = w.rules, w.models[lane.model], (steps - 1) * held.decodes
+    flop, moved = least_flop(work, held), least_bytes(work, held)
+    for k in range(min(steps, 2)):
+        start, duration = lane.start, lane.first_duration
+        if k == 1:
+            start, duration = start + run_time(lane, steps - 1), duration + (steps - 1) * lane.growth
+            flop, moved = flop + work.context_flop * later, moved + work.context_bytes * later
+        floor = max(flop / work.peak, moved / work.bandwidth)
+        if duration * SLACK < floor:
+            if rules.too_fast == 0:
+                rules.fast_lane = lane.index
+                rules.fast_start = start
+                rules.fast_time = duration
+                rules.fast_floor = floor
+            rules.too_fast += 1
+
+
+@compiled
+def grown_block_seconds(w: World, lane: Lane, steps: int) -> float:
+    """Blocks that a run takes after its first step, times how long it has them [block s].
+
+    Step i = 1, 2, ... takes c_i blocks, c being periodic in the block size b, and keeps them for R(k) - R(i), with
+    R(i) = h i + g i^2 / 2, h = d - g / 2 (`run_time`). Phase j comes at the steps i = j + b m, m = 0 ... M; the sum
+    over them is c (M + 1) [R(k) - h (j + e / 2) - g / 2 (j^2 + j e + e (2 e + b) / 6)], e = b M.
+    """
+    whole, growth = run_time(lane, steps), 0.5 * lane.growth
+    half = lane.first_duration - growth
+    total, phase = 0.0, (-lane.steps) % lane.block
+    for j in range(1, min(steps - 1, lane.block) + 1):
+        count = w.phases[lane.phase_at + phase]
+        if count > 0:
+            cycles = (steps - 1 - j) // lane.block
+            extent = lane.block * cycles
+            kept = whole - half * (j + 0.5 * extent)
+            kept -= growth * (j * j + j * extent + extent * (2 * extent + lane.block) / 6.0)
+            total += count * (cycles + 1) * kept
+        phase = phase - 1 if phase > 0 else lane.block - 1
+    return total

@@ -8,11 +8,51 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from .engine_work import EngineWork, PrefixUse
 from .trace import Trace
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineWork:
+    """Work of the engines, arrays of shape (engines,) in the order of `Result.engines`.
+
+    flop [FLOP], hbm_bytes [byte]: of all GPUs of the engine, the least that its steps need (`StepWork`; padding of
+    static batches counts, as it is computed); peak_flops [FLOP/s], hbm_bandwidth [byte/s]: the vendor's, of all its
+    GPUs. These four are 0 where step times come without a roofline (coefficients, tables).
+    busy_seconds: time in which steps ran, summed over micro-batches in flight [s]; prompt_tokens: computed;
+    output_tokens: made, by prompts that ended and by decodes [token]; kv_block_seconds: KV blocks in use x time
+    [block s].
+    """
+
+    flop: FloatArray
+    hbm_bytes: FloatArray
+    peak_flops: FloatArray
+    hbm_bandwidth: FloatArray
+    busy_seconds: FloatArray
+    prompt_tokens: FloatArray
+    output_tokens: FloatArray
+    kv_block_seconds: FloatArray
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixUse:
+    """Prefix caches of the engines, arrays of shape (engines,); 0 where the trace has no hash blocks.
+
+    asked: prompt tokens of admitted requests; hit: of these, found in the engine's cache or fetched; fetched: read from
+    the shared store, also where a request came that no longer needed them [token]; evicted: hash blocks dropped.
+    """
+
+    asked: FloatArray
+    hit: FloatArray
+    fetched: FloatArray
+    evicted: FloatArray
+
+    @property
+    def hit_share(self) -> FloatArray:
+        """Share of the prompt tokens that were found [1]; 0 for an engine that was asked for none."""
+        return self.hit / np.maximum(self.asked, 1.0)
 
 
 @dataclass(frozen=True)

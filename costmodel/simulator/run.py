@@ -2,22 +2,41 @@
 
 from __future__ import annotations
 
-from typing import cast
+from collections.abc import Callable
+from functools import cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.errors import InputError
+from costmodel.errors import InputError, PdplanError
 
-from .backend import chosen_loop
-from .compiled import column
-from .engine_work import check_floors, engine_work, prefix_use
 from .fleet import Fleet, check_fleet, check_pages
-from .loop import run_loop
-from .result import EngineUse, Result
-from .setup import make_world
-from .state import LOG, World
+from .kept import is_kept
+from .records import World, empty_world, make_world
+from .result import EngineUse, EngineWork, PrefixUse, Result
+from .step_model import StepContent, StepWork, least_bytes, least_flop
 from .trace import Trace
+
+FloatArray = NDArray[np.float64]
+
+
+def prepare(say: Callable[[str], None] | None = None) -> None:
+    """Load the compiled loop, or compile it: once on a machine for each version of pdplan.
+
+    Else the first `simulate` does. say: told when it is compiled, for that takes some seconds.
+    """
+    if say is not None and not is_kept():
+        say("compiling the simulator, once")
+    _load()(empty_world(), 0.0)
+
+
+@cache
+def _load() -> Callable[..., int]:
+    """The loop; numba, which compiles it, takes half a second to import."""
+    from .loop import run_loop
+
+    return run_loop
 
 
 def simulate(
@@ -33,10 +52,9 @@ def simulate(
     _check_pools(trace, fleet)
     if trace.pages is not None:
         check_pages(fleet, trace.pages.tokens)
-    compiled = chosen_loop(trace.size)
-    world = make_world(trace, fleet, fast_forward, log_rows, compiled is not None)
-    events = (compiled or run_loop)(world, trace.opened, until)
-    check_floors(world, column(world.lanes, "group"))
+    world = make_world(trace, fleet, fast_forward, log_rows)
+    events = _load()(world, until)
+    _check_floors(world)
     return _result(trace, fleet, world, int(events))
 
 
@@ -46,58 +64,85 @@ def _check_pools(trace: Trace, fleet: Fleet) -> None:
             raise InputError(f"trace: {name} must be -1 or an index of the fleet's {len(fleet.pools)} pools")
 
 
+def _check_floors(world: World) -> None:
+    """Raise PdplanError if a step took less than its FLOP or its bytes need."""
+    rules = world.rules[0]
+    if rules["too_fast"] == 0:
+        return
+    engine = int(world.lanes["engine"][rules["fast_lane"]])
+    raise PdplanError(
+        f"simulator: {rules['too_fast']} steps are faster than their FLOP or HBM traffic allow; the first, on engine "
+        f"{engine} at {rules['fast_start']:.6f} s, takes {rules['fast_time']:.6g} s where {rules['fast_floor']:.6g} s "
+        "is the least"
+    )
+
+
 def _result(trace: Trace, fleet: Fleet, world: World, events: int) -> Result:
-    pools = [number for number, pool in enumerate(fleet.pools) for _ in range(pool.replicas)]
+    """Times and counters, which stay where the loop wrote them; a time of -1 has not come."""
     q = world.requests
-    groups = column(world.lanes, "group")
-    first_lane, lane, moved = column(q, "first_lane"), column(q, "lane"), _times(world, "moved")
-    log_at, logged = int(column(world.rules, "log_at")[0]), int(column(world.rules, "logged")[0])
-    rows = np.array(world.numbers[log_at : log_at + logged * LOG], dtype=np.float64)
+    for name in ("prompt_start", "prompt_end", "moved", "first", "finish"):
+        q[name][q[name] < 0.0] = np.nan
+    logged = world.log[: int(world.rules["logged"][0])]
     return Result(
         trace=trace,
-        arrival=column(q, "arrival"),
-        prompt_start=_times(world, "prompt_start"),
-        prompt_end=_times(world, "prompt_end"),
-        moved=moved,
-        first=_times(world, "first"),
-        finish=_times(world, "finish"),
-        itl_max=column(q, "itl"),
-        restarts=column(q, "restarts"),
-        engine=np.where(first_lane < 0, -1, groups[first_lane]),
-        decode_engine=np.where(np.isnan(moved), -1, groups[lane]),
-        engines=_uses(world, pools),
-        work=engine_work(world, pools, fleet),
-        prefix=prefix_use(world),
-        hit=column(q, "hit"),
+        arrival=q["arrival"],
+        prompt_start=q["prompt_start"],
+        prompt_end=q["prompt_end"],
+        moved=q["moved"],
+        first=q["first"],
+        finish=q["finish"],
+        itl_max=q["itl"],
+        restarts=q["restarts"],
+        engine=q["engine"],
+        decode_engine=q["decode_engine"],
+        engines=_uses(world),
+        work=_work(world, fleet),
+        prefix=PrefixUse(*(world.engines[name].astype(np.float64) for name in ("asked", "hit", "fetched", "evicted"))),
+        hit=q["hit"],
         events=events,
-        steps_log=rows.reshape(-1, LOG),
+        steps_log=logged.view(np.float64).reshape(-1, len(world.log.dtype)),
     )
 
 
-COUNTERS = {
-    "steps": "all_steps",
-    "prompt_steps": "prompt_steps",
-    "prompt_tokens": "computed_prompts",
-    "decode_tokens": "computed_decodes",
-    "preemptions": "preemptions",
-    "rejected": "rejected",
-    "peak_blocks": "peak_blocks",
-    "peak_running": "peak_running",
-    "busy": "busy",
-    "kv_block_seconds": "kv_time",
-}
-"""Field of `EngineUse`: field of `Group`."""
+COUNTERS = {"prompt_tokens": "computed_prompts", "decode_tokens": "computed_decodes"}
+"""Fields of `EngineUse` that a record of an engine has under another name."""
 
 
-def _uses(world: World, pools: list[int]) -> tuple[EngineUse, ...]:
-    columns = {name: column(world.groups, field).tolist() for name, field in COUNTERS.items()}
-    return tuple(
-        EngineUse(pool=pool, **{name: values[number] for name, values in columns.items()})
-        for number, pool in enumerate(pools)
+def _uses(world: World) -> tuple[EngineUse, ...]:
+    names = EngineUse.__dataclass_fields__
+    rows = zip(*(world.engines[COUNTERS.get(name, name)].tolist() for name in names), strict=True)
+    return tuple(EngineUse(*row) for row in rows)
+
+
+def _work(world: World, fleet: Fleet) -> EngineWork:
+    """Work of all engines from the counters that the loop kept."""
+    engines, models = world.engines, world.models
+    stages = np.array([fleet.pools[pool].pipeline for pool in engines["pool"]], dtype=np.float64)
+    names = StepWork.__dataclass_fields__
+    works = [StepWork(*(models[name][pool].item() for name in names)) for pool in engines["pool"]]
+    contents = [_content(engine) for engine in engines]
+    return EngineWork(
+        flop=np.array([least_flop(work, held) for work, held in zip(works, contents, strict=True)]),
+        hbm_bytes=np.array([least_bytes(work, held) for work, held in zip(works, contents, strict=True)]),
+        peak_flops=stages * models["peak"][engines["pool"]],
+        hbm_bandwidth=stages * models["bandwidth"][engines["pool"]],
+        busy_seconds=engines["busy"],
+        prompt_tokens=engines["computed_prompts"].astype(np.float64),
+        output_tokens=(engines["computed_decodes"] + engines["yielded"]).astype(np.float64),
+        kv_block_seconds=engines["kv_block_seconds"],
     )
 
 
-def _times(world: World, name: str) -> NDArray[np.float64]:
-    """Times as an array; -1 means that it never happened."""
-    times = column(world.requests, name)
-    return cast("NDArray[np.float64]", np.where(times < 0.0, np.nan, times))
+def _content(engine: Any) -> StepContent:
+    """All steps of one engine together."""
+    decodes = int(engine["decode_rows"])
+    return StepContent(
+        steps=int(engine["steps"]),
+        tokens=int(engine["computed_prompts"]) + decodes,
+        capped=int(engine["capped"]),
+        rows=int(engine["chunks"]) + decodes,
+        pairs=int(engine["pairs"]),
+        reach=int(engine["reach"]),
+        decodes=decodes,
+        context=int(engine["decode_context"]),
+    )

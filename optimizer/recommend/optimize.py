@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 from costmodel.errors import InputError
+from costmodel.simulator import prepare
 from optimizer.fleets.build_plan import build_plan, fleet_cost, provenance
 from optimizer.fleets.error_bars import at_quantile, class_error_bars, slow_end
 from optimizer.fleets.fleet import Fleet
@@ -100,6 +101,8 @@ def optimize(
     asked: Level = _option("level", member(Level), level)
     seconds: float = _option("time_limit", quantity(Kind.DURATION, TIME_LIMIT), time_limit)
     tune = wish_of(problem, asked, tune)
+    if asked is not Level.QUICK:  # before the clock starts: it is compiled once on a machine, not once for a plan
+        prepare(None if progress is None else lambda text: progress(text, 0.0))
     watch = Stopwatch(progress, {}, time.perf_counter())
     until = watch.started + seconds
     watch.stage("pricing engines", 0.05)

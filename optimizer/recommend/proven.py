@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from costmodel.simulator import expect
 from optimizer.fleets.fleet import Fleet
 from optimizer.loads.columns import Columns
 from optimizer.loads.instance import Instance
@@ -67,7 +66,6 @@ def proven(
     and the search is made again: what the bench knows takes it no time. Where it is to stop the fleet is not confirmed
     any more; None where nothing held. What is confirmed is tuned then, so that no tuning ends dearer than it began.
     """
-    expect(2 * least * bench.part(solved.fleet).requests)  # to confirm the first fleet and to find its goodput
     again, numbers = remembered(resolve), iter(range(1, MOST_CONFIRMED + 1))
     number = next(numbers, None)
     while number is not None:

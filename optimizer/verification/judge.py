@@ -15,8 +15,8 @@ from costmodel.errors import InputError
 from costmodel.memory import kv_bytes_per_request_per_gpu, kv_capacity_bytes
 from costmodel.simulator import POLICIES, HandOver, Limits, Policy, Pool, Result, Router, Trace, make_trace, simulate
 from costmodel.simulator import Fleet as SimulatedFleet
-from costmodel.simulator.arrivals import draw_lengths, gamma_arrivals
 from costmodel.simulator.cost_steps import GridSteps, cost_steps
+from costmodel.simulator.fleet import UNLIMITED
 from costmodel.simulator.metrics import (
     TAIL,
     WARM_UP,
@@ -29,7 +29,7 @@ from costmodel.simulator.metrics import (
     within,
 )
 from costmodel.simulator.metrics import Slo as SimulatedSlo
-from costmodel.simulator.step_kernel import UNLIMITED
+from costmodel.simulator.trace import draw_lengths, gamma_arrivals
 from optimizer.fleets.error_bars import factor_at, step_intervals
 from optimizer.fleets.evaluate import QUANTILES
 from optimizer.fleets.fleet import Fleet, FleetPool, hand_over_mix, pool_config

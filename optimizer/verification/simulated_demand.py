@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.simulator.arrivals import diurnal_arrivals
+from costmodel.simulator.trace import diurnal_arrivals
 from optimizer.fleets.fleet import Fleet
 from optimizer.loads.instance import Instance
 

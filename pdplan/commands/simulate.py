@@ -156,13 +156,17 @@ def simulate(
     Exits with 0 when every class meets its goal, and with 3 when one misses it, when the fleet cannot
     keep up, or when it is undecided ("verdict" in --json: meets, misses or undecided).
     """
+    from costmodel.simulator import prepare
+
     files = {"--csv": csv_file, "--parquet": parquet_file, "--timeline": timeline}
     asked = Asked(rate, requests, seed, replications, trace, profile, concurrency or 0, find_goodput, curve, balancing)
     asked.check()
     check_files(files, {"FILE": file, "--trace": trace}, force=force)
     telling = console.progress() if asked.work <= SOON_DONE else console.milestones()
+    plan = read_plan(file)
     with telling as progress:
-        shown = simulated(read_plan(file), asked, progress)
+        prepare(None if progress is None else lambda text: progress(text, 0.0))
+        shown = simulated(plan, asked, progress)
     _write_files(console, shown, files, window, force=force)
     from reports.simulation_json import simulation_json
     from reports.simulation_text import render_simulation

@@ -7,16 +7,81 @@ total context C' from C up to limit.
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
+from typing import Any, NamedTuple
 
-from .compiled import Floats, compile_loop, compiled_as
-from .step_numbers import COEFFICIENTS, TABLES, Chosen, StepRecord
+import numpy as np
+from numpy.typing import NDArray
 
-UNLIMITED = 1 << 60
-"""A limit that no context reaches [token]."""
+from .compiled import compiled, entry, rows
+from .fleet import UNLIMITED
+from .records import Floats, StepRecord
+from .step_model import COEFFICIENTS, TABLES
+from .step_model import least_bytes as bytes_of
+from .step_model import least_flop as flop_of
+
+least_flop, least_bytes = compiled(flop_of), compiled(bytes_of)
 
 
-@compile_loop
+class Chosen(NamedTuple):
+    """Prompt tokens of one step.
+
+    prompts: chunks; tokens; longest: of them; first, second: sums of terms (`chunk_terms`); pairs, reach: as in
+    `StepContent`.
+    """
+
+    prompts: int
+    tokens: int
+    longest: int
+    first: float
+    second: float
+    pairs: int
+    reach: int
+
+
+@entry
+def step_seconds(  # noqa: PLR0917 -- numba takes no names
+    models: NDArray[Any],
+    tables: NDArray[np.float64],
+    lengths: NDArray[np.int64],
+    past: NDArray[np.int64],
+    batch: int,
+    total: int,
+) -> float:
+    """Time of a step with these prompt chunks and `batch` decodes with a context of `total` [s]."""
+    m, data, chosen = rows(models)[0], rows(tables), no_prompts()
+    for k in range(lengths.size):
+        chosen = add_chunk(m, data, chosen, lengths[k], past[k])
+    if lengths.size == 0:
+        return decode_piece(m, data, batch, total)[0]
+    return mixed_time(m, data, chosen, batch, total)
+
+
+@compiled
+def no_prompts() -> Chosen:
+    """A step without prompts."""
+    return Chosen(0, 0, 0, 0.0, 0.0, 0, 0)
+
+
+@compiled
+def add_chunk(m: StepRecord, data: Floats, chosen: Chosen, new: int, past: int) -> Chosen:
+    """The step with one chunk more: `new` tokens after `past` cached ones.
+
+    first, second sum up what `mixed_time` computes prompt attention from. Coefficients: q (q + 2 p) and the context.
+    Tables: q^2 and p rounded up to 64. Grids: seconds.
+    """
+    if m.kind == COEFFICIENTS:
+        first, second = float(new) * (new + 2.0 * past), float(new + past)
+    elif m.kind == TABLES:
+        first, second = float(new) * new, 64.0 * ((past + 63) // 64)
+    else:
+        first, second = prefill_grid(m, data, new, past), 0.0
+    longest = max(chosen.longest, new)
+    tokens = chosen.tokens + new
+    pairs, reach = chosen.pairs + new * past + new * (new + 1) // 2, chosen.reach + new + past
+    return Chosen(chosen.prompts + 1, tokens, longest, chosen.first + first, chosen.second + second, pairs, reach)
+
+
+@compiled
 def decode_piece(m: StepRecord, data: Floats, batch: int, total: int) -> tuple[float, float, int]:
     """Time of a decode-only step, its growth per token of total context, and how far both hold."""
     if m.kind == COEFFICIENTS:
@@ -30,33 +95,10 @@ def decode_piece(m: StepRecord, data: Floats, batch: int, total: int) -> tuple[f
         attention, limit = decode_table(m, data, batch, total)
         return data[m.at0 + batch] + attention, 0.0, limit
     attention, slope, limit = decode_grid(m, data, batch, total)
-    return line(data, m.at0, m.at1, batch) + line(data, m.at2, m.at3, batch) + attention, slope, limit
+    return line(data, m.at0, m.at1, float(batch)) + line(data, m.at2, m.at3, float(batch)) + attention, slope, limit
 
 
-@compile_loop
-def chunk_terms(m: StepRecord, data: Floats, new: int, past: int) -> tuple[float, float]:
-    """What one prompt chunk adds to the two sums from which `mixed_time` computes prompt attention.
-
-    Coefficients: q (q + 2 p) and the context. Tables: q^2 and p rounded up to 64. Grids: seconds.
-    """
-    if m.kind == COEFFICIENTS:
-        return float(new) * (new + 2.0 * past), float(new + past)
-    if m.kind == TABLES:
-        return float(new) * new, 64.0 * ((past + 63) // 64)
-    return prefill_grid(m, data, new, past), 0.0
-
-
-@compile_loop
-def add_chunk(m: StepRecord, data: Floats, chosen: Chosen, new: int, past: int) -> Chosen:
-    """The step with one chunk more: `new` tokens after `past` cached ones."""
-    first, second = chunk_terms(m, data, new, past)
-    longest = max(chosen.longest, new)
-    tokens = chosen.tokens + new
-    pairs, reach = chosen.pairs + new * past + new * (new + 1) // 2, chosen.reach + new + past
-    return Chosen(chosen.prompts + 1, tokens, longest, chosen.first + first, chosen.second + second, pairs, reach)
-
-
-@compile_loop
+@compiled
 def mixed_time(m: StepRecord, data: Floats, chosen: Chosen, batch: int, total: int) -> float:
     """Time of a step with the chosen prompt tokens and `batch` decodes with a context of `total`."""
     tokens, prompts, first, second = chosen.tokens, chosen.prompts, chosen.first, chosen.second
@@ -75,15 +117,15 @@ def mixed_time(m: StepRecord, data: Floats, chosen: Chosen, batch: int, total: i
         time, share = lane_time(m, data, chosen, batch)
         first *= share
     else:
-        time = line(data, m.at0, m.at1, tokens + batch)
-    time += line(data, m.at2, m.at3, prompts + batch)
+        time = line(data, m.at0, m.at1, float(tokens + batch))
+    time += line(data, m.at2, m.at3, float(prompts + batch))
     time += first
     if batch > 0:
         time += decode_grid(m, data, batch, total)[0]
     return time
 
 
-@compile_loop
+@compiled
 def lane_time(m: StepRecord, data: Floats, chosen: Chosen, batch: int) -> tuple[float, float]:
     """Time of the tokens of a step on data-parallel lanes, and the busiest lane's share of prompt attention.
 
@@ -98,7 +140,7 @@ def lane_time(m: StepRecord, data: Floats, chosen: Chosen, batch: int) -> tuple[
     return line(data, m.at0, m.at1, held + batch) + beyond, busiest / (m.a0 * chosen.tokens)
 
 
-@compile_loop
+@compiled
 def decode_coefficients(m: StepRecord, batch: int) -> tuple[float, float, float]:
     """Constant, per token of context, per request [s]."""
     if batch < m.large:
@@ -106,7 +148,7 @@ def decode_coefficients(m: StepRecord, batch: int) -> tuple[float, float, float]
     return m.c0, m.c1, m.c2
 
 
-@compile_loop
+@compiled
 def decode_table(m: StepRecord, data: Floats, batch: int, total: int) -> tuple[float, int]:
     """Attention of decodes at [batch][ceil64(floor(mean context))]: constant until the mean passes a multiple of 64."""
     columns = int(m.a0)
@@ -121,7 +163,7 @@ def decode_table(m: StepRecord, data: Floats, batch: int, total: int) -> tuple[f
     return attention, limit
 
 
-@compile_loop
+@compiled
 def prefill_table(m: StepRecord, data: Floats, prompts: int, squares: float, past: float) -> float:
     """Attention of prompts at [round(sqrt(sum of squared chunks))][sum of pasts, each rounded up to 64]."""
     columns = int(m.a0)
@@ -132,7 +174,8 @@ def prefill_table(m: StepRecord, data: Floats, prompts: int, squares: float, pas
     return attention
 
 
-def halved(data: Floats, start: int, size: int, x: float) -> int:
+@compiled
+def segment(data: Floats, start: int, size: int, x: float) -> int:
     """Index of the segment between rising nodes that holds x: the first or last one beyond the ends."""
     low, high = 0, size - 2
     while low < high:
@@ -144,19 +187,7 @@ def halved(data: Floats, start: int, size: int, x: float) -> int:
     return low
 
 
-@compiled_as(halved)
-def segment(data: Floats, start: int, size: int, x: float) -> int:
-    """The same from the standard library, which numba does not know; in plain Python it is the quicker one.
-
-    >>> [segment([9.0, 1.0, 2.0, 4.0], 1, 3, x) for x in (0.0, 1.0, 2.0, 3.0, 4.0, 5.0)]
-    [0, 0, 1, 1, 1, 1]
-    >>> [halved([9.0, 1.0, 2.0, 4.0], 1, 3, x) for x in (0.0, 1.0, 2.0, 3.0, 4.0, 5.0)]
-    [0, 0, 1, 1, 1, 1]
-    """
-    return bisect_right(data, x, start + 1, start + size - 1) - start - 1
-
-
-@compile_loop
+@compiled
 def line(data: Floats, nodes: int, values: int, x: float) -> float:
     """Piecewise linear function; its values follow its nodes."""
     k = segment(data, nodes, values - nodes, x)
@@ -165,29 +196,29 @@ def line(data: Floats, nodes: int, values: int, x: float) -> float:
     return low + (high - low) * ((x - left) / (right - left))
 
 
-@compile_loop
+@compiled
 def decode_grid(m: StepRecord, data: Floats, batch: int, total: int) -> tuple[float, float, int]:
     """Attention of decodes: a row per batch, linear in the mean context; beyond the rows in proportion to the batch."""
     nodes, values = m.at4, m.at5
     size = values - nodes
-    rows = (m.at6 - values) // size
+    count = (m.at6 - values) // size
     mean = total / batch
     k = segment(data, nodes, size, mean)
-    base = values + (min(batch, rows) - 1) * size + k
+    base = values + (min(batch, count) - 1) * size + k
     left, right = data[nodes + k], data[nodes + k + 1]
-    scale = max(batch, rows) / rows
+    scale = max(batch, count) / count
     growth = scale * (data[base + 1] - data[base]) / (right - left)
     limit = UNLIMITED if k == size - 2 else math.floor(right * batch)
     return scale * data[base] + growth * (mean - left), growth / batch, max(limit, total)
 
 
-@compile_loop
+@compiled
 def prefill_grid(m: StepRecord, data: Floats, new: int, past: int) -> float:
     """Attention of one chunk: query-key pairs x seconds per pair, the latter bilinear over chunk and past."""
     chunks, pasts, values = m.at6, m.at7, m.at8
     wide = values - pasts
-    a = segment(data, chunks, pasts - chunks, new)
-    b = segment(data, pasts, wide, past)
+    a = segment(data, chunks, pasts - chunks, float(new))
+    b = segment(data, pasts, wide, float(past))
     left, right = data[chunks + a], data[chunks + a + 1]
     down, up = data[pasts + b], data[pasts + b + 1]
     x = min(max((new - left) / (right - left), 0.0), 1.0)

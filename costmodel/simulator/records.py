@@ -1,0 +1,618 @@
+"""What the event loop keeps: records of requests, engines and events, held in structured arrays, and how a run begins.
+
+An *engine* owns its queue, its KV blocks and its pipeline stages. A *lane* is one of its micro-batches in flight:
+whichever begins a step next takes from the queue, and keeps what it took as its running batch. Without pipeline stages
+an engine has one lane. A request takes a *slot* while it is in the system. Links between records are indices; -1 is
+none. Times are in seconds; a time of -1 has not come. Lengths are in tokens.
+
+Decoding requests are counted lazily: `lane.steps` counts decode steps, and a request that joined when it had q tokens
+has processed offset + lane.steps, offset = q - lane.steps at joining; so a decode step touches no request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, MutableSequence, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, NamedTuple, get_type_hints
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.engine import Role
+
+from .fleet import STAGES, FirstToken, Fleet, Pool, Router, caches
+from .step_model import OFFSETS, SCALARS, StepNumbers, StepWork
+from .trace import Trace
+
+Floats = MutableSequence[float]
+Ints = MutableSequence[int]
+Column = NDArray[Any] | Sequence[float] | Sequence[int] | float | int
+Array = NDArray[Any]
+
+
+def _numbers(values: Sequence[int]) -> tuple[int, ...]:
+    """Constants that numba takes for whole numbers; for a plain one it would compile each function anew."""
+    return tuple(np.array(values, dtype=np.int64))
+
+
+NONE, ZERO, ONE = _numbers((-1, 0, 1))
+IDLE, STEP, RUN, ROTATE, SLEEP = _numbers(range(5))
+"""What a lane does: nothing; one step with prompts; a run of decode steps; one step of some of its decodes
+(round robin); waiting for the first pipeline stage."""
+ARRIVAL, HAND_OVER, STEP_END, WAKE, FETCHED = _numbers(range(5))
+"""Events, at equal times in this order: a request comes, its KV does, a step ends, an idle lane looks for work, a read
+of the KV store ends."""
+COMING, RESERVED = _numbers((1, 2))
+"""A hand-over on its way through a gate (`scheduler`): without, or with blocks reserved for it."""
+GAPS = 512
+"""Depth of a lane's stack of gaps."""
+
+
+@dataclass(slots=True)
+class Request:
+    """One request of the trace, and what came of it.
+
+    isl, osl, cached, prefix, pool, decode_pool: as in `Trace`; pages, page_at: full hash blocks of its prompt and where
+    their numbers begin in `World.pages`; prompt_start ... hit: as in `Result`.
+    """
+
+    arrival: float
+    prompt_start: float
+    prompt_end: float
+    moved: float
+    first: float
+    finish: float
+    itl: float
+    page_at: int
+    prefix: int
+    isl: int
+    osl: int
+    cached: int
+    pool: int
+    decode_pool: int
+    pages: int
+    restarts: int
+    engine: int
+    decode_engine: int
+    hit: int
+
+
+SHORT = ("isl", "osl", "cached", "pool", "decode_pool", "pages", "restarts", "engine", "decode_engine", "hit")
+"""Fields of a request that are kept in 32 bits, as there may be millions of them."""
+
+
+@dataclass(slots=True)
+class Slot:
+    """A request in the system.
+
+    request: its index; prompt: tokens to compute before the (next) token: the prompt, after a recompute the output so
+    far as well; done: of these, computed or cached; total: prompt and output; chunk: prompt tokens in the running step
+    (-1: not admitted); joined: the lane's decode steps at joining (-1: not decoding); ended: 1 for the padding of a
+    static batch; fresh: 1 while in the lane's list of requests without a decode step yet; last: time of the last token,
+    if not counted lazily; lane: that has the request now; first_lane: that computes its prompt; promise: KV blocks
+    promised to it; held: leading pages that it references in its engine's cache; staged_from, staged: pages fetched
+    from the store for it; gated: COMING or RESERVED while it is let in to a decode engine but not admitted; reserved:
+    KV blocks that wait for it there; gate_time: since when it has waited before the gate.
+    """
+
+    last: float
+    gate_time: float
+    request: int
+    prompt: int
+    done: int
+    total: int
+    chunk: int
+    offset: int
+    joined: int
+    ended: int
+    fresh: int
+    promise: int
+    next: int
+    previous: int
+    next_prompt: int
+    next_fresh: int
+    child: int
+    sibling: int
+    lane: int
+    first_lane: int
+    held: int
+    staged_from: int
+    staged: int
+    gated: int
+    reserved: int
+
+
+@dataclass(slots=True)
+class Lane:
+    """One micro-batch in flight of an engine, with the engine's settings (see `Policy`, `Limits`, `Pool`).
+
+    mode: see IDLE ...; event: its place among the events (0: none); start: of its step; last: end of the last step that
+    advanced the decodes; first_duration, growth: of a run, time of its first step and by how much each later one takes
+    longer; extra: swapping time that the next step pays; run: decode steps in flight; steps: decode steps so far;
+    decodes, context: requests in a decode step and their tokens; live: of these, not ended (fewer only in static
+    batches); prompts: admitted with unfinished prompt; step_tokens, step_prompts, step_pairs, step_reach: prompt tokens
+    in flight, their chunks, query-key pairs and reach (`StepContent`); step_context: of the decodes in flight; heap:
+    root of the heap of decodes by last step; rotating, rotated...: of a round robin, requests in the running step;
+    depth: of the stack of gaps; gap_joined: pushes during which the stack must not merge entries; gap_at, phase_at:
+    where its part of `World.gaps` and `World.phases` begins.
+    """
+
+    index: int
+    engine: int
+    mode: int
+    event: int
+    start: float
+    last: float
+    first_duration: float
+    growth: float
+    extra: float
+    run: int
+    steps: int
+    decodes: int
+    live: int
+    context: int
+    prompts: int
+    step_tokens: int
+    step_prompts: int
+    step_pairs: int
+    step_reach: int
+    step_context: int
+    head: int
+    tail: int
+    prompt_head: int
+    prompt_tail: int
+    fresh_head: int
+    heap: int
+    rotating: int
+    rotated: int
+    rotated_tail: int
+    rotated_count: int
+    depth: int
+    gap_joined: int
+    gap_at: int
+    phase_at: int
+    model: int
+    exclusive: int
+    chunked: int
+    static: int
+    padded: int
+    whole: int
+    after_preemption: int
+    spare: int
+    partial_ends: int
+    reserve: float
+    seqs: int
+    budget: int
+    threshold: int
+    cap: int
+    hands_over: int
+    yields: int
+    early: int
+    swap: float
+    stages: int
+    block: int
+
+
+LINKS = ("head", "tail", "prompt_head", "prompt_tail", "fresh_head", "heap", "rotated")
+"""Fields of a lane that begin as -1; the others that are not settings begin as 0."""
+
+
+@dataclass(slots=True)
+class Engine:
+    """One engine: its blocks, links, stages and counters.
+
+    wait_head, wait_tail: its queue; free, blocks, watermark, promised: KV blocks; stage_at, link_at: where the times
+    begin in `World.free_at` at which its stages, and its links, outbound ones first, are free; nics: links each way;
+    send: seconds per token on one of them; cache: where its prefix cache begins in `World.cached` (-1: none);
+    page_blocks: KV blocks of a page; store_free: time at which its reads from the store end; store_read: seconds per
+    token of these; gated, pull, bound: how hand-overs come in, gate_head, gate_tail: those that wait on the prefill
+    side, coming: those let in that do not decode yet; requests, tokens, prompt_tokens: not done, for the routers;
+    first_lane, end_lane: its lanes; the rest: counters over the run (`EngineUse`); clock: time up to which
+    kv_block_seconds is summed; chunks, pairs, reach, capped, decode_rows, decode_context: sums over the steps
+    (`StepContent`); yielded: tokens made by the ends of prompts; asked, hit, fetched, evicted: of the prefix cache
+    (`PrefixUse`).
+    """
+
+    wait_head: int
+    wait_tail: int
+    free: int
+    blocks: int
+    watermark: int
+    promised: int
+    stage_at: int
+    link_at: int
+    nics: int
+    send: float
+    cache: int
+    page_blocks: int
+    store_free: float
+    store_read: float
+    gated: int
+    pull: int
+    bound: int
+    gate_head: int
+    gate_tail: int
+    coming: int
+    requests: int
+    tokens: int
+    prompt_tokens: int
+    first_lane: int
+    end_lane: int
+    pool: int
+    steps: int
+    prompt_steps: int
+    computed_prompts: int
+    computed_decodes: int
+    preemptions: int
+    rejected: int
+    peak_blocks: int
+    peak_running: int
+    busy: float
+    kv_block_seconds: float
+    clock: float
+    chunks: int
+    pairs: int
+    reach: int
+    capped: int
+    decode_rows: int
+    decode_context: int
+    yielded: int
+    asked: int
+    hit: int
+    fetched: int
+    evicted: int
+
+
+@dataclass(slots=True)
+class PoolRecord:
+    """Engines of one pool: first_engine <= e < end_engine; decode: 1 if it decodes only; turn: of a round robin."""
+
+    first_engine: int
+    end_engine: int
+    router: int
+    turn: int
+    decode: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepRecord(StepWork):
+    """One step model: its work, kind, scalars, and where its tables begin in `World.tables` (`StepNumbers`)."""
+
+    kind: int
+    a0: float
+    a1: float
+    a2: float
+    b0: float
+    b1: float
+    b2: float
+    c0: float
+    c1: float
+    c2: float
+    share: float
+    constant: float
+    step: float
+    token: float
+    large: float
+    at0: int
+    at1: int
+    at2: int
+    at3: int
+    at4: int
+    at5: int
+    at6: int
+    at7: int
+    at8: int
+    at9: int
+    at10: int
+
+
+@dataclass(slots=True)
+class Rules:
+    """Of the whole fleet.
+
+    fast_forward: jump over equal decode steps; opened: requests that come by themselves; count: all; released: requests
+    of a closed loop sent so far (-1: open); slots: taken so far, free_slot: list of those given back; computed: list of
+    prompts to hand over; pools: their number; events: waiting, sequence: of events so far; logged, log_rows: rows of
+    the log used and kept; latency: of a hand-over [s]; think: time between requests of a closed loop [s]; hidden: share
+    of a hand-over behind its prefill [1]; page: tokens of a page (0: none); store: where the shared store's cache
+    begins in `World.cached` (-1: none), store_pages: its capacity, store_free: time at which its reads end, store_read:
+    seconds per token of all reads, store_latency: of one [s]; too_fast: steps below their floor; fast_lane, fast_start,
+    fast_time, fast_floor: of the first of these.
+    """
+
+    fast_forward: int
+    opened: int
+    count: int
+    released: int
+    slots: int
+    free_slot: int
+    computed: int
+    pools: int
+    events: int
+    sequence: int
+    logged: int
+    log_rows: int
+    latency: float
+    think: float
+    hidden: float
+    page: int
+    store: int
+    store_pages: int
+    store_free: float
+    store_read: float
+    store_latency: float
+    too_fast: int
+    fast_lane: int
+    fast_start: float
+    fast_time: float
+    fast_floor: float
+
+
+@dataclass(slots=True)
+class Event:
+    """Something to come; which: the request, slot or lane."""
+
+    time: float
+    kind: int
+    sequence: int
+    which: int
+
+
+@dataclass(slots=True)
+class Gap:
+    """Longest time between two tokens since an older entry of the stack, and the decode step that ended it."""
+
+    seconds: float
+    step: int
+
+
+@dataclass(slots=True)
+class CachedPage:
+    """A page in a prefix cache: its references (-1: absent), neighbors in the list of unreferenced pages, oldest first.
+
+    The first record of a cache is the list's own: references: unreferenced pages; next, previous: oldest and youngest.
+    """
+
+    references: int
+    next: int
+    previous: int
+
+
+@dataclass(slots=True)
+class LogRow:
+    """A step, or a run of steps, of the log."""
+
+    lane: float
+    start: float
+    end: float
+    prompt_tokens: float
+    decodes: float
+    context: float
+    steps: float
+
+
+class World(NamedTuple):
+    """Everything; as arrays outside the loop, inside it as `compiled.rows` of them.
+
+    gaps: a stack for each lane; free_at: when pipeline stages and links are free [s]; phases: decodes of a lane by
+    offset mod block size; pages: of all prompts; cached: prefix caches; tables: of the step models.
+    """
+
+    requests: Any
+    slots: Any
+    lanes: Any
+    engines: Any
+    pools: Any
+    models: Any
+    rules: Any
+    events: Any
+    gaps: Any
+    cached: Any
+    log: Any
+    tables: Any
+    free_at: Any
+    phases: Any
+    pages: Any
+
+
+@cache
+def dtype_of(kind: type) -> np.dtype[Any]:
+    """Layout of a record."""
+    hints = get_type_hints(kind)
+    codes = {float: "f8", int: "i8"}
+    short = SHORT if kind is Request else ()
+    return np.dtype([(name, "i4" if name in short else codes[hints[name]]) for name in hints], align=True)
+
+
+def records(kind: type, size: int, columns: Mapping[str, Column]) -> Array:
+    """`size` records; a field is filled from its column or constant, and -1 (no link, never) if it has none."""
+    made = np.full(size, -1, dtype=dtype_of(kind))
+    for name in made.dtype.names or ():
+        if name in columns:
+            made[name] = columns[name]
+    return made
+
+
+def pack(models: Sequence[StepNumbers]) -> tuple[Array, NDArray[np.float64]]:
+    """Records of several step models, and their tables one behind the other."""
+    columns: dict[str, list[float]] = {"kind": [float(model.kind) for model in models]}
+    for name in SCALARS:
+        columns[name] = [model.scalars.get(name, 0.0) for model in models]
+    for name in StepWork.__dataclass_fields__:
+        columns[name] = [getattr(model.work, name) for model in models]
+    bases = np.cumsum([0] + [model.data.size for model in models]).tolist()
+    for k in range(OFFSETS):
+        starts = [model.offsets[k] if k < len(model.offsets) else model.data.size for model in models]
+        columns[f"at{k}"] = [float(base + start) for base, start in zip(bases, starts, strict=False)]
+    return records(StepRecord, len(models), columns), np.concatenate([model.data for model in models])
+
+
+def make_world(trace: Trace, fleet: Fleet, fast_forward: bool = True, log_rows: int = 0) -> World:
+    """State before the first event.
+
+    Slots and events are as many as may ever be needed at once; what is never touched takes no memory.
+    """
+    engines = [pool for pool in fleet.pools for _ in range(pool.replicas)]
+    lanes = [pool for pool in engines for _ in range(pool.pipeline)]
+    models, tables = pack([pool.steps.numbers() for pool in fleet.pools])
+    links = STAGES * len(engines) + _starts([2 * pool.nics for pool in engines])
+    cached, cache_at = _caches(trace, fleet, engines)
+    return World(
+        requests=_requests(trace),
+        slots=np.empty(trace.size, dtype=dtype_of(Slot)),
+        lanes=records(Lane, len(lanes), _lanes(fleet, lanes)),
+        engines=records(Engine, len(engines), _engines(trace, fleet, engines, links, cache_at[:-1])),
+        pools=records(PoolRecord, len(fleet.pools), _pools(fleet)),
+        models=models,
+        rules=records(Rules, 1, _rules(trace, fleet, fast_forward, log_rows, cache_at[-1])),
+        events=np.empty(trace.size + len(lanes) + 1, dtype=dtype_of(Event)),
+        gaps=np.empty(GAPS * len(lanes), dtype=dtype_of(Gap)),
+        cached=cached,
+        log=np.empty(log_rows, dtype=dtype_of(LogRow)),
+        tables=tables,
+        free_at=np.zeros(int(links[-1])),
+        phases=np.zeros(sum(pool.limits.block_size for pool in lanes), dtype=np.int64),
+        pages=np.zeros(0, dtype=np.int64) if trace.pages is None else np.array(trace.pages.ids, dtype=np.int64),
+    )
+
+
+def empty_world() -> World:
+    """A fleet without engines that nobody asks: enough to compile for."""
+    none, nothing = np.zeros(0), np.zeros(0, dtype=np.int64)
+    before = [records(kind, 0, {}) for kind in (Request, Slot, Lane, Engine, PoolRecord, StepRecord)]
+    rules = records(Rules, 1, dict.fromkeys(Rules.__dataclass_fields__, 0))
+    behind = [records(kind, 0, {}) for kind in (Event, Gap, CachedPage, LogRow)]
+    return World._make([*before, rules, *behind, none, none, nothing, nothing])
+
+
+def _requests(trace: Trace) -> Array:
+    columns: dict[str, Column] = {"cached": 0, "itl": 0.0, "pages": 0, "restarts": 0, "hit": 0}
+    if trace.pages is not None:
+        full = np.minimum(trace.pages.counts, trace.isl // trace.pages.tokens)
+        columns |= {"pages": full, "page_at": np.cumsum(trace.pages.counts) - trace.pages.counts}
+    columns |= {"arrival": trace.arrival, "isl": trace.isl, "osl": trace.osl}
+    for name in ("cached", "pool", "decode_pool", "prefix"):
+        values = getattr(trace, name)
+        columns |= {} if values is None else {name: values}
+    return records(Request, trace.size, columns)
+
+
+def _caches(trace: Trace, fleet: Fleet, engines: list[Pool]) -> tuple[Array, list[int]]:
+    """Empty prefix caches of the engines that have one and of the store, and where each begins (-1: none)."""
+    if trace.pages is None:
+        return records(CachedPage, 0, {}), [-1] * (len(engines) + 1)
+    size = 1 + int(trace.pages.ids.max(initial=-1)) + 1
+    has_cache = [caches(pool) for pool in engines] + [fleet.store is not None]
+    empty = records(CachedPage, size, {})
+    empty["references"][0] = 0
+    begins = size * (np.cumsum(has_cache) - 1)
+    return np.tile(empty, sum(has_cache)), np.where(has_cache, begins, -1).tolist()
+
+
+def _lanes(fleet: Fleet, lanes: list[Pool]) -> dict[str, Column]:
+    """Settings of each lane, all else at rest."""
+    engines = [pool for pool in fleet.pools for _ in range(pool.replicas)]
+    index = np.arange(len(lanes))
+    early = fleet.hand_over.first_token is not FirstToken.DECODE
+    yields = int(fleet.hand_over.first_token is FirstToken.PREFILL)
+    here = [pool.role is Role.COLOCATED for pool in lanes]
+    columns: dict[str, Column] = {name: 0 for name in Lane.__dataclass_fields__ if name not in LINKS}
+    return columns | {
+        "index": index,
+        "engine": np.repeat(np.arange(len(engines)), [pool.pipeline for pool in engines]),
+        "gap_at": GAPS * index,
+        "phase_at": _starts([pool.limits.block_size for pool in lanes])[:-1],
+        "model": [number for number, pool in enumerate(fleet.pools) for _ in range(pool.replicas * pool.pipeline)],
+        "exclusive": [int(pool.policy.exclusive_prefill) for pool in lanes],
+        "chunked": [int(pool.policy.chunked) for pool in lanes],
+        "static": [int(pool.policy.static) for pool in lanes],
+        "padded": [int(pool.policy.padded_budget) for pool in lanes],
+        "whole": [int(pool.policy.whole_prompt_blocks) for pool in lanes],
+        "after_preemption": [int(pool.policy.admit_after_preemption) for pool in lanes],
+        "spare": [int(pool.policy.spare_block) for pool in lanes],
+        "partial_ends": [int(pool.policy.partial_prompt_ends) for pool in lanes],
+        "reserve": [pool.policy.reserve_output for pool in lanes],
+        "seqs": [max(1, pool.limits.max_num_seqs // pool.pipeline) for pool in lanes],
+        "budget": [pool.limits.max_num_batched_tokens for pool in lanes],
+        "threshold": [pool.limits.long_prefill_threshold for pool in lanes],
+        "cap": [pool.limits.decode_token_cap for pool in lanes],
+        "hands_over": [int(pool.role is Role.PREFILL) for pool in lanes],
+        "yields": [fleet.prompt_yields if colocated else yields for colocated in here],
+        "early": [int(colocated or early) for colocated in here],
+        "swap": [pool.swap_seconds_per_token for pool in lanes],
+        "stages": [pool.pipeline for pool in lanes],
+        "block": [pool.limits.block_size for pool in lanes],
+    }
+
+
+def _engines(
+    trace: Trace, fleet: Fleet, engines: list[Pool], links: NDArray[np.int64], cache_at: list[int]
+) -> dict[str, Column]:
+    lane_starts = _starts([pool.pipeline for pool in engines])
+    tokens = 1 if trace.pages is None else trace.pages.tokens
+    columns: dict[str, Column] = dict.fromkeys(Engine.__dataclass_fields__, 0)
+    hand_over = fleet.hand_over
+    return columns | {
+        "wait_head": -1,
+        "wait_tail": -1,
+        "free": [pool.limits.kv_blocks for pool in engines],
+        "blocks": [pool.limits.kv_blocks for pool in engines],
+        "watermark": [int(pool.policy.watermark * pool.limits.kv_blocks) for pool in engines],
+        "stage_at": STAGES * np.arange(len(engines)),
+        "link_at": links[:-1],
+        "nics": [pool.nics for pool in engines],
+        "send": [pool.kv_seconds_per_token * pool.nics for pool in engines],
+        "cache": cache_at,
+        "page_blocks": [tokens // pool.limits.block_size for pool in engines],
+        "store_read": 0.0 if fleet.store is None else fleet.store.engine_seconds_per_token,
+        "gate_head": -1,
+        "gate_tail": -1,
+        "pull": int(hand_over.pull),
+        "bound": hand_over.max_coming,
+        "gated": int(hand_over.pull or hand_over.max_coming > 0),
+        "first_lane": lane_starts[:-1],
+        "end_lane": lane_starts[1:],
+        "pool": [number for number, pool in enumerate(fleet.pools) for _ in range(pool.replicas)],
+    }
+
+
+def _pools(fleet: Fleet) -> dict[str, Column]:
+    starts = _starts([pool.replicas for pool in fleet.pools])
+    return {
+        "first_engine": starts[:-1],
+        "end_engine": starts[1:],
+        "router": [list(Router).index(pool.router) for pool in fleet.pools],
+        "turn": 0,
+        "decode": [int(pool.role is Role.DECODE) for pool in fleet.pools],
+    }
+
+
+def _rules(trace: Trace, fleet: Fleet, fast_forward: bool, log_rows: int, store_at: int) -> dict[str, Column]:
+    columns: dict[str, Column] = dict.fromkeys(Rules.__dataclass_fields__, 0)
+    columns |= {
+        "fast_forward": int(fast_forward),
+        "opened": trace.opened,
+        "count": trace.size,
+        "released": trace.opened if trace.concurrency else -1,
+        "free_slot": -1,
+        "computed": -1,
+        "pools": len(fleet.pools),
+        "log_rows": log_rows,
+        "latency": fleet.hand_over.latency,
+        "think": trace.think,
+        "hidden": 1.0 - 1.0 / fleet.hand_over.layers,
+        "page": 0 if trace.pages is None else trace.pages.tokens,
+        "store": store_at,
+    }
+    if fleet.store is not None:
+        columns |= {
+            "store_pages": fleet.store.pages,
+            "store_read": fleet.store.seconds_per_token,
+            "store_latency": fleet.store.latency,
+        }
+    return columns
+
+
+def _starts(sizes: list[int]) -> NDArray[np.int64]:
+    return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)

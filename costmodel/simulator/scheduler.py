@@ -1,0 +1,509 @@
+"""The one scheduler, which reads its policy: who enters a batch, what a step holds, who leaves; compiled.
+
+Order in a step: decodes first (they take the KV blocks that they need, preempting the youngest if there are none), then
+prompts already begun, then waiting requests, each as far as token budget, sequences and blocks go. With an exclusive
+policy prompts go first and alone, and decodes run when no prompt can.
+
+Without a gate KV is sent as soon as its prompt is computed. With one, finished prompts wait on the prefill side, whose
+blocks they keep, first come first served, until the decode engine lets them in when it begins a step: if fewer than
+`bound` are on their way or wait in its queue, and, where it pulls, if it has a sequence and the blocks for them, which
+are reserved from then on.
+"""
+
+from __future__ import annotations
+
+from .blocks import evict, find_prefix, hold_pages, note_hits, release_pages
+from .compiled import compiled
+from .decodes import (
+    blocks_of,
+    choose_rotated,
+    collect_rotated,
+    join,
+    next_blocks,
+    rebuild_heap,
+    run_time,
+    settle,
+    steps_within,
+    uncount,
+    unfreshen,
+)
+from .events import send_kv, set_event, wake_idle, wake_stalled
+from .records import COMING, IDLE, NONE, RESERVED, ROTATE, RUN, SLEEP, STEP, STEP_END, Engine, Lane, Slot, World
+from .step_times import Chosen, add_chunk, decode_piece, mixed_time, no_prompts
+
+
+@compiled
+def start_step(w: World, lane: Lane, t: float) -> None:
+    """Begin the next step of the lane at time t, or leave it idle; lanes of a pipeline wait for the first stage."""
+    lane.mode = IDLE
+    engine = w.engines[lane.engine]
+    if lane.stages > 1 and w.free_at[engine.stage_at] > t:
+        lane.mode = SLEEP
+        set_event(w, lane, STEP_END, w.free_at[engine.stage_at])
+        return
+    enter_ready(w, lane, engine)
+    open_gate(w, lane, engine, t)
+    if lane.rotating == 1:
+        collect_rotated(w, lane)
+    if lane.stages > 1 and lane.chunked == 1:
+        gather_prompts(w, lane, engine)
+    preempted = make_room(w, lane, engine) if lane.exclusive == 0 else 0
+    chosen = fill_prompts(w, lane, engine, t, preempted)
+    while chosen.prompts == 0 and lane.decodes == 0 and lane.prompts > (1 if lane.stages == 1 else 0):
+        preempt(w, lane, engine, lane.tail)
+        preempted += 1
+        chosen = fill_prompts(w, lane, engine, t, preempted)
+    if chosen.prompts > 0:
+        begin_mixed(w, lane, engine, t, chosen)
+        return
+    if lane.exclusive == 1:
+        preempted += make_room(w, lane, engine)
+    if lane.decodes > 0:
+        begin_run(w, lane, engine, t, preempted)
+    elif lane.stages > 1 and preempted > 0:
+        wake_stalled(w, engine, t)
+
+
+@compiled
+def enter_ready(w: World, lane: Lane, engine: Engine) -> None:
+    """Admit waiting requests whose KV is here already: handed over, or swapped out before."""
+    if lane.static == 1 and lane.decodes > 0:
+        return
+    mark = lane.head if lane.cap > 0 and lane.rotating == 0 else NONE
+    s = engine.wait_head
+    while s >= 0 and has_slot(w, lane, engine):
+        slot = w.slots[s]
+        processed = slot.done + lane.yields
+        need = blocks_of(processed - 1, lane.block)
+        if slot.done < slot.prompt or not (slot.gated == RESERVED or has_blocks(lane, engine, slot, need)):
+            break
+        queue_pop(w, engine, lane)
+        if slot.gated > 0:
+            come_in(engine, slot)
+        running_insert(w, lane, s, mark)
+        join(w, lane, s, processed)
+        if w.requests[slot.request].restarts > 0:
+            lane.extra += processed * lane.swap
+        s = engine.wait_head
+
+
+@compiled
+def has_slot(w: World, lane: Lane, engine: Engine) -> bool:
+    """Whether the lane may take a waiting request: less than its share run here, and less than all in the engine.
+
+    A lane that took over a prompt may hold more than its share until it decodes no longer.
+    """
+    if lane.decodes + lane.prompts >= lane.seqs:
+        return False
+    return lane.stages == 1 or running_in(w, engine) < lane.seqs * lane.stages
+
+
+@compiled
+def running_in(w: World, engine: Engine) -> int:
+    """Requests that run in the engine."""
+    running = 0
+    for e in range(engine.first_lane, engine.end_lane):
+        running += w.lanes[e].decodes + w.lanes[e].prompts
+    return running
+
+
+@compiled
+def too_long(engine: Engine, lane: Lane, slot: Slot) -> bool:
+    """Whether the engine could never hold the request, even alone."""
+    tokens = slot.prompt if lane.hands_over == 1 else slot.total
+    return blocks_of(tokens, lane.block) + 2 + engine.watermark > engine.blocks
+
+
+@compiled
+def come_in(engine: Engine, slot: Slot) -> None:
+    """A hand-over that was let through the gate is admitted: its reserved blocks are free for it to take."""
+    engine.coming -= 1
+    engine.free += slot.reserved
+    slot.gated = 0
+    slot.reserved = 0
+
+
+@compiled
+def has_blocks(lane: Lane, engine: Engine, slot: Slot, need: int) -> bool:
+    """Whether a newcomer's blocks exist above the watermark, and those of its output, which are then promised to it.
+
+    Free blocks only shrink while a batch runs, and promises stay; so a request that is refused stays refused until
+    another one leaves, which is what lets runs be fast-forwarded.
+    """
+    promise = 0
+    if lane.reserve > 0.0 and lane.hands_over == 0:
+        promise = blocks_of(slot.prompt + int(lane.reserve * (slot.total - slot.prompt)), lane.block)
+    if engine.free - need < engine.watermark or engine.blocks - engine.promised - promise < engine.watermark:
+        return False
+    engine.promised += promise
+    slot.promise = promise
+    return True
+
+
+@compiled
+def open_gate(w: World, lane: Lane, engine: Engine, t: float) -> None:
+    """Let in the prompts that may come; one let in as soon as it was computed had its layers sent meanwhile."""
+    while engine.gate_head >= 0 and may_come(w, lane, engine, w.slots[engine.gate_head]):
+        s = engine.gate_head
+        engine.gate_head = w.slots[s].next
+        if engine.gate_head < 0:
+            engine.gate_tail = -1
+        engine.coming += 1
+        send_kv(w, s, t, w.rules.hidden if w.slots[s].gate_time == t else 0.0)
+
+
+@compiled
+def may_come(w: World, lane: Lane, engine: Engine, slot: Slot) -> bool:
+    """Whether the engine lets the next hand-over in, which then counts as coming; if it pulls, blocks are reserved."""
+    if engine.bound > 0 and engine.coming >= engine.bound:
+        return False
+    if engine.pull == 0 or too_long(engine, lane, slot):
+        slot.gated = COMING
+        return True
+    if engine.wait_head >= 0 or running_in(w, engine) + engine.coming >= lane.seqs * lane.stages:
+        return False
+    need = blocks_of(slot.prompt + lane.yields - 1, lane.block)
+    if not has_blocks(lane, engine, slot, need):
+        return False
+    engine.free -= need
+    slot.gated = RESERVED
+    slot.reserved = need
+    return True
+
+
+@compiled
+def gather_prompts(w: World, lane: Lane, engine: Engine) -> None:
+    """Take over the unfinished prompts of the engine's other lanes, to go on with their next chunks at once.
+
+    A step goes through the stages behind the steps begun before it, so a prompt's earlier chunks, which may still be in
+    flight in another lane, are always done first. A prompt whose last chunk is in flight stays where it is.
+    """
+    for e in range(engine.first_lane, engine.end_lane):
+        other = w.lanes[e]
+        s = other.prompt_head if e != lane.index and engine.free > 0 else -1
+        while s >= 0:
+            slot = w.slots[s]
+            following = slot.next_prompt
+            computed = slot.done + (slot.chunk if other.mode == STEP else 0)
+            if computed < slot.prompt:
+                running_remove(w, other, s)
+                prompt_remove(w, other, s)
+                slot.done = computed
+                slot.chunk = 0
+                slot.lane = lane.index
+                running_insert(w, lane, s, NONE)
+                prompt_append(w, lane, s)
+            s = following
+
+
+@compiled
+def fill_prompts(w: World, lane: Lane, engine: Engine, t: float, preempted: int) -> Chosen:
+    """Choose the prompt tokens of the next step, begun prompts before waiting ones."""
+    model = w.models[lane.model]
+    room = lane.budget if lane.exclusive == 1 else lane.budget - lane.decodes
+    chosen = no_prompts()
+    s = lane.prompt_head
+    closed = (preempted > 0 and lane.after_preemption == 0) or (lane.static == 1 and lane.decodes > 0)
+    waiting = s < 0
+    while True:
+        if s < 0 and not waiting:
+            waiting = True
+        if waiting:
+            s = engine.wait_head
+            if s < 0 or closed or not has_slot(w, lane, engine):
+                return chosen
+        slot = w.slots[s]
+        if waiting:
+            size = admit_prompt(w, lane, engine, s, room, chosen)
+            if size <= 0:
+                return chosen
+            request = w.requests[slot.request]
+            if request.prompt_start < 0.0:
+                request.prompt_start = t
+        else:
+            size = next_chunk(lane, engine, slot, room - chosen.tokens)
+        slot.chunk = size
+        if size > 0:
+            chosen = add_chunk(model, w.tables, chosen, size, slot.done)
+        s = slot.next_prompt
+
+
+@compiled
+def next_chunk(lane: Lane, engine: Engine, slot: Slot, room: int) -> int:
+    """Tokens of a prompt already begun that fit into the step; the blocks for them are taken if not held already."""
+    size = min(slot.prompt - slot.done, room, lane.threshold)
+    if size > 0 and lane.whole == 0:
+        held = blocks_of(slot.done, lane.block)
+        if blocks_of(slot.done + size, lane.block) - held > engine.free:
+            size = (held + engine.free) * lane.block - slot.done
+        engine.free -= blocks_of(slot.done + size, lane.block) - held
+    return size
+
+
+@compiled
+def admit_prompt(w: World, lane: Lane, engine: Engine, s: int, room: int, chosen: Chosen) -> int:  # noqa: PLR0917 -- compiled
+    """Admit the first waiting request if its prompt, or a chunk of it, fits into the step and its blocks are there.
+
+    Tokens of the chunk, 0 if it is refused. Some blocks may be shared; a whole prompt longer than the budget may go
+    alone.
+    """
+    slot, shared = w.slots[s], 0
+    if engine.cache >= 0 and slot.done < slot.prompt:
+        shared = find_prefix(w, engine, slot)
+    size = slot.prompt - slot.done
+    if lane.chunked == 1:
+        size = min(size, room - chosen.tokens, lane.threshold)
+    else:
+        used = (chosen.prompts + 1) * max(chosen.longest, size) if lane.padded == 1 else chosen.tokens + size
+        if used > room and (chosen.prompts > 0 or size <= lane.budget):
+            return 0
+    if size <= 0:
+        return 0
+    need = blocks_of(slot.prompt if lane.whole == 1 else slot.done + size, lane.block)
+    if not has_blocks(lane, engine, slot, need - shared):
+        return 0
+    engine.free -= need
+    if engine.cache >= 0:
+        note_hits(w, engine, slot)
+        hold_pages(w, engine, slot)
+    queue_pop(w, engine, lane)
+    running_insert(w, lane, s, NONE)
+    prompt_append(w, lane, s)
+    return int(size)
+
+
+@compiled
+def make_room(w: World, lane: Lane, engine: Engine) -> int:
+    """Take the blocks that the decodes need in one step, preempting the youngest if need be; how many were preempted.
+
+    In order of admission each decode that needs a block (or, with `spare`, any) preempts the youngest running request
+    until there is one; the last resort is itself.
+    """
+    if lane.live == 0 or lane.rotating == 1:
+        return 0
+    preempted = 0
+    needed = next_blocks(w, lane)
+    if engine.free - needed < lane.spare:
+        taken = 0
+        s = lane.head
+        while s >= 0:
+            slot = w.slots[s]
+            if slot.joined >= 0 and slot.ended == 0:
+                wanted = 1 if (slot.offset + lane.steps - 1) % lane.block == 0 else 0
+                kept = True
+                while kept and engine.free - taken < max(wanted, lane.spare):
+                    victim = lane.tail
+                    kept = victim != s
+                    preempt(w, lane, engine, victim)
+                    preempted += 1
+                if not kept:
+                    break
+                taken += wanted
+            s = slot.next
+        rebuild_heap(w, lane)
+        needed = next_blocks(w, lane)
+    engine.free -= needed
+    return preempted
+
+
+@compiled
+def preempt(w: World, lane: Lane, engine: Engine, s: int) -> None:
+    """Take running request s's blocks and put it first in the queue, to be computed again or swapped in."""
+    slot = w.slots[s]
+    evict(w, engine, engine.free)
+    running_remove(w, lane, s)
+    engine.promised -= slot.promise
+    slot.promise = 0
+    if slot.joined >= 0:
+        settle(w, lane, slot)
+        unfreshen(w, lane, s)
+        processed = uncount(w, lane, slot)
+        if lane.swap > 0.0:
+            lane.extra += processed * lane.swap
+            slot.prompt = processed - lane.yields
+            slot.done = slot.prompt
+        else:
+            slot.prompt = processed
+            slot.done = 0
+    else:
+        engine.free += blocks_of(slot.prompt if lane.whole == 1 else slot.done, lane.block)
+        prompt_remove(w, lane, s)
+        if lane.partial_ends == 1:
+            slot.prompt = slot.done
+        slot.done = 0
+    release_pages(w, engine, slot)
+    slot.chunk = -1
+    w.requests[slot.request].restarts += 1
+    engine.preemptions += 1
+    queue_front(w, engine, s)
+
+
+@compiled
+def begin_mixed(w: World, lane: Lane, engine: Engine, t: float, chosen: Chosen) -> None:
+    """Begin a step with prompts and, unless the policy keeps them apart, all decodes."""
+    batch = 0 if lane.exclusive == 1 else lane.decodes
+    context = lane.context if batch > 0 else 0
+    lane.mode = STEP
+    lane.run = 1 if batch > 0 else 0
+    lane.step_tokens = chosen.tokens
+    lane.step_prompts = chosen.prompts
+    lane.step_pairs = chosen.pairs
+    lane.step_reach = chosen.reach
+    lane.step_context = context
+    launch(w, lane, engine, t, mixed_time(w.models[lane.model], w.tables, chosen, batch, context))
+    if lane.stages > 1 and has_unfinished(w, lane):
+        wake_idle(w, engine, t)
+
+
+@compiled
+def has_unfinished(w: World, lane: Lane) -> bool:
+    """Whether a prompt of the lane has tokens left after its chunk in flight."""
+    s = lane.prompt_head
+    while s >= 0:
+        if w.slots[s].done + w.slots[s].chunk < w.slots[s].prompt:
+            return True
+        s = w.slots[s].next_prompt
+    return False
+
+
+@compiled
+def begin_run(w: World, lane: Lane, engine: Engine, t: float, preempted: int) -> None:
+    """Begin as many decode steps as are alike: to the first end, the last free block, or the end of the piece."""
+    batch, context, steps = lane.decodes, lane.context, 1
+    rotates = lane.cap > 0 and context + batch > lane.cap
+    if rotates:
+        if lane.rotating == 0:
+            engine.free += next_blocks(w, lane)
+        choose_rotated(w, lane)
+        batch, context = lane.rotated_count, lane.step_context
+    duration, slope, limit = decode_piece(w.models[lane.model], w.tables, batch, context)
+    if not rotates and w.rules.fast_forward == 1 and lane.stages == 1 and preempted == 0 and lane.extra == 0.0:
+        root = w.slots[lane.heap]
+        steps = min(root.total - root.offset - lane.steps, (limit - context) // batch + 1)
+        if lane.cap > 0:
+            steps = min(steps, (lane.cap - batch - context) // batch + 1)
+        room = engine.free - lane.spare
+        if steps > 1 and room < lane.live * blocks_of(steps, lane.block):
+            steps = max(1, min(steps, steps_within(w, lane, room + next_blocks(w, lane))))
+    lane.mode = ROTATE if rotates else RUN
+    lane.run = steps
+    lane.step_tokens = 0
+    lane.step_context = context
+    lane.growth = slope * batch
+    launch(w, lane, engine, t, duration)
+
+
+@compiled
+def launch(w: World, lane: Lane, engine: Engine, t: float, duration: float) -> None:
+    """Send the step through its pipeline stages, or its run of steps through the only one."""
+    duration += lane.extra
+    lane.extra = 0.0
+    lane.start = t
+    lane.first_duration = duration
+    end = t + duration
+    if lane.stages > 1:
+        share, end = duration / lane.stages, t
+        for stage in range(engine.stage_at, engine.stage_at + lane.stages):
+            end = max(end, w.free_at[stage]) + share
+            w.free_at[stage] = end
+        lane.first_duration = end - t
+    elif lane.mode == RUN and lane.run > 1:
+        end = t + run_time(lane, lane.run)
+    set_event(w, lane, STEP_END, end)
+
+
+@compiled
+def queue_back(w: World, engine: Engine, s: int) -> None:
+    """Put s last in the queue."""
+    w.slots[s].next = -1
+    if engine.wait_tail < 0:
+        engine.wait_head = s
+    else:
+        w.slots[engine.wait_tail].next = s
+    engine.wait_tail = s
+
+
+@compiled
+def queue_front(w: World, engine: Engine, s: int) -> None:
+    """Put s first in the queue, behind requests whose blocks are reserved."""
+    before, after = -1, engine.wait_head
+    while after >= 0 and w.slots[after].gated == RESERVED:
+        before = after
+        after = w.slots[after].next
+    w.slots[s].next = after
+    if before < 0:
+        engine.wait_head = s
+    else:
+        w.slots[before].next = s
+    if after < 0:
+        engine.wait_tail = s
+
+
+@compiled
+def queue_pop(w: World, engine: Engine, lane: Lane) -> None:
+    """The lane takes the first request off its engine's queue, and keeps it until it ends or is preempted."""
+    slot = w.slots[engine.wait_head]
+    slot.lane = lane.index
+    engine.wait_head = slot.next
+    if engine.wait_head < 0:
+        engine.wait_tail = -1
+
+
+@compiled
+def running_insert(w: World, lane: Lane, s: int, before: int) -> None:
+    """Put s among the running requests, before the request `before` or, if that is -1, last."""
+    slot = w.slots[s]
+    after = lane.tail if before < 0 else w.slots[before].previous
+    slot.previous = after
+    slot.next = before
+    if after < 0:
+        lane.head = s
+    else:
+        w.slots[after].next = s
+    if before < 0:
+        lane.tail = s
+    else:
+        w.slots[before].previous = s
+
+
+@compiled
+def running_remove(w: World, lane: Lane, s: int) -> None:
+    """Take s out of the running requests."""
+    before, after = w.slots[s].previous, w.slots[s].next
+    if before < 0:
+        lane.head = after
+    else:
+        w.slots[before].next = after
+    if after < 0:
+        lane.tail = before
+    else:
+        w.slots[after].previous = before
+
+
+@compiled
+def prompt_append(w: World, lane: Lane, s: int) -> None:
+    """Put s last among the unfinished prompts."""
+    w.slots[s].next_prompt = -1
+    if lane.prompt_tail < 0:
+        lane.prompt_head = s
+    else:
+        w.slots[lane.prompt_tail].next_prompt = s
+    lane.prompt_tail = s
+    lane.prompts += 1
+
+
+@compiled
+def prompt_remove(w: World, lane: Lane, s: int) -> None:
+    """Take s out of the unfinished prompts."""
+    before, here = -1, lane.prompt_head
+    while here != s:
+        before = here
+        here = w.slots[here].next_prompt
+    after = w.slots[s].next_prompt
+    if before < 0:
+        lane.prompt_head = after
+    else:
+        w.slots[before].next_prompt = after
+    if after < 0:
+        lane.prompt_tail = before
+    lane.prompts -= 1

@@ -1,0 +1,105 @@
+"""The compiled loop: the same bytes as in plain Python, and where it is kept."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from costmodel.simulator import kept
+from costmodel.simulator.run import prepare
+
+SCRIPT = """
+import hashlib
+from dataclasses import replace
+from tests.simulator_cases import on_lanes, random_fleet, random_trace
+from tests.simulator_paged import random_paged, random_paged_fleet
+from costmodel.simulator import POLICIES, simulate
+
+digest = hashlib.sha256()
+for seed, policy in enumerate(POLICIES.values()):
+    for disaggregated in (False, True):
+        trace, fleet = random_trace(seed, 12), random_fleet(seed, policy, disaggregated)
+        if disaggregated and not policy.static:
+            trace, fleet = random_paged(seed), random_paged_fleet(seed, policy, disaggregated)
+        fleet = on_lanes(fleet) if seed % 2 == 0 and not disaggregated else fleet
+        hand_over = replace(fleet.hand_over, pull=seed % 3 == 0, max_coming=seed % 4)
+        result = simulate(trace, replace(fleet, hand_over=hand_over), log_rows=500)
+        for name in ("first", "finish", "itl_max", "restarts", "engine", "hit", "steps_log"):
+            digest.update(getattr(result, name).tobytes())
+        digest.update(repr((result.engines, result.work, result.prefix, result.events)).encode())
+print(digest.hexdigest())
+"""
+
+
+def test_compiled_and_plain_loops_give_the_same_bytes(root: Path) -> None:
+    digests = set()
+    for disabled in ("0", "1"):
+        environment = os.environ | {"NUMBA_DISABLE_JIT": disabled}
+        command = [sys.executable, "-c", SCRIPT]
+        done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        digests.add(done.stdout)
+    assert len(digests) == 1
+
+
+@pytest.fixture
+def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
+    """An empty place for loops, which nothing of this process knows."""
+    own = tmp_path / "own"
+    monkeypatch.setattr(kept, "places", lambda: [own, tmp_path / "home"])
+    kept.kept_folder.cache_clear()
+    yield own
+    kept.kept_folder.cache_clear()
+
+
+def test_a_package_that_is_read_only_is_kept_at_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    file, home = tmp_path / "file", tmp_path / "home"
+    file.write_text("")
+    (home / "loop-another").mkdir(parents=True)
+    monkeypatch.setattr(kept, "places", lambda: [file, home])
+    kept.kept_folder.cache_clear()
+    folder = kept.kept_folder()
+    kept.kept_folder.cache_clear()
+    assert folder is not None
+    assert folder.parent == home
+    assert (home / "loop-another").is_dir()  # it may be that of another installation
+
+
+def test_where_nothing_can_be_kept_there_is_no_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("")
+    monkeypatch.setattr(kept, "places", lambda: [file, file / "home"])
+    kept.kept_folder.cache_clear()
+    assert kept.kept_folder() is None
+    assert not kept.is_kept()
+    kept.kept_folder.cache_clear()
+
+
+def test_loops_of_older_sources_are_dropped(fresh: Path) -> None:
+    (fresh / "loop-older").mkdir(parents=True)
+    folder = kept.kept_folder()
+    assert [path.name for path in fresh.iterdir()] == [getattr(folder, "name", None)]
+
+
+def test_a_user_without_a_home_is_no_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", homeless)
+    assert [place.name for place in kept.places()] == ["__pycache__"]
+
+
+def test_what_is_compiled_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    prepare(said.append)
+    said.clear()
+    prepare(said.append)
+    assert said == []
+    monkeypatch.setattr("costmodel.simulator.run.is_kept", lambda: False)
+    prepare(said.append)
+    assert said == ["compiling the simulator, once"]
