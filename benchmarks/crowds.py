@@ -8,7 +8,7 @@
 2. A small fleet whose decode engine gets fewer and fewer KV blocks (`tests/test_crowd.py`): of `--seeds` runs of 40,000
    requests those that keep the goal, and of as many seeds those of which it is refused.
 
-Three minutes with numba, a quarter of an hour without.
+Three minutes.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ Each fleet in runs of `--requests` requests: the share in time of all and of eac
 the share in time in two runs as long as the search makes them, with its 95 % interval; whether the fleet comes out of a
 crowd; whether it keeps up with 5 % more, where a resource is busy for over 95 % of the time by formula; the outcome;
 and where it would be chosen, what the confirmation on fresh requests says.
-Two minutes with numba, half an hour without.
+Two minutes.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     python benchmarks/goodput_spread.py [--seeds 10] [--requests 4420 8840 17680]
 
 The fleet that the formulas choose for examples/chat.yaml: mean of its goodput over the seeds, and standard deviation
-over that mean, by the requests of a run. A minute with numba, ten without.
+over that mean, by the requests of a run. A minute.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 
 For each trace and rate (0: its own) two plans of Llama-3.1-70B on A100, H100 and H200, TTFT 2 s and TPOT 50 ms for 90 %
 of the requests: their cost, the share in time that proved them, and the share in time when the trace's requests come in
-their own order at that rate. A quarter of an hour with numba.
+their own order at that rate. A quarter of an hour.
 """
 
 from __future__ import annotations

@@ -322,6 +322,8 @@ def _provenance(plan: Plan) -> Facts:
     source = plan.provenance
     versions = ", ".join(f"{clean(k, 30)} {clean(v, 30)}" for k, v in source.versions.items())
     timings = ", ".join(f"{clean(k, 30)} {duration(v)}" for k, v in source.run.timings_s.items() if is_number(v))
+    if source.run.cpu_s:
+        timings += f"; {duration(sum(v for v in source.run.cpu_s.values() if is_number(v)))} of the processor in all"
     return (
         ("command", clean(source.run.command, 300)),
         ("created", clean(source.run.created, 40)),

@@ -223,11 +223,16 @@ class Worth(Record):
 
 
 class RunInfo(Record):
-    """What may differ between two runs of the same problem."""
+    """What may differ between two runs of the same problem.
+
+    timings_s, cpu_s: of each stage, by the clock and of the processor, all threads together [s]; the second is empty in
+    plans of before.
+    """
 
     created: str
     command: str
     timings_s: dict[str, Measure]
+    cpu_s: dict[str, Measure] = Field(default_factory=dict)
 
 
 class Provenance(Record):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -60,20 +60,23 @@ UNCONFIRMED = "The search was stopped before fresh requests confirmed this fleet
 
 @dataclass(slots=True)
 class Stopwatch:
-    """Wall time of each stage [s]."""
+    """Time of each stage by the clock and of the processor [s]."""
 
     progress: Progress | None
     timings: dict[str, float]
     started: float
+    cpu: dict[str, float] = field(default_factory=dict)
+    cpu_started: float = field(default_factory=time.process_time)
 
     def stage(self, label: str, fraction: float) -> None:
         """Report that a stage begins and book the time of the one before."""
-        now = time.perf_counter()
+        now, cpu_now = time.perf_counter(), time.process_time()
         if self.timings:
             last = next(reversed(self.timings))
             self.timings[last] = round(now - self.started, 4)
+            self.cpu[last] = round(cpu_now - self.cpu_started, 4)
         self.timings[label] = 0.0
-        self.started = now
+        self.started, self.cpu_started = now, cpu_now
         if self.progress is not None:
             self.progress(label, fraction)
 
@@ -121,7 +124,7 @@ def optimize(
         plan = as_unconfirmed(plan)
     watch.stage("done", 1.0)
     timings = {label: seconds for label, seconds in watch.timings.items() if label != "done"}
-    run = origin.run.model_copy(update={"timings_s": timings})
+    run = origin.run.model_copy(update={"timings_s": timings, "cpu_s": dict(watch.cpu)})
     return plan.model_copy(update={"provenance": plan.provenance.model_copy(update={"run": run})})
 
 
