@@ -7,7 +7,8 @@
 Data: serving/closed_loop.csv in PDPLAN_DATA, else ../shared/data. Each row is simulated as it was measured: all users
 send at once, each sends its next request when one ends, ten requests per user in all, lengths uniform between the
 shortest and the nominal one, means over all requests. The formula is what `pdplan validate` predicts. Engine, memory,
-token budget and every law of a step are those of the formula; concurrency is rounded to whole requests per engine.
+token budget and every law of a step are those of the formula, and so are the statistics of the closed loop that no
+engine decides (`simulated_means`); concurrency is rounded to whole requests per engine.
 """
 
 from __future__ import annotations
@@ -28,15 +29,18 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.folders import data_folder  # noqa: E402
-from costmodel.serving.load import uneven_lanes  # noqa: E402
+from costmodel.engine_arrays import engine_arrays  # noqa: E402
+from costmodel.serving.closed_loop import FULL_SPREAD, burst_share  # noqa: E402
+from costmodel.serving.load import ClosedLoad, prompt_time, uneven_lanes  # noqa: E402
 from costmodel.simulator import Fleet, Limits, Pool, make_trace, simulate  # noqa: E402
 from costmodel.simulator.cost_steps import cost_steps  # noqa: E402
 from costmodel.simulator.step_kernel import UNLIMITED  # noqa: E402
+from costmodel.step import StepLoad, step_time  # noqa: E402
 from optimizer.verification.judge import SCHEDULERS  # noqa: E402
 from search_spaces.catalog import load_catalog  # noqa: E402
 from search_spaces.engines import load_serving_policy  # noqa: E402
 from search_spaces.kv_blocks import block_tokens  # noqa: E402
-from search_spaces.measured_batches import Deployment, deployments_of  # noqa: E402
+from search_spaces.measured_batches import Deployment, batches_of, deployments_of  # noqa: E402
 from search_spaces.measured_predictions import Predicted, predict_serving  # noqa: E402
 from search_spaces.measurements import read_measurements  # noqa: E402
 
@@ -82,20 +86,48 @@ def engine_pool(deployment: Deployment, users: int, longest: int) -> Pool:
     )
 
 
-def simulated_means(deployment: Deployment) -> tuple[float, float]:
-    """Mean TTFT and TPOT of a simulated run as the benchmark makes it [s]."""
+def lengths(nominal: float, spread: float, users: Array) -> NDArray[np.int64]:
+    """Lengths evenly spread below the nominal one, at the places (0 to 1) of the range that each request has drawn."""
+    return np.maximum(np.rint(nominal * (1.0 - spread * users)), 1.0).astype(np.int64)
+
+
+def run_means(deployment: Deployment, spread: float, longer: float, hidden: float) -> Array:
+    """Mean TTFT and TPOT of a run in which all users start at once [s].
+
+    longer: the nominal lengths times this [1]; hidden: what each TTFT has before its engine sees the request [s].
+    """
     users = max(1, round(deployment.concurrency))
-    rng = np.random.default_rng([SEED, deployment.row.line])
     size = round(users * deployment.waves)
-
-    def lengths(nominal: float) -> NDArray[np.int64]:
-        shortest = (1.0 - deployment.spread) * nominal
-        return np.maximum(np.rint(rng.uniform(shortest, nominal, size)), 1.0).astype(np.int64)
-
-    isl, osl = lengths(deployment.row.isl), lengths(deployment.row.osl)
+    drawn = np.random.default_rng([SEED, deployment.row.line]).random((2, size))
+    isl, osl = (
+        lengths(nominal * longer, spread, places)
+        for nominal, places in zip((deployment.row.isl, deployment.row.osl), drawn, strict=True)
+    )
     pool = engine_pool(deployment, users, int((isl + osl).max()))
-    result = simulate(make_trace(np.zeros(size), isl, osl, concurrency=users), Fleet((pool,)))
-    return float(np.mean(result.ttft)), float(np.nanmean(result.tpot)) if (osl > 1).any() else math.nan
+    trace = replace(make_trace(np.zeros(size), isl, osl, concurrency=users), think=hidden)
+    result = simulate(trace, Fleet((pool,)))
+    return np.array([hidden + float(np.mean(result.ttft)), float(np.mean(result.tpot[osl > 1]))])
+
+
+def simulated_means(deployment: Deployment, closed: ClosedLoad) -> tuple[float, float]:
+    """Mean TTFT and TPOT of the benchmark's run [s].
+
+    What a request spends before the engine, and how many stay together after the first wave, are statistics of closed
+    loops that the formula has and an engine does not decide (`ServingPolicy`, `burst_share`). Equal lengths stay
+    together in a simulation; so where fewer do, the rest is simulated with lengths of the same mean that part.
+    """
+    policy = load_serving_policy(deployment.engine)
+    arrays = engine_arrays(deployment.model, [deployment.prefill], policy.overhead)
+    alone = step_time(deployment.model, arrays, StepLoad.prefill(closed.isl)).total
+    before = policy.arrival + float((prompt_time(deployment.model, arrays, closed, policy).alone - alone)[0, 0])
+    if deployment.spread > 0.0:
+        found = run_means(deployment, deployment.spread, 1.0, before)
+    else:
+        first = 1.0 / deployment.waves
+        share = float((burst_share(policy, closed)[0, 0] - first) / (1.0 - first))
+        apart = run_means(deployment, FULL_SPREAD, 1.0 / (1.0 - FULL_SPREAD / 2.0), before)
+        found = share * run_means(deployment, 0.0, 1.0, before) + (1.0 - share) * apart
+    return float(found[0]), float(found[1])
 
 
 def compared(sample: int | None) -> list[Compared]:
@@ -108,8 +140,7 @@ def compared(sample: int | None) -> list[Compared]:
         each
         for each in deployments_of(rows, catalog, models)[0]
         if each.row.line in predicted and each.decode is None and each.engine in ENGINES
-        and each.row.ttft > 0.0 and each.row.tpot > 0.0
-    ]  # fmt: skip
+    ]
     if sample is not None and sample < len(chosen):
         chosen = random.Random(SEED).sample(chosen, sample)
     found = []
@@ -122,8 +153,9 @@ def compared(sample: int | None) -> list[Compared]:
 
 def _compared(deployment: Deployment, row: Predicted) -> Compared:
     values = [row.values[name] for name in QUANTITIES]
-    measured, formula = ((v.measured for v in values), (v.predicted for v in values))
-    return Compared(deployment, tuple(measured), tuple(formula), simulated_means(deployment))
+    measured, formula = ((ttft, tpot) for ttft, tpot in zip(*((v.measured, v.predicted) for v in values), strict=True))
+    (batch,) = batches_of([deployment])
+    return Compared(deployment, measured, formula, simulated_means(deployment, batch.load))
 
 
 def figures(rows: Sequence[Compared], of: Callable[[Compared], tuple[float, float]]) -> str:

@@ -116,6 +116,7 @@ def load_engine_overhead(name: str, changes: EngineChanges = NO_CHANGES) -> Engi
         per_request=entry.per_request_overhead_us * MICRO,
         origin=entry.origin,
         source=entry.source,
+        interference=entry.serving.fitted.interference,
     )
 
 
