@@ -32,11 +32,10 @@ from benchmarks.folders import data_folder  # noqa: E402
 from costmodel.engine_arrays import engine_arrays  # noqa: E402
 from costmodel.serving.closed_loop import FULL_SPREAD, burst_share  # noqa: E402
 from costmodel.serving.load import ClosedLoad, prompt_time, uneven_lanes  # noqa: E402
-from costmodel.simulator import Fleet, Limits, Pool, make_trace, simulate  # noqa: E402
+from costmodel.simulator import SCHEDULERS, Fleet, Limits, Pool, make_trace, simulate  # noqa: E402
 from costmodel.simulator.cost_steps import cost_steps  # noqa: E402
 from costmodel.simulator.step_kernel import UNLIMITED  # noqa: E402
 from costmodel.step import StepLoad, step_time  # noqa: E402
-from optimizer.verification.judge import SCHEDULERS  # noqa: E402
 from search_spaces.catalog import load_catalog  # noqa: E402
 from search_spaces.engines import load_serving_policy  # noqa: E402
 from search_spaces.kv_blocks import block_tokens  # noqa: E402
@@ -178,7 +177,7 @@ def show_errors(rows: Sequence[Compared]) -> None:
 def show_ratios(rows: Sequence[Compared]) -> None:
     """Mean simulated / formula, by engine and each of GPU, model and concurrency."""
     keys: dict[str, Callable[[Deployment], object]] = {
-        "engine": lambda each: "any",
+        "engine": lambda _: "any",
         "GPU": lambda each: each.prefill.accelerator.name,
         "model": lambda each: each.model.name,
         "requests": lambda each: f"<= {2 ** math.ceil(math.log2(max(each.concurrency, 1.0))):>3}",

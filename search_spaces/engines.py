@@ -14,6 +14,7 @@ from costmodel.accelerator import Origin
 from costmodel.errors import UnknownNameError
 from costmodel.host import EngineOverhead
 from costmodel.serving.policy import Scheduler, ServingPolicy
+from costmodel.simulator.policy import SCHEDULERS
 from costmodel.units import MICRO, MILLI
 
 NotNegative = Annotated[float, Field(ge=0)]
@@ -144,6 +145,7 @@ def serving_policy(name: str, overhead: EngineOverhead, fitted: FittedServing) -
         arrival=fitted.arrival_ms * MILLI,
         frontend=fitted.frontend_ms * MILLI,
         handover=fitted.handover_ms * MILLI,
+        hand_over_steps=float(SCHEDULERS[name].pulls),
         **plain,
     )
 

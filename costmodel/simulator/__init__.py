@@ -10,7 +10,7 @@ from .backend import expect
 from .coefficients import CoefficientSteps
 from .engine_work import EngineWork, PrefixUse
 from .fleet import FirstToken, Fleet, HandOver, KvStore, Limits, Pool, Router
-from .policy import POLICIES, SARATHI, SGLANG, STATIC, TRTLLM, VLLM_V0, VLLM_V1, Policy
+from .policy import POLICIES, SARATHI, SCHEDULERS, SGLANG, STATIC, TRTLLM, VLLM_V0, VLLM_V1, Policy
 from .result import EngineUse, Result
 from .run import simulate
 from .step_model import StepModel
@@ -22,6 +22,7 @@ from .trace import Pages, Trace, make_trace
 __all__ = [
     "POLICIES",
     "SARATHI",
+    "SCHEDULERS",
     "SGLANG",
     "STATIC",
     "TRTLLM",

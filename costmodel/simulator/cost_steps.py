@@ -44,8 +44,8 @@ CONTEXTS_PER_OCTAVE = 4
 class GridSteps(NumberedSteps):
     """Nodes and values of the parts [s]; decode_attention has a row for each batch 1, 2, ...; work: the least.
 
-    interference: as in `EngineOverhead` [1]; lanes: data-parallel ranks; uneven: time of many prompts over that on evenly busy lanes [1]; lane_nodes, lane_times:
-    lane(T) above, by the tokens of all lanes if they were even.
+    interference: as in `EngineOverhead` [1]; lanes: data-parallel ranks; uneven: time of many prompts over that on
+    evenly busy lanes [1]; lane_nodes, lane_times: lane(T) above, by the tokens of all lanes if they were even.
     """
 
     token_nodes: FloatArray
