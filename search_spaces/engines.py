@@ -112,12 +112,13 @@ def load_engine_overhead(name: str, changes: EngineChanges = NO_CHANGES) -> Engi
     if name not in entries:
         raise UnknownNameError("engine", name, entries)
     entry = _changed(entries[name], changes.get(name))
+    mixes = entry.serving.scheduler is Scheduler.TOKEN_BUDGET  # else prompts and decodes never share a step
     return EngineOverhead(
         step=entry.step_overhead_us * MICRO,
         per_request=entry.per_request_overhead_us * MICRO,
         origin=entry.origin,
         source=entry.source,
-        interference=entry.serving.fitted.interference,
+        interference=entry.serving.fitted.interference if mixes else 1.0,
     )
 
 
