@@ -36,8 +36,8 @@ def beside_decodes(decodes: FloatArray, together: FloatArray, interference: Floa
 
     decodes: the step without its prompts [s]; together: by kernels and host work, weights read once for both [s].
 
-    >>> float(beside_decodes(np.float64(0.02), np.float64(0.06), np.float64(1.25)))
-    0.07
+    >>> float(beside_decodes(np.float64(1.0), np.float64(3.0), np.float64(1.25)))
+    3.5
     """
     return np.asarray(decodes + interference * (together - decodes))
 
