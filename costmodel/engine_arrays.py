@@ -113,7 +113,7 @@ class EngineArrays:
     gemm: rates by model part (a checkpoint quantises some parts and not others); experts: of the grouped GEMM;
     attention: by kernel class; all_reduce, all_reduce_large, all_to_all: links with their efficiency; send: bare links;
     weight_bytes: byte per weight by part; input_bytes: byte per activation that enters a GEMM of that part;
-    kv_bytes: byte per KV element; host_step, host_request [s];
+    kv_bytes: byte per KV element; host_step, host_request [s]; interference: as in `EngineOverhead` [1];
     peak, bandwidth: the vendor's figures, for MFU and MBU [FLOP/s, byte/s];
     expert_skew, expert_spread: standard deviation of the experts' popularity over its mean, with and without the
     hottest [1]; a spread of None grows with the tokens as in the kernel tables;
@@ -138,6 +138,7 @@ class EngineArrays:
     kv_bytes: FloatArray
     host_step: FloatArray
     host_request: FloatArray
+    interference: FloatArray
     peak: FloatArray
     bandwidth: FloatArray
     expert_skew: FloatArray
@@ -203,6 +204,7 @@ def engine_arrays(
         kv_bytes=_column([DTYPE_BYTES[config.kv_dtype] for config in configs]),
         host_step=_column([overhead.step] * len(configs)),
         host_request=_column([overhead.per_request] * len(configs)),
+        interference=_column([overhead.interference] * len(configs)),
         peak=_column([vendor_peak(config) for config in configs]),
         bandwidth=_column([accelerator.bandwidth for accelerator in accelerators]),
         expert_skew=_column([conditions.expert_skew] * len(configs)),

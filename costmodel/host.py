@@ -1,27 +1,45 @@
-"""What the serving engine's own CPU work adds to a step: scheduling, input preparation, sampling, detokenising."""
+"""What a serving engine adds to the kernels of a step: its CPU work, and prompts that get in the way of decodes."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from .accelerator import Origin
+
+FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
 class EngineOverhead:
-    """CPU time that the GPU waits for.
+    """CPU time that the GPU waits for, and what a prompt costs the decodes of its step.
 
-    step: per engine step, whatever is in it [s]; per_request: per request in the step, of one data-parallel rank [s].
+    step: per engine step, whatever is in it [s]; per_request: per request in the step, of one data-parallel rank [s];
+    interference: what prompts add to a step that decodes too, over what their kernels and their host work add [1].
     """
 
     step: float
     per_request: float
     origin: Origin
     source: str
+    interference: float = 1.0
 
 
 NO_OVERHEAD = EngineOverhead(0.0, 0.0, Origin.ASSUMED, "kernels alone")
 """For comparison with measured kernels, where no scheduler runs."""
+
+
+def beside_decodes(decodes: FloatArray, together: FloatArray, interference: FloatArray) -> FloatArray:
+    """Time of a step with prompts and decodes = decodes + interference x (together - decodes) [s].
+
+    decodes: the step without its prompts [s]; together: by kernels and host work, weights read once for both [s].
+
+    >>> float(beside_decodes(np.float64(1.0), np.float64(3.0), np.float64(1.25)))
+    3.5
+    """
+    return np.asarray(decodes + interference * (together - decodes))
 
 
 def host_time(overhead: EngineOverhead, requests: float) -> float:

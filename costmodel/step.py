@@ -8,13 +8,15 @@ Rules
   or, with fewer requests than ranks, one. Experts see the tokens of all ranks.
 - The output head runs once per prompt in the step and once per decoding request.
 - Every rank has a host process of its own, so host time counts the requests of the busiest rank (`host.host_time`).
+- What prompts add to a step that decodes too is `interference` times what they add by kernels and host work
+  (`host.beside_decodes`); the surplus counts as host time.
 - A step of decodes only is affine in (sum of contexts) as long as no window is full.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from operator import add
 from typing import TypeVar
@@ -24,7 +26,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from .engine import EngineConfig
 from .engine_arrays import EngineArrays, engine_arrays
-from .host import EngineOverhead
+from .host import EngineOverhead, beside_decodes
 from .kernels import (
     ACTIVATION_BYTES,
     NOTHING,
@@ -167,7 +169,18 @@ def prompt_chunks(new_tokens: Tokens, past: Tokens, room: Tokens) -> tuple[Token
 
 
 def step_time(model: Transformer, engines: EngineArrays, load: StepLoad) -> StepTime:
-    """Time of one step of each engine at each operating point; loops over layer groups and matrices only."""
+    """Time of one step of each engine at each operating point."""
+    together = _bare_step(model, engines, load)
+    mixed = (load.prefill_requests * load.prefill_tokens > 0.0) & (load.decode_requests > 0.0)
+    if not np.any(mixed) or np.all(engines.interference == 1.0):
+        return together
+    decodes = _bare_step(model, engines, StepLoad.decode(load.decode_requests, load.decode_context)).total
+    total = np.where(mixed, beside_decodes(decodes, together.total, engines.interference), together.total)
+    return replace(together, host=together.host + (total - together.total), total=total)
+
+
+def _bare_step(model: Transformer, engines: EngineArrays, load: StepLoad) -> StepTime:
+    """The step by its kernels and host work alone; loops over layer groups and matrices only."""
     prompts = busiest_rank(load.prefill_requests, engines.data)
     decodes = busiest_rank(load.decode_requests, engines.data)
     tokens = prompts * load.prefill_tokens + decodes

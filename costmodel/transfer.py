@@ -115,3 +115,14 @@ def store_read_time(store: KvStore, size: Value, prefix_share: float, network: f
     """
     per_byte = store.dram_share / min(store.dram, network) + (1.0 - store.dram_share) / min(store.ssd, network)
     return size * prefix_share * per_byte
+
+
+def step_in_progress(running: FloatArray | float) -> FloatArray:
+    """Chance that a request meets a decode step in progress where so many run on average: 1 - exp(-running) [1].
+
+    An engine that pulls (`simulator.Policy`) then loads the KV during one whole step more than one that is sent it.
+
+    >>> step_in_progress(np.array([0.0, 1.0, 50.0])).round(3).tolist()
+    [0.0, 0.632, 1.0]
+    """
+    return np.asarray(-np.expm1(-np.asarray(running)))

@@ -14,6 +14,7 @@ from costmodel.accelerator import Origin
 from costmodel.errors import UnknownNameError
 from costmodel.host import EngineOverhead
 from costmodel.serving.policy import Scheduler, ServingPolicy
+from costmodel.simulator import SCHEDULERS
 from costmodel.units import MICRO, MILLI
 
 NotNegative = Annotated[float, Field(ge=0)]
@@ -111,11 +112,13 @@ def load_engine_overhead(name: str, changes: EngineChanges = NO_CHANGES) -> Engi
     if name not in entries:
         raise UnknownNameError("engine", name, entries)
     entry = _changed(entries[name], changes.get(name))
+    mixes = entry.serving.scheduler is Scheduler.TOKEN_BUDGET  # else prompts and decodes never share a step
     return EngineOverhead(
         step=entry.step_overhead_us * MICRO,
         per_request=entry.per_request_overhead_us * MICRO,
         origin=entry.origin,
         source=entry.source,
+        interference=entry.serving.fitted.interference if mixes else 1.0,
     )
 
 
@@ -143,6 +146,7 @@ def serving_policy(name: str, overhead: EngineOverhead, fitted: FittedServing) -
         arrival=fitted.arrival_ms * MILLI,
         frontend=fitted.frontend_ms * MILLI,
         handover=fitted.handover_ms * MILLI,
+        hand_over_steps=float(SCHEDULERS[name].pulls),
         **plain,
     )
 

@@ -10,11 +10,12 @@ import yaml
 
 from costmodel.engine import Role
 from costmodel.errors import InputError
-from costmodel.simulator import Pool
+from costmodel.simulator import SCHEDULERS, Pool
 from optimizer.fleets.plan_fleet import fleet_of_plan
-from optimizer.verification.judge import SCHEDULERS, simulated_fleet
+from optimizer.verification.judge import simulated_fleet
 from reports.deploy.files import TARGETS, deployment_files
 from reports.deploy.found import FoundWorker
+from search_spaces.engines import load_serving_policy
 from search_spaces.kv_blocks import block_tokens
 from search_spaces.models import load_model
 from tests.deploy_cases import Ask, Case, deployment_of, options, plan_of
@@ -139,3 +140,11 @@ def test_engines_of_tensorrt_llm_do_not_take_turns() -> None:
             {"type": "load_balancing"}
         ] * 2
         assert ("may meet different engines" in files["README.md"]) == (prefix > 0.0)
+
+
+@every_engine
+def test_decode_engines_pull_where_their_connector_does(engine: str) -> None:
+    """vLLM and TensorRT-LLM load at one step and decode in the next; SGLang's prefill engines write ahead of it."""
+    fleet = simulated_fleet(*fleet_of_plan(plan_of(APART, Ask("Llama-3.1-8B", engine=engine))))
+    assert fleet.hand_over.pull == (engine != "sglang")
+    assert load_serving_policy(engine).hand_over_steps == fleet.hand_over.pull

@@ -9,7 +9,15 @@ from hypothesis import strategies as st
 
 from costmodel.prompt_queue import Prompts, prompt_wait
 from optimizer.fleets.engine_state import PoolState, Steps
-from optimizer.fleets.first_token import POINTS, card_wait, delay_of, entry_steps, hand_over_waits, waits_of
+from optimizer.fleets.first_token import (
+    POINTS,
+    card_wait,
+    delay_of,
+    entry_steps,
+    hand_over_waits,
+    hidden_transfer,
+    waits_of,
+)
 
 ONE = np.array([1.0])
 IDLE = prompt_wait(Prompts(0.0 * ONE, ONE, ONE, 4.0, 1.0, 1.0))
@@ -59,6 +67,13 @@ class TestEntry:
 
     def test_an_empty_engine_starts_at_once(self) -> None:
         np.testing.assert_allclose(entry_steps(decoding(0.01), np.array([0.5, 0.9])), [0.02, 0.02])
+
+    def test_an_engine_that_pulls_loads_for_a_step_more_unless_it_is_empty(self) -> None:
+        levels = np.array([0.0, 0.5, 1.0])
+        np.testing.assert_allclose(entry_steps(decoding(500.0), levels[1:], 1.0), [0.05, 0.06])
+        np.testing.assert_allclose(entry_steps(decoding(0.01), levels[:2], 1.0), [0.02, 0.02])
+        assert hidden_transfer([(decoding(500.0), 0.75), (decoding(500.0, 0.04), 0.25)], 1.0) == pytest.approx(0.025)
+        assert hidden_transfer([(decoding(500.0), 1.0)], 0.0) == 0.0
 
     def test_points_keep_the_mean_of_cards_and_steps(self) -> None:
         found = hand_over_waits([(0.6, 0.05)], [(decoding(500.0), 0.75), (decoding(500.0, 0.04), 0.25)])

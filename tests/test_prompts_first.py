@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -11,9 +12,10 @@ from costmodel.engine import Role
 from optimizer.fleets.evaluate import evaluate
 from optimizer.fleets.fleet import Fleet, FleetPool
 from optimizer.loads.columns import ROLES
-from optimizer.loads.instance import Instance
+from optimizer.loads.instance import Instance, make_instance
 from optimizer.loads.loads import colocated_loads
 from optimizer.verification.judge import judge
+from search_spaces.engines import load_engine_overhead
 from tests.optimizer_cases import columns_of, instance_of, limit, problem, space, workload
 
 CHUNK = 1024
@@ -53,10 +55,11 @@ def test_a_mixed_step_carries_all_of_them() -> None:
 
 
 def test_a_prompt_that_goes_alone_adds_more_to_the_steps_of_others() -> None:
-    """It reads the weights once more, so engines of large batches promise to carry less."""
+    """By kernels: it reads the weights once more, so engines of large batches promise to carry less."""
     loads = []
     for engine in ("vllm", "sglang"):
-        instance = served_by(engine)
+        host = replace(load_engine_overhead(engine), interference=1.0)
+        instance = make_instance(served_by(engine).problem, host)
         columns = columns_of(instance)
         mine = columns.take((columns.role == ROLES.index(Role.COLOCATED)) & (columns.seqs >= limit(instance, 2)))
         loads.append(colocated_loads(instance, mine).load[:, 2])

@@ -117,6 +117,14 @@ def test_an_idle_prefill_pool_makes_nobody_wait() -> None:
     assert steady.tpot[0, 0] == pytest.approx(0.02)
 
 
+def test_a_worker_that_pulls_loads_during_a_step_of_others() -> None:
+    pools = Pools(cell(400), cell(1), cell(0.03), cell(1e9))
+    pulls = replace(IDEAL, hand_over_steps=1.0)
+    for users, more in ((200, 0.02), (1, 0.0)):
+        sent, pulled = (settle_pools(times(0.1, 0.02), policy, load(users), pools) for policy in (IDEAL, pulls))
+        assert pulled.ttft[0, 0] - sent.ttft[0, 0] == pytest.approx(more, abs=1e-4)
+
+
 @settings(deadline=None, max_examples=60)
 @given(
     concurrency=st.floats(1, 1000),

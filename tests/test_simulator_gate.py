@@ -65,6 +65,22 @@ def test_a_full_decode_engine_pulls_when_it_has_room() -> None:
     np.testing.assert_allclose(pushed.finish, [0.23, 0.3 + 0.03])
 
 
+def test_a_pulled_request_decodes_in_the_step_after_the_one_that_loads_it() -> None:
+    """The second prompt ends at 0.2 s, in the middle of a step of the first request, and its KV takes 1 ms.
+
+    Sent at once it is there for the step that begins at 0.206 s; pulled, that step loads it and the next has it.
+    """
+    trace = make_trace(np.array([0.0, 0.1]), np.full(2, 100), np.array([50, 3]))
+    ends = {}
+    for pull in (False, True):
+        fleet = split(HandOver(pull=pull))
+        quick = tuple(replace(pool, kv_seconds_per_token=1e-5) for pool in fleet.pools)
+        late = replace(quick[1], steps=CoefficientSteps((0.1, 0.0, 0.0), (0.015, 0.0, 0.0)))
+        ends[pull] = simulate(trace, replace(fleet, pools=(quick[0], late))).first[1]
+    assert ends[False] == pytest.approx(0.101 + 7 * 0.015 + 0.015)
+    assert ends[True] == pytest.approx(ends[False] + 0.015)
+
+
 def test_staged_kv_keeps_its_blocks_on_the_prefill_side() -> None:
     """Blocks for one prompt on the prefill engine: the third waits until the second one was pulled."""
     fleet = split(HandOver(pull=True), decode=Limits(max_num_seqs=1))

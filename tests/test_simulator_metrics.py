@@ -30,6 +30,7 @@ from costmodel.simulator.metrics import (
 )
 from costmodel.simulator.trace import diurnal_arrivals, draw_lengths, gamma_arrivals, poisson_arrivals
 from costmodel.step import StepLoad, step_time_one
+from search_spaces.engines import load_engine_overhead
 
 
 @pytest.mark.parametrize("cv", [0.0, 0.5, 1.0, 3.0])
@@ -182,19 +183,19 @@ def test_tables_are_looked_up_as_vidur_does() -> None:
 
 def test_the_grid_follows_the_cost_model() -> None:
     """Largest error of a step within 1 %, mean within 0.2 %, on operating points between the nodes."""
-    from costmodel.host import NO_OVERHEAD
     from tests.optimizer_cases import accelerator
 
-    model = llama_8b()
+    model, host = llama_8b(), load_engine_overhead("vllm")
+    assert host.interference > 1.0
     config = EngineConfig(accelerator("H100"), Role.COLOCATED, Parallelism(tensor=2), "bf16", "bf16", 64, 1024, 8192)
-    steps = cost_steps(model, config, NO_OVERHEAD)
+    steps = cost_steps(model, config, host)
     rng = np.random.default_rng(0)
     errors = []
     for _ in range(120):
         new, past = int(rng.integers(1, 1024)), int(rng.integers(0, 7000))
         batch, context = int(rng.integers(1, 65)), int(rng.integers(1, 8000))
-        mixed = step_time_one(model, config, NO_OVERHEAD, StepLoad.of(1, new, past, batch, context)).total[0, 0]
-        decode = step_time_one(model, config, NO_OVERHEAD, StepLoad.decode(batch, context)).total[0, 0]
+        mixed = step_time_one(model, config, host, StepLoad.of(1, new, past, batch, context)).total[0, 0]
+        decode = step_time_one(model, config, host, StepLoad.decode(batch, context)).total[0, 0]
         errors.append(steps.mixed([new], [past], batch, batch * context) / mixed - 1)
         errors.append(steps.decode(batch, batch * context) / decode - 1)
     assert np.abs(errors).max() < 0.01

@@ -230,6 +230,19 @@ def test_nothing_to_do_takes_only_the_host() -> None:
     assert step.arithmetic_intensity[0, 0] == 0
 
 
+def test_prompts_get_in_the_way_of_the_decodes_of_their_step() -> None:
+    """What they add there counts `interference` times; a step of one kind alone takes what it takes."""
+    slowed = replace(OVERHEAD, interference=1.25)
+    load = StepLoad.of(np.array([1, 1, 0]), 800, 0, np.array([16, 0, 16]), 1500)
+    bare, step = (step_time_one(llama_8b(), toy_config(), host, load) for host in (OVERHEAD, slowed))
+    decodes = bare.total[0, 2]
+    assert step.total[0].tolist() == pytest.approx(
+        [decodes + 1.25 * (bare.total[0, 0] - decodes), bare.total[0, 1], decodes]
+    )
+    assert sum(getattr(step, part) for part in PARTS)[0] == pytest.approx(step.total[0])
+    assert np.array_equal(step.gemm, bare.gemm)
+
+
 def test_engines_and_points_broadcast() -> None:
     configs = [toy_config(tensor=t, pipeline=p) for t in (1, 2, 4, 8) for p in (1, 2)]
     configs += [toy_config(toy_a100()), toy_config(weight_dtype="fp8", kv_dtype="fp8")]

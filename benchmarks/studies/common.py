@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,9 +62,10 @@ def engine_pool(
     config = EngineConfig(gpu or a100(), role, split, "bf16", "bf16", seqs, budget, longest, memory_fraction)
     blocks = int(kv_capacity_bytes(model, config) / (kv_bytes_per_token_per_gpu(model, config) * BLOCK))
     per_token = model.kv_bytes_per_token("bf16") / (split.gpus * link * TRANSFER_EFFICIENCY) if link else 0.0
+    host = replace(load_engine_overhead("vllm"), interference=1.0)  # fitted to another engine than the published ones
     return Pool(
         role=role,
-        steps=steps or cost_steps(model, config, load_engine_overhead("vllm")),
+        steps=steps or cost_steps(model, config, host),
         policy=policy,
         limits=Limits(seqs, max(budget, seqs), kv_blocks=blocks, block_size=BLOCK),
         replicas=replicas,

@@ -7,6 +7,7 @@ P times as fast): an arrival finds Q (N - 1) / N others, so
 
     W = s / P x (N - 1) / N x Q,   Q = N (W + s) / (W + Z)
 
+A decode worker that pulls loads KV during a step of the others before one has it (`transfer.step_in_progress`).
 Only as many requests are let in as the decode workers' memory holds; the rest wait in front of them. N is at least one:
 a mean C below one is that of a deployment which is idle at times.
 """
@@ -19,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.engine_arrays import EngineArrays
+from costmodel.transfer import step_in_progress
 from costmodel.transformer import Transformer
 
 from .load import ClosedLoad, Steady, Times, decode_time, engine_times, waiting_line
@@ -74,7 +76,8 @@ def settle_pools(times: Times, policy: ServingPolicy, load: ClosedLoad, pools: P
     running, queue = 0.5 * admitted, np.zeros_like(admitted)
     for _ in range(ITERATIONS):
         step = times.decode(running / pools.decode_workers)
-        inside = fixed + queue + policy.decode_wait * step
+        others = running / pools.decode_workers * (1.0 - 1.0 / admitted)
+        inside = fixed + queue + (policy.decode_wait + policy.hand_over_steps * step_in_progress(others)) * step
         residence = inside + gaps * step
         found = (admitted - 1.0) * (queue + prompt.shared) / residence
         queue = 0.5 * queue + 0.5 * service * found

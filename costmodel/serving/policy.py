@@ -36,7 +36,9 @@ class ServingPolicy:
     lane_balance: time of a prompt on an engine with data-parallel lanes over that with all lanes busy [1];
     handover: what a disaggregated TTFT has beyond prefill, queue, transfer and decode step [s];
     handover_wait: prompts' worth of prefill in a disaggregated TTFT without a queue [1];
-    handover_burst: share of requests that find all others' prompts ahead of them at the prefill workers [1].
+    handover_burst: share of requests that find all others' prompts ahead of them at the prefill workers [1];
+    hand_over_steps: decode steps that pass while a decode worker loads the KV of a request (`simulator.Policy.pulls`)
+    [1].
     """
 
     scheduler: Scheduler
@@ -57,3 +59,4 @@ class ServingPolicy:
     handover: float
     handover_wait: float
     handover_burst: float
+    hand_over_steps: float = 0.0

@@ -9,6 +9,7 @@ from __future__ import annotations
 from .fleet import (
     POLICIES,
     SARATHI,
+    SCHEDULERS,
     SGLANG,
     STATIC,
     TRTLLM,
@@ -32,6 +33,7 @@ from .trace import Pages, Trace, make_trace
 __all__ = [
     "POLICIES",
     "SARATHI",
+    "SCHEDULERS",
     "SGLANG",
     "STATIC",
     "TRTLLM",

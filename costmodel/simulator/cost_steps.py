@@ -5,11 +5,12 @@ of its prompts and attention of its decodes; each part gets its own grid:
 
     time = tokens(T) + rows(R) + sum over chunks pairs(q, p) x seconds per pair(q, p) + decode(batch, mean context)
 
-with pairs = q p + q (q + 1) / 2. Every node is checked against the floors of FLOPs and HBM traffic.
+with pairs = q p + q (q + 1) / 2; what prompts add to a step of decodes counts `interference` times, as in the cost
+model (`host.beside_decodes`). Every node is checked against the floors of FLOPs and HBM traffic.
 
 Data-parallel ranks are lanes that begin and end a step together. A chunk keeps to one lane, so a step with few prompts
 takes longer than one with as many tokens on all lanes; many prompts are `uneven` (`serving.load.uneven_lanes`); decodes
-are spread evenly. See `step_kernel.lane_time`; a grid more, lane(T), is what each lane does for its own tokens: all but
+are spread evenly. See `step_times.lane_time`; a grid more, lane(T), is what each lane does for its own tokens: all but
 attention, the experts, and what passes between them and the lanes.
 """
 
@@ -41,8 +42,8 @@ CONTEXTS_PER_OCTAVE = 4
 class GridSteps(NumberedSteps):
     """Nodes and values of the parts [s]; decode_attention has a row for each batch 1, 2, ...; work: the least.
 
-    lanes: data-parallel ranks; uneven: time of many prompts over that on evenly busy lanes [1]; lane_nodes, lane_times:
-    lane(T) above, by the tokens of all lanes if they were even.
+    interference: as in `EngineOverhead` [1]; lanes: data-parallel ranks; uneven: time of many prompts over that on
+    evenly busy lanes [1]; lane_nodes, lane_times: lane(T) above, by the tokens of all lanes if they were even.
     """
 
     token_nodes: FloatArray
@@ -55,6 +56,7 @@ class GridSteps(NumberedSteps):
     past_nodes: FloatArray
     pair_times: FloatArray
     work: StepWork = field(default_factory=StepWork)
+    interference: float = 1.0
     lanes: float = 1.0
     uneven: float = 1.0
     lane_nodes: FloatArray = field(default_factory=lambda: np.zeros(0))
@@ -76,7 +78,7 @@ class GridSteps(NumberedSteps):
             self.lane_times,
         )
         starts = np.cumsum([0] + [part.size for part in parts[:-1]])
-        scalars = {"a0": self.lanes, "a1": self.uneven}
+        scalars = {"a0": self.lanes, "a1": self.uneven, "a2": self.interference}
         return StepNumbers(GRIDS, scalars, tuple(int(start) for start in starts), np.concatenate(parts), self.work)
 
     def scaled(self, factor: float) -> GridSteps:
@@ -152,6 +154,7 @@ def cost_steps(model: Transformer, config: EngineConfig, overhead: EngineOverhea
         past_nodes=pasts,
         pair_times=_pair_times(model, engine, chunks, pasts),
         work=cost_work(model, config, engine, (tokens, chunks, contexts)),
+        interference=overhead.interference,
         lanes=ranks,
         uneven=uneven,
         lane_nodes=lanes,

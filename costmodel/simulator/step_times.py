@@ -122,6 +122,8 @@ def mixed_time(m: StepRecord, data: Floats, chosen: Chosen, batch: int, total: i
     time += first
     if batch > 0:
         time += decode_grid(m, data, batch, total)[0]
+        decodes = decode_piece(m, data, batch, total)[0]
+        time = decodes + m.a2 * (time - decodes)
     return time
 
 

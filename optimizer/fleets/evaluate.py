@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 from costmodel.decode_queue import beta_exceeds
 from costmodel.engine import Role
 from costmodel.queueing import normal_exceeds
+from costmodel.simulator import SCHEDULERS
 from optimizer.loads.instance import Instance
 
-from .first_token import Delay, card_wait, delay_of, hand_over_waits
+from .first_token import Delay, card_wait, delay_of, hand_over_waits, hidden_transfer
 from .fleet import Fleet, FleetPool, hand_over_mix
 from .pool_state import PoolState, Steps, pool_state
 
@@ -247,7 +248,10 @@ def _handed_over(
         ranks = float(to.replicas * tables.ranks[to.shape])
         chance, mean = card_wait(at.rate, sent / tables.link[to.shape], ranks, scv, 1.0)
         cards.append((chance * float(part), mean))
-    return seconds, hand_over_waits(cards, [(at, float(part)) for (_, at), part in zip(decodes, parts, strict=True)])
+    taken_by = [(at, float(part)) for (_, at), part in zip(decodes, parts, strict=True)]
+    loading = float(SCHEDULERS[instance.problem.engine].pulls)
+    seconds = np.maximum(seconds - hidden_transfer(taken_by, loading), 0.0)
+    return seconds, hand_over_waits(cards, taken_by, loading)
 
 
 def _tokens(instance: Instance, fleet: Fleet, states: tuple[PoolState, ...]) -> list[_LaterTokens]:

@@ -2,9 +2,10 @@
 
 A prompt waits for an engine, or for the rest of a step that began without it. A handed-over request then waits for the
 network cards of both ends while they move others, and for the rest of the decode step in progress, if there is one, and
-takes its first own step. With rho the busy share of a card, the card is a queue of one server: it is met busy with
-chance rho, and then waited for, theta on average (`queueing.conditional_wait`, taken exponential). A step in progress
-is met at any time with equal chance.
+takes its first own step. An engine that pulls (`simulator.Policy`) admits it at one step and loads its KV during it, so
+a step more passes, which hides as much of the transfer. With rho the busy share of a card, the card is a queue of one
+server: it is met busy with chance rho, and then waited for, theta on average (`queueing.conditional_wait`, taken
+exponential). A step in progress is met at any time with equal chance.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 
 from costmodel.prompt_queue import PromptWait, exceeds_by_class
 from costmodel.queueing import conditional_wait
+from costmodel.transfer import step_in_progress
 
 from .pool_state import PoolState
 
@@ -62,25 +64,44 @@ def waits_of(chance: float, mean: float, levels: FloatArray) -> FloatArray:
     return np.asarray(-mean * np.log(above))
 
 
-def entry_steps(state: PoolState, levels: FloatArray) -> FloatArray:
-    """Quantiles of the time from the arrival of a KV cache to the end of the first step that has it [s].
+def entry_steps(state: PoolState, levels: FloatArray, loading: float = 0.0) -> FloatArray:
+    """Quantiles of the time from the arrival of a request to the end of the first step that has it [s].
 
-    The rest of the step in progress, if there is any (P = 1 - exp(-running)), and a step.
+    If a step is in progress (P = 1 - exp(-running)), the rest of it and those during which the KV is loaded, `loading`
+    [1]; then a step of its own.
     """
-    met = max(float(-np.expm1(-min(state.running, 700.0))), 1e-12)
-    step = 0.0 if state.steps is None else state.steps.met(state.rate)
-    return np.asarray(step * (1.0 + np.maximum(levels - (1.0 - met), 0.0) / met))
+    met, step = _met(state)
+    into = np.maximum(levels - (1.0 - met), 0.0) / met
+    return np.asarray(step * (1.0 + into + loading * (into > 0.0)))
 
 
-def hand_over_waits(cards: Sequence[tuple[float, float]], decodes: Sequence[tuple[PoolState, float]]) -> FloatArray:
+def _met(state: PoolState) -> tuple[float, float]:
+    """Chance that a request meets a decode step in progress [1], and how long that lasts [s]."""
+    met = max(float(step_in_progress(state.running)), 1e-12)
+    return met, 0.0 if state.steps is None else state.steps.met(state.rate)
+
+
+def hidden_transfer(decodes: Sequence[tuple[PoolState, float]], loading: float) -> float:
+    """Transfer that the steps hide during which a decode engine loads KV, on average [s]."""
+    hidden = 0.0
+    for state, share in decodes:
+        met, step = _met(state)
+        hidden += share * loading * met * step
+    return hidden
+
+
+def hand_over_waits(
+    cards: Sequence[tuple[float, float]], decodes: Sequence[tuple[PoolState, float]], loading: float = 0.0
+) -> FloatArray:
     """Equally likely values of all that follows a prompt, but its transfer, (points,) [s].
 
-    cards: (chance, mean wait) of every card on the way; decodes: the pools that take requests in, and their shares.
+    cards: (chance, mean wait) of every card on the way; decodes: the pools that take requests in, and their shares;
+    loading: see `entry_steps`.
     """
     levels = (np.arange(POINTS) + 0.5) / POINTS
     result = np.zeros(POINTS)
     for state, share in decodes:
-        result += share * entry_steps(state, levels)
+        result += share * entry_steps(state, levels, loading)
     for number, (chance, mean) in enumerate(cards, start=1):
         result += waits_of(chance, mean, (np.arange(POINTS) + 0.5) * GOLDEN**number % 1.0)
     return result

@@ -8,6 +8,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.simulator import SCHEDULERS
 from search_spaces.problem import Problem
 
 from .digest import digest_of
@@ -23,7 +24,8 @@ class Flows:
     slo: index of the SLO class; isl, osl [token]; share of all requests [1]; rate [1/s];
     new_tokens: prompt tokens to compute after prefix hits; past_tokens: those found in the cache;
     ttft, tpot: limits [s]; where a class bounds the end-to-end time, each stays within its part of that;
-    first_step: part of the ttft that a disaggregated request sets aside for its first decode step [s].
+    first_step: part of the ttft that a disaggregated request sets aside for its first decode step [s];
+    entry: decode steps that pass from its arrival at the decode engine to the end of that one, on average [1].
     """
 
     slo: IntArray
@@ -37,6 +39,7 @@ class Flows:
     tpot: FloatArray
     first_step: FloatArray
     arrival_scv: float
+    entry: float
 
     @cached_property
     def alike(self) -> str:
@@ -47,9 +50,9 @@ class Flows:
     def longest_step(self) -> FloatArray:
         """Longest decode step that a disaggregated request may meet: within first_step, and tpot where more follow [s].
 
-        Before its own first step a request waits for the end of the one in progress, half a step on average.
+        Half a step passes on average until the one in progress ends, and on engines that pull one more while they load.
         """
-        first = self.first_step / 1.5
+        first = self.first_step / self.entry
         return np.where(self.osl > 1.0, np.minimum(first, self.tpot), first)
 
     @property
@@ -93,4 +96,5 @@ def make_flows(problem: Problem, first_share: float = 1.0 / 3.0, step_share: flo
         tpot=tpot[keep],
         first_step=(step_share * ttft)[keep],
         arrival_scv=load.burstiness**2,
+        entry=1.5 + SCHEDULERS[problem.engine].pulls,
     )

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from costmodel.engine import Role
 from costmodel.errors import InputError
 from costmodel.memory import kv_bytes_per_request_per_gpu, kv_capacity_bytes
-from costmodel.simulator import POLICIES, HandOver, Limits, Policy, Pool, Result, Router, Trace, make_trace, simulate
+from costmodel.simulator import SCHEDULERS, HandOver, Limits, Pool, Result, Router, Trace, make_trace, simulate
 from costmodel.simulator import Fleet as SimulatedFleet
 from costmodel.simulator.cost_steps import GridSteps, cost_steps
 from costmodel.simulator.fleet import UNLIMITED
@@ -42,12 +42,6 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
 
-SCHEDULERS: dict[str, Policy] = {
-    "vllm": POLICIES["vllm_v1"],
-    "sglang": POLICIES["sglang"],
-    "trtllm": POLICIES["trtllm"],
-}
-"""How the serving engines of the catalog schedule."""
 TYPICAL_ISL, TYPICAL_OSL = 2048.0, 2.0
 """Lengths at which the KV bytes of one token are read [token]; only windows and linear attention depend on them."""
 SEEDS = 1_000_003
@@ -181,7 +175,12 @@ def simulated_fleet(instance: Instance, fleet: Fleet, probability: float = 0.5) 
 
     probability: every step is as slow as it is at most with this probability (`error_bars`); 0.5: as expected.
     """
-    return SimulatedFleet(tuple(_pool(instance, pool, probability) for pool in fleet.pools), HandOver())
+    return SimulatedFleet(tuple(_pool(instance, pool, probability) for pool in fleet.pools), hand_over(instance))
+
+
+def hand_over(instance: Instance) -> HandOver:
+    """How the engine of a problem hands KV over."""
+    return HandOver(pull=SCHEDULERS[instance.problem.engine].pulls)
 
 
 def _pool(instance: Instance, pool: FleetPool, probability: float) -> Pool:

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from costmodel.engine import Role
 from costmodel.simulator import Fleet as SimulatedFleet
-from costmodel.simulator import HandOver, Pool
+from costmodel.simulator import Pool
 from costmodel.simulator.metrics import steady
 from optimizer.fleets.build_plan import fleet_cost
 from optimizer.fleets.evaluate import QUANTILES
@@ -32,7 +32,7 @@ from optimizer.loads.instance import Instance
 from optimizer.rivals.allowed import allowed
 from optimizer.rivals.fewer import TRACE_OF_A_ROUTE, shared_out
 
-from .judge import ClassJudgement, Judgement, Run, class_limits, judge, simulated_fleet
+from .judge import ClassJudgement, Judgement, Run, class_limits, hand_over, judge, simulated_fleet
 from .samplers import FRONT_START_UP, START_UP, Point, Values, by_tpe
 from .verdict import Bench, PoolKey, Verdict
 
@@ -268,7 +268,7 @@ class Tuner:
             requests=self.requests,
             seed=bench.seed,
             volume=part.volume,
-            engines=SimulatedFleet(tuple(map(self._engines, part.fleet.pools)), HandOver()),
+            engines=SimulatedFleet(tuple(map(self._engines, part.fleet.pools)), hand_over(bench.instance)),
         )
         return Look(fleet, fleet_cost(bench.instance, fleet), distance(bench.instance, found), found.classes)
 

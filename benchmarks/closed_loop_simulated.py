@@ -1,0 +1,208 @@
+"""The simulator beside the closed-loop formula, both against measured TTFT and TPOT of colocated vLLM and SGLang.
+
+    python benchmarks/closed_loop_simulated.py               every row
+    python benchmarks/closed_loop_simulated.py --sample 100  so many rows, drawn with a fixed seed
+    python benchmarks/closed_loop_simulated.py --ratios      also simulated / formula by engine, GPU, model, concurrency
+
+Data: serving/closed_loop.csv in PDPLAN_DATA, else ../shared/data. Each row is simulated as it was measured: all users
+send at once, each sends its next request when one ends, ten requests per user in all, lengths uniform between the
+shortest and the nominal one, means over all requests. The formula is what `pdplan validate` predicts. Engine, memory,
+token budget and every law of a step are those of the formula, and so are the statistics of the closed loop that no
+engine decides (`simulated_means`); concurrency is rounded to whole requests per engine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import random
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from benchmarks.folders import data_folder  # noqa: E402
+from costmodel.engine_arrays import engine_arrays  # noqa: E402
+from costmodel.serving.closed_loop import FULL_SPREAD, burst_share  # noqa: E402
+from costmodel.serving.load import ClosedLoad, prompt_time, uneven_lanes  # noqa: E402
+from costmodel.simulator import SCHEDULERS, Fleet, Limits, Pool, make_trace, simulate  # noqa: E402
+from costmodel.simulator.cost_steps import cost_steps  # noqa: E402
+from costmodel.simulator.fleet import UNLIMITED  # noqa: E402
+from costmodel.step import StepLoad, step_time  # noqa: E402
+from search_spaces.catalog import load_catalog  # noqa: E402
+from search_spaces.engines import load_serving_policy  # noqa: E402
+from search_spaces.kv_blocks import block_tokens  # noqa: E402
+from search_spaces.measured_batches import Deployment, batches_of, deployments_of  # noqa: E402
+from search_spaces.measured_predictions import Predicted, predict_serving  # noqa: E402
+from search_spaces.measurements import read_measurements  # noqa: E402
+
+Array = NDArray[np.float64]
+ENGINES = ("sglang", "vllm")
+SEED = 1
+QUANTITIES = ("ttft", "tpot")
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One row: TTFT and TPOT [s] measured, by formula and simulated."""
+
+    deployment: Deployment
+    measured: tuple[float, float]
+    formula: tuple[float, float]
+    simulated: tuple[float, float]
+
+
+def engine_pool(deployment: Deployment, users: int, longest: int) -> Pool:
+    """The simulator's engine of a measured deployment, for so many users and requests of up to `longest` tokens."""
+    policy, ranks = load_serving_policy(deployment.engine), deployment.prefill.parallelism.data
+    seqs = max(users, deployment.prefill.parallelism.pipeline)
+    budget = max(policy.token_budget * ranks, seqs)
+    config = replace(
+        deployment.prefill, max_num_seqs=seqs, max_num_batched_tokens=budget, max_model_len=max(longest, budget)
+    )
+    uneven = float(uneven_lanes(policy.lane_balance, np.array([float(ranks)]))[0])
+    block = block_tokens(deployment.engine, deployment.model)
+    held = deployment.fits * (deployment.isl + deployment.osl / 2.0)
+    return Pool(
+        role=config.role,
+        steps=cost_steps(deployment.model, config, policy.overhead, uneven),
+        policy=SCHEDULERS[deployment.engine],
+        limits=Limits(
+            max_num_seqs=seqs,
+            max_num_batched_tokens=budget,
+            long_prefill_threshold=budget // ranks if ranks > 1 else UNLIMITED,
+            kv_blocks=int(held / block) if math.isfinite(held) else UNLIMITED,
+            block_size=block,
+        ),
+        pipeline=config.parallelism.pipeline,
+    )
+
+
+def lengths(nominal: float, spread: float, users: Array) -> NDArray[np.int64]:
+    """Lengths evenly spread below the nominal one, at the places (0 to 1) of the range that each request has drawn."""
+    return np.maximum(np.rint(nominal * (1.0 - spread * users)), 1.0).astype(np.int64)
+
+
+def run_means(deployment: Deployment, spread: float, longer: float, hidden: float) -> Array:
+    """Mean TTFT and TPOT of a run in which all users start at once [s].
+
+    longer: the nominal lengths times this [1]; hidden: what each TTFT has before its engine sees the request [s].
+    """
+    users = max(1, round(deployment.concurrency))
+    size = round(users * deployment.waves)
+    drawn = np.random.default_rng([SEED, deployment.row.line]).random((2, size))
+    isl, osl = (
+        lengths(nominal * longer, spread, places)
+        for nominal, places in zip((deployment.row.isl, deployment.row.osl), drawn, strict=True)
+    )
+    pool = engine_pool(deployment, users, int((isl + osl).max()))
+    trace = replace(make_trace(np.zeros(size), isl, osl, concurrency=users), think=hidden)
+    result = simulate(trace, Fleet((pool,)))
+    return np.array([hidden + float(np.mean(result.ttft)), float(np.mean(result.tpot[osl > 1]))])
+
+
+def simulated_means(deployment: Deployment, closed: ClosedLoad) -> tuple[float, float]:
+    """Mean TTFT and TPOT of the benchmark's run [s].
+
+    What a request spends before the engine, and how many stay together after the first wave, are statistics of closed
+    loops that the formula has and an engine does not decide (`ServingPolicy`, `burst_share`). Equal lengths stay
+    together in a simulation; so where fewer do, the rest is simulated with lengths of the same mean that part.
+    """
+    policy = load_serving_policy(deployment.engine)
+    arrays = engine_arrays(deployment.model, [deployment.prefill], policy.overhead)
+    alone = step_time(deployment.model, arrays, StepLoad.prefill(closed.isl)).total
+    before = policy.arrival + float((prompt_time(deployment.model, arrays, closed, policy).alone - alone)[0, 0])
+    if deployment.spread > 0.0:
+        found = run_means(deployment, deployment.spread, 1.0, before)
+    else:
+        first = 1.0 / deployment.waves
+        share = float((burst_share(policy, closed)[0, 0] - first) / (1.0 - first))
+        apart = run_means(deployment, FULL_SPREAD, 1.0 / (1.0 - FULL_SPREAD / 2.0), before)
+        found = share * run_means(deployment, 0.0, 1.0, before) + (1.0 - share) * apart
+    return float(found[0]), float(found[1])
+
+
+def compared(sample: int | None) -> list[Compared]:
+    """All rows of the two engines, or a sample of them."""
+    folder, catalog = data_folder(), load_catalog()
+    _, rows = read_measurements(folder / "serving" / "closed_loop.csv")
+    models = folder / "models"
+    predicted = {each.line: each for each in predict_serving(rows, catalog, models).predicted}
+    chosen = [
+        each
+        for each in deployments_of(rows, catalog, models)[0]
+        if each.row.line in predicted and each.decode is None and each.engine in ENGINES
+    ]
+    if sample is not None and sample < len(chosen):
+        chosen = random.Random(SEED).sample(chosen, sample)
+    found = []
+    for number, each in enumerate(chosen):
+        if sys.stderr.isatty():
+            print(f"\r{number}/{len(chosen)}", end="", file=sys.stderr)
+        found.append(_compared(each, predicted[each.row.line]))
+    return found
+
+
+def _compared(deployment: Deployment, row: Predicted) -> Compared:
+    values = [row.values[name] for name in QUANTITIES]
+    measured, formula = ((ttft, tpot) for ttft, tpot in zip(*((v.measured, v.predicted) for v in values), strict=True))
+    (batch,) = batches_of([deployment])
+    return Compared(deployment, measured, formula, simulated_means(deployment, batch.load))
+
+
+def figures(rows: Sequence[Compared], of: Callable[[Compared], tuple[float, float]]) -> str:
+    """Median error and bias of TTFT and TPOT."""
+    parts = []
+    for k, name in enumerate(QUANTITIES):
+        error = np.array([of(row)[k] / row.measured[k] - 1.0 for row in rows])
+        parts.append(f"{name.upper()} {np.median(np.abs(error)):6.1%} bias {np.median(error):+6.1%}")
+    return "   ".join(parts)
+
+
+def show_errors(rows: Sequence[Compared]) -> None:
+    """A line for the formula and one for the simulator, by engine and in all."""
+    for engine in (*ENGINES, "all"):
+        members = [row for row in rows if engine in (row.deployment.engine, "all")]
+        for name, of in (("formula", lambda row: row.formula), ("simulator", lambda row: row.simulated)):
+            print(f"{engine:<8} {len(members):>4} rows  {name:<10} {figures(members, of)}")
+
+
+def show_ratios(rows: Sequence[Compared]) -> None:
+    """Mean simulated / formula, by engine and each of GPU, model and concurrency."""
+    keys: dict[str, Callable[[Deployment], object]] = {
+        "engine": lambda _: "any",
+        "GPU": lambda each: each.prefill.accelerator.name,
+        "model": lambda each: each.model.name,
+        "requests": lambda each: f"<= {2 ** math.ceil(math.log2(max(each.concurrency, 1.0))):>3}",
+    }
+    for what, key in keys.items():
+        groups: dict[tuple[str, str], list[Compared]] = defaultdict(list)
+        for row in rows:
+            groups[row.deployment.engine, str(key(row.deployment))].append(row)
+        print(f"\n{what:<34} rows  TTFT  TPOT  (mean simulated / formula)")
+        for (engine, value), members in sorted(groups.items()):
+            ratios = [np.mean([row.simulated[k] / row.formula[k] for row in members]) for k in (0, 1)]
+            print(f"{engine:<8} {value:<24} {len(members):>5}  {ratios[0]:4.2f}  {ratios[1]:4.2f}")
+
+
+def main() -> None:
+    """Compare, and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sample", type=int, help="rows; default: all")
+    parser.add_argument("--ratios", action="store_true", help="also simulated / formula")
+    arguments = parser.parse_args()
+    rows = compared(arguments.sample)
+    show_errors(rows)
+    if arguments.ratios:
+        show_ratios(rows)
+
+
+if __name__ == "__main__":
+    main()
