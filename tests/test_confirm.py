@@ -12,7 +12,7 @@ import pytest
 
 from costmodel.engine import Role
 from costmodel.simulator import Fleet as SimulatedFleet
-from costmodel.simulator.metrics import TAIL, Attainment, Overload, share_of, widths
+from costmodel.simulator.metrics import TAIL, Attainment, Overload, share_of, student_quantile
 from optimizer.fleets.fleet import Fleet
 from optimizer.loads.instance import Instance
 from optimizer.recommend import proven
@@ -70,16 +70,16 @@ def test_no_two_confirmations_share_requests_nor_with_the_search() -> None:
 
 
 @pytest.mark.parametrize(
-    ("tail", "normal", "student"), [(0.025, 1.960, 2.093), (0.0125, 2.2414, 2.4334), (0.005, 2.5758, 2.8609)]
+    ("tail", "freedom", "student"), [(0.025, 19, 2.093), (0.0125, 19, 2.4334), (0.005, 19, 2.8609), (0.025, 31, 2.0395)]
 )
-def test_quantiles_of_student_are_those_of_the_tables(tail: float, normal: float, student: float) -> None:
-    assert widths(tail) == pytest.approx((normal, student), rel=1e-3)
+def test_quantiles_of_student_are_those_of_the_tables(tail: float, freedom: int, student: float) -> None:
+    assert student_quantile(1.0 - tail, freedom) == pytest.approx(student, rel=1e-3)
 
 
 def test_an_interval_lies_above_the_truth_as_seldom_as_it_says() -> None:
     draws = np.random.default_rng(1).random((1500, 1000)) < 0.9
     for tail in (TAIL, tail_of(1)):
-        beyond = np.mean([share_of(row.astype(np.float64), tail).low > 0.9 for row in draws])
+        beyond = np.mean([share_of([row], tail).low > 0.9 for row in draws])
         assert beyond <= tail + 3.0 * np.sqrt(tail / draws.shape[0])
 
 

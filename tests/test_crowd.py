@@ -14,7 +14,7 @@ from optimizer.fleets.fleet import Fleet
 from optimizer.loads.instance import Instance
 from optimizer.verification.crowd import FULL, HALF, crowd_of, crowded, fullest, kv_room, lasting
 from optimizer.verification.judge import Judgement, Run, judge_runs, simulated_fleet, simulated_trace
-from optimizer.verification.verdict import Bench, in_system
+from optimizer.verification.verdict import Bench
 from tests.small_fleets import apart, small
 
 RATE = 20.0
@@ -39,7 +39,7 @@ def run(kv_blocks: int, seed: int, requests: int = 3000) -> tuple[Run, Judgement
     instance, planned = fleet()
     made = engines(kv_blocks)
     demand = simulated_trace(instance, planned, requests, seed, 1.0)
-    crowd = crowded(demand, crowd_of(instance, planned, made, in_system(instance, 1.0)))
+    crowd = crowded(demand, crowd_of(instance, planned, made))
     return Run(demand, simulate(demand.trace, made)), lasting(instance, made, Run(crowd, simulate(crowd.trace, made)))
 
 
@@ -58,8 +58,7 @@ def test_the_memory_takes_requests_half_way_through_their_output() -> None:
     tokens = 0.7 * (1000 + 200 / 2) + 0.3 * (4000 + 100 / 2)
     made = engines(6000)
     assert kv_room(instance, planned, made) == pytest.approx(6000 * 16 / tokens)
-    assert crowd_of(instance, planned, made, 1e9) == np.ceil(FULL * 6000 * 16 / tokens)
-    assert crowd_of(instance, planned, made, 20.5) == 21
+    assert crowd_of(instance, planned, made) == np.ceil(FULL * 6000 * 16 / tokens)
 
 
 @pytest.mark.parametrize("seed", [6, 7])
