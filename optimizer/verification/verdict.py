@@ -130,6 +130,12 @@ def settling(instance: Instance, fleet: Fleet, volume: float) -> float:
     return longest * float(flows.rate.sum()) * volume
 
 
+def full_length(instance: Instance, fleet: Fleet, least: int, volume: float) -> int:
+    """Requests of a run in which the slowest queue and batch of a fleet forget often enough; `least` at least."""
+    remembered = RELAXATIONS * max(memory(instance, fleet, volume), settling(instance, fleet, volume))
+    return max(least, math.ceil(min(remembered, MOST_RELAXED)))
+
+
 @dataclass(frozen=True, slots=True)
 class Slice:
     """What is simulated of a fleet: one in `parts` of its engines with as much of the demand, `requests` in a full run.
@@ -255,9 +261,7 @@ class Bench:
 
     def full(self, part: Slice) -> int:
         """Requests of a full run of the fleet: its queues and batches forget often enough, as far as MOST_RELAXED."""
-        told = self.instance, part.fleet, part.volume
-        remembered = RELAXATIONS * max(memory(*told), settling(*told))
-        return max(part.requests, math.ceil(min(remembered, MOST_RELAXED)))
+        return full_length(self.instance, part.fleet, part.requests, part.volume)
 
     def trials_of(self, part: Slice, requests: int, late: Late) -> Trials:
         """Runs of what is simulated of a fleet at several rates, with so many requests each; those made are kept."""
