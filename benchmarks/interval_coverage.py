@@ -3,9 +3,10 @@
     python benchmarks/interval_coverage.py [--seeds 25] [--long 4] [--only NAME]
 
 Eight fleets, each under five demands: arrivals with coefficient of variation 1 and 2 at 80 % and at 95 % of about the
-goodput that the formulas expect of Poisson arrivals (`Case.full`), and with 3 at 70 %. A seed stands for one judgement: two full runs, as long as the search makes
-them (`Bench.full`), and the interval of the class with the least room (`metrics.share_of`). The long-run value is the
-share of all other requests: those of the other seeds, and of `--long` runs of LONG requests that have seeds of their own.
+goodput that the formulas expect of Poisson arrivals (`Case.full`), and with 3 at 70 %. A seed stands for one judgement:
+two full runs, as long as the search makes them (`Bench.full`), and the interval of the class with the least room
+(`metrics.share_of`). The long-run value is the share of all other requests: those of the other seeds, and of `--long`
+runs of LONG requests that have seeds of their own.
 
 A row per fleet and demand: attainment, requests of a full run, half width on average, and how many of the seeds'
 intervals hold the value, lie above it (too good: what a plan must not be) and below it. Then the same by demand, by
@@ -42,7 +43,9 @@ from search_spaces.loader import load_problem  # noqa: E402
 LONG = 200_000
 """Requests of a long run."""
 REASONING = ROOT / "tests" / "problems"
-SHORT = "{histogram: [{isl: 20, osl: 60, share: 0.3}, {isl: 60, osl: 300, share: 0.5}, {isl: 800, osl: 600, share: 0.2}]}"
+SHORT = (
+    "{histogram: [{isl: 20, osl: 60, share: 0.3}, {isl: 60, osl: 300, share: 0.5}, {isl: 800, osl: 600, share: 0.2}]}"
+)
 BATCH = "{histogram: [{isl: 300, osl: 900, share: 0.6}, {isl: 4000, osl: 4000, share: 0.4}]}"
 Engines = tuple[Role, str, int, int, int, int]
 """Role, GPU, tensor parallel, replicas, batch limit, token budget."""
@@ -115,7 +118,7 @@ def fleet_under(case: Case, burstiness: float) -> tuple[Instance, Fleet]:
     return instance, Fleet(tuple(_pool(instance, *engines) for engines in case.engines))
 
 
-def _pool(instance: Instance, role: Role, gpu: str, tensor: int, replicas: int, seats: int, budget: int) -> FleetPool:  # noqa: PLR0917
+def _pool(instance: Instance, role: Role, gpu: str, tensor: int, replicas: int, seats: int, budget: int) -> FleetPool:
     tables, offers = instance.tables, instance.problem.offers
     shape = next(
         number
@@ -193,7 +196,13 @@ def main() -> None:
     for name, case in CASES.items():
         for demand in DEMANDS if arguments.only in name else ():
             found.append(covered(name, case, demand, arguments.seeds, arguments.long))
-            print(*list(rows(found[-1:]))[1], f"{time.process_time() - start:.0f} CPU-s", sep="; ", file=sys.stderr, flush=True)
+            print(
+                *list(rows(found[-1:]))[1],
+                f"{time.process_time() - start:.0f} CPU-s",
+                sep="; ",
+                file=sys.stderr,
+                flush=True,
+            )
     print_table(list(rows(found)))
     print()
     print_table(list(summary(found)))

@@ -170,9 +170,7 @@ def _judged(plan: Plan, instance: Instance, fleet: Fleet, asked: Asked, progress
     )
 
 
-def _until_known(
-    instance: Instance, fleet: Fleet, asked: Asked, volume: float, progress: Progress | None
-) -> Judgement:
+def _until_known(instance: Instance, fleet: Fleet, asked: Asked, volume: float, progress: Progress | None) -> Judgement:
     """Runs of as many requests as the fleet's slowest queue asks for, until they tell enough."""
     from optimizer.verification.precision import judge_until
     from optimizer.verification.verdict import full_length

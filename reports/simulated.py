@@ -21,10 +21,10 @@ class Simulated:
 
     e2e: of each class, at p50, p90, p95 and p99 [s]; behind: the pool that falls behind, None where all keep up;
     source: where the requests come from, in words; most: requests that a run of them can have;
-    concurrency: of a closed loop, 0 for an open one; analytic:
-    prediction at the simulated rate with expected step times, None where requests do not come at one rate; slots: of a
-    day; goodput, curve: if asked for; seed: of the first run's requests, None where they were recorded; until: half width
-    of an interval that was asked for [1]; cpu_seconds: of all runs [s].
+    concurrency: of a closed loop, 0 for an open one; analytic: prediction at the simulated rate with expected step
+    times, None where requests do not come at one rate; slots: of a day; goodput, curve: if asked for; seed: of the
+    first run's requests, None where they were recorded; until: half width of an interval that was asked for [1];
+    cpu_seconds: of all runs [s].
     """
 
     plan: Plan

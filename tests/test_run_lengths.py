@@ -18,8 +18,8 @@ from optimizer.loads.instance import Instance
 from optimizer.plans.plan import Binding
 from optimizer.plans.plan_simulation import Simulation
 from optimizer.verification import verdict
-from optimizer.verification.simulated_headroom import with_simulated_headroom
 from optimizer.verification.judge import judge_runs, simulated_fleet
+from optimizer.verification.simulated_headroom import with_simulated_headroom
 from optimizer.verification.verdict import Bench, full_length, make_bench, memory, run_length, settling
 from tests.optimizer_cases import instance_of, limit, problem, workload
 from tests.reasoning_fleets import flattered

@@ -327,7 +327,9 @@ class Bench:
         part = self.part(fleet)
         engines = simulated_fleet(self.instance, part.fleet, self.probability)
         doubtful = not one_life(self.instance, part.fleet, part.volume)
-        early = self.stays_behind(part, engines, self.runs(part, engines, self.brief(part), 0, 1), 0) if doubtful else None
+        early = (
+            self.stays_behind(part, engines, self.runs(part, engines, self.brief(part), 0, 1), 0) if doubtful else None
+        )
         if early is not None:
             return self.settled(fleet, early, stuck=early, held=False)
         found, held = self._runs_until_clear(fleet, most)

@@ -107,7 +107,7 @@ class _Waiting:
     added: int = 0
 
     def add(self, fleet: Fleet, rounds: int = 0, *, mended: bool = False) -> None:
-        """Let a fleet wait, unless it was simulated; with smaller batch limits where it has two lives (`second_life`)."""
+        """Let a fleet wait, unless it was simulated; with fewer seats where it has two lives (`second_life`)."""
         fleet = with_one_life(self.instance, fleet, self.volume) if fleet.pools else fleet
         if fleet.pools and fleet_key(fleet) not in self.seen:
             cost, self.added = fleet_cost(self.instance, fleet), self.added + 1

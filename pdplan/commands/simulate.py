@@ -170,7 +170,9 @@ def simulate(
     keep up, or when it is undecided ("verdict" in --json: meets, misses or undecided).
     """
     files = {"--csv": csv_file, "--parquet": parquet_file, "--timeline": timeline}
-    asked = Asked(rate, requests, seed, replications, trace, profile, concurrency or 0, find_goodput, curve, balancing, until)
+    asked = Asked(
+        rate, requests, seed, replications, trace, profile, concurrency or 0, find_goodput, curve, balancing, until
+    )
     asked.check()
     check_files(files, {"FILE": file, "--trace": trace}, force=force)
     telling = console.progress() if asked.work <= SOON_DONE else console.milestones()
