@@ -88,7 +88,7 @@ CASES = {
     "code, handed over": Case(
         EXAMPLES / "code.yaml", {}, ((Role.PREFILL, "H100", 1, 5, 64, 8192), (Role.DECODE, "H200", 1, 1, 256, 2048))
     ),
-    "long context": Case(EXAMPLES / "long-context.yaml", {}, ((Role.COLOCATED, "H200", 4, 3, 128, 8192),)),
+    "long context": Case(EXAMPLES / "long-context.yaml", {}, ((Role.COLOCATED, "H200", 4, 3, 64, 8192),)),
     "short answers, 8B": Case(
         EXAMPLES / "chat.yaml",
         {"model.name": "Llama-3.1-8B", "workload.lengths": SHORT, "slo": "{ttft: 300ms, tpot: 15ms, percentile: p95}"},

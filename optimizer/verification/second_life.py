@@ -19,8 +19,8 @@ from .judge import SCHEDULERS, engine_limits
 def backlog_seconds(instance: Instance, pool: FleetPool) -> tuple[float, float]:
     """Seconds of one engine of a pool for each request that it ends while it has a backlog, and those for preemption.
 
-    The former without what is computed again, step times by formula. A token that is computed again costs what the last
-    prompt token of a full step does, as such tokens come together.
+    The former without what is computed again; by formula. Prompts cost what they add to the decode steps that carry
+    them, and so does a token of them that is computed again.
     """
     tables, flows, shape = instance.tables, instance.flows, pool.shape
     policy, limits = SCHEDULERS[instance.problem.engine], engine_limits(instance, pool)
@@ -38,13 +38,14 @@ def backlog_seconds(instance: Instance, pool: FleetPool) -> tuple[float, float]:
         grown=1.0 - policy.reserve_output,
         whole_prompts=policy.whole_prompt_blocks,
     )
-    base, lanes = decode_base(instance, pool, batch), float(tables.pipeline[shape] * tables.ranks[shape])
-    full = float(np.interp(batch, tables.seqs, tables.full_base[shape, :, pool.chunk]))
-    room = max(float(tables.rank_chunks[shape, pool.chunk]) - tables.carried * batch / lanes, 1.0)
-    token = (full - tables.carried * base) / room / lanes
-    prompt = float(share @ flows.new_tokens / share.sum()) if pool.role is Role.COLOCATED else 0.0
-    step = base + batch * float(weight @ tables.attention_slope[shape])
-    return float(share @ flows.osl / share.sum()) * step / batch + token * prompt, token * again
+    at = (shape, slice(None), pool.chunk)
+    longer = (tables.mixed_base[at] - tables.carried * tables.decode_base[shape][:, None]) * tables.chunk_count[at]
+    lanes = float(tables.pipeline[shape] * tables.ranks[shape])
+    prompts = np.array([float(np.interp(batch, tables.seqs, column)) for column in np.maximum(longer, 0.0).T]) / lanes
+    token = float(share @ prompts) / float(share @ flows.new_tokens)
+    prompt = float(share @ prompts / share.sum()) if pool.role is Role.COLOCATED else 0.0
+    step = decode_base(instance, pool, batch) + batch * float(weight @ tables.attention_slope[shape])
+    return float(share @ flows.osl / share.sum()) * step / batch + prompt, token * again
 
 
 def two_lives(instance: Instance, pool: FleetPool, volume: float = 1.0) -> bool:
