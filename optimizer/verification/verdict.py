@@ -57,8 +57,8 @@ SHORT, LEAST_SHORT = 4, 2_000
 """A full run is so many short ones; requests of a short one, at least."""
 
 SETTLED = 20.0
-"""Length of a short run that is believed in times in which batches come back to their means: each of the 32 parts that
-its interval is of (`share_of`) is as long as one [1]."""
+"""Length of a short run that is believed in times in which batches come back to their means; what neighbouring parts
+of it still share, its interval counts (`share_of`) [1]."""
 CLEAR = 0.001
 """Chance at most that a fleet misses a goal of which a short run is clear [1]; the first confirmations allow more."""
 
