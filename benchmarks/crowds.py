@@ -5,7 +5,9 @@
 1. Fleets that the formulas choose, each in `--runs` runs of 40,000 requests: the share in time of the class with the
    least room, how full the memory of the fullest pool was on average and that of the fullest engine at most, how many
    runs preempted, and of how many of `--seeds` seeds the crowd refuses the fleet.
-2. A small fleet whose decode engine gets fewer and fewer KV blocks (`tests/test_crowd.py`): of `--seeds` runs of 40,000
+2. Engines of Qwen3-32B for reasoning with more and more seats: how many requests one of them ends per second that has a
+   backlog, by formula (`optimizer.verification.second_life`) and simulated, and whether the fleet has two lives.
+3. A small fleet whose decode engine gets fewer and fewer KV blocks (`tests/test_crowd.py`): of `--seeds` runs of 40,000
    requests those that keep the goal, and of as many seeds those of which it is refused.
 
 Three minutes.
@@ -15,16 +17,22 @@ from __future__ import annotations
 
 import argparse
 import sys
+from dataclasses import replace
 from pathlib import Path
+
+import numpy as np
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.problems import MEMORY, PROBLEMS, Posed, by_formula  # noqa: E402 -- the repository is found first
 from costmodel.simulator import Fleet as SimulatedFleet  # noqa: E402
+from costmodel.simulator import simulate  # noqa: E402
 from optimizer.fleets.build_plan import fleet_cost  # noqa: E402
-from optimizer.verification.crowd import fullest  # noqa: E402
-from optimizer.verification.judge import Judgement, judge_runs, simulated_fleet  # noqa: E402
+from optimizer.fleets.fleet import Fleet  # noqa: E402
+from optimizer.verification.crowd import crowded, fullest  # noqa: E402
+from optimizer.verification.judge import Judgement, judge_runs, simulated_fleet, simulated_trace  # noqa: E402
+from optimizer.verification.second_life import backlog_seconds, two_lives  # noqa: E402
 from optimizer.verification.simulated_use import fleet_use  # noqa: E402
 from optimizer.verification.verdict import Bench, Slice, make_bench  # noqa: E402
 from reports.numbers import money  # noqa: E402
@@ -39,6 +47,9 @@ FLEETS: dict[str, Posed] = {
     "code, Qwen3-32B": ("code", {"model.name": "Qwen3-32B", "workload.request_rate": "8"}),
 }
 BLOCKS = (5_000, 6_000, 7_000, 8_000, 10_000)
+SEATS = (64, 128, 184, 256, 512)
+BACKLOG, MIDDLE = 6_000, (0.15, 0.6)
+"""Requests of a backlog, and the part of them over whose ends the rate is taken [1]."""
 
 
 def judged_alone(bench: Bench, part: Slice, engines: SimulatedFleet, runs: int) -> list[Judgement]:
@@ -84,6 +95,22 @@ def blocks_row(blocks: int, seeds: int) -> str:
     return f"{blocks:,} KV blocks: {kept} of {seeds} runs keep the goal, refused of {refused} of {seeds} seeds"
 
 
+def seats_row(seats: int) -> str:
+    from tests.test_crowd import with_seats
+
+    instance, fleet = with_seats(seats)
+    (pool,) = fleet.pools
+    alone = Fleet((replace(pool, replicas=1),))
+    demand = crowded(simulated_trace(instance, alone, BACKLOG, 5), BACKLOG)
+    ends = np.sort(simulate(demand.trace, simulated_fleet(instance, alone)).finish)
+    first, last = (int(share * BACKLOG) for share in MIDDLE)
+    rate = (last - first) / (ends[last] - ends[first])
+    lives = "two lives" if two_lives(instance, pool) else "one life"
+    return (
+        f"{seats} seats: {1.0 / sum(backlog_seconds(instance, pool)):.2f}/s by formula, {rate:.2f}/s simulated, {lives}"
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=6)
@@ -91,6 +118,8 @@ def main() -> None:
     arguments = parser.parse_args()
     for name, posed in FLEETS.items():
         print(fleet_row(name, posed, arguments.runs, arguments.seeds), flush=True)
+    for seats in SEATS:
+        print(seats_row(seats), flush=True)
     for blocks in BLOCKS:
         print(blocks_row(blocks, arguments.seeds), flush=True)
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from costmodel.errors import InputError
+from costmodel.words import percentage
 from search_spaces.bounds import Bounds
 
 if TYPE_CHECKING:
@@ -31,6 +33,10 @@ OTHER_RATE = 0.05
 """Relative difference from which on the rate of a trace is not the plan's."""
 PER_USER = 10
 """Requests for each one of a closed loop, so that those with which it starts are warm-up."""
+UNTIL = Bounds(1e-4, 0.25)
+"""Half widths of an interval that may be asked for [1]."""
+MOST_UNTIL = 2_000_000
+"""Requests of all runs together, beyond which an interval is told as it is: 2 GB of their times."""
 PLANNED: tuple[float, ...] = ()
 """Stands for the daily profile that the plan was made for."""
 
@@ -40,7 +46,8 @@ class Asked:
     """What to simulate.
 
     rate: arrivals [1/s], None for the plan's own; profile: rate in each part of a day as multiples of it, `PLANNED` or
-    None for one rate; concurrency: requests at once of a closed loop, 0 for an open one; balancing: None as planned.
+    None for one rate; concurrency: requests at once of a closed loop, 0 for an open one; balancing: None as planned;
+    until: half width of every class's 95 % interval at which runs end [1], None for as many as `replications` says.
     """
 
     rate: float | None
@@ -53,10 +60,13 @@ class Asked:
     goodput: bool
     curve: bool
     balancing: str | None = None
+    until: float | None = None
 
     @property
     def work(self) -> int:
-        """Requests of all runs together, about."""
+        """Requests of all runs together, about; the most that there may be where a precision was asked for."""
+        if self.until is not None:
+            return MOST_UNTIL
         runs = self.replications + (CURVE_RUNS if self.curve else GOODPUT_RUNS * self.goodput)
         return self.requests * runs
 
@@ -70,6 +80,7 @@ class Asked:
             "--replications": self.replications > 1,
             "--goodput": self.goodput,
             "--curve": self.curve,
+            "--until": self.until is not None,
         }
         for flag, (reason, others) in EXCLUDED.items():
             refused = next((other for other in others if given[flag] and given[other]), None)
@@ -86,6 +97,10 @@ EXCLUDED = {
     "--trace": ("replays one recording", ("--replications", "--goodput", "--curve", "--diurnal")),
     "--concurrency": ("lets a request come when another one ends", ("--rate", "--goodput", "--curve", "--diurnal")),
     "--diurnal": ("lets the rate change", ("--goodput", "--curve")),
+    "--until": (
+        "makes as many runs as it needs",
+        ("--replications", "--trace", "--concurrency", "--diurnal", "--goodput", "--curve"),
+    ),
 }
 """Options that leave no room for others: why, and for which."""
 
@@ -103,7 +118,7 @@ def simulated(plan: Plan, asked: Asked, progress: Progress | None) -> Simulated:
         instance = replace(instance, problem=replace(instance.problem, constraints=limits))
     if progress is not None:
         progress("simulating", 0.3)
-    shown = _judged(plan, instance, fleet, asked)
+    shown = _judged(plan, instance, fleet, asked, progress)
     settings = {"requests": asked.requests, "seed": asked.seed}
     if asked.curve:
         if progress is not None:
@@ -117,7 +132,7 @@ def simulated(plan: Plan, asked: Asked, progress: Progress | None) -> Simulated:
     return shown
 
 
-def _judged(plan: Plan, instance: Instance, fleet: Fleet, asked: Asked) -> Simulated:
+def _judged(plan: Plan, instance: Instance, fleet: Fleet, asked: Asked, progress: Progress | None) -> Simulated:
     """The run, or runs, that were asked for."""
     from optimizer.fleets.evaluate import evaluate
     from optimizer.verification.behind import pool_behind
@@ -127,8 +142,12 @@ def _judged(plan: Plan, instance: Instance, fleet: Fleet, asked: Asked) -> Simul
     from reports.simulated import Simulated
 
     volume = _volume(plan, instance, asked)
-    demands, left_out, most = _demands(instance, fleet, asked, volume)
-    found = judge_demands(instance, simulated_fleet(instance, fleet), demands)
+    start, left_out, most = time.process_time(), "", MOST_UNTIL
+    if asked.until is None:
+        demands, left_out, most = _demands(instance, fleet, asked, volume)
+        found = judge_demands(instance, simulated_fleet(instance, fleet), demands)
+    else:
+        found = _until_known(instance, fleet, asked, volume, progress)
     steady = asked.trace is None and asked.profile is None and not asked.concurrency
     profile = None if asked.profile is None else _profile(instance, asked.profile)
     behind = pool_behind(found)
@@ -145,7 +164,29 @@ def _judged(plan: Plan, instance: Instance, fleet: Fleet, asked: Asked) -> Simul
         concurrency=asked.concurrency,
         analytic=evaluate(instance, fleet, volume) if steady else None,
         slots=() if profile is None else slots_of_day(instance, found, profile, volume),
+        seed=None if asked.trace is not None else asked.seed,
+        until=asked.until,
+        cpu_seconds=time.process_time() - start,
     )
+
+
+def _until_known(instance: Instance, fleet: Fleet, asked: Asked, volume: float, progress: Progress | None) -> Judgement:
+    """Runs of as many requests as the fleet's slowest queue asks for, until they tell enough."""
+    from optimizer.verification.precision import judge_until
+    from optimizer.verification.verdict import full_length
+
+    precision = asked.until or UNTIL.high
+    requests = max(asked.requests, full_length(instance, fleet, asked.requests, volume))
+
+    def told(made: int, reached: float) -> None:
+        if progress is not None:
+            most = max(made / MOST_UNTIL, min((precision / max(reached, 1e-9)) ** 2, 1.0))
+            progress(f"{made:,} requests, ±{percentage(reached, 2)}", 0.9 * most)
+
+    known = judge_until(
+        instance, fleet, precision, requests=requests, most=MOST_UNTIL, seed=asked.seed, volume=volume, told=told
+    )
+    return known.judgement
 
 
 def own_rate(plan: Plan, asked: Asked, found: Judgement) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from optimizer.fleets.evaluate import Evaluation
 from optimizer.loads.instance import Instance
 from optimizer.plans.plan import Plan
-from optimizer.verification.judge import Judgement, Outcome
+from optimizer.verification.judge import SEEDS, Judgement, Outcome
 from optimizer.verification.latency_curve import Curve
 from optimizer.verification.simulated_demand import Slot
 from optimizer.verification.simulated_goodput import Goodput
@@ -21,9 +21,10 @@ class Simulated:
 
     e2e: of each class, at p50, p90, p95 and p99 [s]; behind: the pool that falls behind, None where all keep up;
     source: where the requests come from, in words; most: requests that a run of them can have;
-    concurrency: of a closed loop, 0 for an open one; analytic:
-    prediction at the simulated rate with expected step times, None where requests do not come at one rate; slots: of a
-    day; goodput, curve: if asked for.
+    concurrency: of a closed loop, 0 for an open one; analytic: prediction at the simulated rate with expected step
+    times, None where requests do not come at one rate; slots: of a day; goodput, curve: if asked for; seed: of the
+    first run's requests, None where they were recorded; until: half width of an interval that was asked for [1];
+    cpu_seconds: of all runs [s].
     """
 
     plan: Plan
@@ -40,6 +41,14 @@ class Simulated:
     slots: tuple[Slot, ...] = ()
     goodput: Goodput | None = None
     curve: Curve | None = None
+    seed: int | None = None
+    until: float | None = None
+    cpu_seconds: float = 0.0
+
+    @property
+    def seeds(self) -> list[int]:
+        """Seed of each run; none where its requests were recorded."""
+        return [] if self.seed is None else [self.seed + SEEDS * number for number in range(len(self.judgement.runs))]
 
 
 def requests_to_decide(judgement: Judgement) -> int | None:

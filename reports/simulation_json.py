@@ -9,6 +9,7 @@ from costmodel.simulator.metrics import steady_throughput
 from optimizer.fleets.evaluate import QUANTILES
 from optimizer.verification.judge import ClassJudgement
 from optimizer.verification.latency_curve import Curve
+from optimizer.verification.precision import half_width
 from optimizer.verification.simulated_goodput import Goodput, RatePoint
 from optimizer.verification.simulated_use import ClassGaps, FleetUse, PoolUse
 
@@ -32,6 +33,10 @@ def simulation_json(shown: Simulated) -> dict[str, Any]:
         "concurrency": shown.concurrency or None,
         "requests": sum(run.demand.trace.size for run in judgement.runs),
         "replications": len(judgement.runs),
+        "seeds": shown.seeds,
+        "cpu_s": shown.cpu_seconds,
+        "half_width": half_width(judgement),
+        "until": shown.until,
         "verdict": str(judgement.outcome),
         "requests_to_decide": requests_to_decide(judgement),
         "held": judgement.proven,

@@ -14,6 +14,7 @@ from costmodel.power import POWER
 from costmodel.simulator.metrics import steady_throughput
 from costmodel.words import join_words
 from optimizer.verification.judge import ClassJudgement, Judgement, Outcome
+from optimizer.verification.precision import half_width
 from optimizer.verification.simulated_demand import Slot
 
 from .curve_text import curve_text, goodput_text, outcome_mark, three
@@ -43,10 +44,10 @@ def render_simulation(shown: Simulated, width: int = 100, color: bool = False) -
         for line in wrap(verdict_sentence(judgement, shown.behind, shown.most), width)
     ]
     requests = sum(run.demand.trace.size for run in judgement.runs)
-    runs = f" in {len(judgement.runs)} replications" if len(judgement.runs) > 1 else ""
+    runs = f" in {len(judgement.runs)} runs" if len(judgement.runs) > 1 else ""
     about = (
         f"{clean(shown.plan.name, 30)}: {count(requests)} requests{runs} at {rate(judgement.rate)}, {shown.source}; "
-        "the first 10 % of each run are warm-up and not counted."
+        f"the first 10 % of each run are warm-up and not counted.{_precision_words(shown)}"
     )
     blocks = [[*verdict, *wrap(about, width)], _classes(shown, width), _pools(shown, width), _facts(shown, width)]
     if shown.curve is not None:
@@ -54,6 +55,18 @@ def render_simulation(shown: Simulated, width: int = 100, color: bool = False) -
     elif shown.goodput is not None:
         blocks.append(goodput_text(shown.goodput, shown.plan, width))
     return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
+
+
+def _precision_words(shown: Simulated) -> str:
+    """Say which seeds the runs had, and to what every class is known."""
+    reached = half_width(shown.judgement)
+    first, *others = shown.seeds or [0]
+    seeds = f"Seed {first}" if not others else f"Seeds {first}, {others[0]}" + (", ..." if len(others) > 1 else "")
+    drawn = f"{seeds}; every" if shown.seeds else "Every"
+    asked = ""
+    if shown.until is not None:
+        asked = f", ±{percent(shown.until)} was asked for" + ("" if reached <= shown.until else " and takes too many")
+    return f" {drawn} share is known to ±{percent(reached)} (95 %){asked}."
 
 
 def _plain(text: str, **_style: object) -> str:

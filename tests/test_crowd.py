@@ -14,7 +14,9 @@ from optimizer.fleets.fleet import Fleet
 from optimizer.loads.instance import Instance
 from optimizer.verification.crowd import FULL, HALF, crowd_of, crowded, fullest, kv_room, lasting
 from optimizer.verification.judge import Judgement, Run, judge_runs, simulated_fleet, simulated_trace
-from optimizer.verification.verdict import Bench, in_system
+from optimizer.verification.second_life import backlog_seconds, one_life, two_lives, with_one_life
+from optimizer.verification.verdict import Bench, make_bench
+from tests.reasoning_fleets import collapsing
 from tests.small_fleets import apart, small
 
 RATE = 20.0
@@ -39,7 +41,7 @@ def run(kv_blocks: int, seed: int, requests: int = 3000) -> tuple[Run, Judgement
     instance, planned = fleet()
     made = engines(kv_blocks)
     demand = simulated_trace(instance, planned, requests, seed, 1.0)
-    crowd = crowded(demand, crowd_of(instance, planned, made, in_system(instance, 1.0)))
+    crowd = crowded(demand, crowd_of(instance, planned, made))
     return Run(demand, simulate(demand.trace, made)), lasting(instance, made, Run(crowd, simulate(crowd.trace, made)))
 
 
@@ -58,8 +60,7 @@ def test_the_memory_takes_requests_half_way_through_their_output() -> None:
     tokens = 0.7 * (1000 + 200 / 2) + 0.3 * (4000 + 100 / 2)
     made = engines(6000)
     assert kv_room(instance, planned, made) == pytest.approx(6000 * 16 / tokens)
-    assert crowd_of(instance, planned, made, 1e9) == np.ceil(FULL * 6000 * 16 / tokens)
-    assert crowd_of(instance, planned, made, 20.5) == 21
+    assert crowd_of(instance, planned, made) == np.ceil(FULL * 6000 * 16 / tokens)
 
 
 @pytest.mark.parametrize("seed", [6, 7])
@@ -104,3 +105,47 @@ def test_a_fleet_that_stays_behind_does_not_hold_and_its_decode_pool_is_to_blame
     assert found.outcome == "misses"
     assert found.blame is not None
     assert found.blame.pools[1] > 0.5
+
+
+def with_seats(seats: int) -> tuple[Instance, Fleet]:
+    instance, planned = collapsing()
+    pool = replace(planned.pools[0], seqs=int(np.searchsorted(instance.tables.seqs, seats)))
+    return instance, Fleet((pool,))
+
+
+def test_a_fleet_that_collapses_after_hours_is_refuted_before_its_full_runs() -> None:
+    """Its runs that start empty are confirmed; 1.5 times what its memory holds is thrice what may be there at once."""
+    instance, planned = collapsing()
+    bench = make_bench(instance)
+    found = bench.candidate(planned)
+    assert (found.held, found.stuck) == (False, True)
+    assert found.judgement.classes[0].attainment.high < 0.5
+
+
+@pytest.mark.parametrize(("seats", "rate"), [(64, 1.04), (128, 1.40), (256, 0.59), (512, 0.543)])
+def test_an_engine_with_a_backlog_ends_as_many_requests_as_the_law_says(seats: int, rate: float) -> None:
+    """rate: simulated, of 6,000 requests that are all there at once [1/s]."""
+    instance, planned = with_seats(seats)
+    assert 1.0 / sum(backlog_seconds(instance, planned.pools[0])) == pytest.approx(rate, rel=0.16)
+
+
+def test_more_seats_than_the_memory_holds_give_a_fleet_a_second_life() -> None:
+    """1.25 requests come per second; by simulation an engine with a backlog ends 1.40, 1.08 and 0.59."""
+    lives = [two_lives(instance, planned.pools[0]) for instance, planned in map(with_seats, (128, 184, 256))]
+    assert lives == [False, True, True]
+
+
+def test_seats_are_taken_away_where_the_formulas_promise_as_much_without() -> None:
+    instance, planned = with_seats(184)
+    calm = with_one_life(instance, planned, 0.9)
+    assert not one_life(instance, planned, 0.9)
+    assert one_life(instance, calm, 0.9)
+    assert instance.tables.seqs[calm.pools[0].seqs] == 128
+    assert with_one_life(instance, calm, 0.9) is calm
+    few = with_seats(16)[1]
+    assert one_life(instance, few)  # it falls behind in any case, which is no second life
+
+
+def test_prefill_engines_have_one_life() -> None:
+    instance, planned = fleet()
+    assert not two_lives(instance, planned.pools[0])

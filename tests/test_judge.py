@@ -27,6 +27,7 @@ from optimizer.verification.judge import (
     simulated_trace,
 )
 from optimizer.verification.miss_words import interval_words
+from optimizer.verification.precision import half_width, judge_until
 from optimizer.verification.simulated_goodput import goodput
 from tests.optimizer_cases import instance_of, limit, problem, slo, workload
 
@@ -90,7 +91,7 @@ def test_one_pool_that_falls_behind_is_enough() -> None:
     found = judge(instance, fleet, requests=8000)
     (run,), (reached,) = found.runs, found.classes
     assert not overload(run.result).overloaded
-    assert reached.proven
+    assert reached.held
     assert found.overload.overloaded
     assert found.overload.where == "queue"
     assert not found.held
@@ -122,6 +123,23 @@ def test_replications_narrow_the_interval_and_are_no_copies() -> None:
     one, four = (judge(instance, fleet, requests=1000, replications=k, volume=2.0) for k in (1, 4))
     assert four.classes[0].attainment.count == pytest.approx(4 * one.classes[0].attainment.count, rel=0.2)
     assert len({run.result.makespan for run in four.runs}) == 4
+
+
+def test_runs_are_made_until_every_class_is_known_to_a_precision() -> None:
+    instance, told = small(), list[tuple[int, float]]()
+    fleet = colocated(instance)
+    asked = {"requests": 1000, "most": 100_000, "volume": 2.0}
+    known = judge_until(instance, fleet, 0.003, told=lambda made, reached: told.append((made, reached)), **asked)
+    assert known.precise
+    assert known.half_width == half_width(known.judgement) <= 0.003
+    assert (told[0][0], told[-1]) == (2000, (1000 * len(known.judgement.runs), known.half_width))
+    assert all(reached > 0.003 for _, reached in told[:-1])
+    assert len({run.result.makespan for run in known.judgement.runs}) == len(known.judgement.runs) > 2
+
+
+def test_runs_end_at_the_most_requests_however_little_is_known() -> None:
+    known = judge_until(small(), colocated(small()), 1e-4, requests=1000, most=3500, volume=2.0)
+    assert (known.precise, len(known.judgement.runs)) == (False, 3)
 
 
 def test_an_overloaded_fleet_is_named_and_does_not_hold() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import sys
 from dataclasses import replace
 from importlib.machinery import ModuleSpec
@@ -82,9 +83,10 @@ def test_simulate_json_tells_the_same_and_the_same_again(plan_file: Path, capsys
     told = []
     for _ in range(2):
         assert run(["simulate", str(plan_file), "--requests", "1000", "--json", "--goodput"]) == 0
-        told.append(capsys.readouterr().out)
+        told.append(json.loads(capsys.readouterr().out))
+        assert told[-1].pop("cpu_s") > 0.0
     assert told[0] == told[1]
-    found = json.loads(told[0])
+    found = told[0]
     assert found["schema"] == "pdplan.simulation/1"
     assert found["rate_rps"] == 6.0
     assert [one["name"] for one in found["classes"]] == ["fast", "slow"]
@@ -131,7 +133,7 @@ def test_the_router_counts_what_is_asked_for(
         "fewest tokens",
         "fewest requests",
     ]
-    assert told[0] | {"source": ""} == told[1] | {"source": ""}
+    assert told[0] | {"source": "", "cpu_s": 0.0} == told[1] | {"source": "", "cpu_s": 0.0}
     tokens, requests = (found["classes"][0]["ttft_s"]["p90"] for found in told[1:])
     assert tokens < requests
     assert run(["simulate", str(tmp_path / "plan.json"), "--balancing", "turns"]) == 2
@@ -301,6 +303,8 @@ def test_a_trace_is_replayed(plan_file: Path, tmp_path: Path, capsys: pytest.Cap
         (["--diurnal", "0,0"], "must be finite, 0 or more, and one of them above 0"),
         (["--csv", "same", "--timeline", "same"], "--csv and --timeline name the same file"),
         (["--requests", "5"], "is not in the range"),
+        (["--until", "1%", "--replications", "3"], "as many runs as it needs, so it does not go with --replications"),
+        (["--until", "70%"], "must be at least 0.0001 and at most 0.25"),
         (["--trace", "none.csv"], "none.csv"),
     ],
 )
@@ -311,6 +315,27 @@ def test_bad_flags_are_exit_code_2(
     said = capsys.readouterr().err
     assert message in said
     assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize("precision", ["1%", "±1%", "0.01"])
+def test_runs_are_made_until_the_share_is_known(
+    precision: str, plan_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["simulate", str(plan_file), "--until", precision, "--requests", "1000"]) == 0
+    told = capsys.readouterr()
+    said = " ".join(told.out.split())
+    assert "Seeds 0, 1000003" in said
+    assert "(95 %), ±1 % was asked for." in said
+    assert re.search(r"[\d,]+ requests, ±[\d.]+ %", told.err)
+    assert re.search(r"simulated in [\d.]+ CPU-seconds", told.err)
+
+
+def test_json_tells_runs_seeds_time_and_precision(plan_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["simulate", str(plan_file), "--requests", "1000", "--replications", "2", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["replications"], found["seeds"], found["until"]) == (2, [0, 1_000_003], None)
+    assert found["cpu_s"] > 0.0
+    assert 0.0 < found["half_width"] < 0.1
 
 
 def test_a_plan_is_never_written_over(plan_file: Path, capsys: pytest.CaptureFixture[str]) -> None:

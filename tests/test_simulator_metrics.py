@@ -108,7 +108,7 @@ def test_attainment_counts_the_steady_part_and_knows_its_error() -> None:
     assert half.share == pytest.approx(0.5, abs=0.05)
     assert steady(result, 0.1, 0.2).sum() == 1400
     assert not within(result, Slo(tpot=1e-9)).any()
-    assert np.isnan(share_of(np.zeros(0)).share)
+    assert np.isnan(share_of([np.zeros(0)]).share)
     with pytest.raises(InputError, match="below 1"):
         steady(result, 0.6, 0.5)
 
@@ -116,7 +116,40 @@ def test_attainment_counts_the_steady_part_and_knows_its_error() -> None:
 def test_batch_means_see_that_neighbours_fail_together() -> None:
     together = np.repeat([1.0, 0.0], 500)
     apart = np.tile([1.0, 0.0], 500)
-    assert share_of(together).high - share_of(together).low > 4 * (share_of(apart).high - share_of(apart).low)
+    assert width([together]) > 4 * width([apart])
+
+
+def width(runs: list[np.ndarray]) -> float:
+    return share_of(runs).high - share_of(runs).low
+
+
+def spells(seed: int, requests: int, lasting: float, bad: float) -> np.ndarray:
+    """Outcomes that turn from all good to all bad and back: `bad` of them bad, in spells of `lasting` on average."""
+    random = np.random.default_rng(seed)
+    leave = np.array([bad / (1.0 - bad), 1.0]) / lasting
+    states, now = np.zeros(requests), int(random.random() < bad)
+    for number, draw in enumerate(random.random(requests)):
+        now = 1 - now if draw < leave[now] else now
+        states[number] = 1.0 - now
+    return states
+
+
+def test_runs_that_differ_make_the_interval_wider() -> None:
+    good, bad = np.tile([1.0] * 19 + [0.0], 500), np.tile([1.0] * 9 + [0.0], 1000)
+    assert width([good, bad]) > 3 * width([np.tile([1.0] * 19 + [0.0] + [1.0] * 9 + [0.0], 333)] * 2)
+
+
+def test_outcomes_of_several_runs_count_by_their_requests() -> None:
+    found = share_of([np.ones(3000), np.zeros(1000)])
+    assert (found.share, found.count) == (0.75, 4000)
+    assert found.low < 0.4
+
+
+def test_intervals_of_rare_bad_spells_hold_the_share_as_often_as_they_say() -> None:
+    """Spells of 25 requests, 2 % of them: batch means by Student's t alone hold it in 86 % of these draws."""
+    found = [share_of([spells(1000 * k + r, 4000, 25.0, 0.02) for r in range(2)]) for k in range(200)]
+    held = np.mean([one.low <= 0.98 <= one.high for one in found])
+    assert 0.91 <= held <= 0.99
 
 
 @pytest.mark.parametrize(("rate", "expected"), [(3.0, False), (40.0, True)])

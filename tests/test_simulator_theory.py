@@ -17,7 +17,7 @@ from tests.simulator_cases import ONLY_PROMPTS, colocated
 # isort: split
 from costmodel.queueing import erlang_c
 from costmodel.simulator import SARATHI, CoefficientSteps, Limits, Result, make_trace, simulate
-from costmodel.simulator.metrics import BATCHES, STUDENT
+from costmodel.simulator.metrics import TAIL, batch_ends
 from costmodel.simulator.trace import poisson_arrivals
 
 COUNT = 30_000
@@ -36,9 +36,10 @@ def serve(lengths: np.ndarray, load: float, seed: int) -> Result:
 
 
 def mean_of(values: np.ndarray) -> tuple[float, float]:
-    """Mean of values in order of time and half its 95 % confidence interval, by batch means."""
-    means = np.array([batch.mean() for batch in np.array_split(values, BATCHES)])
-    return float(values.mean()), STUDENT * float(np.std(means, ddof=1)) / math.sqrt(BATCHES)
+    """Mean of values in order of time and half its 95 % confidence interval."""
+    mean = float(values.mean())
+    low, high = batch_ends([values], mean, TAIL)
+    return mean, (high - low) / 2.0
 
 
 def check(result: Result, expected: float) -> None:

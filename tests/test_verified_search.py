@@ -43,6 +43,7 @@ class Oracle:
     instance: Instance
     needed: tuple[int, ...]
     others: bool = False
+    volume: float = 1.0
     verdicts: dict[object, Verdict] = field(default_factory=dict)
 
     def late(self) -> bool:

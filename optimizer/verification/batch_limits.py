@@ -35,7 +35,7 @@ def with_larger_batches(bench: Bench, winner: Verdict, late: Late) -> Verdict:
 
 def _raised_while_better(bench: Bench, fleet: Fleet, late: Late) -> Fleet:
     demand = bench.instance.problem.workload.request_rate
-    larger = raised(bench.instance, fleet)
+    larger = raised(bench.instance, fleet, bench.volume)
     while larger is not None:
         found = goodput_of(bench, fleet, demand * goodput_volume(bench.instance, fleet), late)
         fails, part = found.fails, bench.part(larger)
@@ -43,16 +43,19 @@ def _raised_while_better(bench: Bench, fleet: Fleet, late: Late) -> Fleet:
             break  # with larger limits the same requests would run at the same time
         if not bench.trials_of(part, part.requests, late).at(fails / demand).held:
             break
-        fleet, larger = larger, raised(bench.instance, larger)
+        fleet, larger = larger, raised(bench.instance, larger, bench.volume)
     return fleet
 
 
-def raised(instance: Instance, fleet: Fleet) -> Fleet | None:
-    """The fleet with the batch limits of all its pools raised, of each by HIGHER places; None where none can be."""
+def raised(instance: Instance, fleet: Fleet, volume: float = 1.0) -> Fleet | None:
+    """The fleet with the batch limits of all its pools raised, of each by HIGHER places; None where none can be.
+
+    volume: multiple of the demand at which its memory must not stay full once it is (`second_life`).
+    """
     pools = tuple(
         pool if pool.role is Role.PREFILL else replace(pool, seqs=instance.tables.limit_above(pool.seqs, HIGHER))
         for pool in fleet.pools
     )
     larger = Fleet(pools)
     same = all(one.seqs == other.seqs for one, other in zip(pools, fleet.pools, strict=True))
-    return larger if not same and valid(instance, larger) else None
+    return larger if not same and valid(instance, larger, volume) else None

@@ -28,6 +28,9 @@ from optimizer.loads.instance import Instance
 
 from .judge import Demand, Judgement, Run, judge_runs
 
+AFTER = 10
+"""Requests of a run over those of the crowd that it begins with, so that a fleet which ends a tenth more requests than
+come has drained it by the second half."""
 FULL = 1.5
 """Requests of a crowd over those that fill the memory: their prompts take time, so that some end before all are in."""
 HALF = 0.5
@@ -59,9 +62,12 @@ def crowded(demand: Demand, count: int) -> Demand:
     return Demand(replace(demand.trace, arrival=np.maximum(arrival - start, 0.0)), demand.flow)
 
 
-def crowd_of(instance: Instance, fleet: Fleet, engines: SimulatedFleet, most: float) -> int:
-    """Requests of a crowd: FULL times those that fill the memory, but not more than `most`, as may be there at once."""
-    return max(1, math.ceil(min(FULL * kv_room(instance, fleet, engines), most)))
+def crowd_of(instance: Instance, fleet: Fleet, engines: SimulatedFleet) -> int:
+    """Requests of a crowd: FULL times those that fill the memory, however many may be there at once by their limits.
+
+    What a fleet permits says nothing of where it may get: a second life has as many requests as fill the memory.
+    """
+    return max(1, math.ceil(FULL * kv_room(instance, fleet, engines)))
 
 
 def lasting(instance: Instance, engines: SimulatedFleet, run: Run) -> Judgement | None:

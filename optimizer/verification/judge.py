@@ -183,16 +183,27 @@ def hand_over(instance: Instance) -> HandOver:
     return HandOver(pull=SCHEDULERS[instance.problem.engine].pulls)
 
 
-def _pool(instance: Instance, pool: FleetPool, probability: float) -> Pool:
-    config, model = pool_config(instance, pool), instance.problem.model
-    tables, ranks = instance.tables, config.parallelism.data
+def engine_limits(instance: Instance, pool: FleetPool) -> Limits:
+    """Request slots, token budget and KV blocks of one engine of a pool."""
+    config, model, ranks = pool_config(instance, pool), instance.problem.model, instance.tables.ranks[pool.shape]
     mean = float(kv_bytes_per_request_per_gpu(model, config, TYPICAL_ISL, TYPICAL_OSL)) / (
         TYPICAL_ISL + TYPICAL_OSL / 2.0
     )
-    free = kv_capacity_bytes(model, config) * ranks
+    free = kv_capacity_bytes(model, config) * config.parallelism.data
     block = block_tokens(instance.problem.engine, model)
     blocks = int(free / (mean * block)) if mean > 0.0 else 2**31
     budget = max(config.max_num_batched_tokens, config.max_num_seqs)
+    return Limits(
+        max_num_seqs=config.max_num_seqs,
+        max_num_batched_tokens=budget,
+        long_prefill_threshold=budget // int(ranks) if ranks > 1 else UNLIMITED,
+        kv_blocks=max(blocks, 1),
+        block_size=block,
+    )
+
+
+def _pool(instance: Instance, pool: FleetPool, probability: float) -> Pool:
+    config, tables = pool_config(instance, pool), instance.tables
     by_tokens = pool.role is not Role.DECODE and instance.problem.constraints.balancing is Balancing.FEWEST_TOKENS
     handed = tables.kv_transferred[pool.shape]
     per_token = float(handed @ instance.flows.share / (instance.flows.isl @ instance.flows.share))
@@ -200,18 +211,12 @@ def _pool(instance: Instance, pool: FleetPool, probability: float) -> Pool:
         role=pool.role,
         steps=_steps(instance, pool, probability),
         policy=SCHEDULERS[instance.problem.engine],
-        limits=Limits(
-            max_num_seqs=config.max_num_seqs,
-            max_num_batched_tokens=budget,
-            long_prefill_threshold=budget // ranks if ranks > 1 else UNLIMITED,
-            kv_blocks=max(blocks, 1),
-            block_size=block,
-        ),
+        limits=engine_limits(instance, pool),
         replicas=pool.replicas,
         pipeline=config.parallelism.pipeline,
         router=Router.LENGTH_AWARE if by_tokens else Router.LEAST_LOADED,
         kv_seconds_per_token=per_token / float(tables.links[pool.shape]) if pool.role is not Role.COLOCATED else 0.0,
-        nics=ranks,
+        nics=config.parallelism.data,
     )
 
 
@@ -389,7 +394,7 @@ def _judged(
     return ClassJudgement(
         name=slo.name,
         goal=slo.attainment,
-        attainment=share_of(np.concatenate(good).astype(np.float64), tail),
+        attainment=share_of(good, tail),
         ttft=percentiles(np.concatenate(ttft), QUANTILES),
         tpot=percentiles(np.concatenate(tpot), QUANTILES),
     )

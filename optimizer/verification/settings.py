@@ -76,7 +76,7 @@ def _nearer(
 
     seen: fleets that are not looked at again; those that are looked at join them.
     """
-    for other in _changes(bench.instance, fleet, blamed):
+    for other in _changes(bench, fleet, blamed):
         if len(seen) > MOST_LOOKS:
             break
         if fleet_key(other) in seen:
@@ -101,9 +101,10 @@ def _distance(point: RatePoint) -> Distance:
     return point.overloaded, max(one.goal - one.attainment.share for one in point.classes)
 
 
-def _changes(instance: Instance, fleet: Fleet, blamed: Collection[int]) -> list[Fleet]:
+def _changes(bench: Bench, fleet: Fleet, blamed: Collection[int]) -> list[Fleet]:
     """The fleet with one setting of all the pools to blame changed; what the formulas promise most of first."""
-    changed = [fleet_with for fleet_with in _each_change(instance, fleet, blamed) if valid(instance, fleet_with)]
+    instance = bench.instance
+    changed = [other for other in _each_change(instance, fleet, blamed) if valid(instance, other, bench.volume)]
     promised = [(promise(instance, one), one) for one in changed]
     ranked = sorted(promised, key=lambda row: -min(row[0], 1.0))
     return [one for share, one in ranked if share >= PROMISING]

@@ -34,6 +34,7 @@ from optimizer.rivals.fewer import TRACE_OF_A_ROUTE, shared_out
 
 from .judge import ClassJudgement, Judgement, Run, class_limits, hand_over, judge, simulated_fleet
 from .samplers import FRONT_START_UP, START_UP, Point, Values, by_tpe
+from .second_life import one_life
 from .verdict import Bench, PoolKey, Verdict
 
 FloatArray = NDArray[np.float64]
@@ -255,7 +256,7 @@ class Tuner:
 
     def _seen(self, point: Point) -> Look | None:
         fleet = fleet_at(self.bench.instance, self.fleet, self.knobs, point)
-        if self.seen and (self.stopped() or not valid(self.bench.instance, fleet)):
+        if self.seen and (self.stopped() or not valid(self.bench.instance, fleet, self.bench.volume)):
             return None
         self.seen[point] = self._look(fleet)
         return self.seen[point]
@@ -285,14 +286,17 @@ def chunks_of(instance: Instance, pool: FleetPool) -> list[int]:
     return sorted({*np.flatnonzero(instance.tables.roomy[pool.shape]).tolist(), pool.chunk})
 
 
-def valid(instance: Instance, fleet: Fleet) -> bool:
-    """Whether the limits on the fleet and the engine's own allow it: a step needs a token for each running request."""
+def valid(instance: Instance, fleet: Fleet, volume: float = 1.0) -> bool:
+    """Whether the limits on the fleet and the engine's own allow it, and no memory stays full once it is.
+
+    A step needs a token for each running request. volume: multiple of the demand (`second_life`).
+    """
     tables = instance.tables
 
     def fits(pool: FleetPool) -> bool:
         return pool.role is Role.DECODE or tables.chunks[pool.chunk] >= tables.seqs[pool.seqs]
 
-    return allowed(instance, fleet) and all(fits(pool) for pool in fleet.pools)
+    return allowed(instance, fleet) and all(map(fits, fleet.pools)) and one_life(instance, fleet, volume)
 
 
 def tuned(bench: Bench, winner: Verdict, stopped: Callable[[], bool], wish: Wish | None = None) -> Tuned:

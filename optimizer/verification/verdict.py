@@ -30,8 +30,9 @@ from optimizer.loads.instance import Instance
 from optimizer.loads.late import Late, never
 
 from .blame import Blame, blame
-from .crowd import HALF, crowd_of, crowded, fullest, lasting
+from .crowd import AFTER, HALF, crowd_of, crowded, fullest, lasting
 from .judge import SEEDS, Demand, Judgement, Outcome, Run, judge_runs, recorded_trace, simulated_fleet, simulated_trace
+from .second_life import one_life
 from .simulated_goodput import Trials
 
 REPLICATIONS = (1, 2, 4, 8)
@@ -44,8 +45,8 @@ MOST_JUDGED = 200_000
 LIFETIMES = 10.0
 """Length of a full run in longest permitted times of a mean request: so the warm-up, a tenth, is one of them."""
 RELAXATIONS, MOST_RELAXED = 40.0, 100_000
-"""Length of a full run in times that a queue remembers, so that each of the 20 batches of two runs is four of them
-long; requests that are spent on that at most."""
+"""Length of a full run in times that its slowest queue or batch remembers, so that each of the 32 batches of two runs
+is two and a half of them long; requests that are spent on that at most."""
 LEAST_REQUESTS, MOST_REQUESTS = 8_000, 60_000
 """Of a full run; assumed: fewer tell too little of a 99 % goal, more take too long for a search."""
 WHOLE = 0.9
@@ -56,8 +57,8 @@ SHORT, LEAST_SHORT = 4, 2_000
 """A full run is so many short ones; requests of a short one, at least."""
 
 SETTLED = 20.0
-"""Length of a short run that is believed in times in which batches come back to their means: each of the 20 parts that
-its interval is of (`share_of`) is as long as one [1]."""
+"""Length of a short run that is believed in times in which batches come back to their means; what neighbouring parts
+of it still share, its interval counts (`share_of`) [1]."""
 CLEAR = 0.001
 """Chance at most that a fleet misses a goal of which a short run is clear [1]; the first confirmations allow more."""
 
@@ -115,9 +116,24 @@ def memory(instance: Instance, fleet: Fleet, volume: float) -> float:
 
 
 def settling(instance: Instance, fleet: Fleet, volume: float) -> float:
-    """Requests that come in the time in which the slowest batches come back to their means (`PoolState.relaxation`)."""
-    slowest = max(pool_state(instance, pool, volume).relaxation for pool in fleet.pools)
-    return slowest * float(instance.flows.rate.sum()) * volume
+    """Requests that come in the time in which the slowest batches come back to their means (`PoolState.relaxation`).
+
+    That is of requests of a mean life. The requests that run at a moment are longer: one found running has a life of
+    E[osl^2] / E[osl] steps, all of which a batch remembers.
+    """
+    flows, longest = instance.flows, 0.0
+    for pool in fleet.pools:
+        output = flows.share * pool.route @ flows.osl
+        found = float(flows.share * pool.route @ flows.osl**2) / max(float(output), 1e-300)
+        longer = found * float(flows.share @ pool.route) / max(float(output), 1e-300)
+        longest = max(longest, pool_state(instance, pool, volume).relaxation * longer)
+    return longest * float(flows.rate.sum()) * volume
+
+
+def full_length(instance: Instance, fleet: Fleet, least: int, volume: float) -> int:
+    """Requests of a run in which the slowest queue and batch of a fleet forget often enough; `least` at least."""
+    remembered = RELAXATIONS * max(memory(instance, fleet, volume), settling(instance, fleet, volume))
+    return max(least, math.ceil(min(remembered, MOST_RELAXED)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,9 +260,8 @@ class Bench:
         return min(max(part.short, math.ceil(filled)), part.requests)
 
     def full(self, part: Slice) -> int:
-        """Requests of a full run of the fleet: enough for its queues to forget, as far as MOST_RELAXED goes."""
-        remembered = RELAXATIONS * memory(self.instance, part.fleet, part.volume)
-        return max(part.requests, math.ceil(min(remembered, MOST_RELAXED)))
+        """Requests of a full run of the fleet: its queues and batches forget often enough, as far as MOST_RELAXED."""
+        return full_length(self.instance, part.fleet, part.requests, part.volume)
 
     def trials_of(self, part: Slice, requests: int, late: Late) -> Trials:
         """Runs of what is simulated of a fleet at several rates, with so many requests each; those made are kept."""
@@ -272,8 +287,8 @@ class Bench:
         """
         if fullest(engines, runs) <= HALF:
             return None
-        count = crowd_of(self.instance, part.fleet, engines, in_system(self.instance, part.volume))
-        demand = crowded(self.drawn(part, part.requests, number), count)
+        count = crowd_of(self.instance, part.fleet, engines)
+        demand = crowded(self.drawn(part, max(part.requests, AFTER * count), number), count)
         return lasting(self.instance, engines, Run.of(demand, engines))
 
     def replayed(self, fleet: Fleet) -> Judgement | None:
@@ -309,9 +324,16 @@ class Bench:
         return judge_runs(self.instance, engines, made) if clear else None
 
     def _judge(self, fleet: Fleet, most: int) -> Verdict:
-        found, held = self._runs_until_clear(fleet, most)
         part = self.part(fleet)
-        stuck = self.stays_behind(part, found.engines, found.runs, 0) if held else None
+        engines = simulated_fleet(self.instance, part.fleet, self.probability)
+        doubtful = not one_life(self.instance, part.fleet, part.volume)
+        early = (
+            self.stays_behind(part, engines, self.runs(part, engines, self.brief(part), 0, 1), 0) if doubtful else None
+        )
+        if early is not None:
+            return self.settled(fleet, early, stuck=early, held=False)
+        found, held = self._runs_until_clear(fleet, most)
+        stuck = self.stays_behind(part, engines, found.runs, 0) if held else None
         if stuck is None and (held or (most == BRIEFLY and found.proven)):
             return self._in_order(fleet, found, held=held)
         return self.settled(fleet, found, stuck=stuck, held=held)

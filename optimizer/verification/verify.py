@@ -32,6 +32,7 @@ from optimizer.rivals.room import roomiest_fleet
 
 from .cuts import Rungs, raised, slower
 from .judge import Outcome
+from .second_life import with_one_life
 from .settings import other_settings
 from .verdict import Bench, Key, Verdict, fleet_key
 
@@ -97,15 +98,17 @@ class Searched:
 
 @dataclass(slots=True)
 class _Waiting:
-    """Candidates that wait to be simulated, and what was simulated before (`seen`)."""
+    """Candidates that wait to be simulated at `volume` times the demand, and what was simulated before (`seen`)."""
 
     instance: Instance
+    volume: float
     heap: list[Candidate] = field(default_factory=list)
     seen: set[Key] = field(default_factory=set)
     added: int = 0
 
     def add(self, fleet: Fleet, rounds: int = 0, *, mended: bool = False) -> None:
-        """Let a fleet wait, unless it was simulated."""
+        """Let a fleet wait, unless it was simulated; with fewer seats where it has two lives (`second_life`)."""
+        fleet = with_one_life(self.instance, fleet, self.volume) if fleet.pools else fleet
         if fleet.pools and fleet_key(fleet) not in self.seen:
             cost, self.added = fleet_cost(self.instance, fleet), self.added + 1
             heapq.heappush(self.heap, Candidate(cost, self.added, fleet, rounds, mended))
@@ -178,7 +181,7 @@ def cheapest_verified(
     judge: what says whether a fleet holds, the bench's word on candidates if not given; most: fleets that are judged.
     """
     instance, judge = bench.instance, judge or bench.candidate
-    waiting = _Waiting(instance)
+    waiting = _Waiting(instance, bench.volume)
     for fleet in fleets:
         waiting.add(fleet)
     search = _Searches(instance, resolve, waiting.cheapest, searches)

@@ -26,6 +26,7 @@ from optimizer.rivals.allowed import allowed
 from optimizer.rivals.fewer import Named, fewer_replicas, with_replicas
 from optimizer.rivals.per_class import classes_apart
 
+from .second_life import with_one_life
 from .settings import other_settings
 from .verdict import Bench, Key, Verdict, fleet_key
 from .verify import Mend, Tried
@@ -95,7 +96,7 @@ def first_that_holds(
             break
         if not allowed(bench.instance, fleet):
             continue
-        found = bench.candidate(fleet)
+        found = bench.candidate(with_one_life(bench.instance, fleet, bench.volume))
         other = None if found.held else mend(bench, found)
         tried.append((what, found if other is None else bench.candidate(other)))
         if tried[-1][1].held:

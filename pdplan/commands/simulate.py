@@ -22,10 +22,11 @@ from pdplan.options import (
     pass_console,
     per_second,
     seconds,
+    share_within,
     whole,
 )
 from pdplan.plan_files import read_plan
-from pdplan.simulating import PLANNED, REQUESTS, Asked, simulated, timeline_text
+from pdplan.simulating import PLANNED, REQUESTS, UNTIL, Asked, simulated, timeline_text
 from pdplan.views import check_files
 from search_spaces.bounds import SEED, Bounds
 
@@ -54,6 +55,11 @@ def day_profile(_context: click.Context, _parameter: click.Parameter, value: str
     if not all(math.isfinite(one) and one >= 0.0 for one in found) or max(found) <= 0.0:
         raise click.BadParameter("its multiples must be finite, 0 or more, and one of them above 0")
     return found
+
+
+def half_width(context: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
+    """Turn a half width such as 0.5%, ±0.5% or 0.005 into a share [1]."""
+    return share_within(UNTIL)(context, parameter, value if value is None else value.strip().removeprefix("±"))
 
 
 @click.command(short_help="Simulate the requests that a plan's fleet would serve.")
@@ -96,6 +102,12 @@ def day_profile(_context: click.Context, _parameter: click.Parameter, value: str
     help="Runs, each with a seed of its own, for confidence intervals.",
 )
 @click.option(
+    "--until",
+    callback=half_width,
+    metavar="SHARE",
+    help="Make runs until the 95 % interval of every class is no wider than plus and minus this, such as 0.5%.",
+)
+@click.option(
     "--balancing",
     type=Choice(ROUTERS),
     help="How the router chooses an engine of a pool; default: as the plan was made.",
@@ -129,6 +141,7 @@ def simulate(
     requests: int,
     seed: int,
     replications: int,
+    until: float | None,
     balancing: str | None,
     find_goodput: bool,
     curve: bool,
@@ -159,7 +172,9 @@ def simulate(
     from costmodel.simulator import prepare
 
     files = {"--csv": csv_file, "--parquet": parquet_file, "--timeline": timeline}
-    asked = Asked(rate, requests, seed, replications, trace, profile, concurrency or 0, find_goodput, curve, balancing)
+    asked = Asked(
+        rate, requests, seed, replications, trace, profile, concurrency or 0, find_goodput, curve, balancing, until
+    )
     asked.check()
     check_files(files, {"FILE": file, "--trace": trace}, force=force)
     telling = console.progress() if asked.work <= SOON_DONE else console.milestones()
@@ -167,6 +182,7 @@ def simulate(
     with telling as progress:
         prepare(None if progress is None else lambda text: progress(text, 0.0))
         shown = simulated(plan, asked, progress)
+    console.note(f"simulated in {shown.cpu_seconds:.1f} CPU-seconds")
     _write_files(console, shown, files, window, force=force)
     from reports.simulation_json import simulation_json
     from reports.simulation_text import render_simulation
