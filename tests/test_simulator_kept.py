@@ -8,11 +8,25 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from costmodel.simulator import kept
+from costmodel.simulator import kept, records
 from costmodel.simulator.run import prepare
 
+KINDS = (
+    "Request",
+    "Slot",
+    "Lane",
+    "Engine",
+    "PoolRecord",
+    "StepRecord",
+    "Rules",
+    "Event",
+    "Gap",
+    "CachedPage",
+    "LogRow",
+)
 SCRIPT = """
 import hashlib
 from dataclasses import replace
@@ -45,6 +59,24 @@ def test_compiled_and_plain_loops_give_the_same_bytes(root: Path) -> None:
         assert done.returncode == 0, done.stderr
         digests.add(done.stdout)
     assert len(digests) == 1
+
+
+def test_numba_loads_with_the_first_run_only(root: Path) -> None:
+    """It takes half a second, which commands that simulate nothing are spared."""
+    script = "import sys, costmodel.simulator, optimizer.recommend.optimize; assert 'numba' not in sys.modules"
+    subprocess.run([sys.executable, "-c", script], cwd=root, check=True)
+
+
+def test_only_one_module_knows_numba(root: Path) -> None:
+    rooms = ("costmodel", "optimizer", "search_spaces", "reports", "pdplan")
+    sources = [path for room in rooms for path in root.glob(f"{room}/**/*.py")]
+    assert {path.name for path in sources if "import numba" in path.read_text("utf-8")} == {"compiled.py"}
+
+
+def test_no_field_of_a_record_is_an_attribute_of_all_records() -> None:
+    """`record.size`, say, is numpy's own in plain Python."""
+    kinds = (getattr(records, name) for name in KINDS)
+    assert not {name for kind in kinds for name in records.dtype_of(kind).names or ()} & set(dir(np.record))
 
 
 @pytest.fixture

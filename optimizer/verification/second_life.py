@@ -8,12 +8,13 @@ import numpy as np
 
 from costmodel.engine import Role
 from costmodel.second_life import backlog_batch, full_chance, recomputed_tokens, resident_context
+from costmodel.simulator import SCHEDULERS
 from optimizer.fleets.engine_state import decode_base
 from optimizer.fleets.evaluate import promise
 from optimizer.fleets.fleet import Fleet, FleetPool
 from optimizer.loads.instance import Instance
 
-from .judge import SCHEDULERS, engine_limits
+from .judge import engine_limits
 
 
 def backlog_seconds(instance: Instance, pool: FleetPool) -> tuple[float, float]:
