@@ -60,7 +60,6 @@ def random_fleet(seed: int, policy: Policy, disaggregated: bool) -> Fleet:
         pipeline=stages,
         router=list(Router)[int(rng.integers(5))],
         kv_seconds_per_token=float(rng.choice([0.0, 1e-5])),
-        swap_seconds_per_token=float(rng.choice([0.0, 1e-6])),
     )
     if not disaggregated:
         return Fleet((pool,))

@@ -1,4 +1,4 @@
-"""Disaggregation, routers, closed loops, preemption by swap, pipelines and the faults of a fleet or trace, by hand."""
+"""Disaggregation, routers, closed loops, pipelines and the faults of a fleet or trace, by hand."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from costmodel.engine import Role
 from costmodel.errors import InputError
 from costmodel.simulator import (
     POLICIES,
-    SARATHI,
     STATIC,
     VLLM_V0,
     VLLM_V1,
@@ -123,18 +122,6 @@ def test_a_cached_prefix_is_not_computed_again() -> None:
     trace = trace_of([0.0], isl=100, cached=np.array([60]))
     result = simulate(trace, colocated(VLLM_V1, CoefficientSteps((0.0, 1e-3, 0.0), (0.01, 0.0, 0.0))))
     assert result.ttft[0] == pytest.approx(0.040)
-
-
-def test_swapping_keeps_what_was_computed() -> None:
-    """Two requests outgrow the blocks: with swap no prompt token is computed twice, and moving costs its time."""
-    trace = make_trace(np.zeros(2), np.array([100, 100]), np.array([150, 150]))
-    limits = Limits(kv_blocks=24)
-    recomputed, swapped = (
-        simulate(trace, colocated(SARATHI, FLAT, limits, swap_seconds_per_token=swap)) for swap in (0.0, 1e-4)
-    )
-    assert recomputed.restarts.sum() > 0
-    assert swapped.restarts.sum() > 0
-    assert swapped.engines[0].prompt_tokens == 200 < recomputed.engines[0].prompt_tokens
 
 
 def test_pipeline_stages_overlap_micro_batches() -> None:

@@ -86,7 +86,7 @@ def test_steps_keep_to_the_limits(policy: Policy, seed: int) -> None:
 @every_policy
 @few
 @seeds
-@example(seed=763)  # a request that is swapped out before its first decode step and goes on in another micro-batch
+@example(seed=763)  # a request is preempted before its first decode step and goes on in another micro-batch
 def test_times_are_in_order(policy: Policy, seed: int) -> None:
     fleet = random_fleet(seed, policy, disaggregated=True)
     result = simulate(random_trace(seed), fleet)
@@ -121,7 +121,6 @@ def test_doubling_every_time_doubles_every_latency(policy: Policy, disaggregated
             pool,
             steps=slow,
             kv_seconds_per_token=2 * pool.kv_seconds_per_token,
-            swap_seconds_per_token=2 * pool.swap_seconds_per_token,
         )
         for pool in fleet.pools
     )

@@ -134,7 +134,6 @@ class Pool:
     kv_seconds_per_token: time that the KV of one token needs on the engine's links (all its NICs) [s/token].
     nics: links each way; one hand-over uses one of them, and several go side by side.
     prefix_cache: whether prompts find the KV of earlier ones, where the trace has hash blocks.
-    swap_seconds_per_token: time to move a token's KV to the host or back; 0: preempted requests are recomputed.
     """
 
     role: Role
@@ -145,7 +144,6 @@ class Pool:
     pipeline: int = 1
     router: Router = Router.LEAST_LOADED
     kv_seconds_per_token: float = 0.0
-    swap_seconds_per_token: float = 0.0
     nics: int = 1
     prefix_cache: bool = True
 

@@ -129,7 +129,7 @@ class Lane:
 
     mode: see IDLE ...; event: its place among the events (0: none); start: of its step; last: end of the last step that
     advanced the decodes; first_duration, growth: of a run, time of its first step and by how much each later one takes
-    longer; extra: swapping time that the next step pays; run: decode steps in flight; steps: decode steps so far;
+    longer; run: decode steps in flight; steps: decode steps so far;
     decodes, context: requests in a decode step and their tokens; live: of these, not ended (fewer only in static
     batches); prompts: admitted with unfinished prompt; step_tokens, step_prompts, step_pairs, step_reach: prompt tokens
     in flight, their chunks, query-key pairs and reach (`StepContent`); step_context: of the decodes in flight; heap:
@@ -146,7 +146,6 @@ class Lane:
     last: float
     first_duration: float
     growth: float
-    extra: float
     run: int
     steps: int
     decodes: int
@@ -189,7 +188,6 @@ class Lane:
     hands_over: int
     yields: int
     early: int
-    swap: float
     stages: int
     block: int
 
@@ -540,7 +538,6 @@ def _lanes(fleet: Fleet, lanes: list[Pool]) -> dict[str, Column]:
         "hands_over": [int(pool.role is Role.PREFILL) for pool in lanes],
         "yields": [fleet.prompt_yields if colocated else yields for colocated in here],
         "early": [int(colocated or early) for colocated in here],
-        "swap": [pool.swap_seconds_per_token for pool in lanes],
         "stages": [pool.pipeline for pool in lanes],
         "block": [pool.limits.block_size for pool in lanes],
     }

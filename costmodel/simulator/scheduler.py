@@ -66,7 +66,7 @@ def start_step(w: World, lane: Lane, t: float) -> None:
 
 @compiled
 def enter_ready(w: World, lane: Lane, engine: Engine) -> None:
-    """Admit waiting requests whose KV is here already: handed over, or swapped out before."""
+    """Admit waiting requests whose KV is here already, as they were handed over."""
     if lane.static == 1 and lane.decodes > 0:
         return
     mark = lane.head if lane.cap > 0 and lane.rotating == 0 else NONE
@@ -82,8 +82,6 @@ def enter_ready(w: World, lane: Lane, engine: Engine) -> None:
             come_in(engine, slot)
         running_insert(w, lane, s, mark)
         join(w, lane, s, processed)
-        if w.requests[slot.request].restarts > 0:
-            lane.extra += processed * lane.swap
         s = engine.wait_head
 
 
@@ -308,7 +306,7 @@ def make_room(w: World, lane: Lane, engine: Engine) -> int:
 
 @compiled
 def preempt(w: World, lane: Lane, engine: Engine, s: int) -> None:
-    """Take running request s's blocks and put it first in the queue, to be computed again or swapped in."""
+    """Take running request s's blocks and put it first in the queue, to be computed again."""
     slot = w.slots[s]
     evict(w, engine, engine.free)
     running_remove(w, lane, s)
@@ -318,13 +316,8 @@ def preempt(w: World, lane: Lane, engine: Engine, s: int) -> None:
         settle(w, lane, slot)
         unfreshen(w, lane, s)
         processed = uncount(w, lane, slot)
-        if lane.swap > 0.0:
-            lane.extra += processed * lane.swap
-            slot.prompt = processed - lane.yields
-            slot.done = slot.prompt
-        else:
-            slot.prompt = processed
-            slot.done = 0
+        slot.prompt = processed
+        slot.done = 0
     else:
         engine.free += blocks_of(slot.prompt if lane.whole == 1 else slot.done, lane.block)
         prompt_remove(w, lane, s)
@@ -377,7 +370,7 @@ def begin_run(w: World, lane: Lane, engine: Engine, t: float, preempted: int) ->
         choose_rotated(w, lane)
         batch, context = lane.rotated_count, lane.step_context
     duration, slope, limit = decode_piece(w.models[lane.model], w.tables, batch, context)
-    if not rotates and w.rules.fast_forward == 1 and lane.stages == 1 and preempted == 0 and lane.extra == 0.0:
+    if not rotates and w.rules.fast_forward == 1 and lane.stages == 1 and preempted == 0:
         root = w.slots[lane.heap]
         steps = min(root.total - root.offset - lane.steps, (limit - context) // batch + 1)
         if lane.cap > 0:
@@ -396,8 +389,6 @@ def begin_run(w: World, lane: Lane, engine: Engine, t: float, preempted: int) ->
 @compiled
 def launch(w: World, lane: Lane, engine: Engine, t: float, duration: float) -> None:
     """Send the step through its pipeline stages, or its run of steps through the only one."""
-    duration += lane.extra
-    lane.extra = 0.0
     lane.start = t
     lane.first_duration = duration
     end = t + duration
