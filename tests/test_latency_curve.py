@@ -13,7 +13,7 @@ from optimizer.verification.latency_curve import LOADS, Curve, latency_curve
 from optimizer.verification.simulated_goodput import boundary, goodput
 from tests.test_simulated_demand import fleet, instance
 
-REQUESTS = 1200
+REQUESTS = 1500
 
 
 @cache
