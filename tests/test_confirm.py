@@ -33,8 +33,8 @@ from optimizer.verification.verdict import REPLICATIONS, Bench, Verdict, fleet_k
 from tests.optimizer_cases import instance_of, problem, slo, space, workload
 from tests.small_fleets import apart, pool, small
 
-TRUTH = 0.9218
-"""Share of the fleet below within its SLO, in four runs of 100,000 requests (0.9200 to 0.9234)."""
+TRUTH = 0.9129
+"""Share of the fleet below within its SLO, in four runs of 100,000 requests (0.9122 to 0.9145)."""
 
 
 @cache
@@ -163,7 +163,7 @@ def test_near_a_goal_a_confirmation_has_as_many_runs_as_the_choice_says_it_takes
 
 
 def test_a_fleet_that_is_left_between_gets_a_second_confirmation_of_more_runs() -> None:
-    instance, fleet = marginal(TRUTH - 0.01)
+    instance, fleet = marginal(TRUTH - 0.012)
     chosen = Verdict(fleet, 1.0, judgement(TRUTH, 0.9, 1.0), True)
     for seed in range(20):
         numbers, bench = iter(range(1, MOST_CONFIRMED + 1)), Bench(instance, seed, 2000)

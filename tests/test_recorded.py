@@ -321,7 +321,7 @@ def test_error_bars_are_of_the_whole_recording() -> None:
 
 
 def test_a_rate_that_is_not_proven_is_not_said_to_hold() -> None:
-    points = tuple(Load(rate, rate < 9.0, overloaded=False, ttft=0.5, tpot=0.5, time=1.0) for rate in (4.0, 8.0, 9.0))
+    points = tuple(Load(rate, rate >= 9.0, overloaded=False, ttft=0.5, tpot=0.5, time=1.0) for rate in (4.0, 8.0, 9.0))
     figure = LoadFigure(points, demand=4.0, goodput=4.0, fails=8.0)
     assert [held_cell(figure, point) for point in points] == ["yes", "not proven", "no"]
 

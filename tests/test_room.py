@@ -112,7 +112,7 @@ def test_of_candidates_that_cost_the_same_the_one_with_most_room_is_simulated_fi
     instance: Instance = small()
     fleets = [apart(instance, 1, 3), apart(instance, 3, 1), apart(instance, 2, 2)]
     rooms = [goodput_volume(instance, fleet) for fleet in fleets]
-    waiting = _Waiting(instance)
+    waiting = _Waiting(instance, 1.0)
     for fleet in fleets:
         waiting.add(fleet)
     assert waiting.next().fleet is fleets[int(np.argmax(rooms))]

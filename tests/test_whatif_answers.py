@@ -68,7 +68,7 @@ def test_a_scenario_costs_what_its_best_simple_fleet_costs(changes: dict[str, ob
     assert answer.cost is not None
     assert plan.cost_usd_per_hour is not None
     assert plan.cost_usd_per_hour <= answer.cost * (1.0 + 1e-9)
-    if len(plan.pools) <= 2:
+    if [pool.role for pool in plan.pools] in (["colocated"], ["prefill", "decode"]):  # else it mixes types of GPU
         assert answer.cost == pytest.approx(plan.cost_usd_per_hour, rel=0.02)
     assert answer.goodput >= problem.workload.request_rate
     assert answer.goodput_per_dollar == pytest.approx(answer.goodput * 3600.0 / answer.cost)

@@ -93,15 +93,16 @@ def _summed(q: FloatArray) -> FloatArray:
 def prompt_work(instance: Instance, settings: Columns) -> FloatArray:
     """What a prompt adds at least to the steps of others on colocated engines, 0 elsewhere [s], (settings, flows).
 
-    At the batch where that is least, by itself or with one on each lane; where prompts go first and alone, no more than
-    its tokens of a step that they fill.
+    At the batch where that is least, by itself or with one on each lane, and no more than without any decodes, whom
+    alone it gets in the way of; where prompts go first and alone, no more than its tokens of a step that they fill.
     """
     tables, shape, flows = instance.tables, settings.shape, instance.flows
     base = tables.carried * tables.decode_base[:, :, None, None]
     lanes = (tables.pipeline * tables.ranks)[:, None, None, None]
     longer = np.maximum(tables.mixed_base - base, 0.0) / lanes
     alone = np.maximum(tables.mixed_alone - base, 0.0)
-    extra = (np.minimum(longer, alone) * tables.chunk_count).min(axis=1)[shape, settings.chunk]
+    extra = (np.minimum(longer, alone) * tables.chunk_count).min(axis=1)
+    extra = np.minimum(extra, tables.prefill_time / lanes[:, 0])[shape, settings.chunk]
     if not tables.carried:
         each = tables.full_base.min(axis=1) / (tables.chunks * tables.pipeline[:, None])
         extra = np.minimum(extra, flows.new_tokens * each[shape, settings.chunk][:, None])
@@ -193,4 +194,5 @@ def _colocated_prompt(instance: Instance) -> FloatArray:
     steps = np.maximum(np.minimum(tables.mixed_alone, tables.mixed_base) - base, 0.0)
     count = instance.flows.chunks_of(tables.rank_chunks)
     whole = (count[:, None] * base + steps * tables.chunk_count).min(axis=1) / stages
-    return np.asarray(whole + tables.decode_base.min(axis=1)[:, None, None] * (1.0 - 1.0 / stages))
+    mixed = whole + tables.decode_base.min(axis=1)[:, None, None] * (1.0 - 1.0 / stages)
+    return np.asarray(np.minimum(mixed, prompt_latency(tables.prefill_alone, count, tables.pipeline[:, None])))

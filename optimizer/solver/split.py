@@ -95,5 +95,5 @@ def splits(problem: Problem) -> Iterator[Flows]:
         for step_share in STEP_SHARES:
             flows = make_flows(problem, first_share, step_share)
             yield flows
-            if not apart or (flows.first_step >= flows.tpot)[flows.osl > 1.0].all():
+            if not apart or (flows.longest_step >= flows.tpot)[flows.osl > 1.0].all():
                 break
