@@ -6,7 +6,7 @@ Prints simulated requests per CPU-second on one core, each fleet in a process of
 DistServe's reference trace and Llama-2-7B colocated with chunked prefill on Vidur's, both twenty times as long, and the
 fleets planned for the three examples, 20,000 requests drawn from the demand; then time and peak memory of 1,000,000
 requests, and the CPU seconds of compiling the loop and of loading it. --before: another checkout, measured beside
-this one as it comes (without numba where its default install has none).
+this one as it comes (without numba where its default install has none), on the fleets that it plans itself.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parents[1]
 ROOT = Path(os.environ.get("SIMULATOR_SPEED_ROOT", HERE))
 sys.path.insert(0, str(ROOT))
+
+from benchmarks.folders import data_folder  # noqa: E402 -- run as a script, the repository is found first
 
 PEERS = "simdistserve 305, Vidur 193-280, BLIS 125-262, splitwise-sim 90-214 requests per CPU-second"
 LONG, MILLION, DRAWN = 20, 1_000_000, 20_000
@@ -109,7 +111,7 @@ def compilation() -> tuple[float, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, default=HERE.parent / "shared" / "data")
+    parser.add_argument("--data", type=Path, default=data_folder())
     parser.add_argument("--before", type=Path, help="another checkout of pdplan")
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--plans", type=Path, help=argparse.SUPPRESS)
@@ -123,27 +125,21 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for name in EXAMPLES:
             workload = HERE / "examples" / f"{name}.yaml"
-            command = [
-                sys.executable,
-                "-m",
-                "pdplan",
-                "optimize",
-                str(workload),
-                "-o",
-                f"{folder}/{name}",
-                "--effort",
-                "quick",
-            ]
-            subprocess.run(command, cwd=HERE, check=True, capture_output=True)
+            command = [sys.executable, "-m", "pdplan", "optimize", str(workload), "-o", f"{folder}/{name}"]
+            subprocess.run([*command, "--effort=quick"], cwd=roots[-1], check=True, capture_output=True)
             Path(folder, name, "plan.json").rename(Path(folder, f"{name}.json"))
         for name in ("OPT-13B", "Llama-2-7B", *EXAMPLES, "million"):
             for root in roots:
                 environment = os.environ | {"SIMULATOR_SPEED_ROOT": str(root), "PYTHONPATH": str(root)}
-                environment |= {
-                    "OMP_NUM_THREADS": "1",
-                    "PDPLAN_SIMULATOR": "python",
-                }  # the second as former ones read it
-                command = [sys.executable, __file__, "--data", str(arguments.data), "--runs", str(arguments.runs)]
+                environment |= {"OMP_NUM_THREADS": "1", "PDPLAN_SIMULATOR": "python"}  # the second for former ones
+                command = [
+                    sys.executable,
+                    __file__,
+                    "--data",
+                    str(arguments.data.resolve()),
+                    "--runs",
+                    str(arguments.runs),
+                ]
                 command += ["--plans", folder, "--child", name]
                 done = subprocess.run(command, env=environment, cwd=root, capture_output=True, text=True, check=True)
                 numbers = [float(number) for number in done.stdout.split()]
