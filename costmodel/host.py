@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .accelerator import Origin
 
-FloatArray = NDArray[np.float64]
+Seconds = TypeVar("Seconds", float, NDArray[np.float64])
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,15 +32,15 @@ NO_OVERHEAD = EngineOverhead(0.0, 0.0, Origin.ASSUMED, "kernels alone")
 """For comparison with measured kernels, where no scheduler runs."""
 
 
-def beside_decodes(decodes: FloatArray, together: FloatArray, interference: FloatArray) -> FloatArray:
+def beside_decodes(decodes: Seconds, together: Seconds, interference: Seconds) -> Seconds:
     """Time of a step with prompts and decodes = decodes + interference x (together - decodes) [s].
 
     decodes: the step without its prompts [s]; together: by kernels and host work, weights read once for both [s].
 
-    >>> float(beside_decodes(np.float64(1.0), np.float64(3.0), np.float64(1.25)))
+    >>> beside_decodes(1.0, 3.0, 1.25)
     3.5
     """
-    return np.asarray(decodes + interference * (together - decodes))
+    return decodes + interference * (together - decodes)
 
 
 def host_time(overhead: EngineOverhead, requests: float) -> float:

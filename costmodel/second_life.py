@@ -24,6 +24,11 @@ from .queueing import normal_exceeds
 FloatArray = NDArray[np.float64]
 
 
+def running_share(share: FloatArray, osl: FloatArray) -> FloatArray:
+    """Share of the requests that run at a moment which is of each flow [1]: in proportion to share x osl steps."""
+    return np.asarray(share * osl / float(share @ osl))
+
+
 def resident_context(share: FloatArray, isl: FloatArray, osl: FloatArray) -> tuple[float, float]:
     """Mean context of a request that runs, and its standard deviation [token].
 
@@ -33,7 +38,7 @@ def resident_context(share: FloatArray, isl: FloatArray, osl: FloatArray) -> tup
     >>> resident_context(np.ones(1), np.array([400.0]), np.array([1200.0]))
     (1000.0, 346.41016151377545)
     """
-    weight = share * osl / float(share @ osl)
+    weight = running_share(share, osl)
     middle = isl + osl / 2.0
     mean = float(weight @ middle)
     return mean, math.sqrt(max(float(weight @ (middle**2 + osl**2 / 12.0)) - mean**2, 0.0))

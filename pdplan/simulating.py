@@ -176,7 +176,7 @@ def _until_known(instance: Instance, fleet: Fleet, asked: Asked, volume: float, 
     from optimizer.verification.verdict import full_length
 
     precision = asked.until or UNTIL.high
-    requests = max(asked.requests, full_length(instance, fleet, asked.requests, volume))
+    requests = full_length(instance, fleet, asked.requests, volume)
 
     def told(made: int, reached: float) -> None:
         if progress is not None:

@@ -162,7 +162,7 @@ def use_page(w: World, page: int) -> None:
 def fetch_pages(w: World, engine: Engine, slot: Slot, t: float) -> float:
     """Begin to read the pages that the store has and the engine lacks, if that is quicker. When it ends, or -1.
 
-    The time saved is that of the prompt alone without these pages, less that with them.
+    The time saved is that of the prompt alone after `own` pages of its engine, less that after the others too.
     """
     request, rules = w.requests[slot.request], w.rules
     if engine.cache < 0:
@@ -178,12 +178,8 @@ def fetch_pages(w: World, engine: Engine, slot: Slot, t: float) -> float:
     all_end = max(t, rules.store_free) + tokens * rules.store_read
     own_end = max(t, engine.store_free) + tokens * engine.store_read
     ready = max(all_end, own_end) + rules.store_latency
-    model, saved, past = w.models[w.lanes[engine.first_lane].model], 0.0, own * rules.page
-    for sign in range(-1, 2, 2):
-        rest = add_chunk(model, w.tables, no_prompts(), slot.prompt - past, past)
-        saved -= sign * mixed_time(model, w.tables, rest, ZERO, ZERO)
-        past += tokens
-    if ready - t >= saved:
+    past = own * rules.page
+    if ready - t >= lone_prompt(w, engine, slot, past) - lone_prompt(w, engine, slot, past + tokens):
         return -1.0
     rules.store_free = all_end
     engine.store_free = own_end
@@ -193,3 +189,11 @@ def fetch_pages(w: World, engine: Engine, slot: Slot, t: float) -> float:
     for k in range(count - 1, own - 1, -1):
         use_page(w, w.pages[request.page_at + k])
     return float(ready)
+
+
+@compiled
+def lone_prompt(w: World, engine: Engine, slot: Slot, past: int) -> float:
+    """Time of a step with what the prompt has after so many cached tokens, and nothing else [s]."""
+    model = w.models[w.lanes[engine.first_lane].model]
+    rest = add_chunk(model, w.tables, no_prompts(), slot.prompt - past, past)
+    return mixed_time(model, w.tables, rest, ZERO, ZERO)

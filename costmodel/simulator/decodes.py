@@ -167,11 +167,9 @@ def advance_decodes(w: World, lane: Lane, t: float) -> None:
             note_token(w.requests[slot.request], slot, first_end)
         s = slot.next_fresh
     lane.fresh_head = -1
-    gap, step = first_end - lane.last, lane.steps + 1
-    for k in range(min(steps, 2)):  # of all later steps the last one is the longest
-        if k == 1:
-            gap, step = lane.first_duration + (steps - 1) * lane.growth, lane.steps + steps
-        push_gap(w, lane, step, gap)
+    push_gap(w, lane, lane.steps + 1, first_end - lane.last)
+    if steps > 1:  # of all later steps the last one is the longest
+        push_gap(w, lane, lane.steps + steps, lane.first_duration + (steps - 1) * lane.growth)
     lane.steps += steps
     lane.context += steps * lane.decodes
     lane.last = t

@@ -517,25 +517,28 @@ def account(w: World, lane: Lane, engine: Engine, t: float, grown: int) -> None:
 
 @compiled
 def check_floors(w: World, lane: Lane, held: StepContent, steps: int) -> None:
-    """Count a step faster than its FLOP or bytes allow, and keep the first of them for the message.
-
-    Of a run the first and the last step; in between, its time and its floors are both affine in the number of the step.
-    """
-    rules, work, later = w.rules, w.models[lane.model], (steps - 1) * held.decodes
+    """Check the first and the last step of a run; in between, its time and its floors are both affine in the number."""
+    work, later = w.models[lane.model], (steps - 1) * held.decodes
     flop, moved = least_flop(work, held), least_bytes(work, held)
-    for k in range(min(steps, 2)):
-        start, duration = lane.start, lane.first_duration
-        if k == 1:
-            start, duration = start + run_time(lane, steps - 1), duration + (steps - 1) * lane.growth
-            flop, moved = flop + work.context_flop * later, moved + work.context_bytes * later
+    check_floor(w, lane, lane.start, lane.first_duration, max(flop / work.peak, moved / work.bandwidth))
+    if steps > 1:
+        flop, moved = flop + work.context_flop * later, moved + work.context_bytes * later
+        duration = lane.first_duration + (steps - 1) * lane.growth
         floor = max(flop / work.peak, moved / work.bandwidth)
-        if duration * SLACK < floor:
-            if rules.too_fast == 0:
-                rules.fast_lane = lane.index
-                rules.fast_start = start
-                rules.fast_time = duration
-                rules.fast_floor = floor
-            rules.too_fast += 1
+        check_floor(w, lane, lane.start + run_time(lane, steps - 1), duration, floor)
+
+
+@compiled
+def check_floor(w: World, lane: Lane, start: float, duration: float, floor: float) -> None:
+    """Count a step faster than its FLOP or bytes allow, and keep the first of them for the message."""
+    rules = w.rules
+    if duration * SLACK < floor:
+        if rules.too_fast == 0:
+            rules.fast_lane = lane.index
+            rules.fast_start = start
+            rules.fast_time = duration
+            rules.fast_floor = floor
+        rules.too_fast += 1
 
 
 @compiled

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -28,15 +27,9 @@ def prepare(say: Callable[[str], None] | None = None) -> None:
     """
     if say is not None and not is_kept():
         say("compiling the simulator, once")
-    _load()(empty_world(), 0.0)
-
-
-@cache
-def _load() -> Callable[..., int]:
-    """The loop; numba, which compiles it, takes half a second to import."""
     from .loop import run_loop
 
-    return run_loop
+    run_loop(empty_world(), 0.0)
 
 
 def simulate(
@@ -52,8 +45,10 @@ def simulate(
     _check_pools(trace, fleet)
     if trace.pages is not None:
         check_pages(fleet, trace.pages.tokens)
+    from .loop import run_loop  # numba, which compiles it, takes half a second to import
+
     world = make_world(trace, fleet, fast_forward, log_rows)
-    events = _load()(world, until)
+    events = run_loop(world, until)
     _check_floors(world)
     return _result(trace, fleet, world, int(events))
 

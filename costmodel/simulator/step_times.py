@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.host import beside_decodes
+
 from .compiled import compiled, entry, rows
 from .fleet import UNLIMITED
 from .records import Floats, StepRecord
@@ -19,7 +21,7 @@ from .step_model import COEFFICIENTS, TABLES
 from .step_model import least_bytes as bytes_of
 from .step_model import least_flop as flop_of
 
-least_flop, least_bytes = compiled(flop_of), compiled(bytes_of)
+least_flop, least_bytes, interfered = compiled(flop_of), compiled(bytes_of), compiled(beside_decodes)
 
 
 class Chosen(NamedTuple):
@@ -95,7 +97,13 @@ def decode_piece(m: StepRecord, data: Floats, batch: int, total: int) -> tuple[f
         attention, limit = decode_table(m, data, batch, total)
         return data[m.at0 + batch] + attention, 0.0, limit
     attention, slope, limit = decode_grid(m, data, batch, total)
-    return line(data, m.at0, m.at1, float(batch)) + line(data, m.at2, m.at3, float(batch)) + attention, slope, limit
+    return decode_rest(m, data, batch) + attention, slope, limit
+
+
+@compiled
+def decode_rest(m: StepRecord, data: Floats, batch: int) -> float:
+    """Time of a decode-only step on grids, but for its attention."""
+    return line(data, m.at0, m.at1, float(batch)) + line(data, m.at2, m.at3, float(batch))
 
 
 @compiled
@@ -121,9 +129,8 @@ def mixed_time(m: StepRecord, data: Floats, chosen: Chosen, batch: int, total: i
     time += line(data, m.at2, m.at3, float(prompts + batch))
     time += first
     if batch > 0:
-        time += decode_grid(m, data, batch, total)[0]
-        decodes = decode_piece(m, data, batch, total)[0]
-        time = decodes + m.a2 * (time - decodes)
+        attention = decode_grid(m, data, batch, total)[0]
+        time = interfered(decode_rest(m, data, batch) + attention, time + attention, m.a2)
     return time
 
 

@@ -185,18 +185,19 @@ def hand_over(instance: Instance) -> HandOver:
 
 def engine_limits(instance: Instance, pool: FleetPool) -> Limits:
     """Request slots, token budget and KV blocks of one engine of a pool."""
-    config, model, ranks = pool_config(instance, pool), instance.problem.model, instance.tables.ranks[pool.shape]
+    config, model = pool_config(instance, pool), instance.problem.model
+    ranks = config.parallelism.data
     mean = float(kv_bytes_per_request_per_gpu(model, config, TYPICAL_ISL, TYPICAL_OSL)) / (
         TYPICAL_ISL + TYPICAL_OSL / 2.0
     )
-    free = kv_capacity_bytes(model, config) * config.parallelism.data
+    free = kv_capacity_bytes(model, config) * ranks
     block = block_tokens(instance.problem.engine, model)
     blocks = int(free / (mean * block)) if mean > 0.0 else 2**31
     budget = max(config.max_num_batched_tokens, config.max_num_seqs)
     return Limits(
         max_num_seqs=config.max_num_seqs,
         max_num_batched_tokens=budget,
-        long_prefill_threshold=budget // int(ranks) if ranks > 1 else UNLIMITED,
+        long_prefill_threshold=budget // ranks if ranks > 1 else UNLIMITED,
         kv_blocks=max(blocks, 1),
         block_size=block,
     )

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from costmodel.engine import Role
-from costmodel.second_life import backlog_batch, full_chance, recomputed_tokens, resident_context
+from costmodel.second_life import backlog_batch, full_chance, recomputed_tokens, resident_context, running_share
 from costmodel.simulator import SCHEDULERS
 from optimizer.fleets.engine_state import decode_base
 from optimizer.fleets.evaluate import promise
@@ -27,7 +27,7 @@ def backlog_seconds(instance: Instance, pool: FleetPool) -> tuple[float, float]:
     policy, limits = SCHEDULERS[instance.problem.engine], engine_limits(instance, pool)
     share, tokens = flows.share * pool.route, float(limits.kv_blocks) * limits.block_size
     context = resident_context(share, flows.isl, flows.osl)
-    weight = share * flows.osl / float(share @ flows.osl)
+    weight = running_share(share, flows.osl)
     promised = float(weight @ (flows.isl + policy.reserve_output * flows.osl))
     batch = backlog_batch(max(context[0], promised), limits.max_num_seqs, tokens)
     again = full_chance(context, limits.max_num_seqs, tokens) * recomputed_tokens(

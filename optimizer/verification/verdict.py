@@ -325,15 +325,13 @@ class Bench:
 
     def _judge(self, fleet: Fleet, most: int) -> Verdict:
         part = self.part(fleet)
-        engines = simulated_fleet(self.instance, part.fleet, self.probability)
-        doubtful = not one_life(self.instance, part.fleet, part.volume)
-        early = (
-            self.stays_behind(part, engines, self.runs(part, engines, self.brief(part), 0, 1), 0) if doubtful else None
-        )
-        if early is not None:
-            return self.settled(fleet, early, stuck=early, held=False)
+        if not one_life(self.instance, part.fleet, part.volume):
+            engines = simulated_fleet(self.instance, part.fleet, self.probability)
+            early = self.stays_behind(part, engines, self.runs(part, engines, self.brief(part), 0, 1), 0)
+            if early is not None:
+                return self.settled(fleet, early, stuck=early, held=False)
         found, held = self._runs_until_clear(fleet, most)
-        stuck = self.stays_behind(part, engines, found.runs, 0) if held else None
+        stuck = self.stays_behind(part, found.engines, found.runs, 0) if held else None
         if stuck is None and (held or (most == BRIEFLY and found.proven)):
             return self._in_order(fleet, found, held=held)
         return self.settled(fleet, found, stuck=stuck, held=held)
