@@ -6,7 +6,7 @@
 2. Realistic problems: 12 GPU types, about 200 undominated configs per role, 40 buckets, inventories, two hand-over
    domains; cost and gap of the first effort and of a thorough one, in CPU seconds and by the clock.
 3. Mélange's format, 400 buckets x 12 GPU types.
-4. The examples: cost, bound and gap of a search, and the bound of the linear relaxation alone.
+4. The examples: the cheapest fleet of one pool or two, and the floor of all fleets.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from optimizer.solver.fleet_model import Aim  # noqa: E402
 from optimizer.solver.matrices import COLOCATED, DECODE, PREFILL, Limit, Matrices, one_resource  # noqa: E402
 from optimizer.solver.whole import cheapest  # noqa: E402
 
-FIRST = Work(choices=1, iterations=0, provable=0, nodes=60, time_limit=5.0)
-"""Cuts and the first looks for a fleet, no choices."""
+FIRST = Work(provable=0, nodes=60, time_limit=5.0)
+"""A first look for a fleet."""
 
-THOROUGH = Work(gap=5e-3, provable=0, time_limit=30.0)
+THOROUGH = Work(gap=5e-3, nodes=2000, time_limit=30.0)
 TYPES, BUCKETS, SURVIVING = 12, 40, 200
 MANY = 20
 """Seeds of the problems of many buckets."""
@@ -105,10 +105,10 @@ def _configs(
     return np.full(kept.size, role), kind[kept], gpus[kept], need[kept]
 
 
-def timed(matrices: Matrices, work: Work, known: Blocks | None = None) -> tuple[Blocks, float, float]:
-    """A search, from a known fleet on, its CPU seconds and its seconds by the clock."""
+def timed(matrices: Matrices, work: Work) -> tuple[Blocks, float, float]:
+    """A search, its CPU seconds and its seconds by the clock."""
     cpu, wall = time.process_time(), time.perf_counter()
-    found = cheapest(matrices, Aim(), work, known=known)
+    found = cheapest(matrices, Aim(), work)
     return found, time.process_time() - cpu, time.perf_counter() - wall
 
 
@@ -134,12 +134,12 @@ def small_problems(count: int) -> None:
 
 
 def realistic_problems(seeds: int) -> None:
-    """How far the first effort can be from the optimum, and the gap of a thorough search from there on."""
+    """How far the first effort can be from the optimum, and the gap of a thorough search."""
     for seed in range(seeds):
         for rate in (5.0, 40.0):
             matrices = realistic(seed, rate)
             quick, cpu, wall = timed(matrices, FIRST)
-            best, more_cpu, more_wall = timed(matrices, THOROUGH, quick)
+            best, more_cpu, more_wall = timed(matrices, THOROUGH)
             print(
                 f"realistic, seed {seed}, {rate:g}/s, {matrices.size} configs, {BUCKETS} buckets:"
                 f" first {quick.objective:.1f} $/h, at most {quick.objective / best.bound - 1.0:.2%} above the optimum,"
@@ -171,29 +171,27 @@ def many_buckets() -> None:
 
 
 def examples() -> None:
-    """Cost, bound and gap of the examples, and the linear relaxation's bound."""
+    """Cost of the cheapest fleet of one pool or two of the examples, and the floor of all fleets."""
+    from optimizer.fleets.build_plan import fleet_cost
     from optimizer.fleets.error_bars import at_quantile, slow_end
-    from optimizer.loads.columns import Grid, make_columns
     from optimizer.loads.instance import make_instance
-    from optimizer.solver.search import Effort, generate_from, search
-    from optimizer.solver.simple_plans import price_space
-    from optimizer.solver.split import with_best_split
+    from optimizer.rivals.floor import least_cost
+    from optimizer.rivals.leanest import at_best_split, unmixed
     from search_spaces.engines import load_engine_overhead
     from search_spaces.loader import load_problem
 
     for path in sorted((ROOT / "examples").glob("*.yaml")):
         problem = load_problem(path)
         made = make_instance(problem, load_engine_overhead(problem.engine, problem.engine_changes))
-        instance = with_best_split(at_quantile(made, slow_end(problem.confidence)))
-        columns, totals = price_space(instance, make_columns(instance, Grid()))
-        cpu, wall = time.process_time(), time.perf_counter()
-        found = search(instance, columns, totals, Aim(), Effort())
-        cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
-        relaxed = generate_from(instance, columns, totals, Aim(), Effort()).bound
+        known = at_best_split(at_quantile(made, slow_end(problem.confidence)))
+        fleet = unmixed(known)
+        if not fleet.pools:
+            continue
+        cost, cpu = fleet_cost(known.instance, fleet), time.process_time()
+        floor = least_cost(known, ceiling=cost) or 0.0
         print(
-            f"{path.stem}: {found.objective:.2f} $/h, bound {found.bound:.2f} (of the relaxation {relaxed:.2f}),"
-            f" gap {1.0 - found.bound / found.objective:.2%}, {columns.size} columns,"
-            f" CPU {cpu:.1f} s, clock {wall:.1f} s",
+            f"{path.stem}: {cost:.2f} $/h, floor {floor:.2f}, gap {1.0 - floor / cost:.2%},"
+            f" {known.settings.size} settings, CPU of the floor {time.process_time() - cpu:.1f} s",
             flush=True,
         )
 

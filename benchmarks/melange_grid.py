@@ -37,9 +37,9 @@ from costmodel.host import EngineOverhead  # noqa: E402
 from costmodel.simulator import VLLM_V0, Fleet, simulate  # noqa: E402
 from costmodel.simulator.cost_steps import cost_steps  # noqa: E402
 from costmodel.workload import Workload  # noqa: E402
-from optimizer.loads.columns import Grid, make_columns  # noqa: E402
+from optimizer.fleets.build_plan import fleet_cost  # noqa: E402
 from optimizer.loads.instance import make_instance  # noqa: E402
-from optimizer.solver.simple_plans import price_space, simple_plans  # noqa: E402
+from optimizer.rivals.leanest import evaluated, unmixed  # noqa: E402
 from search_spaces.catalog import load_catalog  # noqa: E402
 from search_spaces.engines import load_engine_overhead  # noqa: E402
 from search_spaces.models import load_model  # noqa: E402
@@ -94,8 +94,8 @@ def cost_of(gpu: str, isl: int, osl: int, tpot: float, overhead: EngineOverhead,
         space=SPACE,
     )
     instance = make_instance(problem, overhead)
-    plans = simple_plans(instance, *price_space(instance, make_columns(instance, Grid())))
-    return plans[0].cost if plans else np.inf
+    fleet = unmixed(evaluated(instance))
+    return fleet_cost(instance, fleet) if fleet.pools else np.inf
 
 
 def advantage(isl: int, osl: int, tpot: float, overhead: EngineOverhead) -> float:

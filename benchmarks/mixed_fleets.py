@@ -57,13 +57,12 @@ def drawn(seed: int, number: int) -> Drawn:
 
 def costs(one: Drawn) -> tuple[float, float, bool]:
     """Cost of the search's fleet and of the cheapest known [$/h], and whether the latter mixes types in a stage."""
-    from optimizer.fleets.fleet import Fleet
     from optimizer.rivals.leanest import leanest, unmixed
     from tests import test_mixed as tried
 
     roles = tried.TOGETHER if one.kind == TOGETHER else tried.APART
     given = tried.known_of(tried.posed(one.buckets, one.rate, one.cards, roles))
-    found, alone = (tried.cost_of(given, search(given, Fleet(()))) for search in (leanest, unmixed))
+    found, alone = (tried.cost_of(given, search(given)) for search in (leanest, unmixed))
     best = tried.cheapest_of_any_parts(given, found, PARTS[len(one.buckets)])
     return found, best, best < alone
 

@@ -32,14 +32,11 @@ from costmodel.host import EngineOverhead  # noqa: E402
 from costmodel.step import StepLoad, step_time_one  # noqa: E402
 from costmodel.workload import Workload  # noqa: E402
 from optimizer.fleets.build_plan import fleet_cost  # noqa: E402
-from optimizer.fleets.evaluate import holds, predict_misses  # noqa: E402
-from optimizer.fleets.fleet import Fleet, make_fleet, polish  # noqa: E402
-from optimizer.loads.columns import ROLES, Columns, Grid, make_columns  # noqa: E402
+from optimizer.fleets.fleet import Fleet  # noqa: E402
 from optimizer.loads.instance import Instance, make_instance  # noqa: E402
-from optimizer.recommend.formula_search import with_more_engines  # noqa: E402
-from optimizer.solver.search import plan_blocks  # noqa: E402
-from optimizer.solver.simple_plans import price_space, simple_plans  # noqa: E402
-from optimizer.solver.split import with_best_split  # noqa: E402
+from optimizer.loads.settings import ROLES  # noqa: E402
+from optimizer.rivals.by_evaluation import Evaluated  # noqa: E402
+from optimizer.rivals.leanest import evaluated, unmixed  # noqa: E402
 from search_spaces.catalog import load_catalog  # noqa: E402
 from search_spaces.loader import load_problem  # noqa: E402
 from search_spaces.models import load_model  # noqa: E402
@@ -121,34 +118,27 @@ def instance_of(load: Workload, prices: dict[str, float], overhead: EngineOverhe
         ),
         space=SPACE,
     )
-    return with_best_split(make_instance(problem, overhead))
+    return make_instance(problem, overhead)
 
 
-def mask(instance: Instance, columns: Columns, kind: str) -> NDArray[np.bool_]:
-    """Columns of one kind of cluster."""
+def mask(known: Evaluated, kind: str) -> NDArray[np.bool_]:
+    """Engines of one kind of cluster."""
+    instance, settings = known.instance, known.settings
     names = np.array([offer.accelerator.name for offer in instance.problem.offers])
-    gpu = names[instance.tables.offer[columns.shape]]
+    gpu = names[instance.tables.offer[settings.shape]]
     allowed = dict(zip((Role.PREFILL, Role.DECODE, Role.COLOCATED), KINDS[kind], strict=True))
     return np.array(
-        [allowed[ROLES[role]] == name for role, name in zip(columns.role, gpu, strict=True)], dtype=np.bool_
+        [allowed[ROLES[role]] == name for role, name in zip(settings.role, gpu, strict=True)], dtype=np.bool_
     )
 
 
-def cheapest(instance: Instance, kind: str) -> Outcome | None:
+def cheapest(known: Evaluated, kind: str) -> Outcome | None:
     """The cheapest cluster of a kind that holds by the formulas."""
-    space = make_columns(instance, Grid())
-    columns, totals = price_space(instance, space.take(mask(instance, space, kind)))
-    plans = simple_plans(instance, columns, totals) if columns.size else []
-    if not plans:
-        return None
-    fleet = make_fleet(instance, polish(instance, columns, plan_blocks(instance, columns, plans[0])))
-    if not holds(instance, predict_misses(instance, fleet)):
-        fleet = with_more_engines(instance, fleet, 1.0)
+    fleet = unmixed(known, mask(known, kind))
     if not fleet.pools:
         return None
-    return Outcome(
-        fleet_cost(instance, fleet), *(_machines(fleet, role) for role in (Role.PREFILL, Role.DECODE, Role.COLOCATED))
-    )
+    roles = (Role.PREFILL, Role.DECODE, Role.COLOCATED)
+    return Outcome(fleet_cost(known.instance, fleet), *(_machines(fleet, role) for role in roles))
 
 
 def _machines(fleet: Fleet, role: Role) -> int:
@@ -157,8 +147,8 @@ def _machines(fleet: Fleet, role: Role) -> int:
 
 def compared(trace: str, rate: float, prices: dict[str, float], overhead: EngineOverhead) -> dict[str, Outcome]:
     """The cheapest cluster of every kind that can serve the trace."""
-    instance = instance_of(lengths_of(trace, rate), prices, overhead)
-    found = {kind: cheapest(instance, kind) for kind in KINDS}
+    known = evaluated(instance_of(lengths_of(trace, rate), prices, overhead))
+    found = {kind: cheapest(known, kind) for kind in KINDS}
     return {kind: one for kind, one in found.items() if one is not None}
 
 

@@ -160,7 +160,11 @@ def _is_tally(value: object) -> bool:
     return isinstance(value, Mapping) and bool(value) and all(type(n) is int and _is_figure(n) for n in value.values())
 
 
-_SEARCHED: Final = {"flows": "kinds of request (class and length)", "every_column_proven": "every engine compared"}
+_SEARCHED: Final = {
+    "flows": "kinds of request (class and length)",
+    "settings": "engine settings",
+    "fleets_evaluated": "fleets evaluated by formula",
+}
 """What the planner calls otherwise than a reader."""
 _ACRONYMS: Final = re.compile(r"\b(?:kv|gpus?|url)\b")
 

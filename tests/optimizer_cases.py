@@ -13,7 +13,6 @@ from costmodel.accelerator import Accelerator
 from costmodel.engine import Role
 from costmodel.transformer import Transformer
 from costmodel.workload import Workload
-from optimizer.loads.columns import Columns, Grid, make_columns
 from optimizer.loads.instance import Instance, make_instance
 from search_spaces.catalog import load_catalog
 from search_spaces.engines import load_engine_overhead
@@ -21,18 +20,6 @@ from search_spaces.models import load_model
 from search_spaces.problem import Constraints, Objective, Offer, Problem, SearchSpace, Slo
 
 EVERY_ROLE = (Role.PREFILL, Role.DECODE, Role.COLOCATED)
-
-FEW = Grid(
-    blocks=(1, 2),
-    utilization=(0.5, 0.8),
-    moments=(1.0,),
-    chances=(0.05, 0.5),
-    attention=(1.1,),
-    decode_blocks=(1,),
-    colocated_blocks=(1, 2),
-    colocated_utilization=(0.35, 0.65),
-)
-"""Two operating points where the real grid has many."""
 
 
 @cache
@@ -108,8 +95,3 @@ def limit(instance: Instance, place: int) -> int:
 def instance_of(given: Problem) -> Instance:
     """The instance of a problem, with the overhead of its engine."""
     return make_instance(given, load_engine_overhead(given.engine))
-
-
-def columns_of(instance: Instance, grid: Grid = FEW) -> Columns:
-    """The columns of a small grid."""
-    return make_columns(instance, grid)

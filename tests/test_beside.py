@@ -12,15 +12,12 @@ from costmodel.engine import Role
 from optimizer.fleets.build_plan import fleet_cost
 from optimizer.fleets.evaluate import goodput_volume, holds, predict_misses
 from optimizer.fleets.fleet import Fleet
-from optimizer.loads.columns import Grid, make_columns
 from optimizer.rivals.beside import cheaper_beside
 from optimizer.rivals.by_evaluation import Evaluated, cheapest_held
-from optimizer.rivals.leanest import evaluated, leanest
+from optimizer.rivals.leanest import at_best_split, leanest
 from optimizer.rivals.mixed import WORTH, cheaper_mix
 from optimizer.rivals.recut import ROOM, with_room
 from optimizer.rivals.room import AS_MUCH
-from optimizer.solver.simple_plans import price_space
-from optimizer.solver.split import with_best_split
 from search_spaces.problem import Problem
 from tests.optimizer_cases import instance_of, model, offer, problem, slo, space, workload
 
@@ -37,8 +34,8 @@ def known_at(rate: float) -> tuple[Evaluated, Fleet]:
         slos=(slo(1.0, 0.03),),
         space=space(tensor_parallel=(1, 2, 4), max_num_seqs=(64, 256), max_num_batched_tokens=(8192,)),
     )
-    instance = with_best_split(instance_of(posed))
-    known = evaluated(instance, price_space(instance, make_columns(instance, Grid())))
+    known = at_best_split(instance_of(posed))
+    instance = known.instance
     found = cheapest_held(known, instance.problem)
     assert found is not None
     return known, known.fleet(found[0])
@@ -78,7 +75,7 @@ def test_some_fleets_mix_sizes_of_one_gpu_type_and_some_have_colocated_engines_b
 
 
 def test_more_demand_never_costs_less() -> None:
-    costs = [fleet_cost(known.instance, leanest(known, Fleet(()))) for known, _ in map(known_at, RATES)]
+    costs = [fleet_cost(known.instance, leanest(known)) for known, _ in map(known_at, RATES)]
     assert costs == sorted(costs)
 
 

@@ -10,15 +10,11 @@ import pytest
 from costmodel.engine import Role
 from optimizer.fleets.build_plan import fleet_cost
 from optimizer.fleets.evaluate import holds, predict_misses
-from optimizer.fleets.fleet import Fleet
-from optimizer.loads.columns import Grid, make_columns
 from optimizer.rivals.by_evaluation import Evaluated
-from optimizer.rivals.leanest import evaluated, leanest
+from optimizer.rivals.leanest import at_best_split, leanest
 from optimizer.rivals.mixed import Mixing
 from optimizer.rivals.parting import USUAL, Parting, Stage, by_limits
 from optimizer.solver.fleet_model import COLOCATED, DECODE
-from optimizer.solver.simple_plans import price_space
-from optimizer.solver.split import with_best_split
 from search_spaces.problem import Slo
 from tests.optimizer_cases import instance_of, model, problem, slo, space, workload
 
@@ -37,8 +33,7 @@ def known_of(slos: tuple[Slo, ...] = CLASSES, rate: float = 48.0) -> Evaluated:
         slos=slos,
         space=space(tensor_parallel=(1, 2, 4), max_num_seqs=(64, 256), max_num_batched_tokens=(512, 4096, 8192)),
     )
-    instance = with_best_split(instance_of(posed))
-    return evaluated(instance, price_space(instance, make_columns(instance, Grid())))
+    return at_best_split(instance_of(posed))
 
 
 def whole(known: Evaluated, role: int) -> Stage:
@@ -52,7 +47,7 @@ def of_role(known: Evaluated, role: int) -> list[int]:
 def test_each_class_is_cut_at_a_length_of_its_own() -> None:
     """The long prompts of those who wait go to the engine of four GPUs: no order of lengths alone parts them so."""
     known = known_of()
-    fleet = leanest(known, Fleet(()))
+    fleet = leanest(known)
     assert holds(known.instance, predict_misses(known.instance, fleet))
     price = known.instance.problem.offers[0].usd_per_hour
     assert fleet_cost(known.instance, fleet) <= 9 * price * (1.0 + 1e-9)

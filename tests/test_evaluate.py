@@ -12,14 +12,9 @@ import pytest
 from costmodel.engine import Role
 from costmodel.prompt_queue import Prompts, prompt_wait
 from optimizer.fleets.evaluate import Evaluation, evaluate, goodput_volume, holds
-from optimizer.fleets.fleet import Fleet, FleetPool, make_fleet, polish
-from optimizer.loads.columns import Columns, Grid, make_columns
+from optimizer.fleets.fleet import Fleet, FleetPool
 from optimizer.loads.instance import Instance
-from optimizer.loads.loads import Loads, column_loads
-from optimizer.solver.fleet_model import Aim
-from optimizer.solver.program import Outcome
-from optimizer.solver.search import Effort, Found, search
-from optimizer.solver.simple_plans import block_costs, column_totals, price_space
+from optimizer.rivals.leanest import evaluated, leanest
 from search_spaces.problem import Constraints, Problem
 from tests.optimizer_cases import EVERY_ROLE, instance_of, limit, model, offer, problem, slo, space, workload
 
@@ -36,7 +31,6 @@ APART = replace(LARGE, roles=(Role.PREFILL, Role.DECODE))
 TWO = (slo(0.8, 0.04, 0.95, name="chat", share=0.7), slo(5.0, 0.15, 0.9, name="batch", share=0.3))
 LLAMA_70B, MIXTRAL, DEEPSEEK = model("Llama-3.1-70B"), model("Mixtral-8x7B"), model("DeepSeek-V3")
 BOTH = (offer("H100"), offer("L40S"))
-LITTLE = Effort(rounds=4, columns=30, nodes=100, choices=10, gap=1e-2)
 
 PROBLEMS = {
     "trickle": problem(workload=workload(0.5, CHAT, max_tokens=16000), space=LARGE),
@@ -67,20 +61,11 @@ PROBLEMS = {
 
 
 @cache
-def solved(name: str) -> tuple[Instance, Columns, Found]:
-    """The instance, its columns and the best fleet found with little effort."""
-    instance = instance_of(PROBLEMS[name])
-    columns, totals = price_space(instance, make_columns(instance, Grid()))
-    found = search(instance, columns, totals, Aim(), LITTLE)
-    assert found.blocks.size
-    return instance, columns, found
-
-
-@cache
 def fleet_of(name: str) -> tuple[Instance, Fleet, Evaluation]:
-    """The polished fleet and its evaluation."""
-    instance, columns, found = solved(name)
-    fleet = make_fleet(instance, polish(instance, columns, found))
+    """The cheapest fleet and its evaluation."""
+    instance = instance_of(PROBLEMS[name])
+    fleet = leanest(evaluated(instance))
+    assert fleet.pools
     return instance, fleet, evaluate(instance, fleet)
 
 
@@ -90,17 +75,6 @@ class TestTheFleetFound:
         instance, _, result = fleet_of(name)
         assert result.stable
         assert holds(instance, result), result.attainment
-
-    def test_it_held_them_before_it_was_polished(self, name: str) -> None:
-        instance, _, found = solved(name)
-        assert holds(instance, evaluate(instance, make_fleet(instance, found)))
-
-    def test_polishing_costs_nothing(self, name: str) -> None:
-        instance, columns, found = solved(name)
-        after = polish(instance, columns, found)
-        paid = block_costs(instance, found.columns) * found.blocks
-        np.testing.assert_allclose(block_costs(instance, after.columns) * after.blocks, paid)
-        assert len(make_fleet(instance, after).pools) <= len(make_fleet(instance, found).pools)
 
     def test_requests_in_are_requests_out(self, name: str) -> None:
         instance, fleet, result = fleet_of(name)
@@ -162,50 +136,6 @@ class TestTheFleetFound:
             assert [pool.name for pool in pools] == [f"{role.value}-{k + 1}" for k in range(len(pools))]
             served = [float(pool.route @ instance.flows.share) for pool in pools]
             assert served == sorted(served, reverse=True)
-
-
-def test_polishing_splits_no_pool() -> None:
-    """Short prompts on one block and long ones on the other would each be better off with settings of their own."""
-    instance = instance_of(
-        problem(
-            workload=workload(1.0, ((100.0, 400.0, 0.5), (7000.0, 20.0, 0.5))),
-            slos=(slo(4.0, 0.1, 0.9),),
-            space=replace(LARGE, tensor_parallel=(1,), roles=(Role.COLOCATED,)),
-        )
-    )
-    columns = make_columns(instance, Grid())
-    able = (
-        (column_totals(instance, columns).busiest <= 1.0) & (columns.seqs == limit(instance, 0)) & (columns.chunk == 0)
-    )
-    blocks = columns.take(np.array([np.flatnonzero(able & (columns.replicas == size))[-1] for size in (1, 2)]))
-    found = Found(
-        outcome=Outcome.OPTIMAL,
-        objective=3 * 3.99,
-        bound=3 * 3.99,
-        volume=1.0,
-        columns=blocks,
-        loads=column_loads(instance, blocks),
-        blocks=np.ones(2, dtype=np.int64),
-        route=np.eye(2),
-        priced=columns.size,
-        exact=True,
-    )
-    alone = [polish(instance, columns, part(found, index)) for index in range(2)]
-    assert len({(int(one.columns.seqs[0]), int(one.columns.chunk[0])) for one in alone}) == 2
-    (pool,) = make_fleet(instance, polish(instance, columns, found)).pools
-    assert pool.replicas == 3
-
-
-def part(found: Found, index: int) -> Found:
-    """One block of a result."""
-    row = slice(index, index + 1)
-    return replace(
-        found,
-        columns=found.columns.take(np.array([index])),
-        loads=Loads(found.loads.load[row], found.loads.miss[row]),
-        blocks=found.blocks[row],
-        route=found.route[row],
-    )
 
 
 def one_flow(rate: float, **changes: float) -> Instance:

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import math
-
-import numpy as np
 import pytest
 
 from benchmarks.problems import Posed, instance_of, problem_of
 from optimizer.fleets.build_plan import fleet_cost
 from optimizer.fleets.evaluate import holds, predict_misses
-from optimizer.loads.columns import Grid, make_columns
+from optimizer.loads.settings import COLOCATED
 from optimizer.recommend.level import Level
 from optimizer.recommend.optimize import optimize
 from optimizer.rivals.by_evaluation import Evaluated, cheapest_held
-from optimizer.rivals.few_seats import held_with_few_seats
 from optimizer.rivals.leanest import evaluated
-from optimizer.solver.fleet_model import COLOCATED
-from optimizer.solver.simple_plans import column_totals
 
 POSED: Posed = (
     "chat",
@@ -40,28 +34,21 @@ POSED: Posed = (
 @pytest.fixture(scope="module")
 def known() -> Evaluated:
     """What is known of the pools of the problem."""
-    instance = instance_of(POSED)
-    columns = make_columns(instance, Grid())
-    return evaluated(instance, (columns, column_totals(instance, columns)))
+    return evaluated(instance_of(POSED))
 
 
 def test_a_smaller_limit_holds_where_the_largest_does_not(known: Evaluated) -> None:
     """One engine with few seats keeps both limits by formula; with all seats its steps are too long."""
-    problem, colocated = known.instance.problem, known.settings.role == COLOCATED
+    problem, settings = known.instance.problem, known.settings
     one = float(known.instance.tables.usd_per_hour.min()) * 1.01
-    assert cheapest_held(known, problem, one, colocated) is None
-    found = held_with_few_seats(known, problem, one, np.ones_like(colocated))
+    largest = settings.seqs == settings.seqs[settings.role == COLOCATED].max()
+    assert cheapest_held(known, problem, one, largest) is None
+    found = cheapest_held(known, problem, one)
     assert found is not None
-    assert holds(known.instance, predict_misses(known.instance, found, 1.0))
-    assert found.pools[0].seqs < int(known.settings.seqs[colocated].max())
-    assert fleet_cost(known.instance, found) <= one
-
-
-def test_nothing_is_found_below_the_cost_of_an_engine(known: Evaluated) -> None:
-    """No fleet costs less than asked for, and no engines are used that may not be."""
-    problem, free = known.instance.problem, np.ones(known.settings.size, dtype=np.bool_)
-    assert held_with_few_seats(known, problem, 0.99 * float(known.instance.tables.usd_per_hour.min()), free) is None
-    assert held_with_few_seats(known, problem, math.inf, ~free) is None
+    fleet = known.fleet(found[0])
+    assert holds(known.instance, predict_misses(known.instance, fleet, 1.0))
+    assert fleet.pools[0].seqs < int(settings.seqs.max())
+    assert fleet_cost(known.instance, fleet) <= one
 
 
 def test_the_plan_has_few_seats() -> None:

@@ -7,6 +7,7 @@ To accept a change: PDPLAN_UPDATE_GOLDEN=1 pytest tests/test_fleet_model.py
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,21 +15,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from optimizer.loads.columns import ROLES, Columns
 from optimizer.loads.instance import Instance, make_instance
-from optimizer.loads.loads import RESOURCES, Loads
 from optimizer.solver.fleet_model import (
     COLOCATED,
     DECODE,
     PREFILL,
     Aim,
-    build_fleet_model,
     engine_cost,
     fleet_limits,
-    pool_of,
+    pool_limits,
+    write_model,
 )
+from optimizer.solver.matrices import Matrices
 from optimizer.solver.program import Program, lp_text, solve
-from search_spaces.problem import Billing, Constraints, Gateway, Offer, Problem, Routing
+from search_spaces.problem import Billing, Constraints, Gateway, Offer, Problem
 from tests.optimizer_cases import problem, slo, space, workload
 from tests.toy import OVERHEAD, llama_8b, toy_accelerator
 
@@ -49,32 +49,42 @@ def toy_problem(**changes: Any) -> Problem:
     return problem(**(fields | changes))
 
 
-def toy_columns() -> Columns:
-    """A prefill and a decode block on N, a colocated pair on A; another prefill block of A of two GPUs."""
-    zero, one = np.zeros(4, dtype=np.int64), np.ones(4)
-    return Columns(
-        role=np.array([PREFILL, DECODE, COLOCATED, PREFILL]),
-        shape=np.array([0, 1, 2, 3]),
-        replicas=np.array([1, 1, 2, 1]),
-        seqs=zero,
-        chunk=zero,
-        utilization=one,
-        moment=one,
-        chance=one,
-        attention=one,
-        tpot=one,
-    )
+RESOURCES = ("time", "queue", "slots", "kv_memory", "attention_time", "link")
 
 
-def toy_loads(classes: int = 1) -> Loads:
-    """Shares of a block that one request per second uses, by resource and flow, and misses; the same in each class."""
+def toy_matrices(given: Problem, columns: Sequence[int] = range(4)) -> Matrices:
+    """A prefill and a decode block on N, a colocated pair on A; another prefill block of A of two GPUs.
+
+    need: shares of a block that the flow takes, by resource; late: misses; the same in each class.
+    """
+    made, every = instance(given), len(given.slos)
     load = np.zeros((4, len(RESOURCES), 2))
     load[0, 0], load[0, 1], load[0, 5] = (0.05, 0.2), (0.02, 0.4), (0.01, 0.04)
     load[1, 2], load[1, 3], load[1, 4] = (0.03, 0.06), (0.01, 0.08), (0.02, 0.05)
     load[2, 0], load[2, 2] = (0.04, 0.15), (0.05, 0.1)
     load[3, 0] = (0.1, np.inf)
     miss = np.array([[0.01, 0.02], [0.005, 0.005], [0.03, 0.06], [0.0, 0.0]])
-    return Loads(np.tile(load, classes), np.tile(miss, classes))
+    flows, role, shape = made.flows, np.array([PREFILL, DECODE, COLOCATED, PREFILL]), np.arange(4)
+    share = np.bincount(flows.slo, flows.share, every)
+    possible = np.isfinite(load).all(axis=1, keepdims=True)
+    return Matrices(
+        role=role,
+        domain=made.tables.group[role, shape],
+        pool=np.array([0, 2, 3, 1]),
+        replicas=np.array([1, 1, 2, 1]),
+        price=engine_cost(made),
+        need=np.tile(np.where(possible, load, np.inf), every) * flows.rate,
+        late=np.tile(miss, every) * flows.share,
+        slo=flows.slo,
+        permitted=np.array([1.0 - one.attainment for one in given.slos]) * share,
+        resources=RESOURCES,
+        domains=made.tables.pairing.prefill.shape[1],
+        pairing=made.tables.pairing,
+        limits=fleet_limits(made),
+        spares=given.constraints.spare_replicas,
+        pool_limits=pool_limits(given, role),
+        most=10_000.0 if given.constraints.max_gpus is None else float(given.constraints.max_gpus),
+    ).take(np.array(columns))
 
 
 def instance(given: Problem) -> Instance:
@@ -84,7 +94,7 @@ def instance(given: Problem) -> Instance:
 
 
 def program(given: Problem, aim: Aim | None = None) -> Program:
-    return build_fleet_model(instance(given), toy_columns(), toy_loads(len(given.slos)), aim or Aim()).program
+    return write_model(toy_matrices(given), aim or Aim()).program
 
 
 def with_rows(whole: Program, *prefixes: str) -> Program:
@@ -111,7 +121,7 @@ CASES: dict[str, tuple[Problem, Aim | None, tuple[str, ...]]] = {
     "cover": (toy_problem(), None, ("cover", "volume")),
     "volume": (toy_problem(), Aim(0.5, 1.0, 1.0, 4.0), ("cover", "volume")),
     "pair": (toy_problem(), None, ("pair",)),
-    "loads": (toy_problem(), None, tuple(str(resource) for resource in RESOURCES)),
+    "loads": (toy_problem(), None, RESOURCES),
     "attainment": (toy_problem(slos=TWO_CLASSES), None, ("attainment_",)),
     "inventory": (
         toy_problem(offers=(Offer(NVIDIA, 3.0, inventory=16), Offer(AMD, 2.0, inventory=6))),
@@ -129,11 +139,6 @@ CASES: dict[str, tuple[Problem, Aim | None, tuple[str, ...]]] = {
     "max-gpus": (toy_problem(constraints=Constraints(max_gpus=12)), None, ("max_gpus",)),
     "max-pools": (toy_problem(constraints=Constraints(max_pools=2)), None, ("used", "max_pools")),
     "gateway": (toy_problem(constraints=Constraints(gateway=Gateway(1, 8))), None, ("used", "gateway")),
-    "threshold": (
-        toy_problem(constraints=Constraints(routing=Routing.THRESHOLD)),
-        None,
-        ("whole", "arrive", "decode", "range", "one"),
-    ),
     "spare-replicas": (
         toy_problem(constraints=Constraints(spare_replicas=1, max_gpus=12, budget=40.0)),
         None,
@@ -167,7 +172,7 @@ def test_every_kind_of_row_has_a_case() -> None:
 class TestMeaning:
     def test_the_cheapest_toy_fleet_by_hand(self) -> None:
         """Colocated pairs of A cost 4 and need 6 x 0.05 + 2 x 0.1 = 0.5 of a block, or 0.54 by their time: one."""
-        model = build_fleet_model(instance(toy_problem()), toy_columns(), toy_loads(), Aim())
+        model = write_model(toy_matrices(toy_problem()), Aim())
         solution = solve(model.program)
         assert solution.objective == pytest.approx(4.0)
         np.testing.assert_allclose(solution.x[model.blocks], [0, 0, 1, 0])
@@ -175,24 +180,25 @@ class TestMeaning:
     def test_a_strict_goal_forbids_what_misses_more(self) -> None:
         """The colocated block misses 0.75 x 0.03 + 0.25 x 0.06 = 3.75 %; apart, 1.25 % + 0.5 %: 9 $/h, not 4."""
         given = toy_problem(slos=(slo(attainment=0.975),))
-        model = build_fleet_model(instance(given), toy_columns(), toy_loads(), Aim())
+        model = write_model(toy_matrices(given), Aim())
         solution = solve(model.program)
         assert solution.objective == pytest.approx(3.0 + 6.0)
         np.testing.assert_allclose(solution.x[model.blocks], [1, 1, 0, 0])
 
     def test_an_impossible_flow_has_no_route(self) -> None:
-        model = build_fleet_model(instance(toy_problem()), toy_columns(), toy_loads(), Aim())
+        model = write_model(toy_matrices(toy_problem()), Aim())
         routes = set(zip(model.column.tolist(), model.flow.tolist(), strict=True))
         assert routes == {(0, 0), (0, 1), (1, 0), (1, 1), (2, 0), (2, 1), (3, 0)}
 
     @pytest.mark.parametrize("noise", [0.0, 1e-16, -1e-16, 1e-13, -1e-13])
     def test_two_resources_of_the_same_load_keep_one_row_at_least(self, noise: float) -> None:
         """With a single flow, time and queue are equal but for rounding: one row may go, never both."""
-        given = toy_problem(workload=workload(8.0, ((1000, 100, 1.0),)))
-        load = np.zeros((1, len(RESOURCES), 1))
-        load[0, 0], load[0, 1] = 0.25, 0.25 * (1.0 + noise)
-        columns = toy_columns().take(np.array([2]))
-        model = build_fleet_model(instance(given), columns, Loads(load, np.zeros((1, 1))), Aim())
+        need = np.zeros((1, len(RESOURCES), 1))
+        need[0, 0], need[0, 1] = 2.0, 2.0 * (1.0 + noise)
+        alone = toy_matrices(toy_problem(), [2])
+        nothing, one = np.zeros(1, dtype=np.int64), np.ones(1)
+        single = replace(alone, need=need, late=np.zeros((1, 1)), slo=nothing, permitted=one)
+        model = write_model(single, Aim())
         assert solve(model.program).x[model.blocks] == pytest.approx([2.0])
 
     def test_rows_that_another_implies_are_left_out(self) -> None:
@@ -203,42 +209,22 @@ class TestMeaning:
     def test_whole_nodes_are_paid_and_rounded_up(self) -> None:
         """On N only: one prefill and one decode engine are three GPUs, a node is eight for 24 $/h."""
         given = toy_problem(offers=NODES)
-        columns, loads = toy_columns().take(np.arange(2)), toy_loads()
-        model = build_fleet_model(instance(given), columns, Loads(loads.load[:2], loads.miss[:2]), Aim())
+        model = write_model(toy_matrices(given, range(2)), Aim())
         solution = solve(model.program)
         assert solution.objective == pytest.approx(24.0)
         assert solution.x[model.program.variable_names.index("N_N")] == pytest.approx(1.0)
 
     def test_spares_cost_one_engine_per_pool(self) -> None:
         given = toy_problem(constraints=Constraints(spare_replicas=1))
-        solution = solve(build_fleet_model(instance(given), toy_columns(), toy_loads(), Aim()).program)
+        solution = solve(write_model(toy_matrices(given), Aim()).program)
         assert solution.objective == pytest.approx(4.0 + 2.0)
 
     def test_a_volume_that_is_paid_for_is_served(self) -> None:
         """A request rate is worth 20 and a colocated block costs 4 per 1 / 0.54 of it: as much as allowed."""
-        model = build_fleet_model(instance(toy_problem()), toy_columns(), toy_loads(), Aim(1.0, 20.0, 1.0, 4.0))
+        model = write_model(toy_matrices(toy_problem()), Aim(1.0, 20.0, 1.0, 4.0))
         solution = solve(model.program)
         assert solution.x[model.volume] == pytest.approx(4.0)
         assert solution.objective == pytest.approx(3 * 4.0 - 80.0)  # 4 x 0.54 = 2.16 blocks
-
-
-class TestPools:
-    def test_operating_points_of_one_setting_are_one_pool(self) -> None:
-        columns = toy_columns().take(np.array([0, 0, 1, 2, 2]))
-        columns = replace(columns, utilization=np.array([0.5, 0.9, 1.0, 0.5, 0.9]), replicas=np.array([1, 4, 1, 2, 6]))
-        pool = pool_of(columns)
-        assert pool[0] == pool[1]
-        assert pool[3] == pool[4]
-        assert len(set(pool.tolist())) == 3
-
-    def test_another_batch_limit_is_another_pool_unless_it_is_prefill(self) -> None:
-        columns = toy_columns().take(np.array([0, 0, 2, 2]))
-        pool = pool_of(replace(columns, seqs=np.array([0, 1, 0, 1])))
-        assert pool[0] == pool[1]
-        assert pool[2] != pool[3]
-
-    def test_roles_are_numbered_in_their_order(self) -> None:
-        assert [ROLES[index].value for index in (PREFILL, DECODE, COLOCATED)] == ["prefill", "decode", "colocated"]
 
 
 class TestLimits:

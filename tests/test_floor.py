@@ -15,9 +15,8 @@ from costmodel.engine import Role
 from optimizer.fleets.build_plan import fleet_cost
 from optimizer.fleets.evaluate import goodput_volume, predict_misses
 from optimizer.fleets.fleet import Fleet, FleetPool, named
-from optimizer.fleets.volume import at_volume
-from optimizer.loads.columns import ROLES, Columns
-from optimizer.loads.instance import Instance
+from optimizer.loads.instance import Instance, at_volume
+from optimizer.loads.settings import DECODE, PREFILL, ROLES, Settings
 from optimizer.plans.plan import Status
 from optimizer.plans.proof import ContradictionError, Proof, bound_for, proof_of_cost, proof_of_judged
 from optimizer.rivals.by_evaluation import Evaluated, cheapest_held
@@ -31,7 +30,6 @@ from optimizer.rivals.unavoidable import (
     prefill_work,
     sending_work,
 )
-from optimizer.solver.fleet_model import DECODE, PREFILL
 from search_spaces.problem import Constraints
 from tests.optimizer_cases import instance_of, offer, problem, slo, space, workload
 
@@ -41,7 +39,7 @@ BATCHES = (8, 32, 128, 512)
 
 
 @cache
-def unit(which: int, *cards: str, engine: str = "vllm") -> tuple[Instance, Columns]:
+def unit(which: int, *cards: str, engine: str = "vllm") -> tuple[Instance, Settings]:
     """Llama-3.1-8B at a request per second within one of the limits, and the settings of its engines."""
     ttft, tpot, goal = LIMITS[which]
     engines = space(
@@ -59,25 +57,13 @@ def unit(which: int, *cards: str, engine: str = "vllm") -> tuple[Instance, Colum
     return instance, every_setting(instance)
 
 
-def every_setting(instance: Instance) -> Columns:
+def every_setting(instance: Instance) -> Settings:
     """Each role, shape and token budget once, with the largest batch limit."""
     tables = instance.tables
     shapes, last = np.arange(tables.pipeline.size), tables.seqs.size - 1
     axes = [(0, shapes, (0,)), (1, shapes, (0,)), (2, shapes, range(tables.chunks.size))]
     rows = np.array([(role, shape, chunk) for role, some, chunks in axes for shape, chunk in product(some, chunks)])
-    one = np.ones(len(rows))
-    return Columns(
-        role=rows[:, 0],
-        shape=rows[:, 1],
-        replicas=one.astype(np.int64),
-        seqs=np.full(len(rows), last),
-        chunk=rows[:, 2],
-        utilization=one,
-        moment=one,
-        chance=one,
-        attention=one,
-        tpot=np.full(len(rows), np.inf),
-    )
+    return Settings(rows[:, 0], rows[:, 1], np.full(len(rows), last), rows[:, 2])
 
 
 @st.composite
@@ -105,12 +91,12 @@ def fleets(draw: st.DrawFn) -> tuple[Instance, Evaluated, Fleet]:
     return instance, known, Fleet(named(instance, sized))
 
 
-def _setting(every: Columns, pool: FleetPool) -> int:
+def _setting(every: Settings, pool: FleetPool) -> int:
     same = (every.role == ROLES.index(pool.role)) & (every.shape == pool.shape) & (every.chunk == pool.chunk)
     return int(np.flatnonzero(same)[0])
 
 
-def _work(instance: Instance, one: Columns, tau: float) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+def _work(instance: Instance, one: Settings, tau: float) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
     """What a setting needs at least, (1, resources, flows)."""
     work = prefill_work(instance, one)[:, None] if one.role[0] == PREFILL else generating_work(instance, one, tau)
     return np.concatenate([work, sending_work(instance, one)[:, None]], axis=1)
@@ -196,13 +182,13 @@ def test_no_more_is_served_than_the_most_volume() -> None:
     assert most_volume(Evaluated.of(instance, every)) is None
 
 
-def test_of_a_promised_fleet_the_bound_is_that_of_the_promised_ones() -> None:
+def test_the_bound_is_the_cheapest_of_one_pool_or_two() -> None:
     assert proof_of_cost(10.0, 6.0, 10.0) == Proof(Status.OPTIMAL, 10.0, 0.0, 6.0, 10.0)
     assert proof_of_cost(10.0, 6.0, 12.5) == Proof(Status.FEASIBLE, 10.0, 1.0 - 10.0 / 12.5, 6.0, 10.0)
     assert proof_of_cost(10.0, None, 10.0) == Proof(Status.OPTIMAL, 10.0, 0.0, None, 10.0)
 
 
-def test_of_one_cheaper_than_all_promised_ones_it_is_the_floor() -> None:
+def test_of_one_cheaper_than_all_of_these_it_is_the_floor() -> None:
     assert proof_of_cost(10.0, 6.0, 8.0) == Proof(Status.FEASIBLE, 6.0, 0.25, 6.0, 10.0)
     assert proof_of_cost(None, 6.0, 8.0) == Proof(Status.FEASIBLE, 6.0, 0.25, 6.0, None)
     assert proof_of_cost(10.0, 8.0, 8.0) == Proof(Status.OPTIMAL, 8.0, 0.0, 8.0, 10.0)
@@ -211,10 +197,10 @@ def test_of_one_cheaper_than_all_promised_ones_it_is_the_floor() -> None:
 
 
 def test_one_below_the_floor_is_a_contradiction_that_is_never_called_optimal() -> None:
-    for promised in (None, 9.0, 12.0):
+    for few_pools in (None, 9.0, 12.0):
         with pytest.raises(ContradictionError, match="holds, though none below"):
-            proof_of_cost(promised, 10.0, 9.0)
-        assert proof_of_judged(promised, 10.0, 9.0) == Proof(Status.FEASIBLE, None, None, 10.0, promised)
+            proof_of_cost(few_pools, 10.0, 9.0)
+        assert proof_of_judged(few_pools, 10.0, 9.0) == Proof(Status.FEASIBLE, None, None, 10.0, few_pools)
     assert proof_of_judged(10.0, 6.0, 8.0) == proof_of_cost(10.0, 6.0, 8.0)
 
 

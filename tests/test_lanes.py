@@ -21,9 +21,9 @@ from costmodel.step import StepLoad, step_time
 from optimizer.fleets.build_plan import plan_transfers
 from optimizer.fleets.fleet import FleetPool, pool_config
 from optimizer.fleets.pool_state import pool_state
-from optimizer.loads.columns import ROLES, Grid, make_columns
 from optimizer.loads.instance import Instance
 from optimizer.loads.lanes import lockstep
+from optimizer.loads.settings import ROLES, make_settings
 from optimizer.rivals.by_evaluation import keeping_up
 from optimizer.verification.judge import simulated_fleet, simulated_trace
 from search_spaces.engines import load_serving_policy
@@ -142,9 +142,9 @@ def test_a_prefill_engine_takes_what_the_simulator_takes() -> None:
     pool = fleet.pools[0]
     engine = engine_arrays(quarter.problem.model, [config := pool_config(quarter, pool)], quarter.overhead)
     stated = 1.0 / prompt_seconds(quarter.problem.model, config, engine, float(PROMPT), BALANCE)
-    columns = make_columns(quarter, Grid(blocks=(1,), colocated_blocks=(1,), decode_blocks=(1,)))
-    mine = (columns.shape == pool.shape) & (columns.role == ROLES.index(Role.PREFILL))
-    (need,) = set((keeping_up(quarter, columns.take(mine)) @ quarter.flows.rate).tolist())
+    every = make_settings(quarter)
+    mine = (every.shape == pool.shape) & (every.role == ROLES.index(Role.PREFILL))
+    (need,) = set((keeping_up(quarter, every.take(mine)) @ quarter.flows.rate).tolist())
     demand = simulated_trace(at_rate(quarter, 3.0 * stated), fleet, 600, 0)
     result = simulate(demand.trace, simulated_fleet(quarter, fleet))
     taken = 599.0 / (result.prompt_end.max() - result.prompt_end.min())
@@ -178,11 +178,12 @@ def test_lockstep_by_hand() -> None:
 @pytest.mark.parametrize("role", [Role.PREFILL, Role.COLOCATED])
 def test_no_pool_keeps_up_with_fewer_engines_than_the_search_takes_for_the_least(role: Role) -> None:
     instance = lane_instance(LANES, 16_384, ((1000.0, 300.0, 0.6), (9000.0, 200.0, 0.4)))
-    columns = make_columns(instance, Grid(blocks=(1,), colocated_blocks=(1,), decode_blocks=(1,)))
+    every = make_settings(instance)
     shape = shape_with(instance, LANES)
     seqs = 0 if role is Role.PREFILL else limit(instance, 2)
-    mine = (columns.shape == shape) & (columns.role == ROLES.index(role)) & (columns.seqs == seqs)
-    (need,) = set((keeping_up(instance, columns.take(mine)) @ instance.flows.rate).tolist())
+    own_limit = (every.seqs == seqs) | (role is Role.PREFILL)
+    mine = (every.shape == shape) & (every.role == ROLES.index(role)) & own_limit
+    (need,) = set((keeping_up(instance, every.take(mine)) @ instance.flows.rate).tolist())
     for engines in (1, 3):
         pool = FleetPool("p", role, shape, seqs, 0, engines, 0, np.ones(instance.flows.isl.size))
         assert not pool_state(at_rate(instance, 1.01 * engines / need), pool, 1.0).stable

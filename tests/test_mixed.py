@@ -14,20 +14,17 @@ from optimizer.fleets.bought import pools_apart
 from optimizer.fleets.build_plan import fleet_cost, keeps_limits
 from optimizer.fleets.evaluate import holds, misses_of, predict_misses
 from optimizer.fleets.fleet import Fleet, can_hand_over
-from optimizer.loads.columns import Grid, make_columns
+from optimizer.loads.settings import COLOCATED
 from optimizer.rivals.by_evaluation import Evaluated, Picks, keeping_up
 from optimizer.rivals.fewer import still_holds
 from optimizer.rivals.leanest import evaluated, leanest, unmixed
 from optimizer.rivals.mixed import LOOKS, Mixing, balance, cheaper_mix, stages_of
 from optimizer.rivals.parting import Order, Parting, Stage
-from optimizer.solver.fleet_model import COLOCATED
-from optimizer.solver.simple_plans import price_space
 from search_spaces.problem import Constraints, Offer, Problem, Routing
 from tests.optimizer_cases import instance_of, offer, problem, slo, space, workload
 
 Buckets = tuple[tuple[float, float, float], ...]
 
-GRID = Grid(utilization=(0.7,), moments=(1.0,), chances=(0.05, 0.2), colocated_utilization=(0.75,))
 LONG_AND_SHORT = ((300.0, 100.0, 0.7), (6000.0, 200.0, 0.3))
 NEAR = ((1000.0, 200.0, 0.7), (4000.0, 100.0, 0.3))
 HALVES = ((200.0, 20.0, 0.5), (7000.0, 400.0, 0.5))
@@ -70,7 +67,7 @@ def posed(
 
 def known_of(given: Problem) -> Evaluated:
     instance = instance_of(given)
-    return evaluated(instance, price_space(instance, make_columns(instance, GRID)))
+    return evaluated(instance)
 
 
 @cache
@@ -133,7 +130,7 @@ def cheapest_of_any_parts(given: Evaluated, below: float, parts: int = 9, most: 
 @pytest.mark.parametrize(("buckets", "rate", "cards"), COLOCATED_CASES)
 def test_no_two_colocated_pools_are_cheaper(buckets: Buckets, rate: float, cards: tuple[str, ...]) -> None:
     given = known(buckets, rate, cards)
-    fleet = leanest(given, Fleet(()))
+    fleet = leanest(given)
     assert holds(given.instance, predict_misses(given.instance, fleet))
     assert cheapest_of_any_parts(given, cost_of(given, fleet)) == cost_of(given, fleet)
 
@@ -141,7 +138,7 @@ def test_no_two_colocated_pools_are_cheaper(buckets: Buckets, rate: float, cards
 @pytest.mark.parametrize(("buckets", "rate", "cards"), APART_CASES)
 def test_no_two_pools_of_one_role_are_cheaper(buckets: Buckets, rate: float, cards: tuple[str, ...]) -> None:
     given = known(buckets, rate, cards, APART)
-    fleet = leanest(given, Fleet(()))
+    fleet = leanest(given)
     assert holds(given.instance, predict_misses(given.instance, fleet))
     assert cheapest_of_any_parts(given, cost_of(given, fleet)) == cost_of(given, fleet)
 
@@ -149,7 +146,7 @@ def test_no_two_pools_of_one_role_are_cheaper(buckets: Buckets, rate: float, car
 def test_long_prompts_on_the_dear_gpu_and_short_ones_on_the_cheap_one() -> None:
     """One H100 and one L40S do what takes two H100, for a third less."""
     given = known(LONG_AND_SHORT, 12.0, ("H100", "L40S"))
-    alone, mixed = unmixed(given, Fleet(())), leanest(given, Fleet(()))
+    alone, mixed = unmixed(given), leanest(given)
     assert [pool.replicas for pool in alone.pools] == [2]
     prices = {one.accelerator.name: one.usd_per_hour for one in given.instance.problem.offers}
     assert cost_of(given, mixed) == pytest.approx(prices["H100"] + prices["L40S"])
@@ -162,7 +159,7 @@ def test_long_prompts_on_the_dear_gpu_and_short_ones_on_the_cheap_one() -> None:
 
 def test_a_search_repeated_finds_the_same() -> None:
     case = COLOCATED_CASES[3]
-    fleets = [leanest(known_of(posed(*case)), Fleet(())) for _ in range(2)]
+    fleets = [leanest(known_of(posed(*case))) for _ in range(2)]
     assert [(pool.shape, pool.replicas, pool.route.tolist()) for pool in fleets[0].pools] == [
         (pool.shape, pool.replicas, pool.route.tolist()) for pool in fleets[1].pools
     ]
@@ -174,8 +171,8 @@ def only_one_of_each() -> tuple[Offer, ...]:
 
 def test_a_mix_is_found_where_no_single_type_is_enough() -> None:
     given = known_of(posed(LONG_AND_SHORT, 13.0, (), offers=only_one_of_each()))
-    assert not unmixed(given, Fleet(())).pools
-    fleet = leanest(given, Fleet(()))
+    assert not unmixed(given).pools
+    fleet = leanest(given)
     assert [pool.replicas for pool in fleet.pools] == [1, 1]
     assert keeps_limits(given.instance, fleet)
 
@@ -189,7 +186,7 @@ def test_a_mix_that_a_limit_forbids_is_none(limits: dict[str, float]) -> None:
     """The budget allows no 5.27 $/h, the power no 700 W and 350 W; a spare in each pool has to be paid for too."""
     constraints = Constraints(**limits)  # type: ignore[arg-type]
     given = known_of(posed(LONG_AND_SHORT, 13.0, ("H100", "L40S"), constraints=constraints))
-    fleet = leanest(given, Fleet(()))
+    fleet = leanest(given)
     assert not fleet.pools or keeps_limits(given.instance, fleet)
     if "spare_replicas" in limits:
         assert cheapest_of_any_parts(given, cost_of(given, fleet)) == cost_of(given, fleet)
@@ -201,7 +198,7 @@ def test_a_gateway_of_thresholds_gets_each_length_whole_and_neighbours_together(
     buckets = ((250.0, 60.0, 0.3), (900.0, 200.0, 0.3), (2500.0, 80.0, 0.2), (6500.0, 250.0, 0.2))
     constraints = Constraints(routing=Routing.THRESHOLD)
     given = known_of(posed(buckets, 14.0, ("H100", "L40S", "A100-80"), constraints=constraints))
-    alone, fleet = unmixed(given, Fleet(())), leanest(given, Fleet(()))
+    alone, fleet = unmixed(given), leanest(given)
     assert cost_of(given, fleet) < cost_of(given, alone) * CHEAPER
     for pool in fleet.pools:
         served = np.flatnonzero(pool.route)
@@ -219,7 +216,7 @@ def test_only_engines_that_are_allowed_are_mixed() -> None:
 
 def test_of_fleets_that_cost_the_same_one_of_fewer_pools_is_taken() -> None:
     given = known(*COLOCATED_CASES[0])
-    fleet = leanest(given, Fleet(()))
+    fleet = leanest(given)
     larger = Fleet((*fleet.pools, fleet.pools[0]))
     every, stage = np.ones(given.settings.size, dtype=np.bool_), Stage(COLOCATED, np.ones(2))
     for best, pools in ((larger, 2), (fleet, 2), (None, None)):
@@ -233,7 +230,7 @@ def test_of_fleets_that_cost_the_same_one_of_fewer_pools_is_taken() -> None:
 
 def test_what_pools_are_parted() -> None:
     given = known(*COLOCATED_CASES[3])
-    fleet = leanest(given, Fleet(()))
+    fleet = leanest(given)
     stages = stages_of(fleet)
     assert len(fleet.pools) == 2
     assert [(stage.role, len(stage.others)) for stage in stages] == [(COLOCATED, 1), (COLOCATED, 1), (COLOCATED, 0)]

@@ -13,16 +13,14 @@ from costmodel.engine import Role
 from optimizer.fleets.build_plan import keeps_limits
 from optimizer.fleets.evaluate import goodput_volume, holds, predict_misses
 from optimizer.fleets.fleet import Fleet
-from optimizer.loads.columns import Grid, make_columns
 from optimizer.loads.instance import Instance
+from optimizer.loads.settings import COLOCATED, DECODE, PREFILL
 from optimizer.recommend.level import Level
 from optimizer.recommend.optimize import optimize
 from optimizer.rivals.by_evaluation import Evaluated
 from optimizer.rivals.leanest import evaluated
 from optimizer.rivals.most import Worth, best_of_few_pools
 from optimizer.rivals.ratio import most_served, most_served_at_all
-from optimizer.solver.fleet_model import COLOCATED, DECODE, PREFILL
-from optimizer.solver.simple_plans import price_space
 from search_spaces.problem import Constraints, Goal, Objective
 from tests.optimizer_cases import instance_of, offer, problem, slo, space, workload
 
@@ -36,13 +34,13 @@ def any_limits() -> tuple[Instance, Evaluated]:
     one = space(tensor_parallel=(1,), max_num_seqs=(32, 128))
     offers = (offer("H100"), offer("L40S"))
     made = instance_of(problem(workload=workload(1.0, MIX), slos=(slo(1.0, 0.05, 0.9),), space=one, offers=offers))
-    return made, evaluated(made, price_space(made, make_columns(made, Grid())))
+    return made, evaluated(made)
 
 
 def within(limits: Constraints) -> Evaluated:
     made, known = any_limits()
     asked = replace(made.problem, objective=Objective(Goal.MAX_GOODPUT), constraints=limits)
-    return Evaluated(replace(made, problem=asked), known.settings, known.least)
+    return Evaluated.of(replace(made, problem=asked), known.settings)
 
 
 def every_fleet(known: Evaluated, most: int = 4) -> list[Fleet]:
@@ -59,7 +57,7 @@ def every_fleet(known: Evaluated, most: int = 4) -> list[Fleet]:
 def test_no_small_fleet_serves_more(limits: Constraints) -> None:
     known = within(limits)
     instance = known.instance
-    fleet, most = most_served(known, NONE)
+    fleet, most = most_served(known)
     assert keeps_limits(instance, fleet)
     assert holds(instance, predict_misses(instance, fleet, most * (1.0 - 5e-3)))
     enough = most * (1.0 + 5e-3)
@@ -75,7 +73,7 @@ def test_one_pool_at_most() -> None:
 
 def test_nothing_is_served_without_engines() -> None:
     assert best_of_few_pools(within(Constraints(max_gpus=0))) is None
-    assert most_served(within(Constraints(max_gpus=0)), NONE) == NONE
+    assert most_served(within(Constraints(max_gpus=0))) == NONE
 
 
 def test_what_fleets_are_worth() -> None:
@@ -101,7 +99,7 @@ def test_the_plan_of_a_budget_has_a_gap_that_is_true() -> None:
         constraints=Constraints(budget=8.0),
     )
     plan, instance = optimize(asked, level=Level.QUICK), instance_of(asked)
-    known = evaluated(instance, price_space(instance, make_columns(instance, Grid())))
+    known = evaluated(instance)
     most = max(goodput_volume(instance, fleet) for fleet in every_fleet(known, 2))
     assert plan.goodput_rps >= most * (1.0 - 5e-3)
     assert plan.gap is not None

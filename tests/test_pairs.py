@@ -15,16 +15,14 @@ from costmodel.engine import Parallelism, Role
 from costmodel.errors import InputError
 from costmodel.transformer import WeightScale
 from optimizer.fleets.build_plan import plan_transfers
-from optimizer.fleets.fleet import Fleet, FleetPool, can_hand_over, make_fleet
-from optimizer.loads.columns import Grid, make_columns
+from optimizer.fleets.fleet import Fleet, FleetPool, can_hand_over
 from optimizer.loads.instance import Instance
 from optimizer.loads.pairing import Pairing, even_mix
+from optimizer.loads.settings import DECODE, PREFILL, make_settings
 from optimizer.recommend.level import Level
 from optimizer.recommend.optimize import optimize as optimize_at
-from optimizer.solver.fleet_model import DECODE, PREFILL, Aim
+from optimizer.rivals.leanest import evaluated, leanest
 from optimizer.solver.program import Builder, solve
-from optimizer.solver.search import Effort, search
-from optimizer.solver.simple_plans import column_totals
 from optimizer.verification.judge import simulated_trace
 from optimizer.verification.tune import knobs_of
 from search_spaces.dtype_support import engine_refused, kv_refused, weights_refused
@@ -243,15 +241,12 @@ def test_a_fleet_of_narrow_and_wide_engines_only_sends_where_it_can() -> None:
     """Prompts on TP 8 alone, tokens anywhere: only TP 8 can take them in."""
     asked = few_heads()
     instance = instance_of(asked)
-    columns = make_columns(instance, Grid(blocks=(1, 2), decode_blocks=(1, 2)))
-    degrees = np.array([shape.parallelism.tensor for shape in instance.tables.shapes])[columns.shape]
-    wide = columns.take((columns.role == DECODE) | ((columns.role == PREFILL) & (degrees == 8)))
-    found = search(instance, wide, column_totals(instance, wide), Aim(), Effort())
-    fleet = make_fleet(instance, found)
+    every = make_settings(instance)
+    degrees = np.array([shape.parallelism.tensor for shape in instance.tables.shapes])[every.shape]
+    fleet = leanest(evaluated(instance), (every.role == DECODE) | ((every.role == PREFILL) & (degrees == 8)))
     assert {instance.tables.shapes[pool.shape].parallelism.tensor for pool in fleet.pools} == {8}
-    narrow = columns.take((columns.role == DECODE) & (degrees < 8) | ((columns.role == PREFILL) & (degrees == 8)))
-    nothing = search(instance, narrow, column_totals(instance, narrow), Aim(), Effort())
-    assert nothing.columns.size == 0
+    narrow = (every.role == DECODE) & (degrees < 8) | ((every.role == PREFILL) & (degrees == 8))
+    assert not leanest(evaluated(instance), narrow).pools
 
 
 @pytest.mark.parametrize("rate", [10.0, 30.0])

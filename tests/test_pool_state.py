@@ -9,8 +9,7 @@ import pytest
 
 from costmodel.engine import Role
 from optimizer.fleets.pool_state import pool_state
-from optimizer.fleets.volume import at_volume
-from optimizer.loads.instance import Instance
+from optimizer.loads.instance import Instance, at_volume
 from tests.small_fleets import pool, small
 
 

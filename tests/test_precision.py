@@ -17,17 +17,17 @@ from costmodel.engine import Parallelism, Role
 from costmodel.errors import InputError
 from optimizer.fleets.fleet import pool_config
 from optimizer.fleets.plan_fleet import fleet_of_plan
+from optimizer.loads.settings import make_settings
 from optimizer.plans.plan import Plan
 from optimizer.recommend.level import Level
 from optimizer.recommend.optimize import optimize as optimize_at
-from optimizer.solver.kindred import engine_kinds
 from pdplan.cli import run
 from search_spaces.enumeration import Shape, enumerate_shapes
 from search_spaces.loader import load_problem, problem_of
 from search_spaces.problem import Problem
 from search_spaces.scenarios import Scenario, scenario_problem
 from search_spaces.wanted import parse_wanted, with_wanted
-from tests.optimizer_cases import columns_of, instance_of, model, offer, problem, slo, space, workload
+from tests.optimizer_cases import instance_of, model, offer, problem, slo, space, workload
 from tests.running import TINY, tiny
 
 optimize = partial(optimize_at, level=Level.QUICK)
@@ -107,25 +107,16 @@ def test_only_equal_precisions_hand_over() -> None:
     assert tables.pairing.equal.all()
 
 
-def test_engines_of_other_precisions_are_other_engines() -> None:
-    instance = instance_of(both())
-    kinds = set(engine_kinds(instance, columns_of(instance)).tolist())
-    assert "1 H100 fp8/bf16 prefill" in kinds
-    assert len(kinds) == 12
-    single = instance_of(problem())
-    assert "1 H100 prefill" in set(engine_kinds(single, columns_of(single)).tolist())
-
-
 def test_no_token_budget_leaves_too_little_memory_for_the_longest_request() -> None:
     """70B in FP8 on one H100: 8192 tokens of activations leave less than one request of 8192 tokens needs."""
     sizes = space(max_num_batched_tokens=(512, 8192), weight_dtype=("fp8",))
     instance = instance_of(problem(model=model("Llama-3.1-70B"), space=sizes))
-    tables, columns = instance.tables, columns_of(instance)
+    tables, engines = instance.tables, make_settings(instance)
     assert tables.kv_longest[0] == 8192 * instance.problem.model.kv_bytes_per_token("bf16")
     assert tables.roomy.tolist() == [[True, False], [True, True]]
     assert 0.0 < tables.kv_capacity[0, 1] < tables.kv_longest[0]
-    assert (tables.kv_capacity[columns.shape, columns.chunk] >= tables.kv_longest[columns.shape]).all()
-    assert {0, 1} == set(columns.shape.tolist())
+    assert (tables.kv_capacity[engines.shape, engines.chunk] >= tables.kv_longest[engines.shape]).all()
+    assert {0, 1} == set(engines.shape.tolist())
 
 
 @st.composite

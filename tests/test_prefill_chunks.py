@@ -10,9 +10,9 @@ import pytest
 from costmodel.engine import Role
 from optimizer.fleets.evaluate import evaluate
 from optimizer.fleets.fleet import Fleet, FleetPool, prefill_seqs
-from optimizer.loads.columns import ROLES, Grid, make_columns
 from optimizer.loads.instance import Instance
 from optimizer.loads.loads import prompt_latency
+from optimizer.loads.settings import PREFILL, make_settings
 from optimizer.verification.judge import judge
 from tests.optimizer_cases import instance_of, limit, problem, workload
 from tests.test_prefill_seqs import SPACE as ONE_CHUNK
@@ -67,12 +67,12 @@ def test_stages_work_side_by_side_on_the_chunks_of_a_long_prompt(instance: Insta
     assert piped[0, 1] < 0.7 * at_once[0, 1]
 
 
-def test_columns_have_every_budget_in_pipelines_and_else_the_largest(instance: Instance) -> None:
-    columns = make_columns(instance, Grid())
+def test_settings_have_every_budget_in_pipelines_and_else_the_largest(instance: Instance) -> None:
+    engines = make_settings(instance)
 
     def budgets(number: int) -> list[int]:
-        mine = (columns.role == ROLES.index(Role.PREFILL)) & (columns.shape == stages(instance, number))
-        return np.unique(columns.chunk[mine]).tolist()
+        mine = (engines.role == PREFILL) & (engines.shape == stages(instance, number))
+        return np.unique(engines.chunk[mine]).tolist()
 
     assert budgets(1) == [len(CHUNKS) - 1]
     assert budgets(4) == list(range(len(CHUNKS)))
@@ -83,9 +83,9 @@ def test_the_largest_budget_is_one_that_there_is_memory_for(instance: Instance) 
     capacity = tables.kv_capacity.copy()
     capacity[stages(instance, 1), -1] = 0.0
     scarce = replace(instance, tables=replace(tables, kv_capacity=capacity))
-    columns = make_columns(scarce, Grid())
-    mine = (columns.role == ROLES.index(Role.PREFILL)) & (columns.shape == stages(instance, 1))
-    assert np.unique(columns.chunk[mine]).tolist() == [len(CHUNKS) - 2]
+    engines = make_settings(scarce)
+    mine = (engines.role == PREFILL) & (engines.shape == stages(instance, 1))
+    assert np.unique(engines.chunk[mine]).tolist() == [len(CHUNKS) - 2]
 
 
 def test_the_evaluation_knows_which_budget_suits_a_pipeline(instance: Instance) -> None:

@@ -11,12 +11,12 @@ import pytest
 from costmodel.engine import Role
 from optimizer.fleets.evaluate import evaluate
 from optimizer.fleets.fleet import Fleet, FleetPool
-from optimizer.loads.columns import ROLES
 from optimizer.loads.instance import Instance, make_instance
-from optimizer.loads.loads import colocated_loads
+from optimizer.loads.settings import COLOCATED, make_settings
+from optimizer.rivals.by_evaluation import keeping_up
 from optimizer.verification.judge import judge
 from search_spaces.engines import load_engine_overhead
-from tests.optimizer_cases import columns_of, instance_of, limit, problem, space, workload
+from tests.optimizer_cases import instance_of, limit, problem, space, workload
 
 CHUNK = 1024
 
@@ -55,18 +55,16 @@ def test_a_mixed_step_carries_all_of_them() -> None:
 
 
 def test_a_prompt_that_goes_alone_adds_more_to_the_steps_of_others() -> None:
-    """By kernels: it reads the weights once more, so engines of large batches promise to carry less."""
-    loads = []
+    """By kernels: it reads the weights once more, so engines keep up with less."""
+    needs = []
     for engine in ("vllm", "sglang"):
         host = replace(load_engine_overhead(engine), interference=1.0)
         instance = make_instance(served_by(engine).problem, host)
-        columns = columns_of(instance)
-        mine = columns.take((columns.role == ROLES.index(Role.COLOCATED)) & (columns.seqs >= limit(instance, 2)))
-        loads.append(colocated_loads(instance, mine).load[:, 2])
-    mixed, first = loads
-    served = np.isfinite(mixed) & np.isfinite(first)
-    assert served.any()
-    assert (first[served] > mixed[served]).all()
+        every = make_settings(instance)
+        needs.append(keeping_up(instance, every.take((every.role == COLOCATED) & (every.seqs >= limit(instance, 2)))))
+    mixed, first = needs
+    assert mixed.size
+    assert (first > mixed).all()
 
 
 def test_tokens_miss_where_prompts_take_more_than_the_limit_leaves() -> None:

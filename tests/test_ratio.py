@@ -13,13 +13,11 @@ from hypothesis import strategies as st
 
 from optimizer.fleets.evaluate import goodput_volume
 from optimizer.fleets.fleet import Fleet
-from optimizer.loads.columns import Grid, make_columns
 from optimizer.loads.instance import Instance
+from optimizer.loads.settings import COLOCATED, DECODE, PREFILL
 from optimizer.rivals.by_evaluation import Evaluated
 from optimizer.rivals.leanest import evaluated
 from optimizer.rivals.ratio import most_per_dollar, most_per_dollar_at_all, per_dollar
-from optimizer.solver.fleet_model import COLOCATED, DECODE, PREFILL
-from optimizer.solver.simple_plans import price_space
 from search_spaces.problem import Constraints, Goal, Objective
 from tests.optimizer_cases import instance_of, problem, slo, space, workload
 
@@ -32,7 +30,7 @@ def any_volume() -> tuple[Instance, Evaluated]:
     mix = workload(10.0, ((500.0, 100.0, 0.6), (4000.0, 200.0, 0.4)))
     one = space(tensor_parallel=(1,), max_num_seqs=(64,))
     made = instance_of(problem(workload=mix, slos=(slo(1.0, 0.05, 0.95),), space=one))
-    return made, evaluated(made, price_space(made, make_columns(made, Grid())))
+    return made, evaluated(made)
 
 
 def between(least: float, most: float, constraints: Constraints | None = None) -> Evaluated:
@@ -40,7 +38,7 @@ def between(least: float, most: float, constraints: Constraints | None = None) -
     made, known = any_volume()
     goal = Objective(Goal.MAX_GOODPUT_PER_DOLLAR, least, most)
     asked = replace(made.problem, objective=goal, constraints=constraints or made.problem.constraints)
-    return Evaluated(replace(made, problem=asked), known.settings, known.least)
+    return Evaluated.of(replace(made, problem=asked), known.settings)
 
 
 @cache
@@ -60,7 +58,7 @@ def small_fleets() -> list[tuple[Fleet, float]]:
 @pytest.mark.parametrize(("least", "most"), [(0.5, 1.0), (1.0, 4.0), (2.0, 3.0), (0.2, 0.4)])
 def test_no_small_fleet_has_more(least: float, most: float) -> None:
     known = between(least, most)
-    instance, best = known.instance, most_per_dollar(between(least, most), NONE)
+    instance, best = known.instance, most_per_dollar(between(least, most))
     able = [one for one in small_fleets() if one[1] >= least]
     assert best[1] >= least
     assert per_dollar(instance, best) >= max(per_dollar(instance, one) for one in able) * (1.0 - 2e-3)
@@ -71,17 +69,11 @@ def test_no_small_fleet_has_more(least: float, most: float) -> None:
 @settings(deadline=None, max_examples=6)
 def test_more_room_is_never_worse(ends: list[float]) -> None:
     wide, narrow = between(ends[0], ends[3]), between(ends[1], ends[2])
-    more, less = (per_dollar(known.instance, most_per_dollar(known, NONE)) for known in (wide, narrow))
+    more, less = (per_dollar(known.instance, most_per_dollar(known)) for known in (wide, narrow))
     assert more >= less * (1.0 - 2e-3)
-
-
-def test_a_promised_fleet_is_kept_where_nothing_is_better() -> None:
-    known = between(1.0, 4.0)
-    fleet, most = most_per_dollar(known, NONE)
-    assert most_per_dollar(known, (fleet, 1.0))[1] == pytest.approx(most, rel=1e-3)
 
 
 def test_without_a_fleet_there_is_no_ratio() -> None:
     known = between(100.0, 100.0, Constraints(max_gpus=1))
-    assert most_per_dollar(known, NONE) == NONE
+    assert most_per_dollar(known) == NONE
     assert most_per_dollar_at_all(known) == math.inf

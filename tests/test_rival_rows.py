@@ -11,8 +11,8 @@ import pytest
 from costmodel.engine import Parallelism
 from optimizer.fleets.build_plan import fleet_cost, pool_line
 from optimizer.fleets.fleet import Fleet
-from optimizer.loads.columns import Grid, make_columns
 from optimizer.loads.instance import Instance
+from optimizer.loads.settings import make_settings
 from optimizer.plans.plan import Status
 from optimizer.plans.proof import Proof
 from optimizer.recommend import rival_rows
@@ -153,7 +153,7 @@ def test_a_rival_for_which_no_time_is_left_is_said_not_to_be_confirmed() -> None
     bench.late = lambda: True
     found = _cheapest_confirmed(bench, [last], None, 0.0, None)
     assert found is not None
-    row = rival_row(bench.instance, "other_engines", "others", last, None, fleet_cost(bench.instance, first))
+    row = rival_row(bench.instance, "other_engines", "others", last, fleet_cost(bench.instance, first))
     shown = _row(bench.instance, row, found, fleet_cost(bench.instance, first))
     assert (shown.simulated, shown.confirmed) == (True, False)
     assert shown.why_not.endswith("not confirmed by simulation, for want of time")
@@ -163,19 +163,19 @@ def test_the_fleet_of_another_kind_stands_for_a_kind_whose_own_misses(monkeypatc
     """The cheapest fleet of H100 alone misses; the best disaggregated one is of H100, so it is the best of both."""
     monkeypatch.setattr(rival_rows, "confirmed_once", confirming(0))
     instance = instance_of(problem(offers=(offer("H100"), offer("A100-80"))))
-    space = make_columns(instance, Grid())
+    every = make_settings(instance)
     bench: Any = Oracle(instance, (2, 1))
     winner, misses, holds = of_type(instance, "A100-80", 2, 1), apart(instance, 1, 1), apart(instance, 2, 1)
     none = {"status": Status.INFEASIBLE, "cost_usd_per_hour": None, "why_not": "no fleet of this kind meets the SLOs"}
     rows = {
         "only H100": Rival(
-            rival_row(instance, "single_type", "only H100", misses, None, 1.0).model_copy(update=none), misses
+            rival_row(instance, "single_type", "only H100", misses, 1.0).model_copy(update=none), misses
         ),
-        APART.label: Rival(rival_row(instance, APART.kind, APART.label, holds, None, 1.0), holds),
+        APART.label: Rival(rival_row(instance, APART.kind, APART.label, holds, 1.0), holds),
     }
     bench.volume, proof = 1.0, Proof(Status.FEASIBLE, None, None)
-    first = Rival(rival_row(instance, "recommended", "recommended", winner, None, 1.0), winner)
-    solved = Solved(instance, space, winner, winner, proof, 1.0, (first, *rows.values()))
+    first = Rival(rival_row(instance, "recommended", "recommended", winner, 1.0), winner)
+    solved = Solved(instance, every, winner, proof, 1.0, (first, *rows.values()))
     told = {
         row.label: row
         for row in compared(solved, bench, bench.verdict(winner), proof, lambda _: lambda stricter: Fleet(()))

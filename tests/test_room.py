@@ -16,7 +16,7 @@ from optimizer.rivals.leanest import evaluated, leanest
 from optimizer.rivals.room import AS_MUCH, foreseeable, roomiest, roomiest_fleet
 from optimizer.verification.verify import _Waiting
 from tests.small_fleets import apart, small
-from tests.test_by_evaluation import at, priced
+from tests.test_by_evaluation import at
 
 
 @pytest.mark.parametrize(
@@ -77,10 +77,10 @@ def tied(known: Evaluated, cost: float, most: int = 8) -> list[Fleet]:
 @pytest.mark.parametrize("rate", [25.0, 43.0, 60.0])
 def test_no_fleet_of_the_least_cost_has_more_room_than_the_one_that_is_found(rate: float) -> None:
     instance = at(rate, "H100")
-    known = evaluated(instance, priced(instance))
+    known = evaluated(instance)
     found = cheapest_held(known, instance.problem)
     assert found is not None
-    rivals = tied(evaluated(instance, priced(instance)), found[1])
+    rivals = tied(evaluated(instance), found[1])
     assert len(rivals) > 1
     best = max(goodput_volume(instance, fleet) for fleet in rivals)
     fleet = known.fleet(found[0])
@@ -90,7 +90,7 @@ def test_no_fleet_of_the_least_cost_has_more_room_than_the_one_that_is_found(rat
 
 def test_a_promised_fleet_makes_way_for_one_of_its_cost_with_more_room() -> None:
     instance = at(43.0, "H100")
-    known = evaluated(instance, priced(instance))
+    known = evaluated(instance)
     found = cheapest_held(known, instance.problem)
     assert found is not None
     rivals = tied(known, found[1])

@@ -17,14 +17,13 @@ from costmodel.simulator.metrics import Attainment, Overload
 from optimizer.fleets.build_plan import fleet_cost
 from optimizer.fleets.evaluate import holds, predict_misses
 from optimizer.fleets.fleet import Fleet
-from optimizer.loads.columns import Grid, make_columns
 from optimizer.loads.instance import Instance
+from optimizer.loads.late import Deadline
 from optimizer.recommend.formula_search import solved_by_formula
 from optimizer.recommend.optimize import resolver_of
 from optimizer.rivals.allowed import allowed
 from optimizer.rivals.fewer import fewer_replicas, without_pool
-from optimizer.solver.search import Effort
-from optimizer.solver.simple_plans import price_space
+from optimizer.rivals.leanest import evaluated
 from optimizer.verification.blame import Blame
 from optimizer.verification.cuts import PROMPTS, TOKENS, TOP, raised, slower
 from optimizer.verification.judge import ClassJudgement, Judgement
@@ -273,16 +272,15 @@ def test_repairs_end_and_keep_the_limits(
     assert found.winner is None or found.winner.held
 
 
-def test_a_search_again_finds_a_fleet_of_slower_engines_by_columns_and_evaluation() -> None:
-    instance, effort = small(30.0), Effort()
-    priced = price_space(instance, make_columns(instance, Grid()))
-    solved = solved_by_formula(instance, priced, effort, lambda label, fraction: None)
+def test_a_search_again_finds_a_fleet_of_slower_engines() -> None:
+    instance, deadline = small(30.0), Deadline()
+    solved = solved_by_formula(evaluated(instance), deadline, lambda label, fraction: None)
     rungs = {(one.shape, one.role is not Role.PREFILL): 20 for one in solved.fleet.pools}
     stricter = slower(instance, rungs)
-    found = resolver_of(effort, solved.space)(stricter)
+    found = resolver_of(deadline, solved.settings)(stricter)
     assert holds(stricter, predict_misses(stricter, found))
     assert fleet_cost(instance, found) >= fleet_cost(instance, solved.fleet)
-    assert resolver_of(Effort(until=0.0), solved.space)(stricter).pools == ()
+    assert resolver_of(Deadline(0.0), solved.settings)(stricter).pools == ()
 
 
 @settings(deadline=None, max_examples=20)

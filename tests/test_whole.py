@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from optimizer.loads.columns import ROLES
-from optimizer.solver import whole
-from optimizer.solver.blocks import Blocks, Work, nothing, relax, whole_blocks, whole_cost
-from optimizer.solver.counts import by_counts, kinds_of
+from optimizer.loads.settings import ROLES
+from optimizer.solver.blocks import Blocks, Work, nothing, whole_blocks, whole_cost
 from optimizer.solver.dominance import undominated
 from optimizer.solver.fleet_model import Aim
 from optimizer.solver.matrices import COLOCATED, DECODE, PREFILL, Matrices
 from optimizer.solver.program import Outcome
-from optimizer.solver.whole import cheapest, improve
+from optimizer.solver.whole import cheapest, least
 from tests.fleet_matrices import (
     MOST_EACH,
     at_most,
@@ -132,124 +129,42 @@ class TestDominance:
         assert undominated(made).tolist() == [0, 1]
 
 
-class TestByCounts:
-    @settings(deadline=None, max_examples=15)
-    @given(SEEDS)
-    def test_its_bound_is_a_bound_and_its_fleet_a_fleet(self, seed: int) -> None:
-        matrices = random_matrices(seed, columns=8, limited=seed % 3 == 0)
-        best = whole_blocks(matrices, Aim(), EXACT)
-        ceiling = 1.2 * best.objective if best.index.size else 40.0
-        found = by_counts(matrices, Aim(), replace(EXACT, choices=25), np.arange(2), ceiling)
-        least = best.objective if best.index.size else np.inf
-        assert found.bound <= least + 1e-4
-        if found.complete:
-            assert least > ceiling - 1e-6
-        if found.index.size:
-            assert least - 1e-6 <= found.objective <= ceiling + 1e-4
+class TestCheapest:
+    @settings(deadline=None, max_examples=40)
+    @given(seed=SEEDS, share=st.sampled_from([0.5, 0.9, 1.0, 1.2, 5.0]))
+    def test_the_bound_below_a_ceiling_is_true(self, seed: int, share: float) -> None:
+        matrices = wider(seed, columns=10)
+        best = cheapest(matrices, Aim(), EXACT)
+        bound = least(matrices, Aim(), EXACT, share * best.objective)
+        assert bound <= max(best.objective, 0.0) * (1.0 + 1e-6)
+        if share <= 1.0:
+            assert bound == pytest.approx(share * best.objective)
+        else:
+            assert bound == pytest.approx(best.objective, rel=1e-6)
 
-    def test_fractions_of_an_engine_prove_nothing_but_whole_ones_do(self) -> None:
+    def test_fractions_of_an_engine_prove_less_than_whole_ones(self) -> None:
         """One flow needs 1.1 of the engine at 4 $/h, or 2.9 of that at 2 $/h: fractions 4.4, whole engines 6."""
         matrices = colocated(np.array([[1.1], [2.9]]), [4.0, 2.0])
-        prices = relax(matrices, Aim(), 10.0)
-        assert prices is not None
-        assert prices.objective == pytest.approx(4.4)
-        assert by_counts(matrices, Aim(), EXACT, np.arange(2), 5.9).complete
-        found = by_counts(matrices, Aim(), EXACT, np.arange(2), 7.0)
-        assert (found.objective, found.bound) == pytest.approx((6.0, 6.0))
+        assert least(matrices, Aim(), EXACT) == pytest.approx(6.0)
+        assert least(matrices, Aim(), replace(EXACT, provable=0)) == pytest.approx(4.4)
+        assert least(matrices, Aim(), EXACT, 5.0) == pytest.approx(5.0)
 
-    def test_without_iterations_nothing_is_found_out(self) -> None:
-        matrices = colocated(np.array([[1.1], [2.9]]), [4.0, 2.0])
-        found = by_counts(matrices, Aim(), replace(EXACT, iterations=0), np.arange(2), 7.0)
-        assert not found.complete
-        assert found.bound == -np.inf
-
-    def test_a_block_of_several_needs_as_many_engines(self) -> None:
-        """Two engines that share a queue carry all; half of that block is no engine, and one alone carries less."""
-        matrices = replace(
-            colocated(np.array([[0.9], [2.5]]), [3.0, 3.0]), replicas=np.array([2, 1]), pool=np.zeros(2, dtype=np.int64)
-        )
-        assert kinds_of(matrices, 10.0).of.tolist() == [0, 0]
-        assert by_counts(matrices, Aim(), EXACT, np.arange(2), 5.9).complete
-        assert by_counts(matrices, Aim(), EXACT, np.arange(2), 6.1).objective == pytest.approx(6.0)
-
-
-class TestImprove:
-    def test_nothing_below_a_ceiling_is_said_to_be_so(self) -> None:
-        matrices = random_matrices(3, columns=8)
-        best = whole_blocks(matrices, Aim(), EXACT)
-        prices = relax(matrices, Aim(), 10.0)
-        assert prices is not None
-        below = improve(matrices, Aim(), EXACT, prices, best.objective * (1.0 - 1e-4))
-        assert below.outcome is Outcome.INFEASIBLE
-        assert not below.index.size
-        again = improve(matrices, Aim(), EXACT, prices, best.objective * (1.0 + 1e-6))
-        assert again.objective == pytest.approx(best.objective)
-
-    @settings(deadline=None, max_examples=40)
-    @given(seed=SEEDS, share=st.sampled_from([0.5, 0.8, 1.0, 1.2]))
-    def test_beyond_a_known_fleet_only_what_costs_no_more_is_asked_for(self, seed: int, share: float) -> None:
-        matrices = wider(seed, columns=10)
-        prices = relax(matrices, Aim(), 10.0)
-        assert prices is not None
-        best = cheapest(matrices, Aim(), EXACT)
-        work = replace(EXACT, columns=2, more=3, liftable=0)
-        found = improve(matrices, Aim(), work, prices, np.inf, rival := share * best.objective * (1.0 + 1e-6))
-        assert found.bound <= best.objective * (1.0 + 1e-6) <= found.objective * (1.0 + 2e-6)
-        if share >= 1.0:
-            assert found.objective <= rival
-        elif found.outcome is not Outcome.OPTIMAL:
-            assert found.bound >= rival * (1.0 - 1e-6)
-
-    def test_where_a_known_fleet_is_below_the_relaxation_the_first_look_is_enough(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_few_columns_bound_nothing_but_find_a_fleet(self) -> None:
         matrices = wider(5, columns=40)
-        prices = relax(matrices, Aim(), 10.0)
-        assert prices is not None
-        asked: list[float] = []
-
-        def counted(*given: Any) -> Blocks:
-            asked.append(given[-1])
-            return by_counts(*given)
-
-        monkeypatch.setattr(whole, "by_counts", counted)
-        work = Work(columns=3, more=5, liftable=0)
-        first = improve(matrices, Aim(), work, prices, np.inf, 0.9 * prices.objective)
-        assert not asked
-        assert first.bound < first.objective
-        assert improve(matrices, Aim(), work, prices).objective <= first.objective
-        assert asked
-
-    def test_work_and_not_time_decides(self) -> None:
-        matrices = wider(11, columns=40)
-        one, other = (cheapest(matrices, Aim(), Work(nodes=5, choices=3)) for _ in range(2))
-        assert one.objective == other.objective
-        assert one.bound == other.bound
-        np.testing.assert_array_equal(one.route, other.route)
-
-    def test_choices_among_some_columns_are_fleets_and_bound_nothing_else(self) -> None:
-        matrices = wider(5, columns=40)
-        prices = relax(matrices, Aim(), 10.0)
-        assert prices is not None
-        work = Work(columns=2, more=3, choices=3, liftable=0, provable=0, gap=0.0)
         best = whole_blocks(matrices, Aim(), EXACT)
-        found = improve(matrices, Aim(), replace(work, lifted=20), prices, 1.5 * best.objective)
+        found = cheapest(matrices, Aim(), Work(near=2, kinds=2, provable=0, gap=0.0))
         assert found.index.size
         assert found.bound <= best.objective + 1e-6 <= found.objective + 2e-6
         counts = np.zeros(matrices.size, dtype=np.int64)
         counts[found.index] = found.blocks
         assert routable(matrices, counts)
 
-    def test_a_known_fleet_is_kept_where_nothing_is_cheaper(self) -> None:
+    def test_work_and_not_time_decides(self) -> None:
         matrices = wider(11, columns=40)
-        known = cheapest(matrices, Aim(), Work(nodes=1, columns=4, choices=1, provable=0))
-        best = cheapest(matrices, Aim(), EXACT)
-        again = cheapest(matrices, Aim(), EXACT, known=best)
-        assert again.outcome is Outcome.OPTIMAL
-        assert again.objective == best.objective
-        np.testing.assert_array_equal(again.blocks, best.blocks)
-        lazy = Work(nodes=1, choices=1, provable=0)
-        assert best.objective - 1e-6 <= cheapest(matrices, Aim(), lazy, known=known).objective <= known.objective
+        one, other = (cheapest(matrices, Aim(), Work(nodes=5)) for _ in range(2))
+        assert one.objective == other.objective
+        assert one.bound == other.bound
+        np.testing.assert_array_equal(one.route, other.route)
 
     def test_volumes_other_than_the_demand(self) -> None:
         matrices = colocated(np.array([[0.6], [0.5]]), [1.0, 0.9])

@@ -17,9 +17,9 @@ from optimizer.solver.whole import cheapest
 from .fleet_cases import files_of, fleet_pd_matrices, melange_matrices
 from .fleet_schemas import MelangeCase, MelangeOptimum, PairCase, read_case
 
-IN_TEN_SECONDS = Work(choices=3, iterations=4000, provable=80, time_limit=9.5)
-"""The prefill/decode cases are to be answered within ten seconds: this work takes about five to eight on two quiet
-cores (estimated from 9 to 14 s of CPU), so that the clock decides on slower machines alone."""
+IN_TEN_SECONDS = Work(nodes=400, provable=80, time_limit=9.5)
+"""The prefill/decode cases are to be answered within ten seconds: this work takes three to six, so that the clock
+decides on slower machines alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ def _solved(matrices: Matrices, work: Work) -> tuple[float | None, float | None,
     return cost, min(found.bound, cost), seconds
 
 
-EXACT = Work(gap=0.0, choices=0, nodes=100_000)
+EXACT = Work(gap=0.0, nodes=100_000)
 """Work until the proof, in whole numbers of a dozen types, which mostly takes hundreds of nodes."""
 
 

@@ -12,7 +12,8 @@ It is a prompt queue too, whose jobs are mixed steps (`costmodel.prompt_queue`);
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +29,8 @@ from optimizer.loads.lanes import beside_prompts, busy_beside, lockstep
 from optimizer.loads.loads import peakedness
 
 from .engine_state import (
-    ROUNDS,
+    MOST_ROUNDS,
+    SETTLED,
     PoolState,
     Steps,
     any_busy,
@@ -42,6 +44,9 @@ from .engine_state import (
 from .fleet import FleetPool
 
 FloatArray = NDArray[np.float64]
+
+KEPT = 2000
+"""Engines that are kept: pools that differ in their batch limit alone share most of their state."""
 
 NOTHING = 1e-9
 """Requests per second that stand for none, so that a pool which nothing is sent to has a state too [1/s]."""
@@ -110,31 +115,65 @@ class _Mean:
         return self.mixed.carried * self.attention
 
 
+@dataclass(frozen=True, slots=True)
+class _Engines:
+    """What an engine does whatever its batch limit: its mean, the wait and latency of prompts, (flows,) [s].
+
+    lanes: see the last two of `PoolState`.
+    """
+
+    mean: _Mean
+    wait: PromptWait
+    latency: FloatArray
+    lanes: tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class _Load:
+    """Engines and their requests; `key`: all that there is to them but their batch limit."""
+
+    key: tuple[object, ...]
+    instance: Instance = field(compare=False)
+    pool: FleetPool = field(compare=False)
+    rate: FloatArray = field(compare=False)
+
+
 def colocated_state(instance: Instance, pool: FleetPool, rate: FloatArray) -> PoolState:
     """The state of a pool of such engines under `rate` (flows,) requests per second."""
     tables, ranks = instance.tables, float(instance.tables.ranks[pool.shape])
     sent = rate if rate.any() else instance.flows.share * NOTHING
-    mean = _mean_engine(instance, pool, sent / pool.replicas)
-    if mean is None:
+    key = tables.alike, instance.flows.alike, pool.shape, pool.chunk, pool.replicas, sent.tobytes()
+    engines = _engines(_Load(key, instance, pool, sent))
+    if engines is None:
         return overloaded(rate)
-    crowded = mean.mixed if ranks == 1.0 else _mixed(instance, pool, mean, 1.0)
-    wait = _prompts(instance, pool, sent, crowded, mean.reads)
-    latency = _turns(instance, pool, mean.mixed, mean.reads)[0]
-    lanes = (0.0, 0.0)
-    if ranks > 1.0:
-        latency, lanes = _mixed_lockstep(instance, pool, mean)
-    beside = _beside(instance, pool, mean, (wait.utilization, wait.chance))
-    steps = _steps(instance, pool, mean, beside, wait)
+    mean, wait = engines.mean, engines.wait
     resident = mean.step * mean.per_engine * instance.flows.osl
     capacity = float(tables.kv_capacity[pool.shape, pool.chunk]) * ranks
     memory, over = overflow(capacity, resident, tables.kv_held[pool.shape], peakedness(instance.flows))
+    beside = _beside(instance, pool, mean, (wait.utilization, wait.chance))
+    steps = _steps(instance, pool, mean, beside, wait)
     stable = mean.running <= float(tables.seqs[pool.seqs]) and memory < 1.0 and wait.load < 1.0
     waits = wait
     if stable:
-        seats = _seats(beside, steps, latency, wait)
+        seats = _seats(beside, steps, engines.latency, wait)
         waits = with_crowd(_first_waits(instance, pool, mean, beside, wait), taken_chance(seats), seat_wait(seats))
     back = mean.running / mean.rate / (1.0 - feedback(beside))
-    return PoolState(rate, waits, latency, steps, mean.running, min(over, 1.0), memory, stable, *lanes, back)
+    state = rate, waits, engines.latency, steps, mean.running, min(over, 1.0), memory, stable
+    return PoolState(*state, *engines.lanes, back)
+
+
+@lru_cache(maxsize=KEPT)
+def _engines(load: _Load) -> _Engines | None:
+    """The engines whatever their batch limit; None where they cannot keep up."""
+    instance, pool = load.instance, load.pool
+    mean = _mean_engine(instance, pool, load.rate / pool.replicas)
+    if mean is None:
+        return None
+    if instance.tables.ranks[pool.shape] == 1.0:
+        wait = _prompts(instance, pool, load.rate, mean.mixed, mean.reads)
+        return _Engines(mean, wait, _turns(instance, pool, mean.mixed, mean.reads)[0], (0.0, 0.0))
+    wait = _prompts(instance, pool, load.rate, _mixed(instance, pool, mean, 1.0), mean.reads)
+    return _Engines(mean, wait, *_mixed_lockstep(instance, pool, mean))
 
 
 def _mean_engine(instance: Instance, pool: FleetPool, per_engine: FloatArray) -> _Mean | None:
@@ -143,7 +182,8 @@ def _mean_engine(instance: Instance, pool: FleetPool, per_engine: FloatArray) ->
     work, slope = per_engine * flows.osl, tables.attention_slope[pool.shape]
     nothing = np.zeros_like(per_engine)
     mean = _Mean(per_engine, _Mixed(0.0, 1.0, nothing, nothing, nothing, 0.0, 0.0), 1.0, 0.0, 0.0, 0.0)
-    for _ in range(ROUNDS):
+    most = float(tables.seqs[-1])
+    for _ in range(MOST_ROUNDS):
         mixed = _mixed(instance, pool, mean, mean.busy)
         free = 1.0 - float(per_engine @ mixed.extra) - float(work @ slope)
         if free <= 0.0:
@@ -153,10 +193,14 @@ def _mean_engine(instance: Instance, pool: FleetPool, per_engine: FloatArray) ->
         latency, service = _turns(instance, pool, mixed, mixed.carried * attention)
         busy = float(per_engine @ service) / float(tables.ranks[pool.shape])
         running = step * float(work.sum()) + float(per_engine @ latency)
-        settled = (running, busy) == (mean.running, mean.busy)
+        settled = abs(running - mean.running) <= SETTLED * running and abs(busy - mean.busy) <= SETTLED * busy
         mean = _Mean(per_engine, mixed, running, busy, attention, step)
-        if settled:  # and so for ever
+        if settled:
             break
+        if running > most:  # more than any limit allows, and each round adds to it
+            return None
+    else:
+        return None
     servers = pool.replicas * float(tables.ranks[pool.shape])
     found = min(mean.busy, 0.999999) ** (np.sqrt(2.0 * (servers + 1.0)) - 1.0)  # Sakasegawa's P(all busy)
     spread = float(np.sqrt(_beside(instance, pool, mean, (mean.busy, found)).variance))

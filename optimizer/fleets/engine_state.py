@@ -16,8 +16,12 @@ from .fleet import FleetPool
 
 FloatArray = NDArray[np.float64]
 
-ROUNDS = 40
-"""Rounds until step and batch of a generating engine agree."""
+SETTLED = 1e-10
+"""Relative change of a batch from one round of its fixed point to the next at which it has settled [1]."""
+
+MOST_ROUNDS = 5_000
+"""Rounds after which a batch that has not settled is taken to grow without end (it settles by a factor of its own in
+each round, mostly in ten to twenty)."""
 
 
 @dataclass(frozen=True, slots=True)

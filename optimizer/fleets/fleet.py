@@ -1,4 +1,4 @@
-"""A fleet: pools of equal engines and the share of each flow that they serve, read off the search's answer."""
+"""A fleet: pools of equal engines and the share of each flow that they serve."""
 
 from __future__ import annotations
 
@@ -8,13 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.engine import EngineConfig, Role
-from optimizer.loads.columns import ROLES, Columns, join
 from optimizer.loads.instance import Instance
-from optimizer.loads.loads import column_loads
 from optimizer.loads.pairing import even_mix
-from optimizer.solver.fleet_model import pool_of
-from optimizer.solver.search import Found
-from optimizer.solver.simple_plans import class_weights
+from optimizer.loads.settings import ROLES
 from search_spaces.enumeration import engine_config
 
 FloatArray = NDArray[np.float64]
@@ -101,82 +97,6 @@ def can_hand_over(instance: Instance, fleet: Fleet) -> bool:
     out = np.where(sent > 0.0, parts.sum(axis=1), 1.0)
     into = np.where(taken > 0.0, (mix * sent[:, None] / np.maximum(sent.sum(axis=0), 1e-300)).sum(axis=0), 1.0)
     return bool(max(np.abs(out - 1.0).max(), np.abs(into - 1.0).max()) <= ROUTED)
-
-
-def polish(instance: Instance, columns: Columns, found: Found) -> Found:
-    """Among columns of equal price that carry what the search routed, take the best to run.
-
-    Fewest pipeline stages first, whose queues are hardest to foresee; then those that miss least, then idle most. The
-    search is indifferent between them; a user is not. Blocks that share a pool keep their settings, so that no
-    pool is split.
-    """
-    tables, rate, weight = instance.tables, instance.flows.rate, class_weights(instance)
-    pool = pool_of(found.columns)
-    chosen, loads = [], []
-    for index in range(found.columns.size):
-        mine = found.columns.take(np.array([index]))
-        same = np.flatnonzero(
-            (columns.role == mine.role)
-            & (tables.offer[columns.shape] == tables.offer[mine.shape])
-            & (tables.gpus[columns.shape] == tables.gpus[mine.shape])
-            & (columns.replicas == mine.replicas)
-            & (tables.group[columns.role, columns.shape] == tables.group[mine.role, mine.shape])
-        )
-        if (pool == pool[index]).sum() > 1:
-            settings = zip(
-                (columns.shape, columns.seqs, columns.chunk), (mine.shape, mine.seqs, mine.chunk), strict=True
-            )
-            same = same[np.logical_and.reduce([every[same] == own for every, own in settings])]
-        rivals = columns.take(same)
-        priced = column_loads(instance, rivals)
-        served = found.route[index] * rate / found.blocks[index]
-        with np.errstate(invalid="ignore"):
-            busiest = np.nan_to_num(priced.load @ served, nan=np.inf).max(axis=1)
-        late = (priced.miss @ (weight * found.route[index]).T).max(axis=1)
-        allowed = float((found.loads.miss[index] @ (weight * found.route[index]).T).max()) * (1.0 + 1e-9)
-        fit = np.flatnonzero((busiest <= 1.0 + 1e-7) & (late <= allowed))
-        stages = tables.pipeline[rivals.shape[fit]]
-        order = np.lexsort((rivals.seqs[fit], np.round(busiest[fit], 3), np.round(late[fit], 3), stages))
-        best = fit[order[0]] if fit.size else None
-        chosen.append(mine if best is None else rivals.take(np.array([best])))
-        loads.append(column_loads(instance, chosen[-1]))
-    return replace(
-        found,
-        columns=join(chosen) if chosen else found.columns,
-        loads=replace(
-            found.loads,
-            load=np.concatenate([found.loads.load[:0], *(part.load for part in loads)]),
-            miss=np.concatenate([found.loads.miss[:0], *(part.miss for part in loads)]),
-        ),
-    )
-
-
-def make_fleet(instance: Instance, found: Found) -> Fleet:
-    """Merge blocks of equal engines into pools and scale the routing to shares of the served volume."""
-    if found.columns.size == 0:
-        return Fleet(())
-    columns = found.columns
-    member = pool_of(columns)
-    spares = instance.problem.constraints.spare_replicas
-    pools = []
-    for number in np.unique(member):
-        rows = np.flatnonzero(member == number)
-        first = rows[0]
-        engines = found.blocks[rows] * columns.replicas[rows]
-        role, shape = ROLES[columns.role[first]], int(columns.shape[first])
-        pools.append(
-            FleetPool(
-                name="",
-                role=role,
-                shape=shape,
-                seqs=prefill_seqs(instance, shape) if role is Role.PREFILL else int(columns.seqs[first]),
-                chunk=int(columns.chunk[first]),
-                replicas=int(engines.sum()),
-                spares=spares,
-                route=found.route[rows].sum(axis=0) / max(found.volume, 1e-12),
-            )
-        )
-    return Fleet(named(instance, pools))
 
 
 def named(instance: Instance, pools: list[FleetPool]) -> tuple[FleetPool, ...]:

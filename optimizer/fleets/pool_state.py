@@ -20,10 +20,10 @@ from optimizer.loads.lanes import Lockstep, busy_beside, latency_beside, prefill
 from optimizer.loads.loads import peakedness, prompt_latency, prompt_service
 
 from .colocated_state import colocated_state
-from .engine_state import ROUNDS, PoolState, Steps, any_busy, decode_base, fullness, overloaded, saved_alone
+from .engine_state import PoolState, Steps, any_busy, decode_base, fullness, overloaded, saved_alone
 from .fleet import FleetPool
 
-__all__ = ["ROUNDS", "PoolState", "Steps", "pool_key", "pool_state"]
+__all__ = ["PoolState", "Steps", "pool_key", "pool_state"]
 
 FloatArray = NDArray[np.float64]
 
@@ -116,21 +116,15 @@ def _prompts_on_lanes(instance: Instance, pool: FleetPool, rate: FloatArray) -> 
 
 
 def _decode_state(instance: Instance, pool: FleetPool, rate: FloatArray) -> PoolState:
-    """Fixed point of t = b + a with a = t sum rate osl slope: no prompts are in the way."""
+    """The step t = b + a with a = t sum rate osl slope: no prompts are in the way."""
     flows, tables = instance.flows, instance.tables
     per_engine = rate / pool.replicas
     work, slope = per_engine * flows.osl, tables.attention_slope[pool.shape]
     read, total = float(work @ slope), float(work.sum())
     if read >= 1.0:
         return overloaded(rate)
-    running, base, step = 1.0, 0.0, 0.0
-    for _ in range(ROUNDS):
-        before = running
-        base = decode_base(instance, pool, running)
-        step = base / (1.0 - read)
-        running = step * total
-        if running == before:  # and so for ever
-            break
+    running = _settled_batch(tables.seqs, tables.decode_base[pool.shape], total / (1.0 - read))
+    step = decode_base(instance, pool, running) / (1.0 - read)
     own, jitter = _met_by_requests(instance, pool, per_engine, running)
     nothing = np.zeros(rate.size)
     steps = Steps(step, step, nothing + 1.0, nothing, nothing, jitter, step + own, own)
@@ -138,6 +132,23 @@ def _decode_state(instance: Instance, pool: FleetPool, rate: FloatArray) -> Pool
     stable = running <= float(tables.seqs[pool.seqs]) and memory < 1.0
     back = running / max(float(per_engine.sum()), 1e-300) * step / decode_base(instance, pool, 0.0)
     return PoolState(rate, None, nothing, steps, running, full, memory, stable, relaxation=back)
+
+
+def _settled_batch(seqs: FloatArray, base: FloatArray, tokens: float) -> float:
+    """The least batch R = tokens x b(R), with b (batch sizes,) linear between batch sizes, and flat beyond them [1].
+
+    >>> _settled_batch(np.array([1.0, 2.0, 4.0]), np.array([1.0, 1.0, 2.0]), 1.5)
+    1.5
+    >>> _settled_batch(np.array([1.0, 2.0, 4.0]), np.array([1.0, 1.0, 2.0]), 1.9)
+    1.9
+    """
+    excess = seqs - tokens * base
+    enough = np.flatnonzero(excess >= 0.0)
+    if not enough.size or enough[0] == 0:
+        return float(tokens * base[-1 if not enough.size else 0])
+    at = int(enough[0])
+    part = -excess[at - 1] / (excess[at] - excess[at - 1])
+    return float(seqs[at - 1] + part * (seqs[at] - seqs[at - 1]))
 
 
 def _met_by_requests(

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.simulator import SCHEDULERS
 from search_spaces.problem import Problem
 
 from .digest import digest_of
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
+
+FIRST_SHARES = (1.0 / 3.0, 0.05, 0.1, 0.2, 0.5)
+"""Parts of an end-to-end limit that are tried for the first token."""
 
 
 @dataclass(frozen=True)
@@ -23,9 +26,7 @@ class Flows:
 
     slo: index of the SLO class; isl, osl [token]; share of all requests [1]; rate [1/s];
     new_tokens: prompt tokens to compute after prefix hits; past_tokens: those found in the cache;
-    ttft, tpot: limits [s]; where a class bounds the end-to-end time, each stays within its part of that;
-    first_step: part of the ttft that a disaggregated request sets aside for its first decode step [s];
-    entry: decode steps that pass from its arrival at the decode engine to the end of that one, on average [1].
+    ttft, tpot: limits [s]; where a class bounds the end-to-end time, each stays within its part of that.
     """
 
     slo: IntArray
@@ -37,23 +38,12 @@ class Flows:
     past_tokens: FloatArray
     ttft: FloatArray
     tpot: FloatArray
-    first_step: FloatArray
     arrival_scv: float
-    entry: float
 
     @cached_property
     def alike(self) -> str:
         """Digest of the lengths and shares, whatever the rates and the limits."""
-        return digest_of(self, ("slo", "rate", "ttft", "tpot", "first_step"))
-
-    @property
-    def longest_step(self) -> FloatArray:
-        """Longest decode step that a disaggregated request may meet: within first_step, and tpot where more follow [s].
-
-        Half a step passes on average until the one in progress ends, and on engines that pull one more while they load.
-        """
-        first = self.first_step / self.entry
-        return np.where(self.osl > 1.0, np.minimum(first, self.tpot), first)
+        return digest_of(self, ("slo", "rate", "ttft", "tpot"))
 
     @property
     def mean_context(self) -> FloatArray:
@@ -65,12 +55,11 @@ class Flows:
         return np.asarray(np.ceil(self.new_tokens / budget[..., None]))
 
 
-def make_flows(problem: Problem, first_share: float = 1.0 / 3.0, step_share: float = 1.0 / 16.0) -> Flows:
+def make_flows(problem: Problem, first_share: float = FIRST_SHARES[0]) -> Flows:
     """Cross the SLO classes with the length buckets.
 
-    first_share: part of an end-to-end limit that the first token may take, the later ones share the rest;
-    step_share: part of a TTFT limit set aside for the first decode step of disaggregated requests. Fixed parts, so
-    that loosening one limit tightens no other.
+    first_share: part of an end-to-end limit that the first token may take, the later ones share the rest. A fixed part,
+    so that loosening one limit tightens no other.
     """
     load = problem.workload
     classes, buckets = len(problem.slos), load.isl.size
@@ -94,7 +83,11 @@ def make_flows(problem: Problem, first_share: float = 1.0 / 3.0, step_share: flo
         past_tokens=past[keep],
         ttft=ttft[keep],
         tpot=tpot[keep],
-        first_step=(step_share * ttft)[keep],
         arrival_scv=load.burstiness**2,
-        entry=1.5 + SCHEDULERS[problem.engine].pulls,
     )
+
+
+def splits(problem: Problem) -> Iterator[Flows]:
+    """The flows with each part of their end-to-end limits that is tried for the first token; once without any."""
+    limited = any(slo.e2e is not None for slo in problem.slos)
+    return (make_flows(problem, share) for share in (FIRST_SHARES if limited else FIRST_SHARES[:1]))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from costmodel.host import EngineOverhead
 from search_spaces.enumeration import Enumeration, enumerate_shapes
@@ -29,3 +29,8 @@ def make_instance(problem: Problem, overhead: EngineOverhead) -> Instance:
     enumeration = enumerate_shapes(problem)
     tables = build_tables(problem, flows, enumeration.shapes, overhead)
     return Instance(problem, flows, enumeration, tables, overhead)
+
+
+def at_volume(instance: Instance, volume: float) -> Instance:
+    """The same instance with every rate multiplied by `volume`."""
+    return replace(instance, flows=replace(instance.flows, rate=instance.flows.rate * volume))

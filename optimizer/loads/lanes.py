@@ -11,23 +11,22 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.queueing import lanes_held_up, lockstep_excess
+from costmodel.queueing import lockstep_excess
 
-from .columns import Columns
 from .flows import Flows
 from .tables import Tables
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 Prefills = tuple[IntArray, IntArray]
-"""Shape and token budget of prefill engines, both (columns,): indices into the tables."""
+"""Shape and token budget of prefill engines, both (engines,): indices into the tables."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lockstep:
     """What the other lanes cost a prompt; 0 on engines with one lane.
 
-    excess (columns, flows): what waiting for the longest prompt beside it adds [s]; step (columns,): mean length of the
+    excess (engines, flows): what waiting for the longest prompt beside it adds [s]; step (engines,): mean length of the
     step that a prompt meets [s].
     """
 
@@ -36,9 +35,9 @@ class Lockstep:
 
 
 def lockstep(step: FloatArray, count: FloatArray, rate: FloatArray, *, lanes: FloatArray, busy: FloatArray) -> Lockstep:
-    """Prompts of `count` steps each of length `step` [s], both (columns, flows), on engines of several lanes.
+    """Prompts of `count` steps each of length `step` [s], both (engines, flows), on engines of several lanes.
 
-    rate (flows,): how often a prompt is of each flow; lanes, busy (columns,): number, and the share of time in which
+    rate (flows,): how often a prompt is of each flow; lanes, busy (engines,): number, and the share of time in which
     each has a prompt. A step is met in proportion to its length: E[s^2] / E[s].
     """
     excess, met = np.zeros(step.shape), np.zeros(lanes.shape)
@@ -60,7 +59,7 @@ def prefill_lockstep(flows: Flows, tables: Tables, at: Prefills, rate: FloatArra
 
 
 def latency_beside(tables: Tables, at: Prefills, busy: FloatArray) -> FloatArray:
-    """Time of a prompt with the share `busy` (columns,) of a prefill engine's lanes busy [s], (columns, flows)."""
+    """Time of a prompt with the share `busy` (engines,) of a prefill engine's lanes busy [s], (engines, flows)."""
     return beside_prompts(tables.prefill_alone[at], tables.prefill_time[at], busy[:, None])
 
 
@@ -82,29 +81,3 @@ def busy_beside(busy: FloatArray, arrival_scv: float, lanes: FloatArray) -> Floa
     [0.5, 1.0]
     """
     return np.asarray(np.minimum(busy + max(arrival_scv - 1.0, 0.0) / lanes, 1.0))
-
-
-def mixed_beside(flows: Flows, tables: Tables, columns: Columns) -> FloatArray:
-    """Mixed steps of colocated blocks with those beside a prompt, KV reads of decodes apart [s], (columns, flows)."""
-    at = (columns.shape, columns.seqs, columns.chunk)
-    busy = busy_beside(columns.utilization, flows.arrival_scv, columns.replicas * tables.ranks[columns.shape])
-    return beside_prompts(tables.mixed_alone[at], tables.mixed_base[at], busy[:, None])
-
-
-def mixed_lockstep(flows: Flows, tables: Tables, columns: Columns, room: FloatArray) -> Lockstep:
-    """What lanes of colocated blocks cost each other's prompts; room (columns,): attention time of their steps [s]."""
-    ranks, reads = tables.ranks[columns.shape], tables.carried * room[:, None]
-    step = (mixed_beside(flows, tables, columns) + reads) / tables.pipeline[columns.shape][:, None]
-    count = tables.chunk_count[columns.shape, columns.seqs, columns.chunk]
-    busy = busy_beside(columns.utilization, flows.arrival_scv, columns.replicas * ranks)
-    return lockstep(step, count, flows.share, lanes=ranks, busy=busy)
-
-
-def chunks_held_up(flows: Flows, columns: Columns, tables: Tables) -> tuple[FloatArray, FloatArray]:
-    """Pipeline stages x data-parallel ranks of the engines, and how many of them a chunk slows, (columns, 1)."""
-    at = (columns.shape, columns.seqs, columns.chunk)
-    ranks = tables.ranks[columns.shape][:, None]
-    lanes = tables.pipeline[columns.shape][:, None] * ranks
-    chunks = (tables.chunk_count[at] @ (flows.share / flows.share.sum()))[:, None]
-    chunks = np.where(ranks > 1.0, 1.0, chunks)  # a prompt keeps to one rank, each of its chunks holds up the others
-    return lanes, lanes_held_up(lanes, columns.utilization[:, None], chunks)

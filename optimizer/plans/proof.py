@@ -1,16 +1,15 @@
 """What a search proved of a fleet: its status, the bound on its cost, and the gap between the two.
 
-Two bounds on the cost of other fleets are known, and no more than they say is ever claimed:
+Two claims are made, and no third:
 
-    promised   no fleet whose engines promise the demand, at any routing, costs less (the formulas of columns)
-    floor      no fleet that the evaluation accepts costs less, whatever its engines promise (`rivals.floor`)
+    few_pools   no fleet of one pool or two that holds by formula costs less (all of them were looked at in order)
+    floor       no fleet at all that the evaluation accepts costs less (`rivals.floor`)
 
-The evaluation accepts more fleets than columns promise, so the floor is the lower of the two and holds for all. Of a
-fleet of cost c that holds,
+Of a fleet of cost c that holds,
 
-    c >= promised   bound = promised; optimal where the gap is closed: of the promised fleets none costs less
-    c <  promised   it is none of those: bound = floor; optimal only at the floor
-    c <  floor      cannot be by formula, so that one of the two is wrong: `ContradictionError`
+    c >= few_pools   bound = few_pools; optimal where the gap is closed: no fleet of one pool or two costs less
+    c <  few_pools   it has more pools, or other settings: bound = floor; optimal only at the floor
+    c <  floor       cannot be by formula, so that one of the two is wrong: `ContradictionError`
 
 and the most that any fleet at all could save is 1 - floor / c, whatever the gap. All hold for the engines, the step
 times and the parts of latency limits that the search was given.
@@ -37,14 +36,14 @@ class ContradictionError(Exception):
 class Proof:
     """What the search proved: status, lower bound on the cost [$/h] and relative gap; None where there is none.
 
-    promised, floor [$/h]: see the module; the bound is one of the two.
+    few_pools, floor [$/h]: see the module; the bound is one of the two.
     """
 
     status: Status
     bound: float | None
     gap: float | None
     floor: float | None = None
-    promised: float | None = None
+    few_pools: float | None = None
 
 
 def gap_of(bound: float | None, cost: float) -> float | None:
@@ -66,7 +65,7 @@ def bound_for(least: float | None, cost: float) -> float | None:
     return None if least is None or is_below(least, cost) else min(least, cost)
 
 
-def proof_of_cost(promised: float | None, floor: float | None, cost: float) -> Proof:
+def proof_of_cost(few_pools: float | None, floor: float | None, cost: float) -> Proof:
     """What is proven of a fleet of some cost that the evaluation accepts [$/h]; see the module.
 
     Raises ContradictionError for one below the floor.
@@ -78,19 +77,19 @@ def proof_of_cost(promised: float | None, floor: float | None, cost: float) -> P
     if is_below(floor, cost):
         raise ContradictionError(f"a fleet of {cost!r} $/h holds, though none below {floor!r} $/h can")
     least = bound_for(floor, cost)
-    bound = max((one for one in (bound_for(promised, cost), least) if one is not None), default=None)
+    bound = max((one for one in (bound_for(few_pools, cost), least) if one is not None), default=None)
     gap = gap_of(bound, cost)
-    return Proof(status_of(gap), bound, gap, least, promised)
+    return Proof(status_of(gap), bound, gap, least, few_pools)
 
 
-def proof_of_judged(promised: float | None, floor: float | None, cost: float) -> Proof:
+def proof_of_judged(few_pools: float | None, floor: float | None, cost: float) -> Proof:
     """What is proven of a fleet of some cost that held for another judge: a simulation, or other parts of the limits.
 
     The evaluation can be too careful: of a fleet below its floor nothing is proven, which the two costs tell [$/h].
     """
     if is_below(floor, cost):
-        return Proof(Status.FEASIBLE, None, None, floor, promised)
-    return proof_of_cost(promised, floor, cost)
+        return Proof(Status.FEASIBLE, None, None, floor, few_pools)
+    return proof_of_cost(few_pools, floor, cost)
 
 
 def is_below(bound: float | None, cost: float) -> bool:

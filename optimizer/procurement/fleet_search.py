@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 from optimizer.fleets.bought import gpu_cost, paid_gpus
 from optimizer.fleets.build_plan import fleet_gpus, pool_line
 from optimizer.fleets.fleet import Fleet
-from optimizer.fleets.volume import at_volume
 from optimizer.loads.diagnose import check_floors, check_shapes
-from optimizer.loads.instance import make_instance
+from optimizer.loads.instance import at_volume, make_instance
 from optimizer.rivals.by_evaluation import Evaluated, cheapest_held
 from optimizer.rivals.per_class import classes_apart, of_class
 from optimizer.whatif.physics import physics_at

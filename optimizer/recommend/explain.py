@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from costmodel.engine import Role
 from costmodel.words import dearer, dollars, join_words, percentage
@@ -16,21 +15,16 @@ from optimizer.fleets.error_bars import planned_instance
 from optimizer.fleets.evaluate import predict_misses
 from optimizer.fleets.fleet import Fleet
 from optimizer.fleets.operating import utilization
-from optimizer.loads.columns import ROLES, Columns, Grid, make_columns
 from optimizer.loads.instance import Instance
 from optimizer.loads.loads import Resource
-from optimizer.rivals.by_evaluation import Evaluated, Picks, cheapest_held
-from optimizer.rivals.leanest import evaluated
-from optimizer.solver.fleet_model import COLOCATED, DECODE, PREFILL
-from optimizer.solver.simple_plans import COMPARED, Totals, block_costs, price_space
-from optimizer.solver.split import with_best_split
+from optimizer.loads.settings import COLOCATED, DECODE, PREFILL, ROLES, Settings, make_settings
+from optimizer.rivals.by_evaluation import BoolArray, Evaluated, Picks, cheapest_held
+from optimizer.rivals.leanest import at_best_split
 from search_spaces.engines import load_engine_overhead
 from search_spaces.enumeration import RULES
 from search_spaces.pairs import END_RULES, end_of, pair_refusal
 from search_spaces.problem import Offer, Problem, SearchSpace
 from search_spaces.wanted import Wanted, with_wanted
-
-BoolArray = NDArray[np.bool_]
 
 PARTNERS = {PREFILL: (PREFILL, DECODE), DECODE: (PREFILL, DECODE), COLOCATED: (COLOCATED,)}
 """Roles of the pools of a fleet that has an engine of the key's role."""
@@ -96,15 +90,6 @@ class Explanation:
         return min((one.cost for one in self.standings if one.cost is not None), default=np.inf)
 
 
-@dataclass(frozen=True, slots=True)
-class _Priced:
-    """A search space with its prices: the columns and totals, and what the evaluation says of their pools."""
-
-    columns: Columns
-    totals: Totals
-    known: Evaluated
-
-
 def explain(problem: Problem, wanted: Wanted) -> Explanation:
     """Check a config against every rule; where it can be, rank it by the cheapest fleet that it is part of.
 
@@ -116,11 +101,11 @@ def explain(problem: Problem, wanted: Wanted) -> Explanation:
 
 def explain_each(problem: Problem, configs: Sequence[Wanted]) -> list[Explanation]:
     """The same for several configs; a search space is priced once, for all of those within it."""
-    priced: dict[SearchSpace, _Priced] = {}
+    priced: dict[SearchSpace, Evaluated] = {}
     return [_explain_gpu(problem, wanted, priced) for wanted in configs]
 
 
-def _explain_gpu(problem: Problem, wanted: Wanted, priced: dict[SearchSpace, _Priced]) -> Explanation:
+def _explain_gpu(problem: Problem, wanted: Wanted, priced: dict[SearchSpace, Evaluated]) -> Explanation:
     """Of the offers that a config means, the one with the cheapest fleet, or that no rule refuses; the stated if any.
 
     Whoever writes a GPU's name means those that are owned too; whoever writes that of the owned ones means no others.
@@ -136,7 +121,7 @@ def _explain_gpu(problem: Problem, wanted: Wanted, priced: dict[SearchSpace, _Pr
     return replace(best, other=next(iter(others), None))
 
 
-def _explain(problem: Problem, wanted: Wanted, priced: dict[SearchSpace, _Priced]) -> Explanation:
+def _explain(problem: Problem, wanted: Wanted, priced: dict[SearchSpace, Evaluated]) -> Explanation:
     wider, unsearched = with_wanted(problem, wanted)
     offer, shape = wider.offers[wanted.offer], wanted.shape(wider)
     rulings = tuple(Ruling(name, rule(wider, shape)) for name, rule in RULES.items())
@@ -144,9 +129,7 @@ def _explain(problem: Problem, wanted: Wanted, priced: dict[SearchSpace, _Priced
         return Explanation(offer, rulings, unsearched, ())
     if wider.space not in priced:
         overhead = load_engine_overhead(wider.engine, wider.engine_changes)
-        instance = with_best_split(planned_instance(wider, overhead))
-        columns, totals = price_space(instance, make_columns(instance, Grid()))
-        priced[wider.space] = _Priced(columns, totals, evaluated(instance, (columns, totals)))
+        priced[wider.space] = at_best_split(planned_instance(wider, overhead))
     roles = wider.space.roles if wanted.role is None else (wanted.role,)
     standings = tuple(_standing(priced[wider.space], wanted, role) for role in roles)
     return Explanation(offer, rulings, unsearched, standings)
@@ -158,18 +141,19 @@ def explain_pair(problem: Problem, prefill: Wanted, decode: Wanted) -> tuple[Rul
     return tuple(Ruling(name, rule(problem, *ends)) for name, rule in END_RULES.items())
 
 
-def _standing(priced: _Priced, wanted: Wanted, role: Role) -> Standing:
+def _standing(known: Evaluated, wanted: Wanted, role: Role) -> Standing:
     """Where the config stands among the engines of one role."""
-    instance, known, number = priced.known.instance, priced.known, ROLES.index(role)
-    mine = _mask(instance, priced.columns, wanted, number)
+    instance, number = known.instance, ROLES.index(role)
+    own_settings = _with_config(instance, wanted, number)
     tried = np.unique(known.settings.shape[known.settings.role == number])
     rivals = tried[tried != instance.tables.shapes.index(wanted.shape(instance.problem))]
     best = _cheapest_with(known, known.settings.role == number, role)
-    own = _own_fleet(priced, mine, role)
-    if own is None:
-        why = _why_none(instance, (priced.columns, priced.totals), mine, wanted, role)
+    chosen = Evaluated.of(instance, own_settings)
+    found = _cheapest_with(chosen, own_settings.role == number, role)
+    if found is None:
+        why = _why_none(chosen, wanted, role)
         return Standing(role, None, (), None, rivals.size + 1, None if best is None else best[1], None, None, why)
-    fleet, cost = own
+    fleet, cost = chosen.fleet(found[0]), found[1]
     least = cost if best is None else min(best[1], cost)
     others = (known.settings.role == number) & (known.settings.shape == rivals[:, None])  # its own settings are none
     rank = 1 + sum(_cheapest_with(known, other, role, cost) is not None for other in others)
@@ -180,17 +164,18 @@ def _standing(priced: _Priced, wanted: Wanted, role: Role) -> Standing:
     )
 
 
-def _mask(instance: Instance, columns: Columns, wanted: Wanted, role: int) -> BoolArray:
-    """The columns that are the config in a role."""
-    tables = instance.tables
+def _with_config(instance: Instance, wanted: Wanted, role: int) -> Settings:
+    """The settings of a config in a role, and those of every possible partner."""
+    tables, settings = instance.tables, make_settings(instance, every_limit=True)
     shape = tables.shapes.index(wanted.shape(instance.problem))
-    mine = (columns.shape == shape) & (columns.role == role)
+    own = (settings.shape == shape) & (settings.role == role)
     if wanted.max_num_seqs is not None and role != PREFILL:
-        mine &= tables.seqs[columns.seqs] == wanted.max_num_seqs
+        own &= tables.seqs[settings.seqs] == wanted.max_num_seqs
     several = role == COLOCATED or (role == PREFILL and tables.pipeline[shape] > 1.0)  # budgets are searched
     if wanted.max_num_batched_tokens is not None and several:
-        mine &= tables.chunks[columns.chunk] == wanted.max_num_batched_tokens
-    return np.asarray(mine)
+        own &= tables.chunks[settings.chunk] == wanted.max_num_batched_tokens
+    partner = (settings.role != role) & ((settings.role != DECODE) | (settings.seqs == tables.limits[-1]))
+    return settings.take(own | partner)
 
 
 def _cheapest_with(known: Evaluated, mine: BoolArray, role: Role, below: float = np.inf) -> tuple[Picks, float] | None:
@@ -198,15 +183,6 @@ def _cheapest_with(known: Evaluated, mine: BoolArray, role: Role, below: float =
     number = ROLES.index(role)
     partners = np.isin(known.settings.role, PARTNERS[number]) & (known.settings.role != number)
     return cheapest_held(known, pools_apart(known.instance.problem), below, mine | partners)
-
-
-def _own_fleet(priced: _Priced, mine: BoolArray, role: Role) -> tuple[Fleet, float] | None:
-    """The cheapest fleet of one or two pools with a config, of which these are the columns, and its cost [$/h]."""
-    known, number = priced.known, ROLES.index(role)
-    index = np.flatnonzero(mine | (priced.columns.role != number))
-    chosen = evaluated(known.instance, (priced.columns.take(index), priced.totals.take(index)))
-    found = _cheapest_with(chosen, chosen.settings.role == number, role)
-    return None if found is None else (chosen.fleet(found[0]), found[1])
 
 
 def _busiest(instance: Instance, fleet: Fleet, role: Role) -> tuple[str, float]:
@@ -234,13 +210,13 @@ def _why_silent(instance: Instance, shape: int, role: Role) -> str:
     return next(reason for pair in pairs if (reason := pair_refusal(problem, *pair)) is not None)
 
 
-def _why_none(instance: Instance, priced: tuple[Columns, Totals], mine: BoolArray, wanted: Wanted, role: Role) -> str:
-    """Why no fleet of one or two pools with the config holds."""
-    totals = priced[1]
-    tables, flows = instance.tables, instance.flows
+def _why_none(chosen: Evaluated, wanted: Wanted, role: Role) -> str:
+    """Why no fleet of one or two pools with the config holds; chosen: its settings, and its possible partners."""
+    instance, tables, flows = chosen.instance, chosen.instance.tables, chosen.instance.flows
+    own = np.flatnonzero(chosen.settings.role == ROLES.index(role))
     shape = tables.shapes.index(wanted.shape(instance.problem))
     step, limit = float(tables.decode_base[shape].min()), float(flows.tpot.max())
-    if not mine.any():
+    if not own.size:
         partners = tables.talks[shape] if role is Role.PREFILL else tables.talks[:, shape]
         if role is not Role.COLOCATED and not partners.any():
             return "no engine of the search space can talk to it: " + _why_silent(instance, shape, role)
@@ -248,25 +224,17 @@ def _why_none(instance: Instance, priced: tuple[Columns, Totals], mine: BoolArra
             return (
                 f"its shortest decode step, {step * 1e3:,.4g} ms, is not below the TPOT limit of {limit * 1e3:,.4g} ms"
             )
-        return _why_unpriced(instance, wanted, role)
-    late = float(totals.late[mine].max(axis=1).min())
-    if late > 1.0:
-        return f"at its best setting {late:,.3g} times as many requests miss their SLO as may"
-    if not np.isfinite(totals.busiest[mine]).any():
-        return "some requests of the demand fit in none of its settings"
+        return _why_unsearched(instance, wanted)
+    if not any(chosen.able(int(setting), chosen.most(int(setting))) for setting in own):
+        most = max(chosen.most(int(setting)) for setting in own)
+        return f"too many requests miss their SLO even with {most:,} engines of it, beside the best of partners"
     limits = [name for name in ("budget", "power", "max_gpus", "max_pools") if _limited(instance, name)]
     held = join_words(limits) if limits else "the inventory or the links of its possible partners"
     return f"no fleet with it that serves the whole demand keeps {held}"
 
 
-def _why_unpriced(instance: Instance, wanted: Wanted, role: Role) -> str:
-    """Why no block of an engine is priced that no rule refuses, and that has partners and short enough steps."""
-    made, number = make_columns(instance, Grid()), ROLES.index(role)
-    mine = _mask(instance, made, wanted, number)
-    if mine.any():
-        cost = float(block_costs(instance, made.take(mine)).min())
-        one = "one engine of it" + " with its spare replicas" * (instance.problem.constraints.spare_replicas > 0)
-        return f"{one} costs {dollars(cost)}/h, over {COMPARED:g} times the best prefill-decode fleet"
+def _why_unsearched(instance: Instance, wanted: Wanted) -> str:
+    """Why an engine is in no fleet that no rule refuses, and that has partners and short enough steps."""
     tables, budget = instance.tables, instance.problem.constraints.budget
     shape = tables.shapes.index(wanted.shape(instance.problem))
     price, chunk = float(tables.usd_per_hour[shape]), wanted.max_num_batched_tokens

@@ -76,7 +76,7 @@ def judged(
     least, tuning = THOROUGH_RUNS if level is Level.THOROUGH else 2, None
     if solved.instance.problem.objective.goal is Goal.MIN_COST:
         bench = make_bench(solved.instance, late=brake.stopped)
-        searched, lean, tuning = proven(solved, bench, resolver(solved.space), brake, told, tune=tune, least=least)
+        searched, lean, tuning = proven(solved, bench, resolver(solved.settings), brake, told, tune=tune, least=least)
     else:
         bench, searched = verified_volume(solved, least, brake.stopped)
         lean = None if searched.winner is None else Lean(searched.winner, ())
@@ -129,15 +129,11 @@ def with_simulation(found: Judged, plan: Plan, brake: Brake, told: Told) -> Plan
 
 
 def proof_of(solved: Solved, winner: Verdict, volume: float) -> Proof:
-    """What the search proved of the winner: its bound is over fleets that columns promise.
-
-    A fleet that serves more than those is none of them: then no bound is known. Where the formulas' own choice costs
-    less than the promised ones that bound says nothing of what might be found.
-    """
+    """What the search proved of the winner; where it serves more than any fleet could by formula, nothing."""
     proof = solved.proof
     if solved.instance.problem.objective.goal is Goal.MIN_COST:
-        promised = bound_for(proof.promised, fleet_cost(solved.instance, solved.fleet))
-        return proof_of_judged(promised, proof.floor, winner.cost)
+        few_pools = bound_for(proof.few_pools, fleet_cost(solved.instance, solved.fleet))
+        return proof_of_judged(few_pools, proof.floor, winner.cost)
     part = volume / solved.volume
     if solved.instance.problem.objective.goal is Goal.MAX_GOODPUT_PER_DOLLAR:
         part *= fleet_cost(solved.instance, solved.fleet) / winner.cost
@@ -149,13 +145,10 @@ def proof_of(solved: Solved, winner: Verdict, volume: float) -> Proof:
 
 
 def verified_volume(solved: Solved, least: int, late: Late) -> tuple[Bench, Searched]:
-    """The most of the demand that the fleet is proven to serve; where it serves too little, the promised one."""
+    """The most of the demand that the fleet is proven to serve."""
     numbers = itertools.count(1)
     try:
         bench, searched = _volume_of(solved, solved.fleet, least, late, numbers)
-        if searched.winner is None and solved.promised.pools and solved.promised is not solved.fleet:
-            other = _volume_of(solved, solved.promised, least, late, numbers)
-            return other if other[1].winner is not None else (bench, searched)
     except OutOfTimeError:
         return make_bench(solved.instance, solved.volume, least, late), Searched(None, None, undecided=solved.fleet)
     return bench, searched
@@ -193,7 +186,7 @@ def _undecided(solved: Solved, bench: Bench, fleet: Fleet) -> Judged:
     """The time was up before a fleet was proven to hold: the best by formula that had not missed."""
     cost = fleet_cost(solved.instance, fleet)
     own = fleet is solved.fleet
-    proof = solved.proof if own else proof_of_judged(solved.proof.promised, solved.proof.floor, cost)
+    proof = solved.proof if own else proof_of_judged(solved.proof.few_pools, solved.proof.floor, cost)
     first = solved.rivals[0].row if own else recommended(solved.instance, fleet, proof, solved.volume)
     rows = [first, *(rival.row for rival in solved.rivals[1:] if (rival.row.cost_usd_per_hour or cost) >= cost)]
     trail = Trail((), (), len(bench.verdicts), 0, interrupted=True)

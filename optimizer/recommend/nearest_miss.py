@@ -11,24 +11,17 @@ from costmodel.words import join_words
 from optimizer.fleets.binding import amount, binding, fleet_bindings
 from optimizer.fleets.build_plan import fleet_cost, fleet_gpus, pool_line
 from optimizer.fleets.error_bars import planned_instance
-from optimizer.fleets.evaluate import evaluate, holds, predict_misses
-from optimizer.fleets.fleet import Fleet, make_fleet, polish
-from optimizer.loads.columns import Grid, make_columns
+from optimizer.fleets.evaluate import evaluate, predict_misses
+from optimizer.fleets.fleet import Fleet
 from optimizer.loads.diagnose import LATENCIES, with_fewer_misses, with_looser_slos, without_limits
 from optimizer.loads.instance import Instance
 from optimizer.loads.late import Late, never
 from optimizer.plans.plan import Alternative, Binding, Status
-from optimizer.rivals.alternatives import QUICK
-from optimizer.rivals.leanest import evaluated, leanest
-from optimizer.rivals.per_class import classes_apart
-from optimizer.solver.fleet_model import aim_of
-from optimizer.solver.search import plan_blocks, search
-from optimizer.solver.simple_plans import simple_plans
-from optimizer.solver.split import priced_at_best_split
+from optimizer.rivals.leanest import at_best_split
 from optimizer.verification.verdict import Verdict
 from search_spaces.problem import Goal, Slo
 
-from .formula_search import find_that_holds
+from .formula_search import cheapest_by_formula
 from .judged import goal_missed
 from .lifting import least_demand, lifts
 from .rival_rows import overall
@@ -187,27 +180,12 @@ def _goals_missed(held: Held, slos: Sequence[Slo]) -> list[Binding]:
 
 
 def by_formula(instance: Instance, late: Late = never) -> Held | None:
-    """The cheapest fleet that holds by formula, from the best simple plan or one found with little effort.
-
-    late: once it is, none is looked for.
-    """
+    """The cheapest fleet that holds by formula; late: once it is, none is looked for."""
     if late():
         return None
-    instance, (columns, totals) = priced_at_best_split(instance, late, late)
-    if classes_apart(instance.problem):
-        space = make_columns(instance, Grid())
-        fleet = find_that_holds(instance, space, (columns, totals), QUICK)[2]
-        return Held(instance, fleet) if fleet.pools else None
-    plans = simple_plans(instance, columns, totals)
-    found = (
-        plan_blocks(instance, columns, plans[0])
-        if plans
-        else search(instance, columns, totals, aim_of(instance.problem), QUICK)
-    )
-    promised = make_fleet(instance, polish(instance, columns, found))
-    held = promised.pools and holds(instance, predict_misses(instance, promised))
-    fleet = leanest(evaluated(instance, (columns, totals), late), promised if held else Fleet(()))
-    return Held(instance, fleet) if fleet.pools else None
+    known = at_best_split(instance, late)
+    fleet = cheapest_by_formula(known)
+    return Held(known.instance, fleet) if fleet.pools else None
 
 
 def _pool_limit(instance: Instance, fleet: Fleet) -> list[Binding]:

@@ -14,16 +14,15 @@ from costmodel.simulator import prepare
 from optimizer.fleets.build_plan import build_plan, fleet_cost, provenance
 from optimizer.fleets.error_bars import at_quantile, class_error_bars, slow_end
 from optimizer.fleets.fleet import Fleet
-from optimizer.loads.columns import Columns
 from optimizer.loads.diagnose import check_floors, check_shapes
 from optimizer.loads.instance import Instance, make_instance
+from optimizer.loads.late import Deadline
+from optimizer.loads.settings import Settings
 from optimizer.plans.plan import Alternative, Binding, Plan, Provenance, RunInfo, Status
 from optimizer.plans.proof import proof_of_judged
-from optimizer.rivals.alternatives import little, recommended
-from optimizer.rivals.leanest import evaluated
-from optimizer.solver.search import Effort
-from optimizer.solver.simple_plans import price_space
-from optimizer.solver.split import priced_at_best_split
+from optimizer.rivals.alternatives import recommended
+from optimizer.rivals.by_evaluation import Evaluated
+from optimizer.rivals.leanest import at_best_split, leanest
 from optimizer.verification.tune import Wish
 from optimizer.verification.verdict import make_bench
 from optimizer.verification.verify import Resolve
@@ -34,7 +33,7 @@ from search_spaces.fields import Reader, member, quantity, stated
 from search_spaces.problem import Problem
 from search_spaces.quantities import Kind
 
-from .formula_search import find_that_holds, or_leaner, solved_by_formula
+from .formula_search import solved_by_formula
 from .judged import Judged, as_judged, judged, with_simulation
 from .level import Brake, Level
 from .near_fleets import with_near_fleets
@@ -44,9 +43,8 @@ from .tuning import wish_of
 
 Progress = Callable[[str, float], None]
 
-BY_FORMULA, SPLITTING = 0.5, 0.5
-"""Of the time left, the share in which fleets are found by formula where they are simulated too, and of that the share
-in which splits of the latency limits are compared [1]."""
+BY_FORMULA = 0.5
+"""Of the time left, the share in which fleets are found by formula where they are simulated too [1]."""
 
 AGAIN = 0.25
 """Of the time left, the share that a repair by search may take [1]."""
@@ -112,14 +110,13 @@ def optimize(
     check_shapes(problem, enumerate_shapes(problem))
     expected = make_instance(problem, load_engine_overhead(problem.engine, problem.engine_changes))
     check_floors(expected)
-    effort, brake = Effort(until=until), brake or Brake()
+    deadline, brake = Deadline(until), brake or Brake()
     brake.until = until
-    first = effort if asked is Level.QUICK else effort.part(BY_FORMULA)
-    planned = at_quantile(expected, slow_end(problem.confidence))
-    instance, priced = priced_at_best_split(planned, first.part(SPLITTING).late, effort.late)
-    solved = solved_by_formula(instance, priced, first, watch.stage, effort.late)
-    origin = provenance(instance, solved.size, RunInfo(created=_now(), command="", timings_s={}))
-    plan = _plan(Wanted(expected, origin, asked, effort, brake, watch.stage, tune), solved)
+    first = deadline if asked is Level.QUICK else deadline.part(BY_FORMULA)
+    known = at_best_split(at_quantile(expected, slow_end(problem.confidence)), first.late)
+    solved = solved_by_formula(known, first, watch.stage)
+    origin = provenance(known.instance, solved.size, RunInfo(created=_now(), command="", timings_s={}))
+    plan = _plan(Wanted(expected, origin, asked, deadline, brake, watch.stage, tune), solved)
     if asked is not Level.QUICK:
         plan = as_unconfirmed(plan)
     watch.stage("done", 1.0)
@@ -147,7 +144,7 @@ class Wanted:
     expected: Instance
     origin: Provenance
     level: Level
-    effort: Effort
+    deadline: Deadline
     brake: Brake
     told: Progress
     tune: Wish | None = None
@@ -162,7 +159,7 @@ def _plan(wanted: Wanted, solved: Solved) -> Plan:
         solved = with_near_fleets(solved, wanted.brake.stopped)
     if not solved.fleet.pools:
         return _in_the_way(wanted, solved, describe_miss(solved.instance, solver_of(wanted), wanted.brake.stopped))
-    resolver = partial(resolver_of, wanted.effort)
+    resolver = partial(resolver_of, wanted.deadline)
     answer = judged(solved, resolver, wanted.level, wanted.brake, wanted.told, tune=wanted.tune)
     if answer.winner is not None:
         return _judged_plan(wanted, solved, answer)
@@ -183,8 +180,8 @@ def _in_the_way(wanted: Wanted, solved: Solved, miss: Miss) -> Plan:
     instance = replace(held.instance, problem=solved.instance.problem)
     expected = make_instance(held.instance.problem, instance.overhead)
     cost = fleet_cost(instance, held.fleet)
-    proof = proof_of_judged(solved.proof.promised, solved.proof.floor, cost)
-    found = replace(solved, instance=instance, fleet=held.fleet, promised=Fleet(()), proof=proof, volume=1.0, rivals=())
+    proof = proof_of_judged(solved.proof.few_pools, solved.proof.floor, cost)
+    found = replace(solved, instance=instance, fleet=held.fleet, proof=proof, volume=1.0, rivals=())
     wanted = replace(wanted, expected=expected)
     if held.verdict is None:
         return _written(wanted, found, [recommended(instance, held.fleet, proof, 1.0)], [])
@@ -213,19 +210,12 @@ def _judged_plan(wanted: Wanted, solved: Solved, answer: Judged) -> Plan:
     return with_simulation(answer, plan, wanted.brake, wanted.told)
 
 
-def resolver_of(effort: Effort, space: Columns) -> Resolve:
-    """Searches again, for the cheapest fleet of engines that bear less: by columns, then by evaluation.
-
-    space: the columns among which it is searched.
-    """
+def resolver_of(deadline: Deadline, settings: Settings) -> Resolve:
+    """Searches again, for the cheapest fleet of engines that bear less, among those of some settings."""
 
     def resolve(stricter: Instance) -> Fleet:
-        if effort.late():
-            return Fleet(())
-        some = little(effort.part(AGAIN))
-        priced = price_space(stricter, space, some.late)
-        promised = find_that_holds(stricter, space, priced, some)
-        return or_leaner(evaluated(stricter, priced, some.late), promised, some)[2]
+        late = deadline.part(AGAIN).late
+        return Fleet(()) if late() else leanest(Evaluated.of(stricter, settings, late))
 
     return resolve
 
@@ -237,12 +227,11 @@ def solver_of(wanted: Wanted) -> Solve:
         late = wanted.brake.stopped
         if late() or by_formula(instance, late) is None:
             return None
-        split, priced = priced_at_best_split(instance, late, late)
-        solved = solved_by_formula(split, priced, wanted.effort, _untold, late)
+        solved = solved_by_formula(at_best_split(instance, late), wanted.deadline, _untold)
         if not solved.fleet.pools:
             return None
         bench = make_bench(solved.instance, late=late)
-        _, lean, _ = proven(solved, bench, resolver_of(wanted.effort, solved.space), wanted.brake, _untold)
+        _, lean, _ = proven(solved, bench, resolver_of(wanted.deadline, solved.settings), wanted.brake, _untold)
         return None if lean is None else Held(solved.instance, lean.winner.fleet, lean.winner)
 
     def formula(instance: Instance) -> Held | None:

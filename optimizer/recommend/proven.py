@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from optimizer.fleets.fleet import Fleet
-from optimizer.loads.columns import Columns
 from optimizer.loads.instance import Instance
 from optimizer.loads.late import Late
+from optimizer.loads.settings import Settings
 from optimizer.plans.plan_simulation import Tuning
 from optimizer.plans.proof import Proof
 from optimizer.rivals.alternatives import Rival
@@ -34,13 +34,12 @@ Told = Callable[[str, float], None]
 class Solved:
     """What the search found by formula: the fleet, what is proven of it, the volume it serves and its rivals.
 
-    promised: the best fleet that columns promise, from which the fleet came; size: of the search, as the plan has it.
+    settings: of the engines among which it was searched; size: of the search, as the plan has it.
     """
 
     instance: Instance
-    space: Columns
+    settings: Settings
     fleet: Fleet
-    promised: Fleet
     proof: Proof
     volume: float
     rivals: tuple[Rival, ...]
@@ -132,7 +131,7 @@ def remembered(resolve: Resolve) -> Resolve:
 def _candidates(solved: Solved) -> list[Fleet]:
     """The fleets found by formula, the best first."""
     rivals = [fleet for rival in solved.rivals for fleet in rival.fleets]
-    return _distinct([solved.fleet, solved.promised, *rivals])
+    return _distinct([solved.fleet, *rivals])
 
 
 def _distinct(fleets: Iterable[Fleet]) -> list[Fleet]:

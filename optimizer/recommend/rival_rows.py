@@ -18,8 +18,8 @@ import numpy as np
 from costmodel.words import dollars
 from optimizer.fleets.build_plan import fleet_cost, pool_line
 from optimizer.fleets.fleet import Fleet
-from optimizer.loads.columns import Columns
 from optimizer.loads.instance import Instance
+from optimizer.loads.settings import Settings
 from optimizer.plans.plan import Alternative, Status
 from optimizer.plans.plan_simulation import SimulatedLatencies
 from optimizer.plans.proof import Proof, bound_for, gap_of
@@ -50,15 +50,15 @@ SWAPS = 3
 UNCONFIRMED = "; not confirmed by simulation, for want of time"
 """What is said of a rival that was not put to fresh requests."""
 
-Resolver = Callable[[Columns], Resolve]
-"""Searches again among some columns."""
+Resolver = Callable[[Settings], Resolve]
+"""Searches again among engines of some settings."""
 
 
 def compared(solved: Solved, bench: Bench, winner: Verdict, proof: Proof, resolver: Resolver) -> list[Alternative]:
     """The comparison with every kind, all simulated that can be: the winner first, the best of each kind after it."""
-    instance, space = solved.instance, solved.space
+    instance, settings = solved.instance, solved.settings
     best = winner_row(bench, winner, proof)
-    every = {kind.label: kind for kind in kinds(instance, space)}
+    every = {kind.label: kind for kind in kinds(instance, settings)}
     known = [one for rival in solved.rivals for one in rival.fleets if rival.row.cost_usd_per_hour is not None]
     rows = []
     for rival in solved.rivals[1:]:
@@ -71,7 +71,7 @@ def compared(solved: Solved, bench: Bench, winner: Verdict, proof: Proof, resolv
         if not fleets or (bench.late() and not any(bench.judged(fleet) for fleet in fleets)):
             rows.append(_unconfirmed(rival.row))
             continue
-        resolve = None if kind is None else remembered(resolver(space.take(kind.mask(instance, space))))
+        resolve = None if kind is None else remembered(resolver(settings.take(kind.mask(instance, settings))))
         found = _cheapest_confirmed(bench, fleets, kind, winner.cost, resolve)
         rows.append(_unconfirmed(rival.row) if found is None else _row(instance, rival.row, found, winner.cost))
     rows.sort(key=lambda row: (row.cost_usd_per_hour is None, row.cost_usd_per_hour or 0.0, row.label))

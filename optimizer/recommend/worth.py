@@ -12,20 +12,15 @@ from costmodel.errors import InputError
 from costmodel.words import dearer
 from optimizer.fleets.build_plan import fleet_cost
 from optimizer.fleets.error_bars import at_quantile, slow_end
-from optimizer.loads.columns import Grid, make_columns
 from optimizer.loads.diagnose import check_floors, check_shapes
 from optimizer.loads.instance import make_instance
 from optimizer.plans.plan import Plan, Worth
-from optimizer.rivals.alternatives import QUICK
-from optimizer.rivals.leanest import evaluated
-from optimizer.solver.search import Effort
-from optimizer.solver.simple_plans import price_space
-from optimizer.solver.split import with_best_split
+from optimizer.rivals.leanest import at_best_split
 from search_spaces.engines import load_engine_overhead
 from search_spaces.enumeration import enumerate_shapes
 from search_spaces.problem import Goal, Problem
 
-from .formula_search import find_that_holds, or_leaner
+from .formula_search import cheapest_by_formula
 
 Solve = Callable[[Problem], float | None]
 
@@ -53,7 +48,7 @@ FEATURES: Final[tuple[tuple[str, Callable[[Problem], Problem]], ...]] = (
 )
 
 
-def formula_price(problem: Problem, effort: Effort = QUICK) -> float | None:
+def formula_price(problem: Problem) -> float | None:
     """Price of the cheapest fleet that holds by formula [$/h]; None where none was found."""
     try:
         check_shapes(problem, enumerate_shapes(problem))
@@ -61,11 +56,9 @@ def formula_price(problem: Problem, effort: Effort = QUICK) -> float | None:
         check_floors(expected)
     except InputError:  # no engine of what is left is possible at all
         return None
-    instance = with_best_split(at_quantile(expected, slow_end(problem.confidence)))
-    space = make_columns(instance, Grid())
-    priced = price_space(instance, space)
-    fleet = or_leaner(evaluated(instance, priced), find_that_holds(instance, space, priced, effort), effort)[2]
-    return fleet_cost(instance, fleet) if fleet.pools else None
+    known = at_best_split(at_quantile(expected, slow_end(problem.confidence)))
+    fleet = cheapest_by_formula(known)
+    return fleet_cost(known.instance, fleet) if fleet.pools else None
 
 
 def worths(problem: Problem, solve: Solve = formula_price) -> list[Worth]:

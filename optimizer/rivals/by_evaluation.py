@@ -1,12 +1,9 @@
 """The cheapest fleet of one colocated pool, or of a prefill and a decode pool, that holds when it is evaluated.
 
-A column promises its attainment for any routing and mix, with the batch, the attention time and the queue all at their
-limits at once. A pool that serves all of its stage gets exactly the demand, so the evaluation at its real loads can
-show that a fleet holds which no column would promise. By how much a promise falls short of that has no bound, so none
-is assumed: fleets are evaluated in the order of their cost, from as few engines as keep up with the demand on
-(`keeping_up`). The first that holds is the cheapest of one pool or a pair, as more engines in a pool never make it miss
-more; of pools of up to `Evaluated.most` engines (BESIDE, TIMES: assumed), and unless MOST_LOOKS or the time end the
-search (`Evaluated.cut`). A fleet of more pools may be cheaper still: only `floor` bounds them all.
+Fleets are evaluated in the order of their cost, from as few engines as keep up with the demand on (`keeping_up`). The
+first that holds is the cheapest of one pool or a pair, as more engines in a pool never make it miss more; of pools of
+up to `Evaluated.most` engines (BESIDE, TIMES: assumed), and unless MOST_LOOKS or the time end the search
+(`Evaluated.cut`). A fleet of more pools may be cheaper still: only `floor` bounds them all.
 """
 
 from __future__ import annotations
@@ -23,15 +20,13 @@ from optimizer.fleets.evaluate import goodput_volume, holds, misses_of, predict_
 from optimizer.fleets.fleet import Fleet, FleetPool, prefill_seqs
 from optimizer.fleets.headroom import pool_headroom
 from optimizer.fleets.pool_state import PoolState, pool_state
-from optimizer.loads.columns import ROLES, Columns
 from optimizer.loads.instance import Instance
 from optimizer.loads.late import Late, never
-from optimizer.solver.fleet_model import COLOCATED, DECODE, PREFILL
-from optimizer.solver.simple_plans import Totals
+from optimizer.loads.settings import COLOCATED, DECODE, PREFILL, ROLES, Settings
 from search_spaces.problem import Problem
 
 from .room import AS_MUCH, preferred
-from .unavoidable import prefill_work, prompt_work, sending_work
+from .unavoidable import late_first_tokens, late_tokens, prefill_work, prompt_work, sending_work
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -53,7 +48,7 @@ Picks = tuple[tuple[int, int], ...]
 """Settings, and how many engines of each."""
 
 
-def keeping_up(instance: Instance, settings: Columns) -> FloatArray:
+def keeping_up(instance: Instance, settings: Settings) -> FloatArray:
     """Engines that one request per second of each flow takes at least, for a pool not to fall behind, (settings, F).
 
     What `pool_state` calls stable needs, with x the rates at one of n engines, W = sum x osl, R <= B the requests that
@@ -75,18 +70,13 @@ def keeping_up(instance: Instance, settings: Columns) -> FloatArray:
     return np.where((cards @ flows.rate > steps @ flows.rate)[:, None], cards, steps)
 
 
-def settings_of(columns: Columns, totals: Totals) -> Columns:
-    """One column for each role, shape and token budget: that of the largest batch limit.
-
-    It makes the fewest wait for a seat; where fewer seats miss less, `few_seats` looks at them too. Where full batches
-    leave prompts no room at any limit, that of the least, which may never be reached.
-
-    totals: of the columns, by which those are known whose full batches can serve some flow.
-    """
-    able = (columns.role != COLOCATED) | np.isfinite(totals.busiest)
-    order = np.lexsort((np.where(able, -columns.seqs, columns.seqs), ~able, columns.chunk, columns.shape, columns.role))
-    key = np.stack([columns.role, columns.shape, columns.chunk])[:, order]
-    return columns.take(order[np.sort(np.unique(key, axis=1, return_index=True)[1])])
+def _hopeless(instance: Instance, settings: Settings) -> BoolArray:
+    """Whether more requests are late than some class permits even on idle engines, beside the best of partners."""
+    flows, slos = instance.flows, instance.problem.slos
+    late = np.maximum(late_first_tokens(instance, settings), late_tokens(instance, settings, 0.0))
+    weight = flows.share * (flows.slo == np.arange(len(slos))[:, None])
+    permitted = np.array([1.0 - slo.attainment for slo in slos])
+    return np.asarray((late @ weight.T / weight.sum(axis=1) > permitted + 1e-6).any(axis=1))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -99,20 +89,22 @@ class Evaluated:
     """
 
     instance: Instance
-    settings: Columns
+    settings: Settings
     least: IntArray
     known: dict[int, tuple[int, int | None]] = field(default_factory=dict)
     held: dict[tuple[Picks, float], bool] = field(default_factory=dict)
     late: Late = never
+    hopeless: BoolArray = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
+    """Settings with which too many requests are late even on idle engines, (settings,)."""
     cut: set[str] = field(default_factory=set)
     """What ended a search before all fleets that it might have found were looked at: `looks` or `time`."""
 
     @classmethod
-    def of(cls, instance: Instance, settings: Columns, late: Late = never) -> Evaluated:
-        """Nothing evaluated yet; settings: see `settings_of`."""
+    def of(cls, instance: Instance, settings: Settings, late: Late = never) -> Evaluated:
+        """Nothing evaluated yet."""
         need = keeping_up(instance, settings) @ instance.flows.rate
         least = np.maximum(np.ceil(np.minimum(need, 1e9) - 1e-9), 1.0).astype(np.int64)
-        return cls(instance, settings, least, late=late)
+        return cls(instance, settings, least, late=late, hopeless=_hopeless(instance, settings))
 
     def pool(self, setting: int, engines: int) -> FleetPool:
         """So many engines of a setting as a pool that serves all of its stage."""
@@ -153,7 +145,7 @@ class Evaluated:
     def enough(self, setting: int, most: int) -> int | None:
         """The fewest engines, `most` at most, with which a pool keeps the goals, its partner apart; None if none do."""
         low, high = self.known.get(setting, (int(self.least[setting]) - 1, None))
-        if most <= low:
+        if most <= low or self.hopeless[setting]:
             return None
         if high is None or high > most:
             if not self.able(setting, most):
@@ -166,6 +158,16 @@ class Evaluated:
             low, high, step = (low, middle, step) if self.able(setting, middle) else (middle, high, 2 * step)
         self.known[setting] = (low, high)
         return high
+
+    def spoiled_by_steps(self, setting: int, engines: int) -> bool:
+        """Whether a colocated pool misses for its long steps alone: without late tokens it would keep every goal."""
+        if engines < self.least[setting]:
+            return False
+        missed = misses_of(self.instance, self.fleet(((setting, engines),)), (self.state(setting, engines),))
+        flows, goals = self.instance.flows, np.array([slo.attainment for slo in self.instance.problem.slos])
+        kept = np.clip(1.0 - missed.ttft - missed.full, 0.0, 1.0)
+        weight = flows.share * (flows.slo == np.arange(goals.size)[:, None])
+        return missed.stable and bool((weight @ kept / weight.sum(axis=1) >= goals - 1e-9).all())
 
     def cut_short(self, looks: int = 0) -> bool:
         """Whether looks or time are up; a search that ends so has not seen all, which is kept in `cut`."""
@@ -180,6 +182,8 @@ class Evaluated:
     def able(self, setting: int, engines: int, volume: float = 1.0) -> bool:
         """Whether a pool keeps the goals with the best of partners: one that adds no miss and no time."""
         role = int(self.settings.role[setting])
+        if self.hopeless[setting]:
+            return False
         if role == COLOCATED:
             return self.carries(((setting, engines),), volume)
         state = self.state(setting, engines, volume)
@@ -295,16 +299,29 @@ def _fewest_beside(known: Evaluated, picks: Picks, most: int) -> Picks:
 
 
 def _cheapest_alone(known: Evaluated, problem: Problem, below: float, free: BoolArray) -> list[tuple[Picks, float]]:
-    """Of one colocated pool, all of the least cost: of each setting as many engines as cost no more, or as hold."""
+    """Of one colocated pool, all of the least cost: of each setting as many engines as cost no more, or as hold.
+
+    Of engines that differ in their batch limits alone the largest limit comes first; a smaller one is of use only where
+    that makes long steps shorter, so it is looked at only for fewer engines, and only where TPOT was what was missed.
+    """
     found: list[tuple[Picks, float]] = []
-    some = np.flatnonzero(free & (known.settings.role == COLOCATED))
-    least = [_price(known, problem, ((int(setting), int(known.least[setting])),)) for setting in some]
-    for place in np.argsort(np.array(least), kind="stable"):
-        setting = int(some[place])
+    one, fewest, spoiled = known.settings, dict[tuple[int, int], tuple[int, int]](), dict[tuple[int, int], bool]()
+    some = np.flatnonzero(free & (one.role == COLOCATED))
+    least = np.array([_price(known, problem, ((int(setting), int(known.least[setting])),)) for setting in some])
+    for place in np.lexsort((-one.seqs[some], least)):
+        setting, alike = int(some[place]), (int(one.shape[some[place]]), int(one.chunk[some[place]]))
         if least[place] >= below * (1.0 - SAME_COST) or known.cut_short():
             break
         most = _affordable(known, problem, setting, below)
+        first, enough = fewest.get(alike, (setting, most + 1))
+        most = min(most, enough - 1)
+        if first != setting:
+            if (first, most) not in spoiled:
+                spoiled[first, most] = known.spoiled_by_steps(first, most)
+            if not spoiled[first, most]:
+                continue
         count = known.enough(setting, most)
+        fewest[alike] = first, most + 1 if count is None else count
         if count is not None:
             picks = ((setting, count),)
             found.append((picks, _price(known, problem, picks)))

@@ -11,11 +11,9 @@ from numpy.typing import NDArray
 from costmodel.engine import Role
 from optimizer.fleets.build_plan import fleet_cost
 from optimizer.fleets.evaluate import holds, predict_misses
-from optimizer.fleets.fleet import Fleet, FleetPool, can_hand_over, named
+from optimizer.fleets.fleet import Fleet, FleetPool, can_hand_over
 from optimizer.loads.instance import Instance
 from optimizer.loads.loads import LINK_UTILIZATION
-
-from .allowed import allowed
 
 FloatArray = NDArray[np.float64]
 
@@ -67,19 +65,6 @@ def shared_out(pools: Sequence[FleetPool], weights: Sequence[FloatArray]) -> Fle
         return weight / later * handed if pool.role is Role.DECODE else weight / first
 
     return Fleet(tuple(replace(pool, route=share(pool, weight)) for pool, weight in pairs))
-
-
-def trimmed(instance: Instance, fleet: Fleet) -> Fleet:
-    """The fleet without the engines that it does not need when it is evaluated, largest savings first; or itself."""
-    lean, step = fleet, 1
-    while step:
-        smaller = [less for _, less in fewer_replicas(instance, lean, step) if allowed(instance, less)]
-        held = next((less for less in smaller if still_holds(instance, less)), None)
-        if held is not None:
-            lean, step = held, 2 * step
-        else:
-            step = 1 if step > 1 else 0
-    return fleet if lean is fleet else Fleet(named(instance, list(lean.pools)))
 
 
 def still_holds(instance: Instance, fleet: Fleet) -> bool:

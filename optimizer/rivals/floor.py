@@ -16,17 +16,17 @@ from dataclasses import replace
 
 import numpy as np
 
-from optimizer.loads.columns import Columns
 from optimizer.loads.instance import Instance
+from optimizer.loads.settings import DECODE, PREFILL, Settings
 from optimizer.solver.blocks import Work, relax
-from optimizer.solver.fleet_model import DECODE, PREFILL, Aim, aim_of, engine_cost, fleet_limits, pool_limits
+from optimizer.solver.fleet_model import Aim, aim_of, engine_cost, fleet_limits, pool_limits
 from optimizer.solver.matrices import Matrices
-from optimizer.solver.whole import cheapest
+from optimizer.solver.whole import least
 
 from .by_evaluation import BoolArray, Evaluated, FloatArray, IntArray
 from .unavoidable import WITHIN, generating_work, late_first_tokens, late_tokens, prefill_work, sending_work
 
-WORK = Work(columns=40, more=120, nodes=200, choices=30, provable=400, liftable=0, gap=1e-4, time_limit=20.0)
+WORK = Work(nodes=200, provable=400, gap=1e-4, time_limit=20.0)
 """Effort for the bound; it holds wherever the work ends."""
 
 RESOURCES = ("slots", "memory", "tokens", "link")
@@ -45,14 +45,14 @@ Engines = tuple[IntArray, IntArray, FloatArray, FloatArray]
 """Role and shape, what the demand takes (engines, resources, flows), and its late share (engines, flows)."""
 
 
-def least_cost(known: Evaluated, seconds: float = WORK.time_limit) -> float | None:
+def least_cost(known: Evaluated, seconds: float = WORK.time_limit, ceiling: float = np.inf) -> float | None:
     """Bound on the cost of any fleet of these engines that could hold [$/h]; None where none can be.
 
-    seconds: that it may take; it holds wherever the work ends.
+    seconds: that it may take; it holds wherever the work ends. ceiling: cost above which it is of no interest [$/h].
     """
-    matrices, aim = _matrices(known), aim_of(known.instance.problem)
+    matrices, aim = floor_matrices(known), aim_of(known.instance.problem)
     work = replace(WORK, time_limit=min(WORK.time_limit, seconds))
-    bound = cheapest(matrices, aim, work).bound / aim.cost_weight if matrices.size else np.inf
+    bound = least(matrices, aim, work, ceiling * aim.cost_weight) / aim.cost_weight if matrices.size else np.inf
     return float(bound) if np.isfinite(bound) else None
 
 
@@ -61,7 +61,7 @@ def least_per_demand(known: Evaluated) -> float | None:
 
     With fractions of engines the cost is convex in the demand, so that per demand it is least at the least.
     """
-    matrices, aim = _matrices(known), aim_of(known.instance.problem)
+    matrices, aim = floor_matrices(known), aim_of(known.instance.problem)
     prices = relax(matrices, aim, WORK.time_limit) if matrices.size else None
     return None if prices is None else float(prices.objective / aim.cost_weight)
 
@@ -71,15 +71,15 @@ def most_volume(known: Evaluated, seconds: float = WORK.time_limit) -> float | N
 
     seconds: that it may take; it holds wherever the work ends.
     """
-    matrices = _matrices(known)
+    matrices = floor_matrices(known)
     if not matrices.size:
         return None
     work = replace(WORK, time_limit=min(WORK.time_limit, seconds))
-    most = -cheapest(matrices, Aim(0.0, 1.0, 1.0, MOST_MORE), work).bound
+    most = -least(matrices, Aim(0.0, 1.0, 1.0, MOST_MORE), work)
     return float(most) if 1.0 - SLACK <= most < MOST_MORE else None
 
 
-def _matrices(known: Evaluated) -> Matrices:
+def floor_matrices(known: Evaluated) -> Matrices:
     """One column for each engine in a role and band, that does of everything what the best of its settings does."""
     instance = known.instance
     problem, flows = instance.problem, instance.flows
@@ -106,7 +106,7 @@ def _matrices(known: Evaluated) -> Matrices:
     )
 
 
-def _bands(instance: Instance, settings: Columns) -> Iterator[tuple[Columns, FloatArray, FloatArray]]:
+def _bands(instance: Instance, settings: Settings) -> Iterator[tuple[Settings, FloatArray, FloatArray]]:
     """Settings with what they need, (settings, resources, flows), and what is late: prefill engines, then each band."""
     flows, prefills = instance.flows, settings.role == PREFILL
     limits = np.unique(flows.tpot[(flows.osl > 1.0) & np.isfinite(flows.tpot)]) * WITHIN
@@ -120,7 +120,7 @@ def _bands(instance: Instance, settings: Columns) -> Iterator[tuple[Columns, Flo
         yield later, need, np.minimum(unserved[~prefills] + late_tokens(instance, later, above), 1.0)
 
 
-def _merged(instance: Instance, settings: Columns, need: FloatArray, late: FloatArray) -> Engines:
+def _merged(instance: Instance, settings: Settings, need: FloatArray, late: FloatArray) -> Engines:
     """The best of the settings of each engine in a role, and only those that can serve everything."""
     key, member = np.unique(np.stack([settings.role, settings.shape]), axis=1, return_inverse=True)
     least = np.full((key.shape[1], *need.shape[1:]), np.inf)

@@ -26,8 +26,7 @@ from optimizer.fleets.bought import gpu_cost, within_limits
 from optimizer.fleets.build_plan import fleet_gpus
 from optimizer.fleets.fleet import Fleet
 from optimizer.fleets.pool_state import pool_key
-from optimizer.loads.columns import ROLES
-from optimizer.solver.fleet_model import COLOCATED, DECODE, PREFILL
+from optimizer.loads.settings import COLOCATED, DECODE, PREFILL, ROLES
 from search_spaces.problem import Problem
 
 from .by_evaluation import NO_DEARER, SAME_COST, BoolArray, Evaluated, FloatArray, IntArray

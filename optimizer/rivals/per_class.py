@@ -17,10 +17,7 @@ from optimizer.fleets.build_plan import fleet_cost, fleet_gpus, keeps_limits
 from optimizer.fleets.fleet import Fleet, FleetPool, named
 from optimizer.loads.flows import Flows
 from optimizer.loads.instance import Instance
-from optimizer.plans.plan import Status
-from optimizer.plans.proof import Proof, proof_of_cost
-from optimizer.solver.search import Found
-from search_spaces.problem import Billing, Constraints, Offer, Pools, Problem
+from search_spaces.problem import Constraints, Offer, Pools, Problem
 
 FloatArray = NDArray[np.float64]
 
@@ -40,7 +37,8 @@ BY_FLOW = (
 STRAY = 1e-6
 """Share of a flow that is rounding, not routing."""
 
-Answer = tuple[Found, Proof, Fleet]
+Solve = Callable[[Instance], Fleet]
+"""Finds the cheapest fleet of an instance; an empty one where it finds none."""
 
 
 def classes_apart(problem: Problem) -> bool:
@@ -56,67 +54,51 @@ def keeps_apart(instance: Instance, fleet: Fleet) -> bool:
     return all(np.unique(slo[pool.route > STRAY]).size <= 1 for pool in fleet.pools)
 
 
-def by_class(instance: Instance, solve: Callable[[Instance], Answer]) -> Answer:
+def by_class(instance: Instance, solve: Solve) -> Fleet:
     """A fleet for each class by `solve`, bought together; without pools where one class gets none.
 
     Each class alone first, as if there were no others. Where the limits do not allow all of these fleets at once, the
     classes are served in turn, and the other way round if that leaves too little for the last.
     """
     classes = range(len(instance.problem.slos))
-    alone = [(k, solve(of_class(instance, k, Fleet(()), later=0))) for k in classes]
-    lost = [answer for _, answer in alone if not answer[2].pools]
-    if lost:
-        return lost[0][0], Proof(Status.TIME_LIMIT, None, None), Fleet(())
     most = instance.problem.constraints.max_pools
     if most is not None and most < len(classes):
-        return alone[0][1][0], Proof(Status.INFEASIBLE, None, None), Fleet(())
-    bound = _bound(instance, [answer[1] for _, answer in alone])
+        return Fleet(())
+    alone = [(k, solve(of_class(instance, k, Fleet(()), later=0))) for k in classes]
+    if not all(fleet.pools for _, fleet in alone):
+        return Fleet(())
     together = _together(instance, alone)
     if keeps_every_limit(instance, together):
-        return _answer(instance, alone, together, bound)
+        return together
     for order in (classes, classes[::-1]):
         parts = _in_turn(instance, solve, order)
         if parts:
-            return _answer(instance, parts, _together(instance, parts), bound)
-    return alone[0][1][0], Proof(Status.TIME_LIMIT, None, None), Fleet(())
+            return _together(instance, parts)
+    return Fleet(())
 
 
-Parts = Sequence[tuple[int, Answer]]
-"""Classes and their answers."""
+Parts = Sequence[tuple[int, Fleet]]
+"""Classes and their fleets."""
 
 
-def _in_turn(instance: Instance, solve: Callable[[Instance], Answer], order: Sequence[int]) -> Parts:
+def _in_turn(instance: Instance, solve: Solve, order: Sequence[int]) -> Parts:
     """A fleet for each class within what those before it left over; empty where one gets none."""
-    parts: list[tuple[int, Answer]] = []
+    parts: list[tuple[int, Fleet]] = []
     for place, k in enumerate(order):
-        answer = solve(of_class(instance, k, _together(instance, parts), later=len(order) - place - 1))
-        if not answer[2].pools:
+        fleet = solve(of_class(instance, k, _together(instance, parts), later=len(order) - place - 1))
+        if not fleet.pools:
             return []
-        parts.append((k, answer))
+        parts.append((k, fleet))
     return parts
 
 
 def _together(instance: Instance, parts: Parts) -> Fleet:
     """The fleets of classes as one, each pool with its shares of all flows."""
     pools: list[FleetPool] = []
-    for k, (_, _, fleet) in parts:
+    for k, fleet in parts:
         mine = instance.flows.slo == k
         pools += [replace(pool, route=_among(mine, pool.route)) for pool in fleet.pools]
     return Fleet(named(instance, pools))
-
-
-def _answer(instance: Instance, parts: Parts, fleet: Fleet, bound: float | None) -> Answer:
-    found = replace(parts[-1][1][0], volume=1.0, exact=all(answer[0].exact for _, answer in parts))
-    return found, proof_of_cost(bound, None, fleet_cost(instance, fleet)), fleet
-
-
-def _bound(instance: Instance, proofs: Sequence[Proof]) -> float | None:
-    """What no promised fleet of separate pools costs less than [$/h]: the classes may share whole nodes, as billed."""
-    bounds = [proof.promised for proof in proofs if proof.promised is not None]
-    if len(bounds) < len(proofs):
-        return None
-    by_node = any(offer.billing is Billing.NODE for offer in instance.problem.offers)
-    return max(bounds) if by_node else sum(bounds)
 
 
 def keeps_every_limit(instance: Instance, fleet: Fleet) -> bool:
@@ -151,7 +133,7 @@ def of_class(instance: Instance, k: int, taken: Fleet, later: int) -> Instance:
 
 def _flows_of(flows: Flows, mine: NDArray[np.bool_], share: float) -> Flows:
     """The flows of one class, whose share of all requests is `share`, as if there were no others."""
-    names = ("isl", "osl", "rate", "new_tokens", "past_tokens", "ttft", "tpot", "first_step")
+    names = ("isl", "osl", "rate", "new_tokens", "past_tokens", "ttft", "tpot")
     kept = {name: getattr(flows, name)[mine] for name in names}
     return replace(flows, slo=np.zeros(int(mine.sum()), dtype=np.int64), share=flows.share[mine] / share, **kept)
 

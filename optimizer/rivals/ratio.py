@@ -1,7 +1,7 @@
 """The fleet of most goodput, or of most goodput per dollar, among those that the evaluation shows to hold.
 
-Columns promise some fleet; those of one pool or two are looked at by evaluation (`most`), and in the place of the best
-of them one that mixes GPU types within a stage, where that serves more, or as much for less.
+Fleets of one pool or two are looked at by evaluation (`most`), and in the place of the best of them one that mixes GPU
+types within a stage, where that serves more, or as much for less.
 """
 
 from __future__ import annotations
@@ -12,11 +12,9 @@ from optimizer.fleets.bought import pools_apart
 from optimizer.fleets.build_plan import fleet_cost
 from optimizer.fleets.evaluate import goodput_volume
 from optimizer.fleets.fleet import Fleet
-from optimizer.fleets.volume import at_volume
-from optimizer.loads.instance import Instance
+from optimizer.loads.instance import Instance, at_volume
 
 from .by_evaluation import Evaluated, cheapest_held, settled
-from .fewer import trimmed
 from .floor import least_per_demand, most_volume
 from .leanest import cheaper_of_more_pools
 from .most import best_of_few_pools
@@ -35,9 +33,9 @@ def per_dollar(instance: Instance, serving: Serving) -> float:
     return min(most, instance.problem.objective.max_volume) / fleet_cost(instance, fleet)
 
 
-def most_served(known: Evaluated, promised: Serving) -> Serving:
-    """The fleet within the limits that serves most: the promised one, if any, or one of those that are evaluated."""
-    instance, best = known.instance, max(_promised(known, promised), _of_few_pools(known), key=lambda one: one[1])
+def most_served(known: Evaluated) -> Serving:
+    """The fleet within the limits that serves most; an empty one where there is none."""
+    instance, best = known.instance, _of_few_pools(known)
     waiting = list(BEYOND)
     while waiting and best[0].pools and not known.late():
         more = best[1] * waiting.pop(0)
@@ -47,20 +45,11 @@ def most_served(known: Evaluated, promised: Serving) -> Serving:
     return best
 
 
-def most_per_dollar(known: Evaluated, promised: Serving) -> Serving:
-    """The fleet of most goodput per dollar: the promised one, if any, with fewer engines, or one that is evaluated.
-
-    promised: by columns. Of fleets that are as good, the one that could serve most; an empty one where there is none.
-    """
-    instance, (fleet, volume) = known.instance, promised
-    some = [_promised(known, promised), _of_few_pools(known)]
-    if fleet.pools:
-        lean = trimmed(at_volume(instance, volume), fleet)
-        some.append((lean, max(volume, goodput_volume(instance, lean))))
-    able = [one for one in some if one[0].pools]
-    if not able:
-        return promised
-    best = max(able, key=lambda one: (per_dollar(instance, one), one[1]))
+def most_per_dollar(known: Evaluated) -> Serving:
+    """The fleet of most goodput per dollar; an empty one where there is none."""
+    instance, best = known.instance, _of_few_pools(known)
+    if not best[0].pools:
+        return best
     sold = min(best[1], instance.problem.objective.max_volume)
     mixed = _mixed(known, best[0], sold, fleet_cost(instance, best[0]))
     return best if mixed is None else (mixed, max(sold, goodput_volume(instance, mixed)))
@@ -80,12 +69,6 @@ def most_per_dollar_at_all(known: Evaluated) -> float:
     least = known.instance.problem.objective.min_volume
     cost = least_per_demand(Evaluated.of(at_volume(known.instance, least), known.settings))
     return least / cost if cost else math.inf
-
-
-def _promised(known: Evaluated, promised: Serving) -> Serving:
-    """The promised fleet, if any, with all that it can serve."""
-    fleet, volume = promised
-    return (fleet, max(volume, goodput_volume(known.instance, fleet))) if fleet.pools else promised
 
 
 def _of_few_pools(known: Evaluated) -> Serving:

@@ -13,10 +13,8 @@ and t is at most what keeps the batch within B (t sum x osl <= B), its KV cache 
     memory    n >= sum n x (e + osl (a + m + b0 h / M))
     tokens    n >= sum n x (e + osl (a + m) / (1 - b0 / tau))
 
-The evaluation stops its fixed point after ROUNDS rounds, when it has summed q^i, q = m sum x osl / (1 - P - A), only
-up to there: 1 / sum q^i is convex, so below its chord 1 - beta q up to the q that fills the batch, and beta m takes the
-place of m. A pool whose quiet steps are longer than tau makes half of the requests with that limit late at least: as
-many are longer than the mean of what is normally distributed.
+A pool whose quiet steps are longer than tau makes half of the requests with that limit late at least: as many are
+longer than the mean of what is normally distributed.
 """
 
 from __future__ import annotations
@@ -26,16 +24,17 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from optimizer.fleets.pool_state import ROUNDS
-from optimizer.loads.columns import Columns
 from optimizer.loads.instance import Instance
 from optimizer.loads.loads import LINK_UTILIZATION, prompt_latency, prompt_service
-from optimizer.solver.fleet_model import COLOCATED, DECODE, PREFILL
+from optimizer.loads.settings import COLOCATED, DECODE, PREFILL, Settings
 
 FloatArray = NDArray[np.float64]
 
 HALF = 0.5 - 1e-6
 """Share of requests that is late at steps longer than the limit, as exactly as the normal distribution is known [1]."""
+
+NEARLY = 1.0 - 1e-6
+"""Factor on what a batch adds to a step, as the evaluation finds its batch no more exactly."""
 
 WITHIN = 1.0 + 2e-9
 """Factor on a limit up to which the evaluation lets it be reached, and a little more."""
@@ -46,13 +45,13 @@ HANDED = 0.98
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """Lines below the decode steps of each setting, all (settings, lines): height b0 [s], rise beta m [s/request]."""
+    """Lines below the decode steps of each setting, all (settings, lines): height b0 [s], rise m [s/request]."""
 
     height: FloatArray
     rise: FloatArray
 
 
-def lines_below(instance: Instance, settings: Columns) -> Lines:
+def lines_below(instance: Instance, settings: Settings) -> Lines:
     """The lines through any two batch limits, moved down below all steps up to the batch limit of the setting.
 
     Those that start below nothing say nothing: they are given the height of the flat one, which always does.
@@ -66,31 +65,10 @@ def lines_below(instance: Instance, settings: Columns) -> Lines:
     height = (base[:, None, :] - rise[:, :, None] * batch[:, None, :]).min(axis=2)
     able = height > 0.0
     height, rise = np.where(able, height, height[:, :1]), np.where(able, rise, 0.0)
-    return Lines(height, rise * _settled(rise * most[:, None] / height))
+    return Lines(height, rise * NEARLY)
 
 
-def _settled(fill: FloatArray) -> FloatArray:
-    """The beta of which the module tells, for fill = q sum of q^i at a full batch; 1 where few rounds are enough."""
-    low, high = np.zeros_like(fill), np.maximum(fill, 1.0) ** (1.0 / ROUNDS)
-    for _ in range(60):
-        middle = (low + high) / 2.0
-        below = middle * _summed(middle) <= fill
-        low, high = np.where(below, middle, low), np.where(below, high, middle)
-    return np.where(fill > 0.0, (1.0 - 1.0 / _summed(high)) / np.maximum(high, 1e-300), 1.0)
-
-
-def _summed(q: FloatArray) -> FloatArray:
-    """The sum of q^i over ROUNDS rounds [1].
-
-    >>> _summed(np.array([0.0, 0.5, 1.0])).round(6).tolist()
-    [1.0, 2.0, 40.0]
-    """
-    log = np.log(np.maximum(q, 1e-300))
-    log = np.where(np.abs(log) < 1e-12, 1e-12, log)
-    return np.asarray(np.expm1(ROUNDS * log) / np.expm1(log))
-
-
-def prompt_work(instance: Instance, settings: Columns) -> FloatArray:
+def prompt_work(instance: Instance, settings: Settings) -> FloatArray:
     """What a prompt adds at least to the steps of others on colocated engines, 0 elsewhere [s], (settings, flows).
 
     At the batch where that is least, by itself or with one on each lane, and no more than without any decodes, whom
@@ -109,7 +87,7 @@ def prompt_work(instance: Instance, settings: Columns) -> FloatArray:
     return np.where((settings.role == COLOCATED)[:, None], extra, 0.0)
 
 
-def generating_work(instance: Instance, settings: Columns, tau: float) -> FloatArray:
+def generating_work(instance: Instance, settings: Settings, tau: float) -> FloatArray:
     """Engines that a request per second takes at least where quiet steps keep within tau [s], (settings, 3, flows).
 
     Resources: slots, memory, tokens; the line that the whole demand needs most engines by; infinite where no step
@@ -137,7 +115,7 @@ def generating_work(instance: Instance, settings: Columns, tau: float) -> FloatA
     return np.where(slow[:, None, None], np.inf, work)
 
 
-def prefill_work(instance: Instance, settings: Columns) -> FloatArray:
+def prefill_work(instance: Instance, settings: Settings) -> FloatArray:
     """Prefill engines that a request per second takes at least for the queue not to grow [1], (settings, flows)."""
     tables, at = instance.tables, (settings.shape, settings.chunk)
     flows, stages = instance.flows, tables.pipeline[settings.shape]
@@ -146,13 +124,13 @@ def prefill_work(instance: Instance, settings: Columns) -> FloatArray:
     return np.asarray(shared / tables.ranks[settings.shape][:, None])
 
 
-def sending_work(instance: Instance, settings: Columns) -> FloatArray:
+def sending_work(instance: Instance, settings: Settings) -> FloatArray:
     """Engines whose network cards a hand-over per second takes, 0 on colocated ones [1], (settings, flows)."""
     sent = instance.tables.kv_transferred / (LINK_UTILIZATION * instance.tables.links[:, None])
     return np.where((settings.role == COLOCATED)[:, None], 0.0, sent[settings.shape])
 
 
-def late_tokens(instance: Instance, settings: Columns, above: float) -> FloatArray:
+def late_tokens(instance: Instance, settings: Settings, above: float) -> FloatArray:
     """Share of each flow that is late for TPOT where quiet steps are longer than `above` [s], (settings, flows)."""
     flows, step = instance.flows, instance.tables.decode_base.min(axis=1)[settings.shape][:, None]
     limit = flows.tpot * WITHIN
@@ -160,7 +138,7 @@ def late_tokens(instance: Instance, settings: Columns, above: float) -> FloatArr
     return np.where(late & (settings.role != PREFILL)[:, None], HALF, 0.0)
 
 
-def late_first_tokens(instance: Instance, settings: Columns) -> FloatArray:
+def late_first_tokens(instance: Instance, settings: Settings) -> FloatArray:
     """Whether each flow misses TTFT even on idle engines, 0 or 1; 0 on decode engines, (settings, flows)."""
     flows, shape = instance.flows, settings.shape
     fastest = np.where(
@@ -172,7 +150,7 @@ def late_first_tokens(instance: Instance, settings: Columns) -> FloatArray:
     return np.where(late & (settings.role != DECODE)[:, None], 1.0, 0.0)
 
 
-def _handed_over(instance: Instance, settings: Columns) -> FloatArray:
+def _handed_over(instance: Instance, settings: Settings) -> FloatArray:
     """Prompt, hand-over and first step on idle engines that may talk [s], (settings, flows)."""
     tables, at = instance.tables, (settings.shape, settings.chunk)
     alone = np.minimum(tables.prefill_alone[at], tables.prefill_time[at])

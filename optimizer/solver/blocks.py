@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from optimizer.loads.late import LEAST_TIME
+
 from .fleet_model import Aim, FleetModel, write_model
 from .matrices import COLOCATED, DECODE, PREFILL, Matrices
 from .pricing import most_earned
@@ -18,31 +20,21 @@ FloatArray = NDArray[np.float64]
 FloatArray32 = NDArray[np.float32]
 IntArray = NDArray[np.int64]
 
-LEAST_TIME = 0.05
-"""Time that a search gets at least, however late it begins [s]."""
-
 
 @dataclass(frozen=True, slots=True)
 class Work:
     """How much work a search may do.
 
-    columns: of the first whole-number problem, and `more` of the second; nodes: of each search tree;
-    gap: relative gap at which it may stop; choices: of engines that are tried (see `counts`), each with at most
-    `buildable` columns to build it from, or of blocks where there are at most `liftable` columns (see `choices`: better
-    fleets and bounds for many times the work); lifted: of more columns, so many near the relaxation are tried in that
-    way; provable: columns up to which the problem over all of them is solved; iterations: of the simplex method that
-    choices may take before no more are tried; time_limit: safety net [s], meant never to be reached.
+    near, kinds: columns of the first whole-number problem, those nearest to the relaxation and the nearest of so many
+    kinds of engine; nodes: of each search tree; provable: columns up to which the problem over all that could be in a
+    better fleet is solved; gap: relative gap at which it may stop; time_limit: safety net [s], meant never to be
+    reached.
     """
 
-    columns: int = 30
-    more: int = 90
+    near: int = 20
+    kinds: int = 60
     nodes: int = 500
-    choices: int = 200
-    liftable: int = 2000
-    lifted: int = 0
-    buildable: int = 1500
     provable: int = 1000
-    iterations: int = 100_000
     gap: float = 9e-5
     time_limit: float = 60.0
 
@@ -132,16 +124,6 @@ class Prices:
         """The columns that can be in a fleet of objective at most `limit`."""
         return np.flatnonzero(self.reduced <= limit - self.objective + DEARER * abs(self.objective))
 
-    def take(self, index: IntArray) -> Prices:
-        """The same of the columns at `index`."""
-        used = np.flatnonzero(np.isin(index, self.used))
-        return Prices(self.objective, self.cost[index], self.reduced[index], used)
-
-
-def nearest(prices: Prices, count: int) -> IntArray:
-    """The columns nearest to the relaxation, per dollar, and those that it buys."""
-    return np.union1d(np.argsort(prices.relative, kind="stable")[:count], prices.used)
-
 
 @dataclass(frozen=True, slots=True)
 class Worths:
@@ -181,7 +163,7 @@ def priced_load(matrices: Matrices) -> FloatArray32:
 
 def relax(matrices: Matrices, aim: Aim, time_limit: float) -> Prices | None:
     """The linear relaxation; None where even that has no solution."""
-    model = write_model(matrices.linear, aim)
+    model = write_model(matrices, aim)
     solution = solve(model.program, relaxed=True, time_limit=time_limit)
     if solution.x.size == 0:
         return None

@@ -38,7 +38,7 @@ def _takes(matrices: Matrices) -> FloatArray:
 def _groups(matrices: Matrices, takes: FloatArray) -> Iterator[IntArray]:
     """Columns that may dominate one another: equal role, domain and limits that they take from."""
     key = [matrices.role, matrices.domain, *(takes > 0.0).T]
-    if matrices.counts_pools or matrices.level is not None:
+    if matrices.counts_pools:
         key.append(matrices.pool)
     member = np.unique(np.stack(key), axis=1, return_inverse=True)[1].ravel()
     yield from np.split(np.argsort(member, kind="stable"), np.cumsum(np.bincount(member))[:-1])

@@ -14,30 +14,20 @@ inventory, budget, power, max_gpus, max_pools, gateway
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from optimizer.loads.columns import ROLES, Columns
 from optimizer.loads.instance import Instance
-from optimizer.loads.loads import RESOURCES, Loads
-from search_spaces.problem import Billing, Problem, Routing
+from optimizer.loads.settings import ROLES
+from search_spaces.problem import Billing, Problem
 
 from .matrices import COLOCATED, DECODE, PREFILL, Limit, Matrices
 from .program import Builder, Program
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
-
-MOST_BLOCKS = 1e4
-"""A flow that alone would need more blocks than this is not routed there: it keeps the coefficients well scaled."""
-
-LEAST_BLOCKS = 1e-5
-"""Blocks that the whole of a flow takes at least: less would be within a solver's tolerance of none at all."""
-
-MOST_IN_POOL = 10_000.0
-"""Most blocks of a column, where no limit on the GPUs says less."""
 
 __all__ = [
     "COLOCATED",
@@ -46,7 +36,6 @@ __all__ = [
     "Aim",
     "FleetModel",
     "aim_of",
-    "build_fleet_model",
     "limit_rows",
     "pool_variables",
     "write_model",
@@ -88,46 +77,6 @@ class FleetModel:
     limits: dict[str, int]
 
 
-def pool_of(columns: Columns) -> IntArray:
-    """Columns that are the same engines with the same settings, whatever their operating point, get one number."""
-    batch = np.where(columns.role == PREFILL, 0, columns.seqs)
-    key = np.stack([columns.role, columns.shape, batch, columns.chunk])
-    return np.asarray(np.unique(key, axis=1, return_inverse=True)[1]).ravel().astype(np.int64)
-
-
-def build_fleet_model(instance: Instance, columns: Columns, loads: Loads, aim: Aim) -> FleetModel:
-    """Write the programme for the given columns."""
-    return write_model(matrices_of(instance, columns, loads), aim)
-
-
-def matrices_of(instance: Instance, columns: Columns, loads: Loads) -> Matrices:
-    """The fleet problem over the given columns, in numbers alone."""
-    flows, limits = instance.flows, instance.problem.constraints
-    need = loads.load * flows.rate
-    used = need.max(axis=1, keepdims=True)
-    need = np.where(need == used, np.maximum(need, LEAST_BLOCKS), need)
-    share = np.bincount(flows.slo, flows.share, len(instance.problem.slos))
-    return Matrices(
-        role=columns.role,
-        domain=instance.tables.group[columns.role, columns.shape],
-        pool=pool_of(columns),
-        replicas=columns.replicas,
-        price=engine_cost(instance)[columns.shape],
-        need=np.where((need < MOST_BLOCKS).all(axis=1, keepdims=True), need, np.inf),
-        late=flows.share * loads.miss,
-        slo=flows.slo,
-        permitted=np.array([1.0 - slo.attainment for slo in instance.problem.slos]) * share,
-        resources=tuple(str(resource) for resource in RESOURCES),
-        domains=instance.tables.pairing.prefill.shape[1],
-        pairing=instance.tables.pairing,
-        limits=tuple(replace(limit, weight=limit.weight[columns.shape]) for limit in fleet_limits(instance)),
-        level=np.unique(flows.isl, return_inverse=True)[1].ravel() if limits.routing is Routing.THRESHOLD else None,
-        spares=limits.spare_replicas,
-        pool_limits=pool_limits(instance.problem, columns.role),
-        most=MOST_IN_POOL if limits.max_gpus is None else float(limits.max_gpus),
-    )
-
-
 def write_model(matrices: Matrices, aim: Aim) -> FleetModel:
     """Write the programme of a fleet problem."""
     builder = Builder()
@@ -146,8 +95,6 @@ def write_model(matrices: Matrices, aim: Aim) -> FleetModel:
     pair = _pair_rows(matrices, builder, at)
     _load_rows(matrices, builder, at, blocks)
     attainment = _attainment_rows(matrices, builder, at, volume)
-    if matrices.level is not None:
-        _threshold_rows(matrices, matrices.level, builder, at, aim.max_volume)
     switches = pool_variables(matrices, builder, blocks, aim)
     limits = limit_rows(matrices, builder, blocks, switches, aim)
     program = builder.build()
@@ -198,33 +145,6 @@ def _attainment_rows(matrices: Matrices, builder: Builder, at: Routes, volume: i
     builder.entries(rows[matrices.slo[at.flow]], at.variable, matrices.late[at.column, at.flow])
     builder.entries(rows, volume, -matrices.permitted)
     return rows
-
-
-def _threshold_rows(matrices: Matrices, level: IntArray, builder: Builder, at: Routes, most: float) -> None:
-    """Each level of length goes whole to one pool of a stage, and each pool takes a range of neighbouring levels.
-
-    z_pl: pool p takes level l; s_pl: its range begins there. sum_p z_pl = 1 over the pools where requests arrive,
-    <= 1 over decode pools (the pairing does the rest); z_pl - z_p,l-1 <= s_pl; sum_l s_pl <= 1.
-    """
-    member, pool = np.unique(matrices.pool, return_index=True, return_inverse=True)[1:]
-    pools, levels = member.size, int(level.max(initial=0)) + 1
-    names = [f"{p}_{rank}" for p in range(pools) for rank in range(levels)]
-    takes = builder.variables([f"z{name}" for name in names], 0.0, 1.0, whole=True).reshape(pools, levels)
-    begins = builder.variables([f"s{name}" for name in names], 0.0, 1.0).reshape(pools, levels)
-    flows = [f"{p}_{f}" for p in range(pools) for f in range(matrices.flows)]
-    whole = builder.rows([f"whole{name}" for name in flows], -np.inf, 0.0).reshape(pools, matrices.flows)
-    builder.entries(whole[pool.ravel()[at.column], at.flow], at.variable, 1.0)
-    builder.entries(whole, takes[:, level], -most)
-    decode = matrices.role[member] == DECODE
-    for stage, mine, least in (("arrive", ~decode, 1.0), ("decode", decode, -np.inf)):
-        once = builder.rows([f"{stage}{rank}" for rank in range(levels)], least, 1.0)
-        builder.entries(np.broadcast_to(once, takes[mine].shape), takes[mine], 1.0)
-    order = builder.rows([f"range{name}" for name in names], -np.inf, 0.0).reshape(pools, levels)
-    builder.entries(order, takes, 1.0)
-    builder.entries(order[:, 1:], takes[:, :-1], -1.0)
-    builder.entries(order, begins, -1.0)
-    one = builder.rows([f"one{p}" for p in range(pools)], -np.inf, 1.0)
-    builder.entries(np.broadcast_to(one[:, None], begins.shape), begins, 1.0)
 
 
 def pool_variables(

@@ -12,12 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from optimizer.loads.pairing import Pairing
+from optimizer.loads.settings import COLOCATED, DECODE, PREFILL
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
-PREFILL, DECODE, COLOCATED = range(3)
-"""Roles, numbered as `columns.ROLES` lists them."""
+__all__ = ["COLOCATED", "DECODE", "PREFILL", "Limit", "Matrices", "one_resource"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +46,6 @@ class Matrices:
     slo, permitted (F,), (K,): class of each flow; share of all requests that each class may have late.
     resources: their names. domains: how many there are; pairing: who may hand over to whom; None: those of one domain.
     limits: see Limit, weights (C,).
-    level (F,): where a router sends each flow whole to one pool by thresholds of its length, the rank of that length
-    (flows of one rank go together); else None.
     spares: idle engines of every pool used; pool_limits: on the pools used, weights (C,) of the pool of each column;
     most: engines of one pool.
     """
@@ -65,7 +63,6 @@ class Matrices:
     domains: int = 1
     pairing: Pairing | None = None
     limits: tuple[Limit, ...] = ()
-    level: IntArray | None = None
     spares: int = 0
     pool_limits: tuple[Limit, ...] = ()
     most: float = 10_000.0
@@ -99,11 +96,6 @@ class Matrices:
     def block_price(self) -> FloatArray:
         """Price of one block, spares and whole nodes apart [$/h], shape (C,)."""
         return self.replicas * self.price
-
-    @property
-    def linear(self) -> Matrices:
-        """The same problem for its linear relaxation: where flows may be split, thresholds say nothing."""
-        return replace(self, level=None)
 
     def take(self, index: IntArray | NDArray[np.bool_]) -> Matrices:
         """The columns at `index`, in that order."""

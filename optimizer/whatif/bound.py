@@ -1,7 +1,7 @@
-"""How far from the cheapest of all fleets a scenario's can be: its floor, a proof, and its place among others.
+"""How far from the cheapest of all fleets a scenario's can be: its floor, and its place among others.
 
-The floor costs next to nothing: whatever its engines promise, a fleet must not fall behind the demand (`rivals.floor`),
-and where parts of engines can be bought each request is served where that is cheapest. A proof takes a search.
+A fleet must not fall behind the demand (`rivals.floor`). Where parts of engines can be bought each request is served
+where that is cheapest, which costs next to nothing to work out; with whole engines it takes a search.
 """
 
 from __future__ import annotations
@@ -18,25 +18,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from optimizer.fleets.volume import at_volume
-from optimizer.loads import columns
-from optimizer.loads.instance import Instance
+from optimizer.loads.instance import Instance, at_volume
+from optimizer.loads.settings import COLOCATED, DECODE, PREFILL
 from optimizer.rivals.by_evaluation import Evaluated, keeping_up
-from optimizer.solver.fleet_model import COLOCATED, DECODE, PREFILL, aim_of
-from optimizer.solver.search import Effort, search
-from optimizer.solver.simple_plans import block_costs, price_space
+from optimizer.rivals.floor import least_cost
 from search_spaces.problem import Problem, Slo
 
 from .physics import Physics, known_at, physics_of
-from .scenario import Pick, cheapest
 
 FloatArray = NDArray[np.float64]
-
-THOROUGH = Effort()
-SWEPT = replace(Effort(), columns=20, more=20, nodes=60, provable=200)
-"""Effort for a bound that many rows share."""
-CHOSEN = 150_000
-"""Columns times choices of engines that are looked at for such a bound, all in all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,17 +40,6 @@ class Place:
     family: str
     prices: tuple[float, ...]
     hard: tuple[float, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Bound:
-    """What no fleet that columns promise can cost less than, the budget apart [$/h]; None: no fleet holds.
-
-    priced: columns that were looked at, as a measure of the work.
-    """
-
-    cost: float | None
-    priced: int
 
 
 def place_of(problem: Problem) -> Place:
@@ -123,29 +102,16 @@ def _engines_kept_busy(known: Evaluated) -> FloatArray:
     return np.asarray(keeping_up(known.instance, known.settings) * known.instance.flows.rate)
 
 
-def lower_bound(problem: Problem, base: Path, *, thorough: bool = False) -> Bound:
-    """What no fleet of columns that holds its limits, the budget apart, can cost less than.
+def lower_bound(problem: Problem, base: Path) -> float | None:
+    """What no fleet of whole engines, the budget apart, can cost less than [$/h]; None where none can hold.
 
-    The cheapest fleet of one or two pools is the ceiling: blocks that alone cost more are left out, and nothing dearer
-    is looked for. base: folder of the files that the problem names.
+    base: folder of the files that the problem names.
     """
     free = replace(problem, constraints=replace(problem.constraints, budget=None))
     physics = physics_of(free, base)
-    pick = None if physics.floor else cheapest(free, physics)
-    if pick is None:
-        return Bound(None, 0)
-    return _searched(free, physics, pick, thorough=thorough)
-
-
-def _searched(problem: Problem, physics: Physics, pick: Pick, *, thorough: bool) -> Bound:
-    instance, aim = priced_instance(problem, physics, pick.way), aim_of(problem)
-    every = columns.make_columns(instance, columns.Grid())
-    space, totals = price_space(instance, every.take(block_costs(instance, every) <= pick.cost * (1.0 + 1e-9)))
-    choices = int(np.clip(CHOSEN // max(space.size, 1), 2, 20))
-    effort = THOROUGH if thorough else replace(SWEPT, choices=choices)
-    found = search(instance, space, totals, aim, effort, pick.cost)
-    bound = min(found.bound / aim.cost_weight, pick.cost) if math.isfinite(found.bound) else pick.cost
-    return Bound(bound, space.size)
+    ways = () if physics.floor else range(len(physics.ways))
+    instances = (Evaluated.of(priced_instance(free, physics, way), physics.ways[way].settings) for way in ways)
+    return min((floor for known in instances if (floor := least_cost(known)) is not None), default=None)
 
 
 def priced_instance(problem: Problem, physics: Physics, way: int) -> Instance:

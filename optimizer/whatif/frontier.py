@@ -18,8 +18,8 @@ from costmodel.errors import ImpossibleError, InputError
 from costmodel.quoting import shown
 from costmodel.units import SECONDS_PER_HOUR
 from optimizer.fleets.evaluate import holds, predict_misses
+from optimizer.loads.flows import splits
 from optimizer.loads.instance import Instance
-from optimizer.solver.split import splits
 from search_spaces.problem import Goal, Problem, Slo
 from search_spaces.scenarios import Scenario, scenario_problem
 

@@ -76,7 +76,6 @@ class Proven(_Row):
     """What is proven of a scenario."""
 
     bound: Finite | None
-    priced: Count
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +86,7 @@ class RowFault:
 
     def __call__(self, row: Mapping[str, Any]) -> str:
         """What is wrong with one row, whose number is sound."""
-        if row.keys() & {"bound", "priced"}:
+        if "bound" in row:
             return _fault(Proven, row)
         if row.keys() & {"attainment", "fault"}:
             return _fault(Looked, row)

@@ -20,21 +20,15 @@ from optimizer.fleets.error_bars import at_quantile, slow_end
 from optimizer.fleets.evaluate import Misses, holds, largest_load, predict_misses
 from optimizer.fleets.fleet import Fleet, FleetPool
 from optimizer.fleets.headroom import fuller
-from optimizer.fleets.volume import at_volume
-from optimizer.loads.columns import ROLES, Columns, Grid, make_columns
 from optimizer.loads.diagnose import check_floors
-from optimizer.loads.instance import Instance, make_instance
+from optimizer.loads.flows import splits
+from optimizer.loads.instance import Instance, at_volume, make_instance
 from optimizer.loads.loads import Resource
-from optimizer.rivals.by_evaluation import Evaluated, settings_of
-from optimizer.solver.fleet_model import COLOCATED
-from optimizer.solver.simple_plans import Totals, column_totals, one_of_each
-from optimizer.solver.split import splits
+from optimizer.loads.settings import ROLES, Settings, make_settings
+from optimizer.rivals.by_evaluation import Evaluated
 from search_spaces.engines import load_engine_overhead
 from search_spaces.loader import problem_of_values
 from search_spaces.problem import Problem
-
-GRID = Grid(utilization=(0.7,), colocated_utilization=(0.75,))
-"""One utilisation where the search has many: the settings of engines are the same at all."""
 
 ANY = 10_000_000
 """More GPUs than any fleet has."""
@@ -45,19 +39,10 @@ Engines = tuple[int, int, int, int, int]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Way:
-    """One split of the latency limits between stages: the instance at 1 request/s, and settings of its engines.
-
-    space, totals: a column of each setting and their totals.
-    """
+    """One split of end-to-end limits between first and later tokens: the instance at 1 request/s, and its engines."""
 
     instance: Instance
-    space: Columns
-    totals: Totals
-
-    @property
-    def settings(self) -> Columns:
-        """Those that could serve if attention took no time, for the evaluation knows its time; see `settings_of`."""
-        return settings_of(self.space, replace(self.totals, busiest=self.totals.apart))
+    settings: Settings
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -124,15 +109,8 @@ def physics_at(expected: Instance) -> Physics:
     """The physics of an instance at 1 request/s, free of prices and limits, whose SLOs are above every floor."""
     problem = expected.problem
     slow = at_quantile(expected, slow_end(problem.confidence))
-    whole = any(slo.e2e is not None for slo in problem.slos)
-    ways: list[Way] = []
-    for flows in splits(problem):
-        instance = replace(slow, flows=flows)
-        space = make_columns(instance, GRID)
-        space = space.take(one_of_each(space, "role", "shape", "seqs", "chunk"))
-        if ways and not whole:  # pools where roles are together do not feel the split
-            space = space.take(space.role != COLOCATED)
-        ways.append(Way(instance, space, column_totals(instance, space)))
+    instances = [replace(slow, flows=flows) for flows in splits(problem)]
+    ways = [Way(instance, make_settings(instance)) for instance in instances]
     return Physics(problem, tuple(ways), "")
 
 

@@ -22,8 +22,6 @@ FloatArray = NDArray[np.float64]
 
 MOST_PROOFS = 16
 """Proofs of a sweep, a second or more each, that nobody has to ask for."""
-MOST_PRICED = 300_000
-"""Columns that these look at all in all; beyond that no further round is begun."""
 ROUNDING = 1e-7
 """A bound that is so near to the cost is the cost [1]."""
 A_ROUND = 4
@@ -43,18 +41,15 @@ class Proofs:
     def more(self, tasks: Sequence[Task], rows: Mapping[int, Row]) -> list[Task]:
         """The tasks of the next round; none where it is enough.
 
-        tasks: all so far, whose rows are known; those of proofs name the row that they are `of`, and how thorough.
+        tasks: all so far, whose rows are known; those of proofs name the row that they are `of`.
         """
-        done = [number for number, task in enumerate(tasks) if "thorough" in task]
+        done = [number for number, task in enumerate(tasks) if "of" in task]
         standing = Standing.of(tasks, rows)
         if self.every:
             chosen = [] if done else standing.open()
         else:
-            work = sum(rows[number]["priced"] for number in done)
-            rounds = max(len(done) // A_ROUND, 1)
-            room = 0 if work * (1.0 + 1.0 / rounds) > MOST_PRICED else min(A_ROUND, MOST_PROOFS - len(done))
-            chosen = standing.widest(room)
-        return [{**tasks[number], "shown": [], "of": number, "thorough": self.every} for number in chosen]
+            chosen = standing.widest(min(A_ROUND, MOST_PROOFS - len(done)))
+        return [{**tasks[number], "shown": [], "of": number} for number in chosen]
 
     def finish(self, tasks: Sequence[Task], rows: Mapping[int, Row]) -> list[Row]:
         """The rows of the scenarios, each with the best bound that is known of it."""
@@ -96,7 +91,7 @@ class Standing:
         places = [(number, _place(row["place"])) for number, row in mine.items() if row.get("place")]
         costs = {number: mine[number]["cost_usd_per_hour"] for number, _ in places}
         floors = {number: mine[number]["bound_usd_per_hour"] or 0.0 for number, _ in places}
-        proofs = {task["of"]: rows[number]["bound"] for number, task in enumerate(tasks) if "thorough" in task}
+        proofs = {task["of"]: rows[number]["bound"] for number, task in enumerate(tasks) if "of" in task}
         standing = cls(costs, set(proofs), [])
         for family in families(places):
             part: tuple[Family, list[Proven], FloatArray] = family, [], np.array([floors[one] for one in family.rows])

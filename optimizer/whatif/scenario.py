@@ -21,8 +21,8 @@ from optimizer.fleets.binding import fleet_bindings
 from optimizer.fleets.bought import with_rented
 from optimizer.fleets.build_plan import fleet_gpus, pool_line
 from optimizer.fleets.fleet import Fleet, FleetPool, pool_config
-from optimizer.loads.columns import ROLES
 from optimizer.loads.instance import Instance
+from optimizer.loads.settings import ROLES
 from optimizer.plans.plan import Binding, Plan, Status
 from optimizer.recommend.level import Level
 from optimizer.recommend.optimize import optimize

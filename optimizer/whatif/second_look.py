@@ -15,8 +15,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from optimizer.fleets.fleet import Fleet
-from optimizer.fleets.volume import at_volume
-from optimizer.loads.instance import Instance
+from optimizer.loads.instance import Instance, at_volume
 from optimizer.recommend.rival_rows import overall
 from optimizer.verification.confirm import confirmed_once
 from optimizer.verification.judge import Outcome

@@ -1,8 +1,9 @@
 """Shadow prices: what one more GPU, dollar or watt of a limit would save, by dual and by solving again.
 
-The linear relaxation over all columns gives the rate of saving at the margin (`dual`), and solving it again with the
-limit a little wider the same as a finite difference. Whole engines cannot be bought by the margin: `whole` is what the
-next useful amount saves, found by widening the limit until a cheaper fleet of one or two pools fits.
+The linear relaxation of the floor (`rivals.floor`) gives the rate of saving at the margin (`dual`), and solving it
+again with the limit a little wider the same as a finite difference. Whole engines cannot be bought by the margin:
+`whole` is what the next useful amount saves, found by widening the limit until a cheaper fleet of one or two pools
+fits.
 
 A budget never makes the fleet that meets a demand cheaper; what it is worth is how much more demand could be served.
 """
@@ -14,16 +15,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from optimizer.fleets.error_bars import planned_instance
-from optimizer.loads.columns import Columns, Grid, make_columns
-from optimizer.loads.instance import Instance
-from optimizer.loads.loads import column_loads
-from optimizer.solver.fleet_model import Aim, aim_of, matrices_of, write_model
+from optimizer.loads.settings import make_settings
+from optimizer.rivals.by_evaluation import Evaluated
+from optimizer.rivals.floor import floor_matrices
+from optimizer.solver.fleet_model import Aim, aim_of, write_model
 from optimizer.solver.program import solve
-from optimizer.solver.search import Effort, generate_from
-from optimizer.solver.simple_plans import column_totals
 from search_spaces.engines import load_engine_overhead
 from search_spaces.problem import Goal, Problem
 
@@ -34,7 +31,6 @@ STEP = 1e-3
 """Share by which a limit is widened for the finite difference."""
 WIDER = (1, 2, 4, 8, 16, 32, 64)
 """GPUs, or per cent, by which a limit is widened in whole fleets, until it saves something."""
-EFFORT = Effort(rounds=30, bound_gap=1e-6)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,17 +74,18 @@ def shadow_prices(problem: Problem, base: Path) -> list[ShadowPrice]:
     if not stated or problem.objective.goal is Goal.MAX_GOODPUT_PER_DOLLAR:
         return []
     instance = planned_instance(problem, load_engine_overhead(problem.engine, problem.engine_changes))
-    space = make_columns(instance, Grid())
+    settings = make_settings(instance)
     physics = physics_of(problem, base)
     cheapest_now = problem.objective.goal is Goal.MIN_COST
-    relaxed = {goodput: _relax(instance, space, goodput=goodput) for goodput in sorted({
+    relaxed = {goodput: _relax(Evaluated.of(instance, settings), goodput=goodput) for goodput in sorted({
         not cheapest_now or name == "budget" for name, _, _ in stated
     })}  # fmt: skip
     rows = []
     for name, upper, unit in stated:
         goodput = not cheapest_now or name == "budget"
         step, now = STEP * upper, relaxed[goodput]
-        wider = _relax(replace(instance, problem=with_limit(problem, name, upper + step)), space, goodput=goodput)
+        more_of_it = replace(instance, problem=with_limit(problem, name, upper + step))
+        wider = _relax(Evaluated.of(more_of_it, settings), goodput=goodput)
         if now is None or wider is None:
             continue
         more, whole = (None, None) if goodput else _in_whole_fleets(problem, physics, (name, upper, unit))
@@ -99,19 +96,18 @@ def shadow_prices(problem: Problem, base: Path) -> list[ShadowPrice]:
     return rows
 
 
-def _relax(instance: Instance, space: Columns, *, goodput: bool) -> Relaxation | None:
-    """Solve the linear relaxation over all columns to the end, for the least cost or for the most goodput."""
+def _relax(known: Evaluated, *, goodput: bool) -> Relaxation | None:
+    """Solve the linear relaxation of the floor, for the least cost or for the most goodput."""
+    instance = known.instance
     aim = Aim(0.0, 1.0, 0.0, MOST_MORE) if goodput else aim_of(instance.problem)
     scale = float(instance.flows.rate.sum()) if goodput else 1.0 / aim.cost_weight
-    totals = column_totals(instance, space)
-    able = np.flatnonzero(np.isfinite(totals.busiest))
-    space, totals = space.take(able), totals.take(able)
-    found = generate_from(instance, space, totals, aim, EFFORT)
-    if not found.feasible:
+    matrices = floor_matrices(known)
+    if not matrices.size:
         return None
-    chosen = space.take(found.active)
-    model = write_model(matrices_of(instance, chosen, column_loads(instance, chosen)).linear, aim)
+    model = write_model(matrices, aim)
     solution = solve(model.program, relaxed=True)
+    if not solution.x.size:
+        return None
     duals = {name: (max(-float(solution.duals[row]), 0.0) + 0.0) * scale for name, row in model.limits.items()}
     return Relaxation(solution.objective * scale, duals)
 
