@@ -159,7 +159,7 @@ def _alternative(row: Alternative, plan: Plan) -> tuple[str, ...]:
     recommended, feasible = row.kind == "recommended", is_feasible(row)
     return (
         alternative_name(row),
-        " + ".join(engine_cell(line) for line in row.pools[:6]) or MISSING,
+        " + ".join(engine_cell(pool) for pool in row.pools[:6]) or MISSING,
         hourly(row.cost_usd_per_hour),
         signed_percent(extra_cost(row, plan)) if feasible and not recommended else MISSING,
         percent(plan.attainment if recommended else row.attainment),

@@ -248,7 +248,7 @@ def _alternative(row: Alternative, plan: Plan) -> AlternativeRow:
     return AlternativeRow(
         name=alternative_name(row),
         note=alternative_note(row),
-        fleet=tuple(engine_cell(line) for line in row.pools[:12]),
+        fleet=tuple(engine_cell(pool) for pool in row.pools[:12]),
         cost=hourly(row.cost_usd_per_hour),
         extra=signed_percent(extra_cost(row, plan)) if feasible and not recommended else MISSING,
         attainment=percent(plan.attainment if recommended else row.attainment),

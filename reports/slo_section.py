@@ -284,7 +284,7 @@ def _judged_row(tried: TriedFleet, plan: Plan) -> tuple[str, ...]:
     ]
     return (
         origin_words(row),
-        " + ".join(engine_cell(line) for line in row.pools[:12]),
+        " + ".join(engine_cell(pool) for pool in row.pools[:12]),
         hourly(row.cost_usd_per_hour),
         difference,
         count(tried.tries),

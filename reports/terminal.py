@@ -340,7 +340,7 @@ def _alternative_row(row: Alternative, plan: Plan) -> list[str]:
         alternative_name(row),
         money(row.cost_usd_per_hour),
         signed_percent(extra_cost(row, plan)) if is_feasible(row) else MISSING,
-        ", ".join(engine_cell(line) for line in row.pools[:6]) or MISSING,
+        ", ".join(engine_cell(pool) for pool in row.pools[:6]) or MISSING,
     ]
 
 

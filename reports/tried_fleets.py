@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from optimizer.plans.plan import Plan
+from optimizer.plans.plan_pools import engine_counts
 from optimizer.plans.plan_simulation import JudgedFleet
 
 from .text import clean
@@ -37,9 +38,9 @@ def tried_fleets(plan: Plan) -> list[TriedFleet]:
     """Every fleet that was simulated beside the plan's once: one replica less first, then the others as tried."""
     if plan.simulation is None:
         return []
-    attempts: dict[tuple[tuple[str, ...], float], list[JudgedFleet]] = {}
+    attempts: dict[tuple[Hashable, float], list[JudgedFleet]] = {}
     for one in (*plan.simulation.one_replica_less, *plan.simulation.others):
-        attempts.setdefault((tuple(sorted(one.pools)), one.cost_usd_per_hour), []).append(one)
+        attempts.setdefault((engine_counts(one.pools), one.cost_usd_per_hour), []).append(one)
     goals = {item.name: item.attainment_goal for item in plan.classes}
 
     def merit(one: JudgedFleet) -> tuple[bool, bool, float]:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from costmodel.engine import Role
 from costmodel.words import dearer, dollars, percentage
-from optimizer.fleets.build_plan import fleet_cost, pool_line
+from optimizer.fleets.build_plan import engine_pools, fleet_cost
 from optimizer.fleets.evaluate import evaluate, holds, predict_misses
 from optimizer.fleets.fleet import Fleet, make_fleet, polish
 from optimizer.loads.columns import Columns
@@ -164,7 +164,7 @@ def recommended(instance: Instance, fleet: Fleet, proof: Proof, volume: float) -
         cost_usd_per_hour=fleet_cost(instance, fleet),
         bound_usd_per_hour=proof.bound,
         gap=proof.gap,
-        pools=[pool_line(instance, pool) for pool in fleet.pools],
+        pools=engine_pools(instance, fleet),
         attainment=evaluate(instance, fleet, volume).overall,
         why_not="",
     )
@@ -219,7 +219,7 @@ def rival_row(  # noqa: PLR0917
         cost_usd_per_hour=cost,
         bound_usd_per_hour=bound,
         gap=gap_of(bound, cost),
-        pools=[pool_line(instance, pool) for pool in fleet.pools],
+        pools=engine_pools(instance, fleet),
         attainment=evaluate(instance, fleet).overall,
         why_not=why_not(cost, best or cost),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from itertools import islice
 
 import numpy as np
@@ -14,6 +14,7 @@ from optimizer.fleets.fleet import Fleet, make_fleet, polish
 from optimizer.loads.columns import ROLES, Columns
 from optimizer.loads.instance import Instance
 from optimizer.plans.plan import Alternative
+from optimizer.plans.plan_pools import engine_counts
 from optimizer.solver.fleet_model import aim_of
 from optimizer.solver.kindred import Kindred, different_fleets, engine_kinds
 from optimizer.solver.search import Effort, Found, plan_blocks, search
@@ -52,13 +53,13 @@ def other_fleets(
     best = shown[0].row
     found = different_fleets(instance, priced, _as_found(instance, shown[0].fleet), solve, LOOKED_AT)
     rivals = (_rival(known, priced[0], one, best, aim.cost_weight) for one in found)
-    return list(islice(_unlike(rivals, {tuple(sorted(rival.row.pools)) for rival in shown}), OTHERS))
+    return list(islice(_unlike(rivals, {engine_counts(rival.row.pools) for rival in shown}), OTHERS))
 
 
-def _unlike(rivals: Iterable[Rival | None], seen: set[tuple[str, ...]]) -> Iterator[Rival]:
+def _unlike(rivals: Iterable[Rival | None], seen: set[Hashable]) -> Iterator[Rival]:
     """Rivals of other pools than those seen, and than one another."""
     for rival in rivals:
-        if rival is not None and (pools := tuple(sorted(rival.row.pools))) not in seen:
+        if rival is not None and (pools := engine_counts(rival.row.pools)) not in seen:
             seen.add(pools)
             yield rival
 
