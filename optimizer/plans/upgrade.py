@@ -17,7 +17,7 @@ _LIMITS: Final = ("max_num_seqs", "max_num_batched_tokens")
 """Of the pools of a tuned fleet, which stood beside them."""
 _LINE: Final = re.compile(
     r"(?P<replicas>\d{1,12}) x (?P<accelerator>.{1,200}?) (?P<split>(?:(?:TP|PP|EP|DP)\d{1,6} ){1,4})"
-    r"(?:(?P<weights>[^ /]+)/(?P<kv>[^ /]+) )?(?P<role>prefill|decode|colocated)"
+    r"(?:(?P<weights>[^ /]+)(?:/(?P<kv>[^ /]+))? )?(?P<role>prefill|decode|colocated)"
 )
 """A pool, such as "3 x H100 TP2 decode" or "1 x L40S TP1 EP2 fp8/bf16 colocated"."""
 
