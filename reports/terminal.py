@@ -25,18 +25,19 @@ from .table import Column, Style, kept_headers, render_table, table_blocks
 from .text import clean, fit, plural, wrap
 from .volume_words import volume_sentence
 from .words import (
+    FLEET_WITH_LIMITS,
     alternative_name,
     busiest_words,
     by_slack,
     constraint_words,
     distinct_alternatives,
-    engine_cell,
     extra_cost,
     gpu_words,
     gpus_per_engine,
     has_fleet,
     has_tpot,
     is_feasible,
+    limited_cell,
     missed_when_slow,
     nearest_miss,
     serving_words,
@@ -311,7 +312,7 @@ def _alternatives(plan: Plan, width: int, room: int, paint: Paint) -> list[str]:
         Column("kind", shrink=True, lines=2),
         Column("$/h", "right"),
         Column("extra", "right"),
-        Column("fleet, engines × GPUs", shrink=True, lines=MOST_FLEET),
+        Column(FLEET_WITH_LIMITS, shrink=True, lines=MOST_FLEET),
     ]
     head, *cells = table_blocks([_alternative_row(row, plan) for row in shown], columns, width, indent=2)
     lines = [*wrap(heading, width), *head.split("\n")]
@@ -340,7 +341,7 @@ def _alternative_row(row: Alternative, plan: Plan) -> list[str]:
         alternative_name(row),
         money(row.cost_usd_per_hour),
         signed_percent(extra_cost(row, plan)) if is_feasible(row) else MISSING,
-        ", ".join(engine_cell(pool) for pool in row.pools[:6]) or MISSING,
+        ", ".join(limited_cell(pool) for pool in row.pools[:6]) or MISSING,
     ]
 
 

@@ -17,6 +17,8 @@ from .text import clean, plural
 MOST_POOLS_IN_WORDS: Final = 3
 MOST_NAMES: Final = 2
 """Other kinds of fleet that one fleet is named after."""
+FLEET_WITH_LIMITS: Final = "fleet, engines × GPUs (max seqs/chunk)"
+"""Header of a column of `limited_cell`."""
 LABEL_LIMIT: Final = 100
 """Of the name of an alternative, which may list the engines of two pools."""
 ENGINES_LIMIT: Final = 1000
