@@ -249,6 +249,22 @@ def test_the_lines_of_an_earlier_plan_are_read_in_all_their_forms() -> None:
 
 
 @pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("rival 12, decode-1: 3 of 3", "a rival"),
+        ("rival 12, decode-1: 2 of 3", "a rival, decode-1 cut to 2 of 3"),
+        ("found by formula", "found by formula"),
+    ],
+)
+def test_what_a_fleet_of_an_earlier_plan_was_is_said_as_today(before: str, after: str) -> None:
+    plan = json.loads(BEFORE.read_text("utf-8"))
+    plan["simulation"]["one_replica_less"][0]["what"] = before
+    found = parse_plan(json.dumps(plan).encode()).simulation
+    assert found is not None
+    assert found.one_replica_less[0].what == after
+
+
+@pytest.mark.parametrize(
     ("line", "fault"),
     [
         ("<pool>", "alternatives.1.pools.0: '<pool>' is not a pool such as \"3 x H100 TP2 decode\""),

@@ -20,6 +20,8 @@ _LINE: Final = re.compile(
     r"(?:(?P<weights>[^ /]+)(?:/(?P<kv>[^ /]+))? )?(?P<role>prefill|decode|colocated)"
 )
 """A pool, such as "3 x H100 TP2 decode" or "1 x L40S TP1 EP2 fp8/bf16 colocated"."""
+_RIVAL: Final = re.compile(r"rival \d+, (.+): (\d+) of (\d+)")
+"""What a judged fleet was, such as "rival 2, decode-1: 3 of 4"; all of it is the rival itself."""
 
 
 def upgraded(text: JsonText, record: Mapping[str, Any]) -> dict[str, Any]:
@@ -35,6 +37,9 @@ def _part(text: JsonText, value: Any, path: Path) -> Any:
     if not isinstance(value, dict):
         return value
     fields = {key: _part(text, item, (*path, key)) for key, item in value.items()}
+    rival = _RIVAL.fullmatch(str(fields.get("what")))
+    if rival is not None:
+        fields["what"] = "a rival" if rival[2] == rival[3] else f"a rival, {rival[1]} cut to {rival[2]} of {rival[3]}"
     if not isinstance(fields.get("pools"), list):
         return fields
     limits = {key: fields.pop(key) for key in _LIMITS if isinstance(fields.get(key), list)}
