@@ -302,6 +302,9 @@ def test_owned_gpus_are_used_first_and_more_are_rented_at_full_price(workload: P
     assert costs[2] == pytest.approx(rows[2]["gpus"]["A100-80 (owned)"] * 0.052)
     assert rows[1]["gpus"] == {"A100-80": 1, "A100-80 (owned)": 2}
     assert costs[1] == pytest.approx(2.0 + 2 * 0.052)
+    pools = [[(pool["accelerator"], pool["gpus"], pool["usd_per_hour"]) for pool in row["pools"]] for row in rows]
+    assert pools[1] == [("A100-80", 3, None)]  # of two prices
+    assert [sum(price for _, _, price in pools[row]) for row in (0, 2)] == pytest.approx([costs[0], costs[2]])
 
 
 def test_a_pool_may_be_owned_in_part() -> None:
