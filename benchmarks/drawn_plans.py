@@ -37,7 +37,7 @@ from benchmarks.fresh_requests import FRESH_SEED, dollars, on_fresh_requests, pr
 from benchmarks.problems import instance_of, problem_of  # noqa: E402
 from costmodel.engine import Role  # noqa: E402
 from costmodel.errors import InputError  # noqa: E402
-from optimizer.fleets.build_plan import fleet_cost, pool_line  # noqa: E402
+from optimizer.fleets.build_plan import engine_pools, fleet_cost  # noqa: E402
 from optimizer.fleets.evaluate import promise  # noqa: E402
 from optimizer.fleets.fleet import Fleet, FleetPool, prefill_seqs  # noqa: E402
 from optimizer.loads.instance import Instance  # noqa: E402
@@ -47,6 +47,7 @@ from optimizer.rivals.allowed import allowed  # noqa: E402
 from optimizer.rivals.fewer import with_replicas  # noqa: E402
 from optimizer.verification.judge import Judgement, judge  # noqa: E402
 from optimizer.verification.tune import valid  # noqa: E402
+from reports.words import limited_cell  # noqa: E402
 
 RUNS = 4
 """Fresh runs of a proven fleet."""
@@ -216,10 +217,7 @@ def _keeps_its_goals(instance: Instance, fleet: Fleet) -> bool:
 
 def described(instance: Instance, fleet: Fleet) -> str:
     """Engines and settings in a line: batch limit / chunk."""
-    seqs, chunks = instance.tables.seqs, instance.tables.chunks
-    settings = (f"{seqs[pool.seqs]:.0f}/{chunks[pool.chunk]:.0f}" for pool in fleet.pools)
-    lines = (pool_line(instance, pool) for pool in fleet.pools)
-    return " + ".join(f"{line} {one}" for line, one in zip(lines, settings, strict=True))
+    return " + ".join(map(limited_cell, engine_pools(instance, fleet)))
 
 
 HEAD = (

@@ -37,6 +37,7 @@ CASES: dict[str, tuple[dict[str, str], str]] = {
 def main() -> int:
     from optimizer.recommend.optimize import optimize
     from reports.verdict import verdict
+    from reports.words import engine_cell
     from search_spaces.loader import load_problem
 
     wrong = 0
@@ -51,7 +52,7 @@ def main() -> int:
         for row in plan.alternatives:
             if row.kind != "recommended" and row.cost_usd_per_hour is not None:
                 print(
-                    f"  {row.label}: ${row.cost_usd_per_hour:.2f}/h, {', '.join(row.pools)}, "
+                    f"  {row.label}: ${row.cost_usd_per_hour:.2f}/h, {', '.join(map(engine_cell, row.pools))}, "
                     f"{row.attainment or 0.0:.1%} in time. {row.why_not}"
                 )
     return 1 if wrong else 0

@@ -10,6 +10,7 @@ import numpy as np
 from costmodel.units import KILO
 from optimizer.fleets.binding import limits_by_use
 from optimizer.fleets.build_plan import fleet_gpus
+from optimizer.plans.plan_pools import engine_counts
 from optimizer.procurement.bill import Hours
 from optimizer.procurement.buying import Bought
 from optimizer.procurement.buying_looks import Seen
@@ -301,7 +302,7 @@ def _refuted_fleets(found: Bought, most: int | None) -> list[str]:
     """The fleets that were refuted; where they are more than `most`, their number and the dearest few."""
     alike: dict[tuple[object, ...], list[Seen]] = {}
     for one in found.looks.refuted:
-        alike.setdefault((one.part.rate, one.part.pools), []).append(one)
+        alike.setdefault((one.part.rate, engine_counts(one.part.pools)), []).append(one)
     every = list(alike.values())
     if most is None or len(every) <= most:
         return [_refuted(one) for one in every]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from optimizer.plans.plan_pools import pool_records
 from optimizer.procurement.bill import Bill
 from optimizer.procurement.buying import Bought, Outcome
 from optimizer.procurement.buying_looks import Seen
@@ -68,7 +69,7 @@ def buying_dict(found: Bought) -> dict[str, Any]:
 
 def _seen(one: Seen) -> dict[str, Any]:
     """A fleet that was simulated."""
-    known = {"rate_rps": one.part.rate, "pools": list(one.part.pools), "attainment": one.attainment}
+    known = {"rate_rps": one.part.rate, "pools": pool_records(one.part.pools), "attainment": one.attainment}
     return known | ({"fault": one.fault} if one.fault else {})
 
 
@@ -114,7 +115,7 @@ def _months(found: Bought) -> list[dict[str, Any]]:
             "month": month + 1,
             "peak_rps": peak,
             "usd": _costs(found, bill, month),
-            "peak_fleet": list(peak_hours(found, month).option.pools),
+            "peak_fleet": pool_records(peak_hours(found, month).option.pools),
             "peak_gpus": dict(zip(types(found), peak_hours(found, month).option.gpus, strict=True)),
         }
         for month, peak in enumerate(rates)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from optimizer.plans.plan_pools import pool_records
 from optimizer.recommend.explain import Explanation, Ruling, Standing
 
 from .numbers import hourly
@@ -29,7 +30,7 @@ def explanation_dict(config: str, assumed: Mapping[str, int | str], found: Expla
                 "best_usd_per_hour": one.best,
                 "rank": one.rank,
                 "of": one.of,
-                "pools": list(one.pools),
+                "pools": pool_records(one.pools),
                 "binding": one.binding,
                 "used": one.used,
                 "why": one.why,

@@ -8,12 +8,13 @@ from typing import Final
 
 from optimizer.plans.plan import ClassResult, Plan
 from optimizer.plans.plan_fields import Quantiles
+from optimizer.plans.plan_pools import EnginePool
 from optimizer.plans.plan_simulation import SimulatedLatencies, TunedFleet, Tuning
 
 from .figures import goal_label
 from .numbers import MISSING, count, duration, hourly, is_number, percent, signed_percent
 from .text import clean, plural
-from .words import engine_cell, misses_used, own_lines
+from .words import limited_cell, misses_used
 
 OUTCOMES: Final = {"meets": "judged: holds", "misses": "judged: misses", "undecided": "judged: not proven"}
 Found = ClassResult | SimulatedLatencies
@@ -69,15 +70,14 @@ def front_rows(plan: Plan) -> list[tuple[str, ...]]:
     """The recommended fleet, then a row for each dearer one of the front, under `front_headers`."""
     if asked_front(plan) is None:
         return []
-    fleet = _fleet(own_lines(plan), [(pool.max_num_seqs, pool.max_num_batched_tokens) for pool in plan.pools])
-    first = fleet, hourly(plan.cost_usd_per_hour), MISSING, *_times(plan, plan.classes), "recommended"
+    first = _fleet(plan.pools), hourly(plan.cost_usd_per_hour), MISSING, *_times(plan, plan.classes), "recommended"
     return [first, *(_row(plan, one) for one in told_fleets(plan))]
 
 
 def _row(plan: Plan, one: TunedFleet) -> tuple[str, ...]:
     own = plan.cost_usd_per_hour or 0.0
     return (
-        _fleet(one.pools, list(zip(one.max_num_seqs, one.max_num_batched_tokens, strict=False))),
+        _fleet(one.pools),
         hourly(one.cost_usd_per_hour),
         signed_percent(one.cost_usd_per_hour / own - 1) if own else MISSING,
         *_times(plan, one.latencies),
@@ -85,9 +85,8 @@ def _row(plan: Plan, one: TunedFleet) -> tuple[str, ...]:
     )
 
 
-def _fleet(pools: Sequence[str], settings: Sequence[tuple[int, int]]) -> str:
-    parts = zip(pools[:6], settings, strict=False)
-    return ", ".join(f"{engine_cell(line)} ({count(seqs)}/{count(chunk)})" for line, (seqs, chunk) in parts)
+def _fleet(pools: Sequence[EnginePool]) -> str:
+    return ", ".join(limited_cell(pool) for pool in pools[:6])
 
 
 def _times(plan: Plan, found: Sequence[Found]) -> tuple[str, str, str, str]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Mapping
 from typing import Any, Final
 
+from optimizer.plans.plan_pools import pool_records
 from optimizer.whatif.frontier import RESOLUTION, Frontier, Step
 from optimizer.whatif.frontier import by_budget as budgets
 from optimizer.whatif.scenario import answer_row, refuted_rows
@@ -14,6 +16,7 @@ from .numbers import hourly, percent, rate, significant
 from .sensitivity import exact_words, fleet_told
 from .table import Column, render_table
 from .text import sentence, wrap
+from .whatif_files import pool_texts
 from .whatif_text import FLEET, LINES, fleet_cell, refuted_sentence, simulated_note
 from .words import cost_or_status
 
@@ -38,7 +41,7 @@ def frontier_record(curve: Frontier) -> dict[str, Any]:
     if curve.by_budget:
         steps: list[dict[str, Any]] = [
             dict(row)
-            | {"gpus": dict(step.answer.gpus), "pools": list(step.answer.pools)}
+            | {"gpus": dict(step.answer.gpus), "pools": pool_records(step.answer.pools)}
             | {"simulated": step.answer.attainment is not None, "simulated_attainment": step.answer.attainment}
             for row, step in zip(budgets(curve), (one for one in curve.steps if one.answer.cost), strict=True)
         ]
@@ -56,13 +59,17 @@ def frontier_csv(curve: Frontier) -> str:
     """A row per step; GPUs and pools as texts."""
     rows = frontier_record(curve)["steps"]
     stream = io.StringIO()
-    writer = csv.DictWriter(stream, list(rows[0]) if rows else ["steps"], lineterminator="\n")
+    texts = [row | _texts(row) for row in rows]
+    writer = csv.DictWriter(stream, list(texts[0]) if texts else ["steps"], lineterminator="\n")
     writer.writeheader()
-    for row in rows:
-        gpus = " + ".join(f"{count} {name}" for name, count in row["gpus"].items())
-        refuted = {key: len(row[key]) for key in row if key == "refuted"}
-        writer.writerow(row | {"gpus": gpus, "pools": " + ".join(row["pools"])} | refuted)
+    writer.writerows(texts)
     return stream.getvalue()
+
+
+def _texts(row: Mapping[str, Any]) -> dict[str, Any]:
+    """What is no number in a step."""
+    gpus = " + ".join(f"{count} {name}" for name, count in row["gpus"].items())
+    return {"gpus": gpus} | pool_texts(row["pools"]) | {key: len(row[key]) for key in row if key == "refuted"}
 
 
 def frontier_text(curve: Frontier, width: int) -> str:

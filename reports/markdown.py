@@ -21,15 +21,16 @@ from .simulation_sentences import router_sentence, simulation_sentence, waste_se
 from .text import clean, plural
 from .volume_words import volume_sentence
 from .words import (
+    FLEET_WITH_LIMITS,
     alternative_name,
     by_slack,
     distinct_alternatives,
-    engine_cell,
     extra_cost,
     gpus_per_engine,
     has_fleet,
     has_tpot,
     is_feasible,
+    limited_cell,
     nearest_miss,
     split_words,
     violated,
@@ -151,7 +152,7 @@ def _front(plan: Plan) -> list[str]:
 
 
 def _alternatives(rows: Sequence[Alternative], plan: Plan) -> list[str]:
-    headers = ("alternative", "fleet, engines × GPUs", "#price", "#extra", "#in time", "why not")
+    headers = ("alternative", FLEET_WITH_LIMITS, "#price", "#extra", "#in time", "why not")
     return table(headers, [_alternative(row, plan) for row in rows])
 
 
@@ -159,7 +160,7 @@ def _alternative(row: Alternative, plan: Plan) -> tuple[str, ...]:
     recommended, feasible = row.kind == "recommended", is_feasible(row)
     return (
         alternative_name(row),
-        " + ".join(engine_cell(line) for line in row.pools[:6]) or MISSING,
+        " + ".join(limited_cell(pool) for pool in row.pools[:6]) or MISSING,
         hourly(row.cost_usd_per_hour),
         signed_percent(extra_cost(row, plan)) if feasible and not recommended else MISSING,
         percent(plan.attainment if recommended else row.attainment),

@@ -9,6 +9,7 @@ from typing import Final
 
 from costmodel.words import join_words
 from optimizer.plans.plan import Plan
+from optimizer.plans.plan_pools import EnginePool, engine_counts
 from optimizer.plans.plan_sensitivity import BreakEven, Flip, LeverSensitivity, PricePiece, Sensitivity
 from search_spaces.levers import kind_of
 from search_spaces.problem import OWNED
@@ -16,7 +17,7 @@ from search_spaces.quantities import BASE_UNIT, Kind
 
 from .numbers import exact, hourly, is_number, listed, percent, quantity, signed_percent, significant
 from .text import clean
-from .words import engine_cell, engine_words, in_words, own_lines
+from .words import engine_cell, engine_words, in_words, own_pools
 
 MOST_LEVERS: Final = 16
 MOST_STRIPS: Final = 12
@@ -143,14 +144,14 @@ def piece_words(piece: PricePiece) -> str:
     return f"{hourly(piece.low)} to {hourly(piece.high)} a GPU: {fleet_line(piece.pools)}"
 
 
-def fleet_line(pools: Sequence[str]) -> str:
+def fleet_line(pools: Sequence[EnginePool]) -> str:
     """Write the pools of a fleet in one line of a table, engines × GPUs."""
-    return " + ".join(engine_cell(line) for line in pools) or "no fleet"
+    return " + ".join(engine_cell(pool) for pool in pools) or "no fleet"
 
 
-def fleet_told(pools: Sequence[str]) -> str:
+def fleet_told(pools: Sequence[EnginePool]) -> str:
     """Write the pools of a fleet in a sentence."""
-    return " + ".join(engine_words(line) for line in pools) or "no fleet"
+    return " + ".join(engine_words(pool) for pool in pools) or "no fleet"
 
 
 def lever_words(key: str) -> str:
@@ -284,7 +285,7 @@ def flip_sentence(plan: Plan, found: Sensitivity) -> str:
         return f"By formula no price of {which}, from a quarter of it to four times it, changes the cheapest fleet"
     row, at, piece = min(rows, key=lambda item: abs(item[1] / item[0].usd_per_gpu_hour - 1.0))
     away = at / row.usd_per_gpu_hour - 1.0
-    own = own_lines(plan)
+    own = own_pools(plan)
     start = "By formula the answer changes first"
     if not _costs_least(plan, found):
         cheaper = f"{fleet_told(found.pools)}, {hourly(found.usd_per_hour)}"
@@ -302,16 +303,16 @@ def _costs_least(plan: Plan, found: Sensitivity) -> bool:
     return own is None or own < found.usd_per_hour or hourly(own) == hourly(found.usd_per_hour)
 
 
-def _taking_over(piece: PricePiece, own: Sequence[str]) -> str:
+def _taking_over(piece: PricePiece, own: Sequence[EnginePool]) -> str:
     """Say which fleet is the cheapest from a price on; a price leaves none but where there is a budget."""
     if not piece.pools:
         return "no fleet fits the budget"
     return f"{'the recommended fleet' if _alike(own, piece.pools) else fleet_told(piece.pools)} is the cheapest"
 
 
-def _alike(own: Sequence[str], pools: Sequence[str]) -> bool:
+def _alike(own: Sequence[EnginePool], pools: Sequence[EnginePool]) -> bool:
     """Whether these are the pools of the recommended fleet, in any order."""
-    return bool(own) and sorted(own) == sorted(pools)
+    return bool(own) and engine_counts(own) == engine_counts(pools)
 
 
 def flips(found: Sensitivity) -> list[tuple[LeverSensitivity, Flip]]:
@@ -329,7 +330,7 @@ def flips_sentence(found: Sensitivity) -> str:
     return f"Another kind of fleet becomes the cheapest with other {join_words(names)}"
 
 
-def flip_words(row: LeverSensitivity, flip: Flip, own: Sequence[str] = ()) -> str:
+def flip_words(row: LeverSensitivity, flip: Flip, own: Sequence[EnginePool] = ()) -> str:
     """Say at which value of a lever which fleet is the cheapest by formula; own: the pools of the recommended one.
 
     The recommended fleet need not be the cheapest by formula at the lever's own value: that one may have missed when
@@ -354,7 +355,7 @@ def swing_words(found: Sensitivity, cost: float | None) -> str:
 
 def told(plan: Plan, found: Sensitivity) -> list[str]:
     """The section in a few sentences: what moves the price most, which price changes the answer, what else does."""
-    own = own_lines(plan)
+    own = own_pools(plan)
     others = [flip_words(row, flip, own) for row, flip in flips(found)[:MOST_TOLD]] or [flips_sentence(found)]
     said = [swing_sentence(found) if found.complete else "", flip_sentence(plan, found), *others]
     return [f"{text}." for text in said if text]

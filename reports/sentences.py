@@ -135,7 +135,7 @@ def miss_sentence(miss: Alternative) -> str:
 
 def miss_words(miss: Alternative) -> str:
     """Say which fleet came closest, its price, and what it lacks."""
-    pools = join_words([engine_words(line) for line in miss.pools[:4]]) or alternative_name(miss)
+    pools = join_words([engine_words(pool) for pool in miss.pools[:4]]) or alternative_name(miss)
     price = f" for {hourly(miss.cost_usd_per_hour)}" if is_number(miss.cost_usd_per_hour) else ""
     return f"{pools}{price}. {why_not_sentence(miss)}".rstrip()
 
@@ -291,7 +291,7 @@ def alternatives_sentence(plan: Plan) -> str:
 
 
 def _near_miss(row: Alternative) -> str:
-    fleet = join_words([engine_words(line) for line in row.pools[:4]]) or "a fleet"
+    fleet = join_words([engine_words(pool) for pool in row.pools[:4]]) or "a fleet"
     return f"{_capital(alternative_name(row))}, {fleet} would do for {hourly(row.cost_usd_per_hour)}"
 
 

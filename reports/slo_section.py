@@ -40,7 +40,7 @@ from .simulation_figures import (
 )
 from .text import clean, plural
 from .tried_fleets import HOLDS, NOT_SHOWN, TriedFleet, held_words, origin_words, outcome_words, tried_fleets
-from .words import engine_cell, has_tpot
+from .words import has_tpot, limited_cell
 
 MOST_CLASSES: Final = 3
 """Classes whose distributions and buckets are drawn."""
@@ -271,7 +271,7 @@ def _class_row(one: SimulatedClass) -> tuple[str, ...]:
 
 
 def _judged(plan: Plan) -> Table:
-    headers = ("fleet", "pools", "#price", "#difference", "#tries", "#in time", "outcome")
+    headers = ("fleet", "pools (max seqs/chunk)", "#price", "#difference", "#tries", "#in time", "outcome")
     return cut_table(headers, [_judged_row(one, plan) for one in tried_fleets(plan)], MOST_JUDGED)
 
 
@@ -284,7 +284,7 @@ def _judged_row(tried: TriedFleet, plan: Plan) -> tuple[str, ...]:
     ]
     return (
         origin_words(row),
-        " + ".join(engine_cell(line) for line in row.pools[:12]),
+        " + ".join(limited_cell(pool) for pool in row.pools[:12]),
         hourly(row.cost_usd_per_hour),
         difference,
         count(tried.tries),

@@ -10,6 +10,7 @@ import click
 
 from optimizer.plans.plan import Alternative, ClassResult, Plan, Pool
 from optimizer.plans.plan_fields import Quantiles
+from optimizer.plans.plan_pools import EnginePool
 
 from . import sentences, verdict
 from .asked import asked
@@ -25,6 +26,7 @@ from .table import Column, Style, kept_headers, render_table, table_blocks
 from .text import clean, fit, plural, wrap
 from .volume_words import volume_sentence
 from .words import (
+    FLEET_WITH_LIMITS,
     alternative_name,
     busiest_words,
     by_slack,
@@ -37,6 +39,7 @@ from .words import (
     has_fleet,
     has_tpot,
     is_feasible,
+    limited_cell,
     missed_when_slow,
     nearest_miss,
     serving_words,
@@ -307,13 +310,7 @@ def _alternatives(plan: Plan, width: int, room: int, paint: Paint) -> list[str]:
         return wrap(f"The recommended fleet is {same}.", width) if same else []
     shown = rows[: min(max((room - 4) // 2, LEAST_ALTERNATIVES), MOST_ALTERNATIVES)]
     heading = _heading("Alternatives", len(shown), len(rows)) + (f"; the recommended is {same}" if same else "")
-    columns = [
-        Column("kind", shrink=True, lines=2),
-        Column("$/h", "right"),
-        Column("extra", "right"),
-        Column("fleet, engines × GPUs", shrink=True, lines=MOST_FLEET),
-    ]
-    head, *cells = table_blocks([_alternative_row(row, plan) for row in shown], columns, width, indent=2)
+    head, *cells = _alternative_blocks(shown, plan, width)
     lines = [*wrap(heading, width), *head.split("\n")]
     for row, cell in zip(shown, cells, strict=True):
         lines += cell.split("\n") if is_feasible(row) else [paint(line, dim=True) for line in cell.split("\n")]
@@ -335,12 +332,28 @@ def _front(plan: Plan, width: int) -> list[str]:
     return [*wrap(heading, width), *table.split("\n"), *_indented(front_note(plan), width)]
 
 
-def _alternative_row(row: Alternative, plan: Plan) -> list[str]:
+def _alternative_blocks(rows: Sequence[Alternative], plan: Plan, width: int) -> tuple[str, ...]:
+    """The head and the rows of the comparison, with batch limits where these take no more lines."""
+
+    def blocks(fleet: str, cell: Callable[[EnginePool], str]) -> tuple[str, ...]:
+        columns = [
+            Column("kind", shrink=True, lines=2),
+            Column("$/h", "right"),
+            Column("extra", "right"),
+            Column(fleet, shrink=True, lines=MOST_FLEET),
+        ]
+        return table_blocks([_alternative_row(row, plan, cell) for row in rows], columns, width, indent=2)
+
+    plain, limited = blocks("fleet, engines × GPUs", engine_cell), blocks(FLEET_WITH_LIMITS, limited_cell)
+    return limited if "".join(limited).count("\n") <= "".join(plain).count("\n") else plain
+
+
+def _alternative_row(row: Alternative, plan: Plan, cell: Callable[[EnginePool], str]) -> list[str]:
     return [
         alternative_name(row),
         money(row.cost_usd_per_hour),
         signed_percent(extra_cost(row, plan)) if is_feasible(row) else MISSING,
-        ", ".join(engine_cell(line) for line in row.pools[:6]) or MISSING,
+        ", ".join(cell(pool) for pool in row.pools[:6]) or MISSING,
     ]
 
 

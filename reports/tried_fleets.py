@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from optimizer.plans.plan import Plan
+from optimizer.plans.plan_pools import engine_counts
 from optimizer.plans.plan_simulation import JudgedFleet
 
 from .text import clean
@@ -18,7 +18,6 @@ HOLDS: Final = "holds"
 UNPROVEN: Final = "not proven"
 NOT_SHOWN: Final = "not shown to hold"
 """What can be said of every fleet that does not hold, whether it misses a goal or only is not proven."""
-_RIVAL: Final = re.compile(r"rival \d+, (.+): (\d+) of (\d+)")
 _OF_A_SEARCH: Final = {"found by formula": "cheapest by formula", "repaired": "repaired after a miss"}
 
 
@@ -37,9 +36,9 @@ def tried_fleets(plan: Plan) -> list[TriedFleet]:
     """Every fleet that was simulated beside the plan's once: one replica less first, then the others as tried."""
     if plan.simulation is None:
         return []
-    attempts: dict[tuple[tuple[str, ...], float], list[JudgedFleet]] = {}
+    attempts: dict[tuple[Hashable, float], list[JudgedFleet]] = {}
     for one in (*plan.simulation.one_replica_less, *plan.simulation.others):
-        attempts.setdefault((tuple(sorted(one.pools)), one.cost_usd_per_hour), []).append(one)
+        attempts.setdefault((engine_counts(one.pools), one.cost_usd_per_hour), []).append(one)
     goals = {item.name: item.attainment_goal for item in plan.classes}
 
     def merit(one: JudgedFleet) -> tuple[bool, bool, float]:
@@ -50,14 +49,8 @@ def tried_fleets(plan: Plan) -> list[TriedFleet]:
 
 
 def origin_words(one: JudgedFleet) -> str:
-    """Say in words how the search came by a fleet.
-
-    What is left of a rival may be all of it: then it is the rival itself.
-    """
-    rival = _RIVAL.fullmatch(one.what)
-    if rival is None:
-        return _OF_A_SEARCH.get(one.what, clean(one.what))
-    return "a rival" if rival[2] == rival[3] else f"a rival, {clean(rival[1])} cut to {rival[2]} of {rival[3]}"
+    """Say in words how the search came by a fleet."""
+    return _OF_A_SEARCH.get(one.what, clean(one.what))
 
 
 def outcome_words(one: JudgedFleet, plan: Plan) -> str:

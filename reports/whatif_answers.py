@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from optimizer.plans.plan_pools import engine_counts, pool_records, unpriced
 from optimizer.whatif.frontier import OVER
 from optimizer.whatif.near_optimal import NearOptimal
 from optimizer.whatif.pieces import Piece, Pieces
@@ -27,8 +28,8 @@ def break_even_record(found: Pieces) -> dict[str, Any]:
             "value": below.high,
             "cost_below_usd_per_hour": below.cost_high,
             "cost_above_usd_per_hour": above.cost_low,
-            "below": list(below.answer.pools),
-            "above": list(above.answer.pools),
+            "below": pool_records(unpriced(below.answer.pools)),
+            "above": pool_records(unpriced(above.answer.pools)),
         }
         for below, above in found.changes
     ]
@@ -39,7 +40,7 @@ def break_even_record(found: Pieces) -> dict[str, Any]:
             "cost_from_usd_per_hour": one.cost_low,
             "cost_to_usd_per_hour": one.cost_high,
             "gpus": dict(one.answer.gpus),
-            "pools": list(one.answer.pools),
+            "pools": pool_records(unpriced(one.answer.pools)),
             "status": one.answer.status.value,
             "simulated_attainment": one.answer.attainment,
         }
@@ -119,7 +120,7 @@ def taking_turns(pieces: Sequence[Piece]) -> list[list[Piece]]:
 
 def _with_others(turn: Sequence[Piece]) -> str:
     """The first fleet of some, and how many others there are."""
-    others = len({one.answer.pools for one in turn}) - 1
+    others = len({engine_counts(one.answer.pools) for one in turn}) - 1
     return fleet_cell(turn[0].answer.pools) + (f", or {plural(others, 'other')}" if others else "")
 
 
@@ -197,7 +198,11 @@ def _whole(row: ShadowPrice) -> str:
 
 def tornado_record(rows: Sequence[TornadoRow]) -> list[dict[str, Any]]:
     """The tornado as records, with the swing of each lever."""
-    return [asdict(row) | {"swing": row.swing} for row in rows]
+    return [
+        asdict(row)
+        | {"pools_low": pool_records(row.pools_low), "pools_high": pool_records(row.pools_high), "swing": row.swing}
+        for row in rows
+    ]
 
 
 def tornado_text(rows: Sequence[TornadoRow], width: int) -> str:

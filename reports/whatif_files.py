@@ -6,18 +6,20 @@ import csv
 import importlib
 import io
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any
+
+from optimizer.plans.plan_pools import read_pools
+
+from .words import engine_cell
 
 Row = Mapping[str, Any]
-TEXTS: Final = ("pools", "settings", "refuted")
-"""Columns that are lists in a row."""
 
 
 def flat_rows(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """Rows of equal columns: GPUs by type as `gpus.NAME` (0 where there are none), pools as one text.
+    """Rows of equal columns: GPUs by type as `gpus.NAME` (0 where there are none), pools and their limits as texts.
 
-    >>> flat_rows([{"x": 1, "gpus": {"H100": 2}, "pools": ["a", "b"]}, {"x": 2, "gpus": {}, "pools": []}])
-    [{'x': 1, 'gpus.H100': 2, 'pools': 'a + b'}, {'x': 2, 'gpus.H100': 0, 'pools': ''}]
+    >>> flat_rows([{"x": 1, "gpus": {"H100": 2}, "pools": []}, {"x": 2, "gpus": {}, "pools": []}])
+    [{'x': 1, 'gpus.H100': 2, 'pools': '', 'settings': ''}, {'x': 2, 'gpus.H100': 0, 'pools': '', 'settings': ''}]
     """
     names = sorted({name for row in rows for name in row["gpus"]})
     keys = list(dict.fromkeys(key for row in rows for key in row))
@@ -27,15 +29,24 @@ def flat_rows(rows: Sequence[Row]) -> list[dict[str, Any]]:
         for key in keys:
             if key == "gpus":
                 values |= {f"gpus.{name}": row["gpus"].get(name, 0) for name in names}
+            elif key == "pools":
+                values |= pool_texts(row[key])
             else:
-                values[key] = _texts(key, row[key]) if key in TEXTS else row.get(key)
+                values[key] = _refuted_text(row[key]) if key == "refuted" else row.get(key)
         flat.append(values)
     return flat
 
 
-def _texts(key: str, several: Sequence[Any]) -> str:
-    """Pools or settings side by side; fleets that were refuted one after another."""
-    return "; ".join(" + ".join(one["pools"]) for one in several) if key == "refuted" else " + ".join(several)
+def pool_texts(records: Sequence[Any]) -> dict[str, str]:
+    """The columns of a fleet: its engines, and their batch limits, pool by pool."""
+    pools = read_pools(records)
+    limits = [f"max_num_seqs {one.max_num_seqs}, max_num_batched_tokens {one.max_num_batched_tokens}" for one in pools]
+    return {"pools": " + ".join(map(engine_cell, pools)), "settings": " + ".join(limits)}
+
+
+def _refuted_text(several: Sequence[Any]) -> str:
+    """Fleets that were refuted, one after another."""
+    return "; ".join(pool_texts(one["pools"])["pools"] for one in several)
 
 
 def sweep_csv(rows: Sequence[Row]) -> str:

@@ -8,6 +8,8 @@ from typing import Any, Final
 
 from markupsafe import Markup
 
+from optimizer.plans.plan_pools import read_pools
+
 from .charts import WIDTH
 from .html import environment
 from .json_text import as_script, finite
@@ -58,7 +60,7 @@ def make_sweep_page(rows: Sequence[Row], name: str, depth: str) -> SweepPage:
             *(told(key, row.get(key)) for key in keys),
             _cost(row),
             MISSING if row["cost_usd_per_hour"] is None else rate(row["goodput_rps"]),
-            fleet_cell(row["pools"]),
+            fleet_cell(read_pools(row["pools"])),
             (gives_out(row["binding"]) if row["cost_usd_per_hour"] is not None else row["binding"]) or MISSING,
             percent(row["gap"]),
             percent(row["simulated_attainment"]),
@@ -135,7 +137,7 @@ def _map(rows: Sequence[Row], keys: tuple[str, str], span: tuple[float, float]) 
         x, y = _LEFT + column * width, _TOP + line * _HEIGHT
         tone, cost = _tone(row["cost_usd_per_hour"], span), _in_cell(row)
         place = "" if keys[0] == ALONE else f"{keys[0]} {down[line]}, "
-        tip = f"{place}{keys[1]} {across[column]}: {_cost(row)}, {fleet_cell(row['pools'])}"
+        tip = f"{place}{keys[1]} {across[column]}: {_cost(row)}, {fleet_cell(read_pools(row['pools']))}"
         marks.append(Rect(x, y, width - 1.5, _HEIGHT - 1.5, tone, tip))
         if text_width(cost) <= width - CELL_GAP:
             marks.append(Text(x + width / 2, y + 17, cost, f"on-{tone}", "middle"))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, Final
 
+from optimizer.plans.plan_pools import EnginePool, engine_counts, read_pools
 from optimizer.whatif.scenario import Missed
 from search_spaces.levers import LEVERS, number_of
 from search_spaces.quantities import QuantityError
@@ -26,7 +27,6 @@ ANSWER_KEYS: Final = (
     "gpus",
     "binding",
     "pools",
-    "settings",
     "simulated",
     "simulated_attainment",
     "refuted",
@@ -47,7 +47,7 @@ DEPTHS: Final = {
 
 SETTINGS: Final = (
     "Fleets of the same words may differ in max_num_seqs and max_num_batched_tokens, hence in goodput; --json, --csv "
-    "and --parquet show these as settings."
+    "and --parquet show these."
 )
 
 Row = Mapping[str, Any]
@@ -75,7 +75,7 @@ def sweep_text(rows: Sequence[Row], depth: str, width: int) -> str:
             *(clean(told(key, row.get(key))) for key in keys),
             cost_or_status(row["cost_usd_per_hour"], row["status"]),
             MISSING if row["cost_usd_per_hour"] is None else rate(row["goodput_rps"]),
-            fleet_cell(row["pools"]),
+            fleet_cell(read_pools(row["pools"])),
             "" if row["cost_usd_per_hour"] is None else gives_out(row["binding"]),
             percent(row["gap"]),
             *([percent(row["simulated_attainment"])] if shown else []),
@@ -141,7 +141,7 @@ def refuted_notes(rows: Sequence[Row]) -> list[str]:
     groups: dict[tuple[str, str], list[tuple[Row, Any]]] = {}
     for row in rows:
         for one in row["refuted"] if row["cost_usd_per_hour"] is not None else ():
-            groups.setdefault((fleet_told(one["pools"]), one["fault"]), []).append((row, one))
+            groups.setdefault((fleet_told(read_pools(one["pools"])), one["fault"]), []).append((row, one))
     return [_refuted(fleet, fault, mine, keys) for (fleet, fault), mine in groups.items()]
 
 
@@ -175,9 +175,10 @@ def _scenario(row: Row, keys: Sequence[str]) -> str:
 
 def hidden_settings(rows: Sequence[Row]) -> list[str]:
     """A hint where fleets of the same words differ in the batch limits of their engines."""
-    settings: dict[tuple[str, ...], set[tuple[str, ...]]] = {}
-    for row in rows:
-        settings.setdefault(tuple(row["pools"]), set()).add(tuple(row["settings"]))
+    settings: dict[Hashable, set[tuple[Hashable, ...]]] = {}
+    for pools in (read_pools(row["pools"]) for row in rows):
+        limits = tuple((pool.max_num_seqs, pool.max_num_batched_tokens) for pool in pools)
+        settings.setdefault(engine_counts(pools), set()).add(limits)
     return [SETTINGS] if any(len(several) > 1 for several in settings.values()) else []
 
 
@@ -199,6 +200,6 @@ def told(key: str, value: object) -> str:
         return str(value)
 
 
-def fleet_cell(pools: Sequence[str]) -> str:
+def fleet_cell(pools: Sequence[EnginePool]) -> str:
     """The pools of a fleet in a table, engines × GPUs; a dash where there is none."""
     return fleet_line(pools) if pools else MISSING

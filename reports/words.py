@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 from typing import Final
 
+from costmodel.engine_arrays import ACTIVATION_DTYPE
 from costmodel.words import join_words
 from optimizer.plans.plan import Alternative, Binding, ClassResult, OperatingPoint, Plan, Pool, Status
+from optimizer.plans.plan_pools import EnginePool, engine_counts
 
-from .numbers import MISSING, hourly, is_number, percent
+from .numbers import MISSING, count, hourly, is_number, percent
 from .text import clean, plural
 
 MOST_POOLS_IN_WORDS: Final = 3
 MOST_NAMES: Final = 2
 """Other kinds of fleet that one fleet is named after."""
+FLEET_WITH_LIMITS: Final = "fleet, engines × GPUs (max seqs/chunk)"
+"""Header of a column of `limited_cell`."""
 LABEL_LIMIT: Final = 100
 """Of the name of an alternative, which may list the engines of two pools."""
 ENGINES_LIMIT: Final = 1000
@@ -58,13 +61,6 @@ _PARTS: Final = {
     "communication": "communication",
     "host": "host",
 }
-
-
-_POOL_LINE: Final = re.compile(
-    r"(?P<engines>\d+) x (?P<all>(?P<gpu>.+?) (?P<split>TP\d+(?: (?:PP|EP|DP)\d+)*)(?P<rest>.*) "
-    r"(?P<role>prefill|decode|colocated))"
-)
-"""A line of an alternative's pools, as the planner writes it."""
 _BOUNDS: Final = {"bandwidth": "memory bandwidth", "host": "host time"}
 
 
@@ -123,7 +119,7 @@ def has_fleet(plan: Plan) -> bool:
     return plan.cost_usd_per_hour is not None and plan.status in {Status.OPTIMAL, Status.FEASIBLE}
 
 
-def split_words(pool: Pool) -> str:
+def split_words(pool: EnginePool) -> str:
     """Write how one engine splits the model, leaving out what is not split.
 
     Tensor parallelism is always named.
@@ -139,12 +135,12 @@ def split_words(pool: Pool) -> str:
     return " ".join(parts)
 
 
-def gpus_per_engine(pool: Pool) -> int:
+def gpus_per_engine(pool: EnginePool) -> int:
     """GPUs of one replica."""
     return pool.gpus // max(1, pool.replicas)
 
 
-def pool_words(pool: Pool) -> str:
+def pool_words(pool: EnginePool) -> str:
     """Write one pool, such as "2 prefill engines of 4 × H200"."""
     each = f"{gpus_per_engine(pool)} × {clean(pool.accelerator)}"
     return f"{plural(pool.replicas, f'{pool.role} engine')} of {each}"
@@ -174,34 +170,30 @@ def _billed_words(plan: Plan, name: str) -> str:
     return f" ({billed:,d} billed, {plan.gpus[name]:,d} used)" if billed else ""
 
 
-def engine_words(line: str) -> str:
-    """Write a pool of the plan's lines so that engines and GPUs cannot be mistaken; another line is only cleaned.
-
-    >>> engine_words("1 x H100 TP2 decode"), engine_words("3 x L40S TP1 fp8 prefill")
-    ('1 decode engine of 2 × H100 (TP2)', '3 prefill engines of 1 × L40S (fp8)')
-    """
-    found = _POOL_LINE.fullmatch(clean(line))
-    if found is None:
-        return clean(line)
-    engines, gpus = int(found["engines"]), _gpus_of(found["split"])
-    told = [found["split"]] * (found["split"] != "TP1") + found["rest"].split()
-    more = f" ({', '.join(told)})" if told else ""
-    return f"{plural(engines, found['role'] + ' engine')} of {gpus} × {found['gpu']}{more}"
+def engine_words(pool: EnginePool) -> str:
+    """Write a pool in a sentence, such as "2 decode engines of 4 × H200 (TP4, fp8/bf16)"."""
+    split, precision = split_words(pool), _precision_words(pool)
+    more = [split] * (split != "TP1") + [precision] * bool(precision)
+    return f"{pool_words(pool)} ({', '.join(more)})" if more else pool_words(pool)
 
 
-def engine_cell(line: str) -> str:
-    """Write the same for a table: engines × GPUs of each.
-
-    >>> engine_cell("1 x H100 TP2 decode"), engine_cell("3 x L40S TP1 fp8 prefill"), engine_cell("none")
-    ('1 × 2 H100 TP2 decode', '3 × 1 L40S TP1 fp8 prefill', 'none')
-    """
-    found = _POOL_LINE.fullmatch(clean(line))
-    return clean(line) if found is None else f"{found['engines']} × {_gpus_of(found['split'])} {found['all']}"
+def engine_cell(pool: EnginePool) -> str:
+    """Write the same for a table, engines × GPUs of each, such as "2 × 4 H200 TP4 fp8/bf16 decode"."""
+    what = " ".join(filter(None, (clean(pool.accelerator), split_words(pool), _precision_words(pool), pool.role)))
+    return f"{pool.replicas:d} × {gpus_per_engine(pool):d} {what}"
 
 
-def _gpus_of(split: str) -> int:
-    """GPUs of an engine: the product of all degrees but that of expert parallelism, which splits no further."""
-    return math.prod(int(word[2:]) for word in split.split() if not word.startswith("EP"))
+def limited_cell(pool: EnginePool) -> str:
+    """Write the same with max_num_seqs and max_num_batched_tokens, such as "2 × 1 H100 TP1 decode (64/512)"."""
+    seqs, chunk = pool.max_num_seqs, pool.max_num_batched_tokens
+    return engine_cell(pool) if seqs is None or chunk is None else f"{engine_cell(pool)} ({count(seqs)}/{count(chunk)})"
+
+
+def _precision_words(pool: EnginePool) -> str:
+    """Write the precision of weights and KV cache; empty where it is the usual one of both, or not recorded."""
+    if pool.weight_dtype is None or pool.kv_dtype is None or {pool.weight_dtype, pool.kv_dtype} == {ACTIVATION_DTYPE}:
+        return ""
+    return f"{clean(pool.weight_dtype, 20)}/{clean(pool.kv_dtype, 20)}"
 
 
 def feasible_rivals(plan: Plan) -> list[Alternative]:
@@ -216,13 +208,13 @@ def is_feasible(row: Alternative) -> bool:
 
 
 def same_fleets(plan: Plan) -> list[Alternative]:
-    """Alternatives that are the recommended fleet under another name (same pools): it is the best of its own kinds."""
-    own = {tuple(sorted(row.pools)) for row in plan.alternatives if row.kind == "recommended"}
-    return [row for row in feasible_rivals(plan) if row.pools and tuple(sorted(row.pools)) in own]
+    """Alternatives that are the recommended fleet under another name (same engines): it is the best of its kinds."""
+    own = {engine_counts(row.pools) for row in plan.alternatives if row.kind == "recommended"}
+    return [row for row in feasible_rivals(plan) if row.pools and engine_counts(row.pools) in own]
 
 
-def own_lines(plan: Plan) -> list[str]:
-    """The recommended fleet's pools as the alternatives write theirs."""
+def own_pools(plan: Plan) -> list[EnginePool]:
+    """The recommended fleet's pools as the alternatives state theirs."""
     return next((list(row.pools) for row in plan.alternatives if row.kind == "recommended"), [])
 
 
@@ -236,7 +228,7 @@ def distinct_alternatives(plan: Plan) -> list[Alternative]:
     groups: dict[object, list[Alternative]] = {}
     for number, row in enumerate(rows):
         alike = row.kind != "recommended" and is_feasible(row) and row.pools
-        groups.setdefault((tuple(sorted(row.pools)), row.cost_usd_per_hour) if alike else number, []).append(row)
+        groups.setdefault((engine_counts(row.pools), row.cost_usd_per_hour) if alike else number, []).append(row)
     return [_as_one(group) for group in groups.values()]
 
 
@@ -299,7 +291,7 @@ def alternative_note(row: Alternative) -> str:
 
 def named_fleet(row: Alternative) -> str:
     """Name an alternative apart from every other: by its fleet where its name is that of several."""
-    fleet = " + ".join(engine_cell(line) for line in row.pools[:12])
+    fleet = " + ".join(engine_cell(pool) for pool in row.pools[:12])
     return fleet if row.kind == "other_engines" and fleet else alternative_name(row)
 
 

@@ -16,6 +16,7 @@ from optimizer.plans.plan_simulation import (
     SimulatedRate,
     Simulation,
 )
+from tests.engine_cases import engines
 
 PLANS = Path(__file__).parent / "plans"
 GOLDEN = Path(__file__).parent / "golden"
@@ -66,7 +67,7 @@ def simulated_class(item: ClassResult) -> SimulatedClass:
 def judged(plan: Plan, what: str, cost: float, factor: float) -> JudgedFleet:
     return JudgedFleet(
         what=what,
-        pools=["1 x H100-SXM TP4 prefill"],
+        pools=[engines(1, "H100-SXM", 4, "prefill")],
         cost_usd_per_hour=cost,
         held=factor <= 1.0,
         overloaded=factor > 3.0,
@@ -129,25 +130,33 @@ def with_sensitivity(plan: Plan, *, complete: bool = True) -> Plan:
             high=1.2,
             usd_per_hour_low=40.11,
             usd_per_hour_high=None,
-            flips=[Flip(same_at=1.1, other_at=1.15, pools=["9 x H200 TP8 colocated"], usd_per_hour=77.7)],
+            flips=[Flip(same_at=1.1, other_at=1.15, pools=[engines(9, "H200", 8, "colocated")], usd_per_hour=77.7)],
         ),
         lever("price.H200", 4.0, (3.2, 4.8), (43.21, 51.34)),
         lever("ttft_scale", 1.0, (0.8, 1.2), (47.11, 47.11)),
         lever("step_time_quantile", 0.5, (0.05, 0.95), (41.57, 63.19)),
     ]
     pieces = [
-        PricePiece(low=1.0, high=3.6, usd_per_hour_low=12.5, usd_per_hour_high=45.1, pools=["4 x H200 TP4 prefill"]),
-        PricePiece(low=3.6, high=5.5, usd_per_hour_low=45.1, usd_per_hour_high=53.6, pools=["2 x H100 TP4 prefill"]),
-        PricePiece(low=5.5, high=16.0, usd_per_hour_low=53.6, usd_per_hour_high=53.6, pools=["8 x H100 TP2 decode"]),
+        PricePiece(
+            low=1.0, high=3.6, usd_per_hour_low=12.5, usd_per_hour_high=45.1, pools=[engines(4, "H200", 4, "prefill")]
+        ),
+        PricePiece(
+            low=3.6, high=5.5, usd_per_hour_low=45.1, usd_per_hour_high=53.6, pools=[engines(2, "H100", 4, "prefill")]
+        ),
+        PricePiece(
+            low=5.5, high=16.0, usd_per_hour_low=53.6, usd_per_hour_high=53.6, pools=[engines(8, "H100", 2, "decode")]
+        ),
     ]
     always = [
-        PricePiece(low=0.5, high=8.0, usd_per_hour_low=47.11, usd_per_hour_high=47.11, pools=["2 x H100 TP4 prefill"])
+        PricePiece(
+            low=0.5, high=8.0, usd_per_hour_low=47.11, usd_per_hour_high=47.11, pools=[engines(2, "H100", 4, "prefill")]
+        )
     ]
     found = Sensitivity(
         share=0.2,
         complete=complete,
         usd_per_hour=47.11,
-        pools=["2 x H100 TP4 prefill"],
+        pools=[engines(2, "H100", 4, "prefill")],
         levers=levers if complete else levers[1:2],
         break_even=[
             BreakEven(accelerator="L40S", usd_per_gpu_hour=2.0, pieces=always),

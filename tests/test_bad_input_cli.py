@@ -164,7 +164,7 @@ def test_a_program_gets_a_document_of_a_limit_that_physics_forbids(tmp_path: Pat
     plan, purchase = within("optimize", file, "--json"), within("buy", file, "--json")
     assert (plan.returncode, purchase.returncode) == (INFEASIBLE, INFEASIBLE)
     document = json.loads(plan.stdout)
-    assert (document["schema"], document["status"]) == ("pdplan.plan/1", "infeasible")
+    assert (document["schema"], document["status"]) == ("pdplan.plan/2", "infeasible")
     assert [row["constraint"] for row in document["binding"]] == ["tpot"]
     refusal = json.loads(purchase.stdout)
     assert (refusal["schema"], refusal["status"]) == ("pdplan.refusal/1", "infeasible")

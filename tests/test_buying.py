@@ -29,9 +29,12 @@ from reports.buying_text import buying_dict, buying_text
 from reports.numbers import money
 from search_spaces.contracts import HOURS_PER_MONTH, Contract, DemandPath, Forecast, Spot, Terms, Tier
 from search_spaces.problem import Constraints, Problem
+from tests.engine_cases import engines
 from tests.optimizer_cases import offer, problem, slo
 
-TEN_PER_GPU = make_levels(np.arange(1.0, 9.0), [[Option((n,), (f"{n} x H100",))] for n in range(1, 9)])
+TEN_PER_GPU = make_levels(
+    np.arange(1.0, 9.0), [[Option((n,), (engines(n, "H100", 1, "colocated"),))] for n in range(1, 9)]
+)
 """One type: n GPUs serve n requests per second."""
 FLAT = (1.0,) * 24
 HALF_DAY = (1.0,) * 12 + (0.25,) * 12

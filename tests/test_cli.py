@@ -94,10 +94,13 @@ def test_optimize_writes_plan_and_report(planned: tuple[Path, subprocess.Complet
     directory, done = planned
     assert done.returncode == 0, done.stderr
     plan = json.loads((directory / "plan.json").read_text("utf-8"))
-    assert plan["schema"] == "pdplan.plan/1"
+    assert plan["schema"] == "pdplan.plan/2"
     assert plan["status"] in ("optimal", "feasible")
     assert plan["bound_usd_per_hour"] <= plan["cost_usd_per_hour"] * (1 + 1e-9)
     assert plan["cost_usd_per_hour"] == pytest.approx(sum(pool["usd_per_hour"] for pool in plan["pools"]))
+    for row in plan["alternatives"]:
+        assert None not in [value for pool in row["pools"] for value in pool.values()]
+        assert (row["cost_usd_per_hour"] or 0.0) == pytest.approx(sum(pool["usd_per_hour"] for pool in row["pools"]))
     assert "<html" in (directory / "report.html").read_text("utf-8")
 
 

@@ -9,13 +9,16 @@ import numpy as np
 from optimizer.procurement.fleet_levels import MOST_OPTIONS, Levels, Option, level_rates, make_levels, within_limits
 from optimizer.procurement.fleet_search import search_levels
 from search_spaces.problem import Billing, Constraints, Pools
+from tests.engine_cases import engines
 from tests.optimizer_cases import offer, problem, slo
+
+A, B = engines(1, "H100", 1, "colocated"), engines(1, "H200", 1, "colocated")
 
 
 def test_two_fleets_side_by_side_serve_the_sum_of_their_rates() -> None:
-    levels = make_levels(np.array([1.0, 2.0, 3.0]), [[Option((1, 0), ("a",)), Option((0, 1), ("b",))], [], []])
+    levels = make_levels(np.array([1.0, 2.0, 3.0]), [[Option((1, 0), (A,)), Option((0, 1), (B,))], [], []])
     assert {one.gpus for one in levels.options[2]} == {(3, 0), (2, 1), (1, 2), (0, 3)}
-    assert levels.options[2][0].pools in {("a",) * 3, ("b",) * 3, ("a", "a", "b"), ("a", "b", "b"), ("b", "b", "a")}
+    assert levels.options[2][0].pools in {(A,) * 3, (B,) * 3, (A, A, B), (A, B, B), (B, B, A)}
 
 
 def test_level_rates_cover_the_highest() -> None:
@@ -27,7 +30,8 @@ def test_level_rates_cover_the_highest() -> None:
 
 
 def test_of_very_many_mixes_the_cheapest_are_kept() -> None:
-    found = [[Option(tuple(int(k == t) for k in range(4)), (f"{t}",)) for t in range(4)]] + [[] for _ in range(11)]
+    first = [Option(tuple(int(k == t) for k in range(4)), (engines(1, f"{t}", 1, "colocated"),)) for t in range(4)]
+    found = [first] + [[] for _ in range(11)]
     levels = make_levels(np.arange(1.0, 13.0), found, [[1.0, 2.0, 3.0, 4.0]])
     assert len(levels.options[-1]) == MOST_OPTIONS
     assert levels.options[-1][0].gpus == (12, 0, 0, 0)
@@ -48,10 +52,10 @@ def test_fleets_side_by_side_keep_the_limits_of_the_problem() -> None:
         constraints=Constraints(max_gpus=2, power=5000.0, max_pools=3),
         offers=(offer(inventory=9, billing=Billing.NODE),),
     )
-    assert within_limits(few, Option((2,), ("a",)))
-    assert not within_limits(few, Option((3,), ("a",)))
-    assert not within_limits(problem(offers=(offer(inventory=2),)), Option((3,), ("a",)))
-    assert not within_limits(problem(constraints=Constraints(budget=5.0)), Option((2,), ("a",)))
+    assert within_limits(few, Option((2,), (A,)))
+    assert not within_limits(few, Option((3,), (A,)))
+    assert not within_limits(problem(offers=(offer(inventory=2),)), Option((3,), (A,)))
+    assert not within_limits(problem(constraints=Constraints(budget=5.0)), Option((2,), (A,)))
     levels = search_levels(problem(constraints=Constraints(max_gpus=2)), np.array([4.0, 8.0, 400.0]), [[3.0]])
     assert [max((one.gpus[0] for one in options), default=0) for options in levels.options] == [1, 1, 0]
     nodes = search_levels(problem(offers=(offer(billing=Billing.NODE),)), np.array([4.0]), [[3.0]])

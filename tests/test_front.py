@@ -15,6 +15,7 @@ from reports.front import asked_front, front_headers, front_note, front_rows, fr
 from reports.numbers import count, duration, hourly
 from reports.slo_section import slo_check
 from reports.terminal import render_plan
+from tests.engine_cases import engines
 from tests.report_cases import load, simulated, times
 from tests.running import Done, tiny, within
 
@@ -91,9 +92,7 @@ def with_front(*fleets: tuple[float, float, str | None], ttft: float = 1.0) -> P
     item = item.model_copy(update={"tpot_limit_s": item.tpot_s.p90 / 0.8, "ttft_limit_s": item.ttft_s.p90 / 0.4})
     rows = [
         TunedFleet(
-            pools=["2 x H100 TP2 colocated"],
-            max_num_seqs=[64],
-            max_num_batched_tokens=[2048],
+            pools=[engines(2, "H100", 2, "colocated")],
             served=[1.0],
             cost_usd_per_hour=own * cost,
             tail=0.8 * tpot,

@@ -34,6 +34,7 @@ from optimizer.whatif.second_look import look_at
 from reports.frontier_text import frontier_record, frontier_text
 from search_spaces.loader import problem_of
 from search_spaces.problem import Problem
+from tests import engine_cases
 from tests.test_second_look import BASE, KEPT, MISSED, TIGHT, engines
 
 Look = Callable[[Instance, Fleet], tuple[float, str]]
@@ -58,8 +59,18 @@ def judge(monkeypatch: pytest.MonkeyPatch) -> Judge:
     return instead
 
 
-def answer(cost: float, line: str = "1 x H100 TP1 colocated") -> Answer:
-    return Answer(Status.FEASIBLE, cost, None, None, 9.0, {"H100": 1}, (line,), "time of a", attainment=1.0)
+def answer(cost: float, gpu: str = "H100") -> Answer:
+    return Answer(
+        Status.FEASIBLE,
+        cost,
+        None,
+        None,
+        9.0,
+        {"H100": 1},
+        (engine_cases.engines(1, gpu, 1, "colocated"),),
+        "time of a",
+        attainment=1.0,
+    )
 
 
 def one_engine_until(rate: float) -> Look:

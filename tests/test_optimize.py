@@ -117,7 +117,7 @@ class TestTheFile:
         plan = plain()
         text = plan.model_dump_json(by_alias=True)
         assert Plan.model_validate_json(text) == plan
-        assert json.loads(text)["schema"] == "pdplan.plan/1"
+        assert json.loads(text)["schema"] == "pdplan.plan/2"
 
     def test_an_infeasible_plan_reads_back_too(self) -> None:
         plan = optimize(given(constraints=Constraints(budget=5.0)))

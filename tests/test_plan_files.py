@@ -16,11 +16,13 @@ import pytest
 
 from costmodel.errors import InputError
 from optimizer.plans.plan import Plan, parse_plan
+from optimizer.plans.plan_pools import engine_counts
 from pdplan.plan_files import LARGEST_PLAN, read_plan
 from reports.html import render_plan as render_html
 from reports.json_text import plan_json
 from reports.terminal import render_plan as render_text
 from reports.whole_files import is_plan
+from tests.running import within
 
 PLANS = Path(__file__).parent / "plans"
 FLEET = json.loads((PLANS / "disaggregated.json").read_text("utf-8"))
@@ -61,7 +63,7 @@ WRONG: dict[str, tuple[tuple[str | int, ...], object, str]] = {
     "other-version": (
         ("schema",),
         "pdplan.plan/9",
-        "schema: is 'pdplan.plan/9', not pdplan.plan/1; make it again with pdplan optimize",
+        "schema: is 'pdplan.plan/9', not pdplan.plan/2 or pdplan.plan/1; make it again with pdplan optimize",
     ),
     "text": (("cost_usd_per_hour",), "cheap", "cost_usd_per_hour: 'cheap' is not a number"),
     "stranger-key": (("colour",), "red", "colour: is not known to this version of pdplan"),
@@ -116,14 +118,18 @@ def test_a_name_with_signs_in_it_is_found_where_it_stands(name: str) -> None:
         (gzip.compress(b"{}", mtime=0), ": is gzip-compressed; save it as UTF-8"),
         (b"[" * 200_000, ": {}it is nested too deeply"),
         (b'{"seed": ' + b"9" * 5000 + b"}", ": {}it is not valid JSON: a number has thousands of digits"),
-        (b"[]", ":1:1: {}it is an array, and a plan is an object with the schema pdplan.plan/1"),
+        (b"[]", ":1:1: {}it is an array, and a plan is an object with the schema pdplan.plan/2"),
         (b'\n"chat"', ":2:1: {}it is a string, and"),
         (b"true", ":1:1: {}it is true, and"),
         (b"null", ":1:1: {}it is null, and"),
         (b"1.5", ":1:1: {}it is a number, and"),
-        (b"{}", ":1:1: {}it names no schema, which for a plan is pdplan.plan/1"),
-        (b'{"schema": "pdplan.comparison/1"}', ":1:12: {}schema: is 'pdplan.comparison/1', not pdplan.plan/1"),
-        (b'{"schema": "pdplan.plan/2"}', ":1:12: {}schema: is 'pdplan.plan/2', not pdplan.plan/1; make it again"),
+        (b"{}", ":1:1: {}it names no schema, which for a plan is pdplan.plan/2"),
+        (b'{"schema": "pdplan.comparison/1"}', ":1:12: {}schema: is 'pdplan.comparison/1', not pdplan.plan/2"),
+        (
+            b'{"schema": "pdplan.plan/3"}',
+            ":1:12: {}schema: is 'pdplan.plan/3', not pdplan.plan/2 or pdplan.plan/1",
+        ),
+        (b'{"schema": "pdplan.plan/2"}', ":1:1: {}name: is missing"),
         (b'{"schema": "pdplan.plan/1"}', ":1:1: {}name: is missing"),
     ],
 )
@@ -191,3 +197,106 @@ def test_a_file_too_large_is_refused(tmp_path: Path) -> None:
         file.truncate(LARGEST_PLAN + 1)
     with pytest.raises(InputError, match="has 33,554,433 bytes, but at most 33,554,432 are read here"):
         read_plan(tmp_path / "plan.json")
+
+
+# --- plans of schema pdplan.plan/1 ----------------------------------------------------------------------------------
+
+
+BEFORE = PLANS / "schema-1.json"
+"""Written by `pdplan optimize --front 4` of the last version of that schema."""
+
+
+def earlier(*lines: object) -> bytes:
+    """The plan of the earlier schema with other pools in its second alternative."""
+    plan = json.loads(BEFORE.read_text("utf-8"))
+    plan["alternatives"][1]["pools"] = list(lines)
+    return json.dumps(plan).encode()
+
+
+def test_an_earlier_plan_says_of_its_pools_what_it_said_and_nothing_more() -> None:
+    plan = parse_plan(BEFORE.read_bytes())
+    assert plan.schema_ == "pdplan.plan/2"
+    (own,), (rival,) = plan.pools, next(row.pools for row in plan.alternatives if row.label == "only H100")
+    stated = (rival.role, rival.accelerator, rival.replicas, rival.tensor_parallel, rival.gpus)
+    assert stated == ("colocated", "H100", 1, 1, 1)
+    assert (rival.weight_dtype, rival.kv_dtype) == ("fp8", "bf16")
+    limits = (rival.max_num_seqs, rival.max_num_batched_tokens, rival.max_model_len, rival.memory_fraction)
+    assert (*limits, rival.usd_per_hour) == (None,) * 5
+    assert plan.simulation is not None
+    assert plan.simulation.tuning is not None
+    assert plan.sensitivity is not None
+    (tuned,) = plan.simulation.tuning.front[0].pools
+    assert (tuned.max_num_seqs, tuned.max_num_batched_tokens) == (own.max_num_seqs, own.max_num_batched_tokens)
+    assert engine_counts(plan.sensitivity.pools) == engine_counts(plan.pools)
+    told = render_text(plan, width=100, color=False)
+    assert "1 × 1 H100 TP1 fp8/bf16 colocated\n" in told  # of the comparison, without limits
+    assert "  colocated (256/2,048)" in told  # of the front
+    assert Plan.model_validate_json(plan_json(plan)) == plan
+
+
+def test_the_lines_of_an_earlier_plan_are_read_in_all_their_forms() -> None:
+    lines = (
+        "12 x B200 (owned) TP2 PP3 EP4 DP5 int4/fp8 decode",
+        "1 x My GPU TP1 fp8 prefill",
+        "2 x H200 DP8 EP8 colocated",
+    )
+    first, second, third = parse_plan(earlier(*lines)).alternatives[1].pools
+    assert (first.accelerator, first.replicas, first.gpus, first.role) == ("B200 (owned)", 12, 360, "decode")
+    degrees = (first.tensor_parallel, first.pipeline_parallel, first.expert_parallel, first.data_parallel)
+    assert (degrees, first.weight_dtype, first.kv_dtype) == ((2, 3, 4, 5), "int4", "fp8")
+    assert (second.accelerator, second.weight_dtype, second.kv_dtype) == ("My GPU", "fp8", None)
+    assert (third.tensor_parallel, third.data_parallel, third.gpus) == (1, 8, 16)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("rival 12, decode-1: 3 of 3", "a rival"),
+        ("rival 12, decode-1: 2 of 3", "a rival, decode-1 cut to 2 of 3"),
+        ("found by formula", "found by formula"),
+    ],
+)
+def test_what_a_fleet_of_an_earlier_plan_was_is_said_as_today(before: str, after: str) -> None:
+    plan = json.loads(BEFORE.read_text("utf-8"))
+    plan["simulation"]["one_replica_less"][0]["what"] = before
+    found = parse_plan(json.dumps(plan).encode()).simulation
+    assert found is not None
+    assert found.one_replica_less[0].what == after
+
+
+@pytest.mark.parametrize(
+    ("line", "fault"),
+    [
+        ("<pool>", "alternatives.1.pools.0: '<pool>' is not a pool such as \"3 x H100 TP2 decode\""),
+        ("3 x H100 decode", "'3 x H100 decode' is not a pool"),
+        (7, "7 is not a pool"),
+        ({}, "a mapping is not a pool"),
+        ("0 x H100 TP2 decode", "alternatives.1.pools.0.replicas: 0 is below 1"),
+        ("1 x H100 " + "TP1 " * 50_000 + "decode", "is not a pool"),
+    ],
+)
+def test_what_is_no_pool_of_an_earlier_plan_is_refused(line: object, fault: str) -> None:
+    with pytest.raises(InputError) as refusal:
+        parse_plan(earlier(line))
+    assert fault in str(refusal.value)
+    assert len(str(refusal.value)) < 300
+
+
+def test_a_line_in_a_plan_of_today_is_refused() -> None:
+    with pytest.raises(InputError, match=r"alternatives\.0\.pools\.0: '3 x H100 TP2 decode' is not an object"):
+        parse_plan(json.dumps(changed(("alternatives", 0, "pools"), ["3 x H100 TP2 decode"])).encode())
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["report"], "only H100"),
+        (["compare", str(PLANS / "colocated.json")], "The plans answer different questions"),
+        (["simulate", "--requests", "2000"], "Every class holds its goal at 20 req/s."),
+        (["deploy", "--target", "vllm"], "says how to start it"),
+    ],
+)
+def test_every_command_takes_an_earlier_plan(words: list[str], said: str, tmp_path: Path) -> None:
+    command, *options = words
+    done = within(command, BEFORE, *options, *(["-o", tmp_path / "out"] if command == "deploy" else []))
+    assert (done.returncode, said in done.stdout + done.stderr) == (0, True), done.stderr

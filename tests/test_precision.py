@@ -175,7 +175,7 @@ def test_a_plan_says_which_precision_it_chose_and_is_read_back(file: Path, capsy
     assert own.label == "only bf16 weights and bf16 KV cache"
     assert own.cost_usd_per_hour is not None
     assert own.cost_usd_per_hour >= (plan.bound_usd_per_hour or 0.0)
-    assert all(" bf16/bf16 " in line for line in own.pools)
+    assert {(pool.weight_dtype, pool.kv_dtype) for pool in own.pools} == {("bf16", "bf16")}
     said = [line for line in plan.provenance.assumptions if "answers differ" in line]
     assert len(said) == len({w for w, _ in chosen if w != "bf16"}) + len({k for _, k in chosen if k != "bf16"})
     assert said[0] == (

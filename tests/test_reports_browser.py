@@ -27,6 +27,7 @@ from reports.comparison import compare
 from reports.comparison_html import render_comparison
 from reports.frontier_page import render_frontier
 from reports.html import render_plan
+from tests.engine_cases import engines
 from tests.report_cases import load, simulated, with_accuracy, with_sensitivity
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -164,7 +165,7 @@ def test_a_comparison_is_as_wide_as_the_screen(site: Site, tmp_path: Path) -> No
 def test_a_cost_curve_is_as_wide_as_the_screen(site: Site, tmp_path: Path) -> None:
     """On a page of its own: a staircase of three fleets, and no fleet beyond."""
     fleets = [
-        Answer(Status.FEASIBLE, cost, None, None, 9.0, {"H100": 2}, ("2 x H100 TP1 colocated",), "time of a")
+        Answer(Status.FEASIBLE, cost, None, None, 9.0, {"H100": 2}, (engines(2, "H100", 1, "colocated"),), "time of a")
         for cost in (6.0, 9.0, 10.0)
     ]
     steps = [Step(5.0 * n + 0.01, 5.0 * n + 5.0, fleet) for n, fleet in enumerate([*fleets, nothing("too slow")], 1)]

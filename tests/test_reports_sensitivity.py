@@ -24,6 +24,7 @@ from reports.reasons import accuracy_sentence, accuracy_table
 from reports.sensitivity_section import draw_strips, draw_tornado, sensitivity_view
 from reports.terminal import render_plan as render_text
 from tests.deploy_cases import plan_of
+from tests.engine_cases import engines
 from tests.report_cases import lever, load, with_accuracy, with_command, with_sensitivity
 
 PLAN = with_sensitivity(load("disaggregated"))
@@ -119,7 +120,7 @@ def test_the_nearest_price_at_which_the_answer_changes_is_named() -> None:
         f"By formula the cheapest is 2 prefill engines of 4 × H100 (TP4), $47.11/h; this changes {first}"
         "4 prefill engines of 4 × H200 (TP4) is the cheapest"
     )
-    own = [row.model_copy(update={"pools": ["4 x H200 TP4 prefill"]}) for row in PLAN.alternatives[:1]]
+    own = [row.model_copy(update={"pools": [engines(4, "H200", 4, "prefill")]}) for row in PLAN.alternatives[:1]]
     same = PLAN.model_copy(update={"alternatives": own})
     assert said.flip_sentence(same, found()).endswith("(-10 %), the recommended fleet is the cheapest")
     alone = found().model_copy(update={"break_even": found().break_even[:1]})

@@ -11,6 +11,7 @@ from reports import proof_words, sentences, verdict, words
 from reports.asked import Asked, asked
 from reports.calibration_text import point_text
 from reports.page_charts import cost_chart
+from tests.engine_cases import engines
 from tests.report_cases import simulated
 
 PLANS = Path(__file__).parent / "plans"
@@ -201,7 +202,7 @@ def infeasible_without_classes() -> Plan:
             "label": "without the limits on the fleet",
             "status": Status.FEASIBLE,
             "cost_usd_per_hour": 49.08,
-            "pools": ["2 x H100 TP1 colocated"],
+            "pools": [engines(2, "H100", 1, "colocated")],
             "why_not": "it needs 2 GPUs",
         }
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from optimizer.plans.plan import Alternative, ErrorBars, Plan, Pool, Range, Status
+from optimizer.plans.plan_pools import EnginePool
 from optimizer.plans.plan_simulation import SimulatedRate
 from reports import verdict, words
 from reports.asked import offered
@@ -28,9 +29,12 @@ from reports.simulation_figures import fleet_points
 from reports.sources import searched
 from reports.terminal import render_plan as render_text
 from reports.words import nearest_miss
+from tests.engine_cases import engines
 from tests.report_cases import load, simulated
 
 PLAN = load("disaggregated")
+TWO = engines(2, "H100", 1, "colocated")
+ONE, NINE = (engines(count, "H200", 1, "colocated") for count in (1, 9))
 
 
 def having(plan: Plan = PLAN, **changes: object) -> Plan:
@@ -50,7 +54,7 @@ def overloaded(pool: Pool) -> Pool:
     return pool.model_copy(update={"operating_point": at.model_copy(update={"utilization": used})})
 
 
-def alternative(kind: str, label: str, pools: list[str], cost: float | None) -> Alternative:
+def alternative(kind: str, label: str, pools: list[EnginePool], cost: float | None) -> Alternative:
     status = Status.FEASIBLE if cost is not None else Status.INFEASIBLE
     return PLAN.alternatives[0].model_copy(
         update={"kind": kind, "label": label, "pools": pools, "cost_usd_per_hour": cost, "status": status}
@@ -125,7 +129,10 @@ def test_several_limits_in_the_way_are_all_named() -> None:
 
 
 def test_prices_that_read_the_same_are_the_same_and_others_are_not() -> None:
-    rows = [PLAN.alternatives[0], alternative("single_type", "only H200", ["9 x H200"], 12_021.875)]
+    rows = [
+        PLAN.alternatives[0],
+        alternative("single_type", "only H200", [NINE], 12_021.875),
+    ]
     near = having(cost_usd_per_hour=12_017.88, alternatives=rows)
     assert verdict.price_comparison(near) == "$4.00/h less than only H200 at $12,022/h"
     assert (
@@ -136,10 +143,20 @@ def test_prices_that_read_the_same_are_the_same_and_others_are_not() -> None:
 def test_one_fleet_is_one_row_under_the_names_of_its_kinds() -> None:
     rows = [
         PLAN.alternatives[0],
-        alternative("other_engines", "without prefill engines of 1 × H100", ["2 x H100", "1 x H200"], 60.0),
-        alternative("single_type", "only H100", ["1 x H200", "2 x H100"], 60.0),
-        alternative("colocated_only", "only colocated pools", ["2 x H100", "1 x H200"], 60.0),
-        alternative("single_type", "only L40S", ["9 x L40S"], 60.0),
+        alternative(
+            "other_engines",
+            "without prefill engines of 1 × H100",
+            [TWO, ONE],
+            60.0,
+        ),
+        alternative("single_type", "only H100", [ONE, TWO], 60.0),
+        alternative(
+            "colocated_only",
+            "only colocated pools",
+            [TWO, ONE],
+            60.0,
+        ),
+        alternative("single_type", "only L40S", [engines(9, "L40S", 1, "colocated")], 60.0),
         alternative("single_type", "only L4", [], None),
         alternative("disaggregated_only", "only disaggregated pools", [], None),
     ]
@@ -153,7 +170,7 @@ def test_one_fleet_is_one_row_under_the_names_of_its_kinds() -> None:
 
 
 def test_other_engines_are_named_by_their_fleet_not_by_what_was_forbidden() -> None:
-    row = alternative("other_engines", "without colocated engines of 1 × H100", ["1 x H100 TP2 decode"], 50.0)
+    row = alternative("other_engines", "without colocated engines of 1 × H100", [engines(1, "H100", 2, "decode")], 50.0)
     assert words.alternative_name(row) == "without some engines"
     assert words.alternative_note(row) == "without colocated engines of 1 × H100"
     assert words.named_fleet(row) == "1 × 2 H100 TP2 decode"
@@ -164,7 +181,7 @@ def test_what_a_fleet_is_without_is_told_whole_in_every_view() -> None:
     """It was cut after 100 characters, and absent in Markdown and in the terminal."""
     every = [f"{role} engines of {n} × H100" for role in ("prefill", "decode", "colocated") for n in (1, 2, 4)]
     label = f"without {', '.join(every)}"
-    row = alternative("other_engines", label, ["1 x H100 TP2 decode"], 50.0)
+    row = alternative("other_engines", label, [engines(1, "H100", 2, "decode")], 50.0)
     plan = having(alternatives=[PLAN.alternatives[0], row])
     for text in (render_text(plan, 100), as_markdown(plan), render_plan(plan)):
         assert label[1:] in " ".join(text.split())

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from costmodel.engine import Parallelism
-from optimizer.fleets.build_plan import fleet_cost, pool_line
+from optimizer.fleets.build_plan import engine_pools, fleet_cost
 from optimizer.fleets.fleet import Fleet
 from optimizer.loads.instance import Instance
 from optimizer.loads.settings import make_settings
@@ -183,5 +183,5 @@ def test_the_fleet_of_another_kind_stands_for_a_kind_whose_own_misses(monkeypatc
     assert told["only H100"].cost_usd_per_hour == pytest.approx(fleet_cost(instance, holds))
     assert told["only H100"].status is Status.FEASIBLE
     assert told["only H100"].why_not.startswith("costs")
-    assert told["only H100"].pools == [pool_line(instance, pool) for pool in holds.pools]
+    assert told["only H100"].pools == engine_pools(instance, holds)
     assert told[APART.label].pools == told["recommended"].pools  # the recommended one is of this kind itself

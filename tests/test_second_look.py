@@ -17,6 +17,7 @@ from costmodel.errors import InfeasibleError
 from optimizer.fleets.fleet import Fleet
 from optimizer.loads.instance import Instance
 from optimizer.plans.plan import Status
+from optimizer.plans.plan_pools import engine_counts
 from optimizer.procurement import buying_looks
 from optimizer.procurement.buying import Bought, buy
 from optimizer.verification.verify import ROUNDS
@@ -41,6 +42,7 @@ from search_spaces.contracts import Contract, DemandPath, Forecast, Terms, Tier
 from search_spaces.loader import problem_of
 from search_spaces.problem import Problem
 from search_spaces.scenarios import grid, parse_axis
+from tests import engine_cases
 from tests.optimizer_cases import offer, problem
 
 BASE = Path()
@@ -58,6 +60,7 @@ TIGHT: dict[str, Any] = {
 """The formulas promise it one H100, which a simulation shows to keep 90 % where 99 % should."""
 MISSED = (0.5, "misses when simulated")
 KEPT = (1.0, "")
+ONE_H100 = engine_counts([engine_cases.engines(1, "H100", 1, "colocated")])
 
 Seen = tuple[float, str]
 
@@ -162,7 +165,7 @@ def test_rows_that_differ_in_prices_share_a_simulation_and_its_consequences(tigh
     )
     assert refuted in told
     assert "every fleet keeps its goals" in told
-    assert "1 x H100 TP1 colocated" in sweep_csv(rows)
+    assert "1 × 1 H100 TP1 colocated" in sweep_csv(rows)
     assert swept(tight, 4, "price.H100=1:4:7", workers=2, bounds=Bounds.SHARED) == rows
 
 
@@ -205,10 +208,9 @@ def test_the_command_exits_with_3_where_nothing_holds(tmp_path: Path, seen: Any)
 def test_along_a_price_no_piece_has_a_refuted_fleet(tight: Problem, seen: Any) -> None:
     seen(lambda _instance, fleet: MISSED if engines(fleet) == 1 else KEPT)
     found = proven_pieces(tight, BASE, "price.H100", (0.5, 12.0), 1e-6, looks=10)
-    assert [one.pools for one in found.refuted] == [("1 x H100 TP1 colocated",)] * len(found.refuted)
-    assert found.refuted
+    assert {engine_counts(one.pools) for one in found.refuted} == {ONE_H100}
     assert all(one.answer.attainment == 1.0 for one in found.pieces)
-    assert all(int(one.answer.pools[0].split()[0]) + len(one.answer.pools) > 2 for one in found.pieces)
+    assert all(one.answer.pools[0].replicas + len(one.answer.pools) > 2 for one in found.pieces)
 
 
 def test_the_tornado_and_the_slack_compare_fleets_that_hold(tight: Problem, seen: Any) -> None:
@@ -252,7 +254,9 @@ def test_a_step_ends_where_its_fleet_was_seen_to_hold(tight: Problem, by_formula
 
 
 def test_of_a_limit_that_gets_harder_downwards_a_step_holds_down_to_its_end(by_formula: Frontier) -> None:
-    answer = replace(by_formula.steps[0].answer, refuted=(Missed(3.0, ("1 x H100 TP1 colocated",), *MISSED),))
+    answer = replace(
+        by_formula.steps[0].answer, refuted=(Missed(3.0, (engine_cases.engines(1, "H100", 1, "colocated"),), *MISSED),)
+    )
     curve = replace(by_formula, over="ttft", steps=(Step(4.0, 2.0, answer, promised=1.0, missed=1.5),))
     assert "1 × H100 holds down to 1 s, but there it misses" in " ".join(frontier_text(curve, 100).split())
 
@@ -266,7 +270,7 @@ def test_a_fleet_that_holds_nowhere_has_no_step(tight: Problem, by_formula: Fron
     assert None not in {first.cost, after.cost}
     assert (first.cost or 0.0) <= (after.cost or 0.0)
     assert [step.easy for step in found.steps[1:]] == pytest.approx([step.hard for step in found.steps[:-1]], rel=1e-3)
-    assert [one.pools for one in found.refuted] == [("1 x H100 TP1 colocated",)]
+    assert [engine_counts(one.pools) for one in found.refuted] == [ONE_H100]
     told = "Refuted: a fleet of 1 colocated engine of 1 × H100, $3.00/h, misses when simulated."
     assert told in frontier_text(found, 100)
 
@@ -323,10 +327,10 @@ def test_the_terminal_counts_refuted_fleets_and_tells_of_the_dearest(seen: Any) 
     found = bought(40)
     missed = found.looks.missed[0]
 
-    def refuted(engines: int) -> buying_looks.Seen:
-        pools = tuple(replace(pool, replicas=engines) for pool in missed.part.fleet.pools)
-        words = (f"{engines} x H100 TP1 colocated",)
-        return replace(missed, part=replace(missed.part, fleet=Fleet(pools), pools=words))
+    def refuted(count: int) -> buying_looks.Seen:
+        pools = tuple(replace(pool, replicas=count) for pool in missed.part.fleet.pools)
+        shown = tuple(pool.model_copy(update={"replicas": count, "gpus": count}) for pool in missed.part.pools)
+        return replace(missed, part=replace(missed.part, fleet=Fleet(pools), pools=shown))
 
     many = replace(found, looks=replace(found.looks, refuted=tuple(refuted(count) for count in (2, 9, 4, 3, 7))))
     told = " ".join(buying_text(many, 100).split())

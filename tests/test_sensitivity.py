@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from optimizer.fleets.accuracy import accuracy_records
+from optimizer.plans.plan_pools import EnginePool, engine_counts, unpriced
 from optimizer.plans.plan_sensitivity import PricePiece, Sensitivity
 from optimizer.recommend.level import Brake
 from optimizer.whatif.scenario import solve_simple
@@ -17,6 +18,7 @@ from optimizer.whatif.tornado import STEP_TIME, answer_at, levers
 from search_spaces.bounds import PRICE
 from search_spaces.problem import Problem
 from search_spaces.serving_error import load_serving_error
+from tests.engine_cases import engines
 from tests.test_whatif_answers import BASE, changed, small
 
 
@@ -79,45 +81,49 @@ def test_break_even_prices_cover_a_quarter_to_four_times_and_meet(found: Sensiti
 def test_at_its_price_a_gpu_is_in_the_piece_of_the_cheapest_fleet(found: Sensitivity) -> None:
     for row in found.break_even:
         here = [piece for piece in row.pieces if piece.low <= row.usd_per_gpu_hour <= piece.high]
-        assert any(piece.pools == found.pools for piece in here)
+        assert any(engine_counts(piece.pools) == engine_counts(found.pools) for piece in here)
 
 
-def piece(low: float, high: float, costs: tuple[float, float], name: str) -> PricePiece:
-    return PricePiece(low=low, high=high, usd_per_hour_low=costs[0], usd_per_hour_high=costs[1], pools=[name])
+SIX, TWO = ([engines(count, "H100", 1, "colocated", usd_per_hour=None)] for count in (6, 2))
+OTHER = [engines(1, "H200", 1, "colocated", usd_per_hour=None)]
+
+
+def piece(low: float, high: float, costs: tuple[float, float], pools: list[EnginePool]) -> PricePiece:
+    return PricePiece(low=low, high=high, usd_per_hour_low=costs[0], usd_per_hour_high=costs[1], pools=pools)
 
 
 def test_one_more_fleet_is_taken_where_none_is_cheaper() -> None:
-    pieces = [piece(1.0, 3.0, (6.0, 18.0), "6 a"), piece(3.0, 8.0, (18.0, 18.0), "none")]
-    found = with_line(pieces, ["2 a"], 10.0, 2.0)
+    pieces = [piece(1.0, 3.0, (6.0, 18.0), SIX), piece(3.0, 8.0, (18.0, 18.0), OTHER)]
+    found = with_line(pieces, TWO, 10.0, 2.0)
     assert [(one.low, one.high, one.pools) for one in found] == [
-        (1.0, 2.5, ["6 a"]),
-        (2.5, 4.0, ["2 a"]),
-        (4.0, 8.0, ["none"]),
+        (1.0, 2.5, SIX),
+        (2.5, 4.0, TWO),
+        (4.0, 8.0, OTHER),
     ]
     assert [one.usd_per_hour_low for one in found] == [6.0, 15.0, 18.0]
     assert [one.usd_per_hour_high for one in found] == [15.0, 18.0, 18.0]
     nowhere = [PricePiece(low=1.0, high=2.0, usd_per_hour_low=None, usd_per_hour_high=None, pools=[])]
-    assert with_line(nowhere, ["2 a"], 10.0, 2.0) == [piece(1.0, 2.0, (12.0, 14.0), "2 a")]
+    assert with_line(nowhere, TWO, 10.0, 2.0) == [piece(1.0, 2.0, (12.0, 14.0), TWO)]
 
 
 def test_one_more_fleet_is_taken_no_further_than_its_budget_goes() -> None:
     nowhere = PricePiece(low=3.0, high=8.0, usd_per_hour_low=None, usd_per_hour_high=None, pools=[])
-    found = with_line([piece(1.0, 3.0, (6.0, 18.0), "6 a"), nowhere], ["2 a"], 10.0, 2.0, most=4.0)
+    found = with_line([piece(1.0, 3.0, (6.0, 18.0), SIX), nowhere], TWO, 10.0, 2.0, most=4.0)
     assert [(one.low, one.high, one.pools) for one in found] == [
-        (1.0, 2.5, ["6 a"]),
-        (2.5, 4.0, ["2 a"]),
+        (1.0, 2.5, SIX),
+        (2.5, 4.0, TWO),
         (4.0, 8.0, []),
     ]
     assert [one.usd_per_hour_high for one in found] == [15.0, 18.0, None]
-    dearer = with_line([piece(1.0, 5.0, (20.0, 20.0), "a")], ["2 b"], 10.0, 2.0, most=3.0)
-    assert [(one.low, one.high, one.pools) for one in dearer] == [(1.0, 3.0, ["2 b"]), (3.0, 5.0, ["a"])]
+    dearer = with_line([piece(1.0, 5.0, (20.0, 20.0), OTHER)], TWO, 10.0, 2.0, most=3.0)
+    assert [(one.low, one.high, one.pools) for one in dearer] == [(1.0, 3.0, TWO), (3.0, 5.0, OTHER)]
 
 
 def test_no_price_takes_a_fleet_beyond_the_budget(problem: Problem) -> None:
     here = solve_simple(problem, BASE)
     cost = here.cost or 0.0
     budget = 1.3 * cost
-    own = Own(("the plan's own",), here.gpus, cost)
+    own = Own((engines(1, "own", 1, "colocated"),), here.gpus, cost)
     some = sensitivity(changed(problem, budget=budget), BASE, complete=False, own=own)
     assert some is not None
     assert (some.pools, some.usd_per_hour) == (list(own.pools), cost)  # as cheap as the cheapest: it is named itself
@@ -146,9 +152,9 @@ def test_with_one_more_fleet_the_cost_is_the_lower_of_both(
     ends = [1.0 + number for number in range(len(slopes) + 1)]
     pieces, cost = [], 10.0
     for slope, low, high in zip(sorted(slopes, reverse=True), ends, ends[1:], strict=False):
-        pieces.append(piece(low, high, (cost, cost + slope), f"fleet {slope}"))
+        pieces.append(piece(low, high, (cost, cost + slope), [engines(1 + slope, "H100", 1, "colocated")]))
         cost += slope
-    found = with_line(pieces, ["own"], float(rest), float(paid))
+    found = with_line(pieces, OTHER, float(rest), float(paid))
     price = 1.0 + share * (ends[-1] - 1.0)
     assert at(found, price) == pytest.approx(min(at(pieces, price), rest + paid * price))
     assert [one.high for one in found[:-1]] == [one.low for one in found[1:]]
@@ -163,7 +169,7 @@ def at(pieces: list[PricePiece], price: float) -> float:
 
 
 def test_the_plans_own_fleet_is_at_hand_where_it_is_the_cheapest(problem: Problem) -> None:
-    own = Own(("1 x H100 TP1 colocated",), {"H100": 1}, 3.0)
+    own = Own((engines(1, "H100", 1, "colocated"),), {"H100": 1}, 3.0)
     some = sensitivity(problem, BASE, complete=False, own=own)
     assert some is not None
     (here,) = (
@@ -173,7 +179,7 @@ def test_the_plans_own_fleet_is_at_hand_where_it_is_the_cheapest(problem: Proble
         for piece in row.pieces
         if piece.low <= 3 <= piece.high
     )
-    assert here.pools == list(own.pools)
+    assert here.pools == unpriced(own.pools)
     assert here.low == 0.75
     assert here.usd_per_hour_low == 0.75
 

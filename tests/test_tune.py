@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodel.engine import Parallelism, Role
-from optimizer.fleets.build_plan import pool_line
+from optimizer.fleets.build_plan import engine_pools
 from optimizer.fleets.fleet import Fleet, FleetPool
 from optimizer.loads.instance import Instance
 from optimizer.plans.plan_simulation import TunedFleet
@@ -327,16 +327,14 @@ def test_fleets_of_the_comparison_join_the_front(monkeypatch: pytest.MonkeyPatch
     assert (own.cost_usd_per_hour, own.tail) == (winner.cost, distance(instance, winner.judgement))
     assert row.outcome == "meets"
     assert row.cost_usd_per_hour == rival.cost
-    assert row.pools == [pool_line(instance, one) for one in rival.fleet.pools]
+    assert row.pools == engine_pools(instance, rival.fleet)
     again = with_rivals(bench, winner, told, lambda: False)
     assert (again.front, again.compared) == ([own, row], 0)
 
 
 def test_what_holds_is_beaten_only_by_what_holds() -> None:
     def row(cost: float, tail: float, outcome: str | None) -> TunedFleet:
-        return TunedFleet(
-            pools=[], max_num_seqs=[], max_num_batched_tokens=[], cost_usd_per_hour=cost, tail=tail, outcome=outcome
-        )
+        return TunedFleet(pools=[], cost_usd_per_hour=cost, tail=tail, outcome=outcome)
 
     looked, held, missed = row(1.0, 0.5, None), row(2.0, 0.6, "meets"), row(3.0, 0.59, "misses")
     assert unbeaten([missed, held, looked]) == [looked, held]

@@ -332,12 +332,12 @@ def test_a_rival_is_tried_once_by_whatever_name() -> None:
     instance = small()
     bench: Any = Oracle(instance, (1, 1))
     winner, rival = bench.verdict(apart(instance, 3, 3)), apart(instance, 2, 1)
-    found = [fleet_key(fleet) for what, fleet in smaller(instance, winner, [rival, rival]) if what.startswith("rival")]
+    found = [
+        fleet_key(fleet) for what, fleet in smaller(instance, winner, [rival, rival]) if what.startswith("a rival")
+    ]
     assert found.count(fleet_key(rival)) <= 1
     assert len(found) == len(set(found))
-    names = [what for what, _ in smaller(instance, winner, [rival])]
-    assert "rival 1, prefill-1: 2 of 2" in names
-    assert "rival 1, decode-1: 1 of 1" not in names
+    assert [what for what, _ in smaller(instance, winner, [rival])].count("a rival") == 1
 
 
 def test_a_pool_that_goes_leaves_its_flows_to_the_others() -> None:

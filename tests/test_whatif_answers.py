@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from costmodel.errors import InputError
 from optimizer.plans.plan import Status
+from optimizer.plans.plan_pools import EnginePool
 from optimizer.recommend.level import Level
 from optimizer.recommend.optimize import optimize
 from optimizer.whatif.frontier import by_budget, frontier
@@ -24,6 +25,7 @@ from reports.whatif_answers import break_even_record, break_even_text
 from search_spaces.loader import problem_of
 from search_spaces.problem import Problem
 from search_spaces.scenarios import Scenario, scenario_problem
+from tests.engine_cases import engines
 
 BASE = Path()
 
@@ -264,10 +266,10 @@ def test_pieces_are_wider_than_they_are_exact_and_leave_no_gap(ends: list[float]
 
 
 def test_fleets_of_equal_gpus_and_cost_that_take_turns_are_one_row() -> None:
-    def fleet(cost: float, line: str, gpus: int = 6) -> Answer:
-        return Answer(Status.FEASIBLE, cost, None, None, 9.0, {"H100": gpus}, (line,), "time of a")
+    def fleet(cost: float, pool: EnginePool, gpus: int = 6) -> Answer:
+        return Answer(Status.FEASIBLE, cost, None, None, 9.0, {"H100": gpus}, (pool,), "time of a")
 
-    two, four = "3 x H100 TP2 colocated", "6 x H100 TP1 colocated"
+    two, four = engines(3, "H100", 2, "colocated"), engines(6, "H100", 1, "colocated")
     answers = [fleet(9.0, two), fleet(9.0, four), fleet(9.0, two), fleet(9.0, two, 8), fleet(12.0, four, 8)]
     pieces = tuple(Piece(n + 1.0, n + 2.0, one, one.cost, one.cost) for n, one in enumerate(answers))
     text = break_even_text(Pieces("rate", pieces, 1e-6), 100, simulable=False)

@@ -20,11 +20,13 @@ import yaml
 from click.testing import CliRunner
 
 from optimizer.fleets.bought import gpu_cost, with_rented, within_limits
+from optimizer.plans.plan_pools import pool_records
 from optimizer.plans.proof import OPTIMAL_GAP
 from pdplan.cli import cli, run
 from reports.whatif_text import hidden_settings
 from search_spaces.levers import LEVERS
 from search_spaces.loader import problem_of
+from tests.engine_cases import engines
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -69,7 +71,7 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
 
 def test_rows_come_in_grid_order_with_what_varied(workload: Path) -> None:
     found = answered("whatif", workload, *AXES, "--jobs", 1)
-    assert (found["schema"], found["search"], found["simulated"]) == ("pdplan.whatif/1", "simple", False)
+    assert (found["schema"], found["search"], found["simulated"]) == ("pdplan.whatif/2", "simple", False)
     rows = found["rows"]
     prices = [0.5, 0.5 + 3.5 / 3, 0.5 + 7.0 / 3, 4.0]
     assert [(row["price.A100-80"], row["rate"]) for row in rows] == [
@@ -80,11 +82,12 @@ def test_rows_come_in_grid_order_with_what_varied(workload: Path) -> None:
         assert row["status"] == ("optimal" if row["gap"] <= OPTIMAL_GAP else "feasible")
         assert 0.0 <= row["gap"] <= 0.1
         assert row["bound_usd_per_hour"] == pytest.approx(row["cost_usd_per_hour"] * (1.0 - row["gap"]))
-        assert len(row["settings"]) == len(row["pools"])
+        assert all(pool["max_num_seqs"] and pool["max_num_batched_tokens"] for pool in row["pools"])
         assert row["goodput_per_dollar"] == pytest.approx(row["goodput_rps"] * 3600 / row["cost_usd_per_hour"])
         assert row["goodput_rps"] >= row["rate"]
         assert row["gpus"]
-        assert row["pools"]
+        assert sum(pool["gpus"] for pool in row["pools"]) == sum(row["gpus"].values())
+        assert sum(pool["usd_per_hour"] for pool in row["pools"]) == pytest.approx(row["cost_usd_per_hour"])
         assert row["binding"]
     assert set(rows[0]["gpus"]) == {"A100-80"}
     assert set(rows[-1]["gpus"]).isdisjoint({"A100-80"})
@@ -181,7 +184,10 @@ def test_tables_hold_a_row_per_scenario_and_a_column_per_value(workload: Path, t
     assert columns["cost_usd_per_hour"] == [row["cost_usd_per_hour"] for row in rows]
     assert columns["gpus.A100-80"] == [row["gpus"].get("A100-80", 0) for row in rows]
     assert columns["gap"] == [row["gap"] for row in rows]
-    assert columns["settings"] == [" + ".join(row["settings"]) for row in rows]
+    limits = [[(pool["max_num_seqs"], pool["max_num_batched_tokens"]) for pool in row["pools"]] for row in rows]
+    assert columns["settings"] == [
+        " + ".join(f"max_num_seqs {seqs}, max_num_batched_tokens {chunk}" for seqs, chunk in each) for each in limits
+    ]
     assert list(columns) == list(table[0])
 
 
@@ -214,7 +220,7 @@ def test_the_other_questions_answer_in_text_and_json(workload: Path) -> None:
 def test_the_curve_prints_and_writes_its_steps(workload: Path, tmp_path: Path) -> None:
     target = tmp_path / "rate.csv"
     found = answered("frontier", workload, "--over", "rate", "--between", "10:60", "--csv", target)
-    assert (found["schema"], found["over"], found["unit"]) == ("pdplan.frontier/1", "rate", "req/s")
+    assert (found["schema"], found["over"], found["unit"]) == ("pdplan.frontier/2", "rate", "req/s")
     assert (found["steps"][0]["easiest"], found["steps"][-1]["hardest"]) == (10.0, 60.0)
     with target.open(encoding="utf-8", newline="") as stream:
         assert [float(row["hardest"]) for row in csv.DictReader(stream)] == [one["hardest"] for one in found["steps"]]
@@ -260,9 +266,12 @@ def test_reasons_stand_below_the_table_and_not_among_the_fleets(workload: Path) 
 
 
 def test_fleets_of_the_same_words_that_differ_in_batch_limits_say_so() -> None:
-    row = {"cost_usd_per_hour": 1.0, "pools": ["2 x H100 TP1 colocated"], "settings": ["max_num_seqs 32"]}
-    assert hidden_settings([row, row]) == []
-    assert "max_num_seqs" in hidden_settings([row, row | {"settings": ["max_num_seqs 128"]}])[0]
+    few, many = (
+        {"cost_usd_per_hour": 1.0, "pools": pool_records([engines(2, "H100", 1, "colocated", max_num_seqs=seqs)])}
+        for seqs in (32, 128)
+    )
+    assert hidden_settings([few, few]) == []
+    assert "max_num_seqs" in hidden_settings([few, many])[0]
 
 
 def test_along_other_levers_than_prices_nothing_is_simulated_and_that_is_said(workload: Path) -> None:
@@ -293,6 +302,9 @@ def test_owned_gpus_are_used_first_and_more_are_rented_at_full_price(workload: P
     assert costs[2] == pytest.approx(rows[2]["gpus"]["A100-80 (owned)"] * 0.052)
     assert rows[1]["gpus"] == {"A100-80": 1, "A100-80 (owned)": 2}
     assert costs[1] == pytest.approx(2.0 + 2 * 0.052)
+    pools = [[(pool["accelerator"], pool["gpus"], pool["usd_per_hour"]) for pool in row["pools"]] for row in rows]
+    assert pools[1] == [("A100-80", 3, None)]  # of two prices
+    assert [sum(price for _, _, price in pools[row]) for row in (0, 2)] == pytest.approx([costs[0], costs[2]])
 
 
 def test_a_pool_may_be_owned_in_part() -> None:
@@ -357,6 +369,7 @@ DAMAGED: list[tuple[str, object, str]] = [
     ("gpus", [], "gpus: an array is not an object"),
     ("gpus", {"H100": "two"}, "gpus.H100: 'two' is not a whole number"),
     ("pools", "x", "pools: 'x' is not an array"),
+    ("pools", ["1 x H100 TP1 decode"], "pools.0: '1 x H100 TP1 decode' is not an object"),
     ("status", "fine", "status: 'fine' is none of"),
     ("simulated", "no", "simulated: 'no' is not true or false"),
     ("fleet", 7, "fleet: 7 is not an object"),

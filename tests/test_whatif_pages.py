@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from optimizer.plans.plan import Status
+from optimizer.plans.plan_pools import pool_records
 from optimizer.whatif.frontier import Frontier, Step
 from optimizer.whatif.scenario import Answer, nothing
 from reports.frontier_page import make_frontier_page, render_frontier
@@ -18,6 +19,7 @@ from reports.frontier_text import frontier_record
 from reports.marks import Text
 from reports.page_charts import Chart
 from reports.whatif_page import MOST_MAPS, heat_maps, make_sweep_page, render_sweep
+from tests.engine_cases import engines
 
 
 def row(cost: float | None, **varied: Any) -> dict[str, Any]:
@@ -30,8 +32,7 @@ def row(cost: float | None, **varied: Any) -> dict[str, Any]:
         "goodput_per_dollar": 1.0,
         "gpus": {"H100": 1} if cost else {},
         "binding": "time of prefill-1, 3 % room" if cost else "inventory of H100: short",
-        "pools": ["1 x H100 TP1 colocated"] if cost else [],
-        "settings": [],
+        "pools": pool_records([engines(1, "H100", 1, "colocated")]) if cost else [],
         "simulated": False,
         "simulated_attainment": None,
         "refuted": [],
@@ -91,7 +92,9 @@ def test_what_gives_out_is_in_words_and_values_below_a_map_are_whole() -> None:
 
 
 def answer(cost: float) -> Answer:
-    return Answer(Status.FEASIBLE, cost, None, None, 9.0, {"H100": 2}, ("2 x H100 TP1 colocated",), "time of a")
+    return Answer(
+        Status.FEASIBLE, cost, None, None, 9.0, {"H100": 2}, (engines(2, "H100", 1, "colocated"),), "time of a"
+    )
 
 
 def curve(*steps: Step) -> Frontier:

@@ -32,10 +32,10 @@ from optimizer.plans.plan import (
     WorkloadSummary,
 )
 from optimizer.plans.plan_fields import Quantiles
+from optimizer.plans.plan_pools import EnginePool
 from optimizer.plans.proof import Proof, bound_for, gap_of
 from search_spaces.catalog import entry_dict, price_dict
 from search_spaces.echo import whole_echo
-from search_spaces.enumeration import precision_told
 from search_spaces.models import model_entry
 from search_spaces.problem import Balancing, Problem
 
@@ -97,25 +97,13 @@ def pool_gpus(instance: Instance, pool: FleetPool) -> int:
     return (pool.replicas + pool.spares) * int(instance.tables.gpus[pool.shape])
 
 
-def pool_line(instance: Instance, pool: FleetPool) -> str:
-    """One pool in a few words, such as "3 x H100 TP2 decode"."""
+def engine_pool(instance: Instance, fleet: Fleet, pool: FleetPool) -> EnginePool:
+    """A pool of a fleet with every setting of its engine."""
     config = pool_config(instance, pool)
-    split = config.parallelism
-    degrees = [("TP", split.tensor), ("PP", split.pipeline), ("EP", split.expert), ("DP", split.data)]
-    words = " ".join(f"{name}{degree}" for name, degree in degrees if degree > 1 or name == "TP")
-    precision = precision_told(instance.problem, instance.tables.shapes[pool.shape])
-    return f"{pool.replicas + pool.spares} x {config.accelerator.name} {words}{precision} {pool.role.value}"
-
-
-def plan_pool(instance: Instance, fleet: Fleet, pool: FleetPool, state: PoolState, headroom: Headroom) -> Pool:
-    """A pool as the plan file states it."""
-    config = pool_config(instance, pool)
-    return Pool(
-        id=pool.name,
+    return EnginePool(
         role=pool.role.value,
         accelerator=config.accelerator.name,
         replicas=pool.replicas + pool.spares,
-        spare_replicas=pool.spares,
         tensor_parallel=config.parallelism.tensor,
         pipeline_parallel=config.parallelism.pipeline,
         expert_parallel=config.parallelism.expert,
@@ -128,6 +116,20 @@ def plan_pool(instance: Instance, fleet: Fleet, pool: FleetPool, state: PoolStat
         max_model_len=config.max_model_len,
         memory_fraction=config.memory_fraction,
         usd_per_hour=pool_cost(instance, fleet, pool),
+    )
+
+
+def engine_pools(instance: Instance, fleet: Fleet) -> list[EnginePool]:
+    """The pools of a fleet, as every record of a fleet states them."""
+    return [engine_pool(instance, fleet, pool) for pool in fleet.pools]
+
+
+def plan_pool(instance: Instance, fleet: Fleet, pool: FleetPool, state: PoolState, headroom: Headroom) -> Pool:
+    """A pool of the plan's own fleet, with how it runs."""
+    return Pool(
+        **vars(engine_pool(instance, fleet, pool)),
+        id=pool.name,
+        spare_replicas=pool.spares,
         operating_point=operating_point(instance, pool, state, headroom.resource),
     )
 

@@ -23,7 +23,7 @@ PREFILL, DECODE, COLOCATED = range(3)
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Engines, every array (settings,): role, as a place in ROLES; shape, batch limit, token budget as in the tables."""
+    """Engines, every array (settings,): role, a place in ROLES; shape, batch limit and token budget as in tables."""
 
     role: IntArray
     shape: IntArray

@@ -20,11 +20,13 @@ from search_spaces.plain_text import decoded
 
 from .plan_accuracy import AccuracyRecord
 from .plan_fields import Amount, Count, Degree, Measure, Number, Quantiles, Record, Share
+from .plan_pools import EnginePool
 from .plan_sensitivity import Sensitivity
 from .plan_simulation import SimulatedLatencies, Simulation
 from .reading import first_fault, json_object
+from .upgrade import PLAN_1, upgraded
 
-PLAN_SCHEMA: Literal["pdplan.plan/1"] = "pdplan.plan/1"
+PLAN_SCHEMA: Literal["pdplan.plan/2"] = "pdplan.plan/2"
 
 
 class Status(StrEnum):
@@ -105,21 +107,9 @@ class OperatingPoint(Record):
     time_split: TimeSplit
 
 
-class Pool(Record):
-    """Equal engines in one role."""
+class Pool(EnginePool):
+    """Equal engines in one role, every setting of which is stated."""
 
-    id: str
-    role: Literal["prefill", "decode", "colocated"]
-    accelerator: str
-    replicas: Degree
-    spare_replicas: Count
-    """Replicas among `replicas` that the demand does not need (N+k)."""
-    tensor_parallel: Degree
-    pipeline_parallel: Degree
-    expert_parallel: Degree
-    data_parallel: Degree
-    gpus: Degree
-    """GPUs of all replicas together."""
     weight_dtype: str
     kv_dtype: str
     max_num_seqs: Degree
@@ -127,7 +117,9 @@ class Pool(Record):
     max_model_len: Degree
     memory_fraction: Share
     usd_per_hour: Amount
-    """Price of the whole pool."""
+    id: str
+    spare_replicas: Count
+    """Replicas among `replicas` that the demand does not need (N+k)."""
     operating_point: OperatingPoint
 
 
@@ -200,8 +192,7 @@ class Alternative(Record):
     cost_usd_per_hour: Amount | None
     bound_usd_per_hour: float | None
     gap: float | None
-    pools: list[str]
-    """One line per pool, such as "3 x H100 TP2 decode"."""
+    pools: list[EnginePool]
     attainment: Share | None
     why_not: str
     simulated: bool = False
@@ -270,7 +261,7 @@ class WorkloadSummary(Record):
 class Plan(Record):
     """The recommendation."""
 
-    schema_: Literal["pdplan.plan/1"] = Field(default=PLAN_SCHEMA, alias="schema")
+    schema_: Literal["pdplan.plan/2"] = Field(default=PLAN_SCHEMA, alias="schema")
     name: str
     model: str
     engine: str
@@ -383,12 +374,14 @@ class Plan(Record):
 def parse_plan(data: bytes, name: str = "plan.json") -> Plan:
     """Return the plan of a plan.json; raise InputError, which says what is wrong first and where, if it is none.
 
+    Plans of schema pdplan.plan/1 are read too, see `upgrade`.
+
     name: stands for the file in messages.
     """
     text = JsonText(name, decoded(data, name), clause="is not a plan of this version of pdplan: ")
-    record = json_object(text, PLAN_SCHEMA)
+    record = json_object(text, (PLAN_SCHEMA, PLAN_1))
     try:
-        return Plan.model_validate(record)
+        return Plan.model_validate(upgraded(text, record) if record["schema"] == PLAN_1 else record)
     except ValidationError as error:
         raise text.fault(first_fault(error)) from error
     except RecursionError as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from .plan_fields import Amount, Measure, Record, Share
+from .plan_pools import EnginePool
 
 
 class Flip(Record):
@@ -14,7 +15,7 @@ class Flip(Record):
     """Value up to which the kind of fleet is known to be the same."""
     other_at: Measure
     """Value, beyond it, at which it is another one; that it changes once between the two is not proven."""
-    pools: list[str]
+    pools: list[EnginePool]
     """The fleet that is the cheapest there; none where no fleet holds."""
     usd_per_hour: Amount | None
 
@@ -43,7 +44,7 @@ class PricePiece(Record):
     usd_per_hour_low: Amount | None
     """Its price at `low`; null where no fleet holds."""
     usd_per_hour_high: Amount | None
-    pools: list[str]
+    pools: list[EnginePool]
 
 
 class BreakEven(Record):
@@ -64,7 +65,7 @@ class Sensitivity(Record):
     """Whether all levers were moved, or prices and limits only."""
     usd_per_hour: Amount
     """The least cost with everything as it is."""
-    pools: list[str]
+    pools: list[EnginePool]
     levers: list[LeverSensitivity]
     """The largest swing first."""
     break_even: list[BreakEven]

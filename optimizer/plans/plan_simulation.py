@@ -7,6 +7,7 @@ from typing import Annotated
 from pydantic import BeforeValidator, Field
 
 from .plan_fields import Amount, Count, Degree, Measure, Quantiles, Record, Share
+from .plan_pools import EnginePool
 
 Judged = Annotated[str, BeforeValidator(lambda outcome: "meets" if outcome == "holds" else outcome)]
 """The outcome of full runs: "meets" (in plans of older versions "holds"), "misses", or "undecided" where an interval
@@ -64,7 +65,7 @@ class JudgedFleet(Record):
 
     what: str
     """How it differs, such as "decode-1: one replica less"."""
-    pools: list[str]
+    pools: list[EnginePool]
     cost_usd_per_hour: Amount
     held: bool
     """Whether the lower end of every class's interval reached its goal and the fleet kept up."""
@@ -99,10 +100,7 @@ class RecordedRun(Record):
 class TunedFleet(Record):
     """A fleet that tuning looked at in a short run, or one of the comparison that was judged beside these."""
 
-    pools: list[str]
-    max_num_seqs: list[Degree]
-    """Of each pool."""
-    max_num_batched_tokens: list[Degree]
+    pools: list[EnginePool]
     cost_usd_per_hour: Amount
     tail: Measure
     """Largest latency, at the quantile of its goal, as a share of its limit; at most 1 where every goal is kept."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from pydantic import ValidationError
@@ -26,24 +26,28 @@ _TYPES: Final = {
 _BOUNDS: Final = {"greater_than_equal": ("ge", "below"), "less_than_equal": ("le", "above")}
 
 
-def json_object(text: JsonText, schema: str) -> Mapping[str, Any]:
-    """Parse a file that holds an object of this schema; raise InputError, which says what it is instead."""
+def json_object(text: JsonText, schemas: Sequence[str]) -> Mapping[str, Any]:
+    """Parse a file that holds an object of one of these schemas, the first the newest.
+
+    Raises InputError, which says what it is instead.
+    """
     value = text.value()
     if not isinstance(value, dict):
-        raise text.error(f"it is {json_kind(value)}, and a plan is an object with the schema {schema}")
-    _check_schema(text, value, schema)
+        raise text.error(f"it is {json_kind(value)}, and a plan is an object with the schema {schemas[0]}")
+    _check_schema(text, value, schemas)
     return value
 
 
-def _check_schema(text: JsonText, value: Mapping[str, Any], schema: str) -> None:
-    found, family = value.get("schema"), schema.partition("/")[0]
-    if found == schema:
+def _check_schema(text: JsonText, value: Mapping[str, Any], schemas: Sequence[str]) -> None:
+    found, family = value.get("schema"), schemas[0].partition("/")[0]
+    if found in schemas:
         return
     if "schema" not in value:
-        raise text.error(f"it names no schema, which for a plan is {schema}")
+        raise text.error(f"it names no schema, which for a plan is {schemas[0]}")
     if isinstance(found, str) and found.startswith(f"{family}/"):
-        raise text.error(f"is {shown(found)}, not {schema}; make it again with pdplan optimize", ("schema",))
-    raise text.error(f"is {json_shown(found)}, not {schema}", ("schema",))
+        readable = " or ".join(schemas)
+        raise text.error(f"is {shown(found)}, not {readable}; make it again with pdplan optimize", ("schema",))
+    raise text.error(f"is {json_shown(found)}, not {schemas[0]}", ("schema",))
 
 
 def first_fault(error: ValidationError) -> Fault:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from optimizer.fleets import bought
 from optimizer.fleets.build_plan import fleet_gpus
 from optimizer.fleets.fleet import Fleet
+from optimizer.plans.plan_pools import EnginePool
 from optimizer.rivals.by_evaluation import Evaluated
 from optimizer.whatif.physics import Engines, engines_of
 from search_spaces.problem import Problem
@@ -28,13 +29,13 @@ MOST_OPTIONS, MOST_RANKED = 100, 1500
 class Part:
     """A fleet of one or two pools, and what is known at the rate that it was found for.
 
-    number: of the requests that share pools; pools in words.
+    number: of the requests that share pools.
     """
 
     number: int
     known: Evaluated
     fleet: Fleet
-    pools: tuple[str, ...]
+    pools: tuple[EnginePool, ...]
 
     @property
     def rate(self) -> float:
@@ -60,10 +61,10 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One fleet that serves a level of the rate: GPUs of each offer, its pools in words, and what it consists of."""
+    """One fleet that serves a level of the rate: GPUs of each offer, its pools, and what it consists of."""
 
     gpus: tuple[int, ...]
-    pools: tuple[str, ...]
+    pools: tuple[EnginePool, ...]
     parts: tuple[Part, ...] = field(default=(), compare=False)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from optimizer.fleets.bought import gpu_cost, paid_gpus
-from optimizer.fleets.build_plan import fleet_gpus, pool_line
+from optimizer.fleets.build_plan import engine_pools, fleet_gpus
 from optimizer.fleets.fleet import Fleet
 from optimizer.loads.diagnose import check_floors, check_shapes
 from optimizer.loads.instance import at_volume, make_instance
@@ -151,7 +151,7 @@ def _cheapest(
 
 def _option(number: int, way: Evaluated, fleet: Fleet) -> Option:
     gpus = tuple(fleet_gpus(way.instance, fleet).tolist())
-    pools = tuple(pool_line(way.instance, pool) for pool in fleet.pools)
+    pools = tuple(engine_pools(way.instance, fleet))
     return Option(gpus, pools, (Part(number, way, fleet, pools),))
 
 

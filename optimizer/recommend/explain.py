@@ -10,7 +10,7 @@ import numpy as np
 from costmodel.engine import Role
 from costmodel.words import dearer, dollars, join_words, percentage
 from optimizer.fleets.bought import pools_apart
-from optimizer.fleets.build_plan import pool_line
+from optimizer.fleets.build_plan import engine_pools
 from optimizer.fleets.error_bars import planned_instance
 from optimizer.fleets.evaluate import predict_misses
 from optimizer.fleets.fleet import Fleet
@@ -18,6 +18,7 @@ from optimizer.fleets.operating import utilization
 from optimizer.loads.instance import Instance
 from optimizer.loads.loads import Resource
 from optimizer.loads.settings import COLOCATED, DECODE, PREFILL, ROLES, Settings, make_settings
+from optimizer.plans.plan_pools import EnginePool
 from optimizer.rivals.by_evaluation import BoolArray, Evaluated, Picks, cheapest_held
 from optimizer.rivals.leanest import at_best_split
 from search_spaces.engines import load_engine_overhead
@@ -49,14 +50,14 @@ class Ruling:
 class Standing:
     """The cheapest fleet of one or two pools that has the config in a role.
 
-    cost [$/h] of that fleet, None where there is none; pools: its pools in words; rank of it among the `of` engines of
+    cost [$/h] and pools of that fleet, None and empty where there is none; rank of it among the `of` engines of
     that role that are tried, 1 is the best, whose fleet costs `best` [$/h]; binding: what the config's pool uses most,
     and used: the busy share of that [1], as in a plan; why: in a sentence.
     """
 
     role: Role
     cost: float | None
-    pools: tuple[str, ...]
+    pools: tuple[EnginePool, ...]
     rank: int | None
     of: int
     best: float | None
@@ -158,9 +159,9 @@ def _standing(known: Evaluated, wanted: Wanted, role: Role) -> Standing:
     others = (known.settings.role == number) & (known.settings.shape == rivals[:, None])  # its own settings are none
     rank = 1 + sum(_cheapest_with(known, other, role, cost) is not None for other in others)
     binding, used = _busiest(instance, fleet, role)
-    lines = tuple(pool_line(instance, pool) for pool in fleet.pools)
+    pools = tuple(engine_pools(instance, fleet))
     return Standing(
-        role, cost, lines, rank, rivals.size + 1, least, binding, used, _why_rank(cost, least, binding, used)
+        role, cost, pools, rank, rivals.size + 1, least, binding, used, _why_rank(cost, least, binding, used)
     )
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from costmodel.words import percentage
 from optimizer.fleets.binding import binding
-from optimizer.fleets.build_plan import fleet_cost, pool_line
+from optimizer.fleets.build_plan import engine_pools, fleet_cost
 from optimizer.fleets.evaluate import holds, predict_misses
 from optimizer.fleets.fleet import Fleet
 from optimizer.loads.late import Late
@@ -207,7 +207,7 @@ def _nothing_held(solved: Solved, bench: Bench, searched: Searched) -> Judged:
         cost_usd_per_hour=fleet_cost(solved.instance, missed.fleet),
         bound_usd_per_hour=None,
         gap=None,
-        pools=[pool_line(solved.instance, pool) for pool in missed.fleet.pools],
+        pools=engine_pools(solved.instance, missed.fleet),
         attainment=overall(solved.instance, missed),
         why_not=f"It {miss_words(missed)}.",
         simulated=True,

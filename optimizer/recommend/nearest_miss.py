@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from costmodel.engine import Role
 from costmodel.words import join_words
 from optimizer.fleets.binding import amount, binding, fleet_bindings
-from optimizer.fleets.build_plan import fleet_cost, fleet_gpus, pool_line
+from optimizer.fleets.build_plan import engine_pools, fleet_cost, fleet_gpus
 from optimizer.fleets.error_bars import planned_instance
 from optimizer.fleets.evaluate import evaluate, predict_misses
 from optimizer.fleets.fleet import Fleet
@@ -212,7 +212,7 @@ def _miss(held: Held, label: str, why: str) -> Alternative:
         cost_usd_per_hour=fleet_cost(instance, fleet),
         bound_usd_per_hour=None,
         gap=None,
-        pools=[pool_line(instance, pool) for pool in fleet.pools],
+        pools=engine_pools(instance, fleet),
         attainment=evaluate(instance, fleet).overall if verdict is None else overall(instance, verdict),
         why_not=why,
         simulated=verdict is not None,

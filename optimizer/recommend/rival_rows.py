@@ -16,7 +16,7 @@ from dataclasses import replace
 import numpy as np
 
 from costmodel.words import dollars
-from optimizer.fleets.build_plan import fleet_cost, pool_line
+from optimizer.fleets.build_plan import engine_pools, fleet_cost
 from optimizer.fleets.fleet import Fleet
 from optimizer.loads.instance import Instance
 from optimizer.loads.settings import Settings
@@ -177,7 +177,7 @@ def _row(instance: Instance, row: Alternative, found: Verdict, best: float) -> A
         "cost_usd_per_hour": found.cost,
         "bound_usd_per_hour": bound,
         "gap": gap_of(bound, found.cost),
-        "pools": [pool_line(instance, pool) for pool in found.fleet.pools],
+        "pools": engine_pools(instance, found.fleet),
         "attainment": overall(instance, found),
         "simulated": True,
         "confirmed": found.confirmation > 0,

@@ -76,8 +76,7 @@ def _keeps_its_goals(found: Verdict) -> bool:
 
 def _same(row: TunedFleet) -> tuple[object, ...]:
     """What equal fleets share."""
-    lines = zip(row.pools, row.max_num_seqs, row.max_num_batched_tokens, row.served, strict=True)
-    return tuple(lines)
+    return tuple(zip(row.pools, row.served, strict=True))
 
 
 def unbeaten(rows: Iterable[TunedFleet]) -> list[TunedFleet]:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from costmodel.engine import Role
 from costmodel.words import dearer
-from optimizer.fleets.build_plan import fleet_cost, pool_line
+from optimizer.fleets.build_plan import engine_pools, fleet_cost
 from optimizer.fleets.evaluate import evaluate
 from optimizer.fleets.fleet import Fleet, FleetPool
 from optimizer.loads.instance import Instance
@@ -168,7 +168,7 @@ def recommended(instance: Instance, fleet: Fleet, proof: Proof, volume: float) -
         cost_usd_per_hour=fleet_cost(instance, fleet),
         bound_usd_per_hour=proof.bound,
         gap=proof.gap,
-        pools=[pool_line(instance, pool) for pool in fleet.pools],
+        pools=engine_pools(instance, fleet),
         attainment=evaluate(instance, fleet, volume).overall,
         why_not="",
     )
@@ -184,7 +184,7 @@ def rival_row(instance: Instance, kind: str, label: str, fleet: Fleet, best: flo
         cost_usd_per_hour=cost,
         bound_usd_per_hour=None,
         gap=None,
-        pools=[pool_line(instance, pool) for pool in fleet.pools],
+        pools=engine_pools(instance, fleet),
         attainment=evaluate(instance, fleet).overall,
         why_not=why_not(cost, best or cost),
     )

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from costmodel.simulator.metrics import percentiles, steady, within
 from costmodel.units import SECONDS_PER_HOUR
 from optimizer.fleets.binding import attainment_binding
-from optimizer.fleets.build_plan import ANALYTIC, pool_line
+from optimizer.fleets.build_plan import ANALYTIC, engine_pools
 from optimizer.fleets.build_plan import quantiles as stated_quantiles
 from optimizer.fleets.error_bars import ENDS
 from optimizer.fleets.evaluate import QUANTILES
@@ -135,7 +135,7 @@ def judged_fleet(instance: Instance, what: str, found: Verdict) -> JudgedFleet:
     """A fleet beside the plan's."""
     return JudgedFleet(
         what=what,
-        pools=[pool_line(instance, pool) for pool in found.fleet.pools],
+        pools=engine_pools(instance, found.fleet),
         cost_usd_per_hour=found.cost,
         held=found.held,
         outcome=str(found.outcome),
@@ -157,13 +157,10 @@ def tuning_record(instance: Instance, found: Tuned, sampler: str, wish: Wish, im
 
 def tuned_fleet(instance: Instance, look: Look, judged: Verdict | None) -> TunedFleet:
     """A fleet of the front; judged: what full runs said of it, where there were any."""
-    pools, tables = look.fleet.pools, instance.tables
     share = instance.flows.share / instance.flows.share.sum()
     return TunedFleet(
-        pools=[pool_line(instance, pool) for pool in pools],
-        max_num_seqs=[int(tables.seqs[pool.seqs]) for pool in pools],
-        max_num_batched_tokens=[int(tables.chunks[pool.chunk]) for pool in pools],
-        served=[min(float(pool.route @ share), 1.0) for pool in pools],
+        pools=engine_pools(instance, look.fleet),
+        served=[min(float(pool.route @ share), 1.0) for pool in look.fleet.pools],
         cost_usd_per_hour=look.cost,
         tail=look.distance,
         outcome=None if judged is None else str(judged.outcome),

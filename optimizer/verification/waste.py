@@ -176,11 +176,12 @@ def _alike(instance: Instance, pool: FleetPool) -> IntArray:
 
 def _shrunk(instance: Instance, winner: Verdict, rivals: Sequence[Fleet]) -> Iterator[Named]:
     """Rivals with so few engines in one pool that they cost less than the winner."""
-    for number, fleet in enumerate(rivals):
+    for fleet in rivals:
         for index, pool in enumerate(fleet.pools):
             most = min(pool.replicas, _most_replicas(instance, fleet, index, winner.cost))
             if most:
-                yield f"rival {number + 1}, {pool.name}: {most} of {pool.replicas}", with_replicas(fleet, index, most)
+                cut = f", {pool.name} cut to {most} of {pool.replicas}" if most < pool.replicas else ""
+                yield f"a rival{cut}", with_replicas(fleet, index, most)
 
 
 def _most_replicas(instance: Instance, fleet: Fleet, index: int, below: float) -> int:

@@ -13,11 +13,12 @@ jumps.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
+from optimizer.plans.plan_pools import engine_counts
 from optimizer.rivals.by_evaluation import settled
 from optimizer.verification.verdict import REPLICATIONS
 from search_spaces.problem import Problem
@@ -150,8 +151,8 @@ def _joined(where: Where, curve: Frontier, seen: Mapping[int, Step | Missed], *,
         final = Step(last.hard, last.hard, proven(there, physics_of(there, where.base)))
         kept += _with_those_before(where, curve, kept, final)
     steps = _wide(where.over, curve.here, _merged(rising(kept)))
-    shown = {step.answer.pools for step in steps}  # at easier values, by a search in between
-    return replace(curve, steps=steps, refuted=tuple(one for one in gone if one.pools not in shown))
+    shown = {_engines(step) for step in steps}  # at easier values, by a search in between
+    return replace(curve, steps=steps, refuted=tuple(one for one in gone if engine_counts(one.pools) not in shown))
 
 
 def _with_those_before(where: Where, curve: Frontier, kept: Sequence[Step], step: Step) -> list[Step]:
@@ -216,11 +217,15 @@ def _wide(over: Over, here: float | None, steps: Sequence[Step]) -> tuple[Step, 
     return tuple(kept)
 
 
+def _engines(step: Step) -> Hashable:
+    return engine_counts(step.answer.pools)
+
+
 def _merged(steps: Sequence[Step]) -> tuple[Step, ...]:
     """One step of those next to each other that have the same fleet."""
     merged: list[Step] = []
     for step in steps:
-        if merged and step.answer.pools and step.answer.pools == merged[-1].answer.pools:
+        if merged and step.answer.pools and _engines(step) == _engines(merged[-1]):
             merged[-1] = replace(step, easy=merged[-1].easy)
         else:
             merged.append(step)

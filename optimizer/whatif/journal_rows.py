@@ -12,6 +12,7 @@ from pydantic import ConfigDict, Field, ValidationError
 from costmodel.quoting import shown
 from optimizer.plans.plan import Status
 from optimizer.plans.plan_fields import Amount, Count, Degree, Record, Share
+from optimizer.plans.plan_pools import EnginePool
 from optimizer.plans.reading import first_fault
 
 from .sweep import Task, varied
@@ -56,8 +57,7 @@ class Solved(_Row):
     goodput_per_dollar: Amount
     gpus: dict[str, Degree]
     binding: str
-    pools: list[str]
-    settings: list[str]
+    pools: list[EnginePool]
     simulated: bool
     simulated_attainment: Share | None
     refuted: Annotated[list[Any], Field(max_length=0)]

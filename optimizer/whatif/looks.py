@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from optimizer.plans.plan_pools import read_pools
 from optimizer.verification.verify import ROUNDS
 
 from .proofs import with_bound
@@ -109,7 +110,7 @@ class Stand:
         rows = self.answers[number]
         looked = [(one, self.seen[fleet_key(one)]) for one in rows if self.missed(one)]
         fallen = [
-            Missed(one["cost_usd_per_hour"], tuple(one["pools"]), found["attainment"], found["fault"])
+            Missed(one["cost_usd_per_hour"], read_pools(one["pools"]), found["attainment"], found["fault"])
             for one, found in looked
         ]
         shown = {key: value for key, value in row.items() if key != "fleet"}

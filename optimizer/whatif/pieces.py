@@ -15,6 +15,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from costmodel.errors import ImpossibleError, InputError
+from optimizer.plans.plan_pools import engine_counts
 from search_spaces.problem import Billing, Problem
 from search_spaces.scenarios import LEVERS, Scenario, changed, scenario_problem
 
@@ -185,7 +186,7 @@ def _cost_at(answer: Answer, paid: Callable[[Answer], float] | None, further: fl
 
 def _fleet(answer: Answer) -> object:
     """What tells one fleet from another."""
-    return answer.pools, sorted(answer.gpus.items())
+    return engine_counts(answer.pools), sorted(answer.gpus.items())
 
 
 def _joined(pieces: list[Piece], *, by_gpus: bool) -> list[Piece]:

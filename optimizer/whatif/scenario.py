@@ -19,11 +19,11 @@ from costmodel.units import SECONDS_PER_HOUR
 from costmodel.words import dollars, percentage
 from optimizer.fleets.binding import fleet_bindings
 from optimizer.fleets.bought import with_rented
-from optimizer.fleets.build_plan import fleet_gpus, pool_line
-from optimizer.fleets.fleet import Fleet, FleetPool, pool_config
-from optimizer.loads.instance import Instance
+from optimizer.fleets.build_plan import engine_pools, fleet_gpus
+from optimizer.fleets.fleet import Fleet
 from optimizer.loads.settings import ROLES
 from optimizer.plans.plan import Binding, Plan, Status
+from optimizer.plans.plan_pools import EnginePool, pool_records
 from optimizer.recommend.level import Level
 from optimizer.recommend.optimize import optimize
 from optimizer.rivals.by_evaluation import Evaluated, Picks, cheapest_held, settled
@@ -39,12 +39,12 @@ IntArray = NDArray[np.int64]
 class Missed:
     """A fleet that the formulas promised and a simulation refuted.
 
-    cost [$/h]; pools in a few words each; attainment: share of all requests within their SLOs [1]; fault: how it
+    cost [$/h]; attainment: share of all requests within their SLOs [1]; fault: how it
     missed, as the end of a sentence.
     """
 
     cost: float
-    pools: tuple[str, ...]
+    pools: tuple[EnginePool, ...]
     attainment: float
     fault: str
 
@@ -56,10 +56,9 @@ class Answer:
     Its status is then infeasible where physics forbids a fleet, and else that none was found.
 
     cost, bound [$/h]; goodput [1/s]; gap: share of the cost that another fleet could save at most, None where nothing
-    is proven; gpus by type; pools in a few words each; binding: what gives out first, and how much of it is left;
-    attainment: share of all requests within their SLOs when simulated [1], None where none were; settings: batch limits
-    of each pool; refuted: cheaper fleets that the formulas promised and that did not hold; pick: the fleet, if it is of
-    one or two pools.
+    is proven; gpus by type; binding: what gives out first, and how much of it is left; attainment: share of all
+    requests within their SLOs when simulated [1], None where none were; refuted: cheaper fleets that the formulas
+    promised and that did not hold; pick: the fleet, if it is of one or two pools.
     """
 
     status: Status
@@ -68,10 +67,9 @@ class Answer:
     gap: float | None
     goodput: float
     gpus: Mapping[str, int]
-    pools: tuple[str, ...]
+    pools: tuple[EnginePool, ...]
     binding: str
     attainment: float | None = None
-    settings: tuple[str, ...] = ()
     refuted: tuple[Missed, ...] = ()
     pick: Pick | None = None
 
@@ -162,9 +160,9 @@ def _priced(problem: Problem, physics: Physics, pick: Pick) -> Answer:
     fleet = fleet_of(physics, pick.way, pick.pools)
     here = replace(physics.ways[pick.way].instance, problem=problem)
     gpus = _bought(problem, pick)
-    words = [pool_line(here, pool) for pool in fleet.pools]
-    if tuple(gpus.tolist()) != pick.gpus:  # some of a pool of owned GPUs are rented
-        words = [word.replace(OWNED, "") for word in words]
+    pools = engine_pools(here, fleet)
+    if tuple(gpus.tolist()) != pick.gpus:
+        pools = [_partly_rented(pool) for pool in pools]
     return Answer(
         status=Status.FEASIBLE,
         cost=pick.cost,
@@ -172,21 +170,16 @@ def _priced(problem: Problem, physics: Physics, pick: Pick) -> Answer:
         gap=None,
         goodput=problem.workload.request_rate,
         gpus={o.accelerator.name: count for o, count in zip(problem.offers, gpus.tolist(), strict=True) if count},
-        pools=tuple(words),
+        pools=tuple(pools),
         binding="",
-        settings=tuple(_settings(here, pool) for pool in fleet.pools),
         pick=pick,
     )
 
 
-def _settings(instance: Instance, pool: FleetPool) -> str:
-    """What two pools of equal engines may differ in."""
-    config = pool_config(instance, pool)
-    return _batch_limits(config.max_num_seqs, config.max_num_batched_tokens)
-
-
-def _batch_limits(seqs: int, tokens: int) -> str:
-    return f"max_num_seqs {seqs}, max_num_batched_tokens {tokens}"
+def _partly_rented(pool: EnginePool) -> EnginePool:
+    """A pool where some GPUs of an owned type are rented: such have two prices."""
+    name = pool.accelerator.removesuffix(OWNED)
+    return pool if name == pool.accelerator else pool.model_copy(update={"accelerator": name, "usd_per_hour": None})
 
 
 def _bought(problem: Problem, pick: Pick) -> IntArray:
@@ -244,10 +237,9 @@ def answer_of_plan(plan: Plan) -> Answer:
         gap=plan.gap,
         goodput=plan.goodput_rps,
         gpus=dict(plan.gpus),
-        pools=tuple(line for row in plan.alternatives if row.kind == "recommended" for line in row.pools),
+        pools=tuple(pool for row in plan.alternatives if row.kind == "recommended" for pool in row.pools),
         binding="" if tightest is None else _left_words(tightest),
         attainment=plan.attainment if plan.simulated else None,
-        settings=tuple(_batch_limits(one.max_num_seqs, one.max_num_batched_tokens) for one in plan.pools),
     )
 
 
@@ -268,8 +260,7 @@ def answer_row(answer: Answer) -> dict[str, Any]:
         "goodput_per_dollar": answer.goodput_per_dollar,
         "gpus": dict(answer.gpus),
         "binding": answer.binding,
-        "pools": list(answer.pools),
-        "settings": list(answer.settings),
+        "pools": pool_records(answer.pools),
         "simulated": answer.attainment is not None,
         "simulated_attainment": answer.attainment,
         "refuted": refuted_rows(answer.refuted),
@@ -279,6 +270,11 @@ def answer_row(answer: Answer) -> dict[str, Any]:
 def refuted_rows(missed: Sequence[Missed]) -> list[dict[str, Any]]:
     """Fleets that were refuted, ready for JSON."""
     return [
-        {"cost_usd_per_hour": one.cost, "pools": list(one.pools), "attainment": one.attainment, "fault": one.fault}
+        {
+            "cost_usd_per_hour": one.cost,
+            "pools": pool_records(one.pools),
+            "attainment": one.attainment,
+            "fault": one.fault,
+        }
         for one in missed
     ]

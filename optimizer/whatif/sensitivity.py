@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import Final
 
 from costmodel.errors import ImpossibleError, InputError
 from optimizer.plans.plan import Plan
+from optimizer.plans.plan_pools import EnginePool, engine_counts, unpriced
 from optimizer.plans.plan_sensitivity import BreakEven, Flip, LeverSensitivity, PricePiece, Sensitivity
 from optimizer.recommend.level import Brake
 from search_spaces.problem import Offer, Problem
@@ -38,9 +39,9 @@ HALVINGS: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Own:
-    """A fleet that stands: its pools in words, GPUs by type, and its cost [$/h]."""
+    """A fleet that stands: its pools, GPUs by type, and its cost [$/h]."""
 
-    pools: tuple[str, ...]
+    pools: tuple[EnginePool, ...]
     gpus: Mapping[str, int]
     cost: float
 
@@ -111,13 +112,9 @@ def _one_by_one(moved: Sequence[Lever], brake: Brake, progress: Progress | None)
         yield one
 
 
-def kind_of(pools: Sequence[str]) -> frozenset[str]:
-    """What kind of fleet it is: its engines by GPU, split and role, however many.
-
-    >>> sorted(kind_of(["2 x H100 TP2 prefill", "1 x H200 TP2 decode"]))
-    ['H100 TP2 prefill', 'H200 TP2 decode']
-    """
-    return frozenset(line.partition(" x ")[2] for line in pools)
+def kind_of(pools: Iterable[EnginePool]) -> frozenset[Hashable]:
+    """What kind of fleet it is: its engines by GPU, split and role, however many."""
+    return frozenset(pool.engine for pool in pools)
 
 
 def _row(problem: Problem, base: Path, row: TornadoRow, here: Answer) -> LeverSensitivity:
@@ -143,7 +140,7 @@ def _flip(
     problem: Problem,
     base: Path,
     way: tuple[str, float, float],
-    at_end: tuple[list[str], float | None],
+    at_end: tuple[list[EnginePool], float | None],
     here: Answer,
 ) -> Flip:
     """Halve the way from a lever's value, where the fleet is `here`, to an end where it is of another kind.
@@ -171,7 +168,7 @@ def _break_even(problem: Problem, base: Path, offer: Offer, own: Own | None) -> 
             high=one.high,
             usd_per_hour_low=one.cost_low,
             usd_per_hour_high=one.cost_high,
-            pools=list(one.answer.pools),
+            pools=unpriced(one.answer.pools),
         )
         for one in found.pieces
     ]
@@ -180,12 +177,12 @@ def _break_even(problem: Problem, base: Path, offer: Offer, own: Own | None) -> 
         paid = 0.0 if bought is None else bought(replace(nothing(""), gpus=own.gpus))
         budget = problem.constraints.budget
         most = price + (budget - own.cost) / paid if budget is not None and paid else math.inf
-        pieces = with_line(pieces, own.pools, own.cost - paid * price, paid, most)
+        pieces = with_line(pieces, unpriced(own.pools), own.cost - paid * price, paid, most)
     return BreakEven(accelerator=offer.accelerator.name, usd_per_gpu_hour=price, pieces=pieces)
 
 
 def with_line(
-    pieces: Sequence[PricePiece], pools: Sequence[str], rest: float, paid: float, most: float = math.inf
+    pieces: Sequence[PricePiece], pools: Sequence[EnginePool], rest: float, paid: float, most: float = math.inf
 ) -> list[PricePiece]:
     """The pieces with one more fleet, which costs `rest` + `paid` x price [$/h] and is taken where none is cheaper.
 
@@ -195,7 +192,7 @@ def with_line(
     cut = itertools.chain.from_iterable(_cut(piece, most) for piece in pieces)
     split = (_split(piece, list(pools), rest, paid) if piece.high <= most else [piece] for piece in cut)
     for piece in itertools.chain.from_iterable(split):
-        if merged and merged[-1].pools == piece.pools:
+        if merged and engine_counts(merged[-1].pools) == engine_counts(piece.pools):
             ends = {"high": piece.high, "usd_per_hour_high": piece.usd_per_hour_high}
             merged[-1] = merged[-1].model_copy(update=ends)
         else:
@@ -214,7 +211,7 @@ def _cut(piece: PricePiece, price: float) -> list[PricePiece]:
     return [below, piece.model_copy(update={"low": price, "usd_per_hour_low": cost})]
 
 
-def _split(piece: PricePiece, pools: list[str], rest: float, paid: float) -> list[PricePiece]:
+def _split(piece: PricePiece, pools: list[EnginePool], rest: float, paid: float) -> list[PricePiece]:
     """One piece cut where the line crosses it: each part with the cheaper of the two fleets."""
     line = [rest + paid * price for price in (piece.low, piece.high)]
     costs = (piece.usd_per_hour_low, piece.usd_per_hour_high)
@@ -251,7 +248,7 @@ def with_sensitivity(
 
 
 def own_fleet(plan: Plan) -> Own | None:
-    """The plan's fleet, in the words of its comparison with others."""
+    """The plan's fleet, as its comparison with others states it."""
     rows = [row for row in plan.alternatives if row.kind == "recommended" and row.pools]
     if not rows or plan.cost_usd_per_hour is None:
         return None

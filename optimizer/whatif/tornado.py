@@ -9,6 +9,7 @@ from typing import Any
 
 from costmodel.errors import ImpossibleError
 from optimizer.fleets.error_bars import ENDS, slow_end
+from optimizer.plans.plan_pools import EnginePool
 from search_spaces.problem import Problem
 from search_spaces.scenarios import Scenario, scenario_problem
 
@@ -50,8 +51,8 @@ class TornadoRow:
     cost: float | None
     cost_low: float | None
     cost_high: float | None
-    pools_low: tuple[str, ...] = ()
-    pools_high: tuple[str, ...] = ()
+    pools_low: tuple[EnginePool, ...] = ()
+    pools_high: tuple[EnginePool, ...] = ()
     attainment: float | None = None
     attainment_low: float | None = None
     attainment_high: float | None = None

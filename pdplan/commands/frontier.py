@@ -100,7 +100,7 @@ def frontier(
         curve = curve_over(problem, base, over, bounds, progress=part_of(progress, 0.0, LOOKING))
         curve = with_looks(problem, base, over, curve, looks=looks, progress=part_of(progress, LOOKING, 1.0))
     remarks = price_remarks(problem)
-    record = {"schema": "pdplan.frontier/1", "file": str(file)} | frontier_record(curve) | {"price_remarks": remarks}
+    record = {"schema": "pdplan.frontier/2", "file": str(file)} | frontier_record(curve) | {"price_remarks": remarks}
     write_page(console, csv_file, lambda: frontier_csv(curve), force=force)
     write_page(console, html_file, lambda: render_frontier(curve, record, problem.name), force=force)
     console.show(record if as_json else with_remarks(frontier_text(curve, console.width), remarks, console.width))

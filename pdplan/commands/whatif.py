@@ -159,7 +159,7 @@ def whatif(
     depth = asked.depth()
     remarks = price_remarks(problem)
     record: dict[str, Any] = {
-        "schema": "pdplan.whatif/1",
+        "schema": "pdplan.whatif/2",
         "file": str(file),
         "search": depth.value,
         "simulated": asked.simulated,
