@@ -32,6 +32,8 @@ RUNS = 2
 DOUBLINGS = 3
 """So often the replicas of a fleet that misses are doubled to find one that meets the SLOs; more of the same engines
 would not help then: what they lack is speed."""
+SEARCHED = 0.4
+"""Share of the work that is done when the search begins [1]."""
 TWICE = 2.0
 """Multiple of the demand that is looked at beside it [1]."""
 
@@ -64,8 +66,7 @@ def evaluate(
     part = bench.part(subject.fleet)
     twice = simulated_rate(bench.trials_of(part, part.requests, bench.late).at(TWICE * part.volume), part.parts)
     double = _provisioning(make_bench(subject.instance, TWICE * subject.volume), subject, meets=None)
-    told("searching the cheapest fleet", 0.4)
-    cheapest, why = (None, "") if effort is None else _cheapest(subject, effort, progress)
+    cheapest, why = (None, "") if effort is None else _cheapest(subject, effort, told)
     cost = fleet_cost(subject.instance, subject.fleet)
     other = None if cheapest is None else cheapest.cost_usd_per_hour
     return FleetEvaluation(
@@ -185,14 +186,12 @@ def fewest(good: Callable[[int], bool], most: int) -> int:
     return high
 
 
-def _cheapest(subject: Subject, level: Level, progress: Progress | None) -> tuple[Plan | None, str]:
+def _cheapest(subject: Subject, level: Level, told: Progress) -> tuple[Plan | None, str]:
     """The plan of the cheapest fleet that the search finds; or why physics forbids one."""
-
-    def told(label: str, fraction: float) -> None:
-        if progress is not None:
-            progress(label, 0.4 + 0.6 * fraction)
-
+    told("searching the cheapest fleet", SEARCHED)
     try:
-        return optimize(subject.wanted, told, level=level), ""
+        return optimize(
+            subject.wanted, lambda what, done: told(what, SEARCHED + (1 - SEARCHED) * done), level=level
+        ), ""
     except BelowFloorError as error:
         return None, str(error)

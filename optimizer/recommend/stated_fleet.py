@@ -25,7 +25,7 @@ from optimizer.rivals.fewer import shared_out
 from search_spaces.engines import load_engine_overhead
 from search_spaces.fleet_file import StatedFleet, StatedPool
 from search_spaces.loader import problem_of
-from search_spaces.problem import Problem
+from search_spaces.problem import Goal, Problem
 
 FloatArray = NDArray[np.float64]
 
@@ -85,7 +85,8 @@ def subject_of_plan(plan: Plan, base: Path | None = None) -> Subject:
         return Fleet(tuple(replace(pool, replicas=n) for pool, n in zip(fleet.pools, replicas, strict=True)))
 
     wanted = problem_of(plan.provenance.inputs, "provenance.inputs", base or Path())
-    return Subject(expected, instance, fleet, resize, wanted, plan.name, planned_volume(plan))
+    volume = 1.0 if wanted.objective.goal is Goal.MIN_COST else planned_volume(plan)
+    return Subject(expected, instance, fleet, resize, wanted, plan.name, volume)
 
 
 def _instances(problem: Problem) -> tuple[Instance, Instance]:

@@ -12,7 +12,7 @@ from costmodel.errors import InputError
 from costmodel.quoting import shown
 from pdplan.console import Console
 from pdplan.options import PATH, TARGETS, Choice, console_options, force_option, pairs, pass_console, value_of
-from pdplan.plan_files import read_plan
+from pdplan.plan_files import read_fleet
 
 if TYPE_CHECKING:
     from optimizer.plans.plan import Plan
@@ -109,7 +109,7 @@ def deploy(
     """
     from reports.deploy.files import write_deployment
 
-    plan = read_plan(file)
+    plan = read_fleet(file)
     if check is not None:
         _check(console, plan, check, asked["target"])
         return

@@ -12,7 +12,7 @@ from costmodel.quoting import shown
 from pdplan.console import Console
 from pdplan.exit_codes import ExitCode
 from pdplan.options import PATH, console_options, force_option, json_option, pass_console, seconds, whole
-from pdplan.plan_files import read_plan
+from pdplan.plan_files import read_fleet
 from pdplan.views import check_files, write_page
 from search_spaces.bounds import HOURLY_RATE, RUN_REQUESTS, SEED, Bounds
 
@@ -73,7 +73,7 @@ def resilience(
     from reports.resilience_text import resilience_dict, resilience_text, seen_in_the_plan
 
     check_files({"--html": html_file}, {"PLAN": file}, force=force)
-    plan = read_plan(file)
+    plan = read_fleet(file)
     instance, fleet = fleet_of_plan(plan, file.parent)
     with console.milestones() as progress:
         found = ask(
@@ -147,7 +147,7 @@ def autoscale(
     from reports.autoscale_text import autoscale_dict, autoscale_text
 
     check_files({"--html": html_file}, {"PLAN": file}, force=force)
-    instance, fleet = fleet_of_plan(read_plan(file), file.parent)
+    instance, fleet = fleet_of_plan(read_fleet(file), file.parent)
     volume = planned_profile(instance)
     if by_hour is not None:
         volume = np.array(_rates(by_hour)) / instance.problem.workload.request_rate

@@ -25,7 +25,7 @@ from pdplan.options import (
     share_within,
     whole,
 )
-from pdplan.plan_files import read_plan
+from pdplan.plan_files import read_fleet
 from pdplan.simulating import PLANNED, REQUESTS, UNTIL, Asked, simulated, timeline_text
 from pdplan.views import check_files
 from search_spaces.bounds import SEED, Bounds
@@ -178,7 +178,7 @@ def simulate(
     asked.check()
     check_files(files, {"FILE": file, "--trace": trace}, force=force)
     telling = console.progress() if asked.work <= SOON_DONE else console.milestones()
-    plan = read_plan(file)
+    plan = read_fleet(file)
     with telling as progress:
         prepare(None if progress is None else lambda text: progress(text, 0.0))
         shown = simulated(plan, asked, progress)

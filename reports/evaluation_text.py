@@ -1,0 +1,206 @@
+"""A fleet that runs today, evaluated, on one terminal screen: the verdict, what it lacks, the cheapest."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from typing import Final
+
+import click
+
+from costmodel.words import join_words
+from optimizer.plans.evaluation import FleetEvaluation, Provisioning
+from optimizer.plans.plan import ClassResult, Plan
+from optimizer.plans.plan_simulation import JudgedFleet
+
+from .json_text import finite
+from .next_rate import next_rate_words
+from .numbers import duration, hourly, monthly, percent, percent_beside, rate, signed_percent
+from .sentences import binding_sentence, cost_sentence
+from .simulation_sentences import router_sentence, simulation_sentence
+from .table import Column, render_table
+from .terminal import LEAST_WIDTH, Paint, fleet_lines
+from .text import clean, wrap
+from .verdict import no_fleet_headline
+from .words import by_slack, fleet_words, has_fleet, has_tpot, serving_words
+
+COLORS: Final = {"meets": "green", "misses": "red", "undecided": "yellow"}
+SAME: Final = 1e-3
+"""Relative difference up to which two prices are told as the same [1]."""
+PERCENTILES: Final = ((0.9, "p90"), (0.95, "p95"))
+"""Goals up to which a latency is told at its percentile; above, and to be sure, at p99."""
+
+
+def evaluation_json(found: FleetEvaluation) -> str:
+    """The evaluation as JSON, numbers that it cannot say as null."""
+    return json.dumps(finite(found.model_dump(mode="python", by_alias=True)), indent=2, allow_nan=False) + "\n"
+
+
+def render_evaluation(found: FleetEvaluation, width: int = 100, color: bool = False, *, next_step: str = "") -> str:
+    """Return the evaluation as text of `width` columns (56 at least); next_step: the command on the last line."""
+    width, plan = max(LEAST_WIDTH, width), found.plan
+    paint: Paint = partial(click.style) if color else _plain
+    head = [line for text in (headline(found), simulation_sentence(plan)) for line in wrap(text, width)]
+    about = f"{clean(plan.name, 40)}: {clean(plan.model, 40)} on {serving_words(plan)}, as stated"
+    said = (
+        cost_sentence(plan),
+        *plan.price_remarks,
+        headroom_sentence(plan),
+        *(f"Binds first: {binding_sentence(limit)}" for limit in by_slack(plan)[:1]),
+        provisioning_sentence(found.provisioning, plan),
+        twice_sentence(found),
+        router_sentence(plan),
+        cheapest_sentence(found),
+    )
+    blocks = [
+        [*(paint(line, bold=True, fg=COLORS[found.outcome]) for line in head), *wrap(about, width)],
+        fleet_lines(plan, width),
+        class_lines(plan, width),
+        [line for text in said if text for line in wrap(text, width)],
+        [paint(f"Next: {next_step}", fg="cyan")] if next_step else [],
+    ]
+    return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
+
+
+def _plain(text: str, **_style: object) -> str:
+    return text
+
+
+def headline(found: FleetEvaluation) -> str:
+    """Say whether the fleet meets its SLOs, and what it costs."""
+    slos = "its SLO" if len(found.plan.classes) == 1 else "its SLOs"
+    verdict = {"meets": f"meets {slos}", "misses": f"misses {slos}"}.get(found.outcome, f"may or may not meet {slos}")
+    price = f"{hourly(found.plan.cost_usd_per_hour)}, {monthly(found.plan.cost_usd_per_hour)} a month"
+    stuck = " It meets them only until a burst fills its KV memory: it does not recover from that." * found.stuck
+    return f"This fleet {verdict} at {rate(found.plan.demand_rps)} for {price}.{stuck}"
+
+
+def class_lines(plan: Plan, width: int) -> list[str]:
+    """Latencies of each class at the percentile of its goal."""
+    columns = [
+        Column("class", shrink=True),
+        Column("at"),
+        Column("TTFT", "right"),
+        Column("limit", "right"),
+        Column("TPOT", "right"),
+        Column("limit", "right"),
+        Column("in SLO", "right"),
+        Column("goal", "right"),
+        Column(""),
+    ]
+    return ["SLOs", *render_table([_class_row(item) for item in plan.classes], columns, width, indent=2).split("\n")]
+
+
+def _class_row(item: ClassResult) -> list[str]:
+    at = next((name for goal, name in PERCENTILES if item.attainment_goal <= goal), "p99")
+    return [
+        clean(item.name, 30),
+        at,
+        duration(getattr(item.ttft_s, at)),
+        duration(item.ttft_limit_s),
+        duration(getattr(item.tpot_s, at)) if has_tpot(item) else "–",
+        duration(item.tpot_limit_s),
+        percent_beside(item.attainment, item.attainment_goal),
+        percent(item.attainment_goal),
+        "✓" if item.attainment >= item.attainment_goal else "missed",
+    ]
+
+
+def headroom_sentence(plan: Plan) -> str:
+    """Say up to which rate the fleet meets its SLOs."""
+    if plan.goodput_rps <= 0.0:
+        return "Headroom: none; at no rate that was tried does the fleet meet its SLOs."
+    more = plan.goodput_rps / plan.demand_rps - 1.0
+    room = f"{rate(plan.goodput_rps)}, {signed_percent(more)} against the demand{next_rate_words(plan)}"
+    return f"Headroom: the fleet meets its SLOs up to {room}."
+
+
+def provisioning_sentence(found: Provisioning, plan: Plan) -> str:
+    """Say by how many replicas the fleet is too small or too large."""
+    if not found.pools:
+        return f"Under-provisioned: {_nothing_helps(found)}."
+    if not found.missing and not found.spare:
+        return f"No spare: {_fewer_words(found, plan)}."
+    word = (
+        "Unbalanced" if found.missing and found.spare else "Under-provisioned" if found.missing else "Over-provisioned"
+    )
+    return f"{word}: {_change_words(found, plan)}."
+
+
+def _nothing_helps(found: Provisioning) -> str:
+    return (
+        f"no number of these replicas up to {found.most:g} times as many is shown to meet the SLOs; the engines need "
+        "other settings or GPUs"
+    )
+
+
+def _change_words(found: Provisioning, plan: Plan) -> str:
+    """The replicas that are needed, and those that are not, with the price."""
+    more = [f"{pool.needed - pool.replicas} more in {pool.pool}" for pool in found.pools if pool.needed > pool.replicas]
+    less = [
+        f"{pool.replicas - pool.needed} fewer in {pool.pool}" for pool in found.pools if pool.needed < pool.replicas
+    ]
+    needs = "is" if found.missing == 1 else "are"
+    said = f"{_counted(more)} {needs} needed" if more else ""
+    still = "meets" if found.spare == 1 else "meet"
+    spare = (f"{_counted(less)} would do" if more else f"{_counted(less)} still {still} every SLO") if less else ""
+    change = (found.cost_usd_per_hour or 0.0) / (plan.cost_usd_per_hour or 1.0) - 1.0
+    price = f"for {hourly(found.cost_usd_per_hour)} ({signed_percent(change)})"
+    return f"{join_words([one for one in (said, spare) if one])}, {price}"
+
+
+def _counted(parts: list[str]) -> str:
+    """Such as "2 more replicas in prefill-1 and 1 more in decode-1"."""
+    first, *others = parts
+    number, word, where = first.split(" ", 2)
+    noun = "replica" if number == "1" else "replicas"
+    return join_words([f"{number} {word} {noun} {where}", *others])
+
+
+def _fewer_words(found: Provisioning, plan: Plan) -> str:
+    """What the fleet attains with one replica fewer."""
+    if not found.one_replica_fewer:
+        return "every pool has one replica"
+    told = [f"{row.what.partition(':')[0]} {_attained(row, plan)}" for row in found.one_replica_fewer]
+    return f"with one replica fewer in a pool the SLOs are not met: {join_words(told)}"
+
+
+def _attained(row: JudgedFleet, plan: Plan) -> str:
+    """The share of the class that suffers most."""
+    goals = {item.name: item.attainment_goal for item in plan.classes}
+    worst = min(row.attainment, key=lambda name: row.attainment[name] - goals[name])
+    return f"{percent(row.attainment[worst])}{' (overloaded)' if row.overloaded else ''}"
+
+
+def twice_sentence(found: FleetEvaluation) -> str:
+    """Say what twice the traffic does, and what it needs."""
+    at, needed, goals = found.twice, found.twice_provisioning, found.plan.classes
+    pairs = zip(at.classes, goals, strict=True)
+    worst, goal = min(pairs, key=lambda pair: pair[0].attainment - pair[1].attainment_goal)
+    share = f"{percent(worst.attainment)} of {clean(worst.name, 30)} in time for {percent(goal.attainment_goal)}"
+    twice = f"Twice the traffic ({rate(at.rate_rps)})"
+    if needed.pools and not needed.missing:
+        return f"{twice} is met too: {share}."
+    why = "it falls behind" if at.overloaded else share
+    if not needed.pools:
+        return f"{twice} is not met ({why}); {_nothing_helps(needed)}."
+    return f"{twice} is not met ({why}): {_change_words(needed, found.plan)}."
+
+
+def cheapest_sentence(found: FleetEvaluation) -> str:
+    """Set the cheapest fleet that the search found beside the stated one; empty where none was sought."""
+    best, cost = found.cheapest, found.plan.cost_usd_per_hour or 0.0
+    if best is None:
+        return f"Cheapest fleet: none. {found.no_cheapest}" if found.no_cheapest else ""
+    if not has_fleet(best) or found.saving_usd_per_hour is None:
+        return f"Cheapest fleet: none. {no_fleet_headline(best)}"
+    saving = found.saving_usd_per_hour
+    by = "" if best.simulated else ", by formula"
+    what = f"{fleet_words(best)} for {hourly(best.cost_usd_per_hour)}{by}"
+    if abs(saving) <= SAME * cost:
+        return f"Cheapest fleet found: {what}: the same price."
+    if saving < 0.0 and found.outcome == "meets":
+        return f"Cheapest fleet: this one; the search found {what}."
+    change = f"{hourly(abs(saving))} {'less' if saving > 0.0 else 'more'} ({signed_percent(-saving / cost)})"
+    month = f", {monthly(saving)} a month saved" if saving > 0.0 else ""
+    return f"Cheapest fleet found: {what}: {change}{month}."
