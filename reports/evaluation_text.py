@@ -46,7 +46,7 @@ def render_evaluation(found: FleetEvaluation, width: int = 100, color: bool = Fa
         cost_sentence(plan),
         *plan.price_remarks,
         headroom_sentence(plan),
-        *(f"Binds first: {binding_sentence(limit)}" for limit in by_slack(plan)[:1]),
+        binds_sentence(plan),
         provisioning_sentence(found.provisioning, plan),
         twice_sentence(found),
         router_sentence(plan),
@@ -113,6 +113,12 @@ def headroom_sentence(plan: Plan) -> str:
     more = plan.goodput_rps / plan.demand_rps - 1.0
     room = f"{rate(plan.goodput_rps)}, {signed_percent(more)} against the demand{next_rate_words(plan)}"
     return f"Headroom: the fleet meets its SLOs up to {room}."
+
+
+def binds_sentence(plan: Plan) -> str:
+    """Say what gives out first: a pool or a limit on the fleet, rather than the misses that come of it."""
+    limits = sorted(by_slack(plan), key=lambda limit: limit.constraint == "attainment")
+    return f"Binds first: {binding_sentence(limits[0])}" if limits else ""
 
 
 def provisioning_sentence(found: Provisioning, plan: Plan) -> str:

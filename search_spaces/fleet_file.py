@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from costmodel.engine import Parallelism, Role
 from costmodel.errors import InputError, UnknownNameError
 
+from .bounds import MAX_NUM_BATCHED_TOKENS
 from .catalog import AcceleratorCatalog, load_catalog
 from .echo import whole_echo
 from .enumeration import Shape, engine_config, memory_refused, model_and_one_request_fit, refusal
@@ -293,9 +294,8 @@ def start_refusal(problem: Problem, pool: StatedPool, shape: Shape) -> tuple[str
 
     The rules are those of the search, without limits on what may be bought.
     """
-    space = replace(
-        problem.space, max_gpus_per_engine=shape.parallelism.gpus, max_num_batched_tokens=(pool.max_num_batched_tokens,)
-    )
+    smallest = (int(MAX_NUM_BATCHED_TOKENS.low),)  # so that what does not fit beside the stated budget is told below
+    space = replace(problem.space, max_gpus_per_engine=shape.parallelism.gpus, max_num_batched_tokens=smallest)
     offers = tuple(offer if offer.owned else replace(offer, inventory=None) for offer in problem.offers)
     bare = replace(problem, space=space, offers=offers, constraints=problem.constraints.lifted)
     refused = refusal(bare, shape)

@@ -93,8 +93,12 @@ def evaluate(
     if as_json:
         console.show(text)
     else:
-        then = f"optimize {quote(str(file))} -o plan" if fleet_file is not None else f"resilience {quote(str(file))}"
-        console.show(render_evaluation(found, console.width, console.colored, next_step=f"pdplan {then}"))
+        then = f"pdplan resilience {quote(str(file))}"
+        if fleet_file is not None:
+            then = f"pdplan optimize {quote(str(file))} -o plan"
+        elif found.outcome != "meets":
+            then = f"change {quote(str(file))}, then {console.command}"
+        console.show(render_evaluation(found, console.width, console.colored, next_step=then))
     return 0 if found.outcome == "meets" else ExitCode.INFEASIBLE
 
 
