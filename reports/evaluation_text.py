@@ -167,30 +167,29 @@ def _fewer_words(found: Provisioning, plan: Plan) -> str:
     """What the fleet attains with one replica fewer."""
     if not found.one_replica_fewer:
         return "every pool has one replica"
-    told = [f"{row.what.partition(':')[0]} {_attained(row, plan)}" for row in found.one_replica_fewer]
-    return f"with one replica fewer in a pool the SLOs are not met: {join_words(told)}"
+    told = [f"in {row.what.partition(':')[0]}, {_attained(row, plan)}" for row in found.one_replica_fewer]
+    return f"with one replica fewer {'; '.join(told)}"
 
 
 def _attained(row: JudgedFleet, plan: Plan) -> str:
-    """The share of the class that suffers most."""
+    """The share in time of the class that suffers most, and why it misses."""
     goals = {item.name: item.attainment_goal for item in plan.classes}
     worst = min(row.attainment, key=lambda name: row.attainment[name] - goals[name])
-    return f"{percent(row.attainment[worst])}{' (overloaded)' if row.overloaded else ''}"
+    why = " once a burst has filled its KV memory" if row.stuck else ", falling behind" if row.overloaded else ""
+    of = f" of {clean(worst, 30)}" if len(goals) > 1 else ""
+    return f"{percent_beside(row.attainment[worst], goals[worst])}{of} in time{why}"
 
 
 def twice_sentence(found: FleetEvaluation) -> str:
     """Say what twice the traffic does, and what it needs."""
-    at, needed, goals = found.twice, found.twice_provisioning, found.plan.classes
-    pairs = zip(at.classes, goals, strict=True)
-    worst, goal = min(pairs, key=lambda pair: pair[0].attainment - pair[1].attainment_goal)
-    share = f"{percent(worst.attainment)} of {clean(worst.name, 30)} in time for {percent(goal.attainment_goal)}"
-    twice = f"Twice the traffic ({rate(at.rate_rps)})"
-    if needed.pools and not needed.missing:
-        return f"{twice} is met too: {share}."
-    why = "it falls behind" if at.overloaded else share
-    if not needed.pools:
-        return f"{twice} is not met ({why}); {_nothing_helps(needed)}."
-    return f"{twice} is not met ({why}): {_change_words(needed, found.plan)}."
+    twice, plan = found.twice, found.plan
+    reached = _attained(twice.stated, plan)
+    if twice.stated.held:
+        spare = f"; {_change_words(twice, plan)}" if twice.spare else ""
+        return f"Twice the traffic ({rate(twice.rate_rps)}) is met too: {reached}{spare}."
+    needs = _change_words(twice, plan) if twice.pools else _nothing_helps(twice)
+    verb = "is not shown to be met" if twice.stated.outcome == "undecided" else "is not met"
+    return f"Twice the traffic ({rate(twice.rate_rps)}) {verb} ({reached}): {needs}."
 
 
 def cheapest_sentence(found: FleetEvaluation) -> str:

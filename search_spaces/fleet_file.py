@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path as FilePath
@@ -18,17 +19,20 @@ from .catalog import AcceleratorCatalog, load_catalog
 from .echo import whole_echo
 from .enumeration import Shape, engine_config, memory_refused, model_and_one_request_fit, refusal
 from .faults import Fault, Source, check_kind
-from .files import check_name
+from .files import check_name, read_file
 from .fleet_schema import FLEET_SCHEMA, FleetFile, IslRange, PoolSection
 from .loader import load_problem, problem_of_values, stated_problem
 from .overrides import override
 from .pairs import end_of, refused_pair
 from .problem import Goal, Problem
 from .translation import faults_of
-from .yaml_source import read_source
+from .yaml_source import MAX_BYTES, read_source
 
 TOKENS_COVER_REQUESTS = "tokens_cover_requests"
 """Name of the rule that a step has room for one token of every running request; deployment files are held to it too."""
+
+
+_FLEET = re.compile(rb"^(pools\s*:|schema\s*:\s*pdplan\.fleet/)", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +78,8 @@ class StatedFleet:
 
 
 def is_fleet_file(path: FilePath) -> bool:
-    """Whether a file is to be read as a fleet file: by its ending, as plans are JSON."""
-    return path.suffix.lower() in {".yaml", ".yml"}
+    """Whether a YAML file states a fleet: it names the schema, or has pools."""
+    return path.suffix.lower() in {".yaml", ".yml"} and _FLEET.search(read_file(path, MAX_BYTES)) is not None
 
 
 def load_fleet(

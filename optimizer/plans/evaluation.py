@@ -8,7 +8,7 @@ from pydantic import ConfigDict, Field
 
 from .plan import Plan
 from .plan_fields import Amount, Count, Degree, Number, Record
-from .plan_simulation import Judged, JudgedFleet, SimulatedRate
+from .plan_simulation import Judged, JudgedFleet
 
 EVALUATION_SCHEMA: Literal["pdplan.evaluation/1"] = "pdplan.evaluation/1"
 
@@ -25,6 +25,8 @@ class Provisioning(Record):
     """The fewest replicas of the same engines with which the fleet was found to meet every SLO."""
 
     rate_rps: Amount
+    stated: JudgedFleet
+    """The fleet as it is, at this rate."""
     pools: list[PoolNeed]
     """Empty where no number of replicas that was tried meets the SLOs."""
     cost_usd_per_hour: Amount | None
@@ -61,10 +63,8 @@ class FleetEvaluation(Record):
     """The fleet as a plan states one, its status `stated`: settings, price, latencies, headroom, what binds."""
     usd_per_month: Amount
     provisioning: Provisioning
-    twice: SimulatedRate
-    """The same fleet at twice the rate, in one run."""
-    twice_provisioning: Provisioning
-    """What twice the rate needs."""
+    twice: Provisioning
+    """The same at twice the rate."""
     cheapest: Plan | None
     """The cheapest fleet that the search found for the same workload at the same prices; null where none was sought."""
     saving_usd_per_hour: Number | None

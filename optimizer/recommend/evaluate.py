@@ -13,10 +13,11 @@ from optimizer.fleets.build_plan import fleet_cost
 from optimizer.fleets.fleet import Fleet
 from optimizer.plans.evaluation import FleetEvaluation, PoolNeed, Provisioning
 from optimizer.plans.plan import Plan, Status
+from optimizer.plans.plan_simulation import JudgedFleet
 from optimizer.plans.proof import Proof
 from optimizer.verification.confirm import MOST_BETWEEN, confirmed, on_fresh_requests
 from optimizer.verification.judge import Judgement, Outcome
-from optimizer.verification.simulation_record import Trail, judged_fleet, simulated_rate
+from optimizer.verification.simulation_record import Trail, judged_fleet
 from optimizer.verification.verdict import REPLICATIONS, Bench, Verdict, make_bench
 from search_spaces.contracts import HOURS_PER_MONTH
 from search_spaces.fields import member, stated
@@ -61,11 +62,9 @@ def evaluate(
     verdict, judgement = _verdict(bench, subject, fleet if isinstance(fleet, Plan) else None)
     plan = _record(bench, subject, replace(verdict, judgement=judgement))
     told("simulating other replicas", 0.2)
-    needed = _provisioning(bench, subject, meets=verdict.held)
+    needed = _provisioning(bench, subject, verdict)
     told("simulating twice the rate", 0.3)
-    part = bench.part(subject.fleet)
-    twice = simulated_rate(bench.trials_of(part, part.requests, bench.late).at(TWICE * part.volume), part.parts)
-    double = _provisioning(make_bench(subject.instance, TWICE * subject.volume), subject, meets=None)
+    twice = _provisioning(make_bench(subject.instance, TWICE * subject.volume), subject)
     cheapest, why = (None, "") if effort is None else _cheapest(subject, effort, told)
     cost = fleet_cost(subject.instance, subject.fleet)
     other = None if cheapest is None else cheapest.cost_usd_per_hour
@@ -76,7 +75,6 @@ def evaluate(
         usd_per_month=cost * HOURS_PER_MONTH,
         provisioning=needed,
         twice=twice,
-        twice_provisioning=double,
         cheapest=cheapest,
         saving_usd_per_hour=None if other is None else cost - other,
         no_cheapest=why,
@@ -110,57 +108,46 @@ def _record(bench: Bench, subject: Subject, verdict: Verdict) -> Plan:
     return with_simulation(judged, plan_of(subject), Brake(), _untold)
 
 
-def _provisioning(bench: Bench, subject: Subject, *, meets: bool | None) -> Provisioning:
+def _provisioning(bench: Bench, subject: Subject, known: Verdict | None = None) -> Provisioning:
     """The fewest replicas of each pool with which the fleet meets every SLO at the rate of the bench.
 
     Replicas are doubled until it does, then taken from one pool after the other, the dearest first, by bisection.
-    meets: whether it does as it is, None where that is not known.
+    known: the verdict on the fleet as it is.
     """
+    pools, start = subject.fleet.pools, subject.replicas
 
-    def holds(counts: tuple[int, ...]) -> bool:
-        if counts == subject.replicas and meets is not None:
-            return meets
-        return _holds(bench, subject.resize(counts))
+    def verdict(counts: tuple[int, ...]) -> Verdict:
+        return known if known is not None and counts == start else _sure(bench, subject.resize(counts))
 
     def enough(counts: tuple[int, ...], index: int, count: int) -> bool:
-        return holds(_with(counts, index, count))
+        return verdict(_with(counts, index, count)).held
 
-    start = subject.replicas
-    tried = (tuple(count * 2**times for count in start) for times in range(DOUBLINGS + 1))
-    counts = next((counts for counts in tried if holds(counts)), None)
-    rate = subject.instance.problem.workload.request_rate * bench.volume
-    common = {"rate_rps": rate, "most": 2.0**DOUBLINGS}
-    if counts is None:
-        return Provisioning(
-            **common, pools=[], cost_usd_per_hour=None, one_replica_fewer=[], judged=len(bench.verdicts)
-        )
-    for index in _dearest_first(subject):
-        counts = _with(counts, index, fewest(partial(enough, counts, index), counts[index]))
-    less = [(index, _with(counts, index, count - 1)) for index, count in enumerate(counts) if count > 1]
-    pools = subject.fleet.pools
+    def told(what: str, counts: tuple[int, ...]) -> JudgedFleet:
+        return judged_fleet(subject.instance, what, verdict(counts))
+
+    more = (tuple(count * 2**times for count in start) for times in range(DOUBLINGS + 1))
+    found: tuple[int, ...] = next((counts for counts in more if verdict(counts).held), ())
+    for index in _dearest_first(subject) if found else ():
+        found = _with(found, index, fewest(partial(enough, found, index), found[index]))
+    less = [(pool.name, index) for index, pool in enumerate(pools) if found and found[index] > 1]
     return Provisioning(
-        **common,
+        rate_rps=subject.instance.problem.workload.request_rate * bench.volume,
+        stated=told("as stated", start),
         pools=[
             PoolNeed(pool=pool.name, replicas=pool.replicas, needed=count)
-            for pool, count in zip(pools, counts, strict=True)
+            for pool, count in zip(pools, found, strict=False)
         ],
-        cost_usd_per_hour=fleet_cost(subject.instance, subject.resize(counts)),
-        one_replica_fewer=[
-            judged_fleet(
-                subject.instance, f"{pools[index].name}: one replica fewer", bench.candidate(subject.resize(fewer))
-            )
-            for index, fewer in less
-        ],
+        cost_usd_per_hour=fleet_cost(subject.instance, subject.resize(found)) if found else None,
+        one_replica_fewer=[told(f"{name}: one replica fewer", _with(found, at, found[at] - 1)) for name, at in less],
         judged=len(bench.verdicts),
+        most=2.0**DOUBLINGS,
     )
 
 
-def _holds(bench: Bench, fleet: Fleet) -> bool:
-    """Whether a fleet is shown to meet every SLO, on the requests that would confirm it as a plan."""
+def _sure(bench: Bench, fleet: Fleet) -> Verdict:
+    """The verdict on a fleet; one that holds does so on the requests that would confirm it as a plan."""
     chosen = bench.candidate(fleet)
-    if not chosen.held or chosen.confirmation:
-        return chosen.held
-    return confirmed(bench, chosen, iter((1, 2)), RUNS).held
+    return confirmed(bench, chosen, iter((1, 2)), RUNS) if chosen.held and not chosen.confirmation else chosen
 
 
 def _dearest_first(subject: Subject) -> list[int]:

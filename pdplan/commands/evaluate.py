@@ -22,6 +22,7 @@ from pdplan.options import (
     set_option,
 )
 from pdplan.plan_files import read_plan
+from search_spaces.files import shown_path
 
 if TYPE_CHECKING:
     from optimizer.plans.plan import Plan
@@ -111,6 +112,11 @@ def _subject(file: Path, fleet_file: Path | None, settings: tuple[str, ...]) -> 
         return load_fleet(fleet_file, file, overrides)
     if is_fleet_file(file):
         return load_fleet(file, overrides=overrides)
+    if file.suffix.lower() in {".yaml", ".yml"}:
+        raise InputError(
+            f"{shown_path(file)}: states no pools, so it is no fleet file (pdplan init --fleet writes one); if it is a "
+            "workload, name the fleet with --fleet"
+        )
     if overrides:
         raise InputError("--set changes the workload of a fleet file; a plan is evaluated as it was made")
     return read_plan(file)
