@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from costmodel.engine import Role
 
@@ -95,12 +95,13 @@ class FleetFile(Section):
     ]
     """The pools that run."""
 
-    @model_validator(mode="after")
-    def _serves(self) -> Self:
-        roles = {pool.role for pool in self.pools}
+    @field_validator("pools")
+    @classmethod
+    def _serve(cls, pools: list[PoolSection]) -> list[PoolSection]:
+        roles = {pool.role for pool in pools}
         if not roles:
-            raise house_error("is empty, but a fleet has one pool at least", ("pools",))
+            raise house_error("is empty, but a fleet has one pool at least")
         for role, other in ((Role.PREFILL, Role.DECODE), (Role.DECODE, Role.PREFILL)):
             if role in roles and other not in roles:
-                raise house_error(f"has {role} pools but no {other} pool, without which they serve nothing", ("pools",))
-        return self
+                raise house_error(f"has {role} pools but no {other} pool, without which they serve nothing")
+        return pools

@@ -101,7 +101,8 @@ def deploy(
       pdplan deploy plan/plan.json --check deploy
 
     Writes configuration for every engine with the settings that were evaluated, the router, a page
-    that says why each setting is there, and a benchmark that replays the planned workload. The files
+    that says why each setting is there, and a benchmark that replays the planned workload. FILE is a
+    plan, or a fleet file. The files
     are read back and checked against the plan first; a rule that they break is one sentence, and
     nothing is written. With --check, each fault of the files in DIR, which somebody may have changed,
     is one line of output, followed by the rules that it breaks, each told once; files that are not of

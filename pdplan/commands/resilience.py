@@ -61,7 +61,7 @@ def resilience(
     Takes a replica from each pool of the plan, then each of its nodes, in turn, routes the requests
     to what is left, and simulates them: which loss breaks an SLO, and what spares against it cost.
     Runs are longer than --requests where these are too few to tell whether a pool falls behind.
-    Spares that the plan has (constraints.headroom) serve like the others.
+    Spares that the plan has (constraints.headroom) serve like the others. PLAN may be a fleet file.
 
     Exits with 3 when some loss breaks an SLO, or is not shown to leave all of them met (undecided:
     the goal lies within the 95 % interval; more --requests decide).
@@ -133,7 +133,7 @@ def autoscale(
 
     Finds how many replicas of each pool every hour of the day needs, proven by simulation, and what
     the day costs if engines are started ahead by the profile, against a fleet of fixed size; and
-    what breaks if they are started when the load is there already.
+    what breaks if they are started when the load is there already. PLAN may be a fleet file.
 
     Exits with 3 when the plan's own fleet misses a goal in some hour, or when it is undecided whether
     it does (the goal lies within the 95 % interval; more --requests decide).

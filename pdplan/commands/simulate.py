@@ -159,9 +159,10 @@ def simulate(
       pdplan simulate plan/plan.json --rate 14/s --csv requests.csv --timeline steps.json
       pdplan simulate plan/plan.json --curve --requests 10000
 
-    Lets random (or recorded) requests arrive at the plan's fleet and simulates every queue, batch, KV
-    block and hand-over, with the cost model's expected step times. Prints what share of each SLO class
-    came in time, beside what the plan predicted, and how loaded each pool was.
+    Lets random (or recorded) requests arrive at the fleet of FILE, a plan or a fleet file (pdplan init
+    --fleet), and simulates every queue, batch, KV block and hand-over, with the cost model's expected
+    step times. Prints what share of each SLO class came in time, beside what the plan predicted, and
+    how loaded each pool was.
 
     A class meets its goal when the lower end of its 95 % interval reaches it, and misses it when the
     upper end does not. Between the two it is undecided, and the text says how many requests decide.
