@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from functools import partial
 from typing import Final
 
@@ -11,6 +12,7 @@ import click
 from costmodel.words import join_words
 from optimizer.plans.evaluation import FleetEvaluation, Provisioning
 from optimizer.plans.plan import ClassResult, Plan
+from optimizer.plans.plan_fields import Quantiles
 from optimizer.plans.plan_simulation import JudgedFleet
 
 from .json_text import finite
@@ -77,21 +79,26 @@ def headline(found: FleetEvaluation) -> str:
 
 def class_lines(plan: Plan, width: int) -> list[str]:
     """Latencies of each class at the percentile of its goal."""
+    whole = any(item.e2e_limit_s is not None for item in plan.classes)
+    pairs = ("TTFT", "TPOT", "e2e") if whole else ("TTFT", "TPOT")
     columns = [
         Column("class", shrink=True),
         Column("at"),
-        Column("TTFT", "right"),
-        Column("limit", "right"),
-        Column("TPOT", "right"),
-        Column("limit", "right"),
+        *(Column(header, "right") for metric in pairs for header in (metric, "limit")),
         Column("in SLO", "right"),
         Column("goal", "right"),
         Column(""),
     ]
-    return ["SLOs", *render_table([_class_row(item) for item in plan.classes], columns, width, indent=2).split("\n")]
+    rows = [_class_row(item, _e2e(plan, at) if whole else None) for at, item in enumerate(plan.classes)]
+    return ["SLOs", *render_table(rows, columns, width, indent=2).split("\n")]
 
 
-def _class_row(item: ClassResult) -> list[str]:
+def _e2e(plan: Plan, at: int) -> Quantiles | None:
+    """Time from arrival to last token of a class."""
+    return None if plan.simulation is None else plan.simulation.classes[at].e2e_s
+
+
+def _class_row(item: ClassResult, e2e: Quantiles | None) -> list[str]:
     at = next((name for goal, name in PERCENTILES if item.attainment_goal <= goal), "p99")
     return [
         clean(item.name, 30),
@@ -100,6 +107,7 @@ def _class_row(item: ClassResult) -> list[str]:
         duration(item.ttft_limit_s),
         duration(getattr(item.tpot_s, at)) if has_tpot(item) else "–",
         duration(item.tpot_limit_s),
+        *([] if e2e is None else [duration(getattr(e2e, at)), duration(item.e2e_limit_s or math.nan)]),
         percent_beside(item.attainment, item.attainment_goal),
         percent(item.attainment_goal),
         "✓" if item.attainment >= item.attainment_goal else "missed",

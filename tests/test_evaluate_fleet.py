@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +107,21 @@ def test_one_that_is_too_slow_is_not_helped_by_replicas(short_runs: None, tmp_pa
     said = " ".join(render_evaluation(found).split())
     assert "Headroom: none; at no rate that was tried does the fleet meet its SLOs." in said
     assert "colocated-1 can take no load at all: decode steps then take too long for the TPOT limit." in said
+
+
+def test_spares_of_a_plan_are_paid_for_and_idle(short_runs: None, tmp_path: Path) -> None:
+    workload = tiny(tmp_path, constraints={"headroom": {"replicas": 1}})
+    plan = pdplan.optimize(pdplan.load_problem(workload), level="quick")
+    found = pdplan.evaluate(plan, level=None)
+    assert found.plan.cost_usd_per_hour == plan.cost_usd_per_hour
+    assert [pool.spare_replicas for pool in found.plan.pools] == [1]
+    assert [(pool.replicas, pool.needed) for pool in found.provisioning.pools] == [(1, 1)]
+
+
+def test_a_limit_on_whole_requests_is_beside_what_they_take(short_runs: None, tmp_path: Path) -> None:
+    found = evaluated(tmp_path, POOL, slo={"e2e": "10s", "attainment": 0.99})
+    said = render_evaluation(found)
+    assert re.search(r"default  p99 .* 10 s +100 % +99 %  ✓", said), said
 
 
 def test_requests_go_to_pools_by_class_length_and_capacity(tmp_path: Path) -> None:

@@ -77,9 +77,11 @@ def subject_of(stated: StatedFleet) -> Subject:
 
 
 def subject_of_plan(plan: Plan, base: Path | None = None) -> Subject:
-    """The fleet of a plan, routed as the plan has it; base: see `fleet_of_plan`."""
-    expected, fleet = fleet_of_plan(plan, base)
+    """The fleet of a plan with its spares, routed as the plan has it; base: see `fleet_of_plan`."""
+    expected, serving = fleet_of_plan(plan, base)
     instance = at_quantile(expected, slow_end(expected.problem.confidence))
+    spares = {pool.id: pool.spare_replicas for pool in plan.pools}
+    fleet = Fleet(tuple(replace(pool, spares=spares[pool.name]) for pool in serving.pools))
 
     def resize(replicas: tuple[int, ...]) -> Fleet:
         return Fleet(tuple(replace(pool, replicas=n) for pool, n in zip(fleet.pools, replicas, strict=True)))
