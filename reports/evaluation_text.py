@@ -74,6 +74,8 @@ def headline(found: FleetEvaluation) -> str:
     verdict = {"meets": f"meets {slos}", "misses": f"misses {slos}"}.get(found.outcome, f"may or may not meet {slos}")
     price = f"{hourly(found.plan.cost_usd_per_hour)}, {monthly(found.plan.cost_usd_per_hour)} a month"
     stuck = " It meets them only until a burst fills its KV memory: it does not recover from that." * found.stuck
+    if found.replayed:
+        stuck = " It misses when the recorded requests come in their own order."
     return f"This fleet {verdict} at {rate(found.plan.demand_rps)} for {price}.{stuck}"
 
 

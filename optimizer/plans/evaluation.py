@@ -59,6 +59,8 @@ class FleetEvaluation(Record):
     """meets, misses, or undecided where a goal lies within its interval."""
     stuck: bool
     """Whether it keeps its goals until a crowd fills its KV memory, and not any more after that."""
+    replayed: bool
+    """Whether it keeps its goals for stretches of the recorded requests, and not for all of them in their order."""
     plan: Plan
     """The fleet as a plan states one, its status `stated`: settings, price, latencies, headroom, what binds."""
     usd_per_month: Amount

@@ -98,7 +98,7 @@ def evaluate(
         if fleet_file is not None:
             then = f"pdplan optimize {quote(str(file))} -o plan"
         elif found.outcome != "meets":
-            then = f"change {quote(str(file))}, then {console.command}"
+            then = f"change {quote(str(file))}, then run again"
         console.show(render_evaluation(found, console.width, console.colored, next_step=then))
     return 0 if found.outcome == "meets" else ExitCode.INFEASIBLE
 
