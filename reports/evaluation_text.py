@@ -70,13 +70,16 @@ def _plain(text: str, **_style: object) -> str:
 
 def headline(found: FleetEvaluation) -> str:
     """Say whether the fleet meets its SLOs, and what it costs."""
-    slos = "its SLO" if len(found.plan.classes) == 1 else "its SLOs"
+    slos = _slos(found.plan)
     verdict = {"meets": f"meets {slos}", "misses": f"misses {slos}"}.get(found.outcome, f"may or may not meet {slos}")
     price = f"{hourly(found.plan.cost_usd_per_hour)}, {monthly(found.plan.cost_usd_per_hour)} a month"
-    stuck = " It meets them only until a burst fills its KV memory: it does not recover from that." * found.stuck
-    if found.replayed:
-        stuck = " It misses when the recorded requests come in their own order."
-    return f"This fleet {verdict} at {rate(found.plan.demand_rps)} for {price}.{stuck}"
+    but = " A burst that fills its KV memory leaves it behind for good." if found.stuck else ""
+    but += " It misses when the recorded requests come in their own order." if found.replayed else ""
+    return f"This fleet {verdict} at {rate(found.plan.demand_rps)} for {price}.{but}"
+
+
+def _slos(plan: Plan) -> str:
+    return "its SLO" if len(plan.classes) == 1 else "its SLOs"
 
 
 def class_lines(plan: Plan, width: int) -> list[str]:
@@ -182,24 +185,23 @@ def _fewer_words(found: Provisioning, plan: Plan) -> str:
 
 
 def _attained(row: JudgedFleet, plan: Plan) -> str:
-    """The share in time of the class that suffers most, and why it misses."""
+    """The share of the class that suffers most, and why it misses."""
     goals = {item.name: item.attainment_goal for item in plan.classes}
     worst = min(row.attainment, key=lambda name: row.attainment[name] - goals[name])
-    why = " once a burst has filled its KV memory" if row.stuck else ", falling behind" if row.overloaded else ""
-    of = f" of {clean(worst, 30)}" if len(goals) > 1 else ""
-    return f"{percent_beside(row.attainment[worst], goals[worst])}{of} in time{why}"
+    why = " once a burst has filled its KV memory" if row.stuck else ", and its queues grow" if row.overloaded else ""
+    what = f"class {clean(worst, 30)}" if len(goals) > 1 else "requests"
+    return f"{percent_beside(row.attainment[worst], goals[worst])} of {what} meet the SLO{why}"
 
 
 def twice_sentence(found: FleetEvaluation) -> str:
     """Say what twice the traffic does, and what it needs."""
     twice, plan = found.twice, found.plan
-    reached = _attained(twice.stated, plan)
-    if twice.stated.held:
-        spare = f"; {_change_words(twice, plan)}" if twice.spare else ""
-        return f"Twice the traffic ({rate(twice.rate_rps)}) is met too: {reached}{spare}."
+    reached, at = _attained(twice.stated, plan), f"At twice the traffic ({rate(twice.rate_rps)}) the fleet"
     needs = _change_words(twice, plan) if twice.pools else _nothing_helps(twice)
-    verb = "is not shown to be met" if twice.stated.outcome == "undecided" else "is not met"
-    return f"Twice the traffic ({rate(twice.rate_rps)}) {verb} ({reached}): {needs}."
+    if twice.stated.held:
+        return f"{at} meets {_slos(plan)} too: {reached}{f'; {needs}' if twice.spare else ''}."
+    verb = "is not shown to meet" if twice.stated.outcome == "undecided" else "misses"
+    return f"{at} {verb} {_slos(plan)}: {reached}; {needs}."
 
 
 def cheapest_sentence(found: FleetEvaluation) -> str:
