@@ -28,34 +28,36 @@ from .words import by_slack, fleet_words, has_fleet, has_tpot, serving_words
 
 COLORS: Final = {"meets": "green", "misses": "red", "undecided": "yellow"}
 SAME: Final = 1e-3
-"""Relative difference up to which two prices are told as the same [1]."""
+"""Relative difference up to which two prices are losses as the same [1]."""
 PERCENTILES: Final = ((0.9, "p90"), (0.95, "p95"))
-"""Goals up to which a latency is told at its percentile; above, and to be sure, at p99."""
+"""Goals up to which a latency is losses at its percentile; above, and to be sure, at p99."""
 
 
-def evaluation_json(found: FleetEvaluation) -> str:
+def evaluation_json(evaluation: FleetEvaluation) -> str:
     """The evaluation as JSON, numbers that it cannot say as null."""
-    return json.dumps(finite(found.model_dump(mode="python", by_alias=True)), indent=2, allow_nan=False) + "\n"
+    return json.dumps(finite(evaluation.model_dump(mode="python", by_alias=True)), indent=2, allow_nan=False) + "\n"
 
 
-def render_evaluation(found: FleetEvaluation, width: int = 100, color: bool = False, *, next_step: str = "") -> str:
+def render_evaluation(
+    evaluation: FleetEvaluation, width: int = 100, color: bool = False, *, next_step: str = ""
+) -> str:
     """Return the evaluation as text of `width` columns (56 at least); next_step: the command on the last line."""
-    width, plan = max(LEAST_WIDTH, width), found.plan
+    width, plan = max(LEAST_WIDTH, width), evaluation.plan
     paint: Paint = partial(click.style) if color else _plain
-    head = [line for text in (headline(found), simulation_sentence(plan)) for line in wrap(text, width)]
+    head = [line for text in (headline(evaluation), simulation_sentence(plan)) for line in wrap(text, width)]
     about = f"{clean(plan.name, 40)}: {clean(plan.model, 40)} on {serving_words(plan)}, as stated"
     said = (
         cost_sentence(plan),
         *plan.price_remarks,
         headroom_sentence(plan),
         binds_sentence(plan),
-        provisioning_sentence(found.provisioning, plan),
-        twice_sentence(found),
+        provisioning_sentence(evaluation.provisioning, plan),
+        twice_sentence(evaluation),
         router_sentence(plan),
-        cheapest_sentence(found),
+        cheapest_sentence(evaluation),
     )
     blocks = [
-        [*(paint(line, bold=True, fg=COLORS[found.outcome]) for line in head), *wrap(about, width)],
+        [*(paint(line, bold=True, fg=COLORS[evaluation.outcome]) for line in head), *wrap(about, width)],
         fleet_lines(plan, width),
         class_lines(plan, width),
         [line for text in said if text for line in wrap(text, width)],
@@ -68,14 +70,16 @@ def _plain(text: str, **_style: object) -> str:
     return text
 
 
-def headline(found: FleetEvaluation) -> str:
+def headline(evaluation: FleetEvaluation) -> str:
     """Say whether the fleet meets its SLOs, and what it costs."""
-    slos = _slos(found.plan)
-    verdict = {"meets": f"meets {slos}", "misses": f"misses {slos}"}.get(found.outcome, f"may or may not meet {slos}")
-    price = f"{hourly(found.plan.cost_usd_per_hour)}, {monthly(found.plan.cost_usd_per_hour)} a month"
-    but = " A burst that fills its KV memory leaves it behind for good." if found.stuck else ""
-    but += " It misses when the recorded requests come in their own order." if found.replayed else ""
-    return f"This fleet {verdict} at {rate(found.plan.demand_rps)} for {price}.{but}"
+    slos = _slos(evaluation.plan)
+    verdict = {"meets": f"meets {slos}", "misses": f"misses {slos}"}.get(
+        evaluation.outcome, f"may or may not meet {slos}"
+    )
+    price = f"{hourly(evaluation.plan.cost_usd_per_hour)}, {monthly(evaluation.plan.cost_usd_per_hour)} a month"
+    but = " A burst that fills its KV memory leaves it behind for good." if evaluation.stuck else ""
+    but += " It misses when the recorded requests come in their own order." if evaluation.replayed else ""
+    return f"This fleet {verdict} at {rate(evaluation.plan.demand_rps)} for {price}.{but}"
 
 
 def _slos(plan: Plan) -> str:
@@ -134,38 +138,48 @@ def binds_sentence(plan: Plan) -> str:
     return f"Binds first: {binding_sentence(limits[0])}" if limits else ""
 
 
-def provisioning_sentence(found: Provisioning, plan: Plan) -> str:
+def provisioning_sentence(provisioning: Provisioning, plan: Plan) -> str:
     """Say by how many replicas the fleet is too small or too large."""
-    if not found.pools:
-        return f"Under-provisioned: {_nothing_helps(found)}."
-    if not found.missing and not found.spare:
-        return f"No spare: {_fewer_words(found, plan)}."
+    if not provisioning.pools:
+        return f"Under-provisioned: {_nothing_helps(provisioning)}."
+    if not provisioning.missing and not provisioning.spare:
+        return f"No spare: {_fewer_words(provisioning, plan)}."
     word = (
-        "Unbalanced" if found.missing and found.spare else "Under-provisioned" if found.missing else "Over-provisioned"
+        "Unbalanced"
+        if provisioning.missing and provisioning.spare
+        else "Under-provisioned"
+        if provisioning.missing
+        else "Over-provisioned"
     )
-    return f"{word}: {_change_words(found, plan)}."
+    return f"{word}: {_change_words(provisioning, plan)}."
 
 
-def _nothing_helps(found: Provisioning) -> str:
+def _nothing_helps(provisioning: Provisioning) -> str:
     return (
-        f"no number of these replicas up to {found.most:g} times as many is shown to meet the SLOs; the engines need "
-        "other settings or GPUs"
+        f"no number of these replicas up to {provisioning.most:g} times as many is shown to meet the SLOs; the engines "
+        "need other settings or GPUs"
     )
 
 
-def _change_words(found: Provisioning, plan: Plan) -> str:
+def _change_words(provisioning: Provisioning, plan: Plan) -> str:
     """The replicas that are needed, and those that are not, with the price."""
-    more = [f"{pool.needed - pool.replicas} more in {pool.pool}" for pool in found.pools if pool.needed > pool.replicas]
-    less = [
-        f"{pool.replicas - pool.needed} fewer in {pool.pool}" for pool in found.pools if pool.needed < pool.replicas
+    more = [
+        f"{pool.needed - pool.replicas} more in {pool.pool}"
+        for pool in provisioning.pools
+        if pool.needed > pool.replicas
     ]
-    needs = "is" if found.missing == 1 else "are"
+    less = [
+        f"{pool.replicas - pool.needed} fewer in {pool.pool}"
+        for pool in provisioning.pools
+        if pool.needed < pool.replicas
+    ]
+    needs = "is" if provisioning.missing == 1 else "are"
     said = f"{_counted(more)} {needs} needed" if more else ""
-    still = "meets" if found.spare == 1 else "meet"
+    still = "meets" if provisioning.spare == 1 else "meet"
     spare = (f"{_counted(less)} would do" if more else f"{_counted(less)} still {still} every SLO") if less else ""
-    change = (found.cost_usd_per_hour or 0.0) / (plan.cost_usd_per_hour or 1.0) - 1.0
-    price = f"for {hourly(found.cost_usd_per_hour)} ({signed_percent(change)})"
-    return f"{join_words([one for one in (said, spare) if one])}, {price}"
+    change = (provisioning.cost_usd_per_hour or 0.0) / (plan.cost_usd_per_hour or 1.0) - 1.0
+    price = f"for {hourly(provisioning.cost_usd_per_hour)} ({signed_percent(change)})"
+    return f"{join_words([words for words in (said, spare) if words])}, {price}"
 
 
 def _counted(parts: list[str]) -> str:
@@ -176,12 +190,12 @@ def _counted(parts: list[str]) -> str:
     return join_words([f"{number} {word} {noun} {where}", *others])
 
 
-def _fewer_words(found: Provisioning, plan: Plan) -> str:
+def _fewer_words(provisioning: Provisioning, plan: Plan) -> str:
     """What the fleet attains with one replica fewer."""
-    if not found.one_replica_fewer:
+    if not provisioning.one_replica_fewer:
         return "every pool has one replica"
-    told = [f"in {row.what.partition(':')[0]}, {_attained(row, plan)}" for row in found.one_replica_fewer]
-    return f"with one replica fewer {'; '.join(told)}"
+    losses = [f"in {row.what.partition(':')[0]}, {_attained(row, plan)}" for row in provisioning.one_replica_fewer]
+    return f"with one replica fewer {'; '.join(losses)}"
 
 
 def _attained(row: JudgedFleet, plan: Plan) -> str:
@@ -193,9 +207,9 @@ def _attained(row: JudgedFleet, plan: Plan) -> str:
     return f"{percent_beside(row.attainment[worst], goals[worst])} of {what} meet the SLO{why}"
 
 
-def twice_sentence(found: FleetEvaluation) -> str:
+def twice_sentence(evaluation: FleetEvaluation) -> str:
     """Say what twice the traffic does, and what it needs."""
-    twice, plan = found.twice, found.plan
+    twice, plan = evaluation.twice, evaluation.plan
     reached, at = _attained(twice.stated, plan), f"At twice the traffic ({rate(twice.rate_rps)}) the fleet"
     needs = _change_words(twice, plan) if twice.pools else _nothing_helps(twice)
     if twice.stated.held:
@@ -204,19 +218,19 @@ def twice_sentence(found: FleetEvaluation) -> str:
     return f"{at} {verb} {_slos(plan)}: {reached}; {needs}."
 
 
-def cheapest_sentence(found: FleetEvaluation) -> str:
+def cheapest_sentence(evaluation: FleetEvaluation) -> str:
     """Set the cheapest fleet that the search found beside the stated one; empty where none was sought."""
-    best, cost = found.cheapest, found.plan.cost_usd_per_hour or 0.0
+    best, cost = evaluation.cheapest, evaluation.plan.cost_usd_per_hour or 0.0
     if best is None:
-        return f"Cheapest fleet: none. {found.no_cheapest}" if found.no_cheapest else ""
-    if not has_fleet(best) or found.saving_usd_per_hour is None:
+        return f"Cheapest fleet: none. {evaluation.no_cheapest}" if evaluation.no_cheapest else ""
+    if not has_fleet(best) or evaluation.saving_usd_per_hour is None:
         return f"Cheapest fleet: none. {no_fleet_headline(best)}"
-    saving = found.saving_usd_per_hour
+    saving = evaluation.saving_usd_per_hour
     by = "" if best.simulated else ", by formula"
     what = f"{fleet_words(best)} for {hourly(best.cost_usd_per_hour)}{by}"
     if abs(saving) <= SAME * cost:
         return f"Cheapest fleet found: {what}: the same price."
-    if saving < 0.0 and found.outcome == "meets":
+    if saving < 0.0 and evaluation.outcome == "meets":
         return f"Cheapest fleet: this one; the search found {what}."
     change = f"{hourly(abs(saving))} {'less' if saving > 0.0 else 'more'} ({signed_percent(-saving / cost)})"
     month = f", {monthly(saving)} a month saved" if saving > 0.0 else ""

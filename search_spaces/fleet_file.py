@@ -106,16 +106,16 @@ def load_fleet(
     return _Reading(source, file, problem, base).fleet(file.name or path.stem)
 
 
-def _validated(source: Source, known: list[Fault]) -> FleetFile:
+def _validated(source: Source, faults: list[Fault]) -> FleetFile:
     """The file as sections; raises all its faults, less those at places that already have one."""
     try:
         file = FleetFile.model_validate(source.value)
     except ValidationError as error:
-        places = {fault.path for fault in known}
-        found = faults_of(error, FleetFile.model_json_schema())
-        raise InputError(source.render([*known, *(one for one in found if one.path not in places)])) from None
-    if known:
-        raise InputError(source.render(known))
+        places = {fault.path for fault in faults}
+        others = [fault for fault in faults_of(error, FleetFile.model_json_schema()) if fault.path not in places]
+        raise InputError(source.render([*faults, *others])) from None
+    if faults:
+        raise InputError(source.render(faults))
     return file
 
 
@@ -161,10 +161,10 @@ class _Reading:
         self._raise(self._start_faults(wanted, stated))
         return StatedFleet(name, self._with_its_settings(wanted, stated), wanted, stated)
 
-    def _raise(self, faults: Iterator[Fault]) -> None:
-        found = list(faults)
-        if found:
-            raise InputError(self.source.render(found))
+    def _raise(self, checks: Iterator[Fault]) -> None:
+        faults = list(checks)
+        if faults:
+            raise InputError(self.source.render(faults))
 
     def _name_faults(self) -> Iterator[Fault]:
         """GPU types and SLO classes are known, and a GPU type has one price."""
@@ -223,9 +223,9 @@ class _Reading:
         order = [index for role in Role for index, pool in enumerate(self.file.pools) if pool.role is role]
         shapes = [_shape(problem, pool) for pool in pools]
         refused = {
-            index: found
+            index: broken
             for index, pool, shape in zip(order, pools, shapes, strict=True)
-            if (found := start_refusal(problem, pool, shape)) is not None
+            if (broken := start_refusal(problem, pool, shape)) is not None
         }
         for index, (rule, reason) in sorted(refused.items()):
             yield Fault(("pools", index), f"cannot start: {reason} (rule {rule})")

@@ -37,7 +37,7 @@ def stated_pools(plan: Plan) -> list[dict[str, Any]]:
 
 
 def figures(plan: Plan) -> dict[str, Any]:
-    """All that a plan says of its own fleet; not of others, nor of how it was found."""
+    """All that a plan says of its own fleet; not of others, nor of how it was evaluation."""
     assert plan.simulation is not None
     searched = {"one_replica_less", "others", "judged", "repairs", "tuning"}
     keys = (
@@ -58,27 +58,27 @@ def figures(plan: Plan) -> dict[str, Any]:
 def test_the_fleet_of_a_plan_has_the_figures_of_the_plan(short_runs: None, tmp_path: Path) -> None:
     plan = pdplan.optimize(pdplan.load_problem(tiny(tmp_path, **APART)))
     assert {pool.role for pool in plan.pools} == {"prefill", "decode"}
-    found = evaluated(tmp_path, *stated_pools(plan), **APART)
+    evaluation = evaluated(tmp_path, *stated_pools(plan), **APART)
     again = pdplan.evaluate(plan, level=None)
     assert plan.simulation is not None
     assert plan.simulation.confirmation == 1
-    np.testing.assert_equal(figures(found.plan), figures(plan))
+    np.testing.assert_equal(figures(evaluation.plan), figures(plan))
     np.testing.assert_equal(figures(again.plan), figures(plan))
-    assert found.outcome == again.outcome == "meets"
+    assert evaluation.outcome == again.outcome == "meets"
     less = {row.what.split(":")[0]: row.held for row in plan.simulation.one_replica_less}
-    fewer = {row.what.split(":")[0]: row.held for row in found.provisioning.one_replica_fewer}
+    fewer = {row.what.split(":")[0]: row.held for row in evaluation.provisioning.one_replica_fewer}
     assert fewer == {name: held for name, held in less.items() if name in fewer}
-    assert (found.provisioning.missing, found.provisioning.spare) == (0, 0)
+    assert (evaluation.provisioning.missing, evaluation.provisioning.spare) == (0, 0)
 
 
 def test_one_that_is_too_large_says_by_how_much(short_runs: None, tmp_path: Path) -> None:
-    found = evaluated(tmp_path, POOL | {"replicas": 3}, level="quick")
-    assert found.outcome == "meets"
-    assert [(pool.replicas, pool.needed) for pool in found.provisioning.pools] == [(3, 1)]
-    assert found.provisioning.cost_usd_per_hour == pytest.approx(3.99)
-    assert found.usd_per_month == pytest.approx(3 * 3.99 * 730)
-    assert found.saving_usd_per_hour == pytest.approx(2 * 3.99)
-    said = " ".join(render_evaluation(found).split())
+    evaluation = evaluated(tmp_path, POOL | {"replicas": 3}, level="quick")
+    assert evaluation.outcome == "meets"
+    assert [(pool.replicas, pool.needed) for pool in evaluation.provisioning.pools] == [(3, 1)]
+    assert evaluation.provisioning.cost_usd_per_hour == pytest.approx(3.99)
+    assert evaluation.usd_per_month == pytest.approx(3 * 3.99 * 730)
+    assert evaluation.saving_usd_per_hour == pytest.approx(2 * 3.99)
+    said = " ".join(render_evaluation(evaluation).split())
     assert "This fleet meets its SLO at 6 req/s for $11.97/h, $8,738 a month." in said
     assert "Over-provisioned: 2 fewer replicas in colocated-1 still meet every SLO, for $3.99/h (-66.7 %)." in said
     assert "Cheapest fleet found: 1 colocated engine of 1 × H100 for $3.99/h, by formula: $7.98/h less" in said
@@ -86,25 +86,27 @@ def test_one_that_is_too_large_says_by_how_much(short_runs: None, tmp_path: Path
 
 def test_one_that_is_overloaded_says_what_it_lacks(short_runs: None, tmp_path: Path) -> None:
     rate = {"workload": TINY["workload"] | {"request_rate": "80/s"}}
-    found = evaluated(tmp_path, PREFILL | {"replicas": 1}, DECODE | {"replicas": 2, "max_num_seqs": 256}, **rate)
-    assert found.outcome == "misses"
-    prefill, decode = found.provisioning.pools
+    evaluation = evaluated(tmp_path, PREFILL | {"replicas": 1}, DECODE | {"replicas": 2, "max_num_seqs": 256}, **rate)
+    assert evaluation.outcome == "misses"
+    prefill, decode = evaluation.provisioning.pools
     assert prefill.needed > prefill.replicas == 1
     assert decode.needed <= decode.replicas
-    assert 0.0 < found.plan.goodput_rps < 80.0
-    assert [row.where for row in found.plan.binding if row.slack < 0.0 and row.constraint == "time"] == ["prefill-1"]
+    assert 0.0 < evaluation.plan.goodput_rps < 80.0
+    assert [row.where for row in evaluation.plan.binding if row.slack < 0.0 and row.constraint == "time"] == [
+        "prefill-1"
+    ]
     enough = [PREFILL | {"replicas": prefill.needed}, DECODE | {"replicas": decode.needed, "max_num_seqs": 256}]
     assert evaluated(tmp_path, *enough, **rate).outcome == "meets"
-    said = " ".join(render_evaluation(found).split())
+    said = " ".join(render_evaluation(evaluation).split())
     assert "This fleet misses its SLO at 80 req/s" in said
     assert "Binds first: prefill-1 gets " in said
     assert f"{prefill.needed - 1} more replica" in said
 
 
 def test_one_that_is_too_slow_is_not_helped_by_replicas(short_runs: None, tmp_path: Path) -> None:
-    found = evaluated(tmp_path, POOL | {"gpu": "L4", "replicas": 1})
-    assert (found.outcome, found.provisioning.pools, found.plan.goodput_rps) == ("misses", [], 0.0)
-    said = " ".join(render_evaluation(found).split())
+    evaluation = evaluated(tmp_path, POOL | {"gpu": "L4", "replicas": 1})
+    assert (evaluation.outcome, evaluation.provisioning.pools, evaluation.plan.goodput_rps) == ("misses", [], 0.0)
+    said = " ".join(render_evaluation(evaluation).split())
     assert "Headroom: none; at no rate that was tried does the fleet meet its SLOs." in said
     assert "colocated-1 can take no load at all: decode steps then take too long for the TPOT limit." in said
 
@@ -112,15 +114,15 @@ def test_one_that_is_too_slow_is_not_helped_by_replicas(short_runs: None, tmp_pa
 def test_spares_of_a_plan_are_paid_for_and_idle(short_runs: None, tmp_path: Path) -> None:
     workload = tiny(tmp_path, constraints={"headroom": {"replicas": 1}})
     plan = pdplan.optimize(pdplan.load_problem(workload), level="quick")
-    found = pdplan.evaluate(plan, level=None)
-    assert found.plan.cost_usd_per_hour == plan.cost_usd_per_hour
-    assert [pool.spare_replicas for pool in found.plan.pools] == [1]
-    assert [(pool.replicas, pool.needed) for pool in found.provisioning.pools] == [(1, 1)]
+    evaluation = pdplan.evaluate(plan, level=None)
+    assert evaluation.plan.cost_usd_per_hour == plan.cost_usd_per_hour
+    assert [pool.spare_replicas for pool in evaluation.plan.pools] == [1]
+    assert [(pool.replicas, pool.needed) for pool in evaluation.provisioning.pools] == [(1, 1)]
 
 
 def test_a_limit_on_whole_requests_is_beside_what_they_take(short_runs: None, tmp_path: Path) -> None:
-    found = evaluated(tmp_path, POOL, slo={"e2e": "10s", "attainment": 0.99})
-    said = render_evaluation(found)
+    evaluation = evaluated(tmp_path, POOL, slo={"e2e": "10s", "attainment": 0.99})
+    said = render_evaluation(evaluation)
     assert re.search(r"default  p99 .* 10 s +100 % +99 %  ✓", said), said
 
 
@@ -157,11 +159,15 @@ def test_the_command_writes_and_prints_one_object(tmp_path: Path) -> None:
     cheap(tmp_path)
     done = program("evaluate", "fleet.yaml", "--effort", "none", "--json", "-o", "out", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
-    found = json.loads(done.stdout)
-    assert found == json.loads((tmp_path / "out" / "evaluation.json").read_text("utf-8"))
-    assert (found["schema"], found["outcome"], found["plan"]["status"]) == ("pdplan.evaluation/1", "meets", "stated")
-    assert found["plan"]["pools"][0]["max_num_seqs"] == 200
-    assert found["cheapest"] is None
+    evaluation = json.loads(done.stdout)
+    assert evaluation == json.loads((tmp_path / "out" / "evaluation.json").read_text("utf-8"))
+    assert (evaluation["schema"], evaluation["outcome"], evaluation["plan"]["status"]) == (
+        "pdplan.evaluation/1",
+        "meets",
+        "stated",
+    )
+    assert evaluation["plan"]["pools"][0]["max_num_seqs"] == 200
+    assert evaluation["cheapest"] is None
 
 
 def test_a_workload_with_its_fleet_beside_it(short_runs: None, tmp_path: Path) -> None:

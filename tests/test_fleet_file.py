@@ -37,33 +37,33 @@ def refusal(folder: Path, *pools: dict[str, Any], **sections: Any) -> str:
 
 
 def test_defaults_are_those_of_the_workload(tmp_path: Path) -> None:
-    found = loaded(tmp_path, POOL)
-    (pool,) = found.pools
-    assert (found.name, pool.id, pool.role, pool.accelerator) == ("fleet", "colocated-1", "colocated", "H100")
+    stated = loaded(tmp_path, POOL)
+    (pool,) = stated.pools
+    assert (stated.name, pool.id, pool.role, pool.accelerator) == ("fleet", "colocated-1", "colocated", "H100")
     assert (pool.weight_dtype, pool.kv_dtype, pool.parallelism.gpus) == ("bf16", "bf16", 1)
-    assert found.problem.engine == "vllm"
+    assert stated.problem.engine == "vllm"
 
 
 def test_pools_are_numbered_by_role_in_the_order_of_the_file(tmp_path: Path) -> None:
-    found = loaded(tmp_path, DECODE, PREFILL, DECODE | {"replicas": 5})
-    assert [(pool.id, pool.replicas) for pool in found.pools] == [("prefill-1", 2), ("decode-1", 2), ("decode-2", 5)]
+    stated = loaded(tmp_path, DECODE, PREFILL, DECODE | {"replicas": 5})
+    assert [(pool.id, pool.replicas) for pool in stated.pools] == [("prefill-1", 2), ("decode-1", 2), ("decode-2", 5)]
 
 
 def test_settings_off_the_grid_are_taken_as_they_are(tmp_path: Path) -> None:
-    found = loaded(tmp_path, POOL | {"max_num_seqs": 200, "max_num_batched_tokens": 3000})
-    assert found.problem.space.max_num_seqs == (200,)
-    assert found.problem.space.max_num_batched_tokens == (3000,)
-    assert 200 not in found.wanted.space.max_num_seqs
+    stated = loaded(tmp_path, POOL | {"max_num_seqs": 200, "max_num_batched_tokens": 3000})
+    assert stated.problem.space.max_num_seqs == (200,)
+    assert stated.problem.space.max_num_batched_tokens == (3000,)
+    assert 200 not in stated.wanted.space.max_num_seqs
 
 
 def test_settings_of_the_search_space_leave_it_as_it_is(tmp_path: Path) -> None:
-    found = loaded(tmp_path, POOL)
-    assert found.problem.space == found.wanted.space == load_problem(tmp_path / "tiny.yaml").space
+    stated = loaded(tmp_path, POOL)
+    assert stated.problem.space == stated.wanted.space == load_problem(tmp_path / "tiny.yaml").space
 
 
 def test_prices_count_for_the_fleet_and_for_the_search(tmp_path: Path) -> None:
-    found = loaded(tmp_path, PREFILL | {"price": "$2.50/h"}, DECODE | {"gpu": "L40S"}, PREFILL | {"price": 2.5})
-    for problem in (found.problem, found.wanted):
+    stated = loaded(tmp_path, PREFILL | {"price": "$2.50/h"}, DECODE | {"gpu": "L40S"}, PREFILL | {"price": 2.5})
+    for problem in (stated.problem, stated.wanted):
         prices = {offer.accelerator.name: offer.usd_per_hour for offer in problem.offers}
         assert prices == {"H100": 2.5, "L40S": pytest.approx(prices["L40S"])}
 
@@ -71,15 +71,15 @@ def test_prices_count_for_the_fleet_and_for_the_search(tmp_path: Path) -> None:
 def test_limits_on_what_may_be_bought_do_not_bind_what_runs(tmp_path: Path) -> None:
     path = fleet(tmp_path, POOL)
     workload = tiny(tmp_path, accelerators=[{"name": "H100", "inventory": 1}], constraints={"max_gpus": 1})
-    found = load_fleet(path, workload)
-    assert (found.problem.offers[0].inventory, found.problem.constraints.max_gpus) == (None, None)
-    assert (found.wanted.offers[0].inventory, found.wanted.constraints.max_gpus) == (1, 1)
+    stated = load_fleet(path, workload)
+    assert (stated.problem.offers[0].inventory, stated.problem.constraints.max_gpus) == (None, None)
+    assert (stated.wanted.offers[0].inventory, stated.wanted.constraints.max_gpus) == (1, 1)
 
 
 def test_a_fleet_file_may_hold_its_workload(tmp_path: Path) -> None:
-    found = loaded(tmp_path, POOL, workload=TINY, engine="sglang", name="mine")
-    assert (found.name, found.problem.name, found.problem.engine) == ("mine", "tiny", "sglang")
-    assert found.problem.workload.request_rate == 6.0
+    stated = loaded(tmp_path, POOL, workload=TINY, engine="sglang", name="mine")
+    assert (stated.name, stated.problem.name, stated.problem.engine) == ("mine", "tiny", "sglang")
+    assert stated.problem.workload.request_rate == 6.0
 
 
 def test_a_fault_of_the_workload_within_is_told_with_its_line(tmp_path: Path) -> None:
@@ -158,5 +158,5 @@ def test_a_fleet_that_cannot_start_is_refused_by_the_rule(tmp_path: Path, case: 
 def test_the_example_states_what_serves_the_example_of_a_workload(tmp_path: Path) -> None:
     (tmp_path / "workload.yaml").write_text(init_text())
     (tmp_path / "fleet.yaml").write_text(fleet_text())
-    found = load_fleet(tmp_path / "fleet.yaml")
-    assert (found.name, [pool.replicas for pool in found.pools]) == ("today", [3])
+    stated = load_fleet(tmp_path / "fleet.yaml")
+    assert (stated.name, [pool.replicas for pool in stated.pools]) == ("today", [3])

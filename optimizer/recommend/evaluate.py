@@ -54,18 +54,18 @@ def evaluate(
     Raises InputError for a fleet that does not serve all requests, or a plan without one.
     """
     effort: Level | None = None if level is None else stated(member(Level), level)
-    told = _untold if progress is None else progress
-    prepare(lambda text: told(text, 0.0))
+    report = _untold if progress is None else progress
+    prepare(lambda text: report(text, 0.0))
     subject = subject_of_plan(fleet, base) if isinstance(fleet, Plan) else subject_of(fleet)
-    told("simulating the fleet", 0.05)
+    report("simulating the fleet", 0.05)
     bench = make_bench(subject.instance, subject.volume)
     verdict, judgement = _verdict(bench, subject, fleet if isinstance(fleet, Plan) else None)
     plan = _record(bench, subject, replace(verdict, judgement=judgement))
-    told("simulating other replicas", 0.2)
+    report("simulating other replicas", 0.2)
     needed = _provisioning(bench, subject, verdict)
-    told("simulating twice the rate", 0.3)
+    report("simulating twice the rate", 0.3)
     twice = _provisioning(make_bench(subject.instance, TWICE * subject.volume), subject)
-    cheapest, why = (None, "") if effort is None else _cheapest(subject, effort, told)
+    cheapest, why = (None, "") if effort is None else _cheapest(subject, effort, report)
     cost = fleet_cost(subject.instance, subject.fleet)
     other = None if cheapest is None else cheapest.cost_usd_per_hour
     return FleetEvaluation(
@@ -111,37 +111,39 @@ def _record(bench: Bench, subject: Subject, verdict: Verdict) -> Plan:
     return with_simulation(judged, plan_of(subject), Brake(), _untold)
 
 
-def _provisioning(bench: Bench, subject: Subject, known: Verdict | None = None) -> Provisioning:
+def _provisioning(bench: Bench, subject: Subject, own: Verdict | None = None) -> Provisioning:
     """The fewest replicas of each pool with which the fleet meets every SLO at the rate of the bench.
 
     Replicas are doubled until it does, then taken from one pool after the other, the dearest first, by bisection.
-    known: the verdict on the fleet as it is.
+    own: the verdict on the fleet as it is.
     """
     pools, start = subject.fleet.pools, subject.replicas
 
     def verdict(counts: tuple[int, ...]) -> Verdict:
-        return known if known is not None and counts == start else _sure(bench, subject.resize(counts))
+        return own if own is not None and counts == start else _sure(bench, subject.resize(counts))
 
     def enough(counts: tuple[int, ...], index: int, count: int) -> bool:
         return verdict(_with(counts, index, count)).held
 
-    def told(what: str, counts: tuple[int, ...]) -> JudgedFleet:
+    def judged(what: str, counts: tuple[int, ...]) -> JudgedFleet:
         return judged_fleet(subject.instance, what, verdict(counts))
 
     more = (tuple(count * 2**times for count in start) for times in range(DOUBLINGS + 1))
-    found: tuple[int, ...] = next((counts for counts in more if verdict(counts).held), ())
-    for index in _dearest_first(subject) if found else ():
-        found = _with(found, index, fewest(partial(enough, found, index), found[index]))
-    less = [(pool.name, index) for index, pool in enumerate(pools) if found and found[index] > 1]
+    needed: tuple[int, ...] = next((counts for counts in more if verdict(counts).held), ())
+    for index in _dearest_first(subject) if needed else ():
+        needed = _with(needed, index, fewest(partial(enough, needed, index), needed[index]))
+    less = [(pool.name, index) for index, pool in enumerate(pools) if needed and needed[index] > 1]
     return Provisioning(
         rate_rps=subject.instance.problem.workload.request_rate * bench.volume,
-        stated=told("as stated", start),
+        stated=judged("as stated", start),
         pools=[
             PoolNeed(pool=pool.name, replicas=pool.replicas, needed=count)
-            for pool, count in zip(pools, found, strict=False)
+            for pool, count in zip(pools, needed, strict=False)
         ],
-        cost_usd_per_hour=fleet_cost(subject.instance, subject.resize(found)) if found else None,
-        one_replica_fewer=[told(f"{name}: one replica fewer", _with(found, at, found[at] - 1)) for name, at in less],
+        cost_usd_per_hour=fleet_cost(subject.instance, subject.resize(needed)) if needed else None,
+        one_replica_fewer=[
+            judged(f"{name}: one replica fewer", _with(needed, at, needed[at] - 1)) for name, at in less
+        ],
         judged=len(bench.verdicts),
         most=2.0**DOUBLINGS,
     )
@@ -176,12 +178,12 @@ def fewest(good: Callable[[int], bool], most: int) -> int:
     return high
 
 
-def _cheapest(subject: Subject, level: Level, told: Progress) -> tuple[Plan | None, str]:
+def _cheapest(subject: Subject, level: Level, report: Progress) -> tuple[Plan | None, str]:
     """The plan of the cheapest fleet that the search finds; or why physics forbids one."""
-    told("searching the cheapest fleet", SEARCHED)
+    report("searching the cheapest fleet", SEARCHED)
     try:
         return optimize(
-            subject.wanted, lambda what, done: told(what, SEARCHED + (1 - SEARCHED) * done), level=level
+            subject.wanted, lambda what, done: report(what, SEARCHED + (1 - SEARCHED) * done), level=level
         ), ""
     except BelowFloorError as error:
         return None, str(error)

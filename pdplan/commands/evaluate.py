@@ -84,10 +84,10 @@ def evaluate(
         if output is not None:
             check_directory(output, (EVALUATION_FILE,), force=force)
         with console.milestones() as progress:
-            found = judge(subject, progress, level=None if effort == "none" else effort, base=file.parent)
-        best = None if found.cheapest is None else stamped(found.cheapest, console.command)
-        found = found.model_copy(update={"plan": stamped(found.plan, console.command), "cheapest": best})
-        text = evaluation_json(found)
+            evaluation = judge(subject, progress, level=None if effort == "none" else effort, base=file.parent)
+        best = None if evaluation.cheapest is None else stamped(evaluation.cheapest, console.command)
+        evaluation = evaluation.model_copy(update={"plan": stamped(evaluation.plan, console.command), "cheapest": best})
+        text = evaluation_json(evaluation)
         if output is not None:
             write_whole({output / EVALUATION_FILE: text})
             console.note(f"wrote {output / EVALUATION_FILE}")
@@ -97,10 +97,10 @@ def evaluate(
         then = f"pdplan resilience {quote(str(file))}"
         if fleet_file is not None:
             then = f"pdplan optimize {quote(str(file))} -o plan"
-        elif found.outcome != "meets":
+        elif evaluation.outcome != "meets":
             then = f"change {quote(str(file))}, then run again"
-        console.show(render_evaluation(found, console.width, console.colored, next_step=then))
-    return 0 if found.outcome == "meets" else ExitCode.INFEASIBLE
+        console.show(render_evaluation(evaluation, console.width, console.colored, next_step=then))
+    return 0 if evaluation.outcome == "meets" else ExitCode.INFEASIBLE
 
 
 def _subject(file: Path, fleet_file: Path | None, settings: tuple[str, ...]) -> StatedFleet | Plan:
