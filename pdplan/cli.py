@@ -25,6 +25,7 @@ from .commands.calibrate import calibrate
 from .commands.compare import compare
 from .commands.deploy import deploy
 from .commands.estimate import estimate
+from .commands.evaluate import evaluate
 from .commands.explain import explain
 from .commands.frontier import frontier
 from .commands.gpus import gpus
@@ -78,6 +79,7 @@ def cli() -> None:
 
 for command in (
     optimize,
+    evaluate,
     simulate,
     explain,
     buy,

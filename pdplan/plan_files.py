@@ -1,4 +1,4 @@
-"""plan.json files as the commands find them."""
+"""plan.json and fleet files as the commands find them."""
 
 from __future__ import annotations
 
@@ -27,3 +27,14 @@ def read_plan(path: Path) -> Plan:
         if path.suffix.lower() not in {".yaml", ".yml"}:
             raise
         raise InputError(f"{error}; a workload becomes one by pdplan optimize") from error
+
+
+def read_fleet(path: Path) -> Plan:
+    """Read a plan, or a fleet file (YAML) as the plan of the fleet that it states, by formula and not simulated."""
+    from search_spaces.fleet_file import is_fleet_file, load_fleet
+
+    if not is_fleet_file(path):
+        return read_plan(path)
+    from optimizer.recommend.stated_fleet import plan_of, subject_of
+
+    return plan_of(subject_of(load_fleet(path)))

@@ -83,7 +83,7 @@ def render_plan(plan: Plan, width: int = 100, color: bool = False, *, next_step:
     paint = partial(click.style) if color else _plain
     blocks = [_title(plan, width, paint)]
     if has_fleet(plan):
-        blocks += [_pools(plan, width), _classes(plan, width, paint), _cost(plan, width), _limits(plan, width)]
+        blocks += [fleet_lines(plan, width), _classes(plan, width, paint), _cost(plan, width), _limits(plan, width)]
     else:
         blocks += [_missed(plan, width)]
     tail = [_notes(plan, width, paint), [paint(f"Next: {next_step or next_command(plan)}", fg="cyan")]]
@@ -113,7 +113,8 @@ def _heading(name: str, shown: int, total: int) -> str:
     return name if shown >= total else f"{name} ({shown} of {total}, all in plan.json)"
 
 
-def _pools(plan: Plan, width: int) -> list[str]:
+def fleet_lines(plan: Plan, width: int) -> list[str]:
+    """The pools of a plan with their settings, as lines of a terminal."""
     pools = plan.pools
     if len(pools) > MOST_POOLS:
         pools = sorted(pools, key=lambda pool: (-pool.usd_per_hour, pool.id))[: MOST_POOLS - 1]

@@ -20,12 +20,14 @@ from search_spaces.files import LARGEST_RESULTS, open_file, read_file, shown_pat
 
 PLAN_FILE: Final = "plan.json"
 REPORT_FILE: Final = "report.html"
+EVALUATION_FILE: Final = "evaluation.json"
 
 _UNFINISHED: Final[set[Path]] = set()
 """Files that were begun and are not in their place yet."""
 
 _HEAD_BYTES: Final = 200
 _PLAN_HEAD: Final = re.compile(rb'\s*\{\s*"schema"\s*:\s*"pdplan\.plan/')
+_EVALUATION_HEAD: Final = re.compile(rb'\s*\{\s*"schema"\s*:\s*"pdplan\.evaluation/')
 _PAGE_HEAD: Final = b"<!DOCTYPE html>"
 _PAGE_TWIN: Final = b'<script type="application/json" id="plan">{"schema":"pdplan.plan/'
 
@@ -55,6 +57,8 @@ def is_report(path: Path) -> bool:
 
 def is_output(path: Path) -> bool:
     """Whether a file of a plan's folder is what pdplan writes under its name."""
+    if path.name == EVALUATION_FILE:
+        return _EVALUATION_HEAD.match(first_bytes(path, _HEAD_BYTES)) is not None
     return is_plan(path) if path.name == PLAN_FILE else is_report(path)
 
 

@@ -115,8 +115,8 @@ def part_words(part: str) -> str:
 
 
 def has_fleet(plan: Plan) -> bool:
-    """Tell whether the plan recommends a fleet."""
-    return plan.cost_usd_per_hour is not None and plan.status in {Status.OPTIMAL, Status.FEASIBLE}
+    """Tell whether the plan has a fleet."""
+    return plan.cost_usd_per_hour is not None and plan.status.has_fleet
 
 
 def split_words(pool: EnginePool) -> str:

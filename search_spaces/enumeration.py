@@ -188,11 +188,15 @@ def limits_allow_an_engine(problem: Problem, shape: Shape) -> str | None:
 
 def model_and_one_request_fit(problem: Problem, shape: Shape) -> str | None:
     """Weights, activations and the KV cache of the longest request fit in the memory that the engine may use."""
-    config = engine_config(problem, shape, Role.COLOCATED, 1, min_chunk(problem))
-    capacity = kv_capacity_bytes(problem.model, config)
+    return memory_refused(problem.model, engine_config(problem, shape, Role.COLOCATED, 1, min_chunk(problem)))
+
+
+def memory_refused(model: Transformer, config: EngineConfig) -> str | None:
+    """Why weights, activations and the KV cache of the longest request do not fit in an engine; None if they do."""
+    capacity = kv_capacity_bytes(model, config)
     if capacity <= 0:
         return "weights do not fit in memory"
-    if capacity < kv_bytes_peak_per_gpu(problem.model, config, float(config.max_model_len)):
+    if capacity < kv_bytes_peak_per_gpu(model, config, float(config.max_model_len)):
         return f"KV cache of one request of {config.max_model_len} tokens does not fit in memory"
     return None
 

@@ -68,7 +68,7 @@ def load_problem(path: FilePath, overrides: Mapping[str, Any] | None = None) -> 
     check_kind(source, "workload", WORKLOAD_SCHEMA)
     if overrides:
         source = override(source, overrides)
-    return _stated(source, faults, path.parent, path.stem)
+    return stated_problem(source, faults, path.parent, path.stem)
 
 
 def without_recording(problem: Problem) -> Problem:
@@ -92,16 +92,20 @@ def problem_of(inputs: Mapping[str, Any], where: str, base: FilePath) -> Problem
     """
     text = json.dumps(inputs, indent=1, ensure_ascii=False)  # JSON is YAML, and numbers keep every digit
     source, faults = parse_source(text, where)
-    return _stated(source, faults, base, where)
+    return stated_problem(source, faults, base, where)
 
 
 def problem_of_values(inputs: Mapping[str, Any], where: str, base: FilePath) -> Problem:
     """The same from values that nobody wrote down, ten times as fast: faults name their key, but no line."""
-    return _stated(Source(where, (), json.loads(json.dumps(inputs))), [], base, where)
+    return stated_problem(Source(where, (), json.loads(json.dumps(inputs))), [], base, where)
 
 
-def _stated(source: Source, faults: list[Fault], base: FilePath, name: str) -> Problem:
-    """Return the problem of a source, called `name` unless it names itself."""
+def stated_problem(source: Source, faults: list[Fault], base: FilePath, name: str) -> Problem:
+    """Return the problem of a source, called `name` unless it names itself.
+
+    faults: of the source that are known; base: folder from which files named inside are looked up.
+    Raises InputError with these and all others.
+    """
     catalog, catalog_faults = _catalog(source.value, base)
     context = Context(
         check_accelerator=catalog.accelerator if not catalog_faults else lambda _name: None,

@@ -114,13 +114,16 @@ END_RULES: Mapping[str, EndRule] = MappingProxyType(
 
 def pair_refusal(problem: Problem, prefill: Shape, decode: Shape) -> str | None:
     """Why a prefill engine cannot hand over to a decode engine; None if it can."""
-    return _refusal(problem, end_of(problem, prefill), end_of(problem, decode))
+    refused = refused_pair(problem, end_of(problem, prefill), end_of(problem, decode))
+    return None if refused is None else refused[1]
 
 
-def _refusal(problem: Problem, prefill: End, decode: End) -> str | None:
-    return next((reason for rule in END_RULES.values() if (reason := rule(problem, prefill, decode))), None)
+def refused_pair(problem: Problem, prefill: End, decode: End) -> tuple[str, str] | None:
+    """First rule by which the two cannot talk, as (rule name, reason); None if they can."""
+    rules = END_RULES.items()
+    return next(((name, reason) for name, rule in rules if (reason := rule(problem, prefill, decode))), None)
 
 
 def partners(problem: Problem, ends: Sequence[End]) -> dict[End, frozenset[End]]:
     """Of each end, those that it can hand over to."""
-    return {one: frozenset(other for other in ends if _refusal(problem, one, other) is None) for one in ends}
+    return {one: frozenset(other for other in ends if refused_pair(problem, one, other) is None) for one in ends}

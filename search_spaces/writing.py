@@ -26,6 +26,11 @@ def init_text() -> str:
     return (resources.files("search_spaces") / "init_template.yaml").read_text(encoding="utf-8")
 
 
+def fleet_text() -> str:
+    """Return the commented fleet file that `pdplan init --fleet` writes; it serves the example of `pdplan init`."""
+    return (resources.files("search_spaces") / "fleet_template.yaml").read_text(encoding="utf-8")
+
+
 def workload_yaml_text(
     mapping: Mapping[str, Any],
     name: str,

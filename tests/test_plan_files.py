@@ -68,7 +68,11 @@ WRONG: dict[str, tuple[tuple[str | int, ...], object, str]] = {
     "text": (("cost_usd_per_hour",), "cheap", "cost_usd_per_hour: 'cheap' is not a number"),
     "stranger-key": (("colour",), "red", "colour: is not known to this version of pdplan"),
     "half": (("pools", 0, "replicas"), 1.5, "pools.0.replicas: 1.5 is not a whole number"),
-    "status": (("status",), "fine", "status: 'fine' is none of 'optimal', 'feasible', 'infeasible' or 'time_limit'"),
+    "status": (
+        ("status",),
+        "fine",
+        "status: 'fine' is none of 'optimal', 'feasible', 'infeasible', 'time_limit' or 'stated'",
+    ),
     "list": (("classes",), {}, "classes: an object is not an array"),
     "object": (("workload",), 3, "workload: 3 is not an object"),
     "truth": (("simulated",), [], "simulated: an array is not true or false"),

@@ -56,7 +56,13 @@ def pool_binding(pool: FleetPool, headroom: Headroom, prompt_time: float = 0.0) 
     share = 1.0 / headroom.load if headroom.load > 0.0 else float("inf")
     shared = f"; its prompt time of {percentage(prompt_time, 1)} grows by less, as prompts that wait share steps"
     why = f"{MEANING[headroom.resource]}{shared if prompt_time * headroom.load > 1.0 else ''}"
-    sentence = f"{pool.name} can take {percentage(headroom.load - 1.0)} more load: {why}."
+    if headroom.load >= 1.0:
+        room = f"can take {percentage(headroom.load - 1.0)} more load"
+    elif headroom.load > 0.0:
+        room = f"gets {percentage(share - 1.0)} more load than it can take"
+    else:
+        room = "can take no load at all"
+    sentence = f"{pool.name} {room}: {why}."
     return binding(str(headroom.resource), pool.name, share, 1.0, "1", sentence)
 
 

@@ -44,9 +44,9 @@ from .assumed import assumed_arrivals, assumed_figures, price_remarks
 from .binding import binding_limits, fleet_bindings, limits_by_use, volume_bindings
 from .bought import billed_gpus, offer_prices, pools_apart, within_limits
 from .error_bars import step_errors
-from .evaluate import Evaluation, PoolState, evaluate, goodput_volume
+from .evaluate import Evaluation, PoolState, evaluate, goodput_volume, holds
 from .fleet import Fleet, FleetPool, hand_over_mix, pool_config
-from .headroom import Headroom, pool_headroom
+from .headroom import LIGHT, Headroom, pool_headroom
 from .operating import operating_point
 
 FloatArray = NDArray[np.float64]
@@ -342,7 +342,8 @@ def build_plan(
     common["certified_gap"] = gap_of(bound_for(proof.floor, cost), cost)
     goodput = demand * goodput_volume(instance, fleet)
     tokens_per_hour = demand * volume * problem.workload.mean_osl * SECONDS_PER_HOUR
-    headrooms = [pool_headroom(instance, fleet, index, volume) for index in range(len(fleet.pools))]
+    others = 1.0 if holds(instance, evaluation) else LIGHT  # so that of a fleet that misses, pools tell of themselves
+    headrooms = [pool_headroom(instance, fleet, at, volume, others=others) for at in range(len(fleet.pools))]
     count = fleet_gpus(instance, fleet)
     limits = binding_limits(instance, fleet, evaluation, headrooms) + fleet_bindings(instance, cost, count)
     limits += volume_bindings(problem, volume)

@@ -16,7 +16,10 @@ from .fleet import FleetPool, pool_config
 
 
 def typical_load(instance: Instance, pool: FleetPool, state: PoolState) -> tuple[StepLoad, float]:
-    """The mean step of a pool and the requests in it: a mean prompt, a running batch, or both mixed."""
+    """The mean step of a pool and the requests in it: a mean prompt, a running batch, or both mixed.
+
+    The batch of a pool that gets more than it can serve is as large as its limit allows.
+    """
     flows, tables = instance.flows, instance.tables
     total = max(float(state.rate.sum()), 1e-12)
     new_tokens = float(state.rate @ flows.new_tokens) / total
@@ -27,12 +30,13 @@ def typical_load(instance: Instance, pool: FleetPool, state: PoolState) -> tuple
         return StepLoad.of(ranks, chunk, past + (new_tokens - chunk) / 2.0, 0.0, 0.0), 1.0
     work = state.rate * flows.osl
     context = float(work @ flows.mean_context) / max(float(work.sum()), 1e-12)
-    batch = state.running / stages
+    running = min(state.running, float(tables.seqs[pool.seqs]))
+    batch = running / stages
     if pool.role is Role.DECODE:
-        return StepLoad.of(0.0, 0.0, 0.0, batch, context), state.running
+        return StepLoad.of(0.0, 0.0, 0.0, batch, context), running
     per_step = float(state.rate @ flows.new_tokens) / pool.replicas * state.step / stages / ranks
     chunk = min(per_step, float(tables.rank_chunks[pool.shape, pool.chunk]))
-    return StepLoad.of(ranks, max(chunk, 1.0), past + new_tokens / 2.0, batch, context), state.running
+    return StepLoad.of(ranks, max(chunk, 1.0), past + new_tokens / 2.0, batch, context), running
 
 
 def utilization(instance: Instance, pool: FleetPool, state: PoolState) -> dict[str, float]:

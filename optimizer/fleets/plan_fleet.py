@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from costmodel.engine import Parallelism, Role
 from costmodel.errors import InputError
@@ -12,9 +13,12 @@ from costmodel.quoting import shown
 from optimizer.loads.instance import Instance, make_instance
 from optimizer.plans.plan import Plan, Pool
 from search_spaces.engines import load_engine_overhead
+from search_spaces.fleet_file import StatedPool
 from search_spaces.loader import problem_of
 
 from .fleet import Fleet, FleetPool
+
+FloatArray = NDArray[np.float64]
 
 SAME_LENGTH = 1e-9
 """Relative difference up to which a length of the routing is that of a flow."""
@@ -55,21 +59,30 @@ def _check_routes(plan: Plan, instance: Instance) -> None:
 
 
 def _pool(plan: Plan, instance: Instance, pool: Pool) -> FleetPool:
-    role, tables = Role(pool.role), instance.tables
-    routes = (route.decode if role is Role.DECODE else route.prefill for route in plan.routing)
+    routes = (route.decode if Role(pool.role) is Role.DECODE else route.prefill for route in plan.routing)
+    share = np.array([float(route.get(pool.id, 0.0)) for route in routes])
+    return engines_of(instance, pool, max(pool.replicas - pool.spare_replicas, 1), share)
+
+
+def engines_of(instance: Instance, pool: Pool | StatedPool, replicas: int, route: FloatArray) -> FleetPool:
+    """The pool as the search sees it, without spares; route (flows,): share of each flow that it serves [1].
+
+    Raises InputError for settings that the instance does not have.
+    """
+    tables = instance.tables
     return FleetPool(
         name=pool.id,
-        role=role,
+        role=Role(pool.role),
         shape=_shape(instance, pool),
         seqs=_setting(tables.seqs, pool.max_num_seqs, pool, "max_num_seqs"),
         chunk=_setting(tables.chunks, pool.max_num_batched_tokens, pool, "max_num_batched_tokens"),
-        replicas=max(pool.replicas - pool.spare_replicas, 1),
+        replicas=replicas,
         spares=0,
-        route=np.array([float(route.get(pool.id, 0.0)) for route in routes]),
+        route=route,
     )
 
 
-def _shape(instance: Instance, pool: Pool) -> int:
+def _shape(instance: Instance, pool: Pool | StatedPool) -> int:
     split = Parallelism(pool.tensor_parallel, pool.pipeline_parallel, pool.expert_parallel, pool.data_parallel)
     for number, shape in enumerate(instance.tables.shapes):
         named = instance.problem.offers[shape.offer].accelerator.name == pool.accelerator
@@ -82,7 +95,7 @@ def _shape(instance: Instance, pool: Pool) -> int:
     )
 
 
-def _setting(values: np.ndarray[tuple[int, ...], np.dtype[np.float64]], wanted: int, pool: Pool, name: str) -> int:
+def _setting(values: FloatArray, wanted: int, pool: Pool | StatedPool, name: str) -> int:
     found = np.flatnonzero(values == wanted)
     if not found.size:
         raise InputError(f"pool {pool.id}: {name} {wanted} is not in the plan's search space")

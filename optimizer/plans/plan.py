@@ -42,6 +42,13 @@ class Status(StrEnum):
     """No fleet of the search space meets the SLOs within the constraints; `binding` says what is in the way."""
     TIME_LIMIT = "time_limit"
     """The effort or the time was spent and no fleet was found that holds; that there is none is not proven."""
+    STATED = "stated"
+    """The fleet was stated and not searched for: `attainment` and `simulation` say whether it meets the SLOs."""
+
+    @property
+    def has_fleet(self) -> bool:
+        """Whether there is a fleet."""
+        return self in {Status.OPTIMAL, Status.FEASIBLE, Status.STATED}
 
 
 class Range(Record):
@@ -322,10 +329,6 @@ class Plan(Record):
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True, use_attribute_docstrings=True)
 
-    @property
-    def _serves(self) -> bool:
-        return self.status in {Status.OPTIMAL, Status.FEASIBLE}
-
     def _named_pools(self) -> Iterator[tuple[Path, str]]:
         """Where the plan names a pool, and which."""
         for number, move in enumerate(self.transfers):
@@ -350,9 +353,11 @@ class Plan(Record):
     def _faults(self) -> Iterator[tuple[Path, str]]:
         """What no single field can tell: a fleet where the status promises one, names that lead somewhere."""
         pools, load = [pool.id for pool in self.pools], self.workload
-        if self._serves and not (self.pools and self.gpus and self.classes and self.cost_usd_per_hour is not None):
+        if self.status.has_fleet and not (
+            self.pools and self.gpus and self.classes and self.cost_usd_per_hour is not None
+        ):
             yield (), f"the status is {self.status}, but pools or cost_usd_per_hour are missing"
-        if self.pools and not self._serves:
+        if self.pools and not self.status.has_fleet:
             yield (), f"the status is {self.status}, but there are pools"
         if len(set(pools)) < len(pools):
             yield (), "two pools have one id"

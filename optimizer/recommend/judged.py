@@ -117,7 +117,7 @@ def with_simulation(found: Judged, plan: Plan, brake: Brake, told: Told) -> Plan
         return plan
     told("simulating other rates", 0.9)
     rates = other_rates(found.bench, found.winner, plan.goodput_rps, brake.stopped)
-    counted = None if brake.stopped() else by_requests(found.bench, found.winner)
+    counted = by_requests(found.bench, found.winner) if found.winner.held and not brake.stopped() else None
     trail = replace(found.trail, interrupted=brake.stopped(), counted=counted)
     simulation = simulation_of(found.bench, found.winner, plan, rates, trail)
     shown = as_simulated(found.bench.instance, plan, found.winner.judgement, simulation)

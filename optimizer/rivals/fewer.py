@@ -59,7 +59,7 @@ def shared_out(pools: Sequence[FleetPool], weights: Sequence[FloatArray]) -> Fle
     nothing = np.zeros_like(weights[0])
     first = sum((weight for pool, weight in pairs if pool.role is not Role.DECODE), nothing)
     handed = sum((weight / first for pool, weight in pairs if pool.role is Role.PREFILL), nothing)
-    later = sum((weight for pool, weight in pairs if pool.role is Role.DECODE), nothing)
+    later = np.maximum(sum((weight for pool, weight in pairs if pool.role is Role.DECODE), nothing), 1e-300)
 
     def share(pool: FleetPool, weight: FloatArray) -> FloatArray:
         return weight / later * handed if pool.role is Role.DECODE else weight / first

@@ -21,7 +21,7 @@ from statistics import NormalDist
 
 from costmodel.simulator import Fleet as SimulatedFleet
 
-from .judge import Outcome, judge_runs, simulated_fleet
+from .judge import Judgement, Outcome, judge_runs, simulated_fleet
 from .pressed import MORE, at_more, gives_way
 from .verdict import MOST_JUDGED, REPLICATIONS, Bench, Slice, Verdict, fleet_key
 
@@ -88,7 +88,14 @@ def without_room(bench: Bench, chosen: Verdict, number: int) -> Verdict | None:
 
 
 def confirmed_once(bench: Bench, chosen: Verdict, number: int, runs: int = 0, most: int = MOST_JUDGED) -> Verdict:
-    """The fleet on the requests of one confirmation.
+    """The fleet on the requests of one confirmation: see `on_fresh_requests`."""
+    return on_fresh_requests(bench, chosen, number, runs, most)[0]
+
+
+def on_fresh_requests(
+    bench: Bench, chosen: Verdict, number: int, runs: int = 0, most: int = MOST_JUDGED
+) -> tuple[Verdict, Judgement]:
+    """The verdict of one confirmation, and what its runs say, which are kept whether the fleet holds or not.
 
     number: of it, from 1; runs: full ones that it has at least, as far as `most` requests go. The plan's interval is
     the usual one of 95 %; what decides is the wider.
@@ -103,7 +110,7 @@ def confirmed_once(bench: Bench, chosen: Verdict, number: int, runs: int = 0, mo
     behind = gives_way(bench, part, engines, last) if held and stuck is None else None
     found = bench.settled(chosen.fleet, behind or told, stuck=stuck, held=held and behind is None, number=number)
     bench.verdicts[fleet_key(chosen.fleet)] = found
-    return found
+    return found, told
 
 
 def enough(  # noqa: PLR0917

@@ -20,10 +20,13 @@ def with_simulated_headroom(rows: Sequence[Binding], simulation: Simulation) -> 
 
     A pool that the formulas let give out below the goodput took that much in the simulation; and the first that they
     let give out takes no more where that is beyond the next rate that was tried, at which the fleet missed a goal.
-    Without a simulated goodput the rows stay, but for pools that by formula could not even take the planned load.
+    Without a simulated goodput the rows stay, but for pools that by formula could not even take the planned load. Of a
+    fleet whose goodput is below the planned rate they stay too: what it lacks is what binds.
     """
     if simulation.goodput_rps is None or simulation.goodput_fails_rps is None:
         return [row for row in rows if row.slack >= 0.0]
+    if simulation.goodput_rps < simulation.rate_rps:
+        return list(rows)
     reached, fails = (rate / simulation.rate_rps for rate in (simulation.goodput_rps, simulation.goodput_fails_rps))
     pools = [row for row in rows if row.constraint in POOL_LIMITS]
     fullest = max((row.used for row in pools), default=0.0)

@@ -66,7 +66,7 @@ class Rates:
 
 
 def other_rates(bench: Bench, winner: Verdict, by_formula: float, stopped: Callable[[], bool]) -> Rates:
-    """The goodput, which is not below the rate at which the fleet was judged, and latencies up to it and beyond.
+    """The goodput, which is not below the rate at which the fleet held, and latencies up to it and beyond.
 
     by_formula: the goodput that the formulas expect [1/s], which is tried first. Where goodput was the goal, it is the
     rate at which the fleet was proven: the runs at other rates are shorter. Once it is to stop, nothing is said.
@@ -79,12 +79,14 @@ def other_rates(bench: Bench, winner: Verdict, by_formula: float, stopped: Calla
 
 def _other_rates(bench: Bench, winner: Verdict, by_formula: float, stopped: Callable[[], bool]) -> Rates:
     part, demand = bench.part(winner.fleet), bench.instance.problem.workload.request_rate
-    found = goodput_of(bench, winner.fleet, by_formula, stopped)
-    most = max(found.rate, demand * part.volume)
+    judged = demand * part.volume
+    found = goodput_of(bench, winner.fleet, by_formula, stopped, held=winner.held)
+    most = max(found.rate, judged) if winner.held else found.rate
     lower = bench.trials_of(part, bench.brief(part), stopped)
     points = [lower.at(share * part.volume) for share in CURVE]
-    points += [point for point in found.points if part.volume * demand < point.rate <= found.fails]
-    curve = [_simulated_rate(point, part.parts) for point in points]
+    tried = [point for point in found.points if point.rate <= found.fails and point.rate != judged]
+    points += [point for point in tried if (point.rate > judged) is winner.held]
+    curve = [simulated_rate(point, part.parts) for point in points]
     curve.append(
         SimulatedRate(
             rate_rps=demand * part.volume * part.parts,
@@ -100,7 +102,8 @@ def _other_rates(bench: Bench, winner: Verdict, by_formula: float, stopped: Call
     return Rates(most * part.parts, found.fails * part.parts, tuple(curve), part.requests)
 
 
-def _simulated_rate(point: RatePoint, parts: int) -> SimulatedRate:
+def simulated_rate(point: RatePoint, parts: int) -> SimulatedRate:
+    """The fleet at one rate; parts: of the fleet, one of which was simulated."""
     return SimulatedRate(
         rate_rps=point.rate * parts,
         held=point.proven,
@@ -110,13 +113,14 @@ def _simulated_rate(point: RatePoint, parts: int) -> SimulatedRate:
     )
 
 
-def goodput_of(bench: Bench, fleet: Fleet, by_formula: float, late: Late) -> Goodput:
-    """The goodput of what is simulated of a fleet that holds; by_formula: see `other_rates`."""
+def goodput_of(bench: Bench, fleet: Fleet, by_formula: float, late: Late, *, held: bool = True) -> Goodput:
+    """The goodput of what is simulated of a fleet; by_formula: see `other_rates`; held: whether it holds as planned."""
     part, step = bench.part(fleet), 1.0 + GOODPUT_TOLERANCE
     demand = bench.instance.problem.workload.request_rate
-    expected = max(part.volume * step, by_formula / demand / part.parts)  # also where that is not known
+    expected = by_formula / demand / part.parts
+    start = max(part.volume * step, expected) if held else min(part.volume, expected or part.volume)
     trials = bench.trials_of(part, part.requests, late)
-    return goodput_among(trials, GOODPUT_TOLERANCE, proven=part.volume, start=expected, step=step)
+    return goodput_among(trials, GOODPUT_TOLERANCE, proven=part.volume if held else 0.0, start=start, step=step)
 
 
 def latencies(one: ClassJudgement) -> SimulatedLatencies:

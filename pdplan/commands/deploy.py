@@ -12,7 +12,7 @@ from costmodel.errors import InputError
 from costmodel.quoting import shown
 from pdplan.console import Console
 from pdplan.options import PATH, TARGETS, Choice, console_options, force_option, pairs, pass_console, value_of
-from pdplan.plan_files import read_plan
+from pdplan.plan_files import read_fleet
 
 if TYPE_CHECKING:
     from optimizer.plans.plan import Plan
@@ -101,7 +101,8 @@ def deploy(
       pdplan deploy plan/plan.json --check deploy
 
     Writes configuration for every engine with the settings that were evaluated, the router, a page
-    that says why each setting is there, and a benchmark that replays the planned workload. The files
+    that says why each setting is there, and a benchmark that replays the planned workload. FILE is a
+    plan, or a fleet file. The files
     are read back and checked against the plan first; a rule that they break is one sentence, and
     nothing is written. With --check, each fault of the files in DIR, which somebody may have changed,
     is one line of output, followed by the rules that it breaks, each told once; files that are not of
@@ -109,7 +110,7 @@ def deploy(
     """
     from reports.deploy.files import write_deployment
 
-    plan = read_plan(file)
+    plan = read_fleet(file)
     if check is not None:
         _check(console, plan, check, asked["target"])
         return

@@ -1,4 +1,4 @@
-"""`pdplan init` and `pdplan schema`: how to write a workload.yaml."""
+"""`pdplan init` and `pdplan schema`: how to write a workload.yaml, or a fleet file."""
 
 from __future__ import annotations
 
@@ -12,28 +12,33 @@ from pdplan.options import PATH, console_options, force_option, pass_console
 
 
 @click.command(short_help="Write a commented workload.yaml to start from.")
-@click.argument("file", type=PATH, default=Path("workload.yaml"))
+@click.argument("file", type=PATH, required=False)
+@click.option("--fleet", is_flag=True, help="Write a fleet file, of what runs today, for pdplan evaluate.")
 @force_option
 @console_options
 @pass_console
-def init(console: Console, file: Path, force: bool) -> None:
+def init(console: Console, file: Path | None, fleet: bool, force: bool) -> None:
     """Examples:
 
     \b
       pdplan init
       pdplan init chat.yaml
+      pdplan init --fleet
 
-    Writes a workload file in which every key is explained; FILE is workload.yaml unless named.
-    A '-' prints it instead.
+    Writes a workload file in which every key is explained; FILE is workload.yaml unless named, with
+    --fleet fleet.yaml. A '-' prints it instead.
     """
-    from search_spaces.writing import init_text
+    from search_spaces.writing import fleet_text, init_text
 
+    file = file or Path("fleet.yaml" if fleet else "workload.yaml")
+    text = fleet_text() if fleet else init_text()
     if str(file) == "-":
-        console.show(init_text())
+        console.show(text)
         return
-    write_text(file, init_text(), force=force)
+    write_text(file, text, force=force)
     console.note(f"wrote {file}")
-    console.note(f"Next: pdplan optimize {quote(str(file))} -o plan")
+    then = f"evaluate {quote(str(file))}" if fleet else f"optimize {quote(str(file))} -o plan"
+    console.note(f"Next: pdplan {then}")
 
 
 @click.command(short_help="Print the JSON Schema of workload.yaml.")

@@ -12,7 +12,7 @@ from costmodel.quoting import shown
 from pdplan.console import Console
 from pdplan.exit_codes import ExitCode
 from pdplan.options import PATH, console_options, force_option, json_option, pass_console, seconds, whole
-from pdplan.plan_files import read_plan
+from pdplan.plan_files import read_fleet
 from pdplan.views import check_files, write_page
 from search_spaces.bounds import HOURLY_RATE, RUN_REQUESTS, SEED, Bounds
 
@@ -61,7 +61,7 @@ def resilience(
     Takes a replica from each pool of the plan, then each of its nodes, in turn, routes the requests
     to what is left, and simulates them: which loss breaks an SLO, and what spares against it cost.
     Runs are longer than --requests where these are too few to tell whether a pool falls behind.
-    Spares that the plan has (constraints.headroom) serve like the others.
+    Spares that the plan has (constraints.headroom) serve like the others. PLAN may be a fleet file.
 
     Exits with 3 when some loss breaks an SLO, or is not shown to leave all of them met (undecided:
     the goal lies within the 95 % interval; more --requests decide).
@@ -73,7 +73,7 @@ def resilience(
     from reports.resilience_text import resilience_dict, resilience_text, seen_in_the_plan
 
     check_files({"--html": html_file}, {"PLAN": file}, force=force)
-    plan = read_plan(file)
+    plan = read_fleet(file)
     instance, fleet = fleet_of_plan(plan, file.parent)
     with console.milestones() as progress:
         found = ask(
@@ -133,7 +133,7 @@ def autoscale(
 
     Finds how many replicas of each pool every hour of the day needs, proven by simulation, and what
     the day costs if engines are started ahead by the profile, against a fleet of fixed size; and
-    what breaks if they are started when the load is there already.
+    what breaks if they are started when the load is there already. PLAN may be a fleet file.
 
     Exits with 3 when the plan's own fleet misses a goal in some hour, or when it is undecided whether
     it does (the goal lies within the 95 % interval; more --requests decide).
@@ -147,7 +147,7 @@ def autoscale(
     from reports.autoscale_text import autoscale_dict, autoscale_text
 
     check_files({"--html": html_file}, {"PLAN": file}, force=force)
-    instance, fleet = fleet_of_plan(read_plan(file), file.parent)
+    instance, fleet = fleet_of_plan(read_fleet(file), file.parent)
     volume = planned_profile(instance)
     if by_hour is not None:
         volume = np.array(_rates(by_hour)) / instance.problem.workload.request_rate

@@ -25,7 +25,7 @@ from pdplan.options import (
     share_within,
     whole,
 )
-from pdplan.plan_files import read_plan
+from pdplan.plan_files import read_fleet
 from pdplan.simulating import PLANNED, REQUESTS, UNTIL, Asked, simulated, timeline_text
 from pdplan.views import check_files
 from search_spaces.bounds import SEED, Bounds
@@ -159,9 +159,10 @@ def simulate(
       pdplan simulate plan/plan.json --rate 14/s --csv requests.csv --timeline steps.json
       pdplan simulate plan/plan.json --curve --requests 10000
 
-    Lets random (or recorded) requests arrive at the plan's fleet and simulates every queue, batch, KV
-    block and hand-over, with the cost model's expected step times. Prints what share of each SLO class
-    came in time, beside what the plan predicted, and how loaded each pool was.
+    Lets random (or recorded) requests arrive at the fleet of FILE, a plan or a fleet file (pdplan init
+    --fleet), and simulates every queue, batch, KV block and hand-over, with the cost model's expected
+    step times. Prints what share of each SLO class came in time, beside what the plan predicted, and
+    how loaded each pool was.
 
     A class meets its goal when the lower end of its 95 % interval reaches it, and misses it when the
     upper end does not. Between the two it is undecided, and the text says how many requests decide.
@@ -178,7 +179,7 @@ def simulate(
     asked.check()
     check_files(files, {"FILE": file, "--trace": trace}, force=force)
     telling = console.progress() if asked.work <= SOON_DONE else console.milestones()
-    plan = read_plan(file)
+    plan = read_fleet(file)
     with telling as progress:
         prepare(None if progress is None else lambda text: progress(text, 0.0))
         shown = simulated(plan, asked, progress)

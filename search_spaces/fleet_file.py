@@ -1,0 +1,339 @@
+"""A fleet file -> `StatedFleet`: the pools that run today, checked by the rules of the search, and their problem."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path as FilePath
+from typing import Any
+
+from pydantic import ValidationError
+
+from costmodel.engine import Parallelism, Role
+from costmodel.errors import InputError, UnknownNameError
+
+from .bounds import MAX_NUM_BATCHED_TOKENS
+from .catalog import AcceleratorCatalog, load_catalog
+from .echo import whole_echo
+from .enumeration import Shape, engine_config, memory_refused, model_and_one_request_fit, refusal
+from .faults import Fault, Source, check_kind
+from .files import check_name, read_file
+from .fleet_schema import FLEET_SCHEMA, FleetFile, IslRange, PoolSection
+from .loader import load_problem, problem_of_values, stated_problem
+from .overrides import override
+from .pairs import end_of, refused_pair
+from .problem import Goal, Problem
+from .translation import faults_of
+from .yaml_source import MAX_BYTES, read_source
+
+TOKENS_COVER_REQUESTS = "tokens_cover_requests"
+"""Name of the rule that a step has room for one token of every running request; deployment files are held to it too."""
+
+
+_FLEET = re.compile(rb"^(pools\s*:|schema\s*:\s*pdplan\.fleet/)", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class StatedPool:
+    """A pool as stated, its defaults filled in; lengths: of the inputs that it gets, from <= ISL < to [token].
+
+    slo_classes: names of the classes that it gets; none: all of them.
+    """
+
+    id: str
+    role: str
+    accelerator: str
+    replicas: int
+    tensor_parallel: int
+    pipeline_parallel: int
+    expert_parallel: int
+    data_parallel: int
+    weight_dtype: str
+    kv_dtype: str
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    slo_classes: tuple[str, ...] = ()
+    lengths: tuple[float, float] = (0.0, math.inf)
+
+    @property
+    def parallelism(self) -> Parallelism:
+        """How one engine splits the model."""
+        return Parallelism(self.tensor_parallel, self.pipeline_parallel, self.expert_parallel, self.data_parallel)
+
+
+@dataclass(frozen=True, slots=True)
+class StatedFleet:
+    """A fleet that runs today.
+
+    problem: its demand and goals, without limits on what may be bought, with a search space that has its settings;
+    wanted: the same demand as the workload states it, at the fleet's prices, for the search of the cheapest fleet.
+    """
+
+    name: str
+    problem: Problem
+    wanted: Problem
+    pools: tuple[StatedPool, ...]
+
+
+def is_fleet_file(path: FilePath) -> bool:
+    """Whether a YAML file states a fleet: it names the schema, or has pools."""
+    return path.suffix.lower() in {".yaml", ".yml"} and _FLEET.search(read_file(path, MAX_BYTES)) is not None
+
+
+def load_fleet(
+    path: FilePath | str, workload: FilePath | str | None = None, overrides: Mapping[str, Any] | None = None
+) -> StatedFleet:
+    """Return the fleet that a fleet file states.
+
+    Args:
+        path: the fleet file.
+        workload: workload.yaml that it serves; default: the one that the file names or holds.
+        overrides: values of the workload by dotted path, as `load_problem` takes them.
+
+    Raises:
+        InputError: with all faults of the file, each with line and column; of a pool that cannot start, with the rule.
+    """
+    path = FilePath(path)
+    check_name(path)
+    source, faults = read_source(path)
+    check_kind(source, "fleet", FLEET_SCHEMA)
+    file = _validated(source, faults)
+    stated = {key: value for key in ("engine", "memory_fraction") if (value := getattr(file, key)) is not None}
+    changes = {"objective": Goal.MIN_COST.value, **(overrides or {}), **stated}
+    problem, base = _served(source, path, file, None if workload is None else FilePath(workload), changes)
+    return _Reading(source, file, problem, base).fleet(file.name or path.stem)
+
+
+def _validated(source: Source, faults: list[Fault]) -> FleetFile:
+    """The file as sections; raises all its faults, less those at places that already have one."""
+    try:
+        file = FleetFile.model_validate(source.value)
+    except ValidationError as error:
+        places = {fault.path for fault in faults}
+        others = [fault for fault in faults_of(error, FleetFile.model_json_schema()) if fault.path not in places]
+        raise InputError(source.render([*faults, *others])) from None
+    if faults:
+        raise InputError(source.render(faults))
+    return file
+
+
+def _served(
+    source: Source, path: FilePath, file: FleetFile, workload: FilePath | None, changes: Mapping[str, Any]
+) -> tuple[Problem, FilePath]:
+    """The problem that the fleet serves, and the folder from which files that it names are looked up."""
+    if workload is None and file.workload is None:
+        raise InputError(
+            f"{source.name}: names no workload; add workload: workload.yaml, or run pdplan evaluate workload.yaml "
+            f"--fleet {path.name}"
+        )
+    if workload is None and isinstance(file.workload, Mapping):
+        inner = override(_below(source, "workload"), changes)
+        return stated_problem(inner, [], path.parent, file.name or path.stem), path.parent
+    place = workload or path.parent / str(file.workload)
+    return load_problem(place, overrides=changes), place.parent
+
+
+def _below(source: Source, key: str) -> Source:
+    """The part of a source under a key as a source of its own, with its lines and columns."""
+    values, keys = (
+        {place[1:]: position for place, position in places.items() if place[:1] == (key,)}
+        for places in (source.values, source.keys)
+    )
+    return replace(source, value=source.value[key], values=values, keys=keys)
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """A fleet file with the problem that it serves; base: folder of the files that the problem names."""
+
+    source: Source
+    file: FleetFile
+    problem: Problem
+    base: FilePath
+
+    def fleet(self, name: str) -> StatedFleet:
+        """The fleet, its pools held to the rules of the search."""
+        self._raise(self._name_faults())
+        wanted = self._at_its_prices()
+        stated = self._numbered(wanted)
+        self._raise(self._start_faults(wanted, stated))
+        return StatedFleet(name, self._with_its_settings(wanted, stated), wanted, stated)
+
+    def _raise(self, checks: Iterator[Fault]) -> None:
+        faults = list(checks)
+        if faults:
+            raise InputError(self.source.render(faults))
+
+    def _name_faults(self) -> Iterator[Fault]:
+        """GPU types and SLO classes are known, and a GPU type has one price."""
+        catalog, prices = self._catalog(), dict[str, float | None]()
+        classes = [slo.name for slo in self.problem.slos]
+        for index, pool in enumerate(self.file.pools):
+            try:
+                gpu = self._gpu(catalog, pool)
+            except InputError as error:
+                yield Fault(("pools", index, "gpu"), str(error).removeprefix("accelerator "))
+                continue
+            if prices.setdefault(gpu, pool.price) != pool.price:
+                yield Fault(("pools", index, "price"), f"another pool states another price of {gpu}; a GPU has one")
+            for place, wanted in enumerate(pool.slo_classes or ()):
+                if wanted not in classes:
+                    unknown = UnknownNameError("SLO class", wanted, classes)
+                    yield Fault(("pools", index, "slo_classes", place), str(unknown))
+
+    def _catalog(self) -> AcceleratorCatalog:
+        overlay = self.problem.inputs["catalog"]
+        return load_catalog(None if overlay is None else self.base / overlay)
+
+    def _gpu(self, catalog: AcceleratorCatalog, pool: PoolSection) -> str:
+        """Name of the pool's GPU type among the offers, owned ones too, or else in the catalog."""
+        offered = {offer.accelerator.name for offer in self.problem.offers}
+        return pool.gpu if pool.gpu in offered else catalog.accelerator(pool.gpu).name
+
+    def _at_its_prices(self) -> Problem:
+        """The problem with the GPU types of the fleet among its accelerators, at the prices that the fleet states."""
+        inputs, catalog = _with_whole_paths(whole_echo(self.problem), self.base), self._catalog()
+        entries = {entry["name"]: entry for entry in inputs["accelerators"]}
+        offered = {offer.accelerator.name for offer in self.problem.offers}
+        for pool in self.file.pools:
+            gpu = self._gpu(catalog, pool)
+            entry = dict(entries.get(gpu, {"name": gpu}))
+            if pool.price is not None:
+                entry = {key: value for key, value in entry.items() if key != "catalog_price"} | {"price": pool.price}
+            if pool.price is not None or gpu not in offered:
+                entries[gpu] = entry
+        return self._made(inputs | {"accelerators": list(entries.values())})
+
+    def _made(self, inputs: Mapping[str, Any]) -> Problem:
+        return problem_of_values(inputs, self.source.name, self.base)
+
+    def _numbered(self, problem: Problem) -> tuple[StatedPool, ...]:
+        """The pools in the order prefill, decode, colocated, with ids such as decode-1."""
+        catalog = self._catalog()
+        return tuple(
+            _filled(f"{role.value}-{number}", self._gpu(catalog, pool), pool, problem)
+            for role in Role
+            for number, pool in enumerate((pool for pool in self.file.pools if pool.role is role), 1)
+        )
+
+    def _start_faults(self, problem: Problem, pools: tuple[StatedPool, ...]) -> Iterator[Fault]:
+        """Pools whose engines cannot start, with the rule; where all can, those that cannot hand over."""
+        order = [index for role in Role for index, pool in enumerate(self.file.pools) if pool.role is role]
+        shapes = [_shape(problem, pool) for pool in pools]
+        refused = {
+            index: broken
+            for index, pool, shape in zip(order, pools, shapes, strict=True)
+            if (broken := start_refusal(problem, pool, shape)) is not None
+        }
+        for index, (rule, reason) in sorted(refused.items()):
+            yield Fault(("pools", index), f"cannot start: {reason} (rule {rule})")
+        if refused:
+            return
+        ends = {
+            role: [
+                (index, end_of(problem, shape))
+                for index, pool, shape in zip(order, pools, shapes, strict=True)
+                if pool.role == role
+            ]
+            for role in (Role.PREFILL, Role.DECODE)
+        }
+        for index, end in ends[Role.PREFILL]:
+            talks = [refused_pair(problem, end, other) for _, other in ends[Role.DECODE]]
+            if None not in talks and talks[0] is not None:
+                rule, reason = talks[0]
+                yield Fault(("pools", index), f"cannot hand over to a decode pool: {reason} (rule {rule})")
+
+    def _with_its_settings(self, problem: Problem, pools: tuple[StatedPool, ...]) -> Problem:
+        """The problem without limits on what may be bought, with a search space that has the settings of the pools.
+
+        Its own space where that has them all, so that the fleet of a plan is evaluated as the plan was; else one of
+        exactly these settings.
+        """
+        inputs = whole_echo(problem)
+        offers = [entry | {"inventory": None} for entry in inputs["accelerators"]]
+        limits = inputs["constraints"] | dict.fromkeys(("budget", "power", "max_gpus", "max_pools"))
+        search = inputs["search"] if _has_settings(problem, pools) else _exact_search(problem, pools)
+        return self._made(inputs | {"accelerators": offers, "constraints": limits, "search": search})
+
+
+def _with_whole_paths(inputs: dict[str, Any], base: FilePath) -> dict[str, Any]:
+    """The inputs with the files that they name as absolute paths, so that they are found from any folder."""
+    model = dict(inputs["model"])
+    if "config" in model:
+        model["config"] = str((base / model["config"]).resolve())
+    catalog = inputs["catalog"]
+    return inputs | {"model": model, "catalog": None if catalog is None else str((base / catalog).resolve())}
+
+
+def _filled(name: str, gpu: str, pool: PoolSection, problem: Problem) -> StatedPool:
+    """The pool with its defaults filled in."""
+    lengths = pool.isl or IslRange()
+    return StatedPool(
+        id=name,
+        role=pool.role.value,
+        accelerator=gpu,
+        replicas=pool.replicas,
+        tensor_parallel=pool.tensor_parallel,
+        pipeline_parallel=pool.pipeline_parallel,
+        expert_parallel=pool.expert_parallel,
+        data_parallel=pool.data_parallel,
+        weight_dtype=pool.weight_dtype or problem.weight_dtype,
+        kv_dtype=pool.kv_dtype or problem.kv_dtype,
+        max_num_seqs=pool.max_num_seqs,
+        max_num_batched_tokens=pool.max_num_batched_tokens,
+        slo_classes=tuple(pool.slo_classes or ()),
+        lengths=(float(lengths.low or 0), math.inf if lengths.high is None else float(lengths.high)),
+    )
+
+
+def _shape(problem: Problem, pool: StatedPool) -> Shape:
+    names = [offer.accelerator.name for offer in problem.offers]
+    return Shape(names.index(pool.accelerator), pool.parallelism, pool.weight_dtype, pool.kv_dtype)
+
+
+def start_refusal(problem: Problem, pool: StatedPool, shape: Shape) -> tuple[str, str] | None:
+    """First rule by which the engines of a pool cannot start, as (rule name, reason); None if they can.
+
+    The rules are those of the search, without limits on what may be bought.
+    """
+    smallest = (int(MAX_NUM_BATCHED_TOKENS.low),)  # so that what does not fit beside the stated budget is told below
+    space = replace(problem.space, max_gpus_per_engine=shape.parallelism.gpus, max_num_batched_tokens=smallest)
+    offers = tuple(offer if offer.owned else replace(offer, inventory=None) for offer in problem.offers)
+    bare = replace(problem, space=space, offers=offers, constraints=problem.constraints.lifted)
+    refused = refusal(bare, shape)
+    if refused is not None:
+        return refused
+    seqs, chunk = pool.max_num_seqs, pool.max_num_batched_tokens
+    if chunk < seqs:
+        return TOKENS_COVER_REQUESTS, f"max_num_batched_tokens {chunk:,} is below max_num_seqs {seqs:,}"
+    reason = memory_refused(problem.model, engine_config(bare, shape, Role.COLOCATED, seqs, chunk))
+    said = f"with max_num_seqs {seqs:,} and max_num_batched_tokens {chunk:,}, {reason}"
+    return None if reason is None else (model_and_one_request_fit.__name__, said)
+
+
+def _settings(pools: tuple[StatedPool, ...]) -> dict[str, list[Any]]:
+    """The settings of the pools, each value once, by the key of the search section."""
+    keys = (
+        *("tensor_parallel", "pipeline_parallel", "expert_parallel", "data_parallel"),
+        *("max_num_seqs", "max_num_batched_tokens", "weight_dtype", "kv_dtype"),
+    )
+    return {key: sorted({getattr(pool, key) for pool in pools}) for key in keys}
+
+
+def _has_settings(problem: Problem, pools: tuple[StatedPool, ...]) -> bool:
+    """Whether the search space has every setting of the pools."""
+    space = replace(problem.space, weight_dtype=problem.weight_dtypes, kv_dtype=problem.kv_dtypes)
+    largest = max(pool.parallelism.gpus for pool in pools) <= space.max_gpus_per_engine
+    return largest and all(set(values) <= set(getattr(space, key)) for key, values in _settings(pools).items())
+
+
+def _exact_search(problem: Problem, pools: tuple[StatedPool, ...]) -> dict[str, Any]:
+    """A search section of exactly the settings of the pools; precisions only where they are not the workload's."""
+    own = {"weight_dtype": [problem.weight_dtype], "kv_dtype": [problem.kv_dtype]}
+    return {
+        "roles": sorted({pool.role for pool in pools}),
+        "max_gpus_per_engine": max(pool.parallelism.gpus for pool in pools),
+        **{key: values for key, values in _settings(pools).items() if own.get(key) != values},
+    }

@@ -1,0 +1,228 @@
+"""A stated fleet evaluated: that of a plan, one too large, one too small, one too slow; and in place of a plan."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+import pdplan
+from optimizer.plans.evaluation import FleetEvaluation
+from optimizer.plans.plan import Plan
+from optimizer.recommend.stated_fleet import subject_of
+from reports.evaluation_text import render_evaluation
+from search_spaces.fleet_file import load_fleet
+from tests.running import TINY, Done, tiny, within
+from tests.running import pdplan as program
+from tests.test_fleet_file import DECODE, POOL, PREFILL, fleet
+
+BUSY = {"workload": TINY["workload"] | {"request_rate": "40/s"}, "search": {"preset": "quick"}}
+"""A rate that one engine does not serve."""
+APART = BUSY | {"search": {"preset": "quick", "roles": ["prefill", "decode"]}}
+
+
+def evaluated(folder: Path, *pools: dict[str, Any], level: str | None = None, **sections: Any) -> FleetEvaluation:
+    return pdplan.evaluate(load_fleet(fleet(folder, *pools, workload=TINY | sections)), level=level)
+
+
+def stated_pools(plan: Plan) -> list[dict[str, Any]]:
+    """The pools of a plan as a fleet file has them."""
+    keys = ("role", "replicas", "tensor_parallel", "max_num_seqs", "max_num_batched_tokens")
+    return [{"gpu": pool.accelerator} | {key: getattr(pool, key) for key in keys} for pool in plan.pools]
+
+
+def figures(plan: Plan) -> dict[str, Any]:
+    """All that a plan says of its own fleet; not of others, nor of how it was evaluation."""
+    assert plan.simulation is not None
+    searched = {"one_replica_less", "others", "judged", "repairs", "tuning"}
+    keys = (
+        "attainment",
+        "ttft_s",
+        "tpot_s",
+        "classes",
+        "cost_usd_per_hour",
+        "goodput_rps",
+        "pools",
+        "routing",
+        "binding",
+    )
+    own = {key: value for key, value in plan.simulation.model_dump().items() if key not in searched}
+    return plan.model_dump(include=keys) | {"simulation": own}
+
+
+def test_the_fleet_of_a_plan_has_the_figures_of_the_plan(short_runs: None, tmp_path: Path) -> None:
+    plan = pdplan.optimize(pdplan.load_problem(tiny(tmp_path, **APART)))
+    assert {pool.role for pool in plan.pools} == {"prefill", "decode"}
+    evaluation = evaluated(tmp_path, *stated_pools(plan), **APART)
+    again = pdplan.evaluate(plan, level=None)
+    assert plan.simulation is not None
+    assert plan.simulation.confirmation == 1
+    np.testing.assert_equal(figures(evaluation.plan), figures(plan))
+    np.testing.assert_equal(figures(again.plan), figures(plan))
+    assert evaluation.outcome == again.outcome == "meets"
+    less = {row.what.split(":")[0]: row.held for row in plan.simulation.one_replica_less}
+    fewer = {row.what.split(":")[0]: row.held for row in evaluation.provisioning.one_replica_fewer}
+    assert fewer == {name: held for name, held in less.items() if name in fewer}
+    assert (evaluation.provisioning.missing, evaluation.provisioning.spare) == (0, 0)
+
+
+def test_one_that_is_too_large_says_by_how_much(short_runs: None, tmp_path: Path) -> None:
+    evaluation = evaluated(tmp_path, POOL | {"replicas": 3}, level="quick")
+    assert evaluation.outcome == "meets"
+    assert [(pool.replicas, pool.needed) for pool in evaluation.provisioning.pools] == [(3, 1)]
+    assert evaluation.provisioning.cost_usd_per_hour == pytest.approx(3.99)
+    assert evaluation.usd_per_month == pytest.approx(3 * 3.99 * 730)
+    assert evaluation.saving_usd_per_hour == pytest.approx(2 * 3.99)
+    said = " ".join(render_evaluation(evaluation).split())
+    assert "This fleet meets its SLO at 6 req/s for $11.97/h, $8,738 a month." in said
+    assert "Over-provisioned: 2 fewer replicas in colocated-1 still meet every SLO, for $3.99/h (-66.7 %)." in said
+    assert "Cheapest fleet found: 1 colocated engine of 1 × H100 for $3.99/h, by formula: $7.98/h less" in said
+
+
+def test_one_that_is_overloaded_says_what_it_lacks(short_runs: None, tmp_path: Path) -> None:
+    rate = {"workload": TINY["workload"] | {"request_rate": "80/s"}}
+    evaluation = evaluated(tmp_path, PREFILL | {"replicas": 1}, DECODE | {"replicas": 2, "max_num_seqs": 256}, **rate)
+    assert evaluation.outcome == "misses"
+    prefill, decode = evaluation.provisioning.pools
+    assert prefill.needed > prefill.replicas == 1
+    assert decode.needed <= decode.replicas
+    assert 0.0 < evaluation.plan.goodput_rps < 80.0
+    assert [row.where for row in evaluation.plan.binding if row.slack < 0.0 and row.constraint == "time"] == [
+        "prefill-1"
+    ]
+    enough = [PREFILL | {"replicas": prefill.needed}, DECODE | {"replicas": decode.needed, "max_num_seqs": 256}]
+    assert evaluated(tmp_path, *enough, **rate).outcome == "meets"
+    said = " ".join(render_evaluation(evaluation).split())
+    assert "This fleet misses its SLO at 80 req/s" in said
+    assert "Binds first: prefill-1 gets " in said
+    assert f"{prefill.needed - 1} more replica" in said
+
+
+def test_one_that_is_too_slow_is_not_helped_by_replicas(short_runs: None, tmp_path: Path) -> None:
+    evaluation = evaluated(tmp_path, POOL | {"gpu": "L4", "replicas": 1})
+    assert (evaluation.outcome, evaluation.provisioning.pools, evaluation.plan.goodput_rps) == ("misses", [], 0.0)
+    said = " ".join(render_evaluation(evaluation).split())
+    assert "Headroom: none; at no rate that was tried does the fleet meet its SLOs." in said
+    assert "colocated-1 can take no load at all: decode steps then take too long for the TPOT limit." in said
+
+
+def test_spares_of_a_plan_are_paid_for_and_idle(short_runs: None, tmp_path: Path) -> None:
+    workload = tiny(tmp_path, constraints={"headroom": {"replicas": 1}})
+    plan = pdplan.optimize(pdplan.load_problem(workload), level="quick")
+    evaluation = pdplan.evaluate(plan, level=None)
+    assert evaluation.plan.cost_usd_per_hour == plan.cost_usd_per_hour
+    assert [pool.spare_replicas for pool in evaluation.plan.pools] == [1]
+    assert [(pool.replicas, pool.needed) for pool in evaluation.provisioning.pools] == [(1, 1)]
+
+
+def test_a_limit_on_whole_requests_is_beside_what_they_take(short_runs: None, tmp_path: Path) -> None:
+    evaluation = evaluated(tmp_path, POOL, slo={"e2e": "10s", "attainment": 0.99})
+    said = render_evaluation(evaluation)
+    assert re.search(r"default  p99 .* 10 s +100 % +99 %  ✓", said), said
+
+
+def test_requests_go_to_pools_by_class_length_and_capacity(tmp_path: Path) -> None:
+    slos = [TINY["slo"] | {"name": name, "share": 0.5} for name in ("chat", "batch")]
+    pools = (
+        POOL | {"slo_classes": ["chat"], "isl": {"to": 2000}},
+        POOL | {"slo_classes": ["chat"], "isl": {"from": 2000}},
+        POOL | {"slo_classes": ["batch"], "replicas": 3},
+        POOL | {"slo_classes": ["batch"], "replicas": 1},
+    )
+    subject = subject_of(load_fleet(fleet(tmp_path, *pools, workload=TINY | {"slo": slos})))
+    flows, routes = subject.instance.flows, [pool.route for pool in subject.fleet.pools]
+    assert flows.isl.tolist() == [800, 3000, 800, 3000]
+    assert (routes[0].tolist(), routes[1].tolist()) == ([1, 0, 0, 0], [0, 1, 0, 0])
+    assert routes[2] + routes[3] == pytest.approx([0, 0, 1, 1])
+    assert routes[2][2] == pytest.approx(0.75, abs=0.02)
+
+
+def test_requests_that_no_pool_gets_are_refused(tmp_path: Path) -> None:
+    stated = load_fleet(fleet(tmp_path, POOL | {"isl": {"to": 2000}}))
+    with pytest.raises(pdplan.InputError, match="no pool computes the prompts of class default with an ISL of 3,000"):
+        subject_of(stated)
+
+
+# --- the command ----------------------------------------------------------------------------------------------------
+
+
+def cheap(folder: Path, **sections: Any) -> Path:
+    return fleet(folder, POOL | {"max_num_seqs": 200, "max_num_batched_tokens": 3000}, **sections)
+
+
+def test_the_command_writes_and_prints_one_object(tmp_path: Path) -> None:
+    cheap(tmp_path)
+    done = program("evaluate", "fleet.yaml", "--effort", "none", "--json", "-o", "out", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    evaluation = json.loads(done.stdout)
+    assert evaluation == json.loads((tmp_path / "out" / "evaluation.json").read_text("utf-8"))
+    assert (evaluation["schema"], evaluation["outcome"], evaluation["plan"]["status"]) == (
+        "pdplan.evaluation/1",
+        "meets",
+        "stated",
+    )
+    assert evaluation["plan"]["pools"][0]["max_num_seqs"] == 200
+    assert evaluation["cheapest"] is None
+
+
+def test_a_workload_with_its_fleet_beside_it(short_runs: None, tmp_path: Path) -> None:
+    cheap(tmp_path, workload=None)
+    done = asked(tmp_path, "tiny.yaml", "--fleet", "fleet.yaml", "--set", "slo.tpot=7ms")
+    assert done.returncode == 3, done.stderr
+    assert done.stdout.startswith("This fleet misses its SLO at 6 req/s for $7.98/h")
+    assert done.stdout.splitlines()[-1] == "Next: pdplan optimize tiny.yaml -o plan"
+
+
+def asked(folder: Path, *words: str) -> Done:
+    return within("evaluate", *words, "--effort", "none", "-q", cwd=folder)
+
+
+def test_what_cannot_be_evaluated_is_one_sentence(tmp_path: Path) -> None:
+    fleet(tmp_path, POOL | {"tensor_parallel": 3})
+    cases = {
+        "fleet.yaml": "cannot start: TP 3 does not divide 32 attention heads (rule tensor_divides_heads)",
+        "tiny.yaml": "states no pools, so it is no fleet file (pdplan init --fleet writes one)",
+        "absent.yaml": "absent.yaml",
+    }
+    for file, words in cases.items():
+        done = asked(tmp_path, file)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert words in done.stderr
+
+
+def test_a_file_that_pdplan_did_not_write_is_kept(tmp_path: Path) -> None:
+    cheap(tmp_path)
+    (tmp_path / "evaluation.json").write_text("{}")
+    done = asked(tmp_path, "fleet.yaml", "-o", ".")
+    assert done.returncode == 2
+    assert "was not written by pdplan" in done.stderr
+
+
+def test_a_fleet_file_stands_in_place_of_a_plan(tmp_path: Path) -> None:
+    cheap(tmp_path)
+    day = ",".join(["2", "6"] * 12)
+    commands = (
+        ("simulate", "fleet.yaml", "--requests", 500, "--json"),
+        ("resilience", "fleet.yaml", "--requests", 500, "--json"),
+        ("autoscale", "fleet.yaml", "--requests", 500, "--by-hour", day, "--json"),
+        ("deploy", "fleet.yaml", "-o", "files"),
+    )
+    for words in commands:
+        done = within(*words, cwd=tmp_path)
+        assert done.returncode in (0, 3), done.stderr
+    config = next((tmp_path / "files").rglob("*.sh")).read_text("utf-8")
+    assert "200" in config
+    assert within("deploy", "fleet.yaml", "--check", "files", cwd=tmp_path).returncode == 0
+
+
+def test_init_writes_a_fleet_that_is_evaluated(short_runs: None, tmp_path: Path) -> None:
+    assert within("init", cwd=tmp_path).returncode == 0
+    done = within("init", "--fleet", cwd=tmp_path)
+    assert done.stderr.splitlines()[-1] == "Next: pdplan evaluate fleet.yaml"
+    assert yaml.safe_load((tmp_path / "fleet.yaml").read_text())["schema"] == "pdplan.fleet/1"
+    assert asked(tmp_path, "fleet.yaml").returncode == 0

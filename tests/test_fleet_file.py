@@ -1,0 +1,162 @@
+"""Fleet files: what they state, what is wrong with them and where, and the rule by which a fleet cannot start."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from costmodel.errors import InputError
+from search_spaces.fleet_file import StatedFleet, load_fleet
+from search_spaces.loader import load_problem
+from search_spaces.writing import fleet_text, init_text
+from tests.running import TINY, tiny
+
+POOL: dict[str, Any] = {"gpu": "H100", "replicas": 2, "max_num_seqs": 64, "max_num_batched_tokens": 2048}
+PREFILL, DECODE = POOL | {"role": "prefill"}, POOL | {"role": "decode"}
+
+
+def fleet(folder: Path, *pools: dict[str, Any], **sections: Any) -> Path:
+    """A fleet file beside the tiny workload, which it names unless told otherwise."""
+    tiny(folder)
+    path = folder / "fleet.yaml"
+    path.write_text(yaml.safe_dump({"workload": "tiny.yaml", "pools": list(pools)} | sections, sort_keys=False))
+    return path
+
+
+def loaded(folder: Path, *pools: dict[str, Any], **sections: Any) -> StatedFleet:
+    return load_fleet(fleet(folder, *pools, **sections))
+
+
+def refusal(folder: Path, *pools: dict[str, Any], **sections: Any) -> str:
+    with pytest.raises(InputError) as refused:
+        loaded(folder, *pools, **sections)
+    return str(refused.value)
+
+
+def test_defaults_are_those_of_the_workload(tmp_path: Path) -> None:
+    stated = loaded(tmp_path, POOL)
+    (pool,) = stated.pools
+    assert (stated.name, pool.id, pool.role, pool.accelerator) == ("fleet", "colocated-1", "colocated", "H100")
+    assert (pool.weight_dtype, pool.kv_dtype, pool.parallelism.gpus) == ("bf16", "bf16", 1)
+    assert stated.problem.engine == "vllm"
+
+
+def test_pools_are_numbered_by_role_in_the_order_of_the_file(tmp_path: Path) -> None:
+    stated = loaded(tmp_path, DECODE, PREFILL, DECODE | {"replicas": 5})
+    assert [(pool.id, pool.replicas) for pool in stated.pools] == [("prefill-1", 2), ("decode-1", 2), ("decode-2", 5)]
+
+
+def test_settings_off_the_grid_are_taken_as_they_are(tmp_path: Path) -> None:
+    stated = loaded(tmp_path, POOL | {"max_num_seqs": 200, "max_num_batched_tokens": 3000})
+    assert stated.problem.space.max_num_seqs == (200,)
+    assert stated.problem.space.max_num_batched_tokens == (3000,)
+    assert 200 not in stated.wanted.space.max_num_seqs
+
+
+def test_settings_of_the_search_space_leave_it_as_it_is(tmp_path: Path) -> None:
+    stated = loaded(tmp_path, POOL)
+    assert stated.problem.space == stated.wanted.space == load_problem(tmp_path / "tiny.yaml").space
+
+
+def test_prices_count_for_the_fleet_and_for_the_search(tmp_path: Path) -> None:
+    stated = loaded(tmp_path, PREFILL | {"price": "$2.50/h"}, DECODE | {"gpu": "L40S"}, PREFILL | {"price": 2.5})
+    for problem in (stated.problem, stated.wanted):
+        prices = {offer.accelerator.name: offer.usd_per_hour for offer in problem.offers}
+        assert prices == {"H100": 2.5, "L40S": pytest.approx(prices["L40S"])}
+
+
+def test_limits_on_what_may_be_bought_do_not_bind_what_runs(tmp_path: Path) -> None:
+    path = fleet(tmp_path, POOL)
+    workload = tiny(tmp_path, accelerators=[{"name": "H100", "inventory": 1}], constraints={"max_gpus": 1})
+    stated = load_fleet(path, workload)
+    assert (stated.problem.offers[0].inventory, stated.problem.constraints.max_gpus) == (None, None)
+    assert (stated.wanted.offers[0].inventory, stated.wanted.constraints.max_gpus) == (1, 1)
+
+
+def test_a_fleet_file_may_hold_its_workload(tmp_path: Path) -> None:
+    stated = loaded(tmp_path, POOL, workload=TINY, engine="sglang", name="mine")
+    assert (stated.name, stated.problem.name, stated.problem.engine) == ("mine", "tiny", "sglang")
+    assert stated.problem.workload.request_rate == 6.0
+
+
+def test_a_fault_of_the_workload_within_is_told_with_its_line(tmp_path: Path) -> None:
+    said = refusal(tmp_path, POOL, workload=TINY | {"slo": {"ttft": "1s", "tpott": "40ms"}})
+    line = (tmp_path / "fleet.yaml").read_text().splitlines().index("    tpott: 40ms") + 1
+    assert f"fleet.yaml:{line}:5: slo.tpott: is not a known key; did you mean 'tpot'?" in said
+
+
+@pytest.mark.parametrize(
+    ("pool", "words"),
+    [
+        ({"gpu": "H10O"}, "pools.0.gpu: 'H10O' is not known; did you mean 'H100'"),
+        ({"role": "prefil"}, "pools.0.role: 'prefil' is not known; did you mean 'prefill'?"),
+        ({"replicas": 0}, "pools.0.replicas: 0 is out of range; must be at least 1"),
+        ({"tensor_paralel": 2}, "pools.0.tensor_paralel: is not a known key; did you mean 'tensor_parallel'?"),
+        ({"price": "2.50 EUR"}, "pools.0.price: "),
+        ({"isl": {"from": 10, "to": 10}}, "pools.0.isl: from 10 to 10 holds no length"),
+        ({"slo_classes": ["defalt"]}, "pools.0.slo_classes.0: SLO class 'defalt' is not known; did you mean 'default'"),
+    ],
+)
+def test_a_fault_is_told_with_its_place_and_the_nearest_name(tmp_path: Path, pool: dict[str, Any], words: str) -> None:
+    said = refusal(tmp_path, POOL | pool)
+    assert words in said
+    assert f"{tmp_path / 'fleet.yaml'}:" in said
+    assert "^" in said
+
+
+def test_all_faults_are_told_at_once(tmp_path: Path) -> None:
+    said = refusal(tmp_path, POOL | {"replicas": "two"}, {"gpu": "H100"}, poools=3)
+    for words in ("pools.0.replicas: ", "pools.1.max_num_seqs: is missing", "poools: is not a known key"):
+        assert words in said
+
+
+@pytest.mark.parametrize(
+    ("sections", "words"),
+    [
+        ({"workload": None}, "names no workload; add workload: workload.yaml"),
+        ({"workload": 3}, "workload: must be the path of a workload.yaml, or what stands in one"),
+        ({"schema": "pdplan.workload/1"}, "pdplan.workload/1 is no fleet (pdplan.fleet/1)"),
+        ({"pools": []}, "pools: is empty, but a fleet has one pool at least"),
+        ({"pools": [PREFILL]}, "pools: has prefill pools but no decode pool, without which they serve nothing"),
+        ({"pools": [POOL | {"price": 2}, POOL]}, "pools.1.price: another pool states another price of H100"),
+    ],
+)
+def test_what_no_fleet_can_be_is_refused(tmp_path: Path, sections: dict[str, Any], words: str) -> None:
+    assert words in refusal(tmp_path, POOL, **sections)
+
+
+LLAMA_70B = {"model": {"name": "Llama-3.1-70B"}}
+CANNOT_START = {
+    "heads": ({}, [POOL | {"tensor_parallel": 3}], "TP 3 does not divide 32 attention heads", "tensor_divides_heads"),
+    "weights": (LLAMA_70B, [POOL], "weights do not fit in memory", "model_and_one_request_fit"),
+    "chunk": (
+        {},
+        [POOL | {"gpu": "L4", "max_num_batched_tokens": 1_000_000}],
+        "with max_num_seqs 64 and max_num_batched_tokens 1,000,000, weights do not fit",
+        "model_and_one_request_fit",
+    ),
+    "tokens": ({}, [POOL | {"max_num_batched_tokens": 32}], "32 is below max_num_seqs 64", "tokens_cover_requests"),
+    "engine": ({"engine": "trtllm"}, [POOL | {"gpu": "MI300X"}], "trtllm", "engine_runs_there"),
+    "pipeline": ({}, [PREFILL, DECODE | {"pipeline_parallel": 2}], "PP 2 of decode", "decode_is_one_stage"),
+    "precision": ({}, [PREFILL, DECODE | {"kv_dtype": "fp8"}], "KV dtype bf16 of prefill", "kv_dtypes_agree"),
+}
+
+
+@pytest.mark.parametrize("case", CANNOT_START)
+def test_a_fleet_that_cannot_start_is_refused_by_the_rule(tmp_path: Path, case: str) -> None:
+    changes, pools, words, rule = CANNOT_START[case]
+    said = refusal(tmp_path, *pools, workload=TINY | changes)
+    (sentence,) = [line for line in said.splitlines() if "(rule " in line]
+    assert words in sentence
+    assert sentence.endswith(f"(rule {rule})")
+    assert "cannot start: " in sentence or "cannot hand over to a decode pool: " in sentence
+
+
+def test_the_example_states_what_serves_the_example_of_a_workload(tmp_path: Path) -> None:
+    (tmp_path / "workload.yaml").write_text(init_text())
+    (tmp_path / "fleet.yaml").write_text(fleet_text())
+    stated = load_fleet(tmp_path / "fleet.yaml")
+    assert (stated.name, [pool.replicas for pool in stated.pools]) == ("today", [3])
