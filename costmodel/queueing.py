@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -164,16 +163,6 @@ def conditional_wait(
     return np.maximum(spread, 0.0) / (2.0 * np.asarray(servers) * idle)
 
 
-def wait_exceeds(slack: ArrayLike, probability: ArrayLike, theta: ArrayLike) -> FloatArray:
-    """P(wait > slack) = Pw exp(-slack / theta), and 1 where there is no slack at all [1].
-
-    slack [s]: what the SLO leaves after everything but the wait; probability Pw [1]; theta [s].
-    """
-    room = np.asarray(slack, dtype=np.float64)
-    decay = np.exp(-np.maximum(room, 0.0) / np.maximum(np.asarray(theta, dtype=np.float64), 1e-12))
-    return np.where(room < 0.0, 1.0, np.asarray(probability) * decay)
-
-
 def normal_exceeds(z: ArrayLike) -> FloatArray:
     """P(Z > z) of a standard normal [1], within 1e-7 (Abramowitz and Stegun 26.2.17).
 
@@ -218,48 +207,6 @@ def gamma_exceeds(x: ArrayLike, mean: ArrayLike, spread: ArrayLike) -> FloatArra
     return np.where(np.asarray(x) <= 0.0, 1.0, normal_exceeds((root - 1.0 + ninth) / np.sqrt(ninth)))
 
 
-def normal_quantile(probability: float) -> float:
-    """The z with P(Z > z) = probability [1].
-
-    >>> round(normal_quantile(0.1), 4)
-    1.2816
-    """
-    return NormalDist().inv_cdf(1.0 - probability)
-
-
-def halfin_whitt_margin(probability: float) -> float:
-    """The beta at which P(wait) equals `probability` when rho = 1 - beta / sqrt(c) [1].
-
-    P(wait) = 1 / (1 + beta Phi(beta) / phi(beta)) (Halfin and Whitt 1981, theorem 1): spare capacity of many
-    servers need only grow with the square root of their number. Solved by bisection to 1e-9.
-
-    >>> round(halfin_whitt_margin(0.2234), 3)
-    1.0
-    """
-    normal = NormalDist()
-    low, high = 0.0, 20.0
-    for _ in range(64):
-        beta = (low + high) / 2.0
-        density = normal.pdf(beta)
-        waits = 1.0 / (1.0 + beta * normal.cdf(beta) / density) if density > 0.0 else 0.0
-        low, high = (beta, high) if waits > probability else (low, beta)
-    return (low + high) / 2.0
-
-
-def shortest_residual(jobs: FloatArray, weight: FloatArray, servers: FloatArray) -> FloatArray:
-    """Mean residual of the shortest of the jobs in service at c busy servers [s], (columns,).
-
-    In service a job is met in proportion to its length, and half of it is left. jobs (columns, flows), ascending in
-    each row, with weights (flows,); servers c (columns, 1).
-
-    >>> shortest_residual(np.array([[1.0, 3.0]]), np.array([0.5, 0.5]), np.array([[1.0]])).tolist()  # 10 / 2 / 2 / 2
-    [1.25]
-    """
-    met = np.cumsum(jobs * weight, axis=1)
-    longer = np.maximum(1.0 - met / met[:, -1:], 0.0) ** servers
-    return np.asarray(0.5 * (jobs * -np.diff(longer, axis=1, prepend=1.0)).sum(axis=1))
-
-
 def lanes_held_up(lanes: FloatArray, rho: FloatArray, chunks: FloatArray) -> FloatArray:
     """How many of an engine's lanes a prompt chunk slows, on average [1].
 
@@ -269,25 +216,6 @@ def lanes_held_up(lanes: FloatArray, rho: FloatArray, chunks: FloatArray) -> Flo
     """
     together = -np.expm1(lanes * np.log1p(-np.minimum(rho, 0.999999))) / np.maximum(rho, 1e-12)
     return np.asarray(np.minimum(together, 1.0 + (lanes - 1.0) * (1.0 - rho) / np.maximum(chunks, 1.0)))
-
-
-def busy_share_variance(rho: FloatArray, residual: FloatArray, window: FloatArray) -> FloatArray:
-    """Variance of the share of a window that prompts keep busy [1].
-
-    Compound Poisson: rho R / L with R = E[s^2]/E[s] (more when arrivals are bursty); never above that of a share
-    which is either 0 or 1, rho (1 - rho).
-    """
-    return np.maximum(np.minimum(rho * residual / window, rho * (1.0 - np.minimum(rho, 1.0))), 1e-12)
-
-
-def pipeline_bubble(service: FloatArray, weight: FloatArray, rho: FloatArray) -> FloatArray:
-    """Time that a prompt loses in a pipeline behind longer ones ahead of it, per stage boundary [s], (columns, flows).
-
-    E[(M - s)+] where M is the longest service in the busy period so far, P(M <= x) = (1 - rho) / (1 - rho F(x)), and F
-    is the distribution of services (columns, flows) with weights (flows,) or (columns, flows).
-    """
-    busy = np.minimum(rho, 0.999999)[:, None]
-    return _mean_excess(service, weight, lambda below: (1.0 - busy) / (1.0 - busy * below))
 
 
 def pipeline_cycle(step: FloatArray, weight: FloatArray, stages: FloatArray) -> FloatArray:

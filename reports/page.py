@@ -46,7 +46,7 @@ from .page_parts import (
     WhySection,
     WorkloadSection,
 )
-from .proof_words import certified, outcome_words
+from .proof_words import largest_saving, outcome_words
 from .reasons import (
     accuracy_sentence,
     accuracy_table,
@@ -177,11 +177,11 @@ def _kpis(plan: Plan) -> tuple[Kpi, ...]:
 def _proof(plan: Plan) -> Kpi:
     cheapest = plan.objective == "min_cost"
     if sentences.is_proved(plan):
-        who = "cheapest of the promised fleets" if cheapest else f"most {sentences.goal_words(plan)}"
+        who = "no fleet of one or two pools costs less" if cheapest else f"most {sentences.goal_words(plan)} found"
         who += " at these prices" if plan.price_remarks else ""
-        return Kpi("proved", f"{who}{_at_most(plan)}")
+        return Kpi("cheapest" if cheapest else "best", f"{who}{_at_most(plan)}")
     if cheapest:
-        share = certified(plan)
+        share = largest_saving(plan)
         if share is None:
             return Kpi(percent(plan.gap), "gap to the lower bound of the formulas")
         return Kpi(percent(share), "cheaper at most: any fleet, by formula")
@@ -189,7 +189,7 @@ def _proof(plan: Plan) -> Kpi:
 
 
 def _at_most(plan: Plan) -> str:
-    share = certified(plan)
+    share = largest_saving(plan)
     return "" if share is None else f"; any fleet: at most {percent(share)} cheaper"
 
 

@@ -1,4 +1,4 @@
-"""What is proven of a plan's price, in words that claim no more: of the fleets that formulas promise, and of any."""
+"""What is known of cheaper fleets, in words that claim no more: of fleets of one or two pools, and of any."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .numbers import hourly, is_number, percent
 from .words import search_words
 
 
-def certified(plan: Plan) -> float | None:
+def largest_saving(plan: Plan) -> float | None:
     """What any fleet at all could save at most by formula, as a share of the cost [1]; None where that is not known."""
     if plan.objective != "min_cost" or not plan.cost_usd_per_hour or beats_the_floor(plan):
         return None
@@ -24,48 +24,42 @@ def beats_the_floor(plan: Plan) -> bool:
 
 
 def outcome_words(plan: Plan) -> str:
-    """Say how the search ended; optimal only with those among which the fleet is."""
+    """Say how the search ended."""
     if plan.status is not Status.OPTIMAL:
         return search_words(plan.status.value)
     if plan.objective != "min_cost":
-        return "optimal by formula"
-    return "optimal among all fleets" if holds_for_all(plan) else "optimal among promised fleets"
+        return "best found"
+    return "cheapest possible" if is_cheapest_possible(plan) else "cheapest found"
 
 
-def holds_for_all(plan: Plan) -> bool:
+def is_cheapest_possible(plan: Plan) -> bool:
     """Tell whether no fleet at all is cheaper by formula."""
-    share = certified(plan)
+    share = largest_saving(plan)
     return share is not None and share <= OPTIMAL_GAP
 
 
 def cost_proof(plan: Plan) -> str:
-    """Say how far the plan could be from the cheapest promised fleet, and from the cheapest of all.
+    """Say what is known of fleets of one or two pools, and of fleets of any shape, that cost less.
 
-    Where a price of the fleet needs a remark, all that is proven is so at these prices.
+    Where a price of the fleet needs a remark, all of it is so at these prices.
     """
     if beats_the_floor(plan):
         floor = hourly(plan.floor_usd_per_hour)
-        return f"No lower bound on the price is known: by formula no fleet below {floor} would hold, but this one did."
-    if holds_for_all(plan):
-        proved = f"Proved by formula{' at these prices' if plan.price_remarks else ''}"
-        return f"{proved}: no fleet at all costs less than {hourly(plan.floor_usd_per_hour)} (gap 0 %)."
-    share, least = certified(plan), ""
-    if share is not None:
-        at_most = f"none below {hourly(plan.floor_usd_per_hour)} (at most {percent(share)} cheaper)"
-        least = f"certified against every fleet: {at_most}"
-    if not is_number(plan.gap):
-        return _sentence(least, plan) if least else "No lower bound on the price is known."
-    if share is not None and plan.bound_usd_per_hour == plan.floor_usd_per_hour:
-        return _sentence(least, plan)
-    bound, gap = hourly(plan.bound_usd_per_hour), percent(max(0.0, plan.gap))
+        return f"No lower bound on the price is known: by formula no fleet below {floor} meets the SLOs, but this one does."
+    given = "At these prices, no" if plan.price_remarks else "No"
+    any_shape = f"{given} fleet of any shape can cost less than {hourly(plan.floor_usd_per_hour)} under this model."
+    if is_cheapest_possible(plan):
+        return f"Cheapest fleet possible: {any_shape[:1].lower() if given == 'No' else any_shape[:1]}{any_shape[1:]}"
+    sentences = [_few_pools(plan), any_shape if plan.floor_usd_per_hour is not None else ""]
+    return " ".join(filter(None, sentences)) or "No lower bound on the price is known."
+
+
+def _few_pools(plan: Plan) -> str:
+    """What is known of fleets of one or two pools; empty where nothing is, or the fleet has more pools than these."""
+    bound = plan.bound_usd_per_hour
+    if not is_number(plan.gap) or bound is None or bound == plan.floor_usd_per_hour:
+        return ""
     if plan.gap <= OPTIMAL_GAP:
-        cheaper = f"none is cheaper (bound {bound}, gap {gap})"
-    else:
-        cheaper = f"one may be cheaper, by at most {gap} (bound {bound})"
-    return _sentence(f"of fleets whose engines promise the demand {cheaper}{f'; {least}' if least else ''}", plan)
-
-
-def _sentence(words: str, plan: Plan) -> str:
-    if plan.price_remarks:
-        return f"At these prices, {words}."
-    return f"{words[:1].upper()}{words[1:]}."
+        at = ", at these prices" if plan.price_remarks else ""
+        return f"Cheapest fleet found: no fleet of one or two pools is cheaper{at}."
+    return f"By formula a fleet for {hourly(bound)} would do; simulated, none that costs less than this one did."

@@ -141,7 +141,7 @@ def miss_words(miss: Alternative) -> str:
 
 
 def proof_sentence(plan: Plan) -> str:
-    """Say how far the plan could be from the best fleet: the formulas promise fewer fleets than hold."""
+    """Say what is known of better fleets."""
     if plan.objective != "min_cost":
         return _goodput_proof(plan)
     return cost_proof(plan)
@@ -149,7 +149,7 @@ def proof_sentence(plan: Plan) -> str:
 
 def _goodput_proof(plan: Plan) -> str:
     what = goal_words(plan)
-    who = "No fleet of the search space" if plan.objective == "max_goodput" else "No fleet that the formulas promise"
+    who = "No fleet of any shape"
     more = possible_gain(plan)
     if more is None:
         return f"No upper bound on the {what} is known."
@@ -164,7 +164,7 @@ def possible_gain(plan: Plan) -> float | None:
 
 
 def is_proved(plan: Plan) -> bool:
-    """Tell whether no fleet that the formulas promise can be better."""
+    """Tell whether the search found nothing better among all that it looked at."""
     return plan.status is Status.OPTIMAL
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from itertools import pairwise
 from statistics import NormalDist
 
 import numpy as np
@@ -17,11 +16,8 @@ from costmodel.queueing import (
     conditional_wait,
     erlang_c,
     gamma_wait,
-    halfin_whitt_margin,
     normal_exceeds,
-    normal_quantile,
     pipeline_cycle,
-    wait_exceeds,
     wait_probability,
 )
 
@@ -151,28 +147,6 @@ class TestConditionalWait:
         assert conditional_wait(servers, low, 1.0, 3.0, scv) <= conditional_wait(servers, high, 1.0, 3.0, scv)
 
 
-class TestTail:
-    def test_the_tail_of_mm1(self) -> None:
-        # P(W > t) = rho exp(-(1 - rho) t / m)
-        theta = conditional_wait(1, 0.5, 1.0, 2.0)
-        assert wait_exceeds(3.0, 0.5, theta) == pytest.approx(0.5 * math.exp(-0.5 * 3.0))
-
-    def test_at_no_slack_all_who_wait_are_late(self) -> None:
-        assert wait_exceeds(0.0, 0.3, 1.0) == pytest.approx(0.3)
-
-    def test_below_no_slack_everyone_is_late(self) -> None:
-        np.testing.assert_array_equal(wait_exceeds([-1e-9, -5.0], 0.3, 1.0), 1.0)
-
-    def test_a_queue_without_wait_is_late_only_by_its_service(self) -> None:
-        assert wait_exceeds(1.0, 0.3, 0.0) == 0.0
-
-    @settings(deadline=None, max_examples=60)
-    @given(st.floats(-1, 50), st.floats(-1, 50), st.floats(0, 1), st.floats(0, 10))
-    def test_more_slack_is_never_later(self, one: float, other: float, probability: float, theta: float) -> None:
-        low, high = sorted((one, other))
-        assert wait_exceeds(high, probability, theta) <= wait_exceeds(low, probability, theta)
-
-
 class TestNormal:
     @settings(deadline=None, max_examples=100)
     @given(st.floats(-8, 8))
@@ -181,27 +155,6 @@ class TestNormal:
 
     def test_far_tails_stay_finite(self) -> None:
         np.testing.assert_allclose(normal_exceeds([np.inf, -np.inf]), [0.0, 1.0], atol=1e-300)
-
-    @pytest.mark.parametrize("probability", [0.5, 0.1, 0.01, 1e-5])
-    def test_the_quantile_inverts_it(self, probability: float) -> None:
-        assert normal_exceeds(normal_quantile(probability)) == pytest.approx(probability, abs=1e-7)
-
-
-class TestHalfinWhitt:
-    @pytest.mark.parametrize("probability", [0.5, 0.2, 0.05, 0.01])
-    def test_it_solves_its_equation(self, probability: float) -> None:
-        beta, normal = halfin_whitt_margin(probability), NormalDist()
-        assert 1.0 / (1.0 + beta * normal.cdf(beta) / normal.pdf(beta)) == pytest.approx(probability, abs=1e-8)
-
-    @pytest.mark.parametrize("servers", [32, 128, 512])
-    @pytest.mark.parametrize("probability", [0.3, 0.1, 0.03])
-    def test_it_is_near_erlang_c(self, servers: int, probability: float) -> None:
-        rho = 1.0 - halfin_whitt_margin(probability) / math.sqrt(servers)
-        assert erlang_c(servers, rho) == pytest.approx(probability, abs=0.03)
-
-    def test_a_stricter_goal_needs_more_room(self) -> None:
-        margins = [halfin_whitt_margin(p) for p in (0.5, 0.1, 0.01, 0.001, 1e-6)]
-        assert all(low < high for low, high in pairwise(margins))
 
 
 class TestPipelineCycle:

@@ -131,6 +131,20 @@ def holds(instance: Instance, prediction: Misses | Evaluation) -> bool:
     return prediction.stable and bool((prediction.attainment >= goals - 1e-9).all())
 
 
+def accepts(instance: Instance, fleet: Fleet, states: tuple[PoolState, ...]) -> bool:
+    """Whether a fleet holds by the states of its pools: what `holds` says of `misses_of`, without what is settled."""
+    if not all(state.stable for state in states):
+        return False
+    flows, weight = instance.flows, _class_shares(instance)
+    goals = np.array([slo.attainment for slo in instance.problem.slos])
+    later = _exceeds(_tokens(instance, fleet, states), flows.tpot * (1.0 + 1e-9))
+    late = later + _full(fleet, states, flows.isl.size)
+    if (weight @ np.clip(1.0 - late, 0.0, 1.0) / weight.sum(axis=1) < goals - 1e-9).any():
+        return False  # whatever their TTFT
+    late = late + _exceeds(_first_token(instance, fleet, states), flows.ttft)
+    return bool((weight @ np.clip(1.0 - late, 0.0, 1.0) / weight.sum(axis=1) >= goals - 1e-9).all())
+
+
 def promise(instance: Instance, fleet: Fleet, volume: float = 1.0) -> float:
     """Share of its goal that the worst class reaches by formula at `volume` times the demand [1]."""
     goals = np.array([slo.attainment for slo in instance.problem.slos])

@@ -33,8 +33,8 @@ class Status(StrEnum):
     """How the search ended."""
 
     OPTIMAL = "optimal"
-    """The fleet meets every SLO, confirmed by simulation where that was asked for, and none that the formulas promise
-    to is cheaper (within 1e-4 of its cost)."""
+    """The fleet meets every SLO, confirmed by simulation where that was asked for, and no fleet of one or two pools
+    that holds by formula is cheaper (within 1e-4 of its cost)."""
     FEASIBLE = "feasible"
     """The fleet meets every SLO; a cheaper one is not ruled out, see `bound_usd_per_hour` and `certified_gap`, or
     the time was up before it was simulated, see `warnings`."""
@@ -290,7 +290,7 @@ class Plan(Record):
     """How wrong predictions of serving were where they were measured, by accelerator and way of serving."""
     cost_usd_per_hour: Amount | None
     bound_usd_per_hour: float | None
-    """No fleet whose engines promise the demand, however routed, costs less; the floor where this fleet does."""
+    """No fleet of one or two pools that holds by formula costs less; the floor where this fleet does."""
     gap: float | None
     """What the fleets of that bound could save at most, as a share of the cost; of goodput, what they could have more;
     none where the bound and the floor are above the cost."""

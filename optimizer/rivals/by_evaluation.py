@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from costmodel.engine import Role
 from optimizer.fleets.bought import gpu_cost, within_limits
-from optimizer.fleets.evaluate import goodput_volume, holds, misses_of, predict_misses
+from optimizer.fleets.evaluate import accepts, goodput_volume, holds, misses_of, predict_misses
 from optimizer.fleets.fleet import Fleet, FleetPool, prefill_seqs
 from optimizer.fleets.headroom import pool_headroom
 from optimizer.fleets.pool_state import PoolState, pool_state
@@ -138,8 +138,7 @@ class Evaluated:
         key = picks, volume
         if key not in self.held:
             states = tuple(self.state(*pick, volume) for pick in picks)
-            good = all(state.stable for state in states)
-            self.held[key] = good and holds(self.instance, misses_of(self.instance, self.fleet(picks), states))
+            self.held[key] = accepts(self.instance, self.fleet(picks), states)
         return self.held[key]
 
     def enough(self, setting: int, most: int) -> int | None:
@@ -147,17 +146,20 @@ class Evaluated:
         low, high = self.known.get(setting, (int(self.least[setting]) - 1, None))
         if most <= low or self.hopeless[setting]:
             return None
-        if high is None or high > most:
+        if self.settings.role[setting] == COLOCATED and (high is None or high > most):
             if not self.able(setting, most):
                 self.known[setting] = (most, high)
                 return None
             high = most
         step = 1  # for mostly those are enough that keep up, or one more
-        while high - low > 1:
-            middle = min(low + step, (low + high) // 2)
+        while high is None or high - low > 1:
+            if high is None and low >= most:
+                self.known[setting] = (low, None)
+                return None
+            middle = min(low + step, most if high is None else (low + high) // 2)
             low, high, step = (low, middle, step) if self.able(setting, middle) else (middle, high, 2 * step)
         self.known[setting] = (low, high)
-        return high
+        return high if high <= most else None
 
     def spoiled_by_steps(self, setting: int, engines: int) -> bool:
         """Whether a colocated pool misses for its long steps alone: without late tokens it would keep every goal."""
@@ -190,7 +192,7 @@ class Evaluated:
         if not state.stable:
             return False
         if role == DECODE:
-            return holds(self.instance, misses_of(self.instance, self.fleet(((setting, engines),)), (state,)))
+            return accepts(self.instance, self.fleet(((setting, engines),)), (state,))
         flows, tables, shape = self.instance.flows, self.instance.tables, int(self.settings.shape[setting])
         slack = flows.ttft - state.latency - tables.kv_transferred[shape] / tables.link[shape]
         late = np.where(slack < 0.0, 1.0, 0.0)
