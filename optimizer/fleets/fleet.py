@@ -52,15 +52,11 @@ class Fleet:
 
 
 def pool_config(instance: Instance, pool: FleetPool) -> EngineConfig:
-    """The engine config of a pool, scheduler limits filled in."""
+    """The engine config of a pool, scheduler limits filled in; a decode step has a token for each request that runs."""
     tables = instance.tables
-    return engine_config(
-        instance.problem,
-        tables.shapes[pool.shape],
-        pool.role,
-        int(tables.seqs[pool.seqs]),
-        int(tables.chunks[pool.chunk]),
-    )
+    seqs, budget = int(tables.seqs[pool.seqs]), int(tables.chunks[pool.chunk])
+    budget = max(budget, seqs) if pool.role is Role.DECODE else budget
+    return engine_config(instance.problem, tables.shapes[pool.shape], pool.role, seqs, budget)
 
 
 def prefill_seqs(instance: Instance, shape: int) -> int:

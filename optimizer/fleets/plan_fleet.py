@@ -69,13 +69,14 @@ def engines_of(instance: Instance, pool: Pool | StatedPool, replicas: int, route
 
     Raises InputError for settings that the instance does not have.
     """
-    tables = instance.tables
+    tables, role = instance.tables, Role(pool.role)
+    least = role is Role.DECODE and pool.max_num_batched_tokens == max(int(tables.chunks[0]), pool.max_num_seqs)
     return FleetPool(
         name=pool.id,
-        role=Role(pool.role),
+        role=role,
         shape=_shape(instance, pool),
         seqs=_setting(tables.seqs, pool.max_num_seqs, pool, "max_num_seqs"),
-        chunk=_setting(tables.chunks, pool.max_num_batched_tokens, pool, "max_num_batched_tokens"),
+        chunk=0 if least else _setting(tables.chunks, pool.max_num_batched_tokens, pool, "max_num_batched_tokens"),
         replicas=replicas,
         spares=0,
         route=route,

@@ -74,7 +74,7 @@ def _product(role: int, shapes: BoolArray, limits: IntArray, chunks: BoolArray) 
 
 
 def _possible(instance: Instance, settings: Settings) -> BoolArray:
-    """Whether the limits hold one engine, and it decodes within some TPOT limit.
+    """Whether the limits hold one engine that decodes within some TPOT limit, with a token for each request in a step.
 
     Of the batch limits of colocated engines those are dropped whose full batch is too slow for every TPOT limit, but
     for the smallest of these, which may never be full.
@@ -90,6 +90,7 @@ def _possible(instance: Instance, settings: Settings) -> BoolArray:
     longest = instance.flows.tpot.max()
     generates, together = settings.role != PREFILL, settings.role == COLOCATED
     fits &= ~generates | (tables.decode_base.min(axis=1)[shape] < longest)
+    fits &= ~together | (tables.seqs[settings.seqs] <= tables.chunks[settings.chunk])
     return np.asarray(fits & ~(together & (_limit_before(tables, settings) >= longest)))
 
 

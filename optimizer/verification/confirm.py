@@ -7,7 +7,7 @@ it took to choose it, a number that the new runs have no part in. Where the lowe
 its goal and the fleet comes out of a crowd (`crowd`), it is confirmed, and these runs are what the plan tells; one near
 its capacity must keep up with more, too (`pressed`). Else it is refuted, and the search goes on as if it had missed:
 the next that it chooses gets the next confirmation. Few fleets that hold are to be lost to chance: the runs by which
-one was chosen say how many confirm it (`enough`), and one that is left between gets a second confirmation of eight.
+one was chosen say how many confirm it (`enough`), and one that is left between gets a second confirmation of 32.
 
 The k-th confirmation has intervals beyond whose lower end the true share lies with a chance of LEVEL / 2^k. A fleet
 that misses a goal passes the k-th with that chance at most, so that the chance that any is ever printed is at most
@@ -34,7 +34,7 @@ MOST_CONFIRMED = 8
 MOST_BETWEEN = 2 * MOST_JUDGED
 """Requests of the second confirmation of a fleet that the first left between."""
 APART = REPLICATIONS[-1] + 1
-"""Distance of the numbers of two confirmations' first runs: each has up to eight runs, and one with a crowd."""
+"""Distance of the numbers of two confirmations' first runs: each has up to 32 runs, and one with a crowd."""
 
 
 def tail_of(number: int) -> float:

@@ -4,8 +4,8 @@ The formulas choose batch limits and token budgets (chunks) beside the engines, 
 in these alone. So before anything dearer is tried, a fleet that missed is looked at with other settings of the pools to
 blame, each in one short run of the requests that all fleets get:
 
-- chunks FURTHER places larger in the table, or as much smaller. Which way helps depends on how an engine schedules: to
-  one that stops its decodes for prompts, few large chunks are a mercy; to one that mixes them, small ones;
+- chunks one or FURTHER places larger in the table, or as much smaller. Which way helps depends on how an engine
+  schedules: to one that stops its decodes for prompts, few large chunks are a mercy; to one that mixes them, small ones;
 - the smallest batch limit with which the formulas still promise enough at MORE of the demand, which a fleet near its
   capacity must bear; or, where a pool has that already, one FURTHER places larger. Smaller ones make steps shorter, and
   keep the KV memory from filling where requests would then preempt each other.
@@ -30,8 +30,9 @@ from .tune import chunks_of, valid
 from .verdict import Bench, Distance, Key, Verdict, fleet_key
 
 FURTHER = 2
-"""Places in the tables by which a setting is moved: chunks become four times as large, batch limits twice."""
-MOST_LOOKS = 6
+"""Places in the tables by which a setting is moved at most: chunks to about four times as many tokens, batch limits to
+twice as many requests."""
+MOST_LOOKS = 12
 """Other settings of one fleet that are looked at."""
 NEAR = 0.15
 """Share by which a class may miss of which the formulas say that it does: they erred little, and settings mend little
@@ -118,9 +119,11 @@ def _each_change(instance: Instance, fleet: Fleet, blamed: Collection[int]) -> I
 
     prompts = [index for index in blamed if fleet.pools[index].role is not Role.DECODE]
     tokens = [index for index in blamed if fleet.pools[index].role is not Role.PREFILL]
-    yield changed({index: _other_chunk(instance, fleet.pools[index], FURTHER) for index in prompts})
+    for places in (FURTHER, 1):
+        yield changed({index: _other_chunk(instance, fleet.pools[index], places) for index in prompts})
     yield changed({index: _other_limit(instance, fleet, index) for index in tokens})
-    yield changed({index: _other_chunk(instance, fleet.pools[index], -FURTHER) for index in prompts})
+    for places in (-1, -FURTHER):
+        yield changed({index: _other_chunk(instance, fleet.pools[index], places) for index in prompts})
 
 
 def _other_chunk(instance: Instance, pool: FleetPool, places: int) -> FleetPool:

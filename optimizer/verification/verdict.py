@@ -3,7 +3,7 @@
 A fleet holds where the lower end of every class's 95 % interval reaches the goal, the fleet keeps up with its arrivals,
 over two full runs at least, and it comes out of a crowd (`crowd`). It misses where an upper end lies below the goal,
 which one short run may show: a run starts empty, so its beginning only flatters. Where the interval straddles the goal
-the runs are doubled, up to eight; a fleet that is then still between is undecided, and not taken.
+the runs are doubled, up to 32; a fleet that is then still between is undecided, and not taken.
 
 This chooses a fleet; the same requests cannot prove it too: it looks at them more than once, and for many fleets. What
 is chosen is confirmed on others (`confirm`), in two full runs at least. So a fleet that a short run shows clearly to
@@ -35,12 +35,12 @@ from .judge import SEEDS, Demand, Judgement, Outcome, Run, judge_runs, recorded_
 from .second_life import one_life
 from .simulated_goodput import Trials
 
-REPLICATIONS = (1, 2, 4, 8)
+REPLICATIONS = (1, 2, 4, 8, 16, 32)
 """Full runs after which a fleet is judged; a fleet that holds has had two."""
 BRIEFLY = 2
 """Full runs that a fleet gets at most which is only compared with, none where a brief one is clear; it is not confirmed
 by others."""
-MOST_JUDGED = 200_000
+MOST_JUDGED = 600_000
 """Requests that a fleet which straddles its goal gets in all, two full runs aside."""
 LIFETIMES = 10.0
 """Length of a full run in longest permitted times of a mean request: so the warm-up, a tenth, is one of them."""
