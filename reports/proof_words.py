@@ -5,7 +5,7 @@ from __future__ import annotations
 from optimizer.plans.plan import Plan, Status
 from optimizer.plans.proof import OPTIMAL_GAP, is_below
 
-from .numbers import hourly, is_number, percent
+from .numbers import hourly, is_number
 from .words import search_words
 
 
@@ -43,23 +43,22 @@ def cost_proof(plan: Plan) -> str:
 
     Where a price of the fleet needs a remark, all of it is so at these prices.
     """
+    floor, given = hourly(plan.floor_usd_per_hour), " at these prices" if plan.price_remarks else ""
     if beats_the_floor(plan):
-        floor = hourly(plan.floor_usd_per_hour)
-        return f"No lower bound on the price is known: by formula no fleet below {floor} meets the SLOs, but this one does."
-    given = "At these prices, no" if plan.price_remarks else "No"
-    any_shape = f"{given} fleet of any shape can cost less than {hourly(plan.floor_usd_per_hour)} under this model."
+        known = "No lower bound on the price is known"
+        return f"{known}: by formula no fleet below {floor} meets the SLOs, but this one does."
+    any_shape = f"o fleet of any shape can cost less than {floor}{given} under this model."
     if is_cheapest_possible(plan):
-        return f"Cheapest fleet possible: {any_shape[:1].lower() if given == 'No' else any_shape[:1]}{any_shape[1:]}"
-    sentences = [_few_pools(plan), any_shape if plan.floor_usd_per_hour is not None else ""]
+        return f"Cheapest fleet possible: n{any_shape}"
+    sentences = [_few_pools(plan, given), f"N{any_shape}" if plan.floor_usd_per_hour is not None else ""]
     return " ".join(filter(None, sentences)) or "No lower bound on the price is known."
 
 
-def _few_pools(plan: Plan) -> str:
+def _few_pools(plan: Plan, given: str) -> str:
     """What is known of fleets of one or two pools; empty where nothing is, or the fleet has more pools than these."""
     bound = plan.bound_usd_per_hour
     if not is_number(plan.gap) or bound is None or bound == plan.floor_usd_per_hour:
         return ""
     if plan.gap <= OPTIMAL_GAP:
-        at = ", at these prices" if plan.price_remarks else ""
-        return f"Cheapest fleet found: no fleet of one or two pools is cheaper{at}."
+        return f"Cheapest fleet found: no fleet of one or two pools is cheaper{given}."
     return f"By formula a fleet for {hourly(bound)} would do; simulated, none that costs less than this one did."

@@ -39,7 +39,8 @@ LINES: Final = 4
 DEPTHS: Final = {
     "simple": "Fleets of one or two pools, found by formula; --gap proves how much cheaper any other could be, "
     "--full searches them all.",
-    "proven": "Fleets of one or two pools, found by formula; no fleet of any shape can be cheaper by more than the gap.",
+    "proven": "Fleets of one or two pools, found by formula; no fleet of any shape can be cheaper by more than the "
+    "gap.",
     "full": "The whole search, by formula; a fleet is cheaper than the one shown by the gap at most.",
     "simulated": "The whole search; each fleet keeps every goal when its requests are simulated.",
 }

@@ -160,7 +160,7 @@ def test_a_gpu_that_is_owned_too_is_taken_for_the_better_offer(
     assert run(["explain", str(file), "--config", "gpu=H100,tp=2,role=colocated"]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "Taken for H100 (owned) at $0.091/h a GPU, the better of two offers; on H100 at $3.99/h a GPU: " in said
-    assert "colocated: one engine of it costs $7.98/h, over 3 times the best prefill-decode fleet." in said
+    assert "on H100 at $3.99/h a GPU: possible; at its best as colocated engine" in said
     either, owned = (
         explain(load_problem(file), parse_wanted({"gpu": name, "role": "colocated"}, load_problem(file)))
         for name in ("H100", "H100 (owned)")
@@ -178,12 +178,12 @@ def test_an_engine_over_the_budget_is_told_from_one_that_is_too_dear(file: Path)
     assert standing.why == "one engine of it costs $7.98/h, over the budget of $5.00/h"
 
 
-def test_steps_of_a_stated_batch_limit_that_are_too_long_are_told_as_such(problem: Problem) -> None:
-    """An L4 reads all weights in some 50 ms, within the limit of 100 ms; a batch of 8,192 is not."""
+def test_a_batch_limit_that_is_never_full_is_possible(problem: Problem) -> None:
+    """An L4 reads all weights in some 50 ms, within the limit of 100 ms; of 8,192 requests only a few run at once."""
     slow = replace(problem, slos=tuple(replace(one, tpot=0.1) for one in problem.slos))
     stated = {"gpu": "L4", "tp": "1", "role": "decode", "max_num_seqs": "8192"}
     (standing,) = explain(slow, parse_wanted(stated, slow)).standings
-    assert standing.why == "its decode steps of 8192 requests are not below the TPOT limit"
+    assert standing.cost is not None
 
 
 def test_no_fleet_is_explained(file: Path, capsys: pytest.CaptureFixture[str]) -> None:

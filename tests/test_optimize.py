@@ -134,7 +134,7 @@ class TestTheFile:
         provenance = plain().provenance
         assert provenance.search["shapes_considered"] == 2
         assert provenance.search["shapes_feasible"] == 2
-        assert provenance.search["operating_points"] > 0
+        assert provenance.search["settings"] > 0
         assert set(provenance.versions) >= {"python", "numpy", "ortools"}
         assert provenance.run.timings_s
         assert [entry["name"] for entry in provenance.accelerators] == ["H100"]

@@ -63,12 +63,12 @@ def test_a_tuned_fleet_for_which_no_confirmation_is_left_is_not_taken(monkeypatc
 
 
 @pytest.mark.parametrize(("chosen", "known"), [(2, True), (1, False)])
-def test_no_bound_over_promised_fleets_is_told_beside_a_cheaper_one_by_formula(chosen: int, known: bool) -> None:
+def test_no_bound_over_few_pools_is_told_beside_a_cheaper_fleet_by_formula(chosen: int, known: bool) -> None:
     """The bound is what two prefill engines cost; a fleet of one that missed when simulated was none of those."""
     instance = small()
     bench: Any = Oracle(instance, (3, 1))
     bound = fleet_cost(instance, apart(instance, 2, 1))
     fleet, winner = apart(instance, chosen, 1), bench.verdict(apart(instance, 3, 1))
-    solved: Any = Solved(instance, None, fleet, fleet, Proof(Status.FEASIBLE, bound, 0.0, 1.0, bound), 1.0, ())  # type: ignore[arg-type]
+    solved: Any = Solved(instance, None, fleet, Proof(Status.FEASIBLE, bound, 0.0, 1.0, bound), 1.0, ())  # type: ignore[arg-type]
     found = proof_of(solved, winner, 1.0)
     assert found.bound == pytest.approx(bound if known else 1.0)

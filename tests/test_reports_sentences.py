@@ -77,31 +77,32 @@ def test_a_missed_goal_is_said(plan: Plan) -> None:
 
 
 def test_proof(plan: Plan) -> None:
-    promised = "Of fleets whose engines promise the demand one may be cheaper, by at most 1.5 % (bound $48.34/h)"
-    assert sentences.proof_sentence(plan) == f"{promised}."
+    dearer = "By formula a fleet for $48.34/h would do; simulated, none that costs less than this one did."
+    assert sentences.proof_sentence(plan) == dearer
     floored = plan.model_copy(update={"floor_usd_per_hour": 30.0})
-    least = "certified against every fleet: none below $30.00/h (at most 38.9 % cheaper)"
-    assert sentences.proof_sentence(floored) == f"{promised}; {least}."
+    least = "No fleet of any shape can cost less than $30.00/h under this model."
+    assert sentences.proof_sentence(floored) == f"{dearer} {least}"
     exact = floored.model_copy(update={"gap": 0.0, "status": Status.OPTIMAL})
-    assert sentences.proof_sentence(exact) == (
-        f"Of fleets whose engines promise the demand none is cheaper (bound $48.34/h, gap 0 %); {least}."
-    )
-    assert proof_words.outcome_words(exact) == "optimal among promised fleets"
+    found = "Cheapest fleet found: no fleet of one or two pools is cheaper."
+    assert sentences.proof_sentence(exact) == f"{found} {least}"
+    assert proof_words.outcome_words(exact) == "cheapest found"
     cheaper = floored.model_copy(update={"gap": 0.388, "bound_usd_per_hour": 30.0})
-    assert sentences.proof_sentence(cheaper) == f"C{least[1:]}."
+    assert sentences.proof_sentence(cheaper) == least
     assert proof_words.outcome_words(cheaper) == "feasible"
     whole = {"gap": 0.0, "status": Status.OPTIMAL, "floor_usd_per_hour": 49.08, "bound_usd_per_hour": 49.08}
     proved = plan.model_copy(update=whole)
-    assert sentences.proof_sentence(proved) == "Proved by formula: no fleet at all costs less than $49.08/h (gap 0 %)."
-    assert proof_words.outcome_words(proved) == "optimal among all fleets"
-    assert sentences.proof_sentence(load("colocated")).startswith("Of fleets whose engines promise the demand none is")
+    assert sentences.proof_sentence(proved) == (
+        "Cheapest fleet possible: no fleet of any shape can cost less than $49.08/h under this model."
+    )
+    assert proof_words.outcome_words(proved) == "cheapest possible"
+    assert sentences.proof_sentence(load("colocated")).startswith(found)
     unknown = plan.model_copy(update={"gap": None})
     assert sentences.proof_sentence(unknown) == "No lower bound on the price is known."
     below = unknown.model_copy(update={"floor_usd_per_hour": 60.0, "bound_usd_per_hour": None})
     assert sentences.proof_sentence(below) == (
-        "No lower bound on the price is known: by formula no fleet below $60.00/h would hold, but this one did."
+        "No lower bound on the price is known: by formula no fleet below $60.00/h meets the SLOs, but this one does."
     )
-    assert proof_words.certified(below) is None
+    assert proof_words.largest_saving(below) is None
 
 
 def test_the_fleet_in_words(plan: Plan) -> None:
@@ -315,10 +316,10 @@ def test_prices_say_at_which_load_they_are(plan: Plan) -> None:
 @pytest.mark.parametrize(
     ("objective", "gap", "sentence"),
     [
-        ("max_goodput", 0.0, "No fleet of the search space has more goodput."),
-        ("max_goodput", 4e-4, "No fleet of the search space has more goodput."),
-        ("max_goodput_per_dollar", 0.0, "No fleet that the formulas promise has more goodput per dollar."),
-        ("max_goodput", 0.2, "No fleet of the search space has more than 25 % more goodput."),
+        ("max_goodput", 0.0, "No fleet of any shape has more goodput."),
+        ("max_goodput", 4e-4, "No fleet of any shape has more goodput."),
+        ("max_goodput_per_dollar", 0.0, "No fleet of any shape has more goodput per dollar."),
+        ("max_goodput", 0.2, "No fleet of any shape has more than 25 % more goodput."),
         ("max_goodput", None, "No upper bound on the goodput is known."),
         ("max_goodput", 1.0, "No upper bound on the goodput is known."),
     ],

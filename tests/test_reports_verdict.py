@@ -295,15 +295,16 @@ def test_a_price_that_is_no_list_price_is_said_with_the_verdict() -> None:
 
 def test_what_is_proved_of_such_prices_is_so_at_these_prices() -> None:
     proved = having(floor_usd_per_hour=PLAN.cost_usd_per_hour, bound_usd_per_hour=PLAN.cost_usd_per_hour, gap=0.0)
-    assert proof_sentence(proved).startswith("Proved by formula: no fleet")
+    assert proof_sentence(proved).startswith("Cheapest fleet possible: no fleet")
     shown = proved.model_copy(update={"price_remarks": [REMARK]})
-    assert proof_sentence(shown).startswith("Proved by formula at these prices: no fleet")
+    assert proof_sentence(shown).endswith("cost less than $49.08/h at these prices under this model.")
     less = shown.model_copy(update={"floor_usd_per_hour": 1.0})
-    assert proof_sentence(less).startswith("At these prices, of fleets")
+    found = "Cheapest fleet found: no fleet of one or two pools is cheaper at these prices."
+    assert proof_sentence(less).startswith(found)
 
 
 def test_a_fleet_that_there_was_no_time_to_simulate_may_still_be_the_cheapest_by_formula() -> None:
     plan = having(status=Status.FEASIBLE, gap=0.0, bound_usd_per_hour=PLAN.cost_usd_per_hour, warnings=["Not yet."])
-    assert "none is cheaper" in proof_sentence(plan)
+    assert "no fleet of one or two pools is cheaper" in proof_sentence(plan)
     assert "Not yet." in render_text(plan)
     assert "Not yet." in as_markdown(plan)

@@ -75,7 +75,7 @@ def test_a_missing_limit_is_one_that_never_binds() -> None:
         instance_of(given(workload=load, slos=(slo(ttft, tpot, e2e=20.0),))).flows
         for ttft, tpot in ((NONE, NONE), (20.0, 20.0))
     )
-    for name in ("ttft", "tpot", "first_step"):
+    for name in ("ttft", "tpot"):
         np.testing.assert_array_equal(getattr(bare, name), getattr(loose, name))
         assert np.isfinite(getattr(bare, name)).all()
 

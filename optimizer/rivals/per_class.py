@@ -17,7 +17,7 @@ from optimizer.fleets.build_plan import fleet_cost, fleet_gpus, keeps_limits
 from optimizer.fleets.fleet import Fleet, FleetPool, named
 from optimizer.loads.flows import Flows
 from optimizer.loads.instance import Instance
-from search_spaces.problem import Constraints, Offer, Pools, Problem
+from search_spaces.problem import Billing, Constraints, Offer, Pools, Problem
 
 FloatArray = NDArray[np.float64]
 
@@ -141,7 +141,11 @@ def _flows_of(flows: Flows, mine: NDArray[np.bool_], share: float) -> Flows:
 def _offers_left(instance: Instance, taken: Fleet) -> tuple[Offer, ...]:
     used = fleet_gpus(instance, taken)
     return tuple(
-        offer if offer.inventory is None else replace(offer, inventory=max(0, offer.inventory - int(count)))
+        replace(
+            offer,
+            billing=Billing.GPU,  # the classes share whole nodes
+            inventory=None if offer.inventory is None else max(0, offer.inventory - int(count)),
+        )
         for offer, count in zip(instance.problem.offers, used, strict=True)
     )
 

@@ -5,7 +5,8 @@ in these alone. So before anything dearer is tried, a fleet that missed is looke
 blame, each in one short run of the requests that all fleets get:
 
 - chunks one or FURTHER places larger in the table, or as much smaller. Which way helps depends on how an engine
-  schedules: to one that stops its decodes for prompts, few large chunks are a mercy; to one that mixes them, small ones;
+  schedules: to one that stops its decodes for prompts, few large chunks are a mercy; to one that mixes them, small
+  ones;
 - the smallest batch limit with which the formulas still promise enough at MORE of the demand, which a fleet near its
   capacity must bear; or, where a pool has that already, one FURTHER places larger. Smaller ones make steps shorter, and
   keep the KV memory from filling where requests would then preempt each other.

@@ -43,13 +43,13 @@ class Proofs:
 
         tasks: all so far, whose rows are known; those of proofs name the row that they are `of`.
         """
-        done = [number for number, task in enumerate(tasks) if "of" in task]
+        done = [number for number, task in enumerate(tasks) if "proof" in task]
         standing = Standing.of(tasks, rows)
         if self.every:
             chosen = [] if done else standing.open()
         else:
             chosen = standing.widest(min(A_ROUND, MOST_PROOFS - len(done)))
-        return [{**tasks[number], "shown": [], "of": number} for number in chosen]
+        return [{**tasks[number], "shown": [], "of": number, "proof": True} for number in chosen]
 
     def finish(self, tasks: Sequence[Task], rows: Mapping[int, Row]) -> list[Row]:
         """The rows of the scenarios, each with the best bound that is known of it."""
@@ -91,7 +91,7 @@ class Standing:
         places = [(number, _place(row["place"])) for number, row in mine.items() if row.get("place")]
         costs = {number: mine[number]["cost_usd_per_hour"] for number, _ in places}
         floors = {number: mine[number]["bound_usd_per_hour"] or 0.0 for number, _ in places}
-        proofs = {task["of"]: rows[number]["bound"] for number, task in enumerate(tasks) if "of" in task}
+        proofs = {task["of"]: rows[number]["bound"] for number, task in enumerate(tasks) if "proof" in task}
         standing = cls(costs, set(proofs), [])
         for family in families(places):
             part: tuple[Family, list[Proven], FloatArray] = family, [], np.array([floors[one] for one in family.rows])

@@ -72,7 +72,7 @@ class Solver:
 
     def done(self, task: Task) -> Row:
         """What comes of a task."""
-        return self.proof(task) if "of" in task else self.look(task) if "fleet" in task else self.row(task)
+        return self.proof(task) if "proof" in task else self.look(task) if "fleet" in task else self.row(task)
 
     def row(self, task: Task) -> Row:
         """The row of one scenario: its name, what varied, and the answer; without a fleet where no engine can exist.
