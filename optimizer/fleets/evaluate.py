@@ -131,18 +131,24 @@ def holds(instance: Instance, prediction: Misses | Evaluation) -> bool:
     return prediction.stable and bool((prediction.attainment >= goals - 1e-9).all())
 
 
-def accepts(instance: Instance, fleet: Fleet, states: tuple[PoolState, ...]) -> bool:
-    """Whether a fleet holds by the states of its pools: what `holds` says of `misses_of`, without what is settled."""
+def reach(instance: Instance, fleet: Fleet, states: tuple[PoolState, ...]) -> float:
+    """Share of its goal that the worst class reaches by the states of the pools [1]; 0 for a fleet that falls behind.
+
+    From 1 on the fleet holds, as `holds` says of `misses_of`. Of one that misses by its later tokens alone the share is
+    that of these, whatever its TTFT.
+    """
     if not all(state.stable for state in states):
-        return False
+        return 0.0
     flows, weight = instance.flows, _class_shares(instance)
     goals = np.array([slo.attainment for slo in instance.problem.slos])
-    later = _exceeds(_tokens(instance, fleet, states), flows.tpot * (1.0 + 1e-9))
-    late = later + _full(fleet, states, flows.isl.size)
-    if (weight @ np.clip(1.0 - late, 0.0, 1.0) / weight.sum(axis=1) < goals - 1e-9).any():
-        return False  # whatever their TTFT
-    late = late + _exceeds(_first_token(instance, fleet, states), flows.ttft)
-    return bool((weight @ np.clip(1.0 - late, 0.0, 1.0) / weight.sum(axis=1) >= goals - 1e-9).all())
+
+    def share(late: FloatArray) -> float:
+        attainment = weight @ np.clip(1.0 - late, 0.0, 1.0) / weight.sum(axis=1)
+        return float(((attainment + 1e-9) / goals).min())
+
+    late = _exceeds(_tokens(instance, fleet, states), flows.tpot * (1.0 + 1e-9)) + _full(fleet, states, flows.isl.size)
+    reached = share(late)
+    return reached if reached < 1.0 else share(late + _exceeds(_first_token(instance, fleet, states), flows.ttft))
 
 
 def promise(instance: Instance, fleet: Fleet, volume: float = 1.0) -> float:

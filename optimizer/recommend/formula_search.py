@@ -20,7 +20,7 @@ from optimizer.rivals.alternatives import (
     other_fleets,
     recommended,
 )
-from optimizer.rivals.by_evaluation import Evaluated
+from optimizer.rivals.by_evaluation import Evaluated, near_fleets
 from optimizer.rivals.floor import WORK, least_cost
 from optimizer.rivals.leanest import evaluated, leanest, or_mixed, unmixed
 from optimizer.rivals.per_class import by_class, classes_apart
@@ -34,6 +34,9 @@ from optimizer.rivals.ratio import (
 from search_spaces.problem import Goal
 
 from .proven import Solved, Told
+
+MOST_NEAR = 24
+"""Cheaper fleets that miss narrowly by formula which a plan simulates all the same."""
 
 
 def solved_by_formula(known: Evaluated, deadline: Deadline, told: Told) -> Solved:
@@ -73,7 +76,8 @@ def _least_cost(known: Evaluated, deadline: Deadline, told: Told) -> Solved:
     row = recommended(instance, fleet, proof, 1.0)
     rivals = compare(known, Rival(row, fleet, Fleet(()) if fleet is simple else simple))
     rivals = [rivals[0], *cheapest_first([*rivals[1:], *other_fleets(known, rivals)])]
-    return Solved(instance, known.settings, fleet, proof, 1.0, tuple(rivals))
+    near = near_fleets(known, fleet_cost(instance, fleet))[:MOST_NEAR]
+    return Solved(instance, known.settings, fleet, proof, 1.0, tuple(rivals), tuple(near))
 
 
 def _classes_apart(known: Evaluated, deadline: Deadline) -> Solved:

@@ -43,6 +43,8 @@ class Solved:
     proof: Proof
     volume: float
     rivals: tuple[Rival, ...]
+    near: tuple[Fleet, ...] = ()
+    """Cheaper fleets that miss by formula, but come near: the nearest first."""
     size: dict[str, Any] = field(default_factory=dict)
 
 
@@ -111,7 +113,7 @@ def _chosen(solved: Solved, bench: Bench, resolve: Resolve, brake: Brake, told: 
         return searched, None
     brake.armed = True
     told("simulating smaller fleets", 0.75)
-    lean = without_waste(bench, searched.winner, fleets, brake.stopped)
+    lean = without_waste(bench, searched.winner, fleets, brake.stopped, near=solved.near)
     return searched, replace(lean, winner=with_larger_batches(bench, lean.winner, brake.stopped))
 
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from costmodel.engine import Role
 from optimizer.fleets.bought import gpu_cost, within_limits
-from optimizer.fleets.evaluate import accepts, goodput_volume, holds, misses_of, predict_misses
+from optimizer.fleets.evaluate import goodput_volume, holds, misses_of, predict_misses, reach
 from optimizer.fleets.fleet import Fleet, FleetPool, prefill_seqs
 from optimizer.fleets.headroom import pool_headroom
 from optimizer.fleets.pool_state import PoolState, pool_state
@@ -43,6 +43,10 @@ SAME_COST = 1e-6
 
 NO_DEARER = 1.0 + 2.0 * SAME_COST
 """Factor on a cost below which those that are equal to it are found too."""
+
+NEAR = 0.7
+"""Share of every goal that a fleet reaches by formula which is worth a simulation [1]: predictions are off by so much
+at times."""
 
 Picks = tuple[tuple[int, int], ...]
 """Settings, and how many engines of each."""
@@ -96,6 +100,8 @@ class Evaluated:
     late: Late = never
     hopeless: BoolArray = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
     """Settings with which too many requests are late even on idle engines, (settings,)."""
+    near: dict[Picks, float] = field(default_factory=dict)
+    """Fleets that miss by formula, but reach NEAR of every goal, and how much they reach [1]."""
     cut: set[str] = field(default_factory=set)
     """What ended a search before all fleets that it might have found were looked at: `looks` or `time`."""
 
@@ -138,7 +144,10 @@ class Evaluated:
         key = picks, volume
         if key not in self.held:
             states = tuple(self.state(*pick, volume) for pick in picks)
-            self.held[key] = accepts(self.instance, self.fleet(picks), states)
+            reached = reach(self.instance, self.fleet(picks), states)
+            self.held[key] = reached >= 1.0
+            if NEAR <= reached < 1.0 and volume == 1.0:
+                self.near[picks] = reached
         return self.held[key]
 
     def enough(self, setting: int, most: int) -> int | None:
@@ -192,7 +201,7 @@ class Evaluated:
         if not state.stable:
             return False
         if role == DECODE:
-            return accepts(self.instance, self.fleet(((setting, engines),)), (state,))
+            return reach(self.instance, self.fleet(((setting, engines),)), (state,)) >= 1.0
         flows, tables, shape = self.instance.flows, self.instance.tables, int(self.settings.shape[setting])
         slack = flows.ttft - state.latency - tables.kv_transferred[shape] / tables.link[shape]
         late = np.where(slack < 0.0, 1.0, 0.0)
@@ -201,6 +210,13 @@ class Evaluated:
         weight = flows.share * (flows.slo == np.arange(len(self.instance.problem.slos))[:, None])
         goals = np.array([slo.attainment for slo in self.instance.problem.slos])
         return bool((weight @ (1.0 - late) / weight.sum(axis=1) >= goals - 1e-9).all())
+
+
+def near_fleets(known: Evaluated, below: float) -> list[Fleet]:
+    """Fleets within the limits that cost less than `below` [$/h] and come near every goal by formula, nearest first."""
+    problem = known.instance.problem
+    priced = [(picks, reached) for picks, reached in known.near.items() if _price(known, problem, picks) < below]
+    return [known.fleet(picks) for picks, _ in sorted(priced, key=lambda row: (-row[1], row[0]))]
 
 
 def cheapest_held(

@@ -56,11 +56,13 @@ def without_waste(
     rivals: Sequence[Fleet],
     stopped: Callable[[], bool],
     mend: Mend = other_settings,
+    *,
+    near: Sequence[Fleet] = (),
 ) -> Lean:
     """Replace the winner by what costs less and holds, until nothing does.
 
-    rivals: other fleets whose smaller versions may hold; stopped: asked before each simulation; mend: finds other
-    settings for what misses.
+    rivals: other fleets whose smaller versions may hold; near: fleets that miss narrowly by formula; stopped: asked
+    before each simulation; mend: finds other settings for what misses.
     """
     instance, step = bench.instance, 1
     one_less: list[Tried] = []
@@ -73,7 +75,11 @@ def without_waste(
         elif step > 1:
             step = 1
         else:
-            one_less, tried = tried, first_that_holds(bench, smaller(instance, winner, rivals), stopped, mend)
+            cheaper = [
+                ("near by formula", fleet) for fleet in near if fleet_cost(instance, fleet) < winner.cost * CHEAPER
+            ]
+            less = [*smaller(instance, winner, rivals), *cheaper]
+            one_less, tried = tried, first_that_holds(bench, less, stopped, mend)
             if not tried or not tried[-1][1].held:
                 others += tried
                 break
