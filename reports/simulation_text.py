@@ -130,7 +130,7 @@ def _class_rows(shown: Simulated, number: int) -> list[list[str]]:
     one, planned, analytic = shown.judgement.classes[number], shown.plan.classes[number], shown.analytic
     share, slo = one.attainment, shown.instance.problem.slos[number]
     limits = [f"≤ {duration(limit)}" if is_number(limit) else "" for limit in (slo.ttft, slo.tpot)]
-    last = f"e2e ≤ {duration(slo.e2e)}" if slo.e2e is not None else ""
+    last = f"e2e ≤ {duration(slo.e2e)}" if is_number(slo.e2e) else ""
     mark = outcome_mark(one.outcome)
     interval = f"{percent(share.low)}–{percent(share.high)}"
     rows = [
@@ -152,7 +152,7 @@ def _e2e_words(shown: Simulated) -> list[str]:
     parts = [
         f"{clean(slo.name, 30)} {three(times)} for a limit of {duration(slo.e2e)}"
         for slo, times in zip(shown.instance.problem.slos, shown.e2e, strict=True)
-        if slo.e2e is not None
+        if is_number(slo.e2e)
     ]
     return [f"End to end (p50/p90/p99): {'; '.join(parts)}."] if parts else []
 

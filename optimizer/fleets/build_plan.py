@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from costmodel.engine import Role
 from costmodel.engine_arrays import ACTIVATION_DTYPE
+from costmodel.metric import Metric
 from costmodel.units import SECONDS_PER_HOUR
 from costmodel.words import percentage
 from optimizer.loads.instance import Instance
@@ -195,7 +196,7 @@ def class_results(instance: Instance, evaluation: Evaluation, bars: list[ErrorBa
             share=slo.share,
             ttft_limit_s=slo.ttft if math.isfinite(slo.ttft) else math.nan,
             tpot_limit_s=slo.tpot if math.isfinite(slo.tpot) else math.nan,
-            e2e_limit_s=slo.e2e,
+            e2e_limit_s=slo.limits.get(Metric.E2E),
             attainment_goal=slo.attainment,
             attainment=float(evaluation.attainment[k]),
             ttft_s=quantiles(evaluation.ttft[k]),

@@ -9,6 +9,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.metric import Metric
 from search_spaces.problem import Problem
 
 from .digest import digest_of
@@ -68,7 +69,7 @@ def make_flows(problem: Problem, first_share: float = FIRST_SHARES[0]) -> Flows:
     share = np.concatenate([slo_class.share * load.share for slo_class in problem.slos])
     ttft = np.array([slo_class.ttft for slo_class in problem.slos])[slo]
     tpot = np.array([slo_class.tpot for slo_class in problem.slos])[slo]
-    e2e = np.array([np.inf if slo_class.e2e is None else slo_class.e2e for slo_class in problem.slos])[slo]
+    e2e = np.array([slo_class.e2e for slo_class in problem.slos])[slo]
     ttft = np.minimum(ttft, np.where(osl > 1.0, first_share, 1.0) * e2e)
     tpot = np.minimum(tpot, (1.0 - first_share) * e2e / np.maximum(osl - 1.0, 1.0))
     keep = share > 0.0
@@ -89,5 +90,5 @@ def make_flows(problem: Problem, first_share: float = FIRST_SHARES[0]) -> Flows:
 
 def splits(problem: Problem) -> Iterator[Flows]:
     """The flows with each part of their end-to-end limits that is tried for the first token; once without any."""
-    limited = any(slo.e2e is not None for slo in problem.slos)
+    limited = any(Metric.E2E in slo.limits for slo in problem.slos)
     return (make_flows(problem, share) for share in (FIRST_SHARES if limited else FIRST_SHARES[:1]))

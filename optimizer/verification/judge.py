@@ -28,14 +28,13 @@ from costmodel.simulator.metrics import (
     steady,
     within,
 )
-from costmodel.simulator.metrics import Slo as SimulatedSlo
 from costmodel.simulator.trace import draw_lengths, gamma_arrivals
 from optimizer.fleets.error_bars import factor_at, step_intervals
 from optimizer.fleets.evaluate import QUANTILES
 from optimizer.fleets.fleet import Fleet, FleetPool, hand_over_mix, pool_config
 from optimizer.loads.instance import Instance
 from search_spaces.kv_blocks import block_tokens
-from search_spaces.problem import Balancing, Slo
+from search_spaces.problem import Balancing
 from search_spaces.recorded import Recorded
 
 FloatArray = NDArray[np.float64]
@@ -383,13 +382,12 @@ def _judged(
 ) -> ClassJudgement:
     """One class over all runs."""
     slo = instance.problem.slos[number]
-    limits = class_limits(slo)
     mine = [
         steady_part & (instance.flows.slo[run.demand.flow] == number)
         for run, steady_part in zip(runs, counted, strict=True)
     ]
     pairs = list(zip(runs, mine, strict=True))
-    good = [within(run.result, limits)[part] for run, part in pairs]
+    good = [within(run.result, slo.limits)[part] for run, part in pairs]
     ttft = [run.result.ttft[part] for run, part in pairs]
     tpot = [run.result.tpot[part & (run.demand.trace.osl > 1)] for run, part in pairs]
     return ClassJudgement(
@@ -399,8 +397,3 @@ def _judged(
         ttft=percentiles(np.concatenate(ttft), QUANTILES),
         tpot=percentiles(np.concatenate(tpot), QUANTILES),
     )
-
-
-def class_limits(slo: Slo) -> SimulatedSlo:
-    """Limits of a class as the simulator's metrics want them."""
-    return SimulatedSlo(slo.ttft, slo.tpot, np.inf if slo.e2e is None else slo.e2e)

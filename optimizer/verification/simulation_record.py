@@ -34,7 +34,7 @@ from optimizer.plans.plan_simulation import (
 from search_spaces.problem import Goal
 from search_spaces.recorded import STRETCHES
 
-from .judge import ClassJudgement, Judgement, class_limits, judge_demands, recorded_trace, simulated_fleet
+from .judge import ClassJudgement, Judgement, judge_demands, recorded_trace, simulated_fleet
 from .simulated_goodput import Goodput, OutOfTimeError, RatePoint, goodput_among
 from .simulated_headroom import with_simulated_headroom
 from .simulated_use import class_e2e
@@ -252,7 +252,7 @@ def in_time(instance: Instance, found: Judgement) -> list[BoolArray]:
         slo = instance.flows.slo[run.demand.flow]
         good = np.zeros(slo.size, dtype=np.bool_)
         for number, one in enumerate(instance.problem.slos):
-            good |= (slo == number) & within(run.result, class_limits(one))
+            good |= (slo == number) & within(run.result, one.limits)
         outcome.append(good)
     return outcome
 

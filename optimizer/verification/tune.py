@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from costmodel.engine import Role
 from costmodel.simulator import Fleet as SimulatedFleet
 from costmodel.simulator import Pool
-from costmodel.simulator.metrics import steady
+from costmodel.simulator.metrics import measured, steady
 from optimizer.fleets.build_plan import fleet_cost
 from optimizer.fleets.evaluate import QUANTILES
 from optimizer.fleets.fleet import Fleet, FleetPool, hand_over_mix
@@ -32,7 +32,7 @@ from optimizer.loads.instance import Instance
 from optimizer.rivals.allowed import allowed
 from optimizer.rivals.fewer import TRACE_OF_A_ROUTE, shared_out
 
-from .judge import ClassJudgement, Judgement, Run, class_limits, hand_over, judge, simulated_fleet
+from .judge import ClassJudgement, Judgement, Run, hand_over, judge, simulated_fleet
 from .samplers import FRONT_START_UP, START_UP, Point, Values, by_tpe
 from .second_life import one_life
 from .verdict import Bench, PoolKey, Verdict
@@ -204,17 +204,15 @@ def tail_of(instance: Instance, found: Judgement) -> float:
     tails = [0.0]
     for slo, one in zip(instance.problem.slos, found.classes, strict=True):
         at = next((k for k, level in enumerate(QUANTILES) if level >= slo.attainment), -1)
-        limits = class_limits(slo)
-        tails += [one.ttft[at] / limits.ttft, one.tpot[at] / limits.tpot]
+        tails += [one.ttft[at] / slo.ttft, one.tpot[at] / slo.tpot]
     return min(float(np.nanmax(tails)), WORST)
 
 
 def _relative(instance: Instance, run: Run, number: int) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
     """Latencies of one class's requests in units of their limits, the largest of each request [1]."""
-    result, limits = run.result, class_limits(instance.problem.slos[number])
+    result, limits = run.result, instance.problem.slos[number].limits
     mine = steady(result) & (instance.flows.slo[run.demand.flow] == number)
-    tpot = np.where(run.demand.trace.osl > 1, result.tpot, 0.0)
-    parts = np.stack([result.ttft / limits.ttft, tpot / limits.tpot, result.e2e / limits.e2e])[:, mine]
+    parts = np.stack([measured(result, metric)[mine] / limit for metric, limit in limits.items()])
     return np.asarray(np.nan_to_num(parts, nan=WORST, posinf=WORST).max(axis=0))
 
 
