@@ -84,6 +84,7 @@ METRICS: Final[Mapping[Metric, MetricRow]] = MappingProxyType(
             most=SECONDS_PER_HOUR,
             plain=1.0,
             example="itl_p99=100ms,200ms",
+            rounding=1e-9,
         ),
     }
 )

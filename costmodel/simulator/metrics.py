@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
@@ -27,6 +27,8 @@ ALIKE = 0.8
 already, and the run is far too short."""
 TAIL = 0.025
 """Chance that the share lies below an interval, and as much that it lies above, where nothing else is said."""
+EDGES_BELOW, EDGES_ABOVE, EDGE_STEP = 8.0, 4.0, 0.05
+"""How far below and above the limits gaps are told apart, and how finely [1]; assumed: step times are off by more."""
 WARM_UP = 0.1
 """Share of the first arrivals that do not count, where nothing else is said."""
 GROWTH = 0.02
@@ -96,6 +98,23 @@ def percentiles(values: FloatArray, shares: tuple[float, ...] = (0.5, 0.9, 0.99)
         low, high = known[math.floor(place)], known[math.ceil(place)]
         found.append(float(low if low == high else low + (high - low) * (place - math.floor(place))))
     return tuple(found)
+
+
+def gap_edges(limits: Iterable[float]) -> tuple[float, ...]:
+    """Lengths at which gaps are counted so that ITL p99 is judged by these limits [s]; none without any.
+
+    The limits themselves, so that the verdict is exact, and between an eighth of the least and four times the greatest
+    as many as make them 5 % apart, for what is shown.
+
+    >>> len(gap_edges([0.1])), len(gap_edges([])), 0.1 in gap_edges([0.1])
+    (73, 0, True)
+    """
+    exact = sorted(set(limits))
+    if not exact:
+        return ()
+    low, high = exact[0] / EDGES_BELOW, exact[-1] * EDGES_ABOVE
+    number = math.ceil(math.log(high / low) / math.log1p(EDGE_STEP)) + 1
+    return tuple(sorted({*exact, *np.geomspace(low, high, number).tolist()}))
 
 
 def measured(result: Result, metric: Metric) -> FloatArray:
