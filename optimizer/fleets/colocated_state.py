@@ -383,6 +383,9 @@ def _steps(instance: Instance, pool: FleetPool, mean: _Mean, beside: Beside, wai
         alone=time.alone,
         lone=time.lone,
         below=time.below,
+        prompt_step=mixed.turn * mixed.count / mixed.spans + mean.reads + (1.0 - mixed.carried) * mean.quiet,
+        prompt_rate=mean.per_engine * beside.mixed_steps,
+        in_a_row=float(beside.weight @ beside.mixed_steps),
     )
 
 

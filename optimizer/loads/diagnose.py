@@ -66,14 +66,17 @@ def _floors(instance: Instance, k: int, step: float) -> Iterator[Floor]:
             f"{(floor - slo.ttft) * 1e3:,.4g} ms more",
         )
     generating = mine & (flows.osl > 1.0)
-    if slo.tpot < step and float(flows.share[generating].sum() / flows.share[mine].sum()) > 1.0 - slo.attainment:
-        yield Floor(
-            k,
-            "tpot",
-            step,
-            f"{slo.tpot * 1e3:,.4g} ms of class {slo.name} is below the physical floor: the fastest engine needs "
-            f"{step * 1e3:,.4g} ms for a decode step of one request, {(step - slo.tpot) * 1e3:,.4g} ms more",
-        )
+    several = float(flows.share[generating].sum() / flows.share[mine].sum()) > 1.0 - slo.attainment
+    for metric in (Metric.TPOT, Metric.ITL_P99):
+        limit = slo.limit(metric)
+        if limit < step and several:
+            yield Floor(
+                k,
+                metric,
+                step,
+                f"{limit * 1e3:,.4g} ms of class {slo.name} is below the physical floor: the fastest engine needs "
+                f"{step * 1e3:,.4g} ms for a decode step of one request, {(step - limit) * 1e3:,.4g} ms more",
+            )
     whole = _share_quantile((fastest + (flows.osl - 1.0) * step)[mine], flows.share[mine], slo.attainment)
     if slo.e2e < whole:
         yield Floor(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -20,6 +20,9 @@ IntArray = NDArray[np.int64]
 FIRST_SHARES = (1.0 / 3.0, 0.05, 0.1, 0.2, 0.5)
 """Parts of an end-to-end limit that are tried for the first token."""
 
+SPLIT = (Metric.TTFT, Metric.TPOT, Metric.E2E)
+"""Metrics whose limits are those of the flows' first and later tokens."""
+
 
 @dataclass(frozen=True)
 class Flows:
@@ -27,7 +30,8 @@ class Flows:
 
     slo: index of the SLO class; isl, osl [token]; share of all requests [1]; rate [1/s];
     new_tokens: prompt tokens to compute after prefix hits; past_tokens: those found in the cache;
-    ttft, tpot: limits [s]; where a class bounds the end-to-end time, each stays within its part of that.
+    ttft, tpot: limits [s]; where a class bounds the end-to-end time, each stays within its part of that;
+    others: limits (flows,) of every other metric that some class limits but the end-to-end time [s].
     """
 
     slo: IntArray
@@ -40,6 +44,7 @@ class Flows:
     ttft: FloatArray
     tpot: FloatArray
     arrival_scv: float
+    others: Mapping[Metric, FloatArray] = field(default_factory=dict)
 
     @cached_property
     def alike(self) -> str:
@@ -85,6 +90,11 @@ def make_flows(problem: Problem, first_share: float = FIRST_SHARES[0]) -> Flows:
         ttft=ttft[keep],
         tpot=tpot[keep],
         arrival_scv=load.burstiness**2,
+        others={
+            metric: np.array([slo_class.limit(metric) for slo_class in problem.slos])[slo][keep]
+            for metric in Metric
+            if metric not in SPLIT and any(metric in slo_class.limits for slo_class in problem.slos)
+        },
     )
 
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from costmodel.errors import PdplanError
 from costmodel.metric import Metric
-from costmodel.simulator.metrics import steady, within
+from costmodel.simulator.metrics import measured, steady, within
 from optimizer.loads.instance import Instance
 
 from .judge import Judgement, Run
@@ -63,6 +63,8 @@ def _late(instance: Instance, run: Run, wanted: BoolArray) -> tuple[BoolArray, B
         mine = steady(result) & (slo == number) & wanted[number]
         missed = mine & ~within(result, one.limits)
         tokens = np.nan_to_num(result.tpot, nan=0.0) > one.tpot
+        for metric in instance.flows.others:
+            tokens |= measured(result, metric) > one.limit(metric)
         waited = ~(result.ttft <= one.ttft)  # also where there is none
         if Metric.E2E in one.limits:  # late as a whole: by whatever took more of the time
             waited |= ~tokens & (result.ttft > 0.5 * result.e2e)

@@ -6,7 +6,7 @@ short run, whose requests all looks share. Its value is smooth, also where every
 alone gives a sampler nothing to follow):
 
     value = cost / cost of the start + TAIL min(s, 1) + MISS log max(s, 1)
-    s     = largest over classes of the goal's quantile of max(TTFT / limit, TPOT / limit, e2e / limit)
+    s     = largest over classes of the goal's quantile of max(metric / limit over its metrics)
 
 s <= 1 says that the class keeps its goal. Where it is asked for, cost and s are two objectives instead, and what costs
 more than the winner is judged too. What looks best is then judged like every other fleet (`verdict`).
@@ -198,13 +198,14 @@ def distance(instance: Instance, found: Judgement) -> float:
 
 
 def tail_of(instance: Instance, found: Judgement) -> float:
-    """The same of a fleet whose runs are not kept, by its quantiles of TTFT and TPOT [1]: the next above its goal."""
+    """The same of a fleet whose runs are not kept, by its quantiles of all but e2e [1]: the next above its goal."""
     if found.runs:
         return distance(instance, found)
     tails = [0.0]
     for slo, one in zip(instance.problem.slos, found.classes, strict=True):
         at = next((k for k, level in enumerate(QUANTILES) if level >= slo.attainment), -1)
         tails += [one.ttft[at] / slo.ttft, one.tpot[at] / slo.tpot]
+        tails += [values[at] / slo.limits[metric] for metric, values in one.metrics.items()]
     return min(float(np.nanmax(tails)), WORST)
 
 
