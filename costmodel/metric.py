@@ -1,7 +1,7 @@
 """The metrics of a request that an SLO may limit: one table, from which all else follows.
 
-A metric is added by a row here, a property of that name of `simulator.result.Result`, which measures it, and its
-formula in `optimizer.fleets.evaluate` (or none: then the simulation alone judges it).
+A metric of later tokens is added by a row here, a property of that name of `simulator.result.Result`, which measures
+it, and its formula in `optimizer.fleets.evaluate.FORMULAS`.
 """
 
 from __future__ import annotations

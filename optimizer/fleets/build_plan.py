@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from costmodel.engine import Role
 from costmodel.engine_arrays import ACTIVATION_DTYPE
-from costmodel.metric import Metric
+from costmodel.metric import SHOWN_ALWAYS, Metric
 from costmodel.units import SECONDS_PER_HOUR
 from costmodel.words import percentage
 from optimizer.loads.instance import Instance
@@ -24,6 +24,7 @@ from optimizer.plans.plan import (
     Binding,
     ClassResult,
     ErrorBars,
+    MetricResult,
     Plan,
     Pool,
     Provenance,
@@ -202,6 +203,11 @@ def class_results(instance: Instance, evaluation: Evaluation, bars: list[ErrorBa
             ttft_s=quantiles(evaluation.ttft[k]),
             tpot_s=quantiles(evaluation.tpot[k]),
             error_bars=bars[k],
+            metrics={
+                metric: MetricResult(limit_s=limit, quantiles_s=quantiles(evaluation.metrics[metric][k]))
+                for metric, limit in slo.limits.items()
+                if metric not in SHOWN_ALWAYS
+            },
         )
         for k, slo in enumerate(instance.problem.slos)
     ]

@@ -34,8 +34,8 @@ class Steps:
     that comes from the batch [s]; ceiling (flows,): TPOT at most [s]; own (flows,): by how much the quiet steps that a
     request meets are longer than `quiet`, as they hold it too [s]; alone: share of requests that find an engine without
     others [1], and lone (flows,): by how much their steps are longer than `quiet` [s]; below (flows,): by how much the
-    TPOT of those who meet prompts may be shorter than `quiet` and `own`, as the batch varies [s]; prompt_step (flows,):
-    a step that carries a chunk of a prompt of each flow [s], prompt_rate (flows,): such steps per second at an engine,
+    TPOT of those who meet prompts may be shorter than `quiet` and `own`, as the batch varies [s]; prompt_step (any,):
+    lengths of the steps that carry prompts [s], prompt_rate (any,): how many of each there are per second at an engine,
     and in_a_row: how many of them one prompt makes on average [1].
     """
 
@@ -79,7 +79,7 @@ class Steps:
         P(Poisson(M / c) > m / c), and no more than meet a prompt. That counts each prompt as if it had its steps for
         itself, so it rather accepts.
         """
-        length, rate = (np.broadcast_to(values, gaps.shape) for values in (self.prompt_step, self.prompt_rate))
+        length, rate = np.atleast_1d(self.prompt_step), np.atleast_1d(self.prompt_rate)
         order = np.argsort(length)
         longer = np.append(np.cumsum(rate[order][::-1])[::-1], 0.0)
         mean = gaps * self.step * longer[np.searchsorted(length[order], limit, side="right")] / self.in_a_row
