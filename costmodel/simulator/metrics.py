@@ -107,7 +107,7 @@ def gap_edges(limits: Iterable[float]) -> tuple[float, ...]:
     as many as make them 5 % apart, for what is shown.
 
     >>> len(gap_edges([0.1])), len(gap_edges([])), 0.1 in gap_edges([0.1])
-    (73, 0, True)
+    (74, 0, True)
     """
     exact = sorted(set(limits))
     if not exact:
