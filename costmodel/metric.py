@@ -36,8 +36,8 @@ class MetricRow:
 
     label: its name in tables; limit: what a limit on it is called; words: what it is, for the schema of the workload
     file; most: greatest limit [s]; plain: the greatest limit that may be written without a unit [s], as a larger number
-    reads as milliseconds just as well; example: of its lever; rounding: by how much more than its limit still keeps it
-    [1].
+    reads as milliseconds just as well; example, span: values and a range for its lever; rounding: by how much more than
+    its limit still keeps it [1].
     """
 
     label: str
@@ -46,6 +46,7 @@ class MetricRow:
     most: float
     plain: float
     example: str
+    span: str
     rounding: float = 0.0
 
 
@@ -58,6 +59,7 @@ METRICS: Final[Mapping[Metric, MetricRow]] = MappingProxyType(
             most=DAY,
             plain=10.0,
             example="ttft=300ms,1s,2s",
+            span="300ms:2s",
         ),
         Metric.TPOT: MetricRow(
             label="TPOT",
@@ -67,6 +69,7 @@ METRICS: Final[Mapping[Metric, MetricRow]] = MappingProxyType(
             most=SECONDS_PER_HOUR,
             plain=1.0,
             example="tpot=20ms:80ms:4",
+            span="20ms:80ms",
             rounding=1e-12,
         ),
         Metric.E2E: MetricRow(
@@ -76,6 +79,7 @@ METRICS: Final[Mapping[Metric, MetricRow]] = MappingProxyType(
             most=7.0 * DAY,
             plain=600.0,
             example="e2e=10s,30s",
+            span="5s:30s",
         ),
         Metric.ITL_P99: MetricRow(
             label="ITL p99",
@@ -84,6 +88,7 @@ METRICS: Final[Mapping[Metric, MetricRow]] = MappingProxyType(
             most=SECONDS_PER_HOUR,
             plain=1.0,
             example="itl_p99=100ms,200ms",
+            span="50ms:200ms",
             rounding=1e-9,
         ),
     }
