@@ -28,7 +28,7 @@ class Slo:
     """
 
     name: str
-    limits: Mapping[Metric, float]
+    limits: Mapping[Metric, float] = field(hash=False)
     attainment: float
     share: float = 1.0
 
