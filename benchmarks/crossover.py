@@ -31,6 +31,7 @@ sys.path.insert(0, str(ROOT))
 from serving_layouts import LABELLED_MODELS, PRECISION, Degrees, as_run, degrees, gpu_of  # noqa: E402
 
 from costmodel.engine import Parallelism, Role  # noqa: E402
+from costmodel.metric import limits_of  # noqa: E402
 from costmodel.workload import Workload  # noqa: E402
 from optimizer.fleets.evaluate import holds, largest_load, predict_misses  # noqa: E402
 from optimizer.fleets.fleet import Fleet, FleetPool  # noqa: E402
@@ -181,7 +182,7 @@ class Question:
 
     def at(self, limit: float) -> Found:
         """The best engines at a TPOT limit [s]."""
-        slo = Slo("default", self.ttft, limit, 0.5)
+        slo = Slo("default", limits_of(ttft=self.ttft, tpot=limit), 0.5)
         problem = problem_of(self.model, self.gpu, self.engine, slo, self.widest)
         instance = make_instance(problem, load_engine_overhead(problem.engine))
         mixed = max(engines_of(instance, Role.COLOCATED), key=lambda engine: engine.per_gpu)

@@ -35,7 +35,7 @@ from costmodel.simulator.metrics import steady, within  # noqa: E402
 from optimizer.fleets.evaluate import goodput_volume  # noqa: E402
 from optimizer.fleets.fleet import Fleet, FleetPool  # noqa: E402
 from optimizer.loads.instance import Instance, make_instance  # noqa: E402
-from optimizer.verification.judge import Run, class_limits, judge_runs, simulated_fleet  # noqa: E402
+from optimizer.verification.judge import Run, judge_runs, simulated_fleet  # noqa: E402
 from optimizer.verification.verdict import make_bench  # noqa: E402
 from search_spaces.engines import load_engine_overhead  # noqa: E402
 from search_spaces.loader import load_problem  # noqa: E402
@@ -149,7 +149,7 @@ def covered(name: str, case: Case, demand: tuple[float, float], seeds: int, long
         attainment = judgement.classes[worst].attainment
         ends.append((attainment.low, attainment.high))
         good[seed], count[seed] = attainment.share * attainment.count, attainment.count
-    limits = class_limits(instance.problem.slos[0])
+    limits = instance.problem.slos[0].limits
     for number in range(long):
         run = Run.of(bench.drawn(part, LONG, 10_000 + number), engines)
         outcome = within(run.result, limits)[steady(run.result)]

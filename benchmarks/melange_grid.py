@@ -34,6 +34,7 @@ from benchmarks.studies.common import engine_pool, poisson_trace  # noqa: E402
 from benchmarks.vllm_2023 import host_times, one_gpu_host_times  # noqa: E402
 from costmodel.engine import EngineConfig, Parallelism, Role  # noqa: E402
 from costmodel.host import EngineOverhead  # noqa: E402
+from costmodel.metric import limits_of  # noqa: E402
 from costmodel.simulator import VLLM_V0, Fleet, simulate  # noqa: E402
 from costmodel.simulator.cost_steps import cost_steps  # noqa: E402
 from costmodel.workload import Workload  # noqa: E402
@@ -89,7 +90,7 @@ def cost_of(gpu: str, isl: int, osl: int, tpot: float, overhead: EngineOverhead,
         weight_dtype="bf16",
         kv_dtype="bf16",
         workload=Workload(isl * one, osl * one, one, request_rate=rate, max_tokens=isl + osl),
-        slos=(Slo("median", 60.0, tpot, 0.5),),
+        slos=(Slo("median", limits_of(ttft=60.0, tpot=tpot), 0.5),),
         offers=(Offer(load_catalog().accelerator(gpu), PRICES[gpu]),),
         space=SPACE,
     )

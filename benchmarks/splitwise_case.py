@@ -29,6 +29,7 @@ sys.path.insert(0, str(ROOT))
 from benchmarks.vllm_2023 import host_times  # noqa: E402
 from costmodel.engine import EngineConfig, Parallelism, Role  # noqa: E402
 from costmodel.host import EngineOverhead  # noqa: E402
+from costmodel.metric import limits_of  # noqa: E402
 from costmodel.step import StepLoad, step_time_one  # noqa: E402
 from costmodel.workload import Workload  # noqa: E402
 from optimizer.fleets.build_plan import fleet_cost  # noqa: E402
@@ -101,7 +102,7 @@ def limits(load: Workload, overhead: EngineOverhead) -> Slo:
         float(step_time_one(model, config, overhead, step).total[0, 0])
         for step in (StepLoad.prefill(prompt), StepLoad.decode(1.0, prompt))
     )
-    return Slo("p90", TTFT_SLOWDOWN * ttft, TPOT_SLOWDOWN * tpot, SHARE)
+    return Slo("p90", limits_of(ttft=TTFT_SLOWDOWN * ttft, tpot=TPOT_SLOWDOWN * tpot), SHARE)
 
 
 def instance_of(load: Workload, prices: dict[str, float], overhead: EngineOverhead) -> Instance:

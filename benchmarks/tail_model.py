@@ -32,6 +32,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from costmodel.engine import Role  # noqa: E402
+from costmodel.metric import limits_of  # noqa: E402
 from costmodel.simulator.metrics import percentiles, steady  # noqa: E402
 from optimizer.fleets.evaluate import QUANTILES, evaluate, predict_misses  # noqa: E402
 from optimizer.fleets.fleet import Fleet, FleetPool, prefill_seqs  # noqa: E402
@@ -77,7 +78,7 @@ def problem_of(case: Case) -> Problem:
         weight_dtype="bf16",
         kv_dtype="bf16",
         workload=replace(lengths_of(case.mix), burstiness=case.cv),
-        slos=(Slo("default", 10.0, 0.1, 0.9),),
+        slos=(Slo("default", limits_of(ttft=10.0, tpot=0.1), 0.9),),
         offers=(Offer(accelerator, accelerator.price.usd_per_hour),),
         space=space,
         objective=Objective(),

@@ -163,6 +163,20 @@ def conditional_wait(
     return np.maximum(spread, 0.0) / (2.0 * np.asarray(servers) * idle)
 
 
+def poisson_exceeds(mean: ArrayLike, count: ArrayLike) -> FloatArray:
+    """P(N > count) of a Poisson number [1], to 0.01, by the cube root of a gamma variable (Wilson and Hilferty 1931).
+
+    P(N > k) = P(Gamma(k + 1) < mean), and no more than P(N > 0); the count need not be whole.
+
+    >>> [round(float(poisson_exceeds(mean, k)), 2) for mean, k in ((1.0, 0.0), (4.0, 2.0), (0.0, 0.0))]
+    [0.63, 0.76, 0.0]
+    """
+    shape = np.asarray(count, dtype=np.float64) + 1.0
+    narrow = 1.0 / (9.0 * shape)
+    cube_root = normal_exceeds((1.0 - narrow - np.cbrt(np.asarray(mean) / shape)) / np.sqrt(narrow))
+    return np.minimum(cube_root, -np.expm1(-np.asarray(mean, dtype=np.float64)))
+
+
 def normal_exceeds(z: ArrayLike) -> FloatArray:
     """P(Z > z) of a standard normal [1], within 1e-7 (Abramowitz and Stegun 26.2.17).
 

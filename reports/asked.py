@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
+from costmodel.metric import METRICS, SHOWN_ALWAYS, Metric
 from optimizer.plans.plan import Plan
 
-from .numbers import MISSING, count, is_number, listed, quantity
+from .numbers import MISSING, count, duration, is_number, listed, percent, quantity
 from .text import clean
 
 MOST_GPUS: Final = 12
@@ -34,17 +35,44 @@ class Asked:
     tpot: float | None
     e2e: float | None
     goal: float | None
+    others: Mapping[Metric, float] = field(default_factory=dict)
 
 
 def asked(plan: Plan) -> list[Asked]:
     """The classes of a plan; of one without a fleet, which has no results, those of its inputs."""
     if plan.classes:
         return [
-            Asked(c.name, c.share, _stated(c.ttft_limit_s), _stated(c.tpot_limit_s), c.e2e_limit_s, c.attainment_goal)
+            Asked(
+                c.name,
+                c.share,
+                _stated(c.ttft_limit_s),
+                _stated(c.tpot_limit_s),
+                c.e2e_limit_s,
+                c.attainment_goal,
+                {metric: one.limit_s for metric, one in c.metrics.items()},
+            )
             for c in plan.classes
         ]
     slos = plan.provenance.inputs.get("slo")
     return [_from_inputs(row) for row in _rows(slos if isinstance(slos, list) else [slos])]
+
+
+def asked_table(plan: Plan) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """What each class asks for: headers and rows, with a column for every further metric that some class limits."""
+    classes = asked(plan)
+    others = [metric for metric in Metric if any(metric in item.others for item in classes)]
+    headers = ("class", "#share", "#TTFT limit", "#TPOT limit", "#e2e limit")
+    rows = [
+        (
+            clean(item.name, 30),
+            percent(item.share),
+            *(duration(limit) for limit in (item.ttft, item.tpot, item.e2e)),
+            *(duration(item.others.get(metric)) for metric in others),
+            percent(item.goal),
+        )
+        for item in classes
+    ]
+    return (*headers, *(f"#{METRICS[metric].label} limit" for metric in others), "#goal"), rows
 
 
 def offered(plan: Plan) -> tuple[tuple[str, str], ...]:
@@ -83,6 +111,11 @@ def _from_inputs(row: Mapping[str, Any]) -> Asked:
         tpot=_number(row.get("tpot")),
         e2e=_number(row.get("e2e")),
         goal=_number(row.get("attainment")),
+        others={
+            metric: limit
+            for metric in Metric
+            if metric not in SHOWN_ALWAYS and (limit := _number(row.get(metric))) is not None
+        },
     )
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any, Final, Literal
 
+from costmodel.metric import METRICS, Metric
 from costmodel.words import join_words
 from optimizer.plans.plan import ClassResult, Plan, Pool
 
@@ -14,7 +16,7 @@ from .figures import goal_label
 from .numbers import is_number
 from .recording import readable_inputs
 from .text import clean
-from .words import gpus_per_engine, has_fleet, has_tpot, split_words
+from .words import gpus_per_engine, has_fleet, has_tpot, limited_metrics, split_words
 
 SCHEMA: Final = "pdplan.comparison/1"
 SETTINGS: Final = (
@@ -225,6 +227,11 @@ def _class_figures(a: ClassResult | None, b: ClassResult | None, label: str) -> 
         before, after = (None if item is None else _known(read(item)) for item in (a, b))
         return Figure(name, before, after, unit, better)
 
+    metrics = limited_metrics([item for item in (a, b) if item is not None])
+    others = []
+    for metric in metrics:
+        others.append(figure(f"{METRICS[metric].label} {label}", partial(_quantile_of, metric, label), "s", "lower"))
+        others.append(figure(f"{METRICS[metric].label} limit", partial(_limit_of, metric), "s"))
     return (
         figure("in time", lambda item: item.attainment, "1", "higher"),
         figure("goal", lambda item: item.attainment_goal, "1"),
@@ -232,7 +239,16 @@ def _class_figures(a: ClassResult | None, b: ClassResult | None, label: str) -> 
         figure("TTFT limit", lambda item: item.ttft_limit_s, "s"),
         figure(f"TPOT {label}", lambda item: getattr(item.tpot_s, label) if has_tpot(item) else None, "s", "lower"),
         figure("TPOT limit", lambda item: item.tpot_limit_s, "s"),
+        *others,
     )
+
+
+def _quantile_of(metric: Metric, label: str, item: ClassResult) -> float | None:
+    return float(getattr(item.metrics[metric].quantiles_s, label)) if metric in item.metrics else None
+
+
+def _limit_of(metric: Metric, item: ClassResult) -> float | None:
+    return item.metrics[metric].limit_s if metric in item.metrics else None
 
 
 def _held(item: ClassResult | None) -> bool | None:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
 import click
 
+from costmodel.metric import METRICS, Metric
 from costmodel.words import join_words
 from optimizer.plans.evaluation import FleetEvaluation, Provisioning
-from optimizer.plans.plan import ClassResult, Plan
+from optimizer.plans.plan import ClassResult, MetricResult, Plan
 from optimizer.plans.plan_fields import Quantiles
 from optimizer.plans.plan_simulation import JudgedFleet
 
@@ -24,7 +26,7 @@ from .table import Column, render_table
 from .terminal import LEAST_WIDTH, Paint, fleet_lines
 from .text import clean, wrap
 from .verdict import no_fleet_headline
-from .words import by_slack, fleet_words, has_fleet, has_tpot, serving_words
+from .words import by_slack, fleet_words, has_fleet, has_tpot, limited_metrics, serving_words
 
 COLORS: Final = {"meets": "green", "misses": "red", "undecided": "yellow"}
 SAME: Final = 1e-3
@@ -89,7 +91,8 @@ def _slos(plan: Plan) -> str:
 def class_lines(plan: Plan, width: int) -> list[str]:
     """Latencies of each class at the percentile of its goal."""
     whole = any(item.e2e_limit_s is not None for item in plan.classes)
-    pairs = ("TTFT", "TPOT", "e2e") if whole else ("TTFT", "TPOT")
+    others = limited_metrics(plan.classes)
+    pairs = ["TTFT", "TPOT", *(["e2e"] if whole else []), *(METRICS[metric].label for metric in others)]
     columns = [
         Column("class", shrink=True),
         Column("at"),
@@ -98,7 +101,7 @@ def class_lines(plan: Plan, width: int) -> list[str]:
         Column("goal", "right"),
         Column(""),
     ]
-    rows = [_class_row(item, _e2e(plan, at) if whole else None) for at, item in enumerate(plan.classes)]
+    rows = [_class_row(item, _e2e(plan, at) if whole else None, others) for at, item in enumerate(plan.classes)]
     return ["SLOs", *render_table(rows, columns, width, indent=2).split("\n")]
 
 
@@ -107,7 +110,12 @@ def _e2e(plan: Plan, at: int) -> Quantiles | None:
     return None if plan.simulation is None else plan.simulation.classes[at].e2e_s
 
 
-def _class_row(item: ClassResult, e2e: Quantiles | None) -> list[str]:
+def _metric(found: MetricResult | None, at: str) -> tuple[str, str]:
+    """A metric at the percentile of the goal, and its limit."""
+    return ("–", "–") if found is None else (duration(getattr(found.quantiles_s, at)), duration(found.limit_s))
+
+
+def _class_row(item: ClassResult, e2e: Quantiles | None, others: Sequence[Metric]) -> list[str]:
     at = next((name for goal, name in PERCENTILES if item.attainment_goal <= goal), "p99")
     return [
         clean(item.name, 30),
@@ -117,6 +125,7 @@ def _class_row(item: ClassResult, e2e: Quantiles | None) -> list[str]:
         duration(getattr(item.tpot_s, at)) if has_tpot(item) else "–",
         duration(item.tpot_limit_s),
         *([] if e2e is None else [duration(getattr(e2e, at)), duration(item.e2e_limit_s or math.nan)]),
+        *(cell for metric in others for cell in _metric(item.metrics.get(metric), at)),
         percent_beside(item.attainment, item.attainment_goal),
         percent(item.attainment_goal),
         "✓" if item.attainment >= item.attainment_goal else "missed",

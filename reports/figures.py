@@ -23,6 +23,7 @@ from .words import (
     has_tpot,
     is_feasible,
     named_fleet,
+    other_metrics,
     status_words,
     tightest_first,
 )
@@ -153,7 +154,7 @@ def class_figure(result: ClassResult) -> ClassFigure:
     """Collect the latencies of one class that have limits; without TPOT where all requests have one output token."""
     timed = [("TTFT", result.ttft_s, result.ttft_limit_s)]
     if has_tpot(result):
-        timed.append(("TPOT", result.tpot_s, result.tpot_limit_s))
+        timed += [("TPOT", result.tpot_s, result.tpot_limit_s), *other_metrics(result)]
     groups = tuple(_quantile_bars(*one, result.attainment_goal) for one in timed if is_number(one[2]))
     return ClassFigure(clean(result.name, 30), result.attainment, result.attainment_goal, groups)
 

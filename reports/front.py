@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from optimizer.plans.plan import ClassResult, Plan
+from costmodel.metric import METRICS
+from optimizer.plans.plan import ClassResult, MetricResult, Plan
 from optimizer.plans.plan_fields import Quantiles
 from optimizer.plans.plan_pools import EnginePool
 from optimizer.plans.plan_simulation import SimulatedLatencies, TunedFleet, Tuning
@@ -120,7 +121,13 @@ def _class_tails(item: ClassResult, found: Found, *, several: bool) -> list[Tail
         name = f"{metric} {label}"
         return Tail(f"{clean(item.name, 30)} {name}" if several else name, metric, seconds, share)
 
-    return [tail("TTFT", found.ttft_s, item.ttft_limit_s), tail("TPOT", found.tpot_s, item.tpot_limit_s)]
+    times = {m: one.quantiles_s if isinstance(one, MetricResult) else one for m, one in found.metrics.items()}
+    others = [
+        tail(METRICS[metric].label, times[metric], one.limit_s)
+        for metric, one in item.metrics.items()
+        if metric in times
+    ]
+    return [tail("TTFT", found.ttft_s, item.ttft_limit_s), tail("TPOT", found.tpot_s, item.tpot_limit_s), *others]
 
 
 def front_sentence(plan: Plan) -> str:

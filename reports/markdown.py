@@ -6,11 +6,12 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from optimizer.plans.plan import Alternative, ClassResult, Plan, Pool
+from costmodel.metric import METRICS, Metric
+from optimizer.plans.plan import Alternative, ClassResult, MetricResult, Plan, Pool
 from optimizer.plans.plan_sensitivity import Sensitivity
 
 from . import sentences, verdict
-from .asked import asked
+from .asked import asked_table
 from .deployable import deploy_sentence
 from .figures import goal_label
 from .front import front_headers, front_note, front_rows, front_sentence
@@ -31,6 +32,7 @@ from .words import (
     has_tpot,
     is_feasible,
     limited_cell,
+    limited_metrics,
     nearest_miss,
     split_words,
     violated,
@@ -121,10 +123,13 @@ def _fleet(pools: Sequence[Pool]) -> list[str]:
 
 
 def _classes(classes: Sequence[ClassResult]) -> list[str]:
-    return table(("", "class", "#TTFT", "#limit", "#TPOT", "#limit", "#in time", "#goal"), [_class(c) for c in classes])
+    others = limited_metrics(classes)
+    names = ["TTFT", "TPOT", *(METRICS[metric].label for metric in others)]
+    headers = ("", "class", *(header for name in names for header in (f"#{name}", "#limit")), "#in time", "#goal")
+    return table(headers, [_class(item, others) for item in classes])
 
 
-def _class(item: ClassResult) -> tuple[str, ...]:
+def _class(item: ClassResult, others: Sequence[Metric]) -> tuple[str, ...]:
     label = goal_label(item.attainment_goal)
     return (
         "✓" if item.attainment >= item.attainment_goal else "✗",
@@ -133,17 +138,21 @@ def _class(item: ClassResult) -> tuple[str, ...]:
         duration(item.ttft_limit_s),
         f"{label} {duration(getattr(item.tpot_s, label))}" if has_tpot(item) else MISSING,
         duration(item.tpot_limit_s),
+        *(cell for metric in others for cell in _metric(item.metrics.get(metric), label)),
         percent_beside(item.attainment, item.attainment_goal),
         percent(item.attainment_goal),
     )
 
 
+def _metric(found: MetricResult | None, label: str) -> tuple[str, str]:
+    """A metric at the quantile of the goal, and its limit."""
+    if found is None:
+        return MISSING, MISSING
+    return f"{label} {duration(getattr(found.quantiles_s, label))}", duration(found.limit_s)
+
+
 def _asked(plan: Plan) -> list[str]:
-    rows = [
-        (clean(c.name, 30), percent(c.share), duration(c.ttft), duration(c.tpot), duration(c.e2e), percent(c.goal))
-        for c in asked(plan)
-    ]
-    return table(("class", "#share", "#TTFT limit", "#TPOT limit", "#e2e limit", "#goal"), rows)
+    return table(*asked_table(plan))
 
 
 def _front(plan: Plan) -> list[str]:

@@ -10,7 +10,7 @@ from optimizer.plans.plan import Alternative, Plan
 
 from . import sentences, verdict
 from .arrivals import arrivals_chart
-from .asked import asked, offered
+from .asked import asked_table, offered
 from .day import arrivals, day_price_words
 from .deployable import deploy_sentence
 from .deployment_card import deployment_card
@@ -221,11 +221,7 @@ def _slo(plan: Plan) -> SloSection:
 
 def _slo_table(plan: Plan, found: bool) -> Table:
     """What each class asks for and, where there is a fleet, gets."""
-    headers = ("class", "#share", "#TTFT limit", "#TPOT limit", "#e2e limit", "#goal")
-    rows = [
-        (clean(c.name, 30), percent(c.share), duration(c.ttft), duration(c.tpot), duration(c.e2e), percent(c.goal))
-        for c in asked(plan)
-    ]
+    headers, rows = asked_table(plan)
     if not found:
         return without_empty(cut_table(headers, rows))
     attained = [(*row, percent(c.attainment)) for row, c in zip(rows, plan.classes, strict=True)]

@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from costmodel.metric import METRICS
 from costmodel.units import SECONDS_PER_HOUR
 from costmodel.words import join_words
 from optimizer.plans.plan import Alternative, Binding, ClassResult, Plan, Pool, Range, Status
@@ -184,7 +185,8 @@ def demand_sentence(plan: Plan) -> str:
 
 def slo_words(item: Asked) -> str:
     """Say what one class asks for."""
-    named = (("TTFT", item.ttft), ("TPOT", item.tpot), ("the whole request", item.e2e))
+    others = [(METRICS[metric].label, limit) for metric, limit in item.others.items()]
+    named = (("TTFT", item.ttft), ("TPOT", item.tpot), ("the whole request", item.e2e), *others)
     limits = [f"{name} within {duration(limit)}" for name, limit in named if limit is not None]
     return f"{clean(item.name, 30)}: {join_words(limits) or 'no limit'} for {percent(item.goal)} of its requests"
 

@@ -92,6 +92,7 @@ def _attained_json(one: ClassJudgement) -> dict[str, Any]:
         "counted": one.attainment.count,
         "ttft_s": dict(zip(NAMES, one.ttft, strict=True)),
         "tpot_s": dict(zip(NAMES, one.tpot, strict=True)),
+        **{f"{metric}_s": dict(zip(NAMES, values, strict=True)) for metric, values in one.metrics.items()},
     }
 
 

@@ -10,6 +10,7 @@ from typing import Final
 import click
 import numpy as np
 
+from costmodel.metric import METRICS, Metric
 from costmodel.power import POWER
 from costmodel.simulator.metrics import steady_throughput
 from costmodel.words import join_words
@@ -130,7 +131,11 @@ def _class_rows(shown: Simulated, number: int) -> list[list[str]]:
     one, planned, analytic = shown.judgement.classes[number], shown.plan.classes[number], shown.analytic
     share, slo = one.attainment, shown.instance.problem.slos[number]
     limits = [f"≤ {duration(limit)}" if is_number(limit) else "" for limit in (slo.ttft, slo.tpot)]
-    last = f"e2e ≤ {duration(slo.e2e)}" if slo.e2e is not None else ""
+    last = ", ".join(
+        f"{METRICS[metric].label} ≤ {duration(limit)}"
+        for metric, limit in slo.limits.items()
+        if metric not in (Metric.TTFT, Metric.TPOT)
+    )
     mark = outcome_mark(one.outcome)
     interval = f"{percent(share.low)}–{percent(share.high)}"
     rows = [
@@ -152,9 +157,19 @@ def _e2e_words(shown: Simulated) -> list[str]:
     parts = [
         f"{clean(slo.name, 30)} {three(times)} for a limit of {duration(slo.e2e)}"
         for slo, times in zip(shown.instance.problem.slos, shown.e2e, strict=True)
-        if slo.e2e is not None
+        if is_number(slo.e2e)
     ]
     return [f"End to end (p50/p90/p99): {'; '.join(parts)}."] if parts else []
+
+
+def _metric_words(shown: Simulated) -> list[str]:
+    """Say how every other metric was that a class limits."""
+    return [
+        f"{METRICS[metric].label} of {clean(one.name, 30)} (p50/p90/p99): {three(values)} for a limit of "
+        f"{duration(slo.limits[metric])}."
+        for slo, one in zip(shown.instance.problem.slos, shown.judgement.classes, strict=True)
+        for metric, values in one.metrics.items()
+    ]
 
 
 def _gap_words(shown: Simulated) -> str:
@@ -255,7 +270,7 @@ def _facts(shown: Simulated, width: int) -> list[str]:
         f"Served {rate(float(np.mean([one for one, _ in speeds])))} and "
         f"{count(round(float(np.mean([tokens for _, tokens in speeds]))))} output tokens/s."
     ]
-    facts += [*_e2e_words(shown), _gap_words(shown), _energy_words(shown)]
+    facts += [*_e2e_words(shown), *_metric_words(shown), _gap_words(shown), _energy_words(shown)]
     if shown.slots:
         facts.append(_slot_words(shown))
     if lost:

@@ -40,7 +40,7 @@ from .simulation_figures import (
 )
 from .text import clean, plural
 from .tried_fleets import HOLDS, NOT_SHOWN, TriedFleet, held_words, origin_words, outcome_words, tried_fleets
-from .words import has_tpot, limited_cell
+from .words import has_tpot, limited_cell, other_metrics
 
 MOST_CLASSES: Final = 3
 """Classes whose distributions and buckets are drawn."""
@@ -129,7 +129,7 @@ def _distribution_chart(figure: ClassDistributions, plan: Plan) -> Chart:
 def _tail_words(item: ClassResult, label: str) -> str:
     timed = [("TTFT", item.ttft_s, item.ttft_limit_s)]
     if has_tpot(item):
-        timed.append(("TPOT", item.tpot_s, item.tpot_limit_s))
+        timed += [("TPOT", item.tpot_s, item.tpot_limit_s), *other_metrics(item)]
     return ", ".join(
         f"{metric} {label} {duration(getattr(values, label))}{f' of {duration(limit)}' if is_number(limit) else ''}"
         for metric, values, limit in timed

@@ -42,6 +42,7 @@ from .words import (
     limited_cell,
     missed_when_slow,
     nearest_miss,
+    other_metrics,
     serving_words,
     split_words,
     tightest_first,
@@ -192,6 +193,7 @@ def _classes(plan: Plan, width: int, paint: Paint) -> list[str]:
     rows = [_class_row(item) for item in classes]
     table = render_table(rows, columns, width, indent=2, style=_class_style(classes, len(columns) - 1, paint))
     lines = [_heading("SLOs", len(classes), len(plan.classes)), *table.split("\n"), *_e2e_limits(classes, width)]
+    lines += [line for text in _other_metrics(classes) for line in _indented(text, width)]
     return [*lines, *_error_bars(classes, width), *_confidence(plan, width)]
 
 
@@ -199,6 +201,15 @@ def _e2e_limits(classes: Sequence[ClassResult], width: int) -> list[str]:
     """The limits on whole requests, in a sentence: a column of them would not fit beside the others."""
     said = [f"{clean(c.name, 30)} {duration(c.e2e_limit_s)}" for c in classes if c.e2e_limit_s is not None]
     return _indented(f"Limit from arrival to the last token: {', '.join(said)}.", width) if said else []
+
+
+def _other_metrics(classes: Sequence[ClassResult]) -> list[str]:
+    """The further metrics that a class limits, a sentence each: columns would not fit beside the others."""
+    return [
+        f"{label} of {clean(item.name, 30)} (p50/p90/p99): {_quantiles(values)}, limit {duration(limit)}."
+        for item in classes
+        for label, values, limit in other_metrics(item)
+    ]
 
 
 def _error_bars(classes: Sequence[ClassResult], width: int) -> list[str]:

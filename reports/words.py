@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from typing import Final
 
 from costmodel.engine_arrays import ACTIVATION_DTYPE
+from costmodel.metric import METRICS, SHOWN_ALWAYS, Metric
 from costmodel.words import join_words
 from optimizer.plans.plan import Alternative, Binding, ClassResult, OperatingPoint, Plan, Pool, Status
+from optimizer.plans.plan_fields import Quantiles
 from optimizer.plans.plan_pools import EnginePool, engine_counts
 
 from .numbers import MISSING, count, hourly, is_number, percent
@@ -40,6 +42,7 @@ _CONSTRAINTS: Final = {
     "gateway": "limit on pools that the target's router serves",
     "ttft": "TTFT limit",
     "tpot": "TPOT limit",
+    **{str(metric): f"{row.label} limit" for metric, row in METRICS.items() if metric not in SHOWN_ALWAYS},
 }
 _SHORT: Final = {"slots": "slots", "time": "prompts", "kv_memory": "KV", "link": "link"}
 MISS_SIMULATED: Final = "nearest miss simulated"
@@ -327,6 +330,16 @@ def missed_when_slow(item: ClassResult) -> bool:
 def has_tpot(item: ClassResult) -> bool:
     """Tell whether any request of a class has more than one output token."""
     return item.tpot_s.p99 != 0.0
+
+
+def other_metrics(item: ClassResult) -> list[tuple[str, Quantiles, float]]:
+    """Label, quantiles and limit [s] of the metrics that a class limits beyond those that every class is shown by."""
+    return [(METRICS[metric].label, one.quantiles_s, one.limit_s) for metric, one in item.metrics.items()]
+
+
+def limited_metrics(classes: Sequence[ClassResult]) -> list[Metric]:
+    """The metrics that some class limits beyond those that every class is shown by."""
+    return [metric for metric in Metric if any(metric in item.metrics for item in classes)]
 
 
 def tightest(plan: Plan) -> Binding | None:

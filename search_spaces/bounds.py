@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from costmodel.metric import METRICS, Metric
 from costmodel.units import GIB, GIGA, MEGA, MICRO, SECONDS_PER_HOUR, TERA, TIB
 
 
@@ -72,12 +73,10 @@ BUCKETS: Final = Bounds(1, 400, "buckets")
 """A search over 400 takes seconds and 1 GB; the figures of a plan no longer change from some 50 on."""
 
 # The service levels.
-TTFT: Final = Bounds(MICRO, DAY, "s")
-TPOT: Final = Bounds(MICRO, SECONDS_PER_HOUR, "s")
-E2E: Final = Bounds(MICRO, 7 * DAY, "s")
-LATENCIES: Final = {"ttft": TTFT, "tpot": TPOT, "e2e": E2E}
-PLAIN_LIMITS: Final = {"ttft": 10.0, "tpot": 1.0, "e2e": 600.0}
-"""Limits [s] beyond which a number without a unit is refused, for it reads as milliseconds just as well."""
+LATENCIES: Final = {metric: Bounds(MICRO, row.most, "s") for metric, row in METRICS.items()}
+TTFT: Final = LATENCIES[Metric.TTFT]
+TPOT: Final = LATENCIES[Metric.TPOT]
+RECOVERY: Final = Bounds(MICRO, 7 * DAY, "s")
 ATTAINMENT: Final = Bounds(0.01, 0.999999)
 """Six nines of requests is beyond what any trace can show; below 1 % a limit limits nothing."""
 

@@ -96,7 +96,7 @@ class SpotSection(Section):
     """Price of one GPU [$/h]."""
     interruptions_per_day: Annotated[float, number(INTERRUPTIONS)]
     """How often one instance is taken back [1/day]."""
-    recovery: Annotated[float, quantity(Kind.DURATION, bounds.E2E)] = 600.0
+    recovery: Annotated[float, quantity(Kind.DURATION, bounds.RECOVERY)] = 600.0
     """Time until another one serves in its place [s]."""
     gpus_per_instance: Annotated[int, count(bounds.NODE_SIZE)] = 1
     """GPUs that go together."""

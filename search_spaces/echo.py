@@ -6,11 +6,11 @@ It is itself a workload.yaml: written down and read again, it states the same pr
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
 from costmodel.accelerator import Link
+from costmodel.metric import SHOWN_ALWAYS, Metric
 from costmodel.workload import Workload
 
 from .problem import Goal, Objective, Offer, Problem, SearchSpace, Slo
@@ -94,15 +94,13 @@ def _slo(slo: Slo) -> dict[str, Any]:
     return {
         "name": slo.name,
         "share": slo.share,
-        "ttft": _limit(slo.ttft),
-        "tpot": _limit(slo.tpot),
-        "e2e": _limit(slo.e2e),
+        **{str(metric): _limit(slo, metric) for metric in Metric if metric in SHOWN_ALWAYS or metric in slo.limits},
         "attainment": slo.attainment,
     }
 
 
-def _limit(seconds: float | None) -> str | None:
-    return None if seconds is None or math.isinf(seconds) else f"{seconds!r}s"
+def _limit(slo: Slo, metric: Metric) -> str | None:
+    return f"{slo.limits[metric]!r}s" if metric in slo.limits else None
 
 
 def _offer(offer: Offer, offers: Sequence[Offer]) -> dict[str, Any]:

@@ -12,9 +12,10 @@ from typing import Any
 from pydantic import ValidationError
 
 from costmodel.errors import InputError, nearest_name
+from costmodel.metric import METRICS, Metric
 from costmodel.quoting import name_list, shortened, shown
 
-from .bounds import LATENCIES, PLAIN_LIMITS, REQUEST_RATE
+from .bounds import LATENCIES, REQUEST_RATE
 from .catalog import normalized_name
 from .demand import planned_rate
 from .fields import refusal_of
@@ -191,7 +192,7 @@ def _scaled_limits(name: str, *keys: str) -> Setter:
         factor = _factor(name, value)
         for slo in inputs["slo"]:
             for key in keys:
-                if slo[key] is not None:
+                if slo.get(key) is not None:
                     slo[key] = f"{_quantity(f'slo.{key}', slo[key], Kind.DURATION) * factor!r}s"
 
     return apply
@@ -307,21 +308,17 @@ LEVERS: Mapping[str, Lever] = MappingProxyType(
         ),
         "isl_scale": Lever(_scaled_lengths("isl"), "isl_scale=0.5:2:4", "all prompts longer or shorter, by a factor"),
         "osl_scale": Lever(_scaled_lengths("osl"), "osl_scale=0.5:2:4", "all outputs longer or shorter, by a factor"),
-        "ttft": Lever(
-            _of_classes("ttft"),
-            "ttft=300ms,1s,2s",
-            "limit of TTFT, of every class or of one: ttft.CLASS",
-            Kind.DURATION,
-        ),
-        "tpot": Lever(_of_classes("tpot"), "tpot=20ms:80ms:4", "limit of TPOT, likewise", Kind.DURATION),
-        "e2e": Lever(_of_classes("e2e"), "e2e=10s,30s", "limit of whole requests, likewise", Kind.DURATION),
+        **{
+            str(key): Lever(_of_classes(str(key)), row.example, row.limit, Kind.DURATION)
+            for key, row in METRICS.items()
+        },
         "attainment": Lever(
             _of_classes("attainment"), "attainment=90%,99%", "share of requests that must be in time, likewise"
         ),
         "ttft_scale": Lever(_scaled_limits("ttft_scale", "ttft"), "ttft_scale=0.5,1", "all TTFT limits times a factor"),
         "tpot_scale": Lever(_scaled_limits("tpot_scale", "tpot"), "tpot_scale=0.5,1", "all TPOT limits times a factor"),
         "slo_scale": Lever(
-            _scaled_limits("slo_scale", "ttft", "tpot", "e2e"), "slo_scale=0.5,1,2", "all latency limits times a factor"
+            _scaled_limits("slo_scale", *map(str, Metric)), "slo_scale=0.5,1,2", "all latency limits times a factor"
         ),
         "weight_dtype": Lever(_one_dtype("weight_dtype"), "weight_dtype=bf16,fp8", "precision of the weights"),
         "kv_dtype": Lever(_one_dtype("kv_dtype"), "kv_dtype=bf16,fp8", "precision of the KV cache"),
@@ -360,8 +357,9 @@ def number_of(key: str, text: str) -> float:
     if kind is not None:
         found = parse(text, kind)
         name = key.partition(".")[0]
-        if name in LATENCIES:
-            check_plain(text, found, PLAIN_LIMITS[name], LATENCIES[name].holds)
+        if name in set(Metric):
+            metric = Metric(name)
+            check_plain(text, found, METRICS[metric].plain, LATENCIES[metric].holds)
         return found
     number = _share(text)
     if number is None or not math.isfinite(number):

@@ -220,7 +220,7 @@ def bunching(recorded: Recorded, workload: Workload, slos: Sequence[Slo]) -> flo
     Requests that come while another one is in the system meet it. The root of the dispersion is the coefficient of
     variation of gaps that would bunch as much if each were drawn by itself.
     """
-    lasts = sum(slo.share * min(slo.ttft + workload.mean_osl * slo.tpot, slo.e2e or math.inf) for slo in slos)
+    lasts = sum(slo.share * min(slo.ttft + workload.mean_osl * slo.tpot, slo.e2e) for slo in slos)
     window = lasts * workload.request_rate / recorded.rate
     return min(math.sqrt(recorded.dispersion(window)), BURSTINESS.high)
 
@@ -230,7 +230,7 @@ def _slos(items: Sequence[SloClass]) -> tuple[Slo, ...]:
     shares = [1.0 if item.share is None else item.share for item in items]
     goals = [item.attainment or item.percentile or DEFAULT_ATTAINMENT for item in items]
     return tuple(
-        Slo(item.name, item.ttft or math.inf, item.tpot or math.inf, goal, share / math.fsum(shares), item.e2e)
+        Slo(item.name, item.limits, goal, share / math.fsum(shares))
         for item, goal, share in zip(items, goals, shares, strict=True)
     )
 

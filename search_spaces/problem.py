@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -10,6 +11,7 @@ from typing import Any
 from costmodel.accelerator import Accelerator, Price
 from costmodel.engine import Role
 from costmodel.errors import InputError
+from costmodel.metric import Metric
 from costmodel.transformer import Transformer
 from costmodel.workload import Workload
 
@@ -20,18 +22,34 @@ from .recorded import Recorded
 
 @dataclass(frozen=True, slots=True)
 class Slo:
-    """A service level: TTFT <= ttft and TPOT <= tpot (and end-to-end <= e2e) for `attainment` of its requests.
+    """A service level: every metric within its limit, for `attainment` of the requests of a class.
 
-    share: share of all requests in this class [1]; times in seconds; e2e is None when there is no such limit, and where
-    there is one, ttft and tpot are infinite unless they have limits of their own.
+    limits: by metric [s], of those that have one (`limits_of`); share: share of all requests in this class [1].
     """
 
     name: str
-    ttft: float
-    tpot: float
+    limits: Mapping[Metric, float] = field(hash=False)
     attainment: float
     share: float = 1.0
-    e2e: float | None = None
+
+    def limit(self, metric: Metric) -> float:
+        """The limit of a metric [s]; infinity where there is none."""
+        return self.limits.get(metric, math.inf)
+
+    @property
+    def ttft(self) -> float:
+        """The limit of TTFT [s]; infinity where there is none."""
+        return self.limit(Metric.TTFT)
+
+    @property
+    def tpot(self) -> float:
+        """The limit of TPOT [s]; infinity where there is none."""
+        return self.limit(Metric.TPOT)
+
+    @property
+    def e2e(self) -> float:
+        """The limit of the time from arrival to last token [s]; infinity where there is none."""
+        return self.limit(Metric.E2E)
 
 
 OWNED = " (owned)"

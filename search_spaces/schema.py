@@ -15,6 +15,7 @@ from pydantic import (
     ConfigDict,
     Field,
     ValidationInfo,
+    create_model,
     field_validator,
     model_validator,
 )
@@ -22,10 +23,11 @@ from pydantic.functional_validators import ModelWrapValidatorHandler
 
 from costmodel.accelerator import PriceBasis
 from costmodel.errors import InputError
+from costmodel.metric import METRICS, Metric, limits_of
 from costmodel.quoting import shown
 
 from . import bounds
-from .bounds import HOURS_PER_DAY, PLAIN_LIMITS
+from .bounds import HOURS_PER_DAY
 from .buying_schema import ProcurementSection
 from .fields import (
     Section,
@@ -150,7 +152,18 @@ class WorkloadSection(Section):
         return self
 
 
-class SloClass(Section):
+_LIMITS: dict[str, Any] = {
+    str(metric): (
+        Annotated[float, quantity(Kind.DURATION, bounds.LATENCIES[metric], row.plain)] | None,
+        Field(default=None, description=row.words),
+    )
+    for metric, row in METRICS.items()
+}
+SloLimits = create_model("SloLimits", __base__=Section, **_LIMITS)
+"""A limit on each metric of the table."""
+
+
+class SloClass(SloLimits):
     """A service level: what share of its requests must be within all its limits.
 
     It has ttft and tpot, or e2e, or any of them beside e2e: without a limit on the whole request, none on one of its
@@ -163,16 +176,15 @@ class SloClass(Section):
     """Name of the class."""
     share: ClassShare | None = None
     """Share of all requests in this class [1]; may be left out where there is one class."""
-    ttft: Annotated[float, quantity(Kind.DURATION, bounds.TTFT, PLAIN_LIMITS["ttft"])] | None = None
-    """Limit of the time to first token [s]; may be left out beside e2e."""
-    tpot: Annotated[float, quantity(Kind.DURATION, bounds.TPOT, PLAIN_LIMITS["tpot"])] | None = None
-    """Limit of the time per output token, (end - first token) / (OSL - 1) [s]; may be left out beside e2e."""
-    e2e: Annotated[float, quantity(Kind.DURATION, bounds.E2E, PLAIN_LIMITS["e2e"])] | None = None
-    """Limit of the time from arrival to the last token [s]; may be left out beside ttft and tpot."""
     attainment: Attainment | None = None
     """Share of requests that must be within all limits [1]. Default: 0.9."""
     percentile: Attainment | None = None
     """Another way to write attainment: p90 is 0.9."""
+
+    @property
+    def limits(self) -> dict[Metric, float]:
+        """The limits that are stated, by metric [s]."""
+        return limits_of(**{metric: getattr(self, metric) for metric in Metric})
 
     @field_validator("e2e")
     @classmethod
@@ -184,8 +196,8 @@ class SloClass(Section):
 
     @model_validator(mode="after")
     def _is_limited(self) -> Self:
-        stated = [name for name in ("ttft", "tpot") if getattr(self, name) is not None]
-        if self.e2e is None and len(stated) < 2:
+        stated = [name for name in ("ttft", "tpot") if Metric(name) in self.limits]
+        if Metric.E2E not in self.limits and len(stated) < 2:
             found = f"has {stated[0]} alone" if stated else "has none of them"
             raise house_error(f"needs ttft and tpot, or e2e, but {found}; e2e: 5min leaves a request its time")
         return self

@@ -22,6 +22,7 @@ class Job:
     arrival: float
     prompt: int
     total: int
+    osl: int
     processed: int = 0
     decoding: bool = False
     first: float = -1.0
@@ -36,7 +37,7 @@ class Oracle:
         self, trace: Trace, time: StepTime, *, chunked: bool, budget: int, seqs: int, blocks: int, block: int = 16
     ) -> None:
         rows = zip(trace.arrival.tolist(), trace.isl.tolist(), trace.osl.tolist(), strict=True)
-        self.jobs = [Job(arrival, isl, isl + osl) for arrival, isl, osl in rows]
+        self.jobs = [Job(arrival, isl, isl + osl, osl) for arrival, isl, osl in rows]
         self.time, self.chunked, self.budget, self.seqs = time, chunked, budget, seqs
         self.total, self.block, self.watermark = blocks, block, int(0.01 * blocks)
         self.queue: list[Job] = []
@@ -155,6 +156,12 @@ class Oracle:
     @property
     def itl_max(self) -> np.ndarray:
         return np.array([max(np.diff(job.tokens), default=0.0) for job in self.jobs])
+
+    @property
+    def itl_p99(self) -> np.ndarray:
+        """The least that all gaps but 1 % of OSL - 1, rounded down, keep."""
+        gaps = [sorted(np.diff(job.tokens), reverse=True) or [np.nan] for job in self.jobs]
+        return np.array([each[(job.osl - 1) // 100] for job, each in zip(self.jobs, gaps, strict=True)])
 
     @property
     def restarts(self) -> np.ndarray:

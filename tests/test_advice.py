@@ -18,6 +18,7 @@ from pydantic.fields import FieldInfo
 
 from benchmarks.hostile_inputs import LINES, paths, prepare
 from costmodel.errors import InputError, PdplanError, UnknownNameError
+from costmodel.metric import METRICS, Metric
 from costmodel.quoting import LONGEST_SHOWN
 from optimizer.recommend.level import Level
 from pdplan.plan_files import read_plan
@@ -134,7 +135,7 @@ def test_what_a_refusal_advises_is_accepted(reader: Reader, value: object) -> No
             "'slow' is not a duration; write a number and a unit, for example 500ms",
         ),
         (
-            quantity(Kind.DURATION, bounds.TPOT, bounds.PLAIN_LIMITS["tpot"]),
+            quantity(Kind.DURATION, bounds.TPOT, METRICS[Metric.TPOT].plain),
             7000,
             "7000 without a unit means 7000 s; write 7000ms",
         ),

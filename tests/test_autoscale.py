@@ -32,7 +32,7 @@ from optimizer.procurement.autoscale import (
     with_replicas,
 )
 from optimizer.procurement.long_runs import judge_until_sure
-from optimizer.verification.judge import ClassJudgement, Judgement, Outcome, class_limits, simulated_fleet
+from optimizer.verification.judge import ClassJudgement, Judgement, Outcome, simulated_fleet
 from pdplan.cli import cli, run
 from reports.autoscale_page import render_autoscale
 from reports.autoscale_text import autoscale_dict, autoscale_text
@@ -115,7 +115,7 @@ def test_the_fluid_queue_is_as_late_as_a_rise_simulated_in_real_time() -> None:
     pool = simulated_fleet(instance, fleet).pools[0]
     engines = SimulatedFleet((replace(pool, replicas=few), replace(pool, replicas=every - few)), HandOver())
     result = simulate(make_trace(arrival, isl, osl, pool=new.astype(np.int64)), engines)
-    missed = ~within(result, class_limits(instance.problem.slos[0])) & (result.arrival > start)
+    missed = ~within(result, instance.problem.slos[0].limits) & (result.arrival > start)
     _, backlog = queue_share(high, most(few), late, 0.0)
     queued, _ = queue_share(high, most(every), end - start - late, backlog)
     assert missed.sum() / high == pytest.approx(late + queued * (end - start - late), rel=0.15)

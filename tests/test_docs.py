@@ -30,6 +30,8 @@ def identifiers() -> set[str]:
             for node in ast.walk(ast.parse(path.read_text("utf-8"))):
                 if isinstance(node, ast.Name):
                     names.add(node.id)
+                elif isinstance(node, ast.FunctionDef):
+                    names.add(node.name)
                 elif isinstance(node, ast.Attribute):
                     names.add(node.attr)
                 elif isinstance(node, ast.arg | ast.keyword) and node.arg:

@@ -11,6 +11,7 @@ import pytest
 
 from costmodel.engine import Parallelism, Role
 from costmodel.errors import InputError
+from costmodel.metric import Metric
 from optimizer.recommend.explain import explain
 from optimizer.recommend.level import Level
 from optimizer.recommend.optimize import optimize
@@ -180,7 +181,7 @@ def test_an_engine_over_the_budget_is_told_from_one_that_is_too_dear(file: Path)
 
 def test_a_batch_limit_that_is_never_full_is_possible(problem: Problem) -> None:
     """An L4 reads all weights in some 50 ms, within the limit of 100 ms; of 8,192 requests only a few run at once."""
-    slow = replace(problem, slos=tuple(replace(one, tpot=0.1) for one in problem.slos))
+    slow = replace(problem, slos=tuple(replace(one, limits={**one.limits, Metric.TPOT: 0.1}) for one in problem.slos))
     stated = {"gpu": "L4", "tp": "1", "role": "decode", "max_num_seqs": "8192"}
     (standing,) = explain(slow, parse_wanted(stated, slow)).standings
     assert standing.cost is not None

@@ -83,7 +83,14 @@ def test_a_loaded_problem_is_in_si_units(folder: Path) -> None:
         1,
     )
     (slo,) = problem.slos
-    assert (slo.name, slo.ttft, slo.tpot, slo.e2e, slo.attainment, slo.share) == ("default", 2.0, 0.05, None, 0.9, 1.0)
+    assert (slo.name, slo.ttft, slo.tpot, slo.e2e, slo.attainment, slo.share) == (
+        "default",
+        2.0,
+        0.05,
+        math.inf,
+        0.9,
+        1.0,
+    )
     assert (problem.workload.request_rate, problem.workload.burstiness, problem.workload.max_tokens) == (10, 1, 3300)
     assert problem.workload.mean_isl == pytest.approx(0.4 * 500 + 0.6 * 3000)
     assert problem.space.roles == (Role.PREFILL, Role.DECODE, Role.COLOCATED)

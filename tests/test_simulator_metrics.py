@@ -13,10 +13,10 @@ from tests.toy import llama_8b
 # isort: split
 from costmodel.engine import EngineConfig, Parallelism, Role
 from costmodel.errors import InputError
+from costmodel.metric import limits_of
 from costmodel.simulator import VLLM_V1, Limits, TableSteps, make_trace, simulate
 from costmodel.simulator.cost_steps import cost_steps
 from costmodel.simulator.metrics import (
-    Slo,
     attainment,
     loads,
     overload,
@@ -100,14 +100,14 @@ def test_attainment_counts_the_steady_part_and_knows_its_error() -> None:
     count = 2000
     trace = make_trace(poisson_arrivals(count, 4.0), np.full(count, 100), np.full(count, 20))
     result = simulate(trace, colocated(VLLM_V1))
-    everything = attainment(result, Slo())
+    everything = attainment(result, {})
     assert (everything.share, everything.high, everything.count) == (1.0, 1.0, 1800)
     assert 0.99 < everything.low < 1.0
-    half = attainment(result, Slo(ttft=float(np.median(result.ttft))))
+    half = attainment(result, limits_of(ttft=float(np.median(result.ttft))))
     assert half.low < half.share < half.high
     assert half.share == pytest.approx(0.5, abs=0.05)
     assert steady(result, 0.1, 0.2).sum() == 1400
-    assert not within(result, Slo(tpot=1e-9)).any()
+    assert not within(result, limits_of(tpot=1e-9)).any()
     assert np.isnan(share_of([np.zeros(0)]).share)
     with pytest.raises(InputError, match="below 1"):
         steady(result, 0.6, 0.5)

@@ -9,8 +9,9 @@ import pytest
 
 from benchmarks.studies import batching, chunk_size, distserve, mooncake
 from benchmarks.studies.common import GOAL, gamma_lengths, highest_rate, poisson_trace, table
+from costmodel.metric import limits_of
 from costmodel.simulator import STATIC, VLLM_V0, simulate
-from costmodel.simulator.metrics import Slo, within
+from costmodel.simulator.metrics import within
 
 
 def test_gains_of_continuous_batching_grow_with_the_variation_of_outputs() -> None:
@@ -89,7 +90,7 @@ def test_the_gain_is_largest_where_ttft_is_tight_or_prompts_are_long(data: Path)
 
 def test_chunks_take_back_part_of_what_disaggregation_gains(data: Path) -> None:
     """D2 with the cost model at half the SLOs: the best placements of each kind at 0.8 req/s per GPU."""
-    case, slo = CASES["D2"], Slo(1.25, 0.075)
+    case, slo = CASES["D2"], limits_of(ttft=1.25, tpot=0.075)
     lengths = distserve.lengths_of(case.workload, 1_000, data)
     fleets = (
         (distserve.colocated(case.model, (8, 1), None, 2), 16),

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from costmodel.engine import Role
+from costmodel.metric import limits_of
 from costmodel.simulator import STATIC, VLLM_V0, Fleet, Policy, make_trace, simulate
-from costmodel.simulator.metrics import Slo, throughput
+from costmodel.simulator.metrics import throughput
 from search_spaces.models import load_model
 
 from .common import IntArray, Lengths, engine_pool, gamma_lengths, goodput, table
@@ -24,7 +25,7 @@ MODEL, BATCH, ISL, OSL, LONGEST = "Llama-2-7B", 32, 256, 256.0, 2048
 REQUESTS = 6_400
 BATCHES = (8, 16, 64)
 VARIATIONS = (0.0, 0.25, 0.5, 1.0, 1.5, 2.0)
-LIMITS = Slo(ttft=10.0, tpot=0.05)
+LIMITS = limits_of(ttft=10.0, tpot=0.05)
 """For goodput: patient enough that a static batch, which makes newcomers wait for its longest request, serves some."""
 THEIRS = "2 to 5, by output length variance"
 

@@ -15,8 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from costmodel.engine import Role
+from costmodel.metric import limits_of
 from costmodel.simulator import SARATHI, Fleet, Result, simulate
-from costmodel.simulator.metrics import Slo, attainment, overload, percentiles
+from costmodel.simulator.metrics import attainment, overload, percentiles
 from search_spaces.models import load_model
 
 from .common import GOAL, FloatArray, Lengths, engine_pool, gamma_lengths, highest_rate, poisson_trace, table
@@ -106,7 +107,7 @@ def point(chunk: int, requests: int, rate: float = RATE) -> ChunkPoint:
 def serves(chunk: int, requests: int, rate: float, gap: float) -> bool:
     """Whether TTFT p90 and the p99 of the gaps hold at this rate, and the engine keeps up."""
     result = simulate(poisson_trace(lengths_of(requests), rate), fleet_of(chunk), log_rows=LOG_ROWS * requests)
-    in_time = attainment(result, Slo(ttft=TTFT)).share >= GOAL and not overload(result).overloaded
+    in_time = attainment(result, limits_of(ttft=TTFT)).share >= GOAL and not overload(result).overloaded
     return in_time and gap_percentile(result, 0.99) <= gap
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 from costmodel.accelerator import Accelerator
 from costmodel.engine import EngineConfig, Parallelism, Role
 from costmodel.memory import kv_bytes_per_token_per_gpu, kv_capacity_bytes
+from costmodel.metric import Metric
 from costmodel.simulator import Fleet, Limits, Policy, Pool, Result, Router, StepModel, Trace, make_trace, simulate
 from costmodel.simulator.cost_steps import cost_steps
-from costmodel.simulator.metrics import Slo, attainment, overload, within
+from costmodel.simulator.metrics import attainment, overload, within
 from costmodel.simulator.trace import poisson_arrivals
 from costmodel.transfer import TRANSFER_EFFICIENCY
 from costmodel.transformer import Transformer
@@ -24,6 +25,8 @@ IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
 Lengths = tuple[IntArray, IntArray]
 """Prompt and output length of each request [token]."""
+SloLimits = Mapping[Metric, float]
+"""Limits by metric [s]."""
 BLOCK = 16
 """Tokens of one KV block, vLLM's default."""
 GOAL = 0.9
@@ -81,17 +84,17 @@ def poisson_trace(lengths: Lengths, rate: float, seed: int = 0) -> Trace:
     return make_trace(poisson_arrivals(isl.size, rate, seed), isl, osl)
 
 
-def holds(result: Result, slo: Slo) -> bool:
+def holds(result: Result, limits: SloLimits) -> bool:
     """Whether enough requests meet the SLO and the fleet keeps up with its arrivals."""
-    return attainment(result, slo).share >= GOAL and not overload(result).overloaded
+    return attainment(result, limits).share >= GOAL and not overload(result).overloaded
 
 
-def goodput(fleet: Fleet, lengths: Lengths, slo: Slo, tolerance: float = 0.02) -> float:
+def goodput(fleet: Fleet, lengths: Lengths, limits: SloLimits, tolerance: float = 0.02) -> float:
     """Highest Poisson rate [1/s] at which the SLO holds, to `tolerance`; 0 if it holds at none."""
-    return highest_rate(lambda rate: holds(simulate(poisson_trace(lengths, rate), fleet), slo), tolerance)
+    return highest_rate(lambda rate: holds(simulate(poisson_trace(lengths, rate), fleet), limits), tolerance)
 
 
-def short_goodput(fleet: Fleet, lengths: Lengths, slo: Slo, requests: int = 300) -> float:
+def short_goodput(fleet: Fleet, lengths: Lengths, limits: SloLimits, requests: int = 300) -> float:
     """The same from short runs that start empty, as benchmarks of real systems do it [1/s].
 
     The lengths are cut into runs of `requests` with arrivals of their own; all requests of all runs count, and an
@@ -102,7 +105,7 @@ def short_goodput(fleet: Fleet, lengths: Lengths, slo: Slo, requests: int = 300)
 
     def good(rate: float) -> bool:
         traces = (poisson_trace((isl[run], osl[run]), rate, seed) for seed, run in enumerate(runs))
-        return float(np.mean([within(simulate(trace, fleet), slo).mean() for trace in traces])) >= GOAL
+        return float(np.mean([within(simulate(trace, fleet), limits).mean() for trace in traces])) >= GOAL
 
     return highest_rate(good)
 

@@ -23,11 +23,11 @@ import numpy as np
 
 from benchmarks.reference.simdistserve import steps_of
 from costmodel.engine import Role
+from costmodel.metric import Metric, limits_of
 from costmodel.simulator import VLLM_V0, VLLM_V1, CoefficientSteps, FirstToken, Fleet, HandOver, Policy, Pool, Router
-from costmodel.simulator.metrics import Slo
 from search_spaces.models import load_model
 
-from .common import Lengths, a100, engine_pool, gamma_lengths, goodput, short_goodput, table
+from .common import Lengths, SloLimits, a100, engine_pool, gamma_lengths, goodput, short_goodput, table
 
 WINDOW = 2048
 """Longest prompt and output together that OPT takes [token]."""
@@ -61,7 +61,7 @@ class Case:
     name: str
     model: str
     workload: str
-    slo: Slo
+    slo: SloLimits
     prefill: Split
     decode: Split
     tensor: int
@@ -72,11 +72,71 @@ class Case:
 
 
 CASES: Final = (
-    Case("D1", "OPT-13B", "ShareGPT", Slo(0.25, 0.1), (2, 1), (1, 1), 1, (4.60, 7.36), (0.50, 2.30), 8, SMALL),
-    Case("D2", "OPT-66B", "ShareGPT", Slo(2.5, 0.15), (4, 1), (2, 2), 4, (2.75, 1.57), (0.347, 0.955), 16, MIDDLE),
-    Case("D3", "OPT-175B", "ShareGPT", Slo(4.0, 0.2), (3, 3), (4, 3), 8, (1.99, None), (0.101, 0.201), 32, LARGE),
-    Case("D4", "OPT-66B", "HumanEval", Slo(0.125, 0.2), (4, 1), (2, 2), 4, (5.72, 1.59), (0.20, 1.14), 16, MIDDLE),
-    Case("D5", "OPT-66B", "LongBench", Slo(15.0, 0.15), (4, 1), (2, 2), 4, (4.24, 1.77), (0.125, 0.53), 16, MIDDLE),
+    Case(
+        "D1",
+        "OPT-13B",
+        "ShareGPT",
+        limits_of(ttft=0.25, tpot=0.1),
+        (2, 1),
+        (1, 1),
+        1,
+        (4.60, 7.36),
+        (0.50, 2.30),
+        8,
+        SMALL,
+    ),
+    Case(
+        "D2",
+        "OPT-66B",
+        "ShareGPT",
+        limits_of(ttft=2.5, tpot=0.15),
+        (4, 1),
+        (2, 2),
+        4,
+        (2.75, 1.57),
+        (0.347, 0.955),
+        16,
+        MIDDLE,
+    ),
+    Case(
+        "D3",
+        "OPT-175B",
+        "ShareGPT",
+        limits_of(ttft=4.0, tpot=0.2),
+        (3, 3),
+        (4, 3),
+        8,
+        (1.99, None),
+        (0.101, 0.201),
+        32,
+        LARGE,
+    ),
+    Case(
+        "D4",
+        "OPT-66B",
+        "HumanEval",
+        limits_of(ttft=0.125, tpot=0.2),
+        (4, 1),
+        (2, 2),
+        4,
+        (5.72, 1.59),
+        (0.20, 1.14),
+        16,
+        MIDDLE,
+    ),
+    Case(
+        "D5",
+        "OPT-66B",
+        "LongBench",
+        limits_of(ttft=15.0, tpot=0.15),
+        (4, 1),
+        (2, 2),
+        4,
+        (4.24, 1.77),
+        (0.125, 0.53),
+        16,
+        MIDDLE,
+    ),
 )
 
 
@@ -201,7 +261,7 @@ def placements(case: Case, kind: str) -> Iterator[tuple[str, int, Fleet]]:
             yield f"{first} P {_name(prefill)} + {second} D {_name(decode)}", gpus, fleet
 
 
-def best(case: Case, kind: str, lengths: Lengths, slo: Slo) -> Served:
+def best(case: Case, kind: str, lengths: Lengths, slo: SloLimits) -> Served:
     """Placement of a kind with the highest goodput per GPU."""
     found = [Served(name, goodput(fleet, lengths, slo, 0.03) / gpus) for name, gpus, fleet in placements(case, kind)]
     return max(found, key=lambda one: one.per_gpu)
@@ -228,7 +288,7 @@ def published_row(case: Case, data: Path) -> tuple[object, ...]:
     return (
         case.name,
         f"{case.model} {case.workload}",
-        f"{case.slo.ttft:g} / {case.slo.tpot:g} s",
+        f"{case.slo[Metric.TTFT]:g} / {case.slo[Metric.TPOT]:g} s",
         f"{case.rates[0]:.3g} / {rate['whole']:.3g}",
         f"{case.rates[1]:.3g} / {rate['split']:.3g}",
         f"{case.gains[0]:.2f} / {_ratio(rate['split'], rate['whole'])}",
@@ -238,7 +298,7 @@ def published_row(case: Case, data: Path) -> tuple[object, ...]:
 
 def modelled_row(case: Case, data: Path | None, scale: float) -> tuple[object, ...]:
     """Our cost model's engines: their placement, then the best ones."""
-    lengths, slo = lengths_of(case.workload, STEADY, data), Slo(case.slo.ttft * scale, case.slo.tpot * scale)
+    lengths, slo = lengths_of(case.workload, STEADY, data), {key: limit * scale for key, limit in case.slo.items()}
     theirs = {
         kind: goodput(fleet, lengths, slo) / gpus
         for kind, (fleet, gpus) in as_published(case, None).items()
@@ -247,7 +307,7 @@ def modelled_row(case: Case, data: Path | None, scale: float) -> tuple[object, .
     whole, chunked, split = (best(case, kind, lengths, slo) for kind in ("whole", "chunked", "split"))
     return (
         case.name,
-        f"{slo.ttft:g} / {slo.tpot:g} s",
+        f"{slo[Metric.TTFT]:g} / {slo[Metric.TPOT]:g} s",
         _ratio(theirs["split"], theirs["whole"]),
         f"{whole.per_gpu:.3g} ({whole.placement})",
         f"{chunked.per_gpu:.3g} ({chunked.placement})",

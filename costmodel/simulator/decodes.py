@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 
 from .compiled import compiled
-from .records import GAPS, NONE, RUN, Engine, Lane, Request, Slot, World
+from .records import GAPS, NONE, RUN, Engine, Lane, Slot, World
 
 
 @compiled
@@ -122,10 +122,11 @@ def unfreshen(w: World, lane: Lane, s: int) -> None:
 
 
 @compiled
-def settle(w: World, lane: Lane, slot: Slot) -> None:
-    """Write the longest gap and the last token down, as the request stops being counted lazily."""
+def settle(w: World, lane: Lane, s: int) -> None:
+    """Write the gaps and the last token down, as the request stops being counted lazily."""
+    slot = w.slots[s]
     if slot.joined < lane.steps:
-        note_gap(w, lane, slot)
+        note_gap(w, lane, s)
         slot.last = lane.last
 
 
@@ -145,13 +146,51 @@ def uncount(w: World, lane: Lane, slot: Slot) -> int:
 
 
 @compiled
-def note_token(request: Request, slot: Slot, t: float) -> None:
+def note_token(w: World, slot: Slot, t: float) -> None:
     """The request gets a token at t: its first, or one that ends a gap."""
+    request = w.requests[slot.request]
     if request.first < 0.0:
         request.first = t
     else:
         request.itl = max(request.itl, t - slot.last)
+        longer = edges_below(w, t - slot.last)
+        if longer > 0:
+            w.request_gaps[slot.request * w.rules.edges + longer - 1] += 1
     slot.last = t
+
+
+@compiled
+def edges_below(w: World, gap: float) -> int:
+    """How many of the lengths at which gaps are counted a gap exceeds."""
+    low, high = 0, w.rules.edges
+    while low < high:
+        middle = (low + high) // 2
+        if gap > w.gap_edges[middle]:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+@compiled
+def count_gaps(w: World, lane: Lane, steps: int) -> None:
+    """Count the gaps d + g, d + 2 g, ... that the steps of a run after its first end, by the edges they exceed.
+
+    As all decodes of a lane get a token at the same steps, each lane counts for all of them: a request's gaps are those
+    counted since its first decode step.
+    """
+    longer = edges_below(w, lane.first_duration + lane.growth)
+    most = edges_below(w, lane.first_duration + (steps - 1) * lane.growth)
+    counted, at = 0, lane.index * w.rules.edges - 1
+    while longer < most:
+        upto = int((w.gap_edges[longer] - lane.first_duration) / lane.growth)
+        upto = max(counted, min(upto, steps - 1))
+        if longer > 0:
+            w.lane_gaps[at + longer] += upto - counted
+        counted = upto
+        longer += 1
+    if most > 0:
+        w.lane_gaps[at + most] += steps - 1 - counted
 
 
 @compiled
@@ -159,17 +198,25 @@ def advance_decodes(w: World, lane: Lane, t: float) -> None:
     """The decode steps in flight have ended at t."""
     steps = lane.run
     first_end = t if steps == 1 else lane.start + lane.first_duration
+    edges = w.rules.edges
+    longer = edges_below(w, first_end - lane.last)
+    if longer > 0:
+        w.lane_gaps[lane.index * edges + longer - 1] += 1
     s = lane.fresh_head
     while s >= 0:
         slot = w.slots[s]
         slot.fresh = 0
         if slot.joined == lane.steps:
-            note_token(w.requests[slot.request], slot, first_end)
+            note_token(w, slot, first_end)
+            for k in range(edges):
+                w.slot_gaps[s * edges + k] = w.lane_gaps[lane.index * edges + k]
         s = slot.next_fresh
     lane.fresh_head = -1
     push_gap(w, lane, lane.steps + 1, first_end - lane.last)
     if steps > 1:  # of all later steps the last one is the longest
         push_gap(w, lane, lane.steps + steps, lane.first_duration + (steps - 1) * lane.growth)
+        if edges > 0:
+            count_gaps(w, lane, steps)
     lane.steps += steps
     lane.context += steps * lane.decodes
     lane.last = t
@@ -206,8 +253,12 @@ def push_gap(w: World, lane: Lane, step: int, gap: float) -> None:
 
 
 @compiled
-def note_gap(w: World, lane: Lane, slot: Slot) -> None:
-    """Write down the longest gap of a decode, its first step aside, which is noted already."""
+def note_gap(w: World, lane: Lane, s: int) -> None:
+    """Write down the gaps of a decode, its first step aside, which is noted already."""
+    slot, edges = w.slots[s], w.rules.edges
+    for k in range(edges):
+        since = w.lane_gaps[lane.index * edges + k] - w.slot_gaps[s * edges + k]
+        w.request_gaps[slot.request * edges + k] += since
     k, longest = lane.gap_at + lane.depth - 1, 0.0
     while k >= lane.gap_at and w.gaps[k].step > slot.joined + 1:
         longest = w.gaps[k].seconds
@@ -317,7 +368,7 @@ def stop_counting(w: World, lane: Lane) -> None:
     s = lane.head
     while s >= 0:
         slot = w.slots[s]
-        settle(w, lane, slot)
+        settle(w, lane, s)
         uncount_blocks(w, lane, slot)
         slot.fresh = 0
         s = slot.next
@@ -336,7 +387,7 @@ def count_rotated(w: World, lane: Lane, t: float) -> int:
     while s >= 0:
         slot = w.slots[s]
         following = slot.next
-        note_token(w.requests[slot.request], slot, t)
+        note_token(w, slot, t)
         slot.offset += 1
         if slot.offset + lane.steps >= slot.total:
             before = slot.previous

@@ -65,6 +65,10 @@ def run_loop(world: World, until: float) -> int:
         rows(world.rules)[0],
         rows(world.events),
         rows(world.gaps),
+        rows(world.gap_edges),
+        rows(world.lane_gaps),
+        rows(world.slot_gaps),
+        rows(world.request_gaps),
         rows(world.cached),
         rows(world.log),
         rows(world.tables),
@@ -359,7 +363,7 @@ def end_decodes(w: World, lane: Lane, engine: Engine, t: float) -> None:
         if slot.total - slot.offset > lane.steps:
             break
         lane.heap = heap_pop(w, s)
-        note_gap(w, lane, slot)
+        note_gap(w, lane, s)
         if lane.static == 1:
             lane.live -= 1
             w.phases[lane.phase_at + slot.offset % lane.block] -= 1
@@ -434,7 +438,7 @@ def end_prompt(w: World, lane: Lane, engine: Engine, s: int, t: float) -> bool:
     processed = slot.prompt + lane.yields
     engine.yielded += lane.yields
     if lane.yields == 1 or (lane.early == 1 and request.first < 0.0):
-        note_token(request, slot, t)
+        note_token(w, slot, t)
     if processed < slot.total and lane.hands_over == 0:
         engine.free += blocks_of(slot.prompt, lane.block)
         join(w, lane, s, processed)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.errors import InputError
+from costmodel.metric import METRICS, Metric
 
 from .fleet import Fleet
 from .result import Result
@@ -26,6 +27,8 @@ ALIKE = 0.8
 already, and the run is far too short."""
 TAIL = 0.025
 """Chance that the share lies below an interval, and as much that it lies above, where nothing else is said."""
+EDGES_BELOW, EDGES_ABOVE, EDGE_STEP = 8.0, 4.0, 0.05
+"""How far below and above the limits gaps are told apart, and how finely [1]; assumed: step times are off by more."""
 WARM_UP = 0.1
 """Share of the first arrivals that do not count, where nothing else is said."""
 GROWTH = 0.02
@@ -35,15 +38,6 @@ CHANCE = 2.0
 """Of n requests of a part, more than this times sqrt(n) must pile up: about the spread of their number after n arrivals
 where work comes as fast as it is done (Poisson: sqrt(2 n)). A queue that keeps up over a run of 40 of its relaxation
 times, 2 rho / (1 - rho)^2 requests each, is then many times shorter."""
-
-
-@dataclass(frozen=True, slots=True)
-class Slo:
-    """Limits of one class [s]; infinity where there is none."""
-
-    ttft: float = math.inf
-    tpot: float = math.inf
-    e2e: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,17 +100,40 @@ def percentiles(values: FloatArray, shares: tuple[float, ...] = (0.5, 0.9, 0.99)
     return tuple(found)
 
 
-def within(result: Result, slo: Slo) -> BoolArray:
-    """Which requests meet all limits; one that never ended or was rejected meets none. A single token has no TPOT."""
-    tpot = np.where(result.trace.osl > 1, result.tpot, 0.0)
-    return np.asarray(
-        result.finished & (result.ttft <= slo.ttft) & (tpot <= slo.tpot * (1.0 + 1e-12)) & (result.e2e <= slo.e2e)
-    )
+def gap_edges(limits: Iterable[float]) -> tuple[float, ...]:
+    """Lengths at which gaps are counted so that ITL p99 is judged by these limits [s]; none without any.
+
+    The limits themselves, so that the verdict is exact, and between an eighth of the least and four times the greatest
+    as many as make them 5 % apart, for what is shown.
+
+    >>> len(gap_edges([0.1])), len(gap_edges([])), 0.1 in gap_edges([0.1])
+    (74, 0, True)
+    """
+    exact = sorted(set(limits))
+    if not exact:
+        return ()
+    low, high = exact[0] / EDGES_BELOW, exact[-1] * EDGES_ABOVE
+    number = math.ceil(math.log(high / low) / math.log1p(EDGE_STEP)) + 1
+    return tuple(sorted({*exact, *np.geomspace(low, high, number).tolist()}))
 
 
-def attainment(result: Result, slo: Slo, counted: BoolArray | None = None) -> Attainment:
-    """Share of the counted requests of one run within the SLO, with its 95 % interval (`share_of`)."""
-    good = within(result, slo)[steady(result) if counted is None else counted]
+def measured(result: Result, metric: Metric) -> FloatArray:
+    """A metric of each request [s]; NaN where it never got that far, and 0 where it has too few tokens for one."""
+    values: FloatArray = getattr(result, metric)
+    return np.where(result.finished & np.isnan(values), 0.0, values)
+
+
+def within(result: Result, limits: Mapping[Metric, float]) -> BoolArray:
+    """Which requests keep all limits; one that never ended or was rejected keeps none. A single token has no TPOT."""
+    good = result.finished.copy()
+    for metric, limit in limits.items():
+        good &= measured(result, metric) <= limit * (1.0 + METRICS[metric].rounding)
+    return good
+
+
+def attainment(result: Result, limits: Mapping[Metric, float], counted: BoolArray | None = None) -> Attainment:
+    """Share of the counted requests of one run that keep all limits, with its 95 % interval (`share_of`)."""
+    good = within(result, limits)[steady(result) if counted is None else counted]
     return share_of([good])
 
 

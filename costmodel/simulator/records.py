@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.engine import Role
+from costmodel.metric import METRICS, Metric
 
 from .fleet import STAGES, FirstToken, Fleet, Pool, Router, caches
 from .step_model import OFFSETS, SCALARS, StepNumbers, StepWork
@@ -309,8 +310,9 @@ class StepRecord(StepWork):
 class Rules:
     """Of the whole fleet.
 
-    fast_forward: jump over equal decode steps; opened: requests that come by themselves; count: all; released: requests
-    of a closed loop sent so far (-1: open); slots: taken so far, free_slot: list of those given back; computed: list of
+    fast_forward: jump over equal decode steps; edges: lengths at which gaps are counted; opened: requests that come by
+    themselves; count: all; released: requests of a closed loop sent so far (-1: open); slots: taken so far, free_slot:
+    list of those given back; computed: list of
     prompts to hand over; pools: their number; events: waiting, sequence: of events so far; logged, log_rows: rows of
     the log used and kept; latency: of a hand-over [s]; think: time between requests of a closed loop [s]; hidden: share
     of a hand-over behind its prefill [1]; page: tokens of a page (0: none); store: where the shared store's cache
@@ -320,6 +322,7 @@ class Rules:
     """
 
     fast_forward: int
+    edges: int
     opened: int
     count: int
     released: int
@@ -393,7 +396,9 @@ class LogRow:
 class World(NamedTuple):
     """Everything; as arrays outside the loop, inside it as `compiled.rows` of them.
 
-    gaps: a stack for each lane; free_at: when pipeline stages and links are free [s]; phases: decodes of a lane by
+    gaps: a stack for each lane; gap_edges: lengths at which gaps are counted [s]; lane_gaps, slot_gaps, request_gaps:
+    for each, the gaps that exceed so many edges (1 to all): of the lane so far, of the lane at the slot's first decode
+    step, and of the request; free_at: when pipeline stages and links are free [s]; phases: decodes of a lane by
     offset mod block size; pages: of all prompts; cached: prefix caches; tables: of the step models.
     """
 
@@ -406,6 +411,10 @@ class World(NamedTuple):
     rules: Any
     events: Any
     gaps: Any
+    gap_edges: Any
+    lane_gaps: Any
+    slot_gaps: Any
+    request_gaps: Any
     cached: Any
     log: Any
     tables: Any
@@ -446,7 +455,9 @@ def pack(models: Sequence[StepNumbers]) -> tuple[Array, NDArray[np.float64]]:
     return records(StepRecord, len(models), columns), np.concatenate([model.data for model in models])
 
 
-def make_world(trace: Trace, fleet: Fleet, fast_forward: bool = True, log_rows: int = 0) -> World:
+def make_world(
+    trace: Trace, fleet: Fleet, fast_forward: bool = True, log_rows: int = 0, gap_edges: Sequence[float] = ()
+) -> World:
     """State before the first event.
 
     Slots and events are as many as may ever be needed at once; what is never touched takes no memory.
@@ -456,6 +467,7 @@ def make_world(trace: Trace, fleet: Fleet, fast_forward: bool = True, log_rows: 
     models, tables = pack([pool.steps.numbers() for pool in fleet.pools])
     links = STAGES * len(engines) + _starts([2 * pool.nics for pool in engines])
     cached, cache_at = _caches(trace, fleet, engines)
+    rules = _rules(trace, fleet, fast_forward, log_rows, cache_at[-1]) | {"edges": len(gap_edges)}
     return World(
         requests=_requests(trace),
         slots=np.empty(trace.size, dtype=dtype_of(Slot)),
@@ -463,9 +475,13 @@ def make_world(trace: Trace, fleet: Fleet, fast_forward: bool = True, log_rows: 
         engines=records(Engine, len(engines), _engines(trace, fleet, engines, links, cache_at[:-1])),
         pools=records(PoolRecord, len(fleet.pools), _pools(fleet)),
         models=models,
-        rules=records(Rules, 1, _rules(trace, fleet, fast_forward, log_rows, cache_at[-1])),
+        rules=records(Rules, 1, rules),
         events=np.empty(trace.size + len(lanes) + 1, dtype=dtype_of(Event)),
         gaps=np.empty(GAPS * len(lanes), dtype=dtype_of(Gap)),
+        gap_edges=np.array(gap_edges, dtype=np.float64) * (1.0 + METRICS[Metric.ITL_P99].rounding),
+        lane_gaps=np.zeros(len(gap_edges) * len(lanes), dtype=np.int64),
+        slot_gaps=np.empty(len(gap_edges) * trace.size, dtype=np.int64),
+        request_gaps=np.zeros(len(gap_edges) * trace.size, dtype=np.int64),
         cached=cached,
         log=np.empty(log_rows, dtype=dtype_of(LogRow)),
         tables=tables,
@@ -480,8 +496,9 @@ def empty_world() -> World:
     none, nothing = np.zeros(0), np.zeros(0, dtype=np.int64)
     before = [records(kind, 0, {}) for kind in (Request, Slot, Lane, Engine, PoolRecord, StepRecord)]
     rules = records(Rules, 1, dict.fromkeys(Rules.__dataclass_fields__, 0))
-    behind = [records(kind, 0, {}) for kind in (Event, Gap, CachedPage, LogRow)]
-    return World._make([*before, rules, *behind, none, none, nothing, nothing])
+    events, gaps, cached, log = (records(kind, 0, {}) for kind in (Event, Gap, CachedPage, LogRow))
+    counts = [none, nothing, nothing, nothing]
+    return World._make([*before, rules, events, gaps, *counts, cached, log, none, none, nothing, nothing])
 
 
 def _requests(trace: Trace) -> Array:

@@ -8,6 +8,9 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.errors import PdplanError
+from costmodel.metric import GAP_SHARE
+
 from .trace import Trace
 
 FloatArray = NDArray[np.float64]
@@ -83,8 +86,10 @@ class Result:
 
     arrival (of a closed loop: as it came about), prompt_start: its first step begins; prompt_end: its prompt is
     computed; moved: its KV has arrived at the decode engine (NaN if it never moves); first, finish: first and last
-    token; itl_max: longest gap between two tokens; restarts: preemptions of the request; engine, decode_engine: index
-    into `engines` (-1: none); work: what each engine did, as arrays (`EngineWork`); prefix: what its prefix cache
+    token; itl_max: longest gap between two tokens; gap_edges [s]: lengths at which gaps were counted, and gap_counts
+    (requests, edges): gaps that exceed so many of them, one to all; restarts: preemptions of the request; engine,
+    decode_engine: index into `engines` (-1: none); work: what each engine did, as arrays (`EngineWork`); prefix: what
+    its prefix cache
     found; hit: prompt tokens of each request found there [token]. steps_log: rows of (lane, start, end, prompt tokens,
     decodes, context, steps).
     """
@@ -97,6 +102,8 @@ class Result:
     first: FloatArray
     finish: FloatArray
     itl_max: FloatArray
+    gap_edges: FloatArray
+    gap_counts: IntArray
     restarts: IntArray
     engine: IntArray
     decode_engine: IntArray
@@ -127,6 +134,23 @@ class Result:
         """(last - first token) / (OSL - 1) [s]; NaN for a single token."""
         gaps = np.where(self.trace.osl > 1, self.trace.osl - 1.0, np.nan)
         return (self.finish - self.first) / gaps
+
+    @cached_property
+    def itl_p99(self) -> FloatArray:
+        """The least length that 99 % of a request's own gaps between tokens keep [s]; NaN for a single token.
+
+        Of fewer than 100 gaps it is the longest. Else it is rounded up to the next of `gap_edges`, or to the longest.
+        Raises PdplanError where a request has more and no gaps were counted.
+        """
+        gaps = self.trace.osl - 1
+        allowed = ((1.0 - GAP_SHARE) * gaps + 1e-9).astype(np.int64)
+        if not self.gap_edges.size and allowed.any():
+            raise PdplanError("simulator: ITL p99 needs gap_edges, the lengths at which gaps are counted")
+        over = np.cumsum(self.gap_counts[:, ::-1], axis=1)[:, ::-1]
+        edges = np.append(self.gap_edges, np.inf)
+        least = edges[(over > allowed[:, None]).sum(axis=1)]
+        found = np.where(allowed > 0, np.minimum(self.itl_max, least), self.itl_max)
+        return np.where((gaps > 0) & self.finished, found, np.nan)
 
     @cached_property
     def queue(self) -> FloatArray:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -33,13 +33,20 @@ def prepare(say: Callable[[str], None] | None = None) -> None:
 
 
 def simulate(
-    trace: Trace, fleet: Fleet, *, fast_forward: bool = True, until: float = float("inf"), log_rows: int = 0
+    trace: Trace,
+    fleet: Fleet,
+    *,
+    fast_forward: bool = True,
+    until: float = float("inf"),
+    log_rows: int = 0,
+    gap_edges: Sequence[float] = (),
 ) -> Result:
     """Serve the requests of the trace with the fleet; pure: same input, same output, to the bit.
 
     fast_forward: jump over decode steps that are alike (the same result to rounding); until: stop at this time [s];
-    log_rows: keep the first so many steps (a jump is one row). Raises PdplanError if a step is faster than its FLOP or
-    its HBM traffic allow.
+    log_rows: keep the first so many steps (a jump is one row); gap_edges: lengths, in ascending order, at which gaps
+    between tokens are counted [s] (`metrics.gap_edges`), as `Result.itl_p99` needs. Raises PdplanError if a step is
+    faster than its FLOP or its HBM traffic allow.
     """
     check_fleet(fleet)
     _check_pools(trace, fleet)
@@ -47,10 +54,10 @@ def simulate(
         check_pages(fleet, trace.pages.tokens)
     from .loop import run_loop  # numba, which compiles it, takes half a second to import
 
-    world = make_world(trace, fleet, fast_forward, log_rows)
+    world = make_world(trace, fleet, fast_forward, log_rows, gap_edges)
     events = run_loop(world, until)
     _check_floors(world)
-    return _result(trace, fleet, world, int(events))
+    return _result(trace, fleet, world, int(events), gap_edges)
 
 
 def _check_pools(trace: Trace, fleet: Fleet) -> None:
@@ -72,7 +79,7 @@ def _check_floors(world: World) -> None:
     )
 
 
-def _result(trace: Trace, fleet: Fleet, world: World, events: int) -> Result:
+def _result(trace: Trace, fleet: Fleet, world: World, events: int, gap_edges: Sequence[float]) -> Result:
     """Times and counters, which stay where the loop wrote them; a time of -1 has not come."""
     q = world.requests
     for name in ("prompt_start", "prompt_end", "moved", "first", "finish"):
@@ -87,6 +94,8 @@ def _result(trace: Trace, fleet: Fleet, world: World, events: int) -> Result:
         first=q["first"],
         finish=q["finish"],
         itl_max=q["itl"],
+        gap_edges=np.array(gap_edges, dtype=np.float64),
+        gap_counts=world.request_gaps.reshape(trace.size, len(gap_edges)),
         restarts=q["restarts"],
         engine=q["engine"],
         decode_engine=q["decode_engine"],

@@ -313,7 +313,7 @@ def preempt(w: World, lane: Lane, engine: Engine, s: int) -> None:
     engine.promised -= slot.promise
     slot.promise = 0
     if slot.joined >= 0:
-        settle(w, lane, slot)
+        settle(w, lane, s)
         unfreshen(w, lane, s)
         processed = uncount(w, lane, slot)
         slot.prompt = processed

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from costmodel.engine import Role
 from costmodel.engine_arrays import ACTIVATION_DTYPE
+from costmodel.metric import SHOWN_ALWAYS, Metric
 from costmodel.units import SECONDS_PER_HOUR
 from costmodel.words import percentage
 from optimizer.loads.instance import Instance
@@ -23,6 +24,7 @@ from optimizer.plans.plan import (
     Binding,
     ClassResult,
     ErrorBars,
+    MetricResult,
     Plan,
     Pool,
     Provenance,
@@ -195,12 +197,17 @@ def class_results(instance: Instance, evaluation: Evaluation, bars: list[ErrorBa
             share=slo.share,
             ttft_limit_s=slo.ttft if math.isfinite(slo.ttft) else math.nan,
             tpot_limit_s=slo.tpot if math.isfinite(slo.tpot) else math.nan,
-            e2e_limit_s=slo.e2e,
+            e2e_limit_s=slo.limits.get(Metric.E2E),
             attainment_goal=slo.attainment,
             attainment=float(evaluation.attainment[k]),
             ttft_s=quantiles(evaluation.ttft[k]),
             tpot_s=quantiles(evaluation.tpot[k]),
             error_bars=bars[k],
+            metrics={
+                metric: MetricResult(limit_s=limit, quantiles_s=quantiles(evaluation.metrics[metric][k]))
+                for metric, limit in slo.limits.items()
+                if metric not in SHOWN_ALWAYS
+            },
         )
         for k, slo in enumerate(instance.problem.slos)
     ]

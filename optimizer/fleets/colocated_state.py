@@ -371,6 +371,7 @@ def _steps(instance: Instance, pool: FleetPool, mean: _Mean, beside: Beside, wai
     number = float(beside.weight @ left)
     several = max(number / max(float(any_of(np.array(number), beside.arrival_scv, beside.engines)), 1e-12), 1.0)
     time, longest = within_seats(beside, decode_time(beside, left, first_of(several, one, mixed.most), wait.together))
+    lengths, rates = _prompt_steps(instance, mean, beside)
     return Steps(
         step=mean.step,
         quiet=mean.quiet,
@@ -383,7 +384,25 @@ def _steps(instance: Instance, pool: FleetPool, mean: _Mean, beside: Beside, wai
         alone=time.alone,
         lone=time.lone,
         below=time.below,
+        prompt_step=lengths,
+        prompt_rate=rates,
+        in_a_row=float(beside.weight @ beside.mixed_steps),
     )
+
+
+def _prompt_steps(instance: Instance, mean: _Mean, beside: Beside) -> tuple[FloatArray, FloatArray]:
+    """Length [s] of the steps that prompts make longer and how often they come [1/s]: full ones, then the last of each.
+
+    A prompt fills as many steps as it can and its last in part; where it goes first and alone, all of it is one gap.
+    """
+    mixed, new = mean.mixed, instance.flows.new_tokens
+    full = mixed.carried * np.minimum(np.floor(new / mixed.room), mixed.count)
+    work = (mixed.turn - mixed.ridden) * mixed.count
+    chunk = np.minimum(work / new * mixed.room, mixed.full - mixed.ridden)
+    last = np.maximum(work - full * chunk, 0.0) / np.maximum(mixed.spans - full, 1.0)
+    lengths = mixed.ridden + mean.reads + (1.0 - mixed.carried) * mean.quiet + np.concatenate([chunk, last])
+    rates = np.concatenate([full, np.maximum(mixed.spans - full, 0.0)]) / beside.lanes
+    return lengths, np.tile(mean.per_engine, 2) * rates
 
 
 def _left_behind(instance: Instance, pool: FleetPool, rate: float, wait: PromptWait, service: FloatArray) -> FloatArray:

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.metric import GAP_SHARE
 from costmodel.prompt_queue import PromptWait
-from costmodel.queueing import normal_exceeds
+from costmodel.queueing import normal_exceeds, poisson_exceeds
 from optimizer.loads.instance import Instance
 from optimizer.loads.loads import peakedness
 
@@ -33,7 +34,9 @@ class Steps:
     that comes from the batch [s]; ceiling (flows,): TPOT at most [s]; own (flows,): by how much the quiet steps that a
     request meets are longer than `quiet`, as they hold it too [s]; alone: share of requests that find an engine without
     others [1], and lone (flows,): by how much their steps are longer than `quiet` [s]; below (flows,): by how much the
-    TPOT of those who meet prompts may be shorter than `quiet` and `own`, as the batch varies [s].
+    TPOT of those who meet prompts may be shorter than `quiet` and `own`, as the batch varies [s]; prompt_step (any,):
+    lengths of the steps that carry prompts [s], prompt_rate (any,): how many of each there are per second at an engine,
+    and in_a_row: how many of them one prompt makes on average [1].
     """
 
     step: float
@@ -47,6 +50,9 @@ class Steps:
     alone: float = 0.0
     lone: FloatArray | float = 0.0
     below: FloatArray | float = 0.0
+    prompt_step: FloatArray | float = 0.0
+    prompt_rate: FloatArray | float = 0.0
+    in_a_row: float = 1.0
 
     def met(self, rate: FloatArray) -> float:
         """Mean step without prompts that requests at `rate` (flows,) [1/s] meet [s]."""
@@ -64,6 +70,21 @@ class Steps:
         jitter = np.sqrt(np.maximum(self.jitter**2 - between, 0.0) / beside)
         others = normal_exceeds((limit - self.quiet - more) / np.maximum(jitter, 1e-12))
         return np.asarray(self.alone * (limit < self.quiet + self.lone) + (1.0 - self.alone) * others)
+
+    def tail_exceeds(self, limit: FloatArray, gaps: FloatArray) -> FloatArray:
+        """P(ITL p99 > limit) of requests with so many gaps (flows,), limit (..., flows) or (..., 1) [1].
+
+        Of n gaps m = 0.01 n, rounded down, may be longer. Quiet steps of a request are about alike, so that all of them
+        are or none. Of those with prompts M = n t sum prompt_rate [prompt_step > limit] are on average, in rows of c:
+        P(Poisson(M / c) > m / c), and no more than meet a prompt. That counts each prompt as if it had its steps for
+        itself, so it rather accepts.
+        """
+        length, rate = np.atleast_1d(self.prompt_step), np.atleast_1d(self.prompt_rate)
+        order = np.argsort(length)
+        longer = np.append(np.cumsum(rate[order][::-1])[::-1], 0.0)
+        mean = gaps * self.step * longer[np.searchsorted(length[order], limit, side="right")] / self.in_a_row
+        held_up = poisson_exceeds(mean, np.floor((1.0 - GAP_SHARE) * gaps + 1e-9) / self.in_a_row)
+        return np.maximum(self.calm_exceeds(limit), np.minimum(held_up, 1.0 - self.undisturbed))
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,16 +5,18 @@ The same equations as in `columns`, evaluated at the loads that the fleet really
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import reduce
 from operator import add
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.decode_queue import beta_exceeds
 from costmodel.engine import Role
+from costmodel.metric import Metric
 from costmodel.queueing import normal_exceeds
 from costmodel.simulator import SCHEDULERS
 from optimizer.loads.instance import Instance
@@ -45,7 +47,8 @@ QUANTILES = (0.5, 0.9, 0.95, 0.99)
 class Misses:
     """Share of each flow's requests that miss, by reason, each (flows,), and the attainment of each class, (classes,).
 
-    ttft: too late for the first token; tpot: tokens too slow; full: no slot or KV memory was free.
+    ttft: too late for the first token; tpot: tokens too slow, by any metric of them; full: no slot or KV memory was
+    free.
     """
 
     states: tuple[PoolState, ...]
@@ -62,7 +65,8 @@ class Evaluation:
     """Predictions for a fleet at a multiple of the demand.
 
     flow_attainment (flows,), attainment (classes,), overall: shares of requests within all their SLOs [1];
-    ttft, tpot (classes + 1, quantiles): per class, then over all requests [s].
+    ttft, tpot (classes + 1, quantiles): per class, then over all requests [s]; metrics: the same of every other metric
+    that some class limits, but the end-to-end time.
     """
 
     states: tuple[PoolState, ...]
@@ -72,6 +76,7 @@ class Evaluation:
     ttft: FloatArray
     tpot: FloatArray
     stable: bool
+    metrics: Mapping[Metric, FloatArray] = field(default_factory=dict)
 
 
 def predict_misses(instance: Instance, fleet: Fleet, loads: FloatArray | float = 1.0) -> Misses:
@@ -97,12 +102,20 @@ def _misses(
 ) -> Misses:
     """The same from TTFT and TPOT at each pool."""
     flows, (first, later) = instance.flows, latencies
-    ttft, tpot = _exceeds(first, flows.ttft), _exceeds(later, flows.tpot * (1.0 + 1e-9))
+    ttft, tpot = _exceeds(first, flows.ttft), _slow_tokens(instance, later)
     full = _full(fleet, states, flows.isl.size)
     stable = all(state.stable for state in states)
     flow_attainment = np.clip(1.0 - ttft - tpot - full, 0.0, 1.0) if stable else np.zeros(flows.isl.size)
     weight = _class_shares(instance)
     return Misses(states, ttft, tpot, full, flow_attainment, (weight @ flow_attainment) / weight.sum(axis=1), stable)
+
+
+def _slow_tokens(instance: Instance, later: Sequence[_LaterTokens]) -> FloatArray:
+    """Share of each flow whose later tokens are late, (flows,); who is late by several metrics is late once."""
+    late = _exceeds(later, instance.flows.tpot * (1.0 + 1e-9))
+    for metric, limit in instance.flows.others.items():
+        late = np.maximum(late, _exceeds(FORMULAS[metric](instance, later), limit))
+    return late
 
 
 def evaluate(instance: Instance, fleet: Fleet, volume: float = 1.0) -> Evaluation:
@@ -114,9 +127,16 @@ def evaluate(instance: Instance, fleet: Fleet, volume: float = 1.0) -> Evaluatio
     longest = max((float(part.offset.max() + part.delay.seconds[-1]) for part in first), default=0.0)
     slowest = max((float(one.ceiling.max()) + 8.0 * one.jitter for one in (part.steps for part in later)), default=0.0)
     ttft = _quantiles(first, rows, longest + 1.0)
-    tpot = _quantiles(later, rows * (flows.osl > 1.0), slowest + 1e-3)
+    tokens = rows * (flows.osl > 1.0)
+    tpot = _quantiles(later, tokens, slowest + 1e-3)
+    longest = max((float(np.max(one.steps.prompt_step)) for one in later), default=0.0)
+    others = {
+        metric: _quantiles(FORMULAS[metric](instance, later), tokens, max(slowest, longest) + 1e-3)
+        for metric in flows.others
+    }
     overall = float(flows.share @ misses.flow_attainment / flows.share.sum())
-    return Evaluation(misses.states, misses.flow_attainment, misses.attainment, overall, ttft, tpot, misses.stable)
+    reached = misses.flow_attainment, misses.attainment, overall
+    return Evaluation(misses.states, *reached, ttft, tpot, misses.stable, others)
 
 
 def _class_shares(instance: Instance) -> FloatArray:
@@ -146,7 +166,7 @@ def reach(instance: Instance, fleet: Fleet, states: tuple[PoolState, ...]) -> fl
         attainment = weight @ np.clip(1.0 - late, 0.0, 1.0) / weight.sum(axis=1)
         return float(((attainment + 1e-9) / goals).min())
 
-    late = _exceeds(_tokens(instance, fleet, states), flows.tpot * (1.0 + 1e-9)) + _full(fleet, states, flows.isl.size)
+    late = _slow_tokens(instance, _tokens(instance, fleet, states)) + _full(fleet, states, flows.isl.size)
     reached = share(late)
     return reached if reached < 1.0 else share(late + _exceeds(_first_token(instance, fleet, states), flows.ttft))
 
@@ -209,12 +229,36 @@ class _LaterTokens:
         return np.asarray(self.weight * np.minimum(usual, worst) * self.generates)
 
 
-def _exceeds(parts: Sequence[_FirstToken] | Sequence[_LaterTokens], limit: FloatArray) -> FloatArray:
+@dataclass(frozen=True, slots=True)
+class _TailOfGaps:
+    """ITL p99 at one pool; gaps (flows,): between the tokens of a request [1]."""
+
+    tokens: _LaterTokens
+    gaps: FloatArray
+
+    def exceeds(self, limit: FloatArray) -> FloatArray:
+        """Share of each flow that is served here and exceeds the limit; requests of one token have none, (flows,)."""
+        return self.tokens.weight * self.tokens.generates * self.tokens.steps.tail_exceeds(limit, self.gaps)
+
+
+def _tails_of_gaps(instance: Instance, later: Sequence[_LaterTokens]) -> Sequence[_TailOfGaps]:
+    return [_TailOfGaps(part, np.maximum(instance.flows.osl - 1.0, 0.0)) for part in later]
+
+
+FORMULAS: Mapping[Metric, Callable[[Instance, Sequence[_LaterTokens]], Sequence[_TailOfGaps]]] = MappingProxyType(
+    {Metric.ITL_P99: _tails_of_gaps}
+)
+"""What the steps of each pool say of the metrics of later tokens other than TPOT."""
+
+_Parts = Sequence[_FirstToken] | Sequence[_LaterTokens] | Sequence[_TailOfGaps]
+
+
+def _exceeds(parts: _Parts, limit: FloatArray) -> FloatArray:
     """P(latency > limit) of each flow over all pools; limit (..., flows) or (..., 1)."""
     return np.asarray(reduce(add, (part.exceeds(limit) for part in parts), np.float64(0.0)))
 
 
-def _quantiles(parts: Sequence[_FirstToken] | Sequence[_LaterTokens], shares: FloatArray, top: float) -> FloatArray:
+def _quantiles(parts: _Parts, shares: FloatArray, top: float) -> FloatArray:
     """Quantiles of the mixtures of flows weighted by `shares` (rows, flows), by bisection, (rows, quantiles) [s].
 
     0 for rows without any flow.

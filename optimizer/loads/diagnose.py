@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from costmodel.engine import Role
 from costmodel.errors import BelowFloorError
+from costmodel.metric import Metric
 from search_spaces.enumeration import Enumeration
 from search_spaces.faults import Fault
 from search_spaces.feasibility import impossible_faults
@@ -65,16 +66,19 @@ def _floors(instance: Instance, k: int, step: float) -> Iterator[Floor]:
             f"{(floor - slo.ttft) * 1e3:,.4g} ms more",
         )
     generating = mine & (flows.osl > 1.0)
-    if slo.tpot < step and float(flows.share[generating].sum() / flows.share[mine].sum()) > 1.0 - slo.attainment:
-        yield Floor(
-            k,
-            "tpot",
-            step,
-            f"{slo.tpot * 1e3:,.4g} ms of class {slo.name} is below the physical floor: the fastest engine needs "
-            f"{step * 1e3:,.4g} ms for a decode step of one request, {(step - slo.tpot) * 1e3:,.4g} ms more",
-        )
+    several = float(flows.share[generating].sum() / flows.share[mine].sum()) > 1.0 - slo.attainment
+    for metric in (Metric.TPOT, Metric.ITL_P99):
+        limit = slo.limit(metric)
+        if limit < step and several:
+            yield Floor(
+                k,
+                metric,
+                step,
+                f"{limit * 1e3:,.4g} ms of class {slo.name} is below the physical floor: the fastest engine needs "
+                f"{step * 1e3:,.4g} ms for a decode step of one request, {(step - limit) * 1e3:,.4g} ms more",
+            )
     whole = _share_quantile((fastest + (flows.osl - 1.0) * step)[mine], flows.share[mine], slo.attainment)
-    if slo.e2e is not None and slo.e2e < whole:
+    if slo.e2e < whole:
         yield Floor(
             k,
             "e2e",
@@ -122,16 +126,12 @@ def without_limits(problem: Problem) -> Problem:
     return replace(problem, offers=offers, constraints=problem.constraints.lifted)
 
 
-LATENCIES = ("ttft", "tpot", "e2e")
-"""Limits on latency that an SLO class may have."""
-
-
-def with_looser_slos(problem: Problem, factor: float, names: Sequence[str] = LATENCIES) -> Problem:
-    """The same problem with the latency limits of these names multiplied by `factor`."""
+def with_looser_slos(problem: Problem, factor: float, metrics: Sequence[Metric] = tuple(Metric)) -> Problem:
+    """The same problem with the limits on these metrics multiplied by `factor`."""
 
     def looser(slo: Slo) -> Slo:
-        limits = {name: getattr(slo, name) for name in names}
-        return replace(slo, **{name: limit * factor for name, limit in limits.items() if limit is not None})
+        scaled = {metric: limit * (factor if metric in metrics else 1.0) for metric, limit in slo.limits.items()}
+        return replace(slo, limits=scaled)
 
     return replace(problem, slos=tuple(looser(slo) for slo in problem.slos))
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.metric import Metric
 from search_spaces.problem import Problem
 
 from .digest import digest_of
@@ -19,6 +20,9 @@ IntArray = NDArray[np.int64]
 FIRST_SHARES = (1.0 / 3.0, 0.05, 0.1, 0.2, 0.5)
 """Parts of an end-to-end limit that are tried for the first token."""
 
+SPLIT = (Metric.TTFT, Metric.TPOT, Metric.E2E)
+"""Metrics whose limits are those of the flows' first and later tokens."""
+
 
 @dataclass(frozen=True)
 class Flows:
@@ -26,7 +30,8 @@ class Flows:
 
     slo: index of the SLO class; isl, osl [token]; share of all requests [1]; rate [1/s];
     new_tokens: prompt tokens to compute after prefix hits; past_tokens: those found in the cache;
-    ttft, tpot: limits [s]; where a class bounds the end-to-end time, each stays within its part of that.
+    ttft, tpot: limits [s]; where a class bounds the end-to-end time, each stays within its part of that;
+    others: limits (flows,) of every other metric that some class limits but the end-to-end time [s].
     """
 
     slo: IntArray
@@ -39,6 +44,7 @@ class Flows:
     ttft: FloatArray
     tpot: FloatArray
     arrival_scv: float
+    others: Mapping[Metric, FloatArray] = field(default_factory=dict)
 
     @cached_property
     def alike(self) -> str:
@@ -68,7 +74,7 @@ def make_flows(problem: Problem, first_share: float = FIRST_SHARES[0]) -> Flows:
     share = np.concatenate([slo_class.share * load.share for slo_class in problem.slos])
     ttft = np.array([slo_class.ttft for slo_class in problem.slos])[slo]
     tpot = np.array([slo_class.tpot for slo_class in problem.slos])[slo]
-    e2e = np.array([np.inf if slo_class.e2e is None else slo_class.e2e for slo_class in problem.slos])[slo]
+    e2e = np.array([slo_class.e2e for slo_class in problem.slos])[slo]
     ttft = np.minimum(ttft, np.where(osl > 1.0, first_share, 1.0) * e2e)
     tpot = np.minimum(tpot, (1.0 - first_share) * e2e / np.maximum(osl - 1.0, 1.0))
     keep = share > 0.0
@@ -84,10 +90,15 @@ def make_flows(problem: Problem, first_share: float = FIRST_SHARES[0]) -> Flows:
         ttft=ttft[keep],
         tpot=tpot[keep],
         arrival_scv=load.burstiness**2,
+        others={
+            metric: np.array([slo_class.limit(metric) for slo_class in problem.slos])[slo][keep]
+            for metric in Metric
+            if metric not in SPLIT and any(metric in slo_class.limits for slo_class in problem.slos)
+        },
     )
 
 
 def splits(problem: Problem) -> Iterator[Flows]:
     """The flows with each part of their end-to-end limits that is tried for the first token; once without any."""
-    limited = any(slo.e2e is not None for slo in problem.slos)
+    limited = any(Metric.E2E in slo.limits for slo in problem.slos)
     return (make_flows(problem, share) for share in (FIRST_SHARES if limited else FIRST_SHARES[:1]))

@@ -13,13 +13,14 @@ from typing import Any, Literal, Self
 from pydantic import ConfigDict, Field, ValidationError, model_validator
 
 from costmodel.errors import UnknownNameError
+from costmodel.metric import Metric
 from search_spaces.faults import Path
 from search_spaces.fields import house_error
 from search_spaces.json_source import JsonText
 from search_spaces.plain_text import decoded
 
 from .plan_accuracy import AccuracyRecord
-from .plan_fields import Amount, Count, Degree, Measure, Number, Quantiles, Record, Share
+from .plan_fields import Amount, Count, Degree, Measure, Number, Quantiles, Record, Share, WithMetrics
 from .plan_pools import EnginePool
 from .plan_sensitivity import Sensitivity
 from .plan_simulation import SimulatedLatencies, Simulation
@@ -158,7 +159,14 @@ class Route(Record):
     """Predicted share of this bucket's requests within all its SLOs."""
 
 
-class ClassResult(Record):
+class MetricResult(Record):
+    """A metric other than TTFT, TPOT and e2e that one SLO class limits: its limit, and what its requests get [s]."""
+
+    limit_s: Amount
+    quantiles_s: Quantiles
+
+
+class ClassResult(WithMetrics):
     """What one SLO class asked for and gets."""
 
     name: str
@@ -171,6 +179,8 @@ class ClassResult(Record):
     ttft_s: Quantiles
     tpot_s: Quantiles
     error_bars: ErrorBars | None = None
+    metrics: dict[Metric, MetricResult] = Field(default_factory=dict)
+    """Every other metric that the class limits."""
 
 
 class Binding(Record):

@@ -5,7 +5,15 @@ from __future__ import annotations
 import math
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+)
 
 LARGEST = 1e30
 """No number of a plan is larger; sums and products of such numbers are finite."""
@@ -53,3 +61,12 @@ class Quantiles(Record):
     p90: Measure
     p95: Measure
     p99: Measure
+
+
+class WithMetrics(Record):
+    """A record whose `metrics` are left out of the file where there are none."""
+
+    @model_serializer(mode="wrap")
+    def _without_empty(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        written: dict[str, Any] = write(self)
+        return {name: value for name, value in written.items() if name != "metrics" or value}

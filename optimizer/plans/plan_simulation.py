@@ -6,7 +6,9 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 
-from .plan_fields import Amount, Count, Degree, Measure, Quantiles, Record, Share
+from costmodel.metric import Metric
+
+from .plan_fields import Amount, Count, Degree, Measure, Quantiles, Record, Share, WithMetrics
 from .plan_pools import EnginePool
 
 Judged = Annotated[str, BeforeValidator(lambda outcome: "meets" if outcome == "holds" else outcome)]
@@ -14,7 +16,7 @@ Judged = Annotated[str, BeforeValidator(lambda outcome: "meets" if outcome == "h
 straddles its goal."""
 
 
-class SimulatedLatencies(Record):
+class SimulatedLatencies(WithMetrics):
     """One SLO class in the simulation at one rate."""
 
     name: str
@@ -22,6 +24,8 @@ class SimulatedLatencies(Record):
     """Share of its requests within all their SLOs."""
     ttft_s: Quantiles
     tpot_s: Quantiles
+    metrics: dict[Metric, Quantiles] = Field(default_factory=dict)
+    """Of every other metric that the class limits, but the end-to-end time [s]."""
 
 
 class SimulatedClass(SimulatedLatencies):

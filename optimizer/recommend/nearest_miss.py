@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from costmodel.engine import Role
+from costmodel.metric import Metric
 from costmodel.words import join_words
 from optimizer.fleets.binding import amount, binding, fleet_bindings
 from optimizer.fleets.build_plan import engine_pools, fleet_cost, fleet_gpus
 from optimizer.fleets.error_bars import planned_instance
 from optimizer.fleets.evaluate import evaluate, predict_misses
 from optimizer.fleets.fleet import Fleet
-from optimizer.loads.diagnose import LATENCIES, with_fewer_misses, with_looser_slos, without_limits
+from optimizer.loads.diagnose import with_fewer_misses, with_looser_slos, without_limits
 from optimizer.loads.instance import Instance
 from optimizer.loads.late import Late, never
 from optimizer.plans.plan import Alternative, Binding, Status
@@ -122,8 +122,8 @@ def _with_looser_latencies(instance: Instance, solve: Solve, late: Late) -> Miss
     All together are loosened only where no single one would do, however far: the report names what is in the way.
     """
     slos = instance.problem.slos
-    limited = [name for name in LATENCIES if any(getattr(slo, name) is not None for slo in slos)]
-    alone: list[tuple[str, ...]] = [(name,) for name in limited]
+    limited = [metric for metric in Metric if any(metric in slo.limits for slo in slos)]
+    alone: list[tuple[Metric, ...]] = [(metric,) for metric in limited]
     enough = [names for names in alone if not late() and by_formula(_loosened(instance, FACTORS[-1], names), late)]
     for factor in FACTORS:
         for names in enough or [tuple(limited)]:
@@ -143,7 +143,7 @@ def _with_looser_latencies(instance: Instance, solve: Solve, late: Late) -> Miss
                 )
                 for slo in slos
                 for name in names
-                if (limit := getattr(slo, name)) is not None and math.isfinite(limit)
+                if (limit := slo.limits.get(name)) is not None
             ]
             broken = _broken_limits(instance, held)
             why = f"{join_words([name.upper() for name in names])} {'is' if len(names) == 1 else 'are'} too tight."
@@ -152,7 +152,7 @@ def _with_looser_latencies(instance: Instance, solve: Solve, late: Late) -> Miss
     return None
 
 
-def _loosened(instance: Instance, factor: float, names: Sequence[str]) -> Instance:
+def _loosened(instance: Instance, factor: float, names: Sequence[Metric]) -> Instance:
     """The instance without limits on the fleet, and the latency limits of these names multiplied by `factor`."""
     free = without_limits(least_demand(instance.problem))
     return planned_instance(with_looser_slos(free, factor, names), instance.overhead)

@@ -135,7 +135,9 @@ def _flows_of(flows: Flows, mine: NDArray[np.bool_], share: float) -> Flows:
     """The flows of one class, whose share of all requests is `share`, as if there were no others."""
     names = ("isl", "osl", "rate", "new_tokens", "past_tokens", "ttft", "tpot")
     kept = {name: getattr(flows, name)[mine] for name in names}
-    return replace(flows, slo=np.zeros(int(mine.sum()), dtype=np.int64), share=flows.share[mine] / share, **kept)
+    others = {metric: limits[mine] for metric, limits in flows.others.items()}
+    alone = replace(flows, slo=np.zeros(int(mine.sum()), dtype=np.int64), share=flows.share[mine] / share, **kept)
+    return replace(alone, others=others)
 
 
 def _offers_left(instance: Instance, taken: Fleet) -> tuple[Offer, ...]:

@@ -8,10 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.errors import PdplanError
-from costmodel.simulator.metrics import steady, within
+from costmodel.metric import Metric
+from costmodel.simulator.metrics import measured, steady, within
 from optimizer.loads.instance import Instance
 
-from .judge import Judgement, Run, class_limits
+from .judge import Judgement, Run
 
 FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
@@ -60,10 +61,12 @@ def _late(instance: Instance, run: Run, wanted: BoolArray) -> tuple[BoolArray, B
     first, later = np.zeros(slo.size, dtype=np.bool_), np.zeros(slo.size, dtype=np.bool_)
     for number, one in enumerate(instance.problem.slos):
         mine = steady(result) & (slo == number) & wanted[number]
-        missed = mine & ~within(result, class_limits(one))
+        missed = mine & ~within(result, one.limits)
         tokens = np.nan_to_num(result.tpot, nan=0.0) > one.tpot
+        for metric in instance.flows.others:
+            tokens |= measured(result, metric) > one.limit(metric)
         waited = ~(result.ttft <= one.ttft)  # also where there is none
-        if one.e2e is not None:  # late as a whole: by whatever took more of the time
+        if Metric.E2E in one.limits:  # late as a whole: by whatever took more of the time
             waited |= ~tokens & (result.ttft > 0.5 * result.e2e)
         first |= missed & waited
         later |= missed & ~waited

@@ -59,7 +59,7 @@ def crowded(demand: Demand, count: int) -> Demand:
     """The same requests, the first `count` of them at once when the last of these comes."""
     arrival = demand.trace.arrival
     start = arrival[min(count, arrival.size) - 1]
-    return Demand(replace(demand.trace, arrival=np.maximum(arrival - start, 0.0)), demand.flow)
+    return replace(demand, trace=replace(demand.trace, arrival=np.maximum(arrival - start, 0.0)))
 
 
 def crowd_of(instance: Instance, fleet: Fleet, engines: SimulatedFleet) -> int:

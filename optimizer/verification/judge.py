@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 import numpy as np
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from costmodel.engine import Role
 from costmodel.errors import InputError
 from costmodel.memory import kv_bytes_per_request_per_gpu, kv_capacity_bytes
+from costmodel.metric import SHOWN_ALWAYS, Metric
 from costmodel.simulator import SCHEDULERS, HandOver, Limits, Pool, Result, Router, Trace, make_trace, simulate
 from costmodel.simulator import Fleet as SimulatedFleet
 from costmodel.simulator.cost_steps import GridSteps, cost_steps
@@ -22,20 +23,20 @@ from costmodel.simulator.metrics import (
     WARM_UP,
     Attainment,
     Overload,
+    gap_edges,
     overload,
     percentiles,
     share_of,
     steady,
     within,
 )
-from costmodel.simulator.metrics import Slo as SimulatedSlo
 from costmodel.simulator.trace import draw_lengths, gamma_arrivals
 from optimizer.fleets.error_bars import factor_at, step_intervals
 from optimizer.fleets.evaluate import QUANTILES
 from optimizer.fleets.fleet import Fleet, FleetPool, hand_over_mix, pool_config
 from optimizer.loads.instance import Instance
 from search_spaces.kv_blocks import block_tokens
-from search_spaces.problem import Balancing, Slo
+from search_spaces.problem import Balancing
 from search_spaces.recorded import Recorded
 
 FloatArray = NDArray[np.float64]
@@ -62,13 +63,17 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ClassJudgement:
-    """One SLO class: attainment with its interval, quantiles of TTFT and TPOT [s] at p50, p90, p95, p99."""
+    """One SLO class: attainment with its interval, quantiles of TTFT and TPOT [s] at p50, p90, p95, p99.
+
+    metrics: quantiles of the other metrics that it limits and that plans have no fields of their own for [s].
+    """
 
     name: str
     goal: float
     attainment: Attainment
     ttft: tuple[float, ...]
     tpot: tuple[float, ...]
+    metrics: Mapping[Metric, tuple[float, ...]] = field(default_factory=dict)
 
     @property
     def held(self) -> bool:
@@ -101,10 +106,11 @@ class ClassJudgement:
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """Requests of one run; flow (requests,): index of each request's flow."""
+    """Requests of one run; flow (requests,): index of each request's flow; gap_edges: as `simulate` takes them [s]."""
 
     trace: Trace
     flow: IntArray
+    gap_edges: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +123,7 @@ class Run:
     @classmethod
     def of(cls, demand: Demand, engines: SimulatedFleet) -> Run:
         """Simulate a fleet under a demand."""
-        return cls(demand, simulate(demand.trace, engines))
+        return cls(demand, simulate(demand.trace, engines, gap_edges=demand.gap_edges))
 
 
 def outcome_of(classes: Sequence[ClassJudgement], *, overloaded: bool) -> Outcome:
@@ -298,7 +304,8 @@ def _demand(
     colocated = np.array([pool.role is Role.COLOCATED for pool in fleet.pools])[first]
     cached = np.minimum(np.floor(isl * instance.problem.workload.prefix_hit_share).astype(np.int64), isl - 1)
     trace = make_trace(arrival, isl, osl, cached=cached, pool=first, decode_pool=np.where(colocated, -1, later))
-    return Demand(trace, flow[np.argsort(arrival, kind="stable")])
+    limits = [slo.limits[Metric.ITL_P99] for slo in instance.problem.slos if Metric.ITL_P99 in slo.limits]
+    return Demand(trace, flow[np.argsort(arrival, kind="stable")], gap_edges(limits))
 
 
 def _decoded(instance: Instance, fleet: Fleet, first: IntArray, flow: IntArray, draw: FloatArray) -> IntArray:
@@ -378,29 +385,34 @@ def falls_behind(run: Run, pools: int) -> Overload:
     return max((one for one in parts if one.overloaded), key=lambda one: one.growth, default=whole)
 
 
+def _several(run: Run, metric: Metric, requests: BoolArray) -> FloatArray:
+    """A metric of those requests of a run that have more than one token [s]; NaN where one never got that far."""
+    values: FloatArray = getattr(run.result, metric)
+    return values[requests & (run.demand.trace.osl > 1)]
+
+
 def _judged(
     instance: Instance, runs: tuple[Run, ...], counted: list[BoolArray], number: int, tail: float
 ) -> ClassJudgement:
     """One class over all runs."""
     slo = instance.problem.slos[number]
-    limits = class_limits(slo)
     mine = [
         steady_part & (instance.flows.slo[run.demand.flow] == number)
         for run, steady_part in zip(runs, counted, strict=True)
     ]
     pairs = list(zip(runs, mine, strict=True))
-    good = [within(run.result, limits)[part] for run, part in pairs]
+    good = [within(run.result, slo.limits)[part] for run, part in pairs]
     ttft = [run.result.ttft[part] for run, part in pairs]
-    tpot = [run.result.tpot[part & (run.demand.trace.osl > 1)] for run, part in pairs]
+    tpot = [_several(run, Metric.TPOT, part) for run, part in pairs]
     return ClassJudgement(
         name=slo.name,
         goal=slo.attainment,
         attainment=share_of(good, tail),
         ttft=percentiles(np.concatenate(ttft), QUANTILES),
         tpot=percentiles(np.concatenate(tpot), QUANTILES),
+        metrics={
+            metric: percentiles(np.concatenate([_several(run, metric, part) for run, part in pairs]), QUANTILES)
+            for metric in slo.limits
+            if metric not in SHOWN_ALWAYS
+        },
     )
-
-
-def class_limits(slo: Slo) -> SimulatedSlo:
-    """Limits of a class as the simulator's metrics want them."""
-    return SimulatedSlo(slo.ttft, slo.tpot, np.inf if slo.e2e is None else slo.e2e)

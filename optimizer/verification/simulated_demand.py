@@ -55,14 +55,14 @@ def diurnal_demands(
     for number in range(replications):
         drawn = simulated_trace(instance, fleet, requests, seed + SEEDS * number)
         arrival = diurnal_arrivals(requests, rates, load.burstiness, seed + SEEDS * number)
-        demands.append(Demand(replace(drawn.trace, arrival=arrival), drawn.flow))
+        demands.append(replace(drawn, trace=replace(drawn.trace, arrival=arrival)))
     return demands
 
 
 def closed_demand(demand: Demand, concurrency: int) -> Demand:
     """The same requests in the same order, `concurrency` of them at once: each one that ends lets the next one come."""
     arrival = np.zeros(demand.trace.size)
-    return Demand(replace(demand.trace, arrival=arrival, concurrency=concurrency), demand.flow)
+    return replace(demand, trace=replace(demand.trace, arrival=arrival, concurrency=concurrency))
 
 
 def slots_of_day(instance: Instance, judgement: Judgement, profile: FloatArray, volume: float) -> tuple[Slot, ...]:

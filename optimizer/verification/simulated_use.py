@@ -13,7 +13,7 @@ from optimizer.fleets.evaluate import QUANTILES
 from optimizer.fleets.fleet import Fleet, FleetPool, pool_config
 from optimizer.loads.instance import Instance
 
-from .judge import Judgement, Run, class_limits
+from .judge import Judgement, Run
 
 FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
@@ -157,5 +157,5 @@ def in_time(instance: Instance, run: Run) -> BoolArray:
     member = instance.flows.slo[run.demand.flow]
     good = np.zeros(member.size, dtype=bool)
     for k, slo in enumerate(instance.problem.slos):
-        good |= within(run.result, class_limits(slo)) & (member == k)
+        good |= within(run.result, slo.limits) & (member == k)
     return good

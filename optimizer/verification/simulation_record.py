@@ -19,7 +19,7 @@ from optimizer.fleets.evaluate import QUANTILES
 from optimizer.fleets.fleet import Fleet
 from optimizer.loads.instance import Instance
 from optimizer.loads.late import Late
-from optimizer.plans.plan import Binding, ClassResult, ErrorBars, Plan, Range
+from optimizer.plans.plan import Binding, ClassResult, ErrorBars, MetricResult, Plan, Range
 from optimizer.plans.plan_fields import Quantiles
 from optimizer.plans.plan_simulation import (
     JudgedFleet,
@@ -34,7 +34,7 @@ from optimizer.plans.plan_simulation import (
 from search_spaces.problem import Goal
 from search_spaces.recorded import STRETCHES
 
-from .judge import ClassJudgement, Judgement, class_limits, judge_demands, recorded_trace, simulated_fleet
+from .judge import ClassJudgement, Judgement, judge_demands, recorded_trace, simulated_fleet
 from .simulated_goodput import Goodput, OutOfTimeError, RatePoint, goodput_among
 from .simulated_headroom import with_simulated_headroom
 from .simulated_use import class_e2e
@@ -126,7 +126,11 @@ def goodput_of(bench: Bench, fleet: Fleet, by_formula: float, late: Late, *, hel
 def latencies(one: ClassJudgement) -> SimulatedLatencies:
     """A class as simulated."""
     return SimulatedLatencies(
-        name=one.name, attainment=one.attainment.share, ttft_s=quantiles(one.ttft), tpot_s=quantiles(one.tpot)
+        name=one.name,
+        attainment=one.attainment.share,
+        ttft_s=quantiles(one.ttft),
+        tpot_s=quantiles(one.tpot),
+        metrics={metric: quantiles(values) for metric, values in one.metrics.items()},
     )
 
 
@@ -252,7 +256,7 @@ def in_time(instance: Instance, found: Judgement) -> list[BoolArray]:
         slo = instance.flows.slo[run.demand.flow]
         good = np.zeros(slo.size, dtype=np.bool_)
         for number, one in enumerate(instance.problem.slos):
-            good |= (slo == number) & within(run.result, class_limits(one))
+            good |= (slo == number) & within(run.result, one.limits)
         outcome.append(good)
     return outcome
 
@@ -270,7 +274,11 @@ def _class(instance: Instance, found: Judgement, planned: ClassResult, number: i
         attainment_high=one.attainment.high,
         counted=one.attainment.count,
         by_formula=SimulatedLatencies(
-            name=one.name, attainment=planned.attainment, ttft_s=planned.ttft_s, tpot_s=planned.tpot_s
+            name=one.name,
+            attainment=planned.attainment,
+            ttft_s=planned.ttft_s,
+            tpot_s=planned.tpot_s,
+            metrics={metric: found.quantiles_s for metric, found in planned.metrics.items()},
         ),
         e2e_s=quantiles(class_e2e(instance, found)[number]),
         ttft_cdf_s=list(percentiles(ttft, CDF_SHARES)) if ttft.size else [],
@@ -309,10 +317,7 @@ def simulated_error_bars(bench: Bench, fleet: Fleet) -> list[ErrorBars]:
 
 def as_simulated(instance: Instance, plan: Plan, found: Judgement, simulation: Simulation) -> Plan:
     """The plan with the simulated figures where the simulation has them; loads stay by formula."""
-    classes = [
-        item.model_copy(update={"attainment": one.attainment, "ttft_s": one.ttft_s, "tpot_s": one.tpot_s})
-        for item, one in zip(plan.classes, simulation.classes, strict=True)
-    ]
+    classes = [_class_as_simulated(*pair) for pair in zip(plan.classes, simulation.classes, strict=True)]
     reached = route_attainment(instance, found)
     routing = [
         route if np.isnan(share) else route.model_copy(update={"attainment": float(share)})
@@ -339,6 +344,16 @@ def as_simulated(instance: Instance, plan: Plan, found: Judgement, simulation: S
             "provenance": plan.provenance.model_copy(update={"assumptions": _assumptions(plan, simulation)}),
         }
     )
+
+
+def _class_as_simulated(item: ClassResult, one: SimulatedClass) -> ClassResult:
+    """What a class gets, as simulated."""
+    metrics = {
+        metric: MetricResult(limit_s=planned.limit_s, quantiles_s=one.metrics[metric])
+        for metric, planned in item.metrics.items()
+    }
+    times = {"ttft_s": one.ttft_s, "tpot_s": one.tpot_s, "metrics": metrics}
+    return item.model_copy(update={"attainment": one.attainment, **times})
 
 
 def _assumptions(plan: Plan, simulation: Simulation) -> list[str]:

@@ -6,7 +6,7 @@ short run, whose requests all looks share. Its value is smooth, also where every
 alone gives a sampler nothing to follow):
 
     value = cost / cost of the start + TAIL min(s, 1) + MISS log max(s, 1)
-    s     = largest over classes of the goal's quantile of max(TTFT / limit, TPOT / limit, e2e / limit)
+    s     = largest over classes of the goal's quantile of max(metric / limit over its metrics)
 
 s <= 1 says that the class keeps its goal. Where it is asked for, cost and s are two objectives instead, and what costs
 more than the winner is judged too. What looks best is then judged like every other fleet (`verdict`).
@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from costmodel.engine import Role
 from costmodel.simulator import Fleet as SimulatedFleet
 from costmodel.simulator import Pool
-from costmodel.simulator.metrics import steady
+from costmodel.simulator.metrics import measured, steady
 from optimizer.fleets.build_plan import fleet_cost
 from optimizer.fleets.evaluate import QUANTILES
 from optimizer.fleets.fleet import Fleet, FleetPool, hand_over_mix
@@ -32,7 +32,7 @@ from optimizer.loads.instance import Instance
 from optimizer.rivals.allowed import allowed
 from optimizer.rivals.fewer import TRACE_OF_A_ROUTE, shared_out
 
-from .judge import ClassJudgement, Judgement, Run, class_limits, hand_over, judge, simulated_fleet
+from .judge import ClassJudgement, Judgement, Run, hand_over, judge, simulated_fleet
 from .samplers import FRONT_START_UP, START_UP, Point, Values, by_tpe
 from .second_life import one_life
 from .verdict import Bench, PoolKey, Verdict
@@ -198,23 +198,22 @@ def distance(instance: Instance, found: Judgement) -> float:
 
 
 def tail_of(instance: Instance, found: Judgement) -> float:
-    """The same of a fleet whose runs are not kept, by its quantiles of TTFT and TPOT [1]: the next above its goal."""
+    """The same of a fleet whose runs are not kept, by its quantiles of all but e2e [1]: the next above its goal."""
     if found.runs:
         return distance(instance, found)
     tails = [0.0]
     for slo, one in zip(instance.problem.slos, found.classes, strict=True):
         at = next((k for k, level in enumerate(QUANTILES) if level >= slo.attainment), -1)
-        limits = class_limits(slo)
-        tails += [one.ttft[at] / limits.ttft, one.tpot[at] / limits.tpot]
+        tails += [one.ttft[at] / slo.ttft, one.tpot[at] / slo.tpot]
+        tails += [values[at] / slo.limits[metric] for metric, values in one.metrics.items()]
     return min(float(np.nanmax(tails)), WORST)
 
 
 def _relative(instance: Instance, run: Run, number: int) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
     """Latencies of one class's requests in units of their limits, the largest of each request [1]."""
-    result, limits = run.result, class_limits(instance.problem.slos[number])
+    result, limits = run.result, instance.problem.slos[number].limits
     mine = steady(result) & (instance.flows.slo[run.demand.flow] == number)
-    tpot = np.where(run.demand.trace.osl > 1, result.tpot, 0.0)
-    parts = np.stack([result.ttft / limits.ttft, tpot / limits.tpot, result.e2e / limits.e2e])[:, mine]
+    parts = np.stack([measured(result, metric)[mine] / limit for metric, limit in limits.items()])
     return np.asarray(np.nan_to_num(parts, nan=WORST, posinf=WORST).max(axis=0))
 
 

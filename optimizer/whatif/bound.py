@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.metric import Metric
 from optimizer.loads.instance import Instance, at_volume
 from optimizer.loads.settings import COLOCATED, DECODE, PREFILL
 from optimizer.rivals.by_evaluation import Evaluated, keeping_up
@@ -48,7 +49,7 @@ def place_of(problem: Problem) -> Place:
     rest = {
         **{key: value for key, value in inputs.items() if key not in {"name", "seed", "prices"}},
         "workload": _without(inputs["workload"], "request_rate"),
-        "slo": [_without(slo, "ttft", "tpot", "e2e", "attainment") for slo in inputs["slo"]],
+        "slo": [_without(slo, *Metric, "attainment") for slo in inputs["slo"]],
         "accelerators": [
             _without(one, "price", "catalog_price", "owned_price", "inventory") for one in inputs["accelerators"]
         ],
@@ -68,8 +69,8 @@ def _without(values: Mapping[str, Any], *keys: str) -> dict[str, Any]:
     return {key: value for key, value in values.items() if key not in keys}
 
 
-def _hard(slo: Slo) -> tuple[float, float, float, float]:
-    return -slo.ttft, -slo.tpot, -math.inf if slo.e2e is None else -slo.e2e, slo.attainment
+def _hard(slo: Slo) -> tuple[float, ...]:
+    return *(-slo.limit(metric) for metric in Metric), slo.attainment
 
 
 def floor_cost(problem: Problem, physics: Physics) -> float:

@@ -15,12 +15,14 @@ from types import MappingProxyType
 from typing import Any
 
 from costmodel.errors import ImpossibleError, InputError
+from costmodel.metric import Metric
 from costmodel.quoting import shown
 from costmodel.units import SECONDS_PER_HOUR
 from optimizer.fleets.evaluate import holds, predict_misses
+from optimizer.loads.diagnose import with_looser_slos
 from optimizer.loads.flows import splits
 from optimizer.loads.instance import Instance
-from search_spaces.problem import Goal, Problem, Slo
+from search_spaces.problem import Goal, Problem
 from search_spaces.scenarios import Scenario, scenario_problem
 
 from .physics import Physics, fleet_of, physics_of
@@ -92,15 +94,18 @@ def _rate(problem: Problem, value: float) -> Problem:
     return replace(problem, workload=replace(problem.workload, request_rate=value))
 
 
-def _limit(name: str, *, scaled: bool) -> Change:
+def _goal(problem: Problem, value: float) -> Problem:
+    return replace(problem, slos=tuple(replace(slo, attainment=value) for slo in problem.slos))
+
+
+def _limit(metric: Metric, *, scaled: bool) -> Change:
     """Set a limit of every class, or multiply it."""
 
     def apply(problem: Problem, value: float) -> Problem:
-        def changed(slo: Slo) -> Slo:
-            new: dict[str, Any] = {name: getattr(slo, name) * value if scaled else value}
-            return replace(slo, **new)
-
-        return replace(problem, slos=tuple(changed(slo) for slo in problem.slos))
+        if scaled:
+            return with_looser_slos(problem, value, (metric,))
+        slos = tuple(replace(slo, limits={**slo.limits, metric: value}) for slo in problem.slos)
+        return replace(problem, slos=slos)
 
     return apply
 
@@ -115,12 +120,12 @@ def over_of(problem: Problem, name: str) -> Over:
     if name in {"rate", "budget"}:
         return Over("rate", "req/s", upwards=True, change=_rate, low=0.25, high=4.0)
     if name == "attainment":
-        return Over("attainment", "1", upwards=True, change=_limit("attainment", scaled=False), low=0.0, high=0.0)
+        return Over("attainment", "1", upwards=True, change=_goal, low=0.0, high=0.0)
     if name not in LATENCY:
         raise InputError(f"--over {shown(name)} is not one of {', '.join(OVER)}")
     several = len(problem.slos) > 1
     key, unit = (f"{name}_scale", "1") if several else (name, LATENCY[name])
-    return Over(key, unit, upwards=False, change=_limit(name, scaled=several), low=0.25, high=4.0)
+    return Over(key, unit, upwards=False, change=_limit(Metric(name), scaled=several), low=0.25, high=4.0)
 
 
 def usual_range(problem: Problem, over: Over) -> tuple[float, float]:

@@ -226,9 +226,7 @@ def usual_range(problem: Problem, key: str) -> tuple[float, float]:
     known: dict[str, float | None] = {
         "rate": load.request_rate,
         "burstiness": load.burstiness,
-        "ttft": slo.ttft,
-        "tpot": slo.tpot,
-        "e2e": slo.e2e,
+        **{str(metric): limit for metric, limit in slo.limits.items()},
         "budget": problem.constraints.budget,
         "power": problem.constraints.power,
     }

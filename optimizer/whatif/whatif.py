@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from costmodel.errors import ImpossibleError, InputError
+from costmodel.metric import Metric
 from optimizer.fleets.build_plan import package_versions
 from optimizer.recommend.level import Level
 from search_spaces.loader import problem_of_values
@@ -30,7 +31,7 @@ from .sweep import Batch, OneRound, Row, Sweep, Task, varied
 
 CHEAP_LEVERS = ("price", "prices", "inventory", "owned", "owned_price", "budget", "power", "max_gpus", "max_pools")
 """What leaves the physics and the rate alone."""
-SLO_LEVERS = ("slo", "ttft", "tpot", "e2e", "attainment", "ttft_scale", "tpot_scale", "slo_scale")
+SLO_LEVERS = ("slo", *Metric, "attainment", "ttft_scale", "tpot_scale", "slo_scale")
 """What leaves the engines alone."""
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from costmodel.errors import InputError
+from costmodel.metric import METRICS
 from costmodel.quoting import shown
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ class Told:
     any_fleet: bool
 
 
-_LIKE = {"rate": "5/s:40/s", "ttft": "300ms:2s", "tpot": "20ms:80ms", "e2e": "5s:30s", "attainment": "50%:99%"}
+_LIKE = {"rate": "5/s:40/s", "attainment": "50%:99%"} | {str(metric): row.span for metric, row in METRICS.items()}
 """Ranges of levers whose values have units."""
 
 

@@ -339,7 +339,8 @@ def _goals(plan: Plan) -> list[str]:
 
 def _asked(one: ClassResult) -> Asked:
     first, later = (limit if is_number(limit) else None for limit in (one.ttft_limit_s, one.tpot_limit_s))
-    return Asked(one.name, one.share, first, later, one.e2e_limit_s, one.attainment_goal)
+    others = {metric: found.limit_s for metric, found in one.metrics.items()}
+    return Asked(one.name, one.share, first, later, one.e2e_limit_s, one.attainment_goal, others)
 
 
 def _promise(plan: Plan) -> list[tuple[str, str, str]]:

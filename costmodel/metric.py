@@ -1,0 +1,109 @@
+"""The metrics of a request that an SLO may limit: one table, from which all else follows.
+
+A metric of later tokens is added by a row here, a property of that name of `simulator.result.Result`, which measures
+it, and its formula in `optimizer.fleets.evaluate.FORMULAS`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Final
+
+from .units import SECONDS_PER_HOUR
+
+DAY: Final = 24.0 * SECONDS_PER_HOUR
+
+GAP_SHARE: Final = 0.99
+"""Share of a request's gaps between tokens that its ITL p99 covers [1]."""
+
+
+class Metric(StrEnum):
+    """A latency of one request [s]; the value is its key in the workload file and its property of a `Result`."""
+
+    TTFT = "ttft"
+    TPOT = "tpot"
+    E2E = "e2e"
+    ITL_P99 = "itl_p99"
+
+
+@dataclass(frozen=True, slots=True)
+class MetricRow:
+    """One metric in the table.
+
+    label: its name in tables; limit: what a limit on it is called; words: what it is, for the schema of the workload
+    file; most: greatest limit [s]; plain: the greatest limit that may be written without a unit [s], as a larger number
+    reads as milliseconds just as well; example, span: values and a range for its lever; rounding: by how much more than
+    its limit still keeps it [1].
+    """
+
+    label: str
+    limit: str
+    words: str
+    most: float
+    plain: float
+    example: str
+    span: str
+    rounding: float = 0.0
+
+
+METRICS: Final[Mapping[Metric, MetricRow]] = MappingProxyType(
+    {
+        Metric.TTFT: MetricRow(
+            label="TTFT",
+            limit="limit of TTFT, of every class or of one: ttft.CLASS",
+            words="Limit of the time to first token [s]; may be left out beside e2e.",
+            most=DAY,
+            plain=10.0,
+            example="ttft=300ms,1s,2s",
+            span="300ms:2s",
+        ),
+        Metric.TPOT: MetricRow(
+            label="TPOT",
+            limit="limit of TPOT, likewise",
+            words="Limit of the time per output token, (end - first token) / (OSL - 1) [s]; may be left out beside "
+            "e2e.",
+            most=SECONDS_PER_HOUR,
+            plain=1.0,
+            example="tpot=20ms:80ms:4",
+            span="20ms:80ms",
+            rounding=1e-12,
+        ),
+        Metric.E2E: MetricRow(
+            label="e2e",
+            limit="limit of whole requests, likewise",
+            words="Limit of the time from arrival to the last token [s]; may be left out beside ttft and tpot.",
+            most=7.0 * DAY,
+            plain=600.0,
+            example="e2e=10s,30s",
+            span="5s:30s",
+        ),
+        Metric.ITL_P99: MetricRow(
+            label="ITL p99",
+            limit="limit of ITL p99, likewise",
+            words="Limit that 99 % of a request's own gaps between two tokens must keep [s]; none unless stated.",
+            most=SECONDS_PER_HOUR,
+            plain=1.0,
+            example="itl_p99=100ms,200ms",
+            span="50ms:200ms",
+            rounding=1e-9,
+        ),
+    }
+)
+"""Every metric, in the order in which they are shown."""
+
+SHOWN_ALWAYS: Final = (Metric.TTFT, Metric.TPOT, Metric.E2E)
+"""Metrics that plans have fields of their own for; the others stand in `metrics`, where they are limited."""
+
+
+def limits_of(**limits: float | None) -> dict[Metric, float]:
+    """Limits by metric [s], in the order of the table; None and infinity are none.
+
+    >>> limits_of(tpot=0.05, ttft=1.0, e2e=None)
+    {<Metric.TTFT: 'ttft'>: 1.0, <Metric.TPOT: 'tpot'>: 0.05}
+    """
+    stated = {Metric(name): limit for name, limit in limits.items() if limit is not None and not math.isinf(limit)}
+    return {metric: stated[metric] for metric in Metric if metric in stated}
