@@ -21,6 +21,7 @@ from search_spaces.plain_text import decoded
 from .plan_accuracy import AccuracyRecord
 from .plan_fields import Amount, Count, Degree, Measure, Number, Quantiles, Record, Share
 from .plan_pools import EnginePool
+from .plan_safe import SafeFleet
 from .plan_sensitivity import Sensitivity
 from .plan_simulation import SimulatedLatencies, Simulation
 from .reading import first_fault, json_object
@@ -324,6 +325,9 @@ class Plan(Record):
     """What chunked prefill, batching and disaggregation are each worth, where that was asked for."""
     simulation: Simulation | None = None
     """How the fleet did in the simulation; null where it was not simulated."""
+    safe: SafeFleet | None = None
+    """The cheapest fleet that survives slow GPUs; null where it was not sought: for another objective than least cost,
+    with a confidence, and where nothing is simulated."""
     sensitivity: Sensitivity | None = None
     """How the least cost moves with prices, demand, limits and efficiency; null where that was not worked out."""
 

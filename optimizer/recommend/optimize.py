@@ -30,7 +30,7 @@ from search_spaces.bounds import TIME_LIMIT
 from search_spaces.engines import load_engine_overhead
 from search_spaces.enumeration import enumerate_shapes
 from search_spaces.fields import Reader, member, quantity, stated
-from search_spaces.problem import Problem
+from search_spaces.problem import Goal, Problem
 from search_spaces.quantities import Kind
 
 from .formula_search import solved_by_formula
@@ -39,6 +39,7 @@ from .level import Brake, Level
 from .near_fleets import with_near_fleets
 from .nearest_miss import Held, Miss, Solve, by_formula, describe_miss, without_a_limit
 from .proven import Solved, proven
+from .safe import safe_fleet
 from .tuning import wish_of
 
 Progress = Callable[[str, float], None]
@@ -47,7 +48,7 @@ BY_FORMULA = 0.5
 """Of the time left, the share in which fleets are found by formula where they are simulated too [1]."""
 
 AGAIN = 0.25
-"""Of the time left, the share that a repair by search may take [1]."""
+"""Of the time left, the share that a repair by search, or the search for a safe fleet, may take [1]."""
 
 UNPROVEN = "The time was up before this fleet was simulated: that it meets the SLOs is by formula alone."
 """The warning of a plan by formula that should have been simulated."""
@@ -87,6 +88,7 @@ def optimize(
     level: Level | str = Level.STANDARD,
     brake: Brake | None = None,
     tune: Wish | None = None,
+    safe: bool = True,
 ) -> Plan:
     """Find the best fleet for a problem.
 
@@ -95,6 +97,7 @@ def optimize(
     level: whether the fleet is proven by simulation, also by its name, as --effort has it; brake: armed once a fleet is
     proven, and pulled to be content.
     tune: how the fleet is tuned; at the highest effort it always is.
+    safe: whether a plan that is simulated also states the cheapest fleet that survives slow GPUs.
     Raises InputError for another level or time limit and when the model fits on no engine of the space,
     BelowFloorError when physics forbids an SLO.
     Where no fleet is found, or none is possible, the plan says what is in the way (`Status`).
@@ -116,7 +119,7 @@ def optimize(
     known = at_best_split(at_quantile(expected, slow_end(problem.confidence)), first.late)
     solved = solved_by_formula(known, first, watch.stage)
     origin = provenance(known.instance, solved.size, RunInfo(created=_now(), command="", timings_s={}))
-    plan = _plan(Wanted(expected, origin, asked, deadline, brake, watch.stage, tune), solved)
+    plan = _plan(Wanted(expected, origin, asked, deadline, brake, watch.stage, tune, safe), solved)
     if asked is not Level.QUICK:
         plan = as_unconfirmed(plan)
     watch.stage("done", 1.0)
@@ -148,6 +151,7 @@ class Wanted:
     brake: Brake
     told: Progress
     tune: Wish | None = None
+    safe: bool = True
 
 
 def _plan(wanted: Wanted, solved: Solved) -> Plan:
@@ -207,7 +211,13 @@ def _judged_plan(wanted: Wanted, solved: Solved, answer: Judged) -> Plan:
     """The plan of a fleet that was proven by simulation."""
     shown = replace(solved, fleet=answer.fleet, proof=answer.proof, volume=answer.volume)
     plan = _written(wanted, shown, answer.rows, answer.shortfalls)
-    return with_simulation(answer, plan, wanted.brake, wanted.told)
+    plan = with_simulation(answer, plan, wanted.brake, wanted.told)
+    problem = answer.bench.instance.problem
+    if not wanted.safe or problem.objective.goal is not Goal.MIN_COST or problem.confidence != 0.0:
+        return plan
+    wanted.told("searching a safe fleet", 0.95)
+    late = wanted.deadline.part(AGAIN).late
+    return plan.model_copy(update={"safe": safe_fleet(answer.bench.instance, answer.fleet, late, wanted.brake)})
 
 
 def resolver_of(deadline: Deadline, settings: Settings) -> Resolve:

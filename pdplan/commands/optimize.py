@@ -18,6 +18,7 @@ from pdplan.options import (
     PATH,
     TARGETS,
     Choice,
+    confidence_option,
     console_options,
     json_option,
     parse_settings,
@@ -76,6 +77,7 @@ FRONT = Bounds(2, 10_000)
     "buys in latency.",
 )
 @click.option("--seed", type=whole(SEED), metavar="N", help="Seed of everything random; overrides the file's.")
+@confidence_option
 @prices_option
 @set_option
 @console_options
@@ -95,6 +97,7 @@ def optimize(
     sensitivity: bool,
     front: int | None,
     seed: int | None,
+    confidence: float | None,
     prices: str | None,
     settings: tuple[str, ...],
 ) -> int:
@@ -122,7 +125,7 @@ def optimize(
     """
     from search_spaces.loader import load_problem
 
-    asked = {"seed": None if seed is None else str(seed), "target": target, "prices": prices}
+    asked = {"seed": seed, "target": target, "confidence": confidence, "prices": prices}
     problem = load_problem(file, overrides=parse_settings(settings, **asked))
     with no_empty_folder(output):
         prepare_folders(output, deploy, force)
