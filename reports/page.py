@@ -137,6 +137,7 @@ def _lead(plan: Plan) -> tuple[LeadLine, ...]:
         LeadLine("Proof", simulation_sentence(plan)),
         LeadLine("Risk", verdict.risk_sentence(plan), "bad" if verdict.is_at_risk(plan) else ""),
         LeadLine("Price" if plan.objective == "min_cost" else "Goodput", sentences.proof_sentence(plan)),
+        LeadLine("Precision", verdict.precision_sentence(plan)),
         LeadLine("Volume", volume_sentence(plan)),
         LeadLine("Spare", waste_sentence(plan)),
         LeadLine("Router", router_sentence(plan)),

@@ -259,6 +259,7 @@ def _cost(plan: Plan, width: int) -> list[str]:
     said = (
         verdict.overload_sentence(plan),
         sentences.proof_sentence(plan),
+        verdict.precision_sentence(plan),
         sentences.growth_sentence(plan),
         volume_sentence(plan),
         waste_sentence(plan),

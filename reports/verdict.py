@@ -6,6 +6,7 @@ from typing import Final
 
 from costmodel.words import join_words
 from optimizer.plans.plan import ClassResult, Plan, Status
+from optimizer.plans.plan_precision import PrecisionSaving
 from optimizer.plans.plan_safe import SafeStatus
 
 from .next_rate import is_unproven
@@ -148,6 +149,27 @@ def risk_sentence(plan: Plan) -> str:
         return f"{slow}, this fleet still meets {'the SLO' if len(classes) == 1 else 'every SLO'}."
     missed = f"{slow}, {_some(late)} {'misses its SLO' if len(late) == 1 else 'miss their SLOs'}"
     return f"{missed}; --confidence 0.9 plans for that." if plan.confidence <= 0.0 else f"{missed}."
+
+
+def precision_sentence(plan: Plan) -> str:
+    """Say what narrower weights or a narrower KV cache save; empty where that is not notable or not known."""
+    savings = [
+        f"{_precision_words(plan, row)} {percent(1.0 - row.cost_usd_per_hour / row.base_usd_per_hour)}"
+        for row in plan.precision
+    ]
+    if not savings:
+        return ""
+    return f"By formula {', '.join(savings)}; test the model's answers before you use less precision."
+
+
+def _precision_words(plan: Plan, row: PrecisionSaving) -> str:
+    """Which precision a saving is of, as the subject of a sentence with its verb."""
+    weights, cache = f"{clean(row.weight_dtype, 8)} weights", f"{clean(row.kv_dtype, 8)} KV cache"
+    if all(pool.weight_dtype == row.weight_dtype for pool in plan.pools):
+        return f"an {cache} saves"
+    if all(pool.kv_dtype == row.kv_dtype for pool in plan.pools):
+        return f"{weights} save"
+    return f"{weights} with an {cache} save"
 
 
 def is_at_risk(plan: Plan) -> bool:

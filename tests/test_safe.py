@@ -83,7 +83,7 @@ def test_where_no_more_gpus_are_to_be_had_none_survives() -> None:
 
 def test_it_is_sought_for_the_least_cost_and_by_simulation_alone() -> None:
     assert optimize(given(), level=Level.QUICK).safe is None
-    assert optimize(given(3.0), safe=False).safe is None
+    assert optimize(given(3.0), extras=False).safe is None
     most = given(3.0, objective=Objective(Goal.MAX_GOODPUT), offers=(offer(inventory=1),))
     assert optimize(most).safe is None
 

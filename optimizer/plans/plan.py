@@ -21,6 +21,7 @@ from search_spaces.plain_text import decoded
 from .plan_accuracy import AccuracyRecord
 from .plan_fields import Amount, Count, Degree, Measure, Number, Quantiles, Record, Share
 from .plan_pools import EnginePool
+from .plan_precision import PrecisionSaving
 from .plan_safe import SafeFleet
 from .plan_sensitivity import Sensitivity
 from .plan_simulation import SimulatedLatencies, Simulation
@@ -328,6 +329,8 @@ class Plan(Record):
     safe: SafeFleet | None = None
     """The cheapest fleet that survives slow GPUs; null where it was not sought: for another objective than least cost,
     with a confidence, and where nothing is simulated."""
+    precision: list[PrecisionSaving] = Field(default_factory=list)
+    """What a narrower KV cache or narrower weights save, where that is notable and the user lists no precisions."""
     sensitivity: Sensitivity | None = None
     """How the least cost moves with prices, demand, limits and efficiency; null where that was not worked out."""
 
