@@ -23,6 +23,8 @@ Value = TypeVar("Value")
 
 TARGETS = ("vllm", "dynamo", "llmd", "sglang", "trtllm")
 """Names of `search_spaces.targets.TARGETS`, which is slow to import."""
+NO_TARGET = "none"
+"""`search_spaces.targets.NO_TARGET`."""
 
 pass_console = click.make_pass_decorator(Console, ensure=True)
 

@@ -15,6 +15,7 @@ from pdplan.braking import stop_on_interrupt
 from pdplan.console import Console, part_of
 from pdplan.exit_codes import ExitCode
 from pdplan.options import (
+    NO_TARGET,
     PATH,
     TARGETS,
     Choice,
@@ -47,8 +48,9 @@ FRONT = Bounds(2, 10_000)
 @click.option(
     "-t",
     "--target",
-    type=Choice(TARGETS),
-    help="Search only fleets that its routers and hand-overs can run; overrides the file's.",
+    type=Choice((*TARGETS, NO_TARGET)),
+    help="Search only fleets that its routers and hand-overs can run, or with none all fleets; overrides the file's. "
+    "Default: those that some target of the engine can run.",
 )
 @click.option("--deploy", type=PATH, metavar="DIR", help="Write the files that run the plan to DIR; see pdplan deploy.")
 @json_option
