@@ -13,7 +13,7 @@ import click
 from costmodel.accelerator import PriceBasis
 from costmodel.errors import InputError, nearest_name
 from costmodel.quoting import shown
-from search_spaces.bounds import REQUEST_RATE, TIME_LIMIT, Bounds
+from search_spaces.bounds import CONFIDENCE, REQUEST_RATE, TIME_LIMIT, Bounds
 from search_spaces.files import check_name, shown_path
 
 from .console import Console
@@ -23,6 +23,8 @@ Value = TypeVar("Value")
 
 TARGETS = ("vllm", "dynamo", "llmd", "sglang", "trtllm")
 """Names of `search_spaces.targets.TARGETS`, which is slow to import."""
+NO_TARGET = "none"
+"""`search_spaces.targets.NO_TARGET`."""
 
 pass_console = click.make_pass_decorator(Console, ensure=True)
 
@@ -152,7 +154,7 @@ def collected(texts: Iterable[str], read: Callable[[str], Value]) -> list[Value]
     return found
 
 
-def parse_settings(settings: tuple[str, ...], **flags: str | None) -> dict[str, str]:
+def parse_settings(settings: tuple[str, ...], **flags: str | float | None) -> dict[str, str]:
     """Split KEY=VALUE flags; flags: others that override a key of the file, None where they were not given.
 
     >>> parse_settings(("workload.request_rate=25",), prices="spot", target=None)
@@ -164,7 +166,7 @@ def parse_settings(settings: tuple[str, ...], **flags: str | None) -> dict[str, 
         if not equals or not key.strip():
             raise InputError(f"--set {shown(setting)} is not KEY=VALUE, such as workload.request_rate=25")
         pairs[key.strip()] = value.strip()
-    return pairs | {key: value for key, value in flags.items() if value is not None}
+    return pairs | {key: str(value) for key, value in flags.items() if value is not None}
 
 
 class UsablePath(click.Path):
@@ -221,6 +223,12 @@ prices_option = click.option(
     metavar="BASIS",
     help="Take such quotes of the catalog as prices: on-demand, reserved, spot or tco; overrides the file's. Default: "
     "on-demand, or the nearest where there are none.",
+)
+confidence_option = click.option(
+    "--confidence",
+    callback=share_within(CONFIDENCE),
+    metavar="SHARE",
+    help="Plan for GPUs as slow as past predictions erred in this share of cases, such as 0.9; overrides the file's.",
 )
 set_option = click.option(
     "--set",

@@ -98,6 +98,7 @@ def _lead(plan: Plan) -> list[str]:
             verdict.risk_sentence,
             sentences.cost_sentence,
             sentences.proof_sentence,
+            verdict.precision_sentence,
         )
         also = (sentences.growth_sentence, volume_sentence, waste_sentence, router_sentence, deploy_sentence)
         said = [*verdict.caveats(plan), *(say(plan) for say in (*told, *also))]

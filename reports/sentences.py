@@ -46,7 +46,6 @@ from .words import (
     has_tpot,
     is_feasible,
     missed_classes,
-    missed_when_slow,
     part_words,
     rivals_of_other_fleets,
     same_fleets,
@@ -221,7 +220,7 @@ def growth_sentence(plan: Plan) -> str:
 
 
 def error_bar_sentence(item: ClassResult) -> str:
-    """Say between which ends the latencies of a class lie nine times in ten, and whether its SLO holds there.
+    """Say between which ends the latencies of a class, and its share of requests in time, lie nine times in ten.
 
     Requests of one output token have no TPOT.
     """
@@ -231,10 +230,7 @@ def error_bar_sentence(item: ClassResult) -> str:
     latencies = f"TTFT p90 {spread(bars.ttft_p90_s, duration)}"
     if has_tpot(item):
         latencies += f", TPOT p90 {spread(bars.tpot_p90_s, duration)}"
-    kept = "goal missed" if missed_when_slow(item) else "goal kept"
-    share = f"{percent(bars.attainment.low)} in SLO" if bars.ttft_p90_s.high is not None else "overloaded"
-    slow = f"{share} at the slow end, {kept}"
-    return f"{clean(item.name, 30)}: {latencies}; {slow}."
+    return f"{clean(item.name, 30)}: {latencies}, {spread(bars.attainment, percent)} in SLO."
 
 
 def spread(between: Range, write: Callable[[float], str]) -> str:
@@ -245,13 +241,11 @@ def spread(between: Range, write: Callable[[float], str]) -> str:
 
 
 def confidence_sentence(plan: Plan) -> str:
-    """Say for which step times the figures are: the expected ones, or the slow end of an interval."""
+    """Say for which step times the figures are: the expected ones, or those of slower GPUs."""
     if plan.confidence <= 0.0:
-        return "Figures are for the expected step times; confidence: 0.9 plans on their slow end."
-    return (
-        f"Figures are for step times at the slow end of their {percent(plan.confidence)} interval "
-        f"(confidence: {plan.confidence:g})."
-    )
+        return "Figures are for the expected step times; --confidence 0.9 plans for GPUs that are slower than expected."
+    worst = percent((1.0 - plan.confidence) / 2.0)
+    return f"Figures are for GPUs as slow as the worst {worst} of our predictions (confidence: {plan.confidence:g})."
 
 
 def goals_words(plan: Plan) -> str:

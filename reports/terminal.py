@@ -40,7 +40,6 @@ from .words import (
     has_tpot,
     is_feasible,
     limited_cell,
-    missed_when_slow,
     nearest_miss,
     other_metrics,
     serving_words,
@@ -194,7 +193,7 @@ def _classes(plan: Plan, width: int, paint: Paint) -> list[str]:
     table = render_table(rows, columns, width, indent=2, style=_class_style(classes, len(columns) - 1, paint))
     lines = [_heading("SLOs", len(classes), len(plan.classes)), *table.split("\n"), *_e2e_limits(classes, width)]
     lines += [line for text in _other_metrics(classes) for line in _indented(text, width)]
-    return [*lines, *_error_bars(classes, width), *_confidence(plan, width)]
+    return [*lines, *_error_bars(classes, width), *_risk(plan, width)]
 
 
 def _e2e_limits(classes: Sequence[ClassResult], width: int) -> list[str]:
@@ -219,10 +218,12 @@ def _error_bars(classes: Sequence[ClassResult], width: int) -> list[str]:
     return ["  Nine times in ten, by the errors of past predictions:", *lines] if lines else []
 
 
-def _confidence(plan: Plan, width: int) -> list[str]:
-    """What the figures are for, where that is not the usual or where a goal is missed at the slow end."""
-    told = plan.confidence > 0.0 or any(missed_when_slow(item) for item in plan.classes)
-    return _indented(sentences.confidence_sentence(plan), width) if told else []
+def _risk(plan: Plan, width: int) -> list[str]:
+    """Whether slow GPUs miss an SLO and what helps; or that the figures are for such GPUs."""
+    if plan.confidence > 0.0:
+        return _indented(sentences.confidence_sentence(plan), width)
+    said = plan.safe is not None or verdict.is_at_risk(plan)
+    return _indented(f"Risk: {verdict.risk_sentence(plan)}", width) if said and has_fleet(plan) else []
 
 
 def _class_row(item: ClassResult) -> list[str]:
@@ -269,6 +270,7 @@ def _cost(plan: Plan, width: int) -> list[str]:
     said = (
         verdict.overload_sentence(plan),
         sentences.proof_sentence(plan),
+        verdict.precision_sentence(plan),
         sentences.growth_sentence(plan),
         volume_sentence(plan),
         waste_sentence(plan),

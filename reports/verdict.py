@@ -6,6 +6,8 @@ from typing import Final
 
 from costmodel.words import join_words
 from optimizer.plans.plan import ClassResult, Plan, Status
+from optimizer.plans.plan_precision import PrecisionSaving
+from optimizer.plans.plan_safe import SafeStatus
 
 from .next_rate import is_unproven
 from .numbers import hourly, is_number, money, percent, rate, signed_percent, significant
@@ -132,17 +134,49 @@ def overload_sentence(plan: Plan) -> str:
 
 
 def risk_sentence(plan: Plan) -> str:
-    """Say whether the goals are kept at the slow end of past prediction errors; empty where that is not known."""
-    known = [item for item in plan.classes if item.error_bars is not None]
-    if not known:
+    """Say whether the SLOs are met by slow GPUs, and what a fleet costs that meets them; empty where nothing is known.
+
+    By the plan's error bars, where it states no safe fleet.
+    """
+    if plan.safe is not None:
+        return sentence(plan.safe.sentence)
+    classes = [item for item in plan.classes if item.error_bars is not None]
+    if not classes:
         return ""
-    slow = [_slow_words(item) for item in known if missed_when_slow(item)]
-    end = "At the slow end of past prediction errors (nine in ten lie between both ends)"
-    if not slow:
-        return f"{end} {'every class' if len(known) > 1 else clean(known[0].name, 30)} still reaches its goal."
-    goal = "misses its goal" if len(slow) == 1 else "miss their goals"
-    mend = "; a plan with confidence: 0.9 allows for that" if plan.confidence <= 0.0 else ""
-    return f"{end} {_some(slow)} {goal}{mend}."
+    late = [_slow_words(item) for item in classes if missed_when_slow(item)]
+    slow = "If these GPUs are as slow as the worst 5 % of our predictions"
+    if not late:
+        return f"{slow}, this fleet still meets {'the SLO' if len(classes) == 1 else 'every SLO'}."
+    missed = f"{slow}, {_some(late)} {'misses its SLO' if len(late) == 1 else 'miss their SLOs'}"
+    return f"{missed}; --confidence 0.9 plans for that." if plan.confidence <= 0.0 else f"{missed}."
+
+
+def precision_sentence(plan: Plan) -> str:
+    """Say what narrower weights or a narrower KV cache save; empty where that is not notable or not known."""
+    savings = [
+        f"{_precision_words(plan, row)} {percent(1.0 - row.cost_usd_per_hour / row.base_usd_per_hour)}"
+        for row in plan.precision
+    ]
+    if not savings:
+        return ""
+    return f"By formula {', '.join(savings)}; test the model's answers before you use less precision."
+
+
+def _precision_words(plan: Plan, row: PrecisionSaving) -> str:
+    """Which precision a saving is of, as the subject of a sentence with its verb."""
+    weights, cache = f"{clean(row.weight_dtype, 8)} weights", f"{clean(row.kv_dtype, 8)} KV cache"
+    if all(pool.weight_dtype == row.weight_dtype for pool in plan.pools):
+        return f"an {cache} saves"
+    if all(pool.kv_dtype == row.kv_dtype for pool in plan.pools):
+        return f"{weights} save"
+    return f"{weights} with an {cache} save"
+
+
+def is_at_risk(plan: Plan) -> bool:
+    """Say whether an SLO is missed, or not shown to be met, by slow GPUs."""
+    if plan.safe is not None:
+        return plan.safe.status is not SafeStatus.OWN
+    return any(missed_when_slow(item) for item in plan.classes)
 
 
 def _slow_words(item: ClassResult) -> str:

@@ -12,6 +12,7 @@ from costmodel.words import join_words
 from optimizer.plans.plan import Alternative, Binding, ClassResult, OperatingPoint, Plan, Pool, Status
 from optimizer.plans.plan_fields import Quantiles
 from optimizer.plans.plan_pools import EnginePool, engine_counts
+from search_spaces.targets import NO_TARGET
 
 from .numbers import MISSING, count, hourly, is_number, percent
 from .text import clean, plural
@@ -99,7 +100,8 @@ def is_overloaded(pool: Pool) -> bool:
 def serving_words(plan: Plan) -> str:
     """Say which engine serves, and on which target the plan has to run where it was planned for one."""
     target = plan.provenance.inputs.get("target")
-    return f"{clean(plan.engine, 20)}{f' (target {clean(str(target), 20)})' if target else ''}"
+    stated = target not in {None, NO_TARGET}
+    return f"{clean(plan.engine, 20)}{f' (target {clean(str(target), 20)})' if stated else ''}"
 
 
 def bound_words(name: str) -> str:

@@ -21,7 +21,7 @@ from .schema import AcceleratorSection, ConstraintsSection, ObjectiveSection, Sl
 from .schema_lengths import LengthsSection
 from .schema_search import SearchSection
 from .spaces import allowed_degrees
-from .targets import TARGETS, target_of
+from .targets import NO_TARGET, TARGETS, target_of
 
 SHARE_TOLERANCE = 1e-3
 """How far shares may sum from 1 before that is a mistake and not rounding; within it they are scaled to 1."""
@@ -250,7 +250,7 @@ def cross_faults(
         yield from role_faults(search)
         if model is not None:
             yield from degree_faults(search, model)
-    if sections.get("target") is not None:
+    if sections.get("target") not in {None, NO_TARGET}:
         yield from target_faults(sections)
     if "objective" in sections and "accelerators" in sections:
         constraints = sections.get("constraints", ConstraintsSection())

@@ -42,7 +42,7 @@ from .schema import (
     WorkloadFile,
 )
 from .spaces import search_space
-from .targets import target_of
+from .targets import NO_TARGET, Target, any_target, target_of
 from .translation import faults_of
 from .yaml_source import parse_source, read_source
 
@@ -185,7 +185,7 @@ class _Parts:
 def _problem(parts: _Parts) -> Problem:
     file, model, (workload, recorded) = parts.file, parts.model, parts.demand
     slos = _slos(file.slo)
-    target = None if file.target is None else target_of(file.target)
+    target = _target(file)
     space, constraints = search_space(file.search, model), _constraints(file.constraints)
     if target is not None:
         space = target.space(space, constraints, len(slos))
@@ -205,13 +205,20 @@ def _problem(parts: _Parts) -> Problem:
         constraints=constraints,
         confidence=file.confidence,
         engine=file.engine if target is None or "engine" in file.model_fields_set else target.engines[0],
-        target=file.target,
+        target=None if file.target == NO_TARGET else file.target,
         engine_changes=parts.engine_changes,
         memory_fraction=file.memory_fraction,
         seed=file.seed,
         recorded=recorded,
     )
     return replace(problem, inputs=inputs_echo(file, problem), source=parts.source)
+
+
+def _target(file: WorkloadFile) -> Target | None:
+    """What the plan has to run on: the target stated, or else any that runs the engine; None: nothing."""
+    if file.target == NO_TARGET:
+        return None
+    return any_target(file.engine) if file.target is None else target_of(file.target)
 
 
 def bunching(recorded: Recorded, workload: Workload, slos: Sequence[Slo]) -> float:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
@@ -169,16 +170,25 @@ class PoolLimit:
 class Gateway:
     """Most pools that a router can tell apart: colocated ones, or else prefill and decode ones, so many of each.
 
-    No router sends some requests to colocated engines and others to prefill engines. Every one of them has a kind of
-    fleet of which it knows but one pool of a role, so that linear limits say all of it.
+    No router sends some requests to colocated engines and others to prefill engines. One that knows but one pool of a
+    role of some kind of fleet is all said by linear limits; any of several routers is not (`allows`).
     """
 
     colocated: int
     apart: int
 
+    def allows(self, roles: Collection[Role]) -> bool:
+        """Whether a fleet may have pools of these roles, one for each."""
+        counts = Counter(roles)
+        if counts[Role.COLOCATED] and counts[Role.PREFILL]:
+            return False
+        return counts[Role.COLOCATED] <= self.colocated and max(counts[Role.PREFILL], counts[Role.DECODE]) <= self.apart
+
     @property
-    def limits(self) -> tuple[PoolLimit, PoolLimit]:
-        """The same as limits on pools: prefill pools leave no room for colocated ones."""
+    def limits(self) -> tuple[PoolLimit, ...]:
+        """The same as limits on pools, prefill pools leaving no room for colocated ones; none where that cannot be."""
+        if min(self.colocated, self.apart) > 1:
+            return ()
         kinds = {Role.COLOCATED: self.apart, Role.PREFILL: self.colocated}
         return (
             PoolLimit("gateway", self.colocated * self.apart, kinds),
@@ -223,7 +233,8 @@ class Constraints:
         False
         """
         pools = list(roles)
-        return all(sum(limit.weight.get(role, 0) for role in pools) <= limit.most for limit in self.pool_limits)
+        within = all(sum(limit.weight.get(role, 0) for role in pools) <= limit.most for limit in self.pool_limits)
+        return within and (self.gateway is None or self.gateway.allows(pools))
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,7 +48,7 @@ from .problem import Balancing, Billing, Goal, Pools, Routing
 from .quantities import Kind, as_probability
 from .schema_lengths import LengthsSection, RecordedSource
 from .schema_search import KV_DTYPES, WEIGHT_DTYPES, SearchSection
-from .targets import TARGET_NAMES
+from .targets import NO_TARGET, TARGET_NAMES
 
 WORKLOAD_SCHEMA: Literal["pdplan.workload/1"] = "pdplan.workload/1"
 ENGINES = ("vllm", "sglang", "trtllm")
@@ -345,8 +345,9 @@ class WorkloadFile(Section):
     a negative share: at its quick end."""
     engine: Annotated[str, choice(*ENGINES)] = "vllm"
     """Serving engine whose scheduler and overheads are modelled, and whose files are written; default: the target's."""
-    target: Annotated[str, choice(*TARGET_NAMES)] | None = None
-    """What the plan has to run on: only fleets that its routers and hand-overs can run are searched. Default: any."""
+    target: Annotated[str, choice(*TARGET_NAMES, NO_TARGET)] | None = None
+    """What the plan has to run on: only fleets that its routers and hand-overs can run are searched. Default: those
+    that some target of the engine can run; none: all."""
     memory_fraction: Annotated[float, share(bounds.MEMORY_FRACTION)] = 0.9
     """Share of GPU memory that an engine may use [1]."""
     seed: Annotated[int, count(bounds.SEED)] = 0

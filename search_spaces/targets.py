@@ -65,7 +65,7 @@ class Target:
 
     def space(self, stated: SearchSpace, constraints: Constraints, classes: int) -> SearchSpace:
         """The search space without roles that it could not run: no router tells classes apart for prefill pools."""
-        apart = constraints.pools is Pools.PER_CLASS and classes > 1
+        apart = constraints.pools is Pools.PER_CLASS and classes > 1 and Role.COLOCATED in stated.roles
         return replace(stated, roles=(Role.COLOCATED,)) if apart else stated
 
 
@@ -79,6 +79,8 @@ TARGETS: Final[tuple[Target, ...]] = (
     Target("trtllm", "TensorRT-LLM", ("trtllm",), _ALONE, by_class=True, stage_by_stage=("trtllm",), spans=False),
 )
 TARGET_NAMES: Final = tuple(one.name for one in TARGETS)
+NO_TARGET: Final = "none"
+"""In place of a target: fleets that no target runs may be planned too."""
 
 
 def target_of(name: str) -> Target:
@@ -91,6 +93,28 @@ def target_of(name: str) -> Target:
     if found is None:
         raise UnknownNameError("target", name, TARGET_NAMES)
     return found
+
+
+def any_target(engine: str) -> Target:
+    """What at least one of the targets that run an engine can do, as the abilities of a single one.
+
+    An engine of a pool is chosen as is stated: plans say whether they hold where requests are counted. stage_by_stage:
+    the engine, if it hands over from pipelines where a router tells several pools of a role apart.
+
+    >>> any_target("vllm").gateway
+    Gateway(colocated=8, apart=8)
+    """
+    able = [target for target in TARGETS if engine in target.engines]
+    routers = [target for target in able if Role.PREFILL in target.parts]
+    return Target(
+        "any",
+        "any target",
+        (engine,),
+        frozenset[Role]().union(*(target.parts for target in able)),
+        by_class=any(target.by_class for target in able),
+        counts=Balancing.FEWEST_TOKENS,
+        stage_by_stage=(engine,) if any(engine in target.stage_by_stage for target in routers) else (),
+    )
 
 
 def length_routers(roles: Collection[str]) -> tuple[str, ...]:

@@ -273,7 +273,7 @@ def test_without_a_second_token_there_is_no_tpot(plan: Plan) -> None:
     assert "TPOT p90 100 ms to 200 ms" in sentences.error_bar_sentence(chat)
     none = Quantiles(p50=0.0, p90=0.0, p95=0.0, p99=0.0)
     assert sentences.error_bar_sentence(chat.model_copy(update={"tpot_s": none})) == (
-        "chat: TTFT p90 100 ms to 200 ms; 50 % in SLO at the slow end, goal missed."
+        "chat: TTFT p90 100 ms to 200 ms, 50 % to 100 % in SLO."
     )
 
 
@@ -283,7 +283,7 @@ def test_a_fleet_that_is_overloaded_when_slow_has_no_upper_end(plan: Plan) -> No
     ends = {name: getattr(chat.error_bars, name).model_copy(update={"high": None}) for name in BOTH}
     open_ended = chat.model_copy(update={"error_bars": chat.error_bars.model_copy(update=ends)})
     assert sentences.error_bar_sentence(open_ended) == (
-        "chat: TTFT p90 100 ms or more, TPOT p90 100 ms or more; overloaded at the slow end, goal missed."
+        "chat: TTFT p90 100 ms or more, TPOT p90 100 ms or more, 50 % to 100 % in SLO."
     )
 
 
@@ -293,10 +293,10 @@ BOTH = ("ttft_p90_s", "tpot_p90_s")
 def test_what_the_figures_are_for(plan: Plan) -> None:
     assert plan.confidence == 0.0
     assert sentences.confidence_sentence(plan) == (
-        "Figures are for the expected step times; confidence: 0.9 plans on their slow end."
+        "Figures are for the expected step times; --confidence 0.9 plans for GPUs that are slower than expected."
     )
     assert sentences.confidence_sentence(plan.model_copy(update={"confidence": 0.9})) == (
-        "Figures are for step times at the slow end of their 90 % interval (confidence: 0.9)."
+        "Figures are for GPUs as slow as the worst 5 % of our predictions (confidence: 0.9)."
     )
 
 

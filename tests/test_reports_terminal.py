@@ -107,15 +107,14 @@ def test_the_last_line_can_be_copied(typed: str, following: str) -> None:
 def test_the_terminal_says_what_the_figures_are_for_where_it_matters() -> None:
     plan = load("disaggregated")
     assert "Figures are for" not in render_plan(plan)
-    assert "slow end of their 90 % interval (confidence: 0.9)." in render_plan(
-        plan.model_copy(update={"confidence": 0.9})
-    )
+    slow = plan.model_copy(update={"confidence": 0.9})
+    assert "Figures are for GPUs as slow as the worst 5 % of our predictions (confidence: 0.9)." in render_plan(slow)
     span = Range(low=0.1, high=None)
     for low, hint in ((0.96, False), (0.5, True)):
         bars = ErrorBars(ttft_p90_s=span, tpot_p90_s=span, attainment=Range(low=low, high=1.0))
         chat = plan.classes[0].model_copy(update={"error_bars": bars})
         text = render_plan(plan.model_copy(update={"classes": [chat, *plan.classes[1:]]}))
-        assert ("confidence: 0.9 plans on their slow end." in text) is hint
+        assert ("--confidence 0.9 plans for that." in text) is hint
 
 
 def test_what_is_told_is_not_told_twice() -> None:

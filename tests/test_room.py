@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import heapq
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from costmodel.engine import Role
 from optimizer.fleets.build_plan import fleet_cost
 from optimizer.fleets.evaluate import goodput_volume
 from optimizer.fleets.fleet import Fleet
 from optimizer.loads.instance import Instance
 from optimizer.rivals.by_evaluation import Evaluated, cheapest_held, settled
 from optimizer.rivals.leanest import evaluated
-from optimizer.rivals.room import AS_MUCH, foreseeable, roomiest, roomiest_fleet
-from optimizer.verification.verify import _Waiting
-from tests.small_fleets import apart, small
+from optimizer.rivals.room import AS_MUCH, TIED, foreseeable, pool_survives, preferred, roomiest, roomiest_fleet
+from optimizer.verification.verify import Candidate, _Waiting
+from tests.small_fleets import apart, pool, small
 from tests.test_by_evaluation import at
 
 
@@ -82,8 +86,10 @@ def test_no_fleet_of_the_least_cost_has_more_room_than_the_one_that_is_found(rat
     assert found is not None
     rivals = tied(evaluated(instance), found[1])
     assert len(rivals) > 1
-    best = max(goodput_volume(instance, fleet) for fleet in rivals)
     fleet = known.fleet(found[0])
+    survivors = [one for one in rivals if all(pool_survives(instance, each) for each in one.pools)]
+    assert known.survives(found[0]) is bool(survivors)
+    best = max(goodput_volume(instance, one) for one in survivors or rivals)
     assert goodput_volume(instance, fleet) >= best * (1.0 - 2.0 * AS_MUCH)
     assert goodput_volume(instance, settled(known.instance, fleet)) >= best * (1.0 - 4.0 * AS_MUCH)
 
@@ -105,6 +111,34 @@ def test_of_candidates_that_cost_the_same_the_one_with_most_room_is_simulated_fi
         waiting.add(fleet)
     assert waiting.next().fleet is fleets[int(np.argmax(rooms))]
     assert len(waiting.heap) == 2
+
+
+def test_what_keeps_up_with_a_replica_less_is_preferred_to_room() -> None:
+    rooms, survives = (1.9, 1.2, 1.5, 1.5), (False, True, True, True)
+    assert preferred(range(4), lambda _: False, survives.__getitem__, lambda fleet, more: more <= rooms[fleet]) == 2
+    assert preferred(range(4), lambda _: False, lambda _: False, lambda fleet, more: more <= rooms[fleet]) == 0
+    pools = apart(small(), 3, 1).pools
+    assert [pool_survives(small(), one) for one in pools] == [True, False]
+
+
+def test_fleets_that_no_target_routes_wait_behind_those_of_nearly_their_cost() -> None:
+    instance = small()
+    pair, colocated = apart(instance, 3, 3), pool(instance, "colocated-1", Role.COLOCATED, 3, 0.5)
+    both = Fleet((*(replace(one, route=one.route * 0.5) for one in pair.pools), colocated))
+    assert roomiest_fleet(instance, [both, pair]) is pair
+    assert roomiest_fleet(instance, [both]) is both
+
+
+def test_candidates_within_a_thousandth_of_cost_are_tied() -> None:
+    instance = small()
+    waiting, fleets = _Waiting(instance, 1.0), [apart(instance, 1, 3), apart(instance, 2, 2)]
+    for number, fleet in enumerate(fleets):
+        heapq.heappush(waiting.heap, Candidate(10.0 * (1.0 + 0.9 * TIED * number), number, fleet))
+    assert waiting.next().fleet is roomiest_fleet(instance, fleets)
+    far = _Waiting(instance, 1.0)
+    for number, fleet in enumerate(fleets):
+        heapq.heappush(far.heap, Candidate(10.0 * (1.0 + 1.1 * TIED * number), number, fleet))
+    assert far.next().fleet is fleets[0]
 
 
 @pytest.mark.parametrize(

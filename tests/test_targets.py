@@ -53,7 +53,7 @@ def test_what_the_search_knows_of_targets_is_what_the_files_know() -> None:
     assert ("NixlPushConnector" in connectors) is ("vllm" in target_of("dynamo").stage_by_stage)
 
 
-@pytest.mark.parametrize("gateway", [Gateway(1, 1), Gateway(8, 1), Gateway(1, 8)])
+@pytest.mark.parametrize("gateway", [Gateway(1, 1), Gateway(8, 1), Gateway(1, 8), Gateway(2, 2)])
 def test_a_gateway_allows_the_pools_that_it_says(gateway: Gateway) -> None:
     limits = Constraints(gateway=gateway)
     for colocated, prefill, decode in product(range(4), repeat=3):
@@ -113,6 +113,31 @@ class TestStated:
         assert limits.gateway == target_of(target).gateway
         again = load_problem(_written(tmp_path, found))
         assert (again.constraints, again.engine, again.target) == (limits, engine, target)
+
+    @pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
+    def test_without_one_fleets_are_searched_that_some_target_runs(self, tmp_path: Path, engine: str) -> None:
+        found = load_problem(tiny(tmp_path, engine=engine))
+        able = [one for one in TARGETS if engine in one.engines]
+        for colocated, prefill, decode in product(range(4), repeat=3):
+            if (prefill == 0) is not (decode == 0):
+                continue  # these serve nothing
+            roles = [Role.COLOCATED] * colocated + [Role.PREFILL] * prefill + [Role.DECODE] * decode
+            assert found.constraints.fits(roles) is any(Constraints(gateway=one.gateway).fits(roles) for one in able)
+        assert (found.target, found.inputs["target"]) == (None, None)
+        assert found.constraints.routing is Routing.THRESHOLD
+        assert found.constraints.balancing is Balancing.FEWEST_TOKENS
+        assert found.inputs["constraints"]["routing"] == "fractional"
+        assert load_problem(_written(tmp_path, found)).constraints == found.constraints
+
+    def test_with_none_every_fleet_is_searched(self, tmp_path: Path) -> None:
+        apart = {"slo": TWO_CLASSES, "constraints": {"pools": "per_class"}}
+        found = load_problem(tiny(tmp_path, target="none", **apart))
+        assert (found.target, found.inputs["target"]) == (None, "none")
+        assert (found.constraints.gateway, found.constraints.routing) == (None, Routing.FRACTIONAL)
+        assert len(found.space.roles) == len(Role)
+        again = load_problem(_written(tmp_path, found))
+        assert (again.constraints, again.space) == (found.constraints, found.space)
+        assert load_problem(tiny(tmp_path, **apart)).space.roles == (Role.COLOCATED,)
 
     def test_dynamo_counts_the_blocks_of_prompts_where_prefixes_are_shared(self) -> None:
         tokens = Balancing.FEWEST_TOKENS

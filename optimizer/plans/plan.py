@@ -22,6 +22,8 @@ from search_spaces.plain_text import decoded
 from .plan_accuracy import AccuracyRecord
 from .plan_fields import Amount, Count, Degree, Measure, Number, Quantiles, Record, Share, WithMetrics
 from .plan_pools import EnginePool
+from .plan_precision import PrecisionSaving
+from .plan_safe import SafeFleet
 from .plan_sensitivity import Sensitivity
 from .plan_simulation import SimulatedLatencies, Simulation
 from .reading import first_fault, json_object
@@ -334,6 +336,11 @@ class Plan(Record):
     """What chunked prefill, batching and disaggregation are each worth, where that was asked for."""
     simulation: Simulation | None = None
     """How the fleet did in the simulation; null where it was not simulated."""
+    safe: SafeFleet | None = None
+    """The cheapest fleet that survives slow GPUs; null where it was not sought: for another objective than least cost,
+    with a confidence, and where nothing is simulated."""
+    precision: list[PrecisionSaving] = Field(default_factory=list)
+    """What a narrower KV cache or narrower weights save, where that is notable and the user lists no precisions."""
     sensitivity: Sensitivity | None = None
     """How the least cost moves with prices, demand, limits and efficiency; null where that was not worked out."""
 

@@ -195,10 +195,11 @@ def _pool_limit(instance: Instance, fleet: Fleet) -> list[Binding]:
     if limits.max_pools is not None and pools > limits.max_pools:
         sentence = f"{pools} pools are needed where max_pools allows {limits.max_pools}."
         rows.append(binding("max_pools", "fleet", float(pools), float(limits.max_pools), "pools", sentence))
-    if limits.gateway is not None and not replace(limits, max_pools=None).fits(pool.role for pool in fleet.pools):
+    if limits.gateway is not None and not limits.gateway.allows([pool.role for pool in fleet.pools]):
         apart = any(pool.role is Role.PREFILL for pool in fleet.pools)
         most = 2 * limits.gateway.apart if apart else limits.gateway.colocated
-        sentence = f"{pools} pools are needed where the router of {instance.problem.target} serves {most}."
+        router = f"the router of {instance.problem.target or 'any target'}"
+        sentence = f"{pools} pools are needed where {router} serves {most}."
         rows.append(binding("gateway", "fleet", float(pools), float(most), "pools", sentence))
     return rows
 

@@ -30,7 +30,7 @@ from search_spaces.bounds import TIME_LIMIT
 from search_spaces.engines import load_engine_overhead
 from search_spaces.enumeration import enumerate_shapes
 from search_spaces.fields import Reader, member, quantity, stated
-from search_spaces.problem import Problem
+from search_spaces.problem import Goal, Problem
 from search_spaces.quantities import Kind
 
 from .formula_search import solved_by_formula
@@ -38,7 +38,9 @@ from .judged import Judged, as_judged, judged, with_simulation
 from .level import Brake, Level
 from .near_fleets import with_near_fleets
 from .nearest_miss import Held, Miss, Solve, by_formula, describe_miss, without_a_limit
+from .precision import precision_savings
 from .proven import Solved, proven
+from .safe import safe_fleet
 from .tuning import wish_of
 
 Progress = Callable[[str, float], None]
@@ -47,7 +49,7 @@ BY_FORMULA = 0.5
 """Of the time left, the share in which fleets are found by formula where they are simulated too [1]."""
 
 AGAIN = 0.25
-"""Of the time left, the share that a repair by search may take [1]."""
+"""Of the time left, the share that a repair by search, or a search beside the plan's, may take [1]."""
 
 UNPROVEN = "The time was up before this fleet was simulated: that it meets the SLOs is by formula alone."
 """The warning of a plan by formula that should have been simulated."""
@@ -87,6 +89,7 @@ def optimize(
     level: Level | str = Level.STANDARD,
     brake: Brake | None = None,
     tune: Wish | None = None,
+    extras: bool = True,
 ) -> Plan:
     """Find the best fleet for a problem.
 
@@ -95,6 +98,8 @@ def optimize(
     level: whether the fleet is proven by simulation, also by its name, as --effort has it; brake: armed once a fleet is
     proven, and pulled to be content.
     tune: how the fleet is tuned; at the highest effort it always is.
+    extras: whether a plan of least cost that is simulated also states the cheapest fleet that survives slow GPUs, and
+    what narrower precisions save.
     Raises InputError for another level or time limit and when the model fits on no engine of the space,
     BelowFloorError when physics forbids an SLO.
     Where no fleet is found, or none is possible, the plan says what is in the way (`Status`).
@@ -116,7 +121,7 @@ def optimize(
     known = at_best_split(at_quantile(expected, slow_end(problem.confidence)), first.late)
     solved = solved_by_formula(known, first, watch.stage)
     origin = provenance(known.instance, solved.size, RunInfo(created=_now(), command="", timings_s={}))
-    plan = _plan(Wanted(expected, origin, asked, deadline, brake, watch.stage, tune), solved)
+    plan = _plan(Wanted(expected, origin, asked, deadline, brake, watch.stage, tune, extras), solved)
     if asked is not Level.QUICK:
         plan = as_unconfirmed(plan)
     watch.stage("done", 1.0)
@@ -148,6 +153,7 @@ class Wanted:
     brake: Brake
     told: Progress
     tune: Wish | None = None
+    extras: bool = True
 
 
 def _plan(wanted: Wanted, solved: Solved) -> Plan:
@@ -207,7 +213,22 @@ def _judged_plan(wanted: Wanted, solved: Solved, answer: Judged) -> Plan:
     """The plan of a fleet that was proven by simulation."""
     shown = replace(solved, fleet=answer.fleet, proof=answer.proof, volume=answer.volume)
     plan = _written(wanted, shown, answer.rows, answer.shortfalls)
-    return with_simulation(answer, plan, wanted.brake, wanted.told)
+    plan = with_simulation(answer, plan, wanted.brake, wanted.told)
+    least_cost = solved.instance.problem.objective.goal is Goal.MIN_COST
+    return _with_extras(wanted, solved, answer, plan) if wanted.extras and least_cost else plan
+
+
+def _with_extras(wanted: Wanted, solved: Solved, answer: Judged, plan: Plan) -> Plan:
+    """The plan with the fleet that survives slow GPUs, and with what narrower precisions save."""
+    changes: dict[str, Any] = {}
+    if solved.instance.problem.confidence == 0.0:
+        wanted.told("searching a safe fleet", 0.93)
+        late = wanted.deadline.part(AGAIN).late
+        changes["safe"] = safe_fleet(answer.bench.instance, answer.fleet, late, wanted.brake)
+    wanted.told("searching other precisions", 0.97)
+    ends, base = wanted.deadline.part(AGAIN), fleet_cost(solved.instance, solved.fleet)
+    savings = precision_savings(solved.instance, base, lambda: ends.late() or wanted.brake.stopped())
+    return plan.model_copy(update=changes | {"precision": savings})
 
 
 def resolver_of(deadline: Deadline, settings: Settings) -> Resolve:

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from optimizer.fleets.fleet import Fleet
 from optimizer.loads.instance import Instance
 from search_spaces.problem import Routing
 
 from .per_class import keeps_apart, keeps_every_limit
-
-WHOLE = 1e-6
-"""Share of a flow that is rounding, not a pool's part of it."""
+from .room import gets_whole
 
 
 def allowed(instance: Instance, fleet: Fleet) -> bool:
@@ -23,5 +19,4 @@ def is_routable(instance: Instance, fleet: Fleet) -> bool:
     """Whether classes stay apart that must, and a router of thresholds sends every flow whole to one pool."""
     if instance.problem.constraints.routing is not Routing.THRESHOLD:
         return keeps_apart(instance, fleet)
-    whole = all(np.all(np.minimum(pool.route, np.abs(1.0 - pool.route)) < WHOLE) for pool in fleet.pools)
-    return whole and keeps_apart(instance, fleet)
+    return gets_whole(fleet) and keeps_apart(instance, fleet)

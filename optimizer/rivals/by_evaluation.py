@@ -25,7 +25,7 @@ from optimizer.loads.late import Late, never
 from optimizer.loads.settings import COLOCATED, DECODE, PREFILL, ROLES, Settings
 from search_spaces.problem import Problem
 
-from .room import AS_MUCH, preferred
+from .room import AS_MUCH, pool_survives, preferred
 from .unavoidable import late_first_tokens, late_tokens, prefill_work, prompt_work, sending_work
 
 FloatArray = NDArray[np.float64]
@@ -150,6 +150,10 @@ class Evaluated:
                 self.near[picks] = reached
         return self.held[key]
 
+    def survives(self, picks: Picks) -> bool:
+        """Whether a fleet keeps up with the demand with an engine less in any of its pools."""
+        return all(pool_survives(self.instance, self.pool(*pick)) for pick in picks)
+
     def enough(self, setting: int, most: int) -> int | None:
         """The fewest engines, `most` at most, with which a pool keeps the goals, its partner apart; None if none do."""
         low, high = self.known.get(setting, (int(self.least[setting]) - 1, None))
@@ -225,7 +229,7 @@ def cheapest_held(
     """The cheapest fleet of one pool or two that holds, within the limits and below some cost, and its cost [$/h].
 
     problem: the instance's own, or one that differs in prices and limits alone; allowed (settings,): which may be used.
-    Of fleets that cost the same, the one with the most room for more load (see `room`); then the simplest.
+    Of fleets that cost the same, one that survives the loss of a replica and has the most room (see `room`).
     """
     free = np.ones(known.settings.size, dtype=np.bool_) if allowed is None else allowed
     held = _cheapest_pairs(known, problem, below, free)
@@ -236,7 +240,7 @@ def cheapest_held(
     least = min(cost for _, cost in held)
     tied = [picks for picks, cost in held if cost <= least * (1.0 + SAME_COST)]
     simplest = sorted(tied, key=lambda picks: _simplicity(known, picks))
-    best = preferred(simplest, lambda picks: _stages(known, picks) > len(picks), known.carries)
+    best = preferred(simplest, lambda picks: _stages(known, picks) > len(picks), known.survives, known.carries)
     return best, _price(known, problem, best)
 
 

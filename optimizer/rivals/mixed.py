@@ -28,6 +28,7 @@ from optimizer.fleets.fleet import Fleet
 from optimizer.fleets.pool_state import pool_key
 from optimizer.loads.settings import COLOCATED, DECODE, PREFILL, ROLES
 from search_spaces.problem import Problem
+from search_spaces.targets import any_target
 
 from .by_evaluation import NO_DEARER, SAME_COST, BoolArray, Evaluated, FloatArray, IntArray
 from .parting import AGAIN, Order, Parting, Pick, Stage, by_limits
@@ -126,6 +127,9 @@ class Mixing:
         mine = ROLES[stage.role]
         if not self.problem.constraints.fits([mine, mine, *(pool.role for pool in stage.others)]):
             return []
+        stages = self.parting.known.instance.tables.pipeline
+        if self.no_pipelines and any(pool.role is Role.PREFILL and stages[pool.shape] > 1 for pool in stage.others):
+            return []
         rows = []
         for first, second, top in self._pairs(stage):
             sizes = np.unique(np.rint(np.linspace(1, top, min(SIZES, top))).astype(np.int64)).tolist()
@@ -166,6 +170,15 @@ class Mixing:
         top = self._most(stage, np.stack([table[:, 1], np.ones(len(pairs), dtype=np.int64), table[:, 0]], axis=1))
         return [(one, other, count) for (one, other), count in zip(pairs, top.tolist(), strict=True) if count]
 
+    @property
+    def no_pipelines(self) -> bool:
+        """Whether no target takes hand-overs from pipelines behind a router of several pools of a role.
+
+        For a target that is stated, the pairs that can hand over say so.
+        """
+        engine, free = self.problem.engine, self.problem.constraints.gateway is None
+        return not free and self.problem.target is None and engine not in any_target(engine).stage_by_stage
+
     def settings(self, stage: Stage) -> IntArray:
         """Settings of a stage that may be used and talk to all others: of each shape one, or one for each class.
 
@@ -174,6 +187,8 @@ class Mixing:
         known, tables = self.parting.known, self.parting.known.instance.tables
         shape, role = known.settings.shape, ROLES[stage.role]
         good = self.allowed & (known.settings.role == stage.role)
+        if self.no_pipelines and role is Role.PREFILL:
+            good &= tables.pipeline[shape] == 1
         for pool in stage.others:
             if role is Role.PREFILL and pool.role is Role.DECODE:
                 good &= tables.talks[shape, pool.shape]

@@ -1,22 +1,35 @@
-"""Which of several fleets of one cost to take: the one with the most room for more load, then the first of them.
+"""Which of several fleets of one cost to take: what can be deployed, what survives a loss, what has the most room.
 
-Only of those without pipelines where some of them have AMPLE room: pipelines are the hardest to foresee, and not every
-way to deploy a fleet hands over from their stages.
+First those that some target of the engine can route, and of these the ones without pipelines where some of them have
+AMPLE room: pipelines are the hardest to foresee, and not every target hands over from their stages. Then those that
+keep up with the demand, late or not, with a replica less in any pool. Of what is left the one with the most room for
+more load; then the first, which has the fewest pools.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
+import numpy as np
+
 from optimizer.fleets.evaluate import holds, predict_misses
-from optimizer.fleets.fleet import Fleet
+from optimizer.fleets.fleet import Fleet, FleetPool
+from optimizer.fleets.pool_state import pool_state
 from optimizer.loads.instance import Instance
+from search_spaces.targets import any_target
 
 Some = TypeVar("Some")
 
 AS_MUCH = 2e-3
 """Relative difference up to which two fleets have as much room."""
+
+TIED = 1e-3
+"""Relative difference below which fleets that wait to be simulated cost the same: less than any prediction tells."""
+
+WHOLE = 1e-6
+"""Share of a flow that is rounding, not a pool's part of it."""
 
 AMPLE = 1.1
 """Multiple of the demand at which a fleet must keep its goals to be preferred to pipelines."""
@@ -58,13 +71,19 @@ def foreseeable(
     return [one for one in fleets if not piped(one) and carries(one, AMPLE)] or list(fleets)
 
 
-def preferred(fleets: Sequence[Some], piped: Callable[[Some], bool], carries: Callable[[Some, float], bool]) -> Some:
-    """The roomiest of the foreseeable ones."""
-    return roomiest(foreseeable(fleets, piped, carries), carries)
+def preferred(
+    fleets: Sequence[Some],
+    piped: Callable[[Some], bool],
+    survives: Callable[[Some], bool],
+    carries: Callable[[Some, float], bool],
+) -> Some:
+    """The roomiest of the foreseeable ones that survive the loss of a replica; of all foreseeable ones if none does."""
+    likely = foreseeable(fleets, piped, carries)
+    return roomiest([fleet for fleet in likely if survives(fleet)] or likely, carries)
 
 
 def roomiest_fleet(instance: Instance, fleets: Sequence[Fleet]) -> Fleet:
-    """The same by the evaluation; of fleets with as much room, the one of fewest pools, then of fewest stages."""
+    """The same by the evaluation of those that some target can route; with as much room, the one of fewest pools."""
 
     def stages(fleet: Fleet) -> float:
         return sum(float(instance.tables.pipeline[pool.shape]) for pool in fleet.pools)
@@ -72,5 +91,24 @@ def roomiest_fleet(instance: Instance, fleets: Sequence[Fleet]) -> Fleet:
     def carries(fleet: Fleet, volume: float) -> bool:
         return holds(instance, predict_misses(instance, fleet, volume))
 
-    simplest = sorted(fleets, key=lambda fleet: (len(fleet.pools), stages(fleet)))
-    return preferred(simplest, lambda fleet: stages(fleet) > len(fleet.pools), carries)
+    def survives(fleet: Fleet) -> bool:
+        return all(pool_survives(instance, pool) for pool in fleet.pools)
+
+    able = [fleet for fleet in fleets if _routable(instance, fleet)] or fleets
+    simplest = sorted(able, key=lambda fleet: (len(fleet.pools), stages(fleet)))
+    return preferred(simplest, lambda fleet: stages(fleet) > len(fleet.pools), survives, carries)
+
+
+def pool_survives(instance: Instance, pool: FleetPool) -> bool:
+    """Whether a pool keeps up with its part of the demand with a replica less."""
+    return pool.replicas > 1 and pool_state(instance, replace(pool, replicas=pool.replicas - 1), 1.0).stable
+
+
+def gets_whole(fleet: Fleet) -> bool:
+    """Whether each pool gets flows whole or not at all."""
+    return all(np.all(np.minimum(pool.route, np.abs(1.0 - pool.route)) < WHOLE) for pool in fleet.pools)
+
+
+def _routable(instance: Instance, fleet: Fleet) -> bool:
+    """Whether some target of the engine has a router for the pools, which get each length whole."""
+    return gets_whole(fleet) and any_target(instance.problem.engine).gateway.allows([pool.role for pool in fleet.pools])

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
+
+from .study import Axis, KeptStudy
 
 if TYPE_CHECKING:
     import optuna
@@ -73,21 +75,25 @@ def by_tpe(
     *,
     start_up: int = START_UP,
     stopped: Callable[[], bool] = lambda: False,
+    kept: KeptStudy | None = None,
 ) -> Looks:
     """By turns a neighbour of the best, enqueued, and what a tree-structured Parzen estimator proposes.
 
     A neighbour differs in one knob by one step. Of several values the best are the front, one of which is drawn. The
     estimator's knobs are categorical; a known point that it proposes gives way to a neighbour of it. start_up: looks
-    that it draws evenly; stopped: asked before each look.
+    that it draws evenly; stopped: asked before each look; kept: where the study is kept, whose earlier looks are known.
     """
     import optuna
 
     sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=start_up, multivariate=False)
-    return Search(knobs, value, seed, near=True, stopped=stopped).looks_of(sampler, start, budget)
+    return Search(knobs, value, seed, near=True, stopped=stopped, kept=kept).looks_of(sampler, start, budget)
 
 
 class Search:
-    """One search; near: whether it also looks at neighbours of what is good; known: points that were asked for."""
+    """One search; near: whether it also looks at neighbours of what is good; known: points that were asked for.
+
+    kept: where its study is kept; else it is in memory, and knobs are named by their place.
+    """
 
     def __init__(
         self,
@@ -97,8 +103,11 @@ class Search:
         *,
         near: bool = False,
         stopped: Callable[[], bool] = lambda: False,
+        kept: KeptStudy | None = None,
     ) -> None:
-        self.knobs, self.value, self.near, self.stopped = knobs, value, near, stopped
+        self.knobs, self.value, self.near, self.stopped, self.kept = knobs, value, near, stopped, kept
+        plain = [Axis(str(knob), range(size)) for knob, size in enumerate(knobs)]
+        self.axes: Sequence[Axis] = plain if kept is None else kept.axes
         self.draw = np.random.default_rng([seed, 7])
         self.known: set[Point] = set()
         self.looks: Looks = {}
@@ -125,16 +134,56 @@ class Search:
         if first is None:
             return self.looks
         space: dict[str, optuna.distributions.BaseDistribution] = {
-            str(knob): optuna.distributions.CategoricalDistribution(tuple(range(size)))
-            for knob, size in enumerate(self.knobs)
+            axis.name: optuna.distributions.CategoricalDistribution(tuple(axis.values)) for axis in self.axes
         }
-        study = optuna.create_study(sampler=sampler, directions=["minimize"] * len(first))
-        study.add_trial(optuna.create_trial(params=_params(start), distributions=space, values=first))
+        study = optuna.create_study(
+            sampler=sampler,
+            directions=["minimize"] * len(first),
+            storage=None if self.kept is None else self.kept.storage,
+            study_name=None if self.kept is None else self.kept.name,
+            load_if_exists=self.kept is not None,
+        )
+        earlier = self._recalled(study)
+        if start not in earlier:
+            attributes = dict(self._attributes(start))
+            study.add_trial(
+                optuna.create_trial(
+                    params=self._params(start), distributions=space, values=first, user_attrs=attributes
+                )
+            )
+        budget += len(earlier - {start})
         while not self.ended(budget):
             trial = self._next(study, space)
-            found = self.see(_point(trial))
+            point = self._point(trial.params)
+            found = self.see(point)
+            for name, attribute in () if found is None else self._attributes(point):
+                trial.set_user_attr(name, attribute)
             study.tell(trial, found, state=None if found is not None else optuna.trial.TrialState.FAIL)
         return self.looks
+
+    def _recalled(self, study: optuna.Study) -> set[Point]:
+        """Points that earlier runs looked at, which join the looks."""
+        import optuna
+
+        done = study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.COMPLETE,)) if self.kept else []
+        for trial in done:
+            point = self._point(trial.params)
+            if self.kept is not None and point not in self.looks:
+                self.kept.recall(point, trial.user_attrs)
+                self.looks[point] = tuple(trial.values)
+        self.known |= self.looks.keys()
+        return {self._point(trial.params) for trial in done}
+
+    def _attributes(self, point: Point) -> Iterable[tuple[str, float]]:
+        """What is kept of a point besides its values."""
+        return () if self.kept is None else self.kept.attributes(point).items()
+
+    def _params(self, point: Point) -> dict[str, float]:
+        """A point as the parameters of a trial."""
+        return {axis.name: axis.values[chosen] for axis, chosen in zip(self.axes, point, strict=True)}
+
+    def _point(self, params: Mapping[str, float]) -> Point:
+        return tuple(axis.values.index(params[axis.name]) for axis in self.axes)
 
     def _next(self, study: optuna.Study, space: dict[str, optuna.distributions.BaseDistribution]) -> optuna.Trial:
         """A trial of a point that is not known."""
@@ -142,13 +191,13 @@ class Search:
 
         around = self.neighbour(front_of(self.looks)) if self.near and len(self.looks) % 2 else None
         if around is not None:
-            study.enqueue_trial(_params(around))
+            study.enqueue_trial(self._params(around))
         trial = study.ask(space)
-        if _point(trial) not in self.known:
+        if self._point(trial.params) not in self.known:
             return trial
         study.tell(trial, state=optuna.trial.TrialState.FAIL)
-        instead = self.neighbour([_point(trial)]) if self.near else None
-        study.enqueue_trial(_params(instead or self.unknown()))
+        instead = self.neighbour([self._point(trial.params)]) if self.near else None
+        study.enqueue_trial(self._params(instead or self.unknown()))
         return study.ask(space)
 
     def neighbour(self, points: Collection[Point]) -> Point | None:
@@ -163,15 +212,6 @@ class Search:
             if point not in self.known:
                 return point
         return next(point for point in itertools.product(*map(range, self.knobs)) if point not in self.known)
-
-
-def _params(point: Point) -> dict[str, int]:
-    """A point as the parameters of a trial, which are named by their place."""
-    return {str(knob): chosen for knob, chosen in enumerate(point)}
-
-
-def _point(trial: optuna.Trial) -> Point:
-    return tuple(int(trial.params[str(knob)]) for knob in range(len(trial.params)))
 
 
 def _neighbours(knobs: Sequence[int], point: Point) -> Iterator[Point]:

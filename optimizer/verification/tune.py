@@ -14,9 +14,11 @@ more than the winner is judged too. What looks best is then judged like every ot
 
 from __future__ import annotations
 
+import hashlib
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +30,7 @@ from costmodel.simulator.metrics import measured, steady
 from optimizer.fleets.build_plan import fleet_cost
 from optimizer.fleets.evaluate import QUANTILES
 from optimizer.fleets.fleet import Fleet, FleetPool, hand_over_mix
+from optimizer.loads.digest import digest_of
 from optimizer.loads.instance import Instance
 from optimizer.rivals.allowed import allowed
 from optimizer.rivals.fewer import TRACE_OF_A_ROUTE, shared_out
@@ -35,7 +38,8 @@ from optimizer.rivals.fewer import TRACE_OF_A_ROUTE, shared_out
 from .judge import ClassJudgement, Judgement, Run, hand_over, judge, simulated_fleet
 from .samplers import FRONT_START_UP, START_UP, Point, Values, by_tpe
 from .second_life import one_life
-from .verdict import Bench, PoolKey, Verdict
+from .study import Axis, KeptStudy, open_storage
+from .verdict import Bench, PoolKey, Verdict, fleet_key
 
 FloatArray = NDArray[np.float64]
 
@@ -72,10 +76,14 @@ class Knob:
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """How to tune: looks that it may take; front: for cost and tail both, and judge what a dollar more buys."""
+    """How to tune: looks that it may take; front: for cost and tail both, and judge what a dollar more buys.
+
+    study: name of the storage that keeps the study (`study.open_storage`), None: none does.
+    """
 
     looks: int = LOOKS
     front: bool = False
+    study: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,7 +313,8 @@ def tuned(bench: Bench, winner: Verdict, stopped: Callable[[], bool], wish: Wish
     tuner = Tuner(bench, winner.fleet, knobs, bench.part(winner.fleet).short, stopped)
     value, start_up = (tuner.both, FRONT_START_UP) if wish.front else (tuner.value, START_UP)
     sizes = [len(knob.values) for knob in knobs]
-    by_tpe(sizes, value, tuner.start, wish.looks, bench.seed, start_up=start_up, stopped=stopped)
+    kept = None if wish.study is None else kept_study(tuner, wish)
+    by_tpe(sizes, value, tuner.start, wish.looks, bench.seed, start_up=start_up, stopped=stopped, kept=kept)
     looks = tuple(tuner.seen.values())
     proven = (bench.verdict(look.fleet) for look in _promising(tuner) if not stopped())
     winner = next((found for found in proven if found.held), winner)
@@ -313,6 +322,35 @@ def tuned(bench: Bench, winner: Verdict, stopped: Callable[[], bool], wish: Wish
         return Tuned(winner, looks)
     better = [look for look in front(looks) if look.cost > winner.cost][:JUDGED]
     return Tuned(winner, looks, tuple(bench.verdict(look.fleet) for look in better if not stopped()))
+
+
+def kept_study(tuner: Tuner, wish: Wish) -> KeptStudy:
+    """The study of a fleet as it is kept: named after all that its looks depend on, with settings as engines have them.
+
+    Raises InputError for a storage that cannot be used.
+    """
+    bench, tables = tuner.bench, tuner.bench.instance.tables
+    scales = {"seqs": ("max_num_seqs", tables.seqs), "chunk": ("max_num_batched_tokens", tables.chunks)}
+
+    def axis(knob: Knob) -> Axis:
+        name, scale = scales.get(knob.setting, (knob.setting, None))
+        values = knob.values if scale is None else scale[np.array(knob.values, dtype=np.int64)].tolist()
+        return Axis(f"{tuner.fleet.pools[knob.pool].name} {name}", tuple(values))
+
+    def attributes(point: Point) -> dict[str, float]:
+        return {"usd_per_hour": tuner.seen[point].cost, "share_of_limit": tuner.seen[point].distance}
+
+    def recall(point: Point, kept: Mapping[str, Any]) -> None:
+        fleet = fleet_at(bench.instance, tuner.fleet, tuner.knobs, point)
+        tuner.seen[point] = Look(fleet, float(kept["usd_per_hour"]), float(kept["share_of_limit"]))
+
+    axes = tuple(map(axis, tuner.knobs))
+    runs = tuner.requests, bench.seed, bench.volume, bench.probability
+    demand = bench.instance.problem.slos, bench.instance.flows.rate.tolist()
+    parts = hashlib.sha256(repr((digest_of(tables), runs, demand, fleet_key(tuner.fleet), axes)).encode())
+    goal = "cost and tail" if wish.front else "cost, then tail"
+    name = f"{bench.instance.problem.name}: {goal}, {parts.hexdigest()[:12]}"
+    return KeptStudy(open_storage(wish.study or ""), name, axes, attributes, recall)
 
 
 def _promising(tuner: Tuner) -> list[Look]:

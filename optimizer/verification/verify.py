@@ -1,6 +1,6 @@
 """The cheapest fleet that holds when it is simulated: a best-first search over candidates and their repairs.
 
-Candidates wait in order of their cost, of equal cost the one with the most room by formula first. The cheapest is
+Candidates wait in order of their cost, of equal cost (to TIED) the one that `room` prefers by formula. The cheapest is
 simulated (`verdict`); one that holds wins, for all that is left costs as much or more. One that misses is repaired, by
 what made its requests late (`blame`): first at no cost, with other settings of the pools that are to blame
 (`settings`); where none look better, with more replicas in these pools, and by search, for the cheapest fleet where
@@ -26,9 +26,8 @@ from optimizer.fleets.build_plan import fleet_cost
 from optimizer.fleets.fleet import Fleet
 from optimizer.loads.instance import Instance
 from optimizer.rivals.allowed import allowed
-from optimizer.rivals.by_evaluation import SAME_COST
 from optimizer.rivals.fewer import with_replicas
-from optimizer.rivals.room import roomiest_fleet
+from optimizer.rivals.room import TIED, roomiest_fleet
 
 from .cuts import Rungs, raised, slower
 from .judge import Outcome
@@ -119,9 +118,9 @@ class _Waiting:
         return self.heap[0].cost if self.heap else math.inf
 
     def next(self) -> Candidate:
-        """Take the cheapest of those that wait; of such that cost the same, the one with the most room by formula."""
+        """Take the cheapest of those that wait; of such that cost the same, the one that `room` prefers."""
         tied = [heapq.heappop(self.heap)]
-        while self.heap and self.cheapest <= tied[0].cost * (1.0 + SAME_COST):
+        while self.heap and self.cheapest <= tied[0].cost * (1.0 + TIED):
             tied.append(heapq.heappop(self.heap))
         best = roomiest_fleet(self.instance, [one.fleet for one in tied])
         chosen = next(one for one in tied if one.fleet is best)

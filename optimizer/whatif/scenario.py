@@ -220,7 +220,7 @@ def _in_the_way(problem: Problem, physics: Physics) -> str:
 
 def solve_full(problem: Problem, level: Level) -> Answer:
     """The same from the whole search with its proof, or from the simulator too: what `pdplan optimize` says."""
-    return answer_of_plan(optimize(problem, level=level))
+    return answer_of_plan(optimize(problem, level=level, extras=False))
 
 
 def _left_words(row: Binding) -> str:

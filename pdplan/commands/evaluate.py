@@ -15,6 +15,7 @@ from pdplan.exit_codes import ExitCode
 from pdplan.options import (
     PATH,
     Choice,
+    confidence_option,
     console_options,
     json_option,
     parse_settings,
@@ -43,6 +44,7 @@ SEARCHES = ("none", "quick", "standard")
     show_default=True,
     help="Of the search for the cheapest fleet; none leaves it out.",
 )
+@confidence_option
 @set_option
 @json_option
 @click.option("--force", is_flag=True, help="Replace a file in DIR that pdplan did not write.")
@@ -56,6 +58,7 @@ def evaluate(
     fleet_file: Path | None,
     output: Path | None,
     effort: str,
+    confidence: float | None,
     settings: tuple[str, ...],
     as_json: bool,
     force: bool,
@@ -79,7 +82,7 @@ def evaluate(
     from reports.evaluation_text import evaluation_json, render_evaluation
     from reports.whole_files import EVALUATION_FILE, check_directory, write_whole
 
-    subject = _subject(file, fleet_file, settings)
+    subject = _subject(file, fleet_file, parse_settings(settings, confidence=confidence))
     with no_empty_folder(output):
         if output is not None:
             check_directory(output, (EVALUATION_FILE,), force=force)
@@ -103,11 +106,10 @@ def evaluate(
     return 0 if evaluation.outcome == "meets" else ExitCode.INFEASIBLE
 
 
-def _subject(file: Path, fleet_file: Path | None, settings: tuple[str, ...]) -> StatedFleet | Plan:
+def _subject(file: Path, fleet_file: Path | None, overrides: dict[str, str]) -> StatedFleet | Plan:
     """The fleet that was named: of a fleet file, or of a plan."""
     from search_spaces.fleet_file import is_fleet_file, load_fleet
 
-    overrides = parse_settings(settings)
     if fleet_file is not None:
         return load_fleet(fleet_file, file, overrides)
     if is_fleet_file(file):
@@ -118,5 +120,7 @@ def _subject(file: Path, fleet_file: Path | None, settings: tuple[str, ...]) -> 
             "workload, name the fleet with --fleet"
         )
     if overrides:
-        raise InputError("--set changes the workload of a fleet file; a plan is evaluated as it was made")
+        raise InputError(
+            "--set and --confidence change the workload of a fleet file; a plan is evaluated as it was made"
+        )
     return read_plan(file)

@@ -15,9 +15,11 @@ from pdplan.braking import stop_on_interrupt
 from pdplan.console import Console, part_of
 from pdplan.exit_codes import ExitCode
 from pdplan.options import (
+    NO_TARGET,
     PATH,
     TARGETS,
     Choice,
+    confidence_option,
     console_options,
     json_option,
     parse_settings,
@@ -46,8 +48,9 @@ FRONT = Bounds(2, 10_000)
 @click.option(
     "-t",
     "--target",
-    type=Choice(TARGETS),
-    help="Search only fleets that its routers and hand-overs can run; overrides the file's.",
+    type=Choice((*TARGETS, NO_TARGET)),
+    help="Search only fleets that its routers and hand-overs can run, or with none all fleets; overrides the file's. "
+    "Default: those that some target of the engine can run.",
 )
 @click.option("--deploy", type=PATH, metavar="DIR", help="Write the files that run the plan to DIR; see pdplan deploy.")
 @json_option
@@ -75,7 +78,14 @@ FRONT = Bounds(2, 10_000)
     help="With --effort standard or thorough: also simulate up to N fleets around the plan's, for what a dollar more "
     "buys in latency.",
 )
+@click.option(
+    "--study",
+    metavar="URL",
+    help="With --effort thorough or --front: keep the tuning study in a file, sqlite:///FILE or journal:FILE, as "
+    "optuna-dashboard shows it; a later run of the same problem goes on from there.",
+)
 @click.option("--seed", type=whole(SEED), metavar="N", help="Seed of everything random; overrides the file's.")
+@confidence_option
 @prices_option
 @set_option
 @console_options
@@ -94,7 +104,9 @@ def optimize(
     effort: str,
     sensitivity: bool,
     front: int | None,
+    study: str | None,
     seed: int | None,
+    confidence: float | None,
     prices: str | None,
     settings: tuple[str, ...],
 ) -> int:
@@ -122,12 +134,14 @@ def optimize(
     """
     from search_spaces.loader import load_problem
 
-    asked = {"seed": None if seed is None else str(seed), "target": target, "prices": prices}
+    asked = {"seed": seed, "target": target, "confidence": confidence, "prices": prices}
     problem = load_problem(file, overrides=parse_settings(settings, **asked))
+    wanted = Effort(effort, time_limit, sensitivity, front, study)
+    check_study(wanted)
     with no_empty_folder(output):
         prepare_folders(output, deploy, force)
         try:
-            found = searched(console, problem, file.resolve().parent, Effort(effort, time_limit, sensitivity, front))
+            found = searched(console, problem, file.resolve().parent, wanted)
         except BelowFloorError:
             if as_json:
                 show_below_floor(console, problem)
@@ -148,12 +162,19 @@ class Effort:
     """How much is done: level by name, longest time for all of it [s], whether every lever is moved.
 
     front: fleets that are simulated for the front of cost against tail; None: it is not asked for.
+    study: name of the storage that keeps the tuning study, if any.
     """
 
     level: str
     time_limit: float
     every_lever: bool
     front: int | None = None
+    study: str | None = None
+
+    @property
+    def tunes(self) -> bool:
+        """Whether a fleet is tuned at all."""
+        return self.level == "thorough" or self.front is not None
 
     @property
     def complete(self) -> bool:
@@ -166,6 +187,19 @@ class Effort:
         return 0.6 if self.complete else 0.9
 
 
+def check_study(effort: Effort) -> None:
+    """Refuse, before the search, a study where nothing is tuned, or in a file that cannot be used."""
+    if effort.study is None:
+        return
+    if not effort.tunes:
+        raise InputError(
+            f"--study: nothing is tuned with --effort {effort.level}; allowed: --effort thorough, or --front"
+        )
+    from optimizer.verification.study import open_storage
+
+    open_storage(effort.study)
+
+
 def searched(console: Console, problem: Problem, base: Path, effort: Effort) -> Plan:
     """Find the fleet and what the effort adds, telling how far it is; Ctrl-C ends it once a fleet is proven.
 
@@ -176,7 +210,8 @@ def searched(console: Console, problem: Problem, base: Path, effort: Effort) -> 
     from optimizer.verification.tune import Wish
 
     brake, level = Brake(), Level(effort.level)
-    tune = None if effort.front is None else Wish(effort.front, front=True)
+    tune = Wish(study=effort.study) if effort.study is not None else None
+    tune = tune if effort.front is None else Wish(effort.front, front=True, study=effort.study)
     telling = console.progress() if effort.level == "quick" else console.milestones()
     with telling as progress, stop_on_interrupt(brake):
         searching, moving = part_of(progress, 0.0, effort.searched), part_of(progress, effort.searched, 1.0)

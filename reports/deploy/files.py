@@ -21,6 +21,7 @@ from reports.sentences import slo_words
 from reports.text import clean
 from reports.whole_files import check_origin, first_bytes, write_whole
 from search_spaces.files import read_file, shown_path
+from search_spaces.targets import NO_TARGET
 
 from . import facts, lint
 from .benchmark import FOLDER, benchmark_files, requests_of, results_folder
@@ -118,7 +119,8 @@ def deployment_files(plan: Plan, options: Options, base: Path | None = None) -> 
 
 def planned_target(plan: Plan) -> str:
     """What the plan has to run on, or else the plain target of the engine that it was evaluated for."""
-    return str(plan.provenance.inputs.get("target") or plan.engine)
+    stated = plan.provenance.inputs.get("target")
+    return plan.engine if stated in {None, NO_TARGET} else str(stated)
 
 
 def targets_of(plan: Plan) -> list[str]:

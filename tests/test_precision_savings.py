@@ -1,0 +1,86 @@
+"""What fp8 weights and an fp8 KV cache save: by a search in that precision, told where it is notable."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from optimizer.fleets.build_plan import fleet_cost
+from optimizer.loads.late import never
+from optimizer.plans.plan import Plan
+from optimizer.plans.plan_precision import PrecisionSaving
+from optimizer.recommend.precision import NOTABLE, narrower, precision_savings
+from optimizer.rivals.leanest import evaluated, unmixed
+from reports.html import render_plan as as_page
+from reports.markdown import render_plan as as_markdown
+from reports.terminal import render_plan
+from reports.verdict import precision_sentence
+from search_spaces.problem import Problem
+from tests.optimizer_cases import instance_of, model, offer, problem, slo, space, workload
+from tests.report_cases import load
+
+PLAN = load("disaggregated")
+LONG = workload(8.0, ((6000.0, 1500.0, 1.0),))
+"""Its KV cache fills the memory."""
+
+
+def formula_cost(given: Problem) -> float:
+    instance = instance_of(given)
+    return fleet_cost(instance, unmixed(evaluated(instance)))
+
+
+def precisions(given: Problem) -> list[tuple[str, str]]:
+    return [(other.weight_dtype, other.kv_dtype) for other in narrower(given)]
+
+
+def test_what_the_user_chose_is_left_as_it_is() -> None:
+    assert precisions(problem()) == [("bf16", "fp8"), ("fp8", "bf16"), ("fp8", "fp8")]
+    assert precisions(problem(weight_dtype="fp8")) == [("fp8", "fp8")]
+    assert precisions(problem(kv_dtype="fp8")) == [("fp8", "fp8")]
+    assert precisions(problem(space=space(kv_dtype=("bf16",)))) == [("fp8", "bf16")]
+    assert precisions(problem(space=space(weight_dtype=("bf16", "fp8"), kv_dtype=("bf16", "fp8")))) == []
+
+
+def test_a_saving_is_what_the_search_finds_in_that_precision() -> None:
+    given = problem(workload=LONG, offers=(offer("H100"), offer("A100-80")), slos=(slo(3.0, 0.04),))
+    base = formula_cost(given)
+    savings = precision_savings(instance_of(given), base, never)
+    assert savings
+    for saving in savings:
+        asked = replace(given, weight_dtype=saving.weight_dtype, kv_dtype=saving.kv_dtype)
+        assert saving.cost_usd_per_hour == pytest.approx(formula_cost(asked))
+        assert saving.base_usd_per_hour == base
+        assert sum(pool.usd_per_hour or 0.0 for pool in saving.pools) == pytest.approx(saving.cost_usd_per_hour)
+    costs = [base, *(saving.cost_usd_per_hour for saving in savings)]
+    assert all(later <= before * (1.0 - NOTABLE) * (1.0 + 1e-5) for before, later in pairwise(costs))
+
+
+def test_what_saves_less_or_cannot_run_is_not_told() -> None:
+    instance = instance_of(problem())
+    assert precision_savings(instance, 3.99, never) == []  # one H100, and there is no less
+    trtllm = problem(engine="trtllm", offers=(offer("A100-80"),), workload=LONG, model=model("Llama-3.1-70B"))
+    wide = instance_of(replace(trtllm, space=space(tensor_parallel=(4, 8))))
+    assert {saving.weight_dtype for saving in precision_savings(wide, 1e6, never)} == {"bf16"}  # no fp8 units there
+    assert precision_savings(instance, 1e6, lambda: True) == []
+
+
+def saving(weights: str, cache: str, cost: float) -> PrecisionSaving:
+    return PrecisionSaving(
+        weight_dtype=weights, kv_dtype=cache, cost_usd_per_hour=cost, base_usd_per_hour=100.0, pools=[]
+    )
+
+
+def test_the_views_say_what_they_save() -> None:
+    own = [pool.model_copy(update={"weight_dtype": "bf16", "kv_dtype": "bf16"}) for pool in PLAN.pools]
+    rows = [saving("bf16", "fp8", 94.0), saving("fp8", "bf16", 80.0), saving("fp8", "fp8", 60.0)]
+    plan: Plan = PLAN.model_copy(update={"pools": own, "precision": rows})
+    said = (
+        "By formula an fp8 KV cache saves 6 %, fp8 weights save 20 %, fp8 weights with an fp8 KV cache save 40 %; test "
+        "the model's answers before you use less precision."
+    )
+    assert precision_sentence(plan) == said
+    assert all(said in " ".join(view(plan).replace("&#39;", "'").split()) for view in (render_plan, as_page))
+    assert "By formula an fp8 KV cache" in as_markdown(plan)
+    assert precision_sentence(PLAN) == ""

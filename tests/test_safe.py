@@ -1,0 +1,139 @@
+"""The cheapest fleet that survives slow GPUs, beside the plan's own: which it is, when it is sought, what is said."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from optimizer.fleets.fleet import Fleet
+from optimizer.plans.plan import Plan, parse_plan
+from optimizer.plans.plan_pools import EnginePool
+from optimizer.plans.plan_safe import SafeFleet, SafeStatus
+from optimizer.recommend.level import Brake, Level
+from optimizer.recommend.optimize import optimize
+from optimizer.recommend.safe import safe_fleet, safe_sentence
+from optimizer.verification.judge import Outcome
+from reports.terminal import render_plan
+from reports.verdict import is_at_risk
+from search_spaces.problem import Goal, Objective, Problem
+from tests.optimizer_cases import instance_of, offer, problem, slo, workload
+from tests.running import QUICK, tiny, within
+
+SLOW = "If these GPUs are as slow as the worst 5 % of our predictions, this fleet"
+MIX = ((500.0, 100.0, 0.6), (4000.0, 200.0, 0.4))
+
+
+def given(rate: float = 30.0, **changes: object) -> Problem:
+    fields: dict[str, object] = {"workload": workload(rate, MIX), "slos": (slo(1.0, 0.05, 0.95),)}
+    return problem(**(fields | changes))
+
+
+@cache
+def planned(rate: float = 30.0, inventory: int | None = None) -> Plan:
+    return optimize(given(rate, offers=(offer(inventory=inventory),)))
+
+
+def safe_of(plan: Plan) -> SafeFleet:
+    assert plan.safe is not None
+    return plan.safe
+
+
+def test_a_plan_that_misses_when_gpus_are_slow_names_the_fleet_that_survives() -> None:
+    plan = planned()
+    safe, cost = safe_of(plan), plan.cost_usd_per_hour or 0.0
+    assert safe.status is SafeStatus.OTHER
+    assert safe.cost_usd_per_hour is not None
+    assert safe.cost_usd_per_hour == pytest.approx(sum(pool.usd_per_hour or 0.0 for pool in safe.pools))
+    assert safe.own_attainment < 0.95 <= (safe.attainment or 0.0)
+    more = safe.cost_usd_per_hour / cost - 1.0
+    assert safe.sentence == f"{SLOW} misses the SLO. A fleet that survives costs $15.96/h (+{100 * more:.1f} %)."
+    assert is_at_risk(plan)
+    text = " ".join(render_plan(plan).split())
+    assert text.count("Risk:") == 1
+    assert f"Risk: {safe.sentence}" in text
+
+
+def test_a_plan_with_that_confidence_finds_no_cheaper_fleet_and_names_no_other() -> None:
+    plan = optimize(given(confidence=0.9))
+    assert plan.safe is None
+    assert plan.cost_usd_per_hour == safe_of(planned()).cost_usd_per_hour
+
+
+def test_a_fleet_with_room_survives_itself() -> None:
+    plan = planned(3.0)
+    safe = safe_of(plan)
+    assert (safe.status, safe.cost_usd_per_hour) == (SafeStatus.OWN, plan.cost_usd_per_hour)
+    assert [row.model_dump() for row in safe.pools] == [
+        {name: getattr(pool, name) for name in EnginePool.model_fields} for pool in plan.pools
+    ]
+    assert safe.attainment == safe.own_attainment
+    assert safe.sentence == f"{SLOW} still meets the SLO."
+    assert not is_at_risk(plan)
+
+
+def test_where_no_more_gpus_are_to_be_had_none_survives() -> None:
+    safe = safe_of(planned(30.0, inventory=3))
+    assert (safe.status, safe.cost_usd_per_hour, safe.pools) == (SafeStatus.NONE, None, [])
+    assert safe.sentence == f"{SLOW} misses the SLO. No fleet was found that survives."
+
+
+def test_it_is_sought_for_the_least_cost_and_by_simulation_alone() -> None:
+    assert optimize(given(), level=Level.QUICK).safe is None
+    assert optimize(given(3.0), extras=False).safe is None
+    most = given(3.0, objective=Objective(Goal.MAX_GOODPUT), offers=(offer(inventory=1),))
+    assert optimize(most).safe is None
+
+
+def test_a_search_that_is_stopped_names_none() -> None:
+    brake = Brake(armed=True, pulled=True)
+    assert safe_fleet(instance_of(given()), Fleet(()), brake.stopped, brake) is None
+
+
+def test_plans_of_before_have_none() -> None:
+    record = json.loads(planned(3.0).model_dump_json(by_alias=True))
+    del record["safe"]
+    assert parse_plan(json.dumps(record).encode()).safe is None
+
+
+@dataclass
+class Judged:
+    """As much of a verdict as the sentence needs."""
+
+    cost: float
+    outcome: Outcome = Outcome.MISSES
+
+
+@pytest.mark.parametrize(
+    ("cost", "outcome", "classes", "sentence"),
+    [
+        (55.86, Outcome.MISSES, 1, "misses the SLO. A fleet that survives costs $55.86/h (+40 %)."),
+        (55.86, Outcome.MISSES, 2, "misses an SLO. A fleet that survives costs $55.86/h (+40 %)."),
+        (39.9, Outcome.UNDECIDED, 1, "may miss the SLO. A fleet that survives costs $39.90/h (the same)."),
+        (35.91, Outcome.MISSES, 1, "misses the SLO. A fleet that survives costs $35.91/h (-10 %)."),
+    ],
+)
+def test_the_sentence_says_by_how_much_the_survivor_costs_more(
+    cost: float, outcome: Outcome, classes: int, sentence: str
+) -> None:
+    assert safe_sentence(Judged(39.9, outcome), Judged(cost), classes) == f"{SLOW} {sentence}"  # type: ignore[arg-type]
+
+
+def test_the_command_line_overrides_the_confidence_of_the_file(tmp_path: Path) -> None:
+    file = tiny(tmp_path, confidence=0.5)
+    plan = parse_plan(within("optimize", file, *QUICK, "--confidence", "90%", "--json").stdout.encode())
+    assert (plan.confidence, plan.provenance.inputs["confidence"]) == (0.9, 0.9)
+    refused = within("optimize", file, *QUICK, "--confidence", "2")
+    assert refused.returncode == 2
+    assert "--confidence" in refused.stderr
+
+
+def test_a_plan_is_not_evaluated_at_another_confidence(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    path.write_text(planned(3.0).model_dump_json(by_alias=True), "utf-8")
+    refused = within("evaluate", path, "--confidence", "0.9")
+    assert refused.returncode == 2
+    assert "--set and --confidence change the workload of a fleet file" in " ".join(refused.stderr.split())

@@ -1,0 +1,103 @@
+"""A tuning study that is kept: what it shows, how a second run goes on, and files that are refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import optuna
+import pytest
+
+from costmodel.engine import Role
+from costmodel.errors import InputError
+from optimizer.fleets.fleet import Fleet
+from optimizer.verification import verdict
+from optimizer.verification.study import open_storage
+from optimizer.verification.tune import Tuned, Wish, tuned
+from optimizer.verification.verdict import Bench
+from tests.running import QUICK, tiny, within
+from tests.small_fleets import pool, small
+
+
+def tuning(study: str | None, looks: int = 3, rate: float = 6.0) -> Tuned:
+    instance = small(rate)
+    bench = Bench(instance, 0, 1000)
+    winner = bench.verdict(Fleet((pool(instance, "c-1", Role.COLOCATED, 2),)))
+    return tuned(bench, winner, lambda: False, Wish(looks, study=study))
+
+
+def studies(url: str) -> list[optuna.Study]:
+    storage = open_storage(url)
+    names = [summary.study_name for summary in optuna.get_all_study_summaries(storage)]
+    return [optuna.load_study(study_name=name, storage=storage) for name in names]
+
+
+@pytest.fixture(autouse=True)
+def short_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verdict, "LEAST_SHORT", 250)
+
+
+@pytest.mark.parametrize("form", ["sqlite:///", "journal:"])
+def test_a_second_run_goes_on_from_the_first(tmp_path: Path, form: str) -> None:
+    url = f"{form}{tmp_path / 'tuning'}"
+    first = tuning(url)
+    assert [look.distance for look in first.looks] == [look.distance for look in tuning(None).looks]
+    second = tuning(url)
+    assert (len(first.looks), len(second.looks)) == (3, 5)  # both look at the start
+    known = {(look.fleet.pools[0].replicas, look.fleet.pools[0].seqs): look for look in second.looks}
+    assert len(known) == 5
+    for look in first.looks:
+        again = known[look.fleet.pools[0].replicas, look.fleet.pools[0].seqs]
+        assert (again.cost, again.distance) == (look.cost, look.distance)
+    assert second.winner.cost <= first.winner.cost
+
+
+def test_the_study_shows_settings_as_engines_have_them(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'tuning.db'}"
+    found = tuning(url)
+    (study,) = studies(url)
+    assert study.study_name.startswith("small: cost, then tail, ")
+    done = study.get_trials(states=(optuna.trial.TrialState.COMPLETE,))
+    tables = small(6.0).tables
+    for trial, look in zip(done, found.looks, strict=True):
+        (engines,) = look.fleet.pools
+        assert trial.params == {"c-1 replicas": engines.replicas, "c-1 max_num_seqs": tables.seqs[engines.seqs]}
+        assert trial.user_attrs == {"usd_per_hour": look.cost, "share_of_limit": look.distance}
+
+
+def test_another_demand_is_another_study(tmp_path: Path) -> None:
+    url = f"journal:{tmp_path / 'tuning.log'}"
+    assert len(tuning(url).looks) == len(tuning(url, rate=5.0).looks) == 3
+    assert len(studies(url)) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("tuning.db", "names no file; allowed: sqlite:///FILE or journal:FILE"),
+        ("sqlite:///", "names no file"),
+        ("sqlite:///:memory:", "names no file"),
+        ("sqlite:///{folder}/missing/tuning.db", "cannot be used as a study: unable to open database file"),
+        ("sqlite:///{folder}/text", "cannot be used as a study: file is not a database"),
+        ("journal:{folder}/missing/tuning.log", "cannot be written: No such file or directory"),
+        ("journal:{folder}", "cannot be written: Is a directory"),
+        ("journal:{folder}/text", "cannot be used as a study"),
+    ],
+)
+def test_what_cannot_be_a_study_is_refused_in_a_sentence(tmp_path: Path, name: str, message: str) -> None:
+    (tmp_path / "text").write_text("no study\n" * 100, "utf-8")
+    with pytest.raises(InputError) as refused:
+        open_storage(name.format(folder=tmp_path))
+    assert message in str(refused.value)
+    assert str(refused.value).startswith("--study: ")
+    assert len(str(refused.value).replace(str(tmp_path), "")) < 300
+
+
+def test_the_command_line_refuses_a_study_before_it_searches(tmp_path: Path) -> None:
+    file = tiny(tmp_path)
+    refused = within("optimize", file, *QUICK, "--study", f"sqlite:///{tmp_path / 'tuning.db'}")
+    assert refused.returncode == 2
+    assert "nothing is tuned with --effort quick; allowed: --effort thorough, or --front" in refused.stderr
+    refused = within("optimize", file, "--effort", "thorough", "--study", f"sqlite:///{tmp_path / 'no' / 'tuning.db'}")
+    assert refused.returncode == 2
+    assert "cannot be used as a study" in " ".join(refused.stderr.split())
+    assert not (tmp_path / "tuning.db").exists()
