@@ -4,10 +4,10 @@
     python benchmarks/pins.py compare BEFORE AFTER
 
 Problems: 60 drawn at random (`drawn_problems`), 10 of them at ten times the rate and with five GPU types, every entry
-of `problems.PROBLEMS`, the goals of goodput, pools per class, and every deployment target. `record` plans each at
---effort quick (by formula) and standard (simulated), simulates the second in RUNS runs that it has not seen, and adds a
-line of JSON to FILE: cost, bound, floor, status, pools, CPU seconds, and by how much it misses on fresh requests. What
-FILE holds already is not planned again.
+of `problems.PROBLEMS`, the goals of goodput, pools per class, all for fleets that no target need run; and every
+deployment target. `record` plans each at --effort quick (by formula) and standard (simulated), simulates the second in
+RUNS runs that it has not seen, and adds a line of JSON to FILE: cost, bound, floor, status, pools, CPU seconds, and by
+how much it misses on fresh requests. What FILE holds already is not planned again.
 
 `compare` prints every problem whose cost or status differs, then the mean change of the cost, how many hold on fresh
 requests, and the CPU seconds. Exit code 1 where a cost rose by more than DEARER though the fleet of before holds on
@@ -73,6 +73,7 @@ def cases() -> dict[str, Posed]:
     posed = {f"drawn {number}": drawn(number) for number in range(DRAWN)}
     posed |= {f"larger {number}": larger(DRAWN + number) for number in range(LARGE)}
     posed |= PROBLEMS | GOALS
+    posed = {name: (example, changes | {"target": "none"}) for name, (example, changes) in posed.items()}
     for target in TARGETS:
         for name in ("chat", "code"):
             example, changes = PROBLEMS[name]
