@@ -20,7 +20,7 @@ from .problem import Goal, Pools
 from .schema import AcceleratorSection, ConstraintsSection, ObjectiveSection, SloClass, WorkloadSection
 from .schema_lengths import LengthsSection
 from .schema_search import SearchSection
-from .spaces import allowed_degrees
+from .spaces import allowed_degrees, search_space
 from .targets import NO_TARGET, TARGETS, target_of
 
 SHARE_TOLERANCE = 1e-3
@@ -234,6 +234,16 @@ def unquoted(accelerator: Accelerator, basis: PriceBasis) -> str:
     return f"{accelerator.name} has no {basis} quote ({there}); state its price, or leave it out"
 
 
+def token_faults(search: SearchSection, model: Transformer) -> Iterator[Fault]:
+    """A step needs a token for each request that runs; decode engines alone get them whatever is stated."""
+    space = search_space(search, model)
+    most, fewest = max(space.max_num_batched_tokens), min(space.max_num_seqs)
+    if Role.COLOCATED in space.roles and most < fewest and (search.max_num_seqs or search.max_num_batched_tokens):
+        stated = "max_num_batched_tokens" if search.max_num_batched_tokens else "max_num_seqs"
+        why = f"a step of {most:,} tokens at most has none for each of {fewest:,} requests at least"
+        yield Fault(("search", stated), f"{why}; state max_num_batched_tokens of at least {fewest:,}")
+
+
 def cross_faults(
     sections: Mapping[str, Any], model: Transformer | None, accelerators: Sequence[Accelerator]
 ) -> Iterator[Fault]:
@@ -250,6 +260,7 @@ def cross_faults(
         yield from role_faults(search)
         if model is not None:
             yield from degree_faults(search, model)
+            yield from token_faults(search, model)
     if sections.get("target") not in {None, NO_TARGET}:
         yield from target_faults(sections)
     if "objective" in sections and "accelerators" in sections:

@@ -67,6 +67,10 @@ VALUES: dict[str, tuple[dict[str, object], tuple[str, ...]]] = {
         {"search__roles": ["decode"]},
         ("search.roles: decode alone cannot serve a request", "colocated"),
     ),
+    "steps-too-short-for-a-batch": (
+        {"search__max_num_seqs": [512], "search__max_num_batched_tokens": [256]},
+        ("search.max_num_batched_tokens: a step of 256 tokens", "512 requests", "at least 512"),
+    ),
     "experts-of-a-dense-model": (
         {"search__expert_parallel": [2]},
         ("search.expert_parallel: has 2", "no experts", "allowed: 1"),
