@@ -16,8 +16,10 @@ from hypothesis import strategies as st
 
 from costmodel.engine import Parallelism, Role
 from costmodel.errors import InputError, UnknownNameError
+from optimizer.fleets.fleet import Fleet
 from optimizer.plans.plan import Plan
 from optimizer.recommend.level import Level
+from optimizer.recommend.nearest_miss import _pool_limit
 from optimizer.recommend.optimize import optimize
 from optimizer.solver.blocks import Work, whole_blocks
 from optimizer.solver.fleet_model import Aim, pool_limits
@@ -37,6 +39,7 @@ from search_spaces.targets import TARGET_NAMES, TARGETS, target_of
 from tests.fleet_matrices import random_matrices
 from tests.optimizer_cases import offer, problem
 from tests.running import tiny
+from tests.small_fleets import pool, small
 
 EXACT = Work(gap=0.0)
 TWO_CLASSES = [
@@ -225,18 +228,14 @@ def test_a_plan_for_a_target_is_one_that_it_runs(tmp_path: Path, target: str, fr
     assert target_files(mine, Options(target, facts.checked_version(target, None)))
 
 
-def test_a_fleet_that_the_router_cannot_serve_is_the_nearest_miss(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    few = [{"name": "H100", "inventory": 1}, {"name": "L4", "inventory": 4}]
-    demand = SEVERAL["workload"] | {"request_rate": 25}
-    alike = SEVERAL["search"] | {"roles": ["colocated"]}
-    file = tiny(tmp_path, **SEVERAL | {"accelerators": few, "workload": demand, "search": alike})
-    assert run(["optimize", str(file), "--effort", "quick", "-q"]) == 0
-    capsys.readouterr()
-    assert run(["optimize", str(file), "--effort", "quick", "-q", "--target", "llmd"]) == 3
-    said = " ".join(capsys.readouterr().out.split())
-    assert "router of llmd serves 1" in said
+def test_more_pools_than_the_router_serves_are_said_to_be_in_the_way() -> None:
+    limits = Constraints(gateway=Gateway(1, 1))
+    instance = replace(small(), problem=replace(small().problem, constraints=limits, target="llmd"))
+    pools = tuple(pool(instance, f"colocated-{number}", Role.COLOCATED, 1) for number in (1, 2))
+    (row,) = _pool_limit(instance, Fleet(pools))
+    assert (row.constraint, row.used, row.limit) == ("gateway", 2.0, 1.0)
+    assert row.sentence == "2 pools are needed where the router of llmd serves 1."
+    assert not _pool_limit(instance, Fleet(pools[:1]))
 
 
 def test_the_command_line_writes_what_was_planned_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -158,7 +158,12 @@ def test_only_pools_to_blame_are_changed() -> None:
         assert all(fleet.pools[blamed] != pair.pools[blamed] for fleet in looked)
     with simulated(lambda _: 0.0) as looked:
         other_settings(bench(), missed(pair, 0.8, 0))
-    assert sorted(told(fleet)[0] for fleet in looked) == [(32, 512), (32, 8192)]  # a prefill engine has no other limit
+    assert sorted(told(fleet)[0] for fleet in looked) == [
+        (32, 512),
+        (32, 1024),
+        (32, 4096),
+        (32, 8192),
+    ]  # and no other limit
 
 
 def test_nothing_is_looked_at_where_the_formulas_say_too_that_it_misses_by_far() -> None:
