@@ -40,7 +40,7 @@ REPLICATIONS = (1, 2, 4, 8, 16, 32)
 BRIEFLY = 2
 """Full runs that a fleet gets at most which is only compared with, none where a brief one is clear; it is not confirmed
 by others."""
-MOST_JUDGED = 600_000
+MOST_JUDGED = 300_000
 """Requests that a fleet which straddles its goal gets in all, two full runs aside."""
 LIFETIMES = 10.0
 """Length of a full run in longest permitted times of a mean request: so the warm-up, a tenth, is one of them."""
