@@ -1,14 +1,13 @@
 """Fleets that mix engines within a stage: two pools of other engines in the place of one, wherever that costs less.
 
-A promise of a column holds for any routing, at small counts often for half of what an engine could serve. So fleets
-of two kinds of engines in a stage are looked for by evaluation too: for each two engines, so many of the dearer one,
-and as many of the other as cost less than the best fleet known. Those that do not keep up with the demand, however it
-is parted (`keeping_up`), are left out, and the others are looked at in the order of how much busier they would be than
-such engines usually bear; again with other orders of the lengths (`parting`), each of which counts as a little busier:
-so the most hopeful are looked at in all orders before the looks go to those that have little hope. Where the most of
-the other engines hold, the fewest that do are taken, as more engines never miss more. What is found is mixed further at
-once, one of its pools at a time. Engines of different GPU types come first, then those of one type, which save a part
-of an engine: much where there are few.
+Fleets of two kinds of engines in a stage are looked for by evaluation too: for each two engines, so many of the dearer
+one, and as many of the other as cost less than the best fleet known. Those that do not keep up with the demand,
+however it is parted (`keeping_up`), are left out, and the others are looked at in the order of how much busier they
+would be than such engines usually bear; again with other orders of the lengths (`parting`), each of which counts as a
+little busier: so the most hopeful are looked at in all orders before the looks go to those that have little hope.
+Where the most of the other engines hold, the fewest that do are taken, as more engines never miss more. What is found
+is mixed further at once, one of its pools at a time. Engines of different GPU types come first, then those of one
+type, which save a part of an engine: much where there are few.
 """
 
 from __future__ import annotations
