@@ -70,7 +70,7 @@ def main() -> int:
     for number in range(asked.first, asked.first + asked.problems):
         posed, level = nvidia(few_engines(number)) if asked.few else drawn(number, asked.seed), Level(asked.effort)
         engine = posed[1].get("engine", "vllm")
-        free = planned(posed, level)
+        free = planned((posed[0], posed[1] | {"target": "none"}), level)
         for target in [one.name for one in TARGETS if free is not None and engine in one.engines]:
             assert free is not None
             mine = planned((posed[0], posed[1] | {"target": target, "engine": engine}), level)
