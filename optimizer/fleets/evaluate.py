@@ -1,6 +1,6 @@
 """What a fleet is predicted to deliver: latency distributions, attainment, and the rate at which it breaks.
 
-The same equations as in `columns`, evaluated at the loads that the fleet really has instead of at its limits.
+The laws of `costmodel` at the loads that the fleet really has.
 """
 
 from __future__ import annotations
@@ -129,9 +129,9 @@ def evaluate(instance: Instance, fleet: Fleet, volume: float = 1.0) -> Evaluatio
     ttft = _quantiles(first, rows, longest + 1.0)
     tokens = rows * (flows.osl > 1.0)
     tpot = _quantiles(later, tokens, slowest + 1e-3)
-    longest = max((float(np.max(one.steps.prompt_step)) for one in later), default=0.0)
+    prompt_step = max((float(np.max(one.steps.prompt_step)) for one in later), default=0.0)
     others = {
-        metric: _quantiles(FORMULAS[metric](instance, later), tokens, max(slowest, longest) + 1e-3)
+        metric: _quantiles(FORMULAS[metric](instance, later), tokens, max(slowest, prompt_step) + 1e-3)
         for metric in flows.others
     }
     overall = float(flows.share @ misses.flow_attainment / flows.share.sum())
@@ -145,10 +145,14 @@ def _class_shares(instance: Instance) -> FloatArray:
     return np.array([flows.share * (flows.slo == k) for k in range(len(instance.problem.slos))])
 
 
+def _goals(instance: Instance) -> FloatArray:
+    """Attainment that each class asks for [1], (classes,)."""
+    return np.array([slo.attainment for slo in instance.problem.slos])
+
+
 def holds(instance: Instance, prediction: Misses | Evaluation) -> bool:
     """Whether every class keeps its attainment goal."""
-    goals = np.array([slo.attainment for slo in instance.problem.slos])
-    return prediction.stable and bool((prediction.attainment >= goals - 1e-9).all())
+    return prediction.stable and bool((prediction.attainment >= _goals(instance) - 1e-9).all())
 
 
 def reach(instance: Instance, fleet: Fleet, states: tuple[PoolState, ...]) -> float:
@@ -159,8 +163,7 @@ def reach(instance: Instance, fleet: Fleet, states: tuple[PoolState, ...]) -> fl
     """
     if not all(state.stable for state in states):
         return 0.0
-    flows, weight = instance.flows, _class_shares(instance)
-    goals = np.array([slo.attainment for slo in instance.problem.slos])
+    flows, weight, goals = instance.flows, _class_shares(instance), _goals(instance)
 
     def share(late: FloatArray) -> float:
         attainment = weight @ np.clip(1.0 - late, 0.0, 1.0) / weight.sum(axis=1)
@@ -173,8 +176,7 @@ def reach(instance: Instance, fleet: Fleet, states: tuple[PoolState, ...]) -> fl
 
 def promise(instance: Instance, fleet: Fleet, volume: float = 1.0) -> float:
     """Share of its goal that the worst class reaches by formula at `volume` times the demand [1]."""
-    goals = np.array([slo.attainment for slo in instance.problem.slos])
-    return float((predict_misses(instance, fleet, volume).attainment / goals).min())
+    return float((predict_misses(instance, fleet, volume).attainment / _goals(instance)).min())
 
 
 def largest_load(good: Callable[[float], bool], most: float = 1e9, tolerance: float = 1e-3) -> float:

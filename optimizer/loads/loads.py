@@ -18,7 +18,6 @@ class Resource(StrEnum):
     """What an engine can run out of."""
 
     TIME = "time"
-    QUEUE = "queue"
     SLOTS = "slots"
     KV_MEMORY = "kv_memory"
     ATTENTION_TIME = "attention_time"

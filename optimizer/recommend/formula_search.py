@@ -13,13 +13,7 @@ from optimizer.loads.instance import Instance
 from optimizer.loads.late import Deadline
 from optimizer.plans.plan import Status
 from optimizer.plans.proof import Proof, proof_of_cost, status_of
-from optimizer.rivals.alternatives import (
-    Rival,
-    cheapest_first,
-    compare,
-    other_fleets,
-    recommended,
-)
+from optimizer.rivals.alternatives import Rival, cheapest_first, compare, other_fleets, recommended
 from optimizer.rivals.by_evaluation import Evaluated, near_fleets
 from optimizer.rivals.floor import WORK, least_cost
 from optimizer.rivals.leanest import evaluated, leanest, or_mixed, unmixed
