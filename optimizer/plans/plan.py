@@ -1,4 +1,4 @@
-"""The plan file: fleet, predicted metrics, proof and provenance, as written to and read from plan.json.
+"""The plan file: fleet, predicted metrics, proof and provenance; and the evaluation of a stated fleet, which holds one.
 
 The field names at the top level are a promise to other programs: units are part of the name.
 """
@@ -10,24 +10,33 @@ from collections.abc import Iterator
 from enum import StrEnum
 from typing import Any, Literal, Self
 
-from pydantic import ConfigDict, Field, ValidationError, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from costmodel.errors import UnknownNameError
 from costmodel.metric import Metric
 from search_spaces.faults import Path
 from search_spaces.fields import house_error
-from search_spaces.json_source import JsonText
-from search_spaces.plain_text import decoded
 
-from .plan_accuracy import AccuracyRecord
-from .plan_fields import Amount, Count, Degree, Measure, Number, Quantiles, Record, Share, WithMetrics
-from .plan_pools import EnginePool
-from .plan_precision import PrecisionSaving
-from .plan_safe import SafeFleet
-from .plan_sensitivity import Sensitivity
-from .plan_simulation import SimulatedLatencies, Simulation
-from .reading import first_fault, json_object
-from .upgrade import PLAN_1, upgraded
+from .records import (
+    AccuracyRecord,
+    Amount,
+    Count,
+    Degree,
+    EnginePool,
+    Judged,
+    JudgedFleet,
+    Measure,
+    Number,
+    PrecisionSaving,
+    Quantiles,
+    Record,
+    SafeFleet,
+    Sensitivity,
+    Share,
+    SimulatedLatencies,
+    Simulation,
+    WithMetrics,
+)
 
 PLAN_SCHEMA: Literal["pdplan.plan/2"] = "pdplan.plan/2"
 
@@ -344,7 +353,7 @@ class Plan(Record):
     sensitivity: Sensitivity | None = None
     """How the least cost moves with prices, demand, limits and efficiency; null where that was not worked out."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(populate_by_name=True)
 
     def _named_pools(self) -> Iterator[tuple[Path, str]]:
         """Where the plan names a pool, and which."""
@@ -360,27 +369,26 @@ class Plan(Record):
         for number, pool in enumerate(self.pools):
             each = pool.tensor_parallel * pool.pipeline_parallel * pool.data_parallel
             total[pool.accelerator] += pool.gpus
-            wanted, engines = pool.replicas * each, f"replicas ({pool.replicas}) of {each} GPUs each"
-            if pool.gpus != wanted:
-                yield ("pools", number, "gpus"), f"{pool.gpus} is not {wanted}, which {engines} have"
+            if pool.gpus != (all_gpus := pool.replicas * each):
+                engines = f"replicas ({pool.replicas}) of {each} GPUs each"
+                yield ("pools", number, "gpus"), f"{pool.gpus} is not {all_gpus}, which {engines} have"
         for name in sorted(total.keys() | self.gpus.keys()):
             if self.gpus.get(name, 0) != total[name]:
                 yield ("gpus", name), f"{self.gpus.get(name, 0)} is not {total[name]}, which its pools have"
 
     def _faults(self) -> Iterator[tuple[Path, str]]:
         """What no single field can tell: a fleet where the status promises one, names that lead somewhere."""
-        pools, load = [pool.id for pool in self.pools], self.workload
-        if self.status.has_fleet and not (
-            self.pools and self.gpus and self.classes and self.cost_usd_per_hour is not None
-        ):
+        ids, load = [pool.id for pool in self.pools], self.workload
+        complete = self.pools and self.gpus and self.classes and self.cost_usd_per_hour is not None
+        if self.status.has_fleet and not complete:
             yield (), f"the status is {self.status}, but pools or cost_usd_per_hour are missing"
         if self.pools and not self.status.has_fleet:
             yield (), f"the status is {self.status}, but there are pools"
-        if len(set(pools)) < len(pools):
+        if len(set(ids)) < len(ids):
             yield (), "two pools have one id"
         for place, name in self._named_pools():
-            if name not in pools:
-                yield place, str(UnknownNameError("pool", name, pools))
+            if name not in ids:
+                yield place, str(UnknownNameError("pool", name, ids))
         if not len(load.isl) == len(load.osl) == len(load.share):
             yield (), "workload.isl, osl and share differ in length"
         yield from self._miscounts()
@@ -393,18 +401,63 @@ class Plan(Record):
         return self
 
 
-def parse_plan(data: bytes, name: str = "plan.json") -> Plan:
-    """Return the plan of a plan.json; raise InputError, which says what is wrong first and where, if it is none.
+class PoolNeed(Record):
+    """Replicas of a pool that run, and those that are needed."""
 
-    Plans of schema pdplan.plan/1 are read too, see `upgrade`.
+    pool: str
+    replicas: Degree
+    needed: Degree
 
-    name: stands for the file in messages.
-    """
-    text = JsonText(name, decoded(data, name), clause="is not a plan of this version of pdplan: ")
-    record = json_object(text, (PLAN_SCHEMA, PLAN_1))
-    try:
-        return Plan.model_validate(upgraded(text, record) if record["schema"] == PLAN_1 else record)
-    except ValidationError as error:
-        raise text.fault(first_fault(error)) from error
-    except RecursionError as error:
-        raise text.error("it is nested too deeply") from error
+
+class Provisioning(Record):
+    """The fewest replicas of the same engines with which the fleet was found to meet every SLO."""
+
+    rate_rps: Amount
+    stated: JudgedFleet
+    """The fleet as it is, at this rate."""
+    pools: list[PoolNeed]
+    """Empty where no number of replicas that was tried meets the SLOs."""
+    cost_usd_per_hour: Amount | None
+    """None where no number of replicas that was tried meets the SLOs."""
+    one_replica_fewer: list[JudgedFleet]
+    """These with one replica fewer in one pool: none is shown to meet every SLO."""
+    judged: Count
+    """Fleets that were simulated for it."""
+    most: Amount
+    """Multiple of the stated replicas up to which fleets were tried [1]."""
+
+    @property
+    def missing(self) -> int:
+        """Replicas that are needed and do not run."""
+        return sum(max(pool.needed - pool.replicas, 0) for pool in self.pools)
+
+    @property
+    def spare(self) -> int:
+        """Replicas that run and are not needed."""
+        return sum(max(pool.replicas - pool.needed, 0) for pool in self.pools)
+
+
+class FleetEvaluation(Record):
+    """A fleet that was stated, evaluated as a plan is."""
+
+    model_config = ConfigDict(populate_by_name=True)
+
+    schema_: Literal["pdplan.evaluation/1"] = Field(default="pdplan.evaluation/1", alias="schema")
+    outcome: Judged
+    """meets, misses, or undecided where a goal lies within its interval."""
+    stuck: bool
+    """Whether it keeps its goals until a crowd fills its KV memory, and not any more after that."""
+    replayed: bool
+    """Whether it keeps its goals for stretches of the recorded requests, and not for all of them in their order."""
+    plan: Plan
+    """The fleet as a plan states one, its status `stated`: settings, price, latencies, headroom, what binds."""
+    usd_per_month: Amount
+    provisioning: Provisioning
+    twice: Provisioning
+    """The same at twice the rate."""
+    cheapest: Plan | None
+    """The cheapest fleet that the search found for the same workload at the same prices; null where none was sought."""
+    saving_usd_per_hour: Number | None
+    """What that one costs less; negative where it costs more; null where there is none."""
+    no_cheapest: str = ""
+    """Why there is no cheapest fleet, where it was sought and physics forbids one."""

@@ -70,14 +70,14 @@ def proof_of_cost(few_pools: float | None, floor: float | None, cost: float) -> 
 
     Raises ContradictionError for one below the floor.
 
-    >>> one, other = proof_of_cost(10.0, 6.0, 10.0), proof_of_cost(10.0, 6.0, 8.0)
-    >>> (one.status.value, one.bound, one.gap), (other.status.value, other.bound, other.gap)
-    (('optimal', 10.0, 0.0), ('feasible', 6.0, 0.25))
+    >>> proofs = proof_of_cost(10.0, 6.0, 10.0), proof_of_cost(10.0, 6.0, 8.0)
+    >>> [(proof.status.value, proof.bound, proof.gap) for proof in proofs]
+    [('optimal', 10.0, 0.0), ('feasible', 6.0, 0.25)]
     """
     if is_below(floor, cost):
         raise ContradictionError(f"a fleet of {cost!r} $/h holds, though none below {floor!r} $/h can")
     least = bound_for(floor, cost)
-    bound = max((one for one in (bound_for(few_pools, cost), least) if one is not None), default=None)
+    bound = max((limit for limit in (bound_for(few_pools, cost), least) if limit is not None), default=None)
     gap = gap_of(bound, cost)
     return Proof(status_of(gap), bound, gap, least, few_pools)
 
@@ -93,5 +93,5 @@ def proof_of_judged(few_pools: float | None, floor: float | None, cost: float) -
 
 
 def is_below(bound: float | None, cost: float) -> bool:
-    """Whether a cost is below a bound by more than rounding; it is not where none is known."""
+    """Whether a cost is below a bound by more than rounding; False without a bound."""
     return bound is not None and cost < bound * (1.0 - ROUNDING)

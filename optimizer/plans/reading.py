@@ -1,17 +1,25 @@
-"""Why a file is no plan, in one clause of the house: what it is, or where it says what no plan says."""
+"""Read plan.json; of a file that is no plan, say what it is, or where it says what no plan says.
+
+In plans of schema pdplan.plan/1 the pools of fleets that are not the plan's own were lines of text.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Mapping
 from typing import Any, Final
 
 from pydantic import ValidationError
 
 from costmodel.quoting import shown
-from search_spaces.faults import Fault
+from search_spaces.faults import Fault, Path
 from search_spaces.fields import HOUSE
 from search_spaces.json_source import JsonText, json_kind, json_shown
+from search_spaces.plain_text import decoded
 
+from .plan import PLAN_SCHEMA, Plan
+
+PLAN_1: Final = "pdplan.plan/1"
 _TYPES: Final = {
     "string": "a string",
     "bool": "true or false",
@@ -22,32 +30,50 @@ _TYPES: Final = {
     "dict": "an object",
     "model": "an object",
 }
-"""What is wanted, by the first word of the validation library's name of an error."""
+"""The type of a field, by the first word of the validation library's name of an error."""
 _BOUNDS: Final = {"greater_than_equal": ("ge", "below"), "less_than_equal": ("le", "above")}
+_PLACES: Final = ("alternatives", "simulation", "sensitivity")
+"""Fields of a plan with fleets that are not its own."""
+_LIMITS: Final = ("max_num_seqs", "max_num_batched_tokens")
+"""Of the pools of a tuned fleet of plan/1, which stood beside them."""
+_LINE: Final = re.compile(
+    r"(?P<replicas>\d{1,12}) x (?P<accelerator>.{1,200}?) (?P<split>(?:(?:TP|PP|EP|DP)\d{1,6} ){1,4})"
+    r"(?:(?P<weights>[^ /]+)(?:/(?P<kv>[^ /]+))? )?(?P<role>prefill|decode|colocated)"
+)
+"""A pool of plan/1, such as "3 x H100 TP2 decode" or "1 x L40S TP1 EP2 fp8/bf16 colocated"."""
+_RIVAL: Final = re.compile(r"rival \d+, (.+): (\d+) of (\d+)")
+"""What a judged fleet was, such as "rival 2, decode-1: 3 of 4"; all of it is the rival itself."""
 
 
-def json_object(text: JsonText, schemas: Sequence[str]) -> Mapping[str, Any]:
-    """Parse a file that holds an object of one of these schemas, the first the newest.
+def parse_plan(data: bytes, name: str = "plan.json") -> Plan:
+    """Return the plan of a plan.json, of schema pdplan.plan/2 or /1.
 
-    Raises InputError, which says what it is instead.
+    name: stands for the file in messages. Raises InputError, which says what is wrong first and where.
     """
-    value = text.value()
-    if not isinstance(value, dict):
-        raise text.error(f"it is {json_kind(value)}, and a plan is an object with the schema {schemas[0]}")
-    _check_schema(text, value, schemas)
-    return value
+    text = JsonText(name, decoded(data, name), clause="is not a plan of this version of pdplan: ")
+    record = text.value()
+    if not isinstance(record, dict):
+        raise text.error(f"it is {json_kind(record)}, and a plan is an object with the schema {PLAN_SCHEMA}")
+    _check_schema(text, record)
+    try:
+        return Plan.model_validate(_upgraded(text, record) if record["schema"] == PLAN_1 else record)
+    except ValidationError as error:
+        raise text.fault(first_fault(error)) from error
+    except RecursionError as error:
+        raise text.error("it is nested too deeply") from error
 
 
-def _check_schema(text: JsonText, value: Mapping[str, Any], schemas: Sequence[str]) -> None:
-    found, family = value.get("schema"), schemas[0].partition("/")[0]
-    if found in schemas:
-        return
-    if "schema" not in value:
-        raise text.error(f"it names no schema, which for a plan is {schemas[0]}")
-    if isinstance(found, str) and found.startswith(f"{family}/"):
-        readable = " or ".join(schemas)
-        raise text.error(f"is {shown(found)}, not {readable}; make it again with pdplan optimize", ("schema",))
-    raise text.error(f"is {json_shown(found)}, not {schemas[0]}", ("schema",))
+def _check_schema(text: JsonText, record: Mapping[str, Any]) -> None:
+    """Raise InputError for a schema that is none of a plan's."""
+    if "schema" not in record:
+        raise text.error(f"it names no schema, which for a plan is {PLAN_SCHEMA}")
+    schema = record["schema"]
+    if isinstance(schema, str) and schema.startswith("pdplan.plan/"):
+        if schema not in {PLAN_SCHEMA, PLAN_1}:
+            sentence = f"is {shown(schema)}, not {PLAN_SCHEMA} or {PLAN_1}; make it again with pdplan optimize"
+            raise text.error(sentence, ("schema",))
+    else:
+        raise text.error(f"is {json_shown(schema)}, not {PLAN_SCHEMA}", ("schema",))
 
 
 def first_fault(error: ValidationError) -> Fault:
@@ -56,22 +82,67 @@ def first_fault(error: ValidationError) -> Fault:
     path = tuple(details["loc"])
     if details["type"] == HOUSE:
         return Fault((*path, *details["ctx"]["path"]), details["ctx"]["sentence"])
-    return Fault(path, _fault(details))
+    return Fault(path, _sentence(details))
 
 
-def _fault(details: Mapping[str, Any]) -> str:
-    kind, given = details["type"], json_shown(details["input"])
+def _sentence(details: Mapping[str, Any]) -> str:
+    """What is wrong, of an error of the validation library."""
+    kind, given, context = details["type"], json_shown(details["input"]), details.get("ctx", {})
     if kind == "value_error":
         return str(details["msg"]).removeprefix("Value error, ")
     if kind == "missing":
         return "is missing"
     if kind == "extra_forbidden":
         return "is not known to this version of pdplan"
-    context = details.get("ctx", {})
     if kind in _BOUNDS:
         key, words = _BOUNDS[kind]
         return f"{given} is {words} {context[key]:g}"
     if kind in {"enum", "literal_error"}:
         return f"{given} is none of {context['expected']}"
-    wanted = _TYPES.get(kind.partition("_")[0])
-    return f"{given} is not {wanted}" if wanted else f"{given} cannot stand here"
+    field_type = _TYPES.get(kind.partition("_")[0])
+    return f"{given} is not {field_type}" if field_type else f"{given} cannot stand here"
+
+
+def _upgraded(text: JsonText, record: Mapping[str, Any]) -> dict[str, Any]:
+    """A plan/1 record as plan/2; settings that it does not state are null. Raises InputError for a line of no pool."""
+    fleets = {key: _structured(text, record[key], (key,)) for key in _PLACES if key in record}
+    return {**record, **fleets, "schema": PLAN_SCHEMA}
+
+
+def _structured(text: JsonText, value: Any, path: Path) -> Any:
+    """A value of a record, with every fleet in it as pools."""
+    if isinstance(value, list):
+        return [_structured(text, item, (*path, index)) for index, item in enumerate(value)]
+    if not isinstance(value, dict):
+        return value
+    fields = {key: _structured(text, item, (*path, key)) for key, item in value.items()}
+    if rival := _RIVAL.fullmatch(str(fields.get("what"))):
+        fields["what"] = "a rival" if rival[2] == rival[3] else f"a rival, {rival[1]} cut to {rival[2]} of {rival[3]}"
+    if isinstance(fields.get("pools"), list):
+        fields["pools"] = [_pool(text, line, (*path, "pools", index)) for index, line in enumerate(fields["pools"])]
+        for key in _LIMITS:
+            if isinstance(fields.get(key), list):
+                for pool, limit in zip(fields["pools"], fields.pop(key), strict=False):
+                    pool[key] = limit
+    return fields
+
+
+def _pool(text: JsonText, line: Any, path: Path) -> dict[str, Any]:
+    """The pool that a line of plan/1 states."""
+    match = _LINE.fullmatch(line) if isinstance(line, str) else None
+    if match is None:
+        raise text.error(f'{shown(line)} is not a pool such as "3 x H100 TP2 decode"', path)
+    degrees = dict.fromkeys(("TP", "PP", "EP", "DP"), 1) | {item[:2]: int(item[2:]) for item in match["split"].split()}
+    replicas = int(match["replicas"])
+    return {
+        "role": match["role"],
+        "accelerator": match["accelerator"],
+        "replicas": replicas,
+        "tensor_parallel": degrees["TP"],
+        "pipeline_parallel": degrees["PP"],
+        "expert_parallel": degrees["EP"],
+        "data_parallel": degrees["DP"],
+        "gpus": replicas * degrees["TP"] * degrees["PP"] * degrees["DP"],
+        "weight_dtype": match["weights"],
+        "kv_dtype": match["kv"],
+    } | dict.fromkeys((*_LIMITS, "max_model_len", "memory_fraction", "usd_per_hour"))

@@ -1,0 +1,431 @@
+"""Records of the plan file: its numbers, the engines of a fleet, and what a plan says beside its own fleet.
+
+That is what was simulated, what was tried, the fleet that survives slow GPUs, narrower precisions, how the answer moves
+with prices and limits, and how wrong predictions were.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Hashable, Iterable
+from enum import StrEnum
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+)
+
+from costmodel.metric import Metric
+
+LARGEST = 1e30
+"""No number of a plan is larger; sums and products of such numbers are finite."""
+
+
+def _nan_for_null(value: Any) -> Any:
+    """JSON has no NaN, so plan.json holds null for it."""
+    return math.nan if value is None else value
+
+
+def _sane(value: float) -> float:
+    if LARGEST < abs(value) < math.inf:
+        raise ValueError(f"{value:g} is beyond any plan")
+    return value
+
+
+def _not_negative(value: float) -> float:
+    if value < 0:
+        raise ValueError(f"{value:g} is negative")
+    return value
+
+
+Number = Annotated[float, BeforeValidator(_nan_for_null), AfterValidator(_sane)]
+"""Any number; NaN or infinite where there is none."""
+Measure = Annotated[Number, AfterValidator(_not_negative)]
+"""What cannot be negative; NaN or infinite where there is none."""
+Amount = Annotated[float, Field(ge=0, le=LARGEST, allow_inf_nan=False)]
+"""What every plan knows, and cannot be negative."""
+Share = Annotated[float, Field(ge=0, le=1 + 1e-6, allow_inf_nan=False)]
+"""A part of a whole [1]; sums of parts may round to a little more."""
+Count = Annotated[int, Field(ge=0, le=10**12)]
+Degree = Annotated[int, Field(ge=1, le=10**12)]
+
+
+class Record(BaseModel):
+    """A part of the plan file."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=True)
+
+
+class Quantiles(Record):
+    """Predicted quantiles of a latency over all requests [s]."""
+
+    p50: Measure
+    p90: Measure
+    p95: Measure
+    p99: Measure
+
+
+class WithMetrics(Record):
+    """A record whose `metrics` are left out of the file where there are none."""
+
+    @model_serializer(mode="wrap")
+    def _without_empty(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        written: dict[str, Any] = write(self)
+        return {name: value for name, value in written.items() if name != "metrics" or value}
+
+
+class EnginePool(Record):
+    """Replicas of one engine in one role; a setting is null in a fleet of a plan/1 file, which did not state it."""
+
+    role: Literal["prefill", "decode", "colocated"]
+    accelerator: str
+    replicas: Degree
+    """Spare ones included."""
+    tensor_parallel: Degree
+    pipeline_parallel: Degree
+    expert_parallel: Degree
+    data_parallel: Degree
+    gpus: Degree
+    """GPUs of all replicas together."""
+    weight_dtype: str | None
+    kv_dtype: str | None
+    max_num_seqs: Degree | None
+    max_num_batched_tokens: Degree | None
+    max_model_len: Degree | None
+    memory_fraction: Share | None
+    usd_per_hour: Amount | None
+    """Price of the whole pool; null where it has several: over a range of prices, or of owned and rented GPUs."""
+
+    @property
+    def engine(self) -> tuple[Hashable, ...]:
+        """What the engine is, apart from its memory and batch limits."""
+        degrees = (self.tensor_parallel, self.pipeline_parallel, self.expert_parallel, self.data_parallel)
+        return self.role, self.accelerator, degrees, self.weight_dtype, self.kv_dtype
+
+
+def engine_counts(pools: Iterable[EnginePool]) -> frozenset[Hashable]:
+    """What fleets of the same engines share, as many of each in a pool, whatever their batch limits and prices."""
+    return frozenset(Counter((pool.replicas, pool.engine) for pool in pools).items())
+
+
+def unpriced(pools: Iterable[EnginePool]) -> list[EnginePool]:
+    """Pools that stand for a range of prices."""
+    return [pool.model_copy(update={"usd_per_hour": None}) for pool in pools]
+
+
+def pool_records(pools: Iterable[EnginePool]) -> list[dict[str, Any]]:
+    """Pools, ready for JSON."""
+    return [pool.model_dump() for pool in pools]
+
+
+def read_pools(records: Iterable[Any]) -> tuple[EnginePool, ...]:
+    """Pools of such records."""
+    return tuple(map(EnginePool.model_validate, records))
+
+
+Judged = Annotated[str, BeforeValidator(lambda outcome: "meets" if outcome == "holds" else outcome)]
+"""The outcome of full runs: "meets" (in plans of older versions "holds"), "misses", or "undecided" where an interval
+straddles its goal."""
+
+
+class SimulatedLatencies(WithMetrics):
+    """One SLO class in the simulation at one rate."""
+
+    name: str
+    attainment: Share
+    """Share of its requests within all their SLOs."""
+    ttft_s: Quantiles
+    tpot_s: Quantiles
+    metrics: dict[Metric, Quantiles] = Field(default_factory=dict)
+    """Of every other metric that the class limits, but the end-to-end time [s]."""
+
+
+class SimulatedClass(SimulatedLatencies):
+    """One SLO class in the simulation at the rate of the plan, with its distributions."""
+
+    attainment_goal: Share
+    attainment_low: Share
+    """Lower end of the 95 % confidence interval of `attainment`; at or above the goal in every plan that holds."""
+    attainment_high: Share
+    counted: Count
+    """Requests of the class that were counted: all but the first tenth of each run."""
+    by_formula: SimulatedLatencies
+    """What the queueing formulas predict for the same fleet."""
+    e2e_s: Quantiles | None = None
+    """From arrival to last token; null in plans of older versions."""
+    ttft_cdf_s: list[Measure]
+    """TTFT at each of `Simulation.cdf_shares`; null where the request never got that far."""
+    tpot_cdf_s: list[Measure]
+
+
+class SimulatedRate(Record):
+    """The fleet at one arrival rate, in one run."""
+
+    rate_rps: Amount
+    held: bool
+    """Whether the lower end of every class's interval reached its goal and the fleet kept up; in plans of older
+    versions, which have no `outcome`, whether every class's share did."""
+    outcome: Judged | None = None
+    """Null in plans of older versions."""
+    overloaded: bool
+    classes: list[SimulatedLatencies]
+
+    @property
+    def missed(self) -> bool:
+        """Whether some goal was missed at the upper end of its interval, or the fleet fell behind."""
+        return not self.held if self.outcome is None else self.outcome == "misses"
+
+
+class JudgedFleet(Record):
+    """A fleet that was simulated and is not the plan's, such as the plan's with one replica less."""
+
+    what: str
+    """How it differs, such as "decode-1: one replica less"."""
+    pools: list[EnginePool]
+    cost_usd_per_hour: Amount
+    held: bool
+    """Whether the lower end of every class's interval reached its goal and the fleet kept up."""
+    outcome: Judged | None = None
+    """Null in plans of older versions."""
+    stuck: bool = False
+    """Whether it kept its goals until a crowd filled its KV memory, and not any more after that."""
+    replayed: bool = False
+    """Whether it kept its goals for stretches of the recorded requests, and not for all of them in their order."""
+    overloaded: bool
+    attainment: dict[str, Share]
+    """Simulated share of each SLO class within its SLOs."""
+    latencies: list[SimulatedLatencies] = Field(default_factory=list)
+    """Of each SLO class."""
+
+
+class RecordedRun(Record):
+    """The plan's fleet when the requests of a trace come in their own order."""
+
+    source: str
+    """Name of the trace."""
+    requests: Count
+    """Requests that were simulated."""
+    of: Count
+    """Requests of the trace; where it has more, stretches of it are."""
+    stretch_s: Amount
+    """Mean length of the stretches that the simulation's other runs draw from it, at the rate of the plan."""
+    classes: list[SimulatedLatencies]
+    """The first tenth of the requests, which find the fleet empty, is not counted."""
+
+
+class TunedFleet(Record):
+    """A fleet that tuning looked at in a short run, or one of the comparison that was judged beside these."""
+
+    pools: list[EnginePool]
+    cost_usd_per_hour: Amount
+    tail: Measure
+    """Largest latency, at the quantile of its goal, as a share of its limit; at most 1 where every goal is kept."""
+    served: list[Share] = Field(default_factory=list)
+    """Share of the requests that each pool serves."""
+    outcome: Judged | None = None
+    """Null where it was only looked at."""
+    latencies: list[SimulatedLatencies] = Field(default_factory=list)
+    """Of each SLO class: in full runs where there is an outcome, else in the short run."""
+
+
+class Tuning(Record):
+    """What `--effort thorough` or `--front` tried."""
+
+    sampler: str
+    objectives: list[str] = Field(default_factory=lambda: ["cost"])
+    """"cost" alone, or "cost" and "tail", whose front is the answer then and is judged where it costs more."""
+    looks: Count
+    """Fleets that were simulated in a short run."""
+    compared: Count = 0
+    """Fleets of the comparison that were judged for the front, in full runs; 0 in plans of older versions."""
+    improved: bool
+    """Whether one of the looks was proven and is the plan's."""
+    front: list[TunedFleet]
+    """Fleets that keep their goals and that no other beats in both cost and tail by 0.01 limits, cheapest first; one
+    that holds in full runs is beaten only by another that does."""
+
+
+class Simulation(Record):
+    """What serving the demand request by request showed."""
+
+    requests: Count
+    """Requests of all replications together, warm-up included."""
+    replications: Degree
+    seed: int
+    """Of the first replication; nothing else in the simulation is random."""
+    rate_rps: Amount
+    parts: Degree = 1
+    """Of a very large fleet one engine in so many was simulated, with as much of the demand."""
+    held: bool
+    """Whether the lower end of every class's interval reaches its goal and the fleet keeps up."""
+    confirmation: Count = 0
+    """Number of the confirmation that the fleet passed: the requests are ones that no choice was made by. 0: none was
+    made, for want of time (or in an older version); then the fleet was chosen by the same requests."""
+    attainment: Share
+    """Share of all requests within all their SLOs."""
+    classes: list[SimulatedClass]
+    cdf_shares: list[Share]
+    itl_max_p99_s: Measure
+    """Longest gap between two tokens of a request, at its 99th percentile over requests."""
+    preemptions_per_request: Amount
+    rejected: Share
+    """Share of the requests that no engine can hold."""
+    unfinished: Share
+    goodput_rps: Amount | None
+    """Highest rate tried at which every class held at the lower end of its interval; null where the search for it was
+    interrupted."""
+    goodput_fails_rps: Amount | None
+    """The next higher rate that was tried, at which one did not."""
+    goodput_by_formula_rps: Measure
+    curve: list[SimulatedRate]
+    """Latency against rate, rising; runs as long as each other have the same requests, at other times."""
+    curve_requests: Count
+    """Requests of the run at each rate above the planned one, whose runs are those above; fewer at lower rates."""
+    one_replica_less: list[JudgedFleet]
+    """The plan's fleet with one replica less in one pool: none holds, or the plan would be cheaper."""
+    fewest_requests: JudgedFleet | None = None
+    """The plan's fleet behind a router that counts requests, not prompt tokens; null where that is the plan's own or
+    chooses alike, where time ran out, and in plans of older versions."""
+    recorded: RecordedRun | None = None
+    """Null where no trace was given, and in plans of older versions."""
+    others: list[JudgedFleet]
+    """Other fleets that were simulated, in order: cheaper ones that missed, or best of their kind."""
+    tuning: Tuning | None = None
+    """None where it was not asked for."""
+    judged: Count
+    """Fleets that were simulated."""
+    repairs: Count
+    """Of them those made from a fleet that had missed."""
+    interrupted: bool = False
+    """Whether the search was stopped after a fleet had held: a cheaper one may hold too."""
+
+
+class SafeStatus(StrEnum):
+    """Which fleet meets every SLO at the slow end of past prediction errors."""
+
+    OWN = "own"
+    """The plan's own fleet does."""
+    OTHER = "other"
+    """The plan's own is not shown to; the fleet of this record does."""
+    NONE = "none"
+    """The plan's own is not shown to, and no fleet was found that does; that there is none is not proven."""
+
+
+class SafeFleet(Record):
+    """The cheapest fleet found that meets every SLO with all steps at the slow end of their interval, simulated."""
+
+    confidence: Share
+    """Probability of the interval of step times at whose slow end the fleet is judged."""
+    status: SafeStatus
+    cost_usd_per_hour: Amount | None
+    """Price of the fleet; null where none was found."""
+    pools: list[EnginePool]
+    attainment: Share | None
+    """Share of all its requests within all their SLOs there."""
+    own_attainment: Share
+    """The same of the plan's own fleet."""
+    sentence: str
+
+
+class PrecisionSaving(Record):
+    """The cheapest fleet by formula in another precision, which costs notably less; nothing of it is simulated."""
+
+    weight_dtype: str
+    kv_dtype: str
+    cost_usd_per_hour: Amount
+    base_usd_per_hour: Amount
+    """Cost of the cheapest fleet by formula in the precision of the plan."""
+    pools: list[EnginePool]
+
+
+class Flip(Record):
+    """The least change of a lever, on one side of its value, after which another kind of fleet is the cheapest."""
+
+    same_at: Measure
+    """Value up to which the kind of fleet is known to be the same."""
+    other_at: Measure
+    """Value, beyond it, at which it is another one; that it changes once between the two is not proven."""
+    pools: list[EnginePool]
+    """The fleet that is the cheapest there; none where no fleet holds."""
+    usd_per_hour: Amount | None
+
+
+class LeverSensitivity(Record):
+    """One lever with the least cost at its value, lower and higher, all else as it is."""
+
+    lever: str
+    """As `pdplan whatif` names it: price.GPU, rate_scale, ttft_scale, link_scale, step_time_quantile and so on."""
+    value: Measure
+    low: Measure
+    high: Measure
+    """In the unit of workload.yaml; factors [1] stand at 1."""
+    usd_per_hour_low: Amount | None
+    """Least cost with the lever at `low`; null where no fleet holds."""
+    usd_per_hour_high: Amount | None
+    flips: list[Flip] = Field(default_factory=list)
+    """Below and above the value, where the kind of fleet changes within `low` to `high` and that was looked for."""
+
+
+class PricePiece(Record):
+    """From `low` to `high` [$/h of one GPU] the same fleet is the cheapest."""
+
+    low: Measure
+    high: Measure
+    usd_per_hour_low: Amount | None
+    """Its price at `low`; null where no fleet holds."""
+    usd_per_hour_high: Amount | None
+    pools: list[EnginePool]
+
+
+class BreakEven(Record):
+    """The cheapest fleet at any price of one accelerator, in pieces of rising price; the plan's own is among them."""
+
+    accelerator: str
+    usd_per_gpu_hour: Amount
+    """The price at hand."""
+    pieces: list[PricePiece]
+
+
+class Sensitivity(Record):
+    """How the least cost moves: levers by formula, among fleets of one or two pools; the plan's own may be another."""
+
+    share: Share
+    """By how much each lever goes either way, if its row says nothing else."""
+    complete: bool
+    """Whether all levers were moved, or prices and limits only."""
+    usd_per_hour: Amount
+    """The least cost with everything as it is."""
+    pools: list[EnginePool]
+    levers: list[LeverSensitivity]
+    """The largest swing first."""
+    break_even: list[BreakEven]
+
+
+class AccuracyRecord(Record):
+    """Errors of predicted TTFT and TPOT against measurements of models that the fit never saw.
+
+    Relative to the measured value [1]; null where there is no measurement.
+    """
+
+    accelerator: str
+    """Empty: any."""
+    mode: Literal["colocated", "disaggregated"]
+    engine: str
+    """Empty: any."""
+    model: str
+    """Empty: any."""
+    rows: Count
+    """Measurements; 0: none of this very kind is on record."""
+    ttft_median_abs: Amount | None = None
+    """Median of |predicted - measured| / measured."""
+    ttft_bias: Number | None = None
+    """Median of (predicted - measured) / measured."""
+    tpot_median_abs: Amount | None = None
+    tpot_bias: Number | None = None
