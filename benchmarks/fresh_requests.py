@@ -10,7 +10,7 @@ from costmodel.simulator import Fleet as SimulatedFleet
 from optimizer.fleets.plan_fleet import fleet_of_plan, planned_volume
 from optimizer.loads.instance import Instance
 from optimizer.plans.plan import Plan
-from optimizer.plans.plan_simulation import Simulation
+from optimizer.plans.records import Simulation
 from optimizer.verification.judge import ClassJudgement, Judgement, judge, simulated_fleet
 from reports.numbers import money
 

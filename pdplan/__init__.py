@@ -20,8 +20,7 @@ from ._version import __version__
 TYPE_CHECKING = False  # as typing has it, without the time to import that
 if TYPE_CHECKING:
     from costmodel.errors import ArchitectureError, InfeasibleError, InputError, PdplanError, UnknownNameError
-    from optimizer.plans.evaluation import FleetEvaluation
-    from optimizer.plans.plan import Plan
+    from optimizer.plans.plan import FleetEvaluation, Plan
     from optimizer.recommend.evaluate import evaluate
     from optimizer.recommend.level import Level
     from optimizer.recommend.optimize import optimize
@@ -49,7 +48,7 @@ __all__ = [
 
 _HOMES = {
     "ArchitectureError": "costmodel.errors",
-    "FleetEvaluation": "optimizer.plans.evaluation",
+    "FleetEvaluation": "optimizer.plans.plan",
     "InfeasibleError": "costmodel.errors",
     "InputError": "costmodel.errors",
     "Level": "optimizer.recommend.level",

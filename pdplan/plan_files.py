@@ -18,7 +18,7 @@ LARGEST_PLAN: Final = 32 * MIB
 
 def read_plan(path: Path) -> Plan:
     """Read a plan file, or say in one sentence why it is none."""
-    from optimizer.plans.plan import parse_plan
+    from optimizer.plans.reading import parse_plan
 
     data = read_file(path, LARGEST_PLAN, "a plan.json")
     try:

@@ -10,7 +10,7 @@ import numpy as np
 from costmodel.units import KILO
 from optimizer.fleets.binding import limits_by_use
 from optimizer.fleets.build_plan import fleet_gpus
-from optimizer.plans.plan_pools import engine_counts
+from optimizer.plans.records import engine_counts
 from optimizer.procurement.bill import Hours
 from optimizer.procurement.buying import Bought
 from optimizer.procurement.buying_looks import Seen

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from optimizer.plans.plan_pools import pool_records
+from optimizer.plans.records import pool_records
 from optimizer.procurement.bill import Bill
 from optimizer.procurement.buying import Bought, Outcome
 from optimizer.procurement.buying_looks import Seen

@@ -12,10 +12,8 @@ import click
 
 from costmodel.metric import METRICS, Metric
 from costmodel.words import join_words
-from optimizer.plans.evaluation import FleetEvaluation, Provisioning
-from optimizer.plans.plan import ClassResult, MetricResult, Plan
-from optimizer.plans.plan_fields import Quantiles
-from optimizer.plans.plan_simulation import JudgedFleet
+from optimizer.plans.plan import ClassResult, FleetEvaluation, MetricResult, Plan, Provisioning
+from optimizer.plans.records import JudgedFleet, Quantiles
 
 from .json_text import finite
 from .next_rate import next_rate_words

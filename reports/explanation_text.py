@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from optimizer.plans.plan_pools import pool_records
+from optimizer.plans.records import pool_records
 from optimizer.recommend.explain import Explanation, Ruling, Standing
 
 from .numbers import hourly

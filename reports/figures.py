@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from optimizer.plans.plan import ClassResult, Plan, Pool, WorkloadSummary
-from optimizer.plans.plan_fields import Quantiles
+from optimizer.plans.records import Quantiles
 
 from .numbers import is_number, power_of_two
 from .text import clean

@@ -8,9 +8,7 @@ from typing import Final
 
 from costmodel.metric import METRICS
 from optimizer.plans.plan import ClassResult, MetricResult, Plan
-from optimizer.plans.plan_fields import Quantiles
-from optimizer.plans.plan_pools import EnginePool
-from optimizer.plans.plan_simulation import SimulatedLatencies, TunedFleet, Tuning
+from optimizer.plans.records import EnginePool, Quantiles, SimulatedLatencies, TunedFleet, Tuning
 
 from .figures import goal_label
 from .numbers import MISSING, count, duration, hourly, is_number, percent, signed_percent

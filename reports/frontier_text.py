@@ -7,7 +7,7 @@ import io
 from collections.abc import Mapping
 from typing import Any, Final
 
-from optimizer.plans.plan_pools import pool_records
+from optimizer.plans.records import pool_records
 from optimizer.whatif.frontier import RESOLUTION, Frontier, Step
 from optimizer.whatif.frontier import by_budget as budgets
 from optimizer.whatif.scenario import answer_row, refuted_rows

@@ -8,7 +8,7 @@ from typing import Final
 
 from costmodel.metric import METRICS, Metric
 from optimizer.plans.plan import Alternative, ClassResult, MetricResult, Plan, Pool
-from optimizer.plans.plan_sensitivity import Sensitivity
+from optimizer.plans.records import Sensitivity
 
 from . import sentences, verdict
 from .asked import asked_table

@@ -10,7 +10,7 @@ from typing import Any, Final
 from costmodel.errors import InputError
 from costmodel.words import join_words
 from optimizer.plans.plan import Plan, Pool, Transfer
-from optimizer.plans.plan_accuracy import AccuracyRecord
+from optimizer.plans.records import AccuracyRecord
 
 from .deploy.settings import settings
 from .deployable import described_by_catalog

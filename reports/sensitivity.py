@@ -9,8 +9,15 @@ from typing import Final
 
 from costmodel.words import join_words
 from optimizer.plans.plan import Plan
-from optimizer.plans.plan_pools import EnginePool, engine_counts
-from optimizer.plans.plan_sensitivity import BreakEven, Flip, LeverSensitivity, PricePiece, Sensitivity
+from optimizer.plans.records import (
+    BreakEven,
+    EnginePool,
+    Flip,
+    LeverSensitivity,
+    PricePiece,
+    Sensitivity,
+    engine_counts,
+)
 from search_spaces.levers import kind_of
 from search_spaces.problem import OWNED
 from search_spaces.quantities import BASE_UNIT, Kind

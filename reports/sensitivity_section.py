@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from optimizer.plans.plan import Plan
-from optimizer.plans.plan_sensitivity import Sensitivity
+from optimizer.plans.records import Sensitivity
 
 from .charts import WIDTH
 from .marks import Box, Drawing, Mark, Path, Rect, Text, text_width

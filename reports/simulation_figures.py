@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from optimizer.plans.plan import Alternative, ClassResult, Plan, Route
-from optimizer.plans.plan_fields import Quantiles
-from optimizer.plans.plan_simulation import SimulatedLatencies
+from optimizer.plans.records import Quantiles, SimulatedLatencies
 
 from .figures import QUANTILES, bin_edges, bin_of, edge_labels, goal_label
 from .numbers import is_number

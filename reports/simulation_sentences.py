@@ -7,7 +7,7 @@ from typing import Final
 
 from costmodel.words import join_words
 from optimizer.plans.plan import Plan
-from optimizer.plans.plan_simulation import JudgedFleet, Simulation
+from optimizer.plans.records import JudgedFleet, Simulation
 
 from .numbers import count, percent, percent_beside
 from .text import clean, plural

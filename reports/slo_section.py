@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from optimizer.plans.plan import ClassResult, Plan
-from optimizer.plans.plan_simulation import SimulatedClass
+from optimizer.plans.records import SimulatedClass
 
 from .figures import goal_label
 from .front import front_headers, front_note, front_rows, front_sentence

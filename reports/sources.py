@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeGuard
 
-from optimizer.plans.plan_fields import LARGEST
+from optimizer.plans.records import LARGEST
 
 from .numbers import MISSING, count, percent, quantity, significant
 from .page_charts import Table, cut_table

@@ -9,8 +9,7 @@ from typing import Final
 import click
 
 from optimizer.plans.plan import Alternative, ClassResult, Plan, Pool
-from optimizer.plans.plan_fields import Quantiles
-from optimizer.plans.plan_pools import EnginePool
+from optimizer.plans.records import EnginePool, Quantiles
 
 from . import sentences, verdict
 from .asked import asked

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from optimizer.plans.plan import Plan
-from optimizer.plans.plan_pools import engine_counts
-from optimizer.plans.plan_simulation import JudgedFleet
+from optimizer.plans.records import JudgedFleet, engine_counts
 
 from .text import clean
 from .words import misses_used

@@ -6,8 +6,7 @@ from typing import Final
 
 from costmodel.words import join_words
 from optimizer.plans.plan import ClassResult, Plan, Status
-from optimizer.plans.plan_precision import PrecisionSaving
-from optimizer.plans.plan_safe import SafeStatus
+from optimizer.plans.records import PrecisionSaving, SafeStatus
 
 from .next_rate import is_unproven
 from .numbers import hourly, is_number, money, percent, rate, signed_percent, significant

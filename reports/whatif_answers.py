@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from optimizer.plans.plan_pools import engine_counts, pool_records, unpriced
+from optimizer.plans.records import engine_counts, pool_records, unpriced
 from optimizer.whatif.frontier import OVER
 from optimizer.whatif.near_optimal import NearOptimal
 from optimizer.whatif.pieces import Piece, Pieces

@@ -8,7 +8,7 @@ import io
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from optimizer.plans.plan_pools import read_pools
+from optimizer.plans.records import read_pools
 
 from .words import engine_cell
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from markupsafe import Markup
 
-from optimizer.plans.plan_pools import read_pools
+from optimizer.plans.records import read_pools
 
 from .charts import WIDTH
 from .html import environment

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, Final
 
-from optimizer.plans.plan_pools import EnginePool, engine_counts, read_pools
+from optimizer.plans.records import EnginePool, engine_counts, read_pools
 from optimizer.whatif.scenario import Missed
 from search_spaces.levers import LEVERS, number_of
 from search_spaces.quantities import QuantityError

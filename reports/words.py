@@ -10,8 +10,7 @@ from costmodel.engine_arrays import ACTIVATION_DTYPE
 from costmodel.metric import METRICS, SHOWN_ALWAYS, Metric
 from costmodel.words import join_words
 from optimizer.plans.plan import Alternative, Binding, ClassResult, OperatingPoint, Plan, Pool, Status
-from optimizer.plans.plan_fields import Quantiles
-from optimizer.plans.plan_pools import EnginePool, engine_counts
+from optimizer.plans.records import EnginePool, Quantiles, engine_counts
 from search_spaces.targets import NO_TARGET
 
 from .numbers import MISSING, count, hourly, is_number, percent

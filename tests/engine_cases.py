@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from optimizer.plans.plan_pools import EnginePool
+from optimizer.plans.records import EnginePool
 
 
 def engines(replicas: int, accelerator: str, tensor: int, role: str, **settings: Any) -> EnginePool:

@@ -6,11 +6,15 @@ import os
 from pathlib import Path
 
 from optimizer.plans.plan import ClassResult, Plan, Route
-from optimizer.plans.plan_accuracy import AccuracyRecord
-from optimizer.plans.plan_fields import Quantiles
-from optimizer.plans.plan_sensitivity import BreakEven, Flip, LeverSensitivity, PricePiece, Sensitivity
-from optimizer.plans.plan_simulation import (
+from optimizer.plans.records import (
+    AccuracyRecord,
+    BreakEven,
+    Flip,
     JudgedFleet,
+    LeverSensitivity,
+    PricePiece,
+    Quantiles,
+    Sensitivity,
     SimulatedClass,
     SimulatedLatencies,
     SimulatedRate,

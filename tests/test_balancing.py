@@ -14,8 +14,7 @@ from costmodel.simulator import Router
 from optimizer.fleets.fleet import Fleet
 from optimizer.loads.instance import Instance
 from optimizer.plans.plan import Plan
-from optimizer.plans.plan_fields import Quantiles
-from optimizer.plans.plan_simulation import JudgedFleet, SimulatedLatencies
+from optimizer.plans.records import JudgedFleet, Quantiles, SimulatedLatencies
 from optimizer.verification.balancing import by_requests
 from optimizer.verification.judge import simulated_fleet
 from optimizer.verification.verdict import make_bench

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from optimizer.fleets.error_bars import ENDS, at_quantile, factor_at, step_intervals
-from optimizer.plans.plan import Plan, parse_plan
+from optimizer.plans.plan import Plan
+from optimizer.plans.reading import parse_plan
 from optimizer.recommend.level import Level
 from optimizer.recommend.optimize import optimize as optimize_at
 from search_spaces.serving_error import model_kind

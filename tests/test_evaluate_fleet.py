@@ -12,8 +12,7 @@ import pytest
 import yaml
 
 import pdplan
-from optimizer.plans.evaluation import FleetEvaluation
-from optimizer.plans.plan import Plan
+from optimizer.plans.plan import FleetEvaluation, Plan
 from optimizer.recommend.stated_fleet import subject_of
 from reports.evaluation_text import render_evaluation
 from search_spaces.fleet_file import load_fleet

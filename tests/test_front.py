@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from optimizer.plans.plan import Plan, parse_plan
-from optimizer.plans.plan_simulation import SimulatedLatencies, TunedFleet, Tuning
+from optimizer.plans.plan import Plan
+from optimizer.plans.reading import parse_plan
+from optimizer.plans.records import SimulatedLatencies, TunedFleet, Tuning
 from optimizer.verification import verdict
 from reports import markdown
 from reports.front import asked_front, front_headers, front_note, front_rows, front_sentence

@@ -20,7 +20,8 @@ from costmodel.simulator.metrics import gap_edges, within
 from optimizer.fleets.evaluate import evaluate, predict_misses
 from optimizer.fleets.fleet import Fleet, FleetPool
 from optimizer.loads.instance import Instance
-from optimizer.plans.plan import Plan, parse_plan
+from optimizer.plans.plan import Plan
+from optimizer.plans.reading import parse_plan
 from optimizer.verification.judge import judge
 from reports.json_text import plan_json
 from search_spaces.loader import load_problem, problem_of

@@ -10,7 +10,7 @@ import pytest
 from optimizer.fleets.build_plan import fleet_cost
 from optimizer.loads.late import never
 from optimizer.plans.plan import Plan
-from optimizer.plans.plan_precision import PrecisionSaving
+from optimizer.plans.records import PrecisionSaving
 from optimizer.recommend.precision import NOTABLE, narrower, precision_savings
 from optimizer.rivals.leanest import evaluated, unmixed
 from reports.html import render_plan as as_page

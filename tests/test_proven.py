@@ -12,8 +12,8 @@ import pytest
 from optimizer.fleets.build_plan import fleet_cost
 from optimizer.fleets.fleet import Fleet
 from optimizer.plans.plan import Status
-from optimizer.plans.plan_simulation import Tuning
 from optimizer.plans.proof import Proof
+from optimizer.plans.records import Tuning
 from optimizer.recommend import proven
 from optimizer.recommend.judged import proof_of
 from optimizer.recommend.proven import TUNED, Solved

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from optimizer.plans.plan import Plan, parse_plan
-from optimizer.plans.plan_accuracy import AccuracyRecord
-from optimizer.plans.plan_sensitivity import BreakEven, Sensitivity
+from optimizer.plans.plan import Plan
+from optimizer.plans.reading import parse_plan
+from optimizer.plans.records import AccuracyRecord, BreakEven, Sensitivity
 from reports import sensitivity as said
 from reports.deploy.files import SUMS, deploy_plan
 from reports.deployment_card import deployment_card

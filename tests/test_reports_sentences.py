@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from optimizer.plans.plan import ClassResult, ErrorBars, Plan, Pool, Range, Status
-from optimizer.plans.plan_fields import Quantiles
+from optimizer.plans.records import Quantiles
 from reports import proof_words, sentences, verdict, words
 from reports.asked import Asked, asked
 from reports.calibration_text import point_text

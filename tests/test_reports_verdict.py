@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from optimizer.plans.plan import Alternative, ErrorBars, Plan, Pool, Range, Status
-from optimizer.plans.plan_pools import EnginePool
-from optimizer.plans.plan_simulation import SimulatedRate
+from optimizer.plans.records import EnginePool, SimulatedRate
 from reports import verdict, words
 from reports.asked import offered
 from reports.fleet_figure import fleet_diagram

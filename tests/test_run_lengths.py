@@ -16,7 +16,7 @@ from optimizer.fleets.fleet import Fleet, FleetPool
 from optimizer.fleets.pool_state import pool_state
 from optimizer.loads.instance import Instance
 from optimizer.plans.plan import Binding
-from optimizer.plans.plan_simulation import Simulation
+from optimizer.plans.records import Simulation
 from optimizer.verification import verdict
 from optimizer.verification.judge import judge_runs, simulated_fleet
 from optimizer.verification.simulated_headroom import with_simulated_headroom

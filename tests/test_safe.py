@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from optimizer.fleets.fleet import Fleet
-from optimizer.plans.plan import Plan, parse_plan
-from optimizer.plans.plan_pools import EnginePool
-from optimizer.plans.plan_safe import SafeFleet, SafeStatus
+from optimizer.plans.plan import Plan
+from optimizer.plans.reading import parse_plan
+from optimizer.plans.records import EnginePool, SafeFleet, SafeStatus
 from optimizer.recommend.level import Brake, Level
 from optimizer.recommend.optimize import optimize
 from optimizer.recommend.safe import safe_fleet, safe_sentence

@@ -17,7 +17,7 @@ from costmodel.errors import InfeasibleError
 from optimizer.fleets.fleet import Fleet
 from optimizer.loads.instance import Instance
 from optimizer.plans.plan import Status
-from optimizer.plans.plan_pools import engine_counts
+from optimizer.plans.records import engine_counts
 from optimizer.procurement import buying_looks
 from optimizer.procurement.buying import Bought, buy
 from optimizer.verification.verify import ROUNDS

@@ -11,7 +11,8 @@ import pytest
 
 from costmodel.errors import InputError
 from optimizer.loads.diagnose import check_floors
-from optimizer.plans.plan import Plan, parse_plan
+from optimizer.plans.plan import Plan
+from optimizer.plans.reading import parse_plan
 from reports.asked import asked
 from reports.deploy.demand import limits_of
 from reports.figures import class_figures

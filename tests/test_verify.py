@@ -14,7 +14,8 @@ from costmodel.simulator import Fleet as SimulatedFleet
 from costmodel.simulator.metrics import Attainment
 from optimizer.fleets.fleet import Fleet
 from optimizer.loads.instance import Instance
-from optimizer.plans.plan import Plan, Status, parse_plan
+from optimizer.plans.plan import Plan, Status
+from optimizer.plans.reading import parse_plan
 from optimizer.recommend.level import Brake, Level
 from optimizer.recommend.optimize import optimize
 from optimizer.rivals.fewer import with_replicas

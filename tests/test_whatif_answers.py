@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from costmodel.errors import InputError
 from optimizer.plans.plan import Status
-from optimizer.plans.plan_pools import EnginePool
+from optimizer.plans.records import EnginePool
 from optimizer.recommend.level import Level
 from optimizer.recommend.optimize import optimize
 from optimizer.whatif.frontier import by_budget, frontier

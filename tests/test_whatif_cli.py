@@ -20,8 +20,8 @@ import yaml
 from click.testing import CliRunner
 
 from optimizer.fleets.bought import gpu_cost, with_rented, within_limits
-from optimizer.plans.plan_pools import pool_records
 from optimizer.plans.proof import OPTIMAL_GAP
+from optimizer.plans.records import pool_records
 from pdplan.cli import cli, run
 from reports.whatif_text import hidden_settings
 from search_spaces.levers import LEVERS

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from optimizer.plans.plan import Status
-from optimizer.plans.plan_pools import pool_records
+from optimizer.plans.records import pool_records
 from optimizer.whatif.frontier import Frontier, Step
 from optimizer.whatif.scenario import Answer, nothing
 from reports.frontier_page import make_frontier_page, render_frontier

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final, Literal
 
 from costmodel.engine import Role
-from optimizer.plans.plan_accuracy import AccuracyRecord
+from optimizer.plans.records import AccuracyRecord
 from search_spaces.catalog import normalized_name
 from search_spaces.problem import Problem
 from search_spaces.serving_error import HeldOutOn, load_serving_error

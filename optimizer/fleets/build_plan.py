@@ -33,9 +33,8 @@ from optimizer.plans.plan import (
     Transfer,
     WorkloadSummary,
 )
-from optimizer.plans.plan_fields import Quantiles
-from optimizer.plans.plan_pools import EnginePool
 from optimizer.plans.proof import Proof, bound_for, gap_of
+from optimizer.plans.records import EnginePool, Quantiles
 from search_spaces.catalog import entry_dict, price_dict
 from search_spaces.echo import whole_echo
 from search_spaces.models import model_entry

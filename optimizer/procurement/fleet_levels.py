@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from optimizer.fleets import bought
 from optimizer.fleets.build_plan import fleet_gpus
 from optimizer.fleets.fleet import Fleet
-from optimizer.plans.plan_pools import EnginePool
+from optimizer.plans.records import EnginePool
 from optimizer.rivals.by_evaluation import Evaluated
 from optimizer.whatif.physics import Engines, engines_of
 from search_spaces.problem import Problem

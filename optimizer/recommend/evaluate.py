@@ -11,10 +11,9 @@ from costmodel.errors import BelowFloorError
 from costmodel.simulator import prepare
 from optimizer.fleets.build_plan import fleet_cost
 from optimizer.fleets.fleet import Fleet
-from optimizer.plans.evaluation import FleetEvaluation, PoolNeed, Provisioning
-from optimizer.plans.plan import Plan, Status
-from optimizer.plans.plan_simulation import JudgedFleet
+from optimizer.plans.plan import FleetEvaluation, Plan, PoolNeed, Provisioning, Status
 from optimizer.plans.proof import Proof
+from optimizer.plans.records import JudgedFleet
 from optimizer.verification.confirm import MOST_BETWEEN, confirmed, on_fresh_requests
 from optimizer.verification.judge import Judgement, Outcome
 from optimizer.verification.simulation_record import Trail, judged_fleet

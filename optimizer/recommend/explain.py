@@ -18,7 +18,7 @@ from optimizer.fleets.operating import utilization
 from optimizer.loads.instance import Instance
 from optimizer.loads.loads import Resource
 from optimizer.loads.settings import COLOCATED, DECODE, PREFILL, ROLES, Settings, make_settings
-from optimizer.plans.plan_pools import EnginePool
+from optimizer.plans.records import EnginePool
 from optimizer.rivals.by_evaluation import BoolArray, Evaluated, Picks, cheapest_held
 from optimizer.rivals.leanest import at_best_split
 from search_spaces.engines import load_engine_overhead

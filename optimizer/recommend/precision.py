@@ -15,7 +15,7 @@ from optimizer.fleets.fleet import Fleet
 from optimizer.loads.diagnose import check_shapes
 from optimizer.loads.instance import Instance
 from optimizer.loads.late import Late
-from optimizer.plans.plan_precision import PrecisionSaving
+from optimizer.plans.records import PrecisionSaving
 from optimizer.rivals.by_evaluation import NO_DEARER, cheapest_held, settled
 from optimizer.rivals.leanest import evaluated
 from optimizer.rivals.per_class import classes_apart

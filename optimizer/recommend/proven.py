@@ -11,8 +11,8 @@ from optimizer.fleets.fleet import Fleet
 from optimizer.loads.instance import Instance
 from optimizer.loads.late import Late
 from optimizer.loads.settings import Settings
-from optimizer.plans.plan_simulation import Tuning
 from optimizer.plans.proof import Proof
+from optimizer.plans.records import Tuning
 from optimizer.rivals.alternatives import Rival
 from optimizer.verification.batch_limits import with_larger_batches
 from optimizer.verification.confirm import MOST_CONFIRMED, confirmed, without_room

@@ -21,8 +21,8 @@ from optimizer.fleets.fleet import Fleet
 from optimizer.loads.instance import Instance
 from optimizer.loads.settings import Settings
 from optimizer.plans.plan import Alternative, Status
-from optimizer.plans.plan_simulation import SimulatedLatencies
 from optimizer.plans.proof import Proof, bound_for, gap_of
+from optimizer.plans.records import SimulatedLatencies
 from optimizer.rivals.allowed import allowed
 from optimizer.rivals.alternatives import SAME, Kind, kinds, recommended, why_not
 from optimizer.rivals.fewer import fewer_replicas

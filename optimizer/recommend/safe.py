@@ -16,8 +16,8 @@ from optimizer.fleets.fleet import Fleet
 from optimizer.loads.instance import Instance
 from optimizer.loads.late import Late
 from optimizer.plans.plan import Status
-from optimizer.plans.plan_safe import SafeFleet, SafeStatus
 from optimizer.plans.proof import Proof
+from optimizer.plans.records import SafeFleet, SafeStatus
 from optimizer.rivals.by_evaluation import SAME_COST
 from optimizer.rivals.leanest import at_best_split, unmixed
 from optimizer.rivals.per_class import classes_apart

@@ -8,7 +8,7 @@ from dataclasses import replace
 from costmodel.errors import InputError
 from optimizer.fleets.fleet import Fleet
 from optimizer.loads.instance import Instance
-from optimizer.plans.plan_simulation import TunedFleet, Tuning
+from optimizer.plans.records import TunedFleet, Tuning
 from optimizer.verification.judge import Outcome
 from optimizer.verification.simulation_record import tuned_fleet, tuning_record
 from optimizer.verification.tune import JUDGED, NOTABLE, SAMPLER, Look, Wish, front, tail_of, tuned

@@ -9,7 +9,7 @@ from costmodel.words import percentage
 from optimizer.fleets.binding import binding
 from optimizer.loads.loads import Resource
 from optimizer.plans.plan import Binding
-from optimizer.plans.plan_simulation import Simulation
+from optimizer.plans.records import Simulation
 
 POOL_LIMITS: Final = frozenset(map(str, Resource))
 """Limits of pools; `used` is the planned load as a share of what the pool can take."""

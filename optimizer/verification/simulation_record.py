@@ -20,9 +20,9 @@ from optimizer.fleets.fleet import Fleet
 from optimizer.loads.instance import Instance
 from optimizer.loads.late import Late
 from optimizer.plans.plan import Binding, ClassResult, ErrorBars, MetricResult, Plan, Range
-from optimizer.plans.plan_fields import Quantiles
-from optimizer.plans.plan_simulation import (
+from optimizer.plans.records import (
     JudgedFleet,
+    Quantiles,
     RecordedRun,
     SimulatedClass,
     SimulatedLatencies,

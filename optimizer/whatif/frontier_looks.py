@@ -18,7 +18,7 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
-from optimizer.plans.plan_pools import engine_counts
+from optimizer.plans.records import engine_counts
 from optimizer.rivals.by_evaluation import settled
 from optimizer.verification.verdict import REPLICATIONS
 from search_spaces.problem import Problem

@@ -11,9 +11,8 @@ from pydantic import ConfigDict, Field, ValidationError
 
 from costmodel.quoting import shown
 from optimizer.plans.plan import Status
-from optimizer.plans.plan_fields import Amount, Count, Degree, Record, Share
-from optimizer.plans.plan_pools import EnginePool
 from optimizer.plans.reading import first_fault
+from optimizer.plans.records import Amount, Count, Degree, EnginePool, Record, Share
 
 from .sweep import Task, varied
 

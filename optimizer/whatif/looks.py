@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from optimizer.plans.plan_pools import read_pools
+from optimizer.plans.records import read_pools
 from optimizer.verification.verify import ROUNDS
 
 from .proofs import with_bound

@@ -15,7 +15,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from costmodel.errors import ImpossibleError, InputError
-from optimizer.plans.plan_pools import engine_counts
+from optimizer.plans.records import engine_counts
 from search_spaces.problem import Billing, Problem
 from search_spaces.scenarios import LEVERS, Scenario, changed, scenario_problem
 

@@ -23,7 +23,7 @@ from optimizer.fleets.build_plan import engine_pools, fleet_gpus
 from optimizer.fleets.fleet import Fleet
 from optimizer.loads.settings import ROLES
 from optimizer.plans.plan import Binding, Plan, Status
-from optimizer.plans.plan_pools import EnginePool, pool_records
+from optimizer.plans.records import EnginePool, pool_records
 from optimizer.recommend.level import Level
 from optimizer.recommend.optimize import optimize
 from optimizer.rivals.by_evaluation import Evaluated, Picks, cheapest_held, settled

@@ -9,7 +9,7 @@ from typing import Any
 
 from costmodel.errors import ImpossibleError
 from optimizer.fleets.error_bars import ENDS, slow_end
-from optimizer.plans.plan_pools import EnginePool
+from optimizer.plans.records import EnginePool
 from search_spaces.problem import Problem
 from search_spaces.scenarios import Scenario, scenario_problem
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 from costmodel.errors import InputError
 from costmodel.quoting import shown
 from optimizer.plans.plan import Plan
-from optimizer.plans.plan_fields import Quantiles
+from optimizer.plans.records import Quantiles
 from reports.numbers import count, duration, rate, signed_percent
 from reports.table import Column, render_table
 from search_spaces.benchmark_results.reader import read_results
