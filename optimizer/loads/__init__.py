@@ -1,1 +1,1 @@
-"""Candidate columns of a problem, and how much of an engine each piece of demand takes on each of them."""
+"""What a search is given: the demand as flows, a table of engines over them, and the settings to choose from."""

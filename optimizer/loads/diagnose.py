@@ -16,8 +16,8 @@ from search_spaces.faults import Fault
 from search_spaces.feasibility import impossible_faults
 from search_spaces.problem import Problem, Slo
 
+from .engine_table import prompt_latency
 from .instance import Instance
-from .loads import prompt_latency
 
 FloatArray = NDArray[np.float64]
 
@@ -30,10 +30,10 @@ def check_shapes(problem: Problem, enumeration: Enumeration) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Floor:
-    """A limit of class `k` that no engine can keep, even an idle one: its name, the least possible [s], and why."""
+    """A limit of class `k` that no engine can keep, even an idle one: its metric, the least possible [s], and why."""
 
     k: int
-    limit: str
+    limit: Metric
     least: float
     why: str
 
@@ -47,53 +47,45 @@ def check_floors(instance: Instance) -> None:
 
 def floors(instance: Instance) -> list[Floor]:
     """Every limit on latency that no engine can keep."""
-    step = fastest_step(instance)
-    return [floor for k in range(len(instance.problem.slos)) for floor in _floors(instance, k, step)]
+    prompt, step = fastest_prompt(instance), fastest_step(instance)
+    return [floor for k in range(len(instance.problem.slos)) for floor in _floors(instance, k, prompt, step)]
 
 
-def _floors(instance: Instance, k: int, step: float) -> Iterator[Floor]:
-    """Those of class `k`; step: the shortest for decodes [s]."""
+def _floors(instance: Instance, k: int, prompt: FloatArray, step: float) -> Iterator[Floor]:
+    """Those of class `k`; prompt (flows,), step: the shortest of any engine [s]."""
     flows, slo = instance.flows, instance.problem.slos[k]
-    fastest, mine = fastest_prompt(instance), flows.slo == k
-    floor = _share_quantile(fastest[mine], flows.share[mine], slo.attainment)
-    if slo.ttft < floor:
-        yield Floor(
-            k,
-            "ttft",
-            floor,
-            f"{slo.ttft * 1e3:,.4g} ms of class {slo.name} is below the physical floor: the fastest engine alone needs "
-            f"{floor * 1e3:,.4g} ms for the prompts that attainment {slo.attainment:g} includes, "
-            f"{(floor - slo.ttft) * 1e3:,.4g} ms more",
-        )
-    generating = mine & (flows.osl > 1.0)
-    several = float(flows.share[generating].sum() / flows.share[mine].sum()) > 1.0 - slo.attainment
-    for metric in (Metric.TPOT, Metric.ITL_P99):
-        limit = slo.limit(metric)
-        if limit < step and several:
+    own = flows.slo == k
+    share, later = flows.share[own], flows.osl[own] - 1.0
+    included = f"that attainment {slo.attainment:g} includes"
+    least = {
+        Metric.TTFT: (_share_quantile(prompt[own], share, slo.attainment), " alone", f"the prompts {included}"),
+        Metric.TPOT: (step, "", "a decode step of one request"),
+        Metric.ITL_P99: (step, "", "a decode step of one request"),
+        Metric.E2E: (
+            _share_quantile(prompt[own] + later * step, share, slo.attainment),
+            " alone",
+            f"the requests {included}",
+        ),
+    }
+    if share[later > 0.0].sum() / share.sum() <= 1.0 - slo.attainment:
+        del least[Metric.TPOT], least[Metric.ITL_P99]
+    for metric, (floor, alone, work) in least.items():
+        if (limit := slo.limit(metric)) < floor:
+            scale, unit = (1.0, "s") if metric is Metric.E2E else (1e3, "ms")
             yield Floor(
                 k,
                 metric,
-                step,
-                f"{limit * 1e3:,.4g} ms of class {slo.name} is below the physical floor: the fastest engine needs "
-                f"{step * 1e3:,.4g} ms for a decode step of one request, {(step - limit) * 1e3:,.4g} ms more",
+                floor,
+                f"{limit * scale:,.4g} {unit} of class {slo.name} is below the physical floor: the fastest engine"
+                f"{alone} needs {floor * scale:,.4g} {unit} for {work}, {(floor - limit) * scale:,.4g} {unit} more",
             )
-    whole = _share_quantile((fastest + (flows.osl - 1.0) * step)[mine], flows.share[mine], slo.attainment)
-    if slo.e2e < whole:
-        yield Floor(
-            k,
-            "e2e",
-            whole,
-            f"{slo.e2e:,.4g} s of class {slo.name} is below the physical floor: the fastest engine alone needs "
-            f"{whole:,.4g} s for the requests that attainment {slo.attainment:g} includes, "
-            f"{whole - slo.e2e:,.4g} s more",
-        )
 
 
 def fastest_step(instance: Instance) -> float:
     """Shortest decode step of any engine of the space, its KV reads apart [s].
 
     A batch limit bounds the requests that run from above alone, so one request may run by itself whatever the limits
-    are: the tables begin there.
+    are: the table begins there.
     """
     return float(instance.tables.decode_base.min())
 
@@ -103,13 +95,13 @@ def fastest_prompt(instance: Instance) -> FloatArray:
 
     With small chunks the stages of a pipeline overlap.
     """
-    tables, stages = instance.tables, instance.tables.pipeline[:, None]
-    chunks = instance.flows.chunks_of(tables.rank_chunks)
-    best = prompt_latency(tables.prefill_alone, chunks, stages).min(axis=(0, 1))
+    table, stages = instance.tables, instance.tables.pipeline[:, None]
+    chunks = instance.flows.chunks_of(table.rank_chunks)
+    best = prompt_latency(table.prefill_alone, chunks, stages).min(axis=(0, 1))
     if Role.COLOCATED not in instance.problem.space.roles:
         return np.asarray(best)
     deep = stages[:, :, None, None]
-    turns = tables.mixed_alone * (tables.chunk_count / deep + 1.0 - 1.0 / deep)
+    turns = table.mixed_alone * (table.chunk_count / deep + 1.0 - 1.0 / deep)
     return np.asarray(np.minimum(best, turns.min(axis=(0, 1, 2))))
 
 

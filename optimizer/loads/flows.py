@@ -1,18 +1,18 @@
-"""Flows: the demand as the search sees it, one row per SLO class and length bucket."""
+"""Flows: the demand as a search sees it, a flow per SLO class and length bucket."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, fields
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.metric import Metric
 from search_spaces.problem import Problem
-
-from .digest import digest_of
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -61,6 +61,22 @@ class Flows:
         return np.asarray(np.ceil(self.new_tokens / budget[..., None]))
 
 
+def digest_of(record: Any, leave_out: Iterable[str] = ()) -> str:
+    """Digest of the arrays and numbers of a dataclass, but of those that are left out: tells two inputs apart."""
+    digest = hashlib.sha256()
+    for item in fields(record):
+        value = getattr(record, item.name)
+        if item.name not in leave_out and isinstance(value, np.ndarray | float | int):
+            array = np.asarray(value)
+            digest.update(f"{item.name} {array.shape} {array.dtype}".encode() + array.tobytes())
+    return digest.hexdigest()
+
+
+def peakedness(flows: Flows) -> float:
+    """Variance over mean of the requests that run at once: 1 for Poisson arrivals, more for bursty ones [1]."""
+    return max(1.0, (flows.arrival_scv + 1.0) / 2.0)
+
+
 def make_flows(problem: Problem, first_share: float = FIRST_SHARES[0]) -> Flows:
     """Cross the SLO classes with the length buckets.
 
@@ -72,13 +88,14 @@ def make_flows(problem: Problem, first_share: float = FIRST_SHARES[0]) -> Flows:
     slo = np.repeat(np.arange(classes), buckets)
     isl, osl = np.tile(load.isl, classes), np.tile(load.osl, classes)
     share = np.concatenate([slo_class.share * load.share for slo_class in problem.slos])
-    ttft = np.array([slo_class.ttft for slo_class in problem.slos])[slo]
-    tpot = np.array([slo_class.tpot for slo_class in problem.slos])[slo]
-    e2e = np.array([slo_class.e2e for slo_class in problem.slos])[slo]
-    ttft = np.minimum(ttft, np.where(osl > 1.0, first_share, 1.0) * e2e)
-    tpot = np.minimum(tpot, (1.0 - first_share) * e2e / np.maximum(osl - 1.0, 1.0))
-    keep = share > 0.0
-    past = isl * load.prefix_hit_share
+    keep, past = share > 0.0, isl * load.prefix_hit_share
+
+    def limits(metric: Metric) -> FloatArray:
+        return np.array([slo_class.limit(metric) for slo_class in problem.slos])[slo]
+
+    e2e = limits(Metric.E2E)
+    ttft = np.minimum(limits(Metric.TTFT), np.where(osl > 1.0, first_share, 1.0) * e2e)
+    tpot = np.minimum(limits(Metric.TPOT), (1.0 - first_share) * e2e / np.maximum(osl - 1.0, 1.0))
     return Flows(
         slo=slo[keep],
         isl=isl[keep],
@@ -91,7 +108,7 @@ def make_flows(problem: Problem, first_share: float = FIRST_SHARES[0]) -> Flows:
         tpot=tpot[keep],
         arrival_scv=load.burstiness**2,
         others={
-            metric: np.array([slo_class.limit(metric) for slo_class in problem.slos])[slo][keep]
+            metric: limits(metric)[keep]
             for metric in Metric
             if metric not in SPLIT and any(metric in slo_class.limits for slo_class in problem.slos)
         },

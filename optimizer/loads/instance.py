@@ -1,36 +1,149 @@
-"""An instance of the search: the problem, its flows and the tables of the cost model, computed once and passed on."""
+"""An instance of the search: the problem, its flows and the engine table; the settings to search, and the time for it.
+
+The table is computed once and passed on. A setting of an engine is a role, shape, batch limit and token budget.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
 
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.engine import Role
 from costmodel.host import EngineOverhead
 from search_spaces.enumeration import Enumeration, enumerate_shapes
 from search_spaces.problem import Problem
 
+from .engine_table import EngineTable, build_table
 from .flows import Flows, make_flows
-from .tables import Tables, build_tables
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]
+
+ROLES = (Role.PREFILL, Role.DECODE, Role.COLOCATED)
+PREFILL, DECODE, COLOCATED = range(3)
+"""Places of the roles in ROLES."""
+
+Late = Callable[[], bool]
+"""Whether the time that a user gave is up: loops that could take long ask, and end with what they have."""
+
+LEAST_TIME = 0.05
+"""Time that a search gets at least, however late it begins [s]."""
+
+
+def never() -> bool:
+    """Where nobody waits, there is always time."""
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class Deadline:
+    """until: what `time.perf_counter` tells when the user wants an answer [s]."""
+
+    until: float = math.inf
+
+    def late(self) -> bool:
+        """Whether the user wants an answer now."""
+        return time.perf_counter() >= self.until
+
+    def part(self, share: float) -> Deadline:
+        """The deadline of the first part of what is to be done, which may take that share of the time left."""
+        now = time.perf_counter()
+        return Deadline(now + share * (self.until - now))
+
+    def seconds(self, most: float) -> float:
+        """Time that is left, `most` at most [s]."""
+        return min(most, max(self.until - time.perf_counter(), LEAST_TIME))
 
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """Everything that the load matrix is computed from."""
+    """A problem with all that a search computes from it once; overhead: of the problem's engine."""
 
     problem: Problem
     flows: Flows
     enumeration: Enumeration
-    tables: Tables
+    tables: EngineTable
     overhead: EngineOverhead
 
 
 def make_instance(problem: Problem, overhead: EngineOverhead) -> Instance:
     """Enumerate the feasible engine shapes and evaluate the cost model for each of them and every flow."""
-    flows = make_flows(problem)
-    enumeration = enumerate_shapes(problem)
-    tables = build_tables(problem, flows, enumeration.shapes, overhead)
-    return Instance(problem, flows, enumeration, tables, overhead)
+    flows, enumeration = make_flows(problem), enumerate_shapes(problem)
+    return Instance(problem, flows, enumeration, build_table(problem, flows, enumeration.shapes, overhead), overhead)
 
 
 def at_volume(instance: Instance, volume: float) -> Instance:
     """The same instance with every rate multiplied by `volume`."""
     return replace(instance, flows=replace(instance.flows, rate=instance.flows.rate * volume))
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Engines, every array (settings,): role, a place in ROLES; shape, batch limit and token budget as in the table."""
+
+    role: IntArray
+    shape: IntArray
+    seqs: IntArray
+    chunk: IntArray
+
+    @property
+    def size(self) -> int:
+        """Number of settings."""
+        return int(self.role.size)
+
+    def take(self, index: IntArray | BoolArray) -> Settings:
+        """The settings at `index`, in that order."""
+        return Settings(*(getattr(self, field.name)[index] for field in fields(self)))
+
+
+def make_settings(instance: Instance, *, every_limit: bool = False) -> Settings:
+    """Every setting that the limits can hold one engine of, in roles that are allowed, with someone to talk to.
+
+    A prefill engine has the largest token budget that there is memory for, as larger steps are more efficient and no
+    decode waits for them; in a pipeline any, as stages work side by side on several steps only. A decode engine has the
+    largest batch limit, as by formula a smaller one only makes requests wait; `every_limit`: all of them.
+    """
+    table, roomy = instance.tables, instance.tables.roomy
+    budgets, limits = np.arange(table.chunks.size), table.limits[::-1]
+    largest = table.chunks.size - 1 - np.argmax(roomy[:, ::-1], axis=1)
+    choices = (
+        ((budgets == largest[:, None]) | (table.pipeline > 1.0)[:, None]) & table.talks.any(axis=1, keepdims=True),
+        (budgets == 0) & table.talks.T.any(axis=1, keepdims=True),
+        np.ones_like(roomy),
+    )
+    batches = (np.zeros(1, dtype=np.int64), limits if every_limit else limits[:1], limits)
+    rows = [np.zeros((4, 0), dtype=np.int64)]
+    for role, (budget, batch) in enumerate(zip(choices, batches, strict=True)):
+        if ROLES[role] in instance.problem.space.roles:
+            shape, chunk = (np.repeat(index, batch.size) for index in np.nonzero(roomy & budget))
+            rows.append(np.stack([np.full_like(shape, role), shape, np.resize(batch, shape.size), chunk]))
+    settings = Settings(*np.concatenate(rows, axis=1))
+    return settings.take(_possible(instance, settings))
+
+
+def _possible(instance: Instance, settings: Settings) -> BoolArray:
+    """Whether the limits hold one engine that decodes within some TPOT limit, with a token for each request in a step.
+
+    Of the batch limits of colocated engines those are dropped whose full batch is too slow for every TPOT limit, but
+    for the smallest of these, which may never be full.
+    """
+    problem, table, shape = instance.problem, instance.tables, settings.shape
+    gpus, price, ceiling = table.gpus[shape], table.usd_per_hour[shape], problem.constraints
+    inventory = np.array([np.inf if offer.inventory is None else offer.inventory for offer in problem.offers])
+    fits = gpus <= inventory[table.offer[shape]]
+    if ceiling.max_gpus is not None:
+        fits &= gpus <= ceiling.max_gpus
+    if ceiling.budget is not None:
+        fits &= price <= ceiling.budget * (1.0 + 1e-9)
+    longest, colocated = instance.flows.tpot.max(), settings.role == COLOCATED
+    fits &= (settings.role == PREFILL) | (table.decode_base.min(axis=1)[shape] < longest)
+    place = np.searchsorted(table.limits, settings.seqs)
+    smaller = table.decode_base[shape, table.limits[np.maximum(place - 1, 0)]]
+    slow = (place > 0) & (smaller >= longest)
+    return np.asarray(fits & ~(colocated & ((table.seqs[settings.seqs] > table.chunks[settings.chunk]) | slow)))

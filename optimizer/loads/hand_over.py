@@ -51,26 +51,23 @@ class Pairing:
         own = np.eye(domains, dtype=np.bool_)
         return cls(own, own, np.ones(domains, dtype=np.bool_))
 
-    def worth(self, duals: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """What is paid for a flow handed over and one taken in at the rows' duals (R, F), each (D, F)."""
-        return np.asarray(self.prefill.T @ duals), -np.asarray(self.decode.T @ duals, dtype=np.float64)
-
     @classmethod
     def of(cls, talks: BoolArray, domains: int = 0) -> Pairing:
         """The rows for `talks` (prefill domains, decode domains): who can talk to whom; room for `domains` at least."""
-        size = max(*talks.shape, domains)
-        sets: list[tuple[BoolArray, BoolArray, bool]] = []
+        rows: list[tuple[BoolArray, BoolArray, bool]] = []
         for group in _groups(talks):
-            whole = np.asarray(talks[group].any(axis=0))
-            sets.append((group, whole, True))
-            for reached in _unions(talks[group]):
-                inside = group & ~(talks & ~reached).any(axis=1)
-                if (reached != whole).any():
-                    sets.append((inside, reached, False))
-        prefill, decode = np.zeros((len(sets), size), dtype=np.bool_), np.zeros((len(sets), size), dtype=np.bool_)
-        for row, (senders, takers, _) in enumerate(sets):
+            partners_of_all = np.asarray(talks[group].any(axis=0))
+            rows.append((group, partners_of_all, True))
+            smaller = [union for union in _unions(talks[group]) if (union != partners_of_all).any()]
+            rows += [(np.asarray(group & ~(talks & ~union).any(axis=1)), union, False) for union in smaller]
+        prefill, decode = np.zeros((2, len(rows), max(*talks.shape, domains)), dtype=np.bool_)
+        for row, (senders, takers, _) in enumerate(rows):
             prefill[row, : senders.size], decode[row, : takers.size] = senders, takers
-        return cls(prefill, decode, np.array([equal for _, _, equal in sets], dtype=np.bool_))
+        return cls(prefill, decode, np.array([equal for _, _, equal in rows], dtype=np.bool_))
+
+    def worth(self, duals: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """What is paid for a flow handed over and one taken in at the rows' duals (R, F), each (D, F)."""
+        return np.asarray(self.prefill.T @ duals), -np.asarray(self.decode.T @ duals, dtype=np.float64)
 
 
 def _groups(talks: BoolArray) -> list[BoolArray]:
@@ -79,24 +76,20 @@ def _groups(talks: BoolArray) -> list[BoolArray]:
     for start in range(talks.shape[0]):
         if any(group[start] for group in groups):
             continue
-        group = np.arange(talks.shape[0]) == start
-        while True:
-            wider = (talks & talks[group].any(axis=0)).any(axis=1) | group
-            if (wider == group).all():
-                break
-            group = wider
+        group, wider = np.zeros(talks.shape[0], dtype=np.bool_), np.arange(talks.shape[0]) == start
+        while (wider != group).any():
+            group, wider = wider, (talks & talks[wider].any(axis=0)).any(axis=1) | wider
         groups.append(group)
     return groups
 
 
 def _unions(rows: BoolArray) -> list[BoolArray]:
-    """Every union of some of the rows, once."""
-    found: dict[bytes, BoolArray] = {}
+    """Every union of some of the rows, once, the smallest first."""
+    unions: dict[bytes, BoolArray] = {}
     for row in rows:
-        for other in [row & False, *found.values()]:
-            union = row | other
-            found.setdefault(union.tobytes(), union)
-    return sorted(found.values(), key=lambda union: (int(union.sum()), union.tobytes()))
+        for other in [row & False, *unions.values()]:
+            unions.setdefault((row | other).tobytes(), row | other)
+    return sorted(unions.values(), key=lambda union: (int(union.sum()), union.tobytes()))
 
 
 def even_mix(talks: BoolArray, sent: FloatArray, taken: FloatArray) -> FloatArray:
@@ -109,48 +102,39 @@ def even_mix(talks: BoolArray, sent: FloatArray, taken: FloatArray) -> FloatArra
     factor = np.broadcast_to(talks[:, :, None], (*talks.shape, sent.shape[1])).astype(np.float64)
     if talks.all():
         return factor
-    whole_sent, whole_taken = (np.maximum(share.sum(axis=0), 1e-300) for share in (sent, taken))
+    all_sent, all_taken = (np.maximum(share.sum(axis=0), 1e-300) for share in (sent, taken))
     for _ in range(ROUNDS):
-        in_all = np.einsum("pdf,pf->df", factor, sent) / whole_sent
-        factor = np.minimum(factor / np.where(taken > 0.0, np.maximum(in_all, 1.0 / MOST), 1.0), MOST)
-        out_all = np.einsum("pdf,df->pf", factor, taken) / whole_taken
-        factor = np.minimum(factor / np.where(sent > 0.0, np.maximum(out_all, 1.0 / MOST), 1.0)[:, None], MOST)
-        if np.abs(np.where(sent > 0.0, out_all - 1.0, 0.0)).max(initial=0.0) <= CLOSE:
+        came = np.einsum("pdf,pf->df", factor, sent) / all_sent
+        factor = np.minimum(factor / np.where(taken > 0.0, np.maximum(came, 1.0 / MOST), 1.0), MOST)
+        went = np.einsum("pdf,df->pf", factor, taken) / all_taken
+        factor = np.minimum(factor / np.where(sent > 0.0, np.maximum(went, 1.0 / MOST), 1.0)[:, None], MOST)
+        if np.abs(np.where(sent > 0.0, went - 1.0, 0.0)).max(initial=0.0) <= CLOSE:
             break
     return factor
 
 
-@dataclass(frozen=True, slots=True)
-class HandOver:
-    """Who can talk to whom among S shapes.
+def hand_over(problem: Problem, shapes: Sequence[Shape]) -> tuple[BoolArray, IntArray, IntArray, Pairing]:
+    """Who can talk to whom among S shapes: talks, domain, group, pairing.
 
     talks (S, S): whether a prefill engine of the row's shape can hand over to a decode engine of the column's;
     domain (S,): accelerators with one layout of KV blocks, in one precision;
     group (3, S): by role, shapes of one domain that can talk to the same ones; colocated ones talk to nobody;
     pairing: the rows for the groups of prefill and of decode shapes.
     """
-
-    talks: BoolArray
-    domain: IntArray
-    group: IntArray
-    pairing: Pairing
-
-
-def hand_over(problem: Problem, shapes: Sequence[Shape]) -> HandOver:
-    """Work out who can talk to whom."""
     ends = [end_of(problem, shape) for shape in shapes]
-    order = list(dict.fromkeys(ends))
-    known = partners(problem, order)
-    between = np.array([[other in known[one] for other in order] for one in order], dtype=np.bool_)
-    index = np.array([order.index(one) for one in ends], dtype=np.int64)
-    families = [(end.kv_domain, end.weight_dtype, end.kv_dtype) for end in order]
-    rank = np.array([sorted(set(families)).index(family) for family in families], dtype=np.int64)
-    sends, takes = _labels(between, rank), _labels(between.T, rank)
-    talks = np.zeros((int(sends.max(initial=-1)) + 1, int(takes.max(initial=-1)) + 1), dtype=np.bool_)
-    one, other = np.nonzero(between)
-    talks[sends[one], takes[other]] = True
-    group = np.stack([np.maximum(sends, 0)[index], np.maximum(takes, 0)[index], rank[index]])
-    return HandOver(between[np.ix_(index, index)], rank[index], group, Pairing.of(talks, int(rank.max(initial=-1)) + 1))
+    distinct = list(dict.fromkeys(ends))
+    takers = partners(problem, distinct)
+    between = np.array([[taker in takers[sender] for taker in distinct] for sender in distinct], dtype=np.bool_)
+    families = [(end.kv_domain, end.weight_dtype, end.kv_dtype) for end in distinct]
+    family = np.array([sorted(set(families)).index(own) for own in families], dtype=np.int64)
+    sends, takes = _labels(between, family), _labels(between.T, family)
+    linked = np.zeros((int(sends.max(initial=-1)) + 1, int(takes.max(initial=-1)) + 1), dtype=np.bool_)
+    sender, taker = np.nonzero(between)
+    linked[sends[sender], takes[taker]] = True
+    index = np.array([distinct.index(end) for end in ends], dtype=np.int64)
+    domain = family[index]
+    group = np.stack([np.maximum(sends, 0)[index], np.maximum(takes, 0)[index], domain])
+    return between[np.ix_(index, index)], domain, group, Pairing.of(linked, int(family.max(initial=-1)) + 1)
 
 
 def _labels(between: BoolArray, family: IntArray) -> IntArray:

@@ -1,0 +1,409 @@
+"""Times and bytes of every feasible engine shape for every flow, from the cost model, as arrays.
+
+A step with prompts carries the share `carried` of the decodes: all of them under one token budget (vLLM, TensorRT-LLM),
+none where prompts go first and alone (SGLang). What it lasts beyond the decode step that it carries is what prompts add
+to the steps of others.
+
+Data-parallel ranks are lanes of one engine that begin and end their steps together. Each has its part of the engine's
+requests and of its token budget; a prompt keeps to one lane. Steps are those in which all lanes have as much to do, and
+what prompts take of them is longer by as much as measured lanes are uneven (`serving.load.uneven_lanes`). A step ends
+with the longest prompt in it, and a prompt that finds a lane free begins when the step of the others has ended.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from costmodel.engine import Role
+from costmodel.host import EngineOverhead
+from costmodel.memory import kv_bytes_peak_per_gpu, kv_bytes_per_request_per_gpu, kv_capacity_bytes
+from costmodel.queueing import lockstep_excess, pipeline_cycle
+from costmodel.serving.load import uneven_lanes
+from costmodel.serving.policy import Scheduler
+from costmodel.step import EngineArrays, StepLoad, engine_arrays, prompt_chunks, step_time
+from costmodel.transfer import hand_over_cards
+from costmodel.transformer import Transformer
+from search_spaces.engines import load_serving_policy
+from search_spaces.enumeration import Shape, engine_config
+from search_spaces.problem import Problem
+
+from .flows import Flows, digest_of
+from .hand_over import Pairing, hand_over
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+Prefills = tuple[IntArray, IntArray]
+"""Shape and token budget of prefill engines, both (engines,): indices into the table."""
+
+CARRIED = {Scheduler.TOKEN_BUDGET: 1.0, Scheduler.PREFILL_FIRST: 0.0}
+"""Share of the decodes that a step with prompts carries [1]."""
+
+REFERENCE_BATCH = 32.0
+"""Decode attention is affine in requests x context; its slope is read between no context and this batch."""
+
+LINK_UTILIZATION = 0.7
+"""Busy share of a network card that hand-overs may plan on [1]; assumed: the transfer time counted is unloaded."""
+
+
+class Resource(StrEnum):
+    """What an engine can run out of."""
+
+    TIME = "time"
+    SLOTS = "slots"
+    KV_MEMORY = "kv_memory"
+    ATTENTION_TIME = "attention_time"
+    LINK = "link"
+
+
+@dataclass(frozen=True)
+class EngineTable:
+    """Everything the load matrix is made of. S shapes, B batch sizes, C token budgets, F flows.
+
+    gpus, pipeline, ranks (S,): GPUs, pipeline stages and data-parallel ranks of one engine.
+    uneven (S,): time of a prompt over that on evenly busy ranks, which all times of prompts have in them [1].
+    usd_per_hour (S,): price of one engine. offer (S,): index of its offer.
+    talks (S, S), domain (S,), group (3, S), pairing: who can hand KV blocks to whom, see `hand_over`.
+    link (S,): scale-out bandwidth for one copy of a request's KV, which one data-parallel rank alone holds [byte/s].
+    seqs (B,): batch sizes at which steps are priced; limits (L,): indices of those that an engine may be limited to;
+    chunks (C,): token budgets; all of a whole engine.
+    prefill_alone (S, C, F): time of the chunks of one prompt alone on a prefill engine, one after another [s].
+    prefill_time (S, C, F): the same with one prompt on each of its ranks; with a single rank there is no difference.
+    prefill_shared (S, C, F): what one prompt adds there to steps that prompts of its length fill [s].
+    decode_base (S, B): decode step of a full batch without its KV reads [s].
+    decode_alone (S,): decode step of one request over that of the smallest batch size, KV reads apart [1].
+    attention_slope (S, F): what one running request of the flow adds to that step [s].
+    kv_held (S, F): KV bytes per GPU that one running request holds on average [byte].
+    kv_capacity (S, C): KV bytes per GPU that fit beside weights and activations [byte].
+    kv_longest (S,): KV bytes per GPU of the longest request that an engine must accept [byte].
+    mixed_base (S, B, C, F): step of what is carried of a full batch plus one prompt chunk of the flow on each rank, KV
+    reads of decodes apart [s].
+    mixed_alone (S, B, C, F): the same with a prompt on one rank only [s].
+    chunk_count (S, B, C, F): such steps that the prompt needs [1].
+    full_base (S, B, C): the same step when prompts fill the token budget [s]: no mixed step takes longer.
+    kv_transferred (S, F): bytes that a prefill engine hands to a decode engine per request [byte].
+    carried: share of the decodes that steps with prompts carry, 1 or 0 [1].
+    """
+
+    shapes: tuple[Shape, ...]
+    offer: NDArray[np.int64]
+    talks: NDArray[np.bool_]
+    domain: NDArray[np.int64]
+    group: NDArray[np.int64]
+    pairing: Pairing
+    gpus: FloatArray
+    pipeline: FloatArray
+    ranks: FloatArray
+    uneven: FloatArray
+    usd_per_hour: FloatArray
+    link: FloatArray
+    seqs: FloatArray
+    limits: NDArray[np.int64]
+    chunks: FloatArray
+    prefill_alone: FloatArray
+    prefill_time: FloatArray
+    prefill_shared: FloatArray
+    decode_base: FloatArray
+    decode_alone: FloatArray
+    attention_slope: FloatArray
+    kv_held: FloatArray
+    kv_capacity: FloatArray
+    kv_longest: FloatArray
+    mixed_base: FloatArray
+    mixed_alone: FloatArray
+    chunk_count: FloatArray
+    full_base: FloatArray
+    kv_transferred: FloatArray
+    carried: float
+
+    @cached_property
+    def alike(self) -> str:
+        """Digest of all of it but the prices."""
+        return digest_of(self, ("usd_per_hour",))
+
+    def limit_for(self, requests: float) -> int:
+        """Index of the smallest batch limit of at least so many requests, or of the largest."""
+        place = int(np.searchsorted(self.seqs[self.limits], requests))
+        return int(self.limits[min(place, self.limits.size - 1)])
+
+    def limits_below(self, seqs: int) -> list[int]:
+        """Indices of the batch limits below another one, the smallest first."""
+        return [int(limit) for limit in self.limits if limit < seqs]
+
+    def limit_above(self, seqs: int, places: int) -> int:
+        """Index of the batch limit so many places above another one, or of the largest."""
+        place = int(np.searchsorted(self.limits, seqs)) + places
+        return int(self.limits[min(place, self.limits.size - 1)])
+
+    @property
+    def links(self) -> FloatArray:
+        """Scale-out bandwidth of all ranks of one engine, (S,) [byte/s]."""
+        return np.asarray(self.link * self.ranks)
+
+    @property
+    def rank_chunks(self) -> FloatArray:
+        """Token budgets of one data-parallel rank, (S, C) [token]."""
+        return np.asarray(self.chunks / self.ranks[:, None])
+
+    @property
+    def roomy(self) -> NDArray[np.bool_]:
+        """Token budgets beside which an engine has KV memory for the longest request, (S, C)."""
+        return np.asarray((self.kv_capacity > 0.0) & (self.kv_capacity >= self.kv_longest[:, None]))
+
+
+def batch_sizes(problem: Problem) -> FloatArray:
+    """Batch sizes at which steps are priced: the batch limits, and powers of two below the largest of them.
+
+    A limit that is never reached says nothing of the steps: those of few requests are priced whatever the limits are.
+    """
+    limits = problem.space.max_num_seqs
+    powers = (1 << power for power in range(max(limits).bit_length()))
+    return np.array(sorted({*limits, *powers}), dtype=np.float64)
+
+
+@dataclass(frozen=True, slots=True)
+class _Steps:
+    """Steps of S engines with F flows. seqs (B,), chunks (C,), ranks (S,), carried: as in the table."""
+
+    model: Transformer
+    engines: EngineArrays
+    flows: Flows
+    seqs: FloatArray
+    chunks: FloatArray
+    ranks: FloatArray
+    carried: float
+
+    def times(
+        self,
+        prompts: ArrayLike = 0.0,
+        tokens: ArrayLike = 0.0,
+        past: ArrayLike = 0.0,
+        decodes: ArrayLike = 0.0,
+        context: ArrayLike = 0.0,
+    ) -> FloatArray:
+        """Whole steps, and the attention of their prompts and of their decodes [s], (3, S, ...); see `StepLoad`.
+
+        The arrays broadcast against each other, engines first; one of all axes may have a single engine or point.
+        """
+        given = [np.asarray(values, dtype=np.float64) for values in (prompts, tokens, past, decodes, context)]
+        points = np.broadcast_shapes(*(values.shape for values in given))
+
+        def flat(values: FloatArray) -> FloatArray:
+            rows = values.shape[0] if values.ndim == len(points) else 1
+            return (
+                values.reshape(rows, 1)
+                if values.size == rows
+                else np.broadcast_to(values, points).reshape(points[0], -1)
+            )
+
+        time = step_time(self.model, self.engines, StepLoad(*map(flat, given)))
+        kept = np.stack([time.total, time.attention_prefill, time.attention_decode])
+        return kept.reshape(3, self.ranks.size, *points[1:])
+
+    def prompts(self, prompts: FloatArray) -> FloatArray:
+        """Time of so many prompts (S,), one per rank at most, on otherwise idle engines [s], (S, C, F)."""
+        budget = (self.chunks / self.ranks[:, None])[:, :, None]
+        count, size, past = prompt_chunks(self.flows.new_tokens, self.flows.past_tokens, budget)
+        return np.asarray(count * self.times(prompts[:, None, None], size, past)[0])
+
+    def shared(self) -> FloatArray:
+        """Time of one prompt in steps whose token budget prompts of its length fill on every rank [s], (S, C, F).
+
+        new / budget of the step that `budget` tokens of such prompts, or of parts of one, take. The attention is that
+        of each prompt by itself, as the simulator counts it.
+        """
+        new, ranks = self.flows.new_tokens, self.ranks[:, None, None]
+        budget = self.chunks[:, None] / ranks
+        size = np.minimum(new, budget)
+        past, together = self.flows.past_tokens + (new - size) / 2.0, budget / size
+        total, attention, _ = self.times(ranks * together, size, past)
+        single = self.times(ranks, size, past)[1]
+        return np.asarray((total - attention + single * together) * (new / budget))
+
+    @property
+    def carried_decodes(self) -> FloatArray:
+        """Decodes in a step of each batch size that prompts join [1], (S, B, 1)."""
+        return np.asarray(self.carried * self.seqs[:, None] / self.engines.pipeline[:, :, None])
+
+    @property
+    def room(self) -> FloatArray:
+        """Token budget that these decodes leave to the prompts of one rank [token], (S, B, C)."""
+        return np.asarray(np.maximum((self.chunks - self.carried_decodes) / self.ranks[:, None, None], 1.0))
+
+    def mixed(self, prompts: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Chunked-prefill steps: mean time without the decodes' KV reads [s], and number of steps, (S, B, C, F).
+
+        All chunks of a prompt but its last fill the room. prompts (S,): in a step, one per rank at most [1].
+        """
+        new, cached, room = self.flows.new_tokens, self.flows.past_tokens, self.room[..., None]
+        each, decodes = prompts[:, None, None, None], self.carried_decodes[..., None]
+        count = np.ceil(new / room)
+        before = (count - 1.0) * room
+        last = self.times(each, new - before, cached + before, decodes)[0]
+        if not before.any():
+            return last, count
+        full = self.times(each, room, cached + np.maximum(before - room, 0.0) / 2.0, decodes)[0]
+        return ((count - 1.0) * full + last) / count, count
+
+    def full(self) -> FloatArray:
+        """Mixed steps whose token budget prompts use up, without the decodes' KV reads [s], (S, B, C)."""
+        tokens = self.flows.share * self.flows.new_tokens
+        past = float(tokens @ (self.flows.past_tokens + self.flows.new_tokens / 2.0) / tokens.sum())
+        return np.asarray(self.times(self.ranks[:, None, None], self.room, past, self.carried_decodes)[0])
+
+
+def build_table(problem: Problem, flows: Flows, shapes: tuple[Shape, ...], overhead: EngineOverhead) -> EngineTable:
+    """Evaluate the cost model once for everything that a search needs of engines."""
+    model, space = problem.model, problem.space
+    seqs, chunks = batch_sizes(problem), np.array(space.max_num_batched_tokens, dtype=np.float64)
+    configs = [engine_config(problem, shape, Role.COLOCATED, int(seqs[-1]), int(chunks[-1])) for shape in shapes]
+    gpus, pipeline, ranks = (
+        np.array([getattr(shape.parallelism, name) for shape in shapes], dtype=np.float64)
+        for name in ("gpus", "pipeline", "data")
+    )
+    policy = load_serving_policy(problem.engine)
+    uneven, carried = uneven_lanes(policy.lane_balance, ranks), CARRIED[policy.scheduler]
+    steps = _Steps(model, engine_arrays(model, configs, overhead), flows, seqs, chunks, ranks, carried)
+    base = steps.times(decodes=seqs / pipeline[:, None])[0]
+    reference = np.full((1, flows.isl.size), REFERENCE_BATCH)
+    loaded, empty = (steps.times(decodes=reference, context=context)[2] for context in (flows.mean_context, 0.0))
+
+    def unevenly(times: FloatArray) -> FloatArray:
+        """What prompts add to the decodes that are carried, as much longer as the lanes are uneven."""
+        apart = (..., *(None,) * (times.ndim - 2))
+        longer, decodes = uneven[:, None][apart], (carried * base)[apart]
+        return np.asarray(np.where(longer > 1.0, decodes + (times - decodes) * longer, times))
+
+    even, count = steps.mixed(ranks)
+    mixed = unevenly(even)
+    talks, domain, group, pairing = hand_over(problem, shapes)
+    offers = [problem.offers[shape.offer] for shape in shapes]
+    cards = np.array([hand_over_cards(model, config, flows.isl, flows.share) for config in configs])
+    capacity = [
+        kv_capacity_bytes(model, engine_config(problem, shape, Role.COLOCATED, space.max_num_seqs[-1], chunk))
+        for shape in shapes
+        for chunk in space.max_num_batched_tokens
+    ]
+    held = [kv_bytes_per_request_per_gpu(model, config, flows.isl, flows.osl) for config in configs]
+    transferred = [model.kv_bytes(flows.isl, shape.kv_dtype) for shape in shapes]
+    return EngineTable(
+        shapes=shapes,
+        offer=np.array([shape.offer for shape in shapes], dtype=np.int64),
+        talks=talks,
+        domain=domain,
+        group=group,
+        pairing=pairing,
+        gpus=gpus,
+        pipeline=pipeline,
+        ranks=ranks,
+        uneven=uneven,
+        usd_per_hour=gpus * np.array([offer.usd_per_hour for offer in offers]),
+        link=cards * np.array([offer.accelerator.scale_out.bandwidth for offer in offers]),
+        seqs=seqs,
+        limits=np.searchsorted(seqs, space.max_num_seqs).astype(np.int64),
+        chunks=chunks,
+        prefill_alone=steps.prompts(np.ones_like(ranks)),
+        prefill_time=steps.prompts(ranks) * uneven[:, None, None],
+        prefill_shared=steps.shared() * uneven[:, None, None],
+        decode_base=base,
+        decode_alone=steps.times(decodes=np.ones((1, 1)))[0, :, 0] / base[:, 0],
+        attention_slope=(loaded - empty) / REFERENCE_BATCH / pipeline[:, None],
+        kv_held=np.array(held).reshape(len(shapes), flows.isl.size),
+        kv_capacity=np.array(capacity, dtype=np.float64).reshape(len(shapes), chunks.size),
+        kv_longest=np.array([kv_bytes_peak_per_gpu(model, config, float(config.max_model_len)) for config in configs]),
+        mixed_base=mixed,
+        mixed_alone=steps.mixed(np.ones_like(ranks))[0] if (ranks > 1.0).any() else mixed,
+        chunk_count=count,
+        full_base=np.maximum(unevenly(steps.full()), mixed.max(axis=3)),
+        kv_transferred=np.array(transferred, dtype=np.float64).reshape(len(shapes), flows.isl.size),
+        carried=carried,
+    )
+
+
+def prompt_service(flows: Flows, latency: FloatArray, chunks: FloatArray, stages: FloatArray) -> FloatArray:
+    """Seconds that a prompt keeps a prefill engine from others, (engines, flows).
+
+    latency, chunks (engines, flows): of a prompt alone. Its chunks go through `stages` (engines,) one after another; in
+    a pipeline the first waits for the longest of other prompts' steps beside it, the others follow steps like theirs.
+    """
+    service = latency / stages[:, None]
+    deep = np.flatnonzero(stages > 1.0)
+    step = service[deep] / chunks[deep]
+    service[deep] += pipeline_cycle(step, flows.share / flows.share.sum(), stages[deep]) - step
+    return np.asarray(service)
+
+
+def prompt_latency(latency: FloatArray, chunks: FloatArray, stages: FloatArray) -> FloatArray:
+    """Time from the start of a prompt to its end on an otherwise idle prefill engine [s], (engines, flows).
+
+    latency (engines, flows): of its n `chunks` (engines, flows) one after another. In a pipeline of k stages the next
+    chunk enters when the one before has left the first stage: n steps of t / k, and the last one's way through the
+    other stages (engines,). Any axes may stand for the engines.
+    """
+    deep = stages[..., None]
+    return np.asarray(latency / deep * (1.0 + (deep - 1.0) / chunks))
+
+
+@dataclass(frozen=True, slots=True)
+class Lockstep:
+    """What the other lanes cost a prompt; 0 on engines with one lane.
+
+    excess (engines, flows): what waiting for the longest prompt beside it adds [s]; step (engines,): mean length of the
+    step that a prompt meets [s].
+    """
+
+    excess: FloatArray
+    step: FloatArray
+
+
+def lockstep(step: FloatArray, count: FloatArray, rate: FloatArray, *, lanes: FloatArray, busy: FloatArray) -> Lockstep:
+    """Prompts of `count` steps each of length `step` [s], both (engines, flows), on engines of several lanes.
+
+    rate (flows,): how often a prompt is of each flow; lanes, busy (engines,): number, and the share of time in which
+    each has a prompt. A step is met in proportion to its length: E[s^2] / E[s].
+    """
+    excess, met = np.zeros(step.shape), np.zeros(lanes.shape)
+    many = np.flatnonzero(lanes > 1.0)
+    if many.size:
+        weight = rate * count[many] / (count[many] @ rate)[:, None]
+        longer = lockstep_excess(step[many], weight, busy[many], lanes[many])
+        whole = step[many] + longer
+        excess[many] = count[many] * longer
+        met[many] = (weight * whole**2).sum(axis=1) / (weight * whole).sum(axis=1)
+    return Lockstep(excess, met)
+
+
+def prefill_lockstep(flows: Flows, table: EngineTable, at: Prefills, rate: FloatArray, busy: FloatArray) -> Lockstep:
+    """The same for prefill engines, whose lanes are busy for that share of the time."""
+    count, shape = flows.chunks_of(table.rank_chunks[at]), at[0]
+    step = latency_beside(table, at, busy) / table.pipeline[shape][:, None] / count
+    return lockstep(step, count, rate, lanes=table.ranks[shape], busy=busy)
+
+
+def latency_beside(table: EngineTable, at: Prefills, busy: FloatArray) -> FloatArray:
+    """Time of a prompt with the share `busy` (engines,) of a prefill engine's lanes busy [s], (engines, flows)."""
+    return beside_prompts(table.prefill_alone[at], table.prefill_time[at], busy[:, None])
+
+
+def beside_prompts(alone: FloatArray, full: FloatArray, busy: FloatArray | float) -> FloatArray:
+    """Time with one prompt on an engine, and with one on each of its lanes, between the two [s].
+
+    busy: the share of time in which a lane has a prompt [1]; without lanes both are the same.
+    """
+    return np.asarray(full - (1.0 - busy) * (full - alone))
+
+
+def busy_beside(busy: FloatArray, arrival_scv: float, lanes: FloatArray) -> FloatArray:
+    """Share of a pool's `lanes` that an arrival finds, or has soon beside it, with prompts: those of its burst too [1].
+
+    Of a stream of squared coefficient of variation ca2, an arrival has (ca2 - 1) / 2 more before it than a Poisson one
+    and as many behind it (`prompt_queue.bunch_behind`).
+
+    >>> busy_beside(np.array([0.25, 0.9]), 3.0, np.array([8.0, 8.0])).tolist()
+    [0.5, 1.0]
+    """
+    return np.asarray(np.minimum(busy + max(arrival_scv - 1.0, 0.0) / lanes, 1.0))
