@@ -10,7 +10,7 @@ import pytest
 from optimizer.fleets.binding import limits_by_use, pool_binding
 from optimizer.fleets.bought import billed_gpus
 from optimizer.fleets.headroom import Headroom, pool_headroom
-from optimizer.loads.loads import Resource
+from optimizer.loads.engine_table import Resource
 from optimizer.recommend.level import Level
 from optimizer.recommend.optimize import optimize
 from search_spaces.problem import Billing, Constraints

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from optimizer.fleets.build_plan import fleet_cost
 from optimizer.fleets.evaluate import holds, predict_misses
-from optimizer.loads.instance import Instance, at_volume
-from optimizer.loads.settings import make_settings
+from optimizer.loads.instance import Instance, at_volume, make_settings
 from optimizer.rivals.by_evaluation import Evaluated, cheapest_held, keeping_up
 from optimizer.rivals.fewer import still_holds
 from optimizer.rivals.floor import least_cost

@@ -7,7 +7,7 @@ import pytest
 from benchmarks.problems import Posed, instance_of, problem_of
 from optimizer.fleets.build_plan import fleet_cost
 from optimizer.fleets.evaluate import holds, predict_misses
-from optimizer.loads.settings import COLOCATED
+from optimizer.loads.instance import COLOCATED
 from optimizer.recommend.level import Level
 from optimizer.recommend.optimize import optimize
 from optimizer.rivals.by_evaluation import Evaluated, cheapest_held

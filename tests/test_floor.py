@@ -15,8 +15,7 @@ from costmodel.engine import Role
 from optimizer.fleets.build_plan import fleet_cost
 from optimizer.fleets.evaluate import goodput_volume, predict_misses
 from optimizer.fleets.fleet import Fleet, FleetPool, named
-from optimizer.loads.instance import Instance, at_volume
-from optimizer.loads.settings import DECODE, PREFILL, ROLES, Settings
+from optimizer.loads.instance import DECODE, PREFILL, ROLES, Instance, Settings, at_volume
 from optimizer.plans.plan import Status
 from optimizer.plans.proof import ContradictionError, Proof, bound_for, proof_of_cost, proof_of_judged
 from optimizer.rivals.by_evaluation import Evaluated, cheapest_held

@@ -21,9 +21,8 @@ from costmodel.step import StepLoad, step_time
 from optimizer.fleets.build_plan import plan_transfers
 from optimizer.fleets.fleet import FleetPool, pool_config
 from optimizer.fleets.pool_state import pool_state
-from optimizer.loads.instance import Instance
-from optimizer.loads.lanes import lockstep
-from optimizer.loads.settings import ROLES, make_settings
+from optimizer.loads.engine_table import lockstep
+from optimizer.loads.instance import ROLES, Instance, make_settings
 from optimizer.rivals.by_evaluation import keeping_up
 from optimizer.verification.judge import simulated_fleet, simulated_trace
 from search_spaces.engines import load_serving_policy

@@ -14,7 +14,7 @@ from optimizer.fleets.bought import pools_apart
 from optimizer.fleets.build_plan import fleet_cost, keeps_limits
 from optimizer.fleets.evaluate import holds, misses_of, predict_misses
 from optimizer.fleets.fleet import Fleet, can_hand_over
-from optimizer.loads.settings import COLOCATED
+from optimizer.loads.instance import COLOCATED
 from optimizer.rivals.by_evaluation import Evaluated, Picks, keeping_up
 from optimizer.rivals.fewer import still_holds
 from optimizer.rivals.leanest import evaluated, leanest, unmixed

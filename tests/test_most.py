@@ -13,8 +13,7 @@ from costmodel.engine import Role
 from optimizer.fleets.build_plan import keeps_limits
 from optimizer.fleets.evaluate import goodput_volume, holds, predict_misses
 from optimizer.fleets.fleet import Fleet
-from optimizer.loads.instance import Instance
-from optimizer.loads.settings import COLOCATED, DECODE, PREFILL
+from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, Instance
 from optimizer.recommend.level import Level
 from optimizer.recommend.optimize import optimize
 from optimizer.rivals.by_evaluation import Evaluated

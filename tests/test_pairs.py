@@ -16,9 +16,8 @@ from costmodel.errors import InputError
 from costmodel.transformer import WeightScale
 from optimizer.fleets.build_plan import plan_transfers
 from optimizer.fleets.fleet import Fleet, FleetPool, can_hand_over
-from optimizer.loads.instance import Instance
-from optimizer.loads.pairing import Pairing, even_mix
-from optimizer.loads.settings import DECODE, PREFILL, make_settings
+from optimizer.loads.hand_over import Pairing, even_mix
+from optimizer.loads.instance import DECODE, PREFILL, Instance, make_settings
 from optimizer.recommend.level import Level
 from optimizer.recommend.optimize import optimize as optimize_at
 from optimizer.rivals.leanest import evaluated, leanest

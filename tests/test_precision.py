@@ -17,7 +17,7 @@ from costmodel.engine import Parallelism, Role
 from costmodel.errors import InputError
 from optimizer.fleets.fleet import pool_config
 from optimizer.fleets.plan_fleet import fleet_of_plan
-from optimizer.loads.settings import make_settings
+from optimizer.loads.instance import make_settings
 from optimizer.plans.plan import Plan
 from optimizer.recommend.level import Level
 from optimizer.recommend.optimize import optimize as optimize_at

@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 
 from optimizer.fleets.build_plan import fleet_cost
-from optimizer.loads.late import never
+from optimizer.loads.instance import never
 from optimizer.plans.plan import Plan
 from optimizer.plans.records import PrecisionSaving
 from optimizer.recommend.precision import NOTABLE, narrower, precision_savings

@@ -10,9 +10,8 @@ import pytest
 from costmodel.engine import Role
 from optimizer.fleets.evaluate import evaluate
 from optimizer.fleets.fleet import Fleet, FleetPool, prefill_seqs
-from optimizer.loads.instance import Instance
-from optimizer.loads.loads import prompt_latency
-from optimizer.loads.settings import PREFILL, make_settings
+from optimizer.loads.engine_table import prompt_latency
+from optimizer.loads.instance import PREFILL, Instance, make_settings
 from optimizer.verification.judge import judge
 from tests.optimizer_cases import instance_of, limit, problem, workload
 from tests.test_prefill_seqs import SPACE as ONE_CHUNK

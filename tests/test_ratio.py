@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from optimizer.fleets.evaluate import goodput_volume
 from optimizer.fleets.fleet import Fleet
-from optimizer.loads.instance import Instance
-from optimizer.loads.settings import COLOCATED, DECODE, PREFILL
+from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, Instance
 from optimizer.rivals.by_evaluation import Evaluated
 from optimizer.rivals.leanest import evaluated
 from optimizer.rivals.ratio import most_per_dollar, most_per_dollar_at_all, per_dollar

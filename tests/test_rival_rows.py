@@ -11,8 +11,7 @@ import pytest
 from costmodel.engine import Parallelism
 from optimizer.fleets.build_plan import engine_pools, fleet_cost
 from optimizer.fleets.fleet import Fleet
-from optimizer.loads.instance import Instance
-from optimizer.loads.settings import make_settings
+from optimizer.loads.instance import Instance, make_settings
 from optimizer.plans.plan import Status
 from optimizer.plans.proof import Proof
 from optimizer.recommend import rival_rows

@@ -17,8 +17,7 @@ from costmodel.simulator.metrics import Attainment, Overload
 from optimizer.fleets.build_plan import fleet_cost
 from optimizer.fleets.evaluate import holds, predict_misses
 from optimizer.fleets.fleet import Fleet
-from optimizer.loads.instance import Instance
-from optimizer.loads.late import Deadline
+from optimizer.loads.instance import Deadline, Instance
 from optimizer.recommend.formula_search import solved_by_formula
 from optimizer.recommend.optimize import resolver_of
 from optimizer.rivals.allowed import allowed

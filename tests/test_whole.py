@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from optimizer.loads.settings import ROLES
+from optimizer.loads.instance import ROLES
 from optimizer.solver.blocks import Blocks, Work, nothing, whole_blocks, whole_cost
 from optimizer.solver.dominance import undominated
 from optimizer.solver.fleet_model import Aim

@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.words import dollars, join_words, percentage
+from optimizer.loads.engine_table import Resource
 from optimizer.loads.instance import Instance
-from optimizer.loads.loads import Resource
 from optimizer.plans.plan import Binding
 from search_spaces.problem import Billing, Goal, Problem
 

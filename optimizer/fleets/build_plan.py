@@ -17,8 +17,8 @@ from costmodel.engine_arrays import ACTIVATION_DTYPE
 from costmodel.metric import SHOWN_ALWAYS, Metric
 from costmodel.units import SECONDS_PER_HOUR
 from costmodel.words import percentage
+from optimizer.loads.engine_table import LINK_UTILIZATION
 from optimizer.loads.instance import Instance
-from optimizer.loads.loads import LINK_UTILIZATION
 from optimizer.plans.plan import (
     Alternative,
     Binding,

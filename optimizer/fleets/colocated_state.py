@@ -24,9 +24,9 @@ from costmodel.mixed_wait import Company, Transit, with_company, with_crowd, wit
 from costmodel.prompt_queue import Prompts, PromptWait, bunch_behind, prompt_wait
 from costmodel.queueing import lanes_held_up, normal_exceeds, wait_probability
 from costmodel.seat_queue import Seats, at_once, seat_wait, taken_chance, within_seats
+from optimizer.loads.engine_table import beside_prompts, busy_beside, lockstep
+from optimizer.loads.flows import peakedness
 from optimizer.loads.instance import Instance
-from optimizer.loads.lanes import beside_prompts, busy_beside, lockstep
-from optimizer.loads.loads import peakedness
 
 from .engine_state import (
     MOST_ROUNDS,

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from costmodel.metric import GAP_SHARE
 from costmodel.prompt_queue import PromptWait
 from costmodel.queueing import normal_exceeds, poisson_exceeds
+from optimizer.loads.flows import peakedness
 from optimizer.loads.instance import Instance
-from optimizer.loads.loads import peakedness
 
 from .fleet import FleetPool
 

@@ -8,9 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.engine import EngineConfig, Role
-from optimizer.loads.instance import Instance
-from optimizer.loads.pairing import even_mix
-from optimizer.loads.settings import ROLES
+from optimizer.loads.hand_over import even_mix
+from optimizer.loads.instance import ROLES, Instance
 from search_spaces.enumeration import engine_config
 
 FloatArray = NDArray[np.float64]

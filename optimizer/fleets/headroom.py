@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from costmodel.engine import Role
+from optimizer.loads.engine_table import Resource
 from optimizer.loads.instance import Instance
-from optimizer.loads.loads import Resource
 
 from .evaluate import Misses, holds, largest_load, predict_misses
 from .fleet import Fleet, FleetPool

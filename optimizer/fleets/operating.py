@@ -6,8 +6,8 @@ import numpy as np
 
 from costmodel.engine import Role
 from costmodel.step import StepLoad, StepTime, engine_arrays, step_time
+from optimizer.loads.engine_table import Resource
 from optimizer.loads.instance import Instance
-from optimizer.loads.loads import Resource
 from optimizer.plans.plan import OperatingPoint, TimeSplit
 
 from .error_bars import factor_at, slow_end, step_intervals

@@ -15,9 +15,16 @@ from numpy.typing import NDArray
 
 from costmodel.engine import Role
 from costmodel.prompt_queue import Prompts, prompt_wait
+from optimizer.loads.engine_table import (
+    Lockstep,
+    busy_beside,
+    latency_beside,
+    prefill_lockstep,
+    prompt_latency,
+    prompt_service,
+)
+from optimizer.loads.flows import peakedness
 from optimizer.loads.instance import Instance
-from optimizer.loads.lanes import Lockstep, busy_beside, latency_beside, prefill_lockstep
-from optimizer.loads.loads import peakedness, prompt_latency, prompt_service
 
 from .colocated_state import colocated_state
 from .engine_state import PoolState, Steps, any_busy, decode_base, fullness, overloaded, saved_alone

@@ -15,9 +15,8 @@ from optimizer.fleets.error_bars import planned_instance
 from optimizer.fleets.evaluate import predict_misses
 from optimizer.fleets.fleet import Fleet
 from optimizer.fleets.operating import utilization
-from optimizer.loads.instance import Instance
-from optimizer.loads.loads import Resource
-from optimizer.loads.settings import COLOCATED, DECODE, PREFILL, ROLES, Settings, make_settings
+from optimizer.loads.engine_table import Resource
+from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, ROLES, Instance, Settings, make_settings
 from optimizer.plans.records import EnginePool
 from optimizer.rivals.by_evaluation import BoolArray, Evaluated, Picks, cheapest_held
 from optimizer.rivals.leanest import at_best_split

@@ -9,8 +9,7 @@ from typing import Any
 from optimizer.fleets.build_plan import fleet_cost
 from optimizer.fleets.evaluate import holds, predict_misses
 from optimizer.fleets.fleet import Fleet
-from optimizer.loads.instance import Instance
-from optimizer.loads.late import Deadline
+from optimizer.loads.instance import Deadline, Instance
 from optimizer.plans.plan import Status
 from optimizer.plans.proof import Proof, proof_of_cost, status_of
 from optimizer.rivals.alternatives import Rival, cheapest_first, compare, other_fleets, recommended

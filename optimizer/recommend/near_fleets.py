@@ -13,8 +13,7 @@ from optimizer.fleets.build_plan import fleet_cost
 from optimizer.fleets.error_bars import planned_instance
 from optimizer.fleets.fleet import Fleet
 from optimizer.loads.diagnose import with_looser_slos
-from optimizer.loads.instance import Instance
-from optimizer.loads.late import Late
+from optimizer.loads.instance import Instance, Late
 from optimizer.plans.proof import proof_of_judged
 from optimizer.rivals.alternatives import Rival, recommended
 from optimizer.verification.verdict import Key, fleet_key

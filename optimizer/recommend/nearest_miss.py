@@ -14,8 +14,7 @@ from optimizer.fleets.error_bars import planned_instance
 from optimizer.fleets.evaluate import evaluate, predict_misses
 from optimizer.fleets.fleet import Fleet
 from optimizer.loads.diagnose import with_fewer_misses, with_looser_slos, without_limits
-from optimizer.loads.instance import Instance
-from optimizer.loads.late import Late, never
+from optimizer.loads.instance import Instance, Late, never
 from optimizer.plans.plan import Alternative, Binding, Status
 from optimizer.rivals.leanest import at_best_split
 from optimizer.verification.verdict import Verdict

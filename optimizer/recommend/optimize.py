@@ -15,9 +15,7 @@ from optimizer.fleets.build_plan import build_plan, fleet_cost, provenance
 from optimizer.fleets.error_bars import at_quantile, class_error_bars, slow_end
 from optimizer.fleets.fleet import Fleet
 from optimizer.loads.diagnose import check_floors, check_shapes
-from optimizer.loads.instance import Instance, make_instance
-from optimizer.loads.late import Deadline
-from optimizer.loads.settings import Settings
+from optimizer.loads.instance import Deadline, Instance, Settings, make_instance
 from optimizer.plans.plan import Alternative, Binding, Plan, Provenance, RunInfo, Status
 from optimizer.plans.proof import proof_of_judged
 from optimizer.rivals.alternatives import recommended

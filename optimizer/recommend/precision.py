@@ -13,8 +13,7 @@ from optimizer.fleets.build_plan import engine_pools, fleet_cost
 from optimizer.fleets.error_bars import planned_instance
 from optimizer.fleets.fleet import Fleet
 from optimizer.loads.diagnose import check_shapes
-from optimizer.loads.instance import Instance
-from optimizer.loads.late import Late
+from optimizer.loads.instance import Instance, Late
 from optimizer.plans.records import PrecisionSaving
 from optimizer.rivals.by_evaluation import NO_DEARER, cheapest_held, settled
 from optimizer.rivals.leanest import evaluated

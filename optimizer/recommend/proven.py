@@ -8,9 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from optimizer.fleets.fleet import Fleet
-from optimizer.loads.instance import Instance
-from optimizer.loads.late import Late
-from optimizer.loads.settings import Settings
+from optimizer.loads.instance import Instance, Late, Settings
 from optimizer.plans.proof import Proof
 from optimizer.plans.records import Tuning
 from optimizer.rivals.alternatives import Rival

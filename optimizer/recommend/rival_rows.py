@@ -18,8 +18,7 @@ import numpy as np
 from costmodel.words import dollars
 from optimizer.fleets.build_plan import engine_pools, fleet_cost
 from optimizer.fleets.fleet import Fleet
-from optimizer.loads.instance import Instance
-from optimizer.loads.settings import Settings
+from optimizer.loads.instance import Instance, Settings
 from optimizer.plans.plan import Alternative, Status
 from optimizer.plans.proof import Proof, bound_for, gap_of
 from optimizer.plans.records import SimulatedLatencies

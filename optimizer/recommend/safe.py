@@ -13,8 +13,7 @@ from costmodel.words import dollars, percentage
 from optimizer.fleets.build_plan import engine_pools
 from optimizer.fleets.error_bars import at_quantile, slow_end
 from optimizer.fleets.fleet import Fleet
-from optimizer.loads.instance import Instance
-from optimizer.loads.late import Late
+from optimizer.loads.instance import Instance, Late
 from optimizer.plans.plan import Status
 from optimizer.plans.proof import Proof
 from optimizer.plans.records import SafeFleet, SafeStatus

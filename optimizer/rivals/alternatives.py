@@ -13,8 +13,7 @@ from costmodel.words import dearer
 from optimizer.fleets.build_plan import engine_pools, fleet_cost
 from optimizer.fleets.evaluate import evaluate
 from optimizer.fleets.fleet import Fleet, FleetPool
-from optimizer.loads.instance import Instance
-from optimizer.loads.settings import COLOCATED, ROLES, Settings
+from optimizer.loads.instance import COLOCATED, ROLES, Instance, Settings
 from optimizer.plans.plan import Alternative, Status
 from optimizer.plans.proof import Proof
 

@@ -20,7 +20,7 @@ from costmodel.engine import Role
 from optimizer.fleets.bought import gpu_cost
 from optimizer.fleets.build_plan import fleet_gpus
 from optimizer.fleets.fleet import Fleet
-from optimizer.loads.settings import COLOCATED, DECODE, PREFILL, ROLES
+from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, ROLES
 from search_spaces.problem import Problem
 
 from .by_evaluation import BoolArray, Evaluated, IntArray

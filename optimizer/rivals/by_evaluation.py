@@ -20,9 +20,7 @@ from optimizer.fleets.evaluate import goodput_volume, holds, misses_of, predict_
 from optimizer.fleets.fleet import Fleet, FleetPool, prefill_seqs
 from optimizer.fleets.headroom import pool_headroom
 from optimizer.fleets.pool_state import PoolState, pool_state
-from optimizer.loads.instance import Instance
-from optimizer.loads.late import Late, never
-from optimizer.loads.settings import COLOCATED, DECODE, PREFILL, ROLES, Settings
+from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, ROLES, Instance, Late, Settings, never
 from search_spaces.problem import Problem
 
 from .room import AS_MUCH, pool_survives, preferred

@@ -12,8 +12,8 @@ from costmodel.engine import Role
 from optimizer.fleets.build_plan import fleet_cost
 from optimizer.fleets.evaluate import holds, predict_misses
 from optimizer.fleets.fleet import Fleet, FleetPool, can_hand_over
+from optimizer.loads.engine_table import LINK_UTILIZATION
 from optimizer.loads.instance import Instance
-from optimizer.loads.loads import LINK_UTILIZATION
 
 FloatArray = NDArray[np.float64]
 

@@ -16,8 +16,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from optimizer.loads.instance import Instance
-from optimizer.loads.settings import DECODE, PREFILL, Settings
+from optimizer.loads.instance import DECODE, PREFILL, Instance, Settings
 from optimizer.solver.blocks import Work, relax
 from optimizer.solver.fleet_model import Aim, aim_of, engine_cost, fleet_limits, pool_limits
 from optimizer.solver.matrices import Matrices

@@ -12,9 +12,7 @@ from optimizer.fleets.bought import pools_apart
 from optimizer.fleets.build_plan import fleet_cost
 from optimizer.fleets.fleet import Fleet
 from optimizer.loads.flows import splits
-from optimizer.loads.instance import Instance
-from optimizer.loads.late import Late, never
-from optimizer.loads.settings import make_settings
+from optimizer.loads.instance import Instance, Late, make_settings, never
 from search_spaces.problem import Goal
 
 from .beside import cheaper_beside

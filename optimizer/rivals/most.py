@@ -15,7 +15,7 @@ import numpy as np
 from costmodel.engine import Role
 from optimizer.fleets.bought import gpu_cost, pools_apart, within_limits
 from optimizer.fleets.evaluate import largest_load
-from optimizer.loads.settings import COLOCATED, DECODE, PREFILL
+from optimizer.loads.instance import COLOCATED, DECODE, PREFILL
 from search_spaces.problem import Goal, Objective, Problem
 
 from .by_evaluation import BESIDE, MOST_LOOKS, TIMES, Evaluated, FloatArray, IntArray, Picks, keeping_up

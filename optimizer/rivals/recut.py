@@ -14,7 +14,7 @@ import numpy as np
 from costmodel.engine import Role
 from optimizer.fleets.evaluate import holds, predict_misses
 from optimizer.fleets.fleet import Fleet, FleetPool
-from optimizer.loads.settings import COLOCATED, ROLES
+from optimizer.loads.instance import COLOCATED, ROLES
 
 from .by_evaluation import Evaluated, FloatArray
 from .parting import Order, Parting, Pick, Side, Stage

@@ -24,9 +24,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from optimizer.loads.instance import Instance
-from optimizer.loads.loads import LINK_UTILIZATION, prompt_latency, prompt_service
-from optimizer.loads.settings import COLOCATED, DECODE, PREFILL, Settings
+from optimizer.loads.engine_table import LINK_UTILIZATION, prompt_latency, prompt_service
+from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, Instance, Settings
 
 FloatArray = NDArray[np.float64]
 

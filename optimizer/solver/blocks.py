@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from optimizer.loads.late import LEAST_TIME
+from optimizer.loads.instance import LEAST_TIME
 
 from .fleet_model import Aim, FleetModel, write_model
 from .matrices import COLOCATED, DECODE, PREFILL, Matrices

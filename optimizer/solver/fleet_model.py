@@ -19,8 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from optimizer.loads.instance import Instance
-from optimizer.loads.settings import ROLES
+from optimizer.loads.instance import ROLES, Instance
 from search_spaces.problem import Billing, Problem
 
 from .matrices import COLOCATED, DECODE, PREFILL, Limit, Matrices

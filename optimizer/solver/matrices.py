@@ -11,8 +11,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from optimizer.loads.pairing import Pairing
-from optimizer.loads.settings import COLOCATED, DECODE, PREFILL
+from optimizer.loads.hand_over import Pairing
+from optimizer.loads.instance import COLOCATED, DECODE, PREFILL
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]

@@ -11,8 +11,7 @@ from dataclasses import replace
 from costmodel.engine import Role
 from optimizer.fleets.evaluate import goodput_volume
 from optimizer.fleets.fleet import Fleet
-from optimizer.loads.instance import Instance
-from optimizer.loads.late import Late
+from optimizer.loads.instance import Instance, Late
 
 from .simulated_goodput import OutOfTimeError
 from .simulation_record import goodput_of

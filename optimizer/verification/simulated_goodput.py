@@ -11,8 +11,7 @@ from costmodel.errors import PdplanError
 from costmodel.simulator import Fleet as SimulatedFleet
 from costmodel.simulator.metrics import steady, steady_throughput
 from optimizer.fleets.fleet import Fleet
-from optimizer.loads.instance import Instance
-from optimizer.loads.late import Late, never
+from optimizer.loads.instance import Instance, Late, never
 
 from .judge import ClassJudgement, Judgement, Outcome, judge, outcome_of, simulated_fleet
 from .simulated_use import in_time

@@ -7,7 +7,7 @@ from typing import Final
 
 from costmodel.words import percentage
 from optimizer.fleets.binding import binding
-from optimizer.loads.loads import Resource
+from optimizer.loads.engine_table import Resource
 from optimizer.plans.plan import Binding
 from optimizer.plans.records import Simulation
 

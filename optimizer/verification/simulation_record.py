@@ -17,8 +17,7 @@ from optimizer.fleets.build_plan import quantiles as stated_quantiles
 from optimizer.fleets.error_bars import ENDS
 from optimizer.fleets.evaluate import QUANTILES
 from optimizer.fleets.fleet import Fleet
-from optimizer.loads.instance import Instance
-from optimizer.loads.late import Late
+from optimizer.loads.instance import Instance, Late
 from optimizer.plans.plan import Binding, ClassResult, ErrorBars, MetricResult, Plan, Range
 from optimizer.plans.records import (
     JudgedFleet,

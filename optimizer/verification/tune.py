@@ -30,7 +30,7 @@ from costmodel.simulator.metrics import measured, steady
 from optimizer.fleets.build_plan import fleet_cost
 from optimizer.fleets.evaluate import QUANTILES
 from optimizer.fleets.fleet import Fleet, FleetPool, hand_over_mix
-from optimizer.loads.digest import digest_of
+from optimizer.loads.flows import digest_of
 from optimizer.loads.instance import Instance
 from optimizer.rivals.allowed import allowed
 from optimizer.rivals.fewer import TRACE_OF_A_ROUTE, shared_out

@@ -26,8 +26,7 @@ from optimizer.fleets.build_plan import fleet_cost
 from optimizer.fleets.error_bars import slow_end
 from optimizer.fleets.fleet import Fleet
 from optimizer.fleets.pool_state import pool_key, pool_state
-from optimizer.loads.instance import Instance
-from optimizer.loads.late import Late, never
+from optimizer.loads.instance import Instance, Late, never
 
 from .blame import Blame, blame
 from .crowd import AFTER, HALF, crowd_of, crowded, fullest, lasting

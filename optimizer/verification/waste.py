@@ -20,8 +20,7 @@ from optimizer.fleets.build_plan import fleet_cost
 from optimizer.fleets.evaluate import promise
 from optimizer.fleets.fleet import Fleet, FleetPool
 from optimizer.fleets.pool_state import pool_state
-from optimizer.loads.instance import Instance
-from optimizer.loads.settings import ROLES
+from optimizer.loads.instance import ROLES, Instance
 from optimizer.rivals.allowed import allowed
 from optimizer.rivals.fewer import Named, fewer_replicas, with_replicas
 from optimizer.rivals.per_class import classes_apart

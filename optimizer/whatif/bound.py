@@ -19,8 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.metric import Metric
-from optimizer.loads.instance import Instance, at_volume
-from optimizer.loads.settings import COLOCATED, DECODE, PREFILL
+from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, Instance, at_volume
 from optimizer.rivals.by_evaluation import Evaluated, keeping_up
 from optimizer.rivals.floor import least_cost
 from search_spaces.problem import Problem, Slo

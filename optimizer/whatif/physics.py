@@ -21,10 +21,9 @@ from optimizer.fleets.evaluate import Misses, holds, largest_load, predict_misse
 from optimizer.fleets.fleet import Fleet, FleetPool
 from optimizer.fleets.headroom import fuller
 from optimizer.loads.diagnose import check_floors
+from optimizer.loads.engine_table import Resource
 from optimizer.loads.flows import splits
-from optimizer.loads.instance import Instance, at_volume, make_instance
-from optimizer.loads.loads import Resource
-from optimizer.loads.settings import ROLES, Settings, make_settings
+from optimizer.loads.instance import ROLES, Instance, Settings, at_volume, make_instance, make_settings
 from optimizer.rivals.by_evaluation import Evaluated
 from search_spaces.engines import load_engine_overhead
 from search_spaces.loader import problem_of_values

@@ -21,7 +21,7 @@ from optimizer.fleets.binding import fleet_bindings
 from optimizer.fleets.bought import with_rented
 from optimizer.fleets.build_plan import engine_pools, fleet_gpus
 from optimizer.fleets.fleet import Fleet
-from optimizer.loads.settings import ROLES
+from optimizer.loads.instance import ROLES
 from optimizer.plans.plan import Binding, Plan, Status
 from optimizer.plans.records import EnginePool, pool_records
 from optimizer.recommend.level import Level

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from optimizer.fleets.error_bars import planned_instance
-from optimizer.loads.settings import make_settings
+from optimizer.loads.instance import make_settings
 from optimizer.rivals.by_evaluation import Evaluated
 from optimizer.rivals.floor import floor_matrices
 from optimizer.solver.fleet_model import Aim, aim_of, write_model
