@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from optimizer.loads import late as deadlines
+from optimizer.loads import instance as deadlines
 from optimizer.loads.flows import splits
-from optimizer.loads.late import LEAST_TIME, Deadline
+from optimizer.loads.instance import LEAST_TIME, Deadline
 from optimizer.plans.plan import Status
 from optimizer.recommend.level import Brake, Level
 from optimizer.recommend.optimize import UNCONFIRMED, UNPROVEN, optimize
