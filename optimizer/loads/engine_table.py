@@ -184,25 +184,23 @@ class _Steps:
         past: ArrayLike = 0.0,
         decodes: ArrayLike = 0.0,
         context: ArrayLike = 0.0,
-    ) -> FloatArray:
-        """Whole steps, and the attention of their prompts and of their decodes [s], (3, S, ...); see `StepLoad`.
+    ) -> list[FloatArray]:
+        """Whole steps, and the attention of their prompts and of their decodes [s], each (S, ...); see `StepLoad`.
 
-        The arrays broadcast against each other, engines first; one of all axes may have a single engine or point.
+        The arrays broadcast against each other, engines first; those of one point per engine, or one in all, stay so.
         """
         given = [np.asarray(values, dtype=np.float64) for values in (prompts, tokens, past, decodes, context)]
         points = np.broadcast_shapes(*(values.shape for values in given))
 
         def flat(values: FloatArray) -> FloatArray:
             rows = values.shape[0] if values.ndim == len(points) else 1
-            return (
-                values.reshape(rows, 1)
-                if values.size == rows
-                else np.broadcast_to(values, points).reshape(points[0], -1)
-            )
+            if values.size == rows:
+                return values.reshape(rows, 1)
+            return np.broadcast_to(values, points).reshape(points[0], -1)
 
         time = step_time(self.model, self.engines, StepLoad(*map(flat, given)))
-        kept = np.stack([time.total, time.attention_prefill, time.attention_decode])
-        return kept.reshape(3, self.ranks.size, *points[1:])
+        times = time.total, time.attention_prefill, time.attention_decode
+        return [values.reshape(self.ranks.size, *points[1:]) for values in times]
 
     def prompts(self, prompts: FloatArray) -> FloatArray:
         """Time of so many prompts (S,), one per rank at most, on otherwise idle engines [s], (S, C, F)."""
@@ -253,7 +251,7 @@ class _Steps:
         """Mixed steps whose token budget prompts use up, without the decodes' KV reads [s], (S, B, C)."""
         tokens = self.flows.share * self.flows.new_tokens
         past = float(tokens @ (self.flows.past_tokens + self.flows.new_tokens / 2.0) / tokens.sum())
-        return np.asarray(self.times(self.ranks[:, None, None], self.room, past, self.carried_decodes)[0])
+        return self.times(self.ranks[:, None, None], self.room, past, self.carried_decodes)[0]
 
 
 def build_table(problem: Problem, flows: Flows, shapes: tuple[Shape, ...], overhead: EngineOverhead) -> EngineTable:
@@ -310,7 +308,7 @@ def build_table(problem: Problem, flows: Flows, shapes: tuple[Shape, ...], overh
         prefill_time=steps.prompts(ranks) * uneven[:, None, None],
         prefill_shared=steps.shared() * uneven[:, None, None],
         decode_base=base,
-        decode_alone=steps.times(decodes=np.ones((1, 1)))[0, :, 0] / base[:, 0],
+        decode_alone=steps.times(decodes=np.ones((1, 1)))[0][:, 0] / base[:, 0],
         attention_slope=(loaded - empty) / REFERENCE_BATCH / pipeline[:, None],
         kv_held=np.array(held).reshape(len(shapes), flows.isl.size),
         kv_capacity=np.array(capacity, dtype=np.float64).reshape(len(shapes), chunks.size),
