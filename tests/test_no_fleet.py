@@ -119,9 +119,9 @@ class TestNoFleet:
             check_floors(instance_of(replace(problem, slos=(slo(tpot=alone * 0.99),))))
 
     def test_the_plan_of_limits_below_the_floor_names_the_least_possible(self) -> None:
-        plan = plan_below_floor(given(slos=(slo(ttft=1e-3, tpot=1e-4),)))
+        plan = plan_below_floor(given(slos=(slo(ttft=1e-3, tpot=1e-4, itl_p99=2e-4),)))
         assert (plan.status, plan.pools, plan.cost_usd_per_hour) == (Status.INFEASIBLE, [], None)
-        assert {row.constraint: row.limit for row in plan.binding} == {"ttft": 1e-3, "tpot": 1e-4}
+        assert {row.constraint: row.limit for row in plan.binding} == {"ttft": 1e-3, "tpot": 1e-4, "itl_p99": 2e-4}
         assert all(row.used > row.limit and "below the physical floor" in row.sentence for row in plan.binding)
         assert "TPOT: 0.1 ms of class default is below the physical floor" in " ".join(render_plan(plan).split())
 

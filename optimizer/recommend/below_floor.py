@@ -24,8 +24,8 @@ def plan_below_floor(problem: Problem) -> Plan:
     rows = []
     for floor in floors(instance):
         slo = problem.slos[floor.k]
-        limit = float(getattr(slo, floor.limit))
-        rows.append(binding(floor.limit, slo.name, floor.least, limit, "s", f"{floor.limit.upper()}: {floor.why}."))
+        sentence = f"{floor.limit.upper()}: {floor.why}."
+        rows.append(binding(floor.limit, slo.name, floor.least, slo.limit(floor.limit), "s", sentence))
     run = RunInfo(created=datetime.now(tz=UTC).isoformat(timespec="seconds"), command="", timings_s={})
     return build_plan(
         instance,
