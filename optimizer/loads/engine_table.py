@@ -12,7 +12,7 @@ with the longest prompt in it, and a prompt that finds a lane free begins when t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
 
@@ -62,7 +62,7 @@ class Resource(StrEnum):
 
 @dataclass(frozen=True)
 class EngineTable:
-    """Everything the load matrix is made of. S shapes, B batch sizes, C token budgets, F flows.
+    """What engines take for flows, and what they cost. S shapes, B batch sizes, C token budgets, F flows.
 
     gpus, pipeline, ranks (S,): GPUs, pipeline stages and data-parallel ranks of one engine.
     uneven (S,): time of a prompt over that on evenly busy ranks, which all times of prompts have in them [1].
@@ -189,8 +189,8 @@ class _Steps:
 
         The arrays broadcast against each other, engines first; those of one point per engine, or one in all, stay so.
         """
-        given = [np.asarray(values, dtype=np.float64) for values in (prompts, tokens, past, decodes, context)]
-        points = np.broadcast_shapes(*(values.shape for values in given))
+        loads = [np.asarray(values, dtype=np.float64) for values in (prompts, tokens, past, decodes, context)]
+        points = np.broadcast_shapes(*(values.shape for values in loads))
 
         def flat(values: FloatArray) -> FloatArray:
             rows = values.shape[0] if values.ndim == len(points) else 1
@@ -198,7 +198,7 @@ class _Steps:
                 return values.reshape(rows, 1)
             return np.broadcast_to(values, points).reshape(points[0], -1)
 
-        time = step_time(self.model, self.engines, StepLoad(*map(flat, given)))
+        time = step_time(self.model, self.engines, StepLoad(*map(flat, loads)))
         times = time.total, time.attention_prefill, time.attention_decode
         return [values.reshape(self.ranks.size, *points[1:]) for values in times]
 
@@ -281,13 +281,13 @@ def build_table(problem: Problem, flows: Flows, shapes: tuple[Shape, ...], overh
     talks, domain, group, pairing = hand_over(problem, shapes)
     offers = [problem.offers[shape.offer] for shape in shapes]
     cards = np.array([hand_over_cards(model, config, flows.isl, flows.share) for config in configs])
-    capacity = [
-        kv_capacity_bytes(model, engine_config(problem, shape, Role.COLOCATED, space.max_num_seqs[-1], chunk))
-        for shape in shapes
+    kv_capacity = [
+        kv_capacity_bytes(model, replace(config, max_num_batched_tokens=chunk))
+        for config in configs
         for chunk in space.max_num_batched_tokens
     ]
-    held = [kv_bytes_per_request_per_gpu(model, config, flows.isl, flows.osl) for config in configs]
-    transferred = [model.kv_bytes(flows.isl, shape.kv_dtype) for shape in shapes]
+    kv_held = [kv_bytes_per_request_per_gpu(model, config, flows.isl, flows.osl) for config in configs]
+    kv_transferred = [model.kv_bytes(flows.isl, shape.kv_dtype) for shape in shapes]
     return EngineTable(
         shapes=shapes,
         offer=np.array([shape.offer for shape in shapes], dtype=np.int64),
@@ -310,14 +310,14 @@ def build_table(problem: Problem, flows: Flows, shapes: tuple[Shape, ...], overh
         decode_base=base,
         decode_alone=steps.times(decodes=np.ones((1, 1)))[0][:, 0] / base[:, 0],
         attention_slope=(loaded - empty) / REFERENCE_BATCH / pipeline[:, None],
-        kv_held=np.array(held).reshape(len(shapes), flows.isl.size),
-        kv_capacity=np.array(capacity, dtype=np.float64).reshape(len(shapes), chunks.size),
+        kv_held=np.array(kv_held).reshape(len(shapes), flows.isl.size),
+        kv_capacity=np.array(kv_capacity, dtype=np.float64).reshape(len(shapes), chunks.size),
         kv_longest=np.array([kv_bytes_peak_per_gpu(model, config, float(config.max_model_len)) for config in configs]),
         mixed_base=mixed,
         mixed_alone=steps.mixed(np.ones_like(ranks))[0] if (ranks > 1.0).any() else mixed,
         chunk_count=count,
         full_base=np.maximum(unevenly(steps.full()), mixed.max(axis=3)),
-        kv_transferred=np.array(transferred, dtype=np.float64).reshape(len(shapes), flows.isl.size),
+        kv_transferred=np.array(kv_transferred, dtype=np.float64).reshape(len(shapes), flows.isl.size),
         carried=carried,
     )
 
