@@ -17,6 +17,7 @@ from costmodel.simulator.metrics import Attainment, Overload
 from optimizer.fleets.build_plan import fleet_cost
 from optimizer.fleets.evaluate import holds, predict_misses
 from optimizer.fleets.fleet import Fleet
+from optimizer.loads.engine_table import PROMPT_STEPS, TOKEN_STEPS
 from optimizer.loads.instance import Deadline, Instance
 from optimizer.recommend.formula_search import solved_by_formula
 from optimizer.recommend.optimize import resolver_of
@@ -24,7 +25,7 @@ from optimizer.rivals.allowed import allowed
 from optimizer.rivals.fewer import fewer_replicas, without_pool
 from optimizer.rivals.leanest import evaluated
 from optimizer.verification.blame import Blame
-from optimizer.verification.cuts import PROMPTS, TOKENS, TOP, raised, slower
+from optimizer.verification.cuts import TOP, raised, slower
 from optimizer.verification.judge import ClassJudgement, Judgement
 from optimizer.verification.verdict import Bench, Verdict, fleet_key
 from optimizer.verification.verify import ROUNDS, SEARCHES, cheapest_verified, repaired
@@ -161,10 +162,10 @@ def test_what_missed_is_searched_for_again_with_the_engines_to_blame_slower() ->
     assert factors[0] > 1.0
     assert factors == sorted(set(factors))
     for stricter in asked:
-        for name in (*PROMPTS, *TOKENS):
+        for name in (*PROMPT_STEPS, *TOKEN_STEPS):
             changed, was = getattr(stricter.tables, name), getattr(instance.tables, name)
             np.testing.assert_array_equal(changed[others], was[others])
-            np.testing.assert_array_equal(changed, was) if name in TOKENS else None
+            np.testing.assert_array_equal(changed, was) if name in TOKEN_STEPS else None
         assert not holds(stricter, predict_misses(stricter, start))
 
 

@@ -78,18 +78,7 @@ def at_quantile(instance: Instance, probability: float) -> Instance:
     intervals = [step_intervals(problem.model, offer.accelerator) for offer in problem.offers]
     prefill = np.array([factor_at(interval.prefill, probability) for interval in intervals])[tables.offer]
     decode = np.array([factor_at(interval.decode, probability) for interval in intervals])[tables.offer]
-    slower = replace(
-        tables,
-        prefill_alone=tables.prefill_alone * prefill[:, None, None],
-        prefill_time=tables.prefill_time * prefill[:, None, None],
-        prefill_shared=tables.prefill_shared * prefill[:, None, None],
-        decode_base=tables.decode_base * decode[:, None],
-        attention_slope=tables.attention_slope * decode[:, None],
-        mixed_alone=tables.mixed_alone * decode[:, None, None, None],
-        mixed_base=tables.mixed_base * decode[:, None, None, None],
-        full_base=tables.full_base * decode[:, None, None],
-    )
-    return replace(instance, tables=slower)
+    return replace(instance, tables=tables.with_step_factors(prefill, decode))
 
 
 def planned_instance(problem: Problem, overhead: EngineOverhead) -> Instance:

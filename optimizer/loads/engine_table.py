@@ -50,6 +50,12 @@ LINK_UTILIZATION = 0.7
 """Busy share of a network card that hand-overs may plan on [1]; assumed: the transfer time counted is unloaded."""
 
 
+PROMPT_STEPS = ("prefill_alone", "prefill_time", "prefill_shared")
+"""Times of the table of steps of prefill engines; engines are their first axis, as of all others."""
+TOKEN_STEPS = ("decode_base", "attention_slope", "mixed_alone", "mixed_base", "full_base")
+"""Times of steps of engines that generate, decode and colocated ones alike."""
+
+
 class Resource(StrEnum):
     """What an engine can run out of."""
 
@@ -124,6 +130,11 @@ class EngineTable:
     def alike(self) -> str:
         """Digest of all of it but the prices."""
         return digest_of(self, ("usd_per_hour",))
+
+    def with_step_factors(self, prompts: FloatArray, tokens: FloatArray) -> EngineTable:
+        """The table with steps of prefill engines, and of those that generate, times a factor (S,) of each [1]."""
+        factors = dict.fromkeys(PROMPT_STEPS, prompts) | dict.fromkeys(TOKEN_STEPS, tokens)
+        return replace(self, **{name: (getattr(self, name).T * factor).T for name, factor in factors.items()})
 
     def limit_for(self, requests: float) -> int:
         """Index of the smallest batch limit of at least so many requests, or of the largest."""

@@ -25,11 +25,6 @@ from .verdict import Verdict
 STEP, TOP = 1.02, 35
 """Factor from one rung to the next, and the last of them: steps that take twice as long."""
 
-PROMPTS = ("prefill_alone", "prefill_time", "prefill_shared")
-"""Tables of the steps of prefill engines, the engine shapes along the first axis."""
-TOKENS = ("decode_base", "attention_slope", "mixed_alone", "mixed_base", "full_base")
-"""Of those of engines that generate, decode and colocated ones alike."""
-
 Kind = tuple[int, bool]
 """An engine shape, and whether it generates."""
 Rungs = Mapping[Kind, int]
@@ -38,16 +33,10 @@ Rungs = Mapping[Kind, int]
 
 def slower(instance: Instance, rungs: Rungs) -> Instance:
     """The instance with the steps of some engines STEP^rung times as long."""
-    tables, changed = instance.tables, {}
-    for names, generates in ((PROMPTS, False), (TOKENS, True)):
-        factor = np.ones(len(tables.shapes))
-        for (shape, kind), rung in rungs.items():
-            if kind is generates:
-                factor[shape] = STEP**rung
-        for name in names:
-            values = getattr(tables, name)
-            changed[name] = values * factor.reshape(-1, *(1,) * (values.ndim - 1))
-    return replace(instance, tables=replace(tables, **changed))
+    factors = np.ones((2, len(instance.tables.shapes)))
+    for (shape, generates), rung in rungs.items():
+        factors[int(generates), shape] = STEP**rung
+    return replace(instance, tables=instance.tables.with_step_factors(*factors))
 
 
 def raised(instance: Instance, rungs: Rungs, missed: Verdict) -> Rungs:
