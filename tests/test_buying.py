@@ -13,10 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodel.errors import InfeasibleError, InputError
-from optimizer.procurement.bill import path_of
-from optimizer.procurement.buying import Bought, buy, buy_at
-from optimizer.procurement.buying_program import buying_program
-from optimizer.procurement.dispatch import Dispatcher
+from optimizer.procurement.bill import Dispatcher
+from optimizer.procurement.buying import BuyingPlan, buy, buy_at, buying_program, path_of
 from optimizer.procurement.fleet_levels import (
     Levels,
     Option,
@@ -61,11 +59,11 @@ def reserved(price: float, years: int = 1) -> Contract:
     return Contract(0, tier, monthly=price * HOURS_PER_MONTH, term=12 * years)
 
 
-def bought(stated: Terms, levels: Levels = TEN_PER_GPU, given: Problem | None = None) -> Bought:
+def bought(stated: Terms, levels: Levels = TEN_PER_GPU, given: Problem | None = None) -> BuyingPlan:
     return buy_at(given or problem(), stated, levels)
 
 
-def counts(found: Bought, tier: Tier) -> int:
+def counts(found: BuyingPlan, tier: Tier) -> int:
     taken = (*found.now, *found.expected.later)
     return sum(one.count for one in taken if one.contract.tier is tier)
 
@@ -196,7 +194,7 @@ WAITING = st.integers(0, 3)
 def test_more_uncertainty_never_lowers_the_cost(price: float, narrow: int, more: int, chance: float) -> None:
     """The same mean of whole GPUs, further apart: what is lost on one side is never won on the other (Jensen)."""
 
-    def cost(spread: int) -> Bought:
+    def cost(spread: int) -> BuyingPlan:
         ends = {-spread / 8: chance, spread / 8: chance} if spread else {}
         growth = ends | ({0.0: 1.0 - 2 * chance} if chance < 0.5 or not ends else {})
         return bought(terms(next_month(price), rate=8.0, months=2, growth=growth, decide_every=2), SIXTEEN)
@@ -311,7 +309,7 @@ def test_own_gpus_stay_off_where_renting_costs_less() -> None:
 
 
 @cache
-def example() -> Bought:
+def example() -> BuyingPlan:
     """A band, a contract of each kind, and 3 owned GPUs."""
     contracts = (
         reserved(1.2),

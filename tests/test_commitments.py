@@ -8,15 +8,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from optimizer.procurement.commitments import (
+from optimizer.procurement.bill import (
     Commitment,
     commitment_cost,
+    gpus_to_rent,
     hourly_price,
+    instances_needed,
     least_use,
     payback_months,
+    rental,
 )
-from optimizer.procurement.dispatch import rental
-from optimizer.procurement.spot_headroom import gpus_to_rent, instances_needed
 from search_spaces.contracts import HOURS_PER_MONTH, Contract, Spot, Tier
 
 

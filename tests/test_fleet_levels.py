@@ -6,8 +6,15 @@ from dataclasses import replace
 
 import numpy as np
 
-from optimizer.procurement.fleet_levels import MOST_OPTIONS, Levels, Option, level_rates, make_levels, within_limits
-from optimizer.procurement.fleet_search import search_levels
+from optimizer.procurement.fleet_levels import (
+    MOST_OPTIONS,
+    Levels,
+    Option,
+    level_rates,
+    make_levels,
+    search_levels,
+    within_limits,
+)
 from search_spaces.problem import Billing, Constraints, Pools
 from tests.engine_cases import engines
 from tests.optimizer_cases import offer, problem, slo

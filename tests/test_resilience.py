@@ -14,9 +14,9 @@ from costmodel.engine import Role
 from optimizer.fleets.fleet import Fleet, FleetPool
 from optimizer.loads.instance import Instance
 from optimizer.procurement import long_runs
-from optimizer.procurement.long_runs import judge_long
 from optimizer.procurement.resilience import (
     engines_against_nodes,
+    judge_long,
     nodes_of,
     rerouted,
     resilience,

@@ -19,7 +19,7 @@ from optimizer.loads.instance import Instance
 from optimizer.plans.plan import Status
 from optimizer.plans.plan_pools import engine_counts
 from optimizer.procurement import buying_looks
-from optimizer.procurement.buying import Bought, buy
+from optimizer.procurement.buying import BuyingPlan, buy
 from optimizer.verification.verify import ROUNDS
 from optimizer.whatif import frontier_looks, second_look
 from optimizer.whatif.frontier import RESOLUTION, Frontier, Step, frontier
@@ -293,7 +293,7 @@ def terms(rate: float) -> Terms:
     return Terms(forecast, (rent,), draw=(1000.0,), decide_every=1, electricity="$0.1/kWh")
 
 
-def bought(looks: int, rate: float = 20.0) -> Bought:
+def bought(looks: int, rate: float = 20.0) -> BuyingPlan:
     return buy(problem(offers=(offer("H100"),)), terms(rate), looks=looks)
 
 
