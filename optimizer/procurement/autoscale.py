@@ -97,9 +97,9 @@ def autoscale(
     need = np.array([needs[level] for level in volume.tolist()])
     attainment, late = scaled.over(_stretches(need, start_up, ahead=False), need)
     tell("longest start-up time", 0.8)
-    seen = np.array([scaled.attained(level, row) for level, row in zip(volume.tolist(), need, strict=True)])
-    hourly, low, high = seen.transpose(1, 0, 2)
-    met, open_to = (np.array([scaled.keeps_goals(row) for row in rows]) for rows in (low, high))
+    intervals = np.array([scaled.attained(level, row) for level, row in zip(volume.tolist(), need, strict=True)])
+    hourly, low, high = intervals.transpose(1, 0, 2)
+    proven, possible = (np.array([scaled.keeps_goals(row) for row in rows]) for rows in (low, high))
     return Day(
         volume=volume,
         need=need,
@@ -115,8 +115,8 @@ def autoscale(
         longest=longest_start_up(
             lambda time: scaled.keeps_goals(scaled.over(_stretches(need, time, ahead=False), need)[0])
         ),
-        short=tuple(np.flatnonzero(~open_to).tolist()),
-        unsure=tuple(np.flatnonzero(open_to & ~met).tolist()),
+        short=tuple(np.flatnonzero(~possible).tolist()),
+        unsure=tuple(np.flatnonzero(possible & ~proven).tolist()),
         requests=requests,
     )
 
