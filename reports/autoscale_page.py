@@ -9,7 +9,8 @@ import numpy as np
 from optimizer.fleets.build_plan import fleet_cost
 from optimizer.fleets.fleet import Fleet
 from optimizer.loads.instance import Instance
-from optimizer.procurement.autoscale import Day, with_replicas
+from optimizer.procurement.autoscale import Day
+from optimizer.procurement.resilience import with_replicas
 
 from .answer_page import (
     AnswerPage,

@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from optimizer.procurement.buying import Bought
+from optimizer.procurement.buying import BuyingPlan
 from search_spaces.contracts import Tier
 
 from .answer_page import HEIGHT, PLOT, AnswerPage, Frame, Part, Stack, draw_stacks, render_answer
@@ -41,12 +41,12 @@ TONES: Final = {
 """Colour of each tier."""
 
 
-def render_buying(found: Bought) -> str:
+def render_buying(found: BuyingPlan) -> str:
     """Return the page as one HTML document."""
     return render_answer(make_buying_page(found), buying_dict(found))
 
 
-def make_buying_page(found: Bought) -> AnswerPage:
+def make_buying_page(found: BuyingPlan) -> AnswerPage:
     """Compute the page of a purchase."""
     path = found.terms.forecast.paths[found.terms.forecast.expected]
     told = f"Where the demand grows by {signed_percent(path.growth)} a month"
@@ -73,7 +73,7 @@ def make_buying_page(found: Bought) -> AnswerPage:
     )
 
 
-def _cost_chart(found: Bought) -> Chart:
+def _cost_chart(found: BuyingPlan) -> Chart:
     """What each month of the expected path costs, by tier."""
     bill, terms = found.expected.bill, found.terms
     shown = shown_tiers(found)
@@ -107,7 +107,7 @@ def _cost_chart(found: Bought) -> Chart:
     )
 
 
-def _demand_chart(found: Bought) -> Chart:
+def _demand_chart(found: BuyingPlan) -> Chart:
     """The peak rate of each month on every path."""
     forecast = found.terms.forecast
     peaks = [forecast.rates(path.growth).max(axis=1).tolist() for path in forecast.paths]

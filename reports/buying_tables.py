@@ -11,10 +11,8 @@ from costmodel.units import KILO
 from optimizer.fleets.binding import limits_by_use
 from optimizer.fleets.build_plan import fleet_gpus
 from optimizer.plans.records import engine_counts
-from optimizer.procurement.bill import Hours
-from optimizer.procurement.buying import Bought
-from optimizer.procurement.buying_looks import Seen
-from optimizer.procurement.commitments import Commitment, hourly_price, least_use, payback_months
+from optimizer.procurement.bill import Commitment, Hours, hourly_price, least_use, payback_months
+from optimizer.procurement.buying import BuyingPlan, Look
 from search_spaces.contracts import Contract, Tier
 
 from .numbers import MISSING, count, hourly, is_number, money, percent, rate, signed_percent, significant
@@ -37,22 +35,22 @@ def text_table(table: Table, width: int) -> str:
     return render_table(table.rows, columns, width)
 
 
-def types(found: Bought) -> list[str]:
+def types(found: BuyingPlan) -> list[str]:
     """Names of the offers."""
     return [offer.accelerator.name for offer in found.problem.offers]
 
 
-def named(found: Bought, contract: Contract) -> str:
+def named(found: BuyingPlan, contract: Contract) -> str:
     """A contract in words, such as "H100 spot"."""
     return f"{types(found)[contract.offer]} {contract.tier.value}"
 
 
-def signed(found: Bought, taken: Iterable[Commitment]) -> str:
+def signed(found: BuyingPlan, taken: Iterable[Commitment]) -> str:
     """Commitments of one month in words."""
     return "; ".join(f"{one.count} × {named(found, one.contract)}" for one in taken)
 
 
-def signed_later(found: Bought, taken: Iterable[Commitment]) -> str:
+def signed_later(found: BuyingPlan, taken: Iterable[Commitment]) -> str:
     """Commitments of several months in words, such as "H100 purchase: 2 in month 4, 3 in month 16"."""
     by_contract: dict[str, list[str]] = {}
     for one in taken:
@@ -60,7 +58,7 @@ def signed_later(found: Bought, taken: Iterable[Commitment]) -> str:
     return "; ".join(f"{name}: {', '.join(parts)}" for name, parts in by_contract.items())
 
 
-def now_table(found: Bought) -> Table:
+def now_table(found: BuyingPlan) -> Table:
     """What is to be signed in the first month."""
     rows = [
         (
@@ -75,7 +73,7 @@ def now_table(found: Bought) -> Table:
     return Table(("sign now", "serves from", "for", "#paid at once", "#hosting or fee"), tuple(rows))
 
 
-def paths_table(found: Bought) -> Table:
+def paths_table(found: BuyingPlan) -> Table:
     """What happens on every path of the demand, and on average."""
     rows = [
         (
@@ -97,7 +95,7 @@ def paths_table(found: Bought) -> Table:
     return Table(headers, tuple(rows))
 
 
-def months_table(found: Bought) -> Table:
+def months_table(found: BuyingPlan) -> Table:
     """A row for each month of the expected path: what each tier costs, all types together; then their sum."""
     bill, terms = found.expected.bill, found.terms
     shown = shown_tiers(found)
@@ -113,13 +111,13 @@ def months_table(found: Bought) -> Table:
     return Table(headers, tuple(rows))
 
 
-def shown_tiers(found: Bought) -> list[Tier]:
+def shown_tiers(found: BuyingPlan) -> list[Tier]:
     """Tiers that cost something on the expected path."""
     cost = found.expected.bill.by_month.sum(axis=0)
     return [tier for tier in Tier if any(cost[k] for k, one in enumerate(found.terms.contracts) if one.tier is tier)]
 
 
-def parts_table(found: Bought) -> Table:
+def parts_table(found: BuyingPlan) -> Table:
     """Where the dollars of the expected path go; its sum is that of `months_table`."""
     bill = found.expected.bill
     parts = np.array([bill.value.sum(axis=0), bill.fees.sum(axis=0), bill.by_hour.sum(axis=0)])
@@ -134,7 +132,7 @@ def parts_table(found: Bought) -> Table:
     return Table(headers, tuple(rows))
 
 
-def terms_table(found: Bought) -> Table:
+def terms_table(found: BuyingPlan) -> Table:
     """What a GPU costs under each contract, from how much use on it pays, and where its price comes from."""
     months = found.terms.forecast.months
     rent = {one.offer: one.running for one in found.terms.contracts if one.tier is Tier.ON_DEMAND}
@@ -160,18 +158,18 @@ def _months(months: float) -> str:
     return f"{significant(months)} months" if is_number(months) else "never"
 
 
-def peak_gpus(found: Bought, month: int) -> str:
+def peak_gpus(found: BuyingPlan, month: int) -> str:
     """GPUs of the fleet at the peak of a month of the expected path."""
     needs = zip(types(found), peak_hours(found, month).option.gpus, strict=True)
     return " + ".join(f"{need} {name}" for name, need in needs if need)
 
 
-def peak_hours(found: Bought, month: int) -> Hours:
+def peak_hours(found: BuyingPlan, month: int) -> Hours:
     """The hours of the highest level of a month of the expected path."""
     return max((one for one in found.expected.bill.hours if one.month == month), key=lambda one: one.level)
 
 
-def verdict(found: Bought) -> str:
+def verdict(found: BuyingPlan) -> str:
     """What to sign, and what it is expected to cost."""
     months, several = plural(found.terms.forecast.months, "month"), len(found.outcomes) > 1
     owned = any(one.held for one in found.terms.contracts)
@@ -186,7 +184,7 @@ def verdict(found: Bought) -> str:
     )
 
 
-def value_of_information(found: Bought) -> list[str]:
+def value_of_information(found: BuyingPlan) -> list[str]:
     """What planning for the band is worth over planning for the expected growth, and what knowing would be worth."""
     if len(found.outcomes) == 1:
         return ["One growth is taken as sure; state low and high under demand to choose under a band."]
@@ -200,7 +198,7 @@ def value_of_information(found: Bought) -> list[str]:
     return [f"{alone}. Knowing the growth beforehand would save {money(found.total - found.hindsight)} on average."]
 
 
-def notes(found: Bought, most: int | None = None) -> list[str]:
+def notes(found: BuyingPlan, most: int | None = None) -> list[str]:
     """What else a buyer should know, each with its unit and what it is made of; most: refuted fleets, None: all."""
     terms, expected = found.terms, found.expected
     saved = 1.0 - expected.all_rented / found.fixed if found.fixed else 0.0
@@ -221,7 +219,7 @@ def notes(found: Bought, most: int | None = None) -> list[str]:
     return told
 
 
-def left_over(found: Bought) -> list[str]:
+def left_over(found: BuyingPlan) -> list[str]:
     """What is paid for GPUs on the expected path, and what of it the cost leaves out; empty where none is bought."""
     months, taken = found.terms.forecast.months, [*found.now, *found.expected.later]
     paid = sum(one.count * one.contract.once for one in taken)
@@ -239,7 +237,7 @@ def left_over(found: Bought) -> list[str]:
     ]
 
 
-def _assumptions(found: Bought, most: int | None) -> list[str]:
+def _assumptions(found: BuyingPlan, most: int | None) -> list[str]:
     terms = found.terms
     months, taken = terms.forecast.months, [*found.now, *found.expected.later]
     beyond = [one for one in taken if one.contract.term and one.first + one.contract.term > months]
@@ -261,7 +259,7 @@ def _assumptions(found: Bought, most: int | None) -> list[str]:
     return told
 
 
-def does_not_hold(found: Bought) -> list[str]:
+def does_not_hold(found: BuyingPlan) -> list[str]:
     """That fleets which the purchase counts on miss their goals when simulated, if any does."""
     missed = found.looks.missed
     if not missed:
@@ -272,11 +270,11 @@ def does_not_hold(found: Bought) -> list[str]:
     ]
 
 
-def _fault(one: Seen) -> str:
-    return f"At {rate(one.part.rate)} a fleet of {fleet_told(one.part.pools)} {one.fault}."
+def _fault(one: Look) -> str:
+    return f"At {rate(one.fleet.rate)} a fleet of {fleet_told(one.fleet.pools)} {one.fault}."
 
 
-def _simulated(found: Bought, most: int | None) -> list[str]:
+def _simulated(found: BuyingPlan, most: int | None) -> list[str]:
     """Which of the fleets that serve an hour of some path were simulated, and which it does without therefore."""
     looks = found.looks
     before = "Before a month begins, run pdplan optimize for its rates."
@@ -291,18 +289,18 @@ def _simulated(found: Bought, most: int | None) -> list[str]:
     if looks.held:
         least = min(looks.held, key=lambda one: one.attainment)
         many = "All" if not looks.missed else f"{len(looks.held)}"
-        where = f"{percent(least.attainment)} of the requests at {rate(least.part.rate)}"
+        where = f"{percent(least.attainment)} of the requests at {rate(least.fleet.rate)}"
         said += f" {many} of them keep their goals; the least share within its SLOs is {where}."
     if seen < looks.every:
         said += f" The others are by formula (--verify N). {before}"
     return [said, *_refuted_fleets(found, most)]
 
 
-def _refuted_fleets(found: Bought, most: int | None) -> list[str]:
+def _refuted_fleets(found: BuyingPlan, most: int | None) -> list[str]:
     """The fleets that were refuted; where they are more than `most`, their number and the dearest few."""
-    alike: dict[tuple[object, ...], list[Seen]] = {}
+    alike: dict[tuple[object, ...], list[Look]] = {}
     for one in found.looks.refuted:
-        alike.setdefault((one.part.rate, engine_counts(one.part.pools)), []).append(one)
+        alike.setdefault((one.fleet.rate, engine_counts(one.fleet.pools)), []).append(one)
     every = list(alike.values())
     if most is None or len(every) <= most:
         return [_refuted(one) for one in every]
@@ -311,19 +309,19 @@ def _refuted_fleets(found: Bought, most: int | None) -> list[str]:
     return [more, *map(_refuted, every[:most])]
 
 
-def _list_price(found: Bought, one: Seen) -> float:
+def _list_price(found: BuyingPlan, one: Look) -> float:
     """What the GPUs of a fleet would cost at the prices of the workload file [$/h]."""
-    count = fleet_gpus(one.part.known.instance, one.part.fleet)
+    count = fleet_gpus(one.fleet.instance, one.fleet.fleet)
     return float(count @ np.array([offer.usd_per_hour for offer in found.problem.offers]))
 
 
-def _refuted(alike: Sequence[Seen]) -> str:
+def _refuted(alike: Sequence[Look]) -> str:
     """That a fleet was refuted at a rate, told once for all settings of its engines."""
     more = f" Nor does it hold in {plural(len(alike) - 1, 'other setting')} of them." if len(alike) > 1 else ""
     return f"Refuted, and not used: {_fault(alike[0])}{more}"
 
 
-def _rounding(found: Bought) -> float:
+def _rounding(found: BuyingPlan) -> float:
     """Mean of the rates at which the hours of the expected path are served, over that of their own rates, less 1."""
     forecast = found.terms.forecast
     own = forecast.rates(forecast.paths[forecast.expected].growth)
@@ -331,7 +329,7 @@ def _rounding(found: Bought) -> float:
     return float(served.sum() / own.sum()) - 1.0
 
 
-def carbon(found: Bought) -> float | None:
+def carbon(found: BuyingPlan) -> float | None:
     """Expected carbon of the electricity [kg]; None where nobody said what a kilowatt-hour emits."""
     grams = found.terms.grams_per_kwh
     return None if grams is None else found.energy * grams / KILO

@@ -6,10 +6,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from optimizer.plans.records import pool_records
-from optimizer.procurement.bill import Bill
-from optimizer.procurement.buying import Bought, Outcome
-from optimizer.procurement.buying_looks import Seen
-from optimizer.procurement.commitments import Commitment, commitment_cost, least_use, payback_months
+from optimizer.procurement.bill import Bill, Commitment, commitment_cost, least_use, payback_months
+from optimizer.procurement.buying import BuyingPlan, Look, Outcome
 from search_spaces.contracts import DemandPath, Tier
 
 from .buying_tables import (
@@ -32,7 +30,7 @@ from .numbers import money, signed_percent
 from .text import wrap
 
 
-def buying_dict(found: Bought) -> dict[str, Any]:
+def buying_dict(found: BuyingPlan) -> dict[str, Any]:
     """Everything that was found, ready for JSON."""
     terms = found.terms
     return {
@@ -67,13 +65,13 @@ def buying_dict(found: Bought) -> dict[str, Any]:
     }
 
 
-def _seen(one: Seen) -> dict[str, Any]:
+def _seen(one: Look) -> dict[str, Any]:
     """A fleet that was simulated."""
-    known = {"rate_rps": one.part.rate, "pools": pool_records(one.part.pools), "attainment": one.attainment}
+    known = {"rate_rps": one.fleet.rate, "pools": pool_records(one.fleet.pools), "attainment": one.attainment}
     return known | ({"fault": one.fault} if one.fault else {})
 
 
-def _taken(found: Bought, taken: Iterable[Commitment]) -> list[dict[str, Any]]:
+def _taken(found: BuyingPlan, taken: Iterable[Commitment]) -> list[dict[str, Any]]:
     months = found.terms.forecast.months
     return [
         {
@@ -89,7 +87,7 @@ def _taken(found: Bought, taken: Iterable[Commitment]) -> list[dict[str, Any]]:
     ]
 
 
-def _path(found: Bought, path: DemandPath, outcome: Outcome) -> dict[str, Any]:
+def _path(found: BuyingPlan, path: DemandPath, outcome: Outcome) -> dict[str, Any]:
     bill = outcome.bill
     return {
         "name": path.name,
@@ -106,7 +104,7 @@ def _path(found: Bought, path: DemandPath, outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def _months(found: Bought) -> list[dict[str, Any]]:
+def _months(found: BuyingPlan) -> list[dict[str, Any]]:
     """The months of the expected path."""
     terms, bill = found.terms, found.expected.bill
     rates = terms.forecast.rates(terms.forecast.paths[terms.forecast.expected].growth).max(axis=1).tolist()
@@ -122,12 +120,12 @@ def _months(found: Bought) -> list[dict[str, Any]]:
     ]
 
 
-def _costs(found: Bought, bill: Bill, month: int) -> dict[str, float]:
+def _costs(found: BuyingPlan, bill: Bill, month: int) -> dict[str, float]:
     pairs = zip(found.terms.contracts, bill.by_month[month].tolist(), strict=True)
     return {named(found, one): usd for one, usd in pairs if usd}
 
 
-def _contracts(found: Bought) -> list[dict[str, Any]]:
+def _contracts(found: BuyingPlan) -> list[dict[str, Any]]:
     """The terms as they were used."""
     months = found.terms.forecast.months
     rent = {one.offer: one.running for one in found.terms.contracts if one.tier is Tier.ON_DEMAND}
@@ -150,7 +148,7 @@ REFUTED = 3
 """Refuted fleets that the text tells of; their number and all of them stand in the page and the document."""
 
 
-def buying_text(found: Bought, width: int) -> str:
+def buying_text(found: BuyingPlan, width: int) -> str:
     """The verdict first, then what to sign now, what each path of the demand asks for, the months and the terms."""
     path = found.terms.forecast.paths[found.terms.forecast.expected]
     blocks = ["\n".join(wrap(text, width)) for text in (*does_not_hold(found), verdict(found), *left_over(found))]

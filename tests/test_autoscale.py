@@ -26,12 +26,12 @@ from optimizer.procurement.autoscale import (
     DAY,
     Day,
     autoscale,
+    judge_until_sure,
     longest_start_up,
     queue_share,
     replicas_at,
-    with_replicas,
 )
-from optimizer.procurement.long_runs import judge_until_sure
+from optimizer.procurement.resilience import with_replicas
 from optimizer.verification.judge import ClassJudgement, Judgement, Outcome, simulated_fleet
 from pdplan.cli import cli, run
 from reports.autoscale_page import render_autoscale

@@ -10,8 +10,8 @@ import yaml
 from click.testing import CliRunner
 
 from costmodel.errors import InputError
+from optimizer.procurement.bill import hourly_price
 from optimizer.procurement.buying import buy
-from optimizer.procurement.commitments import hourly_price
 from optimizer.recommend.level import Level
 from optimizer.recommend.optimize import optimize
 from pdplan.cli import cli, run

@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from unittest.mock import Mock
 
 import numpy as np
 
-from optimizer.procurement.fleet_levels import MOST_OPTIONS, Levels, Option, level_rates, make_levels, within_limits
-from optimizer.procurement.fleet_search import search_levels
+from optimizer.fleets.fleet import Fleet
+from optimizer.procurement.fleet_levels import (
+    MOST_OPTIONS,
+    Levels,
+    Option,
+    SizedFleet,
+    level_rates,
+    make_levels,
+    search_levels,
+    within_limits,
+)
 from search_spaces.problem import Billing, Constraints, Pools
-from tests.engine_cases import engines
 from tests.optimizer_cases import offer, problem, slo
 
-A, B = engines(1, "H100", 1, "colocated"), engines(1, "H200", 1, "colocated")
+A, B = (SizedFleet(0, Mock(), Fleet(())) for _ in range(2))
 
 
 def test_two_fleets_side_by_side_serve_the_sum_of_their_rates() -> None:
     levels = make_levels(np.array([1.0, 2.0, 3.0]), [[Option((1, 0), (A,)), Option((0, 1), (B,))], [], []])
     assert {one.gpus for one in levels.options[2]} == {(3, 0), (2, 1), (1, 2), (0, 3)}
-    assert levels.options[2][0].pools in {(A,) * 3, (B,) * 3, (A, A, B), (A, B, B), (B, B, A)}
+    assert levels.options[2][0].fleets in {(A,) * 3, (B,) * 3, (A, A, B), (A, B, B), (B, B, A)}
 
 
 def test_level_rates_cover_the_highest() -> None:
@@ -30,7 +39,7 @@ def test_level_rates_cover_the_highest() -> None:
 
 
 def test_of_very_many_mixes_the_cheapest_are_kept() -> None:
-    first = [Option(tuple(int(k == t) for k in range(4)), (engines(1, f"{t}", 1, "colocated"),)) for t in range(4)]
+    first = [Option(tuple(int(k == t) for k in range(4))) for t in range(4)]
     found = [first] + [[] for _ in range(11)]
     levels = make_levels(np.arange(1.0, 13.0), found, [[1.0, 2.0, 3.0, 4.0]])
     assert len(levels.options[-1]) == MOST_OPTIONS
@@ -61,10 +70,10 @@ def test_fleets_side_by_side_keep_the_limits_of_the_problem() -> None:
     nodes = search_levels(problem(offers=(offer(billing=Billing.NODE),)), np.array([4.0]), [[3.0]])
     assert [one.gpus for one in nodes.options[0]] == [(8,)]
     (one, *_) = levels.options[0]
-    beside = sum(len(part.fleet.pools) for part in one.parts)
+    beside = len(one.pools)
     for most, fits in ((4 * beside, True), (4 * beside - 1, False)):
         counted = problem(constraints=Constraints(max_pools=most))
-        assert within_limits(counted, replace(one, parts=4 * one.parts)) is fits
+        assert within_limits(counted, replace(one, fleets=4 * one.fleets)) is fits
 
 
 def test_a_fleet_of_a_lower_rate_costs_no_more_and_is_the_one_searched_for_alone() -> None:

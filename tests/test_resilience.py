@@ -13,14 +13,12 @@ from hypothesis import strategies as st
 from costmodel.engine import Role
 from optimizer.fleets.fleet import Fleet, FleetPool
 from optimizer.loads.instance import Instance
-from optimizer.procurement import long_runs
-from optimizer.procurement.long_runs import judge_long
 from optimizer.procurement.resilience import (
     engines_against_nodes,
+    judge_long,
     nodes_of,
     rerouted,
     resilience,
-    with_spares,
     without,
 )
 from optimizer.verification.judge import Judgement, judge
@@ -184,8 +182,8 @@ def test_no_more_is_lost_than_there_is() -> None:
 
 
 def test_a_plans_own_spares_count_towards_n_plus_k() -> None:
-    instance, fleet = case(3)
-    found = resilience(instance, fleet, needed=[2], requests=600)
+    instance, fleet = case(2)
+    found = resilience(instance, fleet, spares=[1], requests=600)
     price = instance.problem.offers[0].usd_per_hour
     assert [one.spare for one in found.losses] == pytest.approx([0.0, price])
 
@@ -235,7 +233,7 @@ def test_what_piles_up_in_time_is_simulated_for_longer(monkeypatch: pytest.Monke
         asked.append(requests)
         return in_time if requests < 2800 else behind
 
-    monkeypatch.setattr(long_runs, "judge", scripted)
+    monkeypatch.setattr("optimizer.procurement.resilience.judge", scripted)
     assert judge_long(instance, fleet, requests=700) is behind
     assert asked == [700, 1400, 2800]
     lost = resilience(instance, fleet, requests=2800)
@@ -305,6 +303,6 @@ def test_runs_are_as_long_as_those_that_proved_the_plan() -> None:
 
 def test_a_spare_stands_in_for_what_is_lost() -> None:
     instance, fleet = case(2)
-    found = resilience(instance, with_spares(fleet, [1]), requests=600)
+    found = resilience(instance, fleet, spares=[1], requests=600)
     assert found.losses[0].left == (2,)
     assert found.losses[0].held

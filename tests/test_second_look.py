@@ -18,8 +18,7 @@ from optimizer.fleets.fleet import Fleet
 from optimizer.loads.instance import Instance
 from optimizer.plans.plan import Status
 from optimizer.plans.records import engine_counts
-from optimizer.procurement import buying_looks
-from optimizer.procurement.buying import Bought, buy
+from optimizer.procurement.buying import BuyingPlan, Look, buy
 from optimizer.verification.verify import ROUNDS
 from optimizer.whatif import frontier_looks, second_look
 from optimizer.whatif.frontier import RESOLUTION, Frontier, Step, frontier
@@ -82,8 +81,9 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Callable[[Instan
             return judge(instance, fleet)
 
         look_at.cache_clear()
-        for module in (second_look, frontier_looks, buying_looks):
+        for module in (second_look, frontier_looks):
             monkeypatch.setattr(module, "look", look)
+        monkeypatch.setattr("optimizer.procurement.buying.look", look)
         monkeypatch.setattr(frontier_looks, "own_answer", lambda _problem, _curve: None)
         return fleets
 
@@ -293,7 +293,7 @@ def terms(rate: float) -> Terms:
     return Terms(forecast, (rent,), draw=(1000.0,), decide_every=1, electricity="$0.1/kWh")
 
 
-def bought(looks: int, rate: float = 20.0) -> Bought:
+def bought(looks: int, rate: float = 20.0) -> BuyingPlan:
     return buy(problem(offers=(offer("H100"),)), terms(rate), looks=looks)
 
 
@@ -327,10 +327,9 @@ def test_the_terminal_counts_refuted_fleets_and_tells_of_the_dearest(seen: Any) 
     found = bought(40)
     missed = found.looks.missed[0]
 
-    def refuted(count: int) -> buying_looks.Seen:
-        pools = tuple(replace(pool, replicas=count) for pool in missed.part.fleet.pools)
-        shown = tuple(pool.model_copy(update={"replicas": count, "gpus": count}) for pool in missed.part.pools)
-        return replace(missed, part=replace(missed.part, fleet=Fleet(pools), pools=shown))
+    def refuted(count: int) -> Look:
+        pools = tuple(replace(pool, replicas=count) for pool in missed.fleet.fleet.pools)
+        return replace(missed, fleet=replace(missed.fleet, fleet=Fleet(pools)))
 
     many = replace(found, looks=replace(found.looks, refuted=tuple(refuted(count) for count in (2, 9, 4, 3, 7))))
     told = " ".join(buying_text(many, 100).split())
@@ -356,5 +355,5 @@ def test_only_so_many_fleets_of_a_purchase_are_looked_at(seen: Any) -> None:
     found = bought(1)
     assert len(looked) == 1
     assert len(found.looks.held) == 1 < found.looks.every
-    assert found.looks.held[0].part.rate == pytest.approx(found.levels.rates[-1])  # the peak first
+    assert found.looks.held[0].fleet.rate == pytest.approx(found.levels.rates[-1])  # the peak first
     assert "The others are by formula (--verify N)" in " ".join(buying_text(found, 100).split())

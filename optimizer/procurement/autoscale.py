@@ -9,7 +9,7 @@ and makes all that come late until it has cleared. What is released stops at onc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -20,18 +20,20 @@ from optimizer.fleets.build_plan import fleet_cost
 from optimizer.fleets.evaluate import holds, largest_load, predict_misses
 from optimizer.fleets.fleet import Fleet
 from optimizer.loads.instance import Instance
+from optimizer.verification.judge import SEEDS, Judgement, Outcome, Run, judge_runs, simulated_trace
 
-from .long_runs import judge_until_sure
+from .resilience import Progress, judge_long, with_replicas
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
+Stretch = tuple[float, int, IntArray]
+"""A share of an hour [1], the hour, and the replicas then, (pools,)."""
 
 DAY = 24 * SECONDS_PER_HOUR
 PRECISION = 1.0
 """To which the longest start-up time is found [s]."""
-
-
-Progress = Callable[[str, float], None]
+MOST_RUNS = 4
+"""Runs of different requests at most, where fewer leave open whether a goal is kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,24 +72,6 @@ class Day:
         return self.fixed - self.ahead
 
 
-@dataclass(frozen=True, slots=True)
-class _Share:
-    """Share of the requests of each class that are in time, (classes,), and its interval; the same by formula."""
-
-    share: FloatArray
-    low: FloatArray
-    high: FloatArray
-
-
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """A stretch of an hour: its share of the hour [1], the hour, and replicas then, (pools,)."""
-
-    share: float
-    hour: int
-    replicas: IntArray
-
-
 def autoscale(
     instance: Instance,
     fleet: Fleet,
@@ -104,48 +88,37 @@ def autoscale(
     request [s]; least: replicas that every pool keeps; requests: simulated for each rate and fleet, more where these
     are too few to tell (`judge_until_sure`), 0: by formula.
     """
-    reached = _Reached(instance, fleet, volume, requests)
-    told = progress or (lambda _what, _share: None)
-    needed: dict[float, IntArray] = {}
-    for number, one in enumerate(dict.fromkeys(volume.tolist())):
-        told(f"replicas at {one * instance.problem.workload.request_rate:.3g} req/s", 0.7 * number / volume.size)
-        needed[one] = _enough(reached, one, least)
-    need = np.array([needed[one] for one in volume.tolist()])
-    attained, late = reached.over(list(_serving(need, start_up)), need)
-    told("longest start-up time", 0.8)
-    seen = [reached.at(one, row) for one, row in zip(volume.tolist(), need, strict=True)]
-    short = [reached.fails(one) for one in seen]
+    tell = progress or (lambda _what, _share: None)
+    scaled = _Scaled(instance, fleet, volume, requests)
+    needs: dict[float, IntArray] = {}
+    for number, level in enumerate(dict.fromkeys(volume.tolist())):
+        tell(f"replicas at {level * instance.problem.workload.request_rate:.3g} req/s", 0.7 * number / volume.size)
+        needs[level] = scaled.need(level, least)
+    need = np.array([needs[level] for level in volume.tolist()])
+    attainment, late = scaled.over(_stretches(need, start_up, ahead=False), need)
+    tell("longest start-up time", 0.8)
+    intervals = np.array([scaled.attained(level, row) for level, row in zip(volume.tolist(), need, strict=True)])
+    hourly, low, high = intervals.transpose(1, 0, 2)
+    proven, possible = (np.array([scaled.keeps_goals(row) for row in rows]) for rows in (low, high))
     return Day(
         volume=volume,
         need=need,
         start_up=start_up,
         fixed=fleet_cost(instance, fleet) * volume.size,
-        ahead=_cost(instance, fleet, _running(need, start_up)),
-        on_load=_cost(instance, fleet, _running(need, 0.0)),
-        hourly=np.array([one.share for one in seen]),
-        low=np.array([one.low for one in seen]),
-        high=np.array([one.high for one in seen]),
-        attainment=attained,
+        ahead=scaled.cost(_stretches(need, start_up, ahead=True)),
+        on_load=scaled.cost(_stretches(need, 0.0, ahead=True)),
+        hourly=hourly,
+        low=low,
+        high=high,
+        attainment=attainment,
         late=late,
-        longest=longest_start_up(lambda seconds: reached.keeps_goals(list(_serving(need, seconds)), need)),
-        short=tuple(np.flatnonzero(short).tolist()),
-        unsure=tuple(h for h, one in enumerate(seen) if not short[h] and not reached.holds(one)),
+        longest=longest_start_up(
+            lambda time: scaled.keeps_goals(scaled.over(_stretches(need, time, ahead=False), need)[0])
+        ),
+        short=tuple(np.flatnonzero(~possible).tolist()),
+        unsure=tuple(np.flatnonzero(possible & ~proven).tolist()),
         requests=requests,
     )
-
-
-def _enough(reached: _Reached, volume: float, least: int) -> IntArray:
-    """Replicas that keep every goal at a volume: those of the formula, one more of each pool while that is not sure."""
-    full = np.array([pool.replicas for pool in reached.fleet.pools])
-    replicas = replicas_at(reached.instance, reached.fleet, volume, least)
-    while (replicas < full).any() and not reached.holds(reached.at(volume, replicas)):
-        replicas = np.minimum(replicas + 1, full)
-    return replicas
-
-
-def with_replicas(fleet: Fleet, replicas: IntArray) -> Fleet:
-    """The same pools with other numbers of replicas."""
-    return Fleet(tuple(replace(pool, replicas=int(n)) for pool, n in zip(fleet.pools, replicas, strict=True)))
 
 
 def replicas_at(instance: Instance, fleet: Fleet, volume: float, least: int = 1) -> IntArray:
@@ -157,7 +130,7 @@ def replicas_at(instance: Instance, fleet: Fleet, volume: float, least: int = 1)
     if not holds(instance, predict_misses(instance, fleet, volume)):
         return replicas
     price = [fleet_cost(instance, Fleet((pool,))) for pool in fleet.pools]
-    for index in sorted(range(len(price)), key=lambda one: -price[one]):
+    for index in sorted(range(len(price)), key=lambda number: -price[number]):
         low, high = min(least, int(replicas[index])) - 1, int(replicas[index])
         while high - low > 1:
             replicas[index] = (low + high) // 2
@@ -167,104 +140,103 @@ def replicas_at(instance: Instance, fleet: Fleet, volume: float, least: int = 1)
     return replicas
 
 
-def _running(need: IntArray, start_up: float) -> Iterator[_Part]:
-    """Replicas that run when they are started ahead: all that any hour within the start-up time will need."""
-    whole, rest = _split(start_up, len(need))
-    for hour in range(len(need)):
-        yield _Part(1.0 - rest, hour, _window(need, hour, hour + whole).max(axis=0))
-        yield _Part(rest, hour, _window(need, hour, hour + whole + 1).max(axis=0))
+def _stretches(need: IntArray, start_up: float, *, ahead: bool) -> Iterator[Stretch]:
+    """The day with engines started ahead, or on load; need (hours, pools): replicas, of days that repeat.
 
-
-def _serving(need: IntArray, start_up: float) -> Iterator[_Part]:
-    """Replicas that serve when they are started on load: those that every hour within the start-up time needed."""
-    whole, rest = _split(start_up, len(need))
-    for hour in range(len(need)):
-        yield _Part(rest, hour, _window(need, hour - whole - 1, hour).min(axis=0))
-        yield _Part(1.0 - rest, hour, _window(need, hour - whole, hour).min(axis=0))
-
-
-def _split(start_up: float, hours: int) -> tuple[int, float]:
-    """Whole hours of a start-up time, at most a day, and the rest as a share of an hour."""
+    Ahead, all run that any hour within the start-up time will need; on load, those serve that every hour needed.
+    """
+    hours, sign = len(need), 1 if ahead else -1
     whole, rest = divmod(start_up, SECONDS_PER_HOUR)
-    return min(int(whole), hours), rest / SECONDS_PER_HOUR
+    rest /= SECONDS_PER_HOUR
+    longest = min(int(whole), hours)
+    for hour in range(hours):
+        for share, span in ((1.0 - rest, longest), (rest, longest + 1))[::sign]:
+            rows = need[(hour + sign * np.arange(span + 1)) % hours]
+            yield share, hour, rows.max(axis=0) if ahead else rows.min(axis=0)
 
 
-def _window(need: IntArray, first: int, last: int) -> IntArray:
-    """Rows of the hours first .. last of days that repeat."""
-    return need[np.arange(first, last + 1) % len(need)]
-
-
-def _cost(instance: Instance, fleet: Fleet, parts: Iterable[_Part]) -> float:
-    """Cost of the replicas that are paid for over a day [$]."""
-    return sum(part.share * fleet_cost(instance, with_replicas(fleet, part.replicas)) for part in parts if part.share)
-
-
-@dataclass(slots=True)
-class _Reached:
-    """Attainment of smaller fleets at the rates of a day; each is computed once."""
+@dataclass(frozen=True, slots=True)
+class _Scaled:
+    """A fleet with fewer replicas at the rates of a day; each attainment and limit is computed once."""
 
     instance: Instance
     fleet: Fleet
     volume: FloatArray
     requests: int
-    known: dict[tuple[float, tuple[int, ...]], _Share] = field(default_factory=dict)
-    limits: dict[tuple[int, ...], float] = field(default_factory=dict)
+    _attained: dict[tuple[float, tuple[int, ...]], FloatArray] = field(default_factory=dict)
+    _limits: dict[tuple[int, ...], float] = field(default_factory=dict)
 
-    def at(self, volume: float, replicas: IntArray) -> _Share:
-        """Share of the requests of each class that are in time, in the long run."""
+    def need(self, volume: float, least: int) -> IntArray:
+        """Replicas that keep every goal: those of the formula, one more of each pool while that is not sure."""
+        full = np.array([pool.replicas for pool in self.fleet.pools])
+        replicas = replicas_at(self.instance, self.fleet, volume, least)
+        while (replicas < full).any() and not self.keeps_goals(self.attained(volume, replicas)[1]):
+            replicas = np.minimum(replicas + 1, full)
+        return replicas
+
+    def attained(self, volume: float, replicas: IntArray) -> FloatArray:
+        """Attainment in the long run and its interval, (3, classes): share, low, high; the same by formula [1]."""
         key = volume, tuple(replicas.tolist())
-        if key not in self.known:
-            self.known[key] = self._attained(volume, with_replicas(self.fleet, replicas))
-        return self.known[key]
+        if key not in self._attained:
+            self._attained[key] = self._judged(volume, with_replicas(self.fleet, replicas))
+        return self._attained[key]
 
-    def _attained(self, volume: float, fleet: Fleet) -> _Share:
-        every = np.ones(len(self.instance.problem.slos))
+    def _judged(self, volume: float, fleet: Fleet) -> FloatArray:
         if volume == 0.0:
-            return _Share(every, every, every)
-        foreseen = predict_misses(self.instance, fleet, volume)
-        if not self.requests or not foreseen.stable:
-            return _Share(foreseen.attainment, foreseen.attainment, foreseen.attainment)
-        seen = judge_until_sure(self.instance, fleet, requests=self.requests, volume=volume)
-        found = [(one.attainment.share, one.attainment.low, one.attainment.high) for one in seen.classes]
-        share, low, high = np.array(found).T * (not seen.overload.overloaded)
-        return _Share(share, low, high)
+            return np.ones((3, len(self.instance.problem.slos)))
+        misses = predict_misses(self.instance, fleet, volume)
+        if not self.requests or not misses.stable:
+            return np.array([misses.attainment] * 3)
+        judgement = judge_until_sure(self.instance, fleet, requests=self.requests, volume=volume)
+        shares = [judged.attainment for judged in judgement.classes]
+        rows = np.array([[share.share, share.low, share.high] for share in shares])
+        return np.asarray(rows.T * (not judgement.overload.overloaded))
 
-    def holds(self, seen: _Share) -> bool:
-        """Whether every class surely keeps its goal."""
-        return self._good(seen.low)
-
-    def fails(self, seen: _Share) -> bool:
-        """Whether some class surely misses its goal."""
-        return not self._good(seen.high)
-
-    def _good(self, attainment: FloatArray) -> bool:
+    def keeps_goals(self, attainment: FloatArray) -> bool:
+        """Whether every class reaches its goal; attainment (classes,) [1]."""
         goals = np.array([slo.attainment for slo in self.instance.problem.slos])
         return bool((attainment >= goals - 1e-9).all())
 
-    def most(self, replicas: IntArray) -> float:
+    def limit(self, replicas: IntArray) -> float:
         """Highest volume that replicas serve without a queue that grows for ever [1]."""
         key = tuple(replicas.tolist())
-        if key not in self.limits:
+        if key not in self._limits:
             smaller = with_replicas(self.fleet, replicas)
-            self.limits[key] = largest_load(lambda one: predict_misses(self.instance, smaller, one).stable)
-        return self.limits[key]
+            self._limits[key] = largest_load(lambda volume: predict_misses(self.instance, smaller, volume).stable)
+        return self._limits[key]
 
-    def over(self, parts: list[_Part], need: IntArray) -> tuple[FloatArray, float]:
+    def cost(self, stretches: Iterator[Stretch]) -> float:
+        """Cost of the replicas that are paid for over a day [$]."""
+        paid = ((share, with_replicas(self.fleet, replicas)) for share, _, replicas in stretches if share)
+        return sum(share * fleet_cost(self.instance, fleet) for share, fleet in paid)
+
+    def over(self, stretches: Iterator[Stretch], need: IntArray) -> tuple[FloatArray, float]:
         """Share of the day's requests in time, (classes,), and share that meets too small a fleet or its queue."""
         total, late, backlog = np.zeros(len(self.instance.problem.slos)), 0.0, 0.0
-        for day in range(2):  # what is left in the queue at midnight is the first day's gift to the second
-            for part in parts:
-                volume = float(self.volume[part.hour])
-                queued, backlog = queue_share(volume, self.most(part.replicas), part.share, backlog)
-                if day and part.share:
-                    small = bool((part.replicas < need[part.hour]).any())
-                    late += part.share * volume * (1.0 if small else queued)
-                    total += part.share * volume * (1.0 - queued) * self.at(volume, part.replicas).share
+        day = list(stretches)
+        for number, (share, hour, replicas) in enumerate([*day, *day]):  # the first day leaves its queue at midnight
+            volume = float(self.volume[hour])
+            queued, backlog = queue_share(volume, self.limit(replicas), share, backlog)
+            if number >= len(day) and share:
+                small = bool((replicas < need[hour]).any())
+                late += share * volume * (1.0 if small else queued)
+                total += share * volume * (1.0 - queued) * self.attained(volume, replicas)[0]
         return np.asarray(total / self.volume.sum()), float(late / self.volume.sum())
 
-    def keeps_goals(self, parts: list[_Part], need: IntArray) -> bool:
-        """Whether every class reaches its goal over the day."""
-        return self._good(self.over(parts, need)[0])
+
+def judge_until_sure(instance: Instance, fleet: Fleet, *, requests: int, volume: float = 1.0) -> Judgement:
+    """A long run (`judge_long`), and others of as many requests, until a goal lies in no confidence interval.
+
+    Near saturation queues come and go so slowly that one run may be of one of them. Up to MOST_RUNS.
+    """
+    judgement = judge_long(instance, fleet, requests=requests, volume=volume)
+    long = judgement.runs[0].demand.trace.size
+    for number in range(1, MOST_RUNS):
+        if judgement.outcome is not Outcome.UNDECIDED:
+            break
+        other = Run.of(simulated_trace(instance, fleet, long, SEEDS * number, volume), judgement.engines)
+        judgement = replace(judge_runs(instance, judgement.engines, [*judgement.runs, other]), rate=judgement.rate)
+    return judgement
 
 
 def queue_share(volume: float, most: float, time: float, backlog: float) -> tuple[float, float]:

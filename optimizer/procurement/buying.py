@@ -1,32 +1,40 @@
 """Buying over time: which GPUs to reserve or buy now, which later and what to rent, when the growth is uncertain.
 
-The choice is that of `buying_program`; what is reported is its exact cost, hour by hour (`bill`); the gap lies between
-the two. The bound knows no fleets but those of the levels.
+A stochastic programme (`buying_program`) chooses; what is reported is the exact cost, hour by hour (`Dispatcher.bill`);
+the gap lies between the two. The bound knows no fleets but those of the levels. Fleets that a choice counts on are
+simulated at the rate that they are bought for, and the choice is made again without those that miss.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.errors import InfeasibleError
+from costmodel.units import KILO
+from optimizer.rivals.by_evaluation import settled
+from optimizer.solver.program import Builder, Program, solve
 from optimizer.verification.verify import ROUNDS
-from search_spaces.contracts import Contract, Terms, Tier
+from optimizer.whatif.second_look import look
+from search_spaces.bounds import HOURS_PER_DAY
+from search_spaces.contracts import HOURS_PER_MONTH, Terms, Tier
 from search_spaces.problem import Problem
 
-from .bill import Bill, at_peak, bill_of, energy, owned_hosting, path_of
-from .buying_looks import LookingAt, Looks, parts_of
-from .buying_program import Choice, choose
-from .commitments import Commitment, hourly_price
-from .dispatch import Dispatcher
-from .fleet_levels import Levels, level_rates
-from .fleet_search import search_levels
+from .bill import Bill, Commitment, Dispatcher, commitment_cost, gpus_to_rent, hourly_price
+from .fleet_levels import Levels, Option, Progress, SizedFleet, level_rates, search_levels
 
 FloatArray = NDArray[np.float64]
-Progress = Callable[[str, float], None]
+IntArray = NDArray[np.int64]
+
+GAP = 1e-3
+"""Relative gap at which the choice of commitments may stop [1]."""
+TIME_LIMIT = 30.0
+"""Of one choice of commitments [s]."""
+NODES = 20_000
+"""Of the search tree of one choice at most, so that the choice is the same on a slow machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +56,29 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
-class Bought:
+class Look:
+    """A fleet that was simulated: share of its requests within their SLOs [1], and how it misses, "" where it holds."""
+
+    fleet: SizedFleet
+    attainment: float
+    fault: str
+
+
+@dataclass(frozen=True, slots=True)
+class Looks:
+    """Looks at fleets that a plan counts on (of which there are `every`), and at such as it does without.
+
+    A plan that did not hold in the last round still counts on some of those that missed.
+    """
+
+    every: int = 0
+    held: tuple[Look, ...] = ()
+    missed: tuple[Look, ...] = ()
+    refuted: tuple[Look, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class BuyingPlan:
     """The answer: commitments of the first month, and an outcome for every path of the forecast.
 
     bound: least expected cost of any choice; for_expected: of the first month if the expected path were sure, and
@@ -70,22 +100,31 @@ class Bought:
     @property
     def total(self) -> float:
         """Expected cost over the horizon [$]."""
-        return self._mean([one.bill.total for one in self.outcomes])
+        return self._mean([outcome.bill.total for outcome in self.outcomes])
 
     @property
     def on_demand(self) -> float:
         """Expected cost of renting everything on demand, by the hour [$]."""
-        return self._mean([one.all_rented for one in self.outcomes])
+        return self._mean([outcome.all_rented for outcome in self.outcomes])
 
     @property
     def hindsight(self) -> float:
         """Expected cost if the path were known before the first month [$]."""
-        return self._mean([one.best for one in self.outcomes])
+        return self._mean([outcome.best for outcome in self.outcomes])
 
     @property
     def energy(self) -> float:
-        """Expected electricity of all GPUs in use [kWh]."""
-        return self._mean([energy(self.terms, one.bill) for one in self.outcomes])
+        """Expected electricity of all GPUs in use, rented ones too, with the overhead of their site [kWh]."""
+        return self._mean(
+            [
+                sum(
+                    hours.hours * gpus * watts / KILO
+                    for hours in outcome.bill.hours
+                    for gpus, watts in zip(hours.option.gpus, self.terms.draw, strict=True)
+                )
+                for outcome in self.outcomes
+            ]
+        )
 
     @property
     def gap(self) -> float:
@@ -101,135 +140,283 @@ class Bought:
         return float(self.terms.forecast.probabilities @ np.array(values))
 
 
-def buy(problem: Problem, terms: Terms, progress: Progress | None = None, looks: int = 0) -> Bought:
+def buy(problem: Problem, terms: Terms, progress: Progress | None = None, looks: int = 0) -> BuyingPlan:
     """Choose what to reserve and buy for a forecast; what is owned is a contract of the terms here, and no offer.
 
     looks: fleets that are simulated at most, of those that serve some hour of some path. Where one misses, fleets and
-    commitments are chosen again without it, ROUNDS times at most; what still misses then is said (`Bought.looks`).
+    commitments are chosen again without it, ROUNDS times at most; what still misses then is said (`BuyingPlan.looks`).
     Raises InfeasibleError when no fleet serves the highest rate of the forecast.
     """
-    problem = replace(problem, offers=tuple(one for one in problem.offers if not one.owned))
+    problem = replace(problem, offers=tuple(offer for offer in problem.offers if not offer.owned))
     every = np.concatenate([terms.forecast.rates(path.growth).ravel() for path in terms.forecast.paths])
     rates, prices = level_rates(every, terms.forecast.levels), _prices(problem, terms)
-    desk = LookingAt(looks, {})
+    simulated: dict[tuple[object, ...], Look] = {}
     for _ in range(1 + ROUNDS):
-        levels = search_levels(problem, rates, prices, progress, desk.refuted)
+        misses = [run for run in simulated.values() if run.fault]
+        levels = search_levels(problem, rates, prices, progress, [miss.fleet for miss in misses])
         if not all(levels.options):
-            raise InfeasibleError(_no_fleet(float(every.max()), desk))
-        found = buy_at(problem, terms, levels, progress)
-        seen = desk.look(parts_of([one.bill for one in found.outcomes]), progress)
-        if not seen.missed:
+            fault = f"no fleet meets the SLOs at {float(every.max()):.4g}/s, the highest rate of the forecast"
+            for miss in misses[-1:]:
+                fault += f": a fleet of {miss.fleet.gpus} at {miss.fleet.rate:.4g}/s {miss.fault}"
+            raise InfeasibleError(fault)
+        plan = buy_at(problem, terms, levels, progress)
+        plan = replace(plan, looks=_looks(simulated, plan.outcomes, looks, progress))
+        if not plan.looks.missed:
             break
-    return replace(found, looks=seen)
-
-
-def _no_fleet(rate: float, desk: LookingAt) -> str:
-    said = f"no fleet meets the SLOs at {rate:.4g}/s, the highest rate of the forecast"
-    missed = [one for one in desk.seen.values() if one.fault]
-    if not missed:
-        return said
-    return f"{said}: a fleet of {missed[-1].part.gpus} at {missed[-1].part.rate:.4g}/s {missed[-1].fault}"
-
-
-def buy_at(problem: Problem, terms: Terms, levels: Levels, progress: Progress | None = None) -> Bought:
-    """The same with the fleets of every level given."""
-    desk = _Desk(terms, levels, Dispatcher(terms.contracts, levels))
-    paths = [path_of(terms, levels, path.growth) for path in terms.forecast.paths]
-    chances, middle = terms.forecast.probabilities, terms.forecast.expected
-    told = progress or (lambda _what, _share: None)
-    told("choosing commitments", 0.5)
-    joint = desk.plan(paths, chances)
-    alone = [joint if len(paths) == 1 else desk.plan([path], np.ones(1)) for path in paths]
-    told("the same for the expected growth", 0.65)
-    mean = joint if alone[middle].now == joint.now else desk.plan(paths, chances, alone[middle].now)
-    nothing = Choice((), ((),) * len(paths), 0.0)
-    plans = [joint, mean, nothing]
-    costs = [desk.cost(paths, chances, plan) for plan in plans]
-    best = plans[int(np.argmin(costs))]
-    only = tuple(one for one in terms.contracts if one.tier is Tier.ON_DEMAND)
-    renter = _Desk(replace(terms, contracts=only), levels, Dispatcher(only, levels))
-    sunk = owned_hosting(terms)
-    outcomes = []
-    for number, path in enumerate(paths):
-        bill = desk.bill(path, best.on(number))
-        hindsight = min(bill.total, *(desk.bill(path, plan.on(0)).total for plan in (alone[number], nothing)))
-        outcomes.append(Outcome(best.later[number], bill, hindsight, renter.bill(path, ()).total + sunk))
-    return Bought(
-        problem=problem,
-        terms=terms,
-        levels=levels,
-        now=best.now,
-        outcomes=tuple(outcomes),
-        bound=min(joint.bound + sunk, *costs),
-        for_expected=mean.now,
-        for_expected_cost=costs[1],
-        fixed=renter.bill(at_peak(paths[middle]), ()).total + sunk,
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class _Desk:
-    """Terms and fleets, and what is computed from them again and again."""
-
-    terms: Terms
-    levels: Levels
-    dispatcher: Dispatcher
-
-    def bill(self, path: FloatArray, commitments: Sequence[Commitment]) -> Bill:
-        return bill_of(self.terms, self.dispatcher, path, commitments)
-
-    def cost(self, paths: Sequence[FloatArray], chances: FloatArray, choice: Choice) -> float:
-        """Expected cost [$]."""
-        return float(chances @ np.array([self.bill(path, choice.on(k)).total for k, path in enumerate(paths)]))
-
-    def plan(self, paths: Sequence[FloatArray], chances: FloatArray, now: Sequence[Commitment] | None = None) -> Choice:
-        """The programme's choice; `now`, if given, is settled.
-
-        The programme thinks spot dearer in no number than it is, and may lean on it too much, so that it is asked
-        without spot too, and the exact cost decides.
-        """
-        firm = tuple(one for one in self.terms.contracts if one.spot is None)
-        asked = [self.terms] if len(firm) == len(self.terms.contracts) else [self.terms, self._only(firm)]
-        found = [choose(terms, self.levels, paths, chances, now) for terms in asked]
-        lean = [self._lean(paths, chances, one, settled=now is not None) for one in found]
-        best = min(lean, key=lambda one: self.cost(paths, chances, one))
-        return replace(best, bound=found[0].bound)
-
-    def _only(self, contracts: tuple[Contract, ...]) -> Terms:
-        return replace(self.terms, contracts=contracts)
-
-    def _lean(self, paths: Sequence[FloatArray], chances: FloatArray, found: Choice, *, settled: bool) -> Choice:
-        """The choice less the GPUs without which it costs no more."""
-        now = found.now
-        if not settled:
-            now = _without_idle(now, lambda kept: self.cost(paths, chances, replace(found, now=kept)))
-        return replace(found, now=now, later=tuple(map(self._lean_later, paths, [now] * len(paths), found.later)))
-
-    def _lean_later(
-        self, path: FloatArray, now: tuple[Commitment, ...], later: tuple[Commitment, ...]
-    ) -> tuple[Commitment, ...]:
-        return _without_idle(later, lambda kept: self.bill(path, (*now, *kept)).total)
-
-
-def _without_idle(
-    taken: tuple[Commitment, ...], cost: Callable[[tuple[Commitment, ...]], float]
-) -> tuple[Commitment, ...]:
-    """The commitments less each GPU without which the cost is no higher: the search may stop a hair above the best."""
-    kept, least = list(taken), cost(taken)
-    for index in range(len(kept)):
-        while kept[index].count:
-            fewer = [*kept]
-            fewer[index] = replace(kept[index], count=kept[index].count - 1)
-            price = cost(tuple(one for one in fewer if one.count))
-            if price > least:
-                break
-            kept, least = fewer, price
-    return tuple(one for one in kept if one.count)
+    return plan
 
 
 def _prices(problem: Problem, terms: Terms) -> list[list[float]]:
     """Price sets to search with [$/h]: on demand, and each offer at its cheapest contract held all the time."""
-    by_offer = [[one for one in terms.contracts if one.offer == index] for index in range(len(problem.offers))]
-    rent = [next(one.running for one in mine if one.tier is Tier.ON_DEMAND) for mine in by_offer]
-    least = [max(min(hourly_price(one, terms.forecast.months) for one in mine), 1e-4) for mine in by_offer]
+    rent, least = [], []
+    for offer in range(len(problem.offers)):
+        contracts = [contract for contract in terms.contracts if contract.offer == offer]
+        rent.append(next(contract.running for contract in contracts if contract.tier is Tier.ON_DEMAND))
+        least.append(max(min(hourly_price(contract, terms.forecast.months) for contract in contracts), 1e-4))
     return [rent] if np.allclose(np.array(least) / least[0], np.array(rent) / rent[0]) else [rent, least]
+
+
+def _looks(
+    simulated: dict[tuple[object, ...], Look], outcomes: Sequence[Outcome], most: int, progress: Progress | None
+) -> Looks:
+    """Simulate fleets that serve some hour, each at the rate that it is sized for, up to `most` in all.
+
+    Those of the highest level first, then of the most hours; with the batch limits that `pdplan optimize` gives them.
+    """
+    rows: dict[tuple[object, ...], tuple[int, float, SizedFleet]] = {}
+    for hours in (hours for outcome in outcomes for hours in outcome.bill.hours):
+        for sized in hours.option.fleets:
+            level, sum_of_hours, first = rows.get(sized.key, (hours.level, 0.0, sized))
+            rows[sized.key] = max(level, hours.level), sum_of_hours + hours.hours, first
+    fleets = {key: row[2] for key, row in sorted(rows.items(), key=lambda item: (-item[1][0], -item[1][1]))}
+    new = [key for key in fleets if key not in simulated][: max(most - len(simulated), 0)]
+    for number, key in enumerate(new):
+        sized, instance = fleets[key], fleets[key].instance
+        if progress is not None:
+            progress(f"simulating {sized.gpus} at {sized.rate:.3g} req/s", 0.7 + 0.3 * number / len(new))
+        load = replace(instance.problem.workload, request_rate=sized.rate)
+        here = replace(instance, problem=replace(instance.problem, workload=load))
+        simulated[key] = Look(sized, *look(here, settled(instance, sized.fleet)))
+    runs = [simulated[key] for key in fleets if key in simulated]
+    return Looks(
+        every=len(fleets),
+        held=tuple(run for run in runs if not run.fault),
+        missed=tuple(run for run in runs if run.fault),
+        refuted=tuple(run for key, run in simulated.items() if run.fault and key not in fleets),
+    )
+
+
+def buy_at(problem: Problem, terms: Terms, levels: Levels, progress: Progress | None = None) -> BuyingPlan:
+    """The same with the fleets of every level given."""
+    tell = progress or (lambda _what, _share: None)
+    paths = [path_of(terms, levels, path.growth) for path in terms.forecast.paths]
+    prospect = _Prospect(Dispatcher(terms, levels), paths, terms.forecast.probabilities)
+    middle, now = terms.forecast.expected, prospect.first
+    tell("choosing commitments", 0.5)
+    joint, bound = prospect.plan()
+    sure = [_Prospect(prospect.dispatcher, [path], np.ones(1)) for path in paths]
+    alone = [joint if len(paths) == 1 else case.plan()[0] for case in sure]
+    tell("the same for the expected growth", 0.65)
+    expected = alone[middle][0]
+    mean = joint if (expected[now] == joint[0, now]).all() else prospect.plan(expected)[0]
+    plans = [joint, mean, np.zeros_like(joint)]
+    costs = [prospect.cost(plan) for plan in plans]
+    best = plans[int(np.argmin(costs))]
+    renter = replace(
+        terms, contracts=tuple(contract for contract in terms.contracts if contract.tier is Tier.ON_DEMAND)
+    )
+    rent = Dispatcher(renter, levels)
+    sunk = sum(contract.held * contract.monthly * terms.forecast.months for contract in terms.contracts)
+    outcomes = []
+    for number, (path, counts) in enumerate(zip(paths, best, strict=True)):
+        bill = prospect.dispatcher.bill(path, prospect.commitments(counts))
+        hindsight = min(bill.total, *(sure[number].cost(plan[:1]) for plan in (alone[number], plans[-1])))
+        later = prospect.commitments(np.where(now, 0, counts))
+        outcomes.append(Outcome(later, bill, hindsight, rent.bill(path, ()).total + sunk))
+    return BuyingPlan(
+        problem=problem,
+        terms=terms,
+        levels=levels,
+        now=prospect.commitments(np.where(now, best[0], 0)),
+        outcomes=tuple(outcomes),
+        bound=min(bound + sunk, *costs),
+        for_expected=prospect.commitments(np.where(now, mean[0], 0)),
+        for_expected_cost=costs[1],
+        fixed=rent.bill(_at_peak(paths[middle]), ()).total + sunk,
+    )
+
+
+def path_of(terms: Terms, levels: Levels, growth: float) -> FloatArray:
+    """Hours at each level in each month when the rate grows so fast per month [1], (months, levels) [h]."""
+    level = levels.level_of(terms.forecast.rates(growth))
+    hours = np.zeros((terms.forecast.months, levels.rates.size))
+    np.add.at(hours, (np.arange(terms.forecast.months)[:, None], level), HOURS_PER_MONTH / HOURS_PER_DAY)
+    return hours
+
+
+def _at_peak(path: FloatArray) -> FloatArray:
+    """All hours of each month at its highest level."""
+    highest = path.shape[1] - 1 - np.argmax(path[:, ::-1] > 0.0, axis=1)
+    return np.asarray(np.where(np.arange(path.shape[1]) == highest[:, None], path.sum(axis=1, keepdims=True), 0.0))
+
+
+@dataclass(frozen=True, slots=True)
+class _Prospect:
+    """Paths that the demand may take, (months, levels) [h] each, and their probabilities.
+
+    A plan for them is how many GPUs are taken at each start on each path, (paths, starts); `starts_of` lists starts.
+    """
+
+    dispatcher: Dispatcher
+    paths: Sequence[FloatArray]
+    probabilities: FloatArray
+
+    @property
+    def first(self) -> NDArray[np.bool_]:
+        """Starts in the first month: there a plan is the same on every path."""
+        return np.array([start.month == 0 for start in starts_of(self.dispatcher.terms)], dtype=np.bool_)
+
+    def commitments(self, counts: IntArray) -> tuple[Commitment, ...]:
+        """So many GPUs at each start."""
+        starts = zip(starts_of(self.dispatcher.terms), counts.tolist(), strict=True)
+        return tuple(replace(start, count=count) for start, count in starts if count)
+
+    def cost(self, plan: IntArray) -> float:
+        """Expected cost [$]."""
+        rows = zip(self.paths, map(self.commitments, plan), strict=True)
+        return float(self.probabilities @ np.array([self.dispatcher.bill(*row).total for row in rows]))
+
+    def plan(self, now: IntArray | None = None) -> tuple[IntArray, float]:
+        """The programme's plan, and the least that any would cost [$]; now (starts,): of the first month, if settled.
+
+        The programme thinks spot dearer in no number than it is, and may lean on it too much, so that it is asked
+        without spot too, and the exact cost decides. The bound leaves out what owned GPUs cost in use or not.
+        """
+        terms = self.dispatcher.terms
+        firm = replace(terms, contracts=tuple(contract for contract in terms.contracts if contract.spot is None))
+        plans, bounds = [], []
+        for case in [terms] if len(firm.contracts) == len(terms.contracts) else [terms, firm]:
+            program, variables = buying_program(case, self.dispatcher.levels, self.paths, self.probabilities, now)
+            solution = solve(program, time_limit=TIME_LIMIT, gap=GAP, nodes=NODES)
+            none = np.tile(np.where(self.first, 0 if now is None else now, 0), (len(self.paths), 1))
+            plan = np.round(solution.x[variables]).astype(np.int64) if solution.x.size else none
+            plans.append(self._lean(plan, settled=now is not None))
+            bounds.append(max(solution.bound, 0.0))
+        return min(plans, key=self.cost), bounds[0]
+
+    def _lean(self, plan: IntArray, *, settled: bool) -> IntArray:
+        """The plan less the GPUs without which it costs no more: the search may stop a hair above the best."""
+        paths = np.arange(len(plan))
+        places = [] if settled else [(paths, start) for start in np.flatnonzero(self.first).tolist()]
+        places += [(paths[[path]], start) for path in paths for start in np.flatnonzero(~self.first).tolist()]
+        least = self.cost(plan)
+        for rows, start in places:
+            while plan[rows, start].any():
+                fewer = plan.copy()
+                fewer[rows, start] -= 1
+                price = self.cost(fewer)
+                if price > least:
+                    break
+                plan, least = fewer, price
+        return plan
+
+
+def starts_of(terms: Terms) -> list[Commitment]:
+    """One GPU under every contract to decide on, in every month in which that can be done."""
+    return [
+        Commitment(contract, month, 1)
+        for contract in terms.contracts
+        if contract.committed
+        for month in range(0, terms.forecast.months - contract.delay, terms.decide_every)
+    ]
+
+
+def buying_program(
+    terms: Terms,
+    levels: Levels,
+    paths: Sequence[FloatArray],
+    probabilities: FloatArray,
+    now: IntArray | None = None,
+) -> tuple[Program, IntArray]:
+    """What to reserve and buy while the growth is not known: a two-stage stochastic integer programme.
+
+    Paths p of the demand with probabilities q_p. The commitments of the first month are the same on all of them; later
+    ones are made when the path is known, and so is what is rented.
+    n_k whole: GPUs taken under contract k now;  n_pks whole: in month s on path p;  u_pmlk >= 0: in use in month m at
+    level l of the rate;  y_pmlo 0 or 1: fleet o serves then
+    min  sum cost_k0 n_k + sum_p q_p (sum cost_ks n_pks + sum hours_pml running_k u_pmlk)
+    sum_o y_pmlo = 1;  sum_{k of t} u_pmlk >= sum_o gpus_ot y_pmlo;  u_pmlk <= sum n_k + n_pks in force in month m
+    Birge and Louveaux, Introduction to Stochastic Programming, section 1.1; with one contract, one type and linear
+    fleets it is the newsvendor: the n-th GPU is reserved if it is needed in a larger share of hours than its price
+    ratio. Spot GPUs need the least headroom of any number that a level uses here, so that the bound is one.
+
+    paths: hours at each level in each month, (months, levels) [h]; now: GPUs taken at each start of the first month,
+    if that is settled. Returns the programme and its commitments, (paths, starts).
+    """
+    builder, starts = Builder(), starts_of(terms)
+    commitments = _commitments(builder, terms, levels, probabilities, now)
+    running = _running(terms, levels)
+    for path, (hours, chance) in enumerate(zip(paths, probabilities.tolist(), strict=True)):
+        for month, level in np.argwhere(hours).tolist():
+            name = f"{path}_{month}_{level}"
+            cost = chance * hours[month, level] * running[level]
+            use = _serve(builder, terms, levels.options[level], name, cost)
+            for k, contract in enumerate(terms.contracts):
+                if contract.committed:
+                    row = builder.rows([f"held{name}_{k}"], -np.inf, 0.0)
+                    builder.entries(row, use[k], 1.0)
+                    in_force = [start.contract == contract and start.in_force(month) for start in starts]
+                    builder.entries(row, commitments[path, in_force], -1.0)
+    return builder.build(), commitments
+
+
+def _commitments(
+    builder: Builder, terms: Terms, levels: Levels, probabilities: FloatArray, now: IntArray | None
+) -> IntArray:
+    """Variables of the commitments, (paths, starts): of the first month the same on every path."""
+    starts, months, most = starts_of(terms), terms.forecast.months, levels.most.max(axis=0)
+    cost = np.array([commitment_cost(start.contract, start.month, months) for start in starts])
+    upper = np.array([most[start.contract.offer] for start in starts])
+    names = np.array([f"n{terms.contracts.index(start.contract)}_{start.month}" for start in starts])
+    first = np.array([start.month == 0 for start in starts], dtype=np.bool_)
+    variables = np.zeros((probabilities.size, len(starts)), dtype=np.int64)
+    variables[:, first] = builder.variables(names[first].tolist(), cost[first], upper[first], whole=True)
+    for path, chance in enumerate(probabilities.tolist()):
+        later = [f"{name}_{path}" for name in names[~first]]
+        variables[path, ~first] = builder.variables(later, chance * cost[~first], upper[~first], whole=True)
+    if now is not None:
+        rows = builder.rows([f"settled{k}" for k in np.flatnonzero(first)], now[first], now[first])
+        builder.entries(rows, variables[0, first], 1.0)
+    return variables
+
+
+def _serve(builder: Builder, terms: Terms, options: Sequence[Option], name: str, cost: FloatArray) -> IntArray:
+    """One option serves an hour, from GPUs that are rented or held; returns those in use, (contracts,).
+
+    cost: of one GPU of each contract in use then [$].
+    """
+    shares = builder.variables([f"y{name}_{o}" for o in range(len(options))], 0.0, 1.0, whole=True)
+    builder.entries(builder.rows([f"serve{name}"], 1.0, 1.0), shares, 1.0)
+    held = [float(contract.held) for contract in terms.contracts]
+    upper = np.where([contract.tier is Tier.OWNED for contract in terms.contracts], held, np.inf)
+    use = builder.variables([f"u{name}_{k}" for k in range(upper.size)], cost, upper)
+    need = builder.rows([f"need{name}_{t}" for t in range(len(terms.draw))], 0.0, np.inf)
+    builder.entries(need[[contract.offer for contract in terms.contracts]], use, 1.0)
+    gpus = np.array([option.gpus for option in options], dtype=np.float64).T
+    builder.entries(need[:, None], shares[None, :], -gpus)
+    return use
+
+
+def _running(terms: Terms, levels: Levels) -> FloatArray:
+    """Running cost of every contract at every level, (levels, contracts) [$/h].
+
+    Of spot with the least headroom that any number which the options of the level use needs.
+    """
+    cost = np.tile([contract.running for contract in terms.contracts], (levels.rates.size, 1))
+    for k, contract in enumerate(terms.contracts):
+        if contract.spot is not None:
+            most = levels.most[:, contract.offer]
+            spot = gpus_to_rent(int(most.max()), contract.spot)
+            headroom = np.minimum.accumulate(spot[1:] / np.arange(1, spot.size))
+            cost[:, k] *= np.append(1.0, headroom)[most]
+    return cost

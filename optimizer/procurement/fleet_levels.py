@@ -1,23 +1,35 @@
-"""Which GPUs serve which rate: fleets of several mixes of types at a few rates of a forecast, alone or side by side."""
+"""Which fleets serve which rate of a forecast: searched for from the highest rate down, alone or side by side.
+
+A fleet serves every lower rate too, so that its price is the ceiling there and its engines are enough; what neither
+the rate nor a price changes is worked out once (`physics`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
 
-from optimizer.fleets import bought
-from optimizer.fleets.build_plan import fleet_gpus
+from optimizer.fleets.bought import gpu_cost, paid_gpus
+from optimizer.fleets.bought import within_limits as gpus_within_limits
+from optimizer.fleets.build_plan import engine_pools, fleet_gpus
 from optimizer.fleets.fleet import Fleet
+from optimizer.loads.diagnose import check_floors, check_shapes
+from optimizer.loads.instance import Instance, at_volume, make_instance
 from optimizer.plans.records import EnginePool
-from optimizer.rivals.by_evaluation import Evaluated
-from optimizer.whatif.physics import Engines, engines_of
-from search_spaces.problem import Problem
+from optimizer.rivals.by_evaluation import Evaluated, cheapest_held
+from optimizer.rivals.per_class import classes_apart, of_class
+from optimizer.whatif.physics import Engines, Way, engines_of, physics_at
+from optimizer.whatif.refuted import Remaining, refuted_with
+from search_spaces.engines import load_engine_overhead
+from search_spaces.problem import Billing, Constraints, Objective, Problem
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
+Progress = Callable[[str, float], None]
 
 SAME = 1e-9
 """Relative difference up to which a rate is served by the fleet of a level."""
@@ -26,27 +38,31 @@ MOST_OPTIONS, MOST_RANKED = 100, 1500
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Part:
-    """A fleet of one or two pools, and what is known at the rate that it was found for.
+class SizedFleet:
+    """A fleet of one or two pools, and the instance at the rate that it is sized for; group: which requests it serves.
 
-    number: of the requests that share pools.
+    All requests are group 0, or each SLO class is a group where no pool may serve two.
     """
 
-    number: int
-    known: Evaluated
+    group: int
+    instance: Instance
     fleet: Fleet
-    pools: tuple[EnginePool, ...]
 
     @property
     def rate(self) -> float:
-        """Arrivals that it is bought for [1/s]."""
-        return float(self.known.instance.flows.rate.sum())
+        """Arrivals that it is sized for [1/s]."""
+        return float(self.instance.flows.rate.sum())
 
     @property
     def gpus(self) -> str:
         """Its GPUs in words, such as "4 H100 + 2 H200"."""
-        offers, count = self.known.instance.problem.offers, fleet_gpus(self.known.instance, self.fleet).tolist()
+        offers, count = self.instance.problem.offers, fleet_gpus(self.instance, self.fleet).tolist()
         return " + ".join(f"{n} {offer.accelerator.name}" for offer, n in zip(offers, count, strict=True) if n)
+
+    @property
+    def pools(self) -> tuple[EnginePool, ...]:
+        """Its pools, as every record of a fleet states them."""
+        return tuple(engine_pools(self.instance, self.fleet))
 
     @property
     def engines(self) -> tuple[Engines, ...]:
@@ -56,24 +72,33 @@ class Part:
     @property
     def key(self) -> tuple[object, ...]:
         """What tells it from every other."""
-        return self.number, self.rate, self.engines
+        return self.group, self.rate, self.engines
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One fleet that serves a level of the rate: GPUs of each offer, its pools, and what it consists of."""
+    """One way to serve a level of the rate: GPUs of each offer that are paid for, and the fleets side by side."""
 
     gpus: tuple[int, ...]
-    pools: tuple[EnginePool, ...]
-    parts: tuple[Part, ...] = field(default=(), compare=False)
+    fleets: tuple[SizedFleet, ...] = ()
+
+    @property
+    def pools(self) -> tuple[EnginePool, ...]:
+        """The pools of all its fleets."""
+        return tuple(pool for sized in self.fleets for pool in sized.pools)
 
 
 @dataclass(frozen=True, slots=True)
 class Levels:
-    """Rates, ascending [1/s], and for each the fleets that serve it; those of higher rates serve lower ones too."""
+    """Rates, ascending [1/s], and for each the ways to serve it; those of higher rates serve lower ones too."""
 
     rates: FloatArray
     options: tuple[tuple[Option, ...], ...]
+
+    @property
+    def most(self) -> IntArray:
+        """GPUs of each offer that any option of a level takes, (levels, offers)."""
+        return np.array([np.max([option.gpus for option in options], axis=0) for options in self.options])
 
     def level_of(self, rates: FloatArray) -> IntArray:
         """Number of the lowest level that serves each rate."""
@@ -86,13 +111,13 @@ def level_rates(rates: FloatArray, count: int) -> FloatArray:
     >>> level_rates(np.array([1.0, 3.0, 3.0]), 4).tolist(), level_rates(np.array([1.0, 2.0, 3.0, 4.0]), 3).tolist()
     ([1.0, 3.0], [1.0, 2.0, 4.0])
     """
-    known = np.unique(rates[rates > 0.0])
-    if known.size <= count:
-        return known
+    distinct = np.unique(rates[rates > 0.0])
+    if distinct.size <= count:
+        return distinct
     if count == 1:
-        return known[-1:]
-    spaced = np.geomspace(known[0], known[-1], count)
-    spaced[[0, -1]] = known[[0, -1]]
+        return distinct[-1:]
+    spaced = np.geomspace(distinct[0], distinct[-1], count)
+    spaced[[0, -1]] = distinct[[0, -1]]
     return spaced
 
 
@@ -109,22 +134,25 @@ def make_levels(
     dearest. prices: sets of $/h of one GPU of each type by which they are ranked; None: all alike. allowed: whether two
     fleets side by side are within the limits on a fleet.
     """
-    usable = [_best([option for found in fleets[level:] for option in found], prices) for level in range(rates.size)]
+    usable = [
+        _best([option for options in fleets[level:] for option in options], prices) for level in range(rates.size)
+    ]
     for level in range(rates.size):
         pairs = (
-            beside(first, second)
+            side_by_side(pair)
             for low in range(level)
-            for first in usable[low]
-            for second in usable[int(np.searchsorted(rates, (rates[level] - rates[low]) * (1.0 - SAME)))]
+            for pair in product(
+                usable[low], usable[int(np.searchsorted(rates, (rates[level] - rates[low]) * (1.0 - SAME)))]
+            )
         )
         usable[level] = _best([*usable[level], *filter(allowed, pairs)], prices)
     return Levels(rates, tuple(usable))
 
 
-def beside(first: Option, second: Option) -> Option:
-    """Two fleets side by side."""
-    gpus = tuple(a + b for a, b in zip(first.gpus, second.gpus, strict=True))
-    return Option(gpus, (*first.pools, *second.pools), (*first.parts, *second.parts))
+def side_by_side(options: Sequence[Option]) -> Option:
+    """Several options as one."""
+    gpus = (sum(counts) for counts in zip(*(option.gpus for option in options), strict=True))
+    return Option(tuple(gpus), tuple(sized for option in options for sized in option.fleets))
 
 
 def _best(options: Sequence[Option], prices: Sequence[Sequence[float]] | None) -> tuple[Option, ...]:
@@ -142,6 +170,109 @@ def _best(options: Sequence[Option], prices: Sequence[Sequence[float]] | None) -
 
 
 def within_limits(problem: Problem, option: Option) -> bool:
-    """Whether a fleet is within every limit of the problem; its pools are counted as they are, none merged."""
-    pools_fit = problem.constraints.fits(pool.role for part in option.parts for pool in part.fleet.pools)
-    return pools_fit and bool(bought.within_limits(problem, np.array(option.gpus)))
+    """Whether an option is within every limit of the problem; its pools are counted as they are, none merged."""
+    pools_fit = problem.constraints.fits(pool.role for sized in option.fleets for pool in sized.fleet.pools)
+    return pools_fit and bool(gpus_within_limits(problem, np.array(option.gpus)))
+
+
+def search_levels(
+    problem: Problem,
+    rates: FloatArray,
+    prices: Sequence[Sequence[float]],
+    progress: Progress | None = None,
+    refuted: Sequence[SizedFleet] = (),
+) -> Levels:
+    """Search for fleets of at most two pools at each rate, by formula: of all types together, and of each alone.
+
+    Of so many for each SLO class where no pool may serve two. rates: ascending [1/s]; prices: sets of $/h of one GPU
+    of each offer; the cheapest fleet at each set is found. refuted: fleets that did not hold when simulated; neither do
+    they at higher rates. Raises InputError where no engine can exist, or keep the SLOs even when idle.
+    """
+    markets = [market for usd in prices for market in _markets(problem, usd)]
+    descents = [
+        _descent(markets, rates, group, ways, [sized for sized in refuted if sized.group == group])
+        for group, ways in enumerate(_ways(problem))
+    ]
+    fleets: list[list[Option]] = []
+    for number, rate in enumerate(rates[::-1].tolist()):
+        if progress is not None:
+            progress(f"fleets for {rate:.3g} req/s", 0.5 * number / rates.size)
+        together = [side_by_side(options) for options in product(*map(next, descents))]
+        gpus = [paid_gpus(problem, np.array(option.gpus)).astype(int).tolist() for option in together]
+        paid = (replace(option, gpus=tuple(row)) for option, row in zip(together, gpus, strict=True))
+        fleets.append([option for option in paid if within_limits(problem, option)])
+    return make_levels(rates, fleets[::-1], prices, lambda option: within_limits(problem, option))
+
+
+def _markets(problem: Problem, prices: Sequence[float]) -> Iterator[Problem]:
+    """The problem with all offers at some prices, then with each alone."""
+    offers = [replace(offer, usd_per_hour=usd) for offer, usd in zip(problem.offers, prices, strict=True)]
+    yield replace(problem, offers=tuple(offers))
+    if len(offers) > 1:
+        for kept in offers:
+            stock = tuple(offer if offer is kept else replace(offer, inventory=0) for offer in offers)
+            yield replace(problem, offers=stock)
+
+
+def _ways(problem: Problem) -> Iterator[tuple[Way, ...]]:
+    """Ways to split the latency limits of each group of requests at 1 request/s, free of prices and limits."""
+    free = replace(
+        problem,
+        workload=replace(problem.workload, request_rate=1.0),
+        offers=tuple(replace(offer, usd_per_hour=1.0, inventory=None, billing=Billing.GPU) for offer in problem.offers),
+        objective=Objective(),
+        constraints=Constraints(
+            spare_replicas=problem.constraints.spare_replicas, balancing=problem.constraints.balancing
+        ),
+    )
+    whole = make_instance(free, load_engine_overhead(free.engine, free.engine_changes))
+    check_shapes(free, whole.enumeration)
+    check_floors(whole)
+    classes = range(len(problem.slos)) if classes_apart(problem) else ()
+    for instance in [of_class(whole, k, Fleet(()), later=0) for k in classes] or [whole]:
+        yield physics_at(instance).ways
+
+
+def _descent(
+    markets: Sequence[Problem], rates: FloatArray, group: int, ways: Sequence[Way], refuted: Sequence[SizedFleet]
+) -> Iterator[list[Option]]:
+    """The cheapest fleets of a group on each market, each once, at each rate from the highest down.
+
+    Ways that gave no fleet at the highest rate are not tried at lower ones, unless none gave any.
+    """
+    cheapest: list[Option | None] = [None] * len(markets)
+    enough: list[dict[int, int]] = [{} for _ in ways]
+    for number, rate in enumerate(rates[::-1].tolist()):
+        evaluated = [_evaluated(way, rate, high, refuted) for way, high in zip(ways, enough, strict=True)]
+        rows = [_cheapest(group, evaluated, *case) for case in zip(markets, cheapest, strict=True)]
+        cheapest = [option for option, _ in rows]
+        used = sorted({way for _, way in rows if way is not None})
+        if number == 0 and used:
+            ways, evaluated = [ways[k] for k in used], [evaluated[k] for k in used]
+        enough = [{k: high for k, (_, high) in way.known.items() if high is not None} for way in evaluated]
+        yield list({option.gpus: option for option in cheapest if option is not None}.values())
+
+
+def _evaluated(way: Way, rate: float, enough: dict[int, int], refuted: Sequence[SizedFleet]) -> Evaluated:
+    """What the evaluation says at a rate [1/s]; enough: engines of each setting that are enough at a higher one."""
+    instance = at_volume(way.instance, rate)
+    most = float(instance.flows.rate.sum()) * (1.0 + SAME)
+    lost = frozenset(refuted_with(sized.engines) for sized in refuted if sized.rate <= most)
+    evaluated = Remaining.after(Evaluated.of(instance, way.settings), lost)
+    evaluated.known.update({k: (int(evaluated.least[k]) - 1, high) for k, high in enough.items()})
+    return evaluated
+
+
+def _cheapest(
+    group: int, ways: Sequence[Evaluated], market: Problem, above: Option | None
+) -> tuple[Option | None, int | None]:
+    """The cheapest fleet and its way; the one of the next higher rate, and no way, where none costs less."""
+    best, used = above, None
+    ceiling = np.inf if above is None else float(gpu_cost(market, np.array(above.gpus)))
+    for number, way in enumerate(ways):
+        held = cheapest_held(way, market, ceiling)
+        if held is not None:
+            picks, ceiling = held
+            sized, used = SizedFleet(group, way.instance, way.fleet(picks)), number
+            best = Option(tuple(fleet_gpus(sized.instance, sized.fleet).tolist()), (sized,))
+    return best, used

@@ -7,8 +7,10 @@ hands its KV on within its own domain only.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,15 +19,18 @@ from costmodel.engine import Role
 from optimizer.fleets.build_plan import fleet_cost, offer_costs
 from optimizer.fleets.fleet import Fleet
 from optimizer.loads.instance import Instance
-from optimizer.verification.judge import Judgement, Outcome
+from optimizer.verification.judge import Judgement, Outcome, judge
+from optimizer.verification.verdict import LIFETIMES, LONGEST, MOST_REQUESTS, in_system
 from search_spaces.problem import Billing
 
-from .long_runs import judge_long
-
 FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
 Progress = Callable[[str, float], None]
 Engines = tuple[int, ...]
 """Engines of every pool of a fleet."""
+
+LONGER = 2
+"""Factor from one run to the next."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +75,12 @@ class Resilience:
     @property
     def held(self) -> bool:
         """Whether every goal is shown to be met, without a loss and after each."""
-        return self.whole.proven and all(one.held for one in self.losses)
+        return self.whole.proven and all(loss.held for loss in self.losses)
 
     def spare_cost(self, what: str, *, only_where_needed: bool) -> float:
         """What N+k costs more [$/h]: for every pool or type, or for those of which a loss is not shown to be borne."""
-        mine = [one for one in self.losses if one.what == what and not (only_where_needed and one.held)]
-        return sum({one.of: one.spare for one in mine}.values())
+        losses = [loss for loss in self.losses if loss.what == what and not (only_where_needed and loss.held)]
+        return sum({loss.of: loss.spare for loss in losses}.values())
 
 
 def resilience(
@@ -83,7 +88,7 @@ def resilience(
     fleet: Fleet,
     *,
     count: int = 1,
-    needed: Sequence[int] | None = None,
+    spares: Sequence[int] | None = None,
     requests: int = 5_000,
     seed: int = 0,
     volume: float = 1.0,
@@ -91,125 +96,100 @@ def resilience(
 ) -> Resilience:
     """Take `count` replicas from each pool in turn, then `count` nodes, and simulate what is left.
 
-    needed: engines of every pool without its spares; default: all of them. requests: of each run, more where these are
-    too few to tell (`judge_long`).
+    spares: engines of every pool beyond those that the demand needs, at work like the others; default: none. requests:
+    of each run, more where these are too few to tell (`judge_long`).
     """
+    needed = tuple(pool.replicas for pool in fleet.pools)
+    engines = needed if spares is None else tuple(map(sum, zip(needed, spares, strict=True)))
+    fleet = with_replicas(fleet, engines)
 
+    @cache
     def judged(left: Engines) -> Judgement | None:
         fewer = without(instance, fleet, left)
         return None if fewer is None else judge_long(instance, fewer, requests=requests, seed=seed, volume=volume)
 
-    engines = tuple(pool.replicas for pool in fleet.pools)
-    least = engines if needed is None else tuple(needed)
-    known = {engines: judged(engines)}
-    cases = [*_replica_losses(instance, fleet, count, least), *_node_losses(instance, fleet, count, least)]
+    whole = judged(engines)
+    if whole is None:
+        raise ValueError("the fleet does not serve all of its requests")
+    cases = list(_losses(instance, fleet, count, needed))
     losses = []
     for number, case in enumerate(cases):
         if progress is not None:
             progress(f"{case.of} less {case.number} {case.what}", number / len(cases))
-        if case.left not in known:
-            known[case.left] = judged(case.left)
-        losses.append(replace(case, judgement=known[case.left]))
-    whole = known[engines]
-    if whole is None:
-        raise ValueError("the fleet does not serve all of its requests")
+        losses.append(replace(case, judgement=judged(case.left)))
     return Resilience(tuple(pool.name for pool in fleet.pools), whole, fleet_cost(instance, fleet), tuple(losses))
 
 
-def with_spares(fleet: Fleet, spares: Sequence[int]) -> Fleet:
-    """The fleet with its spare replicas at work like the others."""
-    return with_engines(fleet, [pool.replicas + more for pool, more in zip(fleet.pools, spares, strict=True)])
+def judge_long(instance: Instance, fleet: Fleet, *, requests: int, seed: int = 0, volume: float = 1.0) -> Judgement:
+    """Simulate `requests` requests of the demand, times `volume`, or more where these do not tell if a pool keeps up.
+
+    A run starts empty: requests pile up until as many run as come while one stays, which is no overload. So a run lasts
+    LIFETIMES / 2 of a mean request at least, as far as MOST_REQUESTS goes; and where requests pile up all the same, yet
+    are in time, it is made longer, up to LONGEST requests, until that ends, or until the queue has made them late.
+    """
+    filled = math.ceil(LIFETIMES / 2.0 * in_system(instance, volume))
+    requests = max(requests, min(filled, MOST_REQUESTS))
+    judgement = judge(instance, fleet, requests=requests, seed=seed, volume=volume)
+    while judgement.overload.overloaded and not judgement.missed and requests < LONGEST:
+        requests = min(LONGER * requests, LONGEST)
+        judgement = judge(instance, fleet, requests=requests, seed=seed, volume=volume)
+    return judgement
 
 
-def with_engines(fleet: Fleet, engines: Sequence[int]) -> Fleet:
+def with_replicas(fleet: Fleet, replicas: Sequence[int] | IntArray) -> Fleet:
     """The same pools with other numbers of replicas."""
-    return Fleet(tuple(replace(pool, replicas=n) for pool, n in zip(fleet.pools, engines, strict=True)))
+    return Fleet(tuple(replace(pool, replicas=int(n)) for pool, n in zip(fleet.pools, replicas, strict=True)))
 
 
-def _replica_losses(instance: Instance, fleet: Fleet, count: int, needed: Engines) -> Iterator[Loss]:
-    """`count` replicas of each pool, or all that it has."""
-    engines = [pool.replicas for pool in fleet.pools]
+def _losses(instance: Instance, fleet: Fleet, count: int, needed: Engines) -> Iterator[Loss]:
+    """Every loss, not judged yet: of replicas of each pool, then of nodes that stand side by side, of each type.
+
+    Of `count`, or all that there are; nodes with the same engines once.
+    """
+    engines = np.array([pool.replicas for pool in fleet.pools])
+
+    def loss(lost: Engines, *, what: str, number: int, of: str, everything: bool, spare: float) -> Loss:
+        left = tuple((engines - lost).tolist())
+        price = fleet_cost(instance, with_replicas(fleet, left))
+        return Loss(what, number, of, lost, left, everything, price, None, spare)
+
     for index, pool in enumerate(fleet.pools):
-        lost = [0] * len(engines)
-        lost[index] = min(count, pool.replicas)
-        more = [*engines]
+        number, more = min(count, pool.replicas), engines.copy()
         more[index] = max(needed[index] + count, pool.replicas)
-        price = fleet_cost(instance, with_engines(fleet, more)) - fleet_cost(instance, fleet)
-        yield Loss(
-            what="replica",
-            number=lost[index],
-            of=pool.name,
-            lost=tuple(lost),
-            left=_left(engines, lost),
-            everything=pool.replicas <= count,
-            price=fleet_cost(instance, with_engines(fleet, _left(engines, lost))),
-            judgement=None,
-            spare=price,
-        )
-
-
-def _node_losses(instance: Instance, fleet: Fleet, count: int, needed: Engines) -> Iterator[Loss]:
-    """`count` nodes that stand side by side, of each type; those with the same engines once."""
-    engines = [pool.replicas for pool in fleet.pools]
+        spare = fleet_cost(instance, with_replicas(fleet, more)) - fleet_cost(instance, fleet)
+        lost = tuple(number * (k == index) for k in range(engines.size))
+        everything = pool.replicas <= count
+        yield loss(lost, what="replica", number=number, of=pool.name, everything=everything, spare=spare)
     for offer, nodes in nodes_of(instance, fleet).items():
-        name = instance.problem.offers[offer].accelerator.name
-        number, price = min(count, len(nodes)), _node_spare_cost(instance, fleet, offer, count, needed)
+        name, number = instance.problem.offers[offer].accelerator.name, min(count, len(nodes))
+        spare, everything = _node_spare_cost(instance, fleet, offer, count, needed), len(nodes) <= count
         windows = [nodes[start : start + number] for start in range(len(nodes) - number + 1)]
-        for lost in dict.fromkeys(_engines_on(window, len(engines)) for window in windows):
-            yield Loss(
-                what="node",
-                number=number,
-                of=name,
-                lost=lost,
-                left=_left(engines, lost),
-                everything=len(nodes) <= count,
-                price=fleet_cost(instance, with_engines(fleet, _left(engines, lost))),
-                judgement=None,
-                spare=price,
-            )
+        pools = [[pool for pool, _ in set[tuple[int, int]]().union(*window)] for window in windows]
+        for lost in dict.fromkeys(tuple(np.bincount(gone, minlength=engines.size).tolist()) for gone in pools):
+            yield loss(lost, what="node", number=number, of=name, everything=everything, spare=spare)
 
 
-def _engines_on(nodes: Sequence[frozenset[tuple[int, int]]], pools: int) -> Engines:
-    """Engines of every pool that stand on some of the nodes, wholly or in part."""
-    there = frozenset[tuple[int, int]]().union(*nodes)
-    return tuple(sum(pool == index for pool, _ in there) for index in range(pools))
-
-
-def _left(engines: Sequence[int], lost: Sequence[int]) -> Engines:
-    return tuple(n - gone for n, gone in zip(engines, lost, strict=True))
-
-
-Node = tuple[frozenset[tuple[int, int]], int]
-"""Engines that stand on a node, as (pool, number), and GPUs of it that are free."""
-
-
-def nodes_of(instance: Instance, fleet: Fleet) -> dict[int, list[frozenset[tuple[int, int]]]]:
+def nodes_of(instance: Instance, fleet: Fleet) -> dict[int, list[set[tuple[int, int]]]]:
     """Nodes of each offer and the engines on them, as (pool, number): each on the first node that has room.
 
     An engine that is larger than a node takes whole nodes.
     """
-    nodes: dict[int, list[Node]] = {}
+    nodes: dict[int, list[set[tuple[int, int]]]] = {}
+    free: dict[int, list[int]] = {}
     for index, pool in enumerate(fleet.pools):
         offer = int(instance.tables.offer[pool.shape])
         size, gpus = instance.problem.offers[offer].accelerator.node_size, int(instance.tables.gpus[pool.shape])
-        here = nodes.setdefault(offer, [])
+        engines, room = nodes.setdefault(offer, []), free.setdefault(offer, [])
         for number in range(pool.replicas):
-            engine = frozenset({(index, number)})
-            if gpus >= size:
-                here += [(engine, 0)] * -(-gpus // size)
-                continue
-            room = next((at for at, (_, free) in enumerate(here) if free >= gpus), len(here))
-            here[room : room + 1] = [
-                (here[room][0] | engine, here[room][1] - gpus) if room < len(here) else (engine, size - gpus)
-            ]
-    return {offer: [engines for engines, _ in here] for offer, here in nodes.items()}
-
-
-def engines_of_node(instance: Instance, fleet: Fleet, index: int) -> int:
-    """Most engines of a pool on one node."""
-    shape = fleet.pools[index].shape
-    accelerator = instance.problem.offers[int(instance.tables.offer[shape])].accelerator
-    return max(accelerator.node_size // int(instance.tables.gpus[shape]), 1)
+            node = next((k for k, left in enumerate(room) if left >= gpus), len(room))
+            if node == len(room):
+                new = -(-gpus // size)
+                engines += [{(index, number)} for _ in range(new)]
+                room += [max(size - gpus, 0)] * new
+            else:
+                engines[node].add((index, number))
+                room[node] -= gpus
+    return nodes
 
 
 def engines_against_nodes(needed: int, each: int, count: int) -> tuple[int, int]:
@@ -233,16 +213,16 @@ def engines_against_nodes(needed: int, each: int, count: int) -> tuple[int, int]
 def _node_spare_cost(instance: Instance, fleet: Fleet, offer: int, count: int, needed: Engines) -> float:
     """Price of the engines more, each pool on nodes of its own, that make up for any `count` nodes of a type [$/h]."""
     stated = instance.problem.offers[offer]
-    more, nodes = [pool.replicas for pool in fleet.pools], 0
+    size, more, nodes = stated.accelerator.node_size, [pool.replicas for pool in fleet.pools], 0
     for index, pool in enumerate(fleet.pools):
         if int(instance.tables.offer[pool.shape]) == offer:
-            engines, filled = engines_against_nodes(needed[index], engines_of_node(instance, fleet, index), count)
+            gpus = int(instance.tables.gpus[pool.shape])
+            engines, filled = engines_against_nodes(needed[index], max(size // gpus, 1), count)
             more[index] = max(engines, pool.replicas)
-            nodes += filled * -(-int(instance.tables.gpus[pool.shape]) // stated.accelerator.node_size)
+            nodes += filled * -(-gpus // size)
     if stated.billing is Billing.NODE:
-        paid = nodes * stated.accelerator.node_size * stated.usd_per_hour
-        return max(paid - float(offer_costs(instance, fleet)[offer]), 0.0)
-    return fleet_cost(instance, with_engines(fleet, more)) - fleet_cost(instance, fleet)
+        return max(nodes * size * stated.usd_per_hour - float(offer_costs(instance, fleet)[offer]), 0.0)
+    return fleet_cost(instance, with_replicas(fleet, more)) - fleet_cost(instance, fleet)
 
 
 def without(instance: Instance, fleet: Fleet, left: Sequence[int]) -> Fleet | None:
@@ -250,40 +230,32 @@ def without(instance: Instance, fleet: Fleet, left: Sequence[int]) -> Fleet | No
 
     route'_p = w_p route_p / sum w route over the pools of the stage, w_p: share of its engines that a pool has left.
     """
-    kept = np.array([n / pool.replicas for n, pool in zip(left, fleet.pools, strict=True)])
     routes = rerouted(
         np.array([pool.route for pool in fleet.pools]),
         [pool.role for pool in fleet.pools],
         [int(instance.tables.domain[pool.shape]) for pool in fleet.pools],
-        kept,
+        np.array([n / pool.replicas for n, pool in zip(left, fleet.pools, strict=True)]),
     )
     if routes is None:
         return None
-    pools = [
-        replace(pool, route=route, replicas=n)
-        for pool, route, n in zip(fleet.pools, routes, left, strict=True)
-        if n > 0
-    ]
-    return Fleet(tuple(pools))
+    pools = zip(with_replicas(fleet, left).pools, routes, strict=True)
+    return Fleet(tuple(replace(pool, route=route) for pool, route in pools if pool.replicas))
 
 
 def rerouted(route: FloatArray, roles: list[Role], domains: list[int], left: FloatArray) -> FloatArray | None:
     """Shares of every flow for each pool, (pools, flows), when pools keep `left` of their engines [1]; None: no way."""
     decode = np.array([role is Role.DECODE for role in roles])
     prefill = np.array([role is Role.PREFILL for role in roles])
-    domain = np.array(domains)
+    stages = [(prefill & here, decode & here) for here in (np.array(domains) == d for d in np.unique(domains))]
     weight = route * left[:, None]
-    for one in np.unique(domain[decode]):
-        here = domain == one
-        gone = (weight[decode & here].sum(axis=0) <= 0.0) & (route[decode & here].sum(axis=0) > 0.0)
-        weight[np.ix_(prefill & here, gone)] = 0.0
+    for senders, takers in stages:
+        gone = (weight[takers].sum(axis=0) <= 0.0) & (route[takers].sum(axis=0) > 0.0)
+        weight[np.ix_(senders, gone)] = 0.0
     first = weight[~decode].sum(axis=0)
     if (first <= 0.0).any():
         return None
     shares = np.where(decode[:, None], 0.0, weight / first)
-    for one in np.unique(domain[decode]):
-        here = domain == one
-        handed = shares[prefill & here].sum(axis=0)
-        total = weight[decode & here].sum(axis=0)
-        shares[decode & here] = weight[decode & here] / np.maximum(total, 1e-300) * handed
+    for senders, takers in stages:
+        total = np.maximum(weight[takers].sum(axis=0), 1e-300)
+        shares[takers] = weight[takers] / total * shares[senders].sum(axis=0)
     return shares

@@ -68,7 +68,6 @@ def resilience(
     """
     from optimizer.fleets.plan_fleet import fleet_of_plan, planned_volume
     from optimizer.procurement.resilience import resilience as ask
-    from optimizer.procurement.resilience import with_spares
     from reports.resilience_page import render_resilience
     from reports.resilience_text import resilience_dict, resilience_text, seen_in_the_plan
 
@@ -78,9 +77,9 @@ def resilience(
     with console.milestones() as progress:
         found = ask(
             instance,
-            with_spares(fleet, [pool.spare_replicas for pool in plan.pools]),
+            fleet,
             count=losses,
-            needed=[pool.replicas for pool in fleet.pools],
+            spares=[pool.spare_replicas for pool in plan.pools],
             requests=requests or least_requests(plan),
             seed=seed,
             volume=planned_volume(plan),

@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from optimizer.procurement.commitments import (
+from optimizer.procurement.bill import (
     Commitment,
     commitment_cost,
+    gpus_to_rent,
     hourly_price,
     least_use,
     payback_months,
+    rental,
 )
-from optimizer.procurement.dispatch import rental
-from optimizer.procurement.spot_headroom import gpus_to_rent, instances_needed
 from search_spaces.contracts import HOURS_PER_MONTH, Contract, Spot, Tier
 
 
@@ -56,22 +56,21 @@ def test_interest_makes_the_charge_an_annuity() -> None:
 
 def test_headroom_of_spot_is_the_binomial_one() -> None:
     """P(Bin(n, 0.9) >= 3) is 0.729, 0.948, 0.991: five run so that three are there in 99 % of the time."""
-    assert instances_needed(3, 0.9, 0.99) == (0, 2, 4, 5)
-    assert gpus_to_rent(8, 0.9, 0.99, 8).tolist() == [0] + [16] * 8
+    assert gpus_to_rent(3, Spot(0.9, 1, 0.99)).tolist() == [0, 2, 4, 5]
+    assert gpus_to_rent(8, Spot(0.9, 8, 0.99)).tolist() == [0] + [16] * 8
     contract = Contract(0, Tier.SPOT, running=0.5, spot=Spot(0.9, 1, 0.99))
-    mixed = rental([Contract(0, Tier.ON_DEMAND, running=2.0), contract], 3)
-    assert mixed.cost.tolist() == [0.0, 1.0, 2.0, 2.5]
+    cost, _ = rental([Contract(0, Tier.ON_DEMAND, running=2.0), contract], 0, 3)
+    assert cost.tolist() == [0.0, 1.0, 2.0, 2.5]
 
 
 def test_spot_below_the_headroom_is_not_rented() -> None:
     dear = Contract(0, Tier.SPOT, running=1.9, spot=Spot(0.9, 1, 0.99))
-    assert rental([Contract(0, Tier.ON_DEMAND, running=2.0), dear], 5).spot.tolist() == [0] * 6
+    _, paid = rental([Contract(0, Tier.ON_DEMAND, running=2.0), dear], 0, 5)
+    assert paid.tolist() == [[n, 0] for n in range(6)]
 
 
 @settings(deadline=None, max_examples=60)
 @given(st.integers(1, 60), st.floats(0.5, 1.0), st.floats(0.5, 1.0), st.floats(0.5, 0.9999))
 def test_more_availability_never_needs_more_gpus(most: int, first: float, second: float, target: float) -> None:
     low, high = sorted((first, second))
-    assert all(
-        a >= b for a, b in zip(instances_needed(most, low, target), instances_needed(most, high, target), strict=True)
-    )
+    assert (gpus_to_rent(most, Spot(low, 1, target)) >= gpus_to_rent(most, Spot(high, 1, target))).all()
