@@ -14,7 +14,7 @@ import yaml
 import pdplan
 from optimizer.plans.evaluation import FleetEvaluation
 from optimizer.plans.plan import Plan
-from optimizer.recommend.stated_fleet import subject_of
+from optimizer.recommend.evaluate import subject_of
 from reports.evaluation_text import render_evaluation
 from search_spaces.fleet_file import load_fleet
 from tests.running import TINY, Done, tiny, within

@@ -19,8 +19,8 @@ from optimizer.fleets.fleet import Fleet, FleetPool, can_hand_over
 from optimizer.loads.instance import Instance
 from optimizer.loads.pairing import Pairing, even_mix
 from optimizer.loads.settings import DECODE, PREFILL, make_settings
-from optimizer.recommend.level import Level
 from optimizer.recommend.optimize import optimize as optimize_at
+from optimizer.recommend.search import Level
 from optimizer.rivals.leanest import evaluated, leanest
 from optimizer.solver.program import Builder, solve
 from optimizer.verification.judge import simulated_trace

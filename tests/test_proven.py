@@ -15,8 +15,7 @@ from optimizer.plans.plan import Status
 from optimizer.plans.plan_simulation import Tuning
 from optimizer.plans.proof import Proof
 from optimizer.recommend import proven
-from optimizer.recommend.judged import proof_of
-from optimizer.recommend.proven import TUNED, Solved
+from optimizer.recommend.search import TUNED, FormulaResult, proof_of
 from optimizer.verification.tune import Wish
 from optimizer.verification.verdict import Bench, Verdict
 from optimizer.verification.waste import Lean
@@ -69,6 +68,6 @@ def test_no_bound_over_few_pools_is_told_beside_a_cheaper_fleet_by_formula(chose
     bench: Any = Oracle(instance, (3, 1))
     bound = fleet_cost(instance, apart(instance, 2, 1))
     fleet, winner = apart(instance, chosen, 1), bench.verdict(apart(instance, 3, 1))
-    solved: Any = Solved(instance, None, fleet, Proof(Status.FEASIBLE, bound, 0.0, 1.0, bound), 1.0, ())  # type: ignore[arg-type]
+    solved: Any = FormulaResult(instance, None, fleet, Proof(Status.FEASIBLE, bound, 0.0, 1.0, bound), 1.0, ())  # type: ignore[arg-type]
     found = proof_of(solved, winner, 1.0)
     assert found.bound == pytest.approx(bound if known else 1.0)

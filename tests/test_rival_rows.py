@@ -16,7 +16,6 @@ from optimizer.loads.settings import make_settings
 from optimizer.plans.plan import Status
 from optimizer.plans.proof import Proof
 from optimizer.recommend import rival_rows
-from optimizer.recommend.proven import Solved
 from optimizer.recommend.rival_rows import (
     MOST_LOOKS,
     _cheapest_confirmed,
@@ -26,6 +25,7 @@ from optimizer.recommend.rival_rows import (
     _row,
     compared,
 )
+from optimizer.recommend.search import FormulaResult
 from optimizer.rivals.alternatives import Kind, Rival, rival_row
 from optimizer.verification.verdict import Bench, Verdict, fleet_key
 from optimizer.verification.verify import Mend, Resolve
@@ -175,7 +175,7 @@ def test_the_fleet_of_another_kind_stands_for_a_kind_whose_own_misses(monkeypatc
     }
     bench.volume, proof = 1.0, Proof(Status.FEASIBLE, None, None)
     first = Rival(rival_row(instance, "recommended", "recommended", winner, 1.0), winner)
-    solved = Solved(instance, every, winner, proof, 1.0, (first, *rows.values()))
+    solved = FormulaResult(instance, every, winner, proof, 1.0, (first, *rows.values()))
     told = {
         row.label: row
         for row in compared(solved, bench, bench.verdict(winner), proof, lambda _: lambda stricter: Fleet(()))

@@ -13,9 +13,9 @@ from optimizer.fleets.fleet import Fleet
 from optimizer.plans.plan import Plan, parse_plan
 from optimizer.plans.plan_pools import EnginePool
 from optimizer.plans.plan_safe import SafeFleet, SafeStatus
-from optimizer.recommend.level import Brake, Level
+from optimizer.recommend.extras import safe_fleet, safe_sentence
 from optimizer.recommend.optimize import optimize
-from optimizer.recommend.safe import safe_fleet, safe_sentence
+from optimizer.recommend.search import Brake, Level
 from optimizer.verification.judge import Outcome
 from reports.terminal import render_plan
 from reports.verdict import is_at_risk

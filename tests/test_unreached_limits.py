@@ -14,8 +14,8 @@ from optimizer.loads.instance import Instance
 from optimizer.plans.plan import Status
 from optimizer.plans.proof import Proof
 from optimizer.recommend import optimize as recommend
-from optimizer.recommend.level import Level
 from optimizer.recommend.optimize import optimize
+from optimizer.recommend.search import Level
 from search_spaces.problem import Constraints, Problem
 from tests.optimizer_cases import instance_of, limit, model, offer, problem, slo, space, workload
 

@@ -19,8 +19,7 @@ from optimizer.fleets.evaluate import holds, predict_misses
 from optimizer.fleets.fleet import Fleet
 from optimizer.loads.instance import Instance
 from optimizer.loads.late import Deadline
-from optimizer.recommend.formula_search import solved_by_formula
-from optimizer.recommend.optimize import resolver_of
+from optimizer.recommend.search import resolver_of, search_by_formula
 from optimizer.rivals.allowed import allowed
 from optimizer.rivals.fewer import fewer_replicas, without_pool
 from optimizer.rivals.leanest import evaluated
@@ -274,7 +273,7 @@ def test_repairs_end_and_keep_the_limits(
 
 def test_a_search_again_finds_a_fleet_of_slower_engines() -> None:
     instance, deadline = small(30.0), Deadline()
-    solved = solved_by_formula(evaluated(instance), deadline, lambda label, fraction: None)
+    solved = search_by_formula(evaluated(instance), deadline, lambda label, fraction: None)
     rungs = {(one.shape, one.role is not Role.PREFILL): 20 for one in solved.fleet.pools}
     stricter = slower(instance, rungs)
     found = resolver_of(deadline, solved.settings)(stricter)

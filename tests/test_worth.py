@@ -7,9 +7,7 @@ from dataclasses import replace
 import pytest
 
 from costmodel.engine import Role
-from optimizer.recommend.level import Level
-from optimizer.recommend.optimize import optimize
-from optimizer.recommend.worth import (
+from optimizer.recommend.extras import (
     FEATURES,
     formula_price,
     with_worths,
@@ -18,6 +16,8 @@ from optimizer.recommend.worth import (
     without_disaggregation,
     worths,
 )
+from optimizer.recommend.optimize import optimize
+from optimizer.recommend.search import Level
 from search_spaces.problem import Goal, Objective, Problem
 from tests.optimizer_cases import problem, slo, space, workload
 

@@ -18,7 +18,7 @@ from costmodel.errors import ImpossibleError, InputError
 from optimizer.plans.plan import Plan
 from optimizer.plans.plan_pools import EnginePool, engine_counts, unpriced
 from optimizer.plans.plan_sensitivity import BreakEven, Flip, LeverSensitivity, PricePiece, Sensitivity
-from optimizer.recommend.level import Brake
+from optimizer.recommend.search import Brake
 from search_spaces.problem import Offer, Problem
 from search_spaces.scenarios import Scenario, scenario_problem
 
