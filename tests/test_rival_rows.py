@@ -12,6 +12,7 @@ from costmodel.engine import Parallelism
 from optimizer.fleets.build_plan import engine_pools, fleet_cost
 from optimizer.fleets.fleet import Fleet
 from optimizer.loads.instance import Instance
+from optimizer.loads.late import Deadline
 from optimizer.loads.settings import make_settings
 from optimizer.plans.plan import Status
 from optimizer.plans.proof import Proof
@@ -175,11 +176,8 @@ def test_the_fleet_of_another_kind_stands_for_a_kind_whose_own_misses(monkeypatc
     }
     bench.volume, proof = 1.0, Proof(Status.FEASIBLE, None, None)
     first = Rival(rival_row(instance, "recommended", "recommended", winner, 1.0), winner)
-    solved = FormulaResult(instance, every, winner, proof, 1.0, (first, *rows.values()))
-    told = {
-        row.label: row
-        for row in compared(solved, bench, bench.verdict(winner), proof, lambda _: lambda stricter: Fleet(()))
-    }
+    result = FormulaResult(instance, every, proof, rivals=(first, *rows.values()))
+    told = {row.label: row for row in compared(result, bench, bench.verdict(winner), proof, Deadline(0.0))}
     assert told["only H100"].cost_usd_per_hour == pytest.approx(fleet_cost(instance, holds))
     assert told["only H100"].status is Status.FEASIBLE
     assert told["only H100"].why_not.startswith("costs")

@@ -273,13 +273,13 @@ def test_repairs_end_and_keep_the_limits(
 
 def test_a_search_again_finds_a_fleet_of_slower_engines() -> None:
     instance, deadline = small(30.0), Deadline()
-    solved = search_by_formula(evaluated(instance), deadline, lambda label, fraction: None)
+    solved = search_by_formula(evaluated(instance), deadline)
     rungs = {(one.shape, one.role is not Role.PREFILL): 20 for one in solved.fleet.pools}
     stricter = slower(instance, rungs)
-    found = resolver_of(deadline, solved.settings)(stricter)
+    found = resolver_of(solved.settings, deadline)(stricter)
     assert holds(stricter, predict_misses(stricter, found))
     assert fleet_cost(instance, found) >= fleet_cost(instance, solved.fleet)
-    assert resolver_of(Deadline(0.0), solved.settings)(stricter).pools == ()
+    assert resolver_of(solved.settings, Deadline(0.0))(stricter).pools == ()
 
 
 @settings(deadline=None, max_examples=20)

@@ -253,9 +253,8 @@ def _with_looser_latencies(instance: Instance, effort: Effort) -> Miss | None:
     """
     slos, late = instance.problem.slos, effort.brake.stopped
     limited = tuple(metric for metric in Metric if any(metric in slo.limits for slo in slos))
-    alone = [
-        (metric,) for metric in limited if not late() and by_formula(_loosened(instance, LOOSER[-1], (metric,)), late)
-    ]
+    alone: list[tuple[Metric, ...]] = [(metric,) for metric in limited]
+    alone = [metrics for metrics in alone if by_formula(_loosened(instance, LOOSER[-1], metrics), late)]
     for factor, metrics in product(LOOSER, alone or [limited]):
         if late():
             return None
