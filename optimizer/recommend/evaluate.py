@@ -136,7 +136,8 @@ def _provisioning(bench: Bench, subject: Subject, own: Verdict | None = None) ->
     Replicas are doubled until it does, then taken from one pool after the other, the dearest first, by bisection.
     own: the verdict on the fleet as it is.
     """
-    pools, start = subject.fleet.pools, subject.replicas
+    pools = subject.fleet.pools
+    start = tuple(pool.replicas for pool in pools)
 
     def verdict(counts: tuple[int, ...]) -> Verdict:
         return own if own is not None and counts == start else _sure(bench, subject.resize(counts))
@@ -211,11 +212,6 @@ class Subject:
     wanted: Problem
     name: str
     volume: float = 1.0
-
-    @property
-    def replicas(self) -> tuple[int, ...]:
-        """Replicas of each pool."""
-        return tuple(pool.replicas for pool in self.fleet.pools)
 
 
 def subject_of(stated: StatedFleet) -> Subject:

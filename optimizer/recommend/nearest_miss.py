@@ -23,7 +23,6 @@ from optimizer.fleets.fleet import Fleet
 from optimizer.loads.diagnose import with_fewer_misses, with_looser_slos, without_limits
 from optimizer.loads.instance import Instance
 from optimizer.plans.plan import Alternative, Binding, Status
-from optimizer.verification.judge import ClassJudgement
 from optimizer.verification.miss_words import miss_words
 from optimizer.verification.verdict import Verdict
 from search_spaces.problem import Billing, Constraints, Goal, Objective, Problem, Slo
@@ -81,7 +80,8 @@ def nearest_simulated(instance: Instance, verdict: Verdict) -> Miss:
     )
     if verdict.judgement.overload.overloaded:  # no lower goal would do
         return Miss([row])
-    return Miss([row], sorted(map(_class_missed, verdict.judgement.classes), key=lambda limit: limit.slack))
+    goals = [goal_missed(item.name, item.attainment.low, item.goal) for item in verdict.judgement.classes]
+    return Miss([row], sorted(goals, key=lambda limit: limit.slack))
 
 
 def nearest_row(solution: Solution, label: str, why: str) -> Alternative:
@@ -303,10 +303,6 @@ def _goals_missed(solution: Solution, slos: Sequence[Slo]) -> list[Binding]:
         reached = [item.attainment.low for item in solution.verdict.judgement.classes]
     pairs = zip(slos, reached, strict=True)
     return [goal_missed(slo.name, share, slo.attainment) for slo, share in pairs if share < slo.attainment]
-
-
-def _class_missed(item: ClassJudgement) -> Binding:
-    return goal_missed(item.name, item.attainment.low, item.goal)
 
 
 def goal_missed(name: str, reached: float, goal: float) -> Binding:

@@ -158,24 +158,26 @@ def optimize(
     BelowFloorError when physics forbids an SLO.
     Where no fleet is found, or none is possible, the plan says what is in the way (`Status`).
     """
-    asked: Level = _option("level", member(Level), level)
+    effort_level: Level = _option("level", member(Level), level)
     seconds: float = _option("time_limit", quantity(Kind.DURATION, TIME_LIMIT), time_limit)
-    tune = wish_of(problem, asked, tune)
-    if asked is not Level.QUICK:  # before the clock starts: it is compiled once on a machine, not once for a plan
+    tune = wish_of(problem, effort_level, tune)
+    if (
+        effort_level is not Level.QUICK
+    ):  # before the clock starts: it is compiled once on a machine, not once for a plan
         prepare(None if progress is None else lambda text: progress(text, 0.0))
     watch, brake = Stopwatch(progress), brake or Brake()
     brake.until = watch.started + seconds
-    effort = Effort(asked, brake, watch.stage, tune, extras)
+    effort = Effort(effort_level, brake, watch.stage, tune, extras)
     watch.stage("pricing engines", 0.05)
     check_shapes(problem, enumerate_shapes(problem))
     expected = make_instance(problem, load_engine_overhead(problem.engine, problem.engine_changes))
     check_floors(expected)
-    first = effort.deadline if asked is Level.QUICK else effort.deadline.part(BY_FORMULA)
+    first = effort.deadline if effort_level is Level.QUICK else effort.deadline.part(BY_FORMULA)
     space = at_best_split(at_quantile(expected, slow_end(problem.confidence)), first.late)
     result = search_by_formula(space, first, watch.stage)
     origin = origin_of(space.instance, search_summary(space))
     plan = _plan(Draft(expected, origin, effort), result)
-    if asked is not Level.QUICK:
+    if effort_level is not Level.QUICK:
         plan = as_unconfirmed(plan)
     watch.stage("done", 1.0)
     timings = {label: seconds for label, seconds in watch.timings.items() if label != "done"}

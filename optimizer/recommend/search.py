@@ -216,8 +216,8 @@ def _most_goodput(space: Evaluated, deadline: Deadline) -> FormulaResult:
 
     Without one, no engine is allowed at all: no work is too little where the rate is open.
     """
-    instance, asked = space.instance, space.instance.problem.objective
-    by_price = asked.goal is Goal.MAX_GOODPUT_PER_DOLLAR
+    instance, objective = space.instance, space.instance.problem.objective
+    by_price = objective.goal is Goal.MAX_GOODPUT_PER_DOLLAR
     fleet, served = most_per_dollar(space) if by_price else most_served(space)
     if not fleet.pools:
         status = Status.TIME_LIMIT if space.settings.size else Status.INFEASIBLE
@@ -227,7 +227,7 @@ def _most_goodput(space: Evaluated, deadline: Deadline) -> FormulaResult:
     else:
         reached, ceiling = served, most_served_at_all(space, served, deadline.seconds(WORK.time_limit))
     gap = max(0.0, 1.0 - reached / ceiling) if ceiling < math.inf else None
-    proof, volume = Proof(status_of(gap), None, gap), float(min(served, asked.max_volume)) if by_price else served
+    proof, volume = Proof(status_of(gap), None, gap), float(min(served, objective.max_volume)) if by_price else served
     best = Rival(recommended(instance, fleet, proof, volume), fleet)
     return FormulaResult(instance, space.settings, proof, volume, (best,))
 
@@ -429,12 +429,12 @@ def _confirmed_below(
 
     Raises OutOfTimeError where it is late before one is.
     """
-    instance, asked, fleet = result.instance, result.instance.problem.objective, result.fleet
-    limited = asked.goal is Goal.MAX_GOODPUT_PER_DOLLAR
-    volume = min(volume, asked.max_volume) if limited else volume
+    instance, objective, fleet = result.instance, result.instance.problem.objective, result.fleet
+    limited = objective.goal is Goal.MAX_GOODPUT_PER_DOLLAR
+    volume = min(volume, objective.max_volume) if limited else volume
     numbers, nearest = itertools.count(1), None
     for served in (volume * (1.0 - step) for step in STEPS_DOWN):
-        if served <= 0.0 or (limited and served < asked.min_volume):
+        if served <= 0.0 or (limited and served < objective.min_volume):
             break
         if effort.brake.stopped():
             raise OutOfTimeError(f"{fleet}: the time is up")
