@@ -26,7 +26,7 @@ from optimizer.plans.plan import Plan, Status
 from optimizer.plans.plan_simulation import JudgedFleet
 from optimizer.plans.proof import Proof
 from optimizer.rivals.fewer import shared_out
-from optimizer.verification.confirm import MOST_BETWEEN, confirmed, on_fresh_requests
+from optimizer.verification.confirm import MOST_BETWEEN, on_fresh_requests
 from optimizer.verification.judge import Judgement, Outcome
 from optimizer.verification.simulation_record import Trail, judged_fleet
 from optimizer.verification.verdict import REPLICATIONS, Bench, Verdict, make_bench
@@ -38,7 +38,7 @@ from search_spaces.loader import problem_of
 from search_spaces.problem import Goal, Problem
 
 from .optimize import Draft, optimize, origin_of, with_simulation
-from .search import Brake, Effort, Level, Progress, silent
+from .search import Brake, Effort, Level, Progress, silent, sure_verdict
 
 RUNS: Final = 2
 """Full runs that judge a fleet at least, as those that confirm a plan's."""
@@ -140,7 +140,7 @@ def _provisioning(bench: Bench, subject: Subject, own: Verdict | None = None) ->
     start = tuple(pool.replicas for pool in pools)
 
     def verdict(counts: tuple[int, ...]) -> Verdict:
-        return own if own is not None and counts == start else _sure(bench, subject.resize(counts))
+        return own if own is not None and counts == start else sure_verdict(bench, subject.resize(counts))
 
     def enough(counts: tuple[int, ...], index: int, count: int) -> bool:
         return verdict(_with(counts, index, count)).held
@@ -168,12 +168,6 @@ def _provisioning(bench: Bench, subject: Subject, own: Verdict | None = None) ->
         judged=len(bench.verdicts),
         most=2.0**DOUBLINGS,
     )
-
-
-def _sure(bench: Bench, fleet: Fleet) -> Verdict:
-    """The verdict on a fleet; one that holds does so on the requests that would confirm it as a plan."""
-    chosen = bench.candidate(fleet)
-    return confirmed(bench, chosen, iter((1, 2)), RUNS) if chosen.held and not chosen.confirmation else chosen
 
 
 def _with(counts: tuple[int, ...], index: int, count: int) -> tuple[int, ...]:

@@ -26,7 +26,6 @@ from optimizer.plans.plan_precision import PrecisionSaving
 from optimizer.plans.plan_safe import SafeFleet, SafeStatus
 from optimizer.rivals.by_evaluation import NO_DEARER, SAME_COST
 from optimizer.rivals.leanest import at_best_split, evaluated
-from optimizer.verification.confirm import MOST_CONFIRMED, confirmed
 from optimizer.verification.judge import Outcome
 from optimizer.verification.verdict import Verdict, make_bench
 from search_spaces.engines import load_engine_overhead
@@ -34,7 +33,7 @@ from search_spaces.enumeration import enumerate_shapes
 from search_spaces.problem import Goal, Problem
 
 from .rival_rows import overall
-from .search import Effort, by_formula, cheapest_confirmed, cheapest_of_few_pools
+from .search import Effort, by_formula, cheapest_confirmed, cheapest_of_few_pools, sure_verdict
 
 CONFIDENCE: Final = 0.9
 """Probability of the interval of step times at whose slow end a fleet is safe [1]: that which plans state as error
@@ -60,9 +59,7 @@ def safe_fleet(expected: Instance, fleet: Fleet, late: Late, effort: Effort) -> 
         return None
     problem = replace(expected.problem, confidence=CONFIDENCE)
     slow = at_quantile(replace(expected, problem=problem), slow_end(CONFIDENCE))
-    bench = make_bench(slow, late=stopped)
-    own = bench.candidate(fleet)
-    own = confirmed(bench, own, iter(range(1, MOST_CONFIRMED + 1))) if own.held else own
+    own = sure_verdict(make_bench(slow, late=stopped), fleet)
     survivor = own if own.held or stopped() else _survivor(slow, fleet, late, effort)
     return None if stopped() else _safe_record(slow, own, survivor)
 

@@ -294,10 +294,13 @@ def by_formula(instance: Instance, late: Late = never) -> Solution | None:
 def solution_of(instance: Instance, effort: Effort) -> Solution | None:
     """The cheapest fleet of an instance: by formula, and confirmed by simulation where the effort simulates."""
     late = effort.brake.stopped
-    solution = by_formula(instance, late)
-    if solution is None or effort.level is Level.QUICK:
-        return solution
-    result = search_by_formula(at_best_split(instance, late), effort.deadline)
+    if late():
+        return None
+    space = at_best_split(instance, late)
+    fleet = cheapest_by_formula(space)
+    if not fleet.pools or effort.level is Level.QUICK:
+        return Solution(space.instance, fleet) if fleet.pools else None
+    result = search_by_formula(space, effort.deadline)
     if not result.rivals:
         return None
     bench, resolve = make_bench(result.instance, late=late), resolver_of(result.settings, effort.deadline)
@@ -375,6 +378,12 @@ def cheapest_confirmed(
             return _simulated_result(searched, *_tuned(bench, lean, fleets, effort, numbers=numbers, wish=effort.tune))
         number = next(numbers, None)
     return _simulated_result(replace(searched, winner=None, nearest=verdict), None)
+
+
+def sure_verdict(bench: Bench, fleet: Fleet) -> Verdict:
+    """The verdict on a fleet; one that holds does so on the requests that would confirm it as a plan."""
+    chosen = bench.candidate(fleet)
+    return confirmed(bench, chosen, iter((1, 2))) if chosen.held and not chosen.confirmation else chosen
 
 
 def _chosen(
