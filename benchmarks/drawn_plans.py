@@ -41,8 +41,8 @@ from optimizer.fleets.build_plan import engine_pools, fleet_cost  # noqa: E402
 from optimizer.fleets.evaluate import promise  # noqa: E402
 from optimizer.fleets.fleet import Fleet, FleetPool, prefill_seqs  # noqa: E402
 from optimizer.loads.instance import Instance  # noqa: E402
-from optimizer.recommend.level import Level  # noqa: E402
 from optimizer.recommend.optimize import optimize  # noqa: E402
+from optimizer.recommend.search import Level  # noqa: E402
 from optimizer.rivals.allowed import allowed  # noqa: E402
 from optimizer.rivals.fewer import with_replicas  # noqa: E402
 from optimizer.verification.judge import Judgement, judge  # noqa: E402

@@ -22,8 +22,8 @@ def rows_of(path: Path, requests: int, overrides: dict[str, str]):
     """Cells of each class of one workload."""
     from optimizer.fleets.evaluate import evaluate, goodput_volume
     from optimizer.fleets.plan_fleet import fleet_of_plan, planned_volume
-    from optimizer.recommend.level import Level
     from optimizer.recommend.optimize import optimize
+    from optimizer.recommend.search import Level
     from optimizer.verification.judge import judge
     from optimizer.verification.simulated_goodput import goodput
     from reports.words import fleet_words

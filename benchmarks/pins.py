@@ -36,8 +36,8 @@ from benchmarks.fresh_requests import on_fresh_requests  # noqa: E402
 from benchmarks.problems import PROBLEMS, TWO_CLASSES, Posed, problem_of  # noqa: E402
 from costmodel.errors import InputError  # noqa: E402
 from optimizer.plans.plan import Plan  # noqa: E402
-from optimizer.recommend.level import Level  # noqa: E402
 from optimizer.recommend.optimize import optimize  # noqa: E402
+from optimizer.recommend.search import Level  # noqa: E402
 from search_spaces.targets import TARGETS  # noqa: E402
 
 DRAWN, LARGE, TYPES, TIMES = 60, 10, 5, 10.0

@@ -23,8 +23,8 @@ from benchmarks.monotone_plans import NOTABLE, few_engines  # noqa: E402
 from benchmarks.problems import Posed, problem_of  # noqa: E402
 from costmodel.errors import InputError  # noqa: E402
 from optimizer.plans.plan import Plan  # noqa: E402
-from optimizer.recommend.level import Level  # noqa: E402
 from optimizer.recommend.optimize import optimize  # noqa: E402
+from optimizer.recommend.search import Level  # noqa: E402
 from reports.deploy.description import Options  # noqa: E402
 from reports.deploy.facts import checked_version  # noqa: E402
 from reports.deploy.files import target_files  # noqa: E402

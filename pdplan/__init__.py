@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from costmodel.errors import ArchitectureError, InfeasibleError, InputError, PdplanError, UnknownNameError
     from optimizer.plans.plan import FleetEvaluation, Plan
     from optimizer.recommend.evaluate import evaluate
-    from optimizer.recommend.level import Level
     from optimizer.recommend.optimize import optimize
+    from optimizer.recommend.search import Level
     from search_spaces.fleet_file import StatedFleet, load_fleet
     from search_spaces.loader import load_problem
     from search_spaces.problem import Problem
@@ -51,7 +51,7 @@ _HOMES = {
     "FleetEvaluation": "optimizer.plans.plan",
     "InfeasibleError": "costmodel.errors",
     "InputError": "costmodel.errors",
-    "Level": "optimizer.recommend.level",
+    "Level": "optimizer.recommend.search",
     "PdplanError": "costmodel.errors",
     "Plan": "optimizer.plans.plan",
     "Problem": "search_spaces.problem",

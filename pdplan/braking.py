@@ -12,7 +12,7 @@ from .interrupts import end
 
 
 class Brake(Protocol):
-    """As `optimizer.recommend.level.Brake`, which is slow to import."""
+    """As `optimizer.recommend.search.Brake`, which is slow to import."""
 
     armed: bool
     pulled: bool

@@ -35,6 +35,6 @@ def read_fleet(path: Path) -> Plan:
 
     if not is_fleet_file(path):
         return read_plan(path)
-    from optimizer.recommend.stated_fleet import plan_of, subject_of
+    from optimizer.recommend.evaluate import plan_of, subject_of
 
     return plan_of(subject_of(load_fleet(path)))

@@ -7,8 +7,8 @@ from functools import cache, partial
 from typing import Any
 
 from optimizer.plans.plan import Plan, Status
-from optimizer.recommend.level import Level
 from optimizer.recommend.optimize import optimize as optimize_at
+from optimizer.recommend.search import Level
 from search_spaces.problem import Problem
 from tests.optimizer_cases import problem, slo, space, workload
 

@@ -20,7 +20,7 @@ from benchmarks.hostile_inputs import LINES, paths, prepare
 from costmodel.errors import InputError, PdplanError, UnknownNameError
 from costmodel.metric import METRICS, Metric
 from costmodel.quoting import LONGEST_SHOWN
-from optimizer.recommend.level import Level
+from optimizer.recommend.search import Level
 from pdplan.plan_files import read_plan
 from search_spaces import bounds
 from search_spaces.benchmark_results import read_results

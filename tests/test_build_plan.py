@@ -11,8 +11,8 @@ from optimizer.fleets.binding import limits_by_use, pool_binding
 from optimizer.fleets.bought import billed_gpus
 from optimizer.fleets.headroom import Headroom, pool_headroom
 from optimizer.loads.engine_table import Resource
-from optimizer.recommend.level import Level
 from optimizer.recommend.optimize import optimize
+from optimizer.recommend.search import Level
 from search_spaces.problem import Billing, Constraints
 from tests.optimizer_cases import accelerator, offer, problem
 from tests.small_fleets import apart, small

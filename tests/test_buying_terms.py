@@ -12,8 +12,8 @@ from click.testing import CliRunner
 from costmodel.errors import InputError
 from optimizer.procurement.bill import hourly_price
 from optimizer.procurement.buying import buy
-from optimizer.recommend.level import Level
 from optimizer.recommend.optimize import optimize
+from optimizer.recommend.search import Level
 from pdplan.cli import cli, run
 from search_spaces.buying_schema import ProcurementSection
 from search_spaces.buying_terms import load_terms

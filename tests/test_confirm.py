@@ -15,7 +15,7 @@ from costmodel.simulator import Fleet as SimulatedFleet
 from costmodel.simulator.metrics import TAIL, Attainment, Overload, share_of, student_quantile
 from optimizer.fleets.fleet import Fleet
 from optimizer.loads.instance import Instance
-from optimizer.recommend import proven
+from optimizer.recommend import search
 from optimizer.recommend.optimize import optimize
 from optimizer.verification import verdict
 from optimizer.verification.confirm import (
@@ -134,7 +134,7 @@ def test_what_is_refuted_makes_way_for_the_next(short_runs: None, monkeypatch: p
 
     few = space(tensor_parallel=(1,), max_num_seqs=(128,), roles=(Role.COLOCATED,))
     given = problem(space=few, workload=workload(20.0))
-    monkeypatch.setattr(proven, "confirmed", doubtful)
+    monkeypatch.setattr(search, "confirmed", doubtful)
     plan = optimize(given, extras=False)
     assert plan.simulation is not None
     assert plan.simulation.confirmation == 2
@@ -227,9 +227,9 @@ def test_the_later_confirmations_are_for_fleets_with_room(short_runs: None, monk
         bench.verdicts[fleet_key(chosen.fleet)] = found
         return found
 
-    monkeypatch.setattr(proven, "confirmed", refuted_at_first)
-    monkeypatch.setattr(proven, "without_room", roomless_at_first)
-    plan = optimize(problem(workload=workload(6.0)))
+    monkeypatch.setattr(search, "confirmed", refuted_at_first)
+    monkeypatch.setattr(search, "without_room", roomless_at_first)
+    plan = optimize(problem(workload=workload(6.0)), extras=False)
     assert [number for number, _ in asked] == [1, 2, 3, 4, 5]
     assert len(dropped) == 2
     assert dropped[0] <= dropped[1] == asked[-1][1] == pytest.approx(plan.cost_usd_per_hour)

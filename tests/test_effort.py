@@ -14,8 +14,8 @@ from optimizer.loads import instance as deadlines
 from optimizer.loads.flows import splits
 from optimizer.loads.instance import LEAST_TIME, Deadline
 from optimizer.plans.plan import Status
-from optimizer.recommend.level import Brake, Level
 from optimizer.recommend.optimize import UNCONFIRMED, UNPROVEN, optimize
+from optimizer.recommend.search import Brake, Level
 from optimizer.rivals.leanest import at_best_split
 from optimizer.whatif.scenario import solve_full
 from search_spaces.problem import Constraints, Goal, Objective

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from optimizer.fleets.error_bars import ENDS, at_quantile, factor_at, step_intervals
 from optimizer.plans.plan import Plan
 from optimizer.plans.reading import parse_plan
-from optimizer.recommend.level import Level
 from optimizer.recommend.optimize import optimize as optimize_at
+from optimizer.recommend.search import Level
 from search_spaces.serving_error import model_kind
 from tests.optimizer_cases import accelerator, instance_of, model, problem, slo, space, workload
 

@@ -13,9 +13,11 @@ import yaml
 
 import pdplan
 from optimizer.plans.plan import FleetEvaluation, Plan
-from optimizer.recommend.stated_fleet import subject_of
-from reports.evaluation_text import render_evaluation
+from optimizer.recommend.evaluate import subject_of
+from optimizer.verification.verdict import make_bench
+from reports.evaluation_text import headroom_sentence, render_evaluation
 from search_spaces.fleet_file import load_fleet
+from tests.reasoning_fleets import PROBLEMS
 from tests.running import TINY, Done, tiny, within
 from tests.running import pdplan as program
 from tests.test_fleet_file import DECODE, POOL, PREFILL, fleet
@@ -108,6 +110,23 @@ def test_one_that_is_too_slow_is_not_helped_by_replicas(short_runs: None, tmp_pa
     said = " ".join(render_evaluation(evaluation).split())
     assert "Headroom: none; at no rate that was tried does the fleet meet its SLOs." in said
     assert "colocated-1 can take no load at all: decode steps then take too long for the TPOT limit." in said
+
+
+def test_headroom_ends_where_a_burst_leaves_the_fleet_behind(short_runs: None, tmp_path: Path) -> None:
+    """Runs that start empty keep every goal up to 5.1 req/s; at 4.7 the fleet does not come out of full memory."""
+    file = tmp_path / "fleet.yaml"
+    engine = {"gpu": "H200", "tensor_parallel": 2, "max_num_seqs": 184, "max_num_batched_tokens": 8192}
+    stated = {"workload": str(PROBLEMS / "reasoning-qwen3-32b.yaml"), "pools": [engine | {"replicas": 4}]}
+    file.write_text(yaml.safe_dump(stated))
+    subject = subject_of(load_fleet(file, overrides={"workload.request_rate": 4.0}))
+    plan = pdplan.evaluate(load_fleet(file, overrides={"workload.request_rate": 4.0}), level=None).plan
+    assert plan.simulation is not None
+    fails = plan.simulation.goodput_fails_rps
+    assert fails is not None
+    assert 4.0 <= plan.goodput_rps < fails < 5.0
+    assert make_bench(subject.instance, fails / 4.0).candidate(subject.fleet).stuck
+    assert all(point.held == (point.rate_rps <= plan.goodput_rps) for point in plan.simulation.curve)
+    assert f"at {fails:.3g} req/s a goal is missed" in headroom_sentence(plan)
 
 
 def test_spares_of_a_plan_are_paid_for_and_idle(short_runs: None, tmp_path: Path) -> None:

@@ -13,8 +13,8 @@ from costmodel.engine import Parallelism, Role
 from costmodel.errors import InputError
 from costmodel.metric import Metric
 from optimizer.recommend.explain import explain
-from optimizer.recommend.level import Level
 from optimizer.recommend.optimize import optimize
+from optimizer.recommend.search import Level
 from pdplan.cli import run
 from search_spaces.enumeration import RULES
 from search_spaces.loader import load_problem

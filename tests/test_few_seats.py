@@ -8,8 +8,8 @@ from benchmarks.problems import Posed, instance_of, problem_of
 from optimizer.fleets.build_plan import fleet_cost
 from optimizer.fleets.evaluate import holds, predict_misses
 from optimizer.loads.instance import COLOCATED
-from optimizer.recommend.level import Level
 from optimizer.recommend.optimize import optimize
+from optimizer.recommend.search import Level
 from optimizer.rivals.by_evaluation import Evaluated, cheapest_held
 from optimizer.rivals.leanest import evaluated
 

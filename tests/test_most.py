@@ -14,8 +14,8 @@ from optimizer.fleets.build_plan import keeps_limits
 from optimizer.fleets.evaluate import goodput_volume, holds, predict_misses
 from optimizer.fleets.fleet import Fleet
 from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, Instance
-from optimizer.recommend.level import Level
 from optimizer.recommend.optimize import optimize
+from optimizer.recommend.search import Level
 from optimizer.rivals.by_evaluation import Evaluated
 from optimizer.rivals.leanest import evaluated
 from optimizer.rivals.most import Worth, best_of_few_pools

@@ -10,7 +10,7 @@ import pytest
 from costmodel.errors import InputError
 from optimizer.loads.diagnose import check_floors, fastest_step
 from optimizer.plans.plan import Status
-from optimizer.recommend.below_floor import plan_below_floor
+from optimizer.recommend.optimize import plan_below_floor
 from reports.terminal import render_plan
 from search_spaces.problem import Constraints, Goal, Objective
 from tests.optimizer_cases import instance_of, model, offer, slo, workload

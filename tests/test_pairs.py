@@ -18,8 +18,8 @@ from optimizer.fleets.build_plan import plan_transfers
 from optimizer.fleets.fleet import Fleet, FleetPool, can_hand_over
 from optimizer.loads.hand_over import Pairing, even_mix
 from optimizer.loads.instance import DECODE, PREFILL, Instance, make_settings
-from optimizer.recommend.level import Level
 from optimizer.recommend.optimize import optimize as optimize_at
+from optimizer.recommend.search import Level
 from optimizer.rivals.leanest import evaluated, leanest
 from optimizer.solver.program import Builder, solve
 from optimizer.verification.judge import simulated_trace

@@ -12,8 +12,8 @@ import pytest
 from costmodel.errors import InputError
 from optimizer.fleets.fleet import Fleet
 from optimizer.plans.plan import Plan, Status
-from optimizer.recommend.level import Level
 from optimizer.recommend.optimize import optimize
+from optimizer.recommend.search import Level
 from optimizer.rivals.per_class import BY_FLOW, keeps_apart, of_class
 from search_spaces.loader import problem_of
 from search_spaces.problem import Billing, Constraints, Pools, Problem

@@ -19,8 +19,8 @@ from optimizer.fleets.fleet import pool_config
 from optimizer.fleets.plan_fleet import fleet_of_plan
 from optimizer.loads.instance import make_settings
 from optimizer.plans.plan import Plan
-from optimizer.recommend.level import Level
 from optimizer.recommend.optimize import optimize as optimize_at
+from optimizer.recommend.search import Level
 from pdplan.cli import run
 from search_spaces.enumeration import Shape, enumerate_shapes
 from search_spaces.loader import load_problem, problem_of

@@ -11,7 +11,7 @@ from optimizer.fleets.build_plan import fleet_cost
 from optimizer.loads.instance import never
 from optimizer.plans.plan import Plan
 from optimizer.plans.records import PrecisionSaving
-from optimizer.recommend.precision import NOTABLE, narrower, precision_savings
+from optimizer.recommend.extras import NOTABLE, narrower, precision_savings
 from optimizer.rivals.leanest import evaluated, unmixed
 from reports.html import render_plan as as_page
 from reports.markdown import render_plan as as_markdown

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from optimizer.fleets.build_plan import fleet_cost
-from optimizer.fleets.fleet import Fleet
+from optimizer.loads.instance import make_settings
 from optimizer.plans.plan import Status
 from optimizer.plans.proof import Proof
 from optimizer.plans.records import Tuning
-from optimizer.recommend import proven
-from optimizer.recommend.judged import proof_of
-from optimizer.recommend.proven import TUNED, Solved
+from optimizer.recommend import search
+from optimizer.recommend.search import TUNED, Brake, Effort, FormulaResult, Level, proof_of
+from optimizer.rivals.alternatives import Rival, recommended
 from optimizer.verification.tune import Wish
 from optimizer.verification.verdict import Bench, Verdict
 from optimizer.verification.waste import Lean
@@ -24,6 +24,13 @@ from tests.small_fleets import apart, small
 from tests.test_verified_search import Oracle
 
 RECORD = Tuning(sampler="none", objectives=["cost"], looks=1, improved=True, front=[])
+
+
+def tuned_to(better: Lean, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let tuning find a fleet from which nothing can go."""
+    monkeypatch.setattr(search, "tuned", lambda *_: better)
+    monkeypatch.setattr(search, "tuning_record", lambda *_: RECORD)
+    monkeypatch.setattr(search, "without_waste", lambda *_: better)
 
 
 @pytest.mark.parametrize("confirms", [True, False])
@@ -35,17 +42,15 @@ def test_a_tuned_fleet_takes_the_place_of_the_confirmed_one_only_if_it_is_confir
     start, better = (Lean(bench.verdict(apart(instance, *counts)), ()) for counts in ((2, 2), (1, 2)))
     asked: list[tuple[list[int], int]] = []
 
-    def tuned_to(bench: Bench, lean: Lean, fleets: Sequence[Fleet], wish: Wish, stopped: Callable[[], bool]) -> Any:
-        return better, RECORD
-
     def confirmed(bench: Bench, chosen: Verdict, numbers: Iterator[int], least: int) -> Verdict:
         asked.append((list(itertools.islice(numbers, 2)), least))
         return replace(chosen, held=confirms, confirmation=7)
 
-    monkeypatch.setattr(proven, "with_tuning", tuned_to)
-    monkeypatch.setattr(proven, "confirmed", confirmed)
+    tuned_to(better, monkeypatch)
+    monkeypatch.setattr(search, "confirmed", confirmed)
     numbers = iter((7, 8))
-    lean, record = proven._tuned(bench, start, [], lambda: False, numbers, tune=Wish(), least=4)
+    effort = Effort(Level.THOROUGH, Brake())
+    lean, record = search._tuned(bench, start, [], effort, numbers=numbers, wish=Wish())
     assert asked == [([7, 8], 4)]
     assert record.improved is confirms
     assert lean.winner.fleet is (better if confirms else start).winner.fleet
@@ -56,8 +61,8 @@ def test_a_tuned_fleet_for_which_no_confirmation_is_left_is_not_taken(monkeypatc
     instance = small()
     bench: Any = Oracle(instance, (1, 1))
     start, better = (Lean(bench.verdict(apart(instance, *counts)), ()) for counts in ((2, 2), (1, 2)))
-    monkeypatch.setattr(proven, "with_tuning", lambda *_: (better, RECORD))
-    lean, record = proven._tuned(bench, start, [], lambda: False, iter(()), tune=Wish(), least=2)
+    tuned_to(better, monkeypatch)
+    lean, record = search._tuned(bench, start, [], Effort(Level.STANDARD, Brake()), numbers=iter(()), wish=Wish())
     assert lean is start
     assert not record.improved
 
@@ -69,6 +74,7 @@ def test_no_bound_over_few_pools_is_told_beside_a_cheaper_fleet_by_formula(chose
     bench: Any = Oracle(instance, (3, 1))
     bound = fleet_cost(instance, apart(instance, 2, 1))
     fleet, winner = apart(instance, chosen, 1), bench.verdict(apart(instance, 3, 1))
-    solved: Any = Solved(instance, None, fleet, Proof(Status.FEASIBLE, bound, 0.0, 1.0, bound), 1.0, ())  # type: ignore[arg-type]
-    found = proof_of(solved, winner, 1.0)
+    proof = Proof(Status.FEASIBLE, bound, 0.0, 1.0, bound)
+    best = Rival(recommended(instance, fleet, proof, 1.0), fleet)
+    found = proof_of(FormulaResult(instance, make_settings(instance), proof, rivals=(best,)), winner, 1.0)
     assert found.bound == pytest.approx(bound if known else 1.0)

@@ -11,10 +11,9 @@ from costmodel.engine import Role
 from optimizer.fleets.fleet import Fleet
 from optimizer.loads.diagnose import without_limits
 from optimizer.plans.plan import Plan, Status
-from optimizer.recommend.judged import goal_missed
-from optimizer.recommend.level import Level
-from optimizer.recommend.lifting import lifts
+from optimizer.recommend.nearest_miss import goal_missed, lifts
 from optimizer.recommend.optimize import optimize as optimize_at
+from optimizer.recommend.search import Level
 from optimizer.verification.judge import Judgement, judge
 from optimizer.verification.verdict import Bench
 from search_spaces.problem import Constraints, Problem, Routing

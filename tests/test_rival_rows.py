@@ -11,11 +11,10 @@ import pytest
 from costmodel.engine import Parallelism
 from optimizer.fleets.build_plan import engine_pools, fleet_cost
 from optimizer.fleets.fleet import Fleet
-from optimizer.loads.instance import Instance, make_settings
+from optimizer.loads.instance import Deadline, Instance, make_settings
 from optimizer.plans.plan import Status
 from optimizer.plans.proof import Proof
 from optimizer.recommend import rival_rows
-from optimizer.recommend.proven import Solved
 from optimizer.recommend.rival_rows import (
     MOST_LOOKS,
     _cheapest_confirmed,
@@ -25,6 +24,7 @@ from optimizer.recommend.rival_rows import (
     _row,
     compared,
 )
+from optimizer.recommend.search import FormulaResult
 from optimizer.rivals.alternatives import Kind, Rival, rival_row
 from optimizer.verification.verdict import Bench, Verdict, fleet_key
 from optimizer.verification.verify import Mend, Resolve
@@ -174,11 +174,8 @@ def test_the_fleet_of_another_kind_stands_for_a_kind_whose_own_misses(monkeypatc
     }
     bench.volume, proof = 1.0, Proof(Status.FEASIBLE, None, None)
     first = Rival(rival_row(instance, "recommended", "recommended", winner, 1.0), winner)
-    solved = Solved(instance, every, winner, proof, 1.0, (first, *rows.values()))
-    told = {
-        row.label: row
-        for row in compared(solved, bench, bench.verdict(winner), proof, lambda _: lambda stricter: Fleet(()))
-    }
+    result = FormulaResult(instance, every, proof, rivals=(first, *rows.values()))
+    told = {row.label: row for row in compared(result, bench, bench.verdict(winner), proof, Deadline(0.0))}
     assert told["only H100"].cost_usd_per_hour == pytest.approx(fleet_cost(instance, holds))
     assert told["only H100"].status is Status.FEASIBLE
     assert told["only H100"].why_not.startswith("costs")

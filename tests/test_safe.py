@@ -13,9 +13,9 @@ from optimizer.fleets.fleet import Fleet
 from optimizer.plans.plan import Plan
 from optimizer.plans.reading import parse_plan
 from optimizer.plans.records import EnginePool, SafeFleet, SafeStatus
-from optimizer.recommend.level import Brake, Level
+from optimizer.recommend.extras import safe_fleet, safe_sentence
 from optimizer.recommend.optimize import optimize
-from optimizer.recommend.safe import safe_fleet, safe_sentence
+from optimizer.recommend.search import Brake, Effort, Level
 from optimizer.verification.judge import Outcome
 from reports.terminal import render_plan
 from reports.verdict import is_at_risk
@@ -90,7 +90,7 @@ def test_it_is_sought_for_the_least_cost_and_by_simulation_alone() -> None:
 
 def test_a_search_that_is_stopped_names_none() -> None:
     brake = Brake(armed=True, pulled=True)
-    assert safe_fleet(instance_of(given()), Fleet(()), brake.stopped, brake) is None
+    assert safe_fleet(instance_of(given()), Fleet(()), brake.stopped, Effort(Level.STANDARD, brake)) is None
 
 
 def test_plans_of_before_have_none() -> None:

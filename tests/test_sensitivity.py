@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from optimizer.fleets.accuracy import accuracy_records
 from optimizer.plans.records import EnginePool, PricePiece, Sensitivity, engine_counts, unpriced
-from optimizer.recommend.level import Brake
+from optimizer.recommend.search import Brake
 from optimizer.whatif.scenario import solve_simple
 from optimizer.whatif.sensitivity import Own, kind_of, sensitivity, with_line
 from optimizer.whatif.tornado import STEP_TIME, answer_at, levers

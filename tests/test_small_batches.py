@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from optimizer.recommend.level import Level
 from optimizer.recommend.optimize import optimize
+from optimizer.recommend.search import Level
 from search_spaces.loader import problem_of_values
 from search_spaces.problem import Problem
 from tests.running import ROOT

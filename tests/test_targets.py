@@ -18,9 +18,9 @@ from costmodel.engine import Parallelism, Role
 from costmodel.errors import InputError, UnknownNameError
 from optimizer.fleets.fleet import Fleet
 from optimizer.plans.plan import Plan
-from optimizer.recommend.level import Level
 from optimizer.recommend.nearest_miss import _pool_limit
 from optimizer.recommend.optimize import optimize
+from optimizer.recommend.search import Level
 from optimizer.solver.blocks import Work, whole_blocks
 from optimizer.solver.fleet_model import Aim, pool_limits
 from optimizer.solver.matrices import Matrices

@@ -17,7 +17,7 @@ from optimizer.fleets.build_plan import engine_pools
 from optimizer.fleets.fleet import Fleet, FleetPool
 from optimizer.loads.instance import Instance
 from optimizer.plans.records import TunedFleet
-from optimizer.recommend.tuning import unbeaten, with_rivals
+from optimizer.recommend.search import unbeaten, with_rivals
 from optimizer.verification import verdict
 from optimizer.verification.judge import judge
 from optimizer.verification.samplers import (

@@ -14,8 +14,8 @@ from optimizer.loads.instance import Instance
 from optimizer.plans.plan import Status
 from optimizer.plans.proof import Proof
 from optimizer.recommend import optimize as recommend
-from optimizer.recommend.level import Level
 from optimizer.recommend.optimize import optimize
+from optimizer.recommend.search import Level
 from search_spaces.problem import Constraints, Problem
 from tests.optimizer_cases import instance_of, limit, model, offer, problem, slo, space, workload
 
@@ -87,9 +87,9 @@ def test_only_a_floor_says_that_there_is_no_fleet() -> None:
 
 
 def test_a_near_fleet_that_holds_when_simulated_is_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
-    solve = recommend.solved_by_formula
-    nothing = {"fleet": Fleet(()), "rivals": (), "proof": Proof(Status.TIME_LIMIT, None, None)}
-    monkeypatch.setattr(recommend, "solved_by_formula", lambda *asked: replace(solve(*asked), **nothing))
+    solve = recommend.search_by_formula
+    nothing = {"rivals": (), "proof": Proof(Status.TIME_LIMIT, None, None)}
+    monkeypatch.setattr(recommend, "search_by_formula", lambda *asked: replace(solve(*asked), **nothing))
     plan = optimize(one_gpu(12.0), level=Level.QUICK)
     assert (plan.status, [pool.replicas for pool in plan.pools]) == (Status.FEASIBLE, [1])
     assert plan.simulation is not None

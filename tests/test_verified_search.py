@@ -17,15 +17,13 @@ from costmodel.simulator.metrics import Attainment, Overload
 from optimizer.fleets.build_plan import fleet_cost
 from optimizer.fleets.evaluate import holds, predict_misses
 from optimizer.fleets.fleet import Fleet
-from optimizer.loads.engine_table import PROMPT_STEPS, TOKEN_STEPS
 from optimizer.loads.instance import Deadline, Instance
-from optimizer.recommend.formula_search import solved_by_formula
-from optimizer.recommend.optimize import resolver_of
+from optimizer.recommend.search import resolver_of, search_by_formula
 from optimizer.rivals.allowed import allowed
 from optimizer.rivals.fewer import fewer_replicas, without_pool
 from optimizer.rivals.leanest import evaluated
 from optimizer.verification.blame import Blame
-from optimizer.verification.cuts import TOP, raised, slower
+from optimizer.verification.cuts import PROMPTS, TOKENS, TOP, raised, slower
 from optimizer.verification.judge import ClassJudgement, Judgement
 from optimizer.verification.verdict import Bench, Verdict, fleet_key
 from optimizer.verification.verify import ROUNDS, SEARCHES, cheapest_verified, repaired
@@ -162,10 +160,10 @@ def test_what_missed_is_searched_for_again_with_the_engines_to_blame_slower() ->
     assert factors[0] > 1.0
     assert factors == sorted(set(factors))
     for stricter in asked:
-        for name in (*PROMPT_STEPS, *TOKEN_STEPS):
+        for name in (*PROMPTS, *TOKENS):
             changed, was = getattr(stricter.tables, name), getattr(instance.tables, name)
             np.testing.assert_array_equal(changed[others], was[others])
-            np.testing.assert_array_equal(changed, was) if name in TOKEN_STEPS else None
+            np.testing.assert_array_equal(changed, was) if name in TOKENS else None
         assert not holds(stricter, predict_misses(stricter, start))
 
 
@@ -274,13 +272,13 @@ def test_repairs_end_and_keep_the_limits(
 
 def test_a_search_again_finds_a_fleet_of_slower_engines() -> None:
     instance, deadline = small(30.0), Deadline()
-    solved = solved_by_formula(evaluated(instance), deadline, lambda label, fraction: None)
+    solved = search_by_formula(evaluated(instance), deadline)
     rungs = {(one.shape, one.role is not Role.PREFILL): 20 for one in solved.fleet.pools}
     stricter = slower(instance, rungs)
-    found = resolver_of(deadline, solved.settings)(stricter)
+    found = resolver_of(solved.settings, deadline)(stricter)
     assert holds(stricter, predict_misses(stricter, found))
     assert fleet_cost(instance, found) >= fleet_cost(instance, solved.fleet)
-    assert resolver_of(Deadline(0.0), solved.settings)(stricter).pools == ()
+    assert resolver_of(solved.settings, Deadline(0.0))(stricter).pools == ()
 
 
 @settings(deadline=None, max_examples=20)

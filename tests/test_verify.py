@@ -16,8 +16,8 @@ from optimizer.fleets.fleet import Fleet
 from optimizer.loads.instance import Instance
 from optimizer.plans.plan import Plan, Status
 from optimizer.plans.reading import parse_plan
-from optimizer.recommend.level import Brake, Level
 from optimizer.recommend.optimize import optimize
+from optimizer.recommend.search import Brake, Level
 from optimizer.rivals.fewer import with_replicas
 from optimizer.verification import verdict
 from optimizer.verification.blame import blame

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from costmodel.errors import InputError
 from optimizer.plans.plan import Status
 from optimizer.plans.records import EnginePool
-from optimizer.recommend.level import Level
 from optimizer.recommend.optimize import optimize
+from optimizer.recommend.search import Level
 from optimizer.whatif.frontier import by_budget, frontier
 from optimizer.whatif.near_optimal import near_optimal
 from optimizer.whatif.pieces import Along, Piece, Pieces, _wide, pieces_along, usual_range

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from costmodel.engine import Role
 from optimizer.fleets.build_plan import fleet_cost
-from optimizer.recommend.level import Level
 from optimizer.recommend.optimize import optimize
+from optimizer.recommend.search import Level
 from optimizer.rivals.fewer import still_holds
 from optimizer.whatif.bound import Place, floor_cost, lower_bound, place_of
 from optimizer.whatif.implied import Proven, families, raised

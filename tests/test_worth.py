@@ -7,17 +7,16 @@ from dataclasses import replace
 import pytest
 
 from costmodel.engine import Role
-from optimizer.recommend.level import Level
-from optimizer.recommend.optimize import optimize
-from optimizer.recommend.worth import (
+from optimizer.recommend import extras
+from optimizer.recommend.extras import (
     FEATURES,
     formula_price,
     with_worths,
-    without_batching,
-    without_chunking,
-    without_disaggregation,
+    without,
     worths,
 )
+from optimizer.recommend.optimize import optimize
+from optimizer.recommend.search import Level
 from search_spaces.problem import Goal, Objective, Problem
 from tests.optimizer_cases import problem, slo, space, workload
 
@@ -32,7 +31,7 @@ def given(**changes: object) -> Problem:
 
 def test_each_feature_is_turned_off_alone() -> None:
     asked = given()
-    whole, single, together = (off(asked) for off in (without_chunking, without_batching, without_disaggregation))
+    whole, single, together = (without(feature, asked) for feature in FEATURES)
     assert whole.space.max_num_batched_tokens[0] >= asked.workload.max_tokens
     assert replace(whole.space, max_num_batched_tokens=asked.space.max_num_batched_tokens) == asked.space
     assert single.space == replace(asked.space, max_num_seqs=(1,))
@@ -43,17 +42,18 @@ def test_the_price_is_that_of_the_search_and_batching_is_worth_most() -> None:
     asked = given()
     plan = optimize(asked, level=Level.QUICK)
     found = {item.feature: item for item in with_worths(plan, asked).worth}
-    assert list(found) == [name for name, _ in FEATURES]
+    assert list(found) == list(FEATURES)
     assert plan.cost_usd_per_hour is not None
     assert found["batching"].with_usd_per_hour == pytest.approx(plan.cost_usd_per_hour, rel=0.05)
     price = found["batching"].without_usd_per_hour
     assert price is None or price > 2 * plan.cost_usd_per_hour
-    assert formula_price(without_disaggregation(asked)) == found["disaggregation"].without_usd_per_hour
+    assert formula_price(without("disaggregation", asked)) == found["disaggregation"].without_usd_per_hour
 
 
-def test_sentences_follow_the_prices() -> None:
+def test_sentences_follow_the_prices(monkeypatch: pytest.MonkeyPatch) -> None:
     prices = iter([10.0, 10.0, None, 12.5])
-    said = [item.sentence for item in worths(given(), lambda _: next(prices))]
+    monkeypatch.setattr(extras, "formula_price", lambda _: next(prices))
+    said = [item.sentence for item in worths(given())]
     assert said == [
         "Without chunked prefill a fleet of the same price meets the SLOs.",
         "Without batching no fleet of the search space is found that meets the SLOs.",
@@ -61,8 +61,10 @@ def test_sentences_follow_the_prices() -> None:
     ]
 
 
-def test_there_is_nothing_to_say_without_a_fleet_or_for_another_goal() -> None:
-    assert worths(given(), lambda _: None) == []
-    assert worths(given(objective=Objective(Goal.MAX_GOODPUT)), lambda _: 1.0) == []
+def test_there_is_nothing_to_say_without_a_fleet_or_for_another_goal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(extras, "formula_price", lambda _: None)
+    assert worths(given()) == []
+    monkeypatch.setattr(extras, "formula_price", lambda _: 1.0)
+    assert worths(given(objective=Objective(Goal.MAX_GOODPUT))) == []
     only = given(space=replace(SMALL, roles=(Role.PREFILL, Role.DECODE)))
-    assert [item.feature for item in worths(only, lambda _: 1.0)] == ["chunked prefill", "batching"]
+    assert [item.feature for item in worths(only)] == ["chunked prefill", "batching"]

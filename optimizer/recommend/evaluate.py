@@ -3,39 +3,53 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Final
 
-from costmodel.errors import BelowFloorError
+import numpy as np
+
+from costmodel.engine import Role
+from costmodel.errors import BelowFloorError, InputError
 from costmodel.simulator import prepare
+from optimizer.fleets.bought import FloatArray
 from optimizer.fleets.build_plan import fleet_cost
-from optimizer.fleets.fleet import Fleet
+from optimizer.fleets.error_bars import at_quantile, slow_end
+from optimizer.fleets.evaluate import largest_load
+from optimizer.fleets.fleet import Fleet, FleetPool, can_hand_over
+from optimizer.fleets.plan_fleet import engines_of, fleet_of_plan, planned_volume
+from optimizer.fleets.pool_state import pool_state
+from optimizer.loads.instance import Instance, make_instance
 from optimizer.plans.plan import FleetEvaluation, Plan, PoolNeed, Provisioning, Status
 from optimizer.plans.proof import Proof
 from optimizer.plans.records import JudgedFleet
-from optimizer.verification.confirm import MOST_BETWEEN, confirmed, on_fresh_requests
+from optimizer.rivals.fewer import shared_out
+from optimizer.verification.confirm import MOST_BETWEEN, on_fresh_requests
 from optimizer.verification.judge import Judgement, Outcome
 from optimizer.verification.simulation_record import Trail, judged_fleet
 from optimizer.verification.verdict import REPLICATIONS, Bench, Verdict, make_bench
 from search_spaces.contracts import HOURS_PER_MONTH
+from search_spaces.engines import load_engine_overhead
 from search_spaces.fields import member, stated
-from search_spaces.fleet_file import StatedFleet
+from search_spaces.fleet_file import StatedFleet, StatedPool
+from search_spaces.loader import problem_of
+from search_spaces.problem import Goal, Problem
 
-from .judged import Judged, with_simulation
-from .level import Brake, Level
-from .optimize import Progress, optimize
-from .stated_fleet import Subject, plan_of, subject_of, subject_of_plan
+from .optimize import Draft, optimize, origin_of, with_simulation
+from .search import Brake, Effort, Level, Progress, silent, sure_verdict
 
-RUNS = 2
+RUNS: Final = 2
 """Full runs that judge a fleet at least, as those that confirm a plan's."""
-DOUBLINGS = 3
+DOUBLINGS: Final = 3
 """So often the replicas of a fleet that misses are doubled to find one that meets the SLOs; more of the same engines
 would not help then: what they lack is speed."""
-SEARCHED = 0.4
+SEARCHED: Final = 0.4
 """Share of the work that is done when the search begins [1]."""
-TWICE = 2.0
+TWICE: Final = 2.0
 """Multiple of the demand that is looked at beside it [1]."""
+LEAST_CAPACITY: Final = 1e-9
+"""Of a pool that keeps up with nothing [1/s]: where all are such, each gets as much as the others."""
 
 
 def evaluate(
@@ -53,13 +67,14 @@ def evaluate(
     Raises InputError for a fleet that does not serve all requests, or a plan without one.
     """
     effort: Level | None = None if level is None else stated(member(Level), level)
-    report = _untold if progress is None else progress
+    report = progress or silent
     prepare(lambda text: report(text, 0.0))
     subject = subject_of_plan(fleet, base) if isinstance(fleet, Plan) else subject_of(fleet)
     report("simulating the fleet", 0.05)
     bench = make_bench(subject.instance, subject.volume)
     verdict, judgement = _verdict(bench, subject, fleet if isinstance(fleet, Plan) else None)
-    plan = _record(bench, subject, replace(verdict, judgement=judgement))
+    shown, trail = replace(verdict, judgement=judgement), Trail((), (), judged=1, repairs=0, interrupted=False)
+    plan = with_simulation(plan_of(subject), bench, shown, trail, Effort(Level.STANDARD, Brake()))
     report("simulating other replicas", 0.2)
     needed = _provisioning(bench, subject, verdict)
     report("simulating twice the rate", 0.3)
@@ -81,10 +96,6 @@ def evaluate(
     )
 
 
-def _untold(label: str, fraction: float) -> None:
-    """Nobody asked for progress."""
-
-
 def _verdict(bench: Bench, subject: Subject, plan: Plan | None) -> tuple[Verdict, Judgement]:
     """The verdict on a fleet by the requests that confirm a plan, and what their runs say.
 
@@ -102,12 +113,20 @@ def _verdict(bench: Bench, subject: Subject, plan: Plan | None) -> tuple[Verdict
     return verdict, judgement
 
 
-def _record(bench: Bench, subject: Subject, verdict: Verdict) -> Plan:
-    """The fleet as a plan states one, simulated."""
-    trail = Trail((), (), judged=1, repairs=0, interrupted=False)
-    proof = Proof(Status.STATED, None, None)
-    judged = Judged(subject.fleet, proof, subject.volume, [], [], bench, verdict, trail)
-    return with_simulation(judged, plan_of(subject), Brake(), _untold)
+def _cheapest(subject: Subject, level: Level, report: Progress) -> tuple[Plan | None, str]:
+    """The plan of the cheapest fleet that the search finds; or why physics forbids one."""
+
+    def within(label: str, fraction: float) -> None:
+        report(label, SEARCHED + (1.0 - SEARCHED) * fraction)
+
+    report("searching the cheapest fleet", SEARCHED)
+    try:
+        return optimize(subject.wanted, within, level=level), ""
+    except BelowFloorError as error:
+        return None, str(error)
+
+
+# --- the fewest replicas --------------------------------------------------------------------------------------------
 
 
 def _provisioning(bench: Bench, subject: Subject, own: Verdict | None = None) -> Provisioning:
@@ -116,10 +135,11 @@ def _provisioning(bench: Bench, subject: Subject, own: Verdict | None = None) ->
     Replicas are doubled until it does, then taken from one pool after the other, the dearest first, by bisection.
     own: the verdict on the fleet as it is.
     """
-    pools, start = subject.fleet.pools, subject.replicas
+    pools = subject.fleet.pools
+    start = tuple(pool.replicas for pool in pools)
 
     def verdict(counts: tuple[int, ...]) -> Verdict:
-        return own if own is not None and counts == start else _sure(bench, subject.resize(counts))
+        return own if own is not None and counts == start else sure_verdict(bench, subject.resize(counts))
 
     def enough(counts: tuple[int, ...], index: int, count: int) -> bool:
         return verdict(_with(counts, index, count)).held
@@ -129,7 +149,8 @@ def _provisioning(bench: Bench, subject: Subject, own: Verdict | None = None) ->
 
     more = (tuple(count * 2**times for count in start) for times in range(DOUBLINGS + 1))
     needed: tuple[int, ...] = next((counts for counts in more if verdict(counts).held), ())
-    for index in _dearest_first(subject) if needed else ():
+    prices = [float(subject.instance.tables.usd_per_hour[pool.shape]) for pool in pools]
+    for index in sorted(range(len(pools)), key=lambda index: (-prices[index], index)) if needed else ():
         needed = _with(needed, index, fewest(partial(enough, needed, index), needed[index]))
     less = [(pool.name, index) for index, pool in enumerate(pools) if needed and needed[index] > 1]
     return Provisioning(
@@ -146,18 +167,6 @@ def _provisioning(bench: Bench, subject: Subject, own: Verdict | None = None) ->
         judged=len(bench.verdicts),
         most=2.0**DOUBLINGS,
     )
-
-
-def _sure(bench: Bench, fleet: Fleet) -> Verdict:
-    """The verdict on a fleet; one that holds does so on the requests that would confirm it as a plan."""
-    chosen = bench.candidate(fleet)
-    return confirmed(bench, chosen, iter((1, 2)), RUNS) if chosen.held and not chosen.confirmation else chosen
-
-
-def _dearest_first(subject: Subject) -> list[int]:
-    """Indices of the pools, that with the dearest engine first."""
-    prices = [float(subject.instance.tables.usd_per_hour[pool.shape]) for pool in subject.fleet.pools]
-    return sorted(range(len(prices)), key=lambda index: (-prices[index], index))
 
 
 def _with(counts: tuple[int, ...], index: int, count: int) -> tuple[int, ...]:
@@ -177,12 +186,110 @@ def fewest(good: Callable[[int], bool], most: int) -> int:
     return high
 
 
-def _cheapest(subject: Subject, level: Level, report: Progress) -> tuple[Plan | None, str]:
-    """The plan of the cheapest fleet that the search finds; or why physics forbids one."""
-    report("searching the cheapest fleet", SEARCHED)
-    try:
-        return optimize(
-            subject.wanted, lambda what, done: report(what, SEARCHED + (1 - SEARCHED) * done), level=level
-        ), ""
-    except BelowFloorError as error:
-        return None, str(error)
+# --- what is evaluated ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A fleet to evaluate.
+
+    expected: its instance with expected step times; instance: with those at the problem's confidence; resize: the same
+    fleet with other replicas, routed as it would be; wanted: the problem whose cheapest fleet is set beside it; volume:
+    multiple of the demand that it serves.
+    """
+
+    expected: Instance
+    instance: Instance
+    fleet: Fleet
+    resize: Callable[[tuple[int, ...]], Fleet]
+    wanted: Problem
+    name: str
+    volume: float = 1.0
+
+
+def subject_of(stated: StatedFleet) -> Subject:
+    """A stated fleet; each flow is split over the pools of a stage that may get it, in proportion to their capacity.
+
+    Raises InputError for requests that no pool gets, and for pools that cannot hand over what they get.
+    """
+    expected = make_instance(stated.problem, load_engine_overhead(stated.problem.engine, stated.problem.engine_changes))
+    instance = at_quantile(expected, slow_end(stated.problem.confidence))
+    masks = [_served(instance, pool) for pool in stated.pools]
+    _check_served(instance, stated, masks)
+
+    def resize(replicas: tuple[int, ...]) -> Fleet:
+        pools = zip(stated.pools, replicas, masks, strict=True)
+        return routed(instance, [engines_of(instance, pool, number, mask) for pool, number, mask in pools])
+
+    fleet = resize(tuple(pool.replicas for pool in stated.pools))
+    if not can_hand_over(instance, fleet):
+        raise InputError(f"{stated.name}: its prefill pools cannot hand all their requests over to its decode pools")
+    return Subject(expected, instance, fleet, resize, stated.wanted, stated.name)
+
+
+def subject_of_plan(plan: Plan, base: Path | None = None) -> Subject:
+    """The fleet of a plan with its spares, routed as the plan has it; base: see `fleet_of_plan`."""
+    expected, serving = fleet_of_plan(plan, base)
+    instance = at_quantile(expected, slow_end(expected.problem.confidence))
+    spares = {pool.id: pool.spare_replicas for pool in plan.pools}
+    fleet = Fleet(tuple(replace(pool, spares=spares[pool.name]) for pool in serving.pools))
+
+    def resize(replicas: tuple[int, ...]) -> Fleet:
+        return Fleet(tuple(replace(pool, replicas=n) for pool, n in zip(fleet.pools, replicas, strict=True)))
+
+    wanted = problem_of(plan.provenance.inputs, "provenance.inputs", base or Path())
+    volume = 1.0 if wanted.objective.goal is Goal.MIN_COST else planned_volume(plan)
+    return Subject(expected, instance, fleet, resize, wanted, plan.name, volume)
+
+
+def _served(instance: Instance, pool: StatedPool) -> FloatArray:
+    """1 for each flow that a pool may get, else 0, (flows,)."""
+    flows, names = instance.flows, [slo.name for slo in instance.problem.slos]
+    classes = [names.index(name) for name in pool.slo_classes] or list(range(len(names)))
+    low, high = pool.lengths
+    return np.asarray(np.isin(flows.slo, classes) & (flows.isl >= low) & (flows.isl < high), dtype=np.float64)
+
+
+def _check_served(instance: Instance, stated: StatedFleet, masks: list[FloatArray]) -> None:
+    """Raise InputError for requests whose prompt no pool computes, or whose tokens none generates."""
+    flows = instance.flows
+    roles = [pool.role for pool in stated.pools]
+    colocated, prefill, decode = (
+        sum((mask for mask, other in zip(masks, roles, strict=True) if other == role), np.zeros(flows.isl.size))
+        for role in (Role.COLOCATED, Role.PREFILL, Role.DECODE)
+    )
+    for what, lost in (
+        ("no pool computes the prompts", (colocated == 0.0) & (prefill == 0.0)),
+        ("no decode pool takes the requests", (prefill > 0.0) & (decode == 0.0)),
+    ):
+        if lost.any():
+            flow = int(np.argmax(lost))
+            name = instance.problem.slos[int(flows.slo[flow])].name
+            raise InputError(
+                f"{stated.name}: {what} of class {name} with an ISL of {flows.isl[flow]:,.0f}; widen slo_classes or "
+                "isl of a pool"
+            )
+
+
+def routed(instance: Instance, pools: list[FleetPool]) -> Fleet:
+    """The pools with each flow split among those of a stage that may get it, in proportion to their capacity.
+
+    route of each pool (flows,): 1 where it may get the flow, else 0.
+    """
+    roles = {pool.role for pool in pools}
+    alone = len(roles) == len(pools) and not {Role.PREFILL, Role.COLOCATED} <= roles
+    capacities = [1.0 if alone else max(_capacity(instance, pool), LEAST_CAPACITY) for pool in pools]
+    return shared_out(pools, [pool.route * capacity for pool, capacity in zip(pools, capacities, strict=True)])
+
+
+def _capacity(instance: Instance, pool: FleetPool) -> float:
+    """Requests that a pool keeps up with, of those that it may get, by formula [1/s]."""
+    rate = float(instance.flows.rate @ pool.route)
+    return rate * largest_load(lambda load: pool_state(instance, pool, load).stable)
+
+
+def plan_of(subject: Subject) -> Plan:
+    """The plan of a fleet that was stated, by formula: nothing is said of other fleets."""
+    draft = Draft(subject.expected, origin_of(subject.instance, {}))
+    plan = draft.plan(subject.instance, subject.fleet, Proof(Status.STATED, None, None), subject.volume)
+    return plan.model_copy(update={"name": subject.name})

@@ -87,7 +87,7 @@ class Explanation:
     @property
     def cost(self) -> float:
         """Cost of the cheapest fleet that has the config in any role, infinite where there is none [$/h]."""
-        return min((one.cost for one in self.standings if one.cost is not None), default=np.inf)
+        return min((row.cost for row in self.standings if row.cost is not None), default=np.inf)
 
 
 def explain(problem: Problem, wanted: Wanted) -> Explanation:
@@ -111,13 +111,11 @@ def _explain_gpu(problem: Problem, wanted: Wanted, priced: dict[SearchSpace, Eva
     Whoever writes a GPU's name means those that are owned too; whoever writes that of the owned ones means no others.
     """
     stated = problem.offers[wanted.offer]
-    meant = [wanted] + [
-        replace(wanted, offer=number)
-        for number, one in enumerate(problem.offers)
-        if one.owned and one.gpu == stated.gpu and not stated.owned
-    ]
-    told = [_explain(problem, one, priced) for one in meant]
-    best, *others = sorted(told, key=lambda one: (one.cost, not one.feasible))
+    meant = [wanted.offer]
+    if not stated.owned:
+        meant += [place for place, offer in enumerate(problem.offers) if offer.owned and offer.gpu == stated.gpu]
+    explained = [_explain(problem, replace(wanted, offer=place), priced) for place in meant]
+    best, *others = sorted(explained, key=lambda row: (row.cost, not row.feasible))
     return replace(best, other=next(iter(others), None))
 
 
@@ -141,27 +139,25 @@ def explain_pair(problem: Problem, prefill: Wanted, decode: Wanted) -> tuple[Rul
     return tuple(Ruling(name, rule(problem, *ends)) for name, rule in END_RULES.items())
 
 
-def _standing(known: Evaluated, wanted: Wanted, role: Role) -> Standing:
+def _standing(space: Evaluated, wanted: Wanted, role: Role) -> Standing:
     """Where the config stands among the engines of one role."""
-    instance, number = known.instance, ROLES.index(role)
-    own_settings = _with_config(instance, wanted, number)
-    tried = np.unique(known.settings.shape[known.settings.role == number])
-    rivals = tried[tried != instance.tables.shapes.index(wanted.shape(instance.problem))]
-    best = _cheapest_with(known, known.settings.role == number, role)
-    chosen = Evaluated.of(instance, own_settings)
-    found = _cheapest_with(chosen, own_settings.role == number, role)
-    if found is None:
-        why = _why_none(chosen, wanted, role)
+    instance, number = space.instance, ROLES.index(role)
+    in_role = space.settings.role == number
+    engines = np.unique(space.settings.shape[in_role])
+    rivals = engines[engines != instance.tables.shapes.index(wanted.shape(instance.problem))]
+    best = _cheapest_with(space, in_role, role)
+    own = Evaluated.of(instance, _with_config(instance, wanted, number))
+    held = _cheapest_with(own, own.settings.role == number, role)
+    if held is None:
+        why = _why_none(own, wanted, role)
         return Standing(role, None, (), None, rivals.size + 1, None if best is None else best[1], None, None, why)
-    fleet, cost = chosen.fleet(found[0]), found[1]
+    fleet, cost = own.fleet(held[0]), held[1]
     least = cost if best is None else min(best[1], cost)
-    others = (known.settings.role == number) & (known.settings.shape == rivals[:, None])  # its own settings are none
-    rank = 1 + sum(_cheapest_with(known, other, role, cost) is not None for other in others)
+    others = in_role & (space.settings.shape == rivals[:, None])  # its own settings are none
+    rank = 1 + sum(_cheapest_with(space, other, role, cost) is not None for other in others)
     binding, used = _busiest(instance, fleet, role)
-    pools = tuple(engine_pools(instance, fleet))
-    return Standing(
-        role, cost, pools, rank, rivals.size + 1, least, binding, used, _why_rank(cost, least, binding, used)
-    )
+    why = _why_rank(cost, least, binding, used)
+    return Standing(role, cost, tuple(engine_pools(instance, fleet)), rank, rivals.size + 1, least, binding, used, why)
 
 
 def _with_config(instance: Instance, wanted: Wanted, role: int) -> Settings:
@@ -178,11 +174,13 @@ def _with_config(instance: Instance, wanted: Wanted, role: int) -> Settings:
     return settings.take(own | partner)
 
 
-def _cheapest_with(known: Evaluated, mine: BoolArray, role: Role, below: float = np.inf) -> tuple[Picks, float] | None:
-    """The cheapest fleet of one or two pools, below a cost [$/h], that has one of the settings `mine` in a role."""
+def _cheapest_with(
+    space: Evaluated, eligible: BoolArray, role: Role, below: float = np.inf
+) -> tuple[Picks, float] | None:
+    """The cheapest fleet of one or two pools, below a cost [$/h], with one of the eligible settings in a role."""
     number = ROLES.index(role)
-    partners = np.isin(known.settings.role, PARTNERS[number]) & (known.settings.role != number)
-    return cheapest_held(known, pools_apart(known.instance.problem), below, mine | partners)
+    partners = np.isin(space.settings.role, PARTNERS[number]) & (space.settings.role != number)
+    return cheapest_held(space, pools_apart(space.instance.problem), below, eligible | partners)
 
 
 def _busiest(instance: Instance, fleet: Fleet, role: Role) -> tuple[str, float]:
@@ -200,14 +198,6 @@ def _why_rank(cost: float, best: float, binding: str, used: float) -> str:
     if cost <= best * (1.0 + 1e-9):
         return f"no engine of this role makes a cheaper fleet; {full}"
     return f"its fleet costs {dearer(cost, best)} than the best fleet with an engine of this role; {full}"
-
-
-def _why_silent(instance: Instance, shape: int, role: Role) -> str:
-    """Why an engine cannot hand over, or take in: what keeps it from another one just like it."""
-    problem, shapes = instance.problem, instance.tables.shapes
-    own = shapes[shape]
-    pairs = [(own, own), *((own, other) if role is Role.PREFILL else (other, own) for other in shapes)]
-    return next(reason for pair in pairs if (reason := pair_refusal(problem, *pair)) is not None)
 
 
 def _why_none(chosen: Evaluated, wanted: Wanted, role: Role) -> str:
@@ -228,9 +218,18 @@ def _why_none(chosen: Evaluated, wanted: Wanted, role: Role) -> str:
     if not any(chosen.able(int(setting), chosen.most(int(setting))) for setting in own):
         most = max(chosen.most(int(setting)) for setting in own)
         return f"too many requests miss their SLO even with {most:,} engines of it, beside the best of partners"
-    limits = [name for name in ("budget", "power", "max_gpus", "max_pools") if _limited(instance, name)]
+    constraints = instance.problem.constraints
+    limits = [name for name in ("budget", "power", "max_gpus", "max_pools") if getattr(constraints, name) is not None]
     held = join_words(limits) if limits else "the inventory or the links of its possible partners"
     return f"no fleet with it that serves the whole demand keeps {held}"
+
+
+def _why_silent(instance: Instance, shape: int, role: Role) -> str:
+    """Why an engine cannot hand over, or take in: what keeps it from another one just like it."""
+    problem, shapes = instance.problem, instance.tables.shapes
+    own = shapes[shape]
+    pairs = [(own, own), *((own, other) if role is Role.PREFILL else (other, own) for other in shapes)]
+    return next(reason for pair in pairs if (reason := pair_refusal(problem, *pair)) is not None)
 
 
 def _why_unsearched(instance: Instance, wanted: Wanted) -> str:
@@ -243,7 +242,3 @@ def _why_unsearched(instance: Instance, wanted: Wanted) -> str:
     if not tables.roomy[shape, slice(None) if chunk is None else tables.chunks == chunk].any():
         return "beside a batch of its token budget there is no memory for the longest request"
     return f"its decode steps of {wanted.max_num_seqs} requests are not below the TPOT limit"
-
-
-def _limited(instance: Instance, name: str) -> bool:
-    return getattr(instance.problem.constraints, name) is not None

@@ -2,46 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any, Final
+
+import numpy as np
 
 from costmodel.engine import Role
 from costmodel.metric import Metric
-from costmodel.words import join_words
+from costmodel.words import join_words, percentage
+from costmodel.workload import scale_rate
 from optimizer.fleets.binding import amount, binding, fleet_bindings
+from optimizer.fleets.bought import FloatArray
 from optimizer.fleets.build_plan import engine_pools, fleet_cost, fleet_gpus
 from optimizer.fleets.error_bars import planned_instance
 from optimizer.fleets.evaluate import evaluate, predict_misses
 from optimizer.fleets.fleet import Fleet
 from optimizer.loads.diagnose import with_fewer_misses, with_looser_slos, without_limits
-from optimizer.loads.instance import Instance, Late, never
+from optimizer.loads.instance import Instance
 from optimizer.plans.plan import Alternative, Binding, Status
-from optimizer.rivals.leanest import at_best_split
+from optimizer.verification.miss_words import miss_words
 from optimizer.verification.verdict import Verdict
-from search_spaces.problem import Goal, Slo
+from search_spaces.problem import Billing, Constraints, Goal, Objective, Problem, Slo
 
-from .formula_search import cheapest_by_formula
-from .judged import goal_missed
-from .lifting import least_demand, lifts
 from .rival_rows import overall
+from .search import Effort, Solution, by_formula, solution_of
 
-ROUNDING = 1e-9
+ROUNDING: Final = 1e-9
 """Relative excess of a limit that is none."""
-
-
-@dataclass(frozen=True, slots=True)
-class Held:
-    """The cheapest fleet that holds of an instance, in which its limits are split as the fleet keeps them.
-
-    verdict: how it did when it was simulated; None by formula.
-    """
-
-    instance: Instance
-    fleet: Fleet
-    verdict: Verdict | None = None
-
-
-Solve = Callable[[Instance], Held | None]
+ON_THE_FLEET: Final = ("budget", "max_gpus", "power", "max_pools", "gateway")
+"""Limits of the constraints, in the order in which they are lifted."""
+LESS_SO: Final = 1e-3
+"""What the dearest GPU's price counts for beside a limit: it decides between fleets that take as much of it."""
+LITTLE: Final = 0.01
+"""Multiple of the demand below which no fleet is worth having where the most goodput is sought."""
+LOOSER: Final = (1.1, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0, 100.0)
+"""Factors by which limits on latency are loosened."""
+MORE_MISSES: Final = (2.0, 5.0, 20.0, 100.0, 1e3, 1e6)
+"""Factors by which the share of requests that may miss is raised."""
+FINE: Final = 1e-4
+"""To which a lower goal is stated [1]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,140 +53,87 @@ class Miss:
     kept: a fleet that keeps every limit after all, where the search for the nearest one came by it.
     """
 
-    rows: list[Alternative]
-    shortfalls: list[Binding]
-    kept: Held | None = None
+    rows: Sequence[Alternative] = ()
+    shortfalls: Sequence[Binding] = ()
+    kept: Solution | None = None
 
 
-def describe_miss(instance: Instance, solve: Solve, late: Late = never) -> Miss:
+def describe_miss(instance: Instance, effort: Effort) -> Miss:
     """The nearest fleet without one of the limits on it, or SLOs loosened, or goals lowered, and what each takes.
 
-    solve: finds the cheapest fleet of an instance. Without any fleet whatever, or once it is late, nothing is named.
+    Without any fleet whatever, or once it is late, nothing is named.
     """
     return (
-        without_a_limit(instance, solve, late)
-        or _with_looser_latencies(instance, solve, late)
-        or _with_lower_goals(instance, solve, late)
-        or Miss([], [])
+        without_a_limit(instance, effort)
+        or _with_looser_latencies(instance, effort)
+        or _with_lower_goals(instance, effort)
+        or Miss()
     )
 
 
-def without_a_limit(instance: Instance, solve: Solve, late: Late = never) -> Miss | None:
+def nearest_simulated(instance: Instance, verdict: Verdict) -> Miss:
+    """The nearest of the fleets that were simulated, and how far it is from each goal."""
+    row = nearest_row(
+        Solution(instance, verdict.fleet, verdict),
+        "the nearest of the fleets that were simulated",
+        f"It {miss_words(verdict)}.",
+    )
+    if verdict.judgement.overload.overloaded:  # no lower goal would do
+        return Miss([row])
+    goals = [goal_missed(item.name, item.attainment.low, item.goal) for item in verdict.judgement.classes]
+    return Miss([row], sorted(goals, key=lambda limit: limit.slack))
+
+
+def nearest_row(solution: Solution, label: str, why: str) -> Alternative:
+    """The row of a fleet that comes near."""
+    instance, fleet, verdict = solution.instance, solution.fleet, solution.verdict
+    return Alternative(
+        kind="nearest_miss",
+        label=label,
+        status=Status.FEASIBLE,
+        cost_usd_per_hour=fleet_cost(instance, fleet),
+        bound_usd_per_hour=None,
+        gap=None,
+        pools=engine_pools(instance, fleet),
+        attainment=evaluate(instance, fleet).overall if verdict is None else overall(instance, verdict),
+        why_not=why,
+        simulated=verdict is not None,
+    )
+
+
+# --- limits on the fleet --------------------------------------------------------------------------------------------
+
+
+def without_a_limit(instance: Instance, effort: Effort) -> Miss | None:
     """The nearest fleet without each limit on it, or without all where no single one would do; None without any."""
-    found: list[tuple[Held, list[Binding]]] = []
+    nearest: list[tuple[Solution, list[Binding]]] = []
     for lift in lifts(least_demand(instance.problem)):
-        if late() or (found and lift.all_at_once):
+        if effort.brake.stopped() or (nearest and lift.all_at_once):
             break
         planned = planned_instance(lift.problem, instance.overhead)
-        held = solve(lift.priced(planned))
-        if held is None:
+        solution = solution_of(lift.priced(planned), effort)
+        if solution is None:
             continue
-        held = replace(held, instance=replace(planned, flows=held.instance.flows))
-        broken = _broken_limits(instance, held)
+        solution = replace(solution, instance=replace(planned, flows=solution.instance.flows))
+        broken = _broken_limits(instance, solution)
         if broken:
-            found.append((held, broken))
+            nearest.append((solution, broken))
         elif instance.problem.objective.goal is Goal.MIN_COST:
-            return Miss([], [], held)
-    if not found:
+            return Miss(kept=solution)
+    if not nearest:
         return None
-    either = " Any one of these limits relaxed is enough." if len(found) > 1 else ""
-    rows = [_miss(held, "without the limits on the fleet", f"{_needs(broken)}{either}") for held, broken in found]
-    return Miss(rows, sorted((row for _, broken in found for row in broken), key=lambda row: row.slack))
+    either = " Any one of these limits relaxed is enough." if len(nearest) > 1 else ""
+    label = "without the limits on the fleet"
+    rows = [nearest_row(solution, label, f"{_needs(broken)}{either}") for solution, broken in nearest]
+    return Miss(rows, sorted((limit for _, broken in nearest for limit in broken), key=lambda limit: limit.slack))
 
 
-def _broken_limits(instance: Instance, held: Held) -> list[Binding]:
+def _broken_limits(instance: Instance, solution: Solution) -> list[Binding]:
     """Limits of the instance that a fleet of the unlimited one breaks, the worst first."""
-    free, fleet = held.instance, held.fleet
-    rows = fleet_bindings(instance, fleet_cost(free, fleet), fleet_gpus(free, fleet))
-    rows = [row for row in rows if row.slack < -ROUNDING] + _pool_limit(instance, fleet)
-    return sorted(rows, key=lambda row: row.slack)
-
-
-def _needs(rows: Sequence[Binding]) -> str:
-    """What a fleet needs beyond the limits, in words."""
-    short = [
-        f"{amount(row.used, row.unit)} of {row.where} where the inventory has {amount(row.limit, row.unit)}"
-        if row.constraint == "inventory"
-        else f"{amount(row.used, row.unit)} where {row.constraint} allows {amount(row.limit, row.unit)}"
-        for row in rows
-    ]
-    return f"It needs {join_words(short)}."
-
-
-FACTORS = (1.1, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0, 100.0)
-"""Factors by which limits on latency are loosened."""
-
-
-def _with_looser_latencies(instance: Instance, solve: Solve, late: Late) -> Miss | None:
-    """The nearest fleet once one latency limit, or else all, are loosened; with the limits that it then breaks.
-
-    All together are loosened only where no single one would do, however far: the report names what is in the way.
-    """
-    slos = instance.problem.slos
-    limited = [metric for metric in Metric if any(metric in slo.limits for slo in slos)]
-    alone: list[tuple[Metric, ...]] = [(metric,) for metric in limited]
-    enough = [names for names in alone if not late() and by_formula(_loosened(instance, FACTORS[-1], names), late)]
-    for factor in FACTORS:
-        for names in enough or [tuple(limited)]:
-            if late():
-                return None
-            held = solve(_loosened(instance, factor, names))
-            if held is None:
-                continue
-            rows = [
-                binding(
-                    name,
-                    slo.name,
-                    limit * factor,
-                    limit,
-                    "s",
-                    f"{name.upper()} of {slo.name} is too tight: {limit:g} s.",
-                )
-                for slo in slos
-                for name in names
-                if (limit := slo.limits.get(name)) is not None
-            ]
-            broken = _broken_limits(instance, held)
-            why = f"{join_words([name.upper() for name in names])} {'is' if len(names) == 1 else 'are'} too tight."
-            why = f"{why} {_needs(broken)}" if broken else why
-            return Miss([_miss(held, f"with {join_words(names)} x {factor:g}", why)], [*rows, *broken])
-    return None
-
-
-def _loosened(instance: Instance, factor: float, names: Sequence[Metric]) -> Instance:
-    """The instance without limits on the fleet, and the latency limits of these names multiplied by `factor`."""
-    free = without_limits(least_demand(instance.problem))
-    return planned_instance(with_looser_slos(free, factor, names), instance.overhead)
-
-
-def _with_lower_goals(instance: Instance, solve: Solve, late: Late) -> Miss | None:
-    """The nearest fleet once more requests may miss."""
-    free = without_limits(least_demand(instance.problem))
-    for factor in (2.0, 5.0, 20.0, 100.0, 1e3, 1e6):
-        held = None if late() else solve(planned_instance(with_fewer_misses(free, factor), instance.overhead))
-        if held is not None:
-            rows = [*_goals_missed(held, free.slos), *_broken_limits(instance, held)]
-            return Miss([_miss(held, "with lower goals", "Too few requests keep their SLO.")], rows)
-    return None
-
-
-def _goals_missed(held: Held, slos: Sequence[Slo]) -> list[Binding]:
-    """How far the attainment of each class that misses its goal is from it; simulated, as far as it is proven."""
-    if held.verdict is None:
-        reached = [float(share) for share in predict_misses(held.instance, held.fleet).attainment]
-    else:
-        reached = [one.attainment.low for one in held.verdict.judgement.classes]
-    pairs = zip(slos, reached, strict=True)
-    return [goal_missed(slo.name, got, slo.attainment) for slo, got in pairs if got < slo.attainment]
-
-
-def by_formula(instance: Instance, late: Late = never) -> Held | None:
-    """The cheapest fleet that holds by formula; late: once it is, none is looked for."""
-    if late():
-        return None
-    known = at_best_split(instance, late)
-    fleet = cheapest_by_formula(known)
-    return Held(known.instance, fleet) if fleet.pools else None
+    free, fleet = solution.instance, solution.fleet
+    limits = fleet_bindings(instance, fleet_cost(free, fleet), fleet_gpus(free, fleet))
+    broken = [limit for limit in limits if limit.slack < -ROUNDING] + _pool_limit(instance, fleet)
+    return sorted(broken, key=lambda limit: limit.slack)
 
 
 def _pool_limit(instance: Instance, fleet: Fleet) -> list[Binding]:
@@ -203,17 +152,164 @@ def _pool_limit(instance: Instance, fleet: Fleet) -> list[Binding]:
     return rows
 
 
-def _miss(held: Held, label: str, why: str) -> Alternative:
-    instance, fleet, verdict = held.instance, held.fleet, held.verdict
-    return Alternative(
-        kind="nearest_miss",
-        label=label,
-        status=Status.FEASIBLE,
-        cost_usd_per_hour=fleet_cost(instance, fleet),
-        bound_usd_per_hour=None,
-        gap=None,
-        pools=engine_pools(instance, fleet),
-        attainment=evaluate(instance, fleet).overall if verdict is None else overall(instance, verdict),
-        why_not=why,
-        simulated=verdict is not None,
+def _needs(broken: Sequence[Binding]) -> str:
+    """What a fleet needs beyond the limits, in words."""
+    short = [
+        f"{amount(limit.used, limit.unit)} of {limit.where} where the inventory has {amount(limit.limit, limit.unit)}"
+        if limit.constraint == "inventory"
+        else f"{amount(limit.used, limit.unit)} where {limit.constraint} allows {amount(limit.limit, limit.unit)}"
+        for limit in broken
+    ]
+    return f"It needs {join_words(short)}."
+
+
+@dataclass(frozen=True, slots=True)
+class Lift:
+    """A problem without some of its limits; lifted: with only those that it lacks; all_at_once: of several limits."""
+
+    problem: Problem
+    lifted: Problem
+    all_at_once: bool = False
+
+    def priced(self, planned: Instance) -> Instance:
+        """The instance of the problem, with GPUs at what they take of the limits that are lifted."""
+        if self.problem.constraints.budget is not None:  # which is in dollars
+            return planned
+        return costing_what_is_short(self.lifted, planned)
+
+
+def lifts(problem: Problem) -> list[Lift]:
+    """The problem without each of its limits in turn; then without any, where it has several."""
+    free = without_limits(problem)
+    each = [Lift(_with_limit(problem, name, None), _with_limit(free, name, most)) for name, most in _limits(problem)]
+    return [*each, Lift(free, problem, all_at_once=True)] if len(each) > 1 else each
+
+
+def _limits(problem: Problem) -> Iterator[tuple[str | int, Any]]:
+    """The limits on the fleet by the name of a constraint or the place of an offer."""
+    for name in ON_THE_FLEET:
+        if (most := getattr(problem.constraints, name)) is not None:
+            yield name, most
+    for place, offer in enumerate(problem.offers):
+        if offer.inventory is not None and not offer.owned:
+            yield place, offer.inventory
+
+
+def _with_limit(problem: Problem, name: str | int, most: Any) -> Problem:
+    """The problem with another limit; None: without it."""
+    if isinstance(name, str):
+        changes = {name: most}
+        return replace(problem, constraints=replace(problem.constraints, **changes))
+    offers = list(problem.offers)
+    offers[name] = replace(offers[name], inventory=most)
+    return replace(problem, offers=tuple(offers))
+
+
+def least_demand(problem: Problem) -> Problem:
+    """The cheapest fleet is sought for the least volume that the objective asks for."""
+    least = {Goal.MIN_COST: 1.0, Goal.MAX_GOODPUT: LITTLE, Goal.MAX_GOODPUT_PER_DOLLAR: problem.objective.min_volume}
+    load = scale_rate(problem.workload, least[problem.objective.goal])
+    return replace(problem, workload=load, objective=Objective())
+
+
+def costing_what_is_short(limited: Problem, free: Instance) -> Instance:
+    """The instance, a GPU priced by the share of the limits of `limited` that it takes: its cheapest fleet is nearest.
+
+    Of fleets that are as near, the one that costs less.
+    """
+    limits, offers = limited.constraints, limited.offers
+    ceilings: list[tuple[float | None, FloatArray]] = [
+        (limits.max_gpus, np.ones(len(offers))),
+        (limits.budget, np.array([offer.usd_per_hour for offer in offers])),
+        (limits.power, np.array([offer.accelerator.tdp for offer in offers])),
+    ]
+    share = sum((each / max(most, 0.5) for most, each in ceilings if most is not None), np.zeros(len(offers)))
+    short = [0.0 if offer.inventory is None or offer.owned else 1.0 / max(offer.inventory, 0.5) for offer in offers]
+    share = share + short
+    if not share.any() or _is_budget_alone(limits, short):
+        return free
+    usd = np.array([offer.usd_per_hour for offer in free.problem.offers])
+    share = share + share.max() * LESS_SO * usd / usd.max()
+    singly = tuple(
+        replace(offer, billing=Billing.GPU, usd_per_hour=float(price))
+        for offer, price in zip(free.problem.offers, share, strict=True)
     )
+    tables = replace(free.tables, usd_per_hour=free.tables.gpus * share[free.tables.offer])
+    return replace(free, problem=replace(free.problem, offers=singly), tables=tables)
+
+
+def _is_budget_alone(limits: Constraints, short: list[float]) -> bool:
+    """Whether money is all that is short: then prices say it all, whole nodes included."""
+    return limits.budget is not None and limits.max_gpus is limits.power is None and not any(short)
+
+
+# --- limits on latency and goals ------------------------------------------------------------------------------------
+
+
+def _with_looser_latencies(instance: Instance, effort: Effort) -> Miss | None:
+    """The nearest fleet once one latency limit, or else all, are loosened; with the limits that it then breaks.
+
+    All together are loosened only where no single one would do, however far: the report names what is in the way.
+    """
+    slos, late = instance.problem.slos, effort.brake.stopped
+    limited = tuple(metric for metric in Metric if any(metric in slo.limits for slo in slos))
+    alone: list[tuple[Metric, ...]] = [(metric,) for metric in limited]
+    alone = [metrics for metrics in alone if by_formula(_loosened(instance, LOOSER[-1], metrics), late)]
+    for factor, metrics in product(LOOSER, alone or [limited]):
+        if late():
+            return None
+        solution = solution_of(_loosened(instance, factor, metrics), effort)
+        if solution is None:
+            continue
+        broken = _broken_limits(instance, solution)
+        why = f"{join_words([metric.upper() for metric in metrics])} {'is' if len(metrics) == 1 else 'are'} too tight."
+        why = f"{why} {_needs(broken)}" if broken else why
+        rows = [_too_tight(slo, metric, factor) for slo in slos for metric in metrics if metric in slo.limits]
+        return Miss([nearest_row(solution, f"with {join_words(metrics)} x {factor:g}", why)], [*rows, *broken])
+    return None
+
+
+def _too_tight(slo: Slo, metric: Metric, factor: float) -> Binding:
+    """A latency limit that a fleet keeps only `factor` times as long."""
+    limit = slo.limits[metric]
+    sentence = f"{metric.upper()} of {slo.name} is too tight: {limit:g} s."
+    return binding(metric, slo.name, limit * factor, limit, "s", sentence)
+
+
+def _loosened(instance: Instance, factor: float, metrics: Sequence[Metric]) -> Instance:
+    """The instance without limits on the fleet, and the limits on these metrics multiplied by `factor`."""
+    free = without_limits(least_demand(instance.problem))
+    return planned_instance(with_looser_slos(free, factor, metrics), instance.overhead)
+
+
+def _with_lower_goals(instance: Instance, effort: Effort) -> Miss | None:
+    """The nearest fleet once more requests may miss."""
+    free = without_limits(least_demand(instance.problem))
+    for factor in MORE_MISSES:
+        if effort.brake.stopped():
+            return None
+        solution = solution_of(planned_instance(with_fewer_misses(free, factor), instance.overhead), effort)
+        if solution is not None:
+            rows = [*_goals_missed(solution, free.slos), *_broken_limits(instance, solution)]
+            return Miss([nearest_row(solution, "with lower goals", "Too few requests keep their SLO.")], rows)
+    return None
+
+
+def _goals_missed(solution: Solution, slos: Sequence[Slo]) -> list[Binding]:
+    """How far the attainment of each class that misses its goal is from it; simulated, as far as it is proven."""
+    if solution.verdict is None:
+        reached = [float(share) for share in predict_misses(solution.instance, solution.fleet).attainment]
+    else:
+        reached = [item.attainment.low for item in solution.verdict.judgement.classes]
+    pairs = zip(slos, reached, strict=True)
+    return [goal_missed(slo.name, share, slo.attainment) for slo, share in pairs if share < slo.attainment]
+
+
+def goal_missed(name: str, reached: float, goal: float) -> Binding:
+    """How far a class is from its goal; reached: share of its requests that is sure to be in time [1].
+
+    What may miss is rounded up to hundredths of a per cent, so that what is read off it is no lower than what is kept.
+    """
+    missed = math.ceil(round((1.0 - reached) / FINE, 6)) * FINE
+    sentence = f"{percentage(1.0 - missed, 2)} of class {name} keep their SLO where {percentage(goal, 2)} should."
+    return binding("attainment", name, missed, 1.0 - goal, "1", sentence)

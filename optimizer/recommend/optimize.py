@@ -1,29 +1,47 @@
-"""`optimize`: from a problem to a plan."""
+"""`optimize`: from a problem to a plan.
+
+Engines are priced, fleets are searched by formula, the best is simulated until one holds that fresh requests confirm,
+and so is the best of each other kind; then come what a safe fleet costs and what narrower precisions save. Where no
+fleet holds, the plan says what is in the way.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from costmodel.errors import InputError
 from costmodel.simulator import prepare
+from optimizer.fleets.binding import binding
 from optimizer.fleets.build_plan import build_plan, fleet_cost, provenance
 from optimizer.fleets.error_bars import at_quantile, class_error_bars, slow_end
+from optimizer.fleets.evaluate import holds, predict_misses
 from optimizer.fleets.fleet import Fleet
-from optimizer.loads.diagnose import check_floors, check_shapes
-from optimizer.loads.instance import Deadline, Instance, Settings, make_instance
+from optimizer.loads.diagnose import check_floors, check_shapes, floors
+from optimizer.loads.instance import Instance, make_instance
 from optimizer.plans.plan import Alternative, Binding, Plan, Provenance, RunInfo, Status
-from optimizer.plans.proof import proof_of_judged
+from optimizer.plans.proof import Proof, proof_of_judged
+from optimizer.plans.records import SimulatedRate
 from optimizer.rivals.alternatives import recommended
-from optimizer.rivals.by_evaluation import Evaluated
-from optimizer.rivals.leanest import at_best_split, leanest
+from optimizer.rivals.leanest import at_best_split
+from optimizer.verification.balancing import by_requests
+from optimizer.verification.judge import Judgement, simulated_fleet
+from optimizer.verification.simulated_goodput import boundary
+from optimizer.verification.simulation_record import (
+    GOODPUT_TOLERANCE,
+    Rates,
+    Trail,
+    as_simulated,
+    latencies,
+    other_rates,
+    simulated_error_bars,
+    simulation_of,
+)
 from optimizer.verification.tune import Wish
-from optimizer.verification.verdict import make_bench
-from optimizer.verification.verify import Resolve
+from optimizer.verification.verdict import Bench, Verdict, make_bench
 from search_spaces.bounds import TIME_LIMIT
 from search_spaces.engines import load_engine_overhead
 from search_spaces.enumeration import enumerate_shapes
@@ -31,28 +49,35 @@ from search_spaces.fields import Reader, member, quantity, stated
 from search_spaces.problem import Goal, Problem
 from search_spaces.quantities import Kind
 
-from .formula_search import solved_by_formula
-from .judged import Judged, as_judged, judged, with_simulation
-from .level import Brake, Level
-from .near_fleets import with_near_fleets
-from .nearest_miss import Held, Miss, Solve, by_formula, describe_miss, without_a_limit
-from .precision import precision_savings
-from .proven import Solved, proven
-from .safe import safe_fleet
-from .tuning import wish_of
+from .extras import precision_savings, safe_fleet
+from .nearest_miss import Miss, describe_miss, nearest_simulated, without_a_limit
+from .rival_rows import compared, winner_row
+from .search import (
+    AGAIN,
+    Brake,
+    Effort,
+    FormulaResult,
+    Level,
+    Progress,
+    SimulatedResult,
+    proof_of,
+    search_by_formula,
+    search_summary,
+    simulated,
+    wish_of,
+    with_near_fleets,
+    with_rivals,
+)
 
-Progress = Callable[[str, float], None]
-
-BY_FORMULA = 0.5
+BY_FORMULA: Final = 0.5
 """Of the time left, the share in which fleets are found by formula where they are simulated too [1]."""
 
-AGAIN = 0.25
-"""Of the time left, the share that a repair by search, or a search beside the plan's, may take [1]."""
-
-UNPROVEN = "The time was up before this fleet was simulated: that it meets the SLOs is by formula alone."
+UNPROVEN: Final = "The time was up before this fleet was simulated: that it meets the SLOs is by formula alone."
 """The warning of a plan by formula that should have been simulated."""
 
-UNCONFIRMED = "The search was stopped before fresh requests confirmed this fleet: it held on those it was chosen by."
+UNCONFIRMED: Final = (
+    "The search was stopped before fresh requests confirmed this fleet: it held on those it was chosen by."
+)
 """The warning of a plan whose fleet was simulated, but not once more."""
 
 
@@ -61,9 +86,9 @@ class Stopwatch:
     """Time of each stage by the clock and of the processor [s]."""
 
     progress: Progress | None
-    timings: dict[str, float]
-    started: float
+    timings: dict[str, float] = field(default_factory=dict)
     cpu: dict[str, float] = field(default_factory=dict)
+    started: float = field(default_factory=time.perf_counter)
     cpu_started: float = field(default_factory=time.process_time)
 
     def stage(self, label: str, fraction: float) -> None:
@@ -77,6 +102,37 @@ class Stopwatch:
         self.started, self.cpu_started = now, cpu_now
         if self.progress is not None:
             self.progress(label, fraction)
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """What the plans of one search share; expected: the instance with expected step times."""
+
+    expected: Instance
+    origin: Provenance
+    effort: Effort = field(default_factory=lambda: Effort(Level.QUICK, Brake()))
+
+    def plan(  # noqa: PLR0917
+        self,
+        instance: Instance,
+        fleet: Fleet,
+        proof: Proof,
+        volume: float = 1.0,
+        rows: Sequence[Alternative] = (),
+        shortfalls: Sequence[Binding] = (),
+    ) -> Plan:
+        """The plan of a fleet, or of none, by formula."""
+        expected = replace(instance, tables=self.expected.tables)
+        return build_plan(
+            instance,
+            fleet,
+            bars=class_error_bars(expected, fleet, volume) if fleet.pools else [],
+            proof=proof,
+            volume=volume,
+            alternatives=list(rows),
+            shortfalls=list(shortfalls),
+            origin=self.origin,
+        )
 
 
 def optimize(
@@ -102,25 +158,26 @@ def optimize(
     BelowFloorError when physics forbids an SLO.
     Where no fleet is found, or none is possible, the plan says what is in the way (`Status`).
     """
-    asked: Level = _option("level", member(Level), level)
+    effort_level: Level = _option("level", member(Level), level)
     seconds: float = _option("time_limit", quantity(Kind.DURATION, TIME_LIMIT), time_limit)
-    tune = wish_of(problem, asked, tune)
-    if asked is not Level.QUICK:  # before the clock starts: it is compiled once on a machine, not once for a plan
+    tune = wish_of(problem, effort_level, tune)
+    if (
+        effort_level is not Level.QUICK
+    ):  # before the clock starts: it is compiled once on a machine, not once for a plan
         prepare(None if progress is None else lambda text: progress(text, 0.0))
-    watch = Stopwatch(progress, {}, time.perf_counter())
-    until = watch.started + seconds
+    watch, brake = Stopwatch(progress), brake or Brake()
+    brake.until = watch.started + seconds
+    effort = Effort(effort_level, brake, watch.stage, tune, extras)
     watch.stage("pricing engines", 0.05)
     check_shapes(problem, enumerate_shapes(problem))
     expected = make_instance(problem, load_engine_overhead(problem.engine, problem.engine_changes))
     check_floors(expected)
-    deadline, brake = Deadline(until), brake or Brake()
-    brake.until = until
-    first = deadline if asked is Level.QUICK else deadline.part(BY_FORMULA)
-    known = at_best_split(at_quantile(expected, slow_end(problem.confidence)), first.late)
-    solved = solved_by_formula(known, first, watch.stage)
-    origin = provenance(known.instance, solved.size, RunInfo(created=_now(), command="", timings_s={}))
-    plan = _plan(Wanted(expected, origin, asked, deadline, brake, watch.stage, tune, extras), solved)
-    if asked is not Level.QUICK:
+    first = effort.deadline if effort_level is Level.QUICK else effort.deadline.part(BY_FORMULA)
+    space = at_best_split(at_quantile(expected, slow_end(problem.confidence)), first.late)
+    result = search_by_formula(space, first, watch.stage)
+    origin = origin_of(space.instance, search_summary(space))
+    plan = _plan(Draft(expected, origin, effort), result)
+    if effort_level is not Level.QUICK:
         plan = as_unconfirmed(plan)
     watch.stage("done", 1.0)
     timings = {label: seconds for label, seconds in watch.timings.items() if label != "done"}
@@ -136,60 +193,145 @@ def _option(name: str, reader: Reader, value: object) -> Any:
         raise InputError(f"{name}: {error}") from None
 
 
-def _now() -> str:
-    return datetime.now(tz=UTC).isoformat(timespec="seconds")
+# --- the stages -----------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """What a plan is made with; expected: the instance with expected step times; told: when a stage begins."""
-
-    expected: Instance
-    origin: Provenance
-    level: Level
-    deadline: Deadline
-    brake: Brake
-    told: Progress
-    tune: Wish | None = None
-    extras: bool = True
-
-
-def _plan(wanted: Wanted, solved: Solved) -> Plan:
-    """The plan of what the search found, proven by simulation where that is wanted, or of what is in the way."""
-    explain = without_a_limit if solved.fleet.pools else describe_miss
-    if solved.fleet.pools and wanted.level is Level.QUICK:
-        return _written(wanted, solved, [rival.row for rival in solved.rivals], [])
-    if not solved.fleet.pools and solved.proof.status is not Status.INFEASIBLE:
-        solved = with_near_fleets(solved, wanted.brake.stopped)
-    if not solved.fleet.pools:
-        return _in_the_way(wanted, solved, describe_miss(solved.instance, solver_of(wanted), wanted.brake.stopped))
-    resolver = partial(resolver_of, wanted.deadline)
-    answer = judged(solved, resolver, wanted.level, wanted.brake, wanted.told, tune=wanted.tune)
-    if answer.winner is not None:
-        return _judged_plan(wanted, solved, answer)
-    if answer.fleet.pools:  # the best by formula that no simulation refuted before the time was up
-        shown = replace(solved, fleet=answer.fleet, proof=answer.proof, volume=answer.volume)
-        return _written(wanted, shown, answer.rows, [])
-    miss = explain(solved.instance, solver_of(wanted), wanted.brake.stopped) or Miss([], [])
-    nothing = replace(solved, fleet=Fleet(()), proof=replace(solved.proof, status=Status.TIME_LIMIT, gap=None))
-    rows, shortfalls = [*miss.rows, *answer.rows], miss.shortfalls or answer.shortfalls
-    return _in_the_way(wanted, nothing, replace(miss, rows=rows, shortfalls=shortfalls))
+def _plan(draft: Draft, result: FormulaResult) -> Plan:
+    """The plan of what the search by formula gave, confirmed by simulation where that is asked for."""
+    effort, explain = draft.effort, without_a_limit if result.rivals else describe_miss
+    if result.rivals and effort.level is Level.QUICK:
+        rows = [rival.row for rival in result.rivals]
+        return draft.plan(result.instance, result.fleet, result.proof, result.volume, rows)
+    if not result.rivals and result.proof.status is not Status.INFEASIBLE:
+        result = with_near_fleets(result, effort.brake.stopped)
+    if not result.rivals:
+        return _without_fleet(draft, result, describe_miss(result.instance, effort))
+    effort.report("simulating fleets", 0.65)
+    bench, best = simulated(result, effort)
+    if best.winner is not None:
+        return _confirmed(draft, result, bench, best, best.winner)
+    if best.undecided is not None and holds(
+        result.instance, predict_misses(result.instance, best.undecided, result.volume)
+    ):
+        return _undecided(draft, result, best.undecided)
+    nearest = Miss() if best.nearest is None else nearest_simulated(result.instance, best.nearest)
+    miss = explain(result.instance, effort) or Miss()
+    none = replace(result, rivals=(), proof=replace(result.proof, status=Status.TIME_LIMIT, gap=None))
+    rows, shortfalls = [*miss.rows, *nearest.rows], miss.shortfalls or nearest.shortfalls
+    return _without_fleet(draft, none, Miss(rows, shortfalls, miss.kept))
 
 
-def _in_the_way(wanted: Wanted, solved: Solved, miss: Miss) -> Plan:
+def _confirmed(draft: Draft, result: FormulaResult, bench: Bench, best: SimulatedResult, winner: Verdict) -> Plan:
+    """The plan of the winner, beside the best of each other kind."""
+    effort = draft.effort
+    effort.brake.armed = True
+    effort.report("simulating alternatives", 0.85)
+    proof = proof_of(result, winner, bench.volume)
+    rows = compared(result, bench, winner, proof, effort.deadline)
+    tuning = best.tuning
+    if tuning is not None and effort.tune is not None and effort.tune.front:
+        tuning = with_rivals(bench, winner, tuning, effort.brake.stopped)
+    trail = Trail(best.one_less, best.others, len(bench.verdicts), best.repairs, interrupted=False, tuning=tuning)
+    plan = draft.plan(result.instance, winner.fleet, proof, bench.volume, rows)
+    plan = with_simulation(plan, bench, winner, trail, effort)
+    return _with_extras(plan, bench, winner, fleet_cost(result.instance, result.fleet), effort)
+
+
+def with_simulation(plan: Plan, bench: Bench, winner: Verdict, trail: Trail, effort: Effort) -> Plan:
+    """The plan of a fleet that was simulated, with what the simulation showed; plan: by formula."""
+    stopped = effort.brake.stopped
+    effort.report("simulating other rates", 0.9)
+    rates = other_rates(bench, winner, plan.goodput_rps, stopped)
+    rates = rates if stopped() else _outlasting(bench, winner, rates)
+    counted = by_requests(bench, winner) if winner.held and not stopped() else None
+    trail = replace(trail, interrupted=stopped(), counted=counted)
+    shown = as_simulated(bench.instance, plan, winner.judgement, simulation_of(bench, winner, plan, rates, trail))
+    if stopped():
+        return shown
+    bars = simulated_error_bars(bench, winner.fleet)
+    classes = [item.model_copy(update={"error_bars": bar}) for item, bar in zip(shown.classes, bars, strict=True)]
+    return shown.model_copy(update={"classes": classes})
+
+
+def _outlasting(bench: Bench, winner: Verdict, rates: Rates) -> Rates:
+    """The rates with the goodput up to which the fleet comes out of a crowd too, as at the rate that it was judged at.
+
+    One that does not would hold in runs that start empty, and not any more once a burst has filled its KV memory.
+    """
+    part = bench.part(winner.fleet)
+    engines, behind = simulated_fleet(bench.instance, part.fleet, bench.probability), dict[float, Judgement | None]()
+    scale = bench.instance.problem.workload.request_rate * part.parts
+
+    def good(volume: float) -> bool:
+        if volume not in behind:
+            loaded = replace(part, volume=volume)
+            runs = bench.runs(loaded, engines, bench.brief(loaded), 0, 1)
+            behind[volume] = bench.stays_behind(loaded, engines, runs, 0)
+        return behind[volume] is None
+
+    lowest = part.volume if winner.held else 0.0
+    reached = 0.0 if rates.goodput is None else rates.goodput / scale
+    if reached <= lowest or good(reached):
+        return rates
+    step = 1.0 + GOODPUT_TOLERANCE
+    low, high = boundary(lambda volume: volume <= lowest or good(volume), GOODPUT_TOLERANCE, reached, step)
+    kept = [point for point in rates.curve if point.rate_rps < high * scale or not point.held]
+    if (crowd := behind[high]) is not None:
+        row = SimulatedRate(
+            rate_rps=high * scale,
+            held=False,
+            outcome=crowd.outcome,
+            overloaded=crowd.overload.overloaded,
+            classes=[latencies(item) for item in crowd.classes],
+        )
+        kept.append(row)
+    curve = tuple(sorted(kept, key=lambda point: point.rate_rps))
+    return replace(rates, goodput=max(low, lowest) * scale, fails=high * scale, curve=curve)
+
+
+def _with_extras(plan: Plan, bench: Bench, winner: Verdict, by_formula_cost: float, effort: Effort) -> Plan:
+    """The plan of least cost with the fleet that survives slow GPUs, and with what narrower precisions save."""
+    instance = bench.instance
+    if not effort.extras or instance.problem.objective.goal is not Goal.MIN_COST:
+        return plan
+    changes: dict[str, Any] = {}
+    if instance.problem.confidence == 0.0:
+        effort.report("searching a safe fleet", 0.93)
+        changes["safe"] = safe_fleet(instance, winner.fleet, effort.deadline.part(AGAIN).late, effort)
+    effort.report("searching other precisions", 0.97)
+    ends = effort.deadline.part(AGAIN)
+    changes["precision"] = precision_savings(instance, by_formula_cost, lambda: ends.late() or effort.brake.stopped())
+    return plan.model_copy(update=changes)
+
+
+def _undecided(draft: Draft, result: FormulaResult, fleet: Fleet) -> Plan:
+    """The plan of the best by formula that no simulation refuted before the time was up."""
+    instance, cost = result.instance, fleet_cost(result.instance, fleet)
+    proof, first = result.proof, result.rivals[0].row
+    if fleet is not result.fleet:
+        proof = proof_of_judged(proof.few_pools, proof.floor, cost)
+        first = recommended(instance, fleet, proof, result.volume)
+    others = [rival.row for rival in result.rivals[1:] if (rival.row.cost_usd_per_hour or cost) >= cost]
+    return draft.plan(instance, fleet, proof, result.volume, [first, *others])
+
+
+def _without_fleet(draft: Draft, result: FormulaResult, miss: Miss) -> Plan:
     """The plan without a fleet; or of the one that the search for the nearest miss came by, which keeps every limit."""
-    held = miss.kept
-    if held is None:
-        return _written(wanted, solved, miss.rows, miss.shortfalls)
-    instance = replace(held.instance, problem=solved.instance.problem)
-    expected = make_instance(held.instance.problem, instance.overhead)
-    cost = fleet_cost(instance, held.fleet)
-    proof = proof_of_judged(solved.proof.few_pools, solved.proof.floor, cost)
-    found = replace(solved, instance=instance, fleet=held.fleet, proof=proof, volume=1.0, rivals=())
-    wanted = replace(wanted, expected=expected)
-    if held.verdict is None:
-        return _written(wanted, found, [recommended(instance, held.fleet, proof, 1.0)], [])
-    return _judged_plan(wanted, found, as_judged(found, replace(held.verdict, cost=cost), wanted.level, wanted.brake))
+    if miss.kept is None:
+        return draft.plan(result.instance, Fleet(()), result.proof, result.volume, miss.rows, miss.shortfalls)
+    kept, effort = miss.kept, draft.effort
+    instance = replace(kept.instance, problem=result.instance.problem)
+    draft = replace(draft, expected=make_instance(kept.instance.problem, instance.overhead))
+    cost = fleet_cost(instance, kept.fleet)
+    proof = proof_of_judged(result.proof.few_pools, result.proof.floor, cost)
+    if kept.verdict is None:
+        return draft.plan(instance, kept.fleet, proof, rows=[recommended(instance, kept.fleet, proof, 1.0)])
+    winner = replace(kept.verdict, cost=cost)
+    bench = make_bench(instance, least=effort.runs, late=effort.brake.stopped)
+    trail = Trail((), (), judged=1, repairs=0, interrupted=False)
+    plan = draft.plan(instance, kept.fleet, proof, rows=[winner_row(bench, winner, proof)])
+    plan = with_simulation(plan, bench, winner, trail, effort)
+    return _with_extras(plan, bench, winner, cost, effort)
 
 
 def as_unconfirmed(plan: Plan) -> Plan:
@@ -207,73 +349,23 @@ def as_unconfirmed(plan: Plan) -> Plan:
     return plan.model_copy(update=changes)
 
 
-def _judged_plan(wanted: Wanted, solved: Solved, answer: Judged) -> Plan:
-    """The plan of a fleet that was proven by simulation."""
-    shown = replace(solved, fleet=answer.fleet, proof=answer.proof, volume=answer.volume)
-    plan = _written(wanted, shown, answer.rows, answer.shortfalls)
-    plan = with_simulation(answer, plan, wanted.brake, wanted.told)
-    least_cost = solved.instance.problem.objective.goal is Goal.MIN_COST
-    return _with_extras(wanted, solved, answer, plan) if wanted.extras and least_cost else plan
+def origin_of(instance: Instance, size: dict[str, Any]) -> Provenance:
+    """Where a plan comes from that is made now; size: of the search."""
+    created = datetime.now(tz=UTC).isoformat(timespec="seconds")
+    return provenance(instance, size, RunInfo(created=created, command="", timings_s={}))
 
 
-def _with_extras(wanted: Wanted, solved: Solved, answer: Judged, plan: Plan) -> Plan:
-    """The plan with the fleet that survives slow GPUs, and with what narrower precisions save."""
-    changes: dict[str, Any] = {}
-    if solved.instance.problem.confidence == 0.0:
-        wanted.told("searching a safe fleet", 0.93)
-        late = wanted.deadline.part(AGAIN).late
-        changes["safe"] = safe_fleet(answer.bench.instance, answer.fleet, late, wanted.brake)
-    wanted.told("searching other precisions", 0.97)
-    ends, base = wanted.deadline.part(AGAIN), fleet_cost(solved.instance, solved.fleet)
-    savings = precision_savings(solved.instance, base, lambda: ends.late() or wanted.brake.stopped())
-    return plan.model_copy(update=changes | {"precision": savings})
+def plan_below_floor(problem: Problem) -> Plan:
+    """The infeasible plan, nothing searched, in which every limit below its floor stands in the way.
 
-
-def resolver_of(deadline: Deadline, settings: Settings) -> Resolve:
-    """Searches again, for the cheapest fleet of engines that bear less, among those of some settings."""
-
-    def resolve(stricter: Instance) -> Fleet:
-        late = deadline.part(AGAIN).late
-        return Fleet(()) if late() else leanest(Evaluated.of(stricter, settings, late))
-
-    return resolve
-
-
-def solver_of(wanted: Wanted) -> Solve:
-    """Finds the cheapest fleet of another instance: by formula, and proven by simulation where that is wanted."""
-
-    def solve(instance: Instance) -> Held | None:
-        late = wanted.brake.stopped
-        if late() or by_formula(instance, late) is None:
-            return None
-        solved = solved_by_formula(at_best_split(instance, late), wanted.deadline, _untold)
-        if not solved.fleet.pools:
-            return None
-        bench = make_bench(solved.instance, late=late)
-        _, lean, _ = proven(solved, bench, resolver_of(wanted.deadline, solved.settings), wanted.brake, _untold)
-        return None if lean is None else Held(solved.instance, lean.winner.fleet, lean.winner)
-
-    def formula(instance: Instance) -> Held | None:
-        return by_formula(instance, wanted.brake.stopped)
-
-    return formula if wanted.level is Level.QUICK else solve
-
-
-def _untold(label: str, fraction: float) -> None:
-    """The stages of a search within a stage are not told."""
-
-
-def _written(wanted: Wanted, solved: Solved, rows: list[Alternative], shortfalls: list[Binding]) -> Plan:
-    """The plan file of a fleet, by formula."""
-    instance, fleet, volume = solved.instance, solved.fleet, solved.volume
-    bars = class_error_bars(replace(instance, tables=wanted.expected.tables), fleet, volume) if fleet.pools else []
-    return build_plan(
-        instance,
-        fleet,
-        bars=bars,
-        proof=solved.proof,
-        volume=volume,
-        alternatives=rows,
-        shortfalls=shortfalls,
-        origin=wanted.origin,
-    )
+    For programs, which read a plan wherever `optimize()` is sound input without an answer.
+    """
+    instance = make_instance(problem, load_engine_overhead(problem.engine, problem.engine_changes))
+    rows = []
+    for floor in floors(instance):
+        slo = problem.slos[floor.k]
+        limit = slo.limit(floor.limit)
+        rows.append(binding(floor.limit, slo.name, floor.least, limit, "s", f"{floor.limit.upper()}: {floor.why}."))
+    shortfalls = sorted(rows, key=lambda row: row.slack)
+    draft, nothing = Draft(instance, origin_of(instance, {})), Proof(Status.INFEASIBLE, None, None)
+    return draft.plan(instance, Fleet(()), nothing, volume=0.0, shortfalls=shortfalls)

@@ -10,18 +10,18 @@ so.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any, Final
 
 import numpy as np
 
 from costmodel.words import dollars
 from optimizer.fleets.build_plan import engine_pools, fleet_cost
 from optimizer.fleets.fleet import Fleet
-from optimizer.loads.instance import Instance, Settings
+from optimizer.loads.instance import Deadline, Instance
 from optimizer.plans.plan import Alternative, Status
 from optimizer.plans.proof import Proof, bound_for, gap_of
-from optimizer.plans.records import SimulatedLatencies
 from optimizer.rivals.allowed import allowed
 from optimizer.rivals.alternatives import SAME, Kind, kinds, recommended, why_not
 from optimizer.rivals.fewer import fewer_replicas
@@ -33,46 +33,46 @@ from optimizer.verification.verdict import BRIEFLY, Bench, Verdict
 from optimizer.verification.verify import Judge, Mend, Resolve, cheapest_verified
 from optimizer.verification.waste import smaller
 
-from .proven import Solved, remembered
+from .search import FormulaResult, resolver_of
 
-SEARCHES = 1
+SEARCHES: Final = 1
 """Searches for the cheapest fleet of a kind after the first ones missed."""
-MOST_LOOKS = 10
+MOST_LOOKS: Final = 10
 """Fleets of a kind that are looked at before one holds."""
-CONFIRMATIONS = 2
+CONFIRMATIONS: Final = 2
 """Confirmations of the fleets of a kind; what is refuted so often is no rival."""
-FEWEST = 0
+FEWEST: Final = 0
 """Requests of a confirmation beyond which no runs are added to the fewest that confirm any fleet."""
-SWAPS = 3
+SWAPS: Final = 3
 """Other engines in one pool that each fleet of a kind which holds is looked at with."""
 
-UNCONFIRMED = "; not confirmed by simulation, for want of time"
+UNCONFIRMED: Final = "; not confirmed by simulation, for want of time"
 """What is said of a rival that was not put to fresh requests."""
 
-Resolver = Callable[[Settings], Resolve]
-"""Searches again among engines of some settings."""
 
-
-def compared(solved: Solved, bench: Bench, winner: Verdict, proof: Proof, resolver: Resolver) -> list[Alternative]:
+def compared(
+    result: FormulaResult, bench: Bench, winner: Verdict, proof: Proof, deadline: Deadline
+) -> list[Alternative]:
     """The comparison with every kind, all simulated that can be: the winner first, the best of each kind after it."""
-    instance, settings = solved.instance, solved.settings
+    instance, settings = result.instance, result.settings
     best = winner_row(bench, winner, proof)
-    every = {kind.label: kind for kind in kinds(instance, settings)}
-    known = [one for rival in solved.rivals for one in rival.fleets if rival.row.cost_usd_per_hour is not None]
+    by_label = {kind.label: kind for kind in kinds(instance, settings)}
+    priced = [rival for rival in result.rivals if rival.row.cost_usd_per_hour is not None]
     rows = []
-    for rival in solved.rivals[1:]:
-        kind = every.get(rival.row.label)
+    for rival in result.rivals[1:]:
+        kind = by_label.get(rival.row.label)
         if kind is not None and kind.has(instance, winner.fleet):
             same = {"kind": rival.row.kind, "label": rival.row.label, "why_not": SAME}
             rows.append(best.model_copy(update=same))
             continue
-        fleets = rival.fleets if kind is None else [one for one in known if kind.has(instance, one)]
-        if not fleets or (bench.late() and not any(bench.judged(fleet) for fleet in fleets)):
-            rows.append(_unconfirmed(rival.row))
-            continue
-        resolve = None if kind is None else remembered(resolver(settings.take(kind.mask(instance, settings))))
-        found = _cheapest_confirmed(bench, fleets, kind, winner.cost, resolve)
-        rows.append(_unconfirmed(rival.row) if found is None else _row(instance, rival.row, found, winner.cost))
+        fleets, resolve = rival.fleets, None
+        if kind is not None:
+            fleets = tuple(fleet for other in priced for fleet in other.fleets if kind.has(instance, fleet))
+            resolve = resolver_of(settings.take(kind.mask(instance, settings)), deadline)
+        verdict = None
+        if not bench.late() or any(bench.judged(fleet) for fleet in fleets):
+            verdict = _cheapest_confirmed(bench, fleets, kind, winner.cost, resolve)
+        rows.append(_unconfirmed(rival.row) if verdict is None else _row(instance, rival.row, verdict, winner.cost))
     rows.sort(key=lambda row: (row.cost_usd_per_hour is None, row.cost_usd_per_hour or 0.0, row.label))
     return [best, *rows]
 
@@ -80,29 +80,39 @@ def compared(solved: Solved, bench: Bench, winner: Verdict, proof: Proof, resolv
 def winner_row(bench: Bench, winner: Verdict, proof: Proof) -> Alternative:
     """The row of the recommended fleet."""
     row = recommended(bench.instance, winner.fleet, proof, bench.volume)
-    simulated = {
-        "attainment": overall(bench.instance, winner),
+    return row.model_copy(update=_as_simulated(bench.instance, winner))
+
+
+def _as_simulated(instance: Instance, verdict: Verdict) -> dict[str, Any]:
+    """What a row says of how its fleet did."""
+    return {
+        "attainment": overall(instance, verdict),
         "simulated": True,
-        "confirmed": winner.confirmation > 0,
-        "latencies": _latencies(winner),
+        "confirmed": verdict.confirmation > 0,
+        "latencies": [latencies(item) for item in verdict.judgement.classes],
     }
-    return row.model_copy(update=simulated)
 
 
-def overall(instance: Instance, found: Verdict) -> float:
+def overall(instance: Instance, verdict: Verdict) -> float:
     """Share of all requests within their SLOs."""
     shares = np.array([slo.share for slo in instance.problem.slos])
-    return float(shares @ [one.attainment.share for one in found.judgement.classes] / shares.sum())
+    return float(shares @ [item.attainment.share for item in verdict.judgement.classes] / shares.sum())
 
 
 def _judge(bench: Bench, best: float) -> Judge:
     """Says of a fleet whether it counts as one that holds; best: cost of the recommended [$/h]."""
 
     def judge(fleet: Fleet) -> Verdict:
-        found = bench.verdict(fleet, BRIEFLY)
-        return replace(found, held=_counts(found, best))
+        verdict = bench.verdict(fleet, BRIEFLY)
+        return replace(verdict, held=_counts(verdict, best))
 
     return judge
+
+
+def _counts(verdict: Verdict, best: float) -> bool:
+    """Whether a rival counts as one that holds: in a run that is clear, what costs less than the best [$/h] in two."""
+    clear = verdict.judgement.proven and verdict.cost >= best
+    return verdict.held or (clear and not (verdict.confirmation or verdict.stuck))
 
 
 def _cheapest_confirmed(
@@ -112,19 +122,18 @@ def _cheapest_confirmed(
 
     best: cost of the recommended [$/h]. Where the time is up, one that was not put to them; None where none was judged.
     """
-    found = None
+    verdict = None
     for number in range(1, CONFIRMATIONS + 1):
-        found = _cheapest_of(bench, fleets, _judge(bench, best), resolve)
-        if found is None or not found.held:
-            return found
-        if kind is not None:
-            found = _leaner(bench, found, kind, best)
-        if bench.late() or found.confirmation:
-            return found
-        found = confirmed_once(bench, found, number, most=FEWEST)
-        if found.held:
-            return found
-    return found
+        verdict = _cheapest_of(bench, fleets, _judge(bench, best), resolve)
+        if verdict is None or not verdict.held:
+            return verdict
+        verdict = verdict if kind is None else _leaner(bench, verdict, kind, best)
+        if bench.late() or verdict.confirmation:
+            return verdict
+        verdict = confirmed_once(bench, verdict, number, most=FEWEST)
+        if verdict.held:
+            return verdict
+    return verdict
 
 
 def _cheapest_of(
@@ -134,64 +143,50 @@ def _cheapest_of(
 
     None where the time was up before any was looked at.
     """
-    found = cheapest_verified(bench, fleets, resolve, mend, judge=judge, most=MOST_LOOKS, searches=SEARCHES)
-    first = found.missed[0][1] if found.missed else None
-    return first if found.winner is None else found.winner
+    searched = cheapest_verified(bench, fleets, resolve, mend, judge=judge, most=MOST_LOOKS, searches=SEARCHES)
+    first = searched.missed[0][1] if searched.missed else None
+    return first if searched.winner is None else searched.winner
 
 
-def _leaner(bench: Bench, found: Verdict, kind: Kind, best: float) -> Verdict:
+def _leaner(bench: Bench, verdict: Verdict, kind: Kind, best: float) -> Verdict:
     """The fleet without what it can spare: as long as one of its kind that costs less holds, this takes its place.
 
     best: cost of the recommended [$/h], below which no kind is looked for.
     """
     instance, judge = bench.instance, _judge(bench, best)
 
-    def wanted(fleet: Fleet) -> bool:
+    def eligible(fleet: Fleet) -> bool:
         return fleet_cost(instance, fleet) >= best and kind.has(instance, fleet) and allowed(instance, fleet)
 
     while True:
-        fewer = [one for one in fewer_replicas(instance, found.fleet, 1) if wanted(one[1])]
-        less = [*fewer, *smaller(instance, found, [], wanted)[:SWAPS]]
-        tried = (judge(fleet) for _, fleet in less if not bench.late())
-        held = next((one for one in tried if one.held), None)
+        fewer = [named for named in fewer_replicas(instance, verdict.fleet, 1) if eligible(named[1])]
+        less = [*fewer, *smaller(instance, verdict, [], eligible)[:SWAPS]]
+        verdicts = (judge(fleet) for _, fleet in less if not bench.late())
+        held = next((other for other in verdicts if other.held), None)
         if held is None:
-            return found
-        found = held
+            return verdict
+        verdict = held
 
 
-def _counts(found: Verdict, best: float) -> bool:
-    """Whether a rival counts as one that holds: in a run that is clear, what costs less than the best [$/h] in two."""
-    return found.held or (found.judgement.proven and found.cost >= best and not (found.confirmation or found.stuck))
-
-
-def _row(instance: Instance, row: Alternative, found: Verdict, best: float) -> Alternative:
+def _row(instance: Instance, row: Alternative, verdict: Verdict, best: float) -> Alternative:
     """The row of a kind whose best fleet by formula was simulated."""
-    if not found.held:
+    if not verdict.held:
         lost = {"status": Status.TIME_LIMIT, "cost_usd_per_hour": None, "bound_usd_per_hour": None, "gap": None}
-        reason = f"the cheapest found by formula ({dollars(found.cost)}/h) {miss_words(found)}"
+        reason = f"the cheapest found by formula ({dollars(verdict.cost)}/h) {miss_words(verdict)}"
         return row.model_copy(update=lost | {"pools": [], "attainment": None, "simulated": True, "why_not": reason})
-    bound = bound_for(row.bound_usd_per_hour, found.cost)
+    bound = bound_for(row.bound_usd_per_hour, verdict.cost)
     shown = {
         "status": Status.FEASIBLE,
-        "cost_usd_per_hour": found.cost,
+        "cost_usd_per_hour": verdict.cost,
         "bound_usd_per_hour": bound,
-        "gap": gap_of(bound, found.cost),
-        "pools": engine_pools(instance, found.fleet),
-        "attainment": overall(instance, found),
-        "simulated": True,
-        "confirmed": found.confirmation > 0,
-        "latencies": _latencies(found),
-        "why_not": why_not(found.cost, best),
+        "gap": gap_of(bound, verdict.cost),
+        "pools": engine_pools(instance, verdict.fleet),
+        "why_not": why_not(verdict.cost, best),
     }
-    judged = row.model_copy(update=shown)
-    return judged if judged.confirmed else _unconfirmed(judged)
+    simulated = row.model_copy(update=shown | _as_simulated(instance, verdict))
+    return simulated if simulated.confirmed else _unconfirmed(simulated)
 
 
 def _unconfirmed(row: Alternative) -> Alternative:
     """The row of a fleet with a price that was not put to fresh requests, which it says."""
     return row if row.cost_usd_per_hour is None else row.model_copy(update={"why_not": f"{row.why_not}{UNCONFIRMED}"})
-
-
-def _latencies(found: Verdict) -> list[SimulatedLatencies]:
-    """Of each class, as simulated."""
-    return [latencies(one) for one in found.judgement.classes]

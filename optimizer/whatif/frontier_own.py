@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from costmodel.errors import BelowFloorError, ImpossibleError
-from optimizer.recommend.level import Level
+from optimizer.recommend.search import Level
 from search_spaces.problem import Problem
 
 from .frontier import Frontier, Over, Step, beyond, easier, easiest, hardest, rising

@@ -24,8 +24,8 @@ from optimizer.fleets.fleet import Fleet
 from optimizer.loads.instance import ROLES
 from optimizer.plans.plan import Binding, Plan, Status
 from optimizer.plans.records import EnginePool, pool_records
-from optimizer.recommend.level import Level
 from optimizer.recommend.optimize import optimize
+from optimizer.recommend.search import Level
 from optimizer.rivals.by_evaluation import Evaluated, Picks, cheapest_held, settled
 from search_spaces.problem import OWNED, Goal, Pools, Problem
 

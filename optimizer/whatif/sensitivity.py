@@ -26,7 +26,7 @@ from optimizer.plans.records import (
     engine_counts,
     unpriced,
 )
-from optimizer.recommend.level import Brake
+from optimizer.recommend.search import Brake
 from search_spaces.problem import Offer, Problem
 from search_spaces.scenarios import Scenario, scenario_problem
 

@@ -14,7 +14,7 @@ from typing import Any
 from costmodel.errors import ImpossibleError, InputError
 from costmodel.metric import Metric
 from optimizer.fleets.build_plan import package_versions
-from optimizer.recommend.level import Level
+from optimizer.recommend.search import Level
 from search_spaces.loader import problem_of_values
 from search_spaces.problem import Problem
 from search_spaces.scenarios import Scenario, scenario_problem

@@ -33,11 +33,11 @@ from search_spaces.bounds import SEED, Bounds
 
 if TYPE_CHECKING:
     from optimizer.plans.plan import Plan
-    from optimizer.recommend.level import Brake
+    from optimizer.recommend.search import Brake
     from search_spaces.problem import Problem
 
 EFFORTS = ("quick", "standard", "thorough")
-"""Values of `optimizer.recommend.level.Level`, which is slow to import."""
+"""Values of `optimizer.recommend.search.Level`, which is slow to import."""
 FRONT = Bounds(2, 10_000)
 """Fleets that may be simulated for a front."""
 
@@ -205,8 +205,8 @@ def searched(console: Console, problem: Problem, base: Path, effort: Effort) -> 
 
     base: folder from which files that the problem names are looked up.
     """
-    from optimizer.recommend.level import Brake, Level
     from optimizer.recommend.optimize import optimize as search
+    from optimizer.recommend.search import Brake, Level
     from optimizer.verification.tune import Wish
 
     brake, level = Brake(), Level(effort.level)
@@ -235,7 +235,7 @@ def show(console: Console, plan: Plan, output: Path | None, *, as_json: bool, fo
 
 def show_below_floor(console: Console, problem: Problem) -> None:
     """Give a program the plan of limits that physics forbids, as of any problem without a fleet; no file is written."""
-    from optimizer.recommend.below_floor import plan_below_floor
+    from optimizer.recommend.optimize import plan_below_floor
     from reports.json_text import plan_json
 
     console.show(plan_json(stamped(plan_below_floor(problem), console.command)))
@@ -252,7 +252,7 @@ def with_more(
 ) -> Plan:
     """The plan with what the effort adds: what features are worth, and how the price moves."""
     if effort.level == "thorough" and not brake.stopped():
-        from optimizer.recommend.worth import with_worths
+        from optimizer.recommend.extras import with_worths
 
         found = with_worths(found, problem)
     if (effort.complete or effort.level == "standard") and not brake.stopped():

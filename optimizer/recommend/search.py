@@ -1,0 +1,558 @@
+"""The search for a fleet: the best by formula and what it is compared with, then the cheapest that simulations confirm.
+
+Every other question (safe, nearest miss, narrower precision, stated fleet) is this search under another instance.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any, Final
+
+from costmodel.errors import InputError
+from costmodel.workload import scale_rate
+from optimizer.fleets.bought import pools_apart
+from optimizer.fleets.build_plan import fleet_cost
+from optimizer.fleets.error_bars import planned_instance
+from optimizer.fleets.evaluate import holds, predict_misses
+from optimizer.fleets.fleet import Fleet
+from optimizer.loads.diagnose import with_looser_slos
+from optimizer.loads.instance import Deadline, Instance, Late, Settings, never
+from optimizer.plans.plan import Status
+from optimizer.plans.proof import OPTIMAL_GAP, Proof, bound_for, proof_of_cost, proof_of_judged, status_of
+from optimizer.plans.records import TunedFleet, Tuning
+from optimizer.rivals.alternatives import Rival, cheapest_first, compare, other_fleets, recommended
+from optimizer.rivals.by_evaluation import Evaluated, cheapest_held, near_fleets, settled
+from optimizer.rivals.floor import WORK, least_cost
+from optimizer.rivals.leanest import at_best_split, evaluated, leanest, or_mixed, unmixed
+from optimizer.rivals.per_class import by_class, classes_apart
+from optimizer.rivals.ratio import (
+    most_per_dollar,
+    most_per_dollar_at_all,
+    most_served,
+    most_served_at_all,
+    per_dollar,
+)
+from optimizer.verification.batch_limits import with_larger_batches
+from optimizer.verification.confirm import MOST_CONFIRMED, confirmed, without_room
+from optimizer.verification.judge import Outcome
+from optimizer.verification.simulated_goodput import OutOfTimeError, goodput_among
+from optimizer.verification.simulation_record import tuned_fleet, tuning_record
+from optimizer.verification.tune import JUDGED, NOTABLE, SAMPLER, Look, Wish, front, tail_of, tuned
+from optimizer.verification.verdict import Bench, Verdict, fleet_key, make_bench
+from optimizer.verification.verify import Resolve, Searched, Tried, cheapest_verified
+from optimizer.verification.waste import Lean, without_waste
+from search_spaces.problem import Goal, Problem
+
+MOST_NEAR: Final = 24
+"""Cheaper fleets that miss narrowly by formula which a plan simulates all the same."""
+LOOSER: Final = (1.25, 2.0)
+"""Factors on all latency limits with which near fleets hold; predictions are off by less than the second [1]."""
+LESS: Final = (0.8, 0.5)
+"""Factors on the request rate with which near fleets hold [1]."""
+AGAIN: Final = 0.25
+"""Of the time left, the share that a repair by search, or a search beside the plan's, may take [1]."""
+THOROUGH_RUNS: Final = 4
+"""Full runs that confirm a fleet at least, at the highest effort."""
+STEPS_DOWN: Final = (0.0, 0.02, 0.04, 0.08, 0.15, 0.3, 0.5)
+"""How far below the goodput of one run volumes are tried, as shares of it."""
+VOLUME_TOLERANCE: Final = 0.02
+"""To which the goodput of one run is found where goodput is the goal (relative)."""
+TUNED: Final = "tuned"
+"""What the tuned fleet is called that fresh requests did not confirm."""
+
+Progress = Callable[[str, float], None]
+"""Told that a stage begins, and the share of the work that is done [1]."""
+
+
+class Level(StrEnum):
+    """What `--effort` asks for."""
+
+    QUICK = "quick"
+    """The cheapest fleet by the queueing formulas; not simulated."""
+    STANDARD = "standard"
+    """The cheapest fleet that holds its goals when its requests are simulated."""
+    THOROUGH = "thorough"
+    """The same, with engine settings, routing and replicas tuned by simulation."""
+
+
+@dataclass(slots=True)
+class Brake:
+    """A wish to stop: armed once there is a plan worth having, pulled by whoever has no more time.
+
+    until: what `time.perf_counter` tells when the time is up, whether or not there is a plan by then [s].
+    """
+
+    armed: bool = False
+    pulled: bool = False
+    until: float = math.inf
+
+    def stopped(self) -> bool:
+        """Whether to come to an end."""
+        return time.perf_counter() >= self.until or (self.armed and self.pulled)
+
+
+def silent(label: str, fraction: float) -> None:
+    """Progress that nobody follows, as of a search within a stage."""
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """What a search may take, and how its fleet is tuned; None: not at all.
+
+    extras: whether a plan of least cost also states the safe fleet, and what narrower precisions save.
+    """
+
+    level: Level
+    brake: Brake
+    report: Progress = silent
+    tune: Wish | None = None
+    extras: bool = True
+
+    @property
+    def deadline(self) -> Deadline:
+        """When the time is up."""
+        return Deadline(self.brake.until)
+
+    @property
+    def runs(self) -> int:
+        """Full runs that confirm a fleet at least."""
+        return THOROUGH_RUNS if self.level is Level.THOROUGH else 2
+
+    @property
+    def inner(self) -> Effort:
+        """That of a search beside the plan's: without a tuning of its own, and told to nobody."""
+        return replace(self, level=Level.STANDARD, report=silent, tune=None)
+
+
+# --- by formula -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class FormulaResult:
+    """What the search by formula gave: what is proven of its best fleet, the volume that it serves, and its rivals.
+
+    settings: of the engines among which it was searched; rivals: the best fleet first, none where none holds; near:
+    cheaper fleets that miss by formula, the nearest first.
+    """
+
+    instance: Instance
+    settings: Settings
+    proof: Proof
+    volume: float = 1.0
+    rivals: tuple[Rival, ...] = ()
+    near: tuple[Fleet, ...] = ()
+
+    @property
+    def fleet(self) -> Fleet:
+        """The best fleet; an empty one where none holds."""
+        return self.rivals[0].fleet if self.rivals else Fleet(())
+
+    @property
+    def fleets(self) -> list[Fleet]:
+        """The fleets of all rivals, the best first, each once."""
+        return list({id(fleet): fleet for rival in self.rivals for fleet in rival.fleets}.values())
+
+
+def search_by_formula(space: Evaluated, deadline: Deadline, report: Progress = silent) -> FormulaResult:
+    """The best fleet by formula for the problem's goal, if any, and what it is compared with."""
+    report("searching fleets", 0.3)
+    cheapest = space.instance.problem.objective.goal is Goal.MIN_COST
+    result = _least_cost(space, deadline, report) if cheapest else _most_goodput(space, deadline)
+    if not result.rivals and space.late():
+        return replace(result, proof=Proof(Status.TIME_LIMIT, None, None))
+    return result
+
+
+def cheapest_by_formula(space: Evaluated) -> Fleet:
+    """The cheapest fleet that holds when it is evaluated; an empty one where none is found."""
+    if not classes_apart(space.instance.problem):
+        return leanest(space)
+    fleet = by_class(space.instance, lambda alone: leanest(evaluated(alone, space.late)))
+    held = fleet.pools and holds(space.instance, predict_misses(space.instance, fleet))
+    return fleet if held else Fleet(())
+
+
+def cheapest_of_few_pools(space: Evaluated, below: float = math.inf) -> Fleet:
+    """The cheapest fleet of one pool or two, below a cost [$/h]; of more where classes have pools of their own."""
+    instance = space.instance
+    if classes_apart(instance.problem):
+        fleet = cheapest_by_formula(space)
+        return fleet if fleet.pools and fleet_cost(instance, fleet) < below else Fleet(())
+    held = cheapest_held(space, pools_apart(instance.problem), below)
+    return Fleet(()) if held is None else settled(instance, space.fleet(held[0]))
+
+
+def _least_cost(space: Evaluated, deadline: Deadline, report: Progress) -> FormulaResult:
+    """The cheapest fleet and the cheapest of each kind, or that of classes whose pools are bought together."""
+    instance, apart = space.instance, classes_apart(space.instance.problem)
+    simple = Fleet(()) if apart else unmixed(space)
+    fleet = cheapest_by_formula(space) if apart else or_mixed(space, simple)
+    if not fleet.pools:  # that there is none is known only where none can do the work in time
+        floor = least_cost(space, deadline.seconds(WORK.time_limit))
+        status = Status.INFEASIBLE if floor is None else Status.TIME_LIMIT
+        return FormulaResult(instance, space.settings, Proof(status, None, None, floor))
+    cost = fleet_cost(instance, fleet)
+    few_pools = fleet_cost(instance, simple) if simple.pools and not space.cut else None
+    proof = proof_of_cost(few_pools, least_cost(space, deadline.seconds(WORK.time_limit), cost), cost)
+    best = Rival(recommended(instance, fleet, proof, 1.0), fleet, Fleet(()) if fleet is simple else simple)
+    if apart:
+        return FormulaResult(instance, space.settings, proof, rivals=(best,))
+    report("comparing alternatives", 0.6)
+    rivals = compare(space, best)
+    rivals[1:] = cheapest_first([*rivals[1:], *other_fleets(space, rivals)])
+    near = near_fleets(space, cost)[:MOST_NEAR]
+    return FormulaResult(instance, space.settings, proof, rivals=tuple(rivals), near=tuple(near))
+
+
+def _most_goodput(space: Evaluated, deadline: Deadline) -> FormulaResult:
+    """The fleet that serves most, or most per dollar; the gap is to what no fleet within the limits can reach.
+
+    Without one, no engine is allowed at all: no work is too little where the rate is open.
+    """
+    instance, objective = space.instance, space.instance.problem.objective
+    by_price = objective.goal is Goal.MAX_GOODPUT_PER_DOLLAR
+    fleet, served = most_per_dollar(space) if by_price else most_served(space)
+    if not fleet.pools:
+        status = Status.TIME_LIMIT if space.settings.size else Status.INFEASIBLE
+        return FormulaResult(instance, space.settings, Proof(status, None, None))
+    if by_price:
+        reached, ceiling = per_dollar(instance, (fleet, served)), most_per_dollar_at_all(space)
+    else:
+        reached, ceiling = served, most_served_at_all(space, served, deadline.seconds(WORK.time_limit))
+    gap = max(0.0, 1.0 - reached / ceiling) if ceiling < math.inf else None
+    proof, volume = Proof(status_of(gap), None, gap), float(min(served, objective.max_volume)) if by_price else served
+    best = Rival(recommended(instance, fleet, proof, volume), fleet)
+    return FormulaResult(instance, space.settings, proof, volume, (best,))
+
+
+def search_summary(space: Evaluated) -> dict[str, Any]:
+    """Size of the search and why engine shapes were dropped."""
+    enumeration = space.instance.enumeration
+    size: dict[str, Any] = {
+        "shapes_considered": enumeration.considered,
+        "shapes_feasible": len(enumeration.shapes),
+        "shapes_dropped": dict(enumeration.dropped),
+        "settings": space.settings.size,
+        "fleets_evaluated": len(space.held),
+        "flows": int(space.instance.flows.isl.size),
+    }
+    return size | ({"fleets_cut_by": sorted(space.cut)} if space.cut else {})
+
+
+def with_near_fleets(result: FormulaResult, late: Late) -> FormulaResult:
+    """The result with near fleets as candidates where none holds by formula: no formula says that there is none.
+
+    Near are the cheapest fleets within the limits that hold by formula once the latency limits are looser, or the rate
+    is lower; they are judged against what was asked for. Only where the least cost is the goal: others choose the rate.
+    """
+    instance, problem, floor = result.instance, result.instance.problem, result.proof.floor
+    if problem.objective.goal is not Goal.MIN_COST:
+        return result
+    easier = [with_looser_slos(problem, factor) for factor in LOOSER]
+    easier += [replace(problem, workload=scale_rate(problem.workload, factor)) for factor in LESS]
+    rivals: dict[object, Rival] = {}
+    for relaxed in easier:
+        solution = None if late() else by_formula(planned_instance(relaxed, instance.overhead), late)
+        if solution is not None:
+            fleet = solution.fleet
+            proof = proof_of_judged(None, floor, fleet_cost(instance, fleet))
+            rivals.setdefault(fleet_key(fleet), Rival(recommended(instance, fleet, proof, 1.0), fleet))
+    return replace(result, rivals=tuple(rivals.values()))
+
+
+# --- the same for another instance ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Solution:
+    """The cheapest fleet that holds of an instance, whose end-to-end limits are split as the fleet keeps them.
+
+    verdict: how it did when it was simulated; None by formula.
+    """
+
+    instance: Instance
+    fleet: Fleet
+    verdict: Verdict | None = None
+
+
+def by_formula(instance: Instance, late: Late = never) -> Solution | None:
+    """The cheapest fleet that holds by formula; late: once it is, none is looked for."""
+    if late():
+        return None
+    space = at_best_split(instance, late)
+    fleet = cheapest_by_formula(space)
+    return Solution(space.instance, fleet) if fleet.pools else None
+
+
+def solution_of(instance: Instance, effort: Effort) -> Solution | None:
+    """The cheapest fleet of an instance: by formula, and confirmed by simulation where the effort simulates."""
+    late = effort.brake.stopped
+    if late():
+        return None
+    space = at_best_split(instance, late)
+    fleet = cheapest_by_formula(space)
+    if not fleet.pools or effort.level is Level.QUICK:
+        return Solution(space.instance, fleet) if fleet.pools else None
+    result = search_by_formula(space, effort.deadline)
+    if not result.rivals:
+        return None
+    bench, resolve = make_bench(result.instance, late=late), resolver_of(result.settings, effort.deadline)
+    winner = cheapest_confirmed(bench, result.fleets, resolve, effort.inner, near=result.near).winner
+    return None if winner is None else Solution(result.instance, winner.fleet, winner)
+
+
+def resolver_of(settings: Settings, deadline: Deadline) -> Resolve:
+    """Searches again, for the cheapest fleet of engines that bear less, once for each way in which steps are slower."""
+    answers: dict[tuple[bytes, bytes], Fleet] = {}
+
+    def resolve(stricter: Instance) -> Fleet:
+        steps = stricter.tables.prefill_time.tobytes(), stricter.tables.decode_base.tobytes()
+        if steps not in answers:
+            late = deadline.part(AGAIN).late
+            answers[steps] = Fleet(()) if late() else leanest(Evaluated.of(stricter, settings, late))
+        return answers[steps]
+
+    return resolve
+
+
+# --- by simulation --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedResult:
+    """What the simulations gave: the cheapest fleet that is confirmed, or, where none is, what came nearest.
+
+    one_less: the winner with one replica less in each pool; others: what else was tried, in order; undecided: the
+    cheapest fleet that had not missed when the time was up; repairs: how many were judged.
+    """
+
+    winner: Verdict | None = None
+    nearest: Verdict | None = None
+    undecided: Fleet | None = None
+    one_less: Sequence[Tried] = ()
+    others: Sequence[Tried] = ()
+    repairs: int = 0
+    tuning: Tuning | None = None
+
+
+def simulated(result: FormulaResult, effort: Effort) -> tuple[Bench, SimulatedResult]:
+    """The best fleet for the problem's goal when it is simulated, and the bench that judged it."""
+    if result.instance.problem.objective.goal is not Goal.MIN_COST:
+        return most_confirmed(result, effort)
+    bench = make_bench(result.instance, late=effort.brake.stopped)
+    resolve = resolver_of(result.settings, effort.deadline)
+    return bench, cheapest_confirmed(bench, result.fleets, resolve, effort, near=result.near)
+
+
+def cheapest_confirmed(
+    bench: Bench, fleets: Sequence[Fleet], resolve: Resolve | None, effort: Effort, *, near: Sequence[Fleet] = ()
+) -> SimulatedResult:
+    """The cheapest of some fleets, and of their repairs, that fresh requests confirm, without what it can spare.
+
+    A fleet that they refute has missed, and the search is made again: what the bench knows takes it no time. Where it
+    is to stop the fleet is not confirmed any more. What is confirmed is tuned then, so that no tuning ends dearer than
+    it began.
+    """
+    brake, numbers = effort.brake, iter(range(1, MOST_CONFIRMED + 1))
+    number = next(numbers, None)
+    while number is not None:
+        searched, lean = _chosen(bench, fleets, near, resolve, effort)
+        if lean is None or brake.stopped():
+            return _simulated_result(searched, lean)
+        effort.report("confirming the fleet", 0.8)
+        if without_room(bench, lean.winner, number) is not None:
+            continue
+        verdict = confirmed(bench, lean.winner, itertools.chain([number], numbers), effort.runs)
+        if verdict.held:
+            lean = replace(lean, winner=verdict)
+            if effort.tune is None or brake.stopped():
+                return _simulated_result(searched, lean)
+            effort.report("tuning", 0.8)
+            return _simulated_result(searched, *_tuned(bench, lean, fleets, effort, numbers=numbers, wish=effort.tune))
+        number = next(numbers, None)
+    return _simulated_result(replace(searched, winner=None, nearest=verdict), None)
+
+
+def sure_verdict(bench: Bench, fleet: Fleet) -> Verdict:
+    """The verdict on a fleet; one that holds does so on the requests that would confirm it as a plan."""
+    chosen = bench.candidate(fleet)
+    return confirmed(bench, chosen, iter((1, 2))) if chosen.held and not chosen.confirmation else chosen
+
+
+def _chosen(
+    bench: Bench, fleets: Sequence[Fleet], near: Sequence[Fleet], resolve: Resolve | None, effort: Effort
+) -> tuple[Searched, Lean | None]:
+    """The cheapest fleet that holds on the requests that all fleets get."""
+    searched = cheapest_verified(bench, fleets, resolve)
+    if searched.winner is None:
+        return searched, None
+    effort.brake.armed = True
+    effort.report("simulating smaller fleets", 0.75)
+    lean = without_waste(bench, searched.winner, fleets, effort.brake.stopped, near=near)
+    return searched, replace(lean, winner=with_larger_batches(bench, lean.winner, effort.brake.stopped))
+
+
+def _simulated_result(searched: Searched, lean: Lean | None, tuning: Tuning | None = None) -> SimulatedResult:
+    """What the search and the savings after it gave."""
+    return SimulatedResult(
+        winner=None if lean is None else lean.winner,
+        nearest=searched.nearest,
+        undecided=searched.undecided,
+        one_less=() if lean is None else lean.one_less,
+        others=(*searched.missed, *(() if lean is None else lean.others)),
+        repairs=searched.repairs,
+        tuning=tuning,
+    )
+
+
+def most_confirmed(result: FormulaResult, effort: Effort) -> tuple[Bench, SimulatedResult]:
+    """The most of the demand that the fleet is confirmed to serve near its simulated goodput, within what was asked."""
+    late = effort.brake.stopped
+    bench = make_bench(result.instance, result.volume, effort.runs, late)
+    try:
+        return _confirmed_below(_simulated_volume(bench, result.fleet), bench, result, effort)
+    except OutOfTimeError:
+        return bench, SimulatedResult(undecided=result.fleet)
+
+
+def _simulated_volume(bench: Bench, fleet: Fleet) -> float:
+    """Multiple of the demand up to which one run keeps every goal [1]."""
+    part = bench.part(fleet)
+    trials = bench.trials_of(part, part.requests, bench.late)
+    step = 1.0 + 4.0 * VOLUME_TOLERANCE
+    goodput = goodput_among(trials, VOLUME_TOLERANCE, start=part.volume, step=step).rate
+    return goodput * part.parts / bench.instance.problem.workload.request_rate
+
+
+def _confirmed_below(
+    volume: float, bench: Bench, result: FormulaResult, effort: Effort
+) -> tuple[Bench, SimulatedResult]:
+    """The largest multiple of the demand, `volume` or STEPS_DOWN below it, at which the fleet is confirmed.
+
+    Raises OutOfTimeError where it is late before one is.
+    """
+    instance, objective, fleet = result.instance, result.instance.problem.objective, result.fleet
+    limited = objective.goal is Goal.MAX_GOODPUT_PER_DOLLAR
+    volume = min(volume, objective.max_volume) if limited else volume
+    numbers, nearest = itertools.count(1), None
+    for served in (volume * (1.0 - step) for step in STEPS_DOWN):
+        if served <= 0.0 or (limited and served < objective.min_volume):
+            break
+        if effort.brake.stopped():
+            raise OutOfTimeError(f"{fleet}: the time is up")
+        bench = make_bench(instance, served, effort.runs)
+        verdict = bench.verdict(fleet)
+        verdict = confirmed(bench, verdict, numbers) if verdict.held else verdict
+        if verdict.held:
+            return bench, SimulatedResult(winner=verdict)
+        nearest = verdict
+    return bench, SimulatedResult(nearest=nearest or bench.verdict(fleet))
+
+
+def proof_of(result: FormulaResult, winner: Verdict, volume: float) -> Proof:
+    """What the search proved of the winner; where it serves more than any fleet could by formula, nothing."""
+    proof, goal = result.proof, result.instance.problem.objective.goal
+    by_formula_cost = fleet_cost(result.instance, result.fleet)
+    if goal is Goal.MIN_COST:
+        return proof_of_judged(bound_for(proof.few_pools, by_formula_cost), proof.floor, winner.cost)
+    share = volume / result.volume
+    if goal is Goal.MAX_GOODPUT_PER_DOLLAR:
+        share *= by_formula_cost / winner.cost
+    if proof.gap is None or share * (1.0 - proof.gap) > 1.0:
+        return Proof(Status.FEASIBLE, proof.bound, None)
+    gap = 1.0 - share * (1.0 - proof.gap)
+    optimal = proof.status is Status.OPTIMAL and gap <= OPTIMAL_GAP
+    return Proof(Status.OPTIMAL if optimal else Status.FEASIBLE, proof.bound, gap)
+
+
+# --- tuning ---------------------------------------------------------------------------------------------------------
+
+
+def wish_of(problem: Problem, level: Level, wish: Wish | None) -> Wish | None:
+    """How a fleet is tuned: as it is wished, else by the level; None: not at all.
+
+    Raises InputError for a front where nothing is tuned.
+    """
+    if wish is None:
+        return Wish() if level is Level.THOROUGH else None
+    goal = problem.objective.goal
+    if level is Level.QUICK:
+        raise InputError("--front: its fleets are simulated, but --effort is quick; allowed: standard, thorough")
+    if goal is not Goal.MIN_COST:
+        raise InputError(f"--front: cost against tail needs a demand to meet: objective min_cost, not {goal.value}")
+    return wish
+
+
+def _tuned(
+    bench: Bench, lean: Lean, fleets: Sequence[Fleet], effort: Effort, *, numbers: Iterator[int], wish: Wish
+) -> tuple[Lean, Tuning]:
+    """The confirmed fleet with its knobs tuned, without waste, where fresh requests confirm that too; else as it was.
+
+    numbers: of the confirmations that are left; fleets: see `without_waste`.
+    """
+    stopped = effort.brake.stopped
+    best = tuned(bench, lean.winner, stopped, wish)
+    improved = best.winner is not lean.winner
+    record = tuning_record(bench.instance, best, SAMPLER, wish, improved)
+    if not improved:
+        return lean, record
+    better = without_waste(bench, best.winner, fleets, stopped)
+    better = replace(better, others=(*lean.others, *better.others))
+    number = next(numbers, None)
+    if number is not None and not stopped():
+        verdict = confirmed(bench, better.winner, itertools.chain([number], numbers), effort.runs)
+        if verdict.held:
+            return replace(better, winner=verdict), record
+        lean = replace(lean, others=(*better.others, (TUNED, verdict)))
+    return lean, record.model_copy(update={"improved": False})
+
+
+def with_rivals(bench: Bench, winner: Verdict, tuning: Tuning, stopped: Late) -> Tuning:
+    """The front with the fleets of the comparison that cost more than the winner and keep their goals.
+
+    A comparison simulates briefly, so those that no other of them beats are judged in full runs, as looks are.
+    """
+    instance = bench.instance
+    seen = {_front_key(row) for row in tuning.front}
+    dearer = [verdict for verdict in bench.verdicts.values() if verdict.cost > winner.cost and _keeps_goals(verdict)]
+    others = [verdict for verdict in dearer if _front_key(_front_row(instance, verdict)) not in seen]
+    looks = (Look(verdict.fleet, verdict.cost, tail_of(instance, verdict.judgement)) for verdict in others)
+    full = replace(bench, verdicts={key: verdict for key, verdict in bench.verdicts.items() if verdict.held})
+    judged = [full.verdict(look.fleet) for look in front(looks)[:JUDGED] if not stopped()]
+    sure = [_front_row(instance, verdict) for verdict in (winner, *judged)]
+    # full runs come last, as they say more of a tail than a look
+    rows = {_front_key(row): row for row in (*tuning.front, *sure) if row.tail <= 1.0}
+    return tuning.model_copy(update={"compared": len(judged), "front": unbeaten(rows.values())})
+
+
+def _front_row(instance: Instance, verdict: Verdict) -> TunedFleet:
+    """The row of a fleet as it was judged."""
+    return tuned_fleet(instance, Look(verdict.fleet, verdict.cost, tail_of(instance, verdict.judgement)), verdict)
+
+
+def _keeps_goals(verdict: Verdict) -> bool:
+    return verdict.held or (verdict.judgement.held and not verdict.stuck and not verdict.replayed)
+
+
+def _front_key(row: TunedFleet) -> tuple[object, ...]:
+    """What equal fleets share."""
+    return tuple(zip(row.pools, row.served, strict=True))
+
+
+def unbeaten(rows: Iterable[TunedFleet]) -> list[TunedFleet]:
+    """Fleets that no other beats in both cost and tail, cheapest first.
+
+    What holds in full runs is beaten only by what does so too: of others it is not sure that they keep their goals.
+    """
+    kept: list[TunedFleet] = []
+    for row in sorted(rows, key=lambda row: (row.cost_usd_per_hour, row.tail)):
+        sure = row.outcome == Outcome.MEETS
+        rivals = [other.tail for other in kept if other.outcome == Outcome.MEETS or not sure]
+        if not rivals or row.tail <= min(rivals) - NOTABLE:
+            kept.append(row)
+    return kept
