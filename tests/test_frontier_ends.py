@@ -20,17 +20,17 @@ from optimizer.whatif.frontier import (
     RESOLUTION,
     Frontier,
     Step,
+    _wide,
     by_budget,
     frontier,
     hardness,
-    over_of,
     own_value,
+    ramp_of,
     usual_range,
     value_at,
+    with_looks,
 )
-from optimizer.whatif.frontier_looks import _wide, with_looks
-from optimizer.whatif.scenario import Answer, nothing
-from optimizer.whatif.second_look import look_at
+from optimizer.whatif.scenario import Answer, look_at, nothing
 from reports.frontier_text import frontier_record, frontier_text
 from search_spaces.loader import problem_of
 from search_spaces.problem import Problem
@@ -115,7 +115,7 @@ def test_the_curve_over_budgets_is_that_over_rates(tight: Problem, judge: Judge)
 
 
 def test_steps_that_simulation_made_narrow_are_left_out() -> None:
-    over = over_of(problem_of(TIGHT, "tight", Path()), "rate")
+    over = ramp_of(problem_of(TIGHT, "tight", Path()), "rate")
     steps = [Step(1.0, 2.0, answer(1.0)), Step(2.0002, 2.01, answer(2.0)), Step(2.0101, 3.0, answer(3.0))]
     wide = _wide(over, None, steps)
     assert [(step.easy, step.hard, step.answer.cost) for step in wide] == [(1.0, 2.0, 1.0), (2.0002, 3.0, 3.0)]
@@ -129,7 +129,7 @@ def test_steps_that_simulation_made_narrow_are_left_out() -> None:
 
 def test_no_step_is_narrower_than_the_curve_is_told_to(tight: Problem) -> None:
     curve = frontier(tight, BASE, "rate", (5.0, 200.0))
-    over = over_of(tight, "rate")
+    over = ramp_of(tight, "rate")
     widths = [hardness(over, step.hard) - hardness(over, step.easy) for step in curve.steps[:-1]]
     assert len(widths) > 3
     assert min(widths) > 0.98 * RESOLUTION
@@ -141,14 +141,14 @@ def test_no_step_is_narrower_than_the_curve_is_told_to(tight: Problem) -> None:
 def test_the_last_budget_buys_more_than_the_range_that_was_searched(tight: Problem) -> None:
     few = problem_of(TIGHT | {"workload": TIGHT["workload"] | {"request_rate": 1.0}}, "few", Path())
     (last,) = frontier(few, BASE, "budget").steps[-1:]
-    assert usual_range(few, over_of(few, "rate")) == (0.25, 4.0)
+    assert usual_range(few, ramp_of(few, "rate")) == (0.25, 4.0)
     assert last.hard == last.answer.goodput > 4.0
     assert by_budget(replace(frontier(few, BASE, "budget"), steps=(last,)))[0]["rate_rps"] == last.hard
 
 
 @pytest.mark.parametrize(("name", "value"), [("rate", 7.0), ("tpot", 0.04), ("attainment", 0.95)])
 def test_what_is_harder_has_more_hardness(tight: Problem, name: str, value: float) -> None:
-    over = over_of(tight, name)
+    over = ramp_of(tight, name)
     harder = 1.01 * value if over.upwards else value / 1.01
     assert hardness(over, harder) > hardness(over, value)
     assert value_at(over, hardness(over, value)) == pytest.approx(value)
@@ -158,8 +158,8 @@ def test_the_own_value_is_that_of_all_classes_or_none(tight: Problem) -> None:
     classes = [{"name": "a", "ttft": 1.0, "tpot": 0.05, "attainment": 0.9, "share": 0.5}]
     classes.append(classes[0] | {"name": "b", "ttft": 2.0, "attainment": 0.99})
     several = problem_of({key: value for key, value in TIGHT.items() if key != "slo"} | {"slo": classes}, "b", BASE)
-    assert [own_value(tight, over_of(tight, one)) for one in ("rate", "ttft", "attainment")] == [18.0, 1.0, 0.99]
-    assert [own_value(several, over_of(several, one)) for one in ("rate", "ttft", "attainment")] == [18.0, 1.0, None]
+    assert [own_value(tight, ramp_of(tight, one)) for one in ("rate", "ttft", "attainment")] == [18.0, 1.0, 0.99]
+    assert [own_value(several, ramp_of(several, one)) for one in ("rate", "ttft", "attainment")] == [18.0, 1.0, None]
 
 
 # --- at the file's own value ----------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import pytest
 
 from optimizer.whatif.frontier import Frontier, frontier
 from optimizer.whatif.scenario import solve_simple
-from optimizer.whatif.tornado import levers
+from optimizer.whatif.sensitivity import levers
 from search_spaces.loader import load_problem
 from search_spaces.problem import Problem
 from search_spaces.scenarios import Scenario, scenario_problem

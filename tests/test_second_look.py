@@ -22,16 +22,13 @@ from optimizer.procurement import buying_looks
 from optimizer.procurement.buying import Bought, buy
 from optimizer.verification.verify import ROUNDS
 from optimizer.whatif import frontier_looks, second_look
+from optimizer.whatif.break_even import confirmed_pieces
 from optimizer.whatif.frontier import RESOLUTION, Frontier, Step, frontier
-from optimizer.whatif.near_optimal import near_optimal
-from optimizer.whatif.physics import physics_of
-from optimizer.whatif.proven_pieces import proven_pieces
-from optimizer.whatif.refuted import refuted_with
-from optimizer.whatif.scenario import Missed, cheapest, solve_simple
-from optimizer.whatif.second_look import look_at, proven
-from optimizer.whatif.sweep import Row, run_sweep
-from optimizer.whatif.tornado import levers, tornado_of, with_looks
-from optimizer.whatif.whatif import Bounds, Depth, sweep_of
+from optimizer.whatif.physics import physics_of, refuted_with
+from optimizer.whatif.scenario import Depth, Missed, cheapest, cheapest_confirmed, look_at, solve_simple
+from optimizer.whatif.sensitivity import confirmed_tornado, levers, near_optimal, tornado_of
+from optimizer.whatif.sweep import Bounds, sweep_of
+from optimizer.whatif.workers import Row, run_sweep
 from pdplan.cli import cli
 from reports.buying_page import make_buying_page
 from reports.buying_text import buying_dict, buying_text
@@ -99,7 +96,7 @@ def engines(fleet: Fleet) -> int:
 
 
 def test_a_fleet_that_a_simulation_refutes_is_replaced_by_one_that_holds(tight: Problem) -> None:
-    promised, found = solve_simple(tight, BASE), proven(tight, physics_of(tight, BASE))
+    promised, found = solve_simple(tight, BASE), cheapest_confirmed(tight, physics_of(tight, BASE))
     assert (promised.cost, promised.attainment) == (3.0, None)
     (missed,) = found.refuted
     assert (missed.cost, missed.pools) == (3.0, promised.pools)
@@ -125,7 +122,7 @@ def test_with_a_fleet_all_are_refuted_that_have_no_more_of_its_engines(tight: Pr
 
 def test_where_nothing_holds_there_is_no_answer(tight: Problem, seen: Any) -> None:
     looked = seen(lambda _instance, _fleet: MISSED)
-    found = proven(tight, physics_of(tight, BASE))
+    found = cheapest_confirmed(tight, physics_of(tight, BASE))
     assert (found.status, found.cost, found.pools) == (Status.TIME_LIMIT, None, ())
     assert len(looked) == len(found.refuted) == 1 + ROUNDS
     assert "the cheapest by formula, $3.00/h, misses when simulated" in found.binding
@@ -207,7 +204,7 @@ def test_the_command_exits_with_3_where_nothing_holds(tmp_path: Path, seen: Any)
 
 def test_along_a_price_no_piece_has_a_refuted_fleet(tight: Problem, seen: Any) -> None:
     seen(lambda _instance, fleet: MISSED if engines(fleet) == 1 else KEPT)
-    found = proven_pieces(tight, BASE, "price.H100", (0.5, 12.0), 1e-6, looks=10)
+    found = confirmed_pieces(tight, BASE, "price.H100", (0.5, 12.0), 1e-6, looks=10)
     assert {engine_counts(one.pools) for one in found.refuted} == {ONE_H100}
     assert all(one.answer.attainment == 1.0 for one in found.pieces)
     assert all(one.answer.pools[0].replicas + len(one.answer.pools) > 2 for one in found.pieces)
@@ -216,7 +213,7 @@ def test_along_a_price_no_piece_has_a_refuted_fleet(tight: Problem, seen: Any) -
 def test_the_tornado_and_the_slack_compare_fleets_that_hold(tight: Problem, seen: Any) -> None:
     seen(lambda _instance, fleet: MISSED if engines(fleet) == 1 else KEPT)
     some = [one for one in levers(tight) if one.key.partition(".")[0] in {"price", "rate_scale", "burstiness"}]
-    rows = with_looks(tight, BASE, tornado_of(tight, BASE, some), looks=3)
+    rows = confirmed_tornado(tight, BASE, tornado_of(tight, BASE, some), looks=3)
     sure = [row for row in rows if row.attainment is not None]
     assert {row.lever for row in sure} == {"price.H100", "price.A100-80", "price.L4", "rate_scale"}
     assert {row.cost for row in sure} == {5.0}
@@ -238,7 +235,7 @@ def test_a_step_ends_where_its_fleet_was_seen_to_hold(tight: Problem, by_formula
     first, last = by_formula.steps[0], by_formula.steps[-1]
     most = 0.6 * first.hard + 0.4 * first.easy
     seen(lambda instance, fleet: MISSED if engines(fleet) == 1 and instance.flows.rate.sum() > most else KEPT)
-    found = frontier_looks.with_looks(tight, BASE, "rate", by_formula, looks=2)
+    found = frontier_looks.confirmed_tornado(tight, BASE, "rate", by_formula, looks=2)
     moved, after = found.steps[:2]
     assert moved.promised == first.hard
     assert moved.hard <= most < (moved.missed or 0.0) <= moved.hard * (1.0 + 1.001 * RESOLUTION)
@@ -263,7 +260,7 @@ def test_of_a_limit_that_gets_harder_downwards_a_step_holds_down_to_its_end(by_f
 
 def test_a_fleet_that_holds_nowhere_has_no_step(tight: Problem, by_formula: Frontier, seen: Any) -> None:
     seen(lambda _instance, fleet: MISSED if engines(fleet) == 1 else KEPT)
-    found = frontier_looks.with_looks(tight, BASE, "rate", by_formula, looks=2)
+    found = frontier_looks.confirmed_tornado(tight, BASE, "rate", by_formula, looks=2)
     assert found.steps[0].easy == by_formula.steps[0].easy
     first, after = found.steps[0].answer, by_formula.steps[1].answer
     assert first.attainment == 1.0  # found by a search of its own, though the next step's fleet would do
@@ -278,7 +275,7 @@ def test_a_fleet_that_holds_nowhere_has_no_step(tight: Problem, by_formula: Fron
 def test_beyond_the_last_fleet_that_holds_comes_one_that_does(tight: Problem, by_formula: Frontier, seen: Any) -> None:
     last = by_formula.steps[-1]
     seen(lambda _instance, fleet: MISSED if engines(fleet) <= 2 else KEPT)
-    found = frontier_looks.with_looks(tight, BASE, "rate", by_formula, looks=1)
+    found = frontier_looks.confirmed_tornado(tight, BASE, "rate", by_formula, looks=1)
     assert found.steps[-1].hard == last.hard
     assert found.steps[-1].answer.attainment == 1.0
 

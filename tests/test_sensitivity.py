@@ -12,9 +12,8 @@ from optimizer.fleets.accuracy import accuracy_records
 from optimizer.plans.plan_pools import EnginePool, engine_counts, unpriced
 from optimizer.plans.plan_sensitivity import PricePiece, Sensitivity
 from optimizer.recommend.level import Brake
-from optimizer.whatif.scenario import solve_simple
-from optimizer.whatif.sensitivity import Own, kind_of, sensitivity, with_line
-from optimizer.whatif.tornado import STEP_TIME, answer_at, levers
+from optimizer.whatif.scenario import STEP_TIME, answer_at, solve_simple
+from optimizer.whatif.sensitivity import Own, kind_of, levers, sensitivity, with_line
 from search_spaces.bounds import PRICE
 from search_spaces.problem import Problem
 from search_spaces.serving_error import load_serving_error

@@ -18,8 +18,17 @@ from hypothesis import strategies as st
 
 from costmodel.errors import InputError
 from optimizer.whatif import journal
-from optimizer.whatif.journal import Journal
-from optimizer.whatif.sweep import BATCHES_PER_WORKER, Batch, Row, Sweep, Task, batches, local_executor, run_sweep
+from optimizer.whatif.workers import (
+    BATCHES_PER_WORKER,
+    Batch,
+    Journal,
+    Row,
+    Sweep,
+    Task,
+    batches,
+    local_executor,
+    run_sweep,
+)
 
 
 def square(batch: Batch) -> list[Row]:

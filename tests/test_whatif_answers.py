@@ -14,13 +14,10 @@ from optimizer.plans.plan import Status
 from optimizer.plans.plan_pools import EnginePool
 from optimizer.recommend.level import Level
 from optimizer.recommend.optimize import optimize
+from optimizer.whatif.break_even import Along, Piece, Pieces, _wide, pieces_along, usual_range
 from optimizer.whatif.frontier import by_budget, frontier
-from optimizer.whatif.near_optimal import near_optimal
-from optimizer.whatif.pieces import Along, Piece, Pieces, _wide, pieces_along, usual_range
-from optimizer.whatif.scenario import Answer, nothing, solve_simple
-from optimizer.whatif.shadow import shadow_prices
-from optimizer.whatif.tornado import tornado
-from optimizer.whatif.whatif import Depth
+from optimizer.whatif.scenario import Answer, Depth, nothing, solve_simple
+from optimizer.whatif.sensitivity import near_optimal, shadow_prices, tornado
 from reports.whatif_answers import break_even_record, break_even_text
 from search_spaces.loader import problem_of
 from search_spaces.problem import Problem

@@ -17,13 +17,12 @@ from optimizer.fleets.build_plan import fleet_cost
 from optimizer.recommend.level import Level
 from optimizer.recommend.optimize import optimize
 from optimizer.rivals.fewer import still_holds
-from optimizer.whatif.bound import Place, floor_cost, lower_bound, place_of
 from optimizer.whatif.implied import Proven, families, raised
-from optimizer.whatif.physics import known_at, physics_at, physics_of
+from optimizer.whatif.physics import Place, evaluated_at, floor_cost, lower_bound, physics_at, physics_of, place_of
 from optimizer.whatif.proofs import A_ROUND, Proofs
-from optimizer.whatif.scenario import solve_simple
-from optimizer.whatif.sweep import Row, Task, local_executor, run_sweep
-from optimizer.whatif.whatif import Depth, sweep_of
+from optimizer.whatif.scenario import Depth, solve_simple
+from optimizer.whatif.sweep import sweep_of
+from optimizer.whatif.workers import Row, Task, local_executor, run_sweep
 from search_spaces.loader import problem_of
 from search_spaces.problem import Problem
 from search_spaces.scenarios import Scenario, scenario_problem
@@ -216,7 +215,7 @@ def test_flows_that_are_short_of_different_things_share_their_engines_below_the_
     unit = instance_of(one)
     slow = replace(unit.tables, link=np.full_like(unit.tables.link, 4e9))
     physics = physics_at(replace(unit, tables=slow))
-    (known,) = known_at(physics, rate)
+    (known,) = evaluated_at(physics, rate)
     fleet = known.fleet(((0, 8), (1, 8)))
     assert [pool.role for pool in fleet.pools] == [Role.PREFILL, Role.DECODE]
     assert still_holds(known.instance, fleet)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from optimizer.rivals.by_evaluation import settled
-from optimizer.whatif.second_look import look
+from optimizer.whatif.scenario import look
 
 from .bill import Bill
 from .fleet_levels import Part

@@ -20,8 +20,7 @@ from optimizer.loads.diagnose import check_floors, check_shapes
 from optimizer.loads.instance import at_volume, make_instance
 from optimizer.rivals.by_evaluation import Evaluated, cheapest_held
 from optimizer.rivals.per_class import classes_apart, of_class
-from optimizer.whatif.physics import physics_at
-from optimizer.whatif.refuted import Remaining, refuted_with
+from optimizer.whatif.physics import Remaining, physics_at, refuted_with
 from search_spaces.engines import load_engine_overhead
 from search_spaces.problem import Billing, Constraints, Objective, Offer, Problem
 

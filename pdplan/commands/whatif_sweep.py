@@ -13,7 +13,7 @@ from pdplan.console import Console, write_texts
 from .whatif_asked import Asked, Told
 
 if TYPE_CHECKING:
-    from optimizer.whatif.sweep import Row, Sweep
+    from optimizer.whatif.workers import Row, Sweep
     from search_spaces.problem import Problem
     from search_spaces.scenarios import Scenario
 
@@ -30,7 +30,7 @@ def sweep_answer(
 
     base: folder of the files that the problem names; force: files that are there already are replaced.
     """
-    from optimizer.whatif.whatif import Bounds, check_scenarios, sweep_of
+    from optimizer.whatif.sweep import Bounds, check_scenarios, sweep_of
     from reports.whatif_text import sweep_text
     from search_spaces.scenarios import grid, parse_axis
 
@@ -67,8 +67,7 @@ def chosen_scenarios(problem: Problem, names: Sequence[str]) -> list[Scenario]:
 
 def swept(console: Console, sweep: Sweep, jobs: int | None, journal: Path | None, address: str | None) -> list[Row]:
     """All rows of a sweep, from this machine's cores or from a cluster, with a progress bar."""
-    from optimizer.whatif.journal import Journal
-    from optimizer.whatif.sweep import all_cores, dask_executor, local_executor, run_sweep
+    from optimizer.whatif.workers import Journal, all_cores, dask_executor, local_executor, run_sweep
 
     log = None if journal is None else Journal(journal, sweep.key, sweep.fault_of)
     wanted = min(jobs or all_cores(), len(sweep.scenarios))
