@@ -27,7 +27,7 @@ import click
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from optimizer.whatif.scenario import Depth
+from optimizer.whatif.scenario import Depth  # noqa: E402
 from optimizer.whatif.sweep import sweep_of  # noqa: E402
 from optimizer.whatif.workers import ONE_THREAD, Row, Sweep, run_sweep  # noqa: E402
 from search_spaces.loader import load_problem  # noqa: E402

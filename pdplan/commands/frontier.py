@@ -92,7 +92,7 @@ def frontier(
 
     check_files({"--csv": csv_file, "--html": html_file}, {"FILE": file}, force=force)
     problem = random_arrivals(console, load_problem(file, overrides=parse_settings(settings, prices=prices)))
-    unit = over if over == "budget" else ramp_of(problem, over).key
+    unit = over if over == "budget" else ramp_of(problem, file.resolve().parent, over).key
     bounds = None if between is None else bounds_of(between, "--between", unit)
     with console.milestones() as progress:
         base = file.resolve().parent

@@ -36,16 +36,16 @@ def answers(
 
 def _break_even(problem: Problem, base: Path, asked: Asked, key: str, width: int) -> Told:
     """Values of a lever at which the best fleet changes."""
-    from optimizer.whatif.break_even import by_price, confirmed_pieces, pieces_along, usual_range
+    from optimizer.whatif.break_even import by_price, pieces_along, usual_range
+    from optimizer.whatif.scenario import Depth
     from reports.whatif_answers import break_even_record, break_even_text
 
     usual = None if asked.between else usual_range(problem, key)
     low, high = usual or bounds_of(asked.between or "", "--between", key)
     simulable = by_price(problem, key)
-    if asked.looks and simulable:
-        pieces = confirmed_pieces(problem, base, key, (low, high), TOLERANCE, asked.looks)
-    else:
-        pieces = pieces_along(problem, base, key, low, high, TOLERANCE, asked.depth())
+    looks = asked.looks if simulable else 0
+    depth = Depth.SIMPLE if looks else asked.depth()
+    pieces = pieces_along(problem, base, key, low, high, TOLERANCE, depth, looks=looks)
     any_fleet = any(one.answer.cost is not None for one in pieces.pieces)
     return Told("break_even", break_even_record(pieces), break_even_text(pieces, width, simulable=simulable), any_fleet)
 
