@@ -295,7 +295,7 @@ def _step(ramp: Ramp, easy: float, at: float, hard: float, tolerance: float) -> 
     except ImpossibleError as error:
         return Step(at, hard, nothing(str(error)))
     physics = physics_of(problem, ramp.base)
-    pick = None if physics.floor else cheapest(problem, physics)
+    pick = cheapest(problem, physics)
     if pick is None:
         return Step(at, hard, why_none(problem, physics))
     return Step(easy, ramp.held_to(physics, pick, (at, hard), tolerance), answer_of(problem, physics, pick))
@@ -318,7 +318,7 @@ def rates_for(ramp: Ramp, budgets: tuple[float, float]) -> tuple[float, float]:
     physics = physics_of(ramp.problem, ramp.base)
 
     def dearer(rate: float, budget: float) -> bool:
-        pick = None if physics.floor else cheapest(ramp.harder(rate), physics)
+        pick = cheapest(ramp.harder(rate), physics)
         return pick is None or pick.cost > budget * SAME
 
     low = high = ramp.problem.workload.request_rate
@@ -377,13 +377,26 @@ def with_looks(
     curve = replace(curve, own=own_answer(problem, curve))
     first = _no_dearer(ramp, curve)
     chosen = list(dict.fromkeys([*first, *_ranked(curve.steps)]))[: max(looks, len(first))]
-    seen: dict[int, Step | Missed] = {}
-    for number, at in enumerate(chosen):
-        if progress is not None:
-            gpus = " + ".join(f"{count} {card}" for card, count in curve.steps[at].answer.gpus.items())
-            progress(f"simulating {gpus}", (1 + number) / (1 + len(chosen)))
-        seen[at] = _step_as_seen(ramp, curve.steps[at])
-    return _with_own(ramp, _joined(ramp, curve, seen, to_the_end=name != "budget"))
+    kept: list[Step] = []
+    gone: list[Missed] = []
+    for number, step in enumerate(curve.steps):
+        if progress is not None and number in chosen:
+            gpus = " + ".join(f"{count} {card}" for card, count in step.answer.gpus.items())
+            progress(f"simulating {gpus}", (1 + number) / (1 + len(curve.steps)))
+        outcome = _step_as_seen(ramp, step) if number in chosen else step
+        if isinstance(outcome, Missed):
+            gone.append(outcome)
+        else:
+            kept += _with_those_before(ramp, curve, kept, outcome)
+    last = curve.steps[-1] if curve.steps and name != "budget" else None
+    if last is not None and (not kept or kept[-1].hard != last.hard):
+        there = ramp.at(last.hard)
+        final = Step(last.hard, last.hard, cheapest_confirmed(there, physics_of(there, base)))
+        kept += _with_those_before(ramp, curve, kept, final)
+    steps = _wide(ramp, curve.here, _merged(_rising(kept)))
+    shown_fleets = {_engines(step) for step in steps}  # at easier values, by a search in between
+    refuted = tuple(missed for missed in gone if engine_counts(missed.pools) not in shown_fleets)
+    return _with_own(ramp, replace(curve, steps=steps, refuted=refuted))
 
 
 def _ranked(steps: Sequence[Step]) -> list[int]:
@@ -428,27 +441,6 @@ def _last_held(ramp: Ramp, step: Step) -> tuple[float, float, float] | None:
         else:
             bad, back = tried, 2.0 * back
     return exact.get(good, ramp.value_at(good)), exact.get(bad, ramp.value_at(bad)), share
-
-
-def _joined(ramp: Ramp, curve: Frontier, seen: Mapping[int, Step | Missed], *, to_the_end: bool) -> Frontier:
-    """The steps that are left, each from where the one before ends, and fleets that hold in between and at the end."""
-    kept: list[Step] = []
-    gone: list[Missed] = []
-    for number, step in enumerate(curve.steps):
-        outcome = seen.get(number, step)
-        if isinstance(outcome, Missed):
-            gone.append(outcome)
-        else:
-            kept += _with_those_before(ramp, curve, kept, outcome)
-    last = curve.steps[-1] if curve.steps and to_the_end else None
-    if last is not None and (not kept or kept[-1].hard != last.hard):
-        there = ramp.at(last.hard)
-        final = Step(last.hard, last.hard, cheapest_confirmed(there, physics_of(there, ramp.base)))
-        kept += _with_those_before(ramp, curve, kept, final)
-    steps = _wide(ramp, curve.here, _merged(_rising(kept)))
-    shown_fleets = {_engines(step) for step in steps}  # at easier values, by a search in between
-    refuted = tuple(missed for missed in gone if engine_counts(missed.pools) not in shown_fleets)
-    return replace(curve, steps=steps, refuted=refuted)
 
 
 def _with_those_before(ramp: Ramp, curve: Frontier, kept: Sequence[Step], step: Step) -> list[Step]:

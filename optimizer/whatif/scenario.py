@@ -383,11 +383,6 @@ def look_at(physics: Physics, rate: float, seed: int, way: int, pools: tuple[Eng
     return look(instance, fleet_of(physics, way, pools))
 
 
-def look_at_pick(problem: Problem, physics: Physics, pick: Pick) -> tuple[float, str]:
-    """The same for a fleet of a problem."""
-    return look_at(physics, problem.workload.request_rate, problem.seed, pick.way, pick.pools)
-
-
 def family_of(problem: Problem) -> str:
     """Digest of all that the simulation of a fleet depends on besides the fleet: everything but prices and limits."""
     basis = [physics_text(problem), problem.confidence, problem.workload.request_rate, problem.seed]
@@ -402,10 +397,10 @@ def cheapest_confirmed(problem: Problem, physics: Physics, refuted: Refuted = NO
     missed: list[Missed] = []
     out: set[tuple[Engine, ...]] = set(refuted)
     while len(missed) <= ROUNDS:
-        pick = None if physics.floor else cheapest_settled(problem, physics, frozenset(out))
+        pick = cheapest_settled(problem, physics, frozenset(out))
         if pick is None:
             break
-        reached, fault = look_at_pick(problem, physics, pick)
+        reached, fault = look_at(physics, problem.workload.request_rate, problem.seed, *pick.fleet)
         answer = answer_of(problem, physics, pick)
         if not fault:
             return replace(answer, attainment=reached, refuted=tuple(missed))

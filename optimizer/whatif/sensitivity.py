@@ -151,19 +151,26 @@ def tornado(
     base: folder of the files that the problem names; looks: so many costs, that at hand and then those of the largest
     swings, are of fleets that hold when simulated; those that take no more simulations besides.
     """
-    rows = tornado_of(problem, base, levers(problem, share, depth), depth)
-    looked = looks and is_simple(problem) and depth is Depth.SIMPLE
-    return confirmed_tornado(problem, base, rows, looks) if looked else rows
+    return tornado_of(problem, base, levers(problem, share, depth), depth, looks)
 
 
-def tornado_of(problem: Problem, base: Path, moved: Iterable[Lever], depth: Depth = Depth.SIMPLE) -> list[TornadoRow]:
-    """The same for some levers."""
+def tornado_of(
+    problem: Problem, base: Path, moved: Iterable[Lever], depth: Depth = Depth.SIMPLE, looks: int = 0
+) -> list[TornadoRow]:
+    """The same for some levers; the fleets of both ends of one are simulated, or neither.
+
+    Along a price or a limit the fleets of the problem at hand, which are simulated first, mostly do for both.
+    """
     here = solve(problem, base, depth)
-    return _sorted(_tornado_row(problem, base, lever, here, depth) for lever in moved)
-
-
-def _sorted(rows: Iterable[TornadoRow]) -> list[TornadoRow]:
-    return sorted(rows, key=lambda row: -row.swing)
+    ranked = [(_tornado_row(problem, base, lever, here, depth), lever) for lever in moved]
+    ranked.sort(key=lambda pair: -pair[0].swing)
+    if looks and is_simple(problem) and depth is Depth.SIMPLE:
+        here, left = solve(problem, base, Depth.CONFIRMED), looks - 1
+        for number, (_, lever) in enumerate(ranked):
+            if lever.is_cheap or left >= 2:
+                left -= 0 if lever.is_cheap else 2
+                ranked[number] = _tornado_row(problem, base, lever, here, Depth.CONFIRMED), lever
+    return sorted((row for row, _ in ranked), key=lambda row: -row.swing)
 
 
 def _tornado_row(problem: Problem, base: Path, lever: Lever, here: Answer, depth: Depth) -> TornadoRow:
@@ -175,22 +182,6 @@ def _tornado_row(problem: Problem, base: Path, lever: Lever, here: Answer, depth
     ends = (here.cost, low.cost, high.cost, low.pools, high.pools)
     seen = (here.attainment, low.attainment, high.attainment) if depth is Depth.CONFIRMED else ()
     return TornadoRow(lever.key, lever.value, lever.low, lever.high, *ends, *seen)
-
-
-def confirmed_tornado(problem: Problem, base: Path, rows: Iterable[TornadoRow], looks: int) -> list[TornadoRow]:
-    """The rows, the largest swing first, with the fleets of both ends simulated, or of neither.
-
-    Along a price or a limit the fleets of the problem at hand, which are simulated first, mostly do for both.
-    """
-    here, left, confirmed = solve(problem, base, Depth.CONFIRMED), looks - 1, []
-    for row in rows:
-        lever = Lever(row.lever, row.value, row.low, row.high)
-        if lever.is_cheap or left >= 2:
-            left -= 0 if lever.is_cheap else 2
-            confirmed.append(_tornado_row(problem, base, lever, here, Depth.CONFIRMED))
-        else:
-            confirmed.append(row)
-    return _sorted(confirmed)
 
 
 # --- near-optimal fleets --------------------------------------------------------------------------------------------
@@ -360,7 +351,7 @@ def _in_whole_fleets(
     problem: Problem, physics: Physics, name: str, upper: float, unit: str
 ) -> tuple[float | None, float | None]:
     """How much more of a limit first makes a cheaper fleet possible, and what that saves [$/h]."""
-    here = None if physics.floor else cheapest(problem, physics)
+    here = cheapest(problem, physics)
     if here is not None:
         for count in WIDER:
             more = float(count) if unit == "GPU" else upper * count / 100.0
