@@ -30,7 +30,7 @@ SLO_LEVERS = ("slo", *Metric, "attainment", "ttft_scale", "tpot_scale", "slo_sca
 """What leaves the engines alone."""
 LARGEST: Mapping[Depth, int] = {Depth.SIMPLE: 128, Depth.FULL: 4, Depth.SIMULATED: 1}
 """Scenarios in a batch at most: some seconds of work."""
-MOST_PROOFS = 16
+MOST_PROOFS = 64
 """Scenarios of a sweep in which each gets a proof, half a second or more, that nobody has to ask for."""
 ROUNDING = 1e-7
 """A bound that is so near to the cost is the cost [1]."""
