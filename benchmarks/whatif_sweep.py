@@ -27,8 +27,9 @@ import click
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from optimizer.whatif.sweep import ONE_THREAD, Row, Sweep, run_sweep  # noqa: E402
-from optimizer.whatif.whatif import Depth, sweep_of  # noqa: E402
+from optimizer.whatif.scenario import Depth  # noqa: E402
+from optimizer.whatif.sweep import sweep_of  # noqa: E402
+from optimizer.whatif.workers import ONE_THREAD, Row, Sweep, run_sweep  # noqa: E402
 from search_spaces.loader import load_problem  # noqa: E402
 from search_spaces.scenarios import grid, parse_axis  # noqa: E402
 
@@ -141,8 +142,8 @@ def agree(sweep: Sweep, one: Timed, two: Timed) -> bool:
     """Whether one worker and two give the same rows, and a row alone the same fleet and cost."""
     picked = range(0, len(one.rows), max(len(one.rows) // ALONE, 1))
     alone = [sweep.solve([(number, sweep.scenarios[number])])[0] for number in picked]
-    later = {"bound_usd_per_hour", "gap", "status", "place", "fleet", "simulated", "simulated_attainment"}
-    rows = [{key: value for key, value in row.items() if key not in later} for row in alone]  # than proofs and looks
+    later = {"bound_usd_per_hour", "gap", "status", "fleet", "seen", "simulated", "simulated_attainment"}
+    rows = [{key: value for key, value in row.items() if key not in later} for row in alone]  # than looks
     same = all(one.rows[number] == one.rows[number] | row for number, row in zip(picked, rows, strict=True))
     return same and one.rows == two.rows
 

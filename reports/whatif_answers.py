@@ -7,12 +7,10 @@ from dataclasses import asdict
 from typing import Any
 
 from optimizer.plans.records import engine_counts, pool_records, unpriced
+from optimizer.whatif.break_even import Piece, Pieces
 from optimizer.whatif.frontier import OVER
-from optimizer.whatif.near_optimal import NearOptimal
-from optimizer.whatif.pieces import Piece, Pieces
 from optimizer.whatif.scenario import Answer, answer_row, refuted_rows
-from optimizer.whatif.shadow import ShadowPrice
-from optimizer.whatif.tornado import TornadoRow
+from optimizer.whatif.sensitivity import NearOptimal, ShadowPrice, TornadoRow
 
 from .numbers import hourly, is_number, percent, significant
 from .sensitivity import FACTOR, exact_words, fleet_told, value_words

@@ -15,22 +15,19 @@ from costmodel.errors import BelowFloorError
 from optimizer.fleets.fleet import Fleet
 from optimizer.loads.instance import Instance
 from optimizer.plans.plan import Status
-from optimizer.whatif import frontier_looks, frontier_own, second_look
+from optimizer.whatif import frontier as curves
+from optimizer.whatif import scenario
 from optimizer.whatif.frontier import (
     RESOLUTION,
     Frontier,
     Step,
+    _wide,
     by_budget,
     frontier,
-    hardness,
-    over_of,
-    own_value,
-    usual_range,
-    value_at,
+    ramp_of,
+    with_looks,
 )
-from optimizer.whatif.frontier_looks import _wide, with_looks
-from optimizer.whatif.scenario import Answer, nothing
-from optimizer.whatif.second_look import look_at
+from optimizer.whatif.scenario import Answer, look_at, nothing
 from reports.frontier_text import frontier_record, frontier_text
 from search_spaces.loader import problem_of
 from search_spaces.problem import Problem
@@ -52,9 +49,9 @@ def judge(monkeypatch: pytest.MonkeyPatch) -> Judge:
 
     def instead(look: Look, own: Answer | None = None) -> None:
         look_at.cache_clear()
-        for module in (second_look, frontier_looks):
+        for module in (scenario, curves):
             monkeypatch.setattr(module, "look", lambda instance, fleet, *_most: look(instance, fleet))
-        monkeypatch.setattr(frontier_looks, "own_answer", lambda _problem, _curve: own)
+        monkeypatch.setattr(curves, "own_answer", lambda _problem, _curve: own)
 
     return instead
 
@@ -115,13 +112,13 @@ def test_the_curve_over_budgets_is_that_over_rates(tight: Problem, judge: Judge)
 
 
 def test_steps_that_simulation_made_narrow_are_left_out() -> None:
-    over = over_of(problem_of(TIGHT, "tight", Path()), "rate")
+    ramp = ramp_of(problem_of(TIGHT, "tight", BASE), BASE, "rate")
     steps = [Step(1.0, 2.0, answer(1.0)), Step(2.0002, 2.01, answer(2.0)), Step(2.0101, 3.0, answer(3.0))]
-    wide = _wide(over, None, steps)
+    wide = _wide(ramp, None, steps)
     assert [(step.easy, step.hard, step.answer.cost) for step in wide] == [(1.0, 2.0, 1.0), (2.0002, 3.0, 3.0)]
-    assert len(_wide(over, 2.005, steps)) == 3  # the file's own value is there
-    assert len(_wide(over, None, steps[:2])) == 2  # there is no next one
-    assert len(_wide(over, None, [*steps[:2], Step(2.0101, 3.0, nothing("too slow"))])) == 3
+    assert len(_wide(ramp, 2.005, steps)) == 3  # the file's own value is there
+    assert len(_wide(ramp, None, steps[:2])) == 2  # there is no next one
+    assert len(_wide(ramp, None, [*steps[:2], Step(2.0101, 3.0, nothing("too slow"))])) == 3
 
 
 # --- by formula -----------------------------------------------------------------------------------------------------
@@ -129,37 +126,37 @@ def test_steps_that_simulation_made_narrow_are_left_out() -> None:
 
 def test_no_step_is_narrower_than_the_curve_is_told_to(tight: Problem) -> None:
     curve = frontier(tight, BASE, "rate", (5.0, 200.0))
-    over = over_of(tight, "rate")
-    widths = [hardness(over, step.hard) - hardness(over, step.easy) for step in curve.steps[:-1]]
+    ramp = ramp_of(tight, BASE, "rate")
+    widths = [ramp.hardness(step.hard) - ramp.hardness(step.easy) for step in curve.steps[:-1]]
     assert len(widths) > 3
     assert min(widths) > 0.98 * RESOLUTION
     for step, after in pairwise(curve.steps):
-        gap = hardness(over, after.easy) - hardness(over, step.hard)
+        gap = ramp.hardness(after.easy) - ramp.hardness(step.hard)
         assert gap == pytest.approx(0.0 if after.answer.cost is None else math.log1p(curve.tolerance), abs=1.01e-2)
 
 
 def test_the_last_budget_buys_more_than_the_range_that_was_searched(tight: Problem) -> None:
     few = problem_of(TIGHT | {"workload": TIGHT["workload"] | {"request_rate": 1.0}}, "few", Path())
     (last,) = frontier(few, BASE, "budget").steps[-1:]
-    assert usual_range(few, over_of(few, "rate")) == (0.25, 4.0)
+    assert ramp_of(few, BASE, "rate").usual_range == (0.25, 4.0)
     assert last.hard == last.answer.goodput > 4.0
     assert by_budget(replace(frontier(few, BASE, "budget"), steps=(last,)))[0]["rate_rps"] == last.hard
 
 
 @pytest.mark.parametrize(("name", "value"), [("rate", 7.0), ("tpot", 0.04), ("attainment", 0.95)])
 def test_what_is_harder_has_more_hardness(tight: Problem, name: str, value: float) -> None:
-    over = over_of(tight, name)
-    harder = 1.01 * value if over.upwards else value / 1.01
-    assert hardness(over, harder) > hardness(over, value)
-    assert value_at(over, hardness(over, value)) == pytest.approx(value)
+    ramp = ramp_of(tight, BASE, name)
+    harder = 1.01 * value if ramp.upwards else value / 1.01
+    assert ramp.hardness(harder) > ramp.hardness(value)
+    assert ramp.value_at(ramp.hardness(value)) == pytest.approx(value)
 
 
 def test_the_own_value_is_that_of_all_classes_or_none(tight: Problem) -> None:
     classes = [{"name": "a", "ttft": 1.0, "tpot": 0.05, "attainment": 0.9, "share": 0.5}]
     classes.append(classes[0] | {"name": "b", "ttft": 2.0, "attainment": 0.99})
     several = problem_of({key: value for key, value in TIGHT.items() if key != "slo"} | {"slo": classes}, "b", BASE)
-    assert [own_value(tight, over_of(tight, one)) for one in ("rate", "ttft", "attainment")] == [18.0, 1.0, 0.99]
-    assert [own_value(several, over_of(several, one)) for one in ("rate", "ttft", "attainment")] == [18.0, 1.0, None]
+    assert [ramp_of(tight, BASE, one).own_value for one in ("rate", "ttft", "attainment")] == [18.0, 1.0, 0.99]
+    assert [ramp_of(several, BASE, one).own_value for one in ("rate", "ttft", "attainment")] == [18.0, 1.0, None]
 
 
 # --- at the file's own value ----------------------------------------------------------------------------------------
@@ -192,21 +189,21 @@ def test_what_the_curve_has_cheaper_there_is_simulated_whatever_else_is(tight: P
 
 def test_a_curve_by_formula_or_elsewhere_asks_for_no_whole_search(tight: Problem, monkeypatch: Any) -> None:
     asked: list[Problem] = []
-    monkeypatch.setattr(frontier_own, "solve_full", lambda problem, _level: asked.append(problem) or answer(5.0))
+    monkeypatch.setattr(curves, "solve_full", lambda problem, _level: asked.append(problem) or answer(5.0))
     beyond = frontier(tight, BASE, "rate", (21.0, 30.0))
     here = frontier(tight, BASE, "rate", (15.0, 30.0))
     assert with_looks(tight, BASE, "rate", here, looks=0) is here
-    assert frontier_own.own_answer(tight, beyond) is None
+    assert curves.own_answer(tight, beyond) is None
     assert not asked
-    assert frontier_own.own_answer(tight, here) == answer(5.0)
+    assert curves.own_answer(tight, here) == answer(5.0)
     few = replace(here, steps=here.steps[:1], by_budget=True)
-    assert frontier_own.own_answer(tight, few) is None  # dearer than any budget that is shown
+    assert curves.own_answer(tight, few) is None  # dearer than any budget that is shown
 
     def refuse(_problem: Problem, _level: object) -> Answer:
         raise BelowFloorError("too slow")
 
-    monkeypatch.setattr(frontier_own, "solve_full", refuse)
-    assert frontier_own.own_answer(tight, here) is None
+    monkeypatch.setattr(curves, "solve_full", refuse)
+    assert curves.own_answer(tight, here) is None
 
 
 def test_the_curve_agrees_with_optimize_on_a_file(tight: Problem, short_runs: None) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from optimizer.whatif.frontier import Frontier, frontier
-from optimizer.whatif.scenario import solve_simple
-from optimizer.whatif.tornado import levers
+from optimizer.whatif.scenario import solve
+from optimizer.whatif.sensitivity import levers
 from search_spaces.loader import load_problem
 from search_spaces.problem import Problem
 from search_spaces.scenarios import Scenario, scenario_problem
@@ -61,7 +61,7 @@ def test_a_frontier_of_a_daily_profile_is_that_of_its_peak(
 def test_more_demand_costs_what_it_costs_at_the_peak(
     steady: Problem, daily: Problem, change: dict[str, float | str]
 ) -> None:
-    costs = [solve_simple(scenario_problem(one, Scenario("", change), Path()), Path()).cost for one in (steady, daily)]
+    costs = [solve(scenario_problem(one, Scenario("", change), Path()), Path()).cost for one in (steady, daily)]
     assert costs[0] == costs[1]
     assert costs[0] is not None
 

@@ -18,19 +18,18 @@ from optimizer.fleets.fleet import Fleet
 from optimizer.loads.instance import Instance
 from optimizer.plans.plan import Status
 from optimizer.plans.records import engine_counts
-from optimizer.procurement.buying import BuyingPlan, Look, buy
+from optimizer.procurement import buying_looks
+from optimizer.procurement.buying import Bought, buy
 from optimizer.verification.verify import ROUNDS
-from optimizer.whatif import frontier_looks, second_look
+from optimizer.whatif import frontier as curves
+from optimizer.whatif import scenario
+from optimizer.whatif.break_even import pieces_along
 from optimizer.whatif.frontier import RESOLUTION, Frontier, Step, frontier
-from optimizer.whatif.near_optimal import near_optimal
-from optimizer.whatif.physics import physics_of
-from optimizer.whatif.proven_pieces import proven_pieces
-from optimizer.whatif.refuted import refuted_with
-from optimizer.whatif.scenario import Missed, cheapest, solve_simple
-from optimizer.whatif.second_look import look_at, proven
-from optimizer.whatif.sweep import Row, run_sweep
-from optimizer.whatif.tornado import levers, tornado_of, with_looks
-from optimizer.whatif.whatif import Bounds, Depth, sweep_of
+from optimizer.whatif.physics import physics_of, refuted_with
+from optimizer.whatif.scenario import Depth, Missed, cheapest, cheapest_confirmed, look_at, solve
+from optimizer.whatif.sensitivity import levers, near_optimal, tornado_of
+from optimizer.whatif.sweep import sweep_of
+from optimizer.whatif.workers import Row, run_sweep
 from pdplan.cli import cli
 from reports.buying_page import make_buying_page
 from reports.buying_text import buying_dict, buying_text
@@ -81,10 +80,9 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Callable[[Instan
             return judge(instance, fleet)
 
         look_at.cache_clear()
-        for module in (second_look, frontier_looks):
+        for module in (scenario, curves, buying_looks):
             monkeypatch.setattr(module, "look", look)
-        monkeypatch.setattr("optimizer.procurement.buying.look", look)
-        monkeypatch.setattr(frontier_looks, "own_answer", lambda _problem, _curve: None)
+        monkeypatch.setattr(curves, "own_answer", lambda _problem, _curve: None)
         return fleets
 
     yield instead
@@ -99,7 +97,7 @@ def engines(fleet: Fleet) -> int:
 
 
 def test_a_fleet_that_a_simulation_refutes_is_replaced_by_one_that_holds(tight: Problem) -> None:
-    promised, found = solve_simple(tight, BASE), proven(tight, physics_of(tight, BASE))
+    promised, found = solve(tight, BASE), cheapest_confirmed(tight, physics_of(tight, BASE))
     assert (promised.cost, promised.attainment) == (3.0, None)
     (missed,) = found.refuted
     assert (missed.cost, missed.pools) == (3.0, promised.pools)
@@ -125,7 +123,7 @@ def test_with_a_fleet_all_are_refuted_that_have_no_more_of_its_engines(tight: Pr
 
 def test_where_nothing_holds_there_is_no_answer(tight: Problem, seen: Any) -> None:
     looked = seen(lambda _instance, _fleet: MISSED)
-    found = proven(tight, physics_of(tight, BASE))
+    found = cheapest_confirmed(tight, physics_of(tight, BASE))
     assert (found.status, found.cost, found.pools) == (Status.TIME_LIMIT, None, ())
     assert len(looked) == len(found.refuted) == 1 + ROUNDS
     assert "the cheapest by formula, $3.00/h, misses when simulated" in found.binding
@@ -136,9 +134,9 @@ def test_where_nothing_holds_there_is_no_answer(tight: Problem, seen: Any) -> No
 # --- sweeps ---------------------------------------------------------------------------------------------------------
 
 
-def swept(given: Problem, looks: int, *axes: str, workers: int = 1, bounds: Bounds = Bounds.NONE) -> list[Row]:
+def swept(given: Problem, looks: int, *axes: str, workers: int = 1, gap: bool | None = False) -> list[Row]:
     varied = [parse_axis(axis) for axis in axes]
-    sweep = sweep_of(given, BASE, list(grid(varied, [])), [axis.key for axis in varied], Depth.SIMPLE, bounds, looks)
+    sweep = sweep_of(given, BASE, list(grid(varied, [])), [axis.key for axis in varied], Depth.SIMPLE, gap, looks)
     with ThreadPoolExecutor(workers) as executor:
         return run_sweep(sweep, executor, workers)
 
@@ -146,7 +144,7 @@ def swept(given: Problem, looks: int, *axes: str, workers: int = 1, bounds: Boun
 def test_rows_that_differ_in_prices_share_a_simulation_and_its_consequences(tight: Problem, seen: Any) -> None:
     plain = swept(tight, 0, "price.H100=1:4:7")
     looked = seen(lambda _instance, fleet: MISSED if engines(fleet) == 1 else KEPT)
-    rows = swept(tight, 4, "price.H100=1:4:7", bounds=Bounds.SHARED)
+    rows = swept(tight, 4, "price.H100=1:4:7", gap=None)
     keys = [(tuple(pool.shape for pool in one.pools), tuple(pool.replicas for pool in one.pools)) for one in looked]
     assert len(looked) == len(set(keys)) <= 4
     assert len(looked) < len(rows)
@@ -166,7 +164,7 @@ def test_rows_that_differ_in_prices_share_a_simulation_and_its_consequences(tigh
     assert refuted in told
     assert "every fleet keeps its goals" in told
     assert "1 × 1 H100 TP1 colocated" in sweep_csv(rows)
-    assert swept(tight, 4, "price.H100=1:4:7", workers=2, bounds=Bounds.SHARED) == rows
+    assert swept(tight, 4, "price.H100=1:4:7", workers=2, gap=None) == rows
 
 
 def test_the_fleets_of_the_most_rows_are_looked_at_first(tight: Problem, seen: Any) -> None:
@@ -207,7 +205,7 @@ def test_the_command_exits_with_3_where_nothing_holds(tmp_path: Path, seen: Any)
 
 def test_along_a_price_no_piece_has_a_refuted_fleet(tight: Problem, seen: Any) -> None:
     seen(lambda _instance, fleet: MISSED if engines(fleet) == 1 else KEPT)
-    found = proven_pieces(tight, BASE, "price.H100", (0.5, 12.0), 1e-6, looks=10)
+    found = pieces_along(tight, BASE, "price.H100", 0.5, 12.0, 1e-6, looks=10)
     assert {engine_counts(one.pools) for one in found.refuted} == {ONE_H100}
     assert all(one.answer.attainment == 1.0 for one in found.pieces)
     assert all(one.answer.pools[0].replicas + len(one.answer.pools) > 2 for one in found.pieces)
@@ -216,7 +214,7 @@ def test_along_a_price_no_piece_has_a_refuted_fleet(tight: Problem, seen: Any) -
 def test_the_tornado_and_the_slack_compare_fleets_that_hold(tight: Problem, seen: Any) -> None:
     seen(lambda _instance, fleet: MISSED if engines(fleet) == 1 else KEPT)
     some = [one for one in levers(tight) if one.key.partition(".")[0] in {"price", "rate_scale", "burstiness"}]
-    rows = with_looks(tight, BASE, tornado_of(tight, BASE, some), looks=3)
+    rows = tornado_of(tight, BASE, some, looks=3)
     sure = [row for row in rows if row.attainment is not None]
     assert {row.lever for row in sure} == {"price.H100", "price.A100-80", "price.L4", "rate_scale"}
     assert {row.cost for row in sure} == {5.0}
@@ -238,7 +236,7 @@ def test_a_step_ends_where_its_fleet_was_seen_to_hold(tight: Problem, by_formula
     first, last = by_formula.steps[0], by_formula.steps[-1]
     most = 0.6 * first.hard + 0.4 * first.easy
     seen(lambda instance, fleet: MISSED if engines(fleet) == 1 and instance.flows.rate.sum() > most else KEPT)
-    found = frontier_looks.with_looks(tight, BASE, "rate", by_formula, looks=2)
+    found = curves.with_looks(tight, BASE, "rate", by_formula, looks=2)
     moved, after = found.steps[:2]
     assert moved.promised == first.hard
     assert moved.hard <= most < (moved.missed or 0.0) <= moved.hard * (1.0 + 1.001 * RESOLUTION)
@@ -263,7 +261,7 @@ def test_of_a_limit_that_gets_harder_downwards_a_step_holds_down_to_its_end(by_f
 
 def test_a_fleet_that_holds_nowhere_has_no_step(tight: Problem, by_formula: Frontier, seen: Any) -> None:
     seen(lambda _instance, fleet: MISSED if engines(fleet) == 1 else KEPT)
-    found = frontier_looks.with_looks(tight, BASE, "rate", by_formula, looks=2)
+    found = curves.with_looks(tight, BASE, "rate", by_formula, looks=2)
     assert found.steps[0].easy == by_formula.steps[0].easy
     first, after = found.steps[0].answer, by_formula.steps[1].answer
     assert first.attainment == 1.0  # found by a search of its own, though the next step's fleet would do
@@ -278,7 +276,7 @@ def test_a_fleet_that_holds_nowhere_has_no_step(tight: Problem, by_formula: Fron
 def test_beyond_the_last_fleet_that_holds_comes_one_that_does(tight: Problem, by_formula: Frontier, seen: Any) -> None:
     last = by_formula.steps[-1]
     seen(lambda _instance, fleet: MISSED if engines(fleet) <= 2 else KEPT)
-    found = frontier_looks.with_looks(tight, BASE, "rate", by_formula, looks=1)
+    found = curves.with_looks(tight, BASE, "rate", by_formula, looks=1)
     assert found.steps[-1].hard == last.hard
     assert found.steps[-1].answer.attainment == 1.0
 
@@ -293,7 +291,7 @@ def terms(rate: float) -> Terms:
     return Terms(forecast, (rent,), draw=(1000.0,), decide_every=1, electricity="$0.1/kWh")
 
 
-def bought(looks: int, rate: float = 20.0) -> BuyingPlan:
+def bought(looks: int, rate: float = 20.0) -> Bought:
     return buy(problem(offers=(offer("H100"),)), terms(rate), looks=looks)
 
 
@@ -327,9 +325,10 @@ def test_the_terminal_counts_refuted_fleets_and_tells_of_the_dearest(seen: Any) 
     found = bought(40)
     missed = found.looks.missed[0]
 
-    def refuted(count: int) -> Look:
-        pools = tuple(replace(pool, replicas=count) for pool in missed.fleet.fleet.pools)
-        return replace(missed, fleet=replace(missed.fleet, fleet=Fleet(pools)))
+    def refuted(count: int) -> buying_looks.Seen:
+        pools = tuple(replace(pool, replicas=count) for pool in missed.part.fleet.pools)
+        shown = tuple(pool.model_copy(update={"replicas": count, "gpus": count}) for pool in missed.part.pools)
+        return replace(missed, part=replace(missed.part, fleet=Fleet(pools), pools=shown))
 
     many = replace(found, looks=replace(found.looks, refuted=tuple(refuted(count) for count in (2, 9, 4, 3, 7))))
     told = " ".join(buying_text(many, 100).split())
@@ -355,5 +354,5 @@ def test_only_so_many_fleets_of_a_purchase_are_looked_at(seen: Any) -> None:
     found = bought(1)
     assert len(looked) == 1
     assert len(found.looks.held) == 1 < found.looks.every
-    assert found.looks.held[0].fleet.rate == pytest.approx(found.levels.rates[-1])  # the peak first
+    assert found.looks.held[0].part.rate == pytest.approx(found.levels.rates[-1])  # the peak first
     assert "The others are by formula (--verify N)" in " ".join(buying_text(found, 100).split())

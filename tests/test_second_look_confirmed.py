@@ -9,7 +9,7 @@ import pytest
 
 from costmodel.simulator.metrics import Attainment, Overload
 from optimizer.verification.verdict import Bench, Verdict, make_bench
-from optimizer.whatif import second_look
+from optimizer.whatif import scenario
 from tests.small_fleets import apart, small
 
 Look = Callable[..., tuple[tuple[float, str], list[object]]]
@@ -20,7 +20,7 @@ def judged(monkeypatch: pytest.MonkeyPatch) -> Look:
     """Look at a fleet with scripted runs: what the short run, the confirmations and the long runs say."""
     instance = small()
     fleet = apart(instance, 2, 2)
-    real = make_bench(instance).verdict(fleet, second_look.SHORTLY)
+    real = make_bench(instance).verdict(fleet, scenario.SHORTLY)
 
     def verdict(share: float, low: float, high: float) -> Verdict:
         classes = tuple(replace(one, attainment=Attainment(share, low, high, 1000)) for one in real.judgement.classes)
@@ -42,8 +42,8 @@ def judged(monkeypatch: pytest.MonkeyPatch) -> Look:
             return waiting.pop(0)
 
         monkeypatch.setattr(Bench, "verdict", lambda _bench, _fleet, runs: told(runs))
-        monkeypatch.setattr(second_look, "confirmed_once", lambda _bench, _chosen, number: told(f"confirm {number}"))
-        found = second_look.look(instance, fleet, most)
+        monkeypatch.setattr(scenario, "confirmed_once", lambda _bench, _chosen, number: told(f"confirm {number}"))
+        found = scenario.look(instance, fleet, most)
         assert not waiting
         return found, asked
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -9,11 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from optimizer.fleets.accuracy import accuracy_records
-from optimizer.plans.records import EnginePool, PricePiece, Sensitivity, engine_counts, unpriced
+from optimizer.plans.plan import Status
+from optimizer.plans.records import Sensitivity, engine_counts, unpriced
 from optimizer.recommend.search import Brake
-from optimizer.whatif.scenario import solve_simple
-from optimizer.whatif.sensitivity import Own, kind_of, sensitivity, with_line
-from optimizer.whatif.tornado import STEP_TIME, answer_at, levers
+from optimizer.whatif.break_even import Piece, pieces_along
+from optimizer.whatif.scenario import STEP_TIME, Answer, answer_at, nothing, solve
+from optimizer.whatif.sensitivity import kind_of, levers, sensitivity
 from search_spaces.bounds import PRICE
 from search_spaces.problem import Problem
 from search_spaces.serving_error import load_serving_error
@@ -34,7 +36,7 @@ def found(problem: Problem) -> Sensitivity:
 
 
 def test_its_base_is_the_cheapest_simple_fleet(problem: Problem, found: Sensitivity) -> None:
-    here = solve_simple(problem, BASE)
+    here = solve(problem, BASE)
     assert (found.usd_per_hour, tuple(found.pools)) == (here.cost, here.pools)
     assert found.complete
 
@@ -54,7 +56,7 @@ def test_slower_steps_never_cost_less(found: Sensitivity) -> None:
 
 def test_planning_on_slow_steps_is_the_high_end_of_step_times(problem: Problem, found: Sensitivity) -> None:
     row = next(row for row in found.levers if row.lever == STEP_TIME)
-    assert solve_simple(changed(problem, confidence=0.9), BASE).cost == row.usd_per_hour_high
+    assert solve(changed(problem, confidence=0.9), BASE).cost == row.usd_per_hour_high
 
 
 def test_a_flip_lies_where_it_says(problem: Problem, found: Sensitivity) -> None:
@@ -83,46 +85,37 @@ def test_at_its_price_a_gpu_is_in_the_piece_of_the_cheapest_fleet(found: Sensiti
         assert any(engine_counts(piece.pools) == engine_counts(found.pools) for piece in here)
 
 
-SIX, TWO = ([engines(count, "H100", 1, "colocated", usd_per_hour=None)] for count in (6, 2))
-OTHER = [engines(1, "H200", 1, "colocated", usd_per_hour=None)]
+def own_fleet(gpus: dict[str, int], cost: float) -> Answer:
+    """A fleet that some search found."""
+    pools = (engines(1, "own", 1, "colocated"),)
+    return replace(nothing(""), status=Status.FEASIBLE, cost=cost, gpus=gpus, pools=pools)
 
 
-def piece(low: float, high: float, costs: tuple[float, float], pools: list[EnginePool]) -> PricePiece:
-    return PricePiece(low=low, high=high, usd_per_hour_low=costs[0], usd_per_hour_high=costs[1], pools=pools)
+@given(cost=st.floats(0.5, 1.5), bought=st.integers(0, 9), share=st.floats(0, 1))
+@settings(deadline=None, max_examples=15)
+def test_with_the_plans_own_fleet_the_cost_is_the_lower_of_both(cost: float, bought: int, share: float) -> None:
+    few = small(60.0)
+    here = solve(few, BASE).cost or 0.0
+    own = own_fleet({"H100": bought, "other": 3}, cost * here + 3.0 * bought)
+    plain, both = (pieces_along(few, BASE, "price.H100", 0.75, 12.0, 1e-6, own=one).pieces for one in (None, own))
+    price = 0.75 + share * 11.25
+    line = (own.cost or 0.0) + bought * (price - 3.0)
+    assert cost_at(both, price) == pytest.approx(min(cost_at(plain, price), line))
+    assert [piece.high for piece in both[:-1]] == [piece.low for piece in both[1:]]
 
 
-def test_one_more_fleet_is_taken_where_none_is_cheaper() -> None:
-    pieces = [piece(1.0, 3.0, (6.0, 18.0), SIX), piece(3.0, 8.0, (18.0, 18.0), OTHER)]
-    found = with_line(pieces, TWO, 10.0, 2.0)
-    assert [(one.low, one.high, one.pools) for one in found] == [
-        (1.0, 2.5, SIX),
-        (2.5, 4.0, TWO),
-        (4.0, 8.0, OTHER),
-    ]
-    assert [one.usd_per_hour_low for one in found] == [6.0, 15.0, 18.0]
-    assert [one.usd_per_hour_high for one in found] == [15.0, 18.0, 18.0]
-    nowhere = [PricePiece(low=1.0, high=2.0, usd_per_hour_low=None, usd_per_hour_high=None, pools=[])]
-    assert with_line(nowhere, TWO, 10.0, 2.0) == [piece(1.0, 2.0, (12.0, 14.0), TWO)]
-
-
-def test_one_more_fleet_is_taken_no_further_than_its_budget_goes() -> None:
-    nowhere = PricePiece(low=3.0, high=8.0, usd_per_hour_low=None, usd_per_hour_high=None, pools=[])
-    found = with_line([piece(1.0, 3.0, (6.0, 18.0), SIX), nowhere], TWO, 10.0, 2.0, most=4.0)
-    assert [(one.low, one.high, one.pools) for one in found] == [
-        (1.0, 2.5, SIX),
-        (2.5, 4.0, TWO),
-        (4.0, 8.0, []),
-    ]
-    assert [one.usd_per_hour_high for one in found] == [15.0, 18.0, None]
-    dearer = with_line([piece(1.0, 5.0, (20.0, 20.0), OTHER)], TWO, 10.0, 2.0, most=3.0)
-    assert [(one.low, one.high, one.pools) for one in dearer] == [(1.0, 3.0, TWO), (3.0, 5.0, OTHER)]
+def cost_at(pieces: Sequence[Piece], price: float) -> float:
+    here = next(piece for piece in pieces if piece.low <= price <= piece.high)
+    assert here.cost_low is not None
+    assert here.cost_high is not None
+    return here.cost_low + (here.cost_high - here.cost_low) * (price - here.low) / (here.high - here.low)
 
 
 def test_no_price_takes_a_fleet_beyond_the_budget(problem: Problem) -> None:
-    here = solve_simple(problem, BASE)
+    here = solve(problem, BASE)
     cost = here.cost or 0.0
     budget = 1.3 * cost
-    own = Own((engines(1, "own", 1, "colocated"),), here.gpus, cost)
+    own = own_fleet(dict(here.gpus), cost)
     some = sensitivity(changed(problem, budget=budget), BASE, complete=False, own=own)
     assert some is not None
     assert (some.pools, some.usd_per_hour) == (list(own.pools), cost)  # as cheap as the cheapest: it is named itself
@@ -138,37 +131,8 @@ def test_no_price_takes_a_fleet_beyond_the_budget(problem: Problem) -> None:
             assert below.pools != above.pools
 
 
-@given(
-    slopes=st.lists(st.integers(0, 8), min_size=1, max_size=3, unique=True),
-    rest=st.integers(0, 40),
-    paid=st.integers(0, 8),
-    share=st.floats(0, 1),
-)
-@settings(deadline=None, max_examples=60)
-def test_with_one_more_fleet_the_cost_is_the_lower_of_both(
-    slopes: list[int], rest: int, paid: int, share: float
-) -> None:
-    ends = [1.0 + number for number in range(len(slopes) + 1)]
-    pieces, cost = [], 10.0
-    for slope, low, high in zip(sorted(slopes, reverse=True), ends, ends[1:], strict=False):
-        pieces.append(piece(low, high, (cost, cost + slope), [engines(1 + slope, "H100", 1, "colocated")]))
-        cost += slope
-    found = with_line(pieces, OTHER, float(rest), float(paid))
-    price = 1.0 + share * (ends[-1] - 1.0)
-    assert at(found, price) == pytest.approx(min(at(pieces, price), rest + paid * price))
-    assert [one.high for one in found[:-1]] == [one.low for one in found[1:]]
-
-
-def at(pieces: list[PricePiece], price: float) -> float:
-    here = next(one for one in pieces if one.low <= price <= one.high)
-    assert here.usd_per_hour_low is not None
-    assert here.usd_per_hour_high is not None
-    share = (price - here.low) / (here.high - here.low)
-    return here.usd_per_hour_low + share * (here.usd_per_hour_high - here.usd_per_hour_low)
-
-
 def test_the_plans_own_fleet_is_at_hand_where_it_is_the_cheapest(problem: Problem) -> None:
-    own = Own((engines(1, "H100", 1, "colocated"),), {"H100": 1}, 3.0)
+    own = own_fleet({"H100": 1}, 3.0)
     some = sensitivity(problem, BASE, complete=False, own=own)
     assert some is not None
     (here,) = (

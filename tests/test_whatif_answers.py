@@ -14,13 +14,10 @@ from optimizer.plans.plan import Status
 from optimizer.plans.records import EnginePool
 from optimizer.recommend.optimize import optimize
 from optimizer.recommend.search import Level
+from optimizer.whatif.break_even import Piece, Pieces, _wide, pieces_along, usual_range
 from optimizer.whatif.frontier import by_budget, frontier
-from optimizer.whatif.near_optimal import near_optimal
-from optimizer.whatif.pieces import Along, Piece, Pieces, _wide, pieces_along, usual_range
-from optimizer.whatif.scenario import Answer, nothing, solve_simple
-from optimizer.whatif.shadow import shadow_prices
-from optimizer.whatif.tornado import tornado
-from optimizer.whatif.whatif import Depth
+from optimizer.whatif.scenario import Answer, answer_at, nothing, solve
+from optimizer.whatif.sensitivity import near_optimal, shadow_prices, tornado
 from reports.whatif_answers import break_even_record, break_even_text
 from search_spaces.loader import problem_of
 from search_spaces.problem import Problem
@@ -66,7 +63,7 @@ def changed(problem: Problem, **changes: object) -> Problem:
 @pytest.mark.parametrize("changes", [{}, {"price__H100": 1.0}, {"inventory__A100-80": 2, "spares": 1}])
 def test_a_scenario_costs_what_its_best_simple_fleet_costs(changes: dict[str, object]) -> None:
     problem = changed(small(), **changes)
-    answer, plan = solve_simple(problem, BASE), optimize(problem, level=Level.QUICK)
+    answer, plan = solve(problem, BASE), optimize(problem, level=Level.QUICK)
     assert answer.cost is not None
     assert plan.cost_usd_per_hour is not None
     assert plan.cost_usd_per_hour <= answer.cost * (1.0 + 1e-9)
@@ -89,7 +86,7 @@ def test_a_scenario_without_a_fleet_says_what_is_in_the_way(
     changes: dict[str, object], status: Status, why: str
 ) -> None:
     """By formula no fleet was found; only physics says that there is none."""
-    answer = solve_simple(changed(small(), **changes), BASE)
+    answer = solve(changed(small(), **changes), BASE)
     assert (answer.status, answer.cost, dict(answer.gpus)) == (status, None, {})
     assert why in answer.binding
 
@@ -98,9 +95,9 @@ def test_a_scenario_without_a_fleet_says_what_is_in_the_way(
 @given(st.floats(0.5, 6.0), st.floats(0.5, 6.0), st.floats(0.2, 2.0))
 def test_dearer_gpus_never_make_a_fleet_cheaper_and_all_prices_scale(h100: float, a100: float, factor: float) -> None:
     prices = {"price__H100": h100, "price__A100-80": a100, "price__L4": 0.7}
-    cost = solve_simple(changed(small(), **prices), BASE).cost
-    dearer = solve_simple(changed(small(), **prices | {"price__H100": h100 * 1.3}), BASE).cost
-    scaled = solve_simple(changed(small(), **{key: value * factor for key, value in prices.items()}), BASE).cost
+    cost = solve(changed(small(), **prices), BASE).cost
+    dearer = solve(changed(small(), **prices | {"price__H100": h100 * 1.3}), BASE).cost
+    scaled = solve(changed(small(), **{key: value * factor for key, value in prices.items()}), BASE).cost
     assert cost is not None
     assert dearer is not None
     assert cost <= dearer * (1.0 + 1e-9) <= cost * 1.3 * (1.0 + 1e-9)
@@ -123,12 +120,12 @@ def test_below_and_above_a_break_even_price_the_fleets_differ_and_at_it_they_cos
     problem, key = small(round(rate, 1), isl, osl), f"price.{card}"
     found = pieces_along(problem, BASE, key, 0.1, 12.0, 1e-9)
     assert (found.pieces[0].low, found.pieces[-1].high) == (0.1, 12.0)
-    along, hair = Along(problem, BASE, key, Depth.SIMPLE), 2e-4  # costs closer than 1e-6 of them count as equal
+    hair = 2e-4  # costs closer than 1e-6 of them count as equal
     bought = [piece.answer.gpus.get(card, 0) for piece in found.pieces]
     assert bought == sorted(bought, reverse=True)
     for below, above in found.changes:
         assert below.cost_high == pytest.approx(above.cost_low, rel=1e-6)
-        left, at, right = (along.at(below.high + step) for step in (-hair, 0.0, hair))
+        left, at, right = (answer_at(problem, BASE, key, below.high + step) for step in (-hair, 0.0, hair))
         assert dict(left.gpus) != dict(right.gpus)
         assert dict(left.gpus) == dict(below.answer.gpus)
         assert dict(right.gpus) == dict(above.answer.gpus)
@@ -140,9 +137,8 @@ def test_any_lever_with_an_order_breaks_even_by_halving() -> None:
     problem = small(40.0)
     found = pieces_along(problem, BASE, "isl_scale", 0.8, 1.7, 0.04)
     assert found.changes
-    along = Along(problem, BASE, "isl_scale", Depth.SIMPLE)
     for below, _ in found.changes:
-        left, right = along.at(below.high - found.tolerance), along.at(below.high + found.tolerance)
+        left, right = (answer_at(problem, BASE, "isl_scale", below.high + sign * found.tolerance) for sign in (-1, 1))
         assert left.pools != right.pools
 
 
@@ -169,7 +165,7 @@ def test_each_step_of_the_curve_ends_where_its_fleet_no_longer_holds() -> None:
     for step, after in zip(curve.steps, curve.steps[1:], strict=False):
         assert after.easy == pytest.approx(step.hard, rel=1.1 * curve.tolerance)
         assert step.answer.cost is not None
-        near = solve_simple(changed(problem, rate=step.hard * 0.999), BASE).cost
+        near = solve(changed(problem, rate=step.hard * 0.999), BASE).cost
         assert near is not None
         assert near >= step.answer.cost * (1.0 - 1e-9)  # the search promises less than the fleet holds
         assert step.answer.goodput == pytest.approx(step.hard, rel=2e-3)
@@ -221,8 +217,8 @@ def test_in_whole_fleets_a_wider_inventory_saves_what_the_cheaper_fleet_does() -
     problem = changed(small(60.0), inventory__H100=1, price__H100=0.5)
     row = next(row for row in shadow_prices(problem, BASE) if row.limit == "inventory H100")
     assert row.wider is not None
-    before = solve_simple(problem, BASE).cost
-    after = solve_simple(changed(problem, inventory__H100=1 + int(row.wider)), BASE).cost
+    before = solve(problem, BASE).cost
+    after = solve(changed(problem, inventory__H100=1 + int(row.wider)), BASE).cost
     assert before is not None
     assert after is not None
     assert row.whole == pytest.approx(before - after)
@@ -235,9 +231,9 @@ def test_the_tornado_moves_one_lever_at_a_time_and_sorts_by_swing() -> None:
     by_lever = {row.lever: row for row in rows}
     assert {"price.H100", "price.A100-80", "price.L4", "rate_scale", "isl_scale", "ttft_scale"} <= set(by_lever)
     row = by_lever["rate_scale"]
-    assert row.cost_high == solve_simple(changed(problem, rate_scale=1.25), BASE).cost
-    assert row.cost_low == solve_simple(changed(problem, rate_scale=0.75), BASE).cost
-    assert row.cost == solve_simple(problem, BASE).cost
+    assert row.cost_high == solve(changed(problem, rate_scale=1.25), BASE).cost
+    assert row.cost_low == solve(changed(problem, rate_scale=0.75), BASE).cost
+    assert row.cost == solve(problem, BASE).cost
 
 
 def test_near_optimal_fleets_keep_their_condition_and_never_cost_less() -> None:

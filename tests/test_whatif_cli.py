@@ -343,61 +343,45 @@ def test_a_sweep_killed_in_the_middle_goes_on_and_gives_the_same_table(workload:
 
 @pytest.fixture(scope="module")
 def journal(tmp_path_factory: pytest.TempPathFactory) -> tuple[tuple[str, ...], list[str]]:
-    """A question that makes all three kinds of rows, and the lines of its journal."""
+    """A question that solves a row once more, and the lines of its journal."""
     folder = tmp_path_factory.mktemp("journal")
     (folder / "workload.yaml").write_text(WORKLOAD, "utf-8")
     question = ("whatif", str(folder / "workload.yaml"), "--vary", "rate=5,20", "--jobs", "1")
     answered(*question, "--resume", folder / "sweep.log", verify=1)
     lines = (folder / "sweep.log").read_text("utf-8").splitlines(keepends=True)
-    assert {key for line in lines[1:] for key in json.loads(line)} >= {"rate", "gap", "bound", "attainment"}
+    assert len(lines) == 4
     return question, lines
 
 
 GONE = object()
-DAMAGED: list[tuple[str, object, str]] = [
-    *((key, GONE, f"{key}: is missing") for key in ("rate", "status", "cost_usd_per_hour", "goodput_rps", "pools")),
-    *((key, GONE, f"{key}: is missing") for key in ("number", "gpus", "binding", "gap", "refuted", "sha256")),
-    *((key, GONE, f"{key}: is missing") for key in ("attainment", "fault")),
-    ("rate", 6.0, "rate: 6.0 is not 20, which the scenario has"),
-    ("cost_usd_per_hour", "cheap", "cost_usd_per_hour: 'cheap' is not a number"),
-    ("cost_usd_per_hour", None, "sha256: "),
-    ("cost_usd_per_hour", 1.0, "sha256: "),
-    ("cost_usd_per_hour", -1, "cost_usd_per_hour: -1 is below 0"),
-    ("cost_usd_per_hour", float("inf"), "cost_usd_per_hour: inf is"),
-    ("goodput_rps", float("nan"), "goodput_rps: nan is"),
-    ("goodput_rps", 10**400, "goodput_rps: a whole number of 1,329 bits"),
-    ("gpus", [], "gpus: an array is not an object"),
-    ("gpus", {"H100": "two"}, "gpus.H100: 'two' is not a whole number"),
-    ("pools", "x", "pools: 'x' is not an array"),
-    ("pools", ["1 x H100 TP1 decode"], "pools.0: '1 x H100 TP1 decode' is not an object"),
-    ("status", "fine", "status: 'fine' is none of"),
-    ("simulated", "no", "simulated: 'no' is not true or false"),
-    ("fleet", 7, "fleet: 7 is not an object"),
-    ("place", [], "place: an array is not an object"),
-    ("more", 1, "more: is not known"),
-    ("attainment", 2, "attainment: 2 is above 1"),
-    ("fault", None, "fault: null is not a string"),
+DAMAGED: list[tuple[str, object]] = [
+    *((key, GONE) for key in ("rate", "status", "cost_usd_per_hour", "pools", "number", "gap", "refuted", "sha256")),
+    ("rate", 6.0),
+    ("cost_usd_per_hour", "cheap"),
+    ("cost_usd_per_hour", None),
+    ("cost_usd_per_hour", 1.0),
+    ("goodput_rps", float("nan")),
+    ("goodput_rps", 10**400),
+    ("gpus", {"H100": "two"}),
+    ("pools", ["1 x H100 TP1 decode"]),
+    ("fleet", 7),
+    ("seen", [["x", 1.0, ""]]),
+    ("more", 1),
 ]
 
 
-@pytest.mark.parametrize(("key", "value", "words"), DAMAGED, ids=[f"{key}-{n}" for n, (key, *_) in enumerate(DAMAGED)])
+@pytest.mark.parametrize(("key", "value"), DAMAGED, ids=[f"{key}-{n}" for n, (key, _) in enumerate(DAMAGED)])
 def test_a_damaged_row_of_a_journal_is_named(
-    key: str,
-    value: object,
-    words: str,
-    journal: tuple[tuple[str, ...], list[str]],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    key: str, value: object, journal: tuple[tuple[str, ...], list[str]], tmp_path: Path, capsys: Any
 ) -> None:
     question, lines = journal
-    number = next((number for number, line in enumerate(lines) if number and f'"{key}"' in line), 1)
-    row = json.loads(lines[number]) | {key: value}
+    row = json.loads(lines[1]) | {key: value}
     damaged = json.dumps({name: held for name, held in row.items() if held is not GONE}) + "\n"
     log = tmp_path / "sweep.log"
-    log.write_text("".join([*lines[:number], damaged, *lines[number + 1 :]]), "utf-8")
+    log.write_text("".join([*lines[:1], damaged, *lines[2:]]), "utf-8")
     before = log.read_bytes()
     said = refused(capsys, *question, "--verify", 1, "--resume", log)
-    assert f"sweep.log:{number + 1}: {words}" in said
+    assert "sweep.log:2: is not a row as this sweep wrote it, its sha256 is " in said
     assert "remove the line, and its scenario is solved again" in said
     assert len(said) < 300 + len(str(log))
     assert log.read_bytes() == before

@@ -22,8 +22,7 @@ from optimizer.loads.instance import Instance, at_volume, make_instance
 from optimizer.plans.records import EnginePool
 from optimizer.rivals.by_evaluation import Evaluated, cheapest_held
 from optimizer.rivals.per_class import classes_apart, of_class
-from optimizer.whatif.physics import Engines, Way, engines_of, physics_at
-from optimizer.whatif.refuted import Remaining, refuted_with
+from optimizer.whatif.physics import Engines, Remaining, Way, engines_of, physics_at, refuted_with
 from search_spaces.engines import load_engine_overhead
 from search_spaces.problem import Billing, Constraints, Objective, Problem
 

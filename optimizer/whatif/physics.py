@@ -7,12 +7,13 @@ kept for the scenarios to come. So a row is the same whether it is solved alone 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from costmodel.engine import Role
 from costmodel.errors import InputError
@@ -23,17 +24,35 @@ from optimizer.fleets.headroom import fuller
 from optimizer.loads.diagnose import check_floors
 from optimizer.loads.engine_table import Resource
 from optimizer.loads.flows import splits
-from optimizer.loads.instance import ROLES, Instance, Settings, at_volume, make_instance, make_settings
-from optimizer.rivals.by_evaluation import Evaluated
+from optimizer.loads.instance import (
+    COLOCATED,
+    DECODE,
+    PREFILL,
+    ROLES,
+    Instance,
+    Settings,
+    at_volume,
+    make_instance,
+    make_settings,
+)
+from optimizer.rivals.by_evaluation import Evaluated, Picks, keeping_up
+from optimizer.rivals.floor import least_cost
 from search_spaces.engines import load_engine_overhead
 from search_spaces.loader import problem_of_values
 from search_spaces.problem import Problem
+
+FloatArray = NDArray[np.float64]
 
 ANY = 10_000_000
 """More GPUs than any fleet has."""
 
 Engines = tuple[int, int, int, int, int]
 """Role, shape, batch limit, token budget (as indices) and how many engines the demand needs."""
+Engine = tuple[int, int, int, int]
+"""Role, shape and token budget of an engine (as indices), and how many of it."""
+Refuted = frozenset[tuple[Engine, ...]]
+"""The pools of each fleet that did not hold when it was simulated."""
+NONE: Refuted = frozenset()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -51,15 +70,6 @@ class Physics:
     problem: Problem
     ways: tuple[Way, ...]
     floor: str
-
-
-@dataclass(frozen=True, slots=True)
-class Break:
-    """The highest rate at which a fleet keeps every goal [1/s], what gives out beyond it, and in which pool."""
-
-    rate: float
-    resource: Resource
-    pool: str
 
 
 def physics_of(problem: Problem, base: Path) -> Physics:
@@ -109,20 +119,23 @@ def physics_at(expected: Instance) -> Physics:
     problem = expected.problem
     slow = at_quantile(expected, slow_end(problem.confidence))
     instances = [replace(slow, flows=flows) for flows in splits(problem)]
-    ways = [Way(instance, make_settings(instance)) for instance in instances]
-    return Physics(problem, tuple(ways), "")
+    return Physics(problem, tuple(Way(instance, make_settings(instance)) for instance in instances), "")
+
+
+# --- fleets ---------------------------------------------------------------------------------------------------------
 
 
 @lru_cache(maxsize=48)
-def known_at(physics: Physics, rate: float) -> tuple[Evaluated, ...]:
+def evaluated_at(physics: Physics, rate: float) -> tuple[Evaluated, ...]:
     """What the evaluation says of any pools at a rate [1/s], for each way."""
     return tuple(Evaluated.of(at_volume(way.instance, rate), way.settings) for way in physics.ways)
 
 
 def fleet_of(physics: Physics, way: int, pools: tuple[Engines, ...]) -> Fleet:
     """The fleet of these pools, each of which serves all of its stage."""
-    spares, flows = physics.problem.constraints.spare_replicas, physics.ways[way].instance.flows.isl.size
-    return Fleet(tuple(_pool(engines, spares, flows) for engines in pools))
+    spares, route = physics.problem.constraints.spare_replicas, np.ones(physics.ways[way].instance.flows.isl.size)
+    named = ((ROLES[engines[0]], engines[1:]) for engines in pools)
+    return Fleet(tuple(FleetPool(f"{role.value}-1", role, *engine, spares, route) for role, engine in named))
 
 
 def engines_of(pool: FleetPool) -> Engines:
@@ -130,20 +143,14 @@ def engines_of(pool: FleetPool) -> Engines:
     return ROLES.index(pool.role), pool.shape, pool.seqs, pool.chunk, pool.replicas
 
 
-def _pool(engines: Engines, spares: int, flows: int) -> FleetPool:
-    role = ROLES[engines[0]]
-    return FleetPool(f"{role.value}-1", role, *engines[1:], spares, np.ones(flows))
-
-
 @lru_cache(maxsize=20_000)
-def break_of(physics: Physics, way: int, pools: tuple[Engines, ...]) -> Break:
-    """How many requests a fleet can serve within its SLOs, and what gives out first beyond that."""
-    here, fleet = physics.ways[way], fleet_of(physics, way, pools)
-    instance = here.instance
+def break_of(physics: Physics, way: int, pools: tuple[Engines, ...]) -> tuple[float, str]:
+    """The highest rate at which a fleet keeps every goal [1/s], and what gives out first beyond it, in which pool."""
+    instance, fleet = physics.ways[way].instance, fleet_of(physics, way, pools)
     most = largest_load(lambda rate: holds(instance, predict_misses(instance, fleet, rate)), tolerance=2e-4)
     before, after = (predict_misses(instance, fleet, max(most, 1e-3) * factor) for factor in (1.0, 1.01))
-    resource, pool = max(_reasons(instance, fleet, before, after), key=lambda reason: reason[0])[1:]
-    return Break(most, resource, pool)
+    _, resource, pool = max(_reasons(instance, fleet, before, after), key=lambda reason: reason[0])
+    return most, f"{resource} of {pool}"
 
 
 def _reasons(instance: Instance, fleet: Fleet, before: Misses, after: Misses) -> Iterator[tuple[float, Resource, str]]:
@@ -155,3 +162,100 @@ def _reasons(instance: Instance, fleet: Fleet, before: Misses, after: Misses) ->
     yield float(share @ (after.ttft - before.ttft)), Resource.TIME, first.name
     yield float(share @ (after.tpot - before.tpot)), Resource.ATTENTION_TIME, pool.name
     yield float(share @ (after.full - before.full)), fuller(instance, pool, after.states[last]), pool.name
+
+
+# --- fleets that a simulation refuted -------------------------------------------------------------------------------
+
+
+def refuted_with(pools: Iterable[Engines]) -> tuple[Engine, ...]:
+    """What is refuted with a fleet: so many of its engines, whatever their batch limit.
+
+    >>> refuted_with([(0, 7, 0, 2, 3), (1, 4, 5, 0, 1)])
+    ((0, 7, 2, 3), (1, 4, 0, 1))
+    """
+    return tuple((role, shape, chunk, replicas) for role, shape, _seqs, chunk, replicas in pools)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Remaining(Evaluated):
+    """The same, less the fleets that were refuted, and those that have no more of the same engines in any pool."""
+
+    refuted: Refuted = NONE
+
+    @classmethod
+    def after(cls, evaluated: Evaluated, refuted: Refuted) -> Evaluated:
+        """What is left of what was evaluated; the states of pools stay known."""
+        if not refuted:
+            return evaluated
+        same = {field.name: getattr(evaluated, field.name) for field in fields(evaluated)}
+        return cls(**same | {"known": {}, "held": {}, "refuted": refuted})
+
+    def carries(self, picks: Picks, volume: float) -> bool:
+        """Whether a fleet keeps every goal at `volume` times the demand as evaluated, and is not refuted there."""
+        role, shape, chunk = self.settings.role, self.settings.shape, self.settings.chunk
+        engines = [(int(role[at]), int(shape[at]), int(chunk[at]), count) for at, count in picks]
+        return not (volume >= 1.0 and self._lost(engines)) and Evaluated.carries(self, picks, volume)
+
+    def _lost(self, engines: list[Engine]) -> bool:
+        """Whether a refuted fleet has the same kinds of engines, and as many or more of each."""
+        return any(
+            [engine[:3] for engine in engines] == [engine[:3] for engine in other]
+            and all(engine[3] <= more[3] for engine, more in zip(engines, other, strict=True))
+            for other in self.refuted
+        )
+
+
+@lru_cache(maxsize=48)
+def remaining_at(physics: Physics, rate: float, refuted: Refuted) -> tuple[Evaluated, ...]:
+    """What the evaluation says of any pools at a rate [1/s], for each way, less the fleets that were refuted there."""
+    return tuple(Remaining.after(evaluated, refuted) for evaluated in evaluated_at(physics, rate))
+
+
+# --- floors ---------------------------------------------------------------------------------------------------------
+
+
+def floor_cost(problem: Problem, physics: Physics) -> float:
+    """What no fleet that keeps up with the demand can cost less than [$/h], in next to no time.
+
+    Parts of engines: each flow goes to the colocated engine that takes it for the least, or to the cheapest prefill and
+    decode engines. And at least one whole engine in each role, with its spares.
+    """
+    floors = []
+    for evaluated in evaluated_at(physics, problem.workload.request_rate):
+        tables, settings = evaluated.instance.tables, evaluated.settings
+        prices = np.array([offer.usd_per_hour for offer in problem.offers])
+        engine = (tables.gpus * prices[tables.offer])[settings.shape]
+        need = _engines_kept_busy(evaluated) * engine[:, None]
+        whole = (1 + problem.constraints.spare_replicas) * engine
+        each, first = (
+            {role: costs[settings.role == role].min(axis=0, initial=np.inf) for role in (PREFILL, DECODE, COLOCATED)}
+            for costs in (need, whole)
+        )
+        parts = np.minimum(each[COLOCATED], each[PREFILL] + each[DECODE]).sum()
+        floors.append(max(float(parts), min(float(first[COLOCATED]), float(first[PREFILL] + first[DECODE]))))
+    return min(floors, default=0.0)
+
+
+@lru_cache(maxsize=64)
+def _engines_kept_busy(evaluated: Evaluated) -> FloatArray:
+    """Engines of each setting that each flow keeps busy at least, (settings, flows)."""
+    return np.asarray(keeping_up(evaluated.instance, evaluated.settings) * evaluated.instance.flows.rate)
+
+
+def lower_bound(problem: Problem, base: Path) -> float | None:
+    """What no fleet of whole engines, the budget apart, can cost less than [$/h]; None where none can hold.
+
+    base: folder of the files that the problem names. Half a second or more.
+    """
+    free = replace(problem, constraints=replace(problem.constraints, budget=None))
+    ways = physics_of(free, base).ways
+    priced = (Evaluated.of(_priced_instance(free, way.instance), way.settings) for way in ways)
+    return min((floor for evaluated in priced if (floor := least_cost(evaluated)) is not None), default=None)
+
+
+def _priced_instance(problem: Problem, unit: Instance) -> Instance:
+    """An instance at 1 request/s at the rate, prices and limits of a problem."""
+    instance = at_volume(unit, problem.workload.request_rate)
+    prices = [offer.usd_per_hour for offer in problem.offers]
+    tables = replace(instance.tables, usd_per_hour=instance.tables.gpus * [prices[at] for at in instance.tables.offer])
+    return replace(instance, problem=problem, tables=tables)

@@ -1,57 +1,384 @@
-"""How the least cost moves: the tornado, where another kind of fleet becomes the cheapest, and break-even prices.
+"""What the least cost hangs on: the tornado, near-optimal fleets, shadow prices, and the sensitivity of a plan.
 
-Break-even prices are of the fleets that are the cheapest by formula and of the plan's own: a price changes nothing but
-the cost, so the plan's fleet, whatever it took to prove it, costs a straight line along each.
+Shadow prices say what one more GPU, dollar or watt of a limit would save. The linear relaxation of the floor
+(`rivals.floor`) gives the rate of saving at the margin (`dual`), and solving it again with the limit a little wider the
+same as a finite difference. Whole engines cannot be bought by the margin: `whole` is what the next useful amount saves,
+found by widening the limit until a cheaper fleet of one or two pools fits. A budget never makes the fleet that meets a
+demand cheaper; what it is worth is how much more demand could be served.
+
+Break-even prices of a plan are of the fleets that are the cheapest by formula and of the plan's own: a price changes
+nothing but the cost, so the plan's fleet, whatever it took to prove it, costs a straight line along each.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from costmodel.errors import ImpossibleError, InputError
-from optimizer.plans.plan import Plan
-from optimizer.plans.records import (
-    BreakEven,
-    EnginePool,
-    Flip,
-    LeverSensitivity,
-    PricePiece,
-    Sensitivity,
-    engine_counts,
-    unpriced,
-)
+from optimizer.fleets.error_bars import ENDS, planned_instance, slow_end
+from optimizer.loads.instance import Instance, make_settings
+from optimizer.plans.plan import Plan, Status
+from optimizer.plans.records import BreakEven, EnginePool, Flip, LeverSensitivity, PricePiece, Sensitivity, unpriced
 from optimizer.recommend.search import Brake
-from search_spaces.problem import Offer, Problem
+from optimizer.rivals.by_evaluation import Evaluated
+from optimizer.rivals.floor import floor_matrices
+from optimizer.solver.fleet_model import Aim, aim_of, write_model
+from optimizer.solver.program import solve as solve_program
+from search_spaces.engines import load_engine_overhead
+from search_spaces.problem import Goal, Offer, Problem
 from search_spaces.scenarios import Scenario, scenario_problem
 
-from .pieces import paid_gpus, pieces_along, usual_range
-from .scenario import Answer, is_simple, nothing
-from .tornado import SHARE, STEP_TIME, Lever, TornadoRow, answer_at, levers, tornado_of
-from .whatif import CHEAP_LEVERS, Depth, solve
+from .break_even import TIE, pieces_along, usual_range
+from .physics import Physics, physics_of
+from .scenario import (
+    CHEAP_LEVERS,
+    STEP_TIME,
+    Answer,
+    Depth,
+    answer_at,
+    answer_of,
+    answer_of_plan,
+    cheapest,
+    cheapest_confirmed,
+    cheapest_settled,
+    is_simple,
+    nothing,
+    own_value,
+    solve,
+)
 
 Progress = Callable[[str, float], None]
 
+SHARE: Final = 0.2
+"""By how much each lever of a tornado goes either way."""
 TOLERANCE: Final = 1e-6
 """How exactly break-even prices are found, as a share of their range; more costs nothing, as lines cross."""
-TIE: Final = 1e-9
-"""Share of the cost up to which two fleets cost the same; the plan's own is then taken."""
 HALVINGS: Final = 3
 """Of the way to a lever's end, until the value at which the kind of fleet changes is told: to an eighth of it."""
+STEP: Final = 1e-3
+"""Share by which a limit is widened for the finite difference."""
+WIDER: Final = (1, 2, 4, 8, 16, 32, 64)
+"""GPUs, or per cent, by which a limit is widened in whole fleets, until it saves something."""
+MOST_MORE: Final = 1e3
+"""Multiple of the demand up to which a limit may let more be served."""
+
+
+# --- the tornado ----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class Own:
-    """A fleet that stands: its pools, GPUs by type, and its cost [$/h]."""
+class Lever:
+    """A lever, and what it is moved to; unit: that of workload.yaml, or 1 for factors."""
 
-    pools: tuple[EnginePool, ...]
-    gpus: Mapping[str, int]
-    cost: float
+    key: str
+    value: float
+    low: float
+    high: float
+
+    @property
+    def is_cheap(self) -> bool:
+        """Whether it leaves the physics and the rate alone."""
+        return self.key.partition(".")[0] in CHEAP_LEVERS
+
+
+@dataclass(frozen=True, slots=True)
+class TornadoRow:
+    """One lever: its value at hand, lower and higher, and the least cost at each [$/h], None where no fleet holds.
+
+    lever: the key that it goes by; unit of the values: that of workload.yaml, or 1 for factors; pools: of the cheapest
+    fleet at each; attainment: share of the requests within their SLOs when that is simulated [1], None where it is not.
+    """
+
+    lever: str
+    value: float
+    low: float
+    high: float
+    cost: float | None
+    cost_low: float | None
+    cost_high: float | None
+    pools_low: tuple[EnginePool, ...] = ()
+    pools_high: tuple[EnginePool, ...] = ()
+    attainment: float | None = None
+    attainment_low: float | None = None
+    attainment_high: float | None = None
+
+    @property
+    def swing(self) -> float:
+        """Difference between the dearest and the cheapest of the three [$/h]; infinite where one has no fleet."""
+        costs = [cost for cost in (self.cost, self.cost_low, self.cost_high) if cost is not None]
+        return max(costs) - min(costs) if len(costs) == 3 else float("inf")
+
+
+def levers(problem: Problem, share: float = SHARE, depth: Depth = Depth.SIMPLE) -> Iterator[Lever]:
+    """Levers worth asking about, `share` lower and higher than they are; factors stand at 1.
+
+    Lengths grow no further than the model's context, shares no further than 1. Step times go over the interval of their
+    errors, where fleets are by formula.
+    """
+    load = problem.workload
+    longest = problem.model.max_position / load.max_tokens if problem.model.max_position else float("inf")
+
+    def lever(key: str, value: float, most: float = float("inf")) -> Lever:
+        return Lever(key, value, value * (1.0 - share), max(min(value * (1.0 + share), most), value))
+
+    for offer in problem.offers:
+        yield lever(f"price.{offer.accelerator.name}", offer.usd_per_hour)
+    for key in ("rate_scale", "isl_scale", "osl_scale", "ttft_scale", "tpot_scale", "link_scale"):
+        yield lever(key, 1.0, longest if key in {"isl_scale", "osl_scale"} else float("inf"))
+    if depth is Depth.SIMPLE and is_simple(problem):
+        yield Lever(STEP_TIME, slow_end(problem.confidence), *ENDS)
+    yield lever("burstiness", load.burstiness)
+    if load.prefix_hit_share > 0.0:
+        yield lever("prefix_hit_share", load.prefix_hit_share, 1.0)
+    for key in ("budget", "power"):
+        limit = own_value(problem, key)
+        if limit is not None:
+            yield lever(key, limit)
+
+
+def tornado(
+    problem: Problem, base: Path, share: float = SHARE, depth: Depth = Depth.SIMPLE, looks: int = 0
+) -> list[TornadoRow]:
+    """The cost with each lever `share` lower and higher, the others as they are; the largest swing first.
+
+    base: folder of the files that the problem names; looks: so many costs, that at hand and then those of the largest
+    swings, are of fleets that hold when simulated; those that take no more simulations besides.
+    """
+    return tornado_of(problem, base, levers(problem, share, depth), depth, looks)
+
+
+def tornado_of(
+    problem: Problem, base: Path, moved: Iterable[Lever], depth: Depth = Depth.SIMPLE, looks: int = 0
+) -> list[TornadoRow]:
+    """The same for some levers; the fleets of both ends of one are simulated, or neither.
+
+    Along a price or a limit the fleets of the problem at hand, which are simulated first, mostly do for both.
+    """
+    here = solve(problem, base, depth)
+    ranked = [(_tornado_row(problem, base, lever, here, depth), lever) for lever in moved]
+    ranked.sort(key=lambda pair: -pair[0].swing)
+    if looks and is_simple(problem) and depth is Depth.SIMPLE:
+        here, left = solve(problem, base, Depth.CONFIRMED), looks - 1
+        for number, (_, lever) in enumerate(ranked):
+            if lever.is_cheap or left >= 2:
+                left -= 0 if lever.is_cheap else 2
+                ranked[number] = _tornado_row(problem, base, lever, here, Depth.CONFIRMED), lever
+    return sorted((row for row, _ in ranked), key=lambda row: -row.swing)
+
+
+def _tornado_row(problem: Problem, base: Path, lever: Lever, here: Answer, depth: Depth) -> TornadoRow:
+    """One lever moved both ways; here: the answer at its value."""
+    low, high = (
+        here if end == lever.value else answer_at(problem, base, lever.key, end, depth)
+        for end in (lever.low, lever.high)
+    )
+    ends = (here.cost, low.cost, high.cost, low.pools, high.pools)
+    seen = (here.attainment, low.attainment, high.attainment) if depth is Depth.CONFIRMED else ()
+    return TornadoRow(lever.key, lever.value, lever.low, lever.high, *ends, *seen)
+
+
+# --- near-optimal fleets --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class NearOptimal:
+    """The cheapest fleet under one more condition.
+
+    condition: such as "without H200"; excess: what it costs more than the cheapest of all, as a share, None where there
+    is no such fleet; within: whether that is within the slack.
+    """
+
+    condition: str
+    answer: Answer
+    excess: float | None
+    within: bool
+
+
+def near_optimal(problem: Problem, base: Path, slack: float, looks: int = 0) -> list[NearOptimal]:
+    """The cheapest fleet of all first; then without each GPU type and vendor in it, and of each type and vendor alone.
+
+    slack: share by which a fleet may cost more [1]; looks: of so many conditions, the cheapest first, the cheapest
+    fleet that holds when simulated. Of equal fleets the first is kept; cheapest first.
+    """
+    if not is_simple(problem):
+        raise InputError("--slack compares fleets of least cost whose pools serve every class; state such a goal")
+    physics = physics_of(problem, base)
+    best = solve(problem, base, Depth.CONFIRMED if looks else Depth.SIMPLE)
+    if best.cost is None:
+        return [NearOptimal("cheapest", best, None, within=False)]
+
+    def cost(row: tuple[str, Problem, Answer]) -> tuple[bool, float]:
+        return row[2].cost is None, row[2].cost or 0.0
+
+    rows = []
+    for condition, allowed in _conditions(problem, set(best.gpus)):
+        offers = (
+            offer if keep else replace(offer, inventory=0) for offer, keep in zip(problem.offers, allowed, strict=True)
+        )
+        there = replace(problem, offers=tuple(offers))
+        pick = cheapest_settled(there, physics)
+        none = f"by formula no fleet {condition} keeps the SLOs"
+        answer = nothing(none, Status.TIME_LIMIT) if pick is None else answer_of(there, physics, pick)
+        rows.append((condition, there, answer))
+    rows.sort(key=cost)
+    for number, (condition, there, answer) in enumerate(rows[: max(looks - 1, 0)]):
+        if answer.cost is not None:
+            rows[number] = condition, there, cheapest_confirmed(there, physics)
+    rows.sort(key=cost)
+    answers = [("cheapest", best), *((condition, answer) for condition, _, answer in rows)]
+    return [_compared(condition, answer, best.cost, slack) for condition, answer in answers]
+
+
+def _compared(condition: str, answer: Answer, least: float, slack: float) -> NearOptimal:
+    """What a condition costs more than the least cost [$/h]."""
+    excess = None if answer.cost is None else answer.cost / least - 1.0
+    return NearOptimal(condition, answer, excess, excess is not None and excess <= slack * (1.0 + TIE))
+
+
+def _conditions(problem: Problem, used: set[str]) -> Iterator[tuple[str, list[bool]]]:
+    """Conditions that the cheapest fleet does not meet, with the offers that each allows."""
+    cards = [offer.accelerator for offer in problem.offers]
+    names, vendors = [card.name for card in cards], [card.vendor for card in cards]
+    used_vendors = {card.vendor for card in cards if card.name in used}
+    groups = ((names, names, used), (vendors, sorted(set(vendors)), used_vendors))
+    for each, distinct, taken in groups:
+        for name in distinct:
+            if name in taken and len(set(each)) > 1:
+                yield f"without {name}", [other != name for other in each]
+            if taken != {name}:
+                yield f"only {name}", [other == name for other in each]
+
+
+# --- shadow prices --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ShadowPrice:
+    """What one unit more of a limit is worth.
+
+    limit: its name, such as "inventory H200"; upper, unit: its value. worth: unit of what it brings, "$/h" saved or
+    "req/s" served. dual, difference [worth per unit]: at the margin of the linear relaxation, from its dual and from
+    solving it again. wider [unit], whole [$/h]: the least widening tried that makes a cheaper whole fleet possible, and
+    what that saves; None where none does.
+    """
+
+    limit: str
+    upper: float
+    unit: str
+    worth: str
+    dual: float
+    difference: float
+    wider: float | None
+    whole: float | None
+
+
+def shadow_prices(problem: Problem, base: Path) -> list[ShadowPrice]:
+    """The shadow price of every limit that the problem states; none for one without which no fleet is known.
+
+    base: folder of the files that the problem names.
+    """
+    limits = list(_limits(problem))
+    if not limits or problem.objective.goal is Goal.MAX_GOODPUT_PER_DOLLAR:
+        return []
+    instance = planned_instance(problem, load_engine_overhead(problem.engine, problem.engine_changes))
+    rows = (_shadow_price(instance, physics_of(problem, base), *limit) for limit in limits)
+    return [row for row in rows if row is not None]
+
+
+def _shadow_price(instance: Instance, physics: Physics, name: str, upper: float, unit: str) -> ShadowPrice | None:
+    """What one limit is worth; None where the relaxation has no fleet."""
+    problem, step = instance.problem, STEP * upper
+    goodput = problem.objective.goal is not Goal.MIN_COST or name == "budget"
+    now = _relax(instance, name, goodput=goodput)
+    wider = _relax(replace(instance, problem=with_limit(problem, name, upper + step)), name, goodput=goodput)
+    if now is None or wider is None:
+        return None
+    saved = now[0] - wider[0]
+    difference = saved / step if abs(saved) > 1e-9 * abs(now[0]) else 0.0
+    more, whole = (None, None) if goodput else _in_whole_fleets(problem, physics, name, upper, unit)
+    return ShadowPrice(name, upper, unit, "req/s" if goodput else "$/h", now[1], difference, more, whole)
+
+
+def _relax(instance: Instance, limit: str, *, goodput: bool) -> tuple[float, float] | None:
+    """The linear relaxation of the floor, for the least cost or the most goodput: its value, and the dual of a limit.
+
+    [$/h] saved or [req/s] served, and per unit.
+    """
+    aim = Aim(0.0, 1.0, 0.0, MOST_MORE) if goodput else aim_of(instance.problem)
+    scale = float(instance.flows.rate.sum()) if goodput else 1.0 / aim.cost_weight
+    matrices = floor_matrices(Evaluated.of(instance, make_settings(instance)))
+    if not matrices.size:
+        return None
+    model = write_model(matrices, aim)
+    solution = solve_program(model.program, relaxed=True)
+    if not solution.x.size:
+        return None
+    return solution.objective * scale, (max(-float(solution.duals[model.limits[limit]]), 0.0) + 0.0) * scale
+
+
+def _limits(problem: Problem) -> Iterator[tuple[str, float, str]]:
+    """Limits that are stated: name, value and unit."""
+    for offer in problem.offers:
+        if offer.inventory:
+            yield f"inventory {offer.accelerator.name}", float(offer.inventory), "GPU"
+    for name, unit in (("budget", "$/h"), ("power", "W"), ("max_gpus", "GPU")):
+        upper = getattr(problem.constraints, name)
+        if upper:
+            yield name, float(upper), unit
+
+
+def with_limit(problem: Problem, name: str, upper: float) -> Problem:
+    """The problem with one limit changed; the relaxation takes fractions of a GPU too."""
+    kind, _, card = name.partition(" ")
+    if kind != "inventory":
+        limit: dict[str, Any] = {kind: upper}
+        return replace(problem, constraints=replace(problem.constraints, **limit))
+    offers = [
+        replace(offer, inventory=upper) if offer.accelerator.name == card else offer  # type: ignore[arg-type]
+        for offer in problem.offers
+    ]
+    return replace(problem, offers=tuple(offers))
+
+
+def _in_whole_fleets(
+    problem: Problem, physics: Physics, name: str, upper: float, unit: str
+) -> tuple[float | None, float | None]:
+    """How much more of a limit first makes a cheaper fleet possible, and what that saves [$/h]."""
+    here = cheapest(problem, physics)
+    if here is not None:
+        for count in WIDER:
+            more = float(count) if unit == "GPU" else upper * count / 100.0
+            there = cheapest(with_limit(problem, name, upper + more), physics)
+            if there is not None and there.cost < here.cost * (1.0 - TIE):
+                return more, here.cost - there.cost
+    return None, None
+
+
+# --- of a plan ------------------------------------------------------------------------------------------------------
+
+
+def with_sensitivity(
+    plan: Plan,
+    problem: Problem,
+    base: Path,
+    *,
+    complete: bool,
+    brake: Brake | None = None,
+    progress: Progress | None = None,
+) -> Plan:
+    """The plan with how its cost moves; as it is, where it has no fleet."""
+    if not plan.pools:
+        return plan
+    own = answer_of_plan(plan)
+    moves = sensitivity(
+        problem, base, complete=complete, own=own if own.pools else None, brake=brake, progress=progress
+    )
+    return plan.model_copy(update={"sensitivity": moves})
 
 
 def sensitivity(
@@ -59,7 +386,7 @@ def sensitivity(
     base: Path,
     *,
     complete: bool,
-    own: Own | None = None,
+    own: Answer | None = None,
     brake: Brake | None = None,
     progress: Progress | None = None,
 ) -> Sensitivity | None:
@@ -71,25 +398,25 @@ def sensitivity(
     base: folder of the files that the problem names; own: the plan's fleet; brake: once it is pulled, the levers that
     are left are left out; progress: called with a label and the share of the levers that is done.
     """
-    brake = Brake() if brake is None else brake
-    if not is_simple(problem):
+    here = solve(problem, base, Depth.COST) if is_simple(problem) else None
+    if here is None or here.cost is None:
         return None
-    here = solve(problem, base, Depth.COST)
-    if here.cost is None:
-        return None
-    wanted = [one for one in levers(problem) if complete or one.key.partition(".")[0] in CHEAP_LEVERS]
-    moved = [one for one in wanted if one.key == STEP_TIME or _can_be(problem, base, one.key, (one.low, one.high))]
-    rows = tornado_of(problem, base, _one_by_one(moved, brake, progress), Depth.COST)
-    as_cheap = own is not None and math.isclose(own.cost, here.cost, rel_tol=TIE)
+    moved = [
+        lever
+        for lever in levers(problem)
+        if (complete or lever.is_cheap)
+        and (lever.key == STEP_TIME or _can_be(problem, base, lever.key, (lever.low, lever.high)))
+    ]
+    rows = tornado_of(problem, base, _until_pulled(moved, brake or Brake(), progress), Depth.COST)
+    own_is_cheapest = own is not None and own.cost is not None and math.isclose(own.cost, here.cost, rel_tol=TIE)
+    priced = (offer for offer in problem.offers if _has_range(problem, base, offer))
     return Sensitivity(
         share=SHARE,
         complete=complete and len(rows) == len(moved),
         usd_per_hour=here.cost,
-        pools=list(own.pools if own is not None and as_cheap else here.pools),
-        levers=[_row(problem, base, row, here) for row in rows],
-        break_even=[
-            _break_even(problem, base, offer, own) for offer in problem.offers if _has_range(problem, base, offer)
-        ],
+        pools=list(own.pools if own is not None and own_is_cheapest else here.pools),
+        levers=[_lever_record(problem, base, row, here) for row in rows],
+        break_even=[_break_even(problem, base, offer, own) for offer in priced],
     )
 
 
@@ -110,14 +437,14 @@ def _can_be(problem: Problem, base: Path, key: str, values: Sequence[float]) -> 
     return True
 
 
-def _one_by_one(moved: Sequence[Lever], brake: Brake, progress: Progress | None) -> Iterator[Lever]:
+def _until_pulled(moved: Sequence[Lever], brake: Brake, progress: Progress | None) -> Iterator[Lever]:
     """The levers until the brake is pulled, each announced."""
-    for number, one in enumerate(moved):
+    for number, lever in enumerate(moved):
         if brake.stopped():
             return
         if progress is not None:
-            progress(f"moving {one.key}", number / len(moved))
-        yield one
+            progress(f"moving {lever.key}", number / len(moved))
+        yield lever
 
 
 def kind_of(pools: Iterable[EnginePool]) -> frozenset[Hashable]:
@@ -125,14 +452,10 @@ def kind_of(pools: Iterable[EnginePool]) -> frozenset[Hashable]:
     return frozenset(pool.engine for pool in pools)
 
 
-def _row(problem: Problem, base: Path, row: TornadoRow, here: Answer) -> LeverSensitivity:
+def _lever_record(problem: Problem, base: Path, row: TornadoRow, here: Answer) -> LeverSensitivity:
+    """One lever of a plan; along a price break-even prices say exactly where the kind of fleet changes."""
     ends = ((row.low, row.pools_low, row.cost_low), (row.high, row.pools_high, row.cost_high))
-    by_price = row.lever.startswith("price.")  # told exactly by the break-even prices
-    flips = [
-        _flip(problem, base, (row.lever, row.value, end), (list(pools), cost), here)
-        for end, pools, cost in ends
-        if kind_of(pools) != kind_of(here.pools) and not by_price
-    ]
+    other = () if row.lever.startswith("price.") else (end for end in ends if kind_of(end[1]) != kind_of(here.pools))
     return LeverSensitivity(
         lever=row.lever,
         value=row.value,
@@ -140,124 +463,44 @@ def _row(problem: Problem, base: Path, row: TornadoRow, here: Answer) -> LeverSe
         high=row.high,
         usd_per_hour_low=row.cost_low,
         usd_per_hour_high=row.cost_high,
-        flips=flips,
+        flips=[_flip(problem, base, row, end, here) for end in other],
     )
 
 
 def _flip(
     problem: Problem,
     base: Path,
-    way: tuple[str, float, float],
-    at_end: tuple[list[EnginePool], float | None],
+    row: TornadoRow,
+    end: tuple[float, tuple[EnginePool, ...], float | None],
     here: Answer,
 ) -> Flip:
     """Halve the way from a lever's value, where the fleet is `here`, to an end where it is of another kind.
 
-    way: key, value and end.
+    end: its value, fleet and cost.
     """
-    key, same, other = way
-    pools, cost = at_end
+    same, (other, pools, cost) = row.value, end
     for _ in range(HALVINGS):
         middle = (same + other) / 2.0
-        found = answer_at(problem, base, key, middle, Depth.COST)
-        if kind_of(found.pools) == kind_of(here.pools):
+        answer = answer_at(problem, base, row.lever, middle, Depth.COST)
+        if kind_of(answer.pools) == kind_of(here.pools):
             same = middle
         else:
-            other, pools, cost = middle, list(found.pools), found.cost
-    return Flip(same_at=same, other_at=other, pools=pools, usd_per_hour=cost)
+            other, pools, cost = middle, answer.pools, answer.cost
+    return Flip(same_at=same, other_at=other, pools=list(pools), usd_per_hour=cost)
 
 
-def _break_even(problem: Problem, base: Path, offer: Offer, own: Own | None) -> BreakEven:
-    key, price = f"price.{offer.accelerator.name}", offer.usd_per_hour
-    found = pieces_along(problem, base, key, *usual_range(problem, key), TOLERANCE, Depth.COST)
+def _break_even(problem: Problem, base: Path, offer: Offer, own: Answer | None) -> BreakEven:
+    """The cheapest fleet at any price of one accelerator, the plan's own among them."""
+    key = f"price.{offer.accelerator.name}"
+    curve = pieces_along(problem, base, key, *usual_range(problem, key), TOLERANCE, Depth.COST, own=own)
     pieces = [
         PricePiece(
-            low=one.low,
-            high=one.high,
-            usd_per_hour_low=one.cost_low,
-            usd_per_hour_high=one.cost_high,
-            pools=unpriced(one.answer.pools),
+            low=piece.low,
+            high=piece.high,
+            usd_per_hour_low=piece.cost_low,
+            usd_per_hour_high=piece.cost_high,
+            pools=unpriced(piece.answer.pools),
         )
-        for one in found.pieces
+        for piece in curve.pieces
     ]
-    if own is not None:
-        bought = paid_gpus(problem, key)
-        paid = 0.0 if bought is None else bought(replace(nothing(""), gpus=own.gpus))
-        budget = problem.constraints.budget
-        most = price + (budget - own.cost) / paid if budget is not None and paid else math.inf
-        pieces = with_line(pieces, unpriced(own.pools), own.cost - paid * price, paid, most)
-    return BreakEven(accelerator=offer.accelerator.name, usd_per_gpu_hour=price, pieces=pieces)
-
-
-def with_line(
-    pieces: Sequence[PricePiece], pools: Sequence[EnginePool], rest: float, paid: float, most: float = math.inf
-) -> list[PricePiece]:
-    """The pieces with one more fleet, which costs `rest` + `paid` x price [$/h] and is taken where none is cheaper.
-
-    most: price up to which the budget allows it [$/h of one GPU].
-    """
-    merged: list[PricePiece] = []
-    cut = itertools.chain.from_iterable(_cut(piece, most) for piece in pieces)
-    split = (_split(piece, list(pools), rest, paid) if piece.high <= most else [piece] for piece in cut)
-    for piece in itertools.chain.from_iterable(split):
-        if merged and engine_counts(merged[-1].pools) == engine_counts(piece.pools):
-            ends = {"high": piece.high, "usd_per_hour_high": piece.usd_per_hour_high}
-            merged[-1] = merged[-1].model_copy(update=ends)
-        else:
-            merged.append(piece)
-    return merged
-
-
-def _cut(piece: PricePiece, price: float) -> list[PricePiece]:
-    """One piece in two at a price, if that lies within."""
-    if not piece.low < price < piece.high:
-        return [piece]
-    share, cost = (price - piece.low) / (piece.high - piece.low), None
-    if piece.usd_per_hour_low is not None and piece.usd_per_hour_high is not None:
-        cost = piece.usd_per_hour_low + share * (piece.usd_per_hour_high - piece.usd_per_hour_low)
-    below = piece.model_copy(update={"high": price, "usd_per_hour_high": cost})
-    return [below, piece.model_copy(update={"low": price, "usd_per_hour_low": cost})]
-
-
-def _split(piece: PricePiece, pools: list[EnginePool], rest: float, paid: float) -> list[PricePiece]:
-    """One piece cut where the line crosses it: each part with the cheaper of the two fleets."""
-    line = [rest + paid * price for price in (piece.low, piece.high)]
-    costs = (piece.usd_per_hour_low, piece.usd_per_hour_high)
-    dearer = [math.inf if cost is None else cost - own for cost, own in zip(costs, line, strict=True)]
-    least = -TIE * max(map(abs, line))
-    taken = {"pools": pools, "usd_per_hour_low": line[0], "usd_per_hour_high": line[1]}
-    if min(dearer) >= least:
-        return [piece.model_copy(update=taken)]
-    if max(dearer) <= -least:
-        return [piece]
-    cross = piece.low + (piece.high - piece.low) * dearer[0] / (dearer[0] - dearer[1])
-    here = rest + paid * cross
-    low = piece.model_copy(update={"high": cross, "usd_per_hour_high": here})
-    high = piece.model_copy(update={"low": cross, "usd_per_hour_low": here})
-    if dearer[0] > 0.0:
-        return [low.model_copy(update={"pools": pools, "usd_per_hour_low": line[0]}), high]
-    return [low, high.model_copy(update={"pools": pools, "usd_per_hour_high": line[1]})]
-
-
-def with_sensitivity(
-    plan: Plan,
-    problem: Problem,
-    base: Path,
-    *,
-    complete: bool,
-    brake: Brake | None = None,
-    progress: Progress | None = None,
-) -> Plan:
-    """The plan with how its cost moves; as it is, where it has no fleet."""
-    if not plan.pools:
-        return plan
-    found = sensitivity(problem, base, complete=complete, own=own_fleet(plan), brake=brake, progress=progress)
-    return plan.model_copy(update={"sensitivity": found})
-
-
-def own_fleet(plan: Plan) -> Own | None:
-    """The plan's fleet, as its comparison with others states it."""
-    rows = [row for row in plan.alternatives if row.kind == "recommended" and row.pools]
-    if not rows or plan.cost_usd_per_hour is None:
-        return None
-    return Own(tuple(rows[0].pools), plan.gpus, plan.cost_usd_per_hour)
+    return BreakEven(accelerator=offer.accelerator.name, usd_per_gpu_hour=offer.usd_per_hour, pieces=pieces)

@@ -1,303 +1,241 @@
-"""A sweep: many scenarios on all cores or on a cluster, resumable; the same rows in the same order whoever solved them.
+"""A sweep of scenarios: a row for each, bounds on what any other fleet could save, and simulations of their fleets.
 
-Scenarios are handed out in batches, each of which depends on nothing but itself; so the number of workers, the order in
-which they finish and a restart in between change no row.
+Once all rows are known the fleets of the most rows are simulated. The rows of one that did not hold are solved again
+for one that does. The choice depends on the rows alone, so that it is the same whoever does the work.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
-import multiprocessing
-import os
-import signal
-import threading
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor, as_completed
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from itertools import groupby
-from typing import Any, Protocol
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
 
-from costmodel.errors import InputError
+from costmodel.errors import ImpossibleError
+from costmodel.metric import Metric
+from optimizer.fleets.build_plan import package_versions
+from optimizer.plans.proof import status_of
+from search_spaces.loader import problem_of_values
+from search_spaces.problem import Problem
+from search_spaces.scenarios import Scenario, scenario_problem
 
-from .journal import Journal, no_fault
+from .physics import floor_cost, lower_bound, physics_of
+from .scenario import CHEAP_LEVERS, Answer, Depth, Pick, answer_row, family_of, nothing, solve
+from .workers import Batch, Row, Sweep, Task
 
-Row = dict[str, Any]
-"""One scenario's result, ready for JSON; `number` is its place in the sweep."""
-Task = Mapping[str, Any]
-"""One scenario, or what is to be done for several once their rows are known, ready for JSON."""
-Batch = Sequence[tuple[int, Task]]
-"""Tasks with their numbers."""
-Solve = Callable[[Batch], list[Row]]
-"""Solves a batch; must be picklable, and give each scenario the row that it would get alone."""
-Progress = Callable[[int, int, float], None]
-"""(finished, all, seconds left)."""
-
-Kinship = Callable[[Mapping[str, Any]], str]
-"""What scenarios have in common, as a text."""
-
-
-def varied(task: Task) -> Row:
-    """What the row of a scenario says of it: its name, if it has one, and the values that vary."""
-    return ({"scenario": task["name"]} if task["name"] else {}) | {key: task["changes"][key] for key in task["shown"]}
+SLO_LEVERS = ("slo", *Metric, "attainment", "ttft_scale", "tpot_scale", "slo_scale")
+"""What leaves the engines alone."""
+LARGEST: Mapping[Depth, int] = {Depth.SIMPLE: 128, Depth.FULL: 4, Depth.SIMULATED: 1}
+"""Scenarios in a batch at most: some seconds of work."""
+MOST_PROOFS = 64
+"""Scenarios of a sweep in which each gets a proof, half a second or more, that nobody has to ask for."""
+ROUNDING = 1e-7
+"""A bound that is so near to the cost is the cost [1]."""
 
 
-class Rounds(Protocol):
-    """What is done once all scenarios are solved; a function of their rows alone, whoever solved them."""
+def sweep_of(  # noqa: PLR0917
+    problem: Problem,
+    base: Path,
+    scenarios: Sequence[Scenario],
+    shown: Sequence[str],
+    depth: Depth,
+    gap: bool | None = None,
+    looks: int = 0,
+) -> Sweep:
+    """The sweep over scenarios of a problem; shown: keys whose values stand in the rows.
+
+    Scenarios that share their physics are solved one after another, whatever their order in the table.
+    gap: whether rows by formula are proven to be near the cheapest of all fleets; None: where there are no more than
+    MOST_PROOFS, else by a floor that costs no time. looks: fleets that are simulated at most, apart from those in place
+    of others.
+    """
+    inputs = json.dumps(problem.inputs, sort_keys=True)
+    tasks = tuple({"name": one.name, "changes": dict(one.changes), "shown": list(shown)} for one in scenarios)
+    bounded = depth is Depth.SIMPLE and gap is not False
+    proven = bounded and (gap is True or len(tasks) <= MOST_PROOFS)
+    identity = {"inputs": json.loads(inputs), "depth": depth.value, "gap": gap, "looks": looks}
+    identity |= {"versions": package_versions()}
+    solver = Solver(inputs, base, depth, bounded, proven)
+    return Sweep(tasks, solver, identity, kinship, LARGEST[depth], Looks(looks))
+
+
+@dataclass(frozen=True, slots=True)
+class Solver:
+    """Solves scenarios of one problem; picklable.
+
+    inputs: the problem's canonical inputs as JSON; base: folder of the files that it names; bounded: whether rows have
+    a bound on the cost of any other fleet; proven: whether that is the one of whole engines.
+    """
+
+    inputs: str
+    base: Path
+    depth: Depth
+    bounded: bool = False
+    proven: bool = False
+
+    def __call__(self, batch: Batch) -> list[Row]:
+        """A row for each task of the batch."""
+        return [{"number": number} | self.row(task) for number, task in batch]
+
+    def row(self, task: Task) -> Row:
+        """The row of one scenario: its name, what varied, and the answer; without a fleet where no engine can exist.
+
+        A task that is `of` another solves its scenario once more, its fleet simulated.
+        """
+        row = {"scenario": task["name"]} if task["name"] else {}
+        row |= {key: task["changes"][key] for key in task["shown"]} | {"fleet": "", "seen": []}
+        try:
+            problem = self.problem(Scenario(task["name"], task["changes"]))
+        except ImpossibleError as error:  # the row has the scenario's name, with which the message begins
+            return row | answer_row(nothing(str(error).splitlines()[0].partition(": ")[2]))
+        answer = solve(problem, self.base, Depth.CONFIRMED if "of" in task else self.depth)
+        row |= answer_row(answer)
+        if "of" in task:
+            return row | {"seen": [*_seen(problem, answer)]}
+        if answer.pick is not None:
+            row |= {"fleet": fleet_key(problem, answer.pick)}
+        if answer.cost is None or answer.bound is not None or not self.bounded:
+            return row
+        floor = lower_bound(problem, self.base) if self.proven else None
+        return with_bound(row, max(floor or 0.0, floor_cost(problem, physics_of(problem, self.base))))
+
+    def problem(self, scenario: Scenario) -> Problem:
+        """The problem of one scenario."""
+        return scenario_problem(_base_problem(self.inputs, self.base), scenario, self.base)
+
+
+@lru_cache(maxsize=4)
+def _base_problem(inputs: str, base: Path) -> Problem:
+    return problem_of_values(json.loads(inputs), "workload", base)
+
+
+def fleet_key(problem: Problem, pick: Pick) -> str:
+    """What tells a fleet, and all that its simulation depends on, from every other."""
+    return json.dumps([family_of(problem), *pick.fleet])
+
+
+def _seen(problem: Problem, answer: Answer) -> Iterator[tuple[str, float, str]]:
+    """The fleets that were simulated for an answer: its own, and those that did not hold."""
+    for missed in answer.refuted:
+        if missed.pick is not None:
+            yield fleet_key(problem, missed.pick), missed.attainment, missed.fault
+    if answer.pick is not None and answer.attainment is not None:
+        yield fleet_key(problem, answer.pick), answer.attainment, ""
+
+
+def with_bound(row: Row, bound: float | None) -> Row:
+    """A row with its gap to a bound on its cost [$/h]; as it is, where there is none."""
+    cost = row["cost_usd_per_hour"]
+    if bound is None or cost is None:
+        return row
+    bound = bound if bound < cost * (1.0 - ROUNDING) else cost
+    gap = 1.0 - bound / cost if cost else 0.0
+    return row | {"status": status_of(gap).value, "bound_usd_per_hour": bound, "gap": gap}
+
+
+def kinship(task: Task) -> str:
+    """Tasks of equal text share their physics and rate; those of near texts come near each other.
+
+    The SLOs come last, as the states of pools at one rate are the same for all of them.
+
+    >>> kinship({"name": "", "changes": {"rate": 2.0, "price.H100": 1.0, "ttft": "1s", "isl_scale": 2.0}})
+    '[["isl_scale", 2.0]] [["rate", 2.0]] [["ttft", "1s"]]'
+    """
+    groups: dict[str, list[list[Any]]] = {"": [], "rate": [], "slo": []}
+    for key, value in task["changes"].items():
+        head = key.partition(".")[0]
+        if head not in CHEAP_LEVERS:
+            rated = head in {"rate", "rate_scale", "growth"} or key == "workload.request_rate"
+            groups["rate" if rated else "slo" if head in SLO_LEVERS else ""].append([key, value])
+    return " ".join(json.dumps(group) for group in groups.values())
+
+
+def check_scenarios(problem: Problem, base: Path, scenarios: Sequence[Scenario]) -> None:
+    """Raise InputError for a bad key or value before any work; each by itself, not in every combination."""
+    values: dict[str, list[Any]] = {}
+    for scenario in scenarios:
+        for key, value in scenario.changes.items():
+            values.setdefault(key, []).append(value)
+    for key, several in values.items():
+        for value in _telling(several):
+            with suppress(ImpossibleError):  # a row that says so
+                scenario_problem(problem, Scenario("", {key: value}), base)
+
+
+def _telling(values: Sequence[Any]) -> list[Any]:
+    """Values one of which is bad if any is: every text; of numbers, which have bounds, the ends and a fraction."""
+    numbers = sorted({value for value in values if isinstance(value, int | float) and not isinstance(value, bool)})
+    fraction = [value for value in numbers if value % 1.0][:1]
+    others = {str(value): value for value in values if isinstance(value, bool) or not isinstance(value, int | float)}
+    return [*dict.fromkeys([*numbers[:1], *numbers[-1:], *fraction]), *others.values()]
+
+
+# --- simulations ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Looks:
+    """The simulations of a sweep's fleets; most: of fleets, apart from those in place of others.
+
+    A scenario is solved once more, its fleet simulated, and those in its place where it misses (`cheapest_confirmed`).
+    """
+
+    most: int
 
     def more(self, tasks: Sequence[Task], rows: Mapping[int, Row]) -> list[Task]:
-        """Tasks to solve next, as those so far are all known; none at the end."""
+        """The scenarios of the next round; none at the end.
+
+        Those whose fleets were refuted for others; else one for each of the fleets that the most have.
+        """
+        stand = Stand.of(tasks, rows)
+        having: dict[str, list[int]] = {}
+        for number, fleet in stand.fleets.items():
+            having.setdefault(fleet, []).append(number)
+        again = [number for fleet, numbers in having.items() if stand.missed(fleet) for number in numbers]
+        left = self.most - sum(task.get("first", False) for task in tasks)
+        unseen = (numbers for fleet, numbers in having.items() if fleet not in stand.seen)
+        first = [numbers[0] for numbers in sorted(unseen, key=len, reverse=True)]
+        chosen = sorted(again) or first[: max(left, 0)]
+        return [{**tasks[number], "of": number, "first": not again} for number in chosen]
 
     def finish(self, tasks: Sequence[Task], rows: Mapping[int, Row]) -> list[Row]:
-        """The rows of the sweep."""
+        """The rows of the scenarios, each with what was seen of its fleet."""
+        stand = Stand.of(tasks, rows)
+        return [stand.row(number, rows[number]) for number, task in enumerate(tasks) if "of" not in task]
 
 
 @dataclass(frozen=True, slots=True)
-class OneRound:
-    """Nothing more: the rows are as they were solved."""
+class Stand:
+    """Where things stand after some tasks.
 
-    def more(self, tasks: Sequence[Task], rows: Mapping[int, Row]) -> list[Task]:  # noqa: ARG002 - as `Rounds` has it
-        """None."""
-        return []
-
-    def finish(self, tasks: Sequence[Task], rows: Mapping[int, Row]) -> list[Row]:
-        """All rows in the order of their scenarios."""
-        return [rows[number] for number, task in enumerate(tasks) if "of" not in task]
-
-
-def no_kinship(_changes: Mapping[str, Any]) -> str:
-    """Scenarios that have nothing in common, or everything."""
-    return ""
-
-
-LARGEST_BATCH = 128
-"""A sweep that is killed loses no more than this of each worker's rows."""
-BATCHES_PER_WORKER = 8
-"""At least as many batches as this for each worker, so that none idles long at the end."""
-ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-"""Read by libraries as they start: a worker for each core needs no threads beside it."""
-NO_LEAKS = "ignore:resource_tracker"
-"""Semaphores that a parent leaves as it is ended are cleaned up by a helper of Python's, of which nobody need hear."""
-
-
-@dataclass(frozen=True, slots=True)
-class Sweep:
-    """Scenarios to solve, how, and what their rows depend on besides (`identity`, ready for JSON).
-
-    kinship: scenarios are handed out in its order, so that those which share work meet the same worker; largest: batch;
-    rounds: what follows when all are solved; fault_of: what is wrong with a row of its journal, see `Journal`.
+    fleets: of the scenarios that were solved once; again: the rows of those that were solved once more; seen: of a
+    fleet, the share of all requests within their SLOs, and how it misses, "" where it holds.
     """
 
-    scenarios: tuple[Task, ...]
-    solve: Solve
-    identity: Mapping[str, Any]
-    kinship: Kinship = no_kinship
-    largest: int = LARGEST_BATCH
-    rounds: Rounds = OneRound()
-    fault_of: Callable[[Mapping[str, Any]], str] = no_fault
+    fleets: Mapping[int, str]
+    again: Mapping[int, Row]
+    seen: Mapping[str, tuple[float, str]]
 
-    @property
-    def key(self) -> str:
-        """Digest of all that the rows depend on."""
-        text = json.dumps([self.identity, list(self.scenarios)], sort_keys=True, default=str)
-        return hashlib.sha256(text.encode()).hexdigest()
+    @classmethod
+    def of(cls, tasks: Sequence[Task], rows: Mapping[int, Row]) -> Stand:
+        """What the rows of the tasks say."""
+        again = {task["of"]: rows[number] for number, task in enumerate(tasks) if "of" in task}
+        seen = {fleet: (reached, fault) for row in again.values() for fleet, reached, fault in row["seen"]}
+        once = (number for number, task in enumerate(tasks) if "of" not in task and number not in again)
+        return cls({number: rows[number]["fleet"] for number in once if rows[number]["fleet"]}, again, seen)
 
+    def missed(self, fleet: str) -> bool:
+        """Whether a fleet was refuted."""
+        return bool(self.seen.get(fleet, (0.0, ""))[1])
 
-def run_sweep(
-    sweep: Sweep, executor: Executor, workers: int, journal: Journal | None = None, progress: Progress | None = None
-) -> list[Row]:
-    """Solve what the journal does not hold yet, and return all rows in the order of the scenarios.
-
-    Raises what `solve` raises; rows that were finished before stay in the journal.
-    """
-    rows = {} if journal is None else journal.read()
-    if journal is not None:
-        journal.open()
-    told = _Told(progress, time.monotonic(), len(rows))
-    tasks, next_ones = list[Task](), list(sweep.scenarios)
-    while next_ones:
-        tasks += next_ones
-        left = [(number, task) for number, task in enumerate(tasks) if number not in rows]
-        done = len(tasks) - len(left)
-        parts = apart(list(batches(left, workers, sweep.kinship, sweep.largest)), workers)
-        for found in _solved(executor, sweep.solve, parts):
-            if journal is not None:
-                journal.append(found)
-            rows |= {row["number"]: row for row in found}
-            done += len(found)
-            told.now(done, len(tasks))
-        next_ones = sweep.rounds.more(tasks, rows)
-    return sweep.rounds.finish(tasks, rows)
-
-
-@dataclass(frozen=True, slots=True)
-class _Told:
-    """Who hears of progress, since when, and how many rows there were then."""
-
-    progress: Progress | None
-    begun: float
-    before: int
-
-    def now(self, done: int, every: int) -> None:
-        """Tell how far it is, and how long the rest takes at the pace so far."""
-        if self.progress is not None:
-            pace = (time.monotonic() - self.begun) / max(done - self.before, 1)
-            self.progress(done, every, pace * (every - done))
-
-
-def _solved(executor: Executor, solve: Solve, parts: Sequence[Batch]) -> Iterator[list[Row]]:
-    """The rows of each batch as it is finished; the first failure is raised when all that had begun are."""
-    waiting: list[Future[list[Row]]] = [executor.submit(solve, batch) for batch in parts]
-    failure: BaseException | None = None
-    try:
-        for future in as_completed(waiting):
-            if future.cancelled():
-                continue
-            if (error := future.exception()) is not None:
-                failure = failure or error
-                _cancel(waiting)
-                continue
-            yield future.result()
-    finally:
-        _cancel(waiting)
-    if failure is not None:
-        raise failure
-
-
-def _cancel(waiting: Sequence[Future[list[Row]]]) -> None:
-    """Take back what has not begun."""
-    for future in waiting:
-        future.cancel()
-
-
-def batches(tasks: Batch, workers: int, kinship: Kinship = no_kinship, largest: int = LARGEST_BATCH) -> Iterator[Batch]:
-    """Tasks in batches of about equal size, a few for each worker; kin stay together where they fit into one.
-
-    >>> [len(batch) for batch in batches([(n, {}) for n in range(20)], workers=1)]
-    [2, 2, 2, 2, 2, 2, 2, 2, 2, 2]
-    """
-    size = min(max(len(tasks) // (BATCHES_PER_WORKER * workers), 1), largest)
-    waiting: list[tuple[int, Mapping[str, Any]]] = []
-    for _, group in groupby(sorted(tasks, key=lambda task: kinship(task[1])), lambda task: kinship(task[1])):
-        kin = list(group)
-        for start in range(0, len(kin), size):
-            part = kin[start : start + size]
-            if waiting and len(waiting) + len(part) > size:
-                yield waiting
-                waiting = []
-            waiting = waiting + part
-    if waiting:
-        yield waiting
-
-
-def apart(parts: Sequence[Batch], workers: int) -> list[Batch]:
-    """Batches in the order in which workers that keep pace each get neighbours: they share the most work.
-
-    >>> [batch[0][0] for batch in apart([[(n, {})] for n in range(5)], workers=2)]
-    [0, 3, 1, 4, 2]
-    """
-    share = -(-len(parts) // workers)
-    return [parts[at] for step in range(share) for at in range(step, len(parts), share)] if parts else []
-
-
-@contextmanager
-def local_executor(jobs: int) -> Iterator[Executor]:
-    """Processes of this machine, started afresh: a fork would copy locks that threads of the solver hold.
-
-    A single job stays in this process. Raises InputError where one of several is killed, which is what systems that run
-    out of memory do.
-    """
-    if jobs == 1:
-        with ThreadPoolExecutor(1) as thread:
-            yield thread
-        return
-    spawn = multiprocessing.get_context("spawn")
-    with (
-        _environment(dict.fromkeys(ONE_THREAD, "1") | {"PYTHONWARNINGS": NO_LEAKS}),
-        ProcessPoolExecutor(jobs, mp_context=spawn, initializer=end_with_parent) as executor,
-    ):
-        try:
-            with _interrupts_held():  # by all of them from their first line on
-                for _ in range(jobs):
-                    executor.submit(os.getpid)
-            yield executor
-        except BrokenExecutor:
-            raise InputError(
-                f"a worker process of --jobs {jobs} was killed, probably for want of memory; use fewer --jobs"
-            ) from None
-        finally:
-            executor.shutdown(wait=False, cancel_futures=True)
-
-
-def end_with_parent() -> None:
-    """Let this worker end as soon as its parent does, whatever ends that, and hold no output of the parent open.
-
-    The parent's end closes a pipe that `multiprocessing` has between the two.
-    """
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 1)
-    os.close(nowhere)
-    threading.Thread(target=_wait_for_parent, daemon=True).start()
-
-
-def _wait_for_parent() -> None:
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
-
-
-@contextmanager
-def _interrupts_held() -> Iterator[None]:
-    """Hold Ctrl-C back from this process for a moment, and for good from those that it starts meanwhile.
-
-    A terminal sends it to all of them, but it is the parent's business.
-    """
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-@contextmanager
-def _environment(values: Mapping[str, str]) -> Iterator[None]:
-    """Variables of the environment for the processes that are started meanwhile, where none are set."""
-    missing = {name: value for name, value in values.items() if name not in os.environ}
-    os.environ.update(missing)
-    try:
-        yield
-    finally:
-        for name in missing:
-            del os.environ[name]
-
-
-@contextmanager
-def dask_executor(address: str) -> Iterator[tuple[Executor, int]]:
-    """Workers of a Dask cluster (extra `dask`), and how many there are.
-
-    Raises InputError when Dask is not installed or no scheduler answers at the address.
-    """
-    try:
-        from distributed import Client
-    except ImportError:
-        raise InputError("--backend dask needs Dask; install it with: pip install 'pdplan[dask]'") from None
-    try:
-        client = Client(address, timeout="10s")
-    except (OSError, TimeoutError, ValueError) as error:
-        raise InputError(f"--address {address}: no Dask scheduler answers there: {error}") from error
-    with client:
-        workers = sum(client.nthreads().values())
-        if not workers:
-            raise InputError(f"--address {address}: the Dask scheduler there has no workers")
-        yield client.get_executor(), workers
-
-
-def all_cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    def row(self, number: int, row: Row) -> Row:
+        """The row of a scenario with what was seen of its fleet, or with the one that it has instead."""
+        bound = row["bound_usd_per_hour"]
+        if number in self.again:
+            row = with_bound({**self.again[number], "number": number}, bound)
+        elif row["fleet"] in self.seen:
+            row = row | {"simulated": True, "simulated_attainment": self.seen[row["fleet"]][0]}
+        return {key: value for key, value in row.items() if key not in {"fleet", "seen"}}

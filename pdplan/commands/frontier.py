@@ -85,15 +85,14 @@ def frontier(
     """
     from optimizer.fleets.assumed import price_remarks
     from optimizer.whatif.frontier import frontier as curve_over
-    from optimizer.whatif.frontier import over_of
-    from optimizer.whatif.frontier_looks import with_looks
+    from optimizer.whatif.frontier import ramp_of, with_looks
     from reports.frontier_page import render_frontier
     from reports.frontier_text import frontier_csv, frontier_record, frontier_text
     from search_spaces.loader import load_problem
 
     check_files({"--csv": csv_file, "--html": html_file}, {"FILE": file}, force=force)
     problem = random_arrivals(console, load_problem(file, overrides=parse_settings(settings, prices=prices)))
-    unit = over if over == "budget" else over_of(problem, over).key
+    unit = over if over == "budget" else ramp_of(problem, file.resolve().parent, over).key
     bounds = None if between is None else bounds_of(between, "--between", unit)
     with console.milestones() as progress:
         base = file.resolve().parent

@@ -91,7 +91,7 @@ class WithLevers(click.Command):
     "--gap/--no-gap",
     "gap",
     default=None,
-    help="Prove what any other fleet could save; default: for up to 16 scenarios, where that is quick.",
+    help="Prove what any other fleet could save; default: for up to 64 scenarios, roughly for more.",
 )
 @click.option(
     "--full", is_flag=True, help="Search fleets of any number of pools, and prove each gap: seconds per scenario."
@@ -139,10 +139,10 @@ def whatif(
     SLOs, limits, or any other value of FILE by its dotted path. The short names stand below.
 
     By default each scenario gets the cheapest fleet of one or two pools that the formulas say holds,
-    and some of them, up to 16, a proof of what any other fleet could save, which the others share.
-    The fleets of the most rows are simulated, as many as --verify says; rows whose fleet misses its
-    SLOs then are solved again without it. A scenario without a fleet is a row that says what is in
-    the way.
+    and a bound on what any other fleet could save: proven for up to 64 scenarios, rough for more. The
+    fleets of the most rows are simulated, as many as --verify says; rows whose fleet misses its SLOs
+    then are solved again for one that does not. A scenario without a fleet is a row that says what is
+    in the way.
 
     Exits with 3 when no scenario has a fleet that meets the SLOs.
     """

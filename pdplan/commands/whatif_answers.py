@@ -36,25 +36,24 @@ def answers(
 
 def _break_even(problem: Problem, base: Path, asked: Asked, key: str, width: int) -> Told:
     """Values of a lever at which the best fleet changes."""
-    from optimizer.whatif.pieces import pieces_along, usual_range
-    from optimizer.whatif.proven_pieces import by_price, proven_pieces
+    from optimizer.whatif.break_even import by_price, pieces_along, usual_range
+    from optimizer.whatif.scenario import Depth
     from reports.whatif_answers import break_even_record, break_even_text
 
     usual = None if asked.between else usual_range(problem, key)
     low, high = usual or bounds_of(asked.between or "", "--between", key)
     simulable = by_price(problem, key)
-    if asked.looks and simulable:
-        pieces = proven_pieces(problem, base, key, (low, high), TOLERANCE, asked.looks)
-    else:
-        pieces = pieces_along(problem, base, key, low, high, TOLERANCE, asked.depth())
+    looks = asked.looks if simulable else 0
+    depth = Depth.SIMPLE if looks else asked.depth()
+    pieces = pieces_along(problem, base, key, low, high, TOLERANCE, depth, looks=looks)
     any_fleet = any(one.answer.cost is not None for one in pieces.pieces)
     return Told("break_even", break_even_record(pieces), break_even_text(pieces, width, simulable=simulable), any_fleet)
 
 
 def _shadow_prices(problem: Problem, base: Path, asked: Asked, width: int) -> Told:
     """What one more unit of each limit is worth."""
-    from optimizer.whatif.shadow import shadow_prices
-    from optimizer.whatif.whatif import solve
+    from optimizer.whatif.scenario import solve
+    from optimizer.whatif.sensitivity import shadow_prices
     from reports.whatif_answers import no_fleet_text, shadow_record, shadow_text
 
     here = solve(problem, base, asked.depth())
@@ -65,7 +64,7 @@ def _shadow_prices(problem: Problem, base: Path, asked: Asked, width: int) -> To
 
 def _tornado(problem: Problem, base: Path, asked: Asked, share: float, width: int) -> Told:
     """The cost with each lever so much lower and higher."""
-    from optimizer.whatif.tornado import tornado
+    from optimizer.whatif.sensitivity import tornado
     from reports.whatif_answers import tornado_record, tornado_text
 
     rows = tornado(problem, base, share, asked.depth(), asked.looks)
@@ -75,7 +74,7 @@ def _tornado(problem: Problem, base: Path, asked: Asked, share: float, width: in
 
 def _alternatives(problem: Problem, base: Path, asked: Asked, slack: float, width: int) -> Told:
     """Fleets so much dearer that leave a GPU type or a vendor out."""
-    from optimizer.whatif.near_optimal import near_optimal
+    from optimizer.whatif.sensitivity import near_optimal
     from reports.whatif_answers import alternatives_record, alternatives_text
 
     others = near_optimal(problem, base, slack, asked.looks)

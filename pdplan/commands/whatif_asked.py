@@ -12,7 +12,7 @@ from costmodel.metric import METRICS
 from costmodel.quoting import shown
 
 if TYPE_CHECKING:
-    from optimizer.whatif.whatif import Depth
+    from optimizer.whatif.scenario import Depth
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Asked:
 
     def depth(self) -> Depth:
         """How each scenario is solved."""
-        from optimizer.whatif.whatif import Depth
+        from optimizer.whatif.scenario import Depth
 
         return Depth.SIMULATED if self.simulated else Depth.FULL if self.full else Depth.SIMPLE
 

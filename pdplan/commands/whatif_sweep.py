@@ -13,14 +13,14 @@ from pdplan.console import Console, write_texts
 from .whatif_asked import Asked, Told
 
 if TYPE_CHECKING:
-    from optimizer.whatif.sweep import Row, Sweep
+    from optimizer.whatif.workers import Row, Sweep
     from search_spaces.problem import Problem
     from search_spaces.scenarios import Scenario
 
 MOST_UNLOGGED = 10_000
 """More scenarios than that, minutes to hours of work, are solved only with a log to go on from."""
 PROVING = 0.7
-"""Share of the work that is done when proofs and simulations begin."""
+"""Share of the work that is done when simulations begin."""
 
 
 def sweep_answer(
@@ -30,7 +30,7 @@ def sweep_answer(
 
     base: folder of the files that the problem names; force: files that are there already are replaced.
     """
-    from optimizer.whatif.whatif import Bounds, check_scenarios, sweep_of
+    from optimizer.whatif.sweep import check_scenarios, sweep_of
     from reports.whatif_text import sweep_text
     from search_spaces.scenarios import grid, parse_axis
 
@@ -42,8 +42,7 @@ def sweep_answer(
             "finished rows to go on from"
         )
     check_scenarios(problem, base, scenarios)
-    bounds = {None: Bounds.SHARED, True: Bounds.EACH, False: Bounds.NONE}[asked.gap]
-    sweep = sweep_of(problem, base, scenarios, [axis.key for axis in varied], depth, bounds, asked.looks)
+    sweep = sweep_of(problem, base, scenarios, [axis.key for axis in varied], depth, asked.gap, asked.looks)
     rows = swept(console, sweep, asked.jobs, asked.journal, asked.address)
     write_tables(console, {**record, "rows": rows}, asked.files, problem.name, force=force)
     any_fleet = any(row["cost_usd_per_hour"] is not None for row in rows)
@@ -67,10 +66,9 @@ def chosen_scenarios(problem: Problem, names: Sequence[str]) -> list[Scenario]:
 
 def swept(console: Console, sweep: Sweep, jobs: int | None, journal: Path | None, address: str | None) -> list[Row]:
     """All rows of a sweep, from this machine's cores or from a cluster, with a progress bar."""
-    from optimizer.whatif.journal import Journal
-    from optimizer.whatif.sweep import all_cores, dask_executor, local_executor, run_sweep
+    from optimizer.whatif.workers import Journal, all_cores, dask_executor, local_executor, run_sweep
 
-    log = None if journal is None else Journal(journal, sweep.key, sweep.fault_of)
+    log = None if journal is None else Journal(journal, sweep.key)
     wanted = min(jobs or all_cores(), len(sweep.scenarios))
     with ExitStack() as stack:
         progress = stack.enter_context(console.milestones())
@@ -86,7 +84,7 @@ def swept(console: Console, sweep: Sweep, jobs: int | None, journal: Path | None
             if total == first:
                 progress(f"{done:,} of {total:,} scenarios, {left:,.0f} s left", PROVING * done / total)
             else:
-                more = f"{done - first:,} of {total - first:,} proofs and simulated fleets"
+                more = f"{done - first:,} of {total - first:,} simulated fleets"
                 progress(more, PROVING + (1.0 - PROVING) * (done - first) / (total - first))
 
         return run_sweep(sweep, executor, workers, log, told)
