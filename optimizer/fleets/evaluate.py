@@ -23,7 +23,7 @@ from optimizer.loads.instance import Instance
 
 from .first_token import Delay, card_wait, delay_of, hand_over_waits, hidden_transfer
 from .fleet import Fleet, FleetPool, hand_over_mix
-from .pool_state import PoolState, Steps, pool_state
+from .pool import PoolState, Steps, pool_state
 
 __all__ = [
     "QUANTILES",

@@ -20,7 +20,7 @@ from costmodel.prompt_queue import PromptWait, exceeds_by_class
 from costmodel.queueing import conditional_wait
 from costmodel.transfer import step_in_progress
 
-from .pool_state import PoolState
+from .pool import PoolState
 
 FloatArray = NDArray[np.float64]
 

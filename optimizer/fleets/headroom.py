@@ -12,7 +12,7 @@ from optimizer.loads.loads import Resource
 
 from .evaluate import Misses, holds, largest_load, predict_misses
 from .fleet import Fleet, FleetPool
-from .pool_state import PoolState
+from .pool import PoolState
 
 
 @dataclass(frozen=True, slots=True)
