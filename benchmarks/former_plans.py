@@ -23,7 +23,7 @@ from benchmarks.problems import PROBLEMS, Posed, by_formula, instance_of  # noqa
 from optimizer.fleets.build_plan import fleet_cost  # noqa: E402
 from optimizer.fleets.fleet import Fleet, pool_config  # noqa: E402
 from optimizer.fleets.operating import utilization  # noqa: E402
-from optimizer.fleets.pool_state import pool_state  # noqa: E402
+from optimizer.fleets.pool import pool_state  # noqa: E402
 from optimizer.loads.instance import Instance  # noqa: E402
 from optimizer.verification.confirm import confirmed_once  # noqa: E402
 from optimizer.verification.judge import judge_runs, simulated_fleet  # noqa: E402

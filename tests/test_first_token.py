@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodel.prompt_queue import Prompts, prompt_wait
-from optimizer.fleets.engine_state import PoolState, Steps
 from optimizer.fleets.first_token import (
     POINTS,
     card_wait,
@@ -18,6 +17,7 @@ from optimizer.fleets.first_token import (
     hidden_transfer,
     waits_of,
 )
+from optimizer.fleets.pool import PoolState, Steps
 
 ONE = np.array([1.0])
 IDLE = prompt_wait(Prompts(0.0 * ONE, ONE, ONE, 4.0, 1.0, 1.0))

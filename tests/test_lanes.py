@@ -20,7 +20,7 @@ from costmodel.simulator.run import simulate
 from costmodel.step import StepLoad, step_time
 from optimizer.fleets.build_plan import plan_transfers
 from optimizer.fleets.fleet import FleetPool, pool_config
-from optimizer.fleets.pool_state import pool_state
+from optimizer.fleets.pool import pool_state
 from optimizer.loads.instance import Instance
 from optimizer.loads.lanes import lockstep
 from optimizer.loads.settings import ROLES, make_settings

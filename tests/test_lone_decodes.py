@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 
 from costmodel.engine import Parallelism, Role
 from costmodel.step import StepLoad, step_time_one
-from optimizer.fleets.engine_state import PoolState, Steps
 from optimizer.fleets.evaluate import evaluate
 from optimizer.fleets.fleet import Fleet, FleetPool
-from optimizer.fleets.pool_state import pool_state
+from optimizer.fleets.pool import PoolState, Steps, pool_state
 from optimizer.loads.instance import Instance
 from optimizer.rivals.unavoidable import HALF
 from search_spaces.engines import load_engine_overhead

@@ -17,7 +17,7 @@ from optimizer.fleets.error_bars import at_quantile, class_error_bars, slow_end
 from optimizer.fleets.evaluate import largest_load
 from optimizer.fleets.fleet import Fleet, FleetPool, can_hand_over
 from optimizer.fleets.plan_fleet import engines_of, fleet_of_plan, planned_volume
-from optimizer.fleets.pool_state import pool_state
+from optimizer.fleets.pool import pool_state
 from optimizer.loads.instance import Instance, make_instance
 from optimizer.plans.plan import Plan, RunInfo, Status
 from optimizer.plans.proof import Proof

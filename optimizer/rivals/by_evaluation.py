@@ -19,7 +19,7 @@ from optimizer.fleets.bought import gpu_cost, within_limits
 from optimizer.fleets.evaluate import goodput_volume, holds, misses_of, predict_misses, reach
 from optimizer.fleets.fleet import Fleet, FleetPool, prefill_seqs
 from optimizer.fleets.headroom import pool_headroom
-from optimizer.fleets.pool_state import PoolState, pool_state
+from optimizer.fleets.pool import PoolState, pool_state
 from optimizer.loads.instance import Instance
 from optimizer.loads.late import Late, never
 from optimizer.loads.settings import COLOCATED, DECODE, PREFILL, ROLES, Settings

@@ -20,7 +20,7 @@ import numpy as np
 
 from optimizer.fleets.evaluate import holds, misses_of
 from optimizer.fleets.fleet import Fleet, FleetPool, can_hand_over, named
-from optimizer.fleets.pool_state import PoolState, pool_state
+from optimizer.fleets.pool import PoolState, pool_state
 from optimizer.loads.flows import Flows
 from search_spaces.problem import Routing
 

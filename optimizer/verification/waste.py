@@ -19,7 +19,7 @@ from costmodel.engine import Role
 from optimizer.fleets.build_plan import fleet_cost
 from optimizer.fleets.evaluate import promise
 from optimizer.fleets.fleet import Fleet, FleetPool
-from optimizer.fleets.pool_state import pool_state
+from optimizer.fleets.pool import pool_state
 from optimizer.loads.instance import Instance
 from optimizer.loads.settings import ROLES
 from optimizer.rivals.allowed import allowed
