@@ -1,6 +1,12 @@
-"""What a fleet is predicted to deliver: latency distributions, attainment, and the rate at which it breaks.
+"""What a fleet is predicted to deliver: latency distributions, attainment, and the load at which it breaks.
 
-The laws of `costmodel` at the loads that the fleet really has.
+The laws of `costmodel` at the loads that the fleet really has. A first token waits for an engine, or for the rest of a
+step that began without it, and then for its prompt. A handed-over request then waits for the transfer of its KV, for
+the network cards of both ends while they move others, and for the rest of the decode step in progress, if there is one,
+and takes its first own step. An engine that pulls (`simulator.Policy`) admits it at one step and loads its KV during
+it, so a step more passes, which hides as much of the transfer. With rho the busy share of a card, the card is a queue
+of one server: it is met busy with chance rho, and then waited for, theta on average (`queueing.conditional_wait`, taken
+exponential). A step in progress is met at any time with equal chance.
 """
 
 from __future__ import annotations
@@ -17,30 +23,29 @@ from numpy.typing import NDArray
 from costmodel.decode_queue import beta_exceeds
 from costmodel.engine import Role
 from costmodel.metric import Metric
-from costmodel.queueing import normal_exceeds
+from costmodel.prompt_queue import PromptWait, exceeds_by_class
+from costmodel.queueing import conditional_wait, normal_exceeds
 from costmodel.simulator import SCHEDULERS
+from costmodel.transfer import step_in_progress
 from optimizer.loads.instance import Instance
+from optimizer.loads.loads import Resource
 
-from .first_token import Delay, card_wait, delay_of, hand_over_waits, hidden_transfer
 from .fleet import Fleet, FleetPool, hand_over_mix
-from .pool import PoolState, Steps, pool_state
-
-__all__ = [
-    "QUANTILES",
-    "Evaluation",
-    "Misses",
-    "PoolState",
-    "evaluate",
-    "goodput_volume",
-    "holds",
-    "largest_load",
-    "misses_of",
-    "predict_misses",
-]
+from .pool import PoolState, Steps, keeps_up, pool_state
 
 FloatArray = NDArray[np.float64]
 
 QUANTILES = (0.5, 0.9, 0.95, 0.99)
+
+LIGHT = 1e-3
+"""Share of its load with which a pool is in nobody's way [1]."""
+
+POINTS = 32
+"""Equally likely values that stand for the distribution of what follows a prompt."""
+NODES = 64
+"""Nodes over the range of the short waits, beside those of the wait for an engine."""
+GOLDEN = (np.sqrt(5.0) - 1.0) / 2.0
+"""Multiples of it modulo 1 are spread evenly over (0, 1), in an order unlike any other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,75 +89,82 @@ def predict_misses(instance: Instance, fleet: Fleet, loads: FloatArray | float =
     return misses_of(instance, fleet, _states(instance, fleet, loads))
 
 
-def _states(instance: Instance, fleet: Fleet, loads: FloatArray | float) -> tuple[PoolState, ...]:
-    each = np.broadcast_to(np.asarray(loads, dtype=np.float64), len(fleet.pools))
-    return tuple(pool_state(instance, pool, float(load)) for pool, load in zip(fleet.pools, each, strict=True))
-
-
 def misses_of(instance: Instance, fleet: Fleet, states: tuple[PoolState, ...]) -> Misses:
     """Predict who misses from the states of the pools, for those who have worked them out before."""
-    return _misses(instance, fleet, states, (_first_token(instance, fleet, states), _tokens(instance, fleet, states)))
+    return _misses(
+        instance, fleet, states, _first_tokens(instance, fleet, states), _later_tokens(instance, fleet, states)
+    )
 
 
 def _misses(
     instance: Instance,
     fleet: Fleet,
     states: tuple[PoolState, ...],
-    latencies: tuple[Sequence[_FirstToken], Sequence[_LaterTokens]],
+    first: Sequence[_FirstToken],
+    later: Sequence[_LaterTokens],
 ) -> Misses:
     """The same from TTFT and TPOT at each pool."""
-    flows, (first, later) = instance.flows, latencies
-    ttft, tpot = _exceeds(first, flows.ttft), _slow_tokens(instance, later)
-    full = _full(fleet, states, flows.isl.size)
-    stable = all(state.stable for state in states)
-    flow_attainment = np.clip(1.0 - ttft - tpot - full, 0.0, 1.0) if stable else np.zeros(flows.isl.size)
-    weight = _class_shares(instance)
-    return Misses(states, ttft, tpot, full, flow_attainment, (weight @ flow_attainment) / weight.sum(axis=1), stable)
-
-
-def _slow_tokens(instance: Instance, later: Sequence[_LaterTokens]) -> FloatArray:
-    """Share of each flow whose later tokens are late, (flows,); who is late by several metrics is late once."""
-    late = _exceeds(later, instance.flows.tpot * (1.0 + 1e-9))
-    for metric, limit in instance.flows.others.items():
-        late = np.maximum(late, _exceeds(FORMULAS[metric](instance, later), limit))
-    return late
+    ttft, tpot = _exceeds(first, instance.flows.ttft), _slow_tokens(instance, later)
+    full, stable = _full(instance, fleet, states), all(state.stable for state in states)
+    kept = np.clip(1.0 - ttft - tpot - full, 0.0, 1.0) if stable else np.zeros(full.size)
+    return Misses(states, ttft, tpot, full, kept, class_attainment(instance, kept), stable)
 
 
 def evaluate(instance: Instance, fleet: Fleet, volume: float = 1.0) -> Evaluation:
     """Predict the latencies of every flow at `volume` times the demand, routing unchanged."""
     flows, states = instance.flows, _states(instance, fleet, volume)
-    first, later = _first_token(instance, fleet, states), _tokens(instance, fleet, states)
-    misses = _misses(instance, fleet, states, (first, later))
+    first, later = _first_tokens(instance, fleet, states), _later_tokens(instance, fleet, states)
+    misses = _misses(instance, fleet, states, first, later)
     rows = np.array([*_class_shares(instance), flows.share])
-    longest = max((float(part.offset.max() + part.delay.seconds[-1]) for part in first), default=0.0)
-    slowest = max((float(one.ceiling.max()) + 8.0 * one.jitter for one in (part.steps for part in later)), default=0.0)
-    ttft = _quantiles(first, rows, longest + 1.0)
-    tokens = rows * (flows.osl > 1.0)
-    tpot = _quantiles(later, tokens, slowest + 1e-3)
-    prompt_step = max((float(np.max(one.steps.prompt_step)) for one in later), default=0.0)
+    tokens, steps = rows * (flows.osl > 1.0), [pool.steps for pool in later]
+    longest = max((float(pool.offset.max() + pool.delay.seconds[-1]) for pool in first), default=0.0)
+    slowest = max((float(each.ceiling.max()) + 8.0 * each.jitter for each in steps), default=0.0)
+    gap = max((float(np.max(each.prompt_step)) for each in steps), default=0.0)
     others = {
-        metric: _quantiles(FORMULAS[metric](instance, later), tokens, max(slowest, prompt_step) + 1e-3)
+        metric: _quantiles(FORMULAS[metric](instance, later), tokens, max(slowest, gap) + 1e-3)
         for metric in flows.others
     }
-    overall = float(flows.share @ misses.flow_attainment / flows.share.sum())
-    reached = misses.flow_attainment, misses.attainment, overall
-    return Evaluation(misses.states, *reached, ttft, tpot, misses.stable, others)
+    return Evaluation(
+        states=states,
+        flow_attainment=misses.flow_attainment,
+        attainment=misses.attainment,
+        overall=float(flows.share @ misses.flow_attainment / flows.share.sum()),
+        ttft=_quantiles(first, rows, longest + 1.0),
+        tpot=_quantiles(later, tokens, slowest + 1e-3),
+        stable=misses.stable,
+        metrics=others,
+    )
 
 
-def _class_shares(instance: Instance) -> FloatArray:
-    """Share of each flow in each class, (classes, flows)."""
-    flows = instance.flows
-    return np.array([flows.share * (flows.slo == k) for k in range(len(instance.problem.slos))])
-
-
-def _goals(instance: Instance) -> FloatArray:
+def class_goals(instance: Instance) -> FloatArray:
     """Attainment that each class asks for [1], (classes,)."""
     return np.array([slo.attainment for slo in instance.problem.slos])
 
 
+def class_attainment(instance: Instance, flow_attainment: FloatArray) -> FloatArray:
+    """Attainment of each class, (classes,), from that of each flow, (flows,) [1]."""
+    weight = _class_shares(instance)
+    return np.asarray((weight @ flow_attainment) / weight.sum(axis=1))
+
+
+def keeps_goals(instance: Instance, attainment: FloatArray) -> bool:
+    """Whether every class has the attainment, (classes,) [1], that it asks for."""
+    return bool((attainment >= class_goals(instance) - 1e-9).all())
+
+
 def holds(instance: Instance, prediction: Misses | Evaluation) -> bool:
     """Whether every class keeps its attainment goal."""
-    return prediction.stable and bool((prediction.attainment >= _goals(instance) - 1e-9).all())
+    return prediction.stable and keeps_goals(instance, prediction.attainment)
+
+
+def holds_at(instance: Instance, fleet: Fleet, loads: FloatArray | float = 1.0) -> bool:
+    """Whether every class keeps its goal when each pool gets `loads` (pools,) times the demand routed to it.
+
+    As `holds` says of `predict_misses`; a fleet that falls behind costs less to refuse.
+    """
+    return all(keeps_up(instance, *load) for load in _loads(fleet, loads)) and holds(
+        instance, predict_misses(instance, fleet, loads)
+    )
 
 
 def reach(instance: Instance, fleet: Fleet, states: tuple[PoolState, ...]) -> float:
@@ -163,20 +175,21 @@ def reach(instance: Instance, fleet: Fleet, states: tuple[PoolState, ...]) -> fl
     """
     if not all(state.stable for state in states):
         return 0.0
-    flows, weight, goals = instance.flows, _class_shares(instance), _goals(instance)
 
     def share(late: FloatArray) -> float:
-        attainment = weight @ np.clip(1.0 - late, 0.0, 1.0) / weight.sum(axis=1)
-        return float(((attainment + 1e-9) / goals).min())
+        kept = class_attainment(instance, np.clip(1.0 - late, 0.0, 1.0))
+        return float(((kept + 1e-9) / class_goals(instance)).min())
 
-    late = _slow_tokens(instance, _tokens(instance, fleet, states)) + _full(fleet, states, flows.isl.size)
+    late = _slow_tokens(instance, _later_tokens(instance, fleet, states)) + _full(instance, fleet, states)
     reached = share(late)
-    return reached if reached < 1.0 else share(late + _exceeds(_first_token(instance, fleet, states), flows.ttft))
+    if reached < 1.0:
+        return reached
+    return share(late + _exceeds(_first_tokens(instance, fleet, states), instance.flows.ttft))
 
 
 def promise(instance: Instance, fleet: Fleet, volume: float = 1.0) -> float:
     """Share of its goal that the worst class reaches by formula at `volume` times the demand [1]."""
-    return float((predict_misses(instance, fleet, volume).attainment / _goals(instance)).min())
+    return float((predict_misses(instance, fleet, volume).attainment / class_goals(instance)).min())
 
 
 def largest_load(good: Callable[[float], bool], most: float = 1e9, tolerance: float = 1e-3) -> float:
@@ -194,22 +207,80 @@ def largest_load(good: Callable[[float], bool], most: float = 1e9, tolerance: fl
 
 def goodput_volume(instance: Instance, fleet: Fleet) -> float:
     """Highest multiple of the demand at which every class keeps its goal, routing unchanged."""
-    if not fleet.pools:
-        return 0.0
-    return largest_load(lambda volume: holds(instance, predict_misses(instance, fleet, volume)))
+    return largest_load(lambda volume: holds_at(instance, fleet, volume)) if fleet.pools else 0.0
 
 
 @dataclass(frozen=True, slots=True)
-class _FirstToken:
-    """TTFT at one pool: offset (flows,) [s], and a delay; weight (flows,): share of the flow served here."""
+class Headroom:
+    """One pool: `load` times its present load is the most that keeps every goal; `resource` gives out first."""
 
-    weight: FloatArray
-    offset: FloatArray
-    delay: Delay
+    load: float
+    resource: Resource
 
-    def exceeds(self, limit: FloatArray) -> FloatArray:
-        """Share of each flow that is served here and exceeds the limit, (flows,)."""
-        return self.weight * self.delay.exceeds(limit - self.offset)
+
+def pool_headroom(
+    instance: Instance, fleet: Fleet, index: int, volume: float = 1.0, *, others: float = 1.0
+) -> Headroom:
+    """Raise the load of one pool until a goal breaks; others: share of their loads that the other pools keep [1]."""
+
+    def loads(factor: float) -> FloatArray:
+        return np.where(np.arange(len(fleet.pools)) == index, volume * factor, volume * others)
+
+    most = largest_load(lambda factor: holds_at(instance, fleet, loads(factor)), most=32.0)
+    before = predict_misses(instance, fleet, loads(1.0 if most >= 1.0 else 0.5 * most)) if most > 0.0 else None
+    after = predict_misses(instance, fleet, loads(max(most, LIGHT) * 1.01))
+    return Headroom(most, _first_to_give(instance, fleet, index, before, after))
+
+
+def _first_to_give(instance: Instance, fleet: Fleet, index: int, before: Misses | None, after: Misses) -> Resource:
+    """The resource behind the reason that grows most between two loads of a pool, or from nothing to the second."""
+
+    def grown(reason: str) -> float:
+        more = getattr(after, reason) - (0.0 if before is None else getattr(before, reason))
+        return float(instance.flows.share @ more)
+
+    pool, state = fleet.pools[index], after.states[index]
+    if pool.role is Role.PREFILL:
+        return Resource.TIME
+    growth = {fuller(instance, pool, state): grown("full"), Resource.ATTENTION_TIME: grown("tpot")}
+    if pool.role is Role.COLOCATED:
+        growth[Resource.TIME] = grown("ttft")
+    return max(growth, key=lambda resource: growth[resource])
+
+
+def fuller(instance: Instance, pool: FleetPool, state: PoolState) -> Resource:
+    """What a pool that generates has less of left: KV memory or slots."""
+    return Resource.KV_MEMORY if state.memory >= state.running / instance.tables.seqs[pool.seqs] else Resource.SLOTS
+
+
+def _loads(fleet: Fleet, loads: FloatArray | float) -> list[tuple[FleetPool, float]]:
+    """Each pool and its load, from `loads` (pools,) or one for all [1]."""
+    each = np.broadcast_to(np.asarray(loads, dtype=np.float64), len(fleet.pools))
+    return [(pool, float(load)) for pool, load in zip(fleet.pools, each, strict=True)]
+
+
+def _states(instance: Instance, fleet: Fleet, loads: FloatArray | float) -> tuple[PoolState, ...]:
+    return tuple(pool_state(instance, *load) for load in _loads(fleet, loads))
+
+
+def _class_shares(instance: Instance) -> FloatArray:
+    """Share of each flow in each class, (classes, flows)."""
+    flows = instance.flows
+    return np.asarray(flows.share * (flows.slo == np.arange(len(instance.problem.slos))[:, None]))
+
+
+def _full(instance: Instance, fleet: Fleet, states: tuple[PoolState, ...]) -> FloatArray:
+    """Chance that a request of each flow meets full slots or full memory, (flows,)."""
+    pairs = [(pool, state) for pool, state in zip(fleet.pools, states, strict=True) if pool.role is not Role.PREFILL]
+    return sum((pool.route * state.full for pool, state in pairs), np.zeros(instance.flows.isl.size))
+
+
+def _slow_tokens(instance: Instance, later: Sequence[_LaterTokens]) -> FloatArray:
+    """Share of each flow whose later tokens are late, (flows,); who is late by several metrics is late once."""
+    late = _exceeds(later, instance.flows.tpot * (1.0 + 1e-9))
+    for metric, limit in instance.flows.others.items():
+        late = np.maximum(late, _exceeds(FORMULAS[metric](instance, later), limit))
+    return late
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,8 +314,17 @@ class _TailOfGaps:
         return self.tokens.weight * self.tokens.generates * self.tokens.steps.tail_exceeds(limit, self.gaps)
 
 
+def _later_tokens(instance: Instance, fleet: Fleet, states: tuple[PoolState, ...]) -> list[_LaterTokens]:
+    """TPOT at every pool that generates."""
+    return [
+        _LaterTokens(pool.route, state.steps, instance.flows.osl > 1.0)
+        for pool, state in zip(fleet.pools, states, strict=True)
+        if state.steps is not None and pool.role is not Role.PREFILL
+    ]
+
+
 def _tails_of_gaps(instance: Instance, later: Sequence[_LaterTokens]) -> Sequence[_TailOfGaps]:
-    return [_TailOfGaps(part, np.maximum(instance.flows.osl - 1.0, 0.0)) for part in later]
+    return [_TailOfGaps(pool, np.maximum(instance.flows.osl - 1.0, 0.0)) for pool in later]
 
 
 FORMULAS: Mapping[Metric, Callable[[Instance, Sequence[_LaterTokens]], Sequence[_TailOfGaps]]] = MappingProxyType(
@@ -252,15 +332,42 @@ FORMULAS: Mapping[Metric, Callable[[Instance, Sequence[_LaterTokens]], Sequence[
 )
 """What the steps of each pool say of the metrics of later tokens other than TPOT."""
 
-_Parts = Sequence[_FirstToken] | Sequence[_LaterTokens] | Sequence[_TailOfGaps]
+
+@dataclass(frozen=True, slots=True)
+class Delay:
+    """The whole delay: late (classes, nodes), P(delay > seconds (nodes,)) by class of the prompt; member (flows,)."""
+
+    seconds: FloatArray
+    late: FloatArray
+    member: NDArray[np.int64]
+
+    def exceeds(self, slack: FloatArray) -> FloatArray:
+        """P(delay > slack) of each flow, slack (..., flows) [s]."""
+        return exceeds_by_class(slack, self.seconds, self.late, self.member)
 
 
-def _exceeds(parts: _Parts, limit: FloatArray) -> FloatArray:
+@dataclass(frozen=True, slots=True)
+class _FirstToken:
+    """TTFT at one pool: offset (flows,) [s], and a delay; weight (flows,): share of the flow served here."""
+
+    weight: FloatArray
+    offset: FloatArray
+    delay: Delay
+
+    def exceeds(self, limit: FloatArray) -> FloatArray:
+        """Share of each flow that is served here and exceeds the limit, (flows,)."""
+        return self.weight * self.delay.exceeds(limit - self.offset)
+
+
+_Latencies = Sequence[_FirstToken] | Sequence[_LaterTokens] | Sequence[_TailOfGaps]
+
+
+def _exceeds(pools: _Latencies, limit: FloatArray) -> FloatArray:
     """P(latency > limit) of each flow over all pools; limit (..., flows) or (..., 1)."""
-    return np.asarray(reduce(add, (part.exceeds(limit) for part in parts), np.float64(0.0)))
+    return np.asarray(reduce(add, (pool.exceeds(limit) for pool in pools), np.float64(0.0)))
 
 
-def _quantiles(parts: _Parts, shares: FloatArray, top: float) -> FloatArray:
+def _quantiles(pools: _Latencies, shares: FloatArray, top: float) -> FloatArray:
     """Quantiles of the mixtures of flows weighted by `shares` (rows, flows), by bisection, (rows, quantiles) [s].
 
     0 for rows without any flow.
@@ -270,15 +377,15 @@ def _quantiles(parts: _Parts, shares: FloatArray, top: float) -> FloatArray:
     low, high = np.zeros(allowed.shape), np.full(allowed.shape, top)
     for _ in range(40):
         middle = (low + high) / 2.0
-        above = np.einsum("rf,rqf->rq", shares, _exceeds(parts, middle[:, :, None])) > allowed
+        above = np.einsum("rf,rqf->rq", shares, _exceeds(pools, middle[:, :, None])) > allowed
         low, high = np.where(above, middle, low), np.where(above, high, middle)
     return np.asarray(np.where(total[:, None] > 0.0, high, 0.0))
 
 
-def _first_token(instance: Instance, fleet: Fleet, states: tuple[PoolState, ...]) -> list[_FirstToken]:
+def _first_tokens(instance: Instance, fleet: Fleet, states: tuple[PoolState, ...]) -> list[_FirstToken]:
     """TTFT: queue, prompt, and where roles are apart the hand-over, the rest of a decode step and the first own one."""
     decodes = [(pool, state) for pool, state in zip(fleet.pools, states, strict=True) if pool.role is Role.DECODE]
-    mixes, parts = iter(hand_over_mix(instance, fleet)), []
+    mixes, first = iter(hand_over_mix(instance, fleet)), []
     for pool, state in zip(fleet.pools, states, strict=True):
         if state.wait is None or pool.role is Role.DECODE:
             continue
@@ -289,8 +396,8 @@ def _first_token(instance: Instance, fleet: Fleet, states: tuple[PoolState, ...]
         elif state.steps is not None:
             idle = state.steps.quiet / float(instance.tables.pipeline[pool.shape])
         rests = ((1.0 - state.under_way, idle), (state.under_way, state.beside))
-        parts.append(_FirstToken(pool.route, offset, delay_of(state.wait, later, rests)))
-    return parts
+        first.append(_FirstToken(pool.route, offset, delay_of(state.wait, later, rests)))
+    return first
 
 
 def _handed_over(
@@ -320,16 +427,99 @@ def _handed_over(
     return seconds, hand_over_waits(cards, taken_by, loading)
 
 
-def _tokens(instance: Instance, fleet: Fleet, states: tuple[PoolState, ...]) -> list[_LaterTokens]:
-    """TPOT at every pool that generates."""
-    return [
-        _LaterTokens(pool.route, state.steps, instance.flows.osl > 1.0)
-        for pool, state in zip(fleet.pools, states, strict=True)
-        if state.steps is not None and pool.role is not Role.PREFILL
-    ]
+def card_wait(
+    rate: FloatArray, seconds: FloatArray, cards: float, arrival_scv: float, together: float
+) -> tuple[float, float]:
+    """Chance that a transfer finds the card of its engine busy, and the mean wait if so [s].
+
+    rate (flows,) [1/s] and seconds (flows,) of transfers over `cards` equal cards; arrivals of squared coefficient of
+    variation ca2 are dealt out to them in turn, which leaves 1 + (ca2 - 1) / cards. Of `together` transfers that begin
+    at once, half of the others are ahead of one.
+
+    >>> card_wait(np.array([1.0]), np.array([0.5]), 1.0, 1.0, 1.0)
+    (0.5, 0.5)
+    """
+    total = float(rate.sum())
+    if total <= 0.0:
+        return 0.0, 0.0
+    mean, second = float(rate @ seconds) / total, float(rate @ seconds**2) / total
+    busy = total * mean / cards
+    if busy <= 0.0:
+        return 0.0, 0.0
+    scv = 1.0 + max(arrival_scv - 1.0, 0.0) / cards
+    ahead = (together - 1.0) / 2.0
+    queued = min(busy, 1.0) * float(conditional_wait(1.0, busy, mean, second, scv)) + ahead * mean
+    chance = min(busy + ahead / (1.0 + ahead), 1.0)
+    return chance, queued / chance
 
 
-def _full(fleet: Fleet, states: tuple[PoolState, ...], flows: int) -> FloatArray:
-    """Chance that a request of each flow meets full slots or full memory, (flows,)."""
-    pairs = [(pool, state) for pool, state in zip(fleet.pools, states, strict=True) if pool.role is not Role.PREFILL]
-    return sum((pool.route * state.full for pool, state in pairs), np.zeros(flows))
+def waits_of(chance: float, mean: float, levels: FloatArray) -> FloatArray:
+    """Quantiles of a wait that is none but with `chance`, and then exponential with this mean [s]."""
+    above = np.minimum((1.0 - levels) / max(chance, 1e-300), 1.0)
+    return np.asarray(-mean * np.log(above))
+
+
+def entry_steps(state: PoolState, levels: FloatArray, loading: float = 0.0) -> FloatArray:
+    """Quantiles of the time from the arrival of a request to the end of the first step that has it [s].
+
+    If a step is in progress (P = 1 - exp(-running)), the rest of it and those during which the KV is loaded, `loading`
+    [1]; then a step of its own.
+    """
+    met, step = _met(state)
+    into = np.maximum(levels - (1.0 - met), 0.0) / met
+    return np.asarray(step * (1.0 + into + loading * (into > 0.0)))
+
+
+def _met(state: PoolState) -> tuple[float, float]:
+    """Chance that a request meets a decode step in progress [1], and how long that lasts [s]."""
+    met = max(float(step_in_progress(state.running)), 1e-12)
+    return met, 0.0 if state.steps is None else state.steps.met(state.rate)
+
+
+def hidden_transfer(decodes: Sequence[tuple[PoolState, float]], loading: float) -> float:
+    """Transfer that the steps hide during which a decode engine loads KV, on average [s]."""
+    hidden = 0.0
+    for state, share in decodes:
+        met, step = _met(state)
+        hidden += share * loading * met * step
+    return hidden
+
+
+def hand_over_waits(
+    cards: Sequence[tuple[float, float]], decodes: Sequence[tuple[PoolState, float]], loading: float = 0.0
+) -> FloatArray:
+    """Equally likely values of all that follows a prompt, but its transfer, (points,) [s].
+
+    cards: (chance, mean wait) of every card on the way; decodes: the pools that take requests in, and their shares;
+    loading: see `entry_steps`.
+    """
+    levels = (np.arange(POINTS) + 0.5) / POINTS
+    result = np.zeros(POINTS)
+    for state, share in decodes:
+        result += share * entry_steps(state, levels, loading)
+    for number, (chance, mean) in enumerate(cards, start=1):
+        result += waits_of(chance, mean, (np.arange(POINTS) + 0.5) * GOLDEN**number % 1.0)
+    return result
+
+
+def delay_of(wait: PromptWait, later: FloatArray, rests: Sequence[tuple[float, float]]) -> Delay:
+    """Wait for an engine where all are busy, else the rest of a step, and then one of the values of `later` (points,).
+
+    rests: (chance, length [s]) of the step that a prompt finds in progress on an engine that is free for it.
+    """
+    last = later.max() + max((length for _, length in rests), default=0.0)
+    thinned = wait.seconds[:: 1 if later.size == 1 else 4]
+    ends = np.r_[wait.seconds[-1] + wait.seconds[1] + later.max(), last]
+    nodes = np.unique(np.r_[np.linspace(later.min(), last, NODES), later.min() + thinned, ends])
+    slack = nodes - later[:, None]
+    free = sum((chance * rest_exceeds(slack, length) for chance, length in rests), np.zeros(slack.shape))
+    rows = []
+    for waiting in wait.late:
+        busy = np.interp(slack, wait.seconds, waiting, left=1.0, right=0.0)
+        rows.append((wait.chance * busy + (1.0 - wait.chance) * free).mean(axis=0))
+    return Delay(nodes, np.array(rows), wait.member)
+
+
+def rest_exceeds(slack: FloatArray, step: float) -> FloatArray:
+    """P(rest of a step > slack), met at any time with equal chance; 1 where slack is negative [1]."""
+    return np.where(slack < 0.0, 1.0, np.clip(1.0 - slack / step, 0.0, 1.0) if step > 0.0 else 0.0)

@@ -219,7 +219,7 @@ class _Engines:
     @property
     def slope(self) -> FloatArray:
         """KV reads of one running request of each flow in a step, (flows,) [s]."""
-        return self.tables.attention_slope[self.pool.shape]
+        return np.asarray(self.tables.attention_slope[self.pool.shape])
 
     @property
     def saved_alone(self) -> float:
