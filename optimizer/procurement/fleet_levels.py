@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from optimizer.fleets import bought
-from optimizer.fleets.build_plan import fleet_gpus
-from optimizer.fleets.fleet import Fleet
+from optimizer.fleets.fleet import Fleet, fleet_gpus
+from optimizer.fleets.fleet import within_limits as gpus_within_limits
 from optimizer.plans.plan_pools import EnginePool
 from optimizer.rivals.by_evaluation import Evaluated
 from optimizer.whatif.physics import Engines, engines_of
@@ -144,4 +143,4 @@ def _best(options: Sequence[Option], prices: Sequence[Sequence[float]] | None) -
 def within_limits(problem: Problem, option: Option) -> bool:
     """Whether a fleet is within every limit of the problem; its pools are counted as they are, none merged."""
     pools_fit = problem.constraints.fits(pool.role for part in option.parts for pool in part.fleet.pools)
-    return pools_fit and bool(bought.within_limits(problem, np.array(option.gpus)))
+    return pools_fit and bool(gpus_within_limits(problem, np.array(option.gpus)))
