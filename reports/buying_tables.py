@@ -9,7 +9,7 @@ import numpy as np
 
 from costmodel.units import KILO
 from optimizer.fleets.binding import limits_by_use
-from optimizer.fleets.build_plan import fleet_gpus
+from optimizer.fleets.fleet import fleet_gpus
 from optimizer.plans.plan_pools import engine_counts
 from optimizer.procurement.bill import Hours
 from optimizer.procurement.buying import Bought

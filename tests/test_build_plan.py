@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from optimizer.fleets.binding import limits_by_use, pool_binding
-from optimizer.fleets.bought import billed_gpus
-from optimizer.fleets.headroom import Headroom, pool_headroom
+from optimizer.fleets.evaluate import Headroom, pool_headroom
+from optimizer.fleets.fleet import billed_gpus
 from optimizer.loads.loads import Resource
 from optimizer.recommend.level import Level
 from optimizer.recommend.optimize import optimize

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodel.prompt_queue import Prompts, prompt_wait
-from optimizer.fleets.first_token import (
+from optimizer.fleets.evaluate import (
     POINTS,
     card_wait,
     delay_of,

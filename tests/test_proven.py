@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from optimizer.fleets.build_plan import fleet_cost
-from optimizer.fleets.fleet import Fleet
+from optimizer.fleets.fleet import Fleet, fleet_cost
 from optimizer.plans.plan import Status
 from optimizer.plans.plan_simulation import Tuning
 from optimizer.plans.proof import Proof

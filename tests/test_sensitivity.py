@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from optimizer.fleets.accuracy import accuracy_records
+from optimizer.fleets.error_bars import accuracy_records
 from optimizer.plans.plan_pools import EnginePool, engine_counts, unpriced
 from optimizer.plans.plan_sensitivity import PricePiece, Sensitivity
 from optimizer.recommend.level import Brake

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodel.engine import Role
-from optimizer.fleets.build_plan import fleet_cost
+from optimizer.fleets.fleet import fleet_cost
 from optimizer.recommend.level import Level
 from optimizer.recommend.optimize import optimize
 from optimizer.rivals.fewer import still_holds

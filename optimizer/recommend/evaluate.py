@@ -9,8 +9,7 @@ from pathlib import Path
 
 from costmodel.errors import BelowFloorError
 from costmodel.simulator import prepare
-from optimizer.fleets.build_plan import fleet_cost
-from optimizer.fleets.fleet import Fleet
+from optimizer.fleets.fleet import Fleet, fleet_cost
 from optimizer.plans.evaluation import FleetEvaluation, PoolNeed, Provisioning
 from optimizer.plans.plan import Plan, Status
 from optimizer.plans.plan_simulation import JudgedFleet

@@ -6,9 +6,8 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from optimizer.fleets.build_plan import fleet_cost
 from optimizer.fleets.evaluate import holds, predict_misses
-from optimizer.fleets.fleet import Fleet
+from optimizer.fleets.fleet import Fleet, fleet_cost
 from optimizer.loads.instance import Instance
 from optimizer.loads.late import Deadline
 from optimizer.plans.plan import Status

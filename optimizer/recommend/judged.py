@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 
 from costmodel.words import percentage
 from optimizer.fleets.binding import binding
-from optimizer.fleets.build_plan import engine_pools, fleet_cost
+from optimizer.fleets.build_plan import engine_pools
 from optimizer.fleets.evaluate import holds, predict_misses
-from optimizer.fleets.fleet import Fleet
+from optimizer.fleets.fleet import Fleet, fleet_cost
 from optimizer.loads.late import Late
 from optimizer.plans.plan import Alternative, Binding, Plan, Status
 from optimizer.plans.proof import OPTIMAL_GAP, Proof, bound_for, proof_of_judged

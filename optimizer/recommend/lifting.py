@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from costmodel.workload import scale_rate
-from optimizer.fleets.bought import FloatArray
+from optimizer.fleets.fleet import FloatArray
 from optimizer.loads.diagnose import without_limits
 from optimizer.loads.instance import Instance
 from search_spaces.problem import Billing, Constraints, Goal, Objective, Problem

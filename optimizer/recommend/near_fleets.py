@@ -9,9 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from costmodel.workload import scale_rate
-from optimizer.fleets.build_plan import fleet_cost
 from optimizer.fleets.error_bars import planned_instance
-from optimizer.fleets.fleet import Fleet
+from optimizer.fleets.fleet import Fleet, fleet_cost
 from optimizer.loads.diagnose import with_looser_slos
 from optimizer.loads.instance import Instance
 from optimizer.loads.late import Late

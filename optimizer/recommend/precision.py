@@ -8,10 +8,9 @@ from typing import Final
 
 from costmodel.engine_arrays import ACTIVATION_DTYPE
 from costmodel.errors import InputError
-from optimizer.fleets.bought import pools_apart
-from optimizer.fleets.build_plan import engine_pools, fleet_cost
+from optimizer.fleets.build_plan import engine_pools
 from optimizer.fleets.error_bars import planned_instance
-from optimizer.fleets.fleet import Fleet
+from optimizer.fleets.fleet import Fleet, fleet_cost, pools_apart
 from optimizer.loads.diagnose import check_shapes
 from optimizer.loads.instance import Instance
 from optimizer.loads.late import Late

@@ -16,8 +16,8 @@ from dataclasses import replace
 import numpy as np
 
 from costmodel.words import dollars
-from optimizer.fleets.build_plan import engine_pools, fleet_cost
-from optimizer.fleets.fleet import Fleet
+from optimizer.fleets.build_plan import engine_pools
+from optimizer.fleets.fleet import Fleet, fleet_cost
 from optimizer.loads.instance import Instance
 from optimizer.loads.settings import Settings
 from optimizer.plans.plan import Alternative, Status

@@ -10,8 +10,8 @@ from typing import Final
 from costmodel.engine import Role
 from costmodel.errors import InputError
 from costmodel.words import dearer
-from optimizer.fleets.build_plan import fleet_cost
 from optimizer.fleets.error_bars import at_quantile, slow_end
+from optimizer.fleets.fleet import fleet_cost
 from optimizer.loads.diagnose import check_floors, check_shapes
 from optimizer.loads.instance import make_instance
 from optimizer.plans.plan import Plan, Worth

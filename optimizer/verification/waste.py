@@ -16,9 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.engine import Role
-from optimizer.fleets.build_plan import fleet_cost
 from optimizer.fleets.evaluate import promise
-from optimizer.fleets.fleet import Fleet, FleetPool
+from optimizer.fleets.fleet import Fleet, FleetPool, fleet_cost
 from optimizer.fleets.pool import pool_state
 from optimizer.loads.instance import Instance
 from optimizer.loads.settings import ROLES

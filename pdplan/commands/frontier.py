@@ -83,7 +83,7 @@ def frontier(
 
     Exits with 3 when no value in the range has a fleet that meets the SLOs.
     """
-    from optimizer.fleets.assumed import price_remarks
+    from optimizer.fleets.error_bars import price_remarks
     from optimizer.whatif.frontier import frontier as curve_over
     from optimizer.whatif.frontier import over_of
     from optimizer.whatif.frontier_looks import with_looks
