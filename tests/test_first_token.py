@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from costmodel.decode_queue import DecodeTime, Steps
 from costmodel.prompt_queue import Prompts, prompt_wait
 from optimizer.fleets.evaluate import (
     POINTS,
@@ -17,7 +18,7 @@ from optimizer.fleets.evaluate import (
     hidden_transfer,
     waits_of,
 )
-from optimizer.fleets.pool import PoolState, Steps
+from optimizer.fleets.pool import PoolState
 
 ONE = np.array([1.0])
 IDLE = prompt_wait(Prompts(0.0 * ONE, ONE, ONE, 4.0, 1.0, 1.0))
@@ -26,7 +27,7 @@ BUSY = prompt_wait(Prompts(0.6 * ONE, ONE, 0.9 * ONE, 4.0, 1.0, 1.0))
 
 def decoding(running: float, step: float = 0.02) -> PoolState:
     """A decode pool of one flow whose steps all take as long."""
-    steps = Steps(step, step, ONE, 0.0 * ONE, 0.0 * ONE, 0.0, step)
+    steps = Steps(step, step, DecodeTime(0.0 * ONE, 0.0 * ONE, ONE), 0.0, step * ONE)
     return PoolState(ONE, None, 0.0 * ONE, steps, running, 0.0, 0.0, stable=True)
 
 

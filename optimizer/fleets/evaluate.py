@@ -20,18 +20,18 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.decode_queue import beta_exceeds
+from costmodel.decode_queue import Steps
 from costmodel.engine import Role
 from costmodel.metric import Metric
 from costmodel.prompt_queue import PromptWait, exceeds_by_class
-from costmodel.queueing import conditional_wait, normal_exceeds
+from costmodel.queueing import conditional_wait
 from costmodel.simulator import SCHEDULERS
 from costmodel.transfer import step_in_progress
 from optimizer.loads.instance import Instance
 from optimizer.loads.loads import Resource
 
 from .fleet import Fleet, FleetPool, hand_over_mix
-from .pool import PoolState, Steps, keeps_up, pool_state
+from .pool import PoolState, keeps_up, pool_state
 
 FloatArray = NDArray[np.float64]
 
@@ -91,20 +91,12 @@ def predict_misses(instance: Instance, fleet: Fleet, loads: FloatArray | float =
 
 def misses_of(instance: Instance, fleet: Fleet, states: tuple[PoolState, ...]) -> Misses:
     """Predict who misses from the states of the pools, for those who have worked them out before."""
-    return _misses(
-        instance, fleet, states, _first_tokens(instance, fleet, states), _later_tokens(instance, fleet, states)
-    )
+    return _misses(instance, fleet, states, _first_tokens(instance, fleet, states))
 
 
-def _misses(
-    instance: Instance,
-    fleet: Fleet,
-    states: tuple[PoolState, ...],
-    first: Sequence[_FirstToken],
-    later: Sequence[_LaterTokens],
-) -> Misses:
-    """The same from TTFT and TPOT at each pool."""
-    ttft, tpot = _exceeds(first, instance.flows.ttft), _slow_tokens(instance, later)
+def _misses(instance: Instance, fleet: Fleet, states: tuple[PoolState, ...], first: Sequence[_FirstToken]) -> Misses:
+    """The same from TTFT at each pool."""
+    ttft, tpot = _exceeds(first, instance.flows.ttft), _slow_tokens(instance, fleet, states)
     full, stable = _full(instance, fleet, states), all(state.stable for state in states)
     kept = np.clip(1.0 - ttft - tpot - full, 0.0, 1.0) if stable else np.zeros(full.size)
     return Misses(states, ttft, tpot, full, kept, class_attainment(instance, kept), stable)
@@ -114,16 +106,12 @@ def evaluate(instance: Instance, fleet: Fleet, volume: float = 1.0) -> Evaluatio
     """Predict the latencies of every flow at `volume` times the demand, routing unchanged."""
     flows, states = instance.flows, _states(instance, fleet, volume)
     first, later = _first_tokens(instance, fleet, states), _later_tokens(instance, fleet, states)
-    misses = _misses(instance, fleet, states, first, later)
+    misses = _misses(instance, fleet, states, first)
     rows = np.array([*_class_shares(instance), flows.share])
     tokens, steps = rows * (flows.osl > 1.0), [pool.steps for pool in later]
     longest = max((float(pool.offset.max() + pool.delay.seconds[-1]) for pool in first), default=0.0)
     slowest = max((float(each.ceiling.max()) + 8.0 * each.jitter for each in steps), default=0.0)
     gap = max((float(np.max(each.prompt_step)) for each in steps), default=0.0)
-    others = {
-        metric: _quantiles(FORMULAS[metric](instance, later), tokens, max(slowest, gap) + 1e-3)
-        for metric in flows.others
-    }
     return Evaluation(
         states=states,
         flow_attainment=misses.flow_attainment,
@@ -132,7 +120,10 @@ def evaluate(instance: Instance, fleet: Fleet, volume: float = 1.0) -> Evaluatio
         ttft=_quantiles(first, rows, longest + 1.0),
         tpot=_quantiles(later, tokens, slowest + 1e-3),
         stable=misses.stable,
-        metrics=others,
+        metrics={
+            metric: _quantiles(_later_tokens(instance, fleet, states, metric), tokens, max(slowest, gap) + 1e-3)
+            for metric in flows.others
+        },
     )
 
 
@@ -180,7 +171,7 @@ def reach(instance: Instance, fleet: Fleet, states: tuple[PoolState, ...]) -> fl
         kept = class_attainment(instance, np.clip(1.0 - late, 0.0, 1.0))
         return float(((kept + 1e-9) / class_goals(instance)).min())
 
-    late = _slow_tokens(instance, _later_tokens(instance, fleet, states)) + _full(instance, fleet, states)
+    late = _slow_tokens(instance, fleet, states) + _full(instance, fleet, states)
     reached = share(late)
     if reached < 1.0:
         return reached
@@ -275,62 +266,46 @@ def _full(instance: Instance, fleet: Fleet, states: tuple[PoolState, ...]) -> Fl
     return sum((pool.route * state.full for pool, state in pairs), np.zeros(instance.flows.isl.size))
 
 
-def _slow_tokens(instance: Instance, later: Sequence[_LaterTokens]) -> FloatArray:
-    """Share of each flow whose later tokens are late, (flows,); who is late by several metrics is late once."""
-    late = _exceeds(later, instance.flows.tpot * (1.0 + 1e-9))
-    for metric, limit in instance.flows.others.items():
-        late = np.maximum(late, _exceeds(FORMULAS[metric](instance, later), limit))
-    return late
+FORMULAS: Mapping[Metric, Callable[[Steps, FloatArray, FloatArray], FloatArray]] = MappingProxyType(
+    {Metric.TPOT: lambda steps, limit, _: steps.exceeds(limit), Metric.ITL_P99: Steps.tail_exceeds}
+)
+"""P(metric > limit) of requests of so many gaps, from (steps, limit, gaps), by metric of later tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class _LaterTokens:
-    """TPOT at one pool: a quiet step with its jitter, or up to full steps a beta distribution."""
+    """A metric of later tokens at one pool.
 
+    weight (flows,): share of the flow served here; gaps (flows,): between the tokens of a request, some have none.
+    """
+
+    metric: Metric
     weight: FloatArray
     steps: Steps
-    generates: NDArray[np.bool_]
-
-    def exceeds(self, limit: FloatArray) -> FloatArray:
-        """Share of each flow that is served here and exceeds the limit; requests of one token have none, (flows,)."""
-        steps = self.steps
-        usually, jitter = steps.quiet + steps.own, max(steps.jitter, 1e-12)
-        above, most = limit - usually + steps.below, np.maximum(steps.ceiling - usually, 1e-9) + steps.below
-        held_up = beta_exceeds(above, steps.mean + steps.below, steps.spread, most)
-        usual = steps.undisturbed * steps.calm_exceeds(limit) + (1.0 - steps.undisturbed) * held_up
-        worst = normal_exceeds((limit - steps.ceiling) / jitter)
-        return np.asarray(self.weight * np.minimum(usual, worst) * self.generates)
-
-
-@dataclass(frozen=True, slots=True)
-class _TailOfGaps:
-    """ITL p99 at one pool; gaps (flows,): between the tokens of a request [1]."""
-
-    tokens: _LaterTokens
     gaps: FloatArray
 
     def exceeds(self, limit: FloatArray) -> FloatArray:
-        """Share of each flow that is served here and exceeds the limit; requests of one token have none, (flows,)."""
-        return self.tokens.weight * self.tokens.generates * self.tokens.steps.tail_exceeds(limit, self.gaps)
+        """Share of each flow that is served here and exceeds the limit, (flows,)."""
+        return np.asarray(self.weight * (self.gaps > 0.0) * FORMULAS[self.metric](self.steps, limit, self.gaps))
 
 
-def _later_tokens(instance: Instance, fleet: Fleet, states: tuple[PoolState, ...]) -> list[_LaterTokens]:
-    """TPOT at every pool that generates."""
+def _later_tokens(
+    instance: Instance, fleet: Fleet, states: tuple[PoolState, ...], metric: Metric = Metric.TPOT
+) -> list[_LaterTokens]:
+    """One metric at every pool that generates."""
+    gaps = np.maximum(instance.flows.osl - 1.0, 0.0)
     return [
-        _LaterTokens(pool.route, state.steps, instance.flows.osl > 1.0)
+        _LaterTokens(metric, pool.route, state.steps, gaps)
         for pool, state in zip(fleet.pools, states, strict=True)
         if state.steps is not None and pool.role is not Role.PREFILL
     ]
 
 
-def _tails_of_gaps(instance: Instance, later: Sequence[_LaterTokens]) -> Sequence[_TailOfGaps]:
-    return [_TailOfGaps(pool, np.maximum(instance.flows.osl - 1.0, 0.0)) for pool in later]
-
-
-FORMULAS: Mapping[Metric, Callable[[Instance, Sequence[_LaterTokens]], Sequence[_TailOfGaps]]] = MappingProxyType(
-    {Metric.ITL_P99: _tails_of_gaps}
-)
-"""What the steps of each pool say of the metrics of later tokens other than TPOT."""
+def _slow_tokens(instance: Instance, fleet: Fleet, states: tuple[PoolState, ...]) -> FloatArray:
+    """Share of each flow whose later tokens are late, (flows,); who is late by several metrics is late once."""
+    limits = {Metric.TPOT: instance.flows.tpot * (1.0 + 1e-9), **instance.flows.others}
+    late = [_exceeds(_later_tokens(instance, fleet, states, metric), limit) for metric, limit in limits.items()]
+    return reduce(np.maximum, late)
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,7 +334,7 @@ class _FirstToken:
         return self.weight * self.delay.exceeds(limit - self.offset)
 
 
-_Latencies = Sequence[_FirstToken] | Sequence[_LaterTokens] | Sequence[_TailOfGaps]
+_Latencies = Sequence[_FirstToken] | Sequence[_LaterTokens]
 
 
 def _exceeds(pools: _Latencies, limit: FloatArray) -> FloatArray:

@@ -20,12 +20,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.beside import Beside, feedback
-from costmodel.decode_queue import any_of, decode_time, first_of
+from costmodel.decode_queue import DecodeTime, Steps, any_of, decode_time, first_of
 from costmodel.engine import Role
-from costmodel.metric import GAP_SHARE
 from costmodel.mixed_wait import Company, Transit, with_company, with_crowd, with_transit
 from costmodel.prompt_queue import Prompts, PromptWait, bunch_behind, prompt_wait
-from costmodel.queueing import lanes_held_up, normal_exceeds, poisson_exceeds, wait_probability
+from costmodel.queueing import lanes_held_up, normal_exceeds, wait_probability
 from costmodel.seat_queue import Seats, at_once, seat_wait, taken_chance, within_seats
 from optimizer.loads.flows import Flows
 from optimizer.loads.instance import Instance
@@ -59,68 +58,6 @@ ENGINES_KEPT = 2000
 
 NOTHING = 1e-9
 """Requests per second that stand for none, so that a pool which nothing is sent to has a state too [1/s]."""
-
-
-@dataclass(frozen=True, slots=True)
-class Steps:
-    """Steps of the requests that run at a pool.
-
-    step: mean decode step [s]; quiet: mean step without prompts [s]; undisturbed (flows,): share of requests that meet
-    no prompt; mean, spread (flows,): of the TPOT of the others, above `quiet` and `own` [s]; jitter: spread of a step
-    that comes from the batch [s]; ceiling (flows,): TPOT at most [s]; own (flows,): by how much the quiet steps that a
-    request meets are longer than `quiet`, as they hold it too [s]; alone: share of requests that find an engine without
-    others [1], and lone (flows,): by how much their steps are longer than `quiet` [s]; below (flows,): by how much the
-    TPOT of those who meet prompts may be shorter than `quiet` and `own`, as the batch varies [s]; prompt_step (any,):
-    lengths of the steps that carry prompts [s], prompt_rate (any,): how many of each there are per second at an engine,
-    and in_a_row: how many of them one prompt makes on average [1].
-    """
-
-    step: float
-    quiet: float
-    undisturbed: FloatArray
-    mean: FloatArray
-    spread: FloatArray
-    jitter: float
-    ceiling: FloatArray
-    own: FloatArray | float = 0.0
-    alone: float = 0.0
-    lone: FloatArray | float = 0.0
-    below: FloatArray | float = 0.0
-    prompt_step: FloatArray | float = 0.0
-    prompt_rate: FloatArray | float = 0.0
-    in_a_row: float = 1.0
-
-    def met(self, rate: FloatArray) -> float:
-        """Mean step without prompts that requests at `rate` (flows,) [1/s] meet [s]."""
-        return self.quiet + float(np.average(np.broadcast_to(self.own, rate.shape), weights=np.maximum(rate, 1e-300)))
-
-    def calm_exceeds(self, limit: FloatArray) -> FloatArray:
-        """P(TPOT > limit) of requests of each flow that meet no prompt, limit (..., flows) or (..., 1) [1].
-
-        Others than those who decode alone meet a batch that is normally distributed, of such a mean and variance that
-        both together have `own` and `jitter`.
-        """
-        beside = max(1.0 - self.alone, 1e-12)
-        more = np.maximum(self.own - self.alone * self.lone, 0.0) / beside
-        between = self.alone * (self.lone - self.own) ** 2 + beside * (more - self.own) ** 2
-        jitter = np.sqrt(np.maximum(self.jitter**2 - between, 0.0) / beside)
-        others = normal_exceeds((limit - self.quiet - more) / np.maximum(jitter, 1e-12))
-        return np.asarray(self.alone * (limit < self.quiet + self.lone) + (1.0 - self.alone) * others)
-
-    def tail_exceeds(self, limit: FloatArray, gaps: FloatArray) -> FloatArray:
-        """P(ITL p99 > limit) of requests with so many gaps (flows,), limit (..., flows) or (..., 1) [1].
-
-        Of n gaps m = 0.01 n, rounded down, may be longer. Quiet steps of a request are about alike, so that all of them
-        are or none. Of those with prompts M = n t sum prompt_rate [prompt_step > limit] are on average, in rows of c:
-        P(Poisson(M / c) > m / c), and no more than meet a prompt. That counts each prompt as if it had its steps for
-        itself, so it rather accepts.
-        """
-        length, rate = np.atleast_1d(self.prompt_step), np.atleast_1d(self.prompt_rate)
-        order = np.argsort(length)
-        longer = np.append(np.cumsum(rate[order][::-1])[::-1], 0.0)
-        mean = gaps * self.step * longer[np.searchsorted(length[order], limit, side="right")] / self.in_a_row
-        held_up = poisson_exceeds(mean, np.floor((1.0 - GAP_SHARE) * gaps + 1e-9) / self.in_a_row)
-        return np.maximum(self.calm_exceeds(limit), np.minimum(held_up, 1.0 - self.undisturbed))
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,7 +224,7 @@ def _overloaded(rate: FloatArray) -> PoolState:
     endless, nothing = np.full(rate.size, 1e6), np.zeros(rate.size)
     everyone = np.zeros(rate.size, dtype=np.int64)
     wait = PromptWait(np.inf, np.inf, 1.0, np.array([0.0, 1e6]), np.array([[1.0, 0.0]]), everyone, 5e5, 0.0)
-    steps = Steps(1e6, 1e6, nothing + 1.0, nothing, nothing, 0.0, nothing + 1e6)
+    steps = Steps(1e6, 1e6, DecodeTime(nothing, nothing, nothing + 1.0), 0.0, nothing + 1e6)
     return PoolState(rate, wait, endless, steps, np.inf, 1.0, np.inf, stable=False)
 
 
@@ -357,7 +294,7 @@ def _decode_state(engines: _Engines) -> PoolState:
     step = base / (1.0 - read)
     own, jitter = _company_of_requests(engines, running, base)
     nothing = np.zeros(rate.size)
-    steps = Steps(step, step, nothing + 1.0, nothing, nothing, jitter, step + own, own)
+    steps = Steps(step, step, DecodeTime(nothing, nothing, nothing + 1.0, own), jitter, step + own)
     memory, over = engines.memory(step * work)
     room = (engines.seats - running) * np.sqrt(
         engines.pool.replicas / (peakedness(engines.flows) * max(running, 1e-12))
@@ -687,15 +624,9 @@ def _steps(engines: _Engines, mean: _Mean, beside: Beside, wait: PromptWait) -> 
     return Steps(
         step=mean.step,
         quiet=mean.quiet,
-        undisturbed=time.undisturbed,
-        mean=time.mean,
-        spread=time.spread,
+        time=time,
         jitter=float(np.sqrt(jitter)),
         ceiling=np.clip(longest, mean.quiet + time.own, max(mean.step, mean.quiet + mixed.most) + time.own),
-        own=time.own,
-        alone=time.alone,
-        lone=time.lone,
-        below=time.below,
         prompt_step=lengths,
         prompt_rate=rates,
         in_a_row=float(beside.weight @ beside.mixed_steps),
@@ -753,7 +684,7 @@ def _seats(beside: Beside, steps: Steps, latency: FloatArray, wait: PromptWait) 
     of a full batch advance by a step at once, but while prompts are computed: all wait for any, and each for its own.
     """
     engines, seats = beside.engines, beside.seats
-    tpot = steps.quiet + steps.own + (1.0 - steps.undisturbed) * steps.mean
+    tpot = steps.quiet + steps.time.own + (1.0 - steps.time.undisturbed) * steps.time.mean
     lives = wait.chance * wait.mean + float(beside.weight @ (latency + beside.steps * tpot))
     together = replace(beside, engines=1.0)
     swings = together.variance / together.batch * (1.0 - feedback(together)) * (1.0 - together.load)
