@@ -73,7 +73,7 @@ def prompt_wait(prompts: Prompts) -> PromptWait:
     if float(prompts.rate.sum()) <= 1e-12:
         return PromptWait(0.0, 0.0, 0.0, np.array([0.0, 1.0]), np.zeros((1, 2)), np.zeros(flows, np.int64), 0.0, 0.0)
     busy, together, chance = shared_steps(prompts)
-    load = prompts.load
+    load = prompts.per_engine * float(prompts.weight @ prompts.shared)
     grown = float(bubble_grown(prompts, np.array(together)))
     prompts = replace(prompts, alone=np.maximum(prompts.alone + grown, prompts.shared))
     alike = likeness(prompts)

@@ -44,8 +44,3 @@ class Prompts:
     def per_engine(self) -> float:
         """Arrivals per engine [1/s]."""
         return float(self.rate.sum()) / self.engines
-
-    @property
-    def load(self) -> float:
-        """Offered work in full steps over capacity, which must stay below 1."""
-        return self.per_engine * float(self.weight @ self.shared)

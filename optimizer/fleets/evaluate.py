@@ -24,7 +24,7 @@ from optimizer.loads.instance import Instance
 from optimizer.loads.loads import Resource
 
 from .fleet import Fleet, FleetPool, hand_over_mix
-from .pool import PoolState, keeps_up, pool_state
+from .pool import PoolState, pool_state
 
 FloatArray = NDArray[np.float64]
 
@@ -135,13 +135,8 @@ def holds(instance: Instance, prediction: Misses | Evaluation) -> bool:
 
 
 def holds_at(instance: Instance, fleet: Fleet, loads: FloatArray | float = 1.0) -> bool:
-    """Whether every class keeps its goal when each pool gets `loads` (pools,) times the demand routed to it.
-
-    As `holds` says of `predict_misses`; a fleet that falls behind costs less to refuse.
-    """
-    return all(keeps_up(instance, *load) for load in _loads(fleet, loads)) and holds(
-        instance, predict_misses(instance, fleet, loads)
-    )
+    """Whether every class keeps its goal when each pool gets `loads` (pools,) times the demand routed to it."""
+    return holds(instance, predict_misses(instance, fleet, loads))
 
 
 def reach(instance: Instance, fleet: Fleet, states: tuple[PoolState, ...]) -> float:
@@ -230,14 +225,9 @@ def fuller(instance: Instance, pool: FleetPool, state: PoolState) -> Resource:
     return Resource.KV_MEMORY if state.memory >= state.running / instance.tables.seqs[pool.seqs] else Resource.SLOTS
 
 
-def _loads(fleet: Fleet, loads: FloatArray | float) -> list[tuple[FleetPool, float]]:
-    """Each pool and its load, from `loads` (pools,) or one for all [1]."""
-    each = np.broadcast_to(np.asarray(loads, dtype=np.float64), len(fleet.pools))
-    return [(pool, float(load)) for pool, load in zip(fleet.pools, each, strict=True)]
-
-
 def _states(instance: Instance, fleet: Fleet, loads: FloatArray | float) -> tuple[PoolState, ...]:
-    return tuple(pool_state(instance, *load) for load in _loads(fleet, loads))
+    each = np.broadcast_to(np.asarray(loads, dtype=np.float64), len(fleet.pools))
+    return tuple(pool_state(instance, pool, float(load)) for pool, load in zip(fleet.pools, each, strict=True))
 
 
 def _class_shares(instance: Instance) -> FloatArray:

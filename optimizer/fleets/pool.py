@@ -184,13 +184,9 @@ class _Engines:
 
 def pool_state(instance: Instance, pool: FleetPool, volume: float) -> PoolState:
     """The state of a pool at `volume` times the demand routed to it; of prices and limits, it depends on none."""
-    return _state(_engines_of(instance, pool, volume))
-
-
-def keeps_up(instance: Instance, pool: FleetPool, volume: float) -> bool:
-    """Whether the load of a pool is below its capacity: `stable` of its state, without the waits."""
-    engines = _engines_of(instance, pool, volume)
-    return _colocated_keeps_up(engines.whatever_limit()) if pool.role is Role.COLOCATED else _state(engines).stable
+    rate = instance.flows.rate * pool.route * volume
+    key = instance.tables.alike, instance.flows.alike, *_settings(pool), rate.tobytes()
+    return _state(_Engines(key, instance, pool, rate))
 
 
 def pool_key(pool: FleetPool) -> tuple[object, ...]:
@@ -205,12 +201,6 @@ def decode_base(instance: Instance, pool: FleetPool, running: float) -> float:
 
 def _settings(pool: FleetPool) -> tuple[object, ...]:
     return pool.role, pool.shape, pool.seqs, pool.chunk, pool.replicas
-
-
-def _engines_of(instance: Instance, pool: FleetPool, volume: float) -> _Engines:
-    rate = instance.flows.rate * pool.route * volume
-    key = instance.tables.alike, instance.flows.alike, *_settings(pool), rate.tobytes()
-    return _Engines(key, instance, pool, rate)
 
 
 @lru_cache(maxsize=KEPT)
@@ -420,37 +410,24 @@ class _Mean:
         """KV reads in a mixed step [s]."""
         return self.mixed.carried * self.attention
 
-    @property
-    def prompts(self) -> Prompts:
-        """Prompts as they wait for mixed steps: where that is, there is one on every lane."""
-        engines, mixed = self.engines, self.mixed
-        if engines.ranks > 1.0:
-            mixed = _mixed(engines, self.running, self.attention, 1.0)
-        service = mixed.turns(self.reads, engines.stages)[1]
-        full = (mixed.full + self.reads) / engines.stages
-        shared = np.minimum(engines.flows.new_tokens / mixed.room * full, service)
-        return Prompts(engines.rate, service, shared, full, engines.servers, engines.flows.arrival_scv, engines.stages)
-
     @cached_property
     def queue(self) -> tuple[PromptWait, FloatArray, tuple[float, float]]:
         """Wait of prompts, their latency once started (flows,) [s], and `beside` and `under_way` of `PoolState`."""
-        engines, stages, ranks = self.engines, self.engines.stages, self.engines.ranks
-        wait = prompt_wait(self.prompts)
+        engines, mixed, stages, ranks = self.engines, self.mixed, self.engines.stages, self.engines.ranks
+        if ranks > 1.0:  # where prompts wait, there is one on every lane
+            mixed = _mixed(engines, self.running, self.attention, 1.0)
+        service, full = mixed.turns(self.reads, stages)[1], (mixed.full + self.reads) / stages
+        shared = np.minimum(engines.flows.new_tokens / mixed.room * full, service)
+        scv = engines.flows.arrival_scv
+        wait = prompt_wait(Prompts(engines.rate, service, shared, full, engines.servers, scv, stages))
         if ranks == 1.0:
-            return wait, self.mixed.turns(self.reads, stages)[0], (0.0, 0.0)
-        busy = busy_beside(np.array([self.busy]), engines.flows.arrival_scv, np.array([engines.servers]))
+            return wait, mixed.turns(self.reads, stages)[0], (0.0, 0.0)
+        busy = busy_beside(np.array([self.busy]), scv, np.array([engines.servers]))
         mixed = _mixed(engines, self.running, self.attention, float(busy[0]))
         step = (mixed.turn + self.reads)[None] / stages
         lanes = lockstep(step, mixed.count[None], engines.per_engine, lanes=np.array([ranks]), busy=busy)
         latency = mixed.turns(self.reads, stages)[0] + lanes.excess[0]
         return wait, latency, (float(lanes.step[0]), _any_busy(float(busy[0]), ranks))
-
-
-def _colocated_keeps_up(engines: _Engines) -> bool:
-    mean = _mean_engine(engines)
-    if mean is None or mean.running > engines.seats or engines.memory(mean.resident)[0] >= 1.0:
-        return False
-    return mean.prompts.load < 1.0
 
 
 def _colocated_state(engines: _Engines) -> PoolState:
