@@ -28,8 +28,7 @@ sys.path.insert(0, str(ROOT))
 from benchmarks.problems import MEMORY, PROBLEMS, Posed, by_formula  # noqa: E402 -- the repository is found first
 from costmodel.simulator import Fleet as SimulatedFleet  # noqa: E402
 from costmodel.simulator import simulate  # noqa: E402
-from optimizer.fleets.build_plan import fleet_cost  # noqa: E402
-from optimizer.fleets.fleet import Fleet  # noqa: E402
+from optimizer.fleets.fleet import Fleet, fleet_cost  # noqa: E402
 from optimizer.verification.crowd import crowded, fullest  # noqa: E402
 from optimizer.verification.judge import Judgement, judge_runs, simulated_fleet, simulated_trace  # noqa: E402
 from optimizer.verification.second_life import backlog_seconds, two_lives  # noqa: E402

@@ -37,9 +37,9 @@ from benchmarks.fresh_requests import FRESH_SEED, dollars, on_fresh_requests, pr
 from benchmarks.problems import instance_of, problem_of  # noqa: E402
 from costmodel.engine import Role  # noqa: E402
 from costmodel.errors import InputError  # noqa: E402
-from optimizer.fleets.build_plan import engine_pools, fleet_cost  # noqa: E402
+from optimizer.fleets.build_plan import engine_pools  # noqa: E402
 from optimizer.fleets.evaluate import promise  # noqa: E402
-from optimizer.fleets.fleet import Fleet, FleetPool, prefill_seqs  # noqa: E402
+from optimizer.fleets.fleet import Fleet, FleetPool, fleet_cost, prefill_seqs  # noqa: E402
 from optimizer.loads.instance import Instance  # noqa: E402
 from optimizer.recommend.optimize import optimize  # noqa: E402
 from optimizer.recommend.search import Level  # noqa: E402

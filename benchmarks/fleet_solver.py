@@ -172,8 +172,8 @@ def many_buckets() -> None:
 
 def examples() -> None:
     """Cost of the cheapest fleet of one pool or two of the examples, and the floor of all fleets."""
-    from optimizer.fleets.build_plan import fleet_cost
     from optimizer.fleets.error_bars import at_quantile, slow_end
+    from optimizer.fleets.fleet import fleet_cost
     from optimizer.loads.instance import make_instance
     from optimizer.rivals.floor import least_cost
     from optimizer.rivals.leanest import at_best_split, unmixed

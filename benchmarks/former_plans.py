@@ -20,10 +20,9 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.problems import PROBLEMS, Posed, by_formula, instance_of  # noqa: E402 -- the repository is found first
-from optimizer.fleets.build_plan import fleet_cost  # noqa: E402
-from optimizer.fleets.fleet import Fleet, pool_config  # noqa: E402
-from optimizer.fleets.operating import utilization  # noqa: E402
-from optimizer.fleets.pool_state import pool_state  # noqa: E402
+from optimizer.fleets.build_plan import utilization  # noqa: E402
+from optimizer.fleets.fleet import Fleet, fleet_cost, pool_config  # noqa: E402
+from optimizer.fleets.pool import pool_state  # noqa: E402
 from optimizer.loads.instance import Instance  # noqa: E402
 from optimizer.verification.confirm import confirmed_once  # noqa: E402
 from optimizer.verification.judge import judge_runs, simulated_fleet  # noqa: E402

@@ -32,8 +32,7 @@ from costmodel.host import EngineOverhead  # noqa: E402
 from costmodel.metric import limits_of  # noqa: E402
 from costmodel.step import StepLoad, step_time_one  # noqa: E402
 from costmodel.workload import Workload  # noqa: E402
-from optimizer.fleets.build_plan import fleet_cost  # noqa: E402
-from optimizer.fleets.fleet import Fleet  # noqa: E402
+from optimizer.fleets.fleet import Fleet, fleet_cost  # noqa: E402
 from optimizer.loads.instance import ROLES, Instance, make_instance  # noqa: E402
 from optimizer.rivals.by_evaluation import Evaluated  # noqa: E402
 from optimizer.rivals.leanest import evaluated, unmixed  # noqa: E402

@@ -23,9 +23,9 @@ def exponential(exponent: NDArray[np.complex128]) -> NDArray[np.complex128]:
     return result
 
 
-def shift(delay: float, edges: FloatArray) -> NDArray[np.complex128]:
-    """Transform of a delay that is always the same [s]."""
-    return exponential(-1j * np.pi * np.arange(CELLS + 1) * (delay / (CELLS * edges[1])))
+def shift(delay: FloatArray, edges: FloatArray) -> NDArray[np.complex128]:
+    """Transforms of delays (...,) that are always the same [s], (..., frequencies)."""
+    return exponential(-1j * np.pi * np.arange(CELLS + 1) * (delay / (CELLS * edges[1]))[..., None])
 
 
 def centred(below: FloatArray) -> FloatArray:

@@ -27,7 +27,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .beside import Beside, dispersion, feedback, seated_variance
-from .queueing import normal_exceeds
+from .metric import GAP_SHARE
+from .queueing import normal_exceeds, poisson_exceeds
 
 FloatArray = NDArray[np.float64]
 
@@ -54,6 +55,72 @@ class DecodeTime:
     lone: FloatArray | float = 0.0
     alone: float = 0.0
     below: FloatArray | float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """Steps of the requests that run at a pool, and what they make of the latencies of its tokens.
+
+    step: mean decode step [s]; quiet: mean step without prompts [s]; time: by how much the steps of a request are
+    longer; jitter: spread of a step that comes from the batch [s]; ceiling (flows,): TPOT at most [s]; prompt_step
+    (any,): lengths of the steps that carry prompts [s], prompt_rate (any,): how many of each there are per second at an
+    engine, and in_a_row: how many of them one prompt makes on average [1].
+    """
+
+    step: float
+    quiet: float
+    time: DecodeTime
+    jitter: float
+    ceiling: FloatArray
+    prompt_step: FloatArray | float = 0.0
+    prompt_rate: FloatArray | float = 0.0
+    in_a_row: float = 1.0
+
+    def met(self, rate: FloatArray) -> float:
+        """Mean step without prompts that requests at `rate` (flows,) [1/s] meet [s]."""
+        own = np.broadcast_to(self.time.own, rate.shape)
+        return self.quiet + float(np.average(own, weights=np.maximum(rate, 1e-300)))
+
+    def exceeds(self, limit: FloatArray) -> FloatArray:
+        """P(TPOT > limit) of requests of each flow, limit (..., flows) or (..., 1) [1].
+
+        Calm, or above calm steps and up to full ones a beta distribution.
+        """
+        time = self.time
+        usually = self.quiet + time.own
+        above, most = limit - usually + time.below, np.maximum(self.ceiling - usually, 1e-9) + time.below
+        held_up = beta_exceeds(above, time.mean + time.below, time.spread, most)
+        usual = time.undisturbed * self.calm_exceeds(limit) + (1.0 - time.undisturbed) * held_up
+        return np.minimum(usual, normal_exceeds((limit - self.ceiling) / max(self.jitter, 1e-12)))
+
+    def calm_exceeds(self, limit: FloatArray) -> FloatArray:
+        """P(TPOT > limit) of requests of each flow that meet no prompt, limit (..., flows) or (..., 1) [1].
+
+        Others than those who decode alone meet a batch that is normally distributed, of such a mean and variance that
+        both together have `own` and `jitter`.
+        """
+        own, lone, alone = self.time.own, self.time.lone, self.time.alone
+        beside = max(1.0 - alone, 1e-12)
+        more = np.maximum(own - alone * lone, 0.0) / beside
+        between = alone * (lone - own) ** 2 + beside * (more - own) ** 2
+        jitter = np.sqrt(np.maximum(self.jitter**2 - between, 0.0) / beside)
+        others = normal_exceeds((limit - self.quiet - more) / np.maximum(jitter, 1e-12))
+        return np.asarray(alone * (limit < self.quiet + lone) + (1.0 - alone) * others)
+
+    def tail_exceeds(self, limit: FloatArray, gaps: FloatArray) -> FloatArray:
+        """P(ITL p99 > limit) of requests with so many gaps (flows,), limit (..., flows) or (..., 1) [1].
+
+        Of n gaps m = 0.01 n, rounded down, may be longer. Quiet steps of a request are about alike, so that all of them
+        are or none. Of those with prompts M = n t sum prompt_rate [prompt_step > limit] are on average, in rows of c:
+        P(Poisson(M / c) > m / c), and no more than meet a prompt. That counts each prompt as if it had its steps for
+        itself, so it rather accepts.
+        """
+        length, rate = np.atleast_1d(self.prompt_step), np.atleast_1d(self.prompt_rate)
+        order = np.argsort(length)
+        longer = np.append(np.cumsum(rate[order][::-1])[::-1], 0.0)
+        mean = gaps * self.step * longer[np.searchsorted(length[order], limit, side="right")] / self.in_a_row
+        held_up = poisson_exceeds(mean, np.floor((1.0 - GAP_SHARE) * gaps + 1e-9) / self.in_a_row)
+        return np.maximum(self.calm_exceeds(limit), np.minimum(held_up, 1.0 - self.time.undisturbed))
 
 
 def decode_time(beside: Beside, left: FloatArray, first: float, together: float = 1.0) -> DecodeTime:

@@ -157,7 +157,7 @@ def in_classes(prompts: Prompts, ahead: FloatArray, edges: FloatArray, step: flo
     spectrum = transform(parts)
     if prompts.stages > 1.0:
         again = (prompts.stages - 1.0) * np.minimum(step * mean, prompts.full_step / 2.0)
-        spectrum = np.stack([part * shift(float(more), edges) for part, more in zip(spectrum, again, strict=True)])
+        spectrum = spectrum * shift(again, edges)
     return Ahead(share, mean, spectrum, transform(placed(prompts.stages * prompts.shared, prompts.weight, edges)))
 
 

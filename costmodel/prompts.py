@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +14,7 @@ BUSIEST = 0.999999
 """Utilisation at which queues of overloaded pools are evaluated [1]."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Prompts:
     """Prompts at a pool of `engines` equal engines that share arrivals.
 
@@ -34,12 +35,12 @@ class Prompts:
     bare: FloatArray | None = None
     bubble: float = 0.0
 
-    @property
+    @cached_property
     def weight(self) -> FloatArray:
         """Share of each flow in the prompts [1]."""
         return np.asarray(self.rate / max(float(self.rate.sum()), 1e-300))
 
-    @property
+    @cached_property
     def per_engine(self) -> float:
         """Arrivals per engine [1/s]."""
         return float(self.rate.sum()) / self.engines

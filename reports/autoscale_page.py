@@ -6,8 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from optimizer.fleets.build_plan import fleet_cost
-from optimizer.fleets.fleet import Fleet
+from optimizer.fleets.fleet import Fleet, fleet_cost
 from optimizer.loads.instance import Instance
 from optimizer.procurement.autoscale import Day
 from optimizer.procurement.resilience import with_replicas

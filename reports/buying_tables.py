@@ -9,7 +9,7 @@ import numpy as np
 
 from costmodel.units import KILO
 from optimizer.fleets.binding import limits_by_use
-from optimizer.fleets.build_plan import fleet_gpus
+from optimizer.fleets.fleet import fleet_gpus
 from optimizer.plans.records import engine_counts
 from optimizer.procurement.bill import Commitment, Hours, hourly_price, least_use, payback_months
 from optimizer.procurement.buying import BuyingPlan, Look

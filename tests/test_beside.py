@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from costmodel.engine import Role
-from optimizer.fleets.build_plan import fleet_cost
 from optimizer.fleets.evaluate import goodput_volume, holds, predict_misses
-from optimizer.fleets.fleet import Fleet
+from optimizer.fleets.fleet import Fleet, fleet_cost
 from optimizer.rivals.beside import cheaper_beside
 from optimizer.rivals.by_evaluation import Evaluated, cheapest_held
 from optimizer.rivals.leanest import at_best_split, leanest

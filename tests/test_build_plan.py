@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from optimizer.fleets.binding import limits_by_use, pool_binding
-from optimizer.fleets.bought import billed_gpus
-from optimizer.fleets.headroom import Headroom, pool_headroom
+from optimizer.fleets.evaluate import Headroom, pool_headroom
+from optimizer.fleets.fleet import billed_gpus
 from optimizer.loads.engine_table import Resource
 from optimizer.recommend.optimize import optimize
 from optimizer.recommend.search import Level

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from costmodel.engine import Role
-from optimizer.fleets.build_plan import fleet_cost
 from optimizer.fleets.evaluate import holds, predict_misses
+from optimizer.fleets.fleet import fleet_cost
 from optimizer.rivals.by_evaluation import Evaluated
 from optimizer.rivals.leanest import at_best_split, leanest
 from optimizer.rivals.mixed import Mixing

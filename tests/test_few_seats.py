@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.problems import Posed, instance_of, problem_of
-from optimizer.fleets.build_plan import fleet_cost
 from optimizer.fleets.evaluate import holds, predict_misses
+from optimizer.fleets.fleet import fleet_cost
 from optimizer.loads.instance import COLOCATED
 from optimizer.recommend.optimize import optimize
 from optimizer.recommend.search import Level

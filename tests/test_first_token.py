@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodel.prompt_queue import Prompts, prompt_wait
-from optimizer.fleets.engine_state import PoolState, Steps
-from optimizer.fleets.first_token import (
+from costmodel.first_token import (
     POINTS,
+    Entry,
     card_wait,
     delay_of,
     entry_steps,
@@ -18,16 +17,17 @@ from optimizer.fleets.first_token import (
     hidden_transfer,
     waits_of,
 )
+from costmodel.prompt_queue import Prompts, prompt_wait
+from costmodel.transfer import step_in_progress
 
 ONE = np.array([1.0])
 IDLE = prompt_wait(Prompts(0.0 * ONE, ONE, ONE, 4.0, 1.0, 1.0))
 BUSY = prompt_wait(Prompts(0.6 * ONE, ONE, 0.9 * ONE, 4.0, 1.0, 1.0))
 
 
-def decoding(running: float, step: float = 0.02) -> PoolState:
-    """A decode pool of one flow whose steps all take as long."""
-    steps = Steps(step, step, ONE, 0.0 * ONE, 0.0 * ONE, 0.0, step)
-    return PoolState(ONE, None, 0.0 * ONE, steps, running, 0.0, 0.0, stable=True)
+def decoding(running: float, step: float = 0.02, share: float = 1.0) -> Entry:
+    """A decode pool whose steps all take as long."""
+    return Entry(float(step_in_progress(running)), step, share)
 
 
 class TestCards:
@@ -72,11 +72,11 @@ class TestEntry:
         levels = np.array([0.0, 0.5, 1.0])
         np.testing.assert_allclose(entry_steps(decoding(500.0), levels[1:], 1.0), [0.05, 0.06])
         np.testing.assert_allclose(entry_steps(decoding(0.01), levels[:2], 1.0), [0.02, 0.02])
-        assert hidden_transfer([(decoding(500.0), 0.75), (decoding(500.0, 0.04), 0.25)], 1.0) == pytest.approx(0.025)
-        assert hidden_transfer([(decoding(500.0), 1.0)], 0.0) == 0.0
+        assert hidden_transfer([decoding(500.0, share=0.75), decoding(500.0, 0.04, 0.25)], 1.0) == pytest.approx(0.025)
+        assert hidden_transfer([decoding(500.0)], 0.0) == 0.0
 
     def test_points_keep_the_mean_of_cards_and_steps(self) -> None:
-        found = hand_over_waits([(0.6, 0.05)], [(decoding(500.0), 0.75), (decoding(500.0, 0.04), 0.25)])
+        found = hand_over_waits([(0.6, 0.05)], [decoding(500.0, share=0.75), decoding(500.0, 0.04, 0.25)])
         assert found.shape == (POINTS,)
         assert found.mean() == pytest.approx(0.6 * 0.05 + 1.5 * 0.025, rel=0.1)
 
@@ -105,7 +105,7 @@ class TestDelay:
     @given(st.floats(0.05, 0.95), st.floats(0.0, 0.9), st.floats(0.0, 2.0))
     def test_it_is_a_distribution(self, rho: float, card: float, step: float) -> None:
         wait = prompt_wait(Prompts(rho * ONE, ONE, 0.9 * ONE, 4.0, 1.0, 1.0))
-        delay = delay_of(wait, hand_over_waits([(card, 0.3)], [(decoding(5.0), 1.0)]), ((0.4, step), (0.6, 0.0)))
+        delay = delay_of(wait, hand_over_waits([(card, 0.3)], [decoding(5.0)]), ((0.4, step), (0.6, 0.0)))
         assert (np.diff(delay.late, axis=1) <= 1e-9).all()
         assert (np.diff(delay.seconds) > 0.0).all()
         assert delay.exceeds(np.array([-1e-6]))[0] == 1.0

@@ -12,9 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodel.engine import Role
-from optimizer.fleets.build_plan import fleet_cost
 from optimizer.fleets.evaluate import goodput_volume, predict_misses
-from optimizer.fleets.fleet import Fleet, FleetPool, named
+from optimizer.fleets.fleet import Fleet, FleetPool, fleet_cost, with_names
 from optimizer.loads.instance import DECODE, PREFILL, ROLES, Instance, Settings, at_volume
 from optimizer.plans.plan import Status
 from optimizer.plans.proof import ContradictionError, Proof, bound_for, proof_of_cost, proof_of_judged
@@ -87,7 +86,7 @@ def fleets(draw: st.DrawFn) -> tuple[Instance, Evaluated, Fleet]:
         setting = _setting(every, pool)
         load = _work(instance, every.take(np.array([setting])), np.inf)[0] @ (instance.flows.rate * pool.route)
         sized.append(replace(pool, replicas=max(1, int(np.ceil(load.max() * seed.uniform(0.9, 1.8))))))
-    return instance, known, Fleet(named(instance, sized))
+    return instance, known, Fleet(with_names(instance, sized))
 
 
 def _setting(every: Settings, pool: FleetPool) -> int:

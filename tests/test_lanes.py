@@ -20,7 +20,7 @@ from costmodel.simulator.run import simulate
 from costmodel.step import StepLoad, step_time
 from optimizer.fleets.build_plan import plan_transfers
 from optimizer.fleets.fleet import FleetPool, pool_config
-from optimizer.fleets.pool_state import pool_state
+from optimizer.fleets.pool import pool_state
 from optimizer.loads.engine_table import lockstep
 from optimizer.loads.instance import ROLES, Instance, make_settings
 from optimizer.rivals.by_evaluation import keeping_up

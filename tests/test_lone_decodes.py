@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from costmodel.decode_queue import DecodeTime, Steps
 from costmodel.engine import Parallelism, Role
 from costmodel.step import StepLoad, step_time_one
-from optimizer.fleets.engine_state import PoolState, Steps
 from optimizer.fleets.evaluate import evaluate
 from optimizer.fleets.fleet import Fleet, FleetPool
-from optimizer.fleets.pool_state import pool_state
+from optimizer.fleets.pool import PoolState, pool_state
 from optimizer.loads.instance import Instance
 from optimizer.rivals.unavoidable import HALF
 from search_spaces.engines import load_engine_overhead
@@ -91,11 +91,11 @@ def test_each_request_reads_its_own_cache_and_not_the_mean_one(split: Parallelis
     short, long = alone(instance, split)
     assert long > 1.15 * short
     steps = steps_of(pool_state(instance, fleet(instance, split).pools[0], 1.0))
-    np.testing.assert_allclose(steps.quiet + steps.lone, [short, long], rtol=0.002)
+    np.testing.assert_allclose(steps.quiet + steps.time.lone, [short, long], rtol=0.002)
     assert float(evaluate(instance, fleet(instance, split)).tpot[-1, 1]) == pytest.approx(float(long), rel=0.002)
     if split == Parallelism():
         decode = steps_of(pool_state(instance, apart(instance).pools[1], 1.0))
-        np.testing.assert_allclose(decode.quiet + decode.own, [short, long], rtol=0.002)
+        np.testing.assert_allclose(decode.quiet + decode.time.own, [short, long], rtol=0.002)
 
 
 @pytest.mark.parametrize("split", SPLITS)
@@ -140,15 +140,14 @@ def test_half_are_late_where_the_mean_quiet_step_is(
     pools = [fleet(instance, split, replicas).pools[0], replace(apart(instance).pools[1], replicas=replicas)]
     for pool in pools:
         steps = steps_of(pool_state(instance, pool, 10.0 ** (log_rate + 4.0)))
-        assert (np.broadcast_to(steps.own, len(isl)) >= 0.0).all()
+        assert (np.broadcast_to(steps.time.own, len(isl)) >= 0.0).all()
         assert (steps.calm_exceeds(np.full(len(isl), steps.quiet * (1.0 - 1e-9))) >= HALF).all()
 
 
 def test_those_alone_and_those_in_company_have_the_mean_and_the_spread_of_all() -> None:
     nothing = np.zeros(1)
-    steps = Steps(
-        0.02, 0.02, nothing + 1.0, nothing, nothing, 0.002, nothing + 1.0, nothing + 0.003, 0.4, nothing + 0.002
-    )
+    time = DecodeTime(nothing, nothing, nothing + 1.0, own=nothing + 0.003, lone=nothing + 0.002, alone=0.4)
+    steps = Steps(0.02, 0.02, time, 0.002, nothing + 1.0)
     at = np.linspace(0.0, 0.06, 60_001)
     density = -np.diff(np.array([float(steps.calm_exceeds(np.array([limit]))[0]) for limit in at]))
     middle = (at[1:] + at[:-1]) / 2.0

@@ -10,10 +10,8 @@ import numpy as np
 import pytest
 
 from costmodel.engine import Role
-from optimizer.fleets.bought import pools_apart
-from optimizer.fleets.build_plan import fleet_cost, keeps_limits
 from optimizer.fleets.evaluate import holds, misses_of, predict_misses
-from optimizer.fleets.fleet import Fleet, can_hand_over
+from optimizer.fleets.fleet import Fleet, can_hand_over, fleet_cost, keeps_limits, pools_apart
 from optimizer.loads.instance import COLOCATED
 from optimizer.rivals.by_evaluation import Evaluated, Picks, keeping_up
 from optimizer.rivals.fewer import still_holds

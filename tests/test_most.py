@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from costmodel.engine import Role
-from optimizer.fleets.build_plan import keeps_limits
 from optimizer.fleets.evaluate import goodput_volume, holds, predict_misses
-from optimizer.fleets.fleet import Fleet
+from optimizer.fleets.fleet import Fleet, keeps_limits
 from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, Instance
 from optimizer.recommend.optimize import optimize
 from optimizer.recommend.search import Level

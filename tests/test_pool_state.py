@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from costmodel.engine import Role
-from optimizer.fleets.pool_state import pool_state
+from optimizer.fleets.pool import pool_state
 from optimizer.loads.instance import Instance, at_volume
 from tests.small_fleets import pool, small
 

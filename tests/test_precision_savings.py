@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from optimizer.fleets.build_plan import fleet_cost
+from optimizer.fleets.fleet import fleet_cost
 from optimizer.loads.instance import never
 from optimizer.plans.plan import Plan
 from optimizer.plans.records import PrecisionSaving

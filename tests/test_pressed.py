@@ -8,7 +8,7 @@ import pytest
 
 from costmodel.engine import Role
 from optimizer.fleets.fleet import Fleet
-from optimizer.fleets.pool_state import pool_state
+from optimizer.fleets.pool import pool_state
 from optimizer.loads.instance import Instance
 from optimizer.verification.confirm import confirmed_once
 from optimizer.verification.judge import Outcome, simulated_fleet

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from optimizer.fleets.build_plan import fleet_cost
+from optimizer.fleets.fleet import fleet_cost
 from optimizer.loads.instance import make_settings
 from optimizer.plans.plan import Status
 from optimizer.plans.proof import Proof

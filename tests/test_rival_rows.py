@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from costmodel.engine import Parallelism
-from optimizer.fleets.build_plan import engine_pools, fleet_cost
-from optimizer.fleets.fleet import Fleet
+from optimizer.fleets.build_plan import engine_pools
+from optimizer.fleets.fleet import Fleet, fleet_cost
 from optimizer.loads.instance import Deadline, Instance, make_settings
 from optimizer.plans.plan import Status
 from optimizer.plans.proof import Proof

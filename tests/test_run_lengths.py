@@ -13,7 +13,7 @@ from costmodel.engine import Parallelism, Role
 from optimizer.fleets.binding import binding
 from optimizer.fleets.evaluate import predict_misses
 from optimizer.fleets.fleet import Fleet, FleetPool
-from optimizer.fleets.pool_state import pool_state
+from optimizer.fleets.pool import pool_state
 from optimizer.loads.instance import Instance
 from optimizer.plans.plan import Binding
 from optimizer.plans.records import Simulation

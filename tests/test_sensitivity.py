@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from optimizer.fleets.accuracy import accuracy_records
+from optimizer.fleets.error_bars import accuracy_records
 from optimizer.plans.plan import Status
 from optimizer.plans.records import Sensitivity, engine_counts, unpriced
 from optimizer.recommend.search import Brake

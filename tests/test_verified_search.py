@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from costmodel.engine import Role
 from costmodel.simulator import Fleet as SimulatedFleet
 from costmodel.simulator.metrics import Attainment, Overload
-from optimizer.fleets.build_plan import fleet_cost
 from optimizer.fleets.evaluate import holds, predict_misses
-from optimizer.fleets.fleet import Fleet
+from optimizer.fleets.fleet import Fleet, fleet_cost
 from optimizer.loads.instance import Deadline, Instance
 from optimizer.recommend.search import resolver_of, search_by_formula
 from optimizer.rivals.allowed import allowed

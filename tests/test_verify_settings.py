@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 from costmodel.engine import Role
 from costmodel.simulator import Fleet as SimulatedFleet
 from costmodel.simulator.metrics import Attainment, Overload
-from optimizer.fleets.build_plan import fleet_cost
 from optimizer.fleets.evaluate import promise
-from optimizer.fleets.fleet import Fleet
+from optimizer.fleets.fleet import Fleet, fleet_cost
 from optimizer.loads.instance import Instance
 from optimizer.verification import settings as others
 from optimizer.verification.blame import Blame

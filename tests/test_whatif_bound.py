@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from costmodel.engine import Role
-from optimizer.fleets.build_plan import fleet_cost
+from optimizer.fleets.fleet import fleet_cost
 from optimizer.recommend.optimize import optimize
 from optimizer.recommend.search import Level
 from optimizer.rivals.fewer import still_holds

@@ -19,7 +19,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from optimizer.fleets.bought import gpu_cost, with_rented, within_limits
+from optimizer.fleets.fleet import gpu_cost, with_rented, within_limits
 from optimizer.plans.proof import OPTIMAL_GAP
 from optimizer.plans.records import pool_records
 from pdplan.cli import cli, run

@@ -11,9 +11,8 @@ from optimizer.loads.instance import Instance
 from optimizer.plans.plan import Binding
 from search_spaces.problem import Billing, Goal, Problem
 
-from .evaluate import Evaluation
+from .evaluate import Evaluation, Headroom
 from .fleet import Fleet, FleetPool
-from .headroom import Headroom
 
 MEANING = {
     Resource.TIME: "prompts then wait too long for the TTFT limit",
@@ -76,14 +75,12 @@ def attainment_binding(name: str, missed: float, permitted: float, seen: str = "
 def binding_limits(
     instance: Instance, fleet: Fleet, evaluation: Evaluation, headrooms: list[Headroom]
 ) -> list[Binding]:
-    """How close the pools and the SLO classes are to their limits, tightest first."""
-    problem = instance.problem
+    """How close the pools and the SLO classes are to their limits."""
     pools = zip(fleet.pools, headrooms, evaluation.states, strict=True)
     limits = [pool_binding(pool, headroom, state.utilization) for pool, headroom, state in pools]
-    for k, slo in enumerate(problem.slos):
-        missed, permitted = 1.0 - float(evaluation.attainment[k]), 1.0 - slo.attainment
-        limits.append(attainment_binding(slo.name, missed, permitted))
-    return sorted(limits, key=lambda row: (row.slack, row.constraint, row.where))
+    for slo, attainment in zip(instance.problem.slos, evaluation.attainment, strict=True):
+        limits.append(attainment_binding(slo.name, 1.0 - float(attainment), 1.0 - slo.attainment))
+    return limits
 
 
 def fleet_bindings(instance: Instance, cost: float, gpus: NDArray[np.int64]) -> list[Binding]:
@@ -129,7 +126,7 @@ def limits_by_use(problem: Problem) -> list[str]:
     by_node = [offer for offer in problem.offers if offer.billing is Billing.NODE]
     limits = problem.constraints
     stated = [limits.power, limits.max_gpus, *(offer.inventory for offer in by_node)]
-    if not by_node or all(one is None for one in stated):
+    if not by_node or all(limit is None for limit in stated):
         return []
     names = join_words([offer.accelerator.name for offer in by_node])
     return [

@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.engine import Role
-from costmodel.engine_arrays import ACTIVATION_DTYPE
 from costmodel.metric import SHOWN_ALWAYS, Metric
+from costmodel.step import StepLoad, engine_arrays, step_time
 from costmodel.units import SECONDS_PER_HOUR
-from costmodel.words import percentage
-from optimizer.loads.engine_table import LINK_UTILIZATION
+from costmodel.workload import Workload
+from optimizer.loads.engine_table import Resource
 from optimizer.loads.instance import Instance
 from optimizer.plans.plan import (
     Alternative,
@@ -25,11 +25,13 @@ from optimizer.plans.plan import (
     ClassResult,
     ErrorBars,
     MetricResult,
+    OperatingPoint,
     Plan,
     Pool,
     Provenance,
     Route,
     RunInfo,
+    TimeSplit,
     Transfer,
     WorkloadSummary,
 )
@@ -38,101 +40,170 @@ from optimizer.plans.records import EnginePool, Quantiles
 from search_spaces.catalog import entry_dict, price_dict
 from search_spaces.echo import whole_echo
 from search_spaces.models import model_entry
-from search_spaces.problem import Balancing, Problem
 
-from .accuracy import accuracy_records
-from .assumed import assumed_arrivals, assumed_figures, price_remarks
-from .binding import binding_limits, fleet_bindings, limits_by_use, volume_bindings
-from .bought import billed_gpus, offer_prices, pools_apart, within_limits
-from .error_bars import step_errors
-from .evaluate import Evaluation, PoolState, evaluate, goodput_volume, holds
-from .fleet import Fleet, FleetPool, hand_over_mix, pool_config
-from .headroom import LIGHT, Headroom, pool_headroom
-from .operating import operating_point
+from .binding import binding_limits, fleet_bindings, volume_bindings
+from .error_bars import (
+    accuracy_records,
+    assumptions,
+    factor_at,
+    other_precisions,
+    price_remarks,
+    slow_end,
+    step_errors,
+    step_intervals,
+)
+from .evaluate import LIGHT, QUANTILES, Evaluation, evaluate, goodput_volume, holds, pool_headroom
+from .fleet import (
+    Fleet,
+    FleetPool,
+    billed_gpus,
+    fleet_cost,
+    fleet_gpus,
+    hand_over_mix,
+    offer_costs,
+    pool_config,
+    pool_gpus,
+)
+from .pool import PoolState
 
 FloatArray = NDArray[np.float64]
 
-ANALYTIC = "Latencies and attainment are analytic; the plan has not been simulated."
-"""First of the assumptions of a plan by formula."""
-ROUTER = {
-    Balancing.FEWEST_TOKENS: "The router sends a prompt to the engine of a pool with the fewest prompt tokens left.",
-    Balancing.FEWEST_REQUESTS: "The router sends a request to the engine of a pool that has the fewest, as simulated; "
-    "the formulas take it to count prompt tokens.",
-}
-
 PACKAGES = ("numpy", "ortools", "optuna", "pydantic", "jinja2", "click")
 
-
-def offer_costs(instance: Instance, fleet: Fleet) -> FloatArray:
-    """Price of the GPUs of each offer, spares and whole nodes included [$/h], shape (offers,)."""
-    return np.array(offer_prices(instance.problem, fleet_gpus(instance, fleet)))
-
-
-def fleet_cost(instance: Instance, fleet: Fleet) -> float:
-    """Price of a fleet, spares and whole nodes included [$/h]."""
-    return float(offer_costs(instance, fleet).sum())
-
-
-def keeps_limits(instance: Instance, fleet: Fleet) -> bool:
-    """Whether inventory, budget, power and GPU count allow a fleet."""
-    return bool(within_limits(pools_apart(instance.problem), fleet_gpus(instance, fleet)))
-
-
-def pool_cost(instance: Instance, fleet: Fleet, pool: FleetPool) -> float:
-    """Price of one pool; what is paid for the GPUs of an accelerator is shared among its pools by GPUs [$/h]."""
-    offer = int(instance.tables.offer[pool.shape])
-    share = pool_gpus(instance, pool) / int(fleet_gpus(instance, fleet)[offer])
-    return share * float(offer_costs(instance, fleet)[offer])
-
-
-def fleet_gpus(instance: Instance, fleet: Fleet) -> NDArray[np.int64]:
-    """GPUs of each offer, spares included, shape (offers,)."""
-    count = np.zeros(len(instance.problem.offers), dtype=np.int64)
-    for pool in fleet.pools:
-        count[instance.tables.offer[pool.shape]] += pool_gpus(instance, pool)
-    return count
-
-
-def pool_gpus(instance: Instance, pool: FleetPool) -> int:
-    """GPUs of one pool, spares included."""
-    return (pool.replicas + pool.spares) * int(instance.tables.gpus[pool.shape])
-
-
-def engine_pool(instance: Instance, fleet: Fleet, pool: FleetPool) -> EnginePool:
-    """A pool of a fleet with every setting of its engine."""
-    config = pool_config(instance, pool)
-    return EnginePool(
-        role=pool.role.value,
-        accelerator=config.accelerator.name,
-        replicas=pool.replicas + pool.spares,
-        tensor_parallel=config.parallelism.tensor,
-        pipeline_parallel=config.parallelism.pipeline,
-        expert_parallel=config.parallelism.expert,
-        data_parallel=config.parallelism.data,
-        gpus=pool_gpus(instance, pool),
-        weight_dtype=config.weight_dtype,
-        kv_dtype=config.kv_dtype,
-        max_num_seqs=config.max_num_seqs,
-        max_num_batched_tokens=config.max_num_batched_tokens,
-        max_model_len=config.max_model_len,
-        memory_fraction=config.memory_fraction,
-        usd_per_hour=pool_cost(instance, fleet, pool),
-    )
+NO_FLEET: dict[str, Any] = {
+    "cost_usd_per_hour": None,
+    "goodput_rps": 0.0,
+    "goodput_per_dollar": 0.0,
+    "usd_per_million_output_tokens": None,
+    "attainment": 0.0,
+    "ttft_s": None,
+    "tpot_s": None,
+    "gpus": {},
+    "pools": [],
+    "transfers": [],
+    "classes": [],
+    "routing": [],
+}
+"""The fields of a plan without a fleet."""
 
 
 def engine_pools(instance: Instance, fleet: Fleet) -> list[EnginePool]:
-    """The pools of a fleet, as every record of a fleet states them."""
-    return [engine_pool(instance, fleet, pool) for pool in fleet.pools]
+    """The pools of a fleet with every setting of their engines, as every record of a fleet states them.
+
+    What is paid for the GPUs of an accelerator is shared among its pools by GPUs.
+    """
+    gpus, costs = fleet_gpus(instance, fleet), offer_costs(instance, fleet)
+    pools = []
+    for pool in fleet.pools:
+        config, offer = pool_config(instance, pool), int(instance.tables.offer[pool.shape])
+        own = pool_gpus(instance, pool)
+        pools.append(
+            EnginePool(
+                role=pool.role.value,
+                accelerator=config.accelerator.name,
+                replicas=pool.replicas + pool.spares,
+                tensor_parallel=config.parallelism.tensor,
+                pipeline_parallel=config.parallelism.pipeline,
+                expert_parallel=config.parallelism.expert,
+                data_parallel=config.parallelism.data,
+                gpus=own,
+                weight_dtype=config.weight_dtype,
+                kv_dtype=config.kv_dtype,
+                max_num_seqs=config.max_num_seqs,
+                max_num_batched_tokens=config.max_num_batched_tokens,
+                max_model_len=config.max_model_len,
+                memory_fraction=config.memory_fraction,
+                usd_per_hour=own / int(gpus[offer]) * float(costs[offer]),
+            )
+        )
+    return pools
 
 
-def plan_pool(instance: Instance, fleet: Fleet, pool: FleetPool, state: PoolState, headroom: Headroom) -> Pool:
-    """A pool of the plan's own fleet, with how it runs."""
-    return Pool(
-        **vars(engine_pool(instance, fleet, pool)),
-        id=pool.name,
-        spare_replicas=pool.spares,
-        operating_point=operating_point(instance, pool, state, headroom.resource),
+def typical_load(instance: Instance, pool: FleetPool, state: PoolState) -> tuple[StepLoad, float]:
+    """The mean step of a pool and the requests in it: a mean prompt, a running batch, or both mixed.
+
+    The batch of a pool that gets more than it can serve is as large as its limit allows.
+    """
+    flows, tables = instance.flows, instance.tables
+    total = max(float(state.rate.sum()), 1e-12)
+    new_tokens = float(state.rate @ flows.new_tokens) / total
+    past = float(state.rate @ flows.past_tokens) / total
+    ranks, stages = float(tables.ranks[pool.shape]), float(tables.pipeline[pool.shape])
+    if pool.role is Role.PREFILL:
+        chunk = min(new_tokens, float(tables.rank_chunks[pool.shape, pool.chunk]))
+        return StepLoad.of(ranks, chunk, past + (new_tokens - chunk) / 2.0, 0.0, 0.0), 1.0
+    work = state.rate * flows.osl
+    context = float(work @ flows.mean_context) / max(float(work.sum()), 1e-12)
+    running = min(state.running, float(tables.seqs[pool.seqs]))
+    batch = running / stages
+    if pool.role is Role.DECODE:
+        return StepLoad.of(0.0, 0.0, 0.0, batch, context), running
+    per_step = float(state.rate @ flows.new_tokens) / pool.replicas * state.step / stages / ranks
+    chunk = min(per_step, float(tables.rank_chunks[pool.shape, pool.chunk]))
+    return StepLoad.of(ranks, max(chunk, 1.0), past + new_tokens / 2.0, batch, context), running
+
+
+def utilization(instance: Instance, pool: FleetPool, state: PoolState) -> dict[str, float]:
+    """Busy share of what a pool has: prompt servers, request slots, KV memory, network cards [1]."""
+    tables = instance.tables
+    used: dict[Resource, float] = {}
+    if pool.role is not Role.DECODE:
+        used[Resource.TIME] = state.utilization
+    if pool.role is not Role.PREFILL:
+        used[Resource.SLOTS] = state.running / float(tables.seqs[pool.seqs])
+        used[Resource.KV_MEMORY] = state.memory
+    if pool.role is not Role.COLOCATED:
+        moved = float(state.rate @ tables.kv_transferred[pool.shape])
+        used[Resource.LINK] = moved / (pool.replicas * float(tables.links[pool.shape]))
+    return {str(resource): float(use) for resource, use in used.items()}
+
+
+def operating_point(instance: Instance, pool: FleetPool, state: PoolState, binding: Resource) -> OperatingPoint:
+    """Describe the typical step of a pool; binding is the resource that gives out first.
+
+    Steps are as much slower than the expected ones as those that are planned on.
+    """
+    problem, config = instance.problem, pool_config(instance, pool)
+    engines = engine_arrays(problem.model, [config], instance.overhead)
+    load, batch = typical_load(instance, pool, state)
+    time = step_time(problem.model, engines, load)
+    intervals = step_intervals(problem.model, problem.offers[int(instance.tables.offer[pool.shape])].accelerator)
+    interval = intervals.prefill if pool.role is Role.PREFILL else intervals.decode
+    slower = factor_at(interval, slow_end(problem.confidence))
+    total, intensity, ridge, mfu, mbu = (
+        float(np.ravel(value)[0])
+        for value in (
+            time.total,
+            time.arithmetic_intensity,
+            engines.peak / engines.bandwidth,
+            time.mfu(engines),
+            time.mbu(engines),
+        )
     )
+    split = TimeSplit(**{name: float(np.ravel(getattr(time, name))[0]) / total for name in TimeSplit.model_fields})
+    return OperatingPoint(
+        request_rate_rps=float(state.rate.sum()),
+        utilization=utilization(instance, pool, state),
+        binding=str(binding),
+        step_s=total * slower,
+        batch=batch,
+        mfu=mfu / slower,
+        mbu=mbu / slower,
+        arithmetic_intensity=intensity,
+        ridge_point=ridge,
+        bound_by=_bound_by(split, compute=intensity >= ridge),
+        time_split=split,
+    )
+
+
+def _bound_by(split: TimeSplit, *, compute: bool) -> str:
+    """The largest part of the step: kernels (compute or bandwidth, by the ridge point), network, or host."""
+    kernels = split.gemm + split.attention + split.experts
+    parts = {"kernels": kernels, "network": split.communication, "host": split.host}
+    largest = max(parts, key=lambda part: parts[part])
+    if largest != "kernels":
+        return largest
+    return "compute" if compute else "bandwidth"
 
 
 def plan_transfers(instance: Instance, fleet: Fleet, volume: float) -> list[Transfer]:
@@ -185,7 +256,7 @@ def plan_routes(instance: Instance, fleet: Fleet, evaluation: Evaluation) -> lis
 
 def quantiles(values: FloatArray) -> Quantiles:
     """Quantiles of the evaluation as the plan file states them."""
-    return Quantiles(**{name: float(value) for name, value in zip(("p50", "p90", "p95", "p99"), values, strict=True)})
+    return Quantiles(**{f"p{level * 100:.0f}": float(value) for level, value in zip(QUANTILES, values, strict=True)})
 
 
 def class_results(instance: Instance, evaluation: Evaluation, bars: list[ErrorBars]) -> list[ClassResult]:
@@ -212,70 +283,24 @@ def class_results(instance: Instance, evaluation: Evaluation, bars: list[ErrorBa
     ]
 
 
-def workload_summary(problem: Problem) -> WorkloadSummary:
+def _workload_summary(load: Workload) -> WorkloadSummary:
     """The demand as the plan saw it."""
-    load = problem.workload
+    names = WorkloadSummary.model_fields.keys() - {"request_rate_rps"}
     return WorkloadSummary(
-        request_rate_rps=load.request_rate,
-        burstiness=load.burstiness,
-        prefix_hit_share=load.prefix_hit_share,
-        mean_isl=load.mean_isl,
-        mean_osl=load.mean_osl,
-        max_tokens=load.max_tokens,
-        isl=[float(value) for value in load.isl],
-        osl=[float(value) for value in load.osl],
-        share=[float(value) for value in load.share],
+        request_rate_rps=load.request_rate, **{n: np.asarray(getattr(load, n)).tolist() for n in names}
     )
-
-
-def assumptions(instance: Instance) -> list[str]:
-    """What the predictions take for granted, stated with the numbers in force."""
-    problem, overhead = instance.problem, instance.overhead
-    stated = [
-        ANALYTIC,
-        f"{problem.engine} spends {overhead.step * 1e6:.0f} µs of host time per step and "
-        f"{overhead.per_request * 1e6:.0f} µs per request in it ({overhead.origin}).",
-        f"Engines may use {percentage(problem.memory_fraction, 1)} of GPU memory.",
-        f"Network cards are busy with KV transfers for {percentage(LINK_UTILIZATION)} of the time at most, each at "
-        "full speed; transfers do not overlap with prefill.",
-        "Prompts that wait at an engine are computed in order of arrival, max_num_batched_tokens in a step.",
-        ROUTER[problem.constraints.balancing],
-    ]
-    stated += assumed_figures(problem) + limits_by_use(problem)
-    if problem.workload.prefix_hit_share > 0.0:
-        share = percentage(problem.workload.prefix_hit_share, 1)
-        stated.append(f"{share} of every prompt is found in the prefix cache, whatever its length.")
-    return stated + assumed_arrivals(problem)
-
-
-def _other_precision(instance: Instance, fleet: Fleet) -> list[str]:
-    """Precisions that the search chose for a fleet and the checkpoint does not have: they change the answers."""
-    problem = instance.problem
-    stated = []
-    for pool in fleet.pools:
-        config = pool_config(instance, pool)
-        if problem.space.weight_dtype and config.weight_dtype != problem.model.native_weight_dtype:
-            stated.append(
-                f"Weights are served in {config.weight_dtype}, but {problem.model.name} is published in "
-                f"{problem.model.native_weight_dtype}: answers differ; compare their quality before relying on it."
-            )
-        if problem.space.kv_dtype and config.kv_dtype != ACTIVATION_DTYPE:
-            stated.append(
-                f"The KV cache is kept in {config.kv_dtype}, but {problem.model.name} computes it in "
-                f"{ACTIVATION_DTYPE}: answers differ; compare their quality before relying on it."
-            )
-    return list(dict.fromkeys(stated))
 
 
 def package_versions() -> dict[str, str]:
     """Versions of Python and of the packages whose results the plan depends on."""
-    found = {"python": platform.python_version()}
-    for name in PACKAGES:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:  # vendored without metadata
-            found[name] = "unknown"
-    return found
+    return {"python": platform.python_version()} | {name: _version(name) for name in PACKAGES}
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:  # vendored without metadata, or run from a source tree that is not installed
+        return "unknown"
 
 
 def provenance(instance: Instance, search: dict[str, Any], run: RunInfo) -> Provenance:
@@ -283,12 +308,8 @@ def provenance(instance: Instance, search: dict[str, Any], run: RunInfo) -> Prov
     problem = instance.problem
     inputs = whole_echo(problem)
     digest = hashlib.sha256(json.dumps(inputs, sort_keys=True, default=str).encode()).hexdigest()
-    try:
-        own = version("pdplan")
-    except PackageNotFoundError:  # run from a source tree that is not installed
-        own = "unknown"
     return Provenance(
-        pdplan_version=own,
+        pdplan_version=_version("pdplan"),
         versions=package_versions(),
         seed=problem.seed,
         inputs_sha256=digest,
@@ -338,11 +359,11 @@ def build_plan(
         "floor_usd_per_hour": proof.floor,
         "demand_rps": demand,
         "alternatives": alternatives,
-        "workload": workload_summary(problem),
-        "provenance": origin.model_copy(update={"assumptions": origin.assumptions + _other_precision(instance, fleet)}),
+        "workload": _workload_summary(problem.workload),
+        "provenance": origin.model_copy(update={"assumptions": origin.assumptions + other_precisions(instance, fleet)}),
     }
     if not fleet.pools:
-        return Plan(**common, **_nothing(), binding=shortfalls)
+        return Plan(**common, **NO_FLEET, binding=shortfalls)
     evaluation = evaluate(instance, fleet, volume)
     cost = fleet_cost(instance, fleet)
     common["certified_gap"] = gap_of(bound_for(proof.floor, cost), cost)
@@ -367,29 +388,18 @@ def build_plan(
         gpus={offer.accelerator.name: int(number) for offer, number in gpus if number},
         gpus_billed=billed_gpus(problem, count),
         pools=[
-            plan_pool(instance, fleet, pool, state, room)
-            for pool, state, room in zip(fleet.pools, evaluation.states, headrooms, strict=True)
+            Pool(
+                **vars(engines),
+                id=pool.name,
+                spare_replicas=pool.spares,
+                operating_point=operating_point(instance, pool, state, headroom.resource),
+            )
+            for engines, pool, state, headroom in zip(
+                engine_pools(instance, fleet), fleet.pools, evaluation.states, headrooms, strict=True
+            )
         ],
         transfers=plan_transfers(instance, fleet, volume),
         classes=class_results(instance, evaluation, bars),
         routing=plan_routes(instance, fleet, evaluation),
         binding=sorted(limits, key=lambda row: (row.slack, row.constraint, row.where)),
     )
-
-
-def _nothing() -> dict[str, Any]:
-    """The fields of a plan without a fleet."""
-    return {
-        "cost_usd_per_hour": None,
-        "goodput_rps": 0.0,
-        "goodput_per_dollar": 0.0,
-        "usd_per_million_output_tokens": None,
-        "attainment": 0.0,
-        "ttft_s": None,
-        "tpot_s": None,
-        "gpus": {},
-        "pools": [],
-        "transfers": [],
-        "classes": [],
-        "routing": [],
-    }

@@ -1,35 +1,69 @@
-"""How wrong a plan's times may be: tables whose steps are as slow, or as quick, as measurements say they can be.
+"""How far a plan's figures can be trusted: error bars, errors on record, and what is assumed.
 
-Prompts alone take the interval of an engine step's time; steps that decode take that of the measured TPOT, which also
-has the scheduler and the host in it. Both are read as lognormal around the prediction, so that a 90 % interval
-[low, high] puts the quantile p at high^(z_p / z_95) above the median and at low^(z_p / z_05) below it.
+The tables of an instance can be made as slow, or as quick, as measurements say that steps can be. Prompts
+alone take the interval of an engine step's time; steps that decode take that of the measured TPOT, which also has the
+scheduler and the host in it. Both are read as lognormal around the prediction, so that a 90 % interval [low, high] puts
+the quantile p at high^(z_p / z_95) above the median and at low^(z_p / z_05) below it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from statistics import NormalDist
+from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.accelerator import Accelerator
+from costmodel.accelerator import Accelerator, Origin
+from costmodel.engine import Role
+from costmodel.engine_arrays import ACTIVATION_DTYPE
 from costmodel.host import EngineOverhead
 from costmodel.serving.interval import Regime, interval_factors
 from costmodel.transformer import Transformer
+from costmodel.words import percentage
+from optimizer.loads.engine_table import LINK_UTILIZATION
 from optimizer.loads.instance import Instance, make_instance
 from optimizer.plans.plan import ErrorBars, Range, StepError
-from search_spaces.problem import Problem
-from search_spaces.serving_error import error_table, step_interval
+from optimizer.plans.records import AccuracyRecord
+from search_spaces.catalog import normalized_name
+from search_spaces.problem import Balancing, Problem
+from search_spaces.serving_error import error_table, load_serving_error, step_interval
 
-from .evaluate import Evaluation, evaluate
-from .fleet import Fleet
+from .binding import limits_by_use
+from .evaluate import QUANTILES, evaluate
+from .fleet import Fleet, pool_config
 
 FloatArray = NDArray[np.float64]
 
 ENDS = (0.05, 0.95)
 """Quantiles at the ends of a 90 % interval."""
+
+STEP_TIMES = {
+    "prefill": ("prefill_alone", "prefill_time", "prefill_shared"),
+    "decode": ("decode_base", "attention_slope", "mixed_alone", "mixed_base", "full_base"),
+}
+"""Times in `Tables` by the `StepIntervals` that they take."""
+
+MODES: Final[dict[Literal["colocated", "disaggregated"], frozenset[Role]]] = {
+    "colocated": frozenset({Role.COLOCATED}),
+    "disaggregated": frozenset({Role.PREFILL, Role.DECODE}),
+}
+"""Ways of serving, by the roles that each needs."""
+
+ERRORS = ("ttft_median_abs", "ttft_bias", "tpot_median_abs", "tpot_bias")
+"""Errors on record, relative; in the catalog in percent."""
+
+ANALYTIC = "Latencies and attainment are analytic; the plan has not been simulated."
+"""First of the assumptions of a plan by formula."""
+COMPARE = "answers differ; compare their quality before relying on it."
+ROUTER = {
+    Balancing.FEWEST_TOKENS: "The router sends a prompt to the engine of a pool with the fewest prompt tokens left.",
+    Balancing.FEWEST_REQUESTS: "The router sends a request to the engine of a pool that has the fewest, as simulated; "
+    "the formulas take it to count prompt tokens.",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +110,13 @@ def at_quantile(instance: Instance, probability: float) -> Instance:
         return instance
     tables, problem = instance.tables, instance.problem
     intervals = [step_intervals(problem.model, offer.accelerator) for offer in problem.offers]
-    prefill = np.array([factor_at(interval.prefill, probability) for interval in intervals])[tables.offer]
-    decode = np.array([factor_at(interval.decode, probability) for interval in intervals])[tables.offer]
-    return replace(instance, tables=tables.with_step_factors(prefill, decode))
+    slower: dict[str, Any] = {}
+    for stage, names in STEP_TIMES.items():
+        factor = np.array([factor_at(getattr(interval, stage), probability) for interval in intervals])[tables.offer]
+        for name in names:
+            values = getattr(tables, name)
+            slower[name] = values * factor.reshape(-1, *[1] * (values.ndim - 1))
+    return replace(instance, tables=replace(tables, **slower))
 
 
 def planned_instance(problem: Problem, overhead: EngineOverhead) -> Instance:
@@ -90,14 +128,11 @@ def step_errors(instance: Instance) -> list[StepError]:
     """The intervals of every accelerator on offer, as the plan file states them."""
     rows = []
     for offer in instance.problem.offers:
-        found = step_intervals(instance.problem.model, offer.accelerator)
+        intervals = step_intervals(instance.problem.model, offer.accelerator)
+        prefill, decode = (Range(low=low, high=high) for low, high in (intervals.prefill, intervals.decode))
+        accelerator = offer.accelerator
         rows.append(
-            StepError(
-                accelerator=offer.accelerator.name,
-                measured=offer.accelerator.measured,
-                prefill=Range(low=found.prefill[0], high=found.prefill[1]),
-                decode=Range(low=found.decode[0], high=found.decode[1]),
-            )
+            StepError(accelerator=accelerator.name, measured=accelerator.measured, prefill=prefill, decode=decode)
         )
     return rows
 
@@ -108,17 +143,106 @@ def class_error_bars(instance: Instance, fleet: Fleet, volume: float) -> list[Er
     instance: with expected times.
     """
     quick, slow = (evaluate(at_quantile(instance, end), fleet, volume) for end in ENDS)
-    return [_bars(quick, slow, k) for k in range(len(instance.problem.slos))]
+    p90 = QUANTILES.index(0.9)
+
+    def latency(low: FloatArray, high: FloatArray) -> Range:
+        return Range(low=float(low[p90]), high=float(max(low[p90], high[p90])) if slow.stable else None)
+
+    bars = []
+    for k in range(len(instance.problem.slos)):
+        low, high = sorted(float(end.attainment[k]) for end in (quick, slow))
+        bars.append(
+            ErrorBars(
+                ttft_p90_s=latency(quick.ttft[k], slow.ttft[k]),
+                tpot_p90_s=latency(quick.tpot[k], slow.tpot[k]),
+                attainment=Range(low=low, high=high),
+            )
+        )
+    return bars
 
 
-def _bars(quick: Evaluation, slow: Evaluation, k: int) -> ErrorBars:
-    def p90(values: Sequence[FloatArray]) -> Range:
-        low, high = (float(value[k][1]) for value in values)
-        return Range(low=low, high=max(low, high) if slow.stable else None)
+def accuracy_records(problem: Problem) -> list[AccuracyRecord]:
+    """For every accelerator on offer and way of serving: this model, any model, any engine; the first even if none is.
 
-    shares = sorted(float(one.attainment[k]) for one in (quick, slow))
-    return ErrorBars(
-        ttft_p90_s=p90([quick.ttft, slow.ttft]),
-        tpot_p90_s=p90([quick.tpot, slow.tpot]),
-        attainment=Range(low=shares[0], high=shares[1]),
-    )
+    Errors are those of the catalog's serving_error.yaml.
+    """
+    held_out = load_serving_error().held_out_on
+    errors = {(row.mode, *map(normalized_name, (row.accelerator, row.engine, row.model))): row for row in held_out}
+    records = []
+    for offer, (mode, roles) in itertools.product(problem.offers, MODES.items()):
+        if not roles <= set(problem.space.roles):
+            continue
+        for engine, model in ((problem.engine, problem.model.name), (problem.engine, ""), ("", "")):
+            names = (offer.accelerator.name, engine, model)
+            row = errors.get((mode, *map(normalized_name, names)))
+            if row is None and not model:
+                continue
+            record = AccuracyRecord(accelerator=names[0], mode=mode, engine=engine, model=model, rows=0)
+            if row is not None:
+                update = {name: getattr(row, f"{name}_pct") / 100.0 for name in ERRORS} | {"rows": row.rows}
+                record = record.model_copy(update=update)
+            records.append(record)
+    return records
+
+
+def price_remarks(problem: Problem, offers: Iterable[int] | None = None) -> list[str]:
+    """What a buyer has to know of prices that are no quotes on demand; offers: those that matter, default: all."""
+    chosen = problem.offers if offers is None else [problem.offers[number] for number in offers]
+    remarks = [offer.quote.remark(offer.gpu) for offer in chosen if offer.quote is not None]
+    return [remark for remark in remarks if remark]
+
+
+def assumptions(instance: Instance) -> list[str]:
+    """What the predictions take for granted, stated with the numbers in force."""
+    problem, overhead = instance.problem, instance.overhead
+    stated = [
+        ANALYTIC,
+        f"{problem.engine} spends {overhead.step * 1e6:.0f} µs of host time per step and "
+        f"{overhead.per_request * 1e6:.0f} µs per request in it ({overhead.origin}).",
+        f"Engines may use {percentage(problem.memory_fraction, 1)} of GPU memory.",
+        f"Network cards are busy with KV transfers for {percentage(LINK_UTILIZATION)} of the time at most, each at "
+        "full speed; transfers do not overlap with prefill.",
+        "Prompts that wait at an engine are computed in order of arrival, max_num_batched_tokens in a step.",
+        ROUTER[problem.constraints.balancing],
+        *price_remarks(problem),
+    ]
+    for offer in problem.offers:
+        if offer.accelerator.efficiency["gemm", "bf16"].origin is Origin.ASSUMED:
+            name = offer.accelerator.name
+            stated.append(f"The kernel efficiencies of {name} are assumed from other accelerators, not measured.")
+    stated += limits_by_use(problem)
+    if problem.workload.prefix_hit_share > 0.0:
+        share = percentage(problem.workload.prefix_hit_share, 1)
+        stated.append(f"{share} of every prompt is found in the prefix cache, whatever its length.")
+    return stated + _arrivals(problem)
+
+
+def _arrivals(problem: Problem) -> list[str]:
+    """How requests come, unless they are Poisson."""
+    recorded, variation = problem.recorded, problem.workload.burstiness
+    if recorded is None:
+        return [f"Arrivals are independent with a coefficient of variation of {variation:g}."] * (variation != 1.0)
+    left_out = f", less {recorded.too_long:,} of too many tokens" if recorded.too_long else ""
+    pace = problem.workload.request_rate / recorded.rate
+    return [
+        f"Requests are simulated as {recorded.source} recorded them{left_out}, {pace:.3g} times as fast; by "
+        f"formula they come each by itself, with a coefficient of variation of {variation:.3g}."
+    ]
+
+
+def other_precisions(instance: Instance, fleet: Fleet) -> list[str]:
+    """Precisions that the search chose for a fleet and the checkpoint does not have: they change the answers."""
+    problem, model = instance.problem, instance.problem.model
+    stated = []
+    for config in (pool_config(instance, pool) for pool in fleet.pools):
+        if problem.space.weight_dtype and config.weight_dtype != model.native_weight_dtype:
+            stated.append(
+                f"Weights are served in {config.weight_dtype}, but {model.name} is published in "
+                f"{model.native_weight_dtype}: {COMPARE}"
+            )
+        if problem.space.kv_dtype and config.kv_dtype != ACTIVATION_DTYPE:
+            stated.append(
+                f"The KV cache is kept in {config.kv_dtype}, but {model.name} computes it in "
+                f"{ACTIVATION_DTYPE}: {COMPARE}"
+            )
+    return list(dict.fromkeys(stated))

@@ -1,4 +1,4 @@
-"""What a fleet is predicted to deliver: latency distributions, attainment, and the rate at which it breaks.
+"""What a fleet is predicted to deliver: latency distributions, attainment, and the load at which it breaks.
 
 The laws of `costmodel` at the loads that the fleet really has.
 """
@@ -14,33 +14,24 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.decode_queue import beta_exceeds
+from costmodel.decode_queue import Steps
 from costmodel.engine import Role
+from costmodel.first_token import Delay, Entry, card_wait, delay_of, hand_over_waits, hidden_transfer
 from costmodel.metric import Metric
-from costmodel.queueing import normal_exceeds
 from costmodel.simulator import SCHEDULERS
+from costmodel.transfer import step_in_progress
+from optimizer.loads.engine_table import Resource
 from optimizer.loads.instance import Instance
 
-from .first_token import Delay, card_wait, delay_of, hand_over_waits, hidden_transfer
 from .fleet import Fleet, FleetPool, hand_over_mix
-from .pool_state import PoolState, Steps, pool_state
-
-__all__ = [
-    "QUANTILES",
-    "Evaluation",
-    "Misses",
-    "PoolState",
-    "evaluate",
-    "goodput_volume",
-    "holds",
-    "largest_load",
-    "misses_of",
-    "predict_misses",
-]
+from .pool import PoolState, pool_state
 
 FloatArray = NDArray[np.float64]
 
 QUANTILES = (0.5, 0.9, 0.95, 0.99)
+
+LIGHT = 1e-3
+"""Share of its load with which a pool is in nobody's way [1]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,75 +75,68 @@ def predict_misses(instance: Instance, fleet: Fleet, loads: FloatArray | float =
     return misses_of(instance, fleet, _states(instance, fleet, loads))
 
 
-def _states(instance: Instance, fleet: Fleet, loads: FloatArray | float) -> tuple[PoolState, ...]:
-    each = np.broadcast_to(np.asarray(loads, dtype=np.float64), len(fleet.pools))
-    return tuple(pool_state(instance, pool, float(load)) for pool, load in zip(fleet.pools, each, strict=True))
-
-
 def misses_of(instance: Instance, fleet: Fleet, states: tuple[PoolState, ...]) -> Misses:
     """Predict who misses from the states of the pools, for those who have worked them out before."""
-    return _misses(instance, fleet, states, (_first_token(instance, fleet, states), _tokens(instance, fleet, states)))
+    return _misses(instance, fleet, states, _first_tokens(instance, fleet, states))
 
 
-def _misses(
-    instance: Instance,
-    fleet: Fleet,
-    states: tuple[PoolState, ...],
-    latencies: tuple[Sequence[_FirstToken], Sequence[_LaterTokens]],
-) -> Misses:
-    """The same from TTFT and TPOT at each pool."""
-    flows, (first, later) = instance.flows, latencies
-    ttft, tpot = _exceeds(first, flows.ttft), _slow_tokens(instance, later)
-    full = _full(fleet, states, flows.isl.size)
-    stable = all(state.stable for state in states)
-    flow_attainment = np.clip(1.0 - ttft - tpot - full, 0.0, 1.0) if stable else np.zeros(flows.isl.size)
-    weight = _class_shares(instance)
-    return Misses(states, ttft, tpot, full, flow_attainment, (weight @ flow_attainment) / weight.sum(axis=1), stable)
-
-
-def _slow_tokens(instance: Instance, later: Sequence[_LaterTokens]) -> FloatArray:
-    """Share of each flow whose later tokens are late, (flows,); who is late by several metrics is late once."""
-    late = _exceeds(later, instance.flows.tpot * (1.0 + 1e-9))
-    for metric, limit in instance.flows.others.items():
-        late = np.maximum(late, _exceeds(FORMULAS[metric](instance, later), limit))
-    return late
+def _misses(instance: Instance, fleet: Fleet, states: tuple[PoolState, ...], first: Sequence[_FirstToken]) -> Misses:
+    """The same from TTFT at each pool."""
+    ttft, tpot = _exceeds(first, instance.flows.ttft), _slow_tokens(instance, fleet, states)
+    full, stable = _full(instance, fleet, states), all(state.stable for state in states)
+    kept = np.clip(1.0 - ttft - tpot - full, 0.0, 1.0) if stable else np.zeros(full.size)
+    return Misses(states, ttft, tpot, full, kept, class_attainment(instance, kept), stable)
 
 
 def evaluate(instance: Instance, fleet: Fleet, volume: float = 1.0) -> Evaluation:
     """Predict the latencies of every flow at `volume` times the demand, routing unchanged."""
     flows, states = instance.flows, _states(instance, fleet, volume)
-    first, later = _first_token(instance, fleet, states), _tokens(instance, fleet, states)
-    misses = _misses(instance, fleet, states, (first, later))
+    first, later = _first_tokens(instance, fleet, states), _later_tokens(instance, fleet, states)
+    misses = _misses(instance, fleet, states, first)
     rows = np.array([*_class_shares(instance), flows.share])
-    longest = max((float(part.offset.max() + part.delay.seconds[-1]) for part in first), default=0.0)
-    slowest = max((float(one.ceiling.max()) + 8.0 * one.jitter for one in (part.steps for part in later)), default=0.0)
-    ttft = _quantiles(first, rows, longest + 1.0)
-    tokens = rows * (flows.osl > 1.0)
-    tpot = _quantiles(later, tokens, slowest + 1e-3)
-    prompt_step = max((float(np.max(one.steps.prompt_step)) for one in later), default=0.0)
-    others = {
-        metric: _quantiles(FORMULAS[metric](instance, later), tokens, max(slowest, prompt_step) + 1e-3)
-        for metric in flows.others
-    }
-    overall = float(flows.share @ misses.flow_attainment / flows.share.sum())
-    reached = misses.flow_attainment, misses.attainment, overall
-    return Evaluation(misses.states, *reached, ttft, tpot, misses.stable, others)
+    tokens, steps = rows * (flows.osl > 1.0), [pool.steps for pool in later]
+    longest = max((float(pool.offset.max() + pool.delay.seconds[-1]) for pool in first), default=0.0)
+    slowest = max((float(each.ceiling.max()) + 8.0 * each.jitter for each in steps), default=0.0)
+    gap = max((float(np.max(each.prompt_step)) for each in steps), default=0.0)
+    return Evaluation(
+        states=states,
+        flow_attainment=misses.flow_attainment,
+        attainment=misses.attainment,
+        overall=float(flows.share @ misses.flow_attainment / flows.share.sum()),
+        ttft=_quantiles(first, rows, longest + 1.0),
+        tpot=_quantiles(later, tokens, slowest + 1e-3),
+        stable=misses.stable,
+        metrics={
+            metric: _quantiles(_later_tokens(instance, fleet, states, metric), tokens, max(slowest, gap) + 1e-3)
+            for metric in flows.others
+        },
+    )
 
 
-def _class_shares(instance: Instance) -> FloatArray:
-    """Share of each flow in each class, (classes, flows)."""
-    flows = instance.flows
-    return np.array([flows.share * (flows.slo == k) for k in range(len(instance.problem.slos))])
-
-
-def _goals(instance: Instance) -> FloatArray:
+def class_goals(instance: Instance) -> FloatArray:
     """Attainment that each class asks for [1], (classes,)."""
     return np.array([slo.attainment for slo in instance.problem.slos])
 
 
+def class_attainment(instance: Instance, flow_attainment: FloatArray) -> FloatArray:
+    """Attainment of each class, (classes,), from that of each flow, (flows,) [1]."""
+    weight = _class_shares(instance)
+    return np.asarray((weight @ flow_attainment) / weight.sum(axis=1))
+
+
+def keeps_goals(instance: Instance, attainment: FloatArray) -> bool:
+    """Whether every class has the attainment, (classes,) [1], that it asks for."""
+    return bool((attainment >= class_goals(instance) - 1e-9).all())
+
+
 def holds(instance: Instance, prediction: Misses | Evaluation) -> bool:
     """Whether every class keeps its attainment goal."""
-    return prediction.stable and bool((prediction.attainment >= _goals(instance) - 1e-9).all())
+    return prediction.stable and keeps_goals(instance, prediction.attainment)
+
+
+def holds_at(instance: Instance, fleet: Fleet, loads: FloatArray | float = 1.0) -> bool:
+    """Whether every class keeps its goal when each pool gets `loads` (pools,) times the demand routed to it."""
+    return holds(instance, predict_misses(instance, fleet, loads))
 
 
 def reach(instance: Instance, fleet: Fleet, states: tuple[PoolState, ...]) -> float:
@@ -163,20 +147,21 @@ def reach(instance: Instance, fleet: Fleet, states: tuple[PoolState, ...]) -> fl
     """
     if not all(state.stable for state in states):
         return 0.0
-    flows, weight, goals = instance.flows, _class_shares(instance), _goals(instance)
 
     def share(late: FloatArray) -> float:
-        attainment = weight @ np.clip(1.0 - late, 0.0, 1.0) / weight.sum(axis=1)
-        return float(((attainment + 1e-9) / goals).min())
+        kept = class_attainment(instance, np.clip(1.0 - late, 0.0, 1.0))
+        return float(((kept + 1e-9) / class_goals(instance)).min())
 
-    late = _slow_tokens(instance, _tokens(instance, fleet, states)) + _full(fleet, states, flows.isl.size)
+    late = _slow_tokens(instance, fleet, states) + _full(instance, fleet, states)
     reached = share(late)
-    return reached if reached < 1.0 else share(late + _exceeds(_first_token(instance, fleet, states), flows.ttft))
+    if reached < 1.0:
+        return reached
+    return share(late + _exceeds(_first_tokens(instance, fleet, states), instance.flows.ttft))
 
 
 def promise(instance: Instance, fleet: Fleet, volume: float = 1.0) -> float:
     """Share of its goal that the worst class reaches by formula at `volume` times the demand [1]."""
-    return float((predict_misses(instance, fleet, volume).attainment / _goals(instance)).min())
+    return float((predict_misses(instance, fleet, volume).attainment / class_goals(instance)).min())
 
 
 def largest_load(good: Callable[[float], bool], most: float = 1e9, tolerance: float = 1e-3) -> float:
@@ -194,9 +179,109 @@ def largest_load(good: Callable[[float], bool], most: float = 1e9, tolerance: fl
 
 def goodput_volume(instance: Instance, fleet: Fleet) -> float:
     """Highest multiple of the demand at which every class keeps its goal, routing unchanged."""
-    if not fleet.pools:
-        return 0.0
-    return largest_load(lambda volume: holds(instance, predict_misses(instance, fleet, volume)))
+    return largest_load(lambda volume: holds_at(instance, fleet, volume)) if fleet.pools else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Headroom:
+    """One pool: `load` times its present load is the most that keeps every goal; `resource` gives out first."""
+
+    load: float
+    resource: Resource
+
+
+def pool_headroom(
+    instance: Instance, fleet: Fleet, index: int, volume: float = 1.0, *, others: float = 1.0
+) -> Headroom:
+    """Raise the load of one pool until a goal breaks; others: share of their loads that the other pools keep [1]."""
+
+    def loads(factor: float) -> FloatArray:
+        return np.where(np.arange(len(fleet.pools)) == index, volume * factor, volume * others)
+
+    most = largest_load(lambda factor: holds_at(instance, fleet, loads(factor)), most=32.0)
+    before = predict_misses(instance, fleet, loads(1.0 if most >= 1.0 else 0.5 * most)) if most > 0.0 else None
+    after = predict_misses(instance, fleet, loads(max(most, LIGHT) * 1.01))
+    return Headroom(most, _first_to_give(instance, fleet, index, before, after))
+
+
+def _first_to_give(instance: Instance, fleet: Fleet, index: int, before: Misses | None, after: Misses) -> Resource:
+    """The resource behind the reason that grows most between two loads of a pool, or from nothing to the second."""
+
+    def grown(reason: str) -> float:
+        more = getattr(after, reason) - (0.0 if before is None else getattr(before, reason))
+        return float(instance.flows.share @ more)
+
+    pool, state = fleet.pools[index], after.states[index]
+    if pool.role is Role.PREFILL:
+        return Resource.TIME
+    growth = {fuller(instance, pool, state): grown("full"), Resource.ATTENTION_TIME: grown("tpot")}
+    if pool.role is Role.COLOCATED:
+        growth[Resource.TIME] = grown("ttft")
+    return max(growth, key=lambda resource: growth[resource])
+
+
+def fuller(instance: Instance, pool: FleetPool, state: PoolState) -> Resource:
+    """What a pool that generates has less of left: KV memory or slots."""
+    return Resource.KV_MEMORY if state.memory >= state.running / instance.tables.seqs[pool.seqs] else Resource.SLOTS
+
+
+def _states(instance: Instance, fleet: Fleet, loads: FloatArray | float) -> tuple[PoolState, ...]:
+    each = np.broadcast_to(np.asarray(loads, dtype=np.float64), len(fleet.pools))
+    return tuple(pool_state(instance, pool, float(load)) for pool, load in zip(fleet.pools, each, strict=True))
+
+
+def _class_shares(instance: Instance) -> FloatArray:
+    """Share of each flow in each class, (classes, flows)."""
+    flows = instance.flows
+    return np.asarray(flows.share * (flows.slo == np.arange(len(instance.problem.slos))[:, None]))
+
+
+def _full(instance: Instance, fleet: Fleet, states: tuple[PoolState, ...]) -> FloatArray:
+    """Chance that a request of each flow meets full slots or full memory, (flows,)."""
+    pairs = [(pool, state) for pool, state in zip(fleet.pools, states, strict=True) if pool.role is not Role.PREFILL]
+    return sum((pool.route * state.full for pool, state in pairs), np.zeros(instance.flows.isl.size))
+
+
+FORMULAS: Mapping[Metric, Callable[[Steps, FloatArray, FloatArray], FloatArray]] = MappingProxyType(
+    {Metric.TPOT: lambda steps, limit, _: steps.exceeds(limit), Metric.ITL_P99: Steps.tail_exceeds}
+)
+"""P(metric > limit) of requests of so many gaps, from (steps, limit, gaps), by metric of later tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class _LaterTokens:
+    """A metric of later tokens at one pool.
+
+    weight (flows,): share of the flow served here; gaps (flows,): between the tokens of a request, some have none.
+    """
+
+    metric: Metric
+    weight: FloatArray
+    steps: Steps
+    gaps: FloatArray
+
+    def exceeds(self, limit: FloatArray) -> FloatArray:
+        """Share of each flow that is served here and exceeds the limit, (flows,)."""
+        return np.asarray(self.weight * (self.gaps > 0.0) * FORMULAS[self.metric](self.steps, limit, self.gaps))
+
+
+def _later_tokens(
+    instance: Instance, fleet: Fleet, states: tuple[PoolState, ...], metric: Metric = Metric.TPOT
+) -> list[_LaterTokens]:
+    """One metric at every pool that generates."""
+    gaps = np.maximum(instance.flows.osl - 1.0, 0.0)
+    return [
+        _LaterTokens(metric, pool.route, state.steps, gaps)
+        for pool, state in zip(fleet.pools, states, strict=True)
+        if state.steps is not None and pool.role is not Role.PREFILL
+    ]
+
+
+def _slow_tokens(instance: Instance, fleet: Fleet, states: tuple[PoolState, ...]) -> FloatArray:
+    """Share of each flow whose later tokens are late, (flows,); who is late by several metrics is late once."""
+    limits = {Metric.TPOT: instance.flows.tpot * (1.0 + 1e-9), **instance.flows.others}
+    late = [_exceeds(_later_tokens(instance, fleet, states, metric), limit) for metric, limit in limits.items()]
+    return reduce(np.maximum, late)
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,55 +297,15 @@ class _FirstToken:
         return self.weight * self.delay.exceeds(limit - self.offset)
 
 
-@dataclass(frozen=True, slots=True)
-class _LaterTokens:
-    """TPOT at one pool: a quiet step with its jitter, or up to full steps a beta distribution."""
-
-    weight: FloatArray
-    steps: Steps
-    generates: NDArray[np.bool_]
-
-    def exceeds(self, limit: FloatArray) -> FloatArray:
-        """Share of each flow that is served here and exceeds the limit; requests of one token have none, (flows,)."""
-        steps = self.steps
-        usually, jitter = steps.quiet + steps.own, max(steps.jitter, 1e-12)
-        above, most = limit - usually + steps.below, np.maximum(steps.ceiling - usually, 1e-9) + steps.below
-        held_up = beta_exceeds(above, steps.mean + steps.below, steps.spread, most)
-        usual = steps.undisturbed * steps.calm_exceeds(limit) + (1.0 - steps.undisturbed) * held_up
-        worst = normal_exceeds((limit - steps.ceiling) / jitter)
-        return np.asarray(self.weight * np.minimum(usual, worst) * self.generates)
+_Latencies = Sequence[_FirstToken] | Sequence[_LaterTokens]
 
 
-@dataclass(frozen=True, slots=True)
-class _TailOfGaps:
-    """ITL p99 at one pool; gaps (flows,): between the tokens of a request [1]."""
-
-    tokens: _LaterTokens
-    gaps: FloatArray
-
-    def exceeds(self, limit: FloatArray) -> FloatArray:
-        """Share of each flow that is served here and exceeds the limit; requests of one token have none, (flows,)."""
-        return self.tokens.weight * self.tokens.generates * self.tokens.steps.tail_exceeds(limit, self.gaps)
-
-
-def _tails_of_gaps(instance: Instance, later: Sequence[_LaterTokens]) -> Sequence[_TailOfGaps]:
-    return [_TailOfGaps(part, np.maximum(instance.flows.osl - 1.0, 0.0)) for part in later]
-
-
-FORMULAS: Mapping[Metric, Callable[[Instance, Sequence[_LaterTokens]], Sequence[_TailOfGaps]]] = MappingProxyType(
-    {Metric.ITL_P99: _tails_of_gaps}
-)
-"""What the steps of each pool say of the metrics of later tokens other than TPOT."""
-
-_Parts = Sequence[_FirstToken] | Sequence[_LaterTokens] | Sequence[_TailOfGaps]
-
-
-def _exceeds(parts: _Parts, limit: FloatArray) -> FloatArray:
+def _exceeds(pools: _Latencies, limit: FloatArray) -> FloatArray:
     """P(latency > limit) of each flow over all pools; limit (..., flows) or (..., 1)."""
-    return np.asarray(reduce(add, (part.exceeds(limit) for part in parts), np.float64(0.0)))
+    return np.asarray(reduce(add, (pool.exceeds(limit) for pool in pools), np.float64(0.0)))
 
 
-def _quantiles(parts: _Parts, shares: FloatArray, top: float) -> FloatArray:
+def _quantiles(pools: _Latencies, shares: FloatArray, top: float) -> FloatArray:
     """Quantiles of the mixtures of flows weighted by `shares` (rows, flows), by bisection, (rows, quantiles) [s].
 
     0 for rows without any flow.
@@ -270,15 +315,15 @@ def _quantiles(parts: _Parts, shares: FloatArray, top: float) -> FloatArray:
     low, high = np.zeros(allowed.shape), np.full(allowed.shape, top)
     for _ in range(40):
         middle = (low + high) / 2.0
-        above = np.einsum("rf,rqf->rq", shares, _exceeds(parts, middle[:, :, None])) > allowed
+        above = np.einsum("rf,rqf->rq", shares, _exceeds(pools, middle[:, :, None])) > allowed
         low, high = np.where(above, middle, low), np.where(above, high, middle)
     return np.asarray(np.where(total[:, None] > 0.0, high, 0.0))
 
 
-def _first_token(instance: Instance, fleet: Fleet, states: tuple[PoolState, ...]) -> list[_FirstToken]:
+def _first_tokens(instance: Instance, fleet: Fleet, states: tuple[PoolState, ...]) -> list[_FirstToken]:
     """TTFT: queue, prompt, and where roles are apart the hand-over, the rest of a decode step and the first own one."""
     decodes = [(pool, state) for pool, state in zip(fleet.pools, states, strict=True) if pool.role is Role.DECODE]
-    mixes, parts = iter(hand_over_mix(instance, fleet)), []
+    mixes, first = iter(hand_over_mix(instance, fleet)), []
     for pool, state in zip(fleet.pools, states, strict=True):
         if state.wait is None or pool.role is Role.DECODE:
             continue
@@ -289,8 +334,8 @@ def _first_token(instance: Instance, fleet: Fleet, states: tuple[PoolState, ...]
         elif state.steps is not None:
             idle = state.steps.quiet / float(instance.tables.pipeline[pool.shape])
         rests = ((1.0 - state.under_way, idle), (state.under_way, state.beside))
-        parts.append(_FirstToken(pool.route, offset, delay_of(state.wait, later, rests)))
-    return parts
+        first.append(_FirstToken(pool.route, offset, delay_of(state.wait, later, rests)))
+    return first
 
 
 def _handed_over(
@@ -309,27 +354,12 @@ def _handed_over(
     together = 1.0 if state.wait is None else state.wait.together
     ranks = float(pool.replicas * tables.ranks[pool.shape])
     cards = [card_wait(state.rate, sent / tables.link[pool.shape], ranks, scv, together)]
-    parts = shares @ state.rate / max(float(state.rate.sum()), 1e-300)
+    entries, parts = [], shares @ state.rate / max(float(state.rate.sum()), 1e-300)
     for (to, at), part in zip(decodes, parts, strict=True):
         ranks = float(to.replicas * tables.ranks[to.shape])
         chance, mean = card_wait(at.rate, sent / tables.link[to.shape], ranks, scv, 1.0)
         cards.append((chance * float(part), mean))
-    taken_by = [(at, float(part)) for (_, at), part in zip(decodes, parts, strict=True)]
+        step = 0.0 if at.steps is None else at.steps.met(at.rate)
+        entries.append(Entry(max(float(step_in_progress(at.running)), 1e-12), step, float(part)))
     loading = float(SCHEDULERS[instance.problem.engine].pulls)
-    seconds = np.maximum(seconds - hidden_transfer(taken_by, loading), 0.0)
-    return seconds, hand_over_waits(cards, taken_by, loading)
-
-
-def _tokens(instance: Instance, fleet: Fleet, states: tuple[PoolState, ...]) -> list[_LaterTokens]:
-    """TPOT at every pool that generates."""
-    return [
-        _LaterTokens(pool.route, state.steps, instance.flows.osl > 1.0)
-        for pool, state in zip(fleet.pools, states, strict=True)
-        if state.steps is not None and pool.role is not Role.PREFILL
-    ]
-
-
-def _full(fleet: Fleet, states: tuple[PoolState, ...], flows: int) -> FloatArray:
-    """Chance that a request of each flow meets full slots or full memory, (flows,)."""
-    pairs = [(pool, state) for pool, state in zip(fleet.pools, states, strict=True) if pool.role is not Role.PREFILL]
-    return sum((pool.route * state.full for pool, state in pairs), np.zeros(flows))
+    return np.maximum(seconds - hidden_transfer(entries, loading), 0.0), hand_over_waits(cards, entries, loading)

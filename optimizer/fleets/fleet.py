@@ -1,8 +1,9 @@
-"""A fleet: pools of equal engines and the share of each flow that they serve."""
+"""A fleet: pools of equal engines and the share of each flow that they serve; its GPUs, their price and limits."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import count
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,13 +12,15 @@ from costmodel.engine import EngineConfig, Role
 from optimizer.loads.hand_over import even_mix
 from optimizer.loads.instance import ROLES, Instance
 from search_spaces.enumeration import engine_config
+from search_spaces.problem import Billing, Problem
 
 FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
 
-ROUTED = 1e-2
+UNMATCHED = 1e-2
 """Share of what a pool sends or takes in that may find no partner before a routing counts as impossible [1]."""
 
-SHORTER = 0.1
+SHORT_PROMPTS = 0.1
 """Share of the prompts that may be so short that a prefill step has no seat for as many as fill it [1]."""
 
 
@@ -66,41 +69,127 @@ def prefill_seqs(instance: Instance, shape: int) -> int:
     flows, tables = instance.flows, instance.tables
     order = np.argsort(flows.new_tokens)
     below = np.cumsum(flows.share[order]) / flows.share.sum()
-    short = flows.new_tokens[order][min(int(np.searchsorted(below, SHORTER)), order.size - 1)]
+    short = flows.new_tokens[order][min(int(np.searchsorted(below, SHORT_PROMPTS)), order.size - 1)]
     steps = float(tables.pipeline[shape] * tables.ranks[shape])
-    wanted = steps * np.ceil(tables.rank_chunks[shape, -1] / short)
-    return tables.limit_for(wanted)
+    return tables.limit_for(steps * np.ceil(tables.rank_chunks[shape, -1] / short))
 
 
 def hand_over_mix(instance: Instance, fleet: Fleet) -> FloatArray:
     """See `pairing.even_mix`: for each prefill, decode pool and flow, as the routing has it."""
-    prefills, decodes = fleet.of(Role.PREFILL), fleet.of(Role.DECODE)
-    shapes = ([pool.shape for pool in pools] for pools in (prefills, decodes))
-    flows = instance.flows.isl.size
-    sent, taken = (np.array([pool.route for pool in pools]).reshape(len(pools), flows) for pools in (prefills, decodes))
-    return even_mix(instance.tables.talks[np.ix_(*shapes)], sent, taken)
+    shapes = ([pool.shape for pool in fleet.of(role)] for role in (Role.PREFILL, Role.DECODE))
+    return even_mix(instance.tables.talks[np.ix_(*shapes)], *_handed_over(instance, fleet))
 
 
 def can_hand_over(instance: Instance, fleet: Fleet) -> bool:
     """Whether the pools can hand over to one another all that the routing has them send and take in."""
-    prefills, decodes = fleet.of(Role.PREFILL), fleet.of(Role.DECODE)
     mix = hand_over_mix(instance, fleet)
     if (mix == 1.0).all():
         return True
-    sent, taken = (np.array([pool.route for pool in pools]) for pools in (prefills, decodes))
-    parts = mix * taken / np.maximum(taken.sum(axis=0), 1e-300)
-    out = np.where(sent > 0.0, parts.sum(axis=1), 1.0)
+    sent, taken = _handed_over(instance, fleet)
+    pairs = mix * taken / np.maximum(taken.sum(axis=0), 1e-300)
+    out = np.where(sent > 0.0, pairs.sum(axis=1), 1.0)
     into = np.where(taken > 0.0, (mix * sent[:, None] / np.maximum(sent.sum(axis=0), 1e-300)).sum(axis=0), 1.0)
-    return bool(max(np.abs(out - 1.0).max(), np.abs(into - 1.0).max()) <= ROUTED)
+    return bool(max(np.abs(out - 1.0).max(), np.abs(into - 1.0).max()) <= UNMATCHED)
 
 
-def named(instance: Instance, pools: list[FleetPool]) -> tuple[FleetPool, ...]:
+def _handed_over(instance: Instance, fleet: Fleet) -> list[FloatArray]:
+    """Share of each flow that each prefill pool sends and each decode pool takes in, each (pools, flows)."""
+    flows = instance.flows.isl.size
+    ends = (fleet.of(role) for role in (Role.PREFILL, Role.DECODE))
+    return [np.array([pool.route for pool in pools]).reshape(len(pools), flows) for pools in ends]
+
+
+def with_names(instance: Instance, pools: list[FleetPool]) -> tuple[FleetPool, ...]:
     """Sort the pools and give each a stable name such as decode-1."""
     share = instance.flows.share
     ordered = sorted(pools, key=lambda pool: (ROLES.index(pool.role), -float(pool.route @ share), pool.shape))
-    counts: dict[Role, int] = {}
-    named = []
-    for pool in ordered:
-        counts[pool.role] = counts.get(pool.role, 0) + 1
-        named.append(replace(pool, name=f"{pool.role.value}-{counts[pool.role]}"))
-    return tuple(named)
+    numbers = {role: count(1) for role in ROLES}
+    return tuple(replace(pool, name=f"{pool.role.value}-{next(numbers[pool.role])}") for pool in ordered)
+
+
+def with_rented(problem: Problem, gpus: FloatArray | IntArray) -> FloatArray | IntArray:
+    """The same GPUs, (..., offers), those beyond the ones that are owned rented as more of their type."""
+    for index, offer in enumerate(problem.offers):
+        if not offer.owned:
+            continue
+        more = next(number for number, other in enumerate(problem.offers) if other.gpu == offer.gpu and not other.owned)
+        beyond = np.maximum(gpus[..., index] - (offer.inventory or 0), 0)
+        gpus = gpus.copy()
+        gpus[..., index] -= beyond
+        gpus[..., more] += beyond
+    return gpus
+
+
+def pools_apart(problem: Problem) -> Problem:
+    """The same problem for fleets that state each pool: of owned GPUs it has no more than there are."""
+    return replace(problem, offers=tuple(replace(offer, owned=False) for offer in problem.offers))
+
+
+def paid_gpus(problem: Problem, gpus: FloatArray | IntArray) -> FloatArray:
+    """GPUs of each offer that so many are paid for, (..., offers): those of whole nodes where they are billed."""
+    paid = np.array(gpus, dtype=np.float64)
+    for index, offer in enumerate(problem.offers):
+        if offer.billing is Billing.NODE:
+            size = offer.accelerator.node_size
+            paid[..., index] = np.ceil(paid[..., index] / size) * size
+    return paid
+
+
+def offer_prices(problem: Problem, gpus: FloatArray | IntArray) -> FloatArray:
+    """Price of so many GPUs of each offer, whole nodes where they are billed [$/h], (..., offers)."""
+    prices = np.array([offer.usd_per_hour for offer in problem.offers])
+    return np.asarray(paid_gpus(problem, gpus) * prices)
+
+
+def billed_gpus(problem: Problem, gpus: IntArray) -> dict[str, int]:
+    """GPUs of the whole nodes that are billed, by accelerator, where some of them are not used."""
+    rows = zip(problem.offers, gpus.tolist(), paid_gpus(problem, gpus).tolist(), strict=True)
+    return {offer.accelerator.name: round(paid) for offer, used, paid in rows if paid > used}
+
+
+def gpu_cost(problem: Problem, gpus: FloatArray | IntArray) -> FloatArray:
+    """Price of all GPUs together [$/h]; gpus (..., offers). A pool may have more than are owned; those cost in full."""
+    return np.asarray(offer_prices(problem, with_rented(problem, gpus)).sum(axis=-1))
+
+
+def within_limits(problem: Problem, gpus: FloatArray | IntArray) -> NDArray[np.bool_]:
+    """Whether so many GPUs of each offer, (..., offers), keep inventory, budget, power and the limit on all GPUs."""
+    limits, gpus = problem.constraints, with_rented(problem, gpus)
+    stock = np.array([np.inf if offer.inventory is None else offer.inventory for offer in problem.offers])
+    good = (gpus <= stock).all(axis=-1)
+    if limits.budget is not None:
+        good &= gpu_cost(problem, gpus) <= limits.budget * (1.0 + 1e-9)
+    if limits.power is not None:
+        tdp = np.array([offer.accelerator.tdp for offer in problem.offers])
+        good &= gpus @ tdp <= limits.power * (1.0 + 1e-9)
+    if limits.max_gpus is not None:
+        good &= gpus.sum(axis=-1) <= limits.max_gpus
+    return np.asarray(good)
+
+
+def pool_gpus(instance: Instance, pool: FleetPool) -> int:
+    """GPUs of one pool, spares included."""
+    return (pool.replicas + pool.spares) * int(instance.tables.gpus[pool.shape])
+
+
+def fleet_gpus(instance: Instance, fleet: Fleet) -> IntArray:
+    """GPUs of each offer, spares included, shape (offers,)."""
+    gpus = np.zeros(len(instance.problem.offers), dtype=np.int64)
+    for pool in fleet.pools:
+        gpus[instance.tables.offer[pool.shape]] += pool_gpus(instance, pool)
+    return gpus
+
+
+def offer_costs(instance: Instance, fleet: Fleet) -> FloatArray:
+    """Price of the GPUs of each offer, spares and whole nodes included [$/h], shape (offers,)."""
+    return offer_prices(instance.problem, fleet_gpus(instance, fleet))
+
+
+def fleet_cost(instance: Instance, fleet: Fleet) -> float:
+    """Price of a fleet, spares and whole nodes included [$/h]."""
+    return float(offer_costs(instance, fleet).sum())
+
+
+def keeps_limits(instance: Instance, fleet: Fleet) -> bool:
+    """Whether inventory, budget, power and GPU count allow a fleet."""
+    return bool(within_limits(pools_apart(instance.problem), fleet_gpus(instance, fleet)))

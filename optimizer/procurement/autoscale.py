@@ -16,9 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.units import SECONDS_PER_HOUR
-from optimizer.fleets.build_plan import fleet_cost
 from optimizer.fleets.evaluate import holds, largest_load, predict_misses
-from optimizer.fleets.fleet import Fleet
+from optimizer.fleets.fleet import Fleet, fleet_cost
 from optimizer.loads.instance import Instance
 from optimizer.verification.judge import SEEDS, Judgement, Outcome, Run, judge_runs, simulated_trace
 

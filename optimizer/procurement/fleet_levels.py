@@ -13,10 +13,9 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
-from optimizer.fleets.bought import gpu_cost, paid_gpus
-from optimizer.fleets.bought import within_limits as gpus_within_limits
-from optimizer.fleets.build_plan import engine_pools, fleet_gpus
-from optimizer.fleets.fleet import Fleet
+from optimizer.fleets.build_plan import engine_pools
+from optimizer.fleets.fleet import Fleet, fleet_gpus, gpu_cost, paid_gpus
+from optimizer.fleets.fleet import within_limits as gpus_within_limits
 from optimizer.loads.diagnose import check_floors, check_shapes
 from optimizer.loads.instance import Instance, at_volume, make_instance
 from optimizer.plans.records import EnginePool

@@ -16,8 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.engine import Role
-from optimizer.fleets.build_plan import fleet_cost, offer_costs
-from optimizer.fleets.fleet import Fleet
+from optimizer.fleets.fleet import Fleet, fleet_cost, offer_costs
 from optimizer.loads.instance import Instance
 from optimizer.verification.judge import Judgement, Outcome, judge
 from optimizer.verification.verdict import LIFETIMES, LONGEST, MOST_REQUESTS, in_system

@@ -13,13 +13,11 @@ import numpy as np
 from costmodel.engine import Role
 from costmodel.errors import BelowFloorError, InputError
 from costmodel.simulator import prepare
-from optimizer.fleets.bought import FloatArray
-from optimizer.fleets.build_plan import fleet_cost
 from optimizer.fleets.error_bars import at_quantile, slow_end
 from optimizer.fleets.evaluate import largest_load
-from optimizer.fleets.fleet import Fleet, FleetPool, can_hand_over
+from optimizer.fleets.fleet import Fleet, FleetPool, FloatArray, can_hand_over, fleet_cost
 from optimizer.fleets.plan_fleet import engines_of, fleet_of_plan, planned_volume
-from optimizer.fleets.pool_state import pool_state
+from optimizer.fleets.pool import pool_state
 from optimizer.loads.instance import Instance, make_instance
 from optimizer.plans.plan import FleetEvaluation, Plan, PoolNeed, Provisioning, Status
 from optimizer.plans.proof import Proof

@@ -9,12 +9,10 @@ import numpy as np
 
 from costmodel.engine import Role
 from costmodel.words import dearer, dollars, join_words, percentage
-from optimizer.fleets.bought import pools_apart
-from optimizer.fleets.build_plan import engine_pools
+from optimizer.fleets.build_plan import engine_pools, utilization
 from optimizer.fleets.error_bars import planned_instance
 from optimizer.fleets.evaluate import predict_misses
-from optimizer.fleets.fleet import Fleet
-from optimizer.fleets.operating import utilization
+from optimizer.fleets.fleet import Fleet, pools_apart
 from optimizer.loads.engine_table import Resource
 from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, ROLES, Instance, Settings, make_settings
 from optimizer.plans.records import EnginePool

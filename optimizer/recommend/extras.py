@@ -15,9 +15,9 @@ from costmodel.engine import Role
 from costmodel.engine_arrays import ACTIVATION_DTYPE
 from costmodel.errors import InputError
 from costmodel.words import dearer, dollars, percentage
-from optimizer.fleets.build_plan import engine_pools, fleet_cost
+from optimizer.fleets.build_plan import engine_pools
 from optimizer.fleets.error_bars import at_quantile, planned_instance, slow_end
-from optimizer.fleets.fleet import Fleet
+from optimizer.fleets.fleet import Fleet, fleet_cost
 from optimizer.loads.diagnose import check_floors, check_shapes
 from optimizer.loads.instance import Instance, Late, make_instance
 from optimizer.plans.plan import Plan, Worth

@@ -15,11 +15,10 @@ from costmodel.metric import Metric
 from costmodel.words import join_words, percentage
 from costmodel.workload import scale_rate
 from optimizer.fleets.binding import amount, binding, fleet_bindings
-from optimizer.fleets.bought import FloatArray
-from optimizer.fleets.build_plan import engine_pools, fleet_cost, fleet_gpus
+from optimizer.fleets.build_plan import engine_pools
 from optimizer.fleets.error_bars import planned_instance
 from optimizer.fleets.evaluate import evaluate, predict_misses
-from optimizer.fleets.fleet import Fleet
+from optimizer.fleets.fleet import Fleet, FloatArray, fleet_cost, fleet_gpus
 from optimizer.loads.diagnose import with_fewer_misses, with_looser_slos, without_limits
 from optimizer.loads.instance import Instance
 from optimizer.plans.plan import Alternative, Binding, Status

@@ -16,10 +16,10 @@ from typing import Any, Final
 from costmodel.errors import InputError
 from costmodel.simulator import prepare
 from optimizer.fleets.binding import binding
-from optimizer.fleets.build_plan import build_plan, fleet_cost, provenance
+from optimizer.fleets.build_plan import build_plan, provenance
 from optimizer.fleets.error_bars import at_quantile, class_error_bars, slow_end
 from optimizer.fleets.evaluate import holds, predict_misses
-from optimizer.fleets.fleet import Fleet
+from optimizer.fleets.fleet import Fleet, fleet_cost
 from optimizer.loads.diagnose import check_floors, check_shapes, floors
 from optimizer.loads.instance import Instance, make_instance
 from optimizer.plans.plan import Alternative, Binding, Plan, Provenance, RunInfo, Status

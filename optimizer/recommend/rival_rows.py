@@ -17,8 +17,8 @@ from typing import Any, Final
 import numpy as np
 
 from costmodel.words import dollars
-from optimizer.fleets.build_plan import engine_pools, fleet_cost
-from optimizer.fleets.fleet import Fleet
+from optimizer.fleets.build_plan import engine_pools
+from optimizer.fleets.fleet import Fleet, fleet_cost
 from optimizer.loads.instance import Deadline, Instance
 from optimizer.plans.plan import Alternative, Status
 from optimizer.plans.proof import Proof, bound_for, gap_of

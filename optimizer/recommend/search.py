@@ -15,11 +15,9 @@ from typing import Any, Final
 
 from costmodel.errors import InputError
 from costmodel.workload import scale_rate
-from optimizer.fleets.bought import pools_apart
-from optimizer.fleets.build_plan import fleet_cost
 from optimizer.fleets.error_bars import planned_instance
 from optimizer.fleets.evaluate import holds, predict_misses
-from optimizer.fleets.fleet import Fleet
+from optimizer.fleets.fleet import Fleet, fleet_cost, pools_apart
 from optimizer.loads.diagnose import with_looser_slos
 from optimizer.loads.instance import Deadline, Instance, Late, Settings, never
 from optimizer.plans.plan import Status

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from costmodel.engine import Role
 from costmodel.words import dearer
-from optimizer.fleets.build_plan import engine_pools, fleet_cost
+from optimizer.fleets.build_plan import engine_pools
 from optimizer.fleets.evaluate import evaluate
-from optimizer.fleets.fleet import Fleet, FleetPool
+from optimizer.fleets.fleet import Fleet, FleetPool, fleet_cost
 from optimizer.loads.instance import COLOCATED, ROLES, Instance, Settings
 from optimizer.plans.plan import Alternative, Status
 from optimizer.plans.proof import Proof

@@ -17,9 +17,7 @@ from itertools import product
 import numpy as np
 
 from costmodel.engine import Role
-from optimizer.fleets.bought import gpu_cost
-from optimizer.fleets.build_plan import fleet_gpus
-from optimizer.fleets.fleet import Fleet
+from optimizer.fleets.fleet import Fleet, fleet_gpus, gpu_cost
 from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, ROLES
 from search_spaces.problem import Problem
 

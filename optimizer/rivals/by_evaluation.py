@@ -15,11 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.engine import Role
-from optimizer.fleets.bought import gpu_cost, within_limits
-from optimizer.fleets.evaluate import goodput_volume, holds, misses_of, predict_misses, reach
-from optimizer.fleets.fleet import Fleet, FleetPool, prefill_seqs
-from optimizer.fleets.headroom import pool_headroom
-from optimizer.fleets.pool_state import PoolState, pool_state
+from optimizer.fleets.evaluate import goodput_volume, holds, misses_of, pool_headroom, predict_misses, reach
+from optimizer.fleets.fleet import Fleet, FleetPool, gpu_cost, prefill_seqs, within_limits
+from optimizer.fleets.pool import PoolState, pool_state
 from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, ROLES, Instance, Late, Settings, never
 from search_spaces.problem import Problem
 

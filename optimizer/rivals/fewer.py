@@ -9,9 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.engine import Role
-from optimizer.fleets.build_plan import fleet_cost
 from optimizer.fleets.evaluate import holds, predict_misses
-from optimizer.fleets.fleet import Fleet, FleetPool, can_hand_over
+from optimizer.fleets.fleet import Fleet, FleetPool, can_hand_over, fleet_cost
 from optimizer.loads.engine_table import LINK_UTILIZATION
 from optimizer.loads.instance import Instance
 

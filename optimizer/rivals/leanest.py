@@ -8,9 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from optimizer.fleets.bought import pools_apart
-from optimizer.fleets.build_plan import fleet_cost
-from optimizer.fleets.fleet import Fleet
+from optimizer.fleets.fleet import Fleet, fleet_cost, pools_apart
 from optimizer.loads.flows import splits
 from optimizer.loads.instance import Instance, Late, make_settings, never
 from search_spaces.problem import Goal

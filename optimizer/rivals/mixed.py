@@ -21,10 +21,8 @@ from itertools import combinations
 import numpy as np
 
 from costmodel.engine import Role
-from optimizer.fleets.bought import gpu_cost, within_limits
-from optimizer.fleets.build_plan import fleet_gpus
-from optimizer.fleets.fleet import Fleet
-from optimizer.fleets.pool_state import pool_key
+from optimizer.fleets.fleet import Fleet, fleet_gpus, gpu_cost, within_limits
+from optimizer.fleets.pool import pool_key
 from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, ROLES
 from search_spaces.problem import Problem
 from search_spaces.targets import any_target

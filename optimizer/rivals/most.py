@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from costmodel.engine import Role
-from optimizer.fleets.bought import gpu_cost, pools_apart, within_limits
 from optimizer.fleets.evaluate import largest_load
+from optimizer.fleets.fleet import gpu_cost, pools_apart, within_limits
 from optimizer.loads.instance import COLOCATED, DECODE, PREFILL
 from search_spaces.problem import Goal, Objective, Problem
 

@@ -19,8 +19,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from optimizer.fleets.evaluate import holds, misses_of
-from optimizer.fleets.fleet import Fleet, FleetPool, can_hand_over, named
-from optimizer.fleets.pool_state import PoolState, pool_state
+from optimizer.fleets.fleet import Fleet, FleetPool, can_hand_over, with_names
+from optimizer.fleets.pool import PoolState, pool_state
 from optimizer.loads.flows import Flows
 from search_spaces.problem import Routing
 
@@ -251,7 +251,7 @@ class Parting:
     def _fleet(self, stage: Stage, pools: Sides) -> Fleet | None:
         """The whole fleet, if it can hand over what it has to."""
         instance = self.known.instance
-        fleet = Fleet(named(instance, [*pools[0], *pools[1], *stage.others]))
+        fleet = Fleet(with_names(instance, [*pools[0], *pools[1], *stage.others]))
         return fleet if can_hand_over(instance, fleet) and still_holds(instance, fleet) else None
 
 

@@ -13,8 +13,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from optimizer.fleets.build_plan import fleet_cost, fleet_gpus, keeps_limits
-from optimizer.fleets.fleet import Fleet, FleetPool, named
+from optimizer.fleets.fleet import Fleet, FleetPool, fleet_cost, fleet_gpus, keeps_limits, with_names
 from optimizer.loads.flows import Flows
 from optimizer.loads.instance import Instance
 from search_spaces.problem import Billing, Constraints, Offer, Pools, Problem
@@ -98,7 +97,7 @@ def _together(instance: Instance, parts: Parts) -> Fleet:
     for k, fleet in parts:
         mine = instance.flows.slo == k
         pools += [replace(pool, route=_among(mine, pool.route)) for pool in fleet.pools]
-    return Fleet(named(instance, pools))
+    return Fleet(with_names(instance, pools))
 
 
 def keeps_every_limit(instance: Instance, fleet: Fleet) -> bool:

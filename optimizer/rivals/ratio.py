@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import math
 
-from optimizer.fleets.bought import pools_apart
-from optimizer.fleets.build_plan import fleet_cost
 from optimizer.fleets.evaluate import goodput_volume
-from optimizer.fleets.fleet import Fleet
+from optimizer.fleets.fleet import Fleet, fleet_cost, pools_apart
 from optimizer.loads.instance import Instance, at_volume
 
 from .by_evaluation import Evaluated, cheapest_held, settled

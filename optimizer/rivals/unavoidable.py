@@ -1,6 +1,6 @@
 """What an engine cannot avoid, at any load and beside any partner: the work of a flow, and requests that miss anyway.
 
-The evaluation (`fleets.pool_state`, `fleets.evaluate`) accepts no pool that does less, so all of it holds for every
+The evaluation (`fleets.pool`, `fleets.evaluate`) accepts no pool that does less, so all of it holds for every
 fleet that it could accept. Work: with x the rates at one of n engines, A = sum x osl a and P = sum x e (what prompts
 add to the steps of others), and a line b0 + m R <= b(R) below the decode steps of batches up to the limit B,
 

@@ -9,9 +9,9 @@ higher rate, where what it lacks shows within one run. Its latencies at that rat
 from __future__ import annotations
 
 from costmodel.simulator import Fleet as SimulatedFleet
+from optimizer.fleets.build_plan import utilization
 from optimizer.fleets.fleet import Fleet
-from optimizer.fleets.operating import utilization
-from optimizer.fleets.pool_state import pool_state
+from optimizer.fleets.pool import pool_state
 from optimizer.loads.instance import Instance
 
 from .judge import Judgement, Run, judge_runs

@@ -9,9 +9,9 @@ import numpy as np
 from costmodel.engine import Role
 from costmodel.second_life import backlog_batch, full_chance, recomputed_tokens, resident_context, running_share
 from costmodel.simulator import SCHEDULERS
-from optimizer.fleets.engine_state import decode_base
 from optimizer.fleets.evaluate import promise
 from optimizer.fleets.fleet import Fleet, FleetPool
+from optimizer.fleets.pool import decode_base
 from optimizer.loads.instance import Instance
 
 from .judge import engine_limits

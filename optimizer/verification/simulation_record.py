@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from costmodel.simulator.metrics import percentiles, steady, within
 from costmodel.units import SECONDS_PER_HOUR
 from optimizer.fleets.binding import attainment_binding
-from optimizer.fleets.build_plan import ANALYTIC, engine_pools
+from optimizer.fleets.build_plan import engine_pools
 from optimizer.fleets.build_plan import quantiles as stated_quantiles
-from optimizer.fleets.error_bars import ENDS
+from optimizer.fleets.error_bars import ANALYTIC, ENDS
 from optimizer.fleets.evaluate import QUANTILES
 from optimizer.fleets.fleet import Fleet
 from optimizer.loads.instance import Instance, Late

@@ -27,9 +27,8 @@ from costmodel.engine import Role
 from costmodel.simulator import Fleet as SimulatedFleet
 from costmodel.simulator import Pool
 from costmodel.simulator.metrics import measured, steady
-from optimizer.fleets.build_plan import fleet_cost
 from optimizer.fleets.evaluate import QUANTILES
-from optimizer.fleets.fleet import Fleet, FleetPool, hand_over_mix
+from optimizer.fleets.fleet import Fleet, FleetPool, fleet_cost, hand_over_mix
 from optimizer.loads.flows import digest_of
 from optimizer.loads.instance import Instance
 from optimizer.rivals.allowed import allowed

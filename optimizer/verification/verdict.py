@@ -22,10 +22,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from costmodel.simulator import Fleet as SimulatedFleet
-from optimizer.fleets.build_plan import fleet_cost
 from optimizer.fleets.error_bars import slow_end
-from optimizer.fleets.fleet import Fleet
-from optimizer.fleets.pool_state import pool_key, pool_state
+from optimizer.fleets.fleet import Fleet, fleet_cost
+from optimizer.fleets.pool import pool_key, pool_state
 from optimizer.loads.instance import Instance, Late, never
 
 from .blame import Blame, blame

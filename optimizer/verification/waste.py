@@ -16,10 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.engine import Role
-from optimizer.fleets.build_plan import fleet_cost
 from optimizer.fleets.evaluate import promise
-from optimizer.fleets.fleet import Fleet, FleetPool
-from optimizer.fleets.pool_state import pool_state
+from optimizer.fleets.fleet import Fleet, FleetPool, fleet_cost
+from optimizer.fleets.pool import pool_state
 from optimizer.loads.instance import ROLES, Instance
 from optimizer.rivals.allowed import allowed
 from optimizer.rivals.fewer import Named, fewer_replicas, with_replicas

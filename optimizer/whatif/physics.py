@@ -18,9 +18,8 @@ from numpy.typing import NDArray
 from costmodel.engine import Role
 from costmodel.errors import InputError
 from optimizer.fleets.error_bars import at_quantile, slow_end
-from optimizer.fleets.evaluate import Misses, holds, largest_load, predict_misses
+from optimizer.fleets.evaluate import Misses, fuller, holds, largest_load, predict_misses
 from optimizer.fleets.fleet import Fleet, FleetPool
-from optimizer.fleets.headroom import fuller
 from optimizer.loads.diagnose import check_floors
 from optimizer.loads.engine_table import Resource
 from optimizer.loads.flows import splits

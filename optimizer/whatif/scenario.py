@@ -27,9 +27,8 @@ from costmodel.errors import ImpossibleError
 from costmodel.units import SECONDS_PER_HOUR
 from costmodel.words import dollars, percentage
 from optimizer.fleets.binding import fleet_bindings
-from optimizer.fleets.bought import with_rented
-from optimizer.fleets.build_plan import engine_pools, fleet_gpus
-from optimizer.fleets.fleet import Fleet
+from optimizer.fleets.build_plan import engine_pools
+from optimizer.fleets.fleet import Fleet, fleet_gpus, with_rented
 from optimizer.loads.instance import Instance, at_volume
 from optimizer.plans.plan import Binding, Plan, Status
 from optimizer.plans.records import EnginePool, pool_records

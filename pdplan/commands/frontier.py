@@ -83,7 +83,7 @@ def frontier(
 
     Exits with 3 when no value in the range has a fleet that meets the SLOs.
     """
-    from optimizer.fleets.assumed import price_remarks
+    from optimizer.fleets.error_bars import price_remarks
     from optimizer.whatif.frontier import frontier as curve_over
     from optimizer.whatif.frontier import ramp_of, with_looks
     from reports.frontier_page import render_frontier

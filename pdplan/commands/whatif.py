@@ -146,7 +146,7 @@ def whatif(
 
     Exits with 3 when no scenario has a fleet that meets the SLOs.
     """
-    from optimizer.fleets.assumed import price_remarks
+    from optimizer.fleets.error_bars import price_remarks
     from search_spaces.loader import load_problem
 
     asked = Asked(**options)

@@ -16,11 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.prompt_queue import PromptWait, exceeds_by_class
-from costmodel.queueing import conditional_wait
-from costmodel.transfer import step_in_progress
-
-from .pool_state import PoolState
+from .prompt_queue import PromptWait, exceeds_by_class
+from .queueing import conditional_wait
 
 FloatArray = NDArray[np.float64]
 
@@ -30,6 +27,19 @@ NODES = 64
 """Nodes over the range of the short waits, beside those of the wait for an engine."""
 GOLDEN = (np.sqrt(5.0) - 1.0) / 2.0
 """Multiples of it modulo 1 are spread evenly over (0, 1), in an order unlike any other."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A decode pool that takes requests in.
+
+    met: chance that one meets a decode step in progress (`transfer.step_in_progress`) [1]; step: its length [s]; share:
+    of the requests that the pool takes in [1].
+    """
+
+    met: float
+    step: float
+    share: float = 1.0
 
 
 def card_wait(
@@ -64,44 +74,30 @@ def waits_of(chance: float, mean: float, levels: FloatArray) -> FloatArray:
     return np.asarray(-mean * np.log(above))
 
 
-def entry_steps(state: PoolState, levels: FloatArray, loading: float = 0.0) -> FloatArray:
+def entry_steps(entry: Entry, levels: FloatArray, loading: float = 0.0) -> FloatArray:
     """Quantiles of the time from the arrival of a request to the end of the first step that has it [s].
 
-    If a step is in progress (P = 1 - exp(-running)), the rest of it and those during which the KV is loaded, `loading`
+    If a step is in progress, the rest of it and those during which the KV is loaded, `loading`
     [1]; then a step of its own.
     """
-    met, step = _met(state)
-    into = np.maximum(levels - (1.0 - met), 0.0) / met
-    return np.asarray(step * (1.0 + into + loading * (into > 0.0)))
+    into = np.maximum(levels - (1.0 - entry.met), 0.0) / entry.met
+    return np.asarray(entry.step * (1.0 + into + loading * (into > 0.0)))
 
 
-def _met(state: PoolState) -> tuple[float, float]:
-    """Chance that a request meets a decode step in progress [1], and how long that lasts [s]."""
-    met = max(float(step_in_progress(state.running)), 1e-12)
-    return met, 0.0 if state.steps is None else state.steps.met(state.rate)
-
-
-def hidden_transfer(decodes: Sequence[tuple[PoolState, float]], loading: float) -> float:
+def hidden_transfer(entries: Sequence[Entry], loading: float) -> float:
     """Transfer that the steps hide during which a decode engine loads KV, on average [s]."""
-    hidden = 0.0
-    for state, share in decodes:
-        met, step = _met(state)
-        hidden += share * loading * met * step
-    return hidden
+    return sum((entry.share * loading * entry.met * entry.step for entry in entries), 0.0)
 
 
-def hand_over_waits(
-    cards: Sequence[tuple[float, float]], decodes: Sequence[tuple[PoolState, float]], loading: float = 0.0
-) -> FloatArray:
+def hand_over_waits(cards: Sequence[tuple[float, float]], entries: Sequence[Entry], loading: float = 0.0) -> FloatArray:
     """Equally likely values of all that follows a prompt, but its transfer, (points,) [s].
 
-    cards: (chance, mean wait) of every card on the way; decodes: the pools that take requests in, and their shares;
-    loading: see `entry_steps`.
+    cards: (chance, mean wait) of every card on the way; loading: see `entry_steps`.
     """
     levels = (np.arange(POINTS) + 0.5) / POINTS
     result = np.zeros(POINTS)
-    for state, share in decodes:
-        result += share * entry_steps(state, levels, loading)
+    for entry in entries:
+        result += entry.share * entry_steps(entry, levels, loading)
     for number, (chance, mean) in enumerate(cards, start=1):
         result += waits_of(chance, mean, (np.arange(POINTS) + 0.5) * GOLDEN**number % 1.0)
     return result

@@ -1,0 +1,679 @@
+"""How a pool runs under the loads that it really has: waits, steps and what makes them vary.
+
+Prefill engines wait as `costmodel.prompt_queue` says. Of an engine that decodes, with b the step of its mean batch
+without KV reads, a the attention time of the batch and e what a prompt adds to the steps of others (nothing on engines
+that only generate; what its chunks add to the steps that carry them; all of its own where prompts go first and alone),
+
+    t = (b + a) / (1 - P),  P = sum rate e,  a = t sum rate osl slope     mean step; N = t sum rate osl decode (Little)
+
+A colocated engine is a prompt queue too, whose jobs are mixed steps; what its decodes add to that wait is in
+`costmodel.mixed_wait` and, where its batches are full, `costmodel.seat_queue`, how its steps vary in
+`costmodel.decode_queue`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.beside import Beside, feedback
+from costmodel.decode_queue import DecodeTime, Steps, any_of, decode_time, first_of
+from costmodel.engine import Role
+from costmodel.mixed_wait import Company, Transit, with_company, with_crowd, with_transit
+from costmodel.prompt_queue import Prompts, PromptWait, bunch_behind, prompt_wait
+from costmodel.queueing import lanes_held_up, normal_exceeds, wait_probability
+from costmodel.seat_queue import Seats, at_once, seat_wait, taken_chance, within_seats
+from optimizer.loads.engine_table import (
+    EngineTable,
+    Lockstep,
+    beside_prompts,
+    busy_beside,
+    latency_beside,
+    lockstep,
+    prefill_lockstep,
+    prompt_latency,
+    prompt_service,
+)
+from optimizer.loads.flows import Flows, peakedness
+from optimizer.loads.instance import Instance
+
+from .fleet import FleetPool
+
+FloatArray = NDArray[np.float64]
+
+KEPT = 6000
+"""States that are kept: searches come back to a pool and its load again and again, and scenarios share most of them."""
+
+SETTLED = 1e-10
+"""Relative change of a batch from one round of its fixed point to the next at which it has settled [1]."""
+
+MOST_ROUNDS = 5_000
+"""Rounds after which a batch that has not settled is taken to grow without end (it settles by a factor of its own in
+each round, mostly in ten to twenty)."""
+
+ENGINES_KEPT = 2000
+"""Mean engines that are kept: pools that differ in their batch limit alone share most of their state."""
+
+NOTHING = 1e-9
+"""Requests per second that stand for none, so that a pool which nothing is sent to has a state too [1/s]."""
+
+
+@dataclass(frozen=True, slots=True)
+class PoolState:
+    """One pool under load, in steady state.
+
+    rate (flows,): requests per second; wait: of prompts for an engine, None where there are none;
+    latency (flows,): prompt time once started [s]; steps: None on a prefill engine; running: requests per engine;
+    full: probability that slots or KV memory are full; memory: mean share of KV memory in use; stable: whether the load
+    is below capacity; beside, under_way: length of the step of an engine's other lanes, for the end of which a prompt
+    waits that finds a lane free [s], and the chance that they have prompts [1]; 0 on engines with one lane;
+    relaxation: time in which a batch that is larger than on average comes back by a factor e: requests of mean life T
+    end as they came, but others come in the share D of it that is due to longer steps, T / (1 - D) [s].
+    """
+
+    rate: FloatArray
+    wait: PromptWait | None
+    latency: FloatArray
+    steps: Steps | None
+    running: float
+    full: float
+    memory: float
+    stable: bool
+    beside: float = 0.0
+    under_way: float = 0.0
+    relaxation: float = 0.0
+
+    @property
+    def utilization(self) -> float:
+        """Busy share of the prompt servers, 0 without any [1]."""
+        return 0.0 if self.wait is None else self.wait.utilization
+
+    @property
+    def step(self) -> float:
+        """Mean decode step, 0 on a prefill engine [s]."""
+        return 0.0 if self.steps is None else self.steps.step
+
+
+@dataclass(frozen=True)
+class _Engines:
+    """The engines of a pool and their requests (flows,) [1/s]; `key`: all that there is to what is worked out."""
+
+    key: tuple[object, ...]
+    instance: Instance = field(compare=False)
+    pool: FleetPool = field(compare=False)
+    rate: FloatArray = field(compare=False)
+
+    @property
+    def flows(self) -> Flows:
+        return self.instance.flows
+
+    @property
+    def tables(self) -> EngineTable:
+        return self.instance.tables
+
+    @cached_property
+    def per_engine(self) -> FloatArray:
+        """Requests of each flow at one engine, (flows,) [1/s]."""
+        return np.asarray(self.rate / self.pool.replicas)
+
+    @cached_property
+    def weight(self) -> FloatArray:
+        """Share of each flow in the requests, (flows,) [1]."""
+        return np.asarray(self.per_engine / float(self.per_engine.sum()))
+
+    @cached_property
+    def work(self) -> FloatArray:
+        """Tokens of each flow that one engine generates, (flows,) [1/s]."""
+        return np.asarray(self.per_engine * self.flows.osl)
+
+    @property
+    def stages(self) -> float:
+        """Pipeline stages of an engine [1]."""
+        return float(self.tables.pipeline[self.pool.shape])
+
+    @property
+    def ranks(self) -> float:
+        """Data-parallel ranks of an engine [1]."""
+        return float(self.tables.ranks[self.pool.shape])
+
+    @property
+    def servers(self) -> float:
+        """Ranks of all engines, each of which computes prompts [1]."""
+        return self.pool.replicas * self.ranks
+
+    @property
+    def seats(self) -> float:
+        """Batch limit of an engine [1]."""
+        return float(self.tables.seqs[self.pool.seqs])
+
+    @property
+    def budget(self) -> float:
+        """Token budget of a rank."""
+        return float(self.tables.chunks[self.pool.chunk] / self.tables.ranks[self.pool.shape])
+
+    @property
+    def slope(self) -> FloatArray:
+        """KV reads of one running request of each flow in a step, (flows,) [s]."""
+        return np.asarray(self.tables.attention_slope[self.pool.shape])
+
+    @property
+    def saved_alone(self) -> float:
+        """By how much a step of the smallest batch limit is longer than one of one request, KV reads apart [s]."""
+        shape = self.pool.shape
+        return float(self.tables.decode_base[shape, 0] * (1.0 - self.tables.decode_alone[shape]))
+
+    def base(self, running: float) -> float:
+        return decode_base(self.instance, self.pool, running)
+
+    def memory(self, resident: FloatArray) -> tuple[float, float]:
+        """Mean share of KV memory that requests (flows,) use, and the chance that it is full (compound Poisson)."""
+        tables, shape = self.tables, self.pool.shape
+        capacity, held = float(tables.kv_capacity[shape, self.pool.chunk]) * self.ranks, tables.kv_held[shape]
+        total = float(resident @ held)
+        spread = float(np.sqrt(peakedness(self.flows) * max(float(resident @ held**2), 1e-300)))
+        return total / max(capacity, 1e-12), float(normal_exceeds((capacity - total) / spread))
+
+    def whatever_limit(self) -> _Engines:
+        """What engines share that differ in their batch limit alone; hardly any requests stand for none."""
+        rate = self.rate if self.rate.any() else self.flows.share * NOTHING
+        alike = self.tables.alike, self.flows.alike, self.pool.shape, self.pool.chunk, self.pool.replicas
+        return replace(self, key=(*alike, rate.tobytes()), rate=rate)
+
+
+def pool_state(instance: Instance, pool: FleetPool, volume: float) -> PoolState:
+    """The state of a pool at `volume` times the demand routed to it; of prices and limits, it depends on none."""
+    rate = instance.flows.rate * pool.route * volume
+    key = instance.tables.alike, instance.flows.alike, *_settings(pool), rate.tobytes()
+    return _state(_Engines(key, instance, pool, rate))
+
+
+def pool_key(pool: FleetPool) -> tuple[object, ...]:
+    """What two pools share that run alike: role, settings, replicas and routing."""
+    return *_settings(pool), np.round(pool.route, 9).tobytes()
+
+
+def decode_base(instance: Instance, pool: FleetPool, running: float) -> float:
+    """Step of a batch without KV reads [s]."""
+    return float(np.interp(running, instance.tables.seqs, instance.tables.decode_base[pool.shape]))
+
+
+def _settings(pool: FleetPool) -> tuple[object, ...]:
+    return pool.role, pool.shape, pool.seqs, pool.chunk, pool.replicas
+
+
+@lru_cache(maxsize=KEPT)
+def _state(engines: _Engines) -> PoolState:
+    state = {Role.PREFILL: _prefill_state, Role.DECODE: _decode_state, Role.COLOCATED: _colocated_state}
+    return state[engines.pool.role](engines)
+
+
+def _overloaded(rate: FloatArray) -> PoolState:
+    """A pool that falls behind: everything takes a million seconds."""
+    endless, nothing = np.full(rate.size, 1e6), np.zeros(rate.size)
+    everyone = np.zeros(rate.size, dtype=np.int64)
+    wait = PromptWait(np.inf, np.inf, 1.0, np.array([0.0, 1e6]), np.array([[1.0, 0.0]]), everyone, 5e5, 0.0)
+    steps = Steps(1e6, 1e6, DecodeTime(nothing, nothing, nothing + 1.0), 0.0, nothing + 1e6)
+    return PoolState(rate, wait, endless, steps, np.inf, 1.0, np.inf, stable=False)
+
+
+def _any_busy(busy: float, lanes: float) -> float:
+    """Chance that an engine has a step under way, each lane of which is busy for so much of the time [1]."""
+    return float(1.0 - (1.0 - min(busy, 1.0)) ** lanes)
+
+
+def _prefill_state(engines: _Engines) -> PoolState:
+    tables, flows, pool, rate = engines.tables, engines.flows, engines.pool, engines.rate
+    stages, budget = engines.stages, engines.budget
+    at, deep = (np.array([pool.shape]), np.array([pool.chunk])), np.array([stages])
+    chunks = flows.chunks_of(np.array([budget]))
+    service = prompt_service(flows, tables.prefill_time[at], chunks, deep)[0]
+    shared = np.minimum(tables.prefill_shared[at][0] / stages, service)
+    alone, lanes = _prompts_on_lanes(engines)
+    full_step = float(rate @ shared) / max(float(rate @ flows.new_tokens), 1e-12) * budget
+    later = (stages - 1.0) * np.where(flows.new_tokens > budget, full_step, 0.0)
+    latency = np.maximum(prompt_latency(alone, chunks, deep)[0], alone[0] / stages + later) + lanes.excess[0]
+    wait = prompt_wait(
+        Prompts(
+            rate=rate,
+            alone=service,
+            shared=shared,
+            full_step=full_step,
+            engines=engines.servers,
+            arrival_scv=flows.arrival_scv,
+            stages=stages,
+            bare=np.minimum(latency / stages, full_step) if stages > 1.0 else None,
+            bubble=float(rate @ (service - tables.prefill_time[at][0] / stages)) / max(float(rate.sum()), 1e-300),
+        )
+    )
+    under_way = _any_busy(wait.utilization, engines.ranks) if engines.ranks > 1.0 else 0.0
+    running, stable = wait.utilization, wait.load < 1.0
+    return PoolState(rate, wait, latency, None, running, 0.0, 0.0, stable, float(lanes.step[0]), under_way)
+
+
+def _prompts_on_lanes(engines: _Engines) -> tuple[FloatArray, Lockstep]:
+    """Latency of prompts (1, flows) [s] on lanes that are as busy as it makes them, and what lockstep adds to it.
+
+    A prompt takes a + rho (f - a), a alone and f on lanes that are all busy: rho = A / (1 - F + A), where A and F are
+    the busy shares that a and f would give. Lockstep keeps them busy for longer, as far as they are not yet full.
+    """
+    flows, tables, rate, servers = engines.flows, engines.tables, engines.rate, engines.servers
+    at = (np.array([engines.pool.shape]), np.array([engines.pool.chunk]))
+    if engines.ranks == 1.0:
+        return tables.prefill_time[at], Lockstep(np.zeros((1, rate.size)), np.zeros(1))
+    chunks, stages = flows.chunks_of(np.array([engines.budget])), tables.pipeline[at[0]]
+    times = (tables.prefill_alone, tables.prefill_time)
+    alone, full = (float(rate @ prompt_service(flows, time[at], chunks, stages)[0]) / servers for time in times)
+    busy = alone / (1.0 - full + alone) if full < 1.0 else 1.0
+    beside = busy_beside(np.array([busy]), flows.arrival_scv, np.array([servers]))
+    weight = np.where(rate.any(), rate, flows.share)
+    first = prefill_lockstep(flows, tables, at, weight, beside)
+    longer = np.minimum(beside + rate @ first.excess[0] / servers, 1.0)
+    return latency_beside(tables, at, beside), prefill_lockstep(flows, tables, at, weight, longer)
+
+
+def _decode_state(engines: _Engines) -> PoolState:
+    """The step t = b + a with a = t sum rate osl slope: no prompts are in the way; all replicas share one queue."""
+    tables, rate, work = engines.tables, engines.rate, engines.work
+    read, total = float(work @ engines.slope), float(work.sum())
+    if read >= 1.0:
+        return _overloaded(rate)
+    running = _settled_batch(tables.seqs, tables.decode_base[engines.pool.shape], total / (1.0 - read))
+    base = engines.base(running)
+    step = base / (1.0 - read)
+    own, jitter = _company_of_requests(engines, running, base)
+    nothing = np.zeros(rate.size)
+    steps = Steps(step, step, DecodeTime(nothing, nothing, nothing + 1.0, own), jitter, step + own)
+    memory, over = engines.memory(step * work)
+    room = (engines.seats - running) * np.sqrt(
+        engines.pool.replicas / (peakedness(engines.flows) * max(running, 1e-12))
+    )
+    full, stable = min(over + float(normal_exceeds(room)), 1.0), running <= engines.seats and memory < 1.0
+    back = running / max(float(engines.per_engine.sum()), 1e-300) * step / engines.base(0.0)
+    return PoolState(rate, None, nothing, steps, running, full, memory, stable, relaxation=back)
+
+
+def _settled_batch(seqs: FloatArray, base: FloatArray, tokens: float) -> float:
+    """The least batch R = tokens x b(R), with b (batch sizes,) linear between batch sizes, and flat beyond them [1].
+
+    >>> _settled_batch(np.array([1.0, 2.0, 4.0]), np.array([1.0, 1.0, 2.0]), 1.5)
+    1.5
+    >>> _settled_batch(np.array([1.0, 2.0, 4.0]), np.array([1.0, 1.0, 2.0]), 1.9)
+    1.9
+    """
+    excess = seqs - tokens * base
+    enough = np.flatnonzero(excess >= 0.0)
+    if not enough.size or enough[0] == 0:
+        return float(tokens * base[-1 if not enough.size else 0])
+    at = int(enough[0])
+    part = -excess[at - 1] / (excess[at] - excess[at - 1])
+    return float(seqs[at - 1] + part * (seqs[at] - seqs[at - 1]))
+
+
+def _company_of_requests(engines: _Engines, running: float, base: float) -> tuple[FloatArray, float]:
+    """By how much the steps that requests of each flow meet are longer, (flows,) [s], and their standard deviation [s].
+
+    Beside N others on average a request runs itself, and bursts bring more: (ca2 - 1) / 2, which the router spreads
+    over the c engines. It evens out the number of requests, of variance q N / c (q the peakedness), not the KV of each.
+    One that runs alone, with chance exp(-N), has a batch below all limits in the tables.
+    base: step of the batch without KV reads [s].
+    """
+    slope, replicas = engines.slope, engines.pool.replicas
+    tokens = engines.work / max(float(engines.per_engine @ engines.flows.osl), 1e-300)
+    mean = float(tokens @ slope)
+    spread = max(float(tokens @ slope**2) - mean**2, 0.0)
+    burst = peakedness(engines.flows)
+    more = 1.0 + (burst - 1.0) / replicas
+    longer = engines.base(running + more) - base + more * mean
+    variance = running * (burst / replicas * (longer / more) ** 2 + spread)
+    own = longer + (slope - mean)
+    return own - np.minimum(engines.saved_alone, own) * np.exp(-running), float(np.sqrt(variance))
+
+
+@dataclass(frozen=True, slots=True)
+class _Mixed:
+    """Steps that carry prompts beside `running` requests, KV reads apart.
+
+    base: decode step [s], of which such a step carries the share `carried` [1] (`EngineTable`); turn, count (flows,):
+    mixed step [s] and how many of them a prompt needs; extra (flows,): time that a prompt adds to the steps of others [s];
+    full: step that prompts fill [s]; room: tokens of prompts in it.
+    """
+
+    base: float
+    carried: float
+    turn: FloatArray
+    count: FloatArray
+    extra: FloatArray
+    full: float
+    room: float
+
+    @property
+    def ridden(self) -> float:
+        """What such a step carries of the decode step [s]."""
+        return self.carried * self.base
+
+    @property
+    def most(self) -> float:
+        """What prompts add to one step of a decode at most: no end of them where they go first [s]."""
+        return max(self.full - self.base, 1e-12) if self.carried else np.inf
+
+    @property
+    def spans(self) -> FloatArray:
+        """Steps of a decode that a prompt makes longer, (flows,) [1]: one where all of it goes first."""
+        return 1.0 + self.carried * (self.count - 1.0)
+
+    def turns(self, reads: float, stages: float) -> tuple[FloatArray, FloatArray]:
+        """Latency and service time of prompts in such steps (flows,) [s]; reads: of KV in each [s]."""
+        turn = self.turn + reads
+        service = self.count * turn / stages
+        return service + turn * (1.0 - 1.0 / stages), service
+
+
+@dataclass(frozen=True)
+class _Mean:
+    """The mean colocated engine, whatever the batch limit (of `engines`, it says nothing).
+
+    running: requests in it [1]; busy: share of time in which a lane has a prompt [1]; attention: KV reads of the batch
+    [s]; step: mean step [s].
+    """
+
+    engines: _Engines
+    mixed: _Mixed
+    running: float
+    busy: float
+    attention: float
+    step: float
+
+    @cached_property
+    def rate(self) -> float:
+        """Requests per second."""
+        return float(self.engines.per_engine.sum())
+
+    @property
+    def batch(self) -> float:
+        """Requests that decode [1]."""
+        return self.step * float(self.engines.per_engine @ self.engines.flows.osl)
+
+    @property
+    def resident(self) -> FloatArray:
+        """Requests of each flow that decode, (flows,) [1]."""
+        return np.asarray(self.step * self.engines.per_engine * self.engines.flows.osl)
+
+    @property
+    def quiet(self) -> float:
+        """Step without prompts [s]."""
+        return self.mixed.base + self.attention
+
+    @property
+    def reads(self) -> float:
+        """KV reads in a mixed step [s]."""
+        return self.mixed.carried * self.attention
+
+    @cached_property
+    def queue(self) -> tuple[PromptWait, FloatArray, tuple[float, float]]:
+        """Wait of prompts, their latency once started (flows,) [s], and `beside` and `under_way` of `PoolState`."""
+        engines, mixed, stages, ranks = self.engines, self.mixed, self.engines.stages, self.engines.ranks
+        if ranks > 1.0:  # where prompts wait, there is one on every lane
+            mixed = _mixed(engines, self.running, self.attention, 1.0)
+        service, full = mixed.turns(self.reads, stages)[1], (mixed.full + self.reads) / stages
+        shared = np.minimum(engines.flows.new_tokens / mixed.room * full, service)
+        scv = engines.flows.arrival_scv
+        wait = prompt_wait(Prompts(engines.rate, service, shared, full, engines.servers, scv, stages))
+        if ranks == 1.0:
+            return wait, mixed.turns(self.reads, stages)[0], (0.0, 0.0)
+        busy = busy_beside(np.array([self.busy]), scv, np.array([engines.servers]))
+        mixed = _mixed(engines, self.running, self.attention, float(busy[0]))
+        step = (mixed.turn + self.reads)[None] / stages
+        lanes = lockstep(step, mixed.count[None], engines.per_engine, lanes=np.array([ranks]), busy=busy)
+        latency = mixed.turns(self.reads, stages)[0] + lanes.excess[0]
+        return wait, latency, (float(lanes.step[0]), _any_busy(float(busy[0]), ranks))
+
+
+def _colocated_state(engines: _Engines) -> PoolState:
+    rate, engines = engines.rate, engines.whatever_limit()
+    mean = _mean_engine(engines)
+    if mean is None:
+        return _overloaded(rate)
+    memory, over = engines.memory(mean.resident)
+    wait, latency, lanes = mean.queue
+    beside = _beside(engines, mean, wait.utilization, wait.chance)
+    steps = _steps(engines, mean, beside, wait)
+    stable = mean.running <= engines.seats and memory < 1.0 and wait.load < 1.0
+    if stable:
+        seats = _seats(beside, steps, latency, wait)
+        wait = with_crowd(_first_waits(engines, mean, beside, wait), taken_chance(seats), seat_wait(seats))
+    back = mean.running / mean.rate / (1.0 - feedback(beside))
+    return PoolState(rate, wait, latency, steps, mean.running, min(over, 1.0), memory, stable, *lanes, back)
+
+
+@lru_cache(maxsize=ENGINES_KEPT)
+def _mean_engine(engines: _Engines) -> _Mean | None:
+    """Fixed point of t = (b + a) / (1 - P) with a = t sum rate osl slope; None where there is none."""
+    per_engine, stages, ranks, work = engines.per_engine, engines.stages, engines.ranks, engines.work
+    read, most = float(work @ engines.slope), float(engines.tables.seqs[-1])
+    running, busy, attention = 1.0, 0.0, 0.0
+    for _ in range(MOST_ROUNDS):
+        mixed = _mixed(engines, running, attention, busy)
+        free = 1.0 - float(per_engine @ mixed.extra) - read
+        if free <= 0.0:
+            return None
+        step, before = mixed.base / free, (running, busy)
+        attention = step * read
+        latency, service = mixed.turns(mixed.carried * attention, stages)
+        busy = float(per_engine @ service) / ranks
+        running = step * float(work.sum()) + float(per_engine @ latency)
+        if abs(running - before[0]) <= SETTLED * running and abs(busy - before[1]) <= SETTLED * busy:
+            break
+        if running > most:  # more than any limit allows, and each round adds to it
+            return None
+    else:
+        return None
+    mean = _Mean(engines, mixed, running, busy, attention, step)
+    all_busy = min(busy, 0.999999) ** (np.sqrt(2.0 * (engines.servers + 1.0)) - 1.0)  # Sakasegawa's P(all busy)
+    spread = float(np.sqrt(_beside(engines, mean, busy, all_busy).variance))
+    mixed = _mixed(engines, running, attention, busy, spread=spread)
+    extra = mixed.extra * _together(engines, mean, mixed, all_busy)
+    taken = float(per_engine @ extra) + read
+    if taken >= 1.0:
+        return None
+    step = mixed.base / (1.0 - taken)
+    return replace(mean, mixed=replace(mixed, extra=extra), step=step, attention=step * read)
+
+
+def _together(engines: _Engines, mean: _Mean, mixed: _Mixed, all_busy: float) -> FloatArray:
+    """What prompts add to steps, over what each adds by itself, (flows,) [1].
+
+    The first tokens of a step cost less, as they share the weights that decodes read anyway; prompts that share a step
+    save that once. Where prompts go alone those that share a step read the weights once for all of them. x prompts come
+    to a busy engine in the step of another, n = x + exp(-x) share one.
+    """
+    flows, work = engines.flows, (mixed.turn - mixed.ridden) * mixed.count
+    burst = 1.0 + max(flows.arrival_scv - 1.0, 0.0) / (2.0 * engines.servers)
+    sent = min(all_busy / max(mean.busy, 1e-12), 1.0)
+    come = mean.rate * float(engines.weight @ (mixed.turn + mean.reads)) / engines.stages * burst * sent
+    shared = 1.0 - 1.0 / (come + np.exp(-come))
+    dense = flows.new_tokens / mixed.room * (mixed.full - mixed.ridden)
+    more = np.maximum(dense - work, 0.0) if mixed.carried else dense - work
+    return np.asarray(1.0 + shared * more / np.maximum(work, 1e-12))
+
+
+def _mixed(engines: _Engines, running: float, attention: float, busy: float, *, spread: float = 0.0) -> _Mixed:
+    """Mixed steps read off the tables between the batch sizes next to those that run.
+
+    running: requests of an engine [1]; attention: KV reads of its batch [s]; busy: share of the time in which a lane
+    has a prompt [1]; spread: standard deviation of the batch [1]. The room that a batch leaves decides how many steps a
+    prompt needs: on average over the batches that it may meet, each a normal one. In a pipeline a chunk holds up the
+    steps behind it for as long as it takes longer than they: by what it adds to the decodes that it carries; where it
+    carries none by its whole length, less the decode step that they do meanwhile.
+    """
+    tables, shape, chunk, carried = engines.tables, engines.pool.shape, engines.pool.chunk, engines.tables.carried
+    new, budget, ranks, per_engine = engines.flows.new_tokens, engines.budget, engines.ranks, engines.per_engine
+    base, lanes = engines.base(running), engines.stages * ranks
+    above = int(np.clip(np.searchsorted(tables.seqs, running), 1, max(tables.seqs.size - 1, 1))) % tables.seqs.size
+    near = np.array([max(above - 1, 0), above])
+    less, more = tables.seqs[near]
+    part = float(np.clip((running - less) / max(float(more - less), 1e-12), 0.0, 1.0))
+
+    def read(values: FloatArray) -> FloatArray:
+        return np.asarray((1.0 - part) * values[0] + part * values[1])
+
+    room = max(budget - carried * running / lanes, 1.0)
+    count = np.ceil(new / room)
+    if carried * spread > 0.0:
+        fewer, wider = (room - new / np.maximum(count - without, 1e-12) for without in (1.0, 0.0))
+        count = count + normal_exceeds(wider * lanes / spread) - normal_exceeds(-fewer * lanes / spread)
+        count = np.maximum(count, np.ceil(new / budget))
+    at = (shape, near, chunk)
+    steps = beside_prompts(tables.mixed_alone[at], tables.mixed_base[at], min(busy, 1.0))
+    longer = np.maximum(steps - carried * tables.decode_base[shape, near][:, None], 0.0)
+    work = read(longer * tables.chunk_count[at])
+    chunks = float(per_engine @ count) / max(float(per_engine.sum()), 1e-12) if ranks == 1.0 else 1.0
+    pace = float(lanes_held_up(np.array(lanes), np.array(min(busy, 1.0)), np.array(chunks)))
+    turn = carried * base + work / count
+    full = max(float(read(tables.full_base[at])), float(turn.max()))
+    passed = (1.0 - carried) * (base + attention) if engines.stages > 1.0 else 0.0
+    held = (pace - 1.0) * np.maximum(work - count * passed, 0.0)
+    return _Mixed(base, carried, turn, count, (work + held) / lanes, full, room)
+
+
+def _beside(engines: _Engines, mean: _Mean, busy: float, all_busy: float) -> Beside:
+    """Prompts beside decodes; busy: share of the time in which a lane has a prompt, all_busy: P(all lanes have) [1]."""
+    flows, mixed, slope, stages = engines.flows, mean.mixed, engines.slope, engines.stages
+    whole = np.floor(flows.new_tokens / mixed.room)
+    last = flows.new_tokens - whole * mixed.room
+    square = (whole * mixed.room**2 + last**2) / flows.new_tokens**2
+    spans = np.maximum(mixed.spans / stages, 1.0)
+    batch, near = max(mean.batch, 1e-9), max(max(mean.batch, 1e-9) / 16.0, 0.25)
+    more, less = batch + near, max(batch - near, 0.0)
+    grown = engines.base(more) - engines.base(less)
+    typical = float(engines.work @ slope) / float(engines.work.sum())
+    lanes = stages * engines.ranks
+    return Beside(
+        rate=mean.rate,
+        weight=engines.weight,
+        extra=mixed.extra,
+        swing=_swing(engines, mean),
+        square=mixed.extra**2 * np.maximum(square, 1.0 / spans),
+        steps=np.maximum(flows.osl - 1.0, 1.0),
+        quiet=mean.quiet,
+        slope=mean.attention / batch + grown / (more - less),
+        busy=_any_busy(busy, engines.ranks),
+        sent=min(all_busy / max(busy, 1e-12), 1.0),
+        mixed_steps=spans,
+        carried=mixed.carried,
+        lanes=stages,
+        engines=float(engines.pool.replicas),
+        arrival_scv=flows.arrival_scv,
+        seats=engines.seats,
+        full_step=engines.base(engines.seats) + mean.attention / batch * engines.seats,
+        # A mean request's reads are spread over all lanes; one keeps to its own, and makes that longer for all unless
+        # so many others are there that each lane has its share.
+        reads=max(lanes - mean.batch, 1.0) * slope - typical,
+        alone=max(lanes, 1.0) * slope - typical,
+        saved=engines.saved_alone,
+    )
+
+
+def _swing(engines: _Engines, mean: _Mean) -> float:
+    """What a prompt more adds to the steps of an engine of several lanes, over what each adds on average [1].
+
+    Chunks that others hold up anyway cost nothing more: d(rho pace) / d rho over the pace, by difference.
+    """
+    lanes, (less, more) = np.array(engines.stages * engines.ranks), np.minimum(mean.busy, 0.9) * np.array([0.95, 1.05])
+    if lanes == 1.0 or mean.busy <= 0.0:
+        return 1.0
+    chunks = np.array(float(engines.per_engine @ mean.mixed.count) / mean.rate if engines.ranks == 1.0 else 1.0)
+    low, high = (float(busy * lanes_held_up(lanes, busy, chunks)) for busy in (less, more))
+    return float(max((high - low) / (more - less) * (less + more) / (high + low), 0.0))
+
+
+def _steps(engines: _Engines, mean: _Mean, beside: Beside, wait: PromptWait) -> Steps:
+    """Distribution of the TPOT of each flow beside prompts."""
+    mixed = mean.mixed
+    left = _left_behind(engines, mean, wait)
+    each = float(beside.weight @ np.minimum(mixed.extra / mixed.spans, mixed.most))
+    number = float(beside.weight @ left)
+    several = max(number / max(float(any_of(np.array(number), beside.arrival_scv, beside.engines)), 1e-12), 1.0)
+    time, longest = within_seats(beside, decode_time(beside, left, first_of(several, each, mixed.most), wait.together))
+    lengths, rates = _prompt_steps(engines, mean)
+    jitter = peakedness(engines.flows) * mean.step * float(engines.work @ engines.slope**2)
+    return Steps(
+        step=mean.step,
+        quiet=mean.quiet,
+        time=time,
+        jitter=float(np.sqrt(jitter)),
+        ceiling=np.clip(longest, mean.quiet + time.own, max(mean.step, mean.quiet + mixed.most) + time.own),
+        prompt_step=lengths,
+        prompt_rate=rates,
+        in_a_row=float(beside.weight @ beside.mixed_steps),
+    )
+
+
+def _left_behind(engines: _Engines, mean: _Mean, wait: PromptWait) -> FloatArray:
+    """Prompts that wait at the engine when one of each flow ends, (flows,).
+
+    Those that came while it waited and was computed, less those that end with it. While its engine is busy, the router
+    sends others there only when all engines are: P(all busy) / P(this one busy).
+    """
+    sent = min(wait.chance / max(wait.utilization, 1e-12), 1.0)
+    bunch = bunch_behind(engines.flows.arrival_scv, engines.servers)
+    service = mean.mixed.count * (mean.mixed.turn + mean.reads)
+    came = sent * (mean.rate / engines.ranks) * (wait.chance * wait.mean + service) + bunch
+    return np.asarray(np.maximum(came - wait.chance * wait.behind, 0.0))
+
+
+def _prompt_steps(engines: _Engines, mean: _Mean) -> tuple[FloatArray, FloatArray]:
+    """Length [s] of the steps that prompts make longer and how often they come [1/s]: full ones, then the last of each.
+
+    A prompt fills as many steps as it can and its last in part; where it goes first and alone, all of it is one gap.
+    """
+    mixed, new = mean.mixed, engines.flows.new_tokens
+    full = mixed.carried * np.minimum(np.floor(new / mixed.room), mixed.count)
+    work = (mixed.turn - mixed.ridden) * mixed.count
+    chunk = np.minimum(work / new * mixed.room, mixed.full - mixed.ridden)
+    last = np.maximum(work - full * chunk, 0.0) / np.maximum(mixed.spans - full, 1.0)
+    lengths = mixed.ridden + mean.reads + (1.0 - mixed.carried) * mean.quiet + np.concatenate([chunk, last])
+    rates = np.concatenate([full, np.maximum(mixed.spans - full, 0.0)]) / engines.stages
+    return lengths, np.tile(engines.per_engine, 2) * rates
+
+
+def _first_waits(engines: _Engines, mean: _Mean, beside: Beside, wait: PromptWait) -> PromptWait:
+    """Waits of prompts with what the decodes beside them add."""
+    mixed, stages = mean.mixed, engines.stages
+    if stages > 1.0:
+        step, times = (mixed.turn + mean.reads) / stages, engines.per_engine * mixed.count
+        wait = with_transit(wait, Transit(float(times.sum()), step, times, stages))
+    if engines.ranks == 1.0:
+        rest = mean.quiet / stages
+        held = min(wait.utilization + 0.5 * rest * mean.rate * (1.0 - wait.utilization), 0.999999)
+        occupied = float(wait_probability(beside.engines, held, beside.arrival_scv))
+        behind = np.minimum(mixed.extra, mixed.full - mixed.ridden)
+        pending = 1.0 - wait.utilization / held
+        wait = with_company(wait, Company(occupied, pending, rest, mixed.extra, behind, beside.weight))
+    return wait
+
+
+def _seats(beside: Beside, steps: Steps, latency: FloatArray, wait: PromptWait) -> Seats:
+    """The pool's seats; latency (flows,): of prompts [s].
+
+    All engines vary together as one would by itself with arrivals like theirs: the router evens out the rest. The seats
+    of a full batch advance by a step at once, but while prompts are computed: all wait for any, and each for its own.
+    """
+    engines, seats = beside.engines, beside.seats
+    tpot = steps.quiet + steps.time.own + (1.0 - steps.time.undisturbed) * steps.time.mean
+    lives = wait.chance * wait.mean + float(beside.weight @ (latency + beside.steps * tpot))
+    together = replace(beside, engines=1.0)
+    swings = together.variance / together.batch * (1.0 - feedback(together)) * (1.0 - together.load)
+    return Seats(
+        engines=engines,
+        seats=seats,
+        rate=engines * beside.rate,
+        present=engines * beside.rate * lives,
+        variance=engines * together.variance,
+        peaked=swings * at_once(beside.steps, beside.weight, beside.arrival_scv, beside.overlap),
+        turn=beside.extra + (latency + beside.steps * beside.full_step) / seats,
+        weight=beside.weight,
+        arrival_scv=beside.arrival_scv,
+    )
