@@ -30,9 +30,12 @@ __all__ = [
     "Evaluation",
     "Misses",
     "PoolState",
+    "class_attainment",
+    "class_goals",
     "evaluate",
     "goodput_volume",
     "holds",
+    "keeps_goals",
     "largest_load",
     "misses_of",
     "predict_misses",
@@ -106,8 +109,7 @@ def _misses(
     full = _full(fleet, states, flows.isl.size)
     stable = all(state.stable for state in states)
     flow_attainment = np.clip(1.0 - ttft - tpot - full, 0.0, 1.0) if stable else np.zeros(flows.isl.size)
-    weight = _class_shares(instance)
-    return Misses(states, ttft, tpot, full, flow_attainment, (weight @ flow_attainment) / weight.sum(axis=1), stable)
+    return Misses(states, ttft, tpot, full, flow_attainment, class_attainment(instance, flow_attainment), stable)
 
 
 def _slow_tokens(instance: Instance, later: Sequence[_LaterTokens]) -> FloatArray:
@@ -145,14 +147,25 @@ def _class_shares(instance: Instance) -> FloatArray:
     return np.array([flows.share * (flows.slo == k) for k in range(len(instance.problem.slos))])
 
 
-def _goals(instance: Instance) -> FloatArray:
+def class_goals(instance: Instance) -> FloatArray:
     """Attainment that each class asks for [1], (classes,)."""
     return np.array([slo.attainment for slo in instance.problem.slos])
 
 
+def class_attainment(instance: Instance, flow_attainment: FloatArray) -> FloatArray:
+    """Attainment of each class, (classes,), from that of each flow, (flows,) [1]."""
+    weight = _class_shares(instance)
+    return np.asarray((weight @ flow_attainment) / weight.sum(axis=1))
+
+
+def keeps_goals(instance: Instance, attainment: FloatArray) -> bool:
+    """Whether every class has the attainment, (classes,) [1], that it asks for."""
+    return bool((attainment >= class_goals(instance) - 1e-9).all())
+
+
 def holds(instance: Instance, prediction: Misses | Evaluation) -> bool:
     """Whether every class keeps its attainment goal."""
-    return prediction.stable and bool((prediction.attainment >= _goals(instance) - 1e-9).all())
+    return prediction.stable and keeps_goals(instance, prediction.attainment)
 
 
 def reach(instance: Instance, fleet: Fleet, states: tuple[PoolState, ...]) -> float:
@@ -163,11 +176,11 @@ def reach(instance: Instance, fleet: Fleet, states: tuple[PoolState, ...]) -> fl
     """
     if not all(state.stable for state in states):
         return 0.0
-    flows, weight, goals = instance.flows, _class_shares(instance), _goals(instance)
+    flows = instance.flows
 
     def share(late: FloatArray) -> float:
-        attainment = weight @ np.clip(1.0 - late, 0.0, 1.0) / weight.sum(axis=1)
-        return float(((attainment + 1e-9) / goals).min())
+        attainment = class_attainment(instance, np.clip(1.0 - late, 0.0, 1.0))
+        return float(((attainment + 1e-9) / class_goals(instance)).min())
 
     late = _slow_tokens(instance, _tokens(instance, fleet, states)) + _full(fleet, states, flows.isl.size)
     reached = share(late)
@@ -176,7 +189,7 @@ def reach(instance: Instance, fleet: Fleet, states: tuple[PoolState, ...]) -> fl
 
 def promise(instance: Instance, fleet: Fleet, volume: float = 1.0) -> float:
     """Share of its goal that the worst class reaches by formula at `volume` times the demand [1]."""
-    return float((predict_misses(instance, fleet, volume).attainment / _goals(instance)).min())
+    return float((predict_misses(instance, fleet, volume).attainment / class_goals(instance)).min())
 
 
 def largest_load(good: Callable[[float], bool], most: float = 1e9, tolerance: float = 1e-3) -> float:
