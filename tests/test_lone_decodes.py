@@ -16,7 +16,7 @@ from optimizer.fleets.evaluate import evaluate
 from optimizer.fleets.fleet import Fleet, FleetPool
 from optimizer.fleets.pool_state import pool_state
 from optimizer.loads.instance import Instance
-from optimizer.rivals.unavoidable import HALF
+from optimizer.search.bound import HALF
 from search_spaces.engines import load_engine_overhead
 from search_spaces.enumeration import engine_config
 from tests.optimizer_cases import EVERY_ROLE, instance_of, limit, problem, space, workload

@@ -21,8 +21,9 @@ from optimizer.loads.pairing import Pairing, even_mix
 from optimizer.loads.settings import DECODE, PREFILL, make_settings
 from optimizer.recommend.level import Level
 from optimizer.recommend.optimize import optimize as optimize_at
-from optimizer.rivals.leanest import evaluated, leanest
-from optimizer.solver.program import Builder, solve
+from optimizer.search.mixtures import leanest
+from optimizer.search.program import Builder, solve
+from optimizer.search.search import evaluated
 from optimizer.verification.judge import simulated_trace
 from optimizer.verification.tune import knobs_of
 from search_spaces.dtype_support import engine_refused, kv_refused, weights_refused

@@ -13,7 +13,7 @@ from optimizer.fleets.evaluate import evaluate
 from optimizer.fleets.fleet import Fleet, FleetPool
 from optimizer.loads.instance import Instance, make_instance
 from optimizer.loads.settings import COLOCATED, make_settings
-from optimizer.rivals.by_evaluation import keeping_up
+from optimizer.search.bound import keeping_up
 from optimizer.verification.judge import judge
 from search_spaces.engines import load_engine_overhead
 from tests.optimizer_cases import instance_of, limit, problem, space, workload

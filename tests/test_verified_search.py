@@ -21,9 +21,8 @@ from optimizer.loads.instance import Instance
 from optimizer.loads.late import Deadline
 from optimizer.recommend.formula_search import solved_by_formula
 from optimizer.recommend.optimize import resolver_of
-from optimizer.rivals.allowed import allowed
-from optimizer.rivals.fewer import fewer_replicas, without_pool
-from optimizer.rivals.leanest import evaluated
+from optimizer.search.limits import allowed, fewer_replicas, without_pool
+from optimizer.search.search import evaluated
 from optimizer.verification.blame import Blame
 from optimizer.verification.cuts import PROMPTS, TOKENS, TOP, raised, slower
 from optimizer.verification.judge import ClassJudgement, Judgement

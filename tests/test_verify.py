@@ -17,7 +17,7 @@ from optimizer.loads.instance import Instance
 from optimizer.plans.plan import Plan, Status, parse_plan
 from optimizer.recommend.level import Brake, Level
 from optimizer.recommend.optimize import optimize
-from optimizer.rivals.fewer import with_replicas
+from optimizer.search.limits import with_replicas
 from optimizer.verification import verdict
 from optimizer.verification.blame import blame
 from optimizer.verification.judge import Judgement, Outcome, Run, judge, simulated_fleet

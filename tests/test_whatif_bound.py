@@ -16,7 +16,7 @@ from costmodel.engine import Role
 from optimizer.fleets.build_plan import fleet_cost
 from optimizer.recommend.level import Level
 from optimizer.recommend.optimize import optimize
-from optimizer.rivals.fewer import still_holds
+from optimizer.search.limits import still_holds
 from optimizer.whatif.bound import Place, floor_cost, lower_bound, place_of
 from optimizer.whatif.implied import Proven, families, raised
 from optimizer.whatif.physics import known_at, physics_at, physics_of

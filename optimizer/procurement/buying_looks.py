@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from optimizer.rivals.by_evaluation import settled
+from optimizer.search.search import settled
 from optimizer.whatif.second_look import look
 
 from .bill import Bill

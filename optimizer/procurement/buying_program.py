@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from optimizer.solver.program import Builder, Program, solve
+from optimizer.search.program import Builder, Program, solve
 from search_spaces.contracts import Contract, Terms
 
 from .commitments import Commitment, commitment_cost

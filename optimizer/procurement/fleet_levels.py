@@ -12,7 +12,7 @@ from optimizer.fleets import bought
 from optimizer.fleets.build_plan import fleet_gpus
 from optimizer.fleets.fleet import Fleet
 from optimizer.plans.plan_pools import EnginePool
-from optimizer.rivals.by_evaluation import Evaluated
+from optimizer.search.search import FleetSearch
 from optimizer.whatif.physics import Engines, engines_of
 from search_spaces.problem import Problem
 
@@ -33,7 +33,7 @@ class Part:
     """
 
     number: int
-    known: Evaluated
+    known: FleetSearch
     fleet: Fleet
     pools: tuple[EnginePool, ...]
 

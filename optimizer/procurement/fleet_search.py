@@ -18,8 +18,9 @@ from optimizer.fleets.build_plan import engine_pools, fleet_gpus
 from optimizer.fleets.fleet import Fleet
 from optimizer.loads.diagnose import check_floors, check_shapes
 from optimizer.loads.instance import at_volume, make_instance
-from optimizer.rivals.by_evaluation import Evaluated, cheapest_held
-from optimizer.rivals.per_class import classes_apart, of_class
+from optimizer.search.limits import classes_apart
+from optimizer.search.per_class import of_class
+from optimizer.search.search import FleetSearch, cheapest_held
 from optimizer.whatif.physics import physics_at
 from optimizer.whatif.refuted import Remaining, refuted_with
 from search_spaces.engines import load_engine_overhead
@@ -82,7 +83,7 @@ class _Known:
     """
 
     number: int
-    ways: tuple[Evaluated, ...]
+    ways: tuple[FleetSearch, ...]
     cheapest: tuple[Option | None, ...]
     used: tuple[int, ...] = ()
 
@@ -95,7 +96,7 @@ class _Known:
         return replace(self, ways=tuple(self.ways[number] for number in ways)) if ways else self
 
 
-def _at_one(problem: Problem) -> Iterator[tuple[Evaluated, ...]]:
+def _at_one(problem: Problem) -> Iterator[tuple[FleetSearch, ...]]:
     """The ways at 1 request/s: of all requests together, or of each SLO class where they have pools of their own."""
     free = replace(
         problem,
@@ -112,7 +113,7 @@ def _at_one(problem: Problem) -> Iterator[tuple[Evaluated, ...]]:
     classes = range(len(problem.slos)) if classes_apart(problem) else ()
     for instance in [of_class(whole, k, Fleet(()), later=0) for k in classes] or [whole]:
         ways = physics_at(instance).ways
-        yield tuple(Evaluated.of(way.instance, way.settings) for way in ways)
+        yield tuple(FleetSearch.of(way.instance, way.settings) for way in ways)
 
 
 def _known(  # noqa: PLR0917
@@ -126,7 +127,7 @@ def _known(  # noqa: PLR0917
         out = frozenset(
             refuted_with(lost.engines) for lost in refuted if lost.number == part.number and lost.rate <= most
         )
-        way = Remaining.after(Evaluated.of(here, one.settings), out)
+        way = Remaining.after(FleetSearch.of(here, one.settings), out)
         enough = {setting: high for setting, (_, high) in last.known.items() if high is not None}
         way.known.update({setting: (int(way.least[setting]) - 1, high) for setting, high in enough.items()})
         ways.append(way)
@@ -137,7 +138,7 @@ def _known(  # noqa: PLR0917
 
 
 def _cheapest(
-    number: int, ways: Sequence[Evaluated], problem: Problem, above: Option | None
+    number: int, ways: Sequence[FleetSearch], problem: Problem, above: Option | None
 ) -> tuple[Option | None, int | None]:
     """The cheapest fleet and its way; the one of the next higher rate, and no way, where none costs less."""
     best, used = above, None
@@ -149,7 +150,7 @@ def _cheapest(
     return best, used
 
 
-def _option(number: int, way: Evaluated, fleet: Fleet) -> Option:
+def _option(number: int, way: FleetSearch, fleet: Fleet) -> Option:
     gpus = tuple(fleet_gpus(way.instance, fleet).tolist())
     pools = tuple(engine_pools(way.instance, fleet))
     return Option(gpus, pools, (Part(number, way, fleet, pools),))

@@ -19,8 +19,7 @@ from optimizer.loads.instance import Instance
 from optimizer.loads.loads import Resource
 from optimizer.loads.settings import COLOCATED, DECODE, PREFILL, ROLES, Settings, make_settings
 from optimizer.plans.plan_pools import EnginePool
-from optimizer.rivals.by_evaluation import BoolArray, Evaluated, Picks, cheapest_held
-from optimizer.rivals.leanest import at_best_split
+from optimizer.search.search import BoolArray, FleetSearch, Picks, at_best_split, cheapest_held
 from search_spaces.engines import load_engine_overhead
 from search_spaces.enumeration import RULES
 from search_spaces.pairs import END_RULES, end_of, pair_refusal
@@ -102,11 +101,11 @@ def explain(problem: Problem, wanted: Wanted) -> Explanation:
 
 def explain_each(problem: Problem, configs: Sequence[Wanted]) -> list[Explanation]:
     """The same for several configs; a search space is priced once, for all of those within it."""
-    priced: dict[SearchSpace, Evaluated] = {}
+    priced: dict[SearchSpace, FleetSearch] = {}
     return [_explain_gpu(problem, wanted, priced) for wanted in configs]
 
 
-def _explain_gpu(problem: Problem, wanted: Wanted, priced: dict[SearchSpace, Evaluated]) -> Explanation:
+def _explain_gpu(problem: Problem, wanted: Wanted, priced: dict[SearchSpace, FleetSearch]) -> Explanation:
     """Of the offers that a config means, the one with the cheapest fleet, or that no rule refuses; the stated if any.
 
     Whoever writes a GPU's name means those that are owned too; whoever writes that of the owned ones means no others.
@@ -122,7 +121,7 @@ def _explain_gpu(problem: Problem, wanted: Wanted, priced: dict[SearchSpace, Eva
     return replace(best, other=next(iter(others), None))
 
 
-def _explain(problem: Problem, wanted: Wanted, priced: dict[SearchSpace, Evaluated]) -> Explanation:
+def _explain(problem: Problem, wanted: Wanted, priced: dict[SearchSpace, FleetSearch]) -> Explanation:
     wider, unsearched = with_wanted(problem, wanted)
     offer, shape = wider.offers[wanted.offer], wanted.shape(wider)
     rulings = tuple(Ruling(name, rule(wider, shape)) for name, rule in RULES.items())
@@ -142,14 +141,14 @@ def explain_pair(problem: Problem, prefill: Wanted, decode: Wanted) -> tuple[Rul
     return tuple(Ruling(name, rule(problem, *ends)) for name, rule in END_RULES.items())
 
 
-def _standing(known: Evaluated, wanted: Wanted, role: Role) -> Standing:
+def _standing(known: FleetSearch, wanted: Wanted, role: Role) -> Standing:
     """Where the config stands among the engines of one role."""
     instance, number = known.instance, ROLES.index(role)
     own_settings = _with_config(instance, wanted, number)
     tried = np.unique(known.settings.shape[known.settings.role == number])
     rivals = tried[tried != instance.tables.shapes.index(wanted.shape(instance.problem))]
     best = _cheapest_with(known, known.settings.role == number, role)
-    chosen = Evaluated.of(instance, own_settings)
+    chosen = FleetSearch.of(instance, own_settings)
     found = _cheapest_with(chosen, own_settings.role == number, role)
     if found is None:
         why = _why_none(chosen, wanted, role)
@@ -179,7 +178,9 @@ def _with_config(instance: Instance, wanted: Wanted, role: int) -> Settings:
     return settings.take(own | partner)
 
 
-def _cheapest_with(known: Evaluated, mine: BoolArray, role: Role, below: float = np.inf) -> tuple[Picks, float] | None:
+def _cheapest_with(
+    known: FleetSearch, mine: BoolArray, role: Role, below: float = np.inf
+) -> tuple[Picks, float] | None:
     """The cheapest fleet of one or two pools, below a cost [$/h], that has one of the settings `mine` in a role."""
     number = ROLES.index(role)
     partners = np.isin(known.settings.role, PARTNERS[number]) & (known.settings.role != number)
@@ -211,7 +212,7 @@ def _why_silent(instance: Instance, shape: int, role: Role) -> str:
     return next(reason for pair in pairs if (reason := pair_refusal(problem, *pair)) is not None)
 
 
-def _why_none(chosen: Evaluated, wanted: Wanted, role: Role) -> str:
+def _why_none(chosen: FleetSearch, wanted: Wanted, role: Role) -> str:
     """Why no fleet of one or two pools with the config holds; chosen: its settings, and its possible partners."""
     instance, tables, flows = chosen.instance, chosen.instance.tables, chosen.instance.flows
     own = np.flatnonzero(chosen.settings.role == ROLES.index(role))

@@ -13,18 +13,19 @@ from optimizer.loads.instance import Instance
 from optimizer.loads.late import Deadline
 from optimizer.plans.plan import Status
 from optimizer.plans.proof import Proof, proof_of_cost, status_of
-from optimizer.rivals.alternatives import Rival, cheapest_first, compare, other_fleets, recommended
-from optimizer.rivals.by_evaluation import Evaluated, near_fleets
-from optimizer.rivals.floor import WORK, least_cost
-from optimizer.rivals.leanest import evaluated, leanest, or_mixed, unmixed
-from optimizer.rivals.per_class import by_class, classes_apart
-from optimizer.rivals.ratio import (
+from optimizer.search.alternatives import Rival, cheapest_first, compare, other_fleets, recommended
+from optimizer.search.bound import WORK, least_cost
+from optimizer.search.goodput import (
     most_per_dollar,
     most_per_dollar_at_all,
     most_served,
     most_served_at_all,
     per_dollar,
 )
+from optimizer.search.limits import classes_apart
+from optimizer.search.mixtures import leanest, or_mixed
+from optimizer.search.per_class import by_class
+from optimizer.search.search import FleetSearch, evaluated, near_fleets, unmixed
 from search_spaces.problem import Goal
 
 from .proven import Solved, Told
@@ -33,7 +34,7 @@ MOST_NEAR = 24
 """Cheaper fleets that miss narrowly by formula which a plan simulates all the same."""
 
 
-def solved_by_formula(known: Evaluated, deadline: Deadline, told: Told) -> Solved:
+def solved_by_formula(known: FleetSearch, deadline: Deadline, told: Told) -> Solved:
     """What the search finds by formula: the best fleet, if any, and what it is compared with."""
     told("searching fleets", 0.3)
     goal, apart = known.instance.problem.objective.goal, classes_apart(known.instance.problem)
@@ -48,7 +49,7 @@ def solved_by_formula(known: Evaluated, deadline: Deadline, told: Told) -> Solve
     return replace(solved, size=search_summary(known))
 
 
-def cheapest_by_formula(known: Evaluated) -> Fleet:
+def cheapest_by_formula(known: FleetSearch) -> Fleet:
     """The cheapest fleet that holds when it is evaluated; an empty one where none is found."""
     if not classes_apart(known.instance.problem):
         return leanest(known)
@@ -57,7 +58,7 @@ def cheapest_by_formula(known: Evaluated) -> Fleet:
     return fleet if held else Fleet(())
 
 
-def _least_cost(known: Evaluated, deadline: Deadline, told: Told) -> Solved:
+def _least_cost(known: FleetSearch, deadline: Deadline, told: Told) -> Solved:
     """The cheapest fleet, and the cheapest of each kind."""
     instance = known.instance
     simple = unmixed(known)
@@ -74,7 +75,7 @@ def _least_cost(known: Evaluated, deadline: Deadline, told: Told) -> Solved:
     return Solved(instance, known.settings, fleet, proof, 1.0, tuple(rivals), tuple(near))
 
 
-def _classes_apart(known: Evaluated, deadline: Deadline) -> Solved:
+def _classes_apart(known: FleetSearch, deadline: Deadline) -> Solved:
     """The cheapest fleets of classes that have pools of their own, bought together."""
     instance, fleet = known.instance, cheapest_by_formula(known)
     if not fleet.pools:
@@ -84,7 +85,7 @@ def _classes_apart(known: Evaluated, deadline: Deadline) -> Solved:
     return Solved(instance, known.settings, fleet, proof, 1.0, (rival,))
 
 
-def _most_goodput(known: Evaluated, deadline: Deadline) -> Solved:
+def _most_goodput(known: FleetSearch, deadline: Deadline) -> Solved:
     """The fleet that serves most; the gap is to what no fleet within the limits keeps up with."""
     fleet, most = most_served(known)
     if not fleet.pools:
@@ -94,7 +95,7 @@ def _most_goodput(known: Evaluated, deadline: Deadline) -> Solved:
     return _serving(known, fleet, Proof(status_of(gap), None, gap), most)
 
 
-def _most_per_dollar(known: Evaluated) -> Solved:
+def _most_per_dollar(known: FleetSearch) -> Solved:
     """The fleet of most goodput per dollar, serving all it can of what the objective asks for.
 
     The gap is to the ratio of any fleet that keeps up.
@@ -108,32 +109,32 @@ def _most_per_dollar(known: Evaluated) -> Solved:
     return _serving(known, fleet, Proof(status_of(gap), None, gap), volume)
 
 
-def _serving(known: Evaluated, fleet: Fleet, proof: Proof, volume: float) -> Solved:
+def _serving(known: FleetSearch, fleet: Fleet, proof: Proof, volume: float) -> Solved:
     """A fleet that serves a multiple of the demand."""
     rival = Rival(recommended(known.instance, fleet, proof, volume), fleet)
     return Solved(known.instance, known.settings, fleet, proof, volume, (rival,))
 
 
-def _nothing(known: Evaluated) -> Solved:
+def _nothing(known: FleetSearch) -> Solved:
     """No fleet for an open rate: there is none only where the limits allow no engine, as no work is too little."""
     status = Status.TIME_LIMIT if known.settings.size else Status.INFEASIBLE
     return Solved(known.instance, known.settings, Fleet(()), Proof(status, None, None), 1.0, ())
 
 
-def _none_found(known: Evaluated, deadline: Deadline) -> Proof:
+def _none_found(known: FleetSearch, deadline: Deadline) -> Proof:
     """What is known where no fleet holds by formula: that there is none only where none can do the work in time."""
     floor = least_cost(known, deadline.seconds(WORK.time_limit))
     return Proof(Status.INFEASIBLE if floor is None else Status.TIME_LIMIT, None, None, floor)
 
 
-def _proof(known: Evaluated, fleet: Fleet, few_pools: float | None, deadline: Deadline) -> Proof:
+def _proof(known: FleetSearch, fleet: Fleet, few_pools: float | None, deadline: Deadline) -> Proof:
     """What is proven of a fleet; few_pools: cost of the cheapest of one pool or two, where all were looked at [$/h]."""
     cost = fleet_cost(known.instance, fleet)
     floor = least_cost(known, deadline.seconds(WORK.time_limit), cost)
     return proof_of_cost(few_pools, floor, cost)
 
 
-def search_summary(known: Evaluated) -> dict[str, Any]:
+def search_summary(known: FleetSearch) -> dict[str, Any]:
     """Size of the search and why engine shapes were dropped."""
     instance: Instance = known.instance
     size: dict[str, Any] = {

@@ -15,7 +15,7 @@ from optimizer.fleets.fleet import Fleet
 from optimizer.loads.late import Late
 from optimizer.plans.plan import Alternative, Binding, Plan, Status
 from optimizer.plans.proof import OPTIMAL_GAP, Proof, bound_for, proof_of_judged
-from optimizer.rivals.alternatives import recommended
+from optimizer.search.alternatives import recommended
 from optimizer.verification.balancing import by_requests
 from optimizer.verification.confirm import confirmed
 from optimizer.verification.miss_words import miss_words

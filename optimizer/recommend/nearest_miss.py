@@ -17,7 +17,7 @@ from optimizer.loads.diagnose import with_fewer_misses, with_looser_slos, withou
 from optimizer.loads.instance import Instance
 from optimizer.loads.late import Late, never
 from optimizer.plans.plan import Alternative, Binding, Status
-from optimizer.rivals.leanest import at_best_split
+from optimizer.search.search import at_best_split
 from optimizer.verification.verdict import Verdict
 from search_spaces.problem import Goal, Slo
 

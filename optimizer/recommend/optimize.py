@@ -20,9 +20,9 @@ from optimizer.loads.late import Deadline
 from optimizer.loads.settings import Settings
 from optimizer.plans.plan import Alternative, Binding, Plan, Provenance, RunInfo, Status
 from optimizer.plans.proof import proof_of_judged
-from optimizer.rivals.alternatives import recommended
-from optimizer.rivals.by_evaluation import Evaluated
-from optimizer.rivals.leanest import at_best_split, leanest
+from optimizer.search.alternatives import recommended
+from optimizer.search.mixtures import leanest
+from optimizer.search.search import FleetSearch, at_best_split
 from optimizer.verification.tune import Wish
 from optimizer.verification.verdict import make_bench
 from optimizer.verification.verify import Resolve
@@ -236,7 +236,7 @@ def resolver_of(deadline: Deadline, settings: Settings) -> Resolve:
 
     def resolve(stricter: Instance) -> Fleet:
         late = deadline.part(AGAIN).late
-        return Fleet(()) if late() else leanest(Evaluated.of(stricter, settings, late))
+        return Fleet(()) if late() else leanest(FleetSearch.of(stricter, settings, late))
 
     return resolve
 

@@ -16,9 +16,8 @@ from optimizer.loads.diagnose import check_shapes
 from optimizer.loads.instance import Instance
 from optimizer.loads.late import Late
 from optimizer.plans.plan_precision import PrecisionSaving
-from optimizer.rivals.by_evaluation import NO_DEARER, cheapest_held, settled
-from optimizer.rivals.leanest import evaluated
-from optimizer.rivals.per_class import classes_apart
+from optimizer.search.limits import classes_apart
+from optimizer.search.search import NO_DEARER, cheapest_held, evaluated, settled
 from search_spaces.enumeration import enumerate_shapes
 from search_spaces.problem import Problem
 

@@ -13,7 +13,7 @@ from optimizer.loads.late import Late
 from optimizer.loads.settings import Settings
 from optimizer.plans.plan_simulation import Tuning
 from optimizer.plans.proof import Proof
-from optimizer.rivals.alternatives import Rival
+from optimizer.search.alternatives import Rival
 from optimizer.verification.batch_limits import with_larger_batches
 from optimizer.verification.confirm import MOST_CONFIRMED, confirmed, without_room
 from optimizer.verification.tune import Wish

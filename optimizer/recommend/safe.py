@@ -18,9 +18,8 @@ from optimizer.loads.late import Late
 from optimizer.plans.plan import Status
 from optimizer.plans.plan_safe import SafeFleet, SafeStatus
 from optimizer.plans.proof import Proof
-from optimizer.rivals.by_evaluation import SAME_COST
-from optimizer.rivals.leanest import at_best_split, unmixed
-from optimizer.rivals.per_class import classes_apart
+from optimizer.search.limits import classes_apart
+from optimizer.search.search import SAME_COST, at_best_split, unmixed
 from optimizer.verification.confirm import MOST_CONFIRMED, confirmed
 from optimizer.verification.judge import Outcome
 from optimizer.verification.verdict import Verdict, make_bench

@@ -21,7 +21,7 @@ from optimizer.fleets.pool_state import pool_state
 from optimizer.loads.instance import Instance, make_instance
 from optimizer.plans.plan import Plan, RunInfo, Status
 from optimizer.plans.proof import Proof
-from optimizer.rivals.fewer import shared_out
+from optimizer.search.limits import shared_out
 from search_spaces.engines import load_engine_overhead
 from search_spaces.fleet_file import StatedFleet, StatedPool
 from search_spaces.loader import problem_of

@@ -15,7 +15,7 @@ from optimizer.fleets.error_bars import at_quantile, slow_end
 from optimizer.loads.diagnose import check_floors, check_shapes
 from optimizer.loads.instance import make_instance
 from optimizer.plans.plan import Plan, Worth
-from optimizer.rivals.leanest import at_best_split
+from optimizer.search.search import at_best_split
 from search_spaces.engines import load_engine_overhead
 from search_spaces.enumeration import enumerate_shapes
 from search_spaces.problem import Goal, Problem

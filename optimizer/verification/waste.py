@@ -22,9 +22,7 @@ from optimizer.fleets.fleet import Fleet, FleetPool
 from optimizer.fleets.pool_state import pool_state
 from optimizer.loads.instance import Instance
 from optimizer.loads.settings import ROLES
-from optimizer.rivals.allowed import allowed
-from optimizer.rivals.fewer import Named, fewer_replicas, with_replicas
-from optimizer.rivals.per_class import classes_apart
+from optimizer.search.limits import Named, allowed, classes_apart, fewer_replicas, with_replicas
 
 from .second_life import with_one_life
 from .settings import other_settings

@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from costmodel.metric import Metric
 from optimizer.loads.instance import Instance, at_volume
 from optimizer.loads.settings import COLOCATED, DECODE, PREFILL
-from optimizer.rivals.by_evaluation import Evaluated, keeping_up
-from optimizer.rivals.floor import least_cost
+from optimizer.search.bound import keeping_up, least_cost
+from optimizer.search.search import FleetSearch
 from search_spaces.problem import Problem, Slo
 
 from .physics import Physics, known_at, physics_of
@@ -98,7 +98,7 @@ def _least(values: FloatArray, axis: int) -> FloatArray:
 
 
 @lru_cache(maxsize=64)
-def _engines_kept_busy(known: Evaluated) -> FloatArray:
+def _engines_kept_busy(known: FleetSearch) -> FloatArray:
     """Engines of each setting that each flow keeps busy at least, (settings, flows)."""
     return np.asarray(keeping_up(known.instance, known.settings) * known.instance.flows.rate)
 
@@ -111,7 +111,7 @@ def lower_bound(problem: Problem, base: Path) -> float | None:
     free = replace(problem, constraints=replace(problem.constraints, budget=None))
     physics = physics_of(free, base)
     ways = () if physics.floor else range(len(physics.ways))
-    instances = (Evaluated.of(priced_instance(free, physics, way), physics.ways[way].settings) for way in ways)
+    instances = (FleetSearch.of(priced_instance(free, physics, way), physics.ways[way].settings) for way in ways)
     return min((floor for known in instances if (floor := least_cost(known)) is not None), default=None)
 
 

@@ -19,7 +19,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from optimizer.plans.plan_pools import engine_counts
-from optimizer.rivals.by_evaluation import settled
+from optimizer.search.search import settled
 from optimizer.verification.verdict import REPLICATIONS
 from search_spaces.problem import Problem
 

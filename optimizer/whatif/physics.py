@@ -25,7 +25,7 @@ from optimizer.loads.flows import splits
 from optimizer.loads.instance import Instance, at_volume, make_instance
 from optimizer.loads.loads import Resource
 from optimizer.loads.settings import ROLES, Settings, make_settings
-from optimizer.rivals.by_evaluation import Evaluated
+from optimizer.search.search import FleetSearch
 from search_spaces.engines import load_engine_overhead
 from search_spaces.loader import problem_of_values
 from search_spaces.problem import Problem
@@ -115,9 +115,9 @@ def physics_at(expected: Instance) -> Physics:
 
 
 @lru_cache(maxsize=48)
-def known_at(physics: Physics, rate: float) -> tuple[Evaluated, ...]:
+def known_at(physics: Physics, rate: float) -> tuple[FleetSearch, ...]:
     """What the evaluation says of any pools at a rate [1/s], for each way."""
-    return tuple(Evaluated.of(at_volume(way.instance, rate), way.settings) for way in physics.ways)
+    return tuple(FleetSearch.of(at_volume(way.instance, rate), way.settings) for way in physics.ways)
 
 
 def fleet_of(physics: Physics, way: int, pools: tuple[Engines, ...]) -> Fleet:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from functools import lru_cache
 
-from optimizer.rivals.by_evaluation import Evaluated, Picks
+from optimizer.search.search import FleetSearch, Picks
 
 from .physics import Engines, Physics, known_at
 
@@ -32,13 +32,13 @@ def refuted_of(rows: Iterable[Iterable[Iterable[int]]]) -> Refuted:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Remaining(Evaluated):
+class Remaining(FleetSearch):
     """The same, less the fleets that were refuted, and those that have no more of the same engines in any pool."""
 
     refuted: Refuted = NONE
 
     @classmethod
-    def after(cls, known: Evaluated, refuted: Refuted) -> Evaluated:
+    def after(cls, known: FleetSearch, refuted: Refuted) -> FleetSearch:
         """What is left of what is known; the states of pools stay known."""
         if not refuted:
             return known
@@ -53,7 +53,7 @@ class Remaining(Evaluated):
             for setting, count in picks
         ]
         lost = volume >= 1.0 and any(_no_more(engines, other) for other in self.refuted)
-        return not lost and Evaluated.carries(self, picks, volume)
+        return not lost and FleetSearch.carries(self, picks, volume)
 
 
 def _no_more(engines: Sequence[Engine], than: Sequence[Engine]) -> bool:
@@ -68,6 +68,6 @@ def _no_more(engines: Sequence[Engine], than: Sequence[Engine]) -> bool:
 
 
 @lru_cache(maxsize=48)
-def remaining_at(physics: Physics, rate: float, refuted: Refuted) -> tuple[Evaluated, ...]:
+def remaining_at(physics: Physics, rate: float, refuted: Refuted) -> tuple[FleetSearch, ...]:
     """What the evaluation says of any pools at a rate [1/s], for each way, less the fleets that were refuted there."""
     return tuple(Remaining.after(known, refuted) for known in known_at(physics, rate))

@@ -26,7 +26,7 @@ from optimizer.plans.plan import Binding, Plan, Status
 from optimizer.plans.plan_pools import EnginePool, pool_records
 from optimizer.recommend.level import Level
 from optimizer.recommend.optimize import optimize
-from optimizer.rivals.by_evaluation import Evaluated, Picks, cheapest_held, settled
+from optimizer.search.search import FleetSearch, Picks, cheapest_held, settled
 from search_spaces.problem import OWNED, Goal, Pools, Problem
 
 from .physics import Engines, Physics, break_of, engines_of, fleet_of, known_at, physics_of
@@ -102,7 +102,7 @@ def cheapest(problem: Problem, physics: Physics, refuted: Refuted = NONE) -> Pic
     return best
 
 
-def _pick(way: int, known: Evaluated, picks: Picks, cost: float) -> Pick:
+def _pick(way: int, known: FleetSearch, picks: Picks, cost: float) -> Pick:
     """A fleet that the evaluation shows to hold."""
     pools = [known.pool(*pick) for pick in picks]
     engines = tuple((ROLES.index(one.role), one.shape, one.seqs, one.chunk, one.replicas) for one in pools)

@@ -17,10 +17,10 @@ from typing import Any
 
 from optimizer.fleets.error_bars import planned_instance
 from optimizer.loads.settings import make_settings
-from optimizer.rivals.by_evaluation import Evaluated
-from optimizer.rivals.floor import floor_matrices
-from optimizer.solver.fleet_model import Aim, aim_of, write_model
-from optimizer.solver.program import solve
+from optimizer.search.bound import floor_matrices
+from optimizer.search.fleet_program import Aim, aim_of, write_model
+from optimizer.search.program import solve
+from optimizer.search.search import FleetSearch
 from search_spaces.engines import load_engine_overhead
 from search_spaces.problem import Goal, Problem
 
@@ -77,7 +77,7 @@ def shadow_prices(problem: Problem, base: Path) -> list[ShadowPrice]:
     settings = make_settings(instance)
     physics = physics_of(problem, base)
     cheapest_now = problem.objective.goal is Goal.MIN_COST
-    relaxed = {goodput: _relax(Evaluated.of(instance, settings), goodput=goodput) for goodput in sorted({
+    relaxed = {goodput: _relax(FleetSearch.of(instance, settings), goodput=goodput) for goodput in sorted({
         not cheapest_now or name == "budget" for name, _, _ in stated
     })}  # fmt: skip
     rows = []
@@ -85,7 +85,7 @@ def shadow_prices(problem: Problem, base: Path) -> list[ShadowPrice]:
         goodput = not cheapest_now or name == "budget"
         step, now = STEP * upper, relaxed[goodput]
         more_of_it = replace(instance, problem=with_limit(problem, name, upper + step))
-        wider = _relax(Evaluated.of(more_of_it, settings), goodput=goodput)
+        wider = _relax(FleetSearch.of(more_of_it, settings), goodput=goodput)
         if now is None or wider is None:
             continue
         more, whole = (None, None) if goodput else _in_whole_fleets(problem, physics, (name, upper, unit))
@@ -96,7 +96,7 @@ def shadow_prices(problem: Problem, base: Path) -> list[ShadowPrice]:
     return rows
 
 
-def _relax(known: Evaluated, *, goodput: bool) -> Relaxation | None:
+def _relax(known: FleetSearch, *, goodput: bool) -> Relaxation | None:
     """Solve the linear relaxation of the floor, for the least cost or for the most goodput."""
     instance = known.instance
     aim = Aim(0.0, 1.0, 0.0, MOST_MORE) if goodput else aim_of(instance.problem)
