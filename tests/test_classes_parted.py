@@ -11,8 +11,9 @@ from costmodel.engine import Role
 from optimizer.fleets.build_plan import fleet_cost
 from optimizer.fleets.evaluate import holds, predict_misses
 from optimizer.loads.settings import COLOCATED, DECODE
-from optimizer.search.mixtures import USUAL, Kind, Mixing, Stage, TrafficSplit, by_limits, leanest
+from optimizer.search.mixtures import Kind, Mixing, leanest
 from optimizer.search.search import FleetSearch, at_best_split
+from optimizer.search.traffic_split import USUAL, Stage, TrafficSplit, by_limits
 from search_spaces.problem import Slo
 from tests.optimizer_cases import instance_of, model, problem, slo, space, workload
 

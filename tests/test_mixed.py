@@ -17,19 +17,9 @@ from optimizer.fleets.pool_state import pool_state
 from optimizer.loads.settings import COLOCATED
 from optimizer.search.bound import keeping_up
 from optimizer.search.limits import still_holds
-from optimizer.search.mixtures import (
-    Kind,
-    Mixing,
-    Mixture,
-    Order,
-    Stage,
-    TrafficSplit,
-    balance,
-    cheaper_mixture,
-    leanest,
-    stages_of,
-)
+from optimizer.search.mixtures import Kind, Mixing, Mixture, balance, cheaper_mixture, leanest, stages_of
 from optimizer.search.search import FleetSearch, Picks, evaluated, unmixed
+from optimizer.search.traffic_split import Order, Stage, TrafficSplit
 from search_spaces.problem import Constraints, Offer, Problem, Routing
 from tests.optimizer_cases import instance_of, offer, problem, slo, space, workload
 
@@ -278,5 +268,5 @@ def test_no_more_fleets_are_evaluated_than_were_granted(monkeypatch: pytest.Monk
     stage = Stage(COLOCATED, np.ones(2))
     first, second = (int(setting) for setting in np.flatnonzero(given.settings.role == COLOCATED)[:2])
     order = split.orders(stage, (first,), (second,))[0]
-    monkeypatch.setattr("optimizer.search.mixtures.pool_state", lambda *_: pytest.fail("evaluated"))
+    monkeypatch.setattr("optimizer.search.traffic_split.pool_state", lambda *_: pytest.fail("evaluated"))
     assert split.held(stage, (((first, 9),), ((second, 9),)), order) is None

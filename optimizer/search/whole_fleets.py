@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,18 +62,6 @@ class Work:
     provable: int = 1000
     gap: float = 9e-5
     time_limit: float = 60.0
-
-
-@dataclass(frozen=True, slots=True)
-class Clock:
-    """The safety net of a search: time that is left of `limit` [s]."""
-
-    limit: float
-    started: float = field(default_factory=time.perf_counter)
-
-    def rest_of(self, work: Work) -> Work:
-        """The same work within the time left."""
-        return replace(work, time_limit=max(self.limit - (time.perf_counter() - self.started), LEAST_TIME))
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,13 +119,13 @@ def cheapest(matrices: Matrices, aim: Aim, work: Work, *, prune: bool = True) ->
     """The best fleet over all columns, and a proven bound of its objective; where nothing is asked for, none at all."""
     if not matrices.flows:
         return replace(nothing(matrices, Outcome.OPTIMAL, 0.0, complete=True), objective=0.0)
-    clock = Clock(work.time_limit)
+    end = time.perf_counter() + work.time_limit
     keep = undominated(matrices) if prune else np.arange(matrices.size)
     kept = matrices.take(keep)
     prices = relax(kept, aim, work.time_limit) if kept.size else None
     if prices is None:
         return nothing(matrices, Outcome.INFEASIBLE, complete=True)
-    best = _best(kept, aim, work, clock, prices)
+    best = _best(kept, aim, work, end, prices)
     return replace(best, index=keep[best.index])
 
 
@@ -157,12 +145,13 @@ def least(matrices: Matrices, aim: Aim, work: Work, ceiling: float = math.inf) -
     return min(max(whole.bound, prices.objective), ceiling)
 
 
-def _best(matrices: Matrices, aim: Aim, work: Work, clock: Clock, prices: Prices) -> Blocks:
-    """The best fleet among well-chosen columns, then among all that could be in a better one."""
+def _best(matrices: Matrices, aim: Aim, work: Work, end: float, prices: Prices) -> Blocks:
+    """The best fleet among well-chosen columns, then among all that could be in a better one; end: of the time [s]."""
 
     def among(columns: IntArray, limit: float) -> Blocks:
         """The best fleet of these columns of objective at most `limit`; its bound is over these alone."""
-        whole = whole_blocks(matrices.take(columns), aim, clock.rest_of(work), limit)
+        rest = replace(work, time_limit=max(end - time.perf_counter(), LEAST_TIME))
+        whole = whole_blocks(matrices.take(columns), aim, rest, limit)
         return replace(whole, index=columns[whole.index])
 
     diverse = _diverse(matrices, prices, work)
