@@ -18,7 +18,6 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from functools import partial
 from itertools import combinations, product
 
 import numpy as np
@@ -33,7 +32,7 @@ from optimizer.loads.settings import COLOCATED, DECODE, PREFILL, ROLES
 from search_spaces.problem import Problem
 from search_spaces.targets import any_target
 
-from .search import NO_DEARER, FleetSearch, bisected, most_engines, roomiest, settled, unmixed
+from .search import BESIDE, NO_DEARER, TIMES, FleetSearch, bisected, most_engines, roomiest, settled, unmixed
 from .traffic_split import Order, Pick, Side, Sides, Stage, TrafficSplit, by_limits, settings_of
 
 FloatArray = NDArray[np.float64]
@@ -89,7 +88,8 @@ class Mixture:
 class Mixing:
     """A search for mixtures of one kind that cost less than the best fleet so far.
 
-    allowed (settings,): which engines may be used; cost: of the best fleet [$/h]; best: the cheapest mixture.
+    allowed (settings,): which engines may be used; cost: of the best fleet [$/h]; best: the cheapest mixture; usual,
+    preferred (settings,): busy share at which engines hold, and the same and 1 for those that are known to be enough.
     """
 
     search: FleetSearch
@@ -99,12 +99,19 @@ class Mixing:
     best: Mixture | None = None
     problem: Problem = field(init=False)
     split: TrafficSplit = field(init=False)
+    usual: FloatArray = field(init=False)
+    preferred: FloatArray = field(init=False)
     stages: list[Stage] = field(default_factory=list)
+    keys: set[tuple[object, ...]] = field(default_factory=set)
     waiting: list[Proposal] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.problem = pools_apart(self.search.instance.problem)
         self.split = TrafficSplit(self.search, self.kind.looks)
+        self.usual = np.array([self.split.usual(setting) for setting in range(self.search.settings.size)])
+        enough = [setting for setting, (_, count) in self.search.known.items() if count is not None]
+        self.preferred = np.zeros(self.usual.size)
+        self.preferred[enough] = 1.0 + self.usual[enough]
 
     def start(self, fleets: Sequence[Fleet]) -> None:
         """Propose what the search so far gives: whole stages, the cheapest partners, and stages of these fleets."""
@@ -114,7 +121,7 @@ class Mixing:
             if self.problem.constraints.fits(Role):
                 self.stages.append(whole)
                 pairs = [*filter(None, map(self._pair_of, fleets)), *filter(self._talk, product(*ends))]
-                self._propose(0, [(pair, setting, 0) for pair in _smaller(pairs) for setting in self.settings(whole)])
+                self._propose(0, [(*row, 0) for row in product(_smaller(pairs), self.settings(whole).tolist())])
             return
         stages = [whole] if (self.search.settings.role == COLOCATED).any() else []
         for role, partners in ((PREFILL, ends[1]), (DECODE, ends[0])):
@@ -124,7 +131,8 @@ class Mixing:
     def wait(self, stages: Iterable[Stage]) -> None:
         """Propose two pools for each of these stages that is new."""
         for stage in stages:
-            if stage.key not in {other.key for other in self.stages}:
+            if stage.key not in self.keys:
+                self.keys.add(stage.key)
                 self.stages.append(stage)
                 self._propose(len(self.stages) - 1, self._rows(stage))
 
@@ -148,7 +156,7 @@ class Mixing:
         def held(count: int, order: Order = order) -> Fleet | None:
             return self.split.held(stage, (first, ((second, count),)), order)
 
-        most = int(self._most(stage, [first], np.array([second]))[0])
+        most = int(self._most(stage, np.array([first]), np.array([second]))[0])
         fleets = {most: held(most)} if most else {}
         if fleets.get(most) is None:
             return False
@@ -170,19 +178,20 @@ class Mixing:
             return
         stage, split = self.stages[place], self.split
         every = np.array([second for _, second, _ in rows], dtype=np.int64)
-        most = self._most(stage, [first for first, _, _ in rows], every)
-        need, usual = split.need * stage.route, np.array([split.usual(setting) for setting in range(len(split.need))])
-        picks = np.array([first for first, _, _ in rows], dtype=np.int64).reshape(len(rows), -1, 2)
-        good = most > 0
-        sides = picks, np.stack([every, most], axis=1)
-        good[good] = _busy(need, np.ones(usual.size), *(side[good] for side in sides)) <= 1.0
+        picks, need = np.array([first for first, _, _ in rows], dtype=np.int64), split.need * stage.route
+        most = self._most(stage, picks, every)
+        good, sides = most > 0, (picks, np.stack([every, most], axis=1))
+        good[good] = _busy(need, np.ones(self.usual.size), *(side[good] for side in sides)) <= 1.0
         rows = [row for row, fits in zip(rows, good.tolist(), strict=True) if fits]
-        if rows:
+        if not rows:
+            return
+        worse: FloatArray | float = 1.0
+        if self.kind is not Kind.BESIDE:
             first = np.array([split.penalty(stage, settings_of(side)) for side, _, _ in rows])
-            second = np.array([split.penalty(stage, (setting,)) for _, setting, _ in rows])
-            busy = _busy(need, usual, *(side[good] for side in sides), worse=first / second)
-            for strain, row in zip(busy.tolist(), rows, strict=True):
-                heapq.heappush(self.waiting, (strain, 0, place, *row))
+            worse = first / np.array([split.penalty(stage, (setting,)) for _, setting, _ in rows])
+        busy = _busy(need, self.usual, *(side[good] for side in sides), worse=worse)
+        for strain, row in zip(busy.tolist(), rows, strict=True):
+            heapq.heappush(self.waiting, (strain, 0, place, *row))
 
     def _rows(self, stage: Stage) -> list[tuple[Side, int, int]]:
         """Of each two engines that may be mixed, sizes of the pool of the dearer one that can be paid for."""
@@ -201,7 +210,8 @@ class Mixing:
             and settings.shape[first] != settings.shape[second]
             and (price[first], -first) > (price[second], -second)
         ]
-        top = self._most(stage, [((second, 1),) for _, second in pairs], np.array([first for first, _ in pairs]))
+        dear, cheap = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
+        top = self._most(stage, np.stack([cheap, np.ones_like(cheap)], axis=1)[:, None], dear)
         rows: list[tuple[Side, int, int]] = []
         for (first, second), most in zip(pairs, top.tolist(), strict=True):
             if most:
@@ -221,7 +231,9 @@ class Mixing:
     def settings(self, stage: Stage) -> IntArray:
         """Settings of a stage that may be used and talk to all others: of each shape one, or one for each class.
 
-        An engine that does both may serve a class of lax limits alone, and then bears a larger token budget.
+        Of one shape those known to be enough, the busiest first; then the largest token budget of which a full step is
+        within the TPOT: it harms nobody, and the more it takes the less others wait; the largest of all last. An engine
+        that does both may serve a class of lax limits alone, and then bears a larger token budget.
         """
         settings, tables, flows = self.search.settings, self.search.instance.tables, self.search.instance.flows
         shape, usable = settings.shape, self.allowed & (settings.role == stage.role)
@@ -232,33 +244,17 @@ class Mixing:
                 usable &= tables.talks[shape, pool.shape]
             if stage.role == DECODE and pool.role is Role.PREFILL:
                 usable &= tables.talks[pool.shape, shape]
-        preferences = [self._preference]
+        budgets = [(float(flows.tpot.min()), self.preferred)]
         if stage.role == COLOCATED:
-            limits = (float(flows.tpot[members].min()) for members in by_limits(flows)[1:])
-            preferences += [partial(self._harmless, limit=limit) for limit in limits]
-        best: set[int] = set()
-        for preference in preferences:
-            first: dict[int, int] = {}
-            for setting in sorted(np.flatnonzero(usable).tolist(), key=preference):
-                first.setdefault(int(shape[setting]), setting)
-            best |= set(first.values())
-        return np.array(sorted(best), dtype=np.int64)
-
-    def _preference(self, setting: int) -> tuple[float, ...]:
-        """Of one shape: settings known to be enough, the busiest first; then the largest token budget within the TPOT.
-
-        A step full of prompts that is within every TPOT limit harms nobody, and the more it takes the less others wait.
-        """
-        unknown = self.search.known.get(setting, (0, None))[1] is None
-        busy = 0.0 if unknown else self.split.usual(setting)
-        return float(unknown), -busy, *self._harmless(setting, float(self.search.instance.flows.tpot.min()))
-
-    def _harmless(self, setting: int, limit: float) -> tuple[float, ...]:
-        """Place by token budget: the largest first of which a full step is within a limit, the largest of all last."""
-        tables, settings = self.search.instance.tables, self.search.settings
-        chunk = int(settings.chunk[setting])
-        harms = bool(tables.full_base[settings.shape[setting], 0, chunk] > limit)
-        return (float(chunk) if harms else -1.0 - chunk,)
+            nobody = np.zeros(shape.size)
+            budgets += [(float(flows.tpot[members].min()), nobody) for members in by_limits(flows)[1:]]
+        best = [np.zeros(0, dtype=np.int64)]
+        for limit, preferred in budgets:
+            harms = tables.full_base[shape, 0, settings.chunk] > limit
+            order = np.lexsort((np.where(harms, settings.chunk, -1 - settings.chunk), -preferred))
+            order = order[usable[order]]
+            best.append(order[np.unique(shape[order], return_index=True)[1]])
+        return np.unique(np.concatenate(best))
 
     def _cheapest_apart(self, role: int) -> list[Pick]:
         """The cheapest engines of a role that are known to be enough beside the best of partners, PARTNERS at most."""
@@ -287,16 +283,15 @@ class Mixing:
             ]
         return tuple(pair) if len(pair) == len(fleet.pools) else None
 
-    def _most(self, stage: Stage, firsts: Sequence[Side], seconds: IntArray) -> IntArray:
+    def _most(self, stage: Stage, firsts: IntArray, seconds: IntArray) -> IntArray:
         """Engines of the second settings that cost less than the best fleet beside first sides and others, (rows,).
 
-        Or as much, where that fleet is less simple.
+        Or as much, where that fleet is less simple. firsts (rows, pools, 2): settings and engines.
         """
         each, spares = self.search.gpus_each(), self.problem.constraints.spare_replicas
-        fixed = [sum(each[setting] * (count + spares) for setting, count in side) for side in firsts]
-        fixed = fleet_gpus(self.search.instance, Fleet(stage.others)) + np.array(fixed).reshape(-1, each.shape[1])
-        top = np.array([self.search.most(setting) for setting in seconds.tolist()], dtype=np.int64)
-        seconds = seconds.astype(np.int64)
+        fixed = (each[firsts[..., 0]] * (firsts[..., 1:] + spares)).sum(axis=1)
+        fixed += fleet_gpus(self.search.instance, Fleet(stage.others))
+        top = TIMES * self.search.least[seconds] + BESIDE
         cost = self.cost * (NO_DEARER if self._simpler(stage) else 1.0)
         return most_engines(self.problem, fixed, each[seconds], top, cost)
 
