@@ -43,8 +43,7 @@ from optimizer.fleets.fleet import Fleet, FleetPool, fleet_cost, prefill_seqs  #
 from optimizer.loads.instance import Instance  # noqa: E402
 from optimizer.recommend.optimize import optimize  # noqa: E402
 from optimizer.recommend.search import Level  # noqa: E402
-from optimizer.rivals.allowed import allowed  # noqa: E402
-from optimizer.rivals.fewer import with_replicas  # noqa: E402
+from optimizer.search.limits import allowed, with_replicas  # noqa: E402
 from optimizer.verification.judge import Judgement, judge  # noqa: E402
 from optimizer.verification.tune import valid  # noqa: E402
 from reports.words import limited_cell  # noqa: E402

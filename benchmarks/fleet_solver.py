@@ -22,11 +22,9 @@ from numpy.typing import NDArray
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from optimizer.solver.blocks import Blocks, Work  # noqa: E402 -- run as a script, the repository is found first
-from optimizer.solver.dominance import undominated  # noqa: E402
-from optimizer.solver.fleet_model import Aim  # noqa: E402
-from optimizer.solver.matrices import COLOCATED, DECODE, PREFILL, Limit, Matrices, one_resource  # noqa: E402
-from optimizer.solver.whole import cheapest  # noqa: E402
+from optimizer.loads.instance import COLOCATED, DECODE, PREFILL  # noqa: E402 -- as a script, the root is found first
+from optimizer.search.fleet_program import Aim, Limit, Matrices  # noqa: E402
+from optimizer.search.whole_fleets import Blocks, Work, cheapest, undominated  # noqa: E402
 
 FIRST = Work(provable=0, nodes=60, time_limit=5.0)
 """A first look for a fleet."""
@@ -58,7 +56,7 @@ def realistic(seed: int, rate: float) -> Matrices:
         pool=np.arange(role.size),
         replicas=np.ones(role.size, dtype=np.int64),
         price=gpus * price[kind],
-        need=one_resource(need),
+        need=need[:, None, :],
         late=np.zeros(need.shape),
         slo=np.zeros(BUCKETS, dtype=np.int64),
         permitted=np.ones(1),
@@ -93,7 +91,7 @@ def _configs(
         pool=np.arange(size),
         replicas=np.ones(size, dtype=np.int64),
         price=gpus * price[kind],
-        need=one_resource(need),
+        need=need[:, None, :],
         late=np.zeros(need.shape),
         slo=np.zeros(isl.size, dtype=np.int64),
         permitted=np.ones(1),
@@ -175,8 +173,8 @@ def examples() -> None:
     from optimizer.fleets.error_bars import at_quantile, slow_end
     from optimizer.fleets.fleet import fleet_cost
     from optimizer.loads.instance import make_instance
-    from optimizer.rivals.floor import least_cost
-    from optimizer.rivals.leanest import at_best_split, unmixed
+    from optimizer.search.bound import least_cost
+    from optimizer.search.search import at_best_split, unmixed
     from search_spaces.engines import load_engine_overhead
     from search_spaces.loader import load_problem
 

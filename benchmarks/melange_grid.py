@@ -40,7 +40,7 @@ from costmodel.simulator.cost_steps import cost_steps  # noqa: E402
 from costmodel.workload import Workload  # noqa: E402
 from optimizer.fleets.fleet import fleet_cost  # noqa: E402
 from optimizer.loads.instance import make_instance  # noqa: E402
-from optimizer.rivals.leanest import evaluated, unmixed  # noqa: E402
+from optimizer.search.search import evaluated, unmixed  # noqa: E402
 from search_spaces.catalog import load_catalog  # noqa: E402
 from search_spaces.engines import load_engine_overhead  # noqa: E402
 from search_spaces.models import load_model  # noqa: E402

@@ -57,7 +57,8 @@ def drawn(seed: int, number: int) -> Drawn:
 
 def costs(one: Drawn) -> tuple[float, float, bool]:
     """Cost of the search's fleet and of the cheapest known [$/h], and whether the latter mixes types in a stage."""
-    from optimizer.rivals.leanest import leanest, unmixed
+    from optimizer.search.mixtures import leanest
+    from optimizer.search.search import unmixed
     from tests import test_mixed as tried
 
     roles = tried.TOGETHER if one.kind == TOGETHER else tried.APART

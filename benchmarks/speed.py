@@ -25,7 +25,7 @@ EXAMPLES = ROOT / "examples"
 
 def pricing_rate(example: Path) -> None:
     from optimizer.loads.instance import make_instance
-    from optimizer.rivals.leanest import evaluated, unmixed
+    from optimizer.search.search import evaluated, unmixed
     from search_spaces.engines import load_engine_overhead
     from search_spaces.loader import load_problem
 

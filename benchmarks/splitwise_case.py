@@ -34,8 +34,11 @@ from costmodel.step import StepLoad, step_time_one  # noqa: E402
 from costmodel.workload import Workload  # noqa: E402
 from optimizer.fleets.fleet import Fleet, fleet_cost  # noqa: E402
 from optimizer.loads.instance import ROLES, Instance, make_instance  # noqa: E402
-from optimizer.rivals.by_evaluation import Evaluated  # noqa: E402
-from optimizer.rivals.leanest import evaluated, unmixed  # noqa: E402
+from optimizer.search.search import (  # noqa: E402
+    FleetSearch,
+    evaluated,
+    unmixed,
+)
 from search_spaces.catalog import load_catalog  # noqa: E402
 from search_spaces.loader import load_problem  # noqa: E402
 from search_spaces.models import load_model  # noqa: E402
@@ -120,7 +123,7 @@ def instance_of(load: Workload, prices: dict[str, float], overhead: EngineOverhe
     return make_instance(problem, overhead)
 
 
-def mask(known: Evaluated, kind: str) -> NDArray[np.bool_]:
+def mask(known: FleetSearch, kind: str) -> NDArray[np.bool_]:
     """Engines of one kind of cluster."""
     instance, settings = known.instance, known.settings
     names = np.array([offer.accelerator.name for offer in instance.problem.offers])
@@ -131,7 +134,7 @@ def mask(known: Evaluated, kind: str) -> NDArray[np.bool_]:
     )
 
 
-def cheapest(known: Evaluated, kind: str) -> Outcome | None:
+def cheapest(known: FleetSearch, kind: str) -> Outcome | None:
     """The cheapest cluster of a kind that holds by the formulas."""
     fleet = unmixed(known, mask(known, kind))
     if not fleet.pools:

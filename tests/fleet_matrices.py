@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from optimizer.solver.blocks import Blocks, whole_cost
-from optimizer.solver.fleet_model import Aim, FleetModel, write_model
-from optimizer.solver.matrices import COLOCATED, DECODE, PREFILL, Limit, Matrices, one_resource
-from optimizer.solver.program import Outcome, solve
+from optimizer.loads.instance import COLOCATED, DECODE, PREFILL
+from optimizer.search.fleet_program import Aim, FleetModel, Limit, Matrices, write_model
+from optimizer.search.program import Outcome, solve
+from optimizer.search.whole_fleets import Blocks, whole_cost
 
 MOST_EACH = 3
 """Blocks of one column, at most, in the fleets that are tried."""
@@ -119,7 +119,7 @@ def colocated(need: np.ndarray[tuple[int, ...], np.dtype[np.float64]], price: li
         pool=np.arange(size),
         replicas=np.ones(size, dtype=np.int64),
         price=np.array(price),
-        need=one_resource(need),
+        need=need[:, None, :],
         late=np.zeros((size, flows)),
         slo=np.zeros(flows, dtype=np.int64),
         permitted=np.ones(1),

@@ -20,7 +20,7 @@ from optimizer.procurement.fleet_levels import (
     Option,
     make_levels,
 )
-from optimizer.solver.program import lp_text
+from optimizer.search.program import lp_text
 from reports.buying_page import render_buying
 from reports.buying_tables import months_table, parts_table, paths_table
 from reports.buying_text import buying_dict, buying_text

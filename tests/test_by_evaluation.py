@@ -14,11 +14,9 @@ from hypothesis import strategies as st
 from optimizer.fleets.evaluate import holds, predict_misses
 from optimizer.fleets.fleet import fleet_cost
 from optimizer.loads.instance import Instance, at_volume, make_settings
-from optimizer.rivals.by_evaluation import Evaluated, cheapest_held, keeping_up
-from optimizer.rivals.fewer import still_holds
-from optimizer.rivals.floor import least_cost
-from optimizer.rivals.leanest import evaluated
-from optimizer.rivals.unavoidable import sending_work
+from optimizer.search.bound import keeping_up, least_cost, sending_work
+from optimizer.search.limits import still_holds
+from optimizer.search.search import FleetSearch, cheapest_held, evaluated
 from search_spaces.problem import Constraints
 from tests.optimizer_cases import instance_of, offer, problem, slo, space, workload
 
@@ -42,7 +40,7 @@ def at(rate: float, *cards: str, **limits: float) -> Instance:
     return replace(instance, problem=replace(instance.problem, workload=load, constraints=constraints))
 
 
-def every_cheaper(known: Evaluated, below: float, most: int = 6) -> list[float]:
+def every_cheaper(known: FleetSearch, below: float, most: int = 6) -> list[float]:
     """Costs of all fleets of one or two pools that hold and cost less: brute force."""
     role = known.settings.role
     counts = range(1, most + 1)
@@ -77,7 +75,7 @@ def test_a_pool_of_fewer_engines_than_keep_up_falls_behind(rate: float, index: i
     """The bound from which the search starts: below it no pool is stable; and one engine more never makes it miss."""
     instance = at(rate, "H100")
     every = make_settings(instance)
-    known = Evaluated.of(instance, every)
+    known = FleetSearch.of(instance, every)
     setting = index % every.size
     if engines < keeping_up(instance, every)[setting] @ instance.flows.rate * (1.0 - 1e-9):
         assert not known.state(setting, engines).stable
@@ -96,7 +94,7 @@ def test_steps_and_cards_are_busy_at_once(cards: float) -> None:
     steps = keeping_up(made, every)[later]
     slower = (steps @ rate) / (sending_work(made, every)[later] @ rate) * cards
     instance = replace(made, tables=replace(made.tables, link=made.tables.link / slower))
-    known, sent = Evaluated.of(instance, every), sending_work(instance, every)[later]
+    known, sent = FleetSearch.of(instance, every), sending_work(instance, every)[later]
     fewest = next(count for count in range(1, 9) if still_holds(instance, known.fleet(((first, 40), (later, count)))))
     assert fewest == known.least[later] == np.ceil(max(steps @ rate, sent @ rate))
     assert fewest < np.maximum(steps, sent) @ rate

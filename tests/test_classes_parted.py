@@ -10,11 +10,10 @@ import pytest
 from costmodel.engine import Role
 from optimizer.fleets.evaluate import holds, predict_misses
 from optimizer.fleets.fleet import fleet_cost
-from optimizer.rivals.by_evaluation import Evaluated
-from optimizer.rivals.leanest import at_best_split, leanest
-from optimizer.rivals.mixed import Mixing
-from optimizer.rivals.parting import USUAL, Parting, Stage, by_limits
-from optimizer.solver.fleet_model import COLOCATED, DECODE
+from optimizer.loads.instance import COLOCATED, DECODE
+from optimizer.search.mixtures import Kind, Mixing, leanest
+from optimizer.search.search import FleetSearch, at_best_split
+from optimizer.search.traffic_split import USUAL, Stage, TrafficSplit, by_limits
 from search_spaces.problem import Slo
 from tests.optimizer_cases import instance_of, model, problem, slo, space, workload
 
@@ -25,7 +24,7 @@ CLASSES = (BATCH, slo(1.0, 0.03, name="interactive", share=0.6))
 
 
 @cache
-def known_of(slos: tuple[Slo, ...] = CLASSES, rate: float = 48.0) -> Evaluated:
+def known_of(slos: tuple[Slo, ...] = CLASSES, rate: float = 48.0) -> FleetSearch:
     """Engines of one, two or four H100, with three token budgets each."""
     posed = problem(
         model=model("Qwen3-30B-A3B"),
@@ -36,11 +35,11 @@ def known_of(slos: tuple[Slo, ...] = CLASSES, rate: float = 48.0) -> Evaluated:
     return at_best_split(instance_of(posed))
 
 
-def whole(known: Evaluated, role: int) -> Stage:
+def whole(known: FleetSearch, role: int) -> Stage:
     return Stage(role, np.ones(known.instance.flows.isl.size))
 
 
-def of_role(known: Evaluated, role: int) -> list[int]:
+def of_role(known: FleetSearch, role: int) -> list[int]:
     return [int(setting) for setting in np.flatnonzero(known.settings.role == role)]
 
 
@@ -64,7 +63,7 @@ def test_tightest_limits_come_first() -> None:
 
 def test_either_side_may_take_a_whole_class_before_any_of_the_other() -> None:
     known = known_of()
-    orders = Parting(known, 0).orders(whole(known, DECODE), *((one,) for one in of_role(known, DECODE)[:2]))
+    orders = TrafficSplit(known, 0).orders(whole(known, DECODE), *((one,) for one in of_role(known, DECODE)[:2]))
     tight = set(by_limits(known.instance.flows)[0].tolist())
     size = len(tight)
     starts = [set(order.flows[:size].tolist()) for order in orders]
@@ -82,7 +81,7 @@ def test_colocated_engines_of_a_budget_that_the_laxer_class_bears_are_mixed_too(
 ) -> None:
     """On two H100 a step of 4096 prompt tokens takes 64 ms: too long for a TPOT of 30 ms, not for one of 86 ms."""
     known = known_of(slos)
-    mixing = Mixing(Parting(known, 0), known.instance.problem, np.ones(known.settings.size, dtype=np.bool_), np.inf)
+    mixing = Mixing(known, np.ones(known.settings.size, dtype=np.bool_), np.inf, Kind.SIZES)
     some = mixing.settings(whole(known, COLOCATED))
     two = some[known.instance.tables.gpus[known.settings.shape[some]] == 2.0]
     assert np.unique(known.settings.chunk[two]).size == two.size == budgets
@@ -91,12 +90,12 @@ def test_colocated_engines_of_a_budget_that_the_laxer_class_bears_are_mixed_too(
 
 
 def test_engines_that_were_too_few_bear_less_than_is_usual() -> None:
-    known = Evaluated.of(known_of().instance, known_of().settings)
-    parting, setting = Parting(known, 0), of_role(known, COLOCATED)[0]
-    need = float(parting.need[setting].sum())
-    assert parting.usual(setting) == USUAL
+    known = FleetSearch.of(known_of().instance, known_of().settings)
+    split, setting = TrafficSplit(known, 0), of_role(known, COLOCATED)[0]
+    need = float(split.need[setting].sum())
+    assert split.usual(setting) == USUAL
     known.known[setting] = (int(4.0 * need), None)
-    assert parting.usual(setting) == pytest.approx(need / (int(4.0 * need) + 1))
-    assert parting.usual(setting) < USUAL
+    assert split.usual(setting) == pytest.approx(need / (int(4.0 * need) + 1))
+    assert split.usual(setting) < USUAL
     known.known[setting] = (int(need), int(need) + 2)
-    assert parting.usual(setting) == pytest.approx(need / (int(need) + 2))
+    assert split.usual(setting) == pytest.approx(need / (int(need) + 2))

@@ -16,7 +16,7 @@ from optimizer.loads.instance import LEAST_TIME, Deadline
 from optimizer.plans.plan import Status
 from optimizer.recommend.optimize import UNCONFIRMED, UNPROVEN, optimize
 from optimizer.recommend.search import Brake, Level
-from optimizer.rivals.leanest import at_best_split
+from optimizer.search.search import at_best_split
 from optimizer.whatif.scenario import solve_full
 from search_spaces.problem import Constraints, Goal, Objective
 from tests.optimizer_cases import instance_of, problem, slo

@@ -14,7 +14,8 @@ from costmodel.prompt_queue import Prompts, prompt_wait
 from optimizer.fleets.evaluate import Evaluation, evaluate, goodput_volume, holds
 from optimizer.fleets.fleet import Fleet, FleetPool
 from optimizer.loads.instance import Instance
-from optimizer.rivals.leanest import evaluated, leanest
+from optimizer.search.mixtures import leanest
+from optimizer.search.search import evaluated
 from search_spaces.problem import Constraints, Problem
 from tests.optimizer_cases import EVERY_ROLE, instance_of, limit, model, offer, problem, slo, space, workload
 

@@ -10,8 +10,7 @@ from optimizer.fleets.fleet import fleet_cost
 from optimizer.loads.instance import COLOCATED
 from optimizer.recommend.optimize import optimize
 from optimizer.recommend.search import Level
-from optimizer.rivals.by_evaluation import Evaluated, cheapest_held
-from optimizer.rivals.leanest import evaluated
+from optimizer.search.search import FleetSearch, cheapest_held, evaluated
 
 POSED: Posed = (
     "chat",
@@ -32,12 +31,12 @@ POSED: Posed = (
 
 
 @pytest.fixture(scope="module")
-def known() -> Evaluated:
+def known() -> FleetSearch:
     """What is known of the pools of the problem."""
     return evaluated(instance_of(POSED))
 
 
-def test_a_smaller_limit_holds_where_the_largest_does_not(known: Evaluated) -> None:
+def test_a_smaller_limit_holds_where_the_largest_does_not(known: FleetSearch) -> None:
     """One engine with few seats keeps both limits by formula; with all seats its steps are too long."""
     problem, settings = known.instance.problem, known.settings
     one = float(known.instance.tables.usd_per_hour.min()) * 1.01

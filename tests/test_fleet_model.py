@@ -15,19 +15,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from optimizer.loads.instance import Instance, make_instance
-from optimizer.solver.fleet_model import (
-    COLOCATED,
-    DECODE,
-    PREFILL,
-    Aim,
-    engine_cost,
-    fleet_limits,
-    pool_limits,
-    write_model,
-)
-from optimizer.solver.matrices import Matrices
-from optimizer.solver.program import Program, lp_text, solve
+from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, Instance, make_instance
+from optimizer.search.fleet_program import Aim, Matrices, engine_cost, fleet_limits, pool_limits, write_model
+from optimizer.search.program import Program, lp_text, solve
 from search_spaces.problem import Billing, Constraints, Gateway, Offer, Problem
 from tests.optimizer_cases import problem, slo, space, workload
 from tests.toy import OVERHEAD, llama_8b, toy_accelerator
@@ -187,7 +177,7 @@ class TestMeaning:
 
     def test_an_impossible_flow_has_no_route(self) -> None:
         model = write_model(toy_matrices(toy_problem()), Aim())
-        routes = set(zip(model.column.tolist(), model.flow.tolist(), strict=True))
+        routes = set(zip(model.routes.column.tolist(), model.routes.flow.tolist(), strict=True))
         assert routes == {(0, 0), (0, 1), (1, 0), (1, 1), (2, 0), (2, 1), (3, 0)}
 
     @pytest.mark.parametrize("noise", [0.0, 1e-16, -1e-16, 1e-13, -1e-13])

@@ -17,17 +17,18 @@ from optimizer.fleets.fleet import Fleet, FleetPool, fleet_cost, with_names
 from optimizer.loads.instance import DECODE, PREFILL, ROLES, Instance, Settings, at_volume
 from optimizer.plans.plan import Status
 from optimizer.plans.proof import ContradictionError, Proof, bound_for, proof_of_cost, proof_of_judged
-from optimizer.rivals.by_evaluation import Evaluated, cheapest_held
-from optimizer.rivals.fewer import shared_out, still_holds
-from optimizer.rivals.floor import least_cost, most_volume
-from optimizer.rivals.unavoidable import (
+from optimizer.search.bound import (
     WITHIN,
     generating_work,
     late_first_tokens,
     late_tokens,
+    least_cost,
+    most_volume,
     prefill_work,
     sending_work,
 )
+from optimizer.search.limits import shared_out, still_holds
+from optimizer.search.search import FleetSearch, cheapest_held
 from search_spaces.problem import Constraints
 from tests.optimizer_cases import instance_of, offer, problem, slo, space, workload
 
@@ -65,12 +66,12 @@ def every_setting(instance: Instance) -> Settings:
 
 
 @st.composite
-def fleets(draw: st.DrawFn) -> tuple[Instance, Evaluated, Fleet]:
+def fleets(draw: st.DrawFn) -> tuple[Instance, FleetSearch, Fleet]:
     """A fleet of up to four pools of any engines with any routing, some of them hardly loaded and others near full."""
     engine = draw(st.sampled_from(("vllm", "sglang")))
     instance, every = unit(draw(st.integers(0, len(LIMITS) - 1)), "H100", "L40S", engine=engine)
     instance = at_volume(instance, 10.0 ** draw(st.floats(-1.0, 2.5)))
-    known = Evaluated.of(instance, every)
+    known = FleetSearch.of(instance, every)
     seed = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     roles = [Role.COLOCATED] * draw(st.integers(0, 2))
     roles += [Role.PREFILL, Role.DECODE] * draw(st.integers(0 if roles else 1, 1))
@@ -102,7 +103,7 @@ def _work(instance: Instance, one: Settings, tau: float) -> np.ndarray[tuple[int
 
 @settings(deadline=None, max_examples=60)
 @given(fleets())
-def test_no_pool_that_is_accepted_does_less_or_makes_fewer_late(case: tuple[Instance, Evaluated, Fleet]) -> None:
+def test_no_pool_that_is_accepted_does_less_or_makes_fewer_late(case: tuple[Instance, FleetSearch, Fleet]) -> None:
     instance, known, fleet = case
     misses = predict_misses(instance, fleet)
     first = np.zeros(instance.flows.isl.size)
@@ -123,7 +124,7 @@ def test_no_pool_that_is_accepted_does_less_or_makes_fewer_late(case: tuple[Inst
 
 @settings(deadline=None, max_examples=12)
 @given(fleets())
-def test_no_fleet_that_holds_costs_less_than_the_floor(case: tuple[Instance, Evaluated, Fleet]) -> None:
+def test_no_fleet_that_holds_costs_less_than_the_floor(case: tuple[Instance, FleetSearch, Fleet]) -> None:
     instance, known, fleet = case
     if still_holds(instance, fleet):
         floor = least_cost(known)
@@ -135,7 +136,7 @@ def test_no_fleet_that_holds_costs_less_than_the_floor(case: tuple[Instance, Eva
 def test_the_cheapest_fleet_of_one_pool_or_two_is_above_the_floor(which: int) -> None:
     unscaled, every = unit(which, "H100", "L40S")
     instance = at_volume(unscaled, 20.0)
-    known = Evaluated.of(instance, every)
+    known = FleetSearch.of(instance, every)
     found, floor = cheapest_held(known, instance.problem), least_cost(known)
     assert found is not None
     assert floor is not None
@@ -159,7 +160,7 @@ def test_engines_that_are_late_when_idle_are_not_what_the_floor_is_made_of() -> 
     late = late_first_tokens(one, every).max(axis=1)
     assert (late[(card == 1) & (every.role != DECODE)] == 1.0).all()
     assert (late[(card == 0) & (every.role == PREFILL)] == 0.0).any()
-    floor = least_cost(Evaluated.of(one, every))
+    floor = least_cost(FleetSearch.of(one, every))
     assert floor is not None
     assert floor >= one.problem.offers[0].usd_per_hour
 
@@ -168,16 +169,16 @@ def test_no_more_is_served_than_the_most_volume() -> None:
     """Within a budget: what the cheapest fleet of the demand serves is no more than its budget could at all."""
     unscaled, every = unit(0, "H100", "L40S")
     instance = at_volume(unscaled, 20.0)
-    found = cheapest_held(Evaluated.of(instance, every), instance.problem)
+    found = cheapest_held(FleetSearch.of(instance, every), instance.problem)
     assert found is not None
     budget = Constraints(budget=found[1] * (1.0 + 1e-9))
     limited = replace(instance, problem=replace(instance.problem, constraints=budget))
-    most = most_volume(Evaluated.of(limited, every))
+    most = most_volume(FleetSearch.of(limited, every))
     assert most is not None
     assert most >= 1.0 - 1e-6
-    fleet = Evaluated.of(limited, every).fleet(found[0])
+    fleet = FleetSearch.of(limited, every).fleet(found[0])
     assert most >= goodput_volume(limited, fleet) * (1.0 - 2e-3)
-    assert most_volume(Evaluated.of(instance, every)) is None
+    assert most_volume(FleetSearch.of(instance, every)) is None
 
 
 def test_the_bound_is_the_cheapest_of_one_pool_or_two() -> None:

@@ -23,7 +23,7 @@ from optimizer.fleets.fleet import FleetPool, pool_config
 from optimizer.fleets.pool import pool_state
 from optimizer.loads.engine_table import lockstep
 from optimizer.loads.instance import ROLES, Instance, make_settings
-from optimizer.rivals.by_evaluation import keeping_up
+from optimizer.search.bound import keeping_up
 from optimizer.verification.judge import simulated_fleet, simulated_trace
 from search_spaces.engines import load_serving_policy
 from tests.lane_cases import at_rate, compared, lane_fleet, lane_instance, shape_with

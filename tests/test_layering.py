@@ -36,9 +36,8 @@ MAY_IMPORT = {
 FLOORS = (
     "plans",
     "loads",
-    "solver",
     "fleets",
-    "rivals",
+    "search",
     "verification",
     "recommend",
     "whatif",

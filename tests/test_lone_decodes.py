@@ -16,7 +16,7 @@ from optimizer.fleets.evaluate import evaluate
 from optimizer.fleets.fleet import Fleet, FleetPool
 from optimizer.fleets.pool import PoolState, pool_state
 from optimizer.loads.instance import Instance
-from optimizer.rivals.unavoidable import HALF
+from optimizer.search.bound import HALF
 from search_spaces.engines import load_engine_overhead
 from search_spaces.enumeration import engine_config
 from tests.optimizer_cases import EVERY_ROLE, instance_of, limit, problem, space, workload
@@ -135,7 +135,7 @@ def test_more_requests_never_have_shorter_steps(split: Parallelism) -> None:
 def test_half_are_late_where_the_mean_quiet_step_is(
     log_rate: float, isl: list[float], burstiness: float, replicas: int, split: Parallelism, least: int
 ) -> None:
-    """What the certified floor takes for granted (`rivals.unavoidable`)."""
+    """What the certified floor takes for granted (`search.bound`)."""
     instance = contexts(*isl, burstiness=burstiness, seqs=tuple(least * 2**k for k in range(6)))
     pools = [fleet(instance, split, replicas).pools[0], replace(apart(instance).pools[1], replicas=replicas)]
     for pool in pools:

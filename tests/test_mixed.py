@@ -11,13 +11,14 @@ import pytest
 
 from costmodel.engine import Role
 from optimizer.fleets.evaluate import holds, misses_of, predict_misses
-from optimizer.fleets.fleet import Fleet, can_hand_over, fleet_cost, keeps_limits, pools_apart
+from optimizer.fleets.fleet import Fleet, can_hand_over, fleet_cost, keeps_limits
+from optimizer.fleets.pool import pool_state
 from optimizer.loads.instance import COLOCATED
-from optimizer.rivals.by_evaluation import Evaluated, Picks, keeping_up
-from optimizer.rivals.fewer import still_holds
-from optimizer.rivals.leanest import evaluated, leanest, unmixed
-from optimizer.rivals.mixed import LOOKS, Mixing, balance, cheaper_mix, stages_of
-from optimizer.rivals.parting import Order, Parting, Stage
+from optimizer.search.bound import keeping_up
+from optimizer.search.limits import still_holds
+from optimizer.search.mixtures import Kind, Mixing, Mixture, balance, cheaper_mixture, leanest, stages_of
+from optimizer.search.search import FleetSearch, Picks, evaluated, unmixed
+from optimizer.search.traffic_split import Order, Stage, TrafficSplit
 from search_spaces.problem import Constraints, Offer, Problem, Routing
 from tests.optimizer_cases import instance_of, offer, problem, slo, space, workload
 
@@ -63,26 +64,26 @@ def posed(
     return problem(**(fields | more))
 
 
-def known_of(given: Problem) -> Evaluated:
+def known_of(given: Problem) -> FleetSearch:
     instance = instance_of(given)
     return evaluated(instance)
 
 
 @cache
-def known(buckets: Buckets, rate: float, cards: tuple[str, ...], roles: tuple[Role, ...] = TOGETHER) -> Evaluated:
+def known(buckets: Buckets, rate: float, cards: tuple[str, ...], roles: tuple[Role, ...] = TOGETHER) -> FleetSearch:
     return known_of(posed(buckets, rate, cards, roles))
 
 
-def cost_of(given: Evaluated, fleet: Fleet) -> float:
+def cost_of(given: FleetSearch, fleet: Fleet) -> float:
     return fleet_cost(given.instance, fleet) if fleet.pools else np.inf
 
 
-def some_parts_hold(given: Evaluated, picks: Picks, parts: int) -> bool:
+def some_parts_hold(given: FleetSearch, picks: Picks, parts: int) -> bool:
     """Whether two pools hold, with some share of each flow in equal steps, beside others that serve all of a role.
 
     As of any fleet, their network cards have to carry what is handed over.
     """
-    need, parting = keeping_up(given.instance, given.settings) * given.instance.flows.rate, Parting(given, 0)
+    need = keeping_up(given.instance, given.settings) * given.instance.flows.rate
     (i, a), (j, b), *others = picks
     rest = [given.pool(*pick) for pick in others]
     for steps in product(np.linspace(0.0, 1.0, parts), repeat=need.shape[1]):
@@ -92,7 +93,7 @@ def some_parts_hold(given: Evaluated, picks: Picks, parts: int) -> bool:
                 replace(given.pool(*pick), route=one) for pick, one in zip(picks, (share, 1.0 - share), strict=False)
             ]
             fleet = Fleet((*mine, *rest))
-            states = tuple(parting.state(pool) for pool in fleet.pools)
+            states = tuple(pool_state(given.instance, pool, 1.0) for pool in fleet.pools)
             if (
                 all(one.stable for one in states)
                 and holds(given.instance, misses_of(given.instance, fleet, states))
@@ -103,7 +104,7 @@ def some_parts_hold(given: Evaluated, picks: Picks, parts: int) -> bool:
     return False
 
 
-def cheapest_of_any_parts(given: Evaluated, below: float, parts: int = 9, most: int = 8) -> float:
+def cheapest_of_any_parts(given: FleetSearch, below: float, parts: int = 9, most: int = 8) -> float:
     """Brute force: the least cost of two pools of other offers in one stage, flows parted in eighths, `below` if none.
 
     Every count up to `most`, beside each pool of up to two engines of the other role.
@@ -207,9 +208,8 @@ def test_a_gateway_of_thresholds_gets_each_length_whole_and_neighbours_together(
 def test_only_engines_that_are_allowed_are_mixed() -> None:
     given = known(*COLOCATED_CASES[0])
     one = given.instance.tables.offer[given.settings.shape] == 0
-    apart = pools_apart(given.instance.problem)
-    assert cheaper_mix(given, apart, [], np.inf, one) is None
-    assert cheaper_mix(given, apart, [], 5.0) is None
+    assert cheaper_mixture(given, [], np.inf, one, [Kind.TYPES]) is None
+    assert cheaper_mixture(given, [], 5.0) is None
 
 
 def test_of_fleets_that_cost_the_same_one_of_fewer_pools_is_taken() -> None:
@@ -218,18 +218,18 @@ def test_of_fleets_that_cost_the_same_one_of_fewer_pools_is_taken() -> None:
     larger = Fleet((*fleet.pools, fleet.pools[0]))
     every, stage = np.ones(given.settings.size, dtype=np.bool_), Stage(COLOCATED, np.ones(2))
     for best, pools in ((larger, 2), (fleet, 2), (None, None)):
-        mixing = Mixing(
-            Parting(given, LOOKS), pools_apart(given.instance.problem), every, cost_of(given, fleet), best=best
-        )
-        mixing.search([stage])
-        assert (None if mixing.best is None else len(mixing.best.pools)) == pools
+        mixture = None if best is None else Mixture(best, cost_of(given, best), stage, ((), ()))
+        mixing = Mixing(given, every, cost_of(given, fleet), Kind.TYPES, mixture)
+        mixing.wait([stage])
+        mixing.run()
+        assert (None if mixing.best is None else len(mixing.best.fleet.pools)) == pools
         assert mixing.cost == pytest.approx(cost_of(given, fleet))
 
 
 def test_what_pools_are_parted() -> None:
     given = known(*COLOCATED_CASES[3])
     fleet = leanest(given)
-    stages = stages_of(fleet)
+    stages = list(stages_of(fleet))
     assert len(fleet.pools) == 2
     assert [(stage.role, len(stage.others)) for stage in stages] == [(COLOCATED, 1), (COLOCATED, 1), (COLOCATED, 0)]
     assert stages[-1].route == pytest.approx(np.ones(2))
@@ -244,8 +244,8 @@ def test_where_two_pools_are_as_busy() -> None:
 def test_places_between_which_both_pools_keep_up() -> None:
     order = Order(np.arange(3), None, np.array([[0.0, 1.0, 2.0, 4.0]]), np.array([[6.0, 4.0, 1.0, 0.0]]))
     sides, few = (((0, 3),), ((1, 5),)), (((0, 1),), ((1, 2),))
-    assert order.bracket(*sides) == pytest.approx((0.5, 2.5))
-    assert order.bracket(*few)[0] > order.bracket(*few)[1]
+    assert order.bracket(sides) == pytest.approx((0.5, 2.5))
+    assert order.bracket(few)[0] > order.bracket(few)[1]
     assert order.place((0.5, 2.5), sides, 0.0) == pytest.approx(1.0 + 7.0 / 14.0)
     whole = replace(order, cuts=np.array([1.0, 2.0]))
     assert whole.place((0.5, 2.5), sides, 0.0) in {1.0, 2.0}
@@ -257,16 +257,15 @@ def test_of_a_side_of_two_pools_the_busier_one_counts() -> None:
     first = np.array([[0.0, 1.0, 2.0, 4.0], [0.0, 1.0, 4.0, 8.0]])
     order = Order(np.arange(3), None, first, np.array([[6.0, 4.0, 1.0, 0.0]]))
     pair, alone = ((0, 2), (1, 4)), ((2, 4),)
-    assert order.lean(pair, alone) == pytest.approx([-1.5, -0.5, 0.75, 2.0])
-    assert order.bracket(pair, alone) == pytest.approx((1.0, 2.0))
+    assert order.lean((pair, alone)) == pytest.approx([-1.5, -0.5, 0.75, 2.0])
+    assert order.bracket((pair, alone)) == pytest.approx((1.0, 2.0))
 
 
 def test_no_more_fleets_are_evaluated_than_were_granted(monkeypatch: pytest.MonkeyPatch) -> None:
     given = known_of(posed(*COLOCATED_CASES[0]))
-    parting = Parting(given, 0)
+    split = TrafficSplit(given, 0)
     stage = Stage(COLOCATED, np.ones(2))
     first, second = (int(setting) for setting in np.flatnonzero(given.settings.role == COLOCATED)[:2])
-    order = parting.orders(stage, (first,), (second,))[0]
-    monkeypatch.setattr("optimizer.rivals.parting.pool_state", lambda *_: pytest.fail("evaluated"))
-    assert parting.parted(stage, (((first, 9),), ((second, 9),)), order) is None
-    assert LOOKS > 0
+    order = split.orders(stage, (first,), (second,))[0]
+    monkeypatch.setattr("optimizer.search.traffic_split.pool_state", lambda *_: pytest.fail("evaluated"))
+    assert split.held(stage, (((first, 9),), ((second, 9),)), order) is None

@@ -15,10 +15,8 @@ from optimizer.fleets.fleet import Fleet, keeps_limits
 from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, Instance
 from optimizer.recommend.optimize import optimize
 from optimizer.recommend.search import Level
-from optimizer.rivals.by_evaluation import Evaluated
-from optimizer.rivals.leanest import evaluated
-from optimizer.rivals.most import Worth, best_of_few_pools
-from optimizer.rivals.ratio import most_served, most_served_at_all
+from optimizer.search.goodput import Worth, best_of_few_pools, most_served, most_served_at_all
+from optimizer.search.search import FleetSearch, evaluated
 from search_spaces.problem import Constraints, Goal, Objective
 from tests.optimizer_cases import instance_of, offer, problem, slo, space, workload
 
@@ -27,7 +25,7 @@ NONE = (Fleet(()), 0.0)
 
 
 @cache
-def any_limits() -> tuple[Instance, Evaluated]:
+def any_limits() -> tuple[Instance, FleetSearch]:
     """One request per second on H100s and L40S."""
     one = space(tensor_parallel=(1,), max_num_seqs=(32, 128))
     offers = (offer("H100"), offer("L40S"))
@@ -35,13 +33,13 @@ def any_limits() -> tuple[Instance, Evaluated]:
     return made, evaluated(made)
 
 
-def within(limits: Constraints) -> Evaluated:
+def within(limits: Constraints) -> FleetSearch:
     made, known = any_limits()
     asked = replace(made.problem, objective=Objective(Goal.MAX_GOODPUT), constraints=limits)
-    return Evaluated.of(replace(made, problem=asked), known.settings)
+    return FleetSearch.of(replace(made, problem=asked), known.settings)
 
 
-def every_fleet(known: Evaluated, most: int = 4) -> list[Fleet]:
+def every_fleet(known: FleetSearch, most: int = 4) -> list[Fleet]:
     """All fleets of one pool or two of up to `most` engines each, within the limits."""
     role, counts = known.settings.role, range(1, most + 1)
     ends = [[int(at) for at in np.flatnonzero(role == end)] for end in (PREFILL, DECODE, COLOCATED)]

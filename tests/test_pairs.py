@@ -20,8 +20,9 @@ from optimizer.loads.hand_over import Pairing, even_mix
 from optimizer.loads.instance import DECODE, PREFILL, Instance, make_settings
 from optimizer.recommend.optimize import optimize as optimize_at
 from optimizer.recommend.search import Level
-from optimizer.rivals.leanest import evaluated, leanest
-from optimizer.solver.program import Builder, solve
+from optimizer.search.mixtures import leanest
+from optimizer.search.program import Builder, solve
+from optimizer.search.search import evaluated
 from optimizer.verification.judge import simulated_trace
 from optimizer.verification.tune import knobs_of
 from search_spaces.dtype_support import engine_refused, kv_refused, weights_refused

@@ -14,7 +14,8 @@ from optimizer.fleets.fleet import Fleet
 from optimizer.plans.plan import Plan, Status
 from optimizer.recommend.optimize import optimize
 from optimizer.recommend.search import Level
-from optimizer.rivals.per_class import BY_FLOW, keeps_apart, of_class
+from optimizer.search.limits import keeps_apart
+from optimizer.search.per_class import BY_FLOW, of_class
 from search_spaces.loader import problem_of
 from search_spaces.problem import Billing, Constraints, Pools, Problem
 from tests.optimizer_cases import instance_of, offer, problem, slo, workload

@@ -12,7 +12,7 @@ from optimizer.loads.instance import never
 from optimizer.plans.plan import Plan
 from optimizer.plans.records import PrecisionSaving
 from optimizer.recommend.extras import NOTABLE, narrower, precision_savings
-from optimizer.rivals.leanest import evaluated, unmixed
+from optimizer.search.search import evaluated, unmixed
 from reports.html import render_plan as as_page
 from reports.markdown import render_plan as as_markdown
 from reports.terminal import render_plan

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from optimizer.solver.program import NEGLIGIBLE, Builder, Outcome, Program, lp_text, solve
+from optimizer.search.program import NEGLIGIBLE, Builder, Outcome, Program, lp_text, solve
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -123,7 +123,7 @@ def facility(seed: int, sites: int, customers: int) -> Program:
 def test_a_solver_writes_nothing_to_standard_output() -> None:
     """Standard output belongs to the plan, and HiGHS has a line that ignores its log level: here it would print it."""
     script = (
-        "from optimizer.solver.program import solve\n"
+        "from optimizer.search.program import solve\n"
         "from tests.test_program import facility\n"
         "for seed, sites, customers in ((8, 8, 5), (7, 15, 6), (13, 15, 6)):\n"
         "    print(solve(facility(seed, sites, customers), gap=1e-4).outcome)\n"

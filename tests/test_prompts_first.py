@@ -12,7 +12,7 @@ from costmodel.engine import Role
 from optimizer.fleets.evaluate import evaluate
 from optimizer.fleets.fleet import Fleet, FleetPool
 from optimizer.loads.instance import COLOCATED, Instance, make_instance, make_settings
-from optimizer.rivals.by_evaluation import keeping_up
+from optimizer.search.bound import keeping_up
 from optimizer.verification.judge import judge
 from search_spaces.engines import load_engine_overhead
 from tests.optimizer_cases import instance_of, limit, problem, space, workload

@@ -16,7 +16,7 @@ from optimizer.plans.proof import Proof
 from optimizer.plans.records import Tuning
 from optimizer.recommend import search
 from optimizer.recommend.search import TUNED, Brake, Effort, FormulaResult, Level, proof_of
-from optimizer.rivals.alternatives import Rival, recommended
+from optimizer.search.alternatives import Rival, recommended
 from optimizer.verification.tune import Wish
 from optimizer.verification.verdict import Bench, Verdict
 from optimizer.verification.waste import Lean

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from optimizer.fleets.evaluate import goodput_volume
 from optimizer.fleets.fleet import Fleet
 from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, Instance
-from optimizer.rivals.by_evaluation import Evaluated
-from optimizer.rivals.leanest import evaluated
-from optimizer.rivals.ratio import most_per_dollar, most_per_dollar_at_all, per_dollar
+from optimizer.search.goodput import most_per_dollar, most_per_dollar_at_all, per_dollar
+from optimizer.search.search import FleetSearch, evaluated
 from search_spaces.problem import Constraints, Goal, Objective
 from tests.optimizer_cases import instance_of, problem, slo, space, workload
 
@@ -24,7 +23,7 @@ NONE = (Fleet(()), 0.0)
 
 
 @cache
-def any_volume() -> tuple[Instance, Evaluated]:
+def any_volume() -> tuple[Instance, FleetSearch]:
     """Ten requests per second on H100s of one kind of engine."""
     mix = workload(10.0, ((500.0, 100.0, 0.6), (4000.0, 200.0, 0.4)))
     one = space(tensor_parallel=(1,), max_num_seqs=(64,))
@@ -32,12 +31,12 @@ def any_volume() -> tuple[Instance, Evaluated]:
     return made, evaluated(made)
 
 
-def between(least: float, most: float, constraints: Constraints | None = None) -> Evaluated:
+def between(least: float, most: float, constraints: Constraints | None = None) -> FleetSearch:
     """The same with volumes from `least` to `most`."""
     made, known = any_volume()
     goal = Objective(Goal.MAX_GOODPUT_PER_DOLLAR, least, most)
     asked = replace(made.problem, objective=goal, constraints=constraints or made.problem.constraints)
-    return Evaluated.of(replace(made, problem=asked), known.settings)
+    return FleetSearch.of(replace(made, problem=asked), known.settings)
 
 
 @cache

@@ -25,7 +25,7 @@ from optimizer.recommend.rival_rows import (
     compared,
 )
 from optimizer.recommend.search import FormulaResult
-from optimizer.rivals.alternatives import Kind, Rival, rival_row
+from optimizer.search.alternatives import Kind, Rival, rival_row
 from optimizer.verification.verdict import Bench, Verdict, fleet_key
 from optimizer.verification.verify import Mend, Resolve
 from tests.optimizer_cases import instance_of, offer, problem

@@ -14,9 +14,19 @@ from costmodel.engine import Role
 from optimizer.fleets.evaluate import goodput_volume
 from optimizer.fleets.fleet import Fleet, fleet_cost
 from optimizer.loads.instance import Instance
-from optimizer.rivals.by_evaluation import Evaluated, cheapest_held, settled
-from optimizer.rivals.leanest import evaluated
-from optimizer.rivals.room import AS_MUCH, TIED, foreseeable, pool_survives, preferred, roomiest, roomiest_fleet
+from optimizer.search.search import (
+    AS_MUCH,
+    TIED,
+    FleetSearch,
+    cheapest_held,
+    evaluated,
+    foreseeable,
+    pool_survives,
+    preferred,
+    roomiest,
+    roomiest_fleet,
+    settled,
+)
 from optimizer.verification.verify import Candidate, _Waiting
 from tests.small_fleets import apart, pool, small
 from tests.test_by_evaluation import at
@@ -60,7 +70,7 @@ def test_nobody_has_more_room_than_the_one_that_is_taken(rooms: list[float]) -> 
     assert len(asked) <= 40 * len(rooms)
 
 
-def tied(known: Evaluated, cost: float, most: int = 8) -> list[Fleet]:
+def tied(known: FleetSearch, cost: float, most: int = 8) -> list[Fleet]:
     """All fleets of one pool or two that hold at just this cost: brute force."""
     role, shapes, counts = known.settings.role, known.settings.shape, range(1, most + 1)
     alone = [((int(c), n),) for c in np.flatnonzero(role == 2) for n in counts]

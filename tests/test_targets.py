@@ -21,11 +21,9 @@ from optimizer.plans.plan import Plan
 from optimizer.recommend.nearest_miss import _pool_limit
 from optimizer.recommend.optimize import optimize
 from optimizer.recommend.search import Level
-from optimizer.solver.blocks import Work, whole_blocks
-from optimizer.solver.fleet_model import Aim, pool_limits
-from optimizer.solver.matrices import Matrices
-from optimizer.solver.program import Outcome
-from optimizer.solver.whole import cheapest
+from optimizer.search.fleet_program import Aim, Matrices, pool_limits
+from optimizer.search.program import Outcome
+from optimizer.search.whole_fleets import Work, cheapest, whole_blocks
 from pdplan import options as command_line
 from pdplan.cli import run
 from reports.deploy import facts

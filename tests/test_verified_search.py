@@ -18,9 +18,8 @@ from optimizer.fleets.evaluate import holds, predict_misses
 from optimizer.fleets.fleet import Fleet, fleet_cost
 from optimizer.loads.instance import Deadline, Instance
 from optimizer.recommend.search import resolver_of, search_by_formula
-from optimizer.rivals.allowed import allowed
-from optimizer.rivals.fewer import fewer_replicas, without_pool
-from optimizer.rivals.leanest import evaluated
+from optimizer.search.limits import allowed, fewer_replicas, without_pool
+from optimizer.search.search import evaluated
 from optimizer.verification.blame import Blame
 from optimizer.verification.cuts import PROMPTS, TOKENS, TOP, raised, slower
 from optimizer.verification.judge import ClassJudgement, Judgement

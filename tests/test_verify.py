@@ -18,7 +18,7 @@ from optimizer.plans.plan import Plan, Status
 from optimizer.plans.reading import parse_plan
 from optimizer.recommend.optimize import optimize
 from optimizer.recommend.search import Brake, Level
-from optimizer.rivals.fewer import with_replicas
+from optimizer.search.limits import with_replicas
 from optimizer.verification import verdict
 from optimizer.verification.blame import blame
 from optimizer.verification.judge import Judgement, Outcome, Run, judge, simulated_fleet

@@ -14,7 +14,7 @@ from costmodel.engine import Role
 from optimizer.fleets.fleet import fleet_cost
 from optimizer.recommend.optimize import optimize
 from optimizer.recommend.search import Level
-from optimizer.rivals.fewer import still_holds
+from optimizer.search.limits import still_holds
 from optimizer.whatif import sweep
 from optimizer.whatif.physics import evaluated_at, floor_cost, lower_bound, physics_at, physics_of
 from optimizer.whatif.scenario import Depth, solve

@@ -9,13 +9,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from optimizer.loads.instance import ROLES
-from optimizer.solver.blocks import Blocks, Work, nothing, whole_blocks, whole_cost
-from optimizer.solver.dominance import undominated
-from optimizer.solver.fleet_model import Aim
-from optimizer.solver.matrices import COLOCATED, DECODE, PREFILL, Matrices
-from optimizer.solver.program import Outcome
-from optimizer.solver.whole import cheapest, least
+from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, ROLES
+from optimizer.search.fleet_program import Aim, Matrices
+from optimizer.search.program import Outcome
+from optimizer.search.whole_fleets import Blocks, Work, cheapest, least, nothing, undominated, whole_blocks, whole_cost
 from tests.fleet_matrices import (
     MOST_EACH,
     at_most,

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.errors import InputError
-from optimizer.solver.matrices import COLOCATED, DECODE, PREFILL, Limit, Matrices, one_resource
+from optimizer.loads.instance import COLOCATED, DECODE, PREFILL
+from optimizer.search.fleet_program import Limit, Matrices
 
 from .fleet_schemas import MelangeCase, PairCase
 
@@ -56,7 +57,7 @@ def melange_matrices(case: MelangeCase) -> Matrices:
         pool=np.arange(size),
         replicas=np.ones(size, dtype=np.int64),
         price=np.array([one.cost for one in types], dtype=np.float64),
-        need=one_resource(needs_of(rate[asked], throughput[:, asked])),
+        need=needs_of(rate[asked], throughput[:, asked])[:, None, :],
         late=np.zeros((size, int(asked.sum()))),
         slo=np.zeros(int(asked.sum()), dtype=np.int64),
         permitted=np.ones(1),
@@ -90,7 +91,7 @@ def fleet_pd_matrices(case: PairCase) -> Matrices:
         pool=np.arange(len(columns)),
         replicas=np.ones(len(columns), dtype=np.int64),
         price=np.zeros_like(price) if by_node else price,
-        need=one_resource(needs_of(demand[asked] / case.rho, rate)),
+        need=needs_of(demand[asked] / case.rho, rate)[:, None, :],
         late=np.zeros(rate.shape),
         slo=np.zeros(rate.shape[1], dtype=np.int64),
         permitted=np.ones(1),

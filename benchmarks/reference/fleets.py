@@ -9,10 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from optimizer.solver.blocks import Work, whole_cost
-from optimizer.solver.fleet_model import Aim
-from optimizer.solver.matrices import Matrices
-from optimizer.solver.whole import cheapest
+from optimizer.search.fleet_program import Aim, Matrices
+from optimizer.search.whole_fleets import Work, cheapest, whole_cost
 
 from .fleet_cases import files_of, fleet_pd_matrices, melange_matrices
 from .fleet_schemas import MelangeCase, MelangeOptimum, PairCase, read_case

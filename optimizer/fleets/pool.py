@@ -337,7 +337,7 @@ class _Mixed:
     """Steps that carry prompts beside `running` requests, KV reads apart.
 
     base: decode step [s], of which such a step carries the share `carried` [1] (`EngineTable`); turn, count (flows,):
-    mixed step [s] and how many of them a prompt needs; extra (flows,): time that a prompt adds to the steps of others [s];
+    mixed step [s] and how many of them a prompt needs; extra (flows,): time that a prompt adds to other steps [s];
     full: step that prompts fill [s]; room: tokens of prompts in it.
     """
 

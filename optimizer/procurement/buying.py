@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from costmodel.errors import InfeasibleError
 from costmodel.units import KILO
-from optimizer.rivals.by_evaluation import settled
-from optimizer.solver.program import Builder, Program, solve
+from optimizer.search.program import Builder, Program, solve
+from optimizer.search.search import settled
 from optimizer.verification.verify import ROUNDS
 from optimizer.whatif.scenario import look
 from search_spaces.bounds import HOURS_PER_DAY

@@ -19,8 +19,9 @@ from optimizer.fleets.fleet import within_limits as gpus_within_limits
 from optimizer.loads.diagnose import check_floors, check_shapes
 from optimizer.loads.instance import Instance, at_volume, make_instance
 from optimizer.plans.records import EnginePool
-from optimizer.rivals.by_evaluation import Evaluated, cheapest_held
-from optimizer.rivals.per_class import classes_apart, of_class
+from optimizer.search.limits import classes_apart
+from optimizer.search.per_class import of_class
+from optimizer.search.search import FleetSearch, cheapest_held
 from optimizer.whatif.physics import Engines, Remaining, Way, engines_of, physics_at, refuted_with
 from search_spaces.engines import load_engine_overhead
 from search_spaces.problem import Billing, Constraints, Objective, Problem
@@ -251,18 +252,18 @@ def _descent(
         yield list({option.gpus: option for option in cheapest if option is not None}.values())
 
 
-def _evaluated(way: Way, rate: float, enough: dict[int, int], refuted: Sequence[SizedFleet]) -> Evaluated:
+def _evaluated(way: Way, rate: float, enough: dict[int, int], refuted: Sequence[SizedFleet]) -> FleetSearch:
     """What the evaluation says at a rate [1/s]; enough: engines of each setting that are enough at a higher one."""
     instance = at_volume(way.instance, rate)
     most = float(instance.flows.rate.sum()) * (1.0 + SAME)
     lost = frozenset(refuted_with(sized.engines) for sized in refuted if sized.rate <= most)
-    evaluated = Remaining.after(Evaluated.of(instance, way.settings), lost)
+    evaluated = Remaining.after(FleetSearch.of(instance, way.settings), lost)
     evaluated.known.update({k: (int(evaluated.least[k]) - 1, high) for k, high in enough.items()})
     return evaluated
 
 
 def _cheapest(
-    group: int, ways: Sequence[Evaluated], market: Problem, above: Option | None
+    group: int, ways: Sequence[FleetSearch], market: Problem, above: Option | None
 ) -> tuple[Option | None, int | None]:
     """The cheapest fleet and its way; the one of the next higher rate, and no way, where none costs less."""
     best, used = above, None

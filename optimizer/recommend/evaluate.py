@@ -22,7 +22,7 @@ from optimizer.loads.instance import Instance, make_instance
 from optimizer.plans.plan import FleetEvaluation, Plan, PoolNeed, Provisioning, Status
 from optimizer.plans.proof import Proof
 from optimizer.plans.records import JudgedFleet
-from optimizer.rivals.fewer import shared_out
+from optimizer.search.limits import shared_out
 from optimizer.verification.confirm import MOST_BETWEEN, on_fresh_requests
 from optimizer.verification.judge import Judgement, Outcome
 from optimizer.verification.simulation_record import Trail, judged_fleet

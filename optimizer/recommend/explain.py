@@ -16,8 +16,7 @@ from optimizer.fleets.fleet import Fleet, pools_apart
 from optimizer.loads.engine_table import Resource
 from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, ROLES, Instance, Settings, make_settings
 from optimizer.plans.records import EnginePool
-from optimizer.rivals.by_evaluation import BoolArray, Evaluated, Picks, cheapest_held
-from optimizer.rivals.leanest import at_best_split
+from optimizer.search.search import BoolArray, FleetSearch, Picks, at_best_split, cheapest_held
 from search_spaces.engines import load_engine_overhead
 from search_spaces.enumeration import RULES
 from search_spaces.pairs import END_RULES, end_of, pair_refusal
@@ -99,11 +98,11 @@ def explain(problem: Problem, wanted: Wanted) -> Explanation:
 
 def explain_each(problem: Problem, configs: Sequence[Wanted]) -> list[Explanation]:
     """The same for several configs; a search space is priced once, for all of those within it."""
-    priced: dict[SearchSpace, Evaluated] = {}
+    priced: dict[SearchSpace, FleetSearch] = {}
     return [_explain_gpu(problem, wanted, priced) for wanted in configs]
 
 
-def _explain_gpu(problem: Problem, wanted: Wanted, priced: dict[SearchSpace, Evaluated]) -> Explanation:
+def _explain_gpu(problem: Problem, wanted: Wanted, priced: dict[SearchSpace, FleetSearch]) -> Explanation:
     """Of the offers that a config means, the one with the cheapest fleet, or that no rule refuses; the stated if any.
 
     Whoever writes a GPU's name means those that are owned too; whoever writes that of the owned ones means no others.
@@ -117,7 +116,7 @@ def _explain_gpu(problem: Problem, wanted: Wanted, priced: dict[SearchSpace, Eva
     return replace(best, other=next(iter(others), None))
 
 
-def _explain(problem: Problem, wanted: Wanted, priced: dict[SearchSpace, Evaluated]) -> Explanation:
+def _explain(problem: Problem, wanted: Wanted, priced: dict[SearchSpace, FleetSearch]) -> Explanation:
     wider, unsearched = with_wanted(problem, wanted)
     offer, shape = wider.offers[wanted.offer], wanted.shape(wider)
     rulings = tuple(Ruling(name, rule(wider, shape)) for name, rule in RULES.items())
@@ -137,14 +136,14 @@ def explain_pair(problem: Problem, prefill: Wanted, decode: Wanted) -> tuple[Rul
     return tuple(Ruling(name, rule(problem, *ends)) for name, rule in END_RULES.items())
 
 
-def _standing(space: Evaluated, wanted: Wanted, role: Role) -> Standing:
+def _standing(space: FleetSearch, wanted: Wanted, role: Role) -> Standing:
     """Where the config stands among the engines of one role."""
     instance, number = space.instance, ROLES.index(role)
     in_role = space.settings.role == number
     engines = np.unique(space.settings.shape[in_role])
     rivals = engines[engines != instance.tables.shapes.index(wanted.shape(instance.problem))]
     best = _cheapest_with(space, in_role, role)
-    own = Evaluated.of(instance, _with_config(instance, wanted, number))
+    own = FleetSearch.of(instance, _with_config(instance, wanted, number))
     held = _cheapest_with(own, own.settings.role == number, role)
     if held is None:
         why = _why_none(own, wanted, role)
@@ -173,7 +172,7 @@ def _with_config(instance: Instance, wanted: Wanted, role: int) -> Settings:
 
 
 def _cheapest_with(
-    space: Evaluated, eligible: BoolArray, role: Role, below: float = np.inf
+    space: FleetSearch, eligible: BoolArray, role: Role, below: float = np.inf
 ) -> tuple[Picks, float] | None:
     """The cheapest fleet of one or two pools, below a cost [$/h], with one of the eligible settings in a role."""
     number = ROLES.index(role)
@@ -198,7 +197,7 @@ def _why_rank(cost: float, best: float, binding: str, used: float) -> str:
     return f"its fleet costs {dearer(cost, best)} than the best fleet with an engine of this role; {full}"
 
 
-def _why_none(chosen: Evaluated, wanted: Wanted, role: Role) -> str:
+def _why_none(chosen: FleetSearch, wanted: Wanted, role: Role) -> str:
     """Why no fleet of one or two pools with the config holds; chosen: its settings, and its possible partners."""
     instance, tables, flows = chosen.instance, chosen.instance.tables, chosen.instance.flows
     own = np.flatnonzero(chosen.settings.role == ROLES.index(role))

@@ -22,8 +22,7 @@ from optimizer.loads.diagnose import check_floors, check_shapes
 from optimizer.loads.instance import Instance, Late, make_instance
 from optimizer.plans.plan import Plan, Worth
 from optimizer.plans.records import PrecisionSaving, SafeFleet, SafeStatus
-from optimizer.rivals.by_evaluation import NO_DEARER, SAME_COST
-from optimizer.rivals.leanest import at_best_split, evaluated
+from optimizer.search.search import NO_DEARER, SAME_COST, at_best_split, evaluated
 from optimizer.verification.judge import Outcome
 from optimizer.verification.verdict import Verdict, make_bench
 from search_spaces.engines import load_engine_overhead

@@ -25,8 +25,8 @@ from optimizer.loads.instance import Instance, make_instance
 from optimizer.plans.plan import Alternative, Binding, Plan, Provenance, RunInfo, Status
 from optimizer.plans.proof import Proof, proof_of_judged
 from optimizer.plans.records import SimulatedRate
-from optimizer.rivals.alternatives import recommended
-from optimizer.rivals.leanest import at_best_split
+from optimizer.search.alternatives import recommended
+from optimizer.search.search import at_best_split
 from optimizer.verification.balancing import by_requests
 from optimizer.verification.judge import Judgement, simulated_fleet
 from optimizer.verification.simulated_goodput import boundary

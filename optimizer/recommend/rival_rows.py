@@ -22,9 +22,8 @@ from optimizer.fleets.fleet import Fleet, fleet_cost
 from optimizer.loads.instance import Deadline, Instance
 from optimizer.plans.plan import Alternative, Status
 from optimizer.plans.proof import Proof, bound_for, gap_of
-from optimizer.rivals.allowed import allowed
-from optimizer.rivals.alternatives import SAME, Kind, kinds, recommended, why_not
-from optimizer.rivals.fewer import fewer_replicas
+from optimizer.search.alternatives import SAME, Kind, kinds, recommended, why_not
+from optimizer.search.limits import allowed, fewer_replicas
 from optimizer.verification.confirm import confirmed_once
 from optimizer.verification.miss_words import miss_words
 from optimizer.verification.settings import other_settings

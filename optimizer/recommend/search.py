@@ -23,18 +23,19 @@ from optimizer.loads.instance import Deadline, Instance, Late, Settings, never
 from optimizer.plans.plan import Status
 from optimizer.plans.proof import OPTIMAL_GAP, Proof, bound_for, proof_of_cost, proof_of_judged, status_of
 from optimizer.plans.records import TunedFleet, Tuning
-from optimizer.rivals.alternatives import Rival, cheapest_first, compare, other_fleets, recommended
-from optimizer.rivals.by_evaluation import Evaluated, cheapest_held, near_fleets, settled
-from optimizer.rivals.floor import WORK, least_cost
-from optimizer.rivals.leanest import at_best_split, evaluated, leanest, or_mixed, unmixed
-from optimizer.rivals.per_class import by_class, classes_apart
-from optimizer.rivals.ratio import (
+from optimizer.search.alternatives import Rival, cheapest_first, compare, other_fleets, recommended
+from optimizer.search.bound import WORK, least_cost
+from optimizer.search.goodput import (
     most_per_dollar,
     most_per_dollar_at_all,
     most_served,
     most_served_at_all,
     per_dollar,
 )
+from optimizer.search.limits import classes_apart
+from optimizer.search.mixtures import leanest, or_mixed
+from optimizer.search.per_class import by_class
+from optimizer.search.search import FleetSearch, at_best_split, cheapest_held, evaluated, near_fleets, settled, unmixed
 from optimizer.verification.batch_limits import with_larger_batches
 from optimizer.verification.confirm import MOST_CONFIRMED, confirmed, without_room
 from optimizer.verification.judge import Outcome
@@ -156,7 +157,7 @@ class FormulaResult:
         return list({id(fleet): fleet for rival in self.rivals for fleet in rival.fleets}.values())
 
 
-def search_by_formula(space: Evaluated, deadline: Deadline, report: Progress = silent) -> FormulaResult:
+def search_by_formula(space: FleetSearch, deadline: Deadline, report: Progress = silent) -> FormulaResult:
     """The best fleet by formula for the problem's goal, if any, and what it is compared with."""
     report("searching fleets", 0.3)
     cheapest = space.instance.problem.objective.goal is Goal.MIN_COST
@@ -166,7 +167,7 @@ def search_by_formula(space: Evaluated, deadline: Deadline, report: Progress = s
     return result
 
 
-def cheapest_by_formula(space: Evaluated) -> Fleet:
+def cheapest_by_formula(space: FleetSearch) -> Fleet:
     """The cheapest fleet that holds when it is evaluated; an empty one where none is found."""
     if not classes_apart(space.instance.problem):
         return leanest(space)
@@ -175,7 +176,7 @@ def cheapest_by_formula(space: Evaluated) -> Fleet:
     return fleet if held else Fleet(())
 
 
-def cheapest_of_few_pools(space: Evaluated, below: float = math.inf) -> Fleet:
+def cheapest_of_few_pools(space: FleetSearch, below: float = math.inf) -> Fleet:
     """The cheapest fleet of one pool or two, below a cost [$/h]; of more where classes have pools of their own."""
     instance = space.instance
     if classes_apart(instance.problem):
@@ -185,7 +186,7 @@ def cheapest_of_few_pools(space: Evaluated, below: float = math.inf) -> Fleet:
     return Fleet(()) if held is None else settled(instance, space.fleet(held[0]))
 
 
-def _least_cost(space: Evaluated, deadline: Deadline, report: Progress) -> FormulaResult:
+def _least_cost(space: FleetSearch, deadline: Deadline, report: Progress) -> FormulaResult:
     """The cheapest fleet and the cheapest of each kind, or that of classes whose pools are bought together."""
     instance, apart = space.instance, classes_apart(space.instance.problem)
     simple = Fleet(()) if apart else unmixed(space)
@@ -207,7 +208,7 @@ def _least_cost(space: Evaluated, deadline: Deadline, report: Progress) -> Formu
     return FormulaResult(instance, space.settings, proof, rivals=tuple(rivals), near=tuple(near))
 
 
-def _most_goodput(space: Evaluated, deadline: Deadline) -> FormulaResult:
+def _most_goodput(space: FleetSearch, deadline: Deadline) -> FormulaResult:
     """The fleet that serves most, or most per dollar; the gap is to what no fleet within the limits can reach.
 
     Without one, no engine is allowed at all: no work is too little where the rate is open.
@@ -228,7 +229,7 @@ def _most_goodput(space: Evaluated, deadline: Deadline) -> FormulaResult:
     return FormulaResult(instance, space.settings, proof, volume, (best,))
 
 
-def search_summary(space: Evaluated) -> dict[str, Any]:
+def search_summary(space: FleetSearch) -> dict[str, Any]:
     """Size of the search and why engine shapes were dropped."""
     enumeration = space.instance.enumeration
     size: dict[str, Any] = {
@@ -312,7 +313,7 @@ def resolver_of(settings: Settings, deadline: Deadline) -> Resolve:
         steps = stricter.tables.prefill_time.tobytes(), stricter.tables.decode_base.tobytes()
         if steps not in answers:
             late = deadline.part(AGAIN).late
-            answers[steps] = Fleet(()) if late() else leanest(Evaluated.of(stricter, settings, late))
+            answers[steps] = Fleet(()) if late() else leanest(FleetSearch.of(stricter, settings, late))
         return answers[steps]
 
     return resolve

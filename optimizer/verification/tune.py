@@ -31,8 +31,7 @@ from optimizer.fleets.evaluate import QUANTILES
 from optimizer.fleets.fleet import Fleet, FleetPool, fleet_cost, hand_over_mix
 from optimizer.loads.flows import digest_of
 from optimizer.loads.instance import Instance
-from optimizer.rivals.allowed import allowed
-from optimizer.rivals.fewer import TRACE_OF_A_ROUTE, shared_out
+from optimizer.search.limits import TRACE_OF_A_ROUTE, allowed, shared_out
 
 from .judge import ClassJudgement, Judgement, Run, hand_over, judge, simulated_fleet
 from .samplers import FRONT_START_UP, START_UP, Point, Values, by_tpe

@@ -24,9 +24,8 @@ from dataclasses import dataclass, field
 
 from optimizer.fleets.fleet import Fleet, fleet_cost
 from optimizer.loads.instance import Instance
-from optimizer.rivals.allowed import allowed
-from optimizer.rivals.fewer import with_replicas
-from optimizer.rivals.room import TIED, roomiest_fleet
+from optimizer.search.limits import allowed, with_replicas
+from optimizer.search.search import TIED, roomiest_fleet
 
 from .cuts import Rungs, raised, slower
 from .judge import Outcome

@@ -20,9 +20,7 @@ from optimizer.fleets.evaluate import promise
 from optimizer.fleets.fleet import Fleet, FleetPool, fleet_cost
 from optimizer.fleets.pool import pool_state
 from optimizer.loads.instance import ROLES, Instance
-from optimizer.rivals.allowed import allowed
-from optimizer.rivals.fewer import Named, fewer_replicas, with_replicas
-from optimizer.rivals.per_class import classes_apart
+from optimizer.search.limits import Named, allowed, classes_apart, fewer_replicas, with_replicas
 
 from .second_life import with_one_life
 from .settings import other_settings

@@ -34,8 +34,8 @@ from optimizer.loads.instance import (
     make_instance,
     make_settings,
 )
-from optimizer.rivals.by_evaluation import Evaluated, Picks, keeping_up
-from optimizer.rivals.floor import least_cost
+from optimizer.search.bound import keeping_up, least_cost
+from optimizer.search.search import FleetSearch, Picks
 from search_spaces.engines import load_engine_overhead
 from search_spaces.loader import problem_of_values
 from search_spaces.problem import Problem
@@ -125,9 +125,9 @@ def physics_at(expected: Instance) -> Physics:
 
 
 @lru_cache(maxsize=48)
-def evaluated_at(physics: Physics, rate: float) -> tuple[Evaluated, ...]:
+def evaluated_at(physics: Physics, rate: float) -> tuple[FleetSearch, ...]:
     """What the evaluation says of any pools at a rate [1/s], for each way."""
-    return tuple(Evaluated.of(at_volume(way.instance, rate), way.settings) for way in physics.ways)
+    return tuple(FleetSearch.of(at_volume(way.instance, rate), way.settings) for way in physics.ways)
 
 
 def fleet_of(physics: Physics, way: int, pools: tuple[Engines, ...]) -> Fleet:
@@ -176,13 +176,13 @@ def refuted_with(pools: Iterable[Engines]) -> tuple[Engine, ...]:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Remaining(Evaluated):
+class Remaining(FleetSearch):
     """The same, less the fleets that were refuted, and those that have no more of the same engines in any pool."""
 
     refuted: Refuted = NONE
 
     @classmethod
-    def after(cls, evaluated: Evaluated, refuted: Refuted) -> Evaluated:
+    def after(cls, evaluated: FleetSearch, refuted: Refuted) -> FleetSearch:
         """What is left of what was evaluated; the states of pools stay known."""
         if not refuted:
             return evaluated
@@ -193,7 +193,7 @@ class Remaining(Evaluated):
         """Whether a fleet keeps every goal at `volume` times the demand as evaluated, and is not refuted there."""
         role, shape, chunk = self.settings.role, self.settings.shape, self.settings.chunk
         engines = [(int(role[at]), int(shape[at]), int(chunk[at]), count) for at, count in picks]
-        return not (volume >= 1.0 and self._lost(engines)) and Evaluated.carries(self, picks, volume)
+        return not (volume >= 1.0 and self._lost(engines)) and FleetSearch.carries(self, picks, volume)
 
     def _lost(self, engines: list[Engine]) -> bool:
         """Whether a refuted fleet has the same kinds of engines, and as many or more of each."""
@@ -205,7 +205,7 @@ class Remaining(Evaluated):
 
 
 @lru_cache(maxsize=48)
-def remaining_at(physics: Physics, rate: float, refuted: Refuted) -> tuple[Evaluated, ...]:
+def remaining_at(physics: Physics, rate: float, refuted: Refuted) -> tuple[FleetSearch, ...]:
     """What the evaluation says of any pools at a rate [1/s], for each way, less the fleets that were refuted there."""
     return tuple(Remaining.after(evaluated, refuted) for evaluated in evaluated_at(physics, rate))
 
@@ -236,7 +236,7 @@ def floor_cost(problem: Problem, physics: Physics) -> float:
 
 
 @lru_cache(maxsize=64)
-def _engines_kept_busy(evaluated: Evaluated) -> FloatArray:
+def _engines_kept_busy(evaluated: FleetSearch) -> FloatArray:
     """Engines of each setting that each flow keeps busy at least, (settings, flows)."""
     return np.asarray(keeping_up(evaluated.instance, evaluated.settings) * evaluated.instance.flows.rate)
 
@@ -248,7 +248,7 @@ def lower_bound(problem: Problem, base: Path) -> float | None:
     """
     free = replace(problem, constraints=replace(problem.constraints, budget=None))
     ways = physics_of(free, base).ways
-    priced = (Evaluated.of(_priced_instance(free, way.instance), way.settings) for way in ways)
+    priced = (FleetSearch.of(_priced_instance(free, way.instance), way.settings) for way in ways)
     return min((floor for evaluated in priced if (floor := least_cost(evaluated)) is not None), default=None)
 
 

@@ -35,7 +35,7 @@ from optimizer.plans.records import EnginePool, pool_records
 from optimizer.recommend.optimize import optimize
 from optimizer.recommend.rival_rows import overall
 from optimizer.recommend.search import Level
-from optimizer.rivals.by_evaluation import cheapest_held, settled
+from optimizer.search.search import cheapest_held, settled
 from optimizer.verification.confirm import confirmed_once
 from optimizer.verification.judge import Outcome
 from optimizer.verification.miss_words import miss_words

@@ -13,10 +13,12 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from optimizer.fleets.fleet import Fleet, FleetPool, fleet_cost, fleet_gpus, keeps_limits, with_names
+from optimizer.fleets.fleet import Fleet, FleetPool, fleet_cost, fleet_gpus, with_names
 from optimizer.loads.flows import Flows
 from optimizer.loads.instance import Instance
-from search_spaces.problem import Billing, Constraints, Offer, Pools, Problem
+from search_spaces.problem import Billing, Constraints, Offer, Pools
+
+from .limits import keeps_every_limit
 
 FloatArray = NDArray[np.float64]
 
@@ -33,24 +35,10 @@ BY_FLOW = (
 )
 """Tables whose last axis are the flows."""
 
-STRAY = 1e-6
-"""Share of a flow that is rounding, not routing."""
-
+Parts = Sequence[tuple[int, Fleet]]
+"""Classes and their fleets."""
 Solve = Callable[[Instance], Fleet]
 """Finds the cheapest fleet of an instance; an empty one where it finds none."""
-
-
-def classes_apart(problem: Problem) -> bool:
-    """Whether no pool may serve two SLO classes, and there are two."""
-    return problem.constraints.pools is Pools.PER_CLASS and len(problem.slos) > 1
-
-
-def keeps_apart(instance: Instance, fleet: Fleet) -> bool:
-    """Whether every pool serves a single SLO class, where that is asked for."""
-    if not classes_apart(instance.problem):
-        return True
-    slo = instance.flows.slo
-    return all(np.unique(slo[pool.route > STRAY]).size <= 1 for pool in fleet.pools)
 
 
 def by_class(instance: Instance, solve: Solve) -> Fleet:
@@ -69,15 +57,8 @@ def by_class(instance: Instance, solve: Solve) -> Fleet:
     together = _together(instance, alone)
     if keeps_every_limit(instance, together):
         return together
-    for order in (classes, classes[::-1]):
-        parts = _in_turn(instance, solve, order)
-        if parts:
-            return _together(instance, parts)
-    return Fleet(())
-
-
-Parts = Sequence[tuple[int, Fleet]]
-"""Classes and their fleets."""
+    turns = (_in_turn(instance, solve, order) for order in (classes, classes[::-1]))
+    return next((_together(instance, parts) for parts in turns if parts), Fleet(()))
 
 
 def _in_turn(instance: Instance, solve: Solve, order: Sequence[int]) -> Parts:
@@ -95,31 +76,21 @@ def _together(instance: Instance, parts: Parts) -> Fleet:
     """The fleets of classes as one, each pool with its shares of all flows."""
     pools: list[FleetPool] = []
     for k, fleet in parts:
-        mine = instance.flows.slo == k
-        pools += [replace(pool, route=_among(mine, pool.route)) for pool in fleet.pools]
+        members = instance.flows.slo == k
+        for pool in fleet.pools:
+            route = np.zeros(members.size)
+            route[members] = pool.route
+            pools.append(replace(pool, route=route))
     return Fleet(with_names(instance, pools))
-
-
-def keeps_every_limit(instance: Instance, fleet: Fleet) -> bool:
-    """Whether a fleet keeps all limits on the whole of it: those on its GPUs and on the number of pools."""
-    limits = instance.problem.constraints
-    return keeps_limits(instance, fleet) and limits.fits(pool.role for pool in fleet.pools)
-
-
-def _among(mine: NDArray[np.bool_], route: FloatArray) -> FloatArray:
-    """Shares of the flows of one class as shares of all flows."""
-    every = np.zeros(mine.size)
-    every[mine] = route
-    return every
 
 
 def of_class(instance: Instance, k: int, taken: Fleet, later: int) -> Instance:
     """The instance of one class alone, within what the fleets of other classes leave; `later` classes are to come."""
     problem, slo = instance.problem, instance.problem.slos[k]
-    mine = instance.flows.slo == k
+    members = instance.flows.slo == k
     rate = problem.workload.request_rate * slo.share
-    flows = _flows_of(instance.flows, mine, slo.share)
-    tables = replace(instance.tables, **{name: getattr(instance.tables, name)[..., mine] for name in BY_FLOW})
+    flows = _flows_of(instance.flows, members, slo.share)
+    tables = replace(instance.tables, **{name: getattr(instance.tables, name)[..., members] for name in BY_FLOW})
     alone = replace(
         problem,
         slos=(replace(slo, share=1.0),),
@@ -130,13 +101,13 @@ def of_class(instance: Instance, k: int, taken: Fleet, later: int) -> Instance:
     return Instance(alone, flows, instance.enumeration, tables, instance.overhead)
 
 
-def _flows_of(flows: Flows, mine: NDArray[np.bool_], share: float) -> Flows:
+def _flows_of(flows: Flows, members: NDArray[np.bool_], share: float) -> Flows:
     """The flows of one class, whose share of all requests is `share`, as if there were no others."""
     names = ("isl", "osl", "rate", "new_tokens", "past_tokens", "ttft", "tpot")
-    kept = {name: getattr(flows, name)[mine] for name in names}
-    others = {metric: limits[mine] for metric, limits in flows.others.items()}
-    alone = replace(flows, slo=np.zeros(int(mine.sum()), dtype=np.int64), share=flows.share[mine] / share, **kept)
-    return replace(alone, others=others)
+    arrays = {name: getattr(flows, name)[members] for name in names}
+    others = {metric: limits[members] for metric, limits in flows.others.items()}
+    slo = np.zeros(int(members.sum()), dtype=np.int64)
+    return replace(flows, slo=slo, share=flows.share[members] / share, others=others, **arrays)
 
 
 def _offers_left(instance: Instance, taken: Fleet) -> tuple[Offer, ...]:

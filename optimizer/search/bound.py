@@ -1,4 +1,4 @@
-"""What an engine cannot avoid, at any load and beside any partner: the work of a flow, and requests that miss anyway.
+"""What no fleet can avoid, at any load: the work of each flow, requests that miss anyway, and the floor of its cost.
 
 The evaluation (`fleets.pool`, `fleets.evaluate`) accepts no pool that does less, so all of it holds for every
 fleet that it could accept. Work: with x the rates at one of n engines, A = sum x osl a and P = sum x e (what prompts
@@ -15,11 +15,19 @@ and t is at most what keeps the batch within B (t sum x osl <= B), its KV cache 
 
 A pool whose quiet steps are longer than tau makes half of the requests with that limit late at least: as many are
 longer than the mean of what is normally distributed.
+
+Both are linear, so the cheapest whole engines that do the work and leave no more requests late than the goals permit,
+however the demand is routed over however many pools, are a fleet problem like any other, without queues (see
+`fleet_program`). Its bound holds for every fleet of these engines at the parts of latency limits of the instance. An
+engine is a column for each band of its quiet decode steps: within a limit on TPOT it takes more engines, beyond it half
+of the requests with that limit are late.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +35,30 @@ from numpy.typing import NDArray
 from optimizer.loads.engine_table import LINK_UTILIZATION, prompt_latency, prompt_service
 from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, Instance, Settings
 
+from .fleet_program import Aim, Matrices, aim_of, engine_cost, fleet_limits, pool_limits
+from .whole_fleets import Work, least, relax
+
+if TYPE_CHECKING:
+    from .search import FleetSearch
+
 FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]
+
+WORK = Work(nodes=200, provable=400, gap=1e-4, time_limit=20.0)
+"""Effort for the bound; it holds wherever the work ends."""
+
+RESOURCES = ("slots", "memory", "tokens", "link")
+"""What engines can run out of; prompts on prefill engines take slots."""
+
+LEVELS = 3
+"""Limits on TPOT between which bands of decode steps are told apart; more limits are left out."""
+
+MOST_MORE = 100.0
+"""Times the demand up to which it is asked how much more could be served."""
+
+SLACK = 1e-8
+"""Share of requests beyond a goal that the evaluation lets be late, and a little more [1]."""
 
 HALF = 0.5 - 1e-6
 """Share of requests that is late at steps longer than the limit, as exactly as the normal distribution is known [1]."""
@@ -40,6 +71,28 @@ WITHIN = 1.0 + 2e-9
 
 HANDED = 0.98
 """Share of a flow for which a prefill pool finds decode pools at least: as `fleet.ROUTED` has it, and a little less."""
+
+
+def keeping_up(instance: Instance, settings: Settings) -> FloatArray:
+    """Engines that one request per second of each flow takes at least, for a pool not to fall behind, (settings, F).
+
+    What `pool_state` calls stable needs, with x the rates at one of n engines, W = sum x osl, R <= B the requests that
+    run and t(R) a decode step without KV reads,
+
+        prefill      sum x shared / ranks < 1
+        generating   R = W t(R) / (1 - sum x (osl a + e)),   so   n >= sum n x (osl (a + min t(R) / R) + e)
+
+    for t(R) / R falls between the batch limits of the tables, and rises nowhere below the least of them. e is what a
+    prompt adds to the steps of others (`prompt_work`). Hand-overs keep the network cards of both ends busy for
+    LINK_UTILIZATION of the time at most. Steps and cards work at once: what counts is the one that the whole demand
+    keeps busier, for every flow, as one may be short of it for some flows and of the other for the rest.
+    """
+    tables, flows, shape = instance.tables, instance.flows, settings.shape
+    slots = np.minimum.accumulate(tables.decode_base / tables.seqs, axis=1)[shape, settings.seqs]
+    later = flows.osl * (tables.attention_slope[shape] + slots[:, None]) + prompt_work(instance, settings)
+    steps = np.where((settings.role == PREFILL)[:, None], prefill_work(instance, settings), later)
+    cards = sending_work(instance, settings)
+    return np.where((cards @ flows.rate > steps @ flows.rate)[:, None], cards, steps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,3 +226,100 @@ def _colocated_prompt(instance: Instance) -> FloatArray:
     whole = (count[:, None] * base + steps * tables.chunk_count).min(axis=1) / stages
     mixed = whole + tables.decode_base.min(axis=1)[:, None, None] * (1.0 - 1.0 / stages)
     return np.asarray(np.minimum(mixed, prompt_latency(tables.prefill_alone, count, tables.pipeline[:, None])))
+
+
+def least_cost(search: FleetSearch, seconds: float = WORK.time_limit, ceiling: float = np.inf) -> float | None:
+    """Bound on the cost of any fleet of these engines that could hold [$/h]; None where none can be.
+
+    seconds: that it may take; it holds wherever the work ends. ceiling: cost above which it is of no interest [$/h].
+    """
+    matrices, aim = floor_matrices(search), aim_of(search.instance.problem)
+    work = replace(WORK, time_limit=min(WORK.time_limit, seconds))
+    bound = least(matrices, aim, work, ceiling * aim.cost_weight) / aim.cost_weight if matrices.size else np.inf
+    return float(bound) if np.isfinite(bound) else None
+
+
+def least_per_demand(search: FleetSearch) -> float | None:
+    """Bound on the cost of any fleet per demand that it could serve, this or a larger one [$/h]; None without any.
+
+    With fractions of engines the cost is convex in the demand, so that per demand it is least at the least.
+    """
+    matrices, aim = floor_matrices(search), aim_of(search.instance.problem)
+    prices = relax(matrices, aim, WORK.time_limit) if matrices.size else None
+    return None if prices is None else float(prices.objective / aim.cost_weight)
+
+
+def most_volume(search: FleetSearch, seconds: float = WORK.time_limit) -> float | None:
+    """Multiple of the demand, from once to MOST_MORE times, that no fleet within the limits exceeds; None if unknown.
+
+    seconds: that it may take; it holds wherever the work ends.
+    """
+    matrices = floor_matrices(search)
+    if not matrices.size:
+        return None
+    work = replace(WORK, time_limit=min(WORK.time_limit, seconds))
+    most = -least(matrices, Aim(0.0, 1.0, 1.0, MOST_MORE), work)
+    return float(most) if 1.0 - SLACK <= most < MOST_MORE else None
+
+
+def floor_matrices(search: FleetSearch) -> Matrices:
+    """One column for each engine in a role and band, that does of everything what the best of its settings does."""
+    instance = search.instance
+    problem, flows = instance.problem, instance.flows
+    parts = [_merged(instance, *part) for part in _bands(instance, search.settings)]
+    role, shape, need, late = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+    share = np.bincount(flows.slo, flows.share, len(problem.slos))
+    permitted: FloatArray = np.array([1.0 - slo.attainment + SLACK for slo in problem.slos]) * share
+    return Matrices(
+        role=role,
+        domain=instance.tables.group[role, shape],
+        pool=np.arange(role.size),
+        replicas=np.ones(role.size, dtype=np.int64),
+        price=engine_cost(instance)[shape],
+        need=need * flows.rate,
+        late=_counted_once(role, late, np.asarray(flows.share <= permitted[flows.slo])) * flows.share,
+        slo=flows.slo,
+        permitted=permitted,
+        resources=RESOURCES,
+        domains=instance.tables.pairing.prefill.shape[1],
+        pairing=instance.tables.pairing,
+        limits=tuple(replace(limit, weight=limit.weight[shape]) for limit in fleet_limits(instance)),
+        spares=problem.constraints.spare_replicas,
+        pool_limits=pool_limits(problem, role),
+    )
+
+
+def _bands(instance: Instance, settings: Settings) -> Iterator[tuple[Settings, FloatArray, FloatArray]]:
+    """Settings with what they need, (settings, resources, flows), and what is late: prefill engines, then each band."""
+    flows, prefills = instance.flows, settings.role == PREFILL
+    limits = np.unique(flows.tpot[(flows.osl > 1.0) & np.isfinite(flows.tpot)]) * WITHIN
+    bands = np.unique(limits[np.linspace(0, limits.size - 1, min(limits.size, LEVELS)).astype(np.int64)])
+    first, later, unserved = settings.take(prefills), settings.take(~prefills), late_first_tokens(instance, settings)
+    time, nothing = prefill_work(instance, first), np.zeros((first.size, flows.isl.size))
+    yield first, np.stack([time, nothing, nothing, sending_work(instance, first)], axis=1), unserved[prefills]
+    for above, tau in zip([0.0, *bands], [*bands, np.inf], strict=True):
+        need = generating_work(instance, later, tau)
+        need = np.concatenate([need, sending_work(instance, later)[:, None]], axis=1)
+        yield later, need, np.minimum(unserved[~prefills] + late_tokens(instance, later, above), 1.0)
+
+
+def _merged(
+    instance: Instance, settings: Settings, need: FloatArray, late: FloatArray
+) -> tuple[IntArray, IntArray, FloatArray, FloatArray]:
+    """The best of the settings of each engine in a role that can serve everything: role, shape, need, late."""
+    key, member = np.unique(np.stack([settings.role, settings.shape]), axis=1, return_inverse=True)
+    least = np.full((key.shape[1], *need.shape[1:]), np.inf)
+    fewest = np.ones((key.shape[1], instance.flows.isl.size))
+    np.minimum.at(least, member.ravel(), need)
+    np.minimum.at(fewest, member.ravel(), late)
+    able = np.isfinite(least).all(axis=(1, 2))
+    return key[0, able], key[1, able], least[able], fewest[able]
+
+
+def _counted_once(role: IntArray, late: FloatArray, small: BoolArray) -> FloatArray:
+    """The late share, of small flows (flows,) on decode engines only where no prefill engine makes them late.
+
+    A flow all of which is late counts once, however often it is; one that may not be late as a whole never is.
+    """
+    twice = small & (late[role == PREFILL] > 0.0).any(axis=0)
+    return np.where((role == DECODE)[:, None] & twice, 0.0, late)

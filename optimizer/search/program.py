@@ -57,17 +57,13 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class Solution:
-    """x and its objective; bound is the best proven lower bound; duals only for linear programmes.
-
-    iterations: of the simplex method, which tell how much work it was, the same on every machine.
-    """
+    """x and its objective; bound is the best proven lower bound; duals only for linear programmes."""
 
     outcome: Outcome
     objective: float
     bound: float
     x: FloatArray
     duals: FloatArray
-    iterations: int = 0
 
 
 @dataclass(slots=True)
@@ -180,13 +176,12 @@ def solve(
     time_limit: float = 60.0,
     gap: float = 0.0,
     nodes: int | None = None,
-    first: bool = False,
 ) -> Solution:
     """Solve with GLOP (relaxed) or HiGHS (whole), both through OR-Tools MathOpt.
 
     Where GLOP gives up for numerical reasons, HiGHS solves the relaxation too.
     time_limit [s]; gap: relative gap at which the search may stop [1]; nodes: of the search tree at most, a limit of
-    work that is the same on every machine; first: any solution will do.
+    work that is the same on every machine.
     """
     from ortools.math_opt.python import mathopt
 
@@ -195,8 +190,7 @@ def solve(
     if not relaxed:
         parameters.relative_gap_tolerance = gap
         parameters.node_limit = nodes
-        parameters.solution_limit = 1 if first else None
-    wanted = mathopt.ModelSolveParameters(
+    values = mathopt.ModelSolveParameters(
         variable_values_filter=mathopt.VariableFilter(skip_zero_values=True),
         reduced_costs_filter=mathopt.VariableFilter(filtered_items=()),
     )
@@ -204,7 +198,7 @@ def solve(
     for solver in (glop, highs) if relaxed else (highs,):
         with quiet_output():
             try:
-                result = mathopt.solve(model, solver, params=parameters, model_params=wanted)
+                result = mathopt.solve(model, solver, params=parameters, model_params=values)
             except AttributeError:  # OR-Tools 9.15 stumbles over HiGHS's rare kError on its way to an exception
                 return Solution(Outcome.NOTHING_FOUND, np.inf, -np.inf, np.zeros(0), np.zeros(0))
         solution = _solution(program, model, result, relaxed=relaxed)
@@ -218,19 +212,17 @@ def _solution(program: Program, model: mathopt.Model, result: mathopt.SolveResul
     from ortools.math_opt.python import mathopt
 
     nothing, reason = np.zeros(0), result.termination.reason
-    iterations = int(result.solve_stats.simplex_iterations)
     bound = result.termination.objective_bounds.dual_bound
     if not result.has_primal_feasible_solution():
-        none = {mathopt.TerminationReason.INFEASIBLE, mathopt.TerminationReason.INFEASIBLE_OR_UNBOUNDED}
-        if reason in none:
-            return Solution(Outcome.INFEASIBLE, np.inf, np.inf, nothing, nothing, iterations)
-        return Solution(Outcome.NOTHING_FOUND, np.inf, bound, nothing, nothing, iterations)
+        if reason in {mathopt.TerminationReason.INFEASIBLE, mathopt.TerminationReason.INFEASIBLE_OR_UNBOUNDED}:
+            return Solution(Outcome.INFEASIBLE, np.inf, np.inf, nothing, nothing)
+        return Solution(Outcome.NOTHING_FOUND, np.inf, bound, nothing, nothing)
     x = np.zeros(program.cost.size)
     for variable, value in result.variable_values().items():
         x[variable.id] = value
     duals = np.array(result.dual_values(list(model.linear_constraints()))) if relaxed else nothing
     outcome = Outcome.OPTIMAL if reason == mathopt.TerminationReason.OPTIMAL else Outcome.FEASIBLE
-    return Solution(outcome, result.objective_value(), bound, x, duals, iterations)
+    return Solution(outcome, result.objective_value(), bound, x, duals)
 
 
 @dataclass(slots=True)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.engine import Role
 from costmodel.words import dearer
 from optimizer.fleets.build_plan import engine_pools
 from optimizer.fleets.evaluate import evaluate
@@ -17,8 +18,7 @@ from optimizer.loads.instance import COLOCATED, ROLES, Instance, Settings
 from optimizer.plans.plan import Alternative, Status
 from optimizer.plans.proof import Proof
 
-from .by_evaluation import SAME_COST, Evaluated
-from .leanest import unmixed
+from .search import SAME_COST, FleetSearch, unmixed
 
 SAME = "the same cost"
 
@@ -38,23 +38,19 @@ class Kind:
 
     def mask(self, instance: Instance, settings: Settings) -> NDArray[np.bool_]:
         """The settings that it may use."""
-        mine = np.ones(settings.size, dtype=np.bool_)
+        usable = np.ones(settings.size, dtype=np.bool_)
         if self.offer is not None:
-            mine &= instance.tables.offer[settings.shape] == self.offer
+            usable &= instance.tables.offer[settings.shape] == self.offer
         if self.colocated is not None:
-            mine &= (settings.role == COLOCATED) == self.colocated
+            usable &= (settings.role == COLOCATED) == self.colocated
         if self.own_precision:
-            mine &= _own_precision(instance)[settings.shape]
-        return mine
+            usable &= _own_precision(instance)[settings.shape]
+        return usable
 
     def has(self, instance: Instance, fleet: Fleet) -> bool:
         """Whether a fleet is of this kind."""
-        return all(
-            self.offer in {None, int(instance.tables.offer[pool.shape])}
-            and self.colocated in {None, pool.role is Role.COLOCATED}
-            and (not self.own_precision or bool(_own_precision(instance)[pool.shape]))
-            for pool in fleet.pools
-        )
+        rows = [(ROLES.index(pool.role), pool.shape, pool.seqs, pool.chunk) for pool in fleet.pools]
+        return bool(self.mask(instance, Settings(*np.array(rows, dtype=np.int64).reshape(-1, 4).T)).all())
 
 
 def _own_precision(instance: Instance) -> NDArray[np.bool_]:
@@ -66,7 +62,7 @@ def _own_precision(instance: Instance) -> NDArray[np.bool_]:
 
 @dataclass(frozen=True, slots=True)
 class Rival:
-    """The best fleet of a kind and its row of the comparison; an empty fleet where none is known.
+    """The best fleet of a kind and its row of the comparison; an empty fleet where none is search.
 
     unmixed: the best that mixes no engines within a stage, where the fleet does.
     """
@@ -97,47 +93,47 @@ def kinds(instance: Instance, settings: Settings) -> Iterator[Kind]:
         yield Kind("own_precision", stated, own_precision=True)
 
 
-def compare(known: Evaluated, best: Rival) -> list[Rival]:
+def compare(search: FleetSearch, best: Rival) -> list[Rival]:
     """The recommended fleet first, then the cheapest of one pool or two of every other kind, by price.
 
     Those without a fleet come last. Of the kinds that the recommended fleet is of, it is the best itself.
     """
-    instance, rivals = known.instance, list[Rival]()
-    for kind in kinds(instance, known.settings):
+    instance, rivals = search.instance, list[Rival]()
+    for kind in kinds(instance, search.settings):
         if kind.has(instance, best.fleet):
             same = best.row.model_copy(update={"kind": kind.kind, "label": kind.label, "why_not": SAME})
             rivals.append(Rival(same, best.fleet))
             continue
-        late = known.late()
-        fleet = Fleet(()) if late else unmixed(known, kind.mask(instance, known.settings))
+        late = search.late()
+        fleet = Fleet(()) if late else unmixed(search, kind.mask(instance, search.settings))
         if fleet.pools:
             row = rival_row(instance, kind.kind, kind.label, fleet, best.row.cost_usd_per_hour)
         else:
-            row = _without(known, kind, late=late)
+            row = _without(search, kind, late=late)
         rivals.append(Rival(row, fleet))
     return [best, *cheapest_first(rivals)]
 
 
-def other_fleets(known: Evaluated, shown: Sequence[Rival]) -> list[Rival]:
+def other_fleets(search: FleetSearch, shown: Sequence[Rival]) -> list[Rival]:
     """The cheapest fleets of one pool or two that lack an engine of the best one, and are not shown already.
 
     For buyers who cannot get what is recommended. shown: the best fleet first, as in the comparison.
     """
-    instance, settings, best = known.instance, known.settings, shown[0]
+    instance, settings, best = search.instance, search.settings, shown[0]
     tables, cost = instance.tables, best.row.cost_usd_per_hour or 0.0
     seen = {_bought(instance, rival.fleet) for rival in shown}
-    found: list[Rival] = []
+    others: list[Rival] = []
     for pool in best.fleet.pools:
         alike = (settings.role == ROLES.index(pool.role)) & (tables.offer[settings.shape] == tables.offer[pool.shape])
         alike &= tables.gpus[settings.shape] == tables.gpus[pool.shape]
-        fleet = Fleet(()) if known.late() else unmixed(known, ~alike)
+        fleet = Fleet(()) if search.late() else unmixed(search, ~alike)
         if not fleet.pools or _bought(instance, fleet) in seen:
             continue
         seen.add(_bought(instance, fleet))
         if fleet_cost(instance, fleet) >= cost * (1.0 - SAME_COST):
             label = f"without {_engine_words(instance, pool)}"
-            found.append(Rival(rival_row(instance, "other_engines", label, fleet, cost), fleet))
-    return cheapest_first(found)[:OTHERS]
+            others.append(Rival(rival_row(instance, "other_engines", label, fleet, cost), fleet))
+    return cheapest_first(others)[:OTHERS]
 
 
 def _bought(instance: Instance, fleet: Fleet) -> frozenset[str]:
@@ -153,68 +149,58 @@ def _engine_words(instance: Instance, pool: FleetPool) -> str:
 
 def cheapest_first(rivals: Iterable[Rival]) -> list[Rival]:
     """Rivals by price, those without one last."""
-    return sorted(
-        rivals, key=lambda one: (one.row.cost_usd_per_hour is None, one.row.cost_usd_per_hour or 0.0, one.row.label)
-    )
+    costs = ((math.inf if (cost := rival.row.cost_usd_per_hour) is None else cost, rival) for rival in rivals)
+    return [rival for _, rival in sorted(costs, key=lambda pair: (pair[0], pair[1].row.label))]
+
+
+def _row(kind: str, label: str, status: Status, why_not: str, **values: Any) -> Alternative:
+    """A row of the comparison, empty but for some values."""
+    empty: dict[str, Any] = {
+        "cost_usd_per_hour": None,
+        "bound_usd_per_hour": None,
+        "gap": None,
+        "pools": [],
+        "attainment": None,
+    }
+    return Alternative(kind=kind, label=label, status=status, why_not=why_not, **(empty | values))
+
+
+def _fleet_values(instance: Instance, fleet: Fleet, volume: float = 1.0) -> dict[str, Any]:
+    """What a row says of a fleet that serves `volume` times the demand."""
+    return {
+        "cost_usd_per_hour": fleet_cost(instance, fleet),
+        "pools": engine_pools(instance, fleet),
+        "attainment": evaluate(instance, fleet, volume).overall,
+    }
 
 
 def recommended(instance: Instance, fleet: Fleet, proof: Proof, volume: float) -> Alternative:
     """The plan's own fleet, serving `volume` times the demand, as a row of the comparison."""
-    return Alternative(
-        kind="recommended",
-        label="recommended",
-        status=proof.status,
-        cost_usd_per_hour=fleet_cost(instance, fleet),
-        bound_usd_per_hour=proof.bound,
-        gap=proof.gap,
-        pools=engine_pools(instance, fleet),
-        attainment=evaluate(instance, fleet, volume).overall,
-        why_not="",
-    )
+    values = _fleet_values(instance, fleet, volume) | {"bound_usd_per_hour": proof.bound, "gap": proof.gap}
+    return _row("recommended", "recommended", proof.status, "", **values)
 
 
 def rival_row(instance: Instance, kind: str, label: str, fleet: Fleet, best: float | None) -> Alternative:
     """The row of a fleet that holds; best: cost of the recommended one [$/h]."""
     cost = fleet_cost(instance, fleet)
-    return Alternative(
-        kind=kind,
-        label=label,
-        status=Status.FEASIBLE,
-        cost_usd_per_hour=cost,
-        bound_usd_per_hour=None,
-        gap=None,
-        pools=engine_pools(instance, fleet),
-        attainment=evaluate(instance, fleet).overall,
-        why_not=why_not(cost, best or cost),
-    )
+    return _row(kind, label, Status.FEASIBLE, why_not(cost, best or cost), **_fleet_values(instance, fleet))
 
 
-def _without(known: Evaluated, kind: Kind, *, late: bool) -> Alternative:
+def _without(search: FleetSearch, kind: Kind, *, late: bool) -> Alternative:
     """The row of a kind of which no fleet is known."""
-    mask = kind.mask(known.instance, known.settings)
-    if not mask.any():
-        status, why = Status.INFEASIBLE, _why_none(known.instance, kind)
+    status = Status.TIME_LIMIT
+    if not kind.mask(search.instance, search.settings).any():
+        status, why = Status.INFEASIBLE, _why_none(search.instance, kind)
     elif late:
-        status, why = Status.TIME_LIMIT, "the time was up before it was looked for"
+        why = "the time was up before it was looked for"
     else:
-        status = Status.TIME_LIMIT
         why = "no fleet of this kind was found that meets the SLOs within the limits; none is ruled out"
-    return Alternative(
-        kind=kind.kind,
-        label=kind.label,
-        status=status,
-        cost_usd_per_hour=None,
-        bound_usd_per_hour=None,
-        gap=None,
-        pools=[],
-        attainment=None,
-        why_not=why,
-    )
+    return _row(kind.kind, kind.label, status, why)
 
 
 def _why_none(instance: Instance, kind: Kind) -> str:
-    wanted = kind.label.removeprefix("only ")
-    reasons = [key for key in instance.enumeration.dropped if key.startswith(f"{wanted}: ")]
+    start = f"{kind.label.removeprefix('only ')}: "
+    reasons = [key for key in instance.enumeration.dropped if key.startswith(start)]
     return reasons[0].partition(": ")[2] if reasons else "no engine of this kind is allowed or fits"
 
 

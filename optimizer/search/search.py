@@ -1,0 +1,524 @@
+"""The cheapest fleet of one colocated pool, or of a prefill and a decode pool, that holds when it is evaluated.
+
+Fleets are evaluated in the order of their cost, from as few engines as keep up with the demand on (`keeping_up`). The
+first that holds is the cheapest of one pool or a pair, as more engines in a pool never make it miss more; of pools of
+up to `FleetSearch.most` engines (BESIDE, TIMES: assumed), and unless MOST_LOOKS or the time end it (`FleetSearch.cut`).
+A fleet of more pools may be cheaper still: `mixtures` looks for these, and only the floor (`bound`) bounds them all.
+
+Of several fleets of one cost those are taken first that some target of the engine can route, and of these the ones
+without pipelines where some of them have AMPLE room: pipelines are the hardest to foresee, and not every target hands
+over from their stages. Then those that keep up with the demand, late or not, with a replica less in any pool. Of what
+is left the one with the most room for more load; then the first, which has the fewest pools.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.engine import Role
+from optimizer.fleets.evaluate import (
+    class_attainment,
+    class_goals,
+    goodput_volume,
+    holds,
+    keeps_goals,
+    misses_of,
+    pool_headroom,
+    predict_misses,
+    reach,
+)
+from optimizer.fleets.fleet import Fleet, FleetPool, gpu_cost, pools_apart, prefill_seqs, within_limits
+from optimizer.fleets.pool import PoolState, pool_state
+from optimizer.loads.flows import splits
+from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, ROLES, Instance, Late, Settings, make_settings, never
+from search_spaces.problem import Goal, Problem
+from search_spaces.targets import any_target
+
+from .bound import keeping_up, late_first_tokens, late_tokens
+from .limits import classes_apart, gets_whole
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]
+
+BESIDE, TIMES = 24, 6
+"""A pool of BESIDE engines more than TIMES as many as keep up that still misses does so for another reason."""
+
+MOST_LOOKS = 20_000
+"""Fleets that are looked at in one search; a guard against spaces of thousands of engine shapes."""
+
+SAME_COST = 1e-6
+"""Relative difference below which costs count as equal."""
+
+NO_DEARER = 1.0 + 2.0 * SAME_COST
+"""Factor on a cost below which those that are equal to it are found too."""
+
+NEAR = 0.7
+"""Share of every goal that a fleet reaches by formula which is worth a simulation [1]: predictions are off by so much
+at times."""
+
+AS_MUCH = 2e-3
+"""Relative difference up to which two fleets have as much room."""
+
+TIED = 1e-3
+"""Relative difference below which fleets that wait to be simulated cost the same: less than any prediction tells."""
+
+AMPLE = 1.1
+"""Multiple of the demand at which a fleet must keep its goals to be preferred to pipelines."""
+
+ROOM_STEP = 1.25
+"""Factor between the multiples of the demand at which a fleet is tried until it does not keep its goals."""
+
+MOST_ROOM = 1e9
+"""Multiple of the demand beyond which nobody looks for room."""
+
+Choice = TypeVar("Choice")
+"""A fleet in some form."""
+
+Picks = tuple[tuple[int, int], ...]
+"""Settings, and how many engines of each."""
+
+
+def _hopeless(instance: Instance, settings: Settings) -> BoolArray:
+    """Whether more requests are late than some class permits even on idle engines, beside the best of partners."""
+    late = np.maximum(late_first_tokens(instance, settings), late_tokens(instance, settings, 0.0))
+    permitted = 1.0 - class_goals(instance) + 1e-6
+    return np.array([(class_attainment(instance, row) > permitted).any() for row in late], dtype=np.bool_)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FleetSearch:
+    """What the evaluation says of the pools of an instance that serve all of their stage.
+
+    settings: of the engines; least (settings,): engines that keep up with the demand; known: of a setting, engines that
+    are too few, and such as are enough if any are; held: whether fleets keep every goal at multiples of the demand;
+    late: whether no more fleets are to be looked at.
+    """
+
+    instance: Instance
+    settings: Settings
+    least: IntArray
+    known: dict[int, tuple[int, int | None]] = field(default_factory=dict)
+    held: dict[tuple[Picks, float], bool] = field(default_factory=dict)
+    late: Late = never
+    hopeless: BoolArray = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
+    """Settings with which too many requests are late even on idle engines, (settings,)."""
+    near: dict[Picks, float] = field(default_factory=dict)
+    """Fleets that miss by formula, but reach NEAR of every goal, and how much they reach [1]."""
+    cut: set[str] = field(default_factory=set)
+    """What ended a search before all fleets that it might have found were looked at: `looks` or `time`."""
+
+    @classmethod
+    def of(cls, instance: Instance, settings: Settings, late: Late = never) -> FleetSearch:
+        """Nothing evaluated yet."""
+        need = keeping_up(instance, settings) @ instance.flows.rate
+        least = np.maximum(np.ceil(np.minimum(need, 1e9) - 1e-9), 1.0).astype(np.int64)
+        return cls(instance, settings, least, late=late, hopeless=_hopeless(instance, settings))
+
+    def pool(self, setting: int, engines: int) -> FleetPool:
+        """So many engines of a setting as a pool that serves all of its stage."""
+        settings, route = self.settings, np.ones(self.instance.flows.isl.size)
+        role, shape = ROLES[int(settings.role[setting])], int(settings.shape[setting])
+        seqs = prefill_seqs(self.instance, shape) if role is Role.PREFILL else int(settings.seqs[setting])
+        counts = engines, self.instance.problem.constraints.spare_replicas
+        return FleetPool(f"{role.value}-1", role, shape, seqs, int(settings.chunk[setting]), *counts, route)
+
+    def fleet(self, picks: Picks) -> Fleet:
+        """The fleet of these pools."""
+        return Fleet(tuple(self.pool(*pick) for pick in picks))
+
+    def gpus_each(self) -> FloatArray:
+        """GPUs of each offer that one engine takes, (settings, offers)."""
+        tables, shape = self.instance.tables, self.settings.shape
+        bought = tables.offer[shape][:, None] == np.arange(len(self.instance.problem.offers))
+        return np.asarray(bought * tables.gpus[shape][:, None])
+
+    def state(self, setting: int, engines: int, volume: float = 1.0) -> PoolState:
+        """The state of a pool under `volume` times the whole demand."""
+        return pool_state(self.instance, self.pool(setting, engines), volume)
+
+    def holds(self, picks: Picks) -> bool:
+        """Whether a fleet keeps every goal."""
+        return self.carries(picks, 1.0)
+
+    def carries(self, picks: Picks, volume: float) -> bool:
+        """Whether a fleet keeps every goal at `volume` times the demand."""
+        key = picks, volume
+        if key not in self.held:
+            states = tuple(self.state(*pick, volume) for pick in picks)
+            reached = reach(self.instance, self.fleet(picks), states)
+            self.held[key] = reached >= 1.0
+            if NEAR <= reached < 1.0 and volume == 1.0:
+                self.near[picks] = reached
+        return self.held[key]
+
+    def survives(self, picks: Picks) -> bool:
+        """Whether a fleet keeps up with the demand with an engine less in any of its pools."""
+        return all(pool_survives(self.instance, self.pool(*pick)) for pick in picks)
+
+    def enough(self, setting: int, most: int) -> int | None:
+        """The fewest engines, `most` at most, with which a pool keeps the goals, its partner apart; None if none do."""
+        low, high = self.known.get(setting, (int(self.least[setting]) - 1, None))
+        if most <= low or self.hopeless[setting]:
+            return None
+        if self.settings.role[setting] == COLOCATED and (high is None or high > most):
+            if not self.able(setting, most):
+                self.known[setting] = (most, high)
+                return None
+            high = most
+        step = 1  # for mostly those are enough that keep up, or one more
+        while high is None or high - low > 1:
+            if high is None and low >= most:
+                self.known[setting] = (low, None)
+                return None
+            middle = min(low + step, most if high is None else (low + high) // 2)
+            low, high, step = (low, middle, step) if self.able(setting, middle) else (middle, high, 2 * step)
+        self.known[setting] = (low, high)
+        return high if high <= most else None
+
+    def spoiled_by_steps(self, setting: int, engines: int) -> bool:
+        """Whether a colocated pool misses for its long steps alone: without late tokens it would keep every goal."""
+        if engines < self.least[setting]:
+            return False
+        missed = misses_of(self.instance, self.fleet(((setting, engines),)), (self.state(setting, engines),))
+        in_time = np.clip(1.0 - missed.ttft - missed.full, 0.0, 1.0)
+        return missed.stable and keeps_goals(self.instance, class_attainment(self.instance, in_time))
+
+    def cut_short(self, looks: int = 0) -> bool:
+        """Whether looks or time are up; a search that ends so has not seen all, which is kept in `cut`."""
+        why = ["looks"] * (looks >= MOST_LOOKS) + ["time"] * self.late()
+        self.cut.update(why)
+        return bool(why)
+
+    def most(self, setting: int) -> int:
+        """Engines of a setting that are tried."""
+        return TIMES * int(self.least[setting]) + BESIDE
+
+    def able(self, setting: int, engines: int, volume: float = 1.0) -> bool:
+        """Whether a pool keeps the goals with the best of partners: one that adds no miss and no time."""
+        role = int(self.settings.role[setting])
+        if self.hopeless[setting]:
+            return False
+        if role == COLOCATED:
+            return self.carries(((setting, engines),), volume)
+        state = self.state(setting, engines, volume)
+        if not state.stable:
+            return False
+        if role == DECODE:
+            return reach(self.instance, self.fleet(((setting, engines),)), (state,)) >= 1.0
+        flows, tables, shape = self.instance.flows, self.instance.tables, int(self.settings.shape[setting])
+        slack = flows.ttft - state.latency - tables.kv_transferred[shape] / tables.link[shape]
+        late = np.where(slack < 0.0, 1.0, 0.0)
+        if state.wait is not None:
+            late = np.maximum(late, state.wait.chance * state.wait.exceeds(slack))
+        return keeps_goals(self.instance, class_attainment(self.instance, 1.0 - late))
+
+
+def near_fleets(search: FleetSearch, below: float) -> list[Fleet]:
+    """Fleets within the limits that cost less than `below` [$/h] and come near every goal by formula, nearest first."""
+    problem = search.instance.problem
+    priced = [(picks, reached) for picks, reached in search.near.items() if _price(search, problem, picks) < below]
+    return [search.fleet(picks) for picks, _ in sorted(priced, key=lambda row: (-row[1], row[0]))]
+
+
+def cheapest_held(
+    search: FleetSearch, problem: Problem, below: float = np.inf, allowed: BoolArray | None = None
+) -> tuple[Picks, float] | None:
+    """The cheapest fleet of one pool or two that holds, within the limits and below some cost, and its cost [$/h].
+
+    problem: the instance's own, or one that differs in prices and limits alone; allowed (settings,): which may be used.
+    Of fleets that cost the same, one that survives the loss of a replica and has the most room (`preferred`).
+    """
+    free = np.ones(search.settings.size, dtype=np.bool_) if allowed is None else allowed
+    held = _cheapest_pairs(search, problem, below, free)
+    most = min((cost * NO_DEARER for _, cost in held), default=below)
+    held += _cheapest_alone(search, problem, most, free)
+    if not held:
+        return None
+    least = min(cost for _, cost in held)
+    tied = [picks for picks, cost in held if cost <= least * (1.0 + SAME_COST)]
+    simplest = sorted(tied, key=lambda picks: _simplicity(search, picks))
+    best = preferred(simplest, lambda picks: _stages(search, picks) > len(picks), search.survives, search.carries)
+    return best, _price(search, problem, best)
+
+
+def _stages(search: FleetSearch, picks: Picks) -> float:
+    """Pipeline stages of one engine of each pool, summed."""
+    return sum(float(search.instance.tables.pipeline[int(search.settings.shape[setting])]) for setting, _ in picks)
+
+
+def _simplicity(search: FleetSearch, picks: Picks) -> tuple[object, ...]:
+    """What decides between fleets of one cost and as much room: pools, pipeline stages, then names."""
+    tables, shapes = search.instance.tables, [int(search.settings.shape[setting]) for setting, _ in picks]
+    offers = search.instance.problem.offers
+    names = tuple(offers[int(tables.offer[shape])].accelerator.name for shape in shapes)
+    return len(picks), _stages(search, picks), names, picks
+
+
+def _cheapest_pairs(search: FleetSearch, problem: Problem, below: float, free: BoolArray) -> list[tuple[Picks, float]]:
+    """Of a prefill and a decode pool, all of the least cost: best first, by the decode engines one more each time.
+
+    What waits is either a fleet that holds, or one that no fleet of so many decode engines undercuts: then the fewest
+    prefill engines beside them are looked for, and one decode engine more waits next.
+    """
+    waiting = [(cost, picks, False) for cost, picks in _pairs(search, problem, below, free)]
+    heapq.heapify(waiting)
+    ceiling = below * (1.0 - SAME_COST)
+    cheapest: list[tuple[Picks, float]] = []
+
+    def wait(picks: Picks, *, held: bool) -> float:
+        price = _price(search, problem, picks)
+        if price < ceiling:
+            heapq.heappush(waiting, (price, picks, held))
+        return price
+
+    for looks in range(MOST_LOOKS + 1):
+        if not waiting or waiting[0][0] >= ceiling or search.cut_short(looks):
+            break
+        cost, picks, held = heapq.heappop(waiting)
+        if held:
+            cheapest.append((picks, cost))
+            continue
+        enough = [search.enough(setting, search.most(setting)) for setting, _ in picks]
+        raised = tuple((pick[0], max(pick[1], count or 0)) for pick, count in zip(picks, enough, strict=True))
+        if None in enough:
+            continue
+        if raised != picks:
+            wait(raised, held=False)
+            continue
+        (prefill, engines), decode = picks
+        most = _affordable(search, problem, (prefill, engines), ceiling, (decode,))
+        if search.holds(((prefill, most), decode)):
+            price = wait(_fewest_beside(search, (prefill, engines), most, decode), held=True)
+            ceiling = min(ceiling, price * (1.0 + SAME_COST))
+        if decode[1] < search.most(decode[0]):
+            wait(((prefill, engines), (decode[0], decode[1] + 1)), held=False)
+    return cheapest
+
+
+def _fewest_beside(search: FleetSearch, prefill: tuple[int, int], most: int, decode: tuple[int, int]) -> Picks:
+    """The fewest prefill engines, at least those picked, that hold beside decode engines; `most` do."""
+    setting, least = prefill
+    count = bisected(least - 1, most, lambda count: not search.holds(((setting, count), decode)))[1]
+    return (setting, count), decode
+
+
+def bisected(low: int, high: int, good: Callable[[int], bool]) -> tuple[int, int]:
+    """The last number that is good and the first that is not, between `low`, which is, and `high`, which is not."""
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if good(middle) else (low, middle)
+    return low, high
+
+
+def most_engines(
+    problem: Problem, others: FloatArray | IntArray, each: FloatArray, top: IntArray, below: float = np.inf
+) -> IntArray:
+    """Engines, `top` at most, that the limits allow beside other GPUs for less than `below` [$/h], (rows,).
+
+    others, each (rows, offers): GPUs of the other pools, and of one engine; its pool has spares too.
+    """
+    low, high, spares = np.zeros(top.size, dtype=np.int64), top + 1, problem.constraints.spare_replicas
+    while (high - low > 1).any():
+        middle = np.maximum((low + high) // 2, 1)
+        gpus = others + each * (middle + spares)[:, None]
+        fits = within_limits(problem, gpus) & (gpu_cost(problem, gpus) < below * (1.0 - SAME_COST))
+        low, high = np.where(fits & (high > middle), middle, low), np.where(fits, high, middle)
+    return low
+
+
+def _affordable(
+    search: FleetSearch, problem: Problem, pick: tuple[int, int], ceiling: float, others: Picks = ()
+) -> int:
+    """Engines of a setting that cost less than `ceiling` beside others, `FleetSearch.most` at most; those picked do."""
+    setting, least = pick
+    most = max(search.most(setting), least) + 1
+    return bisected(least, most, lambda count: _price(search, problem, ((setting, count), *others)) < ceiling)[0]
+
+
+def _cheapest_alone(search: FleetSearch, problem: Problem, below: float, free: BoolArray) -> list[tuple[Picks, float]]:
+    """Of one colocated pool, all of the least cost: of each setting as many engines as cost no more, or as hold.
+
+    Of engines that differ in their batch limits alone the largest limit comes first; a smaller one is of use only where
+    that makes long steps shorter, so it is looked at only for fewer engines, and only where TPOT was what was missed.
+    """
+    cheapest: list[tuple[Picks, float]] = []
+    settings, fewest, spoiled = search.settings, dict[tuple[int, int], tuple[int, int]](), dict[tuple[int, int], bool]()
+    alone = np.flatnonzero(free & (settings.role == COLOCATED))
+    least = np.array([_price(search, problem, ((int(setting), int(search.least[setting])),)) for setting in alone])
+    for place in np.lexsort((-settings.seqs[alone], least)):
+        setting = int(alone[place])
+        alike = int(settings.shape[setting]), int(settings.chunk[setting])
+        if least[place] >= below * (1.0 - SAME_COST) or search.cut_short():
+            break
+        most = _affordable(search, problem, (setting, int(search.least[setting])), below * (1.0 - SAME_COST))
+        first, enough = fewest.get(alike, (setting, most + 1))
+        most = min(most, enough - 1)
+        if first != setting:
+            if (first, most) not in spoiled:
+                spoiled[first, most] = search.spoiled_by_steps(first, most)
+            if not spoiled[first, most]:
+                continue
+        count = search.enough(setting, most)
+        fewest[alike] = first, most + 1 if count is None else count
+        if count is not None:
+            picks = ((setting, count),)
+            cheapest.append((picks, _price(search, problem, picks)))
+            below = min(below, cheapest[-1][1] * NO_DEARER)
+    return cheapest
+
+
+def _price(search: FleetSearch, problem: Problem, picks: Picks) -> float:
+    """Cost of a fleet [$/h], infinite where the limits forbid it."""
+    gpus = np.zeros(len(problem.offers))
+    spares, tables = problem.constraints.spare_replicas, search.instance.tables
+    for setting, count in picks:
+        shape = search.settings.shape[setting]
+        gpus[tables.offer[shape]] += (count + spares) * tables.gpus[shape]
+    return float(gpu_cost(problem, gpus)) if bool(within_limits(problem, gpus)) else np.inf
+
+
+def _pairs(search: FleetSearch, problem: Problem, below: float, free: BoolArray) -> list[tuple[float, Picks]]:
+    """Every pair of as few engines as keep up that the limits allow and that costs less: cost, pools."""
+    settings, tables, least = search.settings, search.instance.tables, search.least
+    if not problem.constraints.fits((Role.PREFILL, Role.DECODE)):
+        return []
+    ends = [np.flatnonzero(free & (settings.role == role)) for role in (PREFILL, DECODE)]
+    first, second = np.nonzero(tables.talks[np.ix_(settings.shape[ends[0]], settings.shape[ends[1]])])
+    first, second = ends[0][first], ends[1][second]
+    gpus = search.gpus_each() * (least + problem.constraints.spare_replicas)[:, None]
+    need = gpus[first] + gpus[second]
+    cost = gpu_cost(problem, need)
+    cheaper = np.flatnonzero(within_limits(problem, need) & (cost < below * (1.0 - SAME_COST)))
+    return [(float(cost[at]), tuple((int(end[at]), int(least[end[at]])) for end in (first, second))) for at in cheaper]
+
+
+def settled(instance: Instance, fleet: Fleet) -> Fleet:
+    """The fleet with the smallest batch limits that let no more requests miss at the most that each pool can take.
+
+    The search takes the largest; smaller ones take no room from the fleet, nor from a pool beside others that are busy.
+    """
+    pools = list(fleet.pools)
+    most = goodput_volume(instance, fleet)
+    volume = min(most, 1.0)
+    for index, pool in enumerate(pools):
+        if pool.role is Role.PREFILL:
+            continue
+        alone = max(volume * pool_headroom(instance, fleet, index, volume).load, most)
+        target = pool_state(instance, pool, alone).full * (1.0 + 1e-3) + 1e-6
+        for seqs in instance.tables.limits_below(pool.seqs):
+            less = replace(pool, seqs=seqs)
+            state = pool_state(instance, less, alone)
+            if state.stable and state.full <= target:
+                pools[index] = less
+                break
+    smaller = Fleet(tuple(pools))
+    return smaller if holds(instance, predict_misses(instance, smaller, most / (1.0 + AS_MUCH))) else fleet
+
+
+def evaluated(instance: Instance, late: Late = never) -> FleetSearch:
+    """The search among the engines of an instance; late: whether no more fleets are to be looked at."""
+    return FleetSearch.of(instance, make_settings(instance), late)
+
+
+def at_best_split(instance: Instance, late: Late = never) -> FleetSearch:
+    """The same with end-to-end limits split between first and later tokens where the cheapest fleet costs least.
+
+    A request that keeps the parts keeps the whole, so a plan for any split is a plan.
+    """
+    flows = list(splits(instance.problem))
+    if len(flows) == 1:
+        return evaluated(instance, late)
+    best, least = evaluated(replace(instance, flows=flows[0]), late), math.inf
+    free = pools_apart(instance.problem)
+    if instance.problem.objective.goal is Goal.MIN_COST and not classes_apart(instance.problem):
+        for place, split in enumerate(flows):
+            search = evaluated(replace(instance, flows=split), late) if place else best
+            cheaper = None if place and late() else cheapest_held(search, free, least)
+            if cheaper is not None:
+                best, least = search, cheaper[1]
+    return best
+
+
+def unmixed(search: FleetSearch, allowed: BoolArray | None = None) -> Fleet:
+    """The cheapest fleet of one pool or two that holds; empty where there is none.
+
+    allowed (settings,): which engines it may have.
+    """
+    cheapest = cheapest_held(search, pools_apart(search.instance.problem), allowed=allowed)
+    return Fleet(()) if cheapest is None else settled(search.instance, search.fleet(cheapest[0]))
+
+
+def roomiest(fleets: Sequence[Choice], carries: Callable[[Choice, float], bool]) -> Choice:
+    """The fleet that keeps its goals at the highest multiple of the demand; the first of such that have as much.
+
+    fleets: that all hold at the demand itself, the one that is preferred first; carries: whether one keeps its goals at
+    a multiple of the demand. The room of the best so far is known between `low` and `high`, and found more exactly only
+    as far as it takes to tell that another has less, or more.
+    """
+    best, low, high = fleets[0], 1.0, MOST_ROOM
+    for other in fleets[1:]:
+        while (more := low * (1.0 + AS_MUCH)) < MOST_ROOM and carries(other, more):
+            if high <= more or (high < MOST_ROOM and carries(other, high)):
+                best, low, high = other, max(more, high), MOST_ROOM
+                break
+            middle = min(low * ROOM_STEP, (low + high) / 2.0)
+            low, high = (middle, high) if carries(best, middle) else (low, middle)
+    return best
+
+
+def foreseeable(
+    fleets: Sequence[Choice], piped: Callable[[Choice], bool], carries: Callable[[Choice, float], bool]
+) -> list[Choice]:
+    """Those of the fleets that are no pipelines and have AMPLE room; all of them where there are none.
+
+    piped: whether a fleet has pipelines; carries: whether it keeps its goals at a multiple of the demand.
+    """
+    if not any(map(piped, fleets)):
+        return list(fleets)
+    return [fleet for fleet in fleets if not piped(fleet) and carries(fleet, AMPLE)] or list(fleets)
+
+
+def preferred(
+    fleets: Sequence[Choice],
+    piped: Callable[[Choice], bool],
+    survives: Callable[[Choice], bool],
+    carries: Callable[[Choice, float], bool],
+) -> Choice:
+    """The roomiest of the foreseeable ones that survive the loss of a replica; of all foreseeable ones if none does."""
+    likely = foreseeable(fleets, piped, carries)
+    return roomiest([fleet for fleet in likely if survives(fleet)] or likely, carries)
+
+
+def roomiest_fleet(instance: Instance, fleets: Sequence[Fleet]) -> Fleet:
+    """The same by the evaluation of those that some target can route; with as much room, the one of fewest pools."""
+
+    def stages(fleet: Fleet) -> float:
+        return sum(float(instance.tables.pipeline[pool.shape]) for pool in fleet.pools)
+
+    def carries(fleet: Fleet, volume: float) -> bool:
+        return holds(instance, predict_misses(instance, fleet, volume))
+
+    def survives(fleet: Fleet) -> bool:
+        return all(pool_survives(instance, pool) for pool in fleet.pools)
+
+    able = [fleet for fleet in fleets if _routable(instance, fleet)] or fleets
+    simplest = sorted(able, key=lambda fleet: (len(fleet.pools), stages(fleet)))
+    return preferred(simplest, lambda fleet: stages(fleet) > len(fleet.pools), survives, carries)
+
+
+def pool_survives(instance: Instance, pool: FleetPool) -> bool:
+    """Whether a pool keeps up with its part of the demand with a replica less."""
+    return pool.replicas > 1 and pool_state(instance, replace(pool, replicas=pool.replicas - 1), 1.0).stable
+
+
+def _routable(instance: Instance, fleet: Fleet) -> bool:
+    """Whether some target of the engine has a router for the pools, which get each length whole."""
+    return gets_whole(fleet) and any_target(instance.problem.engine).gateway.allows([pool.role for pool in fleet.pools])
