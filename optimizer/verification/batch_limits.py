@@ -14,10 +14,9 @@ from optimizer.fleets.fleet import Fleet
 from optimizer.loads.instance import Instance
 from optimizer.loads.late import Late
 
-from .simulated_goodput import OutOfTimeError
-from .simulation_record import goodput_of
-from .tune import valid
-from .verdict import Bench, Verdict
+from .bench import Bench, Verdict, valid
+from .goodput import OutOfTimeError
+from .record import goodput_of
 
 HIGHER = 2
 """Places in the table of batch limits by which they are raised in a step: it doubles them."""

@@ -20,7 +20,7 @@ from costmodel.engine import Role
 from optimizer.fleets.evaluate import holds, predict_misses
 from optimizer.loads.instance import Instance
 
-from .verdict import Verdict
+from .bench import Verdict
 
 STEP, TOP = 1.02, 35
 """Factor from one rung to the next, and the last of them: steps that take twice as long."""

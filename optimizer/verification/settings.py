@@ -25,10 +25,9 @@ from optimizer.fleets.evaluate import promise
 from optimizer.fleets.fleet import Fleet, FleetPool
 from optimizer.loads.instance import Instance
 
-from .pressed import MORE
-from .simulated_goodput import OutOfTimeError, RatePoint
-from .tune import chunks_of, valid
-from .verdict import Bench, Distance, Key, Verdict, fleet_key
+from .bench import Bench, Distance, Key, Verdict, chunks_of, fleet_key, valid
+from .confirm import MORE
+from .goodput import OutOfTimeError, RatePoint
 
 FURTHER = 2
 """Places in the tables by which a setting is moved at most: chunks to about four times as many tokens, batch limits to

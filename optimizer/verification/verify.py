@@ -29,11 +29,10 @@ from optimizer.rivals.allowed import allowed
 from optimizer.rivals.fewer import with_replicas
 from optimizer.rivals.room import TIED, roomiest_fleet
 
+from .bench import Bench, Key, Verdict, fleet_key, with_one_life
 from .cuts import Rungs, raised, slower
 from .judge import Outcome
-from .second_life import with_one_life
 from .settings import other_settings
-from .verdict import Bench, Key, Verdict, fleet_key
 
 ROUNDS = 6
 """Repairs of one candidate after each other."""

@@ -26,9 +26,8 @@ from optimizer.rivals.allowed import allowed
 from optimizer.rivals.fewer import Named, fewer_replicas, with_replicas
 from optimizer.rivals.per_class import classes_apart
 
-from .second_life import with_one_life
+from .bench import Bench, Key, Verdict, fleet_key, with_one_life
 from .settings import other_settings
-from .verdict import Bench, Key, Verdict, fleet_key
 from .verify import Mend, Tried
 
 IntArray = NDArray[np.int64]
