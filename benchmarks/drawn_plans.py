@@ -45,8 +45,8 @@ from optimizer.recommend.level import Level  # noqa: E402
 from optimizer.recommend.optimize import optimize  # noqa: E402
 from optimizer.rivals.allowed import allowed  # noqa: E402
 from optimizer.rivals.fewer import with_replicas  # noqa: E402
+from optimizer.verification.bench import valid  # noqa: E402
 from optimizer.verification.judge import Judgement, judge  # noqa: E402
-from optimizer.verification.tune import valid  # noqa: E402
 from reports.words import limited_cell  # noqa: E402
 
 RUNS = 4

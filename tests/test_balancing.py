@@ -16,9 +16,9 @@ from optimizer.loads.instance import Instance
 from optimizer.plans.plan import Plan
 from optimizer.plans.plan_fields import Quantiles
 from optimizer.plans.plan_simulation import JudgedFleet, SimulatedLatencies
-from optimizer.verification.balancing import by_requests
+from optimizer.verification.bench import make_bench
+from optimizer.verification.confirm import by_requests
 from optimizer.verification.judge import simulated_fleet
-from optimizer.verification.verdict import make_bench
 from pdplan.cli import run
 from reports.deploy.differences import differences
 from reports.deploy.files import deployment_files

@@ -11,8 +11,8 @@ from optimizer.fleets.evaluate import goodput_volume
 from optimizer.fleets.fleet import Fleet, FleetPool
 from optimizer.loads.instance import Instance
 from optimizer.verification.batch_limits import raised, with_larger_batches
-from optimizer.verification.simulation_record import goodput_of
-from optimizer.verification.verdict import Bench, fleet_key
+from optimizer.verification.bench import Bench, fleet_key
+from optimizer.verification.record import goodput_of
 from tests.optimizer_cases import instance_of, problem, slo, space, workload
 from tests.optimizer_cases import limit as place
 

@@ -25,7 +25,8 @@ from optimizer.loads.instance import Instance
 from optimizer.loads.lanes import lockstep
 from optimizer.loads.settings import ROLES, make_settings
 from optimizer.rivals.by_evaluation import keeping_up
-from optimizer.verification.judge import simulated_fleet, simulated_trace
+from optimizer.verification.demand import simulated_trace
+from optimizer.verification.judge import simulated_fleet
 from search_spaces.engines import load_serving_policy
 from tests.lane_cases import at_rate, compared, lane_fleet, lane_instance, shape_with
 from tests.optimizer_cases import limit

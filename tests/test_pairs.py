@@ -23,7 +23,7 @@ from optimizer.recommend.level import Level
 from optimizer.recommend.optimize import optimize as optimize_at
 from optimizer.rivals.leanest import evaluated, leanest
 from optimizer.solver.program import Builder, solve
-from optimizer.verification.judge import simulated_trace
+from optimizer.verification.demand import simulated_trace
 from optimizer.verification.tune import knobs_of
 from search_spaces.dtype_support import engine_refused, kv_refused, weights_refused
 from search_spaces.enumeration import Shape

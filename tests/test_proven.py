@@ -17,8 +17,8 @@ from optimizer.plans.proof import Proof
 from optimizer.recommend import proven
 from optimizer.recommend.judged import proof_of
 from optimizer.recommend.proven import TUNED, Solved
+from optimizer.verification.bench import Bench, Verdict
 from optimizer.verification.tune import Wish
-from optimizer.verification.verdict import Bench, Verdict
 from optimizer.verification.waste import Lean
 from tests.small_fleets import apart, small
 from tests.test_verified_search import Oracle

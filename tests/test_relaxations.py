@@ -15,8 +15,8 @@ from optimizer.recommend.judged import goal_missed
 from optimizer.recommend.level import Level
 from optimizer.recommend.lifting import lifts
 from optimizer.recommend.optimize import optimize as optimize_at
+from optimizer.verification.bench import Bench
 from optimizer.verification.judge import Judgement, judge
-from optimizer.verification.verdict import Bench
 from search_spaces.problem import Constraints, Problem, Routing
 from tests.optimizer_cases import offer, problem, space, workload
 from tests.small_problems import given, optimize

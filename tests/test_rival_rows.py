@@ -27,7 +27,7 @@ from optimizer.recommend.rival_rows import (
     compared,
 )
 from optimizer.rivals.alternatives import Kind, Rival, rival_row
-from optimizer.verification.verdict import Bench, Verdict, fleet_key
+from optimizer.verification.bench import Bench, Verdict, fleet_key
 from optimizer.verification.verify import Mend, Resolve
 from tests.optimizer_cases import instance_of, offer, problem
 from tests.small_fleets import apart, replicas, small

@@ -24,10 +24,9 @@ from optimizer.recommend.optimize import resolver_of
 from optimizer.rivals.allowed import allowed
 from optimizer.rivals.fewer import fewer_replicas, without_pool
 from optimizer.rivals.leanest import evaluated
-from optimizer.verification.blame import Blame
+from optimizer.verification.bench import Bench, Verdict, fleet_key
 from optimizer.verification.cuts import PROMPTS, TOKENS, TOP, raised, slower
-from optimizer.verification.judge import ClassJudgement, Judgement
-from optimizer.verification.verdict import Bench, Verdict, fleet_key
+from optimizer.verification.judge import Blame, ClassJudgement, Judgement
 from optimizer.verification.verify import ROUNDS, SEARCHES, cheapest_verified, repaired
 from optimizer.verification.waste import first_that_holds, smaller, without_waste
 from search_spaces.problem import Constraints, Routing

@@ -20,12 +20,10 @@ from optimizer.fleets.evaluate import promise
 from optimizer.fleets.fleet import Fleet
 from optimizer.loads.instance import Instance
 from optimizer.verification import settings as others
-from optimizer.verification.blame import Blame
-from optimizer.verification.judge import ClassJudgement, Judgement, Outcome
+from optimizer.verification.bench import Bench, Verdict, valid
+from optimizer.verification.goodput import OutOfTimeError, RatePoint
+from optimizer.verification.judge import Blame, ClassJudgement, Judgement, Outcome
 from optimizer.verification.settings import MOST_LOOKS, NEAR, other_settings
-from optimizer.verification.simulated_goodput import OutOfTimeError, RatePoint
-from optimizer.verification.tune import valid
-from optimizer.verification.verdict import Bench, Verdict
 from tests.optimizer_cases import instance_of, limit, problem, slo, space, workload
 from tests.small_fleets import pool
 

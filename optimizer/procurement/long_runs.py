@@ -12,8 +12,9 @@ from dataclasses import replace
 
 from optimizer.fleets.fleet import Fleet
 from optimizer.loads.instance import Instance
-from optimizer.verification.judge import SEEDS, Judgement, Outcome, Run, judge, judge_runs, simulated_trace
-from optimizer.verification.verdict import LIFETIMES, LONGEST, MOST_REQUESTS, in_system
+from optimizer.verification.bench import LIFETIMES, LONGEST, MOST_REQUESTS, in_system
+from optimizer.verification.demand import SEEDS, simulated_trace
+from optimizer.verification.judge import Judgement, Outcome, Run, judge, judge_runs
 
 LONGER = 2
 """Factor from one run to the next."""

@@ -15,10 +15,10 @@ from optimizer.plans.evaluation import FleetEvaluation, PoolNeed, Provisioning
 from optimizer.plans.plan import Plan, Status
 from optimizer.plans.plan_simulation import JudgedFleet
 from optimizer.plans.proof import Proof
+from optimizer.verification.bench import REPLICATIONS, Bench, Verdict, make_bench
 from optimizer.verification.confirm import MOST_BETWEEN, confirmed, on_fresh_requests
 from optimizer.verification.judge import Judgement, Outcome
-from optimizer.verification.simulation_record import Trail, judged_fleet
-from optimizer.verification.verdict import REPLICATIONS, Bench, Verdict, make_bench
+from optimizer.verification.record import Trail, judged_fleet
 from search_spaces.contracts import HOURS_PER_MONTH
 from search_spaces.fields import member, stated
 from search_spaces.fleet_file import StatedFleet

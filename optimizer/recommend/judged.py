@@ -16,19 +16,11 @@ from optimizer.loads.late import Late
 from optimizer.plans.plan import Alternative, Binding, Plan, Status
 from optimizer.plans.proof import OPTIMAL_GAP, Proof, bound_for, proof_of_judged
 from optimizer.rivals.alternatives import recommended
-from optimizer.verification.balancing import by_requests
-from optimizer.verification.confirm import confirmed
-from optimizer.verification.miss_words import miss_words
-from optimizer.verification.simulated_goodput import OutOfTimeError, goodput_among
-from optimizer.verification.simulation_record import (
-    Trail,
-    as_simulated,
-    other_rates,
-    simulated_error_bars,
-    simulation_of,
-)
+from optimizer.verification.bench import Bench, Verdict, make_bench, miss_words
+from optimizer.verification.confirm import by_requests, confirmed
+from optimizer.verification.goodput import OutOfTimeError, goodput_among
+from optimizer.verification.record import Trail, as_simulated, other_rates, simulated_error_bars, simulation_of
 from optimizer.verification.tune import Wish
-from optimizer.verification.verdict import Bench, Verdict, make_bench
 from optimizer.verification.verify import Searched
 from optimizer.verification.waste import Lean
 from search_spaces.problem import Goal

@@ -17,7 +17,7 @@ from optimizer.loads.instance import Instance
 from optimizer.loads.late import Late
 from optimizer.plans.proof import proof_of_judged
 from optimizer.rivals.alternatives import Rival, recommended
-from optimizer.verification.verdict import Key, fleet_key
+from optimizer.verification.bench import Key, fleet_key
 from search_spaces.problem import Goal, Problem
 
 from .nearest_miss import by_formula

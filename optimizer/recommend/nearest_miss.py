@@ -18,7 +18,7 @@ from optimizer.loads.instance import Instance
 from optimizer.loads.late import Late, never
 from optimizer.plans.plan import Alternative, Binding, Status
 from optimizer.rivals.leanest import at_best_split
-from optimizer.verification.verdict import Verdict
+from optimizer.verification.bench import Verdict
 from search_spaces.problem import Goal, Slo
 
 from .formula_search import cheapest_by_formula

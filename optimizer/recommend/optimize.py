@@ -23,8 +23,8 @@ from optimizer.plans.proof import proof_of_judged
 from optimizer.rivals.alternatives import recommended
 from optimizer.rivals.by_evaluation import Evaluated
 from optimizer.rivals.leanest import at_best_split, leanest
+from optimizer.verification.bench import make_bench
 from optimizer.verification.tune import Wish
-from optimizer.verification.verdict import make_bench
 from optimizer.verification.verify import Resolve
 from search_spaces.bounds import TIME_LIMIT
 from search_spaces.engines import load_engine_overhead

@@ -26,11 +26,10 @@ from optimizer.plans.proof import Proof, bound_for, gap_of
 from optimizer.rivals.allowed import allowed
 from optimizer.rivals.alternatives import SAME, Kind, kinds, recommended, why_not
 from optimizer.rivals.fewer import fewer_replicas
+from optimizer.verification.bench import BRIEFLY, Bench, Verdict, miss_words
 from optimizer.verification.confirm import confirmed_once
-from optimizer.verification.miss_words import miss_words
+from optimizer.verification.record import latencies
 from optimizer.verification.settings import other_settings
-from optimizer.verification.simulation_record import latencies
-from optimizer.verification.verdict import BRIEFLY, Bench, Verdict
 from optimizer.verification.verify import Judge, Mend, Resolve, cheapest_verified
 from optimizer.verification.waste import smaller
 

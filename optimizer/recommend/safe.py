@@ -21,9 +21,9 @@ from optimizer.plans.proof import Proof
 from optimizer.rivals.by_evaluation import SAME_COST
 from optimizer.rivals.leanest import at_best_split, unmixed
 from optimizer.rivals.per_class import classes_apart
+from optimizer.verification.bench import Verdict, make_bench
 from optimizer.verification.confirm import MOST_CONFIRMED, confirmed
 from optimizer.verification.judge import Outcome
-from optimizer.verification.verdict import Verdict, make_bench
 
 from .formula_search import cheapest_by_formula
 from .level import Brake

@@ -9,10 +9,10 @@ from costmodel.errors import InputError
 from optimizer.fleets.fleet import Fleet
 from optimizer.loads.instance import Instance
 from optimizer.plans.plan_simulation import TunedFleet, Tuning
+from optimizer.verification.bench import Bench, Verdict
 from optimizer.verification.judge import Outcome
-from optimizer.verification.simulation_record import tuned_fleet, tuning_record
+from optimizer.verification.record import tuned_fleet, tuning_record
 from optimizer.verification.tune import JUDGED, NOTABLE, SAMPLER, Look, Wish, front, tail_of, tuned
-from optimizer.verification.verdict import Bench, Verdict
 from optimizer.verification.waste import Lean, without_waste
 from search_spaces.problem import Goal, Problem
 

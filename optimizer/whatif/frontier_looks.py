@@ -20,7 +20,7 @@ from pathlib import Path
 
 from optimizer.plans.plan_pools import engine_counts
 from optimizer.rivals.by_evaluation import settled
-from optimizer.verification.verdict import REPLICATIONS
+from optimizer.verification.bench import REPLICATIONS
 from search_spaces.problem import Problem
 
 from .frontier import (

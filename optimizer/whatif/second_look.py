@@ -17,10 +17,9 @@ from functools import lru_cache
 from optimizer.fleets.fleet import Fleet
 from optimizer.loads.instance import Instance, at_volume
 from optimizer.recommend.rival_rows import overall
+from optimizer.verification.bench import REPLICATIONS, Verdict, make_bench, miss_words
 from optimizer.verification.confirm import confirmed_once
 from optimizer.verification.judge import Outcome
-from optimizer.verification.miss_words import miss_words
-from optimizer.verification.verdict import REPLICATIONS, Verdict, make_bench
 from optimizer.verification.verify import ROUNDS
 from search_spaces.problem import Problem
 
