@@ -42,7 +42,7 @@ from optimizer.loads.late import Late, never
 from optimizer.rivals.allowed import allowed
 
 from .demand import SEEDS, Demand, recorded_trace, simulated_trace
-from .goodput import Trials
+from .goodput import Goodput, Trials, goodput_among
 from .judge import (
     Blame,
     ClassJudgement,
@@ -80,6 +80,9 @@ SETTLED = 20.0
 of it still share, its interval counts (`share_of`) [1]."""
 CLEAR = 0.001
 """Chance at most that a fleet misses a goal of which a short run is clear [1]; the first confirmations allow more."""
+GOODPUT_TOLERANCE = 0.08
+"""Distance of the rates between which the goodput of a plan lies; a run of some thousand requests tells no more."""
+
 Distance = tuple[bool, float]
 """Whether a fleet falls behind, and the share by which its worst class misses; negative where it holds."""
 PoolKey = tuple[object, ...]
@@ -233,14 +236,18 @@ class Verdict:
         return self.judgement.overload.overloaded, self.shortfall
 
 
+Tried = tuple[str, Verdict]
+"""A fleet that was simulated, and what it is called."""
+
+
 @dataclass(slots=True)
 class Bench:
     """Judges fleets of one instance, each once.
 
     seed: of the first run; requests: of a full run of the whole fleet; probability: quantile of the step times;
     volume: multiple of the demand; least: full runs of a fleet that holds; verdicts: of all fleets so far, in order;
-    late: whether no more runs are to be made, asked before each; trials: of fleets at other rates, by their requests;
-    replays: of fleets that recorded requests in order were tried on.
+    looks: of a short run each; late: whether no more runs are to be made, asked before each; trials: of fleets at other
+    rates, by their requests; replays: of fleets that recorded requests in order were tried on.
     """
 
     instance: Instance
@@ -250,6 +257,7 @@ class Bench:
     volume: float = 1.0
     least: int = 2
     verdicts: dict[Key, Verdict] = field(default_factory=dict)
+    looks: dict[Key, Verdict] = field(default_factory=dict)
     late: Late = never
     trials: dict[tuple[Key, int], Trials] = field(default_factory=dict)
     replays: dict[Key, Judgement] = field(default_factory=dict)
@@ -266,10 +274,23 @@ class Bench:
         """Judge a fleet that is confirmed before it is taken, by a short run where that is clear; or repeat it."""
         key = fleet_key(fleet)
         if key not in self.verdicts:
-            found = self._clear(self.part(fleet))
-            made = self._judge(fleet, REPLICATIONS[-1]) if found is None else self._in_order(fleet, found)
-            self.verdicts[key] = made
+            look = self.look(fleet)
+            self.verdicts[key] = look if look.held or look.replayed else self._judge(fleet, REPLICATIONS[-1])
         return self.verdicts[key]
+
+    def look(self, fleet: Fleet) -> Verdict:
+        """What one short run says of a fleet; it holds where that is clear, and its queues and batches forget in it."""
+        key = fleet_key(fleet)
+        if key not in self.looks:
+            part = self.part(fleet)
+            engines = simulated_fleet(self.instance, part.fleet, self.probability)
+            runs = self.runs(part, engines, min(part.short, part.requests), 0, 1)
+            found, told = judge_runs(self.instance, engines, runs), (self.instance, part.fleet, part.volume)
+            clear = found.proven and fullest(engines, runs) <= HALF
+            clear = clear and judge_runs(self.instance, engines, runs, tail=CLEAR).proven
+            forgets = clear and RELAXATIONS * memory(*told) <= part.short and SETTLED * settling(*told) <= part.short
+            self.looks[key] = self._in_order(fleet, found) if forgets else self.settled(fleet, found, held=False)
+        return self.looks[key]
 
     def judged(self, fleet: Fleet) -> bool:
         """Whether the fleet was judged before."""
@@ -340,18 +361,10 @@ class Bench:
         fault, lean = blame(self.instance, found), replace(found, runs=())
         return Verdict(fleet, cost, lean, False, fault, number, stuck is not None)
 
-    def _clear(self, part: Slice) -> Judgement | None:
-        """What a short run says of a fleet that clearly holds, if its queues and batches forget often enough in it."""
-        told = self.instance, part.fleet, part.volume
-        if not (RELAXATIONS * memory(*told) <= part.short and SETTLED * settling(*told) <= part.short):
-            return None
-        engines = simulated_fleet(self.instance, part.fleet, self.probability)
-        made = self.runs(part, engines, min(part.short, part.requests), 0, 1)
-        clear = fullest(engines, made) <= HALF and judge_runs(self.instance, engines, made, tail=CLEAR).proven
-        return judge_runs(self.instance, engines, made) if clear else None
-
     def _judge(self, fleet: Fleet, most: int) -> Verdict:
         part = self.part(fleet)
+        if most != BRIEFLY and self.look(fleet).judgement.missed:
+            return self.look(fleet)
         if not one_life(self.instance, part.fleet, part.volume):
             engines = simulated_fleet(self.instance, part.fleet, self.probability)
             early = self.stays_behind(part, engines, self.runs(part, engines, self.brief(part), 0, 1), 0)
@@ -398,8 +411,9 @@ class Bench:
 
     def _lengths(self, part: Slice, most: int) -> Iterator[int]:
         """Requests of the runs, rising, that may show a miss before a full one is made."""
-        yield self.brief(part) if most == BRIEFLY else min(part.short, part.requests)
-        if most > BRIEFLY and self.full(part) >= 2 * part.requests:
+        if most == BRIEFLY:
+            yield self.brief(part)
+        elif self.full(part) >= 2 * part.requests:
             yield part.requests
 
 
@@ -407,6 +421,19 @@ def make_bench(instance: Instance, volume: float = 1.0, least: int = 2, late: La
     """A bench for the demand times `volume`, with the problem's seed and at its confidence."""
     problem, requests = instance.problem, run_length(instance, volume)
     return Bench(instance, problem.seed, requests, slow_end(problem.confidence), volume, least, late=late)
+
+
+def goodput_of(bench: Bench, fleet: Fleet, by_formula: float, late: Late, *, held: bool = True) -> Goodput:
+    """The goodput of what is simulated of a fleet.
+
+    by_formula: what the formulas expect [1/s], which is tried first; held: whether it holds as planned.
+    """
+    part, step = bench.part(fleet), 1.0 + GOODPUT_TOLERANCE
+    demand = bench.instance.problem.workload.request_rate
+    expected = by_formula / demand / part.parts
+    start = max(part.volume * step, expected) if held else min(part.volume, expected or part.volume)
+    trials = bench.trials_of(part, part.requests, late)
+    return goodput_among(trials, GOODPUT_TOLERANCE, proven=part.volume if held else 0.0, start=start, step=step)
 
 
 def fullest(engines: SimulatedFleet, runs: Sequence[Run]) -> float:

@@ -21,7 +21,6 @@ from optimizer.fleets.error_bars import ENDS
 from optimizer.fleets.evaluate import QUANTILES
 from optimizer.fleets.fleet import Fleet, FleetPool, pool_config
 from optimizer.loads.instance import Instance
-from optimizer.loads.late import Late
 from optimizer.loads.loads import Resource
 from optimizer.plans.plan import Binding, ClassResult, ErrorBars, MetricResult, Plan, Range
 from optimizer.plans.plan_fields import Quantiles
@@ -38,12 +37,11 @@ from optimizer.plans.plan_simulation import (
 from search_spaces.problem import Goal
 from search_spaces.recorded import STRETCHES
 
-from .bench import Bench, Verdict, fleet_key
+from .bench import Bench, Tried, Verdict, fleet_key, goodput_of
 from .demand import recorded_trace
-from .goodput import Goodput, OutOfTimeError, RatePoint, goodput_among
+from .goodput import OutOfTimeError, RatePoint
 from .judge import ClassJudgement, Judgement, Run, in_time, judge_demands, simulated_fleet
 from .tune import Look, Tuned, Wish, front
-from .verify import Tried
 
 FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
@@ -55,8 +53,6 @@ CDF_SHARES: Final = tuple(
 """64 shares at which distributions are written down: evenly up to 0.9, then evenly in the logarithm of what is left."""
 CURVE: Final = (0.4, 0.7)
 """Rates of the latency curve below the planned one, as shares of it."""
-GOODPUT_TOLERANCE: Final = 0.08
-"""Distance of the rates between which the goodput of a plan lies; a run of some thousand requests tells no more."""
 BY_REQUESTS = "router: counts requests"
 """How the plan's fleet behind another router differs, in words."""
 POOL_LIMITS: Final = frozenset(map(str, Resource))
@@ -121,16 +117,6 @@ def simulated_rate(point: RatePoint, parts: int) -> SimulatedRate:
         overloaded=point.overloaded,
         classes=[latencies(one) for one in point.classes],
     )
-
-
-def goodput_of(bench: Bench, fleet: Fleet, by_formula: float, late: Late, *, held: bool = True) -> Goodput:
-    """The goodput of what is simulated of a fleet; by_formula: see `other_rates`; held: whether it holds as planned."""
-    part, step = bench.part(fleet), 1.0 + GOODPUT_TOLERANCE
-    demand = bench.instance.problem.workload.request_rate
-    expected = by_formula / demand / part.parts
-    start = max(part.volume * step, expected) if held else min(part.volume, expected or part.volume)
-    trials = bench.trials_of(part, part.requests, late)
-    return goodput_among(trials, GOODPUT_TOLERANCE, proven=part.volume if held else 0.0, start=start, step=step)
 
 
 def latencies(one: ClassJudgement) -> SimulatedLatencies:
