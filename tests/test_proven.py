@@ -19,7 +19,7 @@ from optimizer.recommend.judged import proof_of
 from optimizer.recommend.proven import TUNED, Solved
 from optimizer.verification.bench import Bench, Verdict
 from optimizer.verification.tune import Wish
-from optimizer.verification.waste import Lean
+from optimizer.verification.verify import Lean
 from tests.small_fleets import apart, small
 from tests.test_verified_search import Oracle
 

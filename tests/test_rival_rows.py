@@ -27,11 +27,11 @@ from optimizer.recommend.rival_rows import (
     compared,
 )
 from optimizer.rivals.alternatives import Kind, Rival, rival_row
-from optimizer.verification.bench import Bench, Verdict, fleet_key
-from optimizer.verification.verify import Mend, Resolve
+from optimizer.verification.bench import Verdict, fleet_key
+from optimizer.verification.verify import Resolve
 from tests.optimizer_cases import instance_of, offer, problem
 from tests.small_fleets import apart, replicas, small
-from tests.test_verified_search import Oracle, unmended
+from tests.test_verified_search import Oracle, mending
 
 APART = Kind("disaggregated_only", "only disaggregated pools", colocated=False)
 
@@ -47,9 +47,9 @@ def of_type(instance: Instance, name: str, *counts: int) -> Fleet:
     return Fleet(tuple(replace(pool, shape=shape) for pool in apart(instance, *counts).pools))
 
 
-def cheapest(bench: Any, best: float, *fleets: Fleet, resolve: Resolve | None = None, mend: Mend = unmended) -> Verdict:
+def cheapest(bench: Any, best: float, *fleets: Fleet, resolve: Resolve | None = None) -> Verdict:
     """best: cost of the recommended fleet [$/h]."""
-    found = _cheapest_of(bench, fleets, _judge(bench, best), resolve, mend)
+    found = _cheapest_of(bench, fleets, _judge(bench, best), resolve)
     assert found is not None
     return found
 
@@ -59,10 +59,8 @@ def test_a_rival_that_misses_gets_other_settings_before_a_dearer_one_is_shown() 
     bench: Any = Oracle(instance, (3, 1))
     first, dearer, mended = apart(instance, 2, 1), apart(instance, 4, 2), apart(instance, 3, 1)
 
-    def mend(bench: Bench, missed: Verdict) -> Fleet | None:
-        return mended if missed.fleet is first else None
-
-    assert cheapest(bench, 0.0, first, dearer, mend=mend).fleet is mended
+    with mending(lambda _, missed: [mended] if missed.fleet is first else []):
+        assert cheapest(bench, 0.0, first, dearer).fleet is mended
     assert len(bench.verdicts) == 2
 
 

@@ -21,8 +21,7 @@ from optimizer.verification.confirm import by_requests, confirmed
 from optimizer.verification.goodput import OutOfTimeError, goodput_among
 from optimizer.verification.record import Trail, as_simulated, other_rates, simulated_error_bars, simulation_of
 from optimizer.verification.tune import Wish
-from optimizer.verification.verify import Searched
-from optimizer.verification.waste import Lean
+from optimizer.verification.verify import Lean, Searched
 from search_spaces.problem import Goal
 
 from .level import Brake, Level

@@ -14,12 +14,10 @@ from optimizer.loads.settings import Settings
 from optimizer.plans.plan_simulation import Tuning
 from optimizer.plans.proof import Proof
 from optimizer.rivals.alternatives import Rival
-from optimizer.verification.batch_limits import with_larger_batches
 from optimizer.verification.bench import Bench
 from optimizer.verification.confirm import MOST_CONFIRMED, confirmed, without_room
 from optimizer.verification.tune import Wish
-from optimizer.verification.verify import Resolve, Searched, cheapest_verified
-from optimizer.verification.waste import Lean, without_waste
+from optimizer.verification.verify import Lean, Resolve, Searched, cheapest_verified, with_larger_batches, without_waste
 
 from .level import Brake
 from .tuning import with_tuning

@@ -29,9 +29,7 @@ from optimizer.rivals.fewer import fewer_replicas
 from optimizer.verification.bench import BRIEFLY, Bench, Verdict, miss_words
 from optimizer.verification.confirm import confirmed_once
 from optimizer.verification.record import latencies
-from optimizer.verification.settings import other_settings
-from optimizer.verification.verify import Judge, Mend, Resolve, cheapest_verified
-from optimizer.verification.waste import smaller
+from optimizer.verification.verify import Judge, Resolve, cheapest_verified, smaller
 
 from .proven import Solved, remembered
 
@@ -127,14 +125,12 @@ def _cheapest_confirmed(
     return found
 
 
-def _cheapest_of(
-    bench: Bench, fleets: Sequence[Fleet], judge: Judge, resolve: Resolve | None = None, mend: Mend = other_settings
-) -> Verdict | None:
+def _cheapest_of(bench: Bench, fleets: Sequence[Fleet], judge: Judge, resolve: Resolve | None = None) -> Verdict | None:
     """The cheapest of some fleets that counts, or of what they are mended to; else the nearest miss.
 
     None where the time was up before any was looked at.
     """
-    found = cheapest_verified(bench, fleets, resolve, mend, judge=judge, most=MOST_LOOKS, searches=SEARCHES)
+    found = cheapest_verified(bench, fleets, resolve, judge=judge, most=MOST_LOOKS, searches=SEARCHES)
     first = found.missed[0][1] if found.missed else None
     return first if found.winner is None else found.winner
 

@@ -13,7 +13,7 @@ from optimizer.verification.bench import Bench, Verdict
 from optimizer.verification.judge import Outcome
 from optimizer.verification.record import tuned_fleet, tuning_record
 from optimizer.verification.tune import JUDGED, NOTABLE, SAMPLER, Look, Wish, front, tail_of, tuned
-from optimizer.verification.waste import Lean, without_waste
+from optimizer.verification.verify import Lean, without_waste
 from search_spaces.problem import Goal, Problem
 
 from .level import Level
