@@ -4,8 +4,7 @@ Fleets wait in the order of their cost, of equal cost (to TIED) the one that `ro
 simulated (`bench`), and what came of it says which of its neighbors wait next:
 
 - One that misses asks for what costs as much or more: other settings of the pools to blame, which cost nothing, looked
-  at in one short run each; then more replicas in these pools; and the cheapest fleets by formula where the engines to
-  blame are as slow as they were simulated (`slower`).
+  at in one short run each; where none of them seem to hold, more replicas in these pools.
 - One that holds asks for what costs less: fewer replicas in one pool, ever more at once as long as that holds; where no
   replica can go, another engine shape in one pool, one pool of colocated engines for all, rivals cut down, and fleets
   that miss by formula but come near: as many of them as look promising.
@@ -13,8 +12,8 @@ simulated (`bench`), and what came of it says which of its neighbors wait next:
 A fleet is left out if one of the same engines with as many replicas or more in every pool was refuted.
 
 It ends: no fleet is simulated twice, and there are finitely many that cost less than one that holds. Before one holds,
-each miss adds the same engines with other settings, which are finitely many, and with more replicas, ROUNDS times after
-each other at most; there are SEARCHES searches by formula. What did not hold is never returned as a fleet that does.
+each miss adds the same engines with other settings, which are finitely many, or with more replicas, ROUNDS times after
+each other at most. What did not hold is never returned as a fleet that does.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -30,7 +29,7 @@ from numpy.typing import NDArray
 
 from costmodel.engine import Role
 from optimizer.fleets.build_plan import fleet_cost
-from optimizer.fleets.evaluate import goodput_volume, holds, predict_misses, promise
+from optimizer.fleets.evaluate import goodput_volume, promise
 from optimizer.fleets.fleet import Fleet, FleetPool
 from optimizer.fleets.pool_state import pool_state
 from optimizer.loads.instance import Instance
@@ -54,12 +53,6 @@ ROUNDS = 6
 """Repairs of one fleet by more replicas, after each other [1]; assumed: by then a pool has half as many again."""
 GROWTH = 0.03
 """Replicas that the first repair adds, as a share of the pool [1]; each further one twice as many, one at least."""
-SEARCHES = 3
-"""Searches by formula for fleets of slower engines [1]."""
-WORTH = 0.02
-"""Share by which the cheapest fleet that waits costs more than what a search might find for it to be made [1]."""
-STEP, TOP = 1.02, 35
-"""Factor by which steps of engines that missed are taken to be longer, and how often at most: twice as long [1]."""
 PLACES = 2
 """Places in the tables by which a setting is moved at most: chunks to about four times as many tokens, batch limits to
 twice as many requests [1]."""
@@ -75,17 +68,8 @@ MOST_SHAPES = 6
 
 CANDIDATE, REPAIRED = "found by formula", "repaired"
 """What the fleets are called that missed."""
-PROMPTS = ("prefill_alone", "prefill_time", "prefill_shared")
-"""Tables of the steps of prefill engines, the engine shapes along the first axis."""
-TOKENS = ("decode_base", "attention_slope", "mixed_alone", "mixed_base", "full_base")
-"""Of those of engines that generate, decode and colocated ones alike."""
-
-Resolve = Callable[[Instance], Fleet]
-"""Searches for the cheapest fleet of an instance; an empty one where it finds none."""
 Judge = Callable[[Fleet], Verdict]
 """Simulates a fleet."""
-Slower = Mapping[tuple[int, bool], int]
-"""How many STEPs longer the steps of an engine shape are, by whether it generates; those not listed are no longer."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -185,35 +169,6 @@ def _apart(fleet: Fleet) -> tuple[Key, tuple[int, ...]]:
 
 
 @dataclass(slots=True)
-class Searches:
-    """Searches by formula; least: what none can undercut [$/h]; left: how many may be made.
-
-    steps: how long the fleets that missed showed steps to be; searched: with which steps the last search was made.
-    """
-
-    instance: Instance
-    resolve: Resolve | None
-    least: float
-    left: int = SEARCHES
-    steps: Slower = field(default_factory=dict)
-    searched: Slower = field(default_factory=dict)
-
-    def due(self, cheapest: float) -> bool:
-        """Whether a search may find what costs less than the cheapest that waits [$/h]."""
-        return self.left > 0 and self.steps != self.searched and self.least * (1.0 + WORTH) < cheapest
-
-    def next(self) -> Fleet:
-        """The cheapest fleet by formula of engines that are so slow; empty where there is none."""
-        self.left, self.searched = self.left - 1, self.steps
-        fleet = Fleet(()) if self.resolve is None else self.resolve(slower(self.instance, self.steps))
-        if not (fleet.pools and allowed(self.instance, fleet)):
-            self.left = 0  # nor will there be one of engines that are even slower
-            return Fleet(())
-        self.least = max(self.least, fleet_cost(self.instance, fleet))
-        return fleet
-
-
-@dataclass(slots=True)
 class Loop:
     """The search: simulates what waits, and lets the neighbors of that wait.
 
@@ -225,7 +180,6 @@ class Loop:
     bench: Bench
     judge: Judge
     waiting: Waiting
-    searches: Searches
     rivals: Sequence[Fleet] = ()
     near: Sequence[Fleet] = ()
     stopped: Late = never
@@ -261,12 +215,10 @@ class Loop:
         return None
 
     def _next(self) -> Candidate | None:
-        """The cheapest fleet that waits, once no other search may find a cheaper one; None where none waits."""
+        """The cheapest fleet that waits; None where none costs less than what holds."""
         while self.best is None or not self.stopped():
             below = math.inf if self.best is None else self.best.cost * CHEAPER
-            if self.searches.due(min(self.waiting.cheapest, below)) and not self.bench.late():
-                self.waiting.add(self.searches.next(), REPAIRED, 1)
-            elif self.waiting.cheapest < below:
+            if self.waiting.cheapest < below:
                 candidate = self.waiting.next()
                 if not self.waiting.dominated(candidate.fleet):
                     return candidate
@@ -309,8 +261,6 @@ class Loop:
             seen.discard(fleet_key(better))
             self.waiting.add(better, REPAIRED, candidate.rounds, settings_of=fleet_key(missed.fleet))
             return
-        if self.searches.resolve is not None and self.searches.left:
-            self.searches.steps = longer(bench.instance, self.searches.steps, missed)
         for fleet in more_replicas(bench.instance, center, candidate.rounds):
             self.waiting.add(fleet, REPAIRED, candidate.rounds + 1)
 
@@ -341,22 +291,18 @@ class Loop:
 def cheapest_verified(
     bench: Bench,
     fleets: Sequence[Fleet],
-    resolve: Resolve | None = None,
     *,
     judge: Judge | None = None,
     most: float = math.inf,
-    searches: int = SEARCHES,
 ) -> Searched:
     """Find the cheapest of some fleets, and of what repairs make of them, that holds when it is simulated.
 
-    resolve: repairs by search too, where given, `searches` times at most; judge: what says whether a fleet holds, the
-    bench's word on candidates if not given; most: fleets that are judged.
+    judge: what says whether a fleet holds, the bench's word on candidates if not given; most: fleets that are judged.
     """
     waiting = Waiting(bench.instance, bench.volume)
     for fleet in fleets:
         waiting.add(fleet)
-    again = Searches(bench.instance, resolve, waiting.cheapest, searches)
-    loop = Loop(bench, judge or bench.candidate, waiting, again)
+    loop = Loop(bench, judge or bench.candidate, waiting)
     undecided = loop.run(most=most, first=True)
     return Searched(loop.best, loop.nearest, tuple(loop.tried), undecided, loop.by_repair)
 
@@ -367,7 +313,7 @@ def without_waste(
     """Replace the winner by what costs less and holds, until none of its neighbors does; see `Loop`."""
     instance = bench.instance
     waiting = Waiting(instance, bench.volume, seen={fleet_key(winner.fleet)})
-    loop = Loop(bench, bench.candidate, waiting, Searches(instance, None, math.inf), rivals, near, stopped, winner)
+    loop = Loop(bench, bench.candidate, waiting, rivals, near, stopped, winner)
     loop._fewer()
     loop.run()
     winner = loop.best or winner
@@ -576,49 +522,3 @@ def larger_batches(instance: Instance, fleet: Fleet, volume: float = 1.0) -> Fle
     larger = Fleet(tuple(pools))
     same = all(pool.seqs == other.seqs for pool, other in zip(pools, fleet.pools, strict=True))
     return larger if not same and valid(instance, larger, volume) else None
-
-
-def slower(instance: Instance, steps: Slower) -> Instance:
-    """The instance with the steps of some engines STEP^times as long.
-
-    A fleet that holds by the formulas and misses when it is simulated refutes how busy they let the pools to blame be.
-    So these engines are searched with again as if their steps were longer; others stay as they are.
-    """
-    tables, changed = instance.tables, {}
-    for names, generates in ((PROMPTS, False), (TOKENS, True)):
-        factor = np.ones(len(tables.shapes))
-        for (shape, kind), times in steps.items():
-            if kind is generates:
-                factor[shape] = STEP**times
-        for name in names:
-            values = getattr(tables, name)
-            changed[name] = values * factor.reshape(-1, *(1,) * (values.ndim - 1))
-    return replace(instance, tables=replace(tables, **changed))
-
-
-def longer(instance: Instance, steps: Slower, missed: Verdict) -> Slower:
-    """The steps, those of the engines to blame longer by as little as makes the formulas say what was simulated.
-
-    The same where the formulas say so already, or they are TOP times longer. None ever gets shorter, so that the
-    searches end by themselves.
-    """
-    if missed.blame is None or _as_bad(slower(instance, steps), missed):
-        return steps
-    blamed = [missed.fleet.pools[index] for index in missed.blame.worst]
-    kinds = {(pool.shape, pool.role is not Role.PREFILL) for pool in blamed}
-
-    def lengthened(by: int) -> Slower:
-        return {**steps, **{kind: min(steps.get(kind, 0) + by, TOP) for kind in sorted(kinds)}}
-
-    low, high = 0, TOP
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if _as_bad(slower(instance, lengthened(middle)), missed) else (middle, high)
-    return lengthened(high)
-
-
-def _as_bad(instance: Instance, missed: Verdict) -> bool:
-    """Whether a fleet misses by formula, and no class that fell short does better than it was simulated to."""
-    predicted = predict_misses(instance, missed.fleet)
-    pairs = zip(predicted.attainment.tolist(), missed.judgement.classes, strict=True)
-    return not holds(instance, predicted) and all(row.held or said <= row.attainment.share for said, row in pairs)
