@@ -28,7 +28,6 @@ from optimizer.recommend.rival_rows import (
 )
 from optimizer.rivals.alternatives import Kind, Rival, rival_row
 from optimizer.verification.bench import Verdict, fleet_key
-from optimizer.verification.verify import Resolve
 from tests.optimizer_cases import instance_of, offer, problem
 from tests.small_fleets import apart, replicas, small
 from tests.test_verified_search import Oracle, mending
@@ -47,9 +46,9 @@ def of_type(instance: Instance, name: str, *counts: int) -> Fleet:
     return Fleet(tuple(replace(pool, shape=shape) for pool in apart(instance, *counts).pools))
 
 
-def cheapest(bench: Any, best: float, *fleets: Fleet, resolve: Resolve | None = None) -> Verdict:
+def cheapest(bench: Any, best: float, *fleets: Fleet) -> Verdict:
     """best: cost of the recommended fleet [$/h]."""
-    found = _cheapest_of(bench, fleets, _judge(bench, best), resolve)
+    found = _cheapest_of(bench, fleets, _judge(bench, best))
     assert found is not None
     return found
 
@@ -78,18 +77,6 @@ def test_of_a_kind_that_nothing_mends_the_cheapest_is_told_to_miss() -> None:
     assert not found.held
     assert replicas(found.fleet) == (1, 1)
     assert len(bench.verdicts) <= MOST_LOOKS
-
-
-def test_a_kind_is_searched_again_for_engines_that_bear_less() -> None:
-    bench: Any = Oracle(small(), (2, 1))
-    again, asked = apart(bench.instance, 2, 1), list[object]()
-
-    def resolve(stricter: object) -> Fleet:
-        asked.append(stricter)
-        return again
-
-    assert cheapest(bench, 0.0, apart(bench.instance, 1, 1), apart(bench.instance, 40, 40), resolve=resolve).held
-    assert len(asked) <= 1
 
 
 def test_a_rival_that_costs_less_counts_only_if_it_is_proven() -> None:

@@ -26,7 +26,7 @@ from search_spaces.problem import Goal
 
 from .level import Brake, Level
 from .proven import Solved, Told, proven
-from .rival_rows import Resolver, compared, overall, winner_row
+from .rival_rows import compared, overall, winner_row
 from .tuning import with_rivals
 
 STEPS_DOWN = (0.0, 0.02, 0.04, 0.08, 0.15, 0.3, 0.5)
@@ -56,18 +56,13 @@ class Judged:
     trail: Trail
 
 
-def judged(
-    solved: Solved, resolver: Resolver, level: Level, brake: Brake, told: Told, *, tune: Wish | None = None
-) -> Judged:
-    """Find the cheapest fleet that holds when it is simulated, tuned if so; the bound stays that of the formulas.
-
-    resolver: searches again, among what columns it is given.
-    """
+def judged(solved: Solved, level: Level, brake: Brake, told: Told, *, tune: Wish | None = None) -> Judged:
+    """Find the cheapest fleet that holds when it is simulated, tuned if so; the bound stays that of the formulas."""
     told("simulating fleets", 0.65)
     least, tuning = THOROUGH_RUNS if level is Level.THOROUGH else 2, None
     if solved.instance.problem.objective.goal is Goal.MIN_COST:
         bench = make_bench(solved.instance, late=brake.stopped)
-        searched, lean, tuning = proven(solved, bench, resolver(solved.settings), brake, told, tune=tune, least=least)
+        searched, lean, tuning = proven(solved, bench, brake, told, tune=tune, least=least)
     else:
         bench, searched = verified_volume(solved, least, brake.stopped)
         lean = None if searched.winner is None else Lean(searched.winner, ())
@@ -80,7 +75,7 @@ def judged(
     brake.armed = True
     told("simulating alternatives", 0.85)
     proof = proof_of(solved, lean.winner, bench.volume)
-    rows = compared(solved, bench, lean.winner, proof, resolver)
+    rows = compared(solved, bench, lean.winner, proof)
     if tuning is not None and tune is not None and tune.front:
         tuning = with_rivals(bench, lean.winner, tuning, brake.stopped)
     trail = Trail(

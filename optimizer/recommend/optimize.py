@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from functools import partial
 from typing import Any
 
 from costmodel.errors import InputError
@@ -17,15 +16,12 @@ from optimizer.fleets.fleet import Fleet
 from optimizer.loads.diagnose import check_floors, check_shapes
 from optimizer.loads.instance import Instance, make_instance
 from optimizer.loads.late import Deadline
-from optimizer.loads.settings import Settings
 from optimizer.plans.plan import Alternative, Binding, Plan, Provenance, RunInfo, Status
 from optimizer.plans.proof import proof_of_judged
 from optimizer.rivals.alternatives import recommended
-from optimizer.rivals.by_evaluation import Evaluated
-from optimizer.rivals.leanest import at_best_split, leanest
+from optimizer.rivals.leanest import at_best_split
 from optimizer.verification.bench import make_bench
 from optimizer.verification.tune import Wish
-from optimizer.verification.verify import Resolve
 from search_spaces.bounds import TIME_LIMIT
 from search_spaces.engines import load_engine_overhead
 from search_spaces.enumeration import enumerate_shapes
@@ -165,8 +161,7 @@ def _plan(wanted: Wanted, solved: Solved) -> Plan:
         solved = with_near_fleets(solved, wanted.brake.stopped)
     if not solved.fleet.pools:
         return _in_the_way(wanted, solved, describe_miss(solved.instance, solver_of(wanted), wanted.brake.stopped))
-    resolver = partial(resolver_of, wanted.deadline)
-    answer = judged(solved, resolver, wanted.level, wanted.brake, wanted.told, tune=wanted.tune)
+    answer = judged(solved, wanted.level, wanted.brake, wanted.told, tune=wanted.tune)
     if answer.winner is not None:
         return _judged_plan(wanted, solved, answer)
     if answer.fleet.pools:  # the best by formula that no simulation refuted before the time was up
@@ -231,16 +226,6 @@ def _with_extras(wanted: Wanted, solved: Solved, answer: Judged, plan: Plan) -> 
     return plan.model_copy(update=changes | {"precision": savings})
 
 
-def resolver_of(deadline: Deadline, settings: Settings) -> Resolve:
-    """Searches again, for the cheapest fleet of engines that bear less, among those of some settings."""
-
-    def resolve(stricter: Instance) -> Fleet:
-        late = deadline.part(AGAIN).late
-        return Fleet(()) if late() else leanest(Evaluated.of(stricter, settings, late))
-
-    return resolve
-
-
 def solver_of(wanted: Wanted) -> Solve:
     """Finds the cheapest fleet of another instance: by formula, and proven by simulation where that is wanted."""
 
@@ -252,7 +237,7 @@ def solver_of(wanted: Wanted) -> Solve:
         if not solved.fleet.pools:
             return None
         bench = make_bench(solved.instance, late=late)
-        _, lean, _ = proven(solved, bench, resolver_of(wanted.deadline, solved.settings), wanted.brake, _untold)
+        _, lean, _ = proven(solved, bench, wanted.brake, _untold)
         return None if lean is None else Held(solved.instance, lean.winner.fleet, lean.winner)
 
     def formula(instance: Instance) -> Held | None:

@@ -17,7 +17,7 @@ from optimizer.rivals.alternatives import Rival
 from optimizer.verification.bench import Bench
 from optimizer.verification.confirm import MOST_CONFIRMED, confirmed, without_room
 from optimizer.verification.tune import Wish
-from optimizer.verification.verify import Lean, Resolve, Searched, cheapest_verified, with_larger_batches, without_waste
+from optimizer.verification.verify import Lean, Searched, cheapest_verified, with_larger_batches, without_waste
 
 from .level import Brake
 from .tuning import with_tuning
@@ -52,7 +52,6 @@ Chosen = tuple[Searched, Lean | None, Tuning | None]
 def proven(
     solved: Solved,
     bench: Bench,
-    resolve: Resolve,
     brake: Brake,
     told: Told,
     *,
@@ -65,10 +64,10 @@ def proven(
     and the search is made again: what the bench knows takes it no time. Where it is to stop the fleet is not confirmed
     any more; None where nothing held. What is confirmed is tuned then, so that no tuning ends dearer than it began.
     """
-    again, numbers = remembered(resolve), iter(range(1, MOST_CONFIRMED + 1))
+    numbers = iter(range(1, MOST_CONFIRMED + 1))
     number = next(numbers, None)
     while number is not None:
-        searched, lean = _chosen(solved, bench, again, brake, told)
+        searched, lean = _chosen(solved, bench, brake, told)
         if lean is None or brake.stopped():
             return searched, lean, None
         told("confirming the fleet", 0.8)
@@ -103,29 +102,16 @@ def _tuned(
     return lean, record.model_copy(update={"improved": False})
 
 
-def _chosen(solved: Solved, bench: Bench, resolve: Resolve, brake: Brake, told: Told) -> tuple[Searched, Lean | None]:
+def _chosen(solved: Solved, bench: Bench, brake: Brake, told: Told) -> tuple[Searched, Lean | None]:
     """The cheapest fleet that holds on the requests that all fleets get."""
     fleets = _candidates(solved)
-    searched = cheapest_verified(bench, fleets, resolve)
+    searched = cheapest_verified(bench, fleets)
     if searched.winner is None:
         return searched, None
     brake.armed = True
     told("simulating smaller fleets", 0.75)
     lean = without_waste(bench, searched.winner, fleets, brake.stopped, near=solved.near)
     return searched, replace(lean, winner=with_larger_batches(bench, lean.winner, brake.stopped))
-
-
-def remembered(resolve: Resolve) -> Resolve:
-    """The same search by formula, which is made once for each way in which steps may be slower."""
-    known: dict[tuple[bytes, bytes], Fleet] = {}
-
-    def remembered(stricter: Instance) -> Fleet:
-        steps = stricter.tables.prefill_time.tobytes(), stricter.tables.decode_base.tobytes()
-        if steps not in known:
-            known[steps] = resolve(stricter)
-        return known[steps]
-
-    return remembered
 
 
 def _candidates(solved: Solved) -> list[Fleet]:

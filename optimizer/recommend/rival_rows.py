@@ -2,15 +2,15 @@
 
 A kind is to lose for what it is, not for an error of the formulas about its cheapest fleet. So the cheapest that holds
 is searched for as the recommended one was (`verify`), with less effort: among all fleets of the kind that any search
-came by, with other settings and more engines for what misses, and by SEARCHES searches for engines that bear less; and
-what holds gives up the engines that it can spare. It counts once fresh requests confirm it, as they did the recommended
+came by, with other settings or more replicas for what misses; and what holds gives up the engines that it can spare.
+It counts once fresh requests confirm it, as they did the recommended
 one (`confirm`), but once each: where they do not confirm it the search goes on, and where no time is left the row says
 so.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -19,7 +19,6 @@ from costmodel.words import dollars
 from optimizer.fleets.build_plan import engine_pools, fleet_cost
 from optimizer.fleets.fleet import Fleet
 from optimizer.loads.instance import Instance
-from optimizer.loads.settings import Settings
 from optimizer.plans.plan import Alternative, Status
 from optimizer.plans.plan_simulation import SimulatedLatencies
 from optimizer.plans.proof import Proof, bound_for, gap_of
@@ -29,12 +28,10 @@ from optimizer.rivals.fewer import fewer_replicas
 from optimizer.verification.bench import BRIEFLY, Bench, Verdict, miss_words
 from optimizer.verification.confirm import confirmed_once
 from optimizer.verification.record import latencies
-from optimizer.verification.verify import Judge, Resolve, cheapest_verified, smaller
+from optimizer.verification.verify import Judge, cheapest_verified, smaller
 
-from .proven import Solved, remembered
+from .proven import Solved
 
-SEARCHES = 1
-"""Searches for the cheapest fleet of a kind after the first ones missed."""
 MOST_LOOKS = 10
 """Fleets of a kind that are looked at before one holds."""
 CONFIRMATIONS = 2
@@ -47,11 +44,8 @@ SWAPS = 3
 UNCONFIRMED = "; not confirmed by simulation, for want of time"
 """What is said of a rival that was not put to fresh requests."""
 
-Resolver = Callable[[Settings], Resolve]
-"""Searches again among engines of some settings."""
 
-
-def compared(solved: Solved, bench: Bench, winner: Verdict, proof: Proof, resolver: Resolver) -> list[Alternative]:
+def compared(solved: Solved, bench: Bench, winner: Verdict, proof: Proof) -> list[Alternative]:
     """The comparison with every kind, all simulated that can be: the winner first, the best of each kind after it."""
     instance, settings = solved.instance, solved.settings
     best = winner_row(bench, winner, proof)
@@ -68,8 +62,7 @@ def compared(solved: Solved, bench: Bench, winner: Verdict, proof: Proof, resolv
         if not fleets or (bench.late() and not any(bench.judged(fleet) for fleet in fleets)):
             rows.append(_unconfirmed(rival.row))
             continue
-        resolve = None if kind is None else remembered(resolver(settings.take(kind.mask(instance, settings))))
-        found = _cheapest_confirmed(bench, fleets, kind, winner.cost, resolve)
+        found = _cheapest_confirmed(bench, fleets, kind, winner.cost)
         rows.append(_unconfirmed(rival.row) if found is None else _row(instance, rival.row, found, winner.cost))
     rows.sort(key=lambda row: (row.cost_usd_per_hour is None, row.cost_usd_per_hour or 0.0, row.label))
     return [best, *rows]
@@ -103,16 +96,14 @@ def _judge(bench: Bench, best: float) -> Judge:
     return judge
 
 
-def _cheapest_confirmed(
-    bench: Bench, fleets: Sequence[Fleet], kind: Kind | None, best: float, resolve: Resolve | None
-) -> Verdict | None:
+def _cheapest_confirmed(bench: Bench, fleets: Sequence[Fleet], kind: Kind | None, best: float) -> Verdict | None:
     """The cheapest of some fleets, or of what they are mended to, that fresh requests confirm; else the nearest miss.
 
     best: cost of the recommended [$/h]. Where the time is up, one that was not put to them; None where none was judged.
     """
     found = None
     for number in range(1, CONFIRMATIONS + 1):
-        found = _cheapest_of(bench, fleets, _judge(bench, best), resolve)
+        found = _cheapest_of(bench, fleets, _judge(bench, best))
         if found is None or not found.held:
             return found
         if kind is not None:
@@ -125,12 +116,12 @@ def _cheapest_confirmed(
     return found
 
 
-def _cheapest_of(bench: Bench, fleets: Sequence[Fleet], judge: Judge, resolve: Resolve | None = None) -> Verdict | None:
+def _cheapest_of(bench: Bench, fleets: Sequence[Fleet], judge: Judge) -> Verdict | None:
     """The cheapest of some fleets that counts, or of what they are mended to; else the nearest miss.
 
     None where the time was up before any was looked at.
     """
-    found = cheapest_verified(bench, fleets, resolve, judge=judge, most=MOST_LOOKS, searches=SEARCHES)
+    found = cheapest_verified(bench, fleets, judge=judge, most=MOST_LOOKS)
     first = found.missed[0][1] if found.missed else None
     return first if found.winner is None else found.winner
 

@@ -1,7 +1,6 @@
 """The cheapest fleet that meets every SLO though GPUs are as slow as the worst of past predictions.
 
-It is searched by formula and judged by simulation as the plan's own is, confirmed on fresh requests, but for repairs by
-search, which cost more than all else.
+It is searched by formula and judged by simulation as the plan's own is, and confirmed on fresh requests.
 """
 
 from __future__ import annotations
@@ -67,7 +66,7 @@ def _cheapest(slow: Instance, own: Fleet, late: Late, brake: Brake) -> Verdict |
     fleet, proof = cheapest if cheapest.pools else own, Proof(Status.FEASIBLE, None, None)
     solved = Solved(space.instance, space.settings, fleet, proof, 1.0, ())
     bench = make_bench(space.instance, late=brake.stopped)
-    lean = proven(solved, bench, lambda _: Fleet(()), brake, lambda _label, _fraction: None)[1]
+    lean = proven(solved, bench, brake, lambda _label, _fraction: None)[1]
     return None if lean is None else lean.winner
 
 
