@@ -126,7 +126,7 @@ def test_a_rival_is_put_to_fresh_requests_like_the_winner(
     monkeypatch.setattr(rival_rows, "confirmed_once", confirming(least))
     bench: Any = Oracle(small(), (1, 1))
     rivals = [apart(bench.instance, *counts) for counts in ((1, 1), (2, 1))]
-    found = _cheapest_confirmed(bench, rivals, None, 0.0, None)
+    found = _cheapest_confirmed(bench, rivals, None, 0.0)
     assert found is not None
     assert (found.held, found.confirmation > 0, replicas(found.fleet)) == (True, True, engines)
 
@@ -136,7 +136,7 @@ def test_a_rival_for_which_no_time_is_left_is_said_not_to_be_confirmed() -> None
     first, last = apart(bench.instance, 1, 1), apart(bench.instance, 3, 1)
     bench.verdict(last)
     bench.late = lambda: True
-    found = _cheapest_confirmed(bench, [last], None, 0.0, None)
+    found = _cheapest_confirmed(bench, [last], None, 0.0)
     assert found is not None
     row = rival_row(bench.instance, "other_engines", "others", last, fleet_cost(bench.instance, first))
     shown = _row(bench.instance, row, found, fleet_cost(bench.instance, first))
@@ -161,10 +161,7 @@ def test_the_fleet_of_another_kind_stands_for_a_kind_whose_own_misses(monkeypatc
     bench.volume, proof = 1.0, Proof(Status.FEASIBLE, None, None)
     first = Rival(rival_row(instance, "recommended", "recommended", winner, 1.0), winner)
     solved = Solved(instance, every, winner, proof, 1.0, (first, *rows.values()))
-    told = {
-        row.label: row
-        for row in compared(solved, bench, bench.verdict(winner), proof, lambda _: lambda stricter: Fleet(()))
-    }
+    told = {row.label: row for row in compared(solved, bench, bench.verdict(winner), proof)}
     assert told["only H100"].cost_usd_per_hour == pytest.approx(fleet_cost(instance, holds))
     assert told["only H100"].status is Status.FEASIBLE
     assert told["only H100"].why_not.startswith("costs")

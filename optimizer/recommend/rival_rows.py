@@ -3,9 +3,8 @@
 A kind is to lose for what it is, not for an error of the formulas about its cheapest fleet. So the cheapest that holds
 is searched for as the recommended one was (`verify`), with less effort: among all fleets of the kind that any search
 came by, with other settings or more replicas for what misses; and what holds gives up the engines that it can spare.
-It counts once fresh requests confirm it, as they did the recommended
-one (`confirm`), but once each: where they do not confirm it the search goes on, and where no time is left the row says
-so.
+It counts once fresh requests confirm it, as they did the recommended one (`confirm`), but once each: where they do not
+confirm it the search goes on, and where no time is left the row says so.
 """
 
 from __future__ import annotations
