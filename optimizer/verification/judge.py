@@ -9,9 +9,10 @@ stops a little too often at one that chance made narrow (Chow and Robbins 1965),
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,6 +49,7 @@ from .demand import SEEDS, Demand, simulated_trace
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
+Some = TypeVar("Some", bound=np.generic)
 
 TYPICAL_ISL, TYPICAL_OSL = 2048.0, 2.0
 """Lengths at which the KV bytes of one token are read [token]; only windows and linear attention depend on them."""
@@ -267,8 +269,7 @@ def judge_runs(
 ) -> Judgement:
     """Take runs of one fleet together, the first `warm_up` of each left out; tail: of the intervals (`share_of`)."""
     runs = tuple(made)
-    counted = [steady(run.result, warm_up) for run in runs]
-    classes = tuple(_judged(instance, runs, counted, k, tail) for k in range(len(instance.problem.slos)))
+    classes = tuple(_judged(instance, runs, k, tail, warm_up) for k in range(len(instance.problem.slos)))
     worst = max((falls_behind(run, len(engines.pools)) for run in runs), key=lambda one: (one.overloaded, one.growth))
     spans = [float(np.ptp(run.result.arrival)) for run in runs]
     gaps = sum(max(run.demand.trace.size - 1, 1) for run in runs)
@@ -288,36 +289,49 @@ def falls_behind(run: Run, pools: int) -> Overload:
     return max((one for one in parts if one.overloaded), key=lambda one: one.growth, default=whole)
 
 
-def _several(run: Run, metric: Metric, requests: BoolArray) -> FloatArray:
-    """A metric of those requests of a run that have more than one token [s]; NaN where one never got that far."""
-    values: FloatArray = getattr(run.result, metric)
-    return values[requests & (run.demand.trace.osl > 1)]
+def counted(
+    instance: Instance,
+    runs: Sequence[Run],
+    number: int | None = None,
+    *,
+    several: bool = False,
+    warm_up: float = WARM_UP,
+) -> list[BoolArray]:
+    """Which requests of each run count: those after its warm-up.
+
+    number: only those of a class; several: only those of more than one token.
+    """
+    masks = []
+    for run in runs:
+        mask = steady(run.result, warm_up)
+        mask = mask if number is None else mask & (instance.flows.slo[run.demand.flow] == number)
+        masks.append(mask & (run.demand.trace.osl > 1) if several else mask)
+    return masks
 
 
-def _judged(
-    instance: Instance, runs: tuple[Run, ...], counted: list[BoolArray], number: int, tail: float
-) -> ClassJudgement:
-    """One class over all runs."""
+def pooled(values: Iterable[NDArray[Some]], masks: Sequence[BoolArray]) -> NDArray[Some]:
+    """Values of the requests that count, of all runs together."""
+    return np.concatenate([value[mask] for value, mask in zip(values, masks, strict=True)])
+
+
+def _judged(instance: Instance, runs: tuple[Run, ...], number: int, tail: float, warm_up: float) -> ClassJudgement:
+    """One class over all runs; latencies are NaN where a request never got that far."""
     slo = instance.problem.slos[number]
-    mine = [
-        steady_part & (instance.flows.slo[run.demand.flow] == number)
-        for run, steady_part in zip(runs, counted, strict=True)
-    ]
-    pairs = list(zip(runs, mine, strict=True))
-    good = [within(run.result, slo.limits)[part] for run, part in pairs]
-    ttft = [run.result.ttft[part] for run, part in pairs]
-    tpot = [_several(run, Metric.TPOT, part) for run, part in pairs]
+    counts = counted(instance, runs, number, warm_up=warm_up)
+    several = [mask & (run.demand.trace.osl > 1) for run, mask in zip(runs, counts, strict=True)]
+
+    def quantiles(metric: Metric, masks: list[BoolArray]) -> tuple[float, ...]:
+        return percentiles(pooled((getattr(run.result, metric) for run in runs), masks), QUANTILES)
+
     return ClassJudgement(
         name=slo.name,
         goal=slo.attainment,
-        attainment=share_of(good, tail),
-        ttft=percentiles(np.concatenate(ttft), QUANTILES),
-        tpot=percentiles(np.concatenate(tpot), QUANTILES),
-        metrics={
-            metric: percentiles(np.concatenate([_several(run, metric, part) for run, part in pairs]), QUANTILES)
-            for metric in slo.limits
-            if metric not in SHOWN_ALWAYS
-        },
+        attainment=share_of(
+            [within(run.result, slo.limits)[mask] for run, mask in zip(runs, counts, strict=True)], tail
+        ),
+        ttft=quantiles(Metric.TTFT, counts),
+        tpot=quantiles(Metric.TPOT, several),
+        metrics={metric: quantiles(metric, several) for metric in slo.limits if metric not in SHOWN_ALWAYS},
     )
 
 

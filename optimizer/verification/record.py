@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.power import mean_power, watt_hours_per_1000
-from costmodel.simulator.metrics import loads, percentiles, run_span, steady
+from costmodel.simulator.metrics import loads, percentiles, run_span
 from costmodel.units import SECONDS_PER_HOUR
 from costmodel.words import percentage
 from optimizer.fleets.binding import attainment_binding, binding
@@ -40,7 +40,7 @@ from search_spaces.recorded import STRETCHES
 from .bench import Bench, Tried, Verdict, fleet_key, goodput_of
 from .demand import recorded_trace
 from .goodput import OutOfTimeError, RatePoint
-from .judge import ClassJudgement, Judgement, Run, in_time, judge_demands, simulated_fleet
+from .judge import ClassJudgement, Judgement, Run, counted, in_time, judge_demands, pooled, simulated_fleet
 from .tune import Look, Tuned, Wish, front
 
 FloatArray = NDArray[np.float64]
@@ -192,9 +192,9 @@ def simulation_of(bench: Bench, winner: Verdict, plan: Plan, rates: Rates, trail
     """The record of a fleet that holds; plan: by formula."""
     found, instance = winner.judgement, bench.instance
     runs = [run.result for run in found.runs]
-    counted = np.concatenate([steady(run) for run in runs])
     requests = sum(run.trace.size for run in runs)
-    gaps = np.concatenate([run.itl_max for run in runs])[counted & np.concatenate([run.trace.osl > 1 for run in runs])]
+    gaps = pooled((run.itl_max for run in runs), counted(instance, found.runs, several=True))
+    good = pooled((in_time(instance, run) for run in found.runs), counted(instance, found.runs))
     rejected = sum(engine.rejected for run in runs for engine in run.engines)
     return Simulation(
         requests=requests,
@@ -204,7 +204,7 @@ def simulation_of(bench: Bench, winner: Verdict, plan: Plan, rates: Rates, trail
         parts=bench.part(winner.fleet).parts,
         held=winner.held,
         confirmation=winner.confirmation,
-        attainment=float(np.concatenate([in_time(instance, run) for run in found.runs])[counted].mean()),
+        attainment=float(good.mean()),
         classes=[_class(instance, found, plan.classes[k], k) for k in range(len(found.classes))],
         cdf_shares=list(CDF_SHARES),
         itl_max_p99_s=0.0 if not gaps.size else percentiles(gaps, (0.99,))[0],
@@ -242,11 +242,8 @@ def recorded_run(bench: Bench, fleet: Fleet) -> RecordedRun | None:
 
 
 def _class(instance: Instance, found: Judgement, planned: ClassResult, number: int) -> SimulatedClass:
-    one, parts = found.classes[number], []
-    for run in found.runs:
-        mine = steady(run.result) & (instance.flows.slo[run.demand.flow] == number)
-        parts.append((run.result.ttft[mine], run.result.tpot[mine & (run.demand.trace.osl > 1)]))
-    ttft, tpot = (np.concatenate(values) for values in zip(*parts, strict=True))
+    one = found.classes[number]
+    ttft, tpot = _first_and_later(instance, found, number)
     return SimulatedClass(
         **dict(latencies(one)),
         attainment_goal=one.goal,
@@ -264,6 +261,13 @@ def _class(instance: Instance, found: Judgement, planned: ClassResult, number: i
         ttft_cdf_s=list(percentiles(ttft, CDF_SHARES)) if ttft.size else [],
         tpot_cdf_s=list(percentiles(tpot, CDF_SHARES)) if tpot.size else [],
     )
+
+
+def _first_and_later(instance: Instance, found: Judgement, number: int | None = None) -> tuple[FloatArray, FloatArray]:
+    """TTFT of the requests of a class that count, or of all, and TPOT of those of more than one token [s]."""
+    runs = found.runs
+    ttft = pooled((run.result.ttft for run in runs), counted(instance, runs, number))
+    return ttft, pooled((run.result.tpot for run in runs), counted(instance, runs, number, several=True))
 
 
 def simulated_error_bars(bench: Bench, fleet: Fleet) -> list[ErrorBars]:
@@ -303,11 +307,7 @@ def as_simulated(instance: Instance, plan: Plan, found: Judgement, simulation: S
         route if np.isnan(share) else route.model_copy(update={"attainment": float(share)})
         for route, share in zip(plan.routing, reached, strict=True)
     ]
-    counted = [steady(run.result) for run in found.runs]
-    ttft = np.concatenate([run.result.ttft[part] for run, part in zip(found.runs, counted, strict=True)])
-    tpot = np.concatenate(
-        [run.result.tpot[part & (run.demand.trace.osl > 1)] for run, part in zip(found.runs, counted, strict=True)]
-    )
+    ttft, tpot = _first_and_later(instance, found)
     goodput = plan.goodput_rps if simulation.goodput_rps is None else simulation.goodput_rps
     return plan.model_copy(
         update={
@@ -348,11 +348,9 @@ def _assumptions(plan: Plan, simulation: Simulation) -> list[str]:
 
 def route_attainment(instance: Instance, found: Judgement) -> FloatArray:
     """Share of each flow's requests within their SLOs, (flows,); NaN where none came."""
-    flows, counted = instance.flows.isl.size, [steady(run.result) for run in found.runs]
-    flow = np.concatenate([run.demand.flow[part] for run, part in zip(found.runs, counted, strict=True)])
-    good = np.concatenate(
-        [one[part] for one, part in zip([in_time(instance, run) for run in found.runs], counted, strict=True)]
-    )
+    flows, counts = instance.flows.isl.size, counted(instance, found.runs)
+    flow = pooled((run.demand.flow for run in found.runs), counts)
+    good = pooled((in_time(instance, run) for run in found.runs), counts)
     came = np.bincount(flow, minlength=flows)
     with np.errstate(invalid="ignore"):
         return np.asarray(np.bincount(flow, weights=good, minlength=flows) / came)
@@ -501,29 +499,18 @@ def _sent(run: Run, number: int) -> int:
 
 def class_gaps(instance: Instance, judgement: Judgement) -> tuple[ClassGaps, ...]:
     """Longest gaps of each class, warm-up left out; a request that never ended counts as an infinite one."""
-    longest = [np.where(run.result.finished, run.result.itl_max, np.inf) for run in judgement.runs]
-    counted = [steady(run.result) & (run.demand.trace.osl > 1) for run in judgement.runs]
-    return tuple(
-        ClassGaps(percentiles(gaps, QUANTILES), float(gaps.max(initial=0.0)))
-        for gaps in _by_class(instance, judgement, longest, counted)
-    )
+    runs = judgement.runs
+    longest = [np.where(run.result.finished, run.result.itl_max, np.inf) for run in runs]
+    classes = range(len(instance.problem.slos))
+    pools = [pooled(longest, counted(instance, runs, number, several=True)) for number in classes]
+    return tuple(ClassGaps(percentiles(gaps, QUANTILES), float(gaps.max(initial=0.0))) for gaps in pools)
 
 
 def class_e2e(instance: Instance, judgement: Judgement) -> tuple[tuple[float, ...], ...]:
     """End-to-end times of each class at p50, p90, p95 and p99 [s], warm-up left out; NaN where it never ended."""
-    times, counted = [run.result.e2e for run in judgement.runs], [steady(run.result) for run in judgement.runs]
-    return tuple(percentiles(mine, QUANTILES) for mine in _by_class(instance, judgement, times, counted))
-
-
-def _by_class(
-    instance: Instance, judgement: Judgement, values: list[FloatArray], counted: list[BoolArray]
-) -> list[FloatArray]:
-    """Values of the requests that count, of all runs together, for each class."""
-    runs = list(zip(judgement.runs, values, counted, strict=True))
-    return [
-        np.concatenate([value[part & (instance.flows.slo[run.demand.flow] == k)] for run, value, part in runs])
-        for k in range(len(instance.problem.slos))
-    ]
+    runs, times = judgement.runs, [run.result.e2e for run in judgement.runs]
+    classes = range(len(instance.problem.slos))
+    return tuple(percentiles(pooled(times, counted(instance, runs, number)), QUANTILES) for number in classes)
 
 
 @dataclass(frozen=True, slots=True)
